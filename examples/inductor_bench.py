@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from inductor_layers import Layer
-from measure_inductor import Compiled
+from measure_inductor import NOT_TIMED, Compiled
 from torch._inductor import config, select_algorithm
 from torch._inductor.utils import fresh_inductor_cache
 
@@ -125,7 +125,7 @@ class GpuBench:
             for layer in layers:
                 with recorded() as again:  # where Inductor does not find its timings in the cache
                     alone.append(self._alone(layer))
-                choices.append(again.choice(layer) or recorder.choice(layer) or "nothing was timed")
+                choices.append(again.choice(layer) or recorder.choice(layer) or NOT_TIMED)
         if report is not None:
             print(f"  {report.num_kept} of {report.num_before} candidates of templates stay", flush=True)
         return Compiled(
@@ -189,7 +189,8 @@ class GpuBench:
         graph.replay()
         repeats = max(1, round(_LEAST_BURST_US / max(_events_us(graph.replay, 1), 1.0)))
 
-        def run() -> float:
+        def run(kept: Callable[[], Any] = calls) -> float:  # the graph does not keep what it reads alive
+            del kept
             time.sleep(_IDLE_S)
             return _events_us(graph.replay, repeats) / repeats / num_calls
 

@@ -6,10 +6,12 @@
 Forty linear layers of ten models (inductor_layers.py), bf16. The four of a model are one graph, which is compiled from
 nothing with all candidates, and with those that stay for each `top_k`: caches are fresh, and models take turns in what
 comes first. Then each layer is compiled alone out of the same caches, and what was chosen is timed in a CUDA graph over
-copies of the weights that L2 does not hold, all choices in turns (inductor_bench.py).
+copies of the weights that L2 does not hold, all choices in turns (inductor_bench.py). Pruned, candidates that the
+library surely beats are not compiled, and Inductor chooses among the others by timings in CUDA graphs; without pruning
+it times as ever.
 
-Results are written after each model: compile.csv, layers.csv, and candidates.csv with Inductor's own timing of each
-candidate. A model that is there already is not measured again, so that a run that was cut off goes on.
+Results are written after each model: compile.csv, layers.csv, and candidates.csv with the timings that Inductor chose
+by. A model that is there already is not measured again, so that a run that was cut off goes on.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from inductor_layers import LAYERS, Layer, models
 
 MOST_COMPILE_FRAC, LEAST_SPEED, LEAST_WORST_SPEED = 0.30, 0.99, 0.95
 LARGEST_ERROR = 0.01
+NOT_TIMED = "library, not timed"
 
 
 class Compiled(NamedTuple):
@@ -35,8 +38,8 @@ class Compiled(NamedTuple):
     Attributes:
         compile_s: of the graph of its layers, from nothing to the end of its first call.
         runs: what runs each layer, for `Bench.times_us`.
-        choices: names of the kernels that run each layer.
-        candidates: Inductor's own timings, a row for each candidate.
+        choices: names of the kernels that run each layer; ``library, not timed`` where no other candidate was left.
+        candidates: the timings by which Inductor chose, a row for each candidate.
         num_candidates: of all its GEMMs.
         errors: largest error of each layer against float64, over the largest value.
     """
@@ -170,11 +173,13 @@ def _summary_of(top_k: str, layers: Sequence[Mapping[str, str]], compiles: Seque
     errors = [float(row[name]) for row in layers for name in ("all_error", "pruned_error")]
     candidates = [sum(int(row[name]) for row in compiles) for name in ("all_candidates", "pruned_candidates")]
     same = sum(row["all_choice"] == row["pruned_choice"] for row in layers)
+    untimed = sum(row["pruned_choice"] == NOT_TIMED for row in layers)
     lines = [
         f"top_k = {top_k}: {len(layers)} layers of {len(compiles)} models",
         f"compiled in {pruned_s:.1f} s instead of {all_s:.1f}: {pruned_s / all_s:.1%}, by model {min(fracs):.1%} to "
         f"{max(fracs):.1%}; {candidates[1]} candidates instead of {candidates[0]}",
         f"speed: geometric mean {mean:.2%}, worst {speeds[worst]:.2%} ({worst}); {same} choices are the same",
+        f"{untimed} layers have no candidate left but the library's, which is not timed",
         f"largest error against float64: {max(errors):.4f}",
     ]
     for what, holds in (

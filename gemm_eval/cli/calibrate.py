@@ -169,9 +169,16 @@ def collective(arch: GpuOption, out: OutOption = None) -> None:
 
 
 @app.command("memory-bound", cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
-def memory_bound(arch: GpuOption, out: OutOption = None) -> None:
+def memory_bound(
+    arch: GpuOption,
+    library: Annotated[str, typer.Option(metavar="WORD", help="Whose kernels: engines or torch.")] = "engines",
+    out: OutOption = None,
+) -> None:
     """Fit kernels whose time is that of their bytes, such as norms, on committed tables; widths are held out."""
-    calibrate_memory_bound(arch, out)
+    from gemm_eval.workload import ENGINES, TORCH
+
+    check_one_of("--library", library, (ENGINES, TORCH))
+    calibrate_memory_bound(arch, library, out)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
@@ -295,17 +302,17 @@ def calibrate_collective(arch: str, out: Path | None) -> None:
     _write(fitted, path, f"Collectives of {fitted.gpu}: errors of blocks held out", num_rows)
 
 
-def calibrate_memory_bound(arch: str, out: Path | None) -> None:
+def calibrate_memory_bound(arch: str, library: str, out: Path | None) -> None:
     """Fit memory-bound kernels of a GPU, write and print."""
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.models.gpu.memory_bound import memory_bound_calibration_path
     from gemm_eval.validation import memory_bound as measured
 
     spec = load_arch(arch, GpuSpec)
-    fitted = measured.calibrate_memory_bound(spec)
-    path = memory_bound_calibration_path(spec.name) if out is None else out
+    fitted = measured.calibrate_memory_bound(spec, library)
+    path = memory_bound_calibration_path(spec.name, library) if out is None else out
     num_rows = {errors.data: errors.num_rows for errors in fitted.errors}
-    _write(fitted, path, f"Memory-bound kernels of {fitted.gpu}: errors of widths held out", num_rows)
+    _write(fitted, path, f"Memory-bound kernels of {library} on {fitted.gpu}: errors of what was held out", num_rows)
 
 
 def calibrate_quantization(arch: str, data: Sequence[str], seed: int, out: Path | None) -> None:

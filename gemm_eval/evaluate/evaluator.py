@@ -315,8 +315,8 @@ class GEMMEvaluator:
                 tensors have 16 bytes.
             what: the kernel: ``"add_rms_norm"``, ``"rms_norm"``, ``"act_mul"``, ``"rotary_kv_write"``, ``"qk_norm"``,
                 ``"gather"``, ``"permute"``, ``"weighted_sum"``, ``"top_k"``, ``"sort"`` and the like have a CTA for
-                each row, as engines' have, and wait for memory in ways of their own; all others deal their bytes to
-                all SMs.
+                each row, as engines' have, and wait for memory in ways of their own; ``"torch_vector"`` and the like
+                are PyTorch's; all others deal their bytes to all SMs.
 
         Raises:
             InvalidProblemError: a number of bytes that is none.

@@ -16,7 +16,7 @@ from gemm_eval.models.gpu.memory_bound import (
 )
 from gemm_eval.units import bytes_per_us
 from gemm_eval.words import shown
-from gemm_eval.workload import MAX_DIM
+from gemm_eval.workload import MAX_DIM, memory_kernel
 
 __all__ = ["MemoryBoundResult", "memory_bound"]
 
@@ -73,7 +73,7 @@ def memory_bound(
     as_integer("num_rows", num_rows, 0, MAX_DIM)
     source = "analytic"
     if isinstance(arch, GpuSpec):
-        coefficients, origin = memory_bound_coefficients(arch)
+        coefficients, origin = memory_bound_coefficients(arch, memory_kernel(what).library)
         row = memory_bound_row(what, read_bytes, write_bytes, num_rows, row_elements)
         found = memory_bound_terms(arch, coefficients, row)
         terms = {name: float(value) for name, value in found.items()}

@@ -54,14 +54,11 @@ def price_kernels(
 
 def _pieces(kernel: Kernel) -> list[tuple[str, str, str, Work]]:
     """Path, name, phase and work of what a kernel does."""
-    if kernel.memory is None:
-        (call,) = kernel.calls
-        return [(call.path, call.name, call.phase, work) for work in call.works]
     main = _main_call(kernel.calls)
     names = list(dict.fromkeys(call.name for call in kernel.calls))
     more = [f"{len(names) - _MAX_NAMES + 1} more"] if len(names) > _MAX_NAMES else []
-    shown = names[: _MAX_NAMES - 1] if more else names
-    return [(main.path, " + ".join([*shown, *more]), main.phase, kernel.memory)]
+    shown = " + ".join([*(names[: _MAX_NAMES - 1] if more else names), *more])
+    return [(main.path, shown, main.phase, work) for work in kernel.works]
 
 
 def _main_call(calls: Sequence[Call]) -> Call:

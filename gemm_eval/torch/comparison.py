@@ -56,7 +56,8 @@ class Comparison:
         prediction: of all.
         operations: in the order they ran.
         outside_us: time of kernels that belong to no operation: copies between host and device.
-        graph_us: time of a replay of everything as a CUDA graph; None: not asked for.
+        graph_us: time of a replay of everything as a CUDA graph, of the operations that run in eager mode: modules were
+            told that they are not captured; None: not asked for, or the module cannot be captured.
         device_name: where it was measured.
     """
 

@@ -98,7 +98,7 @@ def predict_module(
     evaluator = evaluator_for(arch, options)
     steps = [] if optimizer is None else optimizer_works(optimizer, _parameters(module))
     args, kwargs = arguments_of(example_inputs)
-    trace = trace_module(module, args, kwargs, backward=backward)
+    trace = trace_module(module, args, kwargs, backward=backward, is_compiled=fusion == "inductor")
     return assemble(trace, evaluator, fusion, attention_library, steps)
 
 

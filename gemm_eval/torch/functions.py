@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
 from typing import Any
 
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.attention import attention_work, flex_attention_work
 from gemm_eval.torch.autocast import AUTOCAST, cast_as_autocast
+from gemm_eval.torch.eager_mode import Operation, eager_works
+from gemm_eval.torch.fast_paths import fast_paths_followed
+from gemm_eval.torch.graph import Domain, Role
 from gemm_eval.torch.recorder import Recorder
 from gemm_eval.torch.shapes import Shapes
 from gemm_eval.torch.work import Work
@@ -77,18 +82,40 @@ def stand_in(
     return _StandIn.apply((recorder, name, works, tuple(shapes), dtype), *tensors)
 
 
+def _is_one_kernel(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> bool:
+    """Whether rms_norm is `_fused_rms_norm`: of one type, and nobody asks for a gradient."""
+    del normalized_shape, eps
+    tensors = [x] if weight is None else [x, weight]
+    wants_grad = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+    return not wants_grad and len({one.dtype for one in tensors}) == 1
+
+
 class FunctionMode(TorchFunctionMode):
-    """Writes down attention as one operation, however torch would run it.
+    """Writes down attention as one operation, however torch would run it, and follows torch's fast paths.
 
     Args:
         recorder: where.
         shapes: of tensors without memory, on which stand-ins take the places of operations; None: they run.
+        is_compiled: fast paths are those that torch.compile takes, not those of eager mode.
     """
 
-    def __init__(self, recorder: Recorder, shapes: Shapes | None = None) -> None:
+    def __init__(self, recorder: Recorder, shapes: Shapes | None = None, *, is_compiled: bool = False) -> None:
         super().__init__()
         self._recorder = recorder
         self._shapes = shapes
+        self._is_compiled = is_compiled
+        self._stack = ExitStack()
+
+    def __enter__(self) -> FunctionMode:
+        self._stack.enter_context(fast_paths_followed(self._recorder, is_compiled=self._is_compiled))
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        self._stack.close()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -106,6 +133,8 @@ class FunctionMode(TorchFunctionMode):
                 return self._values(func, args, kwargs)
             if func in (torch.tensor, torch.as_tensor):  # made on the CPU, so that its values are seen
                 kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+            elif func is torch.nn.functional.rms_norm and not self._is_compiled and _is_one_kernel(*args, **kwargs):
+                return self._rms_norm(*args, **kwargs)
             elif func in AUTOCAST and torch.is_autocast_enabled("cuda"):
                 args, kwargs = cast_as_autocast(args, kwargs)
         return func(*args, **kwargs)
@@ -126,6 +155,20 @@ class FunctionMode(TorchFunctionMode):
             yield
         finally:
             setattr(home, name, original)
+
+    def _rms_norm(self, x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
+        """Stand in for what comes apart on "meta" and is one kernel on a GPU."""
+        del eps
+        with self._recorder.quiet():
+            out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        reads = [x] if weight is None else [x, weight]
+        rows = max(1, x.numel() // max(1, math.prod(normalized_shape)))
+        read_bytes, write_bytes = (sum(one.numel() * one.element_size() for one in some) for some in (reads, [out]))
+        domain = Domain(x.numel(), rows)
+        name = "_fused_rms_norm"
+        works = eager_works(Operation(name, Role.REDUCTION, domain, (), reads, [out], read_bytes, write_bytes, name))
+        self._recorder.add(f"aten.{name}", works, reads, [out])
+        return out
 
     def _values(self, func: Any, args: Any, kwargs: Any) -> Any:
         assert self._shapes is not None

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from gemm_eval.checks import check_word
 from gemm_eval.torch.graph import Call, Domain, Role, Trace
-from gemm_eval.torch.work import DEALT, ELEMENT_BYTES, ELEMENTWISE, MemoryWork, dealt
+from gemm_eval.torch.work import DEALT, MemoryWork, Work, dealt
 
 __all__ = ["FUSIONS", "Kernel", "kernels_of"]
 
-_NORM = "rms_norm"
+_ROWS = "inductor_rows"
 
 FUSIONS = ("inductor", "eager")
 """Who decides what runs as one kernel: `torch.compile`, or nobody."""
@@ -25,15 +25,15 @@ _MAX_FUSED = 64
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch.
+    """One launch, or what eager mode launches for one operation.
 
     Attributes:
         calls: operations that it does, in their order.
-        memory: of a memory-bound kernel, what it is for the model; None: an operation of a library, whose call says.
+        works: what it is for the models; of an operation in eager mode, maybe several kernels.
     """
 
     calls: tuple[Call, ...]
-    memory: MemoryWork | None
+    works: tuple[Work, ...]
 
 
 class _Group:
@@ -211,8 +211,10 @@ def _has_way_around(groups: dict[int, _Group], group_of: dict[int, int], earlier
 
 def _kernel(graph: _Graph, members: Sequence[int], *, is_fused: bool) -> Kernel:
     calls = tuple(graph.calls[place] for place in members)
+    if not is_fused and calls[0].eager:
+        return Kernel(calls, calls[0].eager)
     if len(calls) == 1 and calls[0].role is Role.EXTERN:
-        return Kernel(calls, None)
+        return Kernel(calls, calls[0].works)
     inside = set(members)
     read: dict[int, int] = {}
     written: dict[int, int] = {}
@@ -226,7 +228,7 @@ def _kernel(graph: _Graph, members: Sequence[int], *, is_fused: bool) -> Kernel:
                 is_seen and _is_read_outside(graph, place, access.buffer, inside, is_fused)
             ):
                 written[access.buffer] = max(written.get(access.buffer, 0), access.num_bytes)
-    return Kernel(calls, _memory(calls, sum(read.values()), sum(written.values()), is_fused))
+    return Kernel(calls, (_memory(calls, sum(read.values()), sum(written.values())),))
 
 
 def _is_made_inside(graph: _Graph, place: int, buffer: int, inside: set[int]) -> bool:
@@ -242,17 +244,13 @@ def _is_read_outside(graph: _Graph, place: int, buffer: int, inside: set[int], i
     return any(access.buffer == buffer for reader in outside for access in graph.calls[reader].reads)
 
 
-def _memory(calls: Sequence[Call], read_bytes: int, write_bytes: int, is_fused: bool) -> MemoryWork:
+def _memory(calls: Sequence[Call], read_bytes: int, write_bytes: int) -> MemoryWork:
     sums = [call for call in calls if call.role is Role.REDUCTION]
     domain = (sums or calls)[0].domain
     has_cta_for_each_row = (
         bool(sums) and domain.is_inner and _MIN_ROW <= domain.width <= _MAX_ROW and domain.num_rows > 1
     )
     if has_cta_for_each_row:
-        what = calls[0].what if not is_fused else _NORM
-        return MemoryWork(what, read_bytes, write_bytes, domain.num_rows, domain.width)
-    what = calls[0].what if len(calls) == 1 and not sums and not is_fused else DEALT
+        return MemoryWork(_ROWS, read_bytes, write_bytes, domain.num_rows, domain.width)
     largest = max((access.num_bytes for call in calls for access in (*call.reads, *call.writes)), default=0)
-    if what == ELEMENTWISE:  # one element of each tensor a step, whatever their types
-        largest = domain.num_elements * ELEMENT_BYTES
-    return dealt(what, read_bytes, write_bytes, min(largest, max(read_bytes, write_bytes)))
+    return dealt(DEALT, read_bytes, write_bytes, min(largest, max(read_bytes, write_bytes)))

@@ -79,7 +79,7 @@ class Call:
         domain: what its kernel iterates over.
         reads, writes: memory.
         works: of an `EXTERN` operation: what it is for the models; else empty.
-        what: kind of kernel, in the words of `gemm_eval.workload.memory_kernel`, where it is one of these.
+        eager: the kernels that eager mode runs for it; empty: as `works`, or one of its bytes.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Call:
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
     works: tuple[Work, ...] = ()
-    what: str = ""
+    eager: tuple[Work, ...] = ()
 
 
 @dataclass(slots=True)

@@ -13,8 +13,10 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import num_kept
 from gemm_eval.models.gpu.triton import TritonConfig, triton_coefficients
 from gemm_eval.torch.inductor_candidates import GROUPED_TEMPLATES, config_of, gemm_of, grouped_gemm_of, traits_of
+from gemm_eval.torch.inductor_library import Library, LibraryTime, graph_times_us, has_epilogue
 from gemm_eval.torch.inductor_ranking import KernelTraits, rank_times
 from gemm_eval.torch.inductor_report import PrunedGemm, PrunedTemplate, PruneReport, RankedConfig
+from gemm_eval.torch.inductor_timing import time_in_graphs
 from gemm_eval.version import __version__
 from gemm_eval.workload import GemmProblem
 
@@ -23,6 +25,9 @@ __all__ = ["Pruning", "PruningChoices", "missing_interface"]
 _HOOK = "_finalize_template_configs"
 _HOOK_ARGUMENTS = ["self", "template_choices", "kernel_inputs", "templates", "op_name"]
 _CHOICE_ARGUMENTS = ["self", "template", "params", "extra_kwargs", "layout", "inputs"]
+_LIBRARY_OPS = ("mm", "addmm", "bmm", "baddbmm")
+_ADDING_OPS = ("addmm", "baddbmm")
+_LIBRARY_KERNELS = (*_LIBRARY_OPS, "bias_addmm")
 _INPUTS = ("nodes", "mat1mat2", "mnk_hinted", "shapes_hinted", "strides_hinted", "output_layout")
 
 
@@ -61,15 +66,22 @@ class Pruning:
         arch: the GPU.
         top_k: how many of a template's candidates stay: a count, or a share.
         report: where it says what it did.
+        drop_slower: whether candidates go that a library's kernel surely beats.
     """
 
-    def __init__(self, arch: GpuSpec, top_k: int | float, report: PruneReport) -> None:
+    def __init__(self, arch: GpuSpec, top_k: int | float, report: PruneReport, drop_slower: bool = True) -> None:
         self.arch, self.top_k, self.report = arch, top_k, report
+        self.library = Library(arch) if drop_slower else None
+        self._libraries: tuple[Any, int] = (
+            None,
+            0,
+        )  # kernels of libraries for a node, by a call before that of templates
 
     def key(self) -> tuple[str, ...]:
         """What answers depend on, for the keys of Inductor's caches."""
         text = f"{self.arch.model_dump_json()}{sorted(triton_coefficients(self.arch)[0].items())}"
-        return "gemm_eval.prune_inductor", __version__, repr(self.top_k), hashlib.sha256(text.encode()).hexdigest()
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return "gemm_eval.prune_inductor", __version__, repr(self.top_k), repr(self.library is not None), digest
 
     def template_choices(self, choices: list[Any], inputs: Any, op_name: str) -> list[Any]:
         """Return the candidates of one GEMM that stay, in their order: `KernelTemplateChoice`s."""
@@ -82,14 +94,20 @@ class Pruning:
             return choices
 
     def callers(self, choices: list[Any]) -> list[Any]:
-        """Return the candidates of a grouped GEMM that stay, and all of other operations: `ChoiceCaller`s."""
-        if not self.report.is_active or not _is_ours(self) or not any(map(_is_grouped, choices)):
+        """Return the candidates of a grouped GEMM that stay, and all of other operations: `ChoiceCaller`s.
+
+        Those of dense ones, which were pruned before, are timed as CUDA graphs from here on.
+        """
+        if not self.report.is_active or not _is_ours(self):
             return choices
         try:
-            return self._callers(choices)
+            if any(map(_is_grouped, choices)):
+                return self._callers(choices)
+            if any(choice.name in _LIBRARY_KERNELS for choice in choices):
+                time_in_graphs(choices)
         except Exception as error:  # as above
-            self._give_up("grouped_mm", error)
-            return choices
+            self._give_up("grouped_mm" if any(map(_is_grouped, choices)) else "GEMM", error)
+        return choices
 
     def _template_choices(self, choices: list[Any], inputs: Any, op_name: str) -> list[Any]:
         from torch._inductor.kernel_inputs import MMKernelInputs
@@ -103,19 +121,35 @@ class Pruning:
             if not isinstance(choice.template, ExternKernelChoice):
                 values[i] = {**choice.extra_kwargs, **choice.params.to_kwargs()}
                 by_template.setdefault((choice.template.uid, values[i].get("hint_override")), []).append(i)
+        node = _current_node()
+        num_extern = len(choices) - len(values)
+        if node is not None and node is self._libraries[0]:
+            num_extern += self._libraries[1]
         if not by_template:
+            self._libraries = node, num_extern
             return choices
         is_tf32 = any(one.get("ALLOW_TF32") for one in values.values())
         problem, a, b = gemm_of(inputs, op_name, is_tf32=is_tf32)
         kept: set[int] = set(range(len(choices))) - values.keys()
-        num_extern, templates = len(kept), []
-        for (name, _), indices in by_template.items():
+        templates = []
+        library = self._library_time(inputs, op_name, problem, node) if num_extern else None
+        for (name, hint_override), indices in by_template.items():
             configs = [config_of(values[i]) for i in indices]
-            template, stay = self._rank(name, problem, configs, traits_of(values[indices[0]], a, b))
+            traits = traits_of(values[indices[0]], a, b)
+            # for other sizes than the hint's the library was not predicted
+            template, stay = self._rank(name, problem, configs, traits, None if hint_override else library)
             templates.append(template)
             kept |= {indices[i] for i in stay}
-        self.report.add(PrunedGemm(op_name, problem, tuple(templates), num_extern))
+        library_us = None if library is None else library.latency_us
+        self.report.add(PrunedGemm(op_name, problem, tuple(templates), num_extern, library_us))
         return [choice for i, choice in enumerate(choices) if i in kept]
+
+    def _library_time(self, inputs: Any, op_name: str, problem: GemmProblem, node: Any) -> LibraryTime | None:
+        if self.library is None or op_name not in _LIBRARY_OPS:
+            return None
+        # a matrix that is added is copied into C first; a bias, whose rows are one and the same, is not
+        adds_matrix = op_name in _ADDING_OPS and inputs.strides_hinted()[0][-2:-1] != (0,)
+        return self.library.time(problem, has_epilogue=adds_matrix or has_epilogue(node))
 
     def _callers(self, choices: list[Any]) -> list[Any]:
         grouped = [i for i, choice in enumerate(choices) if _is_grouped(choice)]
@@ -132,7 +166,12 @@ class Pruning:
         return [choice for i, choice in enumerate(choices) if i in kept]
 
     def _rank(
-        self, name: str, problem: GemmProblem, configs: Sequence[TritonConfig | None], traits: KernelTraits
+        self,
+        name: str,
+        problem: GemmProblem,
+        configs: Sequence[TritonConfig | None],
+        traits: KernelTraits,
+        library: LibraryTime | None = None,
     ) -> tuple[PrunedTemplate, list[int]]:
         """What becomes of one template's candidates, and the indices of those that stay."""
         count = num_kept(self.top_k, len(configs))
@@ -146,8 +185,18 @@ class Pruning:
         if not stay:
             stay = list(range(count))
             reason = "none is expected to launch: the first stay"
-        candidates = tuple(RankedConfig(one, float(times[i]), i in stay) for i, one in enumerate(tiled))
-        return PrunedTemplate(name, ranked_by, candidates, len(tiled), len(stay), reason), stay
+        num_first = len(stay)
+        graph_us = (
+            None if library is None or ranked_by != "model" else graph_times_us(self.arch, problem, tiled, traits)
+        )
+        if library is not None and graph_us is not None:
+            stay = [i for i in stay if not library.beats(graph_us[i])]
+        candidates = tuple(
+            RankedConfig(one, float(times[i]), i in stay, None if graph_us is None else float(graph_us[i]))
+            for i, one in enumerate(tiled)
+        )
+        num_slower = num_first - len(stay)
+        return PrunedTemplate(name, ranked_by, candidates, len(tiled), len(stay), reason, num_slower), stay
 
     def _give_up(self, op_name: str, error: Exception) -> None:
         text = f"all candidates of this {op_name} stay, for they cannot be read: {type(error).__name__}: {error}"
@@ -211,6 +260,13 @@ def _is_ours(pruning: Pruning) -> bool:
     from torch._inductor.virtualized import V
 
     return getattr(V.choices, "gemm_eval_pruning", None) is pruning
+
+
+def _current_node() -> Any:
+    """The node of torch.fx that is lowered, if that is known."""
+    from torch._inductor.virtualized import V
+
+    return getattr(V.graph, "current_node", None)
 
 
 def _name_of(caller: Any) -> str:

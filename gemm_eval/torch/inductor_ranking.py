@@ -14,7 +14,7 @@ The model was fitted on `examples/triton_gemm.py`. What Inductor's kernels do ot
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ from gemm_eval.models.gpu.triton import (
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["KernelTraits", "RankedTimes", "expected_code", "rank_times"]
+__all__ = ["KernelTraits", "RankedTimes", "expected_code", "model_times_us", "rank_times"]
 
 Array = npt.NDArray[np.float64]
 
@@ -99,18 +99,35 @@ def rank_times(
         reason = "fp32 without tensor cores is not in the Triton model"
         return RankedTimes(np.where(rejected, np.inf, _roofline_us(arch, problem, configs)), "roofline", reason)
     try:
-        times = _model_us(arch, problem, configs, traits)
+        times = model_times_us(arch, problem, configs, traits)
     except UnsupportedError as error:
         times = _roofline_us(arch, problem, configs)
         return RankedTimes(np.where(rejected, np.inf, times), "roofline", str(error))
     return RankedTimes(np.where(rejected, np.inf, times), "model")
 
 
-def _model_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], traits: KernelTraits) -> Array:
+def model_times_us(
+    arch: GpuSpec,
+    problem: GemmProblem,
+    configs: Sequence[TritonConfig],
+    traits: KernelTraits,
+    coefficients: Mapping[str, float] | None = None,
+) -> Array:
+    """Return the Triton model's times of configs of one template.
+
+    Args:
+        arch, problem, configs, traits: as for `rank_times`.
+        coefficients: None: those of the GPU, for times as tuners take them.
+
+    Raises:
+        UnsupportedError: such kernels are not in the model.
+    """
+    if coefficients is None:
+        coefficients = triton_coefficients(arch)[0]
     codes = [expected_code(arch, problem, config, traits) for config in configs]
     if min(traits.a_copy_bytes, traits.b_copy_bytes) < _LEAST_ASYNC_BYTES:
         configs = [config._replace(num_stages=1) for config in configs]
-    triton_costs(arch, problem, configs, codes)  # refuses what is not in the model
+    triton_costs(arch, problem, configs, codes, coefficients)  # refuses what is not in the model
     launches = pack_launches(arch, problem, configs, codes)
     if traits.is_persistent:
         launches = launches._replace(ctas_per_sm=np.minimum(launches.ctas_per_sm, 1.0))
@@ -118,7 +135,7 @@ def _model_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfi
         whole_m = np.ceil(launches.M / launches.block_m) * launches.block_m
         whole_n = np.ceil(launches.N / launches.block_n) * launches.block_n
         launches = launches._replace(M=whole_m, N=whole_n)
-    return launch_times(arch, launches, triton_coefficients(arch)[0]).latency_us
+    return launch_times(arch, launches, coefficients).latency_us
 
 
 def expected_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig, traits: KernelTraits) -> KernelCode:

@@ -20,11 +20,13 @@ class RankedConfig(NamedTuple):
         config: what it is launched with.
         time_us: what it was ranked by; None where nothing was predicted. Infinite: it is not expected to launch.
         is_kept: whether Inductor gets it.
+        graph_us: the time in a CUDA graph, which is held against the library's; None where it was not.
     """
 
     config: TritonConfig
     time_us: float | None
     is_kept: bool
+    graph_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class PrunedTemplate:
         candidates: in Inductor's order; those of no known tile are not among them.
         num_before, num_kept: all candidates, and those that stayed.
         reason: why the model did not rank them.
+        num_slower: of the first `top_k` those that do not stay, for a library's kernel surely beats them.
     """
 
     name: str
@@ -46,6 +49,7 @@ class PrunedTemplate:
     num_before: int
     num_kept: int
     reason: str = ""
+    num_slower: int = 0
 
     @property
     def kept(self) -> list[RankedConfig]:
@@ -62,12 +66,14 @@ class PrunedGemm:
         problem: the GEMM that the candidates were ranked for.
         templates: what became of each template's candidates.
         num_extern: kernels of libraries, all of which stay.
+        library_us: predicted time of the library's kernel in a CUDA graph; None: candidates are not held against it.
     """
 
     op_name: str
     problem: GemmProblem
     templates: tuple[PrunedTemplate, ...]
     num_extern: int
+    library_us: float | None = None
 
     @property
     def num_before(self) -> int:
@@ -79,15 +85,23 @@ class PrunedGemm:
         """Candidates of templates that stayed."""
         return sum(one.num_kept for one in self.templates)
 
+    @property
+    def num_slower(self) -> int:
+        """Candidates that do not stay because a library's kernel surely beats them."""
+        return sum(one.num_slower for one in self.templates)
+
     def __str__(self) -> str:
         text = f"{self.op_name} {self.problem}: {self.num_kept} of {self.num_before} candidates stay"
-        lines = [text + (f", besides {self.num_extern} of libraries" if self.num_extern else "")]
+        text += f", besides {self.num_extern} of libraries" if self.num_extern else ""
+        text += "" if self.library_us is None else f" ({self.library_us:.2f} us in a CUDA graph)"
+        lines = [text + (f"; {self.num_slower} are surely slower" if self.num_slower else "")]
         for template in self.templates:
             by = f"by {template.ranked_by}" + (f" ({template.reason})" if template.reason else "")
             lines.append(f"  {template.name}, {by}: {template.num_kept} of {template.num_before}")
             for one in template.kept:
                 time = "" if one.time_us is None else f": {one.time_us:.2f} us"
-                lines.append(f"    {one.config}{time}")
+                in_graph = "" if one.graph_us is None else f", {one.graph_us:.2f} in a CUDA graph"
+                lines.append(f"    {one.config}{time}{in_graph}")
         return "\n".join(lines)
 
 
@@ -120,6 +134,11 @@ class PruneReport:
         """Candidates of templates that stayed."""
         return sum(one.num_kept for one in self.gemms)
 
+    @property
+    def num_slower(self) -> int:
+        """Candidates among the first `top_k` that do not stay because a library's kernel surely beats them."""
+        return sum(one.num_slower for one in self.gemms)
+
     def add(self, gemm: PrunedGemm) -> None:
         """Append what became of a GEMM; several threads may."""
         with self._lock:
@@ -133,6 +152,7 @@ class PruneReport:
 
     def __str__(self) -> str:
         text = f"{self.gpu}: {self.num_kept} of {self.num_before} candidates stay for {len(self.gemms)} GEMMs"
+        text += f"; {self.num_slower} are surely slower than libraries" if self.num_slower else ""
         counts = Counter(map(str, self.gemms))
         blocks = [block + (f"\n  {times} times" if times > 1 else "") for block, times in counts.items()]
         return "\n".join([text, *self.notes, *blocks])

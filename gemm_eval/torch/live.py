@@ -95,7 +95,7 @@ class predict:  # noqa: N801  it is used as a function
         self._stack = ExitStack()
         self._stack.enter_context(follow_modules(self._recorder))
         self._stack.enter_context(_quantized_layers(self._recorder))
-        self._stack.enter_context(FunctionMode(self._recorder))
+        self._stack.enter_context(FunctionMode(self._recorder, is_compiled=self._fusion == "inductor"))
         self._stack.enter_context(self._recorder)
         self._prediction = Prediction(self._recorder.trace)
         return self._prediction

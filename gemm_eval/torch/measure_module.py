@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import statistics
-import time
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.assemble import assemble, price_kernels
 from gemm_eval.torch.comparison import Comparison, MeasuredOperation
+from gemm_eval.torch.cuda_graph import measure_graph_us
 from gemm_eval.torch.evaluate_module import Arch, arguments_of, check_attention_library, evaluator_for
 from gemm_eval.torch.functions import FunctionMode
 from gemm_eval.torch.fusion import kernels_of
@@ -29,11 +31,19 @@ MARK = "gemm_eval #"
 """Name, without its number, of the range that stands around an operation in the profile."""
 
 _WARM_UPS = 3
-_REPLAYS = 11
-_PAUSE_S = 0.03
-_WAIT_CYCLES = 2_000_000
+_NS_PER_US = 1000
+_LAUNCH = re.compile("cu(da)?[A-Z]")
+"""Calls of CUDA's runtime (`cudaLaunchKernel`, `cudaMemsetAsync`) and driver (`cuLaunchKernelEx`)."""
 Kernels = list[tuple[str, float]]
 """Name and microseconds of what ran on the GPU."""
+
+
+class _Mark(NamedTuple):
+    """When the host was within a marked operation."""
+
+    begin_ns: int
+    end_ns: int
+    number: int
 
 
 def compare(
@@ -52,6 +62,10 @@ def compare(
 
     Eager: each operation is a kernel, or a few. torch's profiler says what ran on the GPU, and under which operation it
     was launched. It runs without gradients, and is left as it was.
+
+    The CUDA graph is of the operations that ran in eager mode: while it is captured, `is_current_stream_capturing` of
+    torch.cuda says False, as modules of transformers run other kernels where it says True. A module that cannot be
+    captured (it waits for the GPU) gives a warning, and no time in a graph.
 
     Args:
         module: on a GPU.
@@ -81,7 +95,7 @@ def compare(
         for _ in range(_WARM_UPS):
             run()
         recorder, kernels_of_call, outside = _profiled(run, module, repeats)
-        graph_us = _graph_us(run) if cuda_graph else None
+        graph_us = measure_graph_us(run) if cuda_graph else None
     trace = recorder.finish()
     priced = price_kernels(kernels_of(trace, "eager"), evaluator, attention_library)
     rows = [
@@ -114,7 +128,7 @@ def _profiled(run: Any, module: Any, repeats: int) -> tuple[Recorder, dict[int, 
         if names is not None and now != names:
             raise GemmEvalError("the module does not do the same in each run: there is nothing to take the median of")
         names = now
-        of_mark, outside = attribute(profiler.events())
+        of_mark, outside = attribute(profiler.profiler.kineto_results.events())
         outside_us.append(outside)
         for number, kernels in of_mark.items():
             if number in recorder.call_of_mark:
@@ -127,40 +141,47 @@ def _profiled(run: Any, module: Any, repeats: int) -> tuple[Recorder, dict[int, 
 def attribute(events: Iterable[Any]) -> tuple[dict[int, Kernels], float]:
     """Return the kernels of each marked operation, and the microseconds of kernels that none launched.
 
+    A kernel belongs to the innermost mark within which the host launched it, in the same thread.
+
     Args:
-        events: of torch's profiler (`profile.events()`): each has `name`, `cpu_children`, and `kernels` that were
-            launched in it and in none of its children (by correlation of launch and kernel), with
-            `name` and `duration`.
+        events: of kineto (`profile.profiler.kineto_results.events()`). A call of CUDA and what it launched have one
+            `correlation_id`, and as `linked_correlation_id` that of the operation around. Numbers of operations and of
+            calls are counted apart: one may be both.
     """
-    events = [event for event in events if _is_on_cpu(event)]
-    found: dict[int, Kernels] = {}
-    seen: set[int] = set()
+    marks: dict[int, list[_Mark]] = {}
+    launches: dict[tuple[int, int], Any] = {}
+    kernels = []
     for event in events:
-        number = _number_of(event.name)
+        number = _number_of(event.name())
+        if event.device_type() != torch.autograd.DeviceType.CPU:
+            if number is None and not event.is_user_annotation():  # ranges throw shadows over kernels
+                kernels.append(event)
+        elif number is not None:
+            begin = event.start_ns()
+            marks.setdefault(event.start_thread_id(), []).append(_Mark(begin, begin + event.duration_ns(), number))
+        elif _LAUNCH.match(event.name()):
+            launches[event.correlation_id(), event.linked_correlation_id()] = event
+    for of_thread in marks.values():
+        of_thread.sort()
+    found: dict[int, Kernels] = {mark.number: [] for of_thread in marks.values() for mark in of_thread}
+    outside_us = 0.0
+    for kernel in sorted(kernels, key=lambda event: event.start_ns()):
+        launch = launches.get((kernel.correlation_id(), kernel.linked_correlation_id()))
+        number = None if launch is None else _mark_at(marks.get(launch.start_thread_id(), []), launch.start_ns())
+        us = kernel.duration_ns() / _NS_PER_US
         if number is None:
-            continue
-        kernels: Kernels = []
-        todo = [event]
-        while todo:
-            inner = todo.pop()
-            if id(inner) in seen:
-                continue
-            seen.add(id(inner))
-            kernels += _kernels(inner)
-            todo += reversed(list(inner.cpu_children))
-        found.setdefault(number, []).extend(kernels)
-    outside_us = sum(us for event in events if id(event) not in seen for _, us in _kernels(event))
+            outside_us += us
+        else:
+            found[number].append((kernel.name(), us))
     return found, outside_us
 
 
-def _kernels(event: Any) -> Kernels:
-    """What an event launched itself, without the shadows that ranges throw over kernels."""
-    return [(one.name, float(one.duration)) for one in event.kernels if _number_of(one.name) is None]
-
-
-def _is_on_cpu(event: Any) -> bool:
-    """Ranges stand in the profile twice: where they were opened, and over the kernels on the GPU."""
-    return str(getattr(event, "device_type", "CPU")).rpartition(".")[2] == "CPU"
+def _mark_at(marks: Sequence[_Mark], time_ns: int) -> int | None:
+    """The innermost of some marks, sorted, at a time."""
+    for mark in reversed(marks[: bisect_right(marks, time_ns, key=lambda mark: mark.begin_ns)]):
+        if time_ns <= mark.end_ns:
+            return mark.number
+    return None
 
 
 def _number_of(name: str) -> int | None:
@@ -172,27 +193,3 @@ def _median(runs: Sequence[Kernels]) -> tuple[float, tuple[str, ...]]:
     if not runs:
         return 0.0, ()
     return statistics.median(sum(us for _, us in kernels) for kernels in runs), tuple(name for name, _ in runs[-1])
-
-
-def _graph_us(run: Any) -> float:
-    """Median time of a replay of everything as a CUDA graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = run()
-    times = []
-    for _ in range(_REPLAYS):
-        time.sleep(_PAUSE_S)  # clocks of a GPU that is not hot
-        torch.cuda._sleep(_WAIT_CYCLES)  # so that the graph is in the queue when the GPU comes to it
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1e3 * begin.elapsed_time(end))  # milliseconds
-    del out
-    return float(statistics.median(times[1:]))

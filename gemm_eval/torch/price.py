@@ -9,6 +9,7 @@ from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
+from gemm_eval.models.gpu import depthwise_us, few_channels_us, implicit_gemm_us
 from gemm_eval.torch.work import (
     CTA_ELEMENTS,
     DEALT,
@@ -34,6 +35,8 @@ _BACKWARD_FACTOR = 2.5
 _MAX_FUSED_HEAD = 256
 """Elements of a head beyond which torch's fused kernels give up."""
 _DECISIVE_FRAC = 0.5
+_LOAD_BITS = 128
+"""Channels of a position that tensor cores are fed with at once."""
 
 
 class Price(NamedTuple):
@@ -140,15 +143,21 @@ class Prices:
         return Price(latency_us, None, None, bound, "peak", work.what, work.num_bytes)
 
     def _convolution(self, work: ConvolutionWork) -> Price:
-        """The implicit GEMM, whose A is read from the input; see TORCH.md."""
+        """By cuDNN's kernels where they are no plain GEMM; else the implicit GEMM, whose A is read from the input."""
         num_bytes = work.read_bytes + work.write_bytes
         problem = work.problem
         detail = f"convolution as {problem}"
+        if work.window and isinstance(self.evaluator.arch, GpuSpec):
+            latency_us, bytes_us = self._own_kernel_us(work, self.evaluator.arch), self._moved_us(work)
+            bound = "dram" if bytes_us > latency_us else "cuda cores" if work.is_depthwise else "compute"
+            latency_us = max(latency_us, bytes_us) + self.evaluator.switch_us(problem.M)
+            words = f"depthwise {detail}" if work.is_depthwise else detail
+            return Price(latency_us, None, None, bound, "analytic", words, num_bytes)
         if work.is_depthwise:
-            moved = self._memory(
+            price = self._memory(
                 dealt(DEALT, work.read_bytes, work.write_bytes, max(work.read_bytes, work.write_bytes))
             )
-            return moved._replace(detail=f"depthwise {detail}", source="analytic", num_bytes=num_bytes)
+            return price._replace(detail=f"depthwise {detail}", source="analytic", num_bytes=num_bytes)
         try:
             runs = work.padded or problem
             result = self.evaluator.evaluate_problem(runs)
@@ -157,6 +166,20 @@ class Prices:
         except (UnsupportedError, InvalidInputError, InfeasibleError) as error:
             return self._refused(work, error)._replace(num_bytes=num_bytes)
         return self._of(result, detail, num_bytes)
+
+    def _own_kernel_us(self, work: ConvolutionWork, arch: GpuSpec) -> float:
+        of = work.problem
+        if work.is_depthwise:
+            outputs = of.G * of.M * of.N
+            return depthwise_us(arch, outputs, work.window, is_channels_first=work.is_channels_first)
+        channels = of.K // work.window
+        if channels * of.input_dtype.bits < _LOAD_BITS:
+            return few_channels_us(arch, of.M, of.N, of.K, work.window)
+        return implicit_gemm_us(arch, of.M, of.N, work.window, channels, of.input_dtype)
+
+    def _moved_us(self, work: ConvolutionWork) -> float:
+        """Its bytes, as a copy moves them."""
+        return self._memory(MemoryWork("torch_vector", work.read_bytes, work.write_bytes)).latency_us
 
     def _fed_faster(self, problem: GemmProblem, result: GEMMResult, factor: float) -> GEMMResult:
         """The GEMM where DRAM gives it the bytes of the implicit A as fast as it gives those of the input."""

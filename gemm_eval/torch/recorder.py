@@ -11,6 +11,7 @@ from gemm_eval.extras import needs_extra
 from gemm_eval.torch.attention import kernel_attention_works
 from gemm_eval.torch.convolutions import convolution_works
 from gemm_eval.torch.custom_ops import custom_works
+from gemm_eval.torch.eager_mode import Operation, eager_works
 from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace
 from gemm_eval.torch.matmuls import Precision, matmul_works
 from gemm_eval.torch.roles import FREE, GATHERS, SCATTERS, WRITES_ONLY, kernel_word, role_of
@@ -227,8 +228,9 @@ class Recorder(TorchDispatchMode):
         bound = dict(zip(facts.arguments, args, strict=False)) | kwargs
         full = tuple(bound.get(name) for name in facts.arguments)
         works = matmul_works(facts.name, full, outputs[0], self.precision)
+        eager: tuple[Work, ...] = ()
         if works is None:
-            works = convolution_works(facts.name, full, outputs[0], self.precision)
+            works, eager = convolution_works(facts.name, full, outputs[0], self.precision)
         if works is None:
             works = kernel_attention_works(facts.name, bound, self.precision)
         if works is None:
@@ -236,7 +238,7 @@ class Recorder(TorchDispatchMode):
         reads, writes = self._accesses(facts, full, inputs, outputs)
         num_out = max(tensor.numel() for tensor in outputs)
         if works is not None:
-            return Call(facts.full_name, path, phase, Role.EXTERN, Domain(num_out), reads, writes, works)
+            return Call(facts.full_name, path, phase, Role.EXTERN, Domain(num_out), reads, writes, works, eager)
         num_in = max((_num_seen(tensor) for tensor in inputs), default=0)
         found = role_of(facts.name, facts.tags, full, num_in, num_out)
         if found is None:
@@ -246,8 +248,11 @@ class Recorder(TorchDispatchMode):
         role, domain = found
         if not reads and role is Role.ELEMENTWISE and facts.name in WRITES_ONLY:
             role = Role.CONSTANT if not set(writes) & self.trace.kept else role
-        word = kernel_word(facts.name, role, _are_alike([*inputs, *outputs]))
-        return Call(facts.full_name, path, phase, role, domain, reads, writes, what=word)
+        num_bytes = (sum(access.num_bytes for access in accesses) for accesses in (reads, writes))
+        eager = eager_works(
+            Operation(facts.name, role, domain, full, inputs, outputs, *num_bytes, kernel_word(facts.name))
+        )
+        return Call(facts.full_name, path, phase, role, domain, reads, writes, eager=eager)
 
     def _accesses(
         self, facts: _Facts, args: Sequence[Any], inputs: list[Any], outputs: list[Any]
@@ -308,12 +313,6 @@ def _tensors(value: Any) -> Iterator[Any]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from _tensors(item)
-
-
-def _are_alike(tensors: Sequence[Any]) -> bool:
-    """Whether tensors, but for single numbers, have one type and lie in one order."""
-    some = [tensor for tensor in tensors if tensor.dim()]
-    return all((one.dtype, one.shape, one.stride()) == (some[0].dtype, some[0].shape, some[0].stride()) for one in some)
 
 
 def _num_seen(tensor: Any) -> int:

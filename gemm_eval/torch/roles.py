@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gemm_eval.torch.graph import Domain, Role
-from gemm_eval.torch.work import DEALT, ELEMENTWISE
 
 __all__ = ["FREE", "GATHERS", "SCATTERS", "WRITES_ONLY", "kernel_word", "role_of"]
 
@@ -86,10 +85,7 @@ _ROLE_OF_WORDS = {
     Role.ALONE: _ALONE,
 }
 _ROLES = {name: role for role, words in _ROLE_OF_WORDS.items() for name in words.split()}
-_WORDS = {
-    "native_layer_norm": "layer_norm", "_fused_rms_norm": "rms_norm", "embedding": "gather", "index_select": "gather",
-    "topk": "top_k", "sort": "sort",
-}  # fmt: skip
+_WORDS = {"topk": "top_k"}
 
 Rows = Callable[[Sequence[Any]], int]
 
@@ -201,13 +197,6 @@ def _is_inner(name: str, args: Sequence[Any]) -> bool:
     return any(dim in (-1, x.dim() - 1) for dim in dims)
 
 
-def kernel_word(name: str, role: Role, is_plain: bool) -> str:
-    """What the memory-bound model calls the kernel that torch has for one operation.
-
-    Args:
-        name, role: of the operation.
-        is_plain: all tensors have one type and one shape and lie alike: threads load 16 bytes; else element by element.
-    """
-    if role in (Role.ELEMENTWISE, Role.CONSTANT):
-        return DEALT if is_plain else ELEMENTWISE
+def kernel_word(name: str) -> str:
+    """What the memory-bound model calls the kernel of an operation that runs by itself: as engines have it."""
     return _WORDS.get(name, name)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.extras import needs_extra
+from gemm_eval.torch.eager_mode import has_channels_last
 
 with needs_extra("gemm_eval.torch", "torch"):
     import torch
@@ -30,6 +31,10 @@ _READ = frozenset(("_local_scalar_dense", "equal", "is_nonzero"))
 _SIZED_BY_VALUES = frozenset(
     ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "repeat_interleave")
 )
+_CONVOLUTION = "aten::convolution"
+_ROWS = ("native_layer_norm", "native_group_norm", "_softmax", "_log_softmax", "_safe_softmax")
+_LIES_OTHERWISE = frozenset((_CONVOLUTION, *(f"aten::{name}" for name in _ROWS)))
+"""On a GPU their first result is contiguous, or has channels last as an operand has; on "meta" it is not so."""
 _MASKS = (torch.bool, torch.uint8)
 _NEVER_KNOWN = ("rand", "normal", "bernoulli", "multinomial", "dropout", "empty", "uniform", "exponential")
 
@@ -101,6 +106,8 @@ class Shapes:
         if kwargs.get("device") is not None or _is_factory(func):
             kwargs = kwargs | {"device": _META}
         out = func(*args, **kwargs)
+        if func._schema.name in _LIES_OTHERWISE:
+            out = _as_on_a_gpu(func, args, out)
         if values is not None and _is_small(out):
             self._learn(out, func(*values[0], **values[1]))
         elif func._schema.is_mutable:
@@ -165,6 +172,17 @@ class Shapes:
                     storage = StorageWeakRef(tensor.untyped_storage())
                     self._storages.append(storage)  # its identity is given to no other
                     self._stale.add(storage.cdata)
+
+
+def _as_on_a_gpu(func: Any, args: Sequence[Any], out: Any) -> Any:
+    """The result of an operation as it lies in memory on a GPU."""
+    first, *rest = _tensors(out)
+    form = torch.contiguous_format
+    if func._schema.name == _CONVOLUTION and any(has_channels_last(one) for one in args[:2]):
+        form = torch.channels_last if first.dim() == 4 else torch.channels_last_3d
+    if not first.is_contiguous(memory_format=form):
+        first = torch.empty_like(first, memory_format=form)
+    return (first, *rest) if isinstance(out, tuple) else first
 
 
 def _asks_for_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -25,8 +25,9 @@ __all__ = ["trace_module"]
 
 
 def trace_module(
-    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, backward: bool = False
-) -> Trace:
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, backward: bool = False,
+    is_compiled: bool = False,
+) -> Trace:  # fmt: skip
     """Return what a module does with some inputs; nothing is computed, allocated or changed.
 
     Args:
@@ -34,6 +35,7 @@ def trace_module(
         args, kwargs: of its `forward`; tensors on any device.
         backward: gradients of all parameters that require them too, from those of the outputs, or of the output
             `loss` where there is one.
+        is_compiled: torch's fast paths are those that torch.compile takes, not those of eager mode.
 
     Raises:
         InvalidInputError: nothing has a gradient.
@@ -55,7 +57,7 @@ def trace_module(
     given, named = tree_map_only(
         torch.Tensor, lambda tensor: shapes.of(tensor, keeps_grad=backward), (tuple(args), dict(kwargs))
     )
-    functions = FunctionMode(recorder, shapes)
+    functions = FunctionMode(recorder, shapes, is_compiled=is_compiled)
     with ExitStack() as stack:
         for context in (
             _as_written(), torch.set_grad_enabled(backward), functions,

@@ -11,8 +11,6 @@ from gemm_eval.workload import AttentionProblem, GemmProblem
 __all__ = [
     "CTA_ELEMENTS",
     "DEALT",
-    "ELEMENTWISE",
-    "ELEMENT_BYTES",
     "AttentionWork",
     "ConvolutionWork",
     "GemmWork",
@@ -65,8 +63,10 @@ class ConvolutionWork:
     Attributes:
         problem: the GEMM: G groups, M positions of the output in all images, K window times channels, N filters.
         read_bytes, write_bytes: input and filters, output, each once: A is never stored.
-        is_depthwise: each filter sees one channel: no matrix unit is of use, and its time is that of its bytes.
+        is_depthwise: each filter sees one channel: no matrix unit is of use.
         padded: the GEMM that runs, with channels filled up to what tensor cores load at once; None: `problem`.
+        window: places of the filter, where a kernel of its own runs over them; 0: a plain GEMM runs.
+        is_channels_first: an image of one channel follows the other, and the kernel takes it so.
     """
 
     problem: GemmProblem
@@ -74,6 +74,8 @@ class ConvolutionWork:
     write_bytes: int
     is_depthwise: bool = False
     padded: GemmProblem | None = None
+    window: int = 0
+    is_channels_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +118,8 @@ DEALT = "act"
 CTA_ELEMENTS = 1024
 """Elements of a block of a kernel that goes over its elements whatever rows they are of; Inductor has as many."""
 
-ELEMENTWISE = "cast"
-"""Likewise, a kernel whose threads load element by element."""
 
-ELEMENT_BYTES = 2
-"""Of what `dealt` takes the largest tensor to be made of."""
+_ELEMENT_BYTES = 2  # of what `dealt` takes the largest tensor to be made of
 
 
 def dealt(what: str, read_bytes: int, write_bytes: int, tensor_bytes: int) -> MemoryWork:
@@ -131,7 +130,7 @@ def dealt(what: str, read_bytes: int, write_bytes: int, tensor_bytes: int) -> Me
         read_bytes, write_bytes: of it.
         tensor_bytes: of the largest tensor that it sees: what its threads are for.
     """
-    rows = -(-tensor_bytes // (CTA_ELEMENTS * ELEMENT_BYTES))
+    rows = -(-tensor_bytes // (CTA_ELEMENTS * _ELEMENT_BYTES))
     return MemoryWork(what, read_bytes, write_bytes, rows, CTA_ELEMENTS)
 
 

@@ -2,7 +2,7 @@
 
 from gemm_eval.workload.attention import MAX_HEAD_DIM, AttentionProblem
 from gemm_eval.workload.collective import COLLECTIVES, MAX_MESSAGE_BYTES, MAX_RANKS, CollectiveProblem
-from gemm_eval.workload.memory_bound import MemoryKernel, memory_kernel
+from gemm_eval.workload.memory_bound import ENGINES, TORCH, MemoryKernel, memory_kernel
 from gemm_eval.workload.moe import LAYER_TERMS, MoeWork
 from gemm_eval.workload.options import NOTHING_SAID, RunOptions, run_options
 from gemm_eval.workload.problem import MAX_MACS, GemmProblem, make_problem, problem_of
@@ -20,6 +20,7 @@ from gemm_eval.workload.types import MAX_DIM, TYPE_NAMES, BlockScale, GemmTypes,
 
 __all__ = [
     "COLLECTIVES",
+    "ENGINES",
     "LAYER_TERMS",
     "MAX_DIM",
     "MAX_GROUPS",
@@ -29,6 +30,7 @@ __all__ = [
     "MAX_RANKS",
     "NOTHING_SAID",
     "NO_LAYOUTS",
+    "TORCH",
     "TYPE_NAMES",
     "AttentionProblem",
     "BlockScale",

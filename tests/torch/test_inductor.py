@@ -61,6 +61,11 @@ def h100() -> GpuSpec:
     return arch
 
 
+def ranked(top_k: int | float) -> Any:
+    """Pruned by rank alone, whatever libraries do."""
+    return prune_inductor(top_k, drop_slower=False)
+
+
 def problem(*sizes: int, dtype: str = "bf16", output: str = "bf16") -> GemmProblem:
     return GemmProblem(*sizes, dtype, dtype, output)  # type: ignore[arg-type]
 
@@ -115,7 +120,7 @@ def best(choices: list[Any], arch: GpuSpec, gemm: GemmProblem, traits: KernelTra
 def test_the_models_best_stay_and_all_of_libraries(name: str, h100: GpuSpec) -> None:
     function, tensors, gemm, traits = CASES[name]
     (before,) = lower(function, *tensors)
-    with prune_inductor(top_k=4) as pruned:
+    with ranked(top_k=4) as pruned:
         (after,) = lower(function, *tensors)
 
     assert [tile(one) for one in templates(after)] == best(before, h100, gemm, traits, 4)
@@ -131,7 +136,7 @@ def test_the_models_best_stay_and_all_of_libraries(name: str, h100: GpuSpec) -> 
 
 def test_dynamic_rows_are_ranked_by_their_hint(h100: GpuSpec) -> None:
     (before,) = lower_mm_of_any_rows(300, 4096, 6144)
-    with prune_inductor(top_k=3) as pruned:
+    with ranked(top_k=3) as pruned:
         (after,) = lower_mm_of_any_rows(300, 4096, 6144)
 
     gemm = problem(1, 300, 4096, 6144)
@@ -162,7 +167,7 @@ def test_each_template_keeps_its_own(h100: GpuSpec) -> None:
     """Persistent kernels with TMA beside plain ones."""
     with config.patch({"triton.enable_persistent_tma_matmul": True}):
         (before,) = lower(torch.mm, *MM)
-        with prune_inductor(top_k=2) as pruned:
+        with ranked(top_k=2) as pruned:
             (after,) = lower(torch.mm, *MM)
 
     names = [one.name for one in pruned.gemms[0].templates]
@@ -219,7 +224,7 @@ def test_blackwell_is_ranked_by_a_roofline() -> None:
 
 
 def test_a_share_of_the_candidates() -> None:
-    with prune_inductor(top_k=0.25) as pruned:
+    with ranked(top_k=0.25) as pruned:
         lower(torch.mm, *MM)
 
     assert pruned.num_kept == pruned.num_before // 4
@@ -250,9 +255,9 @@ def test_nested_the_innermost_counts() -> None:
         (mm,), (grouped,) = lower(torch.mm, *MM), lower(lambda a, b, offs: torch._grouped_mm(a, b, offs=offs), *EXPERTS)
         return len(templates(mm)), len(templates(grouped))
 
-    with prune_inductor(top_k=2) as outer:
+    with ranked(top_k=2) as outer:
         assert num_kept() == (2, 2)
-        with prune_inductor(top_k=5) as inner:
+        with ranked(top_k=5) as inner:
             assert num_kept() == (5, 5)
         assert num_kept() == (2, 2)
     assert (len(outer.gemms), len(inner.gemms)) == (4, 2)
@@ -269,7 +274,7 @@ def test_a_handler_of_the_users_own_stays_what_it_is() -> None:
 
     own = OnlySmallTiles()
     with V.set_choices_handler(own):
-        with prune_inductor(top_k=3):
+        with ranked(top_k=3):
             assert V.choices.hello() == "hello"
             assert isinstance(V.choices, OnlySmallTiles)
             (after,) = lower(torch.mm, *MM)
@@ -307,14 +312,14 @@ def test_another_thread_has_its_own_handler_and_report() -> None:
             ready.set()
             done.wait(60)
             counts["plain"] = len(templates(lower(torch.mm, *MM)[0]))
-            with prune_inductor(top_k=2) as own:
+            with ranked(top_k=2) as own:
                 counts["own"] = len(templates(lower(torch.mm, *MM)[0]))
             counts["own report"] = own.num_kept
 
     thread = threading.Thread(target=work)
     thread.start()
     assert ready.wait(60)
-    with prune_inductor(top_k=3) as pruned:
+    with ranked(top_k=3) as pruned:
         done.set()
         thread.join()
         assert len(templates(lower(torch.mm, *MM)[0])) == 3
@@ -326,12 +331,12 @@ def test_another_thread_has_its_own_handler_and_report() -> None:
 def test_compiled_graphs_are_cached_apart() -> None:
     """What Inductor's caches of graphs have of its config in their keys."""
 
-    def key(*args: Any) -> bytes:
-        with prune_inductor(*args):
+    def key(*args: Any, **options: Any) -> bytes:
+        with prune_inductor(*args, **options):
             return pickle.dumps(config.save_config_portable(ignore_private_configs=False))
 
     plain = pickle.dumps(config.save_config_portable(ignore_private_configs=False))
-    keys = [plain, key(3), key(4), key(3, "a100-sxm-80gb")]
+    keys = [plain, key(3), key(4), key(3, "a100-sxm-80gb"), key(3, drop_slower=False)]
 
     assert len(set(keys)) == len(keys)
     assert key(3) == key(3, "h100-sxm") == keys[1]
@@ -406,7 +411,7 @@ def test_bad_options_are_refused(top_k: Any) -> None:
 
 
 def test_a_report_says_what_happened() -> None:
-    with prune_inductor(top_k=2) as pruned:
+    with ranked(top_k=2) as pruned:
         lower(torch.mm, *MM)
         lower(torch.mm, *MM)
 

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
         step_elems,
     )
     from gemm_eval.models.gpu.coefficients import COEFFICIENTS, MOE_LAYER, Coefficient
+    from gemm_eval.models.gpu.convolutions import (
+        depthwise_us,
+        few_channels_us,
+        has_few_channels_on_cuda_cores,
+        implicit_gemm_us,
+    )
     from gemm_eval.models.gpu.correction import (
         MAX_LOG_FACTOR,
         Correction,
@@ -160,11 +166,15 @@ __all__ = [
     "default_grouped_library",
     "default_layer_library",
     "default_library",
+    "depthwise_us",
     "describe",
     "enumerate_configs",
+    "few_channels_us",
     "find_correction",
     "fit_intervals",
+    "has_few_channels_on_cuda_cores",
     "has_sms_of",
+    "implicit_gemm_us",
     "interval_for",
     "interval_of",
     "is_row_aligned",
@@ -227,6 +237,12 @@ __getattr__, __dir__ = lazy_names(
             "step_elems",
         ),
         ".coefficients": ("COEFFICIENTS", "MOE_LAYER", "Coefficient"),
+        ".convolutions": (
+            "depthwise_us",
+            "few_channels_us",
+            "has_few_channels_on_cuda_cores",
+            "implicit_gemm_us",
+        ),
         ".correction": (
             "MAX_LOG_FACTOR",
             "Correction",

@@ -25,6 +25,7 @@ from gemm_eval.validation.metrics import ALL, Metrics, error_figures, measure_er
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Mask
 from gemm_eval.words import refusal
+from gemm_eval.workload import ENGINES, TORCH
 
 __all__ = [
     "FITTED",
@@ -44,6 +45,7 @@ MODEL, FITTED, NAIVE, TABLE = "gemm_eval", "fitted roofline", "naive roofline", 
 
 _SEARCH = Search(loss_scale=0.1, difference=0.001, off_bounds=0.01, evaluations=100)
 _REGIMES = (("up to 16", 0, 16), ("17 to 256", 16, 256), ("more", 256, np.inf))
+_FOLDS = {ENGINES: "width", TORCH: "octave of elements"}
 _ROOF_START, _ROOF_LOW, _ROOF_HIGH = (2.0, 0.8), (0.1, 0.05), (50.0, 2.0)  # microseconds, share of the rate
 
 
@@ -89,16 +91,16 @@ def score_memory_bound(names: Sequence[str]) -> Iterator[MemoryBoundLine]:
 
 
 def held_out_memory_bound(arch: GpuSpec, timings: MemoryBoundTimings) -> dict[str, Floats]:
-    """Return predictions by who makes them, [rows], in microseconds: each row by fits on all other widths.
+    """Return predictions by who makes them, [rows], in microseconds: each row by fits on all other folds.
 
     Raises:
-        InvalidInputError: a table of another GPU, or all of one width.
+        InvalidInputError: a table of another GPU, or all of one fold.
     """
     _check(arch, timings)
     least_us = timings.num_bytes / bytes_per_us(arch.dram_gb_per_s)
     predicted = {name: np.empty(len(timings)) for name in (FITTED, TABLE, MODEL)}
-    for width in np.unique(timings.width):
-        held = timings.width == width
+    for fold in np.unique(timings.fold):
+        held = timings.fold == fold
         coefficients = fit_memory_bound(arch, timings.rows.take(~held), timings.measured_us[~held])
         predicted[MODEL][held] = memory_bound_us(arch, coefficients, timings.rows.take(held))
         predicted[FITTED][held] = _overhead_and_rate(timings, least_us, held)
@@ -117,15 +119,15 @@ def fit_memory_bound(arch: GpuSpec, rows: MemoryBoundRows, measured_us: Floats) 
     return ranges.values(fit_logs(ranges, predict, measured_us, start, _SEARCH))
 
 
-def calibrate_memory_bound(arch: GpuSpec) -> MemoryBoundCalibration:
-    """Fit all coefficients on the committed tables of a GPU; errors are of widths that are held out.
+def calibrate_memory_bound(arch: GpuSpec, library: str = ENGINES) -> MemoryBoundCalibration:
+    """Fit all coefficients on the committed tables of a library's kernels on a GPU; errors are of folds held out.
 
     Raises:
         InvalidInputError: there are none.
     """
-    sets = list_memory_bound_timings(arch.name)
+    sets = [timings for timings in list_memory_bound_timings(arch.name) if timings.library == library]
     if not sets:
-        raise InvalidInputError(f"no timings of memory-bound kernels on {arch.name} are committed")
+        raise InvalidInputError(f"no timings of memory-bound kernels of {library} on {arch.name} are committed")
     errors = []
     for timings in sets:
         path = measured_root(arch.name) / f"{timings.name}.csv"
@@ -140,7 +142,7 @@ def calibrate_memory_bound(arch: GpuSpec) -> MemoryBoundCalibration:
         model_version=MEMORY_BOUND_VERSION,
         code_version=how["code_version"],
         date=how["date"],
-        folds="each width by a fit on the others, all kernels together",
+        folds=f"each {_FOLDS[library]} by a fit on the others, all kernels together",
         errors=tuple(errors),
         coefficients=rounded(fit_memory_bound(arch, rows, np.concatenate([item.measured_us for item in sets]))),
     )
@@ -149,7 +151,7 @@ def calibrate_memory_bound(arch: GpuSpec) -> MemoryBoundCalibration:
 def _check(arch: GpuSpec, timings: MemoryBoundTimings) -> None:
     if timings.gpu != arch.name:
         raise InvalidInputError(f"{timings.name} is of {timings.gpu}, not of {arch.name}")
-    if len(np.unique(timings.width)) < 2:
+    if len(np.unique(timings.fold)) < 2:
         raise InvalidInputError(f"{timings.name} has one width of rows only: none can be held out")
 
 

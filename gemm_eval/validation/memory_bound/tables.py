@@ -2,7 +2,7 @@
 
 Committed tables lie in ``arch/measured/<gpu>/memory-bound``. A table has the columns `COLUMNS`; one row is one kernel
 with a CTA for each of its rows (but for choice and sort of experts), and the meta file beside it says of what GPU it
-is, and how it was timed.
+is, whose kernels they are (`library`, where they are not of engines), and how it was timed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.memory_bound import MemoryBoundRows, memory_bound_row
 from gemm_eval.validation.tables import measured_root, meta_of
 from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.workload import ENGINES, memory_kernel
 
 __all__ = ["COLUMNS", "FOLDER", "MemoryBoundTimings", "list_memory_bound_timings", "read_memory_bound_timings"]
 
@@ -28,7 +29,7 @@ COLUMNS = ("what", "rows", "width", "read_bytes", "write_bytes", "latency_us")
 FOLDER = "memory-bound"
 """Of tables, in the folder of a GPU."""
 
-_DEALT = ("top_k", "sort", "cast")  # kernels without a CTA for each row: elements are dealt to CTAs
+_DEALT = ("top_k", "sort")  # kernels without a CTA for each row: elements are dealt to CTAs
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +40,13 @@ class MemoryBoundTimings:
         frame: columns `COLUMNS`, index 0, 1, ...
         name: ``memory-bound/kernels``.
         gpu: arch name.
+        library: whose kernels.
     """
 
     frame: pd.DataFrame
     name: str
     gpu: str
+    library: str
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -69,6 +72,13 @@ class MemoryBoundTimings:
         return self.frame["width"].to_numpy(np.int64)
 
     @property
+    def fold(self) -> Ints:
+        """What is held out together, [rows]: a width; of kernels that go by elements an octave of their number."""
+        if self.library == ENGINES:
+            return self.width
+        return np.log2(self.num_rows * self.width).astype(np.int64)
+
+    @property
     def num_bytes(self) -> Floats:
         """Bytes read and written, [rows]."""
         return cast("Floats", (self.frame["read_bytes"] + self.frame["write_bytes"]).to_numpy(np.float64))
@@ -78,7 +88,7 @@ class MemoryBoundTimings:
         """What the model reads of them."""
         columns = ("what", "read_bytes", "write_bytes", "rows", "width")
         found = [
-            memory_bound_row(*row, is_dealt=row[0] in _DEALT)
+            memory_bound_row(*row, is_dealt=row[0] in _DEALT or memory_kernel(row[0]).is_dealt)
             for row in self.frame[list(columns)].itertuples(index=False, name=None)
         ]
         return MemoryBoundRows(*np.array(found, np.float64).T.copy())
@@ -99,7 +109,7 @@ def read_memory_bound_timings(path: Path) -> MemoryBoundTimings:
     missing += ["gpu"] if "gpu" not in meta else []
     if missing:
         raise InvalidInputError(f"{path}: columns or keys of the meta file are missing: {', '.join(missing)}")
-    return MemoryBoundTimings(frame, f"{path.parent.name}/{path.stem}", str(meta["gpu"]))
+    return MemoryBoundTimings(frame, f"{path.parent.name}/{path.stem}", str(meta["gpu"]), meta.get("library", ENGINES))
 
 
 def list_memory_bound_timings(gpu: str) -> list[MemoryBoundTimings]:

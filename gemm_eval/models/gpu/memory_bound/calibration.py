@@ -13,6 +13,7 @@ from gemm_eval.errors import ArchValidationError
 from gemm_eval.models.gpu.calibration import ErrorFigures, Frozen, Origin, calibration_text, is_preset
 from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.memory_bound.coefficients import MEMORY_BOUND_COEFFICIENTS
+from gemm_eval.workload import ENGINES
 
 __all__ = [
     "MEMORY_BOUND_VERSION",
@@ -21,7 +22,7 @@ __all__ = [
     "memory_bound_coefficients",
 ]
 
-MEMORY_BOUND_VERSION = "memory-bound-4"
+MEMORY_BOUND_VERSION = "memory-bound-5"
 
 
 class MemoryBoundCalibration(Frozen):
@@ -45,18 +46,22 @@ class MemoryBoundCalibration(Frozen):
         return calibration_text("gemm-eval calibrate memory-bound", self, MEMORY_BOUND_COEFFICIENTS)
 
 
-def memory_bound_calibration_path(gpu: str) -> Path:
-    """Where the calibration of memory-bound kernels on a GPU lies, if there is one."""
-    return data_root() / "calibration" / gpu / "memory-bound.yaml"
+def memory_bound_calibration_path(gpu: str, library: str = ENGINES) -> Path:
+    """Where the calibration of a library's memory-bound kernels on a GPU lies, if there is one."""
+    return data_root() / "calibration" / gpu / _file_name(library)
 
 
-def memory_bound_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
-    """Return all coefficients for a GPU, and where they come from.
+def _file_name(library: str) -> str:
+    return "memory-bound.yaml" if library == ENGINES else f"memory-bound-{library}.yaml"
+
+
+def memory_bound_coefficients(arch: GpuSpec, library: str = ENGINES) -> tuple[dict[str, float], Origin]:
+    """Return all coefficients of a library's kernels on a GPU, and where they come from.
 
     A calibration of this GPU is taken as it is. Without one, that of another GPU carries over, first of one of the same
     generation of SMs: shares of rates and cycles scale with what its spec says.
     """
-    coefficients, origin = _found(data_root(), arch.name, arch.sm_arch)
+    coefficients, origin = _found(data_root(), arch.name, arch.sm_arch, library)
     if origin.is_calibrated and not is_preset(arch):
         text = f"those of {arch.name}, whose spec was changed: fitted on nothing of this GPU"
         origin = origin._replace(is_calibrated=False, text=text)
@@ -64,8 +69,8 @@ def memory_bound_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
 
 
 @cache
-def _found(root: Path, gpu: str, sm_arch: str) -> tuple[dict[str, float], Origin]:
-    path = memory_bound_calibration_path(gpu)
+def _found(root: Path, gpu: str, sm_arch: str, library: str) -> tuple[dict[str, float], Origin]:
+    path = memory_bound_calibration_path(gpu, library)
     if path.is_file():
         found = _load(path)
         return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
@@ -74,7 +79,7 @@ def _found(root: Path, gpu: str, sm_arch: str) -> tuple[dict[str, float], Origin
         return {item.name: item.default for item in MEMORY_BOUND_COEFFICIENTS}, Origin(False, None, "defaults")
     nearest = min(known, key=lambda name: load_arch(name, GpuSpec).sm_arch != sm_arch)
     text = f"carried over from {nearest}: fitted on nothing of this GPU"
-    return _complete(_load(memory_bound_calibration_path(nearest))), Origin(False, nearest, text)
+    return _complete(_load(memory_bound_calibration_path(nearest, library))), Origin(False, nearest, text)
 
 
 def _complete(found: MemoryBoundCalibration) -> dict[str, float]:

@@ -36,7 +36,7 @@ class MemoryBoundRows(NamedTuple):
         read_bytes, write_bytes: [rows], of a kernel, each tensor once.
         num_rows: [rows], that it works on, each by one CTA; 0: all SMs have as many bytes.
         threads: [rows], of all its CTAs.
-        trips, loads: [rows], as of a `MemoryKernel`.
+        trips, loads: [rows], as of a `MemoryKernel`, those of a thread's elements included.
     """
 
     read_bytes: Any
@@ -66,7 +66,10 @@ def memory_bound_row(
     dealt = kernel.is_dealt if is_dealt is None else is_dealt
     row_threads = kernel.row_threads or row_elements / _LOAD_ELEMENTS
     threads = num_rows * row_threads if num_rows and row_threads else max(read_bytes, write_bytes) / _LOAD_BYTES
-    return MemoryBoundRows(read_bytes, write_bytes, 0 if dealt else num_rows, threads, kernel.trips, kernel.loads)
+    elements = row_elements / row_threads if row_threads else 0.0
+    trips = kernel.trips + elements * kernel.element_trips
+    loads = kernel.loads + elements * kernel.element_loads
+    return MemoryBoundRows(read_bytes, write_bytes, 0 if dealt else num_rows, threads, trips, loads)
 
 
 def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundRows) -> dict[str, Floats]:

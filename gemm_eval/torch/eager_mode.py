@@ -1,0 +1,256 @@
+"""Which kernels PyTorch has for an operation of eager mode, and how many threads each. TORCH.md, "Eager kernels".
+
+What torch's source says of the choice (aten/src/ATen/native/cuda: TensorIterator's loops, Reduce.cuh, Shape.cu,
+Normalization.cuh, PersistentSoftmax.cuh), seen on a GPU with its profiler. Kinds are words of
+`gemm_eval.workload.memory_kernel`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from gemm_eval.torch.graph import Domain, Role
+from gemm_eval.torch.work import CTA_ELEMENTS, MemoryWork
+
+__all__ = ["Operation", "bias_work", "eager_works", "fill_work", "has_channels_last", "layout_work"]
+
+_CHUNK_BYTES = 2048
+"""What a CTA of vector loads takes: 128 threads, 16 bytes each."""
+_VECTOR_BYTES = 16
+_WARP = 32
+_CTA_THREADS = 512
+_FAR = 64
+"""Elements that are read before the neighbour in memory of the first: lines do not stay in L1 so long."""
+_LONG_SUM = 256
+"""Elements of a thread beyond which a sum has a CTA, not a warp."""
+_MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128
+"""Elements of a row of softmax that a warp holds, and of which it holds two rows."""
+_BATCH_NORM_THREADS = (32, 64, 128, 256, 512)
+_TILE = 32
+_MIN_SUMS = 2
+_MIN_IMAGE_DIM = 4
+
+_GATHERED = ("embedding", "index_select", "index", "gather", "take", "_unsafe_index")
+_ERROR_FUNCTIONS = ("gelu", "erf", "erfc", "erfinv")
+_SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax")
+_NORMS = {"native_layer_norm": "torch_layer_norm", "_fused_rms_norm": "torch_rms_norm"}
+
+
+class Operation(NamedTuple):
+    """An operation that ran.
+
+    Attributes:
+        name: without namespace, overload, and the underscore of an in-place form.
+        role, domain: what it is, and what it iterates over.
+        args: as it was called.
+        inputs, outputs: all tensors of its arguments and results.
+        read_bytes, write_bytes: of its memory, each tensor once.
+        what: of kernels that are none of these, as the model of engines' kernels knows it.
+    """
+
+    name: str
+    role: Role
+    domain: Domain
+    args: Sequence[Any]
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    read_bytes: int
+    write_bytes: int
+    what: str
+
+
+def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
+    """Return the kernels that eager mode runs for an operation, in their order."""
+    if of.role is Role.REDUCTION:
+        return _of_rows(of)
+    if of.role is Role.WINDOW and of.name not in _GATHERED:
+        return (_window(of),)
+    if of.role in (Role.ELEMENTWISE, Role.CONSTANT, Role.WINDOW):
+        return _elementwise(of)
+    return (_dealt(of.what, of.read_bytes, of.write_bytes, of.domain.num_elements),)
+
+
+def bias_work(num_elements: int, num_bytes: int) -> MemoryWork:
+    """Return the kernel that adds a bias to the result of a convolution: its elements and bytes."""
+    return _dealt("torch_offsets", num_bytes, num_bytes, num_elements)
+
+
+def layout_work(images: int, channels: int, positions: int, read_bytes: int, write_bytes: int) -> MemoryWork:
+    """Return cuDNN's kernel between channels first and channels last; its tiles are of 32 channels x 32 positions."""
+    lanes = images * _in_tiles(channels) * _in_tiles(positions)
+    return _dealt("cudnn_layout", read_bytes, write_bytes, lanes)
+
+
+def has_channels_last(tensor: Any) -> bool:
+    """Whether the channels of images lie side by side."""
+    return bool(
+        tensor.dim() >= _MIN_IMAGE_DIM and tensor.shape[1] > 1 and tensor.stride(1) == 1 and not tensor.is_contiguous()
+    )
+
+
+def fill_work(read_bytes: int, write_bytes: int) -> MemoryWork:
+    """Return cuDNN's kernel that fills up few channels to what tensor cores load at once."""
+    return _vector(read_bytes, write_bytes)
+
+
+def _in_tiles(size: int) -> int:
+    return -(-size // _TILE) * _TILE
+
+
+# ---- elementwise -----------------------------------------------------------------------------------------------------
+
+
+def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
+    count, read, written = of.domain.num_elements, of.read_bytes, of.write_bytes
+    if of.name == "cat":
+        return (_vector(read, written) if _is_joined_by_vectors(of) else _dealt("torch_cat", read, written, count),)
+    if of.name == "roll":
+        shifts = of.args[1] if isinstance(of.args[1], list | tuple) else [of.args[1]]
+        return (_dealt("torch_roll", read, written, count),) * max(1, len(shifts))
+    if of.name == "constant_pad_nd":
+        size = _item_bytes(of.outputs)
+        return _vector(0, written), _dealt("torch_offsets", read, read, read // size)
+    if "batch_norm" in of.name:
+        return _batch_norm(of)
+    if of.name in _GATHERED or of.role is Role.CONSTANT:
+        return (_vector(read, written),)
+    return (_loop(of.name, of.inputs, of.outputs, count, read, written),)
+
+
+def _loop(
+    name: str, inputs: Sequence[Any], outputs: Sequence[Any], count: int, read_bytes: int, write_bytes: int
+) -> MemoryWork:
+    """A loop of TensorIterator: over vectors, over single elements, or with divisions that find each element."""
+    tensors = [tensor for tensor in (*inputs, *outputs) if tensor.dim()]
+    if all(_lies_as(tensors[0], tensor) for tensor in tensors):
+        types = {str(tensor.dtype) for tensor in tensors}
+        narrows = len(tensors) == _MIN_SUMS and [str(t.dtype) for t in tensors] == ["torch.float32", "torch.bfloat16"]
+        if len(types) == 1 or narrows:
+            return _vector(read_bytes, write_bytes, "torch_gelu" if name in _ERROR_FUNCTIONS else "torch_vector")
+        return _dealt("torch_cast", read_bytes, write_bytes, count)
+    if outputs and any(_is_scattered(outputs[0], tensor) for tensor in inputs):
+        return _dealt("torch_scattered", read_bytes, write_bytes, count)
+    what = "torch_offsets_wide" if _item_bytes(outputs or tensors) >= 4 else "torch_offsets"
+    return _dealt(what, read_bytes, write_bytes, count)
+
+
+def _lies_as(one: Any, other: Any) -> bool:
+    """Whether two tensors have the same elements at the same places, without gaps."""
+    return (one.shape, one.stride()) == (other.shape, other.stride()) and _is_dense(other)
+
+
+def _is_dense(tensor: Any) -> bool:
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.numel() == 0 or last + 1 == tensor.numel()
+
+
+def _is_scattered(out: Any, tensor: Any) -> bool:
+    """Whether neighbours in the result lie far apart in an input, and are not met again soon."""
+    if tensor.dim() != out.dim() or tensor.shape != out.shape:
+        return False
+    between = 1
+    for at in sorted(range(out.dim()), key=out.stride):
+        if out.shape[at] == 1:
+            continue
+        if tensor.stride(at) <= 1:
+            return between > _FAR
+        between *= int(out.shape[at])
+    return False
+
+
+def _is_joined_by_vectors(of: Operation) -> bool:
+    parts = of.inputs
+    dim = of.args[1] if len(of.args) > 1 and isinstance(of.args[1], int) else 0
+    return all(
+        part.is_contiguous() and math.prod(part.shape[dim:]) * part.element_size() % _VECTOR_BYTES == 0
+        for part in parts
+        if part.dim()
+    )
+
+
+# ---- sums ------------------------------------------------------------------------------------------------------------
+
+
+def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
+    rows, width = max(1, of.domain.num_rows), of.domain.width
+    read, written = of.read_bytes, of.write_bytes
+    if of.name in _NORMS:
+        row = MemoryWork(_NORMS[of.name], read, written, rows, width)
+        return (*_made_contiguous(of.inputs[0]), row)
+    if of.name == "native_group_norm":
+        few = of.domain.num_rows * 4
+        moments = MemoryWork("torch_moments", read, few, rows, width)
+        return moments, _vector(few, few), _dealt("torch_offsets", read, written, of.domain.num_elements)
+    if of.name in _SOFTMAXES and of.domain.is_inner:
+        return (*_made_contiguous(of.inputs[0]), _softmax(rows, width, read, written))
+    if "backward" in of.name or ("norm" in of.name and of.name not in ("norm", "linalg_vector_norm")):
+        return (_dealt("torch_offsets", read, written, of.domain.num_elements),)
+    if not of.domain.is_inner or rows < _MIN_SUMS:  # columns, or one sum that all SMs share
+        return (_vector(read + written, 0),)
+    if width > _LONG_SUM * _WARP:
+        return (MemoryWork("torch_sum_cta", read, written, rows, width),)
+    return (MemoryWork("torch_sum", read, written, rows, width),)
+
+
+def _made_contiguous(tensor: Any) -> tuple[MemoryWork, ...]:
+    """The copy that a kernel of contiguous rows needs of another tensor."""
+    if tensor.is_contiguous():
+        return ()
+    num_bytes = tensor.numel() * tensor.element_size()
+    return (_dealt("torch_offsets", num_bytes, num_bytes, tensor.numel()),)
+
+
+def _softmax(rows: int, width: int, read_bytes: int, write_bytes: int) -> MemoryWork:
+    if width > _MAX_WARP_SOFTMAX:
+        return MemoryWork("torch_softmax_cta", read_bytes, write_bytes, rows, width)
+    filled = 1 << max(0, math.ceil(math.log2(max(1, width))))
+    together = 2 if filled <= _TWO_ROWS else 1
+    return MemoryWork("torch_softmax", read_bytes, write_bytes, -(-rows // together), max(_WARP, filled) * together)
+
+
+def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
+    """Statistics as fp32 and their roots, then all elements: by planes of an image, or channels side by side."""
+    x = of.inputs[0]
+    channels = int(x.shape[1])
+    few = channels * 4
+    before = (_vector(few, few), _vector(few, few))
+    if has_channels_last(x):
+        return (*before, _dealt("torch_batch_norm_last", of.read_bytes, of.write_bytes, x.numel()))
+    planes = int(x.shape[0]) * channels
+    plane = max(1, x.numel() // max(1, planes))
+    threads = max(_batch_norm_threads(plane // 4), min(_batch_norm_threads(plane), 64))
+    warps = threads // _WARP
+    main = MemoryWork("torch_batch_norm", of.read_bytes, of.write_bytes, planes * warps, -(-plane // warps))
+    return (*before, main)
+
+
+def _batch_norm_threads(size: int) -> int:
+    return next((threads for threads in _BATCH_NORM_THREADS if size <= threads), _BATCH_NORM_THREADS[-1])
+
+
+def _window(of: Operation) -> MemoryWork:
+    read, written, count = of.read_bytes, of.write_bytes, of.domain.num_elements
+    if "bilinear" in of.name and len(of.outputs[0].shape) == 4:
+        images, channels, *sides = of.outputs[0].shape
+        return MemoryWork("torch_bilinear", read, written, -(-math.prod(sides) // _WARP), images * channels * _WARP)
+    if "nearest" in of.name:
+        return _dealt("torch_offsets", read, written, count)
+    return _dealt("torch_max_pool" if "max" in of.name else "torch_avg_pool", read, written, count)
+
+
+# ---- what the model is told ------------------------------------------------------------------------------------------
+
+
+def _vector(read_bytes: int, write_bytes: int, what: str = "torch_vector") -> MemoryWork:
+    """A kernel of vector loads: threads for what it writes, or reads where that is all."""
+    return MemoryWork(what, read_bytes, write_bytes, -(-(write_bytes or read_bytes) // _CHUNK_BYTES), CTA_ELEMENTS)
+
+
+def _dealt(what: str, read_bytes: int, write_bytes: int, num_elements: int) -> MemoryWork:
+    return MemoryWork(what, read_bytes, write_bytes, -(-num_elements // CTA_ELEMENTS), CTA_ELEMENTS)
+
+
+def _item_bytes(tensors: Sequence[Any]) -> int:
+    return max(tensor.element_size() for tensor in tensors)
