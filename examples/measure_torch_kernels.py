@@ -1,14 +1,15 @@
 """Times torch's own kernels between others: elementwise, sums, norms, copies, convolutions, attention with a mask.
 
     python examples/measure_torch_kernels.py --out FOLDER               # a GPU and PyTorch; two minutes
-    python examples/measure_torch_kernels.py --out FOLDER --table       # without a GPU
+    python examples/measure_torch_kernels.py --out FOLDER --table       # without a GPU, as the next
+    python examples/measure_torch_kernels.py --out arch/measured/h200-sxm/torch --show
 
 Each call is captured in a CUDA graph behind a kernel that writes its input, again and again; a graph of these alone is
 taken off. Writes FOLDER/kernels.csv: the call as torch_kernel_cases.py makes it, latency_us, and the names and times of
 its kernels as torch's profiler saw them, alone. From it `--table` makes FOLDER/torch.csv, for `gemm-eval calibrate
 memory-bound --library torch`: a row for each kernel that eager mode has for an operation, as `gemm_eval.torch` sees it;
 of several kernels each has its share of the time. Convolutions, GEMMs and attention are in kernels.csv alone, but for
-changes of layout.
+changes of layout. `--show` prints errors of whole calls by group, as `gemm_eval.torch` predicts them.
 """
 
 from __future__ import annotations
@@ -123,6 +124,41 @@ def table(folder: Path) -> None:
                     writer.writerow([work.what, *sizes, round(us * share, 3), case.text])
 
 
+def show(folder: Path, arch: str) -> None:
+    """Print how far predictions of whole calls are off, by group."""
+    from gemm_eval.torch import predict_module
+
+    class Call(torch.nn.Module):
+        """One call, as a module."""
+
+        def __init__(self, run: Callable[[], Any]) -> None:
+            super().__init__()
+            self.run = run
+
+        def forward(self) -> Any:
+            """Make it."""
+            return self.run()
+
+    with (folder / "kernels.csv").open(newline="", encoding="utf-8") as file:
+        measured = {(row["group"], row["call"]): float(row["latency_us"]) for row in csv.DictReader(file)}
+    errors: dict[str, list[float]] = {}
+    for case in (*CASES, *COMPILED):
+        if (case.group, case.text) in measured:
+            fusion = "inductor" if case in COMPILED else "eager"
+            with torch.no_grad():
+                found = predict_module(Call(case.make("meta")[0]), (), arch, fusion=fusion)
+            group = f"{case.group} {case.text.split()[0]}" if case.group in ("attention", "compiled") else case.group
+            if case.group == "convolution":
+                group = f"{group} {case.text.split()[1] if case.text.startswith('conv2d') else 'of other kinds'}"
+            errors.setdefault(group, []).append(found.latency_us / measured[case.group, case.text] - 1)
+    errors["all"] = [error for of in errors.values() for error in of]
+    print(f"{'group':28s} {'n':>4s}   MAPE median   bias")
+    for group, of in errors.items():
+        sizes = sorted(abs(error) for error in of)
+        mape, median, bias = statistics.mean(sizes), statistics.median(sizes), statistics.mean(of)
+        print(f"{group:28s} {len(of):4d} {mape:6.1%} {median:6.1%} {bias:+6.1%}")
+
+
 def works_of(case: Case) -> list[Any]:
     """What a call is for the models, kernel by kernel."""
     from gemm_eval.torch.fusion import kernels_of
@@ -147,7 +183,12 @@ def main() -> None:
     parser.add_argument("--groups", nargs="+", default=None, help="only these kinds")
     parser.add_argument("--budget-s", type=float, default=240.0, help="begin nothing after so long")
     parser.add_argument("--table", action="store_true", help="only make torch.csv of what was measured")
+    parser.add_argument("--show", action="store_true", help="only print errors of predictions")
+    parser.add_argument("--arch", default="h200-sxm", help="what --show predicts for")
     options = parser.parse_args()
+    if options.show:
+        show(options.out, options.arch)
+        return
     if options.table:
         table(options.out)
         return

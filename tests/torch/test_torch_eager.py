@@ -1,0 +1,222 @@
+"""Which kernels eager mode has for an operation, by types, order in memory and sizes: as seen on an H200."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional  # noqa: E402
+
+from gemm_eval import GEMMEvaluator  # noqa: E402
+from gemm_eval.torch import predict_module  # noqa: E402
+from gemm_eval.torch.fusion import kernels_of  # noqa: E402
+from gemm_eval.torch.recorder import Recorder, current_precision  # noqa: E402
+from gemm_eval.torch.work import ConvolutionWork, MemoryWork, Work  # noqa: E402
+
+BF16, FP32 = torch.bfloat16, torch.float32
+
+
+def tensor(*shape: int, dtype: Any = BF16) -> Any:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def last(*shape: int) -> Any:
+    return tensor(*shape).contiguous(memory_format=torch.channels_last)
+
+
+def works(run: Callable[[], Any]) -> list[Work]:
+    recorder = Recorder(current_precision())
+    with torch.no_grad(), recorder:
+        out = run()
+    trace = recorder.finish()
+    del out
+    return [work for kernel in kernels_of(trace, "eager") for work in kernel.works]
+
+
+def words(run: Callable[[], Any]) -> list[str]:
+    return [work.what if isinstance(work, MemoryWork) else type(work).__name__ for work in works(run)]
+
+
+X, Y, WIDE = tensor(64, 512), tensor(64, 512), tensor(64, 512, dtype=FP32)
+HEADS = tensor(2, 300, 12, 64)
+IMAGE, LAST = tensor(8, 96, 40, 40), last(8, 96, 40, 40)
+STATS = [tensor(96) for _ in range(4)]
+PLACES = torch.zeros(8, dtype=torch.long, device="meta")
+FILTERS_LAST, FEW_LAST = last(64, 96, 3, 3), last(8, 3, 64, 64)
+
+CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "one type and order": (lambda: X + Y, ["torch_vector"]),
+    "in place": (lambda: X.add_(Y), ["torch_vector"]),
+    "a number": (lambda: X * 0.5, ["torch_vector"]),
+    "an error function": (lambda: functional.gelu(X), ["torch_gelu"]),
+    "to more bits": (lambda: X.float(), ["torch_cast"]),
+    "to fewer bits": (lambda: WIDE.to(BF16), ["torch_vector"]),
+    "two types": (lambda: X * WIDE, ["torch_cast"]),
+    "a row for all": (lambda: X * tensor(512), ["torch_offsets"]),
+    "a column for all, of 4 bytes": (lambda: WIDE * tensor(64, 1, dtype=FP32), ["torch_offsets_wide"]),
+    "heads side by side": (lambda: HEADS.transpose(1, 2).contiguous(), ["torch_offsets"]),
+    "a part of each row": (lambda: -HEADS[..., 32:], ["torch_offsets"]),
+    "a transposed matrix": (lambda: tensor(3000, 512).t().contiguous(), ["torch_scattered"]),
+    "channels moved": (lambda: IMAGE.permute(0, 2, 3, 1).contiguous(), ["torch_scattered"]),
+    "joined": (lambda: torch.cat((X, Y), -1), ["torch_vector"]),
+    "joined halves": (lambda: torch.cat((HEADS[..., 32:], HEADS[..., :32]), -1), ["torch_cat"]),
+    "joined off 16 bytes": (lambda: torch.cat((tensor(64, 3), tensor(64, 5)), -1), ["torch_cat"]),
+    "rolled twice": (lambda: torch.roll(HEADS, (2, 2), (1, 2)), ["torch_roll", "torch_roll"]),
+    "padded": (lambda: functional.pad(X, (0, 8)), ["torch_vector", "torch_offsets"]),
+    "filled": (lambda: torch.zeros_like(X), ["torch_vector"]),
+    "looked up": (lambda: functional.embedding(PLACES, X), ["torch_vector"]),
+    "layer norm": (lambda: functional.layer_norm(X, (512,)), ["torch_layer_norm"]),
+    "layer norm of what has gaps": (
+        lambda: functional.layer_norm(HEADS.transpose(1, 2), (64,)), ["torch_offsets", "torch_layer_norm"]
+    ),
+    "softmax in registers": (lambda: X.softmax(-1), ["torch_softmax"]),
+    "softmax of long rows": (lambda: tensor(64, 4096).softmax(-1), ["torch_softmax_cta"]),
+    "sums of rows": (lambda: X.sum(-1), ["torch_sum"]),
+    "sums of long rows": (lambda: tensor(64, 10_000).sum(-1), ["torch_sum_cta"]),
+    "sums of columns": (lambda: X.sum(0), ["torch_vector"]),
+    "batch norm": (
+        lambda: functional.batch_norm(IMAGE, *STATS), ["torch_vector", "torch_vector", "torch_batch_norm"]
+    ),
+    "batch norm of channels side by side": (
+        lambda: functional.batch_norm(LAST, *STATS), ["torch_vector", "torch_vector", "torch_batch_norm_last"]
+    ),
+    "group norm": (lambda: functional.group_norm(IMAGE, 16), ["torch_moments", "torch_vector", "torch_offsets"]),
+    "max pool": (lambda: functional.max_pool2d(IMAGE, 3), ["torch_max_pool"]),
+    "average pool": (lambda: functional.avg_pool2d(IMAGE, 2), ["torch_avg_pool"]),
+    "larger, nearest": (lambda: functional.interpolate(IMAGE, scale_factor=2), ["torch_offsets"]),
+    "larger, bilinear": (
+        lambda: functional.interpolate(IMAGE, scale_factor=2, mode="bilinear"), ["torch_bilinear"]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_runs(name: str) -> None:
+    run, expected = CASES[name]
+    assert words(run) == expected
+
+
+def test_a_kernel_has_the_bytes_and_elements_of_its_operation() -> None:
+    assert works(lambda: X + Y) == [MemoryWork("torch_vector", 2 * 2 * 64 * 512, 2 * 64 * 512, 32, 1024)]
+    assert works(lambda: X.float()) == [MemoryWork("torch_cast", 2 * 64 * 512, 4 * 64 * 512, 32, 1024)]
+    assert works(lambda: tensor(60, 100).softmax(-1)) == [
+        MemoryWork("torch_softmax", 12_000, 12_000, 30, 256)  # two rows of a warp, each filled up to 128
+    ]
+    (*_, norm) = works(lambda: functional.batch_norm(IMAGE, *STATS))
+    assert isinstance(norm, MemoryWork)
+    assert (norm.rows, norm.width) == (8 * 96 * 16, 100)  # 512 threads a plane of 1,600 elements
+
+
+LAYOUT = "cudnn_layout"
+CONVOLUTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "window, channels first": (
+        lambda: functional.conv2d(IMAGE, tensor(64, 96, 3, 3)), [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT]
+    ),
+    "with bias": (
+        lambda: functional.conv2d(IMAGE, tensor(64, 96, 3, 3), tensor(64)),
+        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT, "torch_offsets"],
+    ),
+    "window, channels last": (
+        lambda: functional.conv2d(LAST, FILTERS_LAST, tensor(64)), ["ConvolutionWork", "torch_offsets"]
+    ),
+    "pointwise, channels first": (lambda: functional.conv2d(IMAGE, tensor(64, 96, 1, 1)), ["ConvolutionWork"]),
+    "pointwise in steps": (
+        lambda: functional.conv2d(IMAGE, tensor(64, 96, 1, 1), stride=2), [LAYOUT, "ConvolutionWork", LAYOUT]
+    ),
+    "pointwise, an odd number of positions": (
+        lambda: functional.conv2d(tensor(8, 96, 7, 7), tensor(64, 96, 1, 1)), [LAYOUT, "ConvolutionWork", LAYOUT]
+    ),
+    "depthwise, channels first": (
+        lambda: functional.conv2d(IMAGE, tensor(96, 1, 7, 7), tensor(96), groups=96), ["ConvolutionWork"]
+    ),
+    "depthwise, channels last": (
+        lambda: functional.conv2d(LAST, tensor(96, 1, 7, 7), tensor(96), groups=96),
+        ["ConvolutionWork", "torch_offsets"],
+    ),
+    "first layer": (
+        lambda: functional.conv2d(tensor(8, 3, 64, 64), tensor(64, 3, 7, 7)),
+        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT],
+    ),
+    "first layer, channels last": (
+        lambda: functional.conv2d(FEW_LAST, tensor(64, 3, 7, 7)),
+        ["torch_vector", "torch_vector", "ConvolutionWork"],
+    ),
+    "small first layer": (lambda: functional.conv2d(tensor(8, 3, 64, 64), tensor(64, 3, 4, 4)), ["ConvolutionWork"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_what_runs_around_a_convolution(name: str) -> None:
+    run, expected = CONVOLUTIONS[name]
+    assert words(run) == expected
+
+
+def test_a_pointwise_convolution_is_a_gemm_of_each_image() -> None:
+    (work,) = works(lambda: functional.conv2d(IMAGE, tensor(64, 96, 1, 1)))
+    assert isinstance(work, ConvolutionWork)
+    assert work.problem.sizes == (8, 64, 96, 1600)
+
+
+def test_torch_compile_chooses_channels_last_and_fuses_the_bias() -> None:
+    layer = torch.nn.Conv2d(96, 64, 3).to(BF16)
+    eager, compiled = (predict_module(layer, IMAGE, "h200-sxm", fusion=fusion) for fusion in ("eager", "inductor"))
+    assert len(eager.operations) == 5
+    (alone,) = compiled.operations
+    assert alone.latency_us == next(one for one in eager.operations if one.kind == "convolution").latency_us
+
+
+class LayersOfConvNext(torch.nn.Module):
+    """A depthwise convolution, then a norm of channels: two ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(96, 96, 7, padding=3, groups=96), torch.nn.LayerNorm(96)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.conv(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("layout", ["first", "last"])
+def test_channels_stay_where_they_are(layout: str) -> None:
+    """On a GPU a norm of channels leaves them side by side, and the next convolution does; "meta" says otherwise."""
+    module = torch.nn.Sequential(LayersOfConvNext(), LayersOfConvNext()).to(BF16)
+    found = predict_module(module, IMAGE if layout == "first" else LAST, "h200-sxm", fusion="eager")
+    whats = [getattr(one._work, "what", "convolution") for one in found.operations]
+    first = ["convolution", "torch_offsets", "torch_layer_norm"]  # a norm of channels that lie apart copies them
+    side_by_side = ["convolution", "torch_offsets", "torch_layer_norm"]  # its bias is added by itself
+    assert whats == (first if layout == "first" else side_by_side) + side_by_side
+    assert [one._work.is_channels_first for one in found.operations if one.kind == "convolution"] == [
+        layout == "first", False
+    ]  # fmt: skip
+
+
+def test_rms_norm_is_one_kernel_of_eager_mode() -> None:
+    """On "meta" it comes apart; on a GPU it does so where types differ or gradients are wanted."""
+    x = tensor(4096, 2048)
+    norm = torch.nn.RMSNorm(2048).to(BF16)
+    with torch.no_grad():
+        (one,) = predict_module(norm, x, "h200-sxm", fusion="eager").operations
+        assert one._work == MemoryWork("torch_rms_norm", 2 * (x.numel() + 2048), 2 * x.numel(), 4096, 2048)
+        with pytest.warns(UserWarning, match="Mismatch dtype"):
+            assert len(predict_module(norm.float(), x, "h200-sxm", fusion="eager").operations) > 1
+    wanting = x.clone().requires_grad_()
+    assert len(predict_module(norm.to(BF16), wanting, "h200-sxm", fusion="eager", backward=True).operations) > 2
+
+
+def test_eager_kernels_have_coefficients_of_their_own() -> None:
+    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
+    moved = 1 << 24
+    vector, offsets, scattered = (
+        evaluator.evaluate_memory_bound(moved, moved, 1024, moved // 2048, f"torch_{what}").latency_us
+        for what in ("vector", "offsets", "scattered")
+    )
+    assert vector < offsets < scattered
+    short, long = (
+        evaluator.evaluate_memory_bound(moved, moved, width, moved // 2 // width, "torch_layer_norm").latency_us
+        for width in (64, 4096)
+    )
+    assert long < short  # a CTA for each row, however short
