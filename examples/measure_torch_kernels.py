@@ -33,7 +33,7 @@ _WAIT_CYCLES = 400_000
 _PROFILED = 3
 
 
-def graph_us(call: Callable[[], Any]) -> Callable[[], float]:
+def graph_us(call: Callable[[], Any], num_calls: int = _CALLS) -> Callable[[], float]:
     """Capture calls; what is returned replays them and returns microseconds of all."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -42,7 +42,7 @@ def graph_us(call: Callable[[], Any]) -> Callable[[], float]:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(_CALLS):
+        for _ in range(num_calls):
             call()
 
     def replay() -> float:
