@@ -8,6 +8,7 @@ from typing import Any
 
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
+from gemm_eval.torch.eager_mode import bias_of_mask_works
 from gemm_eval.torch.matmuls import Precision, type_of
 from gemm_eval.torch.work import AttentionWork, UnpricedWork, VectorGemmWork, Work, work_flop
 from gemm_eval.workload import AttentionProblem
@@ -30,7 +31,7 @@ def attention_work(
     """Return attention of q [..., heads, q_len, head_dim] to k and v [..., kv_heads, kv_len, head_dim].
 
     A causal mask of torch lets query i see keys 0..i, whatever there are more: of fewer queries than keys, the keys
-    behind are never read. A mask that is a tensor saves nothing, and is read.
+    behind are never read. A mask that is a tensor saves nothing, and is read; one of truth values becomes a bias first.
     """
     batch, heads, q_len, dim = math.prod(q.shape[:-3]), q.shape[-3] if q.dim() > 2 else 1, q.shape[-2], q.shape[-1]
     kv_heads, kv_len, v_dim = k.shape[-3] if k.dim() > 2 else 1, k.shape[-2], v.shape[-1]
@@ -57,6 +58,8 @@ def attention_work(
         return (VectorGemmWork(f"attention {words} fp32", flop, num_bytes, full),)
     if dtype is None:
         return (UnpricedWork(f"no model of attention in {q.dtype}", num_bytes, full),)
+    if mask is not None and mask.element_size() == 1 and not is_backward:  # truth values are written out as a bias
+        return *bias_of_mask_works(mask.numel(), q.element_size()), work
     return (work,)
 
 

@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 from gemm_eval.torch.graph import Domain, Role
 from gemm_eval.torch.work import CTA_ELEMENTS, MemoryWork
 
-__all__ = ["Operation", "bias_work", "eager_works", "fill_work", "has_channels_last", "layout_work"]
+__all__ = [
+    "Operation",
+    "bias_of_mask_works",
+    "bias_work",
+    "eager_works",
+    "fill_work",
+    "has_channels_last",
+    "layout_work",
+]
 
 _CHUNK_BYTES = 2048
 """What a CTA of vector loads takes: 128 threads, 16 bytes each."""
@@ -75,6 +83,12 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
 def bias_work(num_elements: int, num_bytes: int) -> MemoryWork:
     """Return the kernel that adds a bias to the result of a convolution: its elements and bytes."""
     return _dealt("torch_offsets", num_bytes, num_bytes, num_elements)
+
+
+def bias_of_mask_works(num_elements: int, item_bytes: int) -> tuple[MemoryWork, ...]:
+    """Return the kernels that make a bias of a mask of truth values: two constants, then a choice between them."""
+    constant = _vector(0, item_bytes)
+    return constant, constant, _dealt("torch_offsets", num_elements, num_elements * item_bytes, num_elements)
 
 
 def layout_work(images: int, channels: int, positions: int, read_bytes: int, write_bytes: int) -> MemoryWork:

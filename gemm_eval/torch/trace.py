@@ -60,7 +60,7 @@ def trace_module(
     functions = FunctionMode(recorder, shapes, is_compiled=is_compiled)
     with ExitStack() as stack:
         for context in (
-            _as_written(), torch.set_grad_enabled(backward), functions,
+            _as_written(is_compiled), torch.set_grad_enabled(backward), functions,
             flex_attention_caught(functions.flex_attention), follow_modules(recorder, module),
             _standing_in(module, skipped, recorder), recorder,
         ):  # fmt: skip
@@ -106,11 +106,16 @@ def _standing_in(module: torch.nn.Module, linears: Mapping[str, Any], recorder: 
 
 
 @contextmanager
-def _as_written() -> Iterator[None]:
-    """Functions that torch.compile made run as they were written, and autocast as where there is a GPU."""
+def _as_written(is_compiled: bool) -> Iterator[None]:
+    """Functions that torch.compile made run as they were written, and autocast as where there is a GPU.
+
+    Modules that ask whether they are compiled hear what the prediction is for: transformers makes masks of attention
+    then, for what it would see in values it does not see in a graph.
+    """
     with ExitStack() as stack:
         for home, name, answer in (
             (torch.cuda.amp.common, "amp_definitely_not_available", False), (torch.cuda, "is_bf16_supported", True),
+            (torch.compiler, "is_compiling", is_compiled),
         ):  # fmt: skip
             stack.callback(setattr, home, name, getattr(home, name))
             setattr(home, name, lambda *_, answer=answer, **__: answer)
