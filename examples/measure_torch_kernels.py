@@ -128,7 +128,7 @@ def show(folder: Path, arch: str) -> None:
     """Print how far predictions of whole calls are off, by group."""
     from gemm_eval.torch import predict_module
 
-    class Call(torch.nn.Module):
+    class Call(torch.nn.Module):  # type: ignore[misc]
         """One call, as a module."""
 
         def __init__(self, run: Callable[[], Any]) -> None:

@@ -30,8 +30,8 @@ def validate_memory_bound(names: Sequence[str], *, groups: bool, as_json: bool) 
         return
     console = make_console()
     console.print(
-        "held out: all rows of a width; MAPE of the data sheet's rate, of overhead and rate fitted for each kernel, of "
-        "a table, then errors of gemm_eval"
+        "held out: all rows of a width, or of an octave of elements of PyTorch's kernels; MAPE of the data sheet's "
+        "rate, of overhead and rate fitted for each kernel, of a table, then errors of gemm_eval"
     )
     for (gpu, data), of_set in groupby(lines, lambda line: (line.gpu, line.data)):
         console.print(_table(list(of_set), f"{gpu}, {data}"))

@@ -69,6 +69,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def term_columns(self) -> tuple[str, ...]:
+        """Names of the terms of `GEMMResult.breakdown`, which are columns of a table too."""
+        ...
+
+    @property
     def option_columns(self) -> tuple[str, ...]:
         """Fields of `RunOptions` that mean something here."""
         ...
@@ -168,7 +173,7 @@ class Backend(Protocol):
         ...
 
     def column(self, name: str, records: Records) -> npt.NDArray[Any]:
-        """Return a column of a table: a number of `GEMMResult`, its bound, or one of `mapping_columns`.
+        """Return a column of a table: a number of `GEMMResult`, its bound, a term, or one of `mapping_columns`.
 
         Rows that are not feasible are nan, 0, or None for words.
         """

@@ -42,12 +42,15 @@ class ProblemBatch(NamedTuple):
         kind_of: [num_problems], index into `kinds`.
         kinds: data types and options.
         row_groups: [num_problems], None where all G have M rows; None: so it is everywhere.
+        own: what a DataFrame of problems has besides G, M, K, N and row_groups, row by row, for `GEMMTable.to_pandas`;
+            None: no DataFrame was given.
     """
 
     sizes: npt.NDArray[np.int64]
     kind_of: npt.NDArray[np.int64]
     kinds: tuple[Kind, ...]
     row_groups: tuple[RowGroups | None, ...] | None = None
+    own: Any = None
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:

@@ -40,6 +40,11 @@ def read_frame(frame: Any, make_kind: MakeKind) -> ProblemBatch:
         InvalidProblemError: a row is no GEMM, or a column is missing or twice there.
         InvalidOptionError, UnsupportedError: options that `make_kind` refuses.
     """
+    own = frame.loc[:, [name not in (*SIZES, _ROW_GROUPS) for name in frame.columns]].copy()
+    return _read(frame, make_kind)._replace(own=own)
+
+
+def _read(frame: Any, make_kind: MakeKind) -> ProblemBatch:
     names = [name for name in frame.columns if isinstance(name, str)]
     # a table's own frame has the column whether any row needs it or not
     has_groups = _ROW_GROUPS in names and (names.count(_ROW_GROUPS) > 1 or not frame[_ROW_GROUPS].isna().all())

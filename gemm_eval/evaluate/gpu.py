@@ -23,6 +23,7 @@ from gemm_eval.models.gpu import (
     GPU_MODEL_VERSION,
     HYPOTHETICAL,
     OURS,
+    TERMS,
     Interval,
     LoadRules,
     Packed,
@@ -79,6 +80,7 @@ class GpuBackend:
     search_counts = ("num_candidates", "num_bounded")
     is_exhaustive = True
     mapping_columns = KernelConfig._fields
+    term_columns = (*TERMS, "correction_us", "hidden_us")
     option_columns = RunOptions._fields
 
     def __init__(self, arch: GpuSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> None:
@@ -269,6 +271,12 @@ class GpuBackend:
             _, firsts, codes = np.unique(records[name][rows], return_index=True, return_inverse=True)
             words = [_word_of(name, records[row]) for row in rows[firsts]]
             column[rows] = np.array(words, object)[codes]
+            return column
+        if name in ("correction_us", "hidden_us"):  # these two as `unpack_gpu_cost` has them, to the bit
+            column = records["latency_us"] - records["physics_us"]
+            if name == "hidden_us":
+                column = records["latency_us"] - (sum(records[term] for term in TERMS) + column)
+            column[~feasible] = np.nan
             return column
         column = records[_FIELDS.get(name, name)].copy()
         if column.dtype.kind == "f":

@@ -25,6 +25,7 @@ from gemm_eval.models.multicore import (
     BOUNDS,
     COST_DTYPE,
     MODEL_VERSION,
+    TERMS,
     MulticoreCost,
     evaluate_mapping,
     pack_params,
@@ -97,6 +98,7 @@ class MulticoreBackend:
         "num_candidates", "num_refused_sram", "num_partitions", "num_partitions_bounded", "num_partitions_dropped",
     )  # fmt: skip
     mapping_columns = ("P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order")
+    term_columns = (*TERMS, "hidden_us")
     option_columns = ()
 
     def __init__(

@@ -90,6 +90,11 @@ class GEMMResult:
             f"{self.source}>"
         )
 
+    def _repr_html_(self) -> str:
+        from gemm_eval.evaluate.html import result_html
+
+        return result_html(self)
+
     @property
     def arch(self) -> ArchSpec:
         """The architecture."""

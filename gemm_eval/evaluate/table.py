@@ -34,7 +34,7 @@ class GEMMTable:
     """Results of `GEMMEvaluator.evaluate_many`, one row for each problem given, in the order given.
 
     ``table["latency_us"]`` is a column as an array, ``table[3]`` a row as a `GEMMResult`; `to_pandas` and `to_dicts`
-    give all columns. Rows that are not feasible (with ``errors="mark"``) have nan for times, 0 for whole numbers, None
+    give all columns: the problem and its options, the cost, the terms of `GEMMResult.breakdown`, the mapping. Rows that are not feasible (with ``errors="mark"``) have nan for times, 0 for whole numbers, None
     for words such as `bound`; asking for such a row raises `InfeasibleError`.
 
     `row_groups` of a grouped GEMM are a tuple (in `to_dicts` a list), None elsewhere; its G is the number of groups,
@@ -52,6 +52,11 @@ class GEMMTable:
 
     def __repr__(self) -> str:
         return f"<GEMMTable of {len(self)} GEMMs on {self._evaluator.arch.name}>"
+
+    def _repr_html_(self) -> str:
+        from gemm_eval.evaluate.html import table_html
+
+        return table_html(self)
 
     def __iter__(self) -> Iterator[GEMMResult]:
         return (self[row] for row in range(len(self)))
@@ -89,7 +94,9 @@ class GEMMTable:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of all columns, with units."""
-        return (*self._problem_columns, *_COST_COLUMNS, *self._evaluator.backend.mapping_columns)
+        backend = self._evaluator.backend
+        terms = (name for name in backend.term_columns if name not in _COST_COLUMNS)  # a GPU's dram_us is both
+        return (*self._problem_columns, *_COST_COLUMNS, *terms, *backend.mapping_columns)
 
     @property
     def _problem_columns(self) -> tuple[str, ...]:
@@ -117,12 +124,27 @@ class GEMMTable:
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame of all columns.
 
+        Where the problems were a DataFrame, its own columns stand first, and its index is kept. One that has the name
+        of a column of results, such as a measured `latency_us`, is called `latency_us_given` then, and is left out
+        where it says nothing else.
+
         Raises:
             GemmEvalError: pandas is not installed.
         """
         with needs_extra("to_pandas", "sweep"):
             import pandas as pd
-        return pd.DataFrame({name: self._column(name) for name in self.columns})
+        frame = pd.DataFrame({name: self._column(name) for name in self.columns})
+        if (own := self._batch.own) is None:
+            return frame
+        frame.index = own.index
+        said = [not (name in frame.columns and self._is_said(frame, name, own)) for name in own.columns]
+        kept = own.loc[:, said].rename(columns={name: f"{name}_given" for name in frame.columns})
+        return pd.concat([kept, frame], axis=1)
+
+    def _is_said(self, frame: Any, name: str, own: Any) -> bool:
+        """Whether a column of the user's says nothing beside ours of its name."""
+        given = own[name]
+        return name in self._problem_columns or given.ndim > 1 or given.isna().all() or given.equals(frame[name])
 
     def _column(self, name: str) -> npt.NDArray[Any]:
         if name not in self._columns:

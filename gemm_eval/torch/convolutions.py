@@ -94,12 +94,12 @@ def convolution_works(
     grad, x, weight = args[0], args[1], args[2]
     transposed, groups, wanted = bool(args[7]), int(args[9]), args[10]
     G, M, K, N = _gemm_sizes(x, weight, grad.shape, groups, transposed)
-    works: tuple[Work, ...] = ()
+    found: tuple[Work, ...] = ()
     if wanted[0]:
-        works += _work((G, M, N, K), (grad, weight), _bytes(x), x.dtype, is_tf32, weight, groups)
+        found += _work((G, M, N, K), (grad, weight), _bytes(x), x.dtype, is_tf32, weight, groups)
     if wanted[1]:
-        works += _work((G, K, M, N), (grad, x), _bytes(weight), x.dtype, is_tf32, weight, groups)
-    return works, ()
+        found += _work((G, K, M, N), (grad, x), _bytes(weight), x.dtype, is_tf32, weight, groups)
+    return found, ()
 
 
 def _eager(work: ConvolutionWork, x: Any, weight: Any, out: Any, bias: Any, is_tf32: bool) -> tuple[Work, ...]:

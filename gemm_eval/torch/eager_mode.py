@@ -152,12 +152,12 @@ def _loop(
 
 def _lies_as(one: Any, other: Any) -> bool:
     """Whether two tensors have the same elements at the same places, without gaps."""
-    return (one.shape, one.stride()) == (other.shape, other.stride()) and _is_dense(other)
+    return bool((one.shape, one.stride()) == (other.shape, other.stride())) and _is_dense(other)
 
 
 def _is_dense(tensor: Any) -> bool:
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.numel() == 0 or last + 1 == tensor.numel()
+    return bool(tensor.numel() == 0 or last + 1 == tensor.numel())
 
 
 def _is_scattered(out: Any, tensor: Any) -> bool:
@@ -267,4 +267,4 @@ def _dealt(what: str, read_bytes: int, write_bytes: int, num_elements: int) -> M
 
 
 def _item_bytes(tensors: Sequence[Any]) -> int:
-    return max(tensor.element_size() for tensor in tensors)
+    return max(int(tensor.element_size()) for tensor in tensors)

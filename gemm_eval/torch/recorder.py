@@ -248,10 +248,10 @@ class Recorder(TorchDispatchMode):
         role, domain = found
         if not reads and role is Role.ELEMENTWISE and facts.name in WRITES_ONLY:
             role = Role.CONSTANT if not set(writes) & self.trace.kept else role
-        num_bytes = (sum(access.num_bytes for access in accesses) for accesses in (reads, writes))
-        eager = eager_works(
-            Operation(facts.name, role, domain, full, inputs, outputs, *num_bytes, kernel_word(facts.name))
-        )
+        read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))
+        word = kernel_word(facts.name)
+        of = Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes, word)
+        eager = eager_works(of)
         return Call(facts.full_name, path, phase, role, domain, reads, writes, eager=eager)
 
     def _accesses(

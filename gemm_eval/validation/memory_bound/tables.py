@@ -76,7 +76,8 @@ class MemoryBoundTimings:
         """What is held out together, [rows]: a width; of kernels that go by elements an octave of their number."""
         if self.library == ENGINES:
             return self.width
-        return np.log2(self.num_rows * self.width).astype(np.int64)
+        octaves: Ints = np.log2(self.num_rows * self.width).astype(np.int64)
+        return octaves
 
     @property
     def num_bytes(self) -> Floats:
