@@ -1,4 +1,4 @@
-"""What the README shows, runs: its Python from top to bottom, and its commands."""
+"""What README and docs show, runs; README is short, and its figures are those of the tables."""
 
 from __future__ import annotations
 
@@ -11,23 +11,57 @@ from typer.testing import CliRunner
 
 from gemm_eval.cli.app import app
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+"""Pages whose code runs: Python of a page from top to bottom, and its commands."""
+MAX_LINES = 130
+_LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 def commands() -> list[str]:
-    lines = [line.split("  #")[0].strip() for block in blocks("sh") for line in block.splitlines()]
-    return [line for line in lines if line.startswith("gemm-eval ")]
+    found = [block for page in PAGES for block in blocks("sh", page.read_text(encoding="utf-8"))]
+    lines = [line.split("  #")[0].strip() for block in found for line in block.splitlines()]
+    return list(dict.fromkeys(line for line in lines if line.startswith("gemm-eval ")))
 
 
-def test_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert len(blocks("python")) >= 3
-    exec(compile("\n".join(blocks("python")), "README.md", "exec"), {})
+    exec(compile("\n".join(blocks("python", page.read_text(encoding="utf-8"))), page.name, "exec"), {})
+
+
+def test_the_first_answer_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(blocks("python")[0], "README.md", "exec"), {})
+    assert capsys.readouterr().out == blocks("text")[0]
+
+
+def test_a_page_to_begin_with() -> None:
+    assert len(README.splitlines()) <= MAX_LINES
+    assert len(blocks("python")) >= 2
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), link
+
+
+def test_figures_are_those_of_the_tables() -> None:
+    """What README says of accuracy stands in docs/figures.md, of the same timings."""
+    table = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in README.splitlines() if "`gemm-eval validate" in line]
+    assert 5 <= len(rows) <= 10
+    for row in rows:
+        what, number, roofline, mape, _ = (cell.strip() for cell in row.strip("|").split("|"))
+        name = "held out, all" if "our W4A16" in what else what
+        (line,) = [line for line in table if line.startswith(f"| {name} | {number} |")]
+        assert {roofline, mape.strip("*")} <= {cell.strip(" *") for cell in re.split(r"[|/]", line)}, what
 
 
 @pytest.mark.parametrize("command", commands())
@@ -39,7 +73,7 @@ def test_commands_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_figures_name_a_command_that_exists() -> None:
-    makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
-    named = set(re.findall(r"`make ([a-z]+)`", README))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = {name for page in PAGES for name in re.findall(r"`make ([a-z]+)`", page.read_text(encoding="utf-8"))}
     assert {"demo", "test", "bench"} <= named | {"demo", "test"}
     assert all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in named)
