@@ -8,7 +8,10 @@ from contextlib import contextmanager
 
 from gemm_eval.errors import GemmEvalError
 
-__all__ = ["check_extra", "has_package", "needs_extra"]
+__all__ = ["check_extra", "has_package", "install_command", "needs_extra"]
+
+_ALTERNATIVES = {"gpu": "or 'gemm_eval[gpu-cuda12]' where the driver is for CUDA 12"}
+"""By extra: what is installed in its place on some machines."""
 
 
 @contextmanager
@@ -25,9 +28,9 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
-        raise GemmEvalError(f"{what} needs {package}: {_command(extra)}") from error
+        raise GemmEvalError(f"{what} needs {package}: {install_command(extra)}") from error
     except ImportError as error:
-        raise GemmEvalError(f"{what} needs a package that does not load: {_command(extra)} ({error})") from error
+        raise GemmEvalError(f"{what} needs a package that does not load: {install_command(extra)} ({error})") from error
 
 
 def check_extra(what: str, extra: str, *packages: str) -> None:
@@ -38,7 +41,7 @@ def check_extra(what: str, extra: str, *packages: str) -> None:
     """
     missing = [package for package in packages if not has_package(package)]
     if missing:
-        raise GemmEvalError(f"{what} needs {' and '.join(missing)}: {_command(extra)}")
+        raise GemmEvalError(f"{what} needs {' and '.join(missing)}: {install_command(extra)}")
 
 
 def has_package(package: str) -> bool:
@@ -46,5 +49,7 @@ def has_package(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def _command(extra: str) -> str:
-    return f"pip install 'gemm_eval[{extra}]'"
+def install_command(extra: str) -> str:
+    """Return the pip command of `extra`, for the end of an error's message."""
+    command = f"pip install 'gemm_eval[{extra}]'"
+    return f"{command}, {_ALTERNATIVES[extra]}" if extra in _ALTERNATIVES else command

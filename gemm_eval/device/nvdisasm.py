@@ -15,6 +15,7 @@ from threading import Thread, Timer
 from typing import IO
 
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.extras import install_command
 from gemm_eval.words import one_line
 
 __all__ = ["disassemble", "disassemble_code", "nvdisasm_version"]
@@ -44,7 +45,7 @@ def _nvdisasm() -> Path:
     for place in places:
         if place.is_file():
             return place
-    raise GemmEvalError(f"reading machine code needs nvdisasm: pip install {_PACKAGE}")
+    raise GemmEvalError(f"reading machine code needs nvdisasm: {install_command('asm')}")
 
 
 @cache

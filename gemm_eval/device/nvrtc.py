@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import needs_extra
+from gemm_eval.extras import install_command, needs_extra
 from gemm_eval.storage import cache_dir, read_checked, write_checked
 
 __all__ = ["COMPILE_OPTIONS", "CompiledKernel", "compile_text", "compiler_version"]
 
 _CACHE_FORMAT = 1
+_PACKAGES = {12: "nvidia-cuda-nvrtc-cu12"}  # NVIDIA dropped the number with CUDA 13
 COMPILE_OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--no-cache")
 """Of every kernel. From its own cache NVRTC takes machine code without saying what ptxas says of it."""
 
@@ -94,10 +95,10 @@ def compiler_version() -> str:
     try:
         major, minor = nvrtc.getVersion()
     except RuntimeError as error:  # CuPy's own errors of NVRTC, and of a library that is missing, are of this kind
-        raise GemmEvalError(f"compiling kernels needs NVRTC: pip install 'gemm_eval[gpu]' ({error})") from None
+        raise GemmEvalError(f"compiling kernels needs NVRTC: {install_command('gpu')} ({error})") from None
     package = ""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        package = importlib.metadata.version("nvidia-cuda-nvrtc")
+        package = importlib.metadata.version(_PACKAGES.get(major, "nvidia-cuda-nvrtc"))
     return f"{major}.{minor} {package}".strip()
 
 

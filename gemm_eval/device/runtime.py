@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from gemm_eval.arch import DeviceLimits
-from gemm_eval.device.nvrtc import CompiledKernel
+from gemm_eval.device.nvrtc import CompiledKernel, compiler_version
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.extras import needs_extra
+from gemm_eval.extras import install_command, needs_extra
 
 __all__ = [
     "Scratch",
@@ -35,6 +35,7 @@ __all__ = [
 
 _SMEM_WITHOUT_OPT_IN_BYTES = 48 << 10
 _BYTES_PER_COUNTER = 4
+_CUDA_MAJOR = 1000  # CUDA 12.4 says 12040
 _FIRST_SCRATCH_BYTES = 4 << 20
 _FIRST_COUNTERS = 4096
 _PER_THREAD_STREAM = 2  # cudaStreamPerThread: one handle, but a stream of its own in each thread
@@ -81,10 +82,23 @@ def import_cupy() -> Any:
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except RuntimeError as error:  # CuPy's own errors of CUDA, and of a library that is missing, are of this kind
-        raise GemmEvalError(f"this needs an NVIDIA GPU and its driver: {error}") from None
+        raise GemmEvalError(_why_no_gpu(cupy, error)) from None
     if not count:
         raise GemmEvalError("this needs an NVIDIA GPU, found none")
     return cupy
+
+
+def _why_no_gpu(cupy: Any, error: RuntimeError) -> str:
+    """What to do where CuPy finds no driver, or one for an earlier CUDA than its own."""
+    runtime = cupy.cuda.runtime
+    try:
+        of_driver, of_cupy = runtime.driverGetVersion() // _CUDA_MAJOR, runtime.runtimeGetVersion() // _CUDA_MAJOR
+    except RuntimeError:
+        of_driver = of_cupy = 0
+    if not 0 < of_driver < of_cupy:  # 0: there is no driver
+        return f"this needs an NVIDIA GPU and its driver: {error}"
+    instead = f", or pip uninstall cupy-cuda{of_cupy}x and {install_command('gpu-cuda12')}" if of_driver == 12 else ""
+    return f"this CuPy is for CUDA {of_cupy}, the driver for CUDA {of_driver}: update the driver{instead}"
 
 
 def current_device() -> int:
@@ -258,7 +272,7 @@ def load_function(compiled: CompiledKernel, device: int, smem_bytes: int, stream
             except driver.CUDADriverError as error:
                 raise GemmEvalError(
                     f"the driver refuses {compiled.entry}, compiled for {compiled.target}: {error}; a driver for "
-                    "CUDA 13 or later is needed"
+                    f"CUDA {compiler_version().split('.')[0]} or later is needed"
                 ) from None
             _functions[key] = function
         return _functions[key]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gemm_eval.device import MARKER_NAME, Call
+from gemm_eval.extras import needs_extra
 from gemm_eval.measure.runners import OperandLayout, Runner
 from gemm_eval.measure.shapes import GemmItem
 
@@ -71,10 +72,11 @@ def trace_kernels(runner: Runner, shapes: Sequence[GemmItem]) -> Iterator[tuple[
     """Run each shape once under PyTorch's profiler, which sees the kernels of the whole process, and yield its launch.
 
     Raises:
-        ImportError: PyTorch is missing.
+        GemmEvalError: PyTorch is missing.
         Exception: whatever the profiler or the runner raises; what was yielded before stands.
     """
-    import torch
+    with needs_extra("naming kernels", "torch"):
+        import torch
 
     torch.cuda.init()
     _traced_launches(runner, [])  # the first session only starts the profiler

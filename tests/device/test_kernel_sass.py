@@ -213,8 +213,8 @@ def no_nvdisasm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     nvdisasm._nvdisasm.cache_clear()
 
 
-def test_without_nvdisasm_the_package_is_named(no_nvdisasm: None) -> None:
-    with pytest.raises(GemmEvalError, match="pip install no-such-package-of-ours"):
+def test_without_nvdisasm_the_extra_is_named(no_nvdisasm: None) -> None:
+    with pytest.raises(GemmEvalError, match=r"needs nvdisasm: pip install 'gemm_eval\[asm\]'"):
         disassemble(b"\x7fELF\x02" + bytes(100))
 
 

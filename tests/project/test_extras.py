@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import check_extra, needs_extra
+from gemm_eval.extras import check_extra, install_command, needs_extra
 from gemm_eval.kernels.config_cache import ConfigCache
 from tests.kernels.checkpoint_samples import AWQ, make_layer, write_checkpoint
 from tests.lowest import lower_bounds, requirements
@@ -27,6 +27,7 @@ TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PA
 IMPORT_NAMES = {
     "PyYAML": {"yaml"},
     "dask": {"dask", "distributed"},
+    "cupy-cuda12x": {"cupy", "cupy_backends"},
     "cupy-cuda13x": {"cupy", "cupy_backends"},
     "humming-kernels": {"humming"},
     "py-cpuinfo2": {"cpuinfo"},
@@ -48,7 +49,8 @@ def import_names(extra: str) -> frozenset[str]:
 
 
 EXTRAS = {extra: import_names(extra) for extra in requirements()}
-NO_EXTRA = {"torch"}  # whose builds are a machine's own: what works with or without it says `pip install torch`
+NO_EXTRA = {"torch"}  # whose builds are a machine's own: what works with or without it imports it by itself
+ALTERNATIVES = {"gpu": ["gpu-cuda12"]}  # named after the extra
 HELPERS = ("needs_extra", "check_extra")
 
 
@@ -111,6 +113,68 @@ def test_every_check_names_packages_of_its_extra() -> None:
 
     assert len(calls) > 20
     assert [where for where, (_, extra, *packages) in calls if extra == "" or not EXTRAS[extra] >= set(packages)] == []
+
+
+def said_by(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of the strings of a module, less docstrings; what an f-string fills in is written {}."""
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    pieces = {id(piece) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for piece in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            filled = (piece.value if isinstance(piece, ast.Constant) else "{}" for piece in node.values)
+            yield node.lineno, "".join(map(str, filled))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings | pieces:
+            yield node.lineno, node.value
+
+
+def test_every_pip_command_names_extras() -> None:
+    """Whatever an error or a help says to install, is an extra: these have the lower bounds, and are tested."""
+    said = [
+        (f"{path.relative_to(ROOT)}:{line}", command)
+        for path, tree in TREES.items()
+        if path.name != "extras.py"
+        for line, text in said_by(tree)
+        for command in re.findall(r"pip install .{,40}", text.replace("\\", ""))
+    ]
+    wrong = [
+        (where, command)
+        for where, command in said
+        if not (found := re.match(r"pip install 'gemm_eval\[([\w,-]+)\]'", command))
+        or not EXTRAS.keys() >= set(found[1].split(","))
+    ]
+
+    assert said
+    assert wrong == []
+
+
+def test_install_commands_name_extras_that_exist() -> None:
+    asked = {
+        node.args[0].value
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "install_command"
+        and isinstance(node.args[0], ast.Constant)
+    }
+
+    assert {"asm", "compare", "gpu", "gpu-cuda12", "torch"} <= asked <= EXTRAS.keys()
+    for extra in EXTRAS.keys() - {""}:
+        named = re.findall(r"'gemm_eval\[([\w-]+)\]'", install_command(extra))
+        assert named == [extra, *ALTERNATIVES.get(extra, [])]
+        assert set(named) <= EXTRAS.keys()
+
+
+def test_gpu_extras_differ_in_cuda_only() -> None:
+    thirteen, twelve = requirements()["gpu"], requirements()["gpu-cuda12"]
+
+    assert thirteen != twelve
+    assert [line.replace("cuda13x", "cuda12x") for line in thirteen] == twelve
 
 
 def test_a_package_has_one_lower_bound() -> None:
@@ -248,8 +312,9 @@ def test_every_command_without_extras(tmp_path: Path) -> None:
             is_right = code == 0 and bool(out)
         else:
             line = json.loads(err)["error"]["message"] if "--json" in words and code else err
-            named = re.findall(r"pip install 'gemm_eval\[(\w+)\]'", line)
-            is_right = (code, out, err.count("\n"), named) == (2, "", 1, [extra])
+            named = re.findall(r"'gemm_eval\[([\w-]+)\]'", line)
+            is_right = (code, out, err.count("\n"), named) == (2, "", 1, [extra, *ALTERNATIVES.get(extra, [])])
+            is_right &= f"pip install 'gemm_eval[{extra}]'" in line
         if not is_right:
             wrong.append((words, code, out[:200], err[-400:]))
     assert not wrong, "\n".join(map(str, wrong))

@@ -1,16 +1,22 @@
-"""The wheel holds what the library needs and nothing else; packaged data are found wherever they lie."""
+"""Wheel and sdist hold what is needed, and work where nothing else is; packaged data are found wherever they lie."""
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+import tarfile
+import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import paths as _paths
 from gemm_eval.errors import ArchNotFoundError
 
@@ -59,26 +65,26 @@ def test_a_stranger_named_arch_is_not_our_data(package: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for needed in ("hatchling", "pip"):
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"building a wheel offline needs {needed}")
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "-w",
-        str(folder),
-        str(ROOT),
-    ]
-    subprocess.run(command, check=True, capture_output=True, cwd=folder)
-    (built,) = folder.glob("gemm_eval-*.whl")
-    return built
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both, made from the same files."""
+    if importlib.util.find_spec("hatchling") is None:
+        pytest.skip("building offline needs hatchling: pip install 'gemm_eval[dev]'")
+    folder = tmp_path_factory.mktemp("built")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    return folder
+
+
+@pytest.fixture
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("gemm_eval-*.whl")
+    return found
+
+
+@pytest.fixture
+def sdist(built: Path) -> Path:
+    (found,) = built.glob("gemm_eval-*.tar.gz")
+    return found
 
 
 @pytest.mark.slow
@@ -115,3 +121,63 @@ def test_wheel_works_by_itself(wheel: Path, tmp_path: Path) -> None:
     assert Path(file).is_relative_to(tmp_path)
     assert Path(data).name == "_arch_data"
     assert (int(num), int(cores)) == (len([name for name in PRESETS if "/_" not in name]), 4)
+
+
+@pytest.mark.slow
+def test_sdist_contents(sdist: Path) -> None:
+    """All that is kept in git, tests and notebooks too; CI's script is of one workplace."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("what is kept is known in a checkout only")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    listed = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    kept = {name for name in listed.split("\0") if name and (ROOT / name).is_file()}
+
+    assert {name for name in kept - names if not name.startswith(".ci/")} == set()
+    assert {"PKG-INFO", "pyproject.toml", "CITATION.cff", "LICENSE", "gemm_eval/py.typed"} <= names
+    assert not [
+        name for name in names if name.endswith((".pyc", ".nbi", ".nbc")) or name.startswith((".venv", "dist/"))
+    ]
+
+
+def digests(record: str) -> dict[str, str]:
+    """SHA-256 by file of a RECORD, of files that a wheel brings."""
+    return {
+        name: digest
+        for name, digest, _ in csv.reader(record.splitlines())
+        if (name.startswith("gemm_eval/") and not name.endswith(".pyc"))
+        or name.endswith(("/METADATA", "/entry_points.txt", "/LICENSE"))
+    }
+
+
+@pytest.mark.slow
+def test_wheel_and_sdist_in_a_clean_environment(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    """Installed one after the other as by a user, dependencies from the package index: same files, same answers."""
+    clean = tmp_path / "clean"
+    venv.create(clean, with_pip=False, symlinks=True)
+    (site,) = clean.glob("lib/python*/site-packages")
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(clean / "bin" / "python")]
+
+    def run(*command: str) -> str:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=env)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    if subprocess.run(
+        [*pip, "download", "--no-deps", "--quiet", "hatchling"], check=False, capture_output=True, cwd=tmp_path, env=env
+    ).returncode:
+        assert not os.environ.get("CI"), "CI has a package index"
+        pytest.skip("installing into a clean environment needs a package index")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    brought = digests(zipfile.ZipFile(wheel).read(f"gemm_eval-{version}.dist-info/RECORD").decode())
+    expected_us = GEMMEvaluator("demo-8core").evaluate(1, 64, 64, 64).latency_us
+    program = str(clean / "bin" / "gemm-eval")
+    for package in (wheel, sdist):  # pip builds a wheel from the sdist, with nothing but what `build-system` asks for
+        run(*pip, "install", "--no-compile", "--quiet", str(package))
+        assert digests((site / f"gemm_eval-{version}.dist-info" / "RECORD").read_text(encoding="utf-8")) == brought
+        assert run(program, "--version") == f"gemm-eval {version}\n"
+        document = json.loads(run(program, "evaluate", "--arch", "demo-8core", "1", "64", "64", "64", "--json"))
+        assert document["results"][0]["latency_us"] == expected_us
+        run(*pip, "uninstall", "--yes", "--quiet", "gemm_eval")
+        assert not list(site.glob("gemm_eval*")), "what stays behind could stand in for what the next one lacks"

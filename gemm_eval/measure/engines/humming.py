@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from gemm_eval.device import BenchDevice, TimingProtocol
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import has_package, needs_extra
+from gemm_eval.extras import has_package, install_command, needs_extra
 from gemm_eval.measure.engines.base import Bound, Engine, with_version
 from gemm_eval.measure.engines.operands import DenseGemm, Operands, Weights
 from gemm_eval.measure.engines.torch_tensors import as_tensor, import_torch, why_no_torch
@@ -67,7 +67,7 @@ class HummingEngine(Engine[HummingWeights]):
         if (reason := why_no_torch()) is not None:
             return reason
         if not has_package("humming"):
-            return "humming-kernels is not installed: pip install 'gemm_eval[compare]'"
+            return f"humming-kernels is not installed: {install_command('compare')}"
         try:
             with needs_extra(_WHAT, "compare"):
                 import humming.layer  # noqa: F401

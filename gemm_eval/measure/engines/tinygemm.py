@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from gemm_eval.device import BenchDevice, TimingProtocol
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
+from gemm_eval.extras import install_command
 from gemm_eval.measure.engines.base import Bound, Engine
 from gemm_eval.measure.engines.operands import DenseGemm, Operands, Weights
 from gemm_eval.measure.engines.torch_tensors import as_tensor, import_torch, why_no_torch
@@ -43,7 +44,7 @@ class TinygemmEngine(Engine[_Packed]):
         if (reason := why_no_torch()) is not None:
             return reason
         if not hasattr(import_torch(), "_weight_int4pack_mm"):
-            return "this PyTorch has no int4 GEMM: pip install 'torch>=2.5'"
+            return f"this PyTorch has no int4 GEMM: {install_command('torch')}"
         return None
 
     def describe(self) -> str:

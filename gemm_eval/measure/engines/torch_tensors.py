@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval.extras import has_package
+from gemm_eval.extras import has_package, install_command
 
 __all__ = ["as_tensor", "import_torch", "why_no_torch"]
 
@@ -21,12 +21,12 @@ def import_torch() -> Any:
 def why_no_torch() -> str | None:
     """Say why PyTorch cannot be used, and what to do; None: it can."""
     if not has_package("torch"):
-        return "PyTorch is not installed: pip install torch"
+        return f"PyTorch is not installed: {install_command('torch')}"
     try:
         torch = import_torch()
     except (ImportError, OSError) as error:
         return f"PyTorch does not load: {error}"
-    return None if torch.cuda.is_available() else "PyTorch finds no GPU: pip install torch, in a build for CUDA"
+    return None if torch.cuda.is_available() else "PyTorch finds no GPU: it must be a build for CUDA"
 
 
 def as_tensor(array: Any, *, is_bf16: bool = False) -> Any:

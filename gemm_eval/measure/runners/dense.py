@@ -10,6 +10,7 @@ from typing import Any
 
 from gemm_eval.device import BenchDevice, Call
 from gemm_eval.errors import GemmEvalError, UnsupportedError
+from gemm_eval.extras import install_command
 from gemm_eval.measure.runners.checks import MAX_ERRORS, decode, relative_error
 from gemm_eval.measure.runners.cublas_handle import CUDA_TYPES
 from gemm_eval.measure.shapes import GemmItem
@@ -36,7 +37,7 @@ def find_library(stem: str) -> tuple[ctypes.CDLL, str]:
             return ctypes.CDLL(name), name
         except OSError:
             continue
-    raise GemmEvalError(f"{stem} was not found on {sys.platform}: pip install 'gemm_eval[gpu]'")
+    raise GemmEvalError(f"{stem} was not found on {sys.platform}: {install_command('gpu')}")
 
 
 class DenseDevice(BenchDevice):

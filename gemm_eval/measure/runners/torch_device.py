@@ -6,6 +6,7 @@ from typing import Any
 
 from gemm_eval.device import BenchDevice, Call, import_cupy
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.extras import install_command
 
 __all__ = ["TorchDevice"]
 
@@ -27,7 +28,7 @@ class TorchDevice(BenchDevice):
             import torch
         except ImportError:
             what = f"--kernel {self.kernel}" if self.kernel else "this"
-            raise GemmEvalError(f"{what} needs PyTorch with CUDA: pip install torch") from None
+            raise GemmEvalError(f"{what} needs PyTorch with CUDA: {install_command('torch')}") from None
         cupy = import_cupy()
         self.torch: Any = torch
         self._torch_stream = torch.cuda.Stream()
