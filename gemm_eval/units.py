@@ -82,8 +82,10 @@ def time_text(us: float) -> str:
     >>> time_text(999.6)
     '1.00 ms'
     """
-    if us == 0 or not math.isfinite(us):
-        return f"{us:.0f} us"
+    if not math.isfinite(us):
+        return f"{us} us"
+    if us == 0:
+        return "0 us"
     rounded = float(f"{us:.{_TIME_DIGITS - 1}e}")  # first: 999.6 us are 1.00 ms
     size = abs(rounded)
     if size >= _US_PER_S:

@@ -88,7 +88,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
     help="Analytical cost model for GEMM: the best mapping of C[G,M,N] = A[G,M,K] x B[G,K,N] on an accelerator, its "
     "latency, and why. Held to timings of GPUs (A100, L40S, H100, H200, B200, RTX PRO 6000) and of some multi-core "
-    "chips, calibrated on most of them; answers say what they rest on, `gemm-eval validate` says how far off they are.",
+    "chips, calibrated on most of them; answers say what they rest on, `gemm-eval validate` says how far off they are."
+    "\n\nExamples:\n\ngemm-eval arch list\n\ngemm-eval evaluate --arch h200-sxm 1 4096 4096 14336 --dtype fp8"
+    "\n\ngemm-eval model llama-3-8b --arch h200-sxm --batch 16 --prompt 4096",
     epilog=EXIT_CODES,
 )
 _COMMANDS: dict[str, Callable[..., None]] = {

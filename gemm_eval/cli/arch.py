@@ -21,7 +21,12 @@ app = typer.Typer(cls=Group, no_args_is_help=True, help="List, show and check ar
 
 @app.command("list", cls=Command, epilog=EXIT_CODES)
 def list_(json: JsonOption = False) -> None:
-    """List the presets of each kind: cores or SMs, peak for the default type, DRAM in GB/s (1e9), SRAM or L2 in MiB."""
+    """List the presets of each kind: cores or SMs, peak for the default type, DRAM in GB/s (1e9), SRAM or L2 in MiB.
+
+    Examples:
+
+    gemm-eval arch list
+    """
     from gemm_eval.arch import list_archs, load_arch
 
     archs = [load_arch(name) for name in list_archs()]
@@ -40,7 +45,14 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Preset name or YAML file.", show_default=False)],
     json: JsonOption = False,
 ) -> None:
-    """Show an architecture: every number with its unit and where it comes from, and the peaks that follow."""
+    """Show an architecture: every number with its unit and where it comes from, and the peaks that follow.
+
+    Examples:
+
+    gemm-eval arch show h200-sxm
+
+    gemm-eval arch show my_chip.yaml --json
+    """
     from gemm_eval.arch import load_arch
 
     arch = load_arch(name)
@@ -66,6 +78,10 @@ def check(
     """Check that specs are valid and reproduce their published figures within 1%; exit with 1 if one does not.
 
     A number without kind and source is noted, which fails nothing.
+
+    Examples:
+
+    gemm-eval arch check my_chip.yaml
     """
     from gemm_eval.arch import CheckFinding, check_arch, load_arch
     from gemm_eval.errors import ArchValidationError

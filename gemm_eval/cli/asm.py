@@ -36,7 +36,11 @@ def asm(
     Counts are instructions of one warp, of one iteration of the main loop: the innermost loop with the most tensor-core
     instructions. A cubin says most. PTX says threads and no registers, which are yet to be chosen; SASS says no
     threads, and registers only as nvdisasm writes it for some GPUs. Without both there is no occupancy. Reading a cubin
-    needs nvdisasm: pip install nvidia-cuda-nvdisasm, or triton.
+    needs nvdisasm: pip install 'gemm_eval[asm]', or triton.
+
+    Examples:
+
+    gemm-eval asm kernel.cubin --arch h200-sxm
     """
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.autotune.asm import cycles_of_loop, occupancy_of_card, score_file

@@ -86,8 +86,7 @@ def attention(
 
     gemm-eval attention --arch b200 --q 8192 --kv 8192 --heads 64 --kv-heads 8 --dtype bf16
 
-    gemm-eval attention --arch h200-sxm --batch 64 --kv 8192 --heads 128 --kv-heads 1 --head-dim 576 --v-head-dim 512
-    --latent --dtype bf16
+    gemm-eval attention --arch h200-sxm --kv 8192 --heads 128 --kv-heads 1 --head-dim 576 --v-head-dim 512 --latent
     """  # fmt: skip
     from gemm_eval.evaluate import GEMMEvaluator
 

@@ -78,6 +78,12 @@ def dense(
     """Fit a kernel family of cuBLAS, or of TensorRT-LLM for narrow weights.
 
     Rows that the library runs with another family, and rows of rough bands, are left out.
+
+    Examples:
+
+    gemm-eval calibrate dense --arch h200-sxm --family sm90_wgmma
+
+    gemm-eval calibrate dense --arch l4 --family sm80_mma --data timings.csv --dtype fp16 --out l4.yaml
     """
     from gemm_eval.models.gpu import LIBRARIES
     from gemm_eval.models.gpu.families import GENERIC
@@ -117,6 +123,10 @@ def learn(
 
     A question is of types, L2 and clock state. A correction that is not better than the model alone in every regime of
     M, on held-out (N, K) pairs, is written as off. Needs scikit-learn.
+
+    Examples:
+
+    gemm-eval calibrate correction --arch h200-sxm --family sm90_wgmma
     """
     from gemm_eval.models.gpu import LIBRARIES
     from gemm_eval.models.gpu.families import FAMILIES
@@ -133,7 +143,12 @@ def quantization(
     seed: SeedOption = 0,
     out: OutOption = None,
 ) -> None:
-    """Fit the kernels that quantize A by one scale, on timings of them alone (column quant_us)."""
+    """Fit the kernels that quantize A by one scale, on timings of them alone (column quant_us).
+
+    Examples:
+
+    gemm-eval calibrate quantization --arch b200
+    """
     calibrate_quantization(arch, data or [], seed, out)
 
 
@@ -147,7 +162,12 @@ def moe(
     seed: Annotated[int, typer.Option(min=0, help="What draws loads of experts, and the rows of fits.")] = 0,
     out: OutOption = None,
 ) -> None:
-    """Fit a family of grouped kernels on measured layers of experts, or on grouped GEMMs; whole models are held out."""
+    """Fit a family of grouped kernels on measured layers of experts, or on grouped GEMMs; whole models are held out.
+
+    Examples:
+
+    gemm-eval calibrate moe --arch h200-sxm --data triton-bf16
+    """
     calibrate_moe(arch, data, seed, out)
 
 
@@ -158,13 +178,23 @@ def attention(
     seed: SeedOption = 0,
     out: OutOption = None,
 ) -> None:
-    """Fit a library's families of attention kernels on committed tables; heads are held out for the errors."""
+    """Fit a library's families of attention kernels on committed tables; heads are held out for the errors.
+
+    Examples:
+
+    gemm-eval calibrate attention --arch h200-sxm
+    """
     calibrate_attention(arch, library, seed, out)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def collective(arch: GpuOption, out: OutOption = None) -> None:
-    """Fit collectives between the GPUs of a node on committed tables; blocks of sizes and ranks are held out."""
+    """Fit collectives between the GPUs of a node on committed tables; blocks of sizes and ranks are held out.
+
+    Examples:
+
+    gemm-eval calibrate collective --arch h200-sxm
+    """
     calibrate_collective(arch, out)
 
 
@@ -174,7 +204,12 @@ def memory_bound(
     library: Annotated[str, typer.Option(metavar="WORD", help="Whose kernels: engines or torch.")] = "engines",
     out: OutOption = None,
 ) -> None:
-    """Fit kernels whose time is that of their bytes, such as norms, on committed tables; widths are held out."""
+    """Fit kernels whose time is that of their bytes, such as norms, on committed tables; widths are held out.
+
+    Examples:
+
+    gemm-eval calibrate memory-bound --arch h200-sxm
+    """
     from gemm_eval.workload import ENGINES, TORCH
 
     check_one_of("--library", library, (ENGINES, TORCH))
@@ -191,7 +226,12 @@ def w4a16(
     seed: SeedOption = 0,
     out: OutOption = None,
 ) -> None:
-    """Fit a family of our W4A16 kernels, each row at the config that ran."""
+    """Fit a family of our W4A16 kernels, each row at the config that ran.
+
+    Examples:
+
+    gemm-eval calibrate w4a16 --arch h200-sxm --family w4a16_sm90
+    """
     from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES
 
     check_one_of("--family", family, W4A16_FAMILIES)
@@ -218,6 +258,10 @@ def multicore(
     """Fit the few numbers of a multi-core chip that only timings tell: launch, clock, bandwidths, overlap.
 
     They are laid over the YAML of the chip whenever it is loaded; answers then say source: calibrated.
+
+    Examples:
+
+    gemm-eval calibrate multicore --arch tpu-v5e --out tpu-v5e.yaml
     """
     from gemm_eval.cli.multicore_chips import calibrate_multicore
 
@@ -231,7 +275,12 @@ def triton(
     seed: SeedOption = 0,
     out: OutOption = None,
 ) -> None:
-    """Fit the model of Triton kernels, each row at the config that ran."""
+    """Fit the model of Triton kernels, each row at the config that ran.
+
+    Examples:
+
+    gemm-eval calibrate triton --arch h200-sxm
+    """
     calibrate_triton(arch, data, seed, out)
 
 

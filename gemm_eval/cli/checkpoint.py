@@ -59,6 +59,10 @@ def convert(
     """Pack all quantized layers of a checkpoint, layer by layer, without torch; what else it holds is copied.
 
     The result loads by `gemm_eval.kernels.load_packed`, and its tensors by W4Linear.load_state_dict.
+
+    Examples:
+
+    gemm-eval checkpoint convert llama-3-8b-awq --out packed
     """
     from gemm_eval.kernels import convert_checkpoint
 
@@ -90,6 +94,10 @@ def show(
     """List the packed layers of a folder or file: sizes, what is stored beside the 4 bits, act-order, bias.
 
     Each layer is loaded, so that what is damaged is found.
+
+    Examples:
+
+    gemm-eval checkpoint show packed
     """
     from gemm_eval.kernels import load_packed
 

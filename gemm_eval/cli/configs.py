@@ -40,7 +40,12 @@ def build(
     arch: Annotated[str, typer.Option(help="Preset of the GPU that was measured.", metavar="NAME")] = "h200-sxm",
     json: JsonOption = False,
 ) -> None:
-    """Write the fastest config of each GEMM that was timed."""
+    """Write the fastest config of each GEMM that was timed.
+
+    Examples:
+
+    gemm-eval configs build timings --arch h200-sxm --out best.json
+    """
     from gemm_eval.arch import read_yaml
     from gemm_eval.errors import ArchError, InvalidInputError
     from gemm_eval.kernels.config_cache import ConfigCache, build_from_timings
@@ -67,6 +72,10 @@ def list_(
     """List the records of a file, one a line: GEMM, config, time, how and when found, and whether it still holds.
 
     Weights: mode and group size. Found by: whether all legal configs were timed or some, and how many; or a model.
+
+    Examples:
+
+    gemm-eval configs list
     """
     from gemm_eval.kernels.config_cache import ConfigCache
 
@@ -96,7 +105,12 @@ def merge(
     out: _Out,
     json: JsonOption = False,
 ) -> None:
-    """Write the records of several files into one: of the same GEMM, GPU and kernel the fastest that was measured."""
+    """Write the records of several files into one: of the same GEMM, GPU and kernel the fastest that was measured.
+
+    Examples:
+
+    gemm-eval configs merge mine.json yours.json --out both.json
+    """
     from gemm_eval.kernels.config_cache import ConfigCache
 
     found = ConfigCache()

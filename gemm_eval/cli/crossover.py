@@ -60,6 +60,12 @@ def crossover(
 
     There is rarely one M up to which it does: both sides climb in steps. Shown are the ranges, the first loss, the last
     win, and what bounds each side. A speedup is the time of the dense GEMM over that of W4A16.
+
+    Examples:
+
+    gemm-eval crossover 4096 12288 --arch h200-sxm --measured
+
+    gemm-eval crossover 4096 12288 --plot crossover.png
     """
     from gemm_eval.evaluate import GEMMEvaluator
 

@@ -73,7 +73,13 @@ def evaluate(
 ) -> None:
     """Find the best mapping of C = A x B and say what it costs.
 
-    Time in us, DRAM traffic in bytes, energy in uJ. With several --arch, one column for each.
+    DRAM traffic in bytes, energy in uJ; with --json times in us. With several --arch, one column for each.
+
+    Examples:
+
+    gemm-eval evaluate --arch h200-sxm 1 4096 4096 14336 --dtype fp8
+
+    gemm-eval evaluate --arch demo-8core --arch l40s 1 16 4096 12288
     """
     from gemm_eval.evaluate import GEMMEvaluator
 
@@ -139,7 +145,13 @@ def top(
 ) -> None:
     """List the best mappings of C = A x B and what tells them apart.
 
-    Latency in us, DRAM traffic of the chip and SRAM used in a core or SM in bytes, differences to the best in percent.
+    DRAM traffic of the chip and SRAM used in a core or SM in bytes, differences to the best in percent.
+
+    Examples:
+
+    gemm-eval top --arch h200-sxm 1 256 4096 12288 --count 5
+
+    gemm-eval top --arch demo-8core 1 2048 4096 14336 --distinct partition
     """
     from gemm_eval.evaluate import GEMMEvaluator
 

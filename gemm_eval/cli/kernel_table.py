@@ -32,6 +32,10 @@ def kernel_table(
 
     One CSV file for each target and activation. Needs NVRTC and nvdisasm, but no GPU; a table takes some 15 minutes
     where its kernels are not in the cache.
+
+    Examples:
+
+    gemm-eval kernel-table --out tables --target sm_90a --jobs 8
     """
     from gemm_eval.cli.output import print_line
     from gemm_eval.kernels import parse_activation, table_targets, write_kernel_tables

@@ -136,6 +136,12 @@ def kernels(
 
     Tile: tokens x columns x K of a stage, in elements. KiB: shared memory of a CTA (JSON: bytes). With --compile:
     registers of a thread, bytes that were spilled, and CTAs that an SM holds at once.
+
+    Examples:
+
+    gemm-eval kernels --arch h200-sxm -m 64 -k 4096 -n 4096
+
+    gemm-eval kernels --arch h200-sxm --measured
     """
     from gemm_eval.kernels import limits_of, list_kernels
 

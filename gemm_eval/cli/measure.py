@@ -100,6 +100,12 @@ def measure_gpu(
 
     With --kernel w4a16 each GEMM is timed with every legal config of our kernels, or with --top and --random some; a
     second data set has cuBLAS on the same GEMMs, and a table compares them.
+
+    Examples:
+
+    gemm-eval measure gpu --kernel cublas --dtype fp16 --quick --out timings
+
+    gemm-eval measure gpu --kernel w4a16 --top 8 --out timings
     """
     from gemm_eval.arch import gpu_slug
     from gemm_eval.cli.output import print_line
@@ -211,6 +217,12 @@ def measure_host(
     Writes a spec for --arch FILE, whose few rates that only timings tell are fitted, and how far it is from the timings
     on weights (N, K) that a fit has not seen; beside it the timings, for validate multicore, and the bandwidths of the
     memories. Keep the machine quiet meanwhile. Needs the extra host.
+
+    Examples:
+
+    gemm-eval measure host
+
+    gemm-eval measure host --dtype fp32 --budget-s 30 --out host
     """
     from gemm_eval.cli.measure_host import measure_this_host
 

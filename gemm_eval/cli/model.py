@@ -129,9 +129,13 @@ def gemms(
 ) -> None:
     """Show the GEMMs of a model on an arch, layer by layer: shape, time, bound and share.
 
-    Times in us of one device; sums cover GEMMs only, not norms, softmax or communication, and attention is modelled
+    Times of one device; sums cover GEMMs only, not norms, softmax or communication, and attention is modelled
     unfused and over the full square: `gemm-eval model` has whole steps. A model that does not fit into the DRAM of a
     GPU is refused.
+
+    Examples:
+
+    gemm-eval gemms llama-3-8b --arch h200-sxm --phase decode --batch 16 --seq-len 4096
     """
     from gemm_eval.evaluate import GEMMEvaluator
     from gemm_eval.transformer import (
@@ -212,7 +216,12 @@ def prewarm(
     policy: PolicyOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Evaluate every GEMM of a model, for all combinations given, and keep the results on disk for later processes."""
+    """Evaluate every GEMM of a model, for all combinations given, and keep the results on disk for later processes.
+
+    Examples:
+
+    gemm-eval prewarm llama-3-70b --arch sg2260 --batch 1 --batch 16 --seq-len 4096
+    """
     from gemm_eval.evaluate import GEMMEvaluator
     from gemm_eval.transformer.prewarm import prewarm as run
 

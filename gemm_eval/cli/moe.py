@@ -100,7 +100,7 @@ def moe(
 ) -> None:
     """Show what a layer of experts takes on one rank: routing, both grouped GEMMs, and what lies between.
 
-    Times in us, means over draws of the routing; communication between ranks and the router's GEMM are not in them.
+    Times are means over draws of the routing; communication between ranks and the router's GEMM are not in them.
 
     Examples:
 

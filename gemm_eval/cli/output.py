@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -30,11 +30,14 @@ __all__ = [
     "format_term",
     "make_console",
     "make_table",
+    "print_blocks",
     "print_json",
     "print_line",
     "widest",
     "write_csv",
 ]
+
+T = TypeVar("T")
 
 _UNBOUNDED_WIDTH = 1 << 16
 _TERM_WORDS = {
@@ -84,6 +87,36 @@ def make_table(headers: Sequence[str], *, title: str | None = None, right: Seque
 def widest(console: Console, renderable: RenderableType) -> int:
     """Width that `renderable` takes when nothing folds, in characters."""
     return console.measure(renderable, options=console.options.update(width=_UNBOUNDED_WIDTH)).maximum
+
+
+def print_blocks(items: Sequence[T], make: Callable[[Sequence[T]], Table]) -> None:
+    """Print the table that `make` makes of items, or one table below the other where the terminal is too narrow.
+
+    Each has as many items as stand side by side, at least one. Of one that is still too wide lines break between
+    words, and never within one: what has no room for its longest words is wider than the terminal.
+    """
+    console = make_console()
+    rest = list(items)
+    while rest:
+        count = len(rest)
+        while (excess := widest(console, table := make(rest[:count])) - console.width) > 0 and count > 1:
+            count -= 1
+        if excess > 0:
+            _narrow(table, excess)
+        console.print(table, crop=False)
+        rest = rest[count:]
+        if rest:
+            console.print()
+
+
+def _narrow(table: Table, excess: int) -> None:
+    """Take `excess` characters from the width of columns, the first ones first, as far as their longest words allow."""
+    for column in table.columns:
+        cells = [str(cell) for cell in (column.header, *column.cells)]
+        natural = max((len(line) for cell in cells for line in cell.splitlines()), default=0)
+        least = max((len(word) for cell in cells for word in cell.split()), default=0)
+        column.width = max(least, natural - max(0, excess))
+        excess -= natural - column.width
 
 
 def print_json(document: Any) -> None:

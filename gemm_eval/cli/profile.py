@@ -55,6 +55,10 @@ def profile(
 
     Lists the fastest ones, and says how far the cost model's choice is from the best, and what it predicted. Bandwidth
     counts packed weights and scales, A and C once each.
+
+    Examples:
+
+    gemm-eval profile 64 4096 4096 --arch h200-sxm
     """
     from gemm_eval.arch import GpuSpec, gpu_slug, load_arch
     from gemm_eval.cli.output import print_line

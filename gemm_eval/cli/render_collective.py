@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from gemm_eval.cli.output import format_number, make_console, make_table
 from gemm_eval.evaluate import CollectiveResult
+from gemm_eval.units import time_text
 
 __all__ = ["print_collectives"]
 
-_NUMBERS = ("ranks", "bytes", "us", "bus GB/s")
+_NUMBERS = ("ranks", "bytes", "time", "bus GB/s")
 
 
 def print_collectives(results: Sequence[CollectiveResult]) -> None:
@@ -22,10 +23,10 @@ def print_collectives(results: Sequence[CollectiveResult]) -> None:
     title = f"{first.problem.what} on {first.arch_name}, {first.link_gb_per_s:,.0f} GB/s a direction; {first.library}"
     table = make_table((*_NUMBERS, "bound", "algorithm"), title=title, right=_NUMBERS)
     for result in results:
-        problem, numbers = result.problem, (result.latency_us, result.bus_gb_per_s)
+        problem = result.problem
         table.add_row(
-            f"{problem.num_ranks}", f"{problem.message_bytes:,}", *map(format_number, numbers), result.bound,
-            result.algorithm,
+            f"{problem.num_ranks}", f"{problem.message_bytes:,}", time_text(result.latency_us),
+            format_number(result.bus_gb_per_s), result.bound, result.algorithm,
         )  # fmt: skip
     console.print(table)
     console.print(f"Coefficients {first.origin}.", highlight=False)

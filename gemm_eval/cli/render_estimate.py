@@ -7,9 +7,10 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from gemm_eval.cli.output import format_number, format_share, make_console, make_table, widest
+from gemm_eval.cli.output import format_share, make_console, make_table, widest
 from gemm_eval.cli.render_model import print_memory
 from gemm_eval.estimate import ModelEstimate, StepEstimate
+from gemm_eval.units import time_text
 
 __all__ = ["print_estimates"]
 
@@ -17,8 +18,7 @@ _ARCH, _FITS = "arch", "fits"
 _LEFT = (_ARCH, _FITS)
 _WIDE = (_ARCH, "batch", "prompt", "first token", "a token", "request", "tok/s", "with prompts", "GB", _FITS)
 _NARROW = tuple(name for name in _WIDE if name not in ("request", "with prompts"))
-_STEP = ("operation", "layers", "us", "us in all", "share", "bound")
-_US_PER_MS, _US_PER_S = 1e3, 1e6
+_STEP = ("operation", "layers", "time", "in all", "share", "bound")
 
 
 def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, memory: bool) -> None:
@@ -51,9 +51,9 @@ def _summary(estimates: Sequence[ModelEstimate], headers: Sequence[str]) -> Tabl
             _ARCH: estimate.arch_name,
             "batch": f"{estimate.batch:,}",
             "prompt": f"{estimate.prompt_len:,}",
-            "first token": _time(estimate.ttft_us),
-            "a token": _time(estimate.tpot_us),
-            "request": _time(estimate.request_us),
+            "first token": time_text(estimate.ttft_us),
+            "a token": time_text(estimate.tpot_us),
+            "request": time_text(estimate.request_us),
             "tok/s": f"{estimate.decode_tokens_per_s_per_device:,.0f}",
             "with prompts": f"{estimate.tokens_per_s_per_device:,.0f}",
             "GB": f"{estimate.memory.total_bytes / 1e9:,.1f}",
@@ -67,7 +67,7 @@ def _print_step(estimate: ModelEstimate, step: StepEstimate) -> None:
     sequences = f"{step.batch:,} sequence{'s' * (step.batch > 1)}"
     title = (
         f"{estimate.model_name} on {estimate.arch_name}, {step.phase}: {sequences}, {step.new_tokens:,} new of "
-        f"{step.seq_len:,} tokens, {_time(step.latency_us)}"
+        f"{step.seq_len:,} tokens, {time_text(step.latency_us)}"
     )
     table = make_table(_STEP, title=title, right=_STEP[1:-1])
     total = step.latency_us
@@ -75,18 +75,10 @@ def _print_step(estimate: ModelEstimate, step: StepEstimate) -> None:
     for cost in step.costs:
         of = cost.operation
         cells = (
-            of.name, str(of.num_layers), format_number(cost.latency_us), format_number(cost.total_us),
+            of.name, str(of.num_layers), time_text(cost.latency_us), time_text(cost.total_us),
             format_share(cost.total_us, total), cost.bound,
         )  # fmt: skip
         table.add_row(*cells)
         detailed.add_row(*cells, cost.detail)
     console = make_console()
     console.print(detailed if widest(console, detailed) <= console.width else table)
-
-
-def _time(us: float) -> str:
-    if us >= _US_PER_S:
-        return f"{us / _US_PER_S:,.2f} s"
-    if us >= _US_PER_MS:
-        return f"{us / _US_PER_MS:,.2f} ms"
-    return f"{us:,.1f} us"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
@@ -18,9 +18,12 @@ from gemm_eval.cli.output import (
     format_term,
     make_console,
     make_table,
+    print_blocks,
+    print_line,
     widest,
 )
 from gemm_eval.evaluate import GEMMResult
+from gemm_eval.units import time_text
 
 __all__ = ["print_evaluation"]
 
@@ -35,34 +38,32 @@ class _Row(NamedTuple):
 
 
 def print_evaluation(pairs: Sequence[Pair], *, has_explanation: bool) -> None:
-    """Print results side by side, in as many tables as the width of the terminal asks for, then their explanations."""
+    """Print results side by side, in as many tables as the width of the terminal asks for, then their explanations.
+
+    `--mapping` is the longest word of all: where not everything stands side by side with it, it has lines of its own.
+    """
     console = make_console()
-    rest = list(pairs)
-    while rest:
-        table, count = _widest_table(console, rest)
-        console.print(table)
+    if widest(console, whole := _table(pairs)) <= console.width:
+        console.print(whole)
+    else:
+        print_blocks(pairs, partial(_table, has_mapping=False))
         console.print()
-        rest = rest[count:]
+        for _, result in pairs:
+            name = f"{result.arch_name}: " if len(pairs) > 1 else ""
+            print_line(f"{name}--mapping {format_mapping(result.mapping)}")
+    console.print()
     if has_explanation:
         for _, result in pairs:
             console.print(result.explain())
             console.print()
 
 
-def _widest_table(console: Console, pairs: Sequence[Pair]) -> tuple[Table, int]:
-    """Return the table of the first results, as many as stand side by side, and their number."""
-    count = len(pairs)
-    while (table := _table(pairs[:count])) and count > 1 and widest(console, table) > console.width:
-        count -= 1
-    return table, count
-
-
-def _table(pairs: Sequence[Pair]) -> Table:
+def _table(pairs: Sequence[Pair], *, has_mapping: bool = True) -> Table:
     names = [result.arch_name for _, result in pairs]
     table = make_table(["", *names], title=pairs[0][1].problem.sizes_text, right=names)
     for title, rows in (
-        (None, list(_totals(pairs))),
-        ("time, us (share)", list(_times(pairs))),
+        (None, list(_totals(pairs, has_mapping=has_mapping))),
+        ("time (share)", list(_times(pairs))),
         ("traffic, bytes (share)", list(_traffic(pairs))),
     ):
         if title is not None:
@@ -73,18 +74,18 @@ def _table(pairs: Sequence[Pair]) -> Table:
     return table
 
 
-def _totals(pairs: Sequence[Pair]) -> Iterator[_Row]:
+def _totals(pairs: Sequence[Pair], *, has_mapping: bool) -> Iterator[_Row]:
     def row(label: str, cell: Callable[[Any, GEMMResult], str]) -> _Row:
         return _Row(label, [cell(arch, result) for arch, result in pairs])
 
     yield row("type of A", lambda _, r: str(r.problem.types.a))
     yield row("type of B", lambda _, r: str(r.problem.types.b))
     yield row("type of C", lambda _, r: str(r.problem.output_dtype))
-    yield row("latency, us", lambda _, r: format_number(r.latency_us))
+    yield row("latency", lambda _, r: time_text(r.latency_us))
     if any(result.low_us is not None for _, result in pairs):
-        yield row("80% interval, us", lambda _, r: _interval(r))
+        yield row("80% interval", lambda _, r: _interval(r))
     if any(result.physics_us != result.latency_us for _, result in pairs):
-        yield row("model alone, us", lambda _, r: format_number(r.physics_us))
+        yield row("model alone", lambda _, r: time_text(r.physics_us))
     yield row("TFLOP/s", lambda _, r: format_number(r.tflop_per_s))
     yield row("utilization of peak", lambda _, r: f"{r.utilization_frac:.1%}")
     yield row("bound by", lambda _, r: r.bound)
@@ -97,7 +98,8 @@ def _totals(pairs: Sequence[Pair]) -> Iterator[_Row]:
             for label, cell in rows:
                 cells = [cell(arch, result) if isinstance(arch, kind) else _NOT_HERE for arch, result in pairs]
                 yield _Row(label, cells)
-    yield row("--mapping", lambda _, r: format_mapping(r.mapping))
+    if has_mapping:
+        yield row("--mapping", lambda _, r: format_mapping(r.mapping))
     yield row("search", lambda _, r: "exhaustive" if r.is_exhaustive else "none, mapping given")
     yield row("model", lambda _, r: f"{r.model_version}, {r.source}")
     if any(_is_coarse(arch) for arch, _ in pairs):
@@ -131,7 +133,7 @@ _GPU_ROWS: _Rows = (
 def _interval(result: GEMMResult) -> str:
     if result.low_us is None or result.high_us is None:
         return _NOT_HERE
-    return f"{format_number(result.low_us)} to {format_number(result.high_us)}"
+    return f"{time_text(result.low_us)} to {time_text(result.high_us)}"
 
 
 def _is_coarse(arch: ArchSpec) -> bool:
@@ -145,15 +147,21 @@ def _times(pairs: Sequence[Pair]) -> Iterator[_Row]:
             for _, result in pairs
         ]
         if any(us for us, _ in times):
-            cells = [f"{format_number(us)} ({format_share(us, latency)})" for us, latency in times]
-            yield _Row(format_term(name), cells)
+            cells = [f"{time_text(us)} ({format_share(us, latency)})" for us, latency in times]
+            yield _Row(format_term(name), _where(name, cells, (result.breakdown for _, result in pairs)))
 
 
 def _traffic(pairs: Sequence[Pair]) -> Iterator[_Row]:
     for name in _all_terms(result.traffic for _, result in pairs):
         counts = [(result.traffic.get(name, 0), result.dram_bytes) for _, result in pairs]
         if any(count for count, _ in counts):
-            yield _Row(format_term(name), [_with_share(count, total) for count, total in counts])
+            cells = [_with_share(count, total) for count, total in counts]
+            yield _Row(format_term(name), _where(name, cells, (result.traffic for _, result in pairs)))
+
+
+def _where(name: str, cells: Iterable[str], terms: Iterable[Container[str]]) -> list[str]:
+    """Cells of a term, but where a chip of another kind has none of the name."""
+    return [cell if name in names else _NOT_HERE for cell, names in zip(cells, terms, strict=True)]
 
 
 def _all_terms(terms: Iterable[Iterable[str]]) -> Iterable[str]:

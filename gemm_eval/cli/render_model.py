@@ -8,16 +8,17 @@ from typing import Any
 from rich.table import Table
 
 from gemm_eval.arch import ArchSpec
-from gemm_eval.cli.output import format_number, format_share, make_console, make_table, widest
+from gemm_eval.cli.output import format_share, make_console, make_table, widest
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, ModelConfig, ModelMemory, say_memory
+from gemm_eval.units import time_text
 
 __all__ = ["print_memory", "print_notes", "print_phase"]
 
-_RIGHT = ("G·M·K·N", "layers", "us", "us in all", "share", "of peak")
+_RIGHT = ("G·M·K·N", "layers", "time", "in all", "share", "of peak")
 _SHAPES = ("GEMM", "types", "G·M·K·N", "layers")
 _MEMORY = ("part", "type", "elements", "GB")
-_TIMES = ("bound", "us", "us in all", "share", "of peak")
+_TIMES = ("bound", "time", "in all", "share", "of peak")
 
 
 def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm, GEMMResult]], tokens: int) -> None:
@@ -37,8 +38,8 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
         console.print(_table((_SHAPES[0], *_TIMES), cells, None))
     in_layers_us = sum(gemm.total_count * result.latency_us for gemm, result in rows if gemm.name != "lm_head")
     console.print(
-        f"GEMMs of a layer: {format_number(in_layers_us / config.num_layers)} us in the mean; of the model: "
-        f"{format_number(total_us)} us, {format_number(total_us / tokens)} us a token\n"
+        f"GEMMs of a layer: {time_text(in_layers_us / config.num_layers)} in the mean; of the model: "
+        f"{time_text(total_us)}, {time_text(total_us / tokens)} a token\n"
     )
 
 
@@ -76,8 +77,8 @@ def _cells(gemm: LayerGemm, result: GEMMResult, total_us: float) -> dict[str, st
         "G·M·K·N": "·".join(problem.size_words),
         "layers": f"{gemm.num_layers}{times}",
         "bound": result.bound,
-        "us": format_number(result.latency_us),
-        "us in all": format_number(all_us),
+        "time": time_text(result.latency_us),
+        "in all": time_text(all_us),
         "share": format_share(all_us, total_us),
         "of peak": format_share(result.utilization_frac, 1.0),
     }

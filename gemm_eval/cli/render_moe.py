@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from gemm_eval.arch import ArchSpec
-from gemm_eval.cli.output import format_number, format_term, make_console, make_table, widest
+from gemm_eval.cli.output import format_term, make_console, make_table, print_blocks, widest
 from gemm_eval.moe import BREAKDOWN, MoeLayerResult, MoeLayerTable
+from gemm_eval.units import time_text
 
 __all__ = ["print_layers"]
 
 _TOKENS = "tokens"
 _LOAD = ("rows", "experts", "busiest", "ranks")
 _BOUND = "bound"
-_TIMES = ("us", "least", "most", "TFLOP/s", _BOUND)
+_TIMES = ("time", "least", "most", "TFLOP/s", _BOUND)
 _NOT_COUNTED = "Communication between ranks and the router's GEMM are not counted."
 
 
@@ -40,28 +40,14 @@ def print_layers(table: MoeLayerTable, arch: ArchSpec, model: str | None) -> Non
     else:
         console.print(_table((_TOKENS, *_LOAD), cells, title))
         for headers in (_TIMES, times):
-            rest = list(headers)
-            while rest:
-                part, count = _widest_table(console, rest, cells)
-                console.print()
-                console.print(part)
-                rest = rest[count:]
+            console.print()
+            print_blocks(headers, lambda some: _table((_TOKENS, *some), cells, None))
     draws = len(results[0].draws)
-    spread = f", means of {draws} draws, with the least and the most" if draws > 1 else ""
+    spread = f"Times are means of {draws} draws, with the least and the most. " if draws > 1 else ""
     console.print(
-        f"\nTimes in us{spread}. experts: those with tokens, of {layer.num_local_experts}; busiest: tokens of the "
+        f"\n{spread}experts: those with tokens, of {layer.num_local_experts}; busiest: tokens of the "
         f"busiest over the mean; ranks: tokens of the most loaded rank over the mean. {_NOT_COUNTED}"
     )
-
-
-def _widest_table(console: Console, headers: list[str], cells: Sequence[dict[str, str]]) -> tuple[Table, int]:
-    """Return a table of the first columns, as many as stand side by side, and their number."""
-    count = len(headers)
-    while (table := _table((_TOKENS, *headers[:count]), cells, None)) and count > 1:
-        if widest(console, table) <= console.width:
-            break
-        count -= 1
-    return table, count
 
 
 def _cells(result: MoeLayerResult, terms: Sequence[str]) -> dict[str, str]:
@@ -73,10 +59,10 @@ def _cells(result: MoeLayerResult, terms: Sequence[str]) -> dict[str, str]:
         "ranks": f"{result.imbalance:.2f}x",
         "TFLOP/s": f"{result.tflop_per_s:,.1f}",
         _BOUND: result.bound,
-        "us": format_number(result.latency_us),
-        "least": format_number(result.min_us),
-        "most": format_number(result.max_us),
-        **{format_term(term): format_number(result.breakdown[term]) for term in terms},
+        "time": time_text(result.latency_us),
+        "least": time_text(result.min_us),
+        "most": time_text(result.max_us),
+        **{format_term(term): time_text(result.breakdown[term]) for term in terms},
     }
 
 

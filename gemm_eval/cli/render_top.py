@@ -11,15 +11,16 @@ from gemm_eval.arch import ArchSpec, MulticoreSpec
 from gemm_eval.cli.output import (
     format_change,
     format_decomposition,
-    format_number,
     format_raster,
     format_term,
     make_console,
     make_table,
+    print_blocks,
     widest,
 )
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.mapping import KernelConfig, MulticoreMapping
+from gemm_eval.units import time_text
 
 __all__ = ["describe_difference", "print_top"]
 
@@ -36,24 +37,41 @@ class _Column(NamedTuple):
 
 
 def print_top(arch: ArchSpec, results: Sequence[GEMMResult]) -> None:
-    """Print a ranking, best first, one line for each mapping, or a stack of lines where the terminal is narrow."""
+    """Print a ranking, best first, one line for each mapping, or a stack of lines where the terminal is narrow.
+
+    Where the words of the last column have no room beside the stacks either, they follow in a table of their own.
+    """
     console = make_console()
     best = results[0]
     title = f"{best.problem} on {arch.name}"
     groups = _column_groups(arch, results)
     columns = [column for group in groups for column in group]
     if widest(console, _table(columns[:-1], title)) + _MIN_WORDS_WIDTH <= console.width:
-        table = _table(columns, title)
+        console.print(_table(columns, title))
     else:
-        table = _table([_stacked(group) for group in groups], title)
-        table.show_lines = True
-    console.print(table)
+        _print_stacks([_stacked(group) for group in groups], title)
     console.print()
     if isinstance(arch, MulticoreSpec):
         what = f"Partition of G,M,N,K over {arch.num_cores} cores; tile m x n x k"
     else:
         what = "CTA tile m x n x k; cluster m x n; " + ", ".join(best.options.values())
     console.print(f"{what}; differences are to the best.")
+
+
+def _print_stacks(columns: Sequence[_Column], title: str) -> None:
+    def lined(some: Sequence[_Column]) -> Table:
+        table = _table(some, title)
+        table.show_lines = True
+        return table
+
+    console = make_console()
+    rank, *others, words = columns
+    if widest(console, lined([rank, *others])) + _MIN_WORDS_WIDTH <= console.width:
+        console.print(lined(columns))
+        return
+    print_blocks(others, lambda some: lined([rank, *some]))
+    console.print()
+    console.print(_table([rank, words], None))
 
 
 def describe_difference(best: GEMMResult, other: GEMMResult) -> str:
@@ -73,7 +91,7 @@ def describe_difference(best: GEMMResult, other: GEMMResult) -> str:
             parts.append(f"{word} DRAM traffic: {', '.join(terms)}")
     name, growth_us = _largest_growth(best, other)
     if growth_us > _MIN_TIME_FRAC * best.latency_us:
-        parts.append(f"{format_term(name)} +{format_number(growth_us)} us")
+        parts.append(f"{format_term(name)} +{time_text(growth_us)}")
     if other.bound != best.bound:
         parts.append(f"bound by {other.bound}")
     return "; ".join(parts if len(parts) > 1 else [*parts, "same cost"])
@@ -113,7 +131,7 @@ def _column_groups(arch: ArchSpec, results: Sequence[GEMMResult]) -> list[list[_
     return [
         [_Column("#", [str(rank) for rank in range(1, len(results) + 1)])],
         [
-            _Column("latency us", [format_number(r.latency_us) for r in results]),
+            _Column("latency", [time_text(r.latency_us) for r in results]),
             _Column("vs best", [format_change(r.latency_us, best.latency_us) for r in results]),
         ],
         *_mapping_groups([r.mapping for r in results]),
@@ -166,7 +184,7 @@ def _stacked(group: Sequence[_Column]) -> _Column:
     return _Column(header, ["\n".join(cells) for cells in zip(*(column.cells for column in group), strict=True)])
 
 
-def _table(columns: Sequence[_Column], title: str) -> Table:
+def _table(columns: Sequence[_Column], title: str | None) -> Table:
     headers = [column.header for column in columns]
     table = make_table(headers, title=title, right=[header for header in headers if not header.endswith(_LEFT)])
     for cells in zip(*(column.cells for column in columns), strict=True):

@@ -56,6 +56,12 @@ def report(
     """Write one HTML page that needs nothing else: tables that sort, plots, the best designs and why.
 
     Of a sweep (FOLDER), or of a transformer on an arch (--model llama-3-70b --arch h200-sxm).
+
+    Examples:
+
+    gemm-eval report points --out report.html
+
+    gemm-eval report --model llama-3-70b --arch h200-sxm --tp 4
     """  # fmt: skip
     from gemm_eval.cli.output import print_line
     from gemm_eval.errors import InvalidOptionError

@@ -54,6 +54,10 @@ def sweep(
     SPACE.yaml says what varies: base (an arch), fields (lists, ranges, or "= expression" in other fields), workloads
     (models or GEMMs), objectives, constraints (area_mm2 <= 200) and sampling; gemm_eval.sweep.read_sweep_file
     documents it, and examples/chip_space.yaml is one. The points stay in FOLDER, for `pareto` and `report`.
+
+    Examples:
+
+    gemm-eval sweep examples/chip_space.yaml --out points
     """  # fmt: skip
     from gemm_eval.sweep import read_sweep_file
     from gemm_eval.sweep import sweep as run
@@ -73,7 +77,14 @@ def pareto(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the Pareto front of a sweep: the points that no other beats in every objective."""
+    """Print the Pareto front of a sweep: the points that no other beats in every objective.
+
+    Examples:
+
+    gemm-eval pareto points -o energy_pj -o area_mm2
+
+    gemm-eval pareto points --explain 3
+    """
     from gemm_eval.sweep import load_sweep
 
     if explain is not None:

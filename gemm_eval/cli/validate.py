@@ -115,6 +115,12 @@ def dense(
     Beside the model stand baselines on the same rows: the roofline of the data sheet, a roofline with fitted constants,
     and nvMatmulHeuristics where it is installed. Regimes: decode M <= 16, mid M <= 256, prefill above. On a GPU without
     a calibration of its own nothing is fitted on its timings: the model and the fitted roofline carry over to it.
+
+    Examples:
+
+    gemm-eval validate dense --arch h200-sxm
+
+    gemm-eval validate dense --arch h200-sxm --regime decode --worst 10
     """
     from gemm_eval.cli.validate_dense import validate_dense
 
@@ -137,6 +143,10 @@ def gpu(
 
     A fitted roofline and a table of the same rows, interpolated, stand beside the model and its learned correction.
     Sets of few rows are left out. GPUs whose coefficients carry over from another one stand apart.
+
+    Examples:
+
+    gemm-eval validate gpu h200-sxm l40s
     """
     from gemm_eval.cli.validate_gpus import validate_gpus
 
@@ -162,6 +172,10 @@ def moe(
 
     A roofline with fitted constants stands beside the model. Regimes: tokens of the layer, decode <= 16, mid <= 256,
     prefill above.
+
+    Examples:
+
+    gemm-eval validate moe h200-sxm
     """  # fmt: skip
     from gemm_eval.cli.validate_moe import validate_moe
 
@@ -186,6 +200,10 @@ def attention(
     """Score attention, each row by a fit on other heads: of (query heads, KV heads, head_dim), of MLA the number.
 
     A roofline from the data sheet and one with fitted constants stand beside the model. Takes two minutes for all.
+
+    Examples:
+
+    gemm-eval validate attention all --groups
     """
     from gemm_eval.cli.validate_attention import validate_attention
 
@@ -214,6 +232,10 @@ def collective(
 
     The rate of the link, latency and rate fitted (alpha-beta), and a table interpolated stand beside the model. Takes a
     minute for all.
+
+    Examples:
+
+    gemm-eval validate collective --arch h200-sxm
     """
     from gemm_eval.cli.validate_collective import validate_collective
 
@@ -235,6 +257,10 @@ def memory_bound(
 
     The rate of the data sheet, overhead and rate fitted for each kernel, and a table interpolated stand beside the
     model. Takes seconds.
+
+    Examples:
+
+    gemm-eval validate memory-bound --arch h200-sxm --groups
     """
     from gemm_eval.cli.validate_memory_bound import validate_memory_bound
 
@@ -255,6 +281,10 @@ def stacks(
     """Set whole steps of stacks of layers, prompts and decode, beside what was timed, and their memory.
 
     Llama-3-8B- and Qwen3-30B-A3B-shaped layers in torch, in bf16 and W4A16. Takes seconds.
+
+    Examples:
+
+    gemm-eval validate stacks --operations
     """
     from gemm_eval.cli.validate_stacks import validate_stacks
 
@@ -273,7 +303,14 @@ def multicore(
     ] = True,
     json: JsonOption = False,
 ) -> None:
-    """Score multi-core chips, held out by (N, K), beside the roofline of the data sheet and a fitted one."""
+    """Score multi-core chips, held out by (N, K), beside the roofline of the data sheet and a fitted one.
+
+    Examples:
+
+    gemm-eval validate multicore all
+
+    gemm-eval validate multicore tpu-v4 --data timings.csv
+    """
     from gemm_eval.cli.multicore_chips import validate_multicore
 
     validate_multicore(names, data, folds, seed, refit=refit, as_json=json)
@@ -296,6 +333,12 @@ def w4a16(
 
     The choice is judged by its regret: how much longer the chosen config takes than the best that was timed, for the
     model, for other rules, and for timing a few of the model's first. TensorRT-LLM's public W4A16 timings stand below.
+
+    Examples:
+
+    gemm-eval validate w4a16 --worst 10
+
+    gemm-eval validate w4a16 --ablation
     """
     from gemm_eval.cli.validate_kernels import validate_w4a16
 
@@ -317,7 +360,12 @@ def triton(
     csv: CsvOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Score the model of Triton kernels, config by config, and the choice among the configs of a GEMM."""
+    """Score the model of Triton kernels, config by config, and the choice among the configs of a GEMM.
+
+    Examples:
+
+    gemm-eval validate triton --arch h200-sxm --worst 10
+    """
     from gemm_eval.cli.validate_kernels import validate_triton
 
     validate_triton(arch, data, folds, seed, refit=refit, is_ablated=ablation, worst=worst, csv=csv, as_json=json)
@@ -346,6 +394,10 @@ def simulators(
 
     Bytes are those of the mapping that moves least, cycles those of the fastest one. Each difference above 5% is taken
     apart by rules that are checked on its numbers; what they leave over is called unexplained.
+
+    Examples:
+
+    gemm-eval validate simulators --csv comparison.csv
     """
     from gemm_eval.cli.validate_simulators import validate_simulators
 

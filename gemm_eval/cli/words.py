@@ -18,6 +18,10 @@ from gemm_eval.words import did_you_mean
 __all__ = ["Command", "Group", "is_given", "refuse", "refuse_others", "usage_message"]
 
 
+_INSTEAD = {"--arch": "; gemm-eval evaluate, grouped, attention and model compare several side by side"}
+"""What does what was meant by an option given twice."""
+
+
 class Command(TyperCommand):
     """A command that refuses an option given twice, where the first value would be dropped without a word."""
 
@@ -30,7 +34,9 @@ class Command(TyperCommand):
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for param, count in Counter(order).items():
             if count > 1 and param.param_type_name == "option" and not getattr(param, "multiple", False):
-                raise InvalidOptionError(f"{_name_of(param)} is given {count} times, and counts once: give it once")
+                name = _name_of(param)
+                instead = _INSTEAD.get(name, "")
+                raise InvalidOptionError(f"{name} is given {count} times, and counts once: give it once{instead}")
         return super().parse_args(ctx, args)
 
 

@@ -9,13 +9,14 @@ from typing import Any
 from gemm_eval.estimate.costs import OperationCost
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.transformer import ModelConfig, ModelMemory, largest_batch
+from gemm_eval.units import time_text
 
 __all__ = ["KINDS", "ModelEstimate", "StepEstimate"]
 
 KINDS = ("gemm", "attention", "moe", "memory", "collective")
 """Kinds of operations, in the order in which they are shown."""
 
-_US_PER_MS, _US_PER_S = 1e3, 1e6
+_US_PER_S = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class ModelEstimate:
     def __repr__(self) -> str:
         return (
             f"<ModelEstimate {self.model_name} on {self.num_devices} x {self.arch_name}: first token "
-            f"{self.ttft_us / _US_PER_MS:,.4g} ms, then {self.tpot_us / _US_PER_MS:,.4g} ms each, "
+            f"{time_text(self.ttft_us)}, then {time_text(self.tpot_us)} each, "
             f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device>"
         )
 
@@ -157,8 +158,8 @@ class ModelEstimate:
         lines = [
             f"{self.model_name} on {self.num_devices} x {self.arch_name}, {self.batch:,} sequences of "
             f"{self.prompt_len:,} + {self.output_len:,} tokens:",
-            f"first token {_ms(self.ttft_us)} (a prompt alone), then {_ms(self.tpot_us)} a token, a request "
-            f"{_ms(self.request_us)};",
+            f"first token {time_text(self.ttft_us)} (a prompt alone), then {time_text(self.tpot_us)} a token, a "
+            f"request {time_text(self.request_us)};",
             f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device in decode, "
             f"{self.tokens_per_s_per_device:,.0f} with the prompts' time;",
             f"{gb:,.1f}{limit} GB a device{most}.",
@@ -182,12 +183,6 @@ class ModelEstimate:
             "largest_batch": self.largest_batch, "memory": memory,
             "options": dict(self.options), "prefill": self.prefill.to_dict(), "decode": self.decode.to_dict(),
         }  # fmt: skip
-
-
-def _ms(us: float) -> str:
-    if us >= _US_PER_S:
-        return f"{us / _US_PER_S:,.2f} s"
-    return f"{us / _US_PER_MS:,.2f} ms"
 
 
 def _shares(us_by_kind: Mapping[str, float]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import AttentionMapping
-from gemm_eval.units import tflop_per_s
+from gemm_eval.units import tflop_per_s, time_text
 from gemm_eval.workload import AttentionProblem
 
 __all__ = ["AttentionResult"]
@@ -79,14 +79,14 @@ class AttentionResult:
     def explain(self) -> str:
         """Return a short text: how long, what bounds it, and where the time goes."""
         times = [
-            f"  {name.removesuffix('_us'):8} {us:12,.2f} us  {self.term_meanings.get(name, '')}"
+            f"  {name.removesuffix('_us'):8} {time_text(us):>9}  {self.term_meanings.get(name, '')}"
             for name, us in self.breakdown.items()
             if abs(us) >= _SHOWN_FROM_US
         ]
-        at_least = ", ".join(f"{name} {us:,.2f} us" for name, us in self.roofs.items())
+        at_least = ", ".join(f"{name} {time_text(us)}" for name, us in self.roofs.items())
         return "\n".join(
             [
-                f"{self.problem} on {self.arch_name}: {self.latency_us:,.2f} us, {self.tflop_per_s:,.1f} TFLOP/s, "
+                f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)}, {self.tflop_per_s:,.1f} TFLOP/s, "
                 f"{self.gb_per_s:,.0f} GB/s, bound by {self.bound}.",
                 f"Kernel: {self.kernel}; coefficients {self.origin}.",
                 *times,

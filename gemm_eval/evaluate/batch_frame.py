@@ -40,8 +40,9 @@ def read_frame(frame: Any, make_kind: MakeKind) -> ProblemBatch:
         InvalidProblemError: a row is no GEMM, or a column is missing or twice there.
         InvalidOptionError, UnsupportedError: options that `make_kind` refuses.
     """
-    own = frame.loc[:, [name not in (*SIZES, _ROW_GROUPS) for name in frame.columns]].copy()
-    return _read(frame, make_kind)._replace(own=own)
+    batch = _read(frame, make_kind)
+    are_own = [not (isinstance(name, str) and name in (*SIZES, _ROW_GROUPS)) for name in frame.columns]
+    return batch._replace(own=frame.loc[:, are_own].copy())
 
 
 def _read(frame: Any, make_kind: MakeKind) -> ProblemBatch:

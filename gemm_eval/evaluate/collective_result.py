@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.units import time_text
 from gemm_eval.workload import CollectiveProblem
 
 __all__ = ["COLLECTIVE_TERMS", "CollectiveResult"]
@@ -80,12 +81,12 @@ class CollectiveResult:
     def explain(self) -> str:
         """Return a short text: how long, how, and where the time goes."""
         times = [
-            f"  {name.removesuffix('_us'):8} {us:12,.2f} us  {COLLECTIVE_TERMS[name]}"
+            f"  {name.removesuffix('_us'):8} {time_text(us):>9}  {COLLECTIVE_TERMS[name]}"
             for name, us in self.breakdown.items()
         ]
         return "\n".join(
             [
-                f"{self.problem} on {self.arch_name}: {self.latency_us:,.2f} us by {self.algorithm}, "
+                f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)} by {self.algorithm}, "
                 f"{self.bus_gb_per_s:,.1f} of {self.link_gb_per_s:,.0f} GB/s a direction.",
                 f"Library: {self.library}; coefficients {self.origin}.",
                 *times,

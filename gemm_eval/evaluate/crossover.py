@@ -20,6 +20,7 @@ from gemm_eval.checks import as_integer, check_word, plain_number
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.evaluator import GEMMEvaluator
 from gemm_eval.models.gpu import BOUNDS
+from gemm_eval.units import time_text
 from gemm_eval.words import shown
 
 __all__ = ["DENSE_DTYPES", "EVERY_M", "GRID_STEP", "MAX_M", "Crossover", "MRange", "w4a16_crossover"]
@@ -191,8 +192,8 @@ class Crossover:
     def _say_sample(self, place: int) -> str:
         ours, dense = BOUNDS[self.w4a16_bound[place]], BOUNDS[self.dense_bound[place]]
         return (
-            f"M = {self.M[place]:,}: {self.speedup[place]:.2f}x; W4A16 {self.w4a16_us[place]:,.1f} us, bound by "
-            f"{ours}; {self.dense_dtype} {self.dense_us[place]:,.1f} us, bound by {dense}."
+            f"M = {self.M[place]:,}: {self.speedup[place]:.2f}x; W4A16 {time_text(self.w4a16_us[place])}, bound by "
+            f"{ours}; {self.dense_dtype} {time_text(self.dense_us[place])}, bound by {dense}."
         )
 
 

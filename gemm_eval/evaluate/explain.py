@@ -6,6 +6,7 @@ import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.units import time_text
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
@@ -47,18 +48,18 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
     """Return the text of `GEMMResult.explain`."""
     arch, backend = origin.arch, origin.backend
     lines = [
-        f"{result.problem} on {arch.name}: {result.latency_us:,.2f} us, {result.tflop_per_s:,.1f} TFLOP/s "
+        f"{result.problem} on {arch.name}: {time_text(result.latency_us)}, {result.tflop_per_s:,.1f} TFLOP/s "
         f"({result.utilization_frac:.0%} of peak), bound by {backend.say_bound(result.bound)}.",
         *say_groups(result.problem),
         *backend.say_mapping(result),
-        "Time: " + ", ".join(f"{_words(name)} {us:,.2f}" for name, us in _shown(result)),
+        "Time: " + ", ".join(f"{_words(name)} {time_text(us)}" for name, us in _shown(result)),
         f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, "
         f"{result.dram_bytes / result.problem.compulsory_bytes:.2f}x what must move "
         f"at least once, at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
     ]
     levers = [lever for lever in rank_levers(result, origin) if lever.gain_frac >= _MIN_GAIN_FRAC]
     if levers:
-        shown = [f"{lever.change}: {lever.latency_us:,.2f} us (-{lever.gain_frac:.0%})" for lever in levers]
+        shown = [f"{lever.change}: {time_text(lever.latency_us)} (-{lever.gain_frac:.0%})" for lever in levers]
         alone = " (model alone)" if result.physics_us != result.latency_us else ""
         lines.append(f"Would help most{alone}: " + "; ".join(shown[:_NUM_LEVERS_SHOWN]) + ".")
     else:

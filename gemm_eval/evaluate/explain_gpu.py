@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition
 from gemm_eval.models.gpu import LOAD_BYTES, library_of, load_bytes_of, pad_problem, padding_to, unpack_gpu_cost
+from gemm_eval.units import time_text
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def say_padding(
         by = "single elements" if loads < LOAD_BYTES[1] else f"{LOAD_BYTES[1]} bytes"
         if aligned_us < latency_us:
             lines.append(
-                f"Padding: {_said(problem, aligned)} would take {aligned_us:,.2f} us, {aligned_us / latency_us:.0%} of "
-                f"this: not all rows of A, B and C start on 16 bytes, and {library} loads others by {by}."
+                f"Padding: {_said(problem, aligned)} would take {time_text(aligned_us)}, {aligned_us / latency_us:.0%} "
+                f"of this: not all rows of A, B and C start on 16 bytes, and {library} loads others by {by}."
             )
     return lines
 

@@ -53,6 +53,7 @@ from gemm_eval.search import (
     find_top_configs,
     replay_configs,
 )
+from gemm_eval.units import time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions
 
@@ -331,11 +332,13 @@ class GpuBackend:
         lines = [f"Source: {result.source}; coefficients of {library}'s {fitted} kernels: {origin.text}."]
         if result.source == "corrected":
             lines.append(
-                f"Corrected: {result.latency_us / result.physics_us:.3f} times the {result.physics_us:,.2f} us of the "
-                "terms, by what timings of such GEMMs on this GPU showed beyond them; correction=False leaves that out."
+                f"Corrected: {result.latency_us / result.physics_us:.3f} times the {time_text(result.physics_us)} of "
+                "the terms, by what timings of such GEMMs on this GPU showed beyond them; correction=False leaves that "
+                "out."
             )
-        if result.low_us is not None:
-            lines.append(f"80% of measured times are expected within {result.low_us:,.2f} to {result.high_us:,.2f} us.")
+        if result.low_us is not None and result.high_us is not None:
+            ends = f"{time_text(result.low_us)} to {time_text(result.high_us)}"
+            lines.append(f"80% of measured times are expected within {ends}.")
         if library == HYPOTHETICAL:
             lines.append("No such kernels exist: this is what mixed-input kernels of CUTLASS's kind could do.")
         if library == OURS and not (origin.gpu and has_sms_of(self.arch, origin.gpu)):

@@ -1,4 +1,4 @@
-"""Results as notebooks show them: small tables of plain HTML, in the notebook's own colours, which need nothing else."""
+"""Results as notebooks show them: small tables of plain HTML, in the colours of the page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _DOES_NOT_FIT = "does not fit"
 def result_html(result: GEMMResult) -> str:
     """Return a result as a table, a line for each figure."""
     problem, *cells = _cells(result)
-    options = ", ".join(str(option) for option in result.options.values())
+    options = ", ".join(
+        option if isinstance(option, str) else f"{name} {option}" for name, option in result.options.items()
+    )
     figures = zip(_headers(result.arch.type)[1:], cells, strict=True)
     lines = [_row([name, cell], head=1) for name, cell in figures]
     return _table(f"{problem} on {result.arch_name}{f', {options}' if options else ''}", lines)

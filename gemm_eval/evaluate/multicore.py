@@ -46,6 +46,7 @@ from gemm_eval.search import (
     replay_mappings,
     ruled_out_error,
 )
+from gemm_eval.units import time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import (
     NO_LAYOUTS,
@@ -388,7 +389,7 @@ class MulticoreBackend:
             elif gain < _LEAST_GAIN:
                 said.append(f"{library} chooses this mapping, and none is better.")
             else:
-                better = f"the best takes {best.latency_us:,.2f} us (-{gain:.0%}): {best.mapping}"
+                better = f"the best takes {time_text(best.latency_us)} (-{gain:.0%}): {best.mapping}"
                 said.append(f"{library} chooses this mapping; {better}.")
         return said
 

@@ -34,8 +34,9 @@ class GEMMTable:
     """Results of `GEMMEvaluator.evaluate_many`, one row for each problem given, in the order given.
 
     ``table["latency_us"]`` is a column as an array, ``table[3]`` a row as a `GEMMResult`; `to_pandas` and `to_dicts`
-    give all columns: the problem and its options, the cost, the terms of `GEMMResult.breakdown`, the mapping. Rows that are not feasible (with ``errors="mark"``) have nan for times, 0 for whole numbers, None
-    for words such as `bound`; asking for such a row raises `InfeasibleError`.
+    give all columns: the problem and its options, the cost, the terms of `GEMMResult.breakdown`, the mapping. Rows that
+    are not feasible (with ``errors="mark"``) have nan for times, 0 for whole numbers, None for words such as `bound`;
+    asking for such a row raises `InfeasibleError`.
 
     `row_groups` of a grouped GEMM are a tuple (in `to_dicts` a list), None elsewhere; its G is the number of groups,
     its M the rows of the largest, and its FLOP are those of the rows that there are.
@@ -137,8 +138,8 @@ class GEMMTable:
         if (own := self._batch.own) is None:
             return frame
         frame.index = own.index
-        said = [not (name in frame.columns and self._is_said(frame, name, own)) for name in own.columns]
-        kept = own.loc[:, said].rename(columns={name: f"{name}_given" for name in frame.columns})
+        says_more = [not (name in self.columns and self._is_said(frame, name, own)) for name in map(_text, own.columns)]
+        kept = own.loc[:, says_more].rename(columns={name: f"{name}_given" for name in frame.columns})
         return pd.concat([kept, frame], axis=1)
 
     def _is_said(self, frame: Any, name: str, own: Any) -> bool:
@@ -188,3 +189,8 @@ class GEMMTable:
             column = flop / (latency_us * (peaks * 1e6)[kind_of])
             return column
         return self._evaluator.backend.column(name, self._records)
+
+
+def _text(label: Any) -> str:
+    """Return the label of a column; of any other than a text an empty one: some cannot be compared."""
+    return label if isinstance(label, str) else ""

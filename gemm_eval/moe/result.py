@@ -9,7 +9,7 @@ from gemm_eval.evaluate import GEMMResult
 from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe.layer import MoeLayer
-from gemm_eval.units import tflop_per_s
+from gemm_eval.units import tflop_per_s, time_text
 
 __all__ = ["MoeDraw", "MoeLayerResult"]
 
@@ -96,22 +96,23 @@ class MoeLayerResult:
         """Return a short text: how long, on how many rows of how many experts, and where the time goes."""
         spread = ""
         if len(self.draws) > 1:
-            spread = f" (mean of {len(self.draws)} draws, {self.min_us:,.2f} to {self.max_us:,.2f})"
+            spread = f" (mean of {len(self.draws)} draws, {time_text(self.min_us)} to {time_text(self.max_us)})"
         whose = {"most_loaded": "the most loaded rank", "mean": "the mean rank"}.get(
             str(self.layer.rank), f"rank {self.layer.rank}"
         )
         of_ranks = f"; the most loaded of {self.layer.ep} ranks has {self.imbalance:.2f}x the mean" * (
             self.layer.ep > 1
         )
-        times = ", ".join(f"{_words(name)} {us:,.2f}" for name, us in self.breakdown.items() if us >= _SHOWN_FROM_US)
+        shown = {name: us for name, us in self.breakdown.items() if us >= _SHOWN_FROM_US}
+        times = ", ".join(f"{_words(name)} {time_text(us)}" for name, us in shown.items())
         lines = [
-            f"{self.layer} on {self.arch_name}: {self.latency_us:,.2f} us{spread}, {self.tflop_per_s:,.1f} TFLOP/s, "
+            f"{self.layer} on {self.arch_name}: {time_text(self.latency_us)}{spread}, {self.tflop_per_s:,.1f} TFLOP/s, "
             f"bound by {_words(self.bound)}.",
             f"Load of {whose}: {self.rows:,.1f} rows on {self.num_active:,.1f} of {self.layer.num_local_experts} "
             f"experts, the busiest with {self.expert_imbalance:.2f}x the mean{of_ranks}.",
             f"Time: {times}.",
             *(
-                f"GEMM {place}: {result.problem}, {result.latency_us:,.2f} us, bound by "
+                f"GEMM {place}: {result.problem}, {time_text(result.latency_us)}, bound by "
                 f"{result.backend.say_bound(result.bound)}."
                 for place, result in ((1, self.gemm1), (2, self.gemm2))
                 if result is not None

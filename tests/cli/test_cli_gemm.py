@@ -11,6 +11,7 @@ from gemm_eval import GEMMEvaluator
 from gemm_eval.cli.options import format_mapping, parse_mapping
 from gemm_eval.cli.output import format_change, format_number
 from gemm_eval.cli.render_top import describe_difference
+from gemm_eval.units import time_text
 from gemm_eval.workload import make_problem
 from tests.cli.commands import DEMO, SIZES, WORDS, Ran, demo, plain
 
@@ -68,8 +69,27 @@ def test_evaluate_compares_archs_in_the_order_given() -> None:
 
     assert [result["arch_name"] for result in results] == archs
     assert results == [plain(GEMMEvaluator(name).evaluate(*SIZES).to_dict()) for name in archs]
-    (row,) = re.findall(r"^latency, us(.*)$", text.out, flags=re.MULTILINE)
-    assert row.split() == [format_number(result["latency_us"]) for result in results]
+    (row,) = re.findall(r"^latency(.*)$", text.out, flags=re.MULTILINE)
+    assert row.split() == " ".join(time_text(result["latency_us"]) for result in results).split()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 100, 120, 200])
+def test_archs_stand_side_by_side_without_a_broken_word(columns: int) -> None:
+    archs = ["h200-sxm", "demo-8core", "b200", "l40s", "a100-sxm-80gb"]
+    words = [word for name in archs for word in ("--arch", name)]
+    results = [GEMMEvaluator(name).evaluate(*SIZES) for name in archs]
+
+    out = Ran("evaluate", *words, *WORDS, "--no-explain", columns=columns).out
+
+    tables, mappings = out[: out.index("\nh200-sxm: --mapping")], out[out.index("\nh200-sxm: --mapping") :]
+    assert max(map(len, tables.splitlines())) <= columns
+    whole = {word for line in Ran("evaluate", *words, *WORDS, columns=1000).out.splitlines() for word in line.split()}
+    assert {word for word in tables.split() if word[0] not in "─"} <= whole
+    headers = [name for line in tables.splitlines() if set(line.split()) <= set(archs) for name in line.split()]
+    assert headers == archs  # each once, in the order given
+    assert len(re.findall("^G=1 ", tables, flags=re.MULTILINE)) == {40: 5, 80: 3, 100: 2, 120: 2, 200: 1}[columns]
+    for result in results:
+        assert f"\n{result.arch_name}: --mapping {format_mapping(result.mapping)}\n" in mappings
 
 
 def test_evaluate_prints_what_the_result_says() -> None:
@@ -79,7 +99,7 @@ def test_evaluate_prints_what_the_result_says() -> None:
     out = Ran("evaluate", *DEMO, *WORDS).out
 
     rows = dict(re.findall(r"^ *(\S.*?)  +(\S.*?) *$", out, flags=re.MULTILINE))
-    assert rows["latency, us"] == format_number(result.latency_us)
+    assert rows["latency"] == time_text(result.latency_us)
     assert rows["TFLOP/s"] == format_number(result.tflop_per_s)
     assert rows["utilization of peak"] == f"{result.utilization_frac:.1%}"
     assert rows["bound by"] == result.bound
@@ -87,8 +107,8 @@ def test_evaluate_prints_what_the_result_says() -> None:
     assert rows["DRAM, GB/s (of peak)"].startswith(format_number(result.dram_gb_per_s))
     assert rows["energy, uJ"] == format_number(result.energy_pj / 1e6)
     assert rows["active cores"] == "8 of 8"
-    assert rows["matrix"].startswith(format_number(result.breakdown["matrix_us"]))
-    assert rows["hidden by overlap"].startswith(format_number(result.breakdown["hidden_us"]))
+    assert rows["matrix"].startswith(f"{time_text(result.breakdown['matrix_us'])} (")
+    assert rows["hidden by overlap"].startswith(f"{time_text(result.breakdown['hidden_us'])} (")
     assert rows["B"].startswith(f"{result.traffic['b_bytes']:,} (")
     assert rows["--mapping"] == format_mapping(result.mapping)
     assert "".join(result.explain().split()) in "".join(out.split())
@@ -153,14 +173,26 @@ def test_top_table_shows_every_result(columns: int) -> None:
 
     out = Ran("top", *DEMO, *WORDS, "-k", "12", columns=columns).out
 
-    assert re.findall(r"^ *(\d+) ", out, flags=re.MULTILINE) == [str(rank) for rank in range(1, 13)]
+    ranks = [str(rank) for rank in range(1, 13)]
+    assert re.findall(r"^ *(\d+) ", out, flags=re.MULTILINE) == ranks
     for result in results:
-        assert format_number(result.latency_us) in out
+        assert time_text(result.latency_us) in out
         assert f"{result.dram_bytes:,}" in out
         assert f"{result.sram_used_bytes:,}" in out
         assert "x".join(map(str, result.mapping.tile)) in out
         assert ",".join(map(str, result.mapping.partition)) in out
     assert format_change(results[-1].latency_us, results[0].latency_us) in out
+
+
+@pytest.mark.parametrize("columns", [30, 50, 80, 120])
+def test_top_breaks_no_word(columns: int) -> None:
+    words = ("top", "--arch", "h200-sxm", *WORDS, "-k", "4")
+    narrow, wide = Ran(*words, columns=columns).out, Ran(*words, columns=1000).out
+
+    assert max(map(len, narrow.splitlines())) <= columns
+    assert {word for word in narrow.split() if word[0] not in "─"} <= set(wide.split())
+    for word in ("cooperative", "data parallel", "along M by"):
+        assert narrow.count(word) == wide.count(word)
 
 
 def test_difference_names_choices_and_their_effect() -> None:
@@ -173,9 +205,9 @@ def test_difference_names_choices_and_their_effect() -> None:
 
     assert words("1,2,4,1/256,256,352/mnk") == "nothing; same cost"
     assert words("1,2,4,1/256,256,352/nmk") == "loop order; same cost"
-    assert words("1,2,4,1/256,128,352/mnk") == "tile; more DRAM traffic: A; fill drain +0.3840 us; bound by dram"
+    assert words("1,2,4,1/256,128,352/mnk") == "tile; more DRAM traffic: A; fill drain +0.384 us; bound by dram"
     assert words("1,2,4,1/256,128,352/kmn") == (
-        "tile, loop order; more DRAM traffic: C spill, C refill; fill drain +0.3840 us; bound by dram"
+        "tile, loop order; more DRAM traffic: C spill, C refill; fill drain +0.384 us; bound by dram"
     )
     assert words("1,2,2,1/256,256,352/mnk").startswith(
         "partition; 4 fewer active cores; more DRAM traffic: A; matrix +"

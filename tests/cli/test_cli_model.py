@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator, GEMMResult
-from gemm_eval.cli.output import format_number, format_share
+from gemm_eval.cli.output import format_share
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, load_model, model_memory, transformer_gemms
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
+from gemm_eval.units import time_text
 from tests.cli.commands import Ran
 
 ARCH = ("--arch", "demo-8core")
@@ -111,8 +112,8 @@ def test_text_shows_every_gemm_whole(model: str, words: list[str], options: dict
                 *"·".join(gemm.problem.size_words).split(),  # of experts the rows of all: (512 in 256)·K·N
                 str(gemm.num_layers),
                 result.bound,
-                format_number(result.latency_us),
-                format_number(all_us),
+                *time_text(result.latency_us).split(),
+                *time_text(all_us).split(),
                 format_share(all_us, total_us),
                 format_share(result.utilization_frac, 1.0),
             ]
@@ -144,17 +145,13 @@ def test_a_very_narrow_terminal_loses_no_digit() -> None:
 def test_sums_are_those_of_the_library() -> None:
     out = Ran("gemms", "mixtral-8x7b", *ARCH, *SHORT, "--batch", "3", columns=200).out
 
-    lines = re.findall(r"GEMMs of a layer: (\S+) us in the mean; of the model: (\S+) us, (\S+) us a token", out)
+    lines = re.findall(r"GEMMs of a layer: (.+?) in the mean; of the model: (.+?), (.+?) a token", out)
     for line, phase, tokens in zip(lines, ("prefill", "decode"), (3 * 64, 3), strict=True):
         rows = library("mixtral-8x7b", phase, batch_size=3)
         total_us = sum(gemm.total_count * result.latency_us for gemm, result in rows)
         head_us = sum(result.latency_us for gemm, result in rows if gemm.name == "lm_head")
         layer_us = (total_us - head_us) / load_model("mixtral-8x7b").num_layers
-        # the last digit may differ by the order of a sum
-        assert [float(text.replace(",", "")) for text in line] == pytest.approx(
-            [layer_us, total_us, total_us / tokens], rel=1e-3
-        )
-        assert line[1] == format_number(total_us)
+        assert line == tuple(map(time_text, (layer_us, total_us, total_us / tokens)))
 
 
 def test_model_by_config_json(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gemm_eval import MoeLayer, moe_layers
-from gemm_eval.cli.output import format_number
 from gemm_eval.transformer import load_model, moe_layer_of
+from gemm_eval.units import time_text
 from tests.cli.commands import Ran, plain
 
 SIZES = ("--hidden", "256", "--inter", "128", "--experts", "16", "--topk", "4")
@@ -51,10 +51,10 @@ def test_text_has_a_row_for_each_number_of_tokens(
     assert max(map(len, ran.out.splitlines())) <= columns
     assert "…" not in ran.out
     for result in moe_layers(arch, [MoeLayer(num, **LAYER, **options) for num in (8, 1024)]):
-        line = " ".join(re.findall(rf"^ *{result.layer.num_tokens:,} .*$", ran.out, flags=re.MULTILINE)).split()
+        line = " ".join(re.findall(rf"^ *{result.layer.num_tokens:,} .*$", ran.out, flags=re.MULTILINE))
         shown = [result.latency_us, result.min_us, result.max_us, *filter(None, result.breakdown.values())]
-        assert {format_number(value) for value in shown} <= set(line)
-        assert result.bound in line
+        assert {time_text(value) for value in shown} <= set(re.findall(r"\S+ [mun]?s\b", line))
+        assert result.bound in line.split()
 
 
 def test_sizes_come_from_a_model_and_options_win() -> None:

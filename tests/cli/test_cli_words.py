@@ -65,6 +65,38 @@ def test_an_option_that_takes_one_value_is_taken_once() -> None:
             assert err.count("\n") == 1
 
 
+def test_a_second_arch_is_compared_or_refused_with_what_compares() -> None:
+    for path, command in COMMANDS.items():
+        archs = [option for option in options(command) if "--arch" in option.opts]
+        if archs and not archs[0].multiple:
+            code, out, err = ran(f"{path} --arch h200-sxm --arch b200")
+            assert (code, out) == (2, ""), path
+            assert "gemm-eval evaluate, grouped, attention and model compare several" in err, path
+    for path in ("evaluate", "grouped", "attention", "model"):
+        assert [option.multiple for option in options(COMMANDS[path]) if "--arch" in option.opts] == [True]
+
+
+def test_every_help_has_examples_that_parse() -> None:
+    for path, command in COMMANDS.items():
+        code, out, err = ran(f"{path} --help")
+        assert (code, err) == (0, "")
+        examples = re.findall(rf"^ *gemm-eval {path}( .+?)? *$", out.partition("Examples:")[2], flags=re.MULTILINE)
+        assert examples, path
+        for example in examples:
+            words = example.split()
+            with command.make_context(path, words):  # of what is required nothing is missing, and every value is one
+                pass
+
+
+def test_quick_examples_run() -> None:
+    for path in ("evaluate", "top", "grouped", "attention", "collective", "arch list", "configs list"):
+        _, out, _ = ran(f"{path} --help")
+        for line in re.findall(rf"^ *gemm-eval ({path}.*?) *$", out.partition("Examples:")[2], flags=re.MULTILINE):
+            code, said, err = ran(line)
+            assert (code, err) == (0, ""), line
+            assert said, line
+
+
 def test_no_option_is_told_by_its_metavar() -> None:
     """Some versions of typer (0.27) name `--arch` after a metavar ARCH, and know no --arch."""
     for path, command in COMMANDS.items():
@@ -115,7 +147,8 @@ def test_an_option_without_effect_is_refused(tmp_path: Path) -> None:
         "crossover 4096 4096 --all --measured": "--all does not go with K and N",
         "crossover --all": "--all goes with --measured",
         "calibrate triton --arch h200-sxm --library cublas": (
-            "No such option: --library, which is one of gemm-eval calibrate dense, correction and attention; see "
+            "No such option: --library, which is one of gemm-eval calibrate dense, correction, attention and "
+            "memory-bound; see "
             "gemm-eval calibrate triton"
         ),
         "calibrate w4a16 --arch h200-sxm --family w4a16_sm90 --dtype fp16": (

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import GemmEvalError, GEMMEvaluator, GemmProblem, GEMMTable
+from gemm_eval import GemmEvalError, GEMMEvaluator, GemmProblem, GEMMTable, load_arch
 from gemm_eval.evaluate import progress as _progress
 from gemm_eval.evaluate.progress import progress_bar
 from tests.evaluate.gemm_laws import VARIANTS, evaluator, random_problems
@@ -35,7 +35,7 @@ def names_of(row: Any) -> dict[str, Any]:
     numbers = ("latency_us", "physics_us", "low_us", "high_us", "source", "tflop_per_s", "utilization_frac", "bound",
                "compute_us", "dram_us", "dram_bytes", "energy_pj", "sram_used_bytes", "active_cores")  # fmt: skip
     chosen = mapping.partition._asdict() | mapping.tile._asdict() | {"loop_order": mapping.loop_order.name}
-    return given | types | {name: getattr(row, name) for name in numbers} | chosen
+    return given | types | {name: getattr(row, name) for name in numbers} | dict(row.breakdown) | chosen
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -105,6 +105,53 @@ def test_to_pandas_and_back(table: GEMMTable) -> None:
     assert table["latency_us"][0] > 0
     assert list(GEMMEvaluator("demo-8core").evaluate_many(table.to_pandas())) == list(table)
     assert list(evaluator("demo").evaluate_many(pd.DataFrame(table.to_dicts()))) == list(table)
+
+
+@pytest.mark.parametrize("arch", ["h200-sxm", "demo-8core"])
+def test_a_frame_keeps_its_own_columns_and_its_index(arch: str) -> None:
+    pd = pytest.importorskip("pandas")
+    given = pd.DataFrame(
+        {"layer": ["a", "b", "c"], "G": 1, "M": [4, 512, 4], "K": 4096, "N": 1024, "latency_us": [3.0, 4.0, 5.0],
+         "dtype": ["fp16", "fp16", "w4a16"], "bound": None, 7: [1, 2, 3], pd.NA: "x"},
+        index=[7, 9, 9],
+    )  # fmt: skip
+    before = given.copy()
+    ev = GEMMEvaluator(arch, disk_cache=False)
+
+    table = ev.evaluate_many(given)
+    frame = table.to_pandas()
+
+    assert given.equals(before)
+    assert list(frame.columns.fillna("NA")) == ["layer", "latency_us_given", "dtype", 7, "NA", *table.columns]
+    assert list(frame.index) == [7, 9, 9]
+    for name in ("layer", "dtype", 7):
+        assert frame[name].equals(given[name])
+    assert frame["latency_us_given"].equals(given["latency_us"].rename("latency_us_given"))
+    assert frame["latency_us"].tolist() == [result.latency_us for result in table]
+    given.loc[:, "layer"] = "z"  # the user's own
+    assert table.to_pandas().equals(frame)
+    assert ev.evaluate_many(frame).to_pandas().equals(frame)  # there and back
+    assert len(ev.evaluate_many(given.iloc[:0]).to_pandas().columns) == 4 + len(table.columns)
+
+
+@pytest.mark.parametrize("arch", ["h200-sxm", "l40s", "demo-8core", "sg2260"])
+def test_columns_have_the_source_the_interval_and_the_terms(arch: str) -> None:
+    table = GEMMEvaluator(arch, disk_cache=False).evaluate_many([*SHAPES, (1, 4096, 4096, 4096)], "fp16")
+    for place, result in enumerate(table):
+        assert table["source"][place] == result.source
+        assert result.low_us in (None, table["low_us"][place])
+        assert result.high_us in (None, table["high_us"][place])
+        assert {name: table[name][place] for name in result.breakdown} == dict(result.breakdown)
+        assert sum(table[name][place] for name in result.breakdown) == pytest.approx(result.latency_us, rel=1e-9)
+
+
+def test_terms_of_what_does_not_fit_are_not_known() -> None:
+    ev = GEMMEvaluator(load_arch("demo-8core").with_(sram_bytes=1024), disk_cache=False)
+    table = ev.evaluate_many(SHAPES, errors="mark")
+
+    assert not table.is_feasible.any()
+    assert np.isnan(table["matrix_us"]).all()
+    assert {row["hidden_us"] for row in table.to_dicts()} == {None}
 
 
 def test_without_pandas(table: GEMMTable, monkeypatch: pytest.MonkeyPatch) -> None:

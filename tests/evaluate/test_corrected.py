@@ -13,6 +13,7 @@ from gemm_eval import GEMMEvaluator, GemmProblem, InvalidOptionError, Unsupporte
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.models.gpu import GPU_COST_DTYPE, calibration
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
+from gemm_eval.units import time_text
 from gemm_eval.workload import NO_LAYOUTS
 
 SIZES = (1, 64, 4096, 4096)
@@ -41,7 +42,9 @@ def test_a_corrected_answer_says_so(evaluator: GEMMEvaluator) -> None:
 
 def test_the_explanation_has_the_factor_and_compares_physics_with_physics(evaluator: GEMMEvaluator) -> None:
     corrected, physics = evaluator.evaluate(*SIZES, "bf16"), evaluator.evaluate(*SIZES, "bf16", correction=False)
-    factor = f"Corrected: {corrected.latency_us / corrected.physics_us:.3f} times the {physics.latency_us:,.2f} us"
+    factor = (
+        f"Corrected: {corrected.latency_us / corrected.physics_us:.3f} times the {time_text(physics.latency_us)} of"
+    )
 
     assert factor in corrected.explain()
     assert "Corrected:" not in physics.explain()
@@ -172,5 +175,5 @@ def test_intervals_stand_around_answers(evaluator: GEMMEvaluator) -> None:
             assert result.low_us is not None
             assert result.high_us is not None
             assert result.low_us <= result.latency_us <= result.high_us
-            assert f"{result.low_us:,.2f} to {result.high_us:,.2f} us" in result.explain()
+            assert f"{time_text(result.low_us)} to {time_text(result.high_us)}." in result.explain()
             assert result.to_dict()["low_us"] == result.low_us

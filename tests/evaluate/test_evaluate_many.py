@@ -104,7 +104,8 @@ def test_any_form_gives_the_same(give: Any) -> None:
 )  # fmt: skip
 def test_nothing(ev: GEMMEvaluator, nothing: Any, types: dict[str, Any]) -> None:
     table = ev.evaluate_many(nothing, **types, progress=True)
-    assert (len(table), list(table), table.to_dicts(), list(table.to_pandas().columns)) == (0, [], [], [*table.columns])
+    assert (len(table), list(table), table.to_dicts()) == (0, [], [])
+    assert list(table.to_pandas().columns)[-len(table.columns) :] == [*table.columns]
     assert all(len(table[name]) == 0 for name in table.columns)
 
 

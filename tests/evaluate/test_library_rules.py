@@ -9,6 +9,7 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, InfeasibleError, MulticoreSpec
 from gemm_eval.dtypes import DType
+from gemm_eval.units import time_text
 
 CHIP = MulticoreSpec(
     name="ruled",
@@ -69,7 +70,7 @@ def test_the_best_is_that_of_the_chip_without_what_its_library_changes() -> None
     found = best.evaluate(1, 64, 256, 64)
     assert found.latency_us + 3.0 < library.evaluate(1, 64, 256, 64).latency_us  # it has more SRAM too
     told = library.evaluate(1, 64, 256, 64).explain()
-    assert f"the best takes {found.latency_us:,.2f} us" in told
+    assert f"the best takes {time_text(found.latency_us)}" in told
     assert str(found.mapping) in told
 
 

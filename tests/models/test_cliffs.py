@@ -11,6 +11,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.families import default_coefficients
+from gemm_eval.units import time_text
 from gemm_eval.validation.tables import find_timings, measured_root
 from tests.cases import case
 from tests.strategies import GPUS
@@ -104,7 +105,7 @@ def test_the_pads_of_the_issue_are_gone_or_named() -> None:
 
     odd, padded_one = (b200.evaluate(1, 2048, 10_880, N, dtype="bf16") for N in (4665, 4672))
     assert odd.latency_us > 5 * padded_one.latency_us
-    said = f"Padding: N padded from 4,665 to 4,672 would take {padded_one.latency_us:,.2f} us"
+    said = f"Padding: N padded from 4,665 to 4,672 would take {time_text(padded_one.latency_us)}"
     assert said in odd.explain()
     assert "cublas loads others by single elements" in odd.explain()
     by_four = b200.evaluate(1, 2048, 10_880, 4668, dtype="bf16")

@@ -14,6 +14,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu import coefficients_for, pack_gpu, quantization_of
 from gemm_eval.models.gpu.quantization import NO_QUANTIZATION, QUANTIZED_FROM, Quantization
 from gemm_eval.models.gpu.quantization_kernels import miss_frac
+from gemm_eval.units import time_text
 from gemm_eval.workload import GemmTypes, RunOptions
 from tests.cases import case
 from tests.cli.commands import Ran, plain
@@ -147,7 +148,9 @@ def test_it_can_be_the_bound_and_is_explained(h200: GEMMEvaluator) -> None:
     assert result.bound == "quantize"
     text = result.explain()
     assert "bound by the quantization of A before it" in text
-    assert f"quantize {result.breakdown['quantize_us']:.2f}, cast {result.breakdown['cast_us']:.2f}" in text
+    assert (
+        f"quantize {time_text(result.breakdown['quantize_us'])}, cast {time_text(result.breakdown['cast_us'])}" in text
+    )
     assert quantized(h200, MANY, PER_TENSOR).bound == "compute"
 
 

@@ -28,6 +28,21 @@ def test_conversion(convert: object, value: float, expected: float) -> None:
     assert convert(value) == pytest.approx(expected, rel=1e-15)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (20_805_922.82, "20.8 s"), (12_345.6, "12.3 ms"), (4.5649, "4.56 us"), (0.8481, "0.848 us"),
+        (0.01697, "17.0 ns"), (0.0, "0 us"), (-0.0, "0 us"), (-602.26, "-602 us"), (-1681.46, "-1.68 ms"),
+        (999.4, "999 us"), (999.6, "1.00 ms"), (999_499.0, "999 ms"), (999_500.0, "1.00 s"), (1000.0, "1.00 ms"),
+        (9.996, "10.0 us"), (0.09996, "0.100 us"), (100.0, "100 us"), (2.5e10, "25,000 s"), (1e-7, "1.00e-07 us"),
+        (float("nan"), "nan us"), (float("inf"), "inf us"),
+    ],
+)  # fmt: skip
+def test_times_for_people_have_three_digits_and_a_unit(us: float, text: str) -> None:
+    assert units.time_text(us) == text
+    assert units.time_text(np.float64(us)) == text
+
+
 def test_rate_of_a_known_gemm() -> None:
     flop = units.FLOP_PER_MAC * 4096**3
 
