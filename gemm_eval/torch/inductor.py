@@ -18,9 +18,9 @@ __all__ = ["DEFAULT_TOP_K", "prune_inductor"]
 DEFAULT_TOP_K = 3
 """Candidates of a template that are benchmarked unless the caller says otherwise.
 
-The best of the model's first three is 99.3% as fast as the best of all over 730 GEMMs that were measured (docs/figures.md,
-`gemm-eval validate triton`), and libraries' kernels are benchmarked beside them. Inductor has 20 to 105 candidates of a
-GEMM, each of which it renders, compiles and benchmarks.
+The best of the model's first three is 99.3% as fast as the best of all over 730 GEMMs that were measured
+(docs/figures.md, `gemm-eval validate triton`), and libraries' kernels are benchmarked beside them. Inductor has 20 to
+105 candidates of a GEMM, each of which it renders, compiles and benchmarks.
 """
 
 
