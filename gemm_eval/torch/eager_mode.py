@@ -141,7 +141,7 @@ def _loop(
     if all(_lies_as(tensors[0], tensor) for tensor in tensors):
         types = {str(tensor.dtype) for tensor in tensors}
         narrows = len(tensors) == _MIN_SUMS and [str(t.dtype) for t in tensors] == ["torch.float32", "torch.bfloat16"]
-        if len(types) == 1 or narrows:
+        if len(types) <= 1 or narrows:
             return _vector(read_bytes, write_bytes, "torch_gelu" if name in _ERROR_FUNCTIONS else "torch_vector")
         return _dealt("torch_cast", read_bytes, write_bytes, count)
     if outputs and any(_is_scattered(outputs[0], tensor) for tensor in inputs):

@@ -51,6 +51,7 @@ FILTERS_LAST, FEW_LAST = last(64, 96, 3, 3), last(8, 3, 64, 64)
 CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "one type and order": (lambda: X + Y, ["torch_vector"]),
     "in place": (lambda: X.add_(Y), ["torch_vector"]),
+    "numbers alone": (lambda: X.sum() + 1, ["torch_vector", "torch_vector"]),
     "a number": (lambda: X * 0.5, ["torch_vector"]),
     "an error function": (lambda: functional.gelu(X), ["torch_gelu"]),
     "to more bits": (lambda: X.float(), ["torch_cast"]),
