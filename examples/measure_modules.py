@@ -26,6 +26,7 @@ from measure_torch_kernels import graph_us
 
 from gemm_eval.torch import compare, predict_module
 
+_PAUSE_S = 0.03  # as `compare` has it
 _NAME = 60
 """Characters of the name of a kernel that are kept."""
 Case = tuple[Any, dict[str, torch.Tensor]]
@@ -97,7 +98,7 @@ def compiled(names: list[str], folder: Path, arch: str | None) -> None:
             run = torch.compile(module, dynamic=False)
             for _ in range(3):
                 run(**inputs)
-            replay = graph_us(lambda run=run, inputs=inputs: run(**inputs), num_calls=1)  # type: ignore[misc]
+            replay = graph_us(lambda run=run, inputs=inputs: run(**inputs), num_calls=1, pause_s=_PAUSE_S)  # type: ignore[misc]
             measured_us = statistics.median(replay() for _ in range(9))
         rows.append({"module": name, "predicted_us": predicted_us, "graph_us": measured_us,
                      "error_frac": predicted_us / measured_us - 1})  # fmt: skip

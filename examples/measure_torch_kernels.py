@@ -24,36 +24,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from graph_replays import replay_us
 from torch_kernel_cases import CASES, COMPILED, Case
 
 _CALLS = 8
 _REPLAYS = 8
 _PAUSE_S = 0.004
-_WAIT_CYCLES = 400_000
 _PROFILED = 3
 
 
-def graph_us(call: Callable[[], Any], num_calls: int = _CALLS) -> Callable[[], float]:
-    """Capture calls; what is returned replays them and returns microseconds of all."""
+def graph_us(call: Callable[[], Any], num_calls: int = _CALLS, pause_s: float = _PAUSE_S) -> Callable[[], float]:
+    """Capture calls; what is returned replays them, after a pause, and returns microseconds of all."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         call()
-    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         for _ in range(num_calls):
             call()
 
     def replay() -> float:
-        time.sleep(_PAUSE_S)
-        torch.cuda._sleep(_WAIT_CYCLES)
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        return 1e3 * float(begin.elapsed_time(end))
+        time.sleep(pause_s)
+        return replay_us(graph, stream)
 
     return replay
 

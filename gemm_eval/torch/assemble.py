@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gemm_eval.arch import GpuSpec
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.torch.fusion import Kernel, kernels_of
 from gemm_eval.torch.graph import Call, Role, Trace
@@ -28,7 +29,8 @@ def assemble(
         attention_library: of a GPU.
         steps: kernels of an optimizer, after everything.
     """
-    kernels = price_kernels(kernels_of(trace, fusion), evaluator, attention_library, steps)
+    is_gpu = isinstance(evaluator.arch, GpuSpec)
+    kernels = price_kernels(kernels_of(trace, fusion, is_gpu=is_gpu), evaluator, attention_library, steps)
     operations = [operation for kernel in kernels for operation in kernel]
     return build_tree(operations, trace.modules, evaluator, fusion, attention_library)
 

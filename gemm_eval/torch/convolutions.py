@@ -18,8 +18,6 @@ _LOAD_BYTES = 16
 """Channels of a position, or filters, are filled up to a multiple of it: what tensor cores are fed with at once."""
 _ALIGNED_BYTES = 8
 """Channels first and a window of one are a GEMM of each image as it lies, if its rows start on so many bytes."""
-_FEW_CHANNELS = 4
-"""Up to here channels are filled up to as many: kernels for the first layer of images."""
 
 
 def _gemm_sizes(x: Any, weight: Any, out_shape: Sequence[int], groups: int, transposed: bool) -> tuple[int, ...]:
@@ -62,8 +60,6 @@ def _padded(size: int, window: int, unit: int) -> int:
     """A reduction or a number of columns, whose channels are filled up: of a window of them each position's."""
     per_window = window if size % window == 0 and window > 1 else 1
     channels = size // per_window
-    if channels <= _FEW_CHANNELS and per_window > 1:
-        return _FEW_CHANNELS * per_window
     return -(-channels // unit) * unit * per_window
 
 

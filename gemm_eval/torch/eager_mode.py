@@ -28,7 +28,6 @@ _CHUNK_BYTES = 2048
 """What a CTA of vector loads takes: 128 threads, 16 bytes each."""
 _VECTOR_BYTES = 16
 _WARP = 32
-_CTA_THREADS = 512
 _FAR = 64
 """Elements that are read before the neighbour in memory of the first: lines do not stay in L1 so long."""
 _LONG_SUM = 256
@@ -40,6 +39,8 @@ _TILE = 32
 _MIN_SUMS = 2
 _MIN_IMAGE_DIM = 4
 
+_ENGINES_WORDS = {"topk": "top_k"}
+"""What the model calls kernels of engines; they stand for torch's where none of these was timed: sorts, choices."""
 _GATHERED = ("embedding", "index_select", "index", "gather", "take", "_unsafe_index")
 _ERROR_FUNCTIONS = ("gelu", "erf", "erfc", "erfinv")
 _SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax")
@@ -55,7 +56,6 @@ class Operation(NamedTuple):
         args: as it was called.
         inputs, outputs: all tensors of its arguments and results.
         read_bytes, write_bytes: of its memory, each tensor once.
-        what: of kernels that are none of these, as the model of engines' kernels knows it.
     """
 
     name: str
@@ -66,7 +66,6 @@ class Operation(NamedTuple):
     outputs: Sequence[Any]
     read_bytes: int
     write_bytes: int
-    what: str
 
 
 def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
@@ -77,7 +76,7 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
         return (_window(of),)
     if of.role in (Role.ELEMENTWISE, Role.CONSTANT, Role.WINDOW):
         return _elementwise(of)
-    return (_dealt(of.what, of.read_bytes, of.write_bytes, of.domain.num_elements),)
+    return (_dealt(_ENGINES_WORDS.get(of.name, of.name), of.read_bytes, of.write_bytes, of.domain.num_elements),)
 
 
 def bias_work(num_elements: int, num_bytes: int) -> MemoryWork:

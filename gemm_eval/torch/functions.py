@@ -166,7 +166,7 @@ class FunctionMode(TorchFunctionMode):
         read_bytes, write_bytes = (sum(one.numel() * one.element_size() for one in some) for some in (reads, [out]))
         domain = Domain(x.numel(), rows)
         name = "_fused_rms_norm"
-        works = eager_works(Operation(name, Role.REDUCTION, domain, (), reads, [out], read_bytes, write_bytes, name))
+        works = eager_works(Operation(name, Role.REDUCTION, domain, (), reads, [out], read_bytes, write_bytes))
         self._recorder.add(f"aten.{name}", works, reads, [out])
         return out
 

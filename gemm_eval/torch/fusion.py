@@ -81,13 +81,14 @@ class _Graph:
         return self.readers_of[place] <= dead
 
 
-def kernels_of(trace: Trace, fusion: str) -> list[Kernel]:
+def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True) -> list[Kernel]:
     """Return the kernels of a trace, in an order in which they can run.
 
     Args:
         trace: what ran.
         fusion: ``"inductor"``: elementwise operations and reductions fuse, what nobody reads does not run; or
-            ``"eager"``: each operation is a kernel.
+            ``"eager"``: each operation is a kernel, or those that torch and cuDNN have for it.
+        is_gpu: on chips of another kind an operation of eager mode is one kernel.
 
     Raises:
         InvalidOptionError: `fusion` is neither.
@@ -95,7 +96,8 @@ def kernels_of(trace: Trace, fusion: str) -> list[Kernel]:
     check_word("fusion", fusion, FUSIONS)
     graph = _Graph(trace)
     if fusion == "eager":
-        return [_kernel(graph, [place], is_fused=False) for place in range(len(trace.calls))]
+        eager = [Kernel((call,), call.eager) if is_gpu and call.eager else None for call in trace.calls]
+        return [known or _kernel(graph, [place], is_fused=False) for place, known in enumerate(eager)]
     return [_kernel(graph, members, is_fused=True) for members in _fuse(graph)]
 
 
@@ -211,8 +213,6 @@ def _has_way_around(groups: dict[int, _Group], group_of: dict[int, int], earlier
 
 def _kernel(graph: _Graph, members: Sequence[int], *, is_fused: bool) -> Kernel:
     calls = tuple(graph.calls[place] for place in members)
-    if not is_fused and calls[0].eager:
-        return Kernel(calls, calls[0].eager)
     if len(calls) == 1 and calls[0].role is Role.EXTERN:
         return Kernel(calls, calls[0].works)
     inside = set(members)

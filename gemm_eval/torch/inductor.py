@@ -43,7 +43,7 @@ def prune_inductor(
     counts as slower by the reading and writing of C that a template saves. With no candidate left the library's kernel
     is taken without any timing, and nothing is fused into it but a bias, nor into its inputs. This is for mm, addmm,
     bmm and baddbmm in 16 bits, with rows that start on 16 bytes, on Hopper, whose Triton kernels were timed. The first
-    time on a machine the model of libraries is compiled, which takes about 20 s.
+    time on a machine the model of libraries is compiled, which takes a while.
 
     What is left of these GEMMs, on any GPU, is timed in CUDA graphs, where this torch lets us: otherwise Inductor
     counts the host's time of a call as the kernel's, and below 50 us chooses by that. Timings that Inductor has in its

@@ -72,10 +72,8 @@ class Pruning:
     def __init__(self, arch: GpuSpec, top_k: int | float, report: PruneReport, drop_slower: bool = True) -> None:
         self.arch, self.top_k, self.report = arch, top_k, report
         self.library = Library(arch) if drop_slower else None
-        self._libraries: tuple[Any, int] = (
-            None,
-            0,
-        )  # kernels of libraries for a node, by a call before that of templates
+        # kernels of libraries for a node, by a call before that of templates
+        self._libraries: tuple[Any, int] = None, 0
 
     def key(self) -> tuple[str, ...]:
         """What answers depend on, for the keys of Inductor's caches."""

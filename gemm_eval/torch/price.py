@@ -33,7 +33,8 @@ UNPRICED = "unpriced"
 _BACKWARD_FACTOR = 2.5
 """Time of attention's backward pass over that of its forward pass: that of their products, five to two."""
 _MASK_FACTOR = 1.75
-"""Time of fused attention whose mask is a tensor over that without a mask: 1.4 to 2.1 in cuDNN on an H200."""
+"""Time of a GPU's fused attention whose mask is a tensor over that without: cuDNN 1.4 to 2.1 on an H200
+(arch/measured/h200-sxm/torch/kernels.csv)."""
 _MAX_FUSED_HEAD = 256
 """Elements of a head beyond which torch's fused kernels give up."""
 _DECISIVE_FRAC = 0.5
@@ -149,8 +150,9 @@ class Prices:
         num_bytes = work.read_bytes + work.write_bytes
         problem = work.problem
         detail = f"convolution as {problem}"
-        if work.window and isinstance(self.evaluator.arch, GpuSpec):
-            latency_us, bytes_us = self._own_kernel_us(work, self.evaluator.arch), self._moved_us(work)
+        arch = self.evaluator.arch
+        if work.window and isinstance(arch, GpuSpec) and _has_own_kernel(work, arch):
+            latency_us, bytes_us = self._own_kernel_us(work, arch), self._moved_us(work)
             bound = "dram" if bytes_us > latency_us else "cuda cores" if work.is_depthwise else "compute"
             latency_us = max(latency_us, bytes_us) + self.evaluator.switch_us(problem.M)
             words = f"depthwise {detail}" if work.is_depthwise else detail
@@ -201,8 +203,10 @@ class Prices:
         except (UnsupportedError, InvalidInputError, InfeasibleError) as error:
             return _unpriced(UnpricedWork(str(error), problem.num_bytes + work.mask_bytes))
         latency_us = result.latency_us * (_BACKWARD_FACTOR if work.is_backward else 1.0)
-        if work.mask_bytes:
+        if work.mask_bytes and library is not None:
             latency_us *= _MASK_FACTOR
+        elif work.mask_bytes:
+            latency_us += work.mask_bytes / self._dram_bytes_per_us()
         latency_us += self.evaluator.switch_us(problem.batch * problem.q_len)
         num_bytes = problem.num_bytes * (2 if work.is_backward else 1) + work.mask_bytes
         words = [str(problem), result.kernel, work.note, "with a mask" if work.mask_bytes else ""]
@@ -222,6 +226,11 @@ class Prices:
         detail = f"{(work.read_bytes + work.write_bytes) / 1e6:,.3g} MB{rows}"
         num_bytes = work.read_bytes + work.write_bytes
         return Price(result.latency_us, None, None, bound, result.source, detail, num_bytes)
+
+
+def _has_own_kernel(work: ConvolutionWork, arch: GpuSpec) -> bool:
+    """Whether cuDNN has a kernel; on tensor cores, but for a depthwise convolution."""
+    return work.is_depthwise or work.problem.input_dtype in arch.tensor_flop_per_cycle
 
 
 def default_attention_library(arch: ArchSpec) -> str:

@@ -14,7 +14,7 @@ from gemm_eval.torch.custom_ops import custom_works
 from gemm_eval.torch.eager_mode import Operation, eager_works
 from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace
 from gemm_eval.torch.matmuls import Precision, matmul_works
-from gemm_eval.torch.roles import FREE, GATHERS, SCATTERS, WRITES_ONLY, kernel_word, role_of
+from gemm_eval.torch.roles import FREE, GATHERS, SCATTERS, WRITES_ONLY, role_of
 from gemm_eval.torch.work import UnpricedWork, Work
 
 with needs_extra("gemm_eval.torch", "torch"):
@@ -249,9 +249,7 @@ class Recorder(TorchDispatchMode):
         if not reads and role is Role.ELEMENTWISE and facts.name in WRITES_ONLY:
             role = Role.CONSTANT if not set(writes) & self.trace.kept else role
         read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))
-        word = kernel_word(facts.name)
-        of = Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes, word)
-        eager = eager_works(of)
+        eager = eager_works(Operation(facts.name, role, domain, full, inputs, outputs, read_bytes, written_bytes))
         return Call(facts.full_name, path, phase, role, domain, reads, writes, eager=eager)
 
     def _accesses(

@@ -12,7 +12,7 @@ from typing import Any
 
 from gemm_eval.torch.graph import Domain, Role
 
-__all__ = ["FREE", "GATHERS", "SCATTERS", "WRITES_ONLY", "kernel_word", "role_of"]
+__all__ = ["FREE", "GATHERS", "SCATTERS", "WRITES_ONLY", "role_of"]
 
 _FREE = (
     "detach alias lift_fresh lift lift_fresh_copy empty empty_like empty_strided empty_permuted new_empty "
@@ -85,7 +85,6 @@ _ROLE_OF_WORDS = {
     Role.ALONE: _ALONE,
 }
 _ROLES = {name: role for role, words in _ROLE_OF_WORDS.items() for name in words.split()}
-_WORDS = {"topk": "top_k"}
 
 Rows = Callable[[Sequence[Any]], int]
 
@@ -195,8 +194,3 @@ def _is_inner(name: str, args: Sequence[Any]) -> bool:
     if not isinstance(dims, list | tuple) or not dims or not all(type(dim) is int for dim in dims):
         return True  # all of them
     return any(dim in (-1, x.dim() - 1) for dim in dims)
-
-
-def kernel_word(name: str) -> str:
-    """What the memory-bound model calls the kernel of an operation that runs by itself: as engines have it."""
-    return _WORDS.get(name, name)

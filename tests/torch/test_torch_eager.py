@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from gemm_eval.torch.fusion import kernels_of  # noqa: E402
 from gemm_eval.torch.recorder import Recorder, current_precision  # noqa: E402
 from gemm_eval.torch.work import ConvolutionWork, MemoryWork, Work  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 BF16, FP32 = torch.bfloat16, torch.float32
 
 
@@ -221,3 +224,28 @@ def test_eager_kernels_have_coefficients_of_their_own() -> None:
         for width in (64, 4096)
     )
     assert long < short  # a CTA for each row, however short
+
+
+@pytest.mark.parametrize(("dtype", "source"), [(FP32, "peak"), (BF16, "none")])
+def test_types_without_tensor_cores_are_as_of_any_gemm(dtype: Any, source: str) -> None:
+    """A T4 multiplies neither tf32 nor bf16 on tensor cores: fp32 has its peak, and of bf16 nothing is known."""
+    found = predict_module(torch.nn.Conv2d(64, 64, 3).to(dtype), tensor(2, 64, 32, 32, dtype=dtype), "t4")
+    assert [one.source for one in found.operations] == [source]
+
+
+def test_other_chips_have_one_kernel_for_an_operation() -> None:
+    """No cuDNN changes layouts there."""
+    layers = torch.nn.Sequential(torch.nn.Conv2d(96, 64, 3), torch.nn.BatchNorm2d(64)).to(BF16).eval()
+    assert len(predict_module(layers, IMAGE, "sg2260", fusion="eager").operations) == 2
+    assert len(predict_module(layers, IMAGE, "h200-sxm", fusion="eager").operations) == 8
+
+
+def test_the_committed_table_is_what_is_made_of_the_timings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coefficients are fitted on kernels as they are seen today."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from measure_torch_kernels import table
+
+    measured = ROOT / "arch" / "measured" / "h200-sxm"
+    shutil.copy(measured / "torch" / "kernels.csv", tmp_path)
+    table(tmp_path)
+    assert (tmp_path / "torch.csv").read_text() == (measured / "memory-bound" / "torch.csv").read_text()

@@ -182,7 +182,7 @@ def test_gradients_of_a_convolution_are_two_gemms_of_its_size() -> None:
 
 def test_channels_are_filled_up_to_what_is_loaded_at_once() -> None:
     for layer, padded in (
-        (nn.Conv2d(3, 64, 7, stride=2, padding=3), (196, 64)),
+        (nn.Conv2d(3, 64, 7, stride=2, padding=3), (392, 64)),
         (nn.Conv2d(20, 30, 3, padding=1), (216, 32)),
         (nn.Conv2d(64, 64, 3, padding=1), None),
     ):
