@@ -24,6 +24,7 @@ import torchvision
 import transformers
 from measure_torch_kernels import graph_us
 
+from gemm_eval.arch.yaml import read_yaml
 from gemm_eval.torch import compare, predict_module
 
 _PAUSE_S = 0.03  # as `compare` has it
@@ -108,6 +109,9 @@ def compiled(names: list[str], folder: Path, arch: str | None) -> None:
 
 def show(folder: Path, arch: str) -> None:
     """Print what is predicted today beside what was measured, without a GPU."""
+    version = read_yaml(folder / "compiled.meta.yaml")["versions"]["transformers"]
+    if version != transformers.__version__:
+        print(f"transformers {transformers.__version__} may write out other masks than {version}, which was measured")
     print("module     fusion    predicted us  measured us   error")
     for table, fusion in (("modules.csv", "eager"), ("compiled.csv", "inductor")):
         errors = []

@@ -9,8 +9,18 @@ from typing import Any
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.torch.eager_mode import bias_of_mask_works
-from gemm_eval.torch.matmuls import Precision, type_of
-from gemm_eval.torch.work import AttentionWork, UnpricedWork, VectorGemmWork, Work, work_flop
+from gemm_eval.torch.matmuls import Precision, dense_work, type_of
+from gemm_eval.torch.work import (
+    DEALT,
+    ROWS,
+    AttentionWork,
+    MemoryWork,
+    UnpricedWork,
+    VectorGemmWork,
+    Work,
+    dealt,
+    work_flop,
+)
 from gemm_eval.workload import AttentionProblem
 
 __all__ = ["attention_work", "flex_attention_work", "kernel_attention_works"]
@@ -32,6 +42,8 @@ def attention_work(
 
     A causal mask of torch lets query i see keys 0..i, whatever there are more: of fewer queries than keys, the keys
     behind are never read. A mask that is a tensor saves nothing, and is read; one of truth values becomes a bias first.
+    Fused kernels read along the last axis: where a head or a mask does not lie so (a mask that was expanded from one
+    value), torch does without them.
     """
     batch, heads, q_len, dim = math.prod(q.shape[:-3]), q.shape[-3] if q.dim() > 2 else 1, q.shape[-2], q.shape[-1]
     kv_heads, kv_len, v_dim = k.shape[-3] if k.dim() > 2 else 1, k.shape[-2], v.shape[-1]
@@ -58,9 +70,39 @@ def attention_work(
         return (VectorGemmWork(f"attention {words} fp32", flop, num_bytes, full),)
     if dtype is None:
         return (UnpricedWork(f"no model of attention in {q.dtype}", num_bytes, full),)
+    if not all(_lies_along_last_axis(x) for x in (q, k, v)) or (mask is not None and mask.stride(-1) != 1):
+        return _unfused_works(problem, precision, q, v, mask_bytes, is_backward)
     if mask is not None and mask.element_size() == 1 and not is_backward:  # truth values are written out as a bias
         return *bias_of_mask_works(mask.numel(), q.element_size()), work
     return (work,)
+
+
+def _lies_along_last_axis(tensor: Any) -> bool:
+    return bool(tensor.shape[-1] == 1 or tensor.stride(-1) == 1)
+
+
+def _unfused_works(
+    of: AttentionProblem, precision: Precision, q: Any, v: Any, mask_bytes: int, is_backward: bool
+) -> tuple[Work, ...]:
+    """Return attention as torch has it where no fused kernel fits: scores in fp32, in memory.
+
+    These are the kernels that torch.compile makes of it; eager mode scales Q and K and adds the mask in passes of their
+    own.
+    """
+    groups, word = of.batch * of.num_heads, 4
+    scores = (groups, of.q_len, of.head_dim, of.kv_len)
+    values = (groups, of.q_len, of.kv_len, of.value_dim)
+    score_bytes = groups * of.q_len * of.kv_len * word
+    copies: list[Work] = []
+    for rows, dim in ((of.q_len, of.head_dim), (of.kv_len, of.head_dim), (of.kv_len, of.value_dim)):
+        elements = groups * rows * dim  # keys of one head are copied for all heads that share them
+        copies.append(dealt(DEALT, elements * q.element_size(), elements * word, elements * word))
+    product, weighted = (dense_work(sizes, "fp32", "fp32", precision.matmul_tf32) for sizes in (scores, values))
+    passes = 2 if is_backward else 1
+    softmax = MemoryWork(ROWS, passes * score_bytes + mask_bytes, score_bytes, groups * of.q_len, of.kv_len)
+    out_elements = groups * of.q_len * of.value_dim
+    out = dealt(DEALT, out_elements * word, out_elements * v.element_size(), out_elements * word)
+    return (*copies, *product * passes, softmax, *weighted * passes, out)
 
 
 def flex_attention_work(

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from gemm_eval.checks import check_word
 from gemm_eval.torch.graph import Call, Domain, Role, Trace
-from gemm_eval.torch.work import DEALT, MemoryWork, Work, dealt
+from gemm_eval.torch.work import DEALT, ROWS, MemoryWork, Work, dealt
 
 __all__ = ["FUSIONS", "Kernel", "kernels_of"]
-
-_ROWS = "inductor_rows"
 
 FUSIONS = ("inductor", "eager")
 """Who decides what runs as one kernel: `torch.compile`, or nobody."""
@@ -251,6 +249,6 @@ def _memory(calls: Sequence[Call], read_bytes: int, write_bytes: int) -> MemoryW
         bool(sums) and domain.is_inner and _MIN_ROW <= domain.width <= _MAX_ROW and domain.num_rows > 1
     )
     if has_cta_for_each_row:
-        return MemoryWork(_ROWS, read_bytes, write_bytes, domain.num_rows, domain.width)
+        return MemoryWork(ROWS, read_bytes, write_bytes, domain.num_rows, domain.width)
     largest = max((access.num_bytes for call in calls for access in (*call.reads, *call.writes)), default=0)
     return dealt(DEALT, read_bytes, write_bytes, min(largest, max(read_bytes, write_bytes)))

@@ -11,6 +11,7 @@ from gemm_eval.workload import AttentionProblem, GemmProblem
 __all__ = [
     "CTA_ELEMENTS",
     "DEALT",
+    "ROWS",
     "AttentionWork",
     "ConvolutionWork",
     "GemmWork",
@@ -114,6 +115,9 @@ class MemoryWork:
 
 DEALT = "act"
 """What the memory-bound model calls a kernel whose threads load 16 bytes of each tensor."""
+
+ROWS = "inductor_rows"
+"""What it calls a kernel of torch.compile that sums up rows."""
 
 CTA_ELEMENTS = 1024
 """Elements of a block of a kernel that goes over its elements whatever rows they are of; Inductor has as many."""

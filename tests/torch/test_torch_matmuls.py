@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from gemm_eval import AttentionProblem, GEMMEvaluator, GemmProblem  # noqa: E402
 from gemm_eval.torch import PredictedOperation, predict_module  # noqa: E402
-from gemm_eval.torch.work import AttentionWork, ConvolutionWork, GemmWork, UnpricedWork, VectorGemmWork  # noqa: E402
+from gemm_eval.torch.work import AttentionWork, ConvolutionWork, GemmWork, UnpricedWork, VectorGemmWork, work_flop  # noqa: E402
 from tests.cases import case  # noqa: E402
 
 EVALUATOR = GEMMEvaluator("h200-sxm", disk_cache=False)
@@ -224,6 +224,17 @@ def test_a_mask_saves_nothing_and_is_read() -> None:
     q = meta(2, 8, 128, 64)
     (found,) = attend(q, q, q, attn_mask=meta(2, 1, 128, 128, dtype=torch.bool))
     assert (found.problem.causal, found.mask_bytes) == (False, 2 * 128 * 128)
+
+
+def test_attention_is_fused_where_heads_and_masks_lie_along_their_rows() -> None:
+    q = meta(2, 8, 128, 64)
+    whole = attend(q, q, q, attn_mask=meta(2, 1, 128, 128))
+    assert [type(work) for work in whole] == [AttentionWork]
+    expanded = attend(q, q, q, attn_mask=meta(2, 1, 128, 1).expand(2, 1, 128, 128))
+    across = attend(q, q, meta(2, 8, 64, 128).transpose(-1, -2))
+    for found in (expanded, across):
+        assert [type(work) for work in found] == [VectorGemmWork] * 2  # scores, and their products with V, in fp32
+        assert sum(work.flop for work in found) == work_flop(whole[0])[1]
 
 
 def test_attention_within_a_module_of_torch_is_seen_too() -> None:
