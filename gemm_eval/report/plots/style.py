@@ -16,10 +16,15 @@ __all__ = [
     "COLORS",
     "FILLS",
     "GRAY",
+    "LINE",
     "MARKERS",
+    "MUTED",
+    "NEUTRALS",
     "PLOTLY_MARKERS",
     "RAMP",
     "SMALL",
+    "SURFACE",
+    "TEXT",
     "TITLE",
     "AnyFigure",
     "add_grid",
@@ -39,6 +44,15 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 PLOTLY_MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 FILLS = tuple("#999999" if color == "#000000" else color for color in COLORS)  # black text is readable on all
 GRAY = "#666666"
+
+# Everything that is not a colour by meaning has one of these: a page can give them the colours of its own text, lines
+# and background. They are the light ones of the pages.
+TEXT, MUTED, LINE, SURFACE = "#1b1f24", "#59636e", "#d9dde2", "#ffffff"
+"""Letters and strong lines; axes and weak lines; grids; what separates fills and lies under faded ones."""
+
+NEUTRALS = {"text": TEXT, "muted": MUTED, "line": LINE, "surface": SURFACE}
+"""The neutral colours of every plot, by name."""
+
 RAMP = "cividis"  # of equal steps in lightness, for colour-blind eyes and for print; both packages have it
 TITLE, SMALL = 9.5, 7.5  # points
 
