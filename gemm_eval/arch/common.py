@@ -83,8 +83,8 @@ class Frozen(BaseModel):
 class Provenance(Frozen):
     """Where one number of a spec comes from."""
 
-    kind: Annotated[ProvenanceKind, Field(strict=False)]
-    source: Annotated[Text, Field(min_length=1)]
+    kind: Annotated[ProvenanceKind, Field(strict=False, description="how the number is known")]
+    source: Annotated[Text, Field(min_length=1, description="where it stands, or the arithmetic that gives it")]
 
 
 class Published(Frozen):
@@ -94,7 +94,7 @@ class Published(Frozen):
     dram_gb_per_s: Positive | None = Field(default=None, description="DRAM bandwidth of the chip, 1e9 bytes/s")
     sram_bytes: Annotated[int, Field(ge=1)] | None = Field(default=None, description="SRAM of all cores together")
     num_sms: Annotated[int, Field(ge=1)] | None = Field(default=None, description="SMs of a GPU")
-    source: Annotated[Text, Field(min_length=1)]
+    source: Annotated[Text, Field(min_length=1, description="where the maker says so")]
 
 
 class BaseSpec(Frozen):
@@ -103,10 +103,15 @@ class BaseSpec(Frozen):
     _shown: ClassVar[tuple[str, ...]] = ()
     """The fields that tell specs apart at a glance; a repr has these and what `with_` changed, not all sixty."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    title: Text = ""
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="what answers call it; of a file: its own name if absent",
+    )
+    title: Text = Field(default="", description="maker, product and what matters of it, on a line")
     notes: Text = Field(default="", description="modelling decisions, in words")
-    published: Published | None = None
+    published: Published | None = Field(
+        default=None, description="figures of the maker that the numbers below have to reproduce"
+    )
     sources: Table[str, Text] = Field(default={}, description="short name -> full reference")
     provenance: Table[str, Provenance] = Field(default={}, description="field (or field.dtype) -> kind and source")
 

@@ -38,9 +38,9 @@ class GpuSpec(BaseSpec):
 
     _shown: ClassVar = ("sm_arch", "num_sms", "boost_clock_ghz", "l2_bytes", "dram_bytes", "dram_gb_per_s")
 
-    type: Literal["gpu"] = "gpu"
+    type: Literal["gpu"] = Field(default="gpu", description="the kind of chip; a file of a GPU has to say it")
     sm_arch: SmArch = Field(description="generation of the SM")
-    num_sms: Dim
+    num_sms: Dim = Field(description="SMs that are enabled")
 
     # clocks and power
     max_clock_ghz: Positive = Field(description="what an SM runs at with light load; the unit of L2 cycles")
@@ -51,7 +51,7 @@ class GpuSpec(BaseSpec):
     tensor_clock_sustained_ghz: _ClockTable = Field(
         description="the same for as long as you like: where the power limit holds the clock"
     )
-    power_limit_w: Positive
+    power_limit_w: Positive = Field(description="power limit of the module or board, as sold")
 
     # tensor cores
     tensor_flop_per_cycle: Table[DTypeKey, Positive] = Field(
@@ -72,17 +72,17 @@ class GpuSpec(BaseSpec):
     mma_floor_cycles: NonNegative = Field(description="least time between two instructions of an SM, however small")
 
     # shared memory, registers, occupancy
-    smem_per_sm_bytes: _Bytes
+    smem_per_sm_bytes: _Bytes = Field(description="shared memory of an SM, the system's part included")
     smem_per_cta_bytes: _Bytes = Field(description="most that one CTA can opt into")
     smem_reserved_bytes: Annotated[int, Field(ge=0, le=1 << 20)] = Field(
         description="taken from each CTA by the system"
     )
     smem_bytes_per_cycle: Positive = Field(description="read or written without bank conflicts")
     registers_per_sm: _Bytes = Field(description="32-bit registers")
-    max_registers_per_thread: Dim
+    max_registers_per_thread: Dim = Field(description="most that a thread can have")
     register_alloc_per_warp: Dim = Field(description="a warp's registers are a multiple of this")
-    max_threads_per_sm: Dim
-    max_ctas_per_sm: Dim
+    max_threads_per_sm: Dim = Field(description="most that an SM holds at once")
+    max_ctas_per_sm: Dim = Field(description="most that an SM holds at once, however small")
     max_cluster_ctas: Dim = Field(description="CTAs of a portable cluster; 1: no clusters")
     has_cp_async: bool = Field(description="copies to shared memory that bypass registers")
     has_tma: bool = Field(description="bulk tensor copies issued by one thread")
@@ -96,14 +96,14 @@ class GpuSpec(BaseSpec):
     conversion_ops_per_cycle: Positive = Field(description="lanes of conversion from integer to floating point")
 
     # L2 and DRAM, whole chip
-    l2_bytes: _Bytes
+    l2_bytes: _Bytes = Field(description="L2 of all partitions together")
     l2_bytes_per_cycle: Positive = Field(description="read hits, whole chip, in cycles of max_clock_ghz")
-    l2_latency_cycles: Positive
+    l2_latency_cycles: Positive = Field(description="from a load to its data where L2 has them, of max_clock_ghz")
     num_l2_partitions: Dim = Field(description="2: a line whose home is the far partition crosses a bridge")
-    dram_bytes: _Bytes
+    dram_bytes: _Bytes = Field(description="memory of the GPU, as published")
     dram_gb_per_s: Positive = Field(description="as published")
     dram_efficiency_frac: Frac = Field(description="share of dram_gb_per_s that a large read reaches")
-    dram_latency_ns: Positive
+    dram_latency_ns: Positive = Field(description="from a load to its data where L2 does not have them")
 
     # fixed costs
     launch_us: NonNegative = Field(description="an empty kernel in a CUDA graph")

@@ -23,6 +23,8 @@ from gemm_eval.words import did_you_mean, one_line, refusal, shown
 __all__ = ["ArchSpec", "build_spec", "list_archs", "load_arch"]
 
 ArchSpec = MulticoreSpec | GpuSpec
+"""A chip of either kind."""
+
 _KINDS: dict[str, type[MulticoreSpec] | type[GpuSpec]] = {"multicore": MulticoreSpec, "gpu": GpuSpec}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAX_BASES = 8

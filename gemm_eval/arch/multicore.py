@@ -26,6 +26,7 @@ from gemm_eval.words import did_you_mean
 __all__ = ["MAX_CORES", "MulticoreSpec"]
 
 MAX_CORES = 1 << 20
+"""Most cores of a chip."""
 
 _Buffers = Annotated[int, Field(ge=1, le=2)]  # not Literal[1, 2], which takes True
 
@@ -42,13 +43,13 @@ class MulticoreSpec(BaseSpec):
 
     _shown: ClassVar = ("num_cores", "frequency_ghz", "cube_m", "cube_k", "cube_n", "sram_bytes", "dram_gb_per_s")
 
-    type: Literal["multicore"] = "multicore"
+    type: Literal["multicore"] = Field(default="multicore", description="the kind of chip")
     calibration: Text = Field(default="", description="timings that its fitted numbers come from; empty: none")
     is_coarse: bool = Field(default=False, description="the chip is not really of this kind; expect coarse answers")
 
     # cores and matrix unit
-    num_cores: int = Field(ge=1, le=MAX_CORES)
-    frequency_ghz: Positive
+    num_cores: int = Field(ge=1, le=MAX_CORES, description="cores, all alike")
+    frequency_ghz: Positive = Field(description="clock of matrix and vector units")
     cube_m: Dim = Field(description="rows of C that one matrix-unit step computes")
     cube_k: Dim = Field(description="reduction length of one step, for types without an entry in cube_k_by_dtype")
     cube_n: Dim = Field(description="columns of C that one step computes")
@@ -78,7 +79,7 @@ class MulticoreSpec(BaseSpec):
 
     # SRAM
     sram_bytes: Annotated[int, Field(ge=1, le=1 << 50)] = Field(description="SRAM of one core")
-    sram_usable_frac: Frac = 1.0
+    sram_usable_frac: Frac = Field(default=1.0, description="share of it that tiles may take")
     input_buffers: _Buffers = Field(default=2, description="copies of the A and B tiles; 2: double buffering")
     output_buffers: _Buffers = Field(default=1, description="copies of the C tile")
     lane_num: Dim = Field(default=1, description="tile rows are padded to a multiple of this")
@@ -152,7 +153,10 @@ class MulticoreSpec(BaseSpec):
     )
 
     # timing
-    timing: Literal["overlap", "pipeline"] = "overlap"
+    timing: Literal["overlap", "pipeline"] = Field(
+        default="overlap",
+        description="overlap: bytes and steps as a whole; pipeline: a double-buffered loop, visit by visit",
+    )
     overlap_frac: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
         default=1.0, description="overlap timing: how much of what buffers and tile visits let overlap does overlap"
     )
@@ -177,12 +181,14 @@ class MulticoreSpec(BaseSpec):
 
     # energy and area
     mac_pj: Table[DTypeKey, NonNegative] = Field(default={}, description="energy of one MAC by input type")
-    sram_pj_per_byte: NonNegative | None = None
-    dram_pj_per_byte: NonNegative | None = None
-    noc_pj_per_byte: NonNegative | None = None
+    sram_pj_per_byte: NonNegative | None = Field(default=None, description="energy of a byte read or written in SRAM")
+    dram_pj_per_byte: NonNegative | None = Field(default=None, description="energy of a byte to or from DRAM")
+    noc_pj_per_byte: NonNegative | None = Field(default=None, description="energy of a byte through a core's port")
     static_w: NonNegative = Field(default=0.0, description="power that flows whatever the chip does")
-    area_mm2: Positive | None = None
-    tdp_w: Positive | None = None
+    area_mm2: Positive | None = Field(
+        default=None, description="area of the chip; sweeps give FLOP/s for each mm2 of it"
+    )
+    tdp_w: Positive | None = Field(default=None, description="thermal design power, as published; no formula has it")
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:

@@ -27,12 +27,12 @@ class MulticoreErrors(Frozen):
     """Errors on a set of timings, each row by a fit on the other (N, K) pairs."""
 
     set: str = Field(description="which rows")
-    num_rows: int
-    mape_percent: float
-    median_percent: float
-    p90_percent: float
-    bias_percent: float
-    kendall_tau: float | None
+    num_rows: int = Field(description="timings of the set")
+    mape_percent: float = Field(description="mean of the errors without their signs")
+    median_percent: float = Field(description="median of the same")
+    p90_percent: float = Field(description="nine in ten of them are below")
+    bias_percent: float = Field(description="mean of the errors with their signs; above 0: predicted too slow")
+    kendall_tau: float | None = Field(description="how alike the orders are; null where it is undefined")
     naive_mape_percent: float = Field(description="of the roofline of the data sheet")
     roofline_mape_percent: float = Field(description="of a roofline with three fitted constants, held out likewise")
 
@@ -40,15 +40,17 @@ class MulticoreErrors(Frozen):
 class MulticoreCalibration(Frozen):
     """What `gemm-eval calibrate multicore` writes."""
 
-    chip: str
-    model_version: str
-    code_version: str
-    date: str
+    chip: str = Field(description="the preset that it is of")
+    model_version: str = Field(description="version of the cost model")
+    code_version: str = Field(description="version of the package")
+    date: str = Field(description="when it was fitted, YYYY-MM-DD")
     data: Text = Field(description="whose timings, and where they are")
-    sha256: str
-    folds: str
+    sha256: str = Field(description="of the timings")
+    folds: str = Field(description="how rows were held out for the errors")
     coefficients: Mapping[str, float] = Field(description="path in the spec -> value, in the unit of the field")
-    errors: Annotated[tuple[MulticoreErrors, ...], Field(min_length=1, strict=False)]
+    errors: Annotated[
+        tuple[MulticoreErrors, ...], Field(min_length=1, strict=False, description="held out, one for each set of rows")
+    ]
 
     @property
     def words(self) -> str:

@@ -39,10 +39,10 @@ class LibraryPath(Frozen):
         default=None, description="dimensions that it cuts over cores, none: one core; default: as the rules say"
     )
     tile_m: _Tiles | None = Field(
-        default=None, description="tile sizes that it has, none: any; default: as the rules say"
+        default=None, description="tile sizes along M that it has, none: any; default: as the rules say"
     )
-    tile_n: _Tiles | None = None
-    tile_k: _Tiles | None = None
+    tile_n: _Tiles | None = Field(default=None, description="the same along N")
+    tile_k: _Tiles | None = Field(default=None, description="the same along K")
 
 
 class LibraryRules(Frozen):
@@ -72,9 +72,9 @@ class LibraryRules(Frozen):
     loop_orders: Annotated[tuple[_Order, ...], Field(strict=False)] = Field(
         default=(), description="loop orders that it has; default: any"
     )
-    tile_m: _Tiles = Field(default=(), description="tile sizes that it has, cut to the block; default: any")
-    tile_n: _Tiles = ()
-    tile_k: _Tiles = ()
+    tile_m: _Tiles = Field(default=(), description="tile sizes along M that it has, cut to the block; default: any")
+    tile_n: _Tiles = Field(default=(), description="the same along N")
+    tile_k: _Tiles = Field(default=(), description="the same along K")
     whole: Annotated[tuple[_Loop, ...], Field(strict=False)] = Field(
         default=(), description="dimensions that a core does not cut into tiles"
     )

@@ -51,7 +51,11 @@ Array = Any
 """A numpy or a CuPy array; neither library types what they have in common."""
 
 BLOCK_COLUMNS = 64
+"""Columns of a packed block of weights."""
+
 BLOCK_K = 64
+"""Weights along K of a packed block."""
+
 PADDED_K = 128
 """K is padded to a multiple of this, so that groups of every size end with it."""
 

@@ -41,8 +41,17 @@ __all__ = [
 ALL_GPUS = "all"
 """Instead of names: every GPU with timings."""
 
-ROOFLINE, INTERPOLATION, PHYSICS, CORRECTED = "fitted roofline", "interpolation", "physics", "corrected"
-"""Who predicts, in the order of columns."""
+ROOFLINE = "fitted roofline"
+"""A roofline whose constants are fitted on the training rows."""
+
+INTERPOLATION = "interpolation"
+"""The table of the training rows, interpolated."""
+
+PHYSICS = "physics"
+"""The model's terms alone."""
+
+CORRECTED = "corrected"
+"""The model with what was learned beyond its terms; of those who predict the last, in the order of columns."""
 
 _MIN_ROWS = 200  # of a set: smaller ones are left to `validate dense`
 _LIBRARIES = ("cublas", "trtllm")
@@ -70,7 +79,8 @@ class GpuLine(NamedTuple):
 
 def gpus_with_timings() -> list[str]:
     """Return the GPUs with committed timings of libraries, by name."""
-    return [name for name in list_archs() if measured_root(name).is_dir() and _sets_of(name)]
+    timed = [name for name in list_archs() if measured_root(name).is_dir()]
+    return [name for name in timed if isinstance(load_arch(name), GpuSpec) and _sets_of(name)]
 
 
 def compare_gpus(names: Sequence[str], num_folds: int = 5, seed: int = 0) -> Iterator[GpuLine]:

@@ -15,7 +15,11 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 """What a message can be for."""
 
 MAX_MESSAGE_BYTES = 1 << 50
+"""Largest message of a device."""
+
 MAX_RANKS = 1 << 10
+"""Most devices that exchange messages."""
+
 
 _REDUCED = ("all_reduce", "reduce_scatter")
 _set = object.__setattr__

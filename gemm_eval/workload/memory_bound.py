@@ -6,8 +6,11 @@ from typing import NamedTuple
 
 __all__ = ["ENGINES", "TORCH", "MemoryKernel", "has_cta_for_each_row", "memory_kernel"]
 
-ENGINES, TORCH = "engines", "torch"
-"""Whose kernels: written for serving engines, 16 bytes a load, or PyTorch's own of eager mode."""
+ENGINES = "engines"
+"""Kernels that are written for serving engines: 16 bytes a load."""
+
+TORCH = "torch"
+"""Kernels of PyTorch's eager mode."""
 
 
 class MemoryKernel(NamedTuple):

@@ -44,6 +44,7 @@ class RunOptions(NamedTuple):
 
 
 NOTHING_SAID = RunOptions()
+"""The options of a call that names none."""
 
 
 def run_options(library: Any, l2: Any, clock: Any, quantize_from: Any = None, correction: Any = None) -> RunOptions:

@@ -43,13 +43,13 @@ class ErrorFigures(Frozen):
     """Held-out errors of a fit on one data set."""
 
     data: str = Field(description="name of the data set")
-    sha256: str
-    num_rows: int
-    mape_percent: float
-    median_percent: float
-    p90_percent: float
-    bias_percent: float
-    kendall_tau: float | None = Field(description="null where it is undefined")
+    sha256: str = Field(description="of its table")
+    num_rows: int = Field(description="timings of the set")
+    mape_percent: float = Field(description="mean of the errors without their signs")
+    median_percent: float = Field(description="median of the same")
+    p90_percent: float = Field(description="nine in ten of them are below")
+    bias_percent: float = Field(description="mean of the errors with their signs; above 0: predicted too slow")
+    kendall_tau: float | None = Field(description="how alike the orders are; null where it is undefined")
 
 
 def calibration_text(
@@ -80,16 +80,16 @@ def calibration_text(
 class Calibration(Frozen):
     """What `gemm-eval calibrate` writes: coefficients of a library's kernel family, and how they came about."""
 
-    gpu: str
-    library: str
-    family: str
-    model_version: str
-    code_version: str
-    date: str
+    gpu: str = Field(description="the preset that was timed")
+    library: str = Field(description="whose kernels")
+    family: str = Field(description="which of its kernel families")
+    model_version: str = Field(description="version of the cost model")
+    code_version: str = Field(description="version of the package")
+    date: str = Field(description="when it was fitted, YYYY-MM-DD")
     folds: str = Field(description="how rows were held out for the errors")
-    coefficients: dict[str, float]
+    coefficients: dict[str, float] = Field(description="by name, in their units")
     fitted: tuple[str, ...] = Field(description="the coefficients that the data determine; the others are defaults")
-    errors: Annotated[tuple[ErrorFigures, ...], Field(min_length=1)]
+    errors: Annotated[tuple[ErrorFigures, ...], Field(min_length=1, description="held out, one for each data set")]
     intervals: Annotated[tuple[RegimeInterval, ...], Field(description="of held-out rows of all sets")] = ()
 
     @model_validator(mode="after")

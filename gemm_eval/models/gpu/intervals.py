@@ -52,8 +52,8 @@ class RegimeInterval(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    regime: str
-    num_rows: int
+    regime: str = Field(description="decode, mid or prefill, by rows M; or all")
+    num_rows: int = Field(description="timings of the regime")
     low_log: float = Field(le=0.0, description="10th percentile, at most 0")
     high_log: float = Field(ge=0.0, description="90th percentile, at least 0")
 
