@@ -3,6 +3,7 @@
     python examples/benchmark_asm_aware.py --kernel gemm    # a GPU, PyTorch and Triton
     python examples/benchmark_asm_aware.py --kernel w4a16   # adds to the same results
     python examples/benchmark_asm_aware.py --show           # the tables of the results that are there, without a GPU
+    python examples/benchmark_asm_aware.py --show --json    # their summaries as JSON
 
 Methods: `baseline_opt` benchmarks all configs, as `@triton.autotune` does. `asm_aware` benchmarks the 15% of them
 that rules, model and machine code leave, `asm_aware_3` three; `model` benchmarks none. Each starts with nothing
@@ -327,19 +328,40 @@ def sizes_table(results: list[dict[str, Any]]) -> Table:
     return table
 
 
-def show(document: dict[str, Any]) -> None:
-    """Print the tables of results, kernel by kernel; at the end the summaries."""
-    console = Console(width=max(80, Console().width))
+def by_kernel(document: dict[str, Any]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Results by kernel and type of activations."""
     kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for result in document["results"]:
         kinds.setdefault((result["kernel"], result["dtype"]), []).append(result)
+    return kinds
+
+
+def noises_of(document: dict[str, Any]) -> list[float]:
+    """What turns of a config differ by, of all results."""
+    return [one["noise_frac"] for result in document["results"] for one in result["methods"].values()]
+
+
+def plain(document: dict[str, Any]) -> dict[str, Any]:
+    """Summaries ready for JSON."""
+    kernels = [
+        {"kernel": kernel, "dtype": dtype, "num_sizes": len(results), "methods": summarize(results)}
+        for (kernel, dtype), results in by_kernel(document).items()
+    ]
+    noises = noises_of(document)
+    return {"kernels": kernels, "median_noise_frac": statistics.median(noises), "most_noise_frac": max(noises)}
+
+
+def show(document: dict[str, Any]) -> None:
+    """Print the tables of results, kernel by kernel; at the end the summaries."""
+    console = Console(width=max(80, Console().width))
+    kinds = by_kernel(document)
     for (kernel, dtype), results in kinds.items():
         console.print(f"{kernel} {dtype}")
         console.print(sizes_table(results))
     for (kernel, dtype), results in kinds.items():
         title = f"\n{kernel} {dtype}, {len(results)} sizes on {document['gpu']}: speed of full tuning's choice"
         console.print(summary_table(results, title))
-    noises = [one["noise_frac"] for result in document["results"] for one in result["methods"].values()]
+    noises = noises_of(document)
     console.print(
         f"turns of a config differ by {statistics.median(noises):.1%} in the median, {max(noises):.1%} at most"
     )
@@ -355,10 +377,14 @@ def main() -> None:
     parser.add_argument("--rep-ms", type=float, default=9.0, help="GPU time of timed launches of a benchmark")
     parser.add_argument("--sizes", type=int, default=len(SIZES), help="measure only so many sizes, spread over all")
     parser.add_argument("--show", action="store_true", help="print the tables of the results that are there")
+    parser.add_argument("--json", action="store_true", help="with --show: summaries as JSON")
     options = parser.parse_args()
     document: dict[str, Any] = {"results": []}
     if options.results.is_file():
         document = json.loads(options.results.read_text(encoding="utf-8"))
+    if options.show and options.json:
+        print(json.dumps(plain(document), indent=2))
+        return
     if options.show:
         show(document)
         return

@@ -12,6 +12,7 @@ torch.compile makes of them, in a CUDA graph.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -107,21 +108,40 @@ def compiled(names: list[str], folder: Path, arch: str | None) -> None:
         print(*rows[-1].values(), flush=True)
 
 
-def show(folder: Path, arch: str) -> None:
-    """Print what is predicted today beside what was measured, without a GPU."""
-    version = read_yaml(folder / "compiled.meta.yaml")["versions"]["transformers"]
-    if version != transformers.__version__:
-        print(f"transformers {transformers.__version__} may write out other masks than {version}, which was measured")
-    print("module     fusion    predicted us  measured us   error")
+def predicted_now(folder: Path, arch: str) -> dict[str, Any]:
+    """What is predicted today beside what was measured, of both tables; without a GPU."""
+    rows = []
     for table, fusion in (("modules.csv", "eager"), ("compiled.csv", "inductor")):
-        errors = []
         for name, measured_us in pd.read_csv(folder / table, index_col="module")["graph_us"].to_dict().items():
             module, inputs = MODULES[str(name)]("meta")
             with torch.no_grad():
                 predicted_us = predict_module(module, inputs, arch, fusion=fusion).latency_us
-            errors.append(predicted_us / measured_us - 1)
-            print(f"{name:10s} {fusion:10s} {predicted_us:11,.0f} {measured_us:12,.0f} {errors[-1]:+7.1%}")
-        sizes = [abs(error) for error in errors]
+            rows.append(
+                {
+                    "module": name, "fusion": fusion, "predicted_us": predicted_us, "measured_us": measured_us,
+                    "error_frac": predicted_us / measured_us - 1,
+                }
+            )  # fmt: skip
+    measured = read_yaml(folder / "compiled.meta.yaml")["versions"]["transformers"]
+    return {"transformers": transformers.__version__, "measured_transformers": measured, "modules": rows}
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print what `predicted_now` returns."""
+    if found["transformers"] != found["measured_transformers"]:
+        print(
+            f"transformers {found['transformers']} may write out other masks than {found['measured_transformers']}, "
+            "which was measured"
+        )
+    print("module     fusion    predicted us  measured us   error")
+    for fusion in ("eager", "inductor"):
+        rows = [row for row in found["modules"] if row["fusion"] == fusion]
+        for row in rows:
+            print(
+                f"{row['module']:10s} {fusion:10s} {row['predicted_us']:11,.0f} {row['measured_us']:12,.0f} "
+                f"{row['error_frac']:+7.1%}"
+            )
+        sizes = [abs(row["error_frac"]) for row in rows]
         print(f"{len(sizes)} modules   {fusion:10s} mean {statistics.mean(sizes):.1%}, at most {max(sizes):.1%}")
 
 
@@ -133,11 +153,16 @@ def main() -> None:
     parser.add_argument("--modules", nargs="+", choices=MODULES, default=list(MODULES), metavar="NAME")
     parser.add_argument("--compiled", action="store_true", help="what torch.compile makes of them instead")
     parser.add_argument("--show", action="store_true", help="only print errors of predictions of what is there")
+    parser.add_argument("--json", action="store_true", help="with --show: as JSON")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     if options.show:
-        show(options.out, options.arch or "h200-sxm")
+        found = predicted_now(options.out, options.arch or "h200-sxm")
+        if options.json:
+            print(json.dumps(found, indent=2))
+        else:
+            show(found)
         return
     if options.compiled:
         compiled(options.modules, options.out, options.arch)

@@ -8,6 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemm_eval.cli.held_out import plain_lines
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -82,9 +84,7 @@ def validate_multicore(
                     name: {of_set: asdict(found) for of_set, found in score.repeats.items()}
                     for name, score in scores.items()
                 },
-                "lines": [
-                    line._asdict() | {"errors": {who: asdict(of) for who, of in line.errors.items()}} for line in lines
-                ],
+                "lines": plain_lines(lines),
             }
         )
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gemm_eval.cli.held_out import plain_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,7 +25,7 @@ def validate_gpus(names: Sequence[str], folds: int, seed: int, *, groups: Sequen
 
     lines = [line for line in validation.compare_gpus(names, folds, seed) if not groups or line.regime in groups]
     if as_json:
-        print_json({"folds": folds, "seed": seed, "lines": [line._replace(errors=_plain(line)) for line in lines]})
+        print_json({"folds": folds, "seed": seed, "lines": plain_lines(lines)})
         return
     console = make_console()
     for is_fitted, title in (
@@ -36,10 +37,6 @@ def validate_gpus(names: Sequence[str], folds: int, seed: int, *, groups: Sequen
             console.print(f"\n{title}")
         for _, of_set in groupby(chosen, lambda line: (line.gpu, line.data)):
             console.print(_table(list(of_set)))
-
-
-def _plain(line: GpuLine) -> dict[str, Any]:
-    return {name: asdict(errors) for name, errors in line.errors.items()}
 
 
 def _table(lines: Sequence[GpuLine]) -> Table:

@@ -1,0 +1,1 @@
+"""Figures of the documentation as data: what commands print with ``--json``, kept in docs/figures, and rendered."""

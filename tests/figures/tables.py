@@ -1,0 +1,211 @@
+"""What the template of docs/figures.md calls: rows of tables, and numbers in words, of the documents."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from tests.figures.documents import FOLDER, ROOT, load
+
+TEMPLATE = FOLDER / "figures.md.jinja"
+PAGE = ROOT / "docs" / "figures.md"
+QUOTES = FOLDER / "quotes.yaml"
+_REGIMES = ("decode", "mid", "prefill")
+_COMPARED = ROOT / "arch" / "compared"
+_TORCH = ROOT / "arch" / "measured" / "h200-sxm"
+
+
+def environment() -> jinja2.Environment:
+    """Everything that the template and the quotes may use; what is not there is an error."""
+    found = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        autoescape=False,
+    )  # fmt: skip
+    found.filters |= {"pct": percent, "count": "{:,}".format}
+    found.globals |= {
+        "choice": choice, "compared": compared, "dense_row": dense_row, "document": load, "inductor": inductor,
+        "modules": modules, "moe_row": moe_row, "multicore_errors": multicore_errors, "part": part, "pruned": pruned,
+        "stacks": stacks, "triton_choice": triton_choice, "triton_errors": triton_errors, "w4a16_errors": w4a16_errors,
+        "w4a16_row": w4a16_row, "widest": widest,
+    }  # fmt: skip
+    return found
+
+
+def render() -> str:
+    """Return docs/figures.md as the documents have it."""
+    return environment().from_string(TEMPLATE.read_text(encoding="utf-8")).render()
+
+
+def percent(frac: float, digits: int = 1, sign: bool = False, unit: bool = True) -> str:
+    """Write a fraction as a percentage."""
+    return f"{frac:{'+' if sign else ''}.{digits}%}".removesuffix("" if unit else "%")
+
+
+def dense_row(name: str, gpu: str, data: str) -> str:
+    """A row of a set of a library's own choices."""
+    by_regime = {line["regime"]: line["errors"] for line in _lines("gpu", gpu=gpu, data=data)}
+    of_all = by_regime["all"]
+    last = list(of_all.values())[-1]
+    table = f"{of_all['interpolation']['mape_frac']:.1%}" if "interpolation" in of_all else "-"
+    cells = (
+        name, f"{last['num']:,}", percent(of_all["fitted roofline"]["mape_frac"]), table,
+        percent(of_all["physics"]["mape_frac"]), *_scores(last, by_regime, list(of_all)[-1]),
+    )  # fmt: skip
+    return _row(cells)
+
+
+def moe_row(name: str, gpu: str, data: str) -> str:
+    """A row of layers of experts."""
+    by_regime = {line["group"]: line["errors"] for line in _lines("moe", gpu=gpu, data=data)}
+    of_all = by_regime["all"]
+    last = of_all["gemm_eval"]
+    roofline = percent(of_all["fitted roofline"]["mape_frac"])
+    return _row((name, f"{last['num']:,}", roofline, *_scores(last, by_regime, "gemm_eval")))
+
+
+def _scores(last: Any, by_regime: dict[str, Any], who: str) -> Iterable[str]:
+    errors = (by_regime.get(regime, {}).get(who) for regime in _REGIMES)
+    regimes = " / ".join("-" if of is None else percent(of["mape_frac"], unit=False) for of in errors)
+    yield f"**{percent(last['mape_frac'])}**"
+    yield f"{regimes}%"
+    yield percent(last["median_frac"])
+    yield percent(last["p90_frac"])
+    yield percent(last["bias_frac"], sign=True)
+    yield f"{last['kendall_tau']:.3f}"
+
+
+def part(table: str) -> Any:
+    """The part of `validate w4a16` that begins with a table's name; empty: the one that is fitted."""
+    parts = load("w4a16")["parts"]
+    return next(of for of in parts if of["title"].startswith(f"{table}:")) if table else parts[0]
+
+
+def w4a16_errors(table: str, predictor: str, family: str, regime: str) -> Any:
+    """Errors on configs of our kernels; None where there are none."""
+    wanted = (predictor, family, regime)
+    found = (of for of in part(table)["errors"] if (of["predictor"], of["family"], of["regime"]) == wanted)
+    return next(found, None)
+
+
+def w4a16_row(name: str, table: str = "", family: str = "all", regime: str = "all") -> str:
+    """A row of configs of our W4A16 kernels."""
+    of = w4a16_errors(table, "model", family, regime)
+    others = (w4a16_errors(table, who, family, regime) for who in ("fitted roofline", "naive roofline"))
+    return _row(
+        (
+            name, f"{of['num']:,}", percent(of["mape_frac"]), percent(of["median_frac"]), percent(of["p90_frac"]),
+            percent(of["bias_frac"], sign=True), f"{of['tau_within_gemms']:.3f}",
+            " / ".join("-" if other is None else percent(other["mape_frac"]) for other in others),
+        )
+    )  # fmt: skip
+
+
+def choice(table: str, method: str, regime: str = "all") -> Any:
+    """What choosing by a method costs."""
+    found = [of for of in part(table)["choices"] if (of["method"], of["regime"]) == (method, regime)]
+    return found[0]
+
+
+def triton_errors(predictor: str, regime: str, data_set: str = "all") -> Any:
+    """Errors on configs of Triton kernels."""
+    (found,) = (
+        of for of in load("triton")["errors"]
+        if (of["predictor"], of["regime"], of["data_set"]) == (predictor, regime, data_set)
+    )  # fmt: skip
+    return found
+
+
+def triton_choice(regime: str, top: str, data_set: str = "all", method: str = "model") -> Any:
+    """Speed of what is chosen among the first of a ranking."""
+    (found,) = (
+        of for of in load("triton")["choices"]
+        if (of["method"], of["regime"], of["top"], of["data_set"]) == (method, regime, top, data_set)
+    )  # fmt: skip
+    return found
+
+
+def pruned(method: str) -> list[Any]:
+    """Summaries of a method of pruning, by kernel: fp16, bf16, fp8, and W4A16 in fp16 and bf16."""
+    order = [("gemm", "fp16"), ("gemm", "bf16"), ("gemm", "fp8"), ("w4a16", "fp16"), ("w4a16", "bf16")]
+    found = {(of["kernel"], of["dtype"]): of["methods"][method] for of in load("asm-aware")["kernels"]}
+    return [found[kind] for kind in order]
+
+
+def widest(values: Iterable[float], form: str) -> str:
+    """The least and the largest of some numbers, or one where both look alike."""
+    values = list(values)
+    least, most = form.format(min(values)), form.format(max(values))
+    return least if least == most else f"{least} to {most}"
+
+
+def compared(table: str, engine: str, by: str, keys: Sequence[str], value: Any = None) -> dict[str, Any]:
+    """How many times as long as ours an engine takes: geometric mean, worst, number, and how many are slower than it.
+
+    Args:
+        table: of arch/compared.
+        engine: whose times.
+        by: column of `value`.
+        keys: columns that say which GEMM.
+        value: only rows of it; None: all.
+    """
+    rows = pd.read_csv(_COMPARED / f"{table}.csv")
+    times = rows.pivot_table(index=[*keys], columns="engine", values="latency_us")
+    if value is not None:
+        times = times[times.index.get_level_values(by) == value]
+    ratios = (times[engine] / times["ours"]).dropna()
+    return {
+        "mean": statistics.geometric_mean(ratios), "worst": ratios.min(), "num": len(ratios),
+        "num_ahead": int((ratios < 1).sum()),
+    }  # fmt: skip
+
+
+def multicore_errors(chip: str, of_set: str, rows: str) -> Any:
+    """Errors on timings of a multi-core chip, by who predicts."""
+    name = "tpu-v4" if chip == "tpu-v4" else "multicore"
+    (line,) = _lines(name, chip=chip, set=of_set, rows=rows)
+    return line["errors"]
+
+
+def stacks() -> dict[str, float]:
+    """Errors of steps of stacks of layers, and of the roofline of the data sheet."""
+    rows = load("stacks")["gpus"]["h200-sxm"]
+    ours, roofline = ([abs(row[name]) for row in rows] for name in ("error_frac", "roofline_error_frac"))
+    memory = [abs(row["memory_error_frac"]) for row in rows if row["memory_error_frac"] is not None]
+    return {
+        "mean": statistics.mean(ours), "most": max(ours), "roofline_mean": statistics.mean(roofline),
+        "roofline_most": max(roofline), "memory_most": max(memory),
+    }  # fmt: skip
+
+
+def modules(fusion: str) -> dict[str, float]:
+    """Errors of whole modules of torch, eager or as Inductor fuses them."""
+    errors = [abs(row["error_frac"]) for row in load("modules")["modules"] if row["fusion"] == fusion]
+    return {"mean": statistics.mean(errors), "most": max(errors), "num": len(errors)}
+
+
+def inductor() -> dict[str, float]:
+    """What pruning saves torch.compile, and what it costs."""
+    compiled, layers = (pd.read_csv(_TORCH / "inductor" / f"{name}.csv") for name in ("compile", "layers"))
+    return {
+        "num": len(layers), "all_s": compiled["all_s"].sum(), "pruned_s": compiled["pruned_s"].sum(),
+        "frac": compiled["pruned_s"].sum() / compiled["all_s"].sum(),
+        "speed": statistics.geometric_mean(layers["speed"]), "worst": layers["speed"].min(),
+    }  # fmt: skip
+
+
+def _lines(name: str, **wanted: Any) -> list[Any]:
+    return [line for line in load(name)["lines"] if all(line[key] == value for key, value in wanted.items())]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def quoted_pages() -> list[Path]:
+    """Pages whose figures are quotes: README, and what people write in docs."""
+    return [ROOT / "README.md", ROOT / "docs" / "limits.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
