@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo host test test-torch check kernels unit browser nojit lowest test-lowest laws fuzz stress mutants bench rates plans compare size golden clean
+.PHONY: help demo host test test-torch docs check kernels unit browser nojit lowest test-lowest laws fuzz stress mutants bench rates plans compare size golden notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -19,13 +19,14 @@ host: $(VENV)/.host  ## this machine's CPU as an accelerator: measured, fitted, 
 
 # mypy takes one core for a minute: meanwhile the other compiles the kernels that all tests share. What was skipped is
 # said last, by `unit`.
-test:  ## everything CI runs: formatting, lint, types, all tests, with the lowest versions too, and without the JIT
-	@$(MAKE) --no-print-directory -j 2 check kernels lowest
+test:  ## everything CI runs: formatting, lint, types, docs, all tests, with the lowest versions too, and without the JIT
+	@$(MAKE) --no-print-directory -j 2 check kernels lowest docs
 	@$(MAKE) --no-print-directory nojit
 	@$(MAKE) --no-print-directory unit
 	@echo "not run: tests/gpu, which need an NVIDIA GPU: $(BIN)/pytest -m gpu tests/gpu"
 	@echo "not run: tests/torch, which need torch: make test-torch"
 	@[ -e $(LOWEST)/.core ] || echo "not run: the lowest versions, which need a package index: make lowest"
+	@[ -e $(DOCS)/.extra ] || echo "not built: docs, which need a package index: make docs"
 
 # An environment of its own: torch brings CUDA libraries of 5 GB, and Triton in a version that our kernels are not
 # recorded with. Of quantization packages tests need none.
@@ -37,6 +38,14 @@ test-torch:  ## what needs torch, torchvision or transformers, in an environment
 	@if $(MAKE) --no-print-directory $(TORCH)/.extra; then \
 	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(TORCH)/cache $(TORCH)/bin/python -m pytest -p no:cacheprovider -q $(TORCH_TESTS); \
 	elif [ -n "$$CI" ]; then exit 1; else echo "torch cannot be installed: not tested" >&2; fi
+
+# An environment of its own: nothing else is held back by what builds a site. Its tests look at what was built.
+DOCS := $(VENV)-docs
+docs: browser  ## the site of docs/ in site/ (open site/index.html): warnings are errors; then looked at, in a browser too
+	@if $(MAKE) --no-print-directory $(DOCS)/.extra; then \
+	  NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --quiet && \
+	  $(DOCS)/bin/python -m pytest -p no:cacheprovider -q tests/site && echo "open site/index.html"; \
+	elif [ -n "$$CI" ]; then exit 1; else echo "what builds the docs cannot be installed: not built" >&2; fi
 
 check: $(VENV)/.dev  ## formatting, lint and types only
 	$(BIN)/ruff format --check .
@@ -114,8 +123,14 @@ golden: $(VENV)/.dev  ## write the golden mappings and rankings anew and say wha
 	$(BIN)/python -m tests.golden.generate
 	$(BIN)/python -m tests.golden.generate_gpu
 
+NOTEBOOKS ?=
+notebooks: $(VENV)/.dev  ## run the notebooks and store their outputs anew (5 minutes); NOTEBOOKS="NAME ..." for some
+	$(BIN)/python -m tests.notebooks $(NOTEBOOKS)
+	@if [ -e $(TORCH)/.extra ] && [ -n "$(filter torch_on_gpus,$(or $(NOTEBOOKS),torch_on_gpus))" ]; then \
+	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(TORCH)/cache $(TORCH)/bin/python -m tests.notebooks torch_on_gpus; fi
+
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) $(TORCH) $(LOWEST) $(LOWEST)-all $(VENV)-simulators .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(TORCH) $(DOCS) site $(LOWEST) $(LOWEST)-all $(VENV)-simulators .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("gemm_eval needs Python 3.11 or later, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -131,6 +146,11 @@ $(TORCH)/.extra: pyproject.toml
 	$(PYTHON) -m venv --clear $(TORCH)
 	$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[torch,plot]" torchvision transformers \
 	  pytest hypothesis nbformat nbclient ipykernel
+	@touch $@
+
+$(DOCS)/.extra: pyproject.toml
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[docs]" pytest hypothesis playwright
 	@touch $@
 
 $(VENV)/.core: $(VENV)/bin/python pyproject.toml
