@@ -18,6 +18,7 @@ from gemm_eval.words import did_you_mean, shown
 
 __all__ = [
     "HALF_BITS_PER_BYTE",
+    "SHORTHANDS",
     "DType",
     "DtypeScheme",
     "accumulator_of",
@@ -175,6 +176,8 @@ _SCHEMES = {
     "mxfp4": DtypeScheme(DType.FP4, DType.FP4, DType.BF16, 32, DType.E8M0),
     "nvfp4": DtypeScheme(DType.FP4, DType.FP4, DType.BF16, 16, DType.FP8),
 }
+SHORTHANDS = tuple(_SCHEMES)
+"""Words for the types of both operands and their scales."""
 _SCHEME_SPELLINGS = {  # of compressed-tensors (vLLM) and TensorRT-LLM
     "w4afp8": "w4a8_fp8", "w4a8_awq": "w4a8_fp8", "mxfp4a16": "w4a16_mxfp4", "nvfp4a16": "w4a16_nvfp4",
     "fp8_block_scales": "fp8_block", "fp8_blockwise": "fp8_block",

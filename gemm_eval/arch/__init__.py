@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         calibration_file,
         place_values,
     )
-    from gemm_eval.arch.paths import data_root
+    from gemm_eval.arch.paths import data_root, preset_files
     from gemm_eval.arch.rules import LibraryPath, LibraryRules
     from gemm_eval.arch.states import MEASURED_L2_STATES, ClockState, L2State
     from gemm_eval.arch.yaml import read_yaml
@@ -69,6 +69,7 @@ __all__ = [
     "load_arch",
     "occupancy_of_cta",
     "place_values",
+    "preset_files",
     "read_yaml",
     "smem_taken_bytes",
 ]
@@ -118,7 +119,7 @@ __getattr__, __dir__ = lazy_names(
             "calibration_file",
             "place_values",
         ),
-        ".paths": ("data_root",),
+        ".paths": ("data_root", "preset_files"),
         ".rules": ("LibraryPath", "LibraryRules"),
         ".states": ("ClockState", "L2State", "MEASURED_L2_STATES"),
         ".yaml": ("read_yaml",),

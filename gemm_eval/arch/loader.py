@@ -15,7 +15,7 @@ from gemm_eval.arch.gpu import GpuSpec
 from gemm_eval.arch.gpu_names import gpu_slug
 from gemm_eval.arch.multicore import MulticoreSpec
 from gemm_eval.arch.multicore_calibration import with_calibration
-from gemm_eval.arch.paths import data_root
+from gemm_eval.arch.paths import data_root, preset_files
 from gemm_eval.arch.yaml import read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError
 from gemm_eval.words import did_you_mean, one_line, refusal, shown
@@ -38,7 +38,7 @@ ArchT = TypeVar("ArchT", bound=MulticoreSpec | GpuSpec)
 
 def list_archs() -> tuple[str, ...]:
     """Names of the architectures that come with the library, of all kinds, sorted."""
-    return tuple(sorted(_preset_paths()))
+    return tuple(sorted(preset_files(*_KINDS)))
 
 
 @overload
@@ -94,12 +94,6 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def _preset_paths() -> dict[str, Path]:
-    """A file whose name starts with an underscore is a base of others, no chip of its own."""
-    paths = (path for kind in _KINDS for path in (data_root() / kind).glob("*.yaml"))
-    return {path.stem: path for path in paths if not path.name.startswith("_")}
-
-
 def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = None) -> Path:
     if not isinstance(name_or_path, str | os.PathLike):
         raise ArchNotFoundError(f"an arch is given by name or path, got {shown(name_or_path)}")
@@ -110,7 +104,7 @@ def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = No
     if is_path:
         path = Path(text)
         return relative_to / path if relative_to is not None and not path.is_absolute() else path
-    presets = _preset_paths()
+    presets = preset_files(*_KINDS)
     if _NAME.fullmatch(text) and text in presets:
         return presets[text]
     of_driver = gpu_slug(text)

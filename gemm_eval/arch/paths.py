@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gemm_eval.errors import ArchNotFoundError
 
-__all__ = ["data_root"]
+__all__ = ["data_root", "preset_files"]
 
 
 @cache
@@ -24,3 +24,12 @@ def data_root() -> Path:
         if (root / "multicore").is_dir():
             return root
     raise ArchNotFoundError(f"no packaged architectures beside or inside {package}: reinstall gemm_eval")
+
+
+def preset_files(*folders: str) -> dict[str, Path]:
+    """Return the YAML files in folders of the packaged data, by name.
+
+    A file whose name starts with an underscore is a base of others, nothing of its own.
+    """
+    paths = (path for folder in folders for path in (data_root() / folder).glob("*.yaml"))
+    return {path.stem: path for path in paths if not path.name.startswith("_")}

@@ -71,6 +71,8 @@ class _Application(Group):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that the first word names."""
         name, command, words = super().resolve_command(ctx, args)
+        if ctx.resilient_parsing:  # a shell completes the words of today's form
+            return name, command, words
         return (name, *resolve_old_form(name, command, words))
 
 
@@ -83,7 +85,6 @@ def _print_error(kind: str, message: str, *, is_json: bool) -> None:
 app = typer.Typer(
     cls=_Application,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
     help="Analytical cost model for GEMM: the best mapping of C[G,M,N] = A[G,M,K] x B[G,K,N] on an accelerator, its "

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gemm_eval.cli.completion import complete_archs
 from gemm_eval.cli.options import EXIT_CODES, JsonOption
 from gemm_eval.cli.words import Command, Group
 
@@ -42,7 +43,12 @@ def list_(json: JsonOption = False) -> None:
 
 @app.command(cls=Command, no_args_is_help=True, epilog=EXIT_CODES)
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Preset name or YAML file.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE", help="Preset name or YAML file.", show_default=False, autocompletion=complete_archs
+        ),
+    ],
     json: JsonOption = False,
 ) -> None:
     """Show an architecture: every number with its unit and where it comes from, and the peaks that follow.
@@ -71,7 +77,13 @@ def show(
 @app.command(cls=Command, no_args_is_help=True, epilog=EXIT_CODES)
 def check(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME|FILE...", help="Preset names or YAML files.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="NAME|FILE...",
+            help="Preset names or YAML files.",
+            show_default=False,
+            autocompletion=complete_archs,
+        ),
     ],
     json: JsonOption = False,
 ) -> None:

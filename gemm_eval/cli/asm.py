@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gemm_eval.cli.completion import complete_gpus
 from gemm_eval.cli.options import JsonOption
 
 __all__ = ["asm"]
@@ -19,9 +20,10 @@ def asm(
             metavar="FILE", help="PTX, a cubin, or SASS as nvdisasm, cuobjdump or Triton writes it.", show_default=False
         ),
     ],
-    arch: Annotated[str, typer.Option(metavar="NAME|FILE", help="GPU preset or YAML file, for occupancy.")] = (
-        "h200-sxm"
-    ),
+    arch: Annotated[
+        str,
+        typer.Option(metavar="NAME|FILE", help="GPU preset or YAML file, for occupancy.", autocompletion=complete_gpus),
+    ] = ("h200-sxm"),
     kernel: Annotated[
         str | None, typer.Option(help="Which kernel, where the file has several.", show_default=False)
     ] = None,

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from gemm_eval.cli.completion import complete_types
 from gemm_eval.cli.options import ArchOption, JsonOption
-from gemm_eval.errors import InvalidOptionError
-from gemm_eval.words import shown
+from gemm_eval.cli.ranges import SEVERAL, check_count, parse_values
+from gemm_eval.cli.tables import OutOption, check_out, flat, write_records
 
 __all__ = ["collective", "sizes_of"]
 
@@ -19,7 +20,6 @@ _UNITS: dict[str, int] = {"": 1, "b": 1} | {
     for word, base in ((letter, 1024), (f"{letter}ib", 1024), (f"{letter}b", 1000))
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
-_MAX_SIZES = 4096
 
 
 def collective(
@@ -31,13 +31,18 @@ def collective(
         str,
         typer.Argument(
             metavar="SIZE,...",
-            help="Bytes of one device: what it adds, contributes or sends in all: 1MiB; several: 64KiB,1MiB; each "
-            "doubling of a range: 1KiB..64MiB.",
+            help="Bytes of one device: what it adds, contributes or sends in all: 1MiB. Several: 64KiB,1MiB or a "
+            "range, 1KiB..64MiB (doubled) or 1MiB..8MiB:1MiB (in steps).",
         ),
     ],
-    ranks: Annotated[str, typer.Option(help="GPUs that take part; several: 2,4,8.", metavar="N,...")] = "8",
+    ranks: Annotated[str, typer.Option(help=f"GPUs that take part. {SEVERAL}", metavar="N,...")] = "8",
     dtype: Annotated[
-        str | None, typer.Option(help="Of the elements: narrow ones are not added up by a switch.", metavar="TYPE")
+        str | None,
+        typer.Option(
+            help="Of the elements: narrow ones are not added up by a switch.",
+            metavar="TYPE",
+            autocompletion=complete_types,
+        ),
     ] = None,
     library: Annotated[
         str | None,
@@ -47,6 +52,7 @@ def collective(
             show_default=False,
         ),
     ] = None,
+    out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say what messages between the GPUs of one node take: algorithm, latency and bandwidth.
@@ -61,12 +67,18 @@ def collective(
     """
     from gemm_eval.evaluate import GEMMEvaluator
 
+    check_out(out)
     evaluator = GEMMEvaluator(arch)
+    nums, messages = parse_values("--ranks", ranks), sizes_of(sizes)
+    check_count(len(nums) * len(messages), "SIZE and --ranks")
     results = [
         evaluator.evaluate_collective(what, size, num, dtype=dtype, library=library)
-        for num in _numbers(ranks)
-        for size in sizes_of(sizes)
+        for num in nums
+        for size in messages
     ]
+    if out is not None:
+        write_records(out, [flat(result.to_dict(), "problem", "breakdown") for result in results], json=json)
+        return
     if json:
         from gemm_eval.cli.output import print_json
 
@@ -79,34 +91,16 @@ def collective(
 
 
 def sizes_of(text: str) -> list[int]:
-    """Return the sizes that a list spells, in bytes; a range is doubled from its lower end on.
+    """Return the sizes that a word spells, in bytes: numbers, units and ranges as `parse_values` reads them.
 
     Raises:
         InvalidOptionError: it spells none.
     """
-    found: list[int] = []
-    for part in text.split(","):
-        low, dots, high = part.partition("..")
-        size, last = _size(low, text), _size(high if dots else low, text)
-        if last < size or size < 1:
-            raise InvalidOptionError(f"sizes must be at least 1 byte and ranges must rise, got {shown(text)}")
-        while size <= last:
-            found.append(size)
-            size *= 2
-    if len(found) > _MAX_SIZES:
-        raise InvalidOptionError(f"at most {_MAX_SIZES:,} sizes at once, got {len(found):,}")
-    return found
+    return parse_values("sizes", text, read=_size, form="bytes such as 4096, 64KiB,1MiB or 1KiB..1MiB")
 
 
-def _size(word: str, text: str) -> int:
+def _size(word: str) -> int | None:
     match = _SIZE.fullmatch(word.strip().lower())
     if match is None or match[2] not in _UNITS:
-        raise InvalidOptionError(f"sizes must be bytes such as 4096, 64KiB, 1MiB or 1KiB..1MiB, got {shown(text)}")
-    return round(float(match[1]) * _UNITS[match[2]])
-
-
-def _numbers(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise InvalidOptionError(f"--ranks must be integers such as 2,4,8, got {shown(text)}")
-    return [int(part) for part in parts]
+        return None
+    return round(float(match[1]) * _UNITS[match[2]]) or None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-__all__ = ["compare", "document_of", "parse_pairs", "parse_rows", "print_side_by_side"]
+__all__ = ["compare", "document_of", "parse_pairs", "print_side_by_side"]
 
 _LIMIT = 0.97  # an engine that takes less of our time than this is ahead
 _SUFFIXES = (".parquet", ".csv")
@@ -44,7 +44,7 @@ _TITLES = {
 
 
 def parse_pairs(texts: Sequence[str]) -> list[tuple[int, int]]:
-    """Read (N, K) from words such as ``12288,4096``.
+    """Read (N, K) from words such as ``4096,12288``: K,N, as sizes stand in all commands.
 
     Raises:
         InvalidOptionError: a word is no pair of integers.
@@ -52,23 +52,11 @@ def parse_pairs(texts: Sequence[str]) -> list[tuple[int, int]]:
     pairs = []
     for text in texts:
         try:
-            n, k = map(int, text.replace("x", ",").split(","))
+            k, n = map(int, text.replace("x", ",").split(","))
         except ValueError:
-            raise InvalidOptionError(f"--pair must be N,K such as 12288,4096, got {shown(text)}") from None
+            raise InvalidOptionError(f"--pair must be K,N such as 4096,12288, got {shown(text)}") from None
         pairs.append((n, k))
     return pairs
-
-
-def parse_rows(text: str) -> list[int]:
-    """Read values of M from a word such as ``1,16,320``.
-
-    Raises:
-        InvalidOptionError: it is no list of integers.
-    """
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InvalidOptionError(f"--rows must be integers such as 1,16,320, got {shown(text)}") from None
 
 
 def compare(grid: Grid | ExpertGrid, engines: Sequence[str], out: Path | None, *, as_json: bool) -> None:

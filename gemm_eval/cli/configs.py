@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gemm_eval.cli.completion import complete_gpus
 from gemm_eval.cli.options import EXIT_CODES, JsonOption
 from gemm_eval.cli.words import Command, Group
 
@@ -37,7 +38,9 @@ def build(
             show_default=False,
         ),
     ] = None,
-    arch: Annotated[str, typer.Option(help="Preset of the GPU that was measured.", metavar="NAME")] = "h200-sxm",
+    arch: Annotated[
+        str, typer.Option(help="Preset of the GPU that was measured.", metavar="NAME", autocompletion=complete_gpus)
+    ] = "h200-sxm",
     json: JsonOption = False,
 ) -> None:
     """Write the fastest config of each GEMM that was timed.

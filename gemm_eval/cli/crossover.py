@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import ClockOption, GpuOption, JsonOption, L2Option, integer
+from gemm_eval.cli.options import ClockOption, GpuOption, JsonOption, L2Option
+from gemm_eval.cli.sizes import ColumnsOption, ReductionOption, one_of_each, sizes_argument
 from gemm_eval.cli.words import refuse_others
 
 if TYPE_CHECKING:
@@ -19,19 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["crossover"]
 
 _NUM_NAMED = 4
+_ORDER = "K N"
 _WHAT = "gemm-eval crossover --measured or --plot"
 
 
 def crossover(
     ctx: typer.Context,
-    k: Annotated[
-        int | None,
-        typer.Argument(metavar="K", help="Reduction length, in elements.", parser=integer, show_default=False),
-    ] = None,
-    n: Annotated[
-        int | None,
-        typer.Argument(metavar="N", help="Columns of B and C, in elements.", parser=integer, show_default=False),
-    ] = None,
+    sizes: Annotated[list[str] | None, sizes_argument(_ORDER)] = None,
+    k: ReductionOption = None,
+    n: ColumnsOption = None,
     arch: GpuOption = "h200-sxm",
     group_size: Annotated[
         int, typer.Option(help="Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")
@@ -71,17 +68,16 @@ def crossover(
 
     if all_:
         refuse_others(ctx, "--all", {"all_", "measured", "arch", "group_size", "dense_dtype", "l2", "clock", "json"})
-    _check_options(k, n, is_all=all_, is_measured=measured, l2=l2, clock=clock)
+    _check_options(is_all=all_, is_measured=measured, l2=l2, clock=clock)
+    K, N = (None, None) if all_ else one_of_each(_ORDER, sizes, {"K": k, "N": n}, ", or --all --measured")
     evaluator = GEMMEvaluator(arch)
     if all_:
         _print_all(evaluator, group_size, dense_dtype, as_json=json)
         return
     from gemm_eval.evaluate import w4a16_crossover
 
-    assert k is not None
-    assert n is not None
     found = w4a16_crossover(
-        evaluator, k, n, group_size=group_size, dense_dtype=dense_dtype, l2=l2 or "cold", clock=clock or "burst",
+        evaluator, K, N, group_size=group_size, dense_dtype=dense_dtype, l2=l2 or "cold", clock=clock or "burst",
         max_M=max_m, min_speedup=min_speedup,
     )  # fmt: skip
     points = _measured_points(evaluator, found) if measured else None
@@ -98,16 +94,11 @@ def crossover(
         _print_one(found, points)
 
 
-def _check_options(
-    k: int | None, n: int | None, *, is_all: bool, is_measured: bool, l2: str | None, clock: str | None
-) -> None:
+def _check_options(*, is_all: bool, is_measured: bool, l2: str | None, clock: str | None) -> None:
     from gemm_eval.errors import InvalidOptionError
 
-    if is_all:
-        if not is_measured:
-            raise InvalidOptionError("--all goes with --measured: add it, or give one K and N")
-    elif k is None or n is None:
-        raise InvalidOptionError("K and N must be given, or --all --measured")
+    if is_all and not is_measured:
+        raise InvalidOptionError("--all goes with --measured: add it, or give one K and N")
     if is_measured and (l2 not in (None, "cold") or clock not in (None, "burst")):
         raise InvalidOptionError(
             f"--measured goes with --l2 cold and --clock burst, got {l2 or 'cold'}, {clock or 'burst'}"

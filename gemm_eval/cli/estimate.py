@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,19 +23,21 @@ from gemm_eval.cli.options import (
     JsonOption,
     L2Option,
     ModelLibraryOption,
-    integer,
 )
-from gemm_eval.errors import InvalidOptionError
-from gemm_eval.words import shown
+from gemm_eval.cli.ranges import SEVERAL, check_count, parse_values
+from gemm_eval.cli.tables import OutOption, check_out, write_records
+from gemm_eval.cli.words import refuse
+
+if TYPE_CHECKING:
+    from gemm_eval.estimate import ModelEstimate
 
 __all__ = ["model"]
 
 _REQUEST_PANEL, _DEVICES_PANEL, _KERNELS_PANEL = "Requests", "Devices", "Kernels"
-_MAX_POINTS = 10_000
 
 
 def _list(name: str, text: str) -> Any:
-    return typer.Option(f"--{name}", help=f"{text} Several: 1,16,64.", metavar="N,...", rich_help_panel=_REQUEST_PANEL)
+    return typer.Option(f"--{name}", help=f"{text} {SEVERAL}", metavar="N,...", rich_help_panel=_REQUEST_PANEL)
 
 
 def _degree(name: str, text: str) -> Any:
@@ -43,6 +45,7 @@ def _degree(name: str, text: str) -> Any:
 
 
 def model(
+    ctx: typer.Context,
     model: ModelArgument,
     arch: ArchesOption,
     batch: Annotated[str, _list("batch", "Sequences that are decoded together.")] = "1",
@@ -91,6 +94,7 @@ def model(
     ] = False,
     show_memory: MemoryOption = False,
     ignore_memory: IgnoreMemoryOption = False,
+    out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say what a model does on an arch: time to first token, time per token, tokens a second, memory.
@@ -105,16 +109,18 @@ def model(
 
     gemm-eval model llama-3-70b --arch h200-sxm --arch b200 --tp 4 --batch 64 --dtype fp8
 
-    gemm-eval model deepseek-v3 --arch b200 --tp 8 --ep 8 --batch 128 --prompt 4096
+    gemm-eval model deepseek-v3 --arch b200 --tp 8 --ep 8 --batch 1..256 --prompt 4096 --out served.csv
     """  # fmt: skip
     from gemm_eval.cli.render_estimate import print_estimates
     from gemm_eval.estimate import estimate_models
     from gemm_eval.evaluate import GEMMEvaluator
 
-    batches, prompts = _numbers("--batch", batch), _numbers("--prompt", prompt_len)
+    check_out(out)
+    if out is not None:
+        refuse(ctx, "--out", {"operations", "show_memory"})
+    batches, prompts = parse_values("--batch", batch), parse_values("--prompt", prompt_len)
     is_one = len(arch) * len(batches) * len(prompts) == 1
-    if len(arch) * len(batches) * len(prompts) > _MAX_POINTS:
-        raise InvalidOptionError(f"at most {_MAX_POINTS:,} combinations of --arch, --batch and --prompt are estimated")
+    check_count(len(arch) * len(batches) * len(prompts), "--arch, --batch and --prompt")
     options: dict[str, Any] = {
         "output_len": output_len, "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel,
         "expert_parallel": expert_parallel, "dtype": dtype, "dense_dtype": dense_dtype, "expert_dtype": expert_dtype,
@@ -125,6 +131,9 @@ def model(
         options["chunk_tokens"] = chunk_tokens
     evaluators = [GEMMEvaluator(name, library=library, l2=l2, clock=clock, correction=correction) for name in arch]
     found = list(estimate_models([model], evaluators, batches, prompts, **options))
+    if out is not None:
+        write_records(out, list(map(_row, found)), json=json)
+        return
     if json:
         from gemm_eval.cli.output import print_json
 
@@ -134,9 +143,14 @@ def model(
     print_estimates(found, operations=operations, memory=show_memory)
 
 
-def _numbers(option: str, text: str) -> list[int]:
-    found = [integer(part.strip()) for part in text.split(",")]
-    numbers = [number for number in found if isinstance(number, int) and number >= 1]
-    if len(numbers) < len(found):
-        raise InvalidOptionError(f"{option} must be positive integers with commas between, got {shown(text)}")
-    return list(dict.fromkeys(numbers))
+def _row(estimate: ModelEstimate) -> dict[str, Any]:
+    """An estimate as a row: what was asked, the figures, memory, and the times of each kind of operation."""
+    document = estimate.to_dict()
+    options, memory = document.pop("options"), document.pop("memory")
+    steps = {name: document.pop(name) for name in ("prefill", "decode")}
+    row = {"model": document.pop("model_name"), "arch": document.pop("arch_name")}
+    row |= options | document | {name: value for name, value in memory.items() if not isinstance(value, dict)}
+    for name, step in steps.items():
+        row[f"{name}_us"] = step["latency_us"]
+        row |= {f"{name}_{kind}_us": us for kind, us in step["us_by_kind"].items()}
+    return row

@@ -27,14 +27,17 @@ from gemm_eval.cli.options import (
     ScaleDtypeOption,
     WeightDtypeOption,
     ZeroDtypeOption,
-    integer,
     parse_mapping,
     parse_rows,
 )
+from gemm_eval.cli.sizes import ColumnsOption, ReductionOption, one_of_each, sizes_argument
+from gemm_eval.cli.tables import OutOption, check_out
 from gemm_eval.cli.words import refuse
 from gemm_eval.errors import InvalidOptionError
 
 __all__ = ["grouped"]
+
+_ORDER = "K N"
 
 
 def grouped(
@@ -48,10 +51,9 @@ def grouped(
             metavar="LIST",
         ),
     ],
-    k: Annotated[
-        int, typer.Option("-k", help="Reduction length: columns of A, rows of each B.", metavar="SIZE", parser=integer)
-    ],
-    n: Annotated[int, typer.Option("-n", help="Columns of each B and of C.", metavar="SIZE", parser=integer)],
+    sizes: Annotated[list[str] | None, sizes_argument(_ORDER)] = None,
+    k: ReductionOption = None,
+    n: ColumnsOption = None,
     top: Annotated[
         int | None, typer.Option(help="List so many of the best mappings, 1 to 10000, instead of explaining one.")
     ] = None,
@@ -72,6 +74,7 @@ def grouped(
     policy: PolicyOption = None,
     mapping: MappingOption = None,
     explain: ExplainOption = None,
+    out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """Find the best mapping of a grouped GEMM: for each group, C = A x B with rows of its own.
@@ -80,7 +83,7 @@ def grouped(
 
     Examples:
 
-    gemm-eval grouped --arch h200-sxm -k 7168 -n 4096 --rows 120,3,0,17 --dtype bf16
+    gemm-eval grouped --arch h200-sxm 7168 4096 --rows 120,3,0,17 --dtype bf16
 
     gemm-eval grouped --arch b200 -k 4096 -n 1536 --rows 16x120,0x8 --dtype fp8_block --json
 
@@ -89,6 +92,10 @@ def grouped(
     from gemm_eval.evaluate import GEMMEvaluator
     from gemm_eval.workload import check_row_groups, make_problem
 
+    check_out(out)
+    K, N = one_of_each(_ORDER, sizes, {"K": k, "N": n})
+    if out is not None:
+        refuse(ctx, "--out", {"explain"})
     if mapping is not None:
         refuse(ctx, "--mapping", {"idle_cores", "top"})  # it says itself which cores work
     if top is not None:
@@ -104,10 +111,10 @@ def grouped(
     for name in arch:
         evaluator = GEMMEvaluator(name, allow_idle_cores=idle_cores, policy=policy)
         problem = make_problem(
-            len(groups), max(groups), k, n, default_dtype=evaluator.arch.default_dtype, row_groups=groups, **types
+            len(groups), max(groups), K, N, default_dtype=evaluator.arch.default_dtype, row_groups=groups, **types
         )
         if top is not None:
-            print_ranking(evaluator.arch, evaluator.top(problem, top, **options), json=json)
+            print_ranking(evaluator.arch, evaluator.top(problem, top, **options), out=out, json=json)
             return
         if mapping is None:
             result = evaluator.evaluate_problem(problem, **options)
@@ -115,4 +122,4 @@ def grouped(
             given = parse_mapping(mapping, is_gpu=evaluator.arch.type == "gpu")
             result = evaluator.evaluate_mapping(problem, given, **options)
         pairs.append((evaluator.arch, result))
-    print_results(pairs, explain=explain, json=json)
+    print_results(pairs, explain=explain, out=out, json=json)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import JsonOption
+from gemm_eval.cli.completion import complete_gpus
+from gemm_eval.cli.options import JsonOption, integer
+from gemm_eval.cli.ranges import SEVERAL, parse_values
+from gemm_eval.cli.sizes import ColumnsOption, ReductionOption, RowsOption, read_sizes, sizes_argument
 from gemm_eval.cli.words import is_given, refuse_others
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["kernels"]
 
 _KIB = 1 << 10
+_ORDER = "M K N"
 _NEVER_RUN = (
     "They are compiled for this GPU and their machine code is counted, but none has ever run on a GPU of this "
     "generation: neither results nor times were checked there."
@@ -34,11 +38,18 @@ _FOR_COMPARE = {"compare", "activation", "group_size", *_COMPARE_OPTIONS, "json"
 
 def kernels(
     ctx: typer.Context,
+    in_a_row: Annotated[
+        list[str] | None, sizes_argument(_ORDER, "Lists what can run these sizes; K and N are multiples of 8.")
+    ] = None,
+    m: RowsOption = None,
+    k: ReductionOption = None,
+    n: ColumnsOption = None,
     arch: Annotated[
         str | None,
         typer.Option(
             help="Preset name or YAML file of a GPU; needed but for --compare, which runs on this machine's.",
             metavar="NAME",
+            autocompletion=complete_gpus,
             show_default=False,
         ),
     ] = None,
@@ -55,9 +66,6 @@ def kernels(
             help="Weights along K that share a scale, 32, 64 or 128. Default: 128; all in mode column; 32 or 16 of fp4."
         ),
     ] = None,
-    m: Annotated[int | None, typer.Option("-m", help="Rows of A and C: list what can run these sizes.")] = None,
-    k: Annotated[int | None, typer.Option("-k", help="Reduction length; a multiple of 8.")] = None,
-    n: Annotated[int | None, typer.Option("-n", help="Columns of W and C; a multiple of 8.")] = None,
     family: Annotated[str | None, typer.Option(help="Only the kernels of this family.")] = None,
     compile_: Annotated[
         bool, typer.Option("--compile", help="Compile each kernel: registers, spills, CTAs of an SM. Needs no GPU.")
@@ -99,16 +107,16 @@ def kernels(
     pair: Annotated[
         list[str] | None,
         typer.Option(
-            help="N,K of weights, such as 12288,4096; may be repeated. Default: 12 pairs.",
-            metavar="N,K",
+            help="K,N of weights, such as 4096,12288; may be repeated. Default: 12 pairs.",
+            metavar="K,N",
             rich_help_panel=_COMPARE_PANEL,
         ),
     ] = None,
     rows: Annotated[
         str | None,
         typer.Option(
-            help="Values of M, such as 1,16,320. Default: 14 from 1 to 3,500. With --grouped: tokens, by default 7 "
-            "from 1 to 4,096.",
+            help="Rows of A and C. Default: 14 numbers from 1 to 3,500. With --grouped: tokens, by default 7 numbers "
+            f"from 1 to 4,096. {SEVERAL}",
             metavar="M,...",
             rich_help_panel=_COMPARE_PANEL,
         ),
@@ -139,7 +147,7 @@ def kernels(
 
     Examples:
 
-    gemm-eval kernels --arch h200-sxm -m 64 -k 4096 -n 4096
+    gemm-eval kernels --arch h200-sxm 64 4096 4096
 
     gemm-eval kernels --arch h200-sxm --measured
     """
@@ -162,7 +170,7 @@ def kernels(
         _print_measured(arch, activation, as_json=json)
         return
     _refuse_without_compare(ctx)
-    limits, sizes = limits_of(arch), _sizes(m, k, n)
+    limits, sizes = limits_of(arch), _sizes(read_sizes(_ORDER, in_a_row, {"M": m, "K": k, "N": n}))
     entries = [
         entry
         for entry in list_kernels(limits, activation, mode, group_size, sizes)
@@ -207,10 +215,10 @@ def _compare(
     as_json: bool,
 ) -> None:
     """`weights`: pairs (N, K), or layers of experts where groups are compared."""
-    from gemm_eval.cli.compare_kernels import compare, parse_pairs, parse_rows
+    from gemm_eval.cli.compare_kernels import compare, parse_pairs
     from gemm_eval.measure.engines import ExpertGrid, Grid
 
-    values = None if rows is None else parse_rows(rows)
+    values = None if rows is None else parse_values("--rows", rows)
     grid: Grid | ExpertGrid
     if is_grouped:
         grid = ExpertGrid.of_names(weights or (), dtype=activation, **_given(tokens=values, group_size=group_size))
@@ -242,18 +250,18 @@ def _print_measured(arch: str, activation: str, *, as_json: bool) -> None:
         print_comparison(gemms)
 
 
-def _sizes(m: int | None, k: int | None, n: int | None) -> Sizes | None:
+def _sizes(words: Mapping[str, str]) -> Sizes | None:
     from gemm_eval.errors import InvalidProblemError
     from gemm_eval.kernels import Sizes, check_sizes
 
-    if m is None and k is None and n is None:
+    if not words:
         return None
-    if m is None or k is None or n is None:
-        raise InvalidOptionError("-m, -k and -n go together: give all three or none")
-    if m < 1:
-        raise InvalidProblemError(f"M must be >= 1, got {m}")
-    check_sizes(k, n)
-    return Sizes(m, k, n)
+    for name, word in words.items():
+        if not isinstance(size := integer(word), int) or size < 1:
+            raise InvalidProblemError(f"{name} must be an integer >= 1, got {shown(size)}")
+    sizes = Sizes(**{name: int(word) for name, word in words.items()})
+    check_sizes(sizes.K, sizes.N)
+    return sizes
 
 
 def _refuse_family(family: str | None) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gemm_eval.cli.completion import complete_models
 from gemm_eval.cli.options import (
     ArchOption,
     ClockOption,
@@ -16,8 +17,9 @@ from gemm_eval.cli.options import (
     ModelLibraryOption,
     integer,
 )
+from gemm_eval.cli.ranges import SEVERAL, parse_values
+from gemm_eval.cli.tables import OutOption, check_out, write_records
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.words import shown
 
 __all__ = ["moe"]
 
@@ -37,7 +39,7 @@ def moe(
     tokens: Annotated[
         str,
         typer.Option(
-            help="Tokens that all ranks of an expert-parallel group see together; several: 64,256,1024.",
+            help=f"Tokens that all ranks of an expert-parallel group see together. {SEVERAL}",
             metavar="N,...",
         ),
     ],
@@ -47,6 +49,7 @@ def moe(
             help="Take sizes from a model: a preset, or a config.json. Options given beside it win.",
             metavar="NAME|FILE",
             rich_help_panel=_SIZES_PANEL,
+            autocompletion=complete_models,
         ),
     ] = None,
     hidden: Annotated[int | None, _size("hidden", "Width of the model.")] = None,
@@ -96,6 +99,7 @@ def moe(
     l2: L2Option = None,
     clock: ClockOption = None,
     correction: CorrectionOption = None,
+    out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show what a layer of experts takes on one rank: routing, both grouped GEMMs, and what lies between.
@@ -104,7 +108,7 @@ def moe(
 
     Examples:
 
-    gemm-eval moe --arch h200-sxm --tokens 64,256,1024 --model deepseek-v3 --ep 8 --dtype fp8_block
+    gemm-eval moe --arch h200-sxm --tokens 64..1024 --model deepseek-v3 --ep 8 --dtype fp8_block
 
     gemm-eval moe --arch b200 --tokens 512 --hidden 4096 --inter 1536 --experts 128 --topk 8 --distribution uniform
     """
@@ -112,6 +116,7 @@ def moe(
     from gemm_eval.moe import MoeLayer, moe_layers
     from gemm_eval.transformer import load_model, moe_layer_of
 
+    check_out(out)
     sizes: dict[str, Any] = {
         "hidden": hidden, "inter": inter, "num_experts": num_experts, "topk": topk,
         "num_shared_experts": num_shared_experts, "shared_inter": shared_inter, "gated": gated,
@@ -127,13 +132,15 @@ def moe(
     evaluator = GEMMEvaluator(arch)
     layers = [
         MoeLayer(num, **given, **options) if config is None else moe_layer_of(config, num, **given, **options)
-        for num in _numbers(tokens)
+        for num in parse_values("--tokens", tokens)
     ]
     table = moe_layers(evaluator, layers, library=library, l2=l2, clock=clock, correction=correction, progress=False)
-    if json:
+    head = {"arch": evaluator.arch.name, "model": None if config is None else config.name}
+    if out is not None:
+        write_records(out, [head | row for row in table.to_dicts()], json=json)
+    elif json:
         from gemm_eval.cli.output import print_json
 
-        head = {"arch": evaluator.arch.name, "model": None if config is None else config.name}
         print_json(head | {"layers": [result.to_dict() for result in table]})
     else:
         from gemm_eval.cli.render_moe import print_layers
@@ -142,11 +149,3 @@ def moe(
 
 
 _NEEDED = {"hidden": "hidden", "inter": "inter", "num_experts": "experts", "topk": "topk"}
-
-
-def _numbers(text: str) -> list[int]:
-    """The numbers of tokens that a list spells; whether they are in range is for the library to say."""
-    found = [integer(part.strip()) for part in text.split(",")]
-    if wrong := next((part for part in found if not isinstance(part, int)), None):
-        raise InvalidOptionError(f"--tokens must be integers such as 64,256,1024, got {shown(wrong)} in {shown(text)}")
-    return found

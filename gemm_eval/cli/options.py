@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gemm_eval.cli.completion import complete_archs, complete_gpus, complete_multicore, complete_schemes, complete_types
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError
 from gemm_eval.words import shown
 
@@ -20,10 +21,8 @@ __all__ = [
     "MAPPING_FORM",
     "ArchOption",
     "ArchesOption",
-    "BatchSize",
     "ChipDataOption",
     "ClockOption",
-    "Columns",
     "Distinct",
     "DtypeOption",
     "ExplainOption",
@@ -40,8 +39,6 @@ __all__ = [
     "MulticoreArchOption",
     "OutputDtypeOption",
     "PolicyOption",
-    "ReductionLength",
-    "Rows",
     "SeedOption",
     "TritonDataOption",
     "WeightDtypeOption",
@@ -86,23 +83,31 @@ def integer(text: str) -> int:
         return text  # type: ignore[return-value]
 
 
-def _size(metavar: str, text: str) -> Any:
-    return typer.Argument(metavar=metavar, help=f"{text}, in elements.", parser=integer, show_default=False)
-
-
-BatchSize = Annotated[int, _size("G", "Batch: number of independent products")]
-Rows = Annotated[int, _size("M", "Rows of A and C")]
-ReductionLength = Annotated[int, _size("K", "Reduction length: columns of A, rows of B")]
-Columns = Annotated[int, _size("N", "Columns of B and C")]
-
-ArchOption = Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="NAME")]
+ArchOption = Annotated[
+    str,
+    typer.Option(help="Preset name or YAML file of an architecture.", metavar="NAME", autocompletion=complete_archs),
+]
 ArchesOption = Annotated[
     list[str],
-    typer.Option(help="Preset name or YAML file of an architecture; repeat it to compare several.", metavar="NAME"),
+    typer.Option(
+        help="Preset name or YAML file of an architecture; repeat it to compare several.",
+        metavar="NAME",
+        autocompletion=complete_archs,
+    ),
 ]
-GpuOption = Annotated[str, typer.Option("--arch", metavar="NAME|FILE", help="GPU preset or YAML file.")]
+GpuOption = Annotated[
+    str,
+    typer.Option("--arch", metavar="NAME|FILE", help="GPU preset or YAML file.", autocompletion=complete_gpus),
+]
 MulticoreArchOption = Annotated[
-    str, typer.Option("--arch", metavar="NAME|FILE", help="Multi-core preset or YAML file.", show_default=False)
+    str,
+    typer.Option(
+        "--arch",
+        metavar="NAME|FILE",
+        help="Multi-core preset or YAML file.",
+        show_default=False,
+        autocompletion=complete_multicore,
+    ),
 ]
 ChipDataOption = Annotated[
     Path | None,
@@ -118,17 +123,26 @@ DtypeOption = Annotated[
         help="Shorthand for all types: fp32, tf32, fp16, bf16, fp8, fp4, int8 or int4 for both operands; w8a8; "
         "quantized weights: w4a16, w8a16, w4a8, w4a8_fp8, w4a16_mxfp4, w4a16_nvfp4; block-scaled: fp8_block, mxfp8, "
         "mxfp4, nvfp4. Default: the default type of the arch.",
+        autocompletion=complete_schemes,
         rich_help_panel=_TYPES_PANEL,
     ),
 ]
 InputDtypeOption = Annotated[
-    str | None, typer.Option(help="Type of A; wins over --dtype.", rich_help_panel=_TYPES_PANEL)
+    str | None,
+    typer.Option(help="Type of A; wins over --dtype.", rich_help_panel=_TYPES_PANEL, autocompletion=complete_types),
 ]
 WeightDtypeOption = Annotated[
     str | None,
-    typer.Option(help="Type of B as stored; narrower than A: quantized weights.", rich_help_panel=_TYPES_PANEL),
+    typer.Option(
+        help="Type of B as stored; narrower than A: quantized weights.",
+        rich_help_panel=_TYPES_PANEL,
+        autocompletion=complete_types,
+    ),
 ]
-OutputDtypeOption = Annotated[str | None, typer.Option(help="Type of C as stored.", rich_help_panel=_TYPES_PANEL)]
+OutputDtypeOption = Annotated[
+    str | None,
+    typer.Option(help="Type of C as stored.", rich_help_panel=_TYPES_PANEL, autocompletion=complete_types),
+]
 GroupSizeOption = Annotated[
     int | None,
     typer.Option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +33,7 @@ __all__ = [
     "print_blocks",
     "print_json",
     "print_line",
+    "print_rows",
     "widest",
     "write_csv",
 ]
@@ -107,6 +108,31 @@ def print_blocks(items: Sequence[T], make: Callable[[Sequence[T]], Table]) -> No
         rest = rest[count:]
         if rest:
             console.print()
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, str]], keys: Sequence[str], others: Sequence[str], *, title: str, left: Sequence[str]
+) -> None:
+    """Print a table, or where the terminal is too narrow several, each with the key columns in front.
+
+    Args:
+        rows: cells by header.
+        keys: headers of the columns that say what a row is of.
+        others: headers of all other columns.
+        title: line above the first table.
+        left: headers of the columns that are aligned to the left.
+    """
+
+    def make(some: Sequence[str]) -> Table:
+        headers = [*keys, *some]
+        is_first = some[:1] == list(others[:1])
+        right = [name for name in headers if name not in left]
+        table = make_table(headers, title=title if is_first else None, right=right)
+        for row in rows:
+            table.add_row(*(row[name] for name in headers))
+        return table
+
+    print_blocks(list(others), make)
 
 
 def _narrow(table: Table, excess: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import JsonOption, integer
+from gemm_eval.cli.completion import complete_gpus
+from gemm_eval.cli.options import JsonOption
+from gemm_eval.cli.sizes import ColumnsOption, ReductionOption, RowsOption, one_of_each, sizes_argument
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
@@ -15,26 +17,21 @@ if TYPE_CHECKING:
 __all__ = ["profile"]
 
 _COUNT = 10
-_USAGE = "profile takes M N K, in elements, or --m, --n and --k"
+_ORDER = "M K N"
 
 
 def profile(
-    sizes: Annotated[
-        list[int] | None,
-        typer.Argument(
-            metavar="M N K",
-            help="Rows of A and C, columns of B and C, reduction length, in elements. Mind the order: other commands "
-            "take G M K N.",
-            parser=integer,
-            show_default=False,
-        ),
-    ] = None,
-    m: Annotated[int | None, typer.Option("--m", help="Rows of A and C, instead of the arguments.")] = None,
-    n: Annotated[int | None, typer.Option("--n", help="Columns of B and C, instead of the arguments.")] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Reduction length, instead of the arguments.")] = None,
+    sizes: Annotated[list[str] | None, sizes_argument(_ORDER)] = None,
+    m: RowsOption = None,
+    k: ReductionOption = None,
+    n: ColumnsOption = None,
     arch: Annotated[
         str | None,
-        typer.Option(help="GPU whose kernels the model chooses. Default: this machine's.", metavar="NAME"),
+        typer.Option(
+            help="GPU whose kernels the model chooses. Default: this machine's.",
+            metavar="NAME",
+            autocompletion=complete_gpus,
+        ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Type of A and C: fp16 or bf16.")] = "fp16",
     group_size: Annotated[
@@ -69,7 +66,7 @@ def profile(
     from gemm_eval.mapping import KernelConfig
     from gemm_eval.measure import Choice, W4A16Runner, list_items, profile_kernels
 
-    gemm = _gemm(sizes, (m, n, k), group_size, has_zeros=zero_points)
+    gemm = _gemm(*one_of_each(_ORDER, sizes, {"M": m, "K": k, "N": n}), group_size, has_zeros=zero_points)
     given = None if arch is None else load_arch(arch, GpuSpec)  # a wrong name is said before anything is timed
     runner = W4A16Runner(dtype)
     items = list_items([gemm], dtype, runner.spec, Choice())
@@ -89,20 +86,13 @@ def profile(
         print_profile(found, choices, gpu, dtype, count or _COUNT)
 
 
-def _gemm(
-    sizes: list[int] | None, options: tuple[int | None, int | None, int | None], group_size: int, *, has_zeros: bool
-) -> QuantShape:
-    """Read and check the GEMM; our kernels take multiples of 8 for N and K."""
+def _gemm(m: Any, k: Any, n: Any, group_size: int, *, has_zeros: bool) -> QuantShape:
+    """Check the GEMM; our kernels take multiples of 8 for K and N."""
     from gemm_eval.errors import InvalidOptionError, InvalidProblemError
     from gemm_eval.kernels import WeightMode
     from gemm_eval.measure import QuantShape
 
-    given = list(sizes or [])
-    named = [size for size in options if size is not None]
-    if len(given) + len(named) != len(options) or (given and named):
-        raise InvalidOptionError(f"{_USAGE}; got {' '.join(map(str, given + named)) or 'nothing'}")
-    m, n, k = given or named
-    for name, size, multiple in (("M", m, 1), ("N", n, 8), ("K", k, 8)):
+    for name, size, multiple in (("M", m, 1), ("K", k, 8), ("N", n, 8)):
         if not isinstance(size, int) or size < 1 or size % multiple:
             what = "an integer >= 1" if multiple == 1 else f"a multiple of {multiple}, at least {multiple}"
             raise InvalidProblemError(f"{name} must be {what}, got {shown(size)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli.options import JsonOption
+from gemm_eval.cli.tables import OutOption, check_out, write_records
 from gemm_eval.cli.words import refuse_others
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ ObjectiveOption = Annotated[
 ]
 LimitOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Points of the front to print. Default: 20; all with --json.", show_default=False),
+    typer.Option(
+        min=1, help="Points of the front to print. Default: 20; all with --json and --out.", show_default=False
+    ),
 ]
 _LIMIT = 20
 
@@ -75,6 +78,7 @@ def pareto(
     explain: Annotated[
         int | None, typer.Option(metavar="POINT", help="Explain a point instead, GEMM by GEMM.", show_default=False)
     ] = None,
+    out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print the Pareto front of a sweep: the points that no other beats in every objective.
@@ -84,9 +88,12 @@ def pareto(
     gemm-eval pareto points -o energy_pj -o area_mm2
 
     gemm-eval pareto points --explain 3
+
+    gemm-eval pareto points --out front.csv
     """
     from gemm_eval.sweep import load_sweep
 
+    check_out(out)
     if explain is not None:
         refuse_others(ctx, "--explain", {"explain", "folder", "json"})
     result = load_sweep(folder)
@@ -100,15 +107,22 @@ def pareto(
             from gemm_eval.cli.output import print_line
 
             print_line(text)
+    elif out is not None:
+        front, columns, _ = _front_of(result, objective)
+        write_records(out, _plain(front[columns].head(len(front) if limit is None else limit)), json=json)
     else:
         _print_front(result, objective, limit, json=json)
 
 
-def _print_front(result: SweepResult, objectives: list[str] | None, limit: int | None, *, json: bool) -> None:
-    front = result.pareto(objectives)
+def _front_of(result: SweepResult, objectives: list[str] | None) -> tuple[pd.DataFrame, list[str], pd.DataFrame]:
+    """The front, the columns of it that are shown, and why points were excluded."""
     names = [*result.field_names, *(objectives or result.objectives)]
     columns = list(dict.fromkeys(["point", *(["arch"] if len(result.bases) > 1 else []), *names]))
-    reasons = result.excluded()
+    return result.pareto(objectives), columns, result.excluded()
+
+
+def _print_front(result: SweepResult, objectives: list[str] | None, limit: int | None, *, json: bool) -> None:
+    front, columns, reasons = _front_of(result, objectives)
     if json:
         from gemm_eval.cli.output import print_json
 

@@ -31,6 +31,8 @@ class Command(TyperCommand):
         Raises:
             InvalidOptionError: an option that takes one value is repeated.
         """
+        if ctx.resilient_parsing:  # a shell completes words that are not all there
+            return super().parse_args(ctx, args)
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for param, count in Counter(order).items():
             if count > 1 and param.param_type_name == "option" and not getattr(param, "multiple", False):
@@ -46,7 +48,8 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that the first word names."""
         name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
+        is_whole = not ctx.resilient_parsing
+        if is_whole and not name.startswith("-") and self.get_command(ctx, name) is None:
             ctx.fail(f"No such command '{name}'{did_you_mean(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
@@ -127,7 +130,7 @@ def is_given(ctx: typer.Context, name: str) -> bool:
 def _name_of(param: Any) -> str:
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).strip("[].")
-    return str(next((name for name in param.opts if name.startswith("--")), param.opts[0]))
+    return str(next((name for name in param.opts if len(name) > len("--m")), param.opts[-1]))
 
 
 def _listed(names: Iterable[str]) -> str:

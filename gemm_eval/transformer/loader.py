@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from gemm_eval.arch import data_root, read_yaml
+from gemm_eval.arch import preset_files, read_yaml
 from gemm_eval.errors import ArchError, ModelConfigError
 from gemm_eval.transformer.config import ModelConfig, build_config
 from gemm_eval.transformer.hugging_face import parse_config
@@ -22,7 +22,7 @@ _MAX_NAME_CHARS = 96
 
 def list_models() -> tuple[str, ...]:
     """Names of the model configs that come with the library, sorted."""
-    return tuple(sorted(_preset_paths()))
+    return tuple(sorted(preset_files("models")))
 
 
 def load_model(name_or_path: str | os.PathLike[str]) -> ModelConfig:
@@ -51,10 +51,6 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelConfig:
     return parse_config(read_json(path), name=_name_of(path), origin=str(path))
 
 
-def _preset_paths() -> dict[str, Path]:
-    return {path.stem: path for path in (data_root() / "models").glob("*.yaml")}
-
-
 def _resolve(name_or_path: str | os.PathLike[str]) -> Path:
     if not isinstance(name_or_path, str | os.PathLike):
         raise ModelConfigError(f"a model is given by name or path, got {shown(name_or_path)}")
@@ -63,7 +59,7 @@ def _resolve(name_or_path: str | os.PathLike[str]) -> Path:
         raise ModelConfigError(f"no model of the name {shown(text)}")
     if isinstance(name_or_path, os.PathLike) or text.endswith((".yaml", ".yml", ".json")) or os.sep in text:
         return Path(text)
-    presets = _preset_paths()
+    presets = preset_files("models")
     if text in presets:
         return presets[text]
     if text and _is_folder(Path(text)):

@@ -42,15 +42,15 @@ FAILURES = [
     (2, "InvalidProblemError", ["evaluate", *DEMO, *WORDS, "--group-size", "64"], "group_size is for quantized"),
     (2, "InvalidMappingError", ["evaluate", *DEMO, *WORDS, "--mapping", "1,4,2/256"], "--mapping must be P_G,P_M"),
     (2, "InvalidMappingError", ["evaluate", *DEMO, *WORDS, "--mapping", "9,1,1,1/16,16,16/mnk"], "<= num_cores"),
-    (2, "InvalidOptionError", ["top", *DEMO, *WORDS, "-k", "0"], "k must be an integer in 1..10000, got 0"),
+    (2, "InvalidOptionError", ["top", *DEMO, *WORDS, "-c", "0"], "k must be an integer in 1..10000, got 0"),
     (2, "ArchNotFoundError", ["evaluate", "--arch", "demo-8cor", *WORDS], "did you mean demo-8core"),
     (2, "ArchNotFoundError", ["arch", "show", "nowhere.yaml"], "nowhere.yaml"),
     (2, "ArchNotFoundError", ["arch", "check", "nowhere.yaml"], "nowhere.yaml"),
-    (2, "UsageError", ["evaluate", *DEMO, "1", "1", "1"], "Missing argument"),
+    (2, "InvalidOptionError", ["evaluate", *DEMO, "1", "1", "1"], "sizes are G M K N, or by name -m M -k K"),
     (2, "UsageError", ["evaluate", *WORDS], "--arch"),
     (2, "UsageError", ["evaluate", *DEMO, *WORDS, "--expalin"], "--expalin"),
     (2, "UsageError", ["evaluate", *DEMO, "--dtyp", "w4a16", *WORDS], "No such option: --dtyp, did you mean --dtype?"),
-    (2, "UsageError", ["top", *DEMO, *WORDS, "-k", "ten"], "-k"),
+    (2, "UsageError", ["top", *DEMO, *WORDS, "-c", "ten"], "-c"),
     (2, "UsageError", ["top", *DEMO, *WORDS, "--distinct", "tile"], "--distinct"),
     (2, "UsageError", ["evlauate"], "evlauate"),
     (3, "UnsupportedError", ["evaluate", "--arch", "tpu-v4", *WORDS, "--dtype", "fp32"], "tpu-v4 cannot multiply fp32"),
@@ -234,7 +234,7 @@ def test_only_commands_that_compute_import_numba(words: list[str], imports_numba
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = [sys.executable, "-c", "from gemm_eval.cli import main; main()"]
     with subprocess.Popen(
-        [*command, "top", *DEMO, *WORDS, "-k", "1000", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "top", *DEMO, *WORDS, "-c", "1000", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -40,25 +40,29 @@ def test_many_messages_are_a_table() -> None:
 def test_sizes() -> None:
     assert sizes_of("4096") == sizes_of("4KiB") == sizes_of("4k") == sizes_of(" 4 kib ") == [4096]
     assert sizes_of("1.5MB,1GiB") == [1_500_000, 1 << 30]
-    assert sizes_of("3KiB..13KiB") == [3072, 6144, 12288]
+    assert sizes_of("3KiB..13KiB") == [3072, 6144, 12288, 13312]
+    assert sizes_of("1MiB..2MiB:512KiB") == [1 << 20, 3 << 19, 2 << 20]
 
 
-@pytest.mark.parametrize("text", ["", "1Mix", "-4", "4KiB..1KiB", "0", "1..", "1,", "1e3"])
+@pytest.mark.parametrize("text", ["", "1Mix", "-4", "4KiB..1KiB", "0", "1..", "1,", "1e3", "1..4:0", "1:2"])
 def test_sizes_that_are_none(text: str) -> None:
-    with pytest.raises(InvalidOptionError, match="sizes must be"):
+    with pytest.raises(InvalidOptionError, match=r"^sizes(: a range goes up| must be bytes such as 4096)"):
         sizes_of(text)
 
 
 def test_too_many_sizes() -> None:
-    with pytest.raises(InvalidOptionError, match="at most 4,096 sizes"):
-        sizes_of(",".join(["1..1GiB"] * 200))
+    with pytest.raises(InvalidOptionError, match="sizes must be at most 10,000 values"):
+        sizes_of("1..1GiB:1")
+    ran = Ran(*WORDS, "1..4096:1", "--ranks", "2,4,8")
+    assert (ran.code, ran.out) == (2, "")
+    assert "at most 10,000 combinations of SIZE and --ranks at once, got 12,288" in ran.err
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (("collective", "--arch", "h200-sxm", "gather", "1MiB"), 2, "did you mean all_gather?"),
-        ((*WORDS, "1MiB", "--ranks", "x"), 2, "--ranks must be integers"),
+        ((*WORDS, "1MiB", "--ranks", "x"), 2, "--ranks must be whole numbers >= 1 such as"),
         ((*WORDS, "1MiB", "--ranks", "16"), 3, "joins at most 8 GPUs"),
         (("collective", "--arch", "demo-8core", "all_reduce", "1MiB"), 3, "does not say what joins it"),
         (("validate", "collective", "--arch", "t4"), 2, "gpu must be one of"),

@@ -22,7 +22,7 @@ TIMES = {
     "cublas": lambda gemm: 30.0,
     "tinygemm": lambda gemm: 50.0,
 }
-GRID = ("--pair", "64,256", "--pair", "128,256", "--rows", "1,320")
+GRID = ("--pair", "256,64", "--pair", "256,128", "--rows", "1,320")
 
 
 @pytest.fixture
@@ -122,9 +122,9 @@ def test_the_grouped_document_says_layers_and_tokens(grouped_command: Any, tmp_p
         (("--compare", "--grouped", "--layer", "no"), "--layer must be one of mixtral-8x7b-up, "),
         (("--compare", "--grouped", "--engine", "cublas"), "--engine must be one of ours, humming, one-launch-a-group"),
         (("--compare", "--layer", "mixtral-8x7b-up"), "--layer goes with --grouped"),
-        (("--compare", "--pair", "4096"), "--pair must be N,K such as 12288,4096, got '4096'"),
-        (("--compare", "--pair", "4096,100"), "K of 128, got 4096,100"),
-        (("--compare", "--rows", "1,x"), "--rows must be integers such as 1,16,320, got '1,x'"),
+        (("--compare", "--pair", "4096"), "--pair must be K,N such as 4096,12288, got '4096'"),
+        (("--compare", "--pair", "100,4096"), "K a multiple of 128 and N of 8, got 100,4096"),
+        (("--compare", "--rows", "1,x"), "or 1..256:32, got 'x' in '1,x'"),
         (("--compare", "--engine", "marlin"), "--engine must be one of ours, humming, cublas, tinygemm, got 'marlin'"),
         (("--compare", "--group-size", "0"), "--group-size must be 32, 64 or 128, got 0"),
         (("--compare", "--activation", "fp8"), "--activation must be one of fp16, bf16, got 'fp8'"),

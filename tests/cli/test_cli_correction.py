@@ -33,7 +33,7 @@ def test_no_correction_is_the_model_alone() -> None:
 
 def test_top_takes_it_too() -> None:
     corrected, physics = (
-        Ran("top", *GEMM, "-k", "3", "--json", *more).json()["results"] for more in ((), ("--no-correction",))
+        Ran("top", *GEMM, "-c", "3", "--json", *more).json()["results"] for more in ((), ("--no-correction",))
     )
     assert [one["mapping"] for one in corrected] == [one["mapping"] for one in physics]
     assert {one["source"] for one in physics} == {"calibrated"}

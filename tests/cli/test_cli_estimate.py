@@ -69,8 +69,8 @@ def test_operations_and_memory_where_asked() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--batch", "1,x"], 2, "--batch must be positive integers"),
-        (["--prompt", "0"], 2, "--prompt must be positive integers"),
+        (["--batch", "1,x"], 2, "--batch must be whole numbers >= 1 such as 16, 1,4,16, 1..256"),
+        (["--prompt", "0"], 2, "--prompt must be whole numbers >= 1"),
         (["--batch", "100000"], 3, "does not fit"),
         (["--dtype", "int9"], 2, "int9"),
     ],

@@ -158,7 +158,7 @@ def test_printed_mapping_can_be_replayed() -> None:
 def test_top_json_is_the_library_ranking(distinct: Any) -> None:
     expected = GEMMEvaluator("demo-8core").top(demo().problem, 7, distinct=distinct)
 
-    document = Ran("top", *DEMO, *WORDS, "-k", "7", "--distinct", distinct, "--json").json()
+    document = Ran("top", *DEMO, *WORDS, "-c", "7", "--distinct", distinct, "--json").json()
 
     assert document == {"results": [plain(result.to_dict()) for result in expected]}
 
@@ -171,7 +171,7 @@ def test_top_lists_ten_by_default() -> None:
 def test_top_table_shows_every_result(columns: int) -> None:
     results = GEMMEvaluator("demo-8core").top(demo().problem, 12)
 
-    out = Ran("top", *DEMO, *WORDS, "-k", "12", columns=columns).out
+    out = Ran("top", *DEMO, *WORDS, "-c", "12", columns=columns).out
 
     ranks = [str(rank) for rank in range(1, 13)]
     assert re.findall(r"^ *(\d+) ", out, flags=re.MULTILINE) == ranks
@@ -186,7 +186,7 @@ def test_top_table_shows_every_result(columns: int) -> None:
 
 @pytest.mark.parametrize("columns", [30, 50, 80, 120])
 def test_top_breaks_no_word(columns: int) -> None:
-    words = ("top", "--arch", "h200-sxm", *WORDS, "-k", "4")
+    words = ("top", "--arch", "h200-sxm", *WORDS, "-c", "4")
     narrow, wide = Ran(*words, columns=columns).out, Ran(*words, columns=1000).out
 
     assert max(map(len, narrow.splitlines())) <= columns

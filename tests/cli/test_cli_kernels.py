@@ -148,8 +148,8 @@ def test_timings_of_a_gpu_are_printed_beside_others(monkeypatch: pytest.MonkeyPa
     ("words", "code", "message"),
     [
         (("--arch", "sg2260e"), 3, "W4A16 kernels need an NVIDIA GPU, sg2260e is none"),
-        (("--arch", "h200-sxm", "-m", "4"), 2, "-m, -k and -n go together"),
-        (("--arch", "h200-sxm", "-m", "0", "-k", "64", "-n", "64"), 2, "M must be >= 1, got 0"),
+        (("--arch", "h200-sxm", "-m", "4"), 2, "-k and -n must be given, too: sizes by name are -m M -k K -n N"),
+        (("--arch", "h200-sxm", "-m", "0", "-k", "64", "-n", "64"), 2, "M must be an integer >= 1, got 0"),
         (("--arch", "h200-sxm", "-m", "4", "-k", "60", "-n", "64"), 2, "K must be a positive multiple of 8"),
         (("--arch", "h200-sxm", "--family", "cutlass"), 2, "--family must be one of w4a16_gemv,"),
         (("--arch", "h200-sxm", "--mode", "row"), 2, "mode must be one of column, group, group_zero"),
@@ -157,6 +157,8 @@ def test_timings_of_a_gpu_are_printed_beside_others(monkeypatch: pytest.MonkeyPa
         (("--arch", "h200-sxm", "--activation", "fp8"), 2, "activation must be"),
         (("--arch", "h200-sxm", "--measured", "--compile"), 2, "--measured does not go with --compile; it goes with"),
         (("--arch", "h200-sxm", "--measured", "-m", "8"), 2, "--measured does not go with -m; it goes with"),
+        (("--arch", "h200-sxm", "4", "64"), 2, "sizes are M K N, or by name -m M -k K -n N; got 2: 4 64"),
+        (("--arch", "h200-sxm", "4", "64", "64", "-n", "8"), 2, "sizes are M K N or have names, never both"),
         (("--arch", "l4", "--measured"), 2, "no timings of our kernels with fp16 activations come for l4"),
         (
             ("--arch", "h200-sxm", "--measured", "--activation", "bf16"), 2,

@@ -77,7 +77,7 @@ def test_the_table_names_places_and_distances(capsys: pytest.CaptureFixture[str]
 
 def test_two_tables_fit_80_columns(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = command("2048", "43008", "5376", "--arch", "h200-sxm", "--count", "3").stdout.splitlines()
+    lines = command("2048", "5376", "43008", "--arch", "h200-sxm", "--count", "3").stdout.splitlines()
     rows = [line.split() for line in lines if line.split()[:1] in (["1"], ["2"], ["3"])]
 
     assert max(map(len, lines)) <= 80
@@ -87,7 +87,7 @@ def test_two_tables_fit_80_columns(command: Any, monkeypatch: pytest.MonkeyPatch
     assert [len(row) for row in rows[3:]] == [9, 9, 9]
 
     monkeypatch.setenv("COLUMNS", "240")
-    wide = command("2048", "43008", "5376", "--arch", "h200-sxm", "--count", "3").stdout.splitlines()
+    wide = command("2048", "5376", "43008", "--arch", "h200-sxm", "--count", "3").stdout.splitlines()
     assert sum(line.split()[:1] == ["1"] for line in wide) == 1
 
 
@@ -117,11 +117,12 @@ def test_another_arch_is_said_to_be_another(command: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["1", "4096"], "profile takes M N K, in elements, or --m, --n and --k; got 1 4096"),
-        (["1", "4096", "4096", "--k", "64"], "profile takes M N K"),
+        (["1", "4096"], "sizes are M K N, or by name -m M -k K -n N; got 2: 1 4096"),
+        (["1", "4096", "4096", "--k", "64"], "sizes are M K N or have names, never both: got 1 4096 4096 and -k"),
+        (["-m", "1", "-k", "4096"], "-n must be given, too"),
         (["0", "4096", "4096"], "M must be an integer >= 1, got 0"),
-        (["1", "4100", "4096"], "N must be a multiple of 8, at least 8, got 4100"),
-        (["1", "4096", "x"], "K must be a multiple of 8, at least 8, got 'x'"),
+        (["1", "4096", "4100"], "N must be a multiple of 8, at least 8, got 4100"),
+        (["1", "x", "4096"], "K must be a multiple of 8, at least 8, got 'x'"),
         (["1", "4096", "4096", "--group-size", "16"], "--group-size must be 32, 64, 128 or -1, got 16"),
         (["1", "64", "64", "--group-size", "-1", "--zero-points"], "128 with --zero-points, got -1"),
         (["1", "64", "64", "--arch", "demo-8core"], "demo-8core"),

@@ -144,7 +144,7 @@ def test_an_option_without_effect_is_refused(tmp_path: Path) -> None:
         "evaluate --arch h200-sxm 1 64 64 64 --no-idle-cores": "allow_idle_cores must be True for a GPU",
         "kernels --arch h200-sxm --measured --mode group": "--measured does not go with --mode",
         "crossover --all --measured --max-m 64": "--all does not go with --max-m; it goes with --arch, --group-size",
-        "crossover 4096 4096 --all --measured": "--all does not go with K and N",
+        "crossover 4096 4096 --all --measured": "--all does not go with K N",
         "crossover --all": "--all goes with --measured",
         "calibrate triton --arch h200-sxm --library cublas": (
             "No such option: --library, which is one of gemm-eval calibrate dense, correction, attention and "

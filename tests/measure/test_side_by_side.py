@@ -133,8 +133,8 @@ def test_unknown_engines_and_grids_are_refused() -> None:
     with pytest.raises(InvalidOptionError, match="--engine must be one of ours, humming, cublas, tinygemm"):
         choose_engines(["marlin"])
     for options, message in (
-        ({"pairs": ((60, 128),)}, "--pair must be N,K"),
-        ({"pairs": ((64, 100),)}, "K of 128, got 64,100"),
+        ({"pairs": ((60, 128),)}, "--pair must be K,N"),
+        ({"pairs": ((64, 100),)}, "K a multiple of 128 and N of 8, got 100,64"),
         ({"rows": (0,)}, "--rows must be integers >= 1"),
         ({"dtype": "fp8"}, "--activation must be one of fp16, bf16"),
         ({"group_size": 16}, "--group-size must be 32, 64 or 128"),

@@ -349,9 +349,10 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            ("4096", "K and N must be given"),
+            ("4096", "sizes are K N, or by name -k K -n N; got 1: 4096"),
+            ("--max-m 64", "sizes are missing: K N, or by name -k K -n N, or --all --measured"),
             ("--all", "--all goes with --measured"),
-            ("4096 4096 --all --measured", "--all does not go with K and N; it goes with"),
+            ("4096 4096 --all --measured", "--all does not go with K N; it goes with"),
             ("4096 4096 --measured --l2 warm", "--measured goes with --l2 cold"),
             ("4096 -4", "No such option: -4; a size is an integer >= 1"),
             ("4096 12280 --measured", "the nearest that were: K=4096 N=12288"),

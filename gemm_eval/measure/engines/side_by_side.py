@@ -122,7 +122,7 @@ class Grid:
         for n, k in self.pairs:
             if n < 1 or k < 1 or n % 8 or k % self.group_size:
                 raise InvalidOptionError(
-                    f"--pair must be N,K with N a multiple of 8 and K of {self.group_size}, got {n},{k}"
+                    f"--pair must be K,N with K a multiple of {self.group_size} and N of 8, got {k},{n}"
                 )
         if not self.pairs or not self.rows or min(self.rows) < 1:
             raise InvalidOptionError(f"--rows must be integers >= 1, got {', '.join(map(str, self.rows)) or 'none'}")

@@ -1,0 +1,224 @@
+"""Many GEMMs of one command: rows of a file, or all combinations of sizes, on one arch or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gemm_eval.cli.options import integer, parse_rows
+from gemm_eval.cli.tables import read_records
+from gemm_eval.errors import InfeasibleError, InvalidInputError, InvalidOptionError, UnsupportedError
+from gemm_eval.words import did_you_mean, shown
+
+if TYPE_CHECKING:
+    from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
+    from gemm_eval.workload import GemmProblem
+
+__all__ = ["Answer", "Shape", "documents", "evaluate_shapes", "read_shapes", "records"]
+
+_SIZES = ("G", "M", "K", "N")
+_GROUPS = "row_groups"
+_TYPES = (
+    *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype", "group_n"),
+)
+_OPTIONS = ("library", "l2", "clock", "quantize_from", "correction")
+_WHOLE = ("group_size", "group_n")
+_FLAGS = {"true": True, "false": False, "1": True, "0": False}
+
+
+class Shape(NamedTuple):
+    """One GEMM.
+
+    Attributes:
+        sizes: G, M, K, N as they are given; what is wrong with them is for the library to say.
+        where: its place in a file, for errors; empty: the command line.
+        row_groups: rows of each group; None: M in all.
+        said: types and options of its own, by the names of `evaluate_many`.
+        own: columns of the file that are neither sizes nor row groups.
+    """
+
+    sizes: tuple[Any, ...]
+    where: str = ""
+    row_groups: tuple[int, ...] | None = None
+    said: Mapping[str, Any] = {}
+    own: Mapping[str, Any] = {}
+
+
+class Answer(NamedTuple):
+    """Where the result of a shape on an arch stands."""
+
+    shape: Shape
+    table: GEMMTable
+    row: int
+
+    @property
+    def arch_name(self) -> str:
+        """Name of the arch."""
+        return self.table.evaluator.arch.name
+
+    @property
+    def problem(self) -> GemmProblem:
+        """The GEMM, with its types."""
+        return self.table.problem(self.row)
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether any mapping fits."""
+        return bool(self.table.is_feasible[self.row])
+
+    @property
+    def why_not(self) -> InfeasibleError | None:
+        """What does not fit, and what would help; None: it fits."""
+        try:
+            self.table[self.row]
+        except InfeasibleError as error:
+            return error
+        return None
+
+
+def read_shapes(path: Path) -> list[Shape]:
+    """Read a .csv or .parquet file of GEMMs: columns M, K, N, and any of G, row_groups, types, options and others.
+
+    Raises:
+        InvalidInputError: a column is missing, or a row is no GEMM; the message names file, line and column.
+    """
+    return [_shape(where, row) for where, row in read_records(path)]
+
+
+def evaluate_shapes(
+    evaluator: GEMMEvaluator, shapes: Sequence[Shape], types: Mapping[str, Any], options: Mapping[str, Any]
+) -> list[Answer]:
+    """Evaluate shapes, in their order; a shape that does not fit is an answer, too.
+
+    Args:
+        evaluator: of the arch.
+        shapes: what they say wins over `types` and `options`; a `dtype` of theirs replaces all types.
+        types: as for `evaluate_many`.
+        options: as for `evaluate_many`; all of them.
+
+    Raises:
+        InvalidInputError, UnsupportedError: what a shape says cannot be; the message has its place.
+        InfeasibleError: none of them fits.
+    """
+    problems = [_problem(evaluator, shape, types) for shape in shapes]
+    alike: dict[Any, list[int]] = {}
+    for place, (shape, problem) in enumerate(zip(shapes, problems, strict=True)):
+        asked = tuple(shape.said.get(name, options[name]) for name in _OPTIONS)
+        alike.setdefault((problem.types, asked), []).append(place)
+    found: dict[int, Answer] = {}
+    for (_, asked), places in alike.items():
+        try:
+            table = evaluator.evaluate_many(
+                [problems[place] for place in places], errors="mark", **dict(zip(_OPTIONS, asked, strict=True))
+            )
+        except (InvalidInputError, UnsupportedError) as error:
+            raise _placed(shapes[places[0]], error) from None
+        found |= {place: Answer(shapes[place], table, row) for row, place in enumerate(places)}
+    answers = [found[place] for place in range(len(shapes))]
+    if not any(answer.is_feasible for answer in answers) and (error_of_first := answers[0].why_not):
+        raise error_of_first
+    return answers
+
+
+def records(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Return answers as rows: the arch, columns of the file that say more than ours, and all columns of results.
+
+    A column of the file that has the name of one of ours, such as a measured latency_us, is called latency_us_given.
+    """
+    rows_of = cache(_rows_of_table)
+    ours = [{"arch": answer.arch_name} | rows_of(answer.table)[answer.row] for answer in answers]
+    known = dict.fromkeys(name for row in ours for name in row)
+    names = {name: f"{name}_given" if name in known else name for name in answers[0].shape.own}
+    for name in [name for name in names if name in known]:
+        given = [answer.shape.own[name] for answer in answers]
+        if name in (*_TYPES, *_OPTIONS) or all(map(_says_nothing, given, (row.get(name) for row in ours))):
+            del names[name]
+    return [
+        {"arch": row["arch"]} | {to: answer.shape.own[name] for name, to in names.items()} | row
+        for answer, row in zip(answers, ours, strict=True)
+    ]
+
+
+def documents(answers: Iterable[Answer]) -> Iterator[dict[str, Any]]:
+    """Yield answers as documents; one that does not fit has an error, and one of a file what the file says of it."""
+    for answer in answers:
+        given = {"given": dict(answer.shape.own)} if answer.shape.own else {}
+        if answer.is_feasible:
+            yield answer.table[answer.row].to_dict() | given
+            continue
+        sizes = dict(zip(_SIZES, answer.problem.sizes, strict=True))
+        error = {"type": InfeasibleError.__name__, "message": str(answer.why_not)}
+        yield {"problem": sizes, "arch_name": answer.arch_name, "error": error} | given
+
+
+def _rows_of_table(table: GEMMTable) -> list[dict[str, Any]]:
+    return table.to_dicts()
+
+
+def _says_nothing(given: Any, ours: Any) -> bool:
+    """Whether a cell of a file is empty, or what we say, too."""
+    if given is None or given == ours or str(given) == str(ours):
+        return True
+    try:
+        return float(given) == float(ours)
+    except (TypeError, ValueError):
+        return False
+
+
+def _shape(where: str, row: Mapping[str, Any]) -> Shape:
+    groups = row.get(_GROUPS)
+    needed = _SIZES[2:] if groups is not None else _SIZES[1:]
+    if absent := [name for name in needed if name not in row]:
+        meant = did_you_mean(absent[0], row)
+        raise InvalidInputError(f"{where}: there is no column {absent[0]}{meant}; shapes have M, K, N, and may have G")
+    said = {name: row[name] for name in (*_TYPES, *_OPTIONS) if row.get(name) is not None}
+    for name in _WHOLE:
+        if name in said:
+            said[name] = _number(said[name])
+    if isinstance(flag := said.get("correction"), str):
+        if flag.lower() not in _FLAGS:
+            raise InvalidInputError(f"{where}, column correction: true or false, got {shown(flag)}")
+        said["correction"] = _FLAGS[flag.lower()]
+    sizes = tuple(_number(1 if name == "G" and row.get(name) is None else row.get(name)) for name in _SIZES)
+    own = {name: cell for name, cell in row.items() if name not in (*_SIZES, _GROUPS)}
+    if groups is None:
+        return Shape(sizes, where, None, said, own)
+    try:
+        groups = parse_rows(groups) if isinstance(groups, str) else tuple(groups)
+    except (InvalidOptionError, TypeError) as error:
+        raise InvalidInputError(f"{where}, column {_GROUPS}: {error}") from None
+    of_groups = (len(groups), max(groups, default=0))
+    filled = (old if row.get(name) is not None else new for name, old, new in zip("GM", sizes, of_groups, strict=False))
+    return Shape((*filled, *sizes[2:]), where, groups, said, own)
+
+
+def _number(cell: Any) -> Any:
+    """The whole number in a cell, where it is one: a column with gaps is often one of floats; else the cell."""
+    if isinstance(cell, str):
+        whole, _, rest = cell.partition(".")
+        return integer(whole if not rest.strip("0") else cell)
+    return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
+
+
+def _problem(evaluator: GEMMEvaluator, shape: Shape, types: Mapping[str, Any]) -> GemmProblem:
+    from gemm_eval.workload import make_problem
+
+    own = {name: value for name, value in shape.said.items() if name in _TYPES}
+    asked = own if "dtype" in own else {**types, **own}
+    try:
+        return make_problem(
+            *shape.sizes, default_dtype=evaluator.arch.default_dtype, row_groups=shape.row_groups, **asked
+        )
+    except InvalidInputError as error:
+        raise _placed(shape, error) from None
+
+
+def _placed(shape: Shape, error: InvalidInputError | UnsupportedError) -> InvalidInputError | UnsupportedError:
+    """The error with the place of its shape, and the column that it begins with."""
+    if not shape.where:
+        return error
+    name = str(error).partition(" ")[0]
+    column = f", column {name}" if name in (*_SIZES, _GROUPS, *shape.said) else ""
+    return type(error)(f"{shape.where}{column}: {error}")
