@@ -22,6 +22,7 @@ from gemm_eval.report.plots.columns import label_of, spans_decade
 from gemm_eval.report.plots.labels import place_labels
 from gemm_eval.report.plots.style import new_figure
 from gemm_eval.sweep.pareto import pareto_front
+from gemm_eval.units import time_text
 from tests.report.figures import SIZES, draw, legend_of, offsets, same_points
 
 pytest.importorskip("matplotlib")
@@ -100,7 +101,7 @@ def test_pareto_axes_and_title(designs: dict[str, np.ndarray]) -> None:
     figure = plot_pareto(pd.DataFrame(designs), "area_mm2", "latency_us", color="dram_gb_per_s", label="num_cores")
     axes, bar = figure.axes
 
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("area (mm$^2$)", "latency (us)")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("area (mm$^2$)", "latency (ms)")
     assert bar.get_ylabel() == "DRAM (GB/s)"
     assert axes.get_title().startswith("23 designs, ")
     assert axes.get_title().endswith("on the front of less area and less latency")
@@ -160,7 +161,7 @@ def test_heat_map_cells_are_the_reduced_values(designs: dict[str, np.ndarray], r
     np.testing.assert_allclose(np.asarray(axes.collections[0].get_array()).reshape(2, 4), wanted.to_numpy())
     assert [label.get_text() for label in axes.get_xticklabels()] == ["4", "8", "16", "32"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["256", "512"]
-    assert (axes.get_xlabel(), axes.get_ylabel(), bar.get_ylabel()) == ("number of cores", "SRAM (KiB)", "latency (us)")
+    assert (axes.get_xlabel(), axes.get_ylabel(), bar.get_ylabel()) == ("number of cores", "SRAM (KiB)", "latency (ms)")
     assert axes.get_title() == f"latency, {reduce} of up to 3 designs a cell"
     assert len(axes.texts) == 8
     draw(figure)
@@ -288,8 +289,9 @@ def test_steps_are_bars_of_their_operations() -> None:
             max(bar.get_x() + bar.get_width() for bar in axes.patches if round(bar.get_y() + 0.34) == row)
             for row in (0, 1)
         ]
-        assert ends == pytest.approx([step.latency_us / 1e3 for step in steps], rel=1e-6)
-        assert phase in axes.get_xlabel()
+        assert ends == pytest.approx([step.latency_us for step in steps], rel=1e-6)
+        assert axes.get_xlabel() == f"{phase}: time of a step (ms)"
+        assert {time_text(step.latency_us) for step in steps} <= {text.get_text() for text in axes.texts}
     assert {text.get_text() for text in figure.legends[0].get_texts()} == {
         "gemm", "attention", "moe", "memory", "collective",
     }  # fmt: skip

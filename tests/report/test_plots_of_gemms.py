@@ -11,9 +11,11 @@ from gemm_eval import GEMMEvaluator, GemmProblem, InvalidInputError, Unsupported
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.mapping import Decomposition, LoopOrder, MulticoreMapping, Partition, RasterOrder, Tile
 from gemm_eval.models.multicore.params import pack_params
-from gemm_eval.report.plots import plot_breakdown, plot_latency_over_m, plot_mapping, plot_roofline
+from gemm_eval.report.plots import mapping_multicore, plot_breakdown, plot_latency_over_m, plot_mapping, plot_roofline
+from gemm_eval.report.plots.mapping_block import first_steps
 from gemm_eval.report.plots.mapping_gpu import _find_waves
-from gemm_eval.report.plots.mapping_multicore import _first_steps, _sram_parts
+from gemm_eval.report.plots.mapping_multicore import sram_parts
+from gemm_eval.units import time_text
 from tests.report.figures import ARCHS, SIZES, draw, legend_of, offsets, same_points, texts
 
 pytest.importorskip("matplotlib")
@@ -103,7 +105,9 @@ def test_breakdown_bars_less_hidden_time_are_the_latency(evaluators: dict[str, G
     np.testing.assert_allclose(hidden, [-c * _taken_off_us(r) for c, r in zip(counts, results, strict=True)], atol=1e-9)
     np.testing.assert_allclose([line[0, 0] for line in axes.collections[-1].get_segments()], latency_us)
     assert [label.get_text() for label in axes.get_yticklabels()][1] == "G1 M64 K4096 N4096  x32"
-    assert axes.get_xlabel() == "time of all runs, terms stacked (us)"
+    unit = "us" if max(map(sum, zip(*bars.values(), strict=True))) < 999.5 else "ms"
+    assert axes.get_xlabel() == f"time of all runs, terms stacked ({unit})"
+    assert [text.get_text() for text in axes.texts] == [time_text(us) for us in latency_us]
     assert "latency" in legend_of(figure)
     assert any("not in the latency" in name for name in legend_of(figure))
     draw(figure)
@@ -187,7 +191,7 @@ def test_first_steps_follow_the_loop_order() -> None:
     trips = {"m": 2, "n": 3, "k": 4}
 
     def steps(order: str) -> list[tuple[int, int, int]]:
-        return _first_steps(MulticoreMapping(Partition(1, 1, 1, 1), Tile(1, 1, 1), LoopOrder[order]), trips)
+        return first_steps(MulticoreMapping(Partition(1, 1, 1, 1), Tile(1, 1, 1), LoopOrder[order]), trips)
 
     assert steps("MNK") == [(1, 0, 0), (5, 0, 1), (9, 0, 2), (13, 1, 0), (17, 1, 1), (21, 1, 2)]
     assert steps("NKM") == [(1, 0, 0), (2, 1, 0)]
@@ -201,21 +205,31 @@ def test_first_steps_follow_the_loop_order() -> None:
 def test_parts_of_sram_add_up(arch: str, dtype: str | None) -> None:
     evaluator = GEMMEvaluator(arch, disk_cache=False)
     result = evaluator.evaluate(1, 100, 1000, 3000, dtype=dtype)
-    parts = _sram_parts(pack_params(evaluator.arch, result.problem.types)[0], result.mapping)
-    bars = plot_mapping(result).axes[2].containers
+    parts = sram_parts(pack_params(evaluator.arch, result.problem.types)[0], result.mapping)
+    axes = plot_mapping(result).axes[2]
+    unit = 1024 if axes.get_xlabel().endswith("(KiB)") else 1024**2
 
     assert sum(parts.values()) == result.sram_used_bytes
-    assert sum(bar.get_width() for group in bars for bar in group) == pytest.approx(result.sram_used_bytes / 1024)
+    assert sum(bar.get_width() for group in axes.containers for bar in group) * unit == pytest.approx(
+        result.sram_used_bytes
+    )
 
 
-def test_many_cores_are_cut_off_and_said_so() -> None:
+def test_blocks_of_many_cores_are_all_there_and_named_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     result = GEMMEvaluator("ipu-gc200", disk_cache=False).evaluate(1, 32768, 256, 256)
+    partition = result.mapping.partition
+    assert partition.P_M > 64
     figure = plot_mapping(result)
-    assert result.mapping.partition.P_M > 64
+    names = [label.get_text() for side in figure.axes[0].child_axes for label in side.get_yticklabels()]
 
-    assert len(blocks_of(figure)) == 64 * result.mapping.partition.P_N * result.mapping.partition.P_K
-    assert "drawn: the first 64 x" in figure.axes[0].get_title()
+    assert len(blocks_of(figure)) == partition.P_M * partition.P_N * partition.P_K
+    assert names[0] == f"0-{partition.P_N * partition.P_K - 1}"
+    assert 5 <= len(names) <= 9
     draw(figure)
+    monkeypatch.setattr(mapping_multicore, "_MOST_BLOCKS", 64)
+    cut = plot_mapping(result)
+    assert f"drawn: the first {64 // partition.P_N} x {partition.P_N} of " in cut.axes[0].get_title()
+    draw(cut)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +293,7 @@ def test_picture_of_a_gpu_kernel(evaluators: dict[str, GEMMEvaluator]) -> None:
     assert "split-K: " in split.axes[0].get_title()
     big = plot_mapping(evaluators["h200-sxm"].evaluate(1, 65536, 4096, 28672))
     assert "drawn: the last 256 x" in big.axes[0].get_title()
-    assert "drawn: the last 32" in big.axes[1].get_title()
+    assert "drawn: the last 12" in big.axes[1].get_title()
     for drawn in (figure, split, big):
         draw(drawn)
 
@@ -296,6 +310,7 @@ def test_latency_over_m_draws_every_evaluation(evaluators: dict[str, GEMMEvaluat
     above, below = plot_latency_over_m(evaluator, 4096, 4096, M=rows).axes
     results = [evaluator.evaluate(1, m, 4096, 4096) for m in rows]
 
+    ms = max(result.latency_us for result in results) >= 1e3
     for axes, values in (
         (above, [result.latency_us for result in results]), (below, [result.tflop_per_s for result in results]),
     ):  # fmt: skip
@@ -304,7 +319,7 @@ def test_latency_over_m_draws_every_evaluation(evaluators: dict[str, GEMMEvaluat
         assert line.get_ydata().tolist() == values
         assert line.get_drawstyle() == "steps-post"
         assert axes.get_xscale() == "linear"
-    assert (above.get_ylabel(), below.get_ylabel()) == ("latency (us)", "rate (TFLOP/s)")
+    assert (above.get_ylabel(), below.get_ylabel()) == (f"latency ({'ms' if ms else 'us'})", "rate (TFLOP/s)")
     assert below.get_xlabel() == "M (rows of A and C)"
     assert arch in above.get_title()
 
@@ -315,14 +330,15 @@ def test_sections_are_those_of_waves_and_partitions(evaluators: dict[str, GEMMEv
     table = evaluators["h200-sxm"].evaluate_many([(1, m, 4096, 4096) for m in rows])
     changes = int((np.diff(table.records["num_waves"]) != 0).sum())
     assert len(gpu.axes[0].patches) == changes + 1
-    assert gpu.axes[0].get_title().endswith("sections: number of waves")
+    assert "band: 80% of measured times expected" in legend_of(gpu)
+    assert "sections: number of waves, on top" in legend_of(gpu)
     assert {text.get_text() for text in gpu.axes[0].texts} <= set(map(str, table.records["num_waves"]))
 
     chip = plot_latency_over_m(evaluators["sg2260"], 4096, 4096, M=range(1, 1000, 100))
-    assert chip.axes[0].get_title().endswith("sections: partition over cores")
+    assert "sections: partition over cores, on top" in legend_of(chip)
     assert "N8" in {text.get_text() for text in chip.axes[0].texts}
     restless = plot_latency_over_m(evaluators["h200-sxm"], 4096, 28672, M=range(128, 8193, 64))
-    assert "the number of waves changes " in restless.axes[0].get_title()
+    assert any("the number of waves changes " in text for text in legend_of(restless))
     assert not restless.axes[0].patches
     for figure in (gpu, chip, restless):
         draw(figure)
@@ -332,7 +348,7 @@ def test_latency_of_several_chips(evaluators: dict[str, GEMMEvaluator]) -> None:
     figure = plot_latency_over_m(evaluators.values(), 512, 512, M=[1, 2, 4, 8, 16, 64], dtype="fp16")
     above, below = figure.axes
 
-    assert [text.get_text() for text in above.get_legend().get_texts()] == list(ARCHS)
+    assert legend_of(figure) == [*ARCHS, "band: 80% of measured times expected"]
     assert len(above.get_lines()) == len(below.get_lines()) == 3
     assert (above.get_xscale(), above.get_yscale(), below.get_yscale()) == ("log", "log", "log")
     assert above.get_title() == "K=512 N=512, fp16"

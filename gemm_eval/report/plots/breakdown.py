@@ -10,9 +10,15 @@ import numpy.typing as npt
 
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.evaluate import GEMMResult
-from gemm_eval.report.plots.style import SMALL, TITLE, add_grid, new_figure
+from gemm_eval.extras import needs_extra
+from gemm_eval.report.plots.columns import axis_label
+from gemm_eval.report.plots.palette import term_look
+from gemm_eval.report.plots.scales import scale_axis
+from gemm_eval.report.plots.style import MUTED, SMALL, SURFACE, TEXT, add_grid, add_legend, new_figure, styled
+from gemm_eval.units import time_text
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -22,33 +28,23 @@ __all__ = ["plot_breakdown"]
 
 _LEAST_FRAC = 0.01  # terms below this part of every bar are drawn as one
 _OTHER = "other_us"
-# one hue for one resource, told apart inside it by lightness and hatching
-_LOOKS = {
-    "launch_us": ("#4D4D4D", ""), "sync_us": ("#4D4D4D", "..."), "pack_us": ("#F5CF86", "xxx"),
-    "prologue_us": ("#999999", ""),
-    "matrix_us": ("#0072B2", ""), "fill_drain_us": ("#56B4E9", ""), "step_wait_us": ("#56B4E9", ""),
-    "tile_overhead_us": ("#BFE3F8", "///"), "vector_us": ("#CC79A7", ""), "dequant_us": ("#CC79A7", ""),
-    "dram_us": ("#D55E00", ""), "dram_a_us": ("#D55E00", ""), "dram_b_us": ("#E69F00", ""),
-    "dram_c_us": ("#F5CF86", "///"), "outside_us": ("#F5CF86", "..."), "store_us": ("#E69F00", "///"),
-    "l2_us": ("#009E73", ""), "noc_wait_us": ("#009E73", ""), "power_us": ("#F0E442", ""),
-    "reduction_us": ("#1B1B1B", "///"), "reduction_dram_us": ("#1B1B1B", "///"),
-    "reduction_noc_us": ("#1B1B1B", "..."), "reduction_add_us": ("#1B1B1B", "xxx"),
-    "choice_us": ("#FFFFFF", "xxx"), _OTHER: ("#FFFFFF", ""),
-}  # fmt: skip
-_UNKNOWN_LOOK = ("#B0A8D8", "")
+_FADED = 0.62  # how much of the page's colour lies over hidden time
+_BAR = 0.68
+_HIDDEN = "hidden (faded): overlaps other terms, not in the latency"
 
 
 def plot_breakdown(
     results: Iterable[GEMMResult], *, names: Sequence[str] | None = None, counts: Sequence[int] | None = None
 ) -> Figure:
-    """Plot the terms of each GEMM's time as a stacked bar, in microseconds.
+    """Plot the terms of each GEMM's time as a stacked bar.
 
     The terms of `GEMMResult.breakdown` are the times that each resource needs by itself. Compute and transfers overlap,
-    so they add up to more than the latency: a bar is as long as their sum, the black line across it is the latency, and
-    what lies beyond that line, under the hatching, is `hidden_us`: time during which something else was working too.
+    so they add up to more than the latency: a bar is as long as their sum, the line across it is the latency, and
+    what lies beyond that line, faded, is `hidden_us`: time during which something else was working too.
     Terms minus hidden time are the latency, exactly; what a learned
     correction takes off counts as hidden. The colours beyond the line are in the order of the terms; they do
-    not say which of the terms was hidden. Terms of less than 1% of every bar are drawn as one.
+    not say which of the terms was hidden. Terms of less than 1% of every bar are drawn as one. The number at a bar is
+    its latency.
 
     Args:
         results: of any archs; a `GEMMTable` is taken too. Drawn from top to bottom.
@@ -82,31 +78,43 @@ def _name(problem: GemmProblem) -> str:
     return f"{rows} K{problem.K} N{problem.N}"
 
 
+@styled
 def _draw(found: list[GEMMResult], times: npt.NDArray[np.float64], labels: list[str], *, is_counted: bool) -> Figure:
+    with needs_extra("plotting", "plot"):
+        from matplotlib.colors import to_rgba
+        from matplotlib.patches import Patch
+
     figure = new_figure(8.4, 1.9 + 0.36 * len(found))
     axes = figure.add_subplot()
     places = np.arange(len(found))
     ends = np.zeros(len(found))
+    handles: list[Artist] = []
     for term, values_us in _terms(found).items():
-        color, hatch = _LOOKS.get(term, _UNKNOWN_LOOK)
-        name = f"other (each < {_LEAST_FRAC:.0%})" if term == _OTHER else term.removesuffix("_us").replace("_", " ")
-        edge = "white" if color == "#1B1B1B" else "black"
-        axes.barh(
-            places, values_us * times, 0.68, left=ends, color=color, hatch=hatch, edgecolor=edge, linewidth=0.3,
-            label=name,
-        )  # fmt: skip
+        look = term_look(term)
+        handles += axes.barh(
+            places, values_us * times, _BAR, left=ends, color=look.color, hatch=look.hatch, edgecolor=SURFACE,
+            linewidth=0.5, label=_term_name(term),
+        )[:1]  # fmt: skip
+        handles[-1].set_label(_term_name(term))
         ends += values_us * times
     latency_us = np.array([result.latency_us for result in found]) * times
+    hidden = {"edgecolor": MUTED, "linewidth": 0.7, "linestyle": (0, (2, 1.5)), "label": _HIDDEN}
     axes.barh(
-        places, np.maximum(ends - latency_us, 0.0), 0.68, left=latency_us, facecolor=(1, 1, 1, 0.62), hatch="\\\\\\\\",
-        edgecolor="#555555", linewidth=0.0, label="hidden: overlaps other terms, not in the latency",
-    )  # fmt: skip
-    axes.vlines(latency_us, places - 0.44, places + 0.44, color="black", linewidth=2.2, label="latency", zorder=4)
+        places, np.maximum(ends - latency_us, 0.0), _BAR, left=latency_us, facecolor=to_rgba(SURFACE, _FADED), **hidden
+    )
+    axes.vlines(latency_us, places - 0.44, places + 0.44, color=TEXT, linewidth=2.2, label="latency", zorder=4)
     _finish(axes, labels, latency_us, ends, is_counted=is_counted)
     archs = ", ".join(dict.fromkeys(result.arch_name for result in found))
-    axes.set_title(f"Where the time goes: {archs}", fontsize=TITLE)
-    figure.legend(loc="outside lower center", ncols=5, fontsize=SMALL, frameon=False)
+    figure.suptitle(f"Where the time goes: {archs}")
+    add_legend(figure, [axes.collections[-1], *handles, Patch(facecolor="none", **hidden)])
     return figure
+
+
+def _term_name(term: str) -> str:
+    if term == _OTHER:
+        return f"other (each < {_LEAST_FRAC:.0%})"
+    name = axis_label(term).partition(" (")[0]
+    return f"{name[:-1]}{name[-1].upper()}" if name[-2:-1] == " " else name  # of an operand
 
 
 def _finish(
@@ -118,20 +126,15 @@ def _finish(
     is_counted: bool,
 ) -> None:
     for place, (end, value) in enumerate(zip(ends.tolist(), latency_us.tolist(), strict=True)):
-        axes.annotate(
-            f"latency {value:,.4g} us" if value < 1e4 else f"latency {value:,.0f} us",
-            (max(end, value), place),
-            (5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=SMALL,
-        )
-    axes.set_yticks(range(len(labels)), labels=labels, fontsize=SMALL + 1)
+        at = (max(end, value), place)
+        axes.annotate(time_text(value), at, (5, 0), textcoords="offset points", va="center", fontsize=SMALL)
+    axes.set_yticks(range(len(labels)), labels=labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.set_xlim(0, 1.2 * ends.max())  # room for the numbers
-    add_grid(axes)
-    axes.yaxis.grid(visible=False)
-    axes.set_xlabel("time of all runs, terms stacked (us)" if is_counted else "time, terms stacked (us)")
+    axes.set_xlim(0, 1.12 * ends.max())  # room for the numbers
+    add_grid(axes, axis="x")
+    axes.tick_params(axis="y", length=0)
+    what = "time of all runs, terms stacked_us" if is_counted else "time, terms stacked_us"
+    scale_axis(axes.xaxis, what, ends, is_log=False)
 
 
 def _terms(found: list[GEMMResult]) -> dict[str, npt.NDArray[np.float64]]:

@@ -11,15 +11,19 @@ import numpy.typing as npt
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.extras import needs_extra
 from gemm_eval.report.plots.columns import axis_label, feasible_rows, label_of, read_column, spans_decade
+from gemm_eval.report.plots.palette import ON_DARK_FILL, ON_LIGHT_FILL, RAMP
+from gemm_eval.report.plots.scales import Scale, scale_axis, scale_of, tick_texts
 from gemm_eval.report.plots.style import (
-    RAMP,
+    LINE,
+    MUTED,
     SMALL,
-    TITLE,
     AnyFigure,
+    add_legend,
     new_figure,
     plotly_objects,
+    style_axes,
     style_plotly,
-    use_plain_ticks,
+    styled,
 )
 from gemm_eval.words import shown
 
@@ -32,7 +36,8 @@ __all__ = ["plot_heat_map"]
 _REDUCTIONS: dict[str, Callable[[npt.NDArray[np.float64]], Any]] = {"min": np.min, "max": np.max, "median": np.median}
 _MOST_TEXT = 150  # cells; more are too small to be written in
 _MOST_TICKS = 24
-_CELL_INCHES, _ROW_INCHES = 0.52, 0.34  # room for four digits
+_CELL_INCHES, _ROW_INCHES = 0.52, 0.34  # at least
+_LETTER_INCHES, _MARGIN_INCHES = 0.068, 2.0
 _DARK = 0.45  # of the scale: text on darker cells is white
 
 
@@ -104,40 +109,61 @@ def _distinct(column: npt.NDArray[Any]) -> list[Any]:
     return sorted(items) if all(isinstance(item, int | float) for item in items) else items
 
 
+@styled
 def _draw(pivot: _Pivot) -> Figure:
-    num_rows, num_columns = pivot.cells.shape
-    width, height = 2.0 + _CELL_INCHES * num_columns, 1.4 + _ROW_INCHES * num_rows
-    figure = new_figure(min(11.0, max(5.6, width)), min(8.0, max(3.4, height)))
     with needs_extra("plotting", "plot"):
         from matplotlib.colors import LogNorm, Normalize
+        from matplotlib.patches import Patch
 
-    axes = figure.add_subplot()
     known = pivot.cells[np.isfinite(pivot.cells)]
+    scale = scale_of(pivot.names[2], known)
+    ticks = [_ticks(items, name) for items, name in ((pivot.x, pivot.names[0]), (pivot.y, pivot.names[1]))]
+    longest = max(map(len, ticks[0][2]))
+    is_written = pivot.cells.size <= _MOST_TEXT
+    if is_written:
+        longest = max(longest, *(len(scale.text(cell)) for cell in known))
+    figure = new_figure(*_size(pivot, longest))
+    axes = figure.add_subplot()
     norm = (LogNorm if spans_decade(known) else Normalize)(known.min(), known.max())
-    edges = np.arange(num_columns + 1) - 0.5, np.arange(num_rows + 1) - 0.5
-    axes.set_facecolor("0.88")  # where there is no design
+    edges = np.arange(pivot.cells.shape[1] + 1) - 0.5, np.arange(pivot.cells.shape[0] + 1) - 0.5
+    axes.set_facecolor(LINE)  # where there is no design
     mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(pivot.cells), cmap=RAMP, norm=norm)
-    if pivot.cells.size <= _MOST_TEXT:
-        _write_cells(axes, pivot, norm)
-    for axis, items, name in ((axes.xaxis, pivot.x, pivot.names[0]), (axes.yaxis, pivot.y, pivot.names[1])):
-        places = range(0, len(items), -(-len(items) // _MOST_TICKS))
-        axis.set_ticks(list(places), labels=[label_of(items[place]) for place in places])
-        axis.set_label_text(axis_label(name))
-    if max(len(label_of(item)) for item in pivot.x) > 6:
-        axes.tick_params(axis="x", rotation=40)
-    bar = figure.colorbar(mesh, ax=axes, label=axis_label(pivot.names[2]), pad=0.02)
-    if isinstance(norm, LogNorm):
-        use_plain_ticks(bar.ax.yaxis)
-    axes.set_title(pivot.title, fontsize=TITLE)
+    style_axes(axes, has_frame=True)
+    if is_written:
+        _write_cells(axes, pivot, norm, scale)
+    for axis, (label, places, texts) in zip((axes.xaxis, axes.yaxis), ticks, strict=True):
+        axis.set_ticks(places, labels=texts)
+        axis.set_label_text(label)
+    if longest * _LETTER_INCHES * len(ticks[0][1]) > figure.get_figwidth() - _MARGIN_INCHES:
+        axes.tick_params(axis="x", rotation=90)
+    bar = figure.colorbar(mesh, ax=axes, pad=0.02)
+    style_axes(bar.ax, has_frame=True)
+    scale_axis(bar.ax.yaxis, pivot.names[2], known, is_log=isinstance(norm, LogNorm), scale=scale)
+    axes.set_title(pivot.title)
+    if known.size < pivot.cells.size:
+        add_legend(figure, [Patch(facecolor=LINE, edgecolor=MUTED, linewidth=0.5, label="no feasible design")])
     return figure
 
 
-def _write_cells(axes: Axes, pivot: _Pivot, norm: Any) -> None:
+def _size(pivot: _Pivot, longest: int) -> tuple[float, float]:
+    """Width and height of the figure in inches, with room for texts of so many letters in the cells."""
+    num_rows, num_columns = pivot.cells.shape
+    width = _MARGIN_INCHES + max(_CELL_INCHES, _LETTER_INCHES * (longest + 1)) * num_columns
+    return min(11.0, max(5.6, width)), min(8.0, max(3.4, 1.6 + _ROW_INCHES * num_rows))
+
+
+def _ticks(items: list[Any], name: str) -> tuple[str, list[int], list[str]]:
+    """The label of an axis, and places and texts of its ticks."""
+    places = list(range(0, len(items), -(-len(items) // _MOST_TICKS)))
+    label, texts = tick_texts(name, [items[place] for place in places])
+    return label, places, texts
+
+
+def _write_cells(axes: Axes, pivot: _Pivot, norm: Any, scale: Scale) -> None:
     for (row, column), cell in np.ndenumerate(pivot.cells):
         if np.isfinite(cell):
-            color = "white" if norm(cell) < _DARK else "black"
-            text = f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
-            axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=color)
+            color = ON_DARK_FILL if norm(cell) < _DARK else ON_LIGHT_FILL
+            axes.text(column, row, scale.text(cell), ha="center", va="center", fontsize=SMALL, color=color)
 
 
 def _draw_plotly(pivot: _Pivot) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.extras import needs_extra
-from gemm_eval.report.plots.style import GRAY, SMALL
+from gemm_eval.report.plots.style import MUTED, SMALL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +25,8 @@ _PADDING = 4.0  # points inside the edges of the axes; another dpi moves texts a
 _EDGE = 1.0  # points around a marker that are kept free
 _OTHER_REACH = 2.6  # points from the middle of a marker without a text to its edge
 _LINE_PIECES = 200  # of a line, for boxes that cover it
+_LEADER_PIECES = 16
+_LINE_REACH = 0.5  # pixels
 
 
 def place_labels(
@@ -60,7 +62,8 @@ def place_labels(
     taken += [Bbox.from_extents(px - r, py - r, px + r, py + r) for (px, py), r in zip(places, reaches, strict=True)]
     inside = axes.get_window_extent().padded(-_PADDING * per_point)
     num_left_out = 0
-    for text, at, reach in zip(texts, zip(x.tolist(), y.tolist(), strict=True), reaches, strict=True):
+    written: list[Bbox] = []
+    for text, at, place, reach in zip(texts, zip(x.tolist(), y.tolist(), strict=True), places, reaches, strict=True):
         label = axes.annotate(text, at, (0, 0), textcoords="offset points", fontsize=SMALL, in_layout=False, zorder=6)
         for radius, angle in ((radius, angle) for radius in _RADII for angle in _ANGLES):
             distance = radius + reach / per_point
@@ -70,10 +73,14 @@ def place_labels(
             label.set_verticalalignment("center" if abs(np.sin(angle)) < 0.5 else "bottom" if dy > 0 else "top")
             box = label.get_window_extent()
             fits = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
-            if fits and not box.count_overlaps(taken):
+            leader = _boxes_along(place, (place[0] + dx * per_point, place[1] + dy * per_point))
+            is_clear = radius <= _NEAR or not any(piece.count_overlaps(written) for piece in leader)
+            if fits and is_clear and not box.count_overlaps(taken):
                 taken.append(box)
+                written.append(box)
                 if radius > _NEAR:
                     _add_leader(axes, at, (dx, dy))
+                    taken += leader
                 break
         else:
             label.remove()
@@ -83,18 +90,23 @@ def place_labels(
 
 def _boxes_of_lines(axes: Axes) -> list[Bbox]:
     """Small boxes along all lines."""
-    with needs_extra("plotting", "plot"):
-        from matplotlib.transforms import Bbox
-
     boxes: list[Bbox] = []
     for line in axes.get_lines():
         corners = np.asarray(line.get_transform().transform_path(line.get_path()).vertices, float)
         for start, end in itertools.pairwise(corners):
-            steps = np.linspace(start, end, _LINE_PIECES // max(1, len(corners) - 1) + 2)
-            boxes += [Bbox([a, b]) for a, b in itertools.pairwise(steps)]
+            boxes += _boxes_along(start, end, _LINE_PIECES // max(1, len(corners) - 1) + 1)
     return boxes
 
 
+def _boxes_along(start: npt.ArrayLike, end: npt.ArrayLike, pieces: int = _LEADER_PIECES) -> list[Bbox]:
+    """Boxes that cover a straight line; `count_overlaps` takes no box without a width or a height."""
+    with needs_extra("plotting", "plot"):
+        from matplotlib.transforms import Bbox
+
+    steps = np.linspace(start, end, pieces + 1)
+    return [Bbox([a, b]).padded(_LINE_REACH) for a, b in itertools.pairwise(steps)]
+
+
 def _add_leader(axes: Axes, at: tuple[float, float], offset: tuple[float, float]) -> None:
-    line = {"arrowstyle": "-", "linewidth": 0.5, "color": GRAY, "shrinkA": 0.0, "shrinkB": 3.0}
+    line = {"arrowstyle": "-", "linewidth": 0.5, "color": MUTED, "shrinkA": 0.0, "shrinkB": 3.0}
     axes.annotate("", at, offset, textcoords="offset points", arrowprops=line, in_layout=False, zorder=2)

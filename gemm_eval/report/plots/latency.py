@@ -11,19 +11,26 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable
+from gemm_eval.extras import needs_extra
+from gemm_eval.report.plots.palette import DASHES, MARKERS, SERIES
+from gemm_eval.report.plots.scales import scale_axis, tick_octaves
 from gemm_eval.report.plots.style import (
-    COLORS,
-    GRAY,
+    LINE,
+    MUTED,
     SMALL,
-    TITLE,
+    TEXT,
     AnyFigure,
     add_grid,
+    add_legend,
     new_figure,
     plotly_objects,
     style_plotly,
+    styled,
 )
+from gemm_eval.units import time_text
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -33,10 +40,11 @@ _ROWS = range(1, 513)
 _MOST_MARKERS = 40  # values of M whose points are drawn one by one
 _MOST_SECTIONS = 24  # more are not readable
 _LEAST_LABEL_FRAC = 0.025  # of the axis, for the label of a section
-_BAND_ALPHA = 0.15  # of the interval that holds 80% of measured times
+_BAND_ALPHA = 0.22  # of the interval that holds 80% of measured times
 _PARTITION = ("P_G", "P_M", "P_N", "P_K")
 _TILE = ("cta_m", "cta_n", "split_k")
 _X_LABEL, _LATENCY_LABEL, _RATE_LABEL = "M (rows of A and C)", "latency (us)", "rate (TFLOP/s)"
+_BAND = "80% of measured times expected"
 
 
 class _Sections(NamedTuple):
@@ -57,13 +65,13 @@ def plot_latency_over_m(
     dtype: str | None = None,
     interactive: bool = False,
 ) -> AnyFigure:
-    """Plot latency in microseconds, and below it the rate in TFLOP/s, over M of C[G,M,N] = A[G,M,K] x B[G,K,N].
+    """Plot latency, and below it the rate, over M of C[G,M,N] = A[G,M,K] x B[G,K,N].
 
     Every value is an evaluation of its own; between two of them the line stays where it is and then steps. A band
-    around latencies of a GPU is the interval that holds 80% of measured times. Of a single chip, shaded sections show
-    where the best mapping changes: on a GPU the number of waves (times that all SMs take new CTAs), with dots on the
+    around latencies is the interval that holds 80% of measured times, if known. Of a single chip, sections show
+    where the best mapping changes: on a GPU the number of waves (times that all SMs take new CTAs), with marks on the
     axis where the tile or the split of K changes; on a multi-core chip the partition over cores. Where they change too
-    often to be readable, the title says how often instead.
+    often to be readable, the legend says how often instead.
 
     Args:
         evaluators: one, or several to compare, up to eight.
@@ -78,8 +86,8 @@ def plot_latency_over_m(
         InvalidProblemError, UnsupportedError, InfeasibleError: as `GEMMEvaluator.evaluate_many`.
     """
     given = [evaluators] if isinstance(evaluators, GEMMEvaluator) else list(evaluators)
-    if not 1 <= len(given) <= len(COLORS):
-        raise InvalidInputError(f"evaluators must be 1 to {len(COLORS)}, got {len(given)}")
+    if not 1 <= len(given) <= len(SERIES):
+        raise InvalidInputError(f"evaluators must be 1 to {len(SERIES)}, got {len(given)}")
     rows = sorted(set(M))
     if not rows:
         raise InvalidInputError("M must hold at least one value, got none")
@@ -105,69 +113,91 @@ def _is_even(rows: npt.NDArray[np.int64]) -> bool:
     return len(gaps) == 0 or bool(gaps.max() <= 2 * gaps.min())
 
 
+@styled
 def _draw(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: str) -> Figure:
+    with needs_extra("plotting", "plot"):
+        from matplotlib.patches import Patch
+
     figure = new_figure(7.6, 5.4)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    marker = "o" if len(rows) <= _MOST_MARKERS else ""
+    has_markers = len(rows) <= _MOST_MARKERS
+    handles: list[Artist] = []
     for place, (table, name) in enumerate(zip(tables, _names(tables), strict=True)):
+        color, marker = SERIES[place], MARKERS[place] if has_markers else ""
         for axes, column in ((above, "latency_us"), (below, "tflop_per_s")):
-            axes.plot(
-                rows, table[column], drawstyle="steps-post", color=COLORS[place], linewidth=1.3, marker=marker,
+            handles[place:] = axes.plot(
+                rows, table[column], drawstyle="steps-post", color=color, linestyle=DASHES[place], marker=marker,
                 markersize=3.5, label=name,
             )  # fmt: skip
         if _has_interval(table):
             above.fill_between(
-                rows, table["low_us"], table["high_us"], step="post", color=COLORS[place], alpha=_BAND_ALPHA,
-                linewidth=0,
+                rows, table["low_us"], table["high_us"], step="post", color=color, alpha=_BAND_ALPHA, linewidth=0,
             )  # fmt: skip
-    above.set(ylabel=_LATENCY_LABEL)
-    below.set(ylabel=_RATE_LABEL, xlabel=_X_LABEL)
-    if not _is_even(rows):  # over many octaves of M, times and rates span many too
-        above.set_yscale("log")
-        below.set(yscale="log")
-        above.set_xscale("log", base=2)
-        above.xaxis.set_major_formatter("{x:.0f}")
-    elif len(rows) > 1:
-        above.set_xlim(rows[0], rows[-1])
+    banded = [place for place, table in enumerate(tables) if _has_interval(table)]
+    if banded:
+        color = SERIES[banded[0]] if len(banded) == 1 else MUTED
+        of = "" if len(banded) in (1, len(tables)) else ", where known"
+        handles.append(Patch(color=color, alpha=_BAND_ALPHA, linewidth=0, label=f"band: {_BAND}{of}"))
+    _scale(above, below, tables, rows)
     if len(tables) == 1:
-        title += _mark_changes(above, below, tables[0], rows)
-    else:
-        above.legend(fontsize=SMALL)
-    for axes in (above, below):
-        add_grid(axes)
-        if _is_even(rows):
-            axes.set_ylim(bottom=0)
-    above.set_title(title, fontsize=TITLE)
+        handles += _mark_changes(above, below, tables[0], rows)
+    above.set_title(title)
+    add_legend(figure, handles)
     figure.align_ylabels()
     return figure
 
 
-def _mark_changes(above: Axes, below: Axes, table: GEMMTable, rows: npt.NDArray[np.int64]) -> str:
-    """Shade the sections, and return what the title must say of them."""
+def _scale(above: Axes, below: Axes, tables: list[GEMMTable], rows: npt.NDArray[np.int64]) -> None:
+    is_log = not _is_even(rows)  # over many octaves of M, times and rates span many too
+    for axes, column, name in ((above, "latency_us", "latency_us"), (below, "tflop_per_s", "rate_tflop_per_s")):
+        add_grid(axes)
+        if is_log:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+        scale_axis(axes.yaxis, name, np.concatenate([table[column] for table in tables]), is_log=is_log)
+    below.set_xlabel(_X_LABEL)
+    if is_log:
+        below.set_xscale("log", base=2)
+        tick_octaves(below.xaxis, float(rows[0]), float(rows[-1]))
+    elif len(rows) > 1:
+        below.set_xlim(rows[0], rows[-1])
+
+
+def _mark_changes(above: Axes, below: Axes, table: GEMMTable, rows: npt.NDArray[np.int64]) -> list[Artist]:
+    """Shade the sections, mark changes of the tile, and return what the legend says of them."""
+    with needs_extra("plotting", "plot"):
+        from matplotlib.patches import Patch
+
     sections = _find_sections(table)
-    if len(sections.starts) > _MOST_SECTIONS:
-        return f"; the {sections.what} changes {len(sections.starts) - 1} times"
+    num_changes = len(sections.starts) - 1
+    if num_changes >= _MOST_SECTIONS:
+        return [Patch(alpha=0.0, label=f"the {sections.what} changes {num_changes} times")]
+    handles: list[Artist] = [
+        Patch(facecolor=LINE, edgecolor=MUTED, linewidth=0.5, alpha=0.5, label=f"sections: {sections.what}, on top")
+    ]
     to_axis, from_axis = (np.asarray, float) if _is_even(rows) else (np.log2, np.exp2)
     places = to_axis(rows)
     above.margins(y=0.16)  # room for the labels
+    if _is_even(rows):
+        above.set_ylim(bottom=0)
     ends = [*sections.starts[1:], len(rows) - 1]
     for number, (start, end, label) in enumerate(zip(sections.starts, ends, sections.labels, strict=True)):
         for axes in (above, below):
-            axes.axvspan(rows[start], rows[end], color=("1.0", "0.5")[number % 2], alpha=0.14, linewidth=0, zorder=0)
+            axes.axvspan(rows[start], rows[end], color=LINE, alpha=(0.0, 0.5)[number % 2], linewidth=0, zorder=0)
         needed = _LEAST_LABEL_FRAC * max(1.0, 0.55 * max(map(len, label.split("\n"))))
         if places[end] - places[start] >= needed * (places[-1] - places[0]):
             above.text(
                 from_axis((places[start] + places[end]) / 2), 0.98, label, transform=above.get_xaxis_transform(),
-                ha="center", va="top", fontsize=SMALL - 1, color=GRAY,
+                ha="center", va="top", fontsize=SMALL - 1, color=MUTED,
             )  # fmt: skip
     tiles = _changes(table, _TILE) if _is_gpu(table) else []
     if tiles:
-        marks = below.plot(
-            rows[tiles], np.zeros(len(tiles)), linestyle="", marker="^", markersize=5, color="black", clip_on=False,
+        handles += below.plot(
+            rows[tiles], np.zeros(len(tiles)), linestyle="", marker="^", markersize=5, color=TEXT, clip_on=False,
             transform=below.get_xaxis_transform(), label="tile or split of K changes",
         )  # fmt: skip
-        below.legend(handles=marks, fontsize=SMALL, loc="lower right")
-    return f"; sections: {sections.what}"
+    return handles
 
 
 def _is_gpu(table: GEMMTable) -> bool:
@@ -195,7 +225,9 @@ def _changes(table: GEMMTable, columns: tuple[str, ...]) -> list[int]:
 
 
 def _interval(result: GEMMResult) -> str:
-    return "" if result.low_us is None else f" (80%: {result.low_us:,.4g} to {result.high_us:,.4g})"
+    if result.low_us is None or result.high_us is None:
+        return ""
+    return f" (80%: {time_text(result.low_us)} to {time_text(result.high_us)})"
 
 
 def _draw_plotly(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: str) -> Any:
@@ -203,7 +235,7 @@ def _draw_plotly(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: st
     figure = go.Figure()
     for place, (table, name) in enumerate(zip(tables, _names(tables), strict=True)):
         told = [
-            f"<b>{name}</b>, M={result.problem.M}<br>{result.latency_us:,.4g} us{_interval(result)}, "
+            f"<b>{name}</b>, M={result.problem.M}<br>{time_text(result.latency_us)}{_interval(result)}, "
             f"{result.tflop_per_s:,.4g} TFLOP/s"
             f"<br>bound: {result.bound}<br>{result.mapping}"
             for result in table
@@ -211,20 +243,21 @@ def _draw_plotly(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: st
         if _has_interval(table):
             for column, fill in (("low_us", None), ("high_us", "tonexty")):
                 figure.add_scatter(
-                    x=rows, y=table[column], yaxis="y", legendgroup=name, showlegend=False, mode="lines", fill=fill,
-                    line={"color": COLORS[place], "shape": "hv", "width": 0}, opacity=_BAND_ALPHA, hoverinfo="skip",
+                    x=rows, y=table[column], yaxis="y", name=f"{name}: {_BAND}", legendgroup=f"{name} band",
+                    showlegend=fill is not None, mode="lines", fill=fill, hoverinfo="skip",
+                    line={"color": SERIES[place], "shape": "hv", "width": 0}, opacity=_BAND_ALPHA,
                 )  # fmt: skip
         for column, axis in (("latency_us", "y"), ("tflop_per_s", "y2")):
             figure.add_scatter(
                 x=rows, y=table[column], yaxis=axis, name=name, legendgroup=name, showlegend=axis == "y", mode="lines",
-                line={"color": COLORS[place], "shape": "hv"}, text=told, hovertemplate="%{text}<extra></extra>",
+                line={"color": SERIES[place], "shape": "hv"}, text=told, hovertemplate="%{text}<extra></extra>",
             )  # fmt: skip
     scale = "linear" if _is_even(rows) else "log"
     figure.update_layout(
         xaxis={"title": _X_LABEL, "type": scale, "anchor": "y2"},
         yaxis={"title": _LATENCY_LABEL, "domain": [0.44, 1.0], "rangemode": "tozero", "type": scale},
         yaxis2={"title": _RATE_LABEL, "domain": [0.0, 0.38], "rangemode": "tozero", "type": scale},
-        showlegend=len(tables) > 1,
+        showlegend=True,
     )
     style_plotly(figure, title=title)
     return figure

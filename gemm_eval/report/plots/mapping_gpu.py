@@ -14,7 +14,10 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import GROUPED_FAMILIES
 from gemm_eval.report.plots.memory import draw_memory_bar
-from gemm_eval.report.plots.style import COLORS, RAMP, TITLE, new_figure, use_whole_ticks
+from gemm_eval.report.plots.palette import RAMP, SERIES, ink_on
+from gemm_eval.report.plots.scales import tick_whole
+from gemm_eval.report.plots.style import SMALL, SURFACE, TEXT, add_grid, new_figure, style_axes, styled
+from gemm_eval.units import time_text
 from gemm_eval.workload import RunOptions
 
 if TYPE_CHECKING:
@@ -24,10 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["draw_waves"]
 
 _MOST_CELLS = 256  # rows or columns of tiles that are drawn
-_MOST_EDGES = 64  # more tiles across are drawn without edges
-_MOST_BARS = 32
+_MOST_EDGES = 200  # more tiles across are drawn without edges
+_FEW_EDGES = 64
+_MOST_BARS = 12
 _PATH = 10  # tiles that the arrow of the raster passes
-_LAST = COLORS[1]
+_MOST_ROWS_OF_PATH = 64  # more are too flat for an arrow
+_LAST = SERIES[1]
 
 
 class _Waves(NamedTuple):
@@ -44,6 +49,7 @@ class _Waves(NamedTuple):
     parts: int  # CTAs that share a tile
 
 
+@styled
 def draw_waves(result: GEMMResult) -> Figure:
     """See `plot_mapping`."""
     arch = result.arch
@@ -54,10 +60,10 @@ def draw_waves(result: GEMMResult) -> Figure:
     _draw_tiles(panels["tiles"], waves, result)
     _draw_ctas(panels["ctas"], waves)
     resident = -(-int(waves.ctas[0]) // result.active_cores)
-    parts = {f"{resident} CTA{'s' if resident > 1 else ''}, stages and all": result.sram_used_bytes}
+    parts = {f"{resident} CTA{'s' if resident > 1 else ''}, stages and all": (result.sram_used_bytes, SERIES[0])}
     draw_memory_bar(panels["smem"], parts, arch.smem_per_sm_bytes, "there is", "shared memory of one SM")
-    words = f"{result.problem} on {arch.name}: {result.latency_us:,.4g} us, bound: {result.bound}"
-    figure.suptitle(f"{words}\n{result.mapping}", fontsize=TITLE)
+    words = f"{result.problem} on {arch.name}: {time_text(result.latency_us)}, bound: {result.bound}"
+    figure.suptitle(f"{words}\n{result.mapping}")
     return figure
 
 
@@ -133,23 +139,30 @@ def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult) -> None:
     shown = waves.wave[top:, left:]
     num_waves = len(waves.ctas)
     colors = ListedColormap(_wave_colors(num_waves))
-    has_edges = max(shown.shape) <= _MOST_EDGES
+    size = max(shown.shape)
+    width = 0.4 if size <= _FEW_EDGES else 0.2 if size <= _MOST_EDGES else 0.0
     axes.pcolormesh(
-        waves.columns[left:], waves.rows[top:], shown, cmap=colors, vmin=-0.5, vmax=num_waves - 0.5, alpha=0.85,
-        edgecolors="white" if has_edges else "none", linewidth=0.4 if has_edges else 0.0,
+        waves.columns[left:], waves.rows[top:], shown, cmap=colors, vmin=-0.5, vmax=num_waves - 0.5,
+        edgecolors=SURFACE if width else "none", linewidth=width,
     )  # fmt: skip
     M, N = result.problem.M, result.problem.N
     axes.set(xlim=(waves.columns[left], N), ylim=(waves.rows[-1], waves.rows[top]))
     axes.set(xlabel="N (columns of C)", ylabel="M (rows of C)")
     for batch in range(1, waves.num_batches):
         if waves.rows[top] < batch * M and shown.shape[0] <= _MOST_EDGES:
-            axes.axhline(batch * M, color="black", linewidth=1.0)
+            axes.axhline(batch * M, color=TEXT, linewidth=1.0)
     if waves.num_batches > 1:
         axes.set_ylabel("M (rows of C), batch elements below each other")
-    if top == left == 0:
+    has_path = top == left == 0 and waves.order.size > 1 and len(waves.order) <= _MOST_ROWS_OF_PATH
+    if has_path:
         _draw_raster(axes, waves)
-    use_whole_ticks(axes)
-    axes.set_title("\n".join(_say_tiles(waves, result, top, left)), fontsize=TITLE - 1)
+    style_axes(axes)
+    for axis in (axes.xaxis, axes.yaxis):
+        tick_whole(axis)
+    lines = _say_tiles(waves, result, top, left)
+    if has_path:
+        lines.append(f"arrow: the first {min(_PATH, waves.order.size)} tiles in the order of the raster")
+    axes.set_title("\n".join(lines), fontsize=SMALL + 0.5)
 
 
 def _wave_colors(num_waves: int) -> list[tuple[float, ...]]:
@@ -163,14 +176,17 @@ def _wave_colors(num_waves: int) -> list[tuple[float, ...]]:
 
 def _draw_raster(axes: Axes, waves: _Waves) -> None:
     """An arrow through the first tiles, in their order."""
+    with needs_extra("plotting", "plot"):
+        from matplotlib.colors import to_hex
+
     first = np.argsort(waves.order, axis=None)[:_PATH]
     row, column = np.unravel_index(first, waves.order.shape)
     x = (waves.columns[column] + waves.columns[column + 1]) / 2
     y = (waves.rows[row] + waves.rows[row + 1]) / 2
-    if len(first) > 1:
-        axes.plot(x, y, color="black", linewidth=1.0, marker="o", markersize=2.0)
-        arrow = {"arrowstyle": "-|>", "color": "black", "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", (x[-1], y[-1]), (x[-2], y[-2]), arrowprops=arrow)
+    ink = ink_on(to_hex(_wave_colors(len(waves.ctas))[waves.wave.flat[first[0]]]))
+    axes.plot(x, y, color=ink, linewidth=1.0, marker="o", markersize=2.0)
+    arrow = {"arrowstyle": "-|>", "color": ink, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", (x[-1], y[-1]), (x[-2], y[-2]), arrowprops=arrow)
 
 
 def _say_tiles(waves: _Waves, result: GEMMResult, top: int, left: int) -> list[str]:
@@ -191,16 +207,27 @@ def _say_tiles(waves: _Waves, result: GEMMResult, top: int, left: int) -> list[s
 
 
 def _draw_ctas(axes: Axes, waves: _Waves) -> None:
+    with needs_extra("plotting", "plot"):
+        from matplotlib.colors import to_hex
+
     num_waves = len(waves.ctas)
     first = max(0, num_waves - _MOST_BARS)
     numbers = np.arange(first, num_waves) + 1
-    axes.barh(numbers, waves.ctas[first:], 0.8, color=_wave_colors(num_waves)[first:], alpha=0.85)
-    axes.axvline(waves.slots, color="black", linewidth=1.5)
+    colors = _wave_colors(num_waves)[first:]
+    axes.barh(numbers, waves.ctas[first:], 0.8, color=colors)
+    for number, ctas, color in zip(numbers.tolist(), waves.ctas[first:].tolist(), colors, strict=True):
+        axes.annotate(
+            f"{ctas:,}", (ctas, number), (-4, 0), textcoords="offset points", ha="right", va="center", fontsize=SMALL,
+            color=ink_on(to_hex(color)),
+        )  # fmt: skip
+    axes.axvline(waves.slots, color=TEXT, linewidth=1.5)
     axes.set(xlabel="CTAs", ylabel="wave", ylim=(num_waves + 0.6, first + 0.4), xlim=(0, 1.08 * waves.slots))
-    use_whole_ticks(axes)
+    add_grid(axes, axis="x")
+    tick_whole(axes.xaxis)
+    axes.set_yticks(numbers, labels=[f"{number:,}" for number in numbers.tolist()])
     fill = waves.ctas[-1] / waves.slots
     what = "1 wave," if num_waves == 1 else f"{num_waves:,} waves, the last"
     lines = [f"{what} {fill:.0%} full", f"line: the {waves.slots:,} CTAs that the GPU holds"]
     if first:
         lines.append(f"drawn: the last {_MOST_BARS}")
-    axes.set_title("\n".join(lines), fontsize=TITLE - 1)
+    axes.set_title("\n".join(lines), fontsize=SMALL + 0.5)

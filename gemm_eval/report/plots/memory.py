@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemm_eval.report.plots.style import COLORS, SMALL
+from gemm_eval.report.plots.scales import bytes_scale, bytes_text
+from gemm_eval.report.plots.style import SMALL, SURFACE, TEXT, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["draw_memory_bar"]
 
-_KIB = 1024.0
 
-
-def draw_memory_bar(axes: Axes, parts: dict[str, int], limit_bytes: int, limit_name: str, title: str) -> None:
-    """Draw the parts [bytes] one after the other in a single bar, and a line at the limit, in KiB."""
+def draw_memory_bar(
+    axes: Axes, parts: dict[str, tuple[int, str]], limit_bytes: int, limit_name: str, title: str
+) -> None:
+    """Draw the parts [bytes, colour] one after the other in a single bar, and a line at the limit."""
+    scale = bytes_scale(title, max(limit_bytes, sum(size for size, _ in parts.values())))
     left = 0.0
-    for place, (name, size_bytes) in enumerate(parts.items()):
+    for name, (size_bytes, color) in parts.items():
+        size = size_bytes / scale.factor
         axes.barh(
-            0, size_bytes / _KIB, left=left, height=0.6, color=COLORS[place], alpha=0.75, edgecolor="black",
-            linewidth=0.4, label=f"{name}: {size_bytes / _KIB:,.4g} KiB",
+            0, size, left=left, height=0.6, color=color, edgecolor=SURFACE, linewidth=0.5,
+            label=f"{name}: {bytes_text(size_bytes)}",
         )  # fmt: skip
-        left += size_bytes / _KIB
-    limit = limit_bytes / _KIB
-    axes.axvline(limit, color="black", linewidth=2, label=f"{limit_name}: {limit:,.6g} KiB, {left / limit:.0%} used")
-    axes.set(xlim=(0, 1.03 * max(limit, left)), ylim=(-0.45, 0.45), yticks=[], xlabel=f"{title} (KiB)")
-    axes.xaxis.label.set_fontsize(SMALL + 1)
-    axes.tick_params(labelsize=SMALL)
+        left += size
+    limit = limit_bytes / scale.factor
+    label = f"{limit_name}: {bytes_text(limit_bytes)}, {left / limit:.0%} used"
+    axes.axvline(limit, color=TEXT, linewidth=2, label=label)
+    axes.set(xlim=(0, 1.03 * max(limit, left)), ylim=(-0.45, 0.45), yticks=[], xlabel=scale.label)
+    style_axes(axes)
+    axes.spines["left"].set_visible(False)
     axes.legend(
         loc="lower left", bbox_to_anchor=(0, 1.0), ncols=6, fontsize=SMALL, frameon=False, borderaxespad=0.1,
         columnspacing=1.0, handlelength=1.3, handletextpad=0.5,

@@ -20,30 +20,31 @@ from gemm_eval.report.plots.columns import (
     spans_decade,
 )
 from gemm_eval.report.plots.labels import place_labels
+from gemm_eval.report.plots.palette import BOUND_MARKERS, MARKERS, PLOTLY_MARKERS, RAMP, SERIES, bound_color
+from gemm_eval.report.plots.scales import scale_axis
 from gemm_eval.report.plots.style import (
-    COLORS,
-    MARKERS,
-    PLOTLY_MARKERS,
-    RAMP,
-    SMALL,
-    TITLE,
+    MUTED,
+    TEXT,
     AnyFigure,
     add_grid,
+    add_legend,
     new_figure,
     plotly_objects,
+    style_axes,
     style_plotly,
-    use_plain_ticks,
+    styled,
 )
 from gemm_eval.sweep import pareto_front
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["plot_pareto"]
 
-_PLAIN = "#8FA3B0"  # points without a colour column
+_EDGE = 0.4  # points around a marker, whose own colour may be that of the page
 _AREA = 26.0  # of a marker, square points
 
 
@@ -129,35 +130,50 @@ def _find_cloud(table: Any, x: str, y: str, front: Any, maximize: Sequence[str])
     return _Cloud(rows, values[:, 0], values[:, 1], (x, y), larger, is_front, is_marked)
 
 
-def _words_of(column: npt.NDArray[Any]) -> list[Any]:
-    """The distinct values of a colour column of words, in the order of their first appearance."""
+def _words_of(column: npt.NDArray[Any]) -> dict[Any, tuple[str, str]]:
+    """Colour and marker of each distinct value of a column of words, in the order of their first appearance.
+
+    Words for what limits a GEMM have the colours of their terms.
+    """
     words = list(dict.fromkeys(column.tolist()))
-    if len(words) > len(COLORS):
+    if len(words) > len(SERIES):
         raise InvalidOptionError(
-            f"color must be a column of numbers, or of at most {len(COLORS)} different words, got {len(words)}"
+            f"color must be a column of numbers, or of at most {len(SERIES)} different words, got {len(words)}"
         )
-    return words
+    if all(word in BOUND_MARKERS for word in words):
+        return {word: (bound_color(word), BOUND_MARKERS[word]) for word in words}
+    return dict(zip(words, zip(SERIES, MARKERS, strict=True), strict=False))
 
 
+@styled
 def _draw(cloud: _Cloud, table: Any, color: str | None, label: str | None) -> Figure:
     figure = new_figure(7.4, 4.8)
     axes = figure.add_subplot()
-    _draw_points(figure, axes, cloud, None if color is None else (color, read_column(table, color)[cloud.rows]))
+    handles = _draw_points(figure, axes, cloud, None if color is None else (color, read_column(table, color)))
     steps = "steps-pre" if cloud.larger_is_better[0] else "steps-post"
     across, up = cloud.staircase
-    axes.plot(across, up, drawstyle=steps, color="black", linewidth=1.3, label="Pareto front", zorder=3)
-    axes.scatter(
-        cloud.x[cloud.is_marked], cloud.y[cloud.is_marked], s=2 * _AREA, facecolors="none", edgecolors="black",
-        linewidths=1.2, zorder=5, label="on the front" if cloud.is_marked is cloud.is_front else "marked",
-    )  # fmt: skip
-    for name, values, axis in ((cloud.names[0], cloud.x, "x"), (cloud.names[1], cloud.y, "y")):
-        axes.set(**{f"{axis}label": axis_label(name)})
-        if spans_decade(values):
-            axes.set(**{f"{axis}scale": "log"})
-    add_grid(axes)
+    handles += axes.plot(across, up, drawstyle=steps, color=TEXT, linewidth=1.3, label="Pareto front", zorder=3)
+    handles.append(
+        axes.scatter(
+            cloud.x[cloud.is_marked],
+            cloud.y[cloud.is_marked],
+            s=2 * _AREA,
+            facecolors="none",
+            edgecolors=TEXT,
+            linewidths=1.2,
+            zorder=5,
+            label="on the front" if cloud.is_marked is cloud.is_front else "marked",
+        )
+    )
     axes.margins(0.08)
-    axes.set_title(cloud.title, fontsize=TITLE)
-    figure.legend(loc="outside lower center", ncols=5, fontsize=SMALL, frameon=False)
+    add_grid(axes)
+    for name, values, axis in zip(cloud.names, (cloud.x, cloud.y), "xy", strict=True):
+        is_log = spans_decade(values)
+        if is_log:
+            axes.set(**{f"{axis}scale": "log"})
+        scale_axis(axes.xaxis if axis == "x" else axes.yaxis, name, values, is_log=is_log)
+    axes.set_title(cloud.title)
+    add_legend(figure, handles)
     if label is not None:
         texts = [label_of(value) for value in read_column(table, label)[cloud.rows][cloud.is_marked].tolist()]
         ringed = cloud.x[cloud.is_marked], cloud.y[cloud.is_marked]
@@ -165,29 +181,31 @@ def _draw(cloud: _Cloud, table: Any, color: str | None, label: str | None) -> Fi
     return figure
 
 
-def _draw_points(figure: Figure, axes: Axes, cloud: _Cloud, color: tuple[str, npt.NDArray[Any]] | None) -> None:
+def _draw_points(figure: Figure, axes: Axes, cloud: _Cloud, color: tuple[str, npt.NDArray[Any]] | None) -> list[Artist]:
+    look: dict[str, Any] = {"s": _AREA, "linewidths": _EDGE, "edgecolors": MUTED}
     if color is None:
-        axes.scatter(cloud.x, cloud.y, s=_AREA, color=_PLAIN, linewidths=0, label="design")
-        return
-    name, column = color
+        return [axes.scatter(cloud.x, cloud.y, color=MUTED, s=_AREA, alpha=0.6, linewidths=0, label="design")]
+    name, column = color[0], color[1][cloud.rows]
     if is_number(column):
         with needs_extra("plotting", "plot"):
             from matplotlib.colors import LogNorm
 
         values = column.astype(float)
-        norm = LogNorm() if spans_decade(values[np.isfinite(values)]) else None
-        points = axes.scatter(cloud.x, cloud.y, s=_AREA, c=values, cmap=RAMP, norm=norm, linewidths=0)
-        points.set_label("design")
-        bar = figure.colorbar(points, ax=axes, label=axis_label(name), pad=0.02)
-        if norm is not None:
-            use_plain_ticks(bar.ax.yaxis)
-        return
-    for place, word in enumerate(_words_of(column)):
-        rows = column == word
+        is_log = spans_decade(values[np.isfinite(values)])
+        points = axes.scatter(
+            cloud.x, cloud.y, c=values, cmap=RAMP, norm=LogNorm() if is_log else None, label="design", **look
+        )
+        bar = figure.colorbar(points, ax=axes, pad=0.02)
+        style_axes(bar.ax, has_frame=True)
+        scale_axis(bar.ax.yaxis, name, values, is_log=is_log)
+        return [points]
+    return [
         axes.scatter(
-            cloud.x[rows], cloud.y[rows], s=_AREA, color=COLORS[place], marker=MARKERS[place], linewidths=0,
+            cloud.x[column == word], cloud.y[column == word], color=shade, marker=marker, s=_AREA, linewidths=0,
             label=f"{axis_label(name)} {label_of(word)}",
-        )  # fmt: skip
+        )
+        for word, (shade, marker) in _words_of(column).items()
+    ]  # fmt: skip
 
 
 def _draw_plotly(cloud: _Cloud, table: Any, color: str | None) -> Any:
@@ -197,7 +215,7 @@ def _draw_plotly(cloud: _Cloud, table: Any, color: str | None) -> Any:
     told = np.array(
         ["<br>".join(f"{name}: {label_of(column[row])}" for name, column in columns.items()) for row in cloud.rows]
     )
-    line = {"color": "black", "shape": "vh" if cloud.larger_is_better[0] else "hv", "width": 1.5}
+    line = {"color": TEXT, "shape": "vh" if cloud.larger_is_better[0] else "hv", "width": 1.5}
     across, up = cloud.staircase
 
     def add(rows: npt.NDArray[np.bool_], name: str, marker: dict[str, Any]) -> None:
@@ -208,17 +226,17 @@ def _draw_plotly(cloud: _Cloud, table: Any, color: str | None) -> Any:
 
     everywhere = np.ones(len(cloud.x), bool)
     if color is None:
-        add(everywhere, "design", {"color": _PLAIN, "size": 7})
+        add(everywhere, "design", {"color": MUTED, "size": 7})
     elif is_number(columns[color]):
         scale = {"color": columns[color][cloud.rows].astype(float), "colorscale": RAMP.capitalize(), "showscale": True}
         add(everywhere, "design", {**scale, "colorbar": {"title": _plain(color)}, "size": 7})
     else:
         values = columns[color][cloud.rows]
-        for place, word in enumerate(_words_of(values)):
-            marker = {"color": COLORS[place], "symbol": PLOTLY_MARKERS[place], "size": 7}
+        for word, (shade, symbol) in _words_of(values).items():
+            marker = {"color": shade, "symbol": PLOTLY_MARKERS[symbol], "size": 7}
             add(values == word, f"{_plain(color)} {label_of(word)}", marker)
     figure.add_scatter(x=across, y=up, mode="lines", line=line, name="Pareto front", hoverinfo="skip")
-    ring = {"color": "rgba(0,0,0,0)", "size": 10, "line": {"color": "black", "width": 1.5}}
+    ring = {"color": "rgba(0,0,0,0)", "size": 10, "line": {"color": TEXT, "width": 1.5}}
     add(cloud.is_marked, "on the front" if cloud.is_marked is cloud.is_front else "marked", ring)
     figure.update_xaxes(title=_plain(cloud.names[0]), type="log" if spans_decade(cloud.x) else "linear")
     figure.update_yaxes(title=_plain(cloud.names[1]), type="log" if spans_decade(cloud.y) else "linear")

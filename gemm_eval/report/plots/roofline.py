@@ -13,21 +13,21 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
 from gemm_eval.extras import needs_extra
 from gemm_eval.report.plots.labels import place_labels
+from gemm_eval.report.plots.palette import BOUND_MARKERS, PLOTLY_MARKERS, bound_color
+from gemm_eval.report.plots.scales import scale_axis
 from gemm_eval.report.plots.style import (
-    BOUND_PLACES,
-    COLORS,
-    GRAY,
-    MARKERS,
-    PLOTLY_MARKERS,
-    SMALL,
-    TITLE,
+    MUTED,
+    SURFACE,
     AnyFigure,
     add_grid,
+    add_legend,
     new_figure,
     plotly_objects,
     style_plotly,
+    styled,
 )
 from gemm_eval.transformer import LayerGemm
+from gemm_eval.units import time_text
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -147,48 +147,55 @@ def _roof_lines(points: _Points, roofs: _Roofs) -> list[tuple[str, npt.NDArray[n
     return lines
 
 
+@styled
 def _draw(points: _Points, roofs: _Roofs, title: str) -> Figure:
-    figure = new_figure(7.4, 5.4)  # says what to install, if need be
     with needs_extra("plotting", "plot"):
         from matplotlib.lines import Line2D
 
+    figure = new_figure(7.4, 5.4)
     axes = figure.add_subplot()
     lines = _roof_lines(points, roofs)
     handles: list[Artist] = []
     for place, (name, intensity, rate) in enumerate(lines):
-        dashes = "-" if place == 0 else _ROOF_DASHES[(place - 1) % len(_ROOF_DASHES)]
-        color = GRAY if place == 0 else "black"
-        handles += axes.plot(intensity, rate, color=color, linestyle=dashes, linewidth=1.4, label=name, zorder=3)
-    bounds = np.array([result.bound for result in points.results])
-    for bound in sorted(set(bounds.tolist()), key=BOUND_PLACES.__getitem__):
-        rows = bounds == bound
-        place = BOUND_PLACES[bound]
-        axes.scatter(
-            points.intensity[rows], points.rate[rows], s=_areas(points)[rows], color=COLORS[place],
-            marker=MARKERS[place], alpha=0.8, edgecolors="black", linewidths=0.5, zorder=4,
+        handles += axes.plot(
+            intensity, rate, color=_roof_color(place), linestyle=_ROOF_DASHES[max(place - 1, 0) % len(_ROOF_DASHES)],
+            label=name, zorder=3,
         )  # fmt: skip
+    bounds = np.array([result.bound for result in points.results])
+    for bound in _in_order(bounds):
+        rows = bounds == bound
+        look = {"color": bound_color(bound), "marker": BOUND_MARKERS[bound]}
+        axes.scatter(
+            points.intensity[rows], points.rate[rows], s=_areas(points)[rows], alpha=0.85, edgecolors=SURFACE,
+            linewidths=0.5, zorder=4, **look,
+        )  # fmt: skip
+        handles.append(Line2D([], [], linestyle="", markersize=6, label=f"bound: {bound}", **look))
+    _set_limits(axes, points, lines)
+    add_grid(axes)
+    scale_axis(axes.xaxis, _X_LABEL, points.intensity, is_log=True)
+    scale_axis(axes.yaxis, "achieved_rate_tflop_per_s", points.rate, is_log=True)
+    axes.set_title(title)
+    if points.share is not None:
         handles += [
             Line2D(
-                [], [], linestyle="", color=COLORS[place], marker=MARKERS[place], markeredgecolor="black",
-                markeredgewidth=0.5, label=f"bound: {bound}",
+                [], [], linestyle="", marker="o", markersize=float(_area(np.array(share))) ** 0.5,
+                markerfacecolor="none", markeredgecolor=MUTED, label=f"{share:.0%} of the time",
             )
+            for share in _LEGEND_SHARES
         ]  # fmt: skip
-    _set_limits(axes, points, lines)
-    axes.set(xlabel=_X_LABEL, ylabel=_Y_LABEL)
-    add_grid(axes)
-    axes.set_title(title, fontsize=TITLE)
-    if points.share is not None:
-        for share in _LEGEND_SHARES:
-            handles += [
-                Line2D(
-                    [], [], linestyle="", marker="o", markersize=float(_area(np.array(share))) ** 0.5,
-                    markerfacecolor="none", markeredgecolor=GRAY, label=f"{share:.0%} of the time",
-                )
-            ]  # fmt: skip
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=SMALL, frameon=False)
+    add_legend(figure, handles)
     if points.is_named:
         place_labels(axes, points.intensity, points.rate, points.names, areas=_areas(points))
     return figure
+
+
+def _roof_color(place: int) -> str:
+    """The first roof is that of DRAM, the others are of compute."""
+    return bound_color("dram" if place == 0 else "compute")
+
+
+def _in_order(bounds: npt.NDArray[np.str_]) -> list[str]:
+    return sorted(set(bounds.tolist()), key=list(BOUND_MARKERS).index)
 
 
 def _set_limits(axes: Axes, points: _Points, lines: list[tuple[str, Any, Any]]) -> None:
@@ -213,17 +220,16 @@ def _draw_plotly(points: _Points, roofs: _Roofs, title: str) -> Any:
     figure = go.Figure()
     for place, (name, intensity, rate) in enumerate(_roof_lines(points, roofs)):
         dash = ("solid", "dash", "dashdot", "dot")[max(place - 1, 0) % 4]
-        line = {"color": GRAY if place == 0 else "black", "dash": dash}
+        line = {"color": _roof_color(place), "dash": dash}
         figure.add_scatter(x=intensity, y=rate, mode="lines", line=line, name=name, hoverinfo="name")
     bounds = np.array([result.bound for result in points.results])
-    for bound in sorted(set(bounds.tolist()), key=BOUND_PLACES.__getitem__):
+    for bound in _in_order(bounds):
         rows = np.flatnonzero(bounds == bound)
-        place = BOUND_PLACES[bound]
         marker = {
             "size": np.sqrt(_areas(points)[rows]) * 1.6,  # plotly wants diameters in pixels
-            "color": COLORS[place],
-            "symbol": PLOTLY_MARKERS[place],
-            "line": {"color": "black", "width": 0.5},
+            "color": bound_color(bound),
+            "symbol": PLOTLY_MARKERS[BOUND_MARKERS[bound]],
+            "line": {"color": SURFACE, "width": 0.5},
         }
         figure.add_scatter(
             x=points.intensity[rows], y=points.rate[rows], mode="markers", marker=marker, name=f"bound: {bound}",
@@ -240,7 +246,7 @@ def _say(points: _Points, row: int) -> str:
     lines = [
         f"<b>{points.names[row]}</b>",
         str(result.problem),
-        f"{result.latency_us:,.4g} us, {result.tflop_per_s:,.4g} TFLOP/s, {result.dram_gb_per_s:,.4g} GB/s",
+        f"{time_text(result.latency_us)}, {result.tflop_per_s:,.4g} TFLOP/s, {result.dram_gb_per_s:,.4g} GB/s",
         f"bound: {result.bound}; {result.utilization_frac:.1%} of peak",
         str(result.mapping),
     ]

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.estimate import KINDS, ModelEstimate, StepEstimate
-from gemm_eval.report.plots.style import SMALL, TITLE, add_grid, new_figure
+from gemm_eval.extras import needs_extra
+from gemm_eval.report.plots.palette import KIND_COLORS, ink_on
+from gemm_eval.report.plots.scales import scale_axis
+from gemm_eval.report.plots.style import SMALL, SURFACE, add_grid, add_legend, new_figure, styled
+from gemm_eval.units import time_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,16 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_steps"]
 
-_COLORS = {"gemm": "#0072B2", "attention": "#E69F00", "moe": "#009E73", "memory": "#999999", "collective": "#CC79A7"}
 _LETTER_SHARE = 0.0125  # of the width of the axes
-_US_PER_MS = 1e3
 
 
 def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
-    """Plot the last step of prefill and a step of decode of each estimate as stacked bars, in milliseconds.
+    """Plot the last step of prefill and a step of decode of each estimate as stacked bars.
 
     A bar has the operations in the order in which they run, each of all its layers together, coloured by kind, and
-    named where there is room. Prefill and decode have axes of their own.
+    named where there is room; the number at a bar is the time of the step. Prefill and decode have axes of their own;
+    a prefill that several estimates share is drawn once.
 
     Args:
         estimates: one, or several, drawn from top to bottom.
@@ -36,35 +41,48 @@ def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
     found = [estimates] if isinstance(estimates, ModelEstimate) else list(estimates)
     if not found:
         raise InvalidInputError("estimates must hold at least one ModelEstimate, got none")
-    figure = new_figure(8.4, 1.8 + 0.75 * len(found))
-    for place, phase in enumerate(("prefill", "decode")):
-        axes = figure.add_subplot(2, 1, place + 1)
-        steps = [estimate.prefill if phase == "prefill" else estimate.decode for estimate in found]
-        longest = max(step.latency_us for step in steps)
-        for row, step in enumerate(steps):
-            _draw(axes, row, step, longest * _LETTER_SHARE)
-        labels = [f"{item.arch_name}, batch {item.batch:,}" if phase == "decode" else item.arch_name for item in found]
-        axes.set_yticks(range(len(found)), labels, fontsize=SMALL)
-        axes.invert_yaxis()
-        axes.set_xlabel(f"{phase}: ms of a step", fontsize=SMALL)
-        axes.tick_params(axis="x", labelsize=SMALL)
-        add_grid(axes)
+    return _draw(found)
+
+
+@styled
+def _draw(found: list[ModelEstimate]) -> Figure:
+    with needs_extra("plotting", "plot"):
+        from matplotlib.patches import Patch
+
+    phases = {
+        "prefill": _distinct([(item.arch_name, item.prefill) for item in found]),
+        "decode": _distinct([(f"{item.arch_name}, batch {item.batch:,}", item.decode) for item in found]),
+    }
+    sizes = [len(steps) for steps in phases.values()]
+    figure = new_figure(8.4, 2.0 + 0.37 * sum(sizes))
+    panels = figure.subplots(2, 1, height_ratios=[1.5 + size for size in sizes])
+    for axes, (phase, steps) in zip(panels, phases.items(), strict=True):
+        times_us = np.array([step.latency_us for _, step in steps])
+        for row, (_, step) in enumerate(steps):
+            _draw_step(axes, row, step, times_us.max() * _LETTER_SHARE)
+        axes.set_yticks(range(len(steps)), [label for label, _ in steps])
+        axes.set_ylim(len(steps) - 0.4, -0.6)
+        axes.set_xlim(0, 1.1 * times_us.max())  # room for the numbers
+        add_grid(axes, axis="x")
+        axes.tick_params(axis="y", length=0)
+        scale_axis(axes.xaxis, f"{phase}: time of a step_us", times_us, is_log=False)
     names = ", ".join(dict.fromkeys(item.model_name for item in found))
-    figure.suptitle(f"Where the time of a step goes: {names}", fontsize=TITLE)
+    figure.suptitle(f"Where the time of a step goes: {names}")
     shown = [kind for kind in KINDS if any(_has(item, kind) for item in found)]
-    for kind in shown:
-        axes.barh(0, 0, color=_COLORS[kind], label=kind)
-    figure.legend(
-        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(shown), fontsize=SMALL, frameon=False
-    )
+    add_legend(figure, [Patch(color=KIND_COLORS[kind], label=kind) for kind in shown])
     return figure
+
+
+def _distinct(steps: list[tuple[str, StepEstimate]]) -> list[tuple[str, StepEstimate]]:
+    """Steps without those that have the label and the times of another: batches of decode share their prefill."""
+    return list({(label, step.latency_us, *step.us_by_kind.values()): (label, step) for label, step in steps}.values())
 
 
 def _has(estimate: ModelEstimate, kind: str) -> bool:
     return any(step.us_by_kind[kind] > 0 for step in (estimate.prefill, estimate.decode))
 
 
-def _draw(axes: Axes, row: int, step: StepEstimate, letter_us: float) -> None:
+def _draw_step(axes: Axes, row: int, step: StepEstimate, letter_us: float) -> None:
     times: dict[tuple[str, str], float] = {}
     for cost in step.costs:
         key = cost.operation.name, cost.operation.kind
@@ -73,9 +91,12 @@ def _draw(axes: Axes, row: int, step: StepEstimate, letter_us: float) -> None:
     for (name, kind), us in times.items():
         if us <= 0:
             continue
-        axes.barh(row, us / _US_PER_MS, 0.68, left=end, color=_COLORS[kind], edgecolor="white", linewidth=0.6)
+        color = KIND_COLORS[kind]
+        axes.barh(row, us, 0.68, left=end, color=color, edgecolor=SURFACE, linewidth=0.6)
         word = name.removesuffix("_proj").replace("_", " ")
-        if us >= letter_us * len(word):
-            color = "white" if kind in ("gemm", "moe") else "black"
-            axes.text(end + us / _US_PER_MS / 2, row, word, ha="center", va="center", fontsize=SMALL - 1, color=color)
-        end += us / _US_PER_MS
+        if us >= letter_us * (len(word) + 0.5):
+            axes.text(
+                end + us / 2, row, word, ha="center", va="center_baseline", fontsize=SMALL - 1, color=ink_on(color)
+            )
+        end += us
+    axes.annotate(time_text(end), (end, row), (5, 0), textcoords="offset points", va="center", fontsize=SMALL)

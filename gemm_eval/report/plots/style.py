@@ -1,49 +1,40 @@
-"""What all plots share: figures without global state, colours, and the packages that draw."""
+"""What all plots share: one look, figures without global state, and the packages that draw."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import wraps
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
+from gemm_eval import figures
 from gemm_eval.extras import needs_extra
-from gemm_eval.figures import new_figure
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 __all__ = [
-    "BOUND_PLACES",
-    "COLORS",
-    "FILLS",
-    "GRAY",
     "LINE",
-    "MARKERS",
     "MUTED",
     "NEUTRALS",
-    "PLOTLY_MARKERS",
-    "RAMP",
     "SMALL",
     "SURFACE",
     "TEXT",
     "TITLE",
     "AnyFigure",
     "add_grid",
+    "add_legend",
     "new_figure",
     "plotly_objects",
+    "style_axes",
     "style_plotly",
-    "use_plain_ticks",
-    "use_whole_ticks",
+    "styled",
 ]
 
 AnyFigure: TypeAlias = Any
 """A matplotlib Figure or, asked for by ``interactive=True``, a plotly one; plotly has no types."""
-
-# Okabe and Ito, "Color Universal Design" (2008): told apart with any kind of colour vision
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-PLOTLY_MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
-FILLS = tuple("#999999" if color == "#000000" else color for color in COLORS)  # black text is readable on all
-GRAY = "#666666"
 
 # Everything that is not a colour by meaning has one of these: a page can give them the colours of its own text, lines
 # and background. They are the light ones of the pages.
@@ -53,16 +44,81 @@ TEXT, MUTED, LINE, SURFACE = "#1b1f24", "#59636e", "#d9dde2", "#ffffff"
 NEUTRALS = {"text": TEXT, "muted": MUTED, "line": LINE, "surface": SURFACE}
 """The neutral colours of every plot, by name."""
 
-RAMP = "cividis"  # of equal steps in lightness, for colour-blind eyes and for print; both packages have it
-TITLE, SMALL = 9.5, 7.5  # points
-
-
-# the same in every plot; of those that share a place one is of multi-core chips, the other of GPUs
-BOUND_PLACES = {
-    "compute": 0, "dram": 1, "l2": 2, "noc": 2, "latency": 3, "vector": 3, "launch": 4, "dequant": 5, "reduction": 6,
-    "store": 7, "sync": 4, "pack": 5,
+TITLE, LABEL, SMALL = 9.5, 9.0, 7.5  # points
+_FONTS = ["DejaVu Sans", "sans-serif"]  # the first comes with matplotlib; the user's own have the letters it lacks
+_RC: dict[str, Any] = {
+    "font.family": _FONTS, "font.size": LABEL, "text.usetex": False, "mathtext.fontset": "dejavusans",
+    "text.color": TEXT, "axes.edgecolor": MUTED, "axes.labelcolor": TEXT, "axes.titlecolor": TEXT,
+    "axes.facecolor": "none", "axes.linewidth": 0.8, "axes.grid": False, "axes.labelsize": LABEL,
+    "axes.titlesize": TITLE, "axes.titleweight": "normal", "axes.titlelocation": "center", "axes.xmargin": 0.05,
+    "axes.ymargin": 0.05, "axes.formatter.use_mathtext": False, "figure.titlesize": TITLE, "legend.frameon": False,
+    "legend.fontsize": SMALL, "legend.labelcolor": TEXT, "lines.linewidth": 1.4, "lines.markersize": 4.0,
+    "hatch.linewidth": 0.7, "errorbar.capsize": 0.0, "patch.force_edgecolor": False,
 }  # fmt: skip
-"""Which of `COLORS` and `MARKERS` stands for what limits a GEMM."""
+_LEGEND_INCHES_PER_LETTER, _LEGEND_INCHES_PER_HANDLE = 0.062, 0.52
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """Make a function draw in the style of all plots, whatever the session's own is; that stays as it was."""
+
+    @wraps(draw)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> R:
+        figures.new_figure(1.0, 1.0)  # says what to install, if need be
+        with needs_extra("plotting", "plot"):
+            import matplotlib as mpl
+
+        with mpl.rc_context(_RC):
+            return draw(*args, **kwargs)
+
+    return inner
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty Figure without a background, sizes in inches, that pyplot does not know of.
+
+    Raises:
+        GemmEvalError: matplotlib is not installed.
+    """
+    figure = figures.new_figure(width, height)
+    figure.patch.set_facecolor("none")
+    return figure
+
+
+def style_axes(axes: Axes, *, has_frame: bool = False) -> None:
+    """Give axes their lines and ticks; without a frame only the left and the lower spine are there."""
+    for side, spine in axes.spines.items():
+        spine.set(color=MUTED, linewidth=0.8, visible=has_frame or side in ("left", "bottom"))
+    # given here, colours hold for ticks too that are made when the figure is drawn
+    axes.tick_params(which="both", color=MUTED, labelcolor=TEXT, labelsize=SMALL, width=0.8, length=3.0)
+    axes.tick_params(which="minor", length=1.5, width=0.5)
+
+
+def add_grid(axes: Axes, *, axis: str = "both") -> None:
+    """Style axes and draw a faint grid behind everything."""
+    style_axes(axes)
+    axes.grid(visible=True, axis=axis, color=LINE, linewidth=0.6)  # type: ignore[arg-type]  # one of three words
+    axes.set_axisbelow(True)
+
+
+def add_legend(figure: Figure, handles: Sequence[Artist]) -> None:
+    """Put a legend below the plots, in as many columns as there is room for."""
+    widths = [
+        len(str(handle.get_label())) * _LEGEND_INCHES_PER_LETTER + _LEGEND_INCHES_PER_HANDLE for handle in handles
+    ]
+    num_columns = len(widths)
+    while num_columns > 1 and _legend_inches(widths, num_columns) > figure.get_figwidth():
+        num_columns -= 1
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=num_columns)
+
+
+def _legend_inches(widths: list[float], num_columns: int) -> float:
+    """Width of a legend, whose first columns have one entry more where they do not come out even."""
+    rows, longer = divmod(len(widths), num_columns)
+    starts = [column * rows + min(column, longer) for column in range(num_columns + 1)]
+    return sum(max(widths[start:end]) for start, end in pairwise(starts))
 
 
 def plotly_objects() -> Any:
@@ -82,33 +138,10 @@ def style_plotly(figure: Any, *, title: str, width: int = 860, height: int = 560
     figure.update_layout(
         title={"text": title, "font": {"size": 15}},
         template="plotly_white",
+        font={"color": TEXT},
         width=width,
         height=height,
         margin={"l": 70, "r": 30, "t": 70, "b": 60},
     )
-
-
-def use_plain_ticks(axis: Axis) -> None:
-    """Tick a logarithmic axis at 1, 2 and 5 of each decade, with plain numbers."""
-    with needs_extra("plotting", "plot"):
-        from matplotlib.ticker import LogLocator, NullLocator
-
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter("{x:,.6g}")
-
-
-def use_whole_ticks(axes: Axes) -> None:
-    """Tick both axes at integers only, in small print."""
-    with needs_extra("plotting", "plot"):
-        from matplotlib.ticker import MaxNLocator
-
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
-    axes.tick_params(labelsize=SMALL)
-
-
-def add_grid(axes: Axes) -> None:
-    """Draw a faint grid behind everything."""
-    axes.grid(alpha=0.25, linewidth=0.5)
-    axes.set_axisbelow(True)
+    figure.update_xaxes(linecolor=MUTED, gridcolor=LINE)
+    figure.update_yaxes(linecolor=MUTED, gridcolor=LINE)
