@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tests.figures.documents import COMMANDS, keep, run
+from tests.figures.documents import BENCH, COMMANDS, keep, run
 from tests.figures.tables import PAGE, render
 
 
 def main() -> None:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", nargs="+", choices=COMMANDS, default=(), metavar="NAME", help=", ".join(COMMANDS))
+    names = (*COMMANDS, BENCH)
+    parser.add_argument("--run", nargs="+", choices=names, default=(), metavar="NAME", help=", ".join(names))
     parser.add_argument("--data", type=Path, help="timings of tpu-v4, which do not come along")
     options = parser.parse_args()
     for name in options.run:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "figures"
+BENCH = "bench"
+"""The document of `make bench`: medians, and what benchmarks add to them."""
 COMMANDS: dict[str, tuple[str, ...]] = {
     "gpu": ("validate", "gpu", "all"),
     "moe": ("validate", "moe", "all"),
@@ -41,6 +45,8 @@ def run(name: str, data: Path | None) -> Any:
     Raises:
         SystemExit: it failed, or it needs `data`.
     """
+    if name == BENCH:
+        return _run_benchmarks()
     arguments = COMMANDS[name]
     if data is None and "{data}" in arguments:
         sys.exit(f"{name} needs --data FILE: its timings do not come along")
@@ -52,6 +58,22 @@ def run(name: str, data: Path | None) -> Any:
     if ran.returncode:
         sys.exit(f"{' '.join(command)} failed")
     return json.loads(ran.stdout)
+
+
+def _run_benchmarks() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "bench.json"
+        options = ("--benchmark-enable", "--benchmark-only", f"--benchmark-json={out}", "-q", "-p", "no:xdist")
+        subprocess.run([sys.executable, "-m", "pytest", "tests/benchmarks", *options], cwd=ROOT, check=True)
+        found = json.loads(out.read_text(encoding="utf-8"))
+    return {
+        "cpu": found["machine_info"]["cpu"]["brand_raw"], "num_cpus": os.cpu_count(),
+        "benchmarks": {
+            one["fullname"].removeprefix("tests/benchmarks/"): {"median_us": 1e6 * one["stats"]["median"]}
+            | one["extra_info"]
+            for one in found["benchmarks"]
+        },
+    }  # fmt: skip
 
 
 def keep(name: str, document: Any) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import jinja2
 import pandas as pd
+import yaml
 
-from tests.figures.documents import FOLDER, ROOT, load
+from gemm_eval.units import time_text
+from tests.figures.documents import BENCH, FOLDER, ROOT, load
 
 TEMPLATE = FOLDER / "figures.md.jinja"
 PAGE = ROOT / "docs" / "figures.md"
@@ -27,12 +29,12 @@ def environment() -> jinja2.Environment:
         autoescape=False,
     )  # fmt: skip
     found.filters |= {"pct": percent, "count": "{:,}".format}
-    found.globals |= {
-        "choice": choice, "compared": compared, "dense_row": dense_row, "document": load, "inductor": inductor,
-        "modules": modules, "moe_row": moe_row, "multicore_errors": multicore_errors, "part": part, "pruned": pruned,
-        "stacks": stacks, "triton_choice": triton_choice, "triton_errors": triton_errors, "w4a16_errors": w4a16_errors,
-        "w4a16_row": w4a16_row, "widest": widest,
-    }  # fmt: skip
+    called = (
+        bench, choice, compared, dense, dense_row, held_out, held_out_row, inductor, modules, moe_row,
+        multicore_errors, part, pruned,
+        slower_with_levels, stacks, times, triton_choice, triton_errors, w4a16_errors, w4a16_row, widest,
+    )  # fmt: skip
+    found.globals |= {function.__name__: function for function in called} | {"document": load}
     return found
 
 
@@ -46,6 +48,29 @@ def percent(frac: float, digits: int = 1, sign: bool = False, unit: bool = True)
     return f"{frac:{'+' if sign else ''}.{digits}%}".removesuffix("" if unit else "%")
 
 
+def bench(name: str) -> Any:
+    """What was measured of a benchmark: ``median_us``, and what it adds."""
+    return load(BENCH)["benchmarks"][name]
+
+
+def slower_with_levels(test: str) -> str:
+    """How many times as long GEMMs take on chips with every optional field."""
+    found = load(BENCH)["benchmarks"]
+    start = f"test_multicore_speed.py::{test}["
+    with_all = {name: of["median_us"] for name, of in found.items() if name.startswith(start) and "all]" in name}
+    return widest((us / found[name.replace("all]", "one]")]["median_us"] for name, us in with_all.items()), "{:.1f}")
+
+
+def times(*us: float) -> str:
+    """Write times that belong together: two digits, and a unit once where all have the same."""
+    texts = [time_text(float(f"{one:.2g}")) for one in us]
+    numbers, units = zip(*(text.split() for text in texts), strict=True)
+    plain = [f"{float(number.replace(',', '')):g}" for number in numbers]
+    if len(set(units)) == 1:
+        return f"{' / '.join(plain)} {units[0]}"
+    return " / ".join(f"{number} {unit}" for number, unit in zip(plain, units, strict=True))
+
+
 def dense_row(name: str, gpu: str, data: str) -> str:
     """A row of a set of a library's own choices."""
     by_regime = {line["regime"]: line["errors"] for line in _lines("gpu", gpu=gpu, data=data)}
@@ -57,6 +82,12 @@ def dense_row(name: str, gpu: str, data: str) -> str:
         percent(of_all["physics"]["mape_frac"]), *_scores(last, by_regime, list(of_all)[-1]),
     )  # fmt: skip
     return _row(cells)
+
+
+def dense(gpu: str, data: str, who: str) -> Any:
+    """Errors on all rows of a set of a library's own choices."""
+    (line,) = _lines("gpu", gpu=gpu, data=data, regime="all")
+    return line["errors"][who]
 
 
 def moe_row(name: str, gpu: str, data: str) -> str:
@@ -77,6 +108,23 @@ def _scores(last: Any, by_regime: dict[str, Any], who: str) -> Iterable[str]:
     yield percent(last["p90_frac"])
     yield percent(last["bias_frac"], sign=True)
     yield f"{last['kendall_tau']:.3f}"
+
+
+def held_out(name: str, **wanted: Any) -> list[Any]:
+    """Lines of all rows of a document, with these values."""
+    return _lines(name, group="all", **wanted)
+
+
+def held_out_row(name: str, errors: Any, others: Sequence[str]) -> str:
+    """A row of a document's line: rows, MAPE of others, then the errors of the model."""
+    of = errors["gemm_eval"]
+    return _row(
+        (
+            name, f"{of['num']:,}", *(percent(errors[other]["mape_frac"]) for other in others),
+            f"**{percent(of['mape_frac'])}**", percent(of["median_frac"]), percent(of["p90_frac"]),
+            percent(of["bias_frac"], sign=True), f"{of['kendall_tau']:.3f}",
+        )
+    )  # fmt: skip
 
 
 def part(table: str) -> Any:
@@ -178,7 +226,8 @@ def stacks() -> dict[str, float]:
     memory = [abs(row["memory_error_frac"]) for row in rows if row["memory_error_frac"] is not None]
     return {
         "mean": statistics.mean(ours), "most": max(ours), "roofline_mean": statistics.mean(roofline),
-        "roofline_most": max(roofline), "memory_most": max(memory),
+        "roofline_most": max(roofline), "memory_mean": statistics.mean(memory), "memory_most": max(memory),
+        "num": len(rows),
     }  # fmt: skip
 
 
@@ -206,6 +255,14 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def quoted_pages() -> list[Path]:
-    """Pages whose figures are quotes: README, and what people write in docs."""
-    return [ROOT / "README.md", ROOT / "docs" / "limits.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+def quotes() -> list[tuple[Path, str]]:
+    """Pages, and phrases with figures that must stand in them."""
+    rendered = environment()
+    pages = yaml.safe_load(QUOTES.read_text(encoding="utf-8"))["quotes"]
+    return [(ROOT / page, rendered.from_string(of).render()) for page, found in pages.items() for of in found]
+
+
+def other_phrases(page: Path) -> list[str]:
+    """Phrases of a page with figures that no document has, each of which says what holds it."""
+    pages = yaml.safe_load(QUOTES.read_text(encoding="utf-8"))["others"]
+    return list(pages.get(str(page.relative_to(ROOT)), ()))
