@@ -1,17 +1,24 @@
-"""The command `report`: one HTML page on a sweep, or on a model on an arch."""
+"""The command `report`: one HTML page on a sweep, on a model on an arch, or on several archs side by side."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gemm_eval.cli.model import DenseDtypeOption, IgnoreMemoryOption, Phase
 from gemm_eval.cli.options import ClockOption, CorrectionOption, IdleCoresOption, L2Option, ModelLibraryOption
-from gemm_eval.cli.words import refuse_others
+from gemm_eval.cli.words import refuse, refuse_others
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.words import shown
 
 __all__ = ["report"]
+
+_NUM_SIZES = 4  # G, M, K, N
+_OF_MODELS = {
+    "phase", "batch_size", "seq_len", "tensor_parallel", "expert_parallel", "dense_dtype", "ignore_memory",
+}  # fmt: skip
 
 
 def report(
@@ -33,9 +40,21 @@ def report(
             show_default=False,
         ),
     ] = None,
+    gemm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="G,M,K,N",
+            help="Instead of a model: a GEMM to compare several --arch on; repeat it for more.",
+            show_default=False,
+        ),
+    ] = None,
     arch: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="With --model: preset name or YAML file.", show_default=False),
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --model or --gemm: preset name or YAML file; repeat it to compare several.",
+            show_default=False,
+        ),
     ] = None,
     phase: Annotated[Phase, typer.Option(help="With --model: which forward pass.")] = Phase.BOTH,
     batch_size: Annotated[int, typer.Option("--batch", help="With --model: number of sequences.")] = 1,
@@ -43,7 +62,8 @@ def report(
     tensor_parallel: Annotated[int, typer.Option("--tp", help="With --model: tensor parallel degree.")] = 1,
     expert_parallel: Annotated[int, typer.Option("--ep", help="With --model: expert parallel degree.")] = 1,
     dtype: Annotated[
-        str | None, typer.Option(help="With --model: types of weight GEMMs. Default: the default type of the arch.")
+        str | None,
+        typer.Option(help="With --model: types of weight GEMMs; with --gemm: of all GEMMs. Default: that of the arch."),
     ] = None,
     dense_dtype: DenseDtypeOption = None,
     ignore_memory: IgnoreMemoryOption = False,
@@ -53,43 +73,66 @@ def report(
     correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
 ) -> None:
-    """Write one HTML page that needs nothing else: tables that sort, plots, the best designs and why.
+    """Write one HTML page that needs nothing else: what is best and why, plots, tables that sort and filter.
 
-    Of a sweep (FOLDER), or of a transformer on an arch (--model llama-3-70b --arch h200-sxm).
+    Of a sweep (FOLDER), of a transformer on an arch (--model llama-3-70b --arch h200-sxm), or, with several --arch, of
+    who is fastest at a model or at GEMMs, and why.
 
     Examples:
 
     gemm-eval report points --out report.html
 
     gemm-eval report --model llama-3-70b --arch h200-sxm --tp 4
+
+    gemm-eval report --model llama-3-70b --arch h200-sxm --arch b200 --tp 4
+
+    gemm-eval report --gemm 1,16,4096,12288 --gemm 1,4096,4096,12288 --arch h200-sxm --arch tpu-v5e
     """  # fmt: skip
     from gemm_eval.cli.output import print_line
-    from gemm_eval.errors import InvalidOptionError
 
-    if (folder is None) == (model is None) or (model is None) != (arch is None):
-        raise InvalidOptionError("report takes the folder of a sweep, or --model together with --arch")
+    archs, gemms = arch or [], gemm or []
+    if [folder is not None, model is not None, bool(gemms)].count(True) != 1 or (folder is None) != bool(archs):
+        raise InvalidOptionError(
+            "report takes the folder of a sweep, or --model with one or several --arch, or --gemm with several --arch"
+        )
     if folder is not None:
         refuse_others(ctx, "FOLDER", {"folder", "out"})
         from gemm_eval.report import sweep_report
         from gemm_eval.sweep import load_sweep
 
-        page = sweep_report(load_sweep(folder))
-    else:
-        from gemm_eval.evaluate import GEMMEvaluator
-        from gemm_eval.report import model_report
+        print_line(f"wrote {sweep_report(load_sweep(folder)).write(out)}")
+        return
+    from gemm_eval.evaluate import GEMMEvaluator
+    from gemm_eval.report import compare_report, model_report
 
-        page = model_report(
-            str(model),
-            GEMMEvaluator(
-                str(arch), allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock, correction=correction
-            ),
-            phases=phase.names,  # type: ignore[arg-type]
-            batch_size=batch_size,
-            seq_len=seq_len,
-            tensor_parallel=tensor_parallel,
-            expert_parallel=expert_parallel,
-            dtype=dtype,
-            dense_dtype=dense_dtype,
-            ignore_memory=ignore_memory,
-        )
+    evaluators = [
+        GEMMEvaluator(name, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock, correction=correction)
+        for name in archs
+    ]
+    if gemms:
+        refuse(ctx, "--gemm", _OF_MODELS)
+        page = compare_report([_sizes(text) for text in gemms], evaluators, dtype=dtype)
+    else:
+        options: dict[str, Any] = {
+            "phases": phase.names,
+            "batch_size": batch_size,
+            "seq_len": seq_len,
+            "tensor_parallel": tensor_parallel,
+            "expert_parallel": expert_parallel,
+            "dtype": dtype,
+            "dense_dtype": dense_dtype,
+            "ignore_memory": ignore_memory,
+        }
+        if len(evaluators) == 1:
+            page = model_report(str(model), evaluators[0], **options)
+        else:
+            page = compare_report(str(model), evaluators, **options)
     print_line(f"wrote {page.write(out)}")
+
+
+def _sizes(text: str) -> list[int]:
+    """The sizes that ``1,16,4096,12288`` names."""
+    words = text.replace(" ", "").split(",")
+    if len(words) != _NUM_SIZES or not all(word.isascii() and word.isdigit() for word in words):
+        raise InvalidOptionError(f"--gemm is G,M,K,N, four integers such as 1,16,4096,12288; got {shown(text)}")
+    return [int(word) for word in words]

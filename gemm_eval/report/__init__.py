@@ -5,15 +5,48 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gemm_eval.report.compare import compare_report
     from gemm_eval.report.compose import model_report, sweep_report
-    from gemm_eval.report.page import Cell, Column, Facts, Page, Section, Table, Text
+    from gemm_eval.report.page import (
+        Bar,
+        Bars,
+        Cell,
+        Chart,
+        Column,
+        Facts,
+        Figure,
+        Page,
+        Panel,
+        Section,
+        Table,
+        Text,
+        Verdict,
+    )
 
-__all__ = ["Cell", "Column", "Facts", "Page", "Section", "Table", "Text", "model_report", "sweep_report"]
+__all__ = [
+    "Bar", "Bars", "Cell", "Chart", "Column", "Facts", "Figure", "Page", "Panel", "Section", "Table", "Text", "Verdict",
+    "compare_report", "model_report", "sweep_report",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        ".compare": ("compare_report",),
         ".compose": ("model_report", "sweep_report"),
-        ".page": ("Cell", "Column", "Facts", "Page", "Section", "Table", "Text"),
+        ".page": (
+            "Bar",
+            "Bars",
+            "Cell",
+            "Chart",
+            "Column",
+            "Facts",
+            "Figure",
+            "Page",
+            "Panel",
+            "Section",
+            "Table",
+            "Text",
+            "Verdict",
+        ),
     },
 )

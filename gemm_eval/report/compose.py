@@ -10,9 +10,10 @@ from typing import Any, Literal
 import numpy as np
 
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.report.model_page import PhaseResult, model_page
+from gemm_eval.report.model_page import model_page
 from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Figure
+from gemm_eval.report.phase import PhaseResult
 from gemm_eval.report.plots import plot_breakdown, plot_heat_map, plot_roofline
 from gemm_eval.report.sweep_best import find_best
 from gemm_eval.report.sweep_page import sweep_page

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from gemm_eval.report.parts import Cell, Chart, Column, Facts, Figure, Part, Table, Text
+from gemm_eval.report.parts import Bars, Cell, Chart, Column, Facts, Figure, Part, Table, Text, Verdict
 from gemm_eval.report.svg import inline_svg, matplotlib_svg
 from gemm_eval.words import visible
 
@@ -18,7 +18,11 @@ __all__ = ["escape", "part_html"]
 
 _MISSING = "\N{EN DASH}"
 _FILTER_FROM_ROWS = 20  # shorter tables are read at a glance
-_LONG_TEXT_CHARS = 160  # longer text wraps; shorter stays on its line, so that rows are low
+_WRAPPED_CHARS, _LONG_TEXT_CHARS = (
+    32,
+    160,
+)  # longer text may wrap, in a column of its own width; much longer, a wide one
+_UNIT = re.compile(r"(?<=\d) (?=(?:[num]?s|[KMGT]?i?B|[num]?J|W|GB/s|TFLOP/s|tokens/s)(?![\w/]))")
 _SORT_DIGITS = 9
 
 
@@ -46,7 +50,17 @@ def part_html(part: Part, name: str) -> str:
         return f'<dl class="facts">{items}</dl>'
     if isinstance(part, Table):
         return _table_html(part, name)
+    if isinstance(part, Verdict):
+        points = "".join(f"<div><dt>{escape(word)}</dt><dd>{_kept(text)}</dd></div>" for word, text in part.points)
+        return f'<div class="verdict"><p>{_kept(part.headline)}</p>{f"<dl>{points}</dl>" if points else ""}</div>'
+    if isinstance(part, Bars):
+        return _bars_html(part, name)
     return _figure_html(part, name) if isinstance(part, Figure) else _chart_html(part, name)
+
+
+def _kept(text: str) -> str:
+    """Text as HTML, numbers on one line with their units."""
+    return _UNIT.sub("&nbsp;", escape(text))
 
 
 def _lines_html(paragraph: str) -> str:
@@ -61,8 +75,8 @@ def _table_html(table: Table, name: str) -> str:
     notes = [f"The first {len(shown):,} of {len(table.rows):,} rows."] if len(shown) < len(table.rows) else []
     notes += [table.note] if table.note else []
     heads = "".join(
-        f'<th scope="col" aria-sort="none" data-kind="{column.kind}"><button type="button">'
-        f"<span>{escape(column.name)}{_unit(column)}</span></button></th>"
+        f'<th scope="col" aria-sort="none"{_about(column)}><button type="button">'
+        f"<span>{escape(column.heading)}{_unit(column)}</span></button></th>"
         for column in table.columns
     )
     body = "\n".join(f"<tr>{''.join(_cells(table.columns, row))}</tr>" for row in shown)
@@ -70,7 +84,7 @@ def _table_html(table: Table, name: str) -> str:
     return (
         '<figure class="table">'
         + (f'<figcaption id="{name}">{escape(table.caption)}</figcaption>' if table.caption else "")
-        + (_FILTER if len(shown) >= _FILTER_FROM_ROWS else "")
+        + (_filter(table.columns, shown) if len(shown) >= _FILTER_FROM_ROWS else "")
         + f'<div class="scroll" tabindex="0" role="region" {label}><table {label}>\n'
         + f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
         + (f'<p class="note">{escape(" ".join(notes))}</p>' if notes else "")
@@ -78,10 +92,36 @@ def _table_html(table: Table, name: str) -> str:
     )
 
 
-_FILTER = (
-    '<div class="filter" hidden><label>Filter <input type="search" autocomplete="off" spellcheck="false"></label>'
-    '<output aria-live="polite"></output></div>'
+_FILTER_HELP = (
+    "Compare columns: num_cores = 64, latency < 5 ms, area <= 200 and sram >= 2 MiB, 16 <= num_cores <= 64. "
+    "Signs: = != < <= > >=. Link conditions by and, or, not and parentheses. Any other word must be in the row."
 )
+
+
+def _filter(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> str:
+    """The field for expressions, with one that holds for some of the rows as an example."""
+    middle = rows[len(rows) // 2]
+    examples = [
+        f"{column.heading} <= {column.format(value)}"
+        for column, value in zip(columns[1:], middle[1:], strict=True)
+        if column.kind != "text" and column.format(value) and len({row[columns.index(column)] for row in rows}) > 1
+    ]
+    return (
+        f'<div class="filter" hidden title="{escape(_FILTER_HELP)}"><label>Filter <input type="search" '
+        f'autocomplete="off" autocapitalize="off" spellcheck="false" '
+        f'placeholder="{escape(" and ".join(examples[:1] + examples[-1:]))}"></label>'
+        '<output aria-live="polite"></output></div>'
+    )
+
+
+def _about(column: Column) -> str:
+    """What expressions need to know of a column."""
+    found = f' data-kind="{"text" if column.kind == "text" else "number"}" data-heading="{escape(column.heading)}"'
+    if column.name != column.heading:
+        found += f' data-name="{escape(column.name)}" title="{escape(column.name)}"'
+    if column.base_unit:
+        found += f' data-unit="{escape(column.base_unit)}"'
+    return found + (" data-scaled" if column.is_scaled else "")
 
 
 def _unit(column: Column) -> str:
@@ -91,15 +131,22 @@ def _unit(column: Column) -> str:
 def _cells(columns: Sequence[Column], row: Sequence[Cell]) -> Iterator[str]:
     for index, (column, value) in enumerate(zip(columns, row, strict=True)):
         text = column.format(value)
-        words = ["n"] if column.kind == "number" else ["long"] if len(text) > _LONG_TEXT_CHARS else []
+        words = ["n"] if column.kind != "text" else _widths(text)
         words += [] if text else ["missing"]
         attributes = f' class="{" ".join(words)}"' if words else ""
         if not text:
             attributes += ' data-v=""'
-        elif column.kind == "number" and isinstance(value, Real) and not isinstance(value, Integral):
-            attributes += f' data-v="{float(value):.{_SORT_DIGITS}g}"'  # what it is sorted by; the text is rounded
+        elif isinstance(value, Real) and (
+            column.is_scaled or (column.kind == "number" and not isinstance(value, Integral))
+        ):
+            number = f"{int(value)}" if isinstance(value, Integral) else f"{float(value):.{_SORT_DIGITS}g}"
+            attributes += f' data-v="{number}"'  # what it is sorted by; the text is rounded
         tag, scope = ("td", "") if index else ("th", ' scope="row"')
         yield f"<{tag}{scope}{attributes}>{escape(text) or _MISSING}</{tag}>"
+
+
+def _widths(text: str) -> list[str]:
+    return ["long"] if len(text) > _LONG_TEXT_CHARS else ["wrap"] if len(text) > _WRAPPED_CHARS else []
 
 
 def _chart_html(chart: Chart, name: str) -> str:
@@ -115,6 +162,7 @@ def _chart_html(chart: Chart, name: str) -> str:
     stride = math.ceil(len(plain) / max(1, chart.max_points))
     left_out = set(plain).difference(plain[:: max(1, stride)])
     shown = [point for index, point in enumerate(points) if index not in left_out]
+    place_of = {id(row): index for index, (row, _) in enumerate(shown)}
     notes: list[str] = []
     if left_out:
         notes.append(f"{len(shown):,} of {len(points):,} points are drawn; none that stands out is left out.")
@@ -124,13 +172,19 @@ def _chart_html(chart: Chart, name: str) -> str:
         "axes": [_axis(chart, index, [row for row, _ in shown]) for index in (x, y)],
         "columns": [
             {
-                "name": visible(column.name),
+                "name": visible(column.heading),
                 "unit": visible(column.unit),
                 "texts": [visible(column.format(row[index])) for row, _ in shown],
             }
             for index, column in enumerate(chart.columns)
         ],
         "highlight": [index for index, (_, mark) in enumerate(shown) if mark],
+        "joined": chart.joined,
+        "names": [
+            [place_of[id(chart.rows[row])], visible(said)]
+            for row, said in chart.names.items()
+            if id(chart.rows[row]) in place_of
+        ],
         "labels": [visible(chart.highlight_label), visible(chart.label)],
         "caption": visible(chart.caption or f"{chart.y} over {chart.x}"),
     }
@@ -140,6 +194,38 @@ def _chart_html(chart: Chart, name: str) -> str:
         f"<figcaption>{escape(caption)}</figcaption>"
         f'<script type="application/json" id="{name}">{_json(data)}</script></figure>'
     )
+
+
+def _bars_html(bars: Bars, name: str) -> str:
+    panels = [
+        {
+            "title": visible(panel.title),
+            "bars": [
+                {
+                    "name": visible(bar.name),
+                    "segments": [[visible(what), _short(length)] for what, length in bar.segments],
+                    "label": visible(bar.label),
+                    "low": None if bar.low is None else _short(bar.low),
+                    "high": None if bar.high is None else _short(bar.high),
+                    "note": visible(bar.note),
+                }
+                for bar in panel.bars
+            ],
+        }
+        for panel in bars.panels
+    ]
+    used = {what for panel in bars.panels for bar in panel.bars for what, _ in bar.segments}
+    legend = [{"name": visible(what), "color": color} for what, color in bars.colors.items() if what in used]
+    data = {"panels": panels, "legend": legend, "kind": bars.kind, "caption": visible(bars.caption)}
+    caption = f"<figcaption>{escape(bars.caption)}</figcaption>" if bars.caption else ""
+    return (
+        f'<figure class="bars" data-bars="{name}"><noscript><p>These bars need a script.</p></noscript>{caption}'
+        f'<script type="application/json" id="{name}">{_json(data)}</script></figure>'
+    )
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_SORT_DIGITS}g}")
 
 
 def _sentence(text: str) -> str:
@@ -152,9 +238,15 @@ def _can_place(value: Cell, is_log: bool) -> bool:
 
 def _axis(chart: Chart, index: int, rows: Sequence[Sequence[Cell]]) -> dict[str, Any]:
     column = chart.columns[index]
-    values = [float(f"{float(row[index]):.{_SORT_DIGITS}g}") for row in rows]  # type: ignore[arg-type]  # checked
+    values = [_short(float(row[index])) for row in rows]  # type: ignore[arg-type]  # checked
     is_log = chart.log_x if column.name == chart.x else chart.log_y
-    return {"name": visible(column.name), "unit": visible(column.unit), "log": is_log, "values": values}
+    return {
+        "name": visible(column.heading),
+        "unit": visible(column.unit),
+        "kind": column.kind,
+        "log": is_log,
+        "values": values,
+    }
 
 
 def _json(data: Any) -> str:

@@ -2,62 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import GemmEvalError
-from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
+from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.report.gemm_cells import GEMM_COLUMNS, gemm_cells
+from gemm_eval.report.levers import MIN_GAIN_FRAC, ChangeGain, change_gains, changed_evaluators
+from gemm_eval.report.model_verdict import model_picture, model_verdict
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import Cell, Column, Facts, Figure, Part, Table, Text
-from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, ModelConfig, num_parameters
-from gemm_eval.units import per_s
+from gemm_eval.report.phase import PhaseResult
+from gemm_eval.transformer import WHAT_COUNTS, ModelConfig, num_parameters
 
-__all__ = ["PhaseResult", "model_page"]
+__all__ = ["model_page"]
 
-_MIN_GAIN_FRAC = 0.005  # below, a change is not worth a row
 _GEMM_COLUMNS = (Column("GEMM", kind="text"), *GEMM_COLUMNS)
 _LEVER_COLUMNS = (
     Column("change", kind="text"),
-    Column("phase would take", "us"),
+    Column("phase would take", kind="time"),
     Column("saves", "%", digits=3),
     Column("helps most", kind="text"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseResult:
-    """One forward pass on one device.
-
-    Attributes:
-        name: ``"prefill"`` or ``"decode"``.
-        num_tokens: new tokens of all sequences, what a rate in tokens counts.
-        gemms: each kind of GEMM, and what it costs to run once.
-    """
-
-    name: str
-    num_tokens: int
-    gemms: Sequence[tuple[LayerGemm, GEMMResult]]
-
-    @property
-    def latency_us(self) -> float:
-        """Time of all GEMMs, one after the other."""
-        return sum(gemm.total_count * result.latency_us for gemm, result in self.gemms)
-
-    @property
-    def tokens_per_s(self) -> float:
-        """New tokens a second, if there were nothing but GEMMs."""
-        return per_s(self.num_tokens, self.latency_us)
-
-    def share_frac(self, gemm: LayerGemm, result: GEMMResult) -> float:
-        """Part of the time that a kind of GEMM takes."""
-        return gemm.total_count * result.latency_us / self.latency_us
-
-    def heaviest(self, number: int) -> list[tuple[LayerGemm, GEMMResult]]:
-        """The kinds of GEMM that take most of the time, the first one most."""
-        return sorted(self.gemms, key=lambda row: -self.share_frac(*row))[:number]
 
 
 def model_page(
@@ -79,10 +44,12 @@ def model_page(
         figures: drawings that the caller made; they stand in a section of their own.
         num_explained: how many GEMMs of a phase are explained at length.
     """
-    arch, changed = evaluator.arch, _changed_evaluators(phases, evaluator)
+    arch = evaluator.arch
+    changed = changed_evaluators([run for phase in phases for run in phase.runs], evaluator)
+    gains = [change_gains(phase.runs, changed) for phase in phases]
     help_parts: list[Part] = []
-    for phase in phases:
-        help_parts += [_lever_table(phase, changed), *_explained(phase, num_explained)]
+    for phase, of_phase in zip(phases, gains, strict=True):
+        help_parts += [_lever_table(phase, of_phase), *_explained(phase, num_explained)]
     sections = [
         Section(
             "Overview",
@@ -96,7 +63,9 @@ def model_page(
         *(Section(phase.name.capitalize(), [_gemm_table(phase)]) for phase in phases),
         Section("What would help", help_parts),
     ]
-    return Page(f"{config.name} on {arch.name}", f"{config.title or config.name}; {arch.title or arch.name}", sections)
+    lead = [model_verdict(phases, gains), model_picture(phases)]
+    name = f"{config.name} on {arch.name}"
+    return Page(name, f"{config.title or config.name}; {arch.title or arch.name}", sections, lead)
 
 
 def _facts(
@@ -124,8 +93,8 @@ def _totals(phases: Sequence[PhaseResult]) -> Table:
     columns = (
         Column("phase", kind="text"),
         Column("tokens"),
-        Column("latency", "us"),
-        Column("a token", "us"),
+        Column("latency", kind="time"),
+        Column("a token", kind="time"),
         Column("rate", "tokens/s"),
         Column("of peak", "%", digits=3),
         Column("heaviest GEMM", kind="text"),
@@ -156,40 +125,15 @@ def _gemm_table(phase: PhaseResult) -> Table:
     )
 
 
-def _changed_evaluators(phases: Sequence[PhaseResult], evaluator: GEMMEvaluator) -> dict[str, GEMMEvaluator]:
-    """An evaluator for each change of the arch that could help any GEMM; one serves all GEMMs, for setting up costs."""
-    found: dict[str, GEMMEvaluator] = {}
-    for _, result in (row for phase in phases for row in phase.gemms):
-        for change, fields in evaluator.backend.changes(result.problem):
-            if change not in found:
-                with contextlib.suppress(GemmEvalError):  # a change that takes the spec out of its range
-                    found[change] = evaluator.on(evaluator.arch.with_(**fields))
-    return found
-
-
-def _lever_table(phase: PhaseResult, changed: Mapping[str, GEMMEvaluator]) -> Table:
+def _lever_table(phase: PhaseResult, gains: Sequence[ChangeGain]) -> Table:
     """What each change of the arch does to the phase."""
-    total_us = phase.latency_us
-    rows: list[list[Cell]] = []
-    for change, evaluator in changed.items():
-        savings = [(gemm.total_count * _saving_us(result, evaluator), gemm.name) for gemm, result in phase.gemms]
-        saving_us = sum(us for us, _ in savings)
-        if saving_us >= _MIN_GAIN_FRAC * total_us:
-            rows.append([change, total_us - saving_us, 100.0 * saving_us / total_us, max(savings)[1]])
-    rows.sort(key=lambda row: row[1:2])
+    rows = [[gain.change, gain.total_us, 100.0 * gain.saved_frac, gain.helps_most] for gain in gains]
     return Table(
         _LEVER_COLUMNS,
         rows,
         caption=f"{phase.name.capitalize()}: changes of the arch, one at a time",
-        note=f"All GEMMs are mapped anew for each; changes that save less than {_MIN_GAIN_FRAC:.1%} are left out.",
+        note=f"All GEMMs are mapped anew for each; changes that save less than {MIN_GAIN_FRAC:.1%} are left out.",
     )
-
-
-def _saving_us(result: GEMMResult, evaluator: GEMMEvaluator) -> float:
-    try:
-        return result.latency_us - evaluator.evaluate_problem(result.problem, **result.options).latency_us
-    except GemmEvalError:  # the GEMM does not fit the changed arch: no help, and no reason to give no report
-        return 0.0
 
 
 def _explained(phase: PhaseResult, number: int) -> list[Text]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import importlib.resources
 import itertools
 import os
 import string
@@ -21,10 +20,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.report.asset import asset
 from gemm_eval.report.markup import escape, part_html
-from gemm_eval.report.parts import Cell, Chart, Column, Facts, Figure, Part, Table, Text
+from gemm_eval.report.parts import (
+    Bar,
+    Bars,
+    Cell,
+    Chart,
+    Column,
+    Facts,
+    Figure,
+    Panel,
+    Part,
+    Table,
+    Text,
+    Verdict,
+)
 
-__all__ = ["Cell", "Chart", "Column", "Facts", "Figure", "Page", "Part", "Section", "Table", "Text"]
+__all__ = [
+    "Bar", "Bars", "Cell", "Chart", "Column", "Facts", "Figure", "Page", "Panel", "Part", "Section", "Table", "Text",
+    "Verdict",
+]  # fmt: skip
+
+_SCRIPTS = ("units", "axes", "filter", "tables", "charts", "bars", "page")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +55,19 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A report: `to_html` gives it as text, `write` as a file."""
+    """A report: `to_html` gives it as text, `write` as a file.
+
+    Attributes:
+        title: what it is about.
+        subtitle: a line below.
+        sections: what can be scrolled to.
+        lead: what is seen first, above the sections: a `Verdict`, and the picture that shows it.
+    """
 
     title: str
     subtitle: str = ""
     sections: Sequence[Section] = ()
+    lead: Sequence[Part] = ()
 
     def to_html(self) -> str:
         """Return the whole document. The same page gives the same text.
@@ -50,15 +76,18 @@ class Page:
             InvalidOptionError: a figure cannot be embedded, or a cell is not what its column says.
         """
         numbers = itertools.count(1)
-        style, script = _asset("page.css"), _asset("page.js")
+        style, script = asset("page.css"), _script()
         anchored = [(f"section-{next(numbers)}", section) for section in self.sections]
         links = "".join(f'<li><a href="#{anchor}">{escape(s.heading)}</a></li>' for anchor, s in anchored)
-        return string.Template(_asset("page.html")).substitute(
+        return string.Template(asset("page.html")).substitute(
             policy=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; img-src data:; "
             "base-uri 'none'; form-action 'none'",
             title=escape(self.title),
             subtitle=f'<p class="subtitle">{escape(self.subtitle)}</p>' if self.subtitle else "",
             contents=f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if len(anchored) > 1 else "",
+            lead=f'<div class="lead">{"".join(part_html(part, f"part-{next(numbers)}") for part in self.lead)}</div>'
+            if self.lead
+            else "",
             style=style,
             script=script,
             sections="\n".join(
@@ -85,8 +114,8 @@ class Page:
 
 
 @functools.cache
-def _asset(name: str) -> str:
-    return (importlib.resources.files("gemm_eval.report") / "assets" / name).read_text(encoding="utf-8").strip()
+def _script() -> str:
+    return '"use strict";\n(() => {\n' + "\n\n".join(asset(f"{name}.js") for name in _SCRIPTS) + "\n})();"
 
 
 def _source(code: str) -> str:

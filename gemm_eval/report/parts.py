@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.report.scaled import BASE_UNITS, SCALED, unit_of_name
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     import matplotlib.figure
 
-__all__ = ["Cell", "Chart", "Column", "Facts", "Figure", "Part", "Table", "Text"]
+__all__ = ["Bar", "Bars", "Cell", "Chart", "Column", "Facts", "Figure", "Panel", "Part", "Table", "Text", "Verdict"]
 
 Cell: TypeAlias = str | float | None
 """What a table holds; numpy's numbers too. None and nan are missing values."""
 
+_KINDS = ("number", "text", *SCALED)
 _MIN_FIXED, _MAX_FIXED = 1e-4, 1e15  # outside, numbers are written with an exponent
 
 
@@ -27,22 +29,44 @@ class Column:
     """A column of a table, or what the tooltip of a chart says about a point.
 
     Attributes:
-        name: header.
+        name: header; the unit at its end is left away where the cells have their own.
         unit: shown beside the name; empty for none.
-        kind: numbers are aligned to the right and sorted by value.
+        kind: numbers are aligned to the right and sorted by value. Those of ``"time"`` (in us), ``"bytes"`` (that
+            move), ``"capacity"`` (bytes of a memory) and ``"energy"`` (in pJ) are written with units of their own size.
         digits: significant digits of numbers that are not whole; digits before the point are never rounded away.
     """
 
     name: str
     unit: str = ""
-    kind: Literal["number", "text"] = "number"
+    kind: Literal["number", "text", "time", "bytes", "capacity", "energy"] = "number"
     digits: int = 4
 
     def __post_init__(self) -> None:
-        if self.kind not in ("number", "text"):
-            raise InvalidOptionError(f'kind must be "number" or "text", got {shown(self.kind)} (column {self.name!r})')
+        if self.kind not in _KINDS:
+            raise InvalidOptionError(
+                f"kind must be one of {', '.join(_KINDS)}, got {shown(self.kind)} (column {self.name!r})"
+            )
         if not 1 <= self.digits <= 17:
             raise InvalidOptionError(f"digits must be in 1..17, got {self.digits} (column {self.name!r})")
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether every cell has a unit of its own."""
+        return self.kind in SCALED
+
+    @property
+    def heading(self) -> str:
+        """The name as the page shows it."""
+        if not self.is_scaled:
+            return self.name
+        return self.name.removesuffix(unit_of_name(self.name)[1]) or self.name
+
+    @property
+    def base_unit(self) -> str:
+        """What its numbers are counted in, as `unit` or the end of the name says; empty if neither does."""
+        if self.is_scaled:
+            return BASE_UNITS[self.kind]
+        return self.unit or ("" if self.kind == "text" else unit_of_name(self.name)[0])
 
     def format(self, value: Cell) -> str:
         """Return the text of a cell, empty for a missing value.
@@ -56,6 +80,8 @@ class Column:
             return str(value)
         if not isinstance(value, Real):
             raise InvalidOptionError(f"column {self.name!r} holds numbers, got {shown(value)}")
+        if self.is_scaled:
+            return SCALED[self.kind](float(value))
         if isinstance(value, Integral):
             return f"{int(value):,}"
         number = float(value)
@@ -106,7 +132,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing: a matplotlib Figure, or SVG text whose styles are attributes (matplotlib's are)."""
+    """A drawing: a matplotlib Figure, or SVG text whose styles are attributes (matplotlib's are).
+
+    Black and white, and the neutral colours of our own plots, become those of the page, light or dark.
+    """
 
     figure: str | matplotlib.figure.Figure
     caption: str = ""
@@ -122,6 +151,9 @@ class Chart:
         x, y: names of the columns that place a point.
         log_x, log_y: logarithmic axes.
         highlight: [num_rows], which points stand out and are joined in the order of x.
+        joined: by straight lines, or by stairs: ``"after"``: at the next point's x, as a front is where less of x is
+            better; ``"before"``: at once, where more of x is.
+        names: of a few points, by their row, written beside them.
         highlight_label, label: what the points that stand out, and the others, are.
         caption: says what the chart shows.
         max_points: more are thinned out evenly, but for those that stand out, and the page says so.
@@ -134,6 +166,8 @@ class Chart:
     log_x: bool = False
     log_y: bool = False
     highlight: Sequence[bool] | None = None
+    joined: Literal["line", "after", "before"] = "line"
+    names: Mapping[int, str] = field(default_factory=dict)
     highlight_label: str = "Pareto front"
     label: str = "others"
     caption: str = ""
@@ -145,8 +179,8 @@ class Chart:
         if len(set(names)) < len(names):
             raise InvalidOptionError(f"names of columns must differ, got {', '.join(names)}")
         for axis, name in (("x", self.x), ("y", self.y)):
-            if name not in names or self.columns[names.index(name)].kind != "number":
-                numbers = ", ".join(column.name for column in self.columns if column.kind == "number")
+            if name not in names or self.columns[names.index(name)].kind == "text":
+                numbers = ", ".join(column.name for column in self.columns if column.kind != "text")
                 raise InvalidOptionError(f"{axis} must name a column of numbers ({numbers}), got {shown(name)}")
         if self.highlight is not None and len(self.highlight) != len(self.rows):
             raise InvalidOptionError(
@@ -154,7 +188,67 @@ class Chart:
             )
 
 
-Part: TypeAlias = Text | Facts | Table | Figure | Chart
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a page says, in words: one sentence, and what stands behind it, each with a word before it."""
+
+    headline: str
+    points: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar.
+
+    Attributes:
+        name: stands before it.
+        segments: what each part of it is, and its length; bars of the same part have its colour.
+        label: stands behind it.
+        low, high: an interval around its end.
+        note: shown when the mouse rests on a bar of one segment.
+    """
+
+    name: str
+    segments: Sequence[tuple[str, float]]
+    label: str
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Bars on one axis, from 0; another panel has another axis."""
+
+    title: str
+    bars: Sequence[Bar]
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Panels of bars below each other.
+
+    Attributes:
+        panels: each with at least one bar.
+        colors: of the segments, by what they are; in the order of the legend.
+        kind: of all lengths, as `Column` has it.
+        caption: says what is shown.
+    """
+
+    panels: Sequence[Panel]
+    colors: Mapping[str, str]
+    kind: Literal["number", "time", "bytes", "energy"] = "time"
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.panels or not all(panel.bars for panel in self.panels):
+            raise InvalidOptionError("panels must not be empty")
+        parts = {what for panel in self.panels for bar in panel.bars for what, _ in bar.segments}
+        if parts - set(self.colors):
+            raise InvalidOptionError(f"colors must have one for {', '.join(sorted(parts - set(self.colors)))}")
+
+
+Part: TypeAlias = Text | Facts | Table | Figure | Chart | Bars | Verdict
 
 
 def _check_rows(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:

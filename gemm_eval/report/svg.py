@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from xml.etree import ElementTree
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.extras import needs_extra
+from gemm_eval.report.asset import asset
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
@@ -21,6 +23,13 @@ _DROPPED_ELEMENTS = ("style", "script", "metadata", "foreignObject")
 _LINK = re.compile(r"""url\(["']?#""")
 _OUTSIDE_LINK = re.compile(r"""url\((?!["']?#)""")
 _STYLE_OF_ALL = re.compile(r"\s*\*\s*\{([^{}]*)\}\s*")  # the only rule that matplotlib writes
+_PAINTS = ("fill", "stroke", "color", "stop-color", "flood-color")
+_NEUTRALS = re.compile(r"--(text|muted|line|raised|back): (#[0-9a-f]{6})")
+# what stands for them in figures that are not ours; the last two are matplotlib's grid and the frame of its legends
+_ALSO = {
+    "#000000": "text", "#000": "text", "black": "text", "#fff": "back", "white": "back", "#b0b0b0": "line",
+    "#cccccc": "line",
+}  # fmt: skip
 
 
 def matplotlib_svg(figure: matplotlib.figure.Figure) -> str:
@@ -37,6 +46,8 @@ def matplotlib_svg(figure: matplotlib.figure.Figure) -> str:
 
 def inline_svg(svg: str, prefix: str, label: str) -> str:
     """Return SVG that can stand in a page: ids that no other part has, nothing that the page's policy would block.
+
+    Black, white and the neutral colours of plots become the page's own, which are others when it is dark.
 
     Args:
         svg: the drawing; styles are attributes.
@@ -64,6 +75,7 @@ def inline_svg(svg: str, prefix: str, label: str) -> str:
             f"width and height of a figure must be lengths in px, pt or in, got {shown(root.get('width'))}, "
             f"{root.get('height')!r}"
         )
+    root.attrib.setdefault("fill", "var(--text)")  # what has no colour is black
     root.attrib.setdefault("viewBox", f"0 0 {width:g} {height:g}")
     root.attrib |= {"width": f"{width:g}", "height": f"{height:g}", "role": "img", "aria-label": label or "Figure"}
     return ElementTree.tostring(root, encoding="unicode").strip()
@@ -93,7 +105,16 @@ def _renamed(key: str, value: str, prefix: str) -> str:
         return f"{prefix}-{value}"
     if key == "href" and value.startswith("#"):
         return f"#{prefix}-{value[1:]}"
+    if key in _PAINTS and value.lower() in _of_page():
+        return f"var(--{_of_page()[value.lower()]})"
     return _LINK.sub(rf"\g<0>{prefix}-", value)
+
+
+@functools.cache
+def _of_page() -> dict[str, str]:
+    """Colours without a meaning of their own: which of the page's they become, those of its light look first of all."""
+    light = asset("page.css").partition("}")[0]
+    return _ALSO | {color: name for name, color in _NEUTRALS.findall(light)}
 
 
 def _style_of_all(sheet: str) -> dict[str, str]:

@@ -11,9 +11,19 @@ from gemm_eval.evaluate import GEMMResult
 from gemm_eval.report.gemm_cells import GEMM_COLUMNS, gemm_cells
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import Column, Facts, Figure, Part, Table, Text
+from gemm_eval.report.scaled import say_flop
 from gemm_eval.report.sweep_best import BestDesign, find_best
-from gemm_eval.report.sweep_tables import best_table, charts, excluded_table, field_table, point_table
-from gemm_eval.report.sweep_words import say_sampling, say_value
+from gemm_eval.report.sweep_tables import (
+    best_table,
+    charts,
+    column_of,
+    excluded_table,
+    field_table,
+    point_table,
+    say_of,
+)
+from gemm_eval.report.sweep_verdict import names_of_best, sweep_verdict
+from gemm_eval.report.sweep_words import say_sampling
 from gemm_eval.sweep import SweepResult
 
 if TYPE_CHECKING:
@@ -21,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["sweep_page"]
 
-_METRIC = Column("")
 _GEMM_COLUMNS = (Column("no."), *GEMM_COLUMNS)
 _GEMM_NOTE = (
     "C[G,M,N] = A[G,M,K] x B[G,K,N]; latency of one, time of all of them, share of the workload. The first one in full:"
@@ -40,13 +49,19 @@ def sweep_page(result: SweepResult, *, figures: Sequence[Figure] = (), title: st
     feasible = result.rows(np.flatnonzero(result.is_feasible))
     best = find_best(result, front)
     aim = result.objectives[0]
+    aim_said = column_of(result, aim).heading
+    lead: list[Part] = [sweep_verdict(result, best, feasible)] if best else []
+    drawn = charts(result, feasible, names_of_best(best)) if len(feasible) else []
+    if lead:
+        lead += drawn[:1]
+        drawn = drawn[1:]
     overview: list[Part] = [*_warnings(result, feasible, front), Facts(_facts(result, reasons, len(front)))]
     if best:
         overview.append(best_table(result, best))
     sections = [Section("Overview", overview)]
     excluded = [Section("Excluded points", [excluded_table(reasons)])] if len(reasons) else []
     if len(feasible):
-        sections.append(Section("Trade-offs", [field_table(result, feasible, front), *charts(result, feasible)]))
+        sections.append(Section("Trade-offs", [field_table(result, feasible, front), *drawn]))
     else:
         sections += [*excluded, Section("Design space", [field_table(result, feasible, front)])]
     if best:
@@ -55,16 +70,16 @@ def sweep_page(result: SweepResult, *, figures: Sequence[Figure] = (), title: st
         sections.append(Section("Figures", figures))
     if len(front):
         front_table = point_table(
-            result, front, f"{_count(len(front), 'point')} that no other beats, best first by {aim}"
+            result, front, f"{_count(len(front), 'point')} that no other beats, best first by {aim_said}"
         )
         sections.append(Section("Pareto front", [front_table]))
     if len(feasible):
         ranked = feasible.sort_values(aim, ascending=not result.is_maximized(aim), kind="stable")
-        table = point_table(result, ranked, f"Points that hold all constraints, best first by {aim}")
+        table = point_table(result, ranked, f"Points that hold all constraints, best first by {aim_said}")
         sections += [Section("All points", [table]), *excluded]
     name = title or f"Design space of {', '.join(result.bases)}"
     loads = ", ".join(one.name for one in result.workloads)
-    return Page(name, f"{_count(result.description['num_points'], 'chip')}, {loads}", sections)
+    return Page(name, f"{_count(result.description['num_points'], 'chip')}, {loads}", sections, lead)
 
 
 def _warnings(result: SweepResult, feasible: pd.DataFrame, front: pd.DataFrame) -> list[Part]:
@@ -98,7 +113,7 @@ def _facts(result: SweepResult, reasons: pd.DataFrame, num_front: int) -> list[t
         *((f"objective {at}", f"{name}, {'more' if result.is_maximized(name) else 'less'} is better")
           for at, name in enumerate(result.objectives, 1)),
         *(("constraint", one) for one in description["constraints"]),
-        *((f"workload {one.name}", _count(len(one.gemms), "GEMM") + f", {one.flop / 1e12:,.4g} TFLOP"
+        *((f"workload {one.name}", _count(len(one.gemms), "GEMM") + f", {say_flop(one.flop)}"
            + (f", {_count(one.num_tokens, 'token')}" if one.num_tokens else "")) for one in result.workloads),
         *((name.replace("_", " "), "yes" if value is True else str(value)) for name, value in options.items()),
         ("cost model", ", ".join(version for kind, version in sorted(description["models"].items()) if kind in models)),
@@ -111,8 +126,11 @@ def _count(number: int, what: str) -> str:
 
 def _explained(result: SweepResult, best: BestDesign) -> list[Part]:
     """A design in full: its GEMMs, and for each workload what the heaviest one waits for."""
-    chip = ", ".join(f"{name} {say_value(best.row[name])}" for name in result.field_names)
-    aims = ", ".join(f"{name} {_METRIC.format(best.row[name])}" for name in result.objectives)
+    chip = ", ".join(
+        f"{column_of(result, name).heading} {say_of(result, name, best.row[name])}" for name in result.field_names
+    )
+    columns = [column_of(result, name) for name in result.objectives]
+    aims = ", ".join(f"{column.heading} {column.format(best.row[column.name])}" for column in columns)
     name = f"Point {best.point}"
     parts: list[Part] = [Text(f"{best.row['arch']} with {chip}.\n{aims}.", title=f"{name}: {best.best_in}")]
     for workload, found in zip(result.workloads, result.evaluate(best.point).values(), strict=True):

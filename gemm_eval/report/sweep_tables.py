@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from gemm_eval.report.parts import Cell, Chart, Column, Part, Table
+from gemm_eval.report.parts import Cell, Chart, Column, Table
+from gemm_eval.report.scaled import unit_of_name
 from gemm_eval.report.sweep_best import BALANCE, BestDesign
 from gemm_eval.report.sweep_words import say_field, say_value
 from gemm_eval.sweep import ARCH, SweepResult, pareto_front
@@ -17,7 +19,7 @@ from gemm_eval.sweep import ARCH, SweepResult, pareto_front
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["best_table", "charts", "effects", "excluded_table", "field_table", "point_table"]
+__all__ = ["best_table", "charts", "column_of", "effects", "excluded_table", "field_table", "point_table", "say_of"]
 
 _MOST_CHARTS = 3
 _MOST_OBJECTIVES = 4
@@ -44,7 +46,7 @@ def point_table(result: SweepResult, points: pd.DataFrame, caption: str, note: s
 def best_table(result: SweepResult, best: Sequence[BestDesign]) -> Table:
     """Return a table of the best designs."""
     names = point_columns(result)
-    first, *rest = (_column(result, name) for name in names)
+    first, *rest = (column_of(result, name) for name in names)
     rows = []
     for one in best:
         point, *cells = _cells(result, names, one.row)
@@ -57,7 +59,7 @@ def best_table(result: SweepResult, best: Sequence[BestDesign]) -> Table:
 def field_table(result: SweepResult, feasible: pd.DataFrame, front: pd.DataFrame) -> Table:
     """Return a table of what varies: the values, those on the front, and how much the objectives differ."""
     said = {**result.description["variables"], **result.description["fields"]}
-    texts = {name: say_field(field) for name, field in said.items()}
+    texts = {name: say_field(field, partial(say_of, result, name)) for name, field in said.items()}
     if len(result.bases) > 1:
         texts = {ARCH: ", ".join(result.bases)} | texts
     # an objective that is drawn itself depends on nothing
@@ -68,7 +70,7 @@ def field_table(result: SweepResult, feasible: pd.DataFrame, front: pd.DataFrame
         Column("field", kind="text"),
         Column("values", kind="text"),
         Column("on the front", kind="text"),
-        *(Column(f"{aim} differs by", "x", digits=3) for aim in factors),
+        *(Column(f"{column_of(result, aim).heading} differs by", "x", digits=3) for aim in factors),
     ]
     rows: list[list[Cell]] = [
         [name, text, _span(result, front, name), *(of.get(name) for of in factors.values())]
@@ -100,48 +102,68 @@ def excluded_table(reasons: pd.DataFrame) -> Table:
     return Table(columns, rows, caption="Why points are excluded")
 
 
-def charts(result: SweepResult, feasible: pd.DataFrame) -> list[Part]:
-    """Return charts of pairs of objectives with their fronts; of a single objective over the fields that vary."""
+def charts(result: SweepResult, feasible: pd.DataFrame, names: Mapping[int, str]) -> list[Chart]:
+    """Return charts of pairs of objectives with their fronts; of a single objective over the fields that vary.
+
+    Args:
+        result: the sweep.
+        feasible: its feasible points.
+        names: of points that are named in the charts.
+    """
     known = [name for name in result.objectives if feasible[name].notna().any()]
     if not known:
         return []
     if len(known) > 1:
         pairs = list(itertools.combinations(known, 2))[:_MOST_CHARTS]
-        return [_pair_chart(result, feasible, x, y) for y, x in pairs]
-    kinds = result.description["columns"]
+        return [_pair_chart(result, feasible, x, y, names) for y, x in pairs]
+    kinds, effect = result.description["columns"], effects(result, feasible, known[0])
     fields = [
         name for name in result.field_names if kinds[name] in ("whole", "number") and feasible[name].nunique() > 1
     ]
-    return [_field_chart(result, feasible, name, known[0]) for name in fields[:_MOST_CHARTS]]
+    fields.sort(key=lambda name: -effect.get(name, 0.0))  # what matters most is seen first
+    return [_field_chart(result, feasible, name, known[0], names) for name in fields[:_MOST_CHARTS]]
 
 
-def _pair_chart(result: SweepResult, feasible: pd.DataFrame, x: str, y: str) -> Chart:
+def _pair_chart(result: SweepResult, feasible: pd.DataFrame, x: str, y: str, names: Mapping[int, str]) -> Chart:
     maximize = [result.is_maximized(name) for name in (y, x)]
     marks = pareto_front(feasible[[y, x]].to_numpy(np.float64), maximize=maximize)
-    return _chart(result, feasible, x, y, marks.tolist(), "Pareto front of these two")
+    look = _Look(marks.tolist(), "Pareto front of these two", "before" if result.is_maximized(x) else "after")
+    return _chart(result, feasible, x, y, look, names)
 
 
-def _field_chart(result: SweepResult, feasible: pd.DataFrame, x: str, y: str) -> Chart:
+def _field_chart(result: SweepResult, feasible: pd.DataFrame, x: str, y: str, names: Mapping[int, str]) -> Chart:
     if feasible[x].nunique() <= _MOST_VALUES:
         marks = feasible[y] == feasible.groupby(x)[y].transform("max" if result.is_maximized(y) else "min")
-        return _chart(result, feasible, x, y, marks.tolist(), f"best at each {x}")
-    best = feasible[y].max() if result.is_maximized(y) else feasible[y].min()
-    return _chart(result, feasible, x, y, (feasible[y] == best).tolist(), "best")
+        look = _Look(marks.tolist(), f"best at each {column_of(result, x).heading}")
+    else:
+        best = feasible[y].max() if result.is_maximized(y) else feasible[y].min()
+        look = _Look((feasible[y] == best).tolist(), "best")
+    return _chart(result, feasible, x, y, look, names)
 
 
-def _chart(result: SweepResult, feasible: pd.DataFrame, x: str, y: str, marks: list[bool], label: str) -> Chart:
-    names = list(dict.fromkeys([*point_columns(result), x, y]))
+class _Look(NamedTuple):
+    marks: list[bool]
+    label: str
+    joined: Literal["line", "after", "before"] = "line"
+
+
+def _chart(result: SweepResult, feasible: pd.DataFrame, x: str, y: str, look: _Look, names: Mapping[int, str]) -> Chart:
+    shown = list(dict.fromkeys([*point_columns(result), x, y]))
+    places = {point: place for place, point in enumerate(feasible["point"].tolist()) if point in names}
+    headings = [column_of(result, name).heading for name in (y, x)]
     return Chart(
-        [_column(result, name) for name in names],
-        _rows(result, feasible, names),
+        [column_of(result, name) for name in shown],
+        _rows(result, feasible, shown),
         x=x,
         y=y,
         log_x=_spans_decade(feasible[x]),
         log_y=_spans_decade(feasible[y]),
-        highlight=marks,
-        highlight_label=label,
+        highlight=look.marks,
+        joined=look.joined,
+        names={places[point]: said for point, said in names.items() if point in places},
+        highlight_label=look.label,
         label="other points",
-        caption=f"{y} against {x}",
+        caption=" against ".join(headings),
         max_points=_MOST_DOTS,
     )
 
@@ -150,12 +172,24 @@ def _table(result: SweepResult, frame: pd.DataFrame, names: Sequence[str], capti
     shown = frame.head(_MOST_ROWS)
     if len(shown) < len(frame):
         note = f"The first {len(shown):,} of {len(frame):,} points. {note}".strip()
-    return Table([_column(result, name) for name in names], _rows(result, shown, names), caption=caption, note=note)
+    return Table([column_of(result, name) for name in names], _rows(result, shown, names), caption=caption, note=note)
 
 
-def _column(result: SweepResult, name: str) -> Column:
-    is_number = result.description["columns"][name] in ("whole", "number")
-    return Column(name, kind="number" if is_number else "text")
+def column_of(result: SweepResult, name: str) -> Column:
+    """Return the column of the page for one of the sweep; numbers get units of their size where names have one."""
+    if result.description["columns"][name] not in ("whole", "number"):
+        return Column(name, kind="text")
+    unit = unit_of_name(name)[0]
+    if unit == "B":
+        return Column(name, kind="capacity" if name in result.field_names else "bytes")
+    return Column(name, kind="time" if unit == "us" else "energy" if unit == "pJ" else "number")
+
+
+def say_of(result: SweepResult, name: str, value: Any) -> str:
+    """Return a value of a column as text, with its unit where that is scaled: ``1 MiB``."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    column = column_of(result, name) if is_number and name in result.description["columns"] else None
+    return column.format(value) if column is not None and column.is_scaled else say_value(value)
 
 
 def _rows(result: SweepResult, frame: pd.DataFrame, names: Sequence[str]) -> list[list[Cell]]:
@@ -182,9 +216,9 @@ def _span(result: SweepResult, front: pd.DataFrame, name: str) -> str:
     """What the points of the front have of a field."""
     values = front[name].dropna().unique().tolist() if len(front) else []
     if result.description["columns"][name] in ("whole", "number") and len(values) > _MOST_SAID:
-        return f"{say_value(min(values))} to {say_value(max(values))}"
+        return f"{say_of(result, name, min(values))} to {say_of(result, name, max(values))}"
     if result.description["columns"][name] in ("whole", "number"):
-        return ", ".join(map(say_value, sorted(values)))
+        return ", ".join(say_of(result, name, value) for value in sorted(values))
     texts = [str(_cell(result.description["columns"][name], value)) for value in values]
     return ", ".join(texts[:_MOST_SAID]) + (", ..." if len(texts) > _MOST_SAID else "")
 

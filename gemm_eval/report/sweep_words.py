@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 __all__ = ["say_field", "say_sampling", "say_value"]
@@ -11,16 +11,22 @@ _MOST_VALUES = 10
 _MAX_WHOLE = 1e15  # above, a float does not tell which whole number it was
 
 
-def say_field(field: Mapping[str, Any]) -> str:
-    """Return what a field takes, ``"100 to 1,600, 4 values"``, given what `SweepResult.description` has of it."""
+def say_field(field: Mapping[str, Any], say: Callable[[Any], str] | None = None) -> str:
+    """Return what a field takes, ``"100 to 1,600, 4 values"``, given what `SweepResult.description` has of it.
+
+    Args:
+        field: its description.
+        say: how a value is written; default: `say_value`.
+    """
+    say = say or say_value
     kind = field["kind"]
     if kind == "Dependent":
         return f"= {field['of']}" if "of" in field else "a function of the others"
     if kind == "Choices":
-        return _say_choices(field["values"])
-    words = [f"{say_value(field['low'])} to {say_value(field['high'])}"]
+        return _say_choices(field["values"], say)
+    words = [f"{say(field['low'])} to {say(field['high'])}"]
     words += ["logarithmic"] if kind == "LogRange" else []
-    words += [f"multiples of {say_value(field['step'])}"] if field["step"] is not None else []
+    words += [f"multiples of {say(field['step'])}"] if field["step"] is not None else []
     words += [f"{field['num']} values"] if field["num"] is not None else []
     return ", ".join(words)
 
@@ -52,8 +58,8 @@ def say_value(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
 
-def _say_choices(values: Sequence[Any]) -> str:
-    texts = [f"({say_value(value)})" if isinstance(value, dict) else say_value(value) for value in values]
+def _say_choices(values: Sequence[Any], say: Callable[[Any], str]) -> str:
+    texts = [f"({say(value)})" if isinstance(value, dict) else say(value) for value in values]
     if len(texts) > _MOST_VALUES:
         half = _MOST_VALUES // 2
         texts = [*texts[:half], "...", *texts[-half:]]

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,21 +53,40 @@ def find_chromium() -> str | None:
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
-@pytest.fixture(scope="module")  # its driver keeps an event loop running, in which tests of notebooks could not run
-def browser() -> Iterator[Browser]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+@contextmanager
+def launch() -> Iterator[Browser]:
+    """A browser for as long as the block lasts.
+
+    Raises:
+        ImportError: there is no playwright.
+        FileNotFoundError: there is no browser.
+    """
+    from playwright.sync_api import sync_playwright
+
     chromium = find_chromium()
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0  # Chromium refuses to sandbox itself as root
-    with sync_api.sync_playwright() as driver:
+    with sync_playwright() as driver:
         chromium = chromium or driver.chromium.executable_path
         if shutil.which(chromium) is None:
-            pytest.skip(
+            raise FileNotFoundError(
                 f"needs a browser: {sys.executable} -m playwright install chromium, or one of {', '.join(NAMES)} on "
                 "the PATH, or $GEMM_EVAL_CHROMIUM to name one"
             )
         found = driver.chromium.launch(executable_path=chromium, args=FLAGS, chromium_sandbox=not is_root)
         yield found
         found.close()
+
+
+@pytest.fixture(scope="module")  # its driver keeps an event loop running, in which tests of notebooks could not run
+def browser() -> Iterator[Browser]:
+    pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    find_chromium()  # a browser that is named and missing is no reason to skip
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(launch())
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
+        yield found
 
 
 @pytest.fixture

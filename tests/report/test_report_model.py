@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator
-from gemm_eval.report.model_page import PhaseResult, model_page
-from gemm_eval.report.page import Facts, Figure, Page, Part, Table, Text
+from gemm_eval.report.model_page import model_page
+from gemm_eval.report.page import Bars, Facts, Figure, Page, Part, Table, Text, Verdict
+from gemm_eval.report.phase import PhaseResult
 from gemm_eval.transformer import ModelConfig, load_model, transformer_gemms
+from gemm_eval.units import time_text
 
 SEQ_LEN = 64
 
@@ -146,6 +148,35 @@ def test_quantized_weights_on_a_gpu_and_options_of_the_call() -> None:
     assert "dram_gb_per_s x2" in {row["change"] for row in changes}
     (text,) = [part for part in parts(page, "What would help") if isinstance(part, Text)]
     assert "warm L2" in text.text
+
+
+def test_the_verdict_says_how_long_phases_take_and_what_would_help(page: Page, phases: list[PhaseResult]) -> None:
+    verdict, picture = page.lead
+    assert isinstance(verdict, Verdict)
+    assert isinstance(picture, Bars)
+    found = dict(verdict.points)
+
+    for of_phase, table in zip(phases, parts(page, "What would help")[::3], strict=True):
+        assert time_text(of_phase.latency_us) in verdict.headline
+        first = rows(table)[0]
+        name = of_phase.name.capitalize()
+        assert found[f"{name} would gain from"].startswith(
+            f"{first['change']}: {time_text(first['phase would take'])} (-"
+        )
+        gemm, result = of_phase.heaviest(1)[0]
+        assert found[f"{name} is mostly"].startswith(f"{gemm.name} {of_phase.share_frac(gemm, result):.0%}")
+
+
+def test_each_phase_has_bars_on_an_axis_of_its_own(page: Page, phases: list[PhaseResult]) -> None:
+    picture = page.lead[1]
+    assert isinstance(picture, Bars)
+
+    assert len(picture.panels) == 2
+    for panel, of_phase in zip(picture.panels, phases, strict=True):
+        lengths = [length for bar in panel.bars for _, length in bar.segments]
+        assert sum(lengths) == pytest.approx(of_phase.latency_us)
+        assert len(panel.bars) <= 6
+        assert panel.bars[0].name == of_phase.heaviest(1)[0][0].name
 
 
 def test_the_page_is_a_page(page: Page) -> None:

@@ -246,8 +246,8 @@ def chart(rows: list[tuple[Any, ...]], **options: Any) -> Chart:
 def test_points_carry_places_and_the_text_of_all_columns() -> None:
     data = points(html(chart([("a", 1.23456, 2), ("b", 3, 4)], log_x=True, highlight=[False, True], caption="c")))
 
-    assert data["axes"][0] == {"name": "area", "unit": "mm2", "log": True, "values": [1.23456, 3.0]}
-    assert data["axes"][1] == {"name": "latency", "unit": "us", "log": False, "values": [2.0, 4.0]}
+    assert data["axes"][0] == {"name": "area", "unit": "mm2", "kind": "number", "log": True, "values": [1.23456, 3.0]}
+    assert data["axes"][1] == {"name": "latency", "unit": "us", "kind": "number", "log": False, "values": [2.0, 4.0]}
     assert data["columns"][1] == {"name": "area", "unit": "mm2", "texts": ["1.235", "3"]}
     assert data["highlight"] == [1]
     assert data["caption"] == "c"

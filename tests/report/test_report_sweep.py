@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval import load_arch
+from gemm_eval import GEMMEvaluator, load_arch
 from gemm_eval.report import sweep_report
 from gemm_eval.report.page import Page
-from gemm_eval.report.parts import Chart, Facts, Figure, Part, Table, Text
+from gemm_eval.report.parts import Chart, Facts, Figure, Part, Table, Text, Verdict
 from gemm_eval.report.sweep_best import find_best
 from gemm_eval.report.sweep_page import sweep_page
 from gemm_eval.report.sweep_tables import effects
+from gemm_eval.report.sweep_verdict import names_of_best
 from gemm_eval.report.sweep_words import say_field, say_sampling, say_value
 from gemm_eval.sweep import (
     Adaptive,
@@ -32,6 +33,7 @@ from gemm_eval.sweep import (
     load_sweep,
     sweep,
 )
+from gemm_eval.units import time_text
 from gemm_eval.workload import make_problem
 
 GEMMS = [(1, 16, 1024, 1024), (1, 256, 1024, 2048)]
@@ -101,7 +103,7 @@ def test_sections_and_facts(result: SweepResult, page: Page) -> None:
     assert found["objective 2"] == "area_mm2, less is better"
     assert found["constraint"] == "area_mm2 <= 40"
     flop = 2 * 2 * 16 * 1024 * 1024
-    assert found["workload first"] == f"1 GEMM, {flop / 1e12:.4g} TFLOP, 16 tokens"
+    assert found["workload first"] == f"1 GEMM, {flop / 1e6:.1f} MFLOP, 16 tokens"
     assert found["sampling"] == "all combinations"
     assert found["cost model"].startswith("multicore")
 
@@ -141,23 +143,61 @@ def test_what_varies_and_how_much_it_matters(result: SweepResult, page: Page) ->
     feasible = result.rows(np.flatnonzero(result.is_feasible))
 
     assert found["num_cores"]["values"] == "4, 8, 16"
-    assert found["sram_bytes"]["values"] == "262,144 to 1,048,576, logarithmic, 3 values"
+    assert found["sram_bytes"]["values"] == "256 KiB to 1 MiB, logarithmic, 3 values"
     assert found["area_mm2"]["values"] == AREA
     on_front = sorted(result.pareto()["num_cores"].unique())
     assert found["num_cores"]["on the front"] == ", ".join(map(str, on_front))
     for name in ("num_cores", "sram_bytes", "dram_gb_per_s"):
         best = [feasible.loc[feasible[name] == value, "latency_us"].min() for value in feasible[name].unique()]
-        assert found[name]["latency_us differs by"] == pytest.approx(max(best) / min(best))
+        assert found[name]["latency differs by"] == pytest.approx(max(best) / min(best))
     assert "area_mm2 differs by" in found["num_cores"]
 
 
 def test_charts_hold_all_feasible_points_and_mark_the_front(result: SweepResult, page: Page) -> None:
-    (chart,) = parts(page, "Trade-offs", Chart)
+    _, chart = page.lead
+    assert isinstance(chart, Chart)
 
-    assert (chart.x, chart.y) == ("area_mm2", "latency_us")
+    assert parts(page, "Trade-offs", Chart) == []
+    assert (chart.x, chart.y, chart.joined) == ("area_mm2", "latency_us", "after")
     assert len(chart.rows) == int(result.is_feasible.sum())
     marked = {row["point"] for row, mark in zip(rows(chart), chart.highlight, strict=True) if mark}
     assert marked == set(result.pareto()["point"])
+
+
+def test_the_verdict_holds_the_best_design_against_the_base(result: SweepResult, page: Page) -> None:
+    verdict = page.lead[0]
+    assert isinstance(verdict, Verdict)
+    best = find_best(result, result.pareto())[0]
+    base = GEMMEvaluator("demo-8core", disk_cache=False)
+    base_us = sum(count * base.evaluate_problem(problem).latency_us for load in LOADS for problem, count in load.gemms)
+    ratio = base_us / best.row["latency_us"]
+
+    assert verdict.headline == (
+        f"Point {best.point} is the fastest of {int(result.is_feasible.sum())} chips: "
+        f"{time_text(best.row['latency_us'])}, {max(ratio, 1 / ratio):.3g} times as "
+        f"{'fast' if ratio > 1 else 'slow'} as demo-8core as it is ({time_text(base_us)})."
+    )
+    found = dict(verdict.points)
+    assert found[f"Point {best.point}"].startswith(f"num_cores {best.row['num_cores']}, sram ")
+    assert "would help" in " ".join(found)
+    assert "num_cores" in found["What latency depends on"]
+
+
+def test_the_chart_names_the_best_designs(result: SweepResult, page: Page) -> None:
+    chart = page.lead[1]
+    assert isinstance(chart, Chart)
+
+    named = {chart.rows[row][0]: name for row, name in chart.names.items()}
+    assert named == {one.point: names_of_best([one])[one.point] for one in find_best(result, result.pareto())}
+    assert "Fastest" in " ".join(named.values())
+
+
+def test_units_are_scaled(page: Page) -> None:
+    (table,) = parts(page, "Overview", Table)
+    column = next(column for column in table.columns if column.name == "sram_bytes")
+    assert (column.heading, column.format(2**20), column.format(3 << 19)) == ("sram", "1 MiB", "1.5 MiB")
+    column = next(column for column in table.columns if column.name == "latency_us")
+    assert (column.heading, column.format(20_805_922.82)) == ("latency", "20.8 s")
 
 
 def test_designs_are_explained_by_their_gemms(result: SweepResult, page: Page) -> None:
@@ -221,10 +261,13 @@ def test_names_from_outside_are_text(result: SweepResult) -> None:
 def test_one_objective_over_its_fields() -> None:
     result = sweep(space(), GEMMS, progress=False)
     page = sweep_page(result)
-    charts = parts(page, "Trade-offs", Chart)
+    charts = [part for part in page.lead if isinstance(part, Chart)] + parts(page, "Trade-offs", Chart)
 
-    assert [chart.x for chart in charts] == ["num_cores", "sram_bytes", "dram_gb_per_s"]
     table = result.to_pandas()
+    effect = effects(result, table, "latency_us")
+    assert [chart.x for chart in charts] == sorted(effect, key=lambda name: -effect[name])
+    assert len(charts) == 3
+    assert {chart.joined for chart in charts} == {"line"}
     for chart in charts:
         for row, mark in zip(rows(chart), chart.highlight, strict=True):
             best = table.loc[table[chart.x] == row[chart.x], "latency_us"].min()
