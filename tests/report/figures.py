@@ -36,3 +36,46 @@ def draw(figure: Any) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure).draw()
+
+
+def boxes_of_texts(figure: Any) -> list[tuple[str, Any]]:
+    """What is written, and its box in pixels, a little smaller: only texts that are drawn, ticks in view for one."""
+    from unittest.mock import patch
+
+    from matplotlib.text import Text
+
+    drawn: dict[int, Any] = {}
+    draw_text = Text.draw
+
+    def note(text: Any, renderer: Any) -> None:
+        if text.get_visible() and text.get_text().strip():
+            drawn[id(text)] = text
+        draw_text(text, renderer)
+
+    with patch.object(Text, "draw", note):
+        draw(figure)
+    return [(text.get_text(), Text.get_window_extent(text).padded(-0.6)) for text in drawn.values()]
+
+
+def colors_of(figure: Any) -> set[str]:
+    """Every colour that can be seen, as ``#rrggbb``; how transparent it is does not matter."""
+    from matplotlib.collections import Collection
+    from matplotlib.colors import to_hex, to_rgba_array
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.text import Text
+
+    found: list[Any] = [text.get_color() for text in figure.findobj(Text) if text.get_text()]
+    for line in figure.findobj(Line2D):
+        parts = [line.get_color()] if line.get_linestyle() != "None" else []
+        if line.get_marker() not in ("", "None", None):
+            parts.append(line.get_markeredgecolor())
+            if isinstance(line.get_marker(), str):  # ticks are not filled
+                parts.append(line.get_markerfacecolor())
+        found += [part for part in parts if line.get_visible()]
+    for patch in figure.findobj(Patch):
+        if patch.get_visible():
+            found += [patch.get_facecolor(), *([patch.get_edgecolor()] if patch.get_linewidth() else [])]
+    for collection in figure.findobj(Collection):
+        found += [*collection.get_facecolor(), *(collection.get_edgecolor() if any(collection.get_linewidth()) else [])]
+    return {to_hex(color) for item in found for color in to_rgba_array(item) if color[3] > 0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +98,7 @@ def _draw(found: list[GEMMResult], times: npt.NDArray[np.float64], labels: list[
         handles[-1].set_label(_term_name(term))
         ends += values_us * times
     latency_us = np.array([result.latency_us for result in found]) * times
-    hidden = {"edgecolor": MUTED, "linewidth": 0.7, "linestyle": (0, (2, 1.5)), "label": _HIDDEN}
+    hidden: dict[str, Any] = {"edgecolor": MUTED, "linewidth": 0.7, "linestyle": (0, (2, 1.5)), "label": _HIDDEN}
     axes.barh(
         places, np.maximum(ends - latency_us, 0.0), _BAR, left=latency_us, facecolor=to_rgba(SURFACE, _FADED), **hidden
     )

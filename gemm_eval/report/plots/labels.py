@@ -73,14 +73,16 @@ def place_labels(
             label.set_verticalalignment("center" if abs(np.sin(angle)) < 0.5 else "bottom" if dy > 0 else "top")
             box = label.get_window_extent()
             fits = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
-            leader = _boxes_along(place, (place[0] + dx * per_point, place[1] + dy * per_point))
-            is_clear = radius <= _NEAR or not any(piece.count_overlaps(written) for piece in leader)
-            if fits and is_clear and not box.count_overlaps(taken):
-                taken.append(box)
+            if not fits or box.count_overlaps(taken):
+                continue
+            leader = []
+            if radius > _NEAR:
+                leader = _boxes_along(place, (place[0] + dx * per_point, place[1] + dy * per_point))
+            if not any(piece.count_overlaps(written) for piece in leader):
+                taken += [box, *leader]
                 written.append(box)
-                if radius > _NEAR:
+                if leader:
                     _add_leader(axes, at, (dx, dy))
-                    taken += leader
                 break
         else:
             label.remove()

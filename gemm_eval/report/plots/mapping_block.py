@@ -9,7 +9,7 @@ from gemm_eval.extras import needs_extra
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.models.multicore import Block
 from gemm_eval.report.plots.palette import OPERAND_COLORS, ink_on
-from gemm_eval.report.plots.style import MUTED, SMALL, TEXT
+from gemm_eval.report.plots.style import MUTED, SMALL, TEXT, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +19,7 @@ __all__ = ["draw_block", "first_steps"]
 _LEAST_SPACING = 0.018  # of lines between tiles; finer ones are not drawn
 _STEPS = 6  # tiles of C on the path
 _SHORT, _LONG, _GAP = 0.42, 1.0, 0.13  # sides of the drawn operands: k, and m and n; not to scale
+_LEAST_SIDE = 0.012  # of a tile, to be seen
 _LETTER, _LINE = 0.03, 0.075  # width and height that text takes
 _OPERAND_ALPHA, _TILE_ALPHA = 0.22, 1.0
 
@@ -62,7 +63,8 @@ def draw_block(axes: Axes, block: Block, mapping: MulticoreMapping) -> None:
         )  # fmt: skip
     _draw_path(axes, mapping, (m, n, k), start)
     axes.set(xlim=(-0.12, start + _LONG + 0.02), ylim=(start + _LONG + 0.12, -0.12))
-    axes.axis("off")
+    style_axes(axes)
+    axes.axis("off")  # without ticks, which a user can have back
     axes.set_title("\n".join(_say_loops(block, mapping, {"m": m, "n": n, "k": k})), fontsize=SMALL + 0.5)
 
 
@@ -75,7 +77,7 @@ def _draw_operand(
     (left, top), (across, down), (width, height) = at, sides, lengths
     color = OPERAND_COLORS[name]
     axes.add_patch(Rectangle(at, width, height, facecolor=color, alpha=_OPERAND_ALPHA, linewidth=0))
-    first = across.at(1) * width, down.at(1) * height
+    first = max(across.at(1) * width, _LEAST_SIDE), max(down.at(1) * height, _LEAST_SIDE)
     axes.add_patch(Rectangle(at, *first, facecolor=color, alpha=_TILE_ALPHA, linewidth=0, label=f"tile of {name}"))
     if width / across.trips >= _LEAST_SPACING:
         x = [left + across.at(place) * width for place in range(1, across.trips)]

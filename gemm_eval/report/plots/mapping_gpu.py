@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["draw_waves"]
 
 _MOST_CELLS = 256  # rows or columns of tiles that are drawn
-_MOST_EDGES = 200  # more tiles across are drawn without edges
+_MOST_EDGES = 96  # more tiles across are drawn without edges
 _FEW_EDGES = 64
 _MOST_BARS = 12
 _PATH = 10  # tiles that the arrow of the raster passes
@@ -165,25 +165,22 @@ def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult) -> None:
     axes.set_title("\n".join(lines), fontsize=SMALL + 0.5)
 
 
-def _wave_colors(num_waves: int) -> list[tuple[float, ...]]:
+def _wave_colors(num_waves: int) -> list[str]:
     with needs_extra("plotting", "plot"):
         from matplotlib import colormaps
-        from matplotlib.colors import to_rgba
+        from matplotlib.colors import to_hex
 
     full = colormaps[RAMP](np.linspace(0.3, 0.95, max(1, num_waves - 1)))[: num_waves - 1]
-    return [*map(tuple, full), to_rgba(_LAST)]
+    return [*map(to_hex, full), _LAST]
 
 
 def _draw_raster(axes: Axes, waves: _Waves) -> None:
     """An arrow through the first tiles, in their order."""
-    with needs_extra("plotting", "plot"):
-        from matplotlib.colors import to_hex
-
     first = np.argsort(waves.order, axis=None)[:_PATH]
     row, column = np.unravel_index(first, waves.order.shape)
     x = (waves.columns[column] + waves.columns[column + 1]) / 2
     y = (waves.rows[row] + waves.rows[row + 1]) / 2
-    ink = ink_on(to_hex(_wave_colors(len(waves.ctas))[waves.wave.flat[first[0]]]))
+    ink = ink_on(_wave_colors(len(waves.ctas))[waves.wave.flat[first[0]]])
     axes.plot(x, y, color=ink, linewidth=1.0, marker="o", markersize=2.0)
     arrow = {"arrowstyle": "-|>", "color": ink, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", (x[-1], y[-1]), (x[-2], y[-2]), arrowprops=arrow)
@@ -207,9 +204,6 @@ def _say_tiles(waves: _Waves, result: GEMMResult, top: int, left: int) -> list[s
 
 
 def _draw_ctas(axes: Axes, waves: _Waves) -> None:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.colors import to_hex
-
     num_waves = len(waves.ctas)
     first = max(0, num_waves - _MOST_BARS)
     numbers = np.arange(first, num_waves) + 1
@@ -218,7 +212,7 @@ def _draw_ctas(axes: Axes, waves: _Waves) -> None:
     for number, ctas, color in zip(numbers.tolist(), waves.ctas[first:].tolist(), colors, strict=True):
         axes.annotate(
             f"{ctas:,}", (ctas, number), (-4, 0), textcoords="offset points", ha="right", va="center", fontsize=SMALL,
-            color=ink_on(to_hex(color)),
+            color=ink_on(color),
         )  # fmt: skip
     axes.axvline(waves.slots, color=TEXT, linewidth=1.5)
     axes.set(xlabel="CTAs", ylabel="wave", ylim=(num_waves + 0.6, first + 0.4), xlim=(0, 1.08 * waves.slots))

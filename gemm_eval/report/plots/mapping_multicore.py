@@ -18,7 +18,7 @@ from gemm_eval.report.plots.mapping_block import draw_block
 from gemm_eval.report.plots.memory import draw_memory_bar
 from gemm_eval.report.plots.palette import OPERAND_COLORS, RAMP, ink_on
 from gemm_eval.report.plots.scales import tick_whole
-from gemm_eval.report.plots.style import MUTED, SMALL, SURFACE, new_figure, style_axes, styled
+from gemm_eval.report.plots.style import SMALL, SURFACE, new_figure, style_axes, styled
 from gemm_eval.units import time_text
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _MOST_TICKS = 9
 _AXES_INCHES = (3.9, 3.7)  # about the size of the panel with the blocks, to see which texts fit
 _LETTER_INCHES, _LINE_INCHES = 0.075, 0.15
 _LEAST_LINE_INCHES = 0.035  # a smaller block is drawn without an edge
+_LEAST_STRIPE_INCHES = 0.12
 _LINE_LETTERS = 72
 _RAMP_ENDS = 0.15, 0.95
 
@@ -118,12 +119,12 @@ def _draw_blocks(axes: Axes, grid: _Grid, mapping: MulticoreMapping) -> None:
     axes.set(xlim=(0, right), ylim=(bottom, 0), xlabel="N (columns of C)", ylabel="M (rows of C)")
     style_axes(axes)
     # lines between blocks, thinner ones between stripes of a block; fewer where they would cover what they part
-    edges = {"color": SURFACE, "linewidth": 1.2 if stripes > 1 else 0.8}
+    edges: dict[str, Any] = {"color": SURFACE, "linewidth": 1.2 if stripes > 1 else 0.8}
     if block.n * inches[0] >= _LEAST_LINE_INCHES:
         axes.vlines([blocks[0, column][0] for column in range(1, columns)], 0, bottom, **edges)
     if block.m * inches[1] >= _LEAST_LINE_INCHES:
         axes.hlines([blocks[row, 0][1] for row in range(1, rows)], 0, right, **edges)
-    if stripes > 1 and block.m / stripes * inches[1] >= _LEAST_LINE_INCHES:
+    if stripes > 1 and block.m / stripes * inches[1] >= _LEAST_STRIPE_INCHES:
         axes.hlines([y for corner in corners for _, y in corner[1:3]], 0, right, color=SURFACE, linewidth=0.3)
     inks = [ink_on(to_hex(shade)) for shade in shades]
     written = [_write_core(axes, grid, at, place, inches, inks, stripes) for at, place in blocks.items()]
@@ -172,8 +173,7 @@ def _name_rows(axes: Axes, grid: _Grid, rows: int) -> None:
     middles = [top + height / 2 for _, top, _, height in (grid.rectangle(row, 0) for row in shown)]
     side.set_yticks(middles, labels=[f"{row * per_row:,}-{(row + 1) * per_row - 1:,}" for row in shown])
     side.set_ylabel("cores of a row of blocks" if len(shown) == rows else "cores of some rows of blocks")
-    side.tick_params(labelsize=SMALL, color=MUTED)
-    side.spines["right"].set_visible(False)
+    style_axes(side)
 
 
 def _set_ticks(axes: Axes, grid: _Grid, rows: int, columns: int) -> None:

@@ -164,7 +164,7 @@ def _draw(points: _Points, roofs: _Roofs, title: str) -> Figure:
     bounds = np.array([result.bound for result in points.results])
     for bound in _in_order(bounds):
         rows = bounds == bound
-        look = {"color": bound_color(bound), "marker": BOUND_MARKERS[bound]}
+        look: dict[str, Any] = {"color": bound_color(bound), "marker": BOUND_MARKERS[bound]}
         axes.scatter(
             points.intensity[rows], points.rate[rows], s=_areas(points)[rows], alpha=0.85, edgecolors=SURFACE,
             linewidths=0.5, zorder=4, **look,
