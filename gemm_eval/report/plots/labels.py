@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Bbox
 
 __all__ = ["place_labels"]
+
+Point: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
 
 _RADII = (2.5, 8.0, 15.0, 24.0, 35.0, 49.0, 65.0)  # points from the edge of a marker
 _NEAR = 8.0  # points; a label farther away gets a line to its point
@@ -100,7 +102,7 @@ def _boxes_of_lines(axes: Axes) -> list[Bbox]:
     return boxes
 
 
-def _boxes_along(start: npt.ArrayLike, end: npt.ArrayLike, pieces: int = _LEADER_PIECES) -> list[Bbox]:
+def _boxes_along(start: Point, end: Point, pieces: int = _LEADER_PIECES) -> list[Bbox]:
     """Boxes that cover a straight line; `count_overlaps` takes no box without a width or a height."""
     with needs_extra("plotting", "plot"):
         from matplotlib.transforms import Bbox

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemm_eval.extras import needs_extra
 from gemm_eval.mapping import MulticoreMapping
@@ -80,14 +80,15 @@ def _draw_operand(
     first = max(across.at(1) * width, _LEAST_SIDE), max(down.at(1) * height, _LEAST_SIDE)
     axes.add_patch(Rectangle(at, *first, facecolor=color, alpha=_TILE_ALPHA, linewidth=0, label=f"tile of {name}"))
     if width / across.trips >= _LEAST_SPACING:
-        x = [left + across.at(place) * width for place in range(1, across.trips)]
-        axes.vlines(x, top, top + height, color=MUTED, linewidth=0.5)
+        lines = [left + across.at(place) * width for place in range(1, across.trips)]
+        axes.vlines(lines, top, top + height, color=MUTED, linewidth=0.5)
     if height / down.trips >= _LEAST_SPACING:
-        y = [top + down.at(place) * height for place in range(1, down.trips)]
-        axes.hlines(y, left, left + width, color=MUTED, linewidth=0.5)
+        lines = [top + down.at(place) * height for place in range(1, down.trips)]
+        axes.hlines(lines, left, left + width, color=MUTED, linewidth=0.5)
     axes.add_patch(Rectangle(at, width, height, fill=False, edgecolor=MUTED, linewidth=0.9))
     if name == "B":  # above A and below C is room
-        x, y, align = left - 0.05, top + height / 2, {"ha": "right", "va": "center"}
+        x, y = left - 0.05, top + height / 2
+        align: dict[str, Any] = {"ha": "right", "va": "center"}
     else:
         is_above = name == "A"
         y = top - 0.03 if is_above else top + height + 0.04

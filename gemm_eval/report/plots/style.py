@@ -13,6 +13,7 @@ from gemm_eval.extras import needs_extra
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.axes._secondary_axes import SecondaryAxis
     from matplotlib.figure import Figure
 
 __all__ = [
@@ -46,7 +47,7 @@ NEUTRALS = {"text": TEXT, "muted": MUTED, "line": LINE, "surface": SURFACE}
 
 TITLE, LABEL, SMALL = 9.5, 9.0, 7.5  # points
 _FONTS = ["DejaVu Sans", "sans-serif"]  # the first comes with matplotlib; the user's own have the letters it lacks
-_RC: dict[str, Any] = {
+_RC: Any = {
     "font.family": _FONTS, "font.size": LABEL, "text.usetex": False, "mathtext.fontset": "dejavusans",
     "text.color": TEXT, "axes.edgecolor": MUTED, "axes.labelcolor": TEXT, "axes.titlecolor": TEXT,
     "axes.facecolor": "none", "axes.linewidth": 0.8, "axes.grid": False, "axes.labelsize": LABEL,
@@ -87,7 +88,7 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def style_axes(axes: Axes, *, has_frame: bool = False) -> None:
+def style_axes(axes: Axes | SecondaryAxis, *, has_frame: bool = False) -> None:
     """Give axes their lines and ticks; without a frame only the left and the lower spine are there."""
     for side, spine in axes.spines.items():
         spine.set(color=MUTED, linewidth=0.8, visible=has_frame or side in ("left", "bottom"))
