@@ -10,10 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from gemm_eval.cli.app import app
+from tests.project.site_pages import pages
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(path for folder in ("", "guides", "models") for path in sorted((ROOT / "docs" / folder).glob("*.md"))),
+]
 """Pages whose code runs: Python of a page from top to bottom, and its commands."""
 MAX_LINES = 130
 _LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
@@ -49,7 +53,8 @@ def test_a_page_to_begin_with() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in _LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / link).exists(), link
+        path = (page.parent / link).resolve().relative_to(ROOT).as_posix()
+        assert pages.exists(path), link
 
 
 def test_figures_are_those_of_the_tables() -> None:

@@ -1,0 +1,121 @@
+"""The site in a browser, opened from its folder: it fits, it can be read in light and dark, and search works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+WIDTHS = (360, 768, 1280)
+LEAST_CONTRAST = 4.5
+CONTRAST = """least => {
+  const rgba = text => {
+    const found = text.match(/[\\d.]+/g).map(Number);
+    return text.startsWith("color(srgb") ? [...found.slice(0, 3).map(x => 255 * x), found[3] ?? 1]
+      : [found[0], found[1], found[2], found[3] ?? 1];
+  };
+  const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3]));
+  const light = rgb => {
+    const [r, g, b] = rgb.map(x => x / 255).map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const backs = new Map();
+  const back = node => {
+    if (!node) return rgba(getComputedStyle(document.documentElement).backgroundColor).slice(0, 3);
+    if (!backs.has(node)) {
+      const own = rgba(getComputedStyle(node).backgroundColor);
+      backs.set(node, own[3] === 1 ? own.slice(0, 3) : over(own, back(node.parentElement)));
+    }
+    return backs.get(node);
+  };
+  const bad = new Map();
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walker.nextNode());) {
+    const at = node.parentElement;
+    if (!node.data.trim() || !at.checkVisibility({ opacityProperty: true, visibilityProperty: true })) continue;
+    if (at.closest(".md-search, .headerlink, script, style, noscript, .md-clipboard")) continue;
+    const behind = back(at), style = getComputedStyle(at);
+    const colour = over(rgba(at.closest("svg") ? style.fill : style.color), behind);
+    const [a, b] = [light(colour), light(behind)].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < least) bad.set(`${at.tagName}.${at.className?.baseVal ?? at.className}`, `${node.data.trim()}: ${ratio}`);
+  }
+  return [...bad];
+}"""
+TABLES_ARE_WRAPPED = """() => document.querySelector(".md-typeset__scrollwrap")
+  || !document.querySelector(".md-content table:not([class])")"""
+IN_COLOURS = (
+    "index", "quick-start", "models/index", "models/gpu", "reference/architecture-files", "api/gemm_eval", "api/sweep",
+    "extend/gpu-term",
+)  # fmt: skip
+
+
+@contextmanager
+def quiet_page(browser: Browser, scheme: str) -> Iterator[Page]:
+    """A page in which nothing complains, and which asks for files alone; it keeps the scheme that it began with."""
+    said: list[str] = []
+    context = browser.new_context(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+    found = context.new_page()
+    found.set_default_timeout(20_000)
+    found.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    found.on("pageerror", lambda error: said.append(f"error: {error}"))
+    found.on("request", lambda request: request.url.startswith("file:") or said.append(f"asked for {request.url}"))
+    yield found
+    context.close()
+    assert said == []
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    with quiet_page(browser, "light") as found:
+        yield found
+
+
+def test_pages_fit_at_every_width(site: Path, page: Page) -> None:
+    wide = []
+    for path in sorted(site.rglob("*.html")):
+        name = path.relative_to(site).with_suffix("").as_posix()
+        if name not in IN_COLOURS and name.startswith(("source/", "api/", "404")):
+            continue  # laid out as those that are looked at
+        page.goto(path.as_uri())
+        page.wait_for_function(TABLES_ARE_WRAPPED)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 800})
+            excess = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            if excess > 0:
+                wide.append(f"{name} at {width}: {excess}")
+    assert wide == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out(site: Path, browser: Browser, scheme: str) -> None:
+    pale = []
+    with quiet_page(browser, scheme) as page:
+        for name in IN_COLOURS:
+            page.goto((site / f"{name}.html").as_uri())
+            assert page.evaluate("document.body.dataset.mdColorScheme") == {"light": "default", "dark": "slate"}[scheme]
+            pale += [(name, *found) for found in page.evaluate(CONTRAST, LEAST_CONTRAST)]
+    assert pale == []
+
+
+def test_a_wide_table_scrolls_in_its_place(site: Path, page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.goto((site / "reference" / "architecture-files.html").as_uri())
+    scrolls = "e => [e.scrollWidth > e.clientWidth, getComputedStyle(e).overflowX]"
+    assert page.locator(".md-typeset__scrollwrap").first.evaluate(scrolls) == [True, "auto"]
+
+
+def test_search_finds_without_a_server(site: Path, page: Page) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto((site / "limits.html").as_uri())
+    page.click(".md-search__input")
+    page.keyboard.type("cluster_loss")
+    page.wait_for_selector(".md-search-result__item")
+    found = page.locator(".md-search-result__item a").evaluate_all("links => links.map(link => link.href)")
+    assert any("/models/gpu.html" in link or "/reference/coefficients.html" in link for link in found)
