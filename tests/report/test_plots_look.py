@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, estimate_models, load_model, transformer_gemms
+from gemm_eval import DType, GEMMEvaluator, GemmProblem, estimate_models, load_model, transformer_gemms
 from gemm_eval.models import gpu, multicore
 from gemm_eval.report.plots import (
     plot_breakdown,
@@ -68,10 +68,10 @@ def figures(evaluators: dict[str, GEMMEvaluator], designs: dict[str, Any]) -> di
     """Every plot on inputs as users have them."""
     demo, chip, h200 = evaluators.values()
     many = GEMMEvaluator("ipu-gc200", disk_cache=False)
-    model, sizes = load_model("llama-3-8b"), {"batch_size": 8, "seq_len": 4096}
+    model = load_model("llama-3-8b")
     layers = {
-        "prefill": transformer_gemms(model, phase="prefill", **sizes),
-        "decode": transformer_gemms(model, phase="decode", **sizes),
+        "prefill": transformer_gemms(model, phase="prefill", batch_size=8, seq_len=4096),
+        "decode": transformer_gemms(model, phase="decode", batch_size=8, seq_len=4096),
     }
     found = {
         "mapping, one tile of C": plot_mapping(chip.evaluate(1, 16, 4096, 12288, dtype="w4a16")),
@@ -95,7 +95,7 @@ def figures(evaluators: dict[str, GEMMEvaluator], designs: dict[str, Any]) -> di
         "heat map, bytes": plot_heat_map(designs, "sram_bytes", "num_cores", "energy_pj"),
         "steps": plot_steps(list(estimate_models(["qwen3-30b-a3b"], ["h200-sxm"], [1, 64], [512], tensor_parallel=2))),
     }  # fmt: skip
-    gemms = [GemmProblem(1, m, n, n, d) for m in (1, 128, 2048) for n in (256, 4096) for d in ("fp16", "fp8")]
+    gemms = [GemmProblem(1, m, n, n, d) for m in (1, 128, 2048) for n in (256, 4096) for d in (DType.FP16, DType.FP8)]
     found["roofline, bounds"] = plot_roofline(h200, gemms)
     for phase, name in (("prefill", "sg2260"), ("decode", "h200-sxm")):
         results = [evaluators[name].evaluate_problem(gemm.problem) for gemm in layers[phase]]
@@ -106,7 +106,7 @@ def figures(evaluators: dict[str, GEMMEvaluator], designs: dict[str, Any]) -> di
 
 
 def test_texts_are_apart_and_inside(figures: dict[str, Any]) -> None:
-    wrong = []
+    wrong: list[tuple[str, ...]] = []
     for name, figure in figures.items():
         boxes = boxes_of_texts(figure)
         assert len(boxes) > 5, name
@@ -213,7 +213,7 @@ def distance(a: str, b: str) -> float:
     to_cones = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
     to_lab = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
 
-    def lab(color: str) -> np.ndarray:
+    def lab(color: str) -> Any:
         parts = np.array(mpl.colors.to_rgb(color))
         linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
         return np.asarray(to_lab) @ np.cbrt(np.asarray(to_cones) @ linear)
@@ -237,7 +237,7 @@ def test_the_style_of_a_session_neither_leaks_in_nor_changes(
     for figure in (plot_breakdown([result]), plot_mapping(result)):
         draw(figure)
         assert "#ff0000" not in colors_of(figure)
-        assert figure.axes[0].xaxis.label.get_size() == 9.0
+        assert figure.axes[0].xaxis.label.get_fontsize() == 9.0
     assert dict(mpl.rcParams) == before
 
 
