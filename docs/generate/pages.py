@@ -13,6 +13,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "API",
@@ -185,9 +186,24 @@ def source_page(path: str) -> str:
         return f"# `{path}`\n\n" + "".join(f"- [`{name}`]({where.name}/{name})\n" for name in names)
     text = where.read_text(encoding="utf-8")
     if where.suffix == ".ipynb":
-        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
-        return "\n\n".join(cell if kind == "markdown" else f"```python\n{cell}\n```" for kind, cell in cells) + "\n"
+        return "\n\n".join(part for cell in json.loads(text)["cells"] for part in _cell_parts(cell)) + "\n"
     return f"# `{path}`\n\n````{where.suffix.lstrip('.')}\n{text}````\n"
+
+
+def _cell_parts(cell: dict[str, Any]) -> Iterator[str]:
+    """Markdown of a cell of a notebook, with those of its outputs that are words or pictures."""
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        yield source
+        return
+    yield f"```python\n{source}\n```"
+    for output in cell.get("outputs", ()):
+        data = output.get("data", {"text/plain": output.get("text", "")})
+        if "image/png" in data:
+            picture = "".join(data["image/png"]).replace("\n", "")
+            yield f'<img alt="what the cell draws" src="data:image/png;base64,{picture}">'
+        elif words := "".join(data.get("text/plain", "")).rstrip():
+            yield f"````text\n{words}\n````"
 
 
 def prepared(text: str) -> str:

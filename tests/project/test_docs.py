@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -197,7 +198,24 @@ def test_a_source_page_shows_its_file() -> None:
     assert found.startswith("# `examples/sweep_chip.py`\n\n````py\n")
     assert (ROOT / "examples" / "sweep_chip.py").read_text(encoding="utf-8") in found
     assert "- [`sweep_chip.py`](examples/sweep_chip.py)\n" in pages.source_page("examples")
-    assert "```python\n" in pages.source_page("notebooks/01_first_steps.ipynb")
+
+
+def test_a_notebook_is_shown_with_its_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": ["3\n"]},
+        {"output_type": "display_data", "data": {"image/png": "QUJD\n", "text/plain": ["<Figure>"]}},
+        {"output_type": "execute_result", "data": {"text/html": "<b>4</b>", "text/plain": ["4"]}},
+    ]
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "words"]},
+        {"cell_type": "code", "source": ["f()"], "outputs": outputs},
+    ]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    parts = pages.source_page("a.ipynb").split("\n\n")
+    assert parts[:3] == ["# Title\nwords", "```python\nf()\n```", "````text\n3\n````"]
+    assert parts[3].endswith('src="data:image/png;base64,QUJD">')
+    assert parts[4] == "````text\n4\n````\n"
 
 
 def test_equations_in_pictures_name_code_that_exists() -> None:
@@ -209,7 +227,7 @@ def test_equations_in_pictures_name_code_that_exists() -> None:
 
 
 def test_drawings_name_fields_and_terms_that_exist() -> None:
-    """A word with underscores in a drawing is a field of a spec, a term or a mapping's; one may go on in the next line."""
+    """A word with underscores is a field of a spec, a term or part of a mapping; it may go on in the next line."""
     known = {*reference.GpuSpec.model_fields, *reference.MulticoreSpec.model_fields}
     known |= {item.name for items in reference.COEFFICIENT_TABLES.values() for item in items}
     for path in (ROOT / "gemm_eval" / "models").rglob("*.py"):

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gemm_eval import load_arch
 from gemm_eval.cli.app import app
-from tests.project.site_pages import pages
+from tests.project.site_pages import pages, reference
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -43,6 +44,26 @@ def test_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_the_first_answer_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(blocks("python")[0], "README.md", "exec"), {})
     assert capsys.readouterr().out == blocks("text")[0]
+
+
+def test_a_quick_start_prints_what_it_shows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "quick-start.md").read_text(encoding="utf-8")
+    shown = blocks("text", page)
+    monkeypatch.chdir(tmp_path)
+    for code, printed in zip(blocks("python", page), shown, strict=True):
+        exec(compile(code, "quick-start.md", "exec"), {})
+        assert capsys.readouterr().out == printed
+    assert len(shown) == 2
+
+
+def test_code_of_the_generated_reference_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = reference.PAGES["reference/architecture-files.md"]()
+    (tmp_path / "my-chip.yaml").write_text(blocks("yaml", page)[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks("python", page)[0], "architecture-files.md", "exec"), {})
+    assert load_arch("my-chip.yaml").num_cores == 16
 
 
 def test_a_page_to_begin_with() -> None:

@@ -25,12 +25,15 @@ LOADED_RELATIONS = {
     "modulepreload",
     "manifest",
 }
-ELEMENTS = frozenset(
-    "a abbr article aside b base body br button circle code col colgroup dd defs del details dialog div dl dt em fieldset "
-    "figcaption figure footer form g h1 h2 h3 h4 h5 h6 head header hr html i img input ins kbd label legend li line link "
-    "main mark marker meta nav noscript ol option p path pre rect s script section select small span strong style sub "
-    "summary sup svg table tbody td text tfoot th thead time title tr u ul var".split()
-)
+ELEMENTS = {
+    "a", "abbr", "article", "aside", "b", "base", "body", "br", "button", "circle", "code", "col", "colgroup", "dd",
+    "defs", "del", "details", "dialog", "div", "dl", "dt", "em", "fieldset", "figcaption", "figure", "footer",
+    "form", "g", "h1", "h2", "h3", "h4", "h5", "h6", "head", "header", "hr", "html", "i", "img", "input", "ins",
+    "kbd", "label", "legend", "li", "line", "link", "main", "mark", "marker", "meta", "nav", "noscript", "ol",
+    "option", "p", "path", "pre", "rect", "s", "script", "section", "select", "small", "span", "strong", "style",
+    "sub", "summary", "sup", "svg", "table", "tbody", "td", "text", "tfoot", "th", "thead", "time", "title", "tr",
+    "u", "ul", "var",
+}  # fmt: skip
 
 
 class Parsed(HTMLParser):

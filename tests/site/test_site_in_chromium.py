@@ -44,7 +44,8 @@ CONTRAST = """least => {
     const colour = over(rgba(at.closest("svg") ? style.fill : style.color), behind);
     const [a, b] = [light(colour), light(behind)].sort((x, y) => y - x);
     const ratio = (a + 0.05) / (b + 0.05);
-    if (ratio < least) bad.set(`${at.tagName}.${at.className?.baseVal ?? at.className}`, `${node.data.trim()}: ${ratio}`);
+    const where = `${at.tagName}.${at.className?.baseVal ?? at.className}`;
+    if (ratio < least) bad.set(where, `${node.data.trim()}: ${ratio}`);
   }
   return [...bad];
 }"""
