@@ -236,7 +236,7 @@ def _print_losses(rows: str, cases: Sequence[Case], others: Sequence[str]) -> No
     table = make_table(headers, right=[headers[0], *headers[2:7]])
     for ratio, engine, case in behind:
         table.add_row(
-            f"{ratio:.3f}", _TITLES[engine], str(case.N), str(case.K), str(case.M),
+            f"{ratio:.3f}", _TITLES[engine], f"{case.N:,}", f"{case.K:,}", f"{case.M:,}",
             format_number(case.ours.latency_us), format_number(case.others[engine].latency_us),
             " ".join(case.ours.config.split()[:2]),
         )  # fmt: skip

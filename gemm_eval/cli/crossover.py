@@ -184,7 +184,7 @@ def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dens
         table = make_table(headers, title=title, right=headers)
         for row in of_table.to_dict("records"):
             table.add_row(
-                str(row["N"]), str(row["K"]), str(row["max_M"]), _whole(row["first_loss_M"]),
+                f"{row['N']:,}", f"{row['K']:,}", f"{row['max_M']:,}", _whole(row["first_loss_M"]),
                 str(row["measured_first_loss"]), _whole(row["last_win_M"]), str(row["measured_last_win"]),
                 f"{row['num_right']}/{row['num']}" + (" " if row["agrees_clearly"] else "*"),
             )  # fmt: skip
@@ -202,7 +202,7 @@ def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dens
         fracs = (row[name] for name in ("clear_right_frac", "always_frac"))
         lost = (row[name] for name in ("lost_frac", "always_lost_frac", "never_lost_frac"))
         table.add_row(
-            row["table"], f"{row['num']}", f"{row['right_frac']:.1%}", f"{row['num_clear']}",
+            row["table"], f"{row['num']:,}", f"{row['right_frac']:.1%}", f"{row['num_clear']:,}",
             *(f"{frac:.1%}" for frac in (*fracs, *lost)),
         )  # fmt: skip
     console.print(table)
@@ -213,4 +213,4 @@ def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dens
 
 
 def _whole(value: Any) -> str:
-    return str(value) if isinstance(value, int) else "none"
+    return f"{value:,}" if isinstance(value, int) else "none"

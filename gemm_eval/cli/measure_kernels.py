@@ -105,7 +105,7 @@ def print_comparison(gemms: Sequence[ComparedGemm]) -> None:
     for gemm in gemms:
         weights = f"{gemm.mode} {gemm.group_size}" if gemm.group_size > 0 else gemm.mode
         table.add_row(
-            str(gemm.N), str(gemm.K), str(gemm.M), weights, str(gemm.num_configs), format_number(gemm.best_us),
+            f"{gemm.N:,}", f"{gemm.K:,}", f"{gemm.M:,}", weights, str(gemm.num_configs), format_number(gemm.best_us),
             *_beside(gemm.cublas_us, gemm.best_us), *_beside(gemm.humming_us, gemm.best_us),
             "-" if gemm.read_us is None else format_number(gemm.read_us), gemm.best,
         )  # fmt: skip

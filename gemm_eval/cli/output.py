@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from gemm_eval.words import visible
 
@@ -48,10 +50,35 @@ _TERM_WORDS = {
 
 
 class _Console(Console):
-    """Shows what control characters there are in any string, of whoever's table."""
+    """Shows what control characters there are in any string, whoever's it is, and breaks no word."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; a table that is too wide has lines broken between words, or is cut into several by columns."""
+        if not (len(objects) == 1 and isinstance(objects[0], Table)):
+            text = objects[0] if len(objects) == 1 and isinstance(objects[0], str) else ""
+            if any(cell_len(word) > self.width for word in text.split()):  # a link stays one
+                objects, options = (_wrapped(text, self.width),), {"overflow": "ignore", "crop": False} | options
+            super().print(*objects, **options)
+            return
+        width = self.width
+        for place, part in enumerate(_fitted(self, objects[0])):
+            if place:
+                super().print()
+            self.width = max(width, widest(self, part))  # what has no room for its longest word is wider
+            super().print(part, **options)
+            self.width = width
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Break lines between words alone: one that is longer than a line stands in a line of its own."""
+    lines = (
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
+        for line in text.splitlines()
+    )
+    return "\n".join(lines)
 
 
 def make_console() -> Console:
@@ -103,8 +130,8 @@ def print_blocks(items: Sequence[T], make: Callable[[Sequence[T]], Table]) -> No
         while (excess := widest(console, table := make(rest[:count])) - console.width) > 0 and count > 1:
             count -= 1
         if excess > 0:
-            _narrow(table, excess)
-        console.print(table, crop=False)
+            _narrow_first(table, excess)
+        console.print(table)
         rest = rest[count:]
         if rest:
             console.print()
@@ -127,7 +154,7 @@ def print_rows(
         headers = [*keys, *some]
         is_first = some[:1] == list(others[:1])
         right = [name for name in headers if name not in left]
-        table = make_table(headers, title=title if is_first else None, right=right)
+        table = make_table(headers, title=(title or None) if is_first else None, right=right)
         for row in rows:
             table.add_row(*(row[name] for name in headers))
         return table
@@ -135,12 +162,62 @@ def print_rows(
     print_blocks(list(others), make)
 
 
-def _narrow(table: Table, excess: int) -> None:
+def _fitted(console: Console, table: Table) -> list[Table]:
+    """Return the table, narrow enough for the console, or in parts that have its first column in front each."""
+    excess = widest(console, table) - console.width
+    if excess <= 0 or _narrow_widest(table, excess) <= 0 or len(table.columns) <= 2:
+        return [table]
+    parts: list[Table] = []
+    first = 1
+    while first < len(table.columns):
+        last = len(table.columns)
+        while last > first + 1 and widest(console, _part(table, first, last, is_first=not parts)) > console.width:
+            last -= 1
+        parts.append(_part(table, first, last, is_first=not parts))
+        first = last
+    return parts
+
+
+def _part(table: Table, first: int, last: int, *, is_first: bool) -> Table:
+    """The first column and some others, as they are; the title stands over the first part."""
+    columns = [table.columns[0], *table.columns[first:last]]
+    part = make_table([], title=str(table.title) if is_first and table.title else None)
+    part.show_lines = table.show_lines
+    for column in columns:
+        part.add_column(column.header, overflow="fold", justify=column.justify, width=column.width)
+    for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
+        part.add_row(*cells, style=row.style, end_section=row.end_section)
+    return part
+
+
+def _narrow_widest(table: Table, excess: int) -> int:
+    """Take `excess` characters from the widest columns, as far as their longest words allow; returns what is left."""
+    widths = [_widths(column) for column in table.columns]
+    now = [natural for natural, _ in widths]
+    while excess > 0:
+        place = max(range(len(now)), key=lambda at: (now[at] > widths[at][1], now[at]))
+        if now[place] <= widths[place][1]:
+            break
+        now[place] -= 1
+        excess -= 1
+    for column, width, (natural, _) in zip(table.columns, now, widths, strict=True):
+        if width < natural:
+            column.width = width
+    return excess
+
+
+def _widths(column: Column) -> tuple[int, int]:
+    """Width of a column when nothing folds, and of its longest word."""
+    cells = [str(cell) for cell in (column.header, *column.cells)]
+    natural = max((cell_len(line) for cell in cells for line in cell.splitlines()), default=0)
+    least = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
+    return column.width or natural, least
+
+
+def _narrow_first(table: Table, excess: int) -> None:
     """Take `excess` characters from the width of columns, the first ones first, as far as their longest words allow."""
     for column in table.columns:
-        cells = [str(cell) for cell in (column.header, *column.cells)]
-        natural = max((len(line) for cell in cells for line in cell.splitlines()), default=0)
-        least = max((len(word) for cell in cells for word in cell.split()), default=0)
+        natural, least = _widths(column)
         column.width = max(least, natural - max(0, excess))
         excess -= natural - column.width
 

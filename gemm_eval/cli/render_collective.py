@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemm_eval.cli.output import format_number, make_console, make_table
+from gemm_eval.cli.output import format_number, make_console, print_rows
 from gemm_eval.evaluate import CollectiveResult
 from gemm_eval.units import time_text
 
 __all__ = ["print_collectives"]
 
-_NUMBERS = ("ranks", "bytes", "time", "bus GB/s")
+_KEYS = ("ranks", "bytes")
+_LEFT = ("bound", "algorithm")
 
 
 def print_collectives(results: Sequence[CollectiveResult]) -> None:
@@ -21,12 +22,16 @@ def print_collectives(results: Sequence[CollectiveResult]) -> None:
         console.print(first.explain(), highlight=False)
         return
     title = f"{first.problem.what} on {first.arch_name}, {first.link_gb_per_s:,.0f} GB/s a direction; {first.library}"
-    table = make_table((*_NUMBERS, "bound", "algorithm"), title=title, right=_NUMBERS)
-    for result in results:
-        problem = result.problem
-        table.add_row(
-            f"{problem.num_ranks}", f"{problem.message_bytes:,}", time_text(result.latency_us),
-            format_number(result.bus_gb_per_s), result.bound, result.algorithm,
-        )  # fmt: skip
-    console.print(table)
+    rows = [
+        {
+            "ranks": f"{result.problem.num_ranks}",
+            "bytes": f"{result.problem.message_bytes:,}",
+            "time": time_text(result.latency_us),
+            "bus GB/s": format_number(result.bus_gb_per_s),
+            "bound": result.bound,
+            "algorithm": result.algorithm,
+        }
+        for result in results
+    ]
+    print_rows(rows, _KEYS, [name for name in rows[0] if name not in _KEYS], title=title, left=_LEFT)
     console.print(f"Coefficients {first.origin}.", highlight=False)

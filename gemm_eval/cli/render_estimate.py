@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rich.table import Table
-
-from gemm_eval.cli.output import format_share, make_console, make_table, widest
+from gemm_eval.cli.output import format_share, make_console, make_table, print_rows, widest
 from gemm_eval.cli.render_model import print_memory
 from gemm_eval.estimate import ModelEstimate, StepEstimate
 from gemm_eval.units import time_text
@@ -16,8 +14,8 @@ __all__ = ["print_estimates"]
 
 _ARCH, _FITS = "arch", "fits"
 _LEFT = (_ARCH, _FITS)
-_WIDE = (_ARCH, "batch", "prompt", "first token", "a token", "request", "tok/s", "with prompts", "GB", _FITS)
-_NARROW = tuple(name for name in _WIDE if name not in ("request", "with prompts"))
+_KEYS = (_ARCH, "batch", "prompt")
+_FIGURES = ("first token", "a token", "request", "tok/s", "with prompts", "GB", _FITS)
 _STEP = ("operation", "layers", "time", "in all", "share", "bound")
 
 
@@ -32,8 +30,7 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
             f"{first.model_name}, {first.output_len:,} tokens of output, {first.num_devices} "
             f"device{'s' * (first.num_devices > 1)} a replica; tok/s are output tokens a second of a device in decode"
         )
-        wide = _summary(estimates, _WIDE)
-        console.print(wide if widest(console, wide) <= console.width else _summary(estimates, _NARROW))
+        print_rows(list(map(_cells, estimates)), _KEYS, _FIGURES, title="", left=_LEFT)
     for estimate in estimates if operations else ():
         for step in (estimate.prefill, estimate.decode):
             console.print()
@@ -44,23 +41,19 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
         print_memory(held)
 
 
-def _summary(estimates: Sequence[ModelEstimate], headers: Sequence[str]) -> Table:
-    table = make_table(headers, title=None, right=[name for name in headers if name not in _LEFT])
-    for estimate in estimates:
-        cells = {
-            _ARCH: estimate.arch_name,
-            "batch": f"{estimate.batch:,}",
-            "prompt": f"{estimate.prompt_len:,}",
-            "first token": time_text(estimate.ttft_us),
-            "a token": time_text(estimate.tpot_us),
-            "request": time_text(estimate.request_us),
-            "tok/s": f"{estimate.decode_tokens_per_s_per_device:,.0f}",
-            "with prompts": f"{estimate.tokens_per_s_per_device:,.0f}",
-            "GB": f"{estimate.memory.total_bytes / 1e9:,.1f}",
-            _FITS: {True: "yes", False: "no", None: "-"}[estimate.fits],
-        }
-        table.add_row(*(cells[name] for name in headers))
-    return table
+def _cells(estimate: ModelEstimate) -> dict[str, str]:
+    return {
+        _ARCH: estimate.arch_name,
+        "batch": f"{estimate.batch:,}",
+        "prompt": f"{estimate.prompt_len:,}",
+        "first token": time_text(estimate.ttft_us),
+        "a token": time_text(estimate.tpot_us),
+        "request": time_text(estimate.request_us),
+        "tok/s": f"{estimate.decode_tokens_per_s_per_device:,.0f}",
+        "with prompts": f"{estimate.tokens_per_s_per_device:,.0f}",
+        "GB": f"{estimate.memory.total_bytes / 1e9:,.1f}",
+        _FITS: {True: "yes", False: "no", None: "-"}[estimate.fits],
+    }
 
 
 def _print_step(estimate: ModelEstimate, step: StepEstimate) -> None:

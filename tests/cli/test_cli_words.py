@@ -92,6 +92,8 @@ def test_quick_examples_run() -> None:
     for path in ("evaluate", "top", "grouped", "attention", "collective", "arch list", "configs list"):
         _, out, _ = ran(f"{path} --help")
         for line in re.findall(rf"^ *gemm-eval ({path}.*?) *$", out.partition("Examples:")[2], flags=re.MULTILINE):
+            if ".csv" in line:  # files of a user's own, there or to be made
+                continue
             code, said, err = ran(line)
             assert (code, err) == (0, ""), line
             assert said, line

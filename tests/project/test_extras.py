@@ -202,7 +202,13 @@ def test_one_line_names_package_and_extra(monkeypatch: pytest.MonkeyPatch) -> No
 COMMANDS = [
     ("evaluate --arch demo-8core 1 64 64 64", ""),
     ("evaluate --arch h200-sxm 1 64 64 64 --explain", ""),
+    ("evaluate --arch demo-8core -m 1..64 -k 64 -n 64 --out out.csv", ""),
+    ("evaluate --arch demo-8core --shapes shapes.csv --out out.csv", ""),
+    ("evaluate --arch demo-8core --shapes shapes.csv --out out.parquet", "sweep"),
+    ("evaluate --arch demo-8core --shapes shapes.parquet", "sweep"),
     ("top --arch demo-8core 1 64 64 64", ""),
+    ("gemms llama-3-8b --arch demo-8core --seq-len 16 --out gemms.csv", ""),
+    ("model llama-3-8b --arch h200-sxm --batch 1..4 --out model.parquet", "sweep"),
     ("grouped --arch demo-8core -k 64 -n 64 --rows 64,3,0,17", ""),
     ("grouped --arch h200-sxm -k 64 -n 64 --rows 64,3,0,17 --dtype bf16", ""),
     ("moe --arch h200-sxm --tokens 8,64 --model mixtral-8x7b --ep 2 --distribution power_law_1.2", ""),
@@ -221,7 +227,7 @@ COMMANDS = [
     ("measure gpu --out measured", "gpu"),
     ("measure gpu --out measured --list", ""),
     ("measure host --out measured", "host"),
-    ("profile --m 16 --n 4096 --k 4096", "gpu"),
+    ("profile 16 4096 4096", "gpu"),
     ("validate dense", "calibrate"),
     ("validate gpu h100-sxm", "calibrate"),
     ("validate w4a16", "calibrate"),
@@ -289,6 +295,7 @@ def optional_packages() -> set[str]:
 def test_every_command_without_extras(tmp_path: Path) -> None:
     """Success, or one line on stderr with the command that installs what is missing, and no line on stdout."""
     (tmp_path / "kernel.ptx").write_text(".version 8.0\n.target sm_80\n.visible .entry first() { ret; }\n")
+    (tmp_path / "shapes.csv").write_text("M,K,N,name\n1,64,64,one\n16,64,64,sixteen\n")
     ConfigCache().save(tmp_path / "empty.json")
     write_checkpoint(tmp_path / "checkpoint", {"layer": make_layer("awq", 128, 64, 64, 0)}, AWQ)
     extra_of = {tuple(word.format(root=ROOT) for word in words.split()): extra for words, extra in COMMANDS}

@@ -21,7 +21,7 @@ from tests.fuzz.mutate import ODD_NUMBERS, ODD_TEXTS
 _ARCHS = ("demo-8core", "sg2260", "tpu-v4", "h200-sxm", "a100-sxm-80gb", "l4", "h200", "chip.yaml", "bad.yaml")
 _DTYPES = ("fp16", "bf16", "fp8", "int8", "int4", "w4a16", "w4a8", "w8a8", "fp32", "tf32", "half", "float16")
 _COUNTS = ("1", "2", "4", "8", "64", "128", "-1")
-_FILES = ("chip.yaml", "bad.yaml", "config.json", "text", "folder", "nothing", "folder/new", "text/new")
+_FILES = (*("chip.yaml", "bad.yaml", "config.json", "text", "folder", "nothing", "folder/new", "text/new", "new.csv"),)
 _VALUES: dict[str, tuple[str, ...]] = {
     "arch": _ARCHS, "name": _ARCHS, "names": _ARCHS,
     "model": ("llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gemma-2-9b", "config.json", "lama-3-8b", "text"),
@@ -37,9 +37,10 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "kernel": ("cublas", "cublaslt", "w4a16", "cublaslt-candidates"), "regime": ("decode", "all"),
     "shape_sets": ("smoke", "batched", "w4a16-smoke", "zoo"), "data": ("text", "cublas/bf16", "nothing.csv"),
     "out": _FILES, "files": _FILES, "file": _FILES, "folder": _FILES, "timings": _FILES, "space": _FILES,
-    "csv": _FILES, "objective": ("latency_us", "area"), "target": ("sm_90a", "sm_80"),
+    "csv": _FILES, "shapes": ("shapes.csv", "text", "nothing.csv"),
+    "objective": ("latency_us", "area"), "target": ("sm_90a", "sm_80"),
 }  # fmt: skip
-_SIZES = (*_COUNTS, "7", "16", "100", "4096", "12288")
+_SIZES = (*_COUNTS, "7", "16", "100", "4096", "12288", "1,4", "1..8", "8..1", "1..64:16")
 # What takes long, however right it is: compiling kernels, fits, plots, all timings.
 _SLOW = {"compile_", "measured", "all_", "plot", "plots", "ablation", "joint", "refit"}
 # Words that keep a command from work that takes minutes, or a GPU; they come first, where no option takes them.
@@ -109,6 +110,7 @@ def run_one(rng: random.Random, folder: Path) -> str:
     (folder / "bad.yaml").write_text("base: demo-8core\nname: bad\nsram_bytes: -1\n")
     (folder / "config.json").write_text('{"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4}')
     (folder / "text").write_text("hello\n")
+    (folder / "shapes.csv").write_text("M,K,N,dtype\n1,64,64,\n16,64,64,w4a16\n")
     (folder / "folder").mkdir()
     words = _line(rng)
     code, out, err = _run(words)
