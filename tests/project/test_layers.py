@@ -41,6 +41,7 @@ ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas
 OUTSIDE_OF = {
     "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics", "zigzag"},
     "sweep": {"scipy", "pyarrow", "optuna", "SALib", "distributed"},
+    "cli": {"pyarrow"},  # tables of shapes and answers in parquet
     "figures": {"matplotlib"},
     "torch": {"torch"},
 }
