@@ -69,13 +69,14 @@ def crossover(
     if all_:
         refuse_others(ctx, "--all", {"all_", "measured", "arch", "group_size", "dense_dtype", "l2", "clock", "json"})
     _check_options(is_all=all_, is_measured=measured, l2=l2, clock=clock)
-    K, N = (None, None) if all_ else one_of_each(_ORDER, sizes, {"K": k, "N": n}, ", or --all --measured")
+    of_one = [] if all_ else one_of_each(_ORDER, sizes, {"K": k, "N": n}, ", or --all --measured")
     evaluator = GEMMEvaluator(arch)
     if all_:
         _print_all(evaluator, group_size, dense_dtype, as_json=json)
         return
     from gemm_eval.evaluate import w4a16_crossover
 
+    K, N = of_one
     found = w4a16_crossover(
         evaluator, K, N, group_size=group_size, dense_dtype=dense_dtype, l2=l2 or "cold", clock=clock or "burst",
         max_M=max_m, min_speedup=min_speedup,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -66,7 +67,8 @@ def profile(
     from gemm_eval.mapping import KernelConfig
     from gemm_eval.measure import Choice, W4A16Runner, list_items, profile_kernels
 
-    gemm = _gemm(*one_of_each(_ORDER, sizes, {"M": m, "K": k, "N": n}), group_size, has_zeros=zero_points)
+    of_one = one_of_each(_ORDER, sizes, {"M": m, "K": k, "N": n})
+    gemm = _gemm(of_one, group_size, has_zeros=zero_points)
     given = None if arch is None else load_arch(arch, GpuSpec)  # a wrong name is said before anything is timed
     runner = W4A16Runner(dtype)
     items = list_items([gemm], dtype, runner.spec, Choice())
@@ -86,12 +88,13 @@ def profile(
         print_profile(found, choices, gpu, dtype, count or _COUNT)
 
 
-def _gemm(m: Any, k: Any, n: Any, group_size: int, *, has_zeros: bool) -> QuantShape:
+def _gemm(sizes: Sequence[Any], group_size: int, *, has_zeros: bool) -> QuantShape:
     """Check the GEMM; our kernels take multiples of 8 for K and N."""
     from gemm_eval.errors import InvalidOptionError, InvalidProblemError
     from gemm_eval.kernels import WeightMode
     from gemm_eval.measure import QuantShape
 
+    m, k, n = sizes
     for name, size, multiple in (("M", m, 1), ("K", k, 8), ("N", n, 8)):
         if not isinstance(size, int) or size < 1 or size % multiple:
             what = "an integer >= 1" if multiple == 1 else f"a multiple of {multiple}, at least {multiple}"

@@ -138,6 +138,17 @@ def test_mistyped_options_and_commands_are_understood() -> None:
         assert err.count("\n") == 1
 
 
+def test_a_mistyped_arch_is_understood_by_every_command() -> None:
+    found = [path for path, command in COMMANDS.items() if any("--arch" in option.opts for option in options(command))]
+    assert len(found) > 20
+    for path in found:
+        for word in ("--arhc", "-arch", "--arhc=h200-sxm"):
+            code, out, err = ran(f"{path} {word} h200-sxm")
+            assert (code, out, err.count("\n")) == (2, "", 1), path
+            name = word.partition("=")[0]
+            assert f"No such option: {name}, did you mean --arch" in err, (path, err)
+
+
 def test_an_option_without_effect_is_refused(tmp_path: Path) -> None:
     for line, message in {
         "evaluate --arch demo-8core 1 64 64 64 --mapping 1,1,1,1/16,16,16/mnk --no-idle-cores": (
