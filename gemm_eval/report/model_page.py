@@ -63,7 +63,7 @@ def model_page(
         *(Section(phase.name.capitalize(), [_gemm_table(phase)]) for phase in phases),
         Section("What would help", help_parts),
     ]
-    lead = [model_verdict(phases, gains), model_picture(phases)]
+    lead: list[Part] = [model_verdict(phases, gains), model_picture(phases)]
     name = f"{config.name} on {arch.name}"
     return Page(name, f"{config.title or config.name}; {arch.title or arch.name}", sections, lead)
 
@@ -127,7 +127,7 @@ def _gemm_table(phase: PhaseResult) -> Table:
 
 def _lever_table(phase: PhaseResult, gains: Sequence[ChangeGain]) -> Table:
     """What each change of the arch does to the phase."""
-    rows = [[gain.change, gain.total_us, 100.0 * gain.saved_frac, gain.helps_most] for gain in gains]
+    rows: list[list[Cell]] = [[gain.change, gain.total_us, 100.0 * gain.saved_frac, gain.helps_most] for gain in gains]
     return Table(
         _LEVER_COLUMNS,
         rows,

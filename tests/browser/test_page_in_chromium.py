@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as MatplotlibFigure
 
 from gemm_eval.report.page import Chart, Column, Facts, Figure, Page, Section, Table, Text
 from tests.browser.conftest import Open, OpenPage
+from tests.browser.contrast import LEAST_CONTRAST, contrasts, luminance
 
 COLUMNS = [Column("design <b>", kind="text"), Column("area", "mm2"), Column("latency", "us")]
 ROWS: list[tuple[Any, ...]] = [
@@ -195,38 +196,19 @@ SMALLEST_PX = """() => Math.min(...[...document.body.querySelectorAll("*")]
   .filter((element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
   .map((element) => parseFloat(getComputedStyle(element).fontSize)))"""
 
-# [text, color, background] of every element with words of its own; what is transparent shows what is behind it
-COLORS = """() => [...document.body.querySelectorAll("*")]
-  .filter((element) => !element.closest(".drawing svg, script, noscript"))
-  .filter((element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
-  .map((element) => {
-    const style = getComputedStyle(element);
-    let behind = element;
-    while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
-    const color = element.namespaceURI.endsWith("svg") ? style.fill : style.color;
-    return [element.textContent, color, getComputedStyle(behind).backgroundColor];
-  })"""
-
-
-def luminance(color: str) -> float:
-    """Relative luminance, WCAG 2.2."""
-    channels = [int(part) / 255 for part in color.removeprefix("rgb(").removesuffix(")").split(",")]
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_words_stand_out_from_what_is_behind_them(open_page: Open, scheme: str) -> None:
     opened = open_page(report(), color_scheme=scheme)
+    opened.page.get_by_role("searchbox").nth(0).fill("area <")
     x, y = front_place(opened)
     opened.page.locator(".plot svg").nth(0).hover(position={"x": x, "y": y})
-    colors = opened.page.evaluate(COLORS)
+    found = contrasts(opened.page)
 
-    assert len(colors) > 100
-    for text, front, back in colors:
-        high, low = sorted((luminance(front), luminance(back)), reverse=True)
-        assert (high + 0.05) / (low + 0.05) >= 4.5, (text, front, back)
-    assert luminance(colors[0][2]) == pytest.approx(1.0 if scheme == "light" else 0.0, abs=0.02)
+    assert len(found) > 100
+    assert [word for word in found if word.ratio < LEAST_CONTRAST] == []
+    assert {word.text for word in found} >= {"a value is missing after <", "Pareto front"}
+    assert luminance(found[0].behind) == pytest.approx(1.0 if scheme == "light" else 0.0, abs=0.02)
 
 
 def test_a_script_in_a_name_does_not_run(open_page: Open) -> None:

@@ -13,6 +13,7 @@ import yaml
 
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.sweep import SweepResult, load_sweep
+from gemm_eval.units import time_text
 from tests.cli.commands import Ran
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -219,7 +220,7 @@ def test_report_on_a_sweep(points: Path, tmp_path: Path, result: SweepResult) ->
     assert (ran.code, ran.out, ran.err) == (0, f"wrote {path}\n", "")
     html = path.read_text(encoding="utf-8")
     assert html.startswith("<!DOCTYPE html>")
-    assert f"{result.pareto()['latency_us'].iloc[0]:.4g}" in html
+    assert time_text(result.pareto()["latency_us"].iloc[0]) in html
 
 
 def test_report_on_a_model(tmp_path: Path) -> None:
@@ -229,6 +230,32 @@ def test_report_on_a_model(tmp_path: Path) -> None:
 
     assert (ran.code, ran.out) == (0, f"wrote {path}\n")
     assert "<title>llama-3-8b on demo-8core</title>" in path.read_text(encoding="utf-8")
+
+
+def test_report_on_several_archs(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    archs = ("--arch", "demo-8core", "--arch", "sg2260")
+    for words, title in (
+        (("--model", "llama-3-8b", "--phase", "decode", "--seq-len", "64"), "llama-3-8b on demo-8core, sg2260"),
+        (("--gemm", "1,16,256,256"), "1 GEMM on demo-8core, sg2260"),
+    ):
+        ran = Ran("report", *words, *archs, "--out", path)
+        assert (ran.code, ran.out, ran.err) == (0, f"wrote {path}\n", "")
+        assert f"<title>{title}</title>" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gemm", "1,2,3", "--arch", "demo-8core", "--arch", "sg2260"], "--gemm is G,M,K,N, four integers"),
+        (["--gemm", "1,2,3,4", "--arch", "demo-8core"], "two or more archs"),
+        (["--gemm", "1,2,3,4", "--arch", "demo-8core", "--arch", "sg2260", "--tp", "2"], "does not go with --tp"),
+    ],
+)
+def test_gemms_of_a_report_are_checked(tmp_path: Path, words: list[str], message: str) -> None:
+    ran = Ran("report", *words, "--out", tmp_path / "x.html")
+    assert ran.code == 2
+    assert message in ran.err
 
 
 @pytest.mark.parametrize(

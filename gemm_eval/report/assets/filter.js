@@ -73,12 +73,13 @@ function parseFilter(text, table) {
   }
 
   function all() {
-    const parts = [];
-    do {
-      parts.push(one());
-      if (take("and", "&&")) continue;
+    const parts = [one()];
+    for (;;) {
+      const isLinked = take("and", "&&");
       skip();
-    } while (at < text.length && ![")", "or", "||"].includes(peek()));
+      if (!isLinked && (at >= text.length || [")", "or", "||"].includes(peek()))) break;
+      parts.push(one());
+    }
     return parts.length > 1 ? (row) => parts.every((part) => part(row)) : parts[0];
   }
 
@@ -131,7 +132,7 @@ function parseFilter(text, table) {
     const found = match(WORD);
     if (!found) {
       const next = text.slice(at, at + 1);
-      throw new NotUnderstood(next ? `${next} is not understood here` : "a value is missing");
+      throw new NotUnderstood(next ? `${next} is not understood here` : "a word or a comparison is missing at the end");
     }
     if (before && LINKS.has(found[0].toLowerCase())) throw new NotUnderstood(`a value is missing before ${found[0]}`);
     return { text: found[0], said: found[0] };
@@ -140,7 +141,7 @@ function parseFilter(text, table) {
   function columnHere(isFirst) {
     const rest = text.slice(at);
     for (const alias of table.aliases) {
-      const pattern = alias.split("_").map((part) => part.replace(/[^\p{L}\p{N}]/gu, "\\$&")).join("[\\s_]+");
+      const pattern = alias.split("_").map((part) => part.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&")).join("[\\s_]+");
       const end = isFirst ? "(?=\\s*(?:[=<>≤≥≠]|!=))" : "(?![\\p{L}\\p{N}_])";
       const found = new RegExp(`^${pattern}${end}`, "iu").exec(rest);
       if (!found) continue;

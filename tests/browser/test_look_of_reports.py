@@ -1,0 +1,131 @@
+"""How reports look: the verdict and the picture are seen first, nothing is cut or too wide, and all words stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gemm_eval.report import Page
+from tests.browser import pages
+from tests.browser.conftest import Open
+from tests.browser.contrast import LEAST_CONTRAST, Word, contrasts, luminance
+
+PAGES: dict[str, Callable[[], Page]] = {
+    "sweep": pages.sweep_page, "model": pages.model_page, "compare": pages.compare_page, "gemms": pages.gemms_page,
+}  # fmt: skip
+IN_HEAT_MAP = 4.0  # of letters on the middle of the colours of `plot_heat_map`, which are gray
+HEIGHTS = {360: 740, 768: 1024, 1280: 800}
+
+# Elements that hide a part of what they hold, and words outside of the window; what scrolls sideways may be wider.
+CUT = """() => {
+  const wide = document.documentElement.clientWidth;
+  const scrolls = (element) => ["auto", "scroll"].includes(getComputedStyle(element).overflowX);
+  const inScroll = (element) => {
+    for (let one = element.parentElement; one; one = one.parentElement) if (scrolls(one)) return true;
+    return false;
+  };
+  const found = [];
+  for (const element of document.body.querySelectorAll("*")) {
+    if (element.closest("script, noscript, title, [hidden], .drawing svg")) continue;
+    const isCut = element.scrollWidth > element.clientWidth + 1 && getComputedStyle(element).overflowX === "hidden";
+    const hasWords = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    const box = element.getBoundingClientRect();
+    const isOut = box.width > 0 && (box.left < -1 || box.right > wide + 1) && !inScroll(element);
+    const isSeen = hasWords || element.matches("svg, input, button");
+    if (isCut || (isSeen && isOut)) found.push(element.outerHTML.slice(0, 90));
+  }
+  for (const svg of document.querySelectorAll(".plot svg")) {
+    const frame = svg.getBoundingClientRect();
+    for (const text of svg.querySelectorAll("text")) {
+      const box = text.getBoundingClientRect();
+      const over = [frame.left - box.left, box.right - frame.right, frame.top - box.top, box.bottom - frame.bottom];
+      if (Math.max(...over) > 1) found.push(`${text.textContent} leaves its picture`);
+    }
+  }
+  for (const svg of document.querySelectorAll(".drawing svg")) {
+    const place = svg.closest(".scroll").getBoundingClientRect();
+    if (svg.getBoundingClientRect().right > place.right) found.push("a drawing");
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Page]:
+    pytest.importorskip("matplotlib")
+    return {}
+
+
+def page_of(made: dict[str, Page], name: str) -> Page:
+    if name not in made:
+        made[name] = PAGES[name]()
+    return made[name]
+
+
+def is_ramp(word: Word) -> bool:
+    """Whether letters stand on a color between black and white."""
+    return "-text_" in word.text and 0.15 < luminance(word.behind) < 0.2
+
+
+@pytest.mark.parametrize("width", HEIGHTS)
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_cut_or_too_wide(open_page: Open, made: dict[str, Page], name: str, width: int) -> None:
+    height = HEIGHTS[width]
+    page = open_page(page_of(made, name), viewport={"width": width, "height": height}).page
+    page.wait_for_selector(".lead .plot svg")
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CUT) == []
+    verdict = page.locator(".verdict > p").bounding_box()
+    picture = page.locator(".lead .plot").bounding_box()
+    assert verdict
+    assert picture
+    assert verdict["y"] + verdict["height"] <= height
+    if width == 1280:
+        whole = page.locator(".lead").bounding_box()
+        assert whole
+        assert whole["y"] + whole["height"] <= height
+        assert picture["height"] >= 250
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_all_words_of_a_report_stand_out(open_page: Open, made: dict[str, Page], name: str, scheme: str) -> None:
+    page = open_page(page_of(made, name), color_scheme=scheme).page
+    page.wait_for_selector(".lead .plot svg")
+    found = contrasts(page)
+
+    assert sum("-text_" in word.text for word in found) > 10
+    assert [word for word in found if word.ratio < (IN_HEAT_MAP if is_ramp(word) else LEAST_CONTRAST)] == []
+
+
+def test_a_wide_drawing_is_shown_whole_and_at_its_size_when_asked(open_page: Open, made: dict[str, Page]) -> None:
+    page = open_page(page_of(made, "model"), viewport={"width": 390, "height": 844}).page
+    drawing = page.locator(".drawing").first
+    button = drawing.get_by_role("button", name="Enlarge")
+    wide = float(drawing.locator("svg").get_attribute("width") or 0)
+
+    def width() -> float:
+        box = drawing.locator("svg").bounding_box()
+        assert box
+        return box["width"]
+
+    assert width() < 390
+    button.click()
+    assert width() == pytest.approx(wide, abs=1.0)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    drawing.get_by_role("button", name="Fit to the page").click()
+    assert width() < 390
+
+
+def test_a_front_is_a_staircase(open_page: Open, made: dict[str, Page]) -> None:
+    page = open_page(page_of(made, "sweep")).page
+    line = page.locator(".lead .line").get_attribute("d") or ""
+    places = [tuple(map(float, one.removesuffix("h0").split())) for one in
+              (page.locator(".lead .front").get_attribute("d") or "").removeprefix("M").split("M")]  # fmt: skip
+
+    (x, y), *rest = places
+    assert line == f"M{x:.1f} {y:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in rest)
+    assert len(places) > 5
+    assert page.locator(".lead .chosen").count() == 3
