@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo host test test-torch docs check kernels unit browser nojit lowest test-lowest laws fuzz stress mutants bench rates plans compare size golden notebooks clean
+.PHONY: help demo host test test-torch docs check kernels unit browser screenshots nojit lowest test-lowest laws fuzz stress mutants bench rates plans compare size golden notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ browser:  # for tests/browser, which skip without one; nothing is installed on a
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
 	    >/dev/null || echo "chromium cannot be installed: tests/browser will be skipped" >&2; \
 	fi
+
+screenshots: $(VENV)/.dev browser  ## pictures of every page and plot, four widths, light and dark, in the folder screenshots
+	$(BIN)/python -m tests.browser.screenshots $(NAMES)
 
 nojit: $(VENV)/.dev  ## the oracle tests with the kernels as plain Python
 	NUMBA_DISABLE_JIT=1 $(BIN)/pytest tests/property -m "not slow and not gpu" -n auto --hypothesis-profile=nojit
