@@ -1,19 +1,25 @@
-"""The notebooks run from top to bottom in a clean kernel, and are committed without outputs.
+"""The notebooks are stored with their outputs, and a run from top to bottom in a clean kernel gives them again.
 
-``pytest tests/project/test_notebooks.py --durations=0`` prints how long each takes.
+Each runs once: ``pytest tests/project/test_notebooks.py --durations=0`` prints how long it takes. After a change that
+is meant to change outputs, `make notebooks` stores them anew.
 """
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
+import copy
+import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-ROOT = Path(__file__).parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+from gemm_eval.cli.app import app
+from tests import notebooks
+
+NOTEBOOKS = notebooks.stored()
 NUMBERED = [
     "01_first_steps.ipynb",
     "02_design_space.ipynb",
@@ -21,18 +27,38 @@ NUMBERED = [
     "04_mapping.ipynb",
     "05_w4a16_validation.ipynb",
 ]
-LIMIT_S = 300  # of a cell, after which it is given up
-PACKAGES = ("nbformat", "nbclient", "ipykernel")
-MORE_PACKAGES = {"torch_on_gpus.ipynb": {"torch": "make test-torch"}}
-
-
-def read(path: Path) -> Any:
-    nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat: pip install 'gemm_eval[dev]'")
-    return nbformat.read(path, as_version=4)
+OF_A_MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|usr|var|work|Users)/|[A-Z]:\\|\b0x[0-9a-f]{6,}|\x1b")
+"""What no text of an output has: paths of a machine, addresses of objects, codes of terminals."""
+NO_COMMAND = ("make", "pip", "python")  # of blocks, tested elsewhere
 
 
 def name_of(path: Path) -> str:
     return path.name
+
+
+def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def document(path: Path) -> dict[str, Any]:
+    """A notebook as the plain JSON that it is: what is checked in it needs no package."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def commands() -> list[tuple[str, str]]:
+    """Lines that a shell runs, with the notebook: of `!` in cells, and of `sh` blocks in texts."""
+    found = []
+    for path in NOTEBOOKS:
+        for cell in document(path)["cells"]:
+            source = "".join(cell["source"])
+            if cell["cell_type"] == "code":
+                lines = re.findall(r"^\s*!(.+)$", source, flags=re.MULTILINE)
+            else:
+                blocks = re.findall(r"^```sh\n(.*?)^```", source, flags=re.DOTALL | re.MULTILINE)
+                lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+            found += [(path.stem, line) for line in lines if line]
+    return found
 
 
 def test_numbered_notebooks() -> None:
@@ -40,42 +66,138 @@ def test_numbered_notebooks() -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
-def test_committed_without_outputs(path: Path) -> None:
-    notebook = read(path)
-    assert set(notebook.metadata) == {"kernelspec", "language_info"}
-    assert dict(notebook.metadata["language_info"]) == {"name": "python"}
-    for cell in notebook.cells:
-        assert cell.metadata == {}
-        if cell.cell_type == "code":
-            assert cell.outputs == [], f"strip the outputs: {cell.source[:60]}"
-            assert cell.execution_count is None
+def test_stored_with_outputs(path: Path) -> None:
+    """As the command leaves them: every cell ran, in order, and what is kept says nothing of a machine or a time."""
+    again = "store it anew: make notebooks NOTEBOOKS=" + path.stem
+    notebook = document(path)
+    assert notebook["metadata"] == {"kernelspec": notebooks.KERNEL, "language_info": {"name": "python"}}, again
+    assert [cell["id"] for cell in notebook["cells"]] == [f"cell-{n:02}" for n in range(len(notebook["cells"]))], again
+    cells = code_cells(notebook)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), again
+    assert all(cell["metadata"] in ({}, {"tags": [notebooks.TIMING]}) for cell in notebook["cells"]), again
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert any("image/png" in output.get("data", {}) for output in outputs), again
+    for output in outputs:
+        assert output["output_type"] != "error"
+        assert output.get("name") != "stderr", output["text"]
+        assert output.get("metadata", {}) == {}, again
+        for kind, text in {"text": output.get("text", ""), **output.get("data", {})}.items():
+            if kind != "image/png":
+                assert not OF_A_MACHINE.search("".join(text)), f"{kind}: {OF_A_MACHINE.search(''.join(text))}"
+    assert path.stat().st_size <= notebooks.MAX_BYTES
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
-def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder of its own: what Jupyter, IPython and matplotlib keep goes there too, whatever HOME is."""
-    for package in PACKAGES:
-        pytest.importorskip(package, reason=f"notebooks need {package}: pip install 'gemm_eval[dev]'")
-    for package, command in MORE_PACKAGES.get(path.name, {}).items():
-        if find_spec(package) is None:
-            pytest.skip(f"{path.name} needs {package}: {command}")
-    import nbclient
-
-    work = tmp_path / "work"
-    work.mkdir()
-    for variable in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "MPLCONFIGDIR"):
-        folder = tmp_path / variable.lower()
-        folder.mkdir()
-        monkeypatch.setenv(variable, str(folder))
-    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
-    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
-    notebook = read(path)
-    resources = {"metadata": {"path": str(work)}}
-    nbclient.NotebookClient(notebook, timeout=LIMIT_S, kernel_name="python3", resources=resources).execute()
-
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+def test_runs(path: Path, tmp_path: Path) -> None:
+    """And gives what is stored, up to timings, and leaves no file behind."""
+    if reason := notebooks.missing(path):
+        pytest.skip(reason)
+    kept, ran = notebooks.read(path), notebooks.run(path, tmp_path)
+    outputs = [output for cell in ran.cells if cell.cell_type == "code" for output in cell.outputs]
     assert not [output for output in outputs if output.output_type == "error"]
-    assert any("image/png" in output.get("data", {}) for output in outputs)
-    assert list(work.iterdir()) == []
+    assert list((tmp_path / "work").iterdir()) == []
+    assert not (found := notebooks.differences(kept, ran)), "\n".join([*found, "meant? make notebooks"])
+
+
+def test_shell_commands_are_ours() -> None:
+    found = commands()
+    assert any(line.startswith("gemm-eval ") for _, line in found)
+    assert all(line.split()[0] in ("gemm-eval", *NO_COMMAND) for _, line in found)
+
+
+@pytest.mark.parametrize(("name", "line"), [one for one in commands() if one[1].startswith("gemm-eval ")])
+def test_shell_commands_run(name: str, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cell goes on after a command that failed: only here it shows."""
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(app, shlex.split(line, comments=True)[1:])
+    assert ran.exit_code == 0, f"{name}: {ran.output}"
+    assert ran.output
+
+
+def png(width: int, height: int) -> str:
+    import base64
+    import io
+
+    image = pytest.importorskip("PIL.Image", reason="pictures need Pillow: pip install 'gemm_eval[plot]'")
+    written = io.BytesIO()
+    image.new("RGB", (width, height)).save(written, "PNG")
+    return base64.b64encode(written.getvalue()).decode()
+
+
+def sample(tags: tuple[str, ...] = ()) -> Any:
+    """A notebook of one cell, which prints, shows a table and draws."""
+    nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat: pip install 'gemm_eval[dev]'")
+    v4 = nbformat.v4
+    table = {"text/plain": "a  1.25\nb  3", "text/html": "<td>1.25</td>\n<td>3</td>"}
+    outputs = [
+        v4.new_output("stream", name="stdout", text="took 12.3 us, bound by dram\n"),
+        v4.new_output("execute_result", data=table, execution_count=1),
+        v4.new_output("display_data", data={"image/png": png(400, 300), "text/plain": "<Figure>"}),
+    ]
+    cell = v4.new_code_cell("draw()", outputs=outputs, metadata={"tags": list(tags)})
+    return notebooks.clean(v4.new_notebook(cells=[cell]))
+
+
+def test_what_a_run_may_differ_in() -> None:
+    kept = sample()
+    assert notebooks.differences(kept, copy.deepcopy(kept)) == []
+    near = copy.deepcopy(kept)
+    near.cells[0].outputs[0].text = "took 12.4 us, bound by dram\n"  # the last digit, by one
+    near.cells[0].outputs[2].data["image/png"] = png(405, 300)
+    assert notebooks.differences(kept, near) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "change", "said"),
+    [
+        (0, "text", "took 12.5 us, bound by dram\n", "'took 12.3 us, bound by dram' is stored"),
+        (0, "text", "took 12.3 us, bound by launch\n", "a run gives 'took 12.3 us, bound by launch'"),
+        (0, "text", "took 12.3 us, bound by dram\nand more\n", "None is stored"),
+        (1, "text/plain", "a  1.25\nb  4", "'b  3' is stored, a run gives 'b  4'"),
+        (1, "text/html", "<td>1.35</td>\n<td>3</td>", "text/html: '<td>1.25</td>' is stored"),
+        (2, "image/png", (400, 340), "(400, 300) pixels are stored, a run gives (400, 340)"),
+        (2, None, None, "are stored, a run gives"),
+    ],
+)
+def test_what_a_run_may_not_differ_in(place: int, kind: str | None, change: Any, said: str) -> None:
+    kept = sample()
+    ran, timed, ran_timed = copy.deepcopy(kept), sample(("timing",)), sample(("timing",))
+    for notebook in (ran, ran_timed):
+        output = notebook.cells[0].outputs[place]
+        if kind is None:
+            del notebook.cells[0].outputs[place]
+        elif kind == "text":
+            output.text = change
+        else:
+            output.data[kind] = png(*change) if kind == "image/png" else change
+    (found,) = notebooks.differences(kept, ran)
+    assert found.startswith("cell-00: ")
+    assert said in found
+    assert bool(notebooks.differences(timed, ran_timed)) == (kind is None)  # of a machine: number and kind alone
+
+
+def test_other_cells_are_not_the_same_notebook() -> None:
+    kept, ran = sample(), sample()
+    ran.cells[0].source = "draw(2)"
+    assert notebooks.differences(kept, ran) == ["the cells are not the same"]
+
+
+def test_what_differs_from_run_to_run_is_not_stored() -> None:
+    notebook = sample()
+    v4 = pytest.importorskip("nbformat").v4
+    cell = notebook.cells[0]
+    cell.id, cell.execution_count = "a1b2c3", 17
+    cell.metadata = {"execution": {"iopub.status.busy": "2026-01-01T00:00:00"}, "tags": ["timing"], "scrolled": True}
+    cell.outputs = [
+        v4.new_output("stream", name="stderr", text="gemm_eval: compiling its kernels, once per machine ...\n"),
+        v4.new_output("stream", name="stdout", text="\x1b[1mone\x1b[0m, "),
+        v4.new_output("stream", name="stdout", text="two\r\n"),
+        v4.new_output("display_data", data={"image/png": png(40, 30)}, metadata={"needs_background": "light"}),
+        v4.new_output("stream", name="stderr", text="a warning\n"),
+    ]
+    (cell,) = notebooks.clean(notebook).cells
+    assert (cell.id, cell.execution_count, cell.metadata) == ("cell-00", 1, {"tags": ["timing"]})
+    assert [output.get("text", "") for output in cell.outputs] == ["one, two\n", "", "a warning\n"]
+    assert cell.outputs[1].metadata == {}
+    assert notebooks.picture_size(cell.outputs[1].data["image/png"]) == (40, 30)
