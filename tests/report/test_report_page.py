@@ -16,7 +16,8 @@ import pytest
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.report.page import Chart, Column, Facts, Figure, Page, Part, Section, Table, Text
+from gemm_eval.report.page import Bar, Bars, Chart, Column, Facts, Figure, Page, Panel, Part, Section, Table, Text
+from gemm_eval.report.plots.style import NEUTRALS
 from gemm_eval.words import visible
 
 HOSTILE = "</script><script>alert(1)</script> \"q\" 'a' & é 矩阵 \u2028"
@@ -310,6 +311,27 @@ def test_styles_become_attributes_and_what_acts_or_loads_is_dropped() -> None:
     assert f'<path d="M1 1" clip-path="url(#{own[1]})" />' in page
     assert "alert" not in page
     assert "example.org" not in page
+
+
+def test_colours_without_a_meaning_become_those_of_the_page() -> None:
+    wanted = {"text": "text", "muted": "muted", "line": "line", "surface": "back"}
+    paths = "".join(f'<path id="{name}" fill="{color.upper()}"/>' for name, color in NEUTRALS.items())
+    page = html(Figure(SQUARE.format(f'{paths}<path id="series" fill="#D55E00" stroke="url(#line)"/>')))
+
+    for name, own in wanted.items():
+        assert re.search(rf'<path id="part-\d+-{name}" fill="var\(--{own}\)" />', page), name
+    assert re.search(r'<path id="part-\d+-series" fill="#D55E00" stroke="url\(#part-\d+-line\)" />', page)
+    assert 'fill="var(--text)" viewBox="0 0 10 10"' in page
+
+
+def test_bars_need_a_colour_for_each_part_and_something_to_show() -> None:
+    bar = Bar("a", [("dram", 2.0)], "2 us", low=1.0, high=3.0)
+    page = html(Bars([Panel("one", [bar])], {"dram": "#D55E00", "unused": "#000001"}))
+
+    assert '"legend":[{"name":"dram","color":"#D55E00"}]' in page
+    for panels, colors in (([], {}), ([Panel("one", [])], {}), ([Panel("one", [bar])], {"launch": "#000000"})):
+        with pytest.raises(InvalidOptionError, match=r"panels must not be empty|colors must have one for dram"):
+            Bars(panels, colors)
 
 
 @pytest.mark.parametrize(
