@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["OutOption", "Record", "check_out", "flat", "read_records", "row_of", "write_records"]
 
 _CSV, _PARQUET = ".csv", ".parquet"
-_EXTRA = "sweep"
 _MAX_CELL_CHARS = 1 << 24  # row_groups may be long; csv stops at 128 KiB by itself
 
 OutOption = Annotated[
@@ -122,7 +121,7 @@ def _check_kind(option: str, path: Path) -> None:
     if path.suffix not in (_CSV, _PARQUET):
         raise InvalidOptionError(f"{option} must end with {_CSV} or {_PARQUET}, got {shown(str(path))}")
     if path.suffix == _PARQUET:
-        check_extra("a table in parquet", _EXTRA, "pyarrow")
+        check_extra("a table in parquet", "sweep", "pyarrow")
 
 
 def _cell(value: Any) -> Any:
@@ -140,7 +139,7 @@ def _to_csv(columns: list[str], cells: list[list[Any]]) -> bytes:
 
 
 def _to_parquet(columns: list[str], cells: list[list[Any]]) -> bytes:
-    with needs_extra("a table in parquet", _EXTRA):
+    with needs_extra("a table in parquet", "sweep"):
         import pyarrow as pa
         import pyarrow.parquet as pq
     table = pa.table({name: _of_one_type([row[place] for row in cells]) for place, name in enumerate(columns)})
@@ -211,7 +210,7 @@ def _check_header(where: str, names: Sequence[str]) -> None:
 
 
 def _read_parquet(path: Path) -> Iterable[Record]:
-    with needs_extra("a table in parquet", _EXTRA):
+    with needs_extra("a table in parquet", "sweep"):
         import pyarrow as pa
         import pyarrow.parquet as pq
     try:
