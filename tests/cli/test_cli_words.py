@@ -95,7 +95,8 @@ def test_quick_examples_run() -> None:
             if ".csv" in line:  # files of a user's own, there or to be made
                 continue
             code, said, err = ran(line)
-            assert (code, err) == (0, ""), line
+            notes = [note for note in err.splitlines() if "compiling its kernels" not in note]  # once on a machine
+            assert (code, notes) == (0, []), line
             assert said, line
 
 
