@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo host test test-torch docs check kernels unit browser screenshots nojit lowest test-lowest laws fuzz stress mutants bench rates plans compare size golden notebooks clean
+.PHONY: help demo host test test-torch docs check kernels unit browser screenshots nojit lowest test-lowest laws fuzz stress mutants bench rates plans figures compare size golden notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -112,6 +112,9 @@ rates: $(VENV)/.dev  ## what sweeps cost: evaluations a second, on Dask too, and
 
 plans: $(VENV)/.dev  ## what each search plan saves and loses against the exact search
 	$(BIN)/python -m tests.benchmarks.plan_losses
+
+figures: $(VENV)/.dev  ## docs/figures.md of the documents in docs/figures; RUN="gpu w4a16" makes these anew first
+	$(BIN)/python -m tests.figures $(if $(RUN),--run $(RUN)) $(if $(DATA),--data $(DATA))
 
 SIMULATORS := $(VENV)-simulators
 compare: $(SIMULATORS)/.extra  ## our multi-core model beside ZigZag and SCALE-Sim on the same GEMMs and chips (half an hour)

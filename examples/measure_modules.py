@@ -158,11 +158,11 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     if options.show:
-        found = predicted_now(options.out, options.arch or "h200-sxm")
+        shown = predicted_now(options.out, options.arch or "h200-sxm")
         if options.json:
-            print(json.dumps(found, indent=2))
+            print(json.dumps(shown, indent=2))
         else:
-            show(found)
+            show(shown)
         return
     if options.compiled:
         compiled(options.modules, options.out, options.arch)

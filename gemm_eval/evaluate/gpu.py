@@ -242,6 +242,7 @@ class GpuBackend:
         columns = (kind_of, records["family"], loads, is_corrected)
         groups = np.column_stack([column[rows] for column in columns]).astype(np.int64)
         found, group_of = np.unique(groups, axis=0, return_inverse=True)
+        group_of = group_of.reshape(-1)  # numpy 2.0.0 has it as a column
         for place, (number, family, load_bytes, corrected) in enumerate(found.tolist()):
             name = _FAMILY_OF_CODE[family]
             interval = self._interval(kinds[number], name, load_bytes, bool(corrected))

@@ -9,12 +9,11 @@ import pytest
 from gemm_eval.report import Page
 from tests.browser import pages
 from tests.browser.conftest import Open
-from tests.browser.contrast import LEAST_CONTRAST, Word, contrasts, luminance
+from tests.browser.contrast import LEAST_CONTRAST, contrasts
 
 PAGES: dict[str, Callable[[], Page]] = {
     "sweep": pages.sweep_page, "model": pages.model_page, "compare": pages.compare_page, "gemms": pages.gemms_page,
 }  # fmt: skip
-IN_HEAT_MAP = 4.0  # of letters on the middle of the colours of `plot_heat_map`, which are gray
 HEIGHTS = {360: 740, 768: 1024, 1280: 800}
 
 # Elements that hide a part of what they hold, and words outside of the window; what scrolls sideways may be wider.
@@ -63,11 +62,6 @@ def page_of(made: dict[str, Page], name: str) -> Page:
     return made[name]
 
 
-def is_ramp(word: Word) -> bool:
-    """Whether letters stand on a color between black and white."""
-    return "-text_" in word.text and 0.15 < luminance(word.behind) < 0.2
-
-
 @pytest.mark.parametrize("width", HEIGHTS)
 @pytest.mark.parametrize("name", PAGES)
 def test_nothing_is_cut_or_too_wide(open_page: Open, made: dict[str, Page], name: str, width: int) -> None:
@@ -97,7 +91,7 @@ def test_all_words_of_a_report_stand_out(open_page: Open, made: dict[str, Page],
     found = contrasts(page)
 
     assert sum("-text_" in word.text for word in found) > 10
-    assert [word for word in found if word.ratio < (IN_HEAT_MAP if is_ramp(word) else LEAST_CONTRAST)] == []
+    assert [word for word in found if word.ratio < LEAST_CONTRAST] == []
 
 
 def test_a_wide_drawing_is_shown_whole_and_at_its_size_when_asked(open_page: Open, made: dict[str, Page]) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.extras import needs_extra
 from gemm_eval.report.plots.columns import axis_label, feasible_rows, label_of, read_column, spans_decade
-from gemm_eval.report.plots.palette import ON_DARK_FILL, ON_LIGHT_FILL, RAMP
+from gemm_eval.report.plots.palette import RAMP, ink_on
 from gemm_eval.report.plots.scales import Scale, scale_axis, scale_of, tick_texts
 from gemm_eval.report.plots.style import (
     LINE,
@@ -29,6 +29,7 @@ from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
 
 __all__ = ["plot_heat_map"]
@@ -38,7 +39,6 @@ _MOST_TEXT = 150  # cells; more are too small to be written in
 _MOST_TICKS = 24
 _CELL_INCHES, _ROW_INCHES = 0.52, 0.34  # at least
 _LETTER_INCHES, _MARGIN_INCHES = 0.068, 2.0
-_DARK = 0.45  # of the scale: text on darker cells is white
 
 
 class _Pivot(NamedTuple):
@@ -130,7 +130,7 @@ def _draw(pivot: _Pivot) -> Figure:
     mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(pivot.cells), cmap=RAMP, norm=norm)
     style_axes(axes, has_frame=True)
     if is_written:
-        _write_cells(axes, pivot, norm, scale)
+        _write_cells(axes, pivot, mesh, scale)
     for axis, (label, places, texts) in zip((axes.xaxis, axes.yaxis), ticks, strict=True):
         axis.set_ticks(places, labels=texts)
         axis.set_label_text(label)
@@ -159,11 +159,14 @@ def _ticks(items: list[Any], name: str) -> tuple[str, list[int], list[str]]:
     return label, places, texts
 
 
-def _write_cells(axes: Axes, pivot: _Pivot, norm: Any, scale: Scale) -> None:
+def _write_cells(axes: Axes, pivot: _Pivot, mesh: QuadMesh, scale: Scale) -> None:
+    from matplotlib.colors import to_hex
+
+    fills = mesh.to_rgba(pivot.cells)
     for (row, column), cell in np.ndenumerate(pivot.cells):
         if np.isfinite(cell):
-            color = ON_DARK_FILL if norm(cell) < _DARK else ON_LIGHT_FILL
-            axes.text(column, row, scale.text(cell), ha="center", va="center", fontsize=SMALL, color=color)
+            ink = ink_on(to_hex(tuple(fills[row, column])))
+            axes.text(column, row, scale.text(cell), ha="center", va="center", fontsize=SMALL, color=ink)
 
 
 def _draw_plotly(pivot: _Pivot) -> Any:
