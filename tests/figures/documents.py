@@ -61,6 +61,15 @@ def run(name: str, data: Path | None) -> Any:
 
 
 def _run_benchmarks() -> Any:
+    """Run all benchmarks twice, and take of each the faster run: others may use the machine."""
+    runs = [_run_benchmarks_once() for _ in range(2)]
+    found = runs[0]["benchmarks"]
+    for name, of in runs[1]["benchmarks"].items():
+        found[name] = min(found[name], of, key=lambda one: one["median_us"])
+    return runs[0]
+
+
+def _run_benchmarks_once() -> Any:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "bench.json"
         options = ("--benchmark-enable", "--benchmark-only", f"--benchmark-json={out}", "-q", "-p", "no:xdist")

@@ -107,7 +107,11 @@ def _scores(last: Any, by_regime: dict[str, Any], who: str) -> Iterable[str]:
     yield percent(last["median_frac"])
     yield percent(last["p90_frac"])
     yield percent(last["bias_frac"], sign=True)
-    yield f"{last['kendall_tau']:.3f}"
+    yield _tau(last)
+
+
+def _tau(errors: Any) -> str:
+    return "-" if errors["kendall_tau"] is None else f"{errors['kendall_tau']:.3f}"
 
 
 def held_out(name: str, **wanted: Any) -> list[Any]:
@@ -122,7 +126,7 @@ def held_out_row(name: str, errors: Any, others: Sequence[str]) -> str:
         (
             name, f"{of['num']:,}", *(percent(errors[other]["mape_frac"]) for other in others),
             f"**{percent(of['mape_frac'])}**", percent(of["median_frac"]), percent(of["p90_frac"]),
-            percent(of["bias_frac"], sign=True), f"{of['kendall_tau']:.3f}",
+            percent(of["bias_frac"], sign=True), _tau(of),
         )
     )  # fmt: skip
 
