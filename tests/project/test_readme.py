@@ -92,7 +92,10 @@ def test_figures_are_those_of_the_tables() -> None:
 
 @pytest.mark.parametrize("command", commands())
 def test_commands_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
+    for folder in ("arch", "examples"):  # which they read from
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    monkeypatch.chdir(tmp_path)
     ran = CliRunner().invoke(app, shlex.split(command)[1:])
     assert ran.exit_code == 0, ran.output
     assert ran.output
