@@ -124,7 +124,8 @@ def refuse_others(ctx: typer.Context, mode: str, obeyed: Collection[str]) -> Non
 def is_given(ctx: typer.Context, name: str) -> bool:
     """Whether a parameter stands on the command line, whatever its value."""
     source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+    # typer 0.26 says so of arguments that are not there, too, if there may be several
+    return source is not None and source.name == "COMMANDLINE" and ctx.params.get(name) is not None
 
 
 def _name_of(param: Any) -> str:

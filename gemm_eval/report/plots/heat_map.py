@@ -160,7 +160,8 @@ def _ticks(items: list[Any], name: str) -> tuple[str, list[int], list[str]]:
 
 
 def _write_cells(axes: Axes, pivot: _Pivot, mesh: QuadMesh, scale: Scale) -> None:
-    from matplotlib.colors import to_hex
+    with needs_extra("plotting", "plot"):
+        from matplotlib.colors import to_hex
 
     fills = mesh.to_rgba(pivot.cells)
     for (row, column), cell in np.ndenumerate(pivot.cells):
