@@ -125,7 +125,7 @@ def is_given(ctx: typer.Context, name: str) -> bool:
     """Whether a parameter stands on the command line, whatever its value."""
     source = ctx.get_parameter_source(name)
     # typer 0.26 says so of arguments that are not there, too, if there may be several
-    return source is not None and source.name == "COMMANDLINE" and ctx.params.get(name) is not None
+    return source is not None and source.name == "COMMANDLINE" and ctx.params.get(name) != ()
 
 
 def _name_of(param: Any) -> str:
