@@ -415,13 +415,13 @@ def test_evaluate_and_top_print_what_the_library_says(ev: GEMMEvaluator) -> None
     as_json = json.loads(json.dumps(best.to_dict()))
 
     assert json.loads(run("evaluate", *WORDS, *OPTIONS, "--json").stdout) == {"results": [as_json]}
-    top = json.loads(run("top", *WORDS, *OPTIONS, "--json", "-k", "3").stdout)["results"]
+    top = json.loads(run("top", *WORDS, *OPTIONS, "--json", "-c", "3").stdout)["results"]
     assert top == [json.loads(json.dumps(r.to_dict())) for r in ev.top(W4A16, 3, **options)]  # type: ignore[arg-type]
     for width in (60, 80, 200):
         text = run("evaluate", *WORDS, *OPTIONS, columns=width).stdout
         assert "trtllm" in text
         assert "".join(best.explain().split()) in "".join(text.split())
-        listed = run("top", *WORDS, *OPTIONS, "-k", "3", columns=width)
+        listed = run("top", *WORDS, *OPTIONS, "-c", "3", columns=width)
         assert listed.exit_code == 0
         assert "differences are" in " ".join(listed.stdout.split())
 
