@@ -202,7 +202,7 @@ def _narrow_widest(table: Table, excess: int) -> int:
         excess -= 1
     for column, width, (natural, _) in zip(table.columns, now, widths, strict=True):
         if width < natural:
-            column.width = width
+            column.width, column.no_wrap = width, False  # nothing is cut
     return excess
 
 
@@ -218,7 +218,7 @@ def _narrow_first(table: Table, excess: int) -> None:
     """Take `excess` characters from the width of columns, the first ones first, as far as their longest words allow."""
     for column in table.columns:
         natural, least = _widths(column)
-        column.width = max(least, natural - max(0, excess))
+        column.width, column.no_wrap = max(least, natural - max(0, excess)), False
         excess -= natural - column.width
 
 

@@ -231,7 +231,8 @@ def test_a_calibration_of_another_chip_is_refused(tmp_path: Path, monkeypatch: p
     text = (data_root() / "multicore" / "tpu-v4.yaml").read_text(encoding="utf-8")
     (tmp_path / "multicore" / "mine.yaml").write_text(text.replace("name: tpu-v4", "name: mine"), encoding="utf-8")
     of_tpu = calibration_file("tpu-v4").read_text(encoding="utf-8")
-    monkeypatch.setattr("gemm_eval.arch.loader.data_root", lambda: tmp_path)
+    for module in ("paths", "loader"):
+        monkeypatch.setattr(f"gemm_eval.arch.{module}.data_root", lambda: tmp_path)
     monkeypatch.setattr("gemm_eval.arch.multicore_calibration.data_root", lambda: tmp_path)
     (tmp_path / "calibration" / "mine").mkdir()
     (tmp_path / "calibration" / "mine" / "multicore.yaml").write_text(of_tpu, encoding="utf-8")
