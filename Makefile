@@ -114,7 +114,7 @@ plans: $(VENV)/.dev  ## what each search plan saves and loses against the exact 
 	$(BIN)/python -m tests.benchmarks.plan_losses
 
 figures: $(VENV)/.dev  ## docs/figures.md of the documents in docs/figures; RUN="gpu w4a16" makes these anew first
-	$(BIN)/python -m tests.figures $(if $(RUN),--run $(RUN)) $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m tests.figures $(if $(RUN),--run $(RUN))
 
 SIMULATORS := $(VENV)-simulators
 compare: $(SIMULATORS)/.extra  ## our multi-core model beside ZigZag and SCALE-Sim on the same GEMMs and chips (half an hour)

@@ -25,7 +25,7 @@ import torchvision
 import transformers
 from measure_torch_kernels import graph_us
 
-from gemm_eval.arch.yaml import read_yaml
+from gemm_eval.arch import read_yaml
 from gemm_eval.torch import compare, predict_module
 
 _PAUSE_S = 0.03  # as `compare` has it

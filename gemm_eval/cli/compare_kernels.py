@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line
+from gemm_eval.cli.tables import write_rows
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.extras import check_extra
-from gemm_eval.measure import write_table
 from gemm_eval.measure.engines import (
     Case,
     ExpertGrid,
@@ -115,7 +115,7 @@ def _rows(found: SideBySide) -> list[dict[str, Any]]:
 def _write(found: SideBySide, path: Path) -> None:
     grid = found.grid
     same = {"gpu": found.gpu, "dtype": grid.dtype, "group_size": grid.group_size}
-    write_table(path, [row | {"library": found.engines[row["engine"]]} | same for row in _rows(found)])
+    write_rows(path, [row | {"library": found.engines[row["engine"]]} | same for row in _rows(found)])
 
 
 def document_of(found: SideBySide, missing: Mapping[str, str]) -> dict[str, Any]:

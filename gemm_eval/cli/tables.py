@@ -17,7 +17,7 @@ from gemm_eval.words import shown, visible
 if TYPE_CHECKING:
     from gemm_eval.evaluate import GEMMResult
 
-__all__ = ["OutOption", "Record", "check_out", "flat", "read_records", "row_of", "write_records"]
+__all__ = ["OutOption", "Record", "check_out", "flat", "read_records", "row_of", "write_records", "write_rows"]
 
 _CSV, _PARQUET = ".csv", ".parquet"
 _MAX_CELL_CHARS = 1 << 24  # row_groups may be long; csv stops at 128 KiB by itself
@@ -56,6 +56,17 @@ def write_records(path: Path, rows: Sequence[Mapping[str, Any]], *, json: bool) 
         GemmEvalError: it is of another kind, or needs pyarrow.
     """
     from gemm_eval.cli.output import print_json, print_line
+
+    columns = write_rows(path, rows)
+    path = path.resolve()
+    if json:
+        print_json({"path": str(path), "num_rows": len(rows), "columns": columns})
+    else:
+        print_line(f"{path}: {len(rows):,} rows, {len(columns)} columns")
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write rows as `write_records` does, and return the columns; a file is never half-written."""
     from gemm_eval.storage import write_whole
 
     check_out(path)
@@ -66,10 +77,7 @@ def write_records(path: Path, rows: Sequence[Mapping[str, Any]], *, json: bool) 
     path = path.resolve()  # a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content)
-    if json:
-        print_json({"path": str(path), "num_rows": len(rows), "columns": columns})
-    else:
-        print_line(f"{path}: {len(rows):,} rows, {len(columns)} columns")
+    return columns
 
 
 def read_records(path: Path) -> list[Record]:

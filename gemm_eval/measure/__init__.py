@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         dataset_hash,
         meta_path,
         read_timings,
-        write_table,
         write_timings,
     )
     from gemm_eval.measure.grouped_shapes import GROUPED_SETS, list_grouped_shapes
@@ -93,7 +92,6 @@ __all__ = [
     "profile_kernels",
     "read_timings",
     "shuffle_shapes",
-    "write_table",
     "write_timings",
 ]
 
@@ -122,7 +120,6 @@ __getattr__, __dir__ = lazy_names(
             "dataset_hash",
             "meta_path",
             "read_timings",
-            "write_table",
             "write_timings",
         ),
         ".grouped_shapes": (

@@ -24,7 +24,6 @@ __all__ = [
     "dataset_hash",
     "meta_path",
     "read_timings",
-    "write_table",
     "write_timings",
 ]
 
@@ -178,14 +177,3 @@ def write_timings(
     write_whole(path, frame.to_parquet(None, engine="pyarrow", index=False, compression="zstd"))
     text = yaml.safe_dump({**meta, "num_rows": len(frame), "sha256": dataset_hash(path)}, sort_keys=False, width=120)
     write_whole(meta_path(path), text.encode())
-
-
-def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as they are, without a meta file, to a ``.parquet`` or ``.csv`` file; it is never half-written.
-
-    Raises:
-        GemmEvalError: pandas or pyarrow is not installed.
-    """
-    frame = _import_pandas().DataFrame(rows)
-    is_csv = path.suffix == ".csv"
-    write_whole(path, frame.to_csv(index=False).encode() if is_csv else frame.to_parquet(None, index=False))

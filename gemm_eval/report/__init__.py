@@ -7,21 +7,8 @@ from gemm_eval.lazy import lazy_names
 if TYPE_CHECKING:
     from gemm_eval.report.compare import compare_report
     from gemm_eval.report.compose import model_report, sweep_report
-    from gemm_eval.report.page import (
-        Bar,
-        Bars,
-        Cell,
-        Chart,
-        Column,
-        Facts,
-        Figure,
-        Page,
-        Panel,
-        Section,
-        Table,
-        Text,
-        Verdict,
-    )
+    from gemm_eval.report.page import Page, Section
+    from gemm_eval.report.parts import Bar, Bars, Cell, Chart, Column, Facts, Figure, Panel, Table, Text, Verdict
 
 __all__ = [
     "Bar", "Bars", "Cell", "Chart", "Column", "Facts", "Figure", "Page", "Panel", "Section", "Table", "Text", "Verdict",
@@ -33,20 +20,9 @@ __getattr__, __dir__ = lazy_names(
     {
         ".compare": ("compare_report",),
         ".compose": ("model_report", "sweep_report"),
-        ".page": (
-            "Bar",
-            "Bars",
-            "Cell",
-            "Chart",
-            "Column",
-            "Facts",
-            "Figure",
-            "Page",
-            "Panel",
-            "Section",
-            "Table",
-            "Text",
-            "Verdict",
+        ".page": ("Page", "Section"),
+        ".parts": (
+            *("Bar", "Bars", "Cell", "Chart", "Column", "Facts", "Figure", "Panel", "Table", "Text", "Verdict"),
         ),
     },
 )

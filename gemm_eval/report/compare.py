@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
@@ -13,8 +13,9 @@ from gemm_eval.report.contender import Contender, Contest
 from gemm_eval.report.levers import Runs
 from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Figure
+from gemm_eval.report.phase import Phase, PhaseResult, evaluate_phase
 from gemm_eval.report.plots import plot_breakdown
-from gemm_eval.transformer import ModelConfig, check_memory, load_model, transformer_gemms, types_on
+from gemm_eval.transformer import ModelConfig, check_memory, load_model, types_on
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["compare_report"]
@@ -26,7 +27,7 @@ def compare_report(
     workload: ModelConfig | str | os.PathLike[str] | Sequence[GemmProblem | Sequence[int]],
     evaluators: Sequence[GEMMEvaluator],
     *,
-    phases: Sequence[Literal["prefill", "decode"]] = ("prefill", "decode"),
+    phases: Sequence[Phase] = ("prefill", "decode"),
     batch_size: int = 1,
     seq_len: int = 2048,
     tensor_parallel: int = 1,
@@ -54,6 +55,7 @@ def compare_report(
     if len(names) < _LEAST_ARCHS or len(set(names)) < len(names):
         raise InvalidOptionError(f"a comparison takes two or more archs of different names, got {', '.join(names)}")
     found: list[tuple[GEMMEvaluator, dict[str, Runs]]] = []
+    tokens: dict[str, int] = {}
     refused: list[tuple[str, str]] = []
     if isinstance(workload, ModelConfig | str | os.PathLike):
         config = workload if isinstance(workload, ModelConfig) else load_model(workload)
@@ -63,11 +65,12 @@ def compare_report(
         }  # fmt: skip
         title, subtitle = config.name, config.title or config.name
         setting = [(key.replace("_", " "), f"{value:,}") for key, value in sizes.items()]
-        tokens: dict[str, int | None] = {phase: batch_size * (seq_len if phase == "prefill" else 1) for phase in phases}
         types: dict[str, Any] = {"dtype": dtype, "dense_dtype": dense_dtype, "ignore_memory": ignore_memory}
         for evaluator in evaluators:
             try:
-                found.append((evaluator, _model_runs(config, evaluator, phases, sizes, **types)))
+                of_arch = _model_phases(config, evaluator, phases, sizes, **types)
+                found.append((evaluator, {phase.name: phase.runs for phase in of_arch}))
+                tokens |= {phase.name: phase.num_tokens for phase in of_arch}
             except (InfeasibleError, UnsupportedError) as error:
                 refused.append((evaluator.arch.name, str(error)))
     else:
@@ -75,7 +78,7 @@ def compare_report(
         if not gemms:
             raise InvalidOptionError("workload must hold at least one GEMM, got none")
         title = "1 GEMM" if len(gemms) == 1 else f"{len(gemms)} GEMMs"
-        subtitle, setting, tokens = "C[G,M,N] = A[G,M,K] x B[G,K,N]", [], {}
+        subtitle, setting = "C[G,M,N] = A[G,M,K] x B[G,K,N]", []
         for evaluator in evaluators:
             try:
                 found.append((evaluator, _gemm_runs(gemms, evaluator, dtype)))
@@ -94,26 +97,21 @@ def compare_report(
     )
 
 
-def _model_runs(
+def _model_phases(
     config: ModelConfig,
     evaluator: GEMMEvaluator,
-    phases: Sequence[Literal["prefill", "decode"]],
+    phases: Sequence[Phase],
     sizes: dict[str, Any],
     *,
     dtype: str | None,
     dense_dtype: str | None,
     ignore_memory: bool,
-) -> dict[str, Runs]:
+) -> list[PhaseResult]:
     """The GEMMs of each phase on an arch."""
     types = types_on(evaluator.arch, dtype, dense_dtype, config)
     if not ignore_memory:
         check_memory(config, arch=evaluator.arch, **sizes, **types)
-    runs: dict[str, Runs] = {}
-    for phase in phases:
-        gemms = transformer_gemms(config, phase=phase, **types, **sizes)
-        results = evaluator.evaluate_many([gemm.problem for gemm in gemms], progress=False)
-        runs[phase] = [(gemm.name, result, gemm.total_count) for gemm, result in zip(gemms, results, strict=True)]
-    return runs
+    return [evaluate_phase(config, evaluator, phase, sizes, types) for phase in phases]
 
 
 def _gemm_runs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -13,21 +13,13 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.report.model_page import model_page
 from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Figure
-from gemm_eval.report.phase import PhaseResult
+from gemm_eval.report.phase import Phase, evaluate_phase
 from gemm_eval.report.plots import plot_breakdown, plot_heat_map, plot_roofline
 from gemm_eval.report.sweep_best import find_best
 from gemm_eval.report.sweep_page import sweep_page
 from gemm_eval.report.sweep_tables import effects
 from gemm_eval.sweep import SweepResult
-from gemm_eval.transformer import (
-    ModelConfig,
-    check_memory,
-    load_model,
-    model_memory,
-    say_memory,
-    transformer_gemms,
-    types_on,
-)
+from gemm_eval.transformer import ModelConfig, check_memory, load_model, model_memory, say_memory, types_on
 
 __all__ = ["model_report", "sweep_report"]
 
@@ -73,7 +65,7 @@ def model_report(
     model: ModelConfig | str | os.PathLike[str],
     evaluator: GEMMEvaluator,
     *,
-    phases: Sequence[Literal["prefill", "decode"]] = ("prefill", "decode"),
+    phases: Sequence[Phase] = ("prefill", "decode"),
     batch_size: int = 1,
     seq_len: int = 2048,
     tensor_parallel: int = 1,
@@ -107,12 +99,10 @@ def model_report(
     memory = measure(config, **sizes, **types)
     found, figures = [], []
     for phase in phases:
-        gemms = transformer_gemms(config, phase=phase, **types, **sizes)
-        results = list(evaluator.evaluate_many([gemm.problem for gemm in gemms], progress=False))
-        tokens = batch_size * (seq_len if phase == "prefill" else 1)
-        found.append(PhaseResult(phase, tokens, list(zip(gemms, results, strict=True))))
-        names, counts = [gemm.name for gemm in gemms], [gemm.total_count for gemm in gemms]
-        roofline, breakdown = plot_roofline(evaluator, gemms), plot_breakdown(results, names=names, counts=counts)
+        found.append(evaluate_phase(config, evaluator, phase, sizes, types))
+        names, results, counts = zip(*found[-1].runs, strict=True)
+        roofline = plot_roofline(evaluator, [gemm for gemm, _ in found[-1].gemms])
+        breakdown = plot_breakdown(results, names=names, counts=counts)
         figures += [
             Figure(roofline, f"{phase}: GEMMs under the roofs of {evaluator.arch.name}"),
             Figure(breakdown, f"{phase}: where the time of the GEMMs goes"),

@@ -22,25 +22,9 @@ from pathlib import Path
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.report.asset import asset
 from gemm_eval.report.markup import escape, part_html
-from gemm_eval.report.parts import (
-    Bar,
-    Bars,
-    Cell,
-    Chart,
-    Column,
-    Facts,
-    Figure,
-    Panel,
-    Part,
-    Table,
-    Text,
-    Verdict,
-)
+from gemm_eval.report.parts import Part
 
-__all__ = [
-    "Bar", "Bars", "Cell", "Chart", "Column", "Facts", "Figure", "Page", "Panel", "Part", "Section", "Table", "Text",
-    "Verdict",
-]  # fmt: skip
+__all__ = ["Page", "Section"]
 
 _SCRIPTS = ("units", "axes", "filter", "tables", "charts", "bars", "page")
 

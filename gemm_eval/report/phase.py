@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from gemm_eval.evaluate import GEMMResult
-from gemm_eval.transformer import LayerGemm
+from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
+from gemm_eval.transformer import LayerGemm, ModelConfig, transformer_gemms
 from gemm_eval.units import per_s
 
-__all__ = ["PhaseResult"]
+__all__ = ["Phase", "PhaseResult", "evaluate_phase"]
+
+Phase = Literal["prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +51,13 @@ class PhaseResult:
     def heaviest(self, number: int) -> list[tuple[LayerGemm, GEMMResult]]:
         """The kinds of GEMM that take most of the time, the first one most."""
         return sorted(self.gemms, key=lambda row: -self.share_frac(*row))[:number]
+
+
+def evaluate_phase(
+    config: ModelConfig, evaluator: GEMMEvaluator, phase: Phase, sizes: Mapping[str, Any], types: Mapping[str, Any]
+) -> PhaseResult:
+    """Evaluate a forward pass of a model; `sizes` and `types` are arguments of `transformer_gemms`."""
+    gemms = transformer_gemms(config, phase=phase, **types, **sizes)
+    results = evaluator.evaluate_many([gemm.problem for gemm in gemms], progress=False)
+    tokens = sizes["batch_size"] * (sizes["seq_len"] if phase == "prefill" else 1)
+    return PhaseResult(phase, tokens, list(zip(gemms, results, strict=True)))

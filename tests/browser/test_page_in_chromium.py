@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from gemm_eval.report.page import Chart, Column, Facts, Figure, Page, Section, Table, Text
+from gemm_eval.report.page import Page, Section
+from gemm_eval.report.parts import Chart, Column, Facts, Figure, Table, Text
 from tests.browser.conftest import Open, OpenPage
 from tests.browser.contrast import LEAST_CONTRAST, contrasts, luminance
 

@@ -16,7 +16,8 @@ import typer
 from gemm_eval.cli.app import app
 from gemm_eval.cli.output import make_console, make_table
 from gemm_eval.kernels.config_cache import ConfigCache
-from gemm_eval.report.page import Column, Facts, Page, Section, Table, Text
+from gemm_eval.report.page import Page, Section
+from gemm_eval.report.parts import Column, Facts, Table, Text
 from gemm_eval.words import visible
 
 HOSTILE = "a\x1b[2Jb\x07c\r\u202edrow[red]\udc80"

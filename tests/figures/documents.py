@@ -18,8 +18,6 @@ BENCH = "bench"
 COMMANDS: dict[str, tuple[str, ...]] = {
     "gpu": ("validate", "gpu", "all"),
     "moe": ("validate", "moe", "all"),
-    "multicore": ("validate", "multicore", "all"),
-    "tpu-v4": ("validate", "multicore", "tpu-v4", "--data", "{data}"),
     "w4a16": ("validate", "w4a16"),
     "triton": ("validate", "triton", "--arch", "h200-sxm"),
     "attention": ("validate", "attention", "all"),
@@ -32,25 +30,22 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 """Documents by name: arguments of gemm-eval, or a script of examples and its own, without --json.
 
-``{data}`` is a file that does not come along; `modules` needs torch, torchvision and the transformers of its meta file.
+`modules` needs torch, torchvision and the transformers of its meta file.
 """
 _NOT_KEPT = frozenset(("worst", "worst_pairs", "pairs", "operations", "predicted_us", "terms_us", "cost"))
 """Lists and tables that no page shows."""
 _DIGITS = 6
 
 
-def run(name: str, data: Path | None) -> Any:
+def run(name: str) -> Any:
     """Run the command of a document, and return what it prints; some take minutes.
 
     Raises:
-        SystemExit: it failed, or it needs `data`.
+        SystemExit: it failed.
     """
     if name == BENCH:
         return _run_benchmarks()
-    arguments = COMMANDS[name]
-    if data is None and "{data}" in arguments:
-        sys.exit(f"{name} needs --data FILE: its timings do not come along")
-    command = [word.replace("{data}", str(data)) for word in arguments]
+    command = COMMANDS[name]
     program = [] if command[0].endswith(".py") else ["-m", "gemm_eval"]
     ran = subprocess.run(
         [sys.executable, *program, *command, "--json"], stdout=subprocess.PIPE, text=True, cwd=ROOT, check=False

@@ -31,7 +31,7 @@ def environment() -> jinja2.Environment:
     found.filters |= {"pct": percent, "count": "{:,}".format}
     called = (
         bench, choice, compared, dense, dense_row, held_out, held_out_row, inductor, modules, moe_row,
-        multicore_errors, part, pruned,
+        part, pruned,
         slower_with_levels, stacks, times, triton_choice, triton_errors, w4a16_errors, w4a16_row, widest,
     )  # fmt: skip
     found.globals |= {function.__name__: function for function in called} | {"document": load}
@@ -214,13 +214,6 @@ def compared(table: str, engine: str, by: str, keys: Sequence[str], value: Any =
         "mean": statistics.geometric_mean(ratios), "worst": ratios.min(), "num": len(ratios),
         "num_ahead": int((ratios < 1).sum()),
     }  # fmt: skip
-
-
-def multicore_errors(chip: str, of_set: str, rows: str) -> Any:
-    """Errors on timings of a multi-core chip, by who predicts."""
-    name = "tpu-v4" if chip == "tpu-v4" else "multicore"
-    (line,) = _lines(name, chip=chip, set=of_set, rows=rows)
-    return line["errors"]
 
 
 def stacks() -> dict[str, float]:

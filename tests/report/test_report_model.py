@@ -9,7 +9,8 @@ import pytest
 
 from gemm_eval import GEMMEvaluator
 from gemm_eval.report.model_page import model_page
-from gemm_eval.report.page import Bars, Facts, Figure, Page, Part, Table, Text, Verdict
+from gemm_eval.report.page import Page
+from gemm_eval.report.parts import Bars, Facts, Figure, Part, Table, Text, Verdict
 from gemm_eval.report.phase import PhaseResult
 from gemm_eval.transformer import ModelConfig, load_model, transformer_gemms
 from gemm_eval.units import time_text

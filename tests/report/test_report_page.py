@@ -16,7 +16,8 @@ import pytest
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.report.page import Bar, Bars, Chart, Column, Facts, Figure, Page, Panel, Part, Section, Table, Text
+from gemm_eval.report.page import Page, Section
+from gemm_eval.report.parts import Bar, Bars, Chart, Column, Facts, Figure, Panel, Part, Table, Text
 from gemm_eval.report.plots.style import NEUTRALS
 from gemm_eval.words import visible
 

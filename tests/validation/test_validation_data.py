@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 import yaml
 
+from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.arch import paths as _paths
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.measure import write_timings
+from gemm_eval.validation.all_gpus import gpus_with_timings
 from gemm_eval.validation.predictors.files import calibration_out
 from gemm_eval.validation.tables import find_timings, list_timings, measured_root, read_timings
 from gemm_eval.validation.timings import Timings
@@ -48,6 +50,14 @@ def test_committed_sets() -> None:
     assert (len(burst), burst.clock, set(burst.frame["input_dtype"])) == (54, "burst", {"bf16"})
     assert (len(warm), warm.l2) == (18, "warm")
     assert set(burst.frame["weight_dtype"]) == {"bf16"}
+
+
+def test_gpus_with_timings_are_gpus_and_other_chips_have_timings_too() -> None:
+    """What `gemm-eval validate gpu all` scores: chips of another kind have timings that are read in another way."""
+    gpus = gpus_with_timings()
+    assert {"a100-sxm-80gb", "b200", "h100-sxm", "h200-sxm", "l40s", "rtx-pro-6000-server"} <= set(gpus)
+    assert all(isinstance(load_arch(name), GpuSpec) for name in gpus)
+    assert measured_root("arc-pro-b60").is_dir()
 
 
 def test_every_committed_table_says_where_it_comes_from() -> None:

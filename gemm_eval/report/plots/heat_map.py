@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,6 @@ from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
 
 __all__ = ["plot_heat_map"]
@@ -112,7 +111,7 @@ def _distinct(column: npt.NDArray[Any]) -> list[Any]:
 @styled
 def _draw(pivot: _Pivot) -> Figure:
     with needs_extra("plotting", "plot"):
-        from matplotlib.colors import LogNorm, Normalize
+        from matplotlib.colors import LogNorm, Normalize, to_hex
         from matplotlib.patches import Patch
 
     known = pivot.cells[np.isfinite(pivot.cells)]
@@ -130,7 +129,8 @@ def _draw(pivot: _Pivot) -> Figure:
     mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(pivot.cells), cmap=RAMP, norm=norm)
     style_axes(axes, has_frame=True)
     if is_written:
-        _write_cells(axes, pivot, mesh, scale)
+        fills = [[to_hex(tuple(fill)) for fill in row] for row in mesh.to_rgba(pivot.cells)]
+        _write_cells(axes, pivot, fills, scale)
     for axis, (label, places, texts) in zip((axes.xaxis, axes.yaxis), ticks, strict=True):
         axis.set_ticks(places, labels=texts)
         axis.set_label_text(label)
@@ -159,14 +159,10 @@ def _ticks(items: list[Any], name: str) -> tuple[str, list[int], list[str]]:
     return label, places, texts
 
 
-def _write_cells(axes: Axes, pivot: _Pivot, mesh: QuadMesh, scale: Scale) -> None:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.colors import to_hex
-
-    fills = mesh.to_rgba(pivot.cells)
+def _write_cells(axes: Axes, pivot: _Pivot, fills: Sequence[Sequence[str]], scale: Scale) -> None:
     for (row, column), cell in np.ndenumerate(pivot.cells):
         if np.isfinite(cell):
-            ink = ink_on(to_hex(tuple(fills[row, column])))
+            ink = ink_on(fills[row][column])
             axes.text(column, row, scale.text(cell), ha="center", va="center", fontsize=SMALL, color=ink)
 
 
