@@ -13,7 +13,6 @@ from gemm_eval.cli.options import (
     ChipDataOption,
     FileDtypeOption,
     GpuOption,
-    JobsOption,
     MulticoreArchOption,
     SeedOption,
     TritonDataOption,
@@ -254,7 +253,6 @@ def multicore(
     ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation, by (N, K) pair.")] = 5,
     seed: SeedOption = 0,
-    jobs: JobsOption = 1,
     out: OutOption = None,
 ) -> None:
     """Fit the few numbers of a multi-core chip that only timings tell: launch, clock, bandwidths, overlap.
@@ -267,7 +265,7 @@ def multicore(
     """
     from gemm_eval.cli.multicore_chips import calibrate_multicore
 
-    calibrate_multicore(arch, data, fit or [], folds, seed, jobs, out)
+    calibrate_multicore(arch, data, fit or [], folds, seed, out)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)

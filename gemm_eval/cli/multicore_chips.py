@@ -24,7 +24,7 @@ _HEADERS = ("set", "rows", "n", "naive", "roof", "table", "MAPE", "median", "p90
 
 
 def calibrate_multicore(
-    arch: str, data: Path | None, fit: Sequence[str], folds: int, seed: int, jobs: int, out: Path | None
+    arch: str, data: Path | None, fit: Sequence[str], folds: int, seed: int, out: Path | None
 ) -> None:
     """Fit, write and print; arguments as the options of the command."""
     from gemm_eval.arch import MulticoreSpec, calibration_file, load_arch
@@ -36,7 +36,7 @@ def calibrate_multicore(
     if out is None and Path(arch).suffix in (".yaml", ".yml"):
         raise InvalidOptionError("--arch FILE needs --out FILE: only presets have a place in arch/calibration")
     timings = read_chip_timings(spec.name, data)
-    fitted, score = calibrate_chip(spec, timings, num_folds=folds, seed=seed, paths=fit, num_workers=jobs)
+    fitted, score = calibrate_chip(spec, timings, num_folds=folds, seed=seed, paths=fit)
     path = calibration_file(spec.name) if out is None else out
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(calibration_text(fitted, spec), encoding="utf-8")
@@ -48,7 +48,7 @@ def calibrate_multicore(
 
 
 def validate_multicore(
-    names: Sequence[str], data: Path | None, folds: int, seed: int, jobs: int, *, refit: bool, as_json: bool
+    names: Sequence[str], data: Path | None, folds: int, seed: int, *, refit: bool, as_json: bool
 ) -> None:
     """Score and print; arguments as the options of the command."""
     from gemm_eval.arch import MulticoreSpec, load_arch
@@ -63,7 +63,7 @@ def validate_multicore(
     for name in wanted:
         spec = load_arch(name, MulticoreSpec, calibrated=not refit)
         timings = read_chip_timings(spec.name, data)
-        scores[spec.name] = score_chip(spec, timings, num_folds=folds, seed=seed, is_fitted=refit, num_workers=jobs)
+        scores[spec.name] = score_chip(spec, timings, num_folds=folds, seed=seed, is_fitted=refit)
         if not as_json:
             console = make_console()
             console.print(chip_table(spec.name, scores[spec.name]))

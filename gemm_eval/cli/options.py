@@ -31,7 +31,6 @@ __all__ = [
     "GroupSizeOption",
     "IdleCoresOption",
     "InputDtypeOption",
-    "JobsOption",
     "JsonOption",
     "L2Option",
     "LibraryOption",
@@ -277,7 +276,6 @@ TritonDataOption = Annotated[
     ),
 ]
 FileDtypeOption = Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")]
-JobsOption = Annotated[int, typer.Option(min=1, help="Folds to fit at once, each in a process.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="What deals the (N, K) pairs to folds.")]
 
 

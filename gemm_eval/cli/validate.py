@@ -16,7 +16,6 @@ from gemm_eval.cli.options import (
     ChipDataOption,
     FileDtypeOption,
     GpuOption,
-    JobsOption,
     JsonOption,
     SeedOption,
     TritonDataOption,
@@ -302,7 +301,6 @@ def multicore(
         bool,
         typer.Option("--refit/--no-fit", help="Fit on the held-in rows, or score the committed calibration as it is."),
     ] = True,
-    jobs: JobsOption = 1,
     json: JsonOption = False,
 ) -> None:
     """Score multi-core chips, held out by (N, K), beside the roofline of the data sheet and a fitted one.
@@ -315,7 +313,7 @@ def multicore(
     """
     from gemm_eval.cli.multicore_chips import validate_multicore
 
-    validate_multicore(names, data, folds, seed, jobs, refit=refit, as_json=json)
+    validate_multicore(names, data, folds, seed, refit=refit, as_json=json)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,12 +64,14 @@ def predict_set(arch: MulticoreSpec, rows: TimingSet) -> Floats:
     """Return the latency of each row as it was timed, in microseconds; nan where nothing fits."""
     if rows.changes:
         arch = arch.with_(**{name: _merged(getattr(arch, name, None), value) for name, value in rows.changes.items()})
-    evaluator = GEMMEvaluator(arch, policy=rows.policy, disk_cache=False)
+    # the floor raises all mappings alike: a search without it finds the same time, but has fewer equal ones to go through
+    floor_us = arch.launch_floor_us
+    evaluator = GEMMEvaluator(arch.with_(launch_floor_us=0.0), policy=rows.policy, disk_cache=False)
     predicted = np.full(len(rows.frame), np.nan)
     for dtype, of_type in rows.frame.groupby("dtype"):
         sizes = [(1, M, K, N) for M, K, N in of_type[["M", "K", "N"]].to_numpy(int).tolist()]
         table = evaluator.evaluate_many(sizes, dtype=str(dtype), errors="mark", progress=False)
-        predicted[of_type.index] = table["latency_us"] + rows.timer_us
+        predicted[of_type.index] = np.maximum(table["latency_us"], floor_us) + rows.timer_us
     return predicted
 
 
@@ -158,40 +157,20 @@ def folds_of(sets: Sequence[TimingSet], num_folds: int, seed: int, chip: str) ->
 
 
 def held_out(
-    arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], folds: Sequence[Ints], num_workers: int = 1
+    arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], folds: Sequence[Ints]
 ) -> tuple[list[Floats], dict[str, float]]:
     """Predict each row by a fit on the other folds.
-
-    Args:
-        arch: the chip.
-        sets: its timings.
-        paths: what is fitted.
-        folds: of each row of each set.
-        num_workers: processes that fit folds, each as many as it can take.
 
     Returns:
         The latencies of each set, and the coefficients fitted on all rows.
     """
     fitted = fit_chip(arch, [rows for rows in sets if rows.is_fitted], paths)
-    predict = partial(_predict_fold, with_values(arch, fitted), sets, paths, folds)
-    numbers = range(1 + max(int(of_set.max()) for of_set in folds))
-    if num_workers == 1:
-        by_fold = [predict(fold) for fold in numbers]
-    else:
-        with ProcessPoolExecutor(min(num_workers, len(numbers)), mp_context=get_context("spawn")) as pool:
-            by_fold = list(pool.map(predict, numbers))
+    start = with_values(arch, fitted)
     predicted = [np.full(len(rows.frame), np.nan) for rows in sets]
-    for fold, latencies in zip(numbers, by_fold, strict=True):
-        for all_us, us, of_set in zip(predicted, latencies, folds, strict=True):
-            all_us[of_set == fold] = us
+    for fold in range(1 + max(int(of_set.max()) for of_set in folds)):
+        kept = [rows.select(of_set != fold) for rows, of_set in zip(sets, folds, strict=True) if rows.is_fitted]
+        chip = with_values(arch, fit_chip(start, [rows for rows in kept if len(rows.frame)], paths))
+        for place, (rows, of_set) in enumerate(zip(sets, folds, strict=True)):
+            if (mask := of_set == fold).any():
+                predicted[place][mask] = predict_set(chip, rows.select(mask))
     return predicted, fitted
-
-
-def _predict_fold(
-    start: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], folds: Sequence[Ints], fold: int
-) -> list[Floats]:
-    """Fit on all rows but those of a fold, from what was fitted on all; return the latencies of these, set by set."""
-    kept = [rows.select(of_set != fold) for rows, of_set in zip(sets, folds, strict=True) if rows.is_fitted]
-    chip = with_values(start, fit_chip(start, [rows for rows in kept if len(rows.frame)], paths))
-    out = [rows.select(of_set == fold) for rows, of_set in zip(sets, folds, strict=True)]
-    return [predict_set(chip, rows) if len(rows.frame) else np.empty(0) for rows in out]

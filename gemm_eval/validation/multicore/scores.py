@@ -75,7 +75,7 @@ class ChipScore(NamedTuple):
 
 def score_chip(
     arch: MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, is_fitted: bool = True,
-    paths: Sequence[str] = (), least_rows: Sequence[int] = (), num_workers: int = 1,
+    paths: Sequence[str] = (), least_rows: Sequence[int] = (),
 ) -> ChipScore:  # fmt: skip
     """Compare the model with timings: fitted on other (N, K) pairs, or as it is.
 
@@ -86,7 +86,6 @@ def score_chip(
         is_fitted: False: the model as it is; rooflines and tables are held out all the same.
         paths: what is fitted; default: the coefficients that the spec names.
         least_rows: numbers of rows M that get a line of their own, for GEMMs of so many or more.
-        num_workers: processes that fit folds.
 
     Raises:
         InvalidOptionError: nothing to fit is named.
@@ -98,7 +97,7 @@ def score_chip(
         paths = paths or arch.coefficients
         if not paths:
             raise InvalidOptionError(f"{arch.name} names no coefficients: give --fit NAME, such as launch_us")
-        model_us, coefficients = held_out(arch, sets, paths, folds, num_workers)
+        model_us, coefficients = held_out(arch, sets, paths, folds)
     else:
         model_us = [predict_set(arch, rows) for rows in sets]
     sheet = _data_sheet(arch)
@@ -131,12 +130,10 @@ def score_chip(
 
 def calibrate_chip(
     arch: MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, paths: Sequence[str] = (),
-    least_rows: Sequence[int] = (), num_workers: int = 1,
+    least_rows: Sequence[int] = (),
 ) -> tuple[MulticoreCalibration, ChipScore]:  # fmt: skip
     """Fit a chip on timings; the errors, of the calibration and its score, are of rows held out by (N, K)."""
-    score = score_chip(
-        arch, timings, num_folds=num_folds, seed=seed, paths=paths, least_rows=least_rows, num_workers=num_workers
-    )
+    score = score_chip(arch, timings, num_folds=num_folds, seed=seed, paths=paths, least_rows=least_rows)
     how = provenance(num_folds, "sets", seed)
     fitted = MulticoreCalibration(
         chip=timings.chip,
