@@ -8,8 +8,13 @@ against the exact search of this library, in one run.
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 import time
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -27,15 +32,10 @@ CORE_COUNTS = (8, 16, 64, 132)
 PLANS = (PlanOptions("balanced"), PlanOptions("aggressive"), PlanOptions.heuristic(8, 8), PlanOptions.heuristic(20, 10))
 
 
-def main() -> None:
-    """Print a table with a row for each core count and plan."""
+def _lines() -> Iterator[dict[str, Any]]:
+    """What each plan costs and loses, by cores and plan."""
     base = load_arch("demo-8core")
     shapes = transformer_gemms(NUM_GEMMS)
-    table = Table(title=f"Search plans against the exact search, {NUM_GEMMS:,} transformer GEMMs, demo-8core scaled")
-    table.add_column("cores", justify="right")
-    table.add_column("plan")
-    for name in ("mappings costed", "naive / plan", "loss mean", "p99", "worst", "no loss", "us a GEMM", "exact us"):
-        table.add_column(name, justify="right")
     for num_cores in CORE_COUNTS:
         arch = base.with_(num_cores=num_cores, dram_gb_per_s=base.dram_gb_per_s * num_cores / base.num_cores)
         exact_us, exact = _run(GEMMEvaluator(arch, allow_idle_cores=False, disk_cache=False), shapes)
@@ -47,11 +47,31 @@ def main() -> None:
             plan_us, found = _run(GEMMEvaluator(arch, plan=plan, allow_idle_cores=False, disk_cache=False), shapes)
             loss = np.array(found[0]) / np.array(exact[0]) - 1.0
             ratio = statistics.median(naive / found[1][i] for naive, i in zip(naive_counts, every, strict=True))
-            name = str(plan.plan) if plan.plan != "heuristic" else f"heuristic({plan.top_k}, {plan.top_tiles})"
+            yield {
+                "num_cores": num_cores,
+                "plan": str(plan.plan) if plan.plan != "heuristic" else f"heuristic({plan.top_k}, {plan.top_tiles})",
+                "num_mappings": statistics.median(found[1]), "naive_ratio": ratio, "loss_mean_frac": float(loss.mean()),
+                "loss_p99_frac": float(np.percentile(loss, 99)), "loss_worst_frac": float(loss.max()),
+                "no_loss_frac": float((loss == 0).mean()), "plan_us": plan_us, "exact_us": exact_us,
+            }  # fmt: skip
+
+
+def main() -> None:
+    """Print a table with a row for each core count and plan; with ``--json`` one JSON document."""
+    if sys.argv[1:] == ["--json"]:
+        print(json.dumps({"num_gemms": NUM_GEMMS, "lines": list(_lines())}))
+        return
+    table = Table(title=f"Search plans against the exact search, {NUM_GEMMS:,} transformer GEMMs, demo-8core scaled")
+    table.add_column("cores", justify="right")
+    table.add_column("plan")
+    for name in ("mappings costed", "naive / plan", "loss mean", "p99", "worst", "no loss", "us a GEMM", "exact us"):
+        table.add_column(name, justify="right")
+    for num_cores, lines in groupby(_lines(), lambda line: line["num_cores"]):
+        for of in lines:
             table.add_row(
-                str(num_cores), name, f"{statistics.median(found[1]):,.0f}", f"{ratio:,.0f}", f"{loss.mean():.2%}",
-                f"{np.percentile(loss, 99):.1%}", f"{loss.max():.1%}", f"{(loss == 0).mean():.0%}",
-                f"{plan_us:,.0f}", f"{exact_us:,.0f}",
+                str(num_cores), of["plan"], f"{of['num_mappings']:,.0f}", f"{of['naive_ratio']:,.0f}",
+                f"{of['loss_mean_frac']:.2%}", f"{of['loss_p99_frac']:.1%}", f"{of['loss_worst_frac']:.1%}",
+                f"{of['no_loss_frac']:.0%}", f"{of['plan_us']:,.0f}", f"{of['exact_us']:,.0f}",
             )  # fmt: skip
         table.add_section()
     Console(width=130).print(table)

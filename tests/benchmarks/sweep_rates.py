@@ -10,6 +10,7 @@ Chips are of the class of 64 cores, drawn at random: SRAM 0.5 to 8 MB a core, DR
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import resource
@@ -65,42 +66,62 @@ def _peak_mb(num_points: int, folder: str, queue: Any) -> None:
     queue.put((kib / 1024, num_points / seconds, num_bytes / num_points))
 
 
-def _memory(num_points: int) -> tuple[float, float, float]:
-    """Most memory of a process that streams points into a folder, in MB; points a second; bytes of a point on disk."""
+def _memory(num_points: int) -> dict[str, float]:
+    """Most memory of a process that streams points into a folder; points a second; bytes of a point on disk."""
     context = multiprocessing.get_context("spawn")
     folder, queue = tempfile.mkdtemp(), context.Queue()
     try:
         process = context.Process(target=_peak_mb, args=(num_points, folder, queue))
         process.start()
-        found: tuple[float, float, float] = queue.get()
+        peak_mb, points_per_s, point_bytes = queue.get()
         process.join()
-        return found
     finally:
         shutil.rmtree(folder)
+    return {"points": num_points, "peak_mb": peak_mb, "points_per_s": points_per_s, "point_bytes": point_bytes}
+
+
+def _rates(num_points: int) -> dict[str, Any]:
+    """Evaluations a second in threads of this process, and on two workers of Dask right after."""
+    from dask.distributed import Client, LocalCluster
+
+    threads_per_s, table = _rate(num_points, None)
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        dask_per_s, dask_table = _rate(num_points, client)
+    is_same = table.to_pandas().equals(dask_table.to_pandas())  # where arrow takes nan for nan
+    return {"threads_per_s": threads_per_s, "dask_per_s": dask_per_s, "is_same_table": is_same}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table."""
+    """Print each rate, or all of it as one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=10_000, help="chips")
     parser.add_argument("--memory-points", type=int, default=1_000_000, help="chips of the memory test, one GEMM each")
+    parser.add_argument("--runs", type=int, default=3, help="of the rates")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
-    from dask.distributed import Client, LocalCluster
+    say = (lambda _: None) if options.json else print
 
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
-    threads, table = _rate(options.points, None)
-    print(f"threads: {threads:,.0f} (arch, GEMM)/s over {options.points:,} chips x {NUM_GEMMS} GEMMs", flush=True)
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
-        dask, dask_table = _rate(options.points, client)
-    is_same = table.to_pandas().equals(dask_table.to_pandas())  # where arrow takes nan for nan
-    print(f"Dask, two workers: {dask:,.0f} a second, {dask / threads:.0%} of that; same table: {is_same}", flush=True)
-    for num_points in (options.memory_points // 10, options.memory_points):
-        peak_mb, points_per_s, point_bytes = _memory(num_points)
-        print(
-            f"streamed {num_points:,} points of one GEMM: {peak_mb:,.0f} MB at most, {points_per_s:,.0f} points/s, "
-            f"{point_bytes:,.0f} bytes a point on disk",
-            flush=True,
+    say(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
+    runs = []
+    for _ in range(options.runs):
+        of = _rates(options.points)
+        runs.append(of)
+        say(
+            f"{options.points:,} chips x {NUM_GEMMS} GEMMs: {of['threads_per_s']:,.0f} (arch, GEMM)/s in threads; Dask, two "
+            f"workers: {of['dask_per_s']:,.0f}, {of['dask_per_s'] / of['threads_per_s']:.0%} of that; same table: "
+            f"{of['is_same_table']}"
         )
+    memory = []
+    for num_points in (options.memory_points // 10, options.memory_points):
+        of = _memory(num_points)
+        memory.append(of)
+        say(
+            f"streamed {num_points:,} points of one GEMM: {of['peak_mb']:,.0f} MB at most, {of['points_per_s']:,.0f} "
+            f"points/s, {of['point_bytes']:,.0f} bytes a point on disk"
+        )
+    if options.json:
+        document = {"num_cpus": os.cpu_count(), "points": options.points, "gemms": NUM_GEMMS}
+        print(json.dumps(document | {"runs": runs, "memory": memory}))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import pandas as pd
@@ -16,7 +16,8 @@ from tests.figures.documents import BENCH, FOLDER, ROOT, load
 
 TEMPLATE = FOLDER / "figures.md.jinja"
 PAGE = ROOT / "docs" / "figures.md"
-QUOTES = FOLDER / "quotes.yaml"
+QUOTES = FOLDER / "quotes"
+"""A file for each page: its phrases with figures, rendered of documents or held by something else."""
 _REGIMES = ("decode", "mid", "prefill")
 _COMPARED = ROOT / "arch" / "compared"
 _TORCH = ROOT / "arch" / "measured" / "h200-sxm"
@@ -252,14 +253,35 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def quotes() -> list[tuple[Path, str]]:
-    """Pages, and phrases with figures that must stand in them."""
-    rendered = environment()
-    pages = yaml.safe_load(QUOTES.read_text(encoding="utf-8"))["quotes"]
-    return [(ROOT / page, rendered.from_string(of).render()) for page, found in pages.items() for of in found]
+class Phrases(NamedTuple):
+    """Phrases with figures of a page.
+
+    Attributes:
+        page: whose.
+        quotes: rendered of documents; must stand in the page.
+        others: those that no document has, by what holds each: a test, a command, a file, or words that say why none.
+    """
+
+    page: Path
+    quotes: tuple[str, ...]
+    others: dict[str, str]
 
 
-def other_phrases(page: Path) -> list[str]:
-    """Phrases of a page with figures that no document has, each of which says what holds it."""
-    pages = yaml.safe_load(QUOTES.read_text(encoding="utf-8"))["others"]
-    return list(pages.get(str(page.relative_to(ROOT)), ()))
+def phrases() -> list[Phrases]:
+    """Phrases of every page that has some."""
+    rendered, found = environment(), []
+    for path in sorted(QUOTES.glob("*.yaml")):
+        of = yaml.safe_load(path.read_text(encoding="utf-8"))
+        quotes = tuple(_one_line(rendered.from_string(text).render()) for text in of.get("quotes", ()))
+        others = {_one_line(other["phrase"]): other["by"] for other in of.get("others", ())}
+        found.append(Phrases(ROOT / of["page"], quotes, others))
+    return found
+
+
+def text_of(page: Path) -> str:
+    """The text of a page in one line, as phrases are."""
+    return _one_line(page.read_text(encoding="utf-8"))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -3,34 +3,51 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import jinja2
 import pytest
 
-from tests.figures.documents import COMMANDS, FOLDER, ROOT
-from tests.figures.tables import PAGE, environment, other_phrases, quotes, render, times
+from tests.figures.documents import BENCH, COMMANDS, FOLDER, ROOT
+from tests.figures.tables import PAGE, Phrases, environment, phrases, render, text_of, times
+from tests.project.site_pages import pages
+from tests.project.test_docs import own_pages
 
 NUMBER = re.compile(r"(?<![\w.`-])\d[\d,.]*\s?(?:%|us\b|ms\b|MB\b|times\b)")
-PAGES = [ROOT / "docs" / "limits.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+PAGES = sorted({"README.md", *(f"docs/{page}" for page in own_pages()), *pages.BESIDE_CODE.values()})
+RENDERED = {"docs/figures.md", "CHANGELOG.md"}
+"""The page of all figures, and the history, whose figures are of its versions."""
+_FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
+_AROUND = 40  # characters beside a figure, to find it by
+_CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 
 
 def test_the_page_is_what_its_documents_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == render(), "python -m tests.figures renders it"
 
 
-@pytest.mark.parametrize(("page", "phrase"), quotes(), ids=lambda value: getattr(value, "stem", None))
-def test_quotes_stand_in_their_pages(page: Path, phrase: str) -> None:
-    text = " ".join(page.read_text(encoding="utf-8").split())
-    assert " ".join(phrase.split()) in text, phrase
+@pytest.mark.parametrize("of", phrases(), ids=lambda of: of.page.stem)
+def test_phrases_stand_in_their_pages(of: Phrases) -> None:
+    text = text_of(of.page)
+    assert not [phrase for phrase in (*of.quotes, *of.others) if phrase not in text]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_no_other_figures_stand_in_pages(page: Path) -> None:
-    text = " ".join(re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).split())
-    for phrase in [*(of for where, of in quotes() if where == page), *other_phrases(page)]:
-        text = text.replace(" ".join(phrase.split()), "")
-    assert not NUMBER.findall(text), "quote a document (docs/figures/quotes.yaml)"
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in RENDERED])
+def test_no_other_figures_stand_in_pages(page: str) -> None:
+    text = text_of(ROOT / page)
+    for of in phrases():
+        if of.page == ROOT / page:
+            for phrase in (*of.quotes, *of.others):
+                text = text.replace(phrase, "")
+    text = _CODE.sub("", text)
+    found = [text[max(0, number.start() - _AROUND) : number.end() + _AROUND] for number in NUMBER.finditer(text)]
+    assert not found, "quote a document, or say what holds it (docs/figures/quotes)"
+
+
+@pytest.mark.parametrize("of", phrases(), ids=lambda of: of.page.stem)
+def test_what_holds_a_phrase_is_there(of: Phrases) -> None:
+    for by in of.others.values():
+        assert by.strip()
+        assert all((ROOT / path).exists() for path in _FILE.findall(by)), by
 
 
 def test_what_is_not_in_a_document_is_an_error() -> None:
@@ -39,7 +56,7 @@ def test_what_is_not_in_a_document_is_an_error() -> None:
 
 
 def test_every_document_has_a_command() -> None:
-    assert {path.stem for path in FOLDER.glob("*.json")} <= {*COMMANDS, "bench"}
+    assert {path.stem for path in FOLDER.glob("*.json")} == {*COMMANDS, BENCH}
 
 
 def test_times_that_belong_together() -> None:
