@@ -107,9 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         of = _rates(options.points)
         runs.append(of)
         say(
-            f"{options.points:,} chips x {NUM_GEMMS} GEMMs: {of['threads_per_s']:,.0f} (arch, GEMM)/s in threads; Dask, two "
-            f"workers: {of['dask_per_s']:,.0f}, {of['dask_per_s'] / of['threads_per_s']:.0%} of that; same table: "
-            f"{of['is_same_table']}"
+            f"{options.points:,} chips x {NUM_GEMMS} GEMMs: {of['threads_per_s']:,.0f} evaluations a second in threads; "
+            f"Dask, two workers: {of['dask_per_s'] / of['threads_per_s']:.0%} of that; same table: {of['is_same_table']}"
         )
     memory = []
     for num_points in (options.memory_points // 10, options.memory_points):
