@@ -121,9 +121,7 @@ compare: $(SIMULATORS)/.extra  ## our multi-core model beside ZigZag and SCALE-S
 	$(SIMULATORS)/bin/gemm-eval validate simulators $(if $(CSV),--csv $(CSV))
 
 size: $(VENV)/bin/python  ## megabytes of a core install, without what a fresh virtual environment holds
-	rm -rf $(VENV)-size && $(PYTHON) -m venv $(VENV)-size
-	@before=$$(du -sm $(VENV)-size | cut -f1); $(VENV)-size/bin/python -m pip install --quiet --disable-pip-version-check . ; \
-	  after=$$(du -sm $(VENV)-size | cut -f1); echo "core install: $$((after - before)) MB"; rm -rf $(VENV)-size
+	@$(BIN)/python -m tests.install_size
 
 golden: $(VENV)/.dev  ## write the golden mappings and rankings anew and say what changed, after a change that is meant to
 	$(BIN)/python -m tests.golden.generate

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 __all__ = [
     "complete_archs",
     "complete_gpus",
+    "complete_measured_chips",
+    "complete_measured_gpus",
     "complete_models",
     "complete_multicore",
     "complete_schemes",
@@ -14,6 +16,7 @@ __all__ = [
 ]
 
 _GPUS, _MULTICORE, _MODELS = "gpu", "multicore", "models"
+_ALL = "all"
 
 
 def complete_archs(incomplete: str) -> list[str]:
@@ -29,6 +32,16 @@ def complete_gpus(incomplete: str) -> list[str]:
 def complete_multicore(incomplete: str) -> list[str]:
     """Return the multi-core chips whose names begin so."""
     return _presets(incomplete, _MULTICORE)
+
+
+def complete_measured_gpus(incomplete: str) -> list[str]:
+    """Return the GPUs with timings whose names begin so, and the word for all of them."""
+    return _begun(incomplete, [*_measured(_GPUS), _ALL])
+
+
+def complete_measured_chips(incomplete: str) -> list[str]:
+    """Return the multi-core chips with timings whose names begin so, and the word for all of them."""
+    return _begun(incomplete, [*_measured(_MULTICORE), _ALL])
 
 
 def complete_models(incomplete: str) -> list[str]:
@@ -54,6 +67,12 @@ def _presets(incomplete: str, *folders: str) -> list[str]:
     from gemm_eval.arch import preset_files
 
     return _begun(incomplete, sorted(preset_files(*folders)))
+
+
+def _measured(folder: str) -> list[str]:
+    from gemm_eval.arch import data_root
+
+    return [name for name in _presets("", folder) if (data_root() / "measured" / name).is_dir()]
 
 
 def _begun(incomplete: str, names: Iterable[str]) -> list[str]:

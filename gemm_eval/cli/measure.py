@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import EXIT_CODES
+from gemm_eval.cli.options import EXIT_CODES, JsonOption
 from gemm_eval.cli.words import Command, Group, refuse
 
 __all__ = ["app"]
@@ -211,6 +211,7 @@ def measure_host(
     ] = None,
     budget_s: Annotated[float, typer.Option(help="Seconds for all of it, about.")] = 90.0,
     dtype: Annotated[str, typer.Option(help="fp32, or fp64, whose timings are written without a spec.")] = "fp32",
+    json: JsonOption = False,
 ) -> None:
     """Make this machine's CPU an arch: its cores, caches, vector units and bandwidths, and numpy's GEMMs on it, timed.
 
@@ -226,4 +227,4 @@ def measure_host(
     """
     from gemm_eval.cli.measure_host import measure_this_host
 
-    measure_this_host(out, threads, budget_s, dtype)
+    measure_this_host(out, threads, budget_s, dtype, as_json=json)

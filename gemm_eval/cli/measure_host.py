@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from gemm_eval.cli.held_out import plain_lines
 
 if TYPE_CHECKING:
-    from gemm_eval.measure.host import HostMeasurement
+    from gemm_eval.measure.host import HostMeasurement, HostTiming
+    from gemm_eval.validation.multicore import ChipScore
 
 __all__ = ["measure_this_host"]
 
@@ -17,11 +20,11 @@ _LEAST_PAIRS = 4  # (N, K) that a fit needs
 _LEAST_ROWS = 16  # of the line for what is no decode
 
 
-def measure_this_host(out: Path | None, num_threads: int | None, budget_s: float, dtype: str) -> None:
+def measure_this_host(out: Path | None, num_threads: int | None, budget_s: float, dtype: str, *, as_json: bool) -> None:
     """Measure, fit, write and print; arguments as the options of the command."""
     from datetime import UTC, datetime
 
-    from gemm_eval.cli.output import print_line
+    from gemm_eval.cli.output import print_json, print_line
     from gemm_eval.measure.host import check_host_packages, measure_host, write_host_files
     from gemm_eval.storage import make_folder
 
@@ -31,15 +34,22 @@ def measure_this_host(out: Path | None, num_threads: int | None, budget_s: float
     found = measure_host(dtype, num_threads=num_threads, budget_s=budget_s, say=partial(print_line, err=True))
     date = datetime.now(UTC).date().isoformat()
     files = write_host_files(out, found, date)  # better kept, should the fit fail
-    for line in _describe(found):
-        print_line(line)
-    if files.spec is not None and (fitted := _fit(files.spec, files.timings)):
-        files = write_host_files(out, found, date, fitted)
+    if not as_json:
+        for line in _describe(found):
+            print_line(line)
+    score = None if files.spec is None else _score(files.spec, files.timings)
+    if score is not None:
+        files = write_host_files(out, found, date, score.coefficients)
     if files.spec is None:
         print_line(f"no spec is written: the model has no type {dtype}", err=True)
-    for path in files:
-        if path is not None:
-            print_line(f"written to {path}")
+    written = [str(path) for path in files if path is not None]
+    if as_json:
+        print_json(_document(found, score) | {"files": written})
+        return
+    if score is not None:
+        _print_score(found, score)
+    for path in written:
+        print_line(f"written to {path}")
 
 
 def _default_folder() -> Path:
@@ -48,11 +58,10 @@ def _default_folder() -> Path:
     return platformdirs.user_data_path("gemm_eval", appauthor=False) / "host"
 
 
-def _fit(spec_path: Path, timings_path: Path) -> dict[str, float]:
-    """Fit the spec on the timings and print how far it is from those held out; nothing, where they are too few."""
+def _score(spec_path: Path, timings_path: Path) -> ChipScore | None:
+    """Fit the spec on the timings, each held out once; None where they are too few."""
     from gemm_eval.arch import MulticoreSpec, load_arch
-    from gemm_eval.cli.multicore_chips import chip_table
-    from gemm_eval.cli.output import make_console, print_line
+    from gemm_eval.cli.output import print_line
     from gemm_eval.validation.multicore import read_chip_timings, score_chip
 
     spec = load_arch(spec_path, MulticoreSpec)
@@ -62,11 +71,48 @@ def _fit(spec_path: Path, timings_path: Path) -> dict[str, float]:
         print_line(
             f"{num_pairs} (N, K) are too few for a fit: its rates are first guesses; give it more time", err=True
         )
-        return {}
+        return None
     print_line(f"fitting {len(spec.coefficients)} numbers", err=True)
-    score = score_chip(spec, timings, least_rows=[_LEAST_ROWS])
-    make_console().print(chip_table(spec.name, score))
-    return score.coefficients
+    return score_chip(spec, timings, least_rows=[_LEAST_ROWS])
+
+
+def _print_score(found: HostMeasurement, score: ChipScore) -> None:
+    from gemm_eval.cli.multicore_chips import chip_table
+    from gemm_eval.cli.output import make_console
+
+    make_console().print(chip_table(found.facts.title, score))
+
+
+def _document(found: HostMeasurement, score: ChipScore | None) -> dict[str, Any]:
+    fastest = _fastest(found)
+    return {
+        "cpu": found.facts.title,
+        "num_cores": found.facts.num_cores.value,
+        "clock_ghz": found.facts.clock_ghz.value,
+        "simd_bits": found.facts.simd_bits.value,
+        "blas": str(found.blas),
+        "dtype": found.dtype,
+        "bandwidth": [point._asdict() for point in found.bandwidth],
+        "num_gemms": len(found.timings),
+        "num_left_out": found.num_left_out,
+        "num_noisy": _num_noisy(found),
+        "fastest": fastest.shape._asdict() | {"tflop_per_s": _tflop_per_s(fastest)},
+        "folds": "" if score is None else score.folds,
+        "coefficients": {} if score is None else score.coefficients,
+        "lines": [] if score is None else plain_lines(score.lines),
+    }
+
+
+def _fastest(found: HostMeasurement) -> HostTiming:
+    return max(found.timings, key=_tflop_per_s)
+
+
+def _tflop_per_s(timing: HostTiming) -> float:
+    return 2e-6 * timing.shape.num_macs / timing.latency_us
+
+
+def _num_noisy(found: HostMeasurement) -> int:
+    return sum(timing.spread_frac > _NOISY_FRAC for timing in found.timings)
 
 
 def _describe(found: HostMeasurement) -> Iterator[str]:
@@ -80,13 +126,12 @@ def _describe(found: HostMeasurement) -> Iterator[str]:
     for point in found.bandwidth:
         if point.kind == "read":
             yield f"read, {point.num_threads} threads, {_size(point.working_set_bytes)}: {point.gb_per_s:.1f} GB/s"
-    fastest = max(found.timings, key=lambda timing: timing.shape.num_macs / timing.latency_us)
-    rate = 2e-6 * fastest.shape.num_macs / fastest.latency_us
-    noisy = sum(timing.spread_frac > _NOISY_FRAC for timing in found.timings)
-    yield f"{len(found.timings)} GEMMs, the fastest {rate:.3f} TFLOP/s (M K N {' '.join(map(str, fastest.shape))})"
+    fastest = _fastest(found)
+    sizes = " ".join(map(str, fastest.shape))
+    yield f"{len(found.timings)} GEMMs, the fastest {_tflop_per_s(fastest):.3f} TFLOP/s (M K N {sizes})"
     if found.num_left_out:
         yield f"{found.num_left_out} more never ran undisturbed, and are left out: was the machine busy?"
-    if noisy:
+    if noisy := _num_noisy(found):
         yield f"{noisy} of them spread by more than {_NOISY_FRAC:.0%}: was the machine busy?"
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gemm_eval.cli.completion import complete_archs, complete_models, complete_schemes
 from gemm_eval.cli.model import DenseDtypeOption, IgnoreMemoryOption, Phase
 from gemm_eval.cli.options import ClockOption, CorrectionOption, IdleCoresOption, L2Option, ModelLibraryOption
 from gemm_eval.cli.words import refuse, refuse_others
@@ -38,6 +39,7 @@ def report(
             metavar="NAME",
             help="Instead of a sweep: a preset name or a Hugging Face config.json.",
             show_default=False,
+            autocompletion=complete_models,
         ),
     ] = None,
     gemm: Annotated[
@@ -54,6 +56,7 @@ def report(
             metavar="NAME",
             help="With --model or --gemm: preset name or YAML file; repeat it to compare several.",
             show_default=False,
+            autocompletion=complete_archs,
         ),
     ] = None,
     phase: Annotated[Phase, typer.Option(help="With --model: which forward pass.")] = Phase.BOTH,
@@ -63,7 +66,10 @@ def report(
     expert_parallel: Annotated[int, typer.Option("--ep", help="With --model: expert parallel degree.")] = 1,
     dtype: Annotated[
         str | None,
-        typer.Option(help="With --model: types of weight GEMMs; with --gemm: of all GEMMs. Default: that of the arch."),
+        typer.Option(
+            help="With --model: types of weight GEMMs; with --gemm: of all GEMMs. Default: that of the arch.",
+            autocompletion=complete_schemes,
+        ),
     ] = None,
     dense_dtype: DenseDtypeOption = None,
     ignore_memory: IgnoreMemoryOption = False,

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gemm_eval.cli.completion import complete_measured_chips, complete_measured_gpus
 from gemm_eval.cli.options import (
     EXIT_CODES,
     ChipDataOption,
@@ -133,7 +134,12 @@ def dense(
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def gpu(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="GPU presets with timings, or all.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...", help="GPU presets with timings, or all.", autocompletion=complete_measured_gpus
+        ),
+    ],
     folds: FoldsOption = 5,
     seed: SeedOption = 0,
     regime: RegimeOption = None,
@@ -155,7 +161,12 @@ def gpu(
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def moe(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="GPU presets with measured layers, or all.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...", help="GPU presets with measured layers, or all.", autocompletion=complete_measured_gpus
+        ),
+    ],
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -184,7 +195,14 @@ def moe(
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def attention(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="GPU presets with measured attention, or all.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="GPU presets with measured attention, or all.",
+            autocompletion=complete_measured_gpus,
+        ),
+    ],
     phase: Annotated[
         list[str] | None,
         typer.Option(
@@ -293,7 +311,12 @@ def stacks(
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def multicore(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Multi-core chips with timings, or all.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...", help="Multi-core chips with timings, or all.", autocompletion=complete_measured_chips
+        ),
+    ],
     data: ChipDataOption = None,
     folds: FoldsOption = 5,
     seed: SeedOption = 0,

@@ -106,9 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for _ in range(options.runs):
         of = _rates(options.points)
         runs.append(of)
+        share = of["dask_per_s"] / of["threads_per_s"]
         say(
-            f"{options.points:,} chips x {NUM_GEMMS} GEMMs: {of['threads_per_s']:,.0f} evaluations a second in threads; "
-            f"Dask, two workers: {of['dask_per_s'] / of['threads_per_s']:.0%} of that; same table: {of['is_same_table']}"
+            f"{options.points:,} chips x {NUM_GEMMS} GEMMs: {of['threads_per_s']:,.0f} evaluations a second in "
+            f"threads, {share:.0%} of that by two workers of Dask; same table: {of['is_same_table']}"
         )
     memory = []
     for num_points in (options.memory_points // 10, options.memory_points):

@@ -11,6 +11,8 @@ import pytest
 from gemm_eval import list_archs, list_models
 from gemm_eval.cli import completion
 from gemm_eval.dtypes import parse_dtype, parse_scheme
+from gemm_eval.validation.all_gpus import gpus_with_timings
+from gemm_eval.validation.multicore import chips_with_timings
 from tests.cli.commands import Ran
 
 MAIN = "from gemm_eval.cli import main; main()"
@@ -39,6 +41,10 @@ def asked(line: str, code: str = MAIN) -> subprocess.CompletedProcess[str]:
         ("model llama-3-", ["llama-3-70b", "llama-3-8b"]),
         ("top --dtype w4a16", ["w4a16", "w4a16_mxfp4", "w4a16_nvfp4"]),
         ("validate mu", ["multicore"]),
+        ("validate gpu h100", ["h100-sxm"]),
+        ("validate multicore rk", ["rk3588-npu"]),
+        ("report --model llama-3-8", ["llama-3-8b"]),
+        ("report --arch demo", ["demo-8core"]),
         ("validate ", None),
         ("evaluate --arch my_chip.y", []),  # the shell goes on with names of files
         ("no-such-command x", []),
@@ -58,9 +64,9 @@ def test_a_shell_is_answered(line: str, answers: list[str] | None) -> None:
 def test_an_answer_imports_nothing_heavy() -> None:
     heavy = ["numba", "numpy", "pandas", "yaml", "scipy"]  # of pydantic some versions of typer ask themselves
     code = f"import atexit, sys; atexit.register(lambda: print([m for m in {heavy} if m in sys.modules])); {MAIN}"
-    for line in ("evaluate --arch h200", "gemms llama-3-8", "top --dtype nvfp"):
+    for line in ("evaluate --arch h200", "gemms llama-3-8", "top --dtype nvfp", "validate gpu l4"):
         name, modules = asked(line, code).stdout.splitlines()
-        assert name in ("h200-sxm", "llama-3-8b", "nvfp4")
+        assert name in ("h200-sxm", "llama-3-8b", "nvfp4", "l40s")
         assert modules == "[]", line
 
 
@@ -71,6 +77,8 @@ def test_names_are_those_that_are_taken() -> None:
     assert [str(parse_dtype(word)) for word in completion.complete_types("")] == completion.complete_types("")
     assert all(parse_scheme(word) for word in completion.complete_schemes(""))
     assert completion.complete_archs("no such") == []
+    assert completion.complete_measured_gpus("") == [*gpus_with_timings(), "all"]
+    assert completion.complete_measured_chips("") == [*sorted([*chips_with_timings(), "tpu-v4"]), "all"]
 
 
 def test_completion_is_set_up_by_the_application_alone() -> None:

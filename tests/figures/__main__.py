@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import argparse
 
-from tests.figures.documents import BENCH, COMMANDS, keep, run
+from tests.figures.documents import BENCH, COMMANDS, DENSE, keep, run
 from tests.figures.tables import PAGE, render
 
 
 def main() -> None:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = (*COMMANDS, BENCH)
+    names = (*COMMANDS, BENCH, DENSE)
     parser.add_argument("--run", nargs="+", choices=names, default=(), metavar="NAME", help=", ".join(names))
     options = parser.parse_args()
     for name in options.run:

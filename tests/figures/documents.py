@@ -11,28 +11,43 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gemm_eval.validation.all_gpus import gpus_with_timings
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "figures"
 BENCH = "bench"
 """The document of `make bench`: medians, and what benchmarks add to them."""
+DENSE = "dense"
+"""The document of `gemm-eval validate dense`, of each GPU with timings: who stands beside the model, and coverage."""
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "gpu": ("validate", "gpu", "all"),
-    "moe": ("validate", "moe", "all"),
-    "w4a16": ("validate", "w4a16"),
-    "triton": ("validate", "triton", "--arch", "h200-sxm"),
-    "attention": ("validate", "attention", "all"),
-    "collective": ("validate", "collective"),
-    "memory-bound": ("validate", "memory-bound"),
-    "stacks": ("validate", "stacks"),
-    "crossover": ("crossover", "--measured", "--all"),
+    "gpu": ("gemm_eval", "validate", "gpu", "all"),
+    "moe": ("gemm_eval", "validate", "moe", "all"),
+    "w4a16": ("gemm_eval", "validate", "w4a16"),
+    "triton": ("gemm_eval", "validate", "triton", "--arch", "h200-sxm"),
+    "attention": ("gemm_eval", "validate", "attention", "all"),
+    "collective": ("gemm_eval", "validate", "collective"),
+    "memory-bound": ("gemm_eval", "validate", "memory-bound"),
+    "stacks": ("gemm_eval", "validate", "stacks"),
+    "crossover": ("gemm_eval", "crossover", "--measured", "--all"),
+    "multicore": ("gemm_eval", "validate", "multicore", "all"),
+    "tpu-v4": ("gemm_eval", "validate", "multicore", "tpu-v4", "--data", os.environ.get("TPU_V4_CSV", "tpu-v4.csv")),
+    "simulators": ("gemm_eval", "validate", "simulators"),
+    "host": ("gemm_eval", "measure", "host", "--out", f"{tempfile.gettempdir()}/gemm_eval-host"),
     "asm-aware": ("examples/benchmark_asm_aware.py", "--show"),
     "modules": ("examples/measure_modules.py", "--out", "arch/measured/h200-sxm/torch", "--show"),
+    "rates": ("tests.benchmarks.sweep_rates",),
+    "plans": ("tests.benchmarks.plan_losses",),
+    "size": ("tests.install_size",),
 }
-"""Documents by name: arguments of gemm-eval, or a script of examples and its own, without --json.
+"""Documents by name: a script or a module, and its arguments without --json.
 
-`modules` needs torch, torchvision and the transformers of its meta file.
+`modules` needs torch, torchvision and the transformers of its meta file, `simulators` the environment of `make
+compare`, `host` a quiet machine, and `tpu-v4` the timings of the TPU, which have no licence, in a file that TPU_V4_CSV
+names.
 """
-_NOT_KEPT = frozenset(("worst", "worst_pairs", "pairs", "operations", "predicted_us", "terms_us", "cost"))
+_PYTHON = {"simulators": str(ROOT / ".venv-simulators" / "bin" / "python")}
+"""Of documents with an environment of their own."""
+_NOT_KEPT = frozenset(("worst", "worst_pairs", "pairs", "operations", "predicted_us", "terms_us", "folds"))
 """Lists and tables that no page shows."""
 _DIGITS = 6
 
@@ -43,16 +58,26 @@ def run(name: str) -> Any:
     Raises:
         SystemExit: it failed.
     """
-    if name == BENCH:
-        return _run_benchmarks()
-    command = COMMANDS[name]
-    program = [] if command[0].endswith(".py") else ["-m", "gemm_eval"]
-    ran = subprocess.run(
-        [sys.executable, *program, *command, "--json"], stdout=subprocess.PIPE, text=True, cwd=ROOT, check=False
-    )
+    made = {BENCH: _run_benchmarks, DENSE: _run_dense}
+    return made[name]() if name in made else _printed(COMMANDS[name], _PYTHON.get(name, sys.executable))
+
+
+def _printed(command: Sequence[str], python: str = sys.executable) -> Any:
+    program, *options = command
+    words = [program, *options] if program.endswith(".py") else ["-m", program, *options]
+    ran = subprocess.run([python, *words, "--json"], stdout=subprocess.PIPE, text=True, cwd=ROOT, check=False)
     if ran.returncode:
         sys.exit(f"{' '.join(command)} failed")
     return json.loads(ran.stdout)
+
+
+def _run_dense() -> Any:
+    """Errors by GPU, set, predictor and regime; nvMatmulHeuristics stands there with the extra compare."""
+    found = {}
+    for gpu in gpus_with_timings():
+        sets = _printed(("gemm_eval", "validate", "dense", "--arch", gpu))["sets"]
+        found[gpu] = {of["data"]: {who["name"]: who["errors"] for who in of["predictors"]} for of in sets}
+    return found
 
 
 def _run_benchmarks() -> Any:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import statistics
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jinja2
@@ -12,7 +16,8 @@ import pandas as pd
 import yaml
 
 from gemm_eval.units import time_text
-from tests.figures.documents import BENCH, FOLDER, ROOT, load
+from tests.figures import observed_data, observed_gpu, observed_kernels
+from tests.figures.documents import BENCH, COMMANDS, FOLDER, ROOT, load
 
 TEMPLATE = FOLDER / "figures.md.jinja"
 PAGE = ROOT / "docs" / "figures.md"
@@ -20,6 +25,9 @@ QUOTES = FOLDER / "quotes"
 """A file for each page: its phrases with figures, rendered of documents or held by something else."""
 _REGIMES = ("decode", "mid", "prefill")
 _COMPARED = ROOT / "arch" / "compared"
+_CALIBRATION = ROOT / "arch" / "calibration"
+_CHUNK_GEMMS = 1 << 14  # of a default chunk of a sweep of many points: gemm_eval/sweep/run.py
+_CLEARLY_FRAC = 0.03  # from which on timings in one run tell which of two is faster
 _TORCH = ROOT / "arch" / "measured" / "h200-sxm"
 
 
@@ -30,13 +38,16 @@ def environment() -> jinja2.Environment:
         autoescape=False,
     )  # fmt: skip
     found.filters |= {"pct": percent, "count": "{:,}".format}
-    called = (
-        bench, choice, compared, dense, dense_row, held_out, held_out_row, inductor, modules, moe_row,
-        part, pruned,
-        slower_with_levels, stacks, times, triton_choice, triton_errors, w4a16_errors, w4a16_row, widest,
-    )  # fmt: skip
-    found.globals |= {function.__name__: function for function in called} | {"document": load}
+    for module in (sys.modules[__name__], observed_data, observed_gpu, observed_kernels):
+        found.globals |= functions_of(module)
+    found.globals |= {"document": load}
     return found
+
+
+def functions_of(module: ModuleType) -> dict[str, Any]:
+    """The public functions that a module defines, for templates to call."""
+    found = inspect.getmembers(module, inspect.isfunction)
+    return {name: of for name, of in found if of.__module__ == module.__name__ and not name.startswith("_")}
 
 
 def render() -> str:
@@ -100,6 +111,60 @@ def moe_row(name: str, gpu: str, data: str) -> str:
     return _row((name, f"{last['num']:,}", roofline, *_scores(last, by_regime, "gemm_eval")))
 
 
+def chip_row(name: str, chip: str, *parts: tuple[Sequence[str], str]) -> str:
+    """A row of a multi-core chip: of one part also median, p90 and bias.
+
+    Args:
+        name: what stands first.
+        chip: document and arch name, or the arch name alone in the document of all.
+        parts: sets of timings that are taken together, and which of their rows: a type, a regime, or "all".
+    """
+    whos = ("naive roofline", "fitted roofline", "interpolated table", "gemm_eval")
+    pooled = [[chip_mape(chip, sets, rows, who) for who in whos] for sets, rows in parts]
+    counts = "; ".join(f"{_chip_num(chip, sets, rows):,}" for sets, rows in parts)
+    errors = ("; ".join(percent(part[place]) for part in pooled) for place in range(len(whos)))
+    return _row((name, counts, *errors, "; ".join(_chip_rest(chip, sets, rows) for sets, rows in parts)))
+
+
+def chip_mape(chip: str, sets: Sequence[str], rows: str = "all", who: str = "gemm_eval") -> float:
+    """MAPE on rows of some sets of a multi-core chip taken together."""
+    found = [line["errors"][who] for line in _chip_lines(chip, sets, rows)]
+    mape: float = sum(of["num"] * of["mape_frac"] for of in found) / sum(of["num"] for of in found)
+    return mape
+
+
+def num_fitted(chip: str) -> int:
+    """How many numbers of a chip are fitted."""
+    return len(load(_chip_document(chip))["coefficients"][chip])
+
+
+def repeats(chip: str, of_set: str) -> Any:
+    """How far timings of the same GEMM are from one another."""
+    return load(_chip_document(chip))["repeats"][chip][of_set]
+
+
+def _chip_num(chip: str, sets: Sequence[str], rows: str) -> int:
+    return sum(line["errors"]["gemm_eval"]["num"] for line in _chip_lines(chip, sets, rows))
+
+
+def _chip_rest(chip: str, sets: Sequence[str], rows: str) -> str:
+    lines = _chip_lines(chip, sets, rows)
+    if len(lines) > 1:
+        return "by set in the command"
+    of = lines[0]["errors"]["gemm_eval"]
+    rest = (percent(of[name], unit=False) for name in ("median_frac", "p90_frac"))
+    return ", ".join([*rest, percent(of["bias_frac"], sign=True)])
+
+
+def _chip_lines(chip: str, sets: Sequence[str], rows: str) -> list[Any]:
+    found = _lines(_chip_document(chip), chip=chip, rows=rows)
+    return [line for line in found if line["set"] in sets]
+
+
+def _chip_document(chip: str) -> str:
+    return chip if chip in COMMANDS else "multicore"
+
+
 def _scores(last: Any, by_regime: dict[str, Any], who: str) -> Iterable[str]:
     errors = (by_regime.get(regime, {}).get(who) for regime in _REGIMES)
     regimes = " / ".join("-" if of is None else percent(of["mape_frac"], unit=False) for of in errors)
@@ -113,6 +178,20 @@ def _scores(last: Any, by_regime: dict[str, Any], who: str) -> Iterable[str]:
 
 def _tau(errors: Any) -> str:
     return "-" if errors["kendall_tau"] is None else f"{errors['kendall_tau']:.3f}"
+
+
+def short_row(row: str, command: str, mape: int, name: str = "") -> str:
+    """A row of the short table: what, timings, roofline, model.
+
+    Args:
+        row: of the page of all figures.
+        command: that prints it.
+        mape: the place of the model's MAPE in it; a roofline's stands before, or last, where it is of two.
+        name: instead of the row's.
+    """
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    roofline = cells[2] if mape > 2 else cells[-1].split(" / ")[0]
+    return _row((name or cells[0], cells[1], roofline, f"**{cells[mape].strip('*')}**", f"`{command}`"))
 
 
 def held_out(name: str, **wanted: Any) -> list[Any]:
@@ -189,6 +268,77 @@ def pruned(method: str) -> list[Any]:
     return [found[kind] for kind in order]
 
 
+def sweep_rate() -> str:
+    """Evaluations a second of sweeps, to hundreds."""
+    return widest((round(of["threads_per_s"], -2) for of in load("rates")["runs"]), "{:,.0f}")
+
+
+def dask_share() -> str:
+    """Which part of that Dask reaches."""
+    return widest((of["dask_per_s"] / of["threads_per_s"] for of in load("rates")["runs"]), "{:.0%}")
+
+
+def billion() -> dict[str, float]:
+    """What 10^9 points take by the rates, on one core and on a thousand; and a default chunk of a sweep on one."""
+    rates = load("rates")
+    rate = statistics.mean(of["threads_per_s"] for of in rates["runs"]) / rates["num_cpus"]
+    streamed = rates["memory"][-1]
+    point_rate = streamed["points_per_s"] / rates["num_cpus"]
+    core_s, point_core_s = 1e9 * rates["gemms"] / rate, 1e9 / point_rate
+    return {
+        "evaluations_per_s": rate, "core_hours": core_s / 3600.0, "minutes": core_s / 60.0 / 1000.0,
+        "points_per_s": point_rate, "point_core_hours": point_core_s / 3600.0,
+        "point_minutes": point_core_s / 60.0 / 1000.0, "chunk_points": _CHUNK_GEMMS // rates["gemms"],
+        "chunk_s": _CHUNK_GEMMS / rate, "gb": streamed["point_bytes"],
+    }  # fmt: skip
+
+
+def plan(name: str) -> dict[str, Any]:
+    """What a search plan saves and loses, over the numbers of cores."""
+    lines = [line for line in load("plans")["lines"] if line["plan"] == name]
+    return {
+        "mappings": round(lines[0]["num_mappings"]), "means": [line["loss_mean_frac"] for line in lines],
+        "worst": max(line["loss_worst_frac"] for line in lines),
+        "times": [line["plan_us"] / line["exact_us"] for line in lines],
+    }  # fmt: skip
+
+
+def host(rows: str, who: str) -> float:
+    """MAPE on this machine's CPU."""
+    (line,) = (line for line in load("host")["lines"] if line["rows"] == rows)
+    mape: float = line["errors"][who]["mape_frac"]
+    return mape
+
+
+def bytes_beside(simulator: str) -> dict[str, int]:
+    """In how many cases our best mapping moves fewer bytes than a simulator's, as many, and more."""
+    found = [
+        line["ours"]["least"]["total"] - line["theirs"]["least"]["total"]
+        for line in load("simulators")["lines"] if line["simulator"] == simulator
+    ]  # fmt: skip
+    same = sum(difference == 0 for difference in found)
+    fewer = sum(difference < 0 for difference in found)
+    return {"num": len(found), "fewer": fewer, "same": same, "more": len(found) - fewer - same}
+
+
+def quantization_errors() -> list[float]:
+    """MAPE of what a pass takes that quantizes A, by calibration."""
+    files = sorted(_CALIBRATION.glob("*/trtllm-quantize.yaml"))
+    read = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in files]
+    return [of["mape_percent"] / 100.0 for calibration in read for of in calibration["errors"]]
+
+
+def beside(gpu: str, data: str, who: str, regime: str = "all") -> Any:
+    """Errors of `validate dense` on a set, of whoever predicts."""
+    return load("dense")[gpu][data][who][regime]
+
+
+def coverages() -> list[float]:
+    """The share of rows of each set, fitted and held out, that lie in their intervals."""
+    sets = [of for sets in load("dense").values() for of in sets.values()]
+    return [of.get("corrected", of["gemm_eval"])["all"]["coverage_frac"] for of in sets]
+
+
 def widest(values: Iterable[float], form: str) -> str:
     """The least and the largest of some numbers, or one where both look alike."""
     values = list(values)
@@ -197,7 +347,7 @@ def widest(values: Iterable[float], form: str) -> str:
 
 
 def compared(table: str, engine: str, by: str, keys: Sequence[str], value: Any = None) -> dict[str, Any]:
-    """How many times as long as ours an engine takes: geometric mean, worst, number, and how many are slower than it.
+    """How many times as long as ours an engine takes: geometric mean, worst, number, and where it is clearly ahead.
 
     Args:
         table: of arch/compared.
@@ -211,10 +361,9 @@ def compared(table: str, engine: str, by: str, keys: Sequence[str], value: Any =
     if value is not None:
         times = times[times.index.get_level_values(by) == value]
     ratios = (times[engine] / times["ours"]).dropna()
-    return {
-        "mean": statistics.geometric_mean(ratios), "worst": ratios.min(), "num": len(ratios),
-        "num_ahead": int((ratios < 1).sum()),
-    }  # fmt: skip
+    gains = (1.0 / ratios - 1.0).rename("frac").sort_values(ascending=False)
+    ahead = gains[gains > _CLEARLY_FRAC].reset_index().to_dict("records")
+    return {"mean": statistics.geometric_mean(ratios), "worst": ratios.min(), "num": len(ratios), "ahead": ahead}
 
 
 def stacks() -> dict[str, float]:
@@ -267,7 +416,8 @@ class Phrases(NamedTuple):
     others: dict[str, str]
 
 
-def phrases() -> list[Phrases]:
+@functools.cache
+def phrases() -> tuple[Phrases, ...]:
     """Phrases of every page that has some."""
     rendered, found = environment(), []
     for path in sorted(QUOTES.glob("*.yaml")):
@@ -275,7 +425,7 @@ def phrases() -> list[Phrases]:
         quotes = tuple(_one_line(rendered.from_string(text).render()) for text in of.get("quotes", ()))
         others = {_one_line(other["phrase"]): other["by"] for other in of.get("others", ())}
         found.append(Phrases(ROOT / of["page"], quotes, others))
-    return found
+    return tuple(found)
 
 
 def text_of(page: Path) -> str:

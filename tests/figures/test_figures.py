@@ -7,7 +7,7 @@ import re
 import jinja2
 import pytest
 
-from tests.figures.documents import BENCH, COMMANDS, FOLDER, ROOT
+from tests.figures.documents import BENCH, COMMANDS, DENSE, FOLDER, ROOT
 from tests.figures.tables import PAGE, Phrases, environment, phrases, render, text_of, times
 from tests.project.site_pages import pages
 from tests.project.test_docs import own_pages
@@ -56,7 +56,7 @@ def test_what_is_not_in_a_document_is_an_error() -> None:
 
 
 def test_every_document_has_a_command() -> None:
-    assert {path.stem for path in FOLDER.glob("*.json")} == {*COMMANDS, BENCH}
+    assert {path.stem for path in FOLDER.glob("*.json")} == {*COMMANDS, BENCH, DENSE}
 
 
 def test_times_that_belong_together() -> None:

@@ -40,8 +40,7 @@ MIN_INTERVAL_ROWS = 20
 _ALL = "all"
 ALIKE, OTHER_SMS = 1.25, 2.5
 """Times the logarithms of an interval, on a GPU of the same generation of SMs that nothing was fitted on, and on one of
-another: with coefficients of the H200, 84% of H100's times lie inside; between A100, L40S and RTX PRO 6000 a mean of
-80% takes 2.5."""
+another: MODEL.md, "Intervals", says what they hold where timings are known."""
 
 _OF_DEFAULTS = math.log(2.0)
 _ENDS = np.array([most for _, _, most in REGIMES_OF_M if most is not None])

@@ -64,7 +64,7 @@ def predict_set(arch: MulticoreSpec, rows: TimingSet) -> Floats:
     """Return the latency of each row as it was timed, in microseconds; nan where nothing fits."""
     if rows.changes:
         arch = arch.with_(**{name: _merged(getattr(arch, name, None), value) for name, value in rows.changes.items()})
-    # the floor raises all mappings alike: a search without it finds the same time, but has fewer equal ones to go through
+    # the floor raises all mappings alike: without it a search finds the same time, and has no equal ones to go through
     floor_us = arch.launch_floor_us
     evaluator = GEMMEvaluator(arch.with_(launch_floor_us=0.0), policy=rows.policy, disk_cache=False)
     predicted = np.full(len(rows.frame), np.nan)

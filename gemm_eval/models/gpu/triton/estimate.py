@@ -1,7 +1,7 @@
 """What a config's machine code will be, before anything is compiled: enough to choose what to compile.
 
 The counts follow from the tile (accumulators, tensor-core instructions, 16-byte copies) and a few constants read off
-265 compiled kernels of the examples for sm_80, sm_89 and sm_90; compiled code replaces all of it. MODEL.md, "Before
+kernels of the examples compiled for sm_80, sm_89 and sm_90; compiled code replaces all of it. MODEL.md, "Before
 anything is compiled", says how far off they are.
 """
 
