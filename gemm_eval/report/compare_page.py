@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.figures import bound_color
 from gemm_eval.report.contender import Contender, Contest, share_by_term, why
 from gemm_eval.report.levers import say_bounds, time_by_bound
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import Bar, Bars, Cell, Column, Facts, Figure, Panel, Part, Table, Text, Verdict
-from gemm_eval.report.plots.palette import bound_color
 from gemm_eval.units import per_s, time_text
 
 __all__ = ["compare_page"]

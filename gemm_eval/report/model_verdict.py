@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gemm_eval.figures import bound_color
 from gemm_eval.report.levers import ChangeGain, say_bounds, say_gain
 from gemm_eval.report.parts import Bar, Bars, Panel, Verdict
 from gemm_eval.report.phase import PhaseResult
-from gemm_eval.report.plots.palette import bound_color
 from gemm_eval.units import time_text
 
 __all__ = ["model_picture", "model_verdict"]

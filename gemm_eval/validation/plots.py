@@ -1,4 +1,7 @@
-"""Plots of predictions against timings. Each returns a matplotlib Figure of its own; no global state is touched."""
+"""Plots of predictions against timings. Each returns a matplotlib Figure of its own; no global state is touched.
+
+A series has one colour and one marker or dash: predictions are lines, measurements points.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from gemm_eval.figures import new_figure
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.extras import needs_extra
+from gemm_eval.figures import (
+    MARKERS,
+    MUTED,
+    SERIES,
+    SURFACE,
+    TEXT,
+    add_grid,
+    add_legend,
+    add_title,
+    new_figure,
+    scale_axis,
+    set_rows_axis,
+    styled,
+)
 from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.report import title_of
@@ -19,11 +36,13 @@ from gemm_eval.validation.scores import Score
 from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Mask, Timings
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = [
-    "draw_equal",
+    "MEASURED",
+    "draw_predicted",
     "plot_error_by_rows",
     "plot_latency_curves",
     "plot_predicted",
@@ -31,96 +50,144 @@ __all__ = [
     "save_figure",
 ]
 
+MEASURED: dict[str, Any] = {"s": 24, "edgecolors": SURFACE, "linewidths": 0.4, "zorder": 3}
+"""The look of measured points, beside the colour and the marker of their series."""
+
 _DPI = 150
+_FEW_POINTS, _MANY_POINTS = 200, 5_000
 _GUIDE_FRAC = 0.1
+_MARGIN = 1.12  # around the latencies, at least, so that the guides are inside
+_MARGIN_FRAC = 0.04  # of the decades
 _MAX_PAIRS = 6
 _DENSE_STEP = 8
 _MIN_CURVE_ROWS = 8  # different M of a pair, for a curve
 _BINS_PER_OCTAVE = 2
-_TICK_STEP = 4  # ticks at every other power of two
-_TITLE = 9  # points
+_BANDS = ((0.1, 0.9, 0.2), (0.25, 0.75, 0.35))  # from, to, alpha
 
 
+@styled
 def plot_predicted(scored: Score) -> Figure:
-    """Plot predicted against measured latency, log-log, in microseconds, with lines at -10%, 0 and +10%."""
-    figure = new_figure(6.4, 5.8)
-    axes = figure.add_subplot()
-    measured_us = scored.timings.measured_us
-    for regime in REGIMES[:-1]:
-        rows = regime.mask(scored.timings)
-        words = (
-            f"{regime.name}: M <= {regime.max_rows}" if regime.max_rows else f"{regime.name}: M >= {regime.min_rows}"
-        )
-        axes.scatter(measured_us[rows], scored.predicted_us[rows], s=7, alpha=0.5, linewidths=0, label=words)
-    draw_equal(axes, measured_us, scored.predicted_us)
-    axes.set_title(_title_of(scored), fontsize=_TITLE)
-    axes.legend()
+    """Plot predicted against measured latency, log-log, with lines at -10%, 0 and +10%."""
+    figure = new_figure(6.4, 6.4)
+    handles = draw_predicted(figure.add_subplot(), scored.timings, scored.predicted_us)
+    add_title(figure, _title_of(scored))
+    add_legend(figure, handles)
     return figure
 
 
-def draw_equal(axes: Axes, measured_us: Floats, predicted_us: Floats) -> None:
-    """Draw the lines where predictions are equal to measurements and 10% off them; both axes in us, logarithmic."""
-    ends = np.array([min(measured_us.min(), predicted_us.min()), max(measured_us.max(), predicted_us.max())])
-    axes.plot(ends, ends, color="black", linewidth=0.8, label="equal")
-    for sign, words in ((-1.0, f"{_GUIDE_FRAC:.0%} off"), (1.0, "")):
-        axes.plot(ends, (1.0 + sign * _GUIDE_FRAC) * ends, color="black", linewidth=0.8, linestyle=":", label=words)
-    axes.set(xscale="log", yscale="log", xlabel="measured latency (us)", ylabel="predicted latency (us)")
-    axes.set_aspect("equal")
-    axes.grid(alpha=0.25, linewidth=0.5)
+def draw_predicted(axes: Axes, timings: Timings, predicted_us: Floats) -> list[Artist]:
+    """Draw predicted latency [rows], in us, against the measured one by regime of M: log-log, with the same limits.
+
+    The more points, the smaller; very many are pixels in a vector format too. Returns what the legend shows: regimes
+    that have rows, and the lines where predictions are equal or 10% off.
+    """
+    with needs_extra("plotting", "plot"):
+        from matplotlib.lines import Line2D
+
+    is_dense = len(timings) > _MANY_POINTS
+    area = 5 if is_dense else 10 if len(timings) > _FEW_POINTS else 20  # square points
+    handles: list[Artist] = []
+    for regime, color, marker in zip(REGIMES[:-1], SERIES, MARKERS, strict=False):
+        rows = regime.mask(timings)
+        if rows.any():
+            axes.scatter(
+                timings.measured_us[rows], predicted_us[rows], s=area, color=color, marker=marker, linewidths=0,
+                alpha=0.35 if is_dense else 0.5, rasterized=is_dense,
+            )  # fmt: skip
+            limit = f"M <= {regime.max_rows}" if regime.max_rows else f"M >= {regime.min_rows}"
+            handles.append(Line2D([], [], linestyle="", color=color, marker=marker, label=f"{regime.name}: {limit}"))
+    both_us = np.concatenate([timings.measured_us, predicted_us])
+    margin = max(_MARGIN, (both_us.max() / both_us.min()) ** _MARGIN_FRAC)
+    ends = np.array([both_us.min() / margin, both_us.max() * margin])
+    handles += axes.plot(ends, ends, color=TEXT, linewidth=0.8, label="equal")
+    for factor in (1.0 - _GUIDE_FRAC, 1.0 + _GUIDE_FRAC):
+        guide = axes.plot(ends, factor * ends, color=MUTED, linewidth=0.8, linestyle=":")
+    guide[0].set_label(f"{_GUIDE_FRAC:.0%} off")
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axes.set_box_aspect(1.0)
+    add_grid(axes)
+    for axis, name in ((axes.xaxis, "measured_latency_us"), (axes.yaxis, "predicted_latency_us")):
+        scale_axis(axis, name, both_us, is_log=True)
+    return handles + guide
 
 
+@styled
 def plot_error_by_rows(scored: Score) -> Figure:
     """Plot the relative error, in percent, over M: the median, and the bands of 25..75% and 10..90% of the rows.
 
     Rows are taken together in half octaves of M, since M = 127, 128 and 129 are of few rows each.
     """
-    figure = new_figure(7.0, 4.2)
+    figure = new_figure(7.4, 4.4)
     axes = figure.add_subplot()
     percent = 100.0 * (scored.predicted_us / scored.timings.measured_us - 1.0)
     M = scored.timings.column("M").astype(np.float64)
     bins = np.round(_BINS_PER_OCTAVE * np.log2(M))
     by_rows = pd.Series(percent).groupby(bins)
-    quantiles = {q: by_rows.quantile(q) for q in (0.1, 0.25, 0.5, 0.75, 0.9)}
     M = np.exp2(pd.Series(np.log2(M)).groupby(bins).mean().to_numpy())
-    for low, high, alpha in ((0.1, 0.9, 0.2), (0.25, 0.75, 0.35)):
-        label = f"{low:.0%} to {high:.0%} of rows"
-        axes.fill_between(M, quantiles[low], quantiles[high], color="tab:blue", alpha=alpha, linewidth=0, label=label)
-    axes.plot(M, quantiles[0.5], color="tab:blue", marker="o", markersize=3, label="median")
-    axes.axhline(0.0, color="black", linewidth=0.8)
-    _set_rows_axis(axes, M)
-    axes.set(ylabel="predicted / measured - 1 (%)")
-    axes.set_title(_title_of(scored), fontsize=_TITLE)
-    axes.legend()
+    handles: list[Artist] = [
+        axes.fill_between(
+            M, by_rows.quantile(low), by_rows.quantile(high), color=SERIES[0], alpha=alpha, linewidth=0,
+            label=f"{low:.0%} to {high:.0%} of rows",
+        )
+        for low, high, alpha in _BANDS
+    ]  # fmt: skip
+    handles += axes.plot(M, by_rows.quantile(0.5), color=SERIES[0], marker=MARKERS[0], label="median")
+    axes.axhline(0.0, color=TEXT, linewidth=0.8)
+    add_grid(axes)
+    set_rows_axis(axes, M.min(), M.max())
+    scale_axis(axes.yaxis, "predicted / measured - 1_percent", percent, is_log=False)
+    add_title(figure, _title_of(scored))
+    add_legend(figure, handles[::-1])
     return figure
 
 
+@styled
 def plot_latency_curves(predictor: Predictor, timings: Timings, pairs: Sequence[tuple[int, int]] = ()) -> Figure:
     """Plot measured latencies over M, and the predicted curve between them, which shows the steps of the waves.
 
     Args:
         predictor: with its constants; it is not fitted here.
         timings: the measured rows.
-        pairs: (N, K) of the curves; empty: up to six pairs of `timings` with many M, spread over the sizes of their
-            weights. Of a pair with several G or types, the combination with most rows is drawn.
+        pairs: (N, K) of the curves, up to eight; empty: up to six pairs of `timings` with many M, spread over the sizes
+            of their weights. Of a pair with several G or types, the combination with most rows is drawn.
+
+    Raises:
+        InvalidInputError: more than eight pairs, or no row of any.
     """
-    figure = new_figure(7.5, 5.2)
+    with needs_extra("plotting", "plot"):
+        from matplotlib.lines import Line2D
+
+    if len(pairs) > len(SERIES):
+        raise InvalidInputError(f"pairs must be up to {len(SERIES)}, got {len(pairs)}")
+    figure = new_figure(7.6, 5.4)
     axes = figure.add_subplot()
+    handles: list[Artist] = []
+    drawn_us, drawn_M = [], []
     for place, pair in enumerate(pairs or _spread_pairs(timings)):
         of_pair = _most_alike(timings.select(_is_pair(timings, pair)))
         if not len(of_pair):
             continue
-        color = f"C{place}"
+        color, marker = SERIES[place], MARKERS[place]
         N, K = pair
         G = int(of_pair.column("G")[0])
         label = f"N={N} K={K}" if G == 1 else f"G={G} N={N} K={K}"
-        axes.scatter(of_pair.column("M"), of_pair.measured_us, s=14, color=color, label=label)
         dense = problems_over_rows(of_pair)
-        axes.plot(dense.column("M"), predictor.predict(dense), color=color, linewidth=1.0)
-    _set_rows_axis(axes, timings.column("M"))
-    axes.set(yscale="log", ylabel="latency (us)")
-    title = f"measured (dots) and {predictor.name} (lines)\n{timings.name}: {timings.library} on {timings.gpu}"
-    axes.set_title(title, fontsize=_TITLE)
-    axes.legend()
+        predicted_us = predictor.predict(dense)
+        axes.plot(dense.column("M"), predicted_us, color=color, linewidth=1.0)
+        axes.scatter(of_pair.column("M"), of_pair.measured_us, color=color, marker=marker, **MEASURED)
+        handles.append(Line2D([], [], color=color, linewidth=1.0, marker=marker, label=label))
+        drawn_us += [of_pair.measured_us, predicted_us]
+        drawn_M.append(of_pair.column("M"))
+    if not handles:
+        raise InvalidInputError(f"{timings.name}: there is no row of any of the pairs (N, K)")
+    M = np.concatenate(drawn_M)
+    axes.set_yscale("log")
+    add_grid(axes)
+    set_rows_axis(axes, M.min(), M.max())
+    scale_axis(axes.yaxis, "latency_us", np.concatenate(drawn_us), is_log=True)
+    on = f"{timings.name}: {timings.library} on {timings.gpu}"
+    add_title(figure, f"measured (points) and predicted by {predictor.name} (lines)\n{on}")
+    add_legend(figure, handles)
     return figure
 
 
@@ -140,20 +207,9 @@ def problems_over_rows(timings: Timings, step: int = _DENSE_STEP) -> Timings:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG; the folder is made if it is missing."""
+    """Write a figure as PNG on white; the folder is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=_DPI)
-
-
-def _set_rows_axis(axes: Axes, M: npt.NDArray[Any]) -> None:
-    """M on a logarithmic axis, with powers of two written out."""
-    last = int(np.ceil(np.log2(M.max())))
-    ticks = [1 << power for power in range(0, last + 1, 1 if last <= _TICK_STEP else 2)]
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, labels=[str(tick) for tick in ticks])
-    axes.set_xticks([1 << power for power in range(last + 1)], minor=True, labels=[])
-    axes.grid(alpha=0.25, linewidth=0.5)
-    axes.set_xlabel("M (rows of A and C)")
+    figure.savefig(path, dpi=_DPI, facecolor=SURFACE)
 
 
 def _title_of(scored: Score) -> str:

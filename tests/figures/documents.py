@@ -49,6 +49,8 @@ _PYTHON = {"simulators": str(ROOT / ".venv-simulators" / "bin" / "python")}
 """Of documents with an environment of their own."""
 _NOT_KEPT = frozenset(("worst", "worst_pairs", "pairs", "operations", "predicted_us", "terms_us", "folds"))
 """Lists and tables that no page shows."""
+_BESIDE = frozenset(("gemm_eval", "corrected", "nvMatmulHeuristics", "nvMMH, refitted"))
+"""Predictors of `validate dense` that no other document has as pages show them."""
 _DIGITS = 6
 
 
@@ -76,7 +78,10 @@ def _run_dense() -> Any:
     found = {}
     for gpu in gpus_with_timings():
         sets = _printed(("gemm_eval", "validate", "dense", "--arch", gpu))["sets"]
-        found[gpu] = {of["data"]: {who["name"]: who["errors"] for who in of["predictors"]} for of in sets}
+        found[gpu] = {
+            of["data"]: {who["name"]: who["errors"] for who in of["predictors"] if who["name"] in _BESIDE}
+            for of in sets
+        }
     return found
 
 

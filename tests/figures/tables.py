@@ -333,10 +333,10 @@ def beside(gpu: str, data: str, who: str, regime: str = "all") -> Any:
     return load("dense")[gpu][data][who][regime]
 
 
-def coverages() -> list[float]:
-    """The share of rows of each set, fitted and held out, that lie in their intervals."""
-    sets = [of for sets in load("dense").values() for of in sets.values()]
-    return [of.get("corrected", of["gemm_eval"])["all"]["coverage_frac"] for of in sets]
+def coverages(least: int = 0) -> list[float]:
+    """The share of rows of each set of at least so many, fitted and held out, that lie in their intervals."""
+    sets = [of.get("corrected", of["gemm_eval"])["all"] for sets in load("dense").values() for of in sets.values()]
+    return [of["coverage_frac"] for of in sets if of["num"] >= least]
 
 
 def widest(values: Iterable[float], form: str) -> str:

@@ -7,6 +7,7 @@ them was not learned of the other. MODEL.md, "Correction", says so.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = ["committed", "run"]
 _DTYPES = {"f16": "bf16", "fp8": "fp8", "int8": "int8"}  # types in a question -> of a problem
 _PROBLEMS = 250
 _MOST_BLOCKS = 400  # of 64 rows or columns of B
+_LEARNED = 0.2  # what a correction may add to the tolerances of physics where a GEMM grows
 
 
 def committed() -> list[tuple[Path, Correction]]:
@@ -44,8 +46,8 @@ def run(seed: int, count: int) -> Report:
         types = GemmProblem(1, 1, 1, 1, _DTYPES[dtype])
         case = Case(load_arch(found.gpu, GpuSpec), types, options, _draw_sizes(rng), report)
         no_faster_than_the_data_sheet(case, rng)
-        bigger_is_not_faster(case, rng)
-        _is_bounded(case, found)
+        bigger_is_not_faster(case, rng, _LEARNED)
+        _is_bounded(case, [other for other in known if _answers_alike(found, other)])
     return report
 
 
@@ -62,10 +64,15 @@ def _draw_sizes(rng: random.Random) -> Sizes:
     return sizes
 
 
-def _is_bounded(case: Case, found: Correction) -> None:
-    """The factor stays in its bounds, but where the data sheet's floor is above that."""
+def _answers_alike(one: Correction, other: Correction) -> bool:
+    """Whether both correct answers to the same question, of whichever family a problem has."""
+    return (one.gpu, one.library, one.question) == (other.gpu, other.library, other.question)
+
+
+def _is_bounded(case: Case, found: Sequence[Correction]) -> None:
+    """The factor stays in the bounds of a family, but where the data sheet's floor is above that."""
     factor = case.found["correction_factor"]
-    most = np.full(len(factor), np.exp(min(MAX_LOG_FACTOR, found.max_log_factor)))
+    most = np.full(len(factor), np.exp(max(min(MAX_LOG_FACTOR, of.max_log_factor) for of in found)))
     case.check("a correction is at most its bound", factor, most, ROUNDING)
-    least = np.full(len(factor), np.exp(max(-MAX_LOG_FACTOR, found.min_log_factor)))
+    least = np.full(len(factor), np.exp(min(max(-MAX_LOG_FACTOR, of.min_log_factor) for of in found)))
     case.check("a correction is at least its bound", least, factor, ROUNDING)

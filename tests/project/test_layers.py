@@ -42,7 +42,7 @@ OUTSIDE_OF = {
     "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics", "zigzag"},
     "sweep": {"scipy", "pyarrow", "optuna", "SALib", "distributed"},
     "cli": {"pyarrow"},  # tables of shapes and answers in parquet
-    "figures": {"matplotlib"},
+    "figures": {"matplotlib", "plotly"},
     "torch": {"torch"},
 }
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gemm_eval import GemmEvalError, GEMMEvaluator, InvalidInputError, InvalidOptionError, estimate_models
+from gemm_eval.figures import label_of, new_figure, spans_decade
 from gemm_eval.report.plots import (
     axis_label,
     plot_breakdown,
@@ -18,9 +19,7 @@ from gemm_eval.report.plots import (
     plot_roofline,
     plot_steps,
 )
-from gemm_eval.report.plots.columns import label_of, spans_decade
 from gemm_eval.report.plots.labels import place_labels
-from gemm_eval.report.plots.style import new_figure
 from gemm_eval.sweep.pareto import pareto_front
 from gemm_eval.units import time_text
 from tests.report.figures import SIZES, draw, legend_of, offsets, same_points

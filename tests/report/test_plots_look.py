@@ -10,17 +10,8 @@ import numpy as np
 import pytest
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, estimate_models, load_model, transformer_gemms
-from gemm_eval.models import gpu, multicore
-from gemm_eval.report.plots import (
-    plot_breakdown,
-    plot_heat_map,
-    plot_latency_over_m,
-    plot_mapping,
-    plot_pareto,
-    plot_roofline,
-    plot_steps,
-)
-from gemm_eval.report.plots.palette import (
+from gemm_eval.figures import add_title, new_figure, set_rows_axis
+from gemm_eval.figures.palette import (
     BOUND_MARKERS,
     DASHES,
     MARKERS,
@@ -33,12 +24,24 @@ from gemm_eval.report.plots.palette import (
     ink_on,
     luminance,
 )
-from gemm_eval.report.plots.scales import number_text, scale_of, tick_texts
-from gemm_eval.report.plots.style import LINE, NEUTRALS, TEXT
-from tests.report.figures import boxes_of_texts, colors_of, draw, legend_of
+from gemm_eval.figures.scales import number_text, scale_of, tick_texts
+from gemm_eval.figures.style import LINE, NEUTRALS, TEXT
+from gemm_eval.models import gpu, multicore
+from gemm_eval.report.plots import (
+    plot_breakdown,
+    plot_heat_map,
+    plot_latency_over_m,
+    plot_mapping,
+    plot_pareto,
+    plot_roofline,
+    plot_steps,
+)
+from tests.report.figures import boxes_of_texts, colors_of, draw, legend_of, validation_figures
 
 mpl = pytest.importorskip("matplotlib")
 pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+pytest.importorskip("scipy")
 
 PAGES = ("#ffffff", "#14171b")  # backgrounds of a light page and of a dark one
 LEAST_CONTRAST = 3.0  # of marks, WCAG 2.2, 1.4.11
@@ -64,7 +67,9 @@ def designs() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def figures(evaluators: dict[str, GEMMEvaluator], designs: dict[str, Any]) -> dict[str, Any]:
+def figures(
+    evaluators: dict[str, GEMMEvaluator], designs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """Every plot on inputs as users have them."""
     demo, chip, h200 = evaluators.values()
     many = GEMMEvaluator("ipu-gc200", disk_cache=False)
@@ -102,7 +107,7 @@ def figures(evaluators: dict[str, GEMMEvaluator], designs: dict[str, Any]) -> di
         names, counts = [gemm.name for gemm in layers[phase]], [gemm.total_count for gemm in layers[phase]]
         found[f"breakdown, {phase}"] = plot_breakdown(results, names=names, counts=counts)
         found[f"roofline, {phase}"] = plot_roofline(evaluators[name], layers[phase])
-    return found
+    return found | validation_figures(tmp_path_factory.mktemp("validation"))
 
 
 def test_texts_are_apart_and_inside(figures: dict[str, Any]) -> None:
@@ -263,6 +268,21 @@ def test_log_axes_have_plain_ticks(figures: dict[str, Any]) -> None:
         for axes in figure.axes:
             labels = [label.get_text() for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
             assert not any("$" in label or "e+" in label for label in labels), name
+
+
+def test_an_axis_of_rows_has_ticks_where_it_has_no_power_of_two() -> None:
+    axes = new_figure(4, 3).add_subplot()
+    set_rows_axis(axes, 100, 120)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["100", "120"]
+
+
+def test_long_titles_have_more_lines() -> None:
+    figure = new_figure(4, 3)
+    add_title(figure, "one line\n" + "a word-that-stays-whole, " * 4)
+    first, *others = figure.get_suptitle().split("\n")
+    assert first == "one line"
+    assert len(others) > 1
+    assert all(line.startswith("a ") or line.startswith("word-that-stays-whole") for line in others)
 
 
 def test_bands_and_sections_are_named(figures: dict[str, Any]) -> None:

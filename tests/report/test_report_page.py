@@ -16,9 +16,9 @@ import pytest
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.figures.style import NEUTRALS
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import Bar, Bars, Chart, Column, Facts, Figure, Panel, Part, Table, Text
-from gemm_eval.report.plots.style import NEUTRALS
 from gemm_eval.words import visible
 
 HOSTILE = "</script><script>alert(1)</script> \"q\" 'a' & é 矩阵 \u2028"

@@ -29,6 +29,7 @@ from gemm_eval.validation.crossover import (
     predict_speedups,
     sign_shares,
 )
+from tests.report.figures import legend_of
 
 K, N = 4096, 12288
 H200 = GEMMEvaluator("h200-sxm")
@@ -282,18 +283,20 @@ class TestPlot:
         upper, lower = figure.axes
 
         assert "speedup" in upper.get_ylabel()
-        assert lower.get_ylabel() == "latency (us)"
+        assert lower.get_ylabel() == "latency"  # ticks have the units
         assert lower.get_xlabel() == "M (rows of A and C)"
         assert [upper.get_xscale(), upper.get_yscale(), lower.get_yscale()] == ["log", "log", "log"]
-        labels = [text.get_text() for text in lower.get_legend().get_texts()]
-        assert labels == ["W4A16, predicted", "W4A16, measured", "fp16, predicted", "fp16, measured"]
+        sides = ["W4A16, predicted", "W4A16, measured", "fp16, predicted", "fp16, measured"]
+        assert legend_of(figure) == [*sides, "W4A16 is faster"]
         assert len(upper.collections[-1].get_offsets()) == 14  # type: ignore[arg-type]
 
     def test_without_points(self) -> None:
         for measured in (None, MEASURED[MEASURED["M"] < 0]):
             figure = plot_crossover(made([2.0, 1.5, 0.9], [1, 16, 64], l2="warm"), measured)
-            labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-            assert "measured" not in labels
+            assert legend_of(figure) == ["W4A16, predicted", "fp16, predicted", "W4A16 is faster"]
+
+    def test_nothing_is_said_of_an_area_that_is_not_there(self) -> None:
+        assert legend_of(plot_crossover(made([0.9, 0.8], [1, 16]))) == ["W4A16, predicted", "fp16, predicted"]
 
     def test_points_of_other_conditions_are_refused(self) -> None:
         with pytest.raises(UnsupportedError, match="crossover is of warm"):

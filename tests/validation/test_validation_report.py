@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from gemm_eval import validation
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.cli.app import app
+from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.calibration import Origin
 from gemm_eval.models.gpu.families import GENERIC
 from gemm_eval.validation import comparison
@@ -33,6 +34,7 @@ from gemm_eval.validation.scores import Score, score
 from gemm_eval.validation.tables import find_timings, read_timings
 from gemm_eval.validation.timings import Floats, Timings
 from tests.cli.test_cli_words import ran
+from tests.report.figures import legend_of
 
 H200 = load_arch("h200-sxm", GpuSpec)
 TABLE = "M,K,N,latency_us\n" + "".join(
@@ -139,7 +141,7 @@ def test_frame_and_document_say_the_same(scores: list[Score]) -> None:
 
 
 def test_plots_have_labels_and_units(scores: list[Score], timings: Timings, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("matplotlib.image")
     curves = plot_latency_curves(FittedRoofline(H200), timings, [(64, 128), (1, 1)])
     labels = {
         figure: (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel())
@@ -151,10 +153,20 @@ def test_plots_have_labels_and_units(scores: list[Score], timings: Timings, tmp_
         ("M (rows of A and C)", "predicted / measured - 1 (%)"),
         ("M (rows of A and C)", "latency (us)"),
     ]
-    assert [text.get_text() for text in curves.axes[0].get_legend().get_texts()] == ["N=64 K=128"]
+    assert legend_of(curves) == ["N=64 K=128"]
     for place, figure in enumerate(labels):
         save_figure(figure, tmp_path / "new" / f"{place}.png")
-    assert all(path.stat().st_size > 1000 for path in (tmp_path / "new").iterdir())
+    for path in (tmp_path / "new").iterdir():
+        assert path.stat().st_size > 1000
+        assert image.imread(path)[0, 0].tolist() == [1.0, 1.0, 1.0, 1.0]  # white, where a page may be dark
+
+
+def test_curves_are_few_and_have_rows(timings: Timings) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(InvalidInputError, match="pairs must be up to 8, got 9"):
+        plot_latency_curves(FittedRoofline(H200), timings, [(64, 128)] * 9)
+    with pytest.raises(InvalidInputError, match=r"mine: there is no row of any of the pairs \(N, K\)"):
+        plot_latency_curves(FittedRoofline(H200), timings, [(1, 1)])
 
 
 def test_curves_meet_every_step(timings: Timings) -> None:

@@ -6,8 +6,8 @@ comes as a plotly figure, which tells more when the mouse rests on a point. Both
 ``pip install 'gemm_eval[plot]'`` and are imported when a plot is asked for.
 """
 
+from gemm_eval.figures import axis_label
 from gemm_eval.report.plots.breakdown import plot_breakdown
-from gemm_eval.report.plots.columns import axis_label
 from gemm_eval.report.plots.heat_map import plot_heat_map
 from gemm_eval.report.plots.latency import plot_latency_over_m
 from gemm_eval.report.plots.mapping import plot_mapping

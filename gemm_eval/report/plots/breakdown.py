@@ -11,10 +11,19 @@ import numpy.typing as npt
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.extras import needs_extra
-from gemm_eval.report.plots.columns import axis_label
-from gemm_eval.report.plots.palette import term_look
-from gemm_eval.report.plots.scales import scale_axis
-from gemm_eval.report.plots.style import MUTED, SMALL, SURFACE, TEXT, add_grid, add_legend, new_figure, styled
+from gemm_eval.figures import (
+    MUTED,
+    SMALL,
+    SURFACE,
+    TEXT,
+    add_grid,
+    add_legend,
+    axis_label,
+    new_figure,
+    scale_axis,
+    styled,
+    term_look,
+)
 from gemm_eval.units import time_text
 
 if TYPE_CHECKING:

@@ -10,21 +10,28 @@ import numpy.typing as npt
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.extras import needs_extra
-from gemm_eval.report.plots.columns import axis_label, feasible_rows, label_of, read_column, spans_decade
-from gemm_eval.report.plots.palette import RAMP, ink_on
-from gemm_eval.report.plots.scales import Scale, scale_axis, scale_of, tick_texts
-from gemm_eval.report.plots.style import (
+from gemm_eval.figures import (
     LINE,
     MUTED,
+    RAMP,
     SMALL,
     AnyFigure,
+    Scale,
     add_legend,
+    axis_label,
+    ink_on,
+    label_of,
     new_figure,
     plotly_objects,
+    scale_axis,
+    scale_of,
+    spans_decade,
     style_axes,
     style_plotly,
     styled,
+    tick_texts,
 )
+from gemm_eval.report.plots.columns import feasible_rows, read_column
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.extras import needs_extra
-from gemm_eval.report.plots.style import MUTED, SMALL
+from gemm_eval.figures import MUTED, SMALL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

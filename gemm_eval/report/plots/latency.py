@@ -12,11 +12,13 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable
 from gemm_eval.extras import needs_extra
-from gemm_eval.report.plots.palette import DASHES, MARKERS, SERIES
-from gemm_eval.report.plots.scales import scale_axis, tick_octaves
-from gemm_eval.report.plots.style import (
+from gemm_eval.figures import (
+    DASHES,
     LINE,
+    MARKERS,
     MUTED,
+    ROWS_LABEL,
+    SERIES,
     SMALL,
     TEXT,
     AnyFigure,
@@ -24,6 +26,8 @@ from gemm_eval.report.plots.style import (
     add_legend,
     new_figure,
     plotly_objects,
+    scale_axis,
+    set_rows_axis,
     style_plotly,
     styled,
 )
@@ -43,7 +47,7 @@ _LEAST_LABEL_FRAC = 0.025  # of the axis, for the label of a section
 _BAND_ALPHA = 0.22  # of the interval that holds 80% of measured times
 _PARTITION = ("P_G", "P_M", "P_N", "P_K")
 _TILE = ("cta_m", "cta_n", "split_k")
-_X_LABEL, _LATENCY_LABEL, _RATE_LABEL = "M (rows of A and C)", "latency (us)", "rate (TFLOP/s)"
+_LATENCY_LABEL, _RATE_LABEL = "latency (us)", "rate (TFLOP/s)"
 _BAND = "80% of measured times expected"
 
 
@@ -156,10 +160,9 @@ def _scale(above: Axes, below: Axes, tables: list[GEMMTable], rows: npt.NDArray[
         else:
             axes.set_ylim(bottom=0)
         scale_axis(axes.yaxis, name, np.concatenate([table[column] for table in tables]), is_log=is_log)
-    below.set_xlabel(_X_LABEL)
+    below.set_xlabel(ROWS_LABEL)
     if is_log:
-        below.set_xscale("log", base=2)
-        tick_octaves(below.xaxis, float(rows[0]), float(rows[-1]))
+        set_rows_axis(below, float(rows[0]), float(rows[-1]))
     elif len(rows) > 1:
         below.set_xlim(rows[0], rows[-1])
 
@@ -254,7 +257,7 @@ def _draw_plotly(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: st
             )  # fmt: skip
     scale = "linear" if _is_even(rows) else "log"
     figure.update_layout(
-        xaxis={"title": _X_LABEL, "type": scale, "anchor": "y2"},
+        xaxis={"title": ROWS_LABEL, "type": scale, "anchor": "y2"},
         yaxis={"title": _LATENCY_LABEL, "domain": [0.44, 1.0], "rangemode": "tozero", "type": scale},
         yaxis2={"title": _RATE_LABEL, "domain": [0.0, 0.38], "rangemode": "tozero", "type": scale},
         showlegend=True,

@@ -6,10 +6,9 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemm_eval.extras import needs_extra
+from gemm_eval.figures import MUTED, OPERAND_COLORS, SMALL, TEXT, ink_on, style_axes
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.models.multicore import Block
-from gemm_eval.report.plots.palette import OPERAND_COLORS, ink_on
-from gemm_eval.report.plots.style import MUTED, SMALL, TEXT, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,13 +10,23 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.evaluate import GEMMResult, Kind
 from gemm_eval.extras import needs_extra
+from gemm_eval.figures import (
+    RAMP,
+    SERIES,
+    SMALL,
+    SURFACE,
+    TEXT,
+    add_grid,
+    ink_on,
+    new_figure,
+    style_axes,
+    styled,
+    tick_whole,
+)
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import GROUPED_FAMILIES
 from gemm_eval.report.plots.memory import draw_memory_bar
-from gemm_eval.report.plots.palette import RAMP, SERIES, ink_on
-from gemm_eval.report.plots.scales import tick_whole
-from gemm_eval.report.plots.style import SMALL, SURFACE, TEXT, add_grid, new_figure, style_axes, styled
 from gemm_eval.units import time_text
 from gemm_eval.workload import RunOptions
 

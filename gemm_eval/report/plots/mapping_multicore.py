@@ -12,13 +12,11 @@ from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.extras import needs_extra
+from gemm_eval.figures import OPERAND_COLORS, RAMP, SMALL, SURFACE, ink_on, new_figure, style_axes, styled, tick_whole
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.models.multicore import Block, batch_sizes, block_of, pack_params
 from gemm_eval.report.plots.mapping_block import draw_block
 from gemm_eval.report.plots.memory import draw_memory_bar
-from gemm_eval.report.plots.palette import OPERAND_COLORS, RAMP, ink_on
-from gemm_eval.report.plots.scales import tick_whole
-from gemm_eval.report.plots.style import SMALL, SURFACE, new_figure, style_axes, styled
 from gemm_eval.units import time_text
 
 if TYPE_CHECKING:

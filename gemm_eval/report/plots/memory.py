@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemm_eval.report.plots.scales import bytes_scale, bytes_text
-from gemm_eval.report.plots.style import SMALL, SURFACE, TEXT, style_axes
+from gemm_eval.figures import SMALL, SURFACE, TEXT, bytes_scale, bytes_text, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,30 +10,30 @@ import numpy.typing as npt
 
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.extras import needs_extra
-from gemm_eval.report.plots.columns import (
-    axis_label,
-    feasible_rows,
-    is_number,
-    label_of,
-    read_all,
-    read_column,
-    spans_decade,
-)
-from gemm_eval.report.plots.labels import place_labels
-from gemm_eval.report.plots.palette import BOUND_MARKERS, MARKERS, PLOTLY_MARKERS, RAMP, SERIES, bound_color
-from gemm_eval.report.plots.scales import scale_axis
-from gemm_eval.report.plots.style import (
+from gemm_eval.figures import (
+    BOUND_MARKERS,
+    MARKERS,
     MUTED,
+    PLOTLY_MARKERS,
+    RAMP,
+    SERIES,
     TEXT,
     AnyFigure,
     add_grid,
     add_legend,
+    axis_label,
+    bound_color,
+    label_of,
     new_figure,
     plotly_objects,
+    scale_axis,
+    spans_decade,
     style_axes,
     style_plotly,
     styled,
 )
+from gemm_eval.report.plots.columns import feasible_rows, is_number, read_all, read_column
+from gemm_eval.report.plots.labels import place_labels
 from gemm_eval.sweep import pareto_front
 from gemm_eval.words import shown
 

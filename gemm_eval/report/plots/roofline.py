@@ -12,20 +12,22 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
 from gemm_eval.extras import needs_extra
-from gemm_eval.report.plots.labels import place_labels
-from gemm_eval.report.plots.palette import BOUND_MARKERS, PLOTLY_MARKERS, bound_color
-from gemm_eval.report.plots.scales import scale_axis
-from gemm_eval.report.plots.style import (
+from gemm_eval.figures import (
+    BOUND_MARKERS,
     MUTED,
+    PLOTLY_MARKERS,
     SURFACE,
     AnyFigure,
     add_grid,
     add_legend,
+    bound_color,
     new_figure,
     plotly_objects,
+    scale_axis,
     style_plotly,
     styled,
 )
+from gemm_eval.report.plots.labels import place_labels
 from gemm_eval.transformer import LayerGemm
 from gemm_eval.units import time_text
 

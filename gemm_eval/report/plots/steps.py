@@ -10,9 +10,7 @@ import numpy as np
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.estimate import KINDS, ModelEstimate, StepEstimate
 from gemm_eval.extras import needs_extra
-from gemm_eval.report.plots.palette import KIND_COLORS, ink_on
-from gemm_eval.report.plots.scales import scale_axis
-from gemm_eval.report.plots.style import SMALL, SURFACE, add_grid, add_legend, new_figure, styled
+from gemm_eval.figures import KIND_COLORS, SMALL, SURFACE, add_grid, add_legend, ink_on, new_figure, scale_axis, styled
 from gemm_eval.units import time_text
 
 if TYPE_CHECKING:

@@ -1,14 +1,15 @@
-"""What all plots share: one look, figures without global state, and the packages that draw."""
+"""The one look of all plots, whose parts are drawn here, and plotly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import pairwise
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
-from gemm_eval import figures
 from gemm_eval.extras import needs_extra
+from gemm_eval.figures.figure import import_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -27,7 +28,7 @@ __all__ = [
     "AnyFigure",
     "add_grid",
     "add_legend",
-    "new_figure",
+    "add_title",
     "plotly_objects",
     "style_axes",
     "style_plotly",
@@ -57,6 +58,7 @@ _RC: Any = {
     "hatch.linewidth": 0.7, "errorbar.capsize": 0.0, "patch.force_edgecolor": False,
 }  # fmt: skip
 _LEGEND_INCHES_PER_LETTER, _LEGEND_INCHES_PER_HANDLE = 0.062, 0.52
+_TITLE_INCHES_PER_LETTER = 0.073
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,25 +69,10 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(draw)
     def inner(*args: P.args, **kwargs: P.kwargs) -> R:
-        figures.new_figure(1.0, 1.0)  # says what to install, if need be
-        with needs_extra("plotting", "plot"):
-            import matplotlib as mpl
-
-        with mpl.rc_context(_RC):
+        with import_matplotlib().rc_context(_RC):
             return draw(*args, **kwargs)
 
     return inner
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty Figure without a background, sizes in inches, that pyplot does not know of.
-
-    Raises:
-        GemmEvalError: matplotlib is not installed.
-    """
-    figure = figures.new_figure(width, height)
-    figure.patch.set_facecolor("none")
-    return figure
 
 
 def style_axes(axes: Axes | SecondaryAxis, *, has_frame: bool = False) -> None:
@@ -102,6 +89,12 @@ def add_grid(axes: Axes, *, axis: str = "both") -> None:
     style_axes(axes)
     axes.grid(visible=True, axis=axis, color=LINE, linewidth=0.6)  # type: ignore[arg-type]  # one of three words
     axes.set_axisbelow(True)
+
+
+def add_title(figure: Figure, text: str) -> None:
+    """Put a title above the plots, with more lines where one is longer than the figure is wide."""
+    letters = int(figure.get_figwidth() / _TITLE_INCHES_PER_LETTER)
+    figure.suptitle("\n".join(fill(line, letters, break_on_hyphens=False) for line in text.split("\n")))
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist]) -> None:

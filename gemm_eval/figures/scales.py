@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.extras import needs_extra
-from gemm_eval.report.plots.columns import axis_label, label_of, spans_decade
+from gemm_eval.figures.labels import axis_label, label_of
 from gemm_eval.units import time_text
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
 __all__ = [
+    "ROWS_LABEL",
     "Scale",
     "bytes_scale",
     "bytes_text",
     "number_text",
     "scale_axis",
     "scale_of",
+    "set_rows_axis",
+    "spans_decade",
     "tick_octaves",
     "tick_texts",
     "tick_whole",
 ]
+
+ROWS_LABEL = "M (rows of A and C)"
 
 _KIB = 1024.0
 _LADDERS: tuple[dict[str, float], ...] = (
@@ -45,6 +51,7 @@ _LEAST_IN_UNIT = 1e-2
 _FEW_DECADES = 1.3
 _SOME_DECADES = 2.6
 _GROUPED_FROM = 10_000
+_DECADE = 10.0
 
 
 class Scale(NamedTuple):
@@ -148,6 +155,11 @@ def scale_axis(
     axis.set_major_formatter(FuncFormatter(lambda value, _: _tick_text(value / scale.factor)))
 
 
+def spans_decade(values: npt.NDArray[Any]) -> bool:
+    """Whether all values are positive and the largest is more than ten times the smallest: a case for a log axis."""
+    return bool(len(values) and values.min() > 0 and values.max() > _DECADE * values.min())
+
+
 def _tick_text(value: float) -> str:
     rounded = float(f"{value:.10g}")
     return f"{rounded:,.10g}" if abs(rounded) < 1e12 else f"{rounded:.3g}"
@@ -176,14 +188,21 @@ def _tick_log(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def set_rows_axis(axes: Axes, low: float, high: float) -> None:
+    """Make the x axis, of M from `low` to `high`, logarithmic, and label it."""
+    axes.set_xscale("log", base=2)
+    tick_octaves(axes.xaxis, low, high)
+    axes.set_xlabel(ROWS_LABEL)
+
+
 def tick_octaves(axis: Axis, low: float, high: float) -> None:
-    """Tick a log axis of whole numbers at powers of two, or of four or more where they are many."""
+    """Tick a log axis of whole numbers at powers of two, of four or more where they are many, or at its ends."""
     with needs_extra("plotting", "plot"):
         from matplotlib.ticker import NullLocator
 
     first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
     stride = max(1, -(-(last - first) // 8))
-    ticks = [2**power for power in range(first, last + 1, stride)]
+    ticks = [2**power for power in range(first, last + 1, stride)] or sorted({low, high})
     axis.set_ticks(ticks, labels=[_whole_text(tick) for tick in ticks])
     axis.set_minor_locator(NullLocator())
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from gemm_eval.extras import needs_extra
@@ -20,24 +21,39 @@ from gemm_eval.storage import cache_dir, make_folder
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["new_figure"]
+__all__ = ["import_matplotlib", "new_figure"]
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty Figure, sizes in inches, that pyplot does not know of.
+    """Return an empty Figure without a background, sizes in inches, that pyplot does not know of.
 
     Raises:
         GemmEvalError: matplotlib is not installed.
     """
-    if "matplotlib" not in sys.modules and "MPLCONFIGDIR" not in os.environ:
-        _import_matplotlib()
+    import_matplotlib()
     with needs_extra("plotting", "plot"):
         from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.patch.set_facecolor("none")
+    return figure
 
 
-def _import_matplotlib() -> None:
+def import_matplotlib() -> ModuleType:
+    """Return the package matplotlib.
+
+    Raises:
+        GemmEvalError: it is not installed.
+    """
+    if "matplotlib" not in sys.modules and "MPLCONFIGDIR" not in os.environ:
+        _import_without_traces()
+    with needs_extra("plotting", "plot"):
+        import matplotlib as mpl
+
+    return mpl
+
+
+def _import_without_traces() -> None:
     given = {"MPLCONFIGDIR": str(_folder())}
     own = _own_settings()
     if own is not None and "MATPLOTLIBRC" not in os.environ:
