@@ -107,7 +107,7 @@ bench: $(VENV)/.dev  ## speed, as ratios within one run
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-group-by=group \
 	  --benchmark-columns=median,min,max,rounds --benchmark-sort=mean
 
-rates: $(VENV)/.dev  ## what sweeps cost: evaluations a second, on Dask too, and memory of a million points (40 minutes)
+rates: $(VENV)/.dev  ## what sweeps cost: evaluations a second, on Dask too, and memory of a million points (5 minutes)
 	$(BIN)/python -m tests.benchmarks.sweep_rates
 
 plans: $(VENV)/.dev  ## what each search plan saves and loses against the exact search

@@ -47,7 +47,12 @@ names.
 """
 _PYTHON = {"simulators": str(ROOT / ".venv-simulators" / "bin" / "python")}
 """Of documents with an environment of their own."""
-_NOT_KEPT = frozenset(("worst", "worst_pairs", "pairs", "operations", "predicted_us", "terms_us", "folds"))
+_NOT_KEPT = frozenset(
+    (
+        "worst", "worst_pairs", "pairs", "operations", "predicted_us", "terms_us", "folds", "bandwidth", "files",
+        "moved", "differences",
+    )
+)  # fmt: skip
 """Lists and tables that no page shows."""
 _BESIDE = frozenset(("gemm_eval", "corrected", "nvMatmulHeuristics", "nvMMH, refitted"))
 """Predictors of `validate dense` that no other document has as pages show them."""
