@@ -3,7 +3,7 @@
 python -m tests.notebooks [NAME ...]    # runs them (default: all) and stores their outputs: `make notebooks`
 
 Cells tagged `timing` show what was measured on the machine that ran them: of their outputs only number and kind are
-compared. Texts of all others are the same, but for the last digit of a number; pictures have the same size.
+compared. Texts of all others are the same, but for a thousandth of a number; pictures have the same size.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NOTICE = re.compile(
 )  # of a first call on a machine
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
-_TINY_FRAC = 1e-9
+_NEAR_FRAC, _TINY_FRAC = 1e-3, 1e-9  # by which numbers with and without decimals may differ
 
 
 def stored() -> list[Path]:
@@ -194,9 +194,9 @@ def picture_size(png: str) -> tuple[int, int]:
 
 
 def same_line(old: str, new: str) -> bool:
-    """Whether two lines have the same words, and numbers that differ by no more than one in the last digit shown.
+    """Whether two lines have the same words, and numbers that differ by a thousandth or one in the last digit shown.
 
-    Sums and fits round differently on other CPUs. Numbers without decimals must be the same.
+    Sums round differently on other CPUs, and fits end elsewhere. Numbers without decimals must be the same.
     """
     if old == new:
         return True
@@ -211,7 +211,7 @@ def _near(old: str, new: str) -> bool:
     digits, _, exponent = old.partition("e")
     decimals = len(digits.partition(".")[2])
     last = 10.0 ** (int(exponent or 0) - decimals) if decimals else 0.0
-    return abs(a - b) <= max(1.001 * last, _TINY_FRAC * abs(a))
+    return abs(a - b) <= max(1.001 * last, (_NEAR_FRAC if decimals else _TINY_FRAC) * abs(a))
 
 
 def store(path: Path) -> None:
