@@ -22,6 +22,7 @@ _WRAPPED_CHARS, _LONG_TEXT_CHARS = (
     32,
     160,
 )  # longer text may wrap, in a column of its own width; much longer, a wide one
+_CODE, _CODE_HTML = re.compile(r"`([^`\n]+)`"), r"<code>\1</code>"
 _UNIT = re.compile(r"(?<=\d) (?=(?:[num]?s|[KMGT]?i?B|[num]?J|W|GB/s|TFLOP/s|tokens/s)(?![\w/]))")
 _SORT_DIGITS = 9
 
@@ -44,7 +45,7 @@ def part_html(part: Part, name: str) -> str:
     if isinstance(part, Text):
         title = f"<h3>{escape(part.title)}</h3>" if part.title else ""
         paragraphs = re.split(r"\n\s*\n", part.text.strip())
-        return title + "".join(f"<p>{_lines_html(paragraph)}</p>" for paragraph in paragraphs)
+        return title + "".join(f"<p>{_CODE.sub(_CODE_HTML, _lines_html(paragraph))}</p>" for paragraph in paragraphs)
     if isinstance(part, Facts):
         items = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in part.items)
         return f'<dl class="facts">{items}</dl>'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -297,3 +298,15 @@ def test_steps_are_bars_of_their_operations() -> None:
     draw(plot_steps(found[0]))
     with pytest.raises(InvalidInputError, match="at least one ModelEstimate"):
         plot_steps([])
+
+
+@pytest.mark.parametrize(("rows", "style"), [(range(64, 512, 64), "steps-post"), ([1, 16, 256, 4096], "default")])
+def test_latency_steps_only_where_no_steps_are_left_out(
+    evaluators: dict[str, GEMMEvaluator], rows: Sequence[int], style: str
+) -> None:
+    figure = plot_latency_over_m(evaluators["demo-8core"], 256, 256, M=rows)
+    assert {
+        line.get_drawstyle() for axes in figure.axes for line in axes.lines if len(line.get_xdata()) == len(rows)
+    } == {style}
+    page = plot_latency_over_m(evaluators["demo-8core"], 256, 256, M=rows, interactive=True)
+    assert {trace.line.shape for trace in page.data} == {"hv" if style == "steps-post" else "linear"}

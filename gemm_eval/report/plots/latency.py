@@ -71,11 +71,12 @@ def plot_latency_over_m(
 ) -> AnyFigure:
     """Plot latency, and below it the rate, over M of C[G,M,N] = A[G,M,K] x B[G,K,N].
 
-    Every value is an evaluation of its own; between two of them the line stays where it is and then steps. A band
-    around latencies is the interval that holds 80% of measured times, if known. Of a single chip, sections show
-    where the best mapping changes: on a GPU the number of waves (times that all SMs take new CTAs), with marks on the
-    axis where the tile or the split of K changes; on a multi-core chip the partition over cores. Where they change too
-    often to be readable, the legend says how often instead.
+    Every value is an evaluation of its own; between two of them the line stays where it is and then steps, or, where
+    values lie octaves apart and many steps are left out, goes straight. A band around latencies is the interval
+    that holds 80% of measured times, if known. Of a single chip, sections show where the best mapping changes: on a
+    GPU the number of waves (times that all SMs take new CTAs), with marks on the axis where the tile or the split
+    of K changes; on a multi-core chip the partition over cores. Where they change too often to be readable, the
+    legend says how often instead.
 
     Args:
         evaluators: one, or several to compare, up to eight.
@@ -124,18 +125,19 @@ def _draw(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: str) -> F
 
     figure = new_figure(7.6, 5.4)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    has_markers = len(rows) <= _MOST_MARKERS
+    has_markers, is_even = len(rows) <= _MOST_MARKERS, _is_even(rows)
     handles: list[Artist] = []
     for place, (table, name) in enumerate(zip(tables, _names(tables), strict=True)):
         color, marker = SERIES[place], MARKERS[place] if has_markers else ""
         for axes, column in ((above, "latency_us"), (below, "tflop_per_s")):
             handles[place:] = axes.plot(
-                rows, table[column], drawstyle="steps-post", color=color, linestyle=DASHES[place], marker=marker,
-                markersize=3.5, label=name,
+                rows, table[column], drawstyle="steps-post" if is_even else "default", color=color,
+                linestyle=DASHES[place], marker=marker, markersize=3.5, label=name,
             )  # fmt: skip
         if _has_interval(table):
             above.fill_between(
-                rows, table["low_us"], table["high_us"], step="post", color=color, alpha=_BAND_ALPHA, linewidth=0,
+                rows, table["low_us"], table["high_us"], step="post" if is_even else None, color=color,
+                alpha=_BAND_ALPHA, linewidth=0,
             )  # fmt: skip
     banded = [place for place, table in enumerate(tables) if _has_interval(table)]
     if banded:
@@ -236,6 +238,7 @@ def _interval(result: GEMMResult) -> str:
 def _draw_plotly(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: str) -> Any:
     go = plotly_objects()
     figure = go.Figure()
+    shape = "hv" if _is_even(rows) else "linear"
     for place, (table, name) in enumerate(zip(tables, _names(tables), strict=True)):
         told = [
             f"<b>{name}</b>, M={result.problem.M}<br>{time_text(result.latency_us)}{_interval(result)}, "
@@ -248,12 +251,12 @@ def _draw_plotly(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: st
                 figure.add_scatter(
                     x=rows, y=table[column], yaxis="y", name=f"{name}: {_BAND}", legendgroup=f"{name} band",
                     showlegend=fill is not None, mode="lines", fill=fill, hoverinfo="skip",
-                    line={"color": SERIES[place], "shape": "hv", "width": 0}, opacity=_BAND_ALPHA,
+                    line={"color": SERIES[place], "shape": shape, "width": 0}, opacity=_BAND_ALPHA,
                 )  # fmt: skip
         for column, axis in (("latency_us", "y"), ("tflop_per_s", "y2")):
             figure.add_scatter(
                 x=rows, y=table[column], yaxis=axis, name=name, legendgroup=name, showlegend=axis == "y", mode="lines",
-                line={"color": SERIES[place], "shape": "hv"}, text=told, hovertemplate="%{text}<extra></extra>",
+                line={"color": SERIES[place], "shape": shape}, text=told, hovertemplate="%{text}<extra></extra>",
             )  # fmt: skip
     scale = "linear" if _is_even(rows) else "log"
     figure.update_layout(
