@@ -47,7 +47,7 @@ def measure_this_host(out: Path | None, num_threads: int | None, budget_s: float
         print_json(_document(found, score) | {"files": written})
         return
     if score is not None:
-        _print_score(found, score)
+        _print_score(score)
     for path in written:
         print_line(f"written to {path}")
 
@@ -76,11 +76,11 @@ def _score(spec_path: Path, timings_path: Path) -> ChipScore | None:
     return score_chip(spec, timings, least_rows=[_LEAST_ROWS])
 
 
-def _print_score(found: HostMeasurement, score: ChipScore) -> None:
+def _print_score(score: ChipScore) -> None:
     from gemm_eval.cli.multicore_chips import chip_table
     from gemm_eval.cli.output import make_console
 
-    make_console().print(chip_table(found.facts.title, score))
+    make_console().print(chip_table(score.lines[0].chip, score))
 
 
 def _document(found: HostMeasurement, score: ChipScore | None) -> dict[str, Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -173,6 +176,29 @@ def test_command_fits_what_it_measured(tmp_path: Path, monkeypatch: pytest.Monke
     name = tmp_path / "maker-chip-4000-4c"
     again = Ran("validate", "multicore", f"{name}.yaml", "--data", f"{name}-fp32.csv")
     assert again.code == 0, again.err
+
+
+def test_command_says_it_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [(M, 256 * k, 512 * k) for M in (1, 16, 256) for k in range(1, 6)]
+    found = measurement(timings=tuple(timing(*shape, 0.7) for shape in shapes))
+    monkeypatch.setattr(measured, "measure_host", lambda dtype, **_: found)
+
+    ran = Ran("measure", "host", "--out", tmp_path, "--json")
+
+    assert ran.code == 0, ran.err
+    document = json.loads(ran.out)
+    assert (document["num_gemms"], document["num_cores"], document["num_noisy"]) == (15, 4, 0)
+    assert document["folds"].startswith("5-fold by (N, K)")
+    assert {line["rows"] for line in document["lines"]} >= {"decode", "M >= 16", "all"}
+    spec = load_arch(tmp_path / "maker-chip-4000-4c.yaml")
+    assert document["coefficients"] == pytest.approx({path: _at(spec, path) for path in document["coefficients"]})
+    assert str(tmp_path / "maker-chip-4000-4c.yaml") in document["files"]
+
+
+def _at(spec: Any, path: str) -> float:
+    for key in path.split("."):
+        spec = spec[key] if isinstance(spec, Mapping) else getattr(spec, key)
+    return float(spec)
 
 
 def test_without_a_folder_it_writes_to_the_users_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

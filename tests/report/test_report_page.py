@@ -140,8 +140,8 @@ def test_nothing_is_loaded_and_no_address_is_named_but_the_namespace_of_svg() ->
 
 
 def test_commands_in_texts_are_code() -> None:
-    page = Page("a page", "", [Section("one", [Text("see `gemm-eval a < b` and ` alone")])]).to_html()
-    assert "<p>see <code>gemm-eval a &lt; b</code> and ` alone</p>" in page
+    page = Page("a page", "", [Section("one", [Text("see `command a < b` and ` alone")])]).to_html()
+    assert "<p>see <code>command a &lt; b</code> and ` alone</p>" in page
 
 
 def test_hostile_names_are_text_wherever_they_stand() -> None:
