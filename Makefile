@@ -67,7 +67,7 @@ browser:  # for tests/browser, which skip without one; nothing is installed on a
 	    >/dev/null || echo "chromium cannot be installed: tests/browser will be skipped" >&2; \
 	fi
 
-screenshots: $(VENV)/.dev browser  ## pictures of every page and plot, four widths, light and dark, in the folder screenshots
+screenshots: $(VENV)/.dev browser  ## pictures of every page and plot, four widths, light and dark, in the folder screenshots; NAMES=--readme: README's
 	$(BIN)/python -m tests.browser.screenshots $(NAMES)
 
 nojit: $(VENV)/.dev  ## the oracle tests with the kernels as plain Python

@@ -90,11 +90,11 @@ _DRAWING = re.compile(r"^!\[(?P<words>[^]]+)\]\((?P<path>[^)]+\.svg)\)$", re.MUL
 
 
 def page_of(path: str) -> str:
-    """The page (``models/gpu.md``) of a path in the repository (``gemm_eval/models/gpu/MODEL.md``)."""
+    """The page (``models/gpu.md``) of a path in the repository (``gemm_eval/models/gpu/MODEL.md``), or the picture."""
     for page, text in BESIDE_CODE.items():
         if text == path:
             return page
-    if path.startswith("docs/") and path.endswith(".md"):
+    if path.startswith("docs/") and path.endswith((".md", ".png")):
         return path.removeprefix("docs/")
     return f"{_SOURCE}{path}.md"
 

@@ -1,12 +1,14 @@
 """Pictures of every page and plot, to look at: ``python -m tests.browser.screenshots``, or ``make screenshots``.
 
 PNG files in the folder ``screenshots``: each page from top to bottom and its first screen, at four widths, light and
-dark. A page that says something on the console, asks for anything, or is wider than its window fails the run.
+dark. A page that says something on the console, asks for anything, or is wider than its window fails the run. With
+``--readme`` the picture of README is taken anew instead.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import tempfile
 from collections.abc import Callable
@@ -14,11 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from gemm_eval.report import Page
 from tests.browser import pages
 from tests.browser.conftest import OpenPage, launch
 
-FOLDER = Path(__file__).resolve().parents[2] / "screenshots"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "screenshots"
+README_PICTURE = ROOT / "docs" / "assets" / "report.png"
+README_SIZE = (1280, 590)
+"""Of the first screen of the page that compares archs: verdict and main picture."""
 HEIGHTS = {1280: 800, 768: 1024, 390: 844, 360: 740}
 WIDE = (1280, 390)  # of plots, which are no wider or narrower elsewhere
 SCHEMES = ("light", "dark")
@@ -49,11 +57,27 @@ def take(browser: Any, path: Path, name: str, width: int, scheme: str) -> list[s
     return opened.said + others + ([f"{wide} px wide"] if wide > width else [])
 
 
+def take_for_readme(browser: Any, path: Path) -> None:
+    """Write README's picture of a page: the top of its first screen, with few colours."""
+    width, height = README_SIZE
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
+    page.goto(path.as_uri())
+    page.wait_for_timeout(100)
+    whole = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    whole.quantize(64, dither=Image.Dither.NONE).save(README_PICTURE, optimize=True)
+
+
 def main() -> int:
-    """Take all pictures, or those of pages whose name starts with a word."""
+    """Take all pictures, or those of pages whose name starts with a word, or README's."""
     parser = argparse.ArgumentParser(description="Pictures of every page and plot.")
     parser.add_argument("names", nargs="*", help="pages whose names start so; default: all")
-    wanted = tuple(parser.parse_args().names)
+    parser.add_argument("--readme", action="store_true", help="README's picture, and no other")
+    options = parser.parse_args()
+    wanted = tuple(options.names)
+    if options.readme:
+        with launch() as browser, tempfile.TemporaryDirectory() as folder:
+            take_for_readme(browser, pages.compare_page().write(Path(folder) / "compare.html"))
+        return 0
     FOLDER.mkdir(exist_ok=True)
     num_wrong = num_done = 0
     with launch() as browser, tempfile.TemporaryDirectory() as folder:
