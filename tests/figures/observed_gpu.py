@@ -112,6 +112,12 @@ def fit_errors(gpu: str, name: str) -> list[float]:
     return [of["mape_percent"] for of in _calibration(gpu, name)["errors"]]
 
 
+def quantization_errors() -> list[float]:
+    """MAPE of what a pass takes that quantizes A, of each set of each GPU, held out."""
+    gpus = sorted(path.parent.name for path in _CALIBRATION.glob("*/trtllm-quantize.yaml"))
+    return [percent / 100.0 for gpu in gpus for percent in fit_errors(gpu, "trtllm-quantize")]
+
+
 def _memory_bound(what: str) -> pd.DataFrame:
     rows = _table("h200-sxm", "memory-bound/kernels")
     return rows[rows["what"] == what]

@@ -25,7 +25,6 @@ QUOTES = FOLDER / "quotes"
 """A file for each page: its phrases with figures, rendered of documents or held by something else."""
 _REGIMES = ("decode", "mid", "prefill")
 _COMPARED = ROOT / "arch" / "compared"
-_CALIBRATION = ROOT / "arch" / "calibration"
 _CHUNK_GEMMS = 1 << 14  # of a default chunk of a sweep of many points: gemm_eval/sweep/run.py
 _CLEARLY_FRAC = 0.03  # from which on timings in one run tell which of two is faster
 _TORCH = ROOT / "arch" / "measured" / "h200-sxm"
@@ -320,13 +319,6 @@ def bytes_beside(simulator: str) -> dict[str, int]:
         "same": sum(our == their for our, their in pairs), "more": sum(our > their for our, their in pairs),
         "far_more": sum(our > 1.05 * their for our, their in pairs),
     }  # fmt: skip
-
-
-def quantization_errors() -> list[float]:
-    """MAPE of what a pass takes that quantizes A, by calibration."""
-    files = sorted(_CALIBRATION.glob("*/trtllm-quantize.yaml"))
-    read = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in files]
-    return [of["mape_percent"] / 100.0 for calibration in read for of in calibration["errors"]]
 
 
 def beside(gpu: str, data: str, who: str, regime: str = "all") -> Any:
