@@ -122,7 +122,7 @@ def chip_row(name: str, chip: str, *parts: tuple[Sequence[str], str]) -> str:
     pooled = [[chip_mape(chip, sets, rows, who) for who in whos] for sets, rows in parts]
     counts = "; ".join(f"{_chip_num(chip, sets, rows):,}" for sets, rows in parts)
     errors = ("; ".join(percent(part[place]) for part in pooled) for place in range(len(whos)))
-    return _row((name, counts, *errors, "; ".join(_chip_rest(chip, sets, rows) for sets, rows in parts)))
+    return _row((name, counts, *errors, "; ".join(dict.fromkeys(_chip_rest(chip, sets, rows) for sets, rows in parts))))
 
 
 def chip_mape(chip: str, sets: Sequence[str], rows: str = "all", who: str = "gemm_eval") -> float:
