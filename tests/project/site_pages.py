@@ -1,15 +1,28 @@
-"""The modules that write the site of docs/, which is no package: `pages` and `reference`."""
+"""The modules that write the site of docs/, which is no package; `names` only where griffe is."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
-__all__ = ["pages", "reference"]
+__all__ = ["names_module", "pages", "reference"]
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "generate"))
-try:
-    pages, reference = import_module("pages"), import_module("reference")
-finally:
-    sys.path.pop(0)
+_FOLDER = str(Path(__file__).resolve().parents[2] / "docs" / "generate")
+
+
+def names_module() -> ModuleType:
+    """`names`, which needs griffe."""
+    return _imported("names")
+
+
+def _imported(name: str) -> ModuleType:
+    sys.path.insert(0, _FOLDER)
+    try:
+        return import_module(name)
+    finally:
+        sys.path.pop(0)
+
+
+pages, reference = _imported("pages"), _imported("reference")

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
-from tests.project.site_pages import pages
+from tests.project.site_pages import names_module, pages
 
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "object": "data", "embed": "src"}
 """Elements that load what an attribute names; `link` does too, for these relations:"""
@@ -121,6 +121,20 @@ def test_every_public_name_is_documented(site: Path, page: str) -> None:
             continue
         of_facade = f"#gemm_eval.{name}"
         assert f"{module}.{name}" in found.anchors or any(link.endswith(of_facade) for link in found.links), name
+
+
+@pytest.mark.parametrize("page", pages.API)
+def test_each_name_has_an_entry_of_its_own(site: Path, page: str) -> None:
+    """Docstrings may describe several: ``read_bytes, write_bytes: of the kernel``."""
+    text = (site / page).with_suffix(".html").read_text(encoding="utf-8")
+    names = re.findall(r"<b><code>(?:<span[^>]*>)?([^<]+)", text)
+    assert not [name for name in names if not name.strip("* ").isidentifier()]
+
+
+def test_names_with_one_description_are_taken_apart() -> None:
+    text = "Do.\n\na, b: none.\n\nArgs:\n    m, n: sizes,\n        in rows.\n    k: one.\n\nx, y: none."
+    apart = "    m: sizes,\n        in rows.\n    n: sizes,\n        in rows.\n    k: one."
+    assert names_module().one_name_each(text) == text.replace("    m, n: sizes,\n        in rows.\n    k: one.", apart)
 
 
 def test_every_page_can_be_found(site: Path) -> None:
