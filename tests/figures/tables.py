@@ -125,6 +125,13 @@ def chip_row(name: str, chip: str, *parts: tuple[Sequence[str], str]) -> str:
     return _row((name, counts, *errors, "; ".join(dict.fromkeys(_chip_rest(chip, sets, rows) for sets, rows in parts))))
 
 
+def chip_short_row(name: str, chip: str, of_set: str) -> str:
+    """A row of a multi-core chip in the short table."""
+    roofline, model = (percent(chip_mape(chip, (of_set,), who=who)) for who in ("fitted roofline", "gemm_eval"))
+    num = _chip_num(chip, (of_set,), "all")
+    return _row((name, f"{num:,}", roofline, f"**{model}**", "`gemm-eval validate multicore all`"))
+
+
 def chip_mape(chip: str, sets: Sequence[str], rows: str = "all", who: str = "gemm_eval") -> float:
     """MAPE on rows of some sets of a multi-core chip taken together."""
     found = [line["errors"][who] for line in _chip_lines(chip, sets, rows)]
