@@ -132,6 +132,7 @@ def test_each_name_has_an_entry_of_its_own(site: Path, page: str) -> None:
 
 
 def test_names_with_one_description_are_taken_apart() -> None:
+    pytest.importorskip("griffe", reason="taking docstrings apart needs griffe: make docs")
     text = "Do.\n\na, b: none.\n\nArgs:\n    m, n: sizes,\n        in rows.\n    k: one.\n\nx, y: none."
     apart = "    m: sizes,\n        in rows.\n    n: sizes,\n        in rows.\n    k: one."
     assert names_module().one_name_each(text) == text.replace("    m, n: sizes,\n        in rows.\n    k: one.", apart)
