@@ -15,7 +15,9 @@ import jinja2
 import pandas as pd
 import yaml
 
+from gemm_eval.sweep.run import _MAX_CHUNK_GEMMS
 from gemm_eval.units import time_text
+from gemm_eval.validation.crossover import CLEAR_FRAC
 from tests.figures import observed_data, observed_gpu, observed_kernels
 from tests.figures.documents import BENCH, COMMANDS, FOLDER, ROOT, load
 
@@ -25,8 +27,6 @@ QUOTES = FOLDER / "quotes"
 """A file for each page: its phrases with figures, rendered of documents or held by something else."""
 _REGIMES = ("decode", "mid", "prefill")
 _COMPARED = ROOT / "arch" / "compared"
-_CHUNK_GEMMS = 1 << 14  # of a default chunk of a sweep of many points: gemm_eval/sweep/run.py
-_CLEARLY_FRAC = 0.03  # from which on timings in one run tell which of two is faster
 _TORCH = ROOT / "arch" / "measured" / "h200-sxm"
 
 
@@ -294,8 +294,8 @@ def billion() -> dict[str, float]:
     return {
         "evaluations_per_s": rate, "core_hours": core_s / 3600.0, "minutes": core_s / 60.0 / 1000.0,
         "points_per_s": point_rate, "point_core_hours": point_core_s / 3600.0,
-        "point_minutes": point_core_s / 60.0 / 1000.0, "chunk_points": _CHUNK_GEMMS // rates["gemms"],
-        "chunk_s": _CHUNK_GEMMS / rate, "gb": streamed["point_bytes"],
+        "point_minutes": point_core_s / 60.0 / 1000.0, "chunk_points": _MAX_CHUNK_GEMMS // rates["gemms"],
+        "chunk_s": _MAX_CHUNK_GEMMS / rate, "gb": streamed["point_bytes"],
     }  # fmt: skip
 
 
@@ -362,7 +362,7 @@ def compared(table: str, engine: str, by: str, keys: Sequence[str], value: Any =
         times = times[times.index.get_level_values(by) == value]
     ratios = (times[engine] / times["ours"]).dropna()
     gains = (1.0 / ratios - 1.0).rename("frac").sort_values(ascending=False)
-    ahead = gains[gains > _CLEARLY_FRAC].reset_index().to_dict("records")
+    ahead = gains[gains > CLEAR_FRAC].reset_index().to_dict("records")
     return {"mean": statistics.geometric_mean(ratios), "worst": ratios.min(), "num": len(ratios), "ahead": ahead}
 
 

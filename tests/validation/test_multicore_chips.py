@@ -316,3 +316,21 @@ def test_block_floats_move_their_shared_exponents() -> None:
         result = evaluator.evaluate(1, 512, 1024, 2048, dtype=dtype)
         elements = 512 * 1024 + 1024 * 2048 + 512 * 2048
         assert result.dram_bytes == elements * bits / 8
+
+
+def test_a_floor_of_launches_is_predicted_as_the_evaluator_says() -> None:
+    chip = load_arch("wormhole-n150", MulticoreSpec)
+    (rows,) = (rows for rows in read_chip_timings(chip.name).sets if rows.name == "tuned, HiFi4, untraced")
+    few = rows.select(np.arange(len(rows.frame)) % 3 == 0)
+    predicted = predict_set(chip, few)
+    with_floor = chip.with_(
+        launch_floor_us=few.changes["launch_floor_us"],
+        cube_steps_per_cycle={**chip.cube_steps_per_cycle, **few.changes["cube_steps_per_cycle"]},
+    )
+    evaluator = GEMMEvaluator(with_floor, policy=few.policy, disk_cache=False)
+    said = [
+        evaluator.evaluate(1, M, K, N, dtype).latency_us
+        for dtype, M, K, N in few.frame[["dtype", "M", "K", "N"]].to_numpy()
+    ]
+    assert predicted.tolist() == said
+    assert min(said) == with_floor.launch_floor_us < max(said)

@@ -64,9 +64,11 @@ def predict_set(arch: MulticoreSpec, rows: TimingSet) -> Floats:
     """Return the latency of each row as it was timed, in microseconds; nan where nothing fits."""
     if rows.changes:
         arch = arch.with_(**{name: _merged(getattr(arch, name, None), value) for name, value in rows.changes.items()})
-    # the floor raises all mappings alike: without it a search finds the same time, and has no equal ones to go through
-    floor_us = arch.launch_floor_us
-    evaluator = GEMMEvaluator(arch.with_(launch_floor_us=0.0), policy=rows.policy, disk_cache=False)
+    floor_us = 0.0
+    if arch.rules is None or rows.policy == "best":  # by rules a choice may be another where a floor makes times equal
+        # it raises all mappings alike: without it a search finds the same time, and has no equal ones to go through
+        floor_us, arch = arch.launch_floor_us, arch.with_(launch_floor_us=0.0)
+    evaluator = GEMMEvaluator(arch, policy=rows.policy, disk_cache=False)
     predicted = np.full(len(rows.frame), np.nan)
     for dtype, of_type in rows.frame.groupby("dtype"):
         sizes = [(1, M, K, N) for M, K, N in of_type[["M", "K", "N"]].to_numpy(int).tolist()]
