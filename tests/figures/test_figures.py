@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import jinja2
 import pytest
+import typer
 
+from gemm_eval.cli import app
+from tests.cli.test_documented_commands import parse
 from tests.figures.documents import BENCH, COMMANDS, DENSE, FOLDER, ROOT
 from tests.figures.tables import PAGE, TEMPLATE, Phrases, environment, phrases, render, text_of, times
 from tests.project.site_pages import pages
@@ -18,6 +22,7 @@ TYPED = [page for page in PAGES if page not in ("docs/figures.md", "CHANGELOG.md
 """Without the page of all figures, which is rendered, and the history, whose figures are of its versions."""
 _RENDERED = re.compile(r"\{\{.*?\}\}|\{%.*?%\}")
 _FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
+_PRINTED = "printed by gemm-eval "
 _AROUND = 40  # characters beside a figure, to find it by
 _CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 
@@ -49,6 +54,8 @@ def test_what_holds_a_phrase_is_there(of: Phrases) -> None:
     for by in of.others.values():
         assert by.strip()
         assert all((ROOT / path).exists() for path in _FILE.findall(by)), by
+        if by.startswith(_PRINTED):
+            parse(typer.main.get_command(app), shlex.split(by.removeprefix(_PRINTED)))
 
 
 def test_what_is_not_in_a_document_is_an_error() -> None:
