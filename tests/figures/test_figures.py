@@ -9,7 +9,7 @@ import jinja2
 import pytest
 import typer
 
-from gemm_eval.cli import app
+from gemm_eval.cli.app import app
 from tests.cli.test_documented_commands import parse
 from tests.figures.documents import BENCH, COMMANDS, DENSE, FOLDER, ROOT
 from tests.figures.tables import PAGE, TEMPLATE, Phrases, environment, phrases, render, text_of, times
