@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 
 from gemm_eval.cli.app import app
@@ -43,11 +44,14 @@ def commands_in(text: str) -> Iterator[str]:
 
 def parse(command: Any, words: list[str]) -> None:
     while hasattr(command, "commands") and words:
+        if command.name == "measure" and words[0].startswith("-"):
+            words = ["gpu", *words]  # as the command itself has it
         if words[0] not in command.commands:
             break
         command, words = command.commands[words[0]], words[1:]
     assert not hasattr(command, "commands") or not words or words[0].startswith("-"), f"no such command: {words}"
     with command.make_context("x", [], resilient_parsing=True) as ctx:
+        ctx.resilient_parsing = False  # it swallows what the parser does not know
         command.make_parser(ctx).parse_args(list(words))
 
 
@@ -64,3 +68,12 @@ def test_documented_commands_parse() -> None:
                 wrong.append(f"{path.relative_to(ROOT)}: gemm-eval {line}: {error}")
     assert num > 60
     assert wrong == []
+
+
+def test_words_that_no_command_knows_are_found() -> None:
+    application = typer.main.get_command(app)
+    parse(application, ["validate", "dense", "--arch", "h100-sxm"])
+    with pytest.raises(AssertionError, match="no such command"):
+        parse(application, ["validate", "dens"])
+    with pytest.raises(Exception, match="--arhc"):
+        parse(application, ["validate", "dense", "--arhc", "h100-sxm"])
