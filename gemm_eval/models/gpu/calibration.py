@@ -157,8 +157,8 @@ def nearest_first(
     """Return the calibration files from which a GPU may take coefficients, the best first.
 
     This is the rule of transfer for every kind of calibration. The GPU's own file comes first, then those of its own
-    generation of SMs, of a generation in `preferred`, of the same kind of tensor core, of the nearest generation, of the
-    most similar DRAM bandwidth, and last the first by name.
+    generation of SMs, of a generation in `preferred`, of the same kind of tensor core, of the nearest generation, of
+    the most similar DRAM bandwidth, and last the first by name.
 
     Args:
         root: the folder that has a folder for each calibrated GPU.

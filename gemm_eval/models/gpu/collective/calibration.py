@@ -84,8 +84,8 @@ def collective_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
     """Return all coefficients for a GPU, and where they come from.
 
     A calibration of this GPU is taken as it is. Without one, that of the GPU with the nearest link carries over
-    (`nearest_first`, by links): of the same kind and topology, then of the nearest generation, then of the nearest rate. Rates are shares of the link, so
-    that they scale with what the spec says of it; latencies do not.
+    (`nearest_first`, by links): of the same kind and topology, then of the nearest generation, then of the nearest
+    rate. Rates are shares of the link, so that they scale with what the spec says of it; latencies do not.
 
     Raises:
         UnsupportedError: its spec does not say what joins it to others.
