@@ -153,6 +153,20 @@ def test_few_queries_run_on_the_faster_kind() -> None:
     assert evaluator.evaluate_attention(q_len=512, **sizes).kernel == "context"  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", TIMED)
+@pytest.mark.parametrize("tokens", [1, 2, 7, 16])
+def test_short_prompts_are_of_the_context_phase(name: str, tokens: int) -> None:
+    """A fresh prompt runs the kernels of prompts, however few tokens it has; tokens over a cache can be verified."""
+    evaluator = GEMMEvaluator(name)
+    sizes = {"batch": 8, "q_len": tokens, "num_heads": 32, "dtype": "bf16"}
+    prompt = evaluator.evaluate_attention(kv_len=tokens, num_kv_heads=8, **sizes)  # type: ignore[arg-type]
+    latent = evaluator.evaluate_attention(kv_len=tokens, num_kv_heads=32, head_dim=192, v_head_dim=128, **sizes)  # type: ignore[arg-type]
+    verified = evaluator.evaluate_attention(kv_len=8192, num_kv_heads=8, **sizes)  # type: ignore[arg-type]
+    assert prompt.kernel == ("context_mma" if name in ("l40s", "rtx-pro-6000-server") else "context")
+    assert latent.kernel == "latent_context"
+    assert verified.kernel.startswith(("packed", "single"))
+
+
 def test_windows_and_chunks_do_less() -> None:
     evaluator = GEMMEvaluator("h200-sxm")
 

@@ -18,7 +18,7 @@ from gemm_eval.models.gpu.attention import (
     AttentionCalibration,
     FittedFamily,
     attention_coefficients,
-    families_of_rows,
+    attention_costs,
     family_us,
 )
 from gemm_eval.units import bytes_per_us
@@ -160,18 +160,22 @@ def _held_out_roofline(timings: AttentionTimings, folds: Ints, compute_us: Float
 def held_out_attention(arch: GpuSpec, timings: AttentionTimings, seed: int = 0) -> Floats:
     """Return predictions, [rows], in microseconds: each row by coefficients fitted on other heads.
 
+    The library chooses its kernels by the sizes alone, as for whoever asks for an answer.
+
     Raises:
         InvalidInputError: a table of another GPU.
     """
     folds, names = folds_of_heads(timings, seed), _families(arch, timings)
     known = attention_coefficients(arch, timings.library).values
     predicted = np.empty(len(timings))
-    for name in np.unique(names).tolist():
-        of_family = names == name
-        for fold in np.unique(folds[of_family]).tolist():
-            train, held = of_family & (folds != fold), of_family & (folds == fold)
-            coefficients = _fit(arch, timings, name, train) if train.sum() >= MIN_ROWS else known[name]
-            predicted[held] = family_us(arch, name, coefficients, timings.rows.take(held))
+    for fold in np.unique(folds).tolist():
+        held, train = folds == fold, folds != fold
+        fitted = {
+            name: _fit(arch, timings, name, train & (names == name))
+            for name in np.unique(names[held]).tolist()
+            if (train & (names == name)).sum() >= MIN_ROWS
+        }
+        predicted[held] = attention_costs(arch, known | fitted, timings.rows.take(held), timings.library).latency_us
     return predicted
 
 
@@ -207,7 +211,8 @@ def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> Attention
 def _families(arch: GpuSpec, timings: AttentionTimings) -> Any:
     if timings.gpu != arch.name:
         raise InvalidInputError(f"{timings.name} is of {timings.gpu}, not of {arch.name}")
-    return families_of_rows(arch, timings.rows, timings.library, is_decode="generation" in timings.phase)
+    known = attention_coefficients(arch, timings.library).values
+    return attention_costs(arch, known, timings.rows, timings.library).families
 
 
 def _fit(arch: GpuSpec, timings: AttentionTimings, name: str, train: Mask) -> dict[str, float]:

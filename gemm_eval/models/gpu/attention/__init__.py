@@ -16,7 +16,6 @@ from gemm_eval.models.gpu.attention.families import (
     AttentionFamily,
     check_attention_library,
     families_of_rows,
-    packs_tokens,
 )
 from gemm_eval.models.gpu.attention.rows import AttentionRows, attention_rows
 
@@ -38,5 +37,4 @@ __all__ = [
     "check_attention_library",
     "families_of_rows",
     "family_us",
-    "packs_tokens",
 ]

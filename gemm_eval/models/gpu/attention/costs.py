@@ -9,7 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu.attention.families import ATTENTION_FAMILIES, families_of_rows, packs_tokens
+from gemm_eval.models.gpu.attention.families import (
+    ATTENTION_FAMILIES,
+    can_run_as_context,
+    can_run_as_generation,
+    families_of_rows,
+)
 from gemm_eval.models.gpu.attention.rows import AttentionRows
 
 __all__ = ["AttentionCosts", "attention_costs", "family_us"]
@@ -42,7 +47,8 @@ def attention_costs(
 ) -> AttentionCosts:
     """Return the time of attention by the kernels that a library takes.
 
-    Problems of few queries can run on either kind of kernels; the faster is taken. One query runs on those for few.
+    Several tokens over a longer cache can be verified by either kind of kernels; the faster is taken. One token runs on
+    those for few queries, a whole prompt on those for many.
 
     Args:
         arch: the GPU.
@@ -50,8 +56,7 @@ def attention_costs(
         rows: the problems.
         library: whose kernels, of `ATTENTION_LIBRARIES`.
     """
-    few = packs_tokens(rows, library)
-    many = (rows.q_len > 1.0) & (rows.is_latent == 0)
+    few, many = can_run_as_generation(rows, library), can_run_as_context(rows, library)
     both = [
         _of_kind(arch, coefficients, rows, library, mask, is_decode=kind) for mask, kind in ((few, True), (many, False))
     ]

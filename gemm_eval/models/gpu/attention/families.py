@@ -48,9 +48,10 @@ __all__ = [
     "ATTENTION_LIBRARIES",
     "DEFAULT_ATTENTION",
     "AttentionFamily",
+    "can_run_as_context",
+    "can_run_as_generation",
     "check_attention_library",
     "families_of_rows",
-    "packs_tokens",
 ]
 
 ATTENTION_LIBRARIES = {
@@ -163,15 +164,26 @@ _ONE_KERNEL_A_SIZE = frozenset({"sm_89", "sm_120"})
 _LEAST_SM_SHARE = 4.0  # TensorRT-LLM 1.x: packed kernels only where their CTAs, four times, are as many as the SMs
 
 
-def packs_tokens(rows: AttentionRows, library: str) -> npt.NDArray[np.bool_]:
-    """Return which problems kernels for few queries can take: one token, or some with the heads of a group."""
+def can_run_as_generation(rows: AttentionRows, library: str) -> npt.NDArray[np.bool_]:
+    """Return which problems kernels for few queries can take: one token, or some verified with the heads of a group.
+
+    Engines choose kernels by phase. Whole prompts, whose queries are all of the keys, are of the context phase however
+    short they are; absorbed latents are of the generation phase.
+    """
     if library != DEFAULT_ATTENTION:
         one: npt.NDArray[np.bool_] = rows.q_len == 1.0
         return one
-    some: npt.NDArray[np.bool_] = (rows.q_len == 1.0) | (
-        (rows.group * rows.q_len <= _MAX_PACKED_ROWS) & (rows.is_causal > 0) & (rows.is_latent == 0)
-    )
-    return some | (rows.is_latent > 0)
+    fits = (rows.q_len == 1.0) | ((rows.group * rows.q_len <= _MAX_PACKED_ROWS) & (rows.is_causal > 0))
+    return (fits & (rows.q_len != rows.kv_len)) | (rows.is_latent > 0)
+
+
+def can_run_as_context(rows: AttentionRows, library: str) -> npt.NDArray[np.bool_]:
+    """Return which problems kernels for many queries can take: prompts, chunks of them, and tokens to be verified."""
+    is_one = rows.q_len == 1.0
+    if library == DEFAULT_ATTENTION:
+        is_one = is_one & (rows.q_len != rows.kv_len)
+    several: npt.NDArray[np.bool_] = ~is_one & (rows.is_latent == 0)
+    return several
 
 
 def check_attention_library(problem: AttentionProblem, library: str) -> None:
