@@ -1,9 +1,10 @@
-"""Times attention in PyTorch, by its flash and cuDNN kernels: prompts, chunks of prompts, and decode over a cache.
+"""Times attention in PyTorch, by its flash and cuDNN kernels, and decode over latents (MLA) by FlashInfer's.
 
-    python examples/measure_attention.py --out FOLDER     # a GPU, PyTorch, pandas and pyarrow; some minutes
+    python examples/measure_attention.py --out FOLDER               # a GPU, PyTorch, pandas and pyarrow; some minutes
+    python examples/measure_attention.py --out FOLDER --latents     # with flashinfer-python 0.5 and a CUDA compiler
 
-Writes FOLDER/attention-torch-RELEASE-BACKEND/PHASE.parquet, as `gemm_eval/validation/attention/tables.py` reads them;
-the meta files beside them are written by hand.
+Writes FOLDER/attention-torch-RELEASE-BACKEND/PHASE.parquet, or FOLDER/attention-flashinfer-RELEASE/PHASE.parquet,
+as `gemm_eval/validation/attention/tables.py` reads them; the meta files beside them are written by hand.
 
 Each call is captured in a CUDA graph of several, which go in turn through copies of keys and values, 256 MB together at
 least, as layers of a model each have their own; queries are warm. The time is that of a replay over the calls, the
@@ -13,7 +14,9 @@ median of several. Before it is timed, the first sequence of each case is held t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +37,10 @@ PROMPTS = [
     (1, 16384, 16384), (4, 512, 512), (4, 2048, 2048), (16, 256, 256), (16, 1024, 1024),
 ]  # fmt: skip
 CHUNKS = [(1, 512, 4096), (1, 2048, 8192), (1, 2048, 32768), (1, 8192, 32768), (4, 512, 8192)]
+LATENT_HEADS = (8, 16, 32, 64, 128)
+LATENT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LATENT_KEYS = (128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+LATENT, ROPE, PAGE = 512, 64, 64  # elements of a value, and of a key beyond it, of DeepSeek's models; keys of a page
 COLD_BYTES, MOST_BYTES = 256 << 20, 12 << 30
 MOST_COPIES, REPLAYS = 16, 9
 LONG_US = 20_000.0
@@ -91,33 +98,93 @@ def check(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None
 
 def time_us(case: Case) -> float:
     """Return the time of one call."""
-    copies = min(MOST_COPIES, max(2, -(-COLD_BYTES // case.kv_bytes)))
-    copies = max(1, min(copies, MOST_BYTES // case.kv_bytes))
     shape = case.batch, case.kv_len, case.num_kv_heads, case.head_dim
     q = torch.randn(case.batch, case.q_len, case.num_heads, case.head_dim, device="cuda", dtype=torch.bfloat16)
-    caches = [[torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2)] for _ in range(copies)]
+    caches = [
+        [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        for _ in range(num_copies(case.kv_bytes))
+    ]
     check(case, q, *caches[0])
+    return replayed_us([partial(attend, case, q, k, v) for k, v in caches])
+
+
+def num_copies(num_bytes: int) -> int:
+    """Return how many caches of so many bytes the calls of a graph go through."""
+    copies = min(MOST_COPIES, max(2, -(-COLD_BYTES // num_bytes)))
+    return max(1, min(copies, MOST_BYTES // num_bytes))
+
+
+def replayed_us(calls: list[Callable[[], torch.Tensor]]) -> float:
+    """Return the time of one of the calls, in the median of replays of a graph of all of them."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        kept = [attend(case, q, k, v) for k, v in caches]
+        kept = [call() for call in calls]
     times: list[float] = []
-    while len(times) < REPLAYS and sum(times) * copies < 3 * LONG_US:
+    while len(times) < REPLAYS and sum(times) * len(calls) < 3 * LONG_US:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         graph.replay()
         end.record()
         end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / copies)
+        times.append(start.elapsed_time(end) * 1e3 / len(calls))
     del kept
     return sorted(times)[len(times) // 2]
+
+
+def latent_rows() -> Iterator[tuple[object, ...]]:
+    """Yield a row for each size of decode over latents, timed with FlashInfer's kernels for Hopper."""
+    from flashinfer.mla import BatchMLAPagedAttentionWrapper
+
+    wrapper = BatchMLAPagedAttentionWrapper(torch.empty(1 << 28, dtype=torch.uint8, device="cuda"), backend="fa3")
+    pool = torch.empty(MOST_BYTES // 2, dtype=torch.bfloat16, device="cuda").normal_()
+    scale = (128 + ROPE) ** -0.5
+    for batch, kv_len, heads in product(LATENT_BATCHES, LATENT_KEYS, LATENT_HEADS):
+        pages = -(-kv_len // PAGE)
+        num = batch * pages * PAGE * (LATENT + ROPE)
+        if 4 * num > MOST_BYTES:
+            continue
+        copies = num_copies(2 * num)
+        caches = pool[: copies * num].view(copies, batch * pages, PAGE, LATENT + ROPE)
+        q, rope = (torch.randn(batch, heads, n, device="cuda", dtype=torch.bfloat16) for n in (LATENT, ROPE))
+        starts = torch.arange(batch + 1, dtype=torch.int32, device="cuda")
+        tables = torch.arange(batch * pages, dtype=torch.int32, device="cuda")
+        lengths = torch.full((batch,), kv_len, dtype=torch.int32, device="cuda")
+        wrapper.plan(
+            starts, starts * pages, tables, lengths, heads, LATENT, ROPE, PAGE, False, scale, q.dtype, q.dtype
+        )  # fmt: skip
+        calls = [partial(wrapper.run, q, rope, cache[..., :LATENT], cache[..., LATENT:]) for cache in caches]
+        keys = caches[0].reshape(batch, -1, LATENT + ROPE)[-1, :kv_len].double()
+        scores = torch.cat((q[-1], rope[-1]), dim=-1).double() @ keys.T * scale
+        expected = scores.softmax(-1) @ keys[:, :LATENT]
+        error = ((calls[0]()[-1].double() - expected).norm() / expected.norm()).item()
+        if not error < 0.01:  # also where it is no number
+            raise SystemExit(f"wrong by {error:.3g}: {batch} x {kv_len}, {heads} heads")
+        us = round(replayed_us(calls), 4)
+        yield batch, 1, kv_len, heads, 1, LATENT + ROPE, LATENT, 0, "bf16", "bf16", us
+
+
+def write_latents(out: Path) -> None:
+    """Check and time decode over latents, and write a table."""
+    import flashinfer
+
+    rows = list(latent_rows())
+    columns = [*Case._fields, "v_head_dim", "window", "dtype", "kv_dtype", "latency_us"]
+    folder = out / f"attention-flashinfer-{'.'.join(flashinfer.__version__.split('.')[:2])}"
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows, columns=columns).to_parquet(folder / "mla_generation.parquet", index=False)
+    print(f"{len(rows)} rows on {torch.cuda.get_device_name()}, flashinfer {flashinfer.__version__}")
 
 
 def main() -> None:
     """Check and time all cases, and write a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the table")
+    parser.add_argument("--latents", action="store_true", help="decode over latents by FlashInfer, and nothing else")
     options = parser.parse_args()
+    if options.latents:
+        write_latents(options.out)
+        return
     release = ".".join(torch.__version__.split(".")[:2])
     for name, backend in BACKENDS.items():
         rows = []

@@ -85,8 +85,8 @@ def attention(
     library: Annotated[
         str | None,
         typer.Option(
-            help="Whose fused kernels of GPUs: trtllm (with positions and the write of the cache), cudnn or flash. "
-            "Default: trtllm.",
+            help="Whose fused kernels of GPUs: trtllm (with positions and the write of the cache), cudnn, flash, or "
+            "flashinfer (one query over latents). Default: trtllm.",
             metavar="WORD",
             rich_help_panel=_KIND_PANEL,
             show_default=False,

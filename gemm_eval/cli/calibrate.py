@@ -174,7 +174,9 @@ def moe(
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def attention(
     arch: GpuOption,
-    library: Annotated[str, typer.Option(metavar="WORD", help="Whose kernels: trtllm, cudnn or flash.")] = "trtllm",
+    library: Annotated[
+        str, typer.Option(metavar="WORD", help="Whose kernels: trtllm, cudnn, flash or flashinfer.")
+    ] = "trtllm",
     seed: SeedOption = 0,
     out: OutOption = None,
 ) -> None:

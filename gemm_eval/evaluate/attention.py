@@ -31,6 +31,7 @@ CORES, CORES_IF_THEY_CAN = "cores", "cores if they can"
 """In the place of a library, the fused form of multi-core chips; or, where that is not possible, the unfused one."""
 
 _DECISIVE_FRAC = 0.5
+_ROW_BITS = 128  # at a multiple of which TMA and wide loads want rows to begin
 _UNFUSED_TERMS = {
     "scores_us": "queries times keys, all pairs, scores written",
     "softmax_us": "scores read twice and written once",
@@ -86,7 +87,8 @@ def unfused_attention(
 ) -> AttentionResult:
     """Return what two batched GEMMs take, over the full square of queries and keys, and a softmax through DRAM.
 
-    Query heads of a group stand in the rows of its KV head's GEMM.
+    Query heads of a group stand in the rows of its KV head's GEMM. Rows of scores begin at multiples of 16 bytes, as
+    whoever lays them out would have it: kernels for other rows are slower.
 
     Args:
         arch: the chip.
@@ -95,12 +97,14 @@ def unfused_attention(
     """
     num, rows = problem.batch * problem.num_kv_heads, problem.q_len * problem.group
     types = problem.dtype, problem.dtype, problem.output_dtype
-    scores = evaluate(GemmProblem(num, rows, problem.head_dim, problem.kv_len, *types))
-    values = evaluate(GemmProblem(num, rows, problem.kv_len, problem.value_dim, *types))
-    score_bytes = num * rows * problem.kv_len * problem.output_dtype.half_bits / 16
+    step = _ROW_BITS // problem.dtype.bits
+    keys = -(-problem.kv_len // step) * step
+    scores = evaluate(GemmProblem(num, rows, problem.head_dim, keys, *types))
+    values = evaluate(GemmProblem(num, rows, keys, problem.value_dim, *types))
+    score_bytes = num * rows * keys * problem.output_dtype.half_bits / 16
     terms = {
         "scores_us": scores.latency_us,
-        "softmax_us": memory_bound(arch, 2 * score_bytes, score_bytes, problem.kv_len).latency_us,
+        "softmax_us": memory_bound(arch, 2 * score_bytes, score_bytes, keys).latency_us,
         "values_us": values.latency_us,
     }
     is_calibrated = scores.source != "analytic"

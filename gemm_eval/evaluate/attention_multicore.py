@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, UnsupportedError
@@ -57,12 +58,18 @@ def multicore_attention(
 
 
 def _fused(arch: MulticoreSpec, problem: AttentionProblem) -> AttentionResult:
-    """Return what fused attention takes with its best mapping; `packs` and `rules` of the spec are of GEMMs alone."""
-    cost = unpack_attention_cost(find_best_fused_attention(arch, problem)[0])
+    """Return what fused attention takes with its best mapping; `packs` and `rules` of the spec are of GEMMs alone.
+
+    Keys and values of a whole prompt are read as the projection leaves them: only the cache, which nothing reads yet,
+    is narrow.
+    """
+    is_fresh = problem.q_len == problem.kv_len and not problem.is_latent
+    as_read = replace(problem, kv_dtype=problem.dtype) if is_fresh else problem
+    cost = unpack_attention_cost(find_best_fused_attention(arch, as_read)[0])
     terms = {_TERM_NAMES.get(name, name): us for name, us in cost.breakdown.items() if name != "pack_us"}
     return AttentionResult(
         problem, arch.name, cost.latency_us, FrozenDict(terms), FrozenDict(_MEANINGS), _BOUNDS[cost.bound],
-        f"fused {cost.mapping}", is_fused=True, has_positions=False, roofs=FrozenDict(_roofs(arch, problem)),
+        f"fused {cost.mapping}", is_fused=True, has_positions=False, roofs=FrozenDict(_roofs(arch, as_read)),
         source="analytic", origin="of the chip, fitted on its GEMMs" if arch.calibration else "none",
         mapping=cost.mapping, dram_bytes=cost.dram_bytes,
     )  # fmt: skip

@@ -169,3 +169,23 @@ def test_a_library_goes_with_fused_attention_on_gpus() -> None:
         GEMMEvaluator("h200-sxm").evaluate_attention(**SIZES, fused=False, library="cudnn")
     with pytest.raises(InvalidOptionError, match="library"):
         GEMMEvaluator("h200-sxm").evaluate_attention(**SIZES, library="xformers")
+
+
+@pytest.mark.parametrize("name", ["demo-8core", "trainium1", "tpu-v5e"])
+def test_a_narrow_cache_costs_whole_prompts_nothing(name: str) -> None:
+    """Keys of a prompt are read as the projection leaves them; those of a cache are widened at every visit."""
+    evaluator = GEMMEvaluator(name)
+    sizes = {"batch": 1, "q_len": 1024, "kv_len": 1024, "num_heads": 8, "num_kv_heads": 8, "dtype": "bf16"}
+    wide, narrow = (evaluator.evaluate_attention(**sizes, kv_dtype=dtype) for dtype in ("bf16", "fp8"))  # type: ignore[arg-type]
+    assert narrow.latency_us == wide.latency_us
+    assert narrow.roofs == wide.roofs
+    chunk = evaluator.evaluate_attention(**sizes | {"kv_len": 4096}, kv_dtype="fp8")  # type: ignore[arg-type]
+    assert chunk.breakdown["dram_kv_us"] > 0
+
+
+def test_rows_of_unfused_scores_are_padded() -> None:
+    """148 keys lie in rows of 152, for which kernels load 16 bytes at once: twice as many keys are never sooner."""
+    evaluator = GEMMEvaluator("b300")
+    sizes = {"batch": 1, "num_heads": 4, "num_kv_heads": 1, "head_dim": 128, "dtype": "bf16", "fused": False}
+    times = [evaluator.evaluate_attention(q_len=n, kv_len=n, **sizes).latency_us for n in (148, 152, 296)]  # type: ignore[arg-type]
+    assert times[0] <= times[1] <= times[2]

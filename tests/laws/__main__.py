@@ -3,7 +3,7 @@
 Exits with 1 where one is violated. `exact`: the search of GPUs against brute force, count problems. `physics`: what a
 GPU cannot do, count comparisons. `corrected`: what of it answers with learned corrections keep. `multicore`: the search
 and the laws of multi-core chips, count problems; `grouped`, `gpu-grouped`: those of grouped GEMMs on them and on GPUs;
-`attention`: those of fused attention on multi-core chips.
+`attention`, `gpu-attention`: those of fused attention on multi-core chips and on GPUs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from tests.laws import (
+    gpu_attention,
     gpu_corrected,
     gpu_exact,
     gpu_grouped,
@@ -35,6 +36,7 @@ LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "multicore": (multicore.run, 50),
     "grouped": (multicore_grouped.run, 50),
     "attention": (multicore_attention.run, 50),
+    "gpu-attention": (gpu_attention.run, 5_000),
     "gpu-grouped": (gpu_grouped.run, 850),
 }
 """Name -> what checks it, and how much of it one process does at a time."""

@@ -53,6 +53,7 @@ def run(seed: int, count: int) -> Report:
         case.check_masks()
         case.check_same_work()
         case.check_more_hardware()
+        case.check_narrow()
     return report
 
 
@@ -200,6 +201,18 @@ class _Case:
         found = [best_of(self.arch, problem) for problem in (self.problem, other)]
         if found[0] != found[1]:
             self.violates(law, f"{found[0]}, of {other} {found[1]}")
+
+    def check_narrow(self) -> None:
+        """A narrow cache is slower by no more than widening its keys and values takes, or room for their copies."""
+        of = self.problem
+        if of.kv_type is of.dtype or self.arch.dequant == "none":
+            return
+        wide, narrow = dataclasses.replace(of, kv_dtype=of.dtype), of
+        for mapping in self.draw(narrow):
+            costs = [cost_of(self.arch, problem, mapping) for problem in (wide, narrow)]
+            widening_us = costs[1].breakdown["vector_us"] - costs[0].breakdown["vector_us"]
+            most_us = costs[0].latency_us + widening_us
+            self.is_most("a narrow cache costs its widening at most", costs[1].latency_us, most_us, mapping)
 
     def check_more_hardware(self) -> None:
         """Of every resource more is no slower."""

@@ -167,6 +167,44 @@ def test_short_prompts_are_of_the_context_phase(name: str, tokens: int) -> None:
     assert verified.kernel.startswith(("packed", "single"))
 
 
+def latents_us(name: str, num_heads: int, batch: int = 64, kv_len: int = 32768, kv_dtype: str = "bf16") -> float:
+    return GEMMEvaluator(name).evaluate_attention(
+        batch=batch, q_len=1, kv_len=kv_len, num_heads=num_heads, num_kv_heads=1, head_dim=576, v_head_dim=512,
+        dtype="bf16", kv_dtype=kv_dtype, is_latent=True,
+    ).latency_us  # fmt: skip
+
+
+def test_latents_of_many_heads_on_hopper() -> None:
+    """A tile of 64 heads reads keys once, and a second one computes as much again: bound by DRAM, then by products."""
+    for kv_dtype in ("bf16", "fp8"):
+        few, tile, two = (latents_us("h200-sxm", heads, kv_dtype=kv_dtype) for heads in (8, 64, 128))
+        assert few < tile < 1.05 * few
+        assert 1.5 * tile < two < 2.1 * tile
+
+
+@pytest.mark.parametrize("name", ["b200", "b300"])
+def test_latents_of_many_heads_in_tcgen05(name: str) -> None:
+    """Up to 32 heads stand in the columns of a product, 16 a CTA: 32 take two CTAs; 64 stand in the rows of one."""
+    few, columns, two_columns, rows, two_rows = (latents_us(name, heads) for heads in (8, 16, 32, 64, 128))
+    assert few < columns < 1.05 * few
+    assert 1.4 * columns < two_columns < 2.0 * columns
+    assert rows < 1.1 * columns
+    assert 1.4 * rows < two_rows < 2.0 * rows
+
+
+def test_128_heads_of_latents_in_fp8_run_in_clusters_on_sm_120() -> None:
+    evaluator = GEMMEvaluator("rtx-pro-6000-server")
+    sizes = {"batch": 8, "q_len": 1, "kv_len": 65536, "num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512}
+    results = {
+        heads: evaluator.evaluate_attention(**sizes, num_heads=heads, dtype="bf16", kv_dtype="fp8", is_latent=True)  # type: ignore[arg-type]
+        for heads in (64, 128)
+    }
+    assert [result.kernel for result in results.values()] == ["latent_whole", "latent_cluster"]
+    assert [result.source for result in results.values()] == ["calibrated", "analytic"]
+    assert results[128].latency_us < results[64].latency_us / 3
+    assert latents_us("rtx-pro-6000-server", 128) >= latents_us("rtx-pro-6000-server", 64)  # bf16 has no such kernel
+
+
 def test_windows_and_chunks_do_less() -> None:
     evaluator = GEMMEvaluator("h200-sxm")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch, read_yaml
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.attention import (
@@ -54,7 +55,7 @@ def with_times(timings: AttentionTimings, latency_us: object) -> AttentionTiming
 
 
 def test_tables_say_what_they_are() -> None:
-    assert gpus_with_attention() == sorted(REQUIRED)
+    assert gpus_with_attention() == sorted((*REQUIRED, "h100-sxm"))
     found = list_attention_timings("a100-sxm-80gb")
     assert [item.phase for item in found] == ["context", "generation", "mla_context", "mla_generation"]
     assert [item.is_aliased for item in found] == [False, True, False, False]
@@ -180,3 +181,33 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     table("a100-sxm-80gb", "context").frame.drop(columns="window").to_parquet(path)
     with pytest.raises(InvalidInputError, match="window, gpu, library, framework, phase"):
         read_attention_timings(path)
+
+
+def test_more_heads_of_latents_follow_from_fewer() -> None:
+    """FlashInfer's decode on an H100: fitted on up to 64 heads, the roof of 128 is known to 15%."""
+    timings = table("h100-sxm", "mla_generation")
+    heads = timings.rows.num_heads
+    assert set(heads.tolist()) == {8, 16, 32, 64, 128}
+    arch = load_arch("h100-sxm", GpuSpec)
+    for most, held, limit in ((32, 64, 0.10), (64, 128, 0.15)):
+        fitted = scores_module._fit(arch, timings, "flashinfer_decode", heads <= most)
+        predicted = family_us(arch, "flashinfer_decode", fitted, timings.rows.take(heads == held))
+        assert np.abs(predicted / timings.measured_us[heads == held] - 1).mean() < limit
+
+
+@pytest.mark.parametrize("gpu", REQUIRED)
+def test_validation_runs_the_kernels_that_answers_run(gpu: str) -> None:
+    """Nothing but sizes and types says which phase a row is of."""
+    evaluator = GEMMEvaluator(gpu)
+    for phase in ("context", "generation", "mla_context", "mla_generation"):
+        timings = table(gpu, phase)
+        some = timings.select(np.arange(len(timings)) % 250 == 0)
+        names = scores_module._families(load_arch(gpu, GpuSpec), some).tolist()
+        words = ("batch", "q_len", "kv_len", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "window")
+        for problem, name in zip(some.problems, names, strict=True):
+            given = {word: getattr(problem, word) for word in words}
+            answer = evaluator.evaluate_attention(
+                **given, dtype=problem.dtype, kv_dtype=problem.kv_dtype, is_latent=problem.is_latent
+            )
+            assert answer.kernel == name
+            assert ("context" in name) == ("context" in phase)

@@ -11,11 +11,13 @@ import numpy as np
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu import ErrorFigures
+from gemm_eval.models.gpu import Coefficient, ErrorFigures
 from gemm_eval.models.gpu.attention import (
     ATTENTION_FAMILIES,
     ATTENTION_MODEL_VERSION,
     AttentionCalibration,
+    AttentionFamily,
+    AttentionRows,
     FittedFamily,
     attention_coefficients,
     attention_costs,
@@ -218,11 +220,18 @@ def _families(arch: GpuSpec, timings: AttentionTimings) -> Any:
 def _fit(arch: GpuSpec, timings: AttentionTimings, name: str, train: Mask) -> dict[str, float]:
     family = ATTENTION_FAMILIES[name]
     rows = timings.rows.take(train)
-    ranges = Ranges(family.coefficients, {})
+    told = [item for item in family.coefficients if _moves_some_row(arch, family, item, rows)]
+    ranges = Ranges(told, {item.name: item.default for item in family.coefficients if item not in told})
 
     def predict(values: dict[str, float]) -> Floats:
         return family_us(arch, name, values, rows)
 
     start = ranges.shares(family.defaults, _SEARCH.off_bounds)
     found = fit_logs(ranges, predict, timings.measured_us[train], start, _SEARCH)
-    return ranges.values(found)
+    return {item.name: ranges.values(found)[item.name] for item in family.coefficients}
+
+
+def _moves_some_row(arch: GpuSpec, family: AttentionFamily, item: Coefficient, rows: AttentionRows) -> bool:
+    """Return whether a coefficient changes the time of any of these rows; one that does not keeps its default."""
+    ends = (family_us(arch, family.name, family.defaults | {item.name: end}, rows) for end in (item.low, item.high))
+    return not np.array_equal(*ends)

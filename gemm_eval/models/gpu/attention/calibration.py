@@ -34,7 +34,7 @@ __all__ = [
     "attention_coefficients",
 ]
 
-ATTENTION_MODEL_VERSION = "attention-2"
+ATTENTION_MODEL_VERSION = "attention-3"
 
 
 class FittedFamily(Frozen):

@@ -12,7 +12,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.attention.coefficients import EXPS_PER_CYCLE, HEAD_DIMS
 from gemm_eval.models.gpu.attention.memory import moved_us, side_by_side
-from gemm_eval.models.gpu.attention.rows import AttentionRows, tile_counts
+from gemm_eval.models.gpu.attention.rows import AttentionRows, all_tile_counts
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, us_at_peak
 
 __all__ = [
@@ -88,19 +88,16 @@ def context_terms(
         kernel: its tiles.
     """
     is_8 = computes_in_8_bits(arch, rows)
-    ctas, visits, most, step_us = (np.empty(len(rows)) for _ in range(4))
+    k_tiles, step_us = np.empty(len(rows), np.int64), np.empty(len(rows))
     per_us = cycles_per_us(arch.max_clock_ghz)
-    for place in range(len(rows)):
-        bits = 8 if is_8[place] else 16
-        size = padded_head_dim(max(rows.head_dim[place], 1.0))
+    kinds, kind_of_row = np.unique(np.stack((is_8, rows.head_dim, rows.value_dim)), axis=1, return_inverse=True)
+    for index, (narrow, head_dim, value_dim) in enumerate(kinds.T.tolist()):
+        is_kind = kind_of_row == index
+        bits, size = (8 if narrow else 16), padded_head_dim(max(head_dim, 1.0))
         k_tile = _key_tile(arch, bits, size) if kernel.key_tiles is None else kernel.key_tiles[min(size, HEAD_DIMS[-1])]
-        counts = tile_counts(
-            int(rows.q_len[place]), int(rows.kv_len[place]), int(rows.window[place]), bool(rows.is_causal[place]),
-            kernel.q_tile, k_tile,
-        )  # fmt: skip
-        ctas[place], visits[place], most[place] = counts
-        elements = float(rows.head_dim[place] + rows.value_dim[place])
-        step_us[place] = _step_us(arch, c, bits, size, elements, kernel.q_tile * k_tile)
+        k_tiles[is_kind] = k_tile
+        step_us[is_kind] = _step_us(arch, c, bits, size, head_dim + value_dim, kernel.q_tile * k_tile)
+    ctas, visits, most = all_tile_counts(rows, kernel.q_tile, tuple(k_tiles.tolist()))
     cta_us = np.full(len(rows), c["cta_cycles"] / per_us)
     if "window8_cycles" in c:
         cta_us += is_8 * (rows.window < rows.kv_len) * c["window8_cycles"] / per_us

@@ -30,11 +30,15 @@ from gemm_eval.models.gpu.attention.decode import (
     single_heads_terms,
 )
 from gemm_eval.models.gpu.attention.latent import (
+    CLUSTER_LATENTS,
+    FLASHINFER_LATENTS,
     LATENT_CONTEXT,
     LATENT_CONTEXT_TERMS,
     LATENT_TERMS,
     SPLIT_LATENTS,
     WHOLE_LATENTS,
+    cluster_latent_terms,
+    has_cluster_kernel,
     latent_context_terms,
     latent_kernel,
     latent_terms,
@@ -54,10 +58,12 @@ __all__ = [
     "families_of_rows",
 ]
 
+FLASHINFER = "flashinfer"
 ATTENTION_LIBRARIES = {
     "trtllm": "TensorRT-LLM's kernels, as serving engines run them: with positions and the write of the cache",
     "cudnn": "cuDNN's, as PyTorch calls them",
     "flash": "FlashAttention 2, as PyTorch comes with it",
+    FLASHINFER: "FlashInfer's, of one query over latents (MLA)",
 }
 """Whose kernels are modelled, and what they are."""
 
@@ -133,6 +139,13 @@ _FAMILIES = (
     ),
     AttentionFamily("latent_whole", "MLA, latents; keys are never cut", WHOLE_LATENTS, LATENT_TERMS, latent_terms),
     AttentionFamily("latent_split", "MLA, latents; keys are cut", SPLIT_LATENTS, LATENT_TERMS, latent_terms),
+    AttentionFamily(
+        "latent_cluster", "MLA, latents; clusters for 128 heads", CLUSTER_LATENTS, LATENT_TERMS, cluster_latent_terms
+    ),
+    AttentionFamily(
+        "flashinfer_decode", "FlashInfer, MLA, latents", SPLIT_LATENTS, LATENT_TERMS,
+        partial(latent_terms, kernel=FLASHINFER_LATENTS), FLASHINFER,
+    ),
 )  # fmt: skip
 _PLAIN = tuple(
     item._replace(library=library)
@@ -194,12 +207,14 @@ def check_attention_library(problem: AttentionProblem, library: str) -> None:
     """
     if library == DEFAULT_ATTENTION:
         return
+    is_of_latents = library == FLASHINFER
     wanting = {
+        "anything but one query over latents": is_of_latents and not (problem.is_latent and problem.q_len == 1),
         "types of 8 bits": problem.dtype.bits != _WIDE_BITS or problem.kv_type.bits != _WIDE_BITS,
         "windows": problem.window is not None and problem.window < problem.kv_len,
-        "latents": problem.is_latent,
-        "values of another size than keys": problem.value_dim != problem.head_dim,
-        f"heads of more than {HEAD_DIMS[-1]} elements": problem.head_dim > HEAD_DIMS[-1],
+        "latents": problem.is_latent and not is_of_latents,
+        "values of another size than keys": problem.value_dim != problem.head_dim and not is_of_latents,
+        f"heads of more than {HEAD_DIMS[-1]} elements": problem.head_dim > HEAD_DIMS[-1] and not is_of_latents,
         "attention sinks": problem.has_sinks,
         "chunks of a prompt": library == "cudnn" and problem.causal and 1 < problem.q_len < problem.kv_len,
     }
@@ -217,6 +232,8 @@ def families_of_rows(arch: GpuSpec, rows: AttentionRows, library: str, *, is_dec
         library: of `ATTENTION_LIBRARIES`.
         is_decode: as kernels for few queries take them; else as those for many do.
     """
+    if library == FLASHINFER:
+        return np.full(len(rows), "flashinfer_decode")
     if library != DEFAULT_ATTENTION:
         decode = np.where(rows.head_dim <= _PLAIN_DIM, f"{library}_decode", f"{library}_decode_wide")
         return decode if is_decode else np.full(len(rows), f"{library}_context")
@@ -229,8 +246,9 @@ def families_of_rows(arch: GpuSpec, rows: AttentionRows, library: str, *, is_dec
     else:
         names = _before_tcgen05(arch, rows)
     if is_decode:
-        latents = "latent_split" if latent_kernel(arch).splits_keys else "latent_whole"
+        latents = "latent_whole" if latent_kernel(arch).schedule == "whole" else "latent_split"
         names = np.where(rows.is_latent > 0, latents, names)
+        names = np.where((rows.is_latent > 0) & has_cluster_kernel(arch, rows), "latent_cluster", names)
     return names.astype(np.str_)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gemm_eval.workload import AttentionProblem
 
-__all__ = ["AttentionRows", "TileCounts", "attention_rows", "tile_counts"]
+__all__ = ["AttentionRows", "TileCounts", "all_tile_counts", "attention_rows", "tile_counts"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -94,6 +94,24 @@ class TileCounts(NamedTuple):
     num_ctas: int
     total: int
     most: int
+
+
+@lru_cache(maxsize=4)  # a fit asks for the same rows again and again
+def all_tile_counts(rows: AttentionRows, q_tile: int, k_tiles: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
+    """Return the fields of `TileCounts` of each row, each [rows].
+
+    Args:
+        rows: the problems.
+        q_tile: queries of a tile.
+        k_tiles: keys of a tile of each row.
+    """
+    columns = zip(rows.q_len, rows.kv_len, rows.window, rows.is_causal, k_tiles, strict=True)
+    counts = [
+        tile_counts(int(q), int(kv), int(window), bool(causal), q_tile, k_tile)
+        for q, kv, window, causal, k_tile in columns
+    ]
+    num_ctas, total, most = np.array(counts, np.float64).reshape(-1, 3).T
+    return num_ctas, total, most
 
 
 @lru_cache(maxsize=1 << 14)
