@@ -69,12 +69,13 @@ def fused_attention(arch: GpuSpec, problems: Sequence[AttentionProblem], library
         if problem.dtype not in arch.tensor_flop_per_cycle:
             known = ", ".join(arch.tensor_flop_per_cycle)
             raise UnsupportedError(f"{arch.name} has no tensor cores for {problem.dtype} attention, but for {known}")
-    coefficients, origin = attention_coefficients(arch, library)
-    costs = attention_costs(arch, coefficients, attention_rows(problems), library)
+    coefficients = attention_coefficients(arch, library)
+    costs = attention_costs(arch, coefficients.values, attention_rows(problems), library)
     return [
         _result(
             arch, problem, FrozenDict(terms), ATTENTION_FAMILIES[family].term_meanings, kernel=family, is_fused=True,
-            has_positions=library == DEFAULT_ATTENTION, is_calibrated=origin.is_calibrated, origin=origin.text,
+            has_positions=library == DEFAULT_ATTENTION, is_calibrated=coefficients.origins[family].is_calibrated,
+            origin=coefficients.origins[family].text,
         )
         for problem, family, terms in zip(problems, costs.families.tolist(), costs.terms, strict=True)
     ]  # fmt: skip

@@ -82,7 +82,7 @@ def test_no_time_is_below_a_roof_and_terms_add_up(name: str, drawn: list[tuple[i
 def test_many_problems_cost_what_each_costs(name: str, drawn: list[tuple[int, ...]]) -> None:
     arch = gpu(name)
     problems = [AttentionProblem(*sizes[:6], kv_dtype=DType.FP8 if sizes[7] else None) for sizes in drawn]
-    coefficients, _ = attention_coefficients(arch, "trtllm")
+    coefficients = attention_coefficients(arch, "trtllm").values
     together = attention_costs(arch, coefficients, attention_rows(problems), "trtllm")
     for place, problem in enumerate(problems):
         alone = attention_costs(arch, coefficients, attention_rows([problem]), "trtllm")
@@ -166,15 +166,12 @@ def test_windows_and_chunks_do_less() -> None:
     assert us(2048, 16384) > us(2048, 2048)
 
 
-def test_coefficients_carry_over_by_generation() -> None:
-    fitted, origin = attention_coefficients(gpu("h200-sxm"), "trtllm")
-    assert origin.is_calibrated
-    carried, other = attention_coefficients(gpu("h100-sxm"), "trtllm")
-    assert (carried, other.is_calibrated, other.gpu) == (fitted, False, "h200-sxm")
+def test_coefficients_carry_over_by_family() -> None:
+    fitted, origins = attention_coefficients(gpu("h200-sxm"), "trtllm")
+    assert origins["context"].is_calibrated
+    assert (origins["latent_whole"].is_calibrated, origins["latent_whole"].gpu) == (False, "l40s")
     own, changed = attention_coefficients(gpu("h200-sxm").model_copy(update={"num_sms": 100}), "trtllm")
-    assert (own, changed.is_calibrated) == (fitted, False)
-    defaults, nothing = attention_coefficients(gpu("v100"), "trtllm")
-    assert (nothing.gpu, defaults["single"]) == (None, ATTENTION_FAMILIES["single"].defaults)
+    assert (own, changed["context"].is_calibrated) == (fitted, False)
 
 
 @pytest.mark.parametrize("family", ATTENTION_FAMILIES.values(), ids=lambda family: family.name)

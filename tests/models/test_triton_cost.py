@@ -16,6 +16,7 @@ from gemm_eval import DType, GemmProblem, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec, occupancy_of_cta
 from gemm_eval.errors import ArchValidationError, GemmEvalError
+from gemm_eval.models.gpu.calibration import chip_of
 from gemm_eval.models.gpu.triton import (
     TRITON_COEFFICIENTS,
     KernelCode,
@@ -266,19 +267,19 @@ def write(root: Path, folder: str, **changes: Any) -> None:
 
 def test_where_coefficients_come_from(tmp_path: Path) -> None:
     of = triton_model._coefficients.__wrapped__  # the cache knows no second file
-    values, origin = of(tmp_path, "h200-sxm")
+    values, origin = of(tmp_path, chip_of(H200))
     assert (values, origin.is_calibrated, origin.gpu) == (default_triton_coefficients(), False, None)
     assert origin.text == "defaults, fitted on nothing"
 
     fitted = default_triton_coefficients() | {"kernel_us": 2.5}
     write(tmp_path, "h200-sxm", coefficients=fitted)
-    values, origin = of(tmp_path, "h200-sxm")
+    values, origin = of(tmp_path, chip_of(H200))
     assert (values, origin.is_calibrated, origin.gpu) == (fitted, True, "h200-sxm")
     assert origin.text == "fitted on timings of h200-sxm (2026-01-01)"
 
     write(tmp_path, "a100-sxm-80gb", gpu="a100-sxm-80gb")
-    assert of(tmp_path, "h200-sxm")[0] == fitted  # its own, though another comes first by name
-    values, origin = of(tmp_path, "l40s")
+    assert of(tmp_path, chip_of(H200))[0] == fitted  # its own, though another comes first by name
+    values, origin = of(tmp_path, chip_of(L40S))
     assert (values, origin.is_calibrated, origin.gpu) == (default_triton_coefficients(), False, "a100-sxm-80gb")
     assert origin.text == "carried over from a100-sxm-80gb, fitted on nothing of this GPU"
 
@@ -287,7 +288,7 @@ def test_a_calibration_older_than_a_coefficient_has_its_term_absent(tmp_path: Pa
     defaults = default_triton_coefficients()
     older = {name: value for name, value in defaults.items() if name not in ("issue_frac", "spill_cycles")}
     write(tmp_path, "h200-sxm", coefficients=older)
-    values, _ = triton_model._coefficients.__wrapped__(tmp_path, "h200-sxm")
+    values, _ = triton_model._coefficients.__wrapped__(tmp_path, chip_of(H200))
     assert values == defaults | {"issue_frac": 1.0, "spill_cycles": 0.0}
 
 
@@ -295,10 +296,10 @@ def test_a_calibration_in_the_wrong_place_is_refused(tmp_path: Path) -> None:
     of = triton_model._coefficients.__wrapped__
     write(tmp_path, "l40s")
     with pytest.raises(ArchValidationError, match=r"l40s/triton.yaml: this is a calibration of h200-sxm"):
-        of(tmp_path, "l40s")
+        of(tmp_path, chip_of(L40S))
     (tmp_path / "l40s" / "triton.yaml").write_text("gpu: l40s\n", encoding="utf-8")
     with pytest.raises(ArchValidationError, match=r"l40s/triton.yaml: .*validation errors"):
-        of(tmp_path, "l40s")
+        of(tmp_path, chip_of(L40S))
 
 
 def test_the_package_has_coefficients_for_every_gpu() -> None:

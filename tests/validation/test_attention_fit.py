@@ -133,7 +133,7 @@ def test_committed_calibrations_of_pytorch(library: str) -> None:
 def test_a_calibration_is_what_a_fit_gives() -> None:
     """MLA in generation, the quickest: the committed coefficients come out again, and errors of held-out heads too."""
     timings = table("a100-sxm-80gb", "mla_generation")
-    committed, _ = attention_coefficients(A100, "trtllm")
+    committed = attention_coefficients(A100, "trtllm").values
     fitted = scores_module._fit(A100, timings, "latent_whole", np.ones(len(timings), bool))
     untold = {"matrix8_frac"}  # an A100 multiplies nothing in fp8: a fit may end with any
     told = committed["latent_whole"].keys() - untold

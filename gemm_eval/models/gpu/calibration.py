@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -11,7 +12,7 @@ from typing import Annotated, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
+from gemm_eval.arch import SM_ARCHS, GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError
 from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
@@ -21,15 +22,20 @@ from gemm_eval.words import shown
 
 __all__ = [
     "Calibration",
+    "Chip",
     "ErrorFigures",
     "Frozen",
     "Origin",
     "calibration_path",
     "calibration_stamp",
     "calibration_text",
+    "checked_origin",
+    "chip_of",
     "coefficients_for",
     "has_sms_of",
     "is_preset",
+    "nearest_first",
+    "origin_of",
 ]
 
 
@@ -128,6 +134,88 @@ class Origin(NamedTuple):
     library: str = ""  # whose kernels they were fitted on
 
 
+class Chip(NamedTuple):
+    """Facts of a GPU that decide whose coefficients it takes; a key of caches.
+
+    Attributes:
+        name: of its spec.
+        sm_arch: its generation of SMs.
+        tensor_core: from where its instructions read operands, and where they accumulate.
+        dram_gb_per_s: bandwidth of its DRAM, as published.
+    """
+
+    name: str
+    sm_arch: str
+    tensor_core: tuple[str, str]
+    dram_gb_per_s: float
+
+
+def chip_of(arch: GpuSpec) -> Chip:
+    """Return the facts of a GPU that decide whose coefficients it takes."""
+    return Chip(arch.name, arch.sm_arch, (arch.mma_operands_from, arch.mma_accumulators_in), arch.dram_gb_per_s)
+
+
+def nearest_first(
+    root: Path,
+    chip: Chip,
+    pattern: str,
+    preferred: Sequence[str] = (),
+    distance: Callable[[GpuSpec], tuple[float, ...]] | None = None,
+) -> list[Path]:
+    """Return the calibration files from which a GPU may take coefficients, the best first.
+
+    This is the rule of transfer for every kind of calibration. The GPU's own file comes first, then those of its own
+    generation of SMs, of a generation in `preferred`, of the same kind of tensor core, of the nearest generation, of the
+    most similar DRAM bandwidth, and last the first by name.
+
+    Args:
+        root: the folder that has a folder for each calibrated GPU.
+        chip: the GPU.
+        pattern: of names of files, such as ``attention-trtllm.yaml``.
+        preferred: generations of SMs whose coefficients carry better to this GPU than those of nearer ones.
+        distance: of a calibrated GPU, where something else than its SMs decides; None: as above.
+    """
+
+    def of_sms(other: GpuSpec) -> tuple[float, ...]:
+        theirs = chip_of(other)
+        return (
+            theirs.sm_arch != chip.sm_arch,
+            preferred.index(theirs.sm_arch) if theirs.sm_arch in preferred else len(preferred),
+            sum(own != part for own, part in zip(chip.tensor_core, theirs.tensor_core, strict=True)),
+            abs(SM_ARCHS.index(theirs.sm_arch) - SM_ARCHS.index(chip.sm_arch)),
+            abs(math.log(theirs.dram_gb_per_s / chip.dram_gb_per_s)),
+        )
+
+    def rank(path: Path) -> tuple[bool, tuple[float, ...], Path]:
+        other = _preset(data_root(), path.parent.name)
+        return path.parent.name != chip.name, (math.inf,) if other is None else (distance or of_sms)(other), path
+
+    return sorted(root.glob(f"*/{pattern}"), key=rank)
+
+
+def origin_of(fitted_on: str, date: str, library: str = "", *, is_own: bool) -> Origin:
+    """Return the origin of coefficients of a calibration.
+
+    Args:
+        fitted_on: the GPU of the calibration.
+        date: of the calibration.
+        library: whose kernels it is of, where that is to be said.
+        is_own: it is of the very GPU and library that take them; else they are carried over.
+    """
+    if is_own:
+        return Origin(True, fitted_on, f"fitted on timings of {fitted_on} ({date})", library)
+    source = f"{library} kernels on {fitted_on}" if library else fitted_on
+    return Origin(False, fitted_on, f"carried over from {source}, fitted on nothing of this GPU", library)
+
+
+def checked_origin(arch: GpuSpec, origin: Origin) -> Origin:
+    """Return the origin, no longer calibrated where the spec differs from the preset of its name."""
+    if not origin.is_calibrated or is_preset(arch):
+        return origin
+    text = f"those of {arch.name}, whose spec was changed: fitted on nothing of this GPU"
+    return origin._replace(is_calibrated=False, text=text)
+
+
 def calibration_path(gpu: str, library: str, family: str) -> Path:
     """Where the calibration of a library's kernel family on a GPU lies, if there is one."""
     return data_root() / "calibration" / gpu / f"{library}-{family}.yaml"
@@ -155,16 +243,13 @@ loaded_calibration = cache(load_calibration)  # several libraries and GPUs take 
 def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str, float], Origin]:
     """Return the coefficients of a library's kernel family on a GPU, and where they come from.
 
-    A calibration of this GPU is taken as it is. Without one, that of the same library and family on another GPU carries
-    over (of its generation of SMs, if there is one; the first by name), because coefficients belong to kernels and not
-    to chips; without that, one of the same family in another library; without that, the defaults of the family hold. A
-    spec that was changed keeps the coefficients of its name, but nothing was fitted on such a GPU.
+    A calibration of this GPU is taken as it is. Without one, that of the same library and family on the nearest GPU
+    carries over (`nearest_first`), because coefficients belong to kernels and not to chips; without that, one of the
+    same family in another library; without that, the defaults of the family hold. A spec that was changed keeps the
+    coefficients of its name, but nothing was fitted on such a GPU.
     """
-    coefficients, origin = _coefficients(data_root() / "calibration", arch.name, library, family)
-    if origin.is_calibrated and not is_preset(arch):
-        text = f"those of {arch.name}, whose spec was changed: fitted on nothing of this GPU"
-        return coefficients, origin._replace(is_calibrated=False, text=text)
-    return coefficients, origin
+    coefficients, origin = _coefficients(data_root() / "calibration", chip_of(arch), library, family)
+    return coefficients, checked_origin(arch, origin)
 
 
 def is_preset(arch: GpuSpec) -> bool:
@@ -184,20 +269,18 @@ def _preset(root: Path, name: str) -> GpuSpec | None:  # noqa: ARG001  another r
 
 
 @cache
-def _coefficients(root: Path, gpu: str, library: str, family: str) -> tuple[dict[str, float], Origin]:
-    path = calibration_path(gpu, library, family)
-    if path.is_file():
-        found = loaded_calibration(path)
-        return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})", library)
-    for pattern in (f"*/{library}-{family}.yaml", f"*/*-{family}.yaml"):
-        for other in sorted(root.glob(pattern), key=lambda path: (not _have_same_sms(path.parent.name, gpu), path)):
-            found = loaded_calibration(other)
-            text = f"carried over from {found.library} kernels on {found.gpu}, fitted on nothing of this GPU"
-            coefficients = _complete(found)
-            if found.library != library or not _have_same_sms(found.gpu, gpu):
-                coefficients.update(_choice_loss(family))  # another heuristic chooses
-            return coefficients, Origin(False, found.gpu, text, found.library)
-    return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
+def _coefficients(root: Path, chip: Chip, library: str, family: str) -> tuple[dict[str, float], Origin]:
+    preferred = FAMILIES[family].carries_from.get(chip.sm_arch, ())
+    patterns = f"{library}-{family}.yaml", f"*-{family}.yaml"
+    paths = [path for pattern in patterns for path in nearest_first(root, chip, pattern, preferred)]
+    if not paths:
+        return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
+    found = loaded_calibration(paths[0])
+    coefficients = _complete(found)
+    if found.library != library or not _has_sms(chip, found.gpu):
+        coefficients.update(_choice_loss(family))  # another heuristic chooses
+    is_own = (found.gpu, found.library) == (chip.name, library)
+    return coefficients, origin_of(found.gpu, found.date, found.library, is_own=is_own)
 
 
 def _complete(found: Calibration) -> dict[str, float]:
@@ -210,29 +293,28 @@ def _choice_loss(family: str) -> dict[str, float]:
 
 def has_sms_of(arch: GpuSpec, gpu: str) -> bool:
     """Whether a GPU is of the generation of SMs of a preset."""
-    preset = _preset(data_root(), gpu)
-    return preset is not None and preset.sm_arch == arch.sm_arch
+    return _has_sms(chip_of(arch), gpu)
 
 
-def _have_same_sms(gpu: str, other: str) -> bool:
-    """Whether these are presets of one generation; a spec that was built in memory is none."""
+def _has_sms(chip: Chip, gpu: str) -> bool:
     preset = _preset(data_root(), gpu)
-    return preset is not None and has_sms_of(preset, other)
+    return preset is not None and preset.sm_arch == chip.sm_arch
 
 
 def calibration_stamp(arch: GpuSpec) -> str:
     """A digest of all coefficients and corrections that can decide a cost on this GPU."""
-    return _stamp(data_root() / "calibration", arch.name, arch.sm_arch)
+    return _stamp(data_root() / "calibration", chip_of(arch))
 
 
 @cache
-def _stamp(root: Path, gpu: str, sm_arch: str) -> str:
+def _stamp(root: Path, chip: Chip) -> str:
     digest = hashlib.sha256()
     for library in LIBRARIES:
-        families = (name for name, of in FAMILIES.items() if sm_arch in of.sm_archs and of.is_ours == (library == OURS))
+        is_ours = library == OURS
+        families = (name for name, of in FAMILIES.items() if chip.sm_arch in of.sm_archs and of.is_ours == is_ours)
         for family in families:
-            coefficients, origin = _coefficients(root, gpu, library, family)
+            coefficients, origin = _coefficients(root, chip, library, family)
             digest.update(repr((library, family, sorted(coefficients.items()), origin.is_calibrated)).encode())
-    for path in sorted((root / gpu / "corrections").glob("*.*")):
+    for path in sorted((root / chip.name / "corrections").glob("*.*")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]

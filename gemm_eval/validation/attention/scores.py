@@ -164,7 +164,7 @@ def held_out_attention(arch: GpuSpec, timings: AttentionTimings, seed: int = 0) 
         InvalidInputError: a table of another GPU.
     """
     folds, names = folds_of_heads(timings, seed), _families(arch, timings)
-    known, _ = attention_coefficients(arch, timings.library)
+    known = attention_coefficients(arch, timings.library).values
     predicted = np.empty(len(timings))
     for name in np.unique(names).tolist():
         of_family = names == name

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import yaml
 from pydantic import Field, model_validator
 
-from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
+from gemm_eval.arch import GpuSpec, data_root, read_yaml
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.models.gpu.attention.families import ATTENTION_FAMILIES
-from gemm_eval.models.gpu.calibration import ErrorFigures, Frozen, Origin, is_preset
-from gemm_eval.models.gpu.coefficients import check_coefficients
+from gemm_eval.models.gpu.calibration import (
+    Chip,
+    ErrorFigures,
+    Frozen,
+    Origin,
+    checked_origin,
+    chip_of,
+    nearest_first,
+    origin_of,
+)
+from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
 from gemm_eval.words import shown
 
 __all__ = [
     "ATTENTION_MODEL_VERSION",
     "AttentionCalibration",
+    "AttentionCoefficients",
     "FittedFamily",
     "attention_calibration_path",
     "attention_coefficients",
@@ -88,42 +98,35 @@ def _load(path: Path) -> AttentionCalibration:
     return found
 
 
-def attention_coefficients(arch: GpuSpec, library: str) -> tuple[dict[str, dict[str, float]], Origin]:
-    """Return the coefficients of all families of a library on a GPU, and where those that were fitted come from.
+class AttentionCoefficients(NamedTuple):
+    """Coefficients of all families of a library on a GPU, and where those of each come from."""
 
-    A calibration of this GPU is taken as it is; without one, that of another GPU of the same generation of SMs, else
-    the defaults. What a calibration says nothing of has its defaults too.
+    values: dict[str, dict[str, float]]
+    origins: dict[str, Origin]
+
+
+def attention_coefficients(arch: GpuSpec, library: str) -> AttentionCoefficients:
+    """Return the coefficients of all families of a library on a GPU, and where they come from.
+
+    Each family is taken from the calibration of this GPU, else from that of the nearest GPU that has it
+    (`nearest_first`), else it has its defaults.
     """
-    origin = _origin(data_root(), arch.name, arch.sm_arch, library)
-    if origin.is_calibrated and not is_preset(arch):
-        text = f"those of {arch.name}, whose spec was changed: fitted on nothing of this GPU"
-        origin = origin._replace(is_calibrated=False, text=text)
-    return {name: dict(values) for name, values in _coefficients(data_root(), origin.gpu, library).items()}, origin
+    values, origins = _coefficients(data_root(), chip_of(arch), library)
+    return AttentionCoefficients(
+        {name: dict(items) for name, items in values.items()},
+        {name: checked_origin(arch, origin) for name, origin in origins.items()},
+    )
 
 
 @cache
-def _origin(root: Path, gpu: str, sm_arch: str, library: str) -> Origin:
-    path = attention_calibration_path(gpu, library)
-    if path.is_file():
-        found = _load(path)
-        return Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})", found.library)
-    for other in sorted((root / "calibration").glob(f"*/{path.name}")):
-        if load_arch(other.parent.name, GpuSpec).sm_arch == sm_arch:
-            found = _load(other)
-            text = f"carried over from {found.library} kernels on {found.gpu}, fitted on nothing of this GPU"
-            return Origin(False, found.gpu, text, found.library)
-    return Origin(False, None, "defaults of the kernels, fitted on nothing of this generation of SMs")
-
-
-@cache
-def _coefficients(
-    root: Path,  # noqa: ARG001  another root, other files
-    gpu: str | None,
-    library: str,
-) -> dict[str, dict[str, float]]:
-    fitted = _load(attention_calibration_path(gpu, library)).families if gpu is not None else {}
-    return {
-        name: fitted[name].coefficients if name in fitted else family.defaults
-        for name, family in ATTENTION_FAMILIES.items()
-        if family.library == library
-    }
+def _coefficients(root: Path, chip: Chip, library: str) -> AttentionCoefficients:
+    families = {name: family for name, family in ATTENTION_FAMILIES.items() if family.library == library}
+    values = {name: family.defaults for name, family in families.items()}
+    origins = dict.fromkeys(families, Origin(False, None, "defaults of the kernels, fitted on nothing"))
+    paths = nearest_first(root / "calibration", chip, attention_calibration_path(chip.name, library).name)
+    for calibration in map(_load, reversed(paths)):  # the best comes last and holds
+        origin = origin_of(calibration.gpu, calibration.date, library, is_own=calibration.gpu == chip.name)
+        for name, fitted in calibration.families.items():
+            values[name] = complete_coefficients(fitted.coefficients, families[name].coefficients)
+            origins[name] = origin
+    return AttentionCoefficients(values, origins)

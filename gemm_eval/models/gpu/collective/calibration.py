@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from gemm_eval.arch import LINKS, GpuSpec, Interconnect, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError, UnsupportedError
-from gemm_eval.models.gpu.calibration import ErrorFigures, Frozen, Origin
+from gemm_eval.models.gpu.calibration import Chip, ErrorFigures, Frozen, Origin, chip_of, nearest_first, origin_of
 from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.collective.coefficients import COLLECTIVE_COEFFICIENTS
 
@@ -83,45 +83,48 @@ def link_of(arch: GpuSpec) -> Interconnect:
 def collective_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
     """Return all coefficients for a GPU, and where they come from.
 
-    A calibration of this GPU is taken as it is. Without one, that of the GPU with the nearest link carries over: of the
-    same kind and topology, then of the nearest generation, then of the nearest rate. Rates are shares of the link, so
+    A calibration of this GPU is taken as it is. Without one, that of the GPU with the nearest link carries over
+    (`nearest_first`, by links): of the same kind and topology, then of the nearest generation, then of the nearest rate. Rates are shares of the link, so
     that they scale with what the spec says of it; latencies do not.
 
     Raises:
         UnsupportedError: its spec does not say what joins it to others.
     """
-    coefficients, origin = _found(data_root(), arch.name, link_of(arch))
+    coefficients, origin = _coefficients(data_root(), chip_of(arch), link_of(arch))
     return dict(coefficients), origin
 
 
 @cache
-def _found(root: Path, gpu: str, link: Interconnect) -> tuple[dict[str, float], Origin]:
-    path = collective_calibration_path(gpu)
-    if path.is_file():
-        found = _load(path)
-        if _preset_link(gpu) == link:
-            return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})", _whose(found))
-        text = f"those of {gpu}, whose link was changed: fitted on nothing of this one"
-        return _complete(found), Origin(False, gpu, text, _whose(found))
-    known = {path.parent.name: _preset_link(path.parent.name) for path in root.glob("calibration/*/collective.yaml")}
-    near = {name: other for name, other in known.items() if other is not None and other.is_nvlink == link.is_nvlink}
-    if not near:
-        defaults = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
-        return defaults, Origin(False, None, "defaults, fitted on nothing of this kind of link")
-    nearest = min(sorted(near), key=lambda name: _distance(near[name], link))
-    found, other = _load(collective_calibration_path(nearest)), near[nearest]
+def _coefficients(root: Path, chip: Chip, link: Interconnect) -> tuple[dict[str, float], Origin]:
+    def distance(other: GpuSpec) -> tuple[float, ...]:
+        return (math.inf,) if other.interconnect is None else _distance(other.interconnect, link)
+
+    for path in nearest_first(root / "calibration", chip, collective_calibration_path(chip.name).name, (), distance):
+        other, is_own = _preset_link(path.parent.name), path.parent.name == chip.name
+        if is_own or (other is not None and other.is_nvlink == link.is_nvlink):
+            found = _load(path)
+            return _complete(found), _origin(found, other, link, is_own=is_own)
+    defaults = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
+    return defaults, Origin(False, None, "defaults, fitted on nothing of this kind of link")
+
+
+def _origin(found: CollectiveCalibration, other: Interconnect | None, link: Interconnect, *, is_own: bool) -> Origin:
+    library = ", ".join(found.libraries)
+    if is_own and other == link:
+        return origin_of(found.gpu, found.date, library, is_own=True)
+    if is_own or other is None:
+        text = f"those of {found.gpu}, whose link was changed: fitted on nothing of this one"
+        return Origin(False, found.gpu, text, library)
     how = "of the same link" if other.link == link.link else f"of another link ({other.link}, this is {link.link})"
-    text = f"carried over from {nearest}, {how}, rates scaled to {link.gb_per_s:g} GB/s: fitted on nothing of this GPU"
-    return _complete(found), Origin(False, nearest, text, _whose(found))
+    text = (
+        f"carried over from {found.gpu}, {how}, rates scaled to {link.gb_per_s:g} GB/s: fitted on nothing of this GPU"
+    )
+    return Origin(False, found.gpu, text, library)
 
 
 def _distance(other: Interconnect, link: Interconnect) -> tuple[bool, int, float]:
     generations = abs(LINKS.index(other.link) - LINKS.index(link.link))
     return other.topology != link.topology, generations, abs(math.log(other.gb_per_s / link.gb_per_s))
-
-
-def _whose(found: CollectiveCalibration) -> str:
-    return ", ".join(found.libraries)
 
 
 def _complete(found: CollectiveCalibration) -> dict[str, float]:

@@ -91,6 +91,7 @@ class Family:
         stream_ctas: rows of a tile -> most CTAs of an SM among which stream-K spreads the work.
         coefficients: what its kernels lose, with its defaults.
         for_types: of a family of grouped kernels, the types that they are for; None: it is of plain GEMMs.
+        carries_from: sm_arch -> generations whose coefficients carry over to it better than those of nearer ones.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
         weight_only_tiles: (columns of weights, rows of tokens that a library has) -> tiles for narrower weights.
     """
@@ -124,6 +125,7 @@ class Family:
     stream_ctas: Callable[[int], int] = one_cta
     max_stages: int = MAX_STAGES
     for_types: Callable[[GemmTypes], bool] | None = None
+    carries_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
     weight_only_tiles: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[TileChoice]] = no_tiles
 

@@ -8,9 +8,19 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
+from gemm_eval.arch import GpuSpec, data_root, read_yaml
 from gemm_eval.errors import ArchValidationError
-from gemm_eval.models.gpu.calibration import ErrorFigures, Frozen, Origin, calibration_text, is_preset
+from gemm_eval.models.gpu.calibration import (
+    Chip,
+    ErrorFigures,
+    Frozen,
+    Origin,
+    calibration_text,
+    checked_origin,
+    chip_of,
+    nearest_first,
+    origin_of,
+)
 from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.memory_bound.coefficients import MEMORY_BOUND_COEFFICIENTS
 from gemm_eval.workload import ENGINES
@@ -58,28 +68,20 @@ def _file_name(library: str) -> str:
 def memory_bound_coefficients(arch: GpuSpec, library: str = ENGINES) -> tuple[dict[str, float], Origin]:
     """Return all coefficients of a library's kernels on a GPU, and where they come from.
 
-    A calibration of this GPU is taken as it is. Without one, that of another GPU carries over, first of one of the same
-    generation of SMs: shares of rates and cycles scale with what its spec says.
+    A calibration of this GPU is taken as it is. Without one, that of the nearest GPU carries over (`nearest_first`):
+    shares of rates and cycles scale with what its spec says.
     """
-    coefficients, origin = _found(data_root(), arch.name, arch.sm_arch, library)
-    if origin.is_calibrated and not is_preset(arch):
-        text = f"those of {arch.name}, whose spec was changed: fitted on nothing of this GPU"
-        origin = origin._replace(is_calibrated=False, text=text)
-    return dict(coefficients), origin
+    coefficients, origin = _coefficients(data_root(), chip_of(arch), library)
+    return dict(coefficients), checked_origin(arch, origin)
 
 
 @cache
-def _found(root: Path, gpu: str, sm_arch: str, library: str) -> tuple[dict[str, float], Origin]:
-    path = memory_bound_calibration_path(gpu, library)
-    if path.is_file():
-        found = _load(path)
-        return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
-    known = sorted(path.parent.name for path in root.glob(f"calibration/*/{path.name}"))
-    if not known:
+def _coefficients(root: Path, chip: Chip, library: str) -> tuple[dict[str, float], Origin]:
+    paths = nearest_first(root / "calibration", chip, _file_name(library))
+    if not paths:
         return {item.name: item.default for item in MEMORY_BOUND_COEFFICIENTS}, Origin(False, None, "defaults")
-    nearest = min(known, key=lambda name: load_arch(name, GpuSpec).sm_arch != sm_arch)
-    text = f"carried over from {nearest}: fitted on nothing of this GPU"
-    return _complete(_load(memory_bound_calibration_path(nearest, library))), Origin(False, nearest, text)
+    found = _load(paths[0])
+    return _complete(found), origin_of(found.gpu, found.date, is_own=found.gpu == chip.name)
 
 
 def _complete(found: MemoryBoundCalibration) -> dict[str, float]:

@@ -12,7 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gemm_eval.arch import GpuSpec, data_root, read_yaml
 from gemm_eval.errors import ArchValidationError, UnsupportedError
-from gemm_eval.models.gpu.calibration import ErrorFigures, Origin, calibration_text
+from gemm_eval.models.gpu.calibration import (
+    Chip,
+    ErrorFigures,
+    Origin,
+    calibration_text,
+    checked_origin,
+    chip_of,
+    nearest_first,
+    origin_of,
+)
 from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.triton.code import KernelCode
 from gemm_eval.models.gpu.triton.coefficients import TRITON_COEFFICIENTS, default_triton_coefficients
@@ -54,15 +63,16 @@ def triton_calibration_path(gpu: str) -> Path:
 def triton_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
     """Return the coefficients of Triton kernels on a GPU, and where they come from.
 
-    A calibration of this GPU is taken as it is; without one, the first by name carries over, for coefficients belong to
-    what the compiler makes and not to chips; without any, defaults hold.
+    A calibration of this GPU is taken as it is; without one, that of the nearest GPU carries over (`nearest_first`);
+    without any, defaults hold.
     """
-    return _coefficients(data_root() / "calibration", arch.name)
+    coefficients, origin = _coefficients(data_root() / "calibration", chip_of(arch))
+    return coefficients, checked_origin(arch, origin)
 
 
 @cache
-def _coefficients(root: Path, gpu: str) -> tuple[dict[str, float], Origin]:
-    paths = sorted(root.glob("*/triton.yaml"), key=lambda path: (path.parent.name != gpu, path))
+def _coefficients(root: Path, chip: Chip) -> tuple[dict[str, float], Origin]:
+    paths = nearest_first(root, chip, "triton.yaml")
     if not paths:
         return default_triton_coefficients(), Origin(False, None, "defaults, fitted on nothing")
     path = paths[0]
@@ -73,10 +83,7 @@ def _coefficients(root: Path, gpu: str) -> tuple[dict[str, float], Origin]:
     if found.gpu != path.parent.name:
         raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}")
     coefficients = complete_coefficients(found.coefficients, TRITON_COEFFICIENTS)
-    if found.gpu == gpu:
-        return coefficients, Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
-    text = f"carried over from {found.gpu}, fitted on nothing of this GPU"
-    return coefficients, Origin(False, found.gpu, text)
+    return coefficients, origin_of(found.gpu, found.date, is_own=found.gpu == chip.name)
 
 
 def triton_costs(
