@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu.traffic import in_turns, l2_and_dram_us
+from gemm_eval.models.gpu.traffic import l2_and_dram_us, side_by_side
 from gemm_eval.workload import LAYER_TERMS, MoeWork
 
 __all__ = ["layer_terms"]
@@ -76,4 +76,4 @@ def _moved_us(arch: GpuSpec, c: Mapping[str, float], num_bytes: Floats, frac: st
     l2_us, dram_us = l2_and_dram_us(
         arch, num_bytes, num_bytes, hold_frac=_HOLD_FRAC, l2_frac=c[frac], dram_frac=c["moe_dram_frac"]
     )
-    return in_turns(l2_us, dram_us)
+    return side_by_side(l2_us, dram_us)

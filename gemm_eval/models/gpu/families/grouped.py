@@ -132,8 +132,11 @@ _TRITON_RANGES = {
     "unaligned_frac": (0.02, 1.0, 1.0), "l2_frac": (0.5, 4.0, 2.0), "moe_token_ns": (0.0, 60.0, 0.0),
     "moe_token_expert_ps": (0.0, 400.0, 0.0), "moe_row_ns": (0.0, 60.0, 0.0), "moe_active_ns": (0.0, 800.0, 0.0),
 }  # fmt: skip
+# held-out timings of an L40S and an RTX PRO 6000: layers with an H200's coefficients are nearer than with an A100's
+_AS_HOPPER = {"sm_89": ("sm_90",), "sm_120": ("sm_90",)}
 _TRITON = replace(
     MMA_SYNC, own_of=(), max_registers=255, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
+    carries_from=_AS_HOPPER, has_tensor_memory=True,
     coefficients=_coefficients((*MMA_SYNC.coefficients, *TRITON_OWN), fused=[_GATHERED], **_TRITON_RANGES),
 )  # fmt: skip
 _QUANTIZED = _coefficients((*MMA_SYNC.coefficients, *TRITON_OWN), **_TRITON_RANGES)  # a kernel quantizes the tokens
@@ -212,7 +215,7 @@ GROUPED: tuple[Family, ...] = (
     _cutlass(TCGEN05, "cutlass_moe_sm100_fp4", 57, _is_fp4_block, block_scaled=DType.FP4),
     replace(
         MMA_SYNC, name="marlin_moe", number=50, own_of=(), more_step_bytes=(256,), for_types=_is_weight_only,
-        min_stream_steps=2, stream_ctas=_marlin_ctas, dense_tiles=_marlin_tiles, weight_only_tiles=no_tiles,
+        carries_from=_AS_HOPPER, min_stream_steps=2, stream_ctas=_marlin_ctas, dense_tiles=_marlin_tiles, weight_only_tiles=no_tiles,
         coefficients=_coefficients(
             MMA_SYNC.coefficients, fused=[_GATHERED], sm_l2_frac=(0.1, 1.5, 0.35), dequant=(0.3, 12.0, 2.8),
             dequant_exposed=(0.0, 1.0, 0.0), tile_cycles=(0.0, 9000.0, 2000.0), matrix_frac=(0.2, 1.0, 0.55),
