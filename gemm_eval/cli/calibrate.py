@@ -317,6 +317,7 @@ def calibrate_dense(
 def calibrate_moe(arch: str, data: str, seed: int, out: Path | None) -> None:
     """Fit the family that a table is of, write and print."""
     from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.cli.output import make_console
     from gemm_eval.validation import calibration_out
     from gemm_eval.validation.moe import calibrate_layers, find_layer_timings
 
@@ -325,6 +326,8 @@ def calibrate_moe(arch: str, data: str, seed: int, out: Path | None) -> None:
     fitted = calibrate_layers(spec, timings, seed)
     path = calibration_out(spec.name, fitted.library, fitted.family) if out is None else out
     _write(fitted, path, _title(fitted), {timings.name: len(timings)})
+    for name, source in fitted.shared.items():
+        make_console().print(f"{name} = {fitted.coefficients[name]:.6g}, {source}", soft_wrap=True)
 
 
 def calibrate_attention(arch: str, library: str, seed: int, out: Path | None) -> None:

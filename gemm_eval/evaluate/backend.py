@@ -25,10 +25,18 @@ Records: TypeAlias = npt.NDArray[np.void]
 
 
 class Kind(NamedTuple):
-    """What GEMMs of other sizes can share: data types, and options that a backend has resolved."""
+    """What GEMMs of other sizes can share: data types, and options that a backend has resolved.
+
+    Attributes:
+        types: data types.
+        options: resolved options.
+        call_weights: bytes of weights that a repeated call reads in all, over those of this GEMM: a warm L2 has to
+            hold all of them. 1 for a GEMM that is called alone.
+    """
 
     types: GemmTypes
     options: RunOptions
+    call_weights: float = 1.0
 
 
 class Backend(Protocol):
@@ -94,7 +102,7 @@ class Backend(Protocol):
             types: any problem of the data types.
             asked: holds, or is refused later by `pack`.
             preferred: checked before; holds where nothing is asked and, a library, where it has kernels for the types.
-            is_grouped: groups have rows of their own, which other kernels may run than those of a batch.
+            is_grouped: the problem is given as groups of rows, which other kernels may run than those of a batch.
 
         Raises:
             InvalidOptionError: a value that is not allowed.

@@ -26,7 +26,7 @@ class MakeKind(Protocol):
     """Makes a kind from what a row of a batch says of types and options, with the defaults of the call."""
 
     def __call__(self, *, is_grouped: bool = False, **said: Any) -> Kind:
-        """Return it; `is_grouped`: the groups of the row have rows of their own.
+        """Return it; `is_grouped`: the row is given as groups of rows.
 
         Raises:
             InvalidProblemError, InvalidOptionError, UnsupportedError: what the row says cannot be.
@@ -41,7 +41,7 @@ class ProblemBatch(NamedTuple):
         sizes: [num_problems, 4] of G, M, K, N; of a grouped GEMM M is of the largest group.
         kind_of: [num_problems], index into `kinds`.
         kinds: data types and options.
-        row_groups: [num_problems], None where all G have M rows; None: so it is everywhere.
+        row_groups: [num_problems], rows of each group, None of a batch of G; None: all problems are batches.
         own: what a DataFrame of problems has besides G, M, K, N and row_groups, row by row, for `GEMMTable.to_pandas`;
             None: no DataFrame was given.
     """
@@ -66,7 +66,7 @@ class ProblemBatch(NamedTuple):
         return [place for place, groups in enumerate(self.row_groups or ()) if groups is not None]
 
     def row_groups_of(self, row: int) -> RowGroups | None:
-        """Return the rows of each group of a problem, None where all have M."""
+        """Return the rows of each group of a problem, None of a batch."""
         return None if self.row_groups is None else self.row_groups[row]
 
     def layouts(self, chosen: Iterable[int]) -> Layouts:

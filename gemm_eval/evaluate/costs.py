@@ -99,7 +99,9 @@ class FoundCosts:
         """Keep records on disk; returns how many were written."""
         if self._disk_path is None:
             return 0
-        rows = np.flatnonzero(self._backend.is_feasible(records))
+        # the file knows GEMMs that are called alone
+        is_alone = np.array([kind.call_weights == 1.0 for kind in batch.kinds], np.bool_)[batch.kind_of]
+        rows = np.flatnonzero(self._backend.is_feasible(records) & is_alone)
         kinds = (batch.kinds[number] for number in batch.kind_of[rows])
         problems = (batch.problem(row) for row in rows.tolist())
         options = (kind.options for kind in kinds)

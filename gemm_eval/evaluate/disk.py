@@ -179,7 +179,7 @@ def _row_groups(value: Any, G: int, M: int) -> RowGroups | None:
     if value is None:
         return None
     groups = check_row_groups(value)
-    if (len(groups), groups[0] < groups[-1] == M) != (G, True) or list(groups) != sorted(groups):
+    if (len(groups), groups[-1]) != (G, M) or list(groups) != sorted(groups):
         raise ValueError("its row groups are not those of its sizes, from the smallest to the largest")
     return groups
 

@@ -262,8 +262,9 @@ class GEMMEvaluator:
         """Find the best mapping of a grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for each group, in one launch.
 
         So run the experts of a mixture: each has weights of its own, and as many rows as tokens were routed to it. The
-        order of groups does not matter. Equal groups are the batch, `evaluate` of G, M, K, N, and one group is the
-        plain GEMM: the same answers to the bit.
+        order of groups does not matter. On a GPU kernels of grouped GEMMs run it, also where all groups have as many
+        rows; `evaluate` of G, M, K, N is a batch, which other libraries run. On multi-core chips equal groups are the
+        batch, and one group is the plain GEMM: the same answers to the bit.
 
         >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
         >>> r = ev.evaluate_grouped((120, 3, 0, 17), 7168, 4096, dtype="bf16")     # doctest: +SKIP
@@ -673,12 +674,9 @@ class GEMMEvaluator:
         """See `evaluate`; with row groups, of plain ints, `evaluate_grouped`, where G and M follow from these."""
         types = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
         if row_groups is not None:
-            fewest = min(row_groups)
             G, M = len(row_groups), max(row_groups)
-            if G > MAX_GROUPS or fewest < 0 or not 0 < M <= MAX_DIM:
+            if G > MAX_GROUPS or min(row_groups) < 0 or not 0 < M <= MAX_DIM:
                 check_row_groups(row_groups)  # raises
-            if fewest == M:  # a batch
-                row_groups = None
         if not are_sizes(G, M, K, N):
             words = dict(zip(_TYPES, types, strict=True))
             problem = self._make_problem(G, M, K, N, row_groups=row_groups, **words)  # type: ignore[arg-type]

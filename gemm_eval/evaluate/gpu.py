@@ -140,7 +140,7 @@ class GpuBackend:
         return self._packed(kind)
 
     def _pack(self, kind: Kind) -> Packed:
-        return pack_gpu(self.arch, kind.types, kind.options)
+        return pack_gpu(self.arch, kind.types, kind.options, call_weights=kind.call_weights)
 
     def find(self, problem: GemmProblem, packed: Packed) -> Records:
         return find_best_config(self.arch, problem, packed)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
+from gemm_eval.checks import check_word
 from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
@@ -88,6 +89,7 @@ def moe_layers(
     l2: str | None = None,
     clock: str | None = None,
     correction: bool | None = None,
+    errors: Literal["raise", "mark"] = "raise",
     progress: bool | None = None,
 ) -> MoeLayerTable:
     """Return what many layers of experts take: `moe_layer` for each, with the GEMMs of all in one batch.
@@ -96,12 +98,15 @@ def moe_layers(
         evaluator: as for `moe_layer`.
         layers: an iterable of `MoeLayer` or of mappings with its fields, or a DataFrame with columns of these names.
         library, l2, clock, correction: as for `moe_layer`, for all layers.
+        errors: ``"raise"`` an `UnsupportedError` or `InfeasibleError` for the first layer that the arch or the library
+            cannot run, or ``"mark"`` its row: `MoeLayerTable.is_feasible` is False there.
         progress: as for `GEMMEvaluator.evaluate_many`.
 
     Raises:
         InvalidInputError, InvalidOptionError, InvalidProblemError, UnsupportedError, InfeasibleError: as `moe_layer`;
             what is wrong with a layer names its place.
     """
+    check_word("errors", errors, ("raise", "mark"))
     if isinstance(evaluator, str | MulticoreSpec | GpuSpec):
         evaluator = GEMMEvaluator(evaluator)
     if not isinstance(evaluator, GEMMEvaluator):
@@ -111,9 +116,10 @@ def moe_layers(
     types = [
         known.get(layer.dtype) or known.setdefault(layer.dtype, types_of(layer, evaluator.arch)) for layer in found
     ]
-    runs = make_runs(found, types, evaluator, run_options(library, l2, clock, None, correction))
-    gemms = evaluator.evaluate_batch(runs.batch, progress=progress)
-    return MoeLayerTable(evaluator.arch.name, found, draw_columns(evaluator.arch, runs, gemms), gemms)
+    options = run_options(library, l2, clock, None, correction)
+    runs = make_runs(found, types, evaluator, options, marks_errors=errors == "mark")
+    gemms = evaluator.evaluate_batch(runs.batch, errors=errors, progress=progress)
+    return MoeLayerTable(evaluator.arch.name, found, draw_columns(evaluator.arch, runs, gemms), gemms, runs.errors)
 
 
 def _read_layers(layers: Any) -> list[MoeLayer]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.arch import ArchSpec, GpuSpec, L2State
+from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable, Kind, ProblemBatch
 from gemm_eval.models.gpu import (
     AUTO,
@@ -15,7 +17,7 @@ from gemm_eval.models.gpu import (
     LayerShape,
     default_layer_library,
     layer_libraries,
-    padded_inter,
+    padded_sizes,
 )
 from gemm_eval.moe.layer import MoeLayer, RoutedDraws, route
 from gemm_eval.moe.table import DrawColumns
@@ -23,7 +25,7 @@ from gemm_eval.moe.terms import BREAKDOWN, layer_terms
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import MAX_MACS, GemmProblem, GemmTypes, MoeWork, RowGroups, RunOptions
 
-__all__ = ["Runs", "draw_columns", "make_runs"]
+__all__ = ["Runs", "draw_columns", "make_runs", "works_of"]
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -45,7 +47,8 @@ class Runs(NamedTuple):
         gemm_rows: [num_runs, 2], places of GEMM 1 and 2 in `batch`; -1: the rank has no token.
         shared_rows: [num_layers, 2], the same of the shared experts; -1: there are none.
         libraries: [num_layers], whose kernels run the experts on a GPU; None: what runs such GEMMs.
-        inters: [num_layers], columns of gate or up that these kernels compute on a rank.
+        padded: [num_layers, 2], width of tokens, and columns of gate or up, that these kernels compute on a rank.
+        errors: layer -> why the arch or the library cannot run it; such a layer has no GEMMs.
     """
 
     layers: list[MoeLayer]
@@ -56,7 +59,8 @@ class Runs(NamedTuple):
     gemm_rows: Rows
     shared_rows: Rows
     libraries: list[str | None]
-    inters: list[int]
+    padded: Rows
+    errors: dict[int, GemmEvalError]
 
     def column(self, name: str) -> Rows:
         """Return what `RoutedDraws` has by that name, [num_runs]."""
@@ -68,27 +72,43 @@ class _Batch:
 
     def __init__(self, evaluator: GEMMEvaluator, asked: RunOptions) -> None:
         self._evaluator, self._asked = evaluator, asked
-        self._kinds: dict[tuple[GemmTypes, str | None, bool], int] = {}
+        self._kinds: dict[tuple[GemmTypes, str | None, bool, float], int] = {}
         self.kinds: list[Kind] = []
         self._sizes: list[tuple[int, int, int, int]] = []
         self._kind_of: list[int] = []
         self._row_groups: list[RowGroups | None] = []
 
-    def add(self, types: GemmTypes, groups: RowGroups, K: int, N: int, library: str | None) -> int:
-        """List a GEMM of groups whose largest comes first; return its place."""
-        G, M, is_even = len(groups), groups[0], groups[0] == groups[-1]
-        if G * M * K * N > MAX_MACS:
+    def add_grouped(
+        self, types: GemmTypes, groups: RowGroups, K: int, N: int, library: str | None, call_weights: float = 1.0
+    ) -> int:
+        """List a grouped GEMM whose largest group comes first; return its place."""
+        if len(groups) * groups[0] * K * N > MAX_MACS:
             GemmProblem.grouped(groups, K, N, **types.words)  # says that it is too large
-        key = (types, library, not is_even)
+        return self._add(types, (len(groups), groups[0], K, N), groups, library, call_weights)
+
+    def add_plain(self, types: GemmTypes, M: int, K: int, N: int, library: str | None) -> int:
+        """List a GEMM of one matrix; return its place."""
+        if M * K * N > MAX_MACS:
+            GemmProblem(1, M, K, N, **types.words)  # says that it is too large
+        return self._add(types, (1, M, K, N), None, library, 1.0)
+
+    def _add(
+        self, types: GemmTypes, sizes: tuple[int, int, int, int], groups: RowGroups | None, library: str | None,
+        call_weights: float,
+    ) -> int:  # fmt: skip
+        key = (types, library, groups is not None, call_weights)
         number = self._kinds.get(key)
         if number is None:
             asked = self._asked._replace(library=library)
-            kind = self._evaluator.kind_of_types(types, asked, is_grouped=not is_even)
+            kind = self._evaluator.kind_of_types(types, asked, is_grouped=groups is not None)
+            if kind.options.l2 == L2State.WARM:
+                kind = kind._replace(call_weights=call_weights)
+            self._evaluator.backend.pack(kind)  # raises where nothing runs such a kind
             number = self._kinds.setdefault(key, len(self.kinds))
             self.kinds.append(kind)
-        self._sizes.append((G, M, K, N))
+        self._sizes.append(sizes)
         self._kind_of.append(number)
-        self._row_groups.append(None if is_even else groups)
+        self._row_groups.append(groups)
         return len(self._sizes) - 1
 
     def pack(self) -> ProblemBatch:
@@ -97,45 +117,63 @@ class _Batch:
         return ProblemBatch(sizes, kind_of, tuple(self.kinds), tuple(self._row_groups))
 
 
-def make_runs(layers: list[MoeLayer], types: list[GemmTypes], evaluator: GEMMEvaluator, asked: RunOptions) -> Runs:
+def make_runs(
+    layers: list[MoeLayer], types: list[GemmTypes], evaluator: GEMMEvaluator, asked: RunOptions, *,
+    marks_errors: bool = False, release: str | None = None,
+) -> Runs:  # fmt: skip
     """Route the tokens of some layers, at least one, and list the GEMMs.
+
+    Args:
+        layers: what is asked.
+        types: [num_layers] data types of their GEMMs.
+        evaluator: whose arch and options.
+        asked: options of the call.
+        marks_errors: keep what the arch or the library cannot run in `Runs.errors`, instead of raising it.
+        release: of SGLang, whose tables and rules Triton's kernels run by; None: the newest that is known.
 
     Raises:
         InvalidOptionError: weights or counts of one's own that are of other sizes, or no such option.
         InvalidProblemError: a GEMM that is too large.
-        UnsupportedError: options that this arch has no use for.
+        UnsupportedError: options that this arch has no use for, or types that the library does not run.
     """
-    rules = _Rules(evaluator.arch, asked.library, evaluator.preferred.library)
+    rules = _Rules(evaluator.arch, asked.library, evaluator.preferred.library, release)
     routed = [route(layer) for layer in layers]
     batch = _Batch(evaluator, asked)
     num_runs = [len(draws.rows) for draws in routed]
     gemm_rows = np.full((sum(num_runs), 2), -1, np.int64)
     shared_rows = np.full((len(layers), 2), -1, np.int64)
     libraries: list[str | None] = []
-    inters = []
-    run = 0
-    for place, (layer, draws, of) in enumerate(zip(layers, routed, types, strict=True)):
+    padded = np.zeros((len(layers), 2), np.int64)
+    errors: dict[int, GemmEvalError] = {}
+    first_run = np.concatenate(([0], np.cumsum(num_runs))).tolist()
+    for number, (layer, draws, of) in enumerate(zip(layers, routed, types, strict=True)):
         library = rules.library(of)
-        inter, columns = rules.inter(library, layer.local_inter), 1 + layer.gated
-        first, second = rules.of_gemms(library, of, layer, inter)
-        for groups in draws.groups:
-            if groups[0]:
-                gemm_rows[run] = (
-                    batch.add(of, groups, layer.hidden, columns * inter, first),
-                    batch.add(of, groups, inter, layer.hidden, second),
-                )
-            run += 1
-        if width := layer.shared_width:
-            is_plain = library is None or library.partition("/")[0] not in _OF_EXPERTS
-            rows, plain = (layer.shared_tokens,), library if is_plain else None
-            shared_rows[place] = (
-                batch.add(of, rows, layer.hidden, columns * width, plain),
-                batch.add(of, rows, width, layer.hidden, plain),
-            )
         libraries.append(library)
-        inters.append(inter)
+        padded[number] = hidden, inter = rules.padded(library, of, layer)
+        columns = 1 + layer.gated
+        try:
+            first, second = rules.of_gemms(library, of, layer, hidden, inter)
+            for run, groups in enumerate(draws.groups, first_run[number]):
+                if groups[0]:
+                    # what a warm L2 has to hold are the weights of both GEMMs
+                    gemm_rows[run] = (
+                        batch.add_grouped(of, groups, hidden, columns * inter, first, 1.0 + 1.0 / columns),
+                        batch.add_grouped(of, groups, inter, hidden, second, 1.0 + columns),
+                    )
+            if width := layer.shared_width:
+                is_plain = library is None or library.partition("/")[0] not in _OF_EXPERTS
+                rows, plain = layer.shared_tokens, library if is_plain else None
+                shared_rows[number] = (
+                    batch.add_plain(of, rows, layer.hidden, columns * width, plain),
+                    batch.add_plain(of, rows, width, layer.hidden, plain),
+                )
+        except UnsupportedError as error:
+            if not marks_errors:
+                raise
+            errors[number] = error
+            gemm_rows[first_run[number] : first_run[number + 1]] = shared_rows[number] = -1
     layer_of = np.repeat(np.arange(len(layers)), num_runs)
-    return Runs(layers, types, routed, batch.pack(), layer_of, gemm_rows, shared_rows, libraries, inters)
+    return Runs(layers, types, routed, batch.pack(), layer_of, gemm_rows, shared_rows, libraries, padded, errors)
 
 
 _OF_EXPERTS = {name for name, rules in LIBRARIES.items() if rules.grouped_families}
@@ -144,12 +182,13 @@ _OF_EXPERTS = {name for name, rules in LIBRARIES.items() if rules.grouped_famili
 class _Rules:
     """Whose kernels run layers, and with which tiles: each question is asked once."""
 
-    def __init__(self, arch: ArchSpec, asked: str | None, preferred: str | None) -> None:
+    def __init__(self, arch: ArchSpec, asked: str | None, preferred: str | None, release: str | None) -> None:
         self._gpu = arch if isinstance(arch, GpuSpec) else None
         self._asked = asked
         self._given = asked or preferred
         self._of_types: dict[GemmTypes, str | None] = {}
         self._of_shape: dict[tuple[str, GemmTypes, LayerShape], tuple[str, str]] = {}
+        self._release = {} if release is None else {"release": release}
 
     def library(self, types: GemmTypes) -> str | None:
         """What is asked for, or what serving engines take; None: what runs such GEMMs."""
@@ -161,18 +200,20 @@ class _Rules:
             self._of_types[types] = default_layer_library(self._gpu, types)
         return self._of_types[types]
 
-    def inter(self, library: str | None, inter: int) -> int:
-        """Columns of gate or up that the library computes."""
-        return padded_inter(library.partition("/")[0], inter) if library and self._gpu else inter
+    def padded(self, library: str | None, types: GemmTypes, layer: MoeLayer) -> tuple[int, int]:
+        """Return the width of tokens, and the columns of gate or up, that the library computes on a rank."""
+        if library is None or self._gpu is None:
+            return layer.hidden, layer.local_inter
+        return padded_sizes(library.partition("/")[0], types, layer.hidden, layer.local_inter)
 
-    def of_gemms(self, library: str | None, types: GemmTypes, layer: MoeLayer, inter: int) -> Any:
-        """The library of each GEMM, with the tile that its own rules take where it has some."""
+    def of_gemms(self, library: str | None, types: GemmTypes, layer: MoeLayer, hidden: int, inter: int) -> Any:
+        """Return the library of each GEMM, with the tile that its own rules take where it has some."""
         if self._gpu is None or library is None:
             return library, library
-        shape = LayerShape(layer.num_tokens, layer.hidden, inter, layer.num_local_experts, layer.topk, 1 + layer.gated)
+        shape = LayerShape(layer.num_tokens, hidden, inter, layer.num_local_experts, layer.topk, 1 + layer.gated)
         key = (library, types, shape)
         if key not in self._of_shape:
-            self._of_shape[key] = layer_libraries(self._gpu, library, types, shape)
+            self._of_shape[key] = layer_libraries(self._gpu, library, types, shape, **self._release)
         return self._of_shape[key]
 
 
@@ -180,12 +221,16 @@ def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable) -> DrawColumns:
     """Bring runs together to draws: a draw is one run, or with ``rank="mean"`` the mean of one for each rank."""
     rows, layer_of = runs.column("rows"), runs.layer_of
     sizes = {name: values[layer_of] for name, values in _sizes(runs.layers).items()}
-    latency_us, dram_bytes = (np.append(gemms[name].astype(float), 0.0) for name in ("latency_us", "dram_bytes"))
+    latency_us, dram_bytes = (
+        np.append(np.where(gemms.is_feasible, gemms[name].astype(float), np.nan), 0.0)
+        for name in ("latency_us", "dram_bytes")
+    )
     shared_rows = runs.shared_rows[layer_of]  # of place -1, where nothing runs, the time is 0
 
-    terms = _other_terms(arch, runs, sizes | {"inter": np.array(runs.inters, np.int64)[layer_of]})
+    terms = _other_terms(arch, runs, sizes)
     terms[:, [_GEMM1, _GEMM2]] = latency_us[runs.gemm_rows]
     terms[:, _SHARED] += latency_us[shared_rows].sum(axis=1)
+    terms[np.isin(layer_of, list(runs.errors))] = np.nan
     of_expert = rows * sizes["inter"].astype(float)
     of_shared = sizes["shared_tokens"] * sizes["shared_width"].astype(float)
     values = {
@@ -216,16 +261,22 @@ def _sizes(layers: list[MoeLayer]) -> dict[str, Rows]:
     return sizes
 
 
-def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
-    """Times [num_runs, len(BREAKDOWN)] besides those of GEMMs."""
-    rows, num_active, most_rows = (runs.column(name) for name in ("rows", "num_active", "most_rows"))
-    terms = np.zeros((len(rows), len(BREAKDOWN)))
+def works_of(runs: Runs) -> Iterator[tuple[str | None, Rows, MoeWork]]:
+    """Yield the work besides the GEMMs of the runs of each kind: whose kernels, which runs, and what they do."""
+    sizes = {name: values[runs.layer_of] for name, values in _sizes(runs.layers).items()}
+    sizes["hidden"], sizes["inter"] = runs.padded[runs.layer_of].T
+    columns = {name: runs.column(name) for name in ("num_active", "most_rows")} | {"local_rows": runs.column("rows")}
+    columns |= {name: sizes[name] for name in _WORK_SIZES}
+    columns["has_grouped_router"] = (sizes["num_expert_groups"] > 1).astype(np.int64)
     for (types, gated, library), chosen in _alike(runs).items():
-        work = MoeWork(
-            **{name: sizes[name][chosen] for name in _WORK_SIZES}, local_rows=rows[chosen],
-            num_active=num_active[chosen], most_rows=most_rows[chosen], gated=gated, types=types,
-            has_grouped_router=(sizes["num_expert_groups"][chosen] > 1).astype(np.int64),
-        )  # fmt: skip
+        of_kind = {name: values[chosen] for name, values in columns.items()}
+        yield library, chosen, MoeWork(**of_kind, gated=gated, types=types)
+
+
+def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
+    """Return the times [num_runs, len(BREAKDOWN)] besides those of GEMMs."""
+    terms = np.zeros((len(runs.layer_of), len(BREAKDOWN)))
+    for library, chosen, work in works_of(runs):
         for name, times in layer_terms(arch, library, work).items():
             terms[chosen, BREAKDOWN.index(name)] = times
         tokens, width = (sizes[name][chosen] for name in ("shared_tokens", "shared_width"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate import GEMMTable
 from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
@@ -50,14 +51,19 @@ class MoeLayerTable:
 
     ``table["latency_us"]`` is a column as an array, ``table[3]`` a row as a `MoeLayerResult`; `to_pandas` and
     `to_dicts` give all columns: the layer's fields, the mean over draws with its spread, the terms, and what the rank
-    has to do.
+    has to do. Of a layer that the arch or the library cannot run, ``errors="mark"``, `is_feasible` is False, times are
+    nan and ``table[3]`` raises why.
     """
 
-    def __init__(self, arch_name: str, layers: list[MoeLayer], draws: DrawColumns, gemms: GEMMTable) -> None:
+    def __init__(
+        self, arch_name: str, layers: list[MoeLayer], draws: DrawColumns, gemms: GEMMTable,
+        errors: Mapping[int, GemmEvalError],
+    ) -> None:  # fmt: skip
         self._arch_name = arch_name
         self._layers = layers
         self._draws = draws
         self._gemms = gemms
+        self._errors = errors
         self._latency_us: Floats = draws.terms.sum(axis=1)
         self._num_draws: npt.NDArray[np.int64] = np.diff(draws.starts)
         self._columns: dict[str, npt.NDArray[Any]] = {}
@@ -85,6 +91,11 @@ class MoeLayerTable:
         return (*LAYER_FIELDS, *_COST_COLUMNS)
 
     @property
+    def is_feasible(self) -> npt.NDArray[np.bool_]:
+        """[num_rows]: whether the arch and the library can run each layer."""
+        return np.isfinite(self._column("latency_us"))
+
+    @property
     def gemms(self) -> GEMMTable:
         """The GEMMs of all layers and draws, evaluated in one batch."""
         return self._gemms
@@ -95,8 +106,11 @@ class MoeLayerTable:
         return tuple(self._layers)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return plain Python values, a dict for each row."""
-        costs = {name: self._column(name).tolist() for name in _COST_COLUMNS}
+        """Return plain Python values, a dict for each row; costs of a layer that cannot run are None."""
+        costs = {name: self._column(name).astype(object) for name in _COST_COLUMNS}
+        for column in costs.values():
+            column[~self.is_feasible] = None
+        costs = {name: column.tolist() for name, column in costs.items()}
         return [
             layer.to_dict() | {name: values[row] for name, values in costs.items()}
             for row, layer in enumerate(self._layers)
@@ -157,7 +171,9 @@ class MoeLayerTable:
         rows: npt.NDArray[np.int64] = self._draws.gemm_rows[start + order[(stop - start - 1) // 2]]
         return rows
 
-    def _bound(self, row: int) -> str:
+    def _bound(self, row: int) -> str | None:
+        if not self.is_feasible[row]:
+            return None
         largest = max(BREAKDOWN, key=lambda term: self._column(term)[row])
         if largest in ("gemm1_us", "gemm2_us"):
             gemm = self._median_gemms(row)[0 if largest == "gemm1_us" else 1]
@@ -166,10 +182,14 @@ class MoeLayerTable:
         return largest.removesuffix("_us")
 
     def _library(self, row: int) -> str | None:
+        if not self.is_feasible[row]:
+            return None
         gemm = self._median_gemms(row)[0]
         return str(self._gemms["library"][gemm]) if gemm >= 0 and "library" in self._gemms.columns else None
 
     def _result(self, row: int) -> MoeLayerResult:
+        if row in self._errors:
+            raise self._errors[row]
         gemms = [None if gemm < 0 else self._gemms[int(gemm)] for gemm in self._median_gemms(row)]
         values = {name: self._column(name)[row] for name in _COST_COLUMNS}
         numbers: dict[str, Any] = {name: float(values.pop(name)) for name in (*_COST_COLUMNS[:4], *BREAKDOWN)}

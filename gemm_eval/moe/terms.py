@@ -51,7 +51,7 @@ def layer_terms(arch: ArchSpec, library: str | None, work: MoeWork) -> Mapping[s
 
 @lru_cache(maxsize=256)
 def _coefficients(arch: GpuSpec, library: str | None, types: GemmTypes) -> Mapping[str, float]:
-    """Those of the library's family; what a family of plain GEMMs has none of are the defaults."""
+    """Return the coefficients of the library's family, and those of a layer, with defaults where it has none."""
     defaults = {item.name: item.default for item in MOE_LAYER}
     if library is None:
         return defaults
@@ -60,4 +60,5 @@ def _coefficients(arch: GpuSpec, library: str | None, types: GemmTypes) -> Mappi
         family = rules.family(arch, types)
     except UnsupportedError:  # whose kernels of experts are not known to have a layer
         return defaults
-    return defaults | coefficients_for(arch, rules.name, family)[0]
+    coefficients = coefficients_for(arch, rules.name, family)[0]
+    return coefficients if "moe_fixed_us" in coefficients else defaults | coefficients

@@ -73,7 +73,7 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> npt
     _search(chosen, _FIRST, sizes, layouts, 0, 1, out)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
-    correct_best(chosen, sizes, layouts, out)
+    correct_best(chosen, problem, sizes, out)
     return out
 
 
@@ -105,11 +105,12 @@ def find_best_config_many(
         [num_problems] of GPU_COST_DTYPE, with active_sms 0 where no kernel exists.
     """
     out = np.zeros(len(sizes), GPU_COST_DTYPE)
+    is_batch = ~layouts.is_grouped(len(sizes))
     sizes, layouts = without_even_groups(sizes, layouts)
     for some, place_of, rows in by_kernels(packed, type_of, sizes):
         of_rows = layouts.take(rows)
         out[rows] = search_many(join_packed(some), place_of, sizes[rows], of_rows, on_progress)
-        correct_many(some, place_of, rows, sizes, layouts, out)
+        correct_many(some, place_of, rows, sizes, is_batch, out)
     return out
 
 
@@ -190,7 +191,7 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
     best = np.argsort(latency_us, kind="stable")[:k]
     out = np.concatenate([_cost(packed, row, split, BEST_RASTER, problem) for row, split in which[best].tolist()])
     out["num_candidates"] = num
-    scale_by(out, correct_best(packed, sizes, layouts, out[:1]))
+    scale_by(out, correct_best(packed, problem, sizes, out[:1]))
     return out
 
 
@@ -210,7 +211,7 @@ def _factor(packed: Packed, problem: GemmProblem) -> float:
         return 1.0
     out, (sizes, layouts) = np.zeros(1, GPU_COST_DTYPE), _sizes_of(problem)
     _search(packed, _FIRST, sizes, layouts, 0, 1, out)
-    return correct_best(packed, sizes, layouts, out) if out["active_sms"][0] else 1.0
+    return correct_best(packed, problem, sizes, out) if out["active_sms"][0] else 1.0
 
 
 def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config: KernelConfig) -> npt.NDArray[np.void]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.models.gpu import KERNEL_COST_DTYPE, OTHER_KERNELS, Packed, correct
-from gemm_eval.workload import Layouts
+from gemm_eval.workload import GemmProblem
 
 __all__ = ["correct_best", "correct_many", "scale_by"]
 
@@ -19,20 +19,20 @@ _FIRST = np.zeros(1, np.int64)
 
 
 def correct_best(
-    packed: Packed, sizes: npt.NDArray[np.int64], layouts: Layouts, records: npt.NDArray[np.void]
+    packed: Packed, problem: GemmProblem, sizes: npt.NDArray[np.int64], records: npt.NDArray[np.void]
 ) -> float:
     """Correct the record [1] of a best config, found with `packed`; return the factor.
 
-    Groups that differ have none: corrections were learned from plain GEMMs.
+    Groups of rows have none, also where all are alike: corrections were learned from plain GEMMs and batches.
     """
-    if packed.correction is not None and not layouts.is_grouped(1)[0]:
+    if packed.correction is not None and not problem.is_grouped:
         correct(records.view(KERNEL_COST_DTYPE), _FIRST, sizes, *packed.correction)
     return float(records["correction_factor"][0])
 
 
 def correct_many(
     packed: Sequence[Packed], place_of: npt.NDArray[np.int64], rows: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64], layouts: Layouts, records: npt.NDArray[np.void],
+    sizes: npt.NDArray[np.int64], is_batch: npt.NDArray[np.bool_], records: npt.NDArray[np.void],
 ) -> None:  # fmt: skip
     """Correct records of best configs.
 
@@ -41,13 +41,12 @@ def correct_many(
         place_of: [some], index into `packed`.
         rows: [some], which records these are.
         sizes: [num, 4] of G, M, K, N, of all records.
-        layouts: groups of rows of those that have such, which are not corrected.
+        is_batch: [num], whether each is a plain GEMM or a batch; groups of rows are not corrected.
         records: [num] of GPU_COST_DTYPE.
     """
-    is_plain = ~layouts.is_grouped(len(sizes))[rows]
     for place, one in enumerate(packed):
         if one.correction is not None:
-            some = rows[(place_of == place) & is_plain]
+            some = rows[(place_of == place) & is_batch[rows]]
             correct(records.view(KERNEL_COST_DTYPE), some, sizes, *one.correction)
 
 

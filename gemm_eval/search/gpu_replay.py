@@ -46,6 +46,7 @@ def replay_configs(
         counts are those of this search.
     """
     out = np.zeros(len(found), GPU_COST_DTYPE)
+    is_batch = ~layouts.is_grouped(len(sizes))
     sizes, layouts = without_even_groups(sizes, layouts)
     for some, place_of, rows in by_kernels(packed, type_of, sizes):
         names = _OUR_KERNEL if some[0].is_ours else _KERNEL
@@ -66,7 +67,7 @@ def replay_configs(
         numbers = np.array([number_of[kernel] for kernel in kernels])
         known = rows[exists]
         out[known] = search_many(of_one, numbers, sizes[known], layouts.take(known))
-        correct_many(some, place_of[exists], known, sizes, layouts, out)
+        correct_many(some, place_of[exists], known, sizes, is_batch, out)
     return out
 
 

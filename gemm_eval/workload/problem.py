@@ -43,7 +43,7 @@ class GemmProblem:
         zero_dtype: type of the zero points, None for symmetric quantization. Quantized weights only.
         group_n: columns of B that share a scale (default: 1); a scale of A is always of one row.
         row_groups: rows of each group of a grouped GEMM, at most `gemm_eval.workload.MAX_GROUPS`, 0 where a group has
-            none. None: all G have M, as also where equal groups are given: a batch.
+            none; all may have as many. None: a batch of G, each with M rows.
         types: all types as one value, which other sizes can share.
 
     Raises:
@@ -89,7 +89,7 @@ class GemmProblem:
                 f"with row_groups G is their number and M the rows of the largest, {len(groups)} and {max(groups)}, "
                 f"got {self.G} and {self.M}; GemmProblem.grouped(row_groups, K, N) fills them in"
             )
-        _set(self, "row_groups", groups if min(groups) < self.M else None)
+        _set(self, "row_groups", groups)
 
     @classmethod
     def grouped(cls, row_groups: Iterable[int], K: int, N: int, **types: Any) -> GemmProblem:
@@ -139,7 +139,7 @@ class GemmProblem:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether its groups have rows of their own, not all as many."""
+        """Whether it was given as groups of rows, which other kernels may run than those of a batch."""
         return self.row_groups is not None
 
     @property

@@ -17,14 +17,16 @@ from gemm_eval.models.gpu import (
     layer_libraries,
     layer_terms,
     library_of,
-    padded_inter,
+    padded_sizes,
 )
 from gemm_eval.models.gpu.coefficients import MOE_LAYER
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork
 
-H200, A100, B200 = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "b200"))
+H200, A100, B200, L40S, RTX = (
+    load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "b200", "l40s", "rtx-pro-6000-server")
+)
 BF16, FP8_BLOCK = GemmTypes.parse("bf16"), GemmTypes.parse("fp8_block")
 NONE = {item.name: item.neutral.value for item in MOE_LAYER}
 WORK = MoeWork(
@@ -109,6 +111,34 @@ def test_what_is_not_done_takes_no_time() -> None:
     assert narrow["permute_us"] == 0.0
 
 
+def test_a_step_that_a_gemm_contains_takes_no_time() -> None:
+    found = layer_terms(H200, {name: value for name, value in NONE.items() if name != "moe_token_frac"}, WORK)
+    assert found["permute_us"] == 0.0
+    assert "moe_token_frac" not in FAMILIES["triton_moe"].defaults  # which gathers rows
+    assert "moe_activation_frac" not in FAMILIES["gen_moe"].defaults  # which computes it before it stores
+
+
+@pytest.mark.parametrize("name", sorted(name for name, family in FAMILIES.items() if family.for_types is not None))
+def test_no_step_is_faster_than_the_memory_that_it_moves_bytes_through(name: str) -> None:
+    """At the ends of all ranges: bytes of a step take their time at the full rate of L2, beyond L2 that of DRAM."""
+    fastest = {item.name: item.high if item.unit == "1" else item.low for item in FAMILIES[name].coefficients}
+    for scale in (1, 100, 10_000):
+        work = WORK._replace(num_tokens=10 * scale, local_rows=80 * scale, most_rows=10 * scale)
+        found = layer_terms(H200, NONE | fastest, work)
+        token_bytes = 10 * scale * 4096 * 2
+        moved = {
+            "permute_us": 2 * token_bytes,
+            "activation_us": 80 * scale * 768 * 3 * 2,
+            "finalize_us": 80 * scale * 4096 * 2 + token_bytes,
+        }
+        for term, num_bytes in moved.items():
+            dram_bytes = max(0.0, num_bytes - H200.l2_bytes)
+            least_us = max(
+                num_bytes / bytes_per_us(H200.l2_gb_per_s), dram_bytes / bytes_per_us(H200.dram_gb_per_s)
+            )
+            assert float(found[term]) >= least_us * (1.0 - 1e-9)
+
+
 def test_arrays_are_each_value_alone() -> None:
     names = [name for name in WORK._fields if name not in ("types", "gated", "has_grouped_router")]
     works = [WORK, WORK._replace(num_tokens=3, local_rows=7, num_active=4, most_rows=2, topk=1, num_local_experts=2)]
@@ -129,7 +159,9 @@ def test_arrays_are_each_value_alone() -> None:
         (H200, "bf16", "triton"), (H200, "fp8_block", "triton"), (H200, "w4a16", "marlin"), (A100, "bf16", "triton"),
         (A100, "w4a16", "marlin"), (B200, "bf16", "trtllm-gen"), (B200, "fp8_block", "deepgemm"),
         (B200, "nvfp4", "trtllm-gen"), (B200, "w4a16_mxfp4", "trtllm-gen"),
-        (H200, "w4a16_mxfp4", "triton"), (H200, "fp8", "cutlass"), (H200, "nvfp4", None),
+        (H200, "w4a16_mxfp4", "marlin"), (A100, "w4a16_mxfp4", "marlin"), (L40S, "w4a16_mxfp4", "marlin"),
+        (RTX, "w4a16_mxfp4", "marlin"), (B200, "w4a16", "marlin"), (A100, "w8a16", "marlin"),
+        (H200, "fp8", "cutlass"), (L40S, "fp8", "cutlass"), (RTX, "nvfp4", "cutlass"), (H200, "nvfp4", None),
     ],
 )  # fmt: skip
 def test_serving_engines_have_their_kernels(arch: GpuSpec, dtype: str, library: str | None) -> None:
@@ -153,8 +185,8 @@ def test_tritons_tiles_are_of_its_tables_or_its_rule() -> None:
         assert library_of(name).name == "triton"
 
 
-@pytest.mark.parametrize(("num_tokens", "rows"), [(1, 16), (16, 16), (17, 128), (4096, 128)])
-def test_tritons_tiles_for_mxfp4_go_by_assignments(num_tokens: int, rows: int) -> None:
+@pytest.mark.parametrize(("num_tokens", "rows"), [(1, 16), (16, 16), (64, 16), (65, 128), (4096, 128)])
+def test_tritons_tiles_for_mxfp4_go_by_rows_of_an_expert(num_tokens: int, rows: int) -> None:
     types = GemmTypes.parse("w4a16_mxfp4")
     assert layer_libraries(H200, "triton", types, shape(num_tokens)) == (f"triton/{rows}x128",) * 2
 
@@ -185,12 +217,17 @@ def test_others_choose_by_time() -> None:
 
 
 def test_weights_are_padded_where_they_are() -> None:
-    assert [padded_inter("trtllm-gen", inter) for inter in (1, 128, 192, 1536)] == [128, 128, 256, 1536]
-    assert padded_inter("triton", 192) == 192
+    assert [padded_sizes("trtllm-gen", BF16, 100, inter)[1] for inter in (1, 128, 192, 1536)] == [128, 128, 256, 1536]
+    assert padded_sizes("triton", BF16, 100, 192) == (100, 192)
+    mxfp4, int4 = GemmTypes.parse("w4a16_mxfp4"), GemmTypes.parse("w4a16")
+    assert padded_sizes("trtllm-gen", mxfp4, 2880, 360) == (3072, 512)
+    assert padded_sizes("marlin", mxfp4, 2880, 360) == (3072, 384)
+    assert padded_sizes("triton", mxfp4, 2880, 360) == (2880, 384)
+    assert padded_sizes("marlin", int4, 2880, 360) == (2880, 360)
 
 
 def test_only_grouped_kernels_have_layers() -> None:
-    layer = {item.name for item in MOE_LAYER}
+    layer = {item.name for item in MOE_LAYER} - {"moe_token_frac", "moe_activation_frac"}  # GEMMs may contain these
     with_layers = {name for name, family in FAMILIES.items() if layer <= set(family.defaults)}
     assert with_layers == {
         name for name, family in FAMILIES.items() if family.for_types is not None and name != "sm90_grouped"

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         LIBRARIES,
         OURS,
         TRTLLM,
+        Library,
         default_grouped_library,
         default_library,
         library_of,
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
         unpack_gpu_cost,
     )
     from gemm_eval.models.gpu.moe import layer_terms
-    from gemm_eval.models.gpu.moe_rules import LayerShape, default_layer_library, layer_libraries, padded_inter
+    from gemm_eval.models.gpu.moe_rules import LayerShape, default_layer_library, layer_libraries, padded_sizes
     from gemm_eval.models.gpu.packed import (
         Joined,
         Packed,
@@ -145,6 +146,7 @@ __all__ = [
     "Interval",
     "Joined",
     "LayerShape",
+    "Library",
     "LoadRules",
     "Origin",
     "Packed",
@@ -199,7 +201,7 @@ __all__ = [
     "pack_no_kernels",
     "pack_w4a16_coefficients",
     "pad_problem",
-    "padded_inter",
+    "padded_sizes",
     "padding_to",
     "physics_digest",
     "quantization_of",
@@ -283,6 +285,7 @@ __getattr__, __dir__ = lazy_names(
             "LIBRARIES",
             "OURS",
             "TRTLLM",
+            "Library",
             "default_grouped_library",
             "default_library",
             "library_of",
@@ -302,7 +305,7 @@ __getattr__, __dir__ = lazy_names(
             "LayerShape",
             "default_layer_library",
             "layer_libraries",
-            "padded_inter",
+            "padded_sizes",
         ),
         ".packed": (
             "Joined",

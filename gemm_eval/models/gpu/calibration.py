@@ -59,8 +59,9 @@ class ErrorFigures(Frozen):
 
 
 def calibration_text(
-    command: str, found: BaseModel, known: Sequence[Coefficient], fitted: Collection[str] | None = None
-) -> str:
+    command: str, found: BaseModel, known: Sequence[Coefficient], fitted: Collection[str] | None = None,
+    shared: Collection[str] = (),
+) -> str:  # fmt: skip
     """Return the text of a calibration file; units and meanings stand as comments.
 
     Args:
@@ -68,6 +69,7 @@ def calibration_text(
         found: all that is in it; its field `coefficients` comes last.
         known: the coefficients of the model, in their order.
         fitted: names of those that are no defaults; None: all are fitted.
+        shared: names of those that are of other fits.
     """
     head: dict[str, object] = found.model_dump(mode="json")
     values: Mapping[str, float] = head.pop("coefficients")  # type: ignore[assignment]
@@ -79,6 +81,7 @@ def calibration_text(
     for item in known:
         if item.name in values:
             mark = "" if fitted is None else ", fitted" if item.name in fitted else ", default"
+            mark = ", shared" if item.name in shared else mark
             lines.append(f"  {item.name}: {values[item.name]:.6g}  # {item.unit}{mark}: {item.meaning}")
     return "\n".join(lines) + "\n"
 
@@ -95,6 +98,9 @@ class Calibration(Frozen):
     folds: str = Field(description="how rows were held out for the errors")
     coefficients: dict[str, float] = Field(description="by name, in their units")
     fitted: tuple[str, ...] = Field(description="the coefficients that the data determine; the others are defaults")
+    shared: dict[str, str] = Field(
+        default={}, description="coefficients that the data cannot tell, and which fits of other data their values are"
+    )
     errors: Annotated[tuple[ErrorFigures, ...], Field(min_length=1, description="held out, one for each data set")]
     intervals: Annotated[tuple[RegimeInterval, ...], Field(description="of held-out rows of all sets")] = ()
 
@@ -104,13 +110,15 @@ class Calibration(Frozen):
             if name not in known:
                 raise ValueError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
         check_coefficients(self.coefficients, FAMILIES[self.family].coefficients)
-        if unknown := sorted(set(self.fitted) - set(self.coefficients)):
-            raise ValueError(f"fitted names no coefficient: {', '.join(unknown)}")
+        for what, names in (("fitted", self.fitted), ("shared", self.shared)):
+            if unknown := sorted(set(names) - set(self.coefficients)):
+                raise ValueError(f"{what} names no coefficient: {', '.join(unknown)}")
         return self
 
     def to_yaml(self) -> str:
         """The text of a calibration file; units and meanings stand as comments."""
-        return calibration_text("gemm-eval calibrate", self, FAMILIES[self.family].coefficients, self.fitted)
+        known = FAMILIES[self.family].coefficients
+        return calibration_text("gemm-eval calibrate", self, known, self.fitted, self.shared)
 
 
 _WORDS = {"title", "notes", "published", "sources", "provenance"}  # what a spec says about itself

@@ -121,6 +121,8 @@ def _needs(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> _Needs:
     step_bytes = stage_bytes(types, config)
     register_stages = 0 if _has_cp_async(arch, config) else 1
     staged = -(-register_stages * step_bytes // (threads * _REGISTER_BYTES))
+    if family.is_compiled and family.operands == "registers":
+        register_stages = 1  # Triton's pipeliner gives mma.sync a buffer less: what is multiplied has left its own
     step = arch.register_alloc_per_warp // THREADS_PER_WARP
     registers = -(-(accumulators + staged + _FIXED_REGISTERS) // step) * step
     extra_threads = _PRODUCER_WARPS * THREADS_PER_WARP if family.is_warp_specialized else 0
@@ -190,7 +192,8 @@ def _stages_of(arch: GpuSpec, types: GemmTypes, choice: TileChoice, config: Kern
     if not choice.num_stages:
         yield from _stages_by_occupancy(arch, types, config)
         return
-    room = (arch.smem_per_cta_bytes - _BARRIER_BYTES) // _needs(arch, types, config).stage_bytes
+    needs = _needs(arch, types, config)
+    room = (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes + needs.register_stages
     yield max(MIN_STAGES, min(choice.num_stages, room, _most_stages(arch, config)))
 
 

@@ -216,11 +216,11 @@ MOE_LAYER: tuple[Coefficient, ...] = (
     Coefficient("moe_active_ns", "ns", 0.0, 800.0, 20.0, FREE, "what an expert that has rows adds", _OF_LAYERS),
     Coefficient("moe_row_ns", "ns", 0.0, 60.0, 0.5, FREE, "what a row of an expert adds to permutation", _OF_LAYERS),
     Coefficient(
-        "moe_token_frac", "1", 0.02, 6.0, 0.5, NO_LIMIT,
+        "moe_token_frac", "1", 0.02, 1.0, 0.5, SPEC,
         "share of the L2 bandwidth at which tokens are read and written before the first GEMM", _OF_LAYERS,
     ),
     Coefficient(
-        "moe_activation_frac", "1", 0.02, 6.0, 1.0, NO_LIMIT, "share of the L2 bandwidth of the activation", _OF_LAYERS,
+        "moe_activation_frac", "1", 0.02, 1.0, 0.8, SPEC, "share of the L2 bandwidth of the activation", _OF_LAYERS,
     ),
     Coefficient(
         "moe_most_row_ns", "ns", 0.0, 60.0, 0.0, FREE,
@@ -233,7 +233,7 @@ MOE_LAYER: tuple[Coefficient, ...] = (
         _OF_LAYERS,
     ),
     Coefficient(
-        "moe_finalize_frac", "1", 0.02, 6.0, 1.0, NO_LIMIT,
+        "moe_finalize_frac", "1", 0.02, 1.0, 0.8, SPEC,
         "share of the L2 bandwidth at which rows are added up to tokens", _OF_LAYERS,
     ),
     Coefficient(

@@ -308,8 +308,9 @@ LIBRARIES: dict[str, Library] = {
         _grouped("trtllm-gen", "gen_moe", "gen_moe_fp8", "gen_moe_fp4", "gen_moe_mxfp4"),
         _grouped("deepgemm", "sm90_deepgemm_moe", "sm100_deepgemm_moe"),
         _grouped(
-            "cutlass", "cutlass_moe_sm80", "cutlass_moe_sm90", "cutlass_moe_sm90_fp8", "cutlass_moe_sm90_fp8_block",
-            "cutlass_moe_sm100", "cutlass_moe_sm100_fp8", "cutlass_moe_sm100_fp4",
+            "cutlass", "cutlass_moe_sm80", "cutlass_moe_sm89_fp8", "cutlass_moe_sm90", "cutlass_moe_sm90_fp8",
+            "cutlass_moe_sm90_fp8_block", "cutlass_moe_sm100", "cutlass_moe_sm100_fp8", "cutlass_moe_sm100_fp4",
+            "cutlass_moe_sm120_fp8_block", "cutlass_moe_sm120_fp4",
         ),
     )
 }  # fmt: skip
@@ -346,13 +347,16 @@ _ENGINES_ON_BLACKWELL = ("deepgemm", "trtllm-gen")
 _ENGINES = ("marlin", "triton", "cutlass")
 
 
-def engine_libraries(arch: GpuSpec) -> tuple[str, ...]:
-    """Whose grouped kernels serving engines take on a GPU, the first that runs the types first.
+def engine_libraries(arch: GpuSpec, types: GemmTypes) -> tuple[str, ...]:
+    """Return whose grouped kernels serving engines try on a GPU, in their order.
 
-    TensorRT-LLM's and DeepGEMM's on datacenter Blackwell, else those of SGLang and vLLM: Triton's, and Marlin's for
-    int4 weights.
+    TensorRT-LLM's and DeepGEMM's on datacenter Blackwell, but for int4 weights, for which vLLM takes them only where
+    it is told to. Else those of vLLM and SGLang: Marlin's for weights narrower than 16 bits, Triton's for the rest.
+    For mxfp4 vLLM has Marlin's before Triton's (fused_moe/oracle/mxfp4.py in 2026; with Triton's gpt-oss-120b took 35%
+    longer on Hopper, vllm-project/vllm#27523), and SGLang has them on sm_120 (sgl-project/sglang#28231).
     """
-    return (*(_ENGINES_ON_BLACKWELL if arch.sm_arch in ("sm_100", "sm_103") else ()), *_ENGINES)
+    is_data_center_blackwell = arch.sm_arch in ("sm_100", "sm_103") and types.b.dtype is not DType.INT4
+    return (*(_ENGINES_ON_BLACKWELL if is_data_center_blackwell else ()), *_ENGINES)
 
 
 def first_library(names: Iterable[str], arch: GpuSpec, types: GemmTypes) -> str | None:
@@ -372,7 +376,7 @@ def default_grouped_library(arch: GpuSpec, types: GemmTypes) -> str:
     PyTorch's where it has CUTLASS kernels, else those of `engine_libraries`; a GPU or a type that none of them runs has
     the library of plain GEMMs, as its kernels would do it in one launch.
     """
-    if found := first_library(("torch", *engine_libraries(arch)), arch, types):
+    if found := first_library(("torch", *engine_libraries(arch, types)), arch, types):
         return found
     plain = default_library(types)
     return HYPOTHETICAL if plain == AUTO else plain

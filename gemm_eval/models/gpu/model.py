@@ -89,10 +89,16 @@ _TRAFFIC = {
 }  # fmt: skip
 
 
-def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
+def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weights: float = 1.0) -> Packed:
     """Pack the kernels that run GEMMs of some data types on a GPU.
 
     Their answers are those of physics alone, unless `options.correction` is True.
+
+    Args:
+        arch: the GPU.
+        types: data types.
+        options: library, states of L2 and clock, quantization and correction.
+        call_weights: bytes of weights that a repeated call reads in all, over those of each GEMM.
 
     Raises:
         InvalidOptionError: there is no such library or state, or A is no narrower than what it is quantized from.
@@ -120,7 +126,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
             correction = correction_for(arch, rules.name, family, types, options, GPU_MODEL_VERSION)
         return pack_kernels(
             arch, types, library, coefficients, l2=l2, clock=clock, is_calibrated=origin.is_calibrated,
-            load_bytes=load_bytes, quantization=quantization, correction=correction,
+            load_bytes=load_bytes, call_weights=call_weights, quantization=quantization, correction=correction,
             make_fallback=partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes]),
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu.traffic import in_turns, l2_and_dram_us
+from gemm_eval.models.gpu.traffic import l2_and_dram_us, side_by_side
 from gemm_eval.workload import LAYER_TERMS, MoeWork
 
 __all__ = ["layer_terms"]
@@ -25,7 +25,8 @@ def layer_terms(arch: GpuSpec, c: Mapping[str, float], work: MoeWork) -> dict[st
 
     Args:
         arch: the GPU.
-        c: coefficients of the library's family for them, those of `MOE_LAYER` among them.
+        c: coefficients of the library's family for them, those of `MOE_LAYER` among them; a step without the share of
+            a rate at which it moves bytes is part of a GEMM.
         work: what the layer asks.
     """
     tokens_of, hidden, rows = (np.asarray(size, np.float64) for size in (work.num_tokens, work.hidden, work.local_rows))
@@ -69,8 +70,10 @@ _HOLD_FRAC = 0.7  # of L2: in which what one kernel writes is still there when t
 
 
 def _moved_us(arch: GpuSpec, c: Mapping[str, float], num_bytes: Floats, frac: str) -> Floats:
-    """Bytes through L2, and through DRAM as far as L2 cannot hold them."""
+    """Return the time of bytes through L2, and through DRAM as far as L2 cannot hold them; 0 without such a step."""
+    if frac not in c:
+        return np.zeros_like(num_bytes)
     l2_us, dram_us = l2_and_dram_us(
         arch, num_bytes, num_bytes, hold_frac=_HOLD_FRAC, l2_frac=c[frac], dram_frac=c["moe_dram_frac"]
     )
-    return in_turns(l2_us, dram_us)
+    return side_by_side(l2_us, dram_us)

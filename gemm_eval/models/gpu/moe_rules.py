@@ -13,13 +13,12 @@ from gemm_eval.models.gpu.libraries import engine_libraries, first_library
 from gemm_eval.models.gpu.moe_tiles import triton_tile
 from gemm_eval.workload import GemmTypes
 
-__all__ = ["LayerShape", "default_layer_library", "layer_libraries", "padded_inter"]
+__all__ = ["LayerShape", "default_layer_library", "layer_libraries", "padded_sizes"]
 
 _GEMMS: tuple[Literal[1], Literal[2]] = (1, 2)
 _MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
-_MXFP4_FEW_ASSIGNMENTS = 128
+_MXFP4_FEW_ROWS = 4  # of an expert in the mean, up to which Triton's kernels for mxfp4 take tiles of 16 rows
 _GEN = "trtllm-gen"
-_GEN_INTER = 128  # elements: weights are padded to whole tiles of the instruction's rows
 _GEN_LEAST_ROWS = 8
 
 
@@ -36,7 +35,7 @@ class LayerShape(NamedTuple):
 
 def default_layer_library(arch: GpuSpec, types: GemmTypes) -> str | None:
     """Return whose kernels serving engines run a layer of experts with; None: none that is known for these types."""
-    return first_library(engine_libraries(arch), arch, types)
+    return first_library(engine_libraries(arch, types), arch, types)
 
 
 def layer_libraries(
@@ -55,8 +54,8 @@ def layer_libraries(
         UnsupportedError: Triton's kernels do not take such types.
     """
     if library == "triton" and types.is_weight_quantized:
-        # timings step at 128 assignments, and from there on at every 128 rows of an expert
-        rows = 16 if shape.num_tokens * shape.topk <= _MXFP4_FEW_ASSIGNMENTS else 128
+        # timings of SGLang 0.5.14, all of 32 experts, step above 4 rows of an expert, and then at every 128
+        rows = 16 if shape.num_tokens * shape.topk <= _MXFP4_FEW_ROWS * shape.num_local_experts else 128
         return f"triton/{rows}x128", f"triton/{rows}x128"
     if library == "triton":
         first, second = (_triton(arch, types, shape, gemm, release) for gemm in _GEMMS)
@@ -100,6 +99,16 @@ def _marlin(rows: int, K: int, N: int) -> str:
     return f"marlin/{rows}x{256 if N % 256 == 0 else 128}x64"
 
 
-def padded_inter(library: str, inter: int) -> int:
-    """Return the columns of gate or up that a library computes on a rank."""
-    return -(-inter // _GEN_INTER) * _GEN_INTER if library == _GEN else inter
+def padded_sizes(library: str, types: GemmTypes, hidden: int, inter: int) -> tuple[int, int]:
+    """Return the width of tokens, and the columns of gate or up, that a library computes on a rank.
+
+    Weights are padded once, when they are loaded. For mxfp4 (SGLang 0.5.14 and vLLM, layers/quantization/mxfp4.py)
+    TensorRT-LLM-gen's kernels have both in units of 256, Marlin's 256 and 128, and Triton's whole blocks of scales;
+    otherwise TensorRT-LLM-gen's have columns in units of the 128 rows of their instruction.
+    """
+    is_fp4_weights = types.is_weight_quantized and types.b.dtype is DType.FP4
+    units = _FP4_UNITS.get(library) if is_fp4_weights else (1, 128) if library == _GEN else None
+    return (hidden, inter) if units is None else (-(-hidden // units[0]) * units[0], -(-inter // units[1]) * units[1])
+
+
+_FP4_UNITS = {_GEN: (256, 256), "marlin": (256, 128), "triton": (1, 32)}  # elements of a row of tokens, of columns

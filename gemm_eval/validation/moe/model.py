@@ -4,53 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import (
+    MOE_LAYER,
     Joined,
-    LayerShape,
     coefficients_for,
     join_packed,
-    layer_libraries,
     layer_terms,
     library_of,
     pack_bound_columns,
     pack_coefficients,
     pack_kernels,
-    padded_inter,
 )
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.moe.runs import make_runs, works_of
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.validation.fit import Ranges, Search, fit_logs
 from gemm_eval.validation.moe.tables import GroupedTimings, LayerTimings
 from gemm_eval.validation.timings import Floats, Ints, Mask
-from gemm_eval.workload import Layouts, MoeWork, pack_layouts, without_even_groups
+from gemm_eval.workload import Layouts, MoeWork, pack_layouts, run_options, without_even_groups
 
 __all__ = ["LayerModel", "PackedLayers", "fit_layers", "layer_model", "pack_grouped", "pack_layers"]
 
-NUM_DRAWS = 5
-"""Of the loads of a row that were not kept."""
-
-# layers are timed in replays of one graph, so that weights stay that fit in L2; those of both GEMMs, over those of each
-_CALL_WEIGHTS = {True: (1.5, 3.0), False: (2.0, 2.0)}  # by whether they are gated
-_SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=16)
+_SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=24)
+_OF_LAYERS = {item.name for item in MOE_LAYER}
 _FIT_ROWS = 700  # rows of a fit, drawn at random: more change no figure
 
 
 class PackedLayers(NamedTuple):
-    """Rows of a table as grouped GEMMs: one of each kind for each row and draw that gives the rank any work."""
+    """Rows of a table as grouped GEMMs, and the runs that they are of: one rank in one draw of a row."""
 
     kernels: Joined
-    type_of: tuple[Ints, ...]  # [evaluations] of each GEMM, index into the joined kernels
-    sizes: tuple[Ints, ...]  # [evaluations, 4] of G, M, K, N, of each GEMM
-    layouts: Layouts  # of evaluations
-    row_of: Ints  # [evaluations], row of the table
-    work: MoeWork | None  # arrays [evaluations]; None: rows are GEMMs alone
+    type_of: Ints  # [gemms], index into the joined kernels
+    sizes: Ints  # [gemms, 4] of G, M, K, N
+    layouts: Layouts  # of the GEMMs
+    gemm_rows: Ints  # [runs, GEMMs of a run], index into the GEMMs; -1: none, as the rank has no token
+    row_of: Ints  # [runs], row of the table
+    work: MoeWork | None  # arrays [runs]; None: rows are GEMMs alone
     num_draws: Ints  # [rows]
 
 
@@ -69,12 +67,12 @@ def pack_grouped(arch: GpuSpec, timings: GroupedTimings) -> PackedLayers:
     num = len(timings)
     zeros, rows = read_only(np.zeros(num, np.int64)), np.arange(num)
     return PackedLayers(
-        join_packed([kernels]), (zeros,), (read_only(sizes),), layouts, rows, None, np.ones(num, np.int64)
+        join_packed([kernels]), zeros, read_only(sizes), layouts, rows[:, None], rows, None, np.ones(num, np.int64)
     )
 
 
 def pack_layers(arch: GpuSpec, timings: LayerTimings, seed: int = 0, l2: str = "warm") -> PackedLayers:
-    """Pack rows with default coefficients.
+    """Pack rows as `moe_layers` does, with nothing that a user does not say, but with default coefficients.
 
     Args:
         arch, timings: the layers.
@@ -84,71 +82,31 @@ def pack_layers(arch: GpuSpec, timings: LayerTimings, seed: int = 0, l2: str = "
     Raises:
         UnsupportedError: the library does not run these types on this GPU.
     """
-    types, library = timings.types, timings.library
-    loads = timings.loads(NUM_DRAWS, seed)
-    row_of, groups = [], []
-    for row, draws in enumerate(loads):
-        for load in draws:
-            row_of.append(row)
-            groups.append(load)
-    rows = np.array([sum(load) for load in groups], np.float64)
-    is_run = rows > 0
-    kept = np.flatnonzero(is_run).tolist()
-    row_at = np.array(row_of)[kept]
-    layouts = pack_layouts([groups[place] for place in kept])
-    G, M = (np.array([of(groups[place]) for place in kept]) for of in (len, max))
-    hidden, local = timings.column("hidden_size"), timings.num_local_experts
-    inter = np.array([padded_inter(library, value) for value in timings.inter.tolist()])
-    gated = 1 + timings.column("gated")
-    names = _libraries(arch, timings, inter)
-    unique = list(dict.fromkeys(of for pair in names for of in enumerate(pair)))
-    number = {name: place for place, name in enumerate(unique)}
-    defaults = default_coefficients(library_of(library).family(arch, types))
-    weights = _CALL_WEIGHTS[bool(gated.max() > 1)]
+    layers, row_of = timings.layers(seed)
+    types = timings.types
+    runs = make_runs(layers, [types] * len(layers), GEMMEvaluator(arch), run_options(timings.library, l2, None))
+    defaults = default_coefficients(library_of(timings.library).family(arch, types))
     packed = [
-        pack_kernels(arch, types, name, defaults, l2=l2, clock="burst", is_calibrated=False, call_weights=weights[gemm])
-        for gemm, name in unique
+        pack_kernels(
+            arch, types, str(kind.options.library), defaults, l2=l2, clock=str(kind.options.clock), is_calibrated=False,
+            call_weights=kind.call_weights,
+        )
+        for kind in runs.batch.kinds
     ]
-    types_of = tuple(read_only(np.array([number[gemm, pair[gemm]] for pair in names])[row_at]) for gemm in (0, 1))
-    first = np.stack([G, M, hidden[row_at], (gated * inter)[row_at]], axis=1)
-    second = np.stack([G, M, inter[row_at], hidden[row_at]], axis=1)
-    work = MoeWork(
-        timings.num_tokens[row_at], hidden[row_at], inter[row_at], timings.column("num_experts")[row_at], local[row_at],
-        timings.column("topk")[row_at], rows[kept].astype(np.int64),
-        np.array([np.count_nonzero(groups[place]) for place in kept]), M, (gated - 1)[row_at], types,
-        _has_grouped_router(timings)[row_at],
+    batch = runs.batch
+    sizes, layouts = without_even_groups(batch.sizes, batch.layouts(range(len(batch.sizes))))
+    works = [(chosen, work) for _, chosen, work in works_of(runs)]
+    names = [name for name in MoeWork._fields if name != "types"]
+    order = np.argsort(np.concatenate([chosen for chosen, _ in works]), kind="stable")
+    merged = {
+        name: np.concatenate([np.broadcast_to(getattr(work, name), chosen.shape) for chosen, work in works])[order]
+        for name in names
+    }
+    row_of_run = row_of[runs.layer_of]
+    return PackedLayers(
+        join_packed(packed), read_only(batch.kind_of), read_only(sizes), layouts, runs.gemm_rows, row_of_run,
+        MoeWork(**merged, types=types), np.bincount(row_of_run, minlength=len(timings)),
     )  # fmt: skip
-    even = [without_even_groups(sizes.astype(np.int64), layouts) for sizes in (first, second)]
-    sizes = (read_only(even[0][0]), read_only(even[1][0]))
-    draws_of_row = np.bincount(np.array(row_of), minlength=len(timings))
-    return PackedLayers(join_packed(packed), types_of, sizes, even[0][1], row_at, work, draws_of_row)
-
-
-def _libraries(arch: GpuSpec, timings: LayerTimings, inter: Ints) -> list[tuple[str, str]]:
-    engine, _, release = timings.framework.partition(" ")
-    known: dict[LayerShape, tuple[str, str]] = {}
-    names = []
-    columns = (
-        timings.num_tokens,
-        timings.column("hidden_size"),
-        inter,
-        timings.num_local_experts,
-        timings.column("topk"),
-        1 + timings.column("gated"),
-    )
-    for sizes in zip(*(column.tolist() for column in columns), strict=True):
-        shape = LayerShape(*sizes)
-        if shape not in known:
-            more = {"release": release} if engine == "sglang" else {}
-            known[shape] = layer_libraries(arch, timings.library, timings.types, shape, **more)
-        names.append(known[shape])
-    return names
-
-
-def _has_grouped_router(timings: LayerTimings) -> Ints:
-    """Whether a row is of DeepSeek-V3, the one model of the tables that chooses groups of experts first."""
-    hidden, num_experts = timings.column("hidden_size"), timings.column("num_experts")
-    return np.array((hidden == 7168) & (num_experts == 256), np.int64)
 
 
 @dataclass(frozen=True)
@@ -166,22 +124,40 @@ class LayerModel:
     coefficients: Mapping[str, float]
     name: str = field(default="gemm_eval")
 
-    def predict(self, timings: LayerTimings | GroupedTimings, packed: PackedLayers, mask: Mask | None = None) -> Floats:
-        """Return the time of each row, in microseconds, the mean over draws; only where `mask` is true, else 0."""
-        some = np.arange(len(packed.row_of)) if mask is None else np.flatnonzero(mask[packed.row_of])
-        layouts = packed.layouts.take(some)
-        coefficients = self._packed(packed)
-        columns = _columns(packed.kernels, coefficients)
-        total = np.zeros(len(some))
+    def predict(
+        self, timings: LayerTimings | GroupedTimings, packed: PackedLayers, mask: Mask | None = None,
+        gemms_us: Floats | None = None,
+    ) -> Floats:  # fmt: skip
+        """Return the time of each row, in microseconds, the mean over draws; only where `mask` is true, else 0.
+
+        Args:
+            timings, packed: the rows.
+            mask: [rows]; None: all.
+            gemms_us: times of the GEMMs, as `gemms_us` returns them; None: they are evaluated.
+        """
+        runs = np.arange(len(packed.row_of)) if mask is None else np.flatnonzero(mask[packed.row_of])
+        if gemms_us is None:
+            gemms_us = self.gemms_us(packed, mask)
+        total = gemms_us[packed.gemm_rows[runs]].sum(axis=1)
         if packed.work is not None:
-            sizes_of = {name: value[some] for name, value in packed.work._asdict().items() if name != "types"}
-            work = packed.work._replace(**sizes_of)
-            total += sum(layer_terms(self.arch, self.coefficients, work).values(), np.zeros(len(some)))
-        for type_of, sizes in zip(packed.type_of, packed.sizes, strict=True):
-            total += _best_us(packed.kernels, columns, coefficients, type_of[some], sizes[some], layouts)
-        sums = np.bincount(packed.row_of[some], total, minlength=len(timings))
+            of_runs = {name: value[runs] for name, value in packed.work._asdict().items() if name != "types"}
+            work = packed.work._replace(**of_runs)
+            total += sum(layer_terms(self.arch, self.coefficients, work).values(), np.zeros(len(runs)))
+        sums = np.bincount(packed.row_of[runs], total, minlength=len(timings))
         mean: Floats = sums / np.maximum(packed.num_draws, 1)
         return mean
+
+    def gemms_us(self, packed: PackedLayers, mask: Mask | None = None) -> Floats:
+        """Return the time of each GEMM of the rows where `mask` is true, else 0; the last is that of no GEMM."""
+        rows = packed.gemm_rows if mask is None else packed.gemm_rows[mask[packed.row_of]]
+        gemms = np.unique(rows[rows >= 0])
+        coefficients = self._packed(packed)
+        found: Floats = np.zeros(len(packed.sizes) + 1)
+        found[gemms] = _best_us(
+            packed.kernels, _columns(packed.kernels, coefficients), coefficients, packed.type_of[gemms],
+            packed.sizes[gemms], packed.layouts.take(gemms),
+        )  # fmt: skip
+        return found
 
     def _packed(self, packed: PackedLayers) -> npt.NDArray[np.void]:
         params = packed.kernels.params
@@ -221,7 +197,7 @@ def layer_model(arch: GpuSpec, timings: LayerTimings | GroupedTimings) -> LayerM
 
 def fit_layers(
     arch: GpuSpec, timings: LayerTimings | GroupedTimings, packed: PackedLayers, train: Mask, free: Sequence[str],
-    seed: int = 0,
+    seed: int = 0, held: Mapping[str, float] = MappingProxyType({}),
 ) -> LayerModel:  # fmt: skip
     """Fit coefficients of the library's family on some rows, from its defaults on.
 
@@ -231,21 +207,29 @@ def fit_layers(
         train: [rows], those that count.
         free: names of the coefficients that are fitted; others keep their defaults.
         seed: draws the rows of the fit.
+        held: values of coefficients that no row tells, in place of their defaults.
     """
     rules = library_of(timings.library)
     family = FAMILIES[rules.family(arch, timings.types)]
     items = [item for item in family.coefficients if item.name in free]
-    ranges = Ranges(items, family.defaults)
+    start = family.defaults | dict(held)
+    ranges = Ranges(items, start)
     chosen = np.flatnonzero(train & (packed.num_draws > 0) & (np.bincount(packed.row_of, minlength=len(timings)) > 0))
     if len(chosen) > _FIT_ROWS:
         chosen = np.sort(np.random.default_rng(seed).choice(chosen, _FIT_ROWS, replace=False))
     mask = np.zeros(len(timings), np.bool_)
     mask[chosen] = True
-    model = LayerModel(arch, rules.name, family.defaults)
+    model = LayerModel(arch, rules.name, start)
+    known: dict[tuple[float, ...], Floats] = {}  # times of the GEMMs, which most coefficients of a layer leave alone
 
     def predict(values: dict[str, float]) -> Floats:
-        return replace(model, coefficients=values).predict(timings, packed, mask)[chosen]
+        changed = replace(model, coefficients=values)
+        key = tuple(value for name, value in values.items() if name not in _OF_LAYERS)
+        if key not in known:
+            known.clear()
+            known[key] = changed.gemms_us(packed, mask)
+        return changed.predict(timings, packed, mask, known[key])[chosen]
 
-    start = ranges.shares(family.defaults, _SEARCH.off_bounds)
-    found = fit_logs(ranges, predict, timings.measured_us[chosen], start, _SEARCH)
+    shares = ranges.shares(start, _SEARCH.off_bounds)
+    found = fit_logs(ranges, predict, timings.measured_us[chosen], shares, _SEARCH)
     return replace(model, coefficients=ranges.values(found))

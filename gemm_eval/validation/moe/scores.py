@@ -11,7 +11,16 @@ from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu import GPU_MODEL_VERSION, Calibration, ErrorFigures, fit_intervals, library_of
+from gemm_eval.models.gpu import (
+    GPU_MODEL_VERSION,
+    Calibration,
+    ErrorFigures,
+    Library,
+    calibration_path,
+    fit_intervals,
+    library_of,
+    load_calibration,
+)
 from gemm_eval.models.gpu.families import FAMILIES, Family
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
@@ -108,11 +117,51 @@ def free_coefficients(family: Family) -> tuple[str, ...]:
     return tuple(name for name in names if name not in left_out)
 
 
-def _free(arch: GpuSpec, timings: AnyTimings, packed: PackedLayers) -> tuple[str, ...]:
-    """Those of a table: what no row tells keeps its default."""
-    free = free_coefficients(FAMILIES[library_of(timings.library).family(arch, timings.types)])
-    has_router = packed.work is not None and bool(np.any(packed.work.has_grouped_router))
-    return tuple(name for name in free if has_router or name != "moe_grouped_router_ns")
+# coefficients and the column of `MoeWork` that multiplies each: where a table has one value of it, the term looks like
+# that of a simpler coefficient, and no fit can tell the two apart
+_TOLD_BY = {
+    "moe_token_expert_ps": "num_experts", "moe_expert_ns": "num_local_experts",
+    "moe_grouped_router_ns": "has_grouped_router",
+}  # fmt: skip
+
+
+class Told(NamedTuple):
+    """What a table tells of the coefficients of its family.
+
+    Attributes:
+        free: names of those that are fitted.
+        held: value of each that the table cannot tell, but tables of other types of the library can.
+        sources: where each value of `held` is from.
+    """
+
+    free: tuple[str, ...]
+    held: dict[str, float]
+    sources: dict[str, str]
+
+
+def told_by(arch: GpuSpec, timings: AnyTimings, packed: PackedLayers) -> Told:
+    """Return what is fitted on a table, and what is shared with other types of its library on the same GPU.
+
+    A coefficient that the table cannot tell is the mean of those that were fitted on such tables, or keeps its default.
+    """
+    library = library_of(timings.library)
+    family = library.family(arch, timings.types)
+    free, held, sources = [], {}, {}
+    for name in free_coefficients(FAMILIES[family]):
+        column = getattr(packed.work, _TOLD_BY[name]) if packed.work is not None and name in _TOLD_BY else None
+        if column is None or np.ptp(column) > 0:
+            free.append(name)
+        elif siblings := _fitted_on_siblings(arch, library, family, name):
+            held[name] = float(np.mean(list(siblings.values())))
+            sources[name] = f"mean of {', '.join(siblings)}: this table has one value of {_TOLD_BY[name]}"
+    return Told(tuple(free), held, sources)
+
+
+def _fitted_on_siblings(arch: GpuSpec, library: Library, family: str, name: str) -> dict[str, float]:
+    """Return the values of a coefficient that were fitted for other families of a library on a GPU, by family."""
+    paths = {other: calibration_path(arch.name, library.name, other) for other in library.grouped_families}
+    fitted = {other: load_calibration(path) for other, path in paths.items() if other != family and path.is_file()}
+    return {other: found.coefficients[name] for other, found in fitted.items() if name in found.fitted}
 
 
 def gpus_with_layers() -> list[str]:
@@ -145,9 +194,9 @@ def held_out(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> tuple[PackedL
     Of a table of one model each half of its tokens is held out of the other.
     """
     packed = pack_timings(arch, timings, seed)
-    free, predicted = _free(arch, timings, packed), np.zeros(len(timings))
+    told, predicted = told_by(arch, timings, packed), np.zeros(len(timings))
     for mask in _folds(timings):
-        fitted = fit_layers(arch, timings, packed, ~mask, free, seed)
+        fitted = fit_layers(arch, timings, packed, ~mask, told.free, seed, told.held)
         predicted[mask] = fitted.predict(timings, packed, mask)[mask]
     return packed, predicted
 
@@ -217,27 +266,19 @@ def _held_out_roofline(arch: GpuSpec, timings: AnyTimings, packed: PackedLayers)
 
 def _roofs(arch: GpuSpec, timings: AnyTimings, packed: PackedLayers) -> tuple[Floats, Floats]:
     """Times at the data sheet's rates of a row's GEMMs, means over draws: weights of experts with rows, A and C."""
-    types, layouts = timings.types, packed.layouts
-    num = len(packed.row_of)
-    grouped = layouts.is_grouped(num)
-    active, rows = np.empty(num), np.empty(num)
-    for place in range(num):
-        if grouped[place]:
-            some = slice(*layouts.starts[layouts.of[place] :][:2].tolist())
-            counts = layouts.counts[some]
-            active[place], rows[place] = counts.sum(), (counts * layouts.rows[some]).sum()
-        else:
-            G, M = packed.sizes[0][place, :2].tolist()
-            active[place], rows[place] = G, G * M
-    rate = arch.peak_tflop_per_s(types.a.dtype) * 1e6
-    compute, dram = np.zeros(num), np.zeros(num)
-    for sizes in packed.sizes:
-        K, N = sizes[:, 2].astype(float), sizes[:, 3].astype(float)
-        compute += 2.0 * rows * K * N / rate
-        bits = active * K * N * types.b.dtype.bits + rows * (K * types.a.dtype.bits + N * types.c.bits)
-        dram += bits / 8.0 / bytes_per_us(arch.dram_gb_per_s)
+    types, sizes = timings.types, packed.sizes.astype(float)
+    active, rows = sizes[:, 0].copy(), sizes[:, 0] * sizes[:, 1]
+    for gemm in np.flatnonzero(packed.layouts.is_grouped(len(sizes))).tolist():
+        some = slice(*packed.layouts.starts[packed.layouts.of[gemm] :][:2].tolist())
+        counts = packed.layouts.counts[some]
+        active[gemm], rows[gemm] = counts.sum(), (counts * packed.layouts.rows[some]).sum()
+    K, N = sizes[:, 2], sizes[:, 3]
+    compute = 2.0 * rows * K * N / (arch.peak_tflop_per_s(types.a.dtype) * 1e6)
+    bits = active * K * N * types.b.dtype.bits + rows * (K * types.a.dtype.bits + N * types.c.bits)
+    dram = bits / 8.0 / bytes_per_us(arch.dram_gb_per_s)
     mean = np.maximum(packed.num_draws, 1)
-    sums = (np.bincount(packed.row_of, values, minlength=len(timings)) for values in (compute, dram))
+    of_runs = (np.append(values, 0.0)[packed.gemm_rows].sum(axis=1) for values in (compute, dram))
+    sums = (np.bincount(packed.row_of, values, minlength=len(timings)) for values in of_runs)
     compute_us, dram_us = (total / mean for total in sums)
     return compute_us, dram_us
 
@@ -253,8 +294,8 @@ def calibrate_layers(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> Calib
         raise InvalidInputError(f"{timings.name} is of {timings.gpu}, not of {arch.name}")
     library = library_of(timings.library)
     packed, predicted = held_out(arch, timings, seed)
-    free = _free(arch, timings, packed)
-    fitted = fit_layers(arch, timings, packed, np.ones(len(timings), np.bool_), free, seed)
+    told = told_by(arch, timings, packed)
+    fitted = fit_layers(arch, timings, packed, np.ones(len(timings), np.bool_), told.free, seed, told.held)
     kept = predicted > 0.0
     measured = timings.measured_us[kept]
     folder = measured_root(arch.name) / timings.name
@@ -268,7 +309,8 @@ def calibrate_layers(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> Calib
         family=library.family(arch, timings.types),
         model_version=GPU_MODEL_VERSION,
         coefficients=rounded(fitted.coefficients),
-        fitted=free,
+        fitted=told.free,
+        shared=told.sources,
         errors=(errors,),
         intervals=intervals,
         **provenance(len(_folds(timings)), "rows", seed, "model"),

@@ -17,7 +17,7 @@ import pandas as pd
 
 from gemm_eval.arch import data_root
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.moe import balanced_counts, group_limited_counts, most_loaded_rank_first, power_law_counts
+from gemm_eval.moe import ExpertCounts, MoeLayer, group_limited_counts, most_loaded_rank_first, parse_distribution
 from gemm_eval.validation.tables import meta_of
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.workload import GemmTypes, RowGroups
@@ -37,7 +37,6 @@ COLUMNS = (*_SIZES, "distribution", "gated", "latency_us")
 """Of a table; `inter_size` is of the whole model, `gated` 1 where gate and up are one GEMM of twice the columns."""
 
 _MODEL = ["hidden_size", "inter_size", "topk", "num_experts", "gated"]
-_POWER_LAW = "power_law_"
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,45 +116,50 @@ class LayerTimings:
         """Return the rows where `mask` is true."""
         return replace(self, frame=self.frame.loc[mask].reset_index(drop=True))
 
-    def loads(self, num_draws: int, seed: int) -> list[tuple[RowGroups, ...]]:
-        """Return the rows of each local expert of rank 0, for each row of the table and each draw.
+    def layers(self, seed: int) -> tuple[list[MoeLayer], Ints]:
+        """Return the layers as a user asks for them, and the row of the table that each is of; a row is their mean.
 
-        Balanced loads are known; of others as many draws are made, and not those that were measured, which nobody kept.
+        Loads that a router cut are given as counts of each expert, a layer for each draw. Of power laws draws of our
+        own are made: those that were measured nobody kept.
         """
-        known: dict[tuple[Any, ...], tuple[RowGroups, ...]] = {}
-        columns = ["num_tokens", "num_experts", "topk", "moe_ep_size", "distribution"]
-        rows = list(self.frame[columns].itertuples(index=False, name=None))
-        for key in rows:
-            if key not in known:
-                *sizes, distribution = key
-                rng = np.random.default_rng([seed, len(known)])
-                router = self.router_groups
-                if router is not None and router[0] != sizes[1]:
-                    router = None
-                known[key] = _draw(*sizes, distribution=distribution, router=router, num_draws=num_draws, rng=rng)
-        return [known[key] for key in rows]
+        layers: list[MoeLayer] = []
+        row_of: list[int] = []
+        columns = ["hidden_size", "inter_size", "moe_tp_size", "gated", *_LOAD]
+        counts_of: dict[tuple[Any, ...], list[ExpertCounts]] = {}
+        for row, (hidden, inter, tp, gated, *load) in enumerate(self.frame[columns].itertuples(index=False, name=None)):
+            num_tokens, num_experts, topk, ep, distribution = load
+            layer = MoeLayer(
+                num_tokens, hidden, inter, num_experts, topk, tp, ep, distribution, gated=bool(gated), dtype=self.dtype,
+                seed=seed, num_expert_groups=_EXPERT_GROUPS.get((hidden, num_experts), 1),
+            )  # fmt: skip
+            if self.router_groups is None or self.router_groups[0] != num_experts:
+                layers.append(layer)
+                row_of.append(row)
+                continue
+            key = tuple(load)
+            if key not in counts_of:
+                counts_of[key] = _routed_counts(layer, self.router_groups)
+            layers += [layer.with_(distribution=counts, rank=0) for counts in counts_of[key]]
+            row_of += [row] * len(counts_of[key])
+        return layers, np.array(row_of, np.int64)
 
 
-def _draw(
-    num_tokens: int, num_experts: int, topk: int, num_ranks: int, *, distribution: str,
-    router: tuple[int, int, int] | None, num_draws: int, rng: np.random.Generator,
-) -> tuple[RowGroups, ...]:  # fmt: skip
-    local = num_experts // num_ranks
+_LOAD = ("num_tokens", "num_experts", "topk", "moe_ep_size", "distribution")
+_EXPERT_GROUPS = {(7168, 256): 8}  # of DeepSeek-V3, the one model of the tables whose router chooses groups first
 
-    def routed(counts: Ints | None) -> RowGroups:
-        if router is not None:
-            counts = group_limited_counts(counts, num_tokens, topk, router)
-        elif counts is None:
-            counts = balanced_counts(num_tokens, num_experts, topk)
-        return tuple(counts[:local].tolist())
 
-    if distribution == "balanced":
-        return (routed(None),)
-    if not distribution.startswith(_POWER_LAW):
-        raise InvalidInputError(f"distribution must be balanced or power_law_<exponent>, got {distribution}")
-    alpha = float(distribution.removeprefix(_POWER_LAW))
-    drawn = (power_law_counts(num_tokens, num_experts, topk, alpha, num_ranks, rng) for _ in range(num_draws))
-    return tuple(routed(most_loaded_rank_first(counts, num_ranks)) for counts in drawn)
+def _routed_counts(layer: MoeLayer, router_groups: tuple[int, int, int]) -> list[ExpertCounts]:
+    """Return the tokens of each expert that a router of groups makes of each draw, those of rank 0 first."""
+    if str(layer.distribution) == "balanced":
+        draws: list[Ints | None] = [None]
+    else:
+        drawn = parse_distribution(layer.distribution).draw(
+            layer.num_tokens, layer.num_experts, layer.topk, num_ranks=layer.ep, num_draws=layer.num_draws,
+            rng=np.random.default_rng(layer.seed),
+        )  # fmt: skip
+        draws = list(most_loaded_rank_first(drawn, layer.ep))
+    routed = (group_limited_counts(counts, layer.num_tokens, layer.topk, router_groups) for counts in draws)
+    return [ExpertCounts(tuple(counts.tolist())) for counts in routed]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ Tiles are what the libraries' sources say; rules by which they choose one stand 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import MOE_LAYER, TRITON_OWN, Coefficient, with_ranges
 from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles, since
-from gemm_eval.models.gpu.families.mma_sync import MMA_SYNC
+from gemm_eval.models.gpu.families.mma_sync import MMA_FP8, MMA_SYNC
 from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
 from gemm_eval.models.gpu.families.wgmma import WGMMA
 from gemm_eval.models.gpu.moe_tiles import TritonTile, known_tiles
@@ -43,25 +43,42 @@ def _is_fp4_block(types: GemmTypes) -> bool:
     return types.a.dtype is DType.FP4 and types.is_block_scaled
 
 
-def _is_int4_weights(types: GemmTypes) -> bool:
-    return types.a.dtype in _16_BITS and types.b.dtype is DType.INT4
+def _is_weight_only(types: GemmTypes) -> bool:
+    return types.a.dtype in _16_BITS and types.is_weight_quantized
 
 
 def _is_fp4_weights(types: GemmTypes) -> bool:
     return types.a.dtype in _16_BITS and types.b.dtype is DType.FP4
 
 
+def _is_4_bit_weights(types: GemmTypes) -> bool:
+    return types.a.dtype in _16_BITS and types.b.dtype in (DType.INT4, DType.FP4)
+
+
 def _coefficients(
-    of: Sequence[Coefficient], *, has_layer: bool = True, **ranges: tuple[float, float, float]
-) -> tuple[Coefficient, ...]:
-    """Those of a family, with room for what schedulers of groups wait, and those of a layer around the GEMMs."""
+    of: Sequence[Coefficient], *, has_layer: bool = True, fused: Collection[str] = (),
+    **ranges: tuple[float, float, float],
+) -> tuple[Coefficient, ...]:  # fmt: skip
+    """Return the coefficients of a family, with room for what schedulers of groups wait, and those of a layer.
+
+    Args:
+        of: those of the family of plain GEMMs that it is like.
+        has_layer: whether its layers are known, not its GEMMs alone.
+        fused: coefficients of steps of a layer that are part of its GEMMs.
+        ranges: low, high and default of its own.
+    """
     own = {
         "kernel_us": (0.2, 12.0, 2.0), "step_cycles": (0.0, 3000.0, 100.0), "coop_step_cycles": (0.0, 3000.0, 150.0),
         "tile_cycles": (0.0, 12000.0, 500.0), "coop_tile_cycles": (0.0, 12000.0, 500.0),
         "pingpong_cycles": (0.0, 8000.0, 1000.0), "dram_frac": (0.3, 1.1, 0.95), "matrix_frac": (0.2, 1.0, 0.95),
         "l2_frac": (0.5, 3.0, 1.4), "choice_loss": (0.0, 0.12, 0.0),
     } | ranges  # fmt: skip
-    return with_ranges((*of, *(MOE_LAYER if has_layer else ())), **own)
+    layer = tuple(item for item in MOE_LAYER if has_layer and item.name not in fused)
+    return with_ranges((*of, *layer), **own)
+
+
+# GEMM 1 reads rows of tokens where they lie, and computes the activation before it stores
+_GATHERED, _ACTIVATED = "moe_token_frac", "moe_activation_frac"
 
 
 def _fixed(
@@ -108,22 +125,28 @@ def _uses_wgmma(table: str, tile: TritonTile) -> bool:
 
 
 _TRITON_WARPS = (1, 2, 4, 8, 16)
+_TRITON_RANGES = {
+    "matrix_frac": (0.2, 1.0, 0.97), "dram_frac": (0.3, 1.1, 0.96), "sm_l2_frac": (0.4, 1.5, 1.2),
+    "step_cycles": (0.0, 3000.0, 0.0), "tile_cycles": (0.0, 12000.0, 2000.0),
+    "epilogue_bytes_per_cycle": (4.0, 256.0, 35.0), "ramp_us": (0.0, 6.0, 1.5), "line_waste": (0.0, 1.0, 0.0),
+    "unaligned_frac": (0.02, 1.0, 1.0), "l2_frac": (0.5, 4.0, 2.0), "moe_token_ns": (0.0, 60.0, 0.0),
+    "moe_token_expert_ps": (0.0, 400.0, 0.0), "moe_row_ns": (0.0, 60.0, 0.0), "moe_active_ns": (0.0, 800.0, 0.0),
+}  # fmt: skip
+# held-out timings of an L40S and an RTX PRO 6000: layers with an H200's coefficients are nearer than with an A100's
+_AS_HOPPER = {"sm_89": ("sm_90",), "sm_120": ("sm_90",)}
 _TRITON = replace(
-    MMA_SYNC, own_of=(), max_registers=255, coefficients=_coefficients(
-        (*MMA_SYNC.coefficients, *TRITON_OWN), matrix_frac=(0.2, 1.0, 0.97), dram_frac=(0.3, 1.1, 0.96),
-        sm_l2_frac=(0.4, 1.5, 1.2), step_cycles=(0.0, 3000.0, 0.0), tile_cycles=(0.0, 12000.0, 2000.0),
-        epilogue_bytes_per_cycle=(4.0, 256.0, 35.0), ramp_us=(0.0, 6.0, 1.5), line_waste=(0.0, 1.0, 0.0),
-        unaligned_frac=(0.02, 1.0, 1.0), l2_frac=(0.5, 4.0, 2.0), moe_token_ns=(0.0, 60.0, 0.0),
-        moe_token_expert_ps=(0.0, 400.0, 0.0), moe_row_ns=(0.0, 60.0, 0.0), moe_active_ns=(0.0, 800.0, 0.0),
-    ),
-    num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
+    MMA_SYNC, own_of=(), max_registers=255, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
+    carries_from=_AS_HOPPER, has_tensor_memory=True,
+    coefficients=_coefficients((*MMA_SYNC.coefficients, *TRITON_OWN), fused=[_GATHERED], **_TRITON_RANGES),
 )  # fmt: skip
+_QUANTIZED = _coefficients((*MMA_SYNC.coefficients, *TRITON_OWN), **_TRITON_RANGES)  # a kernel quantizes the tokens
 _TRITON_WGMMA = replace(
     WGMMA, own_of=(), schedules=(_MS,), is_warp_specialized=False, has_clusters=False, max_registers=255,
     coefficients=_TRITON.coefficients, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
 )  # fmt: skip
 # Marlin's kernels of experts (SGLang 0.5.10, jit_kernel/csrc/gemm/marlin_moe): rows of one of five sizes, and for up to
-# 16 of them, where K is long, wider k-steps; of these as many CTAs an SM as fit, up to four, share the work
+# 16 of them, where K is long, wider k-steps; of these as many CTAs an SM as fit, up to four, share the work. Weights of
+# int4, int8, mxfp4 and nvfp4 are one kernel, which differs in how it unpacks them; timings are of int4
 _MARLIN_FEW_ROWS, _MARLIN_ROWS = (8, 16), (32, 48, 64)
 
 
@@ -150,11 +173,15 @@ _DEEPGEMM_SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 _CUTLASS_SM80 = ((16, 128), (32, 128), (64, 128), (128, 128))
 _CUTLASS_SM90 = (*((m, 128) for m in (16, 32, 64, 128, 256)), (128, 256))
 _CUTLASS_SM100 = tuple((m, n) for n in (64, 128, 256) for m in (32, 64, 128, 256) if m * n <= 128 * 256)
+# on RTX Blackwell, whose shared memory is that of Ada, block-scaled kernels have one tile (cutlass_heuristic.cpp)
+_CUTLASS_SM120 = ((128, 128),)
 
 
 def _cutlass(of: Family, name: str, number: int, for_types: Callable[[GemmTypes], bool], **more: Any) -> Family:
     sizes, warps, schedule, clusters = {
         "sm80_mma": (_CUTLASS_SM80, 4, _MS, _SINGLE),
+        "sm89_mma_fp8": (_CUTLASS_SM80, 4, _MS, _SINGLE),
+        "sm120_block": (_CUTLASS_SM120, 8, _COOP, _SINGLE),
         "sm90_wgmma": (_CUTLASS_SM90, 8, _COOP, _PAIRS),
         "sm100_tcgen05": (_CUTLASS_SM100, 8, _PP, _PAIRS),
     }[of.name]
@@ -165,8 +192,21 @@ def _cutlass(of: Family, name: str, number: int, for_types: Callable[[GemmTypes]
     )  # fmt: skip
 
 
+_SM120_BLOCK = replace(
+    MMA_SYNC, name="sm120_block", sm_archs=("sm_120",), schedules=(_COOP,), is_warp_specialized=True,
+    weight_only_tiles=no_tiles,
+)  # fmt: skip
+
 GROUPED: tuple[Family, ...] = (
-    _cutlass(MMA_SYNC, "cutlass_moe_sm80", 51, _is_16_bit, sm_archs=("sm_80", "sm_89"), weight_only_tiles=no_tiles),
+    _cutlass(
+        MMA_SYNC, "cutlass_moe_sm80", 51, _is_16_bit, sm_archs=("sm_80", "sm_89", "sm_120"), weight_only_tiles=no_tiles
+    ),
+    _cutlass(
+        MMA_FP8, "cutlass_moe_sm89_fp8", 61, _is_fp8, sm_archs=("sm_89", "sm_120"), weight_only_tiles=no_tiles,
+        other_dtypes=(),
+    ),
+    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp8_block", 62, _is_fp8_block, block_scaled=DType.FP8),
+    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp4", 63, _is_fp4_block, block_scaled=DType.FP4, step_bytes=64),
     _cutlass(WGMMA, "cutlass_moe_sm90", 52, _is_16_bit),
     _cutlass(WGMMA, "cutlass_moe_sm90_fp8", 53, _is_fp8),
     _cutlass(WGMMA, "cutlass_moe_sm90_fp8_block", 54, _is_fp8_block, block_scaled=DType.FP8),
@@ -174,10 +214,10 @@ GROUPED: tuple[Family, ...] = (
     _cutlass(TCGEN05, "cutlass_moe_sm100_fp8", 56, _is_fp8),
     _cutlass(TCGEN05, "cutlass_moe_sm100_fp4", 57, _is_fp4_block, block_scaled=DType.FP4),
     replace(
-        MMA_SYNC, name="marlin_moe", number=50, own_of=(), more_step_bytes=(256,), for_types=_is_int4_weights,
-        min_stream_steps=2, stream_ctas=_marlin_ctas, dense_tiles=_marlin_tiles, weight_only_tiles=no_tiles,
+        MMA_SYNC, name="marlin_moe", number=50, own_of=(), more_step_bytes=(256,), for_types=_is_weight_only,
+        carries_from=_AS_HOPPER, min_stream_steps=2, stream_ctas=_marlin_ctas, dense_tiles=_marlin_tiles, weight_only_tiles=no_tiles,
         coefficients=_coefficients(
-            MMA_SYNC.coefficients, sm_l2_frac=(0.1, 1.5, 0.35), dequant=(0.3, 12.0, 2.8),
+            MMA_SYNC.coefficients, fused=[_GATHERED], sm_l2_frac=(0.1, 1.5, 0.35), dequant=(0.3, 12.0, 2.8),
             dequant_exposed=(0.0, 1.0, 0.0), tile_cycles=(0.0, 9000.0, 2000.0), matrix_frac=(0.2, 1.0, 0.55),
             step_cycles=(0.0, 3000.0, 0.0), epilogue_bytes_per_cycle=(2.0, 256.0, 6.0), dram_frac=(0.3, 1.1, 0.96),
             l2_frac=(0.5, 4.0, 3.0),
@@ -194,6 +234,7 @@ GROUPED: tuple[Family, ...] = (
     replace(_TRITON_WGMMA, name="triton_moe_wgmma", number=42, for_types=_is_16_bit),
     replace(
         _TRITON, name="triton_moe_fp8", number=43, sm_archs=since("sm_89"), block_scaled=DType.FP8,
+        coefficients=_QUANTIZED,
         for_types=_is_fp8_block, dense_tiles=_triton_tiles("fp8_block", "triton_moe_fp8", "triton_moe_fp8_wgmma"),
     ),
     replace(  # of triton_kernels: tiles are what steps of the timings show (arch/measured/h200-sxm, w4a16_mxfp4)
@@ -201,10 +242,14 @@ GROUPED: tuple[Family, ...] = (
         dense_tiles=_fixed("triton_moe_mxfp4", ((16, 128), (128, 128)), 8, _MS, step_bytes=128),
         coefficients=with_ranges(_TRITON.coefficients, dequant=(0.3, 60.0, 17.0), dequant_exposed=(0.0, 1.0, 0.0)),
     ),
-    replace(_TRITON_WGMMA, name="triton_moe_fp8_wgmma", number=44, block_scaled=DType.FP8, for_types=_is_fp8_block),
+    replace(
+        _TRITON_WGMMA, name="triton_moe_fp8_wgmma", number=44, block_scaled=DType.FP8, for_types=_is_fp8_block,
+        coefficients=_QUANTIZED,
+    ),
     replace(
         TCGEN05, name="gen_moe", number=45, own_of=(), for_types=_is_16_bit,
-        dense_tiles=_fixed("gen_moe", _GEN_SIZES, 8, _PP), coefficients=_coefficients(TCGEN05.coefficients),
+        dense_tiles=_fixed("gen_moe", _GEN_SIZES, 8, _PP),
+        coefficients=_coefficients(TCGEN05.coefficients, fused=[_ACTIVATED]),
     ),
     replace(
         TCGEN05, name="gen_moe_fp8", number=46, own_of=(), block_scaled=DType.FP8, for_types=_is_fp8_block,
@@ -213,11 +258,12 @@ GROUPED: tuple[Family, ...] = (
     replace(
         TCGEN05, name="gen_moe_fp4", number=47, own_of=(), block_scaled=DType.FP4, for_types=_is_fp4_block,
         dense_tiles=_fixed("gen_moe_fp4", (*_GEN_SIZES, (256, 128)), 8, _PP),
-        coefficients=_coefficients(TCGEN05.coefficients),
+        coefficients=_coefficients(TCGEN05.coefficients, fused=[_ACTIVATED]),
     ),
     replace(
-        TCGEN05, name="gen_moe_mxfp4", number=59, own_of=(), for_types=_is_fp4_weights,
-        dense_tiles=_fixed("gen_moe_mxfp4", _GEN_SIZES[:4], 8, _PP), coefficients=_coefficients(TCGEN05.coefficients),
+        TCGEN05, name="gen_moe_mxfp4", number=59, own_of=(), for_types=_is_4_bit_weights,
+        dense_tiles=_fixed("gen_moe_mxfp4", _GEN_SIZES[:4], 8, _PP),
+        coefficients=_coefficients(TCGEN05.coefficients, fused=[_ACTIVATED]),
     ),
     replace(  # as DeepGEMM's kernels of plain GEMMs on an H200: no timings are known; rows beyond a group are in A
         WGMMA, name="sm90_deepgemm_moe", number=58, own_of=(), block_scaled=DType.FP8, for_types=_is_fp8_block,
