@@ -128,7 +128,7 @@ class GpuBackend:
         return asked.over(preferred.over(_DEFAULTS)._replace(library=library))
 
     def _default_library(self, types: GemmTypes, is_grouped: bool) -> str:
-        return default_grouped_library(self.arch, types) if is_grouped else default_library(types)
+        return default_grouped_library(self.arch, types) if is_grouped else default_library(self.arch, types)
 
     def _can_pack(self, types: GemmTypes, library: str) -> bool:
         try:
@@ -225,6 +225,9 @@ class GpuBackend:
         library = library_of(library_of_family(str(kind.options.library), family))
         if FAMILIES[family].is_ours:
             return library.name, coefficients_of(family)
+        few_rows = library.few_row_family(self.arch, kind.types)
+        if few_rows is not None and few_rows.name != family:
+            library = library_of("cublas")
         return library.name, library.family(self.arch, kind.types, load_bytes=load_bytes)
 
     def intervals(
