@@ -45,6 +45,9 @@ class MulticoreSpec(BaseSpec):
 
     type: Literal["multicore"] = Field(default="multicore", description="the kind of chip")
     calibration: Text = Field(default="", description="timings that its fitted numbers come from; empty: none")
+    setting: Text = Field(
+        default="", description="how answers take the chip to be used, where others use it otherwise; `explain` says it"
+    )
     is_coarse: bool = Field(default=False, description="the chip is not really of this kind; expect coarse answers")
 
     # cores and matrix unit
@@ -82,6 +85,11 @@ class MulticoreSpec(BaseSpec):
     sram_usable_frac: Frac = Field(default=1.0, description="share of it that tiles may take")
     input_buffers: _Buffers = Field(default=2, description="copies of the A and B tiles; 2: double buffering")
     output_buffers: _Buffers = Field(default=1, description="copies of the C tile")
+    tile_buffers: Table[OperandName, Annotated[int, Field(ge=0, le=2)]] = Field(
+        default={},
+        description="copies of an operand's tile in SRAM, where not input_buffers (A, B) or output_buffers (C); "
+        "0: the tile has memory of its own, as accumulators may have; timing follows the other two",
+    )
     lane_num: Dim = Field(default=1, description="tile rows are padded to a multiple of this")
     align_bytes: Dim = Field(default=1, description="the bytes of a tile row are padded to a multiple of this")
 
@@ -111,6 +119,11 @@ class MulticoreSpec(BaseSpec):
         default="static", description="static: every core owns 1/num_cores; fair: active cores share equally"
     )
     dram_core_limit_gb_per_s: Positive | None = Field(default=None, description="most that one core can draw")
+    multicast_readers: Dim | None = Field(
+        default=None,
+        description="cores that read from DRAM for all others under multicast, each at most dram_core_limit_gb_per_s: "
+        "a row or column of the grid; default: each core reads a part of what it shares",
+    )
 
     # what a library does before the main loop
     packs: Table[OperandName, Literal["private", "shared"]] = Field(
@@ -229,10 +242,16 @@ class MulticoreSpec(BaseSpec):
             for name in ("shared_bytes", "dram_write_gb_per_s", "resident", "feed_bytes_per_cycle"):
                 if getattr(self, name):
                     raise ValueError(f"timing pipeline does not know {name}: use timing overlap")
+        if 0 in (self.tile_buffers.get("A"), self.tile_buffers.get("B")):
+            raise ValueError("tile_buffers: A and B lie in SRAM, C alone may have memory of its own")
         if self.timing == "pipeline" and self.input_buffers != 2:
             raise ValueError("timing pipeline needs input_buffers 2: it is a double-buffered loop")
         if self.load_sharing == "multicast" and self.noc_gb_per_s is None:
             raise ValueError("load_sharing multicast needs noc_gb_per_s")
+        if self.multicast_readers is not None and (
+            self.load_sharing != "multicast" or self.dram_core_limit_gb_per_s is None
+        ):
+            raise ValueError("multicast_readers needs load_sharing multicast and dram_core_limit_gb_per_s")
         if self.reduction == "noc" and self.noc_gb_per_s is None:
             raise ValueError("reduction noc needs noc_gb_per_s")
         if self.reduction != "none" and self.vector_ops_per_cycle is None:
@@ -271,7 +290,7 @@ class MulticoreSpec(BaseSpec):
         return tflop_per_s(FLOP_PER_MAC * macs_per_cycle * self.num_cores * cycles_per_us(self.frequency_ghz), 1.0)
 
     def highest_tflop_per_s(self, dtype: DType | str | None = None) -> float:
-        """What no GEMM can beat, 1e12/s: the peak.
+        """Return the FLOP/s that no GEMM can beat, 1e12/s: the peak.
 
         Raises:
             KeyError: the matrix unit does not take that type.

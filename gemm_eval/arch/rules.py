@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gemm_eval.arch.common import Dim, Fields, Frozen, Table, Text
+from gemm_eval.arch.common import Dim, Fields, Frozen, Table, Text, frozen
 
 __all__ = ["UNCHANGEABLE", "LibraryPath", "LibraryRules", "OperandName"]
 
@@ -100,6 +101,18 @@ class LibraryRules(Frozen):
             if (said := getattr(path, field)) is not None:
                 told[field] = said
         return LibraryRules(**told)
+
+    def map_changes(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> LibraryRules:
+        """Return the rules with other `changes`: what `change` makes of their own, and of those of each path."""
+        paths = {
+            name: path.model_copy(update={"changes": frozen(change(path.changes))}) for name, path in self.paths.items()
+        }
+        return self.model_copy(update={"changes": frozen(change(self.changes)), "paths": frozen(paths)})
+
+    @property
+    def changes_chip(self) -> bool:
+        """Whether the library, on any path, uses the chip otherwise than its spec says."""
+        return bool(self.changes) or any(path.changes for path in self.paths.values())
 
     @property
     def restricts_partitions(self) -> bool:

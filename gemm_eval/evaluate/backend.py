@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, MulticoreSpec
+from gemm_eval.dtypes import DType
 from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ class Backend(Protocol):
     @property
     def costs_as(self) -> Hashable:
         """What decides the costs, besides problem and options: equal for backends that give equal answers."""
+        ...
+
+    def highest_tflop_per_s(self, dtype: DType) -> float:
+        """Return the FLOP/s, 1e12/s, that no GEMM with inputs of this type can beat: the peak of `utilization_frac`."""
         ...
 
     @property

@@ -2,32 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gemm_eval.arch import MulticoreSpec
 
 __all__ = ["spec_changes"]
 
+_DOUBLED = (
+    ("dram_gb_per_s", "dram_core_limit_gb_per_s", "dram_write_gb_per_s"),
+    ("dram_core_limit_gb_per_s",),
+    ("dram_write_gb_per_s",),
+    ("shared_gb_per_s",),
+    ("shared_bytes",),
+    ("noc_gb_per_s",),
+    ("cube_steps_per_cycle",),
+    ("feed_bytes_per_cycle",),
+    ("vector_ops_per_cycle",),
+    ("pack_gb_per_s",),
+    ("num_cores",),
+    ("sram_bytes",),
+    ("frequency_ghz",),
+)
+"""Fields that are doubled together; the first names the change."""
+
+_IDEAL = {
+    "input_buffers": 2,
+    "output_buffers": 2,
+    "overlap_frac": 1.0,
+    "launch_us": 0.0,
+    "launch_floor_us": 0.0,
+    "task_us": 0.0,
+    "sync_us": 0.0,
+    "weight_load_cycles": 0.0,
+}
+"""Fields that are set to what they are at best."""
+
 
 def spec_changes(arch: MulticoreSpec) -> list[tuple[str, dict[str, Any]]]:
-    """Return doublings of everything that can be bought, and the removal of fixed costs."""
-    dram: dict[str, Any] = {"dram_gb_per_s": arch.dram_gb_per_s * 2}
-    if arch.dram_core_limit_gb_per_s is not None:
-        dram["dram_core_limit_gb_per_s"] = arch.dram_core_limit_gb_per_s * 2
-    rates = {dtype: rate * 2 for dtype, rate in arch.cube_steps_per_cycle.items()}
-    changes: list[tuple[str, dict[str, Any]]] = [
-        ("dram_gb_per_s x2", dram),
-        ("cube_steps_per_cycle x2", {"cube_steps_per_cycle": rates}),
-        ("num_cores x2", {"num_cores": arch.num_cores * 2}),
-        ("sram_bytes x2", {"sram_bytes": arch.sram_bytes * 2}),
-        ("frequency_ghz x2", {"frequency_ghz": arch.frequency_ghz * 2}),
+    """Return doublings of everything that can be bought, and the removal of fixed costs: (words, changed fields) each.
+
+    What a data type, or the library, has of a field is changed with it.
+    """
+    changes = [(f"{fields[0]} x2", _changed(arch, dict.fromkeys(fields))) for fields in _DOUBLED]
+    changes += [
+        (f"{name} {value:g}", _changed(arch, {name: value}))
+        for name, value in _IDEAL.items()
+        if arch.timing == "overlap" or name not in ("input_buffers", "overlap_frac")
     ]
-    if arch.noc_gb_per_s is not None:
-        changes.append(("noc_gb_per_s x2", {"noc_gb_per_s": arch.noc_gb_per_s * 2}))
-    if arch.vector_ops_per_cycle is not None:
-        changes.append(("vector_ops_per_cycle x2", {"vector_ops_per_cycle": arch.vector_ops_per_cycle * 2}))
-    if arch.timing == "overlap" and arch.overlap_frac < 1.0:
-        changes.append(("overlap_frac 1", {"overlap_frac": 1.0}))
-    if arch.launch_us > 0.0:
-        changes.append(("launch_us 0", {"launch_us": 0.0}))
+    return [(words, fields) for words, fields in changes if fields]
+
+
+def _changed(arch: MulticoreSpec, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes of a spec that put wanted values in place, or double where None is wanted; {}: nothing new."""
+
+    def of(name: str, value: Any) -> Any:
+        if value is None:
+            return None
+        if wanted[name] is not None:
+            return wanted[name]
+        return {key: rate * 2 for key, rate in value.items()} if isinstance(value, Mapping) else value * 2
+
+    def of_table(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: of(name, value) if name in wanted else value for name, value in table.items()}
+
+    changes: dict[str, Any] = {
+        name: value for name in wanted if (value := of(name, getattr(arch, name))) != getattr(arch, name)
+    }
+    by_dtype = {dtype: of_table(fields) for dtype, fields in arch.by_dtype.items()}
+    if by_dtype != arch.by_dtype:
+        changes["by_dtype"] = by_dtype
+    if arch.rules is not None and (rules := arch.rules.map_changes(of_table)) != arch.rules:
+        changes["rules"] = rules
     return changes

@@ -101,7 +101,7 @@ class GpuBackend:
         self._has_kernels = lru_cache(maxsize=_NUM_TYPES)(self._can_pack)
         self._packed = lru_cache(maxsize=NUM_PACKED)(self._pack)
         self._interval = lru_cache(maxsize=_NUM_TYPES)(self._find_interval)
-        self._highest_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.highest_tflop_per_s)
+        self.highest_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.highest_tflop_per_s)
 
     @property
     def costs_as(self) -> Hashable:
@@ -173,7 +173,7 @@ class GpuBackend:
         self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool
     ) -> GEMMResult:
         cost = unpack_gpu_cost(record)
-        peak_flop_per_us = self._highest_tflop_per_s(problem.input_dtype) * 1e6
+        peak_flop_per_us = self.highest_tflop_per_s(problem.input_dtype) * 1e6
         flop = problem.flop
         kind = Kind(problem.types, options)
         interval = self._interval(kind, cost.config.family, _load_bytes(kind, problem), cost.is_corrected)

@@ -43,6 +43,11 @@ class LibraryPaths(Generic[BackendT]):
     def __bool__(self) -> bool:
         return bool(self._paths)
 
+    @property
+    def backends(self) -> tuple[BackendT, ...]:
+        """The backends of the paths, in their order."""
+        return self._backends
+
     def name_of(self, problem: GemmProblem) -> str | None:
         """Return the name of the path that a GEMM takes; None: none of them."""
         which = self._which(problem)

@@ -6,15 +6,16 @@ import contextlib
 import dataclasses
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.checks import check_word
-from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InfeasibleError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED
 from gemm_eval.evaluate.explain_multicore import spec_changes
 from gemm_eval.evaluate.library_paths import LibraryPaths
@@ -42,6 +43,7 @@ from gemm_eval.search import (
     find_best_many,
     find_best_of_each_partition,
     find_planned,
+    find_ruled_few,
     find_ruled_many,
     replay_mappings,
     ruled_out_error,
@@ -66,9 +68,11 @@ if TYPE_CHECKING:
 __all__ = ["MulticoreBackend", "Policy"]
 
 # what a spec says about itself does not change what it costs
-_WORDS = {"name", "title", "notes", "is_coarse", "published", "sources", "provenance", "area_mm2", "tdp_w"}
+_WORDS = {"name", "title", "notes", "setting", "is_coarse", "published", "sources", "provenance", "area_mm2", "tdp_w"}
 _WORDS |= {"calibration", "coefficients"}  # where fitted numbers come from; the numbers are in the fields
 _LEAST_GAIN = 0.005
+FIDELITY = ("cube_steps_per_cycle",)
+"""Fields that say how exactly the matrix unit multiplies: fewer passes over the mantissas are more steps a cycle."""
 _NO_OPTIONS: FrozenDict[str, Any] = FrozenDict()
 _BOUND_NAMES = tuple(BOUNDS)
 
@@ -124,12 +128,38 @@ class MulticoreBackend:
         self._packed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, self._chip))
         believed = self._chip.with_(**self._rules.believes) if self._rules and self._rules.believes else self._chip
         self._packed_as_believed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, believed))
-        self._peak_flop_per_us = cache(lambda dtype: arch.highest_tflop_per_s(dtype) * 1e6)
+        self.highest_tflop_per_s = lru_cache(maxsize=NUM_PACKED)(self._find_peak)
         self._types_of: dict[bytes, GemmTypes] = {}
         self._paths = LibraryPaths(arch, self._rules.paths if self._rules else {}, self._on_path)
 
     def _on_path(self, arch: MulticoreSpec) -> MulticoreBackend:
-        return MulticoreBackend(arch, self._plan, allow_idle_cores=self._allow_idle_cores, policy=self.policy)
+        return self._with(arch, self.policy)
+
+    def _with(self, arch: MulticoreSpec, policy: Policy) -> MulticoreBackend:
+        return MulticoreBackend(arch, self._plan, allow_idle_cores=self._allow_idle_cores, policy=policy)
+
+    @cached_property
+    def _library(self) -> MulticoreBackend | None:
+        """The library at the rates of this policy, where it has mappings of its own that policy best must not miss."""
+        rules = self.arch.rules
+        if self.policy is Policy.LIBRARY or rules is None or not self.is_exhaustive or not rules.changes_chip:
+            return None
+
+        def without_fidelity(changes: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in changes.items() if name not in FIDELITY}
+
+        return self._with(self.arch.with_(rules=rules.map_changes(without_fidelity)), Policy.LIBRARY)
+
+    @cached_property
+    def _best(self) -> MulticoreBackend:
+        """Policy best at the rates of this policy: a peak belongs to a fidelity."""
+        rates = {name: getattr(self._chip, name) for name in FIDELITY}
+        return self._with(self.arch.with_(**rates), Policy.BEST)
+
+    def _find_peak(self, dtype: DType) -> float:
+        """Return the peak of the chip as this policy uses it, on the fastest of a library's paths, in TFLOP/s."""
+        own = self._chip.for_dtype(dtype).highest_tflop_per_s(dtype)
+        return max([own, *(path.highest_tflop_per_s(dtype) for path in self._paths.backends)])
 
     @property
     def costs_as(self) -> Hashable:
@@ -156,7 +186,7 @@ class MulticoreBackend:
 
     def pack(self, kind: Kind) -> Records:
         packed = self._packed(kind.types)
-        if self._paths:
+        if self._paths or self._library is not None:
             self._types_of[packed.tobytes()] = kind.types  # of equal parameters any types will do
         return packed
 
@@ -169,6 +199,8 @@ class MulticoreBackend:
             return path.find(problem, path.packed_of(problem.types))
         if self._rules is not None:
             return self._find_ruled(problem, packed)
+        if self._library is not None:
+            return self.find_top(problem, packed, 1, "mapping")
         if self.is_exhaustive:
             return find_best(self.arch, problem, packed, allow_idle_cores=self._allow_idle_cores)
         found = find_planned(
@@ -184,11 +216,38 @@ class MulticoreBackend:
         rows = np.array([problem.sizes], np.int64)
         found = self._find_ruled_many([problem.types], [packed], np.zeros(1, np.int64), rows, layouts, None)
         if not found["active_cores"][0]:
-            find_best(self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores)  # raises if nothing fits
-            assert self._rules is not None
-            believed = self._packed_as_believed(problem.types)
-            raise ruled_out_error(self._chip, self._rules, problem, believed, allow_idle_cores=self._allow_idle_cores)
+            self._raise_ruled_out(problem, packed)
         return found
+
+    def _raise_ruled_out(self, problem: GemmProblem, packed: Records) -> NoReturn:
+        find_best(self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores)  # raises if nothing fits
+        assert self._rules is not None
+        believed = self._packed_as_believed(problem.types)
+        raise ruled_out_error(self._chip, self._rules, problem, believed, allow_idle_cores=self._allow_idle_cores)
+
+    def _find_ruled_top(self, problem: GemmProblem, packed: Records, k: int, distinct: str) -> Records:
+        """Return the mappings that the library ranks highest by what it believes, with what they cost."""
+        assert self._rules is not None
+        found = find_ruled_few(
+            self._chip, self._rules, problem, self._packed_as_believed(problem.types), k,
+            by_partition=distinct == "partition", allow_idle_cores=self._allow_idle_cores,
+        )  # fmt: skip
+        if not len(found):
+            self._raise_ruled_out(problem, packed)
+        num = len(found)
+        layouts = NO_LAYOUTS if problem.row_groups is None else pack_layouts([problem.row_groups] * num)
+        sizes = np.array([problem.sizes] * num, np.int64)
+        return self._replay_found(packed, np.zeros(num, np.int64), sizes, layouts, found)
+
+    def _replay_found(
+        self, costs: Records, kind_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], layouts: Layouts,
+        found: Records,
+    ) -> Records:  # fmt: skip
+        """Return what the mappings of a search cost, with the counts of the search."""
+        replayed = replay_mappings(costs, kind_of, sizes, found, layouts=layouts)
+        for name in self.search_counts:
+            replayed[name] = found[name]
+        return replayed
 
     def _find_ruled_many(
         self,
@@ -205,10 +264,7 @@ class MulticoreBackend:
             self._chip, self._rules, believed, kind_of, sizes, layouts,
             allow_idle_cores=self._allow_idle_cores, on_progress=advance,
         )  # fmt: skip
-        replayed = replay_mappings(costs, kind_of, sizes, found, layouts=layouts)
-        for name in self.search_counts:
-            replayed[name] = found[name]
-        return replayed
+        return self._replay_found(costs, kind_of, sizes, layouts, found)
 
     def find_many(
         self,
@@ -232,10 +288,11 @@ class MulticoreBackend:
         if self._rules is not None:
             return self._find_ruled_many(types, packed, kind_of, sizes, layouts, advance)
         if self.is_exhaustive:
-            return find_best_many(
+            found = find_best_many(
                 self.arch, np.concatenate(packed), kind_of, sizes, layouts=layouts,
                 allow_idle_cores=self._allow_idle_cores, on_progress=advance,
             )  # fmt: skip
+            return found if self._library is None else self._or_library(found, types, kind_of, sizes, layouts)
         records = np.zeros(len(sizes), COST_DTYPE)
         for row, (kind, of_row) in enumerate(zip(kind_of.tolist(), sizes.tolist(), strict=True)):
             G, M, K, N = of_row
@@ -248,15 +305,71 @@ class MulticoreBackend:
     def find_top(self, problem: GemmProblem, packed: Records, k: int, distinct: str) -> Records:
         if (path := self._paths.backend_of(problem)) is not None:
             return path.find_top(problem, path.packed_of(problem.types), k, distinct)
-        if distinct == "mapping":
-            return find_best_few(self._chip, problem, packed, k, allow_idle_cores=self._allow_idle_cores)
-        found = find_best_of_each_partition(self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores)
+        if self._rules is not None:
+            return self._find_ruled_top(problem, packed, k, distinct)
+        library = None
+        if self._library is not None:
+            with contextlib.suppress(InfeasibleError):
+                library = self._library.find(problem, self._library.packed_of(problem.types))
+        try:
+            if distinct == "mapping":
+                found = find_best_few(self._chip, problem, packed, k, allow_idle_cores=self._allow_idle_cores)
+            else:
+                found = find_best_of_each_partition(
+                    self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores
+                )
+        except InfeasibleError:
+            if library is None:
+                raise
+            return library
+        if library is not None and library["latency_us"][0] < found["latency_us"][0]:
+            found = np.concatenate([library, found])
         return found[:k]
 
     def replay(self, problem: GemmProblem, packed: Records, mapping: Any) -> Records:
         if (path := self._paths.backend_of(problem)) is not None:
             return path.replay(problem, path.packed_of(problem.types), mapping)
+        if self._library is not None:
+            with contextlib.suppress(InfeasibleError):
+                library = self._library.find(problem, self._library.packed_of(problem.types))
+                if unpack_cost(library[0]).mapping == mapping and self._is_faster(library, problem, packed, mapping):
+                    return library
         return evaluate_mapping(self._chip, problem, packed, mapping)
+
+    def _is_faster(self, library: Records, problem: GemmProblem, packed: Records, mapping: Any) -> bool:
+        """Say whether the library's answer is faster than its mapping on the chip, or does not fit there."""
+        try:
+            own = evaluate_mapping(self._chip, problem, packed, mapping)
+        except InvalidMappingError:
+            return True
+        return bool(library["latency_us"][0] < own["latency_us"][0])
+
+    def _or_library(
+        self,
+        found: Records,
+        types: Sequence[GemmTypes],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        layouts: Layouts,
+        mappings: Records | None = None,
+    ) -> Records:
+        """Return records with the library's answers where those are faster.
+
+        Args:
+            found: [num_problems] of COST_DTYPE.
+            types, kind_of, sizes, layouts: as for `find_many`.
+            mappings: only where the library's mapping is that of these records.
+        """
+        assert self._library is not None
+        packed = [self._library.packed_of(of) for of in types]
+        library = self._library.find_many(types, packed, kind_of, sizes, layouts, lambda num: None)  # noqa: ARG005
+        is_faster = (library["active_cores"] > 0) & (
+            (library["latency_us"] < found["latency_us"]) | (found["active_cores"] == 0)
+        )
+        if mappings is not None:
+            for name in self.mapping_columns:
+                is_faster &= library[name] == mappings[name]
+        return np.where(is_faster, library, found)
 
     def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
         feasible: npt.NDArray[np.bool_] = records["active_cores"] > 0
@@ -272,7 +385,7 @@ class MulticoreBackend:
         is_found: bool,
     ) -> GEMMResult:
         cost = unpack_cost(record)
-        peak_flop_per_us = self._peak_flop_per_us(problem.input_dtype)
+        peak_flop_per_us = self.highest_tflop_per_s(problem.input_dtype) * 1e6
         return GEMMResult(
             problem=problem,
             arch_name=self.arch.name,
@@ -333,7 +446,8 @@ class MulticoreBackend:
         layouts: Layouts,  # noqa: ARG002
         records: Records,
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        return np.full(len(records), np.nan), np.full(len(records), np.nan)  # nobody timed such chips
+        # calibrations of these chips have errors of whole sets of rows, not the residuals that intervals take
+        return np.full(len(records), np.nan), np.full(len(records), np.nan)
 
     def stored_as(self) -> Mapping[str, object]:
         return {
@@ -362,7 +476,11 @@ class MulticoreBackend:
                     np.concatenate(packed), kind_of[rows], sizes[rows], found[rows], layouts=layouts.take(rows)
                 ),
             )  # fmt: skip
-        return replay_mappings(np.concatenate(packed), kind_of, sizes, found, layouts=layouts)
+        replayed = replay_mappings(np.concatenate(packed), kind_of, sizes, found, layouts=layouts)
+        if self._library is None:
+            return replayed
+        types = [self._types_of[of.tobytes()] for of in packed]
+        return self._or_library(replayed, types, kind_of, sizes, layouts, found)
 
     def say_bound(self, bound: str) -> str:
         return BOUNDS[bound]
@@ -375,30 +493,34 @@ class MulticoreBackend:
 
     def say_source(self, result: GEMMResult) -> list[str]:
         said = [f"{self.arch.name} is described coarsely; expect a rough answer."] if self.arch.is_coarse else []
+        if self.arch.setting:
+            said.append(f"Setting: {self.arch.setting.strip()}")
         if self.arch.calibration:
             said.append(f"Some of its numbers were fitted on timings: {self.arch.calibration}.")
         if (path := self._paths.backend_of(result.problem)) is not None:
             said.append(f"The library takes its path {self._paths.name_of(result.problem)} for GEMMs of this size.")
-            return [*said, *path.say_source(result)[self.arch.is_coarse :]]
+            return [*said, *path.say_source(result)[self.arch.is_coarse + bool(self.arch.setting) :]]
         if self._rules is not None:
-            best = self._best_of(result.problem)
-            gain = 1.0 - best.latency_us / result.latency_us if best else 0.0
             library = self._rules.title or "its library"
-            if best is None:
-                said.append(f"{library} chooses this mapping; without what it changes, none fits.")
-            elif gain < _LEAST_GAIN:
+            dtype = result.problem.input_dtype
+            own, best_rate = (
+                chip.for_dtype(dtype).cube_steps_per_cycle[dtype] for chip in (self._chip, self.arch)
+            )  # fmt: skip
+            if own != best_rate:
+                said.append(
+                    f"{library} multiplies {dtype} in {best_rate / own:g} of the passes of policy best; the peak here "
+                    f"is that of its passes, {self.highest_tflop_per_s(dtype):,.1f} TFLOP/s."
+                )
+            best = unpack_cost(self._best.find(result.problem, self._best.packed_of(result.problem.types))[0])
+            gain = 1.0 - best.latency_us / result.latency_us
+            if gain <= 0.0:
                 said.append(f"{library} chooses this mapping, and none is better.")
+            elif gain < _LEAST_GAIN:
+                said.append(f"{library} chooses this mapping, and the best is {gain:.2%} faster.")
             else:
                 better = f"the best takes {time_text(best.latency_us)} (-{gain:.0%}): {best.mapping}"
                 said.append(f"{library} chooses this mapping; {better}.")
         return said
-
-    def _best_of(self, problem: GemmProblem) -> MulticoreCost | None:
-        """What policy "best" finds, on the chip without what its library changes; None: nothing fits."""
-        packed = pack_params(self.arch, problem.types)
-        with contextlib.suppress(InfeasibleError):
-            return unpack_cost(find_best(self.arch, problem, packed, allow_idle_cores=self._allow_idle_cores)[0])
-        return None
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:  # noqa: ARG002
         return spec_changes(self.arch)

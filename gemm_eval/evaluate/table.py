@@ -183,9 +183,7 @@ class GEMMTable:
             if name == "tflop_per_s":
                 column = flop / latency_us / 1e6  # these two as `GEMMResult` has them, to the bit
                 return column
-            peaks = np.array(
-                [self._evaluator.backend.arch.highest_tflop_per_s(kind.types.a.dtype) for kind in kinds], float
-            )
+            peaks = np.array([self._evaluator.backend.highest_tflop_per_s(kind.types.a.dtype) for kind in kinds], float)
             column = flop / (latency_us * (peaks * 1e6)[kind_of])
             return column
         return self._evaluator.backend.column(name, self._records)

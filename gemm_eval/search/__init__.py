@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         find_best_of_each_partition,
     )
     from gemm_eval.search.multicore_replay import replay_mappings
-    from gemm_eval.search.multicore_ruled import find_ruled_many, ruled_out_error
+    from gemm_eval.search.multicore_ruled import find_ruled_few, find_ruled_many, ruled_out_error
     from gemm_eval.search.plans import (
         AnalyticCostModel,
         CostModel,
@@ -50,6 +50,7 @@ __all__ = [
     "find_best_of_archs",
     "find_best_of_each_partition",
     "find_planned",
+    "find_ruled_few",
     "find_ruled_many",
     "find_top_configs",
     "replay_configs",
@@ -82,7 +83,7 @@ __getattr__, __dir__ = lazy_names(
             "find_best_of_each_partition",
         ),
         ".multicore_replay": ("replay_mappings",),
-        ".multicore_ruled": ("find_ruled_many", "ruled_out_error"),
+        ".multicore_ruled": ("find_ruled_few", "find_ruled_many", "ruled_out_error"),
         ".plans": (
             "AnalyticCostModel",
             "CostModel",

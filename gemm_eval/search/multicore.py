@@ -46,6 +46,7 @@ __all__ = [
     "find_best_of_archs",
     "find_best_of_each_partition",
     "infeasible_error",
+    "sort_costs",
 ]
 
 MAX_IDLE_CORES = 4096
@@ -96,9 +97,6 @@ def find_best_few(
     return costs
 
 
-_RANKED_BY = ("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes")  # then partition rank
-
-
 def find_best_of_each_partition(
     arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], *, allow_idle_cores: bool
 ) -> npt.NDArray[np.void]:
@@ -117,8 +115,12 @@ def find_best_of_each_partition(
                 best[parts] = costs
     if not best:
         raise infeasible_error(arch, problem, params, allow_idle_cores=allow_idle_cores)
-    found = np.concatenate(list(best.values()))
-    return found[np.lexsort([found[name] for name in reversed(_KEY)])]
+    return sort_costs(np.concatenate(list(best.values())))
+
+
+def sort_costs(costs: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Return records [num] of COST_DTYPE, best first: MODEL.md, "Choice"."""
+    return costs[np.lexsort([costs[name] for name in reversed(_KEY)])]
 
 
 def find_best_many(

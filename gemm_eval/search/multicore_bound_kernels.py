@@ -166,9 +166,9 @@ def bytes_bound_of(blk: Block, q: Bound) -> Bound:
 def least_trips(p: Any, blk: Block) -> tuple[float, float, float]:
     """Least products of trips (real numbers) with which a tile of C, A and B alone fits in SRAM; no padding."""
     room = max(16.0 * p["sram_usable_bytes"], 1.0)  # of no SRAM at all nothing is asked: nothing fits
-    b_half_bits = p["input_buffers"] * p["b_half_bits"] + (p["a_half_bits"] if p["has_dequant_copy"] else 0)
-    trips_mn = p["output_buffers"] * p["acc_half_bits"] * float(blk.m) * blk.n / room
-    trips_mk = p["input_buffers"] * p["a_half_bits"] * float(blk.m) * blk.k / room
+    b_half_bits = p["b_buffers"] * p["b_half_bits"] + (p["a_half_bits"] if p["has_dequant_copy"] else 0)
+    trips_mn = p["c_buffers"] * p["acc_half_bits"] * float(blk.m) * blk.n / room
+    trips_mk = p["a_buffers"] * p["a_half_bits"] * float(blk.m) * blk.k / room
     trips_nk = b_half_bits * float(blk.n) * blk.k / room
     return trips_mn, trips_mk, trips_nk
 
@@ -371,8 +371,9 @@ def least_trips_k(p: Any, blk: Block, tile_m: int, tile_n: int) -> float:
 
     Padding is left out, so the true number is never below.
     """
-    output = p["output_buffers"] * float(tile_m) * tile_n * p["acc_half_bits"]
-    half_bits_per_k = p["input_buffers"] * (float(tile_m) * p["a_half_bits"] + float(tile_n) * p["b_half_bits"])
+    output = p["c_buffers"] * float(tile_m) * tile_n * p["acc_half_bits"]
+    half_bits_per_k = p["a_buffers"] * float(tile_m) * p["a_half_bits"]
+    half_bits_per_k += p["b_buffers"] * float(tile_n) * p["b_half_bits"]
     if p["has_dequant_copy"]:
         half_bits_per_k += float(tile_n) * p["a_half_bits"]
     room = 16.0 * p["sram_usable_bytes"] - output

@@ -95,10 +95,11 @@ def most_units_k(p: Any, k: int, tile_m: int, tile_n: int, units_k: int) -> int:
         return 0
     # SRAM bytes per unit of k without padding of A's rows and B's number of rows: an upper bound to start from
     row_b = padded_tile_bytes(p, 1, tile_n * p["b_half_bits"]) // p["lane_num"]
-    half_bits = p["input_buffers"] * (ceil_div(tile_m, p["lane_num"]) * p["lane_num"] * p["a_half_bits"] + 16 * row_b)
+    half_bits = p["a_buffers"] * ceil_div(tile_m, p["lane_num"]) * p["lane_num"] * p["a_half_bits"]
+    half_bits += p["b_buffers"] * 16 * row_b
     if p["has_dequant_copy"]:
         half_bits += 16 * (padded_tile_bytes(p, 1, tile_n * p["a_half_bits"]) // p["lane_num"])
-    output = p["output_buffers"] * padded_tile_bytes(p, tile_m, tile_n * p["acc_half_bits"])
+    output = p["c_buffers"] * padded_tile_bytes(p, tile_m, tile_n * p["acc_half_bits"])
     if output >= limit:
         return 0
     units = min(16 * (limit - output) // (half_bits * unit) + 1, units_k - 1)
@@ -142,7 +143,9 @@ def offer_mapping(
 @kernel
 def most_units(p: Any, other: int, unit: int, units: int, block: int) -> int:
     """Largest tile along m or n, in units, whose C tile may fit in SRAM beside `other` elements along the other one."""
-    elems = 16 * p["sram_usable_bytes"] // (p["output_buffers"] * p["acc_half_bits"] * other)
+    if p["c_buffers"] == 0:
+        return units
+    elems = 16 * p["sram_usable_bytes"] // (p["c_buffers"] * p["acc_half_bits"] * other)
     return units if elems >= block else elems // unit
 
 

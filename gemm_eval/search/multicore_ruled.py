@@ -13,13 +13,13 @@ from gemm_eval.arch import LibraryRules, MulticoreSpec
 from gemm_eval.errors import InfeasibleError
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import LoopOrder, enumerate_partitions
-from gemm_eval.models.multicore import COST_DTYPE, split_layouts, with_room
-from gemm_eval.search.multicore import find_best_many
-from gemm_eval.search.multicore_ruled_kernels import NO_LIMIT, Rules, find_best_ruled
+from gemm_eval.models.multicore import COST_DTYPE, batch_sizes, block_of, params_in_room, split_layouts, with_room
+from gemm_eval.search.multicore import find_best_few, find_best_many, find_best_of_each_partition, sort_costs
+from gemm_eval.search.multicore_ruled_kernels import NO_LIMIT, Rules, find_best_ruled, find_top_ruled
 from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts
 
-__all__ = ["allowed_partitions", "find_ruled_many", "ruled_out_error"]
+__all__ = ["allowed_partitions", "find_ruled_few", "find_ruled_many", "ruled_out_error"]
 
 _RULES = ("splits", "partitions", "loop_orders", "tile_m", "tile_n", "tile_k", "whole", "loads_once", "max_tile_bytes")
 """Fields of `LibraryRules` that leave mappings out."""
@@ -78,6 +78,52 @@ def find_ruled_many(
         on_progress,
     )
     return out
+
+
+def find_ruled_few(
+    arch: MulticoreSpec,
+    rules: LibraryRules,
+    problem: GemmProblem,
+    params: npt.NDArray[np.void],
+    limit: int,
+    *,
+    by_partition: bool,
+    allow_idle_cores: bool,
+) -> npt.NDArray[np.void]:
+    """Find the best few mappings among those that a library has, best first: the first is that of `find_ruled_many`.
+
+    Args:
+        arch, rules, allow_idle_cores: as for `find_ruled_many`.
+        problem: the GEMM; where its groups differ, the search is as if the rules left all mappings.
+        params: [1] of PARAMS_DTYPE, of what the library believes the chip to be.
+        limit: how many.
+        by_partition: return the best of each partition.
+
+    Returns:
+        [at most `limit`] of COST_DTYPE, costed as the library believes; none where nothing fits.
+    """
+    sizes = batch_sizes(problem)
+    if sizes is None or not (rules.restricts_tiles or rules.restricts_partitions):
+        try:
+            if by_partition:
+                costs = find_best_of_each_partition(arch, problem, params, allow_idle_cores=allow_idle_cores)
+                return costs[:limit]
+            return find_best_few(arch, problem, params, limit, allow_idle_cores=allow_idle_cores)
+        except InfeasibleError:
+            return np.zeros(0, COST_DTYPE)
+    record = params_in_room(read_only(params), problem)[0]
+    partitions, packed = allowed_partitions(arch, rules, allow_idle_cores=allow_idle_cores), _pack(rules)
+    if not by_partition:
+        out = np.zeros(limit, COST_DTYPE)
+        return out[: find_top_ruled(record, *sizes, partitions, packed, out)]
+    costs = np.zeros(len(partitions), COST_DTYPE)
+    seen = set()
+    for row, partition in enumerate(partitions):
+        block = block_of(record, *sizes, *partition.tolist())
+        if block[:4] not in seen:
+            seen.add(block[:4])
+            find_top_ruled(record, *sizes, partition.reshape(1, 4), packed, costs[row : row + 1])
+    return sort_costs(costs[costs["active_cores"] > 0])[:limit]
 
 
 def ruled_out_error(

@@ -32,7 +32,7 @@ from gemm_eval.search.multicore_kernels import (
     partition_bound,
 )
 
-__all__ = ["NO_LIMIT", "Rules", "find_best_ruled"]
+__all__ = ["NO_LIMIT", "Rules", "find_best_ruled", "find_top_ruled"]
 
 NO_LIMIT = 1 << 62
 
@@ -43,7 +43,7 @@ class Rules(NamedTuple):
     sizes_m: Any  # int64 [num], ascending; empty: any
     sizes_n: Any
     sizes_k: Any
-    whole: Any  # bool [3]: m, n, k are not cut
+    whole: Any  # bool [3]: m, n are not cut, k no more than SRAM and the buffers of A and B ask for
     once: Any  # bool [3]: A, B are not loaded again, C is not spilled
     max_bytes: Any  # int64 [2], of a tile of A and of B
     orders: Any  # bool [6]
@@ -75,12 +75,39 @@ def _sizes_of(sizes: Any, is_whole: bool, block: int, unit: int, is_full: bool) 
 
 
 @kernel
+def _fits(p: Any, rules: Rules, tile_m: int, tile_n: int, tile_k: int) -> bool:
+    """Whether a tile fits in SRAM, and in the buffers that A and B have."""
+    return bool(
+        sram_used_bytes(p, tile_m, tile_n, tile_k) <= p["sram_usable_bytes"]
+        and bytes_of(tile_m * tile_k, p["a_half_bits"]) <= rules.max_bytes[0]
+        and bytes_of(tile_k * tile_n, p["b_half_bits"]) <= rules.max_bytes[1]
+    )
+
+
+@kernel
+def _least_cut_k(p: Any, rules: Rules, tile_m: int, tile_n: int, k: int) -> int:
+    """Return the tile_k of the fewest parts of k that fit beside these tiles; where none does, that of one step."""
+    units = ceil_div(k, p["unit_k"])
+    low, high = 1, units
+    while low < high:  # the most units that fit; the whole k may be less than so many units
+        middle = (low + high + 1) // 2
+        if _fits(p, rules, tile_m, tile_n, min(middle * p["unit_k"], k)):
+            low = middle
+        else:
+            high = middle - 1
+    tile_k: int = min(ceil_div(units, ceil_div(units, low)) * p["unit_k"], k)
+    return tile_k
+
+
+@kernel
 def _search(p: Any, rules: Rules, blk: Block, q: Bound, rank: int, best: Best) -> None:
     """All candidates of one partition that can win."""
     is_pipeline = p["is_pipeline"] == 1
     tiles_m = _sizes_of(rules.sizes_m, rules.whole[0], blk.m, p["cube_m"], is_pipeline)
     tiles_n = _sizes_of(rules.sizes_n, rules.whole[1], blk.n, p["cube_n"], is_pipeline)
     tiles_k = _sizes_of(rules.sizes_k, rules.whole[2], blk.k, p["unit_k"], is_pipeline)
+    if rules.whole[2] and tiles_m.shape[0] > 0 and tiles_n.shape[0] > 0:
+        tiles_k[0] = _least_cut_k(p, rules, tiles_m[0], tiles_n[0], blk.k)
     for tile_m in tiles_m:
         T_m = ceil_div(blk.m, tile_m)
         for tile_n in tiles_n:
@@ -95,11 +122,7 @@ def _search(p: Any, rules: Rules, blk: Block, q: Bound, rank: int, best: Best) -
             ) > worst_us_of(best):  # fmt: skip
                 continue
             for tile_k in tiles_k:
-                if (
-                    sram_used_bytes(p, tile_m, tile_n, tile_k) > p["sram_usable_bytes"]
-                    or bytes_of(tile_m * tile_k, p["a_half_bits"]) > rules.max_bytes[0]
-                    or bytes_of(tile_k * tile_n, p["b_half_bits"]) > rules.max_bytes[1]
-                ):
+                if not _fits(p, rules, tile_m, tile_n, tile_k):
                     best.counters[REFUSED_SRAM] += 1
                     break  # neither does a longer one fit
                 T_k = ceil_div(blk.k, tile_k)
@@ -110,11 +133,78 @@ def _search(p: Any, rules: Rules, blk: Block, q: Bound, rank: int, best: Best) -
                         or (rules.once[0] and f_a > 1)
                         or (rules.once[1] and f_b > 1)
                         or (rules.once[2] and f_c > 1)
+                        or (not is_pipeline and _is_named_before(rules, order, T_m, T_n, T_k))
                     ):
                         continue
                     best.counters[CANDIDATES] += 1
                     us = pipeline_us_if_any(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
                     offer_mapping(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, us)
+
+
+@kernel
+def _is_named_before(rules: Rules, order: int, T_m: int, T_n: int, T_k: int) -> bool:
+    """Whether an order of a smaller number that the rules have moves the same, so that this one is only a name."""
+    factors = reload_factors(order, T_m, T_n, T_k)
+    is_named = False
+    for other in range(order):
+        is_named |= rules.orders[other] and reload_factors(other, T_m, T_n, T_k) == factors
+    return is_named
+
+
+@kernel
+def _is_block_before(blocks: Any, rank: int, blk: Block) -> bool:
+    """Whether a partition of a smaller rank has the same blocks; otherwise they are noted in `blocks`."""
+    for other in range(rank):
+        row = blocks[other]
+        if row[0] == blk.g and row[1] == blk.m and row[2] == blk.n and row[3] == blk.k:
+            return True
+    blocks[rank, 0] = blk.g
+    blocks[rank, 1] = blk.m
+    blocks[rank, 2] = blk.n
+    blocks[rank, 3] = blk.k
+    return False
+
+
+@entry_point
+def find_top_ruled(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rules: Rules, out: Any) -> int:
+    """Find the best candidates among those that the rules leave.
+
+    Args:
+        p: record of PARAMS_DTYPE.
+        G, M, K, N: sizes of the problem.
+        partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
+        rules: which tiles and loop orders there are.
+        out: array [limit] of COST_DTYPE, zeros; filled with the best, best first.
+
+    Returns:
+        Number of records filled.
+    """
+    counters = np.zeros(NUM_COUNTERS, np.int64)
+    counters[PARTITIONS] = partitions.shape[0]
+    best = new_best(out.shape[0], counters)
+    blocks = np.zeros((partitions.shape[0] if out.shape[0] > 1 else 0, 4), np.int64)
+    for rank in range(partitions.shape[0]):
+        P_G, P_M, P_N, P_K = partitions[rank]
+        blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
+        if blk.E_K > 1 and p["reduction"] == 0:
+            continue
+        if out.shape[0] > 1 and _is_block_before(blocks, rank, blk):
+            continue
+        bound_us, bound_bytes = partition_bound(p, blk)
+        if bound_us * (1.0 - BOUND_SLACK) <= worst_us_of(best) and may_enter(best, bound_us, bound_bytes):
+            _search(p, rules, blk, bound_of(p, blk), rank, best)
+        else:
+            counters[BOUNDED] += 1
+    for row in range(best.num[0]):
+        key = best.keys_i[row]
+        P_G, P_M, P_N, P_K = partitions[key[3]]
+        evaluate_into(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
+        out[row]["num_candidates"] = counters[CANDIDATES]
+        out[row]["num_refused_sram"] = counters[REFUSED_SRAM]
+        out[row]["num_partitions"] = counters[PARTITIONS]
+        out[row]["num_partitions_bounded"] = counters[BOUNDED]
+    num: int = best.num[0]
+    return num
 
 
 @entry_point
@@ -128,31 +218,9 @@ def find_best_ruled(
         type_of: int64 [num_problems], index into `params`.
         sizes: int64 [num_problems, 4] of G, M, K, N.
         start, stop: which problems; several threads share the arrays.
-        partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
-        rules: which tiles and loop orders there are.
+        partitions, rules: as for `find_top_ruled`.
         out: array [num_problems] of COST_DTYPE, zeros; filled, except where nothing fits.
     """
     for i in range(start, stop):
-        p = params[type_of[i]]
         G, M, K, N = sizes[i]
-        counters = np.zeros(NUM_COUNTERS, np.int64)
-        counters[PARTITIONS] = partitions.shape[0]
-        best = new_best(1, counters)
-        for rank in range(partitions.shape[0]):
-            P_G, P_M, P_N, P_K = partitions[rank]
-            blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
-            if blk.E_K > 1 and p["reduction"] == 0:
-                continue
-            bound_us, bound_bytes = partition_bound(p, blk)
-            if bound_us * (1.0 - BOUND_SLACK) <= worst_us_of(best) and may_enter(best, bound_us, bound_bytes):
-                _search(p, rules, blk, bound_of(p, blk), rank, best)
-            else:
-                counters[BOUNDED] += 1
-        if best.num[0] > 0:
-            key = best.keys_i[0]
-            P_G, P_M, P_N, P_K = partitions[key[3]]
-            evaluate_into(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[i])
-            out[i]["num_candidates"] = counters[CANDIDATES]
-            out[i]["num_refused_sram"] = counters[REFUSED_SRAM]
-            out[i]["num_partitions"] = counters[PARTITIONS]
-            out[i]["num_partitions_bounded"] = counters[BOUNDED]
+        find_top_ruled(params[type_of[i]], G, M, K, N, partitions, rules, out[i : i + 1])

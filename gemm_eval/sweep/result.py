@@ -182,7 +182,8 @@ class SweepResult:
         if arch.type == "gpu":
             options |= {"allow_idle_cores": True, "correction": False}
         else:
-            options = {"allow_idle_cores": options["allow_idle_cores"], "policy": "best"}  # what a chip could do
+            options = {"allow_idle_cores": options["allow_idle_cores"]}
+            arch = arch if arch.rules is None else arch.with_(rules=None)  # what a chip could do
         return GEMMEvaluator(arch, disk_cache=False, **options)
 
     def explain(self, point: int) -> str:

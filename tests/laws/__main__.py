@@ -3,7 +3,8 @@
 Exits with 1 where one is violated. `exact`: the search of GPUs against brute force, count problems. `physics`: what a
 GPU cannot do, count comparisons. `corrected`: what of it answers with learned corrections keep. `multicore`: the search
 and the laws of multi-core chips, count problems; `grouped`, `gpu-grouped`: those of grouped GEMMs on them and on GPUs;
-`attention`, `gpu-attention`: those of fused attention on multi-core chips and on GPUs.
+`attention`, `gpu-attention`: those of fused attention on multi-core chips and on GPUs; `presets`: what every policy of
+multi-core presets keeps.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tests.laws import (
     multicore,
     multicore_attention,
     multicore_grouped,
+    multicore_presets,
 )
 from tests.laws.report import Report
 
@@ -37,6 +39,7 @@ LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "grouped": (multicore_grouped.run, 50),
     "attention": (multicore_attention.run, 50),
     "gpu-attention": (gpu_attention.run, 5_000),
+    "presets": (multicore_presets.run, 50),
     "gpu-grouped": (gpu_grouped.run, 850),
 }
 """Name -> what checks it, and how much of it one process does at a time."""

@@ -45,6 +45,7 @@ def draw_chip(rng: random.Random) -> MulticoreSpec:
         "sram_usable_frac": rng.choice((1.0, 0.9375)),
         "input_buffers": 2 if timing == "pipeline" else rng.choice((1, 2, 2)),
         "output_buffers": rng.choice((1, 2)),
+        "tile_buffers": rng.choice(({}, {}, {}, {"A": 1, "C": 0}, {"B": 1}, {"A": 2, "B": 1, "C": 2})),
         "lane_num": rng.choice((1, 1, 3, 8)),
         "align_bytes": rng.choice((1, 1, 4, 16)),
         "dram_gb_per_s": _speed(rng, 0.5, 128.0),

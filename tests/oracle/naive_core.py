@@ -82,7 +82,8 @@ def sram_used(setting: Setting, tile: Tile) -> int:
         s = _padded_bytes(arch, ceil_div(tile_k, setting.group), tile_n * bits.group)
         if setting.is_dequantized:
             d = _padded_bytes(arch, tile_k, tile_n * bits.a)
-    return arch.input_buffers * (a + b + s) + d + arch.output_buffers * c
+    copies_a, copies_b = (arch.tile_buffers.get(name, arch.input_buffers) for name in ("A", "B"))
+    return copies_a * a + copies_b * (b + s) + d + arch.tile_buffers.get("C", arch.output_buffers) * c
 
 
 def is_legal(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.laws import multicore, multicore_grouped
+from tests.laws import multicore, multicore_grouped, multicore_presets
 
 
 def test_no_law_is_broken() -> None:
@@ -17,3 +17,10 @@ def test_no_law_of_grouped_gemms_is_broken() -> None:
     assert report.checked["the search is brute force"] >= 20
     assert report.checked["the order of groups, and groups without rows, change nothing"] == 25
     assert report.checked["a row more is no faster"] >= 15  # where nothing is resident
+
+
+def test_no_law_of_presets_is_broken() -> None:
+    report = multicore_presets.run(seed=2, count=120)
+    assert not report.violations, report.text()
+    assert report.checked["best is at least as good as the library"] >= 15
+    assert report.checked["more cores are no slower"] >= 60

@@ -14,7 +14,7 @@ from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enum
 from gemm_eval.models.multicore import COST_DTYPE, pack_params, params_in_room, unpack_cost
 from gemm_eval.models.multicore.cost_kernels import block_of, evaluate_one
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors
-from gemm_eval.search import find_ruled_many
+from gemm_eval.search import find_ruled_few, find_ruled_many
 from gemm_eval.workload import GemmProblem
 from tests import strategies
 from tests.oracle import naive
@@ -39,7 +39,37 @@ def rules(draw: st.DrawFn) -> LibraryRules:
     return LibraryRules(**fields)
 
 
-def _is_allowed(of: LibraryRules, p: Any, block: Any, mapping: MulticoreMapping) -> bool:
+def _least_cut_k(of: LibraryRules, arch: MulticoreSpec, problem: GemmProblem, p: Any, block: Any) -> int:
+    """Return the tile_k that cuts a K which the rules leave whole into as few parts as SRAM and buffers hold."""
+    units = naive.units_of(arch, problem)
+    sizes_m, sizes_n = (
+        [size for size in naive.legal_tile_sizes(length, unit) if name not in of.whole or size == length]
+        for name, length, unit in zip("MN", (block.m, block.n), units[:2], strict=True)
+    )
+    if "M" not in of.whole and of.tile_m:
+        sizes_m = [size for size in sizes_m if size in {min(one, block.m) for one in of.tile_m}]
+    if "N" not in of.whole and of.tile_n:
+        sizes_n = [size for size in sizes_n if size in {min(one, block.n) for one in of.tile_n}]
+    fitting = [
+        size for size in naive.legal_tile_sizes(block.k, units.tile_k)
+        if any(
+            naive.sram_used_bytes(arch, problem, Tile(m, n, size)) <= int(p["sram_usable_bytes"])
+            and _is_in_buffers(of, p, Tile(m, n, size))
+            for m, n in itertools.product(sizes_m, sizes_n)
+        )
+    ]  # fmt: skip
+    most = ceil_div(max(fitting, default=units.tile_k), units.tile_k)
+    num_units = ceil_div(block.k, units.tile_k)
+    return min(ceil_div(num_units, ceil_div(num_units, most)) * units.tile_k, block.k)
+
+
+def _is_in_buffers(of: LibraryRules, p: Any, tile: Tile) -> bool:
+    a_bytes = bytes_of(tile.tile_m * tile.tile_k, p["a_half_bits"])
+    b_bytes = bytes_of(tile.tile_k * tile.tile_n, p["b_half_bits"])
+    return a_bytes <= of.max_tile_bytes.get("A", 1 << 62) and b_bytes <= of.max_tile_bytes.get("B", 1 << 62)
+
+
+def _is_allowed(of: LibraryRules, whole_k: int, p: Any, block: Any, mapping: MulticoreMapping) -> bool:
     partition, tile, order = mapping
     if any(count > 1 and name not in of.splits for name, count in zip("GMNK", partition, strict=True)):
         return False
@@ -48,7 +78,7 @@ def _is_allowed(of: LibraryRules, p: Any, block: Any, mapping: MulticoreMapping)
     sizes = block.m, block.n, block.k
     for name, size, whole, known in zip("MNK", tile, sizes, (of.tile_m, of.tile_n, of.tile_k), strict=True):
         if name in of.whole:
-            if size != whole:
+            if size != (whole_k if name == "K" else whole):
                 return False
         elif known and size not in {min(one, whole) for one in known}:
             return False
@@ -56,9 +86,7 @@ def _is_allowed(of: LibraryRules, p: Any, block: Any, mapping: MulticoreMapping)
     for name, factor in zip("ABC", reload_factors(int(order), *trips), strict=True):
         if name in of.loads_once and factor > 1:
             return False
-    a_bytes = bytes_of(tile.tile_m * tile.tile_k, p["a_half_bits"])
-    b_bytes = bytes_of(tile.tile_k * tile.tile_n, p["b_half_bits"])
-    return a_bytes <= of.max_tile_bytes.get("A", 1 << 62) and b_bytes <= of.max_tile_bytes.get("B", 1 << 62)
+    return _is_in_buffers(of, p, tile)
 
 
 @st.composite
@@ -82,10 +110,11 @@ def test_the_choice_is_the_best_that_the_rules_leave(
         if block.E_K > 1 and arch.reduction == "none":
             continue
         units = naive.units_of(arch, problem)
+        whole_k = _least_cut_k(of, arch, problem, p, block)
         sizes = (naive.legal_tile_sizes(*pair) for pair in zip((block.m, block.n, block.k), units, strict=True))
         for tile, order in itertools.product(itertools.product(*sizes), LoopOrder):
             mapping = MulticoreMapping(Partition(*row), Tile(*tile), order)
-            if not _is_allowed(of, p, block, mapping) or not naive.is_legal(arch, problem, mapping):
+            if not _is_allowed(of, whole_k, p, block, mapping) or not naive.is_legal(arch, problem, mapping):
                 continue
             evaluate_one(params, *problem.sizes, *row, *tile, int(order), out)
             if best is None or out["latency_us"][0] < best[0]:
@@ -101,4 +130,13 @@ def test_the_choice_is_the_best_that_the_rules_leave(
     assert abs(found["latency_us"] - best[0]) <= tolerance * best[0]
     mapping = unpack_cost(found).mapping
     if of.restricts_tiles or of.restricts_partitions:
-        assert _is_allowed(of, p, block_of(p, *problem.sizes, *mapping.partition), mapping)
+        block = block_of(p, *problem.sizes, *mapping.partition)
+        assert _is_allowed(of, _least_cut_k(of, arch, problem, p, block), p, block, mapping)
+    record = params[0]
+    ranked = find_ruled_few(
+        arch, of, problem, pack_params(arch, problem.types), 4, by_partition=False, allow_idle_cores=allow_idle_cores
+    )
+    assert (ranked["latency_us"][0], unpack_cost(ranked[0]).mapping) == (found["latency_us"], mapping)
+    if arch.timing == "overlap":
+        assert (np.diff(ranked["latency_us"]) >= 0.0).all()
+    assert (ranked["sram_used_bytes"] <= record["sram_usable_bytes"]).all()

@@ -11,7 +11,9 @@ import yaml
 
 from gemm_eval import GEMMEvaluator, MulticoreSpec, load_arch
 from gemm_eval.arch import calibration_file, data_root
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InvalidInputError, InvalidOptionError, UnsupportedError
+from gemm_eval.evaluate.explain_multicore import spec_changes
 from gemm_eval.validation.multicore import (
     FITTED_ROOFLINE,
     MODEL,
@@ -24,7 +26,7 @@ from gemm_eval.validation.multicore import (
     read_chip_timings,
     score_chip,
 )
-from gemm_eval.validation.multicore.fit import fit_chip, folds_of, predict_set, with_values
+from gemm_eval.validation.multicore.fit import fit_chip, folds_of, predict_set, priors_of, with_values
 
 CALIBRATED = ("arc-pro-b60", "ipu-gc200", "rk3588-npu", "tpu-v4", "wormhole-n150")
 
@@ -240,6 +242,38 @@ def test_a_calibration_of_another_chip_is_refused(tmp_path: Path, monkeypatch: p
         load_arch("mine")
 
 
+def test_a_fit_leaves_a_measured_number_where_it_was_measured(chip: MulticoreSpec, timed: Path) -> None:
+    """Timings of a chip at 0.6 of its bandwidth, of which a stream test said 0.9."""
+    sets = read_chip_timings(chip.name, timed).sets
+    paths = ("launch_us", "dram_efficiency_frac")
+    measured = {"dram_efficiency_frac": {"kind": "measured", "source": "a stream test of this chip"}}
+    start = chip.with_(dram_efficiency_frac=0.9)
+    assert fit_chip(start, sets, paths)["dram_efficiency_frac"] == pytest.approx(0.6, rel=0.02)
+    known = start.with_(provenance=measured)
+    assert set(priors_of(known, paths)) == {"dram_efficiency_frac"}
+    assert fit_chip(known, sets, paths)["dram_efficiency_frac"] == pytest.approx(0.9, rel=0.1)
+
+
+def test_what_was_measured_is_not_refitted() -> None:
+    wormhole = load_arch("wormhole-n150", MulticoreSpec)
+    sheet = load_arch("wormhole-n150", MulticoreSpec, calibrated=False)
+    for path, prior in priors_of(sheet, sheet.coefficients).items():
+        assert getattr(wormhole, path) == pytest.approx(prior.value, rel=prior.sigma)
+
+
+def test_cores_that_read_for_others_limit_what_all_read() -> None:
+    wormhole = load_arch("wormhole-n150", MulticoreSpec)
+    assert wormhole.multicast_readers
+    assert wormhole.dram_core_limit_gb_per_s
+    read_gb_per_s = wormhole.multicast_readers * wormhole.dram_core_limit_gb_per_s
+    assert read_gb_per_s < 0.5 * wormhole.dram_gb_per_s
+    alike = wormhole.with_(multicast_readers=None, dram_gb_per_s=read_gb_per_s / wormhole.dram_efficiency_frac)
+    us = [GEMMEvaluator(one, policy="best").evaluate(1, 512, 1024, 2048).latency_us for one in (wormhole, alike)]
+    assert us[0] == pytest.approx(us[1])
+    with pytest.raises(ArchValidationError, match="multicast_readers needs load_sharing multicast"):
+        wormhole.with_(dram_core_limit_gb_per_s=None)
+
+
 # --- whose mapping ---------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +285,60 @@ def test_the_best_is_no_slower_than_the_library() -> None:
             chosen = GEMMEvaluator(arch, policy="library").evaluate(1, M, K, N)
             assert library.latency_us <= chosen.latency_us
             assert f"{arch.rules.title if arch.rules else ''} chooses this mapping" in chosen.explain()
+
+
+@pytest.mark.parametrize(("K", "tile_k"), [(4096, 4096), (8192, 8192), (16384, 8192), (20000, 6688)])
+def test_a_library_keeps_to_the_sram_and_cuts_what_does_not_fit(K: int, tile_k: int) -> None:
+    evaluator = GEMMEvaluator("rk3588-npu")
+    result = evaluator.evaluate(1, 128, K, 4096)
+    assert result.mapping.tile.tile_k == tile_k  # type: ignore[union-attr]
+    for one in (result, *evaluator.top(result.problem, 5)):
+        assert one.sram_used_bytes is not None
+        assert one.sram_used_bytes <= load_arch("rk3588-npu", MulticoreSpec).sram_usable_bytes
+
+
+def test_a_peak_is_that_of_the_passes_of_a_policy() -> None:
+    arch = load_arch("wormhole-n150", MulticoreSpec)
+    best, library = (GEMMEvaluator(arch, policy=policy) for policy in ("best", "library"))
+    result = library.evaluate(2, 4096, 8192, 8192)
+    assert arch.peak_tflop_per_s() < result.tflop_per_s  # in half of the passes
+    assert 0.5 < result.utilization_frac < 1.0
+    assert library.evaluate_many([result.problem])["utilization_frac"][0] == result.utilization_frac
+    assert "0.5 of the passes of policy best; the peak here is that of its passes, 131.1 TFLOP/s" in result.explain()
+    assert "passes" not in best.evaluate(2, 4096, 8192, 8192).explain()
+
+
+def test_the_best_has_what_the_library_does() -> None:
+    """The library's mapping of this GEMM keeps sums out of the SRAM, which the chip's own mappings cannot."""
+    best, library = (GEMMEvaluator("rk3588-npu", policy=policy) for policy in ("best", "library"))
+    chosen = library.evaluate(1, 4016, 2, 17)
+    result = best.evaluate(1, 4016, 2, 17)
+    assert (result.latency_us, result.mapping) == (chosen.latency_us, chosen.mapping)
+    assert best.evaluate_mapping(result.problem, result.mapping).latency_us == result.latency_us
+    assert best.evaluate_many([result.problem])["latency_us"][0] == result.latency_us
+    assert "none is better" in chosen.explain()
+
+
+def test_what_binds_is_what_would_help_most() -> None:
+    chip = load_arch("demo-8core", MulticoreSpec).with_(
+        num_cores=48, dram_gb_per_s=4000.0, shared_bytes=1 << 26, shared_gb_per_s=300.0, launch_us=0.0
+    )
+    result = GEMMEvaluator(chip).evaluate(1, 2048, 2048, 2048)
+    assert result.bound == "shared"
+    assert "Would help most: shared_gb_per_s x2" in result.explain()
+    ported = chip.with_(shared_bytes=None, shared_gb_per_s=None, load_sharing="multicast", noc_gb_per_s=4.0)
+    assert "Would help most: noc_gb_per_s x2" in GEMMEvaluator(ported).evaluate(1, 2048, 2048, 2048).explain()
+
+
+def test_changes_reach_what_a_type_and_a_library_have_of_a_field() -> None:
+    arch = load_arch("rk3588-npu", MulticoreSpec)
+    changes = dict(spec_changes(arch))
+    assert changes["output_buffers 2"] if arch.output_buffers == 1 else "output_buffers 2" not in changes
+    written = arch.with_(**changes["dram_write_gb_per_s x2"])
+    assert written.for_dtype(DType.INT8).dram_write_gb_per_s == 2 * arch.by_dtype[DType.INT8]["dram_write_gb_per_s"]
+    buffered = arch.with_(**changes["input_buffers 2"])
+    assert buffered.rules is not None
+    assert buffered.rules.changes["input_buffers"] == 2
 
 
 def test_rules_hold_for_one_many_and_batches_alike() -> None:

@@ -200,14 +200,13 @@ def sram_used_bytes(p: Any, tile_m: int, tile_n: int, tile_k: int) -> int:
     a = padded_tile_bytes(p, tile_m, tile_k * p["a_half_bits"])
     b = padded_tile_bytes(p, tile_k, tile_n * p["b_half_bits"])
     c = padded_tile_bytes(p, tile_m, tile_n * p["acc_half_bits"])
-    inputs = a + b
     copy = 0
     if p["is_quantized"]:
         groups = ceil_div(tile_k, p["group_size"]) if p["group_size"] > 0 else 1
-        inputs += padded_tile_bytes(p, groups, tile_n * p["group_half_bits"])
+        b += padded_tile_bytes(p, groups, tile_n * p["group_half_bits"])
         if p["has_dequant_copy"]:
             copy = padded_tile_bytes(p, tile_k, tile_n * p["a_half_bits"])
-    return p["input_buffers"] * inputs + copy + p["output_buffers"] * c
+    return p["a_buffers"] * a + p["b_buffers"] * b + copy + p["c_buffers"] * c
 
 
 @inlined_kernel

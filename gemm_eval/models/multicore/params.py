@@ -40,7 +40,8 @@ REDUCTIONS = ("none", "dram", "noc")
 
 _INTS = (
     "num_cores", "cube_m", "cube_k", "cube_n", "unit_k", "fill_drain_cycles",
-    "sram_usable_bytes", "input_buffers", "output_buffers", "lane_num", "align_bytes",
+    "sram_usable_bytes", "input_buffers", "output_buffers", "a_buffers", "b_buffers", "c_buffers", "lane_num",
+    "align_bytes",
     "is_fair", "is_multicast", "has_noc", "reduction",
     "is_quantized", "has_dequant_copy", "vector_is_concurrent", "is_pipeline",
     "a_half_bits", "b_half_bits", "c_half_bits", "acc_half_bits", "group_half_bits", "group_size",
@@ -103,7 +104,7 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         and arch.dram_pj_per_byte is not None
         and (arch.noc_pj_per_byte is not None or not has_noc)
     )
-    limit, write = arch.dram_core_limit_gb_per_s, arch.dram_write_gb_per_s
+    limit, write, reads = arch.dram_core_limit_gb_per_s, arch.dram_write_gb_per_s, _read_bytes_per_us(arch)
     values: dict[str, float] = {
         "num_cores": arch.num_cores,
         "cube_m": arch.cube_m,
@@ -114,6 +115,9 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "sram_usable_bytes": arch.sram_usable_bytes,
         "input_buffers": arch.input_buffers,
         "output_buffers": arch.output_buffers,
+        "a_buffers": arch.tile_buffers.get("A", arch.input_buffers),
+        "b_buffers": arch.tile_buffers.get("B", arch.input_buffers),
+        "c_buffers": arch.tile_buffers.get("C", arch.output_buffers),
         "lane_num": arch.lane_num,
         "align_bytes": arch.align_bytes,
         "is_fair": arch.dram_sharing == "fair",
@@ -135,7 +139,7 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "cycles_per_us": _cycles_per_us(arch, dtype),
         "vector_ops_per_cycle": arch.vector_ops_per_cycle or 1.0,
         "dequant_ops_per_elem": arch.dequant_ops_per_elem or 1.0,
-        "dram_bytes_per_us": bytes_per_us(arch.dram_gb_per_s) * arch.dram_efficiency_frac,
+        "dram_bytes_per_us": reads,
         "dram_core_limit_bytes_per_us": math.inf if limit is None else bytes_per_us(limit),
         "noc_bytes_per_us": math.inf if arch.noc_gb_per_s is None else bytes_per_us(arch.noc_gb_per_s),
         "overlap_frac": arch.overlap_frac,
@@ -150,7 +154,7 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "has_resident": bool(arch.resident),
         **{f"{name.lower()}_is_resident": name in arch.resident for name in "ABC"},
         "weight_load_cycles": arch.weight_load_cycles,
-        "write_bytes_per_us": bytes_per_us(arch.dram_gb_per_s if write is None else write) * arch.dram_efficiency_frac,
+        "write_bytes_per_us": reads if write is None else bytes_per_us(write) * arch.dram_efficiency_frac,
         **{f"{name.lower()}_dram": float(name not in arch.resident) for name in "ABC"},
         "shared_bytes": float(arch.shared_bytes or 0),
         "shared_bytes_per_us": math.inf if arch.shared_gb_per_s is None else bytes_per_us(arch.shared_gb_per_s),
@@ -235,6 +239,14 @@ def _in_room(params: npt.NDArray[np.void], rows: _Sizes, groups: _Sizes, K: _Siz
         params[f"{name}_dram"] = 1.0 - params[f"{name}_is_resident"]
     params["has_resident"] = 0  # they have their room now
     return read_only(params)
+
+
+def _read_bytes_per_us(arch: MulticoreSpec) -> float:
+    """Return the rate at which all cores together read from DRAM, in bytes/us; see MODEL.md, "DRAM, network"."""
+    of_dram = bytes_per_us(arch.dram_gb_per_s) * arch.dram_efficiency_frac
+    if arch.multicast_readers is None or arch.dram_core_limit_gb_per_s is None:
+        return of_dram
+    return min(of_dram, arch.multicast_readers * bytes_per_us(arch.dram_core_limit_gb_per_s))
 
 
 def _feed_us_per_step(arch: MulticoreSpec, types: GemmTypes) -> float:

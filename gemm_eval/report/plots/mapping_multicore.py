@@ -224,16 +224,16 @@ def sram_parts(p: Any, mapping: MulticoreMapping) -> dict[str, int]:
         row_bytes = (row_half_bits + 15) // 16
         return -(-rows // lanes) * lanes * (-(-row_bytes // align) * align)
 
-    buffers, times = int(p["input_buffers"]), {1: "", 2: "2 x "}
+    of_a, of_b, of_c = (int(p[f"{name}_buffers"]) for name in "abc")
+    times = {0: "", 1: "", 2: "2 x "}
     parts = {
-        f"{times[buffers]}A": buffers * padded(tile_m, tile_k * int(p["a_half_bits"])),
-        f"{times[buffers]}B": buffers * padded(tile_k, tile_n * int(p["b_half_bits"])),
+        f"{times[of_a]}A": of_a * padded(tile_m, tile_k * int(p["a_half_bits"])),
+        f"{times[of_b]}B": of_b * padded(tile_k, tile_n * int(p["b_half_bits"])),
     }
     if p["is_quantized"]:
         groups = -(-tile_k // int(p["group_size"])) if p["group_size"] > 0 else 1
-        parts[f"{times[buffers]}scales"] = buffers * padded(groups, tile_n * int(p["group_half_bits"]))
+        parts[f"{times[of_b]}scales"] = of_b * padded(groups, tile_n * int(p["group_half_bits"]))
     if p["has_dequant_copy"]:
         parts["dequantized B"] = padded(tile_k, tile_n * int(p["a_half_bits"]))
-    outputs = int(p["output_buffers"])
-    parts[f"{times[outputs]}C"] = outputs * padded(tile_m, tile_n * int(p["acc_half_bits"]))
+    parts[f"{times[of_c]}C"] = of_c * padded(tile_m, tile_n * int(p["acc_half_bits"]))
     return parts

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import MulticoreSpec, build_spec, place_values
+from gemm_eval.arch import MulticoreSpec, ProvenanceKind, build_spec, place_values
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.validation.fit import robust_fit, soft_l1
@@ -16,7 +16,7 @@ from gemm_eval.validation.folds import fold_of_pairs
 from gemm_eval.validation.multicore.timings import TimingSet
 from gemm_eval.words import refusal
 
-__all__ = ["RANGES", "fit_chip", "folds_of", "held_out", "predict_set", "with_values"]
+__all__ = ["RANGES", "Prior", "fit_chip", "folds_of", "held_out", "predict_set", "priors_of", "with_values"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -36,6 +36,7 @@ RANGES: dict[str, _Range] = {
     "dram_efficiency_frac": _Range(0.02, 1.0),
     "dram_gb_per_s": _Range(0.1, 20000.0),
     "dram_write_gb_per_s": _Range(0.1, 20000.0),
+    "dram_core_limit_gb_per_s": _Range(0.1, 5000.0),
     "shared_gb_per_s": _Range(1.0, 100000.0),
     "noc_gb_per_s": _Range(0.5, 5000.0),
     "overlap_frac": _Range(0.001, 1.0),
@@ -47,6 +48,22 @@ RANGES: dict[str, _Range] = {
     "vector_ops_per_cycle": _Range(0.5, 100000.0),
 }
 """Fields that can be fitted, and where fits stay: what such a number can be on any chip."""
+
+MEASURED_SIGMA = 0.05
+"""Standard deviation of a number of kind ``measured``, in its logarithm: what stream tests of one chip differ by."""
+
+
+class Prior(NamedTuple):
+    """What is known of a coefficient before any fit.
+
+    Attributes:
+        value: what was measured, in the unit of the field.
+        sigma: standard deviation of its logarithm.
+    """
+
+    value: float
+    sigma: float
+
 
 _LOSS_SCALE = 0.05  # log ratio up to which errors are squared
 _DIFFERENCES = (0.01, 0.003, 0.03)  # of the share of a range, for derivatives
@@ -82,8 +99,25 @@ def _merged(old: Any, new: Any) -> Any:
     return {**old, **new} if isinstance(old, Mapping) and isinstance(new, Mapping) else new
 
 
-def fit_chip(arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str]) -> dict[str, float]:
+def priors_of(arch: MulticoreSpec, paths: Sequence[str]) -> dict[str, Prior]:
+    """Return the priors of those coefficients that were measured by themselves, such as by a stream test.
+
+    GEMMs cannot move them far: a fit could trade them against others, and they are carried to siblings of the chip.
+    """
+    measured = {
+        path: arch.provenance[path] for path in paths
+        if path in arch.provenance and arch.provenance[path].kind is ProvenanceKind.MEASURED
+    }  # fmt: skip
+    return {path: Prior(_value_at(arch, path, _range_of(arch, path)), MEASURED_SIGMA) for path in measured}
+
+
+def fit_chip(
+    arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], priors: Mapping[str, Prior] | None = None
+) -> dict[str, float]:
     """Return the values at these paths that fit timings best: least squares of log errors, with a robust loss.
+
+    The distance of a coefficient from its prior, in sigmas, is one more error beside those of the rows, in scales of
+    the loss, and counts as much as all rows together: rows of one chip are off in the same way, and outvote nothing.
 
     Where some sets are of a library and some are not, what only holds under the library is fitted last, on its sets
     alone, and everything else on the others: what a library does badly is not the chip's.
@@ -94,16 +128,20 @@ def fit_chip(arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str
     of_library = [rows for rows in sets if rows.policy == "library"]
     others = [rows for rows in sets if rows.policy != "library"]
     later = [path for path in paths if path.startswith("rules.")]
+    priors = priors_of(arch, paths) if priors is None else priors
     if not (of_library and others and later):
-        return _fit(arch, sets, paths)
-    first = _fit(arch, others, [path for path in paths if path not in later])
-    return first | _fit(with_values(arch, first), of_library, later)
+        return _fit(arch, sets, paths, priors)
+    first = _fit(arch, others, [path for path in paths if path not in later], priors)
+    return first | _fit(with_values(arch, first), of_library, later, priors)
 
 
-def _fit(arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str]) -> dict[str, float]:
+def _fit(
+    arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], priors: Mapping[str, Prior]
+) -> dict[str, float]:
     ranges = [_range_of(arch, path) for path in paths]
     low, high = np.log(np.array(ranges)).T
     logs = np.log(np.concatenate([rows.measured_us for rows in sets]))
+    prior_weight = _LOSS_SCALE * len(logs)
 
     def values(shares: Floats) -> dict[str, float]:
         # shares run from 1 to 2, so that a relative step is a step of the range
@@ -111,9 +149,15 @@ def _fit(arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str]) -
         return dict(zip(paths, found.tolist(), strict=True))
 
     def errors(shares: Floats) -> Floats:
-        chip = with_values(arch, values(shares))
+        at_shares = values(shares)
+        chip = with_values(arch, at_shares)
         predicted = np.concatenate([predict_set(chip, rows) for rows in sets])
-        result: Floats = np.nan_to_num(np.log(predicted) - logs, nan=_MISSING)
+        off = [
+            np.log(at_shares[path] / prior.value) / prior.sigma * prior_weight
+            for path, prior in priors.items()
+            if path in at_shares
+        ]
+        result: Floats = np.append(np.nan_to_num(np.log(predicted) - logs, nan=_MISSING), off)
         return result
 
     logs_now = np.log([_value_at(arch, path, of) for path, of in zip(paths, ranges, strict=True)])
@@ -166,12 +210,13 @@ def held_out(
     Returns:
         The latencies of each set, and the coefficients fitted on all rows.
     """
-    fitted = fit_chip(arch, [rows for rows in sets if rows.is_fitted], paths)
+    priors = priors_of(arch, paths)
+    fitted = fit_chip(arch, [rows for rows in sets if rows.is_fitted], paths, priors)
     start = with_values(arch, fitted)
     predicted = [np.full(len(rows.frame), np.nan) for rows in sets]
     for fold in range(1 + max(int(of_set.max()) for of_set in folds)):
         kept = [rows.select(of_set != fold) for rows, of_set in zip(sets, folds, strict=True) if rows.is_fitted]
-        chip = with_values(arch, fit_chip(start, [rows for rows in kept if len(rows.frame)], paths))
+        chip = with_values(arch, fit_chip(start, [rows for rows in kept if len(rows.frame)], paths, priors))
         for place, (rows, of_set) in enumerate(zip(sets, folds, strict=True)):
             if (mask := of_set == fold).any():
                 predicted[place][mask] = predict_set(chip, rows.select(mask))
