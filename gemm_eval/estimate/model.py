@@ -13,7 +13,8 @@ from typing import Any
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.estimate.costs import operation_costs
+from gemm_eval.estimate.costs import OperationCost, operation_costs
+from gemm_eval.estimate.pipeline import pipeline_us
 from gemm_eval.estimate.result import ModelEstimate, StepEstimate
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.frozen import FrozenDict
@@ -22,6 +23,7 @@ from gemm_eval.transformer import (
     CHUNK_TOKENS,
     Fusions,
     ModelConfig,
+    Operation,
     check_memory,
     load_model,
     model_memory,
@@ -139,7 +141,8 @@ def estimate_model(
         config, evaluator, {**degrees, **types, "expert_load": expert_load, "fusions": fusions},
         {"fused": fused, **libraries},
     )  # fmt: skip
-    ttft_us, prefill = _first_token(steps, prompt_len, chunk_tokens)
+    prefill = _prefill_steps(steps, prompt_len, chunk_tokens)
+    chunk_us = [chunk.stage_us for chunk in prefill]
     tokens = sum(share**place for place in range(speculative_tokens + 1))
     tpot_us, decode = _next_token(steps, asked)
     limit = int(evaluator.arch.dram_bytes * memory_frac) if isinstance(evaluator.arch, GpuSpec) else None
@@ -152,10 +155,11 @@ def estimate_model(
         output_len=output_len,
         num_devices=pipeline_parallel * tensor_parallel * num_groups,
         num_groups=num_groups,
-        ttft_us=ttft_us,
+        ttft_us=pipeline_us(chunk_us),
         tpot_us=tpot_us / tokens,
         tokens_per_step=tokens,
-        prefill=prefill,
+        prompt_stage_us=tuple(map(sum, zip(*chunk_us, strict=True))),
+        prefill=prefill[-1],
         decode=decode,
         memory=memory,
         memory_limit_bytes=limit,
@@ -227,35 +231,28 @@ class _Steps:
 
     def step(self, phase: str, batch: int, seq_len: int, new_tokens: int) -> StepEstimate:
         """Return a step of `batch` sequences with `new_tokens` of their `seq_len` positions new."""
-        stages = tuple(
-            operation_costs(
-                self._evaluator,
-                model_operations(
-                    self._config, phase=phase, batch_size=batch, seq_len=seq_len, new_tokens=new_tokens, stage=stage,  # type: ignore[arg-type]
-                    **self._asked,
-                ),
-                **self._priced,
-            )
-            for stage in range(self.num_stages)
-        )  # fmt: skip
-        return StepEstimate(phase, batch, new_tokens, seq_len, stages)
+        costs: dict[tuple[Operation, ...], tuple[OperationCost, ...]] = {}  # stages in the middle are alike
+        stages = []
+        for stage in range(self.num_stages):
+            operations = model_operations(
+                self._config, phase=phase, batch_size=batch, seq_len=seq_len, new_tokens=new_tokens, stage=stage,  # type: ignore[arg-type]
+                **self._asked,
+            )  # fmt: skip
+            if operations not in costs:
+                costs[operations] = operation_costs(self._evaluator, operations, **self._priced)
+            stages.append(costs[operations])
+        return StepEstimate(phase, batch, new_tokens, seq_len, tuple(stages))
 
 
-def _first_token(steps: _Steps, prompt_len: int, chunk_tokens: int) -> tuple[float, StepEstimate]:
-    """The time of a prompt, its chunks following each other through the stages, and the last chunk."""
-    total, done = 0.0, 0
-    while True:
-        new = min(chunk_tokens, prompt_len - done)
-        done += new
-        step = steps.step("prefill", 1, done, new)
-        slowest = max(step.stage_us)
-        if done == prompt_len:
-            return total + step.latency_us, step
-        total += slowest
+def _prefill_steps(steps: _Steps, prompt_len: int, chunk_tokens: int) -> tuple[StepEstimate, ...]:
+    """Return the steps of one prompt, chunk by chunk."""
+    ends = (*range(chunk_tokens, prompt_len, chunk_tokens), prompt_len)
+    starts = (0, *ends[:-1])
+    return tuple(steps.step("prefill", 1, end, end - start) for start, end in zip(starts, ends, strict=True))
 
 
 def _next_token(steps: _Steps, asked: dict[str, int]) -> tuple[float, StepEstimate]:
-    """The time of a step of decode in the middle of the output: all parts of the batch pass all stages."""
+    """Return the time of a decode step in the middle of the output: all parts of the batch pass all stages."""
     num_parts = min(steps.num_stages, asked["batch"])
     part = -(-asked["batch"] // num_parts)
     new = asked["speculative_tokens"] + 1

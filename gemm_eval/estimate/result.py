@@ -80,9 +80,11 @@ class ModelEstimate:
         num_devices: of a replica.
         num_groups: of data-parallel attention in it, where experts are spread over more devices than a tensor-parallel
             group has; each has `batch` sequences.
-        ttft_us: time to first token: of one prompt alone, through all stages, chunk by chunk.
+        ttft_us: time to first token of one prompt alone: its chunks follow each other through the stages, and each
+            stage works on one chunk at a time (`gemm_eval.estimate.pipeline`).
         tpot_us: time per output token of a sequence, in the middle of its output; with speculation the time of a
             step over the tokens that it gives.
+        prompt_stage_us: time that each pipeline stage works on one prompt, over all of its chunks.
         tokens_per_step: of a sequence: 1, or with speculation what is accepted, and one.
         prefill, decode: the steps behind both; of a prompt in chunks the last one.
         memory: what the device that holds most holds, with all sequences at their full length.
@@ -100,6 +102,7 @@ class ModelEstimate:
     ttft_us: float
     tpot_us: float
     tokens_per_step: float
+    prompt_stage_us: tuple[float, ...]
     prefill: StepEstimate
     decode: StepEstimate
     memory: ModelMemory
@@ -133,8 +136,8 @@ class ModelEstimate:
     @property
     def tokens_per_s_per_device(self) -> float:
         """Output tokens a second of a device in the long run: each sequence's prompt takes its time too."""
-        slowest_us = max(self.prefill.stage_us) / max(sum(self.prefill.stage_us), 1e-9) * self.ttft_us
-        cycle_us = self.batch * slowest_us + self.output_len * self.tpot_us
+        # prompts follow each other without a gap, so that each takes the time of its slowest stage
+        cycle_us = self.batch * max(self.prompt_stage_us) + self.output_len * self.tpot_us
         return self.batch * self.num_groups * self.output_len / cycle_us * _US_PER_S / self.num_devices
 
     @property
