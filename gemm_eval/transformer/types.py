@@ -10,7 +10,7 @@ from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.module_names import gemm_layers
-from gemm_eval.transformer.quantization import WeightFormat
+from gemm_eval.transformer.quantization import WeightFormat, output_of_narrow
 from gemm_eval.transformer.shapes import Operand, Shape
 from gemm_eval.workload import GemmTypes, make_types
 
@@ -122,7 +122,7 @@ def weight_types(
             if flag:
                 raise InvalidOptionError(f"{name} is for a dtype of your own: {config.name} says what is quantized")
         kept = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
-        experts = None if expert_dtype is None else make_types(**_scheme_of(expert_dtype)._asdict())
+        experts = None if expert_dtype is None else make_types(**_dequantized(_scheme_of(expert_dtype), kept)._asdict())
         return _CheckpointTypes(config, kept, experts)
     types_of = _operand_types(str(config.dtype or _DEFAULT) if dtype is None else dtype, dense_dtype, expert_dtype)
     for operand, is_quantized in ((Operand.LM_HEAD, quantize_lm_head), (Operand.ROUTER, quantize_router)):
@@ -138,7 +138,17 @@ def _operand_types(
     scheme, dense = _weight_and_dense_types(dtype, dense_dtype)
     kept = (Operand.ROUTER, Operand.LM_HEAD, Operand.ACTIVATION)
     experts = scheme if expert_dtype is None else _scheme_of(expert_dtype)
-    return {Operand.WEIGHT: scheme, Operand.EXPERT: experts, **dict.fromkeys(kept, dense)}
+    return {
+        Operand.WEIGHT: _dequantized(scheme, dense),
+        Operand.EXPERT: _dequantized(experts, dense),
+        **dict.fromkeys(kept, dense),
+    }
+
+
+def _dequantized(scheme: DtypeScheme, activation: DType) -> DtypeScheme:
+    """Return the types of a GEMM whose output has the type of activations, where its inputs are narrower."""
+    is_narrow = scheme.input_dtype.bits < min(activation.bits, _KEPT_BITS)
+    return scheme._replace(output_dtype=output_of_narrow(activation)) if is_narrow else scheme
 
 
 def _scheme_of(dtype: str | DtypeScheme) -> DtypeScheme:
