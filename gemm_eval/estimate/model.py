@@ -21,13 +21,16 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer import (
     CHUNK_TOKENS,
+    MEMORY_FRAC,
     Fusions,
     ModelConfig,
     Operation,
     check_memory,
     load_model,
     model_memory,
+    model_on,
     model_operations,
+    num_joined,
     types_on,
 )
 from gemm_eval.words import shown
@@ -35,7 +38,6 @@ from gemm_eval.workload import MAX_DIM
 
 __all__ = ["estimate_model", "estimate_models"]
 
-_MEMORY_FRAC = 0.9  # of DRAM, as vLLM's gpu_memory_utilization has it
 _MAX_GUESSES = 64
 _MAX_WORKERS = 256
 _CHUNK_POINTS = 250  # that a worker is handed at once
@@ -64,7 +66,7 @@ def estimate_model(
     attention_library: str | None = None,
     collective_library: str | None = None,
     expert_library: str | None = None,
-    memory_frac: float = _MEMORY_FRAC,
+    memory_frac: float = MEMORY_FRAC,
     ignore_memory: bool = False,
 ) -> ModelEstimate:
     """Say what a model does on an arch: how soon, how fast, and whether it fits.
@@ -82,7 +84,9 @@ def estimate_model(
         batch: sequences that a replica decodes together; with experts over more devices than `tensor_parallel`, of each
             of its tensor-parallel groups. Pipeline stages work on `pipeline_parallel` parts of it at once.
         prompt_len, output_len: tokens of each sequence.
-        tensor_parallel, pipeline_parallel, expert_parallel: degrees.
+        tensor_parallel, pipeline_parallel, expert_parallel: degrees. A group of tensor or expert parallelism lies
+            within the devices that the link of the arch joins; pipeline stages may lie beyond, in nodes whose network
+            is then taken to be as fast as the link, which `explain()` says.
         dtype, dense_dtype, expert_dtype: as for `transformer_gemms`; None: as the model's file says.
         kv_dtype: of the KV cache; None: as the file says, else the type of activations.
         chunk_tokens: of a prompt in one step of prefill, at most.
@@ -90,11 +94,13 @@ def estimate_model(
             counted.
         acceptance: share of guesses that hold, each only if those before it do.
         expert_load: rows of each expert; see `transformer_gemms`.
-        fusions: which operations run as one kernel; None: all that engines fuse.
+        fusions: which operations run as one kernel; None: all that engines fuse, so that activations of narrow GEMMs
+            are quantized in the norm, activation or attention before (`Fusions(quantization=False)`: by a kernel of its
+            own before each GEMM).
         fused: attention; see `GEMMEvaluator.evaluate_attention`.
         attention_library, collective_library, expert_library: whose kernels of attention, messages and experts; None:
             what engines take.
-        memory_frac: share of the DRAM that may be used.
+        memory_frac: share of the DRAM that may be used; the rest is the runtime's.
         ignore_memory: go on where the model does not fit.
 
     Raises:
@@ -104,8 +110,9 @@ def estimate_model(
         ModelConfigError, ArchError: no such model or arch.
         UnsupportedError: the arch cannot run a type, or says nothing of the link between its devices.
     """  # fmt: skip
-    config = model if isinstance(model, ModelConfig) else load_model(model)
     evaluator = _evaluator(arch)
+    published = model if isinstance(model, ModelConfig) else load_model(model)
+    config = model_on(evaluator.arch, published)
     asked = {
         "batch": as_integer("batch", batch, 1, MAX_DIM),
         "prompt_len": as_integer("prompt_len", prompt_len, 1, MAX_DIM),
@@ -163,9 +170,12 @@ def estimate_model(
         decode=decode,
         memory=memory,
         memory_limit_bytes=limit,
+        num_joined_devices=num_joined(evaluator.arch),
+        has_expanded_weights=dtype is None and config != published,
         options=FrozenDict(
             asked | degrees | types | {
                 "acceptance": share, "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
+                "separate_quantization": not (fusions or Fusions()).quantization,
             } | libraries
         ),
         _config=config,

@@ -15,7 +15,7 @@ from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Figure
 from gemm_eval.report.phase import Phase, PhaseResult, evaluate_phase
 from gemm_eval.report.plots import plot_breakdown
-from gemm_eval.transformer import ModelConfig, check_memory, load_model, types_on
+from gemm_eval.transformer import ModelConfig, check_memory, load_model, model_on, types_on
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["compare_report"]
@@ -108,6 +108,7 @@ def _model_phases(
     ignore_memory: bool,
 ) -> list[PhaseResult]:
     """The GEMMs of each phase on an arch."""
+    config = model_on(evaluator.arch, config)
     types = types_on(evaluator.arch, dtype, dense_dtype, config)
     if not ignore_memory:
         check_memory(config, arch=evaluator.arch, **sizes, **types)

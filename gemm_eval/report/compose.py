@@ -19,7 +19,7 @@ from gemm_eval.report.sweep_best import find_best
 from gemm_eval.report.sweep_page import sweep_page
 from gemm_eval.report.sweep_tables import effects
 from gemm_eval.sweep import SweepResult
-from gemm_eval.transformer import ModelConfig, check_memory, load_model, model_memory, say_memory, types_on
+from gemm_eval.transformer import ModelConfig, check_memory, load_model, model_memory, model_on, say_memory, types_on
 
 __all__ = ["model_report", "sweep_report"]
 
@@ -89,7 +89,7 @@ def model_report(
         ModelConfigError, InvalidOptionError, InfeasibleError, UnsupportedError: as `evaluate_many` does.
         GemmEvalError: matplotlib is not installed.
     """
-    config = model if isinstance(model, ModelConfig) else load_model(model)
+    config = model_on(evaluator.arch, model if isinstance(model, ModelConfig) else load_model(model))
     types = types_on(evaluator.arch, dtype, dense_dtype, config)
     sizes: dict[str, Any] = {
         "batch_size": batch_size, "seq_len": seq_len,

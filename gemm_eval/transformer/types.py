@@ -14,7 +14,7 @@ from gemm_eval.transformer.quantization import WeightFormat, output_of_narrow
 from gemm_eval.transformer.shapes import Operand, Shape
 from gemm_eval.workload import GemmTypes, make_types
 
-__all__ = ["ModelTypes", "StoredTypes", "WeightTypes", "types_on", "weight_types"]
+__all__ = ["ModelTypes", "StoredTypes", "WeightTypes", "model_on", "types_on", "weight_types"]
 
 _DEFAULT = "fp16"  # of models that do not say their type
 
@@ -160,6 +160,43 @@ def _weight_and_dense_types(dtype: str | DtypeScheme, dense_dtype: str | None) -
     scheme = _scheme_of(dtype)
     dense = parse_dtype(scheme.input_dtype if dense_dtype is None else dense_dtype, what="dense_dtype")
     return scheme, dense if dense_dtype is not None or dense.bits >= _KEPT_BITS else DType.BF16
+
+
+def model_on(arch: ArchSpec, config: ModelConfig) -> ModelConfig:
+    """Return a model as an arch runs its checkpoint.
+
+    Where the arch does not multiply the inputs of a format (fp8 on an A100, fp4 on an H200, block-scaled types on
+    multi-core chips), engines keep the weights as they are stored and expand them to the type of activations, as the
+    Marlin kernels of vLLM do. Multi-core chips do so with scales for each column, and keep weights in the type of
+    activations where nothing of them dequantizes.
+    """
+    quantization = config.quantization
+    if quantization is None:
+        return config
+    parts = []
+    for part in quantization.parts:
+        form = _format_on(arch, part.format)
+        if form is not None:
+            parts.append(part if form is part.format else part.model_copy(update={"format": form}))
+    if tuple(parts) == quantization.parts:
+        return config
+    return config.model_copy(update={"quantization": quantization.model_copy(update={"parts": tuple(parts)})})
+
+
+def _format_on(arch: ArchSpec, form: WeightFormat) -> WeightFormat | None:
+    """Return the format that an arch runs weights in; None: in the type of activations."""
+    types = form.types(DType.BF16)
+    if isinstance(arch, GpuSpec):
+        is_taken = form.input_dtype is None or form.input_dtype in arch.tensor_flop_per_cycle
+        return form if is_taken else form.model_copy(update={"input_dtype": None})
+    has_own_input = form.input_dtype is None or form.input_dtype in arch.cube_steps_per_cycle
+    if types.is_weight_quantized:
+        can_run = arch.dequant != "none"
+    else:
+        can_run = has_own_input and not types.is_block_scaled
+    if can_run and has_own_input:
+        return form
+    return None if arch.dequant == "none" else form.model_copy(update={"input_dtype": None, "group_n": None})
 
 
 def types_on(
