@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli.model import (
+    MEMORY_FRAC,
     DenseDtypeOption,
     DtypeOption,
     ExpertDtypeOption,
     ExpertLoadOption,
-    MEMORY_FRAC,
     IgnoreMemoryOption,
     KvDtypeOption,
     MemoryFracOption,

@@ -29,8 +29,19 @@ if TYPE_CHECKING:
     from gemm_eval.transformer import LayerGemm, ModelConfig
 
 __all__ = [
-    "DenseDtypeOption", "DtypeOption", "ExpertDtypeOption", "ExpertLoadOption", "IgnoreMemoryOption", "KvDtypeOption",
-    "MEMORY_FRAC", "MemoryFracOption", "MemoryOption", "ModelArgument", "Phase", "gemms", "prewarm",
+    "MEMORY_FRAC",
+    "DenseDtypeOption",
+    "DtypeOption",
+    "ExpertDtypeOption",
+    "ExpertLoadOption",
+    "IgnoreMemoryOption",
+    "KvDtypeOption",
+    "MemoryFracOption",
+    "MemoryOption",
+    "ModelArgument",
+    "Phase",
+    "gemms",
+    "prewarm",
 ]  # fmt: skip
 
 MEMORY_FRAC = 0.9  # `gemm_eval.transformer.MEMORY_FRAC`, without importing the models for --help

@@ -61,8 +61,8 @@ def print_memory(document: Mapping[str, Any]) -> None:
     console.print(table)
     if "largest_batch" in document:
         console.print(
-            f"In {document['limit_bytes'] / 1e9:,.1f} GB, {document['memory_frac']:g} of the DRAM: at most {document['largest_batch']:,} such "
-            f"sequences, or positions of {document['largest_seq_len']:,} each."
+            f"In {document['limit_bytes'] / 1e9:,.1f} GB, {document['memory_frac']:g} of the DRAM: at most "
+            f"{document['largest_batch']:,} such sequences, or positions of {document['largest_seq_len']:,} each."
         )
     console.print()
 

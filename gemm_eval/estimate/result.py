@@ -194,13 +194,13 @@ class ModelEstimate:
             sentences.append(f"Activations are quantized {', '.join(parts)}.")
         if self.has_expanded_weights:
             sentences.append(
-                f"{self.arch_name} does not multiply a type of this checkpoint: its weights are stored as published and "
-                "expanded to the type of activations, or stored in that type where nothing expands them."
+                f"{self.arch_name} does not multiply a type of this checkpoint: its weights are stored as published "
+                "and expanded to the type of activations, or stored in that type where nothing expands them."
             )
         if self.num_devices > self.num_joined_devices:
             sentences.append(
-                f"{self.num_devices} devices are more than the {self.num_joined_devices} that their link joins: messages "
-                "between pipeline stages are taken to be as fast as this link."
+                f"{self.num_devices} devices are more than the {self.num_joined_devices} that their link joins: "
+                "messages between pipeline stages are taken to be as fast as this link."
             )
         return tuple(sentences)
 

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.sweep.columns import Schema
 from gemm_eval.sweep.metrics import Constraint
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import Workload
-from gemm_eval.workload import GemmProblem, GemmTypes, Layouts, pack_layouts
+from gemm_eval.workload import AttentionProblem, GemmProblem, GemmTypes, Layouts, pack_layouts
 
-__all__ = ["SweepWork"]
+__all__ = ["SweepWork", "evaluator_options"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class SweepWork:
     def problems(self) -> tuple[GemmProblem, ...]:
         """All different GEMMs."""
         return tuple(dict.fromkeys(problem for workload in self.workloads for problem, _ in workload.gemms))
+
+    @cached_property
+    def attention(self) -> tuple[AttentionProblem, ...]:
+        """All different problems of attention."""
+        return tuple(dict.fromkeys(problem for workload in self.workloads for problem, _ in workload.attention))
 
     @cached_property
     def sizes(self) -> npt.NDArray[np.int64]:
@@ -71,5 +77,18 @@ class SweepWork:
             flop: dict[DType, int] = {}
             for problem, count in workload.gemms:
                 flop[problem.input_dtype] = flop.get(problem.input_dtype, 0) + count * problem.flop
+            for attention, count in workload.attention:
+                flop[attention.dtype] = flop.get(attention.dtype, 0) + count * attention.flop
             found.append(flop)
         return tuple(found)
+
+
+def evaluator_options(arch: ArchSpec, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the `GEMMEvaluator` of a point, of those of the sweep.
+
+    Nothing is learned of changed specs: a GPU that is a preset must not differ from its neighbours by a correction. Of
+    multi-core chips the best is asked for, not what a library does.
+    """
+    if isinstance(arch, GpuSpec):
+        return {**options, "allow_idle_cores": True, "correction": False}
+    return {"allow_idle_cores": options["allow_idle_cores"], "policy": "best"}

@@ -190,13 +190,11 @@ def _format_on(arch: ArchSpec, form: WeightFormat) -> WeightFormat | None:
         is_taken = form.input_dtype is None or form.input_dtype in arch.tensor_flop_per_cycle
         return form if is_taken else form.model_copy(update={"input_dtype": None})
     has_own_input = form.input_dtype is None or form.input_dtype in arch.cube_steps_per_cycle
-    if types.is_weight_quantized:
-        can_run = arch.dequant != "none"
-    else:
-        can_run = has_own_input and not types.is_block_scaled
+    can_expand = arch.dequant != "none"
+    can_run = can_expand if types.is_weight_quantized else not types.is_block_scaled
     if can_run and has_own_input:
         return form
-    return None if arch.dequant == "none" else form.model_copy(update={"input_dtype": None, "group_n": None})
+    return None if not can_expand else form.model_copy(update={"input_dtype": None, "group_n": None})
 
 
 def types_on(

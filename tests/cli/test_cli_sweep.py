@@ -96,6 +96,13 @@ def test_sweep_prints_the_front_and_keeps_the_points(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == ["points", "space.yaml"]
 
 
+def test_a_sweep_that_leaves_no_point_is_an_error(tmp_path: Path) -> None:
+    file = space_file(tmp_path, SPACE.replace("area_mm2 <= 20", "area_mm2 <= 1"))
+    ran = Ran("sweep", file, "--out", tmp_path / "points")
+    assert ran.code == 3
+    assert "no point is left: all 12 are excluded, most as area_mm2" in ran.err
+
+
 def test_json_says_the_same(tmp_path: Path) -> None:
     document = Ran("sweep", space_file(tmp_path), "--out", tmp_path / "points", "--json").json()
     result = load_sweep(tmp_path / "points")
