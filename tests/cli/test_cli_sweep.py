@@ -232,7 +232,7 @@ def test_report_on_a_sweep(points: Path, tmp_path: Path, result: SweepResult) ->
 
 def test_report_on_a_model(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    words = ("--model", "llama-3-8b", "--arch", "demo-8core", "--phase", "decode", "--batch", "2", "--seq-len", "64")
+    words = ("--model", "llama-3-8b", "--arch", "demo-8core", "--phase", "decode", "--batch", "2", "--prompt", "64")
     ran = Ran("report", *words, "--out", path)
 
     assert (ran.code, ran.out) == (0, f"wrote {path}\n")
@@ -243,7 +243,7 @@ def test_report_on_several_archs(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     archs = ("--arch", "demo-8core", "--arch", "sg2260")
     for words, title in (
-        (("--model", "llama-3-8b", "--phase", "decode", "--seq-len", "64"), "llama-3-8b on demo-8core, sg2260"),
+        (("--model", "llama-3-8b", "--phase", "decode", "--prompt", "64"), "GEMMs of llama-3-8b on demo-8core, sg2260"),
         (("--gemm", "1,16,256,256"), "1 GEMM on demo-8core, sg2260"),
     ):
         ran = Ran("report", *words, *archs, "--out", path)
