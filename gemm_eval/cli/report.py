@@ -135,8 +135,10 @@ def report(
             "ignore_memory": ignore_memory,
         }
         if len(evaluators) == 1:
-            sizes = {"batch": batch_size, "prompt_len": prompt_len, "output_len": output_len}
-            page = model_report(str(model), evaluators[0], memory_frac=memory_frac, **sizes, **options)
+            page = model_report(
+                str(model), evaluators[0], batch=batch_size, prompt_len=prompt_len, output_len=output_len,
+                memory_frac=memory_frac, **options,
+            )  # fmt: skip
         else:
             refuse(ctx, "several --arch", {"output_len", "memory_frac"})
             page = compare_report(str(model), evaluators, batch_size=batch_size, seq_len=prompt_len, **options)

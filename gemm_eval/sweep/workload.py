@@ -66,18 +66,19 @@ class Workload:
             check_count(f"{self.name}: num_tokens", self.num_tokens)
         object.__setattr__(self, "gemms", tuple(counts.items()))
         of_attention: dict[AttentionProblem, int] = {}
-        for problem, count in self.attention:
-            if not isinstance(problem, AttentionProblem):
+        for attention, count in self.attention:
+            if not isinstance(attention, AttentionProblem):
                 raise InvalidOptionError(
-                    f"{self.name}: attention must be (AttentionProblem, count), got {shown(problem)}"
+                    f"{self.name}: attention must be (AttentionProblem, count), got {shown(attention)}"
                 )
-            of_attention[problem] = of_attention.get(problem, 0) + check_count(f"{self.name}: count", count)
+            of_attention[attention] = of_attention.get(attention, 0) + check_count(f"{self.name}: count", count)
         object.__setattr__(self, "attention", tuple(of_attention.items()))
 
     @property
     def flop(self) -> int:
         """Operations of one run, a MAC being two."""
-        return sum(count * problem.flop for problem, count in (*self.gemms, *self.attention))
+        gemms = sum(count * problem.flop for problem, count in self.gemms)
+        return gemms + sum(count * problem.flop for problem, count in self.attention)
 
 
 def transformer_workloads(
