@@ -100,7 +100,7 @@ class GpuSpec(BaseSpec):
     l2_bytes_per_cycle: Positive = Field(description="read hits, whole chip, in cycles of max_clock_ghz")
     l2_latency_cycles: Positive = Field(description="from a load to its data where L2 has them, of max_clock_ghz")
     num_l2_partitions: Dim = Field(description="2: a line whose home is the far partition crosses a bridge")
-    dram_bytes: _Bytes = Field(description="memory of the GPU, as published")
+    dram_bytes: _Bytes = Field(description="memory of the GPU that its driver reports (nvidia-smi)")
     dram_gb_per_s: Positive = Field(description="as published")
     dram_efficiency_frac: Frac = Field(description="share of dram_gb_per_s that a large read reaches")
     dram_latency_ns: Positive = Field(description="from a load to its data where L2 does not have them")

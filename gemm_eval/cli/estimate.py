@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli.model import (
+    MEMORY_FRAC,
     DenseDtypeOption,
     DtypeOption,
     ExpertDtypeOption,
     ExpertLoadOption,
     IgnoreMemoryOption,
     KvDtypeOption,
+    MemoryFracOption,
     MemoryOption,
     ModelArgument,
 )
@@ -85,6 +87,15 @@ def model(
             rich_help_panel=_KERNELS_PANEL,
         ),
     ] = None,
+    separate_quantization: Annotated[
+        bool,
+        typer.Option(
+            "--separate-quantization",
+            help="Quantize activations by a kernel of its own before each fp8, fp4 or int8 GEMM. Default, as engines "
+            "do: in the norm or activation before, and in attention where one static scale holds (fp8).",
+            rich_help_panel=_KERNELS_PANEL,
+        ),
+    ] = False,
     library: ModelLibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
@@ -93,6 +104,7 @@ def model(
         bool, typer.Option("--operations", help="Also what each operation of both steps takes.")
     ] = False,
     show_memory: MemoryOption = False,
+    memory_frac: MemoryFracOption = MEMORY_FRAC,
     ignore_memory: IgnoreMemoryOption = False,
     out: OutOption = None,
     json: JsonOption = False,
@@ -100,7 +112,8 @@ def model(
     """Say what a model does on an arch: time to first token, time per token, tokens a second, memory.
 
     A step is the sum of its operations: GEMMs, fused attention, experts, messages between devices, and what is bound by
-    memory. The host and the network to clients are not in it. A model that does not fit is refused, with what would
+    memory. The chunks of a prompt follow each other through the pipeline stages. The host and the network to clients
+    are not in it. A model that does not fit is refused, with what would
     help; several batches or prompts show which do.
 
     Examples:
@@ -114,6 +127,7 @@ def model(
     from gemm_eval.cli.render_estimate import print_estimates
     from gemm_eval.estimate import estimate_models
     from gemm_eval.evaluate import GEMMEvaluator
+    from gemm_eval.transformer import Fusions
 
     check_out(out)
     if out is not None:
@@ -125,7 +139,8 @@ def model(
         "output_len": output_len, "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel,
         "expert_parallel": expert_parallel, "dtype": dtype, "dense_dtype": dense_dtype, "expert_dtype": expert_dtype,
         "kv_dtype": kv_dtype, "speculative_tokens": speculative_tokens, "acceptance": acceptance,
-        "expert_load": expert_load, "fused": fused, "ignore_memory": ignore_memory or not is_one,
+        "expert_load": expert_load, "fused": fused, "memory_frac": memory_frac,
+        "ignore_memory": ignore_memory or not is_one, "fusions": Fusions(quantization=not separate_quantization),
     }  # fmt: skip
     if chunk_tokens is not None:
         options["chunk_tokens"] = chunk_tokens
@@ -147,6 +162,8 @@ def _row(estimate: ModelEstimate) -> dict[str, Any]:
     """An estimate as a row: what was asked, the figures, memory, and the times of each kind of operation."""
     document = estimate.to_dict()
     options, memory = document.pop("options"), document.pop("memory")
+    for name in ("prompt_stage_us", "assumptions"):  # lists, of which a table has no cells
+        del document[name]
     steps = {name: document.pop(name) for name in ("prefill", "decode")}
     row = {"model": document.pop("model_name"), "arch": document.pop("arch_name")}
     row |= options | document | {name: value for name, value in memory.items() if not isinstance(value, dict)}

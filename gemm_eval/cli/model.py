@@ -29,9 +29,22 @@ if TYPE_CHECKING:
     from gemm_eval.transformer import LayerGemm, ModelConfig
 
 __all__ = [
-    "DenseDtypeOption", "DtypeOption", "ExpertDtypeOption", "ExpertLoadOption", "IgnoreMemoryOption", "KvDtypeOption",
-    "MemoryOption", "ModelArgument", "Phase", "gemms", "prewarm",
+    "MEMORY_FRAC",
+    "DenseDtypeOption",
+    "DtypeOption",
+    "ExpertDtypeOption",
+    "ExpertLoadOption",
+    "IgnoreMemoryOption",
+    "KvDtypeOption",
+    "MemoryFracOption",
+    "MemoryOption",
+    "ModelArgument",
+    "Phase",
+    "gemms",
+    "prewarm",
 ]  # fmt: skip
+
+MEMORY_FRAC = 0.9  # `gemm_eval.transformer.MEMORY_FRAC`, without importing the models for --help
 
 ModelArgument = Annotated[
     str,
@@ -92,6 +105,12 @@ MemoryOption = Annotated[
     bool,
     typer.Option("--memory", help="Also show what takes the memory of a device, part by part, and the largest batch."),
 ]
+MemoryFracOption = Annotated[
+    float,
+    typer.Option(
+        "--memory-frac", help="Share of the DRAM of a GPU that a model may use (vLLM: gpu_memory_utilization)."
+    ),
+]
 IgnoreMemoryOption = Annotated[
     bool,
     typer.Option("--ignore-memory", help="Go on where the model is larger than the DRAM of a GPU."),
@@ -143,6 +162,7 @@ def gemms(
     new_tokens: NewTokensOption = None,
     kv_dtype: KvDtypeOption = None,
     show_memory: MemoryOption = False,
+    memory_frac: MemoryFracOption = MEMORY_FRAC,
     ignore_memory: IgnoreMemoryOption = False,
     library: ModelLibraryOption = None,
     l2: L2Option = None,
@@ -166,7 +186,7 @@ def gemms(
     gemm-eval gemms llama-3-8b --arch h200-sxm --phase decode --batch 1..256 --out gemms.csv
     """
     from gemm_eval.evaluate import GEMMEvaluator
-    from gemm_eval.transformer import load_model, types_on
+    from gemm_eval.transformer import load_model, model_on, types_on
 
     check_out(out)
     if out is not None:
@@ -176,7 +196,7 @@ def gemms(
     evaluator = GEMMEvaluator(
         arch, allow_idle_cores=idle_cores, policy=policy, library=library, l2=l2, clock=clock, correction=correction
     )
-    config = load_model(model)
+    config = model_on(evaluator.arch, load_model(model))
     same: dict[str, Any] = {
         "tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel, "expert_dtype": expert_dtype,
         **types_on(evaluator.arch, dtype, dense_dtype, config),
@@ -184,7 +204,8 @@ def gemms(
     passes = [
         _Passes(
             evaluator, config, same | {"batch_size": num, "seq_len": tokens}, phase, expert_load, new_tokens,
-            {"pipeline_parallel": pipeline_parallel, "kv_dtype": kv_dtype}, ignore_memory=ignore_memory,
+            {"pipeline_parallel": pipeline_parallel, "kv_dtype": kv_dtype}, memory_frac,
+            ignore_memory=ignore_memory,
         )
         for num in batches
         for tokens in seq_lens
@@ -206,14 +227,16 @@ class _Passes:
 
     def __init__(
         self, evaluator: GEMMEvaluator, config: ModelConfig, asked: dict[str, Any], phase: Phase, expert_load: str,
-        new_tokens: int | None, held: dict[str, Any], *, ignore_memory: bool,
+        new_tokens: int | None, held: dict[str, Any], memory_frac: float, *, ignore_memory: bool,
     ) -> None:  # fmt: skip
         from gemm_eval.transformer import check_memory, model_memory, transformer_gemms
 
         self._evaluator, self._config, self._asked, self._new_tokens = evaluator, config, asked, new_tokens
-        self._held = asked | held
+        self._held, self._memory_frac = asked | held, memory_frac
         self._memory = (
-            model_memory(config, **self._held) if ignore_memory else check_memory(config, evaluator.arch, **self._held)
+            model_memory(config, **self._held)
+            if ignore_memory
+            else check_memory(config, evaluator.arch, memory_frac=memory_frac, **self._held)
         )
         self._phases: dict[str, list[tuple[LayerGemm, GEMMResult]]] = {}
         for name in phase.names:
@@ -247,7 +270,9 @@ class _Passes:
             for name, rows in self._phases.items()
         }
         arch = self._evaluator.arch
-        memory = memory_document(self._memory, self._config, arch if show_memory else None, **self._held)
+        memory = memory_document(
+            self._memory, self._config, arch if show_memory else None, memory_frac=self._memory_frac, **self._held
+        )
         head = {"model": self._config.name, "arch": arch.name, "what_counts": WHAT_COUNTS}
         return head | {"memory": memory, "phases": phases}
 
@@ -261,8 +286,8 @@ class _Passes:
             each = self._new_tokens or (self._asked["seq_len"] if name == "prefill" else 1)
             print_phase(f"{config.name} on {arch.name}, {name}", config, rows, batch * each)
         if show_memory:
-            print_memory(memory_document(self._memory, config, arch, **self._held))
-        print_notes(self._memory, arch)
+            print_memory(memory_document(self._memory, config, arch, memory_frac=self._memory_frac, **self._held))
+        print_notes(self._memory, arch, self._memory_frac)
 
 
 def prewarm(

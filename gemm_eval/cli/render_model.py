@@ -43,10 +43,10 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
     )
 
 
-def print_notes(memory: ModelMemory, arch: ArchSpec) -> None:
+def print_notes(memory: ModelMemory, arch: ArchSpec, memory_frac: float) -> None:
     """Print what the model takes of a device, and what the sums say of a whole pass."""
     console = make_console()
-    console.print(f"Memory: {say_memory(memory, arch)}.")
+    console.print(f"Memory: {say_memory(memory, arch, memory_frac)}.")
     console.print(WHAT_COUNTS)
 
 
@@ -61,8 +61,8 @@ def print_memory(document: Mapping[str, Any]) -> None:
     console.print(table)
     if "largest_batch" in document:
         console.print(
-            f"In {document['limit_bytes'] / 1e9:,.1f} GB, 0.9 of the DRAM: at most {document['largest_batch']:,} such "
-            f"sequences, or positions of {document['largest_seq_len']:,} each."
+            f"In {document['limit_bytes'] / 1e9:,.1f} GB, {document['memory_frac']:g} of the DRAM: at most "
+            f"{document['largest_batch']:,} such sequences, or positions of {document['largest_seq_len']:,} each."
         )
     console.print()
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gemm_eval.cli.completion import complete_archs, complete_models, complete_schemes
-from gemm_eval.cli.model import DenseDtypeOption, IgnoreMemoryOption, Phase
+from gemm_eval.cli.model import MEMORY_FRAC, DenseDtypeOption, IgnoreMemoryOption, MemoryFracOption, Phase
 from gemm_eval.cli.options import ClockOption, CorrectionOption, IdleCoresOption, L2Option, ModelLibraryOption
 from gemm_eval.cli.words import refuse, refuse_others
 from gemm_eval.errors import InvalidOptionError
@@ -18,7 +18,8 @@ __all__ = ["report"]
 
 _NUM_SIZES = 4  # G, M, K, N
 _OF_MODELS = {
-    "phase", "batch_size", "seq_len", "tensor_parallel", "expert_parallel", "dense_dtype", "ignore_memory",
+    "phase", "batch_size", "prompt_len", "output_len", "tensor_parallel", "expert_parallel", "dense_dtype",
+    "memory_frac", "ignore_memory",
 }  # fmt: skip
 
 
@@ -61,7 +62,12 @@ def report(
     ] = None,
     phase: Annotated[Phase, typer.Option(help="With --model: which forward pass.")] = Phase.BOTH,
     batch_size: Annotated[int, typer.Option("--batch", help="With --model: number of sequences.")] = 1,
-    seq_len: Annotated[int, typer.Option("--seq-len", help="With --model: tokens of a sequence.")] = 2048,
+    prompt_len: Annotated[
+        int, typer.Option("--prompt", help="With --model: tokens of a prompt; of several --arch, of the context.")
+    ] = 1024,
+    output_len: Annotated[
+        int, typer.Option("--output", help="With --model and one --arch: tokens of an answer.")
+    ] = 256,
     tensor_parallel: Annotated[int, typer.Option("--tp", help="With --model: tensor parallel degree.")] = 1,
     expert_parallel: Annotated[int, typer.Option("--ep", help="With --model: expert parallel degree.")] = 1,
     dtype: Annotated[
@@ -72,6 +78,7 @@ def report(
         ),
     ] = None,
     dense_dtype: DenseDtypeOption = None,
+    memory_frac: MemoryFracOption = MEMORY_FRAC,
     ignore_memory: IgnoreMemoryOption = False,
     library: ModelLibraryOption = None,
     l2: L2Option = None,
@@ -81,8 +88,8 @@ def report(
 ) -> None:
     """Write one HTML page that needs nothing else: what is best and why, plots, tables that sort and filter.
 
-    Of a sweep (FOLDER), of a transformer on an arch (--model llama-3-70b --arch h200-sxm), or, with several --arch, of
-    who is fastest at a model or at GEMMs, and why.
+    Of a sweep (FOLDER), of a transformer on an arch (--model llama-3-70b --arch h200-sxm: the estimate of `gemm-eval
+    model`), or, with several --arch, of who is fastest at the GEMMs of a model or at others, and why.
 
     Examples:
 
@@ -121,8 +128,6 @@ def report(
     else:
         options: dict[str, Any] = {
             "phases": phase.names,
-            "batch_size": batch_size,
-            "seq_len": seq_len,
             "tensor_parallel": tensor_parallel,
             "expert_parallel": expert_parallel,
             "dtype": dtype,
@@ -130,9 +135,13 @@ def report(
             "ignore_memory": ignore_memory,
         }
         if len(evaluators) == 1:
-            page = model_report(str(model), evaluators[0], **options)
+            page = model_report(
+                str(model), evaluators[0], batch=batch_size, prompt_len=prompt_len, output_len=output_len,
+                memory_frac=memory_frac, **options,
+            )  # fmt: skip
         else:
-            page = compare_report(str(model), evaluators, **options)
+            refuse(ctx, "several --arch", {"output_len", "memory_frac"})
+            page = compare_report(str(model), evaluators, batch_size=batch_size, seq_len=prompt_len, **options)
     print_line(f"wrote {page.write(out)}")
 
 

@@ -10,6 +10,7 @@ import typer
 from gemm_eval.cli.options import JsonOption
 from gemm_eval.cli.tables import OutOption, check_out, write_records
 from gemm_eval.cli.words import refuse_others
+from gemm_eval.errors import UnsupportedError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,8 @@ def sweep(
 
     SPACE.yaml says what varies: base (an arch), fields (lists, ranges, or "= expression" in other fields), workloads
     (models or GEMMs), objectives, constraints (area_mm2 <= 200) and sampling; gemm_eval.sweep.read_sweep_file
-    documents it, and examples/chip_space.yaml is one. The points stay in FOLDER, for `pareto` and `report`.
+    documents it, and examples/chip_space.yaml is one. Models run with fused attention unless they say fused: false. The
+    points stay in FOLDER, for `pareto` and `report`. A sweep that leaves no point is an error.
 
     Examples:
 
@@ -68,6 +70,12 @@ def sweep(
     asked = read_sweep_file(space)
     result = run(asked.space, asked.workloads, path=out, **asked.options)
     _print_front(result, None, limit, json=json)
+    if len(result) and not result.is_feasible.any():
+        reason = result.excluded().iloc[0]
+        raise UnsupportedError(
+            f"no point is left: all {len(result):,} are excluded, most as {reason['reason']} (point "
+            f"{reason['first_point']}: {reason['example']})"
+        )
 
 
 def pareto(

@@ -21,6 +21,8 @@ __all__ = ["IN_ATTENTION", "OperationCost", "operation_costs"]
 IN_ATTENTION = "in attention"
 """The bound of an operation that the attention of its layer contains: it takes no time of its own."""
 
+_QUANTIZATION = ("quantize_us", "cast_us")  # terms of the kernels before a GEMM
+
 _POSITIONS = frozenset({"rotary_kv_write", "rotary", "kv_write"})
 
 
@@ -92,9 +94,7 @@ def operation_costs(
     found = []
     for place, operation in enumerate(operations):
         if isinstance(operation, GemmOperation):
-            result = evaluator.evaluate_problem(operation.problem, quantize_from=_quantized(evaluator, operation))
-            latency_us = result.latency_us + evaluator.switch_us(operation.problem.rows)
-            cost = OperationCost(operation, latency_us, result.bound)
+            cost = _gemm(evaluator, operation)
         elif isinstance(operation, AttentionOperation):
             cost = attention[place][1]
         elif isinstance(operation, MoeOperation):
@@ -108,10 +108,22 @@ def operation_costs(
     return tuple(found)
 
 
-def _quantized(evaluator: GEMMEvaluator, operation: GemmOperation) -> str | None:
-    """A is quantized by a kernel of its own on GPUs; multi-core chips have no model of that."""
-    is_asked = operation.quantize_from is not None and evaluator.arch.type == "gpu"
-    return str(operation.quantize_from) if is_asked else None
+def _gemm(evaluator: GEMMEvaluator, operation: GemmOperation) -> OperationCost:
+    """Return the cost of a GEMM. Multi-core chips have no model of the kernel that quantizes A.
+
+    Where the kernel before writes A as the GEMM reads it, that is the GEMM alone. Some types were timed behind the
+    kernel that quantizes A only, so that the correction is of both: then the terms of that kernel are taken off.
+    """
+    problem, switch_us = operation.problem, evaluator.switch_us(operation.problem.rows)
+    is_narrow = operation.quantize_from is not None and evaluator.arch.type == "gpu"
+    behind = evaluator.evaluate_problem(problem, quantize_from=str(operation.quantize_from)) if is_narrow else None
+    if behind is not None and not operation.is_quantized:
+        return OperationCost(operation, behind.latency_us + switch_us, behind.bound)
+    alone = evaluator.evaluate_problem(problem)
+    latency_us = alone.latency_us
+    if behind is not None and behind.source == "corrected" != alone.source:
+        latency_us = behind.latency_us - sum(behind.breakdown.get(term, 0.0) for term in _QUANTIZATION)
+    return OperationCost(operation, latency_us + switch_us, alone.bound)
 
 
 def _attention(

@@ -13,19 +13,24 @@ from typing import Any
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.estimate.costs import operation_costs
+from gemm_eval.estimate.costs import OperationCost, operation_costs
+from gemm_eval.estimate.pipeline import pipeline_us
 from gemm_eval.estimate.result import ModelEstimate, StepEstimate
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer import (
     CHUNK_TOKENS,
+    MEMORY_FRAC,
     Fusions,
     ModelConfig,
+    Operation,
     check_memory,
     load_model,
     model_memory,
+    model_on,
     model_operations,
+    num_joined,
     types_on,
 )
 from gemm_eval.words import shown
@@ -33,7 +38,6 @@ from gemm_eval.workload import MAX_DIM
 
 __all__ = ["estimate_model", "estimate_models"]
 
-_MEMORY_FRAC = 0.9  # of DRAM, as vLLM's gpu_memory_utilization has it
 _MAX_GUESSES = 64
 _MAX_WORKERS = 256
 _CHUNK_POINTS = 250  # that a worker is handed at once
@@ -62,7 +66,7 @@ def estimate_model(
     attention_library: str | None = None,
     collective_library: str | None = None,
     expert_library: str | None = None,
-    memory_frac: float = _MEMORY_FRAC,
+    memory_frac: float = MEMORY_FRAC,
     ignore_memory: bool = False,
 ) -> ModelEstimate:
     """Say what a model does on an arch: how soon, how fast, and whether it fits.
@@ -80,7 +84,9 @@ def estimate_model(
         batch: sequences that a replica decodes together; with experts over more devices than `tensor_parallel`, of each
             of its tensor-parallel groups. Pipeline stages work on `pipeline_parallel` parts of it at once.
         prompt_len, output_len: tokens of each sequence.
-        tensor_parallel, pipeline_parallel, expert_parallel: degrees.
+        tensor_parallel, pipeline_parallel, expert_parallel: degrees. A group of tensor or expert parallelism lies
+            within the devices that the link of the arch joins; pipeline stages may lie beyond, in nodes whose network
+            is then taken to be as fast as the link, which `explain()` says.
         dtype, dense_dtype, expert_dtype: as for `transformer_gemms`; None: as the model's file says.
         kv_dtype: of the KV cache; None: as the file says, else the type of activations.
         chunk_tokens: of a prompt in one step of prefill, at most.
@@ -88,11 +94,13 @@ def estimate_model(
             counted.
         acceptance: share of guesses that hold, each only if those before it do.
         expert_load: rows of each expert; see `transformer_gemms`.
-        fusions: which operations run as one kernel; None: all that engines fuse.
+        fusions: which operations run as one kernel; None: all that engines fuse, so that activations of narrow GEMMs
+            are quantized in the norm, activation or attention before (`Fusions(quantization=False)`: by a kernel of its
+            own before each GEMM).
         fused: attention; see `GEMMEvaluator.evaluate_attention`.
         attention_library, collective_library, expert_library: whose kernels of attention, messages and experts; None:
             what engines take.
-        memory_frac: share of the DRAM that may be used.
+        memory_frac: share of the DRAM that may be used; the rest is the runtime's.
         ignore_memory: go on where the model does not fit.
 
     Raises:
@@ -102,8 +110,9 @@ def estimate_model(
         ModelConfigError, ArchError: no such model or arch.
         UnsupportedError: the arch cannot run a type, or says nothing of the link between its devices.
     """  # fmt: skip
-    config = model if isinstance(model, ModelConfig) else load_model(model)
     evaluator = _evaluator(arch)
+    published = model if isinstance(model, ModelConfig) else load_model(model)
+    config = model_on(evaluator.arch, published)
     asked = {
         "batch": as_integer("batch", batch, 1, MAX_DIM),
         "prompt_len": as_integer("prompt_len", prompt_len, 1, MAX_DIM),
@@ -139,7 +148,8 @@ def estimate_model(
         config, evaluator, {**degrees, **types, "expert_load": expert_load, "fusions": fusions},
         {"fused": fused, **libraries},
     )  # fmt: skip
-    ttft_us, prefill = _first_token(steps, prompt_len, chunk_tokens)
+    prefill = _prefill_steps(steps, prompt_len, chunk_tokens)
+    chunk_us = [chunk.stage_us for chunk in prefill]
     tokens = sum(share**place for place in range(speculative_tokens + 1))
     tpot_us, decode = _next_token(steps, asked)
     limit = int(evaluator.arch.dram_bytes * memory_frac) if isinstance(evaluator.arch, GpuSpec) else None
@@ -152,16 +162,20 @@ def estimate_model(
         output_len=output_len,
         num_devices=pipeline_parallel * tensor_parallel * num_groups,
         num_groups=num_groups,
-        ttft_us=ttft_us,
+        ttft_us=pipeline_us(chunk_us),
         tpot_us=tpot_us / tokens,
         tokens_per_step=tokens,
-        prefill=prefill,
+        prompt_stage_us=tuple(map(sum, zip(*chunk_us, strict=True))),
+        prefill=prefill[-1],
         decode=decode,
         memory=memory,
         memory_limit_bytes=limit,
+        num_joined_devices=num_joined(evaluator.arch),
+        has_expanded_weights=dtype is None and config != published,
         options=FrozenDict(
             asked | degrees | types | {
                 "acceptance": share, "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
+                "separate_quantization": not (fusions or Fusions()).quantization,
             } | libraries
         ),
         _config=config,
@@ -227,35 +241,28 @@ class _Steps:
 
     def step(self, phase: str, batch: int, seq_len: int, new_tokens: int) -> StepEstimate:
         """Return a step of `batch` sequences with `new_tokens` of their `seq_len` positions new."""
-        stages = tuple(
-            operation_costs(
-                self._evaluator,
-                model_operations(
-                    self._config, phase=phase, batch_size=batch, seq_len=seq_len, new_tokens=new_tokens, stage=stage,  # type: ignore[arg-type]
-                    **self._asked,
-                ),
-                **self._priced,
-            )
-            for stage in range(self.num_stages)
-        )  # fmt: skip
-        return StepEstimate(phase, batch, new_tokens, seq_len, stages)
+        costs: dict[tuple[Operation, ...], tuple[OperationCost, ...]] = {}  # stages in the middle are alike
+        stages = []
+        for stage in range(self.num_stages):
+            operations = model_operations(
+                self._config, phase=phase, batch_size=batch, seq_len=seq_len, new_tokens=new_tokens, stage=stage,  # type: ignore[arg-type]
+                **self._asked,
+            )  # fmt: skip
+            if operations not in costs:
+                costs[operations] = operation_costs(self._evaluator, operations, **self._priced)
+            stages.append(costs[operations])
+        return StepEstimate(phase, batch, new_tokens, seq_len, tuple(stages))
 
 
-def _first_token(steps: _Steps, prompt_len: int, chunk_tokens: int) -> tuple[float, StepEstimate]:
-    """The time of a prompt, its chunks following each other through the stages, and the last chunk."""
-    total, done = 0.0, 0
-    while True:
-        new = min(chunk_tokens, prompt_len - done)
-        done += new
-        step = steps.step("prefill", 1, done, new)
-        slowest = max(step.stage_us)
-        if done == prompt_len:
-            return total + step.latency_us, step
-        total += slowest
+def _prefill_steps(steps: _Steps, prompt_len: int, chunk_tokens: int) -> tuple[StepEstimate, ...]:
+    """Return the steps of one prompt, chunk by chunk."""
+    ends = (*range(chunk_tokens, prompt_len, chunk_tokens), prompt_len)
+    starts = (0, *ends[:-1])
+    return tuple(steps.step("prefill", 1, end, end - start) for start, end in zip(starts, ends, strict=True))
 
 
 def _next_token(steps: _Steps, asked: dict[str, int]) -> tuple[float, StepEstimate]:
-    """The time of a step of decode in the middle of the output: all parts of the batch pass all stages."""
+    """Return the time of a decode step in the middle of the output: all parts of the batch pass all stages."""
     num_parts = min(steps.num_stages, asked["batch"])
     part = -(-asked["batch"] // num_parts)
     new = asked["speculative_tokens"] + 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from gemm_eval.estimate.costs import OperationCost
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.transformer import ModelConfig, ModelMemory, largest_batch
+from gemm_eval.transformer import GemmOperation, ModelConfig, ModelMemory, largest_batch
 from gemm_eval.units import time_text
 
 __all__ = ["KINDS", "ModelEstimate", "StepEstimate"]
@@ -80,13 +80,19 @@ class ModelEstimate:
         num_devices: of a replica.
         num_groups: of data-parallel attention in it, where experts are spread over more devices than a tensor-parallel
             group has; each has `batch` sequences.
-        ttft_us: time to first token: of one prompt alone, through all stages, chunk by chunk.
+        ttft_us: time to first token of one prompt alone: its chunks follow each other through the stages, and each
+            stage works on one chunk at a time (`gemm_eval.estimate.pipeline`).
         tpot_us: time per output token of a sequence, in the middle of its output; with speculation the time of a
             step over the tokens that it gives.
+        prompt_stage_us: time that each pipeline stage works on one prompt, over all of its chunks.
         tokens_per_step: of a sequence: 1, or with speculation what is accepted, and one.
         prefill, decode: the steps behind both; of a prompt in chunks the last one.
         memory: what the device that holds most holds, with all sequences at their full length.
         memory_limit_bytes: what may be held; None: the arch does not say its DRAM.
+        num_joined_devices: devices that the link of the arch joins; the messages of pipeline stages on more take the
+            time that they take on this link.
+        has_expanded_weights: the arch does not multiply a type of the checkpoint, whose weights are expanded first
+            (`gemm_eval.transformer.model_on`).
         options: what was asked, by name.
     """
 
@@ -100,10 +106,13 @@ class ModelEstimate:
     ttft_us: float
     tpot_us: float
     tokens_per_step: float
+    prompt_stage_us: tuple[float, ...]
     prefill: StepEstimate
     decode: StepEstimate
     memory: ModelMemory
     memory_limit_bytes: int | None
+    num_joined_devices: int
+    has_expanded_weights: bool
     options: FrozenDict[str, Any]
     _config: ModelConfig = field(repr=False, compare=False)
     _held: FrozenDict[str, Any] = field(repr=False, compare=False)
@@ -133,8 +142,8 @@ class ModelEstimate:
     @property
     def tokens_per_s_per_device(self) -> float:
         """Output tokens a second of a device in the long run: each sequence's prompt takes its time too."""
-        slowest_us = max(self.prefill.stage_us) / max(sum(self.prefill.stage_us), 1e-9) * self.ttft_us
-        cycle_us = self.batch * slowest_us + self.output_len * self.tpot_us
+        # prompts follow each other without a gap, so that each takes the time of its slowest stage
+        cycle_us = self.batch * max(self.prompt_stage_us) + self.output_len * self.tpot_us
         return self.batch * self.num_groups * self.output_len / cycle_us * _US_PER_S / self.num_devices
 
     @property
@@ -152,7 +161,11 @@ class ModelEstimate:
     def explain(self) -> str:
         """Return a short text: the figures that are asked for, and where the time goes."""
         gb = self.memory.total_bytes / 1e9
-        limit = "" if self.memory_limit_bytes is None else f" of {self.memory_limit_bytes / 1e9:,.0f}"
+        frac = self.options["memory_frac"]
+        limit, share = "", ""
+        if self.memory_limit_bytes is not None:
+            limit = f" of {self.memory_limit_bytes / 1e9:,.0f}"
+            share = f" ({frac:g} of its memory)"
         largest = self.largest_batch
         most = "" if largest is None else f"; the largest batch that fits is {largest:,}"
         lines = [
@@ -162,10 +175,34 @@ class ModelEstimate:
             f"request {time_text(self.request_us)};",
             f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device in decode, "
             f"{self.tokens_per_s_per_device:,.0f} with the prompts' time;",
-            f"{gb:,.1f}{limit} GB a device{most}.",
+            f"{gb:,.1f}{limit} GB a device{share}{most}.",
         ]
         lines += [f"{step.phase}: {_shares(step.us_by_kind)}." for step in (self.prefill, self.decode)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.assumptions])
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Sentences on what the estimate takes for granted where no option says otherwise."""
+        sentences = []
+        gemms = [cost.operation for cost in self.decode.costs if isinstance(cost.operation, GemmOperation)]
+        narrow = [operation for operation in gemms if operation.quantize_from is not None]
+        if narrow and self.memory_limit_bytes is not None:  # multi-core chips have no model of quantization
+            fused = dict.fromkeys(operation.name for operation in narrow if operation.is_quantized)
+            apart = dict.fromkeys(operation.name for operation in narrow if not operation.is_quantized)
+            parts = [f"by the kernel before for {', '.join(fused)}"] if fused else []
+            parts += [f"by kernels of their own for {', '.join(apart)}"] if apart else []
+            sentences.append(f"Activations are quantized {', '.join(parts)}.")
+        if self.has_expanded_weights:
+            sentences.append(
+                f"{self.arch_name} does not multiply a type of this checkpoint: its weights are stored as published "
+                "and expanded to the type of activations, or stored in that type where nothing expands them."
+            )
+        if self.num_devices > self.num_joined_devices:
+            sentences.append(
+                f"{self.num_devices} devices are more than the {self.num_joined_devices} that their link joins: "
+                "messages between pipeline stages are taken to be as fast as this link."
+            )
+        return tuple(sentences)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -180,7 +217,7 @@ class ModelEstimate:
             "request_us": self.request_us, "decode_tokens_per_s": self.decode_tokens_per_s,
             "decode_tokens_per_s_per_device": self.decode_tokens_per_s_per_device,
             "tokens_per_s_per_device": self.tokens_per_s_per_device, "fits": self.fits,
-            "largest_batch": self.largest_batch, "memory": memory,
+            "largest_batch": self.largest_batch, "memory": memory, "assumptions": list(self.assumptions),
             "options": dict(self.options), "prefill": self.prefill.to_dict(), "decode": self.decode.to_dict(),
         }  # fmt: skip
 

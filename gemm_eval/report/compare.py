@@ -15,7 +15,7 @@ from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Figure
 from gemm_eval.report.phase import Phase, PhaseResult, evaluate_phase
 from gemm_eval.report.plots import plot_breakdown
-from gemm_eval.transformer import ModelConfig, check_memory, load_model, types_on
+from gemm_eval.transformer import ModelConfig, check_memory, load_model, model_on, types_on
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["compare_report"]
@@ -36,13 +36,16 @@ def compare_report(
     dense_dtype: str | None = None,
     ignore_memory: bool = False,
 ) -> Page:
-    """Return the page on who is fastest at a model, phase by phase, or at GEMMs, and why.
+    """Return the page on who is fastest at the GEMMs of a model, phase by phase, or at GEMMs, and why.
+
+    Of a model these are its bare GEMMs, as `transformer_gemms` has them: whole steps are what `model_report` and
+    `gemm-eval model` with several archs say.
 
     Args:
         workload: a `ModelConfig`, the name or path of one, or GEMMs: `GemmProblem` or (G, M, K, N).
         evaluators: two or more, of archs with different names. Those that cannot run the workload, or have no room for
             the model, are named on the page with the reason.
-        phases, batch_size, seq_len, tensor_parallel, expert_parallel, dense_dtype: of a model; see `model_report`.
+        phases, batch_size, seq_len, tensor_parallel, expert_parallel, dense_dtype: of a model; see `transformer_gemms`.
         dtype: types of weight GEMMs, or of GEMMs given by their sizes; default: as the model's file says, else the
             default type of each arch.
         ignore_memory: compare archs without room for the model too.
@@ -63,7 +66,7 @@ def compare_report(
             "batch_size": batch_size, "seq_len": seq_len,
             "tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel,
         }  # fmt: skip
-        title, subtitle = config.name, config.title or config.name
+        title, subtitle = f"GEMMs of {config.name}", config.title or config.name
         setting = [(key.replace("_", " "), f"{value:,}") for key, value in sizes.items()]
         types: dict[str, Any] = {"dtype": dtype, "dense_dtype": dense_dtype, "ignore_memory": ignore_memory}
         for evaluator in evaluators:
@@ -108,6 +111,7 @@ def _model_phases(
     ignore_memory: bool,
 ) -> list[PhaseResult]:
     """The GEMMs of each phase on an arch."""
+    config = model_on(evaluator.arch, config)
     types = types_on(evaluator.arch, dtype, dense_dtype, config)
     if not ignore_memory:
         check_memory(config, arch=evaluator.arch, **sizes, **types)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from gemm_eval.estimate import estimate_model
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.report.model_page import model_page
 from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Figure
-from gemm_eval.report.phase import Phase, evaluate_phase
+from gemm_eval.report.phase import Phase, phase_of_step
 from gemm_eval.report.plots import plot_breakdown, plot_heat_map, plot_roofline
 from gemm_eval.report.sweep_best import find_best
 from gemm_eval.report.sweep_page import sweep_page
 from gemm_eval.report.sweep_tables import effects
 from gemm_eval.sweep import SweepResult
-from gemm_eval.transformer import ModelConfig, check_memory, load_model, model_memory, say_memory, types_on
+from gemm_eval.transformer import ModelConfig, load_model, say_memory
 
 __all__ = ["model_report", "sweep_report"]
 
+_SHOWN = ("batch", "prompt_len", "output_len", "tensor_parallel", "pipeline_parallel", "expert_parallel")
 _MOST_CELLS = 32  # values of a field that a heat map shows
 
 
@@ -66,23 +67,20 @@ def model_report(
     evaluator: GEMMEvaluator,
     *,
     phases: Sequence[Phase] = ("prefill", "decode"),
-    batch_size: int = 1,
-    seq_len: int = 2048,
-    tensor_parallel: int = 1,
-    expert_parallel: int = 1,
-    dtype: str | None = None,
-    dense_dtype: str | None = None,
-    ignore_memory: bool = False,
+    batch: int = 1,
+    prompt_len: int = 1024,
+    output_len: int = 256,
+    **options: Any,
 ) -> Page:
-    """Return the report on a transformer on an arch: where the time of a forward pass goes, and what would help.
+    """Return the report on a transformer on an arch: where the time of its steps goes, and what would help.
+
+    The page is about the very estimate that `estimate_model` returns for the same arguments.
 
     Args:
         model: a `ModelConfig`, or the name or path of one.
         evaluator: of the arch.
-        phases, batch_size, seq_len, tensor_parallel, expert_parallel: as for `transformer_gemms`.
-        dtype, dense_dtype: types of weight GEMMs, default: as the model's file says, else the default type of the arch;
-            and of what checkpoints keep.
-        ignore_memory: report on a model that does not fit into the DRAM of the GPU.
+        phases: ``"prefill"`` (the last chunk of a prompt), ``"decode"`` or both.
+        batch, prompt_len, output_len, options: as for `estimate_model`.
 
     Raises:
         InfeasibleError: weights and KV cache do not fit into the DRAM of a device; see `check_memory`.
@@ -90,16 +88,12 @@ def model_report(
         GemmEvalError: matplotlib is not installed.
     """
     config = model if isinstance(model, ModelConfig) else load_model(model)
-    types = types_on(evaluator.arch, dtype, dense_dtype, config)
-    sizes: dict[str, Any] = {
-        "batch_size": batch_size, "seq_len": seq_len,
-        "tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel,
-    }  # fmt: skip
-    measure = model_memory if ignore_memory else partial(check_memory, arch=evaluator.arch)
-    memory = measure(config, **sizes, **types)
+    estimate = estimate_model(
+        config, evaluator, batch, prompt_len=prompt_len, output_len=output_len, **options
+    )  # fmt: skip
     found, figures = [], []
     for phase in phases:
-        found.append(evaluate_phase(config, evaluator, phase, sizes, types))
+        found.append(phase_of_step(evaluator, estimate.prefill if phase == "prefill" else estimate.decode))
         names, results, counts = zip(*found[-1].runs, strict=True)
         roofline = plot_roofline(evaluator, [gemm for gemm, _ in found[-1].gemms])
         breakdown = plot_breakdown(results, names=names, counts=counts)
@@ -108,9 +102,9 @@ def model_report(
             Figure(breakdown, f"{phase}: where the time of the GEMMs goes"),
         ]
     said = [
-        ("types of weight GEMMs", types["dtype"] or "those of the checkpoint"),
-        ("type of what is kept", types["dense_dtype"]),
-        *((key.replace("_", " "), f"{value:,}") for key, value in sizes.items()),
-        ("memory", say_memory(memory, evaluator.arch)),
+        ("types of weight GEMMs", estimate.options["dtype"] or "those of the checkpoint"),
+        ("type of what is kept", estimate.options["dense_dtype"]),
+        *((name.replace("_", " "), f"{estimate.options[name]:,}") for name in _SHOWN),
+        ("memory", say_memory(estimate.memory, evaluator.arch, estimate.options["memory_frac"])),
     ]
-    return model_page(config, evaluator, found, setting=said, figures=figures)
+    return model_page(config, evaluator, found, estimate=estimate, setting=said, figures=figures)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.estimate import ModelEstimate
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.report.gemm_cells import GEMM_COLUMNS, gemm_cells
 from gemm_eval.report.levers import MIN_GAIN_FRAC, ChangeGain, change_gains, changed_evaluators
@@ -17,9 +18,19 @@ from gemm_eval.transformer import WHAT_COUNTS, ModelConfig, num_parameters
 __all__ = ["model_page"]
 
 _GEMM_COLUMNS = (Column("GEMM", kind="text"), *GEMM_COLUMNS)
+_OPERATION_COLUMNS = (
+    Column("operation", kind="text"),
+    Column("kind", kind="text"),
+    Column("layers"),
+    Column("latency", kind="time"),
+    Column("in all", kind="time"),
+    Column("share", "%", digits=3),
+    Column("bound", kind="text"),
+    Column("what", kind="text"),
+)
 _LEVER_COLUMNS = (
     Column("change", kind="text"),
-    Column("phase would take", kind="time"),
+    Column("GEMMs would take", kind="time"),
     Column("saves", "%", digits=3),
     Column("helps most", kind="text"),
 )
@@ -30,16 +41,18 @@ def model_page(
     evaluator: GEMMEvaluator,
     phases: Sequence[PhaseResult],
     *,
+    estimate: ModelEstimate | None = None,
     setting: Sequence[tuple[str, str]] = (),
     figures: Sequence[Figure] = (),
     num_explained: int = 3,
 ) -> Page:
-    """Return the report on a model.
+    """Return the report on a model, or on its GEMMs alone where there is no estimate, as the title then says.
 
     Args:
         config: the model.
         evaluator: the one that made the results; it evaluates what changes of its arch would bring.
         phases: the forward passes, with the results of their GEMMs.
+        estimate: of the model, whose steps the phases are (`phase_of_step`).
         setting: what was asked, in words: ``[("sequences", "8"), ...]``.
         figures: drawings that the caller made; they stand in a section of their own.
         num_explained: how many GEMMs of a phase are explained at length.
@@ -56,16 +69,41 @@ def model_page(
             [
                 Facts(_facts(config, evaluator, phases, setting)),
                 _totals(phases),
-                Text(f"Times are those of one device, of GEMMs one after the other. {WHAT_COUNTS}"),
+                _what_counts(estimate),
             ],
         ),
         *([Section("Figures", figures)] if figures else []),
-        *(Section(phase.name.capitalize(), [_gemm_table(phase)]) for phase in phases),
+        *(Section(phase.name.capitalize(), _tables(phase)) for phase in phases),
         Section("What would help", help_parts),
     ]
-    lead: list[Part] = [model_verdict(phases, gains), model_picture(phases)]
-    name = f"{config.name} on {arch.name}"
+    lead: list[Part] = [model_verdict(phases, gains, estimate), model_picture(phases)]
+    name = f"{config.name} on {arch.name}" if estimate else f"GEMMs of {config.name} on {arch.name}"
     return Page(name, f"{config.title or config.name}; {arch.title or arch.name}", sections, lead)
+
+
+def _what_counts(estimate: ModelEstimate | None) -> Text:
+    if estimate is None:
+        return Text(f"Times are those of one device, of GEMMs one after the other. {WHAT_COUNTS}")
+    return Text(estimate.explain(), title="The same as gemm-eval model")
+
+
+def _tables(phase: PhaseResult) -> list[Part]:
+    """Return the tables of a phase: all operations of the step, and its GEMMs."""
+    if phase.step is None:
+        return [_gemm_table(phase)]
+    rows: list[list[Cell]] = [
+        [
+            cost.operation.name, cost.operation.kind, cost.operation.num_layers, cost.latency_us, cost.total_us,
+            100.0 * cost.total_us / phase.latency_us, cost.bound, cost.detail,
+        ]
+        for cost in phase.step.costs
+    ]  # fmt: skip
+    step = phase.step
+    caption = (
+        f"Operations of {phase.name}, in the order they run: {step.batch:,} x {step.new_tokens:,} new of "
+        f"{step.seq_len:,} tokens"
+    )
+    return [Table(_OPERATION_COLUMNS, rows, caption=caption), _gemm_table(phase)]
 
 
 def _facts(
@@ -99,7 +137,7 @@ def _totals(phases: Sequence[PhaseResult]) -> Table:
         Column("of peak", "%", digits=3),
         Column("heaviest GEMM", kind="text"),
     )
-    return Table(columns, [_total(phase) for phase in phases], caption="GEMMs of one forward pass")
+    return Table(columns, [_total(phase) for phase in phases], caption="Forward passes")
 
 
 def _total(phase: PhaseResult) -> list[Cell]:
@@ -121,7 +159,8 @@ def _gemm_table(phase: PhaseResult) -> Table:
         _GEMM_COLUMNS,
         [[gemm.name, *gemm_cells(result, gemm.total_count, phase.latency_us)] for gemm, result in phase.gemms],
         caption=f"GEMMs of {phase.name}, in the order they run",
-        note="C[G,M,N] = A[G,M,K] x B[G,K,N]; latency of one, count in the model, time of all of them.",
+        note="C[G,M,N] = A[G,M,K] x B[G,K,N]; latency of one by itself, count in the model, time of all of them, share "
+        "of the phase.",
     )
 
 

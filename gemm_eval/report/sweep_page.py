@@ -113,7 +113,8 @@ def _facts(result: SweepResult, reasons: pd.DataFrame, num_front: int) -> list[t
         *((f"objective {at}", f"{name}, {'more' if result.is_maximized(name) else 'less'} is better")
           for at, name in enumerate(result.objectives, 1)),
         *(("constraint", one) for one in description["constraints"]),
-        *((f"workload {one.name}", _count(len(one.gemms), "GEMM") + f", {say_flop(one.flop)}"
+        *((f"workload {one.name}", _count(len(one.gemms), "GEMM") + (", attention" if one.attention else "")
+           + f", {say_flop(one.flop)}"
            + (f", {_count(one.num_tokens, 'token')}" if one.num_tokens else "")) for one in result.workloads),
         *((name.replace("_", " "), "yes" if value is True else str(value)) for name, value in options.items()),
         ("cost model", ", ".join(version for kind, version in sorted(description["models"].items()) if kind in models)),
@@ -133,11 +134,18 @@ def _explained(result: SweepResult, best: BestDesign) -> list[Part]:
     aims = ", ".join(f"{column.heading} {column.format(best.row[column.name])}" for column in columns)
     name = f"Point {best.point}"
     parts: list[Part] = [Text(f"{best.row['arch']} with {chip}.\n{aims}.", title=f"{name}: {best.best_in}")]
+    of_attention = result.attention(best.point)
     for workload, found in zip(result.workloads, result.evaluate(best.point).values(), strict=True):
         runs: list[tuple[GEMMResult, int]] = [(gemm, of[1]) for gemm, of in zip(found, workload.gemms, strict=True)]
+        attention = list(zip(workload.attention, of_attention.get(workload.name, ()), strict=True))
         total_us = sum(gemm.latency_us * count for gemm, count in runs)
+        total_us += sum(one.latency_us * count for (_, count), one in attention)
         runs.sort(key=lambda run: -run[0].latency_us * run[1])
         rows = [[at, *gemm_cells(gemm, count, total_us)] for at, (gemm, count) in enumerate(runs, 1)]
         caption = f"{name}, {workload.name}: its GEMMs, heaviest first"
         parts += [Table(_GEMM_COLUMNS, rows, caption=caption, note=_GEMM_NOTE), Text(runs[0][0].explain())]
+        parts += [
+            Text(one.explain(), title=f"{name}, {workload.name}: attention, {one.latency_us * count / total_us:.0%}")
+            for (_, count), one in attention
+        ]
     return parts

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.report.levers import Runs, change_gains, changed_evaluators, say_bounds, say_gain
+from gemm_eval.report.levers import MIN_GAIN_FRAC, Runs, say_bounds
 from gemm_eval.report.parts import Verdict
 from gemm_eval.report.sweep_best import BALANCE, BestDesign
 from gemm_eval.report.sweep_tables import column_of, effects, say_of
@@ -40,16 +41,39 @@ def sweep_verdict(result: SweepResult, best: Sequence[BestDesign], feasible: pd.
     ]
     points = [
         (f"Point {first.point}", _chip(result, first)),
-        ("What limits it", _capital(say_bounds(runs))),
+        ("What limits its GEMMs", _capital(say_bounds(runs))),
     ]
-    gains = change_gains(runs, changed_evaluators(runs, result.evaluator(first.point)))
+    gains = _gains(result, first, runs)
     if gains:
-        points.append(("What would help it", "; ".join(map(say_gain, gains[:_MOST_GAINS]))))
+        points.append(("What would help it", "; ".join(gains[:_MOST_GAINS])))
     points += [_other(result, one, first) for one in best[1:]]
     matters = _what_matters(result, feasible, aim)
     if matters:
         points.append((f"What {column_of(result, aim).heading} depends on", matters))
     return Verdict(_headline(result, first, len(feasible)), points)
+
+
+def _gains(result: SweepResult, best: BestDesign, runs: Runs) -> list[str]:
+    """Return the changes of a design that better the first objective, which the headline names, best first."""
+    aim, backend = result.objectives[0], result.evaluator(best.point).backend
+    changes = {change: fields for _, gemm, _ in runs for change, fields in backend.changes(gemm.problem)}
+    arch, valid = result.arch(best.point), {}
+    for change, fields in changes.items():
+        with contextlib.suppress(GemmEvalError):  # a change that takes the spec out of its range
+            arch.with_(**fields)
+            valid[change] = fields
+    options = {name: value for name, value in result.description["options"].items() if value is not None}
+    try:
+        table = what_if(arch, list(result.workloads), valid, objectives=[aim], **options)
+    except GemmEvalError:  # an objective that only the points of the sweep have
+        return []
+    gains = []
+    for row in table.iloc[1:].to_dict("records"):
+        gain = (row[f"{aim}_ratio"] - 1.0) * (1.0 if result.is_maximized(aim) else -1.0)
+        if gain >= MIN_GAIN_FRAC and not row["excluded"]:
+            text = f"{row['change']}: {_say(result, aim, row[aim])} ({row[f'{aim}_ratio'] - 1.0:+.0%})"
+            gains.append((gain, text))
+    return [text for _, text in sorted(gains, key=lambda item: -item[0])]
 
 
 def names_of_best(best: Sequence[BestDesign]) -> dict[int, str]:

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import ArchValidationError, InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.errors import ArchValidationError, InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.models.multicore import PARAMS_DTYPE, pack_params
 from gemm_eval.search import check_idle_cores, find_best_of_archs
+from gemm_eval.sweep.attention import attention_dram_bytes, attention_energy_pj
 from gemm_eval.sweep.metrics import Constraint, add_up, metric_columns, metric_names
-from gemm_eval.sweep.work import SweepWork
+from gemm_eval.sweep.work import SweepWork, point_evaluator
 from gemm_eval.units import us_at_peak
 
 __all__ = ["StoppedError", "evaluate_rows"]
@@ -44,6 +44,7 @@ class _Chunk:
         self.area_mm2 = np.full(num_points, np.nan)
         self.ideal_us = [np.full(num_points, np.nan) for _ in work.workloads]
         self.costs = {name: np.full((num_points, len(work.problems)), np.nan) for name in _TOTALS}
+        self.attention_costs = {name: np.full((num_points, len(work.attention)), np.nan) for name in _TOTALS}
 
     def build(self, at: int, values: Mapping[str, Any], early: Sequence[Constraint]) -> None:
         """Make the chip of a point, and check what needs no search."""
@@ -80,11 +81,20 @@ class _Chunk:
 
     def totals(self) -> list[dict[str, Floats]]:
         """Return the sums [num_points] of each workload."""
-        place = {problem: at for at, problem in enumerate(self.work.problems)}
+        column = {problem: at for at, problem in enumerate(self.work.problems)}
+        of_attention = {problem: at for at, problem in enumerate(self.work.attention)}
         return [
             {
-                name: add_up(count * values[:, place[problem]] for problem, count in workload.gemms)
-                for name, values in self.costs.items()
+                name: add_up(
+                    [
+                        *(count * self.costs[name][:, column[problem]] for problem, count in workload.gemms),
+                        *(
+                            count * self.attention_costs[name][:, of_attention[problem]]
+                            for problem, count in workload.attention
+                        ),
+                    ]
+                )
+                for name in _TOTALS
             }
             for workload in self.work.workloads
         ]
@@ -123,6 +133,7 @@ def evaluate_rows(
             _evaluate_gpu(chunk, places[0])
         else:
             _evaluate_multicore(chunk, places)
+        _evaluate_attention(chunk, places, is_stopped)
     metrics = metric_columns(work.workloads, chunk.totals(), ideal_us=chunk.ideal_us, area_mm2=chunk.area_mm2)
     late = [one for one in work.constraints if one not in early]
     for at in range(num):
@@ -179,10 +190,8 @@ def _evaluate_gpu(chunk: _Chunk, at: int) -> None:
     """Find the costs of a point."""
     arch, problems = chunk.archs[at], chunk.work.problems
     assert isinstance(arch, GpuSpec)
-    options = {name: value for name, value in chunk.work.options.items() if name != "allow_idle_cores"}
     try:
-        # nothing is learned of changed specs: a point that is a preset must not differ from its neighbours by that
-        evaluator = GEMMEvaluator(arch, disk_cache=False, correction=False, **options)
+        evaluator = point_evaluator(arch, chunk.work.options)
         table = evaluator.evaluate_many(problems, errors="mark", progress=False)
     except UnsupportedError as error:
         chunk.excluded[at] = f"unsupported: {error}"
@@ -191,6 +200,29 @@ def _evaluate_gpu(chunk: _Chunk, at: int) -> None:
         values[at] = table[name]
     if not table.is_feasible.all():
         chunk.excluded[at] = f"infeasible: {table.problem(int(np.argmin(table.is_feasible)))}"
+
+
+def _evaluate_attention(chunk: _Chunk, places: Sequence[int], is_stopped: Callable[[], bool]) -> None:
+    """Find the costs of attention at points whose GEMMs have some."""
+    problems, options = chunk.work.attention, chunk.work.options
+    for at in places if problems else ():
+        arch = chunk.archs[at]
+        assert arch is not None
+        if chunk.excluded[at]:
+            continue
+        if is_stopped():
+            raise StoppedError
+        evaluator = point_evaluator(arch, options)
+        try:
+            results = evaluator.evaluate_attention_problems(problems)
+        except (UnsupportedError, InfeasibleError) as error:
+            kind = "unsupported" if isinstance(error, UnsupportedError) else "infeasible"
+            chunk.excluded[at] = f"{kind}: {error}"
+            continue
+        for place, result in enumerate(results):
+            chunk.attention_costs["latency_us"][at, place] = result.latency_us
+            chunk.attention_costs["dram_bytes"][at, place] = attention_dram_bytes(result)
+            chunk.attention_costs["energy_pj"][at, place] = attention_energy_pj(arch, result)
 
 
 def _ideal_us(arch: ArchSpec, flop: Mapping[DType, int]) -> float:

@@ -19,7 +19,7 @@ from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
 from gemm_eval.sweep.work import SweepWork
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.words import shown
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import AttentionProblem, GemmProblem
 
 __all__ = ["VERSION", "base_archs", "describe", "digest_of", "field_of", "sampling_of", "workloads_of"]
 
@@ -63,6 +63,7 @@ def describe(
                 "name": one.name,
                 "num_tokens": one.num_tokens,
                 "gemms": [_gemm(problem, count) for problem, count in one.gemms],
+                **_attention(one),
             }
             for one in work.workloads
         ],
@@ -111,7 +112,8 @@ def workloads_of(description: Mapping[str, Any]) -> tuple[Workload, ...]:
                     f"a GEMM has {_NUM_IN_ROW} entries, or one more of row groups, got {len(row)} ({one['name']})"
                 )
         gemms = tuple((_problem(row), row[_NUM_IN_ROW - 1]) for row in one["gemms"])
-        found.append(Workload(one["name"], gemms, one["num_tokens"]))
+        attention = tuple((_attention_problem(said), said["count"]) for said in one.get("attention", ()))
+        found.append(Workload(one["name"], gemms, one["num_tokens"], attention))
     return tuple(found)
 
 
@@ -152,6 +154,20 @@ def _gemm(problem: GemmProblem, count: int) -> list[Any]:
     # plain GEMMs are described as they were before there were groups: their sweeps go on in the folders that exist
     groups = [] if problem.row_groups is None else [list(problem.row_groups)]
     return [*problem.sizes, *_types(problem), count, *groups]
+
+
+def _attention(workload: Workload) -> dict[str, Any]:
+    """Return the attention of a workload as an entry of its description, none where it has none."""
+    if not workload.attention:
+        return {}
+    return {"attention": [_plain(dataclasses.asdict(problem)) | {"count": num} for problem, num in workload.attention]}
+
+
+def _attention_problem(said: Mapping[str, Any]) -> AttentionProblem:
+    try:
+        return AttentionProblem(**{name: value for name, value in said.items() if name != "count"})
+    except TypeError as error:
+        raise InvalidOptionError(f"no attention is like {shown(said)}: {error}") from None
 
 
 def _problem(row: Sequence[Any]) -> GemmProblem:

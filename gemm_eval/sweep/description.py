@@ -44,6 +44,7 @@ class _Workload(_Strict):
     name: str
     num_tokens: int | None
     gemms: list[list[int | str | list[int] | None]]
+    attention: list[dict[str, int | str | bool | None]] = []
 
 
 class _Description(_Strict):

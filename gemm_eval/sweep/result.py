@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
+from gemm_eval.evaluate import AttentionResult, GEMMEvaluator, GEMMTable
 from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.sweep.columns import Schema
 from gemm_eval.sweep.describe import base_archs, workloads_of
@@ -24,6 +24,7 @@ from gemm_eval.sweep.pareto import pareto_front, pareto_rank
 from gemm_eval.sweep.space import ARCH
 from gemm_eval.sweep.spec_fields import build_arch
 from gemm_eval.sweep.store import FolderStore, Store
+from gemm_eval.sweep.work import point_evaluator
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.words import shown
 
@@ -175,16 +176,18 @@ class SweepResult:
             for one in self.workloads
         }
 
+    def attention(self, point: int) -> dict[str, list[AttentionResult]]:
+        """Evaluate the attention of a point again: of each workload that has some, the results in its order."""
+        evaluator = self.evaluator(point)
+        return {
+            one.name: evaluator.evaluate_attention_problems([problem for problem, _ in one.attention])
+            for one in self.workloads
+            if one.attention
+        }
+
     def evaluator(self, point: int) -> GEMMEvaluator:
         """Return an evaluator of the chip of a point, with the options of the sweep."""
-        arch = self.arch(point)
-        options = dict(self._description["options"])
-        if arch.type == "gpu":
-            options |= {"allow_idle_cores": True, "correction": False}
-        else:
-            options = {"allow_idle_cores": options["allow_idle_cores"]}
-            arch = arch if arch.rules is None else arch.with_(rules=None)  # what a chip could do
-        return GEMMEvaluator(arch, disk_cache=False, **options)
+        return point_evaluator(self.arch(point), self._description["options"])
 
     def explain(self, point: int) -> str:
         """Return a text on a point: what it is, where the time of each workload goes, what would help the heaviest."""

@@ -63,13 +63,15 @@ def sweep(
     Args:
         space: the chips.
         workloads: what runs on each: GEMMs as (G, M, K, N) or `GemmProblem`, alone or with counts; a model (its prefill
-            and decode of 2,048 tokens); a mapping of names to GEMMs; or `Workload`s, as `transformer_workloads` makes.
+            and decode of 2,048 tokens, attention fused); a mapping of names to GEMMs; or `Workload`s, as
+            `transformer_workloads` makes.
         objectives: metric columns that count, see `gemm_eval.sweep.METRICS`; with several workloads also one of
             theirs (``"decode_latency_us"``), or any other column (``"area_mm2"``). More is better as `MAXIMIZED` says.
         constraints: ``"area_mm2 <= 800"``: points that break one stay in the table and say so, but are in no front. A
             constraint on a field is checked before the search.
         sampling: `Grid()` (the default, all combinations), `Random`, `LatinHypercube` or `Adaptive`.
-        dtype: types of plain (G, M, K, N) and of models; default: the default type of the base arch.
+        dtype: types of plain (G, M, K, N) and of models; default: the default type of the base arch, and of a model
+            the types that `gemm-eval gemms` gives it on the base arch.
         path: a folder to stream chunks into, as parquet; a call that was interrupted goes on where it was. Without,
             all is kept in memory.
         executor: None: all cores of this machine. Else a `concurrent.futures` executor or a Dask client; a space with
@@ -94,7 +96,7 @@ def sweep(
     types = {arch.default_dtype for arch in space.bases.values()}
     if dtype is None and len(types) > 1:
         raise InvalidOptionError(f"dtype must be given: base archs have different ones ({', '.join(sorted(types))})")
-    loads = as_workloads(workloads, next(iter(space.bases.values())).default_dtype, dtype)
+    loads = as_workloads(workloads, next(iter(space.bases.values())), dtype)
     sampling = Grid() if sampling is None else sampling
     num_points, first_rows = _first_rows(space, sampling)
     schema = make_schema(space, loads, first_rows)
@@ -105,7 +107,7 @@ def sweep(
     _check_options(space, options)
     work = SweepWork(space, loads, limits, options, schema)
     if chunk_size is None:
-        most = max(1, min(_MAX_CHUNK, _MAX_CHUNK_GEMMS // len(work.problems)))
+        most = max(1, min(_MAX_CHUNK, _MAX_CHUNK_GEMMS // (len(work.problems) + len(work.attention))))
         chunk_size = min(max(-(-num_points // _CHUNKS), _MIN_CHUNK), most)
     check_count("chunk_size", chunk_size)
     description = describe(work, aims, sampling, num_points, chunk_size)

@@ -77,7 +77,7 @@ def sensitivity(
         found[~result.is_feasible] = np.nan
         return found
 
-    loads = as_workloads(workloads, next(iter(space.bases.values())).default_dtype, options.get("dtype"))
+    loads = as_workloads(workloads, next(iter(space.bases.values())), options.get("dtype"))
     return analyze_sensitivity(
         evaluate, names, output_names=aims, method=method, num_samples=num_samples, seed=seed,
         base=None if base is None else [_unit_of(space, name, base) for name in names],

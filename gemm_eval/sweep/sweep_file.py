@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gemm_eval.arch import build_spec, read_yaml
-from gemm_eval.dtypes import DType
+from gemm_eval.arch import ArchSpec, build_spec, read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError, GemmEvalError, InvalidOptionError
 from gemm_eval.sweep.fields import LogRange, Range
 from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
 from gemm_eval.sweep.space import Space
-from gemm_eval.sweep.workload import Workload, as_workloads, transformer_workloads
+from gemm_eval.sweep.workload import Workload, as_workloads, model_workloads
 from gemm_eval.words import shown
 from gemm_eval.workload import check_row_groups, make_problem
 
@@ -40,6 +39,7 @@ class _Model(_Strict):
     batch_size: int = 1
     seq_len: int = 2048
     dtype: str | None = None
+    fused: bool = Field(default=True, description="attention is one kernel; false: two GEMMs through DRAM")
     tensor_parallel: int = 1
     expert_parallel: int = 1
 
@@ -152,49 +152,57 @@ def _field(name: str, value: Any) -> Any:
 
 
 def _workloads(file: Path, space: Space, items: list[dict[str, Any]]) -> tuple[Workload, ...]:
-    default = next(iter(space.bases.values())).default_dtype
+    base = next(iter(space.bases.values()))
     found: list[Workload] = []
     for at, item in enumerate(items, 1):
         origin = f"workloads, {at}"
         if "model" in item:
             model = build_spec(_Model, item, origin=origin)
-            make = partial(_model_workloads, file, model, default)
+            make = partial(_model_workloads, file, model, base)
         else:
-            make = partial(_gemm_workloads, build_spec(_Gemms, item, origin=origin), default)
+            make = partial(_gemm_workloads, build_spec(_Gemms, item, origin=origin), base)
         try:
             found += make()
         except GemmEvalError as error:
             raise InvalidOptionError(f"{origin}: {error}") from None
-    return as_workloads(found, default)
+    return as_workloads(found, base)
 
 
-def _model_workloads(file: Path, asked: _Model, default: DType) -> list[Workload]:
-    found = transformer_workloads(
+def _model_workloads(file: Path, asked: _Model, base: ArchSpec) -> list[Workload]:
+    found = model_workloads(
         _relative(file, asked.model),
+        base,
         phases=asked.phases,
         batch_size=asked.batch_size,
         seq_len=asked.seq_len,
-        dtype=asked.dtype or str(default),
+        dtype=asked.dtype,
+        fused=asked.fused,
         tensor_parallel=asked.tensor_parallel,
         expert_parallel=asked.expert_parallel,
     )
     if asked.name is None:
         return found
     names = [asked.name] if len(found) == 1 else [f"{asked.name}_{one.name}" for one in found]
-    return [Workload(name, one.gemms, one.num_tokens) for name, one in zip(names, found, strict=True)]
+    return [replace(one, name=name) for name, one in zip(names, found, strict=True)]
 
 
-def _gemm_workloads(asked: _Gemms, default: DType) -> list[Workload]:
+def _gemm_workloads(asked: _Gemms, base: ArchSpec) -> list[Workload]:
     if not all(len(row) in (4, 5) for row in asked.gemms):
         raise InvalidOptionError("a GEMM is [G, M, K, N] or [G, M, K, N, count]")
     rows: list[Any] = [row if len(row) == 4 else (row[:4], row[4]) for row in asked.gemms]
     for one in asked.grouped:
         groups = check_row_groups(one.row_groups)
         problem = make_problem(
-            len(groups), max(groups), one.K, one.N, default_dtype=default, dtype=asked.dtype, row_groups=groups
+            len(groups),
+            max(groups),
+            one.K,
+            one.N,
+            default_dtype=base.default_dtype,
+            dtype=asked.dtype,
+            row_groups=groups,
         )
         rows.append((problem, one.count))
-    (found,) = as_workloads({asked.name: rows}, default, asked.dtype)
+    (found,) = as_workloads({asked.name: rows}, base, asked.dtype)
     return [Workload(found.name, found.gemms, asked.num_tokens)]
 
 

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.dtypes import DType
+from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.sweep.columns import Schema
 from gemm_eval.sweep.metrics import Constraint
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import Workload
-from gemm_eval.workload import GemmProblem, GemmTypes, Layouts, pack_layouts
+from gemm_eval.workload import AttentionProblem, GemmProblem, GemmTypes, Layouts, pack_layouts
 
-__all__ = ["SweepWork"]
+__all__ = ["SweepWork", "point_evaluator"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class SweepWork:
     def problems(self) -> tuple[GemmProblem, ...]:
         """All different GEMMs."""
         return tuple(dict.fromkeys(problem for workload in self.workloads for problem, _ in workload.gemms))
+
+    @cached_property
+    def attention(self) -> tuple[AttentionProblem, ...]:
+        """All different problems of attention."""
+        return tuple(dict.fromkeys(problem for workload in self.workloads for problem, _ in workload.attention))
 
     @cached_property
     def sizes(self) -> npt.NDArray[np.int64]:
@@ -71,5 +78,19 @@ class SweepWork:
             flop: dict[DType, int] = {}
             for problem, count in workload.gemms:
                 flop[problem.input_dtype] = flop.get(problem.input_dtype, 0) + count * problem.flop
+            for attention, count in workload.attention:
+                flop[attention.dtype] = flop.get(attention.dtype, 0) + count * attention.flop
             found.append(flop)
         return tuple(found)
+
+
+def point_evaluator(arch: ArchSpec, options: Mapping[str, Any]) -> GEMMEvaluator:
+    """Return the evaluator of a point's chip, with the options of its sweep.
+
+    A GPU that is a preset must not differ from its neighbours by a correction. A multi-core chip is asked for its best
+    mapping, not for what a library does.
+    """
+    if isinstance(arch, GpuSpec):
+        return GEMMEvaluator(arch, disk_cache=False, **{**options, "allow_idle_cores": True, "correction": False})
+    free = arch if arch.rules is None else arch.with_(rules=None)
+    return GEMMEvaluator(free, disk_cache=False, allow_idle_cores=options["allow_idle_cores"])

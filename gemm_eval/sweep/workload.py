@@ -1,4 +1,4 @@
-"""`Workload`: GEMMs with counts, which a sweep evaluates on every chip."""
+"""`Workload`: GEMMs and attention with counts, which a sweep evaluates on every chip."""
 
 from __future__ import annotations
 
@@ -7,34 +7,50 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gemm_eval.arch import ArchSpec
+from gemm_eval.checks import check_flag
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.sampling import check_count
-from gemm_eval.transformer import LayerGemm, ModelConfig, load_model, transformer_gemms
+from gemm_eval.transformer import (
+    AttentionOperation,
+    LayerGemm,
+    ModelConfig,
+    load_model,
+    model_on,
+    model_operations,
+    transformer_gemms,
+    types_on,
+)
 from gemm_eval.words import shown
-from gemm_eval.workload import GemmProblem, make_problem
+from gemm_eval.workload import AttentionProblem, GemmProblem, make_problem
 
-__all__ = ["Workload", "as_workloads", "transformer_workloads"]
+__all__ = ["Workload", "as_workloads", "model_workloads", "transformer_workloads"]
 
+_ATTENTION_GEMMS = ("attn_score", "attn_value")  # what fused attention computes
+_GEMM_OPTIONS = ("quantize_lm_head", "quantize_router", "expert_imbalance")  # which attention does not depend on
 _NAME_CHARS = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 
 @dataclass(frozen=True)
 class Workload:
-    """GEMMs that run one after the other.
+    """GEMMs and attention that run one after the other.
 
     Attributes:
         name: letters, digits and underscores; columns of several workloads begin with it.
         gemms: different problems, each with how often it runs.
+        attention: likewise, of fused attention (`GEMMEvaluator.evaluate_attention`; unfused on chips that cannot).
         num_tokens: tokens that one run makes or reads, for `tokens_per_s`; None: not a language model.
     """
 
     name: str
     gemms: tuple[tuple[GemmProblem, int], ...]
     num_tokens: int | None = None
+    attention: tuple[tuple[AttentionProblem, int], ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Workload {self.name} of {len(self.gemms)} GEMMs, num_tokens {self.num_tokens}>"
+        attention = f" and {len(self.attention)} of attention" if self.attention else ""
+        return f"<Workload {self.name} of {len(self.gemms)} GEMMs{attention}, num_tokens {self.num_tokens}>"
 
     def __post_init__(self) -> None:
         if not self.name or not set(self.name) <= _NAME_CHARS or self.name[0].isdigit():
@@ -49,11 +65,20 @@ class Workload:
         if self.num_tokens is not None:
             check_count(f"{self.name}: num_tokens", self.num_tokens)
         object.__setattr__(self, "gemms", tuple(counts.items()))
+        of_attention: dict[AttentionProblem, int] = {}
+        for attention, count in self.attention:
+            if not isinstance(attention, AttentionProblem):
+                raise InvalidOptionError(
+                    f"{self.name}: attention must be (AttentionProblem, count), got {shown(attention)}"
+                )
+            of_attention[attention] = of_attention.get(attention, 0) + check_count(f"{self.name}: count", count)
+        object.__setattr__(self, "attention", tuple(of_attention.items()))
 
     @property
     def flop(self) -> int:
         """Operations of one run, a MAC being two."""
-        return sum(count * problem.flop for problem, count in self.gemms)
+        gemms = sum(count * problem.flop for problem, count in self.gemms)
+        return gemms + sum(count * problem.flop for problem, count in self.attention)
 
 
 def transformer_workloads(
@@ -62,6 +87,7 @@ def transformer_workloads(
     batch_size: int = 1,
     seq_len: int = 2048,
     phases: Sequence[Literal["prefill", "decode"]] = ("prefill", "decode"),
+    fused: bool = True,
     **options: Any,
 ) -> list[Workload]:
     """Return a workload for each phase of a transformer, named after it: one forward pass, every layer counted.
@@ -70,35 +96,54 @@ def transformer_workloads(
         model: a `ModelConfig`, or the name or path of one.
         batch_size, seq_len, options: as for `transformer_gemms` (`dtype`, `tensor_parallel`, ...).
         phases: ``"prefill"``, ``"decode"`` or both.
+        fused: attention is one kernel, whose scores stay on the chip, as engines have it; False: two GEMMs, scores and
+            values, through DRAM.
 
     Raises:
         ModelConfigError, InvalidOptionError: see `load_model` and `transformer_gemms`.
     """
+    check_flag("fused", fused)
     config = model if isinstance(model, ModelConfig) else load_model(model)
     workloads = []
     for phase in phases:
         gemms = transformer_gemms(config, phase=phase, batch_size=batch_size, seq_len=seq_len, **options)
         tokens = batch_size * (seq_len if phase == "prefill" else 1)
-        workloads.append(Workload(phase, tuple((gemm.problem, gemm.total_count) for gemm in gemms), tokens))
+        attention: list[tuple[AttentionProblem, int]] = []
+        if fused:
+            gemms = tuple(gemm for gemm in gemms if not gemm.name.startswith(_ATTENTION_GEMMS))
+            of_step = {name: value for name, value in options.items() if name not in _GEMM_OPTIONS}
+            operations = model_operations(config, phase=phase, batch_size=batch_size, seq_len=seq_len, **of_step)
+            attention = [(one.problem, one.num_layers) for one in operations if isinstance(one, AttentionOperation)]
+        counted = tuple((gemm.problem, gemm.total_count) for gemm in gemms)
+        workloads.append(Workload(phase, counted, tokens, tuple(attention)))
     return workloads
 
 
-def as_workloads(workloads: Any, default_dtype: DType, dtype: str | None = None) -> tuple[Workload, ...]:
+def model_workloads(
+    model: ModelConfig | str | os.PathLike[str], arch: ArchSpec, *, dtype: str | None = None, **options: Any
+) -> list[Workload]:
+    """Return the workloads of a model in the types that it has on an arch: `types_on` and `model_on` say which."""
+    config = model_on(arch, model if isinstance(model, ModelConfig) else load_model(model))
+    return transformer_workloads(config, **types_on(arch, dtype, None, config), **options)
+
+
+def as_workloads(workloads: Any, arch: ArchSpec, dtype: str | None = None) -> tuple[Workload, ...]:
     """Read what a user gives: workloads, a model, or GEMMs.
 
     Args:
         workloads: a `Workload` or several; a model (config, preset name): prefill and decode of 2,048 tokens; GEMMs
             as (G, M, K, N), `GemmProblem` or `LayerGemm`; or a mapping of names to GEMMs.
-        default_dtype: of (G, M, K, N), unless `dtype` says otherwise.
-        dtype: shorthand for these and for models.
+        arch: the base arch: (G, M, K, N) are of its default type, and a model has the types that it has there.
+        dtype: shorthand for these and for models, instead.
 
     Raises:
         InvalidOptionError, InvalidProblemError: it is none of these.
     """
+    default_dtype = arch.default_dtype
     if isinstance(workloads, Workload):
         found = [workloads]
     elif isinstance(workloads, str | ModelConfig | os.PathLike):
-        found = transformer_workloads(workloads, dtype=str(default_dtype) if dtype is None else dtype)
+        found = model_workloads(workloads, arch, dtype=dtype)
     elif isinstance(workloads, Mapping):
         found = [
             of if isinstance(of, Workload) else Workload(name, tuple(_gemms(of, default_dtype, dtype)))

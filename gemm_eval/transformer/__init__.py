@@ -3,12 +3,14 @@
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.experts import moe_layer_of
 from gemm_eval.transformer.fit import (
+    MEMORY_FRAC,
     MemoryLever,
     check_memory,
     largest_batch,
     largest_seq_len,
     memory_document,
     memory_levers,
+    num_joined,
     say_memory,
 )
 from gemm_eval.transformer.gemms import LayerGemm, transformer_gemms
@@ -35,11 +37,12 @@ from gemm_eval.transformer.parts import (
 )
 from gemm_eval.transformer.quantization import Quantization, QuantizedPart, WeightFormat
 from gemm_eval.transformer.stages import LayerKind, layer_kinds, stage_config, stage_layers
-from gemm_eval.transformer.types import types_on
+from gemm_eval.transformer.types import model_on, types_on
 from gemm_eval.transformer.weights import WeightPart
 
 __all__ = [
     "CHUNK_TOKENS",
+    "MEMORY_FRAC",
     "WHAT_COUNTS",
     "Attention",
     "AttentionOperation",
@@ -74,8 +77,10 @@ __all__ = [
     "memory_document",
     "memory_levers",
     "model_memory",
+    "model_on",
     "model_operations",
     "moe_layer_of",
+    "num_joined",
     "num_mtp_parameters",
     "num_parameters",
     "say_memory",

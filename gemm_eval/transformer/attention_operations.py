@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemm_eval.dtypes import DType
 from gemm_eval.transformer.attention_shapes import attention_shapes, local_kv_heads
 from gemm_eval.transformer.operation_context import Context
 from gemm_eval.transformer.operation_kinds import AttentionOperation, Operation
@@ -11,30 +12,55 @@ from gemm_eval.transformer.parts import GroupedAttention, LatentAttention
 from gemm_eval.transformer.shapes import Shape
 from gemm_eval.workload import AttentionProblem
 
-__all__ = ["attention_operations"]
+__all__ = ["attention_inputs", "attention_operations"]
 
 
-def attention_operations(context: Context) -> Iterator[Operation]:
-    """Yield the operations of attention in layers of one kind."""
+_INPUTS = ("qkv_proj", "q_proj", "q_a_proj", "kv_a_proj")
+
+
+def attention_inputs(context: Context) -> tuple[Shape, ...]:
+    """Return the GEMMs that read the norm before attention."""
+    return tuple(shape for shape in attention_shapes(context.config, context.step) if shape.name in _INPUTS)
+
+
+def attention_operations(context: Context, *, is_quantized: bool = False) -> Iterator[Operation]:
+    """Yield the operations of attention in layers of one kind.
+
+    `is_quantized`: the norm before writes its output as narrow as GEMMs read it.
+    """
     shapes = {shape.name: shape for shape in attention_shapes(context.config, context.step)}
     attention = context.config.attention
     if isinstance(attention, GroupedAttention):
-        yield from _grouped(context, attention, shapes)
+        yield from _grouped(context, attention, shapes, is_quantized)
     else:
-        yield from _latent(context, attention, shapes)
-    yield from context.gemms(shapes["o_proj"])
+        yield from _latent(context, attention, shapes, is_quantized)
+    yield from context.gemms(shapes["o_proj"], is_quantized=_has_static_scale(context, shapes["o_proj"]))
 
 
-def _grouped(context: Context, attention: GroupedAttention, shapes: dict[str, Shape]) -> Iterator[Operation]:
+def _has_static_scale(context: Context, output: Shape) -> bool:
+    """Say whether the attention kernel writes its output in fp8, by one scale that is known before.
+
+    Scales of blocks and of tokens need values of several heads, so that they take a kernel of their own, as does what
+    a GEMM writes behind attention (absorbed latents).
+    """
+    operand = context.narrow_input(output)
+    if operand is None or operand.dtype is not DType.FP8 or operand.scale is not None:
+        return False
+    return isinstance(context.config.attention, GroupedAttention) or not context.step.absorb_mla
+
+
+def _grouped(
+    context: Context, attention: GroupedAttention, shapes: dict[str, Shape], is_quantized: bool
+) -> Iterator[Operation]:
     step, size = context.step, attention.head_dim
     heads = step.tensor_split(attention.num_heads, "num_heads")
     kv_heads = local_kv_heads(attention.num_kv_heads, step)
     qkv = shapes["qkv_proj"]
     if context.fusions.qkv:
-        yield from context.gemms(qkv)
+        yield from context.gemms(qkv, is_quantized=is_quantized)
     else:
         for name, num in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
-            yield from context.gemms(qkv._replace(N=num * size), name)
+            yield from context.gemms(qkv._replace(N=num * size), name, is_quantized=is_quantized)
     turned = (heads + kv_heads) * size
     is_normed = attention.qk_norm or (attention.qk_l2_norm and context.has_rope)
     if is_normed:
@@ -82,22 +108,25 @@ def _positions(context: Context, *, queries: int, keys: int, cached: int) -> Ite
     yield context.memory("kv_write", "kv_write", cached, writes=narrowed)
 
 
-def _latent(context: Context, attention: LatentAttention, shapes: dict[str, Shape]) -> Iterator[Operation]:
+def _latent(
+    context: Context, attention: LatentAttention, shapes: dict[str, Shape], is_quantized: bool
+) -> Iterator[Operation]:
     step, latent, rope = context.step, attention.kv_lora_rank, attention.qk_rope_head_dim
     heads = step.tensor_split(attention.num_heads, "num_heads")
     rank = attention.q_lora_rank
     if rank is None:
-        yield from context.gemms(shapes["q_proj"])
-        yield from context.gemms(shapes["kv_a_proj"])
+        yield from context.gemms(shapes["q_proj"], is_quantized=is_quantized)
+        yield from context.gemms(shapes["kv_a_proj"], is_quantized=is_quantized)
     else:
         q_a, kv_a = shapes["q_a_proj"], shapes["kv_a_proj"]
         if context.fusions.qkv and context.types.of(q_a) == context.types.of(kv_a):
-            yield from context.gemms(q_a._replace(N=q_a.N + kv_a.N), "qkv_a_proj")
+            yield from context.gemms(q_a._replace(N=q_a.N + kv_a.N), "qkv_a_proj", is_quantized=is_quantized)
         else:
-            yield from context.gemms(q_a)
-            yield from context.gemms(kv_a)
-        yield context.memory("q_a_norm", "rms_norm", rank)
-        yield from context.gemms(shapes["q_b_proj"])
+            yield from context.gemms(q_a, is_quantized=is_quantized)
+            yield from context.gemms(kv_a, is_quantized=is_quantized)
+        operand = context.narrow_input(shapes["q_b_proj"])
+        yield context.memory("q_a_norm", "rms_norm", rank, writes=context.written(operand, step.tokens, rank))
+        yield from context.gemms(shapes["q_b_proj"], is_quantized=operand is not None)
     yield context.memory("kv_a_norm", "rms_norm", latent)
     cached = latent + rope
     yield from _positions(context, queries=heads * rope, keys=rope, cached=cached)

@@ -14,6 +14,7 @@ from gemm_eval.transformer.memory import ModelMemory, model_memory
 from gemm_eval.words import shown
 
 __all__ = [
+    "MEMORY_FRAC",
     "MemoryLever",
     "check_memory",
     "largest_batch",
@@ -23,7 +24,9 @@ __all__ = [
     "say_memory",
 ]
 
-_MEMORY_FRAC = 0.9  # of DRAM, as vLLM's gpu_memory_utilization has it
+MEMORY_FRAC = 0.9
+"""Share of the memory of a GPU that a model may use by default: vLLM's `gpu_memory_utilization`."""
+
 _MAX_DEGREE = 1024  # of parallelism, up to which one that fits is looked for
 _MAX_COUNT = 1 << 30
 _NARROWER = ("fp8", "w4a16")
@@ -47,7 +50,9 @@ class MemoryLever(NamedTuple):
         return f"{self.option} = {self.value} ({self.total_bytes / 1e9:,.1f} GB a device)"
 
 
-def check_memory(config: ModelConfig, arch: ArchSpec, *, memory_frac: float = 1.0, **options: Any) -> ModelMemory:
+def check_memory(
+    config: ModelConfig, arch: ArchSpec, *, memory_frac: float = MEMORY_FRAC, **options: Any
+) -> ModelMemory:
     """Check that a model fits into the DRAM of each device, as far as the size of that is known.
 
     Args:
@@ -67,14 +72,14 @@ def check_memory(config: ModelConfig, arch: ArchSpec, *, memory_frac: float = 1.
     limit = _limit(arch, memory_frac)
     if limit is not None and memory.total_bytes > limit:
         raise InfeasibleError(
-            f"{config.name} does not fit into the DRAM of a device ({arch.name}), with weights of "
-            f"{memory.weight_bytes:,}, a KV cache of {memory.kv_cache_bytes:,} and activations of "
+            f"{config.name} does not fit into {memory_frac:g} of the DRAM of a device ({arch.name}; memory_frac), with "
+            f"weights of {memory.weight_bytes:,}, a KV cache of {memory.kv_cache_bytes:,} and activations of "
             f"{memory.activation_bytes:,} bytes",
             resource="dram",
             demand=memory.total_bytes,
             limit=limit,
             unit="bytes",
-            levers=tuple(map(str, memory_levers(config, limit, **options))),
+            levers=tuple(map(str, memory_levers(config, limit, arch=arch, **options))),
         )
     return memory
 
@@ -86,31 +91,34 @@ def _limit(arch: ArchSpec, memory_frac: float) -> int | None:
     return int(arch.dram_bytes * frac) if isinstance(arch, GpuSpec) else None
 
 
-def say_memory(memory: ModelMemory, arch: ArchSpec) -> str:
-    """Return one line: what a model takes of a device, and whether that was held against the size of its DRAM."""
+def say_memory(memory: ModelMemory, arch: ArchSpec, memory_frac: float = MEMORY_FRAC) -> str:
+    """Return one line: what a model takes of a device, and what it may take (`memory_frac` of its DRAM)."""
     held = (
         f"weights {memory.weight_bytes / 1e9:,.1f} GB, KV cache {memory.kv_cache_bytes / 1e9:,.1f} GB and activations "
         f"{memory.activation_bytes / 1e9:,.1f} GB a device"
     )
     if isinstance(arch, GpuSpec):
-        return f"{held}, of {arch.dram_bytes / 1e9:,.0f} GB"
+        return f"{held}, of {memory_frac:g} x {arch.dram_bytes / 1e9:,.1f} GB that may be used (memory_frac)"
     return f"{held}; the size of its DRAM is not known, so whether they fit is not checked"
 
 
-def memory_document(memory: ModelMemory, config: ModelConfig, arch: ArchSpec | None, **options: Any) -> dict[str, Any]:
+def memory_document(
+    memory: ModelMemory, config: ModelConfig, arch: ArchSpec | None, *, memory_frac: float = MEMORY_FRAC, **options: Any
+) -> dict[str, Any]:
     """Return a model's memory as plain values, for JSON and tables.
 
     Args:
         memory: what `model_memory` says for `options`.
         config: the model.
-        arch: a GPU whose largest batch is asked for, at 0.9 of its DRAM, which leaves a runtime its part; None: it is
-            not asked for.
+        arch: a GPU whose largest batch is asked for; None: it is not asked for.
+        memory_frac: share of its DRAM that may be used, which leaves a runtime its part.
         options: as for `model_memory`.
     """
     document = dataclasses.asdict(memory) | {"total_bytes": memory.total_bytes}
     if isinstance(arch, GpuSpec):
-        limit = int(arch.dram_bytes * _MEMORY_FRAC)
+        limit = int(arch.dram_bytes * memory_frac)
         document |= {
+            "memory_frac": memory_frac,
             "limit_bytes": limit,
             "largest_batch": largest_batch(config, limit, **options),
             "largest_seq_len": largest_seq_len(config, limit, **options),
@@ -153,16 +161,25 @@ def _largest(fits: Callable[[int], bool]) -> int:
     return low
 
 
-def memory_levers(config: ModelConfig, limit_bytes: int, **options: Any) -> tuple[MemoryLever, ...]:
+def memory_levers(
+    config: ModelConfig, limit_bytes: int, *, arch: ArchSpec | None = None, **options: Any
+) -> tuple[MemoryLever, ...]:
     """Return the changes, each alone, with which a model fits into `limit_bytes` of a device.
 
-    Looked for are the least degrees of parallelism, narrower weights and caches, fewer sequences and positions.
-    `options` are those of `model_memory`.
+    Candidates are the least degrees of parallelism that the model divides into, narrower weights and caches, fewer
+    sequences and positions. Groups of tensor and expert parallelism stay within the devices that the link of `arch`
+    joins. `options` are those of `model_memory`.
     """
-    return tuple(_levers(config, limit_bytes, options))
+    joined = _MAX_DEGREE if arch is None else num_joined(arch)
+    return tuple(_levers(config, limit_bytes, joined, options))
 
 
-def _levers(config: ModelConfig, limit: int, options: dict[str, Any]) -> Iterator[MemoryLever]:
+def num_joined(arch: ArchSpec) -> int:
+    """Return how many devices the link of an arch joins; 1: its spec has none."""
+    return arch.interconnect.num_gpus if isinstance(arch, GpuSpec) and arch.interconnect is not None else 1
+
+
+def _levers(config: ModelConfig, limit: int, joined: int, options: dict[str, Any]) -> Iterator[MemoryLever]:
     def lever(option: str, value: int | str, **more: Any) -> MemoryLever | None:
         try:
             total = model_memory(config, **options | {option: value} | more).total_bytes
@@ -171,9 +188,9 @@ def _levers(config: ModelConfig, limit: int, options: dict[str, Any]) -> Iterato
         return MemoryLever(option, value, total) if total <= limit else None
 
     for option, at_most in (
-        ("tensor_parallel", _MAX_DEGREE),
+        ("tensor_parallel", joined),
         ("pipeline_parallel", min(_MAX_DEGREE, config.num_layers)),
-        ("expert_parallel", config.moe.num_experts if config.moe is not None else 0),
+        ("expert_parallel", min(joined, config.moe.num_experts) if config.moe is not None else 0),
     ):
         degree = 2 * options.get(option, 1)
         found = None

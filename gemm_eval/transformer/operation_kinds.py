@@ -30,6 +30,11 @@ class Fusions:
         gate_up: gate and up projection are one GEMM.
         gated_activation: the activation of the gate and its product with up are one pass.
         rotary_kv_write: positions are turned where keys and values are written to the cache.
+        quantization: where GEMMs read fewer bits than activations have, the kernel before writes them, with scales: a
+            norm or an activation, and the attention kernel where one static scale holds for the tensor (fp8 without
+            blocks). Off: a kernel of its own before each such GEMM. Sources: vLLM, `PassConfig.fuse_norm_quant`,
+            `fuse_act_quant` and `fuse_attn_quant` (https://docs.vllm.ai/en/stable/design/fusions/); the last is off
+            by default there, and on in TensorRT-LLM (`--use_fp8_context_fmha`).
     """
 
     residual_norm: bool = True
@@ -37,6 +42,7 @@ class Fusions:
     gate_up: bool = True
     gated_activation: bool = True
     rotary_kv_write: bool = True
+    quantization: bool = True
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -69,11 +75,13 @@ class GemmOperation(Operation):
 
     Attributes:
         problem: sizes and types.
-        quantize_from: type that A has before it is made as narrow as the GEMM reads it; None: it is as it is.
+        quantize_from: type of activations, where the GEMM reads narrower ones; None: it reads them as they are.
+        is_quantized: the kernel before writes A as narrow as the GEMM reads it; else a kernel of its own quantizes it.
     """
 
     problem: GemmProblem
     quantize_from: DType | None = None
+    is_quantized: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from gemm_eval.dtypes import DType, default_output_of
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.transformer.layers import LayerSet, parse_layers
 from gemm_eval.transformer.parts import Frozen
 from gemm_eval.workload import GemmTypes, make_types
 
-__all__ = ["GEMM_NAMES", "Quantization", "QuantizedPart", "WeightFormat"]
+__all__ = ["GEMM_NAMES", "Quantization", "QuantizedPart", "WeightFormat", "output_of_narrow"]
 
 GEMM_NAMES = (
     "qkv_proj", "q_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "o_proj", "gate_up_proj", "up_proj",
@@ -22,6 +22,7 @@ GEMM_NAMES = (
 )  # fmt: skip
 """The GEMMs with weights, by the names that `transformer_gemms` gives them."""
 
+_WRITTEN_BITS = 16
 _BITS_OF_INDEX = 32
 _BITS_OF_TENSOR_SCALE = 32
 _AnyDType = Annotated[DType, Field(strict=False)]
@@ -70,6 +71,15 @@ class WeightFormat(Frozen):
         return bits + self.num_tensor_scales * _BITS_OF_TENSOR_SCALE + self.has_group_index * K * _BITS_OF_INDEX
 
 
+def output_of_narrow(activation: DType) -> DType:
+    """Return the type that a GEMM with narrower inputs writes in a model whose activations are of type `activation`.
+
+    Engines apply the scales in the epilogue, so that no accumulator (int32 of int8 inputs) is written: vLLM's
+    `cutlass_scaled_mm` writes fp16 or bf16.
+    """
+    return activation if activation.bits <= _WRITTEN_BITS else DType.BF16
+
+
 @lru_cache(maxsize=1024)
 def _types(form: WeightFormat, activation: DType) -> GemmTypes:
     fields: dict[str, Any] = {
@@ -78,7 +88,7 @@ def _types(form: WeightFormat, activation: DType) -> GemmTypes:
         "group_n": form.group_n,
     }  # fmt: skip
     if form.input_dtype is not None and form.input_dtype.bits < activation.bits:
-        fields["output_dtype"] = default_output_of(form.input_dtype) if activation is DType.FP32 else activation
+        fields["output_dtype"] = output_of_narrow(activation)
     return make_types(**fields)
 
 

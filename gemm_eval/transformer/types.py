@@ -10,11 +10,11 @@ from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.module_names import gemm_layers
-from gemm_eval.transformer.quantization import WeightFormat
+from gemm_eval.transformer.quantization import WeightFormat, output_of_narrow
 from gemm_eval.transformer.shapes import Operand, Shape
 from gemm_eval.workload import GemmTypes, make_types
 
-__all__ = ["ModelTypes", "StoredTypes", "WeightTypes", "types_on", "weight_types"]
+__all__ = ["ModelTypes", "StoredTypes", "WeightTypes", "model_on", "types_on", "weight_types"]
 
 _DEFAULT = "fp16"  # of models that do not say their type
 
@@ -122,7 +122,7 @@ def weight_types(
             if flag:
                 raise InvalidOptionError(f"{name} is for a dtype of your own: {config.name} says what is quantized")
         kept = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
-        experts = None if expert_dtype is None else make_types(**_scheme_of(expert_dtype)._asdict())
+        experts = None if expert_dtype is None else make_types(**_dequantized(_scheme_of(expert_dtype), kept)._asdict())
         return _CheckpointTypes(config, kept, experts)
     types_of = _operand_types(str(config.dtype or _DEFAULT) if dtype is None else dtype, dense_dtype, expert_dtype)
     for operand, is_quantized in ((Operand.LM_HEAD, quantize_lm_head), (Operand.ROUTER, quantize_router)):
@@ -138,7 +138,17 @@ def _operand_types(
     scheme, dense = _weight_and_dense_types(dtype, dense_dtype)
     kept = (Operand.ROUTER, Operand.LM_HEAD, Operand.ACTIVATION)
     experts = scheme if expert_dtype is None else _scheme_of(expert_dtype)
-    return {Operand.WEIGHT: scheme, Operand.EXPERT: experts, **dict.fromkeys(kept, dense)}
+    return {
+        Operand.WEIGHT: _dequantized(scheme, dense),
+        Operand.EXPERT: _dequantized(experts, dense),
+        **dict.fromkeys(kept, dense),
+    }
+
+
+def _dequantized(scheme: DtypeScheme, activation: DType) -> DtypeScheme:
+    """Return the types of a GEMM whose output has the type of activations, where its inputs are narrower."""
+    is_narrow = scheme.input_dtype.bits < min(activation.bits, _KEPT_BITS)
+    return scheme._replace(output_dtype=output_of_narrow(activation)) if is_narrow else scheme
 
 
 def _scheme_of(dtype: str | DtypeScheme) -> DtypeScheme:
@@ -150,6 +160,41 @@ def _weight_and_dense_types(dtype: str | DtypeScheme, dense_dtype: str | None) -
     scheme = _scheme_of(dtype)
     dense = parse_dtype(scheme.input_dtype if dense_dtype is None else dense_dtype, what="dense_dtype")
     return scheme, dense if dense_dtype is not None or dense.bits >= _KEPT_BITS else DType.BF16
+
+
+def model_on(arch: ArchSpec, config: ModelConfig) -> ModelConfig:
+    """Return a model as an arch runs its checkpoint.
+
+    Where the arch does not multiply the inputs of a format (fp8 on an A100, fp4 on an H200, block-scaled types on
+    multi-core chips), engines keep the weights as they are stored and expand them to the type of activations, as the
+    Marlin kernels of vLLM do. Multi-core chips do so with scales for each column, and keep weights in the type of
+    activations where nothing of them dequantizes.
+    """
+    quantization = config.quantization
+    if quantization is None:
+        return config
+    parts = []
+    for part in quantization.parts:
+        form = _format_on(arch, part.format)
+        if form is not None:
+            parts.append(part if form is part.format else part.model_copy(update={"format": form}))
+    if tuple(parts) == quantization.parts:
+        return config
+    return config.model_copy(update={"quantization": quantization.model_copy(update={"parts": tuple(parts)})})
+
+
+def _format_on(arch: ArchSpec, form: WeightFormat) -> WeightFormat | None:
+    """Return the format that an arch runs weights in; None: in the type of activations."""
+    types = form.types(DType.BF16)
+    if isinstance(arch, GpuSpec):
+        is_taken = form.input_dtype is None or form.input_dtype in arch.tensor_flop_per_cycle
+        return form if is_taken else form.model_copy(update={"input_dtype": None})
+    has_own_input = form.input_dtype is None or form.input_dtype in arch.cube_steps_per_cycle
+    can_expand = arch.dequant != "none"
+    can_run = can_expand if types.is_weight_quantized else not types.is_block_scaled
+    if can_run and has_own_input:
+        return form
+    return None if not can_expand else form.model_copy(update={"input_dtype": None, "group_n": None})
 
 
 def types_on(

@@ -31,7 +31,7 @@ def sweep_page() -> Page:
 
 def model_page() -> Page:
     """A model on a GPU, both phases."""
-    return model_report("llama-3-70b", _on("h200-sxm"), batch_size=16, seq_len=1024, tensor_parallel=4)
+    return model_report("llama-3-70b", _on("h200-sxm"), batch=16, tensor_parallel=4)
 
 
 def compare_page() -> Page:

@@ -96,6 +96,13 @@ def test_sweep_prints_the_front_and_keeps_the_points(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == ["points", "space.yaml"]
 
 
+def test_a_sweep_that_leaves_no_point_is_an_error(tmp_path: Path) -> None:
+    file = space_file(tmp_path, SPACE.replace("area_mm2 <= 20", "area_mm2 <= 1"))
+    ran = Ran("sweep", file, "--out", tmp_path / "points")
+    assert ran.code == 3
+    assert "no point is left: all 12 are excluded, most as area_mm2" in ran.err
+
+
 def test_json_says_the_same(tmp_path: Path) -> None:
     document = Ran("sweep", space_file(tmp_path), "--out", tmp_path / "points", "--json").json()
     result = load_sweep(tmp_path / "points")
@@ -225,7 +232,7 @@ def test_report_on_a_sweep(points: Path, tmp_path: Path, result: SweepResult) ->
 
 def test_report_on_a_model(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    words = ("--model", "llama-3-8b", "--arch", "demo-8core", "--phase", "decode", "--batch", "2", "--seq-len", "64")
+    words = ("--model", "llama-3-8b", "--arch", "demo-8core", "--phase", "decode", "--batch", "2", "--prompt", "64")
     ran = Ran("report", *words, "--out", path)
 
     assert (ran.code, ran.out) == (0, f"wrote {path}\n")
@@ -236,7 +243,7 @@ def test_report_on_several_archs(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     archs = ("--arch", "demo-8core", "--arch", "sg2260")
     for words, title in (
-        (("--model", "llama-3-8b", "--phase", "decode", "--seq-len", "64"), "llama-3-8b on demo-8core, sg2260"),
+        (("--model", "llama-3-8b", "--phase", "decode", "--prompt", "64"), "GEMMs of llama-3-8b on demo-8core, sg2260"),
         (("--gemm", "1,16,256,256"), "1 GEMM on demo-8core, sg2260"),
     ):
         ran = Ran("report", *words, *archs, "--out", path)

@@ -36,7 +36,7 @@ def estimate(model: str = "llama-3-8b", arch: Any = H200, batch: int = 16, **opt
 def test_a_step_is_the_sum_of_its_operations() -> None:
     found = estimate()
     operations = model_operations(
-        load_model("llama-3-8b"), phase="decode", batch_size=16, seq_len=2048 + 64, dtype="fp16"
+        load_model("llama-3-8b"), phase="decode", batch_size=16, seq_len=2048 + 64, dtype="bf16"
     )
     costs = operation_costs(H200, operations)
     assert found.decode.costs == costs
@@ -74,7 +74,7 @@ def test_figures_follow_from_each_other() -> None:
     assert found.request_us == pytest.approx(found.ttft_us + 127 * found.tpot_us)
     assert found.decode_tokens_per_s_per_device == pytest.approx(16 / found.tpot_us * 1e6)
     assert found.tokens_per_s_per_device < found.decode_tokens_per_s_per_device
-    assert found.memory == model_memory(load_model("llama-3-8b"), batch_size=16, seq_len=2048 + 128, dtype="fp16")
+    assert found.memory == model_memory(load_model("llama-3-8b"), batch_size=16, seq_len=2048 + 128, dtype="bf16")
     assert found.fits
     assert found.largest_batch is not None
     most = estimate(batch=found.largest_batch)
@@ -142,9 +142,67 @@ def test_a_multicore_chip_has_estimates_without_a_limit() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_what_would_help() -> None:
-    with pytest.raises(InfeasibleError, match=r"tensor_parallel = 64 .*batch_size = \d|tensor_parallel = \d+ "):
-        estimate("llama-3.1-405b", "rtx-4090")
+    with pytest.raises(InfeasibleError, match=r"levers: pipeline_parallel = 64 \(16.5 GB a device\)$"):
+        estimate("llama-3.1-405b", "rtx-4090")  # whose link joins no 64 GPUs
+    with pytest.raises(InfeasibleError, match=r"does not fit into 0\.5 of the DRAM"):
+        estimate("llama-3-70b", "b200", memory_frac=0.5)
     assert not estimate("llama-3-70b", "h200-sxm", ignore_memory=True).fits
+
+
+def test_stages_beyond_a_link_are_said() -> None:
+    inside, beyond = estimate(pipeline_parallel=8), estimate(pipeline_parallel=16)
+    assert inside.assumptions == ()
+    (sentence,) = beyond.assumptions
+    assert sentence.startswith("16 devices are more than the 8 that their link joins")
+    assert sentence in beyond.explain()
+    assert beyond.to_dict()["assumptions"] == [sentence]
+
+
+def test_chunks_fill_run_through_and_drain_the_stages() -> None:
+    options: dict[str, Any] = {"batch": 1, "pipeline_parallel": 4, "chunk_tokens": 1024, "output_len": 8}
+    at_most, beyond, three = (estimate(prompt_len=size, **options).ttft_us for size in (1024, 1025, 3000))
+    assert at_most < beyond < three
+    alone = estimate(prompt_len=3000, **options | {"pipeline_parallel": 1})
+    assert alone.ttft_us / 4 < three < alone.ttft_us
+    found = estimate(prompt_len=3000, **options)
+    assert sum(found.prompt_stage_us) == pytest.approx(alone.ttft_us, rel=0.1)  # and what stages send
+    rates = [
+        estimate(prompt_len=3000, **options | {"pipeline_parallel": num}).tokens_per_s_per_device for num in (1, 4)
+    ]
+    assert rates[1] < rates[0]
+
+
+def test_a_missing_type_of_a_checkpoint_is_said() -> None:
+    found = estimate("deepseek-v3", "a100-sxm-80gb", 1, prompt_len=64, ignore_memory=True)
+    assert found.has_expanded_weights
+    assert "a100-sxm-80gb does not multiply a type of this checkpoint" in found.explain()
+    assert not estimate("deepseek-v3", "h200-sxm", 1, prompt_len=64, ignore_memory=True).has_expanded_weights
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp8_block", "int8"])
+def test_the_kernel_before_quantizes(dtype: str) -> None:
+    fused, apart = (
+        estimate("llama-3-70b", batch=64, tensor_parallel=4, dtype=dtype, fusions=Fusions(quantization=value))
+        for value in (True, False)
+    )
+    names = {cost.operation.name for cost in fused.decode.costs if cost.bound == "quantize"}
+    assert names <= ({"o_proj"} if dtype == "int8" else set())  # one scale a token, which heads share
+    for step in (fused.prefill, fused.decode):
+        other = apart.prefill if step is fused.prefill else apart.decode
+        assert step.us_by_kind["gemm"] < other.us_by_kind["gemm"]
+        assert step.us_by_kind["memory"] < other.us_by_kind["memory"]
+    before = "qkv_proj, gate_up_proj, down_proj" if dtype != "fp8" else "qkv_proj, o_proj, gate_up_proj, down_proj"
+    own = "." if dtype == "fp8" else ", by kernels of their own for o_proj."
+    assert f"Activations are quantized by the kernel before for {before}{own}" in fused.explain()
+    assert fused.options["separate_quantization"] is False
+    assert apart.options["separate_quantization"] is True
+
+
+@pytest.mark.parametrize("arch", ["h100-sxm", "a100-sxm-80gb"])
+def test_w8a8_is_faster_than_bf16(arch: str) -> None:
+    wide, narrow = (estimate("llama-3-8b", arch, 64, dtype=dtype) for dtype in ("bf16", "int8"))
+    assert narrow.ttft_us < 0.95 * wide.ttft_us
+    assert narrow.tpot_us < 0.9 * wide.tpot_us
 
 
 def test_combinations_come_archs_first() -> None:

@@ -134,7 +134,7 @@ def test_archs_without_room_are_named_with_the_reason() -> None:
 
     (said,) = [part for part in page.sections[0].parts if isinstance(part, Text) and part.title == "Not compared"]
     assert said.text.startswith("l4: ")
-    assert page.title == "llama-3-70b on h200-sxm, b200"
+    assert page.title == "GEMMs of llama-3-70b on h200-sxm, b200"
     with pytest.raises(GemmEvalError, match="fewer than two of the archs can run it: l4: "):
         compare_report("llama-3-70b", archs[:2], phases=["decode"])
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from gemm_eval import GEMMEvaluator
+from gemm_eval import GEMMEvaluator, estimate_model
+from gemm_eval.report import model_report
 from gemm_eval.report.model_page import model_page
 from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Bars, Facts, Figure, Part, Table, Text, Verdict
 from gemm_eval.report.phase import PhaseResult
-from gemm_eval.transformer import ModelConfig, load_model, transformer_gemms
+from gemm_eval.transformer import GemmOperation, ModelConfig, load_model, transformer_gemms
 from gemm_eval.units import time_text
 
 SEQ_LEN = 64
@@ -67,7 +68,7 @@ def test_a_phase_is_the_sum_of_its_gemms(phases: list[PhaseResult]) -> None:
 
 
 def test_sections_and_overview(page: Page, phases: list[PhaseResult]) -> None:
-    assert page.title == "llama-3-8b on demo-8core"
+    assert page.title == "GEMMs of llama-3-8b on demo-8core"
     assert [section.heading for section in page.sections] == ["Overview", "Prefill", "Decode", "What would help"]
     facts, totals, _ = parts(page, "Overview")
     assert isinstance(facts, Facts)
@@ -111,11 +112,11 @@ def test_changes_bring_what_an_evaluator_of_the_changed_arch_says(
 
     for table, of_phase in zip(tables, phases, strict=True):
         found = rows(table)
-        assert [row["phase would take"] for row in found] == sorted(row["phase would take"] for row in found)
+        assert [row["GEMMs would take"] for row in found] == sorted(row["GEMMs would take"] for row in found)
         assert all(0.5 <= row["saves"] < 100 for row in found)
         (row,) = [row for row in found if row["change"] == "dram_gb_per_s x2"]
         expected_us = phase(faster, of_phase.name).latency_us
-        assert row["phase would take"] == pytest.approx(expected_us, rel=1e-9)
+        assert row["GEMMs would take"] == pytest.approx(expected_us, rel=1e-9)
         assert row["saves"] == pytest.approx(100 * (1 - expected_us / of_phase.latency_us), rel=1e-6)
         assert row["helps most"] in {gemm.name for gemm, _ in of_phase.gemms}
 
@@ -162,7 +163,7 @@ def test_the_verdict_says_how_long_phases_take_and_what_would_help(page: Page, p
         first = rows(table)[0]
         name = of_phase.name.capitalize()
         assert found[f"{name} would gain from"].startswith(
-            f"{first['change']}: {time_text(first['phase would take'])} (-"
+            f"{first['change']}: {time_text(first['GEMMs would take'])} (-"
         )
         gemm, result = of_phase.heaviest(1)[0]
         assert found[f"{name} is mostly"].startswith(f"{gemm.name} {of_phase.share_frac(gemm, result):.0%}")
@@ -178,6 +179,29 @@ def test_each_phase_has_bars_on_an_axis_of_its_own(page: Page, phases: list[Phas
         assert sum(lengths) == pytest.approx(of_phase.latency_us)
         assert len(panel.bars) <= 6
         assert panel.bars[0].name == of_phase.heaviest(1)[0][0].name
+
+
+def test_a_report_is_the_estimate_of_the_same_question() -> None:
+    options: dict[str, Any] = {"prompt_len": 300, "output_len": 16, "dtype": "fp8", "tensor_parallel": 2}
+    estimate = estimate_model("llama-3-8b", "h200-sxm", 4, **options)
+    page = model_report("llama-3-8b", GEMMEvaluator("h200-sxm"), batch=4, **options)
+
+    assert page.title == "llama-3-8b on h200-sxm"
+    verdict = page.lead[0]
+    assert isinstance(verdict, Verdict)
+    assert f"first token takes {time_text(estimate.ttft_us)}" in verdict.headline
+    assert f"each after it {time_text(estimate.tpot_us)}" in verdict.headline
+    _, totals, text = parts(page, "Overview")
+    assert isinstance(text, Text)
+    assert text.text == estimate.explain()
+    for row, step in zip(rows(totals), (estimate.prefill, estimate.decode), strict=True):
+        assert row["latency"] == step.latency_us
+        operations, gemms = parts(page, step.phase.capitalize())
+        found = rows(operations)
+        assert [item["operation"] for item in found] == [cost.operation.name for cost in step.costs]
+        assert math.fsum(item["share"] for item in found) == pytest.approx(100.0)
+        names = [cost.operation.name for cost in step.costs if isinstance(cost.operation, GemmOperation)]
+        assert [item["GEMM"] for item in rows(gemms)] == names
 
 
 def test_the_page_is_a_page(page: Page) -> None:

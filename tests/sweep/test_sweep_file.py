@@ -98,21 +98,23 @@ def test_models_and_gemms(tmp_path: Path) -> None:
 base: demo-8core
 workloads:
   - {model: llama-3-8b}
-  - {model: llama-3-8b, name: long, phases: [decode], batch_size: 4, seq_len: 8192, dtype: w8a16, tensor_parallel: 2}
+  - {model: llama-3-8b, name: long, phases: [decode], batch_size: 4, seq_len: 8192, dtype: w8a16, tensor_parallel: 2,
+     fused: false}
   - {model: mixtral-8x7b, name: moe, batch_size: 2, seq_len: 64, expert_parallel: 4}
   - {name: mine, gemms: [[1, 16, 128, 256], [2, 16, 128, 256, 5]], num_tokens: 16, dtype: int8}
 """)  # fmt: skip
     expected = [
-        *transformer_workloads("llama-3-8b", dtype="fp16"),
+        *transformer_workloads("llama-3-8b", dtype="bf16"),
         *transformer_workloads(
-            "llama-3-8b", phases=["decode"], batch_size=4, seq_len=8192, dtype="w8a16", tensor_parallel=2
+            "llama-3-8b", phases=["decode"], batch_size=4, seq_len=8192, dtype="w8a16", tensor_parallel=2, fused=False
         ),
-        *transformer_workloads("mixtral-8x7b", batch_size=2, seq_len=64, expert_parallel=4, dtype="fp16"),
+        *transformer_workloads("mixtral-8x7b", batch_size=2, seq_len=64, expert_parallel=4, dtype="bf16"),
     ]
 
     assert [one.name for one in asked.workloads] == ["prefill", "decode", "long", "moe_prefill", "moe_decode", "mine"]
     for found, wanted in zip(asked.workloads, expected, strict=False):
-        assert found == Workload(found.name, wanted.gemms, wanted.num_tokens)
+        assert found == Workload(found.name, wanted.gemms, wanted.num_tokens, wanted.attention)
+    assert [bool(one.attention) for one in asked.workloads] == [True, True, False, True, True, False]
     mine = asked.workloads[-1]
     assert [(problem.sizes, count) for problem, count in mine.gemms] == [((1, 16, 128, 256), 1), ((2, 16, 128, 256), 5)]
     assert (mine.num_tokens, str(mine.gemms[0][0].input_dtype)) == (16, "int8")
@@ -175,7 +177,7 @@ def test_the_example_says_what_it_says() -> None:
     assert list(asked.space.bases) == ["demo-8core"]
     assert asked.space.grid_size == 4 * 5 * 4
     assert asked.space.drawn["num_cores"] == Choices((8, 16, 32, 64))
-    assert list(asked.workloads) == transformer_workloads("llama-3-8b", batch_size=16, seq_len=2048, dtype="fp16")
+    assert list(asked.workloads) == transformer_workloads("llama-3-8b", batch_size=16, seq_len=2048, dtype="bf16")
     assert asked.options["objectives"] == ["decode_latency_us", "prefill_latency_us", "area_mm2"]
     (row,) = asked.space.grid_rows(0, 1)
     values, why = asked.space.values(row)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gemm_eval import DType, GEMMEvaluator, GemmProblem, load_arch
+from gemm_eval import DType, GEMMEvaluator, GemmProblem, load_arch, load_model
 from gemm_eval.errors import ArchValidationError, InvalidOptionError
 from gemm_eval.sweep import (
     Adaptive,
@@ -23,6 +24,7 @@ from gemm_eval.sweep import (
     transformer_workloads,
     what_if,
 )
+from gemm_eval.sweep.describe import workloads_of
 
 pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -105,6 +107,32 @@ def test_workloads_in_every_form() -> None:
     assert model["decode_tokens_per_s"] == 1e6 / model["decode_latency_us"]
     with pytest.raises(InvalidOptionError, match="a second prefill_latency_us"):
         sweep(Space(DEMO, variables={"prefill_latency_us": 1.0}), LOADS)
+
+
+def test_attention_of_a_model_is_fused_unless_asked_otherwise() -> None:
+    config = load_model("llama-3.2-1b")
+    evaluator = GEMMEvaluator(DEMO, disk_cache=False, allow_idle_cores=False)
+    for fused in (True, False):
+        (prefill,) = transformer_workloads(config, seq_len=512, phases=["prefill"], fused=fused)
+        assert bool(prefill.attention) is fused
+        result = sweep(Space(DEMO, num_cores=[8]), prefill, ("latency_us", "energy_pj"), progress=False)
+        gemms_us = sum(count * evaluator.evaluate_problem(problem).latency_us for problem, count in prefill.gemms)
+        problems = [problem for problem, _ in prefill.attention]
+        results = evaluator.evaluate_attention_problems(problems)
+        attention_us = sum(count * one.latency_us for (_, count), one in zip(prefill.attention, results, strict=True))
+        assert result["latency_us"][0] == pytest.approx(gemms_us + attention_us)
+        assert result["energy_pj"][0] > 0
+        assert ("attention" in result.explain(0)) is fused
+        described = workloads_of(json.loads(json.dumps(result.description)))
+        assert described == (prefill,)
+    assert transformer_workloads(config, fused=True)[1].flop < transformer_workloads(config, fused=False)[1].flop * 1.01
+
+
+def test_a_chip_without_the_types_of_a_model_takes_its_own() -> None:
+    chip = BASE.with_(cube_steps_per_cycle={"fp16": 1.0, "int8": 2.0}, cube_k_by_dtype={"int8": 32}, mac_pj={})
+    result = sweep(Space(chip, num_cores=[4, 8]), "llama-3.2-1b", progress=False)
+    assert result.is_feasible.all()
+    assert {str(problem.input_dtype) for one in result.workloads for problem, _ in one.gemms} == {"fp16"}
 
 
 def test_what_is_excluded_and_why() -> None:

@@ -32,7 +32,9 @@ from gemm_eval.transformer.hugging_face import parse_config
 from gemm_eval.workload import AttentionProblem
 from tests.transformer.hugging_face_samples import SAMPLES
 
-NONE = Fusions(residual_norm=False, qkv=False, gate_up=False, gated_activation=False, rotary_kv_write=False)
+NONE = Fusions(
+    residual_norm=False, qkv=False, gate_up=False, gated_activation=False, rotary_kv_write=False, quantization=False
+)
 STEPS: list[dict[str, Any]] = [
     {"phase": "prefill", "batch_size": 2, "seq_len": 700},
     {"phase": "prefill", "batch_size": 2, "seq_len": 20_000, "new_tokens": 9000},
@@ -146,7 +148,7 @@ def test_attention_of_windows_latents_and_sinks() -> None:
     _, decode = calls("deepseek-v3", tensor_parallel=8, kv_dtype="fp8")
     assert (decode.num_heads, decode.num_kv_heads, decode.head_dim, decode.v_head_dim) == (16, 1, 576, 512)
     assert decode.is_latent
-    assert (decode.kv_dtype, decode.dtype) == (DType.FP8, DType.FP16)
+    assert (decode.kv_dtype, decode.dtype) == (DType.FP8, DType.BF16)
     _, prefill = calls("deepseek-v3", phase="prefill")
     assert (prefill.num_heads, prefill.num_kv_heads, prefill.head_dim, prefill.v_head_dim) == (128, 128, 192, 128)
     assert not prefill.is_latent
@@ -262,6 +264,41 @@ def test_types_of_a_checkpoint() -> None:
 
     assert wide == {"router", "lm_head", "q_absorb", "v_absorb"}
     assert {o.quantize_from for o in found.values()} == {None, DType.BF16}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "apart"),
+    [
+        ("fp8", 8, set()), ("int8", 8, {"o_proj"}), ("fp8_block", 8 + 32 / 128, {"o_proj"}),
+        ("nvfp4", 4 + 8 / 16, {"o_proj"}), ("w4a8_fp8", 8, set()),
+    ],
+)  # fmt: skip
+def test_norms_and_activations_write_what_gemms_read(dtype: str, bits: float, apart: set[str]) -> None:
+    found = operations("llama-3-8b", dtype=dtype)
+    gemms = {o.name: o for o in found if isinstance(o, GemmOperation)}
+    assert {o.name for o in gemms.values() if o.quantize_from and not o.is_quantized} == apart
+    assert {o.problem.output_dtype for o in gemms.values()} == {DType.BF16}  # the epilogue applies the scales
+    assert nbytes(found, "ffn_norm") == (32 * 8 * 4096 * 2 * 2, 32 * 8 * 4096 * (2 + bits / 8))
+    assert nbytes(found, "ffn_activation") == (32 * 8 * 14336 * 2 * 2, 32 * 8 * 14336 * bits / 8)
+    separate = operations("llama-3-8b", dtype=dtype, fusions=Fusions(quantization=False))
+    assert nbytes(separate, "ffn_norm") == (32 * 8 * 4096 * 2 * 2,) * 2
+    assert not any(o.is_quantized for o in separate if isinstance(o, GemmOperation))
+
+
+def test_what_a_router_reads_is_not_quantized() -> None:
+    found = operations("deepseek-v3")
+    gemms = [o for o in found if isinstance(o, GemmOperation)]
+    dense, experts = (
+        {o.name for o in gemms if kind in o.layer_kind and o.quantize_from and not o.is_quantized}
+        for kind in ("dense", "experts")
+    )
+    assert dense == {"o_proj"}  # behind the absorbed projection of values
+    assert experts == {"o_proj", "shared_gate_up"}
+    (kv_b,) = (
+        o for o in operations("deepseek-v3", phase="prefill") if o.name == "kv_b_proj" and "dense" in o.layer_kind
+    )
+    assert isinstance(kv_b, GemmOperation)
+    assert not kv_b.is_quantized  # the latents of the cache are read in its type
 
 
 def test_kinds_and_words() -> None:

@@ -14,8 +14,10 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.transformer import (
     ModelConfig,
     WeightFormat,
+    list_models,
     load_model,
     model_memory,
+    model_on,
     transformer_gemms,
     types_on,
 )
@@ -364,13 +366,39 @@ def test_types_of_a_checkpoint_on_an_arch() -> None:
         ("ascend-910", config, None, (None, "fp16")),  # has no bf16
         ("h200-sxm", plain, None, ("bf16", "bf16")),
         ("ascend-910", plain, None, ("fp16", "fp16")),
-        ("h200-sxm", load_model("llama-3-8b"), None, ("fp16", "fp16")),
+        ("h200-sxm", load_model("gpt-3-175b"), None, ("fp16", "fp16")),
     ):
         assert tuple(types_on(load_arch(arch), dtype, None, of).values()) == found, (arch, dtype)
     with pytest.raises(InvalidOptionError, match="quantize_router is for a dtype of your own"):
         transformer_gemms(config, phase="decode", **ONE, quantize_router=True)
     assert words(config, dense_dtype="fp16")["qkv_proj"] == "fp16 x int4 (group 128) -> fp16"
     assert words(quantized("gpt-oss-20b", **FP8), expert_dtype="w4a16_mxfp4")["expert_down"].startswith("fp16 x fp4")
+
+
+def test_an_arch_runs_a_checkpoint_whose_types_it_lacks() -> None:
+    published = load_model("deepseek-v3")
+    assert words(published)["gate_up_proj"] == "fp8 (group 128) x fp8 (group 128x128) -> bf16"
+    assert model_on(load_arch("h200-sxm"), published) is published
+    a100 = words(model_on(load_arch("a100-sxm-80gb"), published))
+    assert a100["gate_up_proj"] == "bf16 x fp8 (group 128x128) -> bf16"
+    tpu = model_on(load_arch("tpu-v5e"), published)
+    assert words(tpu)["gate_up_proj"] == "bf16 x fp8 (group 128) -> bf16"
+    npu = model_on(load_arch("rk3588-npu"), published)
+    assert words(npu)["gate_up_proj"] == "bf16 x bf16 -> bf16"
+    nvfp4 = quantized("llama-3-8b", **FORMATS["nvfp4"][0])
+    assert words(model_on(load_arch("h200-sxm"), nvfp4))["down_proj"].startswith("bf16 x fp4 (group 16)")
+
+
+def test_presets_have_the_types_that_are_published() -> None:
+    dtypes = {name: load_model(name).dtype for name in list_models()}
+    assert {name for name, dtype in dtypes.items() if dtype != "bf16"} == {"gpt-3-175b", "llama-2-7b"}
+    methods = {name: load_model(name).quantization for name in list_models()}
+    assert {name: one.method for name, one in methods.items() if one is not None} == {
+        "deepseek-v3": "fp8", "gpt-oss-20b": "mxfp4", "gpt-oss-120b": "mxfp4", "kimi-k2": "fp8",
+    }  # fmt: skip
+    blocks = quantized("deepseek-v3", quant_method="fp8", weight_block_size=[128, 128]).quantization
+    assert blocks == methods["deepseek-v3"] == methods["kimi-k2"]
+    assert 670e9 < model_memory(load_model("deepseek-v3"), **ONE).weight_bytes < 680e9  # as the hub shows
 
 
 @pytest.mark.parametrize("form", ["awq", "gptq", "fp8 in blocks", "float-quantized, dynamic", "nf4"])

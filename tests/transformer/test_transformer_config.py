@@ -79,7 +79,10 @@ def test_preset_has_its_own_name_and_sources() -> None:
 def test_preset_has_the_sizes_of_its_config_json() -> None:
     for name, sample in SAMPLES.items():
         if sample.preset is not None:
-            assert sizes(parse(name)) == sizes(load_model(sample.preset)), name
+            preset = load_model(sample.preset)
+            if "quantization_config" not in sample.config:  # what the samples of fp8 checkpoints leave out
+                preset = preset.model_copy(update={"quantization": None})
+            assert sizes(parse(name)) == sizes(preset), name
 
 
 def test_unknown_name_offers_near_ones() -> None:

@@ -21,6 +21,7 @@ from gemm_eval.transformer import (
     load_model,
     memory_levers,
     model_memory,
+    num_joined,
     num_mtp_parameters,
     num_parameters,
     say_memory,
@@ -151,7 +152,7 @@ def test_what_does_not_fit_says_what_would_help() -> None:
         check_memory(load_model("deepseek-v3"), h200, **ONE, dtype="fp8")
 
     error = caught.value
-    assert (error.resource, error.unit, error.limit) == ("dram", "bytes", 141_000_000_000)
+    assert (error.resource, error.unit, error.limit) == ("dram", "bytes", int(0.9 * h200.dram_bytes))
     assert error.demand == model_memory(load_model("deepseek-v3"), **ONE, dtype="fp8").total_bytes
     assert error.levers == (
         "tensor_parallel = 8 (85.6 GB a device)",
@@ -159,6 +160,20 @@ def test_what_does_not_fit_says_what_would_help() -> None:
         "expert_parallel = 8 (101.4 GB a device)",
     )
     assert pickle.loads(pickle.dumps(error)).levers == error.levers
+    assert "does not fit into 0.9 of the DRAM of a device (h200-sxm; memory_frac)" in str(error)
+
+
+def test_levers_stay_within_the_devices_that_a_link_joins() -> None:
+    config, sizes = load_model("llama-3.1-405b"), {"batch_size": 64, "seq_len": 8192}
+    l40s = load_arch("l40s")
+    assert num_joined(l40s) == 8
+    for levers in (
+        memory_levers(config, 40 * 10**9, arch=l40s, **sizes),
+        memory_levers(load_model("deepseek-v3"), 40 * 10**9, arch=l40s, **sizes),
+    ):
+        assert not [lever for lever in levers if lever.option in ("tensor_parallel", "expert_parallel")]
+    assert next(iter(memory_levers(config, 80 * 10**9, **sizes))).option == "tensor_parallel"
+    assert num_joined(load_arch("demo-8core")) == 1
 
 
 LEVERS = [
@@ -197,7 +212,7 @@ def test_the_largest_batch() -> None:
         assert (memory.total_bytes <= 72 * 10**9) is fits
     with pytest.raises(InvalidOptionError, match="memory_frac must be above 0"):
         check_memory(config, load_arch("h200-sxm"), **ONE, memory_frac=1.5)
-    with pytest.raises(InfeasibleError, match=r"limit 14,100,000,000 bytes"):
+    with pytest.raises(InfeasibleError, match=r"limit 15,075,482,009 bytes"):
         check_memory(config, load_arch("h200-sxm"), **ONE, memory_frac=0.1)
 
 
@@ -240,7 +255,7 @@ def test_a_chip_that_does_not_say_its_dram_is_not_checked() -> None:
 
     assert memory.weight_bytes > 800e9
     assert "not known" in say_memory(memory, chip)
-    assert "of 141 GB" in say_memory(memory, load_arch("h200-sxm"))
+    assert "of 0.9 x 150.8 GB that may be used" in say_memory(memory, load_arch("h200-sxm"))
 
 
 def test_types_of_an_arch() -> None:
