@@ -20,6 +20,7 @@ from gemm_eval.cli.options import (
     ArchesOption,
     ClockOption,
     CorrectionOption,
+    InterconnectOption,
     JsonOption,
     L2Option,
     ModelLibraryOption,
@@ -85,6 +86,7 @@ def model(
             rich_help_panel=_KERNELS_PANEL,
         ),
     ] = None,
+    interconnect: InterconnectOption = None,
     library: ModelLibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
@@ -125,7 +127,8 @@ def model(
         "output_len": output_len, "tensor_parallel": tensor_parallel, "pipeline_parallel": pipeline_parallel,
         "expert_parallel": expert_parallel, "dtype": dtype, "dense_dtype": dense_dtype, "expert_dtype": expert_dtype,
         "kv_dtype": kv_dtype, "speculative_tokens": speculative_tokens, "acceptance": acceptance,
-        "expert_load": expert_load, "fused": fused, "ignore_memory": ignore_memory or not is_one,
+        "expert_load": expert_load, "fused": fused, "interconnect": interconnect,
+        "ignore_memory": ignore_memory or not is_one,
     }  # fmt: skip
     if chunk_tokens is not None:
         options["chunk_tokens"] = chunk_tokens

@@ -3,7 +3,7 @@
 Exits with 1 where one is violated. `exact`: the search of GPUs against brute force, count problems. `physics`: what a
 GPU cannot do, count comparisons. `corrected`: what of it answers with learned corrections keep. `multicore`: the search
 and the laws of multi-core chips, count problems; `grouped`, `gpu-grouped`: those of grouped GEMMs on them and on GPUs;
-`attention`: those of fused attention on multi-core chips.
+`attention`: those of fused attention on multi-core chips; `collective`: those of messages between GPUs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from tests.laws import (
+    collective,
     gpu_corrected,
     gpu_exact,
     gpu_grouped,
@@ -36,6 +37,7 @@ LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "grouped": (multicore_grouped.run, 50),
     "attention": (multicore_attention.run, 50),
     "gpu-grouped": (gpu_grouped.run, 850),
+    "collective": (collective.run, 5_000),
 }
 """Name -> what checks it, and how much of it one process does at a time."""
 
