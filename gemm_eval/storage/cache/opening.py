@@ -73,7 +73,7 @@ def replace_damaged(path: Path, identity: Identity, reason: str, *, timeout_s: f
     """Set the damaged file aside, unless another process was faster; the next opening builds a new one.
 
     Raises:
-        Trouble: FOREIGN where it does not begin as a cache does; or it cannot be renamed, or others are opening the file
+        Trouble: FOREIGN where it does not begin as a cache does; or it cannot be renamed, or others are opening it
             for longer than `timeout_s`.
     """
     with translated(), guard(path, exclusive=True, timeout_s=timeout_s):
