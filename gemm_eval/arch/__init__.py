@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gemm_eval.arch.common import Provenance, ProvenanceKind, Published
     from gemm_eval.arch.gpu import SM_ARCHS, GpuSpec
     from gemm_eval.arch.gpu_names import gpu_slug
-    from gemm_eval.arch.interconnect import LINKS, Interconnect
+    from gemm_eval.arch.interconnect import LINKS, ONE_SOCKET, PCIE_BOXES, TWO_SOCKETS, Interconnect
     from gemm_eval.arch.limits import (
         THREADS_PER_WARP,
         DeviceLimits,
@@ -38,8 +38,11 @@ __all__ = [
     "LINKS",
     "MAX_CORES",
     "MEASURED_L2_STATES",
+    "ONE_SOCKET",
+    "PCIE_BOXES",
     "SM_ARCHS",
     "THREADS_PER_WARP",
+    "TWO_SOCKETS",
     "ArchSpec",
     "CheckFinding",
     "ClockState",
@@ -91,7 +94,7 @@ __getattr__, __dir__ = lazy_names(
             "SM_ARCHS",
         ),
         ".gpu_names": ("gpu_slug",),
-        ".interconnect": ("LINKS", "Interconnect"),
+        ".interconnect": ("LINKS", "ONE_SOCKET", "PCIE_BOXES", "TWO_SOCKETS", "Interconnect"),
         ".limits": (
             "DeviceLimits",
             "Occupancy",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gemm_eval.cli.completion import complete_types
-from gemm_eval.cli.options import ArchOption, JsonOption
+from gemm_eval.cli.options import ArchOption, InterconnectOption, JsonOption
 from gemm_eval.cli.ranges import SEVERAL, check_count, parse_values
 from gemm_eval.cli.tables import OutOption, check_out, flat, write_records
 
@@ -52,6 +52,7 @@ def collective(
             show_default=False,
         ),
     ] = None,
+    interconnect: InterconnectOption = None,
     out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -72,7 +73,7 @@ def collective(
     nums, messages = parse_values("--ranks", ranks), sizes_of(sizes)
     check_count(len(nums) * len(messages), "SIZE and --ranks")
     results = [
-        evaluator.evaluate_collective(what, size, num, dtype=dtype, library=library)
+        evaluator.evaluate_collective(what, size, num, dtype=dtype, library=library, interconnect=interconnect)
         for num in nums
         for size in messages
     ]

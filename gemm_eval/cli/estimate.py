@@ -22,6 +22,7 @@ from gemm_eval.cli.options import (
     ArchesOption,
     ClockOption,
     CorrectionOption,
+    InterconnectOption,
     JsonOption,
     L2Option,
     ModelLibraryOption,
@@ -96,6 +97,7 @@ def model(
             rich_help_panel=_KERNELS_PANEL,
         ),
     ] = False,
+    interconnect: InterconnectOption = None,
     library: ModelLibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
@@ -141,6 +143,7 @@ def model(
         "kv_dtype": kv_dtype, "speculative_tokens": speculative_tokens, "acceptance": acceptance,
         "expert_load": expert_load, "fused": fused, "memory_frac": memory_frac,
         "ignore_memory": ignore_memory or not is_one, "fusions": Fusions(quantization=not separate_quantization),
+        "interconnect": interconnect,
     }  # fmt: skip
     if chunk_tokens is not None:
         options["chunk_tokens"] = chunk_tokens

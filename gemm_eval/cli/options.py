@@ -31,6 +31,7 @@ __all__ = [
     "GroupSizeOption",
     "IdleCoresOption",
     "InputDtypeOption",
+    "InterconnectOption",
     "JsonOption",
     "L2Option",
     "LibraryOption",
@@ -175,6 +176,15 @@ _LIBRARY_HELP = (
     "where it does not, which the output names."
 )
 LibraryOption = Annotated[str | None, typer.Option(help=_LIBRARY_HELP, rich_help_panel=_GPU_PANEL)]
+InterconnectOption = Annotated[
+    str | None,
+    typer.Option(
+        help="How a server joins GPUs over PCIe: pcie-one-socket or pcie-two-sockets (traffic crosses to another CPU). "
+        "Default: as the arch says.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
 ModelLibraryOption = Annotated[
     str | None,
     typer.Option(

@@ -34,4 +34,4 @@ def print_collectives(results: Sequence[CollectiveResult]) -> None:
         for result in results
     ]
     print_rows(rows, _KEYS, [name for name in rows[0] if name not in _KEYS], title=title, left=_LEFT)
-    console.print(f"Coefficients {first.origin}.", highlight=False)
+    console.print(f"Joined by {first.interconnect}. Coefficients {first.origin}.", highlight=False)

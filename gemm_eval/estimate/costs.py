@@ -71,6 +71,7 @@ class OperationCost(NamedTuple):
 def operation_costs(
     evaluator: GEMMEvaluator, operations: Sequence[Operation], *, fused: bool | None = None,
     attention_library: str | None = None, collective_library: str | None = None, expert_library: str | None = None,
+    interconnect: str | None = None,
 ) -> tuple[OperationCost, ...]:  # fmt: skip
     """Return what each operation takes, in their order.
 
@@ -81,7 +82,7 @@ def operation_costs(
         evaluator: of the arch.
         operations: of one step on one device.
         fused, attention_library: attention; see `GEMMEvaluator.evaluate_attention`.
-        collective_library: whose messages; see `GEMMEvaluator.evaluate_collective`.
+        collective_library, interconnect: messages; see `GEMMEvaluator.evaluate_collective`.
         expert_library: whose kernels run experts; None: what serving engines take.
 
     Raises:
@@ -100,7 +101,7 @@ def operation_costs(
         elif isinstance(operation, MoeOperation):
             cost = experts[place]
         elif isinstance(operation, CollectiveOperation):
-            cost = _collective(evaluator, operation, collective_library)
+            cost = _collective(evaluator, operation, collective_library, interconnect)
         else:
             assert isinstance(operation, MemoryOperation)
             cost = _memory(evaluator, operation, operation.layer_kind in with_positions)
@@ -161,9 +162,11 @@ def _experts(
     }
 
 
-def _collective(evaluator: GEMMEvaluator, operation: CollectiveOperation, library: str | None) -> OperationCost:
+def _collective(
+    evaluator: GEMMEvaluator, operation: CollectiveOperation, library: str | None, interconnect: str | None
+) -> OperationCost:
     result = evaluator.evaluate_collective(
-        operation.what, operation.message_bytes, operation.num_ranks, library=library
+        operation.what, operation.message_bytes, operation.num_ranks, library=library, interconnect=interconnect
     )
     return OperationCost(operation, result.latency_us, "link", result.algorithm)
 

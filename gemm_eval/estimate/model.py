@@ -10,8 +10,8 @@ from itertools import product
 from multiprocessing import get_context
 from typing import Any
 
-from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
-from gemm_eval.checks import as_integer, check_flag, plain_number
+from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
+from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.estimate.costs import OperationCost, operation_costs
 from gemm_eval.estimate.pipeline import pipeline_us
@@ -66,6 +66,7 @@ def estimate_model(
     attention_library: str | None = None,
     collective_library: str | None = None,
     expert_library: str | None = None,
+    interconnect: str | None = None,
     memory_frac: float = MEMORY_FRAC,
     ignore_memory: bool = False,
 ) -> ModelEstimate:
@@ -100,6 +101,8 @@ def estimate_model(
         fused: attention; see `GEMMEvaluator.evaluate_attention`.
         attention_library, collective_library, expert_library: whose kernels of attention, messages and experts; None:
             what engines take.
+        interconnect: how a server joins GPUs over PCIe (`GEMMEvaluator.evaluate_collective`); other GPUs keep their
+            link. None: as the spec says.
         memory_frac: share of the DRAM that may be used; the rest is the runtime's.
         ignore_memory: go on where the model does not fit.
 
@@ -140,13 +143,14 @@ def estimate_model(
         if ignore_memory
         else check_memory(config, evaluator.arch, memory_frac=memory_frac, **held)
     )
+    box = _interconnect(evaluator.arch, interconnect)
     libraries = {
         "attention_library": attention_library, "collective_library": collective_library,
         "expert_library": expert_library,
     }  # fmt: skip
     steps = _Steps(
         config, evaluator, {**degrees, **types, "expert_load": expert_load, "fusions": fusions},
-        {"fused": fused, **libraries},
+        {"fused": fused, "interconnect": box, **libraries},
     )  # fmt: skip
     prefill = _prefill_steps(steps, prompt_len, chunk_tokens)
     chunk_us = [chunk.stage_us for chunk in prefill]
@@ -176,6 +180,7 @@ def estimate_model(
             asked | degrees | types | {
                 "acceptance": share, "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
                 "separate_quantization": not (fusions or Fusions()).quantization,
+                "interconnect": box,
             } | libraries
         ),
         _config=config,
@@ -228,6 +233,14 @@ def _evaluator(arch: Any) -> GEMMEvaluator:
     if not isinstance(arch, GEMMEvaluator):
         raise InvalidInputError(f"arch must be an arch, its name or path, or a GEMMEvaluator, got {shown(arch)}")
     return arch
+
+
+def _interconnect(arch: ArchSpec, asked: str | None) -> str | None:
+    """Return the kind of server that joins GPUs over PCIe; None: they are joined otherwise, or not."""
+    if asked is not None:
+        check_word("interconnect", asked, PCIE_BOXES)
+    link = arch.interconnect if isinstance(arch, GpuSpec) else None
+    return (asked or link.topology) if link is not None and link.topology in PCIE_BOXES else None
 
 
 class _Steps:

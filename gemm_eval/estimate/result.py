@@ -168,8 +168,10 @@ class ModelEstimate:
             share = f" ({frac:g} of its memory)"
         largest = self.largest_batch
         most = "" if largest is None else f"; the largest batch that fits is {largest:,}"
+        box = self.options["interconnect"] if self.num_devices > 1 else None
+        joined = "" if box is None else f" ({box})"
         lines = [
-            f"{self.model_name} on {self.num_devices} x {self.arch_name}, {self.batch:,} sequences of "
+            f"{self.model_name} on {self.num_devices} x {self.arch_name}{joined}, {self.batch:,} sequences of "
             f"{self.prompt_len:,} + {self.output_len:,} tokens:",
             f"first token {time_text(self.ttft_us)} (a prompt alone), then {time_text(self.tpot_us)} a token, a "
             f"request {time_text(self.request_us)};",

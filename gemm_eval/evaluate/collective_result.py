@@ -13,6 +13,7 @@ __all__ = ["COLLECTIVE_TERMS", "CollectiveResult"]
 
 COLLECTIVE_TERMS = {
     "launch_us": "the kernel, and the first meeting of the ranks",
+    "protocol_us": "fences, barriers, a pipeline to fill",
     "hops_us": "latencies of the hops, one after the other",
     "link_us": "bytes over the link",
 }
@@ -33,6 +34,8 @@ class CollectiveResult:
         algorithm: what runs, with its protocol: ``ring, LL``, ``NVLS``, ``one-shot``, ...; ``none`` for one rank.
         breakdown: microseconds by term (`COLLECTIVE_TERMS`); they add up to `latency_us`.
         link_gb_per_s: what the spec says of the link, one direction, in 1e9 bytes/s.
+        interconnect: how the node joins its GPUs (`Interconnect.topology`): ``switch``, ``mesh``, ``pcie-one-socket``
+            or ``pcie-two-sockets``.
         source: ``calibrated`` where coefficients were fitted on this very GPU, else ``analytic``; of a send, which
             nobody timed, always ``analytic``: it goes as an all-to-all does.
         origin: where the coefficients come from, in words.
@@ -46,6 +49,7 @@ class CollectiveResult:
     algorithm: str
     breakdown: FrozenDict[str, float]
     link_gb_per_s: float
+    interconnect: str
     source: str
     origin: str
     model_version: str
@@ -58,7 +62,7 @@ class CollectiveResult:
 
     @property
     def bound(self) -> str:
-        """The largest term: ``launch``, ``hops`` or ``link``; ``none`` for one rank."""
+        """The largest term: ``launch``, ``protocol``, ``hops`` or ``link``; ``none`` for one rank."""
         if not self.latency_us:
             return "none"
         return max(self.breakdown, key=lambda name: self.breakdown[name]).removesuffix("_us")
@@ -88,7 +92,7 @@ class CollectiveResult:
             [
                 f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)} by {self.algorithm}, "
                 f"{self.bus_gb_per_s:,.1f} of {self.link_gb_per_s:,.0f} GB/s a direction.",
-                f"Library: {self.library}; coefficients {self.origin}.",
+                f"Joined by {self.interconnect}. Library: {self.library}; coefficients {self.origin}.",
                 *times,
             ]
         )
@@ -98,7 +102,7 @@ class CollectiveResult:
         problem = self.problem
         of_problem = {name: getattr(problem, name) for name in ("what", "message_bytes", "num_ranks")}
         names = ("arch_name", "library", "latency_us", "algorithm", "bound", "bus_gb_per_s", "algorithm_gb_per_s")
-        more = ("link_gb_per_s", "source", "origin", "model_version")
+        more = ("link_gb_per_s", "interconnect", "source", "origin", "model_version")
         return {
             "problem": of_problem | {"dtype": str(problem.dtype)},
             **{name: getattr(self, name) for name in names},

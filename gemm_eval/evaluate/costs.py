@@ -125,7 +125,7 @@ class FoundCosts:
         """Return the place on disk."""
         from gemm_eval.evaluate.disk import CostStore  # sqlite3 only where it is needed
 
-        return CostStore(self._disk_path, self._backend)
+        return CostStore(self._disk_path, self._backend, is_chosen=not isinstance(self._disk_cache, bool))
 
     @property
     def _disk_path(self) -> Path | None:

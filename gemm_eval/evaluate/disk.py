@@ -35,10 +35,10 @@ _DIGEST_BYTES = 16
 
 
 @cache
-def _cache_at(path: Path | None) -> DiskCache:
+def _cache_at(path: Path | None, *, is_chosen: bool = False) -> DiskCache:
     """The one cache of this process for a file: all evaluators share its connection."""
     # what code and data answered is nobody's business after a change: a version of the model may be forgotten
-    return DiskCache(path, namespace=f"{_SCHEMA}, library {answers_stamp()}")
+    return DiskCache(path, namespace=f"{_SCHEMA}, library {answers_stamp()}", is_chosen=is_chosen)
 
 
 class Stored(NamedTuple):
@@ -67,10 +67,14 @@ class CostStore:
     Args:
         path: the file; None keeps nothing.
         backend: whose costs.
+        is_chosen: the user named the file; see `DiskCache`.
+
+    Raises:
+        StorageError: from every method, where the file that the user named is no cache.
     """
 
-    def __init__(self, path: Path | None, backend: Backend) -> None:
-        self._cache = _cache_at(None if path is None else path.absolute())
+    def __init__(self, path: Path | None, backend: Backend, *, is_chosen: bool = False) -> None:
+        self._cache = _cache_at(None if path is None else path.absolute(), is_chosen=is_chosen)
         self._backend = backend
         dtype = backend.record_dtype
         self._names = dtype.names or ()

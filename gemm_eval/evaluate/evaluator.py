@@ -87,7 +87,8 @@ class GEMMEvaluator:
         policy: of a chip whose YAML has rules: ``"library"``, what its library does with a GEMM, or ``"best"``, what
             the chip could do; default: what the rules say is default, best without rules. GPUs: see `library`.
         disk_cache: read, at the first evaluation, what `save_to_disk` or `prewarm` kept for this arch: from the user's
-            cache folder (True; ``GEMM_EVAL_CACHE_DIR`` moves it), from a file of your own (a path), or not at all.
+            cache folder (True; ``GEMM_EVAL_CACHE_DIR`` moves it), from a file of your own (a path), or not at all. What
+            lies at that path and is no such cache is never changed: the first evaluation raises a StorageError.
         library, l2, clock: GPUs only: for calls that do not say it themselves; see `evaluate`. This library is used
             where it has kernels for the data types, elsewhere the default: a model has GEMMs of several types.
         correction: GPUs only: likewise; False: physics alone, whatever was learned from timings.
@@ -427,8 +428,9 @@ class GEMMEvaluator:
         return [multicore_attention(self.arch, problem, library, self.evaluate_problem) for problem in problems]
 
     def evaluate_collective(
-        self, what: str, message_bytes: int, num_ranks: int, *, dtype: str | None = None, library: str | None = None
-    ) -> CollectiveResult:
+        self, what: str, message_bytes: int, num_ranks: int, *, dtype: str | None = None, library: str | None = None,
+        interconnect: str | None = None,
+    ) -> CollectiveResult:  # fmt: skip
         """Say what a message between GPUs of this kind in one node takes.
 
         >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
@@ -442,27 +444,31 @@ class GEMMEvaluator:
             dtype: of the elements; None: of 16 bits. It matters where a switch adds them up, which takes no narrower.
             library: ``"trtllm"`` (the default): TensorRT-LLM's kernels for all-reduces over NVLink, NCCL for the rest;
                 ``"nccl"``: NCCL for all.
+            interconnect: how a server joins GPUs over PCIe: ``"pcie-one-socket"``, where the bridges or switches of one
+                CPU join all of them, or ``"pcie-two-sockets"``, where traffic crosses to another CPU; None: as the spec
+                says.
 
         Raises:
             InvalidProblemError: no such operation, or sizes that make none.
-            InvalidOptionError: no such library.
-            UnsupportedError: the spec does not say what joins its chips, or it joins fewer.
+            InvalidOptionError: no such library or interconnect.
+            UnsupportedError: the spec does not say what joins its chips, it joins fewer, or not by PCIe.
         """
         try:
-            return self._collective(what, message_bytes, num_ranks, dtype, library)
+            return self._collective(what, message_bytes, num_ranks, dtype, library, interconnect)
         except InvalidInputError:
             raise
         except TypeError:  # no hash: an error in the words of the checks behind
-            return self._find_collective(what, message_bytes, num_ranks, dtype, library)
+            return self._find_collective(what, message_bytes, num_ranks, dtype, library, interconnect)
 
     def _find_collective(
-        self, what: str, message_bytes: int, num_ranks: int, dtype: str | None, library: str | None
-    ) -> CollectiveResult:
+        self, what: str, message_bytes: int, num_ranks: int, dtype: str | None, library: str | None,
+        interconnect: str | None,
+    ) -> CollectiveResult:  # fmt: skip
         from gemm_eval.evaluate.collective import find_collective
 
         types = () if dtype is None else (dtype,)
         problem = CollectiveProblem(what, message_bytes, num_ranks, *types)
-        return find_collective(self.arch, problem, library)
+        return find_collective(self.arch, problem, library, interconnect)
 
     def evaluate_problem(
         self, problem: GemmProblem, *, library: str | None = None, l2: str | None = None, clock: str | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,10 +104,12 @@ class GEMMTable:
     def _problem_columns(self) -> tuple[str, ...]:
         return ("G", "M", "K", "N", "row_groups", *_TYPE_COLUMNS, *self._evaluator.backend.option_columns)
 
-    @property
+    @cached_property
     def is_feasible(self) -> npt.NDArray[np.bool_]:
-        """[num_rows]: whether any mapping fits."""
-        return self._evaluator.backend.is_feasible(self._records)
+        """[num_rows], read-only: whether any mapping fits."""
+        feasible = self._evaluator.backend.is_feasible(self._records)
+        feasible.setflags(write=False)
+        return feasible
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return plain Python values, a dict for each row; what is unknown or infeasible is None."""

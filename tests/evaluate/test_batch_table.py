@@ -76,8 +76,8 @@ def test_columns_cannot_be_changed(table: GEMMTable) -> None:
             table[name][0] = table[name][1]
     with pytest.raises(ValueError, match="read-only"):
         table.records["latency_us"] = 0
-    table.is_feasible[:] = False
-    assert table.is_feasible.all()
+    with pytest.raises(ValueError, match="read-only"):
+        table.is_feasible[:] = False
     table.to_dicts()[0].clear()
     assert table.to_dicts()[0]
 
@@ -218,3 +218,30 @@ def test_progress_of_a_batch(capsys: pytest.CaptureFixture[str]) -> None:
     assert "50/50" in err  # what was not known before, each once
     ev.evaluate_many(batch, progress=True)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("arch", ["demo-8core", "h100-sxm"])
+def test_the_whole_table_is_looked_at_once_however_many_rows_are_asked(
+    arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iterating, and `evaluate --shapes`, asked all rows whether they are feasible for each row."""
+    from gemm_eval.cli.shapes import Shape, documents, evaluate_shapes
+
+    own = GEMMEvaluator(arch, disk_cache=False)
+    looked_at: list[int] = []
+    is_feasible = own.backend.is_feasible
+
+    def count(records: Any) -> Any:
+        looked_at.append(len(records))
+        return is_feasible(records)
+
+    sizes = [(1, 16 + row, 64, 64) for row in range(60)]
+    answers = evaluate_shapes(own, [Shape(row) for row in sizes], {}, dict.fromkeys(
+        ("library", "l2", "clock", "quantize_from", "correction")
+    ))  # fmt: skip
+    table = own.evaluate_many(sizes, progress=False)
+    monkeypatch.setattr(own.backend, "is_feasible", count)
+    assert [result.problem.sizes for result in table] == sizes
+    assert len(list(documents(answers))) == len(sizes)
+    assert looked_at.count(len(sizes)) <= 2, looked_at
+    assert not table.is_feasible.flags.writeable

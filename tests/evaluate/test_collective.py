@@ -81,6 +81,47 @@ def test_rates_scale_with_the_link() -> None:
     assert [item.source for item in same] == [same[0].source] * 2
 
 
+def test_a_launch_does_not_grow_with_the_message() -> None:
+    """Seventy microseconds of an all-reduce of 32 MiB were said to be launches: they fill the pipeline of NVLS."""
+    evaluator = GEMMEvaluator("h200-sxm")
+    results = [evaluator.evaluate_collective("all_reduce", size, 8) for size in (1 << 10, 1 << 20, 32 << 20, 1 << 30)]
+    assert {result.algorithm for result in results} >= {"one-shot", "NVLS"}
+    (launch_us,) = {result.breakdown["launch_us"] for result in results}
+    assert launch_us < 5.0
+    assert results[2].breakdown["protocol_us"] > 50.0
+
+
+def test_the_server_is_an_option_and_is_said() -> None:
+    """Eight cards on one socket keep the rate of two; a preset that was not timed is not of a server of two sockets."""
+    evaluator = GEMMEvaluator("rtx-pro-6000-server")
+    result = evaluator.evaluate_collective("all_reduce", 32 << 20, 8)
+    assert result.interconnect == "pcie-one-socket"
+    assert "pcie-one-socket" in result.explain()
+    assert result.to_dict()["interconnect"] == "pcie-one-socket"
+    pair = evaluator.evaluate_collective("all_reduce", 32 << 20, 2)
+    assert result.bus_gb_per_s > 0.9 * pair.bus_gb_per_s
+    across = evaluator.evaluate_collective("all_reduce", 32 << 20, 8, interconnect="pcie-two-sockets")
+    assert across.latency_us > 8 * result.latency_us
+    timed = GEMMEvaluator("l40s").evaluate_collective("all_reduce", 32 << 20, 8)
+    assert (timed.interconnect, timed.source) == ("pcie-two-sockets", "calibrated")
+    other = GEMMEvaluator("l40s").evaluate_collective("all_reduce", 32 << 20, 8, interconnect="pcie-one-socket")
+    assert other.source == "analytic"
+    assert "whose link was changed" in other.origin
+    # rates are shares of the link: the same server with half of it
+    assert other.breakdown["link_us"] == pytest.approx(2 * result.breakdown["link_us"])
+
+
+def test_an_engine_across_sockets_is_as_its_own_rows_say() -> None:
+    """TensorRT-LLM's all-reduce of 32 MiB on eight L40S takes 26.0 ms (arch/measured), nccl-tests' 38.9."""
+    evaluator = GEMMEvaluator("l40s")
+    engine, alone = (
+        evaluator.evaluate_collective("all_reduce", 32 << 20, 8, library=library).latency_us
+        for library in ("trtllm", "nccl")
+    )
+    assert engine == pytest.approx(26_000, rel=0.25)
+    assert alone == pytest.approx(38_900, rel=0.15)
+
+
 def test_a_send_goes_as_one_part_of_an_exchange() -> None:
     evaluator = GEMMEvaluator("h200-sxm")
     send = evaluator.evaluate_collective("send", 32 << 20, 2)
@@ -105,6 +146,10 @@ def test_what_is_refused() -> None:
         evaluator.evaluate_collective("all_reduce", [64], 2)  # type: ignore[arg-type]
     with pytest.raises(InvalidOptionError, match="library must be one of"):
         evaluator.evaluate_collective("all_reduce", 64, 2, library="rccl")
+    with pytest.raises(InvalidOptionError, match="interconnect must be one of pcie-one-socket"):
+        GEMMEvaluator("l4").evaluate_collective("all_reduce", 64, 2, interconnect="pcie")
+    with pytest.raises(UnsupportedError, match="these are joined by nvlink4"):
+        evaluator.evaluate_collective("all_reduce", 64, 2, interconnect="pcie-one-socket")
     with pytest.raises(UnsupportedError, match="joins at most 8 GPUs, got 16 ranks"):
         evaluator.evaluate_collective("all_reduce", 64, 16)
     with pytest.raises(UnsupportedError, match="demo-8core does not say what joins it to other chips"):
@@ -113,4 +158,4 @@ def test_what_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="does not say what joins it to other GPUs: give its YAML"):
         GEMMEvaluator(alone).evaluate_collective("all_reduce", 64, 2)
     with pytest.raises(ArchValidationError, match=r"interconnect\.link"):
-        alone.with_(interconnect={"link": "ethernet", "topology": "host", "gb_per_s": 12.5, "num_gpus": 8})
+        alone.with_(interconnect={"link": "ethernet", "topology": "pcie-one-socket", "gb_per_s": 12.5, "num_gpus": 8})

@@ -224,15 +224,28 @@ def test_a_read_only_folder_is_still_read(folder: Path, expected: GEMMResult) ->
 
 
 def test_a_damaged_file_is_told_once_and_replaced(folder: Path, expected: GEMMResult) -> None:
-    folder.mkdir()
+    store()
     path = default_path()
     assert path is not None
-    path.write_bytes(b"no database" * 1000)
+    _disk._cache_at.cache_clear()
+    os.truncate(path, 1000)
 
     with pytest.warns(RuntimeWarning, match="damaged"):
         assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
     assert store() == 1
     assert num_found() == 1
+
+
+def test_a_file_that_is_no_cache_stays(folder: Path, expected: GEMMResult) -> None:
+    folder.mkdir()
+    path = default_path()
+    assert path is not None
+    path.write_bytes(b"no database" * 1000)
+
+    with pytest.warns(RuntimeWarning, match="is no cache of gemm_eval"):
+        assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
+    assert store() == 0
+    assert path.read_bytes() == b"no database" * 1000
 
 
 def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

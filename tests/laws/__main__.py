@@ -4,7 +4,7 @@ Exits with 1 where one is violated. `exact`: the search of GPUs against brute fo
 GPU cannot do, count comparisons. `corrected`: what of it answers with learned corrections keep. `multicore`: the search
 and the laws of multi-core chips, count problems; `grouped`, `gpu-grouped`: those of grouped GEMMs on them and on GPUs;
 `attention`, `gpu-attention`: those of fused attention on multi-core chips and on GPUs; `presets`: what every policy of
-multi-core presets keeps.
+multi-core presets keeps; `collective`: those of collectives between GPUs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 from tests.laws import (
+    collective,
     gpu_attention,
     gpu_corrected,
     gpu_exact,
@@ -41,6 +42,7 @@ LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "gpu-attention": (gpu_attention.run, 5_000),
     "presets": (multicore_presets.run, 50),
     "gpu-grouped": (gpu_grouped.run, 850),
+    "collective": (collective.run, 5_000),
 }
 """Name -> what checks it, and how much of it one process does at a time."""
 

@@ -23,7 +23,8 @@ from gemm_eval.workload import COLLECTIVES, CollectiveProblem
 GPUS = [name for name in list_archs() if load_arch(name).type == "gpu"]
 DEFAULTS = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
 SWITCH = Interconnect(link="nvlink4", topology="switch", gb_per_s=400.0, num_gpus=8)
-HOST = Interconnect(link="pcie4", topology="host", gb_per_s=32.0, num_gpus=8)
+SOCKET = Interconnect(link="pcie4", topology="pcie-one-socket", gb_per_s=32.0, num_gpus=8)
+SOCKETS = SOCKET.in_box("pcie-two-sockets")
 MESH = Interconnect(link="nvlink2", topology="mesh", gb_per_s=150.0, num_gpus=8)
 SIZES = [2**power for power in range(4, 33)]
 
@@ -64,8 +65,10 @@ def test_all_reduces_without_a_ring_by_hand() -> None:
 
 def test_rates_of_links() -> None:
     assert [link_rate(SWITCH, num, 2.0) for num in (2, 8)] == [400e3, 400e3]
-    assert [link_rate(HOST, num, 2.0) for num in (2, 4, 8)] == [32e3, 8e3, 2e3]
-    assert [link_rate(MESH, num, 2.0) for num in (2, 8)] == [pytest.approx(150e3 / 7), 150e3]
+    assert [link_rate(SOCKET, num, 2.0) for num in (2, 4, 8)] == [32e3, 32e3, 32e3]
+    assert [link_rate(SOCKETS, num, 2.0) for num in (2, 4, 8)] == [32e3, 8e3, 2e3]
+    assert [link_rate(SOCKETS, num, 2.0, 1.0) for num in (2, 4, 8)] == [32e3, 8e3, 4e3]
+    assert [link_rate(MESH, num, 2.0) for num in (2, 4, 8)] == [50e3, 100e3, 150e3]
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -91,7 +94,7 @@ def test_laws_of_every_preset(name: str) -> None:
             assert cost.terms.link_us * link.gb_per_s * 1e3 >= 0.9 * least, (problem, cost)
 
 
-@pytest.mark.parametrize("name", ["a100-sxm-80gb", "b200", "h200-sxm", "l40s"])
+@pytest.mark.parametrize("name", ["a100-sxm-80gb", "b200", "h200-sxm"])
 def test_a_direct_kernel_is_never_slower_than_nccl(name: str) -> None:
     arch = load_arch(name, GpuSpec)
     link, of = arch.interconnect, collective_coefficients(arch)[0]
@@ -99,7 +102,7 @@ def test_a_direct_kernel_is_never_slower_than_nccl(name: str) -> None:
     rows = [problem for problem in problems(link) if problem.what == "all_reduce"]
     own, nccl = (collectives_us(link, of, collective_rows(link, library, rows)) for library in ("trtllm", "nccl"))
     assert (own <= nccl).all()
-    assert (own < nccl).any() == link.is_nvlink
+    assert (own < nccl).any()
 
 
 def test_algorithms_by_size() -> None:

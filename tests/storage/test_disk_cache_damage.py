@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from gemm_eval import GEMMEvaluator
+from gemm_eval.errors import StorageError
 from gemm_eval.storage.cache import DiskCache, files, opening, sqlite
 from tests.storage.disk_caches import (
     ROOT,
@@ -65,6 +67,17 @@ def make_foreign(path: Path) -> None:
         connection.execute("INSERT INTO photos VALUES (1, 'mine')")
 
 
+def make_foreign_with_wal(path: Path) -> None:
+    """Somebody's database whose last rows are in its -wal, which the last to close the file would fold in."""
+    make_foreign(path)
+    code = (
+        "import os, sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('PRAGMA journal_mode = WAL')\n"
+        "c.execute('CREATE TABLE more (id)'); c.commit(); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    assert path.with_name(f"{path.name}-wal").stat().st_size
+
+
 def make_same_id_without_tables(path: Path) -> None:
     with other_connection(path) as connection:
         connection.execute("DROP TABLE entries")
@@ -86,20 +99,33 @@ def make_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-DAMAGES = [
-    truncate,
-    truncate_in_page,
-    empty,
-    fill_with_noise,
-    overwrite_tail,
-    change_values,
-    make_foreign,
-    make_same_id_without_tables,
-    make_newer,
-    make_folder,
-    make_pipe,
-    write_text,
-]
+def make_link(path: Path) -> None:
+    path.unlink()
+    path.with_name("notes.txt").write_text("mine")
+    path.symlink_to("notes.txt")
+
+
+def make_dangling_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+DAMAGES = [truncate, truncate_in_page, overwrite_tail, change_values, make_same_id_without_tables, make_newer]
+FOREIGN = [
+    empty, fill_with_noise, make_foreign, make_foreign_with_wal, make_folder, make_pipe, make_link, write_text,
+]  # fmt: skip
+
+
+def snapshot(folder: Path) -> dict[str, tuple[object, ...]]:
+    """All that lies in a folder but guards: names, kinds, inodes, links and content."""
+    return {
+        str(found.relative_to(folder)): (
+            found.lstat().st_mode, found.lstat().st_ino, str(found.readlink()) if found.is_symlink() else "",
+            found.read_bytes() if found.is_file() else b"",
+        )
+        for found in folder.rglob("*")
+        if found.suffix != ".guard"
+    }  # fmt: skip
 
 
 class TestDamage:
@@ -135,7 +161,7 @@ class TestDamage:
         assert make().get_many(items) == items
         assert asides(path) == [aside]
 
-    @pytest.mark.parametrize("damage", [fill_with_noise, make_newer, make_folder])
+    @pytest.mark.parametrize("damage", [overwrite_tail, make_newer])
     def test_is_found_by_a_write_too(self, make: Make, path: Path, damage: Callable[[Path], None]) -> None:
         with make() as cache:
             cache.put_many(some(10))
@@ -144,19 +170,18 @@ class TestDamage:
             assert cache.put_many(some(5)) == 5
         assert dict(cache.load_all()) == some(5)
 
-    def test_the_wal_goes_with_its_file(self, make: Make, path: Path) -> None:
-        """A file that was emptied while its -wal holds committed entries, as after a crash."""
+    def test_an_old_wal_meets_no_new_file(self, make: Make, path: Path) -> None:
+        """A file that was cut while its -wal holds committed entries, as after a crash."""
         cache = make()
         cache.put_many(some(10))
         companions = {s: path.with_name(path.name + s).read_bytes() for s in ("-wal", "-shm")}
         cache.close()
-        empty(path)
+        truncate_in_page(path)
         for suffix, content in companions.items():
             path.with_name(path.name + suffix).write_bytes(content)
-        with pytest.warns(RuntimeWarning, match="it is empty"):
+        with pytest.warns(RuntimeWarning, match="set aside"):
             assert cache.put_many(some(3)) == 3
-        (aside,) = asides(path)
-        assert (path.parent / f"{aside}-wal").read_bytes() == companions["-wal"]
+        assert len(asides(path)) == 1
         assert dict(cache.load_all()) == some(3)
 
     def test_a_damaged_wal_loses_only_itself(self, make: Make, path: Path) -> None:
@@ -174,7 +199,7 @@ class TestDamage:
                     with pytest.warns(RuntimeWarning, match="set aside"):
                         cache.put_many(some(1))
                 cache.put_many(some(1))
-            write_text(path)
+            truncate_in_page(path)
             seen += [name for name in asides(path) if name not in seen]
         assert len(seen) == 5
         assert asides(path) == seen[-3:]
@@ -185,19 +210,11 @@ class TestDamage:
         with recorded() as told:
             for _ in range(6):
                 stubborn.close()
-                write_text(path)
+                truncate_in_page(path)
                 stubborn.put_many(some(1))
         assert "again and again" in stubborn.status
         assert len(told) == 4
         assert stubborn.get(key_of(0)) is None
-
-    def test_folders_set_aside_are_never_deleted(self, make: Make, path: Path) -> None:
-        path.parent.mkdir(parents=True)
-        for _ in range(5):
-            make_folder_here(path)
-            with make() as cache, pytest.warns(RuntimeWarning, match="not a file"):
-                cache.put_many(some(1))
-        assert len(asides(path)) == 5
 
     def test_another_process_replaced_the_file(self, make: Make, path: Path) -> None:
         """The race is lost: the old connection notices, and both see the same new file."""
@@ -227,7 +244,7 @@ class TestDamage:
     def test_many_processes_find_the_same_damage(self, make: Make, path: Path) -> None:
         with make() as cache:
             cache.put_many(some(10))
-        write_text(path)
+        truncate_in_page(path)
         code = (
             "import sys, pathlib, time, warnings; from gemm_eval.storage.cache import DiskCache\n"
             "warnings.simplefilter('ignore'); time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
@@ -244,9 +261,54 @@ class TestDamage:
         assert make().num_entries == 120
 
 
-def make_folder_here(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.mkdir()
+class TestForeign:
+    @pytest.mark.parametrize("change", FOREIGN)
+    def test_is_never_touched(self, make: Make, path: Path, change: Callable[[Path], None]) -> None:
+        with make() as cache:
+            cache.put_many(some(3))
+        change(path)
+        before = snapshot(path.parent)
+        for cache in (make(is_chosen=True), make(is_chosen=True, max_bytes=1 << 20)):
+            for operation in (lambda c: c.get_many(some(3)), lambda c: c.put_many(some(3)), lambda c: c.clear()):
+                with pytest.raises(StorageError, match="is no cache of gemm_eval") as raised:
+                    operation(cache)
+                assert str(path) in str(raised.value)
+                assert "give the path of a new file" in str(raised.value)
+        with recorded() as told:
+            cache = make()  # of the library's own choice: it works without
+            for _ in range(5):
+                assert (cache.get_many(some(3)), cache.put_many(some(3))) == ({}, 0)
+        assert len(told) == 1
+        assert snapshot(path.parent) == before
+
+    def test_a_link_to_nothing_stays(self, make: Make, path: Path) -> None:
+        path.parent.mkdir(parents=True)
+        path.touch()
+        make_dangling_link(path)
+        with recorded():
+            assert make(is_chosen=True).put_many(some(1)) == 0
+        assert str(path.readlink()) == "nowhere"
+        assert asides(path) == []
+
+    def test_a_link_to_a_cache_is_followed(self, make: Make, path: Path) -> None:
+        with make() as cache:
+            cache.put_many(some(3))
+        link = path.with_name("link")
+        link.symlink_to(path.name)
+        assert make(path=link, is_chosen=True).get_many(some(3)) == some(3)
+
+    def test_a_user_hears_of_it(self, path: Path) -> None:
+        """A file that `disk_cache` names stays; once it is gone, the same evaluator begins a cache there."""
+        path.parent.mkdir(parents=True)
+        write_text(path)
+        evaluator = GEMMEvaluator("demo-8core", disk_cache=path)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="is no cache of gemm_eval"):
+                evaluator.evaluate(1, 64, 64, 64)
+        assert path.read_text() == "dear diary"
+        path.unlink()
+        table = evaluator.evaluate_many([(1, 64, 64, 64)])
+        assert evaluator.save_to_disk(table) == 1
 
 
 class TestNoSpace:

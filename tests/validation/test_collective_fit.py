@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch, read_yaml
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.collective import (
@@ -120,6 +121,22 @@ def test_committed_calibrations_are_what_the_command_writes(gpu: str) -> None:
         assert again.coefficients[name] == pytest.approx(value, rel=0.02), name
     assert found.to_yaml() == path.read_text(encoding="utf-8")
     assert collective_coefficients(load_arch(gpu, GpuSpec))[0] == pytest.approx(found.coefficients)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_rows_are_predicted_as_a_user_is_answered(gpu: str) -> None:
+    """The columns that fits and scores take say what the public call says, with nothing but what a row has."""
+    arch, evaluator = load_arch(gpu, GpuSpec), GEMMEvaluator(gpu)
+    of = collective_coefficients(arch)[0]
+    for timings in list_collective_timings(gpu):
+        rows = measured_rows(interconnect_of(arch), [timings]).rows
+        answers = [
+            evaluator.evaluate_collective(
+                item.what, item.message_bytes, item.num_ranks, dtype=str(item.dtype), library=timings.library
+            ).latency_us
+            for item in timings.problems
+        ]
+        np.testing.assert_allclose(collectives_us(interconnect_of(arch), of, rows), answers, rtol=1e-12)
 
 
 def test_scores_by_operation_and_size() -> None:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.errors import InvalidOptionError, StorageError
 from gemm_eval.storage.cache.session import Session
+from gemm_eval.storage.cache.trouble import Kind
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ DEFAULT_MAX_BYTES = 256 << 20
 DEFAULT_TIMEOUT_S = 2.0
 MIN_MAX_BYTES = 64 << 10  # the empty file takes five pages of 4 KiB
 FINALIZER_PATIENCE_S = 0.5  # at exit a daemon thread may hold the cache; do not hang on it
+_FOREIGN = Kind.FOREIGN.name
 PAGE_ENTRIES = 2048  # read at a time by load_all: nobody else is kept waiting for longer
 
 _said: set[tuple[str, str]] = set()
@@ -38,8 +40,9 @@ class DiskCache:
 
     - **Opened at first use.** Constructing one costs microseconds and touches no file. One object serves all threads
       and may be shared by all that use the file; it may be pickled; it survives `os.fork` on both sides.
-    - **Damaged, foreign or newer files** are renamed to ``<name>.damaged-<UTC time>-<pid>`` (the last three are kept),
-      never overwritten. Each entry has a checksum: a value that comes back is the one that was put for that key.
+    - **Damaged or newer caches** are renamed to ``<name>.damaged-<UTC time>-<pid>`` (the last three are kept), never
+      overwritten. A file that does not begin as a cache does, or a folder, is never touched. Each entry has a checksum:
+      a value that comes back is the one that was put for that key.
     - **Bounded.** When the file outgrows `max_bytes`, the least recently used entries of all namespaces go, a tenth of
       the file at once. "Used" is coarse: a stamp is renewed when it is more than an hour old, and in batches, together
       with the next write. Between equal stamps the older entry goes first. Beside the file, the ``-wal`` file takes up
@@ -51,6 +54,8 @@ class DiskCache:
         max_bytes: bound of the file, at least 64 KiB. When processes disagree, the lowest wins.
         timeout_s: how long an operation waits for other processes before it is skipped. After a wait in vain nothing
             waits for ten times as long, so that a file locked for good does not slow its users down.
+        is_chosen: the user named the file: each operation raises a StorageError where it is somebody's, not a cache.
+            False: a RuntimeWarning says so once.
 
     Raises:
         InvalidOptionError: an option out of its range.
@@ -63,6 +68,7 @@ class DiskCache:
         namespace: str,
         max_bytes: int = DEFAULT_MAX_BYTES,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        is_chosen: bool = False,
     ) -> None:
         if path is not None and not isinstance(path, str | os.PathLike):
             raise InvalidOptionError(f"path must be a path or None, got {shown(path)}")
@@ -75,6 +81,7 @@ class DiskCache:
         # absolute now: the current folder may change before the file is opened
         self._path = None if path is None else Path(path).absolute()
         self._options: dict[str, Any] = {"namespace": namespace, "max_bytes": max_bytes, "timeout_s": timeout_s}
+        self._is_chosen = is_chosen
         self._session: Session | None = None
         if self._path is not None:
             self._session = Session(self._path, **self._options)
@@ -85,7 +92,7 @@ class DiskCache:
         return f"DiskCache({self._path!r}, namespace={self._options['namespace']!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._path, self._options)
+        return _rebuild, (self._path, self._options | {"is_chosen": self._is_chosen})
 
     def __enter__(self) -> Self:
         return self
@@ -214,6 +221,8 @@ class DiskCache:
             return default
         result, notices = self._session.run(operation, default)
         for notice in notices:  # not before the lock is free: with warnings as errors this raises
+            if notice.kind == _FOREIGN and self._is_chosen:
+                raise StorageError(f"disk_cache: {notice.text}; give the path of a new file, or delete this one")
             once = (str(self._path), notice.kind)
             if notice.kind == "damaged" or once not in _said:
                 _said.add(once)

@@ -4,7 +4,7 @@ SQLite finds the companions of a file (``-wal``, ``-shm``) by name, so replacing
 could pair the new file with the old companions. Therefore everyone opens under a shared lock on ``<name>.guard`` and
 replaces under an exclusive one. The operating system drops these locks when a process dies.
 
-Nothing here may open the cache file itself: closing any descriptor of a file drops all POSIX locks that this process
+Nothing here may open a cache file that works: closing any descriptor of a file drops all POSIX locks that this process
 holds on it, those of SQLite included. ``stat`` is safe.
 """
 
@@ -32,6 +32,7 @@ __all__ = [
     "guard",
     "identity_of",
     "is_on_network",
+    "is_ours",
     "remove_leftovers",
     "set_aside",
     "staging_path",
@@ -39,6 +40,9 @@ __all__ = [
 
 COMPANIONS = ("-wal", "-shm", "-journal")
 NUM_KEPT_ASIDE = 3
+APPLICATION_ID = 0x47454D4D  # "GEMM"
+_ID = APPLICATION_ID.to_bytes(4, "big")
+_MAGIC, _ID_OFFSET = b"SQLite format 3\0", 68  # https://www.sqlite.org/fileformat.html, "The Database Header"
 _FILE_NAME = "results-v1.sqlite3"  # the schema's version: a later one will not meet this file
 
 Identity = tuple[int, int]  # device and inode
@@ -61,6 +65,18 @@ def identity_of(path: Path) -> Identity | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
+
+
+def is_ours(path: Path) -> bool:
+    """Return whether the file at `path` begins as a cache does: SQLite's magic bytes, and our application id.
+
+    Only of a file that SQLite cannot use: see above.
+    """
+    if not path.is_file():  # opening a pipe would wait
+        return False
+    with path.open("rb") as file:
+        header = file.read(_ID_OFFSET + len(_ID))
+    return header.startswith(_MAGIC) and header[_ID_OFFSET:] == _ID
 
 
 def can_write(*places: Path) -> bool:

@@ -15,6 +15,7 @@ from gemm_eval.storage.cache.files import (
     guard,
     identity_of,
     is_on_network,
+    is_ours,
     set_aside,
 )
 from gemm_eval.storage.cache.sqlite import build, open_existing, translated
@@ -72,11 +73,14 @@ def replace_damaged(path: Path, identity: Identity, reason: str, *, timeout_s: f
     """Set the damaged file aside, unless another process was faster; the next opening builds a new one.
 
     Raises:
-        Trouble: it cannot be renamed, or others are opening the file for longer than `timeout_s`.
+        Trouble: FOREIGN where it does not begin as a cache does; or it cannot be renamed, or others are opening it
+            for longer than `timeout_s`.
     """
     with translated(), guard(path, exclusive=True, timeout_s=timeout_s):
         if identity_of(path) != identity:
             return []
+        if not is_ours(path):
+            raise Trouble(Kind.FOREIGN, reason)
         aside = set_aside(path)
     return [f"cannot use the cache file {path}: {reason}; it was set aside as {aside.name}, and a new one is begun"]
 

@@ -180,6 +180,9 @@ class Session:
             trouble = self._replaced(self._identity, trouble)
         if trouble.kind in _RETRY:
             return True
+        if trouble.kind is Kind.FOREIGN:
+            self._notices.append(Notice(trouble.kind.name, f"{self._path} is no cache of gemm_eval: {trouble.reason}"))
+            return False
         if trouble.kind is Kind.BUSY:
             self._impatient_until_s = time.monotonic() + IMPATIENCE * self._timeout_s
         if trouble.kind not in _SILENT:
@@ -199,6 +202,8 @@ class Session:
         try:
             self._count_damages(replace_damaged(self._path, identity, damage.reason, timeout_s=self._timeout_s))
         except Trouble as trouble:
+            if trouble.kind is Kind.FOREIGN:
+                return trouble
             if trouble.kind is not Kind.BUSY:
                 self._given_up = f"it is damaged ({damage.reason}) and cannot be set aside ({trouble.reason})"
                 self._notices.append(Notice("unusable", f"no cache: {self._path}: {self._given_up}"))

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gemm_eval.storage.atomic import place_new
-from gemm_eval.storage.cache.files import remove_leftovers, staging_path
+from gemm_eval.storage.cache.files import APPLICATION_ID, remove_leftovers, staging_path
 from gemm_eval.storage.cache.trouble import Kind, Trouble, from_os_error
 
-__all__ = ["APPLICATION_ID", "SCHEMA_VERSION", "build", "open_existing", "translated"]
+__all__ = ["SCHEMA_VERSION", "build", "open_existing", "translated"]
 
-APPLICATION_ID = 0x47454D4D  # "GEMM"
 SCHEMA_VERSION = 1
 
 CACHE_KIB = 8192  # pages in memory, per connection
@@ -101,9 +100,16 @@ def open_existing(path: Path, *, timeout_s: float, use_wal: bool, is_read_only: 
     """Open and check the file at `path`, so far that its companions are open too.
 
     Raises:
-        Trouble: of any kind; DAMAGED also for a file of another program or a newer schema, which stays as it is.
+        Trouble: of any kind; FOREIGN for a file of another program, DAMAGED also for a newer schema. Both stay as they
+            are.
     """
     with translated():
+        # without locks, so that nothing of another program's file changes; what others are writing may look damaged
+        with (
+            contextlib.suppress(sqlite3.Error),
+            contextlib.closing(_connect(path, "ro", timeout_s, "&immutable=1")) as connection,
+        ):
+            _check_owner(connection)
         if is_read_only:
             # Without shared memory SQLite reads a WAL file only if told that nobody writes; checksums guard the rest.
             wal = path.with_name(path.name + "-wal")
@@ -152,12 +158,14 @@ def _set_journal_mode(connection: sqlite3.Connection, mode: str) -> bytes:
         return bytes(connection.execute("PRAGMA journal_mode").fetchone()[0])  # others use it as it is: so can we
 
 
+def _check_owner(connection: sqlite3.Connection) -> None:
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise Trouble(Kind.DAMAGED, "another program wrote it")
+
+
 def _check_format(connection: sqlite3.Connection) -> None:
-    application_id, version = (
-        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
-    )
-    if application_id != APPLICATION_ID:
-        raise Trouble(Kind.DAMAGED, "it is not a cache of gemm_eval")
+    _check_owner(connection)
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != SCHEMA_VERSION:
         age = "a newer" if version > SCHEMA_VERSION else "an older"
         raise Trouble(Kind.DAMAGED, f"{age} gemm_eval wrote it (schema {version}, this one is {SCHEMA_VERSION})")

@@ -12,6 +12,7 @@ class Kind(Enum):
     """What a failed operation calls for."""
 
     DAMAGED = "set the file aside and build a new one"
+    FOREIGN = "somebody's file, not a cache: leave it as it is and say so"
     MOVED = "another process set the file aside: open the path anew"
     BUSY = "somebody else holds the file: skip this operation"
     READ_ONLY = "read what is there, write nothing"

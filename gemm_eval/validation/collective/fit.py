@@ -8,15 +8,15 @@ from functools import cached_property
 
 import numpy as np
 
-from gemm_eval.arch import GpuSpec, Interconnect
+from gemm_eval.arch import TWO_SOCKETS, GpuSpec, Interconnect
 from gemm_eval.models.gpu import Coefficient
 from gemm_eval.models.gpu.collective import (
     COLLECTIVE_COEFFICIENTS,
     DIRECT,
     EXCHANGE,
-    HOST,
     MULTICAST,
     RING,
+    SOCKETS,
     CollectiveRows,
     collective_rows,
     collectives_us,
@@ -82,11 +82,11 @@ def measured_rows(link: Interconnect, sets: Sequence[CollectiveTimings]) -> Meas
 def fit_collectives(link: Interconnect, of: MeasuredRows) -> dict[str, float]:
     """Return all coefficients, fitted on some rows; what no row tells keeps its default."""
     found = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
-    is_host = link.topology == "host"
-    rings = [*RING, *(MULTICAST if link.has_multicast else ()), *(HOST[:1] if is_host else ())]
+    is_across = link.topology == TWO_SOCKETS
+    rings = [*RING, *(MULTICAST if link.has_multicast else ()), *(SOCKETS[:2] if is_across else ())]
     steps: list[tuple[list[Coefficient], Mask]] = [
         (rings, ~of.rows.is_direct & ~of.rows.is_exchange),
-        ([*EXCHANGE, *(HOST[1:] if is_host else ())], of.rows.is_exchange),
+        ([*EXCHANGE, *(SOCKETS[2:] if is_across else ())], of.rows.is_exchange),
         (list(DIRECT), of.rows.is_direct),
     ]
     for items, mask in steps:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import GpuSpec, list_archs, load_arch
+from gemm_eval.arch import TWO_SOCKETS, GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import ErrorFigures
 from gemm_eval.models.gpu.collective import (
@@ -15,9 +15,9 @@ from gemm_eval.models.gpu.collective import (
     COLLECTIVE_MODEL_VERSION,
     DIRECT,
     EXCHANGE,
-    HOST,
     MULTICAST,
     RING,
+    SOCKETS,
     CollectiveCalibration,
     collectives_us,
 )
@@ -143,7 +143,7 @@ def calibrate_collectives(arch: GpuSpec) -> CollectiveCalibration:
     fitted = [*RING, *EXCHANGE]
     fitted += MULTICAST if link.has_multicast else ()
     fitted += DIRECT if link.is_nvlink else ()
-    fitted += HOST if link.topology == "host" else ()
+    fitted += SOCKETS if link.topology == TWO_SOCKETS else ()
     names = {item.name for item in fitted}
     how = provenance(1, "rows", 0)
     return CollectiveCalibration(

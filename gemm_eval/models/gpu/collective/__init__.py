@@ -12,9 +12,9 @@ from gemm_eval.models.gpu.collective.coefficients import (
     COLLECTIVE_COEFFICIENTS,
     DIRECT,
     EXCHANGE,
-    HOST,
     MULTICAST,
     RING,
+    SOCKETS,
 )
 from gemm_eval.models.gpu.collective.costs import (
     COLLECTIVE_LIBRARIES,
@@ -32,10 +32,10 @@ __all__ = [
     "COLLECTIVE_MODEL_VERSION",
     "DIRECT",
     "EXCHANGE",
-    "HOST",
     "MULTICAST",
     "NCCL",
     "RING",
+    "SOCKETS",
     "TRTLLM_DIRECT",
     "CollectiveCalibration",
     "CollectiveCost",

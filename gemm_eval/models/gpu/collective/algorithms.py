@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gemm_eval.arch import Interconnect
+import numpy as np
+
+from gemm_eval.arch import TWO_SOCKETS, Interconnect
 from gemm_eval.units import bytes_per_us
 
 __all__ = ["CollectiveTerms", "exchange", "link_rate", "nvls", "one_shot", "ring", "two_shot"]
+
+_MESH_LINKS = 6  # of a GPU in the hybrid cube mesh of a DGX-1 (V100 whitepaper): four in its half, two to the other
+_SOCKET_RANKS = 4  # GPUs at each socket of a server of eight
 
 Coefficients = Mapping[str, float]
 
@@ -21,32 +26,41 @@ class CollectiveTerms(NamedTuple):
     """The time of an algorithm, or of several at once where they are arrays.
 
     Attributes:
-        launch_us: what it takes before anything moves.
+        start_us: launch, meeting of the ranks, and what the protocol takes once: fences, barriers, a pipeline to fill.
         hops_us: latencies of the hops, one after the other.
         link_us: bytes over the rate of the link.
     """
 
-    launch_us: Any
+    start_us: Any
     hops_us: Any
     link_us: Any
 
     @property
     def latency_us(self) -> Any:
         """All of them, in microseconds."""
-        return self.launch_us + self.hops_us + self.link_us
+        return self.start_us + self.hops_us + self.link_us
 
 
-def link_rate(link: Interconnect, ranks: Any, contention: float) -> Any:
+def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention: Any = None) -> Any:
     """Return what a rank sends while all do, in bytes per microsecond: a share of this is what algorithms reach.
 
-    Through a switch it is the whole link. Of a mesh, the links to GPUs that take no part lie idle. Through the host the
-    rate falls with each doubling of the ranks: more bridges, then the link between sockets, are shared.
+    Through a switch, or the bridges of one socket, it is the whole link. Of a mesh, the links to GPUs that take no part
+    lie idle. Across two sockets the rate falls with each doubling of the ranks: more bridges, then the link between the
+    sockets, are shared.
+
+    Args:
+        link: what joins the GPUs.
+        ranks: GPUs that take part, or an array of them.
+        contention: power of 2 / ranks at which the rate falls across two sockets.
+        far_contention: the same of 4 / ranks, beyond four ranks; None: as `contention`.
     """
     rate = bytes_per_us(link.gb_per_s)
-    if link.topology == "host":
-        return rate * (2.0 / ranks) ** contention
+    if link.topology == TWO_SOCKETS:
+        far = contention if far_contention is None else far_contention
+        near_ranks, far_ranks = np.minimum(ranks, _SOCKET_RANKS), np.maximum(ranks, _SOCKET_RANKS)
+        return rate * (2.0 / near_ranks) ** contention * (_SOCKET_RANKS / far_ranks) ** far
     if link.topology == "mesh":
-        return rate * (ranks - 1) / (link.num_gpus - 1)
+        return rate * np.minimum(ranks, _MESH_LINKS) / _MESH_LINKS
     return rate + 0.0 * ranks
 
 

@@ -80,17 +80,21 @@ def link_of(arch: GpuSpec) -> Interconnect:
     return arch.interconnect
 
 
-def collective_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
+def collective_coefficients(arch: GpuSpec, link: Interconnect | None = None) -> tuple[dict[str, float], Origin]:
     """Return all coefficients for a GPU, and where they come from.
 
     A calibration of this GPU is taken as it is. Without one, that of the GPU with the nearest link carries over
     (`nearest_first`, by links): of the same kind and topology, then of the nearest generation, then of the nearest
     rate. Rates are shares of the link, so that they scale with what the spec says of it; latencies do not.
 
+    Args:
+        arch: the GPU.
+        link: what joins it to others; None: as its spec says.
+
     Raises:
         UnsupportedError: its spec does not say what joins it to others.
     """
-    coefficients, origin = _coefficients(data_root(), chip_of(arch), link_of(arch))
+    coefficients, origin = _coefficients(data_root(), chip_of(arch), link_of(arch) if link is None else link)
     return dict(coefficients), origin
 
 

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import Interconnect
+from gemm_eval.arch import PCIE_BOXES, Interconnect
 from gemm_eval.models.gpu.collective.algorithms import exchange, link_rate, nvls, one_shot, ring, two_shot
-from gemm_eval.models.gpu.collective.costs import can_add_in_switch, has_direct_kernels, num_passes
+from gemm_eval.models.gpu.collective.costs import (
+    can_add_in_switch,
+    has_direct_kernels,
+    is_engine_all_reduce,
+    num_passes,
+)
 from gemm_eval.workload import CollectiveProblem
 
 __all__ = ["CollectiveRows", "collective_rows", "collectives_us"]
@@ -28,6 +33,7 @@ class CollectiveRows:
         ranks, passes: devices, and how often a ring goes round.
         is_exchange, is_send, is_sum: what is asked.
         has_nvls, is_direct: algorithms that may run besides.
+        is_engine: all-reduces of an engine.
     """
 
     size: Floats
@@ -38,6 +44,7 @@ class CollectiveRows:
     is_sum: Mask
     has_nvls: Mask
     is_direct: Mask
+    is_engine: Mask
 
     def take(self, mask: Mask) -> CollectiveRows:
         """Return some of the rows."""
@@ -59,20 +66,22 @@ def collective_rows(link: Interconnect, library: str, problems: Sequence[Collect
         flags([item.is_sum for item in problems]),
         flags([can_add_in_switch(link, item.what, item.num_ranks, item.dtype) for item in problems]),
         flags([has_direct_kernels(link, library, item.what) for item in problems]),
+        flags([is_engine_all_reduce(library, item.what) for item in problems]),
     )
 
 
 def collectives_us(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> Floats:
     """Return the latency of each row, in microseconds."""
     share = rows.size / rows.ranks
-    rate = link_rate(link, rows.ranks, of["contention"])
+    far = np.where(rows.is_engine, of["engine_contention"], of["contention"])
+    rate = link_rate(link, rows.ranks, of["contention"], far)
     own_frac = np.where(rows.is_sum, of["own_sum_frac"], of["own_frac"])
     ll, mid, simple = (item.latency_us for item in ring(rows.size, rows.ranks, rows.passes, own_frac, rate, of))
     ringed = np.where(share <= of["switch_bytes"], np.minimum(np.minimum(ll, mid), simple), simple)
     ringed = np.where(rows.has_nvls, np.minimum(ringed, nvls(rows.size, rows.ranks, rate, of).latency_us), ringed)
     sent, kept = np.where(rows.is_send, rows.size, share), np.where(rows.is_send, 0.0, share)
     peer_rate = link_rate(link, rows.ranks, of["peer_contention"])
-    both = exchange(sent, rows.ranks - 1, kept, peer_rate, of, is_host=link.topology == "host")
+    both = exchange(sent, rows.ranks - 1, kept, peer_rate, of, is_host=link.topology in PCIE_BOXES)
     found = np.where(rows.is_exchange, np.minimum(*(item.latency_us for item in both)), ringed)
     sizes = rows.size, rows.ranks, rate, of
     shots = np.minimum(two_shot(*sizes).latency_us, np.minimum(*(item.latency_us for item in one_shot(*sizes))))
