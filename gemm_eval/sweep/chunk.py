@@ -181,8 +181,7 @@ def _evaluate_gpu(chunk: _Chunk, at: int) -> None:
     assert isinstance(arch, GpuSpec)
     options = {name: value for name, value in chunk.work.options.items() if name != "allow_idle_cores"}
     try:
-        # nothing is learned of changed specs: a point that is a preset must not differ from its neighbours by that
-        evaluator = GEMMEvaluator(arch, disk_cache=False, correction=False, **options)
+        evaluator = GEMMEvaluator(arch, disk_cache=False, **options)
         table = evaluator.evaluate_many(problems, errors="mark", progress=False)
     except UnsupportedError as error:
         chunk.excluded[at] = f"unsupported: {error}"

@@ -180,7 +180,7 @@ class SweepResult:
         arch = self.arch(point)
         options = dict(self._description["options"])
         if arch.type == "gpu":
-            options |= {"allow_idle_cores": True, "correction": False}
+            options |= {"allow_idle_cores": True}
         else:
             options = {"allow_idle_cores": options["allow_idle_cores"], "policy": "best"}  # what a chip could do
         return GEMMEvaluator(arch, disk_cache=False, **options)

@@ -31,6 +31,7 @@ __all__ = [
     "COEFFICIENTS_DTYPE",
     "GPU_PARAMS_DTYPE",
     "L2_STATES",
+    "Carried",
     "Joined",
     "Packed",
     "join_packed",
@@ -79,6 +80,7 @@ class Packed:
         library: whose kernels.
         has_kernels: whether the library has kernels for such sizes, on whatever GPU.
         correction: what timings showed beyond the terms; None: nothing, or it is not asked for.
+        carried: answers to other questions, which these take their correction from; None: to none.
 
     Arrays are read-only: numba compiles for both kinds otherwise.
     """
@@ -95,6 +97,7 @@ class Packed:
         make_fallback: Callable[[], Packed] | None = None,
         has_kernels: bool = True,
         correction: PackedCorrection | None = None,
+        carried: Carried | None = None,
     ) -> None:
         self.params, self.candidates = read_only(params), read_only(candidates)
         self.columns = no_bound_columns(len(candidates)) if columns is None else columns
@@ -104,6 +107,7 @@ class Packed:
         self.library = library
         self.has_kernels = has_kernels
         self.correction = correction
+        self.carried = carried
         self._make_fallback = make_fallback
 
     @property
@@ -119,6 +123,20 @@ class Packed:
     def for_sizes(self, K: int, N: int) -> Packed:
         """Return the kernels that run problems of these sizes."""
         return self if self.sizes.takes(K, N) or self._make_fallback is None else self.fallback.for_sizes(K, N)
+
+
+class Carried(NamedTuple):
+    """Answers to other questions on the same GEMMs, which decide the correction of an answer.
+
+    Attributes:
+        reference: its factor corrects the answer; None: the answer has trees of its own.
+        ceiling: the same in a slower state of L2, above whose latency no answer is; None: nothing.
+        limits: array [1] of LIMITS_DTYPE, the data sheet's floor.
+    """
+
+    reference: Packed | None
+    ceiling: Packed | None
+    limits: npt.NDArray[np.void]
 
 
 class Joined(NamedTuple):
@@ -193,6 +211,7 @@ def pack_kernels(
     quantization: Quantization = NO_QUANTIZATION,
     make_fallback: Callable[[], Packed] | None = None,
     correction: PackedCorrection | None = None,
+    carried: Carried | None = None,
 ) -> Packed:
     """Pack the generic kernels of a library.
 
@@ -209,6 +228,7 @@ def pack_kernels(
         quantization: how A was made.
         make_fallback: packs those for rows that do not.
         correction: of their answers.
+        carried: where that comes from, if it is of other answers.
 
     Raises:
         UnsupportedError: GPU, types and library do not go together.
@@ -234,6 +254,7 @@ def pack_kernels(
     return Packed(
         params, candidates, packed, rows_on(types, load_bytes, padding), library=library,
         columns=pack_bound_columns(params, packed, candidates), make_fallback=make_fallback, correction=correction,
+        carried=carried,
     )  # fmt: skip
 
 
