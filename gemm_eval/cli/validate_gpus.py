@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["validate_gpus"]
 
-_HEADERS = ("regime", "n", "roofline", "table", "physics", "corrected", "median", "p90", "bias", "tau")
+_HEADERS = ("regime", "n", "roofline", "table", "physics", "corrected", "median", "p90", "bias", "tau", "in 80%")
 
 
 def validate_gpus(names: Sequence[str], folds: int, seed: int, *, groups: Sequence[str], as_json: bool) -> None:
@@ -60,3 +60,4 @@ def _cells(line: GpuLine) -> Iterator[str]:
         yield "-" if errors is None else f"{errors.mape_frac:.1%}"
     yield from (f"{last.median_frac:.1%}", f"{last.p90_frac:.1%}", f"{last.bias_frac:+.1%}")
     yield "-" if last.kendall_tau is None else f"{last.kendall_tau:.3f}"
+    yield f"{line.coverage_frac:.0%}"

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Kind
 from gemm_eval.evaluate.explain_gpu import say_padding, say_waves, spec_changes
@@ -134,7 +135,7 @@ class GpuBackend:
         return asked.over(preferred.over(_DEFAULTS)._replace(library=library))
 
     def _default_library(self, types: GemmTypes, is_grouped: bool) -> str:
-        return default_grouped_library(self.arch, types) if is_grouped else default_library(types)
+        return default_grouped_library(self.arch, types) if is_grouped else default_library(self.arch, types)
 
     def _can_pack(self, types: GemmTypes, library: str) -> bool:
         try:
@@ -217,7 +218,10 @@ class GpuBackend:
     def _find_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
         """The interval around answers of a kind, whose best config is of a family."""
         library, family = self._home_of(kind, family, load_bytes)
-        question = question_of(kind.types, kind.options)
+        options = kind.options
+        if options.quantize_from == DType.FP16:  # as many bytes as bf16, and the same kernels
+            options = options._replace(quantize_from=str(DType.BF16))
+        question = question_of(kind.types, options)
         return interval_for(self.arch, library, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
 
     def _home_of(self, kind: Kind, family: str, load_bytes: int) -> tuple[str, str]:
@@ -228,6 +232,9 @@ class GpuBackend:
         library = library_of(library_of_family(str(kind.options.library), family))
         if FAMILIES[family].is_ours:
             return library.name, coefficients_of(family)
+        few_rows = library.few_row_family(self.arch, kind.types)
+        if few_rows is not None and few_rows.name != family:
+            library = library_of("cublas")
         return library.name, library.family(self.arch, kind.types, load_bytes=load_bytes)
 
     def intervals(

@@ -70,7 +70,7 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> npt
         UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
     out: npt.NDArray[np.void] = np.ndarray(1, GPU_COST_DTYPE, bytearray(_COST_BYTES))  # eight times as fast as np.zeros
-    chosen, sizes, layouts = packed.for_sizes(problem.K, problem.N), *_sizes_of(problem)
+    chosen, sizes, layouts = packed.for_sizes(*problem.sizes), *_sizes_of(problem)
     _search(chosen, _FIRST, sizes, layouts, 0, 1, out)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
@@ -184,7 +184,7 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
     Raises:
         InfeasibleError: the library has no kernel that this GPU can run on these types.
     """
-    asked, packed = packed, packed.for_sizes(problem.K, problem.N)
+    asked, packed = packed, packed.for_sizes(*problem.sizes)
     sizes, layouts = _sizes_of(problem)
     tables = packed.params, packed.candidates, packed.coefficients
     find_top = _searches(packed).find_top
@@ -227,7 +227,7 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
         UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
     _check_sizes(problem, packed)
-    packed = packed.for_sizes(problem.K, problem.N)
+    packed = packed.for_sizes(*problem.sizes)
     split = STREAM_K if config.decomposition == Decomposition.STREAM_K else config.split_k
     if packed.is_ours:
         return _cost(packed, _row_of_ours(arch, packed, problem, config, split), split, BEST_RASTER, problem)
@@ -255,7 +255,7 @@ def _row_of_ours(arch: GpuSpec, packed: Packed, problem: GemmProblem, config: Ke
 
 def _check_sizes(problem: GemmProblem, packed: Packed) -> None:
     """Raise `UnsupportedError` for sizes of which the library that was packed has no kernels."""
-    if packed.for_sizes(problem.K, problem.N).has_kernels:
+    if packed.for_sizes(*problem.sizes).has_kernels:
         return
     if packed.is_ours:
         check_w4a16_sizes(problem)
@@ -269,7 +269,7 @@ def _check_sizes(problem: GemmProblem, packed: Packed) -> None:
 def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> InfeasibleError:
     """Return the error for a problem that no kernel of a library can run: what the nearest one lacks, and how much."""
     _check_sizes(problem, packed)
-    library = packed.for_sizes(problem.K, problem.N).library
+    library = packed.for_sizes(*problem.sizes).library
     if library == OURS:
         needs = list_w4a16_needs(arch, problem.types)
     else:

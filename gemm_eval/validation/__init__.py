@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from gemm_eval.validation.folds import assign_folds, cross_fit
     from gemm_eval.validation.metrics import Metrics, regime_of
     from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted, save_figure
-    from gemm_eval.validation.predictors.corrections import FittedCorrection, calibrate_correction
+    from gemm_eval.validation.predictors.corrections import FittedCorrection, calibrate_correction, refit_intervals
     from gemm_eval.validation.predictors.dense import calibrate, model_predictor
     from gemm_eval.validation.predictors.files import calibration_out, describe_held_out
     from gemm_eval.validation.predictors.quantization import calibrate_quantization
@@ -96,9 +96,9 @@ __all__ = [
     "is_default_training", "is_triton_calibrated", "list_correction_timings", "list_timings",
     "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "model_predictor", "order_by",
     "plot_crossover", "plot_error_by_rows", "plot_latency_curves", "plot_predicted", "predict_speedups",
-    "random_choice", "ranked_choice", "read_timings", "read_triton_timings", "read_w4a16_timings", "regime_of",
-    "report_document", "report_table", "run_ablation", "save_figure", "save_study_plots", "score", "score_held_out",
-    "sign_shares", "static_points", "study_document", "study_frame", "study_report", "study_triton",
+    "random_choice", "ranked_choice", "read_timings", "read_triton_timings", "read_w4a16_timings", "refit_intervals",
+    "regime_of", "report_document", "report_table", "run_ablation", "save_figure", "save_study_plots", "score",
+    "score_held_out", "sign_shares", "static_points", "study_document", "study_frame", "study_report", "study_triton",
     "study_w4a16", "triton_table", "worst_rows", "worst_table", "write_codes",
 ]  # fmt: skip
 
@@ -130,7 +130,7 @@ __getattr__, __dir__ = lazy_names(
         ".folds": ("assign_folds", "cross_fit"),
         ".metrics": ("Metrics", "regime_of"),
         ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
-        ".predictors.corrections": ("FittedCorrection", "calibrate_correction"),
+        ".predictors.corrections": ("FittedCorrection", "calibrate_correction", "refit_intervals"),
         ".predictors.dense": ("calibrate", "model_predictor"),
         ".predictors.files": ("calibration_out", "describe_held_out"),
         ".predictors.quantization": ("calibrate_quantization",),

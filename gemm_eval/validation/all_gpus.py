@@ -2,7 +2,8 @@
 
 Of a GPU with calibrations of its own, everything is fitted on the other pairs: the model on the sets that its
 calibrations are fitted on, its correction on all sets, and for each set a roofline and a table of the same rows. On
-the others nothing is fitted: their coefficients carry over, and so does the roofline.
+the others nothing is fitted: their coefficients carry over, and so does the roofline. All errors are of whole answers,
+with the quantization of A where that was timed with the GEMM, or apart.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ import numpy as np
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.validation.baselines import FittedRoofline, TableInterpolation
-from gemm_eval.validation.comparison import carried_roofline, is_calibrated_on
+from gemm_eval.validation.comparison import answer, are_in_answers, carried_roofline, is_calibrated_on
 from gemm_eval.validation.folds import assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, Metrics, measure_errors
 from gemm_eval.validation.predictors.corrected import CorrectedPredictor
 from gemm_eval.validation.predictors.corrections import held_out_answers
 from gemm_eval.validation.predictors.dense import model_predictor
 from gemm_eval.validation.predictors.files import fitted_sets
+from gemm_eval.validation.predictors.intervals import are_inside
 from gemm_eval.validation.tables import list_timings, measured_root
-from gemm_eval.validation.timings import Floats, Ints, Timings
+from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 from gemm_eval.words import refusal
 
 __all__ = [
@@ -67,6 +69,8 @@ class GpuLine(NamedTuple):
         regime: of `REGIMES`.
         is_fitted: on other pairs of this GPU; else everything was carried over.
         errors: by predictor; one that there is not for this set is missing.
+        coverage_frac: share of rows in 80% intervals of the model's last predictor: those of other folds' errors, or
+            what users get where all was carried over.
     """
 
     gpu: str
@@ -75,6 +79,7 @@ class GpuLine(NamedTuple):
     regime: str
     is_fitted: bool
     errors: dict[str, Metrics]
+    coverage_frac: float
 
 
 def gpus_with_timings() -> list[str]:
@@ -129,28 +134,35 @@ def _fitted(arch: GpuSpec, library: str, sets: Sequence[Timings], num_folds: int
     folds = assign_joint_folds(sets, num_folds, seed)
     predictor = CorrectedPredictor(model_predictor(arch, library), fitted_sets(arch.name, library))
     crossed = cross_fit(predictor, sets, num_folds, seed, folds=folds)
-    both = [held_out_answers(crossed, item, place) for place, item in enumerate(sets)]
+    asked = [item.whole() for item in sets]
+    both = [held_out_answers(crossed, item, place) for place, item in enumerate(asked)]
     of_model = {PHYSICS: [physics_us for physics_us, _ in both], CORRECTED: [corrected_us for _, corrected_us in both]}
-    for places in _by_table(sets):
-        of_table = [sets[place] for place in places]
+    for places in _by_table(asked):
+        of_table = [asked[place] for place in places]
         of_folds = [folds[place] for place in places]
         predicted = {
             ROOFLINE: _crossed(FittedRoofline(arch), of_table, of_folds, num_folds),
             INTERPOLATION: _crossed(TableInterpolation(arch), of_table, of_folds, num_folds),
             **{name: np.concatenate([found[place] for place in places]) for name, found in of_model.items()},
         }
-        yield from _lines(arch.name, of_table, predicted, is_fitted=True)
+        inside = [are_inside(asked[place], of_model[CORRECTED][place], folds[place]) for place in places]
+        yield from _lines(arch.name, of_table, predicted, np.concatenate(inside), is_fitted=True)
 
 
-def _carried_over(arch: GpuSpec, library: str, sets: Sequence[Timings], *_: int) -> Iterator[GpuLine]:
-    model = model_predictor(arch, library)
+def _carried_over(arch: GpuSpec, _: str, sets: Sequence[Timings], *__: int) -> Iterator[GpuLine]:
     for places in _by_table(sets):
-        of_table = [sets[place] for place in places]
-        predicted = {PHYSICS: np.concatenate([model.predict(item) for item in of_table])}
+        of_table = [sets[place].whole() for place in places]
+        answers = [answer(arch, item) for item in of_table]
+        predicted = {
+            PHYSICS: np.concatenate(
+                [of_item["latency_us"] + item.timer_us for item, of_item in zip(of_table, answers, strict=True)]
+            )
+        }
+        inside = [are_in_answers(item, of_item) for item, of_item in zip(of_table, answers, strict=True)]
         roofline = carried_roofline(arch, of_table[0])
         if roofline is not None:
             predicted = {ROOFLINE: np.concatenate([roofline.predict(item) for item in of_table])} | predicted
-        yield from _lines(arch.name, of_table, predicted, is_fitted=False)
+        yield from _lines(arch.name, of_table, predicted, np.concatenate(inside), is_fitted=False)
 
 
 def _by_table(sets: Sequence[Timings]) -> list[list[int]]:
@@ -165,11 +177,14 @@ def _crossed(predictor: Any, sets: Sequence[Timings], folds: Sequence[Ints], num
     return np.concatenate([crossed.predict(item, place) for place, item in enumerate(sets)])
 
 
-def _lines(gpu: str, sets: Sequence[Timings], predicted: dict[str, Floats], *, is_fitted: bool) -> Iterator[GpuLine]:
+def _lines(
+    gpu: str, sets: Sequence[Timings], predicted: dict[str, Floats], is_inside: Mask, *, is_fitted: bool
+) -> Iterator[GpuLine]:
     measured_us = np.concatenate([item.measured_us for item in sets])
     types = sets[0].problems()[0].types
     for regime in REGIMES:
         mask = np.concatenate([regime.mask(item) & ~item.in_band for item in sets])
         if mask.any():
             errors = {name: measure_errors(measured_us[mask], us[mask]) for name, us in predicted.items()}
-            yield GpuLine(gpu, _name_of(sets[0]), types.inputs, regime.name, is_fitted, errors)
+            coverage_frac = float(is_inside[mask].mean())
+            yield GpuLine(gpu, _name_of(sets[0]), types.inputs, regime.name, is_fitted, errors, coverage_frac)

@@ -5,8 +5,12 @@ Three ways to score a set:
 - refit: every coefficient and every constant is fitted on other (N, K) pairs of the set (cross-validation);
 - joint: the model is fitted on other pairs of all sets of the library that are cold and in bursts, as `calibrate` does,
   so its errors are those of a committed calibration; baselines are refitted on each set, which favours them;
-- as it is: the model has its committed calibration. On a GPU without one, that is a transfer: the coefficients are
-  those of another GPU, and the roofline carries over in the same way, as shares of the data sheet's numbers.
+- as it is: what users are answered with the committed calibration. On a GPU without one, that is a transfer: the
+  coefficients are those of another GPU, and the roofline carries over in the same way, as shares of the data sheet's
+  numbers.
+
+Fits learn from GEMMs alone where their quantization was timed apart; errors are those of whole answers
+(`Timings.whole`).
 """
 
 from __future__ import annotations
@@ -14,9 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import cast
-
-import numpy as np
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
@@ -31,9 +32,18 @@ from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics, is_availabl
 from gemm_eval.validation.predictors.trees import is_available as can_learn
 from gemm_eval.validation.scores import Score, make_score, score
 from gemm_eval.validation.tables import list_timings
-from gemm_eval.validation.timings import Floats, Mask, Timings
+from gemm_eval.validation.timings import Mask, Timings
 
-__all__ = ["Compared", "carried_roofline", "compare", "is_calibrated_on", "is_default_training", "make_baselines"]
+__all__ = [
+    "Compared",
+    "answer",
+    "are_in_answers",
+    "carried_roofline",
+    "compare",
+    "is_calibrated_on",
+    "is_default_training",
+    "make_baselines",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,10 +130,11 @@ def _joint_scores(arch: GpuSpec, sets: Sequence[Timings], num_folds: int, seed: 
         for predictor in _models(arch, library):
             crossed = cross_fit(predictor, of_library, folds, seed, train=train)
             for place, timings in enumerate(of_library):
-                predicted_us = crossed.predict(timings, place)
+                asked = timings.whole()
+                predicted_us = crossed.predict(asked, place)
                 scored = make_score(
-                    timings, predictor.name, predicted_us, f"{folds}-fold joint", folds,
-                    is_inside=are_inside(timings, predicted_us, crossed.folds[place]),
+                    asked, predictor.name, predicted_us, f"{folds}-fold joint", folds,
+                    is_inside=are_inside(asked, predicted_us, crossed.folds[place]),
                 )  # fmt: skip
                 compared = Compared(scored, predictor, tuple(train), f"refitted jointly on {names}")
                 found.setdefault(id(timings), []).append(compared)
@@ -142,10 +153,11 @@ def make_baselines(arch: RooflineSpec, timings: Timings) -> list[Predictor]:
 
 
 def _refitted_baselines(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> Iterator[Compared]:
-    for baseline in make_baselines(arch, timings):
+    asked = timings.whole()
+    for baseline in make_baselines(arch, asked):
         has_constants = not isinstance(baseline, NaiveRoofline)
-        scored = score(baseline, timings, folds if has_constants else 0, seed)
-        yield Compared(scored, baseline, (timings,) if has_constants else ())
+        scored = score(baseline, asked, folds if has_constants else 0, seed)
+        yield Compared(scored, baseline, (asked,) if has_constants else ())
 
 
 def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Compared]:
@@ -154,17 +166,14 @@ def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Co
     carried = f"on {origin.gpu}" if origin.gpu else "as it is"
     how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
     note = f"{how}; coefficients: {describe_origin(arch, timings, origin)}"
-    predicted_us = model.predict(timings)
-    answers, physics = _answers(arch, timings, correction=True), _answers(arch, timings, correction=False)
-    scored = make_score(
-        timings, model.name, predicted_us, carried, is_inside=_in_interval_of(physics, predicted_us, timings)
-    )
-    compared = [Compared(scored, model, (), note)]
-    if (answers["source"] == "corrected").any():
-        timed_us = _timed_us(answers, timings)
-        inside = _in_interval_of(answers, timed_us, timings)
-        scored = make_score(timings, "corrected", timed_us, carried, is_inside=inside)
-        compared.append(Compared(scored, model, (), note))
+    asked = timings.whole()
+    corrected = answer(arch, asked)
+    compared = []
+    for name, answers in ((model.name, answer(arch, asked, correction=False)), ("corrected", corrected)):
+        if name == model.name or (corrected["source"] == "corrected").any():
+            predicted_us = answers["latency_us"] + asked.timer_us
+            scored = make_score(asked, name, predicted_us, carried, is_inside=are_in_answers(asked, answers))
+            compared.append(Compared(scored, model, (), note))
     if origin.is_calibrated:
         return [*compared, *_refitted_baselines(arch, timings, folds, seed)]
     baselines: list[tuple[Predictor, str]] = [(NaiveRoofline(arch), "as it is")]
@@ -173,34 +182,21 @@ def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Co
     if is_available(arch.name) and knows_types(timings):
         baselines.append((NvidiaHeuristics(arch.name), "as it is"))
     for baseline, words in baselines:
-        compared.append(Compared(make_score(timings, baseline.name, baseline.predict(timings), words), baseline))
+        compared.append(Compared(make_score(asked, baseline.name, baseline.predict(asked), words), baseline))
     return compared
 
 
-def _answers(arch: GpuSpec, timings: Timings, *, correction: bool) -> GEMMTable:
-    """What users get for the rows of a set."""
-    evaluator = GEMMEvaluator(arch, disk_cache=False, library=timings.library, l2=timings.l2, clock=timings.clock)
+def answer(arch: GpuSpec, asked: Timings, *, correction: bool = True) -> GEMMTable:
+    """Return the answers that users get for the rows of a set, by the words that its table has for them."""
+    evaluator = GEMMEvaluator(arch, disk_cache=False, library=asked.library, l2=asked.l2, clock=asked.clock)
     return evaluator.evaluate_many(
-        timings.problems(), correction=correction, quantize_from=timings.quantize_from or None, progress=False
+        asked.problems(), correction=correction, quantize_from=asked.quantize_from or None, progress=False
     )
 
 
-def _timed_us(answers: GEMMTable, timings: Timings) -> Floats:
-    """What answers say of what was timed: of a net set without quantization, and with what the timer adds."""
-    timed_us: Floats = answers["latency_us"] - _taken_off_us(answers, timings) + timings.timer_us
-    return timed_us
-
-
-def _taken_off_us(answers: GEMMTable, timings: Timings) -> Floats | float:
-    """The answers' own time of quantization, which stands for what was taken off the times of a net set."""
-    return cast("Floats", answers.records["quantize_us"]) if timings.is_net else 0.0
-
-
-def _in_interval_of(answers: GEMMTable, predicted_us: Floats, timings: Timings) -> Mask:
-    """Which rows lie in the intervals of answers, around predictions of what was timed."""
-    other_us = _taken_off_us(answers, timings)
-    kernels_us = np.exp(timings.log_errors(predicted_us)) * (answers["latency_us"] - other_us) + other_us
-    inside: Mask = (kernels_us >= answers["low_us"]) & (kernels_us <= answers["high_us"])
+def are_in_answers(asked: Timings, answers: GEMMTable) -> Mask:
+    """Return which times of a set, without what the measurement added, lie in the intervals of its answers."""
+    inside: Mask = (asked.kernel_us >= answers["low_us"]) & (asked.kernel_us <= answers["high_us"])
     return inside
 
 
@@ -217,7 +213,7 @@ def carried_roofline(arch: GpuSpec, timings: Timings) -> FittedRoofline | None:
     train = [item for item in alike if _types(item) == _types(timings)] or alike
     if not train:
         return None
-    fitted = FittedRoofline(load_arch(gpu, GpuSpec)).fit(*(item.select(~item.in_band) for item in train))
+    fitted = FittedRoofline(load_arch(gpu, GpuSpec)).fit(*(item.whole().select(~item.in_band) for item in train))
     return replace(fitted, arch=arch)
 
 

@@ -78,18 +78,20 @@ def score(
 ) -> Score:
     """Predict `timings`, cross-validated (`num_folds` 0: with the constants that `predictor` has), and measure errors.
 
-    With `has_interval` also how many rows lie in 80% intervals, each fitted on the errors of other folds.
+    Errors are those of whole answers (`Timings.whole`), whatever a fit learns from. With `has_interval` also how many
+    rows lie in 80% intervals, each fitted on the errors of other folds.
 
     Raises:
         UnsupportedError: the predictor does not take these data types.
         InvalidOptionError: fewer pairs than folds.
     """
+    asked = timings.whole()
     if not num_folds:
-        return make_score(timings, predictor.name, predictor.predict(timings))
+        return make_score(asked, predictor.name, predictor.predict(asked))
     crossed = cross_fit(predictor, [timings], num_folds, seed)
-    predicted_us = crossed.predict(timings)
-    is_inside = are_inside(timings, predicted_us, crossed.folds[0]) if has_interval else None
-    return make_score(timings, predictor.name, predicted_us, f"{num_folds}-fold", num_folds, is_inside=is_inside)
+    predicted_us = crossed.predict(asked)
+    is_inside = are_inside(asked, predicted_us, crossed.folds[0]) if has_interval else None
+    return make_score(asked, predictor.name, predicted_us, f"{num_folds}-fold", num_folds, is_inside=is_inside)
 
 
 def score_held_out(

@@ -23,6 +23,7 @@ __all__ = [
     "LEAST_KERNEL_US",
     "PER_COLUMN",
     "PROBLEM_COLUMNS",
+    "QUANT_COLUMN",
     "SIZES",
     "Band",
     "Floats",
@@ -44,6 +45,9 @@ PROBLEM_COLUMNS = (*SIZES, *_TYPES, "group_size")
 
 PER_COLUMN = -1
 """`group_size` of weights with one scale a column of B, and of dense weights, which have none."""
+
+QUANT_COLUMN = "quant_us"
+"""Of tables that have the time of the quantization of A apart."""
 
 _BITS_PER_BYTE = 8
 _SCALE_BYTES = 2  # scales are 16-bit floats
@@ -103,7 +107,7 @@ class Timings:
         l2: ``cold`` or ``warm`` weights; rows of single configs say theirs in columns, if they differ.
         clock: ``burst`` or ``sustained``, likewise.
         quantize_from: type that A had before; kernels that quantize it are part of each time, if that is not empty.
-        is_net: their own time was taken off, as far as it is `quantize_us` of the model.
+        is_net: their own time, of the column `QUANT_COLUMN`, was taken off, as far as it is `quantize_us` of the model.
         group_n: columns of B that share a scale.
         timer_us: what the measurement added to each time, in microseconds; predictions of latencies contain it.
         source: who measured, and how to cite it.
@@ -134,6 +138,8 @@ class Timings:
         _check_choice(self.name, "l2", self.l2, MEASURED_L2_STATES)
         _check_choice(self.name, "clock", self.clock, tuple(ClockState))
         missing = [column for column in (*PROBLEM_COLUMNS, "latency_us") if column not in self.frame.columns]
+        if self.is_net and QUANT_COLUMN not in self.frame.columns:
+            missing.append(QUANT_COLUMN)
         if missing:
             raise InvalidInputError(f"{self.name}: columns are missing: {', '.join(missing)}")
         _check_values(self.frame, self.name)
@@ -232,6 +238,13 @@ class Timings:
         """Return the rows where `mask` is true, in their order."""
         packed = None if self.packed is None else self.packed.select(mask)
         return replace(self, frame=self.frame.loc[mask].reset_index(drop=True), packed=packed)
+
+    def whole(self) -> Timings:
+        """Return the rows as users ask for them, with the time of quantization that was taken off."""
+        if not self.is_net:
+            return self
+        whole_us = self.frame["latency_us"] + self.frame[QUANT_COLUMN]
+        return replace(self, frame=self.frame.assign(latency_us=whole_us), is_net=False)
 
     def problems(self) -> list[GemmProblem]:
         """Return each row as a problem."""

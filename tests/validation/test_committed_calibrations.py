@@ -13,8 +13,9 @@ from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
 from gemm_eval.validation.moe import GroupedTimings, LayerTimings, find_layer_timings, gpus_with_layers
 from gemm_eval.validation.moe.scores import free_coefficients
 from gemm_eval.validation.predictors.dense_rows import pack_problems
-from gemm_eval.validation.predictors.quantization import QUANT_COLUMN, hash_of_times, times_of_quantization
+from gemm_eval.validation.predictors.quantization import hash_of_times, times_of_quantization
 from gemm_eval.validation.tables import find_timings, measured_root
+from gemm_eval.validation.timings import QUANT_COLUMN
 
 FILES = tuple(sorted((data_root() / "calibration").glob("*/*.yaml")))
 

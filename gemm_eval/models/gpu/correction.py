@@ -320,11 +320,14 @@ def interval_for(
     _, origin = coefficients_for(arch, library, family)
     if origin.gpu is None:
         return interval_of_defaults()
-    times = 1.0 if origin.is_calibrated else ALIKE if has_sms_of(arch, origin.gpu) else OTHER_SMS
+    carried_log = 0.0 if origin.is_calibrated else ALIKE if has_sms_of(arch, origin.gpu) else OTHER_SMS
+    asked_there = correction_path(origin.gpu, origin.library, family, question)
+    if carried_log and _exists(asked_there):
+        return interval_of(_loaded(asked_there)[0].physics_intervals, carried_log)
     found = loaded_calibration(calibration_path(origin.gpu, origin.library, family))
     if found.intervals:
-        return interval_of(found.intervals, times)
-    return interval_of_error(max(errors.p90_percent for errors in found.errors) / 100.0, times)
+        return interval_of(found.intervals, carried_log)
+    return interval_of_error(max(errors.p90_percent for errors in found.errors) / 100.0, carried_log)
 
 
 def pack_correction(

@@ -38,9 +38,10 @@ MIN_INTERVAL_ROWS = 20
 """Rows of a regime for quantiles of its own; with fewer it has those of all regimes."""
 
 _ALL = "all"
-ALIKE, OTHER_SMS = 1.25, 2.5
-"""Times the logarithms of an interval, on a GPU of the same generation of SMs that nothing was fitted on, and on one of
-another: MODEL.md, "Intervals", says what they hold where timings are known."""
+ALIKE, OTHER_SMS = 0.04, 0.15
+"""Logarithm by which coefficients err on a GPU that they were not fitted on, of the same generation of SMs and of
+another: besides the errors on their own GPU, so added in squares. MODEL.md, "Intervals", says what that holds where
+timings are known."""
 
 _OF_DEFAULTS = math.log(2.0)
 _ENDS = np.array([most for _, _, most in REGIMES_OF_M if most is not None])
@@ -110,16 +111,19 @@ def fit_intervals(M: npt.NDArray[np.int64], log_errors: npt.NDArray[np.float64])
     return tuple(found)
 
 
-def interval_of(found: Sequence[RegimeInterval], times: float = 1.0) -> Interval:
-    """Return the factors of fitted intervals, whose logarithms are taken `times`."""
+def interval_of(found: Sequence[RegimeInterval], carried_log: float = 0.0) -> Interval:
+    """Return the factors of fitted intervals; `carried_log`: 0, `ALIKE` or `OTHER_SMS`, what carrying over adds."""
     by_name = {item.regime: item for item in found}
     items = [by_name.get(name, by_name[_ALL]) for name, _, _ in REGIMES_OF_M]
-    return _interval((times * item.low_log for item in items), (times * item.high_log for item in items))
+    return _interval(
+        (-math.hypot(item.low_log, carried_log) for item in items),
+        (math.hypot(item.high_log, carried_log) for item in items),
+    )
 
 
-def interval_of_error(p90_frac: float, times: float = 1.0) -> Interval:
+def interval_of_error(p90_frac: float, carried_log: float = 0.0) -> Interval:
     """Return the factors where only the 90th percentile of the size of errors is known."""
-    log = math.log1p(p90_frac) * times
+    log = math.hypot(math.log1p(p90_frac), carried_log)
     return _interval([-log] * len(REGIMES_OF_M), [log] * len(REGIMES_OF_M))
 
 

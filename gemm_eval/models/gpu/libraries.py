@@ -93,6 +93,8 @@ class Library:
         weight_only_family: what it runs narrower weights with, on the GPUs that the family runs on; others have
             vendors' kernels for them.
         dense_families: input type -> family for dense GEMMs of it, likewise; for these it need not be `is_dense`.
+        few_row_families: input type -> family for single dense GEMMs of few rows (its `most_rows`), likewise; those of
+            more, and batches, it leaves to cuBLAS.
         grouped_families: what it runs grouped GEMMs with, where each takes the GPU and the types: nothing else, then.
         tile: the one of its tiles that runs, as `tile_names` has it; empty: the best of all.
     """
@@ -108,6 +110,7 @@ class Library:
     has_block_scaled: bool = False
     weight_only_family: str = ""
     dense_families: Mapping[DType, str] = field(default_factory=dict)
+    few_row_families: Mapping[DType, str] = field(default_factory=dict)
     is_chosen_by_model: bool = False
     grouped_families: tuple[str, ...] = ()
     tile: str = ""
@@ -133,9 +136,14 @@ class Library:
                 f"weight-only kernels: library {', '.join(x.name for x in LIBRARIES.values() if x.is_weight_only)}"
             )
         if not types.is_weight_quantized and not self._runs_dense(arch, types):
+            own = [of.get(types.a.dtype, "") for of in (self.dense_families, self.few_row_families)]
+            where = [sm for name in own if name for sm in FAMILIES[name].sm_archs]
             raise UnsupportedError(
-                f"{self.name} has weight-only{' and block-scaled' * self.has_block_scaled} kernels; "
-                "for dense GEMMs use library cublas"
+                f"{self.name} runs {types.a.dtype} on {', '.join(where)} alone, and {arch.name} is {arch.sm_arch}; "
+                "use library cublas"
+                if where
+                else f"{self.name} has weight-only{' and block-scaled' * self.has_block_scaled} kernels; for dense "
+                "GEMMs use library cublas"
             )
         if types.is_weight_quantized and types.a.dtype not in self.weight_only_inputs:
             *first, last = self.weight_only_inputs
@@ -143,13 +151,25 @@ class Library:
                 f"weight-only kernels of {self.name} take {', '.join(first)} or {last} inputs, got {types.a.dtype}"
             )
 
+    def few_row_family(self, arch: GpuSpec, types: GemmTypes) -> Family | None:
+        """Return what it runs single dense GEMMs of few rows with, where that is not what it runs others with."""
+        family = FAMILIES.get(self.few_row_families.get(types.a.dtype, ""))
+        is_plain = not (types.is_block_scaled or types.is_weight_quantized)
+        return family if family is not None and is_plain and arch.sm_arch in family.sm_archs else None
+
+    def of_rows(self, arch: GpuSpec, types: GemmTypes, G: int, M: int) -> Library:
+        """Return the library whose kernels run a GEMM of so many rows: its own, or cuBLAS's."""
+        family = self.few_row_family(arch, types)
+        return self if family is None or (G == 1 and family.most_rows >= M) else LIBRARIES["cublas"]
+
     def padding(self, types: GemmTypes) -> Padding:
         """What K and N are padded to before its kernels run GEMMs of these types: `_PAD_BYTES`, and packed weights.
 
         A framework stores weights with padded rows once, lets the kernel that quantizes tokens write padded rows, and
         leaves out columns of C beyond N: none of that takes time.
         """
-        if not self.runs_unaligned(types):
+        is_few = types.a.dtype in self.few_row_families and not types.is_block_scaled  # as cuBLAS's, for more rows
+        if not (is_few or self.runs_unaligned(types)):
             return NO_PADDING
         num_bytes = ROW_BYTES if types.is_weight_quantized else _PAD_BYTES.get(types.a.dtype)
         return padding_to(types, num_bytes) if num_bytes else NO_PADDING
@@ -157,6 +177,7 @@ class Library:
     def _runs_dense(self, arch: GpuSpec, types: GemmTypes) -> bool:
         own = self.dense_families.get(types.a.dtype)
         has_own = own is not None and not types.is_block_scaled and arch.sm_arch in FAMILIES[own].sm_archs
+        has_own = has_own or self.few_row_family(arch, types) is not None
         return self.is_dense or has_own or (types.is_block_scaled and self.has_block_scaled)
 
     def runs_unaligned(self, types: GemmTypes) -> bool:
@@ -183,6 +204,8 @@ class Library:
     def _family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Family:
         if self.grouped_families:
             return self._grouped_family(arch, types)
+        if load_bytes == ROW_BYTES and (few := self.few_row_family(arch, types)) is not None:
+            return few
         own = self.weight_only_family if types.is_weight_quantized else self.dense_families.get(types.a.dtype, "")
         if own and load_bytes == ROW_BYTES and arch.sm_arch in FAMILIES[own].sm_archs:
             return FAMILIES[own]
@@ -300,6 +323,7 @@ LIBRARIES: dict[str, Library] = {
             has_stream_k=False, is_dense=False,
             is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)), has_unaligned=False,
             has_block_scaled=True, weight_only_family="sm80_weight_only", dense_families={DType.INT8: "sm80_int8"},
+            few_row_families={DType.FP8: "fp8_gemv"},
         ),
         # grouped GEMMs: one launch for all experts of a layer, and nothing splits K
         _grouped("torch", "sm90_grouped"),
@@ -335,11 +359,15 @@ def library_of(name: str) -> Library:
     return replace(found, tile=tile)
 
 
-def default_library(types: GemmTypes) -> str:
-    """cuBLAS for dense GEMMs, TensorRT-LLM for block-scaled types; for quantized weights `AUTO`: sizes decide too."""
+def default_library(arch: GpuSpec, types: GemmTypes) -> str:
+    """cuBLAS for dense GEMMs, TensorRT-LLM for block-scaled types; for quantized weights `AUTO`: sizes decide too.
+
+    TensorRT-LLM also where it has kernels of its own for few rows of a dense type: no engine is known to run cuBLAS's.
+    """
     if types.is_weight_quantized:
         return AUTO
-    return TRTLLM if types.is_block_scaled else "cublas"
+    has_own = types.is_block_scaled or LIBRARIES[TRTLLM].few_row_family(arch, types) is not None
+    return TRTLLM if has_own else "cublas"
 
 
 _ENGINES_ON_BLACKWELL = ("deepgemm", "trtllm-gen")
@@ -374,7 +402,7 @@ def default_grouped_library(arch: GpuSpec, types: GemmTypes) -> str:
     """
     if found := first_library(("torch", *engine_libraries(arch)), arch, types):
         return found
-    plain = default_library(types)
+    plain = default_library(arch, types)
     return HYPOTHETICAL if plain == AUTO else plain
 
 

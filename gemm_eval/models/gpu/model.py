@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,7 +103,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
     options = check_options(options)
     l2, clock = str(options.l2), str(options.clock)
     quantization = quantization_of(types, options.quantize_from)
-    library = default_library(types) if options.library in (None, AUTO) else str(options.library)
+    library = default_library(arch, types) if options.library in (None, AUTO) else str(options.library)
     rules = library_of(HYPOTHETICAL if library == AUTO else library)
     is_ours = library == OURS or (library == AUTO and has_w4a16_kernels(arch, types))
     if library == OURS:
@@ -120,10 +120,14 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
         correction, carried = None, None
         if options.correction:
             correction, carried = _corrected(arch, rules.name, family, types, options)
+        few_rows = rules.few_row_family(arch, types)
+        make_fallback: Callable[[], Packed] = partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes])
+        if few_rows is not None:
+            make_fallback = partial(pack_gpu, arch, types, options._replace(library="cublas"))
         return pack_kernels(
             arch, types, library, coefficients, l2=l2, clock=clock, is_calibrated=origin.is_calibrated,
-            load_bytes=load_bytes, quantization=quantization, correction=correction,
-            carried=carried, make_fallback=partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes]),
+            load_bytes=load_bytes, quantization=quantization, correction=correction, carried=carried,
+            make_fallback=make_fallback, most_rows=None if few_rows is None else few_rows.most_rows,
         )  # fmt: skip
 
     def pack_others(loads: Sequence[int]) -> Packed:

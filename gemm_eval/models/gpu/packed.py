@@ -81,6 +81,7 @@ class Packed:
         has_kernels: whether the library has kernels for such sizes, on whatever GPU.
         correction: what timings showed beyond the terms; None: nothing, or it is not asked for.
         carried: answers to other questions, which these take their correction from; None: to none.
+        most_rows: of C that the kernels take, of single GEMMs alone; None: any, and batches.
 
     Arrays are read-only: numba compiles for both kinds otherwise.
     """
@@ -98,6 +99,7 @@ class Packed:
         has_kernels: bool = True,
         correction: PackedCorrection | None = None,
         carried: Carried | None = None,
+        most_rows: int | None = None,
     ) -> None:
         self.params, self.candidates = read_only(params), read_only(candidates)
         self.columns = no_bound_columns(len(candidates)) if columns is None else columns
@@ -108,6 +110,7 @@ class Packed:
         self.has_kernels = has_kernels
         self.correction = correction
         self.carried = carried
+        self.most_rows = most_rows
         self._make_fallback = make_fallback
 
     @property
@@ -120,9 +123,18 @@ class Packed:
         """The kernels for sizes that these do not take."""
         return self if self._make_fallback is None else self._make_fallback()
 
-    def for_sizes(self, K: int, N: int) -> Packed:
+    def takes(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which problems [num, 4] of G, M, K, N the kernels run."""
+        taken: npt.NDArray[np.bool_] = np.asarray(self.sizes.takes(sizes[:, 2], sizes[:, 3]), bool)
+        if self.most_rows is not None:
+            taken &= (sizes[:, 0] == 1) & (sizes[:, 1] <= self.most_rows)
+        return taken
+
+    def for_sizes(self, G: int, M: int, K: int, N: int) -> Packed:
         """Return the kernels that run problems of these sizes."""
-        return self if self.sizes.takes(K, N) or self._make_fallback is None else self.fallback.for_sizes(K, N)
+        has_rows = self.most_rows is None or (G == 1 and self.most_rows >= M)
+        is_taken = (has_rows and self.sizes.takes(K, N)) or self._make_fallback is None
+        return self if is_taken else self.fallback.for_sizes(G, M, K, N)
 
 
 class Carried(NamedTuple):
@@ -181,8 +193,11 @@ def split_by_size(
     """
     known, numbers, rest = list(packed), type_of.copy(), np.arange(len(sizes))
     while len(rest):
-        rules = np.array([one.sizes for one in known], np.int64)[numbers[rest]]
-        rest = rest[np.logical_not(SizeRule(*rules.T).takes(sizes[rest, 2], sizes[rest, 3]))]
+        is_taken = np.zeros(len(rest), bool)
+        for number in np.unique(numbers[rest]).tolist():
+            some = numbers[rest] == number
+            is_taken[some] = known[number].takes(sizes[rest[some]])
+        rest = rest[~is_taken]
         for number in np.unique(numbers[rest]).tolist():
             rows = rest[numbers[rest] == number]
             fallback = known[number].fallback
@@ -212,6 +227,7 @@ def pack_kernels(
     make_fallback: Callable[[], Packed] | None = None,
     correction: PackedCorrection | None = None,
     carried: Carried | None = None,
+    most_rows: int | None = None,
 ) -> Packed:
     """Pack the generic kernels of a library.
 
@@ -229,6 +245,7 @@ def pack_kernels(
         make_fallback: packs those for rows that do not.
         correction: of their answers.
         carried: where that comes from, if it is of other answers.
+        most_rows: see `Packed`.
 
     Raises:
         UnsupportedError: GPU, types and library do not go together.
@@ -255,6 +272,7 @@ def pack_kernels(
         params, candidates, packed, rows_on(types, load_bytes, padding), library=library,
         columns=pack_bound_columns(params, packed, candidates), make_fallback=make_fallback, correction=correction,
         carried=carried,
+        most_rows=most_rows,
     )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def library_for(arch: GpuSpec, problem: GemmProblem, library: str | None = None)
         UnsupportedError: our kernels were asked for, and do not run the problem.
     """
     if library in (None, AUTO):
-        library = default_library(problem.types)
+        library = default_library(arch, problem.types)
     if library == AUTO:
         is_ours = has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(problem.K, problem.N)
         return OURS if is_ours else HYPOTHETICAL
@@ -78,7 +78,9 @@ def library_for(arch: GpuSpec, problem: GemmProblem, library: str | None = None)
         library_of(library).check(arch, problem.types)
         check_w4a16_types(arch, problem.types)
         check_w4a16_sizes(problem)
-    return library
+    rules = library_of(str(library))
+    of_rows = rules.of_rows(arch, problem.types, problem.G, problem.M)
+    return str(library) if of_rows is rules else of_rows.name
 
 
 def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None = None) -> Iterator[KernelChoice]:

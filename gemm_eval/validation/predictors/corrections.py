@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,14 @@ from gemm_eval.validation.predictors.corrected import CorrectedPredictor, Key, L
 from gemm_eval.validation.predictors.dense import ModelPredictor, model_predictor, rows_of_family
 from gemm_eval.validation.timings import Floats, Ints, Timings
 
-__all__ = ["FittedCorrection", "calibrate_correction", "corrected_predictor", "held_out", "held_out_answers"]
+__all__ = [
+    "FittedCorrection",
+    "calibrate_correction",
+    "corrected_predictor",
+    "held_out",
+    "held_out_answers",
+    "refit_intervals",
+]
 
 MIN_PAIRS = 20
 """Pairs (N, K) of a question, for a correction that is on."""
@@ -115,6 +122,25 @@ def calibrate_correction(
     ]
 
 
+def refit_intervals(
+    arch: GpuSpec, library: str, family: str, sets: Sequence[Timings], *, seed: int = 0
+) -> list[Correction]:
+    """Return the committed corrections of a family with intervals that are fitted anew, and nothing else.
+
+    Arguments and errors are those of `calibrate_correction`, but coefficients stay as they are, so this takes seconds:
+    corrections alone are fitted on four fifths of the pairs (N, K).
+    """
+    kept = rows_of_family(arch, library, family, sets)
+    predictor = CorrectedPredictor(model_predictor(arch, library), fitted_on=frozenset())
+    crossed = cross_fit(predictor, kept, _FOLDS, seed)
+    refitted = []
+    for (of_family, question), rows in _by_key(predictor, kept, crossed):
+        found = find_correction(arch, library, of_family, question, GPU_MODEL_VERSION)
+        if found is not None:
+            refitted.append(found[0].model_copy(update=_intervals_of(rows)))
+    return refitted
+
+
 def corrected_predictor(arch: GpuSpec, library: str, family: str) -> CorrectedPredictor:
     """Return a predictor whose coefficients are fitted on the sets that the calibration of a family names."""
     named = load_calibration(calibration_path(arch.name, library, family)).errors
@@ -143,7 +169,8 @@ def _by_key(
     predictor: CorrectedPredictor, kept: Sequence[Timings], crossed: CrossFit[CorrectedPredictor]
 ) -> Iterator[tuple[Key, _Rows]]:
     answers = [predictor.answers(item) for item in kept]
-    predicted = [held_out(crossed, item, place) for place, item in enumerate(kept)]
+    asked = [item.whole() for item in kept]  # errors and intervals are those of what users get
+    predicted = [held_out(crossed, item, place) for place, item in enumerate(asked)]
     for key in dict.fromkeys(key for found in answers for key in found.keys):
         some = [(place, rows) for place, found in enumerate(answers) if len(rows := found.of_key(key))]
         yield key, _Rows(
@@ -151,14 +178,21 @@ def _by_key(
             [kept[place].content_hash.removeprefix("sha256:") for place, _ in some],
             np.concatenate([np.full(len(rows), number) for number, (_, rows) in enumerate(some)]),
             np.concatenate([kept[place].sizes[rows, 1] for place, rows in some]),
-            np.concatenate([kept[place].measured_us[rows] for place, rows in some]),
+            np.concatenate([asked[place].measured_us[rows] for place, rows in some]),
             np.concatenate([predicted[place][0][rows] for place, rows in some]),
             np.concatenate([predicted[place][1][rows] for place, rows in some]),
             *(
-                np.concatenate([kept[place].log_errors(predicted[place][number])[rows] for place, rows in some])
+                np.concatenate([asked[place].log_errors(predicted[place][number])[rows] for place, rows in some])
                 for number in range(2)
             ),
         )  # fmt: skip
+
+
+def _intervals_of(rows: _Rows) -> dict[str, Any]:
+    return {
+        "physics_intervals": fit_intervals(rows.M, rows.physics_log_errors),
+        "intervals": fit_intervals(rows.M, rows.corrected_log_errors),
+    }
 
 
 def _is_better(errors: Sequence[CorrectionErrors]) -> bool:
@@ -198,8 +232,6 @@ def _fitted(
         arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=FEATURES,
         min_log_factor=learned.bounds[0], max_log_factor=learned.bounds[1], region=learned.region, data=tuple(data),
         errors=tuple(errors),
-        physics_intervals=fit_intervals(rows.M, rows.physics_log_errors),
-        intervals=fit_intervals(rows.M, rows.corrected_log_errors),
-        **provenance(_FOLDS, "sets", seed),
+        **_intervals_of(rows), **provenance(_FOLDS, "sets", seed),
     )  # fmt: skip
     return FittedCorrection(correction, arrays.getvalue())

@@ -24,13 +24,10 @@ from gemm_eval.models.gpu.families import QUANTIZE
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded
 from gemm_eval.validation.folds import fold_of_pairs
 from gemm_eval.validation.metrics import error_figures
-from gemm_eval.validation.timings import Floats, Ints, Timings
+from gemm_eval.validation.timings import QUANT_COLUMN, Floats, Ints, Timings
 from gemm_eval.workload import RunOptions
 
-__all__ = ["QUANT_COLUMN", "calibrate_quantization", "hash_of_times", "times_of_quantization"]
-
-QUANT_COLUMN = "quant_us"
-"""Of tables that have the time of the quantization of A apart."""
+__all__ = ["calibrate_quantization", "hash_of_times", "times_of_quantization"]
 
 _FOLDS = 5
 _SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=200)

@@ -84,7 +84,7 @@ class Family:
         block_scaled: input type of the block-scaled GEMMs that it is for, and nothing else; None: others.
         step_bytes: of a row of A or B in one k-step.
         more_step_bytes: others that tiles of it have.
-        min_rows: fewest rows of C for which libraries use its tiles.
+        min_rows, most_rows: fewest and most rows of C for which libraries use its tiles.
         max_stages: most buffers of its ring.
         max_rows: rows of a tile -> most rows of C for which libraries use it.
         min_stream_steps: fewest k-steps of a CTA of stream-K.
@@ -118,6 +118,7 @@ class Family:
     block_scaled: DType | None = None
     max_rows: Callable[[int], int] = any_rows
     min_rows: int = 1
+    most_rows: int = MAX_DIM
     step_bytes: int = LINE_BYTES
     more_step_bytes: tuple[int, ...] = ()
     min_stream_steps: int = MIN_STREAM_STEPS
