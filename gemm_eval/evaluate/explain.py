@@ -31,7 +31,7 @@ class Lever(NamedTuple):
 def rank_levers(result: GEMMResult, origin: ResultOrigin) -> list[Lever]:
     """Evaluate the GEMM on a dozen changed archs, most helpful change first.
 
-    Nothing is learned of changed archs, so these are compared with what the model alone says of this one.
+    A changed arch has the correction of this one as a factor, so only the model tells the two apart.
     """
     levers = []
     for text, changes in origin.backend.changes(result.problem):
@@ -40,7 +40,7 @@ def rank_levers(result: GEMMResult, origin: ResultOrigin) -> list[Lever]:
             changed = origin.on(changed_arch).evaluate_problem(result.problem, **result.options)
         except GemmEvalError:  # a change that takes the spec out of its range helps nobody
             continue
-        levers.append(Lever(text, changed.latency_us, 1.0 - changed.latency_us / result.physics_us))
+        levers.append(Lever(text, changed.latency_us, 1.0 - changed.latency_us / result.latency_us))
     return sorted(levers, key=lambda lever: (-lever.gain_frac, lever.change))
 
 
@@ -60,8 +60,7 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
     levers = [lever for lever in rank_levers(result, origin) if lever.gain_frac >= _MIN_GAIN_FRAC]
     if levers:
         shown = [f"{lever.change}: {time_text(lever.latency_us)} (-{lever.gain_frac:.0%})" for lever in levers]
-        alone = " (model alone)" if result.physics_us != result.latency_us else ""
-        lines.append(f"Would help most{alone}: " + "; ".join(shown[:_NUM_LEVERS_SHOWN]) + ".")
+        lines.append("Would help most: " + "; ".join(shown[:_NUM_LEVERS_SHOWN]) + ".")
     else:
         lines.append("No single doubling of the spec saves more than 0.5%.")
     return "\n".join([*lines, *backend.say_source(result)])

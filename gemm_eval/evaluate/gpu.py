@@ -35,11 +35,14 @@ from gemm_eval.models.gpu import (
     default_library,
     has_sms_of,
     interval_for,
+    is_preset,
     library_of,
     library_of_family,
     load_rules,
     loads_of,
+    nearest_corrected,
     pack_gpu,
+    preset_of,
     question_of,
     regime_places,
     unpack_config,
@@ -64,6 +67,9 @@ if TYPE_CHECKING:
     from gemm_eval.search import PlanOptions, SearchPlan
 
 __all__ = ["GpuBackend"]
+
+CORRECTED = "corrected"
+"""The source of answers that a learned correction changed; those of a changed spec say as which GPU."""
 
 _NUM_TYPES = 1024  # combinations of data types, or of options, whose answers are remembered
 _DEFAULTS = check_options(NOTHING_SAID)._replace(correction=True)
@@ -101,6 +107,7 @@ class GpuBackend:
         self._has_kernels = lru_cache(maxsize=_NUM_TYPES)(self._can_pack)
         self._packed = lru_cache(maxsize=NUM_PACKED)(self._pack)
         self._interval = lru_cache(maxsize=_NUM_TYPES)(self._find_interval)
+        self._is_preset = is_preset(arch)
         self.highest_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.highest_tflop_per_s)
 
     @property
@@ -200,7 +207,7 @@ class GpuBackend:
             sram_used_bytes=cost.smem_bytes,
             active_cores=cost.active_sms,
             options=_spelled(options, cost.config.family),
-            source=_source(cost.is_calibrated, cost.is_corrected),
+            source=self._source(cost.is_calibrated, cost.is_corrected),
             model_version=GPU_MODEL_VERSION,
             is_exhaustive=is_found,
             num_candidates=cost.num_candidates,
@@ -258,6 +265,11 @@ class GpuBackend:
             high_us[some] = records["latency_us"][some] * np.array(interval.high_frac)[regimes[some]]
         return low_us, high_us
 
+    def _source(self, is_calibrated: bool, is_corrected: bool) -> str:
+        if is_corrected:
+            return CORRECTED if self._is_preset else f"{CORRECTED} as {self.arch.name}"
+        return "calibrated" if is_calibrated else "analytic"
+
     def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:
         if name == "library":
             for row in np.flatnonzero((column == AUTO) & self.is_feasible(records)):
@@ -270,7 +282,7 @@ class GpuBackend:
         if name == "source":
             column = np.full(len(records), None, object)
             for row in np.flatnonzero(feasible):
-                column[row] = _source(records["is_calibrated"][row], records["correction_factor"][row] != 1.0)
+                column[row] = self._source(records["is_calibrated"][row], records["correction_factor"][row] != 1.0)
             return column
         if name == "energy_pj":
             return np.full(len(records), np.nan)
@@ -338,11 +350,11 @@ class GpuBackend:
         _, origin = coefficients_for(self.arch, *home)
         fitted = family if FAMILIES[config.family].is_ours else config.family
         lines = [f"Source: {result.source}; coefficients of {library}'s {fitted} kernels: {origin.text}."]
-        if result.source == "corrected":
+        if result.source.startswith(CORRECTED):
             lines.append(
                 f"Corrected: {result.latency_us / result.physics_us:.3f} times the {time_text(result.physics_us)} of "
-                "the terms, by what timings of such GEMMs on this GPU showed beyond them; correction=False leaves that "
-                "out."
+                f"the terms, by what timings of such GEMMs on {self._timed(kind.types, result.options, home)} showed "
+                "beyond them; correction=False leaves that out."
             )
         if result.low_us is not None and result.high_us is not None:
             ends = f"{time_text(result.low_us)} to {time_text(result.high_us)}"
@@ -356,12 +368,17 @@ class GpuBackend:
             )
         return lines
 
+    def _timed(self, types: GemmTypes, options: Mapping[str, Any], home: tuple[str, str]) -> str:
+        """Say on which GPU, and in which states, the timings were taken that correct an answer."""
+        asked = RunOptions(**options)
+        near = nearest_corrected(preset_of(self.arch) or self.arch, *home, types, asked, GPU_MODEL_VERSION) or asked
+        where = "this GPU" if self._is_preset else f"{self.arch.name}, of which this spec is a change,"
+        if (near.l2, near.clock) != (asked.l2, asked.clock):
+            where += f" with {near.l2} L2 and {near.clock} clock"
+        return where
+
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:
         return spec_changes(self.arch, problem)
-
-
-def _source(is_calibrated: bool, is_corrected: bool) -> str:
-    return "corrected" if is_corrected else "calibrated" if is_calibrated else "analytic"
 
 
 def _load_bytes(kind: Kind, problem: GemmProblem) -> int:

@@ -51,6 +51,7 @@ __all__ = [
     "evaluate_config",
     "find_best_config",
     "find_best_config_many",
+    "find_plain",
     "find_top_configs",
     "search_many",
 ]
@@ -73,8 +74,13 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> npt
     _search(chosen, _FIRST, sizes, layouts, 0, 1, out)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
-    correct_best(chosen, problem, sizes, out)
+    correct_best(chosen, problem, sizes, out, find_plain)
     return out
+
+
+def find_plain(packed: Packed, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+    """Find the best configs of problems [num, 4] without groups of rows, all with what is packed."""
+    return find_best_config_many([packed], np.zeros(len(sizes), np.int64), sizes)
 
 
 def _sizes_of(problem: GemmProblem) -> tuple[npt.NDArray[np.int64], Layouts]:
@@ -110,7 +116,7 @@ def find_best_config_many(
     for some, place_of, rows in by_kernels(packed, type_of, sizes):
         of_rows = layouts.take(rows)
         out[rows] = search_many(join_packed(some), place_of, sizes[rows], of_rows, on_progress)
-        correct_many(some, place_of, rows, sizes, is_batch, out)
+        correct_many(some, place_of, rows, sizes, is_batch, out, find_plain)
     return out
 
 
@@ -191,7 +197,7 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
     best = np.argsort(latency_us, kind="stable")[:k]
     out = np.concatenate([_cost(packed, row, split, BEST_RASTER, problem) for row, split in which[best].tolist()])
     out["num_candidates"] = num
-    scale_by(out, correct_best(packed, problem, sizes, out[:1]))
+    scale_by(out, correct_best(packed, problem, sizes, out[:1], find_plain))
     return out
 
 
@@ -207,11 +213,11 @@ def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProble
 
 def _factor(packed: Packed, problem: GemmProblem) -> float:
     """The correction of a GEMM, by its best config; 1 where it has none."""
-    if packed.correction is None:
+    if packed.correction is None and packed.carried is None:
         return 1.0
     out, (sizes, layouts) = np.zeros(1, GPU_COST_DTYPE), _sizes_of(problem)
     _search(packed, _FIRST, sizes, layouts, 0, 1, out)
-    return correct_best(packed, problem, sizes, out) if out["active_sms"][0] else 1.0
+    return correct_best(packed, problem, sizes, out, find_plain) if out["active_sms"][0] else 1.0
 
 
 def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config: KernelConfig) -> npt.NDArray[np.void]:

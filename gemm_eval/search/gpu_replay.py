@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import GPU_COST_DTYPE, Joined, Packed, join_packed
 from gemm_eval.models.gpu.w4a16 import SM90_CLUSTER
-from gemm_eval.search.gpu import by_kernels, search_many
+from gemm_eval.search.gpu import by_kernels, find_plain, search_many
 from gemm_eval.search.gpu_corrected import correct_many
 from gemm_eval.workload import NO_LAYOUTS, Layouts, without_even_groups
 
@@ -67,7 +67,7 @@ def replay_configs(
         numbers = np.array([number_of[kernel] for kernel in kernels])
         known = rows[exists]
         out[known] = search_many(of_one, numbers, sizes[known], layouts.take(known))
-        correct_many(some, place_of[exists], known, sizes, is_batch, out)
+        correct_many(some, place_of[exists], known, sizes, is_batch, out, find_plain)
     return out
 
 

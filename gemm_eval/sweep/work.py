@@ -87,10 +87,9 @@ class SweepWork:
 def point_evaluator(arch: ArchSpec, options: Mapping[str, Any]) -> GEMMEvaluator:
     """Return the evaluator of a point's chip, with the options of its sweep.
 
-    A GPU that is a preset must not differ from its neighbours by a correction. A multi-core chip is asked for its best
-    mapping, not for what a library does.
+    A multi-core chip is asked for its best mapping, not for what a library does.
     """
     if isinstance(arch, GpuSpec):
-        return GEMMEvaluator(arch, disk_cache=False, **{**options, "allow_idle_cores": True, "correction": False})
+        return GEMMEvaluator(arch, disk_cache=False, **{**options, "allow_idle_cores": True})
     free = arch if arch.rules is None else arch.with_(rules=None)
     return GEMMEvaluator(free, disk_cache=False, allow_idle_cores=options["allow_idle_cores"])

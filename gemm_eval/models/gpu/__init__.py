@@ -14,7 +14,9 @@ if TYPE_CHECKING:
         calibration_stamp,
         coefficients_for,
         has_sms_of,
+        is_preset,
         load_calibration,
+        preset_of,
     )
     from gemm_eval.models.gpu.candidates import (
         CANDIDATE_DTYPE,
@@ -44,11 +46,20 @@ if TYPE_CHECKING:
         find_correction,
         interval_for,
         load_correction,
+        nearest_corrected,
         pack_correction,
         physics_digest,
         question_of,
     )
-    from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, OTHER_KERNELS, correct, describe
+    from gemm_eval.models.gpu.correction_kernels import (
+        FEATURES,
+        LEAF,
+        OTHER_KERNELS,
+        SMOOTH_FEATURES,
+        carry,
+        correct,
+        describe,
+    )
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K
     from gemm_eval.models.gpu.intervals import (
         COVERAGE_FRAC,
@@ -83,6 +94,7 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.moe import layer_terms
     from gemm_eval.models.gpu.moe_rules import LayerShape, default_layer_library, layer_libraries, padded_sizes
     from gemm_eval.models.gpu.packed import (
+        Carried,
         Joined,
         Packed,
         join_packed,
@@ -130,12 +142,14 @@ __all__ = [
     "OURS",
     "RASTER_CODE",
     "REGIMES_OF_M",
+    "SMOOTH_FEATURES",
     "STREAM_K",
     "SWITCH_COEFFICIENTS",
     "SWITCH_DEFAULTS",
     "TERMS",
     "TRTLLM",
     "Calibration",
+    "Carried",
     "Coefficient",
     "Correction",
     "CorrectionData",
@@ -160,6 +174,7 @@ __all__ = [
     "calibration_path",
     "calibration_stamp",
     "candidate_row",
+    "carry",
     "check_config",
     "check_options",
     "coefficients_for",
@@ -179,6 +194,7 @@ __all__ = [
     "implicit_gemm_us",
     "interval_for",
     "interval_of",
+    "is_preset",
     "is_row_aligned",
     "join_packed",
     "launched_resources",
@@ -193,6 +209,7 @@ __all__ = [
     "load_correction",
     "load_rules",
     "loads_of",
+    "nearest_corrected",
     "pack_bound_columns",
     "pack_coefficients",
     "pack_correction",
@@ -204,6 +221,7 @@ __all__ = [
     "padded_sizes",
     "padding_to",
     "physics_digest",
+    "preset_of",
     "quantization_of",
     "quantize_rows",
     "question_of",
@@ -228,7 +246,9 @@ __getattr__, __dir__ = lazy_names(
             "calibration_stamp",
             "coefficients_for",
             "has_sms_of",
+            "is_preset",
             "load_calibration",
+            "preset_of",
         ),
         ".candidates": (
             "CANDIDATE_DTYPE",
@@ -258,11 +278,20 @@ __getattr__, __dir__ = lazy_names(
             "find_correction",
             "interval_for",
             "load_correction",
+            "nearest_corrected",
             "pack_correction",
             "physics_digest",
             "question_of",
         ),
-        ".correction_kernels": ("FEATURES", "LEAF", "OTHER_KERNELS", "correct", "describe"),
+        ".correction_kernels": (
+            "FEATURES",
+            "LEAF",
+            "OTHER_KERNELS",
+            "SMOOTH_FEATURES",
+            "carry",
+            "correct",
+            "describe",
+        ),
         ".cost_kernels": (
             "BEST_RASTER",
             "GPU_COST_DTYPE",
@@ -308,6 +337,7 @@ __getattr__, __dir__ = lazy_names(
             "padded_sizes",
         ),
         ".packed": (
+            "Carried",
             "Joined",
             "Packed",
             "join_packed",

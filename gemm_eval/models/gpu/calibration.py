@@ -36,6 +36,7 @@ __all__ = [
     "is_preset",
     "nearest_first",
     "origin_of",
+    "preset_of",
 ]
 
 
@@ -252,9 +253,14 @@ def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str
     return coefficients, checked_origin(arch, origin)
 
 
+def preset_of(arch: GpuSpec) -> GpuSpec | None:
+    """Return the preset of a spec's name, which a changed spec was made of; None: there is none."""
+    return _preset(data_root(), arch.name)
+
+
 def is_preset(arch: GpuSpec) -> bool:
     """Whether a spec is, apart from its words, the preset of its name."""
-    preset = _preset(data_root(), arch.name)
+    preset = preset_of(arch)
     return preset is not None and all(
         getattr(arch, name) == getattr(preset, name) for name in GpuSpec.model_fields if name not in _NOT_OF_GEMMS
     )

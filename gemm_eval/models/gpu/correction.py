@@ -1,16 +1,16 @@
 """Learned corrections: what timings of a GPU show beyond the terms of the model, for the questions that were timed.
 
 A correction belongs to a GPU, a library, a kernel family and a question: types, L2 and clock state. Its trees lie as
-plain arrays in ``calibration/<gpu>/corrections``, what is to know of them in a YAML file of the same name. It is off
-for GPUs that have none, for changed specs, and where coefficients or the model have changed since. MODEL.md,
-"Correction".
+plain arrays in ``calibration/<gpu>/corrections``, what is to know of them in a YAML file of the same name. Other states
+and changed specs take its factor for the same GEMM (`nearest_corrected`). It is off for GPUs that have none, and where
+coefficients or the model have changed since. MODEL.md, "Correction".
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, BinaryIO, NamedTuple
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import yaml
 from pydantic import Field, model_validator
 
-from gemm_eval.arch import GpuSpec, L2State, data_root, read_yaml
+from gemm_eval.arch import ClockState, GpuSpec, L2State, data_root, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.jit import read_only
@@ -57,7 +57,9 @@ __all__ = [
     "find_correction",
     "interval_for",
     "load_correction",
+    "nearest_corrected",
     "pack_correction",
+    "pack_limits",
     "physics_digest",
     "question_of",
 ]
@@ -152,7 +154,8 @@ class Trees(NamedTuple):
         number: [nodes], threshold of a node, or value of a leaf.
         left: [nodes], where what is at most the threshold goes; the rest goes to the node after that.
         feature: [nodes], index into `FEATURES`; `LEAF`: a leaf.
-        roots: [trees].
+        roots: [trees], those of `SMOOTH_FEATURES` first.
+        num_smooth: [1], how many these are.
         depth: [1], most nodes above a leaf.
         baseline: where they start.
         pairs: [pairs, 2], the (N, K) of their data.
@@ -162,6 +165,7 @@ class Trees(NamedTuple):
     left: npt.NDArray[np.int16]
     feature: npt.NDArray[np.int8]
     roots: npt.NDArray[np.int16]
+    num_smooth: npt.NDArray[np.int16]
     depth: npt.NDArray[np.int16]
     baseline: npt.NDArray[np.float64]
     pairs: npt.NDArray[np.int64]
@@ -275,14 +279,35 @@ def correction_for(
 ) -> PackedCorrection | None:
     """Return the correction of the answers of a library's kernel family, packed; None: there is none, or it is off."""
     found = find_correction(arch, library, family, question_of(types, options), model_version)
-    if found is None:
+    if found is None or found[1] is None:
         return None
     learned, trees = found
-    if trees is None:
-        return None
     return pack_correction(
         arch, types, options, trees, learned.region, (learned.min_log_factor, learned.max_log_factor)
     )
+
+
+def nearest_corrected(
+    arch: GpuSpec, library: str, family: str, types: GemmTypes, options: RunOptions, model_version: str
+) -> RunOptions | None:
+    """Return the options whose answers have a correction of their own, nearest to those that are asked for.
+
+    These are the very same; else with A quantized from another type, as only the GEMM's own time is corrected; else
+    with the burst clock, with cold L2, with both, in which most timings were taken. None: there are none.
+    """
+    asked = options._replace(library=library)
+    for l2, clock in _near(asked.l2, asked.clock):
+        for quantize_from in dict.fromkeys((asked.quantize_from, DType.BF16, None)):
+            near = asked._replace(l2=l2, clock=clock, quantize_from=quantize_from)
+            found = find_correction(arch, library, family, question_of(types, near), model_version)
+            if found is not None and found[1] is not None:
+                return near
+    return None
+
+
+def _near(l2: str | None, clock: str | None) -> Iterable[tuple[str | None, str | None]]:
+    cold, burst = str(L2State.COLD), str(ClockState.BURST)
+    return dict.fromkeys([(l2, clock), (l2, burst), (cold, clock), (cold, burst)])
 
 
 def interval_for(
@@ -321,17 +346,24 @@ def pack_correction(
     nodes = np.zeros(len(trees.number), NODE_DTYPE)
     for name in NODE_DTYPE.names or ():
         nodes[name] = getattr(trees, name)
-    limits = np.zeros(1, LIMITS_DTYPE)
-    limits["baseline"], limits["depth"] = trees.baseline[0], trees.depth[0]
+    limits = pack_limits(arch, types, options)
+    for name in ("baseline", "num_smooth", "depth"):
+        limits[name] = getattr(trees, name)[0]
     limits["lowest"], limits["highest"] = bounds
     limits["least_m"], limits["most_m"], limits["most_g"] = np.log2([region.min_m, region.max_m, region.max_g])
     limits["near"], limits["far"] = region.near, region.far
+    return PackedCorrection(
+        read_only(nodes), read_only(trees.roots.astype(np.int64)), read_only(np.log2(trees.pairs.astype(np.float64))),
+        read_only(limits),
+    )  # fmt: skip
+
+
+def pack_limits(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> npt.NDArray[np.void]:
+    """Return limits [1] of `LIMITS_DTYPE` with what the data sheet of a GPU allows; the rest is that of no trees."""
+    limits = np.zeros(1, LIMITS_DTYPE)
     limits["peak_flop_per_us"] = arch.highest_tflop_per_s(types.a.dtype) * 1e6
     if options.l2 != L2State.WARM:
         limits["dram_bytes_per_us"] = bytes_per_us(arch.dram_gb_per_s)
     limits["weight_bytes"] = types.b.dtype.bits / 8
     limits["launch_us"] = arch.graph_node_us
-    return PackedCorrection(
-        read_only(nodes), read_only(trees.roots.astype(np.int64)), read_only(np.log2(trees.pairs.astype(np.float64))),
-        read_only(limits),
-    )  # fmt: skip
+    return limits

@@ -1,8 +1,8 @@
 """Numba kernels of learned corrections: what they know of an answer, the trees, and where they fade to nothing.
 
 Shapes: records [num] of KERNEL_COST_DTYPE; rows [some], which of them are corrected; sizes [num, 4] of G, M, K, N;
-nodes of NODE_DTYPE, those of all trees one after another; roots [trees]; pairs [pairs, 2], log2 of N and of K; limits
-[1] of LIMITS_DTYPE.
+nodes of NODE_DTYPE, those of all trees one after another; roots [trees], those of smooth features first; pairs
+[pairs, 2], log2 of N and of K; limits [1] of LIMITS_DTYPE.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import ceil_div
 from gemm_eval.models.gpu.terms import Times
 
-__all__ = ["FEATURES", "LEAF", "LIMITS_DTYPE", "NODE_DTYPE", "OTHER_KERNELS", "correct", "describe"]
+__all__ = [
+    "FEATURES",
+    "LEAF",
+    "LIMITS_DTYPE",
+    "NODE_DTYPE",
+    "OTHER_KERNELS",
+    "SMOOTH_FEATURES",
+    "carry",
+    "correct",
+    "describe",
+]
 
 OTHER_KERNELS = tuple(name for name in Times._fields if name == "quantize_us")
 """Terms of other kernels than the GEMM's, which no correction touches."""
@@ -28,11 +38,18 @@ _SHARES = (
 )  # fmt: skip
 _SHARE_PLACES = tuple(Times._fields.index(name) for name in _SHARES)
 FEATURES = (
-    "M", "N", "K", "latency", "MN", "NK", "rate", "bandwidth", "M_alignment", "N_alignment", "K_alignment", "cta_m",
-    "cta_n", "split_k", "tiles", "waves", "ctas", "cluster", "ctas_per_sm", "stages", "schedule", "last_wave",
-    "tensor_busy", "rows_filled", "columns_filled", "sms", *(f"{name.removesuffix('_us')}_share" for name in _SHARES),
+    "M", "N", "K", "latency", "MN", "NK", "rate", "bandwidth", "N_alignment", "K_alignment", "cta_m", "cta_n",
+    "split_k", "tiles", "waves", "ctas", "cluster", "ctas_per_sm", "stages", "schedule", "last_wave", "tensor_busy",
+    "rows_filled", "columns_filled", "sms", *(f"{name.removesuffix('_us')}_share" for name in _SHARES),
 )  # fmt: skip
 """What a correction knows of an answer, in this order: `describe`."""
+
+SMOOTH_FEATURES = FEATURES[: FEATURES.index("bandwidth") + 1]
+"""The features that differ little between neighbouring sizes: sizes, and the latency of physics."""
+
+_MOST_OF_KERNEL_LOG = 0.05
+"""Most that the trees of all features, which know the kernel config, add to the log factor, either way. Where physics
+takes another config from one row to the next, its time hardly changes; what was learned of the two configs differs."""
 
 LEAF = len(FEATURES)
 """Instead of a feature: the node's number is a value, and its `left` itself. Beside the features stands -inf."""
@@ -40,13 +57,14 @@ NODE_DTYPE = np.dtype([("number", np.float64), ("left", np.int32), ("feature", n
 """A node: what its feature is at most goes `left`, the rest to the node after that."""
 
 _LIMITS = (
-    "baseline", "depth", "lowest", "highest", "least_m", "most_m", "most_g", "near", "far", "peak_flop_per_us",
-    "dram_bytes_per_us", "weight_bytes", "launch_us",
+    "baseline", "num_smooth", "depth", "lowest", "highest", "least_m", "most_m", "most_g", "near", "far",
+    "peak_flop_per_us", "dram_bytes_per_us", "weight_bytes", "launch_us",
 )  # fmt: skip
 LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
-"""Of a correction: where the trees start, how deep they are, the least and most of the log factor, log2 of the sizes of
-its data, up to which distance from a known (N, K), in octaves, it holds in full, and from which on not at all, and the
-data sheet's rates, 0 where they limit nothing, bytes of a weight, and the launch of a kernel."""
+"""Of a correction: where the trees start, how many have smooth features alone, how deep all are, the least and most of
+the log factor, log2 of the sizes of its data, up to which distance from a known (N, K), in octaves, it holds in full,
+and from which on not at all, and the data sheet's rates, 0 where they limit nothing, bytes of a weight, and the launch
+of a kernel."""
 
 _FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
 _MOST_ALIGNED = 1024  # elements; beyond that nothing changes
@@ -81,27 +99,26 @@ def _describe(record: Any, G: int, M: int, K: int, N: int, x: Any) -> None:
     x[5] = columns + depth
     x[6] = rows + columns + depth + math.log2(G) - latency
     x[7] = math.log2(float(N) * K + float(M) * K + float(M) * N) + math.log2(G) - latency
-    x[8] = _alignment(M)
-    x[9] = _alignment(N)
-    x[10] = _alignment(K)
+    x[8] = _alignment(N)
+    x[9] = _alignment(K)
     cta_m, cta_n = record["cta_m"], record["cta_n"]
-    x[11] = math.log2(cta_m)
-    x[12] = math.log2(cta_n)
-    x[13] = math.log2(record["split_k"])
-    x[14] = math.log2(record["num_tiles"])
-    x[15] = math.log2(record["num_waves"])
-    x[16] = math.log2(record["num_ctas"])
-    x[17] = math.log2(record["cluster_m"] * record["cluster_n"])
-    x[18] = record["ctas_per_sm"]
-    x[19] = record["num_stages"]
-    x[20] = record["schedule"]
-    x[21] = record["last_wave_frac"]
-    x[22] = record["tensor_busy_frac"]
-    x[23] = M / (ceil_div(M, cta_m) * float(cta_m))
-    x[24] = N / (ceil_div(N, cta_n) * float(cta_n))
-    x[25] = math.log2(record["active_sms"])
+    x[10] = math.log2(cta_m)
+    x[11] = math.log2(cta_n)
+    x[12] = math.log2(record["split_k"])
+    x[13] = math.log2(record["num_tiles"])
+    x[14] = math.log2(record["num_waves"])
+    x[15] = math.log2(record["num_ctas"])
+    x[16] = math.log2(record["cluster_m"] * record["cluster_n"])
+    x[17] = record["ctas_per_sm"]
+    x[18] = record["num_stages"]
+    x[19] = record["schedule"]
+    x[20] = record["last_wave_frac"]
+    x[21] = record["tensor_busy_frac"]
+    x[22] = M / (ceil_div(M, cta_m) * float(cta_m))
+    x[23] = N / (ceil_div(N, cta_n) * float(cta_n))
+    x[24] = math.log2(record["active_sms"])
     for place in range(len(_SHARE_PLACES)):
-        x[26 + place] = record["times_us"][_SHARE_PLACES[place]] / us
+        x[25 + place] = record["times_us"][_SHARE_PLACES[place]] / us
 
 
 @entry_point
@@ -112,17 +129,25 @@ def describe(records: Any, sizes: Any, out: Any) -> None:
 
 
 @kernel
-def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
-    """The sum over all trees; each is walked to the same depth, so that no branch is guessed and walks overlap."""
-    total = float(limit["baseline"])
-    depth = int(limit["depth"])
-    for tree in range(len(roots)):
+def _sum_of_trees(nodes: Any, roots: Any, first: int, stop: int, depth: int, x: Any) -> float:
+    """The sum over trees; each is walked to the same depth, so that no branch is guessed and walks overlap."""
+    total = 0.0
+    for tree in range(first, stop):
         place = roots[tree]
         for _ in range(depth):
             node = nodes[place]
             place = node["left"] + (x[node["feature"]] > node["number"])
         total += nodes[place]["number"]
-    return float(total)
+    return total
+
+
+@kernel
+def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
+    """What trees of smooth features say, and what those that know the kernel add within `_MOST_OF_KERNEL_LOG`."""
+    num_smooth, depth = int(limit["num_smooth"]), int(limit["depth"])
+    smooth = _sum_of_trees(nodes, roots, 0, num_smooth, depth, x)
+    of_kernel = _sum_of_trees(nodes, roots, num_smooth, len(roots), depth, x)
+    return float(limit["baseline"]) + smooth + min(_MOST_OF_KERNEL_LOG, max(-_MOST_OF_KERNEL_LOG, of_kernel))
 
 
 @kernel
@@ -151,6 +176,17 @@ def _floor_us(limit: Any, G: int, M: int, K: int, N: int) -> float:
     return float(floor)
 
 
+@kernel
+def _write(record: Any, factor: float, ceiling_us: float, limit: Any, G: int, M: int, K: int, N: int) -> None:
+    """Write a factor and the corrected latency to a record, above the data sheet's floor and below a ceiling."""
+    other_us = _other_us(record)
+    us = record["physics_us"] - other_us
+    factor = max(factor, min(1.0, _floor_us(limit, G, M, K, N) / us))
+    factor = min(factor, max(0.0, ceiling_us - other_us) / us)
+    record["correction_factor"] = factor
+    record["latency_us"] = other_us + us * factor
+
+
 @entry_point
 def correct(records: Any, rows: Any, sizes: Any, nodes: Any, roots: Any, pairs: Any, limits: Any) -> None:
     """Write `correction_factor` and the corrected latency to records of best configs; those without an SM stay."""
@@ -168,9 +204,15 @@ def correct(records: Any, rows: Any, sizes: Any, nodes: Any, roots: Any, pairs: 
         if trust == 0.0:
             continue
         wanted = min(limit["highest"], max(limit["lowest"], _log_factor(nodes, roots, x, limit)))
-        factor = math.exp(trust * wanted)
-        other_us = _other_us(record)
-        us = record["physics_us"] - other_us
-        factor = max(factor, min(1.0, _floor_us(limit, G, M, K, N) / us))
-        record["correction_factor"] = factor
-        record["latency_us"] = other_us + us * factor
+        _write(record, math.exp(trust * wanted), np.inf, limit, G, M, K, N)
+
+
+@entry_point
+def carry(records: Any, rows: Any, sizes: Any, factors: Any, ceilings_us: Any, limits: Any) -> None:
+    """Write factors [rows] of the same GEMMs elsewhere to records, and no latency above `ceilings_us` [rows]."""
+    for index in range(len(rows)):
+        row = rows[index]
+        is_changed = factors[index] != 1.0 or ceilings_us[index] < records[row]["latency_us"]
+        if is_changed and records[row]["active_sms"] > 0:
+            G, M, K, N = sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3]
+            _write(records[row], factors[index], ceilings_us[index], limits[0], G, M, K, N)

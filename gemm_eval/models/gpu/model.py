@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import ClockState, GpuSpec, L2State
+from gemm_eval.arch import ClockState, GpuSpec, L2State, data_root
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.calibration import coefficients_for
-from gemm_eval.models.gpu.correction import correction_for
+from gemm_eval.models.gpu.calibration import coefficients_for, is_preset, preset_of
+from gemm_eval.models.gpu.correction import PackedCorrection, correction_for, nearest_corrected, pack_limits
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
 from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
 from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, OURS, TRTLLM, default_library, library_of
-from gemm_eval.models.gpu.packed import L2_STATES, Packed, pack_kernels, pack_no_kernels, pack_w4a16
+from gemm_eval.models.gpu.packed import L2_STATES, Carried, Packed, pack_kernels, pack_no_kernels, pack_w4a16
 from gemm_eval.models.gpu.quantization import quantization_of
 from gemm_eval.models.gpu.sizes import LOAD_BYTES
 from gemm_eval.models.gpu.terms import BOUNDS, Times
@@ -121,9 +123,9 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
         coefficients, origin = coefficients_for(arch, rules.name, family)
         if quantization.num_passes > 0:
             coefficients = coefficients_for(arch, TRTLLM, QUANTIZE.name)[0] | coefficients
-        correction = None
+        correction, carried = None, None
         if options.correction:
-            correction = correction_for(arch, rules.name, family, types, options, GPU_MODEL_VERSION)
+            correction, carried = _corrected(arch, rules.name, family, types, options)
         few_rows = rules.few_row_family(arch, types)
         make_fallback: Callable[[], Packed] = partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes])
         if few_rows is not None:
@@ -131,6 +133,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
         return pack_kernels(
             arch, types, library, coefficients, l2=l2, clock=clock, is_calibrated=origin.is_calibrated,
             load_bytes=load_bytes, call_weights=call_weights, quantization=quantization, correction=correction,
+            carried=carried,
             make_fallback=make_fallback, most_rows=None if few_rows is None else few_rows.most_rows,
         )  # fmt: skip
 
@@ -147,6 +150,37 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
         is_calibrated=all(origin.is_calibrated for _, origin in found.values()),
         make_fallback=partial(pack_others, LOAD_BYTES),
     )  # fmt: skip
+
+
+def _corrected(
+    arch: GpuSpec, library: str, family: str, types: GemmTypes, options: RunOptions
+) -> tuple[PackedCorrection | None, Carried | None]:
+    """Return the trees that correct answers, and the other answers that do.
+
+    A changed spec takes the factor of the preset that it was made of, a state without timings that of the nearest one.
+    """
+    base = preset_of(arch)
+    near = None if base is None else nearest_corrected(base, library, family, types, options, GPU_MODEL_VERSION)
+    if base is None or near is None:
+        return None, None
+    correction = reference = ceiling = None
+    if not is_preset(arch):
+        reference = _packed_again(data_root(), base, types, options)
+    elif (near.l2, near.clock) == (options.l2, options.clock):
+        correction = correction_for(base, library, family, types, near, GPU_MODEL_VERSION)
+    else:
+        reference = _packed_again(data_root(), base, types, options._replace(l2=near.l2, clock=near.clock))
+    if near.l2 == L2State.WARM:  # learned apart from cold
+        ceiling = _packed_again(data_root(), arch, types, options._replace(l2=str(L2State.COLD)))
+    if reference is None and ceiling is None:
+        return correction, None
+    return correction, Carried(reference, ceiling, read_only(pack_limits(arch, types, options)))
+
+
+@lru_cache(maxsize=128)
+def _packed_again(root: Path, arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:  # noqa: ARG001
+    """Pack what answers of several specs and states take their correction from."""
+    return pack_gpu(arch, types, options)
 
 
 def _pick(*names: str) -> operator.itemgetter[Any]:

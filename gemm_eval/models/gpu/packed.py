@@ -31,6 +31,7 @@ __all__ = [
     "COEFFICIENTS_DTYPE",
     "GPU_PARAMS_DTYPE",
     "L2_STATES",
+    "Carried",
     "Joined",
     "Packed",
     "join_packed",
@@ -79,6 +80,7 @@ class Packed:
         library: whose kernels.
         has_kernels: whether the library has kernels for such sizes, on whatever GPU.
         correction: what timings showed beyond the terms; None: nothing, or it is not asked for.
+        carried: answers to other questions, which these take their correction from; None: to none.
         most_rows: of C that the kernels take, of single GEMMs alone; None: any, and batches.
 
     Arrays are read-only: numba compiles for both kinds otherwise.
@@ -96,6 +98,7 @@ class Packed:
         make_fallback: Callable[[], Packed] | None = None,
         has_kernels: bool = True,
         correction: PackedCorrection | None = None,
+        carried: Carried | None = None,
         most_rows: int | None = None,
     ) -> None:
         self.params, self.candidates = read_only(params), read_only(candidates)
@@ -106,6 +109,7 @@ class Packed:
         self.library = library
         self.has_kernels = has_kernels
         self.correction = correction
+        self.carried = carried
         self.most_rows = most_rows
         self._make_fallback = make_fallback
 
@@ -131,6 +135,20 @@ class Packed:
         has_rows = self.most_rows is None or (G == 1 and self.most_rows >= M)
         is_taken = (has_rows and self.sizes.takes(K, N)) or self._make_fallback is None
         return self if is_taken else self.fallback.for_sizes(G, M, K, N)
+
+
+class Carried(NamedTuple):
+    """Answers to other questions on the same GEMMs, which decide the correction of an answer.
+
+    Attributes:
+        reference: its factor corrects the answer; None: the answer has trees of its own.
+        ceiling: the same in a slower state of L2, above whose latency no answer is; None: nothing.
+        limits: array [1] of LIMITS_DTYPE, the data sheet's floor.
+    """
+
+    reference: Packed | None
+    ceiling: Packed | None
+    limits: npt.NDArray[np.void]
 
 
 class Joined(NamedTuple):
@@ -208,6 +226,7 @@ def pack_kernels(
     quantization: Quantization = NO_QUANTIZATION,
     make_fallback: Callable[[], Packed] | None = None,
     correction: PackedCorrection | None = None,
+    carried: Carried | None = None,
     most_rows: int | None = None,
 ) -> Packed:
     """Pack the generic kernels of a library.
@@ -225,6 +244,7 @@ def pack_kernels(
         quantization: how A was made.
         make_fallback: packs those for rows that do not.
         correction: of their answers.
+        carried: where that comes from, if it is of other answers.
         most_rows: see `Packed`.
 
     Raises:
@@ -251,6 +271,7 @@ def pack_kernels(
     return Packed(
         params, candidates, packed, rows_on(types, load_bytes, padding), library=library,
         columns=pack_bound_columns(params, packed, candidates), make_fallback=make_fallback, correction=correction,
+        carried=carried,
         most_rows=most_rows,
     )  # fmt: skip
 
