@@ -170,7 +170,7 @@ def test_roofs_are_of_the_data_sheet() -> None:
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidOptionError, match="gpu"):
-        list(score_attention(["h100-sxm"], []))
+        list(score_attention(["h100-pcie"], []))
     with pytest.raises(InvalidOptionError, match="phase"):
         list(score_attention([], ["prefill"]))
     with pytest.raises(InvalidInputError, match="is of a100-sxm-80gb"):
