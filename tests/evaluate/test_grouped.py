@@ -15,6 +15,7 @@ from gemm_eval.errors import InfeasibleError, InvalidOptionError, InvalidProblem
 from gemm_eval.evaluate.batch import ProblemBatch
 from gemm_eval.evaluate.explain import say_groups
 from gemm_eval.evaluate.records import record_key
+from gemm_eval.models.gpu import LIBRARIES
 from gemm_eval.workload import pack_layouts
 from tests.evaluate.grouped_stand_in import give_answers, one_gemm
 
@@ -75,16 +76,34 @@ def test_the_order_of_groups_does_not_matter(ev: GEMMEvaluator) -> None:
     assert ev.cache_info().records.misses == 1
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-def test_equal_groups_are_the_batch_and_one_group_the_plain_gemm(arch: str) -> None:
-    ev = GEMMEvaluator(arch, disk_cache=False)
+def test_equal_groups_on_cores_are_the_batch_and_one_group_the_plain_gemm() -> None:
+    ev = GEMMEvaluator("demo-8core", disk_cache=False)
+    for grouped, batch in (
+        (ev.evaluate_grouped((64, 64, 64), K, N), ev.evaluate(3, 64, K, N)),
+        (ev.evaluate_grouped([77], K, N), ev.evaluate(1, 77, K, N)),
+    ):
+        assert grouped.problem.is_grouped
+        assert (grouped.latency_us, grouped.mapping, grouped.breakdown) == (
+            batch.latency_us, batch.mapping, batch.breakdown
+        )  # fmt: skip
 
-    assert ev.evaluate_grouped((64, 64, 64), K, N) == ev.evaluate(3, 64, K, N)
-    assert ev.evaluate_grouped([77], K, N, "w4a16") == ev.evaluate(1, 77, K, N, "w4a16")
-    assert ev.cache_info().records.hits == 2
-    table = ev.evaluate_many([GemmProblem.grouped((64, 64, 64), K, N), GemmProblem(3, 64, K, N)])
-    assert table.batch.row_groups is None
-    assert table[0] == table[1]
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_block", "w4a16_mxfp4"])
+def test_equal_groups_on_a_gpu_run_on_grouped_kernels(dtype: str) -> None:
+    """As groups that differ by a row do; a batch is what `evaluate(G, ...)` says."""
+    ev = GEMMEvaluator("h200-sxm", disk_cache=False)
+    even = ev.evaluate_grouped((128,) * 8, 2048, 4096, dtype)
+    one_more = ev.evaluate_grouped((129, *(128,) * 7), 2048, 4096, dtype)
+
+    assert even.options["library"] == one_more.options["library"]
+    assert LIBRARIES[str(even.options["library"])].grouped_families
+    assert even.latency_us <= one_more.latency_us < 1.35 * even.latency_us  # a tile more on one of 8 experts
+    assert ev.evaluate(8, 128, 2048, 4096, dtype).options["library"] != even.options["library"]
+    table = ev.evaluate_many(
+        [even.problem, one_more.problem, GemmProblem(8, 128, 2048, 4096, **even.problem.types.words)]
+    )
+    assert [row.options["library"] for row in table][:2] == [even.options["library"]] * 2
+    assert table[0] == even
 
 
 def test_keywords_are_those_of_evaluate(asked: list[tuple[Any, ...]]) -> None:

@@ -34,7 +34,7 @@ from gemm_eval.workload import Layouts, MoeWork, pack_layouts, run_options, with
 
 __all__ = ["LayerModel", "PackedLayers", "fit_layers", "layer_model", "pack_grouped", "pack_layers"]
 
-_SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=24)
+_SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=16)
 _OF_LAYERS = {item.name for item in MOE_LAYER}
 _FIT_ROWS = 700  # rows of a fit, drawn at random: more change no figure
 
@@ -88,7 +88,13 @@ def pack_layers(arch: GpuSpec, timings: LayerTimings, seed: int = 0, l2: str = "
     defaults = default_coefficients(library_of(timings.library).family(arch, types))
     packed = [
         pack_kernels(
-            arch, types, str(kind.options.library), defaults, l2=l2, clock=str(kind.options.clock), is_calibrated=False,
+            arch,
+            types,
+            str(kind.options.library),
+            defaults,
+            l2=l2,
+            clock=str(kind.options.clock),
+            is_calibrated=False,
             call_weights=kind.call_weights,
         )
         for kind in runs.batch.kinds

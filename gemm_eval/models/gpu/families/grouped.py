@@ -77,8 +77,8 @@ def _coefficients(
     return with_ranges((*of, *layer), **own)
 
 
-# GEMM 1 reads rows of tokens where they lie, and computes the activation before it stores
-_GATHERED, _ACTIVATED = "moe_token_frac", "moe_activation_frac"
+# GEMM 1 reads rows of tokens where they lie, and computes the activation before it stores; GEMM 2 adds up tokens
+_GATHERED, _ACTIVATED, _FINALIZED = "moe_token_frac", "moe_activation_frac", "moe_finalize_frac"
 
 
 def _fixed(
@@ -177,7 +177,10 @@ _CUTLASS_SM100 = tuple((m, n) for n in (64, 128, 256) for m in (32, 64, 128, 256
 _CUTLASS_SM120 = ((128, 128),)
 
 
-def _cutlass(of: Family, name: str, number: int, for_types: Callable[[GemmTypes], bool], **more: Any) -> Family:
+def _cutlass(
+    of: Family, name: str, number: int, for_types: Callable[[GemmTypes], bool], *, fused: Collection[str] = (),
+    **more: Any,
+) -> Family:  # fmt: skip
     sizes, warps, schedule, clusters = {
         "sm80_mma": (_CUTLASS_SM80, 4, _MS, _SINGLE),
         "sm89_mma_fp8": (_CUTLASS_SM80, 4, _MS, _SINGLE),
@@ -188,7 +191,7 @@ def _cutlass(of: Family, name: str, number: int, for_types: Callable[[GemmTypes]
     return replace(
         of, name=name, number=number, own_of=(), for_types=for_types,
         dense_tiles=_fixed(name, sizes, warps, schedule, clusters),
-        coefficients=_coefficients(of.coefficients), **more,
+        coefficients=_coefficients(of.coefficients, fused=fused), **more,
     )  # fmt: skip
 
 
@@ -207,15 +210,17 @@ GROUPED: tuple[Family, ...] = (
     ),
     _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp8_block", 62, _is_fp8_block, block_scaled=DType.FP8),
     _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp4", 63, _is_fp4_block, block_scaled=DType.FP4, step_bytes=64),
-    _cutlass(WGMMA, "cutlass_moe_sm90", 52, _is_16_bit),
-    _cutlass(WGMMA, "cutlass_moe_sm90_fp8", 53, _is_fp8),
+    # kernels that load by TMA add up tokens in GEMM 2 by default (use_fused_finalize), but for fp8_block's
+    _cutlass(WGMMA, "cutlass_moe_sm90", 52, _is_16_bit, fused=[_FINALIZED]),
+    _cutlass(WGMMA, "cutlass_moe_sm90_fp8", 53, _is_fp8, fused=[_FINALIZED]),
     _cutlass(WGMMA, "cutlass_moe_sm90_fp8_block", 54, _is_fp8_block, block_scaled=DType.FP8),
-    _cutlass(TCGEN05, "cutlass_moe_sm100", 55, _is_16_bit),
-    _cutlass(TCGEN05, "cutlass_moe_sm100_fp8", 56, _is_fp8),
-    _cutlass(TCGEN05, "cutlass_moe_sm100_fp4", 57, _is_fp4_block, block_scaled=DType.FP4),
+    _cutlass(TCGEN05, "cutlass_moe_sm100", 55, _is_16_bit, fused=[_FINALIZED]),
+    _cutlass(TCGEN05, "cutlass_moe_sm100_fp8", 56, _is_fp8, fused=[_FINALIZED]),
+    _cutlass(TCGEN05, "cutlass_moe_sm100_fp4", 57, _is_fp4_block, block_scaled=DType.FP4, fused=[_FINALIZED]),
     replace(
         MMA_SYNC, name="marlin_moe", number=50, own_of=(), more_step_bytes=(256,), for_types=_is_weight_only,
-        carries_from=_AS_HOPPER, min_stream_steps=2, stream_ctas=_marlin_ctas, dense_tiles=_marlin_tiles, weight_only_tiles=no_tiles,
+        carries_from=_AS_HOPPER, min_stream_steps=2, stream_ctas=_marlin_ctas, dense_tiles=_marlin_tiles,
+        weight_only_tiles=no_tiles,
         coefficients=_coefficients(
             MMA_SYNC.coefficients, fused=[_GATHERED], sm_l2_frac=(0.1, 1.5, 0.35), dequant=(0.3, 12.0, 2.8),
             dequant_exposed=(0.0, 1.0, 0.0), tile_cycles=(0.0, 9000.0, 2000.0), matrix_frac=(0.2, 1.0, 0.55),
