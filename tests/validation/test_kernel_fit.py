@@ -291,6 +291,8 @@ def test_a_single_replay_that_was_held_up_is_no_timing() -> None:
     table = pd.read_parquet(path)
     timings = read_w4a16_timings(H200, [path])
 
-    assert (table["latency_us"] > 2500.0).sum() == 1  # 165 times the best of its GEMM
+    best_us = table.groupby(["M", "K", "N", "mode", "group_size"])["latency_us"].transform("min")
+    (interrupted,) = np.flatnonzero(table["latency_us"] > 60.0 * best_us)
+    assert table["latency_us"][interrupted] > 160.0 * best_us[interrupted]
     assert len(timings) == len(table) - 1
     assert (timings.measured_us <= 60.0 * timings.best_us).all()

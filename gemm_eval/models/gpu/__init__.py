@@ -296,7 +296,6 @@ __getattr__, __dir__ = lazy_names(
             "GPU_MODEL_VERSION",
             "GpuCost",
             "check_options",
-            "check_plain_library",
             "pack_gpu",
             "unpack_config",
             "unpack_gpu_cost",
