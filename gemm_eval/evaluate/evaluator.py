@@ -202,10 +202,10 @@ class GEMMEvaluator:
             scale_dtype: type of the scales; default: as the formats have it that people use (`GemmProblem`).
             group_n: columns of B that share a scale; default: 1.
             library: GPUs: whose kernels run: ``"cublas"`` (the default where both operands have one type, unscaled),
-                ``"gemm-eval"`` (our own W4A16 kernels), ``"trtllm"`` (TensorRT-LLM, the default for block-scaled types;
-                narrower weights and int8 too) or ``"hypothetical"`` (weight-only kernels that nobody has written).
-                ``"auto"``, the default for narrower weights: gemm-eval where it runs the GEMM, else hypothetical; the
-                options of the result say which.
+                ``"gemm-eval"`` (our own W4A16 kernels), ``"trtllm"`` (TensorRT-LLM, the default for block-scaled types
+                and for fp8 on Ada and RTX Blackwell; narrower weights, and int8 on Ampere and Ada, too) or
+                ``"hypothetical"`` (weight-only kernels that nobody has written). ``"auto"``, the default for narrower
+                weights: gemm-eval where it runs the GEMM, else hypothetical; the options of the result say which.
             l2: GPUs: ``"cold"`` (the default): weights come from DRAM, and L2 keeps A and C from the call before as far
                 as they fit beside them; ``"cold-all"``: nothing is in L2; ``"warm"``: everything that fits.
             clock: GPUs: ``"burst"`` (the default): the GPU is cool and idle before; or ``"sustained"``: as under
@@ -228,6 +228,10 @@ class GEMMEvaluator:
                 return self._evaluate_cached(
                     G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype
                 )
+            if isinstance(library, str) and isinstance(self.arch, GpuSpec):
+                from gemm_eval.models.gpu import check_plain_library
+
+                check_plain_library(library)
             return self._evaluate_cached(
                 G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, None, scale_dtype,
                 group_n, library, l2, clock, quantize_from, correction,

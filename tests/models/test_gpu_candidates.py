@@ -457,3 +457,18 @@ def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: 
     padding = LIBRARIES[library or "cublas"].padding(problem.types)
     loads = {"mma_unaligned": 4, "mma_elementwise": 1}.get(family, 16)
     assert load_bytes_of(pad_problem(problem, padding)) == loads
+
+
+@pytest.mark.parametrize("library", ["cutlass", "triton", "triton/64x64x32", "torch", "deepgemm"])
+def test_libraries_of_grouped_kernels_do_not_run_single_gemms(library: str) -> None:
+    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
+
+    with pytest.raises(UnsupportedError, match=f"of library {library} only grouped kernels are known"):
+        evaluator.evaluate(1, 64, 4096, 4096, dtype="bf16", library=library)
+
+
+def test_a_refusal_says_where_a_library_runs_a_type() -> None:
+    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
+
+    with pytest.raises(UnsupportedError, match="trtllm runs int8 on sm_80, sm_89 alone, and h200-sxm is sm_90"):
+        evaluator.evaluate(1, 64, 4096, 4096, dtype="int8", library="trtllm")
