@@ -31,7 +31,7 @@ class GEMMResult:
         physics_us: what the terms of the model alone say, before what timings showed beyond them is added; the same as
             `latency_us` where nothing is corrected.
         low_us, high_us: the interval around `latency_us` that holds 80% of measured times, by what was held out of
-            fits; None for multi-core chips, which nobody timed.
+            fits; None for multi-core chips, whose calibrations keep the errors of sets of rows, not of single ones.
         compute_us: time that the compute units of the slowest core (GPU: the tensor cores) need, overlap left aside.
         dram_us: time that DRAM needs for the slowest core (GPU: for all), overlap left aside.
         flop: operations, a multiply-accumulate being two.

@@ -86,7 +86,7 @@ def check(r: GEMMResult, ev: GEMMEvaluator) -> None:
     assert r.energy_pj is None or (math.isfinite(r.energy_pj) and r.energy_pj > 0)
     assert (r.source, r.model_version, r.arch_name) == (
         "calibrated" if arch.calibration else "analytic",
-        "multicore-3",
+        "multicore-4",
         arch.name,
     )
 

@@ -35,11 +35,11 @@ def under(**rules: Any) -> MulticoreSpec:
 @pytest.mark.parametrize(
     ("rules", "culprits"),
     [
-        ({"whole": ["K"]}, ["whole"]),
-        ({"whole": ["K"], "loop_orders": ["mnk"]}, ["whole"]),
+        ({"max_tile_bytes": {"A": 16}}, ["max_tile_bytes"]),
+        ({"max_tile_bytes": {"A": 16}, "loop_orders": ["mnk"]}, ["max_tile_bytes"]),
         ({"tile_k": [512], "splits": ["M"]}, ["tile_k"]),
         ({"partitions": [[1, 1, 1, 2]], "splits": ["M", "K"]}, ["partitions"]),
-        ({"tile_k": [512], "whole": ["K"]}, ["whole", "tile_k"]),
+        ({"tile_k": [512], "max_tile_bytes": {"A": 16}}, ["max_tile_bytes", "tile_k"]),
     ],
 )
 def test_an_error_names_the_rules_that_leave_no_mapping(rules: dict[str, Any], culprits: list[str]) -> None:
@@ -55,6 +55,13 @@ def test_an_error_names_the_rules_that_leave_no_mapping(rules: dict[str, Any], c
     for lever in others:  # each alone is enough
         kept = {name: value for name, value in rules.items() if lever != f"without rules.{name}"}
         assert GEMMEvaluator(under(**kept), disk_cache=False).evaluate(1, 64, 512, 64).latency_us > 0
+
+
+def test_a_whole_k_that_does_not_fit_is_cut_into_as_few_parts_as_fit() -> None:
+    result = GEMMEvaluator(under(whole=["K"]), disk_cache=False).evaluate(1, 64, 512, 64)
+    assert result.mapping.tile.tile_k == 104  # type: ignore[union-attr] # 126 fit, so five parts
+    assert result.sram_used_bytes is not None
+    assert result.sram_used_bytes <= CHIP.sram_bytes
 
 
 def test_what_does_not_fit_without_rules_is_no_matter_of_rules() -> None:
@@ -76,5 +83,7 @@ def test_the_best_is_that_of_the_chip_without_what_its_library_changes() -> None
 
 def test_a_chip_that_only_its_library_makes_large_enough() -> None:
     arch = under(changes={"sram_bytes": 4096}).with_(sram_bytes=64)
-    told = GEMMEvaluator(arch, disk_cache=False).evaluate(1, 64, 256, 64).explain()
-    assert "without what it changes, none fits" in told
+    library, best = (GEMMEvaluator(arch, policy=policy, disk_cache=False) for policy in ("library", "best"))
+    chosen = library.evaluate(1, 64, 256, 64)
+    assert "chooses this mapping, and none is better" in chosen.explain()
+    assert best.evaluate(1, 64, 256, 64).mapping == chosen.mapping

@@ -287,7 +287,7 @@ def test_the_best_is_no_slower_than_the_library() -> None:
             assert f"{arch.rules.title if arch.rules else ''} chooses this mapping" in chosen.explain()
 
 
-@pytest.mark.parametrize(("K", "tile_k"), [(4096, 4096), (8192, 8192), (16384, 8192), (20000, 6688)])
+@pytest.mark.parametrize(("K", "tile_k"), [(4096, 4096), (8192, 8192), (16384, 8192)])
 def test_a_library_keeps_to_the_sram_and_cuts_what_does_not_fit(K: int, tile_k: int) -> None:
     evaluator = GEMMEvaluator("rk3588-npu")
     result = evaluator.evaluate(1, 128, K, 4096)
