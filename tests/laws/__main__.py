@@ -3,7 +3,8 @@
 Exits with 1 where one is violated. `exact`: the search of GPUs against brute force, count problems. `physics`: what a
 GPU cannot do, count comparisons. `corrected`: what of it answers with learned corrections keep. `multicore`: the search
 and the laws of multi-core chips, count problems; `grouped`, `gpu-grouped`: those of grouped GEMMs on them and on GPUs;
-`attention`: those of fused attention on multi-core chips.
+`attention`: those of fused attention on multi-core chips. `estimate`: whole models on GPUs, count questions (300,000
+take about ten minutes on 16 cores).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 
 from tests.laws import (
+    estimate,
     gpu_corrected,
     gpu_exact,
     gpu_grouped,
@@ -36,6 +38,7 @@ LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "grouped": (multicore_grouped.run, 50),
     "attention": (multicore_attention.run, 50),
     "gpu-grouped": (gpu_grouped.run, 850),
+    "estimate": (estimate.run, 500),
 }
 """Name -> what checks it, and how much of it one process does at a time."""
 
