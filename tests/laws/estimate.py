@@ -90,10 +90,13 @@ class _Case:
         self.asked: dict[str, Any] = {
             "batch": rng.choice((1, 2, 7, 16, 64, 200)),
             "prompt_len": max(1, chunk * rng.randint(0, 3) + rng.randint(-1, 1)),
-            "output_len": rng.choice((1, 64)), "chunk_tokens": chunk,
-            "tensor_parallel": rng.choice((1, 1, 2, 8)), "pipeline_parallel": rng.choice((1, 2, 3, 8)), "dtype": str(rng.choice([*self.types, *narrow])),
+            "output_len": rng.choice((1, 64)),
+            "chunk_tokens": chunk,
+            "tensor_parallel": rng.choice((1, 1, 2, 8)),
+            "pipeline_parallel": rng.choice((1, 2, 3, 8)),
+            "dtype": str(rng.choice([*self.types, *narrow])),
             "ignore_memory": True,
-        }  # fmt: skip
+        }
         self.narrow = narrow
 
     def ask(self, **changes: Any) -> ModelEstimate:
