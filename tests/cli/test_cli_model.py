@@ -188,10 +188,7 @@ def test_a_gpu_that_is_too_small_is_refused_unless_asked_otherwise() -> None:
     text, code = Ran(*words), Ran(*words, "--json")
 
     assert (text.code, text.out, code.code) == (3, "", 3)
-    assert (
-        "llama-3-70b does not fit into 0.9 of the DRAM of a device (h200-sxm; memory_frac), with weights of 141,107,412,992"
-        in text.err
-    )
+    assert "llama-3-70b does not fit into 0.9 of the DRAM of a device (h200-sxm; memory_frac), with" in text.err
     assert "limit 135,679,338,086 bytes, gap" in text.err
     assert (
         "levers: tensor_parallel = 2 (70.6 GB a device); pipeline_parallel = 2 (70.6 GB a device); dtype = fp8 ("

@@ -72,14 +72,17 @@ def gemms_of(
     phases: Iterable[Any] = ("prefill", "decode"),
     tp: Iterable[int] = (1,),
     ep: Iterable[int] = (1,),
-    dtypes: Iterable[str] = ("fp16",),
+    dtypes: Iterable[str | None] = (None,),
 ) -> list[GemmProblem]:
+    arch = load_arch(ARCH)
+    model = model_on(arch, model)
     return [
         gemm.problem
         for phase, batch, length, t, e, dtype in product(phases, BATCHES, LENGTHS, tp, ep, dtypes)
         for gemm in transformer_gemms(
-            model, phase=phase, batch_size=batch, seq_len=length, tensor_parallel=t, expert_parallel=e, dtype=dtype
-        )
+            model, phase=phase, batch_size=batch, seq_len=length, tensor_parallel=t, expert_parallel=e,
+            **types_on(arch, dtype, None, model),
+        )  # fmt: skip
     ]
 
 
@@ -87,7 +90,8 @@ def call_of(problem: GemmProblem) -> tuple[str, tuple[Any, ...], dict[str, Any]]
     """How a user asks for a problem: the method's name and its arguments."""
     types: dict[str, Any] = {name: str(getattr(problem, f"{name}_dtype")) for name in ("input", "weight", "output")}
     types = {f"{name}_dtype": value for name, value in types.items()}
-    types |= {"group_size": problem.group_size} if problem.group_size else {}
+    if problem.group_size:
+        types |= {"group_size": problem.group_size, "scale_dtype": str(problem.scale_dtype)}
     if problem.row_groups is None:
         return "evaluate", problem.sizes, types
     return "evaluate_grouped", (problem.row_groups, problem.K, problem.N), types
