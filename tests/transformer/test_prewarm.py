@@ -26,7 +26,7 @@ from gemm_eval.errors import (
 )
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.storage import cache_dir
-from gemm_eval.transformer import Ffn, GroupedAttention, ModelConfig, load_model, transformer_gemms
+from gemm_eval.transformer import Ffn, GroupedAttention, ModelConfig, load_model, model_on, transformer_gemms, types_on
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
 from gemm_eval.workload import GemmProblem
 from tests.cases import case
@@ -74,15 +74,19 @@ def gemms_of(
     ep: Iterable[int] = (1,),
     dtypes: Iterable[str | None] = (None,),
 ) -> list[GemmProblem]:
-    arch = load_arch(ARCH)
-    model = model_on(arch, model)
+    model = model_on(ARCH, model)
     return [
         gemm.problem
         for phase, batch, length, t, e, dtype in product(phases, BATCHES, LENGTHS, tp, ep, dtypes)
         for gemm in transformer_gemms(
-            model, phase=phase, batch_size=batch, seq_len=length, tensor_parallel=t, expert_parallel=e,
-            **types_on(arch, dtype, None, model),
-        )  # fmt: skip
+            model,
+            phase=phase,
+            batch_size=batch,
+            seq_len=length,
+            tensor_parallel=t,
+            expert_parallel=e,
+            **types_on(ARCH, dtype, None, model),
+        )
     ]
 
 
