@@ -107,9 +107,7 @@ MemoryOption = Annotated[
 ]
 MemoryFracOption = Annotated[
     float,
-    typer.Option(
-        "--memory-frac", help="Share of the DRAM of a GPU that a model may use (vLLM: gpu_memory_utilization)."
-    ),
+    typer.Option("--memory-frac", help="Share of the DRAM of a GPU that a model may use, as vLLM has it."),
 ]
 IgnoreMemoryOption = Annotated[
     bool,

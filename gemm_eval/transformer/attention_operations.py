@@ -38,15 +38,12 @@ def attention_operations(context: Context, *, is_quantized: bool = False) -> Ite
 
 
 def _has_static_scale(context: Context, output: Shape) -> bool:
-    """Say whether the attention kernel writes its output in fp8, by one scale that is known before.
+    """Say whether what attention computes is written in fp8, by one scale that is known before.
 
-    Scales of blocks and of tokens need values of several heads, so that they take a kernel of their own, as does what
-    a GEMM writes behind attention (absorbed latents).
+    Scales of blocks and of tokens need values of several heads, so that they take a kernel of their own.
     """
     operand = context.narrow_input(output)
-    if operand is None or operand.dtype is not DType.FP8 or operand.scale is not None:
-        return False
-    return isinstance(context.config.attention, GroupedAttention) or not context.step.absorb_mla
+    return operand is not None and operand.dtype is DType.FP8 and operand.scale is None
 
 
 def _grouped(

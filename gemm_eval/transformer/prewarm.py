@@ -16,7 +16,7 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.transformer.config import ModelConfig, build_config
 from gemm_eval.transformer.gemms import transformer_gemms
 from gemm_eval.transformer.loader import load_model
-from gemm_eval.transformer.types import types_on
+from gemm_eval.transformer.types import model_on, types_on
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
@@ -95,7 +95,7 @@ def prewarm(
     """
     started_s = time.perf_counter()
     _check_evaluator(evaluator)
-    config = model if isinstance(model, ModelConfig) else load_model(model)
+    config = model_on(evaluator.arch, model if isinstance(model, ModelConfig) else load_model(model))
     ranges = [
         _values("phases", phases),
         _values("batch_sizes", batch_sizes),

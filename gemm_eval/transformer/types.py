@@ -18,6 +18,8 @@ __all__ = ["ModelTypes", "StoredTypes", "WeightTypes", "model_on", "types_on", "
 
 _DEFAULT = "fp16"  # of models that do not say their type
 
+_ABSORBED = ("q_absorb", "v_absorb")
+
 _KEPT_BITS = 16  # what checkpoints keep has at least so many
 
 
@@ -66,8 +68,9 @@ class _OwnTypes(WeightTypes):
         super().__init__(self._types_of[Operand.ACTIVATION].a.dtype)
 
     def of(self, shape: Shape) -> tuple[StoredTypes, ...]:
-        """Return the types of a GEMM, which are the same in all layers."""
-        return (StoredTypes(shape.num_layers, self._types_of[shape.operand]),)
+        """Return the types of a GEMM, the same in all layers. Absorbed projections are kept, as engines do."""
+        operand = Operand.ACTIVATION if shape.name in _ABSORBED else shape.operand
+        return (StoredTypes(shape.num_layers, self._types_of[operand]),)
 
 
 class _CheckpointTypes(WeightTypes):

@@ -11,10 +11,19 @@ from typing import Any
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, GEMMResult
+from gemm_eval import GEMMEvaluator, GEMMResult, load_arch
 from gemm_eval.cli.output import format_share
 from gemm_eval.evaluate import disk as _disk
-from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, load_model, model_memory, transformer_gemms
+from gemm_eval.transformer import (
+    WHAT_COUNTS,
+    LayerGemm,
+    ModelConfig,
+    load_model,
+    model_memory,
+    model_on,
+    transformer_gemms,
+    types_on,
+)
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
 from gemm_eval.units import time_text
 from tests.cli.commands import Ran
@@ -31,10 +40,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _disk._cache_at.cache_clear()  # closes the file
 
 
+def typed(model: str, arch: str, **options: Any) -> tuple[ModelConfig, dict[str, Any]]:
+    """The model and the options with the types that it has on an arch."""
+    config = model_on(load_arch(arch), load_model(model))
+    types = types_on(load_arch(arch), options.get("dtype"), options.get("dense_dtype"), config)
+    return config, {"batch_size": 1, "seq_len": 64} | options | dict(types)
+
+
 def library(model: str, phase: Any, arch: str = "demo-8core", **options: Any) -> list[tuple[LayerGemm, GEMMResult]]:
     evaluator = GEMMEvaluator(arch, disk_cache=False)
-    options = dict[str, Any](batch_size=1, seq_len=64, dtype=str(evaluator.arch.default_dtype)) | options
-    gemms = transformer_gemms(load_model(model), phase=phase, **options)
+    config, options = typed(model, arch, **options)
+    gemms = transformer_gemms(config, phase=phase, **options)
     return [(gemm, evaluator.evaluate_problem(gemm.problem)) for gemm in gemms]
 
 
@@ -64,7 +80,8 @@ def test_model_json_is_what_the_library_says(model: str, words: list[str], optio
     found = Ran("gemms", model, *ARCH, *SHORT, *words, "--json").json()
 
     phases = {phase: document(library(model, phase, **options)) for phase in ("prefill", "decode")}
-    memory = model_memory(load_model(model), **{"batch_size": 1, "seq_len": 64} | options)
+    config, options = typed(model, "demo-8core", **options)
+    memory = model_memory(config, **options)
     held = json.loads(json.dumps(dataclasses.asdict(memory))) | {"total_bytes": memory.total_bytes}
     assert found == {
         "model": model, "arch": "demo-8core", "what_counts": WHAT_COUNTS, "memory": held, "phases": phases,
@@ -171,21 +188,24 @@ def test_a_gpu_that_is_too_small_is_refused_unless_asked_otherwise() -> None:
     text, code = Ran(*words), Ran(*words, "--json")
 
     assert (text.code, text.out, code.code) == (3, "", 3)
-    assert "llama-3-70b does not fit into the DRAM of a device (h200-sxm), with weights of 141,107,412,992" in text.err
-    assert "limit 141,000,000,000 bytes, gap" in text.err
+    assert "llama-3-70b does not fit into 0.9 of the DRAM of a device (h200-sxm; memory_frac), with" in text.err
+    assert "limit 135,679,338,086 bytes, gap" in text.err
     assert (
         "levers: tensor_parallel = 2 (70.6 GB a device); pipeline_parallel = 2 (70.6 GB a device); dtype = fp8 ("
         in text.err
     )
     assert json.loads(code.err)["error"]["type"] == "InfeasibleError"
-    for more in (("--ignore-memory",), ("--tp", "2"), ("--dtype", "w4a16")):
+    for more in (("--ignore-memory",), ("--memory-frac", "1"), ("--tp", "2"), ("--dtype", "w4a16")):
         assert Ran(*words, *more).code == 0, more
 
 
 def test_the_notes_say_what_the_sums_leave_out() -> None:
     for arch, said in (
         ("demo-8core", "the size of its DRAM is not known, so whether they fit is not checked."),
-        ("h200-sxm", "weights 16.1 GB, KV cache 0.0 GB and activations 0.0 GB a device, of 141 GB."),
+        (
+            "h200-sxm",
+            "weights 16.1 GB, KV cache 0.0 GB and activations 0.0 GB a device, of 0.9 x 150.8 GB that may be used",
+        ),
     ):
         out = " ".join(Ran("gemms", "llama-3-8b", "--arch", arch, *SHORT, "--phase", "decode").out.split())
         assert said in out

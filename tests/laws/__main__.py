@@ -4,7 +4,8 @@ Exits with 1 where one is violated. `exact`: the search of GPUs against brute fo
 GPU cannot do, count comparisons. `corrected`: what of it answers with learned corrections keep. `multicore`: the search
 and the laws of multi-core chips, count problems; `grouped`, `gpu-grouped`: those of grouped GEMMs on them and on GPUs;
 `attention`, `gpu-attention`: those of fused attention on multi-core chips and on GPUs; `presets`: what every policy of
-multi-core presets keeps; `collective`: those of collectives between GPUs.
+multi-core presets keeps; `collective`: those of collectives between GPUs;
+`estimate`: whole models on GPUs, count questions (300,000 take about ten minutes on 16 cores).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 
 from tests.laws import (
     collective,
+    estimate,
     gpu_attention,
     gpu_corrected,
     gpu_exact,
@@ -43,6 +45,7 @@ LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "presets": (multicore_presets.run, 50),
     "gpu-grouped": (gpu_grouped.run, 850),
     "collective": (collective.run, 5_000),
+    "estimate": (estimate.run, 500),
 }
 """Name -> what checks it, and how much of it one process does at a time."""
 

@@ -26,7 +26,7 @@ from gemm_eval.errors import (
 )
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.storage import cache_dir
-from gemm_eval.transformer import Ffn, GroupedAttention, ModelConfig, load_model, transformer_gemms
+from gemm_eval.transformer import Ffn, GroupedAttention, ModelConfig, load_model, model_on, transformer_gemms, types_on
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
 from gemm_eval.workload import GemmProblem
 from tests.cases import case
@@ -72,13 +72,20 @@ def gemms_of(
     phases: Iterable[Any] = ("prefill", "decode"),
     tp: Iterable[int] = (1,),
     ep: Iterable[int] = (1,),
-    dtypes: Iterable[str] = ("fp16",),
+    dtypes: Iterable[str | None] = (None,),
 ) -> list[GemmProblem]:
+    model = model_on(ARCH, model)
     return [
         gemm.problem
         for phase, batch, length, t, e, dtype in product(phases, BATCHES, LENGTHS, tp, ep, dtypes)
         for gemm in transformer_gemms(
-            model, phase=phase, batch_size=batch, seq_len=length, tensor_parallel=t, expert_parallel=e, dtype=dtype
+            model,
+            phase=phase,
+            batch_size=batch,
+            seq_len=length,
+            tensor_parallel=t,
+            expert_parallel=e,
+            **types_on(ARCH, dtype, None, model),
         )
     ]
 
@@ -87,7 +94,8 @@ def call_of(problem: GemmProblem) -> tuple[str, tuple[Any, ...], dict[str, Any]]
     """How a user asks for a problem: the method's name and its arguments."""
     types: dict[str, Any] = {name: str(getattr(problem, f"{name}_dtype")) for name in ("input", "weight", "output")}
     types = {f"{name}_dtype": value for name, value in types.items()}
-    types |= {"group_size": problem.group_size} if problem.group_size else {}
+    if problem.group_size:
+        types |= {"group_size": problem.group_size, "scale_dtype": str(problem.scale_dtype)}
     if problem.row_groups is None:
         return "evaluate", problem.sizes, types
     return "evaluate_grouped", (problem.row_groups, problem.K, problem.N), types
