@@ -93,7 +93,7 @@ def row_of(case: Case) -> dict[str, Any]:
 
 def table(folder: Path) -> None:
     """Write the kernels that are bound by memory as the model of these reads them."""
-    from gemm_eval.torch.work import MemoryWork
+    from gemm_eval.torch.work import VECTORS, MemoryWork
     from gemm_eval.workload import TORCH, memory_kernel
 
     with (folder / "kernels.csv").open(newline="", encoding="utf-8") as file:
@@ -112,7 +112,9 @@ def table(folder: Path) -> None:
                 continue
             share = float(row["latency_us"]) / sum(us for _, us in kernels)
             for work, (_, us) in zip(works, kernels, strict=True):
-                if isinstance(work, MemoryWork) and memory_kernel(work.what).library == TORCH:
+                if not isinstance(work, MemoryWork) or memory_kernel(work.what).library != TORCH:
+                    continue
+                if case.group != "compiled" or work.what not in VECTORS:  # those are Inductor's, priced as eager's
                     sizes = work.rows, work.width, work.read_bytes, work.write_bytes
                     writer.writerow([work.what, *sizes, round(us * share, 3), case.text])
 

@@ -82,7 +82,7 @@ def kernels(
         typer.Option(
             "--compare",
             help="Time them instead on this machine's GPU, by the model's choice, beside humming-kernels, cuBLAS and "
-            "PyTorch's int4 GEMM, where these are installed: pip install 'gemm_eval\\[gpu,compare]'.",
+            "PyTorch's int4 GEMM, where these are installed: pip install 'gemm_eval[gpu,compare]'.",
             rich_help_panel=_COMPARE_PANEL,
         ),
     ] = False,

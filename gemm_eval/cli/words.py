@@ -5,6 +5,7 @@ Nothing here names a class of click: typer brings its own copy of it, or not, de
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -18,12 +19,17 @@ from gemm_eval.words import did_you_mean
 __all__ = ["Command", "Group", "is_given", "refuse", "refuse_others", "usage_message"]
 
 
+_STYLE = re.compile(r"\[(?=[a-z#/@])")  # how a style begins in rich's markup
 _INSTEAD = {"--arch": "; gemm-eval evaluate, grouped, attention and model compare several side by side"}
 """What does what was meant by an option given twice."""
 
 
 class Command(TyperCommand):
     """A command that refuses an option given twice, where the first value would be dropped without a word."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        _keep_brackets(self)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words.
@@ -45,6 +51,10 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """A group of commands that says which one a mistyped name may have meant."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        _keep_brackets(self)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that the first word names."""
         name = args[0]
@@ -52,6 +62,13 @@ class Group(TyperGroup):
         if is_whole and not name.startswith("-") and self.get_command(ctx, name) is None:
             ctx.fail(f"No such command '{name}'{did_you_mean(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
+
+
+def _keep_brackets(command: Any) -> None:
+    """Escape the brackets of help texts, such as those of ``gemm_eval[asm]``, which rich takes for styles."""
+    for item in (command, *command.params):
+        if getattr(item, "help", None):
+            item.help = _STYLE.sub(r"\\[", item.help)
 
 
 def usage_message(error: Any, words: Sequence[str]) -> str:

@@ -207,7 +207,7 @@ class ModulePrediction:
 
         Args:
             depth: how deep; None: all.
-            fold: modules that differ by a number alone (``layers.0``, ``layers.1``) share a row.
+            fold: modules of one class whose paths differ by a number alone (``layers.0``, ``layers.1``) share a row.
         """
         from gemm_eval.torch.text import module_table
 

@@ -25,11 +25,11 @@ _MAX_UNPRICED = 10
 
 @dataclass(frozen=True, slots=True)
 class FoldedModule:
-    """Modules whose paths differ by numbers alone.
+    """Modules whose paths differ by numbers alone, and that are of one class, as are those around them.
 
     Attributes:
         path: with ``*`` in the place of numbers, where there are several.
-        module_class: of the first.
+        module_class: of all.
         depth: below the outermost.
         count: how many.
         latency_us, low_us, high_us: of all.
@@ -72,14 +72,17 @@ def folded_path(path: str) -> str:
 
 def fold_modules(prediction: ModulePrediction, *, depth: int | None, fold: bool) -> list[FoldedModule]:
     """Return modules, outer ones first, down to a depth."""
-    groups: dict[str, list[ModulePrediction]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[ModulePrediction]] = {}
+    classes: dict[str, tuple[str, ...]] = {}  # of a module and those around it
     base = prediction.path.count(".") + 1 if prediction.path else 0
     for node in prediction.walk():
         level = (node.path.count(".") + 1 if node.path else 0) - base
         if depth is None or level <= depth:
-            groups.setdefault(folded_path(node.path) if fold else node.path, []).append(node)
+            path = folded_path(node.path) if fold else node.path
+            classes[node.path] = (*classes.get(node.path.rpartition(".")[0], ()), node.module_class)
+            groups.setdefault((path, classes[node.path]), []).append(node)
     rows = []
-    for path, nodes in groups.items():
+    for (path, _), nodes in groups.items():
         first = nodes[0]
         level = (first.path.count(".") + 1 if first.path else 0) - base
         sums = [sum(values) for values in zip(*((n.latency_us, n.low_us, n.high_us) for n in nodes), strict=True)]

@@ -12,6 +12,7 @@ __all__ = [
     "CTA_ELEMENTS",
     "DEALT",
     "ROWS",
+    "VECTORS",
     "AttentionWork",
     "ConvolutionWork",
     "GemmWork",
@@ -115,6 +116,9 @@ class MemoryWork:
 
 DEALT = "act"
 """What the memory-bound model calls a kernel whose threads load 16 bytes of each tensor."""
+
+VECTORS = ("torch_vector", "torch_gelu")
+"""What it calls kernels of eager mode whose threads load 16 bytes of each tensor."""
 
 ROWS = "inductor_rows"
 """What it calls a kernel of torch.compile that sums up rows."""

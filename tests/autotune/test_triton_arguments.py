@@ -98,6 +98,18 @@ def test_numbers_and_functions_instead_of_names() -> None:
     assert arguments.config(call) == TritonConfig(64, 128, 64, 8, 5)
 
 
+def test_names_of_the_tutorial_and_what_a_kernel_has_not() -> None:
+    call = tensors("fp16") | {"M": 16, "N": 4096, "K": 8192, "num_warps": 8, "num_stages": 4}
+    call |= {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}
+    KernelArguments().check(call)
+    assert KernelArguments().config(call) == TritonConfig(64, 128, 32, 8, 4, group_m=8, split_k=1)
+    del call["GROUP_SIZE_M"]
+    assert KernelArguments().config(call).group_m == 1
+    assert KernelArguments().config(call | {"BLOCK_M": 16}).block_m == 16  # a name of ours goes first
+    with pytest.raises(InvalidOptionError, match="block_m is 'BLOCK_M'"):
+        KernelArguments().check(dict.fromkeys(set(call) - {"BLOCK_SIZE_M"}))
+
+
 def test_maxnreg_where_triton_has_it() -> None:
     assert KernelArguments().config(values()).maxnreg is None
     assert KernelArguments().config(values(maxnreg=128)).maxnreg == 128

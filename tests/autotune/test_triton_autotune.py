@@ -307,6 +307,22 @@ def test_heuristics_are_applied() -> None:
     assert len(keys) == 2
 
 
+def test_a_kernel_of_the_tutorial_needs_no_arguments() -> None:
+    """Neither its names nor that it splits no K have to be said, as the guide has it."""
+    from tests.autotune.triton_kernels import matmul_of_the_tutorial as fn
+
+    configs = [
+        triton.Config({"BLOCK_SIZE_M": m, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 8}, num_warps=4)
+        for m in (32, 64)
+    ]
+    tuner = autotune(configs, KEY, arch="h200-sxm", top_k=1)(fn)
+    ranking = tuner.pruner.rank(configs, dict(zip(NAMES, ARGS, strict=True)))
+    assert {(one.config.block_m, one.config.group_m, one.config.split_k) for one in ranking.verdicts} == {
+        (32, 8, 1), (64, 8, 1),
+    }  # fmt: skip
+    assert ranking.num_compiled == 2
+
+
 def test_the_decorator_checks_names_at_once() -> None:
     with pytest.raises(InvalidOptionError, match=r"a is 'x_ptr', but .*a_ptr"):
         autotune(tiles(triton.Config), KEY, arch="h200-sxm", arguments=KernelArguments(a="x_ptr"))(kernel())

@@ -34,3 +34,15 @@ def matmul_with_heuristics(
 ):  # fmt: skip
     """As `matmul`, with a value that a heuristic sets."""
     tl.store(c_ptr + tl.arange(0, BLOCK_M), tl.load(a_ptr + tl.arange(0, BLOCK_M)) * GROUP_M)
+
+
+@triton.jit
+def matmul_of_the_tutorial(
+    a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm,
+    BLOCK_SIZE_M: tl.constexpr, BLOCK_SIZE_N: tl.constexpr, BLOCK_SIZE_K: tl.constexpr, GROUP_SIZE_M: tl.constexpr,
+):  # fmt: skip
+    """As `matmul`, with the names of Triton's tutorial."""
+    matmul(
+        a_ptr, b_ptr, c_ptr, M, N, K, stride_am, stride_bn, stride_cm,
+        BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, GROUP_SIZE_M, 1,
+    )  # fmt: skip

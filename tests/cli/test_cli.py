@@ -127,6 +127,10 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
             ran.out.split()
         )
         assert "…" not in ran.out
+        lines = " ".join(Ran(*path, "--help", columns=400).out.split())
+        texts = [command.help, *(getattr(parameter, "help", None) for parameter in command.params)]
+        for words in re.findall(r"\S*\[[^\]]*\]", " ".join((text or "").replace("\\[", "[") for text in texts)):
+            assert " ".join(words.split()) in lines, f"{path}: rich took {words} for a style"
         for parameter in command.params:
             if getattr(parameter, "expose_value", True):
                 assert parameter.help, f"{path}: {parameter.name}"

@@ -178,3 +178,25 @@ def test_what_the_package_lists_is_there() -> None:
     assert all(getattr(package, name).__doc__ for name in package.__all__)
     assert callable(package.predict)
     assert callable(package.compare)
+
+
+def test_modules_of_different_classes_share_no_row() -> None:
+    """In a `Sequential` the names of a Linear and a SiLU differ by a number alone."""
+    module = nn.Sequential(nn.Linear(256, 512), nn.SiLU(), nn.Linear(512, 256))
+    table = predict_module(module, (torch.empty(64, 256),), arch="h200-sxm").table()
+    rows = [line.split() for line in table.splitlines()[2:]]
+    assert [(row[0], row[1]) for row in rows] == [("(all)", "Sequential"), ("*", "Linear"), ("1", "SiLU")]
+    assert rows[1][2] == "2"
+
+
+@pytest.mark.parametrize("elements", [1 << 14, 1 << 20, 11 << 20, 1 << 26])
+@pytest.mark.parametrize(
+    "module", [nn.SiLU(), nn.ReLU(), nn.GELU(), nn.Tanh(), nn.Hardswish(), nn.Sequential(nn.ReLU(), nn.SiLU())]
+)
+def test_compiling_makes_no_elementwise_module_slower(module: nn.Module, elements: int) -> None:
+    """Both move the same bytes: a SiLU of 11 M elements took 3.7 us, and compiled 5.8."""
+    inputs = (torch.empty(elements, dtype=torch.bfloat16, device="meta"),)
+    eager, compiled = (
+        predict_module(module, inputs, arch="h200-sxm", fusion=fusion).latency_us for fusion in ("eager", "inductor")
+    )
+    assert compiled <= eager

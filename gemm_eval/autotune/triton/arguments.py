@@ -27,7 +27,11 @@ _DTYPES = {
     "int8": DType.INT8, "int32": DType.INT32,
 }  # fmt: skip
 _TRITON_DTYPES = {"fp8": "fp8e4nv", "tf32": "fp32"}  # Triton's names of ours, where they differ
-_OPTIONAL = ("group_m", "split_k")
+_OPTIONAL = {"group_m": "GROUP_M", "split_k": "SPLIT_K"}  # and their default names
+_IN_TUTORIAL = {
+    "BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K", "GROUP_M": "GROUP_SIZE_M",
+}  # fmt: skip
+"""Default names -> those of Triton's tutorial "Matrix Multiplication", which are taken where a kernel has them."""
 _BY_TRITON = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # of every triton.Config; None is left out
 _SIZES = ("G", "M", "N", "K")
 _TENSORS = ("a", "b", "c")
@@ -56,14 +60,17 @@ class TensorArgument:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelArguments:
-    """Which argument of a kernel, or value of its configs, is what; with the defaults of `examples/triton_gemm.py`.
+    """Which argument of a kernel, or value of its configs, is what.
+
+    Defaults are those of `examples/triton_gemm.py`, or of Triton's tutorial (``BLOCK_SIZE_M``, ``GROUP_SIZE_M``) where
+    the kernel has these. A kernel without ``GROUP_M`` or ``SPLIT_K`` has no such thing.
 
     Attributes:
         M, N, K, G: sizes of C[G,M,N] = A[G,M,K] x B[G,K,N]: names, numbers, or functions of a mapping from all names
             (arguments and config values) to their values.
         a, b, c: the tensors, or descriptors of them, whose types are read.
         block_m, block_n, block_k: the tile of a program, and its step along K.
-        group_m, split_k: None if the kernel has no such thing.
+        group_m, split_k: None if the kernel has no such thing, whatever its names.
         num_warps, num_stages, num_ctas, maxnreg: as `triton.Config` calls them; another name if the kernel has its own.
         input_dtype: type of A as multiplied, if it is not that of the tensor; fp32 is taken for tf32.
         weight_dtype: type of B as stored; must be given (``"int4"``) where elements are packed into another type.
@@ -197,6 +204,10 @@ def _name_of_dtype(tensor: Any) -> str:
 def _find(what: str, name: str, values: Mapping[str, Any]) -> Any:
     if name in values:
         return values[name]
+    if _IN_TUTORIAL.get(name) in values:
+        return values[_IN_TUTORIAL[name]]
+    if _OPTIONAL.get(what) == name:
+        return 1
     hint = ", or None if the kernel has none" if what in _OPTIONAL else ""
     raise InvalidOptionError(
         f"arguments: {what} is {name!r}, but the kernel and its configs have {', '.join(sorted(values))}: "
