@@ -118,6 +118,7 @@ def evaluate(
     from gemm_eval.evaluate import GEMMEvaluator
 
     check_out(out)
+    _check_library(library)
     if mapping is not None:
         refuse(ctx, "--mapping", {"idle_cores"})  # it says itself which cores work
     if out is not None:
@@ -242,6 +243,7 @@ def top(
     from gemm_eval.evaluate import GEMMEvaluator
 
     check_out(out)
+    _check_library(library)
     of_one = one_of_each(_ORDER, sizes, {"G": g, "M": m, "K": k, "N": n})
     options: dict[str, Any] = {
         "library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from, "correction": correction,
@@ -252,6 +254,13 @@ def top(
     apart: Literal["mapping", "partition"] = "partition" if distinct is Distinct.PARTITION else "mapping"
     results = evaluator.top(problem, count, distinct=apart, **options)
     print_ranking(evaluator.arch, results, out=out, json=json)
+
+
+def _check_library(library: str | None) -> None:
+    from gemm_eval.models.gpu import check_plain_library
+
+    if library is not None:
+        check_plain_library(library)
 
 
 def print_ranking(arch: ArchSpec, results: Sequence[GEMMResult], *, out: Path | None, json: bool) -> None:

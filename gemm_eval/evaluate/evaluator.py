@@ -227,6 +227,10 @@ class GEMMEvaluator:
                 return self._evaluate_cached(
                     G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype
                 )
+            if isinstance(library, str) and isinstance(self.arch, GpuSpec):
+                from gemm_eval.models.gpu import check_plain_library
+
+                check_plain_library(library)
             return self._evaluate_cached(
                 G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, None, scale_dtype,
                 group_n, library, l2, clock, quantize_from, correction,

@@ -53,9 +53,8 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
         *say_groups(result.problem),
         *backend.say_mapping(result),
         "Time: " + ", ".join(f"{_words(name)} {time_text(us)}" for name, us in _shown(result)),
-        f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, "
-        f"{result.dram_bytes / result.problem.compulsory_bytes:.2f}x what must move "
-        f"at least once, at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
+        f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {_say_share(result)}, "
+        f"at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
     ]
     levers = [lever for lever in rank_levers(result, origin) if lever.gain_frac >= _MIN_GAIN_FRAC]
     if levers:
@@ -64,6 +63,14 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
     else:
         lines.append("No single doubling of the spec saves more than 0.5%.")
     return "\n".join([*lines, *backend.say_source(result)])
+
+
+def _say_share(result: GEMMResult) -> str:
+    """Say how much DRAM traffic there is beside A, B and C, of which L2 may have some from the kernel before."""
+    share = result.dram_bytes / result.problem.compulsory_bytes
+    if share < 1.0:
+        return f"{share:.1%} of A, B and C: L2 has the rest"
+    return f"{share:.2f}x what must move at least once"
 
 
 def say_groups(problem: GemmProblem) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import GemmProblem, InvalidMappingError, UnsupportedError, load_arch
+from gemm_eval import GEMMEvaluator, GemmProblem, InvalidMappingError, UnsupportedError, load_arch
 from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs
 from gemm_eval.kernels import Sizes, limits_of_spec
 from gemm_eval.kernels.registry import check_kernel, make_variant
@@ -19,7 +19,7 @@ from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.families.family import since
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
 from gemm_eval.models.gpu.sizes import is_row_aligned, load_bytes_of, pad_problem
-from gemm_eval.models.gpu.space import enumerate_kernels
+from gemm_eval.models.gpu.space import enumerate_kernels, library_for
 from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.workload import RunOptions, make_problem
 from tests.cases import case
@@ -60,6 +60,7 @@ OUR_TARGETS = {
     "sm_80": (41, 17), "sm_89": (35, 15), "sm_90": (114, 22), "sm_100": (41, 17), "sm_103": (41, 17), "sm_120": (35, 15)
 }  # fmt: skip
 TRTLLM_OWN = ("sm_80", "sm_89")
+TRTLLM_FP8 = ("sm_89", "sm_120")
 FEW = {
     **{("gemm-eval", "w4a16", sm): few for sm, few in OUR_TARGETS.items()},
     ("cublas", "int8", "sm_90"): (300, 5),
@@ -67,6 +68,7 @@ FEW = {
     **{("trtllm", d, "sm_90"): (500, 10) for d in SCHEMES},
     **{("trtllm", d, sm): (100, 5) for d in SCHEMES for sm in TRTLLM_OWN},
     **{("trtllm", "int8", sm): (30, 3) for sm in TRTLLM_OWN},
+    **{("trtllm", "fp8", sm): (8, 1) for sm in TRTLLM_FP8},
     **{("trtllm", d, sm): (500, 7) for d in SCHEMES for sm in ("sm_100", "sm_103")},
 }
 
@@ -75,6 +77,8 @@ def is_refused(arch: GpuSpec, problem: GemmProblem, library: str) -> bool:
     """Whether a library has no kernels for these types on this GPU; ours neither for other sizes."""
     if (library, problem.input_dtype) == ("trtllm", "int8") and not problem.is_weight_quantized:
         return arch.sm_arch not in TRTLLM_OWN
+    if (library, problem.input_dtype) == ("trtllm", "fp8") and problem.types.b.scale is None:
+        return arch.sm_arch not in TRTLLM_FP8
     if problem.is_weight_quantized == (library == "cublas"):
         return True
     if not problem.is_weight_quantized:
@@ -107,6 +111,8 @@ def test_every_problem_has_hundreds_of_configs_and_many_tiles() -> None:
                     with pytest.raises(UnsupportedError):
                         list(enumerate_configs(arch, problem, library))
                     continue
+                if library_for(arch, problem, library) != library:
+                    continue  # another library\'s, whose turn comes
                 num_configs, num_tiles = least_of(arch, problem, dtype, library)
                 if library == "gemm-eval":
                     configs = list(enumerate_configs(arch, problem, library))
@@ -116,7 +122,7 @@ def test_every_problem_has_hundreds_of_configs_and_many_tiles() -> None:
                 loads = load_bytes_of(problem)
                 if loads not in listed:
                     listed[loads] = naive_gpu.kernels_of(arch, problem, library)
-                if library == "trtllm" and not is_row_aligned(problem):
+                if library == "trtllm" and dtype != "fp8" and not is_row_aligned(problem):
                     assert not listed[loads].choices
                 found = naive_gpu.ways_of(listed[loads], arch, problem)
                 ways = np.array([len(splits) + is_stream for splits, is_stream in found], int)
@@ -130,7 +136,7 @@ def test_configs_are_distinct_legal_and_those_of_the_kernels() -> None:
     shapes = itertools.cycle(SHAPES)
     for arch, library, dtype in itertools.product(BY_GENERATION, PLAIN_LIBRARIES, SCHEMES):
         problem = make_problem(*next(shapes), default_dtype=arch.default_dtype, dtype=dtype)
-        if is_refused(arch, problem, library):
+        if is_refused(arch, problem, library) or library_for(arch, problem, library) != library:
             continue
         with case(arch.name, library, dtype, problem):
             configs = list(enumerate_configs(arch, problem, library))
@@ -165,6 +171,27 @@ def test_trtllm_has_its_own_kernels_for_ampere_and_ada() -> None:
             found = [k for k in kernels if k.splits]
             assert {k.config.family for k in found} == {family}
             assert all(list(k.splits) == [1] for k in found)
+
+
+def test_trtllm_leaves_fp8_of_more_than_8_rows_and_batches_to_cublas() -> None:
+    sizes = {"default_dtype": DENSE.input_dtype, "dtype": "fp8"}
+    for arch in (L40S, load_arch("rtx-pro-6000-server", GpuSpec)):
+        for G, M, library in ((1, 1, "trtllm"), (1, 8, "trtllm"), (1, 9, "cublas"), (2, 1, "cublas")):
+            problem = make_problem(G, M, 4096, 4096, **sizes)
+            assert library_for(arch, problem) == library_for(arch, problem, "trtllm") == library
+            result = GEMMEvaluator(arch, disk_cache=False).evaluate_problem(problem)
+            assert result.mapping.family == ("fp8_gemv" if library == "trtllm" else "sm89_mma_fp8")
+            if library == "cublas":
+                other = GEMMEvaluator(arch, disk_cache=False, library=library).evaluate_problem(problem)
+                assert (result.latency_us, result.low_us, result.high_us) == (
+                    other.latency_us, other.low_us, other.high_us,
+                )  # fmt: skip
+    for sm_arch in ("sm_80", "sm_90", "sm_100"):
+        arch = next(arch for arch in BY_GENERATION if arch.sm_arch == sm_arch)
+        if "fp8" in arch.tensor_flop_per_cycle:
+            assert library_for(arch, make_problem(1, 1, 4096, 4096, **sizes)) == "cublas"
+            with pytest.raises(UnsupportedError, match="trtllm runs fp8 on sm_89, sm_120 alone"):
+                LIBRARIES["trtllm"].check(arch, make_problem(1, 1, 4096, 4096, **sizes).types)
 
 
 def test_the_default_library_is_that_of_the_types() -> None:
@@ -430,3 +457,18 @@ def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: 
     padding = LIBRARIES[library or "cublas"].padding(problem.types)
     loads = {"mma_unaligned": 4, "mma_elementwise": 1}.get(family, 16)
     assert load_bytes_of(pad_problem(problem, padding)) == loads
+
+
+@pytest.mark.parametrize("library", ["cutlass", "triton", "triton/64x64x32", "torch", "deepgemm"])
+def test_libraries_of_grouped_kernels_do_not_run_single_gemms(library: str) -> None:
+    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
+
+    with pytest.raises(UnsupportedError, match=f"of library {library} only grouped kernels are known"):
+        evaluator.evaluate(1, 64, 4096, 4096, dtype="bf16", library=library)
+
+
+def test_a_refusal_says_where_a_library_runs_a_type() -> None:
+    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
+
+    with pytest.raises(UnsupportedError, match="trtllm runs int8 on sm_80, sm_89 alone, and h200-sxm is sm_90"):
+        evaluator.evaluate(1, 64, 4096, 4096, dtype="int8", library="trtllm")

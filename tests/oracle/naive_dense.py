@@ -19,7 +19,7 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["Cost", "as_chosen", "coefficients_of_library", "cost_of", "row_alignment"]
 
-STEP_BYTES = {"sm120_block_fp4": 64, "sm80_int8": 64, "weight_only_gemv": 2048, "int8_gemv": 2048}
+STEP_BYTES = {"sm120_block_fp4": 64, "sm80_int8": 64, "weight_only_gemv": 2048, "int8_gemv": 2048, "fp8_gemv": 2048}
 """Of a k-step, where it is not a line."""
 LINE_BYTES = 128
 PARTIAL_SUM_BYTES = 4
@@ -402,6 +402,9 @@ def family_of(arch: GpuSpec, problem: GemmProblem, library: str) -> str:
     of_blocks = OF_BLOCK_SCALED.get((problem.input_dtype, arch.sm_arch))
     if library == "trtllm" and is_block_scaled(problem) and of_blocks:
         return of_blocks
+    is_fp8 = problem.input_dtype is DType.FP8 and not (is_block_scaled(problem) or problem.is_weight_quantized)
+    if library == "trtllm" and is_fp8 and arch.sm_arch in ("sm_89", "sm_120"):
+        return "fp8_gemv"  # more than 8 rows are cuBLAS's: see `library_for`
     if library == "trtllm" and arch.sm_arch in ("sm_80", "sm_89"):
         return "sm80_weight_only" if problem.is_weight_quantized else "sm80_int8"
     if arch.sm_arch == "sm_90" and problem.input_dtype is not DType.INT8:

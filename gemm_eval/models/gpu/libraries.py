@@ -24,6 +24,7 @@ __all__ = [
     "TRTLLM",
     "Library",
     "SplitRule",
+    "check_plain_library",
     "cluster_grid_sms",
     "default_grouped_library",
     "default_library",
@@ -357,6 +358,21 @@ def library_of(name: str) -> Library:
         known = ", ".join(item.name for item in LIBRARIES.values() if item.grouped_families)
         raise InvalidOptionError(f"library {name}: a tile can be named of {known} alone, as in triton/64x64x32")
     return replace(found, tile=tile)
+
+
+def check_plain_library(library: str) -> None:
+    """Raise where a library is asked for a GEMM that is no grouped one, and only its grouped kernels are known.
+
+    Raises:
+        InvalidOptionError: there is none of this name.
+        UnsupportedError: the library is known by its grouped kernels alone.
+    """
+    if library != AUTO and library_of(library).grouped_families:
+        plain = ", ".join(name for name, of in LIBRARIES.items() if not of.grouped_families)
+        raise UnsupportedError(
+            f"of library {library} only grouped kernels are known, those of experts (evaluate_grouped); for single "
+            f"GEMMs and batches use library {plain}"
+        )
 
 
 def default_library(arch: GpuSpec, types: GemmTypes) -> str:

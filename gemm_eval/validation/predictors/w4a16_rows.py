@@ -49,6 +49,9 @@ _COMPLAINT = ": a table of kernels of ours needs the columns {}; gemm-eval measu
 NEAR_BEST = 1.5
 """Rows are near the best of their GEMM up to this many times its least measured latency."""
 
+_INTERRUPTED = 100.0
+"""Times the best of its GEMM beyond which a single replay tells of no kernel: of 38,000 others none takes 54 times."""
+
 W4A16_FORM = Form(tuple(_GEMM), "family", W4A16_FAMILIES, NEAR_BEST)
 """A row is a config of a kernel of ours; errors are told apart by family."""
 
@@ -124,7 +127,16 @@ def read_w4a16_timings(arch: GpuSpec, paths: Sequence[Path]) -> Timings:
 def _read(path: Path) -> pd.DataFrame:
     frame = read_columns(path, _NEEDED, _COMPLAINT)
     integers = [name for name in frame.columns if str(frame[name].dtype) == "Int64" and frame[name].notna().all()]
-    return frame.astype(dict.fromkeys(integers, "int64")).assign(G=1, table=path.stem)
+    frame = frame.astype(dict.fromkeys(integers, "int64")).assign(G=1, table=path.stem)
+    return frame[~_was_interrupted(frame)]
+
+
+def _was_interrupted(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows are of one replay that something else held up: none says how long the kernel takes."""
+    if "num_replays" not in frame:
+        return pd.Series(False, index=frame.index)
+    best_us = frame.groupby(_GEMM)["latency_us"].transform("min")
+    return (frame["num_replays"] == 1) & (frame["latency_us"] > _INTERRUPTED * best_us)
 
 
 def types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
