@@ -3,7 +3,7 @@
 Exits with 1 where one is violated. `exact`: the search of GPUs against brute force, count problems. `physics`: what a
 GPU cannot do, count comparisons. `corrected`: what of it answers with learned corrections keep. `multicore`: the search
 and the laws of multi-core chips, count problems; `grouped`, `gpu-grouped`: those of grouped GEMMs on them and on GPUs;
-`attention`: those of fused attention on multi-core chips.
+`attention`: those of fused attention on multi-core chips. `experts`: those of layers of experts on GPUs, count layers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from tests.laws import (
     gpu_corrected,
     gpu_exact,
+    gpu_experts,
     gpu_grouped,
     gpu_physics,
     multicore,
@@ -36,6 +37,7 @@ LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "grouped": (multicore_grouped.run, 50),
     "attention": (multicore_attention.run, 50),
     "gpu-grouped": (gpu_grouped.run, 850),
+    "experts": (gpu_experts.run, 1_000),
 }
 """Name -> what checks it, and how much of it one process does at a time."""
 

@@ -5,8 +5,9 @@ Tiles are what the libraries' sources say; rules by which they choose one stand 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from gemm_eval.dtypes import DType
@@ -179,7 +180,7 @@ _CUTLASS_SM120 = ((128, 128),)
 
 def _cutlass(
     of: Family, name: str, number: int, for_types: Callable[[GemmTypes], bool], *, fused: Collection[str] = (),
-    **more: Any,
+    ranges: Mapping[str, tuple[float, float, float]] = MappingProxyType({}), **more: Any,
 ) -> Family:  # fmt: skip
     sizes, warps, schedule, clusters = {
         "sm80_mma": (_CUTLASS_SM80, 4, _MS, _SINGLE),
@@ -191,10 +192,20 @@ def _cutlass(
     return replace(
         of, name=name, number=number, own_of=(), for_types=for_types,
         dense_tiles=_fixed(name, sizes, warps, schedule, clusters),
-        coefficients=_coefficients(of.coefficients, fused=fused), **more,
+        coefficients=_coefficients(of.coefficients, fused=fused, **ranges), **more,
     )  # fmt: skip
 
 
+# GEMMs of Ada and RTX Blackwell, of which no layers were timed: round, within what plain ones of the same types gave on an
+# L40S and an RTX PRO 6000 (arch/calibration); rows beyond a group are those of the next
+_SM89_FP8 = {
+    "matrix_frac": (0.2, 1.0, 0.9), "step_cycles": (0.0, 3000.0, 75.0), "tile_cycles": (0.0, 12000.0, 1100.0),
+    "epilogue_bytes_per_cycle": (4.0, 256.0, 18.0), "sm_l2_frac": (0.4, 1.5, 1.4),
+}  # fmt: skip
+_SM120 = {
+    "coop_step_cycles": (0.0, 3000.0, 45.0), "coop_tile_cycles": (0.0, 12000.0, 1300.0),
+    "epilogue_bytes_per_cycle": (4.0, 256.0, 30.0), "outside_rows_per_cycle": (0.1, 50.0, 50.0),
+}  # fmt: skip
 _SM120_BLOCK = replace(
     MMA_SYNC, name="sm120_block", sm_archs=("sm_120",), schedules=(_COOP,), is_warp_specialized=True,
     weight_only_tiles=no_tiles,
@@ -206,14 +217,16 @@ GROUPED: tuple[Family, ...] = (
     ),
     _cutlass(
         MMA_FP8, "cutlass_moe_sm89_fp8", 61, _is_fp8, sm_archs=("sm_89", "sm_120"), weight_only_tiles=no_tiles,
-        other_dtypes=(),
+        other_dtypes=(), ranges=_SM89_FP8,
     ),
-    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp8_block", 62, _is_fp8_block, block_scaled=DType.FP8),
-    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp4", 63, _is_fp4_block, block_scaled=DType.FP4, step_bytes=64),
-    # kernels that load by TMA add up tokens in GEMM 2 by default (use_fused_finalize), but for fp8_block's
-    _cutlass(WGMMA, "cutlass_moe_sm90", 52, _is_16_bit, fused=[_FINALIZED]),
-    _cutlass(WGMMA, "cutlass_moe_sm90_fp8", 53, _is_fp8, fused=[_FINALIZED]),
+    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp8_block", 62, _is_fp8_block, block_scaled=DType.FP8, ranges=_SM120),
+    _cutlass(
+        _SM120_BLOCK, "cutlass_moe_sm120_fp4", 63, _is_fp4_block, block_scaled=DType.FP4, step_bytes=64, ranges=_SM120
+    ),
+    _cutlass(WGMMA, "cutlass_moe_sm90", 52, _is_16_bit),
+    _cutlass(WGMMA, "cutlass_moe_sm90_fp8", 53, _is_fp8),
     _cutlass(WGMMA, "cutlass_moe_sm90_fp8_block", 54, _is_fp8_block, block_scaled=DType.FP8),
+    # Blackwell's add up tokens in GEMM 2 (use_fused_finalize, the default); timings of Hopper's show a step of its own
     _cutlass(TCGEN05, "cutlass_moe_sm100", 55, _is_16_bit, fused=[_FINALIZED]),
     _cutlass(TCGEN05, "cutlass_moe_sm100_fp8", 56, _is_fp8, fused=[_FINALIZED]),
     _cutlass(TCGEN05, "cutlass_moe_sm100_fp4", 57, _is_fp4_block, block_scaled=DType.FP4, fused=[_FINALIZED]),
