@@ -92,8 +92,8 @@ def rules_of(library: str | None, arch: Any = GPU, dtype: str = "fp16", **change
 def test_gemms_of_a_balanced_layer_by_hand() -> None:
     first, second = asked()  # 64 tokens * 4 / 16 experts
 
-    assert (first.sizes, first.row_groups) == ((16, 16, 256, 256), None)
-    assert (second.sizes, second.row_groups) == ((16, 16, 128, 256), None)
+    assert (first.sizes, first.row_groups) == ((16, 16, 256, 256), (16,) * 16)
+    assert (second.sizes, second.row_groups) == ((16, 16, 128, 256), (16,) * 16)
 
 
 def test_gemms_of_a_ragged_layer_by_hand() -> None:
