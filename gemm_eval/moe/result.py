@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.models.gpu import say_tiles
 from gemm_eval.moe.layer import MoeLayer
 from gemm_eval.units import tflop_per_s, time_text
 
 __all__ = ["MoeDraw", "MoeLayerResult"]
 
 _SHOWN_FROM_US = 0.005
+_BITS_OF_WIDE = 16
 
 
 class MoeDraw(NamedTuple):
@@ -117,8 +119,24 @@ class MoeLayerResult:
                 for place, result in ((1, self.gemm1), (2, self.gemm2))
                 if result is not None
             ),
+            *self._say_kernels(),
         ]
         return "\n".join(lines)
+
+    def _say_kernels(self) -> list[str]:
+        """Say whose kernels run, by which release's rule, and what narrow weights are for where they save no time."""
+        if self.library is None or self.gemm1 is None:
+            return []
+        types = self.gemm1.problem.types
+        tiles = say_tiles(self.library.partition("/")[0], types)
+        lines = [f"Kernels: {self.library}{'; ' if tiles else ''}{tiles}."]
+        times = _BITS_OF_WIDE / types.b.dtype.bits
+        if types.is_weight_quantized and times * self.gemm1.dram_us < self.gemm1.latency_us:
+            lines.append(
+                f"Weights of {types.b.dtype} save memory here, not time: those of 16 bits would take {times:.2g} times "
+                "as much, and may be faster where they fit (dtype='bf16')."
+            )
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values, ready for JSON."""

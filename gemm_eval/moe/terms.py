@@ -16,7 +16,7 @@ from gemm_eval.models.gpu import layer_terms as gpu_layer_terms
 from gemm_eval.models.multicore import layer_terms as multicore_layer_terms
 from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork
 
-__all__ = ["BREAKDOWN", "layer_terms"]
+__all__ = ["BREAKDOWN", "coefficients_of", "layer_terms"]
 
 _TERMS = {
     "routing_us": LAYER_TERMS["routing_us"],
@@ -44,13 +44,13 @@ def layer_terms(arch: ArchSpec, library: str | None, work: MoeWork) -> Mapping[s
     """
     if isinstance(arch, MulticoreSpec):
         return multicore_layer_terms(arch, work)
-    times = gpu_layer_terms(arch, _coefficients(arch, library, work.types), work)
+    times = gpu_layer_terms(arch, coefficients_of(arch, library, work.types), work)
     is_busy = np.asarray(work.local_rows) > 0
     return {name: us if name == "routing_us" else us * is_busy for name, us in times.items()}
 
 
 @lru_cache(maxsize=256)
-def _coefficients(arch: GpuSpec, library: str | None, types: GemmTypes) -> Mapping[str, float]:
+def coefficients_of(arch: GpuSpec, library: str | None, types: GemmTypes) -> Mapping[str, float]:
     """Return the coefficients of the library's family, and those of a layer, with defaults where it has none."""
     defaults = {item.name: item.default for item in MOE_LAYER}
     if library is None:

@@ -92,8 +92,8 @@ def rules_of(library: str | None, arch: Any = GPU, dtype: str = "fp16", **change
 def test_gemms_of_a_balanced_layer_by_hand() -> None:
     first, second = asked()  # 64 tokens * 4 / 16 experts
 
-    assert (first.sizes, first.row_groups) == ((16, 16, 256, 256), None)
-    assert (second.sizes, second.row_groups) == ((16, 16, 128, 256), None)
+    assert (first.sizes, first.row_groups) == ((16, 16, 256, 256), (16,) * 16)
+    assert (second.sizes, second.row_groups) == ((16, 16, 128, 256), (16,) * 16)
 
 
 def test_gemms_of_a_ragged_layer_by_hand() -> None:
@@ -512,3 +512,67 @@ def test_other_bad_arguments_are_refused() -> None:
 
 def test_huge_layers_are_answered() -> None:
     assert layer(num_tokens=1 << 34, distribution="power_law_1.2").latency_us > 1e6
+
+
+def test_a_layer_that_cannot_run_is_marked() -> None:
+    """One of sizes that Marlin refuses and one of types that Hopper lacks, between others."""
+    sizes = {"num_tokens": 64, "hidden": 4096, "inter": 1024, "num_experts": 8, "topk": 2}
+    layers = [
+        sizes | {"dtype": "bf16"}, sizes | {"dtype": "nvfp4"}, sizes | {"dtype": "w4a16", "inter": 1025},
+        sizes | {"dtype": "w4a16"},
+    ]  # fmt: skip
+    table = moe_layers("h200-sxm", layers, errors="mark", progress=False)
+    assert table.is_feasible.tolist() == [True, False, False, True]
+    assert np.isnan(table["latency_us"]).tolist() == [False, True, True, False]
+    assert table[3].latency_us == moe_layers("h200-sxm", layers[3:], progress=False)[0].latency_us
+    rows = table.to_dicts()
+    assert [rows[row]["latency_us"] for row in (1, 2)] == [None, None]
+    assert json.loads(json.dumps(rows)) == rows
+    for row, message in ((1, "cannot multiply fp4"), (2, "start on 16 bytes")):
+        with pytest.raises(UnsupportedError, match=message):
+            table[row]
+        with pytest.raises(UnsupportedError, match=message):
+            moe_layers("h200-sxm", layers[row:], progress=False)
+    with pytest.raises(InvalidOptionError, match="errors"):
+        moe_layers("h200-sxm", layers, errors="skip")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "library", "dtype", "hidden", "inter"),
+    [
+        ("h200-sxm", "triton", "w4a16_mxfp4", 2880, 2880 // 8),  # columns that are no multiple of a block of scales
+        ("h200-sxm", "triton", "bf16", 2880, 180),  # rows that do not start on 16 bytes
+        ("b200", "trtllm-gen", "w4a16", 7168, 2048),
+        ("l40s", "cutlass", "fp8", 4096, 1792),
+        ("rtx-pro-6000-server", "cutlass", "bf16", 4096, 1792),
+        ("rtx-pro-6000-server", "cutlass", "fp8", 4096, 1792),
+        ("rtx-pro-6000-server", "cutlass", "fp8_block", 4096, 1792),
+        ("rtx-pro-6000-server", "cutlass", "nvfp4", 4096, 1792),
+        ("l40s", "triton/16x256x128w4s2", "bf16", 4096, 3584),  # a buffer less than stages
+        ("b200", "triton/256x256x64w8s3", "bf16", 4096, 3584),  # sums lie in tensor memory
+    ],
+)
+def test_what_engines_run_is_not_refused(gpu: str, library: str, dtype: str, hidden: int, inter: int) -> None:
+    found = [moe_layer(gpu, num, hidden, inter, 8, 2, dtype=dtype, library=library) for num in (4, 512)]
+    assert 0.0 < found[0].latency_us < found[1].latency_us
+
+
+@pytest.mark.parametrize("gpu", ["h200-sxm", "h100-sxm", "a100-sxm-80gb", "l40s", "rtx-pro-6000-server", "b200"])
+def test_gpt_oss_in_mxfp4_runs_on_kernels_of_engines(gpu: str) -> None:
+    """Few tokens: never slower than in bf16, within reach of its bytes, and GPUs in the order of their memory."""
+    mxfp4, bf16 = (moe_layer(gpu, 64, 2880, 2880, 128, 4, dtype=dtype) for dtype in ("w4a16_mxfp4", "bf16"))
+    assert str(mxfp4.library).partition("/")[0] == ("trtllm-gen" if gpu == "b200" else "marlin")
+    assert mxfp4.latency_us < bf16.latency_us
+    assert "Kernels: " in mxfp4.explain()
+    assert moe_layer("h200-sxm", 64, 2880, 2880, 128, 4, dtype="w4a16_mxfp4").latency_us <= mxfp4.latency_us * (
+        1.0 if gpu != "b200" else 2.0
+    )
+    assert str(moe_layer("h200-sxm", 64, 2880, 2880, 128, 4, dtype="w4a16_mxfp4", library="triton").library) == (
+        "triton/16x128"
+    )
+
+
+def test_narrow_weights_that_save_no_time_are_said() -> None:
+    few, many = (moe_layer("h200-sxm", num, 2880, 2880, 128, 4, dtype="w4a16_mxfp4").explain() for num in (64, 16_384))
+    assert "save memory here, not time" in many
+    assert "save memory" not in few

@@ -13,12 +13,11 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import calibration_path, library_of, load_calibration
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.moe import balanced_counts, group_limited_counts
+from gemm_eval.moe import ExpertCounts, group_limited_counts
 from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.moe import (
     MODEL,
     ROOFLINE,
-    GroupedTimings,
     LayerTimings,
     calibrate_layers,
     find_layer_timings,
@@ -28,7 +27,7 @@ from gemm_eval.validation.moe import (
 )
 from gemm_eval.validation.moe import scores as scores_module
 from gemm_eval.validation.moe.model import LayerModel, fit_layers, layer_model, pack_layers
-from gemm_eval.validation.moe.scores import free_coefficients, held_out, pack_timings
+from gemm_eval.validation.moe.scores import free_coefficients, held_out, pack_timings, told_by
 from gemm_eval.validation.timings import Mask
 
 A100 = load_arch("a100-sxm-80gb", GpuSpec)
@@ -138,50 +137,59 @@ def test_what_is_not_there_is_refused(planted: LayerTimings, tmp_path: Path) -> 
         read_layer_timings(path)
 
 
-def test_loads_are_those_of_the_data(planted: LayerTimings) -> None:
-    for row, draws in zip(planted.frame.itertuples(), planted.loads(3, seed=0), strict=True):
-        (groups,) = draws  # nothing is drawn
-        counts = balanced_counts(row.num_tokens, row.num_experts, row.topk)
-        assert groups == tuple(counts[: row.num_experts // row.moe_ep_size].tolist())
-    gen = table("b200", "trtllm-gen-fp8_block")
-    skewed = gen.select(((gen.frame["distribution"] != "balanced") & (gen.frame["num_tokens"] < 300)).to_numpy())
-    for row, draws in zip(skewed.frame.itertuples(), skewed.loads(2, seed=0), strict=True):
-        assert len(draws) == 2
-        total, mean = row.num_tokens * row.topk, row.num_tokens * row.topk / row.moe_ep_size
-        for groups in draws:
-            assert len(groups) == row.num_experts // row.moe_ep_size
-            assert 0 <= min(groups) <= max(groups) <= row.num_tokens
-            if row.num_experts != 256:  # the rank that has most; a router of groups may leave it less
-                assert mean <= sum(groups) <= total
+def test_layers_are_those_of_the_rows(planted: LayerTimings) -> None:
+    layers, row_of = planted.layers(seed=3)
+    assert row_of.tolist() == list(range(len(planted)))
+    for row, layer in zip(planted.frame.itertuples(), layers, strict=True):
+        assert (layer.num_tokens, layer.hidden, layer.inter) == (row.num_tokens, row.hidden_size, row.inter_size)
+        assert (layer.num_experts, layer.topk, layer.tp, layer.ep) == (
+            row.num_experts, row.topk, row.moe_tp_size, row.moe_ep_size
+        )  # fmt: skip
+        assert (str(layer.distribution), layer.rank, layer.dtype, layer.seed) == ("balanced", "most_loaded", "bf16", 3)
 
 
 def test_a_router_of_groups_cuts_the_loads_of_its_model_alone() -> None:
     gen = table("b200", "trtllm-gen-nvfp4")
     assert gen.router_groups == (256, 8, 4)
-    gen = gen.select((gen.frame["distribution"] == "balanced").to_numpy())
-    plain = replace(gen, router_groups=None)
     is_theirs = gen.column("num_experts") == 256
-    assert 0 < is_theirs.sum() < len(gen)
-    for row, theirs, (cut,), (whole,) in zip(
-        gen.frame.itertuples(), is_theirs, gen.loads(1, 0), plain.loads(1, 0), strict=True
-    ):
-        if not theirs:
-            assert cut == whole
-        elif row.moe_ep_size == 1:
-            assert cut == tuple(group_limited_counts(None, row.num_tokens, row.topk, (256, 8, 4)).tolist())
-            assert sum(cut) == sum(whole)
-            assert not any(cut[128:])
+    is_some = (gen.num_tokens < 300) & ((gen.frame["distribution"] == "balanced").to_numpy() | is_theirs)
+    gen = gen.select(is_some)
+    layers, row_of = gen.layers(0)
+    for row, layer in zip(row_of.tolist(), layers, strict=True):
+        num_tokens, topk, is_drawn = layer.num_tokens, layer.topk, gen.frame["distribution"][row] != "balanced"
+        if layer.num_experts != 256:
+            assert str(layer.distribution) == "balanced"
+            continue
+        assert isinstance(layer.distribution, ExpertCounts)
+        assert layer.rank == 0
+        assert (row_of == row).sum() == (5 if is_drawn else 1)
+        counts = layer.distribution.counts
+        assert sum(counts) == num_tokens * topk
+        if not is_drawn:
+            assert counts == tuple(group_limited_counts(None, num_tokens, topk, (256, 8, 4)).tolist())
+            assert not any(counts[128:])
 
 
-def test_ranks_without_a_token_have_no_time() -> None:
-    timings = some_rows(table("b200", "deepgemm-fp8_block"), 12)
-    frame = timings.frame.assign(num_tokens=1, moe_ep_size=timings.frame["num_experts"] // 2, distribution="balanced")
-    lonely = replace(timings, frame=frame)
+def test_coefficients_that_a_table_cannot_tell_are_those_of_its_siblings() -> None:
+    """Of gpt-oss alone, 32 experts: a token costs what it does for other types of the library, at 896 experts too."""
     b200 = load_arch("b200", GpuSpec)
-    packed = pack_layers(b200, lonely)
-    predicted = layer_model(b200, lonely).predict(lonely, packed)
-    has_tokens = [any(groups) for (groups,) in lonely.loads(1, 0)]
-    assert (predicted > 0.0).tolist() == has_tokens
+    timings = table("b200", "trtllm-gen-w4a16_mxfp4")
+    told = told_by(b200, timings, pack_timings(b200, timings))
+    siblings = [
+        load_calibration(calibration_path("b200", "trtllm-gen", family)).coefficients["moe_token_expert_ps"]
+        for family in ("gen_moe", "gen_moe_fp8", "gen_moe_fp4")
+    ]
+    assert told.held["moe_token_expert_ps"] == pytest.approx(np.mean(siblings))
+    assert "moe_token_expert_ps" not in told.free
+    assert "one value of num_experts" in told.sources["moe_token_expert_ps"]
+    of_many = told_by(b200, nvfp4 := table("b200", "trtllm-gen-nvfp4"), pack_timings(b200, nvfp4))
+    assert "moe_token_expert_ps" in of_many.free
+    committed = load_calibration(calibration_path("b200", "trtllm-gen", "gen_moe_mxfp4"))
+    assert set(committed.shared) == set(told.held)
+    assert not set(committed.shared) & set(committed.fitted)
+    layer = moe_layers(b200, [{"num_tokens": 4096, "hidden": 2880, "inter": 2880, "num_experts": 896, "topk": 8,
+                               "dtype": "w4a16_mxfp4"}], progress=False)[0]  # fmt: skip
+    assert layer.breakdown["routing_us"] < 0.1 * layer.latency_us
 
 
 def test_coefficients_carry_over_to_another_generation() -> None:
@@ -204,7 +212,7 @@ def test_committed_coefficients_predict_their_table(gpu: str, name: str) -> None
     family = rules.family(arch, timings.types)
     calibration = load_calibration(calibration_path(gpu, rules.name, family))
     (errors,) = calibration.errors
-    assert errors.num_rows == (len(timings) if isinstance(timings, GroupedTimings) else sum(_runs(timings)))
+    assert errors.num_rows == len(timings)
     mask: Mask = np.zeros(len(timings), np.bool_)
     mask[np.random.default_rng(0).choice(len(timings), 300, replace=False)] = True
     if isinstance(timings, LayerTimings):
@@ -214,10 +222,6 @@ def test_committed_coefficients_predict_their_table(gpu: str, name: str) -> None
     error = 100.0 * np.abs(predicted[kept] / timings.measured_us[kept] - 1.0).mean()
     assert kept.sum() > 250
     assert error < 1.15 * errors.mape_percent
-
-
-def _runs(timings: LayerTimings) -> list[bool]:
-    return [any(map(any, draws)) for draws in timings.loads(1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -231,22 +235,32 @@ def _runs(timings: LayerTimings) -> list[bool]:
     ],
 )
 def test_what_is_scored_is_what_users_get(gpu: str, name: str) -> None:
-    """Layers of a model, whose weights are cold: the many rows at once, and `moe_layers`."""
+    """Many rows at once, and `moe_layers` with what the table says: also of a warm L2, which has to hold both GEMMs."""
     arch, timings = load_arch(gpu, GpuSpec), some_rows(table(gpu, name), 6)
-    predicted = layer_model(arch, timings).predict(timings, pack_layers(arch, timings, l2="cold"))
-    layers = [
-        MoeLayer(
-            row.num_tokens, row.hidden_size, row.inter_size, row.num_experts, row.topk, row.moe_tp_size,
-            row.moe_ep_size, rank=0, gated=bool(row.gated), dtype=timings.dtype,
-            num_expert_groups=8 if (row.hidden_size, row.num_experts) == (7168, 256) else 1,
-        )
-        for row in timings.frame.itertuples()
-    ]  # fmt: skip
-    evaluator = GEMMEvaluator(arch, disk_cache=False)
-    found = moe_layers(evaluator, layers, library=timings.library, correction=False, progress=False)
-    has_tokens = predicted > 0.0  # what has none is not timed, but routes
-    assert has_tokens.sum() > 10
-    assert found["latency_us"][has_tokens] == pytest.approx(predicted[has_tokens], rel=1e-9)
+    for l2 in ("cold", "warm"):
+        predicted = layer_model(arch, timings).predict(timings, pack_layers(arch, timings, l2=l2))
+        layers = [
+            MoeLayer(
+                row.num_tokens, row.hidden_size, row.inter_size, row.num_experts, row.topk, row.moe_tp_size,
+                row.moe_ep_size, gated=bool(row.gated), dtype=timings.dtype,
+                num_expert_groups=8 if (row.hidden_size, row.num_experts) == (7168, 256) else 1,
+            )
+            for row in timings.frame.itertuples()
+        ]  # fmt: skip
+        evaluator = GEMMEvaluator(arch, disk_cache=False)
+        found = moe_layers(evaluator, layers, library=timings.library, l2=l2, progress=False)
+        assert found["latency_us"] == pytest.approx(predicted, rel=1e-9)
+
+
+def test_weights_of_both_gemms_count_together_in_a_warm_l2() -> None:
+    """Each GEMM's weights fit into the L2 of an L40S, those of both do not."""
+    layer = {"num_tokens": 8, "hidden": 4096, "inter": 3584, "num_experts": 2, "topk": 2, "dtype": "bf16"}
+    found = moe_layers("l40s", [layer], l2="warm", library="triton", progress=False)[0]
+    evaluator = GEMMEvaluator("l40s", disk_cache=False)
+    for gemm in (found.gemm1, found.gemm2):
+        assert gemm is not None
+        alone = evaluator.evaluate_problem(gemm.problem, library=gemm.options["library"], l2="warm")
+        assert alone.dram_bytes < gemm.dram_bytes
 
 
 def test_gpus_with_layers() -> None:

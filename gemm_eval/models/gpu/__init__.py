@@ -93,7 +93,13 @@ if TYPE_CHECKING:
         unpack_gpu_cost,
     )
     from gemm_eval.models.gpu.moe import layer_terms
-    from gemm_eval.models.gpu.moe_rules import LayerShape, default_layer_library, layer_libraries, padded_sizes
+    from gemm_eval.models.gpu.moe_rules import (
+        LayerShape,
+        default_layer_library,
+        layer_libraries,
+        padded_sizes,
+        say_tiles,
+    )
     from gemm_eval.models.gpu.packed import (
         Carried,
         Joined,
@@ -228,6 +234,7 @@ __all__ = [
     "quantize_rows",
     "question_of",
     "regime_places",
+    "say_tiles",
     "split_by_size",
     "step_elems",
     "switch_us",
@@ -338,6 +345,7 @@ __getattr__, __dir__ = lazy_names(
             "default_layer_library",
             "layer_libraries",
             "padded_sizes",
+            "say_tiles",
         ),
         ".packed": (
             "Carried",

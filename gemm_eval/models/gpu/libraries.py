@@ -273,11 +273,11 @@ def tile_names(choice: TileChoice, types: GemmTypes) -> tuple[str, ...]:
     return short, long, f"{long}w{choice.num_warps}{stages}"
 
 
-def _grouped(name: str, *families: str, has_stream_k: bool = False) -> Library:
+def _grouped(name: str, *families: str, has_stream_k: bool = False, has_unaligned: bool = False) -> Library:
     """Return a library of grouped kernels."""
     return Library(
         name, dict.fromkeys(families, _NO_SPLIT), has_stream_k=has_stream_k, is_dense=True, is_weight_only=True,
-        has_unaligned=False, grouped_families=families,
+        has_unaligned=has_unaligned, grouped_families=families,
     )  # fmt: skip
 
 
@@ -328,7 +328,7 @@ LIBRARIES: dict[str, Library] = {
         ),
         # grouped GEMMs: one launch for all experts of a layer, and nothing splits K
         _grouped("torch", "sm90_grouped"),
-        _grouped("triton", "triton_moe", "triton_moe_fp8", "triton_moe_mxfp4"),
+        _grouped("triton", "triton_moe", "triton_moe_fp8", "triton_moe_mxfp4", has_unaligned=True),
         _grouped("marlin", "marlin_moe", has_stream_k=True),
         _grouped("trtllm-gen", "gen_moe", "gen_moe_fp8", "gen_moe_fp4", "gen_moe_mxfp4"),
         _grouped("deepgemm", "sm90_deepgemm_moe", "sm100_deepgemm_moe"),

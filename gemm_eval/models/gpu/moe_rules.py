@@ -13,7 +13,7 @@ from gemm_eval.models.gpu.libraries import engine_libraries, first_library
 from gemm_eval.models.gpu.moe_tiles import triton_tile
 from gemm_eval.workload import GemmTypes
 
-__all__ = ["LayerShape", "default_layer_library", "layer_libraries", "padded_sizes"]
+__all__ = ["LayerShape", "default_layer_library", "layer_libraries", "padded_sizes", "say_tiles"]
 
 _GEMMS: tuple[Literal[1], Literal[2]] = (1, 2)
 _MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
@@ -97,6 +97,16 @@ def _marlin(rows: int, K: int, N: int) -> str:
         wide = K % 128 == 0 and N % 128 == 0
         return f"marlin/{rows}x128x{128 if wide else 64}"
     return f"marlin/{rows}x{256 if N % 256 == 0 else 128}x64"
+
+
+def say_tiles(library: str, types: GemmTypes) -> str:
+    """Return which release's rule chooses the tiles of a library; empty: those that this model finds best."""
+    if library == "triton" and types.is_weight_quantized:
+        return "tiles are those that timings of SGLang 0.5.14 show, all of 32 experts"
+    if library == "marlin":
+        own = "" if types.b.dtype is DType.INT4 else ", whose timings are of int4 weights"
+        return f"tiles are those of SGLang 0.5.10{own}"
+    return {"triton": "tiles are those of SGLang 0.5.14", _GEN: "tiles are those of FlashInfer 0.6"}.get(library, "")
 
 
 def padded_sizes(library: str, types: GemmTypes, hidden: int, inter: int) -> tuple[int, int]:

@@ -5,8 +5,9 @@ Tiles are what the libraries' sources say; rules by which they choose one stand 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from gemm_eval.dtypes import DType
@@ -179,7 +180,7 @@ _CUTLASS_SM120 = ((128, 128),)
 
 def _cutlass(
     of: Family, name: str, number: int, for_types: Callable[[GemmTypes], bool], *, fused: Collection[str] = (),
-    **more: Any,
+    ranges: Mapping[str, tuple[float, float, float]] = MappingProxyType({}), **more: Any,
 ) -> Family:  # fmt: skip
     sizes, warps, schedule, clusters = {
         "sm80_mma": (_CUTLASS_SM80, 4, _MS, _SINGLE),
@@ -191,14 +192,40 @@ def _cutlass(
     return replace(
         of, name=name, number=number, own_of=(), for_types=for_types,
         dense_tiles=_fixed(name, sizes, warps, schedule, clusters),
-        coefficients=_coefficients(of.coefficients, fused=fused), **more,
+        coefficients=_coefficients(of.coefficients, fused=fused, **ranges), **more,
     )  # fmt: skip
 
 
+# GEMMs of Ada and RTX Blackwell, of which no layers were timed: round, within what plain ones of the same types gave
+# on an L40S and an RTX PRO 6000 (arch/calibration); rows beyond a group are those of the next
+_SM89_FP8 = {
+    "matrix_frac": (0.2, 1.0, 0.9), "step_cycles": (0.0, 3000.0, 75.0), "tile_cycles": (0.0, 12000.0, 1100.0),
+    "epilogue_bytes_per_cycle": (4.0, 256.0, 18.0), "sm_l2_frac": (0.4, 1.5, 1.4),
+}  # fmt: skip
+_SM120 = {
+    "coop_step_cycles": (0.0, 3000.0, 45.0), "coop_tile_cycles": (0.0, 12000.0, 1300.0),
+    "epilogue_bytes_per_cycle": (4.0, 256.0, 30.0), "outside_rows_per_cycle": (0.1, 50.0, 50.0),
+}  # fmt: skip
 _SM120_BLOCK = replace(
     MMA_SYNC, name="sm120_block", sm_archs=("sm_120",), schedules=(_COOP,), is_warp_specialized=True,
     weight_only_tiles=no_tiles,
 )  # fmt: skip
+
+# round, within what fits of TensorRT-LLM's layers gave (arch/calibration), where a search begins
+_SM90 = {
+    "step_cycles": (0.0, 3000.0, 600.0), "coop_tile_cycles": (0.0, 12000.0, 1800.0), "l2_first": (0.0, 4.0, 1.0),
+    "l2_hold_frac": (0.05, 1.0, 0.3), "moe_fixed_us": (0.5, 80.0, 13.0), "moe_expert_ns": (0.0, 800.0, 10.0),
+    "moe_row_ns": (0.0, 60.0, 3.0), "moe_token_frac": (0.02, 1.0, 0.35),
+}  # fmt: skip
+_SM90_FP8_BLOCK = _SM90 | {
+    "coop_step_cycles": (0.0, 3000.0, 40.0), "matrix_frac": (0.2, 1.0, 0.7), "moe_expert_ns": (0.0, 800.0, 220.0),
+    "moe_row_ns": (0.0, 60.0, 18.0), "moe_finalize_frac": (0.02, 1.0, 0.3),
+}  # fmt: skip
+_SM100 = {
+    "pingpong_cycles": (0.0, 8000.0, 5000.0), "step_cycles": (0.0, 3000.0, 20.0), "tile_cycles": (0.0, 12000.0, 50.0),
+    "sm_l2_frac": (0.4, 1.5, 1.4), "l2_first": (0.0, 4.0, 1.3), "moe_fixed_us": (0.5, 80.0, 18.0),
+    "moe_expert_ns": (0.0, 800.0, 15.0), "moe_row_ns": (0.0, 60.0, 4.0), "moe_token_frac": (0.02, 1.0, 0.25),
+}  # fmt: skip
 
 GROUPED: tuple[Family, ...] = (
     _cutlass(
@@ -206,17 +233,21 @@ GROUPED: tuple[Family, ...] = (
     ),
     _cutlass(
         MMA_FP8, "cutlass_moe_sm89_fp8", 61, _is_fp8, sm_archs=("sm_89", "sm_120"), weight_only_tiles=no_tiles,
-        other_dtypes=(),
+        other_dtypes=(), ranges=_SM89_FP8,
     ),
-    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp8_block", 62, _is_fp8_block, block_scaled=DType.FP8),
-    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp4", 63, _is_fp4_block, block_scaled=DType.FP4, step_bytes=64),
-    # kernels that load by TMA add up tokens in GEMM 2 by default (use_fused_finalize), but for fp8_block's
-    _cutlass(WGMMA, "cutlass_moe_sm90", 52, _is_16_bit, fused=[_FINALIZED]),
-    _cutlass(WGMMA, "cutlass_moe_sm90_fp8", 53, _is_fp8, fused=[_FINALIZED]),
-    _cutlass(WGMMA, "cutlass_moe_sm90_fp8_block", 54, _is_fp8_block, block_scaled=DType.FP8),
-    _cutlass(TCGEN05, "cutlass_moe_sm100", 55, _is_16_bit, fused=[_FINALIZED]),
-    _cutlass(TCGEN05, "cutlass_moe_sm100_fp8", 56, _is_fp8, fused=[_FINALIZED]),
-    _cutlass(TCGEN05, "cutlass_moe_sm100_fp4", 57, _is_fp4_block, block_scaled=DType.FP4, fused=[_FINALIZED]),
+    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp8_block", 62, _is_fp8_block, block_scaled=DType.FP8, ranges=_SM120),
+    _cutlass(
+        _SM120_BLOCK, "cutlass_moe_sm120_fp4", 63, _is_fp4_block, block_scaled=DType.FP4, step_bytes=64, ranges=_SM120
+    ),
+    _cutlass(WGMMA, "cutlass_moe_sm90", 52, _is_16_bit, ranges=_SM90),
+    _cutlass(WGMMA, "cutlass_moe_sm90_fp8", 53, _is_fp8, ranges=_SM90),
+    _cutlass(WGMMA, "cutlass_moe_sm90_fp8_block", 54, _is_fp8_block, block_scaled=DType.FP8, ranges=_SM90_FP8_BLOCK),
+    # Blackwell's add up tokens in GEMM 2 (use_fused_finalize, the default); timings of Hopper's show a step of its own
+    _cutlass(TCGEN05, "cutlass_moe_sm100", 55, _is_16_bit, fused=[_FINALIZED], ranges=_SM100),
+    _cutlass(TCGEN05, "cutlass_moe_sm100_fp8", 56, _is_fp8, fused=[_FINALIZED], ranges=_SM100),
+    _cutlass(
+        TCGEN05, "cutlass_moe_sm100_fp4", 57, _is_fp4_block, block_scaled=DType.FP4, fused=[_FINALIZED], ranges=_SM100
+    ),
     replace(
         MMA_SYNC, name="marlin_moe", number=50, own_of=(), more_step_bytes=(256,), for_types=_is_weight_only,
         carries_from=_AS_HOPPER, min_stream_steps=2, stream_ctas=_marlin_ctas, dense_tiles=_marlin_tiles,
