@@ -66,6 +66,8 @@ _UNITS = {
     "cube_k_by_dtype": "elements",
     "input_buffers": "copies",
     "output_buffers": "copies",
+    "tile_buffers": "copies",
+    "multicast_readers": "cores",
     "lane_num": "rows",
     "partial_dtype": "data type",
     "mac_pj": "pJ/MAC",
