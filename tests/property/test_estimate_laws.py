@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from tests.compiled import with_jit
+import numba
+import pytest
+
 from tests.laws import estimate
 
 
-@with_jit
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="hundreds of times as slow without the JIT")
 def test_estimates_keep_their_laws() -> None:
     report = estimate.run(seed=16, count=100)
     assert not report.violations
