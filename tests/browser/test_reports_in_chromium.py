@@ -23,7 +23,7 @@ def result() -> SweepResult:
 @pytest.fixture(scope="module")
 def reports(result: SweepResult) -> dict[str, Page]:
     evaluator = GEMMEvaluator("demo-8core", disk_cache=False)
-    model = model_report("llama-3-8b", evaluator, phases=["decode"], batch_size=2, seq_len=64)
+    model = model_report("llama-3-8b", evaluator, phases=["decode"], batch=2, prompt_len=64)
     return {"sweep": sweep_report(result), "model": model}
 
 

@@ -183,6 +183,27 @@ def test_the_verdict_holds_the_best_design_against_the_base(result: SweepResult,
     assert "num_cores" in found["What latency depends on"]
 
 
+def test_what_would_help_is_of_the_objective_of_the_headline() -> None:
+    load = workload("large", (1, 4096, 4096, 4096))
+    result = sweep(space(), [load], ["dram_bytes", "latency_us"], progress=False)
+    page = sweep_page(result)
+    verdict = page.lead[0]
+    assert isinstance(verdict, Verdict)
+    helps = dict(verdict.points)["What would help it"].split("; ")
+
+    best = find_best(result, result.pareto())[0]
+    arch = result.arch(best.point)
+    base = float(best.row["dram_bytes"])
+    for text in helps:
+        change, _, rest = text.partition(" x2: ")
+        changed = arch.with_(**{change: 2 * getattr(arch, change)})
+        evaluator = GEMMEvaluator(changed, disk_cache=False, allow_idle_cores=False)
+        num_bytes = sum(count * evaluator.evaluate_problem(problem).dram_bytes for problem, count in load.gemms)
+        assert rest.endswith(f"({num_bytes / base - 1:+.0%})")
+        assert num_bytes < base
+    assert not any("dram_gb_per_s" in text for text in helps)  # which would save time, and no byte
+
+
 def test_the_chart_names_the_best_designs(result: SweepResult, page: Page) -> None:
     chart = page.lead[1]
     assert isinstance(chart, Chart)
