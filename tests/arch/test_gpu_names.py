@@ -56,10 +56,11 @@ def test_a_driver_name_leads_to_its_preset(name: str, slug: str) -> None:
     assert gpu_slug(name) == slug
 
 
-def test_every_gpu_preset_has_a_driver_name_and_every_name_a_preset() -> None:
+def test_every_driver_name_leads_to_a_preset() -> None:
+    """A preset without one is known by the words of its driver, as `gpu_slug` makes them: it needs no entry here."""
     gpus = {name for name in list_archs() if isinstance(load_arch(name), GpuSpec)}
 
-    assert set(_KNOWN.values()) - NO_PRESET == gpus
+    assert set(_KNOWN.values()) - NO_PRESET <= gpus
 
 
 @pytest.mark.parametrize(("name", "presets"), MEANT.items())

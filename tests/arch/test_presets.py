@@ -14,6 +14,7 @@ from gemm_eval.arch import (
     Provenance,
     ProvenanceKind,
     Published,
+    data_root,
     list_archs,
     load_arch,
 )
@@ -22,11 +23,7 @@ from tests.cases import case
 PUBLISHED_REL_TOL = 0.01
 MIN_SOURCE_WORDS = 3
 MIN_REAL_CHIPS = 8
-GPUS = {
-    "a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "a30", "b200", "b300", "gb200", "gb300",
-    "h100-nvl", "h100-pcie", "h100-sxm", "h20-sxm", "h200-sxm", "l4", "l40s", "rtx-4090", "rtx-5070", "rtx-5090",
-    "rtx-pro-6000-server", "t4", "v100",
-}  # fmt: skip
+GPUS = {path.stem for path in (data_root() / "gpu").glob("[!_]*.yaml")}
 COARSE = {"arc-pro-b60"}  # GPUs of other makers, whose caches stand for managed SRAM, and which say so
 TEACHING_CHIP = "demo-8core"
 UNTIMED = {"blackhole-p150", "tpu-v5e", "tpu-v6e", "tpu-v7", "trainium2"}

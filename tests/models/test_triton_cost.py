@@ -465,3 +465,20 @@ def test_registers_that_are_missing_spill(config: TritonConfig, spill: int) -> N
     assert found.loop.spill == spill
     assert found.registers <= min(255, config.maxnreg or 255)
     assert found.loop.mma_wait == (found.loop.mma[0].num if spill else 0)
+
+
+def test_mma_sync_of_weight_only_kernels_is_counted_as_compiled() -> None:
+    """On Hopper, tiles of 32 columns; their counts were up to four times too few."""
+    table = measured_root("h200-sxm") / "triton" / "codes.csv"
+    num_checked = 0
+    for key, code in read_codes(table).items():
+        if not key.data_set.startswith("w4a16") or code.loop is None or code.loop.mma[0].m != 16:
+            continue
+        group_size = 64 if key.data_set.endswith("g64") else 128
+        dtype = "bf16" if "bf16" in key.data_set else "fp16"
+        problem = GemmProblem(1, 64, 4096, 4096, dtype, "int4", group_size=group_size)
+        tile = TritonConfig(key.block_m, key.block_n, key.block_k, key.num_warps, key.num_stages)
+        found = estimate_code(H200, problem, tile)
+        assert [(one.n, one.num) for one in found.loop.mma] == [(one.n, one.num) for one in code.loop.mma], key
+        num_checked += 1
+    assert num_checked > 50

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.recipes import DOCS, Recipe, RecipeError, answers_before, answers_of, apply, copy_package, read_recipe
+from tests.recipes import DOCS, ROOT, Recipe, RecipeError, answers_before, answers_of, apply, copy_package, read_recipe
 
 # Python files that each may touch at most: the design's promise. More means that a concept has got a second home.
 MOST_FILES = {
@@ -27,6 +30,19 @@ def test_recipe(name: str, tmp_path: Path) -> None:
 
     assert answers == answers_before()  # what the toy is not about stays as it was
     assert len(recipe.files((".py",))) <= MOST_FILES[name]
+
+
+def test_a_gpu_more_breaks_no_test_of_presets(tmp_path: Path) -> None:
+    """The recipe is one file; lists of presets in tests would be more of them."""
+    folder = copy_package(tmp_path)
+    apply(read_recipe(DOCS / "gpu.md"), folder)
+    files = [str(ROOT / "tests" / "arch" / name) for name in ("test_presets.py", "test_gpu_names.py")]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", *files],
+        cwd=folder, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-3000:]
 
 
 @pytest.mark.slow

@@ -42,7 +42,8 @@ def estimate_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> 
     """Return what the machine code of a config is expected to be.
 
     Weight-only kernels are taken to have the columns of C as rows of the tensor-core instruction, with unpacked weights
-    in registers, where the tile has 64 columns or more.
+    in registers, where the tile has 64 columns or more, and on Hopper always; there a tile of fewer columns is left to
+    mma.sync, in which warps without rows of their own repeat the work of others.
 
     Raises:
         UnsupportedError: kernels of these types are not in the model.
@@ -56,18 +57,21 @@ def estimate_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> 
     b_bytes = n * k * problem.weight_dtype.bits / _BITS_PER_BYTE
     copies = max(2, round((a_bytes + b_bytes) / (_COPY_BYTES * threads))) + (_WEIGHT_COPIES if is_quantized else 0)
     weights = n * k // threads if is_quantized else 0
-    rows, columns = (n, m) if is_quantized and n >= _WGMMA_M else (m, n)
+    is_hopper = arch.warps_per_mma == _WARPGROUP
+    rows, columns = (n, m) if is_quantized and (is_hopper or n >= _WGMMA_M) else (m, n)
     groups = warps // _WARPGROUP
-    is_wgmma = arch.warps_per_mma == _WARPGROUP and rows >= _WGMMA_M and warps % _WARPGROUP == 0
+    is_wgmma = is_hopper and rows >= _WGMMA_M and warps % _WARPGROUP == 0
     operands = converted = 0  # registers of mma.sync's fragments; elements of them that a thread converts
     if is_wgmma:
         mma = _wgmma(arch, problem.input_dtype, rows, columns, k, warps, has_a_in_registers=is_quantized)
         wavefronts = loads = weights // 4
         issue = _ISSUE_BASE_WGMMA
     else:
-        mma = _mma_sync(arch, problem.input_dtype, m, n, k, warps)
-        # weights are unpacked once: each warp has rows of its own, and all columns
-        warps_m, warps_n = (warps, 1) if is_quantized else _warps_of(rows, columns, warps)
+        # weights are unpacked once: each warp has rows of its own, and all columns, unless there are many of them
+        has_all_columns = is_quantized and not (is_hopper and columns >= _WGMMA_M)
+        warps_m, warps_n = (warps, 1) if has_all_columns else _warps_of(rows, columns, warps)
+        warps_at_work = min(warps, max(1, rows // _MMA_SYNC_M)) if has_all_columns and is_hopper else warps
+        mma = _mma_sync(arch, problem.input_dtype, m, n, k, warps_at_work)
         warp_rows, warp_columns = max(rows // warps_m, _MMA_SYNC_M), max(columns // warps_n, _MMA_SYNC_N)
         operands = (warp_rows + warp_columns) // 4  # one instruction's K of both: 32 bytes, over 32 lanes
         read = warp_columns if is_quantized else warp_rows + warp_columns
