@@ -34,6 +34,7 @@ from gemm_eval.models.gpu import (
     default_grouped_library,
     default_library,
     has_sms_of,
+    interval_carried,
     interval_for,
     is_preset,
     library_of,
@@ -222,6 +223,11 @@ class GpuBackend:
         if options.quantize_from == DType.FP16:  # as many bytes as bf16, and the same kernels
             options = options._replace(quantize_from=str(DType.BF16))
         question = question_of(kind.types, options)
+        base = preset_of(self.arch)
+        if is_corrected and base is not None:
+            near = nearest_corrected(base, library, family, kind.types, options, GPU_MODEL_VERSION)
+            if near is not None and (not self._is_preset or question_of(kind.types, near) != question):
+                return interval_carried(base, library, family, kind.types, near, GPU_MODEL_VERSION)
         return interval_for(self.arch, library, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
 
     def _home_of(self, kind: Kind, family: str, load_bytes: int) -> tuple[str, str]:

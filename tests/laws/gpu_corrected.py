@@ -1,14 +1,15 @@
 """Laws that answers with a learned correction must keep too, for every correction that is committed.
 
-Laws that compare two questions (types, L2 and clock states) or two chips are physics' own: what was learned of one of
-them was not learned of the other. MODEL.md, "Correction", says so.
+Its factor is carried to other states and changed specs, so that laws of states and chips hold as they do for physics.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,17 +17,34 @@ from gemm_eval import GemmProblem
 from gemm_eval.arch import GpuSpec, data_root, load_arch
 from gemm_eval.models.gpu import Correction, load_correction
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
-from gemm_eval.workload import RunOptions
+from gemm_eval.workload import GemmTypes, RunOptions
 from tests.laws import draws
-from tests.laws.gpu_physics import ROUNDING, Case, Sizes, bigger_is_not_faster, no_faster_than_the_data_sheet
+from tests.laws.gpu_physics import (
+    ROUNDING,
+    Case,
+    Sizes,
+    bigger_is_not_faster,
+    clocks,
+    less_hardware_is_not_faster,
+    no_faster_than_the_data_sheet,
+    states,
+)
 from tests.laws.report import Report
 
 __all__ = ["committed", "run"]
 
-_DTYPES = {"f16": "bf16", "fp8": "fp8", "int8": "int8"}  # types in a question -> of a problem
+_TYPES: dict[str, dict[str, Any]] = {
+    "f16": {"input_dtype": "bf16"},
+    "fp8": {"input_dtype": "fp8"},
+    "int8": {"input_dtype": "int8"},
+    "f16-int4-gcolumn": {"input_dtype": "fp16", "weight_dtype": "int4"},
+    "f16-int8-gcolumn": {"input_dtype": "fp16", "weight_dtype": "int8"},
+    "fp8-g128x128": GemmTypes.parse("fp8_block").words,
+    "fp4-g16": GemmTypes.parse("nvfp4").words,
+}
+"""Types in a question -> those of a problem."""
 _PROBLEMS = 250
 _MOST_BLOCKS = 400  # of 64 rows or columns of B
-_LEARNED = 0.2  # what a correction may add to the tolerances of physics where a GEMM grows
 
 
 def committed() -> list[tuple[Path, Correction]]:
@@ -38,21 +56,25 @@ def committed() -> list[tuple[Path, Correction]]:
 def run(seed: int, count: int) -> Report:
     """Check laws until `count` answers have been compared."""
     rng, report = random.Random(seed), Report()
-    known = [found for _, found in committed() if found.question.split("-")[0] in _DTYPES and _is_dense(found)]
+    known = [found for _, found in committed() if _types_of(found) in _TYPES]
     while known and sum(report.checked.values()) < count:
         found = rng.choice(known)
-        dtype, l2, clock = found.question.split("-")
-        options = RunOptions(found.library, l2, clock, correction=True)
-        types = GemmProblem(1, 1, 1, 1, _DTYPES[dtype])
+        l2, clock, *quantize_from = found.question.removeprefix(f"{_types_of(found)}-").split("-")
+        options = RunOptions(found.library, l2, clock, *quantize_from, correction=True)
+        types = GemmProblem(1, 1, 1, 1, **_TYPES[_types_of(found)])
         case = Case(load_arch(found.gpu, GpuSpec), types, options, _draw_sizes(rng), report)
         no_faster_than_the_data_sheet(case, rng)
-        bigger_is_not_faster(case, rng, _LEARNED)
-        _is_bounded(case, [other for other in known if _answers_alike(found, other)])
+        bigger_is_not_faster(case, rng)
+        states(case, rng)
+        clocks(case, rng)
+        less_hardware_is_not_faster(case, rng)
+        _is_bounded(case, [other for other in known if _answer_alike(found, other)])
     return report
 
 
-def _is_dense(found: Correction) -> bool:
-    return len(found.question.split("-")) == 3
+def _types_of(found: Correction) -> str:
+    """The types in a question, before its L2 state."""
+    return re.split("-(?=cold|warm)", found.question)[0]
 
 
 def _draw_sizes(rng: random.Random) -> Sizes:
@@ -64,13 +86,13 @@ def _draw_sizes(rng: random.Random) -> Sizes:
     return sizes
 
 
-def _answers_alike(one: Correction, other: Correction) -> bool:
-    """Whether both correct answers to the same question, of whichever family a problem has."""
-    return (one.gpu, one.library, one.question) == (other.gpu, other.library, other.question)
+def _answer_alike(one: Correction, other: Correction) -> bool:
+    """Whether both correct answers on a GPU for the same types, of whichever family and in whichever state."""
+    return (one.gpu, _types_of(one)) == (other.gpu, _types_of(other))
 
 
 def _is_bounded(case: Case, found: Sequence[Correction]) -> None:
-    """The factor stays in the bounds of a family, but where the data sheet's floor is above that."""
+    """The factor stays in the bounds of all families and states, but where the data sheet's floor is above that."""
     factor = case.found["correction_factor"]
     most = np.full(len(factor), np.exp(max(min(MAX_LOG_FACTOR, of.max_log_factor) for of in found)))
     case.check("a correction is at most its bound", factor, most, ROUNDING)

@@ -109,7 +109,7 @@ def test_a_kernel_of_one_tile_by_hand(row_groups: tuple[int, ...], K: int, N: in
     main_us += c["store_exposed_frac"] * c_bytes / p["dram_peak_bytes_per_us"]
     matrix_us = units * steps * row["matrix_cycles"] / p["num_sms"] / p["cycles_per_us"]
     prologue_us = c["kernel_us"] + p["load_latency_cycles"] / p["cycles_per_us"] + c["ramp_us"] * sms / p["num_sms"]
-    latency_us = p["launch_us"] + prologue_us + loaded_time_us(p, main_us, matrix_us)
+    latency_us = p["launch_us"] + prologue_us + loaded_time_us(p, main_us, matrix_us, 1.0)
     latency_us *= 1.0 + c["choice_loss"]
 
     found = best_of(GemmProblem.grouped(row_groups, K, N, input_dtype="bf16"), packed)[0]

@@ -55,6 +55,7 @@ __all__ = [
     "correction_for",
     "correction_path",
     "find_correction",
+    "interval_carried",
     "interval_for",
     "load_correction",
     "nearest_corrected",
@@ -328,6 +329,14 @@ def interval_for(
     if found.intervals:
         return interval_of(found.intervals, carried_log)
     return interval_of_error(max(errors.p90_percent for errors in found.errors) / 100.0, carried_log)
+
+
+def interval_carried(
+    arch: GpuSpec, library: str, family: str, types: GemmTypes, near: RunOptions, model_version: str
+) -> Interval:
+    """Return the interval of answers that take the correction of a preset's under other options (`near`): wider."""
+    learned = find_correction(arch, library, family, question_of(types, near), model_version)
+    return interval_of_defaults() if learned is None else interval_of(learned[0].intervals, ALIKE)
 
 
 def pack_correction(

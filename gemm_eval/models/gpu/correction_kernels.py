@@ -20,6 +20,7 @@ __all__ = [
     "FEATURES",
     "LEAF",
     "LIMITS_DTYPE",
+    "MOST_OF_KERNEL_LOG",
     "NODE_DTYPE",
     "OTHER_KERNELS",
     "SMOOTH_FEATURES",
@@ -47,7 +48,7 @@ FEATURES = (
 SMOOTH_FEATURES = FEATURES[: FEATURES.index("bandwidth") + 1]
 """The features that differ little between neighbouring sizes: sizes, and the latency of physics."""
 
-_MOST_OF_KERNEL_LOG = 0.05
+MOST_OF_KERNEL_LOG = 0.07
 """Most that the trees of all features, which know the kernel config, add to the log factor, either way. Where physics
 takes another config from one row to the next, its time hardly changes; what was learned of the two configs differs."""
 
@@ -143,11 +144,11 @@ def _sum_of_trees(nodes: Any, roots: Any, first: int, stop: int, depth: int, x: 
 
 @kernel
 def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
-    """What trees of smooth features say, and what those that know the kernel add within `_MOST_OF_KERNEL_LOG`."""
+    """What trees of smooth features say, and what those that know the kernel add within `MOST_OF_KERNEL_LOG`."""
     num_smooth, depth = int(limit["num_smooth"]), int(limit["depth"])
     smooth = _sum_of_trees(nodes, roots, 0, num_smooth, depth, x)
     of_kernel = _sum_of_trees(nodes, roots, num_smooth, len(roots), depth, x)
-    return float(limit["baseline"]) + smooth + min(_MOST_OF_KERNEL_LOG, max(-_MOST_OF_KERNEL_LOG, of_kernel))
+    return float(limit["baseline"]) + smooth + min(MOST_OF_KERNEL_LOG, max(-MOST_OF_KERNEL_LOG, of_kernel))
 
 
 @kernel

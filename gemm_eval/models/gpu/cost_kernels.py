@@ -175,8 +175,10 @@ def ceil_div(a: int, b: int) -> int:
 
 
 @kernel
-def loaded_time_us(p: Any, main_us: float, matrix_us: float) -> float:
+def loaded_time_us(p: Any, main_us: float, matrix_us: float, power: float) -> float:
     """Time of a main loop of `main_us` at the highest clock, `matrix_us` of it on tensor cores, which pull it down.
+
+    `power` is what the clock yields for, in what tensor cores alone take: 1 or more.
 
     A kernel longer than the bursts that the burst clock was measured in has a power controller against it: the clock
     under load falls to the sustained one, exponentially. No kernel is faster than its tensor work alone at the clock
@@ -188,8 +190,8 @@ def loaded_time_us(p: Any, main_us: float, matrix_us: float) -> float:
         clock = floor + (clock - floor) * math.exp((_BURST_US - main_us) / _CLOCK_FALL_US)
     tensor_busy = min(1.0, matrix_us / main_us)
     slow = (p["cycles_per_us"] - clock) * tensor_busy * tensor_busy
-    yielding_us = matrix_us * (slow / (p["cycles_per_us"] - slow))
-    return float(max(main_us + yielding_us, matrix_us * (p["cycles_per_us"] / clock)))
+    yielding_us = power * matrix_us * (slow / (p["cycles_per_us"] - slow))
+    return float(max(main_us + yielding_us, matrix_us * (1.0 + power * (p["cycles_per_us"] / clock - 1.0))))
 
 
 @kernel

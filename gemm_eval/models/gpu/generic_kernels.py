@@ -474,7 +474,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     # the tensor cores' load pulls the clock down
     total_matrix = 0.0 if is_vector else units * step_count * row["matrix_cycles"] / num_sms / cycles_per_us
     tensor_busy = min(1.0, total_matrix / main)
-    loaded = loaded_time_us(p, main, total_matrix)
+    loaded = loaded_time_us(p, main, total_matrix, 1.0)
     prologue_us = (c["vector_kernel_us"] if is_vector else c["kernel_us"]) + p["load_latency_cycles"] / cycles_per_us
     prologue_us += c["ramp_us"] * (sms / num_sms)
     latency = p["launch_us"] + prologue_us + loaded + reduction_us

@@ -170,7 +170,7 @@ def finish(
 
     `moving_power` is what data on their way take of power, as a share of what tensor cores do.
     """
-    loaded_us = main_us + (1.0 + moving_power) * (loaded_time_us(p, main_us, busy_us) - main_us)
+    loaded_us = loaded_time_us(p, main_us, busy_us, 1.0 + moving_power)
     latency_us = p["launch_us"] + prologue_us + loaded_us + store_us
     matrix_us = min(matrix_us, chip_us)
     dequant_us = min(dequant_us, chip_us - matrix_us)
