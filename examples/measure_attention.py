@@ -14,7 +14,7 @@ median of several. Before it is timed, the first sequence of each case is held t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -114,7 +114,7 @@ def num_copies(num_bytes: int) -> int:
     return max(1, min(copies, MOST_BYTES // num_bytes))
 
 
-def replayed_us(calls: list[Callable[[], torch.Tensor]]) -> float:
+def replayed_us(calls: Sequence[Callable[[], torch.Tensor]]) -> float:
     """Return the time of one of the calls, in the median of replays of a graph of all of them."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

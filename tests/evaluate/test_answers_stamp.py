@@ -69,7 +69,7 @@ def test_it_changes_with_names_and_not_with_what_is_no_source(copy: Path) -> Non
     (cached / "x.cpython-311.pyc").write_bytes(b"code")
     assert _stamp._digest(copy / "gemm_eval", copy / "arch") == before
     calibrations = copy / "arch" / "calibration"
-    (calibrations / "h200-sxm").rename(calibrations / "h100-sxm")
+    (calibrations / "h200-sxm").rename(calibrations / "h100-pcie")
     assert _stamp._digest(copy / "gemm_eval", copy / "arch") != before
 
 

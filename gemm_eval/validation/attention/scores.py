@@ -233,5 +233,7 @@ def _fit(arch: GpuSpec, timings: AttentionTimings, name: str, train: Mask) -> di
 
 def _moves_some_row(arch: GpuSpec, family: AttentionFamily, item: Coefficient, rows: AttentionRows) -> bool:
     """Return whether a coefficient changes the time of any of these rows; one that does not keeps its default."""
-    ends = (family_us(arch, family.name, family.defaults | {item.name: end}, rows) for end in (item.low, item.high))
-    return not np.array_equal(*ends)
+    low_us, high_us = (
+        family_us(arch, family.name, family.defaults | {item.name: end}, rows) for end in (item.low, item.high)
+    )
+    return not np.array_equal(low_us, high_us)

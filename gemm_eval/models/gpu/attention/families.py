@@ -187,7 +187,8 @@ def can_run_as_generation(rows: AttentionRows, library: str) -> npt.NDArray[np.b
         one: npt.NDArray[np.bool_] = rows.q_len == 1.0
         return one
     fits = (rows.q_len == 1.0) | ((rows.group * rows.q_len <= _MAX_PACKED_ROWS) & (rows.is_causal > 0))
-    return (fits & (rows.q_len != rows.kv_len)) | (rows.is_latent > 0)
+    few: npt.NDArray[np.bool_] = (fits & (rows.q_len != rows.kv_len)) | (rows.is_latent > 0)
+    return few
 
 
 def can_run_as_context(rows: AttentionRows, library: str) -> npt.NDArray[np.bool_]:
