@@ -19,7 +19,7 @@ from gemm_eval.search.gpu import find_best_config
 from gemm_eval.workload import RunOptions
 from tests import strategies
 from tests.grouped_cases import CASES
-from tests.laws import gpu_exact, gpu_grouped, gpu_physics
+from tests.laws import gpu_exact, gpu_experts, gpu_grouped, gpu_physics
 
 Case = tuple[GpuSpec, GemmProblem, RunOptions]
 
@@ -54,6 +54,14 @@ def test_grouped_gemms_keep_their_laws() -> None:
     assert not report.violations
     assert len(report.checked) == 5
     assert min(report.checked.values()) > 0.9 * count
+
+
+@with_jit
+def test_layers_of_experts_keep_their_laws() -> None:
+    count = 25 * len(gpu_experts.CASES)
+    report = gpu_experts.run(seed=0, count=count)
+    assert not report.violations
+    assert len(report.checked) == 5
 
 
 @given(strategies.gpu_cases())
