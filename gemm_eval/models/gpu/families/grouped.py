@@ -232,12 +232,12 @@ GROUPED: tuple[Family, ...] = (
         MMA_SYNC, "cutlass_moe_sm80", 51, _is_16_bit, sm_archs=("sm_80", "sm_89", "sm_120"), weight_only_tiles=no_tiles
     ),
     _cutlass(
-        MMA_FP8, "cutlass_moe_sm89_fp8", 61, _is_fp8, sm_archs=("sm_89", "sm_120"), weight_only_tiles=no_tiles,
+        MMA_FP8, "cutlass_moe_sm89_fp8", 70, _is_fp8, sm_archs=("sm_89", "sm_120"), weight_only_tiles=no_tiles,
         other_dtypes=(), ranges=_SM89_FP8,
     ),
-    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp8_block", 62, _is_fp8_block, block_scaled=DType.FP8, ranges=_SM120),
+    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp8_block", 71, _is_fp8_block, block_scaled=DType.FP8, ranges=_SM120),
     _cutlass(
-        _SM120_BLOCK, "cutlass_moe_sm120_fp4", 63, _is_fp4_block, block_scaled=DType.FP4, step_bytes=64, ranges=_SM120
+        _SM120_BLOCK, "cutlass_moe_sm120_fp4", 72, _is_fp4_block, block_scaled=DType.FP4, step_bytes=64, ranges=_SM120
     ),
     _cutlass(WGMMA, "cutlass_moe_sm90", 52, _is_16_bit, ranges=_SM90),
     _cutlass(WGMMA, "cutlass_moe_sm90_fp8", 53, _is_fp8, ranges=_SM90),
