@@ -138,9 +138,11 @@ _AS_HOPPER = {"sm_89": ("sm_90",), "sm_120": ("sm_90",)}
 _TRITON = replace(
     MMA_SYNC, own_of=(), max_registers=255, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
     carries_from=_AS_HOPPER, has_tensor_memory=True,
-    coefficients=_coefficients((*MMA_SYNC.coefficients, *TRITON_OWN), fused=[_GATHERED], **_TRITON_RANGES),
+    coefficients=_coefficients((*MMA_SYNC.coefficients, *TRITON_OWN), has_layer=True, fused=[_GATHERED], **_TRITON_RANGES),
 )  # fmt: skip
-_QUANTIZED = _coefficients((*MMA_SYNC.coefficients, *TRITON_OWN), **_TRITON_RANGES)  # a kernel quantizes the tokens
+_QUANTIZED = _coefficients(
+    (*MMA_SYNC.coefficients, *TRITON_OWN), has_layer=True, fused=(), **_TRITON_RANGES
+)  # a kernel quantizes the tokens
 _TRITON_WGMMA = replace(
     WGMMA, own_of=(), schedules=(_MS,), is_warp_specialized=False, has_clusters=False, max_registers=255,
     coefficients=_TRITON.coefficients, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
@@ -192,7 +194,7 @@ def _cutlass(
     return replace(
         of, name=name, number=number, own_of=(), for_types=for_types,
         dense_tiles=_fixed(name, sizes, warps, schedule, clusters),
-        coefficients=_coefficients(of.coefficients, fused=fused, **ranges), **more,
+        coefficients=_coefficients(of.coefficients, has_layer=True, fused=fused, **ranges), **more,
     )  # fmt: skip
 
 
