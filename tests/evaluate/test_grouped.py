@@ -264,7 +264,7 @@ def test_rows_of_a_frame(ev: GEMMEvaluator, asked: list[tuple[Any, ...]]) -> Non
         ev.evaluate(1, 64, K, N, "fp16"),
         ev.evaluate_grouped(GROUPS, K, N, "bf16"),
         ev.evaluate_grouped(GROUPS, K, N, "bf16"),
-        ev.evaluate(2, 7, K, N, "fp16"),
+        ev.evaluate_grouped((7, 7), K, N, "fp16"),
     ]
     short = ev.evaluate_many(frame[["row_groups", "N", "K"]][1:3])
     assert short["row_groups"].tolist() == [GROUPS, GROUPS]
