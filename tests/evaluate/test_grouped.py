@@ -259,7 +259,7 @@ def test_rows_of_a_frame(ev: GEMMEvaluator, asked: list[tuple[Any, ...]]) -> Non
 
     table = ev.evaluate_many(frame, "bf16")
 
-    assert [of for what, of in asked if what == "resolve"] == [False, True, True]  # the last is as the first
+    assert [of for what, of in asked if what == "resolve"] == [False, True, True, True]
     assert list(table) == [
         ev.evaluate(1, 64, K, N, "fp16"),
         ev.evaluate_grouped(GROUPS, K, N, "bf16"),
