@@ -89,7 +89,7 @@ class _Batch:
     def add_plain(self, types: GemmTypes, M: int, K: int, N: int, library: str | None) -> int:
         """List a GEMM of one matrix; return its place."""
         if M * K * N > MAX_MACS:
-            GemmProblem(1, M, K, N, **types.words)  # says that it is too large
+            GemmProblem.grouped((M,), K, N, **types.words)  # says that it is too large
         return self._add(types, (1, M, K, N), None, library, 1.0)
 
     def _add(

@@ -93,7 +93,8 @@ class MoeLayerTable:
     @property
     def is_feasible(self) -> npt.NDArray[np.bool_]:
         """[num_rows]: whether the arch and the library can run each layer."""
-        return np.isfinite(self._column("latency_us"))
+        is_feasible: npt.NDArray[np.bool_] = np.isfinite(self._column("latency_us"))
+        return is_feasible
 
     @property
     def gemms(self) -> GEMMTable:

@@ -259,12 +259,12 @@ def test_rows_of_a_frame(ev: GEMMEvaluator, asked: list[tuple[Any, ...]]) -> Non
 
     table = ev.evaluate_many(frame, "bf16")
 
-    assert [of for what, of in asked if what == "resolve"] == [False, True, True]  # the last is as the first
+    assert [of for what, of in asked if what == "resolve"] == [False, True, True, True]
     assert list(table) == [
         ev.evaluate(1, 64, K, N, "fp16"),
         ev.evaluate_grouped(GROUPS, K, N, "bf16"),
         ev.evaluate_grouped(GROUPS, K, N, "bf16"),
-        ev.evaluate(2, 7, K, N, "fp16"),
+        ev.evaluate_grouped((7, 7), K, N, "fp16"),
     ]
     short = ev.evaluate_many(frame[["row_groups", "N", "K"]][1:3])
     assert short["row_groups"].tolist() == [GROUPS, GROUPS]

@@ -109,7 +109,7 @@ def test_plain_costs_are_stored_beside_them(path: Path) -> None:
         warnings.simplefilter("error")
         store(path, problems=[GemmProblem(3, 64, 512, 256)])
         later = GEMMEvaluator("demo-8core", disk_cache=path)
-        later.evaluate_grouped((64, 64, 64), 512, 256)
+        later.evaluate(3, 64, 512, 256)
 
     ((_, entry),) = entries(path)
     assert entry["row_groups"] is None

@@ -74,3 +74,9 @@ def test_the_order_of_transfer(tmp_path: Path, gpu: str, preferred: tuple[str, .
         (tmp_path / name / "x.yaml").touch()
     paths = nearest_first(tmp_path, chip_of(load_arch(gpu, GpuSpec)), "x.yaml", preferred)
     assert [path.parent.name for path in paths] == expected
+
+
+@pytest.mark.parametrize("gpu", ["l40s", "rtx-4090", "rtx-pro-6000-server", "rtx-5090"])
+@pytest.mark.parametrize(("library", "family"), [("triton", "triton_moe"), ("marlin", "marlin_moe")])
+def test_layers_of_experts_on_ada_and_rtx_blackwell_are_as_an_h200s(gpu: str, library: str, family: str) -> None:
+    assert coefficients_for(load_arch(gpu, GpuSpec), library, family)[1].gpu == "h200-sxm"

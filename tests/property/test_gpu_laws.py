@@ -19,7 +19,7 @@ from gemm_eval.search.gpu import find_best_config
 from gemm_eval.workload import RunOptions
 from tests import strategies
 from tests.grouped_cases import CASES
-from tests.laws import collective, gpu_attention, gpu_exact, gpu_grouped, gpu_physics
+from tests.laws import collective, gpu_attention, gpu_exact, gpu_experts, gpu_grouped, gpu_physics
 
 Case = tuple[GpuSpec, GemmProblem, RunOptions]
 
@@ -60,11 +60,21 @@ def test_attention_keeps_its_laws() -> None:
     report = gpu_attention.run(seed=16, count=10_000)
     assert not report.violations
     assert len(report.checked) == 7
+
+
 def test_collectives_keep_their_laws() -> None:
     report = collective.run(seed=3, count=5_000)
     assert not report.violations
     assert len(report.checked) == 4
     assert {name.rpartition(": ")[2] for name in report.excepted} == {"mesh", *collective.HELPS}
+
+
+@with_jit
+def test_layers_of_experts_keep_their_laws() -> None:
+    count = 25 * len(gpu_experts.CASES)
+    report = gpu_experts.run(seed=0, count=count)
+    assert not report.violations
+    assert len(report.checked) == 5
 
 
 @given(strategies.gpu_cases())

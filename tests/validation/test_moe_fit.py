@@ -174,7 +174,7 @@ def test_coefficients_that_a_table_cannot_tell_are_those_of_its_siblings() -> No
     """Of gpt-oss alone, 32 experts: a token costs what it does for other types of the library, at 896 experts too."""
     b200 = load_arch("b200", GpuSpec)
     timings = table("b200", "trtllm-gen-w4a16_mxfp4")
-    told = told_by(b200, timings, pack_timings(b200, timings))
+    told = told_by(b200, timings, pack_timings(b200, timings), np.ones(len(timings), np.bool_))
     siblings = [
         load_calibration(calibration_path("b200", "trtllm-gen", family)).coefficients["moe_token_expert_ps"]
         for family in ("gen_moe", "gen_moe_fp8", "gen_moe_fp4")
@@ -182,7 +182,12 @@ def test_coefficients_that_a_table_cannot_tell_are_those_of_its_siblings() -> No
     assert told.held["moe_token_expert_ps"] == pytest.approx(np.mean(siblings))
     assert "moe_token_expert_ps" not in told.free
     assert "one value of num_experts" in told.sources["moe_token_expert_ps"]
-    of_many = told_by(b200, nvfp4 := table("b200", "trtllm-gen-nvfp4"), pack_timings(b200, nvfp4))
+    nvfp4 = table("b200", "trtllm-gen-nvfp4")
+    packed = pack_timings(b200, nvfp4)
+    of_many = told_by(b200, nvfp4, packed, np.ones(len(nvfp4), np.bool_))
+    is_deepseek = nvfp4.column("num_experts") == 256
+    assert "moe_grouped_router_ns" in of_many.free
+    assert "moe_grouped_router_ns" not in told_by(b200, nvfp4, packed, ~is_deepseek).free
     assert "moe_token_expert_ps" in of_many.free
     committed = load_calibration(calibration_path("b200", "trtllm-gen", "gen_moe_mxfp4"))
     assert set(committed.shared) == set(told.held)

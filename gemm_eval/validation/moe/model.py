@@ -34,7 +34,7 @@ from gemm_eval.workload import Layouts, MoeWork, pack_layouts, run_options, with
 
 __all__ = ["LayerModel", "PackedLayers", "fit_layers", "layer_model", "pack_grouped", "pack_layers"]
 
-_SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=16, tolerance=1e-3)
+_SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=16)
 _OF_LAYERS = {item.name for item in MOE_LAYER}
 _FIT_ROWS = 700  # rows of a fit, drawn at random: more change no figure
 

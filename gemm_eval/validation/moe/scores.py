@@ -139,21 +139,26 @@ class Told(NamedTuple):
     sources: dict[str, str]
 
 
-def told_by(arch: GpuSpec, timings: AnyTimings, packed: PackedLayers) -> Told:
-    """Return what is fitted on a table, and what is shared with other types of its library on the same GPU.
+def told_by(arch: GpuSpec, timings: AnyTimings, packed: PackedLayers, train: Mask) -> Told:
+    """Return what is fitted on rows of a table, and what is shared with other types of its library on the same GPU.
 
-    A coefficient that the table cannot tell is the mean of those that were fitted on such tables, or keeps its default.
+    A coefficient that these rows cannot tell is the mean of those that were fitted on such tables, or keeps its
+    default: left free, it would end anywhere in its range, and rows that are held out would pay for it.
+
+    Args:
+        arch, timings, packed: the table.
+        train: [rows], those of the fit.
     """
     library = library_of(timings.library)
     family = library.family(arch, timings.types)
     free, held, sources = [], {}, {}
     for name in free_coefficients(FAMILIES[family]):
         column = getattr(packed.work, _TOLD_BY[name]) if packed.work is not None and name in _TOLD_BY else None
-        if column is None or np.ptp(column) > 0:
+        if column is None or np.ptp(column[train[packed.row_of]]) > 0:
             free.append(name)
         elif siblings := _fitted_on_siblings(arch, library, family, name):
             held[name] = float(np.mean(list(siblings.values())))
-            sources[name] = f"mean of {', '.join(siblings)}: this table has one value of {_TOLD_BY[name]}"
+            sources[name] = f"mean of {', '.join(siblings)}: these rows have one value of {_TOLD_BY[name]}"
     return Told(tuple(free), held, sources)
 
 
@@ -194,8 +199,9 @@ def held_out(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> tuple[PackedL
     Of a table of one model each half of its tokens is held out of the other.
     """
     packed = pack_timings(arch, timings, seed)
-    told, predicted = told_by(arch, timings, packed), np.zeros(len(timings))
+    predicted = np.zeros(len(timings))
     for mask in _folds(timings):
+        told = told_by(arch, timings, packed, ~mask)
         fitted = fit_layers(arch, timings, packed, ~mask, told.free, seed, told.held)
         predicted[mask] = fitted.predict(timings, packed, mask)[mask]
     return packed, predicted
@@ -294,8 +300,9 @@ def calibrate_layers(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> Calib
         raise InvalidInputError(f"{timings.name} is of {timings.gpu}, not of {arch.name}")
     library = library_of(timings.library)
     packed, predicted = held_out(arch, timings, seed)
-    told = told_by(arch, timings, packed)
-    fitted = fit_layers(arch, timings, packed, np.ones(len(timings), np.bool_), told.free, seed, told.held)
+    everything = np.ones(len(timings), np.bool_)
+    told = told_by(arch, timings, packed, everything)
+    fitted = fit_layers(arch, timings, packed, everything, told.free, seed, told.held)
     kept = predicted > 0.0
     measured = timings.measured_us[kept]
     folder = measured_root(arch.name) / timings.name

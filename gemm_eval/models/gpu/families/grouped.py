@@ -138,9 +138,11 @@ _AS_HOPPER = {"sm_89": ("sm_90",), "sm_120": ("sm_90",)}
 _TRITON = replace(
     MMA_SYNC, own_of=(), max_registers=255, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
     carries_from=_AS_HOPPER, has_tensor_memory=True,
-    coefficients=_coefficients((*MMA_SYNC.coefficients, *TRITON_OWN), fused=[_GATHERED], **_TRITON_RANGES),
+    coefficients=_coefficients((*MMA_SYNC.coefficients, *TRITON_OWN), has_layer=True, fused=[_GATHERED], **_TRITON_RANGES),
 )  # fmt: skip
-_QUANTIZED = _coefficients((*MMA_SYNC.coefficients, *TRITON_OWN), **_TRITON_RANGES)  # a kernel quantizes the tokens
+_QUANTIZED = _coefficients(
+    (*MMA_SYNC.coefficients, *TRITON_OWN), has_layer=True, fused=(), **_TRITON_RANGES
+)  # a kernel quantizes the tokens
 _TRITON_WGMMA = replace(
     WGMMA, own_of=(), schedules=(_MS,), is_warp_specialized=False, has_clusters=False, max_registers=255,
     coefficients=_TRITON.coefficients, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
@@ -192,7 +194,7 @@ def _cutlass(
     return replace(
         of, name=name, number=number, own_of=(), for_types=for_types,
         dense_tiles=_fixed(name, sizes, warps, schedule, clusters),
-        coefficients=_coefficients(of.coefficients, fused=fused, **ranges), **more,
+        coefficients=_coefficients(of.coefficients, has_layer=True, fused=fused, **ranges), **more,
     )  # fmt: skip
 
 
@@ -232,12 +234,12 @@ GROUPED: tuple[Family, ...] = (
         MMA_SYNC, "cutlass_moe_sm80", 51, _is_16_bit, sm_archs=("sm_80", "sm_89", "sm_120"), weight_only_tiles=no_tiles
     ),
     _cutlass(
-        MMA_FP8, "cutlass_moe_sm89_fp8", 61, _is_fp8, sm_archs=("sm_89", "sm_120"), weight_only_tiles=no_tiles,
+        MMA_FP8, "cutlass_moe_sm89_fp8", 70, _is_fp8, sm_archs=("sm_89", "sm_120"), weight_only_tiles=no_tiles,
         other_dtypes=(), ranges=_SM89_FP8,
     ),
-    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp8_block", 62, _is_fp8_block, block_scaled=DType.FP8, ranges=_SM120),
+    _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp8_block", 71, _is_fp8_block, block_scaled=DType.FP8, ranges=_SM120),
     _cutlass(
-        _SM120_BLOCK, "cutlass_moe_sm120_fp4", 63, _is_fp4_block, block_scaled=DType.FP4, step_bytes=64, ranges=_SM120
+        _SM120_BLOCK, "cutlass_moe_sm120_fp4", 72, _is_fp4_block, block_scaled=DType.FP4, step_bytes=64, ranges=_SM120
     ),
     _cutlass(WGMMA, "cutlass_moe_sm90", 52, _is_16_bit, ranges=_SM90),
     _cutlass(WGMMA, "cutlass_moe_sm90_fp8", 53, _is_fp8, ranges=_SM90),
