@@ -249,3 +249,19 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], said: str) ->
 def test_an_arch_is_one_or_named() -> None:
     with pytest.raises(InvalidInputError, match="arch must be"):
         estimate(arch=3)
+
+
+def test_the_server_of_cards_over_pcie_is_an_option() -> None:
+    options = {"tensor_parallel": 4, "output_len": 8}
+    near, far = (
+        estimate_model("llama-3-8b", "rtx-pro-6000-server", **options, interconnect=box)  # type: ignore[arg-type]
+        for box in (None, "pcie-two-sockets")
+    )
+    assert near.options["interconnect"] == "pcie-one-socket"
+    assert "4 x rtx-pro-6000-server (pcie-two-sockets)" in far.explain()
+    assert far.prefill.us_by_kind["collective"] > 2 * near.prefill.us_by_kind["collective"]
+    assert far.prefill.us_by_kind["gemm"] == near.prefill.us_by_kind["gemm"]
+    nvlink = estimate_model("llama-3-8b", "h200-sxm", **options, interconnect="pcie-two-sockets")  # type: ignore[arg-type]
+    assert nvlink.options["interconnect"] is None
+    with pytest.raises(InvalidOptionError, match="interconnect must be one of"):
+        estimate_model("llama-3-8b", "h200-sxm", interconnect="pcie")

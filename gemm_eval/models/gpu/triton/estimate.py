@@ -74,6 +74,8 @@ def estimate_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> 
         mma = _mma_sync(arch, problem.input_dtype, m, n, k, warps_at_work)
         warp_rows, warp_columns = max(rows // warps_m, _MMA_SYNC_M), max(columns // warps_n, _MMA_SYNC_N)
         operands = (warp_rows + warp_columns) // 4  # one instruction's K of both: 32 bytes, over 32 lanes
+        if is_quantized and is_hopper:  # every warp unpacks all weights of its rows
+            weights = warp_rows * k // THREADS_PER_WARP
         read = warp_columns if is_quantized else warp_rows + warp_columns
         matrices = round(read * k * problem.input_dtype.bits / _BITS_PER_BYTE / _WAVEFRONT_BYTES)
         wavefronts = matrices + weights // 8
