@@ -213,3 +213,22 @@ def test_intervals_stand_around_answers(evaluator: GEMMEvaluator) -> None:
             assert result.low_us <= result.latency_us <= result.high_us
             assert f"{time_text(result.low_us)} to {time_text(result.high_us)}." in result.explain()
             assert result.to_dict()["low_us"] == result.low_us
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "options", "K", "N", "M"),
+    [
+        ("h200-sxm", "bf16", {}, 8192, 10240, 320),
+        ("b200", "nvfp4", {"quantize_from": "bf16"}, 8192, 10240, 1408),
+        ("l40s", "bf16", {"l2": "warm"}, 14336, 4096, 128),
+        ("a100-sxm-80gb", "bf16", {}, 1536, 24576, 448),
+    ],
+)
+def test_one_row_more_is_a_small_step(
+    gpu: str, dtype: str, options: dict[str, str], K: int, N: int, M: int
+) -> None:  # fmt: skip
+    sizes = [(1, rows, K, N) for rows in (M, M + 1)]
+    table = GEMMEvaluator(gpu, disk_cache=False).evaluate_many(sizes, dtype, progress=False, **options)
+
+    assert table["latency_us"][0] / table["latency_us"][1] < 1.08
+    assert table["physics_us"][0] / table["physics_us"][1] < 1.03
