@@ -319,6 +319,9 @@ def bigger_is_not_faster(case: Case, rng: random.Random) -> None:
         "few rows have kernels without tensor cores, by the library's rule": (
             (case.found["schedule"] == Schedule.VECTOR) & (found["schedule"] != Schedule.VECTOR)
         ),
+        "below timed sizes the correction fades": (
+            (case.found["correction_factor"] != found["correction_factor"]) & (case.sizes[:, 2:] < _BLOCK).any(axis=1)
+        ),
         _BATCHED: (case.found["correction_factor"] != 1.0) & (case.sizes[:, 0] != more[:, 0]),
         _ONE_ROW: (case.found["correction_factor"] != 1.0) & (case.sizes[:, 1] == 1),
         "it has more rows outside the matrix, which TMA fills": (
