@@ -137,8 +137,14 @@ def learn(
 
 
 @app.command("intervals", cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
-def widths(arch: GpuOption, seed: SeedOption = 0) -> None:
-    """Fit the 80% intervals of all corrections of a GPU anew, on the sets of `calibrate correction`; takes a minute.
+def widths(
+    arch: GpuOption,
+    family: Annotated[
+        str | None, typer.Option(help="Kernel family, such as sm90_wgmma. Default: all.", show_default=False)
+    ] = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Fit the 80% intervals of the corrections of a GPU anew, on the sets of `calibrate correction`; takes a minute.
 
     Coefficients and corrections stay as they are: for what these intervals hold, corrections are learned on four fifths
     of the (N, K) pairs at a time. Needs scikit-learn.
@@ -147,7 +153,7 @@ def widths(arch: GpuOption, seed: SeedOption = 0) -> None:
 
     gemm-eval calibrate intervals --arch h200-sxm
     """
-    calibrate_intervals(arch, seed)
+    calibrate_intervals(arch, family, seed)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
@@ -415,8 +421,8 @@ def calibrate_corrections(
         console.print(f"written to {path}", soft_wrap=True)
 
 
-def calibrate_intervals(arch: str, seed: int) -> None:
-    """Fit the intervals of all corrections of a GPU, write and print them."""
+def calibrate_intervals(arch: str, family: str | None, seed: int) -> None:
+    """Fit the intervals of the corrections of a GPU and a family (None: of all), write and print them."""
     from gemm_eval import validation
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.cli.output import make_console, make_table
@@ -427,10 +433,16 @@ def calibrate_intervals(arch: str, seed: int) -> None:
     folder = validation.calibration_out(spec.name, "cublas", "").parent / "corrections"
     committed = [load_correction(path)[0] for path in sorted(folder.glob("*.yaml"))]
     table = make_table(("correction", "regime", "low", "high"), title=f"80% intervals on {spec.name}")
-    for library, family in dict.fromkeys((item.library, item.family) for item in committed):
+    families = {item.family for item in committed}
+    if family is not None:
+        check_one_of("--family", family, sorted(families))
+        families = {family}
+    for library, name_of_family in dict.fromkeys((item.library, item.family) for item in committed):
+        if name_of_family not in families:
+            continue
         of_library = [timings for timings in sets if timings.library == library]
-        for found in validation.refit_intervals(spec, library, family, of_library, seed=seed):
-            name = f"{library}-{family}-{found.question}"
+        for found in validation.refit_intervals(spec, library, name_of_family, of_library, seed=seed):
+            name = f"{library}-{found.family}-{found.question}"
             (folder / f"{name}.yaml").write_text(found.to_yaml(), encoding="utf-8")
             for item in found.intervals:
                 table.add_row(name, item.regime, f"{item.low_log:+.3f}", f"{item.high_log:+.3f}")

@@ -54,6 +54,7 @@ _CASES = (  # dtype, library, L2, clock, type before quantization; G, M, K, N
     ("w8a16", "trtllm", "cold", "burst", "", 1, 1, 4096, 6144),
     ("int8", "trtllm", "cold", "burst", "", 1, 1, 4096, 6144),
     ("int8", "trtllm", "cold", "burst", "", 1, 256, 4096, 6144),
+    ("fp8", "trtllm", "cold", "burst", "bf16", 1, 2, 4096, 6144),
     ("w8a16", "hypothetical", "cold", "burst", "", 1, 1, 8192, 10240),
     ("w8a16", "trtllm", "warm", "sustained", "", 1, 512, 4096, 6144),
     ("fp8", "cublas", "cold", "burst", "bf16", 1, 32, 4096, 6144),

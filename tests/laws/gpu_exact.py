@@ -59,7 +59,7 @@ def _check_types(
     for row, found in zip(sizes.tolist(), many, strict=True):
         problem = naive_gpu.with_sizes(types, row)
         what = f"{arch.name} ({arch.num_sms} SMs, {arch.smem_per_cta_bytes} B) {problem} {options}"
-        is_ours = packed.for_sizes(problem.K, problem.N).is_ours
+        is_ours = packed.for_sizes(*problem.sizes).is_ours
         report.checked["equals brute force"] += 1
         if found["active_sms"] == 0:
             report.checked["has no kernel"] += 1
@@ -72,7 +72,7 @@ def _check_types(
             continue
         loads = load_bytes_of(naive_dense.padded(problem))
         if loads not in generic:
-            of_types = (packed.fallback if packed.is_ours else packed).for_sizes(problem.K, problem.N)
+            of_types = (packed.fallback if packed.is_ours else packed).for_sizes(*problem.sizes)
             library = naive_gpu.library_for(arch, problem, options.library)
             generic[loads] = _Generic(of_types, naive_gpu.kernels_of(arch, problem, library))
         of_types, kernels = generic[loads]

@@ -124,7 +124,7 @@ def ways_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> list[tuple
 def space_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> Space:
     """Check and pack every kernel of the library; which splits of K it takes is worked out one by one."""
     packed = pack_gpu(arch, problem.types, options)
-    packed = (packed.fallback if packed.is_ours else packed).for_sizes(problem.K, problem.N)
+    packed = (packed.fallback if packed.is_ours else packed).for_sizes(*problem.sizes)
     library = library_for(arch, problem, options.library)
     choices, menu, *_ = kernels_of(arch, problem, library)
     splits = np.array([_ends(choice) for choice in choices], np.int64).reshape(-1, 3)

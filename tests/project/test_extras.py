@@ -243,6 +243,7 @@ COMMANDS = [
     ("calibrate dense --arch h200-sxm --family sm90_wgmma", "calibrate"),
     ("calibrate quantization --arch h200-sxm", "calibrate"),
     ("calibrate correction --arch h200-sxm --family sm90_wgmma", "calibrate"),
+    ("calibrate intervals --arch h200-sxm --family sm90_wgmma", "calibrate"),
     ("calibrate w4a16 --arch h200-sxm --family w4a16_sm90", "calibrate"),
     ("calibrate triton --arch h200-sxm", "calibrate"),
     ("calibrate attention --arch h200-sxm", "calibrate"),

@@ -40,7 +40,7 @@ def cases(draw: st.DrawFn) -> Case:
     Where library gemm-eval has kernels of its own, `test_w4a16_search` compares; the generic ones are hypothetical.
     """
     arch, problem, options = draw(strategies.gpu_cases(ARCHS))
-    if problem.is_weight_quantized and pack_gpu(arch, problem.types, options).for_sizes(problem.K, problem.N).is_ours:
+    if problem.is_weight_quantized and pack_gpu(arch, problem.types, options).for_sizes(*problem.sizes).is_ours:
         options = options._replace(library="hypothetical")
     smem_frac = draw(st.sampled_from((1.0, 1.0, 1.0, 0.5, 0.2, 0.02)))
     num_sms = draw(st.sampled_from((arch.num_sms, arch.num_sms, 1, 7, 200)))
@@ -182,7 +182,7 @@ def test_the_menu_of_a_search_holds_the_best_of_each_occupancy() -> None:
     for arch in strategies.GPUS:
         for problem in (GemmProblem(1, 64, 4096, 4096), GemmProblem(1, 64, 4097, 4096)):
             packed = pack_gpu(arch, problem.types, RunOptions())
-            menu = packed.for_sizes(problem.K, problem.N).candidates
+            menu = packed.for_sizes(*problem.sizes).candidates
             space = naive_gpu.space_of(arch, problem, RunOptions()).menu
             key = ["family", "cta_m", "cta_n", "cluster_m", "cluster_n", "num_warps", "schedule", "ctas_per_sm"]
             most: dict[Any, int] = {}

@@ -11,10 +11,15 @@ import yaml
 from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu import Correction
+from gemm_eval.models.gpu import GPU_MODEL_VERSION, Correction, find_correction
 from gemm_eval.validation.comparison import compare
 from gemm_eval.validation.predictors.corrected import CorrectedPredictor
-from gemm_eval.validation.predictors.corrections import MIN_PAIRS, calibrate_correction, corrected_predictor
+from gemm_eval.validation.predictors.corrections import (
+    MIN_PAIRS,
+    calibrate_correction,
+    corrected_predictor,
+    refit_intervals,
+)
 from gemm_eval.validation.predictors.dense import ModelPredictor, model_predictor
 from gemm_eval.validation.predictors.intervals import are_inside
 from gemm_eval.validation.report import errors_table
@@ -88,6 +93,18 @@ def test_few_pairs_leave_it_off(timings: Timings, tmp_path: Path) -> None:
 
     assert not fitted.correction.is_on
     assert not (tmp_path / "one.npz").exists()
+
+
+def test_intervals_alone_can_be_fitted_anew(timings: Timings) -> None:
+    few = timings.select(np.arange(len(timings)) % 4 == 0)
+    (refitted,) = refit_intervals(A100, "cublas", "sm80_mma", [few])
+    found = find_correction(A100, "cublas", "sm80_mma", refitted.question, GPU_MODEL_VERSION)
+
+    assert found is not None
+    assert refitted.intervals != found[0].intervals
+    assert [item.num_rows for item in refitted.intervals][-1] == len(few)
+    kept = {"intervals": (), "physics_intervals": ()}
+    assert refitted.model_copy(update=kept) == found[0].model_copy(update=kept)
 
 
 def test_only_a_calibrated_gpu_can_be_corrected(timings: Timings) -> None:

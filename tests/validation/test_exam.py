@@ -38,12 +38,12 @@ def test_held_out_fits_and_users_are_answered_by_one_model(timings: Timings) -> 
 
 @pytest.mark.parametrize("timings", OF_FP8, ids=lambda item: f"{item.gpu} {item.name}")
 def test_intervals_of_gemms_behind_quantization_hold_80_percent(timings: Timings) -> None:
+    """By physics, whose dozen coefficients know no single row; corrections have learned from these very ones."""
     asked, arch = timings.whole(), load_arch(timings.gpu, GpuSpec)
 
-    inside = are_in_answers(asked, answer(arch, asked))
+    inside = are_in_answers(asked, answer(arch, asked, correction=False))
 
-    # corrections were learned on these rows, so a little more than of rows that they have not seen
-    assert 0.75 < inside.mean() < 0.92
+    assert 0.75 < inside.mean() < 0.85
 
 
 def test_whole_times_have_the_quantization_that_was_taken_off() -> None:

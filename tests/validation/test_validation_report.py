@@ -215,7 +215,8 @@ def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
     text = run("validate", "dense", "--data", str(table), *GIVEN, "--no-fit", "--regime", "all")
 
     assert "not refitted; coefficients: of h200-sxm" in text
-    assert ["all", "half", "on", "h200-sxm", "12", "50.0%"] in [row[:6] for row in rows_of(text)]
+    (of_model,) = (row for row in rows_of(text) if row[:5] == ["all", "half", "on", "h200-sxm", "12"])
+    assert of_model[5] != "50.0%"  # what users are answered, whatever a predictor would say
     assert ["fitted", "roofline", "3-fold"] in [row[:3] for row in rows_of(text)]
 
 

@@ -38,7 +38,7 @@ MIN_INTERVAL_ROWS = 20
 """Rows of a regime for quantiles of its own; with fewer it has those of all regimes."""
 
 _ALL = "all"
-ALIKE, OTHER_SMS = 0.04, 0.15
+ALIKE, OTHER_SMS = 0.02, 0.15
 """Logarithm by which coefficients err on a GPU that they were not fitted on, of the same generation of SMs and of
 another: besides the errors on their own GPU, so added in squares. MODEL.md, "Intervals", says what that holds where
 timings are known."""
