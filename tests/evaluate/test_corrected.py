@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, InvalidOptionError, UnsupportedError, load_arch
+from gemm_eval import GEMMEvaluator, GemmProblem, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.models.gpu import GPU_COST_DTYPE, calibration
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
+from gemm_eval.sweep import what_if
 from gemm_eval.units import time_text
 from gemm_eval.workload import NO_LAYOUTS
 
@@ -40,7 +41,7 @@ def test_a_corrected_answer_says_so(evaluator: GEMMEvaluator) -> None:
     assert "correction" not in corrected.options
 
 
-def test_the_explanation_has_the_factor_and_compares_physics_with_physics(evaluator: GEMMEvaluator) -> None:
+def test_the_explanation_has_the_factor_and_compares_corrected_with_corrected(evaluator: GEMMEvaluator) -> None:
     corrected, physics = evaluator.evaluate(*SIZES, "bf16"), evaluator.evaluate(*SIZES, "bf16", correction=False)
     factor = (
         f"Corrected: {corrected.latency_us / corrected.physics_us:.3f} times the {time_text(physics.latency_us)} of"
@@ -48,11 +49,11 @@ def test_the_explanation_has_the_factor_and_compares_physics_with_physics(evalua
 
     assert factor in corrected.explain()
     assert "Corrected:" not in physics.explain()
-    lines = {
-        text.split(": ", 1)[0]: text.split(": ", 1)[1] for text in corrected.explain().splitlines() if ": " in text
-    }
-    others = {text.split(": ", 1)[0]: text.split(": ", 1)[1] for text in physics.explain().splitlines() if ": " in text}
-    assert lines["Would help most (model alone)"] == others["Would help most"]
+    changed = GEMMEvaluator(evaluator.arch.with_(dram_gb_per_s=2 * evaluator.arch.dram_gb_per_s), disk_cache=False)
+    doubled = changed.evaluate(*SIZES, "bf16")
+    assert doubled.latency_us / doubled.physics_us == pytest.approx(corrected.latency_us / corrected.physics_us)
+    saved = f"{doubled.latency_us / corrected.latency_us - 1.0:.0%}"
+    assert f"Would help most: dram_gb_per_s x2: {time_text(doubled.latency_us)} ({saved})" in corrected.explain()
 
 
 def test_the_order_of_configs_is_that_of_physics(evaluator: GEMMEvaluator) -> None:
@@ -104,14 +105,49 @@ def test_an_evaluator_can_be_of_physics_alone() -> None:
 
 
 def test_nothing_is_corrected_that_was_not_timed(evaluator: GEMMEvaluator) -> None:
-    changed = load_arch("h200-sxm").with_(num_sms=120)
-
-    assert evaluator.evaluate(*SIZES, "bf16", l2="cold-all").source == "calibrated"
     assert evaluator.evaluate(1, 64, 128, 1 << 20, "bf16").source == "calibrated"
     assert evaluator.evaluate(64, 64, 512, 512, "fp8").source == "calibrated"
     assert evaluator.evaluate(*SIZES, "w4a16").source == "calibrated"
-    for arch in (changed, load_arch("h100-sxm")):
-        assert GEMMEvaluator(arch, disk_cache=False).evaluate(*SIZES, "bf16").source == "analytic"
+    assert GEMMEvaluator("h100-sxm", disk_cache=False).evaluate(*SIZES, "bf16").source == "analytic"
+
+
+@pytest.mark.parametrize("M", [16, 320, 4096])
+def test_a_changed_spec_keeps_the_factor_of_its_preset(evaluator: GEMMEvaluator, M: int) -> None:
+    fewer = GEMMEvaluator(evaluator.arch.with_(num_sms=66), disk_cache=False)
+    preset, changed = evaluator.evaluate(1, M, 4096, 4096, "bf16"), fewer.evaluate(1, M, 4096, 4096, "bf16")
+
+    assert changed.source == "corrected as h200-sxm"
+    assert fewer.evaluate_many([(1, M, 4096, 4096)], "bf16", progress=False)["source"][0] == changed.source
+    assert changed.latency_us / changed.physics_us == pytest.approx(preset.latency_us / preset.physics_us)
+    assert (changed.latency_us >= preset.latency_us) == (changed.physics_us >= preset.physics_us)
+    assert changed.low_us / changed.latency_us < preset.low_us / preset.latency_us  # type: ignore[operator]
+    assert "on h200-sxm, of which this spec is a change" in changed.explain()
+    assert fewer.evaluate(1, M, 4096, 4096, "bf16", correction=False).source == "analytic"
+
+
+def test_a_what_if_and_an_evaluation_are_one_answer(evaluator: GEMMEvaluator) -> None:
+    table = what_if("h200-sxm", [PROBLEM], [{"num_sms": 66}])
+    fewer = GEMMEvaluator(evaluator.arch.with_(num_sms=66), disk_cache=False)
+
+    expected = [evaluator.evaluate_problem(PROBLEM).latency_us, fewer.evaluate_problem(PROBLEM).latency_us]
+    assert table["latency_us"].tolist() == expected
+
+
+@pytest.mark.parametrize("gpu", ["h200-sxm", "l40s"])
+@pytest.mark.parametrize("sizes", [(1, 1, 14336, 4096), (1, 16, 7168, 1536), (1, 2048, 4096, 4096)])
+def test_a_state_that_can_only_help_never_costs(gpu: str, sizes: tuple[int, int, int, int]) -> None:
+    evaluator = GEMMEvaluator(gpu, disk_cache=False)
+
+    for clock in ("burst", "sustained"):
+        warm, cold, cold_all = (
+            evaluator.evaluate(*sizes, "fp16", l2=l2, clock=clock).latency_us for l2 in ("warm", "cold", "cold-all")
+        )
+        assert warm <= cold * (1.0 + 1e-9)
+        assert cold <= cold_all * (1.0 + 1e-9)
+    for l2 in ("warm", "cold", "cold-all"):
+        burst, sustained = (evaluator.evaluate(*sizes, "fp16", l2=l2, clock=clock) for clock in ("burst", "sustained"))
+        assert burst.latency_us <= sustained.latency_us
+        assert sustained.source == "corrected"
 
 
 def test_multicore_chips_take_no_correction_and_have_no_interval() -> None:
@@ -177,3 +213,22 @@ def test_intervals_stand_around_answers(evaluator: GEMMEvaluator) -> None:
             assert result.low_us <= result.latency_us <= result.high_us
             assert f"{time_text(result.low_us)} to {time_text(result.high_us)}." in result.explain()
             assert result.to_dict()["low_us"] == result.low_us
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "options", "K", "N", "M"),
+    [
+        ("h200-sxm", "bf16", {}, 8192, 10240, 320),
+        ("b200", "nvfp4", {"quantize_from": "bf16"}, 8192, 10240, 1408),
+        ("l40s", "bf16", {"l2": "warm"}, 14336, 4096, 128),
+        ("a100-sxm-80gb", "bf16", {}, 1536, 24576, 448),
+    ],
+)
+def test_one_row_more_is_a_small_step(
+    gpu: str, dtype: str, options: dict[str, str], K: int, N: int, M: int
+) -> None:  # fmt: skip
+    sizes = [(1, rows, K, N) for rows in (M, M + 1)]
+    table = GEMMEvaluator(gpu, disk_cache=False).evaluate_many(sizes, dtype, progress=False, **options)
+
+    assert table["latency_us"][0] / table["latency_us"][1] < 1.08
+    assert table["physics_us"][0] / table["physics_us"][1] < 1.03

@@ -60,7 +60,7 @@ def run(seed: int, count: int) -> Report:
     while known and sum(report.checked.values()) < count:
         found = rng.choice(known)
         l2, clock, *quantize_from = found.question.removeprefix(f"{_types_of(found)}-").split("-")
-        options = RunOptions(found.library, l2, clock, *quantize_from, correction=True)
+        options = RunOptions(found.library, l2, clock, next(iter(quantize_from), None), correction=True)
         types = GemmProblem(1, 1, 1, 1, **_TYPES[_types_of(found)])
         case = Case(load_arch(found.gpu, GpuSpec), types, options, _draw_sizes(rng), report)
         no_faster_than_the_data_sheet(case, rng)

@@ -50,7 +50,7 @@ def stump(log_factor: float) -> Trees:
     """One tree of one leaf."""
     return Trees(
         np.array([log_factor]), np.zeros(1, np.int16), np.array([LEAF], np.int8), np.zeros(1, np.int16),
-        np.ones(1, np.int16), np.zeros(1), PAIRS,
+        np.ones(1, np.int16), np.ones(1, np.int16), np.zeros(1), PAIRS,
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def test_features_are_named_in_the_order_they_are_written() -> None:
     found = dict(zip(FEATURES, features[0].tolist(), strict=True))
 
     assert (found["M"], found["N"], found["K"]) == (math.log2(48), 11.0, 12.0)
-    assert (found["M_alignment"], found["N_alignment"]) == (4.0, 10.0)
+    assert (found["N_alignment"], found["K_alignment"]) == (10.0, 10.0)
     assert found["latency"] == pytest.approx(math.log2(record["physics_us"][0]))
     assert found["cta_m"] == math.log2(record["cta_m"][0])
     assert found["dram_share"] == pytest.approx(record["dram_us"][0] / record["physics_us"][0])

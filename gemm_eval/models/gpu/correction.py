@@ -280,9 +280,11 @@ def correction_for(
 ) -> PackedCorrection | None:
     """Return the correction of the answers of a library's kernel family, packed; None: there is none, or it is off."""
     found = find_correction(arch, library, family, question_of(types, options), model_version)
-    if found is None or found[1] is None:
+    if found is None:
         return None
     learned, trees = found
+    if trees is None:
+        return None
     return pack_correction(
         arch, types, options, trees, learned.region, (learned.min_log_factor, learned.max_log_factor)
     )
