@@ -138,7 +138,9 @@ _AS_HOPPER = {"sm_89": ("sm_90",), "sm_120": ("sm_90",)}
 _TRITON = replace(
     MMA_SYNC, own_of=(), max_registers=255, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
     carries_from=_AS_HOPPER, has_tensor_memory=True,
-    coefficients=_coefficients((*MMA_SYNC.coefficients, *TRITON_OWN), has_layer=True, fused=[_GATHERED], **_TRITON_RANGES),
+    coefficients=_coefficients(
+        (*MMA_SYNC.coefficients, *TRITON_OWN), has_layer=True, fused=[_GATHERED], **_TRITON_RANGES,
+    ),
 )  # fmt: skip
 _QUANTIZED = _coefficients(
     (*MMA_SYNC.coefficients, *TRITON_OWN), has_layer=True, fused=(), **_TRITON_RANGES
