@@ -12,7 +12,7 @@ from gemm_eval.arch import DeviceLimits, GpuSpec, gpu_slug, limits_of_spec, list
 from gemm_eval.device import runtime
 from gemm_eval.dtypes import DType, parse_scheme
 from gemm_eval.errors import GemmEvalError, UnsupportedError
-from gemm_eval.kernels.families import GroupedSizes, Sizes, WeightMode, ceil_div, families, grouped_families
+from gemm_eval.kernels.families import GroupedSizes, Sizes, WeightMode, ceil_div, families
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.workload import GemmProblem
@@ -169,9 +169,7 @@ def rank_grouped(
     problem = grouped_problem_of(groups, K, N, activation, mode, group_size)
     if not has_w4a16_kernels(spec, problem.types):
         raise _no_kernel(Sizes(sum(groups), K, N), limits_of_spec(spec))
-    is_batch = problem.row_groups is None  # which kernels of one GEMM may do in as many launches
-    found = select_config(problem, spec, _ALL if is_batch else k, library=OURS)
-    return tuple(config for config in found if config.family in grouped_families())[:k]
+    return select_config(problem, spec, k, library=OURS)
 
 
 def _can_run(

@@ -44,7 +44,7 @@ from gemm_eval.models.gpu.w4a16 import (
 from gemm_eval.search.gpu_corrected import correct_best, correct_many, scale_by
 from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
 from gemm_eval.search.threads import run_in_chunks
-from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, distinct_groups, pack_layouts, without_even_groups
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, distinct_groups, pack_layouts, without_lone_groups
 
 __all__ = [
     "by_kernels",
@@ -84,10 +84,10 @@ def find_plain(packed: Packed, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.v
 
 
 def _sizes_of(problem: GemmProblem) -> tuple[npt.NDArray[np.int64], Layouts]:
-    """G, M, K, N [1, 4] and groups of a problem; groups that have equally many rows are a batch of those."""
+    """G, M, K, N [1, 4] and groups of a problem; a group that alone has rows is a GEMM."""
     if problem.row_groups is None:
         return np.array([problem.sizes], np.int64), NO_LAYOUTS
-    return without_even_groups(np.array([problem.sizes], np.int64), pack_layouts([problem.row_groups]))
+    return without_lone_groups(np.array([problem.sizes], np.int64), pack_layouts([problem.row_groups]))
 
 
 def find_best_config_many(
@@ -112,7 +112,7 @@ def find_best_config_many(
     """
     out = np.zeros(len(sizes), GPU_COST_DTYPE)
     is_batch = ~layouts.is_grouped(len(sizes))
-    sizes, layouts = without_even_groups(sizes, layouts)
+    sizes, layouts = without_lone_groups(sizes, layouts)
     for some, place_of, rows in by_kernels(packed, type_of, sizes):
         of_rows = layouts.take(rows)
         out[rows] = search_many(join_packed(some), place_of, sizes[rows], of_rows, on_progress)

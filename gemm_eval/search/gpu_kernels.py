@@ -57,13 +57,16 @@ def _room_for_splits(candidates: Any) -> int:
 
 @kernel
 def _groups_of(layouts: Any, i: int, G: int, M: int, one: Any) -> Any:
-    """The groups of a problem: rows and counts [sizes]; `one` [2, 1] is room for those of a plain one."""
+    """The groups of a problem: rows and counts [sizes], and whether they were given as such.
+
+    `one` [2, 1] is room for the group of a plain problem.
+    """
     layout = layouts.of[i] if len(layouts.of) > 0 else -1
     if layout >= 0:
         first, stop = layouts.starts[layout], layouts.starts[layout + 1]
-        return layouts.rows[first:stop], layouts.counts[first:stop]
+        return layouts.rows[first:stop], layouts.counts[first:stop], True
     one[0, 0], one[1, 0] = M, G
-    return one[0], one[1]
+    return one[0], one[1], False
 
 
 def _entry(name: str) -> Callable[[F], F]:
@@ -127,8 +130,8 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
         for i in range(start, stop):
             kind = type_of[i]
             p, c = params[kind], coefficients[kind]
-            group_rows, group_counts = _groups_of(layouts, i, sizes[i, 0], sizes[i, 1], one)
-            t = problem_terms(p, c[0], sizes[i, 2], sizes[i, 3], group_rows, group_counts)
+            groups = _groups_of(layouts, i, sizes[i, 0], sizes[i, 1], one)
+            t = problem_terms(p, c[0], sizes[i, 2], sizes[i, 3], *groups)
             best = find_best(p, candidates, columns, ranges[kind, 0], ranges[kind, 1], c, t, splits, bounds)
             if best.row >= 0:
                 row = candidates[best.row]
@@ -148,8 +151,8 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
         for i in range(start, stop):
             kind = type_of[i]
             p, c = params[kind], coefficients[kind]
-            group_rows, group_counts = _groups_of(layouts, i, sizes[i, 0], sizes[i, 1], one)
-            t = problem_terms(p, c[0], sizes[i, 2], sizes[i, 3], group_rows, group_counts)
+            groups = _groups_of(layouts, i, sizes[i, 0], sizes[i, 1], one)
+            t = problem_terms(p, c[0], sizes[i, 2], sizes[i, 3], *groups)
             best = find_best(p, candidates, columns, ranges[kind, 0], ranges[kind, 1], c, t, splits, bounds)
             out_us[i] = best.latency_us
             out_which[i, 0], out_which[i, 1] = best.row, best.split
@@ -164,8 +167,8 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
         for i in range(len(type_of)):
             kind = type_of[i]
             p, row = params[kind], candidates[which[i, 0]]
-            group_rows, group_counts = _groups_of(layouts, i, sizes[i, 0], sizes[i, 1], one)
-            t = problem_terms(p, coefficients[kind, 0], sizes[i, 2], sizes[i, 3], group_rows, group_counts)
+            groups = _groups_of(layouts, i, sizes[i, 0], sizes[i, 1], one)
+            t = problem_terms(p, coefficients[kind, 0], sizes[i, 2], sizes[i, 3], *groups)
             c = coefficients[kind, row["coefficient_set"]]
             out_us[i] = config_cost(p, row, c, t, which[i, 1], BEST_RASTER).latency_us
 
@@ -176,8 +179,8 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
     ) -> int:  # fmt: skip
         """Latency [num] us and place [num, 2] of every config of the search, as many as have room; returns num."""
         p = params[0]
-        group_rows, group_counts = _groups_of(layouts, 0, G, M, np.empty((2, 1), np.int64))
-        t = problem_terms(p, coefficients[0, 0], K, N, group_rows, group_counts)
+        groups = _groups_of(layouts, 0, G, M, np.empty((2, 1), np.int64))
+        t = problem_terms(p, coefficients[0, 0], K, N, *groups)
         splits = np.empty(_room_for_splits(candidates), np.int64)
         num = 0
         for index in range(len(candidates)):
@@ -197,8 +200,8 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
     ) -> None:  # fmt: skip
         """Write the cost of one config to out[0], of KERNEL_COST_DTYPE."""
         p, row = params[0], candidates[index]
-        group_rows, group_counts = _groups_of(layouts, 0, G, M, np.empty((2, 1), np.int64))
-        t = problem_terms(p, coefficients[0, 0], K, N, group_rows, group_counts)
+        groups = _groups_of(layouts, 0, G, M, np.empty((2, 1), np.int64))
+        t = problem_terms(p, coefficients[0, 0], K, N, *groups)
         cost = config_cost(p, row, coefficients[0, row["coefficient_set"]], t, split, raster)
         write_record(p, row, t, split, cost, out[0])
         out[0]["num_candidates"] = 1

@@ -17,7 +17,7 @@ from gemm_eval.models.gpu import GPU_COST_DTYPE, Joined, Packed, join_packed
 from gemm_eval.models.gpu.w4a16 import SM90_CLUSTER
 from gemm_eval.search.gpu import by_kernels, find_plain, search_many
 from gemm_eval.search.gpu_corrected import correct_many
-from gemm_eval.workload import NO_LAYOUTS, Layouts, without_even_groups
+from gemm_eval.workload import NO_LAYOUTS, Layouts, without_lone_groups
 
 __all__ = ["replay_configs"]
 
@@ -47,7 +47,7 @@ def replay_configs(
     """
     out = np.zeros(len(found), GPU_COST_DTYPE)
     is_batch = ~layouts.is_grouped(len(sizes))
-    sizes, layouts = without_even_groups(sizes, layouts)
+    sizes, layouts = without_lone_groups(sizes, layouts)
     for some, place_of, rows in by_kernels(packed, type_of, sizes):
         names = _OUR_KERNEL if some[0].is_ours else _KERNEL
         joined = join_packed(some)

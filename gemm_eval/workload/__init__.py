@@ -14,7 +14,7 @@ from gemm_eval.workload.row_groups import (
     check_row_groups,
     distinct_groups,
     pack_layouts,
-    without_even_groups,
+    without_lone_groups,
 )
 from gemm_eval.workload.types import MAX_DIM, TYPE_NAMES, BlockScale, GemmTypes, Operand, make_types
 
@@ -51,5 +51,5 @@ __all__ = [
     "pack_layouts",
     "problem_of",
     "run_options",
-    "without_even_groups",
+    "without_lone_groups",
 ]

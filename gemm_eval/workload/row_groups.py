@@ -23,7 +23,7 @@ __all__ = [
     "check_row_groups",
     "distinct_groups",
     "pack_layouts",
-    "without_even_groups",
+    "without_lone_groups",
 ]
 
 MAX_GROUPS = 1024
@@ -116,29 +116,34 @@ class Layouts(NamedTuple):
         return self.of >= 0 if len(self.of) else np.zeros(num_problems, np.bool_)
 
 
-def without_even_groups(sizes: npt.NDArray[np.int64], layouts: Layouts) -> tuple[npt.NDArray[np.int64], Layouts]:
-    """Return sizes [num, 4] and layouts with a batch in place of each problem whose groups with rows have as many.
+def without_lone_groups(sizes: npt.NDArray[np.int64], layouts: Layouts) -> tuple[npt.NDArray[np.int64], Layouts]:
+    """Return sizes [num, 4] and layouts with one GEMM in place of each problem that has rows in a single group.
 
-    So (120, 0, 120) is two GEMMs of 120 rows: empty groups are no work.
+    So (0, 120, 0) is a GEMM of 120 rows: empty groups are no work.
     """
     if not len(layouts.of):
         return sizes, layouts
-    is_even = np.append(np.diff(layouts.starts) == 1, False)[layouts.of]  # of -1 too: it is not
-    if not is_even.any():
+    groups = np.add.reduceat(layouts.counts, layouts.starts[:-1])
+    is_lone = np.append(groups == 1, False)[layouts.of]  # of -1 too: it is not
+    if not is_lone.any():
         return sizes, layouts
     of, sizes = layouts.of.copy(), sizes.copy()
-    sizes[is_even, 0] = layouts.counts[layouts.starts[of[is_even]]]
-    of[is_even] = -1
+    sizes[is_lone, 0] = 1
+    of[is_lone] = -1
     return sizes, layouts._replace(of=read_only(of))
 
 
 def distinct_groups(
     row_groups: RowGroups | None, G: int, M: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return rows of groups that have any, the most first, and how many groups have so many; None: G groups of M."""
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]:
+    """Return rows of groups that have any, the most first, how many groups have so many, and whether these are several.
+
+    None: G groups of M, a batch.
+    """
     found = {M: G} if row_groups is None else Counter(rows for rows in row_groups if rows)
     rows = sorted(found, reverse=True)
-    return np.array(rows, np.int64), np.array([found[size] for size in rows], np.int64)
+    counts = np.array([found[size] for size in rows], np.int64)
+    return np.array(rows, np.int64), counts, row_groups is not None and int(counts.sum()) > 1
 
 
 NO_LAYOUTS = Layouts(*(read_only(np.array(values, np.int64)) for values in ([], [0], [], [])))

@@ -32,6 +32,10 @@ _MAY_HELP = 0.1
 _TILE_HELPS = 0.6
 """The same where the library's own rule takes another tile, so that an untuned layer meets a tuned one."""
 
+_L2_HELPS = 0.3
+"""The same where a part of the work fits an L2 that the whole does not."""
+
+_EDGE = 0.1  # of an L2: what is not counted, such as scales
 _LAYERS = 50  # of one library, types and state of L2
 _MODELS = (  # hidden, inter, experts, of a token: DeepSeek-V3, gpt-oss, Qwen3, Mixtral, Llama-4, Nemotron
     (7168, 2048, 256, 8), (2880, 2880, 128, 4), (2880, 2880, 32, 4), (2048, 768, 128, 8), (4096, 14336, 8, 2),
@@ -105,8 +109,9 @@ class _Checks:
         self.no_faster("twice the tokens", self.find(more), table)
         wholes = [layer for layer in self.layers if layer.local_inter % 2 == 0]
         if self.l2 == "cold":  # half of the weights may fit into a warm L2 where all do not
-            halves = [layer.with_(tp=2 * layer.tp) for layer in wholes]
-            self.no_faster("half of the columns", self.find(halves), self.find(wholes), ranks=2)
+            halves = self.find([layer.with_(tp=2 * layer.tp) for layer in wholes])
+            found = self.find(wholes)
+            self.no_faster("half of the columns", halves, found, 2, self.are_across_l2(found, halves))
 
     def find(self, layers: list[MoeLayer]) -> MoeLayerTable:  # nan where the library refuses sizes: no law
         return moe_layers(self.evaluator, layers, library=self.case.library, l2=self.l2, errors="mark", progress=False)
@@ -159,12 +164,43 @@ class _Checks:
             if self.l2 == "cold" and table["dram_bytes"][number] < weights * (1.0 - ROUNDING):
                 self.violates(law, layer, f"{table['dram_bytes'][number]} bytes, at least {weights}")
 
-    def no_faster(self, what: str, more: MoeLayerTable, fewer: MoeLayerTable, ranks: int = 1) -> None:
+    def are_across_l2(self, wholes: MoeLayerTable, parts: MoeLayerTable) -> npt.NDArray[np.bool_]:
+        """Say of layers whether an L2 of one partition drops all that a GEMM touches, but not what one of a part does.
+
+        Rows that the kernel before wrote are then read from DRAM, and what is written goes there (MODEL.md, "stay").
+        """
+        if self.arch.num_l2_partitions > 1:
+            return np.zeros(len(wholes.layers), np.bool_)
+        whole, part = (self.touched_bytes(table) for table in (wholes, parts))
+        is_across = (whole > (1.0 - _EDGE) * self.arch.l2_bytes) & (part < (1.0 + _EDGE) * self.arch.l2_bytes)
+        are_across: npt.NDArray[np.bool_] = is_across.any(axis=1)
+        return are_across
+
+    def touched_bytes(self, table: MoeLayerTable) -> Floats:
+        """Bytes [layers, 2] of A, B and C of both GEMMs."""
+        hidden, inter, columns = (
+            np.array([value(layer) for layer in table.layers], np.float64)
+            for value in (
+                lambda layer: layer.hidden, lambda layer: layer.local_inter,
+                lambda layer: (1 + layer.gated) * layer.local_inter,
+            )
+        )  # fmt: skip
+        of_a, of_b = (operand.dtype.bits / 8 for operand in (self.types.a, self.types.b))
+        rows, active, of_c = table["rows"], table["num_active"], self.types.c.bits / 8
+        sizes = ((hidden, columns), (inter, hidden))
+        return np.stack([rows * (K * of_a + N * of_c) + active * K * N * of_b for K, N in sizes], axis=1)
+
+    def no_faster(
+        self, what: str, more: MoeLayerTable, fewer: MoeLayerTable, ranks: int = 1,
+        are_across_l2: npt.NDArray[np.bool_] | None = None,
+    ) -> None:  # fmt: skip
         """Compare layers of more work, or `ranks` times the time of a part of it, with those of less."""
         law = f"{what} is no faster"
+        across = np.zeros(len(fewer.layers), np.bool_) if are_across_l2 is None else are_across_l2
         has_fewer_experts = more["num_active"] < fewer["num_active"]  # another rank has most tokens, on fewer experts
-        columns = (has_fewer_experts, more["latency_us"], fewer["latency_us"], more["library"], fewer["library"])
-        for layer, is_other, more_us, fewer_us, *libraries in zip(fewer.layers, *columns, strict=True):
+        columns = [table[name] for name in ("latency_us", "library") for table in (more, fewer)]
+        rows = zip(fewer.layers, has_fewer_experts, across, *columns, strict=True)
+        for layer, is_other, is_across, more_us, fewer_us, *libraries in rows:
             if is_other:
                 continue
             self.report.checked[law] += 1
@@ -172,8 +208,9 @@ class _Checks:
             has_other_tile = libraries[0] != libraries[1]
             if gain > ROUNDING:
                 why = "another tile of the library's rule" if has_other_tile else "one tile"
+                why = "the part fits L2" if is_across else why
                 self.report.except_(f"{law}, {why}: {self.case}", gain)
-            if gain > (_TILE_HELPS if has_other_tile else _MAY_HELP):
+            if gain > (_TILE_HELPS if has_other_tile else _L2_HELPS if is_across else _MAY_HELP):
                 self.violates(law, layer, f"{fewer_us} to {ranks} x {more_us} us, by {gain:.3f}")
 
     def violates(self, law: str, layer: MoeLayer, what: object) -> None:

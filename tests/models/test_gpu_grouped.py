@@ -15,13 +15,22 @@ from gemm_eval import GemmProblem
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, Packed, pack_gpu
+from gemm_eval.models.gpu import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, OURS, Packed, pack_gpu
 from gemm_eval.models.gpu.cost_kernels import loaded_time_us
 from gemm_eval.models.gpu.generic_kernels import GENERIC
 from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16
+from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES
 from gemm_eval.search import OF_GENERIC, OF_OURS
 from gemm_eval.search.gpu import find_best_config, find_best_config_many, find_top_configs
-from gemm_eval.workload import NO_LAYOUTS, GemmTypes, Layouts, RunOptions, pack_layouts
+from gemm_eval.workload import (
+    NO_LAYOUTS,
+    GemmTypes,
+    Layouts,
+    RunOptions,
+    distinct_groups,
+    pack_layouts,
+    without_lone_groups,
+)
 from tests.grouped_cases import CASES, GroupedCase, draw_problem
 
 EXACT = 1e-12
@@ -194,16 +203,16 @@ def check_bounds(problem: GemmProblem, packed: Packed) -> None:
     """Of the chosen kernels of the search: none is below its bound, whatever its split."""
     layouts = pack_layouts([problem.row_groups])
     p, coefficients = packed.params[0], packed.coefficients[0]
-    is_plain = problem.row_groups is None  # what is drawn may be even
-    groups = (np.array([problem.M]), np.array([problem.G])) if is_plain else (layouts.rows, layouts.counts)
+    sizes, layouts = without_lone_groups(np.array([problem.sizes], np.int64), layouts)
+    groups = distinct_groups(problem.row_groups, problem.G, problem.M)
     rules, searches = (W4A16, OF_OURS) if packed.is_ours else (GENERIC, OF_GENERIC)
     terms = rules.problem_terms(p, coefficients[0], problem.K, problem.N, *groups)
     bounds = np.empty(len(packed.candidates))
     rules.row_bounds_us(p, coefficients, terms, packed.columns, 0, bounds)
     tables = packed.params, packed.candidates, packed.coefficients
-    num = searches.find_top(*tables, *problem.sizes, layouts, np.empty(0), np.empty((0, 2), np.int64))
+    num = searches.find_top(*tables, *sizes[0].tolist(), layouts, np.empty(0), np.empty((0, 2), np.int64))
     latency_us, which = np.empty(num), np.empty((num, 2), np.int64)
-    searches.find_top(*tables, *problem.sizes, layouts, latency_us, which)
+    searches.find_top(*tables, *sizes[0].tolist(), layouts, latency_us, which)
     assert num > 0
     assert np.all(bounds[which[:, 0]] <= latency_us), problem
     index, split = which[np.argmin(latency_us)].tolist()
@@ -230,7 +239,7 @@ def search(packed: Packed, sizes: tuple[int, int, int, int], layouts: Layouts) -
     return out
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.library != OURS], ids=str)
 def test_groups_of_one_size_have_the_bits_of_a_batch(case: GroupedCase) -> None:
     rng = random.Random(f"even {case}")
     packed = pack_gpu(case.arch, case.types, case.options())
@@ -244,3 +253,19 @@ def test_groups_of_one_size_have_the_bits_of_a_batch(case: GroupedCase) -> None:
             split = search(packed, sizes, layouts_of([M, M], [1, G - 1]))
             assert split["latency_us"] == pytest.approx(plain["latency_us"], rel=1e-9)
             assert split["num_tiles"] == plain["num_tiles"]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.library == OURS], ids=str)
+@pytest.mark.parametrize("num_groups", [2, 32])
+def test_our_kernels_of_groups_run_equal_groups_too(case: GroupedCase, num_groups: int) -> None:
+    """A batch may run as launches of a kernel of one GEMM; groups do not, whether or not one has a row more."""
+    packed = pack_gpu(case.arch, case.types, case.options())
+    for rows in (1, 3, 40, 128):
+        even, one_more = (
+            GemmProblem.grouped(groups, 768, 2048, **case.types.words)
+            for groups in ((rows,) * num_groups, (rows + 1, *(rows,) * (num_groups - 1)))
+        )
+        best, other = (find_best_config(case.arch, problem, packed)[0] for problem in (even, one_more))
+        assert best["family"] in GROUPED_FAMILIES
+        assert (1.0 - case.row_helps) * best["latency_us"] <= other["latency_us"] <= 1.3 * best["latency_us"]
+        assert find_top_configs(case.arch, even, packed, 1)["latency_us"] == best["latency_us"]

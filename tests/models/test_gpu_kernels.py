@@ -26,7 +26,7 @@ MMA = WGMMA._replace(family="sm80_mma", num_warps=4, schedule=Schedule.MULTISTAG
 
 def terms_of(params: Any, coefficients: Any, G: int, M: int, K: int, N: int) -> Any:
     """`problem_terms` of G groups of M rows."""
-    return problem_terms(params, coefficients, K, N, np.array([M]), np.array([G]))
+    return problem_terms(params, coefficients, K, N, np.array([M]), np.array([G]), False)
 
 
 def typed(dtype: str, *sizes: int) -> GemmProblem:

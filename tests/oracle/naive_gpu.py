@@ -178,7 +178,7 @@ def walk(
     """
     p = params[0]
     c = coefficients[0, 0]
-    t = problem_terms(p, c, K, N, np.array([M]), np.array([G]))
+    t = problem_terms(p, c, K, N, np.array([M]), np.array([G]), False)
     best, num_odd, best_row, best_split, best_stream, best_raster = np.inf, 0, 0, 1, False, 0
     bytes_of, us_of = np.empty(len(rasters)), np.empty(len(rasters))
     for index in range(len(menu)):

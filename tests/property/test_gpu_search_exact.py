@@ -84,7 +84,7 @@ def test_bounds_are_below_the_cost_of_every_config(case: Case) -> None:
     arch, problem, options = case
     space = naive_gpu.space_of(arch, problem, options)
     p, c = space.params[0], space.coefficients[0, 0]
-    terms = problem_terms(p, c, problem.K, problem.N, np.array([problem.M]), np.array([problem.G]))
+    terms = problem_terms(p, c, problem.K, problem.N, np.array([problem.M]), np.array([problem.G]), False)
     bounds = np.empty(len(space.menu))
     row_bounds_us(p, c, terms, pack_bound_columns(space.params, space.coefficients[0], space.menu), 0, bounds)
     for index in range(0, len(space.menu), max(1, len(space.menu) // 20)):

@@ -142,7 +142,7 @@ def test_bounds_are_below_the_cost_of_every_config(case: tuple[GpuSpec, GemmProb
     _, problem, packed = case
     menu, columns, splits = packed.candidates, packed.columns, np.empty(MAX_SPLITS, int)
     p, coefficients = packed.params[0], packed.coefficients[0]
-    terms = w4a16_terms(p, coefficients[0], problem.K, problem.N, np.array([problem.M]), np.array([problem.G]))
+    terms = w4a16_terms(p, coefficients[0], problem.K, problem.N, np.array([problem.M]), np.array([problem.G]), False)
     bounds = np.empty(len(menu))
     row_bounds_us(p, terms, columns, 0, bounds)
     assert (bounds > 0).all()

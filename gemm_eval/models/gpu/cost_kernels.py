@@ -124,6 +124,7 @@ class ProblemTerms(NamedTuple):
     rows: int  # of A and C, of all groups
     group_rows: Any  # [sizes], rows of groups, the most first
     group_counts: Any  # [sizes], how many groups have so many
+    is_grouped: bool  # given as groups of rows, which kernels of groups run, also where all have as many
 
 
 class ConfigCost(NamedTuple):

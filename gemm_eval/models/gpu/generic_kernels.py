@@ -91,7 +91,7 @@ def _stay_frac(p: Any, c: Any, footprint_bytes: float) -> float:
 
 
 @kernel
-def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: Any) -> ProblemTerms:
+def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: Any, is_grouped: bool) -> ProblemTerms:
     """Bytes of a problem, its rows padded as its types need it, and what of them L2 keeps.
 
     A group without a row is no part of it: its weights are not read.
@@ -132,7 +132,7 @@ def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts:
     return ProblemTerms(
         G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
         (b_bytes + scale_bytes) * (1.0 - b_stay), l2_hold_frac, line_waste, load_frac,
-        before_us, cast_us(p, c), rows, group_rows, group_counts,
+        before_us, cast_us(p, c), rows, group_rows, group_counts, is_grouped,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.validation.fit import Ranges, Search, fit_logs
 from gemm_eval.validation.moe.tables import GroupedTimings, LayerTimings
 from gemm_eval.validation.timings import Floats, Ints, Mask
-from gemm_eval.workload import Layouts, MoeWork, pack_layouts, run_options, without_even_groups
+from gemm_eval.workload import Layouts, MoeWork, pack_layouts, run_options, without_lone_groups
 
 __all__ = ["LayerModel", "PackedLayers", "fit_layers", "layer_model", "pack_grouped", "pack_layers"]
 
@@ -63,7 +63,7 @@ def pack_grouped(arch: GpuSpec, timings: GroupedTimings) -> PackedLayers:
     kernels = pack_kernels(arch, types, timings.library, defaults, l2="cold", clock="burst", is_calibrated=False)
     G, M = ([of(load) for load in groups] for of in (len, max))
     depth, columns = (timings.frame[name].to_numpy(np.int64) for name in ("K", "N"))
-    sizes, layouts = without_even_groups(np.column_stack([G, M, depth, columns]), pack_layouts(groups))
+    sizes, layouts = without_lone_groups(np.column_stack([G, M, depth, columns]), pack_layouts(groups))
     num = len(timings)
     zeros, rows = read_only(np.zeros(num, np.int64)), np.arange(num)
     return PackedLayers(
@@ -100,7 +100,7 @@ def pack_layers(arch: GpuSpec, timings: LayerTimings, seed: int = 0, l2: str = "
         for kind in runs.batch.kinds
     ]
     batch = runs.batch
-    sizes, layouts = without_even_groups(batch.sizes, batch.layouts(range(len(batch.sizes))))
+    sizes, layouts = without_lone_groups(batch.sizes, batch.layouts(range(len(batch.sizes))))
     works = [(chosen, work) for _, chosen, work in works_of(runs)]
     names = [name for name in MoeWork._fields if name != "types"]
     order = np.argsort(np.concatenate([chosen for chosen, _ in works]), kind="stable")

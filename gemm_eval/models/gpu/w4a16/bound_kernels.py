@@ -75,7 +75,7 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
     dram_bytes = t.a_read_bytes + t.b_read_bytes + c_bytes
     of_norm = 1.0 if t.G == 1 else _LEAST_OF_GROUPS
     grouped_us = 0.0 if t.G > 1 else np.inf
-    plain_us = 0.0 if t.rows == t.G * t.M else np.inf
+    plain_us = np.inf if t.is_grouped else 0.0
     for i in range(len(bounds)):
         tiles = np.ceil(M / cta_m[i]) * np.ceil(N / cta_n[i])
         rows = cta_m[i] if cta_m[i] < M else M

@@ -26,7 +26,9 @@ _LINE_ELEMS = 64  # fp16 or bf16, of a line of 128 bytes
 
 
 @kernel
-def w4a16_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: Any) -> ProblemTerms:  # noqa: ARG001
+def w4a16_terms(
+    p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: Any, is_grouped: bool  # noqa: ARG001
+) -> ProblemTerms:  # fmt: skip
     """Bytes of all groups as packed, weights of those that have rows; and what of it L2 keeps.
 
     `line_waste` is 1 where rows of A do not start on lines of 128 bytes. Cold, A and C come from DRAM with the weights.
@@ -52,7 +54,7 @@ def w4a16_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: A
     return ProblemTerms(
         num_groups, group_rows[0], K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
         (b_bytes + scale_bytes) * (1.0 - stay_frac), 1.0, is_off_lines, 1.0, 0.0, 0.0,
-        rows, group_rows, group_counts,
+        rows, group_rows, group_counts, is_grouped,
     )  # fmt: skip
 
 

@@ -54,8 +54,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     M, K, N = t.M, t.K, t.N
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     is_grouped = row["family"] in GROUPED_FAMILIES
-    is_even = t.rows == t.G * M  # a batch, or one GEMM
-    if (is_grouped and t.G == 1) or not (is_grouped or is_even):
+    if (is_grouped and t.G == 1) or (t.is_grouped and not is_grouped):
         return 0
     tiles = (tiles_of_rows(t, cta_m) if is_grouped else ceil_div(M, cta_m)) * ceil_div(N, cta_n)
     num_sms = p["num_sms"]
@@ -120,15 +119,17 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
 
 @entry_point
 def splits_of_row(
-    params: Any, candidates: Any, index: int, K: int, N: int, group_rows: Any, group_counts: Any, splits: Any
-) -> int:
-    """`list_splits` of one of the candidates, for groups of rows, the most first."""
+    params: Any, candidates: Any, index: int, K: int, N: int, group_rows: Any, group_counts: Any, is_grouped: bool,
+    splits: Any,
+) -> int:  # fmt: skip
+    """`list_splits` of one of the candidates, for groups of rows, the most first, or a batch."""
     G = rows = 0
     for i in range(len(group_rows)):
         G += group_counts[i]
         rows += group_counts[i] * group_rows[i]
     M = group_rows[0]
     t = ProblemTerms(
-        G, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, rows, group_rows, group_counts
-    )
+        G, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, rows, group_rows, group_counts,
+        is_grouped,
+    )  # fmt: skip
     return int(list_splits(params[0], candidates[index], t, splits))
