@@ -120,23 +120,26 @@ class LayerTimings:
         """Return the layers as a user asks for them, and the row of the table that each is of; a row is their mean.
 
         Loads that a router cut are given as counts of each expert, a layer for each draw. Of power laws draws of our
-        own are made: those that were measured nobody kept.
+        own are made, as those that were measured nobody kept: each load has a seed of its own, as otherwise all rows
+        would share the luck of a few draws.
         """
         layers: list[MoeLayer] = []
         row_of: list[int] = []
         columns = ["hidden_size", "inter_size", "moe_tp_size", "gated", *_LOAD]
+        seed_of: dict[tuple[Any, ...], int] = {}
         counts_of: dict[tuple[Any, ...], list[ExpertCounts]] = {}
         for row, (hidden, inter, tp, gated, *load) in enumerate(self.frame[columns].itertuples(index=False, name=None)):
+            key = tuple(load)
             num_tokens, num_experts, topk, ep, distribution = load
             layer = MoeLayer(
                 num_tokens, hidden, inter, num_experts, topk, tp, ep, distribution, gated=bool(gated), dtype=self.dtype,
-                seed=seed, num_expert_groups=_EXPERT_GROUPS.get((hidden, num_experts), 1),
+                seed=seed_of.setdefault(key, seed * _MOST_LOADS + len(seed_of)),
+                num_expert_groups=_EXPERT_GROUPS.get((hidden, num_experts), 1),
             )  # fmt: skip
             if self.router_groups is None or self.router_groups[0] != num_experts:
                 layers.append(layer)
                 row_of.append(row)
                 continue
-            key = tuple(load)
             if key not in counts_of:
                 counts_of[key] = _routed_counts(layer, self.router_groups)
             layers += [layer.with_(distribution=counts, rank=0) for counts in counts_of[key]]
@@ -144,6 +147,7 @@ class LayerTimings:
         return layers, np.array(row_of, np.int64)
 
 
+_MOST_LOADS = 100_000  # of a table, so that no two of its seeds are the same
 _LOAD = ("num_tokens", "num_experts", "topk", "moe_ep_size", "distribution")
 _EXPERT_GROUPS = {(7168, 256): 8}  # of DeepSeek-V3, the one model of the tables whose router chooses groups first
 
