@@ -413,11 +413,6 @@ def test_no_two_families_have_one_number() -> None:
     assert len(set(numbers)) == len(numbers)
 
 
-def test_a_family_is_told_by_its_number() -> None:
-    numbers = [family.number for family in FAMILIES.values()]
-    assert len(set(numbers)) == len(numbers)
-
-
 # rows that do not start on 16 bytes
 
 

@@ -145,7 +145,21 @@ def test_layers_are_those_of_the_rows(planted: LayerTimings) -> None:
         assert (layer.num_experts, layer.topk, layer.tp, layer.ep) == (
             row.num_experts, row.topk, row.moe_tp_size, row.moe_ep_size
         )  # fmt: skip
-        assert (str(layer.distribution), layer.rank, layer.dtype, layer.seed) == ("balanced", "most_loaded", "bf16", 3)
+        assert (str(layer.distribution), layer.rank, layer.dtype) == ("balanced", "most_loaded", "bf16")
+
+
+def test_each_load_of_a_table_is_drawn_by_a_seed_of_its_own() -> None:
+    """Rows of one load, cut otherwise between ranks, share its draws; other loads share no luck with it."""
+    (timings,) = find_layer_timings("h200-sxm", ["cutlass-fp8"])
+    seeds: dict[tuple[object, ...], set[int]] = {}
+    for layer in timings.layers(1)[0]:
+        load = layer.num_tokens, layer.num_experts, layer.topk, layer.ep, str(layer.distribution)
+        seeds.setdefault(load, set()).add(layer.seed)
+
+    assert len(timings) > len(seeds) > 100
+    assert all(len(some) == 1 for some in seeds.values())
+    assert len(set().union(*seeds.values())) == len(seeds)
+    assert not set().union(*seeds.values()) & {layer.seed for layer in timings.layers(0)[0]}
 
 
 def test_a_router_of_groups_cuts_the_loads_of_its_model_alone() -> None:

@@ -236,7 +236,7 @@ GROUPED: tuple[Family, ...] = (
         MMA_SYNC, "cutlass_moe_sm80", 51, _is_16_bit, sm_archs=("sm_80", "sm_89", "sm_120"), weight_only_tiles=no_tiles
     ),
     _cutlass(
-        MMA_FP8, "cutlass_moe_sm89_fp8", 70, _is_fp8, sm_archs=("sm_89", "sm_120"), weight_only_tiles=no_tiles,
+        MMA_FP8, "cutlass_moe_sm89_fp8", 73, _is_fp8, sm_archs=("sm_89", "sm_120"), weight_only_tiles=no_tiles,
         other_dtypes=(), ranges=_SM89_FP8,
     ),
     _cutlass(_SM120_BLOCK, "cutlass_moe_sm120_fp8_block", 71, _is_fp8_block, block_scaled=DType.FP8, ranges=_SM120),
