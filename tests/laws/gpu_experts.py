@@ -173,18 +173,16 @@ class _Checks:
             return np.zeros(len(wholes.layers), np.bool_)
         whole, part = (self.touched_bytes(table) for table in (wholes, parts))
         is_across = (whole > (1.0 - _EDGE) * self.arch.l2_bytes) & (part < (1.0 + _EDGE) * self.arch.l2_bytes)
-        are_across: npt.NDArray[np.bool_] = is_across.any(axis=1)
-        return are_across
+        return np.asarray(is_across.any(axis=1), np.bool_)
 
     def touched_bytes(self, table: MoeLayerTable) -> Floats:
         """Bytes [layers, 2] of A, B and C of both GEMMs."""
-        hidden, inter, columns = (
-            np.array([value(layer) for layer in table.layers], np.float64)
-            for value in (
-                lambda layer: layer.hidden, lambda layer: layer.local_inter,
-                lambda layer: (1 + layer.gated) * layer.local_inter,
-            )
-        )  # fmt: skip
+        layers = table.layers
+        hidden, inter = (
+            np.array(sizes, np.float64)
+            for sizes in zip(*((one.hidden, one.local_inter) for one in layers), strict=True)
+        )
+        columns = inter * np.array([1 + layer.gated for layer in layers])
         of_a, of_b = (operand.dtype.bits / 8 for operand in (self.types.a, self.types.b))
         rows, active, of_c = table["rows"], table["num_active"], self.types.c.bits / 8
         sizes = ((hidden, columns), (inter, hidden))
