@@ -317,7 +317,7 @@ def test_the_same_seed_is_the_same_answer_and_another_another() -> None:
 
 
 def test_more_tokens_take_longer_in_every_term(evaluator: GEMMEvaluator) -> None:
-    """But for routing and permutation, of which a library may have the fixed part alone: GEMM 1 reads rows of tokens."""
+    """But for routing and permutation, of which a library may have the fixed part alone."""
     few, many = (layer(evaluator, num_tokens=num, dtype="fp16") for num in (64, 1 << 16))
 
     assert few.breakdown["quantize_us"] == many.breakdown["quantize_us"] == 0

@@ -150,7 +150,7 @@ def test_layers_are_those_of_the_rows(planted: LayerTimings) -> None:
 
 def test_each_load_of_a_table_is_drawn_by_a_seed_of_its_own() -> None:
     """Rows of one load, cut otherwise between ranks, share its draws; other loads share no luck with it."""
-    (timings,) = find_layer_timings("h200-sxm", ["cutlass-fp8"])
+    timings = table("h200-sxm", "cutlass-fp8")
     seeds: dict[tuple[object, ...], set[int]] = {}
     for layer in timings.layers(1)[0]:
         load = layer.num_tokens, layer.num_experts, layer.topk, layer.ep, str(layer.distribution)
