@@ -49,7 +49,7 @@ SMOOTH_FEATURES = FEATURES[: FEATURES.index("K_alignment") + 1]
 """The features that differ little between neighbouring sizes: sizes, the latency of physics, and what loads are as wide
 as, which differs only where rows of B or C lie off 16 bytes."""
 
-MOST_OF_KERNEL_LOG = 0.1
+MOST_OF_KERNEL_LOG = 0.07
 """Most that the trees of all features, which know the kernel config, add to the log factor, either way. Where physics
 takes another config from one row to the next, its time hardly changes; what was learned of the two configs differs."""
 

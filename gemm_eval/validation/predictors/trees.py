@@ -17,8 +17,8 @@ _HOW: dict[str, Any] = {
     "max_leaf_nodes": 31, "max_depth": 8, "min_samples_leaf": 15, "l2_regularization": 1.0, "early_stopping": False,
     "random_state": 0,
 }  # fmt: skip
-_SMOOTH: dict[str, Any] = {"max_iter": 40, "learning_rate": 0.15}  # trees of smooth features
-_OF_KERNEL: dict[str, Any] = {"max_iter": 40, "learning_rate": 0.15}  # those that know the kernel config too
+_SMOOTH: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.11}  # trees of smooth features
+_OF_KERNEL: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.15}  # those that know the kernel config too
 
 
 def is_available() -> bool:
