@@ -50,6 +50,8 @@ ONE_MORE = 0.175  # the same, and the rule by which a library cuts K, for one ro
 _PROBLEMS = 250  # of one chip, types and states
 # Where a higher clock alone makes memory no faster, the tensor cores' clock has further to fall.
 YIELDS = 1e-2
+# Of our kernels on Hopper it falls further, by the power of data on their way: with four times the clock up to 0.15.
+OUR_YIELDS = 0.2
 _FACTORS = (1.0625, 1.3, 2.0, 4.0)
 
 
@@ -208,10 +210,11 @@ _QUANTIZED: dict[str, Callable[[GpuSpec, float], dict[str, Any]]] = {
 def _more_is_not_slower(case: Case, rng: random.Random) -> None:
     what, factor = rng.choice(sorted(_MORE)), rng.choice(_FACTORS)
     after = case.other(arch=case.arch.with_(**_MORE[what](case.arch, factor)))
-    tolerance = YIELDS if what == "highest clock alone" else ROUNDING
+    is_clock = what == "highest clock alone"
+    tolerance, of_ours = (YIELDS, OUR_YIELDS) if is_clock else (ROUNDING, YIELDS)
     case.check(
         f"more {what} is not slower", after["latency_us"], case.latency_us, tolerance, what=f"x{factor}",
-        excepted={_MOVING_POWER: _are_ours_within(case, after)},
+        excepted={_MOVING_POWER: _are_ours_within(case, after, of_ours)},
     )  # fmt: skip
 
 
@@ -345,9 +348,9 @@ def _is_ours(found: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     return is_ours
 
 
-def _are_ours_within(case: Case, after: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Whether our own kernels answer after a change, slower by no more than a clock yields."""
-    ours: npt.NDArray[np.bool_] = _is_ours(after) & (after["latency_us"] <= case.latency_us * (1.0 + YIELDS))
+def _are_ours_within(case: Case, after: npt.NDArray[np.void], tolerance: float) -> npt.NDArray[np.bool_]:
+    """Whether our own kernels answer after a change, slower by no more than their clock yields."""
+    ours: npt.NDArray[np.bool_] = _is_ours(after) & (after["latency_us"] <= case.latency_us * (1.0 + tolerance))
     return ours
 
 

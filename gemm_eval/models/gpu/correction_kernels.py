@@ -45,8 +45,9 @@ FEATURES = (
 )  # fmt: skip
 """What a correction knows of an answer, in this order: `describe`."""
 
-SMOOTH_FEATURES = FEATURES[: FEATURES.index("bandwidth") + 1]
-"""The features that differ little between neighbouring sizes: sizes, and the latency of physics."""
+SMOOTH_FEATURES = FEATURES[: FEATURES.index("K_alignment") + 1]
+"""The features that differ little between neighbouring sizes: sizes, the latency of physics, and what loads are as wide
+as, which differs only where rows of B or C lie off 16 bytes."""
 
 MOST_OF_KERNEL_LOG = 0.07
 """Most that the trees of all features, which know the kernel config, add to the log factor, either way. Where physics
@@ -68,12 +69,12 @@ and from which on not at all, and the data sheet's rates, 0 where they limit not
 of a kernel."""
 
 _FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
-_MOST_ALIGNED = 1024  # elements; beyond that nothing changes
+_MOST_ALIGNED = 8  # elements of 16 bits in the widest load; rows of narrower ones always start on 16 bytes
 
 
 @kernel
 def _alignment(size: int) -> float:
-    """log2 of the power of two that divides a size."""
+    """log2 of the elements of a load that rows of a size allow."""
     return math.log2(min(size & -size, _MOST_ALIGNED))
 
 
