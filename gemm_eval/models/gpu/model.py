@@ -31,7 +31,7 @@ from gemm_eval.workload import GemmTypes, RunOptions
 
 __all__ = ["GPU_MODEL_VERSION", "GpuCost", "check_options", "pack_gpu", "unpack_config", "unpack_gpu_cost"]
 
-GPU_MODEL_VERSION = "gpu-6"
+GPU_MODEL_VERSION = "gpu-7"
 """Changes whenever the same GPU, problem and config can get another cost."""
 
 _BOUND_WORDS = tuple(BOUNDS)
