@@ -80,14 +80,16 @@ def _printed(command: Sequence[str], python: str = sys.executable) -> Any:
 
 def _run_dense() -> Any:
     """Errors by GPU, set, predictor and regime; nvMatmulHeuristics stands there with the extra compare."""
-    found = {}
-    for gpu in gpus_with_timings():
-        sets = _printed(("gemm_eval", "validate", "dense", "--arch", gpu))["sets"]
-        found[gpu] = {
-            of["data"]: {who["name"]: who["errors"] for who in of["predictors"] if who["name"] in _BESIDE}
-            for of in sets
-        }
-    return found
+    return {gpu: _errors_by_set(_printed(("gemm_eval", "validate", "dense", "--arch", gpu))) for gpu in gpus_with_timings()}
+
+
+def _errors_by_set(document: Any) -> dict[str, dict[str, Any]]:
+    """Return the errors of each predictor by set, some of which stand in several tables: net of quantization or not."""
+    errors: dict[str, dict[str, Any]] = {}
+    for table in document["sets"]:
+        of_set = errors.setdefault(table["data"], {})
+        of_set |= {who["name"]: who["errors"] for who in table["predictors"] if who["name"] in _BESIDE}
+    return errors
 
 
 def _run_benchmarks() -> Any:

@@ -17,12 +17,15 @@ __all__ = ["calibration_out", "describe_held_out", "describe_origin", "fitted_se
 def calibration_out(gpu: str, library: str, family: str) -> Path:
     """Return where a calibration is committed; only a checkout or an editable install has that.
 
+    That of Triton's kernels of any code has no family; those of its experts' kernels have.
+
     Raises:
         InvalidOptionError: this is an installed wheel, whose files are not to be written.
     """
     if data_root().name == "_arch_data":
         raise InvalidOptionError("--out must be given: this is no checkout, and an installed package is not written to")
-    return triton_calibration_path(gpu) if library == "triton" else calibration_path(gpu, library, family)
+    is_of_any_code = library == "triton" and not family
+    return triton_calibration_path(gpu) if is_of_any_code else calibration_path(gpu, library, family)
 
 
 def fitted_sets(gpu: str, library: str) -> frozenset[str]:
