@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, InvalidOptionError, UnsupportedError
+from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.models.gpu import GPU_COST_DTYPE, calibration
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
@@ -191,7 +192,7 @@ def test_a_record_with_another_factor_is_no_answer(evaluator: GEMMEvaluator) -> 
 def test_the_stamp_changes_with_a_correction(tmp_path: Path) -> None:
     def stamp() -> str:
         calibration._stamp.cache_clear()
-        return calibration._stamp(tmp_path, "h200-sxm", "sm_90")
+        return calibration._stamp(tmp_path, calibration.chip_of(load_arch("h200-sxm", GpuSpec)))
 
     without = stamp()
     folder = tmp_path / "h200-sxm" / "corrections"
