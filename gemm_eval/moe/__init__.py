@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         power_law_counts,
         uniform_counts,
     )
+    from gemm_eval.moe.runs import make_runs, works_of
     from gemm_eval.moe.table import MoeLayerTable
     from gemm_eval.moe.terms import BREAKDOWN
 
@@ -45,6 +46,7 @@ __all__ = [
     "balanced_counts",
     "expected_counts",
     "group_limited_counts",
+    "make_runs",
     "moe_layer",
     "moe_layers",
     "most_loaded_rank_first",
@@ -52,6 +54,7 @@ __all__ = [
     "power_law_counts",
     "route",
     "uniform_counts",
+    "works_of",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -78,6 +81,7 @@ __getattr__, __dir__ = lazy_names(
             "power_law_counts",
             "uniform_counts",
         ),
+        ".runs": ("make_runs", "works_of"),
         ".table": ("MoeLayerTable",),
         ".terms": ("BREAKDOWN",),
     },

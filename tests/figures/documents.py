@@ -80,7 +80,9 @@ def _printed(command: Sequence[str], python: str = sys.executable) -> Any:
 
 def _run_dense() -> Any:
     """Errors by GPU, set, predictor and regime; nvMatmulHeuristics stands there with the extra compare."""
-    return {gpu: _errors_by_set(_printed(("gemm_eval", "validate", "dense", "--arch", gpu))) for gpu in gpus_with_timings()}
+    return {
+        gpu: _errors_by_set(_printed(("gemm_eval", "validate", "dense", "--arch", gpu))) for gpu in gpus_with_timings()
+    }
 
 
 def _errors_by_set(document: Any) -> dict[str, dict[str, Any]]:

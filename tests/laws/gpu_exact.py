@@ -55,7 +55,7 @@ def _check_types(
     sizes: npt.NDArray[np.int64], report: Report,
 ) -> None:  # fmt: skip
     many = find_best_config_many([packed], np.zeros(len(sizes), np.int64), sizes)
-    generic: dict[int, _Generic] = {}
+    generic: dict[tuple[str, int], _Generic] = {}
     for row, found in zip(sizes.tolist(), many, strict=True):
         problem = naive_gpu.with_sizes(types, row)
         what = f"{arch.name} ({arch.num_sms} SMs, {arch.smem_per_cta_bytes} B) {problem} {options}"
@@ -71,11 +71,11 @@ def _check_types(
             report.checked["ours: top is brute force"] += 1
             continue
         loads = load_bytes_of(naive_dense.padded(problem))
-        if loads not in generic:
+        library = naive_gpu.library_for(arch, problem, options.library)
+        if (library, loads) not in generic:
             of_types = (packed.fallback if packed.is_ours else packed).for_sizes(*problem.sizes)
-            library = naive_gpu.library_for(arch, problem, options.library)
-            generic[loads] = _Generic(of_types, naive_gpu.kernels_of(arch, problem, library))
-        of_types, kernels = generic[loads]
+            generic[library, loads] = _Generic(of_types, naive_gpu.kernels_of(arch, problem, library))
+        of_types, kernels = generic[library, loads]
         splits = naive_gpu.splits_of(kernels, arch, problem)
         best_us, num_odd, *_ = naive_gpu.walk(
             of_types.params, of_types.coefficients, kernels.menu, splits, naive_gpu.RASTERS, *problem.sizes

@@ -256,7 +256,7 @@ COMMANDS = [
     ("sweep {root}/examples/chip_space.yaml --out points", "sweep"),
     ("pareto points", "sweep"),
     ("report points", "sweep"),
-    ("report --model llama-3-8b --arch demo-8core --seq-len 16", "plot"),
+    ("report --model llama-3-8b --arch demo-8core --prompt 16 --output 1", "plot"),
     ("arch list", ""),
     ("arch show h200-sxm", ""),
     ("arch check demo-8core", ""),

@@ -1,22 +1,24 @@
-"""Sweeps are of the model alone: a point that is a preset must not differ from its neighbours by what was learned."""
+"""Points of a sweep are answered as changes of their preset: with its learned correction as a factor."""
 
 from __future__ import annotations
 
 import pytest
 
-from gemm_eval import GEMMEvaluator
+from gemm_eval import GEMMEvaluator, load_arch
 from gemm_eval.sweep import Space, sweep
 
 pytest.importorskip("pyarrow")
 SIZES = (1, 64, 4096, 4096)
 
 
-def test_a_point_that_is_a_preset_is_not_corrected() -> None:
-    found = sweep(Space("h200-sxm", {"num_sms": [100, 132]}), [SIZES], dtype="bf16", progress=False)
-    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
-    physics, corrected = (evaluator.evaluate(*SIZES, "bf16", correction=on).latency_us for on in (False, True))
+def test_points_have_the_correction_of_their_preset() -> None:
+    result = sweep(Space("h200-sxm", {"num_sms": [100, 132]}), [SIZES], dtype="bf16", progress=False)
+    base = load_arch("h200-sxm")
+    changed = GEMMEvaluator(base.with_(num_sms=100), disk_cache=False).evaluate(*SIZES, "bf16")
+    preset = GEMMEvaluator(base, disk_cache=False).evaluate(*SIZES, "bf16")
 
-    assert found.row(1)["latency_us"] == pytest.approx(physics, rel=1e-12)
-    assert physics != corrected
-    (table,) = found.evaluate(1).values()
-    assert table["latency_us"].tolist() == [physics]
+    assert [result.row(point)["latency_us"] for point in (0, 1)] == [changed.latency_us, preset.latency_us]
+    assert preset.latency_us != preset.physics_us
+    assert changed.latency_us / changed.physics_us == pytest.approx(preset.latency_us / preset.physics_us)
+    (table,) = result.evaluate(1).values()
+    assert table["latency_us"].tolist() == [preset.latency_us]

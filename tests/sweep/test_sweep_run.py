@@ -215,7 +215,7 @@ def test_gpus(options: dict[str, Any]) -> None:
     load = Workload("gemms", ((FIRST, 2),))
     result = sweep(Space("h200-sxm", num_sms=[66, 132]), load, **options)
     base: Any = load_arch("h200-sxm")
-    asked = (options or {"l2": "cold"}) | {"correction": False}
+    asked = options or {"l2": "cold"}
     expected = [by_hand(base.with_(num_sms=num), load, **asked) for num in (66, 132)]
     assert result["latency_us"].tolist() == [one["latency_us"] for one in expected]
     assert result["dram_bytes"].tolist() == [one["dram_bytes"] for one in expected]
@@ -388,7 +388,7 @@ def test_what_if(arch: str) -> None:
         "change", "latency_us", "latency_us_ratio", "dram_bytes", "dram_bytes_ratio", "excluded",
     ]  # fmt: skip
     assert list(table["change"]) == ["as it is", *changes]
-    of_sweeps: dict[str, Any] = {"allow_idle_cores": False} if arch == DEMO else {"correction": False}
+    of_sweeps: dict[str, Any] = {"allow_idle_cores": False} if arch == DEMO else {}
     base = GEMMEvaluator(load_arch(arch), disk_cache=False, **of_sweeps).evaluate_many(SHAPES)["latency_us"]
     assert table["latency_us"][0] == base[0] + base[1] == table["latency_us"][3]
     assert table["latency_us_ratio"][0] == 1.0 < table["latency_us_ratio"][2]

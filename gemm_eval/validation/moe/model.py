@@ -25,7 +25,7 @@ from gemm_eval.models.gpu import (
     pack_kernels,
 )
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
-from gemm_eval.moe.runs import make_runs, works_of
+from gemm_eval.moe import make_runs, works_of
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.validation.fit import Ranges, Search, fit_logs
 from gemm_eval.validation.moe.tables import GroupedTimings, LayerTimings
