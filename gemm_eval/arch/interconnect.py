@@ -16,7 +16,8 @@ Link = Literal["nvlink2", "nvlink3", "nvlink4", "nvlink5", "pcie3", "pcie4", "pc
 LINKS: tuple[str, ...] = get_args(Link)
 """Generations of links that specs know."""
 
-ONE_SOCKET, TWO_SOCKETS = "pcie-one-socket", "pcie-two-sockets"
+ONE_SOCKET = "pcie-one-socket"
+TWO_SOCKETS = "pcie-two-sockets"
 PCIE_BOXES = (ONE_SOCKET, TWO_SOCKETS)
 """Ways in which servers join GPUs over PCIe; see `Interconnect.topology`.
 

@@ -111,7 +111,7 @@ class LibraryRules(Frozen):
 
     @property
     def changes_chip(self) -> bool:
-        """Whether the library, on any path, uses the chip otherwise than its spec says."""
+        """Say whether the library, on any path, uses the chip otherwise than its spec says."""
         return bool(self.changes) or any(path.changes for path in self.paths.values())
 
     @property

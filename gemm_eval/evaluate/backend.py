@@ -26,7 +26,7 @@ Records: TypeAlias = npt.NDArray[np.void]
 
 
 class Kind(NamedTuple):
-    """What GEMMs of other sizes can share: data types, and options that a backend has resolved.
+    """Facts that GEMMs of other sizes can share: data types, and options that a backend has resolved.
 
     Attributes:
         types: data types.

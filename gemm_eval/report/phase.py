@@ -18,7 +18,7 @@ Phase = Literal["prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class PhaseResult:
-    """One forward pass: a whole step, or its GEMMs alone.
+    """A forward pass: a whole step, or its GEMMs alone.
 
     Attributes:
         name: ``"prefill"`` or ``"decode"``.

@@ -76,7 +76,7 @@ def _sizes_of(sizes: Any, is_whole: bool, block: int, unit: int, is_full: bool) 
 
 @kernel
 def _fits(p: Any, rules: Rules, tile_m: int, tile_n: int, tile_k: int) -> bool:
-    """Whether a tile fits in SRAM, and in the buffers that A and B have."""
+    """Say whether a tile fits in SRAM, and in the buffers that A and B have."""
     return bool(
         sram_used_bytes(p, tile_m, tile_n, tile_k) <= p["sram_usable_bytes"]
         and bytes_of(tile_m * tile_k, p["a_half_bits"]) <= rules.max_bytes[0]
@@ -143,7 +143,7 @@ def _search(p: Any, rules: Rules, blk: Block, q: Bound, rank: int, best: Best) -
 
 @kernel
 def _is_named_before(rules: Rules, order: int, T_m: int, T_n: int, T_k: int) -> bool:
-    """Whether an order of a smaller number that the rules have moves the same, so that this one is only a name."""
+    """Say whether an order of a smaller number that the rules have moves the same, so that this one is only a name."""
     factors = reload_factors(order, T_m, T_n, T_k)
     is_named = False
     for other in range(order):
@@ -153,7 +153,7 @@ def _is_named_before(rules: Rules, order: int, T_m: int, T_n: int, T_k: int) -> 
 
 @kernel
 def _is_block_before(blocks: Any, rank: int, blk: Block) -> bool:
-    """Whether a partition of a smaller rank has the same blocks; otherwise they are noted in `blocks`."""
+    """Say whether a partition of a smaller rank has the same blocks; otherwise they are noted in `blocks`."""
     for other in range(rank):
         row = blocks[other]
         if row[0] == blk.g and row[1] == blk.m and row[2] == blk.n and row[3] == blk.k:

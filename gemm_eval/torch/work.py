@@ -118,7 +118,7 @@ DEALT = "act"
 """What the memory-bound model calls a kernel whose threads load 16 bytes of each tensor."""
 
 VECTORS = ("torch_vector", "torch_gelu")
-"""What it calls kernels of eager mode whose threads load 16 bytes of each tensor."""
+"""The name of kernels of eager mode whose threads load 16 bytes of each tensor."""
 
 ROWS = "inductor_rows"
 """What it calls a kernel of torch.compile that sums up rows."""

@@ -47,7 +47,7 @@ PER_COLUMN = -1
 """`group_size` of weights with one scale a column of B, and of dense weights, which have none."""
 
 QUANT_COLUMN = "quant_us"
-"""Of tables that have the time of the quantization of A apart."""
+"""Tables that have the time of the quantization of A apart."""
 
 _BITS_PER_BYTE = 8
 _SCALE_BYTES = 2  # scales are 16-bit floats

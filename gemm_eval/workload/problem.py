@@ -139,7 +139,7 @@ class GemmProblem:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether it was given as groups of rows, which other kernels may run than those of a batch."""
+        """Say whether it was given as groups of rows, which other kernels may run than those of a batch."""
         return self.row_groups is not None
 
     @property

@@ -97,7 +97,7 @@ def test_equal_groups_are_a_batch_on_chips_and_run_grouped_kernels_on_gpus() -> 
     grouped, batch = results["demo-8core"]
     assert (grouped["latency_us"], grouped["mapping"]) == (batch["latency_us"], batch["mapping"])
     grouped, batch = results["h200-sxm"]
-    assert (grouped["options"]["library"], batch["options"]["library"]) == ("triton", "cublas")
+    assert (grouped["options"]["library"], batch["options"]["library"]) == ("torch", "cublas")
 
 
 def test_rows_in_short() -> None:

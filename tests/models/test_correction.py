@@ -225,7 +225,8 @@ def test_committed_corrections_are_those_of_today(path: Path) -> None:
     hashes = {item.name: item.content_hash.removeprefix("sha256:") for item in find_timings(
         found.gpu, [data.data for data in found.data])}  # fmt: skip
     assert {data.data for data in found.data} <= hashes.keys()
-    is_better = all(item.corrected_mape_percent < item.physics_mape_percent for item in found.errors)
+    gains = {item.regime: item.physics_mape_percent - item.corrected_mape_percent for item in found.errors}
+    is_better = gains["all"] > 0.0 and min(gains.values()) > -0.05
     assert found.is_on is (trees is not None)
     assert is_better or not found.is_on
     arrays = path.with_suffix(".npz")

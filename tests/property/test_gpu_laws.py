@@ -127,17 +127,20 @@ def test_quantized_weights_move_fewer_bytes(case: Case) -> None:
 @given(st.sampled_from(strategies.GPUS), st.data())
 def test_what_no_library_runs_is_refused(arch: GpuSpec, data: st.DataObject) -> None:
     problem = data.draw(strategies.gpu_problems(arch))
+    # kernels for few rows, and cuBLAS's for all others
+    has_few_rows = problem.input_dtype is problem.weight_dtype is DType.FP8 and arch.sm_arch in ("sm_89", "sm_120")
+    has_few_rows &= not problem.types.is_block_scaled
     for library in ("cublas", "gemm-eval", "trtllm"):
         options = RunOptions(library)
         is_refused = (library == "cublas") == problem.is_weight_quantized
         if library == "trtllm" and not problem.is_weight_quantized:
             is_theirs = problem.input_dtype is DType.INT8 and arch.sm_arch in ("sm_80", "sm_89")
-            is_theirs |= problem.input_dtype is DType.FP8 and arch.sm_arch in ("sm_89", "sm_120")  # for few rows
+            is_theirs |= has_few_rows
             is_refused = not (problem.types.is_block_scaled or is_theirs)
         if library == "gemm-eval":
             is_refused |= not (has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(problem.K, problem.N))
         if library == "trtllm":
-            is_refused |= not is_row_aligned(problem)
+            is_refused |= not (is_row_aligned(problem) or has_few_rows)
         if is_refused:
             with pytest.raises(UnsupportedError):
                 best(arch, problem, options)

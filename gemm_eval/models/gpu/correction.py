@@ -123,7 +123,7 @@ class Correction(Frozen):
     date: str
     folds: str = Field(description="how rows were held out for the errors")
     is_on: bool = Field(
-        description="whether it is better than physics alone in every regime, held out, and of pairs enough"
+        description="whether it is better than physics alone, in no regime worse, held out, and of pairs enough"
     )
     physics: str = Field(description="digest of the coefficients that it corrects")
     arrays_sha256: str

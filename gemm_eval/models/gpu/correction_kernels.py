@@ -145,7 +145,7 @@ def _sum_of_trees(nodes: Any, roots: Any, first: int, stop: int, depth: int, x: 
 
 @kernel
 def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
-    """What trees of smooth features say, and what those that know the kernel add within `MOST_OF_KERNEL_LOG`."""
+    """Return what trees of smooth features say, and what those that know the kernel add within `MOST_OF_KERNEL_LOG`."""
     num_smooth, depth = int(limit["num_smooth"]), int(limit["depth"])
     smooth = _sum_of_trees(nodes, roots, 0, num_smooth, depth, x)
     of_kernel = _sum_of_trees(nodes, roots, num_smooth, len(roots), depth, x)

@@ -126,7 +126,7 @@ _TOLD_BY = {
 
 
 class Told(NamedTuple):
-    """What a table tells of the coefficients of its family.
+    """Facts that a table tells of the coefficients of its family.
 
     Attributes:
         free: names of those that are fitted.

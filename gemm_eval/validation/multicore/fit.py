@@ -54,7 +54,7 @@ MEASURED_SIGMA = 0.05
 
 
 class Prior(NamedTuple):
-    """What is known of a coefficient before any fit.
+    """Knowledge of a coefficient before any fit.
 
     Attributes:
         value: what was measured, in the unit of the field.

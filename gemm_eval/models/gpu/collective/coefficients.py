@@ -67,7 +67,7 @@ SOCKETS = (
     ),
     _item("peer_contention", "1", 0.02, 3.0, 2.0, FREE, "as contention, of sends and receives"),
 )  # fmt: skip
-"""Of GPUs over PCIe whose traffic crosses two sockets."""
+"""The topology of GPUs over PCIe whose traffic crosses two sockets."""
 
 COLLECTIVE_COEFFICIENTS = (*RING, *MULTICAST, *EXCHANGE, *DIRECT, *SOCKETS)
 """All of them, in the order of files."""
