@@ -55,7 +55,7 @@ class PhaseResult:
 
     @property
     def parts(self) -> list[tuple[str, int, float, str, str]]:
-        """What takes time, most first: name, how often it runs, time of all runs, its bound, and that in words."""
+        """Return what takes time, most first: name, number of runs, time of all runs, bound, and that in words."""
         totals: dict[str, tuple[int, float, str, str]] = {}
         if self.step is None:
             for gemm, result in self.gemms:

@@ -34,6 +34,7 @@ from gemm_eval.models.gpu import correction as _correction
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, correct, describe
 from gemm_eval.search.gpu import find_best_config
+from gemm_eval.validation.predictors.corrections import SAME_PERCENT
 from gemm_eval.validation.predictors.trees import trees_of
 from gemm_eval.validation.tables import find_timings
 from gemm_eval.workload import GemmTypes, RunOptions
@@ -226,7 +227,7 @@ def test_committed_corrections_are_those_of_today(path: Path) -> None:
         found.gpu, [data.data for data in found.data])}  # fmt: skip
     assert {data.data for data in found.data} <= hashes.keys()
     gains = {item.regime: item.physics_mape_percent - item.corrected_mape_percent for item in found.errors}
-    is_better = gains["all"] > 0.0 and min(gains.values()) > -0.05
+    is_better = gains["all"] > 0.0 and min(gains.values()) > -SAME_PERCENT
     assert found.is_on is (trees is not None)
     assert is_better or not found.is_on
     arrays = path.with_suffix(".npz")

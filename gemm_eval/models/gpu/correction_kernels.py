@@ -63,10 +63,10 @@ _LIMITS = (
     "peak_flop_per_us", "dram_bytes_per_us", "weight_bytes", "launch_us",
 )  # fmt: skip
 LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
-"""Of a correction: where the trees start, how many have smooth features alone, how deep all are, the least and most of
-the log factor, log2 of the sizes of its data, up to which distance from a known (N, K), in octaves, it holds in full,
-and from which on not at all, and the data sheet's rates, 0 where they limit nothing, bytes of a weight, and the launch
-of a kernel."""
+"""Fields of a correction: where the trees start, how many have smooth features alone, how deep all are, the least and
+most of the log factor, log2 of the sizes of its data, up to which distance from a known (N, K), in octaves, it holds in
+full, and from which on not at all, and the data sheet's rates, 0 where they limit nothing, bytes of a weight, and the
+launch of a kernel."""
 
 _FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
 _MOST_ALIGNED = 8  # elements of 16 bits in the widest load; rows of narrower ones always start on 16 bytes
