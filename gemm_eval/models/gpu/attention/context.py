@@ -91,6 +91,7 @@ def context_terms(
     k_tiles, step_us = np.empty(len(rows), np.int64), np.empty(len(rows))
     per_us = cycles_per_us(arch.max_clock_ghz)
     kinds, kind_of_row = np.unique(np.stack((is_8, rows.head_dim, rows.value_dim)), axis=1, return_inverse=True)
+    kind_of_row = kind_of_row.reshape(-1)  # numpy 2.0.0 has it as a row
     for index, (narrow, head_dim, value_dim) in enumerate(kinds.T.tolist()):
         is_kind = kind_of_row == index
         bits, size = (8 if narrow else 16), padded_head_dim(max(head_dim, 1.0))
