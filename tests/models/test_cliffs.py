@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu import LIBRARIES, pad_problem
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.families import default_coefficients
 from gemm_eval.units import time_text
@@ -79,6 +83,20 @@ def test_what_a_library_pads_takes_what_the_padded_gemm_takes(arch: GpuSpec) -> 
     evaluator = GEMMEvaluator(arch, library="hypothetical", disk_cache=False)
     run = padded(problems, 32, 8)
     assert (latencies(evaluator, problems, "w4a16") == latencies(evaluator, run, "w4a16")).all()
+
+
+@pytest.mark.parametrize("arch", GPUS, ids=lambda arch: arch.name)
+def test_an_operand_that_is_read_once_moves_its_bytes(arch: GpuSpec) -> None:
+    """No term counts padding that nobody moves: A and B of one tile of C are read once, as the library stores them."""
+    for dtype in ("fp16", "fp8", "int8", "nvfp4", "w4a16"):
+        evaluator = GEMMEvaluator(arch, disk_cache=False, library="hypothetical" if dtype == "w4a16" else "cublas")
+        for K in (4096, 4100, 4104, 4112, 1000):
+            with contextlib.suppress(UnsupportedError):
+                result = evaluator.evaluate(1, 16, K, 64, dtype=dtype, correction=False)
+                library, types = LIBRARIES[result.options["library"]], result.problem.types
+                stored = pad_problem(result.problem, library.padding(arch.sm_arch, types))
+                assert result.traffic["a_bytes"] * 8 <= 16 * stored.K * types.a.dtype.bits
+                assert result.traffic["b_bytes"] * 8 <= 64 * stored.K * types.b.dtype.bits
 
 
 @pytest.mark.parametrize("arch", GPUS, ids=lambda arch: arch.name)
