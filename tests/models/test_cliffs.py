@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu import LIBRARIES, pad_problem
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.families import default_coefficients
 from gemm_eval.units import time_text
@@ -71,13 +75,28 @@ def test_rows_off_16_bytes_take_no_longer_than_their_loads(arch: GpuSpec) -> Non
 def test_what_a_library_pads_takes_what_the_padded_gemm_takes(arch: GpuSpec) -> None:
     problems = sizes(2)
     evaluator = GEMMEvaluator(arch, disk_cache=False)
-    for dtype, k_multiple, n_multiple in (("fp8", 16, 8), ("int8", 4, 1)):
+    has_tcgen05 = arch.sm_arch in ("sm_100", "sm_103")
+    for dtype, k_multiple, n_multiple in (("fp8", 16, 8), ("int8", *((16, 4) if has_tcgen05 else (4, 1)))):
         if DType(dtype) in arch.tensor_flop_per_cycle:
             run = padded(problems, k_multiple, n_multiple)
             assert (latencies(evaluator, problems, dtype) == latencies(evaluator, run, dtype)).all()
     evaluator = GEMMEvaluator(arch, library="hypothetical", disk_cache=False)
     run = padded(problems, 32, 8)
     assert (latencies(evaluator, problems, "w4a16") == latencies(evaluator, run, "w4a16")).all()
+
+
+@pytest.mark.parametrize("arch", GPUS, ids=lambda arch: arch.name)
+def test_an_operand_that_is_read_once_moves_its_bytes(arch: GpuSpec) -> None:
+    """No term counts padding that nobody moves: A and B of one tile of C are read once, as the library stores them."""
+    for dtype in ("fp16", "fp8", "int8", "nvfp4", "w4a16"):
+        evaluator = GEMMEvaluator(arch, disk_cache=False, library="hypothetical" if dtype == "w4a16" else "cublas")
+        for K in (4096, 4100, 4104, 4112, 1000):
+            with contextlib.suppress(UnsupportedError):
+                result = evaluator.evaluate(1, 16, K, 64, dtype=dtype, correction=False)
+                library, types = LIBRARIES[result.options["library"]], result.problem.types
+                stored = pad_problem(result.problem, library.padding(arch.sm_arch, types))
+                assert result.traffic["a_bytes"] * 8 <= 16 * stored.K * types.a.dtype.bits
+                assert result.traffic["b_bytes"] * 8 <= 64 * stored.K * types.b.dtype.bits
 
 
 @pytest.mark.parametrize("arch", GPUS, ids=lambda arch: arch.name)
@@ -102,6 +121,11 @@ def test_the_pads_of_the_issue_are_gone_or_named() -> None:
     assert odd.latency_us == padded_one.latency_us
     assert "K padded from 27,621 to 27,632, which the time includes: cublas has no fp8 kernels" in odd.explain()
     assert "adding:" not in padded_one.explain()
+
+    # rows of 6,712 bytes start on 8: half of K = 13,424, which starts on 16, and not 3 times of it
+    narrow, half, twice = (b200.evaluate(1, 4096, K, 8192, dtype="int8") for K in (6712, 6720, 13_424))
+    assert narrow.latency_us == half.latency_us < twice.latency_us
+    assert "K padded from 6,712 to 6,720, which the time includes: cublas has no timed int8" in narrow.explain()
 
     odd, padded_one = (b200.evaluate(1, 2048, 10_880, N, dtype="bf16") for N in (4665, 4672))
     assert odd.latency_us > 5 * padded_one.latency_us

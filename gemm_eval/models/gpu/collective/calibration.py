@@ -24,7 +24,7 @@ __all__ = [
     "link_of",
 ]
 
-COLLECTIVE_MODEL_VERSION = "collective-2"
+COLLECTIVE_MODEL_VERSION = "collective-3"
 
 
 class CollectiveCalibration(Frozen):
