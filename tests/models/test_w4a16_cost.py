@@ -449,7 +449,7 @@ def test_committed_calibrations_have_the_coefficients_of_their_family(family: st
 
 def test_results_say_where_coefficients_come_from() -> None:
     for name, source in (("h200-sxm", "calibrated"), ("a100-sxm-80gb", "analytic")):
-        result = GEMMEvaluator(name, disk_cache=False).evaluate_problem(typed(64, 4096, 4096))
+        result = GEMMEvaluator(name, disk_cache=False).evaluate_problem(typed(64, 4096, 4096), library="gemm-eval")
         assert result.source == source
         assert f"coefficients of gemm-eval's {result.mapping.family} kernels: " in result.explain()  # type: ignore[union-attr]
 

@@ -66,12 +66,13 @@ def chips(draw: st.DrawFn) -> GpuSpec:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
+    arch = draw(chips())
     options = RunOptions(
-        draw(st.sampled_from((None, "gemm-eval"))),
+        draw(st.sampled_from((None, "gemm-eval") if arch.sm_arch == "sm_90" else ("gemm-eval",))),
         draw(st.sampled_from(("cold", "warm"))),
         draw(st.sampled_from(("burst", "sustained"))),
     )
-    return draw(chips()), draw(problems()), options
+    return arch, draw(problems()), options
 
 
 @st.composite
