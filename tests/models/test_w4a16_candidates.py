@@ -71,7 +71,9 @@ def test_configs_are_those_of_the_registry(name: str) -> None:
             arch = GPUS[name]
             for sizes in SIZES:
                 expected = list(legal_configs(Sizes(*sizes), limits_of_spec(arch), activation, mode, group))
-                assert list(enumerate_configs(arch, typed(*sizes, mode, group, activation))) == expected, sizes
+                assert list(enumerate_configs(arch, typed(*sizes, mode, group, activation), "gemm-eval")) == expected, (
+                    sizes
+                )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,7 +83,7 @@ def test_configs_of_any_sizes_are_those_of_the_registry(name: str) -> None:
     for log2 in rng.uniform(0.0, 1.0, (60, 3)) * (13, 12, 12):
         M, K, N = (int(x) for x in 2.0**log2)
         sizes = Sizes(M, 8 * K, 8 * N)
-        assert list(enumerate_configs(arch, typed(*sizes))) == list(legal_configs(sizes, limits)), sizes
+        assert list(enumerate_configs(arch, typed(*sizes), "gemm-eval")) == list(legal_configs(sizes, limits)), sizes
 
 
 @pytest.mark.parametrize("num_sms", [1, 7, 11, 200])
@@ -90,7 +92,7 @@ def test_configs_of_a_changed_chip_are_those_of_the_registry(num_sms: int, smem_
     arch = H200.with_(num_sms=num_sms, smem_per_cta_bytes=int(H200.smem_per_cta_bytes * smem_frac))
     for sizes in ((4, 4096, 4096), (64, 1024, 2048), (700, 4096, 4096)):
         expected = list(legal_configs(Sizes(*sizes), limits_of_spec(arch)))
-        assert list(enumerate_configs(arch, typed(*sizes))) == expected
+        assert list(enumerate_configs(arch, typed(*sizes), "gemm-eval")) == expected
 
 
 def test_families_are_those_of_the_registry_in_its_order() -> None:
