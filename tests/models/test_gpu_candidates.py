@@ -224,7 +224,7 @@ def test_a_library_splits_k_as_its_rule_says() -> None:
     assert decompositions == {Decomposition.DATA_PARALLEL, Decomposition.SPLIT_K}
     for sizes in ((1, 16, 4096, 4096), (1, 16, 4100, 4096)):  # our own kernels, and those for other rows
         w4a16 = make_problem(*sizes, default_dtype=DENSE.input_dtype, dtype="w4a16")
-        assert {c.decomposition for c in enumerate_configs(A100, w4a16)} == set(Decomposition)
+        assert {c.decomposition for c in enumerate_configs(H100, w4a16)} == set(Decomposition)
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("bf16", 32), ("fp8", 8)])
