@@ -532,6 +532,17 @@ def test_narrow_weights_run_on_kernels_that_ran_on_such_a_gpu(name: str) -> None
     assert gpu.evaluate(1, 3, 256, 256, "w8a16").options["library"] == "hypothetical"
 
 
+def test_commands_take_the_default_library() -> None:
+    words = ("--arch", "a100-sxm-80gb", "1", "16", "4096", "4096", "--dtype", "w4a16", "--json")
+    for command in ("evaluate", "top"):
+        results = json.loads(run(command, *words).stdout)["results"]
+        assert {result["options"]["library"] for result in results} == {"trtllm"}
+    rows = json.loads(run("gemms", "llama-3-8b", *words[:2], *words[-3:], "--phase", "decode").stdout)["phases"][
+        "decode"
+    ]
+    assert {row["result"]["options"]["library"] for row in rows} == {"trtllm", "cublas"}
+
+
 def test_answers_say_where_narrow_weights_cost_time() -> None:
     a100 = GEMMEvaluator("a100-sxm-80gb", disk_cache=False)
     slow = a100.evaluate(1, 256, 2048, 2048, "w4a16", correction=False)
