@@ -256,7 +256,7 @@ def gpu_options(draw: st.DrawFn, problem: GemmProblem) -> RunOptions:
     Answers are those of the terms: nothing is corrected.
     """
     libraries = ("hypothetical", "auto", None) if problem.is_weight_quantized else ("cublas", None)
-    if (problem.is_weight_quantized or problem.types.is_block_scaled) and is_row_aligned(problem):
+    if problem.is_weight_quantized or (problem.types.is_block_scaled and is_row_aligned(problem)):
         libraries += ("trtllm",)
     sources = (None, "bf16", "fp16", "fp32") if problem.input_dtype.bits < DType.FP16.bits else (None,)
     return RunOptions(

@@ -172,8 +172,9 @@ ZeroDtypeOption = Annotated[
 _LIBRARY_HELP = (
     "Whose kernels run: cublas, gemm-eval (our W4A16 kernels), trtllm (TensorRT-LLM: block-scaled types, "
     "narrow weights, int8 on Ampere and Ada, fp8 on Ada and RTX Blackwell) or hypothetical (weight-only kernels that "
-    "nobody has written). Default: cublas for dense types, trtllm for block-scaled ones and where it runs fp8; auto "
-    "for narrow weights: gemm-eval where it runs the GEMM, and hypothetical where it does not, which the output names."
+    "nobody has written). Default (auto): cublas for dense types, trtllm for block-scaled ones and where it "
+    "runs fp8; 4-bit weights: gemm-eval on Hopper, where it was timed, trtllm elsewhere; else hypothetical. The output "
+    "names it."
 )
 LibraryOption = Annotated[str | None, typer.Option(help=_LIBRARY_HELP, rich_help_panel=_GPU_PANEL)]
 InterconnectOption = Annotated[

@@ -202,10 +202,11 @@ class GEMMEvaluator:
             scale_dtype: type of the scales; default: as the formats have it that people use (`GemmProblem`).
             group_n: columns of B that share a scale; default: 1.
             library: GPUs: whose kernels run: ``"cublas"`` (the default where both operands have one type, unscaled),
-                ``"gemm-eval"`` (our own W4A16 kernels), ``"trtllm"`` (TensorRT-LLM, the default for block-scaled types
-                and for fp8 on Ada and RTX Blackwell; narrower weights, and int8 on Ampere and Ada, too) or
-                ``"hypothetical"`` (weight-only kernels that nobody has written). ``"auto"``, the default for narrower
-                weights: gemm-eval where it runs the GEMM, else hypothetical; the options of the result say which.
+                ``"gemm-eval"`` (our own W4A16 kernels, the default for 4-bit weights on Hopper, where they were
+                timed), ``"trtllm"`` (TensorRT-LLM, the default for 4-bit weights elsewhere, for block-scaled types and
+                for fp8 on Ada and RTX Blackwell; int8 on Ampere and Ada, too) or ``"hypothetical"`` (weight-only
+                kernels that nobody has written, the default for other narrow weights). ``"auto"``: the default; the
+                options of the result say which that is.
             l2: GPUs: ``"cold"`` (the default): weights come from DRAM, and L2 keeps A and C from the call before as far
                 as they fit beside them; ``"cold-all"``: nothing is in L2; ``"warm"``: everything that fits.
             clock: GPUs: ``"burst"`` (the default): the GPU is cool and idle before; or ``"sustained"``: as under

@@ -46,6 +46,7 @@ from gemm_eval.models.gpu import (
     preset_of,
     question_of,
     regime_places,
+    say_default,
     unpack_config,
     unpack_gpu_cost,
 )
@@ -60,7 +61,7 @@ from gemm_eval.search import (
 )
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
-from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions
+from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions, make_problem
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Records
@@ -342,7 +343,7 @@ class GpuBackend:
         options = result.options
 
         def latency_of(problem: GemmProblem) -> float:
-            kind = Kind(problem.types, RunOptions(**options, correction=True))
+            kind = Kind(problem.types, _asked(result))
             return float(self.find(problem, self.pack(kind))[0]["latency_us"])
 
         return [
@@ -360,6 +361,8 @@ class GpuBackend:
         _, origin = coefficients_for(self.arch, *home)
         fitted = family if FAMILIES[config.family].is_ours else config.family
         lines = [f"Source: {result.source}; coefficients of {library}'s {fitted} kernels: {origin.text}."]
+        if not (library == OURS and origin.is_calibrated):
+            lines += self._say_default(result)
         if result.source.startswith(CORRECTED):
             lines.append(
                 f"Corrected: {result.latency_us / result.physics_us:.3f} times the {time_text(result.physics_us)} of "
@@ -378,6 +381,23 @@ class GpuBackend:
             )
         return lines
 
+    def _say_default(self, result: GEMMResult) -> list[str]:
+        """Say why a library is the default for 4-bit weights, and where 16 bits are faster."""
+        problem, options = result.problem, _asked(result)
+        reason = say_default(self.arch, problem.types, str(options.library))
+        if not reason or problem.is_grouped:
+            return []
+        dense = make_problem(*problem.sizes, default_dtype=problem.input_dtype)
+        kind = Kind(dense.types, options._replace(library=default_library(self.arch, dense.types)))
+        dense_us = float(self.find(dense, self.pack(kind))[0]["latency_us"])
+        if dense_us >= result.latency_us:
+            return [f"Library: {reason}"]
+        return [
+            f"Library: {reason}",
+            f"In {problem.input_dtype} the same GEMM takes {time_text(dense_us)} by {kind.options.library}: these "
+            "weights save memory, and no time.",
+        ]
+
     def _timed(self, types: GemmTypes, options: Mapping[str, Any], home: tuple[str, str]) -> str:
         """Say on which GPU, and in which states, the timings were taken that correct an answer."""
         asked = RunOptions(**options)
@@ -389,6 +409,11 @@ class GpuBackend:
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:
         return spec_changes(self.arch, problem)
+
+
+def _asked(result: GEMMResult) -> RunOptions:
+    """Return the options of a result; that corrections are on goes without saying there."""
+    return RunOptions(**{"correction": True} | result.options)
 
 
 def _load_bytes(sm_arch: str, kind: Kind, problem: GemmProblem) -> int:

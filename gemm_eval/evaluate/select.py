@@ -6,7 +6,8 @@ from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, list_archs, load_ar
 from gemm_eval.checks import as_integer
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.models.gpu import Packed, pack_gpu, unpack_config
+from gemm_eval.models.gpu import OURS, Packed, pack_gpu, unpack_config
+from gemm_eval.models.gpu.w4a16 import W4A16_SIZES, has_w4a16_kernels
 from gemm_eval.search import find_best_config, find_top_configs
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes, RunOptions, run_options
@@ -32,15 +33,16 @@ def select_config(
 ) -> tuple[KernelConfig, ...]:
     """Return the `k` kernel configs that the model finds fastest for a GEMM, best first; fewer if there are fewer.
 
-    For fp16 or bf16 activations and int4 weights these are kernels that `gemm_eval.kernels.w4a16_gemm` runs. Takes some
-    tens of microseconds for k = 1, once the model is loaded.
+    For fp16 or bf16 activations and 4-bit weights these are kernels that `gemm_eval.kernels.w4a16_gemm` runs, on GPUs
+    where `GEMMEvaluator.evaluate` answers for TensorRT-LLM's too. Takes some tens of microseconds for k = 1, once the
+    model is loaded.
 
     Args:
         problem: sizes and data types.
         arch: a GPU's spec, a preset's name, or the path of a file. A preset is read once, a file at every call, and a
             spec is known again by being the same object: keep it.
         k: how many.
-        library, l2, clock: as in `GEMMEvaluator.evaluate`.
+        library, l2, clock: as in `GEMMEvaluator.evaluate`, but that our kernels are the default wherever they can run.
 
     Raises:
         InvalidProblemError: `problem` is none.
@@ -55,7 +57,10 @@ def select_config(
     if not isinstance(problem, GemmProblem):
         raise InvalidProblemError(f"problem must be a GemmProblem, got {shown(problem)}")
     k = as_integer("k", k, 1, _MAX_CONFIGS)
-    types, options = problem.types, run_options(library, l2, clock)
+    types = problem.types
+    if library is None and W4A16_SIZES.takes(problem.K, problem.N) and has_w4a16_kernels(spec, types):
+        library = OURS
+    options = run_options(library, l2, clock)
     key = id(spec), types, options
     known = _packed.get(key)
     if known is None:

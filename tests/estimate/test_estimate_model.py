@@ -92,6 +92,15 @@ def test_more_work_takes_longer_and_narrower_weights_less() -> None:
     assert estimate(fusions=Fusions(residual_norm=False, gated_activation=False)).tpot_us > estimate().tpot_us
 
 
+def test_narrow_weights_take_the_default_library() -> None:
+    """On an A100 TensorRT-LLM's kernels, not ours, which never ran there."""
+    tpot_us = {
+        library: estimate(arch=GEMMEvaluator("a100-sxm-80gb", library=library), dtype="w4a16").tpot_us
+        for library in (None, "trtllm", "gemm-eval")
+    }
+    assert tpot_us[None] == tpot_us["trtllm"] != tpot_us["gemm-eval"]
+
+
 def test_chunks_follow_each_other() -> None:
     whole, cut = estimate(prompt_len=8192, chunk_tokens=8192), estimate(prompt_len=8192, chunk_tokens=2048)
     assert cut.prefill.new_tokens == 2048

@@ -28,12 +28,13 @@ from gemm_eval import (
     load_arch,
     prewarm,
 )
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, data_root, list_archs
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import BOUNDS, TERMS, coefficients_for
 from gemm_eval.models.gpu.packed import Packed
 from gemm_eval.models.gpu.terms import RESOURCES, Times
+from gemm_eval.units import time_text
 from gemm_eval.workload import RunOptions
 
 ARCH = load_arch("h100-sxm")
@@ -459,27 +460,97 @@ def test_models_take_the_options_of_gpus() -> None:
     assert run("gemms", *words[:-1], "slow").exit_code == 2
 
 
-def test_auto_names_the_library_that_answers() -> None:
-    """39 x 67 x 65 x 64: K is no multiple of 8, so that no kernel of ours runs it."""
-    l40s = GEMMEvaluator("l40s", disk_cache=False)
-    table = l40s.evaluate_many([(39, 67, 64, 64), (39, 67, 65, 64), (1, 16, 4096, 1)], "w4a16")
-    assert table["library"].tolist() == ["gemm-eval", "hypothetical", "hypothetical"]
-    for row, shape in enumerate(table):
+SMALL = [(39, 67, 64, 64), (39, 67, 65, 64), (1, 16, 4096, 1)]  # of the last two rows do not start on 16 bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "libraries"),
+    [("h200-sxm", ["gemm-eval", "hypothetical", "hypothetical"]), ("l40s", ["trtllm"] * 3)],
+)
+def test_auto_names_the_library_that_answers(name: str, libraries: list[str]) -> None:
+    gpu = GEMMEvaluator(name, disk_cache=False)
+    table = gpu.evaluate_many(SMALL, "w4a16")
+    assert table["library"].tolist() == libraries
+    assert table["latency_us"].tolist() == gpu.evaluate_many(SMALL, "w4a16", library="auto")["latency_us"].tolist()
+    for shape in table:
         sizes = shape.problem.sizes
-        named = l40s.evaluate(*sizes, "w4a16", library=shape.options["library"])
-        assert (shape, named) == (l40s.evaluate(*sizes, "w4a16"), shape)
-        assert l40s.top(shape.problem, 1)[0].mapping == shape.mapping
-        assert ("No such kernels exist" in shape.explain()) == (row > 0)
-    for library, dtype, message in (
-        ("gemm-eval", "w4a16", r"multiples of 8, got K=65 N=64: pad them; library hypothetical says"),
-        ("gemm-eval", "w8a16", r"library gemm-eval has kernels for .* got sm_89, .* int8 weights"),
-        ("trtllm", "w4a16", r"rows .* that start on 16 bytes, not for .* K=65"),
+        named = gpu.evaluate(*sizes, "w4a16", library=shape.options["library"])
+        assert (shape, named) == (gpu.evaluate(*sizes, "w4a16"), shape)
+        assert gpu.top(shape.problem, 1)[0].mapping == shape.mapping
+        assert ("No such kernels exist" in shape.explain()) == (shape.options["library"] == "hypothetical")
+
+
+def test_kernels_of_ours_are_refused_by_name() -> None:
+    l40s = GEMMEvaluator("l40s", disk_cache=False)
+    for dtype, message in (
+        ("w4a16", r"multiples of 8, got K=65 N=64: pad them; library hypothetical says"),
+        ("w8a16", r"library gemm-eval has kernels for .* got sm_89, .* int8 weights"),
     ):
         with pytest.raises(UnsupportedError, match=message):
-            l40s.evaluate(39, 67, 65, 64, dtype, library=library)
+            l40s.evaluate(39, 67, 65, 64, dtype, library="gemm-eval")
         with pytest.raises(UnsupportedError, match=message):
-            l40s.evaluate_many([(39, 67, 65, 64)], dtype, library=library)
+            l40s.evaluate_many([(39, 67, 65, 64)], dtype, library="gemm-eval")
     assert GEMMEvaluator("l40s", library="auto").evaluate(1, 8, 64, 64).options["library"] == "cublas"
+
+
+def test_packed_weights_are_padded() -> None:
+    """TensorRT-LLM's kernels read 16 bytes at a time: 32 weights of 4 bits along K, and 8 columns of C."""
+    a100 = GEMMEvaluator("a100-sxm-80gb", disk_cache=False)
+    for dtype, sizes, padded in (
+        ("w4a16", (1, 48, 4100, 4090), (1, 48, 4128, 4096)),
+        ("w8a16", (2, 5, 100, 1), (2, 5, 112, 8)),
+    ):
+        odd, even = (a100.evaluate(*size, dtype, library="trtllm") for size in (sizes, padded))
+        assert (odd.latency_us, odd.mapping) == (even.latency_us, even.mapping)
+
+
+FORMATS: tuple[dict[str, Any], ...] = (
+    {"dtype": "w4a16"}, {"dtype": "w4a16", "group_size": 32}, {"dtype": "w4a16", "group_size": -1},
+    {"dtype": "w4a16", "zero_dtype": "int4"}, {"dtype": "w4a16_mxfp4"}, {"dtype": "w4a16_nvfp4"},
+    {"input_dtype": "bf16", "weight_dtype": "int4", "output_dtype": "bf16", "group_size": 128},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in list_archs() if isinstance(load_arch(name), GpuSpec)])
+def test_narrow_weights_run_on_kernels_that_ran_on_such_a_gpu(name: str) -> None:
+    """Ours are the default on generations of GPUs where they have timings, else TensorRT-LLM's, by every way to ask."""
+    gpu = GEMMEvaluator(name, disk_cache=False)
+    timed = [path.parent.name for path in (data_root() / "calibration").glob("*/gemm-eval-*.yaml")]
+    generations = {load_arch(other, GpuSpec).sm_arch for other in timed}
+    library = "gemm-eval" if gpu.arch.sm_arch in generations else "trtllm"  # type: ignore[union-attr]
+    assert generations == {"sm_90"}
+    for types in FORMATS if "bf16" in gpu.arch.tensor_flop_per_cycle else FORMATS[:-1]:  # type: ignore[union-attr]
+        for sizes in ((1, 1, 4096, 4096), (1, 100, 2048, 1024), (4, 16, 1024, 512)):
+            result = gpu.evaluate(*sizes, **types)
+            assert result.options["library"] == library, (types, sizes)
+            assert result.mapping.family.startswith("w4a16_") == (library == "gemm-eval")  # type: ignore[union-attr]
+        assert (f"Library: {library} is the default" in result.explain()) == (name not in timed)
+        assert set(gpu.evaluate_many([(1, 1, 64, 64), (1, 300, 4096, 64)], **types)["library"]) == {library}
+        assert {one.options["library"] for one in gpu.top(result.problem, 3)} == {library}
+    odd = gpu.evaluate(1, 3, 250, 250, "w4a16").options["library"]
+    assert odd == ("hypothetical" if library == "gemm-eval" else "trtllm")
+    assert gpu.evaluate(1, 3, 256, 256, "w8a16").options["library"] == "hypothetical"
+
+
+def test_commands_take_the_default_library() -> None:
+    words = ("--arch", "a100-sxm-80gb", "1", "16", "4096", "4096", "--dtype", "w4a16", "--json")
+    for command in ("evaluate", "top"):
+        results = json.loads(run(command, *words).stdout)["results"]
+        assert {result["options"]["library"] for result in results} == {"trtllm"}
+    rows = json.loads(run("gemms", "llama-3-8b", *words[:2], *words[-3:], "--phase", "decode").stdout)["phases"][
+        "decode"
+    ]
+    assert {row["result"]["options"]["library"] for row in rows} == {"trtllm", "cublas"}
+
+
+def test_answers_say_where_narrow_weights_cost_time() -> None:
+    a100 = GEMMEvaluator("a100-sxm-80gb", disk_cache=False)
+    slow = a100.evaluate(1, 256, 2048, 2048, "w4a16", correction=False)
+    fast = a100.evaluate(1, 1, 8192, 8192, "w4a16", correction=False)
+    in_fp16 = a100.evaluate(1, 256, 2048, 2048, "fp16", correction=False)
+    assert f"In fp16 the same GEMM takes {time_text(in_fp16.latency_us)} by cublas" in slow.explain()
+    assert in_fp16.latency_us < slow.latency_us
+    assert "the same GEMM" not in fast.explain()
 
 
 def test_states_of_l2_differ_in_what_comes_from_dram(ev: GEMMEvaluator) -> None:

@@ -41,7 +41,7 @@ def test_the_golden_file_covers_the_model_and_can_be_read() -> None:
     assert {(one["l2"], one["clock"]) for one in asked} > {(l2, "burst") for l2 in L2_STATES}
     assert {one["clock"] for one in asked} == {"burst", "sustained"}
     plain = {name for name, library in LIBRARIES.items() if not library.grouped_families}
-    assert {one["library"] for one in asked} == {*plain, "auto"} - {"gemm-eval"}  # which is what auto takes
+    assert {one["library"] for one in asked} == {*plain, "auto"}
     assert {one["dtype"] for one in asked} == {
         "fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16", "fp8_block", "mxfp8", "nvfp4",
     }  # fmt: skip

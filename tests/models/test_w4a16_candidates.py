@@ -71,7 +71,9 @@ def test_configs_are_those_of_the_registry(name: str) -> None:
             arch = GPUS[name]
             for sizes in SIZES:
                 expected = list(legal_configs(Sizes(*sizes), limits_of_spec(arch), activation, mode, group))
-                assert list(enumerate_configs(arch, typed(*sizes, mode, group, activation))) == expected, sizes
+                assert list(enumerate_configs(arch, typed(*sizes, mode, group, activation), "gemm-eval")) == expected, (
+                    sizes
+                )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,7 +83,7 @@ def test_configs_of_any_sizes_are_those_of_the_registry(name: str) -> None:
     for log2 in rng.uniform(0.0, 1.0, (60, 3)) * (13, 12, 12):
         M, K, N = (int(x) for x in 2.0**log2)
         sizes = Sizes(M, 8 * K, 8 * N)
-        assert list(enumerate_configs(arch, typed(*sizes))) == list(legal_configs(sizes, limits)), sizes
+        assert list(enumerate_configs(arch, typed(*sizes), "gemm-eval")) == list(legal_configs(sizes, limits)), sizes
 
 
 @pytest.mark.parametrize("num_sms", [1, 7, 11, 200])
@@ -90,7 +92,7 @@ def test_configs_of_a_changed_chip_are_those_of_the_registry(num_sms: int, smem_
     arch = H200.with_(num_sms=num_sms, smem_per_cta_bytes=int(H200.smem_per_cta_bytes * smem_frac))
     for sizes in ((4, 4096, 4096), (64, 1024, 2048), (700, 4096, 4096)):
         expected = list(legal_configs(Sizes(*sizes), limits_of_spec(arch)))
-        assert list(enumerate_configs(arch, typed(*sizes))) == expected
+        assert list(enumerate_configs(arch, typed(*sizes), "gemm-eval")) == expected
 
 
 def test_families_are_those_of_the_registry_in_its_order() -> None:
@@ -255,7 +257,9 @@ def test_gpus_without_our_kernels_have_the_generic_families() -> None:
     for arch in (arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)):
         problem = typed(64, 4096, 4096)
         numbers = {FAMILIES[family].number for family in W4A16_FAMILIES}
-        assert (best_of(arch, problem)["family"] in numbers) == (arch.sm_arch not in ("sm_70", "sm_75"))
+        assert (best_of(arch, problem)["family"] in numbers) == (arch.sm_arch == "sm_90")
+        if arch.sm_arch not in ("sm_70", "sm_75"):
+            assert best_of(arch, problem, RunOptions("gemm-eval"))["family"] in numbers
         assert best_of(arch, problem, RunOptions("trtllm"))["family"] not in numbers
     v100 = load_arch("v100", GpuSpec)
     assert not has_w4a16_kernels(v100, problem.types)
@@ -279,10 +283,10 @@ def test_all_gpus_that_have_run_none_take_the_coefficients_of_the_one_that_did()
 @pytest.mark.parametrize("name", ["b200", "b300", "rtx-5090", "rtx-pro-6000-server", "a100-sxm-80gb"])
 def test_answers_say_that_kernels_never_ran(name: str) -> None:
     arch = load_arch(name, GpuSpec)
-    result = GEMMEvaluator(arch, disk_cache=False).evaluate(1, 16, 8192, 8192, weight_dtype="int4")
+    evaluator = GEMMEvaluator(arch, disk_cache=False)
+    result = evaluator.evaluate(1, 16, 8192, 8192, weight_dtype="int4", library="gemm-eval")
     text = result.explain()
 
-    assert result.options["library"] == "gemm-eval"
     assert result.source == "analytic"
     assert f"compiled for {kernel_target(arch)}, and none has ever run on a GPU of this generation" in text
     assert "carried over from gemm-eval kernels on h200-sxm, fitted on nothing of this GPU" in text
@@ -297,11 +301,11 @@ def test_answers_of_kernels_that_ran_do_not() -> None:
 @pytest.mark.parametrize("name", ["b200", "gb300", "rtx-5090"])
 def test_kernels_of_hopper_are_refused_by_name_on_blackwell(name: str) -> None:
     arch, problem = load_arch(name, GpuSpec), typed(256, 4096, 4096)
-    packed = pack_gpu(arch, problem.types, RunOptions())
+    packed = pack_gpu(arch, problem.types, RunOptions("gemm-eval"))
     config = next(one for one in enumerate_configs(H200, problem) if one.family == "w4a16_sm90")
     with pytest.raises(InvalidMappingError, match=rf"w4a16_sm90 needs sm_90, {name} is {arch.sm_arch}"):
         evaluate_config(arch, problem, packed, config)
-    assert {FAMILIES[one.family].sm_archs[-1] for one in enumerate_configs(arch, problem)} == {"sm_120"}
+    assert {FAMILIES[one.family].sm_archs[-1] for one in enumerate_configs(arch, problem, "gemm-eval")} == {"sm_120"}
 
 
 def test_a_chip_without_room_for_any_kernel_says_so() -> None:

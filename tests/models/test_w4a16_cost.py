@@ -44,19 +44,19 @@ def typed(M: int, K: int, N: int, **types: Any) -> GemmProblem:
 
 
 def cost(problem: GemmProblem, config: KernelConfig, arch: GpuSpec = H200, **options: str) -> GpuCost:
-    packed = pack_gpu(arch, problem.types, RunOptions(**options))
+    packed = pack_gpu(arch, problem.types, RunOptions(**{"library": "gemm-eval"} | options))
     return unpack_gpu_cost(evaluate_config(arch, problem, packed, config)[0])
 
 
 def costs(problem: GemmProblem, arch: GpuSpec = H200, **options: str) -> dict[KernelConfig, GpuCost]:
     """Of all configs, in the order of the registry."""
-    packed = pack_gpu(arch, problem.types, RunOptions(**options))
+    packed = pack_gpu(arch, problem.types, RunOptions(**{"library": "gemm-eval"} | options))
     found = {c.config: c for c in map(unpack_gpu_cost, find_top_configs(arch, problem, packed, ALL))}
-    return {config: found[config] for config in enumerate_configs(arch, problem)}
+    return {config: found[config] for config in enumerate_configs(arch, problem, "gemm-eval")}
 
 
 def a_config(problem: GemmProblem, arch: GpuSpec = H200, **fields: Any) -> KernelConfig:
-    return next(c for c in enumerate_configs(arch, problem) if fields.items() <= c._asdict().items())
+    return next(c for c in enumerate_configs(arch, problem, "gemm-eval") if fields.items() <= c._asdict().items())
 
 
 def coefficients(family: str, arch: GpuSpec = H200) -> dict[str, float]:
@@ -130,7 +130,7 @@ def test_warm_buffers_stay_where_they_fit() -> None:
 @pytest.mark.parametrize("options", [{}, {"l2": "warm", "clock": "sustained"}], ids=str)
 def test_terms_add_up(arch: GpuSpec, shape: tuple[int, int, int], options: dict[str, str]) -> None:
     problem = typed(*shape)
-    packed = pack_gpu(arch, problem.types, RunOptions(**options))
+    packed = pack_gpu(arch, problem.types, RunOptions(**{"library": "gemm-eval"} | options))
     records = find_top_configs(arch, problem, packed, ALL)
     assert len(records) > 20
     assert (records["tensor_busy_frac"] >= 0).all()
@@ -257,7 +257,7 @@ def test_only_parts_of_k_are_added_up(arch: GpuSpec, shape: tuple[int, int, int]
 @pytest.mark.parametrize(("arch", "family"), [(H200, SM80), (A100, SM80), (L40S, SM80), (H200, SM90)])
 def test_stream_k_cuts_no_tile_where_each_cta_has_whole_ones(arch: GpuSpec, family: str) -> None:
     """The registry has no stream-K there on Hopper, so the kernels are asked themselves."""
-    packed = pack_gpu(arch, typed(1, 64, 64).types, RunOptions())
+    packed = pack_gpu(arch, typed(1, 64, 64).types, RunOptions("gemm-eval"))
     menu = packed.candidates
     of_all = packed.params, menu, packed.coefficients
     out = np.zeros(2, KERNEL_COST_DTYPE)
@@ -280,7 +280,7 @@ def test_stream_k_cuts_no_tile_where_each_cta_has_whole_ones(arch: GpuSpec, fami
 def test_stages_alone_cost_nothing() -> None:
     """More loads in flight are no cost of their own: what they take of an SM is in the CTAs that it holds."""
     for arch in (H200, A100, L40S):
-        packed = pack_gpu(arch, typed(1, 64, 64).types, RunOptions())
+        packed = pack_gpu(arch, typed(1, 64, 64).types, RunOptions("gemm-eval"))
         params, menu, coefficients = packed.params, packed.candidates, packed.coefficients
         deeper = menu.copy()
         deeper["num_stages"] += 1
@@ -449,7 +449,7 @@ def test_committed_calibrations_have_the_coefficients_of_their_family(family: st
 
 def test_results_say_where_coefficients_come_from() -> None:
     for name, source in (("h200-sxm", "calibrated"), ("a100-sxm-80gb", "analytic")):
-        result = GEMMEvaluator(name, disk_cache=False).evaluate_problem(typed(64, 4096, 4096))
+        result = GEMMEvaluator(name, disk_cache=False).evaluate_problem(typed(64, 4096, 4096), library="gemm-eval")
         assert result.source == source
         assert f"coefficients of gemm-eval's {result.mapping.family} kernels: " in result.explain()  # type: ignore[union-attr]
 
@@ -487,7 +487,9 @@ def test_sizes_that_our_kernels_do_not_take_are_refused_by_name() -> None:
 
 
 def best_config(problem: GemmProblem, arch: GpuSpec = H200) -> KernelConfig:
-    return unpack_gpu_cost(find_best_config(arch, problem, pack_gpu(arch, problem.types, RunOptions()))[0]).config
+    return unpack_gpu_cost(
+        find_best_config(arch, problem, pack_gpu(arch, problem.types, RunOptions("gemm-eval")))[0]
+    ).config
 
 
 @pytest.mark.parametrize(

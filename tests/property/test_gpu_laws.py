@@ -140,7 +140,8 @@ def test_what_no_library_runs_is_refused(arch: GpuSpec, data: st.DataObject) -> 
         if library == "gemm-eval":
             is_refused |= not (has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(problem.K, problem.N))
         if library == "trtllm":
-            is_refused |= not (is_row_aligned(problem) or has_few_rows)
+            is_padded = problem.is_weight_quantized or has_few_rows
+            is_refused |= not (is_row_aligned(problem) or is_padded)
         if is_refused:
             with pytest.raises(UnsupportedError):
                 best(arch, problem, options)

@@ -66,12 +66,13 @@ def chips(draw: st.DrawFn) -> GpuSpec:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
+    arch = draw(chips())
     options = RunOptions(
-        draw(st.sampled_from((None, "gemm-eval"))),
+        draw(st.sampled_from((None, "gemm-eval") if arch.sm_arch == "sm_90" else ("gemm-eval",))),
         draw(st.sampled_from(("cold", "warm"))),
         draw(st.sampled_from(("burst", "sustained"))),
     )
-    return draw(chips()), draw(problems()), options
+    return arch, draw(problems()), options
 
 
 @st.composite
@@ -98,7 +99,7 @@ def without_counts(records: Records) -> list[Any]:
 
 def by_brute_force(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Records:
     """The cost of every config, evaluated one by one in the order of the registry."""
-    configs = list(enumerate_configs(arch, problem))
+    configs = list(enumerate_configs(arch, problem, "gemm-eval"))
     found = [evaluate_config(arch, problem, packed, config) for config in configs]
     assert [unpack_gpu_cost(record[0]).config for record in found] == configs
     return np.concatenate(found) if found else np.zeros(0, GPU_COST_DTYPE)
@@ -179,7 +180,7 @@ def test_nearly_all_configs_are_shut_out_by_bounds() -> None:
 def test_top_is_sorted_distinct_legal_and_starts_with_the_best(case: Case, k: int) -> None:
     arch, problem, options = case
     packed = pack_gpu(arch, problem.types, options)
-    space = list(enumerate_configs(arch, problem))
+    space = list(enumerate_configs(arch, problem, "gemm-eval"))
     if not space:
         return
     top = find_top_configs(arch, problem, packed, k)

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         default_library,
         library_of,
         library_of_family,
+        say_default,
         tile_names,
     )
     from gemm_eval.models.gpu.model import (
@@ -238,6 +239,7 @@ __all__ = [
     "quantize_rows",
     "question_of",
     "regime_places",
+    "say_default",
     "say_tiles",
     "split_by_size",
     "step_elems",
@@ -335,6 +337,7 @@ __getattr__, __dir__ = lazy_names(
             "default_library",
             "library_of",
             "library_of_family",
+            "say_default",
             "tile_names",
         ),
         ".model": (

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
-from gemm_eval.arch import GpuSpec, cluster_sms
+from gemm_eval.arch import GpuSpec, cluster_sms, data_root, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice, family_for
+from gemm_eval.models.gpu.families.w4a16 import has_w4a16_format
 from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
 from gemm_eval.words import refusal
 from gemm_eval.workload import GemmTypes
@@ -32,6 +34,7 @@ __all__ = [
     "first_library",
     "library_of",
     "library_of_family",
+    "say_default",
     "tile_names",
 ]
 
@@ -45,7 +48,8 @@ TRTLLM = "trtllm"
 """TensorRT-LLM: its own kernels, and those of others that it runs."""
 
 AUTO = "auto"
-"""No library: our own weight-only kernels where they run a GEMM, else the hypothetical ones, which the answer names."""
+"""No library: what `default_library` says; where that is this word, our kernels if they run a GEMM, else hypothetical
+ones, and the answer names which."""
 
 
 _PAD_BYTES = {DType.FP8: ROW_BYTES, DType.INT8: NARROW_BYTES}
@@ -94,6 +98,7 @@ class Library:
         has_stream_k: it has stream-K kernels.
         is_dense, is_weight_only: which problems it takes.
         has_unaligned: it has kernels for rows that do not start on 16 bytes; see `runs_unaligned`.
+        pads_weights: narrower weights whose rows do not start on 16 bytes are padded, once, when they are packed.
         is_chosen_by_model: whoever runs its kernels asks this model which, so nothing is lost by the choice.
         weight_only_tiles: columns of weights, and rows of tokens, that its Hopper kernels have as tiles.
         weight_only_inputs: input types of its weight-only kernels.
@@ -115,6 +120,7 @@ class Library:
     weight_only_tiles: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     weight_only_inputs: tuple[DType, ...] = (DType.FP16, DType.BF16)
     has_unaligned: bool = True
+    pads_weights: bool = False
     has_block_scaled: bool = False
     weight_only_family: str = ""
     dense_families: Mapping[DType, str] = field(default_factory=dict)
@@ -177,7 +183,8 @@ class Library:
         leaves out columns of C beyond N: none of that takes time.
         """
         is_few = types.a.dtype in self.few_row_families and not types.is_block_scaled  # as cuBLAS's, for more rows
-        if not (is_few or self.runs_unaligned(types)):
+        is_packed = self.pads_weights and types.is_weight_quantized
+        if not (is_few or is_packed or self.runs_unaligned(types)):
             return NO_PADDING
         narrow = _MORE_PAD_BYTES.get((sm_arch, types.a.dtype), _PAD_BYTES.get(types.a.dtype))
         num_bytes = ROW_BYTES if types.is_weight_quantized else narrow
@@ -331,8 +338,8 @@ LIBRARIES: dict[str, Library] = {
             },
             has_stream_k=False, is_dense=False,
             is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)), has_unaligned=False,
-            has_block_scaled=True, weight_only_family="sm80_weight_only", dense_families={DType.INT8: "sm80_int8"},
-            few_row_families={DType.FP8: "fp8_gemv"},
+            pads_weights=True, has_block_scaled=True, weight_only_family="sm80_weight_only",
+            dense_families={DType.INT8: "sm80_int8"}, few_row_families={DType.FP8: "fp8_gemv"},
         ),
         # grouped GEMMs: one launch for all experts of a layer, and nothing splits K
         _grouped("torch", "sm90_grouped"),
@@ -385,14 +392,56 @@ def check_plain_library(library: str) -> None:
 
 
 def default_library(arch: GpuSpec, types: GemmTypes) -> str:
-    """cuBLAS for dense GEMMs, TensorRT-LLM for block-scaled types; for quantized weights `AUTO`: sizes decide too.
+    """Return whose kernels run single GEMMs and batches where no library is named.
 
-    TensorRT-LLM also where it has kernels of its own for few rows of a dense type: no engine is known to run cuBLAS's.
+    cuBLAS's run dense types, TensorRT-LLM's block-scaled types, and those dense types of which it has kernels of its
+    own for few rows: no engine is known to run cuBLAS's. 4-bit weights in the formats of checkpoints run on our kernels
+    (`AUTO`) where these ran and were timed on a GPU of that generation of SMs, and on TensorRT-LLM's elsewhere, which
+    has kernels for all generations (its `fpA_intB_gemm_template.h`: for sm_70 in 2023 alone; sm_120 runs those of
+    sm_80). Other narrow weights are `AUTO`: sizes decide too.
     """
     if types.is_weight_quantized:
-        return AUTO
+        return TRTLLM if has_w4a16_format(types) and not _has_run_ours(arch) else AUTO
     has_own = types.is_block_scaled or LIBRARIES[TRTLLM].few_row_family(arch, types) is not None
     return TRTLLM if has_own else "cublas"
+
+
+def _has_run_ours(arch: GpuSpec) -> bool:
+    """Whether our kernels ran on a GPU of this generation of SMs: calibrations of them lie beside those of a preset."""
+    return arch.sm_arch in _generations_of_ours(data_root() / "calibration")
+
+
+@cache
+def _generations_of_ours(root: Path) -> frozenset[str]:
+    timed = {path.parent.name for path in root.glob(f"*/{OURS}-*.yaml")}
+    return frozenset(load_arch(name, GpuSpec).sm_arch for name in timed.intersection(list_archs()))
+
+
+_OF_OLD_SMS = {
+    "sm_70": "TensorRT-LLM had such kernels in 2023, with one scale a column",
+    "sm_75": "TensorRT-LLM's have one scale a column",
+}
+"""What sets TensorRT-LLM's weight-only kernels for old SMs apart; vLLM's for groups of weights there have no model."""
+
+
+def say_default(arch: GpuSpec, types: GemmTypes, library: str) -> str:
+    """Return a sentence on why a library is the default for 4-bit weights; empty: it is not."""
+    if not has_w4a16_format(types):
+        return ""
+    default = default_library(arch, types)
+    if library == OURS and default == AUTO:
+        return f"{OURS} is the default on {arch.sm_arch}, where its kernels ran and were timed."
+    if library != default:
+        return ""
+    is_timed = arch.sm_arch in FAMILIES[LIBRARIES[TRTLLM].weight_only_family].sm_archs
+    notes = (
+        f"{TRTLLM} is the default here: engines run its kernels, and those of {OURS} never ran on {arch.sm_arch}",
+        _OF_OLD_SMS.get(arch.sm_arch, ""),
+        "the timings are an A100's, with TensorRT-LLM 1.0" if is_timed else "nobody has timed them here",
+        "fp4 weights, which engines run with Marlin's kernels, are taken to be as fast as int4"
+        * (types.b.dtype is DType.FP4),
+    )
+    return "; ".join(filter(None, notes)) + "."
 
 
 _ENGINES_ON_BLACKWELL = ("deepgemm", "trtllm-gen")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gemm_eval.dtypes import DType, parse_scheme
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.families.family import Family
 from gemm_eval.models.gpu.w4a16.coefficients import w4a16_coefficients_of
@@ -17,8 +18,14 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
     SM90_CLUSTER,
     SM90_GROUPED,
 )
+from gemm_eval.workload import GemmTypes
 
-__all__ = ["OUR_FAMILIES", "W4A16_TARGETS"]
+__all__ = ["FP4_SCHEMES", "OUR_FAMILIES", "W4A16_TARGETS", "has_w4a16_format"]
+
+FP4_SCHEMES = {mode: parse_scheme(f"w4a16_{mode}") for mode in ("mxfp4", "nvfp4")}
+"""Formats of 4-bit floats as weights, by the names that our kernels have for them."""
+
+_GROUP_SIZES = (None, 32, 64, 128)  # of int4 weights, along K; None: a scale a column
 
 W4A16_TARGETS = {
     "sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a", "sm_100": "sm_100", "sm_103": "sm_100", "sm_120": "sm_120",
@@ -70,3 +77,24 @@ OUR_FAMILIES = (
     ),
     replace(_BASE["w4a16_sm90"], name="w4a16_sm90_grouped", number=SM90_GROUPED),
 )
+
+
+def has_w4a16_format(types: GemmTypes) -> bool:
+    """Return whether 4-bit weights have a format that published checkpoints have, and that our kernels read.
+
+    These are int4 with a scale of the inputs' type for 32, 64 or 128 weights along K or for a column (AWQ, GPTQ), and
+    MXFP4 and NVFP4; inputs and outputs are both fp16 or both bf16.
+    """
+    activation, weight, scale = types.a.dtype, types.b.dtype, types.b.scale
+    if scale is None or scale.group_n != 1 or activation not in (DType.FP16, DType.BF16) or types.c is not activation:
+        return False
+    if weight is DType.FP4:
+        schemes = {(scheme.group_size, scheme.scale_dtype) for scheme in FP4_SCHEMES.values()}
+        return (scale.group_size, scale.dtype) in schemes and scale.zero_dtype is None
+    has_zero_points = scale.zero_dtype is DType.INT4 and scale.group_size is not None
+    return (
+        weight is DType.INT4
+        and scale.group_size in _GROUP_SIZES
+        and scale.dtype is activation
+        and (scale.zero_dtype is None or has_zero_points)
+    )

@@ -6,6 +6,7 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.models.gpu.w4a16.candidates import (
+        W4A16_SIZES,
         check_w4a16_family,
         check_w4a16_sizes,
         config_of_row,
@@ -24,6 +25,7 @@ __all__ = [
     "MAX_SPLITS",
     "SM90_CLUSTER",
     "W4A16_FAMILIES",
+    "W4A16_SIZES",
     "check_w4a16_family",
     "check_w4a16_sizes",
     "coefficients_of",
@@ -40,6 +42,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         ".candidates": (
+            "W4A16_SIZES",
             "check_w4a16_family",
             "check_w4a16_sizes",
             "config_of_row",

@@ -18,18 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, cluster_sms, ctas_per_sm, data_root
-from gemm_eval.dtypes import DType, parse_scheme
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.families.w4a16 import W4A16_TARGETS
+from gemm_eval.models.gpu.families.w4a16 import FP4_SCHEMES, W4A16_TARGETS, has_w4a16_format
 from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.models.gpu.sizes import SizeRule
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, coefficients_of
 from gemm_eval.words import shown
-from gemm_eval.workload import BlockScale, GemmProblem, GemmTypes, make_types
+from gemm_eval.workload import GemmProblem, GemmTypes, make_types
 
 __all__ = [
     "W4A16_SIZES",
@@ -54,8 +54,6 @@ _CONFIG = (
 )  # fmt: skip
 _CONFIG_OF = operator.itemgetter(*((CANDIDATE_DTYPE.names or ()).index(name) for name in _CONFIG))
 _NAMES = {family.number: name for name, family in FAMILIES.items() if family.is_ours}
-_GROUP_SIZES = (None, 32, 64, 128)
-_FP4_SCHEMES = {mode: parse_scheme(f"w4a16_{mode}") for mode in ("mxfp4", "nvfp4")}
 _MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
 _WGMMA_FLOP = 2.0 * 64 * 16  # of a token
 _WARPS_OF_WGMMA = 4
@@ -87,28 +85,7 @@ class _Entry(NamedTuple):
 
 def has_w4a16_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
     """Whether our kernels exist for this GPU and these types."""
-    scale = types.b.scale
-    return (
-        arch.sm_arch in W4A16_TARGETS
-        and scale is not None
-        and types.a.dtype in (DType.FP16, DType.BF16)
-        and types.c is types.a.dtype
-        and scale.group_n == 1
-        and _has_mode(types.a.dtype, types.b.dtype, scale)
-    )
-
-
-def _has_mode(activation: DType, weight: DType, scale: BlockScale) -> bool:
-    """Whether our kernels read weights so scaled."""
-    if weight is DType.FP4:
-        known = {(scheme.group_size, scheme.scale_dtype) for scheme in _FP4_SCHEMES.values()}
-        return (scale.group_size, scale.dtype) in known and scale.zero_dtype is None
-    return (
-        weight is DType.INT4
-        and scale.group_size in _GROUP_SIZES
-        and scale.dtype is activation
-        and (scale.zero_dtype is None or (scale.zero_dtype is DType.INT4 and scale.group_size is not None))
-    )
+    return arch.sm_arch in W4A16_TARGETS and has_w4a16_format(types)
 
 
 def w4a16_types(activation: DType, mode: str, group_size: int) -> GemmTypes:
@@ -119,7 +96,7 @@ def w4a16_types(activation: DType, mode: str, group_size: int) -> GemmTypes:
         mode: "column", "group", "group_zero", "mxfp4" or "nvfp4".
         group_size: weights along K that share a scale; 0 in mode column.
     """
-    scheme = _FP4_SCHEMES.get(mode)
+    scheme = FP4_SCHEMES.get(mode)
     return make_types(
         input_dtype=activation, weight_dtype=DType.FP4 if scheme else DType.INT4, output_dtype=activation,
         group_size=group_size or None, scale_dtype=scheme.scale_dtype if scheme else activation,
@@ -209,7 +186,7 @@ def _mode_of(types: GemmTypes) -> tuple[str, int]:
     if scale is None or scale.group_size is None:
         return "column", 0
     if types.b.dtype is DType.FP4:
-        mode = next(mode for mode, scheme in _FP4_SCHEMES.items() if scheme.group_size == scale.group_size)
+        mode = next(mode for mode, scheme in FP4_SCHEMES.items() if scheme.group_size == scale.group_size)
         return mode, scale.group_size
     return ("group_zero" if scale.zero_dtype else "group"), scale.group_size
 
