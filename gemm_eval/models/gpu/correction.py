@@ -29,7 +29,7 @@ from gemm_eval.models.gpu.calibration import (
     calibration_path,
     coefficients_for,
     has_sms_of,
-    loaded_calibration,
+    load_calibration,
 )
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
 from gemm_eval.models.gpu.intervals import (
@@ -327,7 +327,7 @@ def interval_for(
     asked_there = correction_path(origin.gpu, origin.library, family, question)
     if carried_log and _exists(asked_there):
         return interval_of(_loaded(asked_there)[0].physics_intervals, carried_log)
-    found = loaded_calibration(calibration_path(origin.gpu, origin.library, family))
+    found = load_calibration(calibration_path(origin.gpu, origin.library, family))
     if found.intervals:
         return interval_of(found.intervals, carried_log)
     return interval_of_error(max(errors.p90_percent for errors in found.errors) / 100.0, carried_log)

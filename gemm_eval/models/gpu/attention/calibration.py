@@ -4,35 +4,25 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import ClassVar, NamedTuple
 
-import yaml
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from gemm_eval.arch import GpuSpec, data_root, read_yaml
-from gemm_eval.errors import ArchValidationError
+from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.models.gpu.attention.families import ATTENTION_FAMILIES
 from gemm_eval.models.gpu.calibration import (
+    CalibrationFile,
     Chip,
-    ErrorFigures,
     Frozen,
     Origin,
     checked_origin,
     chip_of,
+    coefficient_lines,
     nearest_first,
     origin_of,
 )
 from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
 from gemm_eval.words import shown
-
-__all__ = [
-    "ATTENTION_MODEL_VERSION",
-    "AttentionCalibration",
-    "AttentionCoefficients",
-    "FittedFamily",
-    "attention_calibration_path",
-    "attention_coefficients",
-]
 
 ATTENTION_MODEL_VERSION = "attention-3"
 
@@ -44,17 +34,18 @@ class FittedFamily(Frozen):
     coefficients: dict[str, float]
 
 
-class AttentionCalibration(Frozen):
+class AttentionCalibration(CalibrationFile):
     """What `gemm-eval calibrate attention` writes."""
 
-    gpu: str
+    command: ClassVar[str] = "gemm-eval calibrate attention"
     library: str
     model_version: str
-    code_version: str
-    date: str
-    folds: str = Field(description="how rows were held out for the errors")
-    errors: Annotated[tuple[ErrorFigures, ...], Field(min_length=1)]
     families: dict[str, FittedFamily]
+
+    @property
+    def stem(self) -> str:
+        """Name of the file, without its suffix."""
+        return f"attention-{self.library}"
 
     @model_validator(mode="after")
     def _check(self) -> AttentionCalibration:
@@ -64,38 +55,19 @@ class AttentionCalibration(Frozen):
             check_coefficients(fitted.coefficients, ATTENTION_FAMILIES[name].coefficients)
         return self
 
-    def to_yaml(self) -> str:
-        """The text of a calibration file; units and meanings stand as comments."""
-        head = self.model_dump(mode="json", exclude={"families"})
-        lines = [
-            "# Written by `gemm-eval calibrate attention`; not to be edited by hand.",
-            yaml.safe_dump(head, sort_keys=False).rstrip(),
-            "families:",
-        ]
+    def text_of_coefficients(self) -> str:
+        """The last part of a file."""
+        lines = ["families:"]
         for name, fitted in self.families.items():
             family = ATTENTION_FAMILIES[name]
             lines += [f"  {name}:  # {family.what}", f"    num_rows: {fitted.num_rows}", "    coefficients:"]
-            lines += [
-                f"      {item.name}: {fitted.coefficients[item.name]:.6g}  # {item.unit}: {item.meaning}"
-                for item in family.coefficients
-            ]
-        return "\n".join(lines) + "\n"
+            lines += coefficient_lines(fitted.coefficients, family.coefficients, indent=6 * " ")
+        return "\n".join(lines)
 
 
 def attention_calibration_path(gpu: str, library: str) -> Path:
-    """Where the calibration of a library's attention on a GPU lies, if there is one."""
+    """Return where the calibration of a library's attention on a GPU lies, if there is one."""
     return data_root() / "calibration" / gpu / f"attention-{library}.yaml"
-
-
-@cache
-def _load(path: Path) -> AttentionCalibration:
-    try:
-        found = AttentionCalibration.model_validate(read_yaml(path))
-    except ValueError as error:
-        raise ArchValidationError(f"{path}: {error}") from error
-    if path != attention_calibration_path(found.gpu, found.library):
-        raise ArchValidationError(f"{path}: this is a calibration of {found.library} on {found.gpu}")
-    return found
 
 
 class AttentionCoefficients(NamedTuple):
@@ -124,7 +96,7 @@ def _coefficients(root: Path, chip: Chip, library: str) -> AttentionCoefficients
     values = {name: family.defaults for name, family in families.items()}
     origins = dict.fromkeys(families, Origin(False, None, "defaults of the kernels, fitted on nothing"))
     paths = nearest_first(root / "calibration", chip, attention_calibration_path(chip.name, library).name)
-    for calibration in map(_load, reversed(paths)):  # the best comes last and holds
+    for calibration in map(AttentionCalibration.load, reversed(paths)):  # the best comes last and holds
         origin = origin_of(calibration.gpu, calibration.date, library, is_own=calibration.gpu == chip.name)
         for name, fitted in calibration.families.items():
             values[name] = complete_coefficients(fitted.coefficients, families[name].coefficients)

@@ -3,66 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import ClassVar
 
-import yaml
 from pydantic import Field, model_validator
 
-from gemm_eval.arch import LINKS, GpuSpec, Interconnect, data_root, load_arch, read_yaml
-from gemm_eval.errors import ArchError, ArchValidationError, UnsupportedError
-from gemm_eval.models.gpu.calibration import Chip, ErrorFigures, Frozen, Origin, chip_of, nearest_first, origin_of
-from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
+from gemm_eval.arch import LINKS, GpuSpec, Interconnect, data_root, load_arch
+from gemm_eval.errors import ArchError, UnsupportedError
+from gemm_eval.models.gpu.calibration import Chip, Origin, SingleCalibration, chip_of, nearest_first, origin_of
+from gemm_eval.models.gpu.coefficients import Coefficient
 from gemm_eval.models.gpu.collective.coefficients import COLLECTIVE_COEFFICIENTS
-
-__all__ = [
-    "COLLECTIVE_MODEL_VERSION",
-    "CollectiveCalibration",
-    "collective_calibration_path",
-    "collective_coefficients",
-    "link_of",
-]
 
 COLLECTIVE_MODEL_VERSION = "collective-2"
 
 
-class CollectiveCalibration(Frozen):
+class CollectiveCalibration(SingleCalibration):
     """What `gemm-eval calibrate collective` writes."""
 
-    gpu: str
+    command: ClassVar[str] = "gemm-eval calibrate collective"
+    known: ClassVar[Sequence[Coefficient]] = COLLECTIVE_COEFFICIENTS
     libraries: tuple[str, ...] = Field(description="name and release of each library that was timed")
-    model_version: str
-    code_version: str
-    date: str
-    folds: str = Field(description="how rows were held out for the errors")
-    errors: Annotated[tuple[ErrorFigures, ...], Field(min_length=1)]
+    model_version: str = Field(description="version of the model")
     fitted: tuple[str, ...] = Field(description="the coefficients that the data determine; the others are defaults")
-    coefficients: dict[str, float]
+
+    @property
+    def stem(self) -> str:
+        """Name of the file, without its suffix."""
+        return "collective"
 
     @model_validator(mode="after")
     def _check(self) -> CollectiveCalibration:
-        check_coefficients(self.coefficients, COLLECTIVE_COEFFICIENTS)
         if unknown := sorted(set(self.fitted) - set(self.coefficients)):
             raise ValueError(f"fitted names no coefficient: {', '.join(unknown)}")
         return self
 
-    def to_yaml(self) -> str:
-        """The text of a calibration file; units and meanings stand as comments."""
-        head = self.model_dump(mode="json", exclude={"coefficients"})
-        lines = [
-            "# Written by `gemm-eval calibrate collective`; not to be edited by hand.",
-            yaml.safe_dump(head, sort_keys=False).rstrip(),
-            "coefficients:",
-        ]
-        for item in COLLECTIVE_COEFFICIENTS:
-            how = "fitted" if item.name in self.fitted else "default"
-            lines.append(f"  {item.name}: {self.coefficients[item.name]:.6g}  # {item.unit}, {how}: {item.meaning}")
-        return "\n".join(lines) + "\n"
-
 
 def collective_calibration_path(gpu: str) -> Path:
-    """Where the calibration of collectives between GPUs of a kind lies, if there is one."""
+    """Return where the calibration of collectives between GPUs of a kind lies, if there is one."""
     return data_root() / "calibration" / gpu / "collective.yaml"
 
 
@@ -106,8 +85,8 @@ def _coefficients(root: Path, chip: Chip, link: Interconnect) -> tuple[dict[str,
     for path in nearest_first(root / "calibration", chip, collective_calibration_path(chip.name).name, (), distance):
         other, is_own = _preset_link(path.parent.name), path.parent.name == chip.name
         if is_own or (other is not None and other.is_nvlink == link.is_nvlink):
-            found = _load(path)
-            return _complete(found), _origin(found, other, link, is_own=is_own)
+            found = CollectiveCalibration.load(path)
+            return found.complete(), _origin(found, other, link, is_own=is_own)
     defaults = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
     return defaults, Origin(False, None, "defaults, fitted on nothing of this kind of link")
 
@@ -131,23 +110,8 @@ def _distance(other: Interconnect, link: Interconnect) -> tuple[bool, int, float
     return other.topology != link.topology, generations, abs(math.log(other.gb_per_s / link.gb_per_s))
 
 
-def _complete(found: CollectiveCalibration) -> dict[str, float]:
-    return complete_coefficients(found.coefficients, COLLECTIVE_COEFFICIENTS)
-
-
 def _preset_link(gpu: str) -> Interconnect | None:
     try:
         return load_arch(gpu, GpuSpec).interconnect
     except ArchError:
         return None
-
-
-@cache
-def _load(path: Path) -> CollectiveCalibration:
-    try:
-        found = CollectiveCalibration.model_validate(read_yaml(path))
-    except ValueError as error:
-        raise ArchValidationError(f"{path}: {error}") from error
-    if path.parent.name != found.gpu:
-        raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}")
-    return found

@@ -3,87 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
-from gemm_eval.arch import GpuSpec, data_root, read_yaml
-from gemm_eval.errors import ArchValidationError, UnsupportedError
-from gemm_eval.models.gpu.calibration import (
-    Chip,
-    ErrorFigures,
-    Origin,
-    calibration_text,
-    checked_origin,
-    chip_of,
-    nearest_first,
-    origin_of,
-)
-from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
+from gemm_eval.arch import GpuSpec, data_root
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu.calibration import Origin, SingleCalibration, transferred
+from gemm_eval.models.gpu.coefficients import Coefficient
 from gemm_eval.models.gpu.triton.code import KernelCode
-from gemm_eval.models.gpu.triton.coefficients import TRITON_COEFFICIENTS, default_triton_coefficients
+from gemm_eval.models.gpu.triton.coefficients import TRITON_COEFFICIENTS
 from gemm_eval.models.gpu.triton.config import TritonConfig
 from gemm_eval.models.gpu.triton.cost import LaunchTimes, launch_times, pack_launches
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["TritonCalibration", "triton_calibration_path", "triton_coefficients", "triton_costs", "triton_times_us"]
 
+class TritonCalibration(SingleCalibration):
+    """What `gemm-eval calibrate triton` writes."""
 
-class TritonCalibration(BaseModel):
-    """A file of fitted coefficients: `arch/calibration/<gpu>/triton.yaml`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    gpu: str
+    command: ClassVar[str] = "gemm-eval calibrate triton"
+    known: ClassVar[Sequence[Coefficient]] = TRITON_COEFFICIENTS
     triton_version: str = Field(description="of the compiler whose kernels were timed")
-    code_version: str
-    date: str
-    folds: str = Field(description="how rows were held out for the errors")
-    coefficients: dict[str, float]
-    errors: tuple[ErrorFigures, ...]
 
-    @model_validator(mode="after")
-    def _check(self) -> TritonCalibration:
-        check_coefficients(self.coefficients, TRITON_COEFFICIENTS)
-        return self
-
-    def to_yaml(self) -> str:
-        """The text of the file; units and meanings stand as comments."""
-        return calibration_text("gemm-eval calibrate triton", self, TRITON_COEFFICIENTS)
+    @property
+    def stem(self) -> str:
+        """Name of the file, without its suffix."""
+        return "triton"
 
 
 def triton_calibration_path(gpu: str) -> Path:
-    """Where the calibration of Triton kernels on a GPU lies, if there is one."""
+    """Return where the calibration of Triton kernels on a GPU lies, if there is one."""
     return data_root() / "calibration" / gpu / "triton.yaml"
 
 
 def triton_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
-    """Return the coefficients of Triton kernels on a GPU, and where they come from.
-
-    A calibration of this GPU is taken as it is; without one, that of the nearest GPU carries over (`nearest_first`);
-    without any, defaults hold.
-    """
-    coefficients, origin = _coefficients(data_root() / "calibration", chip_of(arch))
-    return coefficients, checked_origin(arch, origin)
-
-
-@cache
-def _coefficients(root: Path, chip: Chip) -> tuple[dict[str, float], Origin]:
-    paths = nearest_first(root, chip, "triton.yaml")
-    if not paths:
-        return default_triton_coefficients(), Origin(False, None, "defaults, fitted on nothing")
-    path = paths[0]
-    try:
-        found = TritonCalibration.model_validate(read_yaml(path))
-    except ValueError as error:
-        raise ArchValidationError(f"{path}: {error}") from error
-    if found.gpu != path.parent.name:
-        raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}")
-    coefficients = complete_coefficients(found.coefficients, TRITON_COEFFICIENTS)
-    return coefficients, origin_of(found.gpu, found.date, is_own=found.gpu == chip.name)
+    """Return the coefficients of Triton kernels on a GPU, and where they come from; see `transferred`."""
+    return transferred(TritonCalibration, arch, "triton.yaml")
 
 
 def triton_costs(

@@ -1,21 +1,67 @@
-"""Operations whose time is that of their bytes: norms, activations, positions, copies. MODEL.md, "Memory-bound"."""
+"""Kernels whose time is that of their bytes: norms, activations, positions, copies. MODEL.md, "Memory-bound"."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, data_root
+from gemm_eval.models.gpu.calibration import Origin, SingleCalibration, transferred
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, Neutral
 from gemm_eval.models.gpu.traffic import missed_frac, side_by_side
 from gemm_eval.units import bytes_per_us, cycles_per_us
-from gemm_eval.workload import memory_kernel
-
-__all__ = ["MEMORY_BOUND_TERMS", "MemoryBoundRows", "memory_bound_row", "memory_bound_terms", "memory_bound_us"]
+from gemm_eval.workload import ENGINES, memory_kernel
 
 Floats = npt.NDArray[np.float64]
+
+_SOURCE = "round, within what fits of an H200's timings gave (arch/calibration/h200-sxm/memory-bound.yaml)"
+
+
+def _item(name: str, unit: str, low: float, high: float, default: float, neutral: Neutral, meaning: str) -> Coefficient:
+    return Coefficient(name, unit, low, high, default, neutral, meaning, _SOURCE)
+
+
+MEMORY_BOUND_COEFFICIENTS = (
+    _item("start_us", "us", 0.0, 3.0, 0.1, FREE, "start and end of a kernel, beyond a node of a graph"),
+    _item("trip_us", "us", 0.0, 3.0, 0.36, FREE, "a way to memory and back, of a row alone"),
+    _item("warp_cycles", "cycles", 0.0, 400.0, 40.0, FREE, "to begin one more warp of a CTA"),
+    _item("wave_us", "us", 0.1, 10.0, 2.4, FREE, "likewise, of threads that fill all SMs"),
+    _item("sm_frac", "1", 0.05, 1.0, 0.47, NO_LIMIT, "share of 64 B a cycle that an SM reads and writes"),
+    _item("l2_frac", "1", 0.1, 1.0, 0.5, NO_LIMIT, "share of the L2 bandwidth"),
+    _item("dram_frac", "1", 0.5, 1.0, 0.88, SPEC, "share of the DRAM bandwidth"),
+    _item("hold_frac", "1", 0.02, 2.0, 0.2, SPEC, "share of L2 in which a tensor outlives the kernel that wrote it"),
+)
+"""All of them, in the order of files."""
+
+MEMORY_BOUND_VERSION = "memory-bound-5"
+
+
+class MemoryBoundCalibration(SingleCalibration):
+    """What `gemm-eval calibrate memory-bound` writes."""
+
+    command: ClassVar[str] = "gemm-eval calibrate memory-bound"
+    known: ClassVar[Sequence[Coefficient]] = MEMORY_BOUND_COEFFICIENTS
+    model_version: str = Field(description="version of the model")
+
+
+def memory_bound_calibration_path(gpu: str, library: str = ENGINES) -> Path:
+    """Return where the calibration of a library's memory-bound kernels on a GPU lies, if there is one."""
+    return data_root() / "calibration" / gpu / _file_name(library)
+
+
+def _file_name(library: str) -> str:
+    return "memory-bound.yaml" if library == ENGINES else f"memory-bound-{library}.yaml"
+
+
+def memory_bound_coefficients(arch: GpuSpec, library: str = ENGINES) -> tuple[dict[str, float], Origin]:
+    """Return all coefficients of a library's kernels on a GPU, and where they come from; see `transferred`."""
+    return transferred(MemoryBoundCalibration, arch, _file_name(library))
+
 
 MEMORY_BOUND_TERMS = {
     "launch_us": "start and end of the kernel in a CUDA graph",
