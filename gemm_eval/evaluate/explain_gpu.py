@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Decomposition
 from gemm_eval.models.gpu import LOAD_BYTES, library_of, load_bytes_of, pad_problem, padding_to, unpack_gpu_cost
 from gemm_eval.units import time_text
@@ -43,11 +44,12 @@ def say_waves(arch: GpuSpec, record: np.void) -> str:
 
 
 def say_padding(
-    problem: GemmProblem, library: str, latency_us: float, latency_of: Callable[[GemmProblem], float]
+    arch: GpuSpec, problem: GemmProblem, library: str, latency_us: float, latency_of: Callable[[GemmProblem], float]
 ) -> list[str]:
     """Say what rows are padded to, and what padding would save where they do not start on 16 bytes.
 
     Args:
+        arch: the GPU.
         problem: what was evaluated.
         library: that ran it.
         latency_us: how long that takes.
@@ -56,12 +58,13 @@ def say_padding(
     rules, types = library_of(library), problem.types
     if not rules.runs_unaligned(types):
         return []
-    run = pad_problem(problem, rules.padding(types))
+    run = pad_problem(problem, rules.padding(arch.sm_arch, types))
     lines = []
     if run is not problem:
+        none = "no timed" if types.a.dtype is DType.INT8 else "no"
         lines.append(
-            f"Padding: {_said(problem, run)}, which the time includes: {library} has no {types.b.dtype} kernels for "
-            "other rows."
+            f"Padding: {_said(problem, run)}, which the time includes: {library} has {none} {types.b.dtype} kernels "
+            "for other rows."
         )
     loads = load_bytes_of(run)
     if loads < LOAD_BYTES[0]:

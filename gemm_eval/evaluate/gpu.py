@@ -184,7 +184,9 @@ class GpuBackend:
         peak_flop_per_us = self.highest_tflop_per_s(problem.input_dtype) * 1e6
         flop = problem.flop
         kind = Kind(problem.types, options)
-        interval = self._interval(kind, cost.config.family, _load_bytes(kind, problem), cost.is_corrected)
+        interval = self._interval(
+            kind, cost.config.family, _load_bytes(self.arch.sm_arch, kind, problem), cost.is_corrected
+        )
         # of groups the mean, as the sets have it that grouped kernels were fitted on
         rows = problem.M if problem.row_groups is None else max(1, problem.rows // problem.G)
         low_frac, high_frac = interval.of_rows(rows)
@@ -257,7 +259,9 @@ class GpuBackend:
         loads = np.zeros(len(records), np.int64)
         for number in np.unique(kind_of).tolist():
             of_kind = kind_of == number
-            loads[of_kind] = loads_of(_load_rules(kinds[number]), sizes[of_kind, 2], sizes[of_kind, 3])
+            loads[of_kind] = loads_of(
+                _load_rules(self.arch.sm_arch, kinds[number]), sizes[of_kind, 2], sizes[of_kind, 3]
+            )
         is_corrected = records["correction_factor"] != 1.0
         columns = (kind_of, records["family"], loads, is_corrected)
         groups = np.column_stack([column[rows] for column in columns]).astype(np.int64)
@@ -344,14 +348,14 @@ class GpuBackend:
         return [
             f"Kernel ({options['library']}, {options['l2']} L2, {options['clock']} clock): {config}.",
             say_waves(self.arch, record),
-            *say_padding(result.problem, options["library"], result.latency_us, latency_of),
+            *say_padding(self.arch, result.problem, options["library"], result.latency_us, latency_of),
         ]
 
     def say_source(self, result: GEMMResult) -> list[str]:
         config, library = result.mapping, result.options["library"]
         assert isinstance(config, KernelConfig)
         kind = Kind(result.problem.types, RunOptions(library))
-        load_bytes = _load_bytes(kind, result.problem)
+        load_bytes = _load_bytes(self.arch.sm_arch, kind, result.problem)
         _, family = home = self._home_of(kind, config.family, load_bytes)
         _, origin = coefficients_for(self.arch, *home)
         fitted = family if FAMILIES[config.family].is_ours else config.family
@@ -387,16 +391,16 @@ class GpuBackend:
         return spec_changes(self.arch, problem)
 
 
-def _load_bytes(kind: Kind, problem: GemmProblem) -> int:
+def _load_bytes(sm_arch: str, kind: Kind, problem: GemmProblem) -> int:
     """What rows of a problem start on, as its library pads them."""
-    return next(num for num, rule in _load_rules(kind) if rule.takes(problem.K, problem.N))
+    return next(num for num, rule in _load_rules(sm_arch, kind) if rule.takes(problem.K, problem.N))
 
 
 @lru_cache(maxsize=_NUM_TYPES)
-def _load_rules(kind: Kind) -> LoadRules:
+def _load_rules(sm_arch: str, kind: Kind) -> LoadRules:
     """What rows start on, as the library of a kind pads them."""
     library = library_of(HYPOTHETICAL if kind.options.library in (None, AUTO) else str(kind.options.library))
-    return load_rules(kind.types, library.padding(kind.types))
+    return load_rules(kind.types, library.padding(sm_arch, kind.types))
 
 
 @lru_cache(maxsize=_NUM_TYPES)

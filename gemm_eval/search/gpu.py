@@ -274,7 +274,7 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     if library == OURS:
         needs = list_w4a16_needs(arch, problem.types)
     else:
-        padded = pad_problem(problem, library_of(library).padding(problem.types))
+        padded = pad_problem(problem, library_of(library).padding(arch.sm_arch, problem.types))
         needs = list_needs(arch, padded, library, load_bytes=load_bytes_of(padded))
     found = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
     return InfeasibleError(

@@ -20,7 +20,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import KernelConfig, Schedule
 from gemm_eval.models.gpu import AUTO, HYPOTHETICAL, default_library, library_of, pack_gpu
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.sizes import rows_on
+from gemm_eval.models.gpu.sizes import NO_PADDING, load_rules, loads_of, rows_on
 from gemm_eval.search.gpu import find_best_config_many
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import RunOptions
@@ -311,9 +311,8 @@ def bigger_is_not_faster(case: Case, rng: random.Random) -> None:
             ~_are_aligned(case.types, case.sizes) & (before[1] == _LINE_BITS) & (after[1] < _LINE_BITS)
         ),
         "another library answers auto": _is_ours(case.found) != _is_ours(found),
-        "another family, for rows that do not start on 16 bytes": (
-            (case.found["family"] != found["family"])
-            | (_are_aligned(case.types, case.sizes) != _are_aligned(case.types, more))
+        "another family, for rows that start on fewer or more bytes": (
+            (case.found["family"] != found["family"]) | (_loads(case.types, case.sizes) != _loads(case.types, more))
         ),
         _OTHER_SPLIT: _is_cut_otherwise(case.found, found),
         "its columns of B, as the library pads them, are whole lines": (
@@ -360,11 +359,16 @@ def _are_aligned(types: GemmProblem, sizes: Sizes) -> npt.NDArray[np.bool_]:
     return are
 
 
+def _loads(types: GemmProblem, sizes: Sizes) -> npt.NDArray[np.int64]:
+    """Return the bytes of loads that all rows allow: kernels of other loads have coefficients and corrections apart."""
+    return loads_of(load_rules(types.types, NO_PADDING), sizes[:, 2], sizes[:, 3])
+
+
 def _have_whole_lines(case: Case, sizes: Sizes | None = None) -> npt.NDArray[np.bool_]:
     """Whether columns of B, of K as the library pads it, are whole lines of L2, or no longer than one."""
     types = case.types.types
     name = case.options.library or default_library(case.arch, types)
-    padding = library_of(HYPOTHETICAL if name == AUTO else name).padding(types)
+    padding = library_of(HYPOTHETICAL if name == AUTO else name).padding(case.arch.sm_arch, types)
     K = -(-(case.sizes if sizes is None else sizes)[:, 2] // padding.k_multiple) * padding.k_multiple
     bits = K * types.b.dtype.bits
     whole: npt.NDArray[np.bool_] = (bits % _LINE_BITS == 0) | (bits <= _LINE_BITS)

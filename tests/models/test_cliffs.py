@@ -71,7 +71,8 @@ def test_rows_off_16_bytes_take_no_longer_than_their_loads(arch: GpuSpec) -> Non
 def test_what_a_library_pads_takes_what_the_padded_gemm_takes(arch: GpuSpec) -> None:
     problems = sizes(2)
     evaluator = GEMMEvaluator(arch, disk_cache=False)
-    for dtype, k_multiple, n_multiple in (("fp8", 16, 8), ("int8", 4, 1)):
+    has_tcgen05 = arch.sm_arch in ("sm_100", "sm_103")
+    for dtype, k_multiple, n_multiple in (("fp8", 16, 8), ("int8", *((16, 4) if has_tcgen05 else (4, 1)))):
         if DType(dtype) in arch.tensor_flop_per_cycle:
             run = padded(problems, k_multiple, n_multiple)
             assert (latencies(evaluator, problems, dtype) == latencies(evaluator, run, dtype)).all()
@@ -102,6 +103,11 @@ def test_the_pads_of_the_issue_are_gone_or_named() -> None:
     assert odd.latency_us == padded_one.latency_us
     assert "K padded from 27,621 to 27,632, which the time includes: cublas has no fp8 kernels" in odd.explain()
     assert "adding:" not in padded_one.explain()
+
+    # rows of 6,712 bytes start on 8: half of K = 13,424, which starts on 16, and not 3 times of it
+    narrow, half, twice = (b200.evaluate(1, 4096, K, 8192, dtype="int8") for K in (6712, 6720, 13_424))
+    assert narrow.latency_us == half.latency_us < twice.latency_us
+    assert "K padded from 6,712 to 6,720, which the time includes: cublas has no timed int8" in narrow.explain()
 
     odd, padded_one = (b200.evaluate(1, 2048, 10_880, N, dtype="bf16") for N in (4665, 4672))
     assert odd.latency_us > 5 * padded_one.latency_us

@@ -449,7 +449,7 @@ def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: 
     assert best.config.family == family
     families = {config.family for config in enumerate_configs(arch, problem, library)}
     assert families - {"gemv"} == {family}
-    padding = LIBRARIES[library or "cublas"].padding(problem.types)
+    padding = LIBRARIES[library or "cublas"].padding(arch.sm_arch, problem.types)
     loads = {"mma_unaligned": 4, "mma_elementwise": 1}.get(family, 16)
     assert load_bytes_of(pad_problem(problem, padding)) == loads
 

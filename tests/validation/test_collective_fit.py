@@ -139,6 +139,24 @@ def test_rows_are_predicted_as_a_user_is_answered(gpu: str) -> None:
         np.testing.assert_allclose(collectives_us(interconnect_of(arch), of, rows), answers, rtol=1e-12)
 
 
+@pytest.mark.parametrize("gpu", GPUS)
+def test_the_public_call_keeps_the_published_error(gpu: str) -> None:
+    """All-reduces of engines, with nothing said but the message and the ranks."""
+    path, timings = collective_calibration_path(gpu), list_collective_timings(gpu)[1]
+    published = CollectiveCalibration.model_validate(read_yaml(path)).errors[1].mape_percent / 100.0
+    evaluator = GEMMEvaluator(gpu)
+    answers = [
+        evaluator.evaluate_collective(item.what, item.message_bytes, item.num_ranks).latency_us
+        for item in timings.problems
+    ]
+    errors = np.abs(np.array(answers) / timings.measured_us - 1.0)
+    assert errors.mean() < published
+    is_large = timings.size_bytes >= 32 << 20
+    assert errors[is_large].max() < 0.16
+    for ranks in (2, 4, 8):
+        assert errors[timings.num_ranks == ranks].mean() < published + 0.01, ranks
+
+
 def test_scores_by_operation_and_size() -> None:
     lines = list(score_collectives(["l40s"], "ranks"))
     assert {line.what for line in lines} == {"all_gather", "all_to_all", "reduce_scatter", "all_reduce", "all"}

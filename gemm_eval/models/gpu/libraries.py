@@ -49,11 +49,18 @@ AUTO = "auto"
 
 
 _PAD_BYTES = {DType.FP8: ROW_BYTES, DType.INT8: NARROW_BYTES}
-"""What rows of dense GEMMs are padded to, as cuBLAS has no kernels for others.
+"""Bytes to which rows of dense GEMMs are padded, as cuBLAS has no kernels for others.
 
 fp8: cublasLtMatmul wants 16 bytes ("Narrow Precision Data Types Usage", https://docs.nvidia.com/cuda/cublas); cuBLASLt
 13.1 on an H200 proposes no algorithm where rows of A and B, or of a bf16 C, start on 8, 4 or 1. int8: leading
-dimensions are multiples of 4 (same manual, cublasGemmEx).
+dimensions are multiples of 4 (same manual, cublasGemmEx); such rows on an H200 take 1.4 to 2.2 times as long as padded
+ones (arch/measured/h200-sxm/cublaslt), both with mma.sync.
+"""
+
+_MORE_PAD_BYTES = {(sm_arch, DType.INT8): ROW_BYTES for sm_arch in FAMILIES["sm100_tcgen05"].own_of}
+"""The same by SM generation: where aligned rows have tcgen05, kernels with mma.sync would take 5 times as long.
+
+No timings show that any library runs them, and A comes out of a quantization that writes padded rows at no cost.
 """
 
 
@@ -163,7 +170,7 @@ class Library:
         family = self.few_row_family(arch, types)
         return self if family is None or (G == 1 and family.most_rows >= M) else LIBRARIES["cublas"]
 
-    def padding(self, types: GemmTypes) -> Padding:
+    def padding(self, sm_arch: str, types: GemmTypes) -> Padding:
         """What K and N are padded to before its kernels run GEMMs of these types: `_PAD_BYTES`, and packed weights.
 
         A framework stores weights with padded rows once, lets the kernel that quantizes tokens write padded rows, and
@@ -172,7 +179,8 @@ class Library:
         is_few = types.a.dtype in self.few_row_families and not types.is_block_scaled  # as cuBLAS's, for more rows
         if not (is_few or self.runs_unaligned(types)):
             return NO_PADDING
-        num_bytes = ROW_BYTES if types.is_weight_quantized else _PAD_BYTES.get(types.a.dtype)
+        narrow = _MORE_PAD_BYTES.get((sm_arch, types.a.dtype), _PAD_BYTES.get(types.a.dtype))
+        num_bytes = ROW_BYTES if types.is_weight_quantized else narrow
         return padding_to(types, num_bytes) if num_bytes else NO_PADDING
 
     def _runs_dense(self, arch: GpuSpec, types: GemmTypes) -> bool:

@@ -252,7 +252,7 @@ def pack_kernels(
     """
     rules = library_of(library)
     rules.check(arch, types)
-    split, padding = rules.split_rule(arch, types, load_bytes=load_bytes), rules.padding(types)
+    split, padding = rules.split_rule(arch, types, load_bytes=load_bytes), rules.padding(arch.sm_arch, types)
     params = _pack_chip(arch, types, l2, clock, padding)
     params["quantize_passes"] = quantization.num_passes
     params["quantize_elem_bytes"] = quantization.elem_bytes

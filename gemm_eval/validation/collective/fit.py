@@ -83,10 +83,10 @@ def fit_collectives(link: Interconnect, of: MeasuredRows) -> dict[str, float]:
     """Return all coefficients, fitted on some rows; what no row tells keeps its default."""
     found = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
     is_across = link.topology == TWO_SOCKETS
-    rings = [*RING, *(MULTICAST if link.has_multicast else ()), *(SOCKETS[:2] if is_across else ())]
+    rings = [*RING, *(MULTICAST if link.has_multicast else ()), *(SOCKETS[:3] if is_across else ())]
     steps: list[tuple[list[Coefficient], Mask]] = [
         (rings, ~of.rows.is_direct & ~of.rows.is_exchange),
-        ([*EXCHANGE, *(SOCKETS[2:] if is_across else ())], of.rows.is_exchange),
+        ([*EXCHANGE, *(SOCKETS[3:] if is_across else ())], of.rows.is_exchange),
         (list(DIRECT), of.rows.is_direct),
     ]
     for items, mask in steps:

@@ -120,7 +120,7 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
     for timings in sets:
         for problem in timings.problems():
             a, b, c = problem.input_dtype, problem.weight_dtype, problem.output_dtype
-            load_bytes = load_bytes_of(pad_problem(problem, LIBRARIES[library].padding(problem.types)))
+            load_bytes = load_bytes_of(pad_problem(problem, LIBRARIES[library].padding(arch.sm_arch, problem.types)))
             how = (timings.l2, timings.clock, timings.quantize_from, timings.is_net)
             key = (a, b, c, problem.group_size, problem.group_n, *how, load_bytes)
             if key not in numbers:

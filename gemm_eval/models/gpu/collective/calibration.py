@@ -16,7 +16,7 @@ from gemm_eval.models.gpu.calibration import Chip, Origin, SingleCalibration, ch
 from gemm_eval.models.gpu.coefficients import Coefficient
 from gemm_eval.models.gpu.collective.coefficients import COLLECTIVE_COEFFICIENTS
 
-COLLECTIVE_MODEL_VERSION = "collective-2"
+COLLECTIVE_MODEL_VERSION = "collective-3"
 
 
 class CollectiveCalibration(SingleCalibration):

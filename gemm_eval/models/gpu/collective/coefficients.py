@@ -62,8 +62,13 @@ SOCKETS = (
         "power of 2/ranks at which the rate of a rank falls where traffic crosses two sockets",
     ),
     _item(
+        "cached_contention", "1", 0.02, 3.0, 1.5, FREE,
+        "as contention, of messages whose copies in host memory stay in the caches of the CPUs",
+    ),
+    _item(
         "engine_contention", "1", 0.02, 3.0, 1.2, FREE,
-        "power of 4/ranks instead, beyond four ranks, of an engine's all-reduces: a process for each rank, in a graph",
+        "power of 4/ranks instead, beyond four ranks, of an engine's all-reduces that fill NCCL's chunks: a process "
+        "for each rank, in a graph",
     ),
     _item("peer_contention", "1", 0.02, 3.0, 2.0, FREE, "as contention, of sends and receives"),
 )  # fmt: skip

@@ -19,7 +19,9 @@ from gemm_eval.models.gpu.collective.algorithms import (
 from gemm_eval.workload import CollectiveProblem
 
 __all__ = [
+    "CACHED_BYTES",
     "COLLECTIVE_LIBRARIES",
+    "FILLED_SHARE_BYTES",
     "NCCL",
     "NVLS_FROM_RANKS",
     "TRTLLM_DIRECT",
@@ -37,6 +39,16 @@ COLLECTIVE_LIBRARIES = (NCCL, TRTLLM_DIRECT)
 
 NVLS_FROM_RANKS = 5
 """Timings of H200 show NVLS with eight GPUs, and none with two and four."""
+
+CACHED_BYTES = 3 << 19
+"""Largest message, in bytes, whose copies in host memory stay in the caches of the CPUs: eight L40S move 1 MiB at 1.4
+times the rate of 2 MiB, four at 1.2 times, in every ring."""
+
+FILLED_SHARE_BYTES = 4 << 20
+"""Share of a rank, in bytes, that fills NCCL's chunks: 2 channels over PCIe, each with half of its buffer of 4 MiB.
+
+Source: NCCL 2.27, ALLREDUCE_CHUNKSTEPS of NCCL_STEPS in device.h, 4 MiB in init.cc. Timings of eight L40S turn there.
+"""
 
 _EXCHANGES = ("all_to_all", "send")
 _SUMMED_IN_SWITCH = frozenset((DType.FP16, DType.BF16, DType.FP32))
@@ -120,10 +132,15 @@ def _nccl(
         sent, kept = (problem.message_bytes, 0.0) if is_send else (share, share)
         ll, simple = exchange(sent, ranks - 1, kept, rate, of, is_host=link.topology in PCIE_BOXES)
         return {"send/receive, LL": ll, "send/receive, Simple": simple}
-    far = "engine_contention" if is_engine_all_reduce(library, what) else "contention"
-    rate = link_rate(link, ranks, of["contention"], of[far])
+    is_cached = problem.buffer_bytes <= CACHED_BYTES
+    rate = link_rate(link, ranks, of["cached_contention" if is_cached else "contention"])
     own_frac = of["own_sum_frac"] if problem.is_sum else of["own_frac"]
     ll, mid, simple = ring(problem.buffer_bytes, ranks, num_passes(what), own_frac, rate, of)
+    if is_engine_all_reduce(library, what):
+        far_rate = link_rate(link, ranks, of["contention"], of["engine_contention"])
+        filled_bytes = max(problem.buffer_bytes, ranks * FILLED_SHARE_BYTES)
+        filled = ring(filled_bytes, ranks, num_passes(what), own_frac, far_rate, of)[2]
+        simple = min(simple, filled, key=lambda terms: terms.latency_us)
     options = {"ring, Simple": simple}
     if share <= of["switch_bytes"]:
         options = {"ring, LL": ll, ("ring, LL128" if link.is_nvlink else "ring, short Simple"): mid} | options

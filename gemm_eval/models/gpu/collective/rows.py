@@ -11,6 +11,8 @@ import numpy.typing as npt
 from gemm_eval.arch import PCIE_BOXES, Interconnect
 from gemm_eval.models.gpu.collective.algorithms import exchange, link_rate, nvls, one_shot, ring, two_shot
 from gemm_eval.models.gpu.collective.costs import (
+    CACHED_BYTES,
+    FILLED_SHARE_BYTES,
     can_add_in_switch,
     has_direct_kernels,
     is_engine_all_reduce,
@@ -73,10 +75,14 @@ def collective_rows(link: Interconnect, library: str, problems: Sequence[Collect
 def collectives_us(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> Floats:
     """Return the latency of each row, in microseconds."""
     share = rows.size / rows.ranks
-    far = np.where(rows.is_engine, of["engine_contention"], of["contention"])
-    rate = link_rate(link, rows.ranks, of["contention"], far)
-    own_frac = np.where(rows.is_sum, of["own_sum_frac"], of["own_frac"])
-    ll, mid, simple = (item.latency_us for item in ring(rows.size, rows.ranks, rows.passes, own_frac, rate, of))
+    cached_rate, rate = (link_rate(link, rows.ranks, of[name]) for name in ("cached_contention", "contention"))
+    rate = np.where(rows.size <= CACHED_BYTES, cached_rate, rate)
+    own_frac, others = np.where(rows.is_sum, of["own_sum_frac"], of["own_frac"]), (rows.ranks, rows.passes)
+    ll, mid, simple = (item.latency_us for item in ring(rows.size, *others, own_frac, rate, of))
+    far_rate = link_rate(link, rows.ranks, of["contention"], of["engine_contention"])
+    filled_bytes = np.maximum(rows.size, rows.ranks * FILLED_SHARE_BYTES)
+    filled = ring(filled_bytes, *others, own_frac, far_rate, of)[2].latency_us
+    simple = np.where(rows.is_engine, np.minimum(simple, filled), simple)
     ringed = np.where(share <= of["switch_bytes"], np.minimum(np.minimum(ll, mid), simple), simple)
     ringed = np.where(rows.has_nvls, np.minimum(ringed, nvls(rows.size, rows.ranks, rate, of).latency_us), ringed)
     sent, kept = np.where(rows.is_send, rows.size, share), np.where(rows.is_send, 0.0, share)
