@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.cli.held_out import plain_lines
+from gemm_eval.cli.exam import plain_lines
 
 if TYPE_CHECKING:
     from gemm_eval.measure.host import HostMeasurement, HostTiming

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemm_eval.cli.held_out import plain_lines
+from gemm_eval.cli.exam import plain_lines
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -26,7 +26,7 @@ from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.words import refusal
 
 MODEL, NAIVE, FITTED, TABLE = "gemm_eval", "naive roofline", "fitted roofline", "table"
-"""Who predicts: the model; the data sheet's rates; overhead and shares of these rates, fitted; a table, interpolated."""
+"""Who predicts: the model; the data sheet's rates; overhead and shares of these rates, fitted; a table interpolated."""
 
 ALL_GPUS = "all"
 
@@ -65,11 +65,11 @@ class MeasuredTable:
         missing += [key for key in cls.KEYS if key not in meta]
         if missing:
             raise InvalidInputError(f"{path}: columns or keys of the meta file are missing: {', '.join(missing)}")
-        return cls(frame, path, **cls.read_meta(meta))
+        return cls(frame, path, **cls.read_meta(path, meta))
 
     @classmethod
-    def read_meta(cls, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a table that its meta file says."""
+    def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003  of tables without words
+        """Return the fields of a table that its meta file, or its place, says."""
         return {key: str(meta[key]) for key in cls.KEYS}
 
     def __len__(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,7 +52,7 @@ class MemoryBoundTable(MeasuredTable):
     KEYS: ClassVar[tuple[str, ...]] = ("gpu",)
 
     @classmethod
-    def read_meta(cls, meta: Mapping[str, Any]) -> dict[str, Any]:
+    def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
         """Return the fields of a table that its meta file says: kernels are of engines where it does not say whose."""
         return {"gpu": str(meta["gpu"]), "library": meta.get("library", ENGINES)}
 
