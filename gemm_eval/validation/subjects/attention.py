@@ -88,7 +88,7 @@ class AttentionTable(MeasuredTable):
         types = zip(self.words("dtype"), self.words("kv_dtype"), strict=True)
         return [
             AttentionProblem(
-                **{str(name): int(value) for name, value in row.items() if name != "window"},
+                **dict[str, Any]({str(name): value for name, value in row.items() if name != "window"}),
                 window=row["window"] or None, dtype=parse_dtype(dtype), kv_dtype=parse_dtype(kv_dtype),
                 is_latent=is_latent,
             )
