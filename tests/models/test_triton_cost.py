@@ -34,7 +34,7 @@ from gemm_eval.models.gpu.triton import (
     triton_times_us,
 )
 from gemm_eval.models.gpu.triton import model as triton_model
-from gemm_eval.models.gpu.triton.cost import tensor_cycles
+from gemm_eval.models.gpu.triton.model import tensor_cycles
 from gemm_eval.validation.predictors.triton_codes import read_codes
 from gemm_eval.validation.tables import measured_root
 

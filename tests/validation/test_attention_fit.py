@@ -18,7 +18,7 @@ from gemm_eval.models.gpu.attention import (
     attention_coefficients,
     family_us,
 )
-from gemm_eval.models.gpu.attention.calibration import AttentionCalibration
+from gemm_eval.models.gpu.attention.families import AttentionCalibration
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, gpus_with, score
 from gemm_eval.validation.fit import sha256_of
 from gemm_eval.validation.subjects import attention
