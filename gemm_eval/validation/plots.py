@@ -29,10 +29,9 @@ from gemm_eval.figures import (
     set_rows_axis,
     styled,
 )
-from gemm_eval.validation.metrics import REGIMES
+from gemm_eval.validation.metrics import REGIMES, Score
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.report import title_of
-from gemm_eval.validation.scores import Score
 from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Mask, Timings
 
 if TYPE_CHECKING:

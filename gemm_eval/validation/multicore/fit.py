@@ -11,8 +11,7 @@ import numpy.typing as npt
 from gemm_eval.arch import MulticoreSpec, ProvenanceKind, build_spec, place_values
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.validation.fit import robust_fit, soft_l1
-from gemm_eval.validation.folds import fold_of_pairs
+from gemm_eval.validation.fit import fold_of_pairs, robust_fit, soft_l1
 from gemm_eval.validation.multicore.timings import TimingSet
 from gemm_eval.words import refusal
 

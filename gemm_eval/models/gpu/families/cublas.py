@@ -1,4 +1,4 @@
-"""Kernels of mma.sync and its relatives: every warp loads, multiplies and adds."""
+"""Families of kernels that cuBLAS runs: vector products, mma.sync, wgmma, tcgen05, and Volta's HMMA."""
 
 from __future__ import annotations
 
@@ -9,9 +9,93 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import with_defaults
 from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles, since
-from gemm_eval.models.gpu.families.vector import single_row_tiles
 
-__all__ = ["ELEMENTWISE", "MMA_FP8", "MMA_SYNC", "UNALIGNED"]
+
+def _tiles() -> Iterator[TileChoice]:
+    for m in (1, 2, 4, 8):
+        for n in (8, 16, 32):
+            yield TileChoice("gemv", m, n, 4, Schedule.VECTOR, ((1, 1),))
+
+
+def single_row_tiles() -> Iterator[TileChoice]:
+    """Kernels of cuBLAS for one row of 16-bit types (gemv)."""
+    for n in (1, 2, 4, 8, 16, 32):
+        yield TileChoice("gemv", 1, n, 4, Schedule.VECTOR, ((1, 1),))
+
+
+VECTOR_FAMILY = Family(
+    name="gemv",
+    number=4,
+    sm_archs=since("sm_70"),
+    schedules=(Schedule.VECTOR,),
+    mma_m=1,
+    mma_n_step=1,
+    num_warps=(4,),
+    max_registers=255,
+    operands="vector",
+    max_rows=lambda cta_m: cta_m,  # K is split over threads, tokens are not tiled
+    weight_only_tiles=lambda *_: _tiles(),
+)
+
+
+_PAIRS = ((1, 2), (2, 1), (1, 4), (2, 4))
+_PP, _COOP = Schedule.PINGPONG, Schedule.COOPERATIVE
+_PINGPONG_ACCUMULATORS = 176 * 128  # a warpgroup holds a whole tile
+_COOP_ACCUMULATORS = 176 * 256
+
+
+def wgmma_tiles(family: str) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's Hopper kernels, read from the names of 5,163 kernels that it proposes (arch/measured).
+
+    Weights (N) lie on the instruction's 64 rows for few tokens, tokens (M) else; the other side is any multiple of 8.
+    """
+    for n in (64, 128, 192, 256, 384, 512):
+        for m in (8, 16, 24, 32, 48, 64, 80, 96):
+            if m * n <= _PINGPONG_ACCUMULATORS:
+                yield TileChoice(family, m, n, 8, _PP, _PAIRS)
+            elif m * n <= _COOP_ACCUMULATORS:
+                yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
+    for m, n in (
+        (64, 40), (64, 56), (64, 80), (64, 96), (64, 112), (64, 144), (64, 168), (64, 176), (128, 80), (128, 96),
+        (128, 112), (128, 128), (128, 144), (128, 168), (128, 176), (160, 128), (136, 128), (112, 128),
+    ):  # fmt: skip
+        yield TileChoice(family, m, n, 8, _PP, _PAIRS)
+    for m, n in (
+        (128, 192), (192, 128), (256, 128), (128, 256), (192, 192), (128, 320), (160, 256), (192, 208), (64, 320),
+        (64, 448), (136, 256),
+    ):  # fmt: skip
+        yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
+
+
+def weight_only_tiles(family: str, columns: tuple[int, ...], rows: tuple[int, ...]) -> Iterator[TileChoice]:
+    """Tiles of weight-only kernels on Hopper: weights on the instruction's 64 rows, tokens on its columns."""
+    for n in columns:
+        for m in rows:
+            if m * n <= _PINGPONG_ACCUMULATORS and n == 64:
+                yield TileChoice(family, m, n, 8, _PP, _PAIRS)
+            elif m * n <= _COOP_ACCUMULATORS and n > 64:
+                yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
+
+
+WGMMA = Family(
+    name="sm90_wgmma",
+    number=0,
+    sm_archs=("sm_90",),
+    own_of=("sm_90",),
+    other_dtypes=(DType.INT8,),  # cuBLAS 13.1 takes mma.sync for it (kernel names in arch/measured/h200-sxm/cublaslt)
+    schedules=(_PP, _COOP),
+    mma_m=64,
+    mma_n_step=8,
+    num_warps=(8,),
+    max_registers=232,  # setmaxnreg gives computing warpgroups up to 240 a thread
+    operands="smem",
+    has_clusters=True,
+    is_warp_specialized=True,
+    coefficients=with_defaults(l2_frac=1.4, store_exposed_frac=0.0),
+    dense_tiles=lambda *_: wgmma_tiles("sm90_wgmma"),
+    weight_only_tiles=lambda columns, rows: weight_only_tiles("sm90_wgmma", columns, rows),
+)
+
 
 _MS = Schedule.MULTISTAGE
 _SINGLE = ((1, 1),)
@@ -152,4 +236,78 @@ ELEMENTWISE = replace(  # other rows: too little for cp.async, so each element g
         vector_frac=0.05,
     ),
     dense_tiles=_elementwise_tiles,
+)
+
+
+_FAMILY = "sm70_mma"
+
+
+def _volta_tiles(*_: object) -> Iterator[TileChoice]:
+    """Tiles that CUTLASS and cuBLAS commonly have for these ("volta_s884", "turing_s1688"): assumed, none is listed."""
+    for m, n, warps in (
+        (16, 64, 4), (16, 128, 4), (32, 64, 4), (32, 128, 4), (64, 32, 4), (64, 64, 4), (64, 96, 4), (64, 128, 4),
+        (64, 128, 8), (64, 256, 8), (96, 64, 4), (96, 128, 4), (96, 128, 8), (128, 32, 4), (128, 64, 4), (128, 64, 8),
+        (128, 96, 8), (128, 128, 4), (128, 128, 8), (128, 192, 8), (128, 256, 8), (192, 128, 8), (256, 64, 8),
+        (256, 128, 8),
+    ):  # fmt: skip
+        yield TileChoice(_FAMILY, m, n, warps, MMA_SYNC.schedules[0], ((1, 1),))
+
+
+# assumed: those of mma.sync on later chips, but a k-step waits for its stores to shared memory and for a barrier, which
+# cp.async spares
+MMA_VOLTA = replace(
+    MMA_SYNC,
+    name=_FAMILY,
+    number=9,
+    sm_archs=("sm_70", "sm_75"),
+    own_of=("sm_70", "sm_75"),
+    rate_frac={},
+    coefficients=with_defaults(
+        matrix_frac=0.85, step_cycles=300.0, tile_cycles=500.0, kernel_us=1.1, dram_frac=0.93,
+        epilogue_bytes_per_cycle=24.0,
+    ),
+    dense_tiles=_volta_tiles,
+    weight_only_tiles=_volta_tiles,
+)  # fmt: skip
+
+
+_TCGEN05_PAIRS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (2, 4))
+# tensor memory holds 128 x 512 sums (PTX ISA, tcgen05): of two tiles, so that one is stored while the next is computed
+_MAX_SUMS = 128 * 256
+_LONG = (128, 256)
+_SHORT = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256)
+_OF_64_ROWS = (8, 16, 32, 64, 96, 128, 192, 256)
+
+
+def _tcgen05_tiles(*_: object) -> Iterator[TileChoice]:
+    """Tiles of one CTA; two of them that multiply together are a cluster of two.
+
+    No list of cuBLAS's is published: these are what the instruction takes, 64 or 128 rows of either operand, in steps
+    of which fewer explain its times on a B200 less well (arch/measured/b200).
+    """
+    sizes = [(m, n) for long in _LONG for short in _SHORT for m, n in ((short, long), (long, short))]
+    sizes += [(m, n) for short in _OF_64_ROWS for m, n in ((64, short), (short, 64))]
+    for m, n in dict.fromkeys(sizes):
+        if m * n <= _MAX_SUMS:
+            yield TileChoice("sm100_tcgen05", m, n, 8, Schedule.PINGPONG, _TCGEN05_PAIRS)
+
+
+TCGEN05 = Family(
+    name="sm100_tcgen05",
+    number=2,
+    sm_archs=("sm_100", "sm_103"),
+    own_of=("sm_100", "sm_103"),
+    schedules=(Schedule.PINGPONG, Schedule.COOPERATIVE),
+    mma_m=128,
+    mma_n_step=8,
+    num_warps=(8,),
+    max_registers=255,
+    operands="smem",
+    has_clusters=True,
+    is_warp_specialized=True,
+    has_tensor_memory=True,
+    # slow fill was seen on Hopper only
+    coefficients=with_defaults(kernel_us=1.0, outside_rows_per_cycle=50.0, l2_frac=1.4, store_exposed_frac=0.0),
+    dense_tiles=_tcgen05_tiles,
+    weight_only_tiles=lambda columns, rows: weight_only_tiles("sm100_tcgen05", columns, rows),
 )
