@@ -1,4 +1,4 @@
-"""How far the model of a multi-core chip is from its timings, beside rooflines, and its calibration."""
+"""The exam of multi-core chips: (N, K) held out, beside rooflines and a table; and their calibrations."""
 
 from __future__ import annotations
 
@@ -17,20 +17,7 @@ from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof, interpolated
 from gemm_eval.validation.fit import provenance
 from gemm_eval.validation.metrics import ALL, REGIMES, Metrics, measure_errors
-from gemm_eval.validation.multicore.fit import RANGES, folds_of, held_out, predict_set
-from gemm_eval.validation.multicore.timings import ChipTimings, TimingSet
-
-__all__ = [
-    "FITTED_ROOFLINE",
-    "MODEL",
-    "NAIVE_ROOFLINE",
-    "TABLE",
-    "ChipLine",
-    "ChipScore",
-    "calibrate_chip",
-    "calibration_text",
-    "score_chip",
-]
+from gemm_eval.validation.subjects.chip_fit import RANGES, ChipTimings, TimingSet, folds_of, held_out, predict_set
 
 Floats = npt.NDArray[np.float64]
 
