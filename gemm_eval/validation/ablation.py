@@ -14,8 +14,6 @@ from gemm_eval.validation.fit import CrossFit, assign_folds, cross_fit
 from gemm_eval.validation.predictors import Coefficient, Model
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
-__all__ = ["Ablated", "Ablation", "Removed", "ablate", "remove_in_turn", "run_ablation"]
-
 M = TypeVar("M", bound=Model)
 
 _MATTERS_POINTS = 0.3  # in sample: a term that costs more needs no cross-validation to be kept

@@ -41,8 +41,6 @@ from gemm_eval.validation.predictors.w4a16 import (
 from gemm_eval.validation.tables import meta_of
 from gemm_eval.validation.timings import Ints, Mask, Timings
 
-__all__ = ["FIRST", "Study", "find_w4a16_tables", "study_triton", "study_w4a16"]
-
 NOT_INSTALLED = "nvMatmulHeuristics: not installed"
 FIRST = ("first", "first 3", "first 20%")
 """How many of a GEMM's configs, in the order of a method, are timed and the best of them taken: Triton's choices."""

@@ -27,8 +27,6 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     TOKEN_ROW_BYTES,
 )
 
-__all__ = ["no_bound_columns", "pack_bound_columns", "pack_w4a16_bound_columns"]
-
 
 def pack_bound_columns(
     params: npt.NDArray[np.void], coefficients: npt.NDArray[np.void], candidates: npt.NDArray[np.void]

@@ -44,27 +44,6 @@ from gemm_eval.models.gpu.intervals import (
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmTypes, RunOptions
 
-__all__ = [
-    "Correction",
-    "CorrectionData",
-    "CorrectionErrors",
-    "HeldOut",
-    "PackedCorrection",
-    "Region",
-    "Trees",
-    "correction_for",
-    "correction_path",
-    "find_correction",
-    "interval_carried",
-    "interval_for",
-    "load_correction",
-    "nearest_corrected",
-    "pack_correction",
-    "pack_limits",
-    "physics_digest",
-    "question_of",
-]
-
 MAX_LOG_FACTOR = math.log(1.5)
 """No correction changes a time by more."""
 

@@ -18,8 +18,6 @@ from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles, s
 from gemm_eval.models.gpu.moe_tiles import TritonTile, known_tiles
 from gemm_eval.workload import GemmTypes
 
-__all__ = ["GROUPED"]
-
 _COOP, _PP, _MS = Schedule.COOPERATIVE, Schedule.PINGPONG, Schedule.MULTISTAGE
 _SINGLE = ((1, 1),)
 _PAIRS = ((1, 1), (1, 2), (2, 1))

@@ -18,8 +18,6 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
     SM90_GROUPED,
 )
 
-__all__ = ["OUR_FAMILIES", "W4A16_TARGETS"]
-
 W4A16_TARGETS = {
     "sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a", "sm_100": "sm_100", "sm_103": "sm_100", "sm_120": "sm_120",
 }  # fmt: skip
