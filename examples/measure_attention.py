@@ -4,7 +4,7 @@
     python examples/measure_attention.py --out FOLDER --latents     # with flashinfer-python 0.5 and a CUDA compiler
 
 Writes FOLDER/attention-torch-RELEASE-BACKEND/PHASE.parquet, or FOLDER/attention-flashinfer-RELEASE/PHASE.parquet,
-as `gemm_eval/validation/attention/tables.py` reads them; the meta files beside them are written by hand.
+as `gemm_eval/validation/subjects/attention.py` reads them; the meta files beside them are written by hand.
 
 Each call is captured in a CUDA graph of several, which go in turn through copies of keys and values, 256 MB together at
 least, as layers of a model each have their own; queries are warm. The time is that of a replay over the calls, the

@@ -11,8 +11,6 @@ from typing import Any
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import refusal, shown
 
-__all__ = ["as_integer", "check_flag", "check_word", "plain_integer", "plain_number"]
-
 _POWER_FROM_BITS = 21  # from here on a limit reads better as a power of two
 
 

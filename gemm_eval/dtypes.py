@@ -16,18 +16,6 @@ from typing import NamedTuple
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.words import did_you_mean, shown
 
-__all__ = [
-    "HALF_BITS_PER_BYTE",
-    "SHORTHANDS",
-    "DType",
-    "DtypeScheme",
-    "accumulator_of",
-    "default_output_of",
-    "parse_dtype",
-    "parse_scheme",
-]
-
-
 HALF_BITS_PER_BYTE = 16
 """The unit in which sizes of all types are integers."""
 

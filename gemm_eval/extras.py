@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from gemm_eval.errors import GemmEvalError
 
-__all__ = ["check_extra", "has_package", "install_command", "needs_extra"]
-
 _ALTERNATIVES = {"gpu": "or 'gemm_eval[gpu-cuda12]' where the driver is for CUDA 12"}
 """By extra: what is installed in its place on some machines."""
 

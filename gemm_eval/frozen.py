@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["FrozenDict"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -27,8 +27,6 @@ from numba.core.runtime import rtsys
 
 from gemm_eval.storage import cache_dir, make_folder, set_aside, why_unsafe
 
-__all__ = ["entry_point", "inlined_kernel", "kernel", "of_arrays", "read_only", "source_stamp"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 # No fast-math: sums keep their order, so results are the same to the bit on every machine. The numpy error model

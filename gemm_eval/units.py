@@ -12,17 +12,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "FLOP_PER_MAC",
-    "bytes_per_us",
-    "cycles_per_us",
-    "per_s",
-    "pj_per_us",
-    "tflop_per_s",
-    "time_text",
-    "us_at_peak",
-    "watt",
-]
 
 Number = TypeVar("Number", float, "npt.NDArray[np.float64]")
 

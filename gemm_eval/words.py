@@ -8,8 +8,6 @@ import unicodedata
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["did_you_mean", "one_line", "refusal", "shown", "visible"]
-
 _MAX_SHOWN_CHARS = 80
 _MAX_WORD_CHARS = 64  # no name is longer, and what is longer takes difflib long
 _MAX_NEAR = 4

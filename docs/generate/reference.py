@@ -19,7 +19,8 @@ from gemm_eval.arch import (
     Published,
 )
 from gemm_eval.models.gpu import COEFFICIENTS, MOE_LAYER, Calibration, Coefficient, ErrorFigures, RegimeInterval
-from gemm_eval.models.gpu.attention.coefficients import (
+from gemm_eval.models.gpu.attention.latent import LATENT_CONTEXT, SPLIT_LATENTS, WHOLE_LATENTS
+from gemm_eval.models.gpu.attention.rows import (
     CONTEXT,
     CONTEXT_MMA,
     CONTEXT_PLAIN,
@@ -27,12 +28,11 @@ from gemm_eval.models.gpu.attention.coefficients import (
     PACKED_PLAIN,
     SINGLE_HEADS,
 )
-from gemm_eval.models.gpu.attention.latent import LATENT_CONTEXT, SPLIT_LATENTS, WHOLE_LATENTS
 from gemm_eval.models.gpu.coefficients import QUANTIZATION, TRITON_OWN, TRTLLM_OWN
-from gemm_eval.models.gpu.collective.coefficients import COLLECTIVE_COEFFICIENTS
-from gemm_eval.models.gpu.memory_bound.coefficients import MEMORY_BOUND_COEFFICIENTS
+from gemm_eval.models.gpu.collective import COLLECTIVE_COEFFICIENTS
+from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_COEFFICIENTS
 from gemm_eval.models.gpu.switches import SWITCH_COEFFICIENTS
-from gemm_eval.models.gpu.triton.coefficients import TRITON_COEFFICIENTS
+from gemm_eval.models.gpu.triton.model import TRITON_COEFFICIENTS
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS
 
 __all__ = ["COEFFICIENT_TABLES", "MODELS", "PAGES", "SpecField", "spec_fields"]

@@ -7,11 +7,10 @@ from gemm_eval.lazy import lazy_names
 if TYPE_CHECKING:
     from gemm_eval.arch.check import CheckFinding, check_arch
     from gemm_eval.arch.common import Provenance, ProvenanceKind, Published
-    from gemm_eval.arch.gpu import SM_ARCHS, GpuSpec
+    from gemm_eval.arch.gpu import SM_ARCHS, THREADS_PER_WARP, GpuSpec
     from gemm_eval.arch.gpu_names import gpu_slug
     from gemm_eval.arch.interconnect import LINKS, ONE_SOCKET, PCIE_BOXES, TWO_SOCKETS, Interconnect
     from gemm_eval.arch.limits import (
-        THREADS_PER_WARP,
         DeviceLimits,
         Occupancy,
         cluster_sms,
@@ -92,13 +91,19 @@ __getattr__, __dir__ = lazy_names(
         ".gpu": (
             "GpuSpec",
             "SM_ARCHS",
+            "THREADS_PER_WARP",
         ),
         ".gpu_names": ("gpu_slug",),
-        ".interconnect": ("LINKS", "ONE_SOCKET", "PCIE_BOXES", "TWO_SOCKETS", "Interconnect"),
+        ".interconnect": (
+            "Interconnect",
+            "LINKS",
+            "ONE_SOCKET",
+            "PCIE_BOXES",
+            "TWO_SOCKETS",
+        ),
         ".limits": (
             "DeviceLimits",
             "Occupancy",
-            "THREADS_PER_WARP",
             "cluster_sms",
             "ctas_per_sm",
             "least_registers_per_sm",
@@ -122,9 +127,19 @@ __getattr__, __dir__ = lazy_names(
             "calibration_file",
             "place_values",
         ),
-        ".paths": ("data_root", "preset_files"),
-        ".rules": ("LibraryPath", "LibraryRules"),
-        ".states": ("ClockState", "L2State", "MEASURED_L2_STATES"),
+        ".paths": (
+            "data_root",
+            "preset_files",
+        ),
+        ".rules": (
+            "LibraryPath",
+            "LibraryRules",
+        ),
+        ".states": (
+            "ClockState",
+            "L2State",
+            "MEASURED_L2_STATES",
+        ),
         ".yaml": ("read_yaml",),
     },
 )

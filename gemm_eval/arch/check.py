@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from gemm_eval.arch.gpu import GpuSpec
 from gemm_eval.arch.loader import ArchSpec
 
-__all__ = ["PUBLISHED_TOLERANCE_FRAC", "CheckFinding", "check_arch"]
-
 PUBLISHED_TOLERANCE_FRAC = 0.01
 """How far a figure of a spec may be from the published one: makers round their headlines to two or three digits."""
 

@@ -12,22 +12,6 @@ from gemm_eval.dtypes import DType
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.words import one_line
 
-__all__ = [
-    "BaseSpec",
-    "DTypeKey",
-    "Dim",
-    "Fields",
-    "Frac",
-    "Frozen",
-    "NonNegative",
-    "Positive",
-    "Provenance",
-    "ProvenanceKind",
-    "Published",
-    "Table",
-    "Text",
-]
-
 _MAX_DIM = 1 << 16
 _CHANGED = "changed by with_"
 _MAX_CHANGES_SHOWN = 3

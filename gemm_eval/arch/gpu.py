@@ -13,8 +13,6 @@ from gemm_eval.checks import check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.units import cycles_per_us, tflop_per_s
 
-__all__ = ["SM_ARCHS", "GpuSpec"]
-
 SmArch = Literal["sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"]
 SM_ARCHS: tuple[str, ...] = get_args(SmArch)
 """Generations of SMs that the model knows, the oldest first."""

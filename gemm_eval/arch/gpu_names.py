@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["gpu_slug"]
-
 _KNOWN = {
     "NVIDIA GB300": "gb300",
     "NVIDIA B300 SXM6 AC": "b300",

@@ -10,8 +10,6 @@ from gemm_eval.arch.common import Frozen, Positive
 from gemm_eval.checks import check_word
 from gemm_eval.errors import UnsupportedError
 
-__all__ = ["LINKS", "ONE_SOCKET", "PCIE_BOXES", "TWO_SOCKETS", "Interconnect"]
-
 Link = Literal["nvlink2", "nvlink3", "nvlink4", "nvlink5", "pcie3", "pcie4", "pcie5"]
 LINKS: tuple[str, ...] = get_args(Link)
 """Generations of links that specs know."""

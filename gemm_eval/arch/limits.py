@@ -8,19 +8,6 @@ from gemm_eval.arch.gpu import THREADS_PER_WARP, GpuSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
-__all__ = [
-    "THREADS_PER_WARP",
-    "DeviceLimits",
-    "Occupancy",
-    "cluster_sms",
-    "ctas_by_resource",
-    "ctas_per_sm",
-    "least_registers_per_sm",
-    "limits_of_spec",
-    "occupancy_of_cta",
-    "smem_taken_bytes",
-]
-
 # How an SM hands out registers and shared memory: CUDA occupancy calculator.
 _REGISTERS_UNIT_OF_WARP = 256
 _SMEM_UNIT_BYTES = 128

@@ -20,8 +20,6 @@ from gemm_eval.arch.yaml import read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError
 from gemm_eval.words import did_you_mean, one_line, refusal, shown
 
-__all__ = ["ArchSpec", "build_spec", "list_archs", "load_arch"]
-
 ArchSpec = MulticoreSpec | GpuSpec
 """A chip of either kind."""
 

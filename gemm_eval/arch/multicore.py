@@ -23,8 +23,6 @@ from gemm_eval.dtypes import DType
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, tflop_per_s
 from gemm_eval.words import did_you_mean
 
-__all__ = ["MAX_CORES", "MulticoreSpec"]
-
 MAX_CORES = 1 << 20
 """Most cores of a chip."""
 

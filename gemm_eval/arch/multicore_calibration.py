@@ -17,8 +17,6 @@ from gemm_eval.arch.paths import data_root
 from gemm_eval.arch.yaml import read_yaml
 from gemm_eval.errors import ArchValidationError
 
-__all__ = ["MulticoreCalibration", "MulticoreErrors", "calibration_file", "place_values", "with_calibration"]
-
 ALL_TYPES = "*"
 """In the path of a coefficient: of every type that the matrix unit takes."""
 

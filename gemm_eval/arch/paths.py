@@ -7,8 +7,6 @@ from pathlib import Path
 
 from gemm_eval.errors import ArchNotFoundError
 
-__all__ = ["data_root", "preset_files"]
-
 
 @cache
 def data_root() -> Path:

@@ -9,8 +9,6 @@ from pydantic import Field, model_validator
 
 from gemm_eval.arch.common import Dim, Fields, Frozen, Table, Text, frozen
 
-__all__ = ["UNCHANGEABLE", "LibraryPath", "LibraryRules", "OperandName"]
-
 OperandName = Literal["A", "B", "C"]
 _Loop = Literal["M", "N", "K"]
 _Order = Literal["mnk", "mkn", "nmk", "nkm", "kmn", "knm"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["MEASURED_L2_STATES", "ClockState", "L2State"]
-
 
 class L2State(enum.StrEnum):
     """What L2 holds. COLD: no weights, and A and C of the call before as far as they fit. WARM: all that fits."""

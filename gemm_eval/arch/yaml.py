@@ -13,8 +13,6 @@ from gemm_eval.errors import ArchNotFoundError, ArchValidationError
 from gemm_eval.storage import read_bounded
 from gemm_eval.words import one_line, shown
 
-__all__ = ["read_yaml"]
-
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 32
 _MAX_EVENTS = 50_000  # keys, values, ends of lists: a megabyte of short ones would take seconds

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
     from gemm_eval.arch import GpuSpec
     from gemm_eval.models.gpu import Calibration, Correction, ErrorFigures, HeldOut
-    from gemm_eval.models.gpu.attention import AttentionCalibration
-    from gemm_eval.models.gpu.collective import CollectiveCalibration
-    from gemm_eval.models.gpu.memory_bound import MemoryBoundCalibration
-    from gemm_eval.models.gpu.triton import TritonCalibration
+    from gemm_eval.models.gpu.calibration import CalibrationFile
 
 __all__ = [
     "app", "calibrate_attention", "calibrate_collective", "calibrate_corrections", "calibrate_dense",
@@ -339,10 +336,10 @@ def calibrate_moe(arch: str, data: str, seed: int, out: Path | None) -> None:
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.cli.output import make_console
     from gemm_eval.validation import calibration_out
-    from gemm_eval.validation.moe import calibrate_layers, find_layer_timings
+    from gemm_eval.validation.subjects.experts import calibrate_layers, find_tables
 
     spec = load_arch(arch, GpuSpec)
-    (timings,) = find_layer_timings(spec.name, [data])
+    (timings,) = find_tables(spec.name, [data])
     fitted = calibrate_layers(spec, timings, seed)
     path = calibration_out(spec.name, fitted.library, fitted.family) if out is None else out
     _write(fitted, path, _title(fitted), {timings.name: len(timings)})
@@ -354,7 +351,7 @@ def calibrate_attention(arch: str, library: str, seed: int, out: Path | None) ->
     """Fit all families of a library's attention kernels on a GPU, write and print."""
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.models.gpu.attention import attention_calibration_path
-    from gemm_eval.validation import attention as measured
+    from gemm_eval.validation.subjects import attention as measured
 
     spec = load_arch(arch, GpuSpec)
     fitted = measured.calibrate_attention(spec, library, seed)
@@ -367,7 +364,7 @@ def calibrate_collective(arch: str, out: Path | None) -> None:
     """Fit all algorithms of collectives of a GPU, write and print."""
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.models.gpu.collective import collective_calibration_path
-    from gemm_eval.validation import collective as measured
+    from gemm_eval.validation.subjects import collective as measured
 
     spec = load_arch(arch, GpuSpec)
     fitted = measured.calibrate_collectives(spec)
@@ -380,7 +377,7 @@ def calibrate_memory_bound(arch: str, library: str, out: Path | None) -> None:
     """Fit memory-bound kernels of a GPU, write and print."""
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.models.gpu.memory_bound import memory_bound_calibration_path
-    from gemm_eval.validation import memory_bound as measured
+    from gemm_eval.validation.subjects import memory_bound as measured
 
     spec = load_arch(arch, GpuSpec)
     fitted = measured.calibrate_memory_bound(spec, library)
@@ -516,7 +513,7 @@ def _load_gpu_of(arch: str, family: str) -> GpuSpec:
 
 
 def _write(
-    fitted: AttentionCalibration | Calibration | CollectiveCalibration | MemoryBoundCalibration | TritonCalibration,
+    fitted: CalibrationFile,
     path: Path, title: str, num_rows: dict[str, int],
 ) -> None:  # fmt: skip
     from gemm_eval.cli.output import make_console

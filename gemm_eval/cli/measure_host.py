@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.cli.held_out import plain_lines
+from gemm_eval.cli.exam import plain_lines
 
 if TYPE_CHECKING:
     from gemm_eval.measure.host import HostMeasurement, HostTiming
-    from gemm_eval.validation.multicore import ChipScore
+    from gemm_eval.validation.subjects.chips import ChipScore
 
 __all__ = ["measure_this_host"]
 
@@ -62,7 +62,8 @@ def _score(spec_path: Path, timings_path: Path) -> ChipScore | None:
     """Fit the spec on the timings, each held out once; None where they are too few."""
     from gemm_eval.arch import MulticoreSpec, load_arch
     from gemm_eval.cli.output import print_line
-    from gemm_eval.validation.multicore import read_chip_timings, score_chip
+    from gemm_eval.validation.subjects.chip_fit import read_chip_timings
+    from gemm_eval.validation.subjects.chips import score_chip
 
     spec = load_arch(spec_path, MulticoreSpec)
     timings = read_chip_timings(spec.name, timings_path)

@@ -8,12 +8,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemm_eval.cli.held_out import plain_lines
+from gemm_eval.cli.exam import plain_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gemm_eval.validation.multicore import ChipLine, ChipScore
+    from gemm_eval.validation.subjects.chips import ChipLine, ChipScore
 
 __all__ = ["ALL_CHIPS", "calibrate_multicore", "chip_table", "validate_multicore"]
 
@@ -30,7 +30,8 @@ def calibrate_multicore(
     from gemm_eval.arch import MulticoreSpec, calibration_file, load_arch
     from gemm_eval.cli.output import make_console
     from gemm_eval.errors import InvalidOptionError
-    from gemm_eval.validation.multicore import calibrate_chip, calibration_text, read_chip_timings
+    from gemm_eval.validation.subjects.chip_fit import read_chip_timings
+    from gemm_eval.validation.subjects.chips import calibrate_chip, calibration_text
 
     spec = load_arch(arch, MulticoreSpec, calibrated=False)
     if out is None and Path(arch).suffix in (".yaml", ".yml"):
@@ -54,7 +55,8 @@ def validate_multicore(
     from gemm_eval.arch import MulticoreSpec, load_arch
     from gemm_eval.cli.output import make_console, print_json
     from gemm_eval.errors import InvalidOptionError
-    from gemm_eval.validation.multicore import chips_with_timings, read_chip_timings, score_chip
+    from gemm_eval.validation.subjects.chip_fit import chips_with_timings, read_chip_timings
+    from gemm_eval.validation.subjects.chips import score_chip
 
     wanted = chips_with_timings() if list(names) == [ALL_CHIPS] else list(dict.fromkeys(names))
     if data is not None and len(wanted) > 1:
@@ -106,7 +108,7 @@ def chip_table(chip: str, score: ChipScore) -> Table:
 
 
 def _cells(line: ChipLine) -> Iterator[str]:
-    from gemm_eval.validation.multicore import FITTED_ROOFLINE, MODEL, NAIVE_ROOFLINE, TABLE
+    from gemm_eval.validation.subjects.chips import FITTED_ROOFLINE, MODEL, NAIVE_ROOFLINE, TABLE
 
     found = line.errors[MODEL]
     yield line.rows

@@ -188,9 +188,10 @@ def moe(
 
     gemm-eval validate moe h200-sxm
     """  # fmt: skip
-    from gemm_eval.cli.validate_moe import validate_moe
+    from gemm_eval.cli.exam import validate_subject
+    from gemm_eval.validation.subjects.experts import exam
 
-    validate_moe(names, data or [], seed, models=models, as_json=json)
+    validate_subject(exam(data or [], seed), names, groups=models, as_json=json, options={"seed": seed})
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
@@ -223,9 +224,10 @@ def attention(
 
     gemm-eval validate attention all --groups
     """
-    from gemm_eval.cli.validate_attention import validate_attention
+    from gemm_eval.cli.exam import validate_subject
+    from gemm_eval.validation.subjects.attention import exam
 
-    validate_attention(names, phase or [], seed, groups=groups, as_json=json)
+    validate_subject(exam(phase or [], seed), names, groups=groups, as_json=json, options={"seed": seed})
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)
@@ -255,9 +257,10 @@ def collective(
 
     gemm-eval validate collective --arch h200-sxm
     """
-    from gemm_eval.cli.validate_collective import validate_collective
+    from gemm_eval.cli.exam import validate_subject
+    from gemm_eval.validation.subjects.collective import exam
 
-    validate_collective(arch or [], hold_out, groups=groups, as_json=json)
+    validate_subject(exam(hold_out), arch or [], groups=groups, as_json=json, options={"hold_out": hold_out})
 
 
 @app.command("memory-bound", cls=Command, epilog=EXIT_CODES)
@@ -280,9 +283,10 @@ def memory_bound(
 
     gemm-eval validate memory-bound --arch h200-sxm --groups
     """
-    from gemm_eval.cli.validate_memory_bound import validate_memory_bound
+    from gemm_eval.cli.exam import validate_subject
+    from gemm_eval.validation.subjects.memory_bound import EXAM
 
-    validate_memory_bound(arch or [], groups=groups, as_json=json)
+    validate_subject(EXAM, arch or [], groups=groups, as_json=json)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)

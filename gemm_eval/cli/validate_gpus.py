@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gemm_eval.cli.held_out import plain_lines
+from gemm_eval.cli.exam import plain_lines
 
 if TYPE_CHECKING:
     from rich.table import Table

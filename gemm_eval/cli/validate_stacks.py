@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gemm_eval.validation.stacks import StackLine
+    from gemm_eval.validation.subjects.stacks import StackLine
 
 __all__ = ["validate_stacks"]
 
@@ -19,7 +19,7 @@ _OPERATIONS = ("operation", "measured us", "predicted", "error", "of the step")
 def validate_stacks(names: Sequence[str], *, operations: bool, as_json: bool) -> None:
     """Score and print; arguments as the options of the command."""
     from gemm_eval.cli.output import make_console, print_json
-    from gemm_eval.validation.stacks import gpus_with_stacks, score_stacks, score_switches
+    from gemm_eval.validation.subjects.stacks import gpus_with_stacks, score_stacks, score_switches
 
     console = make_console()
     scored = {name: list(score_stacks(name)) for name in names or gpus_with_stacks()}

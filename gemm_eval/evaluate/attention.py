@@ -25,8 +25,6 @@ from gemm_eval.models.gpu.attention import (
 from gemm_eval.units import bytes_per_us, cycles_per_us, us_at_peak
 from gemm_eval.workload import AttentionProblem, GemmProblem
 
-__all__ = ["CORES", "CORES_IF_THEY_CAN", "attention_library", "fused_attention", "unfused_attention"]
-
 CORES, CORES_IF_THEY_CAN = "cores", "cores if they can"
 """In the place of a library, the fused form of multi-core chips; or, where that is not possible, the unfused one."""
 

@@ -16,8 +16,6 @@ from gemm_eval.search import find_best_fused_attention
 from gemm_eval.units import bytes_per_us, cycles_per_us, us_at_peak
 from gemm_eval.workload import AttentionProblem, GemmProblem
 
-__all__ = ["multicore_attention"]
-
 _BOUNDS = tuple("matrix" if name == "compute" else name for name in BOUNDS)
 _TERM_NAMES = {"dram_a_us": "dram_q_us", "dram_b_us": "dram_kv_us", "dram_c_us": "dram_o_us"}
 _MEANINGS = {_TERM_NAMES.get(name, name): term.meaning for name, term in TERMS.items() if name != "pack_us"} | {

@@ -10,8 +10,6 @@ from gemm_eval.mapping import AttentionMapping
 from gemm_eval.units import tflop_per_s, time_text
 from gemm_eval.workload import AttentionProblem
 
-__all__ = ["AttentionResult"]
-
 _SHOWN_FROM_US = 0.005
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.result_origin import ResultOrigin
     from gemm_eval.search import PlanOptions, SearchPlan
 
-__all__ = ["NUM_PACKED", "Backend", "Kind", "Records", "make_backend"]
 
 NUM_PACKED = 256
 """Combinations of data types and options whose packed form a backend remembers."""

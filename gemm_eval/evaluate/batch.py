@@ -16,7 +16,6 @@ from gemm_eval.workload import MAX_DIM, MAX_MACS, NO_LAYOUTS, GemmProblem, Layou
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Kind
 
-__all__ = ["SIZES", "MakeKind", "ProblemBatch", "are_sizes", "check_sizes", "read_batch"]
 
 SIZES = ("G", "M", "K", "N")
 """Names of the sizes, in their order."""

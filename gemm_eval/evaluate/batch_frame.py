@@ -17,7 +17,6 @@ from gemm_eval.workload import MAX_DIM, GemmProblem, RowGroups, check_row_groups
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Kind
 
-__all__ = ["read_frame"]
 
 _ROW_GROUPS = "row_groups"
 _KIND_COLUMNS = (

@@ -17,8 +17,6 @@ from gemm_eval.models.gpu.collective import (
 )
 from gemm_eval.workload import CollectiveProblem
 
-__all__ = ["find_collective"]
-
 _DEFAULT_LIBRARY = TRTLLM_DIRECT  # serving engines have kernels of their own for the short all-reduces of a decode step
 _NOTHING = FrozenDict(dict.fromkeys(COLLECTIVE_TERMS, 0.0))
 

@@ -9,8 +9,6 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.units import time_text
 from gemm_eval.workload import CollectiveProblem
 
-__all__ = ["COLLECTIVE_TERMS", "CollectiveResult"]
-
 COLLECTIVE_TERMS = {
     "launch_us": "the kernel, and the first meeting of the ranks",
     "protocol_us": "fences, barriers, a pipeline to fill",

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.disk import CostStore
     from gemm_eval.workload import GemmProblem
 
-__all__ = ["FoundCosts"]
 
 _RECORD_CACHE_SIZE = 1 << 18  # costs of about 0.6 KB each
 

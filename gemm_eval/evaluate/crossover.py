@@ -23,8 +23,6 @@ from gemm_eval.models.gpu import BOUNDS
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
 
-__all__ = ["DENSE_DTYPES", "EVERY_M", "GRID_STEP", "MAX_M", "Crossover", "MRange", "w4a16_crossover"]
-
 EVERY_M = 1024
 """Up to here every M is evaluated."""
 GRID_STEP = 64

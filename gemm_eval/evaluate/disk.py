@@ -28,8 +28,6 @@ from gemm_eval.workload import (
     pack_layouts,
 )
 
-__all__ = ["CostStore", "Stored"]
-
 _SCHEMA = "costs 4"  # of keys and values; raise it when either changes its form
 _DIGEST_BYTES = 16
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
     from gemm_eval.search import PlanOptions, SearchPlan
 
-__all__ = ["CacheInfo", "GEMMEvaluator"]
 
 _CACHE_SIZE = 1 << 14  # results of about 3 KB each
 _MAX_TOP = 10_000

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.evaluate.result_origin import ResultOrigin
 
-__all__ = ["Lever", "explain_result", "rank_levers", "say_groups"]
 
 _MIN_GAIN_FRAC = 0.005
 _NUM_LEVERS_SHOWN = 3

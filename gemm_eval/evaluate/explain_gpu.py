@@ -15,8 +15,6 @@ from gemm_eval.workload import GemmProblem
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["say_padding", "say_waves", "spec_changes"]
-
 
 def say_waves(arch: GpuSpec, record: np.void) -> str:
     """Say how the CTAs of a kernel, by its record of `GPU_COST_DTYPE`, fill the SMs."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from gemm_eval.arch import MulticoreSpec
 
-__all__ = ["spec_changes"]
-
 _DOUBLED = (
     ("dram_gb_per_s", "dram_core_limit_gb_per_s", "dram_write_gb_per_s"),
     ("dram_core_limit_gb_per_s",),

@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.result_origin import ResultOrigin
     from gemm_eval.search import PlanOptions, SearchPlan
 
-__all__ = ["GpuBackend"]
 
 CORRECTED = "corrected"
 """The source of answers that a learned correction changed; those of a changed spec say as which GPU."""

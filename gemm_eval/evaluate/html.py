@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.evaluate.table import GEMMTable
 
-__all__ = ["result_html", "table_html"]
 
 _MAX_ROWS = 20
 _HEADERS = ("GEMM", "latency", "80% interval", "of peak", "bound", "mapping", "source")

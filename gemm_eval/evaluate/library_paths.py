@@ -16,7 +16,6 @@ from gemm_eval.workload import GemmProblem, GemmTypes
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Records
 
-__all__ = ["LibraryPaths"]
 
 BackendT = TypeVar("BackendT")
 _NONE = -1

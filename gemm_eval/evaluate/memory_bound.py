@@ -18,8 +18,6 @@ from gemm_eval.units import bytes_per_us
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, memory_kernel
 
-__all__ = ["MemoryBoundResult", "memory_bound"]
-
 _MAX_BYTES = 1 << 60
 
 

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Kind, Records
     from gemm_eval.evaluate.result_origin import ResultOrigin
 
-__all__ = ["MulticoreBackend", "Policy"]
 
 # what a spec says about itself does not change what it costs
 _WORDS = {"name", "title", "notes", "setting", "is_coarse", "published", "sources", "provenance", "area_mm2", "tdp_w"}

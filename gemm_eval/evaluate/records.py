@@ -12,8 +12,6 @@ from typing import NamedTuple, TypeAlias
 
 from gemm_eval.workload import RowGroups
 
-__all__ = ["RecordCache", "RecordCacheInfo", "RecordKey", "record_key"]
-
 _DIGEST_BYTES = 16
 
 RecordKey: TypeAlias = tuple[int, int, int, int, int] | tuple[int, int, int, int, int, bytes]

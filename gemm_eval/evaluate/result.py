@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.result_origin import ResultOrigin
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
 
-__all__ = ["GEMMResult"]
-
 
 @dataclass(frozen=True, slots=True)
 class GEMMResult:

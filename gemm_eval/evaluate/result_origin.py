@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
     from gemm_eval.evaluate.evaluator import GEMMEvaluator
 
-__all__ = ["ResultOrigin"]
-
 
 class ResultOrigin:
     """A cost model with its search, and the options to make an evaluator with: what it takes to explain a result.

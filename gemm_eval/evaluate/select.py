@@ -12,8 +12,6 @@ from gemm_eval.search import find_best_config, find_top_configs
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes, RunOptions, run_options
 
-__all__ = ["select_config"]
-
 _MAX_PACKED = 256
 _MAX_CONFIGS = 1 << 40  # more than there are
 # (id of the spec, types, options) -> the spec, so that its id stays its own, and what searches take; a spec's hash

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from gemm_eval.arch import data_root
 
-__all__ = ["answers_stamp"]
-
 # all that is at or below `evaluate`; layers above cannot change an answer, for imports go one way
 _CODE = (
     "*.py",

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.workload import GemmProblem
 
-__all__ = ["GEMMTable"]
 
 _TYPE_COLUMNS = ("input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype", "group_n")
 _COST_COLUMNS = (

@@ -14,17 +14,6 @@ from gemm_eval.moe.routing import Counts, balanced_counts, power_law_counts, uni
 from gemm_eval.words import did_you_mean, shown
 from gemm_eval.workload import MAX_DIM
 
-__all__ = [
-    "DISTRIBUTION_FORMS",
-    "Balanced",
-    "Distribution",
-    "ExpertCounts",
-    "ExpertWeights",
-    "PowerLaw",
-    "Uniform",
-    "parse_distribution",
-]
-
 MAX_EXPERTS = 1 << 16
 """Most routed experts of a layer."""
 

@@ -18,8 +18,6 @@ from gemm_eval.moe.table import MoeLayerTable
 from gemm_eval.words import refusal, shown
 from gemm_eval.workload import GemmTypes, run_options
 
-__all__ = ["moe_layer", "moe_layers"]
-
 
 def moe_layer(
     evaluator: GEMMEvaluator | ArchSpec | str,

@@ -18,8 +18,6 @@ from gemm_eval.moe.routing import Counts, most_loaded_rank_first
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, MAX_GROUPS, GemmTypes, RowGroups, make_problem, make_types
 
-__all__ = ["LAYER_FIELDS", "MoeLayer", "RoutedDraws", "route", "shown_distribution", "types_of"]
-
 _MAX_DRAWS = 10_000
 _MAX_SEED = (1 << 63) - 1
 _RANK_WORDS = ("most_loaded", "mean")

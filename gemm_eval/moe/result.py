@@ -12,8 +12,6 @@ from gemm_eval.models.gpu import say_tiles
 from gemm_eval.moe.layer import MoeLayer
 from gemm_eval.units import tflop_per_s, time_text
 
-__all__ = ["MoeDraw", "MoeLayerResult"]
-
 _SHOWN_FROM_US = 0.005
 _BITS_OF_WIDE = 16
 

@@ -11,17 +11,6 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Counts",
-    "balanced_counts",
-    "expected_counts",
-    "group_limited_counts",
-    "most_loaded_rank_first",
-    "power_law_counts",
-    "uniform_counts",
-    "weighted_counts",
-]
-
 Counts = npt.NDArray[np.int64]
 
 _HIGHEST_FRAC = 0.8  # of the tokens: upper end of the density that loads are drawn from

@@ -25,8 +25,6 @@ from gemm_eval.moe.terms import BREAKDOWN, layer_terms
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import MAX_MACS, GemmProblem, GemmTypes, MoeWork, RowGroups, RunOptions
 
-__all__ = ["Runs", "draw_columns", "make_runs", "works_of"]
-
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 

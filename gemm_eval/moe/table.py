@@ -18,8 +18,6 @@ from gemm_eval.moe.result import MoeDraw, MoeLayerResult
 from gemm_eval.moe.terms import BREAKDOWN
 from gemm_eval.words import refusal
 
-__all__ = ["DrawColumns", "MoeLayerTable"]
-
 Floats = npt.NDArray[np.float64]
 
 _COST_COLUMNS = (

@@ -16,8 +16,6 @@ from gemm_eval.models.gpu import layer_terms as gpu_layer_terms
 from gemm_eval.models.multicore import layer_terms as multicore_layer_terms
 from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork
 
-__all__ = ["BREAKDOWN", "coefficients_of", "layer_terms"]
-
 _TERMS = {
     "routing_us": LAYER_TERMS["routing_us"],
     "permute_us": LAYER_TERMS["permute_us"],

@@ -19,15 +19,6 @@ check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")
 
 if TYPE_CHECKING:
     from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, run_ablation
-    from gemm_eval.validation.all_gpus import (
-        ALL_GPUS,
-        CORRECTED,
-        INTERPOLATION,
-        PHYSICS,
-        ROOFLINE,
-        GpuLine,
-        compare_gpus,
-    )
     from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
     from gemm_eval.validation.choice import (
         first_rows,
@@ -36,46 +27,71 @@ if TYPE_CHECKING:
         random_choice,
         ranked_choice,
         static_points,
-    )  # fmt: skip
-    from gemm_eval.validation.comparison import Compared, compare, is_calibrated_on, is_default_training
+    )
+    from gemm_eval.validation.comparison import (
+        ALL_GPUS,
+        CORRECTED,
+        INTERPOLATION,
+        PHYSICS,
+        ROOFLINE,
+        Compared,
+        GpuLine,
+        compare,
+        compare_gpus,
+        is_calibrated_on,
+        is_default_training,
+    )
     from gemm_eval.validation.crossover import (
         CLEAR_FRAC,
         compare_crossovers,
         measured_speedups,
+        plot_crossover,
         predict_speedups,
         sign_shares,
-    )  # fmt: skip
-    from gemm_eval.validation.crossover_plot import plot_crossover
-    from gemm_eval.validation.documents import (
-        ablation_document,
-        errors_frame,
-        report_document,
-        study_document,
-        study_frame,
-    )  # fmt: skip
-    from gemm_eval.validation.folds import assign_folds, cross_fit
-    from gemm_eval.validation.metrics import Metrics, regime_of
+    )
+    from gemm_eval.validation.fit import assign_folds, cross_fit
+    from gemm_eval.validation.metrics import Metrics, Score, make_score, regime_of, score, score_held_out, worst_rows
     from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted, save_figure
     from gemm_eval.validation.predictors.corrections import FittedCorrection, calibrate_correction, refit_intervals
-    from gemm_eval.validation.predictors.dense import calibrate, model_predictor
-    from gemm_eval.validation.predictors.files import calibration_out, describe_held_out
-    from gemm_eval.validation.predictors.quantization import calibrate_quantization
-    from gemm_eval.validation.predictors.triton import TritonModel, calibrate_triton, is_triton_calibrated
-    from gemm_eval.validation.predictors.triton_codes import KernelKey, write_codes
-    from gemm_eval.validation.predictors.triton_rows import (
+    from gemm_eval.validation.predictors.dense import (
+        calibrate,
+        calibrate_quantization,
+        calibration_out,
+        describe_held_out,
+        model_predictor,
+    )
+    from gemm_eval.validation.predictors.triton import (
         CONFIG_COLUMNS,
         GEMM_COLUMNS,
         TIMING_COLUMNS,
+        KernelKey,
+        TritonModel,
+        calibrate_triton,
+        is_triton_calibrated,
         read_triton_timings,
         triton_table,
-    )  # fmt: skip
-    from gemm_eval.validation.predictors.w4a16 import W4A16Model, calibrate_w4a16
-    from gemm_eval.validation.predictors.w4a16_rows import has_all_configs, list_w4a16_tables, read_w4a16_timings
-    from gemm_eval.validation.report import ablation_report, errors_table, report_table, worst_table
-    from gemm_eval.validation.scores import Score, make_score, score, score_held_out, worst_rows
+        write_codes,
+    )
+    from gemm_eval.validation.predictors.w4a16 import (
+        W4A16Model,
+        calibrate_w4a16,
+        has_all_configs,
+        list_w4a16_tables,
+        read_w4a16_timings,
+    )
+    from gemm_eval.validation.report import (
+        ablation_document,
+        ablation_report,
+        errors_frame,
+        errors_table,
+        report_document,
+        report_table,
+        study_document,
+        study_frame,
+        worst_table,
+    )
     from gemm_eval.validation.studies import Study, find_w4a16_tables, study_triton, study_w4a16
-    from gemm_eval.validation.study_plots import save_study_plots
-    from gemm_eval.validation.study_report import study_report
+    from gemm_eval.validation.study_report import save_study_plots, study_report
     from gemm_eval.validation.tables import (
         TABLE_SUFFIXES,
         find_timings,
@@ -105,52 +121,124 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        ".ablation": ("Ablated", "Ablation", "Removed", "ablate", "run_ablation"),
-        ".all_gpus": (
+        ".ablation": (
+            "Ablated",
+            "Ablation",
+            "Removed",
+            "ablate",
+            "run_ablation",
+        ),
+        ".baselines": (
+            "FittedRoofline",
+            "NaiveRoofline",
+        ),
+        ".choice": (
+            "first_rows",
+            "measure_loss",
+            "order_by",
+            "random_choice",
+            "ranked_choice",
+            "static_points",
+        ),
+        ".comparison": (
             "ALL_GPUS",
             "CORRECTED",
+            "Compared",
+            "GpuLine",
             "INTERPOLATION",
             "PHYSICS",
             "ROOFLINE",
-            "GpuLine",
+            "compare",
             "compare_gpus",
+            "is_calibrated_on",
+            "is_default_training",
         ),
-        ".baselines": ("FittedRoofline", "NaiveRoofline"),
-        ".choice": ("first_rows", "measure_loss", "order_by", "random_choice", "ranked_choice", "static_points"),
-        ".comparison": ("Compared", "compare", "is_calibrated_on", "is_default_training"),
-        ".crossover": ("CLEAR_FRAC", "compare_crossovers", "measured_speedups", "predict_speedups", "sign_shares"),
-        ".crossover_plot": ("plot_crossover",),
-        ".documents": (
-            "ablation_document",
-            "errors_frame",
-            "report_document",
-            "study_document",
-            "study_frame",
+        ".crossover": (
+            "CLEAR_FRAC",
+            "compare_crossovers",
+            "measured_speedups",
+            "plot_crossover",
+            "predict_speedups",
+            "sign_shares",
         ),
-        ".folds": ("assign_folds", "cross_fit"),
-        ".metrics": ("Metrics", "regime_of"),
-        ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
-        ".predictors.corrections": ("FittedCorrection", "calibrate_correction", "refit_intervals"),
-        ".predictors.dense": ("calibrate", "model_predictor"),
-        ".predictors.files": ("calibration_out", "describe_held_out"),
-        ".predictors.quantization": ("calibrate_quantization",),
-        ".predictors.triton": ("TritonModel", "calibrate_triton", "is_triton_calibrated"),
-        ".predictors.triton_codes": ("KernelKey", "write_codes"),
-        ".predictors.triton_rows": (
+        ".fit": (
+            "assign_folds",
+            "cross_fit",
+        ),
+        ".metrics": (
+            "Metrics",
+            "Score",
+            "make_score",
+            "regime_of",
+            "score",
+            "score_held_out",
+            "worst_rows",
+        ),
+        ".plots": (
+            "plot_error_by_rows",
+            "plot_latency_curves",
+            "plot_predicted",
+            "save_figure",
+        ),
+        ".predictors.corrections": (
+            "FittedCorrection",
+            "calibrate_correction",
+            "refit_intervals",
+        ),
+        ".predictors.dense": (
+            "calibrate",
+            "calibrate_quantization",
+            "calibration_out",
+            "describe_held_out",
+            "model_predictor",
+        ),
+        ".predictors.triton": (
             "CONFIG_COLUMNS",
             "GEMM_COLUMNS",
+            "KernelKey",
             "TIMING_COLUMNS",
+            "TritonModel",
+            "calibrate_triton",
+            "is_triton_calibrated",
             "read_triton_timings",
             "triton_table",
+            "write_codes",
         ),
-        ".predictors.w4a16": ("W4A16Model", "calibrate_w4a16"),
-        ".predictors.w4a16_rows": ("has_all_configs", "list_w4a16_tables", "read_w4a16_timings"),
-        ".report": ("ablation_report", "errors_table", "report_table", "worst_table"),
-        ".scores": ("Score", "make_score", "score", "score_held_out", "worst_rows"),
-        ".studies": ("Study", "find_w4a16_tables", "study_triton", "study_w4a16"),
-        ".study_plots": ("save_study_plots",),
-        ".study_report": ("study_report",),
-        ".tables": ("TABLE_SUFFIXES", "find_timings", "list_correction_timings", "list_timings", "read_timings"),
+        ".predictors.w4a16": (
+            "W4A16Model",
+            "calibrate_w4a16",
+            "has_all_configs",
+            "list_w4a16_tables",
+            "read_w4a16_timings",
+        ),
+        ".report": (
+            "ablation_document",
+            "ablation_report",
+            "errors_frame",
+            "errors_table",
+            "report_document",
+            "report_table",
+            "study_document",
+            "study_frame",
+            "worst_table",
+        ),
+        ".studies": (
+            "Study",
+            "find_w4a16_tables",
+            "study_triton",
+            "study_w4a16",
+        ),
+        ".study_report": (
+            "save_study_plots",
+            "study_report",
+        ),
+        ".tables": (
+            "TABLE_SUFFIXES",
+            "find_timings",
+            "list_correction_timings",
+            "list_timings",
+            "read_timings",
+        ),
         ".timings": ("Timings",),
     },
 )

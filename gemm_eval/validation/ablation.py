@@ -10,11 +10,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from gemm_eval.validation.choice import order_by, ranked_choice
-from gemm_eval.validation.folds import CrossFit, assign_folds, cross_fit
+from gemm_eval.validation.fit import CrossFit, assign_folds, cross_fit
 from gemm_eval.validation.predictors import Coefficient, Model
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
-
-__all__ = ["Ablated", "Ablation", "Removed", "ablate", "remove_in_turn", "run_ablation"]
 
 M = TypeVar("M", bound=Model)
 

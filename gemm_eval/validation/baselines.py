@@ -15,18 +15,6 @@ from gemm_eval.units import bytes_per_us, tflop_per_s
 from gemm_eval.validation.fit import MIN_ROWS, robust_fit
 from gemm_eval.validation.timings import Floats, Ints, Timings
 
-__all__ = [
-    "FittedRoofline",
-    "GroupedRoofline",
-    "NaiveRoofline",
-    "RooflineSpec",
-    "SmoothRoof",
-    "TableInterpolation",
-    "fit_roof",
-    "interpolated",
-    "rooflines",
-]
-
 _US_PER_TFLOP_PER_S = 1.0 / tflop_per_s(1.0, 1.0)  # flop in a microsecond, at 1 TFLOP/s
 
 # The fit runs over logarithms of (overhead_us, compute_frac, dram_frac, sharpness), which keeps all of them positive.

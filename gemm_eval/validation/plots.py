@@ -29,10 +29,9 @@ from gemm_eval.figures import (
     set_rows_axis,
     styled,
 )
-from gemm_eval.validation.metrics import REGIMES
+from gemm_eval.validation.metrics import REGIMES, Score
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.report import title_of
-from gemm_eval.validation.scores import Score
 from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Mask, Timings
 
 if TYPE_CHECKING:
@@ -40,15 +39,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "MEASURED",
-    "draw_predicted",
-    "plot_error_by_rows",
-    "plot_latency_curves",
-    "plot_predicted",
-    "problems_over_rows",
-    "save_figure",
-]
 
 MEASURED: dict[str, Any] = {"s": 24, "edgecolors": SURFACE, "linewidths": 0.4, "zorder": 3}
 """The look of measured points, beside the colour and the marker of their series."""

@@ -13,9 +13,11 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.validation.baselines import GroupedRoofline, NaiveRoofline
 from gemm_eval.validation.choice import (
+    ChoiceCost,
     Choices,
     Loss,
     first_rows,
+    measure_choice_cost,
     measure_loss,
     order_by,
     random_choice,
@@ -24,20 +26,20 @@ from gemm_eval.validation.choice import (
     share_of_configs,
     static_points,
 )
-from gemm_eval.validation.choice_cost import ChoiceCost, measure_choice_cost
-from gemm_eval.validation.folds import cross_fit
-from gemm_eval.validation.metrics import ALL, REGIMES, Errors, regime_of, row_groups
+from gemm_eval.validation.fit import cross_fit
+from gemm_eval.validation.metrics import ALL, REGIMES, Errors, Score, make_score, regime_of, row_groups, score_held_out
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.predictors.nvidia import nvidia_choices
-from gemm_eval.validation.predictors.triton import NUM_THREADS, TritonModel
-from gemm_eval.validation.predictors.triton_rows import without_code
-from gemm_eval.validation.predictors.w4a16 import W4A16Model, is_w4a16_calibrated
-from gemm_eval.validation.predictors.w4a16_rows import has_all_configs, list_w4a16_tables, read_w4a16_timings
-from gemm_eval.validation.scores import Score, make_score, score_held_out
+from gemm_eval.validation.predictors.triton import NUM_THREADS, TritonModel, without_code
+from gemm_eval.validation.predictors.w4a16 import (
+    W4A16Model,
+    has_all_configs,
+    is_w4a16_calibrated,
+    list_w4a16_tables,
+    read_w4a16_timings,
+)
 from gemm_eval.validation.tables import meta_of
 from gemm_eval.validation.timings import Ints, Mask, Timings
-
-__all__ = ["FIRST", "Study", "find_w4a16_tables", "study_triton", "study_w4a16"]
 
 NOT_INSTALLED = "nvMatmulHeuristics: not installed"
 FIRST = ("first", "first 3", "first 20%")

@@ -36,17 +36,6 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.validation.timings import PER_COLUMN, SIZES, Band, Timings
 from gemm_eval.words import shown
 
-__all__ = [
-    "TABLE_SUFFIXES",
-    "find_timings",
-    "list_correction_timings",
-    "list_timings",
-    "measured_root",
-    "meta_of",
-    "read_columns",
-    "read_timings",
-]
-
 TABLE_SUFFIXES = (".csv", ".parquet")
 """Of the files that hold timings."""
 _META_SUFFIX = ".meta.yaml"

@@ -19,21 +19,6 @@ from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem
 
-__all__ = [
-    "LEAST_KERNEL_US",
-    "PER_COLUMN",
-    "PROBLEM_COLUMNS",
-    "QUANT_COLUMN",
-    "SIZES",
-    "Band",
-    "Floats",
-    "Form",
-    "Ints",
-    "Mask",
-    "Packing",
-    "Timings",
-]
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -10,8 +10,7 @@ import pytest
 from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import read_yaml
 from gemm_eval.models.gpu.attention import AttentionCalibration
-from gemm_eval.validation.attention import list_attention_timings
-from gemm_eval.validation.attention import scores as scores_module
+from gemm_eval.validation.subjects import attention
 from tests.cli.commands import Ran, plain
 
 SIZES: dict[str, Any] = {"batch": 1, "q_len": 1, "kv_len": 4096, "num_heads": 32}
@@ -62,8 +61,8 @@ def test_what_is_refused(words: list[str], said: str) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the table that is fitted in no time."""
-    some = [item for item in list_attention_timings("a100-sxm-80gb") if item.phase == "mla_generation"]
-    monkeypatch.setattr(scores_module, "list_attention_timings", lambda _gpu: some)
+    some = [item for item in attention.tables("a100-sxm-80gb") if item.phase == "mla_generation"]
+    monkeypatch.setattr(attention, "tables", lambda _gpu: some)
 
 
 @pytest.mark.usefixtures("quick")

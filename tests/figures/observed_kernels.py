@@ -20,9 +20,8 @@ from gemm_eval.measure import compare_kernels
 from gemm_eval.models.gpu import coefficients_for
 from gemm_eval.models.gpu.triton import TritonConfig, estimate_code
 from gemm_eval.torch.inductor_ranking import KernelTraits, rank_times
-from gemm_eval.validation.predictors.triton_codes import KernelKey, read_codes
-from gemm_eval.validation.predictors.w4a16 import W4A16Model
-from gemm_eval.validation.predictors.w4a16_rows import read_w4a16_timings
+from gemm_eval.validation.predictors.triton import KernelKey, read_codes
+from gemm_eval.validation.predictors.w4a16 import W4A16Model, read_w4a16_timings
 from gemm_eval.workload import GemmProblem
 from tests.models.test_convolutions import timed
 

@@ -16,7 +16,8 @@ from gemm_eval.arch import ProvenanceKind
 from gemm_eval.measure import host as measured
 from gemm_eval.measure.host import Fact, HostMeasurement, host_spec_text, write_host_files
 from gemm_eval.measure.host.spec import can_be_spec, chip_name
-from gemm_eval.validation.multicore import calibrate_chip, read_chip_timings
+from gemm_eval.validation.subjects.chip_fit import read_chip_timings
+from gemm_eval.validation.subjects.chips import calibrate_chip
 from tests.cli.commands import Ran
 from tests.measure.host_samples import FACTS, measurement, timing
 

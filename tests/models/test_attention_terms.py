@@ -19,9 +19,8 @@ from gemm_eval.models.gpu.attention import (
     attention_rows,
     families_of_rows,
 )
-from gemm_eval.models.gpu.attention.context import padded_head_dim
-from gemm_eval.models.gpu.attention.decode import _even_parts
 from gemm_eval.models.gpu.attention.rows import tile_counts
+from gemm_eval.models.gpu.attention.streams import _even_parts, padded_head_dim
 from gemm_eval.models.gpu.coefficients import check_coefficients
 
 GPUS = [name for name in list_archs() if isinstance(load_arch(name), GpuSpec)]

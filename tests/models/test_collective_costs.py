@@ -16,8 +16,11 @@ from gemm_eval.models.gpu.collective import (
     collective_rows,
     collectives_us,
     link_rate,
+    nvls,
+    one_shot,
+    ring,
+    two_shot,
 )
-from gemm_eval.models.gpu.collective.algorithms import nvls, one_shot, ring, two_shot
 from gemm_eval.workload import COLLECTIVES, CollectiveProblem
 
 GPUS = [name for name in list_archs() if load_arch(name).type == "gpu"]

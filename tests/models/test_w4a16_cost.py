@@ -22,7 +22,7 @@ from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.terms import Times
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS, W4A16_FAMILIES
-from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS
+from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.search.gpu_kernels import OF_OURS
 from gemm_eval.workload import NO_LAYOUTS, RunOptions

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.triton.code import KernelCode, MmaCount
-from gemm_eval.models.gpu.triton.config import TritonConfig
+from gemm_eval.models.gpu.triton.code import KernelCode, MmaCount, TritonConfig
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["ctas_per_sm", "dram_read_bytes", "launch_us", "mma_cycles"]

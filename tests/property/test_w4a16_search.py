@@ -17,11 +17,10 @@ from gemm_eval.models.gpu import GPU_COST_DTYPE, enumerate_configs, pack_gpu, un
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.packed import Packed, pack_w4a16
-from gemm_eval.models.gpu.w4a16.bound_kernels import is_beaten, row_bounds_us
 from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels, w4a16_types
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.models.gpu.w4a16.cost_kernels import w4a16_cost, w4a16_terms
-from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, list_splits
+from gemm_eval.models.gpu.w4a16.cost_kernels import is_beaten, row_bounds_us, w4a16_cost, w4a16_terms
+from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, list_splits
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions, problem_of
 from tests import strategies

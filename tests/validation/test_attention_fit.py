@@ -18,22 +18,21 @@ from gemm_eval.models.gpu.attention import (
     attention_coefficients,
     family_us,
 )
-from gemm_eval.models.gpu.attention.calibration import AttentionCalibration
-from gemm_eval.validation.attention import (
-    FITTED,
-    MODEL,
-    NAIVE,
-    AttentionTimings,
-    calibrate_attention,
-    gpus_with_attention,
-    held_out_attention,
-    list_attention_timings,
-    read_attention_timings,
-    score_attention,
-)
-from gemm_eval.validation.attention import scores as scores_module
-from gemm_eval.validation.attention.scores import folds_of_heads, roofs
+from gemm_eval.models.gpu.attention.families import AttentionCalibration
+from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, gpus_with, score
 from gemm_eval.validation.fit import sha256_of
+from gemm_eval.validation.subjects import attention
+from gemm_eval.validation.subjects.attention import (
+    AttentionTable,
+    calibrate_attention,
+    exam,
+    families_of,
+    fit_family,
+    folds_of_heads,
+    predict_held_out,
+    roofs,
+    tables,
+)
 from gemm_eval.validation.tables import measured_root
 
 A100 = load_arch("a100-sxm-80gb", GpuSpec)
@@ -46,17 +45,17 @@ REQUIRED = {
 OF_PYTORCH = {"cudnn": (10, 10), "flash": (13, 10)}
 
 
-def table(gpu: str, phase: str) -> AttentionTimings:
-    return next(item for item in list_attention_timings(gpu) if item.phase == phase)
+def table(gpu: str, phase: str) -> AttentionTable:
+    return next(item for item in tables(gpu) if item.phase == phase)
 
 
-def with_times(timings: AttentionTimings, latency_us: object) -> AttentionTimings:
+def with_times(timings: AttentionTable, latency_us: object) -> AttentionTable:
     return replace(timings, frame=timings.frame.assign(latency_us=latency_us))
 
 
 def test_tables_say_what_they_are() -> None:
-    assert gpus_with_attention() == sorted((*REQUIRED, "h100-sxm"))
-    found = list_attention_timings("a100-sxm-80gb")
+    assert gpus_with(exam()) == sorted((*REQUIRED, "h100-sxm"))
+    found = tables("a100-sxm-80gb")
     assert [item.phase for item in found] == ["context", "generation", "mla_context", "mla_generation"]
     assert [item.is_aliased for item in found] == [False, True, False, False]
     latent = found[3].problems[0]
@@ -82,25 +81,25 @@ def test_held_out_rows_are_not_fitted_on(monkeypatch: pytest.MonkeyPatch) -> Non
     trained: list[set[int]] = []
 
     def fit(
-        _arch: GpuSpec, _timings: AttentionTimings, name: str, train: np.ndarray[tuple[int], np.dtype[np.bool_]]
+        _arch: GpuSpec, _timings: AttentionTable, name: str, train: np.ndarray[tuple[int], np.dtype[np.bool_]]
     ) -> dict[str, float]:
         trained.append(set(folds[train].tolist()))
         return ATTENTION_FAMILIES[name].defaults
 
-    monkeypatch.setattr(scores_module, "_fit", fit)
-    held_out_attention(A100, timings)
+    monkeypatch.setattr(attention, "fit_family", fit)
+    predict_held_out(A100, timings)
     assert sorted(map(sorted, trained)) == [[0, 1, 2], [0, 1, 3], [0, 2, 3], [1, 2, 3]]
 
 
 @pytest.mark.parametrize(("phase", "family"), [("generation", "packed_mma"), ("mla_generation", "latent_whole")])
 def test_planted_coefficients_are_found(phase: str, family: str) -> None:
     timings = table("a100-sxm-80gb", phase)
-    names = scores_module._families(A100, timings)
+    names = families_of(A100, timings)
     timings = timings.select(names == family)
     defaults = ATTENTION_FAMILIES[family].defaults
     planted = defaults | {"fixed_us": 13.0, "cta_us": 4.0, "dram_frac": 0.7}
     exact = with_times(timings, family_us(A100, family, planted, timings.rows))
-    found = scores_module._fit(A100, exact, family, np.ones(len(exact), bool))
+    found = fit_family(A100, exact, family, np.ones(len(exact), bool))
     predicted = family_us(A100, family, found, exact.rows)
     assert np.abs(predicted / exact.measured_us - 1).mean() < 0.01
     assert found["fixed_us"] == pytest.approx(13.0, rel=0.05)
@@ -135,13 +134,13 @@ def test_a_calibration_is_what_a_fit_gives() -> None:
     """MLA in generation, the quickest: the committed coefficients come out again, and errors of held-out heads too."""
     timings = table("a100-sxm-80gb", "mla_generation")
     committed = attention_coefficients(A100, "trtllm").values
-    fitted = scores_module._fit(A100, timings, "latent_whole", np.ones(len(timings), bool))
+    fitted = fit_family(A100, timings, "latent_whole", np.ones(len(timings), bool))
     untold = {"matrix8_frac"}  # an A100 multiplies nothing in fp8: a fit may end with any
     told = committed["latent_whole"].keys() - untold
     assert {name: fitted[name] for name in told} == pytest.approx(
         {name: committed["latent_whole"][name] for name in told}, rel=0.02
     )
-    lines = {line.group: line for line in score_attention(["a100-sxm-80gb"], ["mla_generation"])}
+    lines = {line.group: line for line in score(exam(["mla_generation"]), ["a100-sxm-80gb"])}
     found = lines["all"].errors
     recorded = AttentionCalibration.model_validate(read_yaml(attention_calibration_path(A100.name, "trtllm"))).errors[3]
     assert found[MODEL].mape_frac * 100 == pytest.approx(recorded.mape_percent, rel=0.02)
@@ -151,7 +150,7 @@ def test_a_calibration_is_what_a_fit_gives() -> None:
 
 def test_a_calibration_is_written_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     some = table("a100-sxm-80gb", "mla_generation")
-    monkeypatch.setattr(scores_module, "list_attention_timings", lambda _gpu: [some])
+    monkeypatch.setattr(attention, "tables", lambda _gpu: [some])
     fitted = calibrate_attention(A100, "trtllm")
     path = tmp_path / "attention-trtllm.yaml"
     path.write_text(fitted.to_yaml())
@@ -170,17 +169,17 @@ def test_roofs_are_of_the_data_sheet() -> None:
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidOptionError, match="gpu"):
-        list(score_attention(["h100-pcie"], []))
+        list(score(exam(), ["h100-pcie"]))
     with pytest.raises(InvalidOptionError, match="phase"):
-        list(score_attention([], ["prefill"]))
+        list(score(exam(["prefill"])))
     with pytest.raises(InvalidInputError, match="is of a100-sxm-80gb"):
-        held_out_attention(load_arch("h200-sxm", GpuSpec), table("a100-sxm-80gb", "mla_generation"))
+        predict_held_out(load_arch("h200-sxm", GpuSpec), table("a100-sxm-80gb", "mla_generation"))
     with pytest.raises(InvalidInputError, match="no timings of attention"):
         calibrate_attention(load_arch("h100-sxm", GpuSpec), "trtllm")
     path = tmp_path / "context.parquet"
     table("a100-sxm-80gb", "context").frame.drop(columns="window").to_parquet(path)
     with pytest.raises(InvalidInputError, match="window, gpu, library, framework, phase"):
-        read_attention_timings(path)
+        AttentionTable.read(path)
 
 
 def test_more_heads_of_latents_follow_from_fewer() -> None:
@@ -190,7 +189,7 @@ def test_more_heads_of_latents_follow_from_fewer() -> None:
     assert set(heads.tolist()) == {8, 16, 32, 64, 128}
     arch = load_arch("h100-sxm", GpuSpec)
     for most, held, limit in ((32, 64, 0.10), (64, 128, 0.15)):
-        fitted = scores_module._fit(arch, timings, "flashinfer_decode", heads <= most)
+        fitted = fit_family(arch, timings, "flashinfer_decode", heads <= most)
         predicted = family_us(arch, "flashinfer_decode", fitted, timings.rows.take(heads == held))
         assert np.abs(predicted / timings.measured_us[heads == held] - 1).mean() < limit
 
@@ -202,7 +201,7 @@ def test_validation_runs_the_kernels_that_answers_run(gpu: str) -> None:
     for phase in ("context", "generation", "mla_context", "mla_generation"):
         timings = table(gpu, phase)
         some = timings.select(np.arange(len(timings)) % 250 == 0)
-        names = scores_module._families(load_arch(gpu, GpuSpec), some).tolist()
+        names = families_of(load_arch(gpu, GpuSpec), some).tolist()
         words = ("batch", "q_len", "kv_len", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "window")
         for problem, name in zip(some.problems, names, strict=True):
             given = {word: getattr(problem, word) for word in words}

@@ -18,21 +18,21 @@ from gemm_eval.models.gpu.collective import (
     collective_coefficients,
     collectives_us,
 )
-from gemm_eval.validation.collective import (
-    FITTED,
-    MODEL,
-    NAIVE,
-    TABLE,
-    calibrate_collectives,
-    gpus_with_collectives,
-    groups_of,
-    held_out_collectives,
-    list_collective_timings,
-    read_collective_timings,
-    score_collectives,
-)
-from gemm_eval.validation.collective.fit import fit_collectives, interconnect_of, measured_rows
+from gemm_eval.validation.exam import MODEL, TABLE, gpus_with, score
 from gemm_eval.validation.fit import sha256_of
+from gemm_eval.validation.subjects.collective import (
+    FITTED,
+    NAIVE,
+    CollectiveTable,
+    calibrate_collectives,
+    exam,
+    fit_collectives,
+    groups_of,
+    interconnect_of,
+    measured_rows,
+    predict_held_out,
+    tables,
+)
 from gemm_eval.validation.tables import measured_root
 
 GPUS = ("a100-sxm-80gb", "b200", "h200-sxm", "l40s")
@@ -41,12 +41,12 @@ MAX_ALL_REDUCE = 0.15
 
 
 def test_tables_say_what_they_are() -> None:
-    assert gpus_with_collectives() == sorted(GPUS)
+    assert gpus_with(exam()) == sorted(GPUS)
     for gpu in GPUS:
-        nccl, own = list_collective_timings(gpu)
+        nccl, own = tables(gpu)
         assert (nccl.library, own.library, len(nccl), len(own)) == ("nccl", "trtllm", 504, 69)
-        assert set(own.what) == {"all_reduce"}
-        gathers = np.array([what == "all_gather" for what in nccl.what])
+        assert set(own.words("what")) == {"all_reduce"}
+        gathers = np.array([what == "all_gather" for what in nccl.words("what")])
         assert nccl.size_bytes[gathers].min() == 512
         assert nccl.frame["message_bytes"][gathers].min() == 64  # of each of eight
         # what nobody's link can do would be a size that means something else
@@ -57,16 +57,16 @@ def test_tables_say_what_they_are() -> None:
 
 def test_a_table_without_its_columns(tmp_path: Path) -> None:
     path = tmp_path / "nccl.parquet"
-    list_collective_timings("l40s")[0].frame.drop(columns="num_ranks").to_parquet(path)
+    tables("l40s")[0].frame.drop(columns="num_ranks").to_parquet(path)
     path.with_name("nccl.meta.yaml").write_text("gpu: l40s\nlibrary: nccl\n")
     with pytest.raises(InvalidInputError, match="missing: num_ranks, framework"):
-        read_collective_timings(path)
+        CollectiveTable.read(path)
 
 
 @pytest.mark.parametrize("gpu", ["h200-sxm", "l40s"])
 def test_a_fit_finds_what_was_planted(gpu: str) -> None:
     link = interconnect_of(load_arch(gpu, GpuSpec))
-    rows = measured_rows(link, list_collective_timings(gpu))
+    rows = measured_rows(link, tables(gpu))
     planted = {item.name: min(item.high, 1.15 * item.default) for item in COLLECTIVE_COEFFICIENTS}
     planted |= {"switch_bytes": float(round(2.0**19.5)), "direct_bytes": float(round(2.0**23.5)), "two_shot_frac": 0.8}
     times = collectives_us(link, planted, rows.rows)
@@ -79,13 +79,13 @@ def test_a_fit_finds_what_was_planted(gpu: str) -> None:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_blocks_held_out(gpu: str) -> None:
     """The figures of MODEL.md: all-reduces within 15%, and better than latency and rate fitted on the same rows."""
-    arch, sets = load_arch(gpu, GpuSpec), list_collective_timings(gpu)
+    arch, sets = load_arch(gpu, GpuSpec), tables(gpu)
     groups = groups_of(sets)
     assert 20 <= len(set(groups)) <= 24
-    predicted = held_out_collectives(arch, sets, groups)
+    predicted = predict_held_out(arch, sets, groups)
     measured = np.concatenate([item.measured_us for item in sets])
     errors = {name: np.abs(us / measured - 1.0) for name, us in predicted.items()}
-    reduced = np.array([name == "all_reduce" for item in sets for name in item.what])
+    reduced = np.array([name == "all_reduce" for item in sets for name in item.words("what")])
     assert errors[MODEL][reduced].mean() < MAX_ALL_REDUCE
     assert errors[MODEL].mean() < MAX_ALL_REDUCE
     assert errors[MODEL].mean() < min(errors[FITTED].mean(), errors[TABLE].mean())
@@ -94,7 +94,7 @@ def test_blocks_held_out(gpu: str) -> None:
 
 def test_a_block_does_not_see_itself() -> None:
     """Rows of a block that were wrong tenfold change no prediction of that block."""
-    arch, sets = load_arch("h200-sxm", GpuSpec), list_collective_timings("h200-sxm")
+    arch, sets = load_arch("h200-sxm", GpuSpec), tables("h200-sxm")
     groups = np.array(groups_of(sets))
     block = groups == "4 ranks, 1e5 bytes"
     wrong, start = [], 0
@@ -104,7 +104,7 @@ def test_a_block_does_not_see_itself() -> None:
         frame = timings.frame.assign(latency_us=np.where(of_set, 10.0, 1.0) * timings.measured_us)
         wrong.append(replace(timings, frame=frame))
     two = np.where(block, "held", "others").tolist()
-    right, other = (held_out_collectives(arch, of, two) for of in (sets, wrong))
+    right, other = (predict_held_out(arch, of, two) for of in (sets, wrong))
     for name in (MODEL, FITTED, TABLE):
         np.testing.assert_array_equal(right[name][block], other[name][block])
 
@@ -128,7 +128,7 @@ def test_rows_are_predicted_as_a_user_is_answered(gpu: str) -> None:
     """The columns that fits and scores take say what the public call says, with nothing but what a row has."""
     arch, evaluator = load_arch(gpu, GpuSpec), GEMMEvaluator(gpu)
     of = collective_coefficients(arch)[0]
-    for timings in list_collective_timings(gpu):
+    for timings in tables(gpu):
         rows = measured_rows(interconnect_of(arch), [timings]).rows
         answers = [
             evaluator.evaluate_collective(
@@ -142,7 +142,7 @@ def test_rows_are_predicted_as_a_user_is_answered(gpu: str) -> None:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_public_call_keeps_the_published_error(gpu: str) -> None:
     """All-reduces of engines, with nothing said but the message and the ranks."""
-    path, timings = collective_calibration_path(gpu), list_collective_timings(gpu)[1]
+    path, timings = collective_calibration_path(gpu), tables(gpu)[1]
     published = CollectiveCalibration.model_validate(read_yaml(path)).errors[1].mape_percent / 100.0
     evaluator = GEMMEvaluator(gpu)
     answers = [
@@ -158,8 +158,14 @@ def test_the_public_call_keeps_the_published_error(gpu: str) -> None:
 
 
 def test_scores_by_operation_and_size() -> None:
-    lines = list(score_collectives(["l40s"], "ranks"))
-    assert {line.what for line in lines} == {"all_gather", "all_to_all", "reduce_scatter", "all_reduce", "all"}
+    lines = list(score(exam("ranks"), ["l40s"]))
+    assert {line.labels["what"] for line in lines} == {
+        "all_gather",
+        "all_to_all",
+        "reduce_scatter",
+        "all_reduce",
+        "all",
+    }
     assert {line.group for line in lines} == {
         "up to 64 KiB", "up to 8 MiB", "more", "2 ranks", "4 ranks", "8 ranks", "all",
     }  # fmt: skip
@@ -168,8 +174,8 @@ def test_scores_by_operation_and_size() -> None:
 
 def test_what_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="gpu must be one of"):
-        list(score_collectives(["t4"]))
+        list(score(exam(), ["t4"]))
     with pytest.raises(InvalidOptionError, match="hold-out must be one of blocks, ranks"):
-        list(score_collectives(["l40s"], "points"))
+        list(score(exam("points"), ["l40s"]))
     with pytest.raises(InvalidInputError, match="no timings of collectives on t4"):
         calibrate_collectives(load_arch("t4", GpuSpec))

@@ -10,10 +10,12 @@ import pytest
 from gemm_eval.arch import GpuSpec, data_root, load_arch
 from gemm_eval.models.gpu import Calibration, library_of, load_calibration
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
-from gemm_eval.validation.moe import GroupedTimings, LayerTimings, find_layer_timings, gpus_with_layers
-from gemm_eval.validation.moe.scores import free_coefficients
+from gemm_eval.validation.exam import gpus_with
+from gemm_eval.validation.predictors.dense import hash_of_times, times_of_quantization
 from gemm_eval.validation.predictors.dense_rows import pack_problems
-from gemm_eval.validation.predictors.quantization import hash_of_times, times_of_quantization
+from gemm_eval.validation.subjects import experts
+from gemm_eval.validation.subjects.experts import find_tables, free_coefficients
+from gemm_eval.validation.subjects.experts_tables import ExpertTable
 from gemm_eval.validation.tables import find_timings, measured_root
 from gemm_eval.validation.timings import QUANT_COLUMN
 
@@ -61,7 +63,7 @@ def test_a_family_is_fitted_on_these_timings(path: Path) -> None:
 def test_a_grouped_family_is_fitted_on_these_layers(path: Path) -> None:
     found = load_calibration(path)
     (errors,) = found.errors
-    (timings,) = [timings for timings in find_layer_timings(found.gpu) if timings.name == errors.data]
+    (timings,) = [timings for timings in find_tables(found.gpu) if timings.name == errors.data]
     family = library_of(timings.library).family(load_arch(found.gpu, GpuSpec), timings.types)
 
     assert (timings.gpu, timings.library, family) == (found.gpu, found.library, found.family)
@@ -82,7 +84,7 @@ def test_a_grouped_family_is_fitted_on_these_layers(path: Path) -> None:
     assert f"{fold_count(timings)}-fold by model" in found.folds
 
 
-def fold_count(timings: LayerTimings | GroupedTimings) -> int:
+def fold_count(timings: ExpertTable) -> int:
     """As many as models; of one model halves."""
     return max(2, len(set(timings.models)))
 
@@ -90,8 +92,8 @@ def fold_count(timings: LayerTimings | GroupedTimings) -> int:
 def test_every_table_of_layers_has_its_calibration() -> None:
     expected = {
         f"{gpu}/{timings.library}-{library_of(timings.library).family(load_arch(gpu, GpuSpec), timings.types)}"
-        for gpu in gpus_with_layers()
-        for timings in find_layer_timings(gpu)
+        for gpu in gpus_with(experts.exam())
+        for timings in find_tables(gpu)
     }
     assert expected == {named(path) for path in OF_GROUPED}
 

@@ -13,17 +13,16 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import GPU_MODEL_VERSION, Correction, find_correction
 from gemm_eval.validation.comparison import compare
-from gemm_eval.validation.predictors.corrected import CorrectedPredictor
+from gemm_eval.validation.metrics import are_inside, score
 from gemm_eval.validation.predictors.corrections import (
     MIN_PAIRS,
+    CorrectedPredictor,
     calibrate_correction,
     corrected_predictor,
     refit_intervals,
 )
 from gemm_eval.validation.predictors.dense import ModelPredictor, model_predictor
-from gemm_eval.validation.predictors.intervals import are_inside
 from gemm_eval.validation.report import errors_table
-from gemm_eval.validation.scores import score
 from gemm_eval.validation.tables import find_timings, list_correction_timings, list_timings
 from gemm_eval.validation.timings import Timings
 from tests.cli.commands import Ran

@@ -14,8 +14,7 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.validation.baselines import NaiveRoofline
-from gemm_eval.validation.fit import MIN_ROWS
-from gemm_eval.validation.folds import cross_fit
+from gemm_eval.validation.fit import MIN_ROWS, cross_fit
 from gemm_eval.validation.predictors.dense import ModelPredictor, calibrate, fit_family, model_predictor
 from gemm_eval.validation.predictors.dense_rows import families_of, pack_problems, pack_timings
 from gemm_eval.validation.tables import find_timings

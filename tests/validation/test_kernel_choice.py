@@ -21,15 +21,16 @@ from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.validation.choice import (
     measure_loss,
     order_by,
+    pauses_and_flushes_s,
     profile_us,
     random_choice,
     ranked_choice,
     share_of_configs,
     static_points,
+    time_select_config,
 )
-from gemm_eval.validation.choice_cost import pauses_and_flushes_s, time_select_config
 from gemm_eval.validation.predictors import nvidia
-from gemm_eval.validation.predictors.w4a16_rows import W4A16_FORM, W4A16Rows, has_all_configs
+from gemm_eval.validation.predictors.w4a16 import W4A16_FORM, W4A16Rows, has_all_configs
 from gemm_eval.validation.timings import Timings
 from gemm_eval.workload import GemmProblem, RunOptions
 

@@ -19,10 +19,14 @@ from gemm_eval.models.gpu.calibration import load_calibration
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.gpu import evaluate_config
-from gemm_eval.validation.fit import MIN_ROWS
-from gemm_eval.validation.folds import assign_folds, cross_fit
-from gemm_eval.validation.predictors.w4a16 import W4A16Model, calibrate_w4a16
-from gemm_eval.validation.predictors.w4a16_rows import list_w4a16_tables, read_w4a16_timings, types_of
+from gemm_eval.validation.fit import MIN_ROWS, assign_folds, cross_fit
+from gemm_eval.validation.predictors.w4a16 import (
+    W4A16Model,
+    calibrate_w4a16,
+    list_w4a16_tables,
+    read_w4a16_timings,
+    types_of,
+)
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Timings
 from gemm_eval.workload import GemmProblem, RunOptions

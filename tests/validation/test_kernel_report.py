@@ -21,13 +21,11 @@ from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.validation import studies
 from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, remove_in_turn
 from gemm_eval.validation.baselines import GroupedRoofline, NaiveRoofline
-from gemm_eval.validation.folds import cross_fit
-from gemm_eval.validation.metrics import tau_within_gemms
-from gemm_eval.validation.predictors.files import describe_held_out
-from gemm_eval.validation.predictors.w4a16 import W4A16Model
-from gemm_eval.validation.predictors.w4a16_rows import list_w4a16_tables
+from gemm_eval.validation.fit import cross_fit
+from gemm_eval.validation.metrics import make_score, tau_within_gemms, worst_rows
+from gemm_eval.validation.predictors.dense import describe_held_out
+from gemm_eval.validation.predictors.w4a16 import W4A16Model, list_w4a16_tables
 from gemm_eval.validation.report import ablation_report
-from gemm_eval.validation.scores import make_score, worst_rows
 from gemm_eval.validation.studies import find_w4a16_tables
 from gemm_eval.validation.timings import Timings
 from tests.validation.test_kernel_choice import H200, packed, timings_of, two_gemms

@@ -17,20 +17,15 @@ from gemm_eval.models.gpu.memory_bound import (
     memory_bound_coefficients,
     memory_bound_us,
 )
+from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, TABLE, gpus_with, score
 from gemm_eval.validation.fit import sha256_of
-from gemm_eval.validation.memory_bound import (
-    FITTED,
-    MODEL,
-    NAIVE,
-    TABLE,
-    MemoryBoundTimings,
+from gemm_eval.validation.subjects.memory_bound import (
+    EXAM,
+    MemoryBoundTable,
     calibrate_memory_bound,
     fit_memory_bound,
-    gpus_with_memory_bound,
-    held_out_memory_bound,
-    list_memory_bound_timings,
-    read_memory_bound_timings,
-    score_memory_bound,
+    predict_held_out,
+    tables,
 )
 from gemm_eval.validation.tables import measured_root
 
@@ -43,8 +38,8 @@ ROUGH = ("torch_sum", "torch_sum_cta", "torch_bilinear", "inductor_rows")
 """Kinds of PyTorch's that are more than a sixth off: how rows are split among threads is more than the model knows."""
 
 
-def timings_of(data: str) -> MemoryBoundTimings:
-    (found,) = [timings for timings in list_memory_bound_timings(GPU) if timings.name == data]
+def timings_of(data: str) -> MemoryBoundTable:
+    (found,) = [timings for timings in tables(GPU) if timings.name == data]
     return found
 
 
@@ -57,8 +52,8 @@ def test_a_fit_finds_what_was_planted() -> None:
 
 def test_widths_held_out() -> None:
     """The figures of MODEL.md: better than rooflines for every kernel, and in all than a table."""
-    lines = {(line.what, line.group): line.errors for line in score_memory_bound([]) if line.data == ENGINES}
-    assert gpus_with_memory_bound() == [GPU]
+    lines = {(line.labels["what"], line.group): line.errors for line in score(EXAM) if line.labels["data"] == ENGINES}
+    assert gpus_with(EXAM) == [GPU]
     for what, errors in ((what, lines[what, "all"]) for what, group in lines if group == "all"):
         assert errors[MODEL].mape_frac < (MAX_ERROR_OF_SORT if what == "sort" else MAX_ERROR)
         assert errors[MODEL].mape_frac < min(errors[FITTED].mape_frac, errors[NAIVE].mape_frac)
@@ -70,7 +65,7 @@ def test_widths_held_out() -> None:
 
 def test_octaves_of_torch_held_out() -> None:
     """The figures of TORCH.md: half as far off as overhead and rate fitted for each kind, and no kind is left out."""
-    lines = {(line.what, line.group): line.errors for line in score_memory_bound([]) if line.data == TORCH}
+    lines = {(line.labels["what"], line.group): line.errors for line in score(EXAM) if line.labels["data"] == TORCH}
     everything = lines["all", "all"]
     assert everything[MODEL].mape_frac < MAX_ERROR_OF_TORCH
     assert everything[MODEL].mape_frac < 0.5 * min(everything[FITTED].mape_frac, everything[TABLE].mape_frac)
@@ -81,10 +76,10 @@ def test_octaves_of_torch_held_out() -> None:
 def test_a_width_does_not_see_itself() -> None:
     """Rows of a width that were wrong tenfold change no prediction of that width."""
     arch, timings = load_arch(GPU, GpuSpec), timings_of(ENGINES)
-    kept = timings.select(np.isin(timings.width, (1024, 4096, 8192)))
-    held = kept.width == 4096
+    kept = timings.select(np.isin(timings.column("width"), (1024, 4096, 8192)))
+    held = kept.column("width") == 4096
     frame = kept.frame.assign(latency_us=np.where(held, 10.0, 1.0) * kept.measured_us)
-    right, other = (held_out_memory_bound(arch, of) for of in (kept, replace(kept, frame=frame)))
+    right, other = (predict_held_out(arch, of) for of in (kept, replace(kept, frame=frame)))
     for name in (MODEL, FITTED, TABLE):
         np.testing.assert_array_equal(right[name][held], other[name][held])
         assert not np.array_equal(right[name][~held], other[name][~held])
@@ -105,15 +100,15 @@ def test_committed_calibration_is_what_the_command_writes(library: str) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     arch, timings = load_arch(GPU, GpuSpec), timings_of(ENGINES)
     with pytest.raises(InvalidOptionError, match="t4"):
-        list(score_memory_bound(["t4"]))
+        list(score(EXAM, ["t4"]))
     with pytest.raises(InvalidInputError, match="no timings of memory-bound kernels of engines on t4"):
         calibrate_memory_bound(load_arch("t4", GpuSpec))
     with pytest.raises(InvalidInputError, match="one width"):
-        held_out_memory_bound(arch, timings.select(timings.width == 1024))
+        predict_held_out(arch, timings.select(timings.column("width") == 1024))
     with pytest.raises(InvalidInputError, match="is of h200-sxm, not of b200"):
-        held_out_memory_bound(load_arch("b200", GpuSpec), timings)
+        predict_held_out(load_arch("b200", GpuSpec), timings)
     path = tmp_path / "kernels.csv"
     timings.frame.drop(columns="width").to_csv(path)
     path.with_name("kernels.meta.yaml").write_text("measured: 2026-01-01\n")
     with pytest.raises(InvalidInputError, match="missing: width, gpu"):
-        read_memory_bound_timings(path)
+        MemoryBoundTable.read(path)

@@ -14,33 +14,36 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import calibration_path, library_of, load_calibration
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.moe import ExpertCounts, group_limited_counts
+from gemm_eval.validation.exam import MODEL, gpus_with, score
 from gemm_eval.validation.metrics import REGIMES
-from gemm_eval.validation.moe import (
-    MODEL,
+from gemm_eval.validation.subjects import experts
+from gemm_eval.validation.subjects.experts import (
     ROOFLINE,
-    LayerTimings,
+    LayerModel,
     calibrate_layers,
-    find_layer_timings,
-    gpus_with_layers,
-    read_layer_timings,
-    score_layers,
+    find_tables,
+    fit_layers,
+    free_coefficients,
+    layer_model,
+    pack_layers,
+    pack_table,
+    predict_held_out,
+    told_by,
 )
-from gemm_eval.validation.moe import scores as scores_module
-from gemm_eval.validation.moe.model import LayerModel, fit_layers, layer_model, pack_layers
-from gemm_eval.validation.moe.scores import free_coefficients, held_out, pack_timings, told_by
+from gemm_eval.validation.subjects.experts_tables import LayerTable
 from gemm_eval.validation.timings import Mask
 
 A100 = load_arch("a100-sxm-80gb", GpuSpec)
 PLANTED = FAMILIES["triton_moe"].defaults | {"moe_fixed_us": 31.0, "kernel_us": 5.0, "tile_cycles": 4000.0}
 
 
-def table(gpu: str, name: str) -> LayerTimings:
-    (found,) = find_layer_timings(gpu, [name])
-    assert isinstance(found, LayerTimings)
+def table(gpu: str, name: str) -> LayerTable:
+    (found,) = find_tables(gpu, [name])
+    assert isinstance(found, LayerTable)
     return found
 
 
-def some_rows(timings: LayerTimings, num: int, seed: int = 0) -> LayerTimings:
+def some_rows(timings: LayerTable, num: int, seed: int = 0) -> LayerTable:
     """As many rows of each model, balanced ones alone: their loads are known."""
     rng, models = np.random.default_rng(seed), np.array(timings.models)
     is_balanced = (timings.frame["distribution"] == "balanced").to_numpy()
@@ -51,19 +54,19 @@ def some_rows(timings: LayerTimings, num: int, seed: int = 0) -> LayerTimings:
     return timings.select(mask)
 
 
-def with_times(timings: LayerTimings, latency_us: np.ndarray[tuple[int], np.dtype[np.float64]]) -> LayerTimings:
+def with_times(timings: LayerTable, latency_us: np.ndarray[tuple[int], np.dtype[np.float64]]) -> LayerTable:
     return replace(timings, frame=timings.frame.assign(latency_us=latency_us))
 
 
 @pytest.fixture(scope="module")
-def planted() -> LayerTimings:
+def planted() -> LayerTable:
     """Layers of an A100 whose times are those of the model with other coefficients."""
     timings = some_rows(table("a100-sxm-80gb", "triton-bf16"), 15)
     model = LayerModel(A100, "triton", PLANTED)
     return with_times(timings, model.predict(timings, pack_layers(A100, timings)))
 
 
-def test_a_fit_finds_what_was_planted(planted: LayerTimings) -> None:
+def test_a_fit_finds_what_was_planted(planted: LayerTable) -> None:
     packed = pack_layers(A100, planted)
     everything = np.ones(len(planted), np.bool_)
     free = ("moe_fixed_us", "kernel_us", "tile_cycles")
@@ -80,14 +83,14 @@ def test_a_fit_finds_what_was_planted(planted: LayerTimings) -> None:
     assert {name: fitted.coefficients[name] for name in others} == {name: PLANTED[name] for name in others}
 
 
-def test_whole_models_are_held_out(planted: LayerTimings) -> None:
+def test_whole_models_are_held_out(planted: LayerTable) -> None:
     """Times of a model decide the predictions of the others, and never its own."""
     models = np.array(planted.models)
     one = models == models[0]
     changed = with_times(planted, np.where(one, 3.0, 1.0) * planted.measured_us)
 
-    _, before = held_out(A100, planted)
-    _, after = held_out(A100, changed)
+    before = predict_held_out(A100, planted)[MODEL]
+    after = predict_held_out(A100, changed)[MODEL]
 
     assert np.array_equal(before[one], after[one])
     for model in np.unique(models[~one]):
@@ -95,22 +98,22 @@ def test_whole_models_are_held_out(planted: LayerTimings) -> None:
     assert np.abs(before / planted.measured_us - 1.0).mean() < 0.05
 
 
-def test_a_table_of_one_model_holds_tokens_out(planted: LayerTimings) -> None:
+def test_a_table_of_one_model_holds_tokens_out(planted: LayerTable) -> None:
     alone = planted.select(np.array(planted.models) == planted.models[0])
     tokens = np.unique(alone.num_tokens)
     is_held = np.isin(alone.num_tokens, tokens[1::2])
     changed = with_times(alone, np.where(is_held, 2.0, 1.0) * alone.measured_us)
 
-    _, before = held_out(A100, alone)
-    _, after = held_out(A100, changed)
+    before = predict_held_out(A100, alone)[MODEL]
+    after = predict_held_out(A100, changed)[MODEL]
 
     assert np.array_equal(before[is_held], after[is_held])
     assert not np.allclose(before[~is_held], after[~is_held], rtol=1e-3)
 
 
-def test_lines_by_regime_and_model(planted: LayerTimings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scores_module, "find_layer_timings", lambda *_: [planted])
-    lines = list(score_layers(["a100-sxm-80gb"]))
+def test_lines_by_regime_and_model(planted: LayerTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experts, "find_tables", lambda *_: [planted])
+    lines = list(score(experts.exam(), ["a100-sxm-80gb"]))
 
     by_group = {line.group: line.errors for line in lines}
     assert set(by_group) == {regime.name for regime in REGIMES} | set(planted.models)
@@ -123,21 +126,21 @@ def test_lines_by_regime_and_model(planted: LayerTimings, monkeypatch: pytest.Mo
     assert set(calibration.coefficients) == set(FAMILIES["triton_moe"].defaults)
 
 
-def test_what_is_not_there_is_refused(planted: LayerTimings, tmp_path: Path) -> None:
+def test_what_is_not_there_is_refused(planted: LayerTable, tmp_path: Path) -> None:
     with pytest.raises(InvalidOptionError, match=r"data must be one of .* did you mean triton-bf16"):
-        find_layer_timings("h200-sxm", ["triton-bf61"])
+        find_tables("h200-sxm", ["triton-bf61"])
     with pytest.raises(InvalidOptionError, match="gpu must be one of"):
-        list(score_layers(["l4"]))
+        list(score(experts.exam(), ["l4"]))
     with pytest.raises(InvalidInputError, match="is of a100-sxm-80gb"):
         calibrate_layers(load_arch("h200-sxm", GpuSpec), planted)
     path = tmp_path / "triton-bf16.parquet"
     planted.frame.drop(columns="topk").to_parquet(path)
     path.with_suffix(".meta.yaml").write_text("gpu: a100-sxm-80gb\nlibrary: triton\ndtype: bf16\n")
     with pytest.raises(InvalidInputError, match="topk, framework"):
-        read_layer_timings(path)
+        LayerTable.read(path)
 
 
-def test_layers_are_those_of_the_rows(planted: LayerTimings) -> None:
+def test_layers_are_those_of_the_rows(planted: LayerTable) -> None:
     layers, row_of = planted.layers(seed=3)
     assert row_of.tolist() == list(range(len(planted)))
     for row, layer in zip(planted.frame.itertuples(), layers, strict=True):
@@ -188,7 +191,7 @@ def test_coefficients_that_a_table_cannot_tell_are_those_of_its_siblings() -> No
     """Of gpt-oss alone, 32 experts: a token costs what it does for other types of the library, at 896 experts too."""
     b200 = load_arch("b200", GpuSpec)
     timings = table("b200", "trtllm-gen-w4a16_mxfp4")
-    told = told_by(b200, timings, pack_timings(b200, timings), np.ones(len(timings), np.bool_))
+    told = told_by(b200, timings, pack_table(b200, timings), np.ones(len(timings), np.bool_))
     siblings = [
         load_calibration(calibration_path("b200", "trtllm-gen", family)).coefficients["moe_token_expert_ps"]
         for family in ("gen_moe", "gen_moe_fp8", "gen_moe_fp4")
@@ -197,7 +200,7 @@ def test_coefficients_that_a_table_cannot_tell_are_those_of_its_siblings() -> No
     assert "moe_token_expert_ps" not in told.free
     assert "one value of num_experts" in told.sources["moe_token_expert_ps"]
     nvfp4 = table("b200", "trtllm-gen-nvfp4")
-    packed = pack_timings(b200, nvfp4)
+    packed = pack_table(b200, nvfp4)
     of_many = told_by(b200, nvfp4, packed, np.ones(len(nvfp4), np.bool_))
     is_deepseek = nvfp4.column("num_experts") == 256
     assert "moe_grouped_router_ns" in of_many.free
@@ -219,14 +222,14 @@ def test_coefficients_carry_over_to_another_generation() -> None:
     assert np.abs(predicted / timings.measured_us - 1.0).mean() < 0.1
 
 
-TABLES = [(gpu, timings.name) for gpu in ("a100-sxm-80gb", "b200", "h200-sxm") for timings in find_layer_timings(gpu)]
+TABLES = [(gpu, timings.name) for gpu in ("a100-sxm-80gb", "b200", "h200-sxm") for timings in find_tables(gpu)]
 
 
 @pytest.mark.parametrize(("gpu", "name"), TABLES)
 def test_committed_coefficients_predict_their_table(gpu: str, name: str) -> None:
     """A few hundred rows, in sample: not worse than models held out, but for the luck of the draw."""
     arch = load_arch(gpu, GpuSpec)
-    (timings,) = [found for found in find_layer_timings(gpu) if found.name == name]
+    (timings,) = [found for found in find_tables(gpu) if found.name == name]
     rules = library_of(timings.library)
     family = rules.family(arch, timings.types)
     calibration = load_calibration(calibration_path(gpu, rules.name, family))
@@ -234,9 +237,9 @@ def test_committed_coefficients_predict_their_table(gpu: str, name: str) -> None
     assert errors.num_rows == len(timings)
     mask: Mask = np.zeros(len(timings), np.bool_)
     mask[np.random.default_rng(0).choice(len(timings), 300, replace=False)] = True
-    if isinstance(timings, LayerTimings):
+    if isinstance(timings, LayerTable):
         timings, mask = timings.select(mask), np.ones(300, np.bool_)
-    predicted = layer_model(arch, timings).predict(timings, pack_timings(arch, timings), mask)
+    predicted = layer_model(arch, timings).predict(timings, pack_table(arch, timings), mask)
     kept = predicted > 0.0
     error = 100.0 * np.abs(predicted[kept] / timings.measured_us[kept] - 1.0).mean()
     assert kept.sum() > 250
@@ -283,4 +286,4 @@ def test_weights_of_both_gemms_count_together_in_a_warm_l2() -> None:
 
 
 def test_gpus_with_layers() -> None:
-    assert gpus_with_layers() == ["a100-sxm-80gb", "b200", "h200-sxm"]
+    assert gpus_with(experts.exam()) == ["a100-sxm-80gb", "b200", "h200-sxm"]

@@ -14,19 +14,25 @@ from gemm_eval.arch import calibration_file, data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.explain_multicore import spec_changes
-from gemm_eval.validation.multicore import (
+from gemm_eval.validation.subjects.chip_fit import (
+    RANGES,
+    TimingSet,
+    chips_with_timings,
+    fit_chip,
+    folds_of,
+    predict_set,
+    priors_of,
+    read_chip_timings,
+    with_values,
+)
+from gemm_eval.validation.subjects.chips import (
     FITTED_ROOFLINE,
     MODEL,
-    RANGES,
     TABLE,
-    TimingSet,
     calibrate_chip,
     calibration_text,
-    chips_with_timings,
-    read_chip_timings,
     score_chip,
 )
-from gemm_eval.validation.multicore.fit import fit_chip, folds_of, predict_set, priors_of, with_values
 
 CALIBRATED = ("arc-pro-b60", "ipu-gc200", "rk3588-npu", "tpu-v4", "wormhole-n150")
 

@@ -13,7 +13,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate import operation_costs
 from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
 from gemm_eval.transformer import AttentionOperation, GemmOperation, MemoryOperation, load_model, model_operations
-from gemm_eval.validation.stacks import (
+from gemm_eval.validation.subjects.stacks import (
     StackLine,
     fit_switches,
     gpus_with_stacks,

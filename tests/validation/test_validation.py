@@ -16,11 +16,10 @@ from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionErro
 from gemm_eval.extras import check_extra
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, TableInterpolation, rooflines
 from gemm_eval.validation.comparison import make_baselines
-from gemm_eval.validation.folds import assign_folds, cross_fit
-from gemm_eval.validation.metrics import REGIMES, measure_errors, row_groups
+from gemm_eval.validation.fit import assign_folds, cross_fit
+from gemm_eval.validation.metrics import REGIMES, measure_errors, row_groups, score, worst_pairs
 from gemm_eval.validation.predictors import nvidia
 from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics
-from gemm_eval.validation.scores import score, worst_pairs
 from gemm_eval.validation.timings import Band, Floats, Timings
 
 H200 = load_arch("h200-sxm", GpuSpec)

@@ -21,7 +21,7 @@ from gemm_eval.models.gpu.calibration import Origin
 from gemm_eval.models.gpu.families import GENERIC
 from gemm_eval.validation import comparison
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
-from gemm_eval.validation.documents import errors_frame, report_document
+from gemm_eval.validation.metrics import Score, score
 from gemm_eval.validation.plots import (
     plot_error_by_rows,
     plot_latency_curves,
@@ -29,8 +29,7 @@ from gemm_eval.validation.plots import (
     problems_over_rows,
     save_figure,
 )
-from gemm_eval.validation.report import errors_table, worst_table
-from gemm_eval.validation.scores import Score, score
+from gemm_eval.validation.report import errors_frame, errors_table, report_document, worst_table
 from gemm_eval.validation.tables import find_timings, read_timings
 from gemm_eval.validation.timings import Floats, Timings
 from tests.cli.test_cli_words import ran

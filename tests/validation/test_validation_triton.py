@@ -25,20 +25,24 @@ from gemm_eval.models.gpu.triton import (
     triton_calibration_path,
 )
 from gemm_eval.validation.choice import order_by, ranked_choice, share_of_configs
-from gemm_eval.validation.documents import worst_choices
-from gemm_eval.validation.folds import assign_folds
-from gemm_eval.validation.predictors.triton import TritonModel
-from gemm_eval.validation.predictors.triton_codes import CODE_COLUMNS, mma_text, parse_mma, read_codes, write_codes
-from gemm_eval.validation.predictors.triton_rows import (
+from gemm_eval.validation.fit import assign_folds
+from gemm_eval.validation.predictors.triton import (
+    CODE_COLUMNS,
     CODES_FILE,
     GEMM_COLUMNS,
     TIMING_COLUMNS,
+    TritonModel,
     TritonRows,
+    mma_text,
+    parse_mma,
+    read_codes,
     read_triton_timings,
     rows_of,
     triton_table,
     without_code,
+    write_codes,
 )
+from gemm_eval.validation.report import worst_choices
 from gemm_eval.validation.studies import study_triton
 from gemm_eval.validation.tables import find_timings
 from gemm_eval.validation.timings import Floats, Timings

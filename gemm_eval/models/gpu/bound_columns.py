@@ -8,7 +8,7 @@ import numpy.typing as npt
 from gemm_eval.jit import of_arrays, read_only
 from gemm_eval.models.gpu.cost_kernels import COOPERATIVE, PINGPONG, SM_L2_BYTES_PER_CYCLE, VECTOR
 from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
-from gemm_eval.models.gpu.w4a16.bound_kernels import W4A16BoundColumns
+from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16BoundColumns
 from gemm_eval.models.gpu.w4a16.family_kernels import (
     GEMV_MMA_FAMILIES,
     GROUPED_FAMILIES,
@@ -17,11 +17,15 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
     STREAMING_FAMILIES,
     WGMMA_FAMILIES,
 )
-from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, PAIRS_OF_WARP, SCHEDULERS, SUM_BYTES, TOKEN_ROW_BYTES
-from gemm_eval.models.gpu.w4a16.sm90_kernels import BATCH_BYTES, TWO_WARPGROUPS, norm8, overlapped
-from gemm_eval.models.gpu.w4a16.split_kernels import MAX_STREAMING_TOKENS
-
-__all__ = ["no_bound_columns", "pack_bound_columns", "pack_w4a16_bound_columns"]
+from gemm_eval.models.gpu.w4a16.loop_kernels import BATCH_BYTES, TWO_WARPGROUPS, norm8, overlapped
+from gemm_eval.models.gpu.w4a16.shared_kernels import (
+    BLOCK,
+    MAX_STREAMING_TOKENS,
+    PAIRS_OF_WARP,
+    SCHEDULERS,
+    SUM_BYTES,
+    TOKEN_ROW_BYTES,
+)
 
 
 def pack_bound_columns(

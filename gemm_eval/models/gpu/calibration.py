@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -19,25 +19,6 @@ from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.intervals import RegimeInterval
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
 from gemm_eval.words import shown
-
-__all__ = [
-    "Calibration",
-    "Chip",
-    "ErrorFigures",
-    "Frozen",
-    "Origin",
-    "calibration_path",
-    "calibration_stamp",
-    "calibration_text",
-    "checked_origin",
-    "chip_of",
-    "coefficients_for",
-    "has_sms_of",
-    "is_preset",
-    "nearest_first",
-    "origin_of",
-    "preset_of",
-]
 
 
 class Frozen(BaseModel):
@@ -59,67 +40,158 @@ class ErrorFigures(Frozen):
     kendall_tau: float | None = Field(description="how alike the orders are; null where it is undefined")
 
 
-def calibration_text(
-    command: str, found: BaseModel, known: Sequence[Coefficient], fitted: Collection[str] | None = None,
+class CalibrationFile(Frozen):
+    """Coefficients that were fitted on timings of a GPU: what all files that `gemm-eval calibrate` writes say.
+
+    A subject has a subclass, which names its coefficients and the command that fits them, and adds what else it says.
+    """
+
+    command: ClassVar[str]
+    gpu: str = Field(description="the preset that was timed")
+    code_version: str = Field(description="version of the package")
+    date: str = Field(description="when it was fitted, YYYY-MM-DD")
+    folds: str = Field(description="how rows were held out for the errors")
+    errors: Annotated[tuple[ErrorFigures, ...], Field(min_length=1, description="held out, one for each data set")]
+
+    @property
+    def stem(self) -> str | None:
+        """Name of the file, without its suffix; None: the subject has several on a GPU that say the same."""
+        return None
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a file, once as long as it does not change.
+
+        Raises:
+            ArchValidationError: it is malformed, its coefficients are not those of the model or out of range, or it is
+                of another GPU or kind than its folder and name say.
+        """
+        return cast("Self", _load(cls, path, path.stat().st_mtime_ns))
+
+    def to_yaml(self) -> str:
+        """The text of a calibration file; units and meanings stand as comments."""
+        told = self.model_dump(mode="json", exclude={"coefficients", "families"})
+        head = {name: told[name] for name in sorted(told, key=_place)}
+        text = yaml.safe_dump(head, sort_keys=False)
+        comment = f"# Written by `{self.command}`; not to be edited by hand."
+        return "\n".join([comment, text, self.text_of_coefficients(), ""])
+
+    def text_of_coefficients(self) -> str:
+        """The last part of a file."""
+        raise NotImplementedError
+
+
+_FIRST = (
+    "gpu", "library", "libraries", "family", "triton_version", "model_version", "code_version", "date", "folds",
+    "fitted", "shared", "errors",
+)  # fmt: skip
+
+
+def _place(name: str) -> int:
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+
+def coefficient_lines(
+    values: Mapping[str, float],
+    known: Sequence[Coefficient],
+    fitted: Collection[str] | None = None,
     shared: Collection[str] = (),
-) -> str:  # fmt: skip
-    """Return the text of a calibration file; units and meanings stand as comments.
+    indent: str = "  ",
+) -> list[str]:
+    """Return the lines of coefficients in a file, with their units and meanings.
 
     Args:
-        command: what writes it.
-        found: all that is in it; its field `coefficients` comes last.
+        values: by name.
         known: the coefficients of the model, in their order.
         fitted: names of those that are no defaults; None: all are fitted.
         shared: names of those that are of other fits.
+        indent: of a line.
     """
-    head: dict[str, object] = found.model_dump(mode="json")
-    values: Mapping[str, float] = head.pop("coefficients")  # type: ignore[assignment]
-    lines = [
-        f"# Written by `{command}`; not to be edited by hand.",
-        yaml.safe_dump(head, sort_keys=False),
-        "coefficients:",
-    ]
+    lines = []
     for item in known:
         if item.name in values:
             mark = "" if fitted is None else ", fitted" if item.name in fitted else ", default"
             mark = ", shared" if item.name in shared else mark
-            lines.append(f"  {item.name}: {values[item.name]:.6g}  # {item.unit}{mark}: {item.meaning}")
-    return "\n".join(lines) + "\n"
+            lines.append(f"{indent}{item.name}: {values[item.name]:.6g}  # {item.unit}{mark}: {item.meaning}")
+    return lines
 
 
-class Calibration(Frozen):
+class SingleCalibration(CalibrationFile):
+    """A calibration of one set of coefficients."""
+
+    known: ClassVar[Sequence[Coefficient]]
+    coefficients: dict[str, float] = Field(description="by name, in their units")
+
+    @model_validator(mode="after")
+    def _check_coefficients(self) -> Self:
+        check_coefficients(self.coefficients, self.all_known)
+        return self
+
+    @property
+    def all_known(self) -> Sequence[Coefficient]:
+        """The coefficients of the model, in their order."""
+        return self.known
+
+    def complete(self) -> dict[str, float]:
+        """Return all coefficients; the terms of those that are younger than the file are absent."""
+        return complete_coefficients(self.coefficients, self.all_known)
+
+    def text_of_coefficients(self) -> str:
+        """The last part of a file."""
+        fitted = getattr(self, "fitted", None)
+        lines = coefficient_lines(self.coefficients, self.all_known, fitted, getattr(self, "shared", ()))
+        return "\n".join(["coefficients:", *lines])
+
+
+@cache
+def _load(kind: type[CalibrationFile], path: Path, time_ns: int) -> CalibrationFile:  # noqa: ARG001  of its last change
+    try:
+        found = kind.model_validate(read_yaml(path))
+    except ValueError as error:
+        raise ArchValidationError(f"{path}: {error}") from error
+    stem = path.stem if found.stem is None else found.stem
+    if (path.parent.name, path.stem) != (found.gpu, stem):
+        raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}/{stem}")
+    return found
+
+
+class Calibration(SingleCalibration):
     """What `gemm-eval calibrate` writes: coefficients of a library's kernel family, and how they came about."""
 
-    gpu: str = Field(description="the preset that was timed")
+    command: ClassVar[str] = "gemm-eval calibrate"
     library: str = Field(description="whose kernels")
     family: str = Field(description="which of its kernel families")
     model_version: str = Field(description="version of the cost model")
-    code_version: str = Field(description="version of the package")
-    date: str = Field(description="when it was fitted, YYYY-MM-DD")
-    folds: str = Field(description="how rows were held out for the errors")
-    coefficients: dict[str, float] = Field(description="by name, in their units")
     fitted: tuple[str, ...] = Field(description="the coefficients that the data determine; the others are defaults")
     shared: dict[str, str] = Field(
         default={}, description="coefficients that the data cannot tell, and which fits of other data their values are"
     )
-    errors: Annotated[tuple[ErrorFigures, ...], Field(min_length=1, description="held out, one for each data set")]
     intervals: Annotated[tuple[RegimeInterval, ...], Field(description="of held-out rows of all sets")] = ()
+
+    @property
+    def stem(self) -> str:
+        """Name of the file, without its suffix."""
+        return f"{self.library}-{self.family}"
+
+    @property
+    def all_known(self) -> Sequence[Coefficient]:
+        """The coefficients of the family, in their order."""
+        return FAMILIES[self.family].coefficients
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, data: Any) -> Any:
+        for what, known in (("library", LIBRARIES), ("family", FAMILIES)):
+            if isinstance(data, Mapping) and (name := data.get(what)) is not None and name not in known:
+                raise ValueError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
+        return data
 
     @model_validator(mode="after")
     def _check(self) -> Calibration:
-        for what, name, known in (("library", self.library, LIBRARIES), ("family", self.family, FAMILIES)):
-            if name not in known:
-                raise ValueError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
-        check_coefficients(self.coefficients, FAMILIES[self.family].coefficients)
         for what, names in (("fitted", self.fitted), ("shared", self.shared)):
             if unknown := sorted(set(names) - set(self.coefficients)):
                 raise ValueError(f"{what} names no coefficient: {', '.join(unknown)}")
         return self
-
-    def to_yaml(self) -> str:
-        """The text of a calibration file; units and meanings stand as comments."""
-        known = FAMILIES[self.family].coefficients
-        return calibration_text("gemm-eval calibrate", self, known, self.fitted, self.shared)
 
 
 _WORDS = {"title", "notes", "published", "sources", "provenance"}  # what a spec says about itself
@@ -223,22 +295,34 @@ def calibration_path(gpu: str, library: str, family: str) -> Path:
 
 
 def load_calibration(path: Path) -> Calibration:
-    """Read a calibration file.
+    """Read the calibration file of a kernel family; see `CalibrationFile.load`."""
+    return Calibration.load(path)
 
-    Raises:
-        ArchValidationError: it is malformed, its coefficients are not those of the model or out of range, or it is of
-            another GPU, library or family than its folder and name say.
+
+def transferred(kind: type[SingleCalibration], arch: GpuSpec, file_name: str) -> tuple[dict[str, float], Origin]:
+    """Return all coefficients of a subject with one set of them on a GPU, and where they come from.
+
+    A calibration of this GPU is taken as it is. Without one, that of the nearest GPU carries over (`nearest_first`);
+    without any, defaults hold.
+
+    Args:
+        kind: of the files of the subject.
+        arch: the GPU.
+        file_name: of its calibrations, in the folders of GPUs.
     """
-    try:
-        found = Calibration.model_validate(read_yaml(path))
-    except ValueError as error:
-        raise ArchValidationError(f"{path}: {error}") from error
-    if (path.parent.name, path.stem) != (found.gpu, f"{found.library}-{found.family}"):
-        raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}/{found.library}-{found.family}")
-    return found
+    values, origin = _transferred(kind, data_root() / "calibration", chip_of(arch), file_name)
+    return dict(values), checked_origin(arch, origin)
 
 
-loaded_calibration = cache(load_calibration)  # several libraries and GPUs take the same
+@cache
+def _transferred(
+    kind: type[SingleCalibration], root: Path, chip: Chip, file_name: str
+) -> tuple[dict[str, float], Origin]:
+    paths = nearest_first(root, chip, file_name)
+    if not paths:
+        return {item.name: item.default for item in kind.known}, Origin(False, None, "defaults, fitted on nothing")
+    nearest = kind.load(paths[0])
+    return nearest.complete(), origin_of(nearest.gpu, nearest.date, is_own=nearest.gpu == chip.name)
 
 
 def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str, float], Origin]:
@@ -281,16 +365,12 @@ def _coefficients(root: Path, chip: Chip, library: str, family: str) -> tuple[di
     paths = [path for pattern in patterns for path in nearest_first(root, chip, pattern, preferred)]
     if not paths:
         return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
-    found = loaded_calibration(paths[0])
-    coefficients = _complete(found)
+    found = Calibration.load(paths[0])
+    coefficients = found.complete()
     if found.library != library or not _has_sms(chip, found.gpu):
         coefficients.update(_choice_loss(family))  # another heuristic chooses
     is_own = (found.gpu, found.library) == (chip.name, library)
     return coefficients, origin_of(found.gpu, found.date, found.library, is_own=is_own)
-
-
-def _complete(found: Calibration) -> dict[str, float]:
-    return complete_coefficients(found.coefficients, FAMILIES[found.family].coefficients)
 
 
 def _choice_loss(family: str) -> dict[str, float]:

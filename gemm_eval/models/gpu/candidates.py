@@ -20,17 +20,6 @@ from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes
 
-__all__ = [
-    "CANDIDATE_DTYPE",
-    "build_candidates",
-    "candidate_row",
-    "check_config",
-    "check_kernel",
-    "cta_resources",
-    "launched_resources",
-    "list_needs",
-]
-
 _INTS = (
     "family", "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages",
     "schedule", "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "sm_cap", "expected_cap",

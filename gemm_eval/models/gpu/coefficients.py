@@ -10,24 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = [
-    "COEFFICIENTS",
-    "FREE",
-    "MOE_LAYER",
-    "NO_LIMIT",
-    "QUANTIZATION",
-    "SPEC",
-    "TRITON_OWN",
-    "TRTLLM_OWN",
-    "Coefficient",
-    "Neutral",
-    "after_quantization",
-    "check_coefficients",
-    "complete_coefficients",
-    "with_defaults",
-    "with_ranges",
-]
-
 _FITTED = "round, within what fits of the H200's timings gave (arch/calibration/h200-sxm)"
 _ASSUMED = "assumed: no timing with a known config tells it yet"
 

@@ -11,8 +11,6 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us
 
-__all__ = ["depthwise_us", "few_channels_us", "has_few_channels_on_cuda_cores", "implicit_gemm_us"]
-
 _START_CYCLES, _WAVE_CYCLES = 5800.0, 7600.0
 """Of an implicit GEMM: before its first tile, and around the reduction of a tile of 128 x 128."""
 _RATE_FRAC = 0.97

@@ -29,7 +29,7 @@ from gemm_eval.models.gpu.calibration import (
     calibration_path,
     coefficients_for,
     has_sms_of,
-    loaded_calibration,
+    load_calibration,
 )
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
 from gemm_eval.models.gpu.intervals import (
@@ -43,27 +43,6 @@ from gemm_eval.models.gpu.intervals import (
 )
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmTypes, RunOptions
-
-__all__ = [
-    "Correction",
-    "CorrectionData",
-    "CorrectionErrors",
-    "HeldOut",
-    "PackedCorrection",
-    "Region",
-    "Trees",
-    "correction_for",
-    "correction_path",
-    "find_correction",
-    "interval_carried",
-    "interval_for",
-    "load_correction",
-    "nearest_corrected",
-    "pack_correction",
-    "pack_limits",
-    "physics_digest",
-    "question_of",
-]
 
 MAX_LOG_FACTOR = math.log(1.5)
 """No correction changes a time by more."""
@@ -327,7 +306,7 @@ def interval_for(
     asked_there = correction_path(origin.gpu, origin.library, family, question)
     if carried_log and _exists(asked_there):
         return interval_of(_loaded(asked_there)[0].physics_intervals, carried_log)
-    found = loaded_calibration(calibration_path(origin.gpu, origin.library, family))
+    found = load_calibration(calibration_path(origin.gpu, origin.library, family))
     if found.intervals:
         return interval_of(found.intervals, carried_log)
     return interval_of_error(max(errors.p90_percent for errors in found.errors) / 100.0, carried_log)

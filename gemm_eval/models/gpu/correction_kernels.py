@@ -16,19 +16,6 @@ from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import ceil_div
 from gemm_eval.models.gpu.terms import Times
 
-__all__ = [
-    "FEATURES",
-    "LEAF",
-    "LIMITS_DTYPE",
-    "MOST_OF_KERNEL_LOG",
-    "NODE_DTYPE",
-    "OTHER_KERNELS",
-    "SMOOTH_FEATURES",
-    "carry",
-    "correct",
-    "describe",
-]
-
 OTHER_KERNELS = tuple(name for name in Times._fields if name == "quantize_us")
 """Terms of other kernels than the GEMM's, which no correction touches."""
 _OTHER_PLACES = np.array([Times._fields.index(name) for name in OTHER_KERNELS], np.int64)

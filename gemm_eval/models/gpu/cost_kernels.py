@@ -13,32 +13,6 @@ import numpy as np
 from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.terms import BOUNDS, RESOURCES, SM, TERMS, Times
 
-__all__ = [
-    "ALL_COLD",
-    "BEST_RASTER",
-    "BOUND_SLACK",
-    "COLD",
-    "COOPERATIVE",
-    "GPU_COST_DTYPE",
-    "KERNEL_COST_DTYPE",
-    "MULTISTAGE",
-    "NARROW_BYTES",
-    "NO_RASTER",
-    "PINGPONG",
-    "RASTER_CODE",
-    "ROW_BYTES",
-    "SM_L2_BYTES_PER_CYCLE",
-    "STREAM_K",
-    "VECTOR",
-    "WARM",
-    "ConfigCost",
-    "CostRules",
-    "ProblemTerms",
-    "ceil_div",
-    "loaded_time_us",
-    "write_record",
-]
-
 _INTS = (
     "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
     "decomposition", "split_k", "raster_order", "raster_swizzle",

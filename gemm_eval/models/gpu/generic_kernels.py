@@ -36,8 +36,6 @@ from gemm_eval.models.gpu.quantization_kernels import cast_us, quantize_us
 from gemm_eval.models.gpu.row_tile_kernels import RowTiles, fill_row_tiles, round_up, row_tiles_of
 from gemm_eval.models.gpu.terms import Times
 
-__all__ = ["GENERIC", "BoundColumns", "config_cost", "list_splits", "problem_terms", "row_alignment", "row_bounds_us"]
-
 _RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
 _LINE_BYTES = 128.0

@@ -13,21 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-__all__ = [
-    "ALIKE",
-    "COVERAGE_FRAC",
-    "OTHER_SMS",
-    "REGIMES_OF_M",
-    "Interval",
-    "RegimeInterval",
-    "fit_intervals",
-    "interval_of",
-    "interval_of_defaults",
-    "interval_of_error",
-    "regime_place",
-    "regime_places",
-]
-
 COVERAGE_FRAC = 0.8
 """Share of measured latencies that intervals are made to hold."""
 

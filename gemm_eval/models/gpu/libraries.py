@@ -18,25 +18,6 @@ from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
 from gemm_eval.words import refusal
 from gemm_eval.workload import GemmTypes
 
-__all__ = [
-    "AUTO",
-    "HYPOTHETICAL",
-    "LIBRARIES",
-    "OURS",
-    "TRTLLM",
-    "Library",
-    "SplitRule",
-    "check_plain_library",
-    "cluster_grid_sms",
-    "default_grouped_library",
-    "default_library",
-    "engine_libraries",
-    "first_library",
-    "library_of",
-    "library_of_family",
-    "say_default",
-    "tile_names",
-]
 
 OURS = "gemm-eval"
 """The library of our own W4A16 kernels (`gemm_eval.kernels`)."""

@@ -29,8 +29,6 @@ from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.words import refusal
 from gemm_eval.workload import GemmTypes, RunOptions
 
-__all__ = ["GPU_MODEL_VERSION", "GpuCost", "check_options", "pack_gpu", "unpack_config", "unpack_gpu_cost"]
-
 GPU_MODEL_VERSION = "gpu-7"
 """Changes whenever the same GPU, problem and config can get another cost."""
 

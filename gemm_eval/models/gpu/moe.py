@@ -12,8 +12,6 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu.traffic import l2_and_dram_us, side_by_side
 from gemm_eval.workload import LAYER_TERMS, MoeWork
 
-__all__ = ["layer_terms"]
-
 Floats = npt.NDArray[np.float64]
 
 _NS_PER_US, _PS_PER_US = 1e3, 1e6

@@ -13,8 +13,6 @@ from gemm_eval.models.gpu.libraries import engine_libraries, first_library
 from gemm_eval.models.gpu.moe_tiles import triton_tile
 from gemm_eval.workload import GemmTypes
 
-__all__ = ["LayerShape", "default_layer_library", "layer_libraries", "padded_sizes", "say_tiles"]
-
 _GEMMS: tuple[Literal[1], Literal[2]] = (1, 2)
 _MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
 _MXFP4_FEW_ROWS = 4  # of an expert in the mean, up to which Triton's kernels for mxfp4 take tiles of 16 rows

@@ -25,16 +25,6 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.workload import GemmTypes
 
-__all__ = [
-    "SGLANG_RELEASES",
-    "TritonTile",
-    "known_tiles",
-    "swaps_operands",
-    "triton_tile",
-    "triton_tile_source",
-    "triton_types",
-]
-
 _DEFAULT_WARPS, _DEFAULT_STAGES = 4, 3  # what Triton takes for a GPU of NVIDIA where a config does not say
 _LOW_SMEM_BYTES = 128 * 1024  # below it SGLang 0.5.14 takes smaller tiles for fp8
 

@@ -27,21 +27,6 @@ from gemm_eval.workload import GemmTypes
 if TYPE_CHECKING:
     from gemm_eval.models.gpu.correction import PackedCorrection
 
-__all__ = [
-    "COEFFICIENTS_DTYPE",
-    "GPU_PARAMS_DTYPE",
-    "L2_STATES",
-    "Carried",
-    "Joined",
-    "Packed",
-    "join_packed",
-    "pack_coefficients",
-    "pack_kernels",
-    "pack_no_kernels",
-    "pack_w4a16",
-    "pack_w4a16_coefficients",
-    "split_by_size",
-]
 
 _INTS = (
     "num_sms", "group_size", "group_n", "l2_state", "min_split_steps", "is_split_full", "max_split_parts",

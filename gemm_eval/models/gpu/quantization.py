@@ -9,8 +9,6 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import refusal
 from gemm_eval.workload import GemmTypes
 
-__all__ = ["NO_QUANTIZATION", "QUANTIZED_FROM", "Quantization", "quantization_of"]
-
 QUANTIZED_FROM = (DType.BF16, DType.FP16, DType.FP32)
 """Types that activations have before they are quantized."""
 

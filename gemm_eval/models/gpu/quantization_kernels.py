@@ -8,8 +8,6 @@ from typing import Any
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD
 
-__all__ = ["cast_us", "miss_frac", "quantize_rows", "quantize_us"]
-
 _NEWTON_STEPS = 5  # from above, where a concave function leads straight to its root: rounding is left
 _NS_PER_US = 1e3
 

@@ -9,8 +9,6 @@ import numpy as np
 from gemm_eval.jit import inlined_kernel, kernel
 from gemm_eval.models.gpu.cost_kernels import ProblemTerms, ceil_div
 
-__all__ = ["RowTiles", "fill_row_tiles", "round_up", "row_tiles_of"]
-
 _MOST_CTA_ROWS = 512  # as `check_config` allows
 _CLUSTER_SIZES = 5  # 1 to 16 CTAs
 

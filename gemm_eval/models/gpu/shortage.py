@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from gemm_eval.arch import GpuSpec, cluster_sms, least_registers_per_sm, smem_taken_bytes
 
-__all__ = ["KernelNeeds", "Shortage", "least_shortage"]
-
 
 class KernelNeeds(NamedTuple):
     """What a kernel takes of a GPU, with as few stages as it can have.

@@ -12,21 +12,6 @@ import numpy.typing as npt
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.workload import GemmProblem, GemmTypes
 
-__all__ = [
-    "ANY_SIZE",
-    "LOAD_BYTES",
-    "NO_PADDING",
-    "Padding",
-    "SizeRule",
-    "is_row_aligned",
-    "load_bytes_of",
-    "load_rules",
-    "loads_of",
-    "pad_problem",
-    "padding_to",
-    "rows_on",
-]
-
 LOAD_BYTES = (ROW_BYTES, NARROW_BYTES, 1)
 """What rows start on, by the loads of kernels: TMA and the widest cp.async; the narrowest cp.async; single elements."""
 

@@ -38,10 +38,8 @@ from gemm_eval.models.gpu.w4a16.candidates import (
     config_of_row,
     has_w4a16_kernels,
 )
-from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, splits_of_row
+from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, splits_of_row
 from gemm_eval.workload import GemmProblem, distinct_groups
-
-__all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "library_for"]
 
 _FULL_GRID_CLUSTER = 2  # proposals in larger clusters leave a CTA free
 

@@ -11,8 +11,6 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu.coefficients import FREE, Coefficient
 from gemm_eval.units import cycles_per_us
 
-__all__ = ["SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "switch_us"]
-
 _SOURCE = "round, of what a fit of 30 layers of an H200 gives (arch/measured/h200-sxm/switches; `validate stacks`)"
 
 SWITCH_COEFFICIENTS = (

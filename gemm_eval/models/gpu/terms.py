@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["BOUNDS", "RESOURCES", "SM", "TERMS", "Term", "Times"]
-
 
 class Times(NamedTuple):
     """The terms of one config, in us, as `TERMS` explains them. A new one comes last, with 0.0 as its default."""

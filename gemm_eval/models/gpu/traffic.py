@@ -10,8 +10,6 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.units import bytes_per_us
 
-__all__ = ["in_turns", "l2_and_dram_us", "missed_frac", "side_by_side"]
-
 Floats = npt.NDArray[np.float64]
 
 _STEEP = 2  # of the way from all held to nothing held

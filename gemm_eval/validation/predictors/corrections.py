@@ -1,10 +1,11 @@
-"""Fitting the corrections that the library ships, and the held-out verdict on each."""
+"""Corrections of the model of GEMMs, learned by trees: fits, what held-out rows say of them, their files."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,34 +14,252 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
+from gemm_eval.extras import has_package, needs_extra
 from gemm_eval.models.gpu import (
     FEATURES,
     GPU_MODEL_VERSION,
+    KERNEL_COST_DTYPE,
+    LEAF,
+    MAX_LOG_FACTOR,
+    MOST_OF_KERNEL_LOG,
+    OTHER_KERNELS,
+    SMOOTH_FEATURES,
     Correction,
     CorrectionData,
     CorrectionErrors,
+    Region,
+    Trees,
     calibration_path,
     coefficients_for,
+    correct,
+    describe,
     find_correction,
     fit_intervals,
     load_calibration,
+    pack_correction,
     physics_digest,
+    question_of,
 )
-from gemm_eval.validation.fit import provenance
-from gemm_eval.validation.folds import CrossFit, cross_fit
+from gemm_eval.validation.fit import MIN_ROWS, CrossFit, cross_fit, provenance
 from gemm_eval.validation.metrics import REGIMES
-from gemm_eval.validation.predictors.corrected import CorrectedPredictor, Key, Learned
 from gemm_eval.validation.predictors.dense import ModelPredictor, model_predictor, rows_of_family
-from gemm_eval.validation.timings import Floats, Ints, Timings
+from gemm_eval.validation.predictors.dense_rows import best_records, pack_problems, with_families
+from gemm_eval.validation.timings import LEAST_KERNEL_US, Floats, Ints, Timings
+from gemm_eval.workload import GemmTypes, RunOptions
 
-__all__ = [
-    "FittedCorrection",
-    "calibrate_correction",
-    "corrected_predictor",
-    "held_out",
-    "held_out_answers",
-    "refit_intervals",
-]
+# More trees, or larger ones, change held-out errors by a tenth of a point.
+_HOW: dict[str, Any] = {
+    "max_leaf_nodes": 31, "max_depth": 8, "min_samples_leaf": 15, "l2_regularization": 1.0, "early_stopping": False,
+    "random_state": 0,
+}  # fmt: skip
+_SMOOTH: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.11}  # trees of smooth features
+_OF_KERNEL: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.15}  # those that know the kernel config too
+
+
+def is_available() -> bool:
+    """Whether scikit-learn is installed."""
+    return has_package("sklearn")
+
+
+def fit_trees(features: Floats, targets: Floats, weights: Floats, pairs: Ints) -> Trees:
+    """Fit trees to `targets` [rows] by least squares: first those of smooth features, then all features to the rest.
+
+    Args:
+        features: [rows, features], in the order of `correction_kernels.FEATURES`.
+        targets: [rows].
+        weights: [rows], of the squares.
+        pairs: [pairs, 2] of N and K, kept with the trees.
+
+    Raises:
+        GemmEvalError: scikit-learn is not installed.
+    """
+    with needs_extra("a learned correction", "calibrate"):
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+    def fit(how: dict[str, Any], x: Floats, y: Floats, seed: int) -> tuple[Trees, Floats]:
+        fitted = HistGradientBoostingRegressor(**_HOW, **how).fit(x, y, sample_weight=weights)
+        return _spread(trees_of(fitted, pairs), x, seed), fitted.predict(x)
+
+    smooth, predicted = fit(_SMOOTH, features[:, : len(SMOOTH_FEATURES)], targets, 0)
+    rest = np.clip(targets - predicted, -MOST_OF_KERNEL_LOG, MOST_OF_KERNEL_LOG)
+    of_kernel, _ = fit(_OF_KERNEL, features, rest, 1)
+    num_nodes = len(smooth.number)
+    return Trees(
+        np.concatenate([smooth.number, of_kernel.number]),
+        np.concatenate([smooth.left, of_kernel.left + num_nodes]).astype(np.int16),
+        np.concatenate([smooth.feature, of_kernel.feature]),
+        np.concatenate([smooth.roots, of_kernel.roots + num_nodes]).astype(np.int16),
+        smooth.num_smooth, np.maximum(smooth.depth, of_kernel.depth), smooth.baseline + of_kernel.baseline, pairs,
+    )  # fmt: skip
+
+
+def _spread(trees: Trees, features: Floats, seed: int) -> Trees:
+    """Move each threshold to a random place between the values of the data around it.
+
+    The data do not tell where between two values a step lies. All trees would have it in the middle; this way their
+    sum is a ramp of small steps from one value to the next. Values for the data stay as they are.
+    """
+    number, rng = trees.number.copy(), np.random.default_rng(seed)
+    for index in range(features.shape[1]):
+        nodes, values = np.flatnonzero(trees.feature == index), np.unique(features[:, index])
+        above = np.clip(np.searchsorted(values, number[nodes], side="right"), 1, max(1, len(values) - 1))
+        if len(nodes):
+            low, high = values[above - 1], values[above]
+            number[nodes] = low + (high - low) * rng.random(len(nodes))
+    return trees._replace(number=number)
+
+
+def trees_of(fitted: Any, pairs: Ints) -> Trees:
+    """Return the trees of a fitted `HistGradientBoostingRegressor`, whose nodes are read as its predictor has them."""
+    number: list[float] = []
+    left: list[int] = []
+    feature: list[int] = []
+    roots: list[int] = []
+    for (predictor,) in fitted._predictors:
+        nodes = predictor.nodes
+        roots.append(len(number))
+        order = [0]  # breadth first, so that both children of a node are neighbours
+        for place, number_of in enumerate(order):
+            node = nodes[number_of]
+            if node["is_leaf"]:
+                number.append(float(node["value"]))
+                left.append(roots[-1] + place)
+                feature.append(LEAF)
+            else:
+                number.append(float(node["num_threshold"]))
+                left.append(roots[-1] + len(order))
+                feature.append(int(node["feature_idx"]))
+                order += [int(node["left"]), int(node["right"])]
+    depth = max(predictor.get_max_depth() for (predictor,) in fitted._predictors)
+    return Trees(
+        np.array(number), np.array(left, np.int16), np.array(feature, np.int8), np.array(roots, np.int16),
+        np.array([len(roots)], np.int16), np.array([depth], np.int16),
+        np.asarray(fitted._baseline_prediction, np.float64).reshape(1), pairs,
+    )  # fmt: skip
+
+
+Key = tuple[str, str]
+"""Kernel family and question of a correction."""
+
+_NEAR_OCTAVES, _FAR_OCTAVES = 1.0, 2.0  # from the nearest known (N, K); held-out pairs are rarely farther than 1
+_TAIL = 0.01  # of the residuals, which bounds leave out
+
+
+class Learned(NamedTuple):
+    """A correction and where it holds."""
+
+    trees: Trees
+    region: Region
+    bounds: tuple[float, float]
+
+
+class Answers(NamedTuple):
+    """What physics says of the rows of a set."""
+
+    records: npt.NDArray[np.void]  # [rows] of GPU_COST_DTYPE
+    keys: list[Key]  # [rows]
+    types: list[GemmTypes]  # [rows]
+    options: RunOptions
+
+    def of_key(self, key: Key) -> npt.NDArray[np.int64]:
+        """Return the rows that a correction is for."""
+        return np.flatnonzero([item == key for item in self.keys])
+
+
+@dataclass(frozen=True)
+class CorrectedPredictor:
+    """The model and its learned corrections; see `Predictor`.
+
+    Attributes:
+        physics: the model.
+        fitted_on: names of the sets that its coefficients are fitted on; None: all; if none of these is given to a
+            fit, they stay as they are.
+        learned: by family and question.
+    """
+
+    physics: ModelPredictor
+    fitted_on: frozenset[str] | None = None
+    learned: Mapping[Key, Learned] = field(default_factory=dict)
+    name: str = "corrected"
+
+    @property
+    def arch(self) -> GpuSpec:
+        """The GPU."""
+        return self.physics.arch
+
+    def fit(self, *train: Timings) -> CorrectedPredictor:
+        """Return one whose coefficients and corrections are fitted on `train`."""
+        of_physics = [item for item in train if self.fitted_on is None or item.name in self.fitted_on]
+        physics = self.physics.fit(*of_physics) if of_physics else self.physics
+        return replace(self, physics=physics).learn(*train)
+
+    def learn(self, *train: Timings) -> CorrectedPredictor:
+        """Return one with the coefficients of this one, and corrections that are fitted on `train`.
+
+        Questions of fewer than `MIN_ROWS` rows have none.
+        """
+        answers = [self.answers(item) for item in train]
+        keys = dict.fromkeys(key for found in answers for key in found.keys)
+        learned = {}
+        for key in keys:
+            parts = [(item, found, found.of_key(key)) for item, found in zip(train, answers, strict=True)]
+            if sum(len(rows) for *_, rows in parts) >= MIN_ROWS:
+                learned[key] = _learn([part for part in parts if len(part[2])])
+        return replace(self, learned=learned)
+
+    def predict(self, rows: Timings) -> Floats:
+        """Return the latency of each row, in microseconds."""
+        answers = self.answers(rows)
+        for key in dict.fromkeys(answers.keys):
+            if (found := self.learned.get(key)) is not None:
+                places = answers.of_key(key)
+                packed = pack_correction(
+                    self.arch, answers.types[places[0]], answers.options, found.trees, found.region, found.bounds
+                )
+                correct(answers.records.view(KERNEL_COST_DTYPE), places, rows.sizes, *packed)
+        latency_us: Floats = answers.records["latency_us"] + rows.timer_us
+        return latency_us
+
+    def answers(self, timings: Timings) -> Answers:
+        """Return what physics says of each row at its best config."""
+        library = self.physics.library
+        packed = pack_problems(self.arch, library, [timings])
+        records = best_records(packed, with_families(packed, self.physics.coefficients))
+        options = RunOptions(library, timings.l2, timings.clock, timings.quantize_from or None)
+        types = [problem.types for problem in timings.problems()]
+        questions = {of_row: question_of(of_row, options) for of_row in set(types)}
+        keys = [(str(family), questions[of_row]) for family, of_row in zip(packed.family_of, types, strict=True)]
+        return Answers(records, keys, types, options)
+
+
+def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> Learned:
+    """Fit trees on the rows of sets; the rows of a small set count more, so that no set drowns the others.
+
+    A row counts by the share of its time that the correction can change.
+    """
+    features, targets, weights = [], [], []
+    most = max(len(rows) for *_, rows in parts)
+    for timings, answers, rows in parts:
+        records = answers.records[rows]
+        x = np.empty((len(rows), len(FEATURES)))
+        describe(records.view(KERNEL_COST_DTYPE), timings.sizes[rows], x)
+        other_us = sum((records[name] for name in OTHER_KERNELS), np.zeros(len(rows)))
+        kernel_us = records["physics_us"] - other_us
+        features.append(x)
+        targets.append(np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us))
+        weights.append(np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"]))
+    residuals = np.concatenate(targets)
+    low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
+    bounds = max(-MAX_LOG_FACTOR, min(low, 0.0)), min(MAX_LOG_FACTOR, max(high, 0.0))
+    sizes = np.concatenate([timings.sizes[rows] for timings, _, rows in parts])
+    pairs = np.unique(sizes[:, [3, 2]], axis=0)
+    trees = fit_trees(np.concatenate(features), np.clip(residuals, *bounds), np.concatenate(weights), pairs)
+    region = Region(
+        min_m=int(sizes[:, 1].min()), max_m=int(sizes[:, 1].max()), max_g=int(sizes[:, 0].max()), near=_NEAR_OCTAVES,
+        far=_FAR_OCTAVES,
+    )  # fmt: skip
+    return Learned(trees, region, bounds)
+
 
 MIN_PAIRS = 20
 """Pairs (N, K) of a question, for a correction that is on."""

@@ -1,48 +1,109 @@
-"""The GPU cost model of a library's own choices, and the fit of its kernel families.
-
-A timing without a config is explained by the best config that the model finds, as the library's own choice is. So a fit
-alternates: with the coefficients as they are, search the config of each row; with the configs fixed, fit the
-coefficients. Timings whose config is known, such as those with the name of a cuBLAS kernel, count at that config as
-well. A fit starts at the defaults of the family, never at a committed calibration, so nothing of held-out rows can come
-in by the start.
-"""
+"""The model of dense GEMMs and of the quantization of A: fits, calibrations, what their files say."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import (
     GPU_MODEL_VERSION,
     LIBRARIES,
+    TRTLLM,
     Calibration,
     ErrorFigures,
+    Origin,
+    calibration_path,
     coefficients_for,
     fit_intervals,
+    load_calibration,
+    pack_coefficients,
+    pack_gpu,
+    quantize_rows,
 )
-from gemm_eval.models.gpu.families import FAMILIES, GENERIC, default_coefficients
-from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, soft_l1
-from gemm_eval.validation.folds import cross_fit
+from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE, default_coefficients
+from gemm_eval.models.gpu.triton import triton_calibration_path
+from gemm_eval.validation.fit import (
+    MIN_ROWS,
+    Ranges,
+    Search,
+    cross_fit,
+    fit_logs,
+    fold_of_pairs,
+    provenance,
+    rounded,
+    soft_l1,
+)
 from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.predictors.dense_rows import (
     Coefficients,
     KnownRows,
     best_configs,
+    families_of,
     latencies,
     pack_problems,
     pack_timings,
     with_families,
 )
-from gemm_eval.validation.timings import Floats, Ints, Timings
+from gemm_eval.validation.timings import QUANT_COLUMN, Floats, Ints, Timings
 from gemm_eval.words import shown
+from gemm_eval.workload import RunOptions
 
-__all__ = ["ModelPredictor", "calibrate", "fit_family", "model_predictor", "rows_of_family"]
+
+def calibration_out(gpu: str, library: str, family: str) -> Path:
+    """Return where a calibration is committed; only a checkout or an editable install has that.
+
+    That of Triton's kernels of any code has no family; those of its experts' kernels have.
+
+    Raises:
+        InvalidOptionError: this is an installed wheel, whose files are not to be written.
+    """
+    if data_root().name == "_arch_data":
+        raise InvalidOptionError("--out must be given: this is no checkout, and an installed package is not written to")
+    is_of_any_code = library == "triton" and not family
+    return triton_calibration_path(gpu) if is_of_any_code else calibration_path(gpu, library, family)
+
+
+def fitted_sets(gpu: str, library: str) -> frozenset[str]:
+    """Return the names of the sets that the calibrations of a GPU and a library are fitted on."""
+    files = (data_root() / "calibration" / gpu).glob(f"{library}-*.yaml")
+    return frozenset(errors.data for path in files for errors in load_calibration(path).errors)
+
+
+def origin_of(arch: GpuSpec, timings: Timings) -> Origin:
+    """Where the coefficients of the family that most rows of a set run with come from."""
+    return coefficients_for(arch, timings.library, families_of(arch, timings)[0])[1]
+
+
+def describe_origin(arch: GpuSpec, timings: Timings, main: Origin) -> str:
+    """Where the coefficients of the main family come from, and those of other families where that differs."""
+    words = main.text
+    for family in families_of(arch, timings)[1:]:
+        text = coefficients_for(arch, timings.library, family)[1].text
+        words += f"; {family}: {text}" if text != main.text else ""
+    return words
+
+
+def describe_held_out(gpu: str, library: str, data: str) -> str:
+    """Return the held-out errors that the calibrations of a GPU and a library give for a set, a line each."""
+    files = sorted((data_root() / "calibration" / gpu).glob(f"{library}-*.yaml"))
+    found = [
+        f"{calibration.family}: held out {errors.mape_percent:.1f}% MAPE, {errors.median_percent:.1f}% median, "
+        f"{errors.p90_percent:.1f}% p90 ({calibration.folds})"
+        for calibration in map(load_calibration, files)
+        for errors in calibration.errors
+        if errors.data == data
+    ]
+    return "\n".join(found)
+
 
 ROUNDS = 8
 """Rounds of search and fit; more do not change the errors."""
@@ -285,3 +346,83 @@ def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bo
     else:
         names -= {"coop_step_cycles", "coop_tile_cycles", "pingpong_cycles", "cluster_loss", "outside_rows_per_cycle"}
     return names
+
+
+_QUANTIZATION_FOLDS = 5
+_QUANTIZATION_SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=200)
+_NOT_IN_DATA = {"scale_cast_us"}
+_FREE = tuple(item for item in QUANTIZE.coefficients if item.name not in _NOT_IN_DATA)
+
+
+def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int = 0) -> Calibration:
+    """Fit what quantization loses; errors are held out by (M, K), as N plays no part.
+
+    Args:
+        arch: the GPU that the timings are of.
+        sets: timings of GEMMs; those with the column ``quant_us`` count, the time of the quantization of their A alone.
+        seed: deals sizes to the folds.
+
+    Raises:
+        InvalidInputError: too few sizes, or sets of another GPU, or of several types.
+    """
+    kept = [timings for timings in sets if QUANT_COLUMN in timings.frame and timings.quantize_from]
+    times = times_of_quantization(kept)
+    if len(times) < MIN_ROWS:
+        raise InvalidInputError(f"a fit needs {MIN_ROWS} sizes of A with {QUANT_COLUMN}, got {len(times)}")
+    params = _pack(arch, kept)
+    sizes, measured_us = times[["M", "K"]].to_numpy(np.int64), times[QUANT_COLUMN].to_numpy(np.float64)
+    pairs = list(zip(*sizes.T.tolist(), strict=True))
+    fold_of = fold_of_pairs(set(pairs), _QUANTIZATION_FOLDS, seed, f"{QUANT_COLUMN} on {arch.name}")
+    fold = np.array([fold_of[pair] for pair in pairs])
+    predicted_us = np.empty(len(sizes))
+    for number in range(_QUANTIZATION_FOLDS):
+        held = fold == number
+        predicted_us[held] = _predict(params, _fit(params, sizes[~held], measured_us[~held]), sizes[held])
+    errors = ErrorFigures(
+        data=f"{'/'.join(kept[0].name.split('/')[:2])} {QUANT_COLUMN}", sha256=hash_of_times(times),
+        **error_figures(measured_us, predicted_us),
+    )  # fmt: skip
+    return Calibration(
+        gpu=arch.name, library=TRTLLM, family=QUANTIZE.name, model_version=GPU_MODEL_VERSION,
+        coefficients=rounded(_fit(params, sizes, measured_us)), fitted=tuple(item.name for item in _FREE),
+        errors=(errors,), **provenance(_QUANTIZATION_FOLDS, "sets", seed, by="(M, K)"),
+    )  # fmt: skip
+
+
+def times_of_quantization(sets: Sequence[Timings]) -> pd.DataFrame:
+    """Return M, K and ``quant_us`` of sets that have it: the median over the GEMMs of that A."""
+    columns = ["M", "K", QUANT_COLUMN]
+    frame = pd.concat([timings.frame[columns] for timings in sets]) if sets else pd.DataFrame(columns=columns)
+    return frame.groupby(["M", "K"], as_index=False).median()
+
+
+def hash_of_times(times: pd.DataFrame) -> str:
+    """Return the SHA-256 of what `times_of_quantization` gives."""
+    return hashlib.sha256(times.to_csv(index=False, lineterminator="\n").encode()).hexdigest()
+
+
+def _pack(arch: GpuSpec, sets: Sequence[Timings]) -> npt.NDArray[np.void]:
+    """What decides the time of quantization besides sizes, [1] of `GPU_PARAMS_DTYPE`."""
+    kinds = {(timings.quantize_from, problem.types) for timings in sets for problem in timings.problems()}
+    if len(kinds) != 1 or {timings.gpu for timings in sets} != {arch.name}:
+        raise InvalidInputError(
+            f"a fit of the quantization of A needs timings of one type on {arch.name}, got "
+            f"{', '.join(sorted(f'{types.inputs} from {source}' for source, types in kinds))} "
+            f"on {', '.join(sorted({timings.gpu for timings in sets}))}"
+        )
+    ((source, types),) = kinds
+    return pack_gpu(arch, types, RunOptions(quantize_from=source)).params
+
+
+def _fit(params: npt.NDArray[np.void], sizes: Ints, measured_us: Floats) -> dict[str, float]:
+    defaults = QUANTIZE.defaults
+    ranges = Ranges(_FREE, {name: defaults[name] for name in _NOT_IN_DATA})
+    start = ranges.shares(defaults, _QUANTIZATION_SEARCH.off_bounds)
+    found = fit_logs(ranges, lambda values: _predict(params, values, sizes), measured_us, start, _QUANTIZATION_SEARCH)
+    return ranges.values(found)
+
+
+def _predict(params: npt.NDArray[np.void], values: dict[str, float], sizes: Ints) -> Floats:
+    out = np.empty(len(sizes))
+    quantize_rows(params, pack_coefficients(params, values), sizes, out)
+    return out

@@ -26,8 +26,6 @@ from gemm_eval.validation.choice import TOP, Choices, order_by, ranked_choice
 from gemm_eval.validation.fit import robust_fit
 from gemm_eval.validation.timings import Floats, Timings
 
-__all__ = ["NUM_PROPOSALS", "NvidiaHeuristics", "is_available", "knows_types", "nvidia_choices"]
-
 _PACKAGE = "nvMatmulHeuristics"
 NUM_PROPOSALS = (
     8  # kernels that it is asked for; more change its mean error by one part in a hundred, at twice the time

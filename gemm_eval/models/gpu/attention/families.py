@@ -1,34 +1,18 @@
-"""The families of attention kernels, and which of them a library takes for a problem."""
+"""Families of attention kernels, which library runs which, their calibrations and the times of problems."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import NamedTuple
+from functools import cache, partial
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import model_validator
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.models.gpu.attention.coefficients import (
-    CONTEXT,
-    CONTEXT_MMA,
-    CONTEXT_PLAIN,
-    HEAD_DIMS,
-    PACKED_HEADS,
-    PACKED_PLAIN,
-    SINGLE_HEADS,
-)
-from gemm_eval.models.gpu.attention.context import CONTEXT_TERMS, ContextKernel, context_terms
-from gemm_eval.models.gpu.attention.decode import (
-    DECODE_TERMS,
-    MMA_PACKED,
-    PackedKernel,
-    num_parts,
-    packed_heads_terms,
-    single_heads_terms,
-)
 from gemm_eval.models.gpu.attention.latent import (
     CLUSTER_LATENTS,
     FLASHINFER_LATENTS,
@@ -43,20 +27,41 @@ from gemm_eval.models.gpu.attention.latent import (
     latent_kernel,
     latent_terms,
 )
-from gemm_eval.models.gpu.attention.rows import AttentionRows
-from gemm_eval.models.gpu.coefficients import Coefficient
+from gemm_eval.models.gpu.attention.rows import (
+    CONTEXT,
+    CONTEXT_MMA,
+    CONTEXT_PLAIN,
+    HEAD_DIMS,
+    PACKED_HEADS,
+    PACKED_PLAIN,
+    SINGLE_HEADS,
+    AttentionRows,
+)
+from gemm_eval.models.gpu.attention.streams import (
+    CONTEXT_TERMS,
+    DECODE_TERMS,
+    MMA_PACKED,
+    ContextKernel,
+    PackedKernel,
+    context_terms,
+    num_parts,
+    packed_heads_terms,
+    single_heads_terms,
+)
+from gemm_eval.models.gpu.calibration import (
+    CalibrationFile,
+    Chip,
+    Frozen,
+    Origin,
+    checked_origin,
+    chip_of,
+    coefficient_lines,
+    nearest_first,
+    origin_of,
+)
+from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
+from gemm_eval.words import shown
 from gemm_eval.workload import AttentionProblem
-
-__all__ = [
-    "ATTENTION_FAMILIES",
-    "ATTENTION_LIBRARIES",
-    "DEFAULT_ATTENTION",
-    "AttentionFamily",
-    "can_run_as_context",
-    "can_run_as_generation",
-    "check_attention_library",
-    "families_of_rows",
-]
 
 FLASHINFER = "flashinfer"
 ATTENTION_LIBRARIES = {
@@ -263,3 +268,151 @@ def _before_tcgen05(arch: GpuSpec, rows: AttentionRows) -> npt.NDArray[np.str_]:
     names = np.where(some_rows & fills, "packed_mma", np.where(is_narrow, "single_narrow", "single"))
     narrow = {"sm_90": "packed_wgmma", "sm_89": "packed_mma_narrow", "sm_120": "packed_mma_narrow"}.get(arch.sm_arch)
     return names if narrow is None else np.where(is_narrow & some_rows, narrow, names)
+
+
+ATTENTION_MODEL_VERSION = "attention-3"
+
+
+class FittedFamily(Frozen):
+    """The coefficients of a family."""
+
+    num_rows: int
+    coefficients: dict[str, float]
+
+
+class AttentionCalibration(CalibrationFile):
+    """What `gemm-eval calibrate attention` writes."""
+
+    command: ClassVar[str] = "gemm-eval calibrate attention"
+    library: str
+    model_version: str
+    families: dict[str, FittedFamily]
+
+    @property
+    def stem(self) -> str:
+        """Name of the file, without its suffix."""
+        return f"attention-{self.library}"
+
+    @model_validator(mode="after")
+    def _check(self) -> AttentionCalibration:
+        for name, fitted in self.families.items():
+            if name not in ATTENTION_FAMILIES:
+                raise ValueError(f"families must be of {', '.join(ATTENTION_FAMILIES)}, got {shown(name)}")
+            check_coefficients(fitted.coefficients, ATTENTION_FAMILIES[name].coefficients)
+        return self
+
+    def text_of_coefficients(self) -> str:
+        """The last part of a file."""
+        lines = ["families:"]
+        for name, fitted in self.families.items():
+            family = ATTENTION_FAMILIES[name]
+            lines += [f"  {name}:  # {family.what}", f"    num_rows: {fitted.num_rows}", "    coefficients:"]
+            lines += coefficient_lines(fitted.coefficients, family.coefficients, indent=6 * " ")
+        return "\n".join(lines)
+
+
+def attention_calibration_path(gpu: str, library: str) -> Path:
+    """Return where the calibration of a library's attention on a GPU lies, if there is one."""
+    return data_root() / "calibration" / gpu / f"attention-{library}.yaml"
+
+
+class AttentionCoefficients(NamedTuple):
+    """Coefficients of all families of a library on a GPU, and where those of each come from."""
+
+    values: dict[str, dict[str, float]]
+    origins: dict[str, Origin]
+
+
+def attention_coefficients(arch: GpuSpec, library: str) -> AttentionCoefficients:
+    """Return the coefficients of all families of a library on a GPU, and where they come from.
+
+    Each family is taken from the calibration of this GPU, else from that of the nearest GPU that has it
+    (`nearest_first`), else it has its defaults.
+    """
+    values, origins = _coefficients(data_root(), chip_of(arch), library)
+    return AttentionCoefficients(
+        {name: dict(items) for name, items in values.items()},
+        {name: checked_origin(arch, origin) for name, origin in origins.items()},
+    )
+
+
+@cache
+def _coefficients(root: Path, chip: Chip, library: str) -> AttentionCoefficients:
+    families = {name: family for name, family in ATTENTION_FAMILIES.items() if family.library == library}
+    values = {name: family.defaults for name, family in families.items()}
+    origins = dict.fromkeys(families, Origin(False, None, "defaults of the kernels, fitted on nothing"))
+    paths = nearest_first(root / "calibration", chip, attention_calibration_path(chip.name, library).name)
+    for calibration in map(AttentionCalibration.load, reversed(paths)):  # the best comes last and holds
+        origin = origin_of(calibration.gpu, calibration.date, library, is_own=calibration.gpu == chip.name)
+        for name, fitted in calibration.families.items():
+            values[name] = complete_coefficients(fitted.coefficients, families[name].coefficients)
+            origins[name] = origin
+    return AttentionCoefficients(values, origins)
+
+
+class AttentionCosts(NamedTuple):
+    """What problems take.
+
+    Attributes:
+        latency_us: [rows].
+        families: [rows], names of `ATTENTION_FAMILIES`.
+        terms: of each row, by name, in microseconds; they add up to its latency.
+    """
+
+    latency_us: Floats
+    families: npt.NDArray[np.str_]
+    terms: list[dict[str, float]]
+
+
+def family_us(arch: GpuSpec, name: str, c: Mapping[str, float], rows: AttentionRows) -> Floats:
+    """Return the time of problems by one family, [rows], in microseconds."""
+    total: Floats = np.sum(list(ATTENTION_FAMILIES[name].terms(arch, c, rows).values()), axis=0)
+    return total
+
+
+def attention_costs(
+    arch: GpuSpec, coefficients: Mapping[str, Mapping[str, float]], rows: AttentionRows, library: str
+) -> AttentionCosts:
+    """Return the time of attention by the kernels that a library takes.
+
+    Several tokens over a longer cache can be verified by either kind of kernels; the faster is taken. One token runs on
+    those for few queries, a whole prompt on those for many.
+
+    Args:
+        arch: the GPU.
+        coefficients: of each family, by its name.
+        rows: the problems.
+        library: whose kernels, of `ATTENTION_LIBRARIES`.
+    """
+    few, many = can_run_as_generation(rows, library), can_run_as_context(rows, library)
+    both = [
+        _of_kind(arch, coefficients, rows, library, mask, is_decode=kind) for mask, kind in ((few, True), (many, False))
+    ]
+    is_first = both[0].latency_us <= both[1].latency_us
+    return AttentionCosts(
+        np.where(is_first, both[0].latency_us, both[1].latency_us),
+        np.where(is_first, both[0].families, both[1].families),
+        [a if first else b for first, a, b in zip(is_first.tolist(), both[0].terms, both[1].terms, strict=True)],
+    )
+
+
+def _of_kind(
+    arch: GpuSpec, coefficients: Mapping[str, Mapping[str, float]], rows: AttentionRows, library: str,
+    mask: npt.NDArray[np.bool_], *, is_decode: bool,
+) -> AttentionCosts:  # fmt: skip
+    num = len(rows)
+    latency_us = np.full(num, np.inf)
+    terms: list[dict[str, float]] = [{} for _ in range(num)]
+    families = np.full(num, "", dtype="U32")
+    some = np.flatnonzero(mask)
+    if some.size:
+        names = families_of_rows(arch, rows.take(some), library, is_decode=is_decode)
+        for name in np.unique(names).tolist():
+            places = some[names == name]
+            found = ATTENTION_FAMILIES[name].terms(arch, coefficients[name], rows.take(places))
+            latency_us[places] = np.sum(list(found.values()), axis=0)
+            families[places] = name
+            columns = {term: values.tolist() for term, values in found.items()}
+            for place, *values in zip(places.tolist(), *columns.values(), strict=True):
+                terms[place] = dict(zip(columns, values, strict=True))
+    return AttentionCosts(latency_us, families, terms)

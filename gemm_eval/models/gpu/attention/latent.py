@@ -14,28 +14,10 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.attention.coefficients import EXPS_PER_CYCLE, coefficient
-from gemm_eval.models.gpu.attention.memory import side_by_side
-from gemm_eval.models.gpu.attention.rows import AttentionRows, all_tile_counts
+from gemm_eval.models.gpu.attention.rows import EXPS_PER_CYCLE, AttentionRows, all_tile_counts, coefficient
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
-from gemm_eval.models.gpu.traffic import missed_frac
+from gemm_eval.models.gpu.traffic import missed_frac, side_by_side
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
-
-__all__ = [
-    "CLUSTER_LATENTS",
-    "FLASHINFER_LATENTS",
-    "LATENT_CONTEXT",
-    "LATENT_CONTEXT_TERMS",
-    "LATENT_TERMS",
-    "SPLIT_LATENTS",
-    "WHOLE_LATENTS",
-    "LatentKernel",
-    "cluster_latent_terms",
-    "has_cluster_kernel",
-    "latent_context_terms",
-    "latent_kernel",
-    "latent_terms",
-]
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,17 +1,20 @@
 """Kernel families: what each kind of kernel needs of the hardware, its tiles, and what it loses before any fit."""
 
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
-from gemm_eval.models.gpu.families.block_scaled import BLOCK_SCALED
+from gemm_eval.models.gpu.families.cublas import (
+    ELEMENTWISE,
+    MMA_FP8,
+    MMA_SYNC,
+    MMA_VOLTA,
+    TCGEN05,
+    UNALIGNED,
+    VECTOR_FAMILY,
+    WGMMA,
+)
 from gemm_eval.models.gpu.families.family import Family, TileChoice
 from gemm_eval.models.gpu.families.grouped import GROUPED
-from gemm_eval.models.gpu.families.mma_sync import ELEMENTWISE, MMA_FP8, MMA_SYNC, UNALIGNED
-from gemm_eval.models.gpu.families.mma_volta import MMA_VOLTA
-from gemm_eval.models.gpu.families.quantization import QUANTIZE
-from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
-from gemm_eval.models.gpu.families.trtllm import TRTLLM_FAMILIES
-from gemm_eval.models.gpu.families.vector import VECTOR_FAMILY
+from gemm_eval.models.gpu.families.trtllm import BLOCK_SCALED, QUANTIZE, TRTLLM_FAMILIES
 from gemm_eval.models.gpu.families.w4a16 import OUR_FAMILIES
-from gemm_eval.models.gpu.families.wgmma import WGMMA
 
 __all__ = ["FAMILIES", "GENERIC", "QUANTIZE", "Family", "TileChoice", "default_coefficients", "family_for"]
 

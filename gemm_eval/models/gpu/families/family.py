@@ -12,8 +12,6 @@ from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
 from gemm_eval.workload import MAX_DIM, GemmTypes
 
-__all__ = ["Family", "TileChoice", "any_rows", "no_tiles", "since"]
-
 MAX_STAGES = 16
 """Most buffers of a ring, of families that do not say less."""
 

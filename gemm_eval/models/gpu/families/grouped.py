@@ -13,14 +13,10 @@ from typing import Any
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import MOE_LAYER, TRITON_OWN, Coefficient, with_ranges
+from gemm_eval.models.gpu.families.cublas import MMA_FP8, MMA_SYNC, TCGEN05, WGMMA
 from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles, since
-from gemm_eval.models.gpu.families.mma_sync import MMA_FP8, MMA_SYNC
-from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
-from gemm_eval.models.gpu.families.wgmma import WGMMA
 from gemm_eval.models.gpu.moe_tiles import TritonTile, known_tiles
 from gemm_eval.workload import GemmTypes
-
-__all__ = ["GROUPED"]
 
 _COOP, _PP, _MS = Schedule.COOPERATIVE, Schedule.PINGPONG, Schedule.MULTISTAGE
 _SINGLE = ((1, 1),)

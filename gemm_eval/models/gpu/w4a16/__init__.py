@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, coefficients_of
     from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES, SM90_CLUSTER
-    from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, splits_of_row
+    from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, splits_of_row
 
 __all__ = [
     "GROUPED_FAMILIES",
@@ -60,7 +60,7 @@ __getattr__, __dir__ = lazy_names(
             "GROUPED_FAMILIES",
             "SM90_CLUSTER",
         ),
-        ".split_kernels": (
+        ".shared_kernels": (
             "MAX_SPLITS",
             "splits_of_row",
         ),

@@ -31,20 +31,6 @@ from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, coefficients
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes, make_types
 
-__all__ = [
-    "W4A16_SIZES",
-    "build_w4a16_candidates",
-    "check_w4a16_family",
-    "check_w4a16_sizes",
-    "check_w4a16_types",
-    "config_of_row",
-    "find_row",
-    "has_w4a16_kernels",
-    "kernel_target",
-    "list_w4a16_needs",
-    "w4a16_types",
-]
-
 W4A16_SIZES = SizeRule(8, 8, False)
 """K and N are multiples of eight: rows of A and C start on 16 bytes."""
 

@@ -10,14 +10,6 @@ from typing import NamedTuple
 
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, Coefficient, Neutral
 
-__all__ = [
-    "W4A16_COEFFICIENTS",
-    "W4A16_FAMILIES",
-    "FamilyCoefficient",
-    "coefficients_of",
-    "w4a16_coefficients_of",
-]
-
 GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = W4A16_FAMILIES = (
     "w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80", "w4a16_sm90", "w4a16_sm90_cluster",
 )  # fmt: skip

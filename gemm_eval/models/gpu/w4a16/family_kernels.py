@@ -5,22 +5,6 @@ Nothing is imported here, so that `families` reads the numbers without loading n
 
 from __future__ import annotations
 
-__all__ = [
-    "GEMV",
-    "GEMV_MMA",
-    "GEMV_MMA_FAMILIES",
-    "GEMV_MMA_GROUPED",
-    "GROUPED_FAMILIES",
-    "MULTISTAGE_FAMILIES",
-    "SM80",
-    "SM80_GROUPED",
-    "SM90",
-    "SM90_CLUSTER",
-    "SM90_GROUPED",
-    "STREAMING_FAMILIES",
-    "WGMMA_FAMILIES",
-]
-
 GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = 5, 6, 7, 8, 61
 # they alone run groups of rows with weights of their own
 GEMV_MMA_GROUPED, SM80_GROUPED, SM90_GROUPED = GROUPED_FAMILIES = 64, 62, 63

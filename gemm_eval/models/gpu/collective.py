@@ -1,0 +1,498 @@
+"""Collectives between the GPUs of a node: coefficients, algorithms, calibrations, times. MODEL.md, "Collectives"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from gemm_eval.arch import LINKS, PCIE_BOXES, TWO_SOCKETS, GpuSpec, Interconnect, data_root, load_arch
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import ArchError, UnsupportedError
+from gemm_eval.models.gpu.calibration import Chip, Origin, SingleCalibration, chip_of, nearest_first, origin_of
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, Neutral
+from gemm_eval.units import bytes_per_us
+from gemm_eval.workload import CollectiveProblem
+
+_SOURCE = "round, within what fits of NCCL's and TensorRT-LLM's timings gave (arch/calibration, collective.yaml)"
+
+
+def _item(name: str, unit: str, low: float, high: float, default: float, neutral: Neutral, meaning: str) -> Coefficient:
+    return Coefficient(name, unit, low, high, default, neutral, meaning, _SOURCE)
+
+
+RING = (
+    _item("launch_us", "us", 0.5, 20.0, 5.0, FREE, "a kernel of a ring: launch, and the first meeting of the ranks"),
+    _item("hop_us", "us", 0.1, 6.0, 1.0, FREE, "a hop of the ring, whatever it carries, flags among the data"),
+    _item("ll_frac", "1", 0.003, 1.0, 0.1, NO_LIMIT, "share of the link of 8-byte stores with a flag each (LL)"),
+    _item("mid_us", "us", 0.05, 30.0, 1.0, FREE, "what LL128, or on PCIe short Simple, takes longer than LL at once"),
+    _item("mid_frac", "1", 0.02, 1.0, 0.35, NO_LIMIT, "share of the link that it reaches"),
+    _item("simple_us", "us", 0.1, 90.0, 10.0, FREE, "what Simple takes longer than LL at once: its fences"),
+    _item("simple_hop_us", "us", 0.05, 40.0, 3.0, FREE, "a hop of Simple"),
+    _item("link_frac", "1", 0.05, 1.0, 0.8, SPEC, "share of the link that Simple reaches"),
+    _item("own_frac", "1", 0.003, 1.0, 0.4, FREE, "a byte of its own share that a rank copies, over one it sends"),
+    _item("own_sum_frac", "1", 0.003, 1.0, 0.3, FREE, "likewise, where elements are added up"),
+    _item("switch_bytes", "B", 3e4, 1.7e7, 1e6, NO_LIMIT, "share of a rank (message / ranks) above which Simple runs"),
+)  # fmt: skip
+"""Of NCCL's rings: all-reduce, all-gather, reduce-scatter."""
+
+MULTICAST = (
+    _item("nvls_us", "us", 1.0, 300.0, 70.0, FREE, "what NVLS takes longer than launch_us at once"),
+    _item("nvls_frac", "1", 0.1, 1.0, 0.65, SPEC, "share of the link that it reaches"),
+)
+"""Of NCCL's sums in the switch, where it has multicast."""
+
+EXCHANGE = (
+    _item("peer_launch_us", "us", 0.5, 30.0, 6.0, FREE, "a kernel of sends and receives: launch and meeting"),
+    _item("peer_us", "us", 0.003, 6.0, 0.2, FREE, "each further peer of it"),
+    _item("peer_ll_frac", "1", 0.001, 1.0, 0.02, NO_LIMIT, "share of the link of one peer's channels in LL"),
+    _item("peer_simple_us", "us", 0.05, 60.0, 6.0, FREE, "what Simple takes longer than LL at once"),
+    _item("peer_link_frac", "1", 0.05, 1.0, 0.7, SPEC, "share of the link that Simple reaches"),
+    _item("peer_own_frac", "1", 0.003, 1.0, 0.3, FREE, "a byte of the share that a rank keeps, over one that it sends"),
+)
+"""Of NCCL's sends and receives: all-to-all and send."""
+
+DIRECT = (
+    _item("one_shot_us", "us", 0.5, 20.0, 3.0, FREE, "a kernel of one shot: launch and barrier"),
+    _item("one_shot_peer_us", "us", 0.003, 3.0, 0.1, FREE, "each rank that it reads"),
+    _item("one_shot_short_frac", "1", 0.002, 1.0, 0.05, NO_LIMIT, "share of the link of short messages, by few CTAs"),
+    _item("one_shot_long_us", "us", 0.02, 10.0, 0.5, FREE, "what long ones, by all CTAs, take longer at once"),
+    _item("one_shot_frac", "1", 0.02, 1.0, 0.6, SPEC, "share of the link at which a rank reads all others then"),
+    _item("two_shot_us", "us", 0.5, 60.0, 8.0, FREE, "a kernel of two shots: launch and two barriers"),
+    _item("two_shot_frac", "1", 0.1, 1.0, 0.5, SPEC, "share of the link that it reaches"),
+    _item("direct_bytes", "B", 1e5, 1e9, 1.6e7, NO_LIMIT, "largest message of these kernels; above, NCCL runs"),
+)
+"""Of TensorRT-LLM's own all-reduce, over NVLink."""
+
+SOCKETS = (
+    _item(
+        "contention", "1", 0.02, 3.0, 2.0, FREE,
+        "power of 2/ranks at which the rate of a rank falls where traffic crosses two sockets",
+    ),
+    _item(
+        "cached_contention", "1", 0.02, 3.0, 1.5, FREE,
+        "as contention, of messages whose copies in host memory stay in the caches of the CPUs",
+    ),
+    _item(
+        "engine_contention", "1", 0.02, 3.0, 1.2, FREE,
+        "power of 4/ranks instead, beyond four ranks, of an engine's all-reduces that fill NCCL's chunks: a process "
+        "for each rank, in a graph",
+    ),
+    _item("peer_contention", "1", 0.02, 3.0, 2.0, FREE, "as contention, of sends and receives"),
+)  # fmt: skip
+"""The topology of GPUs over PCIe whose traffic crosses two sockets."""
+
+COLLECTIVE_COEFFICIENTS = (*RING, *MULTICAST, *EXCHANGE, *DIRECT, *SOCKETS)
+"""All of them, in the order of files."""
+
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class CollectiveRows:
+    """Columns of problems, [rows] each.
+
+    Attributes:
+        size: `CollectiveProblem.buffer_bytes`.
+        ranks, passes: devices, and how often a ring goes round.
+        is_exchange, is_send, is_sum: what is asked.
+        has_nvls, is_direct: algorithms that may run besides.
+        is_engine: all-reduces of an engine.
+    """
+
+    size: Floats
+    ranks: Floats
+    passes: Floats
+    is_exchange: Mask
+    is_send: Mask
+    is_sum: Mask
+    has_nvls: Mask
+    is_direct: Mask
+    is_engine: Mask
+
+    def take(self, mask: Mask) -> CollectiveRows:
+        """Return some of the rows."""
+        return CollectiveRows(*(column[mask] for column in vars(self).values()))
+
+
+def collective_rows(link: Interconnect, library: str, problems: Sequence[CollectiveProblem]) -> CollectiveRows:
+    """Return problems as columns, for a link and a library; see `collective_cost`."""
+
+    def flags(values: Sequence[bool]) -> Mask:
+        return np.array(values, np.bool_)
+
+    return CollectiveRows(
+        np.array([item.buffer_bytes for item in problems], np.float64),
+        np.array([item.num_ranks for item in problems], np.float64),
+        np.array([num_passes(item.what) for item in problems], np.float64),
+        flags([item.what in ("all_to_all", "send") for item in problems]),
+        flags([item.what == "send" for item in problems]),
+        flags([item.is_sum for item in problems]),
+        flags([can_add_in_switch(link, item.what, item.num_ranks, item.dtype) for item in problems]),
+        flags([has_direct_kernels(link, library, item.what) for item in problems]),
+        flags([is_engine_all_reduce(library, item.what) for item in problems]),
+    )
+
+
+def collectives_us(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> Floats:
+    """Return the latency of each row, in microseconds."""
+    share = rows.size / rows.ranks
+    cached_rate, rate = (link_rate(link, rows.ranks, of[name]) for name in ("cached_contention", "contention"))
+    rate = np.where(rows.size <= CACHED_BYTES, cached_rate, rate)
+    own_frac, others = np.where(rows.is_sum, of["own_sum_frac"], of["own_frac"]), (rows.ranks, rows.passes)
+    ll, mid, simple = (item.latency_us for item in ring(rows.size, *others, own_frac, rate, of))
+    far_rate = link_rate(link, rows.ranks, of["contention"], of["engine_contention"])
+    filled_bytes = np.maximum(rows.size, rows.ranks * FILLED_SHARE_BYTES)
+    filled = ring(filled_bytes, *others, own_frac, far_rate, of)[2].latency_us
+    simple = np.where(rows.is_engine, np.minimum(simple, filled), simple)
+    ringed = np.where(share <= of["switch_bytes"], np.minimum(np.minimum(ll, mid), simple), simple)
+    ringed = np.where(rows.has_nvls, np.minimum(ringed, nvls(rows.size, rows.ranks, rate, of).latency_us), ringed)
+    sent, kept = np.where(rows.is_send, rows.size, share), np.where(rows.is_send, 0.0, share)
+    peer_rate = link_rate(link, rows.ranks, of["peer_contention"])
+    both = exchange(sent, rows.ranks - 1, kept, peer_rate, of, is_host=link.topology in PCIE_BOXES)
+    found = np.where(rows.is_exchange, np.minimum(*(item.latency_us for item in both)), ringed)
+    sizes = rows.size, rows.ranks, rate, of
+    shots = np.minimum(two_shot(*sizes).latency_us, np.minimum(*(item.latency_us for item in one_shot(*sizes))))
+    is_direct = rows.is_direct & (rows.size <= of["direct_bytes"])
+    result: Floats = np.where(is_direct, np.minimum(found, shots), found)
+    return result
+
+
+_MESH_LINKS = 6  # of a GPU in the hybrid cube mesh of a DGX-1 (V100 whitepaper): four in its half, two to the other
+_SOCKET_RANKS = 4  # GPUs at each socket of a server of eight
+
+Coefficients = Mapping[str, float]
+
+
+class CollectiveTerms(NamedTuple):
+    """The time of an algorithm, or of several at once where they are arrays.
+
+    Attributes:
+        start_us: launch, meeting of the ranks, and what the protocol takes once: fences, barriers, a pipeline to fill.
+        hops_us: latencies of the hops, one after the other.
+        link_us: bytes over the rate of the link.
+    """
+
+    start_us: Any
+    hops_us: Any
+    link_us: Any
+
+    @property
+    def latency_us(self) -> Any:
+        """All of them, in microseconds."""
+        return self.start_us + self.hops_us + self.link_us
+
+
+def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention: Any = None) -> Any:
+    """Return what a rank sends while all do, in bytes per microsecond: a share of this is what algorithms reach.
+
+    Through a switch, or the bridges of one socket, it is the whole link. Of a mesh, the links to GPUs that take no part
+    lie idle. Across two sockets the rate falls with each doubling of the ranks: more bridges, then the link between the
+    sockets, are shared.
+
+    Args:
+        link: what joins the GPUs.
+        ranks: GPUs that take part, or an array of them.
+        contention: power of 2 / ranks at which the rate falls across two sockets.
+        far_contention: the same of 4 / ranks, beyond four ranks; None: as `contention`.
+    """
+    rate = bytes_per_us(link.gb_per_s)
+    if link.topology == TWO_SOCKETS:
+        far = contention if far_contention is None else far_contention
+        near_ranks, far_ranks = np.minimum(ranks, _SOCKET_RANKS), np.maximum(ranks, _SOCKET_RANKS)
+        return rate * (2.0 / near_ranks) ** contention * (_SOCKET_RANKS / far_ranks) ** far
+    if link.topology == "mesh":
+        return rate * np.minimum(ranks, _MESH_LINKS) / _MESH_LINKS
+    return rate + 0.0 * ranks
+
+
+def ring(
+    size: Any, ranks: Any, passes: Any, own_frac: Any, rate: Any, of: Coefficients
+) -> tuple[CollectiveTerms, CollectiveTerms, CollectiveTerms]:
+    """Return the terms of a ring in NCCL's protocols LL, LL128 and Simple.
+
+    Shares go round `passes` times: once to gather or to reduce and scatter, twice to reduce to all. A hop of each pass
+    waits for the one before. LL and LL128 carry flags among the data, so that nobody waits for a fence; Simple moves
+    what is left of the link, and also copies a rank's own share at a part of the cost of sending it.
+    """
+    share = size / ranks
+    hops = passes * (ranks - 1)
+    sent = hops * share
+    ll = CollectiveTerms(of["launch_us"], hops * of["hop_us"], sent / (rate * of["ll_frac"]))
+    mid = CollectiveTerms(of["launch_us"] + of["mid_us"], hops * of["hop_us"], sent / (rate * of["mid_frac"]))
+    simple = CollectiveTerms(
+        of["launch_us"] + of["simple_us"],
+        hops * of["simple_hop_us"],
+        (sent + own_frac * share) / (rate * of["link_frac"]),
+    )
+    return ll, mid, simple
+
+
+def nvls(size: Any, ranks: Any, rate: Any, of: Coefficients) -> CollectiveTerms:
+    """Return the terms of an all-reduce in the switch: each rank loads sums of its share and stores them to all.
+
+    Out of a GPU goes its whole array, for the sums of the others, and its share of the result.
+    """
+    sent = size * (1 + 1 / ranks)
+    return CollectiveTerms(of["launch_us"] + of["nvls_us"], 0.0 * ranks, sent / (rate * of["nvls_frac"]))
+
+
+def exchange(
+    share: Any, peers: Any, kept: Any, rate: Any, of: Coefficients, *, is_host: bool
+) -> tuple[CollectiveTerms, CollectiveTerms]:
+    """Return the terms of sends of `share` bytes to each peer, of which `kept` stay, in the protocols LL and Simple.
+
+    In LL each peer has channels of its own, on which its share alone counts; through the host all share one link.
+    """
+    sent = share * peers
+    hops = (peers - 1) * of["peer_us"]
+    ll_bytes = sent if is_host else share
+    ll = CollectiveTerms(of["peer_launch_us"], hops, ll_bytes / (rate * of["peer_ll_frac"]))
+    simple = CollectiveTerms(
+        of["peer_launch_us"] + of["peer_simple_us"],
+        hops,
+        (sent + of["peer_own_frac"] * kept) / (rate * of["peer_link_frac"]),
+    )
+    return ll, simple
+
+
+def one_shot(size: Any, ranks: Any, rate: Any, of: Coefficients) -> tuple[CollectiveTerms, CollectiveTerms]:
+    """Return the terms of an all-reduce in which each rank reads the arrays of all others: by few CTAs, and by all."""
+    others = ranks - 1
+    hops, read = others * of["one_shot_peer_us"], others * size / rate
+    short = CollectiveTerms(of["one_shot_us"], hops, read / of["one_shot_short_frac"])
+    return short, CollectiveTerms(of["one_shot_us"] + of["one_shot_long_us"], hops, read / of["one_shot_frac"])
+
+
+def two_shot(size: Any, ranks: Any, rate: Any, of: Coefficients) -> CollectiveTerms:
+    """Return the terms of an all-reduce in which each rank adds up its share of all arrays, then reads all sums."""
+    others = ranks - 1
+    return CollectiveTerms(
+        of["two_shot_us"], others * of["one_shot_peer_us"], 2 * others * size / ranks / (rate * of["two_shot_frac"])
+    )
+
+
+NCCL, TRTLLM_DIRECT = "nccl", "trtllm"
+COLLECTIVE_LIBRARIES = (NCCL, TRTLLM_DIRECT)
+"""Whose kernels: NCCL's alone, or TensorRT-LLM's own all-reduce where it has one and NCCL's for the rest."""
+
+NVLS_FROM_RANKS = 5
+"""Timings of H200 show NVLS with eight GPUs, and none with two and four."""
+
+CACHED_BYTES = 3 << 19
+"""Largest message, in bytes, whose copies in host memory stay in the caches of the CPUs: eight L40S move 1 MiB at 1.4
+times the rate of 2 MiB, four at 1.2 times, in every ring."""
+
+FILLED_SHARE_BYTES = 4 << 20
+"""Share of a rank, in bytes, that fills NCCL's chunks: 2 channels over PCIe, each with half of its buffer of 4 MiB.
+
+Source: NCCL 2.27, ALLREDUCE_CHUNKSTEPS of NCCL_STEPS in device.h, 4 MiB in init.cc. Timings of eight L40S turn there.
+"""
+
+_EXCHANGES = ("all_to_all", "send")
+_SUMMED_IN_SWITCH = frozenset((DType.FP16, DType.BF16, DType.FP32))
+
+
+class CollectiveCost(NamedTuple):
+    """The algorithm that runs, and what it takes.
+
+    Attributes:
+        algorithm: with its protocol.
+        launch_us: the part of `terms.start_us` that every kernel of the library has for this operation: it does not
+            grow with the message.
+        terms: of the algorithm.
+    """
+
+    algorithm: str
+    launch_us: float
+    terms: CollectiveTerms
+
+    @property
+    def breakdown(self) -> dict[str, float]:
+        """Microseconds by term; they add up to the latency."""
+        start_us, hops_us, link_us = map(float, self.terms)
+        protocol_us = start_us - self.launch_us
+        return {"launch_us": self.launch_us, "protocol_us": protocol_us, "hops_us": hops_us, "link_us": link_us}
+
+
+def num_passes(what: str) -> int:
+    """Return how often shares go round a ring."""
+    return 2 if what == "all_reduce" else 1
+
+
+def can_add_in_switch(link: Interconnect, what: str, ranks: int, dtype: DType) -> bool:
+    """Return whether NCCL considers NVLS."""
+    return link.has_multicast and what == "all_reduce" and ranks >= NVLS_FROM_RANKS and dtype in _SUMMED_IN_SWITCH
+
+
+def is_engine_all_reduce(library: str, what: str) -> bool:
+    """Return whether TensorRT-LLM's all-reduce runs, which over PCIe is NCCL's, from its processes and graphs."""
+    return library == TRTLLM_DIRECT and what == "all_reduce"
+
+
+def has_direct_kernels(link: Interconnect, library: str, what: str) -> bool:
+    """Return whether TensorRT-LLM has a kernel of its own: of all-reduces, where GPUs read each other's memory."""
+    return is_engine_all_reduce(library, what) and link.is_nvlink
+
+
+def collective_cost(
+    link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
+) -> CollectiveCost:
+    """Return what runs and what it takes, for two ranks or more.
+
+    Args:
+        link: what joins the GPUs.
+        of: all coefficients.
+        library: of `COLLECTIVE_LIBRARIES`.
+        problem: the message.
+    """
+    options = _nccl(link, of, library, problem)
+    is_direct = has_direct_kernels(link, library, problem.what)
+    if is_direct and problem.message_bytes <= of["direct_bytes"]:
+        rate = link_rate(link, problem.num_ranks, of["contention"])
+        sizes = problem.buffer_bytes, problem.num_ranks, rate, of
+        one = min(one_shot(*sizes), key=lambda terms: terms.latency_us)
+        options = {"one-shot": one, "two-shot": two_shot(*sizes)} | options
+    name = min(options, key=lambda name: options[name].latency_us)
+    launches = ["peer_launch_us" if problem.what in _EXCHANGES else "launch_us"]
+    launches += ["one_shot_us", "two_shot_us"] if is_direct else []
+    return CollectiveCost(name, min(of[launch] for launch in launches), options[name])
+
+
+def _nccl(
+    link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
+) -> dict[str, CollectiveTerms]:
+    """The algorithms and protocols of NCCL that may run, of which the fastest does."""
+    what, ranks = problem.what, problem.num_ranks
+    share = problem.buffer_bytes / ranks
+    if what in _EXCHANGES:
+        is_send = what == "send"
+        rate = link_rate(link, ranks, of["peer_contention"])
+        sent, kept = (problem.message_bytes, 0.0) if is_send else (share, share)
+        ll, simple = exchange(sent, ranks - 1, kept, rate, of, is_host=link.topology in PCIE_BOXES)
+        return {"send/receive, LL": ll, "send/receive, Simple": simple}
+    is_cached = problem.buffer_bytes <= CACHED_BYTES
+    rate = link_rate(link, ranks, of["cached_contention" if is_cached else "contention"])
+    own_frac = of["own_sum_frac"] if problem.is_sum else of["own_frac"]
+    ll, mid, simple = ring(problem.buffer_bytes, ranks, num_passes(what), own_frac, rate, of)
+    if is_engine_all_reduce(library, what):
+        far_rate = link_rate(link, ranks, of["contention"], of["engine_contention"])
+        filled_bytes = max(problem.buffer_bytes, ranks * FILLED_SHARE_BYTES)
+        filled = ring(filled_bytes, ranks, num_passes(what), own_frac, far_rate, of)[2]
+        simple = min(simple, filled, key=lambda terms: terms.latency_us)
+    options = {"ring, Simple": simple}
+    if share <= of["switch_bytes"]:
+        options = {"ring, LL": ll, ("ring, LL128" if link.is_nvlink else "ring, short Simple"): mid} | options
+    if can_add_in_switch(link, what, ranks, problem.dtype):
+        options["NVLS"] = nvls(problem.buffer_bytes, ranks, rate, of)
+    return options
+
+
+COLLECTIVE_MODEL_VERSION = "collective-3"
+
+
+class CollectiveCalibration(SingleCalibration):
+    """What `gemm-eval calibrate collective` writes."""
+
+    command: ClassVar[str] = "gemm-eval calibrate collective"
+    known: ClassVar[Sequence[Coefficient]] = COLLECTIVE_COEFFICIENTS
+    libraries: tuple[str, ...] = Field(description="name and release of each library that was timed")
+    model_version: str = Field(description="version of the model")
+    fitted: tuple[str, ...] = Field(description="the coefficients that the data determine; the others are defaults")
+
+    @property
+    def stem(self) -> str:
+        """Name of the file, without its suffix."""
+        return "collective"
+
+    @model_validator(mode="after")
+    def _check(self) -> CollectiveCalibration:
+        if unknown := sorted(set(self.fitted) - set(self.coefficients)):
+            raise ValueError(f"fitted names no coefficient: {', '.join(unknown)}")
+        return self
+
+
+def collective_calibration_path(gpu: str) -> Path:
+    """Return where the calibration of collectives between GPUs of a kind lies, if there is one."""
+    return data_root() / "calibration" / gpu / "collective.yaml"
+
+
+def link_of(arch: GpuSpec) -> Interconnect:
+    """Return what joins a GPU to others.
+
+    Raises:
+        UnsupportedError: its spec does not say.
+    """
+    if arch.interconnect is None:
+        raise UnsupportedError(
+            f"{arch.name} does not say what joins it to other GPUs: give its YAML an interconnect (link, topology, "
+            "gb_per_s, num_gpus)"
+        )
+    return arch.interconnect
+
+
+def collective_coefficients(arch: GpuSpec, link: Interconnect | None = None) -> tuple[dict[str, float], Origin]:
+    """Return all coefficients for a GPU, and where they come from.
+
+    A calibration of this GPU is taken as it is. Without one, that of the GPU with the nearest link carries over
+    (`nearest_first`, by links): of the same kind and topology, then of the nearest generation, then of the nearest
+    rate. Rates are shares of the link, so that they scale with what the spec says of it; latencies do not.
+
+    Args:
+        arch: the GPU.
+        link: what joins it to others; None: as its spec says.
+
+    Raises:
+        UnsupportedError: its spec does not say what joins it to others.
+    """
+    coefficients, origin = _coefficients(data_root(), chip_of(arch), link_of(arch) if link is None else link)
+    return dict(coefficients), origin
+
+
+@cache
+def _coefficients(root: Path, chip: Chip, link: Interconnect) -> tuple[dict[str, float], Origin]:
+    def distance(other: GpuSpec) -> tuple[float, ...]:
+        return (math.inf,) if other.interconnect is None else _distance(other.interconnect, link)
+
+    for path in nearest_first(root / "calibration", chip, collective_calibration_path(chip.name).name, (), distance):
+        other, is_own = _preset_link(path.parent.name), path.parent.name == chip.name
+        if is_own or (other is not None and other.is_nvlink == link.is_nvlink):
+            found = CollectiveCalibration.load(path)
+            return found.complete(), _origin(found, other, link, is_own=is_own)
+    defaults = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
+    return defaults, Origin(False, None, "defaults, fitted on nothing of this kind of link")
+
+
+def _origin(found: CollectiveCalibration, other: Interconnect | None, link: Interconnect, *, is_own: bool) -> Origin:
+    library = ", ".join(found.libraries)
+    if is_own and other == link:
+        return origin_of(found.gpu, found.date, library, is_own=True)
+    if is_own or other is None:
+        text = f"those of {found.gpu}, whose link was changed: fitted on nothing of this one"
+        return Origin(False, found.gpu, text, library)
+    how = "of the same link" if other.link == link.link else f"of another link ({other.link}, this is {link.link})"
+    text = (
+        f"carried over from {found.gpu}, {how}, rates scaled to {link.gb_per_s:g} GB/s: fitted on nothing of this GPU"
+    )
+    return Origin(False, found.gpu, text, library)
+
+
+def _distance(other: Interconnect, link: Interconnect) -> tuple[bool, int, float]:
+    generations = abs(LINKS.index(other.link) - LINKS.index(link.link))
+    return other.topology != link.topology, generations, abs(math.log(other.gb_per_s / link.gb_per_s))
+
+
+def _preset_link(gpu: str) -> Interconnect | None:
+    try:
+        return load_arch(gpu, GpuSpec).interconnect
+    except ArchError:
+        return None

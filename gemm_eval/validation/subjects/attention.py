@@ -1,0 +1,264 @@
+"""The exam of attention on GPUs: heads held out; and its calibrations."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType, parse_dtype
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.models.gpu import Coefficient
+from gemm_eval.models.gpu.attention import (
+    ATTENTION_FAMILIES,
+    ATTENTION_LIBRARIES,
+    ATTENTION_MODEL_VERSION,
+    AttentionCalibration,
+    AttentionFamily,
+    AttentionRows,
+    FittedFamily,
+    attention_coefficients,
+    attention_costs,
+    attention_rows,
+    family_us,
+)
+from gemm_eval.units import bytes_per_us
+from gemm_eval.validation.baselines import fit_roof
+from gemm_eval.validation.exam import (
+    FITTED,
+    MODEL,
+    NAIVE,
+    Exam,
+    MeasuredTable,
+    check_gpu,
+    errors_of,
+    held_out,
+)
+from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded
+from gemm_eval.validation.metrics import ALL
+from gemm_eval.validation.tables import measured_root
+from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.words import refusal
+from gemm_eval.workload import AttentionProblem
+
+PHASES = ("context", "generation", "mla_context", "mla_generation")
+"""Kinds of tables, in the order in which they are shown."""
+
+NUM_FOLDS = 5
+_SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=60)
+_MOST_OVERHEAD_US = 100.0
+_TOKENS = (("up to 1,024 tokens", 0, 1024), ("up to 8,192", 1024, 8192), ("more", 8192, np.inf))
+_KEYS = (("up to 4,096 keys", 0, 4096), ("up to 65,536", 4096, 65536), ("more", 65536, np.inf))
+_SIZES = ("batch", "q_len", "kv_len", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "window")
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionTable(MeasuredTable):
+    """Measured calls for one layer, one a row; `window` 0: none.
+
+    Attributes:
+        framework: that ran the kernels, and its release.
+        phase: one of `PHASES`.
+        is_aliased: whether whoever timed them gave keys and values the same memory.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = (*_SIZES, "dtype", "kv_dtype", "latency_us")
+    KEYS: ClassVar[tuple[str, ...]] = ("gpu", "library", "framework", "phase")
+
+    framework: str
+    phase: str
+    is_aliased: bool = False
+
+    @classmethod
+    def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a table that its meta file says."""
+        return {**super().read_meta(path, meta), "is_aliased": bool(meta.get("values_are_keys", False))}
+
+    @cached_property
+    def problems(self) -> list[AttentionProblem]:
+        """The attention of each row."""
+        is_latent = self.phase == "mla_generation"
+        sizes = self.frame[[*_SIZES]].to_dict("records")
+        types = zip(self.words("dtype"), self.words("kv_dtype"), strict=True)
+        return [
+            AttentionProblem(
+                **dict[str, Any]({str(name): value for name, value in row.items() if name != "window"}),
+                window=row["window"] or None, dtype=parse_dtype(dtype), kv_dtype=parse_dtype(kv_dtype),
+                is_latent=is_latent,
+            )
+            for row, (dtype, kv_dtype) in zip(sizes, types, strict=True)
+        ]  # fmt: skip
+
+    @cached_property
+    def rows(self) -> AttentionRows:
+        """The problems as columns, as models take them."""
+        return replace(attention_rows(self.problems), is_aliased=np.full(len(self), float(self.is_aliased)))
+
+    @cached_property
+    def heads(self) -> list[tuple[int, ...]]:
+        """(query heads, KV heads, head_dim) of each row: rows with the same are held out together.
+
+        Of MLA the number of heads alone: all sizes are the same, and each query head has keys of its own, or none has.
+        """
+        names = ["num_heads"] if self.phase.startswith("mla") else ["num_heads", "num_kv_heads", "head_dim"]
+        return [tuple(map(int, row)) for row in self.frame[names].itertuples(index=False, name=None)]
+
+
+def tables(gpu: str) -> list[AttentionTable]:
+    """Read all measured attention of a GPU, in the order of libraries and `PHASES`."""
+    found = [AttentionTable.read(path) for path in sorted(measured_root(gpu).glob("attention-*/*.parquet"))]
+    libraries = list(ATTENTION_LIBRARIES)
+    return sorted(found, key=lambda table: (libraries.index(table.library), PHASES.index(table.phase)))
+
+
+def folds_of_heads(table: AttentionTable, seed: int = 0) -> Ints:
+    """Return the fold of each row: heads are dealt in the order of a hash, those of MLA one number of heads each."""
+    ordered = sorted(set(table.heads), key=lambda heads: hashlib.sha256(f"{seed}:{heads}".encode()).digest())
+    num = min(NUM_FOLDS, len(ordered))
+    fold_of = {heads: place % num for place, heads in enumerate(ordered)}
+    return np.array([fold_of[heads] for heads in table.heads], np.int64)
+
+
+def roofs(arch: GpuSpec, table: AttentionTable) -> tuple[Floats, Floats]:
+    """Return the times at the data sheet's rates, [rows], in microseconds: of the products, and of compulsory bytes."""
+
+    def rate(dtype: DType) -> float:
+        is_narrow = dtype is DType.FP8 and DType.FP8 in arch.tensor_flop_per_cycle
+        return arch.peak_tflop_per_s(DType.FP8 if is_narrow else DType.BF16) * 1e6
+
+    compute = [item.flop / rate(item.dtype) for item in table.problems]
+    dram = [item.num_bytes / bytes_per_us(arch.dram_gb_per_s) for item in table.problems]
+    return np.array(compute), np.array(dram)
+
+
+def predict_held_out(arch: GpuSpec, table: AttentionTable, seed: int = 0) -> dict[str, Floats]:
+    """Return predictions by who makes them, [rows], in microseconds: each row by fits on other heads.
+
+    The library chooses its kernels by the sizes alone, as for whoever asks for an answer.
+
+    Raises:
+        InvalidInputError: a table of another GPU.
+    """
+    names, (compute_us, dram_us) = families_of(arch, table), roofs(arch, table)
+    committed = attention_coefficients(arch, table.library).values
+
+    def predict(held: Mask) -> dict[str, Floats]:
+        fitted = {
+            name: fit_family(arch, table, name, ~held & (names == name))
+            for name in np.unique(names[held]).tolist()
+            if (~held & (names == name)).sum() >= MIN_ROWS
+        }
+        roof = fit_roof(compute_us[~held], dram_us[~held], table.measured_us[~held], _MOST_OVERHEAD_US)
+        costs = attention_costs(arch, committed | fitted, table.rows.take(held), table.library)
+        return {
+            NAIVE: np.maximum(compute_us, dram_us)[held],
+            FITTED: roof.predict(compute_us[held], dram_us[held]),
+            MODEL: costs.latency_us,
+        }
+
+    return held_out(folds_of_heads(table, seed), predict)
+
+
+def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> AttentionCalibration:
+    """Fit all families of a library on the committed tables of a GPU; errors are of heads that are held out.
+
+    Raises:
+        InvalidInputError: there are none.
+    """
+    sets = [table for table in tables(arch.name) if table.library == library]
+    if not sets:
+        raise InvalidInputError(f"no timings of attention by {library} on {arch.name} are committed")
+    families: dict[str, FittedFamily] = {}
+    for table in sets:
+        names = families_of(arch, table)
+        for name in (item for item in ATTENTION_FAMILIES if (names == item).sum() >= MIN_ROWS):
+            fitted = rounded(fit_family(arch, table, name, names == name))
+            families[name] = FittedFamily(num_rows=int((names == name).sum()), coefficients=fitted)
+    return AttentionCalibration(
+        gpu=arch.name,
+        library=library,
+        model_version=ATTENTION_MODEL_VERSION,
+        errors=tuple(errors_of(table, predict_held_out(arch, table, seed)[MODEL]) for table in sets),
+        families=families,
+        **provenance(NUM_FOLDS, "rows", seed, "heads"),
+    )
+
+
+def families_of(arch: GpuSpec, table: AttentionTable) -> Any:
+    """Return the family of kernels that runs each row, [rows].
+
+    Raises:
+        InvalidInputError: a table of another GPU.
+    """
+    check_gpu(arch, table)
+    committed = attention_coefficients(arch, table.library).values
+    return attention_costs(arch, committed, table.rows, table.library).families
+
+
+def fit_family(arch: GpuSpec, table: AttentionTable, name: str, train: Mask) -> dict[str, float]:
+    """Return all coefficients of a family, fitted on the rows where `train` is true."""
+    family = ATTENTION_FAMILIES[name]
+    rows = table.rows.take(train)
+    told = [item for item in family.coefficients if _moves_some_row(arch, family, item, rows)]
+    ranges = Ranges(told, {item.name: item.default for item in family.coefficients if item not in told})
+
+    def predict(values: dict[str, float]) -> Floats:
+        return family_us(arch, name, values, rows)
+
+    start = ranges.shares(family.defaults, _SEARCH.off_bounds)
+    values = ranges.values(fit_logs(ranges, predict, table.measured_us[train], start, _SEARCH))
+    return {item.name: values[item.name] for item in family.coefficients}
+
+
+def _moves_some_row(arch: GpuSpec, family: AttentionFamily, item: Coefficient, rows: AttentionRows) -> bool:
+    """Return whether a coefficient changes the time of any of these rows; one that does not keeps its default."""
+    low_us, high_us = (
+        family_us(arch, family.name, family.defaults | {item.name: end}, rows) for end in (item.low, item.high)
+    )
+    return not np.array_equal(low_us, high_us)
+
+
+def _groups(table: AttentionTable) -> Iterator[tuple[dict[str, str], Mask]]:
+    rows = table.rows
+    is_context = "context" in table.phase
+    sizes = rows.batch * (rows.q_len if is_context else rows.keys)
+    groups: dict[str, Mask] = {
+        name: (sizes > low) & (sizes <= high) for name, low, high in (_TOKENS if is_context else _KEYS)
+    }
+    types = table.frame["dtype"] + ", KV " + table.frame["kv_dtype"]
+    groups |= {str(name): (types == name).to_numpy(bool) for name in sorted(types.unique())}
+    windows = (rows.window < rows.kv_len).astype(bool)
+    groups |= {"window": windows} if windows.any() else {}
+    for group, mask in (groups | {ALL: np.ones(len(table), bool)}).items():
+        yield {"library": table.library, "phase": table.phase, "group": group}, mask
+
+
+def exam(phases: Sequence[str] = (), seed: int = 0) -> Exam[AttentionTable]:
+    """Return the exam.
+
+    Args:
+        phases: of `PHASES`; empty: all.
+        seed: deals heads to folds.
+
+    Raises:
+        InvalidOptionError: no such phase.
+    """
+    for phase in phases:
+        if phase not in PHASES:
+            raise InvalidOptionError(refusal("phase", phase, PHASES))
+    return Exam(
+        read=lambda gpu: [table for table in tables(gpu) if not phases or table.phase in phases],
+        predict=lambda arch, sets: predict_held_out(arch, sets[0], seed),
+        groups=_groups,
+        headline="heads held out: MAPE of a naive and of a fitted roofline, then the errors of gemm_eval",
+        title="{gpu}, {library}, {phase}",
+        columns={"group": "rows of"},
+        baselines={NAIVE: "naive", FITTED: "roofline"},
+        is_main=lambda labels: labels["group"] == ALL,
+    )

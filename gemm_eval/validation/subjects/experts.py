@@ -1,0 +1,482 @@
+"""The exam of layers of experts and their grouped GEMMs: whole models held out; their fits and calibrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.jit import read_only
+from gemm_eval.mapping import Schedule
+from gemm_eval.models.gpu import (
+    GPU_MODEL_VERSION,
+    MOE_LAYER,
+    Calibration,
+    Joined,
+    Library,
+    calibration_path,
+    coefficients_for,
+    fit_intervals,
+    join_packed,
+    layer_terms,
+    library_of,
+    load_calibration,
+    pack_bound_columns,
+    pack_coefficients,
+    pack_kernels,
+)
+from gemm_eval.models.gpu.families import FAMILIES, Family, default_coefficients
+from gemm_eval.moe import make_runs, works_of
+from gemm_eval.search import OF_GENERIC, run_in_chunks
+from gemm_eval.units import bytes_per_us
+from gemm_eval.validation.baselines import fit_roof
+from gemm_eval.validation.exam import FITTED as ROOFLINE
+from gemm_eval.validation.exam import MODEL, Exam, check_gpu, errors_of, held_out
+from gemm_eval.validation.fit import Ranges, Search, fit_logs, provenance, rounded
+from gemm_eval.validation.metrics import REGIMES
+from gemm_eval.validation.subjects.experts_tables import (
+    ExpertTable,
+    GroupedTable,
+    LayerTable,
+    grouped_tables,
+    layer_tables,
+)
+from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.words import refusal
+from gemm_eval.workload import Layouts, MoeWork, pack_layouts, run_options, without_lone_groups
+
+_MOST_OVERHEAD_US = 100.0  # of a roofline's layer: a dozen small kernels
+_SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=16)
+_OF_LAYERS = {item.name for item in MOE_LAYER}
+_FIT_ROWS = 700  # rows of a fit, drawn at random: more change no figure
+
+
+class PackedLayers(NamedTuple):
+    """Rows of a table as grouped GEMMs, and the runs that they are of: one rank in one draw of a row."""
+
+    kernels: Joined
+    type_of: Ints  # [gemms], index into the joined kernels
+    sizes: Ints  # [gemms, 4] of G, M, K, N
+    layouts: Layouts  # of the GEMMs
+    gemm_rows: Ints  # [runs, GEMMs of a run], index into the GEMMs; -1: none, as the rank has no token
+    row_of: Ints  # [runs], row of the table
+    work: MoeWork | None  # arrays [runs]; None: rows are GEMMs alone
+    num_draws: Ints  # [rows]
+
+
+def pack_grouped(arch: GpuSpec, table: GroupedTable) -> PackedLayers:
+    """Pack rows that are one grouped GEMM each, with default coefficients.
+
+    Raises:
+        UnsupportedError: the library does not run these types on this GPU.
+    """
+    types, groups = table.types, table.row_groups
+    defaults = default_coefficients(library_of(table.library).family(arch, types))
+    kernels = pack_kernels(arch, types, table.library, defaults, l2="cold", clock="burst", is_calibrated=False)
+    G, M = ([of(load) for load in groups] for of in (len, max))
+    depth, columns = (table.frame[name].to_numpy(np.int64) for name in ("K", "N"))
+    sizes, layouts = without_lone_groups(np.column_stack([G, M, depth, columns]), pack_layouts(groups))
+    num = len(table)
+    zeros, rows = read_only(np.zeros(num, np.int64)), np.arange(num)
+    return PackedLayers(
+        join_packed([kernels]), zeros, read_only(sizes), layouts, rows[:, None], rows, None, np.ones(num, np.int64)
+    )
+
+
+def pack_layers(arch: GpuSpec, table: LayerTable, seed: int = 0, l2: str = "warm") -> PackedLayers:
+    """Pack rows as `moe_layers` does, with nothing that a user does not say, but with default coefficients.
+
+    Args:
+        arch, table: the layers.
+        seed: of the draws of loads.
+        l2: ``warm``, as all tables were timed; ``cold``, as layers of a model are.
+
+    Raises:
+        UnsupportedError: the library does not run these types on this GPU.
+    """
+    layers, row_of = table.layers(seed)
+    types = table.types
+    runs = make_runs(layers, [types] * len(layers), GEMMEvaluator(arch), run_options(table.library, l2, None))
+    defaults = default_coefficients(library_of(table.library).family(arch, types))
+    packed = [
+        pack_kernels(
+            arch,
+            types,
+            str(kind.options.library),
+            defaults,
+            l2=l2,
+            clock=str(kind.options.clock),
+            is_calibrated=False,
+            call_weights=kind.call_weights,
+        )
+        for kind in runs.batch.kinds
+    ]
+    batch = runs.batch
+    sizes, layouts = without_lone_groups(batch.sizes, batch.layouts(range(len(batch.sizes))))
+    works = [(chosen, work) for _, chosen, work in works_of(runs)]
+    names = [name for name in MoeWork._fields if name != "types"]
+    order = np.argsort(np.concatenate([chosen for chosen, _ in works]), kind="stable")
+    merged = {
+        name: np.concatenate([np.broadcast_to(getattr(work, name), chosen.shape) for chosen, work in works])[order]
+        for name in names
+    }
+    row_of_run = row_of[runs.layer_of]
+    return PackedLayers(
+        join_packed(packed), read_only(batch.kind_of), read_only(sizes), layouts, runs.gemm_rows, row_of_run,
+        MoeWork(**merged, types=types), np.bincount(row_of_run, minlength=len(table)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LayerModel:
+    """The model of a library's layers on a GPU with some coefficients.
+
+    Attributes:
+        arch: the GPU.
+        library: whose kernels.
+        coefficients: of the library's family for the types.
+    """
+
+    arch: GpuSpec
+    library: str
+    coefficients: Mapping[str, float]
+    name: str = field(default="gemm_eval")
+
+    def predict(
+        self, table: ExpertTable, packed: PackedLayers, mask: Mask | None = None,
+        gemms_us: Floats | None = None,
+    ) -> Floats:  # fmt: skip
+        """Return the time of each row, in microseconds, the mean over draws; only where `mask` is true, else 0.
+
+        Args:
+            table, packed: the rows.
+            mask: [rows]; None: all.
+            gemms_us: times of the GEMMs, as `gemms_us` returns them; None: they are evaluated.
+        """
+        runs = np.arange(len(packed.row_of)) if mask is None else np.flatnonzero(mask[packed.row_of])
+        if gemms_us is None:
+            gemms_us = self.gemms_us(packed, mask)
+        total = gemms_us[packed.gemm_rows[runs]].sum(axis=1)
+        if packed.work is not None:
+            of_runs = {name: value[runs] for name, value in packed.work._asdict().items() if name != "types"}
+            work = packed.work._replace(**of_runs)
+            total += sum(layer_terms(self.arch, self.coefficients, work).values(), np.zeros(len(runs)))
+        sums = np.bincount(packed.row_of[runs], total, minlength=len(table))
+        mean: Floats = sums / np.maximum(packed.num_draws, 1)
+        return mean
+
+    def gemms_us(self, packed: PackedLayers, mask: Mask | None = None) -> Floats:
+        """Return the time of each GEMM of the rows where `mask` is true, else 0; the last is that of no GEMM."""
+        rows = packed.gemm_rows if mask is None else packed.gemm_rows[mask[packed.row_of]]
+        gemms = np.unique(rows[rows >= 0])
+        coefficients = self._packed(packed)
+        found: Floats = np.zeros(len(packed.sizes) + 1)
+        found[gemms] = _best_us(
+            packed.kernels, _columns(packed.kernels, coefficients), coefficients, packed.type_of[gemms],
+            packed.sizes[gemms], packed.layouts.take(gemms),
+        )  # fmt: skip
+        return found
+
+    def _packed(self, packed: PackedLayers) -> npt.NDArray[np.void]:
+        params = packed.kernels.params
+        return read_only(
+            np.stack([pack_coefficients(params[place : place + 1], self.coefficients) for place in range(len(params))])
+        )
+
+
+def _columns(kernels: Joined, coefficients: npt.NDArray[np.void]) -> Floats:
+    columns = [
+        pack_bound_columns(kernels.params[kind : kind + 1], coefficients[kind], kernels.candidates[first:stop])
+        for kind, (first, stop) in enumerate(kernels.ranges.tolist())
+    ]
+    return read_only(np.concatenate(columns, axis=1))
+
+
+def _best_us(
+    kernels: Joined, columns: Floats, coefficients: npt.NDArray[np.void], type_of: Ints, sizes: Ints, layouts: Layouts
+) -> Floats:
+    latency_us, which = np.empty(len(sizes)), np.empty((len(sizes), 2), np.int64)
+
+    def work(start: int, stop: int) -> None:
+        OF_GENERIC.find_best_rows(
+            kernels.params, kernels.candidates, columns, kernels.ranges, coefficients, read_only(type_of),
+            read_only(sizes), layouts, start, stop, latency_us, which,
+        )  # fmt: skip
+
+    run_in_chunks(work, len(sizes))
+    return latency_us
+
+
+def layer_model(arch: GpuSpec, table: ExpertTable) -> LayerModel:
+    """Return the model with the coefficients that it has for this GPU, library and types."""
+    rules = library_of(table.library)
+    return LayerModel(arch, rules.name, coefficients_for(arch, rules.name, rules.family(arch, table.types))[0])
+
+
+def fit_layers(
+    arch: GpuSpec, table: ExpertTable, packed: PackedLayers, train: Mask, free: Sequence[str],
+    seed: int = 0, held: Mapping[str, float] = MappingProxyType({}),
+) -> LayerModel:  # fmt: skip
+    """Fit coefficients of the library's family on some rows, from its defaults on.
+
+    Args:
+        arch: the GPU.
+        table, packed: the rows.
+        train: [rows], those that count.
+        free: names of the coefficients that are fitted; others keep their defaults.
+        seed: draws the rows of the fit.
+        held: values of coefficients that no row tells, in place of their defaults.
+    """
+    rules = library_of(table.library)
+    family = FAMILIES[rules.family(arch, table.types)]
+    items = [item for item in family.coefficients if item.name in free]
+    start = family.defaults | dict(held)
+    ranges = Ranges(items, start)
+    chosen = np.flatnonzero(train & (packed.num_draws > 0) & (np.bincount(packed.row_of, minlength=len(table)) > 0))
+    if len(chosen) > _FIT_ROWS:
+        chosen = np.sort(np.random.default_rng(seed).choice(chosen, _FIT_ROWS, replace=False))
+    mask = np.zeros(len(table), np.bool_)
+    mask[chosen] = True
+    model = LayerModel(arch, rules.name, start)
+    known: dict[tuple[float, ...], Floats] = {}  # times of the GEMMs, which most coefficients of a layer leave alone
+
+    def predict(values: dict[str, float]) -> Floats:
+        changed = replace(model, coefficients=values)
+        key = tuple(value for name, value in values.items() if name not in _OF_LAYERS)
+        if key not in known:
+            known.clear()
+            known[key] = changed.gemms_us(packed, mask)
+        return changed.predict(table, packed, mask, known[key])[chosen]
+
+    shares = ranges.shares(start, _SEARCH.off_bounds)
+    found = fit_logs(ranges, predict, table.measured_us[chosen], shares, _SEARCH)
+    return replace(model, coefficients=ranges.values(found))
+
+
+_GEMM = (
+    "kernel_us", "ramp_us", "step_cycles", "tile_cycles", "epilogue_bytes_per_cycle", "sm_l2_frac", "dram_frac",
+    "l2_first", "matrix_frac",
+)  # fmt: skip
+_PERSISTENT = ("pingpong_cycles",)
+_MULTISTAGE = ("l2_hold_frac",)
+_COOPERATIVE = ("coop_step_cycles", "coop_tile_cycles", "l2_frac", "l2_hold_frac", "outside_rows_per_cycle")
+_DEQUANT, _CUT_TILES = ("dequant", "dequant_exposed"), ("fixup_us", "reduce_frac")
+_COMPILED = ("l2_frac", "load_wait_cycles")
+# one tile has most of the rows, and small kernels hardly differ: defaults, so that fits say the same of all GPUs
+_NOT_OF_COMPILED = {
+    "matrix_frac", "sm_l2_frac", "step_cycles", "l2_first", "moe_token_ns", "moe_token_expert_ps", "moe_row_ns",
+    "moe_active_ns", "moe_grouped_router_ns",
+}  # fmt: skip
+# activations that are kernels of their own, with CTAs of each expert or of all rows
+_OF_ONE_FAMILY = {"moe_most_row_ns": "sm100_deepgemm_moe", "moe_any_row_us": "gen_moe_fp8"}
+# of fused kernels that chain both GEMMs these say nothing that the others do not: fits end where they are absent
+_NOT_OF_GEN = {"tile_cycles", "l2_first", "moe_token_ns", "moe_expert_ns", "moe_row_ns"}
+
+
+def free_coefficients(family: Family) -> tuple[str, ...]:
+    """Return the names of the coefficients that layers, or grouped GEMMs, tell something about."""
+    names = list(_GEMM)
+    names += _PERSISTENT if family.is_warp_specialized else _MULTISTAGE
+    if Schedule.COOPERATIVE in {tile.schedule for tile in family.dense_tiles(family.sm_archs[0], DType.BF16)}:
+        names += _COOPERATIVE
+    if family.name == "marlin_moe":
+        names += (*_DEQUANT, *_CUT_TILES)
+    if family.name == "triton_moe_mxfp4":
+        names += _DEQUANT
+    if family.is_compiled:
+        names += _COMPILED
+    names += [item.name for item in family.coefficients if item.name.startswith("moe_")]
+    left_out = {name for name, only in _OF_ONE_FAMILY.items() if only != family.name}
+    if family.is_compiled:
+        left_out |= _NOT_OF_COMPILED
+    if family.name.startswith("gen_moe"):
+        left_out |= _NOT_OF_GEN
+    return tuple(name for name in names if name not in left_out)
+
+
+# coefficients and the column of `MoeWork` that multiplies each: where a table has one value of it, the term looks like
+# that of a simpler coefficient, and no fit can tell the two apart
+_TOLD_BY = {
+    "moe_token_expert_ps": "num_experts", "moe_expert_ns": "num_local_experts",
+    "moe_grouped_router_ns": "has_grouped_router",
+}  # fmt: skip
+
+
+class Told(NamedTuple):
+    """Facts that a table tells of the coefficients of its family.
+
+    Attributes:
+        free: names of those that are fitted.
+        held: value of each that the table cannot tell, but tables of other types of the library can.
+        sources: where each value of `held` is from.
+    """
+
+    free: tuple[str, ...]
+    held: dict[str, float]
+    sources: dict[str, str]
+
+
+def told_by(arch: GpuSpec, table: ExpertTable, packed: PackedLayers, train: Mask) -> Told:
+    """Return what is fitted on rows of a table, and what is shared with other types of its library on the same GPU.
+
+    A coefficient that these rows cannot tell is the mean of those that were fitted on such tables, or keeps its
+    default: left free, it would end anywhere in its range, and rows that are held out would pay for it.
+
+    Args:
+        arch, table, packed: the table.
+        train: [rows], those of the fit.
+    """
+    library = library_of(table.library)
+    family = library.family(arch, table.types)
+    free, held, sources = [], {}, {}
+    for name in free_coefficients(FAMILIES[family]):
+        column = getattr(packed.work, _TOLD_BY[name]) if packed.work is not None and name in _TOLD_BY else None
+        if column is None or np.ptp(column[train[packed.row_of]]) > 0:
+            free.append(name)
+        elif siblings := _fitted_on_siblings(arch, library, family, name):
+            held[name] = float(np.mean(list(siblings.values())))
+            sources[name] = f"mean of {', '.join(siblings)}: these rows have one value of {_TOLD_BY[name]}"
+    return Told(tuple(free), held, sources)
+
+
+def _fitted_on_siblings(arch: GpuSpec, library: Library, family: str, name: str) -> dict[str, float]:
+    """Return the values of a coefficient that were fitted for other families of a library on a GPU, by family."""
+    paths = {other: calibration_path(arch.name, library.name, other) for other in library.grouped_families}
+    fitted = {other: load_calibration(path) for other, path in paths.items() if other != family and path.is_file()}
+    return {other: found.coefficients[name] for other, found in fitted.items() if name in found.fitted}
+
+
+def find_tables(gpu: str, names: Sequence[str] = ()) -> list[ExpertTable]:
+    """Return the measured layers and grouped GEMMs of a GPU: all, or those named (``triton-bf16``).
+
+    Raises:
+        InvalidOptionError: none of that name.
+    """
+    layers = {table.path.stem: table for table in layer_tables(gpu)}
+    by_name: dict[str, ExpertTable] = {**layers, **{table.name: table for table in grouped_tables(gpu)}}
+    for name in names:
+        if name not in by_name:
+            raise InvalidOptionError(refusal("data", name, tuple(by_name)))
+    return [by_name[name] for name in names or by_name]
+
+
+def pack_table(arch: GpuSpec, table: ExpertTable, seed: int = 0) -> PackedLayers:
+    """Pack rows of either kind."""
+    if isinstance(table, LayerTable):
+        return pack_layers(arch, table, seed)
+    assert isinstance(table, GroupedTable)
+    return pack_grouped(arch, table)
+
+
+def predict_held_out(
+    arch: GpuSpec, table: ExpertTable, seed: int = 0, packed: PackedLayers | None = None
+) -> dict[str, Floats]:
+    """Return predictions by who makes them, [rows], in microseconds: each row by fits that have not seen its model.
+
+    Of a table of one model each half of its tokens is held out of the other. Rows without any work are 0.
+    """
+    rows = pack_table(arch, table, seed) if packed is None else packed
+    compute_us, dram_us = _roofs(arch, table, rows)
+
+    def predict(held: Mask) -> dict[str, Floats]:
+        told = told_by(arch, table, rows, ~held)
+        fitted = fit_layers(arch, table, rows, ~held, told.free, seed, told.held)
+        train, some = ~held & (dram_us > 0.0), held & (dram_us > 0.0)
+        roof = fit_roof(compute_us[train], dram_us[train], table.measured_us[train], _MOST_OVERHEAD_US)
+        roof_us = np.zeros(len(table))
+        roof_us[some] = roof.predict(compute_us[some], dram_us[some])
+        return {ROOFLINE: roof_us[held], MODEL: fitted.predict(table, rows, held)[held]}
+
+    return held_out(_folds(table), predict)
+
+
+def _folds(table: ExpertTable) -> list[str]:
+    models = table.models
+    if len(set(models)) > 1:
+        return models
+    return [str(place % 2) for place in np.unique(table.num_tokens, return_inverse=True)[1].tolist()]
+
+
+def _roofs(arch: GpuSpec, table: ExpertTable, packed: PackedLayers) -> tuple[Floats, Floats]:
+    """Times at the data sheet's rates of a row's GEMMs, means over draws: weights of experts with rows, A and C."""
+    types, sizes = table.types, packed.sizes.astype(float)
+    active, rows = sizes[:, 0].copy(), sizes[:, 0] * sizes[:, 1]
+    for gemm in np.flatnonzero(packed.layouts.is_grouped(len(sizes))).tolist():
+        some = slice(*packed.layouts.starts[packed.layouts.of[gemm] :][:2].tolist())
+        counts = packed.layouts.counts[some]
+        active[gemm], rows[gemm] = counts.sum(), (counts * packed.layouts.rows[some]).sum()
+    K, N = sizes[:, 2], sizes[:, 3]
+    compute = 2.0 * rows * K * N / (arch.peak_tflop_per_s(types.a.dtype) * 1e6)
+    bits = active * K * N * types.b.dtype.bits + rows * (K * types.a.dtype.bits + N * types.c.bits)
+    dram = bits / 8.0 / bytes_per_us(arch.dram_gb_per_s)
+    mean = np.maximum(packed.num_draws, 1)
+    of_runs = (np.append(values, 0.0)[packed.gemm_rows].sum(axis=1) for values in (compute, dram))
+    sums = (np.bincount(packed.row_of, values, minlength=len(table)) for values in of_runs)
+    compute_us, dram_us = (total / mean for total in sums)
+    return compute_us, dram_us
+
+
+def calibrate_layers(arch: GpuSpec, table: ExpertTable, seed: int = 0) -> Calibration:
+    """Fit the family of a library that a table is of, on all its rows; errors are of whole models that are held out.
+
+    Raises:
+        InvalidInputError: a table of another GPU.
+        UnsupportedError: the library does not run these types on this GPU.
+    """
+    check_gpu(arch, table)
+    library, packed = library_of(table.library), pack_table(arch, table, seed)
+    predicted_us = predict_held_out(arch, table, seed, packed)[MODEL]
+    everything = np.ones(len(table), np.bool_)
+    told = told_by(arch, table, packed, everything)
+    fitted = fit_layers(arch, table, packed, everything, told.free, seed, told.held)
+    kept = predicted_us > 0.0
+    return Calibration(
+        gpu=arch.name,
+        library=library.name,
+        family=library.family(arch, table.types),
+        model_version=GPU_MODEL_VERSION,
+        coefficients=rounded(fitted.coefficients),
+        fitted=told.free,
+        shared=told.sources,
+        errors=(errors_of(table, predicted_us),),
+        intervals=fit_intervals(table.mean_rows[kept], np.log(table.measured_us[kept] / predicted_us[kept])),
+        **provenance(len(set(_folds(table))), "rows", seed, "model"),
+    )
+
+
+def _groups(table: ExpertTable) -> Iterator[tuple[dict[str, str], Mask]]:
+    models, tokens = np.array(table.models), table.num_tokens
+    groups: dict[str, Mask] = {}
+    for regime in REGIMES:
+        most = np.inf if regime.max_rows is None else regime.max_rows
+        groups[regime.name] = (tokens >= regime.min_rows) & (tokens <= most)
+    groups |= {name: models == name for name in dict.fromkeys(table.models)}
+    for group, mask in groups.items():
+        yield {"library": table.library, "dtype": table.dtype, "group": group}, mask
+
+
+def exam(data: Sequence[str] = (), seed: int = 0) -> Exam[ExpertTable]:
+    """Return the exam.
+
+    Args:
+        data: names of tables; none: all.
+        seed: of the draws of loads, and of rows in fits.
+    """
+    return Exam(
+        read=lambda gpu: find_tables(gpu, data),
+        predict=lambda arch, sets: predict_held_out(arch, sets[0], seed),
+        groups=_groups,
+        headline="whole models held out: MAPE of a fitted roofline, then the errors of gemm_eval",
+        title="{gpu}, {data}: {dtype} by {library}",
+        columns={"group": "tokens, or model"},
+        baselines={ROOFLINE: "roofline"},
+        is_main=lambda labels: labels["group"] in {regime.name for regime in REGIMES},
+    )

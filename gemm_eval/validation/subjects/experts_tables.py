@@ -1,0 +1,194 @@
+"""Measured layers of mixtures of experts and their grouped GEMMs: tables, and the loads of experts that they ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from gemm_eval.moe import ExpertCounts, MoeLayer, group_limited_counts, most_loaded_rank_first, parse_distribution
+from gemm_eval.validation.exam import MeasuredTable
+from gemm_eval.validation.tables import measured_root
+from gemm_eval.validation.timings import Ints
+from gemm_eval.workload import GemmTypes, RowGroups
+
+_SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+_MODEL = ["hidden_size", "inter_size", "topk", "num_experts", "gated"]
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertTable(MeasuredTable):
+    """Rows that are of layers of experts.
+
+    Attributes:
+        dtype: shorthand of the types.
+        source: who measured.
+    """
+
+    dtype: str
+    source: str
+
+    @property
+    def types(self) -> GemmTypes:
+        """The types of the GEMMs."""
+        return GemmTypes.parse(self.dtype)
+
+    @property
+    def num_tokens(self) -> Ints:
+        """Tokens of the layer, [rows]."""
+        return self.column("num_tokens")
+
+    @property
+    def mean_rows(self) -> Ints:
+        """Rows of an expert in the mean, at least 1, [rows]."""
+        raise NotImplementedError
+
+    @property
+    def models(self) -> list[str]:
+        """The model of each row."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTable(ExpertTable):
+    """Measured layers on one rank, one a row.
+
+    `inter_size` is of the whole model, `gated` 1 where gate and up are one GEMM of twice the columns.
+
+    Attributes:
+        framework: that ran them, and its release: ``sglang 0.5.14``.
+        router_groups: of a router that chooses groups of experts first (`gemm_eval.moe.group_limited_counts`): experts
+            of the layers that it ran, groups, and how many it kept; None: no router cut the loads that were drawn.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = (*_SIZES, "distribution", "gated", "latency_us")
+    KEYS: ClassVar[tuple[str, ...]] = ("gpu", "library", "dtype", "framework")
+
+    framework: str
+    router_groups: tuple[int, int, int] | None = None
+
+    @classmethod
+    def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a table that its meta file says."""
+        cut = meta.get("router_groups")
+        groups = None if cut is None else (int(cut[0]), int(cut[1]), int(cut[2]))
+        return {**super().read_meta(path, meta), "source": str(meta.get("source", "")), "router_groups": groups}
+
+    @property
+    def mean_rows(self) -> Ints:
+        """Rows of an expert in the mean, at least 1, [rows]."""
+        rows: Ints = np.maximum(1, self.num_tokens * self.column("topk") // self.column("num_experts"))
+        return rows
+
+    @cached_property
+    def models(self) -> list[str]:
+        """The model of each row, by its sizes: ``hidden 2048, inter 768, 8 of 128``."""
+        names = {
+            sizes: f"hidden {sizes[0]}, inter {sizes[1]}, {sizes[2]} of {sizes[3]}"
+            + ("" if sizes[4] else ", not gated")
+            for sizes in set(self.frame[_MODEL].itertuples(index=False, name=None))
+        }
+        return [names[sizes] for sizes in self.frame[_MODEL].itertuples(index=False, name=None)]
+
+    def layers(self, seed: int) -> tuple[list[MoeLayer], Ints]:
+        """Return the layers as a user asks for them, and the row of the table that each is of; a row is their mean.
+
+        Loads that a router cut are given as counts of each expert, a layer for each draw. Of power laws draws of our
+        own are made, as those that were measured nobody kept: each load has a seed of its own, as otherwise all rows
+        would share the luck of a few draws.
+        """
+        layers: list[MoeLayer] = []
+        row_of: list[int] = []
+        columns = ["hidden_size", "inter_size", "moe_tp_size", "gated", *_LOAD]
+        seed_of: dict[tuple[Any, ...], int] = {}
+        counts_of: dict[tuple[Any, ...], list[ExpertCounts]] = {}
+        for row, (hidden, inter, tp, gated, *load) in enumerate(self.frame[columns].itertuples(index=False, name=None)):
+            key = tuple(load)
+            num_tokens, num_experts, topk, ep, distribution = load
+            layer = MoeLayer(
+                num_tokens, hidden, inter, num_experts, topk, tp, ep, distribution, gated=bool(gated), dtype=self.dtype,
+                seed=seed_of.setdefault(key, seed * _MOST_LOADS + len(seed_of)),
+                num_expert_groups=_EXPERT_GROUPS.get((hidden, num_experts), 1),
+            )  # fmt: skip
+            if self.router_groups is None or self.router_groups[0] != num_experts:
+                layers.append(layer)
+                row_of.append(row)
+                continue
+            if key not in counts_of:
+                counts_of[key] = _routed_counts(layer, self.router_groups)
+            layers += [layer.with_(distribution=counts, rank=0) for counts in counts_of[key]]
+            row_of += [row] * len(counts_of[key])
+        return layers, np.array(row_of, np.int64)
+
+
+_MOST_LOADS = 100_000  # of a table, so that no two of its seeds are the same
+_LOAD = ("num_tokens", "num_experts", "topk", "moe_ep_size", "distribution")
+_EXPERT_GROUPS = {(7168, 256): 8}  # of DeepSeek-V3, the one model of the tables whose router chooses groups first
+
+
+def _routed_counts(layer: MoeLayer, router_groups: tuple[int, int, int]) -> list[ExpertCounts]:
+    """Return the tokens of each expert that a router of groups makes of each draw, those of rank 0 first."""
+    if str(layer.distribution) == "balanced":
+        draws: list[Ints | None] = [None]
+    else:
+        drawn = parse_distribution(layer.distribution).draw(
+            layer.num_tokens, layer.num_experts, layer.topk, num_ranks=layer.ep, num_draws=layer.num_draws,
+            rng=np.random.default_rng(layer.seed),
+        )  # fmt: skip
+        draws = list(most_loaded_rank_first(drawn, layer.ep))
+    routed = (group_limited_counts(counts, layer.num_tokens, layer.topk, router_groups) for counts in draws)
+    return [ExpertCounts(tuple(counts.tolist())) for counts in routed]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedTable(ExpertTable):
+    """Measured grouped GEMMs of layers' experts, one a row, with the rows of every group."""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = ("K", "N", "row_groups", "model", "num_tokens", "latency_us")
+    KEYS: ClassVar[tuple[str, ...]] = ("what", "dtypes")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a table without the small layouts that show fixed costs; see `MeasuredTable.read`."""
+        table = super().read(path)
+        return table.select((table.frame["model"] != _NO_MODEL).to_numpy(bool))
+
+    @classmethod
+    def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a table that its meta file says."""
+        gpu, dtype, source = path.parent.parent.name, str(meta["dtypes"][0]), str(meta["what"])
+        return {"gpu": gpu, "library": _RUNNER, "dtype": dtype, "source": source}
+
+    @property
+    def mean_rows(self) -> Ints:
+        """Rows of a group in the mean, at least 1, [rows]."""
+        return np.array([max(1, sum(groups) // len(groups)) for groups in self.row_groups], np.int64)
+
+    @property
+    def models(self) -> list[str]:
+        """The model of each row."""
+        return self.words("model")
+
+    @cached_property
+    def row_groups(self) -> list[RowGroups]:
+        """Rows of each group, of each row of the table."""
+        return [tuple(map(int, text.split())) for text in self.words("row_groups")]
+
+
+_RUNNER = "torch"  # whose grouped GEMM `gemm-eval measure --kernel grouped` times
+_NO_MODEL = "none"
+
+
+def layer_tables(gpu: str) -> list[LayerTable]:
+    """Read all measured layers of a GPU, by name."""
+    return [LayerTable.read(path) for path in sorted(measured_root(gpu).glob("moe-*/*.parquet"))]
+
+
+def grouped_tables(gpu: str) -> list[GroupedTable]:
+    """Read all measured grouped GEMMs of a GPU but for repeats, by name."""
+    paths = sorted((measured_root(gpu) / "grouped").glob("*.parquet"))
+    return [GroupedTable.read(path) for path in paths if "repeat" not in path.stem]
