@@ -1,0 +1,89 @@
+"""Answer the corpus, print digests, keep the answers or compare them with those kept before."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import tools.corpus
+from tools.corpus.answer import Answers, differences, digest
+from tools.corpus.commands import SLOW_KINDS
+from tools.corpus.drawn import DRAWN_KINDS
+from tools.corpus.gemms import GEMM_KINDS
+from tools.corpus.models import MODEL_KINDS
+from tools.corpus.texts import TEXT_KINDS
+
+KINDS: dict[str, Callable[[bool], Answers]] = {**GEMM_KINDS, **DRAWN_KINDS, **MODEL_KINDS, **TEXT_KINDS}
+"""Name of a kind of question -> what asks all questions of it; True: a few of them, for kernels in plain Python."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; 1 if an answer differs from those kept before."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.corpus", description=tools.corpus.__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join((*KINDS, *SLOW_KINDS))}")
+    parser.add_argument("--slow", action="store_true", help="also what takes minutes a command")
+    parser.add_argument("--small", action="store_true", help="a few questions of each kind")
+    parser.add_argument("--only", default="", help="slow kinds: commands that contain this")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="keep the answers")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="compare with answers that --write kept")
+    parser.add_argument("--show", type=int, default=5, help="differing answers shown of each kind (default: 5)")
+    options = parser.parse_args(arguments)
+
+    known = KINDS | {name: lambda _, name=name: SLOW_KINDS[name](options.only) for name in SLOW_KINDS}
+    if unknown := [name for name in options.kinds if name not in known]:
+        parser.error(f"no kind {', '.join(unknown)}: there are {', '.join(known)}")
+    kinds = options.kinds or [*KINDS, *(SLOW_KINDS if options.slow else ())]
+    digests, num_changed = [], 0
+    for name in kinds:
+        start = time.monotonic()
+        answers = {answer.question: answer.text for answer in known[name](options.small)}
+        seconds = time.monotonic() - start
+        digests.append(digest(answers))
+        print(f"{name:12} {digests[-1]} {len(answers):7,} answers {seconds:6.1f} s", flush=True)
+        if options.write:
+            _write(options.write / f"{name}.jsonl", answers)
+        if options.against:
+            num_changed += _compare(options.against / f"{name}.jsonl", answers, options.show)
+    print(f"{'all':12} {hashlib.sha256(''.join(digests).encode()).hexdigest()[:16]}")
+    return int(num_changed > 0)
+
+
+def _write(path: Path, answers: dict[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (f"{json.dumps(question, ensure_ascii=False)}: {text}\n" for question, text in answers.items())
+    path.write_text("".join(f"{{{line[:-1]}}}\n" for line in lines), encoding="utf-8")
+
+
+def _compare(path: Path, answers: dict[str, str], num_shown: int) -> int:
+    """Print which answers differ from those of a file; return how many."""
+    if not path.exists():
+        print(f"  not kept before: {path}")
+        return 0
+    before = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        before.update(json.loads(line))
+    after = {question: json.loads(text) for question, text in answers.items()}
+    changed = [name for name in dict.fromkeys((*before, *after)) if _dumped(before, name) != _dumped(after, name)]
+    for name in changed[:num_shown]:
+        print(f"  {name}")
+        old, new = before.get(name, "(not asked)"), after.get(name, "(not asked)")
+        for line in list(differences(old, new))[:num_shown]:
+            print(f"    {line}")
+    if changed:
+        print(f"  {len(changed):,} of {len(answers):,} answers differ")
+    return len(changed)
+
+
+def _dumped(answers: dict[str, object], question: str) -> str | None:
+    return json.dumps(answers[question]) if question in answers else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
