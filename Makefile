@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo host test test-torch docs check kernels unit browser screenshots nojit lowest test-lowest laws fuzz stress mutants bench rates plans figures compare size golden notebooks clean
+.PHONY: help demo host test test-torch docs check kernels unit browser screenshots nojit lowest test-lowest corpus laws fuzz stress mutants bench rates plans figures compare size golden notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -53,7 +53,7 @@ check: $(VENV)/.dev  ## formatting, lint and types only
 	$(BIN)/mypy
 
 kernels: $(VENV)/.dev  # so that no two processes of the tests compile the same ones at the same time
-	@$(BIN)/python -m tests.compiled
+	@$(BIN)/python -m tools.compiled
 
 unit: $(VENV)/.dev browser  ## all tests that need no GPU
 	$(BIN)/pytest -m "not gpu" -n auto
@@ -84,24 +84,27 @@ lowest:  ## every command and the core's tests, with the lowest versions that py
 
 test-lowest:  ## all tests with the lowest versions of everything, extras too (half an hour); old versions may warn
 	$(PYTHON) -m venv --clear $(LOWEST)-all
-	$(PYTHON) tests/lowest.py > $(LOWEST)-all/constraints.txt
+	$(PYTHON) tools/lowest.py > $(LOWEST)-all/constraints.txt
 	$(LOWEST)-all/bin/python -m pip --disable-pip-version-check install --quiet -c $(LOWEST)-all/constraints.txt -e ".[dev]"
 	GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(LOWEST)-all/cache $(LOWEST)-all/bin/python -m pytest -W default -p no:cacheprovider -m "not gpu" -n auto
+
+corpus: $(VENV)/.dev  ## a digest of what the public API answers to 78,000 fixed questions (3 minutes); ARGS="--write DIR", then "--against DIR"
+	$(BIN)/python -m tools.corpus $(ARGS)
 
 COUNT ?= 100000
 SEED ?= 0
 laws: $(VENV)/.dev  ## COUNT random problems from SEED on: search against brute force, physics, multi-core chips
-	$(BIN)/python -m tests.laws --count $(COUNT) --seed $(SEED)
+	$(BIN)/python -m tools.laws --count $(COUNT) --seed $(SEED)
 
 fuzz: $(VENV)/.dev  ## ten thousand damaged inputs of every kind: only the project's errors, in bounded time and memory
-	$(BIN)/python -m tests.fuzz --count 10000 --seed $(SEED)
+	$(BIN)/python -m tools.fuzz --count 10000 --seed $(SEED)
 
 stress: $(VENV)/.dev  ## 200 kills of processes that crowd one cache and one sweep folder: nothing lost, nothing doubled
-	$(BIN)/python -m tests.stress.cache --kills 200
-	$(BIN)/python -m tests.stress.sweep --kills 200
+	$(BIN)/python -m tools.stress.cache --kills 200
+	$(BIN)/python -m tools.stress.sweep --kills 200
 
 mutants: $(VENV)/.dev  ## 200 random mutations of models and search: which change an answer, and which of those a test catches
-	$(BIN)/python -m tests.mutation --count 200 --seed $(SEED)
+	$(BIN)/python -m tools.mutation --count 200 --seed $(SEED)
 
 bench: $(VENV)/.dev  ## speed, as ratios within one run
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-group-by=group \
@@ -114,14 +117,14 @@ plans: $(VENV)/.dev  ## what each search plan saves and loses against the exact 
 	$(BIN)/python -m tests.benchmarks.plan_losses
 
 figures: $(VENV)/.dev  ## docs/figures.md of the documents in docs/figures; RUN="gpu w4a16" makes these anew first
-	$(BIN)/python -m tests.figures $(if $(RUN),--run $(RUN))
+	$(BIN)/python -m tools.figures $(if $(RUN),--run $(RUN))
 
 SIMULATORS := $(VENV)-simulators
 compare: $(SIMULATORS)/.extra  ## our multi-core model beside ZigZag and SCALE-Sim on the same GEMMs and chips (half an hour)
 	$(SIMULATORS)/bin/gemm-eval validate simulators $(if $(CSV),--csv $(CSV))
 
 size: $(VENV)/bin/python  ## megabytes of a core install, without what a fresh virtual environment holds
-	@$(BIN)/python -m tests.install_size
+	@$(BIN)/python -m tools.install_size
 
 golden: $(VENV)/.dev  ## write the golden mappings and rankings anew and say what changed, after a change that is meant to
 	$(BIN)/python -m tests.golden.generate
@@ -129,9 +132,9 @@ golden: $(VENV)/.dev  ## write the golden mappings and rankings anew and say wha
 
 NOTEBOOKS ?=
 notebooks: $(VENV)/.dev  ## run the notebooks and store their outputs anew (5 minutes); NOTEBOOKS="NAME ..." for some
-	$(BIN)/python -m tests.notebooks $(NOTEBOOKS)
+	$(BIN)/python -m tools.notebooks $(NOTEBOOKS)
 	@if [ -e $(TORCH)/.extra ] && [ -n "$(filter torch_on_gpus,$(or $(NOTEBOOKS),torch_on_gpus))" ]; then \
-	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(TORCH)/cache $(TORCH)/bin/python -m tests.notebooks torch_on_gpus; fi
+	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(TORCH)/cache $(TORCH)/bin/python -m tools.notebooks torch_on_gpus; fi
 
 clean:  ## remove the virtual environment and caches of tools
 	rm -rf $(VENV) $(TORCH) $(DOCS) site $(LOWEST) $(LOWEST)-all $(VENV)-simulators .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
@@ -165,9 +168,9 @@ $(VENV)/.host: $(VENV)/bin/python pyproject.toml
 	$(PIP) -e ".[host]"
 	@touch $@
 
-$(LOWEST)/.core: pyproject.toml tests/lowest.py
+$(LOWEST)/.core: pyproject.toml tools/lowest.py
 	$(PYTHON) -m venv --clear $(LOWEST)
-	$(PYTHON) tests/lowest.py > $(LOWEST)/constraints.txt
+	$(PYTHON) tools/lowest.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip --disable-pip-version-check install --quiet -c $(LOWEST)/constraints.txt -e . pytest hypothesis
 	@touch $@
 

@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
         and not is_worker
         and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
     ):
-        subprocess.run([sys.executable, "-m", "tests.compiled"], cwd=Path(__file__).parents[1], check=True)
+        subprocess.run([sys.executable, "-m", "tools.compiled"], cwd=Path(__file__).parents[1], check=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,9 +15,9 @@ from gemm_eval.models.multicore import attention_params, attention_sizes, unpack
 from gemm_eval.models.multicore.attention_block_kernels import attention_block_of, span_of
 from gemm_eval.models.multicore.attention_count_kernels import count_core, count_kept_rows, keys_stay
 from gemm_eval.search import find_best_fused_attention
-from tests.laws import multicore_attention
-from tests.laws.multicore_attention import cost_of, key_of
 from tests.oracle.naive_attention import Attention, find_best, mappings
+from tools.laws import multicore_attention
+from tools.laws.multicore_attention import cost_of, key_of
 
 
 def test_no_law_is_broken() -> None:

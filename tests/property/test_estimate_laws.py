@@ -1,11 +1,11 @@
-"""A short run of the laws of whole models; `python -m tests.laws estimate` makes long ones."""
+"""A short run of the laws of whole models; `python -m tools.laws estimate` makes long ones."""
 
 from __future__ import annotations
 
 import numba
 import pytest
 
-from tests.laws import estimate
+from tools.laws import estimate
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="hundreds of times as slow without the JIT")

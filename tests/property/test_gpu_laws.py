@@ -1,4 +1,4 @@
-"""Laws of the GPU model: what adds up, and short runs of `tests.laws` (all of it: ``make laws``)."""
+"""Laws of the GPU model: what adds up, and short runs of `tools.laws` (all of it: ``make laws``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gemm_eval.search.gpu import find_best_config
 from gemm_eval.workload import RunOptions
 from tests import strategies
 from tests.grouped_cases import CASES
-from tests.laws import collective, gpu_attention, gpu_exact, gpu_experts, gpu_grouped, gpu_physics
+from tools.laws import collective, gpu_attention, gpu_exact, gpu_experts, gpu_grouped, gpu_physics
 
 Case = tuple[GpuSpec, GemmProblem, RunOptions]
 

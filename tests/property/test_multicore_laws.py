@@ -1,8 +1,8 @@
-"""A short run of the multi-core laws, the same problems every time; `python -m tests.laws` makes long ones."""
+"""A short run of the multi-core laws, the same problems every time; `python -m tools.laws` makes long ones."""
 
 from __future__ import annotations
 
-from tests.laws import multicore, multicore_grouped, multicore_presets
+from tools.laws import multicore, multicore_grouped, multicore_presets
 
 
 def test_no_law_is_broken() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tools.corpus
-from tools.corpus.answer import Answers, differences, digest
+from tools.corpus.answer import Answers, differences, digest, read_answers, write_answers
 from tools.corpus.commands import SLOW_KINDS
 from tools.corpus.drawn import DRAWN_KINDS
 from tools.corpus.gemms import GEMM_KINDS
@@ -48,41 +48,29 @@ def main(arguments: list[str] | None = None) -> int:
         digests.append(digest(answers))
         print(f"{name:12} {digests[-1]} {len(answers):7,} answers {seconds:6.1f} s", flush=True)
         if options.write:
-            _write(options.write / f"{name}.jsonl", answers)
+            write_answers(options.write, name, answers)
         if options.against:
-            num_changed += _compare(options.against / f"{name}.jsonl", answers, options.show)
+            num_changed += _compare(options.against, name, answers, options.show)
     print(f"{'all':12} {hashlib.sha256(''.join(digests).encode()).hexdigest()[:16]}")
     return int(num_changed > 0)
 
 
-def _write(path: Path, answers: dict[str, str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (f"{json.dumps(question, ensure_ascii=False)}: {text}\n" for question, text in answers.items())
-    path.write_text("".join(f"{{{line[:-1]}}}\n" for line in lines), encoding="utf-8")
-
-
-def _compare(path: Path, answers: dict[str, str], num_shown: int) -> int:
-    """Print which answers differ from those of a file; return how many."""
-    if not path.exists():
-        print(f"  not kept before: {path}")
-        return 0
-    before = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        before.update(json.loads(line))
-    after = {question: json.loads(text) for question, text in answers.items()}
-    changed = [name for name in dict.fromkeys((*before, *after)) if _dumped(before, name) != _dumped(after, name)]
-    for name in changed[:num_shown]:
-        print(f"  {name}")
-        old, new = before.get(name, "(not asked)"), after.get(name, "(not asked)")
+def _compare(folder: Path, kind: str, after: dict[str, str], num_shown: int) -> int:
+    """Print which answers of a kind differ from those kept before; return how many."""
+    try:
+        before = read_answers(folder, kind)
+    except FileNotFoundError:
+        print(f"  not kept before: {folder / kind}.jsonl")
+        return 1
+    changed = [question for question in {**before, **after} if before.get(question) != after.get(question)]
+    for question in changed[:num_shown]:
+        print(f"  {question}")
+        old, new = (json.loads(answers.get(question, '"not asked"')) for answers in (before, after))
         for line in list(differences(old, new))[:num_shown]:
             print(f"    {line}")
     if changed:
-        print(f"  {len(changed):,} of {len(answers):,} answers differ")
+        print(f"  {len(changed):,} of {len(after):,} answers differ")
     return len(changed)
-
-
-def _dumped(answers: dict[str, object], question: str) -> str | None:
-    return json.dumps(answers[question]) if question in answers else None
 
 
 if __name__ == "__main__":

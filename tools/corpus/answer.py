@@ -6,6 +6,7 @@ import enum
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,6 +80,24 @@ def digest(answers: Mapping[str, str]) -> str:
     """Return 16 hexadecimal digits that tell whether any question or answer is another one."""
     lines = (f"{question}\t{text}\n".encode() for question, text in answers.items())
     return hashlib.sha256(b"".join(lines)).hexdigest()[:16]
+
+
+def write_answers(folder: Path, kind: str, answers: Mapping[str, str]) -> None:
+    """Keep the answers of a kind: a line of JSON for each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = (f"{{{json.dumps(question, ensure_ascii=False)}: {text}}}\n" for question, text in answers.items())
+    (folder / f"{kind}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def read_answers(folder: Path, kind: str) -> dict[str, str]:
+    """Read question -> answer, as `write_answers` keeps them.
+
+    Raises:
+        FileNotFoundError: none are kept there.
+    """
+    lines = (folder / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines()
+    answers = {question: answer for line in lines for question, answer in json.loads(line).items()}
+    return {question: json.dumps(answer, ensure_ascii=False) for question, answer in answers.items()}
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
