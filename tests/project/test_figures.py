@@ -3,59 +3,41 @@
 from __future__ import annotations
 
 import re
-import shlex
 
 import jinja2
 import pytest
-import typer
 
-from gemm_eval.cli.app import app
-from tests.cli.test_documented_commands import parse
 from tests.project.site_pages import pages
 from tests.project.test_docs import own_pages
 from tools.figures.documents import BENCH, COMMANDS, DENSE, FOLDER, ROOT
-from tools.figures.tables import PAGE, TEMPLATE, Phrases, environment, phrases, render, text_of, times
+from tools.figures.tables import PAGE, README, README_ROWS, environment, render, times
 
-NUMBER = re.compile(r"(?<![\w.`-])\d[\d,.]*\s?(?:%|us\b|ms\b|MB\b|times\b)")
-PAGES = sorted({"README.md", *(f"docs/{page}" for page in own_pages()), *pages.BESIDE_CODE.values()})
-TYPED = [page for page in PAGES if page not in ("docs/figures.md", "CHANGELOG.md")]
-"""Without the page of all figures, which is rendered, and the history, whose figures are of its versions."""
-_RENDERED = re.compile(r"\{\{.*?\}\}|\{%.*?%\}")
-_FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
-_PRINTED = "printed by gemm-eval "
-_AROUND = 40  # characters beside a figure, to find it by
-_CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+PROSE = sorted(
+    {*(f"docs/{page}" for page in own_pages()), *pages.BESIDE_CODE.values()} - {"docs/figures.md", "CHANGELOG.md"}
+)
+"""Pages that link to the page of all figures, and have no errors of the model of their own; what a test holds aside."""
+ERROR = re.compile(r"\d% (?:off|in the mean|too (?:fast|slow))")
+HELD_BY_TESTS = {
+    "8.1% off for 64, on up to 64 heads 12.5% off for 128",  # tests/validation/test_attention_fit.py
+    "predictions are 5.8% off in the mean, 3% too fast",  # tests/models/test_w4a16_groups.py
+}
 
 
 def test_the_page_is_what_its_documents_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == render(), "python -m tools.figures renders it"
 
 
-@pytest.mark.parametrize("of", phrases(), ids=lambda of: of.page.stem)
-def test_phrases_stand_in_their_pages(of: Phrases) -> None:
-    text = text_of(of.page)
-    assert not [phrase for phrase in (*of.quotes, *of.others) if phrase not in text]
+@pytest.mark.parametrize("row", render(README_ROWS).splitlines())
+def test_rows_of_readme_are_what_documents_say(row: str) -> None:
+    assert row in README.read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize("page", [*TYPED, TEMPLATE.relative_to(ROOT).as_posix()])
-def test_no_other_figures_stand_in_pages(page: str) -> None:
-    text = text_of(ROOT / page)
-    for of in phrases():
-        if of.page == ROOT / page:
-            for phrase in (*of.quotes, *of.others):
-                text = text.replace(phrase, "")
-    text = _CODE.sub("", _RENDERED.sub("", text))
-    found = [text[max(0, number.start() - _AROUND) : number.end() + _AROUND] for number in NUMBER.finditer(text)]
-    assert not found, "quote a document, or say what holds it (docs/figures/quotes)"
-
-
-@pytest.mark.parametrize("of", phrases(), ids=lambda of: of.page.stem)
-def test_what_holds_a_phrase_is_there(of: Phrases) -> None:
-    for by in of.others.values():
-        assert by.strip()
-        assert all((ROOT / path).exists() for path in _FILE.findall(by)), by
-        if by.startswith(_PRINTED):
-            parse(typer.main.get_command(app), shlex.split(by.removeprefix(_PRINTED)))
+@pytest.mark.parametrize("page", PROSE)
+def test_prose_has_no_errors_of_the_model(page: str) -> None:
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    for phrase in HELD_BY_TESTS:
+        text = text.replace(phrase, "")
+    assert not [text[max(0, found.start() - 40) : found.end()] for found in ERROR.finditer(text)]
 
 
 def test_what_is_not_in_a_document_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""Render docs/figures.md of its documents, or make documents anew.
+"""Render docs/figures.md and the rows of README's tables from their documents, or make documents anew.
 
 python -m tools.figures                       # renders
 python -m tools.figures --run gpu w4a16       # runs their commands first; some take minutes
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from tools.figures.documents import BENCH, COMMANDS, DENSE, keep, run
-from tools.figures.tables import PAGE, render
+from tools.figures.tables import PAGE, README, render, render_readme
 
 
 def main() -> None:
@@ -21,6 +21,7 @@ def main() -> None:
     for name in options.run:
         keep(name, run(name))
     PAGE.write_text(render(), encoding="utf-8")
+    README.write_text(render_readme(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,57 +1,55 @@
-"""What the template of docs/figures.md calls: rows of tables, and numbers in words, of the documents."""
+"""Functions that the templates of docs/figures.md and of README's tables call: rows, and numbers in words."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import pandas as pd
 import yaml
 
-from gemm_eval.sweep.run import _MAX_CHUNK_GEMMS
 from gemm_eval.units import time_text
 from gemm_eval.validation.crossover import CLEAR_FRAC
-from tools.figures import observed_data, observed_gpu, observed_kernels
 from tools.figures.documents import BENCH, COMMANDS, FOLDER, ROOT, load
 
 TEMPLATE = FOLDER / "figures.md.jinja"
 PAGE = ROOT / "docs" / "figures.md"
-QUOTES = FOLDER / "quotes"
-"""A file for each page: its phrases with figures, rendered of documents or held by something else."""
+README = ROOT / "README.md"
+README_ROWS = FOLDER / "readme.md.jinja"
+"""The rows of README's tables."""
 _REGIMES = ("decode", "mid", "prefill")
 _COMPARED = ROOT / "arch" / "compared"
 _TORCH = ROOT / "arch" / "measured" / "h200-sxm"
 
 
 def environment() -> jinja2.Environment:
-    """Everything that the template and the quotes may use; what is not there is an error."""
-    found = jinja2.Environment(
+    """Return what the templates may use; a name that is not there is an error."""
+    functions = inspect.getmembers(sys.modules[__name__], inspect.isfunction)
+    made = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
         autoescape=False,
     )  # fmt: skip
-    found.filters |= {"pct": percent, "count": "{:,}".format}
-    for module in (sys.modules[__name__], observed_data, observed_gpu, observed_kernels):
-        found.globals |= functions_of(module)
-    found.globals |= {"document": load}
-    return found
+    made.filters |= {"pct": percent, "count": "{:,}".format}
+    made.globals |= {name: function for name, function in functions if function.__module__ == __name__}
+    made.globals |= {"document": load}
+    return made
 
 
-def functions_of(module: ModuleType) -> dict[str, Any]:
-    """The public functions that a module defines, for templates to call."""
-    found = inspect.getmembers(module, inspect.isfunction)
-    return {name: of for name, of in found if of.__module__ == module.__name__ and not name.startswith("_")}
+def render(template: Path = TEMPLATE) -> str:
+    """Return docs/figures.md, or README's rows, as the documents have them."""
+    return environment().from_string(template.read_text(encoding="utf-8")).render()
 
 
-def render() -> str:
-    """Return docs/figures.md as the documents have it."""
-    return environment().from_string(TEMPLATE.read_text(encoding="utf-8")).render()
+def render_readme() -> str:
+    """Return README.md with the rows of its tables as the documents have them; a row is known by its first cell."""
+    text = README.read_text(encoding="utf-8")
+    rows = {row.split(" | ")[0]: row for row in render(README_ROWS).splitlines()}
+    return "\n".join(rows.get(line.split(" | ")[0], line) for line in text.split("\n"))
 
 
 def percent(frac: float, digits: int = 1, sign: bool = False, unit: bool = True) -> str:
@@ -284,21 +282,6 @@ def dask_share() -> str:
     return widest((of["dask_per_s"] / of["threads_per_s"] for of in load("rates")["runs"]), "{:.0%}")
 
 
-def billion() -> dict[str, float]:
-    """What 10^9 points take by the rates, on one core and on a thousand; and a default chunk of a sweep on one."""
-    rates = load("rates")
-    rate = statistics.mean(of["threads_per_s"] for of in rates["runs"]) / rates["num_cpus"]
-    streamed = rates["memory"][-1]
-    point_rate = streamed["points_per_s"] / rates["num_cpus"]
-    core_s, point_core_s = 1e9 * rates["gemms"] / rate, 1e9 / point_rate
-    return {
-        "evaluations_per_s": rate, "core_hours": core_s / 3600.0, "minutes": core_s / 60.0 / 1000.0,
-        "points_per_s": point_rate, "point_core_hours": point_core_s / 3600.0,
-        "point_minutes": point_core_s / 60.0 / 1000.0, "chunk_points": _MAX_CHUNK_GEMMS // rates["gemms"],
-        "chunk_s": _MAX_CHUNK_GEMMS / rate, "gb": streamed["point_bytes"],
-    }  # fmt: skip
-
-
 def plan(name: str) -> dict[str, Any]:
     """What a search plan saves and loses, over the numbers of cores."""
     lines = [line for line in load("plans")["lines"] if line["plan"] == name]
@@ -331,6 +314,13 @@ def bytes_beside(simulator: str) -> dict[str, int]:
 def beside(gpu: str, data: str, who: str, regime: str = "all") -> Any:
     """Errors of `validate dense` on a set, of whoever predicts."""
     return load("dense")[gpu][data][who][regime]
+
+
+def quantization_errors() -> list[float]:
+    """MAPE of what a pass takes that quantizes A, of each set of each GPU, held out."""
+    files = sorted((ROOT / "arch" / "calibration").glob("*/trtllm-quantize.yaml"))
+    calibrations = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in files)
+    return [errors["mape_percent"] / 100.0 for calibration in calibrations for errors in calibration["errors"]]
 
 
 def coverages(least: int = 0) -> list[float]:
@@ -400,38 +390,3 @@ def _lines(name: str, **wanted: Any) -> list[Any]:
 
 def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-class Phrases(NamedTuple):
-    """Phrases with figures of a page.
-
-    Attributes:
-        page: whose.
-        quotes: rendered of documents; must stand in the page.
-        others: those that no document has, by what holds each: a test, a command, a file, or words that say why none.
-    """
-
-    page: Path
-    quotes: tuple[str, ...]
-    others: dict[str, str]
-
-
-@functools.cache
-def phrases() -> tuple[Phrases, ...]:
-    """Phrases of every page that has some."""
-    rendered, found = environment(), []
-    for path in sorted(QUOTES.glob("*.yaml")):
-        of = yaml.safe_load(path.read_text(encoding="utf-8"))
-        quotes = tuple(_one_line(rendered.from_string(text).render()) for text in of.get("quotes", ()))
-        others = {_one_line(other["phrase"]): other["by"] for other in of.get("others", ())}
-        found.append(Phrases(ROOT / of["page"], quotes, others))
-    return tuple(found)
-
-
-def text_of(page: Path) -> str:
-    """The text of a page in one line, as phrases are."""
-    return _one_line(page.read_text(encoding="utf-8"))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
