@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo host test test-torch docs check kernels unit browser screenshots nojit lowest test-lowest corpus laws fuzz stress mutants bench rates plans figures compare size golden notebooks clean
+.PHONY: help demo host test test-all test-torch test-torch-cuda docs check kernels unit slow browser screenshots nojit lowest test-lowest corpus laws fuzz stress mutants bench rates plans figures compare size golden notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -17,27 +17,30 @@ demo: $(VENV)/.core  ## best mappings and latencies of a Llama-3-8B layer on thr
 host: $(VENV)/.host  ## this machine's CPU as an accelerator: measured, fitted, and checked on weights held out (3 minutes)
 	$(BIN)/gemm-eval measure host
 
-# mypy takes one core for a minute: meanwhile the other compiles the kernels that all tests share. What was skipped is
-# said last, by `unit`.
-test:  ## everything CI runs: formatting, lint, types, docs, all tests, with the lowest versions too, and without the JIT
-	@$(MAKE) --no-print-directory -j 2 check kernels lowest docs
-	@$(MAKE) --no-print-directory nojit
+# mypy takes one core for a minute: meanwhile the other compiles the kernels that all tests share.
+test:  ## what every commit passes: formatting, lint, types, and all tests that are not slow
+	@$(MAKE) --no-print-directory -j 2 check kernels
 	@$(MAKE) --no-print-directory unit
-	@echo "not run: tests/gpu, which need an NVIDIA GPU: $(BIN)/pytest -m gpu tests/gpu"
-	@echo "not run: tests/torch, which need torch: make test-torch"
-	@[ -e $(LOWEST)/.core ] || echo "not run: the lowest versions, which need a package index: make lowest"
-	@[ -e $(DOCS)/.extra ] || echo "not built: docs, which need a package index: make docs"
+	@echo "not run: what is slow, docs, torch, no JIT, the lowest versions: make test-all; tests/gpu: $(BIN)/pytest -m gpu tests/gpu"
 
-# An environment of its own: torch brings CUDA libraries of 5 GB, and Triton in a version that our kernels are not
-# recorded with. Of quantization packages tests need none.
+PARTS := test slow nojit lowest docs test-torch test-torch-cuda
+test-all: $(VENV)/.dev  ## all that runs without a GPU, part by part, and how long each part took (an hour)
+	@$(BIN)/python -m tools.parts $(PARTS)
+
+# An environment of its own: Triton comes in a version that our kernels are not recorded with. The build for CPUs is a
+# tenth of the other, where pip finds it (--find-links, or an index that has it); torchvision has none without CUDA.
 TORCH := $(VENV)-torch
+TORCH_CPU := torch==2.13.0+cpu
 TORCH_TESTS := tests/torch tests/kernels/test_w4_linear.py \
   "tests/project/test_examples.py::test_example[predict_resnet_and_llama.py]" \
   "tests/project/test_notebooks.py::test_runs[torch_on_gpus.ipynb]"
-test-torch:  ## what needs torch, torchvision or transformers, in an environment of its own (5 GB); no GPU
+test-torch:  ## what needs torch or transformers, in an environment of its own (2 GB, or 5 with CUDA); no GPU
 	@if $(MAKE) --no-print-directory $(TORCH)/.extra; then \
-	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(TORCH)/cache $(TORCH)/bin/python -m pytest -p no:cacheprovider -q $(TORCH_TESTS); \
+	  $(TORCH)/bin/python -m pytest -p no:cacheprovider -q $(TORCH_TESTS); \
 	elif [ -n "$$CI" ]; then exit 1; else echo "torch cannot be installed: not tested" >&2; fi
+
+test-torch-cuda:  ## the same with torch's CUDA build and torchvision: whole models of vision too
+	@$(MAKE) --no-print-directory test-torch TORCH=$(TORCH)-cuda TORCH_CPU="torch torchvision"
 
 # An environment of its own: nothing else is held back by what builds a site. Its tests look at what was built.
 DOCS := $(VENV)-docs
@@ -55,8 +58,11 @@ check: $(VENV)/.dev  ## formatting, lint and types only
 kernels: $(VENV)/.dev  # so that no two processes of the tests compile the same ones at the same time
 	@$(BIN)/python -m tools.compiled
 
-unit: $(VENV)/.dev browser  ## all tests that need no GPU
-	$(BIN)/pytest -m "not gpu" -n auto
+unit: $(VENV)/.dev browser  ## all tests that need no GPU and are not slow
+	$(BIN)/pytest -m "not gpu and not slow" -n auto
+
+slow: $(VENV)/.dev browser  ## the tests that commits skip: wheels, notebooks, recipes, fuzz, every kernel compiled, every fit
+	$(BIN)/pytest -m "slow and not gpu" -n auto
 
 CHROMIUMS := chromium chromium-browser google-chrome google-chrome-stable chrome
 browser:  # for tests/browser, which skip without one; nothing is installed on a developer's machine
@@ -134,10 +140,10 @@ NOTEBOOKS ?=
 notebooks: $(VENV)/.dev  ## run the notebooks and store their outputs anew (5 minutes); NOTEBOOKS="NAME ..." for some
 	$(BIN)/python -m tools.notebooks $(NOTEBOOKS)
 	@if [ -e $(TORCH)/.extra ] && [ -n "$(filter torch_on_gpus,$(or $(NOTEBOOKS),torch_on_gpus))" ]; then \
-	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(TORCH)/cache $(TORCH)/bin/python -m tools.notebooks torch_on_gpus; fi
+	  $(TORCH)/bin/python -m tools.notebooks torch_on_gpus; fi
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) $(TORCH) $(DOCS) site $(LOWEST) $(LOWEST)-all $(VENV)-simulators .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(TORCH) $(TORCH)-cuda $(DOCS) site $(LOWEST) $(LOWEST)-all $(VENV)-simulators .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .durations.json
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("gemm_eval needs Python 3.11 or later, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -151,8 +157,10 @@ $(SIMULATORS)/.extra: pyproject.toml
 
 $(TORCH)/.extra: pyproject.toml
 	$(PYTHON) -m venv --clear $(TORCH)
-	$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[torch,plot]" torchvision transformers \
-	  pytest hypothesis nbformat nbclient ipykernel
+	@for build in "$(TORCH_CPU)" "torch torchvision"; do \
+	  $(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[torch,plot]" $$build transformers \
+	    pytest hypothesis nbformat nbclient ipykernel && exit 0; \
+	done; exit 1
 	@touch $@
 
 $(DOCS)/.extra: pyproject.toml
