@@ -129,8 +129,9 @@ SIMULATORS := $(VENV)-simulators
 compare: $(SIMULATORS)/.extra  ## our multi-core model beside ZigZag and SCALE-Sim on the same GEMMs and chips (half an hour)
 	$(SIMULATORS)/bin/gemm-eval validate simulators $(if $(CSV),--csv $(CSV))
 
-size: $(VENV)/bin/python  ## megabytes of a core install, without what a fresh virtual environment holds
-	@$(BIN)/python -m tools.install_size
+size: $(VENV)/bin/python  ## Python lines and files by package, and megabytes of a core install
+	@$(BIN)/python tools/size.py
+	@$(BIN)/python tools/size.py --install
 
 golden: $(VENV)/.dev  ## write the golden mappings and rankings anew and say what changed, after a change that is meant to
 	$(BIN)/python -m tests.golden.generate

@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "modules": ("examples/measure_modules.py", "--out", "arch/measured/h200-sxm/torch", "--show"),
     "rates": ("tests.benchmarks.sweep_rates",),
     "plans": ("tests.benchmarks.plan_losses",),
-    "size": ("tools.install_size",),
+    "size": ("tools.size", "--install"),
 }
 """Documents by name: a script or a module, and its arguments without --json.
 
