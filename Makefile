@@ -28,9 +28,9 @@ test-all: $(VENV)/.dev  ## all that runs without a GPU, part by part, and how lo
 	@$(BIN)/python -m tools.parts $(PARTS)
 
 # An environment of its own: Triton comes in a version that our kernels are not recorded with. The build for CPUs is a
-# tenth of the other, where pip finds it (--find-links, or an index that has it); torchvision has none without CUDA.
+# third of the other, where pip finds it (--find-links, or an index that has it), and torchvision has none without CUDA.
 TORCH := $(VENV)-torch
-TORCH_CPU := torch==2.13.0+cpu
+TORCH_CPU := torch==2.13.0+cpu triton~=3.7.0
 TORCH_TESTS := tests/torch tests/kernels/test_w4_linear.py \
   "tests/project/test_examples.py::test_example[predict_resnet_and_llama.py]" \
   "tests/project/test_notebooks.py::test_runs[torch_on_gpus.ipynb]"
@@ -135,7 +135,6 @@ size: $(VENV)/bin/python  ## Python lines and files by package, and megabytes of
 
 golden: $(VENV)/.dev  ## write the golden mappings and rankings anew and say what changed, after a change that is meant to
 	$(BIN)/python -m tests.golden.generate
-	$(BIN)/python -m tests.golden.generate_gpu
 
 NOTEBOOKS ?=
 notebooks: $(VENV)/.dev  ## run the notebooks and store their outputs anew (5 minutes); NOTEBOOKS="NAME ..." for some

@@ -42,9 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that tests/slow.txt lists."""
-    names = durations.slow_names()
+    listed = durations.slow_names()
     for item in items:
-        if item.nodeid in names or item.nodeid.split("[")[0] in names:
+        if durations.is_slow(item.nodeid, listed):
             item.add_marker(pytest.mark.slow)
 
 

@@ -4,7 +4,7 @@
     python -m tools.durations --over 5      # also the tests over so many seconds that are not marked slow
 
 Every run of pytest keeps its durations in .durations.json. A test is slow by the marker `slow`, or as a line of
-tests/slow.txt: the id of a test, or without parameters that of all.
+tests/slow.txt: the id of a test, that of all its parameters, a file, or a folder.
 """
 
 from __future__ import annotations
@@ -25,6 +25,14 @@ def slow_names() -> frozenset[str]:
     """Return the ids of tests that are listed as slow."""
     lines = SLOW.read_text(encoding="utf-8").splitlines()
     return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+def is_slow(name: str, listed: frozenset[str]) -> bool:
+    """Whether a test is listed: itself, without its parameters, or by its file or a folder."""
+    file = Path(name.split("::", maxsplit=1)[0])
+    return not listed.isdisjoint(
+        {name, name.split("[", maxsplit=1)[0], file.as_posix(), *(path.as_posix() for path in file.parents)}
+    )
 
 
 def keep(reports: Iterable[Any]) -> None:
@@ -62,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
     least = options.over if options.over is not None else 10.0
     print(f"tests of over {least:g} s that tests/slow.txt does not list:")
     for name, value in sorted(seconds.items(), key=lambda item: -item[1]):
-        if value > least and name not in slow and name.split("[")[0] not in slow:
+        if value > least and not is_slow(name, slow):
             print(f"{value:8.1f} s  {name}")
 
 

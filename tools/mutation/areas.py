@@ -24,9 +24,9 @@ class Area(NamedTuple):
 _PLANS = Area(("chips",), ("search/test_plans.py",), ("search/test_plans.py", "evaluate/test_evaluator.py"))
 _MULTICORE = Area(
     ("chips", "multicore"),
-    ("property/test_multicore_laws.py", "property/test_search_exact.py"),
+    ("property/test_short_laws.py", "property/test_search_exact.py"),
     (
-        "property/test_top_exact.py", "golden/test_multicore_golden.py", "property/test_multicore_laws.py",
+        "property/test_top_exact.py", "golden/test_golden.py", "property/test_short_laws.py",
         "property/test_search_exact.py", "property/test_laws.py", "mapping/test_partitions.py",
         "evaluate/test_evaluator.py", "evaluate/test_evaluate_many.py", "evaluate/test_costs_shared.py",
     ),
@@ -39,7 +39,7 @@ _TRITON = Area(
 _W4A16 = Area(
     ("gpu", "top"),
     ("models/test_w4a16_cost.py", "models/test_w4a16_candidates.py"),
-    ("golden/test_gpu_golden.py", "property/test_w4a16_search.py", "evaluate/test_gpu_evaluator.py"),
+    ("golden/test_golden.py", "property/test_w4a16_search.py", "evaluate/test_gpu_evaluator.py"),
 )  # fmt: skip
 _GPU = Area(
     ("gpu", "top", "triton"),
@@ -48,8 +48,9 @@ _GPU = Area(
         "models/test_gpu_kernels.py",
     ),
     (
-        "golden/test_gpu_golden.py", "property/test_gpu_search_exact.py", "property/test_gpu_laws.py",
-        "property/test_w4a16_search.py", "evaluate/test_gpu_evaluator.py", "models/test_cublas_rules.py",
+        "golden/test_golden.py", "property/test_gpu_search_exact.py", "property/test_gpu_laws.py",
+        "property/test_short_laws.py", "property/test_w4a16_search.py", "evaluate/test_gpu_evaluator.py",
+        "models/test_cublas_rules.py",
     ),
 )  # fmt: skip
 

@@ -1,14 +1,16 @@
-"""Rankings of kernel configs stay what they are until somebody changes them on purpose."""
+"""Answers and rankings stay what they are, on every machine, until somebody changes them on purpose."""
 
 from __future__ import annotations
+
+import pytest
 
 from gemm_eval.models.gpu import BOUNDS
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.models.gpu.packed import L2_STATES
 from gemm_eval.models.gpu.quantization import QUANTIZED_FROM
-from tests.golden import changes
-from tests.golden.generate_gpu import GOLDEN
+from tests.golden.changes import Golden, changes, first_change_of_ranking, read
+from tests.golden.generate import GPU, MULTICORE
 
 MAX_ROWS = 560  # that somebody can read
 NO_FAMILY_OF_THESE_GPUS = {"sm70_mma"}  # `test_gpu_cost` compares its costs with their definition
@@ -17,14 +19,18 @@ HAS_FEW_TILES = ("sm100_block_fp4", "sm89_block_fp8", "sm120_block_fp8", "sm120_
 NEVER_THE_BEST_BOUND = {"store"}  # waves of tiles that end in stores take longer; `test_gpu_cost` has such configs
 
 
-def test_rankings_are_the_golden_ones() -> None:
-    said = changes.changes(GOLDEN, GOLDEN.text())
-    assert not said, f"{said}\nif on purpose: raise {GOLDEN.version}, make golden"
+@pytest.mark.parametrize("golden", [MULTICORE, GPU], ids=lambda golden: golden.path.stem)
+def test_answers_are_the_golden_ones(golden: Golden) -> None:
+    text = golden.text()
+    told = changes(golden, text)
+    assert not told, f"{told}\nif on purpose: raise {golden.version}, make golden"
+    if golden is MULTICORE:  # to the bit: order and repeated answers too
+        assert text == golden.path.read_text(encoding="utf-8")
 
 
 def test_the_golden_file_covers_the_model_and_can_be_read() -> None:
-    answers = changes.read(GOLDEN)
-    asked = [dict(zip(GOLDEN.key, key, strict=True)) for key in answers]
+    answers = read(GPU)
+    asked = [dict(zip(GPU.key, key, strict=True)) for key in answers]
     best = [rows[0] for rows in answers.values()]
     configs = [row["config"].split("/") for row in best]
     sizes = [[int(one[name]) for name in "GMKN"] for one in asked]
@@ -64,7 +70,7 @@ def test_a_change_of_rank_or_time_is_noticed() -> None:
     rows = [{"rank": str(i), "latency_us": f"{t}", "bound": "dram", "config": c} for i, t, c in
             ((1, 5.0, "a"), (2, 6.0, "b"), (3, 6.0, "c"), (4, 7.0, "d"))]  # fmt: skip
     a, b, c, d = rows
-    difference = changes.first_change_of_ranking
+    difference = first_change_of_ranking
 
     assert difference(rows, rows) is None
     assert difference(rows, [a, c, b, d]) is None
@@ -85,8 +91,8 @@ def test_what_changed_is_told_in_a_few_lines() -> None:
                               for M in (10, 20, 30, 40)])  # fmt: skip
     new = text.replace("10.0", "10.1").replace("40.0,dram", "40.0,l2").replace(",20,8,8,1,20.0", ",21,8,8,1,21.0")
 
-    assert changes.changes(GOLDEN, text, old_text=text) == ""
-    assert changes.changes(GOLDEN, new, old_text=text).splitlines() == [
+    assert changes(GPU, text, old_text=text) == ""
+    assert changes(GPU, new, old_text=text).splitlines() == [
         "4 of 8 answers of gpu_top.csv changed, 2 gone, 2 new",
         "latency of the best: median +0.500%, largest +1.000% (h fp16 cublas cold burst bf16 1 10 8 8)",
         "  h fp16: 4",
