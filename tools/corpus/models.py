@@ -193,12 +193,11 @@ def _module(is_small: bool) -> Answers:
     variants: tuple[dict[str, Any], ...] = (
         {}, {"fusion": "eager"}, {"backward": True, "optimizer": "adamw"}, {"attention_library": "cudnn"},
     )  # fmt: skip
-    names = [arch for kind in (GpuSpec, MulticoreSpec) for arch in archs(kind, is_small)]
     for (name, (module, inputs)), dtype, options in itertools.product(cases.items(), _TORCH_TYPES, variants):
         typed = module.to(getattr(torch, dtype)).train("backward" in options)
-        for arch in names:
+        for arch in _MODEL_ARCHS[: 1 if is_small else None]:
             call = functools.partial(predict_module, typed, inputs.to(getattr(torch, dtype)), arch, **options)
-            yield ask(f"{name} {dtype} {options} {arch.name}", call, _prediction_of)
+            yield ask(f"{name} {dtype} {options} {arch}", call, _prediction_of)
 
 
 def _prediction_of(prediction: Any) -> list[Any]:
