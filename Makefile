@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo host test test-torch docs check kernels unit browser screenshots nojit lowest test-lowest laws fuzz stress mutants bench rates plans figures compare size golden notebooks clean
+.PHONY: help demo host test test-all test-torch test-torch-cuda docs check kernels unit slow browser screenshots nojit lowest test-lowest corpus laws fuzz stress mutants bench rates plans figures compare size golden notebooks clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -17,27 +17,30 @@ demo: $(VENV)/.core  ## best mappings and latencies of a Llama-3-8B layer on thr
 host: $(VENV)/.host  ## this machine's CPU as an accelerator: measured, fitted, and checked on weights held out (3 minutes)
 	$(BIN)/gemm-eval measure host
 
-# mypy takes one core for a minute: meanwhile the other compiles the kernels that all tests share. What was skipped is
-# said last, by `unit`.
-test:  ## everything CI runs: formatting, lint, types, docs, all tests, with the lowest versions too, and without the JIT
-	@$(MAKE) --no-print-directory -j 2 check kernels lowest docs
-	@$(MAKE) --no-print-directory nojit
+# mypy takes one core for a minute: meanwhile the other compiles the kernels that all tests share.
+test:  ## what every commit passes: formatting, lint, types, and all tests that are not slow
+	@$(MAKE) --no-print-directory -j 2 check kernels
 	@$(MAKE) --no-print-directory unit
-	@echo "not run: tests/gpu, which need an NVIDIA GPU: $(BIN)/pytest -m gpu tests/gpu"
-	@echo "not run: tests/torch, which need torch: make test-torch"
-	@[ -e $(LOWEST)/.core ] || echo "not run: the lowest versions, which need a package index: make lowest"
-	@[ -e $(DOCS)/.extra ] || echo "not built: docs, which need a package index: make docs"
+	@echo "not run: what is slow, docs, torch, no JIT, the lowest versions: make test-all; tests/gpu: $(BIN)/pytest -m gpu tests/gpu"
 
-# An environment of its own: torch brings CUDA libraries of 5 GB, and Triton in a version that our kernels are not
-# recorded with. Of quantization packages tests need none.
+PARTS := test slow nojit lowest docs test-torch test-torch-cuda
+test-all: $(VENV)/.dev  ## all that runs without a GPU, part by part, and how long each part took (an hour)
+	@$(BIN)/python -m tools.parts $(PARTS)
+
+# An environment of its own: Triton comes in a version that our kernels are not recorded with. The build for CPUs is a
+# third of the other, where pip finds it (--find-links, or an index that has it), and torchvision has none without CUDA.
 TORCH := $(VENV)-torch
+TORCH_CPU := torch==2.13.0+cpu triton~=3.7.0
 TORCH_TESTS := tests/torch tests/kernels/test_w4_linear.py \
   "tests/project/test_examples.py::test_example[predict_resnet_and_llama.py]" \
   "tests/project/test_notebooks.py::test_runs[torch_on_gpus.ipynb]"
-test-torch:  ## what needs torch, torchvision or transformers, in an environment of its own (5 GB); no GPU
+test-torch:  ## what needs torch or transformers, in an environment of its own (2 GB, or 5 with CUDA); no GPU
 	@if $(MAKE) --no-print-directory $(TORCH)/.extra; then \
-	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(TORCH)/cache $(TORCH)/bin/python -m pytest -p no:cacheprovider -q $(TORCH_TESTS); \
+	  $(TORCH)/bin/python -m pytest -p no:cacheprovider -q $(TORCH_TESTS); \
 	elif [ -n "$$CI" ]; then exit 1; else echo "torch cannot be installed: not tested" >&2; fi
+
+test-torch-cuda:  ## the same with torch's CUDA build and torchvision: whole models of vision too
+	@$(MAKE) --no-print-directory test-torch TORCH=$(TORCH)-cuda TORCH_CPU="torch torchvision"
 
 # An environment of its own: nothing else is held back by what builds a site. Its tests look at what was built.
 DOCS := $(VENV)-docs
@@ -53,10 +56,13 @@ check: $(VENV)/.dev  ## formatting, lint and types only
 	$(BIN)/mypy
 
 kernels: $(VENV)/.dev  # so that no two processes of the tests compile the same ones at the same time
-	@$(BIN)/python -m tests.compiled
+	@$(BIN)/python -m tools.compiled
 
-unit: $(VENV)/.dev browser  ## all tests that need no GPU
-	$(BIN)/pytest -m "not gpu" -n auto
+unit: $(VENV)/.dev browser  ## all tests that need no GPU and are not slow
+	$(BIN)/pytest -m "not gpu and not slow" -n auto
+
+slow: $(VENV)/.dev browser  ## the tests that commits skip: wheels, notebooks, recipes, fuzz, every kernel compiled, every fit
+	$(BIN)/pytest -m "slow and not gpu" -n auto
 
 CHROMIUMS := chromium chromium-browser google-chrome google-chrome-stable chrome
 browser:  # for tests/browser, which skip without one; nothing is installed on a developer's machine
@@ -84,24 +90,27 @@ lowest:  ## every command and the core's tests, with the lowest versions that py
 
 test-lowest:  ## all tests with the lowest versions of everything, extras too (half an hour); old versions may warn
 	$(PYTHON) -m venv --clear $(LOWEST)-all
-	$(PYTHON) tests/lowest.py > $(LOWEST)-all/constraints.txt
+	$(PYTHON) tools/lowest.py > $(LOWEST)-all/constraints.txt
 	$(LOWEST)-all/bin/python -m pip --disable-pip-version-check install --quiet -c $(LOWEST)-all/constraints.txt -e ".[dev]"
 	GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(LOWEST)-all/cache $(LOWEST)-all/bin/python -m pytest -W default -p no:cacheprovider -m "not gpu" -n auto
+
+corpus: $(VENV)/.dev  ## a digest of what the public API answers to 78,000 fixed questions (3 minutes); ARGS="--write DIR", then "--against DIR"
+	$(BIN)/python -m tools.corpus $(ARGS)
 
 COUNT ?= 100000
 SEED ?= 0
 laws: $(VENV)/.dev  ## COUNT random problems from SEED on: search against brute force, physics, multi-core chips
-	$(BIN)/python -m tests.laws --count $(COUNT) --seed $(SEED)
+	$(BIN)/python -m tools.laws --count $(COUNT) --seed $(SEED)
 
 fuzz: $(VENV)/.dev  ## ten thousand damaged inputs of every kind: only the project's errors, in bounded time and memory
-	$(BIN)/python -m tests.fuzz --count 10000 --seed $(SEED)
+	$(BIN)/python -m tools.fuzz --count 10000 --seed $(SEED)
 
 stress: $(VENV)/.dev  ## 200 kills of processes that crowd one cache and one sweep folder: nothing lost, nothing doubled
-	$(BIN)/python -m tests.stress.cache --kills 200
-	$(BIN)/python -m tests.stress.sweep --kills 200
+	$(BIN)/python -m tools.stress.cache --kills 200
+	$(BIN)/python -m tools.stress.sweep --kills 200
 
 mutants: $(VENV)/.dev  ## 200 random mutations of models and search: which change an answer, and which of those a test catches
-	$(BIN)/python -m tests.mutation --count 200 --seed $(SEED)
+	$(BIN)/python -m tools.mutation --count 200 --seed $(SEED)
 
 bench: $(VENV)/.dev  ## speed, as ratios within one run
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-group-by=group \
@@ -114,27 +123,27 @@ plans: $(VENV)/.dev  ## what each search plan saves and loses against the exact 
 	$(BIN)/python -m tests.benchmarks.plan_losses
 
 figures: $(VENV)/.dev  ## docs/figures.md of the documents in docs/figures; RUN="gpu w4a16" makes these anew first
-	$(BIN)/python -m tests.figures $(if $(RUN),--run $(RUN))
+	$(BIN)/python -m tools.figures $(if $(RUN),--run $(RUN))
 
 SIMULATORS := $(VENV)-simulators
 compare: $(SIMULATORS)/.extra  ## our multi-core model beside ZigZag and SCALE-Sim on the same GEMMs and chips (half an hour)
 	$(SIMULATORS)/bin/gemm-eval validate simulators $(if $(CSV),--csv $(CSV))
 
-size: $(VENV)/bin/python  ## megabytes of a core install, without what a fresh virtual environment holds
-	@$(BIN)/python -m tests.install_size
+size: $(VENV)/bin/python  ## Python lines and files by package, and megabytes of a core install
+	@$(BIN)/python tools/size.py
+	@$(BIN)/python tools/size.py --install
 
 golden: $(VENV)/.dev  ## write the golden mappings and rankings anew and say what changed, after a change that is meant to
 	$(BIN)/python -m tests.golden.generate
-	$(BIN)/python -m tests.golden.generate_gpu
 
 NOTEBOOKS ?=
 notebooks: $(VENV)/.dev  ## run the notebooks and store their outputs anew (5 minutes); NOTEBOOKS="NAME ..." for some
-	$(BIN)/python -m tests.notebooks $(NOTEBOOKS)
+	$(BIN)/python -m tools.notebooks $(NOTEBOOKS)
 	@if [ -e $(TORCH)/.extra ] && [ -n "$(filter torch_on_gpus,$(or $(NOTEBOOKS),torch_on_gpus))" ]; then \
-	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(TORCH)/cache $(TORCH)/bin/python -m tests.notebooks torch_on_gpus; fi
+	  $(TORCH)/bin/python -m tools.notebooks torch_on_gpus; fi
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) $(TORCH) $(DOCS) site $(LOWEST) $(LOWEST)-all $(VENV)-simulators .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(TORCH) $(TORCH)-cuda $(DOCS) site $(LOWEST) $(LOWEST)-all $(VENV)-simulators .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .durations.json
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("gemm_eval needs Python 3.11 or later, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -148,8 +157,10 @@ $(SIMULATORS)/.extra: pyproject.toml
 
 $(TORCH)/.extra: pyproject.toml
 	$(PYTHON) -m venv --clear $(TORCH)
-	$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[torch,plot]" torchvision transformers \
-	  pytest hypothesis nbformat nbclient ipykernel
+	@for build in "$(TORCH_CPU)" "torch torchvision"; do \
+	  $(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[torch,plot]" $$build transformers \
+	    pytest hypothesis nbformat nbclient ipykernel && exit 0; \
+	done; exit 1
 	@touch $@
 
 $(DOCS)/.extra: pyproject.toml
@@ -165,9 +176,9 @@ $(VENV)/.host: $(VENV)/bin/python pyproject.toml
 	$(PIP) -e ".[host]"
 	@touch $@
 
-$(LOWEST)/.core: pyproject.toml tests/lowest.py
+$(LOWEST)/.core: pyproject.toml tools/lowest.py
 	$(PYTHON) -m venv --clear $(LOWEST)
-	$(PYTHON) tests/lowest.py > $(LOWEST)/constraints.txt
+	$(PYTHON) tools/lowest.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip --disable-pip-version-check install --quiet -c $(LOWEST)/constraints.txt -e . pytest hypothesis
 	@touch $@
 

@@ -116,8 +116,12 @@ def source_stamp() -> str:
 
 @cache
 def _kernel_folder(root: Path) -> Path | None:
-    """The folder of these kernels, made if it is missing; None: it cannot be made, or is not this user's alone."""
-    folder = root / "kernels" / source_stamp()[:16]
+    """The folder of these kernels, made if it is missing; None: it cannot be made, or is not this user's alone.
+
+    Environments with other versions of numba or Python, which cannot read each other's, have folders of their own.
+    """
+    made_by = f"{source_stamp()[:16]}-numba-{numba.__version__}-python-{sys.version_info.major}.{sys.version_info.minor}"
+    folder = root / "kernels" / made_by
     try:
         make_folder(folder)
         unsafe = why_unsafe(folder, *folder.iterdir())

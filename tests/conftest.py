@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis profiles, and a cache folder of a test's own.
+"""What all tests share: Hypothesis profiles, marks of slow tests, durations, and a cache folder of a test's own.
 
 Profiles are `default`, `nojit` (kernels as plain Python, slowly) and `deep` (for long runs). The first two draw the
 same examples in every run: a test fails for what was changed, not by chance.
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gemm_eval.storage import cache_dir
+from tools import durations
 
 _COMMON = {
     "deadline": None,  # the first example may compile kernels
@@ -36,7 +37,22 @@ def pytest_configure(config: pytest.Config) -> None:
         and not is_worker
         and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
     ):
-        subprocess.run([sys.executable, "-m", "tests.compiled"], cwd=Path(__file__).parents[1], check=True)
+        subprocess.run([sys.executable, "-m", "tools.compiled"], cwd=Path(__file__).parents[1], check=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that tests/slow.txt lists."""
+    listed = durations.slow_names()
+    for item in items:
+        if durations.is_slow(item.nodeid, listed):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep how long each test took, for `python -m tools.durations`."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(session.config, "workerinput"):
+        durations.keep(report for reports in reporter.stats.values() for report in reports)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -22,7 +22,7 @@ class GroupedCase(NamedTuple):
     Attributes:
         gpu, library, dtype: the question.
         row_helps: the largest part of its time by which a grouped GEMM may be faster with a row or a group more; see
-            `tests.laws.grouped`.
+            `tools.laws.grouped`.
     """
 
     gpu: str

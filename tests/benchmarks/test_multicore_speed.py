@@ -1,6 +1,6 @@
 """Speed of the multi-core model. ``make bench`` prints each group with the ratio to its fastest row in parentheses.
 
-As plain tests (``make test``) they only check that the compared ways agree.
+As plain tests (``make slow``) they only check that the compared ways agree.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -248,7 +249,6 @@ DISTINCT = {
     for config in family.configs()
 }
 ALL = [make_variant(config, *TURNS[i % len(TURNS)]) for i, config in enumerate(DISTINCT.values())]
-EVERY = 16  # kernels, of which one is compiled in a short run too
 
 
 def variant_id(variant: Variant) -> str:
@@ -270,16 +270,25 @@ def check_resources(variant: Variant, limits: DeviceLimits) -> None:
     assert occupancy_of(variant, compiled, limits).ctas_per_sm >= 1
 
 
-@pytest.mark.parametrize(
-    "index",
-    [pytest.param(i, marks=pytest.mark.slow if i % EVERY else (), id=variant_id(ALL[i])) for i in range(len(ALL))],
-)
-def test_all_kernels_compile_without_spills(index: int, nvrtc: None) -> None:
+def compiles() -> list[Any]:
+    """Every kernel and one of the GPUs that can run it; all but the first of each family, target and mode are slow."""
+    seen, compiled = set(), []
     known = [limits_of(gpu) for gpu in ("a100-sxm-80gb", "rtx-4090", "b200", "rtx-5090", "h200-sxm")]
-    able = [limits for limits in known if why_not(ALL[index], None, limits) is None]
-    if not able:
-        pytest.skip(str(why_not(ALL[index], None, known[-1])))
-    check_resources(ALL[index], able[index % len(able)])
+    for index, variant in enumerate(ALL):
+        able = [limits for limits in known if why_not(variant, None, limits) is None]
+        limits = able[index % len(able)] if able else known[-1]
+        kind = variant.config.family, limits.compute_capability, variant.mode
+        marks = [pytest.mark.slow] if kind in seen else []
+        if not able:
+            marks = [pytest.mark.skip(reason=str(why_not(variant, None, limits)))]
+        compiled.append(pytest.param(variant, limits, marks=marks, id=variant_id(variant)))
+        seen.add(kind)
+    return compiled
+
+
+@pytest.mark.parametrize(("variant", "limits"), compiles())
+def test_all_kernels_compile_without_spills(variant: Variant, limits: DeviceLimits, nvrtc: None) -> None:
+    check_resources(variant, limits)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90a", "sm_100", "sm_120"])

@@ -12,7 +12,7 @@ from gemm_eval.mapping import AttentionMapping, AttentionOrder, AttentionPartiti
 from gemm_eval.models.multicore import AttentionCost, attention_params, attention_sizes, unpack_attention_cost
 from gemm_eval.models.multicore.attention_cost_kernels import attention_sram_bytes
 from gemm_eval.search import find_best_fused_attention
-from tests.laws.multicore_attention import cost_of
+from tools.laws.multicore_attention import cost_of
 
 QK, KQ = AttentionOrder
 

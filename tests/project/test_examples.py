@@ -48,7 +48,7 @@ def test_example(script: str, tmp_path: Path) -> None:
         for package in ("pandas", "pyarrow", "scipy"):
             pytest.importorskip(package, reason="sweeps need pip install 'gemm_eval[sweep]'")
     if script == "predict_resnet_and_llama.py" and not all(map(find_spec, ("torch", "torchvision", "transformers"))):
-        pytest.skip("predictions of torch modules need torch: make test-torch")
+        pytest.skip("predictions of torch modules need torch and torchvision: make test-torch-cuda")
     printed = run(script, work=tmp_path)
     for words in PRINTS[script]:
         assert words in printed

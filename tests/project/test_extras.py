@@ -19,7 +19,7 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import check_extra, install_command, needs_extra
 from gemm_eval.kernels.config_cache import ConfigCache
 from tests.kernels.checkpoint_samples import AWQ, make_layer, write_checkpoint
-from tests.lowest import lower_bounds, requirements
+from tools.lowest import lower_bounds, requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gemm_eval"

@@ -1,4 +1,4 @@
-"""What the harness of `tests.fuzz` notices."""
+"""What the harness of `tools.fuzz` notices."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.harness import Limits, Outcome, fuzz, kind_names, peak_bytes, run_case
-from tests.fuzz.mutate import mutate_bytes, mutate_text
 from tests.project import fake_fuzz_kind
+from tools.fuzz.harness import Limits, Outcome, fuzz, kind_names, peak_bytes, run_case
+from tools.fuzz.mutate import mutate_bytes, mutate_text
 
 KIND = fake_fuzz_kind.__name__
 LIMITS = Limits(cpu_s=0.4, wall_s=5.0, growth_bytes=50 << 20)

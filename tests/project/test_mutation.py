@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation import __main__ as command
-from tests.mutation.areas import area_of
-from tests.mutation.mutants import mutants_of
-from tests.mutation.run import CAUGHT, SAME, SURVIVED
+from tools.mutation import __main__ as command
+from tools.mutation.areas import area_of
+from tools.mutation.mutants import mutants_of
+from tools.mutation.run import CAUGHT, SAME, SURVIVED
 
 ROOT = command.ROOT
 MODULE = Path("gemm_eval/models/multicore/count_kernels.py")

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gemm_eval.cli.app import app
-from tests import notebooks
+from tools import notebooks
 
 NOTEBOOKS = notebooks.stored()
 NUMBERED = [

@@ -1,4 +1,4 @@
-"""Some fuzzed inputs of each kind, the same in every run; ``python -m tests.fuzz`` runs many."""
+"""Some fuzzed inputs of each kind, the same in every run; ``python -m tools.fuzz`` runs many."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.harness import kind_names, load_kind, peak_bytes, run_case
+from tools.fuzz.harness import kind_names, load_kind, peak_bytes, run_case
 
 NUM_CASES = 20
 SEED = "test"
@@ -27,4 +27,4 @@ def test_fuzzed_inputs(name: str, tmp_path: Path) -> None:
         shutil.rmtree(folder)
         if outcome.violations:
             failed.append((outcome.index, outcome.violations))
-    assert not failed, f"python -m tests.fuzz {name} --seed {SEED} --only {failed[0][0]}: {failed}"
+    assert not failed, f"python -m tools.fuzz {name} --seed {SEED} --only {failed[0][0]}: {failed}"

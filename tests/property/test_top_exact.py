@@ -14,7 +14,7 @@ from gemm_eval.mapping import LoopOrder, enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one, sram_used_bytes
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.params import pack_params, params_in_room
-from tests.laws.multicore_draws import draw_chip, draw_problem, legal_sizes
+from tools.laws.multicore_draws import draw_chip, draw_problem, legal_sizes
 
 NUM_CHIPS = 400
 MOST_MAPPINGS = 6000  # of a problem; larger ones are left out

@@ -130,7 +130,7 @@ def snapshot(folder: Path) -> dict[str, tuple[object, ...]]:
 
 class TestDamage:
     def test_any_byte_of_the_first_page(self, make: Make, path: Path) -> None:
-        """SQLite quotes them in messages, be they text or not. All, not some: `python -m tests.stress.cache`."""
+        """SQLite quotes them in messages, be they text or not. All, not some: `python -m tools.stress.cache`."""
         stride = 97
         with make() as cache:
             cache.put_many(some(3))

@@ -1,6 +1,6 @@
 """The disk cache under many processes and threads of which some are killed in the middle of a write.
 
-What they do is in `tests.stress.cache`, whose command kills 200 times.
+What they do is in `tools.stress.cache`, whose command kills 200 times.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gemm_eval.storage.cache import DiskCache
-from tests.stress.cache import NAMESPACES, Task, Worker, check, kill_owners
+from tools.stress.cache import NAMESPACES, Task, Worker, check, kill_owners
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""The short form of `python -m tests.stress.sweep`: folders of sweeps under kills and crowds."""
+"""The short form of `python -m tools.stress.sweep`: folders of sweeps under kills and crowds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    from tests.stress.sweep_folders import crowd, kill_many
+    from tools.stress.sweep_folders import crowd, kill_many
 
     killed = kill_many(3, 0, tmp_path)
     crowded = crowd(2, 4, 1, tmp_path)

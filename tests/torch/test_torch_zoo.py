@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: make test-torch")
-pytest.importorskip("torchvision", reason="needs torchvision: make test-torch")
+pytest.importorskip("torchvision", reason="needs torchvision: make test-torch-cuda")
 pytest.importorskip("transformers", reason="needs transformers: make test-torch")
 
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402

@@ -1,0 +1,125 @@
+"""Laws of grouped GEMMs on multi-core chips, on random chips and groups: MODEL.md, "Grouped GEMMs".
+
+The search is compared with brute force, the cost of a mapping with the plain-Python oracle, groups with batches, and
+one order of groups with another. A row more may make the best answer faster: MODEL.md says why, this counts how often.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval import GemmProblem
+from gemm_eval.mapping import LoopOrder, MulticoreMapping
+from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, evaluate_one
+from gemm_eval.models.multicore.grouped_cost_kernels import evaluate_grouped
+from gemm_eval.models.multicore.groups import batch_sizes, group_sizes
+from gemm_eval.models.multicore.model import unpack_cost
+from tests.oracle import naive_grouped
+from tools.laws.multicore import PLAIN, ROUNDING, Case
+from tools.laws.multicore_draws import draw_chip, draw_grouped, draw_mapping
+from tools.laws.report import Report
+
+__all__ = ["run"]
+
+MOST_GAIN_OF_A_ROW = 1.0
+"""Largest share by which a row more may speed up the best answer: twice as many rows can use twice as many cores."""
+
+
+def run(seed: int, count: int) -> Report:
+    """Check laws on `count` random grouped GEMMs."""
+    rng, report = random.Random(seed), Report()
+    for _ in range(count):
+        arch = draw_chip(rng)
+        case = _GroupedCase(arch, draw_grouped(rng, arch), rng, report)
+        case.check_search()
+        case.check_top()
+        case.check_mapping()
+        case.check_more_hardware()
+        case.check_groups()
+    return report
+
+
+class _GroupedCase(Case):
+    def evaluate_into(self, params: npt.NDArray[np.void], mapping: MulticoreMapping, out: Any) -> None:
+        numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
+        evaluate_grouped(params, *group_sizes(self.problem), self.problem.K, self.problem.N, *numbers, out)
+
+    def check_mapping(self) -> None:
+        """Laws that hold at any mapping, whether it fits in SRAM or not."""
+        mapping = draw_mapping(self.rng, self.arch, self.problem, self.params)
+        self._check_truth(mapping)
+        cost = self.cost(mapping)
+        self.is_most("no faster than computation alone", cost.compute_us, cost.main_us, mapping)
+        for timing, inputs in (("overlap", 1), ("overlap", 2), ("pipeline", 2)):
+            plain = PLAIN if timing == "pipeline" else {}
+            more = self.cost(mapping, timing=timing, input_buffers=2, output_buffers=2, **plain)
+            fewer = self.cost(mapping, timing=timing, input_buffers=inputs, output_buffers=1, **plain)
+            self.is_most(f"two buffers are no slower than one ({timing})", more.latency_us, fewer.latency_us, mapping)
+        if self.arch.noc_gb_per_s is None and not (self.arch.vector_is_concurrent and cost.times.vector_us > 0.0):
+            pipeline = self.cost(mapping, timing="pipeline", input_buffers=2, **PLAIN)
+            serial = self.cost(mapping, timing="overlap", overlap_frac=0.0, **PLAIN)
+            self.is_most("no overlap is no faster than the pipeline", pipeline.latency_us, serial.latency_us, mapping)
+        self.check_traffic(mapping, cost)
+        self.check_orders(mapping)
+
+    def _check_truth(self, mapping: MulticoreMapping) -> None:
+        law = "a mapping costs what the oracle says"
+        self.report.checked[law] += 1
+        cost, truth = self.cost(mapping), naive_grouped.evaluate_mapping(self.arch, self.problem, mapping)
+        names = (
+            "dram_bytes", "visits", "active_cores", "sram_used_bytes", "busiest_core_bytes", "a_bytes", "b_bytes",
+            "c_store_bytes", "c_spill_bytes", "c_refill_bytes", "reduction_bytes",
+        )  # fmt: skip
+        if odd := [name for name in names if getattr(cost, name) != getattr(truth, name)]:
+            self.violates(law, f"{odd} {cost}, {truth} {mapping}")
+        assert cost.energy_pj is not None
+        assert truth.energy_pj is not None
+        tolerance = 0.0 if self.arch.timing == "overlap" else ROUNDING
+        if abs(cost.latency_us - truth.latency_us) > tolerance * truth.latency_us:
+            self.violates(law, f"latency_us {cost.latency_us}, {truth.latency_us} {mapping}")
+        if abs(cost.energy_pj - truth.energy_pj) > ROUNDING * truth.energy_pj:
+            self.violates(law, f"energy_pj {cost.energy_pj}, {truth.energy_pj} {mapping}")
+
+    def check_groups(self) -> None:
+        """Equal groups are a batch, empty ones nothing, their order is nothing, and a row more costs something."""
+        groups = list(self.problem.row_groups or (self.problem.M,) * self.problem.G)
+        rows = max(groups)
+        equal = self._regrouped([rows] * 3 + [0] * self.rng.randint(0, 3))
+        assert batch_sizes(equal.problem) == (3, rows, self.problem.K, self.problem.N)
+        law = "equal groups are the batch to the bit"
+        self.report.checked[law] += 1
+        mapping = draw_mapping(self.rng, self.arch, equal.problem, self.params)
+        mapping = mapping._replace(loop_order=self.rng.choice(tuple(LoopOrder)))
+        out = np.zeros(1, COST_DTYPE)
+        numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
+        evaluate_one(equal.params, 3, rows, self.problem.K, self.problem.N, *numbers, out)
+        if equal.cost(mapping) != unpack_cost(out[0]):
+            self.violates(law, f"{mapping}")
+        before = self.best(self.arch)
+        shuffled = self._regrouped([*self.rng.sample(groups, len(groups)), 0])
+        law = "the order of groups, and groups without rows, change nothing"
+        self.report.checked[law] += 1
+        if shuffled.best(self.arch) != before:
+            self.violates(law, f"{shuffled.problem}")
+        if self.arch.resident:  # what no longer fits on the chip comes from DRAM, which may be the faster way
+            return
+        which = self.rng.randrange(len(groups))
+        groups[which] += 1
+        after = self._regrouped(groups).best(self.arch)
+        law = "a row more is no faster"
+        self.report.checked[law] += 1
+        if before is not None and after is not None and after.latency_us < before.latency_us * (1 - ROUNDING):
+            gain = before.latency_us / after.latency_us - 1.0
+            self.report.except_(law, gain)
+            if gain > MOST_GAIN_OF_A_ROW:
+                self.violates(law, f"group {which}: {before.latency_us} to {after.latency_us}")
+
+    def _regrouped(self, groups: list[int]) -> _GroupedCase:
+        types = {field.name: getattr(self.problem, field.name) for field in dataclasses.fields(self.problem)[4:-2]}
+        problem = GemmProblem.grouped(groups, self.problem.K, self.problem.N, **types)
+        return _GroupedCase(self.arch, problem, self.rng, self.report)
