@@ -31,7 +31,6 @@ from gemm_eval.cli import (
     sweep,
     validate,
 )
-from gemm_eval.cli.old_forms import resolve_old_form
 from gemm_eval.cli.options import EXIT_CODES
 from gemm_eval.cli.words import Command, Group, usage_message
 from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
@@ -67,13 +66,6 @@ class _Application(Group):
                 _print_error("UsageError", usage_message(error, given), is_json="--json" in given)
             code = EXIT_INPUT
         sys.exit(code or 0)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the first word names."""
-        name, command, words = super().resolve_command(ctx, args)
-        if ctx.resilient_parsing:  # a shell completes the words of today's form
-            return name, command, words
-        return (name, *resolve_old_form(name, command, words))
 
 
 def _print_error(kind: str, message: str, *, is_json: bool) -> None:

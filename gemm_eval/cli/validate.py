@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,22 +25,10 @@ from gemm_eval.cli.options import (
 )
 from gemm_eval.cli.words import Command, Group
 
-__all__ = ["GPU_OPTION", "app"]
-
-GPU_OPTION = "--gpu"
-"""Another word for the command `gpu`."""
-
-
-class _Validate(Group):
-    """Takes ``--gpu NAME`` for the command of that name too."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words."""
-        return super().parse_args(ctx, ["gpu", *args[1:]] if args[:1] == [GPU_OPTION] else args)
-
+__all__ = ["app"]
 
 app = typer.Typer(
-    cls=_Validate,
+    cls=Group,
     no_args_is_help=True,
     help="Compare predicted with measured latencies: of the dense kernels of vendors, of ours, or of Triton's.\n\n"
     "A model is judged on rows that were held out of its fit, by (N, K) pair.",
