@@ -6,20 +6,19 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from gemm_eval.cli.options import (
-    EXIT_CODES,
     ChipDataOption,
     FileDtypeOption,
     GpuOption,
     MulticoreArchOption,
     SeedOption,
     TritonDataOption,
+    command,
     dense_data,
+    group,
+    option,
     w4a16_data,
 )
-from gemm_eval.cli.words import Command, Group
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
@@ -32,47 +31,35 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.memory_bound import MemoryBoundCalibration
     from gemm_eval.models.gpu.triton import TritonCalibration
 
-__all__ = [
-    "app", "calibrate_attention", "calibrate_collective", "calibrate_corrections", "calibrate_dense",
-    "calibrate_intervals", "calibrate_memory_bound", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16",
-    "check_one_of",
-]  # fmt: skip
 
-app = typer.Typer(
-    cls=Group,
-    no_args_is_help=True,
-    help="Fit the few coefficients of a kernel family, or of Triton kernels, on timings, and write them.\n\n"
+app = group(
+    "Fit the few coefficients of a kernel family, or of Triton kernels, on timings, and write them.\n\n"
     "The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions.",
-    epilog=EXIT_CODES,
 )
 
 OutOption = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE", help="Where to write. Default: its place in arch/calibration of a checkout.", show_default=False
-    ),
+    option("Where to write. Default: its place in arch/calibration of a checkout.", metavar="FILE", show_default=False),
 ]
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def dense(
     arch: GpuOption,
     family: Annotated[
-        str, typer.Option(help="Kernel family whose coefficients are fitted, such as sm90_wgmma.", show_default=False)
+        str, option("Kernel family whose coefficients are fitted, such as sm90_wgmma.", show_default=False)
     ],
-    library: Annotated[str, typer.Option(help="Whose kernels: cublas, trtllm.")] = "cublas",
+    library: Annotated[str, option("Whose kernels: cublas, trtllm.")] = "cublas",
     data: Annotated[
         list[str] | None,
         dense_data("all committed sets of the library on this GPU with cold L2 and burst clock"),
     ] = None,
     dtype: FileDtypeOption = None,
     seed: SeedOption = 0,
-    max_evaluations: Annotated[
-        int | None, typer.Option(min=1, help="Rounds of search and fit.", show_default=False)
-    ] = None,
+    max_evaluations: Annotated[int | None, option("Rounds of search and fit.", min=1, show_default=False)] = None,
     out: OutOption = None,
     correction: Annotated[
-        bool, typer.Option("--correction", help="Then fit its corrections too, as `calibrate correction` does.")
+        bool, option("Then fit its corrections too, as `calibrate correction` does.", "--correction")
     ] = False,
 ) -> None:
     """Fit a kernel family of cuBLAS, or of TensorRT-LLM for narrow weights.
@@ -100,13 +87,13 @@ def dense(
         calibrate_corrections(arch, library, family, [], seed, None)
 
 
-@app.command("correction", cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app, "correction")
 def learn(
     arch: GpuOption,
     family: Annotated[
-        str, typer.Option(help="Kernel family whose answers are corrected, such as sm90_wgmma.", show_default=False)
+        str, option("Kernel family whose answers are corrected, such as sm90_wgmma.", show_default=False)
     ],
-    library: Annotated[str, typer.Option(help="Whose kernels: cublas, trtllm.")] = "cublas",
+    library: Annotated[str, option("Whose kernels: cublas, trtllm.")] = "cublas",
     data: Annotated[
         list[str] | None,
         dense_data("all committed sets of the library on this GPU, and those held back that say is_corrected"),
@@ -114,9 +101,7 @@ def learn(
     seed: SeedOption = 0,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Where to write. Default: arch/calibration of a checkout.", show_default=False
-        ),
+        option("Where to write. Default: arch/calibration of a checkout.", metavar="DIR", show_default=False),
     ] = None,
 ) -> None:
     """Learn what the timings of a kernel family show beyond the terms of the model: one correction for each question.
@@ -136,11 +121,11 @@ def learn(
     calibrate_corrections(arch, library, family, data or [], seed, out)
 
 
-@app.command("intervals", cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app, "intervals")
 def widths(
     arch: GpuOption,
     family: Annotated[
-        str | None, typer.Option(help="Kernel family, such as sm90_wgmma. Default: all.", show_default=False)
+        str | None, option("Kernel family, such as sm90_wgmma. Default: all.", show_default=False)
     ] = None,
     seed: SeedOption = 0,
 ) -> None:
@@ -156,7 +141,7 @@ def widths(
     calibrate_intervals(arch, family, seed)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def quantization(
     arch: GpuOption,
     data: Annotated[list[str] | None, dense_data("all that is committed for the arch")] = None,
@@ -172,14 +157,14 @@ def quantization(
     calibrate_quantization(arch, data or [], seed, out)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def moe(
     arch: GpuOption,
     data: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Committed table, such as triton-bf16 or grouped/bf16.", show_default=False),
+        option("Committed table, such as triton-bf16 or grouped/bf16.", metavar="NAME", show_default=False),
     ],
-    seed: Annotated[int, typer.Option(min=0, help="What draws loads of experts, and the rows of fits.")] = 0,
+    seed: Annotated[int, option("What draws loads of experts, and the rows of fits.", min=0)] = 0,
     out: OutOption = None,
 ) -> None:
     """Fit a family of grouped kernels on measured layers of experts, or on grouped GEMMs; whole models are held out.
@@ -191,12 +176,10 @@ def moe(
     calibrate_moe(arch, data, seed, out)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def attention(
     arch: GpuOption,
-    library: Annotated[
-        str, typer.Option(metavar="WORD", help="Whose kernels: trtllm, cudnn, flash or flashinfer.")
-    ] = "trtllm",
+    library: Annotated[str, option("Whose kernels: trtllm, cudnn, flash or flashinfer.", metavar="WORD")] = "trtllm",
     seed: SeedOption = 0,
     out: OutOption = None,
 ) -> None:
@@ -209,7 +192,7 @@ def attention(
     calibrate_attention(arch, library, seed, out)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def collective(arch: GpuOption, out: OutOption = None) -> None:
     """Fit collectives between the GPUs of a node on committed tables; blocks of sizes and ranks are held out.
 
@@ -220,10 +203,10 @@ def collective(arch: GpuOption, out: OutOption = None) -> None:
     calibrate_collective(arch, out)
 
 
-@app.command("memory-bound", cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app, "memory-bound")
 def memory_bound(
     arch: GpuOption,
-    library: Annotated[str, typer.Option(metavar="WORD", help="Whose kernels: engines or torch.")] = "engines",
+    library: Annotated[str, option("Whose kernels: engines or torch.", metavar="WORD")] = "engines",
     out: OutOption = None,
 ) -> None:
     """Fit kernels whose time is that of their bytes, such as norms, on committed tables; widths are held out.
@@ -238,11 +221,11 @@ def memory_bound(
     calibrate_memory_bound(arch, library, out)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def w4a16(
     arch: GpuOption,
     family: Annotated[
-        str, typer.Option(help="Kernel family whose coefficients are fitted, such as w4a16_sm90.", show_default=False)
+        str, option("Kernel family whose coefficients are fitted, such as w4a16_sm90.", show_default=False)
     ],
     data: Annotated[list[Path] | None, w4a16_data("those that come with the library, but for those held back")] = None,
     seed: SeedOption = 0,
@@ -260,20 +243,20 @@ def w4a16(
     calibrate_w4a16(arch, family, data or [], seed, out)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def multicore(
     arch: MulticoreArchOption,
     data: ChipDataOption = None,
     fit: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATH",
-            help="What is fitted: a field such as launch_us, or in a table load_clock_frac.bf16 (.* all types). "
+        option(
+            "What is fitted: a field such as launch_us, or in a table load_clock_frac.bf16 (.* all types). "
             "Repeatable. Default: the coefficients that the YAML of the chip names.",
+            metavar="PATH",
             show_default=False,
         ),
     ] = None,
-    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation, by (N, K) pair.")] = 5,
+    folds: Annotated[int, option("Folds of the cross-validation, by (N, K) pair.", min=2)] = 5,
     seed: SeedOption = 0,
     out: OutOption = None,
 ) -> None:
@@ -285,12 +268,12 @@ def multicore(
 
     gemm-eval calibrate multicore --arch tpu-v5e --out tpu-v5e.yaml
     """
-    from gemm_eval.cli.multicore_chips import calibrate_multicore
+    from gemm_eval.cli.score_subjects import calibrate_multicore
 
     calibrate_multicore(arch, data, fit or [], folds, seed, out)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def triton(
     arch: GpuOption,
     data: TritonDataOption = None,
@@ -486,7 +469,7 @@ def calibrate_triton(arch: str, data: Path | None, seed: int, out: Path | None) 
     """Fit the model of Triton kernels on a table that tells the config of each row, write and print."""
     from gemm_eval import validation
     from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.cli.validate_kernels import triton_table_of
+    from gemm_eval.cli.score import triton_table_of
 
     spec = load_arch(arch, GpuSpec)
     path = validation.calibration_out(spec.name, "triton", "") if out is None else out

@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line
-from gemm_eval.cli.tables import write_rows
+from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line, write_rows
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.extras import check_extra
 from gemm_eval.measure.engines import (
@@ -29,9 +28,6 @@ from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-__all__ = ["compare", "document_of", "parse_pairs", "print_side_by_side"]
 
 _LIMIT = 0.97  # an engine that takes less of our time than this is ahead
 _SUFFIXES = (".parquet", ".csv")
@@ -59,19 +55,33 @@ def parse_pairs(texts: Sequence[str]) -> list[tuple[int, int]]:
     return pairs
 
 
-def compare(grid: Grid | ExpertGrid, engines: Sequence[str], out: Path | None, *, as_json: bool) -> None:
+def compare(
+    weights: Sequence[str] | None, rows: Sequence[int] | None, engines: Sequence[str], out: Path | None, *,
+    is_grouped: bool, as_json: bool, **given: Any,
+) -> None:  # fmt: skip
     """Time our kernels and other engines, and print where we stand.
 
     Args:
-        grid: which GEMMs, or grouped ones.
+        weights: pairs K,N, or of grouped GEMMs names of layers of experts; none: the default ones.
+        rows: rows of A and C, or tokens; none: the default ones.
         engines: names of the others; none: all.
         out: table of all timings, written anew after each pair (N, K).
+        is_grouped: grouped GEMMs.
         as_json: print a document with all timings.
+        given: dtype and group_size of the grid.
 
     Raises:
         InvalidOptionError: an engine that does not exist, or a file of another kind.
         GemmEvalError: there is no GPU, or our kernels do not run on it.
     """
+    grid: Grid | ExpertGrid
+    if is_grouped:
+        grid = ExpertGrid.of_names(weights or (), **given, **({} if rows is None else {"tokens": rows}))
+    else:
+        chosen: dict[str, Any] = {} if rows is None else {"rows": rows}
+        if weights:
+            chosen["pairs"] = parse_pairs(weights)
+        grid = Grid(**given, **chosen)
     from gemm_eval.measure.engines import compare_engines, compare_grouped_engines, make_device
 
     if out is not None:
@@ -84,9 +94,9 @@ def compare(grid: Grid | ExpertGrid, engines: Sequence[str], out: Path | None, *
         _tell(missing, as_json)
         found = compare_grouped_engines(make_device(groups), groups, grid, on_pair=on_pair)
     else:
-        chosen, missing = choose_engines(engines)
+        others, missing = choose_engines(engines)
         _tell(missing, as_json)
-        found = compare_engines(make_device(chosen), chosen, grid, on_pair=on_pair)
+        found = compare_engines(make_device(others), others, grid, on_pair=on_pair)
     if as_json:
         print_json(document_of(found, missing))
     else:

@@ -6,40 +6,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gemm_eval.cli.completion import complete_gpus
-from gemm_eval.cli.options import EXIT_CODES, JsonOption
-from gemm_eval.cli.words import Command, Group
+from gemm_eval.cli.options import JsonOption, argument, command, complete_gpus, group, option
 
 if TYPE_CHECKING:
     from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
 
-__all__ = ["app"]
 
-app = typer.Typer(
-    cls=Group,
-    no_args_is_help=True,
-    help="Files that say which config of our W4A16 kernels is best for which GEMM: build, list and merge.",
-    epilog=EXIT_CODES,
-)
+app = group("Files that say which config of our W4A16 kernels is best for which GEMM: build, list and merge.")
 
-_Out = Annotated[Path, typer.Option("--out", "-o", help="File to write; one that is there is replaced.")]
+_Out = Annotated[Path, option("File to write; one that is there is replaced.", "--out", "-o")]
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def build(
     out: _Out,
     timings: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[TIMINGS...]",
-            help="Data sets of `gemm-eval measure --kernel w4a16`. Default: those that come with the library.",
-            show_default=False,
+        argument(
+            "Data sets of `gemm-eval measure --kernel w4a16`. Default: those that come with the library.",
+            "[TIMINGS...]",
         ),
     ] = None,
     arch: Annotated[
-        str, typer.Option(help="Preset of the GPU that was measured.", metavar="NAME", autocompletion=complete_gpus)
+        str, option("Preset of the GPU that was measured.", metavar="NAME", complete=complete_gpus)
     ] = "h200-sxm",
     json: JsonOption = False,
 ) -> None:
@@ -64,11 +53,11 @@ def build(
     _write(found, out, as_json=json)
 
 
-@app.command("list", cls=Command, epilog=EXIT_CODES)
+@command(app, "list", needs_words=False)
 def list_(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Default: your file, and those of the library.", show_default=False),
+        argument("Default: your file, and those of the library.", "[FILE]"),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -102,9 +91,9 @@ def list_(
         _print_tables(found)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def merge(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to merge.", show_default=False)],
+    files: Annotated[list[Path], argument("Files to merge.", "FILE...")],
     out: _Out,
     json: JsonOption = False,
 ) -> None:
@@ -179,8 +168,8 @@ def _write(found: ConfigCache, out: Path, *, as_json: bool) -> None:
 
 
 def _print_tables(found: Sequence[tuple[Path, ConfigCache]]) -> None:
-    from gemm_eval.cli.options import format_mapping
     from gemm_eval.cli.output import format_number, make_console, make_table, widest
+    from gemm_eval.cli.values import format_mapping
 
     console = make_console()
     if not found:

@@ -11,28 +11,25 @@ from typing import Annotated
 
 import typer
 
-from gemm_eval.cli.completion import complete_measured_chips, complete_measured_gpus
 from gemm_eval.cli.options import (
-    EXIT_CODES,
     ChipDataOption,
     FileDtypeOption,
     GpuOption,
     JsonOption,
     SeedOption,
     TritonDataOption,
+    command,
+    complete_measured_chips,
+    complete_measured_gpus,
     dense_data,
+    group,
+    option,
     w4a16_data,
 )
-from gemm_eval.cli.words import Command, Group
 
-__all__ = ["app"]
-
-app = typer.Typer(
-    cls=Group,
-    no_args_is_help=True,
-    help="Compare predicted with measured latencies: of the dense kernels of vendors, of ours, or of Triton's.\n\n"
+app = group(
+    "Compare predicted with measured latencies: of the dense kernels of vendors, of ours, or of Triton's.\n\n"
     "A model is judged on rows that were held out of its fit, by (N, K) pair.",
-    epilog=EXIT_CODES,
 )
 
 
@@ -45,43 +42,35 @@ class RowGroup(enum.StrEnum):
     ALL = "all"
 
 
-FoldsOption = Annotated[
-    int, typer.Option(min=2, help="Folds of the cross-validation, by (N, K) pair: at most as many as pairs.")
-]
+FoldsOption = Annotated[int, option("Folds of the cross-validation, by (N, K) pair: at most as many as pairs.", min=2)]
 RefitOption = Annotated[
     bool | None,
-    typer.Option(
-        "--refit/--no-fit",
-        help="Fit the model on the held-in rows, or score the committed calibration as it is. Default: fit on a GPU "
+    option(
+        "Fit the model on the held-in rows, or score the committed calibration as it is. Default: fit on a GPU "
         "that has a calibration of its own; elsewhere score the coefficients that carry over to it.",
+        "--refit/--no-fit",
         show_default=False,
     ),
 ]
 JointOption = Annotated[
     bool,
-    typer.Option(
-        "--joint", help="Fit the model on all cold burst sets of a library together, as calibrate dense does."
-    ),
+    option("Fit the model on all cold burst sets of a library together, as calibrate dense does.", "--joint"),
 ]
 RegimeOption = Annotated[
     list[RowGroup] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Regimes to print: decode, mid, prefill, all. Repeatable. Default: each.",
-        show_default=False,
+    option(
+        "Regimes to print: decode, mid, prefill, all. Repeatable. Default: each.", metavar="NAME", show_default=False
     ),
 ]
 AblationOption = Annotated[
     bool,
-    typer.Option("--ablation", help="Also what the error is without each term of the model; takes minutes."),
+    option("Also what the error is without each term of the model; takes minutes.", "--ablation"),
 ]
-PlotsOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write plots (PNG) to this folder.", show_default=False)
-]
-CsvOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the errors as CSV.", show_default=False)]
+PlotsOption = Annotated[Path | None, option("Write plots (PNG) to this folder.", metavar="DIR", show_default=False)]
+CsvOption = Annotated[Path | None, option("Write the errors as CSV.", metavar="FILE", show_default=False)]
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@command(app, needs_words=False)
 def dense(
     arch: GpuOption = "h200-sxm",
     data: Annotated[list[str] | None, dense_data("all that is committed for the arch")] = None,
@@ -90,10 +79,8 @@ def dense(
     refit: RefitOption = None,
     joint: JointOption = False,
     regime: RegimeOption = None,
-    worst: Annotated[int, typer.Option(min=0, help="How many of the worst (N, K) pairs to print.")] = 5,
-    library: Annotated[
-        str | None, typer.Option(help="Kernel library of a file that does not say it: cublas, trtllm.")
-    ] = None,
+    worst: Annotated[int, option("How many of the worst (N, K) pairs to print.", min=0)] = 5,
+    library: Annotated[str | None, option("Kernel library of a file that does not say it: cublas, trtllm.")] = None,
     dtype: FileDtypeOption = None,
     plots: PlotsOption = None,
     csv: CsvOption = None,
@@ -111,7 +98,7 @@ def dense(
 
     gemm-eval validate dense --arch h200-sxm --regime decode --worst 10
     """
-    from gemm_eval.cli.validate_dense import validate_dense
+    from gemm_eval.cli.score import validate_dense
 
     groups = [str(group) for group in regime or []]
     validate_dense(
@@ -120,7 +107,7 @@ def dense(
     )  # fmt: skip
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def gpu(
     names: Annotated[
         list[str],
@@ -142,12 +129,12 @@ def gpu(
 
     gemm-eval validate gpu h200-sxm l40s
     """
-    from gemm_eval.cli.validate_gpus import validate_gpus
+    from gemm_eval.cli.score import validate_gpus
 
     validate_gpus(names, folds, seed, groups=[str(group) for group in regime or []], as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def moe(
     names: Annotated[
         list[str],
@@ -157,14 +144,14 @@ def moe(
     ],
     data: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Tables, such as triton-bf16 or grouped/bf16. Repeatable. Default: each.",
             metavar="NAME",
-            help="Tables, such as triton-bf16 or grouped/bf16. Repeatable. Default: each.",
             show_default=False,
         ),
     ] = None,
-    models: Annotated[bool, typer.Option("--models", help="Also a line for each model that was held out.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="What draws loads of experts, and the rows of fits.")] = 0,
+    models: Annotated[bool, option("Also a line for each model that was held out.", "--models")] = False,
+    seed: Annotated[int, option("What draws loads of experts, and the rows of fits.", min=0)] = 0,
     json: JsonOption = False,
 ) -> None:
     """Score layers of experts and grouped GEMMs, each model by a fit on the others; takes minutes.
@@ -176,12 +163,12 @@ def moe(
 
     gemm-eval validate moe h200-sxm
     """  # fmt: skip
-    from gemm_eval.cli.validate_moe import validate_moe
+    from gemm_eval.cli.score_subjects import validate_moe
 
     validate_moe(names, data or [], seed, models=models, as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def attention(
     names: Annotated[
         list[str],
@@ -193,14 +180,14 @@ def attention(
     ],
     phase: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "context, generation, mla_context or mla_generation. Repeatable. Default: each.",
             metavar="WORD",
-            help="context, generation, mla_context or mla_generation. Repeatable. Default: each.",
             show_default=False,
         ),
     ] = None,
-    groups: Annotated[bool, typer.Option("--groups", help="Also by size, by types, and with windows.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="What deals heads to folds.")] = 0,
+    groups: Annotated[bool, option("Also by size, by types, and with windows.", "--groups")] = False,
+    seed: Annotated[int, option("What deals heads to folds.", min=0)] = 0,
     json: JsonOption = False,
 ) -> None:
     """Score attention, each row by a fit on other heads: of (query heads, KV heads, head_dim), of MLA the number.
@@ -211,27 +198,22 @@ def attention(
 
     gemm-eval validate attention all --groups
     """
-    from gemm_eval.cli.validate_attention import validate_attention
+    from gemm_eval.cli.score_subjects import validate_attention
 
     validate_attention(names, phase or [], seed, groups=groups, as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@command(app, needs_words=False)
 def collective(
     arch: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="GPU presets with measured collectives. Repeatable. Default: all.", show_default=False
-        ),
+        option("GPU presets with measured collectives. Repeatable. Default: all.", metavar="NAME", show_default=False),
     ] = None,
     hold_out: Annotated[
         str,
-        typer.Option(
-            metavar="WORD",
-            help="blocks: as many ranks and sizes of one decade; ranks: all rows of as many ranks.",
-        ),
+        option("blocks: as many ranks and sizes of one decade; ranks: all rows of as many ranks.", metavar="WORD"),
     ] = "blocks",
-    groups: Annotated[bool, typer.Option("--groups", help="Also by size of the message, and by ranks.")] = False,
+    groups: Annotated[bool, option("Also by size of the message, and by ranks.", "--groups")] = False,
     json: JsonOption = False,
 ) -> None:
     """Score messages between the GPUs of a node, each block of sizes and ranks by a fit on the others.
@@ -243,20 +225,18 @@ def collective(
 
     gemm-eval validate collective --arch h200-sxm
     """
-    from gemm_eval.cli.validate_collective import validate_collective
+    from gemm_eval.cli.score_subjects import validate_collective
 
     validate_collective(arch or [], hold_out, groups=groups, as_json=json)
 
 
-@app.command("memory-bound", cls=Command, epilog=EXIT_CODES)
+@command(app, "memory-bound", needs_words=False)
 def memory_bound(
     arch: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="GPU presets with measured kernels. Repeatable. Default: all.", show_default=False
-        ),
+        option("GPU presets with measured kernels. Repeatable. Default: all.", metavar="NAME", show_default=False),
     ] = None,
-    groups: Annotated[bool, typer.Option("--groups", help="Also by number of rows.")] = False,
+    groups: Annotated[bool, option("Also by number of rows.", "--groups")] = False,
     json: JsonOption = False,
 ) -> None:
     """Score kernels whose time is that of their bytes, such as norms, each width of rows by a fit on the others.
@@ -268,20 +248,18 @@ def memory_bound(
 
     gemm-eval validate memory-bound --arch h200-sxm --groups
     """
-    from gemm_eval.cli.validate_memory_bound import validate_memory_bound
+    from gemm_eval.cli.score_subjects import validate_memory_bound
 
     validate_memory_bound(arch or [], groups=groups, as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@command(app, needs_words=False)
 def stacks(
     arch: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="GPU presets with measured stacks. Repeatable. Default: all.", show_default=False
-        ),
+        option("GPU presets with measured stacks. Repeatable. Default: all.", metavar="NAME", show_default=False),
     ] = None,
-    operations: Annotated[bool, typer.Option("--operations", help="Also each operation of each step.")] = False,
+    operations: Annotated[bool, option("Also each operation of each step.", "--operations")] = False,
     json: JsonOption = False,
 ) -> None:
     """Set whole steps of stacks of layers, prompts and decode, beside what was timed, and their memory.
@@ -292,12 +270,12 @@ def stacks(
 
     gemm-eval validate stacks --operations
     """
-    from gemm_eval.cli.validate_stacks import validate_stacks
+    from gemm_eval.cli.score_subjects import validate_stacks
 
     validate_stacks(arch or [], operations=operations, as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def multicore(
     names: Annotated[
         list[str],
@@ -310,7 +288,7 @@ def multicore(
     seed: SeedOption = 0,
     refit: Annotated[
         bool,
-        typer.Option("--refit/--no-fit", help="Fit on the held-in rows, or score the committed calibration as it is."),
+        option("Fit on the held-in rows, or score the committed calibration as it is.", "--refit/--no-fit"),
     ] = True,
     json: JsonOption = False,
 ) -> None:
@@ -322,12 +300,12 @@ def multicore(
 
     gemm-eval validate multicore tpu-v4 --data timings.csv
     """
-    from gemm_eval.cli.multicore_chips import validate_multicore
+    from gemm_eval.cli.score_subjects import validate_multicore
 
     validate_multicore(names, data, folds, seed, refit=refit, as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@command(app, needs_words=False)
 def w4a16(
     arch: GpuOption = "h200-sxm",
     data: Annotated[list[Path] | None, w4a16_data("those that come with the library")] = None,
@@ -335,7 +313,7 @@ def w4a16(
     seed: SeedOption = 0,
     refit: RefitOption = None,
     ablation: AblationOption = False,
-    worst: Annotated[int, typer.Option(min=0, help="How many of the largest errors near the best to print.")] = 5,
+    worst: Annotated[int, option("How many of the largest errors near the best to print.", min=0)] = 5,
     plots: PlotsOption = None,
     csv: CsvOption = None,
     json: JsonOption = False,
@@ -351,7 +329,7 @@ def w4a16(
 
     gemm-eval validate w4a16 --ablation
     """
-    from gemm_eval.cli.validate_kernels import validate_w4a16
+    from gemm_eval.cli.score import validate_w4a16
 
     validate_w4a16(
         arch, data or [], folds, seed, refit=refit, is_ablated=ablation, worst=worst, plots=plots, csv=csv,
@@ -359,7 +337,7 @@ def w4a16(
     )  # fmt: skip
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@command(app, needs_words=False)
 def triton(
     arch: GpuOption = "h200-sxm",
     data: TritonDataOption = None,
@@ -367,7 +345,7 @@ def triton(
     seed: SeedOption = 0,
     refit: RefitOption = None,
     ablation: AblationOption = False,
-    worst: Annotated[int, typer.Option(min=0, help="How many of the slowest first choices to print.")] = 5,
+    worst: Annotated[int, option("How many of the slowest first choices to print.", min=0)] = 5,
     csv: CsvOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -377,27 +355,27 @@ def triton(
 
     gemm-eval validate triton --arch h200-sxm --worst 10
     """
-    from gemm_eval.cli.validate_kernels import validate_triton
+    from gemm_eval.cli.score import validate_triton
 
     validate_triton(arch, data, folds, seed, refit=refit, is_ablated=ablation, worst=worst, csv=csv, as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@command(app, needs_words=False)
 def simulators(
     chip: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Chips of one core: array32, array32-small, array128. Repeatable. Default: each.",
             metavar="NAME",
-            help="Chips of one core: array32, array32-small, array128. Repeatable. Default: each.",
             show_default=False,
         ),
     ] = None,
     simulator: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="zigzag or scalesim. Repeatable. Default: both.", show_default=False),
+        option("zigzag or scalesim. Repeatable. Default: both.", metavar="NAME", show_default=False),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write both sides of it all as CSV.", show_default=False)
+        Path | None, option("Write both sides of it all as CSV.", metavar="FILE", show_default=False)
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -410,6 +388,6 @@ def simulators(
 
     gemm-eval validate simulators --csv comparison.csv
     """
-    from gemm_eval.cli.validate_simulators import validate_simulators
+    from gemm_eval.cli.score_subjects import validate_simulators
 
     validate_simulators(chip or [], simulator or [], csv=csv, as_json=json)

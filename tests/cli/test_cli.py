@@ -18,8 +18,8 @@ import typer
 import gemm_eval
 from gemm_eval import GEMMEvaluator
 from gemm_eval.cli.app import app
-from gemm_eval.cli.options import format_mapping, integer, parse_mapping
 from gemm_eval.cli.output import format_change, format_number, format_share, print_json
+from gemm_eval.cli.values import format_mapping, integer, parse_mapping
 from tests.cli.commands import DEMO, WORDS, Ran, chip_file, demo, plain
 
 pytestmark = pytest.mark.usefixtures("compiled_kernels")

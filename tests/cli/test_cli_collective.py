@@ -8,7 +8,7 @@ import pytest
 
 from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import read_yaml
-from gemm_eval.cli.collective import sizes_of
+from gemm_eval.cli.operations import sizes_of
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu.collective import CollectiveCalibration, collective_calibration_path
 from tests.cli.commands import Ran, plain

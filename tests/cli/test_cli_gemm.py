@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator
-from gemm_eval.cli.options import format_mapping, parse_mapping
 from gemm_eval.cli.output import format_change, format_number
-from gemm_eval.cli.render_top import describe_difference
+from gemm_eval.cli.render import describe_difference
+from gemm_eval.cli.values import format_mapping, parse_mapping
 from gemm_eval.units import time_text
 from gemm_eval.workload import make_problem
 from tests.cli.commands import DEMO, SIZES, WORDS, Ran, demo, plain

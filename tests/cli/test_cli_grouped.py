@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult
-from gemm_eval.cli.options import format_mapping, parse_rows
+from gemm_eval.cli.values import format_mapping, parse_rows
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.units import time_text
 from tests.cli.commands import DEMO, Ran, plain

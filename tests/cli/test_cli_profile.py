@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 import gemm_eval.measure
 from gemm_eval.cli.app import app
-from gemm_eval.cli.render_profile import Chosen, document_of, print_profile
+from gemm_eval.cli.render_profile import Chosen, print_profile, profile_document
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.measure import profile_kernels
 from tests.kernels.fake_kernels import FakeKernelRunner, config, item
@@ -67,7 +67,7 @@ def test_the_table_names_places_and_distances(capsys: pytest.CaptureFixture[str]
     assert "somebody: 20.00 us (predicted 9.000 us), +100.0% from the best, place 2" in text
     assert "not timed" in text
 
-    document = document_of(found, choices, "h200-sxm", "fp16")
+    document = profile_document(found, choices, "h200-sxm", "fp16")
     assert json.loads(json.dumps(document)) == document
     assert document["kernels"][0]["tflop_per_s"] == pytest.approx(2 * 16 * 256 * 128 / 10.0 / 1e6)
     assert document["choices"][1]["over_best_frac"] == pytest.approx(1.0)

@@ -6,8 +6,15 @@ import pytest
 import typer
 
 from gemm_eval.cli.app import app
-from gemm_eval.cli.ranges import MAX_VALUES, check_count, parse_all_values, parse_values
-from gemm_eval.cli.sizes import all_sizes, one_of_each, read_sizes
+from gemm_eval.cli.values import (
+    MAX_VALUES,
+    all_sizes,
+    check_count,
+    one_of_each,
+    parse_all_values,
+    parse_values,
+    read_sizes,
+)
 from gemm_eval.errors import InvalidOptionError
 from tests.cli.commands import DEMO, Ran
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator
+from gemm_eval.cli.output import read_records, row_of, write_records
 from gemm_eval.cli.shapes import evaluate_shapes, read_shapes, records
-from gemm_eval.cli.tables import read_records, row_of, write_records
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from tests.cli.commands import DEMO, Ran, chip_file, plain
 
