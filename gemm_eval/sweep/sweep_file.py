@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gemm_eval.arch import ArchSpec, build_spec, read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError, GemmEvalError, InvalidOptionError
 from gemm_eval.sweep.fields import LogRange, Range
-from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
-from gemm_eval.sweep.space import Space
+from gemm_eval.sweep.space import Adaptive, Grid, LatinHypercube, Random, Space
 from gemm_eval.sweep.workload import Workload, as_workloads, model_workloads
 from gemm_eval.words import shown
 from gemm_eval.workload import check_row_groups, make_problem

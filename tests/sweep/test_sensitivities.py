@@ -11,7 +11,7 @@ import pytest
 from gemm_eval import GEMMEvaluator, load_arch
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.sweep import LogRange, Range, SensitivityResult, Space, sensitivity
-from gemm_eval.sweep.sensitivities import _unit_of
+from gemm_eval.sweep.sensitivity_analysis import _unit_of
 
 GEMM = (1, 64, 1024, 1024)
 

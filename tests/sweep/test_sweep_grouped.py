@@ -13,10 +13,9 @@ from gemm_eval import GEMMEvaluator, GemmProblem
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.search.multicore import find_best_of_archs
 from gemm_eval.sweep import Grid, Space, Workload, chunk, load_sweep, read_sweep_file, sweep
-from gemm_eval.sweep.columns import make_schema
-from gemm_eval.sweep.describe import describe, digest_of, workloads_of
-from gemm_eval.sweep.description import _check
-from gemm_eval.sweep.work import SweepWork
+from gemm_eval.sweep.chunk import SweepWork
+from gemm_eval.sweep.description import _check, describe, digest_of, workloads_of
+from gemm_eval.sweep.metrics import make_schema
 from tests.evaluate.grouped_stand_in import give_answers, one_gemm, with_sums
 
 pytest.importorskip("pandas")
