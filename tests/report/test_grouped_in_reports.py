@@ -7,8 +7,8 @@ import pytest
 from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, load_model
 from gemm_eval.cli.render_model import print_phase
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.report.gemm_cells import GEMM_COLUMNS, gemm_cells
 from gemm_eval.report.plots import plot_breakdown, plot_mapping, plot_roofline
+from gemm_eval.report.runs import GEMM_COLUMNS, gemm_cells
 from gemm_eval.transformer import LayerGemm
 from tests.evaluate.grouped_stand_in import give_answers
 from tests.report.figures import draw, offsets, same_points, texts

@@ -9,7 +9,7 @@ import pytest
 
 from gemm_eval import GemmEvalError, GEMMEvaluator, GemmProblem, InvalidOptionError
 from gemm_eval.report import Bars, Page, Table, Text, Verdict, compare_report
-from gemm_eval.report.contender import Contender, Contest, share_by_term, why
+from gemm_eval.report.compare import Contender, Contest, share_by_term, why
 from gemm_eval.transformer import load_model, transformer_gemms, types_on
 from gemm_eval.units import time_text
 

@@ -12,7 +12,7 @@ from gemm_eval.report import model_report
 from gemm_eval.report.model_page import model_page
 from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Bars, Facts, Figure, Part, Table, Text, Verdict
-from gemm_eval.report.phase import PhaseResult
+from gemm_eval.report.runs import PhaseResult
 from gemm_eval.transformer import GemmOperation, ModelConfig, load_model, transformer_gemms
 from gemm_eval.units import time_text
 

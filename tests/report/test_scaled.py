@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from gemm_eval.report.parts import Column
-from gemm_eval.report.scaled import say_bytes, say_capacity, say_energy, say_flop
+from gemm_eval.report.parts import Column, say_bytes, say_capacity, say_energy, say_flop
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from gemm_eval.figures import (
     styled,
     tick_texts,
 )
-from gemm_eval.report.plots.columns import feasible_rows, read_column
+from gemm_eval.report.plots.shared import feasible_rows, read_column
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from gemm_eval.figures import (
     style_plotly,
     styled,
 )
-from gemm_eval.report.plots.columns import feasible_rows, is_number, read_all, read_column
-from gemm_eval.report.plots.labels import place_labels
+from gemm_eval.report.plots.shared import feasible_rows, is_number, place_labels, read_all, read_column
 from gemm_eval.sweep import pareto_front
 from gemm_eval.words import shown
 

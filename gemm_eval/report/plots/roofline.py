@@ -27,7 +27,7 @@ from gemm_eval.figures import (
     style_plotly,
     styled,
 )
-from gemm_eval.report.plots.labels import place_labels
+from gemm_eval.report.plots.shared import place_labels
 from gemm_eval.transformer import LayerGemm
 from gemm_eval.units import time_text
 
