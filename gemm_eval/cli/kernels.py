@@ -141,26 +141,26 @@ def kernels(
             raise InvalidOptionError("--layer goes with --grouped")
         values = None if rows is None else parse_values("--rows", rows)
         given = {} if group_size is None else {"group_size": group_size}
-        from gemm_eval.cli.compare_kernels import compare as compare_engines
+        from gemm_eval.cli.compare_engines import compare as compare_engines
 
         compare_engines(
             layer if grouped else pair, values, engine or (), out, is_grouped=grouped, as_json=json, dtype=activation,
             **given,
         )  # fmt: skip
         return
-    from gemm_eval.cli import render_kernels
+    from gemm_eval.cli import render_w4a16
 
     if arch is None:
         raise InvalidOptionError("--arch NAME is missing, such as --arch h200-sxm; only --compare goes without")
     if measured:
         refuse_others(ctx, "--measured", {"measured", "arch", "activation", "json"})  # it prints all timings
-        render_kernels.give_measured(arch, activation, as_json=json)
+        render_w4a16.give_measured(arch, activation, as_json=json)
         return
     for name in _COMPARE_OPTIONS:
         if is_given(ctx, name):
             raise InvalidOptionError(f"--{name} goes with --compare")
     of_one = _kernel_sizes(read_sizes(sizes.order, sizes.sizes, sizes.by_name))
-    render_kernels.give_kernels(
+    render_w4a16.give_kernels(
         arch, activation, mode, group_size, of_one, family, is_compiling=compile_, as_json=json
     )  # fmt: skip
 
@@ -361,7 +361,7 @@ def crossover(
 
     gemm-eval crossover 4096 12288 --plot crossover.png
     """
-    from gemm_eval.cli import render_kernels
+    from gemm_eval.cli import render_w4a16
     from gemm_eval.cli.output import print_json
     from gemm_eval.evaluate import GEMMEvaluator, w4a16_crossover
 
@@ -375,13 +375,13 @@ def crossover(
     of_weights = [] if all_ else sizes.one(", or --all --measured")
     evaluator = GEMMEvaluator(arch)
     if all_:
-        render_kernels.give_all(evaluator, group_size, dense_dtype, as_json=json)
+        render_w4a16.give_all(evaluator, group_size, dense_dtype, as_json=json)
         return
     result = w4a16_crossover(
         evaluator, *of_weights, group_size=group_size, dense_dtype=dense_dtype, l2=l2, clock=clock, max_M=max_m,
         min_speedup=min_speedup,
     )  # fmt: skip
-    points = render_kernels.measured_points(evaluator, result) if measured else None
+    points = render_w4a16.measured_points(evaluator, result) if measured else None
     if plot is not None:
         from gemm_eval.validation import plot_crossover, save_figure
 
@@ -389,4 +389,4 @@ def crossover(
     if json:
         print_json(result.to_dict() | ({} if points is None else {"measured": points.to_dict("records")}))
     else:
-        render_kernels.print_crossover(result, points)
+        render_w4a16.print_crossover(result, points)
