@@ -247,19 +247,14 @@ def w4a16(
 def multicore(
     arch: MulticoreArchOption,
     data: ChipDataOption = None,
-    fit: Annotated[
-        list[str] | None,
-        option(
-            "What is fitted: a field such as launch_us, or in a table load_clock_frac.bf16 (.* all types). "
-            "Repeatable. Default: the coefficients that the YAML of the chip names.",
-            metavar="PATH",
-            show_default=False,
-        ),
-    ] = None,
+    fit: Annotated[list[str] | None, option(
+        "What is fitted: a field such as launch_us, or in a table load_clock_frac.bf16 (.* all types). "
+        "Repeatable. Default: the coefficients that the YAML of the chip names.", metavar="PATH", show_default=False
+    )] = None,
     folds: Annotated[int, option("Folds of the cross-validation, by (N, K) pair.", min=2)] = 5,
     seed: SeedOption = 0,
     out: OutOption = None,
-) -> None:
+) -> None:  # fmt: skip
     """Fit the few numbers of a multi-core chip that only timings tell: launch, clock, bandwidths, overlap.
 
     They are laid over the YAML of the chip whenever it is loaded; answers then say source: calibrated.

@@ -26,24 +26,18 @@ def convert(
         argument("Checkpoint as Hugging Face's hub has it: *.safetensors, config.json.", "FOLDER"),
     ],
     out: Annotated[Path, option("New folder; one that is there has to be empty.", "--out", "-o")],
-    activation: Annotated[
-        str | None,
-        option(
-            "Type in which layers shall run, fp16 or bf16. Default: the type of their scales, or of four-bit "
-            "floats that of their bias or of the model."
-        ),
-    ] = None,
-    gptq_version: Annotated[
-        int | None,
-        option(
-            "How zero points are stored, 1 (z - 1) or 2 (z), where the checkpoint says it wrongly.", show_default=False
-        ),
-    ] = None,
+    activation: Annotated[str | None, option(
+        "Type in which layers shall run, fp16 or bf16. Default: the type of their scales, or of four-bit "
+        "floats that of their bias or of the model."
+    )] = None,
+    gptq_version: Annotated[int | None, option(
+        "How zero points are stored, 1 (z - 1) or 2 (z), where the checkpoint says it wrongly.", show_default=False
+    )] = None,
     replace: Annotated[
         bool, option("Replace what an earlier conversion wrote to the folder, whole or not.", "--replace")
     ] = False,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Pack all quantized layers of a checkpoint, layer by layer, without torch; what else it holds is copied.
 
     The result loads by `gemm_eval.kernels.load_packed`, and its tensors by W4Linear.load_state_dict.

@@ -40,11 +40,7 @@ _TITLES = {
 
 
 def parse_pairs(texts: Sequence[str]) -> list[tuple[int, int]]:
-    """Read (N, K) from words such as ``4096,12288``: K,N, as sizes stand in all commands.
-
-    Raises:
-        InvalidOptionError: a word is no pair of integers.
-    """
+    """Read (N, K) from words such as ``4096,12288``: K,N, as sizes stand in all commands."""
     pairs = []
     for text in texts:
         try:
@@ -69,10 +65,6 @@ def compare(
         is_grouped: grouped GEMMs.
         as_json: print a document with all timings.
         given: dtype and group_size of the grid.
-
-    Raises:
-        InvalidOptionError: an engine that does not exist, or a file of another kind.
-        GemmEvalError: there is no GPU, or our kernels do not run on it.
     """
     grid: Grid | ExpertGrid
     if is_grouped:

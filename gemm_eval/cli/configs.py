@@ -20,18 +20,14 @@ _Out = Annotated[Path, option("File to write; one that is there is replaced.", "
 @command(app)
 def build(
     out: _Out,
-    timings: Annotated[
-        list[Path] | None,
-        argument(
-            "Data sets of `gemm-eval measure --kernel w4a16`. Default: those that come with the library.",
-            "[TIMINGS...]",
-        ),
-    ] = None,
+    timings: Annotated[list[Path] | None, argument(
+        "Data sets of `gemm-eval measure --kernel w4a16`. Default: those that come with the library.", "[TIMINGS...]"
+    )] = None,
     arch: Annotated[
         str, option("Preset of the GPU that was measured.", metavar="NAME", complete=complete_gpus)
     ] = "h200-sxm",
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write the fastest config of each GEMM that was timed.
 
     Examples:

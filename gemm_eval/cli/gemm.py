@@ -38,14 +38,11 @@ def evaluate(
     ctx: typer.Context,
     arch: ArchesOption,
     sizes: SeveralSizes,
-    shapes: Annotated[
-        Path | None,
-        option(
-            "Evaluate the GEMMs of a .csv or .parquet file instead: columns M, K, N; G, row_groups, dtype and "
-            "other options of this command, such as weight_dtype or l2, if there are any; all others are kept.",
-            _SHAPES, metavar="FILE", show_default=False,
-        ),
-    ] = None,
+    shapes: Annotated[Path | None, option(
+        "Evaluate the GEMMs of a .csv or .parquet file instead: columns M, K, N; G, row_groups, dtype and "
+        "other options of this command, such as weight_dtype or l2, if there are any; all others are kept.",
+        _SHAPES, metavar="FILE", show_default=False
+    )] = None,
     gemm: GemmOptions,
     mapping: MappingOption = None,
     explain: ExplainOption = None,
@@ -132,14 +129,10 @@ def grouped(
     *,
     ctx: typer.Context,
     arch: ArchesOption,
-    rows: Annotated[
-        str,
-        option(
-            "Rows of each group, such as 120,3,0,17; 120x64,0x8 are 64 groups of 120 rows and 8 without a row. "
-            "Their order does not matter.",
-            metavar="LIST",
-        ),
-    ],
+    rows: Annotated[str, option(
+        "Rows of each group, such as 120,3,0,17; 120x64,0x8 are 64 groups of 120 rows and 8 without a row. "
+        "Their order does not matter.", metavar="LIST"
+    )],
     sizes: WeightSizes,
     top: Annotated[
         int | None, option("List so many of the best mappings, 1 to 10000, instead of explaining one.")
@@ -148,7 +141,7 @@ def grouped(
     mapping: MappingOption = None,
     explain: ExplainOption = None,
     output: Output,
-) -> None:
+) -> None:  # fmt: skip
     """Find the best mapping of a grouped GEMM: for each group, C = A x B with rows of its own.
 
     So run the experts of a mixture: each has weights of its own, and as many rows as tokens were routed to it.

@@ -40,86 +40,52 @@ def kernels(
     ctx: typer.Context,
     *,
     sizes: KernelSizes,
-    arch: Annotated[
-        str | None,
-        option(
-            "Preset name or YAML file of a GPU; needed but for --compare, which runs on this machine's.",
-            metavar="NAME", complete=complete_gpus, show_default=False,
-        ),
-    ] = None,
+    arch: Annotated[str | None, option(
+        "Preset name or YAML file of a GPU; needed but for --compare, which runs on this machine's.",
+        metavar="NAME", complete=complete_gpus, show_default=False
+    )] = None,
     activation: Annotated[str, option("Type of A and C: fp16 or bf16.")] = "fp16",
     mode: Annotated[
         str, option("What the 4 bits of a weight are, and their scales: column, group, group_zero, mxfp4, nvfp4.")
     ] = "group",
-    group_size: Annotated[
-        int | None,
-        option(
-            "Weights along K that share a scale, 32, 64 or 128. Default: 128; all in mode column; 32 or 16 of fp4."
-        ),
-    ] = None,
+    group_size: Annotated[int | None, option(
+        "Weights along K that share a scale, 32, 64 or 128. Default: 128; all in mode column; 32 or 16 of fp4."
+    )] = None,
     family: Annotated[str | None, option("Only the kernels of this family.")] = None,
     compile_: Annotated[
         bool, option("Compile each kernel: registers, spills, CTAs of an SM. Needs no GPU.", "--compile")
     ] = False,
-    measured: Annotated[
-        bool,
-        option(
-            "Print instead how fast they are on this GPU, beside cuBLAS, by timings that come with the library.",
-            "--measured",
-        ),
-    ] = False,
-    compare: Annotated[
-        bool,
-        option(
-            "Time them instead on this machine's GPU, by the model's choice, beside humming-kernels, cuBLAS and "
-            "PyTorch's int4 GEMM, where these are installed: pip install 'gemm_eval[gpu,compare]'.",
-            "--compare", panel=_COMPARE,
-        ),
-    ] = False,
-    grouped: Annotated[
-        bool,
-        option(
-            "Compare grouped GEMMs: experts of three mixtures with tokens routed at random, beside those of "
-            "humming-kernels and a launch for each expert.",
-            "--grouped", panel=_COMPARE,
-        ),
-    ] = False,
-    layer: Annotated[
-        list[str] | None,
-        option(
-            "With --grouped: a layer, such as qwen3-30b-a3b-up; may be repeated. Default: both GEMMs of Mixtral "
-            "8x7B, Qwen3-30B-A3B and DeepSeek-V3 (on 8 GPUs).",
-            metavar="NAME", panel=_COMPARE,
-        ),
-    ] = None,
-    pair: Annotated[
-        list[str] | None,
-        option(
-            "K,N of weights, such as 4096,12288; may be repeated. Default: 12 pairs.", metavar="K,N", panel=_COMPARE
-        ),
-    ] = None,
-    rows: Annotated[
-        str | None,
-        option(
-            "Rows of A and C. Default: 14 numbers from 1 to 3,500. With --grouped: tokens, by default 7 numbers "
-            f"from 1 to 4,096. {SEVERAL}",
-            metavar="M,...", panel=_COMPARE,
-        ),
-    ] = None,
-    engine: Annotated[
-        list[str] | None,
-        option(
-            "Engine to compare with: humming, cublas or tinygemm; with --grouped humming or one-launch-a-group. "
-            "May be repeated. Default: all.",
-            metavar="NAME", panel=_COMPARE,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        option(
-            "Write all timings to this .parquet or .csv file, anew after each pair.", metavar="FILE", panel=_COMPARE
-        ),
-    ] = None,
+    measured: Annotated[bool, option(
+        "Print instead how fast they are on this GPU, beside cuBLAS, by timings that come with the library.",
+        "--measured"
+    )] = False,
+    compare: Annotated[bool, option(
+        "Time them instead on this machine's GPU, by the model's choice, beside humming-kernels, cuBLAS and "
+        "PyTorch's int4 GEMM, where these are installed: pip install 'gemm_eval[gpu,compare]'.",
+        "--compare", panel=_COMPARE
+    )] = False,
+    grouped: Annotated[bool, option(
+        "Compare grouped GEMMs: experts of three mixtures with tokens routed at random, beside those of "
+        "humming-kernels and a launch for each expert.", "--grouped", panel=_COMPARE
+    )] = False,
+    layer: Annotated[list[str] | None, option(
+        "With --grouped: a layer, such as qwen3-30b-a3b-up; may be repeated. Default: both GEMMs of Mixtral "
+        "8x7B, Qwen3-30B-A3B and DeepSeek-V3 (on 8 GPUs).", metavar="NAME", panel=_COMPARE
+    )] = None,
+    pair: Annotated[list[str] | None, option(
+        "K,N of weights, such as 4096,12288; may be repeated. Default: 12 pairs.", metavar="K,N", panel=_COMPARE
+    )] = None,
+    rows: Annotated[str | None, option(
+        "Rows of A and C. Default: 14 numbers from 1 to 3,500. With --grouped: tokens, by default 7 numbers "
+        f"from 1 to 4,096. {SEVERAL}", metavar="M,...", panel=_COMPARE
+    )] = None,
+    engine: Annotated[list[str] | None, option(
+        "Engine to compare with: humming, cublas or tinygemm; with --grouped humming or one-launch-a-group. "
+        "May be repeated. Default: all.", metavar="NAME", panel=_COMPARE
+    )] = None,
+    out: Annotated[Path | None, option(
+        "Write all timings to this .parquet or .csv file, anew after each pair.", metavar="FILE", panel=_COMPARE
+    )] = None,
     json: JsonOption = False,
 ) -> None:  # fmt: skip
     """List the W4A16 kernels: tile, cluster, schedule, stages, what they take, and whether a GPU can run them.

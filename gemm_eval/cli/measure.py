@@ -38,24 +38,17 @@ app = group(
 def measure_gpu(
     ctx: typer.Context,
     out: Annotated[Path, option("Folder for the data set, its meta file and the work file.")],
-    kernel: Annotated[
-        str,
-        option(
-            "Whose kernels: cublas (fp16, bf16), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped "
-            "(bf16; PyTorch's grouped GEMM) or w4a16, our own for 4-bit weights (fp16, bf16)."
-        ),
-    ] = "cublas",
+    kernel: Annotated[str, option(
+        "Whose kernels: cublas (fp16, bf16), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped "
+        "(bf16; PyTorch's grouped GEMM) or w4a16, our own for 4-bit weights (fp16, bf16)."
+    )] = "cublas",
     dtype: Annotated[str, option("fp16, bf16, fp8 or int8.")] = "fp16",
-    shape_sets: Annotated[
-        list[str] | None,
-        option(
-            "model-zoo (default), model-zoo-few, batched, candidates, unaligned, experts, smoke; for grouped: "
-            "grouped (default), grouped-repeat, grouped-smoke; for w4a16: w4a16 (default), w4a16-spread, w4a16-wide, "
-            "w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-full, w4a16-check, w4a16-modes, w4a16-fp4, "
-            "w4a16-smoke; repeat for several.",
-            "--set",
-        ),
-    ] = None,
+    shape_sets: Annotated[list[str] | None, option(
+        "model-zoo (default), model-zoo-few, batched, candidates, unaligned, experts, smoke; for grouped: "
+        "grouped (default), grouped-repeat, grouped-smoke; for w4a16: w4a16 (default), w4a16-spread, w4a16-wide, "
+        "w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-full, w4a16-check, w4a16-modes, w4a16-fp4, "
+        "w4a16-smoke; repeat for several.", "--set"
+    )] = None,
     candidates: Annotated[
         int | None,
         option("Of cublaslt-candidates: most algorithms of each GEMM. Default: 8."),
@@ -82,7 +75,7 @@ def measure_gpu(
         bool, option("Whether to find out kernel names; those of w4a16 are known.", "--trace/--no-trace")
     ] = True,
     show: Annotated[bool, option("Print what would be measured, and about how long.", "--list")] = False,
-) -> None:
+) -> None:  # fmt: skip
     """Time GEMMs on this machine's NVIDIA GPU and write a data set: latency in us of one GEMM.
 
     A rerun measures what the work file in the folder does not hold yet.
@@ -192,21 +185,17 @@ def measure_gpu(
 
 @command(app, "host", needs_words=False)
 def measure_host(
-    out: Annotated[
-        Path | None,
-        option(
-            "Folder for the spec and the tables. Default: host in this user's data folder.",
-            metavar="DIR",
-            show_default=False,
-        ),
-    ] = None,
+    out: Annotated[Path | None, option(
+        "Folder for the spec and the tables. Default: host in this user's data folder.", metavar="DIR",
+        show_default=False
+    )] = None,
     threads: Annotated[
         int | None, option("Threads, each on a core of its own. Default: all cores.", show_default=False)
     ] = None,
     budget_s: Annotated[float, option("Seconds for all of it, about.")] = 90.0,
     dtype: Annotated[str, option("fp32, or fp64, whose timings are written without a spec.")] = "fp32",
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Make this machine's CPU an arch: its cores, caches, vector units and bandwidths, and numpy's GEMMs on it, timed.
 
     Writes a spec for --arch FILE, whose few rates that only timings tell are fitted, and how far it is from the timings

@@ -62,19 +62,15 @@ def gemms(
     pipeline_parallel: Annotated[
         int, _degree("pp", "Pipeline parallel degree. Memory is that of the stage that holds most; GEMMs are of all.")
     ] = 1,
-    new_tokens: Annotated[
-        int | None,
-        option(
-            "New tokens of the --seq-len positions: a chunk of prefill, or tokens guessed in decode. Default: all in "
-            "prefill, 1 in decode.",
-            show_default=False,
-        ),
-    ] = None,
+    new_tokens: Annotated[int | None, option(
+        "New tokens of the --seq-len positions: a chunk of prefill, or tokens guessed in decode. Default: all in "
+        "prefill, 1 in decode.", show_default=False
+    )] = None,
     kv_dtype: KvDtypeOption = None,
     memory: MemoryOptions,
     run: ModelRunOnChip,
     output: Output,
-) -> None:
+) -> None:  # fmt: skip
     """Show the GEMMs of a model on an arch, layer by layer: shape, time, bound and share.
 
     Times of one device; sums cover GEMMs only, not norms, softmax or communication, and attention is modelled
@@ -235,12 +231,9 @@ def model(
     batch: Annotated[str, _counts("batch", "Sequences that are decoded together.", _REQUESTS)] = "1",
     prompt_len: Annotated[str, _counts("prompt", "Tokens of a prompt.", _REQUESTS)] = "1024",
     output_len: Annotated[int, option("Tokens of an answer.", "--output", panel=_REQUESTS)] = 256,
-    chunk_tokens: Annotated[
-        int | None,
-        option(
-            "Tokens of a prompt in one step, at most. Default: 8192.", "--chunk", show_default=False, panel=_REQUESTS
-        ),
-    ] = None,
+    chunk_tokens: Annotated[int | None, option(
+        "Tokens of a prompt in one step, at most. Default: 8192.", "--chunk", show_default=False, panel=_REQUESTS
+    )] = None,
     speculative_tokens: Annotated[
         int, option("Tokens guessed and verified in a step.", "--speculate", panel=_REQUESTS)
     ] = 0,
@@ -254,21 +247,17 @@ def model(
         bool | None,
         option("Attention. Default: fused where it can be.", "--fused/--unfused", show_default=False, panel=_KERNELS),
     ] = None,
-    separate_quantization: Annotated[
-        bool,
-        option(
-            "Quantize activations by a kernel of its own before each fp8, fp4 or int8 GEMM. Default, as engines "
-            "do: in the norm or activation before, and in attention where one static scale holds (fp8).",
-            "--separate-quantization",
-            panel=_KERNELS,
-        ),
-    ] = False,
+    separate_quantization: Annotated[bool, option(
+        "Quantize activations by a kernel of its own before each fp8, fp4 or int8 GEMM. Default, as engines "
+        "do: in the norm or activation before, and in attention where one static scale holds (fp8).",
+        "--separate-quantization", panel=_KERNELS
+    )] = False,
     interconnect: InterconnectOption = None,
     run: ModelRun,
     operations: Annotated[bool, option("Also what each operation of both steps takes.", "--operations")] = False,
     memory: MemoryOptions,
     output: Output,
-) -> None:
+) -> None:  # fmt: skip
     """Say what a model does on an arch: time to first token, time per token, tokens a second, memory.
 
     A step is the sum of its operations: GEMMs, fused attention, experts, messages between devices, and what is bound by

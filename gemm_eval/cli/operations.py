@@ -62,15 +62,9 @@ def attention(
         str | None,
         option("Of queries, and what is computed in. Default: the arch's.", metavar="TYPE", complete=complete_types),
     ] = None,
-    kv_dtype: Annotated[
-        str | None,
-        option(
-            "Of keys and values in the cache. Default: --dtype.",
-            "--kv-dtype",
-            metavar="TYPE",
-            complete=complete_types,
-        ),
-    ] = None,
+    kv_dtype: Annotated[str | None, option(
+        "Of keys and values in the cache. Default: --dtype.", "--kv-dtype", metavar="TYPE", complete=complete_types
+    )] = None,
     window: Annotated[
         int | None, _size("window", "Positions that a query attends to at most. Default: all.", _KIND)
     ] = None,
@@ -80,27 +74,16 @@ def attention(
     latent: Annotated[
         bool, option("MLA, absorbed: values are elements of the keys, of one KV head.", "--latent", panel=_KIND)
     ] = False,
-    fused: Annotated[
-        bool | None,
-        option(
-            "Scores stay on the chip, or two GEMMs with a softmax between them. Default: fused where it can be.",
-            "--fused/--unfused",
-            show_default=False,
-            panel=_KIND,
-        ),
-    ] = None,
-    library: Annotated[
-        str | None,
-        option(
-            "Whose fused kernels of GPUs: trtllm (with positions and the write of the cache), cudnn, flash, or "
-            "flashinfer (one query over latents). Default: trtllm.",
-            metavar="WORD",
-            panel=_KIND,
-            show_default=False,
-        ),
-    ] = None,
+    fused: Annotated[bool | None, option(
+        "Scores stay on the chip, or two GEMMs with a softmax between them. Default: fused where it can be.",
+        "--fused/--unfused", show_default=False, panel=_KIND
+    )] = None,
+    library: Annotated[str | None, option(
+        "Whose fused kernels of GPUs: trtllm (with positions and the write of the cache), cudnn, flash, or "
+        "flashinfer (one query over latents). Default: trtllm.", metavar="WORD", panel=_KIND, show_default=False
+    )] = None,
     output: Output,
-) -> None:
+) -> None:  # fmt: skip
     """Say what the attention of one layer takes: scores, softmax and values of all heads of one device.
 
     Several batches or lengths have a row each.
@@ -152,30 +135,23 @@ def collective(
     what: Annotated[
         str, typer.Argument(metavar="WHAT", help="all_reduce, all_gather, reduce_scatter, all_to_all or send.")
     ],
-    sizes: Annotated[
-        str,
-        typer.Argument(
-            metavar="SIZE,...",
-            help="Bytes of one device: what it adds, contributes or sends in all: 1MiB. Several: 64KiB,1MiB or a "
-            "range, 1KiB..64MiB (doubled) or 1MiB..8MiB:1MiB (in steps).",
-        ),
-    ],
+    sizes: Annotated[str, typer.Argument(
+        metavar="SIZE,...",
+        help="Bytes of one device: what it adds, contributes or sends in all: 1MiB. Several: 64KiB,1MiB or a "
+        "range, 1KiB..64MiB (doubled) or 1MiB..8MiB:1MiB (in steps)."
+    )],
     ranks: Annotated[str, option(f"GPUs that take part. {SEVERAL}", metavar="N,...")] = "8",
     dtype: Annotated[
         str | None,
         option("Of the elements: narrow ones are not added up by a switch.", metavar="TYPE", complete=complete_types),
     ] = None,
-    library: Annotated[
-        str | None,
-        option(
-            "trtllm: TensorRT-LLM's kernels for all-reduces over NVLink, else NCCL; or nccl. Default: trtllm.",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = None,
+    library: Annotated[str | None, option(
+        "trtllm: TensorRT-LLM's kernels for all-reduces over NVLink, else NCCL; or nccl. Default: trtllm.",
+        metavar="NAME", show_default=False
+    )] = None,
     interconnect: InterconnectOption = None,
     output: Output,
-) -> None:
+) -> None:  # fmt: skip
     """Say what messages between the GPUs of one node take: algorithm, latency and bandwidth.
 
     Bus GB/s: bytes that a GPU must send, over the time. KiB, MiB, GiB are powers of 1024, KB, MB, GB of 1000.
@@ -206,11 +182,7 @@ def collective(
 
 
 def sizes_of(text: str) -> list[int]:
-    """Return the sizes that a word spells, in bytes: numbers, units and ranges as `parse_values` reads them.
-
-    Raises:
-        InvalidOptionError: it spells none.
-    """
+    """Return the sizes that a word spells, in bytes: numbers, units and ranges as `parse_values` reads them."""
     return parse_values("sizes", text, read=_num_bytes, form="bytes such as 4096, 64KiB,1MiB or 1KiB..1MiB")
 
 
@@ -228,13 +200,10 @@ def moe(
         str,
         option(f"Tokens that all ranks of an expert-parallel group see together. {SEVERAL}", metavar="N,..."),
     ],
-    model: Annotated[
-        str | None,
-        option(
-            "Take sizes from a model: a preset, or a config.json. Options given beside it win.",
-            metavar="NAME|FILE", panel=_SIZES, complete=complete_models,
-        ),
-    ] = None,
+    model: Annotated[str | None, option(
+        "Take sizes from a model: a preset, or a config.json. Options given beside it win.",
+        metavar="NAME|FILE", panel=_SIZES, complete=complete_models
+    )] = None,
     hidden: Annotated[int | None, _of_layer("hidden", "Width of the model.")] = None,
     inter: Annotated[int | None, _of_layer("inter", "Intermediate width of an expert.")] = None,
     num_experts: Annotated[int | None, _of_layer("experts", "Routed experts of the layer.")] = None,
@@ -245,26 +214,19 @@ def moe(
     shared_inter: Annotated[
         int | None, _of_layer("shared-inter", "Intermediate width of a shared expert. Default: as the others.")
     ] = None,
-    gated: Annotated[
-        bool | None,
-        option(
-            "Gate and up projection, or up alone. Default: gated, or as the model has it.",
-            "--gated/--no-gate", show_default=False, panel=_SIZES,
-        ),
-    ] = None,
+    gated: Annotated[bool | None, option(
+        "Gate and up projection, or up alone. Default: gated, or as the model has it.",
+        "--gated/--no-gate", show_default=False, panel=_SIZES
+    )] = None,
     tp: Annotated[int, option("Tensor parallel degree: ranks that share an expert.", "--tp", panel=_RANKS)] = 1,
     ep: Annotated[int, option("Expert parallel degree: ranks that share the experts.", "--ep", panel=_RANKS)] = 1,
     rank: Annotated[
         str, option("Whose time: most_loaded, mean, or the number of a rank.", metavar="WORD|N", panel=_RANKS)
     ] = "most_loaded",
-    distribution: Annotated[
-        str,
-        option(
-            "Tokens over experts: balanced, uniform, power_law_ALPHA, weights:W,W,... or counts:N,N,... (one for "
-            "each expert).",
-            metavar="WORD", panel=_ROUTING,
-        ),
-    ] = "balanced",
+    distribution: Annotated[str, option(
+        "Tokens over experts: balanced, uniform, power_law_ALPHA, weights:W,W,... or counts:N,N,... (one for "
+        "each expert).", metavar="WORD", panel=_ROUTING
+    )] = "balanced",
     num_draws: Annotated[int, option("How often random routing is drawn.", "--draws", panel=_ROUTING)] = 5,
     seed: Annotated[int, option("Of the draws.", panel=_ROUTING)] = 0,
     dtype: DtypeOption = None,

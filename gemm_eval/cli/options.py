@@ -172,87 +172,55 @@ def _begun(incomplete: str, names: Iterable[str]) -> list[str]:
 ArchOption = Annotated[
     str, option("Preset name or YAML file of an architecture.", metavar="NAME", complete=complete_archs)
 ]
-ArchesOption = Annotated[
-    list[str],
-    option(
-        "Preset name or YAML file of an architecture; repeat it to compare several.",
-        metavar="NAME", complete=complete_archs,
-    ),
-]  # fmt: skip
+ArchesOption = Annotated[list[str], option(
+    "Preset name or YAML file of an architecture; repeat it to compare several.",
+    metavar="NAME", complete=complete_archs
+)]  # fmt: skip
 GpuOption = Annotated[str, option("GPU preset or YAML file.", "--arch", metavar="NAME|FILE", complete=complete_gpus)]
-MulticoreArchOption = Annotated[
-    str,
-    option(
-        "Multi-core preset or YAML file.",
-        "--arch", metavar="NAME|FILE", show_default=False, complete=complete_multicore,
-    ),
-]  # fmt: skip
-InterconnectOption = Annotated[
-    str | None,
-    option(
-        "How a server joins GPUs over PCIe: pcie-one-socket or pcie-two-sockets (traffic crosses to another CPU). "
-        "Default: as the arch says.",
-        metavar="NAME", show_default=False,
-    ),
-]  # fmt: skip
+MulticoreArchOption = Annotated[str, option(
+    "Multi-core preset or YAML file.", "--arch", metavar="NAME|FILE", show_default=False, complete=complete_multicore
+)]  # fmt: skip
+InterconnectOption = Annotated[str | None, option(
+    "How a server joins GPUs over PCIe: pcie-one-socket or pcie-two-sockets (traffic crosses to another CPU). "
+    "Default: as the arch says.", metavar="NAME", show_default=False
+)]  # fmt: skip
 
 # Types, libraries and states that several commands take.
 
-_TYPES_PANEL, _GPU_PANEL, _SIZES_PANEL = "Data types", "GPUs only", "Sizes by name"
+_TYPES, _GPU, _SIZES = "Data types", "GPUs only", "Sizes by name"
 _LIBRARY_HELP = (
     "Whose kernels run: cublas, gemm-eval (our W4A16 kernels), trtllm (TensorRT-LLM: block-scaled types, "
     "narrow weights, int8 on Ampere and Ada, fp8 on Ada and RTX Blackwell) or hypothetical (weight-only kernels that "
     "nobody has written). Default: cublas for dense types, trtllm for block-scaled ones and where it runs fp8; auto "
     "for narrow weights: gemm-eval where it runs the GEMM, and hypothetical where it does not, which the output names."
 )
-DtypeOption = Annotated[
-    str | None,
-    option(
-        "Shorthand for all types: fp32, tf32, fp16, bf16, fp8, fp4, int8 or int4 for both operands; w8a8; "
-        "quantized weights: w4a16, w8a16, w4a8, w4a8_fp8, w4a16_mxfp4, w4a16_nvfp4; block-scaled: fp8_block, mxfp8, "
-        "mxfp4, nvfp4. Default: the default type of the arch.",
-        panel=_TYPES_PANEL, complete=complete_schemes,
-    ),
-]  # fmt: skip
+DtypeOption = Annotated[str | None, option(
+    "Shorthand for all types: fp32, tf32, fp16, bf16, fp8, fp4, int8 or int4 for both operands; w8a8; "
+    "quantized weights: w4a16, w8a16, w4a8, w4a8_fp8, w4a16_mxfp4, w4a16_nvfp4; block-scaled: fp8_block, mxfp8, "
+    "mxfp4, nvfp4. Default: the default type of the arch.", panel=_TYPES, complete=complete_schemes
+)]  # fmt: skip
 ModelLibraryOption = Annotated[
     str | None,
-    option(f"{_LIBRARY_HELP} GEMMs that the library has no kernels for take their default.", panel=_GPU_PANEL),
+    option(f"{_LIBRARY_HELP} GEMMs that the library has no kernels for take their default.", panel=_GPU),
 ]
-L2Option = Annotated[
-    str | None,
-    option(
-        "cold: weights come from DRAM, activations as far as L2 has not kept them; cold-all: nothing is in L2; "
-        "warm: what fits is. Default: cold.",
-        "--l2", panel=_GPU_PANEL,
-    ),
-]  # fmt: skip
-ClockOption = Annotated[
-    str | None,
-    option(
-        "burst: the GPU was idle and cool; sustained: as under minutes of load. Default: burst.", panel=_GPU_PANEL
-    ),
-]  # fmt: skip
-CorrectionOption = Annotated[
-    bool | None,
-    option(
-        "Add what timings showed beyond the terms of the model, where that was learned. Default: yes.",
-        "--correction/--no-correction", show_default=False, panel=_GPU_PANEL,
-    ),
-]  # fmt: skip
-IdleCoresOption = Annotated[
-    bool,
-    option(
-        "Whether a mapping may leave some cores of a multi-core chip without work.", "--idle-cores/--no-idle-cores"
-    ),
-]  # fmt: skip
-PolicyOption = Annotated[
-    str | None,
-    option(
-        "Of multi-core chips with rules: library, what it does with a GEMM, or best, what the chip could do. "
-        "Default: as the YAML of the chip says.",
-        metavar="NAME", show_default=False,
-    ),
-]  # fmt: skip
+L2Option = Annotated[str | None, option(
+    "cold: weights come from DRAM, activations as far as L2 has not kept them; cold-all: nothing is in L2; "
+    "warm: what fits is. Default: cold.", "--l2", panel=_GPU
+)]  # fmt: skip
+ClockOption = Annotated[str | None, option(
+    "burst: the GPU was idle and cool; sustained: as under minutes of load. Default: burst.", panel=_GPU
+)]  # fmt: skip
+CorrectionOption = Annotated[bool | None, option(
+    "Add what timings showed beyond the terms of the model, where that was learned. Default: yes.",
+    "--correction/--no-correction", show_default=False, panel=_GPU
+)]  # fmt: skip
+IdleCoresOption = Annotated[bool, option(
+    "Whether a mapping may leave some cores of a multi-core chip without work.", "--idle-cores/--no-idle-cores"
+)]  # fmt: skip
+PolicyOption = Annotated[str | None, option(
+    "Of multi-core chips with rules: library, what it does with a GEMM, or best, what the chip could do. "
+    "Default: as the YAML of the chip says.", metavar="NAME", show_default=False
+)]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -261,50 +229,34 @@ class GemmOptions:
 
     dtype: DtypeOption = None
     input_dtype: Annotated[
-        str | None, option("Type of A; wins over --dtype.", panel=_TYPES_PANEL, complete=complete_types)
+        str | None, option("Type of A; wins over --dtype.", panel=_TYPES, complete=complete_types)
     ] = None
-    weight_dtype: Annotated[
-        str | None,
-        option(
-            "Type of B as stored; narrower than A: quantized weights.", panel=_TYPES_PANEL, complete=complete_types
-        ),
-    ] = None  # fmt: skip
-    output_dtype: Annotated[str | None, option("Type of C as stored.", panel=_TYPES_PANEL, complete=complete_types)] = (
-        None
-    )
-    group_size: Annotated[
-        int | None,
-        option(
-            "Quantized weights, and fp8 or fp4 in A and B: elements along K that share a scale; -1: one scale per "
-            "column (A and B: none).",
-            panel=_TYPES_PANEL,
-        ),
-    ] = None
+    weight_dtype: Annotated[str | None, option(
+        "Type of B as stored; narrower than A: quantized weights.", panel=_TYPES, complete=complete_types
+    )] = None  # fmt: skip
+    output_dtype: Annotated[str | None, option("Type of C as stored.", panel=_TYPES, complete=complete_types)] = None
+    group_size: Annotated[int | None, option(
+        "Quantized weights, and fp8 or fp4 in A and B: elements along K that share a scale; -1: one scale per "
+        "column (A and B: none).", panel=_TYPES
+    )] = None  # fmt: skip
     zero_dtype: Annotated[
         str | None,
-        option("Quantized weights: type of the zero points. Default: none, symmetric.", panel=_TYPES_PANEL),
+        option("Quantized weights: type of the zero points. Default: none, symmetric.", panel=_TYPES),
     ] = None
-    scale_dtype: Annotated[
-        str | None,
-        option(
-            "Type of the scales: fp32, fp16, bf16, fp8 (e4m3) or e8m0. Default: that of the usual formats.",
-            panel=_TYPES_PANEL,
-        ),
-    ] = None
+    scale_dtype: Annotated[str | None, option(
+        "Type of the scales: fp32, fp16, bf16, fp8 (e4m3) or e8m0. Default: that of the usual formats.",
+        panel=_TYPES
+    )] = None  # fmt: skip
     group_n: Annotated[
-        int | None, option("Columns of B that share a scale. Default: 1.", "--group-n", panel=_TYPES_PANEL)
+        int | None, option("Columns of B that share a scale. Default: 1.", "--group-n", panel=_TYPES)
     ] = None
-    library: Annotated[str | None, option(_LIBRARY_HELP, panel=_GPU_PANEL)] = None
+    library: Annotated[str | None, option(_LIBRARY_HELP, panel=_GPU)] = None
     l2: L2Option = None
     clock: ClockOption = None
-    quantize_from: Annotated[
-        str | None,
-        option(
-            "Type of A before it is quantized to that of the GEMM, in time that counts: bf16, fp16 or fp32. Default: "
-            "it is there already.",
-            panel=_GPU_PANEL,
-        ),
-    ] = None
+    quantize_from: Annotated[str | None, option(
+        "Type of A before it is quantized to that of the GEMM, in time that counts: bf16, fp16 or fp32. Default: "
+        "it is there already.", panel=_GPU
+    )] = None  # fmt: skip
     correction: CorrectionOption = None
     idle_cores: IdleCoresOption = True
     policy: PolicyOption = None
@@ -365,20 +317,14 @@ class ModelRunOnChip(ModelRun):
         return super().evaluator(arch, allow_idle_cores=self.idle_cores, policy=self.policy, **more)
 
 
-MappingOption = Annotated[
-    str | None,
-    option(
-        "Cost this mapping instead of searching. Tiles are in elements, order is the tile loops from the "
-        f"outermost: {MAPPING_FORM}. On a GPU: {GPU_MAPPING_FORM}."
-    ),
-]
-ExplainOption = Annotated[
-    bool | None,
-    option(
-        "Say in words what limits the GEMM and what would help. Default: yes in text, no with --json.",
-        "--explain/--no-explain",
-    ),
-]
+MappingOption = Annotated[str | None, option(
+    "Cost this mapping instead of searching. Tiles are in elements, order is the tile loops from the "
+    f"outermost: {MAPPING_FORM}. On a GPU: {GPU_MAPPING_FORM}."
+)]  # fmt: skip
+ExplainOption = Annotated[bool | None, option(
+    "Say in words what limits the GEMM and what would help. Default: yes in text, no with --json.",
+    "--explain/--no-explain"
+)]  # fmt: skip
 
 
 class Distinct(enum.StrEnum):
@@ -391,14 +337,10 @@ class Distinct(enum.StrEnum):
 # Where answers go.
 
 JsonOption = Annotated[bool, option("Print one JSON document on stdout instead of tables.", "--json")]
-OutOption = Annotated[
-    Path | None,
-    option(
-        "Write the results to this .csv or .parquet file instead of printing them: a row each, all columns. Times "
-        "are in us. Parquet needs the extra sweep.",
-        "--out", metavar="FILE", show_default=False,
-    ),
-]  # fmt: skip
+OutOption = Annotated[Path | None, option(
+    "Write the results to this .csv or .parquet file instead of printing them: a row each, all columns. Times "
+    "are in us. Parquet needs the extra sweep.", "--out", metavar="FILE", show_default=False
+)]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -449,10 +391,10 @@ def sizes_argument(order: str, more: str = "") -> Any:
 def _size(letter: str, more: str = "") -> Any:
     meaning, name = _MEANINGS[letter], letter.lower()
     text = f"{meaning[0].upper()}{meaning[1:]}{'. Default: 1' * (letter == 'G')}. {more}".rstrip()
-    return option(text, f"--{name}", f"-{name}", metavar="SIZE", show_default=False, panel=_SIZES_PANEL)
+    return option(text, f"--{name}", f"-{name}", metavar="SIZE", show_default=False, panel=_SIZES)
 
 
-class _Sizes:
+class _SizeWords:
     """Sizes as words, in a row or by name."""
 
     order: ClassVar[str]
@@ -469,7 +411,7 @@ class _Sizes:
 
 
 @dataclass(frozen=True)
-class BatchedSizes(_Sizes):
+class BatchedSizes(_SizeWords):
     """G, M, K and N of one GEMM."""
 
     order: ClassVar[str] = "G M K N"
@@ -481,7 +423,7 @@ class BatchedSizes(_Sizes):
 
 
 @dataclass(frozen=True)
-class SeveralSizes(_Sizes):
+class SeveralSizes(_SizeWords):
     """G, M, K and N of one or several GEMMs."""
 
     order: ClassVar[str] = "G M K N"
@@ -497,7 +439,7 @@ class SeveralSizes(_Sizes):
 
 
 @dataclass(frozen=True)
-class PlainSizes(_Sizes):
+class PlainSizes(_SizeWords):
     """M, K and N of one GEMM."""
 
     order: ClassVar[str] = "M K N"
@@ -517,7 +459,7 @@ class KernelSizes(PlainSizes):
 
 
 @dataclass(frozen=True)
-class WeightSizes(_Sizes):
+class WeightSizes(_SizeWords):
     """K and N of the weights of GEMMs."""
 
     order: ClassVar[str] = "K N"
@@ -532,21 +474,15 @@ ModelArgument = Annotated[
     str,
     argument("Preset name, or a Hugging Face config.json or a folder with one.", "MODEL", complete=complete_models),
 ]
-DenseDtypeOption = Annotated[
-    str | None,
-    option(
-        "Type of what checkpoints keep: scores and values of attention, KV cache, routers, LM head. Default: the "
-        "input type of --dtype, or bf16 where that has fewer than 16 bits (fp16 on an arch without bf16).",
-        complete=complete_types,
-    ),
-]
-KvDtypeOption = Annotated[
-    str | None,
-    option(
-        "Type of the KV cache. Default: that of the checkpoint if it says one, else of --dense-dtype.",
-        complete=complete_types,
-    ),
-]
+DenseDtypeOption = Annotated[str | None, option(
+    "Type of what checkpoints keep: scores and values of attention, KV cache, routers, LM head. Default: the "
+    "input type of --dtype, or bf16 where that has fewer than 16 bits (fp16 on an arch without bf16).",
+    complete=complete_types
+)]  # fmt: skip
+KvDtypeOption = Annotated[str | None, option(
+    "Type of the KV cache. Default: that of the checkpoint if it says one, else of --dense-dtype.",
+    complete=complete_types
+)]  # fmt: skip
 MEMORY_FRAC = 0.9  # `gemm_eval.transformer.MEMORY_FRAC`, without importing the models for --help
 MemoryFracOption = Annotated[float, option("Share of the DRAM of a GPU that a model may use, as vLLM has it.")]
 IgnoreMemoryOption = Annotated[
@@ -571,30 +507,19 @@ class Phase(enum.StrEnum):
 class ModelTypes:
     """Types of the GEMMs of a model, and the load of its experts."""
 
-    dtype: Annotated[
-        str | None,
-        option(
-            "Types of projections, feed-forward networks and experts: bf16, fp8, w4a16, ... Default: as the model's "
-            "file says, else the default type of the arch.",
-            complete=complete_schemes,
-        ),
-    ] = None
+    dtype: Annotated[str | None, option(
+        "Types of projections, feed-forward networks and experts: bf16, fp8, w4a16, ... Default: as the model's "
+        "file says, else the default type of the arch.", complete=complete_schemes
+    )] = None  # fmt: skip
     dense_dtype: DenseDtypeOption = None
-    expert_dtype: Annotated[
-        str | None,
-        option(
-            "Types of routed experts alone, such as w4a16_mxfp4 for gpt-oss. Default: those of --dtype.",
-            complete=complete_schemes,
-        ),
-    ] = None
-    expert_load: Annotated[
-        str,
-        option(
-            "Rows of each expert: uniform: as routing at random gives in expectation; balanced or power_law_ALPHA: of "
-            "the most loaded device, in a seeded draw; expected: the active experts, all as many.",
-            metavar="WORD",
-        ),
-    ] = "uniform"
+    expert_dtype: Annotated[str | None, option(
+        "Types of routed experts alone, such as w4a16_mxfp4 for gpt-oss. Default: those of --dtype.",
+        complete=complete_schemes
+    )] = None  # fmt: skip
+    expert_load: Annotated[str, option(
+        "Rows of each expert: uniform: as routing at random gives in expectation; balanced or power_law_ALPHA: of "
+        "the most loaded device, in a seeded draw; expected: the active experts, all as many.", metavar="WORD"
+    )] = "uniform"  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -628,19 +553,13 @@ def w4a16_data(default: str) -> Any:
     )  # fmt: skip
 
 
-ChipDataOption = Annotated[
-    Path | None,
-    option(
-        "CSV of timings: chip, dtype, M, K, N, latency_us. Default: those that come with the library.",
-        metavar="FILE", show_default=False,
-    ),
-]  # fmt: skip
-TritonDataOption = Annotated[
-    Path | None,
-    option(
-        "A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
-        metavar="FILE", show_default=False,
-    ),
-]  # fmt: skip
+ChipDataOption = Annotated[Path | None, option(
+    "CSV of timings: chip, dtype, M, K, N, latency_us. Default: those that come with the library.",
+    metavar="FILE", show_default=False
+)]  # fmt: skip
+TritonDataOption = Annotated[Path | None, option(
+    "A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
+    metavar="FILE", show_default=False
+)]  # fmt: skip
 FileDtypeOption = Annotated[str | None, option("Types of a file that does not say them: fp16, w4a16, ...")]
 SeedOption = Annotated[int, option("What deals the (N, K) pairs to folds.", min=0)]

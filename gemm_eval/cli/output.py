@@ -264,23 +264,13 @@ Record = tuple[str, dict[str, Any]]
 
 
 def check_out(out: Path | None) -> None:
-    """Check before any work that a table can become this file.
-
-    Raises:
-        InvalidOptionError: it is of another kind.
-        GemmEvalError: parquet, and pyarrow is not installed.
-    """
+    """Check before any work that a table can become this file."""
     if out is not None:
         _check_kind("--out", out)
 
 
 def write_records(path: Path, rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
-    """Write rows, whose columns are those of all of them, and say so; lists are written with commas between.
-
-    Raises:
-        OSError: the file cannot be written.
-        GemmEvalError: it is of another kind, or needs pyarrow.
-    """
+    """Write rows, whose columns are those of all of them, and say so; lists are written with commas between."""
 
     columns = write_rows(path, rows)
     path = path.resolve()
@@ -306,13 +296,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read the rows of a .csv or .parquet file; cells of CSV are texts.
-
-    Raises:
-        InvalidOptionError: it is of another kind.
-        InvalidInputError: there is no such file, it is no table, or has no rows; the message names the line.
-        GemmEvalError: parquet, and pyarrow is not installed.
-    """
+    """Read the rows of a .csv or .parquet file; cells of CSV are texts."""
     _check_kind("--shapes", path)
     if not path.is_file():
         raise InvalidInputError(f"there is no file {path}")

@@ -79,11 +79,7 @@ class Answer(NamedTuple):
 
 
 def read_shapes(path: Path) -> list[Shape]:
-    """Read a .csv or .parquet file of GEMMs: columns M, K, N, and any of G, row_groups, types, options and others.
-
-    Raises:
-        InvalidInputError: a column is missing, or a row is no GEMM; the message names file, line and column.
-    """
+    """Read a .csv or .parquet file of GEMMs: columns M, K, N, and any of G, row_groups, types, options and others."""
     return [_shape(where, row) for where, row in read_records(path)]
 
 
@@ -97,10 +93,6 @@ def evaluate_shapes(
         shapes: what they say wins over `types` and `options`; a `dtype` of theirs replaces all types.
         types: as for `evaluate_many`.
         options: as for `evaluate_many`; all of them.
-
-    Raises:
-        InvalidInputError, UnsupportedError: what a shape says cannot be; the message has its place.
-        InfeasibleError: none of them fits.
     """
     problems = [_problem(evaluator, shape, types) for shape in shapes]
     alike: dict[Any, list[int]] = {}

@@ -48,18 +48,13 @@ LimitOption = Annotated[
 def sweep(
     *,
     space: Annotated[Path, argument("Chips, workloads, objectives; see below.", "SPACE.yaml")],
-    out: Annotated[
-        Path,
-        option(
-            "Folder for the points, as parquet. If it has some of them, the sweep goes on where it was.",
-            "--out",
-            metavar="FOLDER",
-            show_default=False,
-        ),
-    ],
+    out: Annotated[Path, option(
+        "Folder for the points, as parquet. If it has some of them, the sweep goes on where it was.", "--out",
+        metavar="FOLDER", show_default=False
+    )],
     limit: LimitOption = None,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Evaluate a design space of chips against workloads, and print the Pareto front.
 
     SPACE.yaml says what varies: base (an arch), fields (lists, ranges, or "= expression" in other fields), workloads
@@ -201,27 +196,18 @@ def report(
     out: Annotated[
         Path, option("The page; a file that is there is replaced.", "--out", metavar="FILE")
     ] = Path("report.html"),
-    model: Annotated[
-        str | None,
-        option(
-            "Instead of a sweep: a preset name or a Hugging Face config.json.",
-            metavar="NAME", show_default=False, complete=complete_models,
-        ),
-    ] = None,
-    gemm: Annotated[
-        list[str] | None,
-        option(
-            "Instead of a model: a GEMM to compare several --arch on; repeat it for more.",
-            metavar="G,M,K,N", show_default=False,
-        ),
-    ] = None,
-    arch: Annotated[
-        list[str] | None,
-        option(
-            "With --model or --gemm: preset name or YAML file; repeat it to compare several.",
-            metavar="NAME", show_default=False, complete=complete_archs,
-        ),
-    ] = None,
+    model: Annotated[str | None, option(
+        "Instead of a sweep: a preset name or a Hugging Face config.json.",
+        metavar="NAME", show_default=False, complete=complete_models
+    )] = None,
+    gemm: Annotated[list[str] | None, option(
+        "Instead of a model: a GEMM to compare several --arch on; repeat it for more.",
+        metavar="G,M,K,N", show_default=False
+    )] = None,
+    arch: Annotated[list[str] | None, option(
+        "With --model or --gemm: preset name or YAML file; repeat it to compare several.",
+        metavar="NAME", show_default=False, complete=complete_archs
+    )] = None,
     phase: Annotated[Phase, option("With --model: which forward pass.")] = Phase.BOTH,
     batch_size: Annotated[int, option("With --model: number of sequences.", "--batch")] = 1,
     prompt_len: Annotated[
@@ -230,13 +216,10 @@ def report(
     output_len: Annotated[int, option("With --model and one --arch: tokens of an answer.", "--output")] = 256,
     tensor_parallel: Annotated[int, option("With --model: tensor parallel degree.", "--tp")] = 1,
     expert_parallel: Annotated[int, option("With --model: expert parallel degree.", "--ep")] = 1,
-    dtype: Annotated[
-        str | None,
-        option(
-            "With --model: types of weight GEMMs; with --gemm: of all GEMMs. Default: that of the arch.",
-            complete=complete_schemes,
-        ),
-    ] = None,
+    dtype: Annotated[str | None, option(
+        "With --model: types of weight GEMMs; with --gemm: of all GEMMs. Default: that of the arch.",
+        complete=complete_schemes
+    )] = None,
     dense_dtype: DenseDtypeOption = None,
     memory_frac: MemoryFracOption = MEMORY_FRAC,
     ignore_memory: IgnoreMemoryOption = False,

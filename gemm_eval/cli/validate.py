@@ -43,25 +43,18 @@ class RowGroup(enum.StrEnum):
 
 
 FoldsOption = Annotated[int, option("Folds of the cross-validation, by (N, K) pair: at most as many as pairs.", min=2)]
-RefitOption = Annotated[
-    bool | None,
-    option(
-        "Fit the model on the held-in rows, or score the committed calibration as it is. Default: fit on a GPU "
-        "that has a calibration of its own; elsewhere score the coefficients that carry over to it.",
-        "--refit/--no-fit",
-        show_default=False,
-    ),
-]
+RefitOption = Annotated[bool | None, option(
+    "Fit the model on the held-in rows, or score the committed calibration as it is. Default: fit on a GPU "
+    "that has a calibration of its own; elsewhere score the coefficients that carry over to it.", "--refit/--no-fit",
+    show_default=False
+)]  # fmt: skip
 JointOption = Annotated[
     bool,
     option("Fit the model on all cold burst sets of a library together, as calibrate dense does.", "--joint"),
 ]
-RegimeOption = Annotated[
-    list[RowGroup] | None,
-    option(
-        "Regimes to print: decode, mid, prefill, all. Repeatable. Default: each.", metavar="NAME", show_default=False
-    ),
-]
+RegimeOption = Annotated[list[RowGroup] | None, option(
+    "Regimes to print: decode, mid, prefill, all. Repeatable. Default: each.", metavar="NAME", show_default=False
+)]  # fmt: skip
 AblationOption = Annotated[
     bool,
     option("Also what the error is without each term of the model; takes minutes.", "--ablation"),
@@ -109,17 +102,14 @@ def dense(
 
 @command(app)
 def gpu(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...", help="GPU presets with timings, or all.", autocompletion=complete_measured_gpus
-        ),
-    ],
+    names: Annotated[list[str], typer.Argument(
+        metavar="NAME...", help="GPU presets with timings, or all.", autocompletion=complete_measured_gpus
+    )],
     folds: FoldsOption = 5,
     seed: SeedOption = 0,
     regime: RegimeOption = None,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Score GPUs, types and regimes in one table, all held out by (N, K); takes minutes.
 
     A fitted roofline and a table of the same rows, interpolated, stand beside the model and its learned correction.
@@ -136,24 +126,16 @@ def gpu(
 
 @command(app)
 def moe(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...", help="GPU presets with measured layers, or all.", autocompletion=complete_measured_gpus
-        ),
-    ],
-    data: Annotated[
-        list[str] | None,
-        option(
-            "Tables, such as triton-bf16 or grouped/bf16. Repeatable. Default: each.",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = None,
+    names: Annotated[list[str], typer.Argument(
+        metavar="NAME...", help="GPU presets with measured layers, or all.", autocompletion=complete_measured_gpus
+    )],
+    data: Annotated[list[str] | None, option(
+        "Tables, such as triton-bf16 or grouped/bf16. Repeatable. Default: each.", metavar="NAME", show_default=False
+    )] = None,
     models: Annotated[bool, option("Also a line for each model that was held out.", "--models")] = False,
     seed: Annotated[int, option("What draws loads of experts, and the rows of fits.", min=0)] = 0,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Score layers of experts and grouped GEMMs, each model by a fit on the others; takes minutes.
 
     A roofline with fitted constants stands beside the model. Regimes: tokens of the layer, decode <= 16, mid <= 256,
@@ -170,26 +152,17 @@ def moe(
 
 @command(app)
 def attention(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="GPU presets with measured attention, or all.",
-            autocompletion=complete_measured_gpus,
-        ),
-    ],
-    phase: Annotated[
-        list[str] | None,
-        option(
-            "context, generation, mla_context or mla_generation. Repeatable. Default: each.",
-            metavar="WORD",
-            show_default=False,
-        ),
-    ] = None,
+    names: Annotated[list[str], typer.Argument(
+        metavar="NAME...", help="GPU presets with measured attention, or all.", autocompletion=complete_measured_gpus
+    )],
+    phase: Annotated[list[str] | None, option(
+        "context, generation, mla_context or mla_generation. Repeatable. Default: each.", metavar="WORD",
+        show_default=False
+    )] = None,
     groups: Annotated[bool, option("Also by size, by types, and with windows.", "--groups")] = False,
     seed: Annotated[int, option("What deals heads to folds.", min=0)] = 0,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Score attention, each row by a fit on other heads: of (query heads, KV heads, head_dim), of MLA the number.
 
     A roofline from the data sheet and one with fitted constants stand beside the model. Takes two minutes for all.
@@ -277,12 +250,9 @@ def stacks(
 
 @command(app)
 def multicore(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...", help="Multi-core chips with timings, or all.", autocompletion=complete_measured_chips
-        ),
-    ],
+    names: Annotated[list[str], typer.Argument(
+        metavar="NAME...", help="Multi-core chips with timings, or all.", autocompletion=complete_measured_chips
+    )],
     data: ChipDataOption = None,
     folds: FoldsOption = 5,
     seed: SeedOption = 0,
@@ -291,7 +261,7 @@ def multicore(
         option("Fit on the held-in rows, or score the committed calibration as it is.", "--refit/--no-fit"),
     ] = True,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Score multi-core chips, held out by (N, K), beside the roofline of the data sheet and a fitted one.
 
     Examples:
@@ -362,14 +332,10 @@ def triton(
 
 @command(app, needs_words=False)
 def simulators(
-    chip: Annotated[
-        list[str] | None,
-        option(
-            "Chips of one core: array32, array32-small, array128. Repeatable. Default: each.",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = None,
+    chip: Annotated[list[str] | None, option(
+        "Chips of one core: array32, array32-small, array128. Repeatable. Default: each.", metavar="NAME",
+        show_default=False
+    )] = None,
     simulator: Annotated[
         list[str] | None,
         option("zigzag or scalesim. Repeatable. Default: both.", metavar="NAME", show_default=False),
@@ -378,7 +344,7 @@ def simulators(
         Path | None, option("Write both sides of it all as CSV.", metavar="FILE", show_default=False)
     ] = None,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Put the multi-core model beside ZigZag and SCALE-Sim: the same GEMMs on the same chips; takes minutes.
 
     Bytes are those of the mapping that moves least, cycles those of the fastest one. Each difference above 5% is taken

@@ -62,9 +62,6 @@ def parse_values(
             doubling or not; ``A..B:S`` goes on from A in steps of S, up to B.
         read: returns the number that a word spells, None if it spells none; default: whole numbers.
         form: what is right, for errors.
-
-    Raises:
-        InvalidOptionError: a part is neither number nor range, a range falls, or there are too many values.
     """
     values: dict[int, None] = {}
     for part in text.split(","):
@@ -131,9 +128,6 @@ def read_sizes(order: str, in_a_row: Sequence[str] | None, by_name: Mapping[str,
         order: letters of the sizes that the command takes, such as ``G M K N``.
         in_a_row: what stands on the command line without a name.
         by_name: what options say, by letter.
-
-    Raises:
-        InvalidOptionError: both are given, or not all sizes.
     """
     letters, words = order.split(), list(in_a_row or ())
     named = {letter: text for letter, text in by_name.items() if text is not None}
@@ -162,9 +156,6 @@ def one_of_each(
     Args:
         order, in_a_row, by_name: as for `read_sizes`.
         instead: what else the command takes, for the error where no size is given.
-
-    Raises:
-        InvalidOptionError: as `read_sizes`, or no size is given.
     """
     words = read_sizes(order, in_a_row, by_name)
     if not words:
@@ -173,11 +164,7 @@ def one_of_each(
 
 
 def all_sizes(order: str, in_a_row: Sequence[str] | None, by_name: Mapping[str, str | None]) -> list[tuple[Any, ...]]:
-    """Return every combination of what lists and ranges spell, the last size changing fastest; none: none is given.
-
-    Raises:
-        InvalidOptionError: as `read_sizes`; a word spells no list or range, or there are too many combinations.
-    """
+    """Return every combination of what lists and ranges spell, the last size changing fastest; none: none is given."""
     words = read_sizes(order, in_a_row, by_name)
     values = [parse_values(letter, text) if is_several(text) else [integer(text)] for letter, text in words.items()]
     num = 1
@@ -199,11 +186,7 @@ def names_of_sizes(order: str) -> str:
 
 
 def parse_rows(text: str) -> tuple[int, ...]:
-    """Read the rows of each group: ``"120,3,0,17"``, or shorter ``"120x64,0x8"`` for 64 groups of 120 and 8 of none.
-
-    Raises:
-        InvalidOptionError: `text` has another form, or there are more groups than there may be.
-    """
+    """Read the rows of each group: ``"120,3,0,17"``, or shorter ``"120x64,0x8"`` for 64 groups of 120 and 8 of none."""
     from gemm_eval.workload import MAX_GROUPS
 
     groups: list[int] = []
@@ -228,11 +211,7 @@ def parse_rows(text: str) -> tuple[int, ...]:
 
 
 def parse_mapping(text: str, *, is_gpu: bool = False) -> MulticoreMapping | KernelConfig:
-    """Read a mapping as `format_mapping` writes it. Whether it is legal is for the library to say.
-
-    Raises:
-        InvalidMappingError: `text` has another form.
-    """
+    """Read a mapping as `format_mapping` writes it. Whether it is legal is for the library to say."""
     try:
         return _parse_config(text) if is_gpu else _parse_multicore(text)
     except (ValueError, TypeError, KeyError):

@@ -32,11 +32,7 @@ class Command(TyperCommand):
         _keep_brackets(self)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words.
-
-        Raises:
-            InvalidOptionError: an option that takes one value is repeated.
-        """
+        """Read the words."""
         if ctx.resilient_parsing:  # a shell completes words that are not all there
             return super().parse_args(ctx, args)
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
@@ -108,11 +104,7 @@ def _of_siblings(ctx: Any, option: str) -> str:
 
 
 def refuse(ctx: typer.Context, mode: str, names: Collection[str]) -> None:
-    """Refuse parameters of the function that have no effect in this mode of a command, where they are given.
-
-    Raises:
-        InvalidOptionError: one of them stands on the command line; the message names it.
-    """
+    """Refuse parameters of the function that have no effect in this mode of a command, where they are given."""
     others = [param for param in ctx.command.get_params(ctx) if param.name in names and is_given(ctx, param.name)]
     if others:
         raise InvalidOptionError(f"{mode} does not go with {_listed(map(_name_of, others))}: leave it out")
@@ -125,9 +117,6 @@ def refuse_others(ctx: typer.Context, mode: str, obeyed: Collection[str]) -> Non
         ctx: of the command.
         mode: what was asked, such as ``--measured``.
         obeyed: names of the parameters of the function that count here; those of `mode` itself among them.
-
-    Raises:
-        InvalidOptionError: something else was given; the message names it and what goes with `mode`.
     """
     params = ctx.command.get_params(ctx)
     others = [param for param in params if param.name not in obeyed and is_given(ctx, param.name or "")]

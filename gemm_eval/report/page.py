@@ -78,9 +78,6 @@ def inline_svg(svg: str, prefix: str, label: str) -> str:
         svg: the drawing; styles are attributes.
         prefix: stands before all of its ids.
         label: what the drawing shows, for those who cannot see it.
-
-    Raises:
-        InvalidOptionError: it is no SVG, has no size, or a style sheet.
     """
     try:
         root = ElementTree.fromstring(svg)
@@ -185,9 +182,6 @@ def part_html(part: Part, name: str) -> str:
     Args:
         part: any of them.
         name: an id that no other part of the page has.
-
-    Raises:
-        InvalidOptionError: a figure cannot be embedded, or a cell is not what its column says.
     """
     if isinstance(part, Text):
         title = f"<h3>{escape(part.title)}</h3>" if part.title else ""

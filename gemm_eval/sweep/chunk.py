@@ -186,10 +186,6 @@ def evaluate_rows(
         rows: what each point chooses, as `Space.drawn` orders it.
         first: number of the first point.
         is_stopped: asked now and then.
-
-    Raises:
-        InvalidOptionError: a dependent field names something unknown, or an option is not for the chips.
-        StoppedError: `is_stopped` says so.
     """
     num = len(rows)
     chunk = _Chunk(work, num)

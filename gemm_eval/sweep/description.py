@@ -196,11 +196,7 @@ def digest_of(description: Mapping[str, Any]) -> str:
 
 
 def base_archs(description: Mapping[str, Any]) -> dict[str, ArchSpec]:
-    """Return the base archs of a description.
-
-    Raises:
-        ArchValidationError: one is no valid spec.
-    """
+    """Return the base archs of a description."""
     found: dict[str, ArchSpec] = {}
     for name, data in description["bases"].items():
         kind: type[ArchSpec] = GpuSpec if data.get("type") == "gpu" else MulticoreSpec
@@ -209,11 +205,7 @@ def base_archs(description: Mapping[str, Any]) -> dict[str, ArchSpec]:
 
 
 def workloads_of(description: Mapping[str, Any]) -> tuple[Workload, ...]:
-    """Return the workloads of a description.
-
-    Raises:
-        InvalidInputError: they are none.
-    """
+    """Return the workloads of a description."""
     found = []
     for one in description["workloads"]:
         for row in one["gemms"]:
@@ -228,11 +220,7 @@ def workloads_of(description: Mapping[str, Any]) -> tuple[Workload, ...]:
 
 
 def field_of(said: Mapping[str, Any]) -> fields.Field:
-    """Return the field that a description speaks of; of a function there is only its digest.
-
-    Raises:
-        InvalidOptionError: it is none.
-    """
+    """Return the field that a description speaks of; of a function there is only its digest."""
     if said.keys() == {"kind", "function"} and isinstance(said["function"], str):
         return Dependent(said["function"])
     kind, rest = said.get("kind"), {key: value for key, value in said.items() if key != "kind"}
@@ -246,11 +234,7 @@ def field_of(said: Mapping[str, Any]) -> fields.Field:
 
 
 def sampling_of(said: Mapping[str, Any]) -> Any:
-    """Return the sampling that a description speaks of; None: a user's own.
-
-    Raises:
-        InvalidOptionError: it is none.
-    """
+    """Return the sampling that a description speaks of; None: a user's own."""
     kind, rest = said.get("kind"), {key: value for key, value in said.items() if key != "kind"}
     if not isinstance(kind, str):
         raise InvalidOptionError(f"no sampling is like {shown(said)}")
@@ -359,11 +343,7 @@ class _Description(_Strict):
 
 
 def description_bytes(description: Mapping[str, Any]) -> bytes:
-    """Return the file of a description.
-
-    Raises:
-        InvalidOptionError: it is too large.
-    """
+    """Return the file of a description."""
     raw = json.dumps(description, indent=1).encode()
     if len(raw) > _MAX_BYTES:
         raise InvalidOptionError(
@@ -374,11 +354,7 @@ def description_bytes(description: Mapping[str, Any]) -> bytes:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Return what the sweep in a folder is.
-
-    Raises:
-        GemmEvalError: there is none, or it cannot be read, is damaged, or of another version.
-    """
+    """Return what the sweep in a folder is."""
     file = folder / DESCRIPTION
     try:
         document = json.loads(read_bounded(file, _MAX_BYTES, "description of a sweep").decode("utf-8"))
@@ -409,11 +385,7 @@ def chunks_of(description: Mapping[str, Any]) -> Chunks:
 
 
 def _check(document: dict[str, Any]) -> None:
-    """Check that everything in a description is what `describe` says of some sweep.
-
-    Raises:
-        GemmEvalError: it is not.
-    """
+    """Check that everything in a description is what `describe` says of some sweep."""
     said = build_spec(_Description, document, origin=DESCRIPTION)
     for label in base_archs(document):
         check_value(label)

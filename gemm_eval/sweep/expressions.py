@@ -67,21 +67,13 @@ class Expression:
 
         Args:
             known: the values of names, ``known["num_cores"]``, asked for as they are needed.
-
-        Raises:
-            ArithmeticError, ValueError: it has none, or one that no float can hold.
-            TypeError: a name is no number here, or a float stands where bits are meant.
         """
         return self.function(Names(known))
 
 
 @lru_cache(maxsize=1024)
 def parse_expression(text: str) -> Expression:
-    """Read an expression.
-
-    Raises:
-        InvalidOptionError: it is too long, no expression, or has something in it that is not for numbers.
-    """
+    """Read an expression."""
     if len(text) > _MAX_CHARS:
         raise InvalidOptionError(f"an expression has {_MAX_CHARS} characters at most, got {len(text):,}")
     try:
@@ -276,12 +268,7 @@ class Known:
         return self[name]
 
     def __getitem__(self, name: str) -> Any:
-        """Return a value.
-
-        Raises:
-            NoValueError: it has none here.
-            InvalidOptionError: it can have none anywhere.
-        """
+        """Return a value."""
         for entry in self._dependent:  # a table asked for as a whole
             if entry.startswith(f"{name}.") and entry not in self._asked and entry not in self._values:
                 self._find(entry)
@@ -325,10 +312,6 @@ def check_expression(name: str, text: str, known: Iterable[str], example: Mappin
         text: the expression.
         known: names that it may use.
         example: values of some of these, of the base arch: a text or a table among them is one at every point.
-
-    Raises:
-        InvalidOptionError: it is no expression, names something that there is not or is no number, or has no value
-            wherever it is asked for.
     """
     try:
         expression = parse_expression(text)

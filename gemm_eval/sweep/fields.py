@@ -31,9 +31,6 @@ def check_value(value: Any, depth: int = 0) -> None:
     """Check that a value is None, a truth, a finite number, a text that prints, or a table of these by name.
 
     Such values are the same after a way through JSON, and do nothing to a terminal.
-
-    Raises:
-        InvalidOptionError: it is something else.
     """
     if value is None or isinstance(value, bool):
         return
@@ -130,11 +127,7 @@ class _Span(ABC):
         return isinstance(self.low, int) and isinstance(self.high, int) and is_stepped
 
     def grid(self) -> tuple[Any, ...]:
-        """The values of a grid: `num` of them, fewer where several round to the same, or all multiples of `step`.
-
-        Raises:
-            InvalidOptionError: neither is given, or there are more than a million values.
-        """
+        """The values of a grid: `num` of them, fewer where several round to the same, or all multiples of `step`."""
         if self.num is None and self.step is None:
             raise InvalidOptionError(f"a full grid needs num, how many values of a range to take: {self}")
         if self.num is None:
@@ -237,11 +230,7 @@ Field = Drawn | Dependent
 
 
 def as_field(name: str, value: Any) -> Field:
-    """Read what a user writes for a field: a value, some values, a range, a function, or an expression after ``=``.
-
-    Raises:
-        InvalidOptionError: no values, or some that no field can have.
-    """
+    """Read what a user writes for a field: a value, some values, a range, a function, or an expression after ``=``."""
     if isinstance(value, Choices | Range | LogRange | Dependent):
         return value
     if callable(value):
@@ -261,11 +250,7 @@ def as_field(name: str, value: Any) -> Field:
 
 
 def fit_range(name: str, field: Field, kind: str) -> Field:
-    """Return a range as a field of the spec takes it, of whole numbers or of any; other fields as they are.
-
-    Raises:
-        InvalidOptionError: the field takes no numbers, or whole ones only while the range is of others.
-    """
+    """Return a range as a field of the spec takes it, of whole numbers or of any; other fields as they are."""
     if not isinstance(field, Range | LogRange):
         return field
     if kind == "number":
@@ -287,11 +272,7 @@ _WORDS = {"title", "notes", "published", "sources", "provenance", "name", "type"
 
 
 def check_field(arch: ArchSpec, name: str) -> None:
-    """Check that a spec has such a field, or such an entry of a table.
-
-    Raises:
-        InvalidOptionError: it has not, or the field is no matter of design.
-    """
+    """Check that a spec has such a field, or such an entry of a table."""
     top, _, key = name.partition(".")
     known = set(type(arch).model_fields) - _WORDS
     if top not in known:
@@ -324,9 +305,6 @@ def build_arch(base: ArchSpec, changes: Mapping[str, Any]) -> ArchSpec:
     """Return a spec with fields changed (dotted names: entries of a table), checked anew, without its references.
 
     It keeps its name, by which a GPU finds its calibration.
-
-    Raises:
-        ArchValidationError: the values make no valid spec.
     """
     known = vars(base)  # a fifth of the time of asking the model for every field
     data: dict[str, Any] = {field: known[field] for field in base.model_fields_set - _WORDS}

@@ -47,9 +47,6 @@ class Part:
         first: number of the first point.
         num_points: how many there are.
         schema: of the columns, as pyarrow has it.
-
-    Raises:
-        GemmEvalError: it is damaged, of another sweep, or of other points.
     """
 
     def __init__(self, raw: bytes, *, sweep: str, first: int, num_points: int, schema: Any) -> None:
@@ -70,11 +67,7 @@ class Part:
         """See `digest_of_rows`."""
 
     def read(self, columns: Sequence[str] | None = None) -> Any:
-        """Return it as a pyarrow Table, or some columns of it.
-
-        Raises:
-            GemmEvalError: its content is no parquet.
-        """
+        """Return it as a pyarrow Table, or some columns of it."""
         pa = import_pyarrow()
         names = None if columns is None else list(dict.fromkeys(columns))
         try:
@@ -85,11 +78,7 @@ class Part:
 
 
 def part_bytes(table: Any, *, sweep: str, first: int, rows_digest: str) -> bytes:
-    """Return the file of a part.
-
-    Raises:
-        InvalidOptionError: it is too large.
-    """
+    """Return the file of a part."""
     pa = import_pyarrow()
     metadata = {
         _LABEL: _label(sweep, first, table.num_rows), _ROWS: rows_digest, _SEAL: _MARK + b"0" * _NUM_DIGITS
@@ -129,11 +118,7 @@ _ASIDE = "_damaged-"  # readers of parquet folders pass over names that begin wi
 
 
 def as_folder(path: Any) -> Path:
-    """Read what a user gives for a folder.
-
-    Raises:
-        InvalidOptionError: it is no path.
-    """
+    """Read what a user gives for a folder."""
     if not isinstance(path, str | os.PathLike):
         raise InvalidOptionError(f"a folder is given by its path, got {shown(path)}")
     return Path(path)
@@ -150,11 +135,6 @@ def claim(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -
         folder: it is made if there is none.
         description: what the sweep is.
         ignore: keys in which the sweep of the folder may differ.
-
-    Raises:
-        InvalidOptionError: the folder holds another sweep, or files that are none.
-        StorageError: another sweep is at work there, or it cannot be written.
-        GemmEvalError: its description is damaged.
     """
     with _storing(folder):
         if folder.exists() and not folder.is_dir():
@@ -183,11 +163,7 @@ def part_name(first: int) -> str:
 
 
 def part_names(folder: Path, chunks: Chunks) -> tuple[list[int], list[str]]:
-    """Return the first points of the parts that are there, in order, and names that look like parts and are none.
-
-    Raises:
-        GemmEvalError: the folder cannot be read.
-    """
+    """Return the first points of the parts that are there, in order, and names that look like parts and are none."""
     firsts, foreign = [], []
     try:
         names = [entry.name for entry in folder.iterdir()]
@@ -203,11 +179,7 @@ def part_names(folder: Path, chunks: Chunks) -> tuple[list[int], list[str]]:
 
 
 def set_aside(path: Path, why: str) -> None:
-    """Rename a file that is no part of the sweep beside it, the way that nobody reads it, and warn of that.
-
-    Raises:
-        StorageError: it cannot be renamed.
-    """
+    """Rename a file that is no part of the sweep beside it, the way that nobody reads it, and warn of that."""
     with _storing(path.parent):
         aside = storage.set_aside(path, f"{_ASIDE}{path.name}")
     warnings.warn(
@@ -218,11 +190,7 @@ def set_aside(path: Path, why: str) -> None:
 
 
 def write_whole(path: Path, raw: bytes) -> None:
-    """Write a file that others see whole or not at all.
-
-    Raises:
-        StorageError: it cannot be written; what was there is as it was.
-    """
+    """Write a file that others see whole or not at all."""
     with _storing(path.parent):
         storage.write_whole(path, raw)
 
@@ -301,11 +269,7 @@ class Store(ABC):
         return self._joined(list(self.parts(columns)), columns)
 
     def take(self, places: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> Any:
-        """Return some rows, in the order asked for, by their places among the rows there are; reads their parts only.
-
-        Raises:
-            InvalidOptionError: there are not so many rows.
-        """
+        """Return some rows, in the order asked for, by their places among the rows there are; reads their parts only."""
         firsts = self.firsts()
         ends = list(accumulate(map(self.num_rows, firsts)))
         num = ends[-1] if ends else 0
@@ -380,11 +344,7 @@ class FolderStore(Store):
         self._chunks = chunks_of(description)
 
     def firsts(self) -> list[int]:
-        """Return the first points of the parts that are there, in order.
-
-        Raises:
-            GemmEvalError: the folder cannot be read, or has files that look like parts and are none.
-        """
+        """Return the first points of the parts that are there, in order."""
         firsts, foreign = part_names(self._path, self._chunks)
         if foreign:
             raise GemmEvalError(
@@ -394,11 +354,7 @@ class FolderStore(Store):
         return firsts
 
     def holds(self, first: int, rows: Rows) -> bool:
-        """Say whether the part of these points is there; a file in its place that is another is set aside.
-
-        Raises:
-            StorageError: it cannot be set aside.
-        """
+        """Say whether the part of these points is there; a file in its place that is another is set aside."""
         file = self._file(first)
         if not os.path.lexists(file):
             return False
@@ -412,21 +368,12 @@ class FolderStore(Store):
         return False
 
     def put(self, first: int, rows: Rows, table: Any) -> None:
-        """Keep the part of these points.
-
-        Raises:
-            StorageError: it cannot be written.
-            InvalidOptionError: it is too large.
-        """
+        """Keep the part of these points."""
         raw = part_bytes(table, sweep=self._sweep, first=first, rows_digest=digest_of_rows(rows))
         write_whole(self._file(first), raw)
 
     def part(self, first: int, columns: Sequence[str] | None = None) -> Any:
-        """Return a part, or some columns of it.
-
-        Raises:
-            GemmEvalError: the file is damaged, or another.
-        """
+        """Return a part, or some columns of it."""
         try:
             return self._part(first).read(columns)
         except GemmEvalError as error:

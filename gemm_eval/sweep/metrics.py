@@ -148,11 +148,7 @@ def _format_limit(limit: float) -> str:
 
 
 def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
-    """Read constraints: one or several, as `Constraint` or text such as ``"area_mm2 <= 800"``.
-
-    Raises:
-        InvalidOptionError: a text is no such condition.
-    """
+    """Read constraints: one or several, as `Constraint` or text such as ``"area_mm2 <= 800"``."""
     if isinstance(constraints, str | Constraint):
         constraints = [constraints]
     if not isinstance(constraints, Iterable):
@@ -179,11 +175,7 @@ _ARROW = {"whole": "int64", "number": "float64", "truth": "bool", "text": "strin
 
 
 def import_pyarrow() -> Any:
-    """Return pyarrow.
-
-    Raises:
-        GemmEvalError: it is not installed.
-    """
+    """Return pyarrow."""
     with needs_extra("a sweep", "sweep"):
         import pyarrow as pa
         import pyarrow.parquet
@@ -225,9 +217,6 @@ def make_schema(space: Space, workloads: Sequence[Workload], first_rows: Sequenc
         space: the chips.
         workloads: what runs.
         first_rows: what some points choose.
-
-    Raises:
-        InvalidOptionError: a dependent field names something unknown, or two columns have the same name.
     """
     points = [space.values(row)[0] for row in first_rows]
     kinds = {"point": "whole"}

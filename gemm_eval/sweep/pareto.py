@@ -81,11 +81,7 @@ def pareto_rank(values: npt.ArrayLike, *, maximize: Sequence[bool] | None = None
 
 
 def check_maximize(maximize: Sequence[bool] | None, num: int, what: str) -> npt.NDArray[np.bool_]:
-    """Return [num]: which of `num` things, called `what`, are better when larger.
-
-    Raises:
-        InvalidOptionError: not one bool for each.
-    """
+    """Return [num]: which of `num` things, called `what`, are better when larger."""
     if maximize is None:
         return np.zeros(num, np.bool_)
     flags = np.array(list(maximize) if isinstance(maximize, Sequence | np.ndarray) else [], dtype=object)

@@ -58,11 +58,7 @@ class Workers:
         self._more_arguments = more_arguments
 
     def run(self, jobs: Iterator[Job]) -> Generator[tuple[int, Any], None, None]:
-        """Yield (number, result) of each job, in the order they finish; what does not run yet is taken back at the end.
-
-        Raises:
-            GemmEvalError: the executor has lost a worker and cannot go on.
-        """
+        """Yield (number, result) of each job, in the order they finish; what does not run yet is taken back at the end."""
         waiting: dict[Future[Any], int] = {}
         try:
             while True:
@@ -96,9 +92,6 @@ def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
     Args:
         executor: a `concurrent.futures` executor, or a client of Dask, which gives work of lost workers to others.
         retries: how often Dask repeats a chunk that failed.
-
-    Raises:
-        InvalidOptionError: it is none of these.
     """
     if executor is None:
         num, is_stopped = os.cpu_count() or 1, threading.Event()

@@ -142,12 +142,6 @@ def analyze_sensitivity(
         on_infeasible: ``"raise"``; ``"worst"``: take the worst finite value of that output instead; ``"omit"`` (oat
             only): leave those points out.
         maximize: [num_outputs], which outputs are better when larger, for ``"worst"``; None: none.
-
-    Raises:
-        InvalidOptionError: an option out of its range, or of another method.
-        InvalidInputError: `evaluate` returned another shape, or no numbers.
-        GemmEvalError: points are infeasible and `on_infeasible` does not say what to do, or an output is finite
-            nowhere; or SALib is not installed.
     """
     inputs, outputs = _checked_names(names, "names"), _checked_names(output_names, "output_names")
     num_samples = _checked_options(method, num_samples, seed, on_infeasible)

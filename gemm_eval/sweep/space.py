@@ -121,11 +121,7 @@ class Adaptive:
 
 
 def check_count(name: str, value: Any) -> int:
-    """Return a whole number of at least 1, such as points have in a column.
-
-    Raises:
-        InvalidOptionError: it is something else.
-    """
+    """Return a whole number of at least 1, such as points have in a column."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
         beyond = " and < 2^63" if isinstance(value, int) and value > 1 else ""
         raise InvalidOptionError(f"{name} must be a whole number >= 1{beyond}, got {shown(value)}")
@@ -352,9 +348,6 @@ class Proposer:
         space: the chips.
         sampling: sampler, seed and batches.
         maximize: for each objective, whether more is better.
-
-    Raises:
-        GemmEvalError: optuna is not installed.
     """
 
     def __init__(self, space: Space, sampling: Adaptive, maximize: Sequence[bool]) -> None:

@@ -136,9 +136,6 @@ def as_workloads(workloads: Any, arch: ArchSpec, dtype: str | None = None) -> tu
             as (G, M, K, N), `GemmProblem` or `LayerGemm`; or a mapping of names to GEMMs.
         arch: the base arch: (G, M, K, N) are of its default type, and a model has the types that it has there.
         dtype: shorthand for these and for models, instead.
-
-    Raises:
-        InvalidOptionError, InvalidProblemError: it is none of these.
     """
     default_dtype = arch.default_dtype
     if isinstance(workloads, Workload):

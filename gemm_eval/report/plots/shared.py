@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 def read_column(table: Any, name: str) -> npt.NDArray[Any]:
-    """Return a column [num_rows]: of a DataFrame, of a mapping from names to arrays, or of a `GEMMTable`.
-
-    Raises:
-        InvalidInputError: `table` is nothing of the kind, or the column is not one-dimensional.
-        InvalidOptionError: there is no such column.
-    """
+    """Return a column [num_rows]: of a DataFrame, of a mapping from names to arrays, or of a `GEMMTable`."""
     names = _names(table)
     if name not in names:
         raise InvalidOptionError(f"the table has no column {shown(name)}; it has {', '.join(names) or 'none'}")
@@ -36,11 +31,7 @@ def read_column(table: Any, name: str) -> npt.NDArray[Any]:
 
 
 def read_all(table: Any) -> dict[str, npt.NDArray[Any]]:
-    """Return all columns, by name.
-
-    Raises:
-        InvalidInputError: `table` is no table, or its columns differ in length.
-    """
+    """Return all columns, by name."""
     columns = {name: read_column(table, name) for name in _names(table)}
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -52,10 +43,6 @@ def feasible_rows(table: Any, *numbers: str) -> npt.NDArray[np.bool_]:
     """Return which rows have a finite number in each of these columns, and are neither infeasible nor excluded.
 
     A False in `is_feasible` says the one, a word in `excluded` (the column of a sweep) the other.
-
-    Raises:
-        InvalidInputError: a column holds words.
-        InvalidOptionError: there is no such column, or no row is left.
     """
     flags = getattr(table, "is_feasible", None)  # an attribute of a `GEMMTable` and, if it is a column, a DataFrame
     if flags is None and "is_feasible" in _names(table):
