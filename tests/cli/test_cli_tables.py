@@ -82,13 +82,6 @@ def test_a_range_has_a_row_for_each_size(tmp_path: Path) -> None:
     Ran(*words, "--out", tmp_path / "out.csv")
     rows = table(tmp_path / "out.csv")
     assert [float(row["latency_us"]) for row in rows] == [one.latency_us for one in expected]
-    for words_more, message in (
-        (("--mapping", "1,1,1,1/16,16,16/mnk"), "several GEMMs does not go with --mapping"),
-        (("--explain",), "several GEMMs does not go with --explain"),
-    ):
-        ran = Ran(*words, *words_more)
-        assert (ran.code, ran.out) == (2, "")
-        assert message in ran.err
 
 
 def test_parquet_is_the_same_table(shapes: Path, tmp_path: Path) -> None:
