@@ -114,7 +114,8 @@ REFUSED = [  # as text
     (2, f"prewarm {LLAMA} --ep 2", "expert_parallel is for models with experts"),
     # what has no effect
     (2, f"evaluate {DEMO} --mapping 1,1,1,1/16,16,16/mnk --no-idle-cores", "--mapping does not go with --idle-cores"),
-    (2, "evaluate --arch demo-8core 1 1,2 8 8 --mapping 1,1,1,1/16,16,16/mnk", "several GEMMs does not go with --mapping"),
+    (2, "evaluate --arch demo-8core 1 1,2 8 8 --mapping 1,1,1,1/16,16,16/mnk",
+     "several GEMMs does not go with --mapping"),
     (2, "evaluate --arch demo-8core 1 1,2 8 8 --explain", "several GEMMs does not go with --explain"),
     (2, "evaluate --arch h200-sxm 1 64 64 64 --no-idle-cores", "allow_idle_cores must be True for a GPU"),
     (2, "crossover --all --measured --max-m 64", "--all does not go with --max-m; it goes with --arch, --group-size"),
@@ -134,7 +135,6 @@ REFUSED = [  # as text
     # validate and calibrate
     (2, "validate collective --arch t4", "gpu must be one of"),
     (2, "validate collective --hold-out points", "hold-out must be one of"),
-    (2, "validate attention h100-sxm", "h100-sxm"),
     (2, "validate dense --ablation", "No such option: --ablation, which is one of gemm-eval validate w4a16 and triton"),
     (2, "validate dense --data cublas/fp16 --library cublas", "--library and --dtype go with --data FILE"),
     (2, "validate dense --dtype fp16", "--library and --dtype go with --data FILE"),
@@ -146,8 +146,8 @@ REFUSED = [  # as text
     (2, "calibrate w4a16 --arch h200-sxm --family w4a16_sm90 --dtype fp16",
      "No such option: --dtype, which is one of gemm-eval calibrate dense"),
     (2, "calibrate triton --arch h200-sxm --library cublas",
-     "No such option: --library, which is one of gemm-eval calibrate dense, correction, attention and memory-bound; see "
-     "gemm-eval calibrate triton"),
+     "No such option: --library, which is one of gemm-eval calibrate dense, correction, attention and memory-bound; "
+     "see gemm-eval calibrate triton"),
     # kernels, beside other engines too, and profile
     (3, "kernels --arch sg2260e", "W4A16 kernels need an NVIDIA GPU, sg2260e is none"),
     (2, f"{LIST} -m 4", "-k and -n must be given, too: sizes by name are -m M -k K -n N"),
