@@ -19,6 +19,7 @@ from gemm_eval.cli.options import (
     option,
     w4a16_data,
 )
+from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
@@ -79,10 +80,28 @@ def dense(
     # what the model chooses was not timed, or stands in tables that tell the config
     check_one_of("--library", library, [name for name, of in LIBRARIES.items() if of.has_plain_timings])
     if correction and out is not None:
-        from gemm_eval.errors import InvalidOptionError
-
         raise InvalidOptionError("--correction corrects the committed calibration: leave out --out")
-    calibrate_dense(arch, library, family, data or [], dtype, seed, max_evaluations, out)
+    from gemm_eval.validation import TABLE_SUFFIXES, calibrate, calibration_out, find_timings, is_default_training
+
+    data = data or []
+    spec = _load_gpu_of(arch, family)
+    path = calibration_out(spec.name, library, family) if out is None else out
+    if dtype and not any(name.endswith(TABLE_SUFFIXES) for name in data):
+        raise InvalidOptionError("--dtype goes with --data FILE: committed timings say theirs")
+    sets = find_timings(spec.name, data, library=library, dtype=dtype)
+    if not data:
+        sets = [timings for timings in sets if timings.library == library and is_default_training(timings)]
+    for timings in sets:
+        if (timings.library, timings.gpu) != (library, spec.name):
+            raise InvalidOptionError(
+                f"--data must be timings of {library} on {spec.name}, got {timings.name}, "
+                f"which is of {timings.library} on {timings.gpu}"
+            )
+    if not sets:
+        raise InvalidOptionError(f"no cold burst timings of {library} on {spec.name} are committed: give --data FILE")
+    limits = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
+    fitted = calibrate(spec, library, family, sets, seed=seed, **limits)
+    _write(fitted, path, _title(fitted), {timings.name: len(timings) for timings in sets})
     if correction:
         calibrate_corrections(arch, library, family, [], seed, None)
 
@@ -138,7 +157,30 @@ def widths(
 
     gemm-eval calibrate intervals --arch h200-sxm
     """
-    calibrate_intervals(arch, family, seed)
+    from gemm_eval import validation
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.cli.output import make_console, make_table
+    from gemm_eval.models.gpu import load_correction
+
+    spec = load_arch(arch, GpuSpec)
+    sets = validation.list_correction_timings(spec.name)
+    folder = validation.calibration_out(spec.name, "cublas", "").parent / "corrections"
+    committed = [load_correction(path)[0] for path in sorted(folder.glob("*.yaml"))]
+    table = make_table(("correction", "regime", "low", "high"), title=f"80% intervals on {spec.name}")
+    families = {item.family for item in committed}
+    if family is not None:
+        check_one_of("--family", family, sorted(families))
+        families = {family}
+    for library, name_of_family in dict.fromkeys((item.library, item.family) for item in committed):
+        if name_of_family not in families:
+            continue
+        of_library = [timings for timings in sets if timings.library == library]
+        for found in validation.refit_intervals(spec, library, name_of_family, of_library, seed=seed):
+            name = f"{library}-{found.family}-{found.question}"
+            (folder / f"{name}.yaml").write_text(found.to_yaml(), encoding="utf-8")
+            for item in found.intervals:
+                table.add_row(name, item.regime, f"{item.low_log:+.3f}", f"{item.high_log:+.3f}")
+    make_console().print(table)
 
 
 @command(app)
@@ -154,7 +196,17 @@ def quantization(
 
     gemm-eval calibrate quantization --arch b200
     """
-    calibrate_quantization(arch, data or [], seed, out)
+    from gemm_eval import validation
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.models.gpu import TRTLLM
+    from gemm_eval.models.gpu.families import QUANTIZE
+
+    data = data or []
+    spec = load_arch(arch, GpuSpec)
+    path = validation.calibration_out(spec.name, TRTLLM, QUANTIZE.name) if out is None else out
+    sets = validation.find_timings(spec.name, data, has_held_back=True)
+    fitted = validation.calibrate_quantization(spec, sets, seed=seed)
+    _write(fitted, path, _title(fitted))
 
 
 @command(app)
@@ -173,7 +225,18 @@ def moe(
 
     gemm-eval calibrate moe --arch h200-sxm --data triton-bf16
     """
-    calibrate_moe(arch, data, seed, out)
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.cli.output import make_console
+    from gemm_eval.validation import calibration_out
+    from gemm_eval.validation.moe import calibrate_layers, find_layer_timings
+
+    spec = load_arch(arch, GpuSpec)
+    (timings,) = find_layer_timings(spec.name, [data])
+    fitted = calibrate_layers(spec, timings, seed)
+    path = calibration_out(spec.name, fitted.library, fitted.family) if out is None else out
+    _write(fitted, path, _title(fitted), {timings.name: len(timings)})
+    for name, source in fitted.shared.items():
+        make_console().print(f"{name} = {fitted.coefficients[name]:.6g}, {source}", soft_wrap=True)
 
 
 @command(app)
@@ -189,7 +252,14 @@ def attention(
 
     gemm-eval calibrate attention --arch h200-sxm
     """
-    calibrate_attention(arch, library, seed, out)
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.models.gpu.attention import attention_calibration_path
+    from gemm_eval.validation import attention as measured
+
+    spec = load_arch(arch, GpuSpec)
+    fitted = measured.calibrate_attention(spec, library, seed)
+    path = attention_calibration_path(spec.name, library) if out is None else out
+    _write(fitted, path, f"Attention by {fitted.library} on {fitted.gpu}: errors {fitted.folds}")
 
 
 @command(app)
@@ -200,7 +270,14 @@ def collective(arch: GpuOption, out: OutOption = None) -> None:
 
     gemm-eval calibrate collective --arch h200-sxm
     """
-    calibrate_collective(arch, out)
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.models.gpu.collective import collective_calibration_path
+    from gemm_eval.validation import collective as measured
+
+    spec = load_arch(arch, GpuSpec)
+    fitted = measured.calibrate_collectives(spec)
+    path = collective_calibration_path(spec.name) if out is None else out
+    _write(fitted, path, f"Collectives of {fitted.gpu}: errors of blocks held out")
 
 
 @command(app, "memory-bound")
@@ -218,7 +295,14 @@ def memory_bound(
     from gemm_eval.workload import ENGINES, TORCH
 
     check_one_of("--library", library, (ENGINES, TORCH))
-    calibrate_memory_bound(arch, library, out)
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.models.gpu.memory_bound import memory_bound_calibration_path
+    from gemm_eval.validation import memory_bound as measured
+
+    spec = load_arch(arch, GpuSpec)
+    fitted = measured.calibrate_memory_bound(spec, library)
+    path = memory_bound_calibration_path(spec.name, library) if out is None else out
+    _write(fitted, path, f"Memory-bound kernels of {library} on {fitted.gpu}: errors of what was held out")
 
 
 @command(app)
@@ -240,7 +324,14 @@ def w4a16(
     from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES
 
     check_one_of("--family", family, W4A16_FAMILIES)
-    calibrate_w4a16(arch, family, data or [], seed, out)
+    from gemm_eval import validation
+    from gemm_eval.models.gpu import OURS
+
+    data = data or []
+    spec = _load_gpu_of(arch, family)
+    path = validation.calibration_out(spec.name, OURS, family) if out is None else out
+    fitted = validation.calibrate_w4a16(spec, family, data or validation.list_w4a16_tables(spec.name), seed=seed)
+    _write(fitted, path, _title(fitted))
 
 
 @command(app)
@@ -281,104 +372,15 @@ def triton(
 
     gemm-eval calibrate triton --arch h200-sxm
     """
-    calibrate_triton(arch, data, seed, out)
-
-
-def calibrate_dense(
-    arch: str, library: str, family: str, data: Sequence[str], dtype: str | None, seed: int,
-    max_evaluations: int | None, out: Path | None,
-) -> None:  # fmt: skip
-    """Fit, write and print; arguments as the options of the command, `family` and `library` known ones."""
-    from gemm_eval.errors import InvalidOptionError
-    from gemm_eval.validation import TABLE_SUFFIXES, calibrate, calibration_out, find_timings, is_default_training
-
-    spec = _load_gpu_of(arch, family)
-    path = calibration_out(spec.name, library, family) if out is None else out
-    if dtype and not any(name.endswith(TABLE_SUFFIXES) for name in data):
-        raise InvalidOptionError("--dtype goes with --data FILE: committed timings say theirs")
-    sets = find_timings(spec.name, data, library=library, dtype=dtype)
-    if not data:
-        sets = [timings for timings in sets if timings.library == library and is_default_training(timings)]
-    for timings in sets:
-        if (timings.library, timings.gpu) != (library, spec.name):
-            raise InvalidOptionError(
-                f"--data must be timings of {library} on {spec.name}, got {timings.name}, "
-                f"which is of {timings.library} on {timings.gpu}"
-            )
-    if not sets:
-        raise InvalidOptionError(f"no cold burst timings of {library} on {spec.name} are committed: give --data FILE")
-    limits = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
-    fitted = calibrate(spec, library, family, sets, seed=seed, **limits)
-    _write(fitted, path, _title(fitted), {timings.name: len(timings) for timings in sets})
-
-
-def calibrate_moe(arch: str, data: str, seed: int, out: Path | None) -> None:
-    """Fit the family that a table is of, write and print."""
-    from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.cli.output import make_console
-    from gemm_eval.validation import calibration_out
-    from gemm_eval.validation.moe import calibrate_layers, find_layer_timings
-
-    spec = load_arch(arch, GpuSpec)
-    (timings,) = find_layer_timings(spec.name, [data])
-    fitted = calibrate_layers(spec, timings, seed)
-    path = calibration_out(spec.name, fitted.library, fitted.family) if out is None else out
-    _write(fitted, path, _title(fitted), {timings.name: len(timings)})
-    for name, source in fitted.shared.items():
-        make_console().print(f"{name} = {fitted.coefficients[name]:.6g}, {source}", soft_wrap=True)
-
-
-def calibrate_attention(arch: str, library: str, seed: int, out: Path | None) -> None:
-    """Fit all families of a library's attention kernels on a GPU, write and print."""
-    from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.models.gpu.attention import attention_calibration_path
-    from gemm_eval.validation import attention as measured
-
-    spec = load_arch(arch, GpuSpec)
-    fitted = measured.calibrate_attention(spec, library, seed)
-    path = attention_calibration_path(spec.name, library) if out is None else out
-    num_rows = {errors.data: errors.num_rows for errors in fitted.errors}
-    _write(fitted, path, f"Attention by {fitted.library} on {fitted.gpu}: errors {fitted.folds}", num_rows)
-
-
-def calibrate_collective(arch: str, out: Path | None) -> None:
-    """Fit all algorithms of collectives of a GPU, write and print."""
-    from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.models.gpu.collective import collective_calibration_path
-    from gemm_eval.validation import collective as measured
-
-    spec = load_arch(arch, GpuSpec)
-    fitted = measured.calibrate_collectives(spec)
-    path = collective_calibration_path(spec.name) if out is None else out
-    num_rows = {errors.data: errors.num_rows for errors in fitted.errors}
-    _write(fitted, path, f"Collectives of {fitted.gpu}: errors of blocks held out", num_rows)
-
-
-def calibrate_memory_bound(arch: str, library: str, out: Path | None) -> None:
-    """Fit memory-bound kernels of a GPU, write and print."""
-    from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.models.gpu.memory_bound import memory_bound_calibration_path
-    from gemm_eval.validation import memory_bound as measured
-
-    spec = load_arch(arch, GpuSpec)
-    fitted = measured.calibrate_memory_bound(spec, library)
-    path = memory_bound_calibration_path(spec.name, library) if out is None else out
-    num_rows = {errors.data: errors.num_rows for errors in fitted.errors}
-    _write(fitted, path, f"Memory-bound kernels of {library} on {fitted.gpu}: errors of what was held out", num_rows)
-
-
-def calibrate_quantization(arch: str, data: Sequence[str], seed: int, out: Path | None) -> None:
-    """Fit the quantization of A on committed tables that tell its time, write and print."""
     from gemm_eval import validation
     from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.models.gpu import TRTLLM
-    from gemm_eval.models.gpu.families import QUANTIZE
+    from gemm_eval.cli.score import triton_table_of
 
     spec = load_arch(arch, GpuSpec)
-    path = validation.calibration_out(spec.name, TRTLLM, QUANTIZE.name) if out is None else out
-    sets = validation.find_timings(spec.name, data, has_held_back=True)
-    fitted = validation.calibrate_quantization(spec, sets, seed=seed)
-    _write(fitted, path, _title(fitted), {errors.data: errors.num_rows for errors in fitted.errors})
+    path = validation.calibration_out(spec.name, "triton", "") if out is None else out
+    fitted = validation.calibrate_triton(spec, triton_table_of(spec.name, data), seed=seed)
+    title = f"Triton kernels on {fitted.gpu}: errors {fitted.folds}"
+    _write(fitted, path, title)
 
 
 def calibrate_corrections(
@@ -387,7 +389,6 @@ def calibrate_corrections(
     """Fit the corrections of a family, write and print them."""
     from gemm_eval import validation
     from gemm_eval.cli.output import make_console
-    from gemm_eval.errors import InvalidOptionError
 
     spec = _load_gpu_of(arch, family)
     folder = validation.calibration_out(spec.name, library, family).parent / "corrections" if out is None else out
@@ -402,34 +403,6 @@ def calibrate_corrections(
         fitted.write(path)
         console.print(_correction_table(found))
         console.print(f"written to {path}", soft_wrap=True)
-
-
-def calibrate_intervals(arch: str, family: str | None, seed: int) -> None:
-    """Fit the intervals of the corrections of a GPU and a family (None: of all), write and print them."""
-    from gemm_eval import validation
-    from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.cli.output import make_console, make_table
-    from gemm_eval.models.gpu import load_correction
-
-    spec = load_arch(arch, GpuSpec)
-    sets = validation.list_correction_timings(spec.name)
-    folder = validation.calibration_out(spec.name, "cublas", "").parent / "corrections"
-    committed = [load_correction(path)[0] for path in sorted(folder.glob("*.yaml"))]
-    table = make_table(("correction", "regime", "low", "high"), title=f"80% intervals on {spec.name}")
-    families = {item.family for item in committed}
-    if family is not None:
-        check_one_of("--family", family, sorted(families))
-        families = {family}
-    for library, name_of_family in dict.fromkeys((item.library, item.family) for item in committed):
-        if name_of_family not in families:
-            continue
-        of_library = [timings for timings in sets if timings.library == library]
-        for found in validation.refit_intervals(spec, library, name_of_family, of_library, seed=seed):
-            name = f"{library}-{found.family}-{found.question}"
-            (folder / f"{name}.yaml").write_text(found.to_yaml(), encoding="utf-8")
-            for item in found.intervals:
-                table.add_row(name, item.regime, f"{item.low_log:+.3f}", f"{item.high_log:+.3f}")
-    make_console().print(table)
 
 
 def _correction_table(found: Correction) -> Table:
@@ -449,33 +422,8 @@ def _correction_table(found: Correction) -> Table:
     return table
 
 
-def calibrate_w4a16(arch: str, family: str, data: Sequence[Path], seed: int, out: Path | None) -> None:
-    """Fit a family of our W4A16 kernels on tables that tell the config of each row, write and print."""
-    from gemm_eval import validation
-    from gemm_eval.models.gpu import OURS
-
-    spec = _load_gpu_of(arch, family)
-    path = validation.calibration_out(spec.name, OURS, family) if out is None else out
-    fitted = validation.calibrate_w4a16(spec, family, data or validation.list_w4a16_tables(spec.name), seed=seed)
-    _write(fitted, path, _title(fitted), {errors.data: errors.num_rows for errors in fitted.errors})
-
-
-def calibrate_triton(arch: str, data: Path | None, seed: int, out: Path | None) -> None:
-    """Fit the model of Triton kernels on a table that tells the config of each row, write and print."""
-    from gemm_eval import validation
-    from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.cli.score import triton_table_of
-
-    spec = load_arch(arch, GpuSpec)
-    path = validation.calibration_out(spec.name, "triton", "") if out is None else out
-    fitted = validation.calibrate_triton(spec, triton_table_of(spec.name, data), seed=seed)
-    title = f"Triton kernels on {fitted.gpu}: errors {fitted.folds}"
-    _write(fitted, path, title, {errors.data: errors.num_rows for errors in fitted.errors})
-
-
 def check_one_of(option: str, value: str, known: Collection[str]) -> None:
     """Refuse a value of an option that is not known."""
-    from gemm_eval.errors import InvalidOptionError
 
     if value not in known:
         raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {shown(value)}")
@@ -484,7 +432,6 @@ def check_one_of(option: str, value: str, known: Collection[str]) -> None:
 def _load_gpu_of(arch: str, family: str) -> GpuSpec:
     """Return the spec of a GPU that runs a family."""
     from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.errors import InvalidOptionError
     from gemm_eval.models.gpu.families import FAMILIES
 
     spec = load_arch(arch, GpuSpec)
@@ -495,13 +442,14 @@ def _load_gpu_of(arch: str, family: str) -> GpuSpec:
 
 def _write(
     fitted: AttentionCalibration | Calibration | CollectiveCalibration | MemoryBoundCalibration | TritonCalibration,
-    path: Path, title: str, num_rows: dict[str, int],
+    path: Path, title: str, num_rows: dict[str, int] | None = None,
 ) -> None:  # fmt: skip
     from gemm_eval.cli.output import make_console
 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(fitted.to_yaml(), encoding="utf-8")
     console = make_console()
+    num_rows = num_rows or {errors.data: errors.num_rows for errors in fitted.errors}
     console.print(_table(fitted.errors, title, num_rows))
     console.print(f"written to {path}", soft_wrap=True)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.cli.output import format_number, make_console, make_table, print_line
+from gemm_eval.arch import GpuSpec, MulticoreSpec, load_arch
+from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line
 from gemm_eval.cli.score import plain_lines
 from gemm_eval.measure import (
     Campaign,
@@ -26,6 +28,7 @@ from gemm_eval.measure import (
     list_quant_shapes,
     make_runner,
 )
+from gemm_eval.storage import make_folder
 
 if TYPE_CHECKING:
     from gemm_eval.measure.host import HostMeasurement, HostTiming
@@ -40,7 +43,6 @@ def list_kernel_work(
     shape_sets: Sequence[str], dtype: str, choice: Choice, protocol: TimingProtocol, gpu: str, *, with_cublas: bool
 ) -> None:
     """Print the GEMMs, how many kernels of each, and about how long it takes; needs no GPU."""
-    from gemm_eval.arch import GpuSpec, load_arch
 
     gemms, spec = _gemms(shape_sets), load_arch(gpu, GpuSpec)
     total_s = estimate_seconds(_dense(gemms), protocol) if with_cublas else 0.0
@@ -143,11 +145,8 @@ _LEAST_ROWS = 16  # of the line for what is no decode
 
 def measure_this_host(out: Path | None, num_threads: int | None, budget_s: float, dtype: str, *, as_json: bool) -> None:
     """Measure, fit, write and print; arguments as the options of the command."""
-    from datetime import UTC, datetime
 
-    from gemm_eval.cli.output import print_json, print_line
     from gemm_eval.measure.host import check_host_packages, measure_host, write_host_files
-    from gemm_eval.storage import make_folder
 
     check_host_packages()
     out = _default_folder() if out is None else out
@@ -181,8 +180,6 @@ def _default_folder() -> Path:
 
 def _score(spec_path: Path, timings_path: Path) -> ChipScore | None:
     """Fit the spec on the timings, each held out once; None where they are too few."""
-    from gemm_eval.arch import MulticoreSpec, load_arch
-    from gemm_eval.cli.output import print_line
     from gemm_eval.validation.multicore import read_chip_timings, score_chip
 
     spec = load_arch(spec_path, MulticoreSpec)
@@ -198,7 +195,6 @@ def _score(spec_path: Path, timings_path: Path) -> ChipScore | None:
 
 
 def _print_score(score: ChipScore) -> None:
-    from gemm_eval.cli.output import make_console
     from gemm_eval.cli.score_subjects import chip_table
 
     make_console().print(chip_table(score.lines[0].chip, score))

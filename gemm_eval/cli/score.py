@@ -8,6 +8,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gemm_eval import validation
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.cli.output import make_console, print_json, write_csv
+from gemm_eval.errors import InvalidOptionError
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -50,10 +55,6 @@ def validate_dense(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Score, and print or write what was asked for; arguments as the options of the command."""
-    from gemm_eval import validation
-    from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.cli.output import write_csv
-    from gemm_eval.errors import InvalidOptionError
 
     if (library or dtype) and not any(name.endswith(validation.TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--library and --dtype go with --data FILE: committed timings say theirs")
@@ -75,8 +76,6 @@ def validate_dense(
     if csv is not None:
         write_csv(validation.errors_frame(scores), csv)
     if as_json:
-        from gemm_eval.cli.output import print_json
-
         notes = {of_set[0].score.timings.name: of_set[0].note for of_set in compared}
         print_json({"arch": spec.name, "coefficients": notes} | validation.report_document(scores, worst, groups))
     else:
@@ -84,7 +83,6 @@ def validate_dense(
 
 
 def _save_plots(item: Compared, folder: Path) -> None:
-    from gemm_eval import validation
 
     scored = item.score
     stem = f"{scored.timings.name}-{scored.predictor}".replace("/", "-").replace(" ", "-")
@@ -94,7 +92,6 @@ def _save_plots(item: Compared, folder: Path) -> None:
 
 
 def _print(compared: Sequence[Sequence[Compared]], groups: Sequence[str], worst: int) -> None:
-    from gemm_eval.cli.output import make_console
     from gemm_eval.validation import errors_table, worst_table
 
     console = make_console()
@@ -112,8 +109,6 @@ _HEADERS = ("regime", "n", "roofline", "table", "physics", "corrected", "median"
 
 def validate_gpus(names: Sequence[str], folds: int, seed: int, *, groups: Sequence[str], as_json: bool) -> None:
     """Score and print; arguments as the options of the command."""
-    from gemm_eval import validation
-    from gemm_eval.cli.output import make_console, print_json
 
     lines = [line for line in validation.compare_gpus(names, folds, seed) if not groups or line.regime in groups]
     if as_json:
@@ -142,7 +137,6 @@ def _table(lines: Sequence[GpuLine]) -> Table:
 
 
 def _cells(line: GpuLine) -> Iterator[str]:
-    from gemm_eval import validation
 
     last = list(line.errors.values())[-1]
     yield line.regime
@@ -163,10 +157,6 @@ def validate_w4a16(
     plots: Path | None, csv: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Score, and print or write what was asked for; arguments as the options of the command."""
-    from gemm_eval import validation
-    from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.cli.output import print_json, write_csv
-    from gemm_eval.errors import InvalidOptionError
 
     spec = load_arch(arch, GpuSpec)
     fitted, as_it_is = validation.find_w4a16_tables(spec, data, is_fit=refit)
@@ -192,8 +182,6 @@ def validate_w4a16(
         return
     _kernels_print(studies, ablation, worst)
     if public:
-        from gemm_eval.cli.output import make_console
-
         note = f"{public[0].note}\n{validation.describe_held_out(spec.name, 'trtllm', _INT4_WO)}".rstrip()
         make_console().print(validation.errors_table(scores, note=note))
 
@@ -204,7 +192,6 @@ def _score_int4_wo(spec: GpuSpec, folds: int, seed: int) -> list[Compared]:
     A fit of that library searches its configs again and again; what it gives in cross-validation stands in the
     calibration, and `gemm-eval validate dense` repeats it.
     """
-    from gemm_eval import validation
 
     sets = [timings for timings in validation.list_timings(spec.name) if timings.name == _INT4_WO]
     return [item for of_set in validation.compare(spec, sets, folds, seed, refit=False) for item in of_set]
@@ -212,7 +199,6 @@ def _score_int4_wo(spec: GpuSpec, folds: int, seed: int) -> list[Compared]:
 
 def triton_table_of(gpu: str, data: Path | None) -> Path:
     """Return the table of timings that `--data` names, or the one that comes with the library."""
-    from gemm_eval.errors import InvalidOptionError
     from gemm_eval.validation import triton_table
 
     if data is not None:
@@ -228,9 +214,6 @@ def validate_triton(
     csv: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Score, and print or write what was asked for; arguments as the options of the command."""
-    from gemm_eval import validation
-    from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.cli.output import print_json, write_csv
 
     spec = load_arch(arch, GpuSpec)
     is_fit = validation.is_triton_calibrated(spec) if refit is None else refit
@@ -248,15 +231,12 @@ def validate_triton(
 
 
 def _check_ablation(*, is_ablated: bool, is_fit: bool) -> None:
-    from gemm_eval.errors import InvalidOptionError
 
     if is_ablated and not is_fit:
         raise InvalidOptionError("--ablation fits, and there is nothing to fit on: leave out --no-fit, or add --refit")
 
 
 def _kernels_print(studies: Sequence[Study], ablation: Ablation | None, worst: int) -> None:
-    from gemm_eval import validation
-    from gemm_eval.cli.output import make_console
 
     console = make_console()
     for study in studies:

@@ -10,7 +10,10 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
+from gemm_eval.arch import MulticoreSpec, calibration_file, load_arch
+from gemm_eval.cli.output import make_console, make_table, print_json, widest, write_csv
 from gemm_eval.cli.score import error_cells, plain_lines
+from gemm_eval.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,7 +32,6 @@ _HEADERS = ("tokens, or model", "n", "roofline", "MAPE", "median", "p90", "bias"
 
 def validate_moe(names: Sequence[str], data: Sequence[str], seed: int, *, models: bool, as_json: bool) -> None:
     """Score and print; arguments as the options of the command."""
-    from gemm_eval.cli.output import make_console, print_json
     from gemm_eval.validation.moe import score_layers
 
     lines = [line for line in score_layers(names, data, seed) if models or line.is_regime]
@@ -60,7 +62,6 @@ _ATTENTION_HEADERS = ("rows of", "n", "naive", "roofline", "MAPE", "median", "p9
 
 def validate_attention(names: Sequence[str], phases: Sequence[str], seed: int, *, groups: bool, as_json: bool) -> None:
     """Score and print; arguments as the options of the command."""
-    from gemm_eval.cli.output import make_console, print_json
     from gemm_eval.validation.attention import score_attention
 
     gpus = [] if list(names) == ["all"] else names
@@ -113,7 +114,6 @@ _WHY = {
 
 def validate_collective(names: Sequence[str], hold_out: str, *, groups: bool, as_json: bool) -> None:
     """Score and print; arguments as the options of the command."""
-    from gemm_eval.cli.output import make_console, print_json
     from gemm_eval.validation.collective import score_collectives
 
     lines = [line for line in score_collectives(names, hold_out) if groups or line.group == _ALL]
@@ -142,7 +142,6 @@ _MEMORY_BOUND_ALL = "all"
 
 def validate_memory_bound(names: Sequence[str], *, groups: bool, as_json: bool) -> None:
     """Score and print; arguments as the options of the command."""
-    from gemm_eval.cli.output import make_console, print_json
     from gemm_eval.validation.memory_bound import score_memory_bound
 
     lines = [line for line in score_memory_bound(names) if groups or _MEMORY_BOUND_ALL in (line.group, line.what)]
@@ -174,7 +173,6 @@ _OPERATIONS = ("operation", "measured us", "predicted", "error", "of the step")
 
 def validate_stacks(names: Sequence[str], *, operations: bool, as_json: bool) -> None:
     """Score and print; arguments as the options of the command."""
-    from gemm_eval.cli.output import make_console, print_json
     from gemm_eval.validation.stacks import gpus_with_stacks, score_stacks, score_switches
 
     console = make_console()
@@ -213,7 +211,6 @@ def _plain(line: StackLine) -> dict[str, Any]:
 
 
 def _steps(lines: Sequence[StackLine], title: str) -> Table:
-    from gemm_eval.cli.output import make_table
 
     table = make_table(_STEPS, title=title, right=_STEPS[1:])
     for line in lines:
@@ -236,7 +233,6 @@ def _summary(lines: Sequence[StackLine]) -> str:
 
 
 def _of_step(line: StackLine) -> Table:
-    from gemm_eval.cli.output import make_table
 
     table = make_table(_OPERATIONS, title=line.step.name, right=_OPERATIONS[1:])
     for name, measured_us in line.step.operations.items():
@@ -258,9 +254,6 @@ def calibrate_multicore(
     arch: str, data: Path | None, fit: Sequence[str], folds: int, seed: int, out: Path | None
 ) -> None:
     """Fit, write and print; arguments as the options of the command."""
-    from gemm_eval.arch import MulticoreSpec, calibration_file, load_arch
-    from gemm_eval.cli.output import make_console
-    from gemm_eval.errors import InvalidOptionError
     from gemm_eval.validation.multicore import calibrate_chip, calibration_text, read_chip_timings
 
     spec = load_arch(arch, MulticoreSpec, calibrated=False)
@@ -282,9 +275,6 @@ def validate_multicore(
     names: Sequence[str], data: Path | None, folds: int, seed: int, *, refit: bool, as_json: bool
 ) -> None:
     """Score and print; arguments as the options of the command."""
-    from gemm_eval.arch import MulticoreSpec, load_arch
-    from gemm_eval.cli.output import make_console, print_json
-    from gemm_eval.errors import InvalidOptionError
     from gemm_eval.validation.multicore import chips_with_timings, read_chip_timings, score_chip
 
     wanted = chips_with_timings() if list(names) == [ALL_CHIPS] else list(dict.fromkeys(names))
@@ -322,7 +312,6 @@ def validate_multicore(
 
 def chip_table(chip: str, score: ChipScore) -> Table:
     """Return a table of the errors of rooflines, of an interpolated table and of the model."""
-    from gemm_eval.cli.output import make_table
 
     how = f"fitted {score.folds}" if score.folds else "as it is"
     table = make_table(
@@ -358,7 +347,6 @@ def validate_simulators(chips: list[str], names: list[str], *, csv: Path | None,
     from gemm_eval.extras import check_extra
 
     check_extra("comparing with simulators", "simulators", "zigzag", "scalesim")
-    from gemm_eval.cli.output import make_console, print_json, widest, write_csv
     from gemm_eval.evaluate import progress_bar
     from gemm_eval.validation.simulators import (
         GEMMS,
