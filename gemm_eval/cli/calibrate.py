@@ -6,19 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gemm_eval.cli.options import (
-    ChipDataOption,
-    FileDtypeOption,
-    GpuOption,
-    MulticoreArchOption,
-    SeedOption,
-    TritonDataOption,
-    command,
-    dense_data,
-    group,
-    option,
-    w4a16_data,
-)
+from gemm_eval.cli import options as opt
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
@@ -33,34 +21,36 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.triton import TritonCalibration
 
 
-app = group(
+app = opt.group(
     "Fit the few coefficients of a kernel family, or of Triton kernels, on timings, and write them.\n\n"
     "The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions.",
 )
 
 OutOption = Annotated[
     Path | None,
-    option("Where to write. Default: its place in arch/calibration of a checkout.", metavar="FILE", show_default=False),
+    opt.option(
+        "Where to write. Default: its place in arch/calibration of a checkout.", metavar="FILE", show_default=False
+    ),
 ]
 
 
-@command(app)
+@opt.command(app)
 def dense(
-    arch: GpuOption,
+    arch: opt.GpuOption,
     family: Annotated[
-        str, option("Kernel family whose coefficients are fitted, such as sm90_wgmma.", show_default=False)
+        str, opt.option("Kernel family whose coefficients are fitted, such as sm90_wgmma.", show_default=False)
     ],
-    library: Annotated[str, option("Whose kernels: cublas, trtllm.")] = "cublas",
+    library: Annotated[str, opt.option("Whose kernels: cublas, trtllm.")] = "cublas",
     data: Annotated[
         list[str] | None,
-        dense_data("all committed sets of the library on this GPU with cold L2 and burst clock"),
+        opt.dense_data("all committed sets of the library on this GPU with cold L2 and burst clock"),
     ] = None,
-    dtype: FileDtypeOption = None,
-    seed: SeedOption = 0,
-    max_evaluations: Annotated[int | None, option("Rounds of search and fit.", min=1, show_default=False)] = None,
+    dtype: opt.FileDtypeOption = None,
+    seed: opt.SeedOption = 0,
+    max_evaluations: Annotated[int | None, opt.option("Rounds of search and fit.", min=1, show_default=False)] = None,
     out: OutOption = None,
     correction: Annotated[
-        bool, option("Then fit its corrections too, as `calibrate correction` does.", "--correction")
+        bool, opt.option("Then fit its corrections too, as `calibrate correction` does.", "--correction")
     ] = False,
 ) -> None:
     """Fit a kernel family of cuBLAS, or of TensorRT-LLM for narrow weights.
@@ -106,21 +96,21 @@ def dense(
         calibrate_corrections(arch, library, family, [], seed, None)
 
 
-@command(app, "correction")
+@opt.command(app, "correction")
 def learn(
-    arch: GpuOption,
+    arch: opt.GpuOption,
     family: Annotated[
-        str, option("Kernel family whose answers are corrected, such as sm90_wgmma.", show_default=False)
+        str, opt.option("Kernel family whose answers are corrected, such as sm90_wgmma.", show_default=False)
     ],
-    library: Annotated[str, option("Whose kernels: cublas, trtllm.")] = "cublas",
+    library: Annotated[str, opt.option("Whose kernels: cublas, trtllm.")] = "cublas",
     data: Annotated[
         list[str] | None,
-        dense_data("all committed sets of the library on this GPU, and those held back that say is_corrected"),
+        opt.dense_data("all committed sets of the library on this GPU, and those held back that say is_corrected"),
     ] = None,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
     out: Annotated[
         Path | None,
-        option("Where to write. Default: arch/calibration of a checkout.", metavar="DIR", show_default=False),
+        opt.option("Where to write. Default: arch/calibration of a checkout.", metavar="DIR", show_default=False),
     ] = None,
 ) -> None:
     """Learn what the timings of a kernel family show beyond the terms of the model: one correction for each question.
@@ -140,13 +130,13 @@ def learn(
     calibrate_corrections(arch, library, family, data or [], seed, out)
 
 
-@command(app, "intervals")
+@opt.command(app, "intervals")
 def widths(
-    arch: GpuOption,
+    arch: opt.GpuOption,
     family: Annotated[
-        str | None, option("Kernel family, such as sm90_wgmma. Default: all.", show_default=False)
+        str | None, opt.option("Kernel family, such as sm90_wgmma. Default: all.", show_default=False)
     ] = None,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
 ) -> None:
     """Fit the 80% intervals of the corrections of a GPU anew, on the sets of `calibrate correction`; takes a minute.
 
@@ -183,11 +173,11 @@ def widths(
     make_console().print(table)
 
 
-@command(app)
+@opt.command(app)
 def quantization(
-    arch: GpuOption,
-    data: Annotated[list[str] | None, dense_data("all that is committed for the arch")] = None,
-    seed: SeedOption = 0,
+    arch: opt.GpuOption,
+    data: Annotated[list[str] | None, opt.dense_data("all that is committed for the arch")] = None,
+    seed: opt.SeedOption = 0,
     out: OutOption = None,
 ) -> None:
     """Fit the kernels that quantize A by one scale, on timings of them alone (column quant_us).
@@ -209,14 +199,14 @@ def quantization(
     _write(fitted, path, _title(fitted))
 
 
-@command(app)
+@opt.command(app)
 def moe(
-    arch: GpuOption,
+    arch: opt.GpuOption,
     data: Annotated[
         str,
-        option("Committed table, such as triton-bf16 or grouped/bf16.", metavar="NAME", show_default=False),
+        opt.option("Committed table, such as triton-bf16 or grouped/bf16.", metavar="NAME", show_default=False),
     ],
-    seed: Annotated[int, option("What draws loads of experts, and the rows of fits.", min=0)] = 0,
+    seed: Annotated[int, opt.option("What draws loads of experts, and the rows of fits.", min=0)] = 0,
     out: OutOption = None,
 ) -> None:
     """Fit a family of grouped kernels on measured layers of experts, or on grouped GEMMs; whole models are held out.
@@ -239,11 +229,13 @@ def moe(
         make_console().print(f"{name} = {fitted.coefficients[name]:.6g}, {source}", soft_wrap=True)
 
 
-@command(app)
+@opt.command(app)
 def attention(
-    arch: GpuOption,
-    library: Annotated[str, option("Whose kernels: trtllm, cudnn, flash or flashinfer.", metavar="WORD")] = "trtllm",
-    seed: SeedOption = 0,
+    arch: opt.GpuOption,
+    library: Annotated[
+        str, opt.option("Whose kernels: trtllm, cudnn, flash or flashinfer.", metavar="WORD")
+    ] = "trtllm",
+    seed: opt.SeedOption = 0,
     out: OutOption = None,
 ) -> None:
     """Fit a library's families of attention kernels on committed tables; heads are held out for the errors.
@@ -262,8 +254,8 @@ def attention(
     _write(fitted, path, f"Attention by {fitted.library} on {fitted.gpu}: errors {fitted.folds}")
 
 
-@command(app)
-def collective(arch: GpuOption, out: OutOption = None) -> None:
+@opt.command(app)
+def collective(arch: opt.GpuOption, out: OutOption = None) -> None:
     """Fit collectives between the GPUs of a node on committed tables; blocks of sizes and ranks are held out.
 
     Examples:
@@ -280,10 +272,10 @@ def collective(arch: GpuOption, out: OutOption = None) -> None:
     _write(fitted, path, f"Collectives of {fitted.gpu}: errors of blocks held out")
 
 
-@command(app, "memory-bound")
+@opt.command(app, "memory-bound")
 def memory_bound(
-    arch: GpuOption,
-    library: Annotated[str, option("Whose kernels: engines or torch.", metavar="WORD")] = "engines",
+    arch: opt.GpuOption,
+    library: Annotated[str, opt.option("Whose kernels: engines or torch.", metavar="WORD")] = "engines",
     out: OutOption = None,
 ) -> None:
     """Fit kernels whose time is that of their bytes, such as norms, on committed tables; widths are held out.
@@ -305,14 +297,16 @@ def memory_bound(
     _write(fitted, path, f"Memory-bound kernels of {library} on {fitted.gpu}: errors of what was held out")
 
 
-@command(app)
+@opt.command(app)
 def w4a16(
-    arch: GpuOption,
+    arch: opt.GpuOption,
     family: Annotated[
-        str, option("Kernel family whose coefficients are fitted, such as w4a16_sm90.", show_default=False)
+        str, opt.option("Kernel family whose coefficients are fitted, such as w4a16_sm90.", show_default=False)
     ],
-    data: Annotated[list[Path] | None, w4a16_data("those that come with the library, but for those held back")] = None,
-    seed: SeedOption = 0,
+    data: Annotated[
+        list[Path] | None, opt.w4a16_data("those that come with the library, but for those held back")
+    ] = None,
+    seed: opt.SeedOption = 0,
     out: OutOption = None,
 ) -> None:
     """Fit a family of our W4A16 kernels, each row at the config that ran.
@@ -334,16 +328,16 @@ def w4a16(
     _write(fitted, path, _title(fitted))
 
 
-@command(app)
+@opt.command(app)
 def multicore(
-    arch: MulticoreArchOption,
-    data: ChipDataOption = None,
-    fit: Annotated[list[str] | None, option(
+    arch: opt.MulticoreArchOption,
+    data: opt.ChipDataOption = None,
+    fit: Annotated[list[str] | None, opt.option(
         "What is fitted: a field such as launch_us, or in a table load_clock_frac.bf16 (.* all types). "
         "Repeatable. Default: the coefficients that the YAML of the chip names.", metavar="PATH", show_default=False
     )] = None,
-    folds: Annotated[int, option("Folds of the cross-validation, by (N, K) pair.", min=2)] = 5,
-    seed: SeedOption = 0,
+    folds: Annotated[int, opt.option("Folds of the cross-validation, by (N, K) pair.", min=2)] = 5,
+    seed: opt.SeedOption = 0,
     out: OutOption = None,
 ) -> None:  # fmt: skip
     """Fit the few numbers of a multi-core chip that only timings tell: launch, clock, bandwidths, overlap.
@@ -359,11 +353,11 @@ def multicore(
     calibrate_multicore(arch, data, fit or [], folds, seed, out)
 
 
-@command(app)
+@opt.command(app)
 def triton(
-    arch: GpuOption,
-    data: TritonDataOption = None,
-    seed: SeedOption = 0,
+    arch: opt.GpuOption,
+    data: opt.TritonDataOption = None,
+    seed: opt.SeedOption = 0,
     out: OutOption = None,
 ) -> None:
     """Fit the model of Triton kernels, each row at the config that ran.
@@ -424,7 +418,6 @@ def _correction_table(found: Correction) -> Table:
 
 def check_one_of(option: str, value: str, known: Collection[str]) -> None:
     """Refuse a value of an option that is not known."""
-
     if value not in known:
         raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {shown(value)}")
 

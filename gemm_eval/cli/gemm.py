@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemm_eval.cli.options import (
-    ArchesOption,
-    ArchOption,
-    BatchedSizes,
-    Distinct,
-    ExplainOption,
-    GemmOptions,
-    MappingOption,
-    Output,
-    SeveralSizes,
-    WeightSizes,
-    option,
-)
+from gemm_eval.cli import options as opt
 from gemm_eval.cli.values import no_sizes, parse_mapping, parse_rows
 from gemm_eval.cli.words import refuse
 from gemm_eval.errors import InvalidOptionError
@@ -36,17 +24,17 @@ _SHAPES = "--shapes"
 def evaluate(
     *,
     ctx: typer.Context,
-    arch: ArchesOption,
-    sizes: SeveralSizes,
-    shapes: Annotated[Path | None, option(
+    arch: opt.ArchesOption,
+    sizes: opt.SeveralSizes,
+    shapes: Annotated[Path | None, opt.option(
         "Evaluate the GEMMs of a .csv or .parquet file instead: columns M, K, N; G, row_groups, dtype and "
         "other options of this command, such as weight_dtype or l2, if there are any; all others are kept.",
         _SHAPES, metavar="FILE", show_default=False
     )] = None,
-    gemm: GemmOptions,
-    mapping: MappingOption = None,
-    explain: ExplainOption = None,
-    output: Output,
+    gemm: opt.GemmOptions,
+    mapping: opt.MappingOption = None,
+    explain: opt.ExplainOption = None,
+    output: opt.Output,
 ) -> None:  # fmt: skip
     """Find the best mapping of C = A x B and say what it costs.
 
@@ -98,14 +86,14 @@ def evaluate(
 
 def top(
     *,
-    arch: ArchOption,
-    sizes: BatchedSizes,
-    count: Annotated[int, option("How many mappings to list, 1 to 10000.", "--count", "-c")] = 10,
+    arch: opt.ArchOption,
+    sizes: opt.BatchedSizes,
+    count: Annotated[int, opt.option("How many mappings to list, 1 to 10000.", "--count", "-c")] = 10,
     distinct: Annotated[
-        Distinct, option("mapping: the best mappings; partition: the best of each partition (not on a GPU).")
-    ] = Distinct.MAPPING,
-    gemm: GemmOptions,
-    output: Output,
+        opt.Distinct, opt.option("mapping: the best mappings; partition: the best of each partition (not on a GPU).")
+    ] = opt.Distinct.MAPPING,
+    gemm: opt.GemmOptions,
+    output: opt.Output,
 ) -> None:
     """List the best mappings of C = A x B and what tells them apart.
 
@@ -128,19 +116,19 @@ def top(
 def grouped(
     *,
     ctx: typer.Context,
-    arch: ArchesOption,
-    rows: Annotated[str, option(
+    arch: opt.ArchesOption,
+    rows: Annotated[str, opt.option(
         "Rows of each group, such as 120,3,0,17; 120x64,0x8 are 64 groups of 120 rows and 8 without a row. "
         "Their order does not matter.", metavar="LIST"
     )],
-    sizes: WeightSizes,
+    sizes: opt.WeightSizes,
     top: Annotated[
-        int | None, option("List so many of the best mappings, 1 to 10000, instead of explaining one.")
+        int | None, opt.option("List so many of the best mappings, 1 to 10000, instead of explaining one.")
     ] = None,
-    gemm: GemmOptions,
-    mapping: MappingOption = None,
-    explain: ExplainOption = None,
-    output: Output,
+    gemm: opt.GemmOptions,
+    mapping: opt.MappingOption = None,
+    explain: opt.ExplainOption = None,
+    output: opt.Output,
 ) -> None:  # fmt: skip
     """Find the best mapping of a grouped GEMM: for each group, C = A x B with rows of its own.
 
@@ -177,7 +165,7 @@ def grouped(
     _give_results(results, explain, output)
 
 
-def _check_library(gemm: GemmOptions) -> None:
+def _check_library(gemm: opt.GemmOptions) -> None:
     from gemm_eval.models.gpu import check_plain_library
 
     if gemm.library is not None:
@@ -185,7 +173,7 @@ def _check_library(gemm: GemmOptions) -> None:
 
 
 def _answer(
-    evaluator: GEMMEvaluator, problem: GemmProblem, gemm: GemmOptions, mapping: str | None
+    evaluator: GEMMEvaluator, problem: GemmProblem, gemm: opt.GemmOptions, mapping: str | None
 ) -> tuple[ArchSpec, GEMMResult]:
     """Return the arch and the best mapping's result, or that of the mapping that is given."""
     if mapping is None:
@@ -195,7 +183,7 @@ def _answer(
 
 
 def _give_results(
-    results: Sequence[tuple[ArchSpec, GEMMResult]], explain: bool | None, output: Output
+    results: Sequence[tuple[ArchSpec, GEMMResult]], explain: bool | None, output: opt.Output
 ) -> None:  # fmt: skip
     """Give results side by side, in words too unless `explain` is False; a document has words only if it is True."""
     from gemm_eval.cli.output import row_of
@@ -211,7 +199,7 @@ def _give_results(
     )
 
 
-def _give_ranking(arch: ArchSpec, results: Sequence[GEMMResult], output: Output) -> None:
+def _give_ranking(arch: ArchSpec, results: Sequence[GEMMResult], output: opt.Output) -> None:
     """Give a ranking of mappings, best first."""
     from gemm_eval.cli.output import row_of
     from gemm_eval.cli.render import print_top

@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import (
-    ClockOption,
-    GpuOption,
-    JsonOption,
-    KernelSizes,
-    L2Option,
-    PlainSizes,
-    WeightSizes,
-    argument,
-    complete_gpus,
-    option,
-)
+from gemm_eval.cli import options as opt
 from gemm_eval.cli.values import SEVERAL, integer, parse_values, read_sizes
 from gemm_eval.cli.words import is_given, refuse_others
 from gemm_eval.errors import InvalidOptionError
@@ -39,54 +28,54 @@ _PROFILE_COUNT = 10
 def kernels(
     ctx: typer.Context,
     *,
-    sizes: KernelSizes,
-    arch: Annotated[str | None, option(
+    sizes: opt.KernelSizes,
+    arch: Annotated[str | None, opt.option(
         "Preset name or YAML file of a GPU; needed but for --compare, which runs on this machine's.",
-        metavar="NAME", complete=complete_gpus, show_default=False
+        metavar="NAME", complete=opt.complete_gpus, show_default=False
     )] = None,
-    activation: Annotated[str, option("Type of A and C: fp16 or bf16.")] = "fp16",
+    activation: Annotated[str, opt.option("Type of A and C: fp16 or bf16.")] = "fp16",
     mode: Annotated[
-        str, option("What the 4 bits of a weight are, and their scales: column, group, group_zero, mxfp4, nvfp4.")
+        str, opt.option("What the 4 bits of a weight are, and their scales: column, group, group_zero, mxfp4, nvfp4.")
     ] = "group",
-    group_size: Annotated[int | None, option(
+    group_size: Annotated[int | None, opt.option(
         "Weights along K that share a scale, 32, 64 or 128. Default: 128; all in mode column; 32 or 16 of fp4."
     )] = None,
-    family: Annotated[str | None, option("Only the kernels of this family.")] = None,
+    family: Annotated[str | None, opt.option("Only the kernels of this family.")] = None,
     compile_: Annotated[
-        bool, option("Compile each kernel: registers, spills, CTAs of an SM. Needs no GPU.", "--compile")
+        bool, opt.option("Compile each kernel: registers, spills, CTAs of an SM. Needs no GPU.", "--compile")
     ] = False,
-    measured: Annotated[bool, option(
+    measured: Annotated[bool, opt.option(
         "Print instead how fast they are on this GPU, beside cuBLAS, by timings that come with the library.",
         "--measured"
     )] = False,
-    compare: Annotated[bool, option(
+    compare: Annotated[bool, opt.option(
         "Time them instead on this machine's GPU, by the model's choice, beside humming-kernels, cuBLAS and "
         "PyTorch's int4 GEMM, where these are installed: pip install 'gemm_eval[gpu,compare]'.",
         "--compare", panel=_COMPARE
     )] = False,
-    grouped: Annotated[bool, option(
+    grouped: Annotated[bool, opt.option(
         "Compare grouped GEMMs: experts of three mixtures with tokens routed at random, beside those of "
         "humming-kernels and a launch for each expert.", "--grouped", panel=_COMPARE
     )] = False,
-    layer: Annotated[list[str] | None, option(
+    layer: Annotated[list[str] | None, opt.option(
         "With --grouped: a layer, such as qwen3-30b-a3b-up; may be repeated. Default: both GEMMs of Mixtral "
         "8x7B, Qwen3-30B-A3B and DeepSeek-V3 (on 8 GPUs).", metavar="NAME", panel=_COMPARE
     )] = None,
-    pair: Annotated[list[str] | None, option(
+    pair: Annotated[list[str] | None, opt.option(
         "K,N of weights, such as 4096,12288; may be repeated. Default: 12 pairs.", metavar="K,N", panel=_COMPARE
     )] = None,
-    rows: Annotated[str | None, option(
+    rows: Annotated[str | None, opt.option(
         "Rows of A and C. Default: 14 numbers from 1 to 3,500. With --grouped: tokens, by default 7 numbers "
         f"from 1 to 4,096. {SEVERAL}", metavar="M,...", panel=_COMPARE
     )] = None,
-    engine: Annotated[list[str] | None, option(
+    engine: Annotated[list[str] | None, opt.option(
         "Engine to compare with: humming, cublas or tinygemm; with --grouped humming or one-launch-a-group. "
         "May be repeated. Default: all.", metavar="NAME", panel=_COMPARE
     )] = None,
-    out: Annotated[Path | None, option(
+    out: Annotated[Path | None, opt.option(
         "Write all timings to this .parquet or .csv file, anew after each pair.", metavar="FILE", panel=_COMPARE
     )] = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:  # fmt: skip
     """List the W4A16 kernels: tile, cluster, schedule, stages, what they take, and whether a GPU can run them.
 
@@ -147,15 +136,15 @@ def _kernel_sizes(words: dict[str, str]) -> Sizes | None:
 
 def asm(
     *,
-    file: Annotated[Path, argument("PTX, a cubin, or SASS as nvdisasm, cuobjdump or Triton writes it.", "FILE")],
+    file: Annotated[Path, opt.argument("PTX, a cubin, or SASS as nvdisasm, cuobjdump or Triton writes it.", "FILE")],
     arch: Annotated[
-        str, option("GPU preset or YAML file, for occupancy.", metavar="NAME|FILE", complete=complete_gpus)
+        str, opt.option("GPU preset or YAML file, for occupancy.", metavar="NAME|FILE", complete=opt.complete_gpus)
     ] = "h200-sxm",
-    kernel: Annotated[str | None, option("Which kernel, where the file has several.", show_default=False)] = None,
+    kernel: Annotated[str | None, opt.option("Which kernel, where the file has several.", show_default=False)] = None,
     smem_bytes: Annotated[
-        int, option("Dynamic shared memory of a CTA: a launch says it, the file does not.", min=0)
+        int, opt.option("Dynamic shared memory of a CTA: a launch says it, the file does not.", min=0)
     ] = 0,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Print the score card of a compiled kernel: what it takes of an SM, and what its main loop issues.
 
@@ -185,17 +174,19 @@ def asm(
 
 def kernel_table(
     *,
-    out: Annotated[Path, option("Folder for the tables, such as arch/kernels/w4a16.")],
+    out: Annotated[Path, opt.option("Folder for the tables, such as arch/kernels/w4a16.")],
     target: Annotated[
-        list[str] | None, option("What to compile for, such as sm_90a; may be repeated. Default: all.")
+        list[str] | None, opt.option("What to compile for, such as sm_90a; may be repeated. Default: all.")
     ] = None,
     activation: Annotated[
-        list[str] | None, option("Type of A and C: fp16 or bf16; may be repeated. Default: both.")
+        list[str] | None, opt.option("Type of A and C: fp16 or bf16; may be repeated. Default: both.")
     ] = None,
-    jobs: Annotated[int, option("Kernels to compile at once.")] = 1,
+    jobs: Annotated[int, opt.option("Kernels to compile at once.")] = 1,
     keep: Annotated[
         bool,
-        option("Leave rows that are there: an edit did not change those kernels' code. A sample is checked.", "--keep"),
+        opt.option(
+            "Leave rows that are there: an edit did not change those kernels' code. A sample is checked.", "--keep"
+        ),
     ] = False,
 ) -> None:
     """Compile all W4A16 kernels in all modes, and write what they take and what their main loops issue.
@@ -219,23 +210,25 @@ def kernel_table(
 
 def profile(
     *,
-    sizes: PlainSizes,
+    sizes: opt.PlainSizes,
     arch: Annotated[
         str | None,
-        option("GPU whose kernels the model chooses. Default: this machine's.", metavar="NAME", complete=complete_gpus),
+        opt.option(
+            "GPU whose kernels the model chooses. Default: this machine's.", metavar="NAME", complete=opt.complete_gpus
+        ),
     ] = None,
-    dtype: Annotated[str, option("Type of A and C: fp16 or bf16.")] = "fp16",
+    dtype: Annotated[str, opt.option("Type of A and C: fp16 or bf16.")] = "fp16",
     group_size: Annotated[
-        int, option("Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")
+        int, opt.option("Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")
     ] = 128,
     zero_points: Annotated[
-        bool, option("Whether each group has a zero point.", "--zero-points/--no-zero-points")
+        bool, opt.option("Whether each group has a zero point.", "--zero-points/--no-zero-points")
     ] = False,
-    l2: Annotated[str, option("cold: weights come from memory; warm: from L2.", "--l2")] = "cold",
+    l2: Annotated[str, opt.option("cold: weights come from memory; warm: from L2.", "--l2")] = "cold",
     count: Annotated[
-        int | None, option("How many kernels to list. Default: 10; all with --json.", min=1, show_default=False)
+        int | None, opt.option("How many kernels to list. Default: 10; all with --json.", min=1, show_default=False)
     ] = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Time every kernel of ours for C[M,N] = A[M,K] x B[K,N] with 4-bit weights, on this machine's NVIDIA GPU.
 
@@ -295,26 +288,28 @@ def _profiled_gemm(sizes: Sequence[Any], group_size: int, *, has_zeros: bool) ->
 def crossover(
     ctx: typer.Context,
     *,
-    sizes: WeightSizes,
-    arch: GpuOption = "h200-sxm",
+    sizes: opt.WeightSizes,
+    arch: opt.GpuOption = "h200-sxm",
     group_size: Annotated[
-        int, option("Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")
+        int, opt.option("Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")
     ] = 128,
-    dense_dtype: Annotated[str, option("Type of the dense weights and of all activations: fp16, bf16.")] = "fp16",
-    l2: L2Option = None,
-    clock: ClockOption = None,
-    max_m: Annotated[int, option("The largest M that is looked at.")] = 16384,
+    dense_dtype: Annotated[str, opt.option("Type of the dense weights and of all activations: fp16, bf16.")] = "fp16",
+    l2: opt.L2Option = None,
+    clock: opt.ClockOption = None,
+    max_m: Annotated[int, opt.option("The largest M that is looked at.")] = 16384,
     min_speedup: Annotated[
-        float, option("What counts as a win: 1.05 asks W4A16 for 5%. Predictions of one K and N only.")
+        float, opt.option("What counts as a win: 1.05 asks W4A16 for 5%. Predictions of one K and N only.")
     ] = 1.0,
     measured: Annotated[
-        bool, option("Beside it what was measured, by timings that come with the library.", "--measured")
+        bool, opt.option("Beside it what was measured, by timings that come with the library.", "--measured")
     ] = False,
-    all_: Annotated[bool, option("All measured K and N: goes with --measured, and without K and N.", "--all")] = False,
+    all_: Annotated[
+        bool, opt.option("All measured K and N: goes with --measured, and without K and N.", "--all")
+    ] = False,
     plot: Annotated[
-        Path | None, option("Write a plot of one K and N (PNG).", metavar="FILE", show_default=False)
+        Path | None, opt.option("Write a plot of one K and N (PNG).", metavar="FILE", show_default=False)
     ] = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Say at which M W4A16 pays: our kernels against cuBLAS with dense weights, for C[M,N] = A[M,K] x B[K,N].
 

@@ -8,23 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import (
-    ArchesOption,
-    ArchOption,
-    DenseDtypeOption,
-    InterconnectOption,
-    JsonOption,
-    KvDtypeOption,
-    MemoryOptions,
-    ModelArgument,
-    ModelRun,
-    ModelRunOnChip,
-    ModelTypes,
-    Output,
-    Phase,
-    complete_schemes,
-    option,
-)
+from gemm_eval.cli import options as opt
 from gemm_eval.cli.values import SEVERAL, check_count, parse_all_values, parse_values
 from gemm_eval.cli.words import refuse
 
@@ -35,41 +19,41 @@ if TYPE_CHECKING:
 
 _REQUESTS, _DEVICES, _KERNELS = "Requests", "Devices", "Kernels"
 
-PhaseOption = Annotated[Phase, option("prefill: seq-len new tokens each; decode: one new token each.")]
+PhaseOption = Annotated[opt.Phase, opt.option("prefill: seq-len new tokens each; decode: one new token each.")]
 
 
 def _degree(name: str, text: str, panel: str | None = None) -> Any:
-    return option(text, f"--{name}", panel=panel)
+    return opt.option(text, f"--{name}", panel=panel)
 
 
 def _counts(name: str, text: str, panel: str | None = None) -> Any:
-    return option(f"{text} {SEVERAL}", f"--{name}", metavar="N,...", panel=panel)
+    return opt.option(f"{text} {SEVERAL}", f"--{name}", metavar="N,...", panel=panel)
 
 
 def gemms(
     ctx: typer.Context,
     *,
-    model: ModelArgument,
-    arch: ArchOption,
-    phase: PhaseOption = Phase.BOTH,
+    model: opt.ModelArgument,
+    arch: opt.ArchOption,
+    phase: PhaseOption = opt.Phase.BOTH,
     batch: Annotated[str, _counts("batch", "Number of sequences.")] = "1",
     seq_len: Annotated[
         str, _counts("seq-len", "Tokens of a sequence: new ones in prefill, the context in decode.")
     ] = "2048",
     tensor_parallel: Annotated[int, _degree("tp", "Tensor parallel degree.")] = 1,
     expert_parallel: Annotated[int, _degree("ep", "Expert parallel degree; of models with experts.")] = 1,
-    types: ModelTypes,
+    types: opt.ModelTypes,
     pipeline_parallel: Annotated[
         int, _degree("pp", "Pipeline parallel degree. Memory is that of the stage that holds most; GEMMs are of all.")
     ] = 1,
-    new_tokens: Annotated[int | None, option(
+    new_tokens: Annotated[int | None, opt.option(
         "New tokens of the --seq-len positions: a chunk of prefill, or tokens guessed in decode. Default: all in "
         "prefill, 1 in decode.", show_default=False
     )] = None,
-    kv_dtype: KvDtypeOption = None,
-    memory: MemoryOptions,
-    run: ModelRunOnChip,
-    output: Output,
+    kv_dtype: opt.KvDtypeOption = None,
+    memory: opt.MemoryOptions,
+    run: opt.ModelRunOnChip,
+    output: opt.Output,
 ) -> None:  # fmt: skip
     """Show the GEMMs of a model on an arch, layer by layer: shape, time, bound and share.
 
@@ -118,8 +102,8 @@ class _Passes:
     """The GEMMs of the forward passes of one batch and length."""
 
     def __init__(
-        self, evaluator: GEMMEvaluator, config: ModelConfig, asked: dict[str, Any], phase: Phase, how: dict[str, Any],
-        held: dict[str, Any], memory: MemoryOptions,
+        self, evaluator: GEMMEvaluator, config: ModelConfig, asked: dict[str, Any], phase: opt.Phase,
+        how: dict[str, Any], held: dict[str, Any], memory: opt.MemoryOptions,
     ) -> None:  # fmt: skip
         from gemm_eval.transformer import check_memory, model_memory, transformer_gemms
 
@@ -182,20 +166,20 @@ class _Passes:
 
 def prewarm(
     *,
-    model: ModelArgument,
-    arch: ArchOption,
+    model: opt.ModelArgument,
+    arch: opt.ArchOption,
     batch: Annotated[list[str], _counts("batch", "Number of sequences.")] = ["1"],  # noqa: B006  typer reads it
     seq_len: Annotated[list[str], _counts("seq-len", "Tokens of a sequence.")] = ["2048"],  # noqa: B006
-    phase: PhaseOption = Phase.BOTH,
+    phase: PhaseOption = opt.Phase.BOTH,
     tensor_parallel: Annotated[list[str], _counts("tp", "Tensor parallel degree.")] = ["1"],  # noqa: B006
     expert_parallel: Annotated[list[str], _counts("ep", "Expert parallel degree, of models with experts.")] = ["1"],  # noqa: B006
     dtypes: Annotated[
         list[str] | None,
-        option("As for `gemm-eval gemms`; repeat for several.", "--dtype", complete=complete_schemes),
+        opt.option("As for `gemm-eval gemms`; repeat for several.", "--dtype", complete=opt.complete_schemes),
     ] = None,
-    dense_dtype: DenseDtypeOption = None,
-    run: ModelRunOnChip,
-    json: JsonOption = False,
+    dense_dtype: opt.DenseDtypeOption = None,
+    run: opt.ModelRunOnChip,
+    json: opt.JsonOption = False,
 ) -> None:
     """Evaluate every GEMM of a model, for all combinations given, and keep the results on disk for later processes.
 
@@ -226,37 +210,39 @@ def prewarm(
 def model(
     ctx: typer.Context,
     *,
-    model: ModelArgument,
-    arch: ArchesOption,
+    model: opt.ModelArgument,
+    arch: opt.ArchesOption,
     batch: Annotated[str, _counts("batch", "Sequences that are decoded together.", _REQUESTS)] = "1",
     prompt_len: Annotated[str, _counts("prompt", "Tokens of a prompt.", _REQUESTS)] = "1024",
-    output_len: Annotated[int, option("Tokens of an answer.", "--output", panel=_REQUESTS)] = 256,
-    chunk_tokens: Annotated[int | None, option(
+    output_len: Annotated[int, opt.option("Tokens of an answer.", "--output", panel=_REQUESTS)] = 256,
+    chunk_tokens: Annotated[int | None, opt.option(
         "Tokens of a prompt in one step, at most. Default: 8192.", "--chunk", show_default=False, panel=_REQUESTS
     )] = None,
     speculative_tokens: Annotated[
-        int, option("Tokens guessed and verified in a step.", "--speculate", panel=_REQUESTS)
+        int, opt.option("Tokens guessed and verified in a step.", "--speculate", panel=_REQUESTS)
     ] = 0,
-    acceptance: Annotated[float, option("Share of guesses that hold.", panel=_REQUESTS)] = 0.7,
+    acceptance: Annotated[float, opt.option("Share of guesses that hold.", panel=_REQUESTS)] = 0.7,
     tensor_parallel: Annotated[int, _degree("tp", "Tensor parallel degree.", _DEVICES)] = 1,
     pipeline_parallel: Annotated[int, _degree("pp", "Pipeline parallel degree.", _DEVICES)] = 1,
     expert_parallel: Annotated[int, _degree("ep", "Expert parallel degree; of models with experts.", _DEVICES)] = 1,
-    types: ModelTypes,
-    kv_dtype: KvDtypeOption = None,
+    types: opt.ModelTypes,
+    kv_dtype: opt.KvDtypeOption = None,
     fused: Annotated[
         bool | None,
-        option("Attention. Default: fused where it can be.", "--fused/--unfused", show_default=False, panel=_KERNELS),
+        opt.option(
+            "Attention. Default: fused where it can be.", "--fused/--unfused", show_default=False, panel=_KERNELS
+        ),
     ] = None,
-    separate_quantization: Annotated[bool, option(
+    separate_quantization: Annotated[bool, opt.option(
         "Quantize activations by a kernel of its own before each fp8, fp4 or int8 GEMM. Default, as engines "
         "do: in the norm or activation before, and in attention where one static scale holds (fp8).",
         "--separate-quantization", panel=_KERNELS
     )] = False,
-    interconnect: InterconnectOption = None,
-    run: ModelRun,
-    operations: Annotated[bool, option("Also what each operation of both steps takes.", "--operations")] = False,
-    memory: MemoryOptions,
-    output: Output,
+    interconnect: opt.InterconnectOption = None,
+    run: opt.ModelRun,
+    operations: Annotated[bool, opt.option("Also what each operation of both steps takes.", "--operations")] = False,
+    memory: opt.MemoryOptions,
+    output: opt.Output,
 ) -> None:  # fmt: skip
     """Say what a model does on an arch: time to first token, time per token, tokens a second, memory.
 

@@ -8,17 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import (
-    ArchesOption,
-    ArchOption,
-    DtypeOption,
-    InterconnectOption,
-    ModelRun,
-    Output,
-    complete_models,
-    complete_types,
-    option,
-)
+from gemm_eval.cli import options as opt
 from gemm_eval.cli.values import SEVERAL, check_count, integer, is_several, parse_values
 from gemm_eval.errors import InvalidOptionError
 
@@ -35,20 +25,20 @@ _NEEDED = {"hidden": "hidden", "inter": "inter", "num_experts": "experts", "topk
 
 
 def _size(name: str, text: str, panel: str | None = None) -> Any:
-    return option(text, f"--{name}", parser=integer, metavar="SIZE", panel=panel)
+    return opt.option(text, f"--{name}", parser=integer, metavar="SIZE", panel=panel)
 
 
 def _sizes(name: str, text: str) -> Any:
-    return option(f"{text} {SEVERAL}", f"--{name}", metavar="SIZE,...")
+    return opt.option(f"{text} {SEVERAL}", f"--{name}", metavar="SIZE,...")
 
 
 def _of_layer(name: str, text: str) -> Any:
-    return option(text, f"--{name}", parser=integer, panel=_SIZES)
+    return opt.option(text, f"--{name}", parser=integer, panel=_SIZES)
 
 
 def attention(
     *,
-    arch: ArchesOption,
+    arch: opt.ArchesOption,
     kv_len: Annotated[str, _sizes("kv", "Keys of each sequence: cached ones and new ones.")],
     num_heads: Annotated[int, _size("heads", "Query heads.", _HEADS)],
     q_len: Annotated[str, _sizes("q", "Queries of each sequence: the last positions; 1 is a step of decode.")] = "1",
@@ -60,29 +50,31 @@ def attention(
     v_head_dim: Annotated[int | None, _size("v-head-dim", "Elements of a value. Default: as of a key.", _HEADS)] = None,
     dtype: Annotated[
         str | None,
-        option("Of queries, and what is computed in. Default: the arch's.", metavar="TYPE", complete=complete_types),
+        opt.option(
+            "Of queries, and what is computed in. Default: the arch's.", metavar="TYPE", complete=opt.complete_types
+        ),
     ] = None,
-    kv_dtype: Annotated[str | None, option(
-        "Of keys and values in the cache. Default: --dtype.", "--kv-dtype", metavar="TYPE", complete=complete_types
+    kv_dtype: Annotated[str | None, opt.option(
+        "Of keys and values in the cache. Default: --dtype.", "--kv-dtype", metavar="TYPE", complete=opt.complete_types
     )] = None,
     window: Annotated[
         int | None, _size("window", "Positions that a query attends to at most. Default: all.", _KIND)
     ] = None,
     causal: Annotated[
-        bool, option("To positions up to the query's own, or to all.", "--causal/--full", panel=_KIND)
+        bool, opt.option("To positions up to the query's own, or to all.", "--causal/--full", panel=_KIND)
     ] = True,
     latent: Annotated[
-        bool, option("MLA, absorbed: values are elements of the keys, of one KV head.", "--latent", panel=_KIND)
+        bool, opt.option("MLA, absorbed: values are elements of the keys, of one KV head.", "--latent", panel=_KIND)
     ] = False,
-    fused: Annotated[bool | None, option(
+    fused: Annotated[bool | None, opt.option(
         "Scores stay on the chip, or two GEMMs with a softmax between them. Default: fused where it can be.",
         "--fused/--unfused", show_default=False, panel=_KIND
     )] = None,
-    library: Annotated[str | None, option(
+    library: Annotated[str | None, opt.option(
         "Whose fused kernels of GPUs: trtllm (with positions and the write of the cache), cudnn, flash, or "
         "flashinfer (one query over latents). Default: trtllm.", metavar="WORD", panel=_KIND, show_default=False
     )] = None,
-    output: Output,
+    output: opt.Output,
 ) -> None:  # fmt: skip
     """Say what the attention of one layer takes: scores, softmax and values of all heads of one device.
 
@@ -131,7 +123,7 @@ def _one_or_all(documents: list[Any]) -> Any:
 
 def collective(
     *,
-    arch: ArchOption,
+    arch: opt.ArchOption,
     what: Annotated[
         str, typer.Argument(metavar="WHAT", help="all_reduce, all_gather, reduce_scatter, all_to_all or send.")
     ],
@@ -140,17 +132,20 @@ def collective(
         help="Bytes of one device: what it adds, contributes or sends in all: 1MiB. Several: 64KiB,1MiB or a "
         "range, 1KiB..64MiB (doubled) or 1MiB..8MiB:1MiB (in steps)."
     )],
-    ranks: Annotated[str, option(f"GPUs that take part. {SEVERAL}", metavar="N,...")] = "8",
+    ranks: Annotated[str, opt.option(f"GPUs that take part. {SEVERAL}", metavar="N,...")] = "8",
     dtype: Annotated[
         str | None,
-        option("Of the elements: narrow ones are not added up by a switch.", metavar="TYPE", complete=complete_types),
+        opt.option(
+            "Of the elements: narrow ones are not added up by a switch.", metavar="TYPE",
+            complete=opt.complete_types,
+        ),
     ] = None,
-    library: Annotated[str | None, option(
+    library: Annotated[str | None, opt.option(
         "trtllm: TensorRT-LLM's kernels for all-reduces over NVLink, else NCCL; or nccl. Default: trtllm.",
         metavar="NAME", show_default=False
     )] = None,
-    interconnect: InterconnectOption = None,
-    output: Output,
+    interconnect: opt.InterconnectOption = None,
+    output: opt.Output,
 ) -> None:  # fmt: skip
     """Say what messages between the GPUs of one node take: algorithm, latency and bandwidth.
 
@@ -195,14 +190,14 @@ def _num_bytes(word: str) -> int | None:
 
 def moe(
     *,
-    arch: ArchOption,
+    arch: opt.ArchOption,
     tokens: Annotated[
         str,
-        option(f"Tokens that all ranks of an expert-parallel group see together. {SEVERAL}", metavar="N,..."),
+        opt.option(f"Tokens that all ranks of an expert-parallel group see together. {SEVERAL}", metavar="N,..."),
     ],
-    model: Annotated[str | None, option(
+    model: Annotated[str | None, opt.option(
         "Take sizes from a model: a preset, or a config.json. Options given beside it win.",
-        metavar="NAME|FILE", panel=_SIZES, complete=complete_models
+        metavar="NAME|FILE", panel=_SIZES, complete=opt.complete_models
     )] = None,
     hidden: Annotated[int | None, _of_layer("hidden", "Width of the model.")] = None,
     inter: Annotated[int | None, _of_layer("inter", "Intermediate width of an expert.")] = None,
@@ -214,24 +209,24 @@ def moe(
     shared_inter: Annotated[
         int | None, _of_layer("shared-inter", "Intermediate width of a shared expert. Default: as the others.")
     ] = None,
-    gated: Annotated[bool | None, option(
+    gated: Annotated[bool | None, opt.option(
         "Gate and up projection, or up alone. Default: gated, or as the model has it.",
         "--gated/--no-gate", show_default=False, panel=_SIZES
     )] = None,
-    tp: Annotated[int, option("Tensor parallel degree: ranks that share an expert.", "--tp", panel=_RANKS)] = 1,
-    ep: Annotated[int, option("Expert parallel degree: ranks that share the experts.", "--ep", panel=_RANKS)] = 1,
+    tp: Annotated[int, opt.option("Tensor parallel degree: ranks that share an expert.", "--tp", panel=_RANKS)] = 1,
+    ep: Annotated[int, opt.option("Expert parallel degree: ranks that share the experts.", "--ep", panel=_RANKS)] = 1,
     rank: Annotated[
-        str, option("Whose time: most_loaded, mean, or the number of a rank.", metavar="WORD|N", panel=_RANKS)
+        str, opt.option("Whose time: most_loaded, mean, or the number of a rank.", metavar="WORD|N", panel=_RANKS)
     ] = "most_loaded",
-    distribution: Annotated[str, option(
+    distribution: Annotated[str, opt.option(
         "Tokens over experts: balanced, uniform, power_law_ALPHA, weights:W,W,... or counts:N,N,... (one for "
         "each expert).", metavar="WORD", panel=_ROUTING
     )] = "balanced",
-    num_draws: Annotated[int, option("How often random routing is drawn.", "--draws", panel=_ROUTING)] = 5,
-    seed: Annotated[int, option("Of the draws.", panel=_ROUTING)] = 0,
-    dtype: DtypeOption = None,
-    run: ModelRun,
-    output: Output,
+    num_draws: Annotated[int, opt.option("How often random routing is drawn.", "--draws", panel=_ROUTING)] = 5,
+    seed: Annotated[int, opt.option("Of the draws.", panel=_ROUTING)] = 0,
+    dtype: opt.DtypeOption = None,
+    run: opt.ModelRun,
+    output: opt.Output,
 ) -> None:  # fmt: skip
     """Show what a layer of experts takes on one rank: routing, both grouped GEMMs, and what lies between.
 

@@ -7,22 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import (
-    MEMORY_FRAC,
-    DenseDtypeOption,
-    IdleCoresOption,
-    IgnoreMemoryOption,
-    JsonOption,
-    MemoryFracOption,
-    ModelRun,
-    Output,
-    Phase,
-    argument,
-    complete_archs,
-    complete_models,
-    complete_schemes,
-    option,
-)
+from gemm_eval.cli import options as opt
 from gemm_eval.cli.words import refuse, refuse_others
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.words import shown
@@ -41,19 +26,19 @@ _OF_MODELS = {
 
 LimitOption = Annotated[
     int | None,
-    option("Points of the front to print. Default: 20; all with --json and --out.", min=1, show_default=False),
+    opt.option("Points of the front to print. Default: 20; all with --json and --out.", min=1, show_default=False),
 ]
 
 
 def sweep(
     *,
-    space: Annotated[Path, argument("Chips, workloads, objectives; see below.", "SPACE.yaml")],
-    out: Annotated[Path, option(
+    space: Annotated[Path, opt.argument("Chips, workloads, objectives; see below.", "SPACE.yaml")],
+    out: Annotated[Path, opt.option(
         "Folder for the points, as parquet. If it has some of them, the sweep goes on where it was.", "--out",
         metavar="FOLDER", show_default=False
     )],
     limit: LimitOption = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:  # fmt: skip
     """Evaluate a design space of chips against workloads, and print the Pareto front.
 
@@ -71,7 +56,7 @@ def sweep(
 
     asked = read_sweep_file(space)
     result = run(asked.space, asked.workloads, path=out, **asked.options)
-    _give_front(result, None, limit, Output(json=json))
+    _give_front(result, None, limit, opt.Output(json=json))
     if len(result) and not result.is_feasible.any():
         reason = result.excluded().iloc[0]
         raise UnsupportedError(
@@ -83,16 +68,16 @@ def sweep(
 def pareto(
     ctx: typer.Context,
     *,
-    folder: Annotated[Path, argument("Where `gemm-eval sweep` has put its points.", "FOLDER")],
+    folder: Annotated[Path, opt.argument("Where `gemm-eval sweep` has put its points.", "FOLDER")],
     objective: Annotated[
         list[str] | None,
-        option("A column that counts; repeat for several. Default: those of the sweep.", "--objective", "-o"),
+        opt.option("A column that counts; repeat for several. Default: those of the sweep.", "--objective", "-o"),
     ] = None,
     limit: LimitOption = None,
     explain: Annotated[
-        int | None, option("Explain a point instead, GEMM by GEMM.", metavar="POINT", show_default=False)
+        int | None, opt.option("Explain a point instead, GEMM by GEMM.", metavar="POINT", show_default=False)
     ] = None,
-    output: Output,
+    output: opt.Output,
 ) -> None:
     """Print the Pareto front of a sweep: the points that no other beats in every objective.
 
@@ -120,7 +105,7 @@ def pareto(
         print_line(text)
 
 
-def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | None, output: Output) -> None:
+def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | None, output: opt.Output) -> None:
     names = [*result.field_names, *(objectives or result.objectives)]
     columns = list(dict.fromkeys(["point", *(["arch"] if len(result.bases) > 1 else []), *names]))
     front, reasons = result.pareto(objectives), result.excluded()
@@ -191,40 +176,40 @@ def report(
     ctx: typer.Context,
     *,
     folder: Annotated[
-        Path | None, argument("A sweep: where `gemm-eval sweep` has put its points.", "FOLDER")
+        Path | None, opt.argument("A sweep: where `gemm-eval sweep` has put its points.", "FOLDER")
     ] = None,
     out: Annotated[
-        Path, option("The page; a file that is there is replaced.", "--out", metavar="FILE")
+        Path, opt.option("The page; a file that is there is replaced.", "--out", metavar="FILE")
     ] = Path("report.html"),
-    model: Annotated[str | None, option(
+    model: Annotated[str | None, opt.option(
         "Instead of a sweep: a preset name or a Hugging Face config.json.",
-        metavar="NAME", show_default=False, complete=complete_models
+        metavar="NAME", show_default=False, complete=opt.complete_models
     )] = None,
-    gemm: Annotated[list[str] | None, option(
+    gemm: Annotated[list[str] | None, opt.option(
         "Instead of a model: a GEMM to compare several --arch on; repeat it for more.",
         metavar="G,M,K,N", show_default=False
     )] = None,
-    arch: Annotated[list[str] | None, option(
+    arch: Annotated[list[str] | None, opt.option(
         "With --model or --gemm: preset name or YAML file; repeat it to compare several.",
-        metavar="NAME", show_default=False, complete=complete_archs
+        metavar="NAME", show_default=False, complete=opt.complete_archs
     )] = None,
-    phase: Annotated[Phase, option("With --model: which forward pass.")] = Phase.BOTH,
-    batch_size: Annotated[int, option("With --model: number of sequences.", "--batch")] = 1,
+    phase: Annotated[opt.Phase, opt.option("With --model: which forward pass.")] = opt.Phase.BOTH,
+    batch_size: Annotated[int, opt.option("With --model: number of sequences.", "--batch")] = 1,
     prompt_len: Annotated[
-        int, option("With --model: tokens of a prompt; of several --arch, of the context.", "--prompt")
+        int, opt.option("With --model: tokens of a prompt; of several --arch, of the context.", "--prompt")
     ] = 1024,
-    output_len: Annotated[int, option("With --model and one --arch: tokens of an answer.", "--output")] = 256,
-    tensor_parallel: Annotated[int, option("With --model: tensor parallel degree.", "--tp")] = 1,
-    expert_parallel: Annotated[int, option("With --model: expert parallel degree.", "--ep")] = 1,
-    dtype: Annotated[str | None, option(
+    output_len: Annotated[int, opt.option("With --model and one --arch: tokens of an answer.", "--output")] = 256,
+    tensor_parallel: Annotated[int, opt.option("With --model: tensor parallel degree.", "--tp")] = 1,
+    expert_parallel: Annotated[int, opt.option("With --model: expert parallel degree.", "--ep")] = 1,
+    dtype: Annotated[str | None, opt.option(
         "With --model: types of weight GEMMs; with --gemm: of all GEMMs. Default: that of the arch.",
-        complete=complete_schemes
+        complete=opt.complete_schemes
     )] = None,
-    dense_dtype: DenseDtypeOption = None,
-    memory_frac: MemoryFracOption = MEMORY_FRAC,
-    ignore_memory: IgnoreMemoryOption = False,
-    run: ModelRun,
-    idle_cores: IdleCoresOption = True,
+    dense_dtype: opt.DenseDtypeOption = None,
+    memory_frac: opt.MemoryFracOption = opt.MEMORY_FRAC,
+    ignore_memory: opt.IgnoreMemoryOption = False,
+    run: opt.ModelRun,
+    idle_cores: opt.IdleCoresOption = True,
 ) -> None:  # fmt: skip
     """Write one HTML page that needs nothing else: what is best and why, plots, tables that sort and filter.
 

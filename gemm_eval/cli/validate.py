@@ -11,23 +11,9 @@ from typing import Annotated
 
 import typer
 
-from gemm_eval.cli.options import (
-    ChipDataOption,
-    FileDtypeOption,
-    GpuOption,
-    JsonOption,
-    SeedOption,
-    TritonDataOption,
-    command,
-    complete_measured_chips,
-    complete_measured_gpus,
-    dense_data,
-    group,
-    option,
-    w4a16_data,
-)
+from gemm_eval.cli import options as opt
 
-app = group(
+app = opt.group(
     "Compare predicted with measured latencies: of the dense kernels of vendors, of ours, or of Triton's.\n\n"
     "A model is judged on rows that were held out of its fit, by (N, K) pair.",
 )
@@ -42,42 +28,44 @@ class RowGroup(enum.StrEnum):
     ALL = "all"
 
 
-FoldsOption = Annotated[int, option("Folds of the cross-validation, by (N, K) pair: at most as many as pairs.", min=2)]
-RefitOption = Annotated[bool | None, option(
+FoldsOption = Annotated[
+    int, opt.option("Folds of the cross-validation, by (N, K) pair: at most as many as pairs.", min=2)
+]
+RefitOption = Annotated[bool | None, opt.option(
     "Fit the model on the held-in rows, or score the committed calibration as it is. Default: fit on a GPU "
     "that has a calibration of its own; elsewhere score the coefficients that carry over to it.", "--refit/--no-fit",
     show_default=False
 )]  # fmt: skip
 JointOption = Annotated[
     bool,
-    option("Fit the model on all cold burst sets of a library together, as calibrate dense does.", "--joint"),
+    opt.option("Fit the model on all cold burst sets of a library together, as calibrate dense does.", "--joint"),
 ]
-RegimeOption = Annotated[list[RowGroup] | None, option(
+RegimeOption = Annotated[list[RowGroup] | None, opt.option(
     "Regimes to print: decode, mid, prefill, all. Repeatable. Default: each.", metavar="NAME", show_default=False
 )]  # fmt: skip
 AblationOption = Annotated[
     bool,
-    option("Also what the error is without each term of the model; takes minutes.", "--ablation"),
+    opt.option("Also what the error is without each term of the model; takes minutes.", "--ablation"),
 ]
-PlotsOption = Annotated[Path | None, option("Write plots (PNG) to this folder.", metavar="DIR", show_default=False)]
-CsvOption = Annotated[Path | None, option("Write the errors as CSV.", metavar="FILE", show_default=False)]
+PlotsOption = Annotated[Path | None, opt.option("Write plots (PNG) to this folder.", metavar="DIR", show_default=False)]
+CsvOption = Annotated[Path | None, opt.option("Write the errors as CSV.", metavar="FILE", show_default=False)]
 
 
-@command(app, needs_words=False)
+@opt.command(app, needs_words=False)
 def dense(
-    arch: GpuOption = "h200-sxm",
-    data: Annotated[list[str] | None, dense_data("all that is committed for the arch")] = None,
+    arch: opt.GpuOption = "h200-sxm",
+    data: Annotated[list[str] | None, opt.dense_data("all that is committed for the arch")] = None,
     folds: FoldsOption = 5,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
     refit: RefitOption = None,
     joint: JointOption = False,
     regime: RegimeOption = None,
-    worst: Annotated[int, option("How many of the worst (N, K) pairs to print.", min=0)] = 5,
-    library: Annotated[str | None, option("Kernel library of a file that does not say it: cublas, trtllm.")] = None,
-    dtype: FileDtypeOption = None,
+    worst: Annotated[int, opt.option("How many of the worst (N, K) pairs to print.", min=0)] = 5,
+    library: Annotated[str | None, opt.option("Kernel library of a file that does not say it: cublas, trtllm.")] = None,
+    dtype: opt.FileDtypeOption = None,
     plots: PlotsOption = None,
     csv: CsvOption = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Score the model of cuBLAS kernels, and of TensorRT-LLM's for narrow weights: one time a GEMM.
 
@@ -93,22 +81,22 @@ def dense(
     """
     from gemm_eval.cli.score import validate_dense
 
-    groups = [str(group) for group in regime or []]
+    groups = [str(name) for name in regime or []]
     validate_dense(
         arch, data or [], folds, seed, refit=refit, is_joint=joint, groups=groups, worst=worst, library=library,
         dtype=dtype, plots=plots, csv=csv, as_json=json,
     )  # fmt: skip
 
 
-@command(app)
+@opt.command(app)
 def gpu(
     names: Annotated[list[str], typer.Argument(
-        metavar="NAME...", help="GPU presets with timings, or all.", autocompletion=complete_measured_gpus
+        metavar="NAME...", help="GPU presets with timings, or all.", autocompletion=opt.complete_measured_gpus
     )],
     folds: FoldsOption = 5,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
     regime: RegimeOption = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:  # fmt: skip
     """Score GPUs, types and regimes in one table, all held out by (N, K); takes minutes.
 
@@ -121,20 +109,20 @@ def gpu(
     """
     from gemm_eval.cli.score import validate_gpus
 
-    validate_gpus(names, folds, seed, groups=[str(group) for group in regime or []], as_json=json)
+    validate_gpus(names, folds, seed, groups=[str(name) for name in regime or []], as_json=json)
 
 
-@command(app)
+@opt.command(app)
 def moe(
     names: Annotated[list[str], typer.Argument(
-        metavar="NAME...", help="GPU presets with measured layers, or all.", autocompletion=complete_measured_gpus
+        metavar="NAME...", help="GPU presets with measured layers, or all.", autocompletion=opt.complete_measured_gpus
     )],
-    data: Annotated[list[str] | None, option(
+    data: Annotated[list[str] | None, opt.option(
         "Tables, such as triton-bf16 or grouped/bf16. Repeatable. Default: each.", metavar="NAME", show_default=False
     )] = None,
-    models: Annotated[bool, option("Also a line for each model that was held out.", "--models")] = False,
-    seed: Annotated[int, option("What draws loads of experts, and the rows of fits.", min=0)] = 0,
-    json: JsonOption = False,
+    models: Annotated[bool, opt.option("Also a line for each model that was held out.", "--models")] = False,
+    seed: Annotated[int, opt.option("What draws loads of experts, and the rows of fits.", min=0)] = 0,
+    json: opt.JsonOption = False,
 ) -> None:  # fmt: skip
     """Score layers of experts and grouped GEMMs, each model by a fit on the others; takes minutes.
 
@@ -150,18 +138,19 @@ def moe(
     validate_moe(names, data or [], seed, models=models, as_json=json)
 
 
-@command(app)
+@opt.command(app)
 def attention(
     names: Annotated[list[str], typer.Argument(
-        metavar="NAME...", help="GPU presets with measured attention, or all.", autocompletion=complete_measured_gpus
+        metavar="NAME...", help="GPU presets with measured attention, or all.",
+        autocompletion=opt.complete_measured_gpus
     )],
-    phase: Annotated[list[str] | None, option(
+    phase: Annotated[list[str] | None, opt.option(
         "context, generation, mla_context or mla_generation. Repeatable. Default: each.", metavar="WORD",
         show_default=False
     )] = None,
-    groups: Annotated[bool, option("Also by size, by types, and with windows.", "--groups")] = False,
-    seed: Annotated[int, option("What deals heads to folds.", min=0)] = 0,
-    json: JsonOption = False,
+    groups: Annotated[bool, opt.option("Also by size, by types, and with windows.", "--groups")] = False,
+    seed: Annotated[int, opt.option("What deals heads to folds.", min=0)] = 0,
+    json: opt.JsonOption = False,
 ) -> None:  # fmt: skip
     """Score attention, each row by a fit on other heads: of (query heads, KV heads, head_dim), of MLA the number.
 
@@ -176,18 +165,20 @@ def attention(
     validate_attention(names, phase or [], seed, groups=groups, as_json=json)
 
 
-@command(app, needs_words=False)
+@opt.command(app, needs_words=False)
 def collective(
     arch: Annotated[
         list[str] | None,
-        option("GPU presets with measured collectives. Repeatable. Default: all.", metavar="NAME", show_default=False),
+        opt.option(
+            "GPU presets with measured collectives. Repeatable. Default: all.", metavar="NAME", show_default=False
+        ),
     ] = None,
     hold_out: Annotated[
         str,
-        option("blocks: as many ranks and sizes of one decade; ranks: all rows of as many ranks.", metavar="WORD"),
+        opt.option("blocks: as many ranks and sizes of one decade; ranks: all rows of as many ranks.", metavar="WORD"),
     ] = "blocks",
-    groups: Annotated[bool, option("Also by size of the message, and by ranks.", "--groups")] = False,
-    json: JsonOption = False,
+    groups: Annotated[bool, opt.option("Also by size of the message, and by ranks.", "--groups")] = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Score messages between the GPUs of a node, each block of sizes and ranks by a fit on the others.
 
@@ -203,14 +194,14 @@ def collective(
     validate_collective(arch or [], hold_out, groups=groups, as_json=json)
 
 
-@command(app, "memory-bound", needs_words=False)
+@opt.command(app, "memory-bound", needs_words=False)
 def memory_bound(
     arch: Annotated[
         list[str] | None,
-        option("GPU presets with measured kernels. Repeatable. Default: all.", metavar="NAME", show_default=False),
+        opt.option("GPU presets with measured kernels. Repeatable. Default: all.", metavar="NAME", show_default=False),
     ] = None,
-    groups: Annotated[bool, option("Also by number of rows.", "--groups")] = False,
-    json: JsonOption = False,
+    groups: Annotated[bool, opt.option("Also by number of rows.", "--groups")] = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Score kernels whose time is that of their bytes, such as norms, each width of rows by a fit on the others.
 
@@ -226,14 +217,14 @@ def memory_bound(
     validate_memory_bound(arch or [], groups=groups, as_json=json)
 
 
-@command(app, needs_words=False)
+@opt.command(app, needs_words=False)
 def stacks(
     arch: Annotated[
         list[str] | None,
-        option("GPU presets with measured stacks. Repeatable. Default: all.", metavar="NAME", show_default=False),
+        opt.option("GPU presets with measured stacks. Repeatable. Default: all.", metavar="NAME", show_default=False),
     ] = None,
-    operations: Annotated[bool, option("Also each operation of each step.", "--operations")] = False,
-    json: JsonOption = False,
+    operations: Annotated[bool, opt.option("Also each operation of each step.", "--operations")] = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Set whole steps of stacks of layers, prompts and decode, beside what was timed, and their memory.
 
@@ -248,19 +239,19 @@ def stacks(
     validate_stacks(arch or [], operations=operations, as_json=json)
 
 
-@command(app)
+@opt.command(app)
 def multicore(
     names: Annotated[list[str], typer.Argument(
-        metavar="NAME...", help="Multi-core chips with timings, or all.", autocompletion=complete_measured_chips
+        metavar="NAME...", help="Multi-core chips with timings, or all.", autocompletion=opt.complete_measured_chips
     )],
-    data: ChipDataOption = None,
+    data: opt.ChipDataOption = None,
     folds: FoldsOption = 5,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
     refit: Annotated[
         bool,
-        option("Fit on the held-in rows, or score the committed calibration as it is.", "--refit/--no-fit"),
+        opt.option("Fit on the held-in rows, or score the committed calibration as it is.", "--refit/--no-fit"),
     ] = True,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:  # fmt: skip
     """Score multi-core chips, held out by (N, K), beside the roofline of the data sheet and a fitted one.
 
@@ -275,18 +266,18 @@ def multicore(
     validate_multicore(names, data, folds, seed, refit=refit, as_json=json)
 
 
-@command(app, needs_words=False)
+@opt.command(app, needs_words=False)
 def w4a16(
-    arch: GpuOption = "h200-sxm",
-    data: Annotated[list[Path] | None, w4a16_data("those that come with the library")] = None,
+    arch: opt.GpuOption = "h200-sxm",
+    data: Annotated[list[Path] | None, opt.w4a16_data("those that come with the library")] = None,
     folds: FoldsOption = 5,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
     refit: RefitOption = None,
     ablation: AblationOption = False,
-    worst: Annotated[int, option("How many of the largest errors near the best to print.", min=0)] = 5,
+    worst: Annotated[int, opt.option("How many of the largest errors near the best to print.", min=0)] = 5,
     plots: PlotsOption = None,
     csv: CsvOption = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Score the model of our W4A16 kernels, config by config, and the choice among the configs of a GEMM.
 
@@ -307,17 +298,17 @@ def w4a16(
     )  # fmt: skip
 
 
-@command(app, needs_words=False)
+@opt.command(app, needs_words=False)
 def triton(
-    arch: GpuOption = "h200-sxm",
-    data: TritonDataOption = None,
+    arch: opt.GpuOption = "h200-sxm",
+    data: opt.TritonDataOption = None,
     folds: FoldsOption = 5,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
     refit: RefitOption = None,
     ablation: AblationOption = False,
-    worst: Annotated[int, option("How many of the slowest first choices to print.", min=0)] = 5,
+    worst: Annotated[int, opt.option("How many of the slowest first choices to print.", min=0)] = 5,
     csv: CsvOption = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Score the model of Triton kernels, config by config, and the choice among the configs of a GEMM.
 
@@ -330,20 +321,20 @@ def triton(
     validate_triton(arch, data, folds, seed, refit=refit, is_ablated=ablation, worst=worst, csv=csv, as_json=json)
 
 
-@command(app, needs_words=False)
+@opt.command(app, needs_words=False)
 def simulators(
-    chip: Annotated[list[str] | None, option(
+    chip: Annotated[list[str] | None, opt.option(
         "Chips of one core: array32, array32-small, array128. Repeatable. Default: each.", metavar="NAME",
         show_default=False
     )] = None,
     simulator: Annotated[
         list[str] | None,
-        option("zigzag or scalesim. Repeatable. Default: both.", metavar="NAME", show_default=False),
+        opt.option("zigzag or scalesim. Repeatable. Default: both.", metavar="NAME", show_default=False),
     ] = None,
     csv: Annotated[
-        Path | None, option("Write both sides of it all as CSV.", metavar="FILE", show_default=False)
+        Path | None, opt.option("Write both sides of it all as CSV.", metavar="FILE", show_default=False)
     ] = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:  # fmt: skip
     """Put the multi-core model beside ZigZag and SCALE-Sim: the same GEMMs on the same chips; takes minutes.
 

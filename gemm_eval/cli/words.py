@@ -16,9 +16,6 @@ from typer.core import TyperCommand, TyperGroup
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import did_you_mean
 
-__all__ = ["Command", "Group", "is_given", "refuse", "refuse_others", "usage_message"]
-
-
 _STYLE = re.compile(r"\[(?=[a-z#/@])")  # how a style begins in rich's markup
 _INSTEAD = {"--arch": "; gemm-eval evaluate, grouped, attention and model compare several side by side"}
 """What does what was meant by an option given twice."""

@@ -269,7 +269,7 @@ class Store(ABC):
         return self._joined(list(self.parts(columns)), columns)
 
     def take(self, places: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> Any:
-        """Return some rows, in the order asked for, by their places among the rows there are; reads their parts only."""
+        """Return some rows, in the order asked for, by their places among all rows; reads their parts only."""
         firsts = self.firsts()
         ends = list(accumulate(map(self.num_rows, firsts)))
         num = ends[-1] if ends else 0

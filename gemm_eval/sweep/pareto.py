@@ -16,8 +16,6 @@ import numpy.typing as npt
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
-__all__ = ["check_maximize", "pareto_front", "pareto_rank"]
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 

@@ -58,7 +58,7 @@ class Workers:
         self._more_arguments = more_arguments
 
     def run(self, jobs: Iterator[Job]) -> Generator[tuple[int, Any], None, None]:
-        """Yield (number, result) of each job, in the order they finish; what does not run yet is taken back at the end."""
+        """Yield (number, result) of each job, in the order they finish; those that wait are cancelled at the end."""
         waiting: dict[Future[Any], int] = {}
         try:
             while True:

@@ -19,8 +19,6 @@ from gemm_eval.sweep.workload import Workload, as_workloads, model_workloads
 from gemm_eval.words import shown
 from gemm_eval.workload import check_row_groups, make_problem
 
-__all__ = ["SweepFile", "read_sweep_file"]
-
 _SAMPLINGS: dict[str, Callable[..., Any]] = {
     "grid": Grid, "random": Random, "latin_hypercube": LatinHypercube, "adaptive": Adaptive,
 }  # fmt: skip

@@ -7,23 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval import figures
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import GEMMResult, Kind
 from gemm_eval.extras import needs_extra
-from gemm_eval.figures import (
-    RAMP,
-    SERIES,
-    SMALL,
-    SURFACE,
-    TEXT,
-    add_grid,
-    ink_on,
-    new_figure,
-    style_axes,
-    styled,
-    tick_whole,
-)
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import GROUPED_FAMILIES
@@ -43,7 +31,7 @@ _FEW_EDGES = 64
 _MOST_BARS = 12
 _PATH = 10  # tiles that the arrow of the raster passes
 _MOST_ROWS_OF_PATH = 64  # more are too flat for an arrow
-_LAST = SERIES[1]
+_LAST = figures.SERIES[1]
 
 
 class _Waves(NamedTuple):
@@ -60,18 +48,20 @@ class _Waves(NamedTuple):
     parts: int  # CTAs that share a tile
 
 
-@styled
+@figures.styled
 def draw_waves(result: GEMMResult) -> Figure:
     """See `plot_mapping`."""
     arch = result.arch
     assert isinstance(arch, GpuSpec)
     waves = _find_waves(result)
-    figure = new_figure(9.6, 5.9)
+    figure = figures.new_figure(9.6, 5.9)
     panels = figure.subplot_mosaic([["tiles", "ctas"], ["smem", "smem"]], height_ratios=[11, 1], width_ratios=[5, 3])
     _draw_tiles(panels["tiles"], waves, result)
     _draw_ctas(panels["ctas"], waves)
     resident = -(-int(waves.ctas[0]) // result.active_cores)
-    parts = {f"{resident} CTA{'s' if resident > 1 else ''}, stages and all": (result.sram_used_bytes, SERIES[0])}
+    parts = {
+        f"{resident} CTA{'s' if resident > 1 else ''}, stages and all": (result.sram_used_bytes, figures.SERIES[0])
+    }
     draw_memory_bar(panels["smem"], parts, arch.smem_per_sm_bytes, "there is", "shared memory of one SM")
     words = f"{result.problem} on {arch.name}: {time_text(result.latency_us)}, bound: {result.bound}"
     figure.suptitle(f"{words}\n{result.mapping}")
@@ -154,26 +144,26 @@ def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult) -> None:
     width = 0.4 if size <= _FEW_EDGES else 0.2 if size <= _MOST_EDGES else 0.0
     axes.pcolormesh(
         waves.columns[left:], waves.rows[top:], shown, cmap=colors, vmin=-0.5, vmax=num_waves - 0.5,
-        edgecolors=SURFACE if width else "none", linewidth=width,
+        edgecolors=figures.SURFACE if width else "none", linewidth=width,
     )  # fmt: skip
     M, N = result.problem.M, result.problem.N
     axes.set(xlim=(waves.columns[left], N), ylim=(waves.rows[-1], waves.rows[top]))
     axes.set(xlabel="N (columns of C)", ylabel="M (rows of C)")
     for batch in range(1, waves.num_batches):
         if waves.rows[top] < batch * M and shown.shape[0] <= _MOST_EDGES:
-            axes.axhline(batch * M, color=TEXT, linewidth=1.0)
+            axes.axhline(batch * M, color=figures.TEXT, linewidth=1.0)
     if waves.num_batches > 1:
         axes.set_ylabel("M (rows of C), batch elements below each other")
     has_path = top == left == 0 and waves.order.size > 1 and len(waves.order) <= _MOST_ROWS_OF_PATH
     if has_path:
         _draw_raster(axes, waves)
-    style_axes(axes)
+    figures.style_axes(axes)
     for axis in (axes.xaxis, axes.yaxis):
-        tick_whole(axis)
+        figures.tick_whole(axis)
     lines = _say_tiles(waves, result, top, left)
     if has_path:
         lines.append(f"arrow: the first {min(_PATH, waves.order.size)} tiles in the order of the raster")
-    axes.set_title("\n".join(lines), fontsize=SMALL + 0.5)
+    axes.set_title("\n".join(lines), fontsize=figures.SMALL + 0.5)
 
 
 def _wave_colors(num_waves: int) -> list[str]:
@@ -181,7 +171,7 @@ def _wave_colors(num_waves: int) -> list[str]:
         from matplotlib import colormaps
         from matplotlib.colors import to_hex
 
-    full = colormaps[RAMP](np.linspace(0.3, 0.95, max(1, num_waves - 1)))[: num_waves - 1]
+    full = colormaps[figures.RAMP](np.linspace(0.3, 0.95, max(1, num_waves - 1)))[: num_waves - 1]
     return [*map(to_hex, full), _LAST]
 
 
@@ -191,7 +181,7 @@ def _draw_raster(axes: Axes, waves: _Waves) -> None:
     row, column = np.unravel_index(first, waves.order.shape)
     x = (waves.columns[column] + waves.columns[column + 1]) / 2
     y = (waves.rows[row] + waves.rows[row + 1]) / 2
-    ink = ink_on(_wave_colors(len(waves.ctas))[waves.wave.flat[first[0]]])
+    ink = figures.ink_on(_wave_colors(len(waves.ctas))[waves.wave.flat[first[0]]])
     axes.plot(x, y, color=ink, linewidth=1.0, marker="o", markersize=2.0)
     arrow = {"arrowstyle": "-|>", "color": ink, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", (x[-1], y[-1]), (x[-2], y[-2]), arrowprops=arrow)
@@ -222,20 +212,20 @@ def _draw_ctas(axes: Axes, waves: _Waves) -> None:
     axes.barh(numbers, waves.ctas[first:], 0.8, color=colors)
     for number, ctas, color in zip(numbers.tolist(), waves.ctas[first:].tolist(), colors, strict=True):
         axes.annotate(
-            f"{ctas:,}", (ctas, number), (-4, 0), textcoords="offset points", ha="right", va="center", fontsize=SMALL,
-            color=ink_on(color),
+            f"{ctas:,}", (ctas, number), (-4, 0), textcoords="offset points", ha="right", va="center",
+            fontsize=figures.SMALL, color=figures.ink_on(color),
         )  # fmt: skip
-    axes.axvline(waves.slots, color=TEXT, linewidth=1.5)
+    axes.axvline(waves.slots, color=figures.TEXT, linewidth=1.5)
     axes.set(xlabel="CTAs", ylabel="wave", ylim=(num_waves + 0.6, first + 0.4), xlim=(0, 1.08 * waves.slots))
-    add_grid(axes, axis="x")
-    tick_whole(axes.xaxis)
+    figures.add_grid(axes, axis="x")
+    figures.tick_whole(axes.xaxis)
     axes.set_yticks(numbers, labels=[f"{number:,}" for number in numbers.tolist()])
     fill = waves.ctas[-1] / waves.slots
     what = "1 wave," if num_waves == 1 else f"{num_waves:,} waves, the last"
     lines = [f"{what} {fill:.0%} full", f"line: the {waves.slots:,} CTAs that the GPU holds"]
     if first:
         lines.append(f"drawn: the last {_MOST_BARS}")
-    axes.set_title("\n".join(lines), fontsize=SMALL + 0.5)
+    axes.set_title("\n".join(lines), fontsize=figures.SMALL + 0.5)
 
 
 def plot_mapping(result: GEMMResult) -> Figure:

@@ -8,25 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gemm_eval import figures
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.extras import needs_extra
-from gemm_eval.figures import (
-    MUTED,
-    OPERAND_COLORS,
-    RAMP,
-    SMALL,
-    SURFACE,
-    TEXT,
-    bytes_scale,
-    bytes_text,
-    ink_on,
-    new_figure,
-    style_axes,
-    styled,
-    tick_whole,
-)
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.models.multicore import Block, batch_sizes, block_of, pack_params
 from gemm_eval.units import time_text
@@ -40,23 +26,23 @@ def draw_memory_bar(
     axes: Axes, parts: dict[str, tuple[int, str]], limit_bytes: int, limit_name: str, title: str
 ) -> None:
     """Draw the parts [bytes, colour] one after the other in a single bar, and a line at the limit."""
-    scale = bytes_scale(title, max(limit_bytes, sum(size for size, _ in parts.values())))
+    scale = figures.bytes_scale(title, max(limit_bytes, sum(size for size, _ in parts.values())))
     left = 0.0
     for name, (size_bytes, color) in parts.items():
         size = size_bytes / scale.factor
         axes.barh(
-            0, size, left=left, height=0.6, color=color, edgecolor=SURFACE, linewidth=0.5,
-            label=f"{name}: {bytes_text(size_bytes)}",
+            0, size, left=left, height=0.6, color=color, edgecolor=figures.SURFACE, linewidth=0.5,
+            label=f"{name}: {figures.bytes_text(size_bytes)}",
         )  # fmt: skip
         left += size
     limit = limit_bytes / scale.factor
-    label = f"{limit_name}: {bytes_text(limit_bytes)}, {left / limit:.0%} used"
-    axes.axvline(limit, color=TEXT, linewidth=2, label=label)
+    label = f"{limit_name}: {figures.bytes_text(limit_bytes)}, {left / limit:.0%} used"
+    axes.axvline(limit, color=figures.TEXT, linewidth=2, label=label)
     axes.set(xlim=(0, 1.03 * max(limit, left)), ylim=(-0.45, 0.45), yticks=[], xlabel=scale.label)
-    style_axes(axes)
+    figures.style_axes(axes)
     axes.spines["left"].set_visible(False)
     axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=6, fontsize=SMALL, frameon=False, borderaxespad=0.1,
+        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=6, fontsize=figures.SMALL, frameon=False, borderaxespad=0.1,
         columnspacing=1.0, handlelength=1.3, handletextpad=0.5,
     )  # fmt: skip
 
@@ -103,14 +89,14 @@ def draw_block(axes: Axes, block: Block, mapping: MulticoreMapping) -> None:
         (m, -0.04, start + _LONG / 2, 90), (n, start + _LONG / 2, -0.04, 0), (k, _SHORT / 2, start + _LONG + 0.04, 0),
     ):  # fmt: skip
         axes.text(
-            x, y, str(side), rotation=turn, fontsize=SMALL, color=TEXT, ha="right" if turn else "center",
-            va="center" if turn else "top" if side is k else "bottom",
+            x, y, str(side), rotation=turn, fontsize=figures.SMALL, color=figures.TEXT,
+            ha="right" if turn else "center", va="center" if turn else "top" if side is k else "bottom",
         )  # fmt: skip
     _draw_path(axes, mapping, (m, n, k), start)
     axes.set(xlim=(-0.12, start + _LONG + 0.02), ylim=(start + _LONG + 0.12, -0.12))
-    style_axes(axes)
+    figures.style_axes(axes)
     axes.axis("off")  # without ticks, which a user can have back
-    axes.set_title("\n".join(_say_loops(block, mapping, {"m": m, "n": n, "k": k})), fontsize=SMALL + 0.5)
+    axes.set_title("\n".join(_say_loops(block, mapping, {"m": m, "n": n, "k": k})), fontsize=figures.SMALL + 0.5)
 
 
 def _draw_operand(
@@ -120,17 +106,17 @@ def _draw_operand(
         from matplotlib.patches import Rectangle
 
     (left, top), (across, down), (width, height) = at, sides, lengths
-    color = OPERAND_COLORS[name]
+    color = figures.OPERAND_COLORS[name]
     axes.add_patch(Rectangle(at, width, height, facecolor=color, alpha=_OPERAND_ALPHA, linewidth=0))
     first = max(across.at(1) * width, _LEAST_SIDE), max(down.at(1) * height, _LEAST_SIDE)
     axes.add_patch(Rectangle(at, *first, facecolor=color, alpha=_TILE_ALPHA, linewidth=0, label=f"tile of {name}"))
     if width / across.trips >= _LEAST_SPACING:
         lines = [left + across.at(place) * width for place in range(1, across.trips)]
-        axes.vlines(lines, top, top + height, color=MUTED, linewidth=0.5)
+        axes.vlines(lines, top, top + height, color=figures.MUTED, linewidth=0.5)
     if height / down.trips >= _LEAST_SPACING:
         lines = [top + down.at(place) * height for place in range(1, down.trips)]
-        axes.hlines(lines, left, left + width, color=MUTED, linewidth=0.5)
-    axes.add_patch(Rectangle(at, width, height, fill=False, edgecolor=MUTED, linewidth=0.9))
+        axes.hlines(lines, left, left + width, color=figures.MUTED, linewidth=0.5)
+    axes.add_patch(Rectangle(at, width, height, fill=False, edgecolor=figures.MUTED, linewidth=0.9))
     if name == "B":  # above A and below C is room
         x, y = left - 0.05, top + height / 2
         align: dict[str, Any] = {"ha": "right", "va": "center"}
@@ -138,7 +124,7 @@ def _draw_operand(
         is_above = name == "A"
         y = top - 0.03 if is_above else top + height + 0.04
         x, align = left + width / 2, {"ha": "center", "va": "bottom" if is_above else "top"}
-    axes.text(x, y, name, weight="bold", fontsize=SMALL + 2, color=TEXT, **align)
+    axes.text(x, y, name, weight="bold", fontsize=figures.SMALL + 2, color=figures.TEXT, **align)
 
 
 def _draw_path(axes: Axes, mapping: MulticoreMapping, sides: tuple[_Side, _Side, _Side], start: float) -> None:
@@ -146,22 +132,22 @@ def _draw_path(axes: Axes, mapping: MulticoreMapping, sides: tuple[_Side, _Side,
     m, n, k = sides
     path = first_steps(mapping, {side.name: side.trips for side in sides})
     centers = [(start + n.middle(column) * _LONG, start + m.middle(row) * _LONG) for _, row, column in path]
-    color = OPERAND_COLORS["C"]
+    color = figures.OPERAND_COLORS["C"]
     letters = max(len(f"{visit:,}") for visit, _, _ in path)
     is_roomy = n.at(1) * _LONG >= (letters + 1) * _LETTER and m.at(1) * _LONG >= _LINE
     for begin, end in itertools.pairwise(centers):
         shrink = 0.0 if not is_roomy else 6.0 if begin[0] == end[0] else 3.0 + 2.2 * letters
-        arrow = {"arrowstyle": "-|>", "color": TEXT, "linewidth": 0.9, "shrinkA": shrink, "shrinkB": shrink}
+        arrow = {"arrowstyle": "-|>", "color": figures.TEXT, "linewidth": 0.9, "shrinkA": shrink, "shrinkB": shrink}
         axes.annotate("", end, begin, arrowprops=arrow)
     if is_roomy and len(path) > 1:
         for (visit, _, _), center in zip(path, centers, strict=True):
             axes.text(
-                *center, f"{visit:,}", ha="center", va="center", fontsize=SMALL, weight="bold",
-                color=ink_on(color) if center is centers[0] else TEXT,
+                *center, f"{visit:,}", ha="center", va="center", fontsize=figures.SMALL, weight="bold",
+                color=figures.ink_on(color) if center is centers[0] else figures.TEXT,
             )  # fmt: skip
     elif len(path) == 1:
         visits = f"visits 1 to {k.trips:,}" if k.trips > 1 else "one visit"
-        axes.text(*centers[0], visits, ha="center", va="center", fontsize=SMALL, color=ink_on(color))
+        axes.text(*centers[0], visits, ha="center", va="center", fontsize=figures.SMALL, color=figures.ink_on(color))
 
 
 def first_steps(mapping: MulticoreMapping, trips: dict[str, int]) -> list[tuple[int, int, int]]:
@@ -240,7 +226,7 @@ class _Grid(NamedTuple):
         return (row * self.block.E_N + column) * self.block.E_K
 
 
-@styled
+@figures.styled
 def draw_partition(result: GEMMResult) -> Figure:
     """See `plot_mapping`."""
     arch, mapping, problem = result.arch, result.mapping, result.problem
@@ -253,13 +239,14 @@ def draw_partition(result: GEMMResult) -> Figure:
             "cores; groups of equally many rows can"
         )
     params = pack_params(arch, problem.types)[0]
-    figure = new_figure(9.6, 5.9)
+    figure = figures.new_figure(9.6, 5.9)
     panels = figure.subplot_mosaic([["chip", "block"], ["sram", "sram"]], height_ratios=[11, 1])
     grid = _Grid(block_of(params, *sizes, *mapping.partition), sizes, arch.num_cores)
     _draw_blocks(panels["chip"], grid, mapping)
     draw_block(panels["block"], grid.block, mapping)
     parts = {
-        name: (size, OPERAND_COLORS[name.removeprefix("2 x ")]) for name, size in sram_parts(params, mapping).items()
+        name: (size, figures.OPERAND_COLORS[name.removeprefix("2 x ")])
+        for name, size in sram_parts(params, mapping).items()
     }
     draw_memory_bar(panels["sram"], parts, arch.sram_usable_bytes, "usable", "SRAM of one core")
     figure.suptitle(f"{problem} on {arch.name}: {time_text(result.latency_us)}, bound: {result.bound}")
@@ -278,7 +265,7 @@ def _draw_blocks(axes: Axes, grid: _Grid, mapping: MulticoreMapping) -> None:
         columns = min(columns, _MOST_BLOCKS)
         rows = min(rows, max(1, _MOST_BLOCKS // columns))
     stripes = block.E_K if rows * columns * block.E_K <= _MOST_BLOCKS else 1
-    shades = colormaps[RAMP](np.linspace(*_RAMP_ENDS, max(2, block.active_cores)))
+    shades = colormaps[figures.RAMP](np.linspace(*_RAMP_ENDS, max(2, block.active_cores)))
     blocks = {at: grid.rectangle(*at) for at in itertools.product(range(rows), range(columns))}
     corners, cores = [], []
     for (row, column), (left, top, width, height) in blocks.items():
@@ -291,23 +278,23 @@ def _draw_blocks(axes: Axes, grid: _Grid, mapping: MulticoreMapping) -> None:
     inches = _AXES_INCHES[0] / right, _AXES_INCHES[1] / bottom
     axes.add_collection(PolyCollection(corners, facecolors=shades[cores], edgecolors="face", linewidths=0.2))
     axes.set(xlim=(0, right), ylim=(bottom, 0), xlabel="N (columns of C)", ylabel="M (rows of C)")
-    style_axes(axes)
+    figures.style_axes(axes)
     # lines between blocks, thinner ones between stripes of a block; fewer where they would cover what they part
-    edges: dict[str, Any] = {"color": SURFACE, "linewidth": 1.2 if stripes > 1 else 0.8}
+    edges: dict[str, Any] = {"color": figures.SURFACE, "linewidth": 1.2 if stripes > 1 else 0.8}
     if block.n * inches[0] >= _LEAST_LINE_INCHES:
         axes.vlines([blocks[0, column][0] for column in range(1, columns)], 0, bottom, **edges)
     if block.m * inches[1] >= _LEAST_LINE_INCHES:
         axes.hlines([blocks[row, 0][1] for row in range(1, rows)], 0, right, **edges)
     if stripes > 1 and block.m / stripes * inches[1] >= _LEAST_STRIPE_INCHES:
-        axes.hlines([y for corner in corners for _, y in corner[1:3]], 0, right, color=SURFACE, linewidth=0.3)
-    inks = [ink_on(to_hex(shade)) for shade in shades]
+        axes.hlines([y for corner in corners for _, y in corner[1:3]], 0, right, color=figures.SURFACE, linewidth=0.3)
+    inks = [figures.ink_on(to_hex(shade)) for shade in shades]
     written = [_write_core(axes, grid, at, place, inches, inks, stripes) for at, place in blocks.items()]
     _set_ticks(axes, grid, rows, columns)
     if not all(written):
         _name_rows(axes, grid, rows)
     said = _say_partition(grid, mapping, rows, columns)
     lines = itertools.chain.from_iterable(textwrap.wrap(line, _LINE_LETTERS) for line in said)
-    axes.set_title("\n".join(lines), fontsize=SMALL + 0.5)
+    axes.set_title("\n".join(lines), fontsize=figures.SMALL + 0.5)
 
 
 def _write_core(
@@ -322,7 +309,7 @@ def _write_core(
     def fits(text: str, tall: float) -> bool:
         return _LETTER_INCHES * len(text) < width * inches[0] and tall > _LINE_INCHES
 
-    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL}
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": figures.SMALL}
     if stripes > 1:
         name = f"core {core}, K part 0"
         if not fits(name, height * inches[1] / stripes):
@@ -347,14 +334,14 @@ def _name_rows(axes: Axes, grid: _Grid, rows: int) -> None:
     middles = [top + height / 2 for _, top, _, height in (grid.rectangle(row, 0) for row in shown)]
     side.set_yticks(middles, labels=[f"{row * per_row:,}-{(row + 1) * per_row - 1:,}" for row in shown])
     side.set_ylabel("cores of a row of blocks" if len(shown) == rows else "cores of some rows of blocks")
-    style_axes(side)
+    figures.style_axes(side)
 
 
 def _set_ticks(axes: Axes, grid: _Grid, rows: int, columns: int) -> None:
     G, M, _, N = grid.sizes
     block = grid.block
     for axis in (axes.xaxis, axes.yaxis):
-        tick_whole(axis)
+        figures.tick_whole(axis)
     if columns < _MOST_TICKS:
         axes.set_xticks([min(column * block.n, N) for column in range(columns + 1)])
     if block.E_G > 1:
