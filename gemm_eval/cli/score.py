@@ -79,7 +79,7 @@ def validate_dense(
         notes = {of_set[0].score.timings.name: of_set[0].note for of_set in compared}
         print_json({"arch": spec.name, "coefficients": notes} | validation.report_document(scores, worst, groups))
     else:
-        _print(compared, groups, worst)
+        _print_compared(compared, groups, worst)
 
 
 def _save_plots(item: Compared, folder: Path) -> None:
@@ -91,7 +91,7 @@ def _save_plots(item: Compared, folder: Path) -> None:
     validation.save_figure(validation.plot_latency_curves(item.fitted(), scored.timings), folder / f"{stem}-curves.png")
 
 
-def _print(compared: Sequence[Sequence[Compared]], groups: Sequence[str], worst: int) -> None:
+def _print_compared(compared: Sequence[Sequence[Compared]], groups: Sequence[str], worst: int) -> None:
     from gemm_eval.validation import errors_table, worst_table
 
     console = make_console()
@@ -180,7 +180,7 @@ def validate_w4a16(
         document |= validation.ablation_document(ablation) if ablation else {}
         print_json(document | {"int4_wo": validation.report_document(scores, worst)})
         return
-    _kernels_print(studies, ablation, worst)
+    _print_studies(studies, ablation, worst)
     if public:
         note = f"{public[0].note}\n{validation.describe_held_out(spec.name, 'trtllm', _INT4_WO)}".rstrip()
         make_console().print(validation.errors_table(scores, note=note))
@@ -227,7 +227,7 @@ def validate_triton(
         document = {"arch": spec.name, "num_folds": folds, "seed": seed} | validation.study_document(study, worst)
         print_json(document | (validation.ablation_document(ablation) if ablation else {}))
     else:
-        _kernels_print([study], ablation, worst)
+        _print_studies([study], ablation, worst)
 
 
 def _check_ablation(*, is_ablated: bool, is_fit: bool) -> None:
@@ -236,7 +236,7 @@ def _check_ablation(*, is_ablated: bool, is_fit: bool) -> None:
         raise InvalidOptionError("--ablation fits, and there is nothing to fit on: leave out --no-fit, or add --refit")
 
 
-def _kernels_print(studies: Sequence[Study], ablation: Ablation | None, worst: int) -> None:
+def _print_studies(studies: Sequence[Study], ablation: Ablation | None, worst: int) -> None:
 
     console = make_console()
     for study in studies:

@@ -137,14 +137,13 @@ def _collective_table(lines: Sequence[CollectiveLine], title: str) -> Table:
 
 
 _MEMORY_BOUND_HEADERS = ("kernel", "rows of", "n", "naive", "roofline", "table", "MAPE", "median", "p90", "bias", "tau")
-_MEMORY_BOUND_ALL = "all"
 
 
 def validate_memory_bound(names: Sequence[str], *, groups: bool, as_json: bool) -> None:
     """Score and print; arguments as the options of the command."""
     from gemm_eval.validation.memory_bound import score_memory_bound
 
-    lines = [line for line in score_memory_bound(names) if groups or _MEMORY_BOUND_ALL in (line.group, line.what)]
+    lines = [line for line in score_memory_bound(names) if groups or _ALL in (line.group, line.what)]
     if as_json:
         print_json({"lines": plain_lines(lines)})
         return
@@ -247,7 +246,7 @@ def _of_step(line: StackLine) -> Table:
 ALL_CHIPS = "all"
 """Instead of names: every chip whose timings come with the library."""
 
-_MULTICORE_CHIPS_HEADERS = ("set", "rows", "n", "naive", "roof", "table", "MAPE", "median", "p90", "bias", "tau")
+_CHIP_HEADERS = ("set", "rows", "n", "naive", "roof", "table", "MAPE", "median", "p90", "bias", "tau")
 
 
 def calibrate_multicore(
@@ -315,9 +314,9 @@ def chip_table(chip: str, score: ChipScore) -> Table:
 
     how = f"fitted {score.folds}" if score.folds else "as it is"
     table = make_table(
-        _MULTICORE_CHIPS_HEADERS,
+        _CHIP_HEADERS,
         title=f"{chip}, {how}: MAPE of rooflines and a table, then errors of gemm_eval, in %",
-        right=_MULTICORE_CHIPS_HEADERS[2:],
+        right=_CHIP_HEADERS[2:],
     )
     for _, of_set in groupby(score.lines, lambda line: line.set):
         for place, line in enumerate(of_set):
@@ -365,21 +364,21 @@ def validate_simulators(chips: list[str], names: list[str], *, csv: Path | None,
     if csv is not None:
         write_csv(simulators_frame(lines), csv)
     if as_json:
-        print_json({"lines": [_simulators_plain(line) for line in lines]})
+        print_json({"lines": [_plain_side_by_side(line) for line in lines]})
         return
     console = make_console()
     for simulator in simulators:
         of_it = [line for line in lines if line.simulator == simulator]
         marks = _marks(of_it)
         for chip in found:
-            table = _simulators_table([line for line in of_it if line.chip == chip], marks)
+            table = _simulator_table([line for line in of_it if line.chip == chip], marks)
             console.width = max(console.width, widest(console, table))  # half a number says nothing
             console.print(table)
         console.print("why bytes/array cycles/us are more than 5% apart, ? being unexplained:")
-        console.print(*(f"  {mark} {name}" for name, mark in marks.items()), *_simulators_summary(of_it), sep="\n")
+        console.print(*(f"  {mark} {name}" for name, mark in marks.items()), *_simulator_summary(of_it), sep="\n")
 
 
-def _simulators_plain(line: SideBySide) -> dict[str, Any]:
+def _plain_side_by_side(line: SideBySide) -> dict[str, Any]:
     return {
         "chip": line.chip._asdict(),
         "gemm": line.gemm._asdict(),
@@ -403,7 +402,7 @@ def _marks(lines: Sequence[SideBySide]) -> dict[str, str]:
     return dict(zip(dict.fromkeys(causes), ascii_lowercase, strict=False))
 
 
-def _simulators_table(lines: Sequence[SideBySide], marks: dict[str, str]) -> Table:
+def _simulator_table(lines: Sequence[SideBySide], marks: dict[str, str]) -> Table:
     from gemm_eval.validation import report_table
 
     chip = lines[0].chip
@@ -413,11 +412,11 @@ def _simulators_table(lines: Sequence[SideBySide], marks: dict[str, str]) -> Tab
         f"{chip.dram_bytes_per_cycle} B a cycle, {chip.frequency_ghz:g} GHz",
     )
     for line in lines:
-        table.add_row(*_simulators_cells(line, marks))
+        table.add_row(*_simulator_cells(line, marks))
     return table
 
 
-def _simulators_cells(line: SideBySide, marks: dict[str, str]) -> Iterator[str]:
+def _simulator_cells(line: SideBySide, marks: dict[str, str]) -> Iterator[str]:
     moved, array, time = (line.differences.get(name) for name in _WORDS)
     yield " x ".join(map(str, line.gemm))
     yield from _pair(moved, 1e-3, "{:,.0f}")
@@ -442,7 +441,7 @@ def _pair(found: Difference | None, unit: float, form: str) -> Iterator[str]:
         yield from (form.format(side * unit) for side in (found.ours, found.theirs))
 
 
-def _simulators_summary(lines: Sequence[SideBySide]) -> Iterator[str]:
+def _simulator_summary(lines: Sequence[SideBySide]) -> Iterator[str]:
     """Two lines for each quantity: how often who says less, and which causes."""
     for quantity, word in _WORDS.items():
         found = [line.differences[quantity] for line in lines if quantity in line.differences]

@@ -216,10 +216,9 @@ def _placed(shape: Shape, error: InvalidInputError | UnsupportedError) -> Invali
     return type(error)(f"{shape.where}{column}: {error}")
 
 
-_ARCH, _SHAPES_TYPES, _BOUND, _SOURCE = "arch", "types", "bound", "source"
-_SHAPES_SIZES = ("G", "M", "K", "N")
+_ARCH, _TYPES_HEADER, _BOUND, _SOURCE = "arch", "types", "bound", "source"
 _COSTS = ("time", "TFLOP/s", "of peak", "DRAM GB/s", _BOUND, _SOURCE)
-_LEFT = (_ARCH, _SHAPES_TYPES, _BOUND, _SOURCE)
+_LEFT = (_ARCH, _TYPES_HEADER, _BOUND, _SOURCE)
 _MISFIT = "does not fit"
 
 
@@ -229,13 +228,11 @@ def print_shapes(answers: Sequence[Answer]) -> None:
     Where the terminal is too narrow costs follow in further tables, each with the sizes in front.
     """
     cells = [_cells(answer, row) for answer, row in zip(answers, records(answers), strict=True)]
-    common = [name for name in (_ARCH, *_SHAPES_SIZES, _SHAPES_TYPES) if len({row[name] for row in cells}) == 1]
-    words = [
-        f"{name}={cells[0][name].replace(',', '')}" for name in _SHAPES_SIZES if name in common
-    ]  # as others show them
-    words += [cells[0][_SHAPES_TYPES]] * (_SHAPES_TYPES in common) + [f"on {cells[0][_ARCH]}"] * (_ARCH in common)
+    common = [name for name in (_ARCH, *_SIZES, _TYPES_HEADER) if len({row[name] for row in cells}) == 1]
+    words = [f"{name}={cells[0][name].replace(',', '')}" for name in _SIZES if name in common]  # as others show them
+    words += [cells[0][_TYPES_HEADER]] * (_TYPES_HEADER in common) + [f"on {cells[0][_ARCH]}"] * (_ARCH in common)
     title = f"{len(cells):,} GEMMs{': ' * bool(words)}{' '.join(words)}"
-    keys = [name for name in (_ARCH, *_SHAPES_SIZES, _SHAPES_TYPES) if name not in common]
+    keys = [name for name in (_ARCH, *_SIZES, _TYPES_HEADER) if name not in common]
     print_rows(cells, keys, _COSTS, title=title, left=_LEFT)
     if said := say_misfits(answers):
         make_console().print(f"\n{said}")
@@ -252,10 +249,10 @@ def say_misfits(answers: Sequence[Answer]) -> str:
 
 def _cells(answer: Answer, row: dict[str, Any]) -> dict[str, str]:
     problem, groups = answer.problem, answer.problem.row_groups
-    sizes = dict(zip(_SHAPES_SIZES, (f"{size:,}" for size in problem.sizes), strict=True))
+    sizes = dict(zip(_SIZES, (f"{size:,}" for size in problem.sizes), strict=True))
     if groups is not None:
         sizes["M"] = f"{min(groups):,} to {max(groups):,}"
-    cells = {_ARCH: answer.arch_name, **sizes, _SHAPES_TYPES: problem.types.inputs}
+    cells = {_ARCH: answer.arch_name, **sizes, _TYPES_HEADER: problem.types.inputs}
     if not answer.is_feasible:
         return cells | dict.fromkeys(_COSTS, "-") | {"time": _MISFIT}
     return cells | {

@@ -133,10 +133,10 @@ def _balanced(result: SweepResult, values: Mapping[str, npt.NDArray[np.float64]]
 
 
 _MOST_CHARTS = 3
-_SWEEP_TABLES_MOST_OBJECTIVES = 4
+_MOST_EFFECTS = 4
 _MOST_DOTS = 4000  # of a chart; with what their tooltips say they are most of a page
 _MOST_ROWS = 1000
-_SWEEP_TABLES_MOST_VALUES = 64  # of a field, to group points by
+_MOST_GROUPS = 64  # of a field, to group points by
 _MOST_SAID = 6
 _DECADE = 10.0
 
@@ -175,7 +175,7 @@ def field_table(result: SweepResult, feasible: pd.DataFrame, front: pd.DataFrame
         texts = {ARCH: ", ".join(result.bases)} | texts
     # an objective that is drawn itself depends on nothing
     aims = [aim for aim in result.objectives if aim not in said or said[aim]["kind"] == "Dependent"]
-    factors = {aim: effects(result, feasible, aim) for aim in aims[:_SWEEP_TABLES_MOST_OBJECTIVES]}
+    factors = {aim: effects(result, feasible, aim) for aim in aims[:_MOST_EFFECTS]}
     factors = {aim: of for aim, of in factors.items() if of}
     columns = [
         Column("field", kind="text"),
@@ -200,7 +200,7 @@ def effects(result: SweepResult, feasible: pd.DataFrame, aim: str) -> dict[str, 
     known = feasible[feasible[aim] > 0.0]
     found = {}
     for name in names:
-        if name != aim and 2 <= known[name].nunique() <= _SWEEP_TABLES_MOST_VALUES:
+        if name != aim and 2 <= known[name].nunique() <= _MOST_GROUPS:
             best = known.groupby(name)[aim].agg("max" if result.is_maximized(aim) else "min")
             found[name] = float(best.max() / best.min())
     return found
@@ -243,7 +243,7 @@ def _pair_chart(result: SweepResult, feasible: pd.DataFrame, x: str, y: str, nam
 
 
 def _field_chart(result: SweepResult, feasible: pd.DataFrame, x: str, y: str, names: Mapping[int, str]) -> Chart:
-    if feasible[x].nunique() <= _SWEEP_TABLES_MOST_VALUES:
+    if feasible[x].nunique() <= _MOST_GROUPS:
         marks = feasible[y] == feasible.groupby(x)[y].transform("max" if result.is_maximized(y) else "min")
         look = _Look(marks.tolist(), f"best at each {column_of(result, x).heading}")
     else:

@@ -246,7 +246,7 @@ def tables(page: Page, heading: str) -> list[Table]:
     return [part for one in page.sections if one.heading == heading for part in one.parts if isinstance(part, Table)]
 
 
-def report_compare_rows(table: Table) -> list[dict[str, Any]]:
+def compared_rows(table: Table) -> list[dict[str, Any]]:
     names = [column.name for column in table.columns]
     return [dict(zip(names, row, strict=True)) for row in table.rows]
 
@@ -254,7 +254,7 @@ def report_compare_rows(table: Table) -> list[dict[str, Any]]:
 def test_each_gemm_is_ranked_with_its_interval_and_source(gemms: Page, evaluators: list[GEMMEvaluator]) -> None:
     for sizes in SIZES:
         results = {one.arch.name: one.evaluate(*sizes) for one in evaluators}
-        found = report_compare_rows(tables(gemms, f"M={sizes[1]} K=4096 N=4096")[0])
+        found = compared_rows(tables(gemms, f"M={sizes[1]} K=4096 N=4096")[0])
         times = [row["time"] for row in found]
         assert times == sorted(result.latency_us for result in results.values())
         for row in found:
@@ -311,7 +311,7 @@ def test_terms_add_up(evaluators: list[GEMMEvaluator], gemms: Page) -> None:
 
     assert sum(shares.values()) == pytest.approx(100.0)
     (table,) = [table for table in tables(gemms, "M=16 K=4096 N=4096") if "share" in table.caption]
-    found = {row["term"]: row["h200-sxm"] for row in report_compare_rows(table)}
+    found = {row["term"]: row["h200-sxm"] for row in compared_rows(table)}
     assert found["DRAM"] == pytest.approx(100.0 * result.breakdown["dram_us"] / result.latency_us)
     assert list(found)[-1] == "hidden"
 
@@ -332,10 +332,10 @@ def test_a_model_phase_by_phase(evaluators: list[GEMMEvaluator]) -> None:
             config = load_model("llama-3-8b")
             of = transformer_gemms(config, phase=phase, **sizes, **types_on(evaluator.arch, None, None, config))  # type: ignore[arg-type]
             times = [gemm.total_count * evaluator.evaluate_problem(gemm.problem).latency_us for gemm in of]
-            (row,) = [row for row in report_compare_rows(ranking) if row["arch"] == evaluator.arch.name]
+            (row,) = [row for row in compared_rows(ranking) if row["arch"] == evaluator.arch.name]
             assert row["time"] == pytest.approx(sum(times))
-            assert [row[evaluator.arch.name] for row in report_compare_rows(by_gemm)] == pytest.approx(times)
-        for row in report_compare_rows(by_gemm):
+            assert [row[evaluator.arch.name] for row in compared_rows(by_gemm)] == pytest.approx(times)
+        for row in compared_rows(by_gemm):
             assert row[row["fastest"]] == min(row[name] for name in ARCHS[:2])
     assert "<h2" in page.to_html()
     assert "prefill with" in page.lead[0].headline  # type: ignore[union-attr]
@@ -366,20 +366,18 @@ GROUPED = GemmProblem.grouped((120, 3, 0, 17), 512, 256)
 
 
 @pytest.fixture
-def grouped_in_reports_evaluator(monkeypatch: pytest.MonkeyPatch) -> GEMMEvaluator:
+def of_groups(monkeypatch: pytest.MonkeyPatch) -> GEMMEvaluator:
     give_answers(monkeypatch)
     return GEMMEvaluator("demo-8core", disk_cache=False)
 
 
 @pytest.fixture
-def result(grouped_in_reports_evaluator: GEMMEvaluator) -> GEMMResult:
-    return grouped_in_reports_evaluator.evaluate_problem(GROUPED)
+def result(of_groups: GEMMEvaluator) -> GEMMResult:
+    return of_groups.evaluate_problem(GROUPED)
 
 
-def test_cells_multiply_to_the_rows_that_there_are(
-    grouped_in_reports_evaluator: GEMMEvaluator, result: GEMMResult
-) -> None:
-    for one in (result, grouped_in_reports_evaluator.evaluate(4, 35, 512, 256, "fp16")):
+def test_cells_multiply_to_the_rows_that_there_are(of_groups: GEMMEvaluator, result: GEMMResult) -> None:
+    for one in (result, of_groups.evaluate(4, 35, 512, 256, "fp16")):
         cells = dict(zip([column.name for column in GEMM_COLUMNS], gemm_cells(one, 2, 1.0), strict=True))
         assert [cells[name] for name in "GMKN"] == [4, 35, 512, 256]
         assert 2 * cells["G"] * cells["M"] * cells["K"] * cells["N"] == one.flop
@@ -387,16 +385,16 @@ def test_cells_multiply_to_the_rows_that_there_are(
         assert texts_of[1:5] in (["4", "35.00", "512", "256"], ["4", "35", "512", "256"])
 
 
-def test_bars_are_named_by_rows(grouped_in_reports_evaluator: GEMMEvaluator, result: GEMMResult) -> None:
-    figure = plot_breakdown([result, grouped_in_reports_evaluator.evaluate(4, 35, 512, 256)])
+def test_bars_are_named_by_rows(of_groups: GEMMEvaluator, result: GEMMResult) -> None:
+    figure = plot_breakdown([result, of_groups.evaluate(4, 35, 512, 256)])
     draw(figure)
 
     assert {"140 rows in G4 K512 N256", "G4 M35 K512 N256"} <= set(texts(figure))
 
 
-def test_a_roofline_has_the_flop_of_the_rows(grouped_in_reports_evaluator: GEMMEvaluator) -> None:
-    results = [grouped_in_reports_evaluator.evaluate_problem(one) for one in (GROUPED, GemmProblem(4, 35, 512, 256))]
-    figure = plot_roofline(grouped_in_reports_evaluator, [one.problem for one in results])
+def test_a_roofline_has_the_flop_of_the_rows(of_groups: GEMMEvaluator) -> None:
+    results = [of_groups.evaluate_problem(one) for one in (GROUPED, GemmProblem(4, 35, 512, 256))]
+    figure = plot_roofline(of_groups, [one.problem for one in results])
 
     intensity = [one.flop / one.dram_bytes for one in results]
     assert same_points(offsets(figure.axes[0]), intensity, [one.tflop_per_s for one in results])

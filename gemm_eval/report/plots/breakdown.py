@@ -178,11 +178,11 @@ def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
     found = [estimates] if isinstance(estimates, ModelEstimate) else list(estimates)
     if not found:
         raise InvalidInputError("estimates must hold at least one ModelEstimate, got none")
-    return _steps_draw(found)
+    return _draw_steps(found)
 
 
 @styled
-def _steps_draw(found: list[ModelEstimate]) -> Figure:
+def _draw_steps(found: list[ModelEstimate]) -> Figure:
     with needs_extra("plotting", "plot"):
         from matplotlib.patches import Patch
 
