@@ -1,4 +1,4 @@
-"""What `kernels --compare` does: our kernels beside other engines on this machine's GPU, as tables or a document."""
+"""The work of `kernels --compare`: our kernels beside other engines on this machine's GPU, as tables or a document."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _standings(cases: Iterable[Case], engines: Sequence[str]) -> dict[str, Any]:
 
 
 def _others(found: SideBySide) -> list[str]:
-    """What is compared with: the other engines, and the better of two of them."""
+    """Return the names of what is compared with: the other engines, and the better of two of them."""
     names = [name for name in _SHOWN if name in found.engines]
     both = {"humming", "cublas"} <= set(names)
     return [name for name in _SHOWN if name in names or (name == "better" and both)]

@@ -1,4 +1,4 @@
-"""What `gemm-eval measure` does: our kernels beside cuBLAS, and this machine's CPU as an arch."""
+"""The work of `gemm-eval measure`: our kernels beside cuBLAS, and this machine's CPU as an arch."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ EXIT_CODES = (
     "that does not fit the arch or that the arch cannot run. Errors are one line on stderr, or with --json one JSON "
     "object on stderr."
 )
-"""What every --help ends with."""
+"""The end of every --help."""
 
 
 def group(text: str, cls: type[Group] = Group) -> typer.Typer:
@@ -328,7 +328,7 @@ ExplainOption = Annotated[bool | None, option(
 
 
 class Distinct(enum.StrEnum):
-    """What makes two entries of a ranking different."""
+    """The part of a mapping that makes two entries of a ranking different."""
 
     MAPPING = "mapping"
     PARTITION = "partition"
@@ -345,7 +345,7 @@ OutOption = Annotated[Path | None, option(
 
 @dataclass(frozen=True)
 class Output:
-    """Where results go: to a table in a file, to stdout as JSON, or to stdout for people to read."""
+    """The place where results go: a table in a file, stdout as JSON, or stdout for people to read."""
 
     out: OutOption = None
     json: JsonOption = False
@@ -402,7 +402,7 @@ class _SizeWords:
 
     @property
     def by_name(self) -> dict[str, str | None]:
-        """What options say, by letter."""
+        """The words of the options, by letter."""
         return {letter: getattr(self, letter.lower()) for letter in self.order.split()}
 
     def one(self, instead: str = "") -> list[Any]:
@@ -524,7 +524,7 @@ class ModelTypes:
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """What of the memory of a device a model may take, and whether it is shown."""
+    """The share of a device's memory that a model may take, and whether it is shown."""
 
     show_memory: Annotated[
         bool, option("Also show what takes the memory of a device, part by part, and the largest batch.", "--memory")

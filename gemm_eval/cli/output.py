@@ -240,7 +240,7 @@ def format_term(name: str) -> str:
 
 
 def format_decomposition(config: KernelConfig) -> str:
-    """How the work of a GPU kernel is cut into CTAs: "split-K 4", "stream-K" or "data parallel"."""
+    """Return how the work of a GPU kernel is cut into CTAs: "split-K 4", "stream-K" or "data parallel"."""
     from gemm_eval.mapping import Decomposition
 
     words = {
@@ -260,7 +260,7 @@ _CSV, _PARQUET = ".csv", ".parquet"
 _MAX_CELL_CHARS = 1 << 24  # row_groups may be long; csv stops at 128 KiB by itself
 
 Record = tuple[str, dict[str, Any]]
-"""Where a row stands, such as ``shapes.csv, line 3``, and its cells by column; empty ones are None."""
+"""The place of a row, such as ``shapes.csv, line 3``, and its cells by column; empty ones are None."""
 
 
 def check_out(out: Path | None) -> None:

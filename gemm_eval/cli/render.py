@@ -262,7 +262,7 @@ def _largest_growth(best: GEMMResult, other: GEMMResult) -> tuple[str, float]:
 
 
 def _choices(mapping: MulticoreMapping | KernelConfig) -> dict[str, object]:
-    """What a mapping chooses, by a short name."""
+    """Return the choices of a mapping, by a short name."""
     if isinstance(mapping, MulticoreMapping):
         return {"partition": mapping.partition, "tile": mapping.tile, "loop order": mapping.loop_order}
     return {

@@ -33,7 +33,7 @@ _PREFIX = "w4a16_"  # of the names of all families
 
 
 class Chosen(NamedTuple):
-    """What somebody would have run.
+    """A kernel that somebody would have run.
 
     Attributes:
         by: who.
@@ -81,7 +81,7 @@ def _table(rows: Sequence[dict[str, str]], title: str) -> Table:
 
 
 def _which(found: Profile, kernel: ProfiledKernel) -> dict[str, str]:
-    """What it takes, and which it is."""
+    """Return the cells on the time of a kernel, and on which it is."""
     config, us = kernel.config, kernel.timing.latency_us
     return {
         "us": format_number(us),
@@ -95,7 +95,7 @@ def _which(found: Profile, kernel: ProfiledKernel) -> dict[str, str]:
 
 
 def _how(found: Profile, kernel: ProfiledKernel) -> dict[str, str]:
-    """What it reaches, and how it is built."""
+    """Return the cells on the rates of a kernel, and on how it is built."""
     config, timing, built = kernel
     tflops, gb_per_s = _rates(found, kernel)
     return {

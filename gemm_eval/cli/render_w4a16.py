@@ -116,7 +116,7 @@ def _document(entry: KernelEntry, splits: list[str] | None, occupancy: Occupancy
 
 
 def _print_tables(rows: Sequence[_Row], sizes: Sizes | None) -> None:
-    """One table for each family; one line for a family of which no kernel can run, for one reason."""
+    """Print a table for each family, or a line for a family of which no kernel can run, for one reason."""
     console = make_console()
     for family, of_family in itertools.groupby(rows, key=lambda row: row[0].variant.config.family):
         group = list(of_family)
@@ -159,7 +159,7 @@ def _table(family: str, rows: Sequence[_Row], *, has_last: bool) -> Table:
 
 
 def _in_short(splits: Sequence[str]) -> str:
-    """What stands under "split-K": 1 for a K that is not split, the parts, and stream-K."""
+    """Return the cell of "split-K": 1 for a K that is not split, the parts, and stream-K."""
     short = {"data parallel": "1", "stream-K": "stream"}
     return ", ".join(short.get(split, split.removeprefix("split-K ")) for split in splits)
 

@@ -1,4 +1,4 @@
-"""What `gemm-eval validate` prints: errors of models of dense GEMMs, single configs, layers, operations and chips."""
+"""The output of `gemm-eval validate` on dense GEMMs, on whole GPUs, and on kernels config by config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gemm-eval validate` prints of layers, operations, whole steps, chips and simulators."""
+"""The output of `gemm-eval validate` on layers, operations, whole steps, chips and simulators."""
 
 from __future__ import annotations
 

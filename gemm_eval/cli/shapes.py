@@ -29,7 +29,7 @@ _FLAGS = {"true": True, "false": False, "1": True, "0": False}
 
 
 class Shape(NamedTuple):
-    """One GEMM.
+    """A GEMM to evaluate.
 
     Attributes:
         sizes: G, M, K, N as they are given; what is wrong with them is for the library to say.
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Where the result of a shape on an arch stands."""
+    """The result of a shape on an arch, as a row of a table."""
 
     shape: Shape
     table: GEMMTable
@@ -65,12 +65,12 @@ class Answer(NamedTuple):
 
     @property
     def is_feasible(self) -> bool:
-        """Whether any mapping fits."""
+        """True if any mapping fits."""
         return bool(self.table.is_feasible[self.row])
 
     @property
     def why_not(self) -> InfeasibleError | None:
-        """What does not fit, and what would help; None: it fits."""
+        """The error that says what does not fit, and what would help; None: it fits."""
         try:
             self.table[self.row]
         except InfeasibleError as error:
@@ -150,7 +150,7 @@ def _rows_of_table(table: GEMMTable) -> list[dict[str, Any]]:
 
 
 def _says_nothing(given: Any, ours: Any) -> bool:
-    """Whether a cell of a file is empty, or what we say, too."""
+    """Return whether a cell of a file is empty, or equals our own cell."""
     if given is None or given == ours or str(given) == str(ours):
         return True
     try:

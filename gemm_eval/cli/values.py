@@ -1,4 +1,4 @@
-"""How words of a command line become values: whole numbers and ranges of them, sizes, row groups, mappings."""
+"""Readers of the words of a command line: whole numbers and ranges of them, sizes, row groups, mappings."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
 
 SEVERAL = "Several: 1,4,16 or a range, 1..256 (doubled) or 1..256:32 (in steps)."
-"""What the help of every option says that takes several values."""
+"""The end of the help of every option that takes several values."""
 
 MAX_VALUES = 10_000
 """Most values of one option, and most combinations of several options."""
 
 MAPPING_FORM = "P_G,P_M,P_N,P_K / tile_m,tile_n,tile_k / order, such as 1,4,2,1/256,512,144/mnk"
-"""How `--mapping` is written for a multi-core chip, for help and errors."""
+"""The form of `--mapping` for a multi-core chip, for help and errors."""
 
 GPU_MAPPING_FORM = (
     "FAMILY / cta_m,cta_n,cta_k / cluster_m,cluster_n / warps,stages,schedule / decomposition,split_k / "
     "raster_order,raster_swizzle, such as sm90_wgmma / 128,256,64 / 2,1 / 8,4,cooperative / split_k,2 / along_m,8"
 )
-"""How `--mapping` is written for a GPU."""
+"""The form of `--mapping` for a GPU."""
 
 _DOTS, _STEP = "..", ":"
 _WHOLE = "whole numbers >= 1 such as 16, 1,4,16, 1..256 or 1..256:32"
@@ -44,7 +44,7 @@ def integer(text: str) -> int:
 
 
 def is_several(text: str) -> bool:
-    """Whether a word spells a list or a range, and not one number."""
+    """Return whether a word spells a list or a range, and not one number."""
     return "," in text or _DOTS in text
 
 

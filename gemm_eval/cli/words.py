@@ -1,4 +1,4 @@
-"""How the words of a command line are read: each option once, and what was meant by a mistyped one.
+"""The parser of command lines: it takes each option once, and says what was meant by a mistyped one.
 
 Nothing here names a class of click: typer brings its own copy of it, or not, depending on its version.
 """
@@ -18,7 +18,7 @@ from gemm_eval.words import did_you_mean
 
 _STYLE = re.compile(r"\[(?=[a-z#/@])")  # how a style begins in rich's markup
 _INSTEAD = {"--arch": "; gemm-eval evaluate, grouped, attention and model compare several side by side"}
-"""What does what was meant by an option given twice."""
+"""The commands that do what an option given twice was meant to do."""
 
 
 class Command(TyperCommand):
@@ -125,7 +125,7 @@ def refuse_others(ctx: typer.Context, mode: str, obeyed: Collection[str]) -> Non
 
 
 def is_given(ctx: typer.Context, name: str) -> bool:
-    """Whether a parameter stands on the command line, whatever its value."""
+    """Return whether a parameter stands on the command line, whatever its value."""
     source = ctx.get_parameter_source(name)
     # typer 0.26 says so of arguments that are not there, too, if there may be several
     return source is not None and source.name == "COMMANDLINE" and ctx.params.get(name) != ()

@@ -83,7 +83,7 @@ _DECADE = 10.0
 
 
 class Scale(NamedTuple):
-    """What an axis of a quantity is called, and what its values are divided by."""
+    """The label of an axis, and the factor that its values are divided by."""
 
     label: str
     factor: float = 1.0
@@ -184,7 +184,7 @@ def scale_axis(
 
 
 def spans_decade(values: npt.NDArray[Any]) -> bool:
-    """Whether all values are positive and the largest is more than ten times the smallest: a case for a log axis."""
+    """Return whether all values are positive and the largest is over ten times the smallest: a case for a log axis."""
     return bool(len(values) and values.min() > 0 and values.max() > _DECADE * values.min())
 
 

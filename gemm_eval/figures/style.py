@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """How a term is drawn; hatching is in the colour of the page."""
+    """The look of a term; hatching is in the colour of the page."""
 
     color: str
     hatch: str

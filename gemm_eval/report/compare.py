@@ -43,7 +43,7 @@ class Contender:
 
     @property
     def interval_us(self) -> tuple[float, float] | None:
-        """What holds the measured time if all GEMMs err the same way; None where nobody knows of errors."""
+        """The interval of the measured time if all GEMMs err the same way; None where errors are not known."""
         low_us = high_us = 0.0
         for _, result, count in self.runs:
             if result.low_us is None or result.high_us is None:
@@ -65,7 +65,7 @@ class Contender:
 
     @property
     def sources(self) -> str:
-        """What its numbers rest on."""
+        """The sources of its numbers."""
         return ", ".join(sorted({result.source for _, result, _ in self.runs}))
 
 
@@ -90,7 +90,7 @@ class Contest:
 
     @property
     def is_clear(self) -> bool | None:
-        """Whether the two fastest are further apart than their errors; None where nobody knows of errors."""
+        """True if the two fastest are further apart than their errors; None where errors are not known."""
         first, second = (one.interval_us for one in self.ranked[:2])
         return None if first is None or second is None else first[1] < second[0]
 
@@ -490,7 +490,7 @@ def _compare_sizes(result: GEMMResult) -> str:
 
 
 def _figures(contests: Sequence[Contest]) -> list[Figure]:
-    """Where the time of the heaviest GEMM of each phase goes, arch by arch."""
+    """Return the breakdown of the heaviest GEMM of each phase, arch by arch."""
     figures = []
     for contest in contests:
         runs = contest.ranked[0].runs

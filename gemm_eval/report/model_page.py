@@ -242,7 +242,7 @@ def _gemm_table(phase: PhaseResult) -> Table:
 
 
 def _lever_table(phase: PhaseResult, gains: Sequence[ChangeGain]) -> Table:
-    """What each change of the arch does to the phase."""
+    """Return a table of what each change of the arch does to the phase."""
     rows: list[list[Cell]] = [[gain.change, gain.total_us, 100.0 * gain.saved_frac, gain.helps_most] for gain in gains]
     return Table(
         _LEVER_COLUMNS,

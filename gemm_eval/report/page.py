@@ -257,7 +257,7 @@ def _filter(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def _about(column: Column) -> str:
-    """What expressions need to know of a column."""
+    """Return the attributes of a column that filter expressions read."""
     found = f' data-kind="{"text" if column.kind == "text" else "number"}" data-heading="{escape(column.heading)}"'
     if column.name != column.heading:
         found += f' data-name="{escape(column.name)}" title="{escape(column.name)}"'

@@ -60,10 +60,10 @@ def _scaled(value: float, units: tuple[tuple[float, str], ...], least: str) -> s
 SCALED: Mapping[str, Callable[[float], str]] = {
     "time": time_text, "bytes": say_bytes, "capacity": say_capacity, "energy": say_energy,
 }  # fmt: skip
-"""How values of each kind of column that is scaled are written."""
+"""The functions that write the values of each kind of column that is scaled."""
 
 BASE_UNITS = {"time": "us", "bytes": "B", "capacity": "B", "energy": "pJ"}
-"""What the numbers of each kind are counted in."""
+"""The units of the numbers of each kind."""
 
 _SUFFIX_UNITS = {
     "_us": "us", "_bytes": "B", "_pj": "pJ", "_gb_per_s": "GB/s", "_tflop_per_s": "TFLOP/s", "_mm2": "mm2",
@@ -80,7 +80,7 @@ def unit_of_name(name: str) -> tuple[str, str]:
 
 
 Cell: TypeAlias = str | float | None
-"""What a table holds; numpy's numbers too. None and nan are missing values."""
+"""A cell of a table; numpy's numbers too. None and nan are missing values."""
 
 _KINDS = ("number", "text", *SCALED)
 _MIN_FIXED, _MAX_FIXED = 1e-4, 1e15  # outside, numbers are written with an exponent
@@ -113,7 +113,7 @@ class Column:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether every cell has a unit of its own."""
+        """True if every cell has a unit of its own."""
         return self.kind in SCALED
 
     @property
@@ -125,7 +125,7 @@ class Column:
 
     @property
     def base_unit(self) -> str:
-        """What its numbers are counted in, as `unit` or the end of the name says; empty if neither does."""
+        """The unit of its numbers, as `unit` or the end of the name says; empty if neither does."""
         if self.is_scaled:
             return BASE_UNITS[self.kind]
         return self.unit or ("" if self.kind == "text" else unit_of_name(self.name)[0])
@@ -252,7 +252,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a page says, in words: one sentence, and what stands behind it, each with a word before it."""
+    """The answer of a page in words: one sentence, and its reasons, each with a word before it."""
 
     headline: str
     points: Sequence[tuple[str, str]] = ()
@@ -260,7 +260,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar.
+    """A bar.
 
     Attributes:
         name: stands before it.

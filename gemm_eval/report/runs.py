@@ -26,7 +26,7 @@ GEMM_COLUMNS = (
     Column("DRAM", "GB/s"),
     Column("mapping", kind="text"),
 )
-"""What `gemm_cells` gives; a table has a column for the name before them."""
+"""The columns of `gemm_cells`; a table has a column for the name before them."""
 
 
 def gemm_cells(result: GEMMResult, count: int, total_us: float) -> list[Cell]:
@@ -157,7 +157,7 @@ Runs: TypeAlias = Sequence[tuple[str, GEMMResult, int]]
 
 
 class ChangeGain(NamedTuple):
-    """One change of the spec, and the time of all runs with it."""
+    """A change of the spec, and the time of all runs with it."""
 
     change: str
     total_us: float

@@ -302,7 +302,7 @@ def sweep_report(result: SweepResult, *, title: str = "") -> Page:
 
 
 def _sweep_figures(result: SweepResult, point: int) -> list[Figure]:
-    """What a design does with its GEMMs, and the first objective over the two fields on which it depends most."""
+    """Return drawings of a design's GEMMs, and of the first objective over the two fields on which it depends most."""
     gemms = [(one.name, problem, count) for one in result.workloads for problem, count in one.gemms]
     names = [f"{name} {'x'.join(problem.size_words[problem.G == 1 :])}" for name, problem, _ in gemms]
     found = [gemm for table in result.evaluate(point).values() for gemm in table]

@@ -123,7 +123,7 @@ def find_best(result: SweepResult, front: pd.DataFrame) -> list[BestDesign]:
 
 
 def _balanced(result: SweepResult, values: Mapping[str, npt.NDArray[np.float64]]) -> int | None:
-    """Where the product of the objectives' ratios to their best is least: it does not ask for their scales."""
+    """Return the point whose product of the objectives' ratios to their best is least, whatever their scales."""
     total = np.zeros(len(next(iter(values.values()))))
     for name, column in values.items():
         if not (np.isfinite(column) & (column > 0.0)).all():
@@ -324,7 +324,7 @@ def _cell(kind: str, value: Any) -> Cell:
 
 
 def _span(result: SweepResult, front: pd.DataFrame, name: str) -> str:
-    """What the points of the front have of a field."""
+    """Return the values of a field that the points of the front have."""
     values = front[name].dropna().unique().tolist() if len(front) else []
     if result.description["columns"][name] in ("whole", "number") and len(values) > _MOST_SAID:
         return f"{say_of(result, name, min(values))} to {say_of(result, name, max(values))}"

@@ -1,4 +1,4 @@
-"""One chunk of a sweep: some points, evaluated in the calling thread, as a table.
+"""A chunk of a sweep: some points, evaluated in the calling thread, as a table.
 
 Archs are data to the search, so a chunk of any chips compiles nothing and is a few calls of a kernel for every number
 of cores in it; GPUs go one by one through their evaluator.
@@ -29,7 +29,7 @@ from gemm_eval.workload import AttentionProblem, GemmProblem, GemmTypes, Layouts
 
 @dataclass(frozen=True)
 class SweepWork:
-    """What all chunks of a sweep share.
+    """The space, workloads and options that all chunks of a sweep share.
 
     Attributes:
         space: the chips.
@@ -77,7 +77,7 @@ class SweepWork:
 
     @cached_property
     def flop(self) -> tuple[dict[DType, int], ...]:
-        """Of each workload, the operations by input type."""
+        """The operations of each workload, by input type."""
         found = []
         for workload in self.workloads:
             flop: dict[DType, int] = {}

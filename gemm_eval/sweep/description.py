@@ -126,7 +126,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _state_of(value: Any) -> Any:
-    """How copies of a value are made: its class and what it holds; None where it cannot be copied."""
+    """Return what copies of a value are made of: its class and its content; None where it cannot be copied."""
     try:
         return value.__reduce_ex__(4)
     except Exception:  # an object may raise anything here
@@ -134,7 +134,7 @@ def _state_of(value: Any) -> Any:
 
 
 VERSION = 3
-"""Of descriptions and of the parts beside them."""
+"""The version of descriptions and of the parts beside them."""
 
 _FIELDS: dict[str, Callable[..., fields.Field]] = {
     "Choices": Choices, "Range": Range, "LogRange": LogRange, "Dependent": Dependent

@@ -35,7 +35,7 @@ _Function = Callable[["Names"], Number]
 
 
 class Names:
-    """What an expression asks for its names: `known` has their values; those that are no numbers have none here."""
+    """The values of an expression's names, from `known`; those that are no numbers have none here."""
 
     def __init__(self, known: Any) -> None:
         self._known = known

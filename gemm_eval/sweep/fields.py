@@ -122,7 +122,7 @@ class _Span(ABC):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all values are whole numbers."""
+        """True if all values are whole numbers."""
         is_stepped = self.step is None or self.step == int(self.step)
         return isinstance(self.low, int) and isinstance(self.high, int) and is_stepped
 

@@ -1,4 +1,4 @@
-"""Where the parts of a sweep are kept: in memory, or in a folder of parquet files that a later run goes on with.
+"""The store of a sweep's parts: in memory, or in a folder of parquet files that a later run goes on with.
 
 A folder is taken by one sweep at a time. The metadata of a part tell the sweep, the points and what these choose, and
 hold a seal: a digest of all bytes of the file, with zeros where the digest stands. Parquet itself has checksums for

@@ -30,7 +30,7 @@ METRICS = (
     "latency_us", "tokens_per_s", "energy_pj", "energy_delay_pj_us", "power_w", "dram_bytes",
     "tflop_per_s", "utilization_frac", "tflop_per_s_per_mm2", "tflop_per_s_per_w",
 )  # fmt: skip
-"""What is known of each workload; energy, and what follows from it, is nan where the spec has no figures."""
+"""The metrics of each workload; energy, and what follows from it, is nan where the spec has no figures."""
 
 MAXIMIZED = {"tokens_per_s", "tflop_per_s", "utilization_frac", "tflop_per_s_per_mm2", "tflop_per_s_per_w"}
 """Metrics of which more is better."""

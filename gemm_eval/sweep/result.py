@@ -27,7 +27,7 @@ from gemm_eval.words import shown
 
 
 class SweepResult:
-    """One row for each point: number, base arch, variables, fields, area, metrics, and why it is excluded, if it is.
+    """A row for each point: number, base arch, variables, fields, area, metrics, and why it is excluded, if it is.
 
     Columns have units in their names; ``result["latency_us"]`` is one as an array. A sweep in a folder stays there:
     what is asked for is read, column by column, and of a single point only the file that holds it. Of a sweep that was
@@ -51,7 +51,7 @@ class SweepResult:
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """What the sweep is, as plain values: space, workloads, objectives, sampling, versions of the models."""
+        """The sweep as plain values: space, workloads, objectives, sampling, versions of the models."""
         return self._description
 
     @property
@@ -76,7 +76,7 @@ class SweepResult:
 
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
-        """What ran on every chip."""
+        """The workloads that ran on every chip."""
         return workloads_of(self._description)
 
     @property

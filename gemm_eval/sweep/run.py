@@ -117,7 +117,7 @@ def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
 
 
 class _NumThreads:
-    """How many threads a Dask cluster has now, asked for now and then."""
+    """The number of threads that a Dask cluster has now, asked for now and then."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -228,7 +228,7 @@ def sweep(
 
 
 class _At(NamedTuple):
-    """Where a sweep is at work."""
+    """The work, chunks, workers and store of a sweep that runs."""
 
     work: SweepWork
     chunks: Chunks

@@ -42,10 +42,10 @@ MEASURES = {
     "morris": ("mu_star", "mu_star_conf", "mu", "sigma"),
     "sobol": ("ST", "ST_conf", "S1", "S1_conf"),
 }
-"""What each method measures; the first is how much an input matters."""
+"""The measures of each method; the first is how much an input matters."""
 
 CONFIDENCE_FRAC = 0.95
-"""Of the intervals; what ends in ``_conf`` is half of an interval's width."""
+"""The level of the intervals; what ends in ``_conf`` is half of an interval's width."""
 
 _NUM_SAMPLES = {"oat": 5, "morris": 32, "sobol": 512}
 _MORRIS_LEVELS = 4  # what the method's papers use
@@ -54,7 +54,7 @@ _ON_INFEASIBLE = ("raise", "worst", "omit")
 
 @dataclass(frozen=True, eq=False)
 class SensitivityResult:
-    """How much each input matters to each output.
+    """The importance of each input to each output.
 
     Attributes:
         method: ``"oat"``, ``"morris"`` or ``"sobol"``.
@@ -393,7 +393,7 @@ def sensitivity(
 
 
 def _unit_of(space: Space, name: str, base: Mapping[str, Any]) -> float:
-    """Where a value lies in the unit interval of its field: or the nearest that the field takes."""
+    """Return the place of a value in the unit interval of its field, or of the nearest that the field takes."""
     unknown = set(base) - set(space.drawn)
     if unknown:
         raise InvalidOptionError(f"base names {', '.join(sorted(unknown))}, which the space does not vary")
@@ -413,7 +413,7 @@ def _unit_of(space: Space, name: str, base: Mapping[str, Any]) -> float:
 
 
 def _find_unit(take: Callable[[float], float], value: float) -> float:
-    """Where a function that never falls is nearest to a value, given that it starts below and ends above."""
+    """Return the argument at which a function that never falls is nearest to a value between its ends."""
     low, high = 0.0, 1.0
     for _ in range(_NUM_HALVINGS):
         middle = (low + high) / 2.0

@@ -200,7 +200,7 @@ class Space:
         given = {name: as_field(name, value) for name, value in {**(fields or {}), **more_fields}.items()}
         self._check_names(given, variables or {})
         self.kinds = {name: self._kind_of(name) for name in given}
-        """What each field of the spec takes: whole, number, truth, text or json."""
+        """The kind of each field of the spec: whole, number, truth, text or json."""
         self.fields = {name: fit_range(name, field, self.kinds[name]) for name, field in given.items()}
         self.variables = {name: as_field(name, value) for name, value in (variables or {}).items()}
         drawn: dict[str, Field] = {ARCH: Choices(tuple(self.bases))} if len(self.bases) > 1 else {}
@@ -208,7 +208,7 @@ class Space:
         self.drawn: dict[str, Drawn] = {
             name: field for name, field in drawn.items() if not isinstance(field, Dependent)
         }  # fmt: skip
-        """What a point chooses, by name."""
+        """The fields that a point chooses, by name."""
         self.dependent = {name: field.of for name, field in drawn.items() if isinstance(field, Dependent)}
         for name, of in self.dependent.items():
             if isinstance(of, str):
@@ -289,7 +289,7 @@ class Space:
 
     @cached_property
     def _plain(self) -> dict[str, dict[str, Any]]:
-        """What does not vary, by base; a dependent field is not known there, or it would pass for its base's value."""
+        """The fields that do not vary, by base, without dependent fields, which would pass for their base's values."""
         return {
             label: {name: value for name, value in plain_fields(arch).items() if name not in self.dependent}
             for label, arch in self.bases.items()

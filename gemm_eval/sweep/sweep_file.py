@@ -72,7 +72,7 @@ class _File(_Strict):
 
 @dataclass(frozen=True)
 class SweepFile:
-    """What a file asks for.
+    """The sweep that a file asks for.
 
     Attributes:
         space: the chips.

@@ -1,4 +1,4 @@
-"""Where the time goes: of GEMMs, term by term, and of steps of a model, operation by operation."""
+"""Plots of where the time goes: of GEMMs, term by term, and of steps of a model, operation by operation."""
 
 from __future__ import annotations
 

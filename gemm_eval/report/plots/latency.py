@@ -94,7 +94,7 @@ def _has_interval(table: GEMMTable) -> bool:
 
 
 def _is_even(rows: npt.NDArray[np.int64]) -> bool:
-    """Whether the values are about equally far apart, for a linear axis."""
+    """Return whether the values are about equally far apart, for a linear axis."""
     gaps = np.diff(rows)
     return len(gaps) == 0 or bool(gaps.max() <= 2 * gaps.min())
 

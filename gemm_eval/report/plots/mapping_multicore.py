@@ -67,7 +67,7 @@ class _Side(NamedTuple):
         return -(-self.size // self.tile)
 
     def at(self, place: int) -> float:
-        """Where a tile begins, as a part of the side."""
+        """Return the start of a tile, as a part of the side."""
         return min(place * self.tile, self.size) / self.size
 
     def middle(self, place: int) -> float:
@@ -198,7 +198,7 @@ _RAMP_ENDS = 0.15, 0.95
 
 
 class _Grid(NamedTuple):
-    """What of C each core has; core numbers count G, M, N, K, the last fastest."""
+    """Return the part of C that each core has; core numbers count G, M, N, K, the last fastest."""
 
     block: Block  # the full one
     sizes: tuple[int, int, int, int]  # G, M, K, N
@@ -218,7 +218,7 @@ class _Grid(NamedTuple):
 
     @property
     def has_room(self) -> bool:
-        """Whether every block can be drawn."""
+        """True if every block can be drawn."""
         return self.num_rows * self.block.E_N <= _MOST_BLOCKS
 
     def first_core(self, row: int, column: int) -> int:

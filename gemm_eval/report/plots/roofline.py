@@ -33,7 +33,7 @@ _LEGEND_SHARES = (0.05, 0.25, 0.5)
 
 
 class _Points(NamedTuple):
-    """What is drawn, point by point."""
+    """The points that are drawn."""
 
     results: list[GEMMResult]
     names: list[str]

@@ -64,7 +64,7 @@ def feasible_rows(table: Any, *numbers: str) -> npt.NDArray[np.bool_]:
 
 
 def is_number(column: npt.NDArray[Any]) -> bool:
-    """Whether a column holds numbers; None among objects is a number that is not known."""
+    """Return whether a column holds numbers; None among objects is a number that is not known."""
     if column.dtype.kind == "O":
         return all(value is None or isinstance(value, int | float | np.number) for value in column) and not all(
             value is None for value in column
