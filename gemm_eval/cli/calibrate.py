@@ -165,10 +165,10 @@ def widths(
         if name_of_family not in families:
             continue
         of_library = [timings for timings in sets if timings.library == library]
-        for found in validation.refit_intervals(spec, library, name_of_family, of_library, seed=seed):
-            name = f"{library}-{found.family}-{found.question}"
-            (folder / f"{name}.yaml").write_text(found.to_yaml(), encoding="utf-8")
-            for item in found.intervals:
+        for learned in validation.refit_intervals(spec, library, name_of_family, of_library, seed=seed):
+            name = f"{library}-{learned.family}-{learned.question}"
+            (folder / f"{name}.yaml").write_text(learned.to_yaml(), encoding="utf-8")
+            for item in learned.intervals:
                 table.add_row(name, item.regime, f"{item.low_log:+.3f}", f"{item.high_log:+.3f}")
     make_console().print(table)
 
@@ -392,23 +392,23 @@ def calibrate_corrections(
         raise InvalidOptionError(f"no timings of {library} on {spec.name} are committed: give --data FILE")
     console = make_console()
     for fitted in validation.calibrate_correction(spec, library, family, sets, seed=seed):
-        found = fitted.correction
-        path = folder / f"{found.library}-{found.family}-{found.question}.yaml"
+        learned = fitted.correction
+        path = folder / f"{learned.library}-{learned.family}-{learned.question}.yaml"
         fitted.write(path)
-        console.print(_correction_table(found))
+        console.print(_correction_table(learned))
         console.print(f"written to {path}", soft_wrap=True)
 
 
-def _correction_table(found: Correction) -> Table:
+def _correction_table(learned: Correction) -> Table:
     from gemm_eval.cli.output import make_table
 
-    verdict = "on" if found.is_on else "off: not better in every regime, or too few pairs"
+    verdict = "on" if learned.is_on else "off: not better in every regime, or too few pairs"
     headers = ("rows of", "rows", "model", "corrected")
-    title = f"{found.library} {found.family} on {found.gpu}, {found.question}: MAPE {found.folds}; {verdict}"
+    title = f"{learned.library} {learned.family} on {learned.gpu}, {learned.question}: MAPE {learned.folds}; {verdict}"
     table = make_table(headers, title=title, right=headers[1:])
     named: list[tuple[str, HeldOut]] = [
-        *((item.regime, item) for item in found.errors),
-        *((item.data, item) for item in found.data),
+        *((item.regime, item) for item in learned.errors),
+        *((item.data, item) for item in learned.data),
     ]
     for name, item in named:
         errors = (item.physics_mape_percent, item.corrected_mape_percent)

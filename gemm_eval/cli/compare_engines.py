@@ -84,15 +84,15 @@ def compare(
     if isinstance(grid, ExpertGrid):
         groups, missing = choose_grouped_engines(engines)
         _tell(missing, as_json)
-        found = compare_grouped_engines(make_device(groups), groups, grid, on_pair=on_pair)
+        comparison = compare_grouped_engines(make_device(groups), groups, grid, on_pair=on_pair)
     else:
         others, missing = choose_engines(engines)
         _tell(missing, as_json)
-        found = compare_engines(make_device(others), others, grid, on_pair=on_pair)
+        comparison = compare_engines(make_device(others), others, grid, on_pair=on_pair)
     if as_json:
-        print_json(document_of(found, missing))
+        print_json(document_of(comparison, missing))
     else:
-        print_side_by_side(found)
+        print_side_by_side(comparison)
 
 
 def _tell(missing: Mapping[str, str], as_json: bool) -> None:
@@ -100,13 +100,13 @@ def _tell(missing: Mapping[str, str], as_json: bool) -> None:
         print_line(f"{name} is left out: {reason}", err=True)
 
 
-def _rows(found: SideBySide) -> list[dict[str, Any]]:
+def _rows(comparison: SideBySide) -> list[dict[str, Any]]:
     """Timings as rows of a table; of grouped GEMMs tokens stand for M, and the layer in front."""
-    if not isinstance(found.grid, ExpertGrid):
-        return [timing._asdict() for timing in found.timings]
-    layers = {(layer.N, layer.K): layer for layer in found.grid.layers}
+    if not isinstance(comparison.grid, ExpertGrid):
+        return [timing._asdict() for timing in comparison.timings]
+    layers = {(layer.N, layer.K): layer for layer in comparison.grid.layers}
     rows = []
-    for timing in found.timings:
+    for timing in comparison.timings:
         layer, row = layers[timing.N, timing.K], timing._asdict()
         tokens = row.pop("M")
         of_layer = {"layer": layer.name, "num_groups": layer.num_groups, "tokens": tokens}
@@ -114,25 +114,25 @@ def _rows(found: SideBySide) -> list[dict[str, Any]]:
     return rows
 
 
-def _write(found: SideBySide, path: Path) -> None:
-    grid = found.grid
-    same = {"gpu": found.gpu, "dtype": grid.dtype, "group_size": grid.group_size}
-    write_rows(path, [row | {"library": found.engines[row["engine"]]} | same for row in _rows(found)])
+def _write(comparison: SideBySide, path: Path) -> None:
+    grid = comparison.grid
+    same = {"gpu": comparison.gpu, "dtype": grid.dtype, "group_size": grid.group_size}
+    write_rows(path, [row | {"library": comparison.engines[row["engine"]]} | same for row in _rows(comparison)])
 
 
-def document_of(found: SideBySide, missing: Mapping[str, str]) -> dict[str, Any]:
+def document_of(comparison: SideBySide, missing: Mapping[str, str]) -> dict[str, Any]:
     """Return everything as plain values.
 
     Args:
-        found: what was measured.
+        comparison: what was measured.
         missing: why engines were left out, by name.
     """
-    cases, others = list_cases(found.timings), _others(found)
+    cases, others = list_cases(comparison.timings), _others(comparison)
     return {
-        "gpu": found.gpu,
-        "dtype": found.grid.dtype,
-        "group_size": found.grid.group_size,
-        "engines": found.engines,
+        "gpu": comparison.gpu,
+        "dtype": comparison.grid.dtype,
+        "group_size": comparison.grid.group_size,
+        "engines": comparison.engines,
         "missing": dict(missing),
         "by_rows": {str(m): _standings(some, others) for m, some in by_rows(cases).items()},
         "by_regime": {name: _standings(some, others) for name, some in by_regime(cases).items()},
@@ -140,8 +140,8 @@ def document_of(found: SideBySide, missing: Mapping[str, str]) -> dict[str, Any]
             {"engine": engine, "ratio": ratio, "N": case.N, "K": case.K, "M": case.M}
             for ratio, engine, case in losses(cases, _timed(others), _LIMIT)
         ],
-        "timings": _rows(found),
-        "failures": [failure._asdict() for failure in found.failures],
+        "timings": _rows(comparison),
+        "failures": [failure._asdict() for failure in comparison.failures],
     }
 
 
@@ -150,9 +150,9 @@ def _standings(cases: Iterable[Case], engines: Sequence[str]) -> dict[str, Any]:
     return {engine: standing_document(stand(some, engine)) for engine in engines}
 
 
-def _others(found: SideBySide) -> list[str]:
+def _others(comparison: SideBySide) -> list[str]:
     """Return the names of what is compared with: the other engines, and the better of two of them."""
-    names = [name for name in _SHOWN if name in found.engines]
+    names = [name for name in _SHOWN if name in comparison.engines]
     both = {"humming", "cublas"} <= set(names)
     return [name for name in _SHOWN if name in names or (name == "better" and both)]
 
@@ -161,12 +161,12 @@ def _timed(others: Iterable[str]) -> list[str]:
     return [name for name in others if name != "better"]
 
 
-def print_side_by_side(found: SideBySide) -> None:
+def print_side_by_side(comparison: SideBySide) -> None:
     """Print tables of at most 80 columns: by M, by regime, and where another engine is ahead."""
-    cases, others, console = list_cases(found.timings), _others(found), make_console()
-    grid = found.grid
-    console.print(f"{found.gpu}, {grid.dtype}, groups of {grid.group_size}, cold weights, bursts at boost clock")
-    for name, library in found.engines.items():
+    cases, others, console = list_cases(comparison.timings), _others(comparison), make_console()
+    grid = comparison.grid
+    console.print(f"{comparison.gpu}, {grid.dtype}, groups of {grid.group_size}, cold weights, bursts at boost clock")
+    for name, library in comparison.engines.items():
         console.print(f"  {name}: {library}")
     if cases and others:
         console.print()
@@ -181,7 +181,7 @@ def print_side_by_side(found: SideBySide) -> None:
         console.print(_regimes_table({"all": cases} if is_grouped else by_regime(cases), others))
         console.print()
         _print_losses(rows, cases, others)
-    for failure in found.failures:
+    for failure in comparison.failures:
         m = "every M" if failure.M is None else f"M {failure.M}"
         console.print(f"not timed: {failure.engine}, {failure.N} x {failure.K}, {m}: {failure.error}")
 

@@ -39,14 +39,14 @@ def build(
     from gemm_eval.kernels.config_cache import ConfigCache, build_from_timings
     from gemm_eval.measure import meta_path, read_timings
 
-    found = ConfigCache()
+    cache = ConfigCache()
     for path in timings or _shipped_timings(arch):
         try:
             meta = read_yaml(meta_path(path))
         except ArchError as error:
             raise InvalidInputError(f"timings need their meta file: {error}") from None
-        found = found.merge(build_from_timings(read_timings(path), meta, arch))
-    _write(found, out, as_json=json)
+        cache = cache.merge(build_from_timings(read_timings(path), meta, arch))
+    _write(cache, out, as_json=json)
 
 
 @command(app, "list", needs_words=False)
@@ -68,7 +68,7 @@ def list_(
     from gemm_eval.kernels.config_cache import ConfigCache
 
     paths = _own_files() if file is None else [_existing(file)]
-    found = [(path, ConfigCache.load(path, is_read_only=True)) for path in paths]
+    files = [(path, ConfigCache.load(path, is_read_only=True)) for path in paths]
     if json:
         from gemm_eval.cli.output import print_json
 
@@ -79,12 +79,12 @@ def list_(
                         "path": str(path),
                         "records": [record.to_json() | {"void": _void(record)} for record in records.records],
                     }
-                    for path, records in found
+                    for path, records in files
                 ]
             }
         )
     else:
-        _print_tables(found)
+        _print_tables(files)
 
 
 @command(app)
@@ -101,10 +101,10 @@ def merge(
     """
     from gemm_eval.kernels.config_cache import ConfigCache
 
-    found = ConfigCache()
+    cache = ConfigCache()
     for file in files:
-        found = found.merge(ConfigCache.load(_existing(file), is_read_only=True))
-    _write(found, out, as_json=json)
+        cache = cache.merge(ConfigCache.load(_existing(file), is_read_only=True))
+    _write(cache, out, as_json=json)
 
 
 def _shipped_timings(arch: str) -> list[Path]:
@@ -112,10 +112,10 @@ def _shipped_timings(arch: str) -> list[Path]:
     from gemm_eval.errors import InvalidInputError
 
     folder = data_root() / "measured" / arch / "w4a16"
-    found = [path for path in sorted(folder.glob("*.parquet")) if not path.stem.endswith("-cublas")]
-    if not found:
+    tables = [path for path in sorted(folder.glob("*.parquet")) if not path.stem.endswith("-cublas")]
+    if not tables:
         raise InvalidInputError(f"no timings of our kernels come for {arch}: give a file")
-    return found
+    return tables
 
 
 def _existing(file: Path) -> Path:
@@ -147,32 +147,32 @@ def _void(record: ConfigRecord) -> str | None:
         return str(error)
 
 
-def _write(found: ConfigCache, out: Path, *, as_json: bool) -> None:
-    found.save(out)
+def _write(cache: ConfigCache, out: Path, *, as_json: bool) -> None:
+    cache.save(out)
     counts: dict[str, int] = {}
-    for record in found.records:
+    for record in cache.records:
         counts[record.found_by] = counts.get(record.found_by, 0) + 1
     if as_json:
         from gemm_eval.cli.output import print_json
 
-        print_json({"path": str(out), "num_records": len(found), "num_bytes": out.stat().st_size, "found_by": counts})
+        print_json({"path": str(out), "num_records": len(cache), "num_bytes": out.stat().st_size, "found_by": counts})
     else:
         from gemm_eval.cli.output import print_line
 
         ways = ", ".join(f"{count} by {way}" for way, count in sorted(counts.items()))
-        print_line(f"{out}: {len(found)} records" + (f" ({ways})" if ways else ""))
+        print_line(f"{out}: {len(cache)} records" + (f" ({ways})" if ways else ""))
 
 
-def _print_tables(found: Sequence[tuple[Path, ConfigCache]]) -> None:
+def _print_tables(files: Sequence[tuple[Path, ConfigCache]]) -> None:
     from gemm_eval.cli.output import format_number, make_console, make_table, widest
     from gemm_eval.cli.values import format_mapping
 
     console = make_console()
-    if not found:
+    if not files:
         console.print("no files of configs: neither of yours nor of the library")
     headers = ("GPU", "M", "K", "N", "A", "weights", "L2", "us", "found by", "date", "config")
     right = ("M", "K", "N", "us")
-    for path, records in found:
+    for path, records in files:
         table = make_table(headers, right=right)
         for record in records.records:
             key, void = record.key, _void(record)

@@ -259,11 +259,11 @@ def profile(
     result = GEMMEvaluator(given or runner.spec, l2=l2).evaluate_problem(problem)
     assert isinstance(result.mapping, KernelConfig)
     choices = [Chosen("cost model", result.mapping, result.latency_us)]
-    found = profile_kernels(runner, items, [chosen.config for chosen in choices], l2=l2)
+    timed = profile_kernels(runner, items, [chosen.config for chosen in choices], l2=l2)
     if json:
-        print_json(profile_document(found, choices, gpu, dtype, count))
+        print_json(profile_document(timed, choices, gpu, dtype, count))
     else:
-        print_profile(found, choices, gpu, dtype, count or _PROFILE_COUNT)
+        print_profile(timed, choices, gpu, dtype, count or _PROFILE_COUNT)
 
 
 def _profiled_gemm(sizes: Sequence[Any], group_size: int, *, has_zeros: bool) -> QuantShape:

@@ -151,20 +151,20 @@ def measure_this_host(out: Path | None, num_threads: int | None, budget_s: float
     check_host_packages()
     out = _default_folder() if out is None else out
     make_folder(out)  # better refused before the work than after
-    found = measure_host(dtype, num_threads=num_threads, budget_s=budget_s, say=partial(print_line, err=True))
+    measured = measure_host(dtype, num_threads=num_threads, budget_s=budget_s, say=partial(print_line, err=True))
     date = datetime.now(UTC).date().isoformat()
-    files = write_host_files(out, found, date)  # better kept, should the fit fail
+    files = write_host_files(out, measured, date)  # better kept, should the fit fail
     if not as_json:
-        for line in _describe(found):
+        for line in _describe(measured):
             print_line(line)
     score = None if files.spec is None else _score(files.spec, files.timings)
     if score is not None:
-        files = write_host_files(out, found, date, score.coefficients)
+        files = write_host_files(out, measured, date, score.coefficients)
     if files.spec is None:
         print_line(f"no spec is written: the model has no type {dtype}", err=True)
     written = [str(path) for path in files if path is not None]
     if as_json:
-        print_json(_document(found, score) | {"files": written})
+        print_json(_document(measured, score) | {"files": written})
         return
     if score is not None:
         _print_score(score)
@@ -200,19 +200,19 @@ def _print_score(score: ChipScore) -> None:
     make_console().print(chip_table(score.lines[0].chip, score))
 
 
-def _document(found: HostMeasurement, score: ChipScore | None) -> dict[str, Any]:
-    fastest = _fastest(found)
+def _document(measured: HostMeasurement, score: ChipScore | None) -> dict[str, Any]:
+    fastest = _fastest(measured)
     return {
-        "cpu": found.facts.title,
-        "num_cores": found.facts.num_cores.value,
-        "clock_ghz": found.facts.clock_ghz.value,
-        "simd_bits": found.facts.simd_bits.value,
-        "blas": str(found.blas),
-        "dtype": found.dtype,
-        "bandwidth": [point._asdict() for point in found.bandwidth],
-        "num_gemms": len(found.timings),
-        "num_left_out": found.num_left_out,
-        "num_noisy": _num_noisy(found),
+        "cpu": measured.facts.title,
+        "num_cores": measured.facts.num_cores.value,
+        "clock_ghz": measured.facts.clock_ghz.value,
+        "simd_bits": measured.facts.simd_bits.value,
+        "blas": str(measured.blas),
+        "dtype": measured.dtype,
+        "bandwidth": [point._asdict() for point in measured.bandwidth],
+        "num_gemms": len(measured.timings),
+        "num_left_out": measured.num_left_out,
+        "num_noisy": _num_noisy(measured),
         "fastest": fastest.shape._asdict() | {"tflop_per_s": _tflop_per_s(fastest)},
         "folds": "" if score is None else score.folds,
         "coefficients": {} if score is None else score.coefficients,
@@ -220,35 +220,35 @@ def _document(found: HostMeasurement, score: ChipScore | None) -> dict[str, Any]
     }
 
 
-def _fastest(found: HostMeasurement) -> HostTiming:
-    return max(found.timings, key=_tflop_per_s)
+def _fastest(measured: HostMeasurement) -> HostTiming:
+    return max(measured.timings, key=_tflop_per_s)
 
 
 def _tflop_per_s(timing: HostTiming) -> float:
     return 2e-6 * timing.shape.num_macs / timing.latency_us
 
 
-def _num_noisy(found: HostMeasurement) -> int:
-    return sum(timing.spread_frac > _NOISY_FRAC for timing in found.timings)
+def _num_noisy(measured: HostMeasurement) -> int:
+    return sum(timing.spread_frac > _NOISY_FRAC for timing in measured.timings)
 
 
-def _describe(found: HostMeasurement) -> Iterator[str]:
-    facts = found.facts
+def _describe(measured: HostMeasurement) -> Iterator[str]:
+    facts = measured.facts
     nominal = f", nominal {facts.nominal_ghz.value:.2f}" if facts.nominal_ghz else ""
     clock = f"{facts.clock_ghz.value:.2f} GHz{nominal}"
     yield f"{facts.title}: {facts.num_cores.value} cores, {clock}, {facts.simd_bits.value}-bit vectors"
     caches = (f"L{level} {_size(size)} for {cores} core{'s' * (cores > 1)}" for level, size, cores in facts.caches)
     yield f"caches: {', '.join(caches) or 'none that it tells of'}; memory {_size(facts.memory_bytes)}"
-    yield str(found.blas)
-    for point in found.bandwidth:
+    yield str(measured.blas)
+    for point in measured.bandwidth:
         if point.kind == "read":
             yield f"read, {point.num_threads} threads, {_size(point.working_set_bytes)}: {point.gb_per_s:.1f} GB/s"
-    fastest = _fastest(found)
+    fastest = _fastest(measured)
     sizes = " ".join(map(str, fastest.shape))
-    yield f"{len(found.timings)} GEMMs, the fastest {_tflop_per_s(fastest):.3f} TFLOP/s (M K N {sizes})"
-    if found.num_left_out:
-        yield f"{found.num_left_out} more never ran undisturbed, and are left out: was the machine busy?"
-    if noisy := _num_noisy(found):
+    yield f"{len(measured.timings)} GEMMs, the fastest {_tflop_per_s(fastest):.3f} TFLOP/s (M K N {sizes})"
+    if measured.num_left_out:
+        yield f"{measured.num_left_out} more never ran undisturbed, and are left out: was the machine busy?"
+    if noisy := _num_noisy(measured):
         yield f"{noisy} of them spread by more than {_NOISY_FRAC:.0%}: was the machine busy?"
 
 

@@ -300,10 +300,10 @@ def read_records(path: Path) -> list[Record]:
     _check_kind("--shapes", path)
     if not path.is_file():
         raise InvalidInputError(f"there is no file {path}")
-    found = list(_read_csv(path) if path.suffix == _CSV else _read_parquet(path))
-    if not found:
+    records = list(_read_csv(path) if path.suffix == _CSV else _read_parquet(path))
+    if not records:
         raise InvalidInputError(f"{path} has no rows")
-    return found
+    return records
 
 
 def flat(document: Mapping[str, Any], *parts: str) -> dict[str, Any]:

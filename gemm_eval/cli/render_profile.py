@@ -46,13 +46,13 @@ class Chosen(NamedTuple):
     predicted_us: float
 
 
-def print_profile(found: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int) -> None:
+def print_profile(profile: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int) -> None:
     """Print the fastest kernels, and a line for each choice; in two tables where one is wider than the terminal."""
-    gemm, console = found.gemm, make_console()
+    gemm, console = profile.gemm, make_console()
     weights = gemm.mode.name.lower() + (f" of {gemm.group_size}" if gemm.group_size else "")
     title = f"M {gemm.M}, N {gemm.N}, K {gemm.K}, {dtype} x int4 (scales: {weights}) on {gpu}"
-    listed = found.kernels[:count]
-    which, how = [_which(found, kernel) for kernel in listed], [_how(found, kernel) for kernel in listed]
+    listed = profile.kernels[:count]
+    which, how = [_which(profile, kernel) for kernel in listed], [_how(profile, kernel) for kernel in listed]
     table = _table([first | second for first, second in zip(which, how, strict=True)], title)
     if widest(console, table) <= console.width:
         console.print(table)
@@ -61,14 +61,14 @@ def print_profile(found: Profile, choices: Sequence[Chosen], gpu: str, dtype: st
         console.print()
         console.print(_table(how, "The same kernels: what they reach, and how they are built"))
     console.print()
-    failed = f"; {len(found.errors)} failed" if found.errors else ""
+    failed = f"; {len(profile.errors)} failed" if profile.errors else ""
     console.print(
-        f"{len(found.kernels)} kernels timed{failed}; tile m x n x k, cluster m x n; spills in bytes a thread."
+        f"{len(profile.kernels)} kernels timed{failed}; tile m x n x k, cluster m x n; spills in bytes a thread."
     )
-    for config, error in found.errors.items():
+    for config, error in profile.errors.items():
         console.print(f"failed: {_in_short(config)}: {error}")
     for chosen in choices:
-        console.print(_sentence(found, chosen))
+        console.print(_sentence(profile, chosen))
 
 
 def _table(rows: Sequence[dict[str, str]], title: str) -> Table:
@@ -80,12 +80,12 @@ def _table(rows: Sequence[dict[str, str]], title: str) -> Table:
     return table
 
 
-def _which(found: Profile, kernel: ProfiledKernel) -> dict[str, str]:
+def _which(profile: Profile, kernel: ProfiledKernel) -> dict[str, str]:
     """Return the cells on the time of a kernel, and on which it is."""
     config, us = kernel.config, kernel.timing.latency_us
     return {
         "us": format_number(us),
-        "vs best": format_change(us, found.kernels[0].timing.latency_us),
+        "vs best": format_change(us, profile.kernels[0].timing.latency_us),
         "kernel": config.family.removeprefix(_PREFIX),
         "tile": f"{config.cta_m}x{config.cta_n}x{config.cta_k}",
         "clus-\nter": f"{config.cluster_m}x{config.cluster_n}",
@@ -94,10 +94,10 @@ def _which(found: Profile, kernel: ProfiledKernel) -> dict[str, str]:
     }
 
 
-def _how(found: Profile, kernel: ProfiledKernel) -> dict[str, str]:
+def _how(profile: Profile, kernel: ProfiledKernel) -> dict[str, str]:
     """Return the cells on the rates of a kernel, and on how it is built."""
     config, timing, built = kernel
-    tflops, gb_per_s = _rates(found, kernel)
+    tflops, gb_per_s = _rates(profile, kernel)
     return {
         "spread": f"{timing.spread_frac:.1%}",
         "TFLOP/s": format_number(tflops),
@@ -119,32 +119,34 @@ def _in_short(config: KernelConfig) -> str:
 
 
 def profile_document(
-    found: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int | None = None
+    profile: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int | None = None
 ) -> dict[str, Any]:
     """Return everything as plain values: all kernels, or the `count` fastest."""
     return {
         "gpu": gpu,
-        "gemm": _plain(found.gemm._asdict()) | {"dtype": dtype, "bytes_moved": found.bytes_moved},
-        "num_kernels": len(found.kernels),
-        "kernels": [{"place": place} | _kernel(found, kernel) for place, kernel in enumerate(found.kernels[:count], 1)],
-        "choices": [_choice(found, chosen) for chosen in choices],
-        "errors": [{**_plain(config._asdict()), "error": error} for config, error in found.errors.items()],
+        "gemm": _plain(profile.gemm._asdict()) | {"dtype": dtype, "bytes_moved": profile.bytes_moved},
+        "num_kernels": len(profile.kernels),
+        "kernels": [
+            {"place": place} | _kernel(profile, kernel) for place, kernel in enumerate(profile.kernels[:count], 1)
+        ],
+        "choices": [_choice(profile, chosen) for chosen in choices],
+        "errors": [{**_plain(config._asdict()), "error": error} for config, error in profile.errors.items()],
     }
 
 
-def _rates(found: Profile, kernel: ProfiledKernel) -> tuple[float, float]:
+def _rates(profile: Profile, kernel: ProfiledKernel) -> tuple[float, float]:
     """TFLOP/s and GB/s."""
     us = kernel.timing.latency_us
-    return tflop_per_s(found.gemm.shape.flop, us), found.bytes_moved / us / _BYTES_PER_US_PER_GB_PER_S
+    return tflop_per_s(profile.gemm.shape.flop, us), profile.bytes_moved / us / _BYTES_PER_US_PER_GB_PER_S
 
 
-def _sentence(found: Profile, chosen: Chosen) -> str:
-    place = found.find(chosen.config)
+def _sentence(profile: Profile, chosen: Chosen) -> str:
+    place = profile.find(chosen.config)
     predicted = f"predicted {format_number(chosen.predicted_us)} us"
     if place is None:
         return f"Choice of the {chosen.by}: {_in_short(chosen.config)}, {predicted}: not timed."
     rank, kernel = place
-    us, best_us = kernel.timing.latency_us, found.kernels[0].timing.latency_us
+    us, best_us = kernel.timing.latency_us, profile.kernels[0].timing.latency_us
     change = "the best" if rank == 0 else f"{us / best_us - 1.0:+.1%} from the best"
     return (
         f"Choice of the {chosen.by}: {format_number(us)} us ({predicted}), {change}, place {rank + 1}: "
@@ -152,8 +154,8 @@ def _sentence(found: Profile, chosen: Chosen) -> str:
     )
 
 
-def _choice(found: Profile, chosen: Chosen) -> dict[str, Any]:
-    place = found.find(chosen.config)
+def _choice(profile: Profile, chosen: Chosen) -> dict[str, Any]:
+    place = profile.find(chosen.config)
     us = None if place is None else place[1].timing.latency_us
     return {
         "by": chosen.by,
@@ -161,12 +163,12 @@ def _choice(found: Profile, chosen: Chosen) -> dict[str, Any]:
         "predicted_us": chosen.predicted_us,
         "place": None if place is None else place[0] + 1,
         "latency_us": us,
-        "over_best_frac": None if us is None else us / found.kernels[0].timing.latency_us - 1.0,
+        "over_best_frac": None if us is None else us / profile.kernels[0].timing.latency_us - 1.0,
     }
 
 
-def _kernel(found: Profile, kernel: ProfiledKernel) -> dict[str, Any]:
-    tflops, gb_per_s = _rates(found, kernel)
+def _kernel(profile: Profile, kernel: ProfiledKernel) -> dict[str, Any]:
+    tflops, gb_per_s = _rates(profile, kernel)
     rates = {"tflop_per_s": tflops, "gb_per_s": gb_per_s}
     return _plain(kernel.config._asdict()) | vars(kernel.timing) | rates | kernel.built._asdict()
 

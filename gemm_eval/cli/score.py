@@ -32,21 +32,23 @@ class HeldOutLine(Protocol):
 
 def plain_lines(lines: Iterable[HeldOutLine]) -> list[dict[str, Any]]:
     """Return lines ready for JSON."""
-    return [line._asdict() | {"errors": {name: asdict(found) for name, found in line.errors.items()}} for line in lines]
+    return [
+        line._asdict() | {"errors": {name: asdict(metrics) for name, metrics in line.errors.items()}} for line in lines
+    ]
 
 
 def error_cells(errors: Mapping[str, Metrics], model: str, others: Sequence[str]) -> Iterator[str]:
     """Yield the number of rows, the MAPE of `others`, and all errors of `model`: MAPE, median, p90, bias, tau."""
-    found = errors[model]
-    yield f"{found.num:,}"
+    metrics = errors[model]
+    yield f"{metrics.num:,}"
     yield from (f"{errors[name].mape_frac:.1%}" for name in others)
     yield from (
-        f"{found.mape_frac:.1%}",
-        f"{found.median_frac:.1%}",
-        f"{found.p90_frac:.1%}",
-        f"{found.bias_frac:+.1%}",
+        f"{metrics.mape_frac:.1%}",
+        f"{metrics.median_frac:.1%}",
+        f"{metrics.p90_frac:.1%}",
+        f"{metrics.bias_frac:+.1%}",
     )
-    yield "-" if found.kendall_tau is None else f"{found.kendall_tau:.3f}"
+    yield "-" if metrics.kendall_tau is None else f"{metrics.kendall_tau:.3f}"
 
 
 def validate_dense(

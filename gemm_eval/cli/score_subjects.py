@@ -181,7 +181,7 @@ def validate_stacks(names: Sequence[str], *, operations: bool, as_json: bool) ->
         print_json(
             {
                 "gpus": {name: [_plain(line) for line in lines] for name, lines in scored.items()},
-                "switches": {name: found._asdict() for name, found in switches.items() if found is not None},
+                "switches": {name: switch._asdict() for name, switch in switches.items() if switch is not None},
             }
         )
         return
@@ -192,10 +192,10 @@ def validate_stacks(names: Sequence[str], *, operations: bool, as_json: bool) ->
     for name, lines in scored.items():
         console.print(_steps(lines, f"{name}, stacks of {lines[0].step.num_layers} layers"))
         console.print(_summary(lines))
-        if (found := switches[name]) is not None:
+        if (switch := switches[name]) is not None:
             console.print(
-                f"{found.num_layers} layers of a decode step beside their operations alone: these add up to "
-                f"{found.alone_frac:.1%} off, with what switching takes {found.held_out_frac:.1%}, sizes held out"
+                f"{switch.num_layers} layers of a decode step beside their operations alone: these add up to "
+                f"{switch.alone_frac:.1%} off, with what switching takes {switch.held_out_frac:.1%}, sizes held out"
             )
         for line in lines if operations else ():
             console.print()
@@ -287,11 +287,11 @@ def validate_multicore(
         if not as_json:
             console = make_console()
             console.print(chip_table(spec.name, scores[spec.name]))
-            for of_set, found in scores[spec.name].repeats.items():
+            for of_set, repeat in scores[spec.name].repeats.items():
                 console.print(
-                    f"{of_set}: {found.num:,} timings are of GEMMs that were timed more than once; one is off the "
-                    f"others by {found.mape_frac:.1%} in the mean, {found.median_frac:.1%} in the median, "
-                    f"{found.p90_frac:.1%} at p90",
+                    f"{of_set}: {repeat.num:,} timings are of GEMMs that were timed more than once; one is off the "
+                    f"others by {repeat.mape_frac:.1%} in the mean, {repeat.median_frac:.1%} in the median, "
+                    f"{repeat.p90_frac:.1%} at p90",
                     highlight=False,
                 )
     if as_json:
@@ -301,7 +301,7 @@ def validate_multicore(
                 "folds": {name: score.folds for name, score in scores.items()},
                 "coefficients": {name: score.coefficients for name, score in scores.items()},
                 "repeats": {
-                    name: {of_set: asdict(found) for of_set, found in score.repeats.items()}
+                    name: {of_set: asdict(repeat) for of_set, repeat in score.repeats.items()}
                     for name, score in scores.items()
                 },
                 "lines": plain_lines(lines),
@@ -327,14 +327,14 @@ def chip_table(chip: str, score: ChipScore) -> Table:
 def _cells(line: ChipLine) -> Iterator[str]:
     from gemm_eval.validation.multicore import FITTED_ROOFLINE, MODEL, NAIVE_ROOFLINE, TABLE
 
-    found = line.errors[MODEL]
+    errors = line.errors[MODEL]
     yield line.rows
-    yield f"{found.num:,}"
+    yield f"{errors.num:,}"
     for name in (NAIVE_ROOFLINE, FITTED_ROOFLINE, TABLE):
         yield f"{100.0 * line.errors[name].mape_frac:.1f}"
-    yield from (f"{100.0 * value:.1f}" for value in (found.mape_frac, found.median_frac, found.p90_frac))
-    yield f"{100.0 * found.bias_frac:+.1f}"
-    yield "-" if found.kendall_tau is None else f"{found.kendall_tau:.3f}"
+    yield from (f"{100.0 * value:.1f}" for value in (errors.mape_frac, errors.median_frac, errors.p90_frac))
+    yield f"{100.0 * errors.bias_frac:+.1f}"
+    yield "-" if errors.kendall_tau is None else f"{errors.kendall_tau:.3f}"
 
 
 _SIMULATORS_HEADERS = ("M x K x N", "kB", "theirs", "ratio", "array cycles", "theirs", "us", "theirs", "ratio", "why")
@@ -355,10 +355,10 @@ def validate_simulators(chips: list[str], names: list[str], *, csv: Path | None,
         simulators_frame,
     )
 
-    found, simulators = find_chips(chips), names or list(SIMULATORS)
+    known_chips, simulators = find_chips(chips), names or list(SIMULATORS)
     lines = []
-    with progress_bar(len(found) * len(GEMMS) * len(simulators), "GEMMs", None) as advance:
-        for line in compare_simulators(found, GEMMS, simulators):
+    with progress_bar(len(known_chips) * len(GEMMS) * len(simulators), "GEMMs", None) as advance:
+        for line in compare_simulators(known_chips, GEMMS, simulators):
             lines.append(line)
             advance(1)
     if csv is not None:
@@ -370,7 +370,7 @@ def validate_simulators(chips: list[str], names: list[str], *, csv: Path | None,
     for simulator in simulators:
         of_it = [line for line in lines if line.simulator == simulator]
         marks = _marks(of_it)
-        for chip in found:
+        for chip in known_chips:
             table = _simulator_table([line for line in of_it if line.chip == chip], marks)
             console.width = max(console.width, widest(console, table))  # half a number says nothing
             console.print(table)
@@ -387,18 +387,20 @@ def _plain_side_by_side(line: SideBySide) -> dict[str, Any]:
         "theirs": line.theirs._asdict() | {"least": line.theirs.least._asdict(), "moved": line.theirs.moved._asdict()},
         "differences": {
             quantity: {
-                "ours": found.ours, "theirs": found.theirs,
-                "causes": [cause._asdict() for cause in found.reason.causes],
-                "unexplained": found.reason.unexplained,
+                "ours": difference.ours, "theirs": difference.theirs,
+                "causes": [cause._asdict() for cause in difference.reason.causes],
+                "unexplained": difference.reason.unexplained,
             }
-            for quantity, found in line.differences.items()
+            for quantity, difference in line.differences.items()
         },
     }  # fmt: skip
 
 
 def _marks(lines: Sequence[SideBySide]) -> dict[str, str]:
     """A letter for each cause that is named, in the order in which they are met."""
-    causes = (cause.name for line in lines for found in line.differences.values() for cause in found.reason.causes)
+    causes = (
+        cause.name for line in lines for difference in line.differences.values() for cause in difference.reason.causes
+    )
     return dict(zip(dict.fromkeys(causes), ascii_lowercase, strict=False))
 
 
@@ -424,32 +426,33 @@ def _simulator_cells(line: SideBySide, marks: dict[str, str]) -> Iterator[str]:
     yield from _pair(array, 1.0, "{:,.0f}")
     yield from _pair(time, line.chip.us(1.0), "{:,.1f}")
     yield "-" if time is None else f"{time.ratio:.2f}"
-    why = [_why(found, marks) for found in (moved, array, time)]
+    why = [_why(difference, marks) for difference in (moved, array, time)]
     yield "/".join(mark or "-" for mark in why) if any(why) else ""
 
 
-def _why(found: Difference | None, marks: dict[str, str]) -> str:
-    if found is None:
+def _why(difference: Difference | None, marks: dict[str, str]) -> str:
+    if difference is None:
         return ""
-    return "".join(marks[cause.name] for cause in found.reason.causes) + "?" * bool(found.reason.unexplained)
+    return "".join(marks[cause.name] for cause in difference.reason.causes) + "?" * bool(difference.reason.unexplained)
 
 
-def _pair(found: Difference | None, unit: float, form: str) -> Iterator[str]:
-    if found is None:
+def _pair(difference: Difference | None, unit: float, form: str) -> Iterator[str]:
+    if difference is None:
         yield from ("-", "-")
     else:
-        yield from (form.format(side * unit) for side in (found.ours, found.theirs))
+        yield from (form.format(side * unit) for side in (difference.ours, difference.theirs))
 
 
 def _simulator_summary(lines: Sequence[SideBySide]) -> Iterator[str]:
     """Two lines for each quantity: how often who says less, and which causes."""
     for quantity, word in _WORDS.items():
-        found = [line.differences[quantity] for line in lines if quantity in line.differences]
-        less = sum(each.ours < each.theirs for each in found)
-        same = sum(each.ours == each.theirs for each in found)
-        large = [each.reason for each in found if str(each.reason)]
+        differences = [line.differences[quantity] for line in lines if quantity in line.differences]
+        less = sum(each.ours < each.theirs for each in differences)
+        same = sum(each.ours == each.theirs for each in differences)
+        large = [each.reason for each in differences if str(each.reason)]
         names = Counter(cause.name for reason in large for cause in reason.causes)
         unexplained = sum(bool(reason.unexplained) for reason in large)
         said = ", ".join([*(f"{name} {num}" for name, num in names.most_common()), f"unexplained {unexplained}"])
-        yield f"{word}: ours less in {less} of {len(found)}, equal in {same}, more in {len(found) - less - same}"
+        num, more = len(differences), len(differences) - less - same
+        yield f"{word}: ours less in {less} of {num}, equal in {same}, more in {more}"
         yield f"  more than 5% apart: {len(large)}; {said}"

@@ -99,7 +99,7 @@ def evaluate_shapes(
     for place, (shape, problem) in enumerate(zip(shapes, problems, strict=True)):
         asked = tuple(shape.said.get(name, options[name]) for name in _OPTIONS)
         alike.setdefault((problem.types, asked), []).append(place)
-    found: dict[int, Answer] = {}
+    answer_of: dict[int, Answer] = {}
     for (_, asked), places in alike.items():
         try:
             table = evaluator.evaluate_many(
@@ -107,8 +107,8 @@ def evaluate_shapes(
             )
         except (InvalidInputError, UnsupportedError) as error:
             raise _placed(shapes[places[0]], error) from None
-        found |= {place: Answer(shapes[place], table, row) for row, place in enumerate(places)}
-    answers = [found[place] for place in range(len(shapes))]
+        answer_of |= {place: Answer(shapes[place], table, row) for row, place in enumerate(places)}
+    answers = [answer_of[place] for place in range(len(shapes))]
     if not any(answer.is_feasible for answer in answers) and (error_of_first := answers[0].why_not):
         raise error_of_first
     return answers
