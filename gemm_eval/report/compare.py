@@ -127,12 +127,12 @@ def _more(name: str, fast: float, slow: float, what: str, unit: str) -> str:
 
 def share_by_term(contender: Contender) -> dict[str, float]:
     """Return the percent of the time that each term takes; what overlaps is negative, and all are 100."""
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for _, result, count in contender.runs:
         for term, us in result.breakdown.items():
             name = " ".join(_WORDS.get(word, word) for word in term.removesuffix("_us").split("_"))
-            found[name] = found.get(name, 0.0) + 100.0 * count * us / contender.total_us
-    return found
+            shares[name] = shares.get(name, 0.0) + 100.0 * count * us / contender.total_us
+    return shares
 
 
 _MOST_PANELS = 4
@@ -353,14 +353,14 @@ def _explained(contest: Contest) -> list[Text]:
     """The GEMM that takes most of the fastest arch's time, in full on each arch."""
     runs = contest.ranked[0].runs
     heaviest = max(range(len(runs)), key=lambda at: runs[at][1].latency_us * runs[at][2])
-    found = []
+    texts = []
     for one in contest.ranked:
         name, result, count = one.runs[heaviest]
         share = count * result.latency_us / one.total_us
         title = f"{_capital(contest.name)} on {one.name}"
         title += f": {name}, {share:.0%} of the time" if len(runs) > 1 else ""
-        found.append(Text(result.explain(), title=title))
-    return found
+        texts.append(Text(result.explain(), title=title))
+    return texts
 
 
 def _capital(text: str) -> str:
@@ -404,7 +404,7 @@ def compare_report(
     names = [evaluator.arch.name for evaluator in evaluators]
     if len(names) < _LEAST_ARCHS or len(set(names)) < len(names):
         raise InvalidOptionError(f"a comparison takes two or more archs of different names, got {', '.join(names)}")
-    found: list[tuple[GEMMEvaluator, dict[str, Runs]]] = []
+    runnable: list[tuple[GEMMEvaluator, dict[str, Runs]]] = []
     tokens: dict[str, int] = {}
     refused: list[tuple[str, str]] = []
     if isinstance(workload, ModelConfig | str | os.PathLike):
@@ -419,7 +419,7 @@ def compare_report(
         for evaluator in evaluators:
             try:
                 of_arch = _model_phases(config, evaluator, phases, sizes, **types)
-                found.append((evaluator, {phase.name: phase.runs for phase in of_arch}))
+                runnable.append((evaluator, {phase.name: phase.runs for phase in of_arch}))
                 tokens |= {phase.name: phase.num_tokens for phase in of_arch}
             except (InfeasibleError, UnsupportedError) as error:
                 refused.append((evaluator.arch.name, str(error)))
@@ -431,17 +431,17 @@ def compare_report(
         subtitle, setting = "C[G,M,N] = A[G,M,K] x B[G,K,N]", []
         for evaluator in evaluators:
             try:
-                found.append((evaluator, _gemm_runs(gemms, evaluator, dtype)))
+                runnable.append((evaluator, _gemm_runs(gemms, evaluator, dtype)))
             except (InfeasibleError, UnsupportedError) as error:
                 refused.append((evaluator.arch.name, str(error)))
-    if len(found) < _LEAST_ARCHS:
+    if len(runnable) < _LEAST_ARCHS:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
         raise GemmEvalError(f"fewer than two of the archs can run it: {reasons}")
     contests = [
-        Contest(name, tokens.get(name), [Contender(evaluator, runs[name]) for evaluator, runs in found])
-        for name in found[0][1]
+        Contest(name, tokens.get(name), [Contender(evaluator, runs[name]) for evaluator, runs in runnable])
+        for name in runnable[0][1]
     ]
-    archs = ", ".join(evaluator.arch.name for evaluator, _ in found)
+    archs = ", ".join(evaluator.arch.name for evaluator, _ in runnable)
     return compare_page(
         f"{title} on {archs}", subtitle, contests, setting=setting, refused=refused, figures=_figures(contests)
     )

@@ -291,11 +291,11 @@ def model_report(
     estimate = estimate_model(
         config, evaluator, batch, prompt_len=prompt_len, output_len=output_len, **options
     )  # fmt: skip
-    found, figures = [], []
+    results_of_phases, figures = [], []
     for phase in phases:
-        found.append(phase_of_step(evaluator, estimate.prefill if phase == "prefill" else estimate.decode))
-        names, results, counts = zip(*found[-1].runs, strict=True)
-        roofline = plot_roofline(evaluator, [gemm for gemm, _ in found[-1].gemms])
+        results_of_phases.append(phase_of_step(evaluator, estimate.prefill if phase == "prefill" else estimate.decode))
+        names, results, counts = zip(*results_of_phases[-1].runs, strict=True)
+        roofline = plot_roofline(evaluator, [gemm for gemm, _ in results_of_phases[-1].gemms])
         breakdown = plot_breakdown(results, names=names, counts=counts)
         figures += [
             Figure(roofline, f"{phase}: GEMMs under the roofs of {evaluator.arch.name}"),
@@ -307,4 +307,4 @@ def model_report(
         *((name.replace("_", " "), f"{estimate.options[name]:,}") for name in _SHOWN),
         ("memory", say_memory(estimate.memory, evaluator.arch, estimate.options["memory_frac"])),
     ]
-    return model_page(config, evaluator, found, estimate=estimate, setting=said, figures=figures)
+    return model_page(config, evaluator, results_of_phases, estimate=estimate, setting=said, figures=figures)

@@ -140,10 +140,10 @@ def _of_page() -> dict[str, str]:
 
 
 def _style_of_all(sheet: str) -> dict[str, str]:
-    found = _STYLE_OF_ALL.fullmatch(sheet)
-    if found is None:
+    match = _STYLE_OF_ALL.fullmatch(sheet)
+    if match is None:
         raise InvalidOptionError(f"styles of a figure must be attributes, not a style sheet: {sheet.strip()[:60]!r}")
-    return _declarations(found[1])
+    return _declarations(match[1])
 
 
 def _declarations(style: str) -> dict[str, str]:
@@ -156,8 +156,8 @@ def _local(name: object) -> str:
 
 
 def _pixels(length: str) -> float:
-    found = re.fullmatch(r"([0-9.]+)([a-z]*)", length)
-    return float(found[1]) * _PX_PER_UNIT.get(found[2], 0.0) if found else 0.0
+    match = re.fullmatch(r"([0-9.]+)([a-z]*)", length)
+    return float(match[1]) * _PX_PER_UNIT.get(match[2], 0.0) if match else 0.0
 
 
 _MISSING = "\N{EN DASH}"
@@ -258,12 +258,12 @@ def _filter(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> str:
 
 def _about(column: Column) -> str:
     """Return the attributes of a column that filter expressions read."""
-    found = f' data-kind="{"text" if column.kind == "text" else "number"}" data-heading="{escape(column.heading)}"'
+    attributes = f' data-kind="{"text" if column.kind == "text" else "number"}" data-heading="{escape(column.heading)}"'
     if column.name != column.heading:
-        found += f' data-name="{escape(column.name)}" title="{escape(column.name)}"'
+        attributes += f' data-name="{escape(column.name)}" title="{escape(column.name)}"'
     if column.base_unit:
-        found += f' data-unit="{escape(column.base_unit)}"'
-    return found + (" data-scaled" if column.is_scaled else "")
+        attributes += f' data-unit="{escape(column.base_unit)}"'
+    return attributes + (" data-scaled" if column.is_scaled else "")
 
 
 def _unit(column: Column) -> str:

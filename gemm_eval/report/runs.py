@@ -112,8 +112,8 @@ class PhaseResult:
                 count, total_us, *_ = totals.get(name, (0, 0.0))
                 bound = (cost.bound, words.get(cost.bound, cost.bound))
                 totals[name] = (count + cost.operation.num_layers, total_us + cost.total_us, *bound)
-        found = [(name, *rest) for name, rest in totals.items()]
-        return sorted(found, key=lambda part: -part[2])
+        ranked = [(name, *rest) for name, rest in totals.items()]
+        return sorted(ranked, key=lambda part: -part[2])
 
     def heaviest(self, number: int) -> list[tuple[LayerGemm, GEMMResult]]:
         """The kinds of GEMM that take most of the time, the first one most."""
@@ -167,13 +167,13 @@ class ChangeGain(NamedTuple):
 
 def changed_evaluators(runs: Runs, evaluator: GEMMEvaluator) -> dict[str, GEMMEvaluator]:
     """Return an evaluator for each change that could help any of the GEMMs; one serves all, for setting up costs."""
-    found: dict[str, GEMMEvaluator] = {}
+    evaluators: dict[str, GEMMEvaluator] = {}
     for _, result, _ in runs:
         for change, fields in evaluator.backend.changes(result.problem):
-            if change not in found:
+            if change not in evaluators:
                 with contextlib.suppress(GemmEvalError):  # a change that takes the spec out of its range
-                    found[change] = evaluator.on(evaluator.arch.with_(**fields))
-    return found
+                    evaluators[change] = evaluator.on(evaluator.arch.with_(**fields))
+    return evaluators
 
 
 def change_gains(runs: Runs, changed: Mapping[str, GEMMEvaluator]) -> list[ChangeGain]:
@@ -183,13 +183,13 @@ def change_gains(runs: Runs, changed: Mapping[str, GEMMEvaluator]) -> list[Chang
     """
     total_us = sum(count * result.latency_us for _, result, count in runs)
     physics_us = sum(count * result.physics_us for _, result, count in runs)
-    found = []
+    gains = []
     for change, evaluator in changed.items():
         savings = [(count * _saving_us(result, evaluator), name) for name, result, count in runs]
         saved_frac = sum(us for us, _ in savings) / physics_us
         if saved_frac >= MIN_GAIN_FRAC:
-            found.append(ChangeGain(change, total_us * (1.0 - saved_frac), saved_frac, max(savings)[1]))
-    return sorted(found, key=lambda gain: gain.total_us)
+            gains.append(ChangeGain(change, total_us * (1.0 - saved_frac), saved_frac, max(savings)[1]))
+    return sorted(gains, key=lambda gain: gain.total_us)
 
 
 def _saving_us(result: GEMMResult, evaluator: GEMMEvaluator) -> float:
@@ -201,10 +201,10 @@ def _saving_us(result: GEMMResult, evaluator: GEMMEvaluator) -> float:
 
 def time_by_bound(runs: Runs) -> dict[str, float]:
     """Return the microseconds of the GEMMs that each bound limits, the longest time first."""
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for _, result, count in runs:
-        found[result.bound] = found.get(result.bound, 0.0) + count * result.latency_us
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        times[result.bound] = times.get(result.bound, 0.0) + count * result.latency_us
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
 
 
 def say_gain(gain: ChangeGain) -> str:

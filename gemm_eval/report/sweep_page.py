@@ -145,10 +145,12 @@ def _other(result: SweepResult, one: BestDesign, first: BestDesign) -> tuple[str
 
 
 def _what_matters(result: SweepResult, feasible: pd.DataFrame, aim: str) -> str:
-    found = effects(result, feasible, aim)
+    factors = effects(result, feasible, aim)
     kinds = {**result.description["fields"], **result.description["variables"]}
-    ranked = sorted((name for name in found if kinds.get(name, {}).get("kind") != "Dependent"), key=lambda n: -found[n])
-    return ", ".join(f"{column_of(result, name).heading} {found[name]:.3g}x" for name in ranked[:_MOST_FIELDS])
+    ranked = sorted(
+        (name for name in factors if kinds.get(name, {}).get("kind") != "Dependent"), key=lambda n: -factors[n]
+    )
+    return ", ".join(f"{column_of(result, name).heading} {factors[name]:.3g}x" for name in ranked[:_MOST_FIELDS])
 
 
 def _say(result: SweepResult, name: str, value: object) -> str:
@@ -221,9 +223,9 @@ def sweep_page(result: SweepResult, *, figures: Sequence[Figure] = (), title: st
 
 def _warnings(result: SweepResult, feasible: pd.DataFrame, front: pd.DataFrame) -> list[Part]:
     num, asked = len(result), result.description["num_points"]
-    found: list[Part] = []
+    warnings: list[Part] = []
     if num < asked:
-        found.append(
+        warnings.append(
             Text(
                 f"{num:,} of {asked:,} points are done; this page knows nothing of the others. The same call of sweep, "
                 "or the same gemm-eval sweep, goes on with them.",
@@ -231,11 +233,11 @@ def _warnings(result: SweepResult, feasible: pd.DataFrame, front: pd.DataFrame) 
             )
         )
     if num and not len(feasible):
-        found.append(Text("Excluded points says what stood in the way.", title="No point is feasible"))
+        warnings.append(Text("Excluded points says what stood in the way.", title="No point is feasible"))
     elif num and not len(front):
         aims = ", ".join(result.objectives)
-        found.append(Text(f"Of no point are all objectives known ({aims}).", title="There is no best design"))
-    return found
+        warnings.append(Text(f"Of no point are all objectives known ({aims}).", title="There is no best design"))
+    return warnings
 
 
 def _facts(result: SweepResult, reasons: pd.DataFrame, num_front: int) -> list[tuple[str, str]]:
@@ -272,8 +274,8 @@ def _explained(result: SweepResult, best: BestDesign) -> list[Part]:
     name = f"Point {best.point}"
     parts: list[Part] = [Text(f"{best.row['arch']} with {chip}.\n{aims}.", title=f"{name}: {best.best_in}")]
     of_attention = result.attention(best.point)
-    for workload, found in zip(result.workloads, result.evaluate(best.point).values(), strict=True):
-        runs: list[tuple[GEMMResult, int]] = [(gemm, of[1]) for gemm, of in zip(found, workload.gemms, strict=True)]
+    for workload, table in zip(result.workloads, result.evaluate(best.point).values(), strict=True):
+        runs: list[tuple[GEMMResult, int]] = [(gemm, of[1]) for gemm, of in zip(table, workload.gemms, strict=True)]
         attention = list(zip(workload.attention, of_attention.get(workload.name, ()), strict=True))
         total_us = sum(gemm.latency_us * count for gemm, count in runs)
         total_us += sum(one.latency_us * count for (_, count), one in attention)
@@ -305,9 +307,9 @@ def _sweep_figures(result: SweepResult, point: int) -> list[Figure]:
     """Return drawings of a design's GEMMs, and of the first objective over the two fields on which it depends most."""
     gemms = [(one.name, problem, count) for one in result.workloads for problem, count in one.gemms]
     names = [f"{name} {'x'.join(problem.size_words[problem.G == 1 :])}" for name, problem, _ in gemms]
-    found = [gemm for table in result.evaluate(point).values() for gemm in table]
+    results = [gemm for table in result.evaluate(point).values() for gemm in table]
     roofline = plot_roofline(result.evaluator(point), [problem for _, problem, _ in gemms], names=names)
-    breakdown = plot_breakdown(found, names=names, counts=[count for _, _, count in gemms])
+    breakdown = plot_breakdown(results, names=names, counts=[count for _, _, count in gemms])
     figures = [
         Figure(roofline, f"Point {point}: its GEMMs under its roofs"),
         Figure(breakdown, f"Point {point}: where the time of its GEMMs goes"),

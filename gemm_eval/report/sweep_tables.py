@@ -108,18 +108,20 @@ def find_best(result: SweepResult, front: pd.DataFrame) -> list[BestDesign]:
     if not len(front):
         return []
     values = {name: front[name].to_numpy(np.float64) for name in result.objectives[:_MOST_OBJECTIVES]}
-    found: dict[int, list[str]] = {}
+    best_in: dict[int, list[str]] = {}
     for name, column in values.items():
         if not np.isfinite(column).any():
             continue
         is_most = result.is_maximized(name)
         at = int(np.nanargmax(column) if is_most else np.nanargmin(column))
-        found.setdefault(at, []).append(f"{'most' if is_most else 'least'} {name}")
+        best_in.setdefault(at, []).append(f"{'most' if is_most else 'least'} {name}")
     balanced = _balanced(result, values) if len(values) > 1 else None
     if balanced is not None:
-        found.setdefault(balanced, []).append(BALANCE)
-    rows = front.iloc[list(found)].to_dict("records")
-    return [BestDesign(int(row["point"]), ", ".join(said), row) for said, row in zip(found.values(), rows, strict=True)]
+        best_in.setdefault(balanced, []).append(BALANCE)
+    rows = front.iloc[list(best_in)].to_dict("records")
+    return [
+        BestDesign(int(row["point"]), ", ".join(said), row) for said, row in zip(best_in.values(), rows, strict=True)
+    ]
 
 
 def _balanced(result: SweepResult, values: Mapping[str, npt.NDArray[np.float64]]) -> int | None:
@@ -198,12 +200,12 @@ def effects(result: SweepResult, feasible: pd.DataFrame, aim: str) -> dict[str, 
     """Return for each field of a few values by which factor the best of an objective differs between them."""
     names = [ARCH, *result.field_names] if len(result.bases) > 1 else list(result.field_names)
     known = feasible[feasible[aim] > 0.0]
-    found = {}
+    factors = {}
     for name in names:
         if name != aim and 2 <= known[name].nunique() <= _MOST_GROUPS:
             best = known.groupby(name)[aim].agg("max" if result.is_maximized(aim) else "min")
-            found[name] = float(best.max() / best.min())
-    return found
+            factors[name] = float(best.max() / best.min())
+    return factors
 
 
 def excluded_table(reasons: pd.DataFrame) -> Table:

@@ -78,15 +78,15 @@ class SweepWork:
     @cached_property
     def flop(self) -> tuple[dict[DType, int], ...]:
         """The operations of each workload, by input type."""
-        found = []
+        flop_of_workloads = []
         for workload in self.workloads:
             flop: dict[DType, int] = {}
             for problem, count in workload.gemms:
                 flop[problem.input_dtype] = flop.get(problem.input_dtype, 0) + count * problem.flop
             for attention, count in workload.attention:
                 flop[attention.dtype] = flop.get(attention.dtype, 0) + count * attention.flop
-            found.append(flop)
-        return tuple(found)
+            flop_of_workloads.append(flop)
+        return tuple(flop_of_workloads)
 
 
 def point_evaluator(arch: ArchSpec, options: Mapping[str, Any]) -> GEMMEvaluator:

@@ -197,16 +197,16 @@ def digest_of(description: Mapping[str, Any]) -> str:
 
 def base_archs(description: Mapping[str, Any]) -> dict[str, ArchSpec]:
     """Return the base archs of a description."""
-    found: dict[str, ArchSpec] = {}
+    archs: dict[str, ArchSpec] = {}
     for name, data in description["bases"].items():
         kind: type[ArchSpec] = GpuSpec if data.get("type") == "gpu" else MulticoreSpec
-        found[name] = build_spec(kind, data, origin=name)
-    return found
+        archs[name] = build_spec(kind, data, origin=name)
+    return archs
 
 
 def workloads_of(description: Mapping[str, Any]) -> tuple[Workload, ...]:
     """Return the workloads of a description."""
-    found = []
+    workloads = []
     for one in description["workloads"]:
         for row in one["gemms"]:
             if len(row) not in (_NUM_IN_ROW, _NUM_IN_ROW + 1):
@@ -215,8 +215,8 @@ def workloads_of(description: Mapping[str, Any]) -> tuple[Workload, ...]:
                 )
         gemms = tuple((_problem(row), row[_NUM_IN_ROW - 1]) for row in one["gemms"])
         attention = tuple((_attention_problem(said), said["count"]) for said in one.get("attention", ()))
-        found.append(Workload(one["name"], gemms, one["num_tokens"], attention))
-    return tuple(found)
+        workloads.append(Workload(one["name"], gemms, one["num_tokens"], attention))
+    return tuple(workloads)
 
 
 def field_of(said: Mapping[str, Any]) -> fields.Field:

@@ -153,10 +153,10 @@ def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
         constraints = [constraints]
     if not isinstance(constraints, Iterable):
         raise InvalidOptionError(f"constraints are a list of conditions, 'area_mm2 <= 800', got {shown(constraints)}")
-    found = []
+    limits = []
     for one in constraints:
         if isinstance(one, Constraint):
-            found.append(one)
+            limits.append(one)
             continue
         match = _CONSTRAINT.fullmatch(one.strip()) if isinstance(one, str) and len(one) <= _MAX_CHARS else None
         try:
@@ -167,8 +167,8 @@ def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
             raise InvalidOptionError(
                 f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {shown(one)}"
             )
-        found.append(Constraint(match[1], match[2], limit))
-    return tuple(found)
+        limits.append(Constraint(match[1], match[2], limit))
+    return tuple(limits)
 
 
 _ARROW = {"whole": "int64", "number": "float64", "truth": "bool", "text": "string", "json": "string"}

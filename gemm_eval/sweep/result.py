@@ -204,11 +204,11 @@ class SweepResult:
         return row
 
     def _objectives(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        found = self.objectives if names is None else (names,) if isinstance(names, str) else tuple(names)
-        self._check_columns(found)
-        if not found:
+        aims = self.objectives if names is None else (names,) if isinstance(names, str) else tuple(names)
+        self._check_columns(aims)
+        if not aims:
             raise InvalidOptionError("at least one objective is needed")
-        return found
+        return aims
 
     def _check_columns(self, names: Sequence[str]) -> None:
         for name in names:
@@ -217,13 +217,13 @@ class SweepResult:
 
     def _values(self, names: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Objectives [num, num_objectives] of the feasible points, and where these stand."""
-        found, places, num = [np.empty((0, len(names)))], [np.empty(0, np.int64)], 0
+        parts, places, num = [np.empty((0, len(names)))], [np.empty(0, np.int64)], 0
         for table in self._store.parts(list(dict.fromkeys([*names, "excluded"]))):
             good = np.flatnonzero(table["excluded"].to_numpy() == "")
-            found.append(np.stack([table[name].to_numpy().astype(np.float64)[good] for name in names], axis=1))
+            parts.append(np.stack([table[name].to_numpy().astype(np.float64)[good] for name in names], axis=1))
             places.append(good + num)
             num += table.num_rows
-        return np.concatenate(found), np.concatenate(places)
+        return np.concatenate(parts), np.concatenate(places)
 
     def _sorted(self, values: npt.NDArray[np.float64], places: npt.NDArray[np.int64], names: Sequence[str]) -> Any:
         first = values[:, 0] * (-1.0 if self.is_maximized(names[0]) else 1.0)

@@ -264,9 +264,9 @@ def _run_adaptive(at: _At, sampling: Adaptive, aims: Sequence[str]) -> None:
         rows = proposer.propose(min(sampling.batch_size, sampling.num_points - begin))
         end = begin + len(rows)
         _run(at, begin, end, partial(_slice, rows, begin))
-        found = at.store.take(np.arange(begin, end), list(dict.fromkeys([*aims, "excluded"])))
-        values = np.stack([found[name].to_numpy().astype(np.float64) for name in aims], axis=1)
-        proposer.tell(values, found["excluded"].to_numpy() == "")
+        rows_done = at.store.take(np.arange(begin, end), list(dict.fromkeys([*aims, "excluded"])))
+        values = np.stack([rows_done[name].to_numpy().astype(np.float64) for name in aims], axis=1)
+        proposer.tell(values, rows_done["excluded"].to_numpy() == "")
 
 
 def _slice(rows: Rows, begin: int, first: int, stop: int) -> Rows:

@@ -151,13 +151,13 @@ def analyze_sensitivity(
         plan = _plan_oat(base_point, num_samples)
     else:
         plan = (_plan_morris if method == "morris" else _plan_sobol)(len(inputs), num_samples, seed)
-    found = _checked_outputs(evaluate(plan.points.copy()), len(plan.points), len(outputs))
-    num_replaced = _settle_infeasible(found, outputs, method, on_infeasible, is_maximized)
-    measured = plan.measure(found)
+    answers = _checked_outputs(evaluate(plan.points.copy()), len(plan.points), len(outputs))
+    num_replaced = _settle_infeasible(answers, outputs, method, on_infeasible, is_maximized)
+    measured = plan.measure(answers)
     for measure in measured.values():
         measure.setflags(write=False)
     measures = FrozenDict({name: measured[name] for name in MEASURES[method]})
-    return SensitivityResult(method, inputs, outputs, len(found), num_replaced, measures)
+    return SensitivityResult(method, inputs, outputs, len(answers), num_replaced, measures)
 
 
 def _plan_oat(base: Floats, num_levels: int) -> _Plan:
@@ -166,8 +166,8 @@ def _plan_oat(base: Floats, num_levels: int) -> _Plan:
     for i in range(num_inputs):
         points[1 + i * num_levels : 1 + (i + 1) * num_levels, i] = np.linspace(0.0, 1.0, num_levels)
 
-    def measure(found: Floats) -> dict[str, Floats]:
-        at_base, moved = found[0], found[1:].reshape(num_inputs, num_levels, -1)
+    def measure(answers: Floats) -> dict[str, Floats]:
+        at_base, moved = answers[0], answers[1:].reshape(num_inputs, num_levels, -1)
         low = np.fmin(np.fmin.reduce(moved, axis=1), at_base)  # fmin and fmax pass over nan
         high = np.fmax(np.fmax.reduce(moved, axis=1), at_base)
         swing = high - low
@@ -186,9 +186,9 @@ def _plan_morris(num_inputs: int, num_trajectories: int, seed: int) -> _Plan:
     # Sums of steps miss a level by a rounding, and a caller who maps levels to whole numbers would see it jump.
     points = np.round(raw * last_level) / last_level
 
-    def measure(found: Floats) -> dict[str, Floats]:
-        measured = {name: np.empty((num_inputs, found.shape[1])) for name in MEASURES["morris"]}
-        for j, values in enumerate(found.T.copy()):
+    def measure(answers: Floats) -> dict[str, Floats]:
+        measured = {name: np.empty((num_inputs, answers.shape[1])) for name in MEASURES["morris"]}
+        for j, values in enumerate(answers.T.copy()):
             indices = analyzer.analyze(
                 problem, points, values, num_levels=_MORRIS_LEVELS, conf_level=CONFIDENCE_FRAC, seed=_salib_seed(seed)
             )
@@ -204,9 +204,9 @@ def _plan_sobol(num_inputs: int, num_base: int, seed: int) -> _Plan:
     problem, stride = _salib_problem(num_inputs), num_inputs + 2  # rows: A, A with one column of B each, B; and again
     points = sampler.sample(problem, num_base, calc_second_order=False, seed=_salib_seed(seed))
 
-    def measure(found: Floats) -> dict[str, Floats]:
-        measured = {name: np.zeros((num_inputs, found.shape[1])) for name in MEASURES["sobol"]}
-        for j, values in enumerate(found.T.copy()):
+    def measure(answers: Floats) -> dict[str, Floats]:
+        measured = {name: np.zeros((num_inputs, answers.shape[1])) for name in MEASURES["sobol"]}
+        for j, values in enumerate(answers.T.copy()):
             if np.ptp(values) == 0.0:  # SALib would divide by no variance
                 continue
             base = np.concatenate([values[::stride], values[stride - 1 :: stride]])
@@ -247,10 +247,14 @@ def _salib_seed(seed: int) -> int:
 
 
 def _settle_infeasible(
-    found: Floats, output_names: tuple[str, ...], method: str, on_infeasible: str, is_maximized: npt.NDArray[np.bool_]
+    answers: Floats,
+    output_names: tuple[str, ...],
+    method: str,
+    on_infeasible: str,
+    is_maximized: npt.NDArray[np.bool_],
 ) -> int:
     """Refuse, replace or mark with nan, in place, what is not finite; returns how many points had a value replaced."""
-    is_infeasible = ~np.isfinite(found)
+    is_infeasible = ~np.isfinite(answers)
     num_points = int(is_infeasible.any(axis=1).sum())
     if num_points == 0:
         return 0
@@ -258,28 +262,30 @@ def _settle_infeasible(
         where = ", ".join(output_names[j] for j in np.flatnonzero(is_infeasible.any(axis=0)))
         omit = ', on_infeasible="omit" to leave them out' if method == "oat" else ""
         raise GemmEvalError(
-            f"{num_points} of the {len(found)} points are infeasible (not finite: {where}), which {method} cannot use: "
-            f'narrow the inputs, or give on_infeasible="worst" to take the worst finite value there{omit}'
+            f"{num_points} of the {len(answers)} points are infeasible (not finite: {where}), which {method} cannot "
+            f'use: narrow the inputs, or give on_infeasible="worst" to take the worst finite value there{omit}'
         )
     if is_infeasible.all(axis=0).any():
         name = output_names[int(np.argmax(is_infeasible.all(axis=0)))]
-        raise GemmEvalError(f"all {len(found)} points are infeasible: output {name!r} is finite nowhere")
-    found[is_infeasible] = np.nan
+        raise GemmEvalError(f"all {len(answers)} points are infeasible: output {name!r} is finite nowhere")
+    answers[is_infeasible] = np.nan
     if on_infeasible == "omit":
         return 0
-    worst = np.where(is_maximized, np.nanmin(found, axis=0), np.nanmax(found, axis=0))
-    found[:] = np.where(is_infeasible, worst, found)
+    worst = np.where(is_maximized, np.nanmin(answers, axis=0), np.nanmax(answers, axis=0))
+    answers[:] = np.where(is_infeasible, worst, answers)
     return num_points
 
 
 def _checked_outputs(returned: npt.ArrayLike, num_points: int, num_outputs: int) -> Floats:
     try:
-        found = np.array(returned, dtype=np.float64)
+        answers = np.array(returned, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"evaluate must return numbers [{num_points}, {num_outputs}]: {error}") from None
-    if found.shape != (num_points, num_outputs):
-        raise InvalidInputError(f"evaluate must return [{num_points}, {num_outputs}] numbers, got shape {found.shape}")
-    return found
+    if answers.shape != (num_points, num_outputs):
+        raise InvalidInputError(
+            f"evaluate must return [{num_points}, {num_outputs}] numbers, got shape {answers.shape}"
+        )
+    return answers
 
 
 def _checked_names(names: Sequence[str], what: str) -> tuple[str, ...]:
@@ -380,9 +386,9 @@ def sensitivity(
 
     def evaluate(unit: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         result = sweep(space, loads, aims, sampling=_Places(unit), **options)
-        found = np.stack([result[name].astype(np.float64) for name in aims], axis=1)
-        found[~result.is_feasible] = np.nan
-        return found
+        answers = np.stack([result[name].astype(np.float64) for name in aims], axis=1)
+        answers[~result.is_feasible] = np.nan
+        return answers
 
     loads = as_workloads(workloads, next(iter(space.bases.values())), options.get("dtype"))
     return analyze_sensitivity(

@@ -150,7 +150,7 @@ def _field(name: str, value: Any) -> Any:
 
 def _workloads(file: Path, space: Space, items: list[dict[str, Any]]) -> tuple[Workload, ...]:
     base = next(iter(space.bases.values()))
-    found: list[Workload] = []
+    workloads: list[Workload] = []
     for at, item in enumerate(items, 1):
         origin = f"workloads, {at}"
         if "model" in item:
@@ -159,14 +159,14 @@ def _workloads(file: Path, space: Space, items: list[dict[str, Any]]) -> tuple[W
         else:
             make = partial(_gemm_workloads, build_spec(_Gemms, item, origin=origin), base)
         try:
-            found += make()
+            workloads += make()
         except GemmEvalError as error:
             raise InvalidOptionError(f"{origin}: {error}") from None
-    return as_workloads(found, base)
+    return as_workloads(workloads, base)
 
 
 def _model_workloads(file: Path, asked: _Model, base: ArchSpec) -> list[Workload]:
-    found = model_workloads(
+    workloads = model_workloads(
         _relative(file, asked.model),
         base,
         phases=asked.phases,
@@ -178,9 +178,9 @@ def _model_workloads(file: Path, asked: _Model, base: ArchSpec) -> list[Workload
         expert_parallel=asked.expert_parallel,
     )
     if asked.name is None:
-        return found
-    names = [asked.name] if len(found) == 1 else [f"{asked.name}_{one.name}" for one in found]
-    return [replace(one, name=name) for name, one in zip(names, found, strict=True)]
+        return workloads
+    names = [asked.name] if len(workloads) == 1 else [f"{asked.name}_{one.name}" for one in workloads]
+    return [replace(one, name=name) for name, one in zip(names, workloads, strict=True)]
 
 
 def _gemm_workloads(asked: _Gemms, base: ArchSpec) -> list[Workload]:
@@ -199,8 +199,8 @@ def _gemm_workloads(asked: _Gemms, base: ArchSpec) -> list[Workload]:
             row_groups=groups,
         )
         rows.append((problem, one.count))
-    (found,) = as_workloads({asked.name: rows}, base, asked.dtype)
-    return [Workload(found.name, found.gemms, asked.num_tokens)]
+    (workload,) = as_workloads({asked.name: rows}, base, asked.dtype)
+    return [Workload(workload.name, workload.gemms, asked.num_tokens)]
 
 
 def _sampling(asked: dict[str, Any]) -> Any:

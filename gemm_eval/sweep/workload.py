@@ -139,26 +139,26 @@ def as_workloads(workloads: Any, arch: ArchSpec, dtype: str | None = None) -> tu
     """
     default_dtype = arch.default_dtype
     if isinstance(workloads, Workload):
-        found = [workloads]
+        listed = [workloads]
     elif isinstance(workloads, str | ModelConfig | os.PathLike):
-        found = model_workloads(workloads, arch, dtype=dtype)
+        listed = model_workloads(workloads, arch, dtype=dtype)
     elif isinstance(workloads, Mapping):
-        found = [
+        listed = [
             of if isinstance(of, Workload) else Workload(name, tuple(_gemms(of, default_dtype, dtype)))
             for name, of in workloads.items()
         ]
     elif isinstance(workloads, Iterable):
         items = list(workloads)
         if items and all(isinstance(item, Workload) for item in items):
-            found = items
+            listed = items
         else:
-            found = [Workload("gemms", tuple(_gemms(items, default_dtype, dtype)))]
+            listed = [Workload("gemms", tuple(_gemms(items, default_dtype, dtype)))]
     else:
         raise InvalidOptionError(f"workloads must be GEMMs, a model or Workloads, got {shown(workloads)}")
-    names = [workload.name for workload in found]
+    names = [workload.name for workload in listed]
     if len(set(names)) < len(names):
         raise InvalidOptionError(f"workloads need names of their own, got {', '.join(names)}")
-    return tuple(found)
+    return tuple(listed)
 
 
 def _gemms(items: Any, default_dtype: DType, dtype: str | None) -> Iterable[tuple[GemmProblem, int]]:

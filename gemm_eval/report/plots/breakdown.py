@@ -66,22 +66,22 @@ def plot_breakdown(
         GemmEvalError: matplotlib is not installed.
         InvalidInputError: no results, not as many names or counts, or counts below 1.
     """
-    found = list(results)
-    if not found:
+    gemms = list(results)
+    if not gemms:
         raise InvalidInputError("results must hold at least one GEMMResult, got none")
     for what, given in (("names", names), ("counts", counts)):
-        if given is not None and len(given) != len(found):
-            raise InvalidInputError(f"{what} must be as many as results ({len(found)}), got {len(given)}")
+        if given is not None and len(given) != len(gemms):
+            raise InvalidInputError(f"{what} must be as many as results ({len(gemms)}), got {len(given)}")
     if counts is not None and min(counts) < 1:
         raise InvalidInputError(f"counts must be >= 1, got {min(counts)}")
     if names is None:
-        names = [_name(result.problem) for result in found]
-    times = np.ones(len(found)) if counts is None else np.asarray(counts, float)
+        names = [_name(result.problem) for result in gemms]
+    times = np.ones(len(gemms)) if counts is None else np.asarray(counts, float)
     labels = [
         name if counts is None else f"{name}  x{count}"
         for name, count in zip(names, times.astype(int).tolist(), strict=True)
     ]
-    return _draw(found, times, labels, is_counted=counts is not None)
+    return _draw(gemms, times, labels, is_counted=counts is not None)
 
 
 def _name(problem: GemmProblem) -> str:
@@ -90,17 +90,17 @@ def _name(problem: GemmProblem) -> str:
 
 
 @styled
-def _draw(found: list[GEMMResult], times: npt.NDArray[np.float64], labels: list[str], *, is_counted: bool) -> Figure:
+def _draw(gemms: list[GEMMResult], times: npt.NDArray[np.float64], labels: list[str], *, is_counted: bool) -> Figure:
     with needs_extra("plotting", "plot"):
         from matplotlib.colors import to_rgba
         from matplotlib.patches import Patch
 
-    figure = new_figure(8.4, 1.9 + 0.36 * len(found))
+    figure = new_figure(8.4, 1.9 + 0.36 * len(gemms))
     axes = figure.add_subplot()
-    places = np.arange(len(found))
-    ends = np.zeros(len(found))
+    places = np.arange(len(gemms))
+    ends = np.zeros(len(gemms))
     handles: list[Artist] = []
-    for term, values_us in _terms(found).items():
+    for term, values_us in _terms(gemms).items():
         look = term_look(term)
         handles += axes.barh(
             places, values_us * times, _BAR, left=ends, color=look.color, hatch=look.hatch, edgecolor=SURFACE,
@@ -108,14 +108,14 @@ def _draw(found: list[GEMMResult], times: npt.NDArray[np.float64], labels: list[
         )[:1]  # fmt: skip
         handles[-1].set_label(_term_name(term))
         ends += values_us * times
-    latency_us = np.array([result.latency_us for result in found]) * times
+    latency_us = np.array([result.latency_us for result in gemms]) * times
     hidden: dict[str, Any] = {"edgecolor": MUTED, "linewidth": 0.7, "linestyle": (0, (2, 1.5)), "label": _HIDDEN}
     axes.barh(
         places, np.maximum(ends - latency_us, 0.0), _BAR, left=latency_us, facecolor=to_rgba(SURFACE, _FADED), **hidden
     )
     axes.vlines(latency_us, places - 0.44, places + 0.44, color=TEXT, linewidth=2.2, label="latency", zorder=4)
     _finish(axes, labels, latency_us, ends, is_counted=is_counted)
-    archs = ", ".join(dict.fromkeys(result.arch_name for result in found))
+    archs = ", ".join(dict.fromkeys(result.arch_name for result in gemms))
     figure.suptitle(f"Where the time goes: {archs}")
     add_legend(figure, [axes.collections[-1], *handles, Patch(facecolor="none", **hidden)])
     return figure
@@ -148,13 +148,13 @@ def _finish(
     scale_axis(axes.xaxis, what, ends, is_log=False)
 
 
-def _terms(found: list[GEMMResult]) -> dict[str, npt.NDArray[np.float64]]:
+def _terms(gemms: list[GEMMResult]) -> dict[str, npt.NDArray[np.float64]]:
     """The positive terms of all results [num_results], in us, in the order of the breakdowns; small ones as one."""
-    names = dict.fromkeys(name for result in found for name in result.breakdown if name != "hidden_us")
-    terms = {name: np.array([max(0.0, result.breakdown.get(name, 0.0)) for result in found]) for name in names}
-    least_us = _LEAST_FRAC * sum(terms.values(), np.zeros(len(found)))
+    names = dict.fromkeys(name for result in gemms for name in result.breakdown if name != "hidden_us")
+    terms = {name: np.array([max(0.0, result.breakdown.get(name, 0.0)) for result in gemms]) for name in names}
+    least_us = _LEAST_FRAC * sum(terms.values(), np.zeros(len(gemms)))
     small = [name for name, values_us in terms.items() if (values_us < least_us).all()]
-    other = sum((terms.pop(name) for name in small), np.zeros(len(found)))
+    other = sum((terms.pop(name) for name in small), np.zeros(len(gemms)))
     return terms | {_OTHER: other} if other.any() else terms
 
 
@@ -175,20 +175,20 @@ def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
         GemmEvalError: matplotlib is not installed.
         InvalidInputError: no estimates.
     """
-    found = [estimates] if isinstance(estimates, ModelEstimate) else list(estimates)
-    if not found:
+    given = [estimates] if isinstance(estimates, ModelEstimate) else list(estimates)
+    if not given:
         raise InvalidInputError("estimates must hold at least one ModelEstimate, got none")
-    return _draw_steps(found)
+    return _draw_steps(given)
 
 
 @styled
-def _draw_steps(found: list[ModelEstimate]) -> Figure:
+def _draw_steps(given: list[ModelEstimate]) -> Figure:
     with needs_extra("plotting", "plot"):
         from matplotlib.patches import Patch
 
     phases = {
-        "prefill": _distinct([(item.arch_name, item.prefill) for item in found]),
-        "decode": _distinct([(f"{item.arch_name}, batch {item.batch:,}", item.decode) for item in found]),
+        "prefill": _distinct([(item.arch_name, item.prefill) for item in given]),
+        "decode": _distinct([(f"{item.arch_name}, batch {item.batch:,}", item.decode) for item in given]),
     }
     sizes = [len(steps) for steps in phases.values()]
     figure = new_figure(8.4, 2.0 + 0.37 * sum(sizes))
@@ -203,9 +203,9 @@ def _draw_steps(found: list[ModelEstimate]) -> Figure:
         add_grid(axes, axis="x")
         axes.tick_params(axis="y", length=0)
         scale_axis(axes.xaxis, f"{phase}: time of a step_us", times_us, is_log=False)
-    names = ", ".join(dict.fromkeys(item.model_name for item in found))
+    names = ", ".join(dict.fromkeys(item.model_name for item in given))
     figure.suptitle(f"Where the time of a step goes: {names}")
-    shown = [kind for kind in KINDS if any(_has(item, kind) for item in found)]
+    shown = [kind for kind in KINDS if any(_has(item, kind) for item in given)]
     add_legend(figure, [Patch(color=KIND_COLORS[kind], label=kind) for kind in shown])
     return figure
 
