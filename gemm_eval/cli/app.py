@@ -11,33 +11,21 @@ import typer
 
 from gemm_eval.cli import (
     arch,
-    asm,
-    attention,
     calibrate,
     checkpoint,
-    collective,
     configs,
-    crossover,
-    estimate,
     gemm,
-    grouped,
-    kernel_table,
     kernels,
     measure,
     model,
-    moe,
-    profile,
-    report,
-    sweep,
+    operations,
+    space,
     validate,
 )
-from gemm_eval.cli.old_forms import resolve_old_form
-from gemm_eval.cli.options import EXIT_CODES
-from gemm_eval.cli.words import Command, Group, usage_message
+from gemm_eval.cli.options import EXIT_CODES, command, option
+from gemm_eval.cli.words import Group, usage_message
 from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
 from gemm_eval.words import visible
-
-__all__ = ["EXIT_FAILED", "EXIT_INPUT", "EXIT_NO_ANSWER", "app"]
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
@@ -68,13 +56,6 @@ class _Application(Group):
             code = EXIT_INPUT
         sys.exit(code or 0)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the first word names."""
-        name, command, words = super().resolve_command(ctx, args)
-        if ctx.resilient_parsing:  # a shell completes the words of today's form
-            return name, command, words
-        return (name, *resolve_old_form(name, command, words))
-
 
 def _print_error(kind: str, message: str, *, is_json: bool) -> None:
     line = " ".join(message.split())
@@ -97,30 +78,26 @@ app = typer.Typer(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": gemm.evaluate,
     "top": gemm.top,
-    "grouped": grouped.grouped,
-    "attention": attention.attention,
-    "collective": collective.collective,
+    "grouped": gemm.grouped,
+    "attention": operations.attention,
+    "collective": operations.collective,
     "gemms": model.gemms,
-    "model": estimate.model,
-    "moe": moe.moe,
+    "model": model.model,
+    "moe": operations.moe,
     "prewarm": model.prewarm,
     "kernels": kernels.kernels,
-    "asm": asm.asm,
-    "kernel-table": kernel_table.kernel_table,
-    "profile": profile.profile,
-    "crossover": crossover.crossover,
-    "sweep": sweep.sweep,
-    "pareto": sweep.pareto,
-    "report": report.report,
+    "asm": kernels.asm,
+    "kernel-table": kernels.kernel_table,
+    "profile": kernels.profile,
+    "crossover": kernels.crossover,
+    "sweep": space.sweep,
+    "pareto": space.pareto,
+    "report": space.report,
 }
-for _name, _command in _COMMANDS.items():
-    app.command(_name, cls=Command, no_args_is_help=True, epilog=EXIT_CODES)(_command)
-app.add_typer(measure.app, name="measure")
-app.add_typer(validate.app, name="validate")
-app.add_typer(calibrate.app, name="calibrate")
-app.add_typer(arch.app, name="arch")
-app.add_typer(configs.app, name="configs")
-app.add_typer(checkpoint.app, name="checkpoint")
+for _name, _function in _COMMANDS.items():
+    command(app, _name)(_function)
+for _group in (measure, validate, calibrate, arch, configs, checkpoint):
+    app.add_typer(_group.app, name=_group.__name__.rpartition(".")[2])
 
 
 def _show_version(is_asked: bool) -> None:
@@ -134,7 +111,7 @@ def _show_version(is_asked: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+        bool, option("Print the version and exit.", "--version", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Hold the options of `gemm-eval` itself."""

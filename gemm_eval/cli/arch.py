@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemm_eval.cli.completion import complete_archs
-from gemm_eval.cli.options import EXIT_CODES, JsonOption
-from gemm_eval.cli.words import Command, Group
+from gemm_eval.cli.options import JsonOption, argument, command, complete_archs, group
 
 if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
 
-__all__ = ["app"]
 
 EXIT_CHECK_FAILED = 1
 
-app = typer.Typer(cls=Group, no_args_is_help=True, help="List, show and check architectures.", epilog=EXIT_CODES)
+app = group("List, show and check architectures.")
 
 
-@app.command("list", cls=Command, epilog=EXIT_CODES)
+@command(app, "list", needs_words=False)
 def list_(json: JsonOption = False) -> None:
     """List the presets of each kind: cores or SMs, peak for the default type, DRAM in GB/s (1e9), SRAM or L2 in MiB.
 
@@ -41,13 +38,11 @@ def list_(json: JsonOption = False) -> None:
         print_arch_list(archs)
 
 
-@app.command(cls=Command, no_args_is_help=True, epilog=EXIT_CODES)
+@command(app)
 def show(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME|FILE", help="Preset name or YAML file.", show_default=False, autocompletion=complete_archs
-        ),
+        argument("Preset name or YAML file.", "NAME|FILE", complete=complete_archs),
     ],
     json: JsonOption = False,
 ) -> None:
@@ -74,16 +69,11 @@ def show(
         print_arch(arch)
 
 
-@app.command(cls=Command, no_args_is_help=True, epilog=EXIT_CODES)
+@command(app)
 def check(
     names: Annotated[
         list[str],
-        typer.Argument(
-            metavar="NAME|FILE...",
-            help="Preset names or YAML files.",
-            show_default=False,
-            autocompletion=complete_archs,
-        ),
+        argument("Preset names or YAML files.", "NAME|FILE...", complete=complete_archs),
     ],
     json: JsonOption = False,
 ) -> None:

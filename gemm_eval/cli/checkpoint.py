@@ -5,57 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gemm_eval.cli.options import EXIT_CODES, JsonOption
-from gemm_eval.cli.words import Command, Group
+from gemm_eval.cli.options import JsonOption, argument, command, group, option
 
 if TYPE_CHECKING:
     from gemm_eval.kernels import PackedLayer
 
-__all__ = ["app"]
 
-app = typer.Typer(
-    cls=Group,
-    no_args_is_help=True,
-    help="Checkpoints with 4-bit weights (AWQ, GPTQ, gpt-oss's MXFP4, NVFP4): pack them for our W4A16 kernels, and "
+app = group(
+    "Checkpoints with 4-bit weights (AWQ, GPTQ, gpt-oss's MXFP4, NVFP4): pack them for our W4A16 kernels, and "
     "show what was packed.",
-    epilog=EXIT_CODES,
 )
 
 _MB = 1e6
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def convert(
     folder: Annotated[
         Path,
-        typer.Argument(
-            metavar="FOLDER",
-            help="Checkpoint as Hugging Face's hub has it: *.safetensors, config.json.",
-            show_default=False,
-        ),
+        argument("Checkpoint as Hugging Face's hub has it: *.safetensors, config.json.", "FOLDER"),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="New folder; one that is there has to be empty.")],
-    activation: Annotated[
-        str | None,
-        typer.Option(
-            help="Type in which layers shall run, fp16 or bf16. Default: the type of their scales, or of four-bit "
-            "floats that of their bias or of the model."
-        ),
-    ] = None,
-    gptq_version: Annotated[
-        int | None,
-        typer.Option(
-            help="How zero points are stored, 1 (z - 1) or 2 (z), where the checkpoint says it wrongly.",
-            show_default=False,
-        ),
-    ] = None,
+    out: Annotated[Path, option("New folder; one that is there has to be empty.", "--out", "-o")],
+    activation: Annotated[str | None, option(
+        "Type in which layers shall run, fp16 or bf16. Default: the type of their scales, or of four-bit "
+        "floats that of their bias or of the model."
+    )] = None,
+    gptq_version: Annotated[int | None, option(
+        "How zero points are stored, 1 (z - 1) or 2 (z), where the checkpoint says it wrongly.", show_default=False
+    )] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace what an earlier conversion wrote to the folder, whole or not.")
+        bool, option("Replace what an earlier conversion wrote to the folder, whole or not.", "--replace")
     ] = False,
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Pack all quantized layers of a checkpoint, layer by layer, without torch; what else it holds is copied.
 
     The result loads by `gemm_eval.kernels.load_packed`, and its tensors by W4Linear.load_state_dict.
@@ -81,13 +63,11 @@ def convert(
         )
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def show(
     path: Annotated[
         Path,
-        typer.Argument(
-            metavar="PATH", help="Folder that `convert` made, or a file of packed layers.", show_default=False
-        ),
+        argument("Folder that `convert` made, or a file of packed layers.", "PATH"),
     ],
     json: JsonOption = False,
 ) -> None:

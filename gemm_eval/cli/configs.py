@@ -6,43 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from gemm_eval.cli.completion import complete_gpus
-from gemm_eval.cli.options import EXIT_CODES, JsonOption
-from gemm_eval.cli.words import Command, Group
+from gemm_eval.cli.options import JsonOption, argument, command, complete_gpus, group, option
 
 if TYPE_CHECKING:
     from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
 
-__all__ = ["app"]
 
-app = typer.Typer(
-    cls=Group,
-    no_args_is_help=True,
-    help="Files that say which config of our W4A16 kernels is best for which GEMM: build, list and merge.",
-    epilog=EXIT_CODES,
-)
+app = group("Files that say which config of our W4A16 kernels is best for which GEMM: build, list and merge.")
 
-_Out = Annotated[Path, typer.Option("--out", "-o", help="File to write; one that is there is replaced.")]
+_Out = Annotated[Path, option("File to write; one that is there is replaced.", "--out", "-o")]
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def build(
     out: _Out,
-    timings: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="[TIMINGS...]",
-            help="Data sets of `gemm-eval measure --kernel w4a16`. Default: those that come with the library.",
-            show_default=False,
-        ),
-    ] = None,
+    timings: Annotated[list[Path] | None, argument(
+        "Data sets of `gemm-eval measure --kernel w4a16`. Default: those that come with the library.", "[TIMINGS...]"
+    )] = None,
     arch: Annotated[
-        str, typer.Option(help="Preset of the GPU that was measured.", metavar="NAME", autocompletion=complete_gpus)
+        str, option("Preset of the GPU that was measured.", metavar="NAME", complete=complete_gpus)
     ] = "h200-sxm",
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write the fastest config of each GEMM that was timed.
 
     Examples:
@@ -54,21 +39,21 @@ def build(
     from gemm_eval.kernels.config_cache import ConfigCache, build_from_timings
     from gemm_eval.measure import meta_path, read_timings
 
-    found = ConfigCache()
+    cache = ConfigCache()
     for path in timings or _shipped_timings(arch):
         try:
             meta = read_yaml(meta_path(path))
         except ArchError as error:
             raise InvalidInputError(f"timings need their meta file: {error}") from None
-        found = found.merge(build_from_timings(read_timings(path), meta, arch))
-    _write(found, out, as_json=json)
+        cache = cache.merge(build_from_timings(read_timings(path), meta, arch))
+    _write(cache, out, as_json=json)
 
 
-@app.command("list", cls=Command, epilog=EXIT_CODES)
+@command(app, "list", needs_words=False)
 def list_(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Default: your file, and those of the library.", show_default=False),
+        argument("Default: your file, and those of the library.", "[FILE]"),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -83,7 +68,7 @@ def list_(
     from gemm_eval.kernels.config_cache import ConfigCache
 
     paths = _own_files() if file is None else [_existing(file)]
-    found = [(path, ConfigCache.load(path, is_read_only=True)) for path in paths]
+    files = [(path, ConfigCache.load(path, is_read_only=True)) for path in paths]
     if json:
         from gemm_eval.cli.output import print_json
 
@@ -94,17 +79,17 @@ def list_(
                         "path": str(path),
                         "records": [record.to_json() | {"void": _void(record)} for record in records.records],
                     }
-                    for path, records in found
+                    for path, records in files
                 ]
             }
         )
     else:
-        _print_tables(found)
+        _print_tables(files)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app)
 def merge(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to merge.", show_default=False)],
+    files: Annotated[list[Path], argument("Files to merge.", "FILE...")],
     out: _Out,
     json: JsonOption = False,
 ) -> None:
@@ -116,10 +101,10 @@ def merge(
     """
     from gemm_eval.kernels.config_cache import ConfigCache
 
-    found = ConfigCache()
+    cache = ConfigCache()
     for file in files:
-        found = found.merge(ConfigCache.load(_existing(file), is_read_only=True))
-    _write(found, out, as_json=json)
+        cache = cache.merge(ConfigCache.load(_existing(file), is_read_only=True))
+    _write(cache, out, as_json=json)
 
 
 def _shipped_timings(arch: str) -> list[Path]:
@@ -127,10 +112,10 @@ def _shipped_timings(arch: str) -> list[Path]:
     from gemm_eval.errors import InvalidInputError
 
     folder = data_root() / "measured" / arch / "w4a16"
-    found = [path for path in sorted(folder.glob("*.parquet")) if not path.stem.endswith("-cublas")]
-    if not found:
+    tables = [path for path in sorted(folder.glob("*.parquet")) if not path.stem.endswith("-cublas")]
+    if not tables:
         raise InvalidInputError(f"no timings of our kernels come for {arch}: give a file")
-    return found
+    return tables
 
 
 def _existing(file: Path) -> Path:
@@ -162,32 +147,32 @@ def _void(record: ConfigRecord) -> str | None:
         return str(error)
 
 
-def _write(found: ConfigCache, out: Path, *, as_json: bool) -> None:
-    found.save(out)
+def _write(cache: ConfigCache, out: Path, *, as_json: bool) -> None:
+    cache.save(out)
     counts: dict[str, int] = {}
-    for record in found.records:
+    for record in cache.records:
         counts[record.found_by] = counts.get(record.found_by, 0) + 1
     if as_json:
         from gemm_eval.cli.output import print_json
 
-        print_json({"path": str(out), "num_records": len(found), "num_bytes": out.stat().st_size, "found_by": counts})
+        print_json({"path": str(out), "num_records": len(cache), "num_bytes": out.stat().st_size, "found_by": counts})
     else:
         from gemm_eval.cli.output import print_line
 
         ways = ", ".join(f"{count} by {way}" for way, count in sorted(counts.items()))
-        print_line(f"{out}: {len(found)} records" + (f" ({ways})" if ways else ""))
+        print_line(f"{out}: {len(cache)} records" + (f" ({ways})" if ways else ""))
 
 
-def _print_tables(found: Sequence[tuple[Path, ConfigCache]]) -> None:
-    from gemm_eval.cli.options import format_mapping
+def _print_tables(files: Sequence[tuple[Path, ConfigCache]]) -> None:
     from gemm_eval.cli.output import format_number, make_console, make_table, widest
+    from gemm_eval.cli.values import format_mapping
 
     console = make_console()
-    if not found:
+    if not files:
         console.print("no files of configs: neither of yours nor of the library")
     headers = ("GPU", "M", "K", "N", "A", "weights", "L2", "us", "found by", "date", "config")
     right = ("M", "K", "N", "us")
-    for path, records in found:
+    for path, records in files:
         table = make_table(headers, right=right)
         for record in records.records:
             key, void = record.key, _void(record)

@@ -1,105 +1,41 @@
-"""The commands on GEMMs: `evaluate` and `top`."""
+"""The commands on GEMMs: `evaluate`, `top`, and `grouped`, one launch over groups whose rows differ."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemm_eval.cli.options import (
-    ArchesOption,
-    ArchOption,
-    ClockOption,
-    CorrectionOption,
-    Distinct,
-    DtypeOption,
-    ExplainOption,
-    GroupNOption,
-    GroupSizeOption,
-    IdleCoresOption,
-    InputDtypeOption,
-    JsonOption,
-    L2Option,
-    LibraryOption,
-    MappingOption,
-    OutputDtypeOption,
-    PolicyOption,
-    QuantizeFromOption,
-    ScaleDtypeOption,
-    WeightDtypeOption,
-    ZeroDtypeOption,
-    parse_mapping,
-)
-from gemm_eval.cli.ranges import SEVERAL
-from gemm_eval.cli.sizes import (
-    ColumnsOption,
-    GroupsOption,
-    ReductionOption,
-    RowsOption,
-    SeveralColumnsOption,
-    SeveralGroupsOption,
-    SeveralReductionsOption,
-    SeveralRowsOption,
-    all_sizes,
-    no_sizes,
-    one_of_each,
-    sizes_argument,
-)
-from gemm_eval.cli.tables import OutOption, check_out, row_of, write_records
+from gemm_eval.cli import options as opt
+from gemm_eval.cli.values import no_sizes, parse_mapping, parse_rows
 from gemm_eval.cli.words import refuse
+from gemm_eval.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
-    from gemm_eval.cli.shapes import Shape
     from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
     from gemm_eval.workload import GemmProblem
 
-__all__ = ["evaluate", "print_ranking", "print_results", "top", "types_of"]
-
-_ORDER = "G M K N"
 _SHAPES = "--shapes"
 
 
 def evaluate(
+    *,
     ctx: typer.Context,
-    arch: ArchesOption,
-    sizes: Annotated[list[str] | None, sizes_argument(_ORDER, SEVERAL)] = None,
-    g: SeveralGroupsOption = None,
-    m: SeveralRowsOption = None,
-    k: SeveralReductionsOption = None,
-    n: SeveralColumnsOption = None,
-    shapes: Annotated[
-        Path | None,
-        typer.Option(
-            _SHAPES,
-            metavar="FILE",
-            help="Evaluate the GEMMs of a .csv or .parquet file instead: columns M, K, N; G, row_groups, dtype and "
-            "other options of this command, such as weight_dtype or l2, if there are any; all others are kept.",
-            show_default=False,
-        ),
-    ] = None,
-    dtype: DtypeOption = None,
-    input_dtype: InputDtypeOption = None,
-    weight_dtype: WeightDtypeOption = None,
-    output_dtype: OutputDtypeOption = None,
-    group_size: GroupSizeOption = None,
-    zero_dtype: ZeroDtypeOption = None,
-    scale_dtype: ScaleDtypeOption = None,
-    group_n: GroupNOption = None,
-    library: LibraryOption = None,
-    l2: L2Option = None,
-    clock: ClockOption = None,
-    quantize_from: QuantizeFromOption = None,
-    correction: CorrectionOption = None,
-    idle_cores: IdleCoresOption = True,
-    policy: PolicyOption = None,
-    mapping: MappingOption = None,
-    explain: ExplainOption = None,
-    out: OutOption = None,
-    json: JsonOption = False,
-) -> None:
+    arch: opt.ArchesOption,
+    sizes: opt.SeveralSizes,
+    shapes: Annotated[Path | None, opt.option(
+        "Evaluate the GEMMs of a .csv or .parquet file instead: columns M, K, N; G, row_groups, dtype and "
+        "other options of this command, such as weight_dtype or l2, if there are any; all others are kept.",
+        _SHAPES, metavar="FILE", show_default=False
+    )] = None,
+    gemm: opt.GemmOptions,
+    mapping: opt.MappingOption = None,
+    explain: opt.ExplainOption = None,
+    output: opt.Output,
+) -> None:  # fmt: skip
     """Find the best mapping of C = A x B and say what it costs.
 
     DRAM traffic in bytes, energy in uJ; with --json times in us. With several --arch, one column for each. Several
@@ -115,120 +51,49 @@ def evaluate(
 
     gemm-eval evaluate --arch h200-sxm --arch b200 --shapes shapes.csv --out times.csv
     """
-    from gemm_eval.evaluate import GEMMEvaluator
-
-    check_out(out)
-    _check_library(library)
+    _check_library(gemm)
     if mapping is not None:
         refuse(ctx, "--mapping", {"idle_cores"})  # it says itself which cores work
-    if out is not None:
+    if output.out is not None:
         refuse(ctx, "--out", {"explain"})
     if shapes is not None:
         refuse(ctx, _SHAPES, {"sizes", "g", "m", "k", "n"})
-    several = all_sizes(_ORDER, sizes, {"G": g, "M": m, "K": k, "N": n})
+    several = sizes.all()
     if shapes is None and not several:
-        raise no_sizes(_ORDER, f", or {_SHAPES} FILE")
-    options: dict[str, Any] = {
-        "library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from, "correction": correction,
-    }  # fmt: skip
-    types = types_of(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
-    evaluators = [GEMMEvaluator(name, allow_idle_cores=idle_cores, policy=policy) for name in arch]
-    if shapes is not None or len(several) > 1:
-        from gemm_eval.cli.shapes import Shape, read_shapes
-
-        refuse(ctx, "several GEMMs" if shapes is None else _SHAPES, {"mapping", "explain"})
-        found = [Shape(of_one) for of_one in several] if shapes is None else read_shapes(shapes)
-        _answer_many(evaluators, found, types, options, out, json=json)
+        raise no_sizes(sizes.order, f", or {_SHAPES} FILE")
+    evaluators = [gemm.evaluator(name) for name in arch]
+    if shapes is None and len(several) == 1:
+        problems = ((evaluator, gemm.problem(evaluator.arch, several[0])) for evaluator in evaluators)
+        _give_results(
+            [_answer(evaluator, problem, gemm, mapping) for evaluator, problem in problems], explain, output
+        )  # fmt: skip
         return
-    pairs = []
-    for evaluator in evaluators:
-        problem = _make_problem(evaluator.arch, several[0], types)
-        if mapping is None:
-            result = evaluator.evaluate_problem(problem, **options)
-        else:
-            is_gpu = evaluator.arch.type == "gpu"
-            given = parse_mapping(mapping, is_gpu=is_gpu)
-            result = evaluator.evaluate_mapping(problem, given, **options)
-        pairs.append((evaluator.arch, result))
-    print_results(pairs, explain=explain, out=out, json=json)
+    from gemm_eval.cli import shapes as many
+    from gemm_eval.cli.output import print_line
 
-
-def _answer_many(
-    evaluators: Sequence[GEMMEvaluator], shapes: Sequence[Shape], types: dict[str, Any], options: dict[str, Any],
-    out: Path | None, *, json: bool,
-) -> None:  # fmt: skip
-    """Evaluate and print, or write, a row for each shape and arch, the archs of a shape one after the other."""
-    from gemm_eval.cli.render_shapes import print_shapes, say_misfits
-    from gemm_eval.cli.shapes import documents, evaluate_shapes, records
-
-    of_arch = [evaluate_shapes(evaluator, shapes, types, options) for evaluator in evaluators]
+    refuse(ctx, "several GEMMs" if shapes is None else _SHAPES, {"mapping", "explain"})
+    listed = [many.Shape(of_one) for of_one in several] if shapes is None else many.read_shapes(shapes)
+    of_arch = [many.evaluate_shapes(evaluator, listed, gemm.types, gemm.run) for evaluator in evaluators]
     answers = [answer for of_shape in zip(*of_arch, strict=True) for answer in of_shape]
-    if out is not None:
-        from gemm_eval.cli.output import print_line
-
-        write_records(out, records(answers), json=json)
-        if said := say_misfits(answers):
-            print_line(said, err=True)
-    elif json:
-        from gemm_eval.cli.output import print_json
-
-        print_json({"results": list(documents(answers))})
-    else:
-        print_shapes(answers)
-
-
-def print_results(
-    pairs: Sequence[tuple[ArchSpec, GEMMResult]], *, explain: bool | None, out: Path | None, json: bool
-) -> None:
-    """Print results side by side, or as one JSON document, or write them to `out`.
-
-    Args:
-        pairs: archs and results.
-        explain: also in words; None: in text only.
-        out: where a row for each goes instead.
-        json: print a document.
-    """
-    if out is not None:
-        write_records(out, [row_of(result) for _, result in pairs], json=json)
-    elif json:
-        from gemm_eval.cli.output import print_json
-
-        extras = [{"explanation": result.explain()} if explain else {} for _, result in pairs]
-        print_json({"results": [result.to_dict() | extra for (_, result), extra in zip(pairs, extras, strict=True)]})
-    else:
-        from gemm_eval.cli.render_evaluate import print_evaluation
-
-        print_evaluation(pairs, has_explanation=explain is not False)
+    output.give(
+        lambda: many.records(answers),
+        lambda: {"results": list(many.documents(answers))},
+        lambda: many.print_shapes(answers),
+    )
+    if output.out is not None and (misfits := many.say_misfits(answers)):
+        print_line(misfits, err=True)
 
 
 def top(
-    arch: ArchOption,
-    sizes: Annotated[list[str] | None, sizes_argument(_ORDER)] = None,
-    g: GroupsOption = None,
-    m: RowsOption = None,
-    k: ReductionOption = None,
-    n: ColumnsOption = None,
-    count: Annotated[int, typer.Option("--count", "-c", help="How many mappings to list, 1 to 10000.")] = 10,
+    *,
+    arch: opt.ArchOption,
+    sizes: opt.BatchedSizes,
+    count: Annotated[int, opt.option("How many mappings to list, 1 to 10000.", "--count", "-c")] = 10,
     distinct: Annotated[
-        Distinct, typer.Option(help="mapping: the best mappings; partition: the best of each partition (not on a GPU).")
-    ] = Distinct.MAPPING,
-    dtype: DtypeOption = None,
-    input_dtype: InputDtypeOption = None,
-    weight_dtype: WeightDtypeOption = None,
-    output_dtype: OutputDtypeOption = None,
-    group_size: GroupSizeOption = None,
-    zero_dtype: ZeroDtypeOption = None,
-    scale_dtype: ScaleDtypeOption = None,
-    group_n: GroupNOption = None,
-    library: LibraryOption = None,
-    l2: L2Option = None,
-    clock: ClockOption = None,
-    quantize_from: QuantizeFromOption = None,
-    correction: CorrectionOption = None,
-    idle_cores: IdleCoresOption = True,
-    policy: PolicyOption = None,
-    out: OutOption = None,
-    json: JsonOption = False,
+        opt.Distinct, opt.option("mapping: the best mappings; partition: the best of each partition (not on a GPU).")
+    ] = opt.Distinct.MAPPING,
+    gemm: opt.GemmOptions,
+    output: opt.Output,
 ) -> None:
     """List the best mappings of C = A x B and what tells them apart.
 
@@ -240,55 +105,107 @@ def top(
 
     gemm-eval top --arch demo-8core -m 2048 -k 4096 -n 14336 --distinct partition
     """
-    from gemm_eval.evaluate import GEMMEvaluator
-
-    check_out(out)
-    _check_library(library)
-    of_one = one_of_each(_ORDER, sizes, {"G": g, "M": m, "K": k, "N": n})
-    options: dict[str, Any] = {
-        "library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from, "correction": correction,
-    }  # fmt: skip
-    types = types_of(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
-    evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores, policy=policy)
-    problem = _make_problem(evaluator.arch, of_one, types)
-    apart: Literal["mapping", "partition"] = "partition" if distinct is Distinct.PARTITION else "mapping"
-    results = evaluator.top(problem, count, distinct=apart, **options)
-    print_ranking(evaluator.arch, results, out=out, json=json)
+    _check_library(gemm)
+    of_one = sizes.one()
+    evaluator = gemm.evaluator(arch)
+    problem = gemm.problem(evaluator.arch, of_one)
+    results = evaluator.top(problem, count, distinct=distinct.value, **gemm.run)
+    _give_ranking(evaluator.arch, results, output)
 
 
-def _check_library(library: str | None) -> None:
+def grouped(
+    *,
+    ctx: typer.Context,
+    arch: opt.ArchesOption,
+    rows: Annotated[str, opt.option(
+        "Rows of each group, such as 120,3,0,17; 120x64,0x8 are 64 groups of 120 rows and 8 without a row. "
+        "Their order does not matter.", metavar="LIST"
+    )],
+    sizes: opt.WeightSizes,
+    top: Annotated[
+        int | None, opt.option("List so many of the best mappings, 1 to 10000, instead of explaining one.")
+    ] = None,
+    gemm: opt.GemmOptions,
+    mapping: opt.MappingOption = None,
+    explain: opt.ExplainOption = None,
+    output: opt.Output,
+) -> None:  # fmt: skip
+    """Find the best mapping of a grouped GEMM: for each group, C = A x B with rows of its own.
+
+    So run the experts of a mixture: each has weights of its own, and as many rows as tokens were routed to it.
+
+    Examples:
+
+    gemm-eval grouped --arch h200-sxm 7168 4096 --rows 120,3,0,17 --dtype bf16
+
+    gemm-eval grouped --arch b200 -k 4096 -n 1536 --rows 16x120,0x8 --dtype fp8_block --json
+
+    gemm-eval grouped --arch demo-8core -k 2048 -n 512 --rows 64x4,9 --top 5
+    """
+    from gemm_eval.workload import check_row_groups
+
+    of_weights = sizes.one()
+    if output.out is not None:
+        refuse(ctx, "--out", {"explain"})
+    if mapping is not None:
+        refuse(ctx, "--mapping", {"idle_cores", "top"})  # it says itself which cores work
+    if top is not None:
+        refuse(ctx, "--top", {"explain"})
+        if len(arch) > 1:
+            raise InvalidOptionError(f"--top ranks the mappings of one --arch, got {len(arch)}: give one")
+    groups = check_row_groups(parse_rows(rows))
+    results = []
+    for name in arch:
+        evaluator = gemm.evaluator(name)
+        problem = gemm.problem(evaluator.arch, (len(groups), max(groups), *of_weights), groups)
+        if top is not None:
+            _give_ranking(evaluator.arch, evaluator.top(problem, top, **gemm.run), output)
+            return
+        results.append(_answer(evaluator, problem, gemm, mapping))
+    _give_results(results, explain, output)
+
+
+def _check_library(gemm: opt.GemmOptions) -> None:
     from gemm_eval.models.gpu import check_plain_library
 
-    if library is not None:
-        check_plain_library(library)
+    if gemm.library is not None:
+        check_plain_library(gemm.library)
 
 
-def print_ranking(arch: ArchSpec, results: Sequence[GEMMResult], *, out: Path | None, json: bool) -> None:
-    """Print a ranking of mappings, best first, or as one JSON document, or write it to `out`."""
-    if out is not None:
-        write_records(out, [{"rank": rank} | row_of(result) for rank, result in enumerate(results, 1)], json=json)
-    elif json:
-        from gemm_eval.cli.output import print_json
-
-        print_json({"results": [result.to_dict() for result in results]})
-    else:
-        from gemm_eval.cli.render_top import print_top
-
-        print_top(arch, results)
+def _answer(
+    evaluator: GEMMEvaluator, problem: GemmProblem, gemm: opt.GemmOptions, mapping: str | None
+) -> tuple[ArchSpec, GEMMResult]:
+    """Return the arch and the best mapping's result, or that of the mapping that is given."""
+    if mapping is None:
+        return evaluator.arch, evaluator.evaluate_problem(problem, **gemm.run)
+    given = parse_mapping(mapping, is_gpu=evaluator.arch.type == "gpu")
+    return evaluator.arch, evaluator.evaluate_mapping(problem, given, **gemm.run)
 
 
-def types_of(
-    dtype: str | None, input_dtype: str | None, weight_dtype: str | None, output_dtype: str | None,
-    group_size: int | None, zero_dtype: str | None, scale_dtype: str | None, group_n: int | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Return what the options on data types say, by the names of `make_problem`."""
-    return {
-        "dtype": dtype, "input_dtype": input_dtype, "weight_dtype": weight_dtype, "output_dtype": output_dtype,
-        "group_size": group_size, "zero_dtype": zero_dtype, "scale_dtype": scale_dtype, "group_n": group_n,
-    }  # fmt: skip
+def _give_results(
+    results: Sequence[tuple[ArchSpec, GEMMResult]], explain: bool | None, output: opt.Output
+) -> None:  # fmt: skip
+    """Give results side by side, in words too unless `explain` is False; a document has words only if it is True."""
+    from gemm_eval.cli.output import row_of
+    from gemm_eval.cli.render import print_evaluation
+
+    def document(result: GEMMResult) -> dict[str, object]:
+        return result.to_dict() | ({"explanation": result.explain()} if explain else {})
+
+    output.give(
+        lambda: [row_of(result) for _, result in results],
+        lambda: {"results": [document(result) for _, result in results]},
+        lambda: print_evaluation(results, has_explanation=explain is not False),
+    )
 
 
-def _make_problem(arch: ArchSpec, sizes: Sequence[Any], types: dict[str, Any]) -> GemmProblem:
-    from gemm_eval.workload import make_problem
+def _give_ranking(arch: ArchSpec, results: Sequence[GEMMResult], output: opt.Output) -> None:
+    """Give a ranking of mappings, best first."""
+    from gemm_eval.cli.output import row_of
+    from gemm_eval.cli.render import print_top
 
-    return make_problem(*sizes, default_dtype=arch.default_dtype, **types)
+    output.give(
+        lambda: [{"rank": rank} | row_of(result) for rank, result in enumerate(results, 1)],
+        lambda: {"results": [result.to_dict() for result in results]},
+        lambda: print_top(arch, results),
+    )

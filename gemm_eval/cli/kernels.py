@@ -1,145 +1,82 @@
-"""The command `kernels`: our own W4A16 kernels, what they take of a GPU, and which of them it can run."""
+"""The commands on kernels: `kernels`, `asm`, `kernel-table`, `profile` and `crossover`."""
 
 from __future__ import annotations
 
-import enum
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemm_eval.cli.completion import complete_gpus
-from gemm_eval.cli.options import JsonOption, integer
-from gemm_eval.cli.ranges import SEVERAL, parse_values
-from gemm_eval.cli.sizes import ColumnsOption, ReductionOption, RowsOption, read_sizes, sizes_argument
+from gemm_eval.cli import options as opt
+from gemm_eval.cli.values import SEVERAL, integer, parse_values, read_sizes
 from gemm_eval.cli.words import is_given, refuse_others
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from gemm_eval.kernels import Sizes
+    from gemm_eval.measure import QuantShape
 
-    from gemm_eval.kernels import DeviceLimits, KernelEntry, Occupancy, Sizes
-
-__all__ = ["kernels"]
-
-_KIB = 1 << 10
-_ORDER = "M K N"
-_NEVER_RUN = (
-    "They are compiled for this GPU and their machine code is counted, but none has ever run on a GPU of this "
-    "generation: neither results nor times were checked there."
-)
-_COMPARE_PANEL = "Beside other engines"
+_COMPARE = "Beside other engines"
 _COMPARE_OPTIONS = ("grouped", "layer", "pair", "rows", "engine", "out")
 _FOR_COMPARE = {"compare", "activation", "group_size", *_COMPARE_OPTIONS, "json"}
+_ACTIVATIONS = ("fp16", "bf16")
+_PROFILE_COUNT = 10
 
 
 def kernels(
     ctx: typer.Context,
-    in_a_row: Annotated[
-        list[str] | None, sizes_argument(_ORDER, "Lists what can run these sizes; K and N are multiples of 8.")
-    ] = None,
-    m: RowsOption = None,
-    k: ReductionOption = None,
-    n: ColumnsOption = None,
-    arch: Annotated[
-        str | None,
-        typer.Option(
-            help="Preset name or YAML file of a GPU; needed but for --compare, which runs on this machine's.",
-            metavar="NAME",
-            autocompletion=complete_gpus,
-            show_default=False,
-        ),
-    ] = None,
-    activation: Annotated[str, typer.Option(help="Type of A and C: fp16 or bf16.")] = "fp16",
+    *,
+    sizes: opt.KernelSizes,
+    arch: Annotated[str | None, opt.option(
+        "Preset name or YAML file of a GPU; needed but for --compare, which runs on this machine's.",
+        metavar="NAME", complete=opt.complete_gpus, show_default=False
+    )] = None,
+    activation: Annotated[str, opt.option("Type of A and C: fp16 or bf16.")] = "fp16",
     mode: Annotated[
-        str,
-        typer.Option(
-            help="What the 4 bits of a weight are, and their scales: column, group, group_zero, mxfp4, nvfp4."
-        ),
+        str, opt.option("What the 4 bits of a weight are, and their scales: column, group, group_zero, mxfp4, nvfp4.")
     ] = "group",
-    group_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Weights along K that share a scale, 32, 64 or 128. Default: 128; all in mode column; 32 or 16 of fp4."
-        ),
-    ] = None,
-    family: Annotated[str | None, typer.Option(help="Only the kernels of this family.")] = None,
+    group_size: Annotated[int | None, opt.option(
+        "Weights along K that share a scale, 32, 64 or 128. Default: 128; all in mode column; 32 or 16 of fp4."
+    )] = None,
+    family: Annotated[str | None, opt.option("Only the kernels of this family.")] = None,
     compile_: Annotated[
-        bool, typer.Option("--compile", help="Compile each kernel: registers, spills, CTAs of an SM. Needs no GPU.")
+        bool, opt.option("Compile each kernel: registers, spills, CTAs of an SM. Needs no GPU.", "--compile")
     ] = False,
-    measured: Annotated[
-        bool,
-        typer.Option(
-            "--measured",
-            help="Print instead how fast they are on this GPU, beside cuBLAS, by timings that come with the library.",
-        ),
-    ] = False,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare",
-            help="Time them instead on this machine's GPU, by the model's choice, beside humming-kernels, cuBLAS and "
-            "PyTorch's int4 GEMM, where these are installed: pip install 'gemm_eval[gpu,compare]'.",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = False,
-    grouped: Annotated[
-        bool,
-        typer.Option(
-            "--grouped",
-            help="Compare grouped GEMMs: experts of three mixtures with tokens routed at random, beside those of "
-            "humming-kernels and a launch for each expert.",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = False,
-    layer: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --grouped: a layer, such as qwen3-30b-a3b-up; may be repeated. Default: both GEMMs of Mixtral "
-            "8x7B, Qwen3-30B-A3B and DeepSeek-V3 (on 8 GPUs).",
-            metavar="NAME",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = None,
-    pair: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="K,N of weights, such as 4096,12288; may be repeated. Default: 12 pairs.",
-            metavar="K,N",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            help="Rows of A and C. Default: 14 numbers from 1 to 3,500. With --grouped: tokens, by default 7 numbers "
-            f"from 1 to 4,096. {SEVERAL}",
-            metavar="M,...",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = None,
-    engine: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Engine to compare with: humming, cublas or tinygemm; with --grouped humming or one-launch-a-group. "
-            "May be repeated. Default: all.",
-            metavar="NAME",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write all timings to this .parquet or .csv file, anew after each pair.",
-            metavar="FILE",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
+    measured: Annotated[bool, opt.option(
+        "Print instead how fast they are on this GPU, beside cuBLAS, by timings that come with the library.",
+        "--measured"
+    )] = False,
+    compare: Annotated[bool, opt.option(
+        "Time them instead on this machine's GPU, by the model's choice, beside humming-kernels, cuBLAS and "
+        "PyTorch's int4 GEMM, where these are installed: pip install 'gemm_eval[gpu,compare]'.",
+        "--compare", panel=_COMPARE
+    )] = False,
+    grouped: Annotated[bool, opt.option(
+        "Compare grouped GEMMs: experts of three mixtures with tokens routed at random, beside those of "
+        "humming-kernels and a launch for each expert.", "--grouped", panel=_COMPARE
+    )] = False,
+    layer: Annotated[list[str] | None, opt.option(
+        "With --grouped: a layer, such as qwen3-30b-a3b-up; may be repeated. Default: both GEMMs of Mixtral "
+        "8x7B, Qwen3-30B-A3B and DeepSeek-V3 (on 8 GPUs).", metavar="NAME", panel=_COMPARE
+    )] = None,
+    pair: Annotated[list[str] | None, opt.option(
+        "K,N of weights, such as 4096,12288; may be repeated. Default: 12 pairs.", metavar="K,N", panel=_COMPARE
+    )] = None,
+    rows: Annotated[str | None, opt.option(
+        "Rows of A and C. Default: 14 numbers from 1 to 3,500. With --grouped: tokens, by default 7 numbers "
+        f"from 1 to 4,096. {SEVERAL}", metavar="M,...", panel=_COMPARE
+    )] = None,
+    engine: Annotated[list[str] | None, opt.option(
+        "Engine to compare with: humming, cublas or tinygemm; with --grouped humming or one-launch-a-group. "
+        "May be repeated. Default: all.", metavar="NAME", panel=_COMPARE
+    )] = None,
+    out: Annotated[Path | None, opt.option(
+        "Write all timings to this .parquet or .csv file, anew after each pair.", metavar="FILE", panel=_COMPARE
+    )] = None,
+    json: opt.JsonOption = False,
+) -> None:  # fmt: skip
     """List the W4A16 kernels: tile, cluster, schedule, stages, what they take, and whether a GPU can run them.
 
     Tile: tokens x columns x K of a stage, in elements. KiB: shared memory of a CTA (JSON: bytes). With --compile:
@@ -151,106 +88,39 @@ def kernels(
 
     gemm-eval kernels --arch h200-sxm --measured
     """
-    from gemm_eval.kernels import limits_of, list_kernels
-
     if compare:
         refuse_others(ctx, "--compare", _FOR_COMPARE)
         if grouped:
             refuse_others(ctx, "--grouped", _FOR_COMPARE - {"pair"})
         elif is_given(ctx, "layer"):
             raise InvalidOptionError("--layer goes with --grouped")
-        _compare(
-            activation, group_size, layer if grouped else pair, rows, engine, out, is_grouped=grouped, as_json=json
-        )
+        values = None if rows is None else parse_values("--rows", rows)
+        given = {} if group_size is None else {"group_size": group_size}
+        from gemm_eval.cli.compare_engines import compare as compare_engines
+
+        compare_engines(
+            layer if grouped else pair, values, engine or (), out, is_grouped=grouped, as_json=json, dtype=activation,
+            **given,
+        )  # fmt: skip
         return
+    from gemm_eval.cli import render_w4a16
+
     if arch is None:
         raise InvalidOptionError("--arch NAME is missing, such as --arch h200-sxm; only --compare goes without")
     if measured:
         refuse_others(ctx, "--measured", {"measured", "arch", "activation", "json"})  # it prints all timings
-        _print_measured(arch, activation, as_json=json)
+        render_w4a16.give_measured(arch, activation, as_json=json)
         return
-    _refuse_without_compare(ctx)
-    limits, sizes = limits_of(arch), _sizes(read_sizes(_ORDER, in_a_row, {"M": m, "K": k, "N": n}))
-    entries = [
-        entry
-        for entry in list_kernels(limits, activation, mode, group_size, sizes)
-        if family in {None, entry.variant.config.family}
-    ]
-    if not entries:
-        _refuse_family(family)
-    described = list(_described(entries, limits, sizes, compile_))
-    if json:
-        from gemm_eval.cli.output import print_json
-
-        variant = entries[0].variant
-        print_json(
-            {
-                "arch": arch,
-                "activation": str(variant.activation),
-                "mode": variant.mode.name.lower(),
-                "group_size": variant.group_size,
-                "sizes": None if sizes is None else sizes._asdict(),
-                "kernels": [_document(*row) for row in described],
-            }
-        )
-    else:
-        _print_tables(described, sizes)
-
-
-def _refuse_without_compare(ctx: typer.Context) -> None:
     for name in _COMPARE_OPTIONS:
         if is_given(ctx, name):
             raise InvalidOptionError(f"--{name} goes with --compare")
+    of_one = _kernel_sizes(read_sizes(sizes.order, sizes.sizes, sizes.by_name))
+    render_w4a16.give_kernels(
+        arch, activation, mode, group_size, of_one, family, is_compiling=compile_, as_json=json
+    )  # fmt: skip
 
 
-def _compare(
-    activation: str,
-    group_size: int | None,
-    weights: Sequence[str] | None,
-    rows: str | None,
-    engines: Sequence[str] | None,
-    out: Path | None,
-    *,
-    is_grouped: bool,
-    as_json: bool,
-) -> None:
-    """`weights`: pairs (N, K), or layers of experts where groups are compared."""
-    from gemm_eval.cli.compare_kernels import compare, parse_pairs
-    from gemm_eval.measure.engines import ExpertGrid, Grid
-
-    values = None if rows is None else parse_values("--rows", rows)
-    grid: Grid | ExpertGrid
-    if is_grouped:
-        grid = ExpertGrid.of_names(weights or (), dtype=activation, **_given(tokens=values, group_size=group_size))
-    else:
-        pairs = parse_pairs(weights) if weights else None
-        grid = Grid(dtype=activation, **_given(pairs=pairs, rows=values, group_size=group_size))
-    compare(grid, engines or (), out, as_json=as_json)
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _print_measured(arch: str, activation: str, *, as_json: bool) -> None:
-    from gemm_eval.arch import data_root
-    from gemm_eval.cli.measure_kernels import print_comparison
-    from gemm_eval.cli.output import print_json
-    from gemm_eval.errors import InvalidInputError
-    from gemm_eval.measure import compare_kernels
-
-    folder = data_root() / "measured" / arch / "w4a16"
-    ours, cublas = folder / f"{activation}.parquet", folder / f"{activation}-cublas.parquet"
-    if not ours.is_file():
-        raise InvalidInputError(f"no timings of our kernels with {activation} activations come for {arch}")
-    gemms = compare_kernels(ours, cublas if cublas.is_file() else None, arch, activation)
-    if as_json:
-        print_json({"arch": arch, "activation": activation, "gemms": [gemm._asdict() for gemm in gemms]})
-    else:
-        print_comparison(gemms)
-
-
-def _sizes(words: Mapping[str, str]) -> Sizes | None:
+def _kernel_sizes(words: dict[str, str]) -> Sizes | None:
     from gemm_eval.errors import InvalidProblemError
     from gemm_eval.kernels import Sizes, check_sizes
 
@@ -264,103 +134,220 @@ def _sizes(words: Mapping[str, str]) -> Sizes | None:
     return sizes
 
 
-def _refuse_family(family: str | None) -> None:
-    from gemm_eval.kernels.families import families
+def asm(
+    *,
+    file: Annotated[Path, opt.argument("PTX, a cubin, or SASS as nvdisasm, cuobjdump or Triton writes it.", "FILE")],
+    arch: Annotated[
+        str, opt.option("GPU preset or YAML file, for occupancy.", metavar="NAME|FILE", complete=opt.complete_gpus)
+    ] = "h200-sxm",
+    kernel: Annotated[str | None, opt.option("Which kernel, where the file has several.", show_default=False)] = None,
+    smem_bytes: Annotated[
+        int, opt.option("Dynamic shared memory of a CTA: a launch says it, the file does not.", min=0)
+    ] = 0,
+    json: opt.JsonOption = False,
+) -> None:
+    """Print the score card of a compiled kernel: what it takes of an SM, and what its main loop issues.
 
-    raise InvalidOptionError(f"--family must be one of {', '.join(families())}, got {shown(family)}")
+    Counts are instructions of one warp, of one iteration of the main loop: the innermost loop with the most tensor-core
+    instructions. A cubin says most. PTX says threads and no registers, which are yet to be chosen; SASS says no
+    threads, and registers only as nvdisasm writes it for some GPUs. Without both there is no occupancy. Reading a cubin
+    needs nvdisasm: pip install 'gemm_eval[asm]', or triton.
 
+    Examples:
 
-_Row = tuple["KernelEntry", "list[str] | None", "Occupancy | None"]
-"""A kernel, how it can cut K for the sizes that were given, and what it takes if it was compiled."""
+    gemm-eval asm kernel.cubin --arch h200-sxm
+    """
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.autotune.asm import cycles_of_loop, occupancy_of_card, score_file
+    from gemm_eval.cli.output import print_json
+    from gemm_eval.cli.render_profile import card_document, print_card
 
-
-def _described(
-    entries: Sequence[KernelEntry], limits: DeviceLimits, sizes: Sizes | None, is_compiling: bool
-) -> Iterator[_Row]:
-    from gemm_eval.cli.output import format_decomposition
-    from gemm_eval.kernels import compile_for, legal_splits, occupancy_of
-
-    for entry in entries:
-        variant, splits, occupancy = entry.variant, None, None
-        if entry.refusal is None and sizes is not None:
-            splits = [
-                format_decomposition(split.config).removeprefix("split-K ")
-                for split in legal_splits(variant, sizes, limits)
-            ]
-        if entry.refusal is None and is_compiling:
-            occupancy = occupancy_of(variant, compile_for(variant, limits), limits)
-        yield entry, splits, occupancy
-
-
-def _document(entry: KernelEntry, splits: list[str] | None, occupancy: Occupancy | None) -> dict[str, Any]:
-    config = entry.variant.config._asdict()
-    del config["decomposition"], config["split_k"]
-    return {
-        "config": {
-            name: value.name.lower() if isinstance(value, enum.Enum) else value for name, value in config.items()
-        },
-        "num_threads": entry.num_threads,
-        "dynamic_smem_bytes": entry.smem_bytes,
-        "is_legal": entry.refusal is None,
-        "refusal": entry.refusal,
-        "has_run": entry.has_run,
-        "splits": splits,
-        "compiled": None if occupancy is None else occupancy._asdict(),
-    }
+    spec = load_arch(arch, GpuSpec)
+    card = score_file(file, kernel=kernel)
+    occupancy = occupancy_of_card(card, spec, smem_bytes=smem_bytes + (card.static_smem_bytes or 0))
+    cycles = cycles_of_loop(card.loop, spec)
+    if json:
+        print_json(card_document(card, spec, occupancy, cycles))
+    else:
+        print_card(card, spec, occupancy, cycles)
 
 
-def _print_tables(rows: Sequence[_Row], sizes: Sizes | None) -> None:
-    """One table for each family; one line for a family of which no kernel can run, for one reason."""
-    from gemm_eval.cli.output import make_console
+def kernel_table(
+    *,
+    out: Annotated[Path, opt.option("Folder for the tables, such as arch/kernels/w4a16.")],
+    target: Annotated[
+        list[str] | None, opt.option("What to compile for, such as sm_90a; may be repeated. Default: all.")
+    ] = None,
+    activation: Annotated[
+        list[str] | None, opt.option("Type of A and C: fp16 or bf16; may be repeated. Default: both.")
+    ] = None,
+    jobs: Annotated[int, opt.option("Kernels to compile at once.")] = 1,
+    keep: Annotated[
+        bool,
+        opt.option(
+            "Leave rows that are there: an edit did not change those kernels' code. A sample is checked.", "--keep"
+        ),
+    ] = False,
+) -> None:
+    """Compile all W4A16 kernels in all modes, and write what they take and what their main loops issue.
 
-    console = make_console()
-    for family, of_family in itertools.groupby(rows, key=lambda row: row[0].variant.config.family):
-        group = list(of_family)
-        refusals = {entry.refusal for entry, _, _ in group}
-        if len(refusals) == 1 and None not in refusals:
-            console.print(f"{family}: {refusals.pop()}")
-        else:
-            console.print(_table(family, group, has_last=sizes is not None or len(refusals) > 1))
-        console.print()
-    num_legal = sum(entry.refusal is None for entry, _, _ in rows)
-    console.print(f"{num_legal} of {len(rows)} kernels can run" + ("" if sizes is None else " these sizes"))
-    if any(entry.refusal is None and not entry.has_run for entry, _, _ in rows):
-        console.print(_NEVER_RUN)
+    One CSV file for each target and activation. Needs NVRTC and nvdisasm, but no GPU; a table takes some 15 minutes
+    where its kernels are not in the cache.
 
+    Examples:
 
-def _table(family: str, rows: Sequence[_Row], *, has_last: bool) -> Table:
-    from gemm_eval.cli.output import make_table
+    gemm-eval kernel-table --out tables --target sm_90a --jobs 8
+    """
+    from gemm_eval.cli.output import print_line
+    from gemm_eval.kernels import parse_activation, table_targets, write_kernel_tables
 
-    numbers = ["stages", "warps", "KiB"]
-    is_compiled = any(occupancy is not None for _, _, occupancy in rows)
-    if is_compiled:
-        numbers += ["regs", "CTAs"]
-    headers = ["tile", "clus-\nter", "schedule", "raster", *numbers, *(["split-K"] if has_last else [])]
-    table = make_table(headers, title=family, right=numbers)
-    for entry, splits, occupancy in rows:
-        config = entry.variant.config
-        cells = [
-            f"{config.cta_m}x{config.cta_n}x{config.cta_k}",
-            f"{config.cluster_m}x{config.cluster_n}",
-            config.schedule.name.lower(),
-            f"{config.raster_order.name.removeprefix('ALONG_')} by {config.raster_swizzle}",
-            str(config.num_stages),
-            str(config.num_warps),
-            f"{entry.smem_bytes / _KIB:,.1f}",
-        ]
-        if is_compiled:
-            cells += ["-", "-"] if occupancy is None else [_registers(occupancy), str(occupancy.ctas_per_sm)]
-        if has_last:
-            cells.append(entry.refusal or _in_short(splits or ["yes"]))
-        table.add_row(*cells)
-    return table
+    wanted = [(to, parse_activation(of)) for to in target or table_targets() for of in activation or _ACTIVATIONS]
+    options = [*(f" --target {name}" for name in target or ()), *(f" --activation {name}" for name in activation or ())]
+    command = f"gemm-eval kernel-table{''.join(options)} --out {out.as_posix()}"
+    for file, num_rows in write_kernel_tables(out, wanted, jobs=jobs, command=command, keep=keep):
+        print_line(f"{file}: {num_rows} kernels")
 
 
-def _in_short(splits: Sequence[str]) -> str:
-    """What stands under "split-K": 1 for a K that is not split, the parts, and stream-K."""
-    short = {"data parallel": "1", "stream-K": "stream"}
-    return ", ".join(short.get(split, split.removeprefix("split-K ")) for split in splits)
+def profile(
+    *,
+    sizes: opt.PlainSizes,
+    arch: Annotated[
+        str | None,
+        opt.option(
+            "GPU whose kernels the model chooses. Default: this machine's.", metavar="NAME", complete=opt.complete_gpus
+        ),
+    ] = None,
+    dtype: Annotated[str, opt.option("Type of A and C: fp16 or bf16.")] = "fp16",
+    group_size: Annotated[
+        int, opt.option("Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")
+    ] = 128,
+    zero_points: Annotated[
+        bool, opt.option("Whether each group has a zero point.", "--zero-points/--no-zero-points")
+    ] = False,
+    l2: Annotated[str, opt.option("cold: weights come from memory; warm: from L2.", "--l2")] = "cold",
+    count: Annotated[
+        int | None, opt.option("How many kernels to list. Default: 10; all with --json.", min=1, show_default=False)
+    ] = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Time every kernel of ours for C[M,N] = A[M,K] x B[K,N] with 4-bit weights, on this machine's NVIDIA GPU.
+
+    Lists the fastest ones, and says how far the cost model's choice is from the best, and what it predicted. Bandwidth
+    counts packed weights and scales, A and C once each.
+
+    Examples:
+
+    gemm-eval profile 64 4096 4096 --arch h200-sxm
+    """
+    from gemm_eval.arch import GpuSpec, gpu_slug, load_arch
+    from gemm_eval.cli.output import print_json, print_line
+    from gemm_eval.cli.render_profile import Chosen, print_profile, profile_document
+    from gemm_eval.dtypes import DType
+    from gemm_eval.evaluate import GEMMEvaluator
+    from gemm_eval.kernels import Sizes, problem_of
+    from gemm_eval.mapping import KernelConfig
+    from gemm_eval.measure import Choice, W4A16Runner, list_items, profile_kernels
+
+    gemm = _profiled_gemm(sizes.one(), group_size, has_zeros=zero_points)
+    given = None if arch is None else load_arch(arch, GpuSpec)  # a wrong name is said before anything is timed
+    runner = W4A16Runner(dtype)
+    items = list_items([gemm], dtype, runner.spec, Choice())
+    gpu = gpu_slug(runner.gpu_name)
+    if arch not in (None, gpu):
+        print_line(f"--arch {arch} is not this GPU, {gpu}: the model's choice is for another", err=True)
+    problem = problem_of(Sizes(gemm.M, gemm.K, gemm.N), DType(dtype), gemm.mode, gemm.group_size)
+    result = GEMMEvaluator(given or runner.spec, l2=l2).evaluate_problem(problem)
+    assert isinstance(result.mapping, KernelConfig)
+    choices = [Chosen("cost model", result.mapping, result.latency_us)]
+    timed = profile_kernels(runner, items, [chosen.config for chosen in choices], l2=l2)
+    if json:
+        print_json(profile_document(timed, choices, gpu, dtype, count))
+    else:
+        print_profile(timed, choices, gpu, dtype, count or _PROFILE_COUNT)
 
 
-def _registers(occupancy: Occupancy) -> str:
-    return f"{occupancy.registers}" + (f" ({occupancy.spill_bytes} spilled)" if occupancy.spill_bytes else "")
+def _profiled_gemm(sizes: Sequence[Any], group_size: int, *, has_zeros: bool) -> QuantShape:
+    """Check the GEMM; our kernels take multiples of 8 for K and N."""
+    from gemm_eval.errors import InvalidProblemError
+    from gemm_eval.kernels import WeightMode
+    from gemm_eval.measure import QuantShape
+
+    m, k, n = sizes
+    for name, size, multiple in (("M", m, 1), ("K", k, 8), ("N", n, 8)):
+        if not isinstance(size, int) or size < 1 or size % multiple:
+            what = "an integer >= 1" if multiple == 1 else f"a multiple of {multiple}, at least {multiple}"
+            raise InvalidProblemError(f"{name} must be {what}, got {shown(size)}")
+    if group_size not in (32, 64, 128, -1) or (group_size == -1 and has_zeros):
+        without = " with --zero-points" if has_zeros else " or -1"
+        raise InvalidOptionError(f"--group-size must be 32, 64, 128{without}, got {group_size}")
+    if group_size == -1:
+        return QuantShape(1, m, k, n, WeightMode.COLUMN, 0)
+    return QuantShape(1, m, k, n, WeightMode.GROUP_ZERO if has_zeros else WeightMode.GROUP, group_size)
+
+
+def crossover(
+    ctx: typer.Context,
+    *,
+    sizes: opt.WeightSizes,
+    arch: opt.GpuOption = "h200-sxm",
+    group_size: Annotated[
+        int, opt.option("Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")
+    ] = 128,
+    dense_dtype: Annotated[str, opt.option("Type of the dense weights and of all activations: fp16, bf16.")] = "fp16",
+    l2: opt.L2Option = None,
+    clock: opt.ClockOption = None,
+    max_m: Annotated[int, opt.option("The largest M that is looked at.")] = 16384,
+    min_speedup: Annotated[
+        float, opt.option("What counts as a win: 1.05 asks W4A16 for 5%. Predictions of one K and N only.")
+    ] = 1.0,
+    measured: Annotated[
+        bool, opt.option("Beside it what was measured, by timings that come with the library.", "--measured")
+    ] = False,
+    all_: Annotated[
+        bool, opt.option("All measured K and N: goes with --measured, and without K and N.", "--all")
+    ] = False,
+    plot: Annotated[
+        Path | None, opt.option("Write a plot of one K and N (PNG).", metavar="FILE", show_default=False)
+    ] = None,
+    json: opt.JsonOption = False,
+) -> None:
+    """Say at which M W4A16 pays: our kernels against cuBLAS with dense weights, for C[M,N] = A[M,K] x B[K,N].
+
+    There is rarely one M up to which it does: both sides climb in steps. Shown are the ranges, the first loss, the last
+    win, and what bounds each side. A speedup is the time of the dense GEMM over that of W4A16.
+
+    Examples:
+
+    gemm-eval crossover 4096 12288 --arch h200-sxm --measured
+
+    gemm-eval crossover 4096 12288 --plot crossover.png
+    """
+    from gemm_eval.cli import render_w4a16
+    from gemm_eval.cli.output import print_json
+    from gemm_eval.evaluate import GEMMEvaluator, w4a16_crossover
+
+    if all_:
+        refuse_others(ctx, "--all", {"all_", "measured", "arch", "group_size", "dense_dtype", "l2", "clock", "json"})
+        if not measured:
+            raise InvalidOptionError("--all goes with --measured: add it, or give one K and N")
+    l2, clock = l2 or "cold", clock or "burst"
+    if measured and (l2, clock) != ("cold", "burst"):
+        raise InvalidOptionError(f"--measured goes with --l2 cold and --clock burst, got {l2}, {clock}")
+    of_weights = [] if all_ else sizes.one(", or --all --measured")
+    evaluator = GEMMEvaluator(arch)
+    if all_:
+        render_w4a16.give_all(evaluator, group_size, dense_dtype, as_json=json)
+        return
+    result = w4a16_crossover(
+        evaluator, *of_weights, group_size=group_size, dense_dtype=dense_dtype, l2=l2, clock=clock, max_M=max_m,
+        min_speedup=min_speedup,
+    )  # fmt: skip
+    points = render_w4a16.measured_points(evaluator, result) if measured else None
+    if plot is not None:
+        from gemm_eval.validation import plot_crossover, save_figure
+
+        save_figure(plot_crossover(result, points), plot)
+    if json:
+        print_json(result.to_dict() | ({} if points is None else {"measured": points.to_dict("records")}))
+    else:
+        render_w4a16.print_crossover(result, points)

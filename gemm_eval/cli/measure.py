@@ -11,10 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import EXIT_CODES, JsonOption
-from gemm_eval.cli.words import Command, Group, refuse
-
-__all__ = ["app"]
+from gemm_eval.cli.options import JsonOption, command, group, option
+from gemm_eval.cli.words import Group, refuse
 
 _HELP = {"--help", "-h"}
 _DEFAULT = "gpu"
@@ -29,66 +27,55 @@ class _Measure(Group):
         return super().parse_args(ctx, [_DEFAULT, *args] if is_default else args)
 
 
-app = typer.Typer(
-    cls=_Measure,
-    no_args_is_help=True,
-    help="Time GEMMs on this machine: on its NVIDIA GPU, or on its CPU through numpy.\n\n"
+app = group(
+    "Time GEMMs on this machine: on its NVIDIA GPU, or on its CPU through numpy.\n\n"
     "gemm-eval measure --out DIR is measure gpu --out DIR.",
-    epilog=EXIT_CODES,
+    cls=_Measure,
 )
 
 
-@app.command(_DEFAULT, cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@command(app, _DEFAULT)
 def measure_gpu(
     ctx: typer.Context,
-    out: Annotated[Path, typer.Option(help="Folder for the data set, its meta file and the work file.")],
-    kernel: Annotated[
-        str,
-        typer.Option(
-            help="Whose kernels: cublas (fp16, bf16), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped "
-            "(bf16; PyTorch's grouped GEMM) or w4a16, our own for 4-bit weights (fp16, bf16)."
-        ),
-    ] = "cublas",
-    dtype: Annotated[str, typer.Option(help="fp16, bf16, fp8 or int8.")] = "fp16",
-    shape_sets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="model-zoo (default), model-zoo-few, batched, candidates, unaligned, experts, smoke; for grouped: "
-            "grouped (default), grouped-repeat, grouped-smoke; for w4a16: w4a16 (default), w4a16-spread, w4a16-wide, "
-            "w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-full, w4a16-check, w4a16-modes, w4a16-fp4, "
-            "w4a16-smoke; repeat for several.",
-        ),
-    ] = None,
+    out: Annotated[Path, option("Folder for the data set, its meta file and the work file.")],
+    kernel: Annotated[str, option(
+        "Whose kernels: cublas (fp16, bf16), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped "
+        "(bf16; PyTorch's grouped GEMM) or w4a16, our own for 4-bit weights (fp16, bf16)."
+    )] = "cublas",
+    dtype: Annotated[str, option("fp16, bf16, fp8 or int8.")] = "fp16",
+    shape_sets: Annotated[list[str] | None, option(
+        "model-zoo (default), model-zoo-few, batched, candidates, unaligned, experts, smoke; for grouped: "
+        "grouped (default), grouped-repeat, grouped-smoke; for w4a16: w4a16 (default), w4a16-spread, w4a16-wide, "
+        "w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-full, w4a16-check, w4a16-modes, w4a16-fp4, "
+        "w4a16-smoke; repeat for several.", "--set"
+    )] = None,
     candidates: Annotated[
         int | None,
-        typer.Option(help="Of cublaslt-candidates: most algorithms of each GEMM. Default: 8."),
+        option("Of cublaslt-candidates: most algorithms of each GEMM. Default: 8."),
     ] = None,
     top: Annotated[
         int | None,
-        typer.Option(help="Of w4a16: so many configs of each GEMM that promise most. Default: every legal config."),
+        option("Of w4a16: so many configs of each GEMM that promise most. Default: every legal config."),
     ] = None,
-    num_random: Annotated[
-        int, typer.Option("--random", help="Of w4a16, with --top: so many others, drawn at random.")
-    ] = 0,
+    num_random: Annotated[int, option("Of w4a16, with --top: so many others, drawn at random.", "--random")] = 0,
     cublas: Annotated[
-        bool, typer.Option("--dense/--no-dense", help="Of w4a16: whether to time cuBLAS on the same GEMMs as well.")
+        bool, option("Of w4a16: whether to time cuBLAS on the same GEMMs as well.", "--dense/--no-dense")
     ] = True,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Three replays of a millisecond each, for campaigns over many kernels.")
+        bool, option("Three replays of a millisecond each, for campaigns over many kernels.", "--quick")
     ] = False,
-    l2: Annotated[str, typer.Option(help="cold: weights come from memory; warm: from L2 where they fit.")] = "cold",
-    clock: Annotated[str, typer.Option(help="burst: at boost clock; sustained: under constant load.")] = "burst",
+    l2: Annotated[str, option("cold: weights come from memory; warm: from L2 where they fit.")] = "cold",
+    clock: Annotated[str, option("burst: at boost clock; sustained: under constant load.")] = "burst",
     budget_seconds: Annotated[
-        float | None, typer.Option(help="Stop before so many seconds and write what there is; a rerun goes on.")
+        float | None, option("Stop before so many seconds and write what there is; a rerun goes on.")
     ] = None,
-    gpu_name: Annotated[str | None, typer.Option(help="Name for the files. Default: from the driver's name.")] = None,
-    pool_gib: Annotated[float, typer.Option(help="Size of the pool of random weights, in GiB.")] = 4.0,
+    gpu_name: Annotated[str | None, option("Name for the files. Default: from the driver's name.")] = None,
+    pool_gib: Annotated[float, option("Size of the pool of random weights, in GiB.")] = 4.0,
     trace: Annotated[
-        bool, typer.Option("--trace/--no-trace", help="Whether to find out kernel names; those of w4a16 are known.")
+        bool, option("Whether to find out kernel names; those of w4a16 are known.", "--trace/--no-trace")
     ] = True,
-    show: Annotated[bool, typer.Option("--list", help="Print what would be measured, and about how long.")] = False,
-) -> None:
+    show: Annotated[bool, option("Print what would be measured, and about how long.", "--list")] = False,
+) -> None:  # fmt: skip
     """Time GEMMs on this machine's NVIDIA GPU and write a data set: latency in us of one GEMM.
 
     A rerun measures what the work file in the folder does not hold yet.
@@ -147,13 +134,13 @@ def measure_gpu(
             plan=plan,
         )
 
-    for option, number in (("--pool-gib", pool_gib), ("--budget-seconds", budget_seconds)):
+    for name, number in (("--pool-gib", pool_gib), ("--budget-seconds", budget_seconds)):
         if number is not None and not 0.0 < number < math.inf:
-            raise InvalidOptionError(f"{option} must be a positive number, got {number}")
+            raise InvalidOptionError(f"{name} must be a positive number, got {number}")
     if candidates is not None and kernel != CandidateRunner.kernel:
         raise InvalidOptionError(f"--candidates needs --kernel {CandidateRunner.kernel}, got --kernel {kernel}")
     if kernel == W4A16Runner.kernel:
-        from gemm_eval.cli.measure_kernels import list_kernel_work, measure_kernels
+        from gemm_eval.cli.measure_run import list_kernel_work, measure_kernels
 
         if (top is not None and top < 1) or num_random < 0:
             raise InvalidOptionError(f"--top must be >= 1 and --random >= 0, got {top} and {num_random}")
@@ -196,23 +183,19 @@ def measure_gpu(
     print_line(str(make_campaign(runner, kernel).run(items)))
 
 
-@app.command("host", cls=Command, epilog=EXIT_CODES)
+@command(app, "host", needs_words=False)
 def measure_host(
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for the spec and the tables. Default: host in this user's data folder.",
-            show_default=False,
-        ),
-    ] = None,
+    out: Annotated[Path | None, option(
+        "Folder for the spec and the tables. Default: host in this user's data folder.", metavar="DIR",
+        show_default=False
+    )] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads, each on a core of its own. Default: all cores.", show_default=False)
+        int | None, option("Threads, each on a core of its own. Default: all cores.", show_default=False)
     ] = None,
-    budget_s: Annotated[float, typer.Option(help="Seconds for all of it, about.")] = 90.0,
-    dtype: Annotated[str, typer.Option(help="fp32, or fp64, whose timings are written without a spec.")] = "fp32",
+    budget_s: Annotated[float, option("Seconds for all of it, about.")] = 90.0,
+    dtype: Annotated[str, option("fp32, or fp64, whose timings are written without a spec.")] = "fp32",
     json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Make this machine's CPU an arch: its cores, caches, vector units and bandwidths, and numpy's GEMMs on it, timed.
 
     Writes a spec for --arch FILE, whose few rates that only timings tell are fitted, and how far it is from the timings
@@ -225,6 +208,6 @@ def measure_host(
 
     gemm-eval measure host --dtype fp32 --budget-s 30 --out host
     """
-    from gemm_eval.cli.measure_host import measure_this_host
+    from gemm_eval.cli.measure_run import measure_this_host
 
     measure_this_host(out, threads, budget_s, dtype, as_json=json)

@@ -1,174 +1,193 @@
-"""Options that commands share, and how the words of a command line become the library's values."""
+"""Options that commands share, in groups: a dataclass each, whose fields `command` spreads over a command line.
+
+A command takes a group as one value::
+
+    @command(app)
+    def top(arch: ArchOption, gemm: GemmOptions, output: Output) -> None: ...
+
+What a shell completes is here too. Nothing heavy is imported at the top, since a shell waits for it.
+"""
 
 from __future__ import annotations
 
 import enum
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_type_hints
 
 import typer
 
-from gemm_eval.cli.completion import complete_archs, complete_gpus, complete_multicore, complete_schemes, complete_types
-from gemm_eval.errors import InvalidMappingError, InvalidOptionError
-from gemm_eval.words import shown
+from gemm_eval.cli.values import GPU_MAPPING_FORM, MAPPING_FORM, SEVERAL, all_sizes, names_of_sizes, one_of_each
+from gemm_eval.cli.words import Command, Group
 
 if TYPE_CHECKING:
-    from gemm_eval.mapping import KernelConfig, MulticoreMapping
-
-__all__ = [
-    "EXIT_CODES",
-    "GPU_MAPPING_FORM",
-    "MAPPING_FORM",
-    "ArchOption",
-    "ArchesOption",
-    "ChipDataOption",
-    "ClockOption",
-    "Distinct",
-    "DtypeOption",
-    "ExplainOption",
-    "FileDtypeOption",
-    "GpuOption",
-    "GroupSizeOption",
-    "IdleCoresOption",
-    "InputDtypeOption",
-    "InterconnectOption",
-    "JsonOption",
-    "L2Option",
-    "LibraryOption",
-    "MappingOption",
-    "ModelLibraryOption",
-    "MulticoreArchOption",
-    "OutputDtypeOption",
-    "PolicyOption",
-    "SeedOption",
-    "TritonDataOption",
-    "WeightDtypeOption",
-    "ZeroDtypeOption",
-    "dense_data",
-    "format_mapping",
-    "parse_mapping",
-    "parse_rows",
-    "w4a16_data",
-]
+    from gemm_eval.arch import ArchSpec
+    from gemm_eval.evaluate import GEMMEvaluator
+    from gemm_eval.workload import GemmProblem
 
 EXIT_CODES = (
     "Exit codes: 0 ok; 1 a check failed, or a folder could not be written; 2 wrong usage or bad input; 3 a valid GEMM "
     "that does not fit the arch or that the arch cannot run. Errors are one line on stderr, or with --json one JSON "
     "object on stderr."
 )
-"""What every --help ends with."""
-
-_TYPES_PANEL = "Data types"
-_GPU_PANEL = "GPUs only"
-MAPPING_FORM = "P_G,P_M,P_N,P_K / tile_m,tile_n,tile_k / order, such as 1,4,2,1/256,512,144/mnk"
-"""How `--mapping` is written for a multi-core chip, for help and errors."""
-GPU_MAPPING_FORM = (
-    "FAMILY / cta_m,cta_n,cta_k / cluster_m,cluster_n / warps,stages,schedule / decomposition,split_k / "
-    "raster_order,raster_swizzle, such as sm90_wgmma / 128,256,64 / 2,1 / 8,4,cooperative / split_k,2 / along_m,8"
-)
-"""How `--mapping` is written for a GPU."""
+"""The end of every --help."""
 
 
-class Distinct(enum.StrEnum):
-    """What makes two entries of a ranking different."""
-
-    MAPPING = "mapping"
-    PARTITION = "partition"
+def group(text: str, cls: type[Group] = Group) -> typer.Typer:
+    """Return a group of commands with this help."""
+    return typer.Typer(cls=cls, no_args_is_help=True, help=text, epilog=EXIT_CODES)
 
 
-def integer(text: str) -> int:
-    """Return the integer that `text` spells, or `text` itself: what is wrong with it is for the library to say."""
-    try:
-        return int(text)
-    except ValueError:
-        return text  # type: ignore[return-value]
+CommandFunction = Callable[..., None]
 
+
+def command(
+    app: typer.Typer, name: str | None = None, *, needs_words: bool = True
+) -> Callable[[CommandFunction], CommandFunction]:
+    """Return a decorator that makes a function a command of `app`.
+
+    Args:
+        app: gets the command.
+        name: on the command line; default: the name of the function.
+        needs_words: without a word the command prints its help.
+    """
+
+    def add(function: CommandFunction) -> CommandFunction:
+        app.command(name, cls=Command, no_args_is_help=needs_words, epilog=EXIT_CODES)(spread(function))
+        return function
+
+    return add
+
+
+def spread(function: CommandFunction) -> CommandFunction:
+    """Return a command as typer reads it: the fields of each parameter that is a dataclass stand in its place."""
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {}
+    params: list[inspect.Parameter] = []
+    for name, param in inspect.signature(function).parameters.items():
+        if is_dataclass(hints[name]):
+            groups[name] = hints[name]
+            params += _fields(hints[name])
+        else:
+            params.append(param.replace(annotation=hints[name], kind=param.KEYWORD_ONLY))
+
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        function(**given)
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__annotations__ = {param.name: param.annotation for param in params}
+    run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
+    return run
+
+
+def _fields(group: Any) -> list[inspect.Parameter]:
+    hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
+        for field in fields(group)
+    ]
+
+
+def option(text: str, *names: str, panel: str | None = None, complete: Any = None, **settings: Any) -> Any:
+    """Return an option for `Annotated`: its help, its names where they are not the parameter's, its panel."""
+    return typer.Option(*names, help=text, rich_help_panel=panel, autocompletion=complete, **settings)
+
+
+def argument(text: str, metavar: str, *, complete: Any = None) -> Any:
+    """Return an argument for `Annotated`, whose default its help tells."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False, autocompletion=complete)
+
+
+# What a shell completes: names of archs, models and types that begin as the word does.
+
+_GPUS, _MULTICORE, _ALL = "gpu", "multicore", "all"
+
+
+def complete_archs(incomplete: str) -> list[str]:
+    """Return the archs whose names begin so."""
+    return _presets(incomplete, _GPUS, _MULTICORE)
+
+
+def complete_gpus(incomplete: str) -> list[str]:
+    """Return the GPUs whose names begin so."""
+    return _presets(incomplete, _GPUS)
+
+
+def complete_multicore(incomplete: str) -> list[str]:
+    """Return the multi-core chips whose names begin so."""
+    return _presets(incomplete, _MULTICORE)
+
+
+def complete_measured_gpus(incomplete: str) -> list[str]:
+    """Return the GPUs with timings whose names begin so, and the word for all of them."""
+    return _begun(incomplete, [*_measured(_GPUS), _ALL])
+
+
+def complete_measured_chips(incomplete: str) -> list[str]:
+    """Return the multi-core chips with timings whose names begin so, and the word for all of them."""
+    return _begun(incomplete, [*_measured(_MULTICORE), _ALL])
+
+
+def complete_models(incomplete: str) -> list[str]:
+    """Return the models whose names begin so."""
+    return _presets(incomplete, "models")
+
+
+def complete_types(incomplete: str) -> list[str]:
+    """Return the types of one operand that begin so."""
+    from gemm_eval.dtypes import DType
+
+    return _begun(incomplete, (str(dtype) for dtype in DType if dtype.is_operand or dtype.is_weight))
+
+
+def complete_schemes(incomplete: str) -> list[str]:
+    """Return the types of both operands, and the shorthands for them, that begin so."""
+    from gemm_eval.dtypes import SHORTHANDS, DType
+
+    return _begun(incomplete, [*(str(dtype) for dtype in DType if dtype.is_operand), *SHORTHANDS])
+
+
+def _presets(incomplete: str, *folders: str) -> list[str]:
+    from gemm_eval.arch import preset_files
+
+    return _begun(incomplete, sorted(preset_files(*folders)))
+
+
+def _measured(folder: str) -> list[str]:
+    from gemm_eval.arch import data_root
+
+    return [name for name in _presets("", folder) if (data_root() / "measured" / name).is_dir()]
+
+
+def _begun(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+# Archs.
 
 ArchOption = Annotated[
-    str,
-    typer.Option(help="Preset name or YAML file of an architecture.", metavar="NAME", autocompletion=complete_archs),
+    str, option("Preset name or YAML file of an architecture.", metavar="NAME", complete=complete_archs)
 ]
-ArchesOption = Annotated[
-    list[str],
-    typer.Option(
-        help="Preset name or YAML file of an architecture; repeat it to compare several.",
-        metavar="NAME",
-        autocompletion=complete_archs,
-    ),
-]
-GpuOption = Annotated[
-    str,
-    typer.Option("--arch", metavar="NAME|FILE", help="GPU preset or YAML file.", autocompletion=complete_gpus),
-]
-MulticoreArchOption = Annotated[
-    str,
-    typer.Option(
-        "--arch",
-        metavar="NAME|FILE",
-        help="Multi-core preset or YAML file.",
-        show_default=False,
-        autocompletion=complete_multicore,
-    ),
-]
-ChipDataOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="CSV of timings: chip, dtype, M, K, N, latency_us. Default: those that come with the library.",
-        show_default=False,
-    ),
-]
-DtypeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Shorthand for all types: fp32, tf32, fp16, bf16, fp8, fp4, int8 or int4 for both operands; w8a8; "
-        "quantized weights: w4a16, w8a16, w4a8, w4a8_fp8, w4a16_mxfp4, w4a16_nvfp4; block-scaled: fp8_block, mxfp8, "
-        "mxfp4, nvfp4. Default: the default type of the arch.",
-        autocompletion=complete_schemes,
-        rich_help_panel=_TYPES_PANEL,
-    ),
-]
-InputDtypeOption = Annotated[
-    str | None,
-    typer.Option(help="Type of A; wins over --dtype.", rich_help_panel=_TYPES_PANEL, autocompletion=complete_types),
-]
-WeightDtypeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Type of B as stored; narrower than A: quantized weights.",
-        rich_help_panel=_TYPES_PANEL,
-        autocompletion=complete_types,
-    ),
-]
-OutputDtypeOption = Annotated[
-    str | None,
-    typer.Option(help="Type of C as stored.", rich_help_panel=_TYPES_PANEL, autocompletion=complete_types),
-]
-GroupSizeOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Quantized weights, and fp8 or fp4 in A and B: elements along K that share a scale; -1: one scale per "
-        "column (A and B: none).",
-        rich_help_panel=_TYPES_PANEL,
-    ),
-]
-ScaleDtypeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Type of the scales: fp32, fp16, bf16, fp8 (e4m3) or e8m0. Default: that of the usual formats.",
-        rich_help_panel=_TYPES_PANEL,
-    ),
-]
-GroupNOption = Annotated[
-    int | None,
-    typer.Option("--group-n", help="Columns of B that share a scale. Default: 1.", rich_help_panel=_TYPES_PANEL),
-]
-ZeroDtypeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Quantized weights: type of the zero points. Default: none, symmetric.", rich_help_panel=_TYPES_PANEL
-    ),
-]
+ArchesOption = Annotated[list[str], option(
+    "Preset name or YAML file of an architecture; repeat it to compare several.",
+    metavar="NAME", complete=complete_archs
+)]  # fmt: skip
+GpuOption = Annotated[str, option("GPU preset or YAML file.", "--arch", metavar="NAME|FILE", complete=complete_gpus)]
+MulticoreArchOption = Annotated[str, option(
+    "Multi-core preset or YAML file.", "--arch", metavar="NAME|FILE", show_default=False, complete=complete_multicore
+)]  # fmt: skip
+InterconnectOption = Annotated[str | None, option(
+    "How a server joins GPUs over PCIe: pcie-one-socket or pcie-two-sockets (traffic crosses to another CPU). "
+    "Default: as the arch says.", metavar="NAME", show_default=False
+)]  # fmt: skip
+
+# Types, libraries and states that several commands take.
+
+_TYPES, _GPU, _SIZES = "Data types", "GPUs only", "Sizes by name"
 _LIBRARY_HELP = (
     "Whose kernels run: cublas, gemm-eval (our W4A16 kernels), trtllm (TensorRT-LLM: block-scaled types, "
     "narrow weights, int8 on Ampere and Ada, fp8 on Ada and RTX Blackwell) or hypothetical (weight-only kernels that "
@@ -176,200 +195,372 @@ _LIBRARY_HELP = (
     "runs fp8; 4-bit weights: gemm-eval on Hopper, where it was timed, trtllm elsewhere; else hypothetical. The output "
     "names it."
 )
-LibraryOption = Annotated[str | None, typer.Option(help=_LIBRARY_HELP, rich_help_panel=_GPU_PANEL)]
-InterconnectOption = Annotated[
-    str | None,
-    typer.Option(
-        help="How a server joins GPUs over PCIe: pcie-one-socket or pcie-two-sockets (traffic crosses to another CPU). "
-        "Default: as the arch says.",
-        metavar="NAME",
-        show_default=False,
-    ),
-]
+DtypeOption = Annotated[str | None, option(
+    "Shorthand for all types: fp32, tf32, fp16, bf16, fp8, fp4, int8 or int4 for both operands; w8a8; "
+    "quantized weights: w4a16, w8a16, w4a8, w4a8_fp8, w4a16_mxfp4, w4a16_nvfp4; block-scaled: fp8_block, mxfp8, "
+    "mxfp4, nvfp4. Default: the default type of the arch.", panel=_TYPES, complete=complete_schemes
+)]  # fmt: skip
 ModelLibraryOption = Annotated[
     str | None,
-    typer.Option(
-        help=f"{_LIBRARY_HELP} GEMMs that the library has no kernels for take their default.",
-        rich_help_panel=_GPU_PANEL,
-    ),
+    option(f"{_LIBRARY_HELP} GEMMs that the library has no kernels for take their default.", panel=_GPU),
 ]
-L2Option = Annotated[
-    str | None,
-    typer.Option(
-        "--l2",
-        help="cold: weights come from DRAM, activations as far as L2 has not kept them; cold-all: nothing is in L2; "
-        "warm: what fits is. Default: cold.",
-        rich_help_panel=_GPU_PANEL,
-    ),
+L2Option = Annotated[str | None, option(
+    "cold: weights come from DRAM, activations as far as L2 has not kept them; cold-all: nothing is in L2; "
+    "warm: what fits is. Default: cold.", "--l2", panel=_GPU
+)]  # fmt: skip
+ClockOption = Annotated[str | None, option(
+    "burst: the GPU was idle and cool; sustained: as under minutes of load. Default: burst.", panel=_GPU
+)]  # fmt: skip
+CorrectionOption = Annotated[bool | None, option(
+    "Add what timings showed beyond the terms of the model, where that was learned. Default: yes.",
+    "--correction/--no-correction", show_default=False, panel=_GPU
+)]  # fmt: skip
+IdleCoresOption = Annotated[bool, option(
+    "Whether a mapping may leave some cores of a multi-core chip without work.", "--idle-cores/--no-idle-cores"
+)]  # fmt: skip
+PolicyOption = Annotated[str | None, option(
+    "Of multi-core chips with rules: library, what it does with a GEMM, or best, what the chip could do. "
+    "Default: as the YAML of the chip says.", metavar="NAME", show_default=False
+)]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GemmOptions:
+    """Types of a GEMM, whose kernels run it and how, and what of a chip may be used."""
+
+    dtype: DtypeOption = None
+    input_dtype: Annotated[
+        str | None, option("Type of A; wins over --dtype.", panel=_TYPES, complete=complete_types)
+    ] = None
+    weight_dtype: Annotated[str | None, option(
+        "Type of B as stored; narrower than A: quantized weights.", panel=_TYPES, complete=complete_types
+    )] = None  # fmt: skip
+    output_dtype: Annotated[str | None, option("Type of C as stored.", panel=_TYPES, complete=complete_types)] = None
+    group_size: Annotated[int | None, option(
+        "Quantized weights, and fp8 or fp4 in A and B: elements along K that share a scale; -1: one scale per "
+        "column (A and B: none).", panel=_TYPES
+    )] = None  # fmt: skip
+    zero_dtype: Annotated[
+        str | None,
+        option("Quantized weights: type of the zero points. Default: none, symmetric.", panel=_TYPES),
+    ] = None
+    scale_dtype: Annotated[str | None, option(
+        "Type of the scales: fp32, fp16, bf16, fp8 (e4m3) or e8m0. Default: that of the usual formats.",
+        panel=_TYPES
+    )] = None  # fmt: skip
+    group_n: Annotated[
+        int | None, option("Columns of B that share a scale. Default: 1.", "--group-n", panel=_TYPES)
+    ] = None
+    library: Annotated[str | None, option(_LIBRARY_HELP, panel=_GPU)] = None
+    l2: L2Option = None
+    clock: ClockOption = None
+    quantize_from: Annotated[str | None, option(
+        "Type of A before it is quantized to that of the GEMM, in time that counts: bf16, fp16 or fp32. Default: "
+        "it is there already.", panel=_GPU
+    )] = None  # fmt: skip
+    correction: CorrectionOption = None
+    idle_cores: IdleCoresOption = True
+    policy: PolicyOption = None
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """The data types, by the names of `make_problem`."""
+        return self._named(
+            "dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "zero_dtype", "scale_dtype", "group_n"
+        )
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """Whose kernels run and how, by the names of `GEMMEvaluator.evaluate`."""
+        return self._named("library", "l2", "clock", "quantize_from", "correction")
+
+    def _named(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
+
+    def evaluator(self, arch: str) -> GEMMEvaluator:
+        """Return the evaluator of an arch."""
+        from gemm_eval.evaluate import GEMMEvaluator
+
+        return GEMMEvaluator(arch, allow_idle_cores=self.idle_cores, policy=self.policy)
+
+    def problem(self, arch: ArchSpec, sizes: Sequence[Any], row_groups: tuple[int, ...] | None = None) -> GemmProblem:
+        """Return the GEMM of these sizes, G, M, K, N, with the types asked for, or those of the arch."""
+        from gemm_eval.workload import make_problem
+
+        return make_problem(*sizes, default_dtype=arch.default_dtype, row_groups=row_groups, **self.types)
+
+
+@dataclass(frozen=True)
+class ModelRun:
+    """Whose kernels run the GEMMs of a model, and how."""
+
+    library: ModelLibraryOption = None
+    l2: L2Option = None
+    clock: ClockOption = None
+    correction: CorrectionOption = None
+
+    def evaluator(self, arch: str, **more: Any) -> GEMMEvaluator:
+        """Return the evaluator of an arch, with these as its defaults."""
+        from gemm_eval.evaluate import GEMMEvaluator
+
+        return GEMMEvaluator(arch, **{field.name: getattr(self, field.name) for field in fields(ModelRun)}, **more)
+
+
+@dataclass(frozen=True)
+class ModelRunOnChip(ModelRun):
+    """The same, and what of a multi-core chip may be used."""
+
+    idle_cores: IdleCoresOption = True
+    policy: PolicyOption = None
+
+    def evaluator(self, arch: str, **more: Any) -> GEMMEvaluator:
+        """Return the evaluator of an arch, with these as its defaults."""
+        return super().evaluator(arch, allow_idle_cores=self.idle_cores, policy=self.policy, **more)
+
+
+MappingOption = Annotated[str | None, option(
+    "Cost this mapping instead of searching. Tiles are in elements, order is the tile loops from the "
+    f"outermost: {MAPPING_FORM}. On a GPU: {GPU_MAPPING_FORM}."
+)]  # fmt: skip
+ExplainOption = Annotated[bool | None, option(
+    "Say in words what limits the GEMM and what would help. Default: yes in text, no with --json.",
+    "--explain/--no-explain"
+)]  # fmt: skip
+
+
+class Distinct(enum.StrEnum):
+    """The part of a mapping that makes two entries of a ranking different."""
+
+    MAPPING = "mapping"
+    PARTITION = "partition"
+
+
+# Where answers go.
+
+JsonOption = Annotated[bool, option("Print one JSON document on stdout instead of tables.", "--json")]
+OutOption = Annotated[Path | None, option(
+    "Write the results to this .csv or .parquet file instead of printing them: a row each, all columns. Times "
+    "are in us. Parquet needs the extra sweep.", "--out", metavar="FILE", show_default=False
+)]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Output:
+    """The place where results go: a table in a file, stdout as JSON, or stdout for people to read."""
+
+    out: OutOption = None
+    json: JsonOption = False
+
+    def __post_init__(self) -> None:
+        if self.out is not None:
+            from gemm_eval.cli.output import check_out
+
+            check_out(self.out)
+
+    def give(
+        self, rows: Callable[[], Iterable[Mapping[str, Any]]], document: Callable[[], Any], show: Callable[[], None]
+    ) -> None:
+        """Write the rows, print the document, or show, whichever is asked for."""
+        from gemm_eval.cli.output import print_json, write_records
+
+        if self.out is not None:
+            write_records(self.out, list(rows()), json=self.json)
+        elif self.json:
+            print_json(document())
+        else:
+            show()
+
+
+# Sizes of a GEMM: in a row, always in the order G M K N, or by name.
+
+_MEANINGS = {
+    "G": "batch: number of independent products",
+    "M": "rows of A and C",
+    "K": "reduction length: columns of A, rows of B",
+    "N": "columns of B and C",
+}
+
+
+def sizes_argument(order: str, more: str = "") -> Any:
+    """Return the argument for sizes in a row; `order` names them, such as ``M K N``, and `more` ends the help."""
+    what = "; ".join(_MEANINGS[letter] for letter in order.split())
+    return argument(
+        f"{what[0].upper()}{what[1:]}; in elements. Or by name: {names_of_sizes(order)}. {more}".rstrip(), order
+    )
+
+
+def _size(letter: str, more: str = "") -> Any:
+    meaning, name = _MEANINGS[letter], letter.lower()
+    text = f"{meaning[0].upper()}{meaning[1:]}{'. Default: 1' * (letter == 'G')}. {more}".rstrip()
+    return option(text, f"--{name}", f"-{name}", metavar="SIZE", show_default=False, panel=_SIZES)
+
+
+class _SizeWords:
+    """Sizes as words, in a row or by name."""
+
+    order: ClassVar[str]
+    sizes: list[str] | None
+
+    @property
+    def by_name(self) -> dict[str, str | None]:
+        """The words of the options, by letter."""
+        return {letter: getattr(self, letter.lower()) for letter in self.order.split()}
+
+    def one(self, instead: str = "") -> list[Any]:
+        """Return one size for each letter; `instead`: what else the command takes, for the error if there is none."""
+        return one_of_each(self.order, self.sizes, self.by_name, instead)
+
+
+@dataclass(frozen=True)
+class BatchedSizes(_SizeWords):
+    """G, M, K and N of one GEMM."""
+
+    order: ClassVar[str] = "G M K N"
+    sizes: Annotated[list[str] | None, sizes_argument("G M K N")] = None
+    g: Annotated[str | None, _size("G")] = None
+    m: Annotated[str | None, _size("M")] = None
+    k: Annotated[str | None, _size("K")] = None
+    n: Annotated[str | None, _size("N")] = None
+
+
+@dataclass(frozen=True)
+class SeveralSizes(_SizeWords):
+    """G, M, K and N of one or several GEMMs."""
+
+    order: ClassVar[str] = "G M K N"
+    sizes: Annotated[list[str] | None, sizes_argument("G M K N", SEVERAL)] = None
+    g: Annotated[str | None, _size("G", SEVERAL)] = None
+    m: Annotated[str | None, _size("M", SEVERAL)] = None
+    k: Annotated[str | None, _size("K", SEVERAL)] = None
+    n: Annotated[str | None, _size("N", SEVERAL)] = None
+
+    def all(self) -> list[tuple[Any, ...]]:
+        """Return every combination, the last size changing fastest; none: none is given."""
+        return all_sizes(self.order, self.sizes, self.by_name)
+
+
+@dataclass(frozen=True)
+class PlainSizes(_SizeWords):
+    """M, K and N of one GEMM."""
+
+    order: ClassVar[str] = "M K N"
+    sizes: Annotated[list[str] | None, sizes_argument("M K N")] = None
+    m: Annotated[str | None, _size("M")] = None
+    k: Annotated[str | None, _size("K")] = None
+    n: Annotated[str | None, _size("N")] = None
+
+
+@dataclass(frozen=True)
+class KernelSizes(PlainSizes):
+    """The same, of kernels that are listed."""
+
+    sizes: Annotated[
+        list[str] | None, sizes_argument("M K N", "Lists what can run these sizes; K and N are multiples of 8.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class WeightSizes(_SizeWords):
+    """K and N of the weights of GEMMs."""
+
+    order: ClassVar[str] = "K N"
+    sizes: Annotated[list[str] | None, sizes_argument("K N")] = None
+    k: Annotated[str | None, _size("K")] = None
+    n: Annotated[str | None, _size("N")] = None
+
+
+# Models.
+
+ModelArgument = Annotated[
+    str,
+    argument("Preset name, or a Hugging Face config.json or a folder with one.", "MODEL", complete=complete_models),
 ]
-ClockOption = Annotated[
-    str | None,
-    typer.Option(
-        help="burst: the GPU was idle and cool; sustained: as under minutes of load. Default: burst.",
-        rich_help_panel=_GPU_PANEL,
-    ),
+DenseDtypeOption = Annotated[str | None, option(
+    "Type of what checkpoints keep: scores and values of attention, KV cache, routers, LM head. Default: the "
+    "input type of --dtype, or bf16 where that has fewer than 16 bits (fp16 on an arch without bf16).",
+    complete=complete_types
+)]  # fmt: skip
+KvDtypeOption = Annotated[str | None, option(
+    "Type of the KV cache. Default: that of the checkpoint if it says one, else of --dense-dtype.",
+    complete=complete_types
+)]  # fmt: skip
+MEMORY_FRAC = 0.9  # `gemm_eval.transformer.MEMORY_FRAC`, without importing the models for --help
+MemoryFracOption = Annotated[float, option("Share of the DRAM of a GPU that a model may use, as vLLM has it.")]
+IgnoreMemoryOption = Annotated[
+    bool, option("Go on where the model is larger than the DRAM of a GPU.", "--ignore-memory")
 ]
-QuantizeFromOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Type of A before it is quantized to that of the GEMM, in time that counts: bf16, fp16 or fp32. Default: "
-        "it is there already.",
-        rich_help_panel=_GPU_PANEL,
-    ),
-]
-CorrectionOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--correction/--no-correction",
-        help="Add what timings showed beyond the terms of the model, where that was learned. Default: yes.",
-        show_default=False,
-        rich_help_panel=_GPU_PANEL,
-    ),
-]
-PolicyOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Of multi-core chips with rules: library, what it does with a GEMM, or best, what the chip could do. "
-        "Default: as the YAML of the chip says.",
-        show_default=False,
-    ),
-]
-IdleCoresOption = Annotated[
-    bool,
-    typer.Option(
-        "--idle-cores/--no-idle-cores",
-        help="Whether a mapping may leave some cores of a multi-core chip without work.",
-    ),
-]
-MappingOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Cost this mapping instead of searching. Tiles are in elements, order is the tile loops from the "
-        f"outermost: {MAPPING_FORM}. On a GPU: {GPU_MAPPING_FORM}."
-    ),
-]
-ExplainOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--explain/--no-explain",
-        help="Say in words what limits the GEMM and what would help. Default: yes in text, no with --json.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
+
+
+class Phase(enum.StrEnum):
+    """Which forward pass."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    BOTH = "both"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The phases that it stands for."""
+        return ("prefill", "decode") if self is Phase.BOTH else (self.value,)
+
+
+@dataclass(frozen=True)
+class ModelTypes:
+    """Types of the GEMMs of a model, and the load of its experts."""
+
+    dtype: Annotated[str | None, option(
+        "Types of projections, feed-forward networks and experts: bf16, fp8, w4a16, ... Default: as the model's "
+        "file says, else the default type of the arch.", complete=complete_schemes
+    )] = None  # fmt: skip
+    dense_dtype: DenseDtypeOption = None
+    expert_dtype: Annotated[str | None, option(
+        "Types of routed experts alone, such as w4a16_mxfp4 for gpt-oss. Default: those of --dtype.",
+        complete=complete_schemes
+    )] = None  # fmt: skip
+    expert_load: Annotated[str, option(
+        "Rows of each expert: uniform: as routing at random gives in expectation; balanced or power_law_ALPHA: of "
+        "the most loaded device, in a seeded draw; expected: the active experts, all as many.", metavar="WORD"
+    )] = "uniform"  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MemoryOptions:
+    """The share of a device's memory that a model may take, and whether it is shown."""
+
+    show_memory: Annotated[
+        bool, option("Also show what takes the memory of a device, part by part, and the largest batch.", "--memory")
+    ] = False
+    memory_frac: MemoryFracOption = MEMORY_FRAC
+    ignore_memory: IgnoreMemoryOption = False
+
+
+# Timings.
 
 
 def dense_data(default: str) -> Any:
     """Return the option `--data` of commands that read timings of vendors' kernels; `default`: what they read else."""
-    return typer.Option(
-        metavar="FILE|NAME",
-        help=f"Timings: a .csv or .parquet file, or the name of a committed set or folder, such as "
+    return option(
+        f"Timings: a .csv or .parquet file, or the name of a committed set or folder, such as "
         f"aiconfigurator/float16. Repeatable. Default: {default}.",
-        show_default=False,
-    )
+        metavar="FILE|NAME", show_default=False,
+    )  # fmt: skip
 
 
 def w4a16_data(default: str) -> Any:
     """Return the option `--data` of commands that read timings of our kernels; `default`: what they read else."""
-    return typer.Option(
-        metavar="FILE",
-        help=f"Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: {default}.",
-        show_default=False,
-    )
-
-
-TritonDataOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
-        show_default=False,
-    ),
-]
-FileDtypeOption = Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")]
-SeedOption = Annotated[int, typer.Option(min=0, help="What deals the (N, K) pairs to folds.")]
-
-
-def parse_rows(text: str) -> tuple[int, ...]:
-    """Read the rows of each group: ``"120,3,0,17"``, or shorter ``"120x64,0x8"`` for 64 groups of 120 and 8 of none.
-
-    Raises:
-        InvalidOptionError: `text` has another form, or there are more groups than there may be.
-    """
-    from gemm_eval.workload import MAX_GROUPS
-
-    groups: list[int] = []
-    for part in text.split(","):
-        rows, times, count = part.strip().partition("x")
-        try:
-            num_rows, num = int(rows), int(count) if times else 1
-        except ValueError:
-            num_rows = num = -1
-        if num_rows < 0 or num < 1:
-            raise InvalidOptionError(
-                f"--rows must be the rows of each group, such as 120,3,0,17, or 120x64,0x8 for 64 groups of 120 and 8 "
-                f"without a row, got {shown(part)} in {shown(text)}"
-            )
-        if len(groups) + num > MAX_GROUPS:
-            raise InvalidOptionError(f"--rows must be at most {MAX_GROUPS:,} groups, got more in {shown(text)}")
-        groups += [num_rows] * num
-    return tuple(groups)
-
-
-def parse_mapping(text: str, *, is_gpu: bool = False) -> MulticoreMapping | KernelConfig:
-    """Read a mapping as `format_mapping` writes it. Whether it is legal is for the library to say.
-
-    Raises:
-        InvalidMappingError: `text` has another form.
-    """
-    try:
-        return _parse_config(text) if is_gpu else _parse_multicore(text)
-    except (ValueError, TypeError, KeyError):
-        from gemm_eval.mapping import LoopOrder
-
-        orders = ", ".join(LoopOrder.__members__).lower()
-        form = GPU_MAPPING_FORM if is_gpu else f"{MAPPING_FORM}; order is one of {orders}"
-        raise InvalidMappingError(f"--mapping must be {form}, got {shown(text)}", rule="form") from None
-
-
-def _parse_multicore(text: str) -> MulticoreMapping:
-    from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
-
-    partition, tile, order = text.split("/")
-    return MulticoreMapping(
-        Partition(*map(int, partition.split(","))),
-        Tile(*map(int, tile.split(","))),
-        LoopOrder[order.strip().upper()],
-    )
-
-
-def _parse_config(text: str) -> KernelConfig:
-    from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-
-    family, cta, cluster, pipe, work, raster = (part.strip() for part in text.split("/"))
-    cta_m, cta_n, cta_k = map(int, cta.split(","))
-    cluster_m, cluster_n = map(int, cluster.split(","))
-    num_warps, num_stages, schedule = pipe.split(",")
-    decomposition, split_k = work.split(",")
-    raster_order, raster_swizzle = raster.split(",")
-    return KernelConfig(
-        family, cta_m, cta_n, cta_k, cluster_m, cluster_n, int(num_warps), int(num_stages),
-        Schedule[schedule.strip().upper()], Decomposition[decomposition.strip().upper()], int(split_k),
-        RasterOrder[raster_order.strip().upper()], int(raster_swizzle),
+    return option(
+        f"Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: {default}.",
+        metavar="FILE", show_default=False,
     )  # fmt: skip
 
 
-def format_mapping(mapping: MulticoreMapping | KernelConfig) -> str:
-    """Write a mapping in the form that `--mapping` takes."""
-    from gemm_eval.mapping import KernelConfig
-
-    if isinstance(mapping, KernelConfig):
-        c = mapping
-        return (
-            f"{c.family}/{c.cta_m},{c.cta_n},{c.cta_k}/{c.cluster_m},{c.cluster_n}/"
-            f"{c.num_warps},{c.num_stages},{c.schedule.name.lower()}/"
-            f"{c.decomposition.name.lower()},{c.split_k}/{c.raster_order.name.lower()},{c.raster_swizzle}"
-        )
-    partition = ",".join(map(str, mapping.partition))
-    tile = ",".join(map(str, mapping.tile))
-    return f"{partition}/{tile}/{mapping.loop_order.name.lower()}"
+ChipDataOption = Annotated[Path | None, option(
+    "CSV of timings: chip, dtype, M, K, N, latency_us. Default: those that come with the library.",
+    metavar="FILE", show_default=False
+)]  # fmt: skip
+TritonDataOption = Annotated[Path | None, option(
+    "A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
+    metavar="FILE", show_default=False
+)]  # fmt: skip
+FileDtypeOption = Annotated[str | None, option("Types of a file that does not say them: fp16, w4a16, ...")]
+SeedOption = Annotated[int, option("What deals the (N, K) pairs to folds.", min=0)]

@@ -10,8 +10,6 @@ from rich.table import Table
 from gemm_eval.arch import ArchSpec, CheckFinding, GpuSpec, Interconnect, MulticoreSpec
 from gemm_eval.cli.output import format_number, make_console, make_table
 
-__all__ = ["print_arch", "print_arch_list", "print_findings", "unit_of"]
-
 _MIB = 1 << 20
 _SHOWN_APART = {"name", "title", "notes", "published", "sources", "provenance"}
 

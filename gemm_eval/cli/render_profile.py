@@ -1,20 +1,24 @@
-"""The table of `gemm-eval profile`, and its JSON document."""
+"""Tables and documents of `gemm-eval profile` and `gemm-eval asm`: kernels that were timed, or whose code was read."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gemm_eval.arch import THREADS_PER_WARP, GpuSpec
+from gemm_eval.autotune.asm import LoopCycles, OpCounts, ScoreCard
 from gemm_eval.cli.output import (
     format_change,
     format_decomposition,
     format_number,
     format_raster,
+    format_share,
     make_console,
     make_table,
     widest,
 )
+from gemm_eval.kernels import Occupancy
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.measure import Profile, ProfiledKernel
 from gemm_eval.units import tflop_per_s
@@ -22,7 +26,6 @@ from gemm_eval.units import tflop_per_s
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Chosen", "document_of", "print_profile"]
 
 _BYTES_PER_US_PER_GB_PER_S = 1e3
 _LEFT = ("kernel", "tile", "clus-\nter", "schedule", "work")
@@ -30,7 +33,7 @@ _PREFIX = "w4a16_"  # of the names of all families
 
 
 class Chosen(NamedTuple):
-    """What somebody would have run.
+    """A kernel that somebody would have run.
 
     Attributes:
         by: who.
@@ -43,13 +46,13 @@ class Chosen(NamedTuple):
     predicted_us: float
 
 
-def print_profile(found: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int) -> None:
+def print_profile(profile: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int) -> None:
     """Print the fastest kernels, and a line for each choice; in two tables where one is wider than the terminal."""
-    gemm, console = found.gemm, make_console()
+    gemm, console = profile.gemm, make_console()
     weights = gemm.mode.name.lower() + (f" of {gemm.group_size}" if gemm.group_size else "")
     title = f"M {gemm.M}, N {gemm.N}, K {gemm.K}, {dtype} x int4 (scales: {weights}) on {gpu}"
-    listed = found.kernels[:count]
-    which, how = [_which(found, kernel) for kernel in listed], [_how(found, kernel) for kernel in listed]
+    listed = profile.kernels[:count]
+    which, how = [_which(profile, kernel) for kernel in listed], [_how(profile, kernel) for kernel in listed]
     table = _table([first | second for first, second in zip(which, how, strict=True)], title)
     if widest(console, table) <= console.width:
         console.print(table)
@@ -58,14 +61,14 @@ def print_profile(found: Profile, choices: Sequence[Chosen], gpu: str, dtype: st
         console.print()
         console.print(_table(how, "The same kernels: what they reach, and how they are built"))
     console.print()
-    failed = f"; {len(found.errors)} failed" if found.errors else ""
+    failed = f"; {len(profile.errors)} failed" if profile.errors else ""
     console.print(
-        f"{len(found.kernels)} kernels timed{failed}; tile m x n x k, cluster m x n; spills in bytes a thread."
+        f"{len(profile.kernels)} kernels timed{failed}; tile m x n x k, cluster m x n; spills in bytes a thread."
     )
-    for config, error in found.errors.items():
+    for config, error in profile.errors.items():
         console.print(f"failed: {_in_short(config)}: {error}")
     for chosen in choices:
-        console.print(_sentence(found, chosen))
+        console.print(_sentence(profile, chosen))
 
 
 def _table(rows: Sequence[dict[str, str]], title: str) -> Table:
@@ -77,12 +80,12 @@ def _table(rows: Sequence[dict[str, str]], title: str) -> Table:
     return table
 
 
-def _which(found: Profile, kernel: ProfiledKernel) -> dict[str, str]:
-    """What it takes, and which it is."""
+def _which(profile: Profile, kernel: ProfiledKernel) -> dict[str, str]:
+    """Return the cells on the time of a kernel, and on which it is."""
     config, us = kernel.config, kernel.timing.latency_us
     return {
         "us": format_number(us),
-        "vs best": format_change(us, found.kernels[0].timing.latency_us),
+        "vs best": format_change(us, profile.kernels[0].timing.latency_us),
         "kernel": config.family.removeprefix(_PREFIX),
         "tile": f"{config.cta_m}x{config.cta_n}x{config.cta_k}",
         "clus-\nter": f"{config.cluster_m}x{config.cluster_n}",
@@ -91,10 +94,10 @@ def _which(found: Profile, kernel: ProfiledKernel) -> dict[str, str]:
     }
 
 
-def _how(found: Profile, kernel: ProfiledKernel) -> dict[str, str]:
-    """What it reaches, and how it is built."""
+def _how(profile: Profile, kernel: ProfiledKernel) -> dict[str, str]:
+    """Return the cells on the rates of a kernel, and on how it is built."""
     config, timing, built = kernel
-    tflops, gb_per_s = _rates(found, kernel)
+    tflops, gb_per_s = _rates(profile, kernel)
     return {
         "spread": f"{timing.spread_frac:.1%}",
         "TFLOP/s": format_number(tflops),
@@ -115,33 +118,35 @@ def _in_short(config: KernelConfig) -> str:
     )
 
 
-def document_of(
-    found: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int | None = None
+def profile_document(
+    profile: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int | None = None
 ) -> dict[str, Any]:
     """Return everything as plain values: all kernels, or the `count` fastest."""
     return {
         "gpu": gpu,
-        "gemm": _plain(found.gemm._asdict()) | {"dtype": dtype, "bytes_moved": found.bytes_moved},
-        "num_kernels": len(found.kernels),
-        "kernels": [{"place": place} | _kernel(found, kernel) for place, kernel in enumerate(found.kernels[:count], 1)],
-        "choices": [_choice(found, chosen) for chosen in choices],
-        "errors": [{**_plain(config._asdict()), "error": error} for config, error in found.errors.items()],
+        "gemm": _plain(profile.gemm._asdict()) | {"dtype": dtype, "bytes_moved": profile.bytes_moved},
+        "num_kernels": len(profile.kernels),
+        "kernels": [
+            {"place": place} | _kernel(profile, kernel) for place, kernel in enumerate(profile.kernels[:count], 1)
+        ],
+        "choices": [_choice(profile, chosen) for chosen in choices],
+        "errors": [{**_plain(config._asdict()), "error": error} for config, error in profile.errors.items()],
     }
 
 
-def _rates(found: Profile, kernel: ProfiledKernel) -> tuple[float, float]:
+def _rates(profile: Profile, kernel: ProfiledKernel) -> tuple[float, float]:
     """TFLOP/s and GB/s."""
     us = kernel.timing.latency_us
-    return tflop_per_s(found.gemm.shape.flop, us), found.bytes_moved / us / _BYTES_PER_US_PER_GB_PER_S
+    return tflop_per_s(profile.gemm.shape.flop, us), profile.bytes_moved / us / _BYTES_PER_US_PER_GB_PER_S
 
 
-def _sentence(found: Profile, chosen: Chosen) -> str:
-    place = found.find(chosen.config)
+def _sentence(profile: Profile, chosen: Chosen) -> str:
+    place = profile.find(chosen.config)
     predicted = f"predicted {format_number(chosen.predicted_us)} us"
     if place is None:
         return f"Choice of the {chosen.by}: {_in_short(chosen.config)}, {predicted}: not timed."
     rank, kernel = place
-    us, best_us = kernel.timing.latency_us, found.kernels[0].timing.latency_us
+    us, best_us = kernel.timing.latency_us, profile.kernels[0].timing.latency_us
     change = "the best" if rank == 0 else f"{us / best_us - 1.0:+.1%} from the best"
     return (
         f"Choice of the {chosen.by}: {format_number(us)} us ({predicted}), {change}, place {rank + 1}: "
@@ -149,8 +154,8 @@ def _sentence(found: Profile, chosen: Chosen) -> str:
     )
 
 
-def _choice(found: Profile, chosen: Chosen) -> dict[str, Any]:
-    place = found.find(chosen.config)
+def _choice(profile: Profile, chosen: Chosen) -> dict[str, Any]:
+    place = profile.find(chosen.config)
     us = None if place is None else place[1].timing.latency_us
     return {
         "by": chosen.by,
@@ -158,15 +163,127 @@ def _choice(found: Profile, chosen: Chosen) -> dict[str, Any]:
         "predicted_us": chosen.predicted_us,
         "place": None if place is None else place[0] + 1,
         "latency_us": us,
-        "over_best_frac": None if us is None else us / found.kernels[0].timing.latency_us - 1.0,
+        "over_best_frac": None if us is None else us / profile.kernels[0].timing.latency_us - 1.0,
     }
 
 
-def _kernel(found: Profile, kernel: ProfiledKernel) -> dict[str, Any]:
-    tflops, gb_per_s = _rates(found, kernel)
+def _kernel(profile: Profile, kernel: ProfiledKernel) -> dict[str, Any]:
+    tflops, gb_per_s = _rates(profile, kernel)
     rates = {"tflop_per_s": tflops, "gb_per_s": gb_per_s}
     return _plain(kernel.config._asdict()) | vars(kernel.timing) | rates | kernel.built._asdict()
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value.name.lower() if isinstance(value, enum.IntEnum) else value for name, value in values.items()}
+
+
+_WORDS = {"cp_async": "cp.async", "tma": "TMA", "imad": "integer multiply-add", "special": "special function"}
+
+
+def print_card(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None, cycles: LoopCycles | None) -> None:
+    """Print all that is known, and what follows from it on a GPU."""
+    console, loop = make_console(), card.loop
+    console.print(f"{card.kernel}: {card.target or 'unknown GPU'}, read from {_SOURCES[card.source]}")
+    for line in _resources(card, spec, occupancy):
+        console.print(line)
+    console.print()
+    where = "main loop" if loop.is_loop else "no loop"
+    table = make_table(("instructions of a warp", where, "share", "kernel"), right=(where, "share", "kernel"))
+    for name, of_loop, of_all in zip(OpCounts._fields, loop.ops, card.ops, strict=True):
+        if of_all:
+            table.add_row(_format_name(name), str(of_loop), format_share(of_loop, loop.ops.total), f"{of_all:,}")
+    table.add_row("all", f"{loop.ops.total:,}", "", f"{card.ops.total:,}")
+    console.print(table)
+    console.print()
+    if loop.mma:
+        headers = ("tensor-core instruction", "bits", "A from", "number")
+        table = make_table(headers, right=("bits", "number"))
+        for one in loop.mma:
+            source = "registers" if one.has_a_in_registers else "shared memory"
+            table.add_row(f"m{one.m}n{one.n}k{one.k}", str(one.input_bits), source, str(one.num))
+        console.print(table)
+        console.print()
+    if loop.accesses:
+        table = make_table(("memory", "bytes of a lane", "number"), right=("bytes of a lane", "number"))
+        for access in loop.accesses:
+            width = "bulk" if access.width_bytes is None else str(access.width_bytes)
+            table.add_row(_format_name(access.kind), width, str(access.num))
+        console.print(table)
+        console.print()
+    for line in _conclusions(card, spec, cycles):
+        console.print(line)
+
+
+_SOURCES = {"cubin": "a cubin", "sass": "SASS", "ptx": "PTX"}
+
+
+def _resources(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None) -> Iterator[str]:
+    threads = "unknown" if card.num_threads is None else f"{card.num_threads} ({card.num_warps} warps)"
+    limit = "" if card.max_registers is None else f" of {card.max_registers} allowed"
+    registers = f"{_number(card.registers)}{limit}"
+    yield (
+        f"threads {threads}, registers {registers}, stack {_bytes(card.stack_bytes)}, static shared memory "
+        f"{_bytes(card.static_smem_bytes)}"
+    )
+    if card.target is not None and card.target.rstrip("af") != spec.sm_arch:
+        yield f"{spec.name} is {spec.sm_arch}: what is said of it is for code as this, compiled for it"
+    if occupancy is None:
+        said = {"registers": card.registers, "threads": card.num_threads}
+        unsaid = " and ".join(name for name, value in said.items() if value is None)
+        yield f"occupancy on {spec.name}: unknown, {_SOURCES[card.source]} does not say {unsaid}"
+        return
+    warps = occupancy.ctas_per_sm * -(-occupancy.num_threads // THREADS_PER_WARP)
+    yield (
+        f"occupancy on {spec.name}: {occupancy.ctas_per_sm} CTA{'s' * (occupancy.ctas_per_sm != 1)} an SM, {warps} of "
+        f"{spec.max_threads_per_sm // THREADS_PER_WARP} warps, limited by {occupancy.limited_by}, with "
+        f"{occupancy.smem_bytes:,} bytes of shared memory a CTA"
+    )
+
+
+def _conclusions(card: ScoreCard, spec: GpuSpec, cycles: LoopCycles | None) -> Iterator[str]:
+    loop = card.loop
+    if not loop.is_loop:
+        yield "No loop does the work: counts are of the whole kernel, each instruction once."
+    if loop.issue_per_mma is not None:
+        yield f"{format_number(loop.issue_per_mma)} issue slots for each tensor-core instruction, its own included."
+    if loop.copied_bytes:
+        yield (
+            f"{loop.copied_bytes:,} bytes of a warp from global memory at most, "
+            f"{format_number(loop.flop_per_copied_byte or 0.0)} tensor-core FLOP a byte."
+        )
+    if loop.mma and cycles is not None:
+        yield (
+            f"For one warp, an SM of {spec.name} takes {format_number(cycles.tensor)} cycles of its tensor cores and "
+            f"{format_number(cycles.issue)} of issue: "
+            f"{'tensor cores' if cycles.tensor >= cycles.issue else 'issue slots'} are the first limit of the two."
+        )
+    if loop.is_serialized:
+        yield "Each wgmma is waited for before the next: the compiler serialized them, and tensor cores idle."
+    if loop.ops.spill:
+        what = "arrays of a thread" if card.source == "ptx" else "spilled registers, or arrays of a thread"
+        yield f"{loop.ops.spill} loads and stores of local memory: {what}."
+
+
+def card_document(
+    card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None, cycles: LoopCycles | None
+) -> dict[str, Any]:
+    """Return everything as plain values."""
+    of_gpu: dict[str, Any] = {"arch": spec.name, "occupancy": None, "loop_cycles": None}
+    if occupancy is not None:
+        names = ("ctas_per_sm", "limited_by", "num_threads", "registers", "smem_bytes")
+        of_gpu["occupancy"] = {name: getattr(occupancy, name) for name in names}
+    if cycles is not None:
+        of_gpu["loop_cycles"] = cycles._asdict()
+    return card.to_dict() | of_gpu
+
+
+def _format_name(name: str) -> str:
+    return _WORDS.get(name, name.replace("_", " "))
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _bytes(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,} bytes"

@@ -7,16 +7,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gemm_eval.cli.options import integer, parse_rows
-from gemm_eval.cli.tables import read_records
+from gemm_eval.cli.output import format_number, make_console, print_rows, read_records
+from gemm_eval.cli.values import integer, parse_rows
 from gemm_eval.errors import InfeasibleError, InvalidInputError, InvalidOptionError, UnsupportedError
+from gemm_eval.units import time_text
 from gemm_eval.words import did_you_mean, shown
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
     from gemm_eval.workload import GemmProblem
 
-__all__ = ["Answer", "Shape", "documents", "evaluate_shapes", "read_shapes", "records"]
 
 _SIZES = ("G", "M", "K", "N")
 _GROUPS = "row_groups"
@@ -29,7 +29,7 @@ _FLAGS = {"true": True, "false": False, "1": True, "0": False}
 
 
 class Shape(NamedTuple):
-    """One GEMM.
+    """A GEMM to evaluate.
 
     Attributes:
         sizes: G, M, K, N as they are given; what is wrong with them is for the library to say.
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Where the result of a shape on an arch stands."""
+    """The result of a shape on an arch, as a row of a table."""
 
     shape: Shape
     table: GEMMTable
@@ -65,12 +65,12 @@ class Answer(NamedTuple):
 
     @property
     def is_feasible(self) -> bool:
-        """Whether any mapping fits."""
+        """True if any mapping fits."""
         return bool(self.table.is_feasible[self.row])
 
     @property
     def why_not(self) -> InfeasibleError | None:
-        """What does not fit, and what would help; None: it fits."""
+        """The error that says what does not fit, and what would help; None: it fits."""
         try:
             self.table[self.row]
         except InfeasibleError as error:
@@ -79,11 +79,7 @@ class Answer(NamedTuple):
 
 
 def read_shapes(path: Path) -> list[Shape]:
-    """Read a .csv or .parquet file of GEMMs: columns M, K, N, and any of G, row_groups, types, options and others.
-
-    Raises:
-        InvalidInputError: a column is missing, or a row is no GEMM; the message names file, line and column.
-    """
+    """Read a .csv or .parquet file of GEMMs: columns M, K, N, and any of G, row_groups, types, options and others."""
     return [_shape(where, row) for where, row in read_records(path)]
 
 
@@ -97,17 +93,13 @@ def evaluate_shapes(
         shapes: what they say wins over `types` and `options`; a `dtype` of theirs replaces all types.
         types: as for `evaluate_many`.
         options: as for `evaluate_many`; all of them.
-
-    Raises:
-        InvalidInputError, UnsupportedError: what a shape says cannot be; the message has its place.
-        InfeasibleError: none of them fits.
     """
     problems = [_problem(evaluator, shape, types) for shape in shapes]
     alike: dict[Any, list[int]] = {}
     for place, (shape, problem) in enumerate(zip(shapes, problems, strict=True)):
         asked = tuple(shape.said.get(name, options[name]) for name in _OPTIONS)
         alike.setdefault((problem.types, asked), []).append(place)
-    found: dict[int, Answer] = {}
+    answer_of: dict[int, Answer] = {}
     for (_, asked), places in alike.items():
         try:
             table = evaluator.evaluate_many(
@@ -115,8 +107,8 @@ def evaluate_shapes(
             )
         except (InvalidInputError, UnsupportedError) as error:
             raise _placed(shapes[places[0]], error) from None
-        found |= {place: Answer(shapes[place], table, row) for row, place in enumerate(places)}
-    answers = [found[place] for place in range(len(shapes))]
+        answer_of |= {place: Answer(shapes[place], table, row) for row, place in enumerate(places)}
+    answers = [answer_of[place] for place in range(len(shapes))]
     if not any(answer.is_feasible for answer in answers) and (error_of_first := answers[0].why_not):
         raise error_of_first
     return answers
@@ -158,7 +150,7 @@ def _rows_of_table(table: GEMMTable) -> list[dict[str, Any]]:
 
 
 def _says_nothing(given: Any, ours: Any) -> bool:
-    """Whether a cell of a file is empty, or what we say, too."""
+    """Return whether a cell of a file is empty, or equals our own cell."""
     if given is None or given == ours or str(given) == str(ours):
         return True
     try:
@@ -222,3 +214,52 @@ def _placed(shape: Shape, error: InvalidInputError | UnsupportedError) -> Invali
     name = str(error).partition(" ")[0]
     column = f", column {name}" if name in (*_SIZES, _GROUPS, *shape.said) else ""
     return type(error)(f"{shape.where}{column}: {error}")
+
+
+_ARCH, _TYPES_HEADER, _BOUND, _SOURCE = "arch", "types", "bound", "source"
+_COSTS = ("time", "TFLOP/s", "of peak", "DRAM GB/s", _BOUND, _SOURCE)
+_LEFT = (_ARCH, _TYPES_HEADER, _BOUND, _SOURCE)
+_MISFIT = "does not fit"
+
+
+def print_shapes(answers: Sequence[Answer]) -> None:
+    """Print answers in their order; what all have in common stands above them.
+
+    Where the terminal is too narrow costs follow in further tables, each with the sizes in front.
+    """
+    cells = [_cells(answer, row) for answer, row in zip(answers, records(answers), strict=True)]
+    common = [name for name in (_ARCH, *_SIZES, _TYPES_HEADER) if len({row[name] for row in cells}) == 1]
+    words = [f"{name}={cells[0][name].replace(',', '')}" for name in _SIZES if name in common]  # as others show them
+    words += [cells[0][_TYPES_HEADER]] * (_TYPES_HEADER in common) + [f"on {cells[0][_ARCH]}"] * (_ARCH in common)
+    title = f"{len(cells):,} GEMMs{': ' * bool(words)}{' '.join(words)}"
+    keys = [name for name in (_ARCH, *_SIZES, _TYPES_HEADER) if name not in common]
+    print_rows(cells, keys, _COSTS, title=title, left=_LEFT)
+    if said := say_misfits(answers):
+        make_console().print(f"\n{said}")
+
+
+def say_misfits(answers: Sequence[Answer]) -> str:
+    """Say how many GEMMs do not fit, and why the first does not; an empty text where all do."""
+    misfits = [answer for answer in answers if not answer.is_feasible]
+    if not misfits:
+        return ""
+    first = misfits[0]
+    return f"{len(misfits):,} of {len(answers):,} do not fit; the first, on {first.arch_name}: {first.why_not}"
+
+
+def _cells(answer: Answer, row: dict[str, Any]) -> dict[str, str]:
+    problem, groups = answer.problem, answer.problem.row_groups
+    sizes = dict(zip(_SIZES, (f"{size:,}" for size in problem.sizes), strict=True))
+    if groups is not None:
+        sizes["M"] = f"{min(groups):,} to {max(groups):,}"
+    cells = {_ARCH: answer.arch_name, **sizes, _TYPES_HEADER: problem.types.inputs}
+    if not answer.is_feasible:
+        return cells | dict.fromkeys(_COSTS, "-") | {"time": _MISFIT}
+    return cells | {
+        "time": time_text(row["latency_us"]),
+        "TFLOP/s": format_number(row["tflop_per_s"]),
+        "of peak": f"{row['utilization_frac']:.1%}",
+        "DRAM GB/s": format_number(row["dram_bytes"] / row["latency_us"] / 1e3),
+        _BOUND: row["bound"],
+        _SOURCE: row["source"],
+    }

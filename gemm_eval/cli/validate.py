@@ -7,44 +7,15 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gemm_eval.cli.completion import complete_measured_chips, complete_measured_gpus
-from gemm_eval.cli.options import (
-    EXIT_CODES,
-    ChipDataOption,
-    FileDtypeOption,
-    GpuOption,
-    JsonOption,
-    SeedOption,
-    TritonDataOption,
-    dense_data,
-    w4a16_data,
-)
-from gemm_eval.cli.words import Command, Group
+from gemm_eval.cli import options as opt
 
-__all__ = ["GPU_OPTION", "app"]
-
-GPU_OPTION = "--gpu"
-"""Another word for the command `gpu`."""
-
-
-class _Validate(Group):
-    """Takes ``--gpu NAME`` for the command of that name too."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words."""
-        return super().parse_args(ctx, ["gpu", *args[1:]] if args[:1] == [GPU_OPTION] else args)
-
-
-app = typer.Typer(
-    cls=_Validate,
-    no_args_is_help=True,
-    help="Compare predicted with measured latencies: of the dense kernels of vendors, of ours, or of Triton's.\n\n"
+app = opt.group(
+    "Compare predicted with measured latencies: of the dense kernels of vendors, of ours, or of Triton's.\n\n"
     "A model is judged on rows that were held out of its fit, by (N, K) pair.",
-    epilog=EXIT_CODES,
 )
 
 
@@ -58,58 +29,43 @@ class RowGroup(enum.StrEnum):
 
 
 FoldsOption = Annotated[
-    int, typer.Option(min=2, help="Folds of the cross-validation, by (N, K) pair: at most as many as pairs.")
+    int, opt.option("Folds of the cross-validation, by (N, K) pair: at most as many as pairs.", min=2)
 ]
-RefitOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--refit/--no-fit",
-        help="Fit the model on the held-in rows, or score the committed calibration as it is. Default: fit on a GPU "
-        "that has a calibration of its own; elsewhere score the coefficients that carry over to it.",
-        show_default=False,
-    ),
-]
+RefitOption = Annotated[bool | None, opt.option(
+    "Fit the model on the held-in rows, or score the committed calibration as it is. Default: fit on a GPU "
+    "that has a calibration of its own; elsewhere score the coefficients that carry over to it.", "--refit/--no-fit",
+    show_default=False
+)]  # fmt: skip
 JointOption = Annotated[
     bool,
-    typer.Option(
-        "--joint", help="Fit the model on all cold burst sets of a library together, as calibrate dense does."
-    ),
+    opt.option("Fit the model on all cold burst sets of a library together, as calibrate dense does.", "--joint"),
 ]
-RegimeOption = Annotated[
-    list[RowGroup] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Regimes to print: decode, mid, prefill, all. Repeatable. Default: each.",
-        show_default=False,
-    ),
-]
+RegimeOption = Annotated[list[RowGroup] | None, opt.option(
+    "Regimes to print: decode, mid, prefill, all. Repeatable. Default: each.", metavar="NAME", show_default=False
+)]  # fmt: skip
 AblationOption = Annotated[
     bool,
-    typer.Option("--ablation", help="Also what the error is without each term of the model; takes minutes."),
+    opt.option("Also what the error is without each term of the model; takes minutes.", "--ablation"),
 ]
-PlotsOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write plots (PNG) to this folder.", show_default=False)
-]
-CsvOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the errors as CSV.", show_default=False)]
+PlotsOption = Annotated[Path | None, opt.option("Write plots (PNG) to this folder.", metavar="DIR", show_default=False)]
+CsvOption = Annotated[Path | None, opt.option("Write the errors as CSV.", metavar="FILE", show_default=False)]
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@opt.command(app, needs_words=False)
 def dense(
-    arch: GpuOption = "h200-sxm",
-    data: Annotated[list[str] | None, dense_data("all that is committed for the arch")] = None,
+    arch: opt.GpuOption = "h200-sxm",
+    data: Annotated[list[str] | None, opt.dense_data("all that is committed for the arch")] = None,
     folds: FoldsOption = 5,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
     refit: RefitOption = None,
     joint: JointOption = False,
     regime: RegimeOption = None,
-    worst: Annotated[int, typer.Option(min=0, help="How many of the worst (N, K) pairs to print.")] = 5,
-    library: Annotated[
-        str | None, typer.Option(help="Kernel library of a file that does not say it: cublas, trtllm.")
-    ] = None,
-    dtype: FileDtypeOption = None,
+    worst: Annotated[int, opt.option("How many of the worst (N, K) pairs to print.", min=0)] = 5,
+    library: Annotated[str | None, opt.option("Kernel library of a file that does not say it: cublas, trtllm.")] = None,
+    dtype: opt.FileDtypeOption = None,
     plots: PlotsOption = None,
     csv: CsvOption = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Score the model of cuBLAS kernels, and of TensorRT-LLM's for narrow weights: one time a GEMM.
 
@@ -123,28 +79,25 @@ def dense(
 
     gemm-eval validate dense --arch h200-sxm --regime decode --worst 10
     """
-    from gemm_eval.cli.validate_dense import validate_dense
+    from gemm_eval.cli.score import validate_dense
 
-    groups = [str(group) for group in regime or []]
+    groups = [str(name) for name in regime or []]
     validate_dense(
         arch, data or [], folds, seed, refit=refit, is_joint=joint, groups=groups, worst=worst, library=library,
         dtype=dtype, plots=plots, csv=csv, as_json=json,
     )  # fmt: skip
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@opt.command(app)
 def gpu(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...", help="GPU presets with timings, or all.", autocompletion=complete_measured_gpus
-        ),
-    ],
+    names: Annotated[list[str], typer.Argument(
+        metavar="NAME...", help="GPU presets with timings, or all.", autocompletion=opt.complete_measured_gpus
+    )],
     folds: FoldsOption = 5,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
     regime: RegimeOption = None,
-    json: JsonOption = False,
-) -> None:
+    json: opt.JsonOption = False,
+) -> None:  # fmt: skip
     """Score GPUs, types and regimes in one table, all held out by (N, K); takes minutes.
 
     A fitted roofline and a table of the same rows, interpolated, stand beside the model and its learned correction.
@@ -154,31 +107,23 @@ def gpu(
 
     gemm-eval validate gpu h200-sxm l40s
     """
-    from gemm_eval.cli.validate_gpus import validate_gpus
+    from gemm_eval.cli.score import validate_gpus
 
-    validate_gpus(names, folds, seed, groups=[str(group) for group in regime or []], as_json=json)
+    validate_gpus(names, folds, seed, groups=[str(name) for name in regime or []], as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@opt.command(app)
 def moe(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...", help="GPU presets with measured layers, or all.", autocompletion=complete_measured_gpus
-        ),
-    ],
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Tables, such as triton-bf16 or grouped/bf16. Repeatable. Default: each.",
-            show_default=False,
-        ),
-    ] = None,
-    models: Annotated[bool, typer.Option("--models", help="Also a line for each model that was held out.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="What draws loads of experts, and the rows of fits.")] = 0,
-    json: JsonOption = False,
-) -> None:
+    names: Annotated[list[str], typer.Argument(
+        metavar="NAME...", help="GPU presets with measured layers, or all.", autocompletion=opt.complete_measured_gpus
+    )],
+    data: Annotated[list[str] | None, opt.option(
+        "Tables, such as triton-bf16 or grouped/bf16. Repeatable. Default: each.", metavar="NAME", show_default=False
+    )] = None,
+    models: Annotated[bool, opt.option("Also a line for each model that was held out.", "--models")] = False,
+    seed: Annotated[int, opt.option("What draws loads of experts, and the rows of fits.", min=0)] = 0,
+    json: opt.JsonOption = False,
+) -> None:  # fmt: skip
     """Score layers of experts and grouped GEMMs, each model by a fit on the others; takes minutes.
 
     A roofline with fitted constants stands beside the model. Regimes: tokens of the layer, decode <= 16, mid <= 256,
@@ -188,34 +133,26 @@ def moe(
 
     gemm-eval validate moe h200-sxm
     """  # fmt: skip
-    from gemm_eval.cli.exam import validate_subject
+    from gemm_eval.cli.score_subjects import validate_subject
     from gemm_eval.validation.subjects.experts import exam
 
     validate_subject(exam(data or [], seed), names, groups=models, as_json=json, options={"seed": seed})
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@opt.command(app)
 def attention(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...",
-            help="GPU presets with measured attention, or all.",
-            autocompletion=complete_measured_gpus,
-        ),
-    ],
-    phase: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WORD",
-            help="context, generation, mla_context or mla_generation. Repeatable. Default: each.",
-            show_default=False,
-        ),
-    ] = None,
-    groups: Annotated[bool, typer.Option("--groups", help="Also by size, by types, and with windows.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="What deals heads to folds.")] = 0,
-    json: JsonOption = False,
-) -> None:
+    names: Annotated[list[str], typer.Argument(
+        metavar="NAME...", help="GPU presets with measured attention, or all.",
+        autocompletion=opt.complete_measured_gpus
+    )],
+    phase: Annotated[list[str] | None, opt.option(
+        "context, generation, mla_context or mla_generation. Repeatable. Default: each.", metavar="WORD",
+        show_default=False
+    )] = None,
+    groups: Annotated[bool, opt.option("Also by size, by types, and with windows.", "--groups")] = False,
+    seed: Annotated[int, opt.option("What deals heads to folds.", min=0)] = 0,
+    json: opt.JsonOption = False,
+) -> None:  # fmt: skip
     """Score attention, each row by a fit on other heads: of (query heads, KV heads, head_dim), of MLA the number.
 
     A roofline from the data sheet and one with fitted constants stand beside the model. Takes two minutes for all.
@@ -224,29 +161,26 @@ def attention(
 
     gemm-eval validate attention all --groups
     """
-    from gemm_eval.cli.exam import validate_subject
+    from gemm_eval.cli.score_subjects import validate_subject
     from gemm_eval.validation.subjects.attention import exam
 
     validate_subject(exam(phase or [], seed), names, groups=groups, as_json=json, options={"seed": seed})
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@opt.command(app, needs_words=False)
 def collective(
     arch: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="GPU presets with measured collectives. Repeatable. Default: all.", show_default=False
+        opt.option(
+            "GPU presets with measured collectives. Repeatable. Default: all.", metavar="NAME", show_default=False
         ),
     ] = None,
     hold_out: Annotated[
         str,
-        typer.Option(
-            metavar="WORD",
-            help="blocks: as many ranks and sizes of one decade; ranks: all rows of as many ranks.",
-        ),
+        opt.option("blocks: as many ranks and sizes of one decade; ranks: all rows of as many ranks.", metavar="WORD"),
     ] = "blocks",
-    groups: Annotated[bool, typer.Option("--groups", help="Also by size of the message, and by ranks.")] = False,
-    json: JsonOption = False,
+    groups: Annotated[bool, opt.option("Also by size of the message, and by ranks.", "--groups")] = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Score messages between the GPUs of a node, each block of sizes and ranks by a fit on the others.
 
@@ -257,22 +191,20 @@ def collective(
 
     gemm-eval validate collective --arch h200-sxm
     """
-    from gemm_eval.cli.exam import validate_subject
+    from gemm_eval.cli.score_subjects import validate_subject
     from gemm_eval.validation.subjects.collective import exam
 
     validate_subject(exam(hold_out), arch or [], groups=groups, as_json=json, options={"hold_out": hold_out})
 
 
-@app.command("memory-bound", cls=Command, epilog=EXIT_CODES)
+@opt.command(app, "memory-bound", needs_words=False)
 def memory_bound(
     arch: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="GPU presets with measured kernels. Repeatable. Default: all.", show_default=False
-        ),
+        opt.option("GPU presets with measured kernels. Repeatable. Default: all.", metavar="NAME", show_default=False),
     ] = None,
-    groups: Annotated[bool, typer.Option("--groups", help="Also by number of rows.")] = False,
-    json: JsonOption = False,
+    groups: Annotated[bool, opt.option("Also by number of rows.", "--groups")] = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Score kernels whose time is that of their bytes, such as norms, each width of rows by a fit on the others.
 
@@ -283,22 +215,20 @@ def memory_bound(
 
     gemm-eval validate memory-bound --arch h200-sxm --groups
     """
-    from gemm_eval.cli.exam import validate_subject
+    from gemm_eval.cli.score_subjects import validate_subject
     from gemm_eval.validation.subjects.memory_bound import EXAM
 
     validate_subject(EXAM, arch or [], groups=groups, as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@opt.command(app, needs_words=False)
 def stacks(
     arch: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="GPU presets with measured stacks. Repeatable. Default: all.", show_default=False
-        ),
+        opt.option("GPU presets with measured stacks. Repeatable. Default: all.", metavar="NAME", show_default=False),
     ] = None,
-    operations: Annotated[bool, typer.Option("--operations", help="Also each operation of each step.")] = False,
-    json: JsonOption = False,
+    operations: Annotated[bool, opt.option("Also each operation of each step.", "--operations")] = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Set whole steps of stacks of layers, prompts and decode, beside what was timed, and their memory.
 
@@ -308,28 +238,25 @@ def stacks(
 
     gemm-eval validate stacks --operations
     """
-    from gemm_eval.cli.validate_stacks import validate_stacks
+    from gemm_eval.cli.score_subjects import validate_stacks
 
     validate_stacks(arch or [], operations=operations, as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+@opt.command(app)
 def multicore(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME...", help="Multi-core chips with timings, or all.", autocompletion=complete_measured_chips
-        ),
-    ],
-    data: ChipDataOption = None,
+    names: Annotated[list[str], typer.Argument(
+        metavar="NAME...", help="Multi-core chips with timings, or all.", autocompletion=opt.complete_measured_chips
+    )],
+    data: opt.ChipDataOption = None,
     folds: FoldsOption = 5,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
     refit: Annotated[
         bool,
-        typer.Option("--refit/--no-fit", help="Fit on the held-in rows, or score the committed calibration as it is."),
+        opt.option("Fit on the held-in rows, or score the committed calibration as it is.", "--refit/--no-fit"),
     ] = True,
-    json: JsonOption = False,
-) -> None:
+    json: opt.JsonOption = False,
+) -> None:  # fmt: skip
     """Score multi-core chips, held out by (N, K), beside the roofline of the data sheet and a fitted one.
 
     Examples:
@@ -338,23 +265,23 @@ def multicore(
 
     gemm-eval validate multicore tpu-v4 --data timings.csv
     """
-    from gemm_eval.cli.multicore_chips import validate_multicore
+    from gemm_eval.cli.score_subjects import validate_multicore
 
     validate_multicore(names, data, folds, seed, refit=refit, as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@opt.command(app, needs_words=False)
 def w4a16(
-    arch: GpuOption = "h200-sxm",
-    data: Annotated[list[Path] | None, w4a16_data("those that come with the library")] = None,
+    arch: opt.GpuOption = "h200-sxm",
+    data: Annotated[list[Path] | None, opt.w4a16_data("those that come with the library")] = None,
     folds: FoldsOption = 5,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
     refit: RefitOption = None,
     ablation: AblationOption = False,
-    worst: Annotated[int, typer.Option(min=0, help="How many of the largest errors near the best to print.")] = 5,
+    worst: Annotated[int, opt.option("How many of the largest errors near the best to print.", min=0)] = 5,
     plots: PlotsOption = None,
     csv: CsvOption = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Score the model of our W4A16 kernels, config by config, and the choice among the configs of a GEMM.
 
@@ -367,7 +294,7 @@ def w4a16(
 
     gemm-eval validate w4a16 --ablation
     """
-    from gemm_eval.cli.validate_kernels import validate_w4a16
+    from gemm_eval.cli.score import validate_w4a16
 
     validate_w4a16(
         arch, data or [], folds, seed, refit=refit, is_ablated=ablation, worst=worst, plots=plots, csv=csv,
@@ -375,17 +302,17 @@ def w4a16(
     )  # fmt: skip
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@opt.command(app, needs_words=False)
 def triton(
-    arch: GpuOption = "h200-sxm",
-    data: TritonDataOption = None,
+    arch: opt.GpuOption = "h200-sxm",
+    data: opt.TritonDataOption = None,
     folds: FoldsOption = 5,
-    seed: SeedOption = 0,
+    seed: opt.SeedOption = 0,
     refit: RefitOption = None,
     ablation: AblationOption = False,
-    worst: Annotated[int, typer.Option(min=0, help="How many of the slowest first choices to print.")] = 5,
+    worst: Annotated[int, opt.option("How many of the slowest first choices to print.", min=0)] = 5,
     csv: CsvOption = None,
-    json: JsonOption = False,
+    json: opt.JsonOption = False,
 ) -> None:
     """Score the model of Triton kernels, config by config, and the choice among the configs of a GEMM.
 
@@ -393,30 +320,26 @@ def triton(
 
     gemm-eval validate triton --arch h200-sxm --worst 10
     """
-    from gemm_eval.cli.validate_kernels import validate_triton
+    from gemm_eval.cli.score import validate_triton
 
     validate_triton(arch, data, folds, seed, refit=refit, is_ablated=ablation, worst=worst, csv=csv, as_json=json)
 
 
-@app.command(cls=Command, epilog=EXIT_CODES)
+@opt.command(app, needs_words=False)
 def simulators(
-    chip: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Chips of one core: array32, array32-small, array128. Repeatable. Default: each.",
-            show_default=False,
-        ),
-    ] = None,
+    chip: Annotated[list[str] | None, opt.option(
+        "Chips of one core: array32, array32-small, array128. Repeatable. Default: each.", metavar="NAME",
+        show_default=False
+    )] = None,
     simulator: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="zigzag or scalesim. Repeatable. Default: both.", show_default=False),
+        opt.option("zigzag or scalesim. Repeatable. Default: both.", metavar="NAME", show_default=False),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write both sides of it all as CSV.", show_default=False)
+        Path | None, opt.option("Write both sides of it all as CSV.", metavar="FILE", show_default=False)
     ] = None,
-    json: JsonOption = False,
-) -> None:
+    json: opt.JsonOption = False,
+) -> None:  # fmt: skip
     """Put the multi-core model beside ZigZag and SCALE-Sim: the same GEMMs on the same chips; takes minutes.
 
     Bytes are those of the mapping that moves least, cycles those of the fastest one. Each difference above 5% is taken
@@ -426,6 +349,6 @@ def simulators(
 
     gemm-eval validate simulators --csv comparison.csv
     """
-    from gemm_eval.cli.validate_simulators import validate_simulators
+    from gemm_eval.cli.score_subjects import validate_simulators
 
     validate_simulators(chip or [], simulator or [], csv=csv, as_json=json)

@@ -1,4 +1,4 @@
-"""How the words of a command line are read: each option once, and what was meant by a mistyped one.
+"""The parser of command lines: it takes each option once, and says what was meant by a mistyped one.
 
 Nothing here names a class of click: typer brings its own copy of it, or not, depending on its version.
 """
@@ -16,12 +16,9 @@ from typer.core import TyperCommand, TyperGroup
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import did_you_mean
 
-__all__ = ["Command", "Group", "is_given", "refuse", "refuse_others", "usage_message"]
-
-
 _STYLE = re.compile(r"\[(?=[a-z#/@])")  # how a style begins in rich's markup
 _INSTEAD = {"--arch": "; gemm-eval evaluate, grouped, attention and model compare several side by side"}
-"""What does what was meant by an option given twice."""
+"""The commands that do what an option given twice was meant to do."""
 
 
 class Command(TyperCommand):
@@ -32,11 +29,7 @@ class Command(TyperCommand):
         _keep_brackets(self)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words.
-
-        Raises:
-            InvalidOptionError: an option that takes one value is repeated.
-        """
+        """Read the words."""
         if ctx.resilient_parsing:  # a shell completes words that are not all there
             return super().parse_args(ctx, args)
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
@@ -108,11 +101,7 @@ def _of_siblings(ctx: Any, option: str) -> str:
 
 
 def refuse(ctx: typer.Context, mode: str, names: Collection[str]) -> None:
-    """Refuse parameters of the function that have no effect in this mode of a command, where they are given.
-
-    Raises:
-        InvalidOptionError: one of them stands on the command line; the message names it.
-    """
+    """Refuse parameters of the function that have no effect in this mode of a command, where they are given."""
     others = [param for param in ctx.command.get_params(ctx) if param.name in names and is_given(ctx, param.name)]
     if others:
         raise InvalidOptionError(f"{mode} does not go with {_listed(map(_name_of, others))}: leave it out")
@@ -125,9 +114,6 @@ def refuse_others(ctx: typer.Context, mode: str, obeyed: Collection[str]) -> Non
         ctx: of the command.
         mode: what was asked, such as ``--measured``.
         obeyed: names of the parameters of the function that count here; those of `mode` itself among them.
-
-    Raises:
-        InvalidOptionError: something else was given; the message names it and what goes with `mode`.
     """
     params = ctx.command.get_params(ctx)
     others = [param for param in params if param.name not in obeyed and is_given(ctx, param.name or "")]
@@ -139,7 +125,7 @@ def refuse_others(ctx: typer.Context, mode: str, obeyed: Collection[str]) -> Non
 
 
 def is_given(ctx: typer.Context, name: str) -> bool:
-    """Whether a parameter stands on the command line, whatever its value."""
+    """Return whether a parameter stands on the command line, whatever its value."""
     source = ctx.get_parameter_source(name)
     # typer 0.26 says so of arguments that are not there, too, if there may be several
     return source is not None and source.name == "COMMANDLINE" and ctx.params.get(name) != ()

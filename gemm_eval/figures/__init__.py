@@ -3,26 +3,13 @@
 matplotlib and plotly (``pip install 'gemm_eval[plot]'``) are imported when a figure is asked for.
 """
 
-from gemm_eval.figures.figure import new_figure
-from gemm_eval.figures.labels import axis_label, label_of
-from gemm_eval.figures.palette import (
-    BOUND_MARKERS,
-    DASHES,
-    KIND_COLORS,
-    MARKERS,
-    OPERAND_COLORS,
-    PLOTLY_MARKERS,
-    RAMP,
-    SERIES,
-    bound_color,
-    ink_on,
-    term_look,
-)
 from gemm_eval.figures.scales import (
     ROWS_LABEL,
     Scale,
+    axis_label,
     bytes_scale,
     bytes_text,
+    label_of,
     scale_axis,
     scale_of,
     set_rows_axis,
@@ -31,8 +18,16 @@ from gemm_eval.figures.scales import (
     tick_whole,
 )
 from gemm_eval.figures.style import (
+    BOUND_MARKERS,
+    DASHES,
+    KIND_COLORS,
     LINE,
+    MARKERS,
     MUTED,
+    OPERAND_COLORS,
+    PLOTLY_MARKERS,
+    RAMP,
+    SERIES,
     SMALL,
     SURFACE,
     TEXT,
@@ -40,10 +35,14 @@ from gemm_eval.figures.style import (
     add_grid,
     add_legend,
     add_title,
+    bound_color,
+    ink_on,
+    new_figure,
     plotly_objects,
     style_axes,
     style_plotly,
     styled,
+    term_look,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Units and ticks of axes: microseconds that become seconds, bytes that become MiB, powers that are readable."""
+"""Units and ticks of axes, and the labels that say them."""
 
 from __future__ import annotations
 
@@ -10,27 +10,55 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.extras import needs_extra
-from gemm_eval.figures.labels import axis_label, label_of
 from gemm_eval.units import time_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-__all__ = [
-    "ROWS_LABEL",
-    "Scale",
-    "bytes_scale",
-    "bytes_text",
-    "number_text",
-    "scale_axis",
-    "scale_of",
-    "set_rows_axis",
-    "spans_decade",
-    "tick_octaves",
-    "tick_texts",
-    "tick_whole",
-]
+
+_UNITS = {
+    "us": "us", "ms": "ms", "s": "s", "cycles": "cycles", "bytes": "bytes", "kib": "KiB", "mib": "MiB", "bits": "bits",
+    "elems": "elements", "flop": "FLOP", "tflop": "TFLOP", "gb": "GB", "hz": "Hz", "ghz": "GHz", "pj": "pJ",
+    "mj": "mJ", "j": "J", "w": "W", "mm2": "mm$^2$", "frac": "fraction", "percent": "%", "usd": "USD",
+    "tokens": "tokens", "token": "token", "mac": "MAC", "byte": "byte", "cycle": "cycle",
+}  # fmt: skip
+_SPELLED = {
+    "dram": "DRAM", "sram": "SRAM", "noc": "NoC", "l2": "L2", "sm": "SM", "sms": "SMs", "cta": "CTA", "ctas": "CTAs",
+    "smem": "shared memory", "tdp": "TDP", "mac": "MAC", "ttft": "TTFT", "tpot": "TPOT", "num": "number of",
+}  # fmt: skip
+_SHOWN_WHOLE, _SHOWN_WITH_EXPONENT = 1e3, 1e9
+
+
+def axis_label(name: str) -> str:
+    """Return the axis label that a column's name says: ``"latency_us"`` becomes ``"latency (us)"``.
+
+    The unit is the name's end, with ``per`` as a fraction: ``"dram_gb_per_s"`` is ``"DRAM (GB/s)"``. A rate that names
+    no quantity is a throughput: ``"tokens_per_s"`` is ``"throughput (tokens/s)"``. Names without a unit stay as they
+    are, but for underscores.
+    """
+    words = name.split("_")
+    unit = ""
+    if "per" in words[1:-1]:
+        place = words.index("per", 1)
+        unit = "/".join(
+            [_UNITS.get(words[place - 1], words[place - 1]), " ".join(_UNITS.get(w, w) for w in words[place + 1 :])]
+        )
+        words = words[: place - 1] or ["throughput" if words[-1] == "s" else "ratio"]
+    elif len(words) > 1 and words[-1] in _UNITS:
+        unit = _UNITS[words.pop()]
+    quantity = " ".join(_SPELLED.get(word, word) for word in words)
+    return f"{quantity} ({unit})" if unit else quantity
+
+
+def label_of(value: Any) -> str:
+    """Return a value as a label: integers with separators from 10,000 on, other numbers in four digits."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return f"{value:,}" if abs(int(value)) >= 10_000 else str(value)
+    if isinstance(value, float | np.floating):
+        return f"{value:,.0f}" if _SHOWN_WHOLE <= abs(float(value)) < _SHOWN_WITH_EXPONENT else f"{value:.4g}"
+    return str(value)
+
 
 ROWS_LABEL = "M (rows of A and C)"
 
@@ -55,7 +83,7 @@ _DECADE = 10.0
 
 
 class Scale(NamedTuple):
-    """What an axis of a quantity is called, and what its values are divided by."""
+    """The label of an axis, and the factor that its values are divided by."""
 
     label: str
     factor: float = 1.0
@@ -156,7 +184,7 @@ def scale_axis(
 
 
 def spans_decade(values: npt.NDArray[Any]) -> bool:
-    """Whether all values are positive and the largest is more than ten times the smallest: a case for a log axis."""
+    """Return whether all values are positive and the largest is over ten times the smallest: a case for a log axis."""
     return bool(len(values) and values.min() > 0 and values.max() > _DECADE * values.min())
 
 

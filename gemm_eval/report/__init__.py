@@ -6,9 +6,10 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.report.compare import compare_report
-    from gemm_eval.report.compose import model_report, sweep_report
+    from gemm_eval.report.model_page import model_report
     from gemm_eval.report.page import Page, Section
     from gemm_eval.report.parts import Bar, Bars, Cell, Chart, Column, Facts, Figure, Panel, Table, Text, Verdict
+    from gemm_eval.report.sweep_page import sweep_report
 
 __all__ = [
     "Bar", "Bars", "Cell", "Chart", "Column", "Facts", "Figure", "Page", "Panel", "Section", "Table", "Text", "Verdict",
@@ -19,8 +20,9 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         ".compare": ("compare_report",),
-        ".compose": ("model_report", "sweep_report"),
+        ".model_page": ("model_report",),
         ".page": ("Page", "Section"),
+        ".sweep_page": ("sweep_report",),
         ".parts": (
             *("Bar", "Bars", "Cell", "Chart", "Column", "Facts", "Figure", "Panel", "Table", "Text", "Verdict"),
         ),

@@ -1,21 +1,98 @@
-"""The report on a transformer model on an arch: its GEMMs by phase, where the time goes, what would help."""
+"""The report on a transformer on an arch: its operations and GEMMs by phase, where the time goes, what would help."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import Any
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.estimate import ModelEstimate
+from gemm_eval.estimate import ModelEstimate, estimate_model
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.report.gemm_cells import GEMM_COLUMNS, gemm_cells
-from gemm_eval.report.levers import MIN_GAIN_FRAC, ChangeGain, change_gains, changed_evaluators
-from gemm_eval.report.model_verdict import model_picture, model_verdict
+from gemm_eval.figures import bound_color
 from gemm_eval.report.page import Page, Section
-from gemm_eval.report.parts import Cell, Column, Facts, Figure, Part, Table, Text
-from gemm_eval.report.phase import PhaseResult
-from gemm_eval.transformer import WHAT_COUNTS, ModelConfig, num_parameters
+from gemm_eval.report.parts import Bar, Bars, Cell, Column, Facts, Figure, Panel, Part, Table, Text, Verdict
+from gemm_eval.report.plots import plot_breakdown, plot_roofline
+from gemm_eval.report.runs import (
+    GEMM_COLUMNS,
+    MIN_GAIN_FRAC,
+    ChangeGain,
+    Phase,
+    PhaseResult,
+    change_gains,
+    changed_evaluators,
+    gemm_cells,
+    phase_of_step,
+    say_bounds,
+    say_gain,
+)
+from gemm_eval.transformer import WHAT_COUNTS, ModelConfig, load_model, num_parameters, say_memory
+from gemm_eval.units import time_text
 
-__all__ = ["model_page"]
+_MOST_BARS = 6
+_MOST_GAINS = 2
+_MOST_HEAVY = 3
+_OTHERS = "#6b7683"
+
+
+def model_verdict(
+    phases: Sequence[PhaseResult], gains: Sequence[Sequence[ChangeGain]], estimate: ModelEstimate | None = None
+) -> Verdict:
+    """Return the verdict on whole steps, or on GEMMs alone where there is no estimate.
+
+    Args:
+        phases: the forward passes.
+        gains: for each what changes of the arch bring to its GEMMs, the most helpful one first.
+        estimate: of the model, whose steps the phases are.
+    """
+    points = []
+    for phase, of_phase in zip(phases, gains, strict=True):
+        name = phase.name.capitalize()
+        gemms = f"GEMMs of {phase.name}" if estimate else name
+        are = "are" if estimate else "is"
+        heavy = ", ".join(f"{part} {us / phase.latency_us:.0%}" for part, _, us, *_ in phase.parts[:_MOST_HEAVY])
+        points.append((f"{gemms} {are} bound by", say_bounds(phase.runs)))
+        points.append((f"{name} is mostly", heavy))
+        helps = "; ".join(map(say_gain, of_phase[:_MOST_GAINS])) or "No single doubling of the spec saves 0.5%."
+        points.append((f"{gemms} would gain from", helps))
+    if estimate is not None:
+        rate = f"{_rounded(estimate.decode_tokens_per_s_per_device):,.0f} tokens/s a device in decode"
+        first, each = time_text(estimate.ttft_us), time_text(estimate.tpot_us)
+        return Verdict(f"The first token takes {first}, each after it {each} ({rate}).", points)
+    return Verdict(f"GEMMs take {' and '.join(map(_headline, phases))}.", points)
+
+
+def _headline(phase: PhaseResult) -> str:
+    took, rate = time_text(phase.latency_us), f"{_rounded(phase.tokens_per_s):,.0f} tokens/s"
+    return f"{took} a step of decode ({rate})" if phase.name == "decode" else f"{took} for prefill ({rate})"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def model_picture(phases: Sequence[PhaseResult]) -> Bars:
+    """Return the time of each operation, an axis for each phase, in the colour of what limits it."""
+    colors: dict[str, str] = {}
+    panels = []
+    for phase in phases:
+        shown = phase.parts
+        kept = shown if len(shown) <= _MOST_BARS else shown[: _MOST_BARS - 1]
+        bars = []
+        for name, count, total_us, bound, said in kept:
+            colors[said] = bound_color(bound)
+            note = f"{name}: {count} of {time_text(total_us / count)}, bound by {said}"
+            label = f"{time_text(total_us)}, {total_us / phase.latency_us:.0%}"
+            bars.append(Bar(name, [(said, total_us)], label, note=note))
+        rest_us = phase.latency_us - sum(length for bar in bars for _, length in bar.segments)
+        if len(kept) < len(shown):
+            colors["several"] = _OTHERS
+            label = f"{time_text(rest_us)}, {rest_us / phase.latency_us:.0%}"
+            bars.append(Bar(f"{len(shown) - len(kept)} others", [("several", rest_us)], label))
+        panels.append(Panel(f"{phase.name.capitalize()}, {time_text(phase.latency_us)}", bars))
+    what = "operations" if any(phase.step for phase in phases) else "GEMMs"
+    return Bars(panels, colors, caption=f"Time of all {what} of a kind, by what limits them")
+
 
 _GEMM_COLUMNS = (Column("GEMM", kind="text"), *GEMM_COLUMNS)
 _OPERATION_COLUMNS = (
@@ -165,7 +242,7 @@ def _gemm_table(phase: PhaseResult) -> Table:
 
 
 def _lever_table(phase: PhaseResult, gains: Sequence[ChangeGain]) -> Table:
-    """What each change of the arch does to the phase."""
+    """Return a table of what each change of the arch does to the phase."""
     rows: list[list[Cell]] = [[gain.change, gain.total_us, 100.0 * gain.saved_frac, gain.helps_most] for gain in gains]
     return Table(
         _LEVER_COLUMNS,
@@ -180,3 +257,54 @@ def _explained(phase: PhaseResult, number: int) -> list[Text]:
         Text(result.explain(), title=f"{gemm.name}, {phase.share_frac(gemm, result):.0%} of {phase.name}")
         for gemm, result in phase.heaviest(number)
     ]
+
+
+_SHOWN = ("batch", "prompt_len", "output_len", "tensor_parallel", "pipeline_parallel", "expert_parallel")
+
+
+def model_report(
+    model: ModelConfig | str | os.PathLike[str],
+    evaluator: GEMMEvaluator,
+    *,
+    phases: Sequence[Phase] = ("prefill", "decode"),
+    batch: int = 1,
+    prompt_len: int = 1024,
+    output_len: int = 256,
+    **options: Any,
+) -> Page:
+    """Return the report on a transformer on an arch: where the time of its steps goes, and what would help.
+
+    The page is about the very estimate that `estimate_model` returns for the same arguments.
+
+    Args:
+        model: a `ModelConfig`, or the name or path of one.
+        evaluator: of the arch.
+        phases: ``"prefill"`` (the last chunk of a prompt), ``"decode"`` or both.
+        batch, prompt_len, output_len, options: as for `estimate_model`.
+
+    Raises:
+        InfeasibleError: weights and KV cache do not fit into the DRAM of a device; see `check_memory`.
+        ModelConfigError, InvalidOptionError, InfeasibleError, UnsupportedError: as `evaluate_many` does.
+        GemmEvalError: matplotlib is not installed.
+    """
+    config = model if isinstance(model, ModelConfig) else load_model(model)
+    estimate = estimate_model(
+        config, evaluator, batch, prompt_len=prompt_len, output_len=output_len, **options
+    )  # fmt: skip
+    results_of_phases, figures = [], []
+    for phase in phases:
+        results_of_phases.append(phase_of_step(evaluator, estimate.prefill if phase == "prefill" else estimate.decode))
+        names, results, counts = zip(*results_of_phases[-1].runs, strict=True)
+        roofline = plot_roofline(evaluator, [gemm for gemm, _ in results_of_phases[-1].gemms])
+        breakdown = plot_breakdown(results, names=names, counts=counts)
+        figures += [
+            Figure(roofline, f"{phase}: GEMMs under the roofs of {evaluator.arch.name}"),
+            Figure(breakdown, f"{phase}: where the time of the GEMMs goes"),
+        ]
+    said = [
+        ("types of weight GEMMs", estimate.options["dtype"] or "those of the checkpoint"),
+        ("type of what is kept", estimate.options["dense_dtype"]),
+        *((name.replace("_", " "), f"{estimate.options[name]:,}") for name in _SHOWN),
+        ("memory", say_memory(estimate.memory, evaluator.arch, estimate.options["memory_frac"])),
+    ]
+    return model_page(config, evaluator, results_of_phases, estimate=estimate, setting=said, figures=figures)

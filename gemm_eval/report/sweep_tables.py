@@ -1,31 +1,144 @@
-"""Tables and charts of a sweep's points. Columns keep the names that files and notebooks know them by."""
+"""Tables, charts and words on the points of a sweep. Columns keep the names that files and notebooks know them by."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from gemm_eval.report.parts import Cell, Chart, Column, Table
-from gemm_eval.report.scaled import unit_of_name
-from gemm_eval.report.sweep_best import BALANCE, BestDesign
-from gemm_eval.report.sweep_words import say_field, say_value
+from gemm_eval.report.parts import Cell, Chart, Column, Table, unit_of_name
 from gemm_eval.sweep import ARCH, SweepResult, pareto_front
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["best_table", "charts", "column_of", "effects", "excluded_table", "field_table", "point_table", "say_of"]
+
+_MOST_VALUES = 10
+_MAX_WHOLE = 1e15  # above, a float does not tell which whole number it was
+
+
+def say_field(field: Mapping[str, Any], say: Callable[[Any], str] | None = None) -> str:
+    """Return what a field takes, ``"100 to 1,600, 4 values"``, given what `SweepResult.description` has of it.
+
+    Args:
+        field: its description.
+        say: how a value is written; default: `say_value`.
+    """
+    say = say or say_value
+    kind = field["kind"]
+    if kind == "Dependent":
+        return f"= {field['of']}" if "of" in field else "a function of the others"
+    if kind == "Choices":
+        return _say_choices(field["values"], say)
+    words = [f"{say(field['low'])} to {say(field['high'])}"]
+    words += ["logarithmic"] if kind == "LogRange" else []
+    words += [f"multiples of {say(field['step'])}"] if field["step"] is not None else []
+    words += [f"{field['num']} values"] if field["num"] is not None else []
+    return ", ".join(words)
+
+
+def say_sampling(sampling: Mapping[str, Any]) -> str:
+    """Return how points were chosen, given what `SweepResult.description` has of it."""
+    kind = sampling["kind"]
+    if kind == "Grid":
+        return "all combinations"
+    if kind not in ("Random", "LatinHypercube", "Adaptive"):
+        return str(sampling.get("said", kind))
+    num, seed = f"{sampling['num_points']:,}", sampling["seed"]
+    if kind == "Adaptive":
+        by = f"{sampling['sampler']} in batches of {sampling['batch_size']}"
+        return f"{num} points, chosen by {by}, seed {seed}"
+    return (
+        f"{num} points at random, seed {seed}" if kind == "Random" else f"{num} points, a Latin hypercube, seed {seed}"
+    )
+
+
+def say_value(value: Any) -> str:
+    """Return a value of a field as text: ``262,144``, ``0.85``, ``True``, ``fp16``, ``fp16 2, int8 4`` for a table."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {say_value(one)}" for key, one in value.items())
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if float(value).is_integer() and abs(value) < _MAX_WHOLE:
+        return f"{int(value):,}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _say_choices(values: Sequence[Any], say: Callable[[Any], str]) -> str:
+    texts = [f"({say(value)})" if isinstance(value, dict) else say(value) for value in values]
+    if len(texts) > _MOST_VALUES:
+        half = _MOST_VALUES // 2
+        texts = [*texts[:half], "...", *texts[-half:]]
+        return f"{', '.join(texts)} ({len(values):,} values)"
+    return ", ".join(texts)
+
+
+BALANCE = "balance"
+_MOST_OBJECTIVES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BestDesign:
+    """A point of the front, and what it is best in.
+
+    Attributes:
+        point: its number.
+        best_in: ``"least latency_us"``, ``"most tokens_per_s"``, `BALANCE`, or several of them.
+        row: its columns.
+    """
+
+    point: int
+    best_in: str
+    row: Mapping[Any, Any]
+
+
+def find_best(result: SweepResult, front: pd.DataFrame) -> list[BestDesign]:
+    """Return the best point by each objective and, of several objectives, the one that balances them; each point once.
+
+    Args:
+        result: the sweep.
+        front: its Pareto front, ``result.pareto()``.
+    """
+    if not len(front):
+        return []
+    values = {name: front[name].to_numpy(np.float64) for name in result.objectives[:_MOST_OBJECTIVES]}
+    best_in: dict[int, list[str]] = {}
+    for name, column in values.items():
+        if not np.isfinite(column).any():
+            continue
+        is_most = result.is_maximized(name)
+        at = int(np.nanargmax(column) if is_most else np.nanargmin(column))
+        best_in.setdefault(at, []).append(f"{'most' if is_most else 'least'} {name}")
+    balanced = _balanced(result, values) if len(values) > 1 else None
+    if balanced is not None:
+        best_in.setdefault(balanced, []).append(BALANCE)
+    rows = front.iloc[list(best_in)].to_dict("records")
+    return [
+        BestDesign(int(row["point"]), ", ".join(said), row) for said, row in zip(best_in.values(), rows, strict=True)
+    ]
+
+
+def _balanced(result: SweepResult, values: Mapping[str, npt.NDArray[np.float64]]) -> int | None:
+    """Return the point whose product of the objectives' ratios to their best is least, whatever their scales."""
+    total = np.zeros(len(next(iter(values.values()))))
+    for name, column in values.items():
+        if not (np.isfinite(column) & (column > 0.0)).all():
+            return None
+        total += -np.log(column) if result.is_maximized(name) else np.log(column)
+    return int(np.argmin(total))
+
 
 _MOST_CHARTS = 3
-_MOST_OBJECTIVES = 4
+_MOST_EFFECTS = 4
 _MOST_DOTS = 4000  # of a chart; with what their tooltips say they are most of a page
 _MOST_ROWS = 1000
-_MOST_VALUES = 64  # of a field, to group points by
+_MOST_GROUPS = 64  # of a field, to group points by
 _MOST_SAID = 6
 _DECADE = 10.0
 
@@ -64,7 +177,7 @@ def field_table(result: SweepResult, feasible: pd.DataFrame, front: pd.DataFrame
         texts = {ARCH: ", ".join(result.bases)} | texts
     # an objective that is drawn itself depends on nothing
     aims = [aim for aim in result.objectives if aim not in said or said[aim]["kind"] == "Dependent"]
-    factors = {aim: effects(result, feasible, aim) for aim in aims[:_MOST_OBJECTIVES]}
+    factors = {aim: effects(result, feasible, aim) for aim in aims[:_MOST_EFFECTS]}
     factors = {aim: of for aim, of in factors.items() if of}
     columns = [
         Column("field", kind="text"),
@@ -87,12 +200,12 @@ def effects(result: SweepResult, feasible: pd.DataFrame, aim: str) -> dict[str, 
     """Return for each field of a few values by which factor the best of an objective differs between them."""
     names = [ARCH, *result.field_names] if len(result.bases) > 1 else list(result.field_names)
     known = feasible[feasible[aim] > 0.0]
-    found = {}
+    factors = {}
     for name in names:
-        if name != aim and 2 <= known[name].nunique() <= _MOST_VALUES:
+        if name != aim and 2 <= known[name].nunique() <= _MOST_GROUPS:
             best = known.groupby(name)[aim].agg("max" if result.is_maximized(aim) else "min")
-            found[name] = float(best.max() / best.min())
-    return found
+            factors[name] = float(best.max() / best.min())
+    return factors
 
 
 def excluded_table(reasons: pd.DataFrame) -> Table:
@@ -132,7 +245,7 @@ def _pair_chart(result: SweepResult, feasible: pd.DataFrame, x: str, y: str, nam
 
 
 def _field_chart(result: SweepResult, feasible: pd.DataFrame, x: str, y: str, names: Mapping[int, str]) -> Chart:
-    if feasible[x].nunique() <= _MOST_VALUES:
+    if feasible[x].nunique() <= _MOST_GROUPS:
         marks = feasible[y] == feasible.groupby(x)[y].transform("max" if result.is_maximized(y) else "min")
         look = _Look(marks.tolist(), f"best at each {column_of(result, x).heading}")
     else:
@@ -213,7 +326,7 @@ def _cell(kind: str, value: Any) -> Cell:
 
 
 def _span(result: SweepResult, front: pd.DataFrame, name: str) -> str:
-    """What the points of the front have of a field."""
+    """Return the values of a field that the points of the front have."""
     values = front[name].dropna().unique().tolist() if len(front) else []
     if result.description["columns"][name] in ("whole", "number") and len(values) > _MOST_SAID:
         return f"{say_of(result, name, min(values))} to {say_of(result, name, max(values))}"

@@ -1,4 +1,4 @@
-"""One chunk of a sweep: some points, evaluated in the calling thread, as a table.
+"""A chunk of a sweep: some points, evaluated in the calling thread, as a table.
 
 Archs are data to the search, so a chunk of any chips compiles nothing and is a few calls of a kernel for every number
 of cores in it; GPUs go one by one through their evaluator.
@@ -7,6 +7,8 @@ of cores in it; GPUs go one by one through their evaluator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,14 +17,88 @@ import numpy.typing as npt
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InfeasibleError, InvalidOptionError, UnsupportedError
+from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.models.multicore import PARAMS_DTYPE, pack_params
 from gemm_eval.search import check_idle_cores, find_best_of_archs
-from gemm_eval.sweep.attention import attention_dram_bytes, attention_energy_pj
-from gemm_eval.sweep.metrics import Constraint, add_up, metric_columns, metric_names
-from gemm_eval.sweep.work import SweepWork, point_evaluator
+from gemm_eval.sweep.metrics import Constraint, Schema, add_up, metric_columns, metric_names
+from gemm_eval.sweep.space import Space
+from gemm_eval.sweep.workload import Workload, attention_dram_bytes, attention_energy_pj
 from gemm_eval.units import us_at_peak
+from gemm_eval.workload import AttentionProblem, GemmProblem, GemmTypes, Layouts, pack_layouts
 
-__all__ = ["StoppedError", "evaluate_rows"]
+
+@dataclass(frozen=True)
+class SweepWork:
+    """The space, workloads and options that all chunks of a sweep share.
+
+    Attributes:
+        space: the chips.
+        workloads: what runs on each.
+        constraints: what a point must hold.
+        options: of `GEMMEvaluator`: allow_idle_cores, library, l2, clock.
+        schema: the columns of the table.
+    """
+
+    space: Space
+    workloads: tuple[Workload, ...]
+    constraints: tuple[Constraint, ...]
+    options: Mapping[str, Any]
+    schema: Schema
+
+    @cached_property
+    def problems(self) -> tuple[GemmProblem, ...]:
+        """All different GEMMs."""
+        return tuple(dict.fromkeys(problem for workload in self.workloads for problem, _ in workload.gemms))
+
+    @cached_property
+    def attention(self) -> tuple[AttentionProblem, ...]:
+        """All different problems of attention."""
+        return tuple(dict.fromkeys(problem for workload in self.workloads for problem, _ in workload.attention))
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """[num_problems, 4]: their G, M, K, N."""
+        return np.array([one.sizes for one in self.problems], np.int64)
+
+    @cached_property
+    def layouts(self) -> Layouts:
+        """[num_problems]: their row groups."""
+        return pack_layouts([problem.row_groups for problem in self.problems])
+
+    @cached_property
+    def types(self) -> tuple[GemmTypes, ...]:
+        """Their data types, each once."""
+        return tuple(dict.fromkeys(problem.types for problem in self.problems))
+
+    @cached_property
+    def type_of(self) -> npt.NDArray[np.int64]:
+        """[num_problems], index into `types`."""
+        return np.array([self.types.index(problem.types) for problem in self.problems], np.int64)
+
+    @cached_property
+    def flop(self) -> tuple[dict[DType, int], ...]:
+        """The operations of each workload, by input type."""
+        flop_of_workloads = []
+        for workload in self.workloads:
+            flop: dict[DType, int] = {}
+            for problem, count in workload.gemms:
+                flop[problem.input_dtype] = flop.get(problem.input_dtype, 0) + count * problem.flop
+            for attention, count in workload.attention:
+                flop[attention.dtype] = flop.get(attention.dtype, 0) + count * attention.flop
+            flop_of_workloads.append(flop)
+        return tuple(flop_of_workloads)
+
+
+def point_evaluator(arch: ArchSpec, options: Mapping[str, Any]) -> GEMMEvaluator:
+    """Return the evaluator of a point's chip, with the options of its sweep.
+
+    A multi-core chip is asked for its best mapping, not for what a library does.
+    """
+    if isinstance(arch, GpuSpec):
+        return GEMMEvaluator(arch, disk_cache=False, **{**options, "allow_idle_cores": True})
+    free = arch if arch.rules is None else arch.with_(rules=None)
+    return GEMMEvaluator(free, disk_cache=False, allow_idle_cores=options["allow_idle_cores"])
+
 
 _TOTALS = ("latency_us", "energy_pj", "dram_bytes")
 _GEMMS_AT_ONCE = 256  # of a call of the kernel, which nothing can stop
@@ -110,10 +186,6 @@ def evaluate_rows(
         rows: what each point chooses, as `Space.drawn` orders it.
         first: number of the first point.
         is_stopped: asked now and then.
-
-    Raises:
-        InvalidOptionError: a dependent field names something unknown, or an option is not for the chips.
-        StoppedError: `is_stopped` says so.
     """
     num = len(rows)
     chunk = _Chunk(work, num)

@@ -1,8 +1,9 @@
-"""Expressions of dependent fields, ``2 * num_cores + sqrt(area)``: numbers in, a number out, whatever the text.
+"""Fields that follow from others: expressions, ``2 * num_cores + sqrt(area)``, what they may name, and their order.
 
-Python's own parser reads the text, which is short; of its tree only the nodes below are taken, and become functions of
-numbers. There is no text, attribute, index or loop in them, so nothing is ever reached or built but numbers that a
-float can hold: whole numbers are exact below that, and what would be larger is refused before it is computed.
+Python's own parser reads the text of an expression, which is short; of its tree only the nodes below are taken, and
+become functions of numbers. There is no text, attribute, index or loop in them, so nothing is ever reached or built but
+numbers that a float can hold: whole numbers are exact below that, and what would be larger is refused before it is
+computed.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import math
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gemm_eval.errors import InvalidOptionError
-from gemm_eval.words import shown
+import numpy as np
 
-__all__ = ["Expression", "parse_expression"]
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.sweep.fields import check_value
+from gemm_eval.words import shown
 
 _MAX_CHARS = 1000
 _MAX_DEPTH = 100  # of operations inside each other; a sum of so many terms is as deep
@@ -33,7 +35,7 @@ _Function = Callable[["Names"], Number]
 
 
 class Names:
-    """What an expression asks for its names: `known` has their values; those that are no numbers have none here."""
+    """The values of an expression's names, from `known`; those that are no numbers have none here."""
 
     def __init__(self, known: Any) -> None:
         self._known = known
@@ -65,21 +67,13 @@ class Expression:
 
         Args:
             known: the values of names, ``known["num_cores"]``, asked for as they are needed.
-
-        Raises:
-            ArithmeticError, ValueError: it has none, or one that no float can hold.
-            TypeError: a name is no number here, or a float stands where bits are meant.
         """
         return self.function(Names(known))
 
 
 @lru_cache(maxsize=1024)
 def parse_expression(text: str) -> Expression:
-    """Read an expression.
-
-    Raises:
-        InvalidOptionError: it is too long, no expression, or has something in it that is not for numbers.
-    """
+    """Read an expression."""
     if len(text) > _MAX_CHARS:
         raise InvalidOptionError(f"an expression has {_MAX_CHARS} characters at most, got {len(text):,}")
     try:
@@ -242,3 +236,111 @@ _ALLOWED = (
     "expressions are of numbers: names, + - * / // % ** << >> & | ^, comparisons, and, or, not, "
     f"x if y else z, and {', '.join(_FUNCTIONS)}; a Python function can do more"
 )
+
+
+_MISTAKES = (NameError, AttributeError, ImportError, RecursionError)  # of who wrote the function, whatever the point
+
+
+class NoValueError(GemmEvalError):
+    """A dependent field has no value at this point: say, it divides by something that is 0 here."""
+
+
+class _DefinitionError(InvalidOptionError, AttributeError):
+    """Fields are defined so that no point has a value. An AttributeError, so that ``getattr(a, name, None)`` works."""
+
+
+class Known:
+    """The values of a point by name, as attributes; those that follow from others are found when they are asked for.
+
+    Args:
+        values: what is known at the start: the spec of the base arch, and what the point chooses.
+        dependent: functions or expressions by name.
+    """
+
+    def __init__(self, values: Mapping[str, Any], dependent: Mapping[str, Callable[[Any], Any] | str]) -> None:
+        self._values = dict(values)
+        self._dependent = dependent
+        self._asked: list[str] = []  # which wait for which
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # of Python's own protocols
+            raise AttributeError(name)
+        return self[name]
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a value."""
+        for entry in self._dependent:  # a table asked for as a whole
+            if entry.startswith(f"{name}.") and entry not in self._asked and entry not in self._values:
+                self._find(entry)
+        if name in self._values:
+            return self._values[name]
+        if name in self._dependent:
+            return self._find(name)
+        by = f"{self._asked[-1]}: " if self._asked else ""
+        raise _DefinitionError(f"{by}no field or variable of the name {shown(name)}")
+
+    def _find(self, name: str) -> Any:
+        if name in self._asked:
+            raise _DefinitionError(f"fields follow from each other in a circle: {' <- '.join([*self._asked, name])}")
+        self._asked.append(name)
+        try:
+            value = _plain(_apply(self._dependent[name], self))
+        except (_DefinitionError, NoValueError):
+            raise
+        except _MISTAKES as error:
+            raise _DefinitionError(f"{name}: {type(error).__name__}: {error}") from error
+        except Exception as error:  # a user's function may raise anything where it has no value
+            raise NoValueError(f"{name}: {type(error).__name__}: {error}") from error
+        finally:
+            self._asked.pop()
+        self.set(name, value)
+        return value
+
+    def set(self, name: str, value: Any) -> None:
+        """Take a value, one of a table (a dotted name) too."""
+        self._values[name] = value
+        top, _, key = name.partition(".")
+        if key and isinstance(self._values.get(top), Mapping):
+            self._values[top] = {**self._values[top], key: value}
+
+
+def check_expression(name: str, text: str, known: Iterable[str], example: Mapping[str, Any]) -> None:
+    """Check what can be checked of an expression before there is a point.
+
+    Args:
+        name: of the field.
+        text: the expression.
+        known: names that it may use.
+        example: values of some of these, of the base arch: a text or a table among them is one at every point.
+    """
+    try:
+        expression = parse_expression(text)
+    except InvalidOptionError as error:
+        raise InvalidOptionError(f"{name}: {error}") from None
+    known = set(known)
+    for used in sorted(expression.names):
+        top, _, key = used.partition(".")
+        if top not in known:
+            raise InvalidOptionError(
+                f"{name}: {shown(text)} names {shown(top)}, which there is not; names are fields and variables"
+            )
+        value = example.get(top)
+        if isinstance(value, str) or (value is not None and isinstance(value, Mapping) != bool(key)):
+            what = "use a Python function" if isinstance(value, str) else "an entry of a table is named mac_pj.fp16"
+            raise InvalidOptionError(f"{name}: {shown(text)} names {shown(used)}, which is no number; {what}")
+    if not expression.names:
+        try:
+            expression({})
+        except (ArithmeticError, ValueError, TypeError) as error:
+            raise InvalidOptionError(f"{name}: {shown(text)} has no value: {error}") from None
+
+
+def _apply(of: Callable[[Any], Any] | str, known: Any) -> Any:
+    return parse_expression(of)(known) if isinstance(of, str) else of(known)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    check_value(value)
+    return value

@@ -1,22 +1,57 @@
-"""What a field of a spec may be in a design space: some values, a range, or something that follows from the others."""
+"""Fields of a design space: some values, a range, or what follows from the others; and specs with fields changed."""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
+import sys
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ValidationError
 
-from gemm_eval.errors import InvalidOptionError
-from gemm_eval.sweep.values import check_value
-from gemm_eval.words import shown
+from gemm_eval.arch import ArchSpec, build_spec
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import ArchValidationError, InvalidOptionError
+from gemm_eval.words import did_you_mean, one_line, shown
 
-__all__ = ["Choices", "Dependent", "Drawn", "Field", "LogRange", "Range", "as_field", "fit_range"]
+_MAX_CHARS = 1000
+_MAX_DEPTH = 4  # tables of specs have one level
+_LARGEST_NUMBER = int(sys.float_info.max)
+
+
+def check_value(value: Any, depth: int = 0) -> None:
+    """Check that a value is None, a truth, a finite number, a text that prints, or a table of these by name.
+
+    Such values are the same after a way through JSON, and do nothing to a terminal.
+    """
+    if value is None or isinstance(value, bool):
+        return
+    if isinstance(value, int | float):
+        if not -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER:  # nan too
+            raise InvalidOptionError("a number must be finite, and in -1.8e308..1.8e308")
+    elif isinstance(value, str):
+        if not value.isprintable() or len(value) > _MAX_CHARS:
+            raise InvalidOptionError(
+                f"a text must have {_MAX_CHARS} characters at most, none of them a control character, got "
+                f"{shown(value)}"
+            )
+    elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise InvalidOptionError(f"the keys of a table are texts, got {shown(key)}")
+            check_value(key)
+            check_value(item, depth + 1)
+    else:
+        raise InvalidOptionError(f"a value is None, a truth, a number, a text or a table, got {shown(value)}")
+
 
 _SMALLEST, _LARGEST = 1e-100, 1e100  # of the ends and steps of ranges: their ratios and differences are finite
 _MAX_GRID = 1_000_000  # values of one range
@@ -87,16 +122,12 @@ class _Span(ABC):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all values are whole numbers."""
+        """True if all values are whole numbers."""
         is_stepped = self.step is None or self.step == int(self.step)
         return isinstance(self.low, int) and isinstance(self.high, int) and is_stepped
 
     def grid(self) -> tuple[Any, ...]:
-        """The values of a grid: `num` of them, fewer where several round to the same, or all multiples of `step`.
-
-        Raises:
-            InvalidOptionError: neither is given, or there are more than a million values.
-        """
+        """The values of a grid: `num` of them, fewer where several round to the same, or all multiples of `step`."""
         if self.num is None and self.step is None:
             raise InvalidOptionError(f"a full grid needs num, how many values of a range to take: {self}")
         if self.num is None:
@@ -199,11 +230,7 @@ Field = Drawn | Dependent
 
 
 def as_field(name: str, value: Any) -> Field:
-    """Read what a user writes for a field: a value, some values, a range, a function, or an expression after ``=``.
-
-    Raises:
-        InvalidOptionError: no values, or some that no field can have.
-    """
+    """Read what a user writes for a field: a value, some values, a range, a function, or an expression after ``=``."""
     if isinstance(value, Choices | Range | LogRange | Dependent):
         return value
     if callable(value):
@@ -223,11 +250,7 @@ def as_field(name: str, value: Any) -> Field:
 
 
 def fit_range(name: str, field: Field, kind: str) -> Field:
-    """Return a range as a field of the spec takes it, of whole numbers or of any; other fields as they are.
-
-    Raises:
-        InvalidOptionError: the field takes no numbers, or whole ones only while the range is of others.
-    """
+    """Return a range as a field of the spec takes it, of whole numbers or of any; other fields as they are."""
     if not isinstance(field, Range | LogRange):
         return field
     if kind == "number":
@@ -243,3 +266,82 @@ def fit_range(name: str, field: Field, kind: str) -> Field:
 def _is_number(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and -_LARGEST <= value <= _LARGEST
+
+
+_WORDS = {"title", "notes", "published", "sources", "provenance", "name", "type"}  # what a spec says about itself
+
+
+def check_field(arch: ArchSpec, name: str) -> None:
+    """Check that a spec has such a field, or such an entry of a table."""
+    top, _, key = name.partition(".")
+    known = set(type(arch).model_fields) - _WORDS
+    if top not in known:
+        raise InvalidOptionError(
+            f"{one_line(name)} is not a field of {arch.name} ({arch.type}){did_you_mean(top, sorted(known))} "
+            "(helpers of yours go to variables)"
+        )
+    if key:
+        if field_kind(type(arch), top) != "json":
+            raise InvalidOptionError(f"{name}: {top} is no table, so it has no entry {shown(key)}")
+        if key not in set(DType):
+            raise InvalidOptionError(f"{name}: {shown(key)} is no data type; there are {', '.join(DType)}")
+
+
+@lru_cache(maxsize=1024)
+def field_kind(spec: type[ArchSpec], name: str) -> str:
+    """Return what a field takes: whole, number, truth, text, or json for a table."""
+    top, _, key = name.partition(".")
+    return _kind(spec.model_fields[top].annotation, key)
+
+
+def as_spec_value(kind: str, value: Any) -> Any:
+    """Return a value as strict specs take it: 8 for 8.0 where a field is whole."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return int(value) if kind == "whole" and isinstance(value, float) and value.is_integer() else value
+
+
+def build_arch(base: ArchSpec, changes: Mapping[str, Any]) -> ArchSpec:
+    """Return a spec with fields changed (dotted names: entries of a table), checked anew, without its references.
+
+    It keeps its name, by which a GPU finds its calibration.
+    """
+    known = vars(base)  # a fifth of the time of asking the model for every field
+    data: dict[str, Any] = {field: known[field] for field in base.model_fields_set - _WORDS}
+    for field, value in changes.items():
+        top, _, key = field.partition(".")
+        if key:
+            table = data.get(top, getattr(base, top, None))
+            if not isinstance(table, Mapping):
+                raise ArchValidationError(f"{top} is no table, so it has no {key} ({base.name}: {field})")
+            data[top] = {**table, key: value}
+        else:
+            data[top] = value
+    data["name"] = base.name
+    try:
+        return type(base).model_validate(data)
+    except ValidationError:  # once more, slowly: numpy's numbers turned into Python's, errors into readable ones
+        return build_spec(type(base), data, origin=base.name)
+
+
+def plain_fields(arch: ArchSpec) -> dict[str, Any]:
+    """Return the fields of a spec that dependent fields may use."""
+    return {name: getattr(arch, name) for name in type(arch).model_fields if name not in _WORDS}
+
+
+def _kind(annotation: Any, key: str) -> str:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _kind(get_args(annotation)[0], key)
+    if origin in (Union, types.UnionType):
+        kinds = {_kind(one, key) for one in get_args(annotation) if one is not type(None)}
+        return kinds.pop() if len(kinds) == 1 else "json"
+    if origin is Literal:
+        return "text"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _kind(get_args(annotation)[1], "") if key else "json"
+    if isinstance(annotation, type):
+        for kind, of in (("truth", bool), ("whole", int), ("number", float), ("text", str), ("text", enum.Enum)):
+            if issubclass(annotation, of):
+                return kind
+    return "json"

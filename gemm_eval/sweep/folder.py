@@ -1,23 +1,116 @@
-"""The folder of a sweep as its writer has it: taken by one sweep at a time, and rid of what does not belong there."""
+"""The store of a sweep's parts: in memory, or in a folder of parquet files that a later run goes on with.
+
+A folder is taken by one sweep at a time. The metadata of a part tell the sweep, the points and what these choose, and
+hold a seal: a digest of all bytes of the file, with zeros where the digest stands. Parquet itself has checksums for
+pages only, so damage elsewhere could pass for other values, or reach parts of its reader that were not made for it.
+"""
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import hashlib
+import json
 import os
 import re
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from gemm_eval import storage
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
-from gemm_eval.storage import FileLock, is_temporary, place_new, staged
-from gemm_eval.sweep.chunks import Chunks
-from gemm_eval.sweep.description import DESCRIPTION, chunks_of, description_bytes, read_description
+from gemm_eval.storage import FileLock, is_temporary, place_new, read_bounded, staged
+from gemm_eval.sweep.description import DESCRIPTION, Chunks, chunks_of, description_bytes, read_description
+from gemm_eval.sweep.metrics import Schema, import_pyarrow
 from gemm_eval.words import shown
 
-__all__ = ["as_folder", "claim", "part_name", "part_names", "set_aside", "write_whole"]
+MAX_PART_BYTES = 1 << 28
+"""The largest part that is written or read; a chunk that the library cuts has less than a thousandth."""
+
+_LABEL, _ROWS, _SEAL = b"gemm_eval.part", b"gemm_eval.rows", b"gemm_eval.seal"
+_MARK = b"gemm_eval.sha256="
+_NUM_DIGITS = 64
+
+
+class Part:
+    """A part that has been found whole, and to be the one that was asked for.
+
+    Args:
+        raw: the bytes of its file.
+        sweep: digest of the sweep's description.
+        first: number of the first point.
+        num_points: how many there are.
+        schema: of the columns, as pyarrow has it.
+    """
+
+    def __init__(self, raw: bytes, *, sweep: str, first: int, num_points: int, schema: Any) -> None:
+        pa = import_pyarrow()
+        if not _is_sealed(raw):
+            raise GemmEvalError("its bytes are not those that were written")
+        try:
+            self._file = pa.parquet.ParquetFile(pa.BufferReader(raw))
+            known = self._file.schema_arrow.remove_metadata()
+        except (OSError, pa.ArrowException) as error:  # sealed by somebody else
+            raise GemmEvalError(f"it is no parquet file: {error}") from error
+        metadata = self._file.metadata.metadata or {}
+        if metadata.get(_LABEL) != _label(sweep, first, num_points):
+            raise GemmEvalError("it is of another sweep, or of other points of this one")
+        if self._file.metadata.num_rows != num_points or known != schema:
+            raise GemmEvalError(f"it has not {num_points} rows of the sweep's columns")
+        self.rows_digest = metadata.get(_ROWS, b"").decode("ascii", "replace")
+        """See `digest_of_rows`."""
+
+    def read(self, columns: Sequence[str] | None = None) -> Any:
+        """Return it as a pyarrow Table, or some columns of it."""
+        pa = import_pyarrow()
+        names = None if columns is None else list(dict.fromkeys(columns))
+        try:
+            table = self._file.read(columns=names, use_threads=False).replace_schema_metadata(None)
+        except (OSError, pa.ArrowException) as error:
+            raise GemmEvalError(f"it is no parquet file: {error}") from error
+        return table if columns is None else table.select(list(columns))
+
+
+def part_bytes(table: Any, *, sweep: str, first: int, rows_digest: str) -> bytes:
+    """Return the file of a part."""
+    pa = import_pyarrow()
+    metadata = {
+        _LABEL: _label(sweep, first, table.num_rows), _ROWS: rows_digest, _SEAL: _MARK + b"0" * _NUM_DIGITS
+    }  # fmt: skip
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(table.replace_schema_metadata(metadata), sink, write_page_checksum=True)
+    raw: bytes = sink.getvalue().to_pybytes()
+    if len(raw) > MAX_PART_BYTES:
+        raise InvalidOptionError(
+            f"{table.num_rows:,} points take {len(raw):,} bytes, and a file of a sweep {MAX_PART_BYTES:,} at most: "
+            "give a smaller chunk_size, in another folder"
+        )
+    place = raw.rindex(_MARK) + len(_MARK)  # the metadata come after whatever texts the columns hold
+    return raw[:place] + hashlib.sha256(raw).hexdigest().encode() + raw[place + _NUM_DIGITS :]
+
+
+def digest_of_rows(rows: Sequence[tuple[Any, ...]]) -> str:
+    """Return a digest of what some points choose."""
+    text = json.dumps(rows, default=dict, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_sealed(raw: bytes) -> bool:
+    place = raw.rfind(_MARK) + len(_MARK)
+    stop = place + _NUM_DIGITS
+    blank = raw[:place] + b"0" * _NUM_DIGITS + raw[stop:]
+    return raw[place:stop] == hashlib.sha256(blank).hexdigest().encode()
+
+
+def _label(sweep: str, first: int, num_points: int) -> bytes:
+    return f"sweep {sweep}, points {first} to {first + num_points - 1}".encode()
+
 
 _LOCK = ".lock"
 _PART = re.compile(r"points-([0-9]{10,})\.parquet")
@@ -25,11 +118,7 @@ _ASIDE = "_damaged-"  # readers of parquet folders pass over names that begin wi
 
 
 def as_folder(path: Any) -> Path:
-    """Read what a user gives for a folder.
-
-    Raises:
-        InvalidOptionError: it is no path.
-    """
+    """Read what a user gives for a folder."""
     if not isinstance(path, str | os.PathLike):
         raise InvalidOptionError(f"a folder is given by its path, got {shown(path)}")
     return Path(path)
@@ -46,11 +135,6 @@ def claim(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -
         folder: it is made if there is none.
         description: what the sweep is.
         ignore: keys in which the sweep of the folder may differ.
-
-    Raises:
-        InvalidOptionError: the folder holds another sweep, or files that are none.
-        StorageError: another sweep is at work there, or it cannot be written.
-        GemmEvalError: its description is damaged.
     """
     with _storing(folder):
         if folder.exists() and not folder.is_dir():
@@ -79,11 +163,7 @@ def part_name(first: int) -> str:
 
 
 def part_names(folder: Path, chunks: Chunks) -> tuple[list[int], list[str]]:
-    """Return the first points of the parts that are there, in order, and names that look like parts and are none.
-
-    Raises:
-        GemmEvalError: the folder cannot be read.
-    """
+    """Return the first points of the parts that are there, in order, and names that look like parts and are none."""
     firsts, foreign = [], []
     try:
         names = [entry.name for entry in folder.iterdir()]
@@ -99,11 +179,7 @@ def part_names(folder: Path, chunks: Chunks) -> tuple[list[int], list[str]]:
 
 
 def set_aside(path: Path, why: str) -> None:
-    """Rename a file that is no part of the sweep beside it, the way that nobody reads it, and warn of that.
-
-    Raises:
-        StorageError: it cannot be renamed.
-    """
+    """Rename a file that is no part of the sweep beside it, the way that nobody reads it, and warn of that."""
     with _storing(path.parent):
         aside = storage.set_aside(path, f"{_ASIDE}{path.name}")
     warnings.warn(
@@ -114,11 +190,7 @@ def set_aside(path: Path, why: str) -> None:
 
 
 def write_whole(path: Path, raw: bytes) -> None:
-    """Write a file that others see whole or not at all.
-
-    Raises:
-        StorageError: it cannot be written; what was there is as it was.
-    """
+    """Write a file that others see whole or not at all."""
     with _storing(path.parent):
         storage.write_whole(path, raw)
 
@@ -154,3 +226,170 @@ def _storing(folder: Path) -> Iterator[None]:
         if isinstance(error, GemmEvalError):
             raise
         raise InvalidOptionError(f"no folder has the name {shown(str(folder))}: {error}") from None
+
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+class Store(ABC):
+    """Tables (parts) by the number of their first point."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    @abstractmethod
+    def firsts(self) -> list[int]:
+        """Return the first points of the parts that are there, in order."""
+
+    @abstractmethod
+    def holds(self, first: int, rows: Rows) -> bool:
+        """Say whether the part of these points, given what they choose, is there."""
+
+    @abstractmethod
+    def put(self, first: int, rows: Rows, table: Any) -> None:
+        """Keep the part of these points."""
+
+    @abstractmethod
+    def part(self, first: int, columns: Sequence[str] | None = None) -> Any:
+        """Return a part, or some columns of it."""
+
+    @abstractmethod
+    def num_rows(self, first: int) -> int:
+        """Return the number of points of a part."""
+
+    def __len__(self) -> int:
+        return sum(map(self.num_rows, self.firsts()))
+
+    def parts(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield all parts, one in memory at a time, in the order of their points."""
+        return (self.part(first, columns) for first in self.firsts())
+
+    def read(self, columns: Sequence[str] | None = None) -> Any:
+        """Return all parts as one table."""
+        return self._joined(list(self.parts(columns)), columns)
+
+    def take(self, places: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> Any:
+        """Return some rows, in the order asked for, by their places among all rows; reads their parts only."""
+        firsts = self.firsts()
+        ends = list(accumulate(map(self.num_rows, firsts)))
+        num = ends[-1] if ends else 0
+        if len(places) and not 0 <= places.min() <= places.max() < num:
+            raise InvalidOptionError(f"rows must be in 0..{num - 1}, got {places.min()}..{places.max()}")
+        order = np.argsort(places, kind="stable")
+        part_of = np.searchsorted(ends, places[order], side="right")
+        tables = []
+        for at in np.unique(part_of).tolist():
+            inside = places[order][part_of == at] - (ends[at - 1] if at else 0)
+            tables.append(self.part(firsts[at], columns).take(inside))
+        return self._joined(tables, columns).take(np.argsort(order))
+
+    def point(self, number: int) -> dict[str, Any] | None:
+        """Return the columns of a point, if it is there."""
+        firsts = self.firsts()
+        at = bisect.bisect_right(firsts, number) - 1
+        if at < 0 or number - firsts[at] >= self.num_rows(firsts[at]):
+            return None
+        row: dict[str, Any] = self.part(firsts[at]).slice(number - firsts[at], 1).to_pylist()[0]
+        return row
+
+    def _joined(self, tables: list[Any], columns: Sequence[str] | None) -> Any:
+        if tables:
+            return import_pyarrow().concat_tables(tables)
+        table = self._schema.arrow().empty_table()
+        return table if columns is None else table.select(list(columns))
+
+
+class MemoryStore(Store):
+    """Parts in memory."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema)
+        self._tables: dict[int, Any] = {}
+
+    def firsts(self) -> list[int]:
+        """Return the first points of the parts that are there, in order."""
+        return sorted(self._tables)
+
+    def holds(self, first: int, rows: Rows) -> bool:  # noqa: ARG002  its own rows, since it began
+        """Say whether the part of these points is there."""
+        return first in self._tables
+
+    def put(self, first: int, rows: Rows, table: Any) -> None:  # noqa: ARG002
+        """Keep the part of these points."""
+        self._tables[first] = table
+
+    def part(self, first: int, columns: Sequence[str] | None = None) -> Any:
+        """Return a part, or some columns of it."""
+        return self._tables[first] if columns is None else self._tables[first].select(list(columns))
+
+    def num_rows(self, first: int) -> int:
+        """Return the number of points of a part."""
+        return int(self._tables[first].num_rows)
+
+
+class FolderStore(Store):
+    """Parts as parquet files in a folder, each written whole or not at all, and read if it is whole and belongs there.
+
+    Args:
+        path: the folder, in which there is the description.
+        schema: the columns.
+        description: what the sweep is.
+    """
+
+    def __init__(self, path: Path, schema: Schema, description: Mapping[str, Any]) -> None:
+        super().__init__(schema)
+        self._path = path
+        self._columns = schema.arrow()
+        self._sweep: str = description["digest"]
+        self._chunks = chunks_of(description)
+
+    def firsts(self) -> list[int]:
+        """Return the first points of the parts that are there, in order."""
+        firsts, foreign = part_names(self._path, self._chunks)
+        if foreign:
+            raise GemmEvalError(
+                f"{self._path / foreign[0]} is no part of the sweep of this folder: remove it, or repeat the call of "
+                "sweep, which sets it aside"
+            )
+        return firsts
+
+    def holds(self, first: int, rows: Rows) -> bool:
+        """Say whether the part of these points is there; a file in its place that is another is set aside."""
+        file = self._file(first)
+        if not os.path.lexists(file):
+            return False
+        try:
+            if self._part(first).rows_digest == digest_of_rows(rows):
+                return True
+            why = "its points choose something else"
+        except GemmEvalError as error:
+            why = str(error)
+        set_aside(file, why)
+        return False
+
+    def put(self, first: int, rows: Rows, table: Any) -> None:
+        """Keep the part of these points."""
+        raw = part_bytes(table, sweep=self._sweep, first=first, rows_digest=digest_of_rows(rows))
+        write_whole(self._file(first), raw)
+
+    def part(self, first: int, columns: Sequence[str] | None = None) -> Any:
+        """Return a part, or some columns of it."""
+        try:
+            return self._part(first).read(columns)
+        except GemmEvalError as error:
+            raise GemmEvalError(
+                f"{self._file(first)} cannot be used: {error}; the same call of sweep evaluates its points anew"
+            ) from error
+
+    def num_rows(self, first: int) -> int:
+        """Return the number of points of a part, without a look at it: with fewer or more it is none."""
+        return self._chunks.num_at(first)
+
+    def _file(self, first: int) -> Path:
+        return self._path / part_name(first)
+
+    def _part(self, first: int) -> Part:
+        return Part(
+            read_bounded(self._file(first), MAX_PART_BYTES, "part of a sweep"),
+            sweep=self._sweep, first=first, num_points=self._chunks.num_at(first), schema=self._columns,
+        )  # fmt: skip

@@ -1,32 +1,28 @@
-"""The columns of a sweep that say how good a point is, and which way is better."""
+"""The columns of a sweep: metrics, which way is better, constraints, and the types of all columns."""
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.extras import needs_extra
+from gemm_eval.sweep.fields import Choices, Dependent
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.units import per_s, tflop_per_s, watt
 from gemm_eval.words import shown
 
-__all__ = [
-    "MAXIMIZED",
-    "METRICS",
-    "Constraint",
-    "add_up",
-    "as_constraints",
-    "is_maximized",
-    "metric_columns",
-    "metric_names",
-]
+if TYPE_CHECKING:
+    from gemm_eval.sweep.space import Space
+
 
 Column = npt.NDArray[np.float64]
 
@@ -34,7 +30,7 @@ METRICS = (
     "latency_us", "tokens_per_s", "energy_pj", "energy_delay_pj_us", "power_w", "dram_bytes",
     "tflop_per_s", "utilization_frac", "tflop_per_s_per_mm2", "tflop_per_s_per_w",
 )  # fmt: skip
-"""What is known of each workload; energy, and what follows from it, is nan where the spec has no figures."""
+"""The metrics of each workload; energy, and what follows from it, is nan where the spec has no figures."""
 
 MAXIMIZED = {"tokens_per_s", "tflop_per_s", "utilization_frac", "tflop_per_s_per_mm2", "tflop_per_s_per_w"}
 """Metrics of which more is better."""
@@ -152,19 +148,15 @@ def _format_limit(limit: float) -> str:
 
 
 def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
-    """Read constraints: one or several, as `Constraint` or text such as ``"area_mm2 <= 800"``.
-
-    Raises:
-        InvalidOptionError: a text is no such condition.
-    """
+    """Read constraints: one or several, as `Constraint` or text such as ``"area_mm2 <= 800"``."""
     if isinstance(constraints, str | Constraint):
         constraints = [constraints]
     if not isinstance(constraints, Iterable):
         raise InvalidOptionError(f"constraints are a list of conditions, 'area_mm2 <= 800', got {shown(constraints)}")
-    found = []
+    limits = []
     for one in constraints:
         if isinstance(one, Constraint):
-            found.append(one)
+            limits.append(one)
             continue
         match = _CONSTRAINT.fullmatch(one.strip()) if isinstance(one, str) and len(one) <= _MAX_CHARS else None
         try:
@@ -175,5 +167,114 @@ def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
             raise InvalidOptionError(
                 f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {shown(one)}"
             )
-        found.append(Constraint(match[1], match[2], limit))
-    return tuple(found)
+        limits.append(Constraint(match[1], match[2], limit))
+    return tuple(limits)
+
+
+_ARROW = {"whole": "int64", "number": "float64", "truth": "bool", "text": "string", "json": "string"}
+
+
+def import_pyarrow() -> Any:
+    """Return pyarrow."""
+    with needs_extra("a sweep", "sweep"):
+        import pyarrow as pa
+        import pyarrow.parquet
+    return pa
+
+
+class Schema:
+    """Columns of a sweep by name, each with its kind: whole, number, truth, text, or json for anything else."""
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self.kinds = dict(kinds)
+
+    def arrow(self) -> Any:
+        """Return it as pyarrow has it."""
+        pa = import_pyarrow()
+        return pa.schema([(name, pa.type_for_alias(_ARROW[kind])) for name, kind in self.kinds.items()])
+
+    def table(self, columns: Mapping[str, Any]) -> Any:
+        """Return a pyarrow Table of these columns."""
+        pa = import_pyarrow()
+        schema = self.arrow()
+        arrays = []
+        for name, kind in self.kinds.items():
+            values = columns[name]
+            if not isinstance(values, np.ndarray):
+                values = [_PLAIN[kind](value) for value in values]
+            arrays.append(pa.array(values, schema.field(name).type))
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def plain(self, name: str, value: Any) -> Any:
+        """Return a value of a column as a field of a spec has it."""
+        return json.loads(value) if self.kinds[name] == "json" and isinstance(value, str) else value
+
+
+def make_schema(space: Space, workloads: Sequence[Workload], first_rows: Sequence[tuple[Any, ...]]) -> Schema:
+    """Return the columns of a sweep; what a dependent variable is, some points have to show.
+
+    Args:
+        space: the chips.
+        workloads: what runs.
+        first_rows: what some points choose.
+    """
+    points = [space.values(row)[0] for row in first_rows]
+    kinds = {"point": "whole"}
+    for name in space.names:
+        field = space.variables.get(name)
+        if field is None:
+            kinds[name] = space.kinds.get(name, "text")  # the base arch
+        elif isinstance(field, Choices):
+            kinds[name] = _kind_of(field.values)
+        elif isinstance(field, Dependent):
+            kind = _kind_of([point[name] for point in points])
+            kinds[name] = "number" if kind == "whole" else kind  # another point's may have a fraction
+        else:
+            kinds[name] = "whole" if field.is_whole else "number"
+    kinds.setdefault("area_mm2", "number")
+    metrics = metric_names(workloads)
+    clash = sorted(set(kinds) & {*metrics, "excluded"}) or sorted({name for name in metrics if metrics.count(name) > 1})
+    if clash:
+        raise InvalidOptionError(
+            f"columns need names of their own; variables or workloads make a second {', '.join(clash)}"
+        )
+    return Schema(kinds | dict.fromkeys(metrics, "number") | {"excluded": "text"})
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and -(2**63) <= value < 2**63 else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=lambda of: of.item())
+
+
+# a value that a field cannot have, 8.5 cores, is none in the table; why the point is excluded tells it
+_PLAIN: dict[str, Any] = {
+    "whole": _whole, "number": _number, "json": _json,
+    "truth": lambda value: value if isinstance(value, bool) else None,
+    "text": lambda value: str(value) if isinstance(value, str) else None,
+}  # fmt: skip
+
+
+def _kind_of(values: Sequence[Any]) -> str:
+    types = {type(value) for value in values if value is not None}
+    if not types:
+        return "number"
+    for kind, allowed in (("truth", {bool}), ("whole", {int}), ("number", {int, float}), ("text", {str})):
+        if types <= allowed:
+            return kind
+    if all(isinstance(value, str) for value in values if value is not None):
+        return "text"
+    return "json"

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
-__all__ = ["check_maximize", "pareto_front", "pareto_rank"]
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
@@ -81,11 +79,7 @@ def pareto_rank(values: npt.ArrayLike, *, maximize: Sequence[bool] | None = None
 
 
 def check_maximize(maximize: Sequence[bool] | None, num: int, what: str) -> npt.NDArray[np.bool_]:
-    """Return [num]: which of `num` things, called `what`, are better when larger.
-
-    Raises:
-        InvalidOptionError: not one bool for each.
-    """
+    """Return [num]: which of `num` things, called `what`, are better when larger."""
     if maximize is None:
         return np.zeros(num, np.bool_)
     flags = np.array(list(maximize) if isinstance(maximize, Sequence | np.ndarray) else [], dtype=object)

@@ -1,4 +1,4 @@
-"""`SweepResult`: the table of a sweep, its front, its ranking, and any of its points in full."""
+"""`SweepResult`: the table of a sweep, its front, its ranking, and any of its points in full and in words."""
 
 from __future__ import annotations
 
@@ -15,24 +15,19 @@ from gemm_eval.arch import ArchSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import AttentionResult, GEMMEvaluator, GEMMTable
 from gemm_eval.extras import check_extra, needs_extra
-from gemm_eval.sweep.columns import Schema
-from gemm_eval.sweep.describe import base_archs, workloads_of
-from gemm_eval.sweep.description import read_description
-from gemm_eval.sweep.folder import as_folder
-from gemm_eval.sweep.metrics import is_maximized
+from gemm_eval.sweep.chunk import point_evaluator
+from gemm_eval.sweep.description import base_archs, read_description, workloads_of
+from gemm_eval.sweep.fields import build_arch
+from gemm_eval.sweep.folder import FolderStore, Store, as_folder
+from gemm_eval.sweep.metrics import Schema, is_maximized
 from gemm_eval.sweep.pareto import pareto_front, pareto_rank
 from gemm_eval.sweep.space import ARCH
-from gemm_eval.sweep.spec_fields import build_arch
-from gemm_eval.sweep.store import FolderStore, Store
-from gemm_eval.sweep.work import point_evaluator
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.words import shown
 
-__all__ = ["SweepResult", "load_sweep"]
-
 
 class SweepResult:
-    """One row for each point: number, base arch, variables, fields, area, metrics, and why it is excluded, if it is.
+    """A row for each point: number, base arch, variables, fields, area, metrics, and why it is excluded, if it is.
 
     Columns have units in their names; ``result["latency_us"]`` is one as an array. A sweep in a folder stays there:
     what is asked for is read, column by column, and of a single point only the file that holds it. Of a sweep that was
@@ -56,7 +51,7 @@ class SweepResult:
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """What the sweep is, as plain values: space, workloads, objectives, sampling, versions of the models."""
+        """The sweep as plain values: space, workloads, objectives, sampling, versions of the models."""
         return self._description
 
     @property
@@ -81,7 +76,7 @@ class SweepResult:
 
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
-        """What ran on every chip."""
+        """The workloads that ran on every chip."""
         return workloads_of(self._description)
 
     @property
@@ -191,7 +186,6 @@ class SweepResult:
 
     def explain(self, point: int) -> str:
         """Return a text on a point: what it is, where the time of each workload goes, what would help the heaviest."""
-        from gemm_eval.sweep.explain import explain_point
 
         return explain_point(self, point)
 
@@ -210,11 +204,11 @@ class SweepResult:
         return row
 
     def _objectives(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        found = self.objectives if names is None else (names,) if isinstance(names, str) else tuple(names)
-        self._check_columns(found)
-        if not found:
+        aims = self.objectives if names is None else (names,) if isinstance(names, str) else tuple(names)
+        self._check_columns(aims)
+        if not aims:
             raise InvalidOptionError("at least one objective is needed")
-        return found
+        return aims
 
     def _check_columns(self, names: Sequence[str]) -> None:
         for name in names:
@@ -223,13 +217,13 @@ class SweepResult:
 
     def _values(self, names: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Objectives [num, num_objectives] of the feasible points, and where these stand."""
-        found, places, num = [np.empty((0, len(names)))], [np.empty(0, np.int64)], 0
+        parts, places, num = [np.empty((0, len(names)))], [np.empty(0, np.int64)], 0
         for table in self._store.parts(list(dict.fromkeys([*names, "excluded"]))):
             good = np.flatnonzero(table["excluded"].to_numpy() == "")
-            found.append(np.stack([table[name].to_numpy().astype(np.float64)[good] for name in names], axis=1))
+            parts.append(np.stack([table[name].to_numpy().astype(np.float64)[good] for name in names], axis=1))
             places.append(good + num)
             num += table.num_rows
-        return np.concatenate(found), np.concatenate(places)
+        return np.concatenate(parts), np.concatenate(places)
 
     def _sorted(self, values: npt.NDArray[np.float64], places: npt.NDArray[np.int64], names: Sequence[str]) -> Any:
         first = values[:, 0] * (-1.0 if self.is_maximized(names[0]) else 1.0)
@@ -259,3 +253,52 @@ def _kind_of(reason: str) -> str:
     if colon and head in ("invalid", "unsupported", "infeasible"):
         return head
     return ", ".join(part.split(" ")[0] for part in reason.split("; "))
+
+
+_MOST = 5
+
+
+def explain_point(result: SweepResult, point: int) -> str:
+    """See `SweepResult.explain`."""
+    row = result.row(point)
+    chip = ", ".join(f"{name} {_format_value(row[name])}" for name in result.field_names)
+    lines = [f"Point {point}: {row['arch']} with {chip}" if chip else f"Point {point}: {row['arch']}"]
+    if row["excluded"]:
+        lines.append(f"Excluded: {row['excluded']}")
+        if row["excluded"].startswith(("invalid", "unsupported")):  # there is nothing to evaluate
+            return "\n".join(lines)
+    lines += [f"{name}: {row[name]:,.6g}" for name in result.objectives if _is_known(row[name])]
+    of_attention = result.attention(point)
+    for workload, table in zip(result.workloads, result.evaluate(point).values(), strict=True):
+        counts = np.array([count for _, count in workload.gemms])
+        if not table.is_feasible.all():
+            lines.append(f"{workload.name}: {int((~table.is_feasible).sum())} of {len(table)} GEMMs do not fit")
+            continue
+        times = table["latency_us"] * counts
+        attention_us = sum(
+            count * one.latency_us
+            for (_, count), one in zip(workload.attention, of_attention.get(workload.name, ()), strict=True)
+        )
+        total_us = times.sum() + attention_us
+        lines.append(f"{workload.name}: {total_us:,.1f} us")
+        if attention_us:
+            lines.append(f"  {attention_us / total_us:5.1%}  attention: {attention_us:,.1f} us")
+        order = np.argsort(-times, kind="stable")
+        for at in order[:_MOST].tolist():
+            gemm = table[at]
+            lines.append(
+                f"  {times[at] / total_us:5.1%}  {workload.gemms[at][1]} x {gemm.problem}: "
+                f"{gemm.latency_us:,.1f} us, {gemm.bound}, {gemm.mapping}"
+            )
+        lines += ["  " + line for line in table[int(order[0])].explain().splitlines()]
+    return "\n".join(lines)
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and not np.isnan(value)

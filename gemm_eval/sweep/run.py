@@ -1,37 +1,135 @@
-"""`sweep`: every point of a design space against workloads, in chunks, anywhere."""
+"""`sweep` evaluates every point of a design space against workloads, in chunks, anywhere; `what_if` some changes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, progress_bar
-from gemm_eval.extras import check_extra
-from gemm_eval.sweep.adaptive import Proposer
-from gemm_eval.sweep.chunk import evaluate_rows
-from gemm_eval.sweep.chunks import Chunks
-from gemm_eval.sweep.columns import Schema, make_schema
-from gemm_eval.sweep.describe import describe
-from gemm_eval.sweep.description import chunks_of
-from gemm_eval.sweep.executors import Job, Workers, open_workers
-from gemm_eval.sweep.folder import as_folder, claim
-from gemm_eval.sweep.metrics import Constraint, as_constraints, is_maximized
+from gemm_eval.extras import check_extra, needs_extra
+from gemm_eval.sweep.chunk import SweepWork, evaluate_rows
+from gemm_eval.sweep.description import Chunks, chunks_of, describe
+from gemm_eval.sweep.fields import build_arch, check_field
+from gemm_eval.sweep.folder import FolderStore, MemoryStore, Rows, Store, as_folder, claim
+from gemm_eval.sweep.metrics import Constraint, Schema, as_constraints, is_maximized, make_schema
 from gemm_eval.sweep.result import SweepResult
-from gemm_eval.sweep.sampling import Adaptive, Grid, Sampling, check_count
-from gemm_eval.sweep.space import Space
-from gemm_eval.sweep.store import FolderStore, MemoryStore, Rows, Store
-from gemm_eval.sweep.work import SweepWork
+from gemm_eval.sweep.space import Adaptive, Grid, Proposer, Sampling, Space, check_count
 from gemm_eval.sweep.workload import as_workloads
 from gemm_eval.words import shown
 
-__all__ = ["sweep"]
+Job = tuple[int, Callable[..., Any], tuple[Any, ...]]
+"""The number of a chunk, what is called, and with what."""
+
+_AHEAD = 2  # chunks that wait for each worker, so that none is ever idle
+_ASK_AGAIN_S = 5.0  # clusters grow and shrink
+
+
+class Workers:
+    """Runs jobs with few of them waiting, and hands over their results as they come.
+
+    Args:
+        executor: runs them.
+        num_workers: says how many it runs at once.
+        lost: errors that say that a worker is gone for good.
+        more_arguments: what every job is given besides its own.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        num_workers: Callable[[], int],
+        *,
+        lost: tuple[type[BaseException], ...] = (BrokenExecutor,),
+        more_arguments: tuple[Any, ...] = (),
+    ) -> None:
+        self._executor = executor
+        self._num_workers = num_workers
+        self._lost = lost
+        self._more_arguments = more_arguments
+
+    def run(self, jobs: Iterator[Job]) -> Generator[tuple[int, Any], None, None]:
+        """Yield (number, result) of each job, in the order they finish; those that wait are cancelled at the end."""
+        waiting: dict[Future[Any], int] = {}
+        try:
+            while True:
+                while len(waiting) < (1 + _AHEAD) * self._num_workers():
+                    job = next(jobs, None)
+                    if job is None:
+                        break
+                    number, function, arguments = job
+                    waiting[self._executor.submit(function, *arguments, *self._more_arguments)] = number
+                if not waiting:
+                    return
+                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                # what is good first: it is kept even if another has failed
+                for future in sorted(done, key=lambda one: (one.exception() is not None, waiting[one])):
+                    number = waiting.pop(future)
+                    yield number, future.result()
+        except self._lost as error:
+            raise GemmEvalError(
+                f"a worker of the executor died ({type(error).__name__}: {error}); what is done is kept if the sweep "
+                "has a path: the same call, with an executor that works, goes on there"
+            ) from error
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
+    """Yield workers of an executor; None: a thread for each core of this machine.
+
+    Args:
+        executor: a `concurrent.futures` executor, or a client of Dask, which gives work of lost workers to others.
+        retries: how often Dask repeats a chunk that failed.
+    """
+    if executor is None:
+        num, is_stopped = os.cpu_count() or 1, threading.Event()
+        with ThreadPoolExecutor(num, thread_name_prefix="gemm_eval.sweep") as threads:
+            try:
+                yield Workers(threads, lambda: num, more_arguments=(is_stopped.is_set,))
+            finally:
+                is_stopped.set()
+    elif hasattr(executor, "get_executor") and hasattr(executor, "nthreads"):
+        with needs_extra("a Dask client", "sweep"):
+            from distributed import KilledWorker
+
+        with executor.get_executor(pure=False, retries=retries) as cluster:
+            yield Workers(cluster, _NumThreads(executor), lost=(KilledWorker, BrokenExecutor))
+    elif isinstance(executor, Executor):
+        known = getattr(executor, "_max_workers", None)
+        num = known if isinstance(known, int) else os.cpu_count() or 1
+        yield Workers(executor, lambda: num)
+    else:
+        raise InvalidOptionError(
+            f"executor must be None, a concurrent.futures executor or a Dask client, got {shown(executor)}"
+        )
+
+
+class _NumThreads:
+    """The number of threads that a Dask cluster has now, asked for now and then."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._num = 0
+        self._asked_s = 0.0
+
+    def __call__(self) -> int:
+        if not self._num or time.monotonic() - self._asked_s > _ASK_AGAIN_S:
+            self._num = sum(self._client.nthreads().values()) or 1  # none yet: one chunk waits for the first
+            self._asked_s = time.monotonic()
+        return self._num
+
 
 _MIN_CHUNK, _MAX_CHUNK, _CHUNKS = 16, 1024, 64
 _MAX_CHUNK_GEMMS = 1 << 14  # a few seconds of searches
@@ -130,7 +228,7 @@ def sweep(
 
 
 class _At(NamedTuple):
-    """Where a sweep is at work."""
+    """The work, chunks, workers and store of a sweep that runs."""
 
     work: SweepWork
     chunks: Chunks
@@ -166,9 +264,9 @@ def _run_adaptive(at: _At, sampling: Adaptive, aims: Sequence[str]) -> None:
         rows = proposer.propose(min(sampling.batch_size, sampling.num_points - begin))
         end = begin + len(rows)
         _run(at, begin, end, partial(_slice, rows, begin))
-        found = at.store.take(np.arange(begin, end), list(dict.fromkeys([*aims, "excluded"])))
-        values = np.stack([found[name].to_numpy().astype(np.float64) for name in aims], axis=1)
-        proposer.tell(values, found["excluded"].to_numpy() == "")
+        rows_done = at.store.take(np.arange(begin, end), list(dict.fromkeys([*aims, "excluded"])))
+        values = np.stack([rows_done[name].to_numpy().astype(np.float64) for name in aims], axis=1)
+        proposer.tell(values, rows_done["excluded"].to_numpy() == "")
 
 
 def _slice(rows: Rows, begin: int, first: int, stop: int) -> Rows:
@@ -205,3 +303,58 @@ def _check_options(space: Space, options: Mapping[str, Any]) -> None:
         raise InvalidOptionError("library, l2 and clock are for GPUs, and no base arch is one")
     for arch in gpus:
         GEMMEvaluator(arch, disk_cache=False, **of_gpus)
+
+
+_AS_IS = "as it is"
+
+
+def what_if(
+    arch: ArchSpec | str | os.PathLike[str],
+    workloads: Any,
+    changes: Mapping[str, Mapping[str, Any]] | Sequence[Mapping[str, Any]],
+    *,
+    objectives: str | Sequence[str] = ("latency_us",),
+    **options: Any,
+) -> Any:
+    """Return a DataFrame of the chip as it is and after each change, with objectives and their ratio to the first row.
+
+    Args:
+        arch: the chip.
+        workloads: as for `sweep`.
+        changes: fields and their new values, each set by itself: a list, or a mapping with a name for each.
+            ``[{"dram_gb_per_s": 2000.0}, {"num_cores": 16, "sram_bytes": 1 << 21}]``
+        objectives: metric columns; each has a second one, ``latency_us_ratio``.
+        options: as for `sweep`: dtype, allow_idle_cores, library, l2, clock.
+
+    Raises:
+        InvalidOptionError, ArchValidationError: a change that makes no valid spec.
+    """
+    base = load_arch(arch) if isinstance(arch, str | os.PathLike) else arch
+    if not isinstance(base, MulticoreSpec | GpuSpec):
+        raise InvalidOptionError(f"arch must be a spec, a preset name or a path, got {shown(arch)}")
+    if isinstance(changes, Mapping):
+        if not all(isinstance(change, Mapping) for change in changes.values()):
+            raise InvalidOptionError(f"changes are tables of fields, by name or in a list, got {shown(changes)}")
+        named = {str(name): change for name, change in changes.items()}
+    else:
+        named = {_describe_change(change): change for change in changes}
+    archs = {_AS_IS: base}
+    for name, change in named.items():
+        for field in change:
+            check_field(base, field)
+        archs[name] = build_arch(base, change)
+    aims = [objectives] if isinstance(objectives, str) else list(dict.fromkeys(objectives))
+    # labels may be any text, and two changes may give the same chip: they are told apart by their order
+    numbered = {f"{at}": arch for at, arch in enumerate(archs.values())}
+    result = sweep(Space(numbered), workloads, aims, progress=False, **options)
+    table = result.to_pandas([*aims, "excluded"])
+    table.insert(0, "change", list(archs))
+    for name in aims:
+        column = table[name].to_numpy(np.float64)
+        table.insert(list(table.columns).index(name) + 1, f"{name}_ratio", column / column[0])
+    return table
+
+
+def _describe_change(change: Mapping[str, Any]) -> str:
+    is_number = {name: isinstance(value, int | float) and not isinstance(value, bool) for name, value in change.items()}
+    return ", ".join(f"{name} {value:,}" if is_number[name] else f"{name} {value}" for name, value in change.items())

@@ -1,4 +1,4 @@
-"""Which input matters: sensitivity of any outputs to inputs that are given as points of the unit cube.
+"""`sensitivity`: which field of a space matters to which objective, or which input of the unit cube to any output.
 
 Three methods, from cheap to thorough:
 
@@ -15,8 +15,9 @@ The last two are SALib's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,10 +26,13 @@ import numpy.typing as npt
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError
 from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.sweep.fields import Choices
+from gemm_eval.sweep.metrics import is_maximized
 from gemm_eval.sweep.pareto import check_maximize
+from gemm_eval.sweep.run import sweep
+from gemm_eval.sweep.space import Space
+from gemm_eval.sweep.workload import as_workloads
 from gemm_eval.words import shown
-
-__all__ = ["MEASURES", "METHODS", "SensitivityResult", "analyze_sensitivity"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,10 +42,10 @@ MEASURES = {
     "morris": ("mu_star", "mu_star_conf", "mu", "sigma"),
     "sobol": ("ST", "ST_conf", "S1", "S1_conf"),
 }
-"""What each method measures; the first is how much an input matters."""
+"""The measures of each method; the first is how much an input matters."""
 
 CONFIDENCE_FRAC = 0.95
-"""Of the intervals; what ends in ``_conf`` is half of an interval's width."""
+"""The level of the intervals; what ends in ``_conf`` is half of an interval's width."""
 
 _NUM_SAMPLES = {"oat": 5, "morris": 32, "sobol": 512}
 _MORRIS_LEVELS = 4  # what the method's papers use
@@ -50,7 +54,7 @@ _ON_INFEASIBLE = ("raise", "worst", "omit")
 
 @dataclass(frozen=True, eq=False)
 class SensitivityResult:
-    """How much each input matters to each output.
+    """The importance of each input to each output.
 
     Attributes:
         method: ``"oat"``, ``"morris"`` or ``"sobol"``.
@@ -138,12 +142,6 @@ def analyze_sensitivity(
         on_infeasible: ``"raise"``; ``"worst"``: take the worst finite value of that output instead; ``"omit"`` (oat
             only): leave those points out.
         maximize: [num_outputs], which outputs are better when larger, for ``"worst"``; None: none.
-
-    Raises:
-        InvalidOptionError: an option out of its range, or of another method.
-        InvalidInputError: `evaluate` returned another shape, or no numbers.
-        GemmEvalError: points are infeasible and `on_infeasible` does not say what to do, or an output is finite
-            nowhere; or SALib is not installed.
     """
     inputs, outputs = _checked_names(names, "names"), _checked_names(output_names, "output_names")
     num_samples = _checked_options(method, num_samples, seed, on_infeasible)
@@ -153,13 +151,13 @@ def analyze_sensitivity(
         plan = _plan_oat(base_point, num_samples)
     else:
         plan = (_plan_morris if method == "morris" else _plan_sobol)(len(inputs), num_samples, seed)
-    found = _checked_outputs(evaluate(plan.points.copy()), len(plan.points), len(outputs))
-    num_replaced = _settle_infeasible(found, outputs, method, on_infeasible, is_maximized)
-    measured = plan.measure(found)
+    answers = _checked_outputs(evaluate(plan.points.copy()), len(plan.points), len(outputs))
+    num_replaced = _settle_infeasible(answers, outputs, method, on_infeasible, is_maximized)
+    measured = plan.measure(answers)
     for measure in measured.values():
         measure.setflags(write=False)
     measures = FrozenDict({name: measured[name] for name in MEASURES[method]})
-    return SensitivityResult(method, inputs, outputs, len(found), num_replaced, measures)
+    return SensitivityResult(method, inputs, outputs, len(answers), num_replaced, measures)
 
 
 def _plan_oat(base: Floats, num_levels: int) -> _Plan:
@@ -168,8 +166,8 @@ def _plan_oat(base: Floats, num_levels: int) -> _Plan:
     for i in range(num_inputs):
         points[1 + i * num_levels : 1 + (i + 1) * num_levels, i] = np.linspace(0.0, 1.0, num_levels)
 
-    def measure(found: Floats) -> dict[str, Floats]:
-        at_base, moved = found[0], found[1:].reshape(num_inputs, num_levels, -1)
+    def measure(answers: Floats) -> dict[str, Floats]:
+        at_base, moved = answers[0], answers[1:].reshape(num_inputs, num_levels, -1)
         low = np.fmin(np.fmin.reduce(moved, axis=1), at_base)  # fmin and fmax pass over nan
         high = np.fmax(np.fmax.reduce(moved, axis=1), at_base)
         swing = high - low
@@ -188,9 +186,9 @@ def _plan_morris(num_inputs: int, num_trajectories: int, seed: int) -> _Plan:
     # Sums of steps miss a level by a rounding, and a caller who maps levels to whole numbers would see it jump.
     points = np.round(raw * last_level) / last_level
 
-    def measure(found: Floats) -> dict[str, Floats]:
-        measured = {name: np.empty((num_inputs, found.shape[1])) for name in MEASURES["morris"]}
-        for j, values in enumerate(found.T.copy()):
+    def measure(answers: Floats) -> dict[str, Floats]:
+        measured = {name: np.empty((num_inputs, answers.shape[1])) for name in MEASURES["morris"]}
+        for j, values in enumerate(answers.T.copy()):
             indices = analyzer.analyze(
                 problem, points, values, num_levels=_MORRIS_LEVELS, conf_level=CONFIDENCE_FRAC, seed=_salib_seed(seed)
             )
@@ -206,9 +204,9 @@ def _plan_sobol(num_inputs: int, num_base: int, seed: int) -> _Plan:
     problem, stride = _salib_problem(num_inputs), num_inputs + 2  # rows: A, A with one column of B each, B; and again
     points = sampler.sample(problem, num_base, calc_second_order=False, seed=_salib_seed(seed))
 
-    def measure(found: Floats) -> dict[str, Floats]:
-        measured = {name: np.zeros((num_inputs, found.shape[1])) for name in MEASURES["sobol"]}
-        for j, values in enumerate(found.T.copy()):
+    def measure(answers: Floats) -> dict[str, Floats]:
+        measured = {name: np.zeros((num_inputs, answers.shape[1])) for name in MEASURES["sobol"]}
+        for j, values in enumerate(answers.T.copy()):
             if np.ptp(values) == 0.0:  # SALib would divide by no variance
                 continue
             base = np.concatenate([values[::stride], values[stride - 1 :: stride]])
@@ -249,10 +247,14 @@ def _salib_seed(seed: int) -> int:
 
 
 def _settle_infeasible(
-    found: Floats, output_names: tuple[str, ...], method: str, on_infeasible: str, is_maximized: npt.NDArray[np.bool_]
+    answers: Floats,
+    output_names: tuple[str, ...],
+    method: str,
+    on_infeasible: str,
+    is_maximized: npt.NDArray[np.bool_],
 ) -> int:
     """Refuse, replace or mark with nan, in place, what is not finite; returns how many points had a value replaced."""
-    is_infeasible = ~np.isfinite(found)
+    is_infeasible = ~np.isfinite(answers)
     num_points = int(is_infeasible.any(axis=1).sum())
     if num_points == 0:
         return 0
@@ -260,28 +262,30 @@ def _settle_infeasible(
         where = ", ".join(output_names[j] for j in np.flatnonzero(is_infeasible.any(axis=0)))
         omit = ', on_infeasible="omit" to leave them out' if method == "oat" else ""
         raise GemmEvalError(
-            f"{num_points} of the {len(found)} points are infeasible (not finite: {where}), which {method} cannot use: "
-            f'narrow the inputs, or give on_infeasible="worst" to take the worst finite value there{omit}'
+            f"{num_points} of the {len(answers)} points are infeasible (not finite: {where}), which {method} cannot "
+            f'use: narrow the inputs, or give on_infeasible="worst" to take the worst finite value there{omit}'
         )
     if is_infeasible.all(axis=0).any():
         name = output_names[int(np.argmax(is_infeasible.all(axis=0)))]
-        raise GemmEvalError(f"all {len(found)} points are infeasible: output {name!r} is finite nowhere")
-    found[is_infeasible] = np.nan
+        raise GemmEvalError(f"all {len(answers)} points are infeasible: output {name!r} is finite nowhere")
+    answers[is_infeasible] = np.nan
     if on_infeasible == "omit":
         return 0
-    worst = np.where(is_maximized, np.nanmin(found, axis=0), np.nanmax(found, axis=0))
-    found[:] = np.where(is_infeasible, worst, found)
+    worst = np.where(is_maximized, np.nanmin(answers, axis=0), np.nanmax(answers, axis=0))
+    answers[:] = np.where(is_infeasible, worst, answers)
     return num_points
 
 
 def _checked_outputs(returned: npt.ArrayLike, num_points: int, num_outputs: int) -> Floats:
     try:
-        found = np.array(returned, dtype=np.float64)
+        answers = np.array(returned, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"evaluate must return numbers [{num_points}, {num_outputs}]: {error}") from None
-    if found.shape != (num_points, num_outputs):
-        raise InvalidInputError(f"evaluate must return [{num_points}, {num_outputs}] numbers, got shape {found.shape}")
-    return found
+    if answers.shape != (num_points, num_outputs):
+        raise InvalidInputError(
+            f"evaluate must return [{num_points}, {num_outputs}] numbers, got shape {answers.shape}"
+        )
+    return answers
 
 
 def _checked_names(names: Sequence[str], what: str) -> tuple[str, ...]:
@@ -328,3 +332,96 @@ def _checked_base(method: str, base: Sequence[float] | None, num_inputs: int) ->
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+_NUM_HALVINGS = 60  # to the last bit of a float
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Points of the unit cube of a space, as a method of sensitivity analysis wants them."""
+
+    unit: npt.NDArray[np.float64] = field(repr=False)  # [num_points, num_fields]
+    digest: str = field(init=False)  # of these, so that a folder knows its own
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", hashlib.sha256(self.unit.tobytes()).hexdigest())
+
+    def num_points_of(self, space: Space) -> int:  # noqa: ARG002
+        return len(self.unit)
+
+    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+        return space.rows_of(self.unit[start:stop])
+
+
+def sensitivity(
+    space: Space,
+    workloads: Any,
+    objectives: str | Sequence[str] = ("latency_us",),
+    *,
+    method: str = "morris",
+    num_samples: int | None = None,
+    seed: int = 0,
+    base: Mapping[str, Any] | None = None,
+    on_infeasible: str = "raise",
+    **options: Any,
+) -> SensitivityResult:
+    """Measure which fields and variables of a space matter, each over the whole of its range or values.
+
+    Args:
+        space: the chips; dependent fields follow, they are no inputs.
+        workloads, objectives: as for `sweep`.
+        method: ``"oat"`` (one at a time around `base`), ``"morris"`` (elementary effects) or ``"sobol"`` (variance).
+        num_samples, seed: see `analyze_sensitivity`.
+        base: oat only: values of fields, by name, that stay while others move; default: the middle.
+        on_infeasible: ``"raise"``, ``"worst"`` (count as the worst point) or, oat only, ``"omit"``.
+        options: as for `sweep`: constraints, dtype, executor, allow_idle_cores, ...
+
+    Raises:
+        InvalidOptionError: an option out of its range.
+        GemmEvalError: points are infeasible and `on_infeasible` does not say what to do.
+    """
+    aims = (objectives,) if isinstance(objectives, str) else tuple(objectives)
+    names = tuple(space.drawn)
+
+    def evaluate(unit: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        result = sweep(space, loads, aims, sampling=_Places(unit), **options)
+        answers = np.stack([result[name].astype(np.float64) for name in aims], axis=1)
+        answers[~result.is_feasible] = np.nan
+        return answers
+
+    loads = as_workloads(workloads, next(iter(space.bases.values())), options.get("dtype"))
+    return analyze_sensitivity(
+        evaluate, names, output_names=aims, method=method, num_samples=num_samples, seed=seed,
+        base=None if base is None else [_unit_of(space, name, base) for name in names],
+        on_infeasible=on_infeasible, maximize=[is_maximized(name, loads) for name in aims],
+    )  # fmt: skip
+
+
+def _unit_of(space: Space, name: str, base: Mapping[str, Any]) -> float:
+    """Return the place of a value in the unit interval of its field, or of the nearest that the field takes."""
+    unknown = set(base) - set(space.drawn)
+    if unknown:
+        raise InvalidOptionError(f"base names {', '.join(sorted(unknown))}, which the space does not vary")
+    if name not in base:
+        return 0.5
+    of, value = space.drawn[name], base[name]
+    if isinstance(of, Choices):
+        if value not in of.values:
+            raise InvalidOptionError(
+                f"base: {name} must be one of {', '.join(map(str, of.values))}, got {shown(value)}"
+            )
+        return (of.values.index(value) + 0.5) / len(of.values)
+    low, high = of.take(np.array([0.0, 1.0]))
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not low <= value <= high:
+        raise InvalidOptionError(f"base: {name} must be in {low:g}..{high:g}, got {shown(value)}")
+    return _find_unit(lambda unit: float(of.take(np.array([unit]))[0]), float(value))
+
+
+def _find_unit(take: Callable[[float], float], value: float) -> float:
+    """Return the argument at which a function that never falls is nearest to a value between its ends."""
+    low, high = 0.0, 1.0
+    for _ in range(_NUM_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if take(middle) >= value else (middle, high)
+    return min((low, high), key=lambda unit: abs(take(unit) - value))

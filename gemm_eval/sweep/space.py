@@ -1,24 +1,152 @@
-"""`Space`: the chips that a sweep looks at, as a base arch and what varies."""
+"""Design spaces: the chips that a sweep looks at, as a base arch and what varies, and which of them are taken."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.sweep.dependents import Known, NoValueError, check_expression
-from gemm_eval.sweep.fields import Choices, Dependent, Drawn, Field, as_field, fit_range
-from gemm_eval.sweep.spec_fields import as_spec_value, build_arch, check_field, field_kind, plain_fields
-from gemm_eval.sweep.values import check_value
+from gemm_eval.extras import needs_extra
+from gemm_eval.sweep.expressions import Known, NoValueError, check_expression
+from gemm_eval.sweep.fields import (
+    Choices,
+    Dependent,
+    Drawn,
+    Field,
+    as_field,
+    as_spec_value,
+    build_arch,
+    check_field,
+    check_value,
+    field_kind,
+    fit_range,
+    plain_fields,
+)
 from gemm_eval.words import one_line, shown
 
-__all__ = ["ARCH", "Space"]
+_MAX_DRAWN = 1 << 27  # numbers: 1 GiB, and as much again to sort them
+_BLOCK = 4096  # points that one seed draws: any chunk of points is found without drawing those before it
+
+
+class Sampling(Protocol):
+    """Points by number: the same number is the same point, however the work is cut."""
+
+    def num_points_of(self, space: Space) -> int:
+        """Return how many points there are."""
+
+    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+        """Return what points start..stop-1 choose."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of the values."""
+
+    def num_points_of(self, space: Space) -> int:
+        """Return how many points there are."""
+        return space.grid_size
+
+    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+        """Return what points start..stop-1 choose; the last field varies fastest."""
+        return space.grid_rows(start, stop)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """So many points of a seed."""
+
+    num_points: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("num_points", self.num_points)
+        _check_seed(self.seed, 63)
+
+    def num_points_of(self, space: Space) -> int:  # noqa: ARG002
+        """Return how many points there are."""
+        return self.num_points
+
+
+class Random(_Drawn):
+    """Points drawn at random, each field by itself."""
+
+    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+        """Return what points start..stop-1 choose."""
+        width = len(space.drawn)
+        blocks = range(start // _BLOCK, -(-stop // _BLOCK))
+        drawn = [np.random.default_rng([self.seed, block]).random((_BLOCK, width)) for block in blocks]
+        first = blocks.start * _BLOCK
+        return space.rows_of(np.concatenate(drawn)[start - first : stop - first])
+
+
+class LatinHypercube(_Drawn):
+    """Points at random, but evenly spread along every field: as many strata as points, one point in each."""
+
+    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+        """Return what points start..stop-1 choose."""
+        return space.rows_of(_latin_hypercube(self.num_points, len(space.drawn), self.seed)[start:stop])
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Points that optuna chooses in batches by what it has seen, for one or several objectives.
+
+    Attributes:
+        num_points: how many, as many batches as that takes.
+        batch_size: points that are chosen at once, and evaluated in parallel.
+        seed: of the sampler; the same seed takes the same points.
+        sampler: ``"nsga2"`` (NSGA-II), ``"tpe"`` (tree-structured Parzen estimators) or ``"qmc"`` (quasi-Monte Carlo).
+    """
+
+    num_points: int
+    batch_size: int = 64
+    seed: int = 0
+    sampler: str = "nsga2"
+
+    def __post_init__(self) -> None:
+        check_count("num_points", self.num_points)
+        check_count("batch_size", self.batch_size)
+        _check_seed(self.seed, 32)  # what optuna takes
+        if self.sampler not in ("nsga2", "tpe", "qmc"):
+            raise InvalidOptionError(f"sampler must be nsga2, tpe or qmc, got {shown(self.sampler)}")
+
+
+def check_count(name: str, value: Any) -> int:
+    """Return a whole number of at least 1, such as points have in a column."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
+        beyond = " and < 2^63" if isinstance(value, int) and value > 1 else ""
+        raise InvalidOptionError(f"{name} must be a whole number >= 1{beyond}, got {shown(value)}")
+    return value
+
+
+def _check_seed(seed: Any, num_bits: int) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << num_bits:
+        raise InvalidOptionError(f"seed must be a whole number >= 0 and < 2^{num_bits}, got {shown(seed)}")
+
+
+@lru_cache(maxsize=1)
+def _latin_hypercube(num_points: int, width: int, seed: int) -> npt.NDArray[np.float64]:
+    with needs_extra("LatinHypercube", "sweep"):
+        from scipy.stats import qmc
+    if num_points * width > _MAX_DRAWN:
+        raise InvalidOptionError(
+            f"LatinHypercube draws all its points at once, {_MAX_DRAWN:,} numbers at most; {num_points:,} points of "
+            f"{width} are more: take Random"
+        )
+    if width == 0:
+        return np.empty((num_points, 0))
+    unit: npt.NDArray[np.float64] = qmc.LatinHypercube(width, rng=np.random.default_rng(seed)).random(num_points)
+    return unit
+
 
 ARCH = "arch"
 """The name of the column that tells several base archs apart."""
@@ -72,7 +200,7 @@ class Space:
         given = {name: as_field(name, value) for name, value in {**(fields or {}), **more_fields}.items()}
         self._check_names(given, variables or {})
         self.kinds = {name: self._kind_of(name) for name in given}
-        """What each field of the spec takes: whole, number, truth, text or json."""
+        """The kind of each field of the spec: whole, number, truth, text or json."""
         self.fields = {name: fit_range(name, field, self.kinds[name]) for name, field in given.items()}
         self.variables = {name: as_field(name, value) for name, value in (variables or {}).items()}
         drawn: dict[str, Field] = {ARCH: Choices(tuple(self.bases))} if len(self.bases) > 1 else {}
@@ -80,7 +208,7 @@ class Space:
         self.drawn: dict[str, Drawn] = {
             name: field for name, field in drawn.items() if not isinstance(field, Dependent)
         }  # fmt: skip
-        """What a point chooses, by name."""
+        """The fields that a point chooses, by name."""
         self.dependent = {name: field.of for name, field in drawn.items() if isinstance(field, Dependent)}
         for name, of in self.dependent.items():
             if isinstance(of, str):
@@ -161,7 +289,7 @@ class Space:
 
     @cached_property
     def _plain(self) -> dict[str, dict[str, Any]]:
-        """What does not vary, by base; a dependent field is not known there, or it would pass for its base's value."""
+        """The fields that do not vary, by base, without dependent fields, which would pass for their base's values."""
         return {
             label: {name: value for name, value in plain_fields(arch).items() if name not in self.dependent}
             for label, arch in self.bases.items()
@@ -211,3 +339,78 @@ def _read_bases(base: Any) -> dict[str, ArchSpec]:
             "give a mapping of labels to archs"
         )
     return bases
+
+
+class Proposer:
+    """A study of optuna over the unit cube of a space; fields of some values are categories there.
+
+    Args:
+        space: the chips.
+        sampling: sampler, seed and batches.
+        maximize: for each objective, whether more is better.
+    """
+
+    def __init__(self, space: Space, sampling: Adaptive, maximize: Sequence[bool]) -> None:
+        with needs_extra("adaptive sampling", "sweep"):
+            import optuna
+        self._optuna = optuna
+        self._space = space
+        with self._silent():
+            self._study = optuna.create_study(
+                directions=["maximize" if more else "minimize" for more in maximize],
+                sampler=_make_sampler(optuna, sampling),
+            )
+        self._waiting: list[Any] = []
+
+    def propose(self, num_points: int) -> list[tuple[Any, ...]]:
+        """Return what the next points choose."""
+        rows = []
+        with self._silent():
+            for _ in range(num_points):
+                trial = self._study.ask()
+                self._waiting.append(trial)
+                row = []
+                for name, field in self._space.drawn.items():
+                    if isinstance(field, Choices):
+                        place = trial.suggest_categorical(name, list(range(len(field.values))))
+                        row.append(field.values[place])
+                    else:
+                        unit = trial.suggest_float(name, 0.0, 1.0)
+                        row.append(field.take(np.array([unit]))[0])
+                rows.append(tuple(row))
+        return rows
+
+    def tell(self, objectives: npt.NDArray[np.float64], is_good: npt.NDArray[np.bool_]) -> None:
+        """Say how the points proposed last did: objectives [num_points, num_objectives], and whether they count."""
+        is_good = is_good & np.isfinite(objectives).all(axis=1)
+        with self._silent():
+            for trial, values, counts in zip(self._waiting, objectives.tolist(), is_good.tolist(), strict=True):
+                # a broken constraint, not a failed trial: samplers learn from it, and any point that counts beats it
+                trial.set_constraint("excluded", 0.0 if counts else 1.0)
+                self._study.tell(trial, values if counts else [0.0] * len(values))
+        self._waiting.clear()
+
+    @contextlib.contextmanager
+    def _silent(self) -> Iterator[None]:
+        """Optuna announces every study and trial, and warns of what is new in it."""
+        before = self._optuna.logging.get_verbosity()
+        self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
+                yield
+        finally:
+            self._optuna.logging.set_verbosity(before)
+
+
+def _make_sampler(optuna: Any, sampling: Adaptive) -> Any:
+    samplers, seed = optuna.samplers, sampling.seed
+    if sampling.sampler == "nsga2":
+        return samplers.NSGAIISampler(seed=seed, population_size=sampling.batch_size)
+    if sampling.sampler == "tpe":
+        return samplers.TPESampler(seed=seed)
+    independent = samplers.RandomSampler(seed=seed)  # for the first point, and for categories
+    return samplers.QMCSampler(
+        seed=seed, scramble=True, independent_sampler=independent, warn_independent_sampling=False,
+        warn_asynchronous_seeding=False,
+    )  # fmt: skip

@@ -14,13 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from gemm_eval.arch import ArchSpec, build_spec, read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError, GemmEvalError, InvalidOptionError
 from gemm_eval.sweep.fields import LogRange, Range
-from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
-from gemm_eval.sweep.space import Space
+from gemm_eval.sweep.space import Adaptive, Grid, LatinHypercube, Random, Space
 from gemm_eval.sweep.workload import Workload, as_workloads, model_workloads
 from gemm_eval.words import shown
 from gemm_eval.workload import check_row_groups, make_problem
-
-__all__ = ["SweepFile", "read_sweep_file"]
 
 _SAMPLINGS: dict[str, Callable[..., Any]] = {
     "grid": Grid, "random": Random, "latin_hypercube": LatinHypercube, "adaptive": Adaptive,
@@ -75,7 +72,7 @@ class _File(_Strict):
 
 @dataclass(frozen=True)
 class SweepFile:
-    """What a file asks for.
+    """The sweep that a file asks for.
 
     Attributes:
         space: the chips.
@@ -153,7 +150,7 @@ def _field(name: str, value: Any) -> Any:
 
 def _workloads(file: Path, space: Space, items: list[dict[str, Any]]) -> tuple[Workload, ...]:
     base = next(iter(space.bases.values()))
-    found: list[Workload] = []
+    workloads: list[Workload] = []
     for at, item in enumerate(items, 1):
         origin = f"workloads, {at}"
         if "model" in item:
@@ -162,14 +159,14 @@ def _workloads(file: Path, space: Space, items: list[dict[str, Any]]) -> tuple[W
         else:
             make = partial(_gemm_workloads, build_spec(_Gemms, item, origin=origin), base)
         try:
-            found += make()
+            workloads += make()
         except GemmEvalError as error:
             raise InvalidOptionError(f"{origin}: {error}") from None
-    return as_workloads(found, base)
+    return as_workloads(workloads, base)
 
 
 def _model_workloads(file: Path, asked: _Model, base: ArchSpec) -> list[Workload]:
-    found = model_workloads(
+    workloads = model_workloads(
         _relative(file, asked.model),
         base,
         phases=asked.phases,
@@ -181,9 +178,9 @@ def _model_workloads(file: Path, asked: _Model, base: ArchSpec) -> list[Workload
         expert_parallel=asked.expert_parallel,
     )
     if asked.name is None:
-        return found
-    names = [asked.name] if len(found) == 1 else [f"{asked.name}_{one.name}" for one in found]
-    return [replace(one, name=name) for name, one in zip(names, found, strict=True)]
+        return workloads
+    names = [asked.name] if len(workloads) == 1 else [f"{asked.name}_{one.name}" for one in workloads]
+    return [replace(one, name=name) for name, one in zip(names, workloads, strict=True)]
 
 
 def _gemm_workloads(asked: _Gemms, base: ArchSpec) -> list[Workload]:
@@ -202,8 +199,8 @@ def _gemm_workloads(asked: _Gemms, base: ArchSpec) -> list[Workload]:
             row_groups=groups,
         )
         rows.append((problem, one.count))
-    (found,) = as_workloads({asked.name: rows}, base, asked.dtype)
-    return [Workload(found.name, found.gemms, asked.num_tokens)]
+    (workload,) = as_workloads({asked.name: rows}, base, asked.dtype)
+    return [Workload(workload.name, workload.gemms, asked.num_tokens)]
 
 
 def _sampling(asked: dict[str, Any]) -> Any:

@@ -1,17 +1,19 @@
-"""`Workload`: GEMMs and attention with counts, which a sweep evaluates on every chip."""
+"""Workloads of a sweep: GEMMs and attention with counts, of models or by themselves."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gemm_eval.arch import ArchSpec
+from gemm_eval.arch import ArchSpec, MulticoreSpec
 from gemm_eval.checks import check_flag
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.sweep.sampling import check_count
+from gemm_eval.evaluate import AttentionResult
+from gemm_eval.sweep.space import check_count
 from gemm_eval.transformer import (
     AttentionOperation,
     LayerGemm,
@@ -22,10 +24,9 @@ from gemm_eval.transformer import (
     transformer_gemms,
     types_on,
 )
+from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.words import shown
 from gemm_eval.workload import AttentionProblem, GemmProblem, make_problem
-
-__all__ = ["Workload", "as_workloads", "model_workloads", "transformer_workloads"]
 
 _ATTENTION_GEMMS = ("attn_score", "attn_value")  # what fused attention computes
 _GEMM_OPTIONS = ("quantize_lm_head", "quantize_router", "expert_imbalance")  # which attention does not depend on
@@ -135,32 +136,29 @@ def as_workloads(workloads: Any, arch: ArchSpec, dtype: str | None = None) -> tu
             as (G, M, K, N), `GemmProblem` or `LayerGemm`; or a mapping of names to GEMMs.
         arch: the base arch: (G, M, K, N) are of its default type, and a model has the types that it has there.
         dtype: shorthand for these and for models, instead.
-
-    Raises:
-        InvalidOptionError, InvalidProblemError: it is none of these.
     """
     default_dtype = arch.default_dtype
     if isinstance(workloads, Workload):
-        found = [workloads]
+        listed = [workloads]
     elif isinstance(workloads, str | ModelConfig | os.PathLike):
-        found = model_workloads(workloads, arch, dtype=dtype)
+        listed = model_workloads(workloads, arch, dtype=dtype)
     elif isinstance(workloads, Mapping):
-        found = [
+        listed = [
             of if isinstance(of, Workload) else Workload(name, tuple(_gemms(of, default_dtype, dtype)))
             for name, of in workloads.items()
         ]
     elif isinstance(workloads, Iterable):
         items = list(workloads)
         if items and all(isinstance(item, Workload) for item in items):
-            found = items
+            listed = items
         else:
-            found = [Workload("gemms", tuple(_gemms(items, default_dtype, dtype)))]
+            listed = [Workload("gemms", tuple(_gemms(items, default_dtype, dtype)))]
     else:
         raise InvalidOptionError(f"workloads must be GEMMs, a model or Workloads, got {shown(workloads)}")
-    names = [workload.name for workload in found]
+    names = [workload.name for workload in listed]
     if len(set(names)) < len(names):
         raise InvalidOptionError(f"workloads need names of their own, got {', '.join(names)}")
-    return tuple(found)
+    return tuple(listed)
 
 
 def _gemms(items: Any, default_dtype: DType, dtype: str | None) -> Iterable[tuple[GemmProblem, int]]:
@@ -179,3 +177,38 @@ def _gemms(items: Any, default_dtype: DType, dtype: str | None) -> Iterable[tupl
             raise InvalidOptionError(
                 f"a GEMM is (G, M, K, N), ((G, M, K, N), count) or a GemmProblem, got {shown(item)}"
             )
+
+
+_BITS_PER_BYTE = 8
+_PJ_PER_W_US = 1e6
+_SCORE_PASSES = 4  # unfused: written by the first GEMM, read and written by the softmax, read by the second GEMM
+
+
+def attention_dram_bytes(result: AttentionResult) -> float:
+    """Return the DRAM traffic of attention: as its mapping has it, else the compulsory bytes, and scores if unfused."""
+    if result.dram_bytes is not None:
+        return float(result.dram_bytes)
+    problem = result.problem
+    scores = problem.batch * problem.num_heads * problem.q_len * problem.kv_len * problem.dtype.bits / _BITS_PER_BYTE
+    return float(problem.num_bytes) + (0.0 if result.is_fused else _SCORE_PASSES * scores)
+
+
+def attention_energy_pj(arch: ArchSpec, result: AttentionResult) -> float:
+    """Return the energy of attention by MODEL.md, "Energy"; nan where the chip does not say.
+
+    Its DRAM bytes stand for what cores move through their ports, and the softmax takes none, as no spec has energies of
+    the vector unit.
+    """
+    if not isinstance(arch, MulticoreSpec):
+        return math.nan
+    arch = arch.for_dtype(result.problem.dtype)
+    mac_pj = arch.mac_pj.get(result.problem.dtype)
+    if mac_pj is None or arch.sram_pj_per_byte is None or arch.dram_pj_per_byte is None:
+        return math.nan
+    if arch.noc_gb_per_s is not None and arch.noc_pj_per_byte is None:
+        return math.nan
+    macs, dram_bytes = result.flop / FLOP_PER_MAC, attention_dram_bytes(result)
+    operand_bytes = macs * (1 / arch.cube_m + 1 / arch.cube_n) * result.problem.dtype.bits / _BITS_PER_BYTE
+    energy_pj = macs * mac_pj + dram_bytes * (arch.dram_pj_per_byte + (arch.noc_pj_per_byte or 0.0))
+    energy_pj += (dram_bytes + operand_bytes) * arch.sram_pj_per_byte
+    return energy_pj + arch.static_w * _PJ_PER_W_US * result.latency_us

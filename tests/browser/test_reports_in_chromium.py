@@ -7,7 +7,7 @@ import pytest
 from gemm_eval import GEMMEvaluator
 from gemm_eval.report import model_report, sweep_report
 from gemm_eval.report.page import Page
-from gemm_eval.report.scaled import say_capacity
+from gemm_eval.report.parts import say_capacity
 from gemm_eval.sweep import LogRange, Space, SweepResult, sweep
 from tests.browser.conftest import Open, OpenPage
 

@@ -1,4 +1,4 @@
-"""The commands `evaluate` and `top`."""
+"""The commands `evaluate`, `top` and `grouped`, sizes in a row or by name, lists and ranges."""
 
 from __future__ import annotations
 
@@ -6,14 +6,30 @@ import re
 from typing import Any
 
 import pytest
+import typer
 
-from gemm_eval import GEMMEvaluator
-from gemm_eval.cli.options import format_mapping, parse_mapping
+from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult
+from gemm_eval.cli.app import app
 from gemm_eval.cli.output import format_change, format_number
-from gemm_eval.cli.render_top import describe_difference
+from gemm_eval.cli.render import describe_difference
+from gemm_eval.cli.values import (
+    MAX_VALUES,
+    all_sizes,
+    check_count,
+    format_mapping,
+    one_of_each,
+    parse_all_values,
+    parse_mapping,
+    parse_rows,
+    parse_values,
+    read_sizes,
+)
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.models.gpu import GPU_MODEL_VERSION
 from gemm_eval.units import time_text
 from gemm_eval.workload import make_problem
 from tests.cli.commands import DEMO, SIZES, WORDS, Ran, demo, plain
+from tests.evaluate.grouped_stand_in import give_answers
 
 pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
@@ -184,17 +200,6 @@ def test_top_table_shows_every_result(columns: int) -> None:
     assert format_change(results[-1].latency_us, results[0].latency_us) in out
 
 
-@pytest.mark.parametrize("columns", [30, 50, 80, 120])
-def test_top_breaks_no_word(columns: int) -> None:
-    words = ("top", "--arch", "h200-sxm", *WORDS, "-c", "4")
-    narrow, wide = Ran(*words, columns=columns).out, Ran(*words, columns=1000).out
-
-    assert max(map(len, narrow.splitlines())) <= columns
-    assert {word for word in narrow.split() if word[0] not in "─"} <= set(wide.split())
-    for word in ("cooperative", "data parallel", "along M by"):
-        assert narrow.count(word) == wide.count(word)
-
-
 def test_difference_names_choices_and_their_effect() -> None:
     evaluator = GEMMEvaluator("demo-8core")
     problem = demo().problem
@@ -212,3 +217,297 @@ def test_difference_names_choices_and_their_effect() -> None:
     assert words("1,2,2,1/256,256,352/mnk").startswith(
         "partition; 4 fewer active cores; more DRAM traffic: A; matrix +"
     )
+
+
+GROUPS = (120, 3, 0, 17)
+OF_GROUPS = ("-k", "512", "-n", "256", "--rows", "120,3,0,17")
+GROUPED = ("grouped", *DEMO, *OF_GROUPS)
+
+
+@pytest.fixture
+def expected(monkeypatch: pytest.MonkeyPatch) -> GEMMResult:
+    give_answers(monkeypatch)
+    return GEMMEvaluator("demo-8core", disk_cache=False).evaluate_grouped(GROUPS, 512, 256)
+
+
+def test_json_is_the_library_result(expected: GEMMResult) -> None:
+    (result,) = Ran(*GROUPED, "--json").json()["results"]
+
+    assert result == plain(expected.to_dict())
+    assert result["problem"]["row_groups"] == [120, 3, 0, 17]
+    assert "explanation" in Ran(*GROUPED, "--json", "--explain").json()["results"][0]
+
+
+def test_text_speaks_of_groups(expected: GEMMResult) -> None:
+    out = Ran(*GROUPED, columns=120).out
+
+    assert out.startswith("G=4 rows=140 (of a group 0 to 120) K=512 N=256")
+    assert "Groups: 140 rows in 4 groups of 0 to 120, 10 in the median; 1 has none." in out
+    assert re.findall(r"^latency +(\S.*?) *$", out, flags=re.MULTILINE) == [time_text(expected.latency_us)]
+    assert "Groups:" not in Ran(*GROUPED, "--no-explain").out
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["--dtype", "w4a16", "--group-size", "64", "--zero-dtype", "fp16"],
+         {"dtype": "w4a16", "group_size": 64, "zero_dtype": "fp16"}),
+        (["--input-dtype", "bf16", "--weight-dtype", "int8", "--output-dtype", "fp32", "--scale-dtype", "fp32"],
+         {"input_dtype": "bf16", "weight_dtype": "int8", "output_dtype": "fp32", "scale_dtype": "fp32"}),
+        (["--library", "trtllm", "--l2", "warm", "--clock", "sustained", "--dtype", "w4a16", "--no-correction"],
+         {"library": "trtllm", "l2": "warm", "clock": "sustained", "dtype": "w4a16", "correction": False}),
+        (["--dtype", "fp8_block", "--quantize-from", "bf16"], {"dtype": "fp8_block", "quantize_from": "bf16"}),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("expected")
+def test_options_reach_the_library(words: list[str], options: dict[str, Any]) -> None:
+    found = Ran("grouped", "--arch", "h200-sxm", *OF_GROUPS, *words, "--json").json()["results"]
+
+    assert found == [plain(GEMMEvaluator("h200-sxm").evaluate_grouped(GROUPS, 512, 256, **options).to_dict())]
+
+
+@pytest.mark.usefixtures("expected")
+def test_archs_side_by_side() -> None:
+    found = Ran("grouped", *DEMO, "--arch", "h200-sxm", *OF_GROUPS, "--dtype", "fp16", "--json").json()["results"]
+
+    assert [one["arch_name"] for one in found] == ["demo-8core", "h200-sxm"]
+
+
+def test_top_is_the_library_ranking(expected: GEMMResult) -> None:
+    results = GEMMEvaluator("demo-8core").top(expected.problem, 3)
+
+    assert Ran(*GROUPED, "--top", "3", "--json").json() == {"results": [plain(one.to_dict()) for one in results]}
+    out = Ran(*GROUPED, "--top", "3", columns=300).out
+    assert out.startswith("G=4 rows=140 (of a group 0 to 120) K=512 N=256")
+    assert re.findall(r"^ *(\d+) ", out, flags=re.MULTILINE) == ["1", "2", "3"]
+
+
+def test_a_mapping_is_replayed(expected: GEMMResult) -> None:
+    mapping = format_mapping(expected.mapping)
+
+    (found,) = Ran(*GROUPED, "--mapping", mapping, "--json").json()["results"]
+    assert (found["latency_us"], found["is_exhaustive"]) == (expected.latency_us, False)
+
+
+def test_equal_groups_are_a_batch_on_chips_and_run_grouped_kernels_on_gpus() -> None:
+    """Here the models answer themselves."""
+    results = {}
+    for arch in ("demo-8core", "h200-sxm"):
+        words = ("--arch", arch, "--dtype", "fp16", "--json")
+        (grouped,) = Ran("grouped", *words, "-k", "512", "-n", "256", "--rows", "64x3").json()["results"]
+        (batch,) = Ran("evaluate", *words, "3", "64", "512", "256").json()["results"]
+        results[arch] = grouped, batch
+    grouped, batch = results["demo-8core"]
+    assert (grouped["latency_us"], grouped["mapping"]) == (batch["latency_us"], batch["mapping"])
+    grouped, batch = results["h200-sxm"]
+    assert (grouped["options"]["library"], batch["options"]["library"]) == ("torch", "cublas")
+
+
+def test_rows_in_short() -> None:
+    assert parse_rows("120,3,0,17") == GROUPS
+    assert parse_rows("120x64, 0x8") == (120,) * 64 + (0,) * 8
+    assert parse_rows(" 7 ") == parse_rows("7x1") == (7,)
+    assert len(parse_rows("1x1024")) == 1024
+
+
+@pytest.mark.parametrize(
+    "rows", ["", "120,", "a", "1.5", "-3", "3x", "x3", "3x0", "3x-1", "3x2x2", "1 2", "1x1025", "1x99999999999", "0,0"]
+)
+def test_bad_rows_are_one_line(rows: str) -> None:
+    ran = Ran("grouped", *DEMO, "-k", "512", "-n", "256", f"--rows={rows}")
+
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert re.match(r"error: (--rows|row_groups) must (be|have) .*got ", ran.err)
+    if rows != "0,0":
+        with pytest.raises(InvalidOptionError, match=r"^--rows must be"):
+            parse_rows(rows)
+
+
+@pytest.mark.parametrize("arch", ["demo-8core", "h200-sxm"])
+def test_answers_of_the_models(arch: str) -> None:
+    (found,) = Ran("grouped", "--arch", arch, *OF_GROUPS, "--dtype", "bf16", "--json").json()["results"]
+
+    problem = GemmProblem.grouped(GROUPS, 512, 256, input_dtype="bf16")
+    assert found == plain(GEMMEvaluator(arch).evaluate_problem(problem).to_dict())
+    assert "Groups: 140 rows" in Ran("grouped", "--arch", arch, *OF_GROUPS, "--dtype", "bf16", columns=120).out
+
+
+GEMM = ("1", "64", "4096", "4096", "--arch", "h200-sxm", "--dtype", "bf16")
+
+
+def test_evaluate_shows_the_interval_and_what_the_model_alone_says() -> None:
+    result = GEMMEvaluator("h200-sxm").evaluate(1, 64, 4096, 4096, "bf16")
+    ran = Ran("evaluate", *GEMM)
+
+    assert ran.code == 0
+    for label in ("80% interval", "model alone", "correction", f"{GPU_MODEL_VERSION}, corrected"):
+        assert label in ran.out
+    assert result.low_us is not None
+    assert time_text(result.low_us) in ran.out
+
+
+def test_no_correction_is_the_model_alone() -> None:
+    document = Ran("evaluate", *GEMM, "--no-correction", "--json").json()["results"][0]
+    corrected = Ran("evaluate", *GEMM, "--json").json()["results"][0]
+
+    assert (document["source"], corrected["source"]) == ("calibrated", "corrected")
+    assert document["latency_us"] == corrected["physics_us"] != corrected["latency_us"]
+    assert corrected["low_us"] < corrected["latency_us"] < corrected["high_us"]
+    assert "model alone" not in Ran("evaluate", *GEMM, "--no-correction", "--no-explain").out
+
+
+def test_top_takes_it_too() -> None:
+    corrected, physics = (
+        Ran("top", *GEMM, "-c", "3", "--json", *more).json()["results"] for more in ((), ("--no-correction",))
+    )
+    assert [one["mapping"] for one in corrected] == [one["mapping"] for one in physics]
+    assert {one["source"] for one in physics} == {"calibrated"}
+
+
+def test_a_multicore_chip_has_no_interval() -> None:
+    ran = Ran("evaluate", "1", "64", "512", "512", "--arch", "demo-8core", "--arch", "h200-sxm", "--dtype", "fp16")
+    assert ran.code == 0
+    assert "80% interval" in ran.out
+    assert "80% interval" not in Ran("evaluate", "1", "64", "512", "512", "--arch", "demo-8core").out
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("7", [7]),
+        ("1,4,16", [1, 4, 16]),
+        (" 4 , 1 ", [4, 1]),
+        ("1..256", [1, 2, 4, 8, 16, 32, 64, 128, 256]),
+        ("3..20", [3, 6, 12, 20]),
+        ("5..5", [5]),
+        ("1..2", [1, 2]),
+        ("1..10:3", [1, 4, 7, 10]),
+        ("1..9:3", [1, 4, 7]),
+        ("4..4:9", [4]),
+        ("1,3,8..64", [1, 3, 8, 16, 32, 64]),
+        ("8..16,1..8,12", [8, 16, 1, 2, 4, 12]),
+        (f"1..{MAX_VALUES}:1", list(range(1, MAX_VALUES + 1))),
+        (f"1..{1 << 1000}", [1 << power for power in range(1001)]),
+    ],
+)
+def test_lists_and_ranges(text: str, values: list[int]) -> None:
+    assert parse_values("--batch", text) == values
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "1,", "x", "1.5", "0", "-1", "1...4", "1..", "..4", "1..x", "1..4:", "1..4:0", "1..4:x", "1:2", "0..4",
+     "1..4..8", "1..4:1:1", "9" * 5000],
+)  # fmt: skip
+def test_what_is_no_list(text: str) -> None:
+    with pytest.raises(InvalidOptionError, match=r"^--batch must be whole numbers >= 1 such as .*, got ") as caught:
+        parse_values("--batch", text)
+    assert len(str(caught.value)) < 300
+
+
+def test_ranges_are_bounded_and_go_up() -> None:
+    with pytest.raises(InvalidOptionError, match=r"^--batch: a range goes up, got '8\.\.4'$"):
+        parse_values("--batch", "1,8..4")
+    for text in (f"1..{MAX_VALUES + 1}:1", f"1..{MAX_VALUES}:1,{MAX_VALUES + 1}", f"1..{10**4000}:1"):
+        with pytest.raises(InvalidOptionError, match=r"^--batch must be at most 10,000 values, got more in "):
+            parse_values("--batch", text)
+    check_count(MAX_VALUES, "--batch")
+    with pytest.raises(InvalidOptionError, match="at most 10,000 combinations of --batch at once, got 10,001"):
+        check_count(MAX_VALUES + 1, "--batch")
+
+
+def test_repeated_options_are_one_list() -> None:
+    assert parse_all_values("--tp", ["1..4", "2,8", "3"]) == [1, 2, 4, 8, 3]
+
+
+def test_sizes_in_a_row_or_by_name() -> None:
+    order = "G M K N"
+    nothing = dict.fromkeys("GMKN")
+    named = {"G": None, "M": "2", "K": "3", "N": "4"}
+
+    assert read_sizes(order, ["1", "2", "3", "4"], nothing) == read_sizes(order, None, named)
+    assert read_sizes(order, [], named | {"G": "7"}) == {"G": "7", "M": "2", "K": "3", "N": "4"}
+    assert read_sizes(order, None, nothing) == {}
+    assert one_of_each("K N", ["3", "4k"], {}) == [3, "4k"]
+    assert all_sizes(order, ["1", "1..4", "8", "3,5"], nothing) == [
+        (1, m, 8, n) for m in (1, 2, 4) for n in (3, 5)
+    ]  # fmt: skip
+    assert all_sizes(order, ["x", "1", "8", "3"], nothing) == [("x", 1, 8, 3)]
+    for in_a_row, by_name, message in (
+        (["1"], named, "sizes are G M K N or have names, never both: got 1 and -m -k -n"),
+        (["1"] * 5, nothing, "sizes are G M K N, or by name -m M -k K -n N, and -g G where it is not 1; got 5: 1 1 1"),
+        ([], nothing | {"G": "1"}, "-m and -k and -n must be given, too"),
+    ):
+        with pytest.raises(InvalidOptionError, match=message):
+            read_sizes(order, in_a_row, by_name)
+    with pytest.raises(InvalidOptionError, match="sizes are missing: K N, or by name -k K -n N, or --all"):
+        one_of_each("K N", [], {}, ", or --all")
+    with pytest.raises(InvalidOptionError, match="at most 10,000 combinations of G M K N at once, got 1,000,000"):
+        all_sizes(order, ["1", "1..100:1", "1..100:1", "1..100:1"], nothing)
+
+
+def test_sizes_stand_in_one_order_and_have_one_name_in_every_command() -> None:
+    """A command's sizes are some of G M K N, in this order, and each letter is an option of one meaning."""
+    found = {}
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        letters = {option[1:].upper() for param in command.params for option in param.opts if len(option) == 2}
+        rows = [param.metavar for param in command.params if param.param_type_name == "argument"]
+        orders = [row for row in rows if row and set(row.split()) <= set("GMKN")]
+        if orders or letters & set("GMKN"):
+            (found[name],) = orders
+            assert letters & set("GMKN") == set(found[name].split())
+            assert found[name].split() == [letter for letter in "GMKN" if letter in found[name]]
+    assert found == {
+        "evaluate": "G M K N", "top": "G M K N", "grouped": "K N", "kernels": "M K N", "profile": "M K N",
+        "crossover": "K N",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("in_a_row", "by_name"),
+    [
+        ("evaluate 2 16 64 48", "evaluate -n 48 -k 64 -m 16 -g 2"),
+        ("evaluate 1 16 64 48", "evaluate --m 16 --k 64 --n 48"),
+        ("top 1 16 64 48 --count 2", "top -m 16 -k 64 -n 48 -c 2"),
+        ("grouped 64 48 --rows 3,4", "grouped -k 64 -n 48 --rows 3,4"),
+    ],
+)
+def test_names_say_the_same(in_a_row: str, by_name: str) -> None:
+    row, name = (Ran(*words.split(), *DEMO, "--json").json() for words in (in_a_row, by_name))
+    assert row == name
+    sizes = [name["results"][0]["problem"][letter] for letter in "KN"]
+    assert sizes == [64, 48]
+
+
+def test_kernels_take_sizes_in_a_row() -> None:
+    words = ("kernels", "--arch", "h200-sxm", "--family", "w4a16_gemv", "--json")
+    assert Ran(*words, "4", "512", "256").json() == Ran(*words, "-m", "4", "-k", "512", "-n", "256").json()
+
+
+def test_ranges_of_options() -> None:
+    model = Ran("model", "llama-3-8b", *DEMO, "--batch", "1..4", "--prompt", "16,32..64:32", "--json").json()
+    assert [(one["batch"], one["prompt_len"]) for one in model] == [(b, p) for b in (1, 2, 4) for p in (16, 32, 64)]
+    gemms = Ran(
+        "gemms", "llama-3-8b", *DEMO, "--batch", "1..2", "--seq-len", "16", "--phase", "decode", "--json"
+    ).json()
+    one = Ran("gemms", "llama-3-8b", *DEMO, "--batch", "2", "--seq-len", "16", "--phase", "decode", "--json").json()
+    assert gemms[1] == one
+    report = Ran("prewarm", "llama-3-8b", *DEMO, "--batch", "1..4", "--seq-len", "16", "--json").json()
+    once = Ran("prewarm", "llama-3-8b", *DEMO, "--batch", "1", "--seq-len", "16", "--json").json()
+    assert report["num_gemms"] == 3 * once["num_gemms"]
+    tokens = Ran(
+        "moe", *DEMO, "--tokens", "2..7", "--hidden", "64", "--inter", "64", "--experts", "8", "--topk", "2", "--json"
+    ).json()
+    assert [layer["layer"]["num_tokens"] for layer in tokens["layers"]] == [2, 4, 7]
+
+
+def test_attention_of_several_batches_and_lengths() -> None:
+    words = ("attention", *DEMO, "--arch", "h200-sxm", "--batch", "1..4", "--kv", "64,128", "--heads", "4")
+    found = Ran(*words, "--dtype", "fp16", "--json").json()
+    problems = [(one["problem"]["batch"], one["problem"]["kv_len"], one["arch_name"]) for one in found]
+    assert problems == [(b, kv, arch) for b in (1, 2, 4) for kv in (64, 128) for arch in ("demo-8core", "h200-sxm")]
+    alone = Ran("attention", *DEMO, "--batch", "2", "--kv", "128", "--heads", "4", "--dtype", "fp16", "--json").json()
+    assert found[6] == alone
+    out = Ran(*words, columns=200).out
+    assert out.startswith("4 heads of 128, 4 KV heads")
+    assert len([line for line in out.splitlines() if line.split()[:1] in (["demo-8core"], ["h200-sxm"])]) == 12

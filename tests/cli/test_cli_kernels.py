@@ -1,20 +1,28 @@
-"""The command `gemm-eval kernels`."""
+"""The commands `kernels` and `profile`: lists, timings beside other engines, and what they refuse."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import gemm_eval.measure
 from gemm_eval.cli.app import app
+from gemm_eval.cli.render_profile import Chosen, print_profile, profile_document
 from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.families import families
-from gemm_eval.measure import compare_kernels
+from gemm_eval.measure import compare_kernels, profile_kernels
+from gemm_eval.measure import engines as measured
 from gemm_eval.measure.comparison import ComparedGemm
+from gemm_eval.measure.engines import ExpertLayer, experts, grouped, side_by_side
+from tests.kernels.fake_kernels import FakeKernelRunner, config, item
+from tests.measure.fake_engines import FakeDevice, fake_engine, fake_grouped_engine
+from tests.measure.test_side_by_side import PROTOCOL
 
 SIZES = ("-m", "64", "-k", "4096", "-n", "4096")
 
@@ -144,30 +152,216 @@ def test_timings_of_a_gpu_are_printed_beside_others(monkeypatch: pytest.MonkeyPa
         assert "times as fast as humming" in line
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("--arch", "sg2260e"), 3, "W4A16 kernels need an NVIDIA GPU, sg2260e is none"),
-        (("--arch", "h200-sxm", "-m", "4"), 2, "-k and -n must be given, too: sizes by name are -m M -k K -n N"),
-        (("--arch", "h200-sxm", "-m", "0", "-k", "64", "-n", "64"), 2, "M must be an integer >= 1, got 0"),
-        (("--arch", "h200-sxm", "-m", "4", "-k", "60", "-n", "64"), 2, "K must be a positive multiple of 8"),
-        (("--arch", "h200-sxm", "--family", "cutlass"), 2, "--family must be one of w4a16_gemv,"),
-        (("--arch", "h200-sxm", "--mode", "row"), 2, "mode must be one of column, group, group_zero"),
-        (("--arch", "h200-sxm", "--group-size", "16"), 2, "group_size must be one of 32, 64, 128"),
-        (("--arch", "h200-sxm", "--activation", "fp8"), 2, "activation must be"),
-        (("--arch", "h200-sxm", "--measured", "--compile"), 2, "--measured does not go with --compile; it goes with"),
-        (("--arch", "h200-sxm", "--measured", "-m", "8"), 2, "--measured does not go with -m; it goes with"),
-        (("--arch", "h200-sxm", "4", "64"), 2, "sizes are M K N, or by name -m M -k K -n N; got 2: 4 64"),
-        (("--arch", "h200-sxm", "4", "64", "64", "-n", "8"), 2, "sizes are M K N or have names, never both"),
-        (("--arch", "l4", "--measured"), 2, "no timings of our kernels with fp16 activations come for l4"),
-        (
-            ("--arch", "h200-sxm", "--measured", "--activation", "bf16"), 2,
-            "no timings of our kernels with bf16 activations come for h200-sxm",
-        ),
-    ],
-)  # fmt: skip
-def test_wrong_words_are_one_line(words: tuple[str, ...], code: int, message: str) -> None:
-    error = run(*words, code=code)
+TIMES = {
+    "ours": lambda gemm: 10.0,
+    "humming": lambda gemm: 9.0 if gemm.M == 320 else 20.0,
+    "cublas": lambda gemm: 30.0,
+    "tinygemm": lambda gemm: 50.0,
+}
+GRID = ("--pair", "256,64", "--pair", "256,128", "--rows", "1,320")
 
-    assert message in error
-    assert len(error.splitlines()) == 1
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Any:
+    engines = {name: fake_engine(name, us) for name, us in TIMES.items()}
+    engines["tinygemm"].largest_rows = 64
+    engines["cublas"].why_missing = classmethod(lambda cls: "no cuBLAS: pip install it")  # type: ignore[method-assign, assignment]
+    compare = partial(side_by_side.compare_engines, protocol=PROTOCOL, sleep=lambda _: None)
+    monkeypatch.setattr(side_by_side, "ENGINES", engines)
+    monkeypatch.setattr(measured, "make_device", lambda engines: FakeDevice())
+    monkeypatch.setattr(measured, "compare_engines", compare)
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(app, ["kernels", "--compare", *words], env={"COLUMNS": "80", "TERM": "dumb"})
+
+    return run
+
+
+def test_tables_fit_80_columns(command: Any) -> None:
+    done = command(*GRID)
+    lines = done.stdout.splitlines()
+
+    assert done.exit_code == 0, done.output
+    assert max(map(len, lines)) <= 80
+    assert "cublas is left out: no cuBLAS: pip install it" in done.stderr
+    (row,) = [line.split() for line in lines if line.split()[:1] == ["320"]]
+    assert row == ["320", "0.90", "0.90", "64", "x", "256", "-"]
+    (row,) = [line.split() for line in lines if line.startswith("M <= 16")]
+    assert row[3:] == ["2", "2.00", "(2.00)", "5.00", "(5.00)"]
+    assert "Below 0.97: humming 2 of 4, tinygemm 0 of 2" in lines
+    (row,) = [line.split() for line in lines if line.startswith("0.900") and " 128 " in line]
+    assert row[:7] == ["0.900", "humming", "128", "256", "320", "10.00", "9.000"]
+
+
+def test_the_document_has_every_timing(command: Any, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    for suffix, read in ((".csv", pandas.read_csv), (".parquet", pandas.read_parquet)):
+        out = tmp_path / f"timings{suffix}"
+        found = json.loads(command(*GRID, "--json", "--out", str(out), "--engine", "humming").stdout)
+
+        assert list(found["engines"]) == ["ours", "humming"]
+        assert len(found["timings"]) == 8
+        assert found["by_rows"]["320"]["humming"]["worst"] == pytest.approx(0.9, rel=0.01)
+        assert found["by_regime"]["all"]["humming"]["num_cases"] == 4
+        assert [(row["N"], row["M"]) for row in found["behind"]] == [(64, 320), (128, 320)]
+        frame = read(out)
+        assert list(frame["latency_us"]) == [row["latency_us"] for row in found["timings"]]
+        assert set(frame["library"]) == {"ours 1.0", "humming 1.0"}
+
+
+LAYERS = (ExpertLayer("wide", 4, 4, 2, 64, 256), ExpertLayer("one-of-eight", 2, 16, 4, 128, 64))
+
+
+@pytest.fixture
+def grouped_command(command: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    times = {"ours": 10.0, "humming": 12.0, "one-launch-a-group": 30.0}
+    engines = {
+        name: fake_grouped_engine(name, lambda gemm, us=us: us if gemm.tokens > 1 else 10.0)  # type: ignore[misc]
+        for name, us in times.items()
+    }
+    compare = partial(grouped.compare_grouped_engines, protocol=PROTOCOL, sleep=lambda _: None)
+    monkeypatch.setattr(grouped, "GROUPED_ENGINES", engines)
+    monkeypatch.setattr(experts, "EXPERT_LAYERS", LAYERS)
+    monkeypatch.setattr(measured, "compare_grouped_engines", compare)
+    return partial(command, "--grouped", "--group-size", "32")
+
+
+def test_grouped_tables_fit_80_columns(grouped_command: Any) -> None:
+    done = grouped_command("--layer", "wide", "--layer", "one-of-eight", "--rows", "1,40")
+    lines = done.stdout.splitlines()
+
+    assert done.exit_code == 0, done.output
+    assert max(map(len, lines)) <= 80
+    (row,) = [line.split() for line in lines if line.split()[:1] == ["40"]]
+    assert row[:3] == ["40", "1.20", "1.20"]
+    assert row[6] == "3.00"
+    assert "Below 0.97: humming 0 of 4, one launch a group 0 of 4" in lines
+
+
+def test_the_grouped_document_says_layers_and_tokens(grouped_command: Any, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    out = tmp_path / "timings.csv"
+    found = json.loads(grouped_command("--rows", "5", "--layer", "one-of-eight", "--json", "--out", str(out)).stdout)
+
+    assert [row["engine"] for row in found["timings"]] == ["ours", "humming", "one-launch-a-group"]
+    (row, *_) = found["timings"]
+    assert (row["layer"], row["num_groups"], row["tokens"], row["expected_rows"]) == ("one-of-eight", 2, 5, 3)
+    assert not found["failures"]
+    assert list(pandas.read_csv(out)["tokens"]) == [5, 5, 5]
+
+
+ITEMS = [item(cta_m=cta_m) for cta_m in (32, 16, 128)]
+
+
+@pytest.fixture
+def profile_command(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(gemm_eval.measure, "W4A16Runner", lambda dtype: FakeKernelRunner(1000.0))
+    monkeypatch.setenv("COLUMNS", "240")
+
+    def run(*args: str) -> Result:
+        return CliRunner().invoke(app, ["profile", *args])
+
+    return run
+
+
+def test_all_kernels_are_timed_and_the_best_ones_again() -> None:
+    runner = FakeKernelRunner(broken=[config(cta_m=64)])
+    found = profile_kernels(runner, [*ITEMS, item(cta_m=64)], [ITEMS[2].config])
+
+    assert [kernel.config.cta_m for kernel in found.kernels] == [16, 32, 128]
+    assert found.kernels[0].timing.num_replays == 7
+    assert found.find(ITEMS[0].config) == (1, found.kernels[1])
+    assert found.errors == {config(cta_m=64): "GemmEvalError: wrong"}
+    assert found.find(config(cta_m=64)) is None
+    # 256 x 128 weights of 4 bits, 2 groups of 128 columns, A and C of 16 rows
+    assert found.bytes_moved == 128 * 128 + 2 * 2 * 128 + 2 * 16 * (256 + 128)
+
+
+def test_nothing_to_time_is_an_error() -> None:
+    with pytest.raises(GemmEvalError, match="no kernel can run this GEMM on this GPU"):
+        profile_kernels(FakeKernelRunner(), [], [])
+    with pytest.raises(GemmEvalError, match="no kernel could be timed; the first: GemmEvalError: wrong"):
+        profile_kernels(FakeKernelRunner(broken=[ITEMS[0].config]), ITEMS[:1], [])
+
+
+def test_the_table_names_places_and_distances(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    found = profile_kernels(FakeKernelRunner(), ITEMS, [])
+    choices = [
+        Chosen("cost model", ITEMS[1].config, 11.0),
+        Chosen("somebody", ITEMS[0].config, 9.0),
+        Chosen("nobody", config(cta_m=64), 8.0),
+    ]
+    print_profile(found, choices, "h200-sxm", "fp16", 2)
+    text = capsys.readouterr().out
+
+    assert "M 16, N 128, K 256, fp16 x int4 (scales: group of 128) on h200-sxm" in text
+    assert "16x128x64" in text
+    assert "128x128x64" not in text
+    assert "cost model: 10.00 us (predicted 11.00 us), the best, place 1" in text
+    assert "somebody: 20.00 us (predicted 9.000 us), +100.0% from the best, place 2" in text
+    assert "not timed" in text
+
+    document = profile_document(found, choices, "h200-sxm", "fp16")
+    assert json.loads(json.dumps(document)) == document
+    assert document["kernels"][0]["tflop_per_s"] == pytest.approx(2 * 16 * 256 * 128 / 10.0 / 1e6)
+    assert document["choices"][1]["over_best_frac"] == pytest.approx(1.0)
+    assert document["choices"][1]["predicted_us"] == 9.0
+    assert document["choices"][2]["place"] is None
+
+
+def test_two_tables_fit_80_columns(profile_command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = profile_command("2048", "5376", "43008", "--arch", "h200-sxm", "--count", "3").stdout.splitlines()
+    rows = [line.split() for line in lines if line.split()[:1] in (["1"], ["2"], ["3"])]
+
+    assert max(map(len, lines)) <= 80
+    assert [row[0] for row in rows] == ["1", "2", "3"] * 2
+    assert "clus-" in " ".join(lines)
+    assert all("x" in row[4] for row in rows[:3])  # no tile is folded
+    assert [len(row) for row in rows[3:]] == [9, 9, 9]
+
+    monkeypatch.setenv("COLUMNS", "240")
+    wide = profile_command("2048", "5376", "43008", "--arch", "h200-sxm", "--count", "3").stdout.splitlines()
+    assert sum(line.split()[:1] == ["1"] for line in wide) == 1
+
+
+def test_the_command_times_every_config(profile_command: Any) -> None:
+    done = profile_command("1", "4096", "4096", "--arch", "h200-sxm", "--group-size", "128", "--json")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+
+    assert document["gemm"]["bytes_moved"] == 4096 * 4096 // 2 + 2 * 32 * 4096 + 2 * 2 * 4096
+    assert document["num_kernels"] == len(document["kernels"]) > 50
+    assert [kernel["place"] for kernel in document["kernels"]] == list(range(1, document["num_kernels"] + 1))
+    assert [choice["by"] for choice in document["choices"]] == ["cost model"]
+    assert all(choice["latency_us"] > 0 for choice in document["choices"])
+
+
+def test_sizes_may_be_options(profile_command: Any) -> None:
+    done = profile_command(
+        "--m", "16", "--k", "512", "--n", "256", "--group-size", "-1", "--dtype", "bf16", "--count", "3"
+    )
+
+    assert done.exit_code == 0, done.output
+    assert "M 16, N 256, K 512, bf16 x int4 (scales: column) on h200-sxm" in done.output
+
+
+def test_another_arch_is_said_to_be_another(profile_command: Any) -> None:
+    assert (
+        "--arch h100-sxm is not this GPU, h200-sxm" in profile_command("1", "256", "256", "--arch", "h100-sxm").output
+    )
+
+
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gemm_eval.device import bench_device
+
+    def fail() -> None:
+        raise GemmEvalError("measuring needs an NVIDIA GPU, found none")
+
+    monkeypatch.setattr(bench_device, "import_cupy", fail)
+    refused = CliRunner().invoke(app, ["profile", "1", "4096", "4096"])
+
+    assert refused.exit_code == 2
+    assert "error: measuring needs an NVIDIA GPU, found none" in refused.output

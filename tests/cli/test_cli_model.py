@@ -1,4 +1,4 @@
-"""The commands on whole models, `model` and `prewarm`: what they print, and their exit codes."""
+"""The commands on whole models, `gemms`, `prewarm` and `model`: what they print, and their exit codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, GEMMResult, load_arch
+from gemm_eval import GEMMEvaluator, GEMMResult, estimate_model, load_arch
 from gemm_eval.cli.output import format_share
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.transformer import (
@@ -26,7 +26,7 @@ from gemm_eval.transformer import (
 )
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
 from gemm_eval.units import time_text
-from tests.cli.commands import Ran
+from tests.cli.commands import Ran, plain
 
 ARCH = ("--arch", "demo-8core")
 SHORT = ("--seq-len", "64")
@@ -140,25 +140,6 @@ def test_text_shows_every_gemm_whole(model: str, words: list[str], options: dict
             assert re.search(rf" {types} x {gemm.problem.weight_dtype} ", line) or not gemm.problem.is_weight_quantized
 
 
-def test_80_columns_show_the_numbers_of_400() -> None:
-    words = ("gemms", "llama-3.1-405b", *ARCH, "--batch", "64", "--seq-len", "131072", "--dtype", "w4a16")
-    narrow, wide = Ran(*words, columns=80), Ran(*words, columns=400)
-
-    assert max(map(len, narrow.out.splitlines())) <= 80
-    numbers = re.findall(r"\d[\d,.·]*\d", wide.out)
-    assert len(numbers) > 100
-    assert [number for number in numbers if number not in narrow.out] == []
-
-
-def test_a_very_narrow_terminal_loses_no_digit_and_breaks_no_word() -> None:
-    words = ("gemms", "deepseek-v3", *ARCH, *SHORT)
-    wide, narrow = Ran(*words, columns=80).out, Ran(*words, columns=30).out
-
-    assert "…" not in narrow
-    assert {word for word in narrow.split() if word[0] not in "─"} <= set(wide.split())
-    assert sum(map(str.isdigit, narrow)) >= sum(map(str.isdigit, wide))
-
-
 def test_sums_are_those_of_the_library() -> None:
     out = Ran("gemms", "mixtral-8x7b", *ARCH, *SHORT, "--batch", "3", columns=200).out
 
@@ -268,37 +249,6 @@ def test_prewarm_options_of_one_phase_and_no_idle_cores() -> None:
 
 # errors and help
 
-FAILURES = [
-    (2, "ModelConfigError", ["llama-9", *ARCH], "did you mean"),
-    (2, "ModelConfigError", ["no-such/config.json", *ARCH], "no-such"),
-    (2, "ArchNotFoundError", ["llama-3-8b", "--arch", "demo-8cor"], "did you mean demo-8core"),
-    (2, "InvalidOptionError", ["llama-3-8b", *ARCH, "--batch", "0"], "--batch must be whole numbers >= 1"),
-    (2, "InvalidOptionError", ["llama-3-8b", *ARCH, "--seq-len", "-5"], "--seq-len must be"),
-    (2, "InvalidOptionError", ["llama-3-8b", *ARCH, "--tp", "3"], "tensor_parallel must divide"),
-    (2, "InvalidOptionError", ["mixtral-8x7b", *ARCH, "--ep", "3"], "expert_parallel"),
-    (2, "InvalidProblemError", ["llama-3-8b", *ARCH, "--dtype", "w5a16"], "dtype must be one of"),
-    (2, "InvalidProblemError", ["llama-3-8b", *ARCH, "--seq-len", str(1 << 40)], "must be <= 2**57"),
-    (2, "UsageError", ["llama-3-8b"], "--arch"),
-    (2, "UsageError", [*ARCH], "Missing argument"),
-    (2, "UsageError", ["llama-3-8b", *ARCH, "--phase", "train"], "--phase"),
-    (2, "InvalidOptionError", ["llama-3-8b", *ARCH, "--batch", "1.5"], "got '1.5'"),
-    (2, "UsageError", ["llama-3-8b", *ARCH, "--layers", "1"], "--layers"),
-    (3, "UnsupportedError", ["llama-3-8b", "--arch", "tpu-v4", "--dtype", "fp32"], "tpu-v4 cannot multiply fp32"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("command", ["gemms", "prewarm"])
-@pytest.mark.parametrize(("code", "kind", "words", "message"), FAILURES, ids=[f"{f[1]}-{f[3][:20]}" for f in FAILURES])
-def test_an_error_is_one_line_on_stderr(command: str, code: int, kind: str, words: list[str], message: str) -> None:
-    text, as_json = Ran(command, *words), Ran(command, *words, "--json")
-
-    assert (text.code, text.out, as_json.code, as_json.out) == (code, "", code, "")
-    assert re.fullmatch(r"error: [^\n]+\n", text.err)
-    assert message in text.err
-    error = json.loads(as_json.err)["error"]
-    assert error["type"] == kind
-    assert message in error["message"]
-
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
 def test_a_model_that_does_not_fit_is_exit_3_but_prewarms(tmp_path: Path, words: tuple[str, ...]) -> None:
@@ -312,21 +262,6 @@ def test_a_model_that_does_not_fit_is_exit_3_but_prewarms(tmp_path: Path, words:
     assert (shown.code, shown.out, warmed.code) == (3, "", 0)
     assert "levers: sram_bytes >=" in shown.err
     assert re.search(r'"num_infeasible": 13|13 infeasible', warmed.out)
-
-
-@pytest.mark.parametrize("command", ["gemms", "prewarm"])
-def test_help(command: str) -> None:
-    ran = Ran(command, "--help")
-    words = " ".join(ran.out.split())
-
-    assert (ran.code, ran.err) == (0, "")
-    assert "…" not in ran.out
-    assert max(map(len, ran.out.splitlines())) <= 80
-    for option in ("--arch", "--phase", "--batch", "--seq-len", "--tp", "--ep", "--dtype", "--no-idle-cores", "--json"):
-        assert option in words
-    assert "[default: 2048]" in words
-    assert "Exit codes: 0 ok" in words
-    assert (Ran(command).code, Ran(command).err) == (2, "")  # no words at all: help too
 
 
 def test_experts_have_types_and_loads_of_their_own() -> None:
@@ -353,3 +288,60 @@ def test_experts_have_types_and_loads_of_their_own() -> None:
     assert by_name["expert_down"].rows == 8 * 4
     assert not by_name["o_proj"].is_weight_quantized
     assert found["memory"]["weight_bytes"] < 15e9
+
+
+ESTIMATE_CALLS: list[tuple[list[str], dict[str, Any]]] = [
+    ([], {}),
+    (["--batch", "8", "--prompt", "500", "--output", "32", "--dtype", "w4a16", "--kv-dtype", "fp8"],
+     {"batch": 8, "prompt_len": 500, "output_len": 32, "dtype": "w4a16", "kv_dtype": "fp8"}),
+    (["--tp", "2", "--pp", "2", "--chunk", "256", "--speculate", "2", "--acceptance", "0.5"],
+     {"tensor_parallel": 2, "pipeline_parallel": 2, "chunk_tokens": 256, "speculative_tokens": 2, "acceptance": 0.5}),
+    (["--unfused"], {"fused": False}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "options"), ESTIMATE_CALLS)
+def test_one_estimate_in_json_and_words(words: list[str], options: dict[str, Any]) -> None:
+    found = estimate_model("llama-3-8b", "h200-sxm", **options)
+    assert Ran("model", "llama-3-8b", "--arch", "h200-sxm", *words, "--json").json() == plain(found.to_dict())
+    ran = Ran("model", "llama-3-8b", "--arch", "h200-sxm", *words)
+    assert (ran.code, ran.err) == (0, "")
+    assert " ".join(ran.out.split()) == " ".join(found.explain().split())
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_several_stand_in_a_table(columns: int) -> None:
+    words = (
+        "model",
+        "llama-3-8b",
+        "--arch",
+        "h200-sxm",
+        "--arch",
+        "rtx-4090",
+        "--batch",
+        "1,4096",
+        "--prompt",
+        "128,512",
+    )
+    ran = Ran(*words, columns=columns)
+    assert (ran.code, ran.err) == (0, "")
+    assert max(map(len, ran.out.splitlines())) <= columns
+    lines = [line.split() for line in ran.out.splitlines() if line.startswith(("h200-sxm", "rtx-4090"))]
+    assert [(line[0], line[1], line[-1]) for line in lines[-8::2]] == [
+        ("h200-sxm", "1", "yes"), ("h200-sxm", "4,096", "no"), ("rtx-4090", "1", "yes"), ("rtx-4090", "4,096", "no"),
+    ]  # fmt: skip
+    found = Ran(*words, "--json").json()
+    assert [(item["arch_name"], item["batch"], item["prompt_len"]) for item in found] == [
+        (arch, batch, prompt) for arch in ("h200-sxm", "rtx-4090") for batch in (1, 4096) for prompt in (128, 512)
+    ]
+
+
+def test_operations_and_memory_where_asked() -> None:
+    words = ("model", "qwen3-30b-a3b", "--arch", "h200-sxm", "--operations", "--memory")
+    ran = Ran(*words, columns=200)
+    assert ran.code == 0
+    found = estimate_model("qwen3-30b-a3b", "h200-sxm")
+    for cost in found.decode.costs:
+        assert cost.operation.name in ran.out
+    assert "Memory of a device" in ran.out
+    assert max(map(len, Ran(*words).out.splitlines())) <= 80

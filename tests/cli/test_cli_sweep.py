@@ -252,20 +252,6 @@ def test_report_on_several_archs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--gemm", "1,2,3", "--arch", "demo-8core", "--arch", "sg2260"], "--gemm is G,M,K,N, four integers"),
-        (["--gemm", "1,2,3,4", "--arch", "demo-8core"], "two or more archs"),
-        (["--gemm", "1,2,3,4", "--arch", "demo-8core", "--arch", "sg2260", "--tp", "2"], "does not go with --tp"),
-    ],
-)
-def test_gemms_of_a_report_are_checked(tmp_path: Path, words: list[str], message: str) -> None:
-    ran = Ran("report", *words, "--out", tmp_path / "x.html")
-    assert ran.code == 2
-    assert message in ran.err
-
-
-@pytest.mark.parametrize(
     "words", [[], ["FOLDER", "--model", "llama-3-8b"], ["--model", "llama-3-8b"], ["FOLDER", "--arch", "demo-8core"]]
 )
 def test_reports_on_nothing_or_two_things_are_refused(points: Path, tmp_path: Path, words: list[str]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator
+from gemm_eval.cli.output import read_records, row_of, write_records
 from gemm_eval.cli.shapes import evaluate_shapes, read_shapes, records
-from gemm_eval.cli.tables import read_records, row_of, write_records
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from tests.cli.commands import DEMO, Ran, chip_file, plain
 
@@ -82,13 +82,6 @@ def test_a_range_has_a_row_for_each_size(tmp_path: Path) -> None:
     Ran(*words, "--out", tmp_path / "out.csv")
     rows = table(tmp_path / "out.csv")
     assert [float(row["latency_us"]) for row in rows] == [one.latency_us for one in expected]
-    for words_more, message in (
-        (("--mapping", "1,1,1,1/16,16,16/mnk"), "several GEMMs does not go with --mapping"),
-        (("--explain",), "several GEMMs does not go with --explain"),
-    ):
-        ran = Ran(*words, *words_more)
-        assert (ran.code, ran.out) == (2, "")
-        assert message in ran.err
 
 
 def test_parquet_is_the_same_table(shapes: Path, tmp_path: Path) -> None:

@@ -377,7 +377,7 @@ class DescribingRunner(FakeKernelRunner):
 
 def test_reads_of_the_meta_file_stand_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyarrow")
-    from gemm_eval.cli.measure_kernels import print_comparison
+    from gemm_eval.cli.measure_run import print_comparison
 
     modes = [item(mode=WeightMode.GROUP, group_size=32), item(mode=WeightMode.COLUMN, group_size=0)]
     other = item()._replace(N=192)
@@ -419,11 +419,11 @@ def test_options_of_other_kernels_are_refused(tmp_path: Path) -> None:
 
 def test_the_command_measures_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
-    from gemm_eval.cli import measure_kernels as _measure_kernels
+    from gemm_eval.cli import measure_run as _measure_run
 
     runner = FakeKernelRunner()
-    monkeypatch.setattr(_measure_kernels, "W4A16Runner", lambda dtype: runner)
-    monkeypatch.setattr(_measure_kernels, "make_runner", lambda kernel, dtype: FakeRunner(20.0))
+    monkeypatch.setattr(_measure_run, "W4A16Runner", lambda dtype: runner)
+    monkeypatch.setattr(_measure_run, "make_runner", lambda kernel, dtype: FakeRunner(20.0))
     command = ["measure", "--out", str(tmp_path), "--kernel", "w4a16", "--set", "w4a16-smoke", "--quick", "--top", "2"]
     done = CliRunner().invoke(app, command)
 

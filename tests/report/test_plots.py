@@ -20,7 +20,7 @@ from gemm_eval.report.plots import (
     plot_roofline,
     plot_steps,
 )
-from gemm_eval.report.plots.labels import place_labels
+from gemm_eval.report.plots.shared import place_labels
 from gemm_eval.sweep.pareto import pareto_front
 from gemm_eval.units import time_text
 from tests.report.figures import SIZES, draw, legend_of, offsets, same_points

@@ -11,21 +11,23 @@ import pytest
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, estimate_models, load_model, transformer_gemms
 from gemm_eval.figures import add_title, new_figure, set_rows_axis
-from gemm_eval.figures.palette import (
+from gemm_eval.figures.scales import number_text, scale_of, tick_texts
+from gemm_eval.figures.style import (
     BOUND_MARKERS,
     DASHES,
+    LINE,
     MARKERS,
+    NEUTRALS,
     ON_DARK_FILL,
     ON_LIGHT_FILL,
     RAMP,
     SERIES,
     TERM_LOOKS,
+    TEXT,
     bound_color,
     ink_on,
     luminance,
 )
-from gemm_eval.figures.scales import number_text, scale_of, tick_texts
-from gemm_eval.figures.style import LINE, NEUTRALS, TEXT
 from gemm_eval.models import gpu, multicore
 from gemm_eval.report.plots import (
     plot_breakdown,

@@ -12,9 +12,8 @@ from gemm_eval.evaluate import GEMMResult
 from gemm_eval.mapping import Decomposition, LoopOrder, MulticoreMapping, Partition, RasterOrder, Tile
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.report.plots import mapping_multicore, plot_breakdown, plot_latency_over_m, plot_mapping, plot_roofline
-from gemm_eval.report.plots.mapping_block import first_steps
-from gemm_eval.report.plots.mapping_gpu import _find_waves
-from gemm_eval.report.plots.mapping_multicore import sram_parts
+from gemm_eval.report.plots.mapping import _find_waves
+from gemm_eval.report.plots.mapping_multicore import first_steps, sram_parts
 from gemm_eval.units import time_text
 from tests.report.figures import ARCHS, SIZES, draw, legend_of, offsets, same_points, texts
 

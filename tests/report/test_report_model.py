@@ -1,20 +1,34 @@
-"""The report on a model: its numbers are those of the results, and what would help is what a changed arch brings."""
+"""Reports on models and comparisons of archs, and groups of rows in both."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, estimate_model
-from gemm_eval.report import model_report
+from gemm_eval import (
+    GemmEvalError,
+    GEMMEvaluator,
+    GemmProblem,
+    GEMMResult,
+    InvalidOptionError,
+    estimate_model,
+)
+from gemm_eval.cli.render_model import print_phase
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.report import compare_report, model_report
+from gemm_eval.report.compare import Contender, Contest, share_by_term, why
 from gemm_eval.report.model_page import model_page
 from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Bars, Facts, Figure, Part, Table, Text, Verdict
-from gemm_eval.report.phase import PhaseResult
-from gemm_eval.transformer import GemmOperation, ModelConfig, load_model, transformer_gemms
+from gemm_eval.report.plots import plot_breakdown, plot_mapping, plot_roofline
+from gemm_eval.report.runs import GEMM_COLUMNS, PhaseResult, gemm_cells
+from gemm_eval.transformer import GemmOperation, LayerGemm, ModelConfig, load_model, transformer_gemms, types_on
 from gemm_eval.units import time_text
+from tests.evaluate.grouped_stand_in import give_answers
+from tests.report.figures import draw, offsets, same_points, texts
 
 SEQ_LEN = 64
 
@@ -210,3 +224,189 @@ def test_the_page_is_a_page(page: Page) -> None:
     assert html == page.to_html()
     assert html.count("<h2") == 4
     assert "gate_up_proj" in html
+
+
+pytest.importorskip("matplotlib")
+
+SIZES = [(1, 16, 4096, 4096), (1, 2048, 4096, 4096)]
+ARCHS = ("h200-sxm", "b200", "sg2260")
+
+
+@pytest.fixture(scope="module")
+def evaluators() -> list[GEMMEvaluator]:
+    return [GEMMEvaluator(name, disk_cache=False) for name in ARCHS]
+
+
+@pytest.fixture(scope="module")
+def gemms(evaluators: list[GEMMEvaluator]) -> Page:
+    return compare_report(SIZES, evaluators)
+
+
+def tables(page: Page, heading: str) -> list[Table]:
+    return [part for one in page.sections if one.heading == heading for part in one.parts if isinstance(part, Table)]
+
+
+def compared_rows(table: Table) -> list[dict[str, Any]]:
+    names = [column.name for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]
+
+
+def test_each_gemm_is_ranked_with_its_interval_and_source(gemms: Page, evaluators: list[GEMMEvaluator]) -> None:
+    for sizes in SIZES:
+        results = {one.arch.name: one.evaluate(*sizes) for one in evaluators}
+        found = compared_rows(tables(gemms, f"M={sizes[1]} K=4096 N=4096")[0])
+        times = [row["time"] for row in found]
+        assert times == sorted(result.latency_us for result in results.values())
+        for row in found:
+            result = results[row["arch"]]
+            assert (row["time"], row["source"]) == (result.latency_us, result.source)
+            assert row["over the fastest"] == pytest.approx(result.latency_us / times[0])
+            if result.low_us is None or result.high_us is None:
+                assert row["interval"] is None
+            else:
+                assert row["interval"] == f"{time_text(result.low_us)} to {time_text(result.high_us)}"
+        assert {row["interval"] is None for row in found} == {True, False}
+
+
+def test_the_verdict_names_the_fastest_and_says_why(gemms: Page, evaluators: list[GEMMEvaluator]) -> None:
+    verdict, picture = gemms.lead
+    assert isinstance(verdict, Verdict)
+    assert isinstance(picture, Bars)
+    fast, slow = (evaluators[at].evaluate(*SIZES[0]) for at in (1, 0))
+
+    assert verdict.headline.startswith("b200 is fastest in both: M=16 K=4096 N=4096 with")
+    assert f"{slow.latency_us / fast.latency_us:.3g} times as fast as h200-sxm" in verdict.headline
+    reason = dict(verdict.points)["M=16 K=4096 N=4096: why"]
+    assert reason.startswith(
+        "h200-sxm is bound by DRAM bandwidth; b200 has 1.60x the bandwidth (7,700 against 4,800 GB/s)"
+    )
+    assert [panel.title for panel in picture.panels] == [f"M={M} K=4096 N=4096" for M in (16, 2048)]
+    for panel in picture.panels:
+        for bar in panel.bars:
+            assert (bar.low is None) == (bar.name == "sg2260")
+
+
+def contest(low: float, high: float) -> Contest:
+    """Two archs of which the slower one's interval is given."""
+    fast, slow = (GEMMEvaluator(name, disk_cache=False) for name in ("b200", "h200-sxm"))
+    problem = GemmProblem(1, 16, 4096, 4096)
+    results = [fast.evaluate_problem(problem), replace(slow.evaluate_problem(problem), low_us=low, high_us=high)]
+    return Contest("x", None, [Contender(one, [("x", r, 1)]) for one, r in zip((fast, slow), results, strict=True)])
+
+
+def test_whether_intervals_overlap() -> None:
+    fast = contest(1e6, 2e6).contenders[0].interval_us
+    assert fast is not None
+    assert contest(fast[1] + 1.0, 1e6).is_clear
+    assert contest(fast[1] - 0.1, 1e6).is_clear is False
+    chips = [GEMMEvaluator(name, disk_cache=False) for name in ("sg2260", "demo-8core")]
+    assert (
+        Contest("x", None, [Contender(one, [("x", one.evaluate(1, 8, 64, 64), 1)]) for one in chips]).is_clear is None
+    )
+
+
+def test_terms_add_up(evaluators: list[GEMMEvaluator], gemms: Page) -> None:
+    result = evaluators[0].evaluate(*SIZES[0])
+    shares = share_by_term(Contender(evaluators[0], [("a", result, 3), ("b", evaluators[0].evaluate(*SIZES[1]), 1)]))
+
+    assert sum(shares.values()) == pytest.approx(100.0)
+    (table,) = [table for table in tables(gemms, "M=16 K=4096 N=4096") if "share" in table.caption]
+    found = {row["term"]: row["h200-sxm"] for row in compared_rows(table)}
+    assert found["DRAM"] == pytest.approx(100.0 * result.breakdown["dram_us"] / result.latency_us)
+    assert list(found)[-1] == "hidden"
+
+
+def test_reasons_without_a_resource_are_named_alone(evaluators: list[GEMMEvaluator]) -> None:
+    one = Contender(evaluators[0], [("x", evaluators[0].evaluate(*SIZES[0]), 1)])
+    assert why(one, one) == "h200-sxm is bound by DRAM bandwidth"
+
+
+def test_a_model_phase_by_phase(evaluators: list[GEMMEvaluator]) -> None:
+    page = compare_report("llama-3-8b", evaluators[:2], batch_size=2, seq_len=64)
+    sizes: Any = {"batch_size": 2, "seq_len": 64}
+
+    assert [one.heading for one in page.sections] == ["Archs", "Figures", "Prefill", "Decode", "In full"]
+    for phase in ("prefill", "decode"):
+        ranking, by_gemm, _ = tables(page, phase.capitalize())
+        for evaluator in evaluators[:2]:
+            config = load_model("llama-3-8b")
+            of = transformer_gemms(config, phase=phase, **sizes, **types_on(evaluator.arch, None, None, config))  # type: ignore[arg-type]
+            times = [gemm.total_count * evaluator.evaluate_problem(gemm.problem).latency_us for gemm in of]
+            (row,) = [row for row in compared_rows(ranking) if row["arch"] == evaluator.arch.name]
+            assert row["time"] == pytest.approx(sum(times))
+            assert [row[evaluator.arch.name] for row in compared_rows(by_gemm)] == pytest.approx(times)
+        for row in compared_rows(by_gemm):
+            assert row[row["fastest"]] == min(row[name] for name in ARCHS[:2])
+    assert "<h2" in page.to_html()
+    assert "prefill with" in page.lead[0].headline  # type: ignore[union-attr]
+
+
+def test_archs_without_room_are_named_with_the_reason() -> None:
+    archs = [GEMMEvaluator(name, disk_cache=False) for name in ("l4", "h200-sxm", "b200")]
+    page = compare_report("llama-3-70b", archs, phases=["decode"], tensor_parallel=2)
+
+    (said,) = [part for part in page.sections[0].parts if isinstance(part, Text) and part.title == "Not compared"]
+    assert said.text.startswith("l4: ")
+    assert page.title == "GEMMs of llama-3-70b on h200-sxm, b200"
+    with pytest.raises(GemmEvalError, match="fewer than two of the archs can run it: l4: "):
+        compare_report("llama-3-70b", archs[:2], phases=["decode"])
+
+
+def test_what_cannot_be_compared_is_refused(evaluators: list[GEMMEvaluator]) -> None:
+    for archs in (evaluators[:1], [evaluators[0], evaluators[0]]):
+        with pytest.raises(InvalidOptionError, match="two or more archs of different names"):
+            compare_report(SIZES, archs)
+    with pytest.raises(InvalidOptionError, match="at least one GEMM"):
+        compare_report([], evaluators)
+
+
+pytest.importorskip("matplotlib")
+
+GROUPED = GemmProblem.grouped((120, 3, 0, 17), 512, 256)
+
+
+@pytest.fixture
+def of_groups(monkeypatch: pytest.MonkeyPatch) -> GEMMEvaluator:
+    give_answers(monkeypatch)
+    return GEMMEvaluator("demo-8core", disk_cache=False)
+
+
+@pytest.fixture
+def result(of_groups: GEMMEvaluator) -> GEMMResult:
+    return of_groups.evaluate_problem(GROUPED)
+
+
+def test_cells_multiply_to_the_rows_that_there_are(of_groups: GEMMEvaluator, result: GEMMResult) -> None:
+    for one in (result, of_groups.evaluate(4, 35, 512, 256, "fp16")):
+        cells = dict(zip([column.name for column in GEMM_COLUMNS], gemm_cells(one, 2, 1.0), strict=True))
+        assert [cells[name] for name in "GMKN"] == [4, 35, 512, 256]
+        assert 2 * cells["G"] * cells["M"] * cells["K"] * cells["N"] == one.flop
+        texts_of = [column.format(cell) for column, cell in zip(GEMM_COLUMNS, gemm_cells(one, 2, 1.0), strict=True)]
+        assert texts_of[1:5] in (["4", "35.00", "512", "256"], ["4", "35", "512", "256"])
+
+
+def test_bars_are_named_by_rows(of_groups: GEMMEvaluator, result: GEMMResult) -> None:
+    figure = plot_breakdown([result, of_groups.evaluate(4, 35, 512, 256)])
+    draw(figure)
+
+    assert {"140 rows in G4 K512 N256", "G4 M35 K512 N256"} <= set(texts(figure))
+
+
+def test_a_roofline_has_the_flop_of_the_rows(of_groups: GEMMEvaluator) -> None:
+    results = [of_groups.evaluate_problem(one) for one in (GROUPED, GemmProblem(4, 35, 512, 256))]
+    figure = plot_roofline(of_groups, [one.problem for one in results])
+
+    intensity = [one.flop / one.dram_bytes for one in results]
+    assert same_points(offsets(figure.axes[0]), intensity, [one.tflop_per_s for one in results])
+
+
+def test_a_mapping_of_groups_is_not_drawn_as_one_of_a_batch(result: GEMMResult) -> None:
+    with pytest.raises(UnsupportedError, match=r"mapping of G=4 rows=140 .* cannot be drawn: its groups differ"):
+        plot_mapping(result)
+
+
+def test_a_model_names_rows(result: GEMMResult, capsys: pytest.CaptureFixture[str]) -> None:
+    gemm = LayerGemm("experts", GROUPED, 1, 32, is_weight=True)
+    print_phase("decode", load_model("llama-3-8b"), [(gemm, result)], 1)
+
+    assert "(140 in 4)·512·256" in capsys.readouterr().out

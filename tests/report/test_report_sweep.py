@@ -16,11 +16,8 @@ from gemm_eval import GEMMEvaluator, load_arch
 from gemm_eval.report import sweep_report
 from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Chart, Facts, Figure, Part, Table, Text, Verdict
-from gemm_eval.report.sweep_best import find_best
-from gemm_eval.report.sweep_page import sweep_page
-from gemm_eval.report.sweep_tables import effects
-from gemm_eval.report.sweep_verdict import names_of_best
-from gemm_eval.report.sweep_words import say_field, say_sampling, say_value
+from gemm_eval.report.sweep_page import names_of_best, sweep_page
+from gemm_eval.report.sweep_tables import effects, find_best, say_field, say_sampling, say_value
 from gemm_eval.sweep import (
     Adaptive,
     LatinHypercube,

@@ -18,7 +18,7 @@ REPORT = """
 import os
 from gemm_eval import GEMMEvaluator
 from gemm_eval.report.plots import plot_breakdown
-from gemm_eval.report.svg import matplotlib_svg
+from gemm_eval.report.page import matplotlib_svg
 result = GEMMEvaluator("demo-8core").evaluate(1, 16, 512, 768)
 with open("page.html", "w") as page:  # what `gemm-eval report` does for each of its plots
     page.write(matplotlib_svg(plot_breakdown([result])))

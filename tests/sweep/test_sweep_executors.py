@@ -18,7 +18,7 @@ import pytest
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.sweep import Adaptive, LogRange, Space, load_sweep, run, sweep
-from gemm_eval.sweep.executors import Workers, open_workers
+from gemm_eval.sweep.run import Workers, open_workers
 from tests.sweep.test_sweep_run import same
 
 pytest.importorskip("pandas")

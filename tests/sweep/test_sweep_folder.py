@@ -21,9 +21,8 @@ import pytest
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
 from gemm_eval.storage.lock import FileLock
 from gemm_eval.sweep import Adaptive, LogRange, Random, Space, SweepResult, folder, load_sweep, read_sweep_file, sweep
-from gemm_eval.sweep.chunks import Chunks
-from gemm_eval.sweep.describe import digest_of
-from gemm_eval.sweep.sensitivities import _Places
+from gemm_eval.sweep.description import Chunks, digest_of
+from gemm_eval.sweep.sensitivity_analysis import _Places
 from tests.sweep.test_sweep_run import same
 
 pytest.importorskip("pandas")
@@ -82,7 +81,7 @@ def test_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         is_open.wait(20)
         put(path, raw)
 
-    monkeypatch.setattr("gemm_eval.sweep.store.write_whole", slow)
+    monkeypatch.setattr("gemm_eval.sweep.folder.write_whole", slow)
     outcomes: list[str] = []
 
     def run(size: int) -> None:

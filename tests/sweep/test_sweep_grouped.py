@@ -1,4 +1,4 @@
-"""Grouped GEMMs in sweeps: workloads, files, descriptions, and what the searches of many chips are given."""
+"""Sweeps over grouped GEMMs, and over a GPU with learned corrections."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem
+from gemm_eval import GEMMEvaluator, GemmProblem, load_arch
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.search.multicore import find_best_of_archs
 from gemm_eval.sweep import Grid, Space, Workload, chunk, load_sweep, read_sweep_file, sweep
-from gemm_eval.sweep.columns import make_schema
-from gemm_eval.sweep.describe import describe, digest_of, workloads_of
-from gemm_eval.sweep.description import _check
-from gemm_eval.sweep.work import SweepWork
+from gemm_eval.sweep.chunk import SweepWork
+from gemm_eval.sweep.description import _check, describe, digest_of, workloads_of
+from gemm_eval.sweep.metrics import make_schema
 from tests.evaluate.grouped_stand_in import give_answers, one_gemm, with_sums
 
 pytest.importorskip("pandas")
@@ -167,3 +166,20 @@ def test_answers_of_the_gpu_model() -> None:
     result = sweep(Space("h200-sxm", num_sms=[66, 132]), [LOADS[0]], progress=False)
 
     assert result["excluded"].tolist() == ["", ""]
+
+
+pytest.importorskip("pyarrow")
+SIZES = (1, 64, 4096, 4096)
+
+
+def test_points_have_the_correction_of_their_preset() -> None:
+    result = sweep(Space("h200-sxm", {"num_sms": [100, 132]}), [SIZES], dtype="bf16", progress=False)
+    base = load_arch("h200-sxm")
+    changed = GEMMEvaluator(base.with_(num_sms=100), disk_cache=False).evaluate(*SIZES, "bf16")
+    preset = GEMMEvaluator(base, disk_cache=False).evaluate(*SIZES, "bf16")
+
+    assert [result.row(point)["latency_us"] for point in (0, 1)] == [changed.latency_us, preset.latency_us]
+    assert preset.latency_us != preset.physics_us
+    assert changed.latency_us / changed.physics_us == pytest.approx(preset.latency_us / preset.physics_us)
+    (table,) = result.evaluate(1).values()
+    assert table["latency_us"].tolist() == [preset.latency_us]

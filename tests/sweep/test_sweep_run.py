@@ -24,7 +24,7 @@ from gemm_eval.sweep import (
     transformer_workloads,
     what_if,
 )
-from gemm_eval.sweep.describe import workloads_of
+from gemm_eval.sweep.description import workloads_of
 
 pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gemm_eval import validation
-from gemm_eval.cli import validate_kernels as _validate_kernels
+from gemm_eval.cli import score as _score
 from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.families import FAMILIES
@@ -292,7 +292,7 @@ def test_public_timings_have_their_own_table(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(validation, "compare", compare)
 
-    assert _validate_kernels._score_int4_wo(H200, 5, 0) == []
+    assert _score._score_int4_wo(H200, 5, 0) == []
     assert seen == ["aiconfigurator/int4_wo"]
     assert "sm90_wgmma: held out" in describe_held_out("h200-sxm", "trtllm", seen[0])
     assert describe_held_out("l4", "trtllm", seen[0]) == ""

@@ -18,7 +18,6 @@ from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
 from gemm_eval.words import refusal
 from gemm_eval.workload import GemmTypes
 
-
 OURS = "gemm-eval"
 """The library of our own W4A16 kernels (`gemm_eval.kernels`)."""
 

@@ -7,13 +7,12 @@ comes as a plotly figure, which tells more when the mouse rests on a point. Both
 """
 
 from gemm_eval.figures import axis_label
-from gemm_eval.report.plots.breakdown import plot_breakdown
+from gemm_eval.report.plots.breakdown import plot_breakdown, plot_steps
 from gemm_eval.report.plots.heat_map import plot_heat_map
 from gemm_eval.report.plots.latency import plot_latency_over_m
 from gemm_eval.report.plots.mapping import plot_mapping
 from gemm_eval.report.plots.pareto import plot_pareto
 from gemm_eval.report.plots.roofline import plot_roofline
-from gemm_eval.report.plots.steps import plot_steps
 
 __all__ = [
     "axis_label",

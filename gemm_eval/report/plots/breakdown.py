@@ -1,4 +1,4 @@
-"""Where the time of GEMMs goes, term by term."""
+"""Plots of where the time goes: of GEMMs, term by term, and of steps of a model, operation by operation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.errors import InvalidInputError
+from gemm_eval.estimate import KINDS, ModelEstimate, StepEstimate
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.extras import needs_extra
 from gemm_eval.figures import (
+    KIND_COLORS,
     MUTED,
     SMALL,
     SURFACE,
@@ -19,6 +21,7 @@ from gemm_eval.figures import (
     add_grid,
     add_legend,
     axis_label,
+    ink_on,
     new_figure,
     scale_axis,
     styled,
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
 
     from gemm_eval.workload import GemmProblem
 
-__all__ = ["plot_breakdown"]
 
 _LEAST_FRAC = 0.01  # terms below this part of every bar are drawn as one
 _OTHER = "other_us"
@@ -64,22 +66,22 @@ def plot_breakdown(
         GemmEvalError: matplotlib is not installed.
         InvalidInputError: no results, not as many names or counts, or counts below 1.
     """
-    found = list(results)
-    if not found:
+    gemms = list(results)
+    if not gemms:
         raise InvalidInputError("results must hold at least one GEMMResult, got none")
     for what, given in (("names", names), ("counts", counts)):
-        if given is not None and len(given) != len(found):
-            raise InvalidInputError(f"{what} must be as many as results ({len(found)}), got {len(given)}")
+        if given is not None and len(given) != len(gemms):
+            raise InvalidInputError(f"{what} must be as many as results ({len(gemms)}), got {len(given)}")
     if counts is not None and min(counts) < 1:
         raise InvalidInputError(f"counts must be >= 1, got {min(counts)}")
     if names is None:
-        names = [_name(result.problem) for result in found]
-    times = np.ones(len(found)) if counts is None else np.asarray(counts, float)
+        names = [_name(result.problem) for result in gemms]
+    times = np.ones(len(gemms)) if counts is None else np.asarray(counts, float)
     labels = [
         name if counts is None else f"{name}  x{count}"
         for name, count in zip(names, times.astype(int).tolist(), strict=True)
     ]
-    return _draw(found, times, labels, is_counted=counts is not None)
+    return _draw(gemms, times, labels, is_counted=counts is not None)
 
 
 def _name(problem: GemmProblem) -> str:
@@ -88,17 +90,17 @@ def _name(problem: GemmProblem) -> str:
 
 
 @styled
-def _draw(found: list[GEMMResult], times: npt.NDArray[np.float64], labels: list[str], *, is_counted: bool) -> Figure:
+def _draw(gemms: list[GEMMResult], times: npt.NDArray[np.float64], labels: list[str], *, is_counted: bool) -> Figure:
     with needs_extra("plotting", "plot"):
         from matplotlib.colors import to_rgba
         from matplotlib.patches import Patch
 
-    figure = new_figure(8.4, 1.9 + 0.36 * len(found))
+    figure = new_figure(8.4, 1.9 + 0.36 * len(gemms))
     axes = figure.add_subplot()
-    places = np.arange(len(found))
-    ends = np.zeros(len(found))
+    places = np.arange(len(gemms))
+    ends = np.zeros(len(gemms))
     handles: list[Artist] = []
-    for term, values_us in _terms(found).items():
+    for term, values_us in _terms(gemms).items():
         look = term_look(term)
         handles += axes.barh(
             places, values_us * times, _BAR, left=ends, color=look.color, hatch=look.hatch, edgecolor=SURFACE,
@@ -106,14 +108,14 @@ def _draw(found: list[GEMMResult], times: npt.NDArray[np.float64], labels: list[
         )[:1]  # fmt: skip
         handles[-1].set_label(_term_name(term))
         ends += values_us * times
-    latency_us = np.array([result.latency_us for result in found]) * times
+    latency_us = np.array([result.latency_us for result in gemms]) * times
     hidden: dict[str, Any] = {"edgecolor": MUTED, "linewidth": 0.7, "linestyle": (0, (2, 1.5)), "label": _HIDDEN}
     axes.barh(
         places, np.maximum(ends - latency_us, 0.0), _BAR, left=latency_us, facecolor=to_rgba(SURFACE, _FADED), **hidden
     )
     axes.vlines(latency_us, places - 0.44, places + 0.44, color=TEXT, linewidth=2.2, label="latency", zorder=4)
     _finish(axes, labels, latency_us, ends, is_counted=is_counted)
-    archs = ", ".join(dict.fromkeys(result.arch_name for result in found))
+    archs = ", ".join(dict.fromkeys(result.arch_name for result in gemms))
     figure.suptitle(f"Where the time goes: {archs}")
     add_legend(figure, [axes.collections[-1], *handles, Patch(facecolor="none", **hidden)])
     return figure
@@ -146,11 +148,92 @@ def _finish(
     scale_axis(axes.xaxis, what, ends, is_log=False)
 
 
-def _terms(found: list[GEMMResult]) -> dict[str, npt.NDArray[np.float64]]:
+def _terms(gemms: list[GEMMResult]) -> dict[str, npt.NDArray[np.float64]]:
     """The positive terms of all results [num_results], in us, in the order of the breakdowns; small ones as one."""
-    names = dict.fromkeys(name for result in found for name in result.breakdown if name != "hidden_us")
-    terms = {name: np.array([max(0.0, result.breakdown.get(name, 0.0)) for result in found]) for name in names}
-    least_us = _LEAST_FRAC * sum(terms.values(), np.zeros(len(found)))
+    names = dict.fromkeys(name for result in gemms for name in result.breakdown if name != "hidden_us")
+    terms = {name: np.array([max(0.0, result.breakdown.get(name, 0.0)) for result in gemms]) for name in names}
+    least_us = _LEAST_FRAC * sum(terms.values(), np.zeros(len(gemms)))
     small = [name for name, values_us in terms.items() if (values_us < least_us).all()]
-    other = sum((terms.pop(name) for name in small), np.zeros(len(found)))
+    other = sum((terms.pop(name) for name in small), np.zeros(len(gemms)))
     return terms | {_OTHER: other} if other.any() else terms
+
+
+_LETTER_SHARE = 0.0125  # of the width of the axes
+
+
+def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
+    """Plot the last step of prefill and a step of decode of each estimate as stacked bars.
+
+    A bar has the operations in the order in which they run, each of all its layers together, coloured by kind, and
+    named where there is room; the number at a bar is the time of the step. Prefill and decode have axes of their own;
+    a prefill that several estimates share is drawn once.
+
+    Args:
+        estimates: one, or several, drawn from top to bottom.
+
+    Raises:
+        GemmEvalError: matplotlib is not installed.
+        InvalidInputError: no estimates.
+    """
+    given = [estimates] if isinstance(estimates, ModelEstimate) else list(estimates)
+    if not given:
+        raise InvalidInputError("estimates must hold at least one ModelEstimate, got none")
+    return _draw_steps(given)
+
+
+@styled
+def _draw_steps(given: list[ModelEstimate]) -> Figure:
+    with needs_extra("plotting", "plot"):
+        from matplotlib.patches import Patch
+
+    phases = {
+        "prefill": _distinct([(item.arch_name, item.prefill) for item in given]),
+        "decode": _distinct([(f"{item.arch_name}, batch {item.batch:,}", item.decode) for item in given]),
+    }
+    sizes = [len(steps) for steps in phases.values()]
+    figure = new_figure(8.4, 2.0 + 0.37 * sum(sizes))
+    panels = figure.subplots(2, 1, height_ratios=[1.5 + size for size in sizes])
+    for axes, (phase, steps) in zip(panels, phases.items(), strict=True):
+        times_us = np.array([step.latency_us for _, step in steps])
+        for row, (_, step) in enumerate(steps):
+            _draw_step(axes, row, step, times_us.max() * _LETTER_SHARE)
+        axes.set_yticks(range(len(steps)), [label for label, _ in steps])
+        axes.set_ylim(len(steps) - 0.4, -0.6)
+        axes.set_xlim(0, 1.1 * times_us.max())  # room for the numbers
+        add_grid(axes, axis="x")
+        axes.tick_params(axis="y", length=0)
+        scale_axis(axes.xaxis, f"{phase}: time of a step_us", times_us, is_log=False)
+    names = ", ".join(dict.fromkeys(item.model_name for item in given))
+    figure.suptitle(f"Where the time of a step goes: {names}")
+    shown = [kind for kind in KINDS if any(_has(item, kind) for item in given)]
+    add_legend(figure, [Patch(color=KIND_COLORS[kind], label=kind) for kind in shown])
+    return figure
+
+
+def _distinct(steps: list[tuple[str, StepEstimate]]) -> list[tuple[str, StepEstimate]]:
+    """Steps without those that have the label and the times of another: batches of decode share their prefill."""
+    return list({(label, step.latency_us, *step.us_by_kind.values()): (label, step) for label, step in steps}.values())
+
+
+def _has(estimate: ModelEstimate, kind: str) -> bool:
+    return any(step.us_by_kind[kind] > 0 for step in (estimate.prefill, estimate.decode))
+
+
+def _draw_step(axes: Axes, row: int, step: StepEstimate, letter_us: float) -> None:
+    times: dict[tuple[str, str], float] = {}
+    for cost in step.costs:
+        key = cost.operation.name, cost.operation.kind
+        times[key] = times.get(key, 0.0) + cost.total_us
+    end = 0.0
+    for (name, kind), us in times.items():
+        if us <= 0:
+            continue
+        color = KIND_COLORS[kind]
+        axes.barh(row, us, 0.68, left=end, color=color, edgecolor=SURFACE, linewidth=0.6)
+        word = name.removesuffix("_proj").replace("_", " ")
+        if us >= letter_us * (len(word) + 0.5):
+            axes.text(
+                end + us / 2, row, word, ha="center", va="center_baseline", fontsize=SMALL - 1, color=ink_on(color)
+            )
+        end += us
+    axes.annotate(time_text(end), (end, row), (5, 0), textcoords="offset points", va="center", fontsize=SMALL)

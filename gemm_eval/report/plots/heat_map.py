@@ -8,37 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval import figures
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.extras import needs_extra
-from gemm_eval.figures import (
-    LINE,
-    MUTED,
-    RAMP,
-    SMALL,
-    AnyFigure,
-    Scale,
-    add_legend,
-    axis_label,
-    ink_on,
-    label_of,
-    new_figure,
-    plotly_objects,
-    scale_axis,
-    scale_of,
-    spans_decade,
-    style_axes,
-    style_plotly,
-    styled,
-    tick_texts,
-)
-from gemm_eval.report.plots.columns import feasible_rows, read_column
+from gemm_eval.report.plots.shared import feasible_rows, read_column
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_heat_map"]
 
 _REDUCTIONS: dict[str, Callable[[npt.NDArray[np.float64]], Any]] = {"min": np.min, "max": np.max, "median": np.median}
 _MOST_TEXT = 150  # cells; more are too small to be written in
@@ -57,7 +36,7 @@ class _Pivot(NamedTuple):
 
     @property
     def title(self) -> str:
-        words = axis_label(self.names[2]).partition(" (")[0]
+        words = figures.axis_label(self.names[2]).partition(" (")[0]
         most = int(self.counts.max())
         over = f", {self.reduce} of up to {most:,} designs a cell" if most > 1 else ""
         return f"{words}{over}"
@@ -65,7 +44,7 @@ class _Pivot(NamedTuple):
 
 def plot_heat_map(
     table: Any, x: str, y: str, value: str, *, reduce: str = "min", interactive: bool = False
-) -> AnyFigure:
+) -> figures.AnyFigure:
     """Plot a value over the distinct values of two columns: each pair is a cell, all cells are of one size.
 
     Numbers are in ascending order, words in the order of the table. A cell is the least (largest, median) value of all
@@ -115,26 +94,26 @@ def _distinct(column: npt.NDArray[Any]) -> list[Any]:
     return sorted(items) if all(isinstance(item, int | float) for item in items) else items
 
 
-@styled
+@figures.styled
 def _draw(pivot: _Pivot) -> Figure:
     with needs_extra("plotting", "plot"):
         from matplotlib.colors import LogNorm, Normalize, to_hex
         from matplotlib.patches import Patch
 
     known = pivot.cells[np.isfinite(pivot.cells)]
-    scale = scale_of(pivot.names[2], known)
+    scale = figures.scale_of(pivot.names[2], known)
     ticks = [_ticks(items, name) for items, name in ((pivot.x, pivot.names[0]), (pivot.y, pivot.names[1]))]
     longest = max(map(len, ticks[0][2]))
     is_written = pivot.cells.size <= _MOST_TEXT
     if is_written:
         longest = max(longest, *(len(scale.text(cell)) for cell in known))
-    figure = new_figure(*_size(pivot, longest))
+    figure = figures.new_figure(*_size(pivot, longest))
     axes = figure.add_subplot()
-    norm = (LogNorm if spans_decade(known) else Normalize)(known.min(), known.max())
+    norm = (LogNorm if figures.spans_decade(known) else Normalize)(known.min(), known.max())
     edges = np.arange(pivot.cells.shape[1] + 1) - 0.5, np.arange(pivot.cells.shape[0] + 1) - 0.5
-    axes.set_facecolor(LINE)  # where there is no design
-    mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(pivot.cells), cmap=RAMP, norm=norm)
-    style_axes(axes, has_frame=True)
+    axes.set_facecolor(figures.LINE)  # where there is no design
+    mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(pivot.cells), cmap=figures.RAMP, norm=norm)
+    figures.style_axes(axes, has_frame=True)
     if is_written:
         fills = [[to_hex(tuple(fill)) for fill in row] for row in mesh.to_rgba(pivot.cells)]
         _write_cells(axes, pivot, fills, scale)
@@ -144,11 +123,13 @@ def _draw(pivot: _Pivot) -> Figure:
     if longest * _LETTER_INCHES * len(ticks[0][1]) > figure.get_figwidth() - _MARGIN_INCHES:
         axes.tick_params(axis="x", rotation=90)
     bar = figure.colorbar(mesh, ax=axes, pad=0.02)
-    style_axes(bar.ax, has_frame=True)
-    scale_axis(bar.ax.yaxis, pivot.names[2], known, is_log=isinstance(norm, LogNorm), scale=scale)
+    figures.style_axes(bar.ax, has_frame=True)
+    figures.scale_axis(bar.ax.yaxis, pivot.names[2], known, is_log=isinstance(norm, LogNorm), scale=scale)
     axes.set_title(pivot.title)
     if known.size < pivot.cells.size:
-        add_legend(figure, [Patch(facecolor=LINE, edgecolor=MUTED, linewidth=0.5, label="no feasible design")])
+        figures.add_legend(
+            figure, [Patch(facecolor=figures.LINE, edgecolor=figures.MUTED, linewidth=0.5, label="no feasible design")]
+        )
     return figure
 
 
@@ -162,33 +143,33 @@ def _size(pivot: _Pivot, longest: int) -> tuple[float, float]:
 def _ticks(items: list[Any], name: str) -> tuple[str, list[int], list[str]]:
     """The label of an axis, and places and texts of its ticks."""
     places = list(range(0, len(items), -(-len(items) // _MOST_TICKS)))
-    label, texts = tick_texts(name, [items[place] for place in places])
+    label, texts = figures.tick_texts(name, [items[place] for place in places])
     return label, places, texts
 
 
-def _write_cells(axes: Axes, pivot: _Pivot, fills: Sequence[Sequence[str]], scale: Scale) -> None:
+def _write_cells(axes: Axes, pivot: _Pivot, fills: Sequence[Sequence[str]], scale: figures.Scale) -> None:
     for (row, column), cell in np.ndenumerate(pivot.cells):
         if np.isfinite(cell):
-            ink = ink_on(fills[row][column])
-            axes.text(column, row, scale.text(cell), ha="center", va="center", fontsize=SMALL, color=ink)
+            ink = figures.ink_on(fills[row][column])
+            axes.text(column, row, scale.text(cell), ha="center", va="center", fontsize=figures.SMALL, color=ink)
 
 
 def _draw_plotly(pivot: _Pivot) -> Any:
-    go = plotly_objects()
-    names = [axis_label(name).replace("$^2$", "<sup>2</sup>") for name in pivot.names]
+    go = figures.plotly_objects()
+    names = [figures.axis_label(name).replace("$^2$", "<sup>2</sup>") for name in pivot.names]
     known = pivot.cells[np.isfinite(pivot.cells)]
-    is_log = spans_decade(known)
+    is_log = figures.spans_decade(known)
     bar: dict[str, Any] = {"title": names[2]}
     if is_log:  # plotly has no logarithmic colour scale: colours are those of the exponents, ticks are relabelled
         ticks = np.geomspace(known.min(), known.max(), 6)
         bar.update(tickvals=np.log10(ticks), ticktext=[f"{tick:.3g}" for tick in ticks])
     figure = go.Figure(
         go.Heatmap(
-            x=[label_of(item) for item in pivot.x],
-            y=[label_of(item) for item in pivot.y],
+            x=[figures.label_of(item) for item in pivot.x],
+            y=[figures.label_of(item) for item in pivot.y],
             z=np.log10(pivot.cells) if is_log else pivot.cells,
             customdata=np.dstack([pivot.cells, pivot.counts]),
-            colorscale=RAMP.capitalize(),
+            colorscale=figures.RAMP.capitalize(),
             colorbar=bar,
             hoverongaps=False,
             hovertemplate=f"{names[0]}: %{{x}}<br>{names[1]}: %{{y}}<br>{names[2]}: %{{customdata[0]:.4g}}"
@@ -197,5 +178,5 @@ def _draw_plotly(pivot: _Pivot) -> Any:
     )
     figure.update_xaxes(type="category", title=names[0])
     figure.update_yaxes(type="category", title=names[1])
-    style_plotly(figure, title=pivot.title.replace("$^2$", "<sup>2</sup>"))
+    figures.style_plotly(figure, title=pivot.title.replace("$^2$", "<sup>2</sup>"))
     return figure

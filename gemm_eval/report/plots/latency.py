@@ -8,29 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval import figures
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable
 from gemm_eval.extras import needs_extra
-from gemm_eval.figures import (
-    DASHES,
-    LINE,
-    MARKERS,
-    MUTED,
-    ROWS_LABEL,
-    SERIES,
-    SMALL,
-    TEXT,
-    AnyFigure,
-    add_grid,
-    add_legend,
-    new_figure,
-    plotly_objects,
-    scale_axis,
-    set_rows_axis,
-    style_plotly,
-    styled,
-)
 from gemm_eval.units import time_text
 
 if TYPE_CHECKING:
@@ -38,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_latency_over_m"]
 
 _ROWS = range(1, 513)
 _MOST_MARKERS = 40  # values of M whose points are drawn one by one
@@ -68,7 +49,7 @@ def plot_latency_over_m(
     G: int = 1,
     dtype: str | None = None,
     interactive: bool = False,
-) -> AnyFigure:
+) -> figures.AnyFigure:
     """Plot latency, and below it the rate, over M of C[G,M,N] = A[G,M,K] x B[G,K,N].
 
     Every value is an evaluation of its own; between two of them the line stays where it is and then steps, or, where
@@ -91,8 +72,8 @@ def plot_latency_over_m(
         InvalidProblemError, UnsupportedError, InfeasibleError: as `GEMMEvaluator.evaluate_many`.
     """
     given = [evaluators] if isinstance(evaluators, GEMMEvaluator) else list(evaluators)
-    if not 1 <= len(given) <= len(SERIES):
-        raise InvalidInputError(f"evaluators must be 1 to {len(SERIES)}, got {len(given)}")
+    if not 1 <= len(given) <= len(figures.SERIES):
+        raise InvalidInputError(f"evaluators must be 1 to {len(figures.SERIES)}, got {len(given)}")
     rows = sorted(set(M))
     if not rows:
         raise InvalidInputError("M must hold at least one value, got none")
@@ -113,26 +94,26 @@ def _has_interval(table: GEMMTable) -> bool:
 
 
 def _is_even(rows: npt.NDArray[np.int64]) -> bool:
-    """Whether the values are about equally far apart, for a linear axis."""
+    """Return whether the values are about equally far apart, for a linear axis."""
     gaps = np.diff(rows)
     return len(gaps) == 0 or bool(gaps.max() <= 2 * gaps.min())
 
 
-@styled
+@figures.styled
 def _draw(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: str) -> Figure:
     with needs_extra("plotting", "plot"):
         from matplotlib.patches import Patch
 
-    figure = new_figure(7.6, 5.4)
+    figure = figures.new_figure(7.6, 5.4)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     has_markers, is_even = len(rows) <= _MOST_MARKERS, _is_even(rows)
     handles: list[Artist] = []
     for place, (table, name) in enumerate(zip(tables, _names(tables), strict=True)):
-        color, marker = SERIES[place], MARKERS[place] if has_markers else ""
+        color, marker = figures.SERIES[place], figures.MARKERS[place] if has_markers else ""
         for axes, column in ((above, "latency_us"), (below, "tflop_per_s")):
             handles[place:] = axes.plot(
                 rows, table[column], drawstyle="steps-post" if is_even else "default", color=color,
-                linestyle=DASHES[place], marker=marker, markersize=3.5, label=name,
+                linestyle=figures.DASHES[place], marker=marker, markersize=3.5, label=name,
             )  # fmt: skip
         if _has_interval(table):
             above.fill_between(
@@ -141,14 +122,14 @@ def _draw(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: str) -> F
             )  # fmt: skip
     banded = [place for place, table in enumerate(tables) if _has_interval(table)]
     if banded:
-        color = SERIES[banded[0]] if len(banded) == 1 else MUTED
+        color = figures.SERIES[banded[0]] if len(banded) == 1 else figures.MUTED
         of = "" if len(banded) in (1, len(tables)) else ", where known"
         handles.append(Patch(color=color, alpha=_BAND_ALPHA, linewidth=0, label=f"band: {_BAND}{of}"))
     _scale(above, below, tables, rows)
     if len(tables) == 1:
         handles += _mark_changes(above, below, tables[0], rows)
     above.set_title(title)
-    add_legend(figure, handles)
+    figures.add_legend(figure, handles)
     figure.align_ylabels()
     return figure
 
@@ -156,15 +137,15 @@ def _draw(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: str) -> F
 def _scale(above: Axes, below: Axes, tables: list[GEMMTable], rows: npt.NDArray[np.int64]) -> None:
     is_log = not _is_even(rows)  # over many octaves of M, times and rates span many too
     for axes, column, name in ((above, "latency_us", "latency_us"), (below, "tflop_per_s", "rate_tflop_per_s")):
-        add_grid(axes)
+        figures.add_grid(axes)
         if is_log:
             axes.set_yscale("log")
         else:
             axes.set_ylim(bottom=0)
-        scale_axis(axes.yaxis, name, np.concatenate([table[column] for table in tables]), is_log=is_log)
-    below.set_xlabel(ROWS_LABEL)
+        figures.scale_axis(axes.yaxis, name, np.concatenate([table[column] for table in tables]), is_log=is_log)
+    below.set_xlabel(figures.ROWS_LABEL)
     if is_log:
-        set_rows_axis(below, float(rows[0]), float(rows[-1]))
+        figures.set_rows_axis(below, float(rows[0]), float(rows[-1]))
     elif len(rows) > 1:
         below.set_xlim(rows[0], rows[-1])
 
@@ -179,7 +160,13 @@ def _mark_changes(above: Axes, below: Axes, table: GEMMTable, rows: npt.NDArray[
     if num_changes >= _MOST_SECTIONS:
         return [Patch(alpha=0.0, label=f"the {sections.what} changes {num_changes} times")]
     handles: list[Artist] = [
-        Patch(facecolor=LINE, edgecolor=MUTED, linewidth=0.5, alpha=0.5, label=f"sections: {sections.what}, on top")
+        Patch(
+            facecolor=figures.LINE,
+            edgecolor=figures.MUTED,
+            linewidth=0.5,
+            alpha=0.5,
+            label=f"sections: {sections.what}, on top",
+        )
     ]
     to_axis, from_axis = (np.asarray, float) if _is_even(rows) else (np.log2, np.exp2)
     places = to_axis(rows)
@@ -189,18 +176,20 @@ def _mark_changes(above: Axes, below: Axes, table: GEMMTable, rows: npt.NDArray[
     ends = [*sections.starts[1:], len(rows) - 1]
     for number, (start, end, label) in enumerate(zip(sections.starts, ends, sections.labels, strict=True)):
         for axes in (above, below):
-            axes.axvspan(rows[start], rows[end], color=LINE, alpha=(0.0, 0.5)[number % 2], linewidth=0, zorder=0)
+            axes.axvspan(
+                rows[start], rows[end], color=figures.LINE, alpha=(0.0, 0.5)[number % 2], linewidth=0, zorder=0
+            )
         needed = _LEAST_LABEL_FRAC * max(1.0, 0.55 * max(map(len, label.split("\n"))))
         if places[end] - places[start] >= needed * (places[-1] - places[0]):
             above.text(
                 from_axis((places[start] + places[end]) / 2), 0.98, label, transform=above.get_xaxis_transform(),
-                ha="center", va="top", fontsize=SMALL - 1, color=MUTED,
+                ha="center", va="top", fontsize=figures.SMALL - 1, color=figures.MUTED,
             )  # fmt: skip
     tiles = _changes(table, _TILE) if _is_gpu(table) else []
     if tiles:
         handles += below.plot(
-            rows[tiles], np.zeros(len(tiles)), linestyle="", marker="^", markersize=5, color=TEXT, clip_on=False,
-            transform=below.get_xaxis_transform(), label="tile or split of K changes",
+            rows[tiles], np.zeros(len(tiles)), linestyle="", marker="^", markersize=5, color=figures.TEXT,
+            clip_on=False, transform=below.get_xaxis_transform(), label="tile or split of K changes",
         )  # fmt: skip
     return handles
 
@@ -236,7 +225,7 @@ def _interval(result: GEMMResult) -> str:
 
 
 def _draw_plotly(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: str) -> Any:
-    go = plotly_objects()
+    go = figures.plotly_objects()
     figure = go.Figure()
     shape = "hv" if _is_even(rows) else "linear"
     for place, (table, name) in enumerate(zip(tables, _names(tables), strict=True)):
@@ -251,19 +240,20 @@ def _draw_plotly(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: st
                 figure.add_scatter(
                     x=rows, y=table[column], yaxis="y", name=f"{name}: {_BAND}", legendgroup=f"{name} band",
                     showlegend=fill is not None, mode="lines", fill=fill, hoverinfo="skip",
-                    line={"color": SERIES[place], "shape": shape, "width": 0}, opacity=_BAND_ALPHA,
+                    line={"color": figures.SERIES[place], "shape": shape, "width": 0}, opacity=_BAND_ALPHA,
                 )  # fmt: skip
         for column, axis in (("latency_us", "y"), ("tflop_per_s", "y2")):
             figure.add_scatter(
                 x=rows, y=table[column], yaxis=axis, name=name, legendgroup=name, showlegend=axis == "y", mode="lines",
-                line={"color": SERIES[place], "shape": shape}, text=told, hovertemplate="%{text}<extra></extra>",
+                line={"color": figures.SERIES[place], "shape": shape}, text=told,
+                hovertemplate="%{text}<extra></extra>",
             )  # fmt: skip
     scale = "linear" if _is_even(rows) else "log"
     figure.update_layout(
-        xaxis={"title": ROWS_LABEL, "type": scale, "anchor": "y2"},
+        xaxis={"title": figures.ROWS_LABEL, "type": scale, "anchor": "y2"},
         yaxis={"title": _LATENCY_LABEL, "domain": [0.44, 1.0], "rangemode": "tozero", "type": scale},
         yaxis2={"title": _RATE_LABEL, "domain": [0.0, 0.38], "rangemode": "tozero", "type": scale},
         showlegend=True,
     )
-    style_plotly(figure, title=title)
+    figures.style_plotly(figure, title=title)
     return figure

@@ -1,4 +1,4 @@
-"""The picture of a multi-core mapping: blocks of cores, tiles of a block, SRAM."""
+"""A mapping on a multi-core chip: the partition over cores, the block of one, and its memory."""
 
 from __future__ import annotations
 
@@ -8,22 +8,184 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gemm_eval import figures
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.extras import needs_extra
-from gemm_eval.figures import OPERAND_COLORS, RAMP, SMALL, SURFACE, ink_on, new_figure, style_axes, styled, tick_whole
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.models.multicore import Block, batch_sizes, block_of, pack_params
-from gemm_eval.report.plots.mapping_block import draw_block
-from gemm_eval.report.plots.memory import draw_memory_bar
 from gemm_eval.units import time_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_partition", "sram_parts"]
+
+def draw_memory_bar(
+    axes: Axes, parts: dict[str, tuple[int, str]], limit_bytes: int, limit_name: str, title: str
+) -> None:
+    """Draw the parts [bytes, colour] one after the other in a single bar, and a line at the limit."""
+    scale = figures.bytes_scale(title, max(limit_bytes, sum(size for size, _ in parts.values())))
+    left = 0.0
+    for name, (size_bytes, color) in parts.items():
+        size = size_bytes / scale.factor
+        axes.barh(
+            0, size, left=left, height=0.6, color=color, edgecolor=figures.SURFACE, linewidth=0.5,
+            label=f"{name}: {figures.bytes_text(size_bytes)}",
+        )  # fmt: skip
+        left += size
+    limit = limit_bytes / scale.factor
+    label = f"{limit_name}: {figures.bytes_text(limit_bytes)}, {left / limit:.0%} used"
+    axes.axvline(limit, color=figures.TEXT, linewidth=2, label=label)
+    axes.set(xlim=(0, 1.03 * max(limit, left)), ylim=(-0.45, 0.45), yticks=[], xlabel=scale.label)
+    figures.style_axes(axes)
+    axes.spines["left"].set_visible(False)
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=6, fontsize=figures.SMALL, frameon=False, borderaxespad=0.1,
+        columnspacing=1.0, handlelength=1.3, handletextpad=0.5,
+    )  # fmt: skip
+
+
+_LEAST_SPACING = 0.018  # of lines between tiles; finer ones are not drawn
+_STEPS = 6  # tiles of C on the path
+_SHORT, _LONG, _GAP = 0.42, 1.0, 0.13  # sides of the drawn operands: k, and m and n; not to scale
+_LEAST_SIDE = 0.012  # of a tile, to be seen
+_LETTER, _LINE = 0.03, 0.075  # width and height that text takes
+_OPERAND_ALPHA, _TILE_ALPHA = 0.22, 1.0
+
+
+class _Side(NamedTuple):
+    """A dimension of the block, cut into tiles."""
+
+    name: str
+    size: int
+    tile: int
+
+    @property
+    def trips(self) -> int:
+        return -(-self.size // self.tile)
+
+    def at(self, place: int) -> float:
+        """Return the start of a tile, as a part of the side."""
+        return min(place * self.tile, self.size) / self.size
+
+    def middle(self, place: int) -> float:
+        return (self.at(place) + self.at(place + 1)) / 2
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.size:,}" + (f" in {self.trips:,} x {self.tile:,}" if self.trips > 1 else "")
+
+
+def draw_block(axes: Axes, block: Block, mapping: MulticoreMapping) -> None:
+    """Draw A on the left of C and B above it, each cut along its two dimensions; filled: the first tile of each."""
+    tile = mapping.tile
+    m, n, k = _Side("m", block.m, tile.tile_m), _Side("n", block.n, tile.tile_n), _Side("k", block.k, tile.tile_k)
+    start = _SHORT + _GAP
+    _draw_operand(axes, "A", (0.0, start), (k, m), (_SHORT, _LONG))
+    _draw_operand(axes, "B", (start, 0.0), (n, k), (_LONG, _SHORT))
+    _draw_operand(axes, "C", (start, start), (n, m), (_LONG, _LONG))
+    for side, x, y, turn in (
+        (m, -0.04, start + _LONG / 2, 90), (n, start + _LONG / 2, -0.04, 0), (k, _SHORT / 2, start + _LONG + 0.04, 0),
+    ):  # fmt: skip
+        axes.text(
+            x, y, str(side), rotation=turn, fontsize=figures.SMALL, color=figures.TEXT,
+            ha="right" if turn else "center", va="center" if turn else "top" if side is k else "bottom",
+        )  # fmt: skip
+    _draw_path(axes, mapping, (m, n, k), start)
+    axes.set(xlim=(-0.12, start + _LONG + 0.02), ylim=(start + _LONG + 0.12, -0.12))
+    figures.style_axes(axes)
+    axes.axis("off")  # without ticks, which a user can have back
+    axes.set_title("\n".join(_say_loops(block, mapping, {"m": m, "n": n, "k": k})), fontsize=figures.SMALL + 0.5)
+
+
+def _draw_operand(
+    axes: Axes, name: str, at: tuple[float, float], sides: tuple[_Side, _Side], lengths: tuple[float, float]
+) -> None:
+    with needs_extra("plotting", "plot"):
+        from matplotlib.patches import Rectangle
+
+    (left, top), (across, down), (width, height) = at, sides, lengths
+    color = figures.OPERAND_COLORS[name]
+    axes.add_patch(Rectangle(at, width, height, facecolor=color, alpha=_OPERAND_ALPHA, linewidth=0))
+    first = max(across.at(1) * width, _LEAST_SIDE), max(down.at(1) * height, _LEAST_SIDE)
+    axes.add_patch(Rectangle(at, *first, facecolor=color, alpha=_TILE_ALPHA, linewidth=0, label=f"tile of {name}"))
+    if width / across.trips >= _LEAST_SPACING:
+        lines = [left + across.at(place) * width for place in range(1, across.trips)]
+        axes.vlines(lines, top, top + height, color=figures.MUTED, linewidth=0.5)
+    if height / down.trips >= _LEAST_SPACING:
+        lines = [top + down.at(place) * height for place in range(1, down.trips)]
+        axes.hlines(lines, left, left + width, color=figures.MUTED, linewidth=0.5)
+    axes.add_patch(Rectangle(at, width, height, fill=False, edgecolor=figures.MUTED, linewidth=0.9))
+    if name == "B":  # above A and below C is room
+        x, y = left - 0.05, top + height / 2
+        align: dict[str, Any] = {"ha": "right", "va": "center"}
+    else:
+        is_above = name == "A"
+        y = top - 0.03 if is_above else top + height + 0.04
+        x, align = left + width / 2, {"ha": "center", "va": "bottom" if is_above else "top"}
+    axes.text(x, y, name, weight="bold", fontsize=figures.SMALL + 2, color=figures.TEXT, **align)
+
+
+def _draw_path(axes: Axes, mapping: MulticoreMapping, sides: tuple[_Side, _Side, _Side], start: float) -> None:
+    """Arrows through the first tiles of C, with the number of the visit where it fits."""
+    m, n, k = sides
+    path = first_steps(mapping, {side.name: side.trips for side in sides})
+    centers = [(start + n.middle(column) * _LONG, start + m.middle(row) * _LONG) for _, row, column in path]
+    color = figures.OPERAND_COLORS["C"]
+    letters = max(len(f"{visit:,}") for visit, _, _ in path)
+    is_roomy = n.at(1) * _LONG >= (letters + 1) * _LETTER and m.at(1) * _LONG >= _LINE
+    for begin, end in itertools.pairwise(centers):
+        shrink = 0.0 if not is_roomy else 6.0 if begin[0] == end[0] else 3.0 + 2.2 * letters
+        arrow = {"arrowstyle": "-|>", "color": figures.TEXT, "linewidth": 0.9, "shrinkA": shrink, "shrinkB": shrink}
+        axes.annotate("", end, begin, arrowprops=arrow)
+    if is_roomy and len(path) > 1:
+        for (visit, _, _), center in zip(path, centers, strict=True):
+            axes.text(
+                *center, f"{visit:,}", ha="center", va="center", fontsize=figures.SMALL, weight="bold",
+                color=figures.ink_on(color) if center is centers[0] else figures.TEXT,
+            )  # fmt: skip
+    elif len(path) == 1:
+        visits = f"visits 1 to {k.trips:,}" if k.trips > 1 else "one visit"
+        axes.text(*centers[0], visits, ha="center", va="center", fontsize=figures.SMALL, color=figures.ink_on(color))
+
+
+def first_steps(mapping: MulticoreMapping, trips: dict[str, int]) -> list[tuple[int, int, int]]:
+    """The first visits that begin another tile of C, as (number of the visit, from 1, row, column)."""
+    loops = mapping.loop_order.name.lower()
+    steps: list[tuple[int, int, int]] = []
+    for visit, at in enumerate(itertools.product(*(range(trips[loop]) for loop in loops)), start=1):
+        where = dict(zip(loops, at, strict=True))
+        if not steps or steps[-1][1:] != (where["m"], where["n"]):
+            if len(steps) == _STEPS or any(step[1:] == (where["m"], where["n"]) for step in steps):
+                break
+            steps.append((visit, where["m"], where["n"]))
+    return steps
+
+
+def _say_loops(block: Block, mapping: MulticoreMapping, sides: dict[str, _Side]) -> list[str]:
+    loops = mapping.loop_order.name.lower()
+    nest = ", ".join(f"{loop} {sides[loop].trips} x {sides[loop].tile}" for loop in loops)
+    lines = [
+        f"block of core 0: {block.m:,} x {block.n:,}, k {block.k:,}",
+        f"loops, outermost first: {f'g {block.g} x 1, ' if block.g > 1 else ''}{nest}",
+    ]
+    trips_k = sides["k"].trips
+    after_k = loops[loops.index("k") + 1 :]
+    if trips_k > 1 and any(sides[loop].trips > 1 for loop in after_k):
+        lines.append(f"a tile of C leaves SRAM {trips_k} times; number: its first visit")
+    elif trips_k > 1:
+        lines.append(f"a tile of C stays for {trips_k} visits along k; number: the first")
+    else:
+        lines.append("a tile of C has one visit; number: when")
+    lengths = {"m": _LONG, "n": _LONG, "k": _SHORT}
+    fine = [
+        f"{side.trips:,} along {name}" for name, side in sides.items() if lengths[name] / side.trips < _LEAST_SPACING
+    ]
+    if fine:
+        lines.append(f"too fine for lines: {' and '.join(fine)}")
+    return lines
+
 
 _MOST_BLOCKS = 4096  # that are drawn
 _MOST_TICKS = 9
@@ -36,7 +198,7 @@ _RAMP_ENDS = 0.15, 0.95
 
 
 class _Grid(NamedTuple):
-    """What of C each core has; core numbers count G, M, N, K, the last fastest."""
+    """Return the part of C that each core has; core numbers count G, M, N, K, the last fastest."""
 
     block: Block  # the full one
     sizes: tuple[int, int, int, int]  # G, M, K, N
@@ -56,7 +218,7 @@ class _Grid(NamedTuple):
 
     @property
     def has_room(self) -> bool:
-        """Whether every block can be drawn."""
+        """True if every block can be drawn."""
         return self.num_rows * self.block.E_N <= _MOST_BLOCKS
 
     def first_core(self, row: int, column: int) -> int:
@@ -64,7 +226,7 @@ class _Grid(NamedTuple):
         return (row * self.block.E_N + column) * self.block.E_K
 
 
-@styled
+@figures.styled
 def draw_partition(result: GEMMResult) -> Figure:
     """See `plot_mapping`."""
     arch, mapping, problem = result.arch, result.mapping, result.problem
@@ -77,13 +239,14 @@ def draw_partition(result: GEMMResult) -> Figure:
             "cores; groups of equally many rows can"
         )
     params = pack_params(arch, problem.types)[0]
-    figure = new_figure(9.6, 5.9)
+    figure = figures.new_figure(9.6, 5.9)
     panels = figure.subplot_mosaic([["chip", "block"], ["sram", "sram"]], height_ratios=[11, 1])
     grid = _Grid(block_of(params, *sizes, *mapping.partition), sizes, arch.num_cores)
     _draw_blocks(panels["chip"], grid, mapping)
     draw_block(panels["block"], grid.block, mapping)
     parts = {
-        name: (size, OPERAND_COLORS[name.removeprefix("2 x ")]) for name, size in sram_parts(params, mapping).items()
+        name: (size, figures.OPERAND_COLORS[name.removeprefix("2 x ")])
+        for name, size in sram_parts(params, mapping).items()
     }
     draw_memory_bar(panels["sram"], parts, arch.sram_usable_bytes, "usable", "SRAM of one core")
     figure.suptitle(f"{problem} on {arch.name}: {time_text(result.latency_us)}, bound: {result.bound}")
@@ -102,7 +265,7 @@ def _draw_blocks(axes: Axes, grid: _Grid, mapping: MulticoreMapping) -> None:
         columns = min(columns, _MOST_BLOCKS)
         rows = min(rows, max(1, _MOST_BLOCKS // columns))
     stripes = block.E_K if rows * columns * block.E_K <= _MOST_BLOCKS else 1
-    shades = colormaps[RAMP](np.linspace(*_RAMP_ENDS, max(2, block.active_cores)))
+    shades = colormaps[figures.RAMP](np.linspace(*_RAMP_ENDS, max(2, block.active_cores)))
     blocks = {at: grid.rectangle(*at) for at in itertools.product(range(rows), range(columns))}
     corners, cores = [], []
     for (row, column), (left, top, width, height) in blocks.items():
@@ -115,23 +278,23 @@ def _draw_blocks(axes: Axes, grid: _Grid, mapping: MulticoreMapping) -> None:
     inches = _AXES_INCHES[0] / right, _AXES_INCHES[1] / bottom
     axes.add_collection(PolyCollection(corners, facecolors=shades[cores], edgecolors="face", linewidths=0.2))
     axes.set(xlim=(0, right), ylim=(bottom, 0), xlabel="N (columns of C)", ylabel="M (rows of C)")
-    style_axes(axes)
+    figures.style_axes(axes)
     # lines between blocks, thinner ones between stripes of a block; fewer where they would cover what they part
-    edges: dict[str, Any] = {"color": SURFACE, "linewidth": 1.2 if stripes > 1 else 0.8}
+    edges: dict[str, Any] = {"color": figures.SURFACE, "linewidth": 1.2 if stripes > 1 else 0.8}
     if block.n * inches[0] >= _LEAST_LINE_INCHES:
         axes.vlines([blocks[0, column][0] for column in range(1, columns)], 0, bottom, **edges)
     if block.m * inches[1] >= _LEAST_LINE_INCHES:
         axes.hlines([blocks[row, 0][1] for row in range(1, rows)], 0, right, **edges)
     if stripes > 1 and block.m / stripes * inches[1] >= _LEAST_STRIPE_INCHES:
-        axes.hlines([y for corner in corners for _, y in corner[1:3]], 0, right, color=SURFACE, linewidth=0.3)
-    inks = [ink_on(to_hex(shade)) for shade in shades]
+        axes.hlines([y for corner in corners for _, y in corner[1:3]], 0, right, color=figures.SURFACE, linewidth=0.3)
+    inks = [figures.ink_on(to_hex(shade)) for shade in shades]
     written = [_write_core(axes, grid, at, place, inches, inks, stripes) for at, place in blocks.items()]
     _set_ticks(axes, grid, rows, columns)
     if not all(written):
         _name_rows(axes, grid, rows)
     said = _say_partition(grid, mapping, rows, columns)
     lines = itertools.chain.from_iterable(textwrap.wrap(line, _LINE_LETTERS) for line in said)
-    axes.set_title("\n".join(lines), fontsize=SMALL + 0.5)
+    axes.set_title("\n".join(lines), fontsize=figures.SMALL + 0.5)
 
 
 def _write_core(
@@ -146,7 +309,7 @@ def _write_core(
     def fits(text: str, tall: float) -> bool:
         return _LETTER_INCHES * len(text) < width * inches[0] and tall > _LINE_INCHES
 
-    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL}
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": figures.SMALL}
     if stripes > 1:
         name = f"core {core}, K part 0"
         if not fits(name, height * inches[1] / stripes):
@@ -171,14 +334,14 @@ def _name_rows(axes: Axes, grid: _Grid, rows: int) -> None:
     middles = [top + height / 2 for _, top, _, height in (grid.rectangle(row, 0) for row in shown)]
     side.set_yticks(middles, labels=[f"{row * per_row:,}-{(row + 1) * per_row - 1:,}" for row in shown])
     side.set_ylabel("cores of a row of blocks" if len(shown) == rows else "cores of some rows of blocks")
-    style_axes(side)
+    figures.style_axes(side)
 
 
 def _set_ticks(axes: Axes, grid: _Grid, rows: int, columns: int) -> None:
     G, M, _, N = grid.sizes
     block = grid.block
     for axis in (axes.xaxis, axes.yaxis):
-        tick_whole(axis)
+        figures.tick_whole(axis)
     if columns < _MOST_TICKS:
         axes.set_xticks([min(column * block.n, N) for column in range(columns + 1)])
     if block.E_G > 1:

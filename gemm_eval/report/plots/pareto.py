@@ -8,32 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval import figures
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.extras import needs_extra
-from gemm_eval.figures import (
-    BOUND_MARKERS,
-    MARKERS,
-    MUTED,
-    PLOTLY_MARKERS,
-    RAMP,
-    SERIES,
-    TEXT,
-    AnyFigure,
-    add_grid,
-    add_legend,
-    axis_label,
-    bound_color,
-    label_of,
-    new_figure,
-    plotly_objects,
-    scale_axis,
-    spans_decade,
-    style_axes,
-    style_plotly,
-    styled,
-)
-from gemm_eval.report.plots.columns import feasible_rows, is_number, read_all, read_column
-from gemm_eval.report.plots.labels import place_labels
+from gemm_eval.report.plots.shared import feasible_rows, is_number, place_labels, read_all, read_column
 from gemm_eval.sweep import pareto_front
 from gemm_eval.words import shown
 
@@ -42,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_pareto"]
 
 _EDGE = 0.4  # points around a marker, whose own colour may be that of the page
 _AREA = 26.0  # of a marker, square points
@@ -68,7 +45,7 @@ class _Cloud(NamedTuple):
     @property
     def title(self) -> str:
         words = [
-            f"{'more' if larger else 'less'} {axis_label(name).partition(' (')[0]}"
+            f"{'more' if larger else 'less'} {figures.axis_label(name).partition(' (')[0]}"
             for name, larger in zip(self.names, self.larger_is_better, strict=True)
         ]
         return f"{len(self.x):,} designs, {self.is_front.sum():,} on the front of {' and '.join(words)}"
@@ -84,7 +61,7 @@ def plot_pareto(
     label: str | None = None,
     maximize: Sequence[str] = (),
     interactive: bool = False,
-) -> AnyFigure:
+) -> figures.AnyFigure:
     """Plot two columns of a table against each other, and their Pareto front as a staircase.
 
     On one side of the staircase lies what no design of the table reaches; less is better, unless `maximize` names the
@@ -136,86 +113,89 @@ def _words_of(column: npt.NDArray[Any]) -> dict[Any, tuple[str, str]]:
     Words for what limits a GEMM have the colours of their terms.
     """
     words = list(dict.fromkeys(column.tolist()))
-    if len(words) > len(SERIES):
+    if len(words) > len(figures.SERIES):
         raise InvalidOptionError(
-            f"color must be a column of numbers, or of at most {len(SERIES)} different words, got {len(words)}"
+            f"color must be a column of numbers, or of at most {len(figures.SERIES)} different words, got {len(words)}"
         )
-    if all(word in BOUND_MARKERS for word in words):
-        return {word: (bound_color(word), BOUND_MARKERS[word]) for word in words}
-    return dict(zip(words, zip(SERIES, MARKERS, strict=True), strict=False))
+    if all(word in figures.BOUND_MARKERS for word in words):
+        return {word: (figures.bound_color(word), figures.BOUND_MARKERS[word]) for word in words}
+    return dict(zip(words, zip(figures.SERIES, figures.MARKERS, strict=True), strict=False))
 
 
-@styled
+@figures.styled
 def _draw(cloud: _Cloud, table: Any, color: str | None, label: str | None) -> Figure:
-    figure = new_figure(7.4, 4.8)
+    figure = figures.new_figure(7.4, 4.8)
     axes = figure.add_subplot()
     handles = _draw_points(figure, axes, cloud, None if color is None else (color, read_column(table, color)))
     steps = "steps-pre" if cloud.larger_is_better[0] else "steps-post"
     across, up = cloud.staircase
-    handles += axes.plot(across, up, drawstyle=steps, color=TEXT, linewidth=1.3, label="Pareto front", zorder=3)
+    handles += axes.plot(across, up, drawstyle=steps, color=figures.TEXT, linewidth=1.3, label="Pareto front", zorder=3)
     handles.append(
         axes.scatter(
             cloud.x[cloud.is_marked],
             cloud.y[cloud.is_marked],
             s=2 * _AREA,
             facecolors="none",
-            edgecolors=TEXT,
+            edgecolors=figures.TEXT,
             linewidths=1.2,
             zorder=5,
             label="on the front" if cloud.is_marked is cloud.is_front else "marked",
         )
     )
     axes.margins(0.08)
-    add_grid(axes)
+    figures.add_grid(axes)
     for name, values, axis in zip(cloud.names, (cloud.x, cloud.y), "xy", strict=True):
-        is_log = spans_decade(values)
+        is_log = figures.spans_decade(values)
         if is_log:
             axes.set(**{f"{axis}scale": "log"})
-        scale_axis(axes.xaxis if axis == "x" else axes.yaxis, name, values, is_log=is_log)
+        figures.scale_axis(axes.xaxis if axis == "x" else axes.yaxis, name, values, is_log=is_log)
     axes.set_title(cloud.title)
-    add_legend(figure, handles)
+    figures.add_legend(figure, handles)
     if label is not None:
-        texts = [label_of(value) for value in read_column(table, label)[cloud.rows][cloud.is_marked].tolist()]
+        texts = [figures.label_of(value) for value in read_column(table, label)[cloud.rows][cloud.is_marked].tolist()]
         ringed = cloud.x[cloud.is_marked], cloud.y[cloud.is_marked]
         place_labels(axes, *ringed, texts, areas=2 * _AREA, others=(cloud.x, cloud.y))
     return figure
 
 
 def _draw_points(figure: Figure, axes: Axes, cloud: _Cloud, color: tuple[str, npt.NDArray[Any]] | None) -> list[Artist]:
-    look: dict[str, Any] = {"s": _AREA, "linewidths": _EDGE, "edgecolors": MUTED}
+    look: dict[str, Any] = {"s": _AREA, "linewidths": _EDGE, "edgecolors": figures.MUTED}
     if color is None:
-        return [axes.scatter(cloud.x, cloud.y, color=MUTED, s=_AREA, alpha=0.6, linewidths=0, label="design")]
+        return [axes.scatter(cloud.x, cloud.y, color=figures.MUTED, s=_AREA, alpha=0.6, linewidths=0, label="design")]
     name, column = color[0], color[1][cloud.rows]
     if is_number(column):
         with needs_extra("plotting", "plot"):
             from matplotlib.colors import LogNorm
 
         values = column.astype(float)
-        is_log = spans_decade(values[np.isfinite(values)])
+        is_log = figures.spans_decade(values[np.isfinite(values)])
         points = axes.scatter(
-            cloud.x, cloud.y, c=values, cmap=RAMP, norm=LogNorm() if is_log else None, label="design", **look
+            cloud.x, cloud.y, c=values, cmap=figures.RAMP, norm=LogNorm() if is_log else None, label="design", **look
         )
         bar = figure.colorbar(points, ax=axes, pad=0.02)
-        style_axes(bar.ax, has_frame=True)
-        scale_axis(bar.ax.yaxis, name, values, is_log=is_log)
+        figures.style_axes(bar.ax, has_frame=True)
+        figures.scale_axis(bar.ax.yaxis, name, values, is_log=is_log)
         return [points]
     return [
         axes.scatter(
             cloud.x[column == word], cloud.y[column == word], color=shade, marker=marker, s=_AREA, linewidths=0,
-            label=f"{axis_label(name)} {label_of(word)}",
+            label=f"{figures.axis_label(name)} {figures.label_of(word)}",
         )
         for word, (shade, marker) in _words_of(column).items()
     ]  # fmt: skip
 
 
 def _draw_plotly(cloud: _Cloud, table: Any, color: str | None) -> Any:
-    go = plotly_objects()
+    go = figures.plotly_objects()
     figure = go.Figure()
     columns = read_all(table)
     told = np.array(
-        ["<br>".join(f"{name}: {label_of(column[row])}" for name, column in columns.items()) for row in cloud.rows]
+        [
+            "<br>".join(f"{name}: {figures.label_of(column[row])}" for name, column in columns.items())
+            for row in cloud.rows
+        ]
     )
-    line = {"color": TEXT, "shape": "vh" if cloud.larger_is_better[0] else "hv", "width": 1.5}
+    line = {"color": figures.TEXT, "shape": "vh" if cloud.larger_is_better[0] else "hv", "width": 1.5}
     across, up = cloud.staircase
 
     def add(rows: npt.NDArray[np.bool_], name: str, marker: dict[str, Any]) -> None:
@@ -226,25 +206,29 @@ def _draw_plotly(cloud: _Cloud, table: Any, color: str | None) -> Any:
 
     everywhere = np.ones(len(cloud.x), bool)
     if color is None:
-        add(everywhere, "design", {"color": MUTED, "size": 7})
+        add(everywhere, "design", {"color": figures.MUTED, "size": 7})
     elif is_number(columns[color]):
-        scale = {"color": columns[color][cloud.rows].astype(float), "colorscale": RAMP.capitalize(), "showscale": True}
+        scale = {
+            "color": columns[color][cloud.rows].astype(float),
+            "colorscale": figures.RAMP.capitalize(),
+            "showscale": True,
+        }
         add(everywhere, "design", {**scale, "colorbar": {"title": _plain(color)}, "size": 7})
     else:
         values = columns[color][cloud.rows]
         for word, (shade, symbol) in _words_of(values).items():
-            marker = {"color": shade, "symbol": PLOTLY_MARKERS[symbol], "size": 7}
-            add(values == word, f"{_plain(color)} {label_of(word)}", marker)
+            marker = {"color": shade, "symbol": figures.PLOTLY_MARKERS[symbol], "size": 7}
+            add(values == word, f"{_plain(color)} {figures.label_of(word)}", marker)
     figure.add_scatter(x=across, y=up, mode="lines", line=line, name="Pareto front", hoverinfo="skip")
-    ring = {"color": "rgba(0,0,0,0)", "size": 10, "line": {"color": TEXT, "width": 1.5}}
+    ring = {"color": "rgba(0,0,0,0)", "size": 10, "line": {"color": figures.TEXT, "width": 1.5}}
     add(cloud.is_marked, "on the front" if cloud.is_marked is cloud.is_front else "marked", ring)
-    figure.update_xaxes(title=_plain(cloud.names[0]), type="log" if spans_decade(cloud.x) else "linear")
-    figure.update_yaxes(title=_plain(cloud.names[1]), type="log" if spans_decade(cloud.y) else "linear")
+    figure.update_xaxes(title=_plain(cloud.names[0]), type="log" if figures.spans_decade(cloud.x) else "linear")
+    figure.update_yaxes(title=_plain(cloud.names[1]), type="log" if figures.spans_decade(cloud.y) else "linear")
     figure.update_layout(legend={"orientation": "h", "y": -0.18})  # below: a colour bar is on the right
-    style_plotly(figure, title=cloud.title)
+    figures.style_plotly(figure, title=cloud.title)
     return figure
 
 
 def _plain(name: str) -> str:
     """The axis label as HTML."""
-    return axis_label(name).replace("$^2$", "<sup>2</sup>")
+    return figures.axis_label(name).replace("$^2$", "<sup>2</sup>")

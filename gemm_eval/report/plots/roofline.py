@@ -8,26 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval import figures
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
 from gemm_eval.extras import needs_extra
-from gemm_eval.figures import (
-    BOUND_MARKERS,
-    MUTED,
-    PLOTLY_MARKERS,
-    SURFACE,
-    AnyFigure,
-    add_grid,
-    add_legend,
-    bound_color,
-    new_figure,
-    plotly_objects,
-    scale_axis,
-    style_plotly,
-    styled,
-)
-from gemm_eval.report.plots.labels import place_labels
+from gemm_eval.report.plots.shared import place_labels
 from gemm_eval.transformer import LayerGemm
 from gemm_eval.units import time_text
 
@@ -36,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_roofline"]
 
 _X_LABEL = "arithmetic intensity (FLOP per DRAM byte)"
 _Y_LABEL = "achieved rate (TFLOP/s)"
@@ -48,7 +33,7 @@ _LEGEND_SHARES = (0.05, 0.25, 0.5)
 
 
 class _Points(NamedTuple):
-    """What is drawn, point by point."""
+    """The points that are drawn."""
 
     results: list[GEMMResult]
     names: list[str]
@@ -69,7 +54,7 @@ def plot_roofline(
     *,
     names: Sequence[str] | None = None,
     interactive: bool = False,
-) -> AnyFigure:
+) -> figures.AnyFigure:
     """Plot what GEMMs achieve under the roofline of a chip, log-log.
 
     Across lies arithmetic intensity, FLOP per byte of DRAM traffic as the best mapping of each GEMM causes it (reloads
@@ -149,12 +134,12 @@ def _roof_lines(points: _Points, roofs: _Roofs) -> list[tuple[str, npt.NDArray[n
     return lines
 
 
-@styled
+@figures.styled
 def _draw(points: _Points, roofs: _Roofs, title: str) -> Figure:
     with needs_extra("plotting", "plot"):
         from matplotlib.lines import Line2D
 
-    figure = new_figure(7.4, 5.4)
+    figure = figures.new_figure(7.4, 5.4)
     axes = figure.add_subplot()
     lines = _roof_lines(points, roofs)
     handles: list[Artist] = []
@@ -166,26 +151,26 @@ def _draw(points: _Points, roofs: _Roofs, title: str) -> Figure:
     bounds = np.array([result.bound for result in points.results])
     for bound in _in_order(bounds):
         rows = bounds == bound
-        look: dict[str, Any] = {"color": bound_color(bound), "marker": BOUND_MARKERS[bound]}
+        look: dict[str, Any] = {"color": figures.bound_color(bound), "marker": figures.BOUND_MARKERS[bound]}
         axes.scatter(
-            points.intensity[rows], points.rate[rows], s=_areas(points)[rows], alpha=0.85, edgecolors=SURFACE,
+            points.intensity[rows], points.rate[rows], s=_areas(points)[rows], alpha=0.85, edgecolors=figures.SURFACE,
             linewidths=0.5, zorder=4, **look,
         )  # fmt: skip
         handles.append(Line2D([], [], linestyle="", markersize=6, label=f"bound: {bound}", **look))
     _set_limits(axes, points, lines)
-    add_grid(axes)
-    scale_axis(axes.xaxis, _X_LABEL, points.intensity, is_log=True)
-    scale_axis(axes.yaxis, "achieved_rate_tflop_per_s", points.rate, is_log=True)
+    figures.add_grid(axes)
+    figures.scale_axis(axes.xaxis, _X_LABEL, points.intensity, is_log=True)
+    figures.scale_axis(axes.yaxis, "achieved_rate_tflop_per_s", points.rate, is_log=True)
     axes.set_title(title)
     if points.share is not None:
         handles += [
             Line2D(
                 [], [], linestyle="", marker="o", markersize=float(_area(np.array(share))) ** 0.5,
-                markerfacecolor="none", markeredgecolor=MUTED, label=f"{share:.0%} of the time",
+                markerfacecolor="none", markeredgecolor=figures.MUTED, label=f"{share:.0%} of the time",
             )
             for share in _LEGEND_SHARES
         ]  # fmt: skip
-    add_legend(figure, handles)
+    figures.add_legend(figure, handles)
     if points.is_named:
         place_labels(axes, points.intensity, points.rate, points.names, areas=_areas(points))
     return figure
@@ -193,11 +178,11 @@ def _draw(points: _Points, roofs: _Roofs, title: str) -> Figure:
 
 def _roof_color(place: int) -> str:
     """The first roof is that of DRAM, the others are of compute."""
-    return bound_color("dram" if place == 0 else "compute")
+    return figures.bound_color("dram" if place == 0 else "compute")
 
 
 def _in_order(bounds: npt.NDArray[np.str_]) -> list[str]:
-    return sorted(set(bounds.tolist()), key=list(BOUND_MARKERS).index)
+    return sorted(set(bounds.tolist()), key=list(figures.BOUND_MARKERS).index)
 
 
 def _set_limits(axes: Axes, points: _Points, lines: list[tuple[str, Any, Any]]) -> None:
@@ -218,7 +203,7 @@ def _area(share: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _draw_plotly(points: _Points, roofs: _Roofs, title: str) -> Any:
-    go = plotly_objects()
+    go = figures.plotly_objects()
     figure = go.Figure()
     for place, (name, intensity, rate) in enumerate(_roof_lines(points, roofs)):
         dash = ("solid", "dash", "dashdot", "dot")[max(place - 1, 0) % 4]
@@ -229,9 +214,9 @@ def _draw_plotly(points: _Points, roofs: _Roofs, title: str) -> Any:
         rows = np.flatnonzero(bounds == bound)
         marker = {
             "size": np.sqrt(_areas(points)[rows]) * 1.6,  # plotly wants diameters in pixels
-            "color": bound_color(bound),
-            "symbol": PLOTLY_MARKERS[BOUND_MARKERS[bound]],
-            "line": {"color": SURFACE, "width": 0.5},
+            "color": figures.bound_color(bound),
+            "symbol": figures.PLOTLY_MARKERS[figures.BOUND_MARKERS[bound]],
+            "line": {"color": figures.SURFACE, "width": 0.5},
         }
         figure.add_scatter(
             x=points.intensity[rows], y=points.rate[rows], mode="markers", marker=marker, name=f"bound: {bound}",
@@ -239,7 +224,7 @@ def _draw_plotly(points: _Points, roofs: _Roofs, title: str) -> Any:
         )  # fmt: skip
     figure.update_xaxes(type="log", title=_X_LABEL)
     figure.update_yaxes(type="log", title=_Y_LABEL)
-    style_plotly(figure, title=title)
+    figures.style_plotly(figure, title=title)
     return figure
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import typer
 
 from gemm_eval.cli.app import app
-from gemm_eval.cli.old_forms import resolve_old_form
 from tools.fuzz.mutate import ODD_NUMBERS, ODD_TEXTS
 
 _ARCHS = ("demo-8core", "sg2260", "tpu-v4", "h200-sxm", "a100-sxm-80gb", "l4", "h200", "chip.yaml", "bad.yaml")
@@ -46,8 +45,8 @@ _SLOW = {"compile_", "measured", "all_", "plot", "plots", "ablation", "joint", "
 # Words that keep a command from work that takes minutes, or a GPU; they come first, where no option takes them.
 _FIRST = {
     "measure": ("--list",), "profile": ("--dtype", "fp61"), "kernel-table": ("--target", "sm_1"),
-    **dict.fromkeys(("validate", "validate dense", "validate w4a16", "validate triton", "calibrate", "calibrate dense",
-                     "calibrate w4a16", "calibrate triton"), ("--data", "nothing.csv")),
+    **dict.fromkeys(("validate dense", "validate w4a16", "validate triton", "calibrate dense", "calibrate w4a16",
+                     "calibrate triton"), ("--data", "nothing.csv")),
     "configs list": ("--json",), "validate simulators": ("--chip", "nothing"), "configs build": ("nothing",),
 }  # fmt: skip
 _CODES = {0, 1, 2, 3}
@@ -61,8 +60,6 @@ def _commands() -> tuple[Any, dict[str, Any]]:
     for name, command in application.commands.items():  # type: ignore[attr-defined]
         for of, child in getattr(command, "commands", {"": command}).items():
             found[f"{name} {of}".strip()] = child
-    for name in ("validate", "calibrate"):
-        found[name], _ = resolve_old_form(name, None, ["--data"])
     return application, found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from gemm_eval import load_arch
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.sweep import Space
-from gemm_eval.sweep.dependents import NoValueError
+from gemm_eval.sweep.expressions import NoValueError
 from tools.fuzz.mutate import ODD_NUMBERS, mutate_text
 from tools.fuzz.sweeps import label_of
 

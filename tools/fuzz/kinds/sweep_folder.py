@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.sweep import Random, Space, SweepResult, load_sweep, sweep
-from gemm_eval.sweep.describe import digest_of
+from gemm_eval.sweep.description import digest_of
 from tools.fuzz.mutate import ODD_TEXTS, mutate_bytes, mutate_text
 from tools.fuzz.sweeps import label_of
 

@@ -20,7 +20,6 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
 )
 from gemm_eval.workload import GemmTypes
 
-
 FP4_SCHEMES = {mode: parse_scheme(f"w4a16_{mode}") for mode in ("mxfp4", "nvfp4")}
 """Formats of 4-bit floats as weights, by the names that our kernels have for them."""
 

@@ -1,0 +1,345 @@
+"""Tables of results on stdout: of GEMMs, rankings, attention, collectives, experts and models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
+from gemm_eval.cli.output import (
+    format_change,
+    format_decomposition,
+    format_number,
+    format_raster,
+    format_share,
+    format_term,
+    make_console,
+    make_table,
+    print_blocks,
+    print_line,
+    widest,
+)
+from gemm_eval.cli.values import format_mapping
+from gemm_eval.evaluate import GEMMResult
+from gemm_eval.mapping import KernelConfig, MulticoreMapping
+from gemm_eval.units import time_text
+
+_ROUNDING_FRAC = 1e-9  # a term below this share of the latency is what rounding left of a zero
+
+Pair = tuple[ArchSpec, GEMMResult]
+
+
+class _Row(NamedTuple):
+    label: str
+    cells: list[str]
+
+
+def print_evaluation(pairs: Sequence[Pair], *, has_explanation: bool) -> None:
+    """Print results side by side, in as many tables as the width of the terminal asks for, then their explanations.
+
+    `--mapping` is the longest word of all: where not everything stands side by side with it, it has lines of its own.
+    """
+    console = make_console()
+    if widest(console, whole := _table(pairs)) <= console.width:
+        console.print(whole)
+    else:
+        print_blocks(pairs, partial(_table, has_mapping=False))
+        console.print()
+        for _, result in pairs:
+            name = f"{result.arch_name}: " if len(pairs) > 1 else ""
+            print_line(f"{name}--mapping {format_mapping(result.mapping)}")
+    console.print()
+    if has_explanation:
+        for _, result in pairs:
+            console.print(result.explain())
+            console.print()
+
+
+def _table(pairs: Sequence[Pair], *, has_mapping: bool = True) -> Table:
+    names = [result.arch_name for _, result in pairs]
+    table = make_table(["", *names], title=pairs[0][1].problem.sizes_text, right=names)
+    for title, rows in (
+        (None, list(_totals(pairs, has_mapping=has_mapping))),
+        ("time (share)", list(_times(pairs))),
+        ("traffic, bytes (share)", list(_traffic(pairs))),
+    ):
+        if title is not None:
+            table.add_row(title, style="bold")
+        for row in rows:
+            table.add_row(row.label if title is None else f"  {row.label}", *row.cells)
+        table.add_section()
+    return table
+
+
+def _totals(pairs: Sequence[Pair], *, has_mapping: bool) -> Iterator[_Row]:
+    def row(label: str, cell: Callable[[Any, GEMMResult], str]) -> _Row:
+        return _Row(label, [cell(arch, result) for arch, result in pairs])
+
+    yield row("type of A", lambda _, r: str(r.problem.types.a))
+    yield row("type of B", lambda _, r: str(r.problem.types.b))
+    yield row("type of C", lambda _, r: str(r.problem.output_dtype))
+    yield row("latency", lambda _, r: time_text(r.latency_us))
+    if any(result.low_us is not None for _, result in pairs):
+        yield row("80% interval", lambda _, r: _interval(r))
+    if any(result.physics_us != result.latency_us for _, result in pairs):
+        yield row("model alone", lambda _, r: time_text(r.physics_us))
+    yield row("TFLOP/s", lambda _, r: format_number(r.tflop_per_s))
+    yield row("utilization of peak", lambda _, r: f"{r.utilization_frac:.1%}")
+    yield row("bound by", lambda _, r: r.bound)
+    yield row("DRAM, bytes", lambda _, r: f"{r.dram_bytes:,}")
+    yield row("DRAM, GB/s (of peak)", lambda a, r: f"{format_number(r.dram_gb_per_s)} (of {a.dram_gb_per_s:,g})")
+    if any(result.energy_pj is not None for _, result in pairs):
+        yield row("energy, uJ", lambda _, r: "not known" if r.energy_pj is None else format_number(r.energy_pj / 1e6))
+    for kind, rows in ((MulticoreSpec, _MULTICORE_ROWS), (GpuSpec, _GPU_ROWS)):
+        if any(isinstance(arch, kind) for arch, _ in pairs):
+            for label, cell in rows:
+                cells = [cell(arch, result) if isinstance(arch, kind) else _NOT_HERE for arch, result in pairs]
+                yield _Row(label, cells)
+    if has_mapping:
+        yield row("--mapping", lambda _, r: format_mapping(r.mapping))
+    yield row("search", lambda _, r: "exhaustive" if r.is_exhaustive else "none, mapping given")
+    yield row("model", lambda _, r: f"{r.model_version}, {r.source}")
+    if any(_is_coarse(arch) for arch, _ in pairs):
+        yield row("accuracy", lambda a, _: "coarse" if _is_coarse(a) else "as modelled")
+
+
+_NOT_HERE = "-"
+_Rows = Sequence[tuple[str, Callable[[Any, Any], str]]]
+_MULTICORE_ROWS: _Rows = (
+    ("partition of G M N K", lambda _, r: " x ".join(map(str, r.mapping.partition))),
+    ("tile m x n x k", lambda _, r: " x ".join(map(str, r.mapping.tile))),
+    ("loop order", lambda _, r: r.mapping.loop_order.name.lower()),
+    ("active cores", lambda a, r: f"{r.active_cores} of {a.num_cores}"),
+    ("SRAM, bytes (of usable)", lambda a, r: _with_share(r.sram_used_bytes, a.sram_usable_bytes)),
+)
+_GPU_ROWS: _Rows = (
+    ("library", lambda _, r: r.options["library"]),
+    ("L2, clock", lambda _, r: f"{r.options['l2']}, {r.options['clock']}"),
+    ("kernel", lambda _, r: r.mapping.family),
+    ("CTA m x n x k", lambda _, r: f"{r.mapping.cta_m} x {r.mapping.cta_n} x {r.mapping.cta_k}"),
+    ("cluster m x n", lambda _, r: f"{r.mapping.cluster_m} x {r.mapping.cluster_n}"),
+    ("warps, stages", lambda _, r: f"{r.mapping.num_warps}, {r.mapping.num_stages}"),
+    ("schedule", lambda _, r: r.mapping.schedule.name.lower()),
+    ("decomposition", lambda _, r: format_decomposition(r.mapping)),
+    ("raster", lambda _, r: format_raster(r.mapping)),
+    ("active SMs", lambda a, r: f"{r.active_cores} of {a.num_sms}"),
+    ("smem, bytes (of an SM)", lambda a, r: _with_share(r.sram_used_bytes, a.smem_per_sm_bytes)),
+)
+
+
+def _interval(result: GEMMResult) -> str:
+    if result.low_us is None or result.high_us is None:
+        return _NOT_HERE
+    return f"{time_text(result.low_us)} to {time_text(result.high_us)}"
+
+
+def _is_coarse(arch: ArchSpec) -> bool:
+    return isinstance(arch, MulticoreSpec) and arch.is_coarse
+
+
+def _times(pairs: Sequence[Pair]) -> Iterator[_Row]:
+    for name in _all_terms(result.breakdown for _, result in pairs):
+        times = [
+            (_without_rounding(result.breakdown.get(name, 0.0), result.latency_us), result.latency_us)
+            for _, result in pairs
+        ]
+        if any(us for us, _ in times):
+            cells = [f"{time_text(us)} ({format_share(us, latency)})" for us, latency in times]
+            yield _Row(format_term(name), _where(name, cells, (result.breakdown for _, result in pairs)))
+
+
+def _traffic(pairs: Sequence[Pair]) -> Iterator[_Row]:
+    for name in _all_terms(result.traffic for _, result in pairs):
+        counts = [(result.traffic.get(name, 0), result.dram_bytes) for _, result in pairs]
+        if any(count for count, _ in counts):
+            cells = [_with_share(count, total) for count, total in counts]
+            yield _Row(format_term(name), _where(name, cells, (result.traffic for _, result in pairs)))
+
+
+def _where(name: str, cells: Iterable[str], terms: Iterable[Container[str]]) -> list[str]:
+    """Cells of a term, but where a chip of another kind has none of the name."""
+    return [cell if name in names else _NOT_HERE for cell, names in zip(cells, terms, strict=True)]
+
+
+def _all_terms(terms: Iterable[Iterable[str]]) -> Iterable[str]:
+    """Names in the order of their first mention: chips of other kinds have other terms."""
+    return dict.fromkeys(name for names in terms for name in names)
+
+
+def _without_rounding(us: float, latency_us: float) -> float:
+    return us if abs(us) > _ROUNDING_FRAC * latency_us else 0.0
+
+
+def _with_share(count: int, total: int) -> str:
+    return f"{count:,} ({format_share(count, total)})"
+
+
+_MIN_TIME_FRAC = 1e-5  # a term whose time grows by less of the latency explains nothing
+
+_LEFT = ("order", "bound", " in", "schedule", "raster")  # last words of the headers of columns of words
+
+_MIN_WORDS_WIDTH = 28  # of the last column, whose words wrap
+
+
+class _Column(NamedTuple):
+    header: str
+    cells: list[str]
+
+
+def print_top(arch: ArchSpec, results: Sequence[GEMMResult]) -> None:
+    """Print a ranking, best first, one line for each mapping, or a stack of lines where the terminal is narrow.
+
+    Where the words of the last column have no room beside the stacks either, they follow in a table of their own.
+    """
+    console = make_console()
+    best = results[0]
+    title = f"{best.problem} on {arch.name}"
+    groups = _column_groups(arch, results)
+    columns = [column for group in groups for column in group]
+    if widest(console, _top_table(columns[:-1], title)) + _MIN_WORDS_WIDTH <= console.width:
+        console.print(_top_table(columns, title))
+    else:
+        _print_stacks([_stacked(group) for group in groups], title)
+    console.print()
+    if isinstance(arch, MulticoreSpec):
+        what = f"Partition of G,M,N,K over {arch.num_cores} cores; tile m x n x k"
+    else:
+        what = "CTA tile m x n x k; cluster m x n; " + ", ".join(best.options.values())
+    console.print(f"{what}; differences are to the best.")
+
+
+def _print_stacks(columns: Sequence[_Column], title: str) -> None:
+    def lined(some: Sequence[_Column]) -> Table:
+        table = _top_table(some, title)
+        table.show_lines = True
+        return table
+
+    console = make_console()
+    rank, *others, words = columns
+    if widest(console, lined([rank, *others])) + _MIN_WORDS_WIDTH <= console.width:
+        console.print(lined(columns))
+        return
+    print_blocks(others, lambda some: lined([rank, *some]))
+    console.print()
+    console.print(_top_table([rank, words], None))
+
+
+def describe_difference(best: GEMMResult, other: GEMMResult) -> str:
+    """Say which choices differ from those of `best`, and what that does to DRAM traffic, time and bound."""
+    a, b = _choices(best.mapping), _choices(other.mapping)
+    choices = [name for name, choice in a.items() if b[name] != choice]
+    parts = [", ".join(choices) or "nothing"]
+    if other.active_cores != best.active_cores:
+        change = other.active_cores - best.active_cores
+        noun = "SMs" if isinstance(best.mapping, KernelConfig) else "cores"
+        parts.append(f"{abs(change)} {'more' if change > 0 else 'fewer'} active {noun}")
+    for word, sign in (("more", 1), ("less", -1)):
+        terms = [
+            format_term(name) for name, count in other.traffic.items() if sign * (count - best.traffic.get(name, 0)) > 0
+        ]
+        if terms:
+            parts.append(f"{word} DRAM traffic: {', '.join(terms)}")
+    name, growth_us = _largest_growth(best, other)
+    if growth_us > _MIN_TIME_FRAC * best.latency_us:
+        parts.append(f"{format_term(name)} +{time_text(growth_us)}")
+    if other.bound != best.bound:
+        parts.append(f"bound by {other.bound}")
+    return "; ".join(parts if len(parts) > 1 else [*parts, "same cost"])
+
+
+def _largest_growth(best: GEMMResult, other: GEMMResult) -> tuple[str, float]:
+    """Return the term whose time grows most, DRAM traffic aside: that is told in bytes."""
+    growth = {
+        name: us - best.breakdown.get(name, 0.0)
+        for name, us in other.breakdown.items()
+        if not name.startswith("dram_") and name != "hidden_us"
+    }
+    name = max(growth, key=lambda key: growth[key])
+    return name, growth[name]
+
+
+def _choices(mapping: MulticoreMapping | KernelConfig) -> dict[str, object]:
+    """Return the choices of a mapping, by a short name."""
+    if isinstance(mapping, MulticoreMapping):
+        return {"partition": mapping.partition, "tile": mapping.tile, "loop order": mapping.loop_order}
+    return {
+        "kernel": mapping.family,
+        "CTA tile": mapping[1:4],
+        "cluster": (mapping.cluster_m, mapping.cluster_n),
+        "warps": mapping.num_warps,
+        "stages": mapping.num_stages,
+        "schedule": mapping.schedule,
+        "split of K": (mapping.decomposition, mapping.split_k),
+        "raster": (mapping.raster_order, mapping.raster_swizzle),
+    }
+
+
+def _column_groups(arch: ArchSpec, results: Sequence[GEMMResult]) -> list[list[_Column]]:
+    best = results[0]
+    is_multicore = isinstance(arch, MulticoreSpec)
+    count = arch.num_cores if isinstance(arch, MulticoreSpec) else arch.num_sms
+    return [
+        [_Column("#", [str(rank) for rank in range(1, len(results) + 1)])],
+        [
+            _Column("latency", [time_text(r.latency_us) for r in results]),
+            _Column("vs best", [format_change(r.latency_us, best.latency_us) for r in results]),
+        ],
+        *_mapping_groups([r.mapping for r in results]),
+        [
+            _Column("cores" if is_multicore else "SMs", [f"{r.active_cores} of {count}" for r in results]),
+            _Column("bound", [r.bound for r in results]),
+        ],
+        [
+            _Column("DRAM bytes", [f"{r.dram_bytes:,}" for r in results]),
+            _Column("vs best", [format_change(r.dram_bytes, best.dram_bytes) for r in results]),
+            _Column("SRAM bytes" if is_multicore else "smem bytes", [f"{r.sram_used_bytes:,}" for r in results]),
+        ],
+        [
+            _Column(
+                "differs in",
+                ["best", *(describe_difference(best, result) for result in results[1:])],
+            )
+        ],
+    ]
+
+
+def _mapping_groups(mappings: Sequence[MulticoreMapping | KernelConfig]) -> list[list[_Column]]:
+    multicore = [mapping for mapping in mappings if isinstance(mapping, MulticoreMapping)]
+    if multicore:
+        return [
+            [
+                _Column("partition", [",".join(map(str, m.partition)) for m in multicore]),
+                _Column("tile", ["x".join(map(str, m.tile)) for m in multicore]),
+                _Column("order", [m.loop_order.name.lower() for m in multicore]),
+            ]
+        ]
+    configs = [mapping for mapping in mappings if isinstance(mapping, KernelConfig)]
+    return [
+        [
+            _Column("CTA", [f"{c.cta_m}x{c.cta_n}x{c.cta_k}" for c in configs]),
+            _Column("cluster", [f"{c.cluster_m}x{c.cluster_n}" for c in configs]),
+            _Column("stages", [str(c.num_stages) for c in configs]),
+        ],
+        [
+            _Column("kernel", [c.family for c in configs]),
+            _Column("schedule", [c.schedule.name.lower() for c in configs]),
+            _Column("work", [format_decomposition(c) for c in configs]),
+            _Column("raster", [format_raster(c) for c in configs]),
+        ],
+    ]
+
+
+def _stacked(group: Sequence[_Column]) -> _Column:
+    header = "\n".join(column.header for column in group)
+    return _Column(header, ["\n".join(cells) for cells in zip(*(column.cells for column in group), strict=True)])
+
+
+def _top_table(columns: Sequence[_Column], title: str | None) -> Table:
+    headers = [column.header for column in columns]
+    table = make_table(headers, title=title, right=[header for header in headers if not header.endswith(_LEFT)])
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*cells)
+    return table

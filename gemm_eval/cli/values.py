@@ -1,0 +1,262 @@
+"""Readers of the words of a command line: whole numbers and ranges of them, sizes, row groups, mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from gemm_eval.errors import InvalidMappingError, InvalidOptionError
+from gemm_eval.words import one_line, shown
+
+if TYPE_CHECKING:
+    from gemm_eval.mapping import KernelConfig, MulticoreMapping
+
+SEVERAL = "Several: 1,4,16 or a range, 1..256 (doubled) or 1..256:32 (in steps)."
+"""The end of the help of every option that takes several values."""
+
+MAX_VALUES = 10_000
+"""Most values of one option, and most combinations of several options."""
+
+MAPPING_FORM = "P_G,P_M,P_N,P_K / tile_m,tile_n,tile_k / order, such as 1,4,2,1/256,512,144/mnk"
+"""The form of `--mapping` for a multi-core chip, for help and errors."""
+
+GPU_MAPPING_FORM = (
+    "FAMILY / cta_m,cta_n,cta_k / cluster_m,cluster_n / warps,stages,schedule / decomposition,split_k / "
+    "raster_order,raster_swizzle, such as sm90_wgmma / 128,256,64 / 2,1 / 8,4,cooperative / split_k,2 / along_m,8"
+)
+"""The form of `--mapping` for a GPU."""
+
+_DOTS, _STEP = "..", ":"
+_WHOLE = "whole numbers >= 1 such as 16, 1,4,16, 1..256 or 1..256:32"
+_OPTIONAL = "G"  # of the sizes by name: 1 where it is not given
+
+
+def integer(text: str) -> int:
+    """Return the integer that `text` spells, or `text` itself: what is wrong with it is for the library to say."""
+    try:
+        return int(text)
+    except ValueError:
+        return text  # type: ignore[return-value]
+
+
+# Several whole numbers in one word: a list, a range that doubles, a range in steps.
+
+
+def is_several(text: str) -> bool:
+    """Return whether a word spells a list or a range, and not one number."""
+    return "," in text or _DOTS in text
+
+
+def parse_values(
+    what: str, text: str, *, read: Callable[[str], int | None] | None = None, form: str = _WHOLE
+) -> list[int]:
+    """Read the values that a word spells, each once, in the order given.
+
+    >>> parse_values("--batch", "1,3,8..20,100..200:50")
+    [1, 3, 8, 16, 20, 100, 150, 200]
+
+    Args:
+        what: takes them, for errors, such as ``--batch``.
+        text: numbers and ranges with commas between. ``A..B`` is doubled from A on, and ends with B whether that is a
+            doubling or not; ``A..B:S`` goes on from A in steps of S, up to B.
+        read: returns the number that a word spells, None if it spells none; default: whole numbers.
+        form: what is right, for errors.
+    """
+    values: dict[int, None] = {}
+    for part in text.split(","):
+        span = _span(part.strip(), read or _whole)
+        if span is None:
+            where = "" if part == text else f" in {shown(text)}"
+            raise InvalidOptionError(f"{what} must be {form}, got {shown(part)}{where}")
+        first, last, count, make = span
+        if last < first:
+            raise InvalidOptionError(f"{what}: a range goes up, got {shown(part)}")
+        if len(values) + count > MAX_VALUES:
+            raise InvalidOptionError(f"{what} must be at most {MAX_VALUES:,} values, got more in {shown(text)}")
+        values |= dict.fromkeys(make())
+    return list(values)
+
+
+def parse_all_values(what: str, texts: Iterable[str]) -> list[int]:
+    """Read the values of an option that may be repeated, each once; see `parse_values`."""
+    return list(dict.fromkeys(value for text in texts for value in parse_values(what, text)))
+
+
+def check_count(num: int, what: str) -> None:
+    """Refuse more than `MAX_VALUES` combinations of what was given."""
+    if num > MAX_VALUES:
+        raise InvalidOptionError(f"at most {MAX_VALUES:,} combinations of {what} at once, got {num:,}")
+
+
+def _span(part: str, read: Callable[[str], int | None]) -> tuple[int, int, int, Callable[[], Iterable[int]]] | None:
+    """Return the ends of a range, how many values it has at most, and what makes them; None: it is no range."""
+    low, dots, high = part.partition(_DOTS)
+    high, colon, step = high.partition(_STEP)
+    first = read(low)
+    last = read(high) if dots else first
+    by = read(step) if colon else 1
+    if first is None or last is None or by is None:
+        return None
+    if colon:
+        return first, last, (last - first) // by + 1, lambda: range(first, last + 1, by)
+    return first, last, (last // first).bit_length() + 1, lambda: _doubled(first, last)
+
+
+def _doubled(first: int, last: int) -> Iterator[int]:
+    while first < last:
+        yield first
+        first *= 2
+    yield last
+
+
+def _whole(word: str) -> int | None:
+    try:
+        number = int(word)
+    except ValueError:
+        return None
+    return number if number >= 1 else None
+
+
+# The sizes of a GEMM: in a row, always in the order G M K N, or by name.
+
+
+def read_sizes(order: str, in_a_row: Sequence[str] | None, by_name: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the words that the sizes are given in, by letter; nothing where none is given.
+
+    Args:
+        order: letters of the sizes that the command takes, such as ``G M K N``.
+        in_a_row: what stands on the command line without a name.
+        by_name: what options say, by letter.
+    """
+    letters, words = order.split(), list(in_a_row or ())
+    named = {letter: text for letter, text in by_name.items() if text is not None}
+    listed = one_line(" ".join(words))
+    if words and named:
+        given = " ".join(f"-{letter.lower()}" for letter in named)
+        raise InvalidOptionError(f"sizes are {order} or have names, never both: got {listed} and {given}")
+    if words and len(words) != len(letters):
+        raise InvalidOptionError(
+            f"sizes are {order}, or by name {names_of_sizes(order)}; got {len(words)}: {listed}"
+        )  # fmt: skip
+    if words:
+        return dict(zip(letters, words, strict=True))
+    missing = [letter for letter in letters if letter not in named and letter != _OPTIONAL]
+    if named and missing:
+        names = " and ".join(f"-{letter.lower()}" for letter in missing)
+        raise InvalidOptionError(f"{names} must be given, too: sizes by name are {names_of_sizes(order)}")
+    return {letter: named.get(letter, "1") for letter in letters} if named else {}
+
+
+def one_of_each(
+    order: str, in_a_row: Sequence[str] | None, by_name: Mapping[str, str | None], instead: str = ""
+) -> list[Any]:
+    """Return one size for each letter; whether it is a size is for the library to say.
+
+    Args:
+        order, in_a_row, by_name: as for `read_sizes`.
+        instead: what else the command takes, for the error where no size is given.
+    """
+    words = read_sizes(order, in_a_row, by_name)
+    if not words:
+        raise no_sizes(order, instead)
+    return [integer(words[letter]) for letter in order.split()]
+
+
+def all_sizes(order: str, in_a_row: Sequence[str] | None, by_name: Mapping[str, str | None]) -> list[tuple[Any, ...]]:
+    """Return every combination of what lists and ranges spell, the last size changing fastest; none: none is given."""
+    words = read_sizes(order, in_a_row, by_name)
+    values = [parse_values(letter, text) if is_several(text) else [integer(text)] for letter, text in words.items()]
+    num = 1
+    for some in values:
+        num *= len(some)
+    check_count(num, order)
+    return list(product(*values)) if values else []
+
+
+def no_sizes(order: str, instead: str = "") -> InvalidOptionError:
+    """Return the error of a command that needs sizes and has none; `instead`: what else it takes."""
+    return InvalidOptionError(f"sizes are missing: {order}, or by name {names_of_sizes(order)}{instead}")
+
+
+def names_of_sizes(order: str) -> str:
+    """Return how sizes are given by name: ``-m M -k K -n N, and -g G where it is not 1``."""
+    needed = " ".join(f"-{letter.lower()} {letter}" for letter in order.split() if letter != _OPTIONAL)
+    return f"{needed}, and -g G where it is not 1" if _OPTIONAL in order else needed
+
+
+def parse_rows(text: str) -> tuple[int, ...]:
+    """Read the rows of each group: ``"120,3,0,17"``, or shorter ``"120x64,0x8"`` for 64 groups of 120 and 8 of none."""
+    from gemm_eval.workload import MAX_GROUPS
+
+    groups: list[int] = []
+    for part in text.split(","):
+        rows, times, count = part.strip().partition("x")
+        try:
+            num_rows, num = int(rows), int(count) if times else 1
+        except ValueError:
+            num_rows = num = -1
+        if num_rows < 0 or num < 1:
+            raise InvalidOptionError(
+                f"--rows must be the rows of each group, such as 120,3,0,17, or 120x64,0x8 for 64 groups of 120 and 8 "
+                f"without a row, got {shown(part)} in {shown(text)}"
+            )
+        if len(groups) + num > MAX_GROUPS:
+            raise InvalidOptionError(f"--rows must be at most {MAX_GROUPS:,} groups, got more in {shown(text)}")
+        groups += [num_rows] * num
+    return tuple(groups)
+
+
+# Mappings.
+
+
+def parse_mapping(text: str, *, is_gpu: bool = False) -> MulticoreMapping | KernelConfig:
+    """Read a mapping as `format_mapping` writes it. Whether it is legal is for the library to say."""
+    try:
+        return _parse_config(text) if is_gpu else _parse_multicore(text)
+    except (ValueError, TypeError, KeyError):
+        from gemm_eval.mapping import LoopOrder
+
+        orders = ", ".join(LoopOrder.__members__).lower()
+        form = GPU_MAPPING_FORM if is_gpu else f"{MAPPING_FORM}; order is one of {orders}"
+        raise InvalidMappingError(f"--mapping must be {form}, got {shown(text)}", rule="form") from None
+
+
+def _parse_multicore(text: str) -> MulticoreMapping:
+    from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
+
+    partition, tile, order = text.split("/")
+    sizes = Partition(*map(int, partition.split(","))), Tile(*map(int, tile.split(",")))
+    return MulticoreMapping(*sizes, LoopOrder[order.strip().upper()])
+
+
+def _parse_config(text: str) -> KernelConfig:
+    from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+
+    family, cta, cluster, pipe, work, raster = (part.strip() for part in text.split("/"))
+    cta_m, cta_n, cta_k = map(int, cta.split(","))
+    cluster_m, cluster_n = map(int, cluster.split(","))
+    num_warps, num_stages, schedule = pipe.split(",")
+    decomposition, split_k = work.split(",")
+    raster_order, raster_swizzle = raster.split(",")
+    return KernelConfig(
+        family, cta_m, cta_n, cta_k, cluster_m, cluster_n, int(num_warps), int(num_stages),
+        Schedule[schedule.strip().upper()], Decomposition[decomposition.strip().upper()], int(split_k),
+        RasterOrder[raster_order.strip().upper()], int(raster_swizzle),
+    )  # fmt: skip
+
+
+def format_mapping(mapping: MulticoreMapping | KernelConfig) -> str:
+    """Write a mapping in the form that `--mapping` takes."""
+    from gemm_eval.mapping import KernelConfig
+
+    if isinstance(mapping, KernelConfig):
+        c = mapping
+        return (
+            f"{c.family}/{c.cta_m},{c.cta_n},{c.cta_k}/{c.cluster_m},{c.cluster_n}/"
+            f"{c.num_warps},{c.num_stages},{c.schedule.name.lower()}/"
+            f"{c.decomposition.name.lower()},{c.split_k}/{c.raster_order.name.lower()},{c.raster_swizzle}"
+        )
+    partition = ",".join(map(str, mapping.partition))
+    tile = ",".join(map(str, mapping.tile))
+    return f"{partition}/{tile}/{mapping.loop_order.name.lower()}"

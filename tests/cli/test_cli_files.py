@@ -1,0 +1,337 @@
+"""The commands on files: `arch`, `configs` and `checkpoint`."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from gemm_eval import load_arch
+from gemm_eval.arch import GpuSpec, check_arch, list_archs
+from gemm_eval.arch.paths import data_root
+from gemm_eval.cli import configs as _configs
+from gemm_eval.cli.app import _Application
+from gemm_eval.cli.render_arch import unit_of
+from gemm_eval.kernels import config_cache
+from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
+from tests.cli.commands import Ran, chip_file
+from tests.kernels.checkpoint_samples import GPTQ, make_layer, write_checkpoint
+
+pytestmark = pytest.mark.usefixtures("compiled_kernels")
+
+
+# arch
+
+
+def test_arch_list_json() -> None:
+    documents = Ran("arch", "list", "--json").json()["archs"]
+
+    assert [document["name"] for document in documents] == list(list_archs())
+    chip = load_arch("sg2260e")
+    (shown,) = (document for document in documents if document["name"] == "sg2260e")
+    assert shown == {
+        "name": "sg2260e",
+        "type": "multicore",
+        "title": chip.title,
+        "num_cores": 4,
+        "default_dtype": "fp16",
+        "peak_tflop_per_s": chip.peak_tflop_per_s(),
+        "dram_gb_per_s": 273.056,
+        "sram_total_bytes": 64 << 20,
+        "is_coarse": False,
+    }
+
+
+def test_arch_list_json_of_a_gpu() -> None:
+    documents = Ran("arch", "list", "--json").json()["archs"]
+
+    (shown,) = (document for document in documents if document["name"] == "h200-sxm")
+    gpu = load_arch("h200-sxm", GpuSpec)
+    assert shown == {
+        "name": "h200-sxm",
+        "type": "gpu",
+        "title": gpu.title,
+        "sm_arch": "sm_90",
+        "num_sms": 132,
+        "default_dtype": "fp16",
+        "peak_tflop_per_s": gpu.peak_tflop_per_s(),
+        "dram_gb_per_s": 4800.0,
+        "l2_bytes": 60 << 20,
+    }
+
+
+def test_arch_list_has_a_table_for_each_kind() -> None:
+    out = Ran("arch", "list", columns=120).out
+
+    multicore, gpu = out.index("\nmulticore "), out.index("\ngpu ")
+    assert multicore < out.index("\nwormhole-n150 ") < gpu < out.index("\na100-sxm-40gb ")
+    assert re.search(r"^h200-sxm +132 +989\.43 fp16 +4,800 +60 +NVIDIA H200 SXM", out, flags=re.MULTILINE)
+
+
+def test_arch_show_groups_the_fields_of_a_gpu() -> None:
+    gpu = load_arch("h200-sxm", GpuSpec)
+
+    out = Ran("arch", "show", "h200-sxm", columns=200).out
+
+    titles = ["chip and clocks", "tensor cores of an SM", "instruction issue and ALUs", "L2 and DRAM", "fixed costs"]
+    places = [re.search(rf"^{title}", out, flags=re.MULTILINE) for title in titles]
+    starts = [place.start() for place in places if place]
+    assert len(starts) == len(titles)
+    assert starts == sorted(starts)
+    for name, entry in gpu.provenance.items():
+        (line,) = re.findall(rf"^{re.escape(name)} .*$", out, flags=re.MULTILINE)
+        assert f"{entry.kind}: {entry.source}" in line
+    assert re.search(r"^fp16 +989\.4298 +989\.4 +919\.1 +773\.2", out, flags=re.MULTILINE)
+
+
+def test_arch_show_json_of_a_gpu() -> None:
+    gpu = load_arch("h200-sxm", GpuSpec)
+
+    document = Ran("arch", "show", "h200-sxm", "--json").json()
+
+    assert document["arch"] == gpu.model_dump(mode="json")
+    assert document["derived"]["sustained_tflop_per_s"]["bf16"] == gpu.tensor_tflop_per_s("bf16", "sustained")
+    assert document["derived"]["dram_achievable_gb_per_s"] == 4500.0
+    assert document["units"]["l2_bytes_per_cycle"] == "bytes/cycle"
+
+
+def test_arch_list_marks_what_is_coarse_and_keeps_names_whole() -> None:
+    out = Ran("arch", "list").out
+
+    for name in list_archs():
+        assert re.search(rf"^{re.escape(name)} ", out, flags=re.MULTILINE)
+    assert re.findall(r"^(\S+) \*", out, flags=re.MULTILINE) == [
+        name for name in list_archs() if getattr(load_arch(name), "is_coarse", False)
+    ]
+    assert re.search(r"^sg2260e +4 +65\.54 fp16 +273\.056 +64 ", out, flags=re.MULTILINE)
+
+
+def test_arch_show_gives_unit_kind_and_source_of_every_number() -> None:
+    chip = load_arch("demo-8core")
+
+    out = Ran("arch", "show", "demo-8core", columns=200).out
+
+    for name, entry in chip.provenance.items():
+        (line,) = re.findall(rf"^{re.escape(name)} .*$", out, flags=re.MULTILINE)
+        assert f"{entry.kind}: {entry.source}" in line
+        assert f" {unit_of(name.split('.')[0])} " in line
+    assert re.search(r"^vector_is_concurrent +true +default", out, flags=re.MULTILINE)
+    assert re.search(r"^dram_sharing +fair +choice", out, flags=re.MULTILINE)
+    assert re.search(r"^int8 +131\.072 ", out, flags=re.MULTILINE)
+
+
+def test_arch_show_json_is_the_spec() -> None:
+    chip = load_arch("tpu-v4")
+
+    document = Ran("arch", "show", "tpu-v4", "--json").json()
+
+    assert document["arch"] == chip.model_dump(mode="json")
+    assert document["derived"]["peak_tflop_per_s"] == {
+        "bf16": chip.peak_tflop_per_s(),
+        "int8": chip.peak_tflop_per_s("int8"),
+        "fp16": chip.peak_tflop_per_s("fp16"),
+    }
+    assert document["units"]["dram_pj_per_byte"] == "pJ/byte"
+
+
+def test_every_number_of_a_spec_has_a_unit() -> None:
+    for name in list_archs():
+        for key in load_arch(name).provenance:
+            assert any(map(unit_of, key.split("."))), key
+    assert unit_of("title") == ""
+
+
+def test_arch_check_of_all_presets_passes_and_lists_each_finding() -> None:
+    document = Ran("arch", "check", *list_archs(), "--json").json()
+
+    assert document["ok"] is True
+    for entry in document["archs"]:
+        expected = [
+            finding._asdict() | {"is_note": finding.is_note} for finding in check_arch(load_arch(entry["arch"]))
+        ]
+        assert entry["findings"] == expected
+
+
+def test_arch_check_fails_on_a_missed_figure(tmp_path: Path) -> None:
+    path = chip_file(tmp_path, more="published: {dram_gb_per_s: 120.0, source: a sheet}\n")
+
+    text, document = Ran("arch", "check", "tpu-v4", path, columns=200), Ran("arch", "check", path, "--json")
+
+    assert (text.code, text.err) == (1, "")
+    assert re.search(r"FAILED +dram_gb_per_s +100 GB/s, published 120 \(-16.67%", text.out)
+    assert re.search(r" note +num_cores +1 has no kind and source", text.out)
+    assert "tpu-v4" in text.out
+    assert document.code == 1
+    assert json.loads(document.out)["ok"] is False
+
+
+def test_arch_check_goes_on_after_an_invalid_file(tmp_path: Path) -> None:
+    ran = Ran("arch", "check", chip_file(tmp_path, sram_bytes=-1), "tpu-v4", columns=300)
+
+    assert ran.code == 1
+    assert "sram_bytes must be >= 1, got -1" in ran.out
+    assert "275 (+0.09%)" in ran.out
+
+
+TIMINGS = data_root() / "measured" / "h200-sxm" / "w4a16" / "fp16.parquet"
+app = typer.Typer(cls=_Application)
+app.add_typer(_configs.app, name="configs")
+
+
+def run(*words: str | Path, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["configs", *map(str, words)], env={"COLUMNS": "240", "TERM": "dumb"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.stderr if code else result.stdout
+
+
+@pytest.fixture(scope="module")
+def timings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of three GEMMs of ours: building all takes seconds."""
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    table = pd.read_parquet(TIMINGS)
+    few = table[(table.M == 16) & (table.K == 4096) & (table.N == 4096)]
+    path = tmp_path_factory.mktemp("timings") / "fp16.parquet"
+    few.to_parquet(path)
+    meta = yaml.safe_load(TIMINGS.with_suffix("").with_suffix(".meta.yaml").read_text("utf-8"))
+    meta.pop("sha256", None)
+    path.with_name("fp16.meta.yaml").write_text(yaml.safe_dump(meta | {"num_rows": len(few)}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def built(timings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("built") / "configs.json"
+    assert "configs.json: " in run("build", timings, "--out", out)
+    return out
+
+
+def test_built_records_are_the_fastest_that_were_timed(timings: Path, built: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    best = pd.read_parquet(timings).groupby(["mode", "group_size"]).latency_us.min()
+    found = ConfigCache.load(built, is_read_only=True).records
+
+    assert len(found) == len(best)
+    for record in found:
+        measured = best[record.key.mode.name.lower(), record.key.group_size or -1]
+        assert record.latency_us >= round(measured, 3)  # a kernel that is gone since may have been faster
+        assert (record.driver, record.compiler) == ("580.159.04", "13.0 13.0.88")
+        assert record.date == "2026-11-23"
+
+
+def test_a_file_is_listed(built: Path) -> None:
+    text = run("list", built)
+    found = ConfigCache.load(built).records
+
+    assert f"{built}: {len(found)} records" in text
+    assert "h200-sxm" in text
+    assert "group 128" in text
+    assert "void" not in text
+    assert f"top {found[0].num_timed}" in text or f"all {found[0].num_timed}" in text
+
+
+def test_what_no_longer_holds_says_why(built: Path, tmp_path: Path) -> None:
+    first, *rest = ConfigCache.load(built).records
+    path = tmp_path / "c.json"
+    ConfigCache([replace(first, kernel_hash="0" * 16), *rest]).save(path)
+    document = json.loads(run("list", path, "--json"))
+    (listed,) = document["files"]
+    voids = [record["void"] for record in listed["records"]]
+
+    assert "void: its kernel has changed" in run("list", path)
+    assert listed["path"] == str(path)
+    assert sorted(void is None for void in voids) == [False] + [True] * len(rest)
+    bare = {key: value for key, value in listed["records"][0].items() if key != "void"}
+    assert ConfigRecord.from_json(bare).key == first.key
+
+
+def test_without_a_file_the_users_and_the_shipped_are_listed(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(config_cache, "shipped_path", lambda gpu: tmp_path / "shipped" / f"{gpu}.json")
+    assert "no files of configs" in run("list")
+    cache = ConfigCache.load(built)
+    cache.save(tmp_path / "w4a16-configs.json")
+    cache.save(tmp_path / "shipped" / "h200-sxm.json")
+    paths = [Path(file["path"]) for file in json.loads(run("list", "--json"))["files"]]
+
+    assert paths == [tmp_path / "w4a16-configs.json", tmp_path / "shipped" / "h200-sxm.json"]
+
+
+def test_files_are_merged(built: Path, tmp_path: Path) -> None:
+    first, *rest = ConfigCache.load(built).records
+    faster = replace(first, latency_us=0.5)
+    other, out = tmp_path / "other.json", tmp_path / "out.json"
+    ConfigCache([faster]).save(other)
+    said: Any = json.loads(run("merge", built, other, "--out", out, "--json"))
+
+    assert said["num_records"] == len(rest) + 1
+    assert said["num_bytes"] == out.stat().st_size
+    assert faster in ConfigCache.load(out).records
+    assert sum(said["found_by"].values()) == len(rest) + 1
+
+
+def test_a_damaged_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text("{")
+
+    assert "is damaged" in run("list", path, code=2)
+    assert [p.name for p in tmp_path.iterdir()] == ["c.json"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    layers = {
+        "layers.0.up": make_layer("gptq", 128, 64, 64, 0, is_sorted=False),
+        "layers.0.down": make_layer("gptq", 256, 128, 64, 1, has_bias=True),
+    }
+    write_checkpoint(tmp_path / "checkpoint", layers, GPTQ, files=2)
+    return tmp_path / "checkpoint"
+
+
+def test_convert_and_show(folder: Path, tmp_path: Path) -> None:
+    ran = Ran("checkpoint", "convert", folder, "--out", tmp_path / "packed", columns=200)
+    assert ran.code == 0, ran.err
+    assert "2 layers, 1 of them with act-order, 2 other tensors, 1 files" in ran.out
+    ran = Ran("checkpoint", "show", tmp_path / "packed")
+    rows = [line.split() for line in ran.out.splitlines() if line.startswith("layers.")]
+
+    assert sorted(rows) == [
+        ["layers.0.down", "256", "128", "group_zero", "64", "fp16", "-", "yes", "0.0"],
+        ["layers.0.up", "128", "64", "group_zero", "64", "fp16", "yes", "-", "0.0"],
+    ]
+    assert "2 layers, 0.0 MB" in ran.out
+
+
+def test_json(folder: Path, tmp_path: Path) -> None:
+    options = "--activation", "bf16", "--gptq-version", "1", "--json"
+    made = json.loads(Ran("checkpoint", "convert", folder, "-o", tmp_path / "packed", *options).out)
+    shown = json.loads(Ran("checkpoint", "show", tmp_path / "packed", "--json").out)
+    one = next(layer for layer in shown["layers"] if layer["name"] == "layers.0.down")
+
+    assert (made["folder"], made["num_layers"], made["num_permuted"]) == (str(tmp_path / "packed"), 2, 1)
+    assert (one["K"], one["N"], one["activation"], one["bias"], one["act_order"]) == (256, 128, "bf16", True, False)
+    assert one["num_bytes"] == 256 * 128 // 2 + 4 * 128 * 2 * 2 + 128 * 2
+
+
+def test_errors_are_a_line(folder: Path, tmp_path: Path) -> None:
+    for words, message in (
+        (("convert", tmp_path / "none", "-o", tmp_path / "p"), "has no files *.safetensors"),
+        (("convert", folder, "-o", folder), "out must be another folder"),
+        (("convert", folder, "-o", tmp_path / "p", "--activation", "fp8"), "activation must be one of fp16, bf16"),
+        (("convert", folder, "-o", tmp_path / "p", "--gptq-version", "3"), "version must be 1 or 2"),
+        (("show", folder), "has no packed layers"),
+    ):
+        ran = Ran("checkpoint", *words)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), words
+        assert message in ran.err

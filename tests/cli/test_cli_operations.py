@@ -1,0 +1,208 @@
+"""The commands `attention`, `collective` and `moe`: they print what the library says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemm_eval import GEMMEvaluator, MoeLayer, moe_layers
+from gemm_eval.arch import read_yaml
+from gemm_eval.cli.operations import sizes_of
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.models.gpu.attention import AttentionCalibration
+from gemm_eval.models.gpu.collective import CollectiveCalibration, collective_calibration_path
+from gemm_eval.transformer import load_model, moe_layer_of
+from gemm_eval.units import time_text
+from gemm_eval.validation.subjects import attention as measured_attention
+from tests.cli.commands import Ran, plain
+
+SIZES: dict[str, Any] = {"batch": 1, "q_len": 1, "kv_len": 4096, "num_heads": 32}
+ATTENTION = ("--kv", "4096", "--heads", "32")
+CALLS: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("h200-sxm", ["--kv-heads", "8", "--kv-dtype", "fp8", "--dtype", "bf16", "--batch", "16"],
+     {"num_kv_heads": 8, "kv_dtype": "fp8", "dtype": "bf16", "batch": 16}),
+    ("b200", ["--q", "4096", "--window", "128", "--head-dim", "64"], {"q_len": 4096, "window": 128, "head_dim": 64}),
+    ("h200-sxm", ["--full", "--unfused", "--q", "7"], {"causal": False, "fused": False, "q_len": 7}),
+    ("a100-sxm-80gb", ["--latent", "--head-dim", "576", "--v-head-dim", "512"],
+     {"is_latent": True, "num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512}),
+    ("demo-8core", [], {}),
+]  # fmt: skip
+IDS = [" ".join([arch, *words]) for arch, words, _ in CALLS]
+
+
+@pytest.mark.parametrize(("arch", "words", "options"), CALLS, ids=IDS)
+def test_json_and_text_are_what_the_library_says(arch: str, words: list[str], options: dict[str, Any]) -> None:
+    result = GEMMEvaluator(arch).evaluate_attention(**SIZES | options)
+    assert Ran("attention", "--arch", arch, *ATTENTION, *words, "--json").json() == plain(result.to_dict())
+    for columns in (80, 200):
+        ran = Ran("attention", "--arch", arch, *ATTENTION, *words, columns=columns)
+        assert (ran.code, ran.err) == (0, "")
+        assert max(map(len, ran.out.splitlines())) <= columns
+        assert " ".join(ran.out.split()) == " ".join(result.explain().split())
+
+
+def test_several_chips_stand_one_after_the_other() -> None:
+    ran = Ran("attention", "--arch", "h200-sxm", "--arch", "b200", *ATTENTION)
+    assert ran.out.index("on h200-sxm") < ran.out.index("on b200")
+    assert len(Ran("attention", "--arch", "h200-sxm", "--arch", "b200", *ATTENTION, "--json").json()) == 2
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the table that is fitted in no time."""
+    some = [item for item in measured_attention.tables("a100-sxm-80gb") if item.phase == "mla_generation"]
+    monkeypatch.setattr(measured_attention, "tables", lambda _gpu: some)
+
+
+@pytest.mark.usefixtures("quick")
+def test_calibrate_writes_what_validate_scores(tmp_path: Path) -> None:
+    out = tmp_path / "attention.yaml"
+    ran = Ran("calibrate", "attention", "--arch", "a100-sxm-80gb", "--out", out, columns=140)
+    assert ran.code == 0
+    fitted = AttentionCalibration.model_validate(read_yaml(out))
+    assert f"{fitted.errors[0].mape_percent:.1f}%" in ran.out
+    lines = Ran("validate", "attention", "a100-sxm-80gb", "--groups", "--json").json()["lines"]
+    whole = next(line for line in lines if line["group"] == "all")
+    assert whole["errors"]["gemm_eval"]["mape_frac"] * 100 == pytest.approx(fitted.errors[0].mape_percent, rel=0.02)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("words", [[], ["--groups"]])
+def test_validate_shows_errors_beside_rooflines(words: list[str]) -> None:
+    ran = Ran("validate", "attention", "a100-sxm-80gb", *words, columns=120)
+    assert (ran.code, ran.err) == (0, "")
+    assert "roofline" in ran.out
+    assert ("up to 65,536" in ran.out) == bool(words)
+    assert "a100-sxm-80gb, trtllm, mla_generation" in ran.out
+    assert Ran("validate", "attention", "h100-sxm").code == 2
+
+
+COLLECTIVE = ("collective", "--arch", "h200-sxm", "all_reduce")
+
+
+def test_one_message_in_words_and_json() -> None:
+    result = GEMMEvaluator("h200-sxm").evaluate_collective("all_reduce", 1 << 20, 8)
+    assert Ran(*COLLECTIVE, "1MiB", "--json").json() == plain(result.to_dict())
+    for columns in (80, 200):
+        ran = Ran(*COLLECTIVE, "1MiB", columns=columns)
+        assert (ran.code, ran.err) == (0, "")
+        assert max(map(len, ran.out.splitlines())) <= columns
+        assert " ".join(ran.out.split()) == " ".join(result.explain().split())
+
+
+def test_many_messages_are_a_table() -> None:
+    words = (*COLLECTIVE, "1KiB..4KiB,1GiB", "--ranks", "2, 8", "--library", "nccl", "--dtype", "fp16")
+    found = Ran(*words, "--json").json()
+    assert [item["problem"]["message_bytes"] for item in found] == 2 * [1024, 2048, 4096, 1 << 30]
+    assert [item["problem"]["num_ranks"] for item in found] == 4 * [2] + 4 * [8]
+    out = Ran(*words).out
+    assert "1,073,741,824" in out
+    assert "NVLS" in out
+    assert "fitted on timings of h200-sxm" in out
+
+
+def test_sizes() -> None:
+    assert sizes_of("4096") == sizes_of("4KiB") == sizes_of("4k") == sizes_of(" 4 kib ") == [4096]
+    assert sizes_of("1.5MB,1GiB") == [1_500_000, 1 << 30]
+    assert sizes_of("3KiB..13KiB") == [3072, 6144, 12288, 13312]
+    assert sizes_of("1MiB..2MiB:512KiB") == [1 << 20, 3 << 19, 2 << 20]
+
+
+@pytest.mark.parametrize("text", ["", "1Mix", "-4", "4KiB..1KiB", "0", "1..", "1,", "1e3", "1..4:0", "1:2"])
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidOptionError, match=r"^sizes(: a range goes up| must be bytes such as 4096)"):
+        sizes_of(text)
+
+
+def test_too_many_sizes() -> None:
+    with pytest.raises(InvalidOptionError, match="sizes must be at most 10,000 values"):
+        sizes_of("1..1GiB:1")
+
+
+def test_errors_and_calibration(tmp_path: Path) -> None:
+    words = ("validate", "collective", "--arch", "l40s", "--hold-out", "ranks")
+    lines = Ran(*words, "--json").json()["lines"]
+    assert {line["library"] for line in lines} == {"nccl", "trtllm"}
+    assert {line["group"] for line in lines} == {"all"}
+    out = Ran(*words, "--groups", columns=160).out
+    assert "up to 64 KiB" in out
+    assert "all rows of as many ranks" in out
+    path = tmp_path / "collective.yaml"
+    assert Ran("calibrate", "collective", "--arch", "l40s", "--out", str(path)).code == 0
+    found, known = (
+        CollectiveCalibration.model_validate(read_yaml(of)) for of in (path, collective_calibration_path("l40s"))
+    )
+    assert found.coefficients == pytest.approx(known.coefficients, rel=0.02)
+
+
+MOE_SIZES = ("--hidden", "256", "--inter", "128", "--experts", "16", "--topk", "4")
+LAYER: dict[str, Any] = {"hidden": 256, "inter": 128, "num_experts": 16, "topk": 4}
+MOE_CALLS: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("h200-sxm", [], {}),
+    ("demo-8core", ["--ep", "4", "--tp", "2", "--rank", "mean"], {"ep": 4, "tp": 2, "rank": "mean"}),
+    (
+        "h200-sxm",
+        ["--ep", "2", "--rank", "1", "--distribution", "power_law_1.2", "--draws", "3", "--seed", "7"],
+        {"ep": 2, "rank": 1, "distribution": "power_law_1.2", "num_draws": 3, "seed": 7},
+    ),
+    (
+        "h200-sxm",
+        ["--dtype", "fp8_block", "--no-gate", "--shared", "2", "--shared-inter", "256"],
+        {"dtype": "fp8_block", "gated": False, "num_shared_experts": 2, "shared_inter": 256},
+    ),
+]
+MOE_IDS = [" ".join(words) for _, words, _ in MOE_CALLS]
+
+
+@pytest.mark.parametrize(("arch", "words", "options"), MOE_CALLS, ids=MOE_IDS)
+def test_json_is_what_the_library_says(arch: str, words: list[str], options: dict[str, Any]) -> None:
+    found = Ran("moe", "--arch", arch, "--tokens", "8, 64,512", *MOE_SIZES, *words, "--json").json()
+    table = moe_layers(arch, [MoeLayer(num, **LAYER, **options) for num in (8, 64, 512)])
+
+    assert found == {"arch": arch, "model": None, "layers": [plain(result.to_dict()) for result in table]}
+
+
+@pytest.mark.parametrize("columns", [80, 100, 220])
+@pytest.mark.parametrize(("arch", "words", "options"), MOE_CALLS, ids=MOE_IDS)
+def test_text_has_a_row_for_each_number_of_tokens(
+    arch: str, words: list[str], options: dict[str, Any], columns: int
+) -> None:
+    ran = Ran("moe", "--arch", arch, "--tokens", "8,1024", *MOE_SIZES, *words, columns=columns)
+
+    assert (ran.code, ran.err) == (0, "")
+    assert max(map(len, ran.out.splitlines())) <= columns
+    assert "…" not in ran.out
+    for result in moe_layers(arch, [MoeLayer(num, **LAYER, **options) for num in (8, 1024)]):
+        line = " ".join(re.findall(rf"^ *{result.layer.num_tokens:,} .*$", ran.out, flags=re.MULTILINE))
+        shown = [result.latency_us, result.min_us, result.max_us, *filter(None, result.breakdown.values())]
+        assert {time_text(value) for value in shown} <= set(re.findall(r"\S+ [mun]?s\b", line))
+        assert result.bound in line.split()
+
+
+def test_sizes_come_from_a_model_and_options_win() -> None:
+    words = ("moe", "--arch", "h200-sxm", "--tokens", "64", "--ep", "8", "--dtype", "fp8_block", "--json")
+    of_model = Ran(*words, "--model", "deepseek-v3").json()
+    narrower = Ran(*words, "--model", "deepseek-v3", "--inter", "1024", "--shared", "0").json()
+
+    layer = moe_layer_of(load_model("deepseek-v3"), 64, ep=8, dtype="fp8_block")
+    assert of_model["model"] == "deepseek-v3"
+    assert of_model["layers"] == [plain(result.to_dict()) for result in moe_layers("h200-sxm", [layer])]
+    assert of_model["layers"][0]["layer"] | {"dtype": None} == plain(
+        MoeLayer(64, 7168, 2048, 256, 8, ep=8, num_shared_experts=1).to_dict()
+    )
+    assert of_model["layers"][0]["breakdown"]["shared_us"] > 0
+    assert narrower["layers"][0]["layer"]["inter"] == 1024
+    assert narrower["layers"][0]["breakdown"]["shared_us"] == 0
+
+
+def test_layers_of_models() -> None:
+    qwen = moe_layer_of(load_model("qwen1.5-moe-a2.7b"), 5)
+    alone = moe_layer_of(load_model("qwen1.5-moe-a2.7b"), 5, num_shared_experts=0)
+
+    assert qwen == MoeLayer(5, 2048, 1408, 60, 4, num_shared_experts=1, shared_inter=5632)
+    assert alone == MoeLayer(5, 2048, 1408, 60, 4)
+    assert moe_layer_of(load_model("llama-4-scout"), 5) == MoeLayer(5, 5120, 8192, 16, 1, num_shared_experts=1)
+    assert moe_layer_of(load_model("gpt-oss-20b"), 5) == MoeLayer(5, 2880, 2880, 32, 4)

@@ -1,0 +1,248 @@
+"""What commands refuse: one line on stderr, or with --json one document, that say what is wrong; and exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+
+from tests.cli.commands import Ran
+from tests.cli.test_cli_words import COMMANDS, ran
+
+DEMO = "--arch demo-8core 1 512 4096 1024"
+GROUPS = "grouped --arch demo-8core -k 512 -n 256 --rows 120,3,0,17"
+ATTENTION = "attention --arch h200-sxm --kv 4096 --heads 32"
+REDUCE = "collective --arch h200-sxm all_reduce"
+LAYER = "moe --arch demo-8core --tokens 8 --hidden 256 --inter 128 --experts 16 --topk 4"
+LIST = "kernels --arch h200-sxm"
+LLAMA = "llama-3-8b --arch demo-8core"
+OF_MODELS = [  # of `gemms` and of `prewarm`
+    (2, "ModelConfigError", "llama-9 --arch demo-8core", "did you mean"),
+    (2, "ModelConfigError", "no-such/config.json --arch demo-8core", "no-such"),
+    (2, "ArchNotFoundError", "llama-3-8b --arch demo-8cor", "did you mean demo-8core"),
+    (2, "InvalidOptionError", f"{LLAMA} --batch 0", "--batch must be whole numbers >= 1"),
+    (2, "InvalidOptionError", f"{LLAMA} --batch 1.5", "got '1.5'"),
+    (2, "InvalidOptionError", f"{LLAMA} --seq-len -5", "--seq-len must be"),
+    (2, "InvalidOptionError", f"{LLAMA} --tp 3", "tensor_parallel must divide"),
+    (2, "InvalidOptionError", "mixtral-8x7b --arch demo-8core --ep 3", "expert_parallel"),
+    (2, "InvalidProblemError", f"{LLAMA} --dtype w5a16", "dtype must be one of"),
+    (2, "InvalidProblemError", f"{LLAMA} --seq-len {1 << 40}", "must be <= 2**57"),
+    (2, "UsageError", "llama-3-8b", "--arch"),
+    (2, "UsageError", "--arch demo-8core", "Missing argument"),
+    (2, "UsageError", f"{LLAMA} --phase train", "--phase"),
+    (2, "UsageError", f"{LLAMA} --layers 1", "--layers"),
+    (3, "UnsupportedError", "llama-3-8b --arch tpu-v4 --dtype fp32", "tpu-v4 cannot multiply fp32"),
+]
+TYPED = [  # as text, and with --json
+    *((code, kind, f"{name} {line}", said) for name in ("gemms", "prewarm") for code, kind, line, said in OF_MODELS),
+    (2, "UsageError", "evaluate --arch demo-8core -4 1 1 1", "No such option: -4; a size is an integer >= 1"),
+    (2, "UsageError", "evaluate 1 512 4096 1024", "--arch"),
+    (2, "UsageError", f"evaluate {DEMO} --dtyp w4a16", "No such option: --dtyp, did you mean --dtype?"),
+    (2, "UsageError", f"top {DEMO} -c ten", "-c"),
+    (2, "UsageError", f"top {DEMO} --distinct tile", "--distinct"),
+    (2, "UsageError", "evlauate", "evlauate"),
+    (2, "InvalidProblemError", "top --arch demo-8core 1 0 1 1", "M must be in 1..2**40, got 0"),
+    (2, "InvalidProblemError", "evaluate --arch demo-8core 1 1 4096.0 1", "K must be an integer >= 1, got '4096.0'"),
+    (2, "InvalidProblemError", "evaluate --arch demo-8core 1 1 1 4k", "N must be an integer >= 1, got '4k'"),
+    (
+        2,
+        "InvalidProblemError",
+        f"evaluate --arch demo-8core 1 1 1 {'9' * 30}",
+        "N must be in 1..2**40, got a number of",
+    ),
+    (2, "InvalidProblemError", f"evaluate {DEMO} --dtype fp61", "dtype must be one of"),
+    (2, "InvalidProblemError", f"evaluate {DEMO} --group-size 64", "group_size is for quantized"),
+    (2, "InvalidMappingError", f"evaluate {DEMO} --mapping 1,4,2/256", "--mapping must be P_G,P_M"),
+    (2, "InvalidMappingError", f"evaluate {DEMO} --mapping 9,1,1,1/16,16,16/mnk", "<= num_cores"),
+    (2, "InvalidOptionError", f"top {DEMO} -c 0", "k must be an integer in 1..10000, got 0"),
+    (2, "InvalidOptionError", "evaluate --arch demo-8core 1 1 1", "sizes are G M K N, or by name -m M -k K"),
+    (2, "ArchNotFoundError", "evaluate --arch demo-8cor 1 512 4096 1024", "did you mean demo-8core"),
+    (2, "ArchNotFoundError", "arch show nowhere.yaml", "nowhere.yaml"),
+    (2, "ArchNotFoundError", "arch check nowhere.yaml", "nowhere.yaml"),
+    (3, "UnsupportedError", "evaluate --arch tpu-v4 1 512 4096 1024 --dtype fp32", "tpu-v4 cannot multiply fp32"),
+    (
+        2,
+        "InvalidOptionError",
+        "moe --arch demo-8core --tokens 8",
+        "give --hidden, --inter, --experts, --topk, or --mod",
+    ),
+    (
+        2,
+        "InvalidOptionError",
+        "moe --arch demo-8core --tokens 8 --hidden 256 --inter 128",
+        "give --experts, --topk, or",
+    ),
+    (2, "InvalidOptionError", LAYER.replace("--tokens 8", "--tokens 8,x"), "got 'x' in '8,x'"),
+    (2, "InvalidOptionError", LAYER.replace("--tokens 8", "--tokens 0"), "--tokens must be whole numbers >= 1"),
+    (2, "InvalidOptionError", f"{LAYER} --ep 3", "ep must divide num_experts = 16, got 3"),
+    (2, "InvalidOptionError", f"{LAYER} --rank all", "rank must be most_loaded, mean"),
+    (2, "InvalidOptionError", f"{LAYER} --distribution zipf", "distribution must be one of"),
+    (2, "InvalidOptionError", "moe --arch demo-8core --tokens 8 --model llama-3-8b", "has no layers with experts"),
+    (2, "InvalidProblemError", f"{LAYER} --dtype w9", "dtype must be one of"),
+    (2, "ModelConfigError", "moe --arch demo-8core --tokens 8 --model deepseek-v9", "did you mean"),
+    (2, "UsageError", LAYER.replace("--tokens 8", ""), "--tokens"),
+    (2, "UsageError", f"{LAYER} --expert 4", "--experts"),
+    (3, "UnsupportedError", f"{LAYER} --l2 warm", "demo-8core"),
+]
+REFUSED = [  # as text
+    # grouped, attention, collective, model
+    (2, f"{GROUPS} --top 3 --arch h200-sxm", "--top ranks the mappings of one --arch, got 2"),
+    (2, f"{GROUPS} --top 3 --explain", "--top does not go with --explain"),
+    (2, f"{GROUPS} --mapping 1,1,1,1/1,1,1/mnk --top 3", "--mapping does not go with --top"),
+    (2, f"{GROUPS} --top 0", "k must be an integer in 1..10000, got 0"),
+    (2, f"{GROUPS} -k 3", "-k is given 2 times"),
+    (3, f"{GROUPS} --l2 warm", "l2 is for GPUs"),
+    *((2, GROUPS.replace(part, ""), part.split()[0]) for part in ("-k 512", "-n 256", "--rows 120,3,0,17")),
+    (2, GROUPS.replace("--arch demo-8core", ""), "--arch"),
+    (2, "grouped --arch demo-8core -k 0 -n 256 --rows 3,4", "K must be in 1..2**40, got 0"),
+    (2, "grouped --arch demo-8core -k 8 -n 8.5 --rows 3,4", "N must be an integer >= 1, got '8.5'"),
+    (2, f"{ATTENTION} --q 5000", "q_len must be <= kv_len"),
+    (2, f"{ATTENTION} --kv-heads 5", "num_kv_heads must divide"),
+    (2, f"{ATTENTION} --dtype fp4", "dtype of attention must be"),
+    (2, "collective --arch h200-sxm gather 1MiB", "did you mean all_gather?"),
+    (2, f"{REDUCE} 1MiB --ranks x", "--ranks must be whole numbers >= 1 such as"),
+    (2, f"{REDUCE} 1..4096:1 --ranks 2,4,8", "at most 10,000 combinations of SIZE and --ranks at once, got 12,288"),
+    (3, f"{REDUCE} 1MiB --ranks 16", "joins at most 8 GPUs"),
+    (3, "collective --arch demo-8core all_reduce 1MiB", "does not say what joins it"),
+    (2, "model llama-3-8b --arch h200-sxm --batch 1,x", "--batch must be whole numbers >= 1 such as 16, 1,4,16, "),
+    (2, "model llama-3-8b --arch h200-sxm --prompt 0", "--prompt must be whole numbers >= 1"),
+    (3, "model llama-3-8b --arch h200-sxm --batch 100000", "does not fit"),
+    (2, "model llama-3-8b --arch h200-sxm --dtype int9", "int9"),
+    (2, f"model {LLAMA} --ep 2", "expert_parallel is for models with experts"),
+    (2, f"prewarm {LLAMA} --ep 2", "expert_parallel is for models with experts"),
+    # what has no effect
+    (2, f"evaluate {DEMO} --mapping 1,1,1,1/16,16,16/mnk --no-idle-cores", "--mapping does not go with --idle-cores"),
+    (2, "evaluate --arch demo-8core 1 1,2 8 8 --mapping 1,1,1,1/16,16,16/mnk",
+     "several GEMMs does not go with --mapping"),
+    (2, "evaluate --arch demo-8core 1 1,2 8 8 --explain", "several GEMMs does not go with --explain"),
+    (2, "evaluate --arch h200-sxm 1 64 64 64 --no-idle-cores", "allow_idle_cores must be True for a GPU"),
+    (2, "crossover --all --measured --max-m 64", "--all does not go with --max-m; it goes with --arch, --group-size"),
+    (2, "crossover 4096 4096 --all --measured", "--all does not go with K N"),
+    (2, "crossover --all", "--all goes with --measured"),
+    (2, "measure --out x --list --kernel w4a16 --random 3", "without --top, does not go with --random"),
+    (2, "measure --out x --list --kernel w4a16 --no-trace", "--kernel w4a16 does not go with --trace"),
+    (2, "measure --out x --list --no-dense", "--kernel cublas does not go with --dense"),
+    (2, "measure --out x --list --set batched --dtype fp8", "--set batched has no GEMMs of --dtype fp8"),
+    (2, "measure --out x --list --pool-gib nan", "--pool-gib must be a positive number, got nan"),
+    (2, "report FOLDER --tp 1", "FOLDER does not go with --tp; it goes with --out"),
+    (2, "report FOLDER --no-idle-cores", "FOLDER does not go with --idle-cores"),
+    (2, "pareto FOLDER --explain 1 --limit 2", "--explain does not go with --limit; it goes with FOLDER"),
+    (2, "report --gemm 1,2,3 --arch demo-8core --arch sg2260", "--gemm is G,M,K,N, four integers"),
+    (2, "report --gemm 1,2,3,4 --arch demo-8core", "two or more archs"),
+    (2, "report --gemm 1,2,3,4 --arch demo-8core --arch sg2260 --tp 2", "does not go with --tp"),
+    # validate and calibrate
+    (2, "validate collective --arch t4", "gpu must be one of"),
+    (2, "validate collective --hold-out points", "hold-out must be one of"),
+    (2, "validate dense --ablation", "No such option: --ablation, which is one of gemm-eval validate w4a16 and triton"),
+    (2, "validate dense --data cublas/fp16 --library cublas", "--library and --dtype go with --data FILE"),
+    (2, "validate dense --dtype fp16", "--library and --dtype go with --data FILE"),
+    (2, "calibrate collective --arch t4", "no timings of collectives"),
+    (2, "calibrate dense --arch h200-sxm --family sm90_wgmma --dtype fp16", "--dtype goes with --data FILE"),
+    (2, "calibrate dense --arch h200-sxm --family cublas", "--family must be one of sm90_wgmma, sm80_mma"),
+    (2, "calibrate dense --arch h200-sxm --family sm90_wgmma --library mkl", "--library must be one of cublas"),
+    (2, "calibrate triton --arch l4", "no timings of Triton kernels on l4"),
+    (2, "calibrate w4a16 --arch h200-sxm --family w4a16_sm90 --dtype fp16",
+     "No such option: --dtype, which is one of gemm-eval calibrate dense"),
+    (2, "calibrate triton --arch h200-sxm --library cublas",
+     "No such option: --library, which is one of gemm-eval calibrate dense, correction, attention and memory-bound; "
+     "see gemm-eval calibrate triton"),
+    # kernels, beside other engines too, and profile
+    (3, "kernels --arch sg2260e", "W4A16 kernels need an NVIDIA GPU, sg2260e is none"),
+    (2, f"{LIST} -m 4", "-k and -n must be given, too: sizes by name are -m M -k K -n N"),
+    (2, f"{LIST} -m 0 -k 64 -n 64", "M must be an integer >= 1, got 0"),
+    (2, f"{LIST} -m 4 -k 60 -n 64", "K must be a positive multiple of 8"),
+    (2, f"{LIST} 4 64", "sizes are M K N, or by name -m M -k K -n N; got 2: 4 64"),
+    (2, f"{LIST} 4 64 64 -n 8", "sizes are M K N or have names, never both"),
+    (2, f"{LIST} --family cutlass", "--family must be one of w4a16_gemv,"),
+    (2, f"{LIST} --mode row", "mode must be one of column, group, group_zero"),
+    (2, f"{LIST} --group-size 16", "group_size must be one of 32, 64, 128"),
+    (2, f"{LIST} --activation fp8", "activation must be"),
+    (2, f"{LIST} --measured --compile", "--measured does not go with --compile; it goes with"),
+    (2, f"{LIST} --measured --mode group", "--measured does not go with --mode"),
+    (2, f"{LIST} --measured -m 8", "--measured does not go with -m; it goes with"),
+    (2, f"{LIST} --measured --rows 1", "--measured does not go with --rows"),
+    (2, f"{LIST} --measured --activation bf16", "no timings of our kernels with bf16 activations come for h200-sxm"),
+    (2, "kernels --arch l4 --measured", "no timings of our kernels with fp16 activations come for l4"),
+    (2, f"{LIST} --rows 1", "--rows goes with --compare"),
+    (2, "kernels --mode column", "--arch NAME is missing, such as --arch h200-sxm; only --compare goes without"),
+    (2, "kernels --compare --grouped --pair 64,64", "--grouped"),
+    (2, "kernels --compare --grouped --layer no", "--layer must be one of mixtral-8x7b-up, "),
+    (2, "kernels --compare --grouped --engine cublas", "--engine must be one of ours, humming, one-launch-a-group"),
+    (2, "kernels --compare --layer mixtral-8x7b-up", "--layer goes with --grouped"),
+    (2, "kernels --compare --pair 4096", "--pair must be K,N such as 4096,12288, got '4096'"),
+    (2, "kernels --compare --pair 100,4096", "K a multiple of 128 and N of 8, got 100,4096"),
+    (2, "kernels --compare --rows 1,x", "or 1..256:32, got 'x' in '1,x'"),
+    (2, "kernels --compare --engine marlin", "--engine must be one of ours, humming, cublas, tinygemm, got 'marlin'"),
+    (2, "kernels --compare --group-size 0", "--group-size must be 32, 64 or 128, got 0"),
+    (2, "kernels --compare --activation fp8", "--activation must be one of fp16, bf16, got 'fp8'"),
+    (2, "kernels --compare --out x.txt", "--out must end with .parquet or .csv, got 'x.txt'"),
+    (2, "kernels --compare --arch h200-sxm", "--compare does not go with --arch; it goes with"),
+    (2, "profile 1 4096", "sizes are M K N, or by name -m M -k K -n N; got 2: 1 4096"),
+    (2, "profile 1 4096 4096 --k 64", "sizes are M K N or have names, never both: got 1 4096 4096 and -k"),
+    (2, "profile -m 1 -k 4096", "-n must be given, too"),
+    (2, "profile 0 4096 4096", "M must be an integer >= 1, got 0"),
+    (2, "profile 1 4096 4100", "N must be a multiple of 8, at least 8, got 4100"),
+    (2, "profile 1 x 4096", "K must be a multiple of 8, at least 8, got 'x'"),
+    (2, "profile 1 4096 4096 --group-size 16", "--group-size must be 32, 64, 128 or -1, got 16"),
+    (2, "profile 1 64 64 --group-size -1 --zero-points", "128 with --zero-points, got -1"),
+    (2, "profile 1 64 64 --arch demo-8core", "demo-8core"),
+    # files
+    (2, "configs list none.json", "there is no file none.json"),
+    (2, "configs merge none.json -o x", "there is no file none.json"),
+    (2, "configs build none.parquet -o x", "timings need their meta file"),
+    (2, "configs build --arch l4 -o x", "no timings of our kernels come for l4"),
+    # mistyped words
+    (2, "evaluate --arhc demo-8core 1 1 1 1", "No such option: --arhc, did you mean --arch?; see gemm-eval evaluate"),
+    (2, "evaluate -arch demo-8core 1 1 1 1", "No such option: -arch, did you mean --arch?"),
+    (2, "evaluate --arhc=demo-8core 1 1 1 1", "No such option: --arhc, did you mean --arch?"),
+    (2, "top --cuont 3", "No such option: --cuont, did you mean --count?"),
+    (2, "model llama-3-8b --dens-dtype bf16", "did you mean --dense-dtype"),
+    (2, "profile 1 8 8 --groupsize 32", "did you mean --group-size?"),
+    (2, "evaluate 1 -16 1 1 --arch demo-8core", "No such option: -16; a size is an integer >= 1"),
+    (2, "crossover 4096 -4", "No such option: -4; a size is an integer >= 1"),
+    (2, "configs build --outt x", "did you mean --out?; see gemm-eval configs build --help"),
+    (2, "evalute 1 1 1 1", "No such command 'evalute', did you mean evaluate"),
+    (2, "validate tritn", "No such command 'tritn', did you mean triton?; see gemm-eval validate --help"),
+    (2, "validate triton --ablatoin", "No such option: --ablatoin, did you mean --ablation?"),
+    (2, "arch lst", "No such command 'lst', did you mean list?; see gemm-eval arch --help"),
+    (2, "--verson", "No such option: --verson, did you mean --version?"),
+    (2, "evaluate --arch demo-8core -- -4 1 1 1", "G must be in 1..2**40, got -4"),
+    (2, "zzzz", "No such command 'zzzz'; see gemm-eval --help"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+@pytest.mark.parametrize(("code", "kind", "line", "message"), TYPED, ids=[f"{line[2]}"[:60] for line in TYPED])
+def test_an_error_is_one_line_on_stderr_or_one_document(code: int, kind: str, line: str, message: str) -> None:
+    text, as_json = Ran(*line.split()), Ran(*line.split(), "--json")
+
+    assert (text.code, text.out, as_json.code, as_json.out) == (code, "", code, "")
+    assert re.fullmatch(r"error: [^\n]+\n", text.err)
+    assert message in text.err
+    error = json.loads(as_json.err)["error"]
+    assert error["type"] == kind
+    assert message in error["message"]
+
+
+@pytest.mark.usefixtures("compiled_kernels")
+def test_what_is_refused() -> None:
+    for code, line, message in REFUSED:
+        found = ran(shlex.split(line))
+        assert found[:2] == (code, ""), f"{line}: {found}"
+        assert message in found[2], f"{line}: {found[2]}"
+        assert found[2].count("\n") == 1, line
+        assert found[2].startswith("error: "), line
+
+
+def test_a_mistyped_arch_is_understood_by_every_command() -> None:
+    with_arch = [
+        path for path, command in COMMANDS.items() if any("--arch" in option.opts for option in command.params)
+    ]
+    assert len(with_arch) > 20
+    for path in with_arch:
+        for word in ("--arhc", "-arch", "--arhc=h200-sxm"):
+            code, out, err = ran(f"{path} {word} h200-sxm")
+            assert (code, out, err.count("\n")) == (2, "", 1), path
+            assert f"No such option: {word.partition('=')[0]}, did you mean --arch" in err, (path, err)
