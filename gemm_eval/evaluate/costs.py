@@ -102,10 +102,9 @@ class FoundCosts:
         # the file knows GEMMs that are called alone
         is_alone = np.array([kind.call_weights == 1.0 for kind in batch.kinds], np.bool_)[batch.kind_of]
         rows = np.flatnonzero(self._backend.is_feasible(records) & is_alone)
-        kinds = (batch.kinds[number] for number in batch.kind_of[rows])
-        problems = (batch.problem(row) for row in rows.tolist())
-        options = (kind.options for kind in kinds)
-        return self.store().save(zip(problems, options, strict=True), records[rows])
+        return self.store().save(
+            batch.kinds, batch.kind_of[rows], batch.sizes[rows], map(batch.row_groups_of, rows.tolist()), records[rows]
+        )
 
     def clear(self) -> None:
         """Forget all that is in memory."""
@@ -123,16 +122,16 @@ class FoundCosts:
 
     def store(self) -> CostStore:
         """Return the place on disk."""
-        from gemm_eval.evaluate.disk import CostStore  # sqlite3 only where it is needed
+        from gemm_eval.evaluate.disk import CostStore  # only where it is needed
 
         return CostStore(self._disk_path, self._backend, is_chosen=not isinstance(self._disk_cache, bool))
 
     @property
     def _disk_path(self) -> Path | None:
         if isinstance(self._disk_cache, bool):
-            from gemm_eval.storage import default_path
+            from gemm_eval.evaluate.disk import default_path
 
-            return default_path() if self._disk_cache else None
+            return default_path(self._backend.arch.name) if self._disk_cache else None
         return Path(self._disk_cache)
 
     def _read_disk_once(self) -> None:
@@ -143,7 +142,7 @@ class FoundCosts:
                 path = self._disk_path
                 if path is not None and os.path.exists(path):  # noqa: PTH110  Path.exists raises if a name is too long
                     self._records.put_many(
-                        (record_key(self.number_of(known.kind), known.sizes, known.row_groups), known.record)
-                        for known in self.store().load()
+                        (record_key(self.number_of(stored.kind), stored.sizes, stored.row_groups), stored.record)
+                        for stored in self.store().load()
                     )
                 self._is_disk_read = True

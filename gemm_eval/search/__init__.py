@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from gemm_eval.search.attention import find_best_fused_attention
     from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
     from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS
-    from gemm_eval.search.gpu_replay import replay_configs
     from gemm_eval.search.multicore import (
         check_idle_cores,
         find_best,
@@ -53,7 +52,6 @@ __all__ = [
     "find_ruled_few",
     "find_ruled_many",
     "find_top_configs",
-    "replay_configs",
     "replay_mappings",
     "ruled_out_error",
     "run_in_chunks",
@@ -73,7 +71,6 @@ __getattr__, __dir__ = lazy_names(
             "OF_GENERIC",
             "OF_OURS",
         ),
-        ".gpu_replay": ("replay_configs",),
         ".multicore": (
             "check_idle_cores",
             "find_best",
