@@ -25,7 +25,7 @@ _MAX_COSTS = 1 << 17  # of a section; of more the last stay
 # The code at and below `evaluate`: layers above cannot change an answer, because imports go one way.
 _CODE = (
     "*.py",
-    *(f"{name}/**/*.py" for name in ("arch", "workload", "mapping", "models", "search", "storage", "evaluate")),
+    *(f"{name}/**/*.py" for name in ("arch", "workload", "models", "search", "storage", "evaluate")),
 )
 # Specs of GPUs too: whether a calibration is of this GPU depends on the preset of its name.
 _DATA = ("kernels/**/*.*", "calibration/**/*.*", "gpu/**/*.*")

@@ -49,7 +49,7 @@ class StoredTensor(NamedTuple):
 
     @classmethod
     def of(cls, array: numpy.ndarray[Any, Any], dtype: str | None = None) -> StoredTensor:
-        """A numpy array; `dtype` names a type that numpy lacks, of which the array holds the bits.
+        """Return an array as a stored tensor; `dtype` names a type that numpy lacks: the array holds its bits.
 
         Raises:
             InvalidInputError: the format has no such type.

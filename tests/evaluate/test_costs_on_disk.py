@@ -465,7 +465,7 @@ SOURCES = [
     ("gemm_eval/units.py", "a unit"),
     ("gemm_eval/arch/gpu.py", "what a spec derives"),
     ("gemm_eval/workload/problem.py", "a default type"),
-    ("gemm_eval/mapping/multicore.py", "the order of partitions"),
+    ("gemm_eval/mapping.py", "the order of partitions"),
     ("gemm_eval/evaluate/gpu.py", "what is kept of an answer"),
     ("arch/kernels/w4a16/sm_90a-fp16.csv", "a line of a kernel table"),
     ("arch/calibration/h200-sxm/cublas-sm90_wgmma.yaml", "a coefficient"),
