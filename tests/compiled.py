@@ -11,8 +11,7 @@ from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec, load_arch
 from gemm_eval.models.multicore import evaluate_mapping, unpack_cost
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.search import find_best, find_best_many, replay_mappings
-from gemm_eval.search.plan_kernels import count_legal_mappings
-from gemm_eval.search.plans import PlanOptions
+from gemm_eval.search.restricted import PlanOptions
 from gemm_eval.sweep import pareto_rank
 from gemm_eval.workload import pack_layouts
 
@@ -45,7 +44,6 @@ def compile_multicore() -> None:
         compile_grouped(arch)
     for plan in ("balanced", PlanOptions.heuristic(2, 2)):
         GEMMEvaluator(overlap, plan=plan, disk_cache=False).evaluate(*SHAPE)
-    count_legal_mappings(pack_params(overlap, found.problem.types), *SHAPE, np.ones((1, 4), np.int64))
 
 
 def compile_gpu() -> None:

@@ -20,8 +20,6 @@ import numpy
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.words import one_line, shown
 
-__all__ = ["StoredTensor", "TensorFile", "write_tensors"]
-
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _HEADER_MULTIPLE = 8

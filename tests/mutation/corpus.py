@@ -19,7 +19,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.models.gpu.triton import TritonConfig, estimate_code, triton_costs
 from gemm_eval.models.multicore.params import pack_params
-from gemm_eval.search.plans import PlanOptions
+from gemm_eval.search.restricted import PlanOptions
 from tests.laws.multicore_draws import draw_chip, draw_mapping, draw_problem
 
 __all__ = ["answers"]
