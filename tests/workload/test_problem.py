@@ -65,9 +65,9 @@ def test_largest_problems_are_taken() -> None:
 
 def test_too_large_a_product_is_refused() -> None:
     for sizes in [(1, MAX_DIM, 2**17, 2), (MAX_DIM,) * 4, (2**19, 2**19, 2**19, 2), (1, 2**29, 2**28, 2)]:
-        with case(sizes):
-            with pytest.raises(InvalidProblemError, match=r"G\*M\*K\*N must be <= 2\*\*57.*split the problem"):
-                GemmProblem(*sizes)
+        match = r"G\*M\*K\*N must be <= 2\*\*57.*split the problem"
+        with case(sizes), pytest.raises(InvalidProblemError, match=match):
+            GemmProblem(*sizes)
 
 
 def test_operand_types() -> None:
@@ -113,9 +113,9 @@ def test_unknown_type_is_refused_by_field() -> None:
 
 def test_quantization_of_dense_weights_is_refused() -> None:
     for extra in [{"group_size": 64}, {"scale_dtype": "fp16"}, {"zero_dtype": "int4"}]:
-        with case(extra):
-            with pytest.raises(InvalidProblemError, match=f"^{next(iter(extra))} is for quantized weights only"):
-                GemmProblem(1, 2, 3, 4, **extra)
+        match = f"^{next(iter(extra))} is for quantized weights only"
+        with case(extra), pytest.raises(InvalidProblemError, match=match):
+            GemmProblem(1, 2, 3, 4, **extra)
 
 
 def test_impossible_group_size_is_refused() -> None:
