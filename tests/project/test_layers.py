@@ -251,7 +251,7 @@ def test_outside_packages_stay_where_they_belong() -> None:
             assert "numba" not in outside or relative(path) == "jit.py"
             assert not outside & {"typer", "click"} or layer == "cli"
             assert not outside & {"rich", "pandas"} or layer not in BELOW_EVALUATE
-            assert not tops(path) & CACHE_PACKAGES or layer == "storage"
+            assert not tops(path) & CACHE_PACKAGES
             assert "pickle" not in tops(path)
 
 

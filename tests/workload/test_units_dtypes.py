@@ -111,7 +111,8 @@ def test_parse_dtype_takes_names_and_members() -> None:
 def test_parse_dtype_refuses_and_lists_what_is_allowed() -> None:
     bad: list[Any] = [
         "", " fp16", "fp16\n", "fp12", "float", "int", "float64", "uint4", "float8_e4m3fnuz", "fp16 ", "torch.",
-        "x" * 70, None, 16, 1.5, True, b"fp16", ["fp16"], {}, float, int, np.float64, np.float16(1), np.array(["fp16"]), object,
+        "x" * 70, None, 16, 1.5, True, b"fp16", ["fp16"], {}, float, int, np.float64, np.float16(1),
+        np.array(["fp16"]), object,
     ]  # fmt: skip
     for value in bad:
         with (
