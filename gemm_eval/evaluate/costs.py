@@ -16,6 +16,7 @@ import numpy as np
 
 from gemm_eval.evaluate.batch import ProblemBatch
 from gemm_eval.evaluate.progress import progress_bar
+from gemm_eval.storage import cache_dir
 from gemm_eval.workload import RowGroups
 
 if TYPE_CHECKING:
@@ -235,8 +236,6 @@ class FoundCosts:
     @property
     def _disk_path(self) -> Path | None:
         if isinstance(self._disk_cache, bool):
-            from gemm_eval.evaluate.disk import default_path
-
             return default_path(self._backend.arch.name) if self._disk_cache else None
         return Path(self._disk_cache)
 
@@ -252,3 +251,9 @@ class FoundCosts:
                         for stored in self.store().load()
                     )
                 self._is_disk_read = True
+
+
+def default_path(arch_name: str) -> Path | None:
+    """Return the file of a chip in the user's cache folder; None: ``GEMM_EVAL_CACHE_DIR`` turns caching off."""
+    folder = cache_dir()
+    return None if folder is None else folder / "results" / f"{arch_name}.npz"

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import data_root
 from gemm_eval.evaluate.backend import Backend, Kind, Records
-from gemm_eval.storage import ResultFile, cache_dir
+from gemm_eval.storage import ResultFile
 from gemm_eval.workload import TYPE_NAMES, RowGroups, RunOptions, make_types
 
 _SCHEMA = "costs 5"  # of the arrays; raise it when they change their form
@@ -93,8 +93,8 @@ class CostStore:
             return 0
         words = [json.dumps([list(kind.types.words.values()), kind.options], separators=(",", ":")) for kind in kinds]
         keys = (
-            (words[number], tuple(of), tuple(sorted(groups or ())))  # the order of groups does not matter
-            for number, of, groups in zip(kind_of.tolist(), sizes.tolist(), row_groups, strict=True)
+            (words[number], tuple(of_row), tuple(sorted(groups or ())))  # the order of groups does not matter
+            for number, of_row, groups in zip(kind_of.tolist(), sizes.tolist(), row_groups, strict=True)
         )
         new = {key: record.tobytes() for key, record in zip(keys, records, strict=True)}
         is_written = self._file.merge(self.section, lambda old: self._pack(self._unpack(old) | new))
@@ -118,20 +118,14 @@ class CostStore:
         try:
             kinds, raw = json.loads(arrays["kinds"].tobytes()), arrays["records"].tobytes()
             rows, costs, end = arrays["rows"].tolist(), {}, 0
-            for place, (number, G, M, K, N, num_rows) in enumerate(arrays["problems"].tolist()):
+            for row, (number, G, M, K, N, num_rows) in enumerate(arrays["problems"].tolist()):
                 key = (kinds[number], (G, M, K, N), tuple(rows[end : end + num_rows]))
-                costs[key] = raw[place * size : (place + 1) * size]
+                costs[key] = raw[row * size : (row + 1) * size]
                 end += num_rows
         except (LookupError, TypeError, ValueError) as error:
             warnings.warn(f"results on disk make no sense ({error}), and are found anew", RuntimeWarning, stacklevel=4)
             return {}
         return costs
-
-
-def default_path(arch_name: str) -> Path | None:
-    """Return the file of a chip in the user's cache folder; None: ``GEMM_EVAL_CACHE_DIR`` turns caching off."""
-    folder = cache_dir()
-    return None if folder is None else folder / "results" / f"{arch_name}.npz"
 
 
 @cache

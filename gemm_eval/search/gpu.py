@@ -126,13 +126,13 @@ def search_many(
     on_progress: Callable[[int], None] | None = None,
 ) -> npt.NDArray[np.void]:
     """Return the best configs [num] of problems [num, 4]; `place_of` [num]: which of the joined kernels run each."""
-    found = np.zeros(len(sizes), GPU_COST_DTYPE)
+    out = np.zeros(len(sizes), GPU_COST_DTYPE)
 
     def work(start: int, stop: int) -> None:
-        _search(packed, place_of, sizes, layouts, start, stop, found)
+        _search(packed, place_of, sizes, layouts, start, stop, out)
 
     run_in_chunks(work, len(sizes), on_progress)
-    return found
+    return out
 
 
 def by_kernels(
@@ -145,12 +145,12 @@ def by_kernels(
     """
     chosen, place_of = split_by_size(packed, type_of, sizes)
     for is_ours in (False, True):
-        some = [place for place, one in enumerate(chosen) if one.is_ours is is_ours]
+        some = [index for index, kernels in enumerate(chosen) if kernels.is_ours is is_ours]
         if some:
             new_place = np.full(len(chosen), -1)
             new_place[some] = np.arange(len(some))
             rows = np.flatnonzero(new_place[place_of] >= 0)
-            yield [chosen[place] for place in some], new_place[place_of[rows]], rows
+            yield [chosen[index] for index in some], new_place[place_of[rows]], rows
 
 
 def _search(
@@ -244,10 +244,10 @@ def _row_of_ours(arch: GpuSpec, packed: Packed, problem: GemmProblem, config: Ke
     groups = distinct_groups(problem.row_groups, problem.G, problem.M)
     num = splits_of_row(packed.params, packed.candidates, row, problem.K, problem.N, *groups, splits)
     if split not in splits[:num] or config_of_row(packed.candidates[row], split) != config:
-        known = ", ".join("stream-K" if way == STREAM_K else str(way) for way in splits[:num].tolist()) or "none"
+        ways = ", ".join("stream-K" if way == STREAM_K else str(way) for way in splits[:num].tolist()) or "none"
         raise InvalidMappingError(
             f"K must be cut into one of these numbers of parts for M={problem.M}, K={problem.K}, N={problem.N} by "
-            f"{config}: {known}", rule="split",
+            f"{config}: {ways}", rule="split",
         )  # fmt: skip
     return row
 
@@ -274,10 +274,10 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     else:
         padded = pad_problem(problem, library_of(library).padding(problem.types))
         needs = list_needs(arch, padded, library, load_bytes=load_bytes_of(padded))
-    found = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
+    shortage = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
     return InfeasibleError(
-        f"no kernel of library {library} for {problem} runs on {arch.name}: the nearest to it lacks {found.unit}",
-        **found._asdict(),
+        f"no kernel of library {library} for {problem} runs on {arch.name}: the nearest to it lacks {shortage.unit}",
+        **shortage._asdict(),
     )
 
 
@@ -313,9 +313,9 @@ def correct_many(
         records: [num] of GPU_COST_DTYPE.
         search: finds what other answers are.
     """
-    for place, one in enumerate(packed):
-        if one.correction is not None or one.carried is not None:
-            _correct(one, rows[(place_of == place) & is_batch[rows]], sizes, records, search)
+    for index, kernels in enumerate(packed):
+        if kernels.correction is not None or kernels.carried is not None:
+            _correct(kernels, rows[(place_of == index) & is_batch[rows]], sizes, records, search)
 
 
 def _correct(packed: Packed, rows: Ints, sizes: Ints, records: Records, search: Search) -> None:
@@ -328,11 +328,11 @@ def _correct(packed: Packed, rows: Ints, sizes: Ints, records: Records, search: 
 def _carry(carried: Carried, rows: Ints, sizes: Ints, records: Records, search: Search) -> None:
     factors, ceilings_us = records["correction_factor"][rows], np.full(len(rows), np.inf)
     if carried.reference is not None:
-        found = search(carried.reference, sizes[rows])
-        factors = np.where(found["active_sms"] > 0, found["correction_factor"], 1.0)
+        others = search(carried.reference, sizes[rows])
+        factors = np.where(others["active_sms"] > 0, others["correction_factor"], 1.0)
     if carried.ceiling is not None:
-        found = search(carried.ceiling, sizes[rows])
-        ceilings_us = np.where(found["active_sms"] > 0, found["latency_us"], np.inf)
+        others = search(carried.ceiling, sizes[rows])
+        ceilings_us = np.where(others["active_sms"] > 0, others["latency_us"], np.inf)
     carry(records.view(KERNEL_COST_DTYPE), rows, sizes, factors, ceilings_us, carried.limits)
 
 

@@ -193,9 +193,9 @@ def _find_many(
     if not len(layouts.of):
         return find_batches(type_of, sizes)
     split = split_layouts(sizes, layouts)
-    found = np.zeros(len(sizes), COST_DTYPE)
+    records = np.zeros(len(sizes), COST_DTYPE)
     if len(split.batches):
-        found[split.batches] = find_batches(type_of[split.batches], split.sizes)
+        records[split.batches] = find_batches(type_of[split.batches], split.sizes)
     if len(split.grouped):
         of_rows, of_sizes, of = type_of[split.grouped], sizes[split.grouped], layouts.of[split.grouped]
         of_range = find_best_grouped_pipeline if params["is_pipeline"][0] else find_best_grouped_overlap
@@ -207,8 +207,8 @@ def _find_many(
             )  # fmt: skip
 
         run(find_grouped, len(out))
-        found[split.grouped] = out
-    return found
+        records[split.grouped] = out
+    return records
 
 
 def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:

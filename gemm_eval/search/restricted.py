@@ -396,13 +396,13 @@ def ruled_out_error(
         arch, rules, params, allow_idle_cores: as for `find_ruled_many`, of one type.
         problem: which.
     """
-    sizes, said = np.array([problem.sizes], np.int64), {name: getattr(rules, name) for name in rules.model_fields_set}
-    given = [name for name in _RULES if said.get(name)]
+    sizes, values = np.array([problem.sizes], np.int64), {name: getattr(rules, name) for name in rules.model_fields_set}
+    given = [name for name in _RULES if values.get(name)]
 
     def is_ruled_out_by(name: str) -> bool:
-        others = LibraryRules(**{rule: value for rule, value in said.items() if rule != name})
-        found = find_ruled_many(arch, others, params, np.zeros(1, np.int64), sizes, allow_idle_cores=allow_idle_cores)
-        return bool(found["active_cores"][0])
+        others = LibraryRules(**{rule: value for rule, value in values.items() if rule != name})
+        records = find_ruled_many(arch, others, params, np.zeros(1, np.int64), sizes, allow_idle_cores=allow_idle_cores)
+        return bool(records["active_cores"][0])
 
     alone = [name for name in given if is_ruled_out_by(name)]
     named = (" and also " if alone else " with ").join(f"rules.{name}" for name in alone or given)
@@ -418,14 +418,14 @@ def ruled_out_error(
 
 def allowed_partitions(arch: MulticoreSpec, rules: LibraryRules, *, allow_idle_cores: bool) -> npt.NDArray[np.int64]:
     """Return the partitions that a library has, int64 [num, 4] of (P_G, P_M, P_N, P_K) by rank."""
-    found = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
+    partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
     if rules.partitions:
-        known = {tuple(parts) for parts in rules.partitions}
-        found = np.array([row for row in found.tolist() if tuple(row) in known], np.int64).reshape(-1, 4)
-    for place, name in enumerate("GMNK"):
+        allowed = {tuple(parts) for parts in rules.partitions}
+        partitions = np.array([row for row in partitions.tolist() if tuple(row) in allowed], np.int64).reshape(-1, 4)
+    for dimension, name in enumerate("GMNK"):
         if name not in rules.splits:
-            found = found[found[:, place] == 1]
-    return read_only(np.ascontiguousarray(found))
+            partitions = partitions[partitions[:, dimension] == 1]
+    return read_only(np.ascontiguousarray(partitions))
 
 
 @lru_cache(maxsize=64)

@@ -52,10 +52,10 @@ class StoredTensor(NamedTuple):
         Raises:
             InvalidInputError: the format has no such type.
         """
-        found = _NAMES.get(array.dtype) if dtype is None else dtype
-        if found is None:
+        name = _NAMES.get(array.dtype) if dtype is None else dtype
+        if name is None:
             raise InvalidInputError(f"files of tensors have no type for {array.dtype}")
-        return cls(found, array.shape, numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
+        return cls(name, array.shape, numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
 
     @property
     def array(self) -> numpy.ndarray[Any, Any]:

@@ -96,12 +96,12 @@ class Layouts(NamedTuple):
 
     def mean_rows(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the mean rows of a group of each problem [num, 4], rounded down: M where groups do not differ."""
-        found: npt.NDArray[np.int64] = sizes[:, 1].copy()
-        places = np.flatnonzero(self.of >= 0)
-        if len(places):
+        means: npt.NDArray[np.int64] = sizes[:, 1].copy()
+        grouped = np.flatnonzero(self.of >= 0)
+        if len(grouped):
             sums = np.add.reduceat(self.rows * self.counts, self.starts[:-1])
-            found[places] = sums[self.of[places]] // sizes[places, 0]
-        return found
+            means[grouped] = sums[self.of[grouped]] // sizes[grouped, 0]
+        return means
 
     def is_grouped(self, num_problems: int) -> npt.NDArray[np.bool_]:
         """Say of each problem [num_problems] whether its groups differ."""
@@ -132,9 +132,9 @@ def distinct_groups(
 
     None: G groups of M, a batch.
     """
-    found = {M: G} if row_groups is None else Counter(rows for rows in row_groups if rows)
-    rows = sorted(found, reverse=True)
-    counts = np.array([found[size] for size in rows], np.int64)
+    count_of = {M: G} if row_groups is None else Counter(rows for rows in row_groups if rows)
+    rows = sorted(count_of, reverse=True)
+    counts = np.array([count_of[size] for size in rows], np.int64)
     return np.array(rows, np.int64), counts, row_groups is not None and int(counts.sum()) > 1
 
 
@@ -349,25 +349,25 @@ def make_problem(
     Raises:
         InvalidProblemError: see `GemmProblem`.
     """
-    known = parse_scheme(default_dtype if dtype is None else dtype)
-    is_block_scaled = known.input_dtype is known.weight_dtype and known.group_size is not None
-    a = known.input_dtype if input_dtype is None else parse_dtype(input_dtype, what="input_dtype")
+    scheme = parse_scheme(default_dtype if dtype is None else dtype)
+    is_block_scaled = scheme.input_dtype is scheme.weight_dtype and scheme.group_size is not None
+    a = scheme.input_dtype if input_dtype is None else parse_dtype(input_dtype, what="input_dtype")
     if weight_dtype is not None:
         b = parse_dtype(weight_dtype, what="weight_dtype")
     else:
-        b = a if known.weight_dtype is known.input_dtype else known.weight_dtype
-        if is_block_scaled and b is not known.weight_dtype:
+        b = a if scheme.weight_dtype is scheme.input_dtype else scheme.weight_dtype
+        if is_block_scaled and b is not scheme.weight_dtype:
             raise InvalidProblemError(
-                f"dtype {dtype} is block-scaled {known.weight_dtype} in A and B, but input_dtype is {a}: give "
-                f"weight_dtype too ({known.weight_dtype} for quantized weights), or leave dtype out"
+                f"dtype {dtype} is block-scaled {scheme.weight_dtype} in A and B, but input_dtype is {a}: give "
+                f"weight_dtype too ({scheme.weight_dtype} for quantized weights), or leave dtype out"
             )
-    c = known.output_dtype if a is known.input_dtype else default_output_of(a)
+    c = scheme.output_dtype if a is scheme.input_dtype else default_output_of(a)
     if plain_integer(group_size) == -1:
         group_size = None
-    elif b is known.weight_dtype and (a is not b or is_block_scaled):  # its scales too
-        group_size = known.group_size if group_size is None else group_size
-        scale_dtype = known.scale_dtype if scale_dtype is None else scale_dtype
-        group_n = known.group_n if group_n is None else group_n
+    elif b is scheme.weight_dtype and (a is not b or is_block_scaled):  # its scales too
+        group_size = scheme.group_size if group_size is None else group_size
+        scale_dtype = scheme.scale_dtype if scale_dtype is None else scale_dtype
+        group_n = scheme.group_n if group_n is None else group_n
     return GemmProblem(
         G, M, K, N, a, b, c if output_dtype is None else output_dtype, None, group_size, scale_dtype, zero_dtype,  # type: ignore[arg-type]
         group_n, row_groups,

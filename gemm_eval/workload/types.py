@@ -192,8 +192,8 @@ def make_types(
         )
     is_block_scaled = a is b and a.is_block_scaled and group_size is not None
     if a is b:
-        said = {"group_size": group_size, "scale_dtype": scale_dtype, "zero_dtype": zero, "group_n": group_n}
-        _check_unscaled(a, said, is_block_scaled=is_block_scaled)
+        given = {"group_size": group_size, "scale_dtype": scale_dtype, "zero_dtype": zero, "group_n": group_n}
+        _check_unscaled(a, given, is_block_scaled=is_block_scaled)
         if not is_block_scaled:
             return GemmTypes(Operand(a), Operand(a), c, acc)
     group = None if group_size is None else check_size("group_size", group_size)
@@ -204,14 +204,14 @@ def make_types(
     return GemmTypes(Operand(a, BlockScale(scale, group) if is_block_scaled else None), Operand(b, of_b), c, acc)
 
 
-def _check_unscaled(dtype: DType, said: Mapping[str, Any], *, is_block_scaled: bool) -> None:
+def _check_unscaled(dtype: DType, given: Mapping[str, Any], *, is_block_scaled: bool) -> None:
     """Refuse what is said of scales where both operands have this type, and so no scales, or none with zero points."""
-    for name, value in said.items():
+    for name, value in given.items():
         if value is None or (is_block_scaled and name != "zero_dtype"):
             continue
         if is_block_scaled:
             raise InvalidProblemError(f"zero_dtype is for quantized weights only: block-scaled {dtype} is symmetric")
-        *first, last = (known for known in DType if known.is_block_scaled)
+        *first, last = (block_scaled for block_scaled in DType if block_scaled.is_block_scaled)
         raise InvalidProblemError(
             f"{name} is for quantized weights only, or with group_size for block-scaled {', '.join(first)} and {last}, "
             f"but weight_dtype is input_dtype ({dtype})"

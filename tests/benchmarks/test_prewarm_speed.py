@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator
-from gemm_eval.evaluate.disk import default_path
+from gemm_eval.evaluate.costs import default_path
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
 
 ARCH = "demo-8core"

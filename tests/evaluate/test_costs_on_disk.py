@@ -24,7 +24,8 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.evaluate import multicore as _multicore
 from gemm_eval.evaluate.backend import Kind
-from gemm_eval.evaluate.disk import CostStore, default_path
+from gemm_eval.evaluate.costs import default_path
+from gemm_eval.evaluate.disk import CostStore
 from gemm_eval.storage import results
 from gemm_eval.transformer.prewarm import prewarm
 from gemm_eval.workload import RunOptions
