@@ -5,36 +5,21 @@ python -m tools.compiled
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import numpy as np
 
 from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec, load_arch
-from gemm_eval.evaluate import disk as _disk
 from gemm_eval.models.multicore import evaluate_mapping, unpack_cost
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.search import find_best, find_best_many, replay_mappings
-from gemm_eval.search.plan_kernels import count_legal_mappings
-from gemm_eval.search.plans import PlanOptions
+from gemm_eval.search.restricted import PlanOptions
 from gemm_eval.sweep import pareto_rank
 from gemm_eval.workload import pack_layouts
 
 SHAPE = (1, 64, 64, 64)
 
 
-def keep(arch: MulticoreSpec | str, dtype: str | None = None) -> None:
-    """A batch that is kept on disk, and read back, which evaluates it again."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "results.sqlite3"
-        evaluator = GEMMEvaluator(arch, disk_cache=path)
-        evaluator.save_to_disk(evaluator.evaluate_many([SHAPE, (1, 64, 64, 128)], dtype))
-        GEMMEvaluator(arch, disk_cache=path).evaluate(*SHAPE, dtype=dtype)
-        _disk._cache_at.cache_clear()  # closes the file
-
-
 def compile_grouped(arch: MulticoreSpec) -> None:
-    """A grouped GEMM of groups that differ: search, a batch, one mapping, what is read back."""
+    """A grouped GEMM of groups that differ: search, a batch, one mapping, mappings of a library."""
     grouped = GemmProblem.grouped((64, 3), 64, 64)
     params, layouts = pack_params(arch, grouped.types), pack_layouts([grouped.row_groups])
     best = find_best(arch, grouped, params, allow_idle_cores=True)
@@ -42,6 +27,7 @@ def compile_grouped(arch: MulticoreSpec) -> None:
     of_one = params, np.zeros(1, np.int64), np.array([grouped.sizes])
     find_best_many(arch, *of_one, layouts, allow_idle_cores=True)
     replay_mappings(*of_one, best, layouts)
+    replay_mappings(*of_one, best)
 
 
 def compile_multicore() -> None:
@@ -54,11 +40,10 @@ def compile_multicore() -> None:
         found = evaluator.top(GemmProblem(*SHAPE), 2)[0]
         evaluator.evaluate_mapping(found.problem, found.mapping)
         evaluator.evaluate_attention(batch=1, q_len=64, kv_len=64, num_heads=2)
-        keep(arch)
+        evaluator.evaluate_many([SHAPE, (1, 64, 64, 128)])
         compile_grouped(arch)
     for plan in ("balanced", PlanOptions.heuristic(2, 2)):
         GEMMEvaluator(overlap, plan=plan, disk_cache=False).evaluate(*SHAPE)
-    count_legal_mappings(pack_params(overlap, found.problem.types), *SHAPE, np.ones((1, 4), np.int64))
 
 
 def compile_gpu() -> None:
@@ -68,7 +53,7 @@ def compile_gpu() -> None:
         evaluator.evaluate(*SHAPE, dtype=dtype).explain()
         found = evaluator.top(evaluator.evaluate(*SHAPE, dtype=dtype).problem, 2)[0]
         evaluator.evaluate_mapping(found.problem, found.mapping)
-        keep("h200-sxm", dtype)
+        evaluator.evaluate_many([SHAPE, (1, 64, 64, 128)], dtype)
 
 
 if __name__ == "__main__":

@@ -206,25 +206,6 @@ class Backend(Protocol):
         """Return what decides the costs, as values for JSON: the key of what is kept on disk."""
         ...
 
-    def replay_many(
-        self,
-        packed: Sequence[Any],
-        kind_of: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-        layouts: Layouts,
-        found: Records,
-    ) -> Records:
-        """Evaluate what the records of earlier searches have found again, whatever numbers they hold.
-
-        Args:
-            packed, kind_of, sizes, layouts: as for `find_many`.
-            found: [num_problems] of `record_dtype`.
-
-        Returns:
-            What the records must be to the bit, but for `search_counts`; zeros where no search finds such a mapping.
-        """
-        ...
-
     def say_bound(self, bound: str) -> str:
         """Return a bound in words, to follow "bound by"."""
         ...

@@ -14,8 +14,7 @@ from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
 from gemm_eval.evaluate.backend import Backend, Kind
 from gemm_eval.evaluate.batch import ProblemBatch, are_sizes, read_batch
-from gemm_eval.evaluate.costs import FoundCosts
-from gemm_eval.evaluate.records import RecordCacheInfo
+from gemm_eval.evaluate.costs import FoundCosts, RecordCacheInfo
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.evaluate.result_origin import ResultOrigin
 from gemm_eval.evaluate.table import GEMMTable

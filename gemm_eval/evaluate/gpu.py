@@ -57,7 +57,6 @@ from gemm_eval.search import (
     find_best_config,
     find_best_config_many,
     find_top_configs,
-    replay_configs,
 )
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
@@ -320,16 +319,6 @@ class GpuBackend:
             "arch": self.arch.model_dump(mode="json", exclude=_WORDS),
             "calibration": calibration_stamp(self.arch),
         }
-
-    def replay_many(
-        self,
-        packed: Sequence[Packed],
-        kind_of: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-        layouts: Layouts,
-        found: Records,
-    ) -> Records:
-        return replay_configs(packed, kind_of, sizes, found, layouts=layouts)
 
     def say_bound(self, bound: str) -> str:
         return BOUNDS[bound]

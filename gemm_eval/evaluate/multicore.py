@@ -128,7 +128,6 @@ class MulticoreBackend:
         believed = self._chip.with_(**self._rules.believes) if self._rules and self._rules.believes else self._chip
         self._packed_as_believed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, believed))
         self.highest_tflop_per_s = lru_cache(maxsize=NUM_PACKED)(self._find_peak)
-        self._types_of: dict[bytes, GemmTypes] = {}
         self._paths = LibraryPaths(arch, self._rules.paths if self._rules else {}, self._on_path)
 
     def _on_path(self, arch: MulticoreSpec) -> MulticoreBackend:
@@ -184,10 +183,7 @@ class MulticoreBackend:
         return asked
 
     def pack(self, kind: Kind) -> Records:
-        packed = self._packed(kind.types)
-        if self._paths or self._library is not None:
-            self._types_of[packed.tobytes()] = kind.types  # of equal parameters any types will do
-        return packed
+        return self._packed(kind.types)
 
     def packed_of(self, types: GemmTypes) -> Records:
         """Return the parameters for these types."""
@@ -350,24 +346,14 @@ class MulticoreBackend:
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
         layouts: Layouts,
-        mappings: Records | None = None,
     ) -> Records:
-        """Return records with the library's answers where those are faster.
-
-        Args:
-            found: [num_problems] of COST_DTYPE.
-            types, kind_of, sizes, layouts: as for `find_many`.
-            mappings: only where the library's mapping is that of these records.
-        """
+        """Return records with the library's answers where those are faster; the rest as for `find_many`."""
         assert self._library is not None
         packed = [self._library.packed_of(of) for of in types]
         library = self._library.find_many(types, packed, kind_of, sizes, layouts, lambda num: None)  # noqa: ARG005
         is_faster = (library["active_cores"] > 0) & (
             (library["latency_us"] < found["latency_us"]) | (found["active_cores"] == 0)
         )
-        if mappings is not None:
-            for name in self.mapping_columns:
-                is_faster &= library[name] == mappings[name]
         return np.where(is_faster, library, found)
 
     def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
@@ -455,31 +441,6 @@ class MulticoreBackend:
             "options": {"allow_idle_cores": self._allow_idle_cores, "plan": dataclasses.astuple(self._plan)}
             | ({"policy": str(self.policy)} if self.arch.rules else {}),
         }
-
-    def replay_many(
-        self,
-        packed: Sequence[Records],
-        kind_of: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-        layouts: Layouts,
-        found: Records,
-    ) -> Records:
-        if self._paths:
-            types = [self._types_of[of.tobytes()] for of in packed]
-            return self._paths.of_each(
-                types, kind_of, sizes,
-                lambda path, rows: path.replay_many(
-                    [path.packed_of(of) for of in types], kind_of[rows], sizes[rows], layouts.take(rows), found[rows]
-                ),
-                lambda rows: replay_mappings(
-                    np.concatenate(packed), kind_of[rows], sizes[rows], found[rows], layouts=layouts.take(rows)
-                ),
-            )  # fmt: skip
-        replayed = replay_mappings(np.concatenate(packed), kind_of, sizes, found, layouts=layouts)
-        if self._library is None:
-            return replayed
-        types = [self._types_of[of.tobytes()] for of in packed]
-        return self._or_library(replayed, types, kind_of, sizes, layouts, found)
 
     def say_bound(self, bound: str) -> str:
         return BOUNDS[bound]

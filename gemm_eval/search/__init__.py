@@ -5,21 +5,19 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.search.attention import find_best_fused_attention
     from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
     from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS
-    from gemm_eval.search.gpu_replay import replay_configs
     from gemm_eval.search.multicore import (
         check_idle_cores,
         find_best,
         find_best_few,
+        find_best_fused_attention,
         find_best_many,
         find_best_of_archs,
         find_best_of_each_partition,
+        replay_mappings,
     )
-    from gemm_eval.search.multicore_replay import replay_mappings
-    from gemm_eval.search.multicore_ruled import find_ruled_few, find_ruled_many, ruled_out_error
-    from gemm_eval.search.plans import (
+    from gemm_eval.search.restricted import (
         AnalyticCostModel,
         CostModel,
         PlanOptions,
@@ -27,6 +25,9 @@ if TYPE_CHECKING:
         as_plan_options,
         check_cost_model,
         find_planned,
+        find_ruled_few,
+        find_ruled_many,
+        ruled_out_error,
     )
     from gemm_eval.search.threads import run_in_chunks
 
@@ -53,7 +54,6 @@ __all__ = [
     "find_ruled_few",
     "find_ruled_many",
     "find_top_configs",
-    "replay_configs",
     "replay_mappings",
     "ruled_out_error",
     "run_in_chunks",
@@ -62,37 +62,16 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        ".attention": ("find_best_fused_attention",),
-        ".gpu": (
-            "evaluate_config",
-            "find_best_config",
-            "find_best_config_many",
-            "find_top_configs",
-        ),
-        ".gpu_kernels": (
-            "OF_GENERIC",
-            "OF_OURS",
-        ),
-        ".gpu_replay": ("replay_configs",),
+        ".gpu": ("evaluate_config", "find_best_config", "find_best_config_many", "find_top_configs"),
+        ".gpu_kernels": ("OF_GENERIC", "OF_OURS"),
         ".multicore": (
-            "check_idle_cores",
-            "find_best",
-            "find_best_few",
-            "find_best_many",
-            "find_best_of_archs",
-            "find_best_of_each_partition",
+            "check_idle_cores", "find_best", "find_best_few", "find_best_fused_attention", "find_best_many",
+            "find_best_of_archs", "find_best_of_each_partition", "replay_mappings",
         ),
-        ".multicore_replay": ("replay_mappings",),
-        ".multicore_ruled": ("find_ruled_few", "find_ruled_many", "ruled_out_error"),
-        ".plans": (
-            "AnalyticCostModel",
-            "CostModel",
-            "PlanOptions",
-            "SearchPlan",
-            "as_plan_options",
-            "check_cost_model",
-            "find_planned",
+        ".restricted": (
+            "AnalyticCostModel", "CostModel", "PlanOptions", "SearchPlan", "as_plan_options", "check_cost_model",
+            "find_planned", "find_ruled_few", "find_ruled_many", "ruled_out_error",
         ),
         ".threads": ("run_in_chunks",),
     },
-)
+)  # fmt: skip

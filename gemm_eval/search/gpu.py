@@ -1,4 +1,9 @@
-"""Exact search for the best kernel config of a GEMM on a GPU."""
+"""Exact search for the best kernel config of a GEMM on a GPU, and learned corrections of what it finds.
+
+A correction is one factor for a GEMM, that of its best config, so that the order of configs stays that of the model.
+Where an answer has no trees of its own, it is the factor of the same GEMM in another state, or on the preset that a
+spec was made of.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +21,18 @@ from gemm_eval.models.gpu import (
     GPU_COST_DTYPE,
     HYPOTHETICAL,
     KERNEL_COST_DTYPE,
+    OTHER_KERNELS,
     OURS,
     RASTER_CODE,
     STREAM_K,
+    Carried,
     Joined,
     Packed,
     Shortage,
     candidate_row,
+    carry,
     check_config,
+    correct,
     join_packed,
     least_shortage,
     library_of,
@@ -41,20 +50,9 @@ from gemm_eval.models.gpu.w4a16 import (
     list_w4a16_needs,
     splits_of_row,
 )
-from gemm_eval.search.gpu_corrected import correct_best, correct_many, scale_by
 from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
 from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, distinct_groups, pack_layouts, without_lone_groups
-
-__all__ = [
-    "by_kernels",
-    "evaluate_config",
-    "find_best_config",
-    "find_best_config_many",
-    "find_plain",
-    "find_top_configs",
-    "search_many",
-]
 
 _FIRST = np.zeros(1, np.int64)
 _COST_BYTES = GPU_COST_DTYPE.itemsize
@@ -128,13 +126,13 @@ def search_many(
     on_progress: Callable[[int], None] | None = None,
 ) -> npt.NDArray[np.void]:
     """Return the best configs [num] of problems [num, 4]; `place_of` [num]: which of the joined kernels run each."""
-    found = np.zeros(len(sizes), GPU_COST_DTYPE)
+    out = np.zeros(len(sizes), GPU_COST_DTYPE)
 
     def work(start: int, stop: int) -> None:
-        _search(packed, place_of, sizes, layouts, start, stop, found)
+        _search(packed, place_of, sizes, layouts, start, stop, out)
 
     run_in_chunks(work, len(sizes), on_progress)
-    return found
+    return out
 
 
 def by_kernels(
@@ -147,12 +145,12 @@ def by_kernels(
     """
     chosen, place_of = split_by_size(packed, type_of, sizes)
     for is_ours in (False, True):
-        some = [place for place, one in enumerate(chosen) if one.is_ours is is_ours]
+        some = [index for index, kernels in enumerate(chosen) if kernels.is_ours is is_ours]
         if some:
             new_place = np.full(len(chosen), -1)
             new_place[some] = np.arange(len(some))
             rows = np.flatnonzero(new_place[place_of] >= 0)
-            yield [chosen[place] for place in some], new_place[place_of[rows]], rows
+            yield [chosen[index] for index in some], new_place[place_of[rows]], rows
 
 
 def _search(
@@ -172,7 +170,7 @@ def _search(
 
 
 def _searches(packed: Packed | Joined) -> Searches:
-    """The searches that are compiled for these kernels."""
+    """Return the searches that are compiled for these kernels."""
     return OF_OURS if packed.is_ours else OF_GENERIC
 
 
@@ -202,7 +200,7 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
 
 
 def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProblem) -> npt.NDArray[np.void]:
-    """The cost of one of the candidates, array [1] of GPU_COST_DTYPE."""
+    """Return the cost of one of the candidates, array [1] of GPU_COST_DTYPE."""
     out, (sizes, layouts) = np.zeros(1, GPU_COST_DTYPE), _sizes_of(problem)
     _searches(packed).evaluate_one(
         packed.params, packed.candidates, packed.coefficients, row, split, raster, *sizes[0].tolist(), layouts,
@@ -212,7 +210,7 @@ def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProble
 
 
 def _factor(packed: Packed, problem: GemmProblem) -> float:
-    """The correction of a GEMM, by its best config; 1 where it has none."""
+    """Return the correction of a GEMM, by its best config; 1 where it has none."""
     if packed.correction is None and packed.carried is None:
         return 1.0
     out, (sizes, layouts) = np.zeros(1, GPU_COST_DTYPE), _sizes_of(problem)
@@ -246,10 +244,10 @@ def _row_of_ours(arch: GpuSpec, packed: Packed, problem: GemmProblem, config: Ke
     groups = distinct_groups(problem.row_groups, problem.G, problem.M)
     num = splits_of_row(packed.params, packed.candidates, row, problem.K, problem.N, *groups, splits)
     if split not in splits[:num] or config_of_row(packed.candidates[row], split) != config:
-        known = ", ".join("stream-K" if way == STREAM_K else str(way) for way in splits[:num].tolist()) or "none"
+        ways = ", ".join("stream-K" if way == STREAM_K else str(way) for way in splits[:num].tolist()) or "none"
         raise InvalidMappingError(
             f"K must be cut into one of these numbers of parts for M={problem.M}, K={problem.K}, N={problem.N} by "
-            f"{config}: {known}", rule="split",
+            f"{config}: {ways}", rule="split",
         )  # fmt: skip
     return row
 
@@ -276,8 +274,71 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     else:
         padded = pad_problem(problem, library_of(library).padding(arch.sm_arch, problem.types))
         needs = list_needs(arch, padded, library, load_bytes=load_bytes_of(padded))
-    found = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
+    shortage = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
     return InfeasibleError(
-        f"no kernel of library {library} for {problem} runs on {arch.name}: the nearest to it lacks {found.unit}",
-        **found._asdict(),
+        f"no kernel of library {library} for {problem} runs on {arch.name}: the nearest to it lacks {shortage.unit}",
+        **shortage._asdict(),
     )
+
+
+Ints = npt.NDArray[np.int64]
+Records = npt.NDArray[np.void]
+
+Search = Callable[[Packed, Ints], Records]
+"""Finds the corrected best configs of plain problems [num, 4] with what is packed, as records [num]."""
+
+
+def correct_best(packed: Packed, problem: GemmProblem, sizes: Ints, records: Records, search: Search) -> float:
+    """Correct the record [1] of a best config, found with `packed`; return the factor.
+
+    Groups of rows have none, also where all are alike: corrections were learned from plain GEMMs and batches.
+    """
+    if (packed.correction is not None or packed.carried is not None) and not problem.is_grouped:
+        _correct(packed, _FIRST, sizes, records, search)
+    return float(records["correction_factor"][0])
+
+
+def correct_many(
+    packed: Sequence[Packed], place_of: Ints, rows: Ints, sizes: Ints, is_batch: npt.NDArray[np.bool_],
+    records: Records, search: Search,
+) -> None:  # fmt: skip
+    """Correct records of best configs.
+
+    Args:
+        packed: what they were found with.
+        place_of: [some], index into `packed`.
+        rows: [some], which records these are.
+        sizes: [num, 4] of G, M, K, N, of all records.
+        is_batch: [num], whether each is a plain GEMM or a batch; groups of rows are not corrected.
+        records: [num] of GPU_COST_DTYPE.
+        search: finds what other answers are.
+    """
+    for index, kernels in enumerate(packed):
+        if kernels.correction is not None or kernels.carried is not None:
+            _correct(kernels, rows[(place_of == index) & is_batch[rows]], sizes, records, search)
+
+
+def _correct(packed: Packed, rows: Ints, sizes: Ints, records: Records, search: Search) -> None:
+    if packed.correction is not None:
+        correct(records.view(KERNEL_COST_DTYPE), rows, sizes, *packed.correction)
+    if packed.carried is not None:
+        _carry(packed.carried, rows, sizes, records, search)
+
+
+def _carry(carried: Carried, rows: Ints, sizes: Ints, records: Records, search: Search) -> None:
+    factors, ceilings_us = records["correction_factor"][rows], np.full(len(rows), np.inf)
+    if carried.reference is not None:
+        others = search(carried.reference, sizes[rows])
+        factors = np.where(others["active_sms"] > 0, others["correction_factor"], 1.0)
+    if carried.ceiling is not None:
+        others = search(carried.ceiling, sizes[rows])
+        ceilings_us = np.where(others["active_sms"] > 0, others["latency_us"], np.inf)
+    carry(records.view(KERNEL_COST_DTYPE), rows, sizes, factors, ceilings_us, carried.limits)
+
+
+def scale_by(records: Records, factor: float) -> None:
+    """Give records of other configs the factor of their GEMM."""
+    if factor != 1.0:
+        records["correction_factor"] = factor
+        other_us = sum((records[name] for name in OTHER_KERNELS), np.zeros(len(records)))
+        records["latency_us"] = other_us + (records["physics_us"] - other_us) * factor

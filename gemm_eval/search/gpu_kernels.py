@@ -19,8 +19,6 @@ from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, CostRules, ProblemTer
 from gemm_eval.models.gpu.generic_kernels import GENERIC
 from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16
 
-__all__ = ["OF_GENERIC", "OF_OURS", "Searches"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MORE_SPLITS = 16  # a whole K, stream-K, and the few ways of a GPU of few SMs
@@ -57,7 +55,7 @@ def _room_for_splits(candidates: Any) -> int:
 
 @kernel
 def _groups_of(layouts: Any, i: int, G: int, M: int, one: Any) -> Any:
-    """The groups of a problem: rows and counts [sizes], and whether they were given as such.
+    """Return the groups of a problem: rows and counts [sizes], and whether they were given as such.
 
     `one` [2, 1] is room for the group of a plain problem.
     """
@@ -88,7 +86,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
         p: Any, candidates: Any, columns: Any, first: int, stop: int, c: Any, t: ProblemTerms, splits: Any,
         bounds: Any,
     ) -> Choice:  # fmt: skip
-        """The best config of candidates first..stop; of equal ones the first.
+        """Find the best config of candidates first..stop; of equal ones the first.
 
         `splits` and `bounds` are room, for all ways to split K and [stop - first].
         """
@@ -124,7 +122,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
         params: Any, candidates: Any, columns: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
         layouts: Any, start: int, stop: int, out: Any,
     ) -> None:  # fmt: skip
-        """The best configs of problems start..stop, to `out` [num] of KERNEL_COST_DTYPE; no kernel: active_sms 0."""
+        """Write the best configs of problems start..stop to `out` [num] of KERNEL_COST_DTYPE; active_sms 0: none."""
         bounds, splits = np.empty(len(candidates)), np.empty(_room_for_splits(candidates), np.int64)
         one = np.empty((2, 1), np.int64)
         for i in range(start, stop):

@@ -19,23 +19,6 @@ from gemm_eval.models.multicore.group_kernels import Spread, parts_of
 from gemm_eval.models.multicore.grouped_cost_kernels import add_sums, run_block
 from gemm_eval.search.multicore_bound_kernels import BOUND_SLACK, least_sum, least_trips, least_trips_k
 
-__all__ = [
-    "CutRows",
-    "Rates",
-    "SetSums",
-    "chip_bound",
-    "cut_rows",
-    "fill_set_sums",
-    "fill_tile_sums",
-    "floor_us_of_cut",
-    "new_cut_rows",
-    "new_set_sums",
-    "rates_of",
-    "set_bound",
-    "set_floor",
-    "sram_bound_us",
-]
-
 
 class SetSums(NamedTuple):
     """Sums over the groups of each set, of the core with the full blocks; [num_sets] each."""
@@ -66,7 +49,7 @@ def new_set_sums(num_sets: int) -> SetSums:
 
 
 class Rates(NamedTuple):
-    """What does not change within a partition: bytes of an element, times of a byte, a step and a visit in us."""
+    """Constants of a partition: bytes of an element, times of a byte, a step and a visit in us."""
 
     a_size: float
     b_size: float
@@ -114,7 +97,7 @@ def rates_of(p: Any, chip: Block) -> Rates:
 
 @kernel
 def set_floor(p: Any, chip: Block, rows: Any, P_M: int, spread: Spread, which: int) -> CoreCost:
-    """The least that the slowest core of a set costs under any tile and order: all moves once, the tile is smallest.
+    """Return the least cost of the slowest core of a set for any tile and order: all moves once, the tile is smallest.
 
     Rounded as costs are, so that a mapping which attains it costs the same to the bit.
     """
@@ -303,7 +286,7 @@ def _least_traffic(
 def sram_bound_us(
     p: Any, chip: Block, r: Rates, sums: SetSums, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int
 ) -> float:
-    """A latency of a set that no tiles of n and k and no order beat, because operands share SRAM.
+    """Return a latency of a set that no tiles of n and k and no order beat, because operands share SRAM.
 
     Args:
         tile_m: rows of the tile, of which the sums were filled; 0: any.
@@ -348,7 +331,7 @@ def sram_bound_us(
 
 
 class CutRows(NamedTuple):
-    """What follows from how many cores along M share the rows of each group; float64 or int64 [num_cores + 1]."""
+    """Numbers by how many cores along M share the rows of each group; float64 or int64 [num_cores + 1]."""
 
     is_known: Any  # bool
     is_tight: Any  # bool, one core less along M would cut other blocks
@@ -392,7 +375,7 @@ def floor_us_of_cut(
     p: Any, blk: Block, K: int, N: int, P_M: int, num_sets: int, num_groups: int, all_rows: int,
     of_cut: tuple[int, int, int],
 ) -> float:  # fmt: skip
-    """A latency that no way to spread the groups over `num_sets` sets of cores beats; of the reduction nothing counts.
+    """Return a latency that no spread of the groups over `num_sets` sets of cores beats; the reduction does not count.
 
     The slowest set has at least the mean of all work, and of all traffic of a core where each has a fixed bandwidth.
     Where active cores share it, all that the chip moves passes through all of it.

@@ -42,8 +42,16 @@ from gemm_eval.search.grouped_bound_kernels import (
     set_floor,
     sram_bound_us,
 )
-from gemm_eval.search.multicore_best_kernels import Best, may_enter, new_best, offer, worst_bytes_of, worst_us_of
-from gemm_eval.search.multicore_bound_kernels import BOUND_SLACK, least_trips_k
+from gemm_eval.search.multicore_bound_kernels import (
+    BOUND_SLACK,
+    Best,
+    least_trips_k,
+    may_enter,
+    new_best,
+    offer,
+    worst_bytes_of,
+    worst_us_of,
+)
 from gemm_eval.search.multicore_kernels import (
     BOUNDED,
     CANDIDATES,
@@ -55,18 +63,11 @@ from gemm_eval.search.multicore_kernels import (
     most_units_k,
 )
 
-__all__ = [
-    "find_best_grouped_overlap",
-    "find_best_grouped_pipeline",
-    "find_top_grouped_overlap",
-    "find_top_grouped_pipeline",
-]
-
 _MNK, _MKN, _NMK, _NKM, _, _KNM = range(6)
 
 
 class _Part(NamedTuple):
-    """One partition: its groups spread over sets of cores, and what bounds are made of."""
+    """A partition with its groups spread over sets of cores, and the constants of its bounds."""
 
     rows: Any  # int64 [num_sizes]
     P_M: int
@@ -151,7 +152,7 @@ def _bound_us(
 
 @kernel
 def _is_too_slow(p: Any, part: _Part, best: Best, tile_m: int) -> bool:
-    """Whether no tile of so many rows (0: of any) can be among the best, because operands share SRAM."""
+    """Say whether no tile of so many rows (0: of any) can be among the best, because operands share SRAM."""
     worst_us = worst_us_of(best)
     for turn in range(part.num_sets + 1):  # the slowest set first
         which = turn - 1 if turn > 0 else part.slowest
@@ -165,7 +166,7 @@ def _is_too_slow(p: Any, part: _Part, best: Best, tile_m: int) -> bool:
 
 @kernel
 def _low_units(p: Any, part: _Part, top: int) -> int:
-    """The smallest tile_m, in units, with the trips of `top` units for every row count."""
+    """Return the smallest tile_m, in units, with the trips of `top` units for every row count."""
     low = 1
     for num_rows in part.rows:
         units = ceil_div(ceil_div(num_rows, part.P_M), p["cube_m"])
@@ -175,7 +176,7 @@ def _low_units(p: Any, part: _Part, top: int) -> int:
 
 @kernel
 def _differs(order: int, T_n: int, is_longer: bool, is_mixed: bool) -> bool:
-    """Whether an order may move something else than the orders before it, for some trips of k.
+    """Say whether an order may move something else than the orders before it, for some trips of k.
 
     Of KMN none does. KNM is NKM for the groups of several trips along m and MKN for those of one.
     """
@@ -251,7 +252,7 @@ def _search_overlap(p: Any, part: _Part, best: Best, is_full: bool) -> None:  # 
 def _are_narrower_hopeless(
     p: Any, part: _Part, best: Best, tile_m: int, T_n: int, floor_T_k: int, is_longer: bool, is_mixed: bool
 ) -> bool:
-    """Whether no number of n trips from `T_n` up, and of k trips from `floor_T_k` up, can be among the best."""
+    """Say whether no number of n trips from `T_n` up, and of k trips from `floor_T_k` up, can be among the best."""
     chip = part.chip
     tile_n = min(p["cube_n"], chip.n)
     tile_k = min(p["unit_k"], chip.k)
@@ -360,7 +361,7 @@ def _search_class(
 
 @kernel
 def _is_whole(size: int, parts: int) -> bool:
-    """Whether each of so many parts of `size` units gets some; else fewer parts cut the same."""
+    """Say whether each of so many parts of `size` units gets some; else fewer parts cut the same."""
     return ceil_div(size, ceil_div(size, parts)) == parts
 
 

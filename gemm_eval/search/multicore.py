@@ -1,4 +1,4 @@
-"""Exact search for the best mapping of a GEMM on a multi-core chip."""
+"""Exact search for the best mapping of a GEMM or of fused attention on a multi-core chip."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from gemm_eval.models.multicore import (
     block_of,
     group_sizes,
     params_in_room,
+    replay_grouped,
+    replay_range,
     split_layouts,
     spread_of,
     sram_used_bytes,
@@ -35,19 +37,7 @@ from gemm_eval.search.multicore_kernels import (
     find_top_pipeline,
 )
 from gemm_eval.search.threads import run_in_chunks
-from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts
-
-__all__ = [
-    "MAX_IDLE_CORES",
-    "check_idle_cores",
-    "find_best",
-    "find_best_few",
-    "find_best_many",
-    "find_best_of_archs",
-    "find_best_of_each_partition",
-    "infeasible_error",
-    "sort_costs",
-]
+from gemm_eval.workload import NO_LAYOUTS, AttentionProblem, GemmProblem, Layouts
 
 MAX_IDLE_CORES = 4096
 """Largest chip on which partitions that leave cores idle are searched: their number grows as cores * log(cores)**3."""
@@ -203,9 +193,9 @@ def _find_many(
     if not len(layouts.of):
         return find_batches(type_of, sizes)
     split = split_layouts(sizes, layouts)
-    found = np.zeros(len(sizes), COST_DTYPE)
+    records = np.zeros(len(sizes), COST_DTYPE)
     if len(split.batches):
-        found[split.batches] = find_batches(type_of[split.batches], split.sizes)
+        records[split.batches] = find_batches(type_of[split.batches], split.sizes)
     if len(split.grouped):
         of_rows, of_sizes, of = type_of[split.grouped], sizes[split.grouped], layouts.of[split.grouped]
         of_range = find_best_grouped_pipeline if params["is_pipeline"][0] else find_best_grouped_overlap
@@ -217,8 +207,8 @@ def _find_many(
             )  # fmt: skip
 
         run(find_grouped, len(out))
-        found[split.grouped] = out
-    return found
+        records[split.grouped] = out
+    return records
 
 
 def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
@@ -257,7 +247,7 @@ def _run(
 
 
 def _parts(problem: GemmProblem, params: npt.NDArray[np.void], partition: list[int]) -> tuple[int | bytes, ...]:
-    """What tells a partition from others: the blocks of a batch, and which rows of which groups a set of cores has."""
+    """Return what tells a partition from others: blocks of a batch, or the rows of groups that a set of cores has."""
     sizes = batch_sizes(problem)
     block = block_of(params[0], *(sizes or problem.sizes), *partition)
     if sizes is not None:
@@ -316,3 +306,96 @@ def infeasible_error(
         unit="bytes",
         levers=tuple(levers),
     )
+
+
+def replay_mappings(
+    params: npt.NDArray[np.void],
+    type_of: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    found: npt.NDArray[np.void],
+    layouts: Layouts = NO_LAYOUTS,
+) -> npt.NDArray[np.void]:
+    """Evaluate the mappings of records again, whatever numbers they hold.
+
+    Args:
+        params: [num_types] of PARAMS_DTYPE.
+        type_of: [num], index into `params`.
+        sizes: [num, 4] of G, M, K, N.
+        found: [num] of COST_DTYPE.
+        layouts: the row groups of grouped GEMMs.
+
+    Returns:
+        [num] of COST_DTYPE, zeros where a mapping is illegal; counts of the search are 0.
+    """
+    params, type_of = with_room(read_only(params), type_of, sizes, layouts)
+    if not len(layouts.of):
+        return _replay_batches(params, type_of, sizes, found)
+    split = split_layouts(sizes, layouts)
+    out = np.zeros(len(found), COST_DTYPE)
+    out[split.batches] = _replay_batches(params, type_of[split.batches], split.sizes, found[split.batches])
+    rows = split.grouped
+    if len(rows):
+        replayed = np.zeros(len(rows), COST_DTYPE)
+        of_rows = (type_of[rows], sizes[rows], layouts.of[rows], *layouts[1:])
+        stored = found[rows]
+        run_in_chunks(
+            lambda start, stop: replay_grouped(params, *of_rows, start, stop, stored, replayed), len(rows)
+        )  # fmt: skip
+        out[rows] = replayed
+    return out
+
+
+def _replay_batches(
+    params: npt.NDArray[np.void],
+    type_of: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    found: npt.NDArray[np.void],
+) -> npt.NDArray[np.void]:
+    found = found.copy()  # numba compiles anew for an array that is read-only
+    out = np.zeros(len(found), COST_DTYPE)
+    run_in_chunks(lambda start, stop: replay_range(params, type_of, sizes, start, stop, found, out), len(found))
+    return out
+
+
+def find_best_fused_attention(arch: MulticoreSpec, problem: AttentionProblem) -> npt.NDArray[np.void]:
+    """Find the best mapping over every partition, tile and loop order; exhaustive: MODEL.md, "Fused attention".
+
+    Returns an array [1] of ATTENTION_COST_DTYPE.
+
+    Raises:
+        UnsupportedError: the chip cannot compute it; see `attention_params`.
+        InfeasibleError: not even the smallest tiles fit in SRAM.
+    """
+    from gemm_eval.models.multicore import (
+        ATTENTION_COST_DTYPE,
+        attention_params,
+        attention_sizes,
+        evaluate_attention_mapping,
+    )
+    from gemm_eval.search.attention_kernels import ATTENTION_KEY_INTS, find_best_attention
+
+    params, sizes = attention_params(arch, problem), attention_sizes(problem)
+    floats, ints = np.empty(2), np.empty(ATTENTION_KEY_INTS, np.int64)
+    counters = np.array([0, 0, np.iinfo(np.int64).max])
+    find_best_attention(params, sizes, problem.num_pairs * problem.group, floats, ints, counters)
+    if np.isinf(floats[0]):
+        raise _attention_error(arch, problem, demand=int(counters[2]), limit=int(params["sram_usable_bytes"][0]))
+    _, _, _, P_KV, P_U, P_Q, is_folded, order, tile_q, tile_kv = ints.tolist()
+    out = np.zeros(1, ATTENTION_COST_DTYPE)
+    evaluate_attention_mapping(params, sizes, P_U, P_Q, P_KV, is_folded, tile_q, tile_kv, order, out)
+    out["num_candidates"], out["num_partitions"] = counters[:2].tolist()
+    return out
+
+
+def _attention_error(arch: MulticoreSpec, problem: AttentionProblem, *, demand: int, limit: int) -> InfeasibleError:
+    levers = [f"sram_bytes >= {-(-(demand + arch.sram_usable_bytes - limit) // arch.sram_usable_frac):,.0f}"]
+    if arch.resident:
+        levers.append("fewer resident operands")
+    if arch.input_buffers == 2 and arch.timing == "overlap":
+        levers.append("input_buffers: 1")
+    if arch.output_buffers == 2:
+        levers.append("output_buffers: 1")
+    return InfeasibleError(
+        f"no tiles of fused attention, {problem}, fit in the SRAM of a core of {arch.name}",
+        resource="sram", demand=demand, limit=limit, unit="bytes", levers=(*levers, "fused=False"),
+    )  # fmt: skip

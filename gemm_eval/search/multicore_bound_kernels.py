@@ -1,8 +1,8 @@
-"""Numba kernels of the bounds that let the exact search on multi-core chips pass over mappings.
+"""Numba kernels of the bounds that let the exact search on multi-core chips pass over mappings, and of the best so far.
 
 A bound is a number that no mapping of a kind is below: of one partition, of trips of m and n, of all wider trips, of a
 class of tiles. Each is held by a test against the costs themselves. Times are in us; a bound made by `bytes_bound_of`
-is in bytes all through.
+is in bytes all through. Candidates are compared by the whole key of MODEL.md, "Choice".
 """
 
 from __future__ import annotations
@@ -15,25 +15,6 @@ import numpy as np
 from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.cost_kernels import Block, core_cost, write_cost_of
 from gemm_eval.models.multicore.count_kernels import ceil_div, store_half_bits
-
-__all__ = [
-    "BOUND_SLACK",
-    "Bound",
-    "Edges",
-    "bound_of",
-    "bytes_bound_of",
-    "edges_of",
-    "edges_of_any",
-    "floor_us_of",
-    "least_sum",
-    "least_trips",
-    "least_trips_k",
-    "pair_bound_us",
-    "pipeline_bound_us",
-    "quick_bound_us",
-    "sram_bound_us",
-    "wider_bound_us",
-]
 
 
 class Bound(NamedTuple):
@@ -69,7 +50,7 @@ class Bound(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """What a main loop of V tile visits loads before it computes, and stores after; without scales and rounding.
+    """Loads of a main loop of V tile visits before it computes, and stores after; without scales and rounding.
 
     The first tiles of A and B have at least `lead_a` / V and `lead_b` / V bytes: more visits, smaller tiles.
     """
@@ -153,7 +134,7 @@ def _kept_frac(room: float, unique_bytes: float) -> float:
 
 @kernel
 def bytes_bound_of(blk: Block, q: Bound) -> Bound:
-    """The same for `busiest_core_bytes`, which tells candidates of one latency apart: the times are bytes then."""
+    """Return the bound for `busiest_core_bytes`, which tells candidates of one latency apart: times are bytes then."""
     bytes_per_us = blk.active_cores * blk.dram_share
     return Bound(
         q.a, q.b, q.scale_row, q.c_store, q.c_spill,
@@ -200,7 +181,7 @@ def _least_traffic(q: Bound, a: float, b: float, c: float, trips_mn: float, trip
 
 @kernel
 def sram_bound_us(p: Any, blk: Block, q: Bound) -> float:
-    """A latency that no tile of a partition beats, because its operands share SRAM; bytes, with a bound of bytes."""
+    """Return a latency that no tile of a partition beats, as its operands share SRAM; bytes, with a bound of bytes."""
     trips_mn, trips_mk, trips_nk = least_trips(p, blk)
     dma_us = _least_traffic(q, q.a_per_share, q.b_per_share, q.c_per_share, trips_mn, trips_mk, trips_nk) + q.kept_us
     if q.per_port > 0.0:
@@ -262,7 +243,7 @@ def _refills(p: Any, blk: Block, T_m: int) -> float:
 def quick_bound_us(
     p: Any, q: Bound, f_a: float, f_b: float, f_c: float, T_k: float, visits: float, edges: Edges
 ) -> float:
-    """A latency that no candidate with at least these factors and visits beats."""
+    """Return a latency that no candidate with at least these factors and visits beats."""
     a = q.a * f_a
     b = (q.b + q.scale_row * T_k) * f_b
     c = q.c_store + q.c_spill * (f_c - 1.0)
@@ -272,7 +253,7 @@ def quick_bound_us(
 
 @kernel
 def _rough_bound_us(p: Any, q: Bound, dma_us: float, edges: Edges, visits: float) -> float:
-    """A latency that no candidate with at least this DMA time and these visits beats."""
+    """Return a latency that no candidate with at least this DMA time and these visits beats."""
     last_c = q.c_store if q.c_exposed else edges.last_c
     loads_us = _transfer_us(q, q.a, q.b + q.scale_row, last_c)
     if q.loads_exposed and q.c_exposed:
@@ -282,7 +263,7 @@ def _rough_bound_us(p: Any, q: Bound, dma_us: float, edges: Edges, visits: float
 
 @kernel
 def floor_us_of(p: Any, q: Bound, edges: Edges, parts: int, us_per_byte: float) -> float:
-    """A latency that no partition of a problem into so many parts beats: all work and traffic evenly spread.
+    """Return a latency that no partition of a problem into so many parts beats: all work and traffic evenly spread.
 
     Args:
         q, edges: of the whole problem on one core.
@@ -306,7 +287,7 @@ def floor_us_of(p: Any, q: Bound, edges: Edges, parts: int, us_per_byte: float) 
 def _bound_us(
     p: Any, q: Bound, dma_us: float, loads_us: float, last_c: float, edges: Edges, f_b: float, visits: float
 ) -> float:
-    """A latency that no candidate with at least these times, these loads of B and these visits beats.
+    """Return a latency that no candidate with at least these times, these loads of B and these visits beats.
 
     More visits compute longer, but load less before they begin, and compute less when all is loaded.
 
@@ -384,7 +365,7 @@ def least_trips_k(p: Any, blk: Block, tile_m: int, tile_n: int) -> float:
 
 @kernel
 def pair_bound_us(p: Any, q: Bound, T_m: int, T_n: int, T_k: float, visits: float, edges: Edges) -> float:
-    """A latency that no order and no number of k trips from `T_k` up beats, for given trips of m and n."""
+    """Return a latency that no order and no number of k trips from `T_k` up beats, for given trips of m and n."""
     if T_k <= 1.0:  # all of k may lie in SRAM: then one of A and B is loaded again by the loop of the other
         return min(
             quick_bound_us(p, q, 1.0, T_m if T_n > 1 else 1.0, 1.0, 1.0, visits, edges),
@@ -420,7 +401,7 @@ def _wider_traffic(
 def wider_bound_us(
     p: Any, blk: Block, q: Bound, T_m: int, T_n: int, tile_m: int, floor_T_k: float, trips_mk: float, trips_nk: float
 ) -> float:
-    """A latency that no number of n trips from T_n up, at least 2, beats, if k takes `floor_T_k` trips or more."""
+    """Return a latency that no number of n trips from T_n up, at least 2, beats, if k takes `floor_T_k` or more."""
     dma_us = q.kept_us + _wider_traffic(
         q, q.a_per_share, q.b_per_share, q.c_per_share, T_m, T_n, floor_T_k, trips_mk, trips_nk
     )  # fmt: skip
@@ -444,7 +425,7 @@ def pipeline_bound_us(
     p: Any, q: Bound, f_a: int, f_b: int, f_c: int, T_m: int, T_n: int, T_k: int, g: int,
     first_a: float, first_b: float,
 ) -> float:  # fmt: skip
-    """A latency that no pipeline with these factors beats, if its first A and B tile have at least these bytes.
+    """Return a latency that no pipeline with these factors beats, if its first A and B tile have at least these bytes.
 
     The first loads precede all computation, the last visit follows all loads, and one output buffer exposes all of C.
     """
@@ -461,3 +442,88 @@ def pipeline_bound_us(
     else:
         main_us = max(compute_us + first_us, _transfer_us(q, a, b, c))
     return (q.fixed_us + main_us) * (1.0 - BOUND_SLACK)
+
+
+# Columns of a key: the two floats of `keys_f`, then the integers of `keys_i`, in the order of comparison.
+KEY_INTS = 8  # active_cores, visits, sram_used_bytes, partition rank, loop order, tile_m, tile_n, tile_k
+
+
+class Best(NamedTuple):
+    """The best `limit` candidates so far, best first."""
+
+    keys_f: Any  # float64 [limit, 2]: latency_us, busiest_core_bytes
+    keys_i: Any  # int64 [limit, KEY_INTS]
+    num: Any  # int64 [1]: how many rows are filled
+    key: Any  # int64 [KEY_INTS]: the candidate at hand
+    counters: Any  # int64: what the search counts
+
+
+@kernel
+def worst_us_of(best: Best) -> float:
+    """Latency that a candidate must not exceed to be among the best."""
+    last = best.keys_f.shape[0] - 1
+    return best.keys_f[last, 0] if best.num[0] > last else np.inf
+
+
+@kernel
+def worst_bytes_of(best: Best) -> float:
+    """Bytes that a candidate of the latency of the last must not exceed to be among the best."""
+    return float(best.keys_f[best.keys_f.shape[0] - 1, 1])
+
+
+@kernel
+def may_enter(best: Best, latency_us: float, busiest_bytes: float) -> bool:
+    """Say whether a candidate that is at least this costly could still be among the best."""
+    last = best.keys_f.shape[0] - 1
+    if best.num[0] <= last:
+        return True
+    worst_us: float = best.keys_f[last, 0]
+    worst_bytes: float = best.keys_f[last, 1]
+    return latency_us < worst_us or (latency_us == worst_us and busiest_bytes <= worst_bytes)
+
+
+@kernel
+def offer(best: Best, latency_us: float, busiest_bytes: float) -> None:
+    """Insert the candidate whose integers are in `best.key` at its place among the best, if it has one."""
+    limit = best.keys_f.shape[0]
+    row = best.num[0]
+    while row > 0:  # find the first row from the end that is not worse
+        other_us = best.keys_f[row - 1, 0]
+        other_bytes = best.keys_f[row - 1, 1]
+        if latency_us > other_us:
+            break
+        if latency_us == other_us:
+            if busiest_bytes > other_bytes:
+                break
+            if busiest_bytes == other_bytes:
+                i = 0
+                while i < KEY_INTS - 1 and best.key[i] == best.keys_i[row - 1, i]:
+                    i += 1
+                if best.key[i] >= best.keys_i[row - 1, i]:
+                    break
+        row -= 1
+    if row >= limit:
+        return
+    if best.num[0] < limit:
+        best.num[0] += 1
+    for later in range(best.num[0] - 1, row, -1):
+        best.keys_f[later, 0] = best.keys_f[later - 1, 0]
+        best.keys_f[later, 1] = best.keys_f[later - 1, 1]
+        for i in range(KEY_INTS):
+            best.keys_i[later, i] = best.keys_i[later - 1, i]
+    best.keys_f[row, 0] = latency_us
+    best.keys_f[row, 1] = busiest_bytes
+    for i in range(KEY_INTS):
+        best.keys_i[row, i] = best.key[i]
+
+
+@kernel
+def new_best(limit: int, counters: Any) -> Best:
+    """Return an empty list of at most `limit` candidates."""
+    return Best(
+        np.empty((limit, 2), np.float64),
+        np.empty((limit, KEY_INTS), np.int64),
+        np.zeros(1, np.int64),
+        np.empty(KEY_INTS, np.int64),
+        counters,
+    )

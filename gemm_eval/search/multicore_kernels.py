@@ -36,16 +36,9 @@ from gemm_eval.models.multicore.cost_kernels import (
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.overlap_kernels import overlap_main_us
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
-from gemm_eval.search.multicore_best_kernels import (
-    Best,
-    may_enter,
-    new_best,
-    offer,
-    worst_bytes_of,
-    worst_us_of,
-)
 from gemm_eval.search.multicore_bound_kernels import (
     BOUND_SLACK,
+    Best,
     Bound,
     Edges,
     bound_of,
@@ -55,29 +48,17 @@ from gemm_eval.search.multicore_bound_kernels import (
     floor_us_of,
     least_trips,
     least_trips_k,
+    may_enter,
+    new_best,
+    offer,
     pair_bound_us,
     pipeline_bound_us,
     quick_bound_us,
     sram_bound_us,
     wider_bound_us,
+    worst_bytes_of,
+    worst_us_of,
 )
-
-__all__ = [
-    "BOUNDED",
-    "CANDIDATES",
-    "DROPPED",
-    "NUM_COUNTERS",
-    "PARTITIONS",
-    "REFUSED_SRAM",
-    "find_best_of_range_overlap",
-    "find_best_of_range_pipeline",
-    "find_top_overlap",
-    "find_top_pipeline",
-    "most_units",
-    "most_units_k",
-    "offer_mapping",
-    "partition_bound",
-]
 
 # What a search counts, as places in an array.
 NUM_COUNTERS = 5

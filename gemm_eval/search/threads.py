@@ -7,8 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-__all__ = ["run_in_chunks"]
-
 _CHUNKS_PER_WORKER = 8
 _MIN_CHUNK, _MAX_CHUNK = 8, 256  # handing one to a thread takes as long as two searches
 
@@ -35,7 +33,7 @@ def run_in_chunks(work: Callable[[int, int], None], num: int, on_progress: Calla
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """The threads of all batches of this process; they wait for work at no cost."""
+    """Return the threads of all batches of this process; they wait for work at no cost."""
     return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="gemm_eval")
 
 

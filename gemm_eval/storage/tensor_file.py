@@ -20,8 +20,6 @@ import numpy
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.words import one_line, shown
 
-__all__ = ["StoredTensor", "TensorFile", "write_tensors"]
-
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 _HEADER_MULTIPLE = 8
@@ -49,15 +47,15 @@ class StoredTensor(NamedTuple):
 
     @classmethod
     def of(cls, array: numpy.ndarray[Any, Any], dtype: str | None = None) -> StoredTensor:
-        """A numpy array; `dtype` names a type that numpy lacks, of which the array holds the bits.
+        """Return an array as a stored tensor; `dtype` names a type that numpy lacks: the array holds its bits.
 
         Raises:
             InvalidInputError: the format has no such type.
         """
-        found = _NAMES.get(array.dtype) if dtype is None else dtype
-        if found is None:
+        name = _NAMES.get(array.dtype) if dtype is None else dtype
+        if name is None:
             raise InvalidInputError(f"files of tensors have no type for {array.dtype}")
-        return cls(found, array.shape, numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
+        return cls(name, array.shape, numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8))
 
     @property
     def array(self) -> numpy.ndarray[Any, Any]:

@@ -1,22 +1,44 @@
-"""What is computed: GEMM problems, attention, messages between GPUs, their types, and how a GPU is asked to run it."""
+"""GEMM problems, their types and options, and the other operations: attention, collectives, layers of experts."""
 
-from gemm_eval.workload.attention import MAX_HEAD_DIM, AttentionProblem
-from gemm_eval.workload.collective import COLLECTIVES, MAX_MESSAGE_BYTES, MAX_RANKS, CollectiveProblem
-from gemm_eval.workload.memory_bound import ENGINES, TORCH, MemoryKernel, memory_kernel
-from gemm_eval.workload.moe import LAYER_TERMS, MoeWork
-from gemm_eval.workload.options import NOTHING_SAID, RunOptions, run_options
-from gemm_eval.workload.problem import MAX_MACS, GemmProblem, make_problem, problem_of
-from gemm_eval.workload.row_groups import (
+from gemm_eval.workload.operations import (
+    COLLECTIVES,
+    ENGINES,
+    LAYER_TERMS,
+    MAX_HEAD_DIM,
+    MAX_MESSAGE_BYTES,
+    MAX_RANKS,
+    TORCH,
+    AttentionProblem,
+    CollectiveProblem,
+    MemoryKernel,
+    MoeWork,
+    memory_kernel,
+)
+from gemm_eval.workload.problem import (
     MAX_GROUPS,
+    MAX_MACS,
     NO_LAYOUTS,
+    GemmProblem,
     Layouts,
     RowGroups,
     check_row_groups,
     distinct_groups,
+    make_problem,
     pack_layouts,
+    problem_of,
     without_lone_groups,
 )
-from gemm_eval.workload.types import MAX_DIM, TYPE_NAMES, BlockScale, GemmTypes, Operand, make_types
+from gemm_eval.workload.types import (
+    MAX_DIM,
+    NOTHING_SAID,
+    TYPE_NAMES,
+    BlockScale,
+    GemmTypes,
+    Operand,
+    RunOptions,
+    make_types,
+    run_options,
+)
 
 __all__ = [
     "COLLECTIVES",

@@ -1,28 +1,17 @@
-"""`GemmTypes`: the data types of a GEMM's operands, and how they are scaled."""
+"""Data types of a GEMM's operands and how they are scaled, and the options of a GPU that runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from gemm_eval.checks import plain_integer
+from gemm_eval.checks import check_flag, plain_integer
 from gemm_eval.dtypes import DType, accumulator_of, default_output_of, parse_dtype, parse_scheme
-from gemm_eval.errors import InvalidProblemError
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.words import shown
-
-__all__ = [
-    "MAX_DIM",
-    "TYPE_NAMES",
-    "BlockScale",
-    "GemmTypes",
-    "Operand",
-    "check_size",
-    "default_scale_of",
-    "make_types",
-]
 
 MAX_DIM = 1 << 40
 """Largest G, M, K, N or group of weights that is taken."""
@@ -148,12 +137,12 @@ class GemmTypes:
 
     @property
     def is_weight_quantized(self) -> bool:
-        """Whether B is stored in a narrower type than it is multiplied in."""
+        """True where B is stored in a narrower type than it is multiplied in."""
         return self.b.dtype is not self.a.dtype
 
     @property
     def is_block_scaled(self) -> bool:
-        """Whether A has scales too, and both operands are multiplied as they are stored."""
+        """True where A has scales too, and both operands are multiplied as they are stored."""
         return self.a.scale is not None
 
     @property
@@ -203,8 +192,8 @@ def make_types(
         )
     is_block_scaled = a is b and a.is_block_scaled and group_size is not None
     if a is b:
-        said = {"group_size": group_size, "scale_dtype": scale_dtype, "zero_dtype": zero, "group_n": group_n}
-        _check_unscaled(a, said, is_block_scaled=is_block_scaled)
+        given = {"group_size": group_size, "scale_dtype": scale_dtype, "zero_dtype": zero, "group_n": group_n}
+        _check_unscaled(a, given, is_block_scaled=is_block_scaled)
         if not is_block_scaled:
             return GemmTypes(Operand(a), Operand(a), c, acc)
     group = None if group_size is None else check_size("group_size", group_size)
@@ -215,14 +204,14 @@ def make_types(
     return GemmTypes(Operand(a, BlockScale(scale, group) if is_block_scaled else None), Operand(b, of_b), c, acc)
 
 
-def _check_unscaled(dtype: DType, said: Mapping[str, Any], *, is_block_scaled: bool) -> None:
+def _check_unscaled(dtype: DType, given: Mapping[str, Any], *, is_block_scaled: bool) -> None:
     """Refuse what is said of scales where both operands have this type, and so no scales, or none with zero points."""
-    for name, value in said.items():
+    for name, value in given.items():
         if value is None or (is_block_scaled and name != "zero_dtype"):
             continue
         if is_block_scaled:
             raise InvalidProblemError(f"zero_dtype is for quantized weights only: block-scaled {dtype} is symmetric")
-        *first, last = (known for known in DType if known.is_block_scaled)
+        *first, last = (block_scaled for block_scaled in DType if block_scaled.is_block_scaled)
         raise InvalidProblemError(
             f"{name} is for quantized weights only, or with group_size for block-scaled {', '.join(first)} and {last}, "
             f"but weight_dtype is input_dtype ({dtype})"
@@ -259,3 +248,61 @@ def check_size(name: str, value: Any) -> int:
         given = number if abs(number) < 1 << 64 else "a number of more than 64 bits"
         raise InvalidProblemError(f"{name} must be in 1..2**40, got {given}")
     return number
+
+
+_MAX_WORD_CHARS = 64
+
+
+class RunOptions(NamedTuple):
+    """Options of a GPU that runs a GEMM. None: the default; multi-core chips take nothing else.
+
+    Attributes:
+        library: whose kernels: ``cublas``; ``gemm-eval`` (our W4A16 kernels); ``trtllm``; ``hypothetical`` (weight-only
+            kernels that nobody has written); ``auto``, as None: cublas for dense types, trtllm for block-scaled ones;
+            for 4-bit weights gemm-eval where it was timed, else trtllm; for other narrow weights hypothetical.
+        l2: ``cold``, as None: weights come from DRAM, A and C stay in L2 from the call before as far as they fit, as in
+            a model whose layers follow each other; ``cold-all``: nothing is in L2; ``warm``: everything that fits.
+        clock: ``burst``, as None: at most about 10 ms busy; ``sustained``: as long as the power limit takes to set the
+            clock.
+        quantize_from: type that A has before it is quantized to that of the problem, by kernels of their own before the
+            GEMM: ``bf16``, ``fp16`` or ``fp32``. None: A is there already.
+        correction: whether what timings showed beyond the terms of the model is added, where it was learned; None: yes.
+    """
+
+    library: str | None = None
+    l2: str | None = None
+    clock: str | None = None
+    quantize_from: str | None = None
+    correction: bool | None = None
+
+    def over(self, others: RunOptions) -> RunOptions:
+        """Return these options, and those of `others` where nothing is said."""
+        if self == NOTHING_SAID:  # nearly always
+            return others
+        return RunOptions._make(b if a is None else a for a, b in zip(self, others, strict=True))
+
+
+NOTHING_SAID = RunOptions()
+"""The options of a call that names none."""
+
+
+def run_options(library: Any, l2: Any, clock: Any, quantize_from: Any = None, correction: Any = None) -> RunOptions:
+    """Return what a caller asks for; which words there are is known to the model (`check_options`).
+
+    Raises:
+        InvalidOptionError: something that is neither a word nor None, or no data type; a `correction` that is no bool.
+    """
+    if quantize_from is not None:
+        try:
+            quantize_from = str(parse_dtype(quantize_from, what="quantize_from"))
+        except InvalidProblemError as error:
+            raise InvalidOptionError(str(error)) from None
+    if correction is not None:
+        check_flag("correction", correction)
+    asked = RunOptions(library, l2, clock, quantize_from, correction)
+    for name, value in asked._asdict().items():
+        if name == "correction":
+            continue
+        if value is not None and not (isinstance(value, str) and len(value) <= _MAX_WORD_CHARS):
+            raise InvalidOptionError(f"{name} must be a word or None, got {shown(value)}")
+    return asked

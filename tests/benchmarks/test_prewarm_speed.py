@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gemm_eval import GEMMEvaluator
-from gemm_eval.evaluate import disk as _disk
-from gemm_eval.storage.cache import default_path
+from gemm_eval.evaluate.costs import default_path
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
 
 ARCH = "demo-8core"
@@ -20,11 +18,9 @@ ROUNDS = 5
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     GEMMEvaluator(ARCH, disk_cache=False).evaluate_many([(1, 1, 1, 1)])  # compiles
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
-    yield tmp_path
-    _disk._cache_at.cache_clear()  # closes the file
 
 
 def warm(evaluator: GEMMEvaluator) -> PrewarmReport:
@@ -34,7 +30,9 @@ def warm(evaluator: GEMMEvaluator) -> PrewarmReport:
 @pytest.mark.benchmark(group="prewarm of llama-3-70b")
 def test_prewarm_from_nothing(benchmark: Any) -> None:
     def start() -> tuple[tuple[GEMMEvaluator], dict[str, Any]]:
-        _disk._cache_at(default_path()).clear()
+        path = default_path(ARCH)
+        assert path is not None
+        path.unlink(missing_ok=True)
         return (GEMMEvaluator(ARCH),), {}
 
     report = benchmark.pedantic(warm, setup=start, rounds=ROUNDS)

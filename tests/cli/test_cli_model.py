@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, GEMMResult, estimate_model, load_arch
 from gemm_eval.cli.output import format_share
-from gemm_eval.evaluate import disk as _disk
 from gemm_eval.transformer import (
     WHAT_COUNTS,
     LayerGemm,
@@ -33,11 +31,9 @@ SHORT = ("--seq-len", "64")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     GEMMEvaluator("demo-8core", disk_cache=False).evaluate_many([(1, 1, 1, 1)])  # compiles, which stderr tells
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
-    yield
-    _disk._cache_at.cache_clear()  # closes the file
 
 
 def typed(model: str, arch: str, **options: Any) -> tuple[ModelConfig, dict[str, Any]]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gemm_eval.evaluate import disk as _disk
 from gemm_eval.sweep import SweepResult, load_sweep
 from gemm_eval.units import time_text
 from tests.cli.commands import Ran
@@ -32,10 +30,8 @@ NUM = 12
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
-    yield
-    _disk._cache_at.cache_clear()  # closes the file
 
 
 @pytest.fixture(scope="module")

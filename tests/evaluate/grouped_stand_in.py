@@ -59,17 +59,11 @@ def _give(monkeypatch: pytest.MonkeyPatch, backend: Backend, asked: list[tuple[A
 
     for name in ("find", "find_top", "replay"):
         monkeypatch.setattr(backend, name, single(name))
-    find_many, replay_many, intervals, resolve = (
-        getattr(backend, name) for name in ("find_many", "replay_many", "intervals", "resolve")
-    )
+    find_many, intervals, resolve = (getattr(backend, name) for name in ("find_many", "intervals", "resolve"))
 
     def found(self: Any, types: Any, packed: Any, kind_of: Any, sizes: Any, layouts: Any, advance: Any) -> Any:
         asked.append(("find_many", len(layouts.of) > 0))
         return find_many(self, types, packed, kind_of, with_sums(sizes, layouts), NO_LAYOUTS, advance)
-
-    def replayed(self: Any, packed: Any, kind_of: Any, sizes: Any, layouts: Any, records: Any) -> Any:
-        asked.append(("replay_many", len(layouts.of) > 0))
-        return replay_many(self, packed, kind_of, with_sums(sizes, layouts), NO_LAYOUTS, records)
 
     def ends(self: Any, kinds: Any, kind_of: Any, sizes: Any, layouts: Any, records: Any) -> Any:
         asked.append(("intervals", len(layouts.of) > 0))
@@ -79,6 +73,6 @@ def _give(monkeypatch: pytest.MonkeyPatch, backend: Backend, asked: list[tuple[A
         asked.append(("resolve", is_grouped))
         return resolve(self, *given)  # they are priced as plain ones
 
-    for name, with_layouts in (("find_many", found), ("replay_many", replayed), ("intervals", ends)):
+    for name, with_layouts in (("find_many", found), ("intervals", ends)):
         monkeypatch.setattr(backend, name, with_layouts)
     monkeypatch.setattr(backend, "resolve", resolved)

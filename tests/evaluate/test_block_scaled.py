@@ -147,7 +147,7 @@ def test_every_way_gives_the_same(b200: GEMMEvaluator, tmp_path: Path) -> None:
             ]
             said = json.loads(json.dumps(result.to_dict()))["problem"]
             assert GemmProblem(**said) == result.problem
-            file = tmp_path / f"{dtype}.sqlite"
+            file = tmp_path / f"{dtype}.npz"
             writer = GEMMEvaluator("b200", disk_cache=file)
             assert writer.save_to_disk(writer.evaluate_many([SIZES], dtype)) == 1
             reader = GEMMEvaluator("b200", disk_cache=file)

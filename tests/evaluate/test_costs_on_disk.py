@@ -1,40 +1,71 @@
-"""Costs on disk: which entries are whose, which are believed, and what happens where the disk is off or damaged."""
+"""Costs on disk: which are whose, where they are kept, and that threads and processes share them."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable, Iterator
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from gemm_eval import GEMMEvaluator, GEMMResult, MulticoreSpec, load_arch
+import gemm_eval
+from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, MulticoreSpec, load_arch
+from gemm_eval.arch import data_root
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.evaluate import multicore as _multicore
-from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
-from gemm_eval.storage.cache import default_path
+from gemm_eval.evaluate.backend import Kind
+from gemm_eval.evaluate.costs import default_path
+from gemm_eval.evaluate.disk import CostStore
+from gemm_eval.storage import results
+from gemm_eval.transformer.prewarm import prewarm
 from gemm_eval.workload import RunOptions
 from tests.cases import case
 
 SIZES, OTHER_SIZES = (1, 16, 512, 768), (1, 16, 512, 769)
 PROBLEMS = [(1, m, 256, 64) for m in range(1, 40)]
+GROUPS = (120, 3, 0, 17)
 ARCH = load_arch("demo-8core")
-NAMES = COST_DTYPE.names or ()
+PACKAGE = Path(gemm_eval.__file__).parent
+TYPES = [
+    GemmProblem(1, 8, 16, 8, a, None, c)  # type: ignore[arg-type]
+    for a in ("fp16", "bf16", "fp32", "int8", "fp8")
+    for c in ("fp16", "bf16", "fp32", "int8", "fp8", "int32")
+]
+PREWARM = """
+import sys
+from gemm_eval import GEMMEvaluator
+from gemm_eval.transformer.prewarm import prewarm
+sizes = dict(batch_sizes=range(1, 6), seq_lens=[int(sys.argv[1])])
+report = prewarm(GEMMEvaluator("demo-8core"), "llama-3-8b", **sizes)
+print(report.num_stored, report.num_unique, report.num_hits_after)
+"""
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
-    yield tmp_path / "cache"
-    _disk._cache_at.cache_clear()  # closes the files of this test
+def folder(own_cache: Path) -> Path:
+    results._warned.clear()
+    return own_cache
 
 
 @pytest.fixture(scope="module")
 def expected() -> GEMMResult:
     return GEMMEvaluator(ARCH, disk_cache=False).evaluate(*SIZES)
+
+
+def file_of(arch: str = "demo-8core") -> Path:
+    path = default_path(arch)
+    assert path is not None
+    return path
 
 
 def store(arch: MulticoreSpec | str = ARCH, problems: Any = (SIZES,), **options: Any) -> int:
@@ -58,26 +89,34 @@ def test_what_is_stored_is_found_by_the_next_evaluator(expected: GEMMResult) -> 
     evaluator = GEMMEvaluator(ARCH)
     assert evaluator.evaluate(*SIZES) == expected
     assert evaluator.cache_info().records.hits == 1
+    evaluator.cache_clear()
+    assert num_found() == 1, "clearing the memory leaves the disk alone"
 
 
 def test_other_options_and_archs_find_nothing() -> None:
-    store(allow_idle_cores=False)
-    store("sg2260e")
-    store(plan="balanced")
+    asked: list[tuple[Any, dict[str, Any], int]] = [
+        (ARCH, {}, 0), (ARCH, {"plan": "aggressive"}, 0), (ARCH, {"plan": "balanced"}, 1),
+        (ARCH, {"allow_idle_cores": False}, 1), ("sg2260e", {}, 1), ("tpu-v4", {}, 0),
+    ]  # fmt: skip
+    for arch, options, num in asked:
+        if num:
+            assert store(arch, **options) == 1
+    for arch, options, num in asked:
+        with case(f"{arch} {options}"):
+            assert num_found(arch, **options) == num
 
-    assert num_found() == 0
-    assert num_found(plan="aggressive") == 0
-    assert num_found(plan="balanced") == 1
-    assert num_found(allow_idle_cores=False) == 1
-    assert num_found("sg2260e") == 1
-    assert num_found("tpu-v4") == 0
 
-
-def test_another_version_of_the_model_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_the_model_or_library_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     store()
-    monkeypatch.setattr(_multicore, "MODEL_VERSION", "multicore-next")
-
-    assert num_found() == 0
+    for module, name, value in (
+        (_multicore, "MODEL_VERSION", "multicore-next"),
+        (_disk, "answers_stamp", lambda: "of another library"),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(module, name, value)
+            assert num_found() == 0
+            assert store(problems=PROBLEMS) == len(PROBLEMS)
+    assert num_found() == 1, "each leaves the others' costs in the file"
 
 
 CHANGES: dict[str | tuple[str, ...], Any] = {
@@ -150,8 +189,8 @@ WORDS: dict[str, Any] = {
 }
 
 
-def prefix(arch: MulticoreSpec) -> bytes:
-    return GEMMEvaluator(arch)._costs.store()._prefix
+def section(arch: MulticoreSpec) -> str:
+    return GEMMEvaluator(arch)._costs.store().section
 
 
 def test_every_field_of_a_spec_is_either_in_the_key_or_words() -> None:
@@ -167,88 +206,123 @@ def test_a_physical_field_changes_the_key() -> None:
         with case(str(field)):
             changed = ARCH.with_(**fields)
             assert all(getattr(changed, name) != getattr(ARCH, name) for name in fields), "choose another value"
-
-            assert prefix(changed) != prefix(ARCH)
-
-
-@pytest.mark.parametrize("field", WORDS)
-def test_words_about_a_chip_share_its_costs(field: str) -> None:
-    other = ARCH.with_(**{field: WORDS[field]})
-    store()
-
-    assert prefix(other) == prefix(ARCH)
-    evaluator = GEMMEvaluator(other)
-    assert evaluator.evaluate(*SIZES) == GEMMEvaluator(other, disk_cache=False).evaluate(*SIZES)
-    assert evaluator.cache_info().records.hits == 1
+            assert section(changed) != section(ARCH)
 
 
-def test_the_order_of_tables_and_spelled_defaults_do_not_matter() -> None:
+def test_words_about_a_chip_and_the_order_of_tables_do_not() -> None:
+    for field, value in WORDS.items():
+        with case(field):
+            assert section(ARCH.with_(**{field: value})) == section(ARCH)
     steps = dict(reversed(list(ARCH.cube_steps_per_cycle.items())))
-
-    assert prefix(ARCH.with_(cube_steps_per_cycle=steps, output_buffers=ARCH.output_buffers)) == prefix(ARCH)
-
-
-# off, unwritable, damaged
+    assert section(ARCH.with_(cube_steps_per_cycle=steps, output_buffers=ARCH.output_buffers)) == section(ARCH)
 
 
-@pytest.mark.parametrize("value", ["off", ""])
-def test_off_means_off(value: str, expected: GEMMResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", value)
-
-    assert store() == 0
-    assert num_found() == 0
-    assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
+# what is kept
 
 
-def test_a_place_that_can_be_no_folder(folder: Path, expected: GEMMResult) -> None:
-    folder.write_text("a file")
+def test_every_combination_of_types_comes_back() -> None:
+    quantized = [
+        GemmProblem(1, 8, 256, 8, "fp16", "int4", None, None, group, scale, zero)  # type: ignore[arg-type]
+        for group in (None, 32, 64)
+        for scale in (None, "fp32", "bf16")
+        for zero in (None, "fp16", "int8")
+    ]
+    problems = [p for p in [*TYPES, *quantized] if p.input_dtype in ARCH.cube_steps_per_cycle]
+    assert len(problems) > 30
+    assert store(problems=problems) == len(problems)
 
-    assert store() == 0
-    assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
+    later, never = GEMMEvaluator(ARCH), GEMMEvaluator(ARCH, disk_cache=False)
+    assert [later.evaluate_problem(p) for p in problems] == [never.evaluate_problem(p) for p in problems]
+    assert later.cache_info().records.misses == 0
 
 
-def test_a_name_that_no_file_can_have(expected: GEMMResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", "/" + "a" * 300)
+def test_groups_are_found_in_any_order() -> None:
+    batch = GemmProblem(4, 120, 512, 256)
+    problems = [GemmProblem.grouped(GROUPS, 512, 256), batch, GemmProblem.grouped((9, 0), 512, 256)]
+    for arch in ("demo-8core", "h200-sxm"):
+        saver = GEMMEvaluator(arch)
+        assert saver.save_to_disk(saver.evaluate_many([*problems, problems[0]])) == len(problems)
+        assert saver.save_to_disk(saver.evaluate_many([GemmProblem.grouped(sorted(GROUPS), 512, 256)])) == 1
+        later = GEMMEvaluator(arch)
+        with case(arch), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert list(later.evaluate_many(problems)) == list(saver.evaluate_many(problems))
+            turned = later.evaluate_grouped(GROUPS[::-1], 512, 256, input_dtype="fp16", output_dtype="fp16")
+            assert turned.latency_us == saver.evaluate_problem(problems[0]).latency_us
+            assert later.cache_info().records == (4, 0, *later.cache_info().records[2:3], 3)
 
-    assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
+
+def test_unknown_energy_comes_back_as_none() -> None:
+    assert store("sg2260e", PROBLEMS) == len(PROBLEMS)
+    later, never = GEMMEvaluator("sg2260e"), GEMMEvaluator("sg2260e", disk_cache=False)
+    assert later.evaluate(*PROBLEMS[0]).energy_pj is None
+    assert later.evaluate_many(PROBLEMS).records.tobytes() == never.evaluate_many(PROBLEMS).records.tobytes()
+    assert later.cache_info().records.misses == 0
 
 
-@pytest.mark.skipif(getattr(os, "geteuid", lambda: 0)() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_still_read(folder: Path, expected: GEMMResult) -> None:
+def test_infeasible_problems_are_not_stored() -> None:
+    some = [GemmProblem(1, 16, 64, 16, dtype) for dtype in ("int8", "fp16", "fp16")]  # type: ignore[arg-type]
+    for sram_bytes, problems, num in ((5500, some, 1), (64, PROBLEMS, 0)):
+        evaluator = GEMMEvaluator(ARCH.with_(sram_bytes=sram_bytes, num_cores=1))
+        table = evaluator.evaluate_many(problems, errors="mark")
+        assert evaluator.save_to_disk(table) == num == len(evaluator._costs.store().load())
+
+
+def test_the_last_costs_stay_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_disk, "_MAX_COSTS", 30)
+    store(problems=[SIZES])
+    assert store(problems=PROBLEMS) == len(PROBLEMS)
+    later = GEMMEvaluator(ARCH)
+    later.evaluate_many(PROBLEMS[-30:])
+    assert later.cache_info().records[:2] == (30, 0)
+    later.evaluate(*SIZES)
+    assert later.cache_info().records.misses == 1
+
+
+@pytest.mark.parametrize("other", [GEMMEvaluator("sg2260e"), GEMMEvaluator(ARCH, allow_idle_cores=False)], ids=repr)
+def test_a_table_of_another_evaluator_is_refused(other: GEMMEvaluator) -> None:
+    evaluator = GEMMEvaluator(ARCH)
+    with pytest.raises(InvalidInputError, match="table"):
+        evaluator.save_to_disk(other.evaluate_many(PROBLEMS))
+    assert GEMMEvaluator(ARCH).save_to_disk(evaluator.evaluate_many(PROBLEMS)) == len(PROBLEMS)
+
+
+# where, and where not
+
+
+def test_evaluation_alone_and_a_cache_that_is_off_write_nothing(
+    expected: GEMMResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = GEMMEvaluator(ARCH)
+    assert evaluator.evaluate(*SIZES) == expected
+    evaluator.evaluate_many(PROBLEMS).to_dicts()
+    evaluator.top(GemmProblem(1, 8, 8, 8), 3)
+    off = GEMMEvaluator(ARCH, disk_cache=False)
+    assert off.save_to_disk(off.evaluate_many(PROBLEMS)) == 0
+    assert prewarm(off, "llama-3-8b", batch_sizes=[1], seq_lens=[8]).num_stored == 0
+    assert not file_of().exists()
     store()
-    _disk._cache_at.cache_clear()
-    folder.chmod(0o500)
-    try:
-        assert num_found() == 1
-        assert store(problems=PROBLEMS) == 0
-        assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
-    finally:
-        folder.chmod(0o700)
+    assert (num_found(disk_cache=False), num_found()) == (0, 1)
+    for value in ("off", "", "/" + "a" * 300, str(file_of())):  # a name that no folder has, and a file
+        monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", value)
+        with case(value):
+            assert (store(), num_found()) == (0, 0)
+            assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
 
 
-def test_a_damaged_file_is_told_once_and_replaced(folder: Path, expected: GEMMResult) -> None:
-    store()
-    path = default_path()
-    assert path is not None
-    _disk._cache_at.cache_clear()
-    os.truncate(path, 1000)
-
-    with pytest.warns(RuntimeWarning, match="damaged"):
-        assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
-    assert store() == 1
-    assert num_found() == 1
-
-
-def test_a_file_that_is_no_cache_stays(folder: Path, expected: GEMMResult) -> None:
-    folder.mkdir()
-    path = default_path()
-    assert path is not None
-    path.write_bytes(b"no database" * 1000)
-
-    with pytest.warns(RuntimeWarning, match="is no cache of gemm_eval"):
-        assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
-    assert store() == 0
-    assert path.read_bytes() == b"no database" * 1000
+def test_a_file_of_ones_own_holds_all_chips(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "mine.npz"
+    for arch in ("demo-8core", "sg2260e"):
+        warm = GEMMEvaluator(arch, disk_cache=path)
+        assert warm.save_to_disk(warm.evaluate_many([SIZES])) == 1
+    for arch in ("demo-8core", "sg2260e"):
+        later = GEMMEvaluator(arch, disk_cache=str(path))
+        assert later.evaluate(*SIZES) == GEMMEvaluator(arch, disk_cache=False).evaluate(*SIZES)
+        assert later.cache_info().records.hits == 1
+        assert num_found(arch) == 0
+    assert path.is_file()
+    with pytest.raises(InvalidOptionError, match="disk_cache must be"):
+        GEMMEvaluator("demo-8core", disk_cache=3)  # type: ignore[arg-type]
 
 
 def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,97 +330,218 @@ def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytes
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        assert num_found() == 0
-        assert store() == 1
+        assert (num_found(), store()) == (0, 1)
 
 
-# entries that make no sense
-
-
-def entry_text() -> dict[str, Any]:
+def test_a_damaged_file_is_told_once_and_replaced(expected: GEMMResult) -> None:
     store()
-    ((_, text),) = _disk._cache_at(default_path()).load_all()
-    entry: dict[str, Any] = json.loads(text)
-    return entry
+    os.truncate(file_of(), 1000)
+    with pytest.warns(RuntimeWarning, match=r"set aside as demo-8core\.npz\.damaged"):
+        assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
+    assert (store(), num_found()) == (1, 1)
 
 
-def with_cost(**changes: Any) -> Callable[[dict[str, Any]], str]:
-    def change(entry: dict[str, Any]) -> str:
-        for name, value in changes.items():
-            entry["cost"][NAMES.index(name)] = value
-        return json.dumps(entry)
-
-    return change
-
-
-def with_part(**parts: Any) -> Callable[[dict[str, Any]], str]:
-    return lambda entry: json.dumps(entry | parts)
+def test_a_file_that_is_no_cache_stays(expected: GEMMResult) -> None:
+    file_of().parent.mkdir()
+    file_of().write_bytes(b"no archive" * 1000)
+    with pytest.warns(RuntimeWarning, match="is no cache of gemm_eval"):
+        assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
+    assert store() == 0
+    assert file_of().read_bytes() == b"no archive" * 1000
 
 
-NOT_SAID = [None] * len(RunOptions._fields)
-
-LIES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "no json": lambda _: "{",
-    "deep json": lambda _: "[" * 100_000,
-    "a list": lambda _: "[1, 2, 3]",
-    "no cost": lambda entry: json.dumps({key: entry[key] for key in ("sizes", "types", "options")}),
-    "cost text": with_part(cost="x" * len(NAMES)),
-    "cost too long": lambda entry: json.dumps(entry | {"cost": [*entry["cost"], 1.0]}),
-    "cost too short": lambda entry: json.dumps(entry | {"cost": entry["cost"][:-1]}),
-    "sizes zero": with_part(sizes=[0, 1, 1, 1]),
-    "sizes float": with_part(sizes=[1.0, 1, 1, 1]),
-    "sizes short": with_part(sizes=[1, 1, 1]),
-    "sizes huge": with_part(sizes=[1 << 40] * 4),
-    "types unknown": with_part(types=["fp61", *[None] * 6]),
-    "types nested": with_part(types=[["fp16"], *[None] * 6]),
-    "types short": with_part(types=["fp16"]),
-    "options of a GPU": with_part(options=["cublas", "cold", "burst", *NOT_SAID[3:]]),
-    "options nested": with_part(options=[["cublas"], *NOT_SAID[1:]]),
-    "options too many": with_part(options=[*NOT_SAID, None]),
-    "options a word": with_part(options="abc"),
-    "group of dense": with_part(types=["fp16", "fp16", "fp16", "fp32", 64, None, None]),
-    "int as text": with_cost(tile_m="16"),
-    "int as float": with_cost(tile_m=16.0),
-    "int as bool": with_cost(tile_m=True),
-    "int null": with_cost(tile_m=None),
-    "int beyond 63 bits": with_cost(dram_bytes=1 << 63),
-    "float as int": with_cost(latency_us=3),
-    "latency null": with_cost(latency_us=None),
-    "latency nan": with_cost(latency_us=math.nan),
-    "latency inf": with_cost(latency_us=math.inf),
-    "latency zero": with_cost(latency_us=0.0),
-    "latency negative": with_cost(latency_us=-1.0),
-    "latency overflow": lambda entry: with_cost(latency_us=777.5)(entry).replace("777.5", "1e999"),
-    "energy negative": with_cost(energy_pj=-1.0),
-    "order unknown": with_cost(loop_order=6),
-    "bound unknown": with_cost(bound=6),
-    "no partition": with_cost(P_M=0),
-    "too many cores": with_cost(P_M=9),
-    "more at work than cores": with_cost(active_cores=9),
-    "infeasible": with_cost(active_cores=0),
-    "traffic negative": with_cost(a_bytes=-1),
-    "a count negative": with_cost(num_candidates=-1),
-    "of other sizes": with_part(sizes=[1, 16, 512, 770]),
-    "too fast": with_cost(latency_us=1e-9),
-    "a tile beyond the block": with_cost(tile_m=10**6),
-    "a mapping that is not its own": with_cost(tile_n=16),
-}
+def test_arrays_that_make_no_sense_are_no_costs(expected: GEMMResult) -> None:
+    costs = GEMMEvaluator(ARCH)._costs.store()
+    assert costs._file is not None
+    store()
+    whole = dict(costs._file.read(costs.section))
+    for name, array in (
+        ("kinds", np.frombuffer(b"{", np.uint8)), ("kinds", np.frombuffer(b"[]", np.uint8)),
+        ("problems", np.zeros((2, 5), np.int64)), ("problems", np.int64(3)), ("rows", None), ("records", None),
+    ):  # fmt: skip
+        changed = {key: value for key, value in (whole | {name: array}).items() if value is not None}
+        assert costs._file.merge(costs.section, lambda _, changed=changed: changed)
+        with case(name), pytest.warns(RuntimeWarning, match="make no sense"):
+            assert GEMMEvaluator(ARCH).evaluate(*SIZES) == expected
+    with pytest.warns(RuntimeWarning, match="make no sense"):
+        assert store() == 1
+    assert num_found() == 1
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_an_entry_that_makes_no_sense_is_not_believed(lie: str, expected: GEMMResult) -> None:
-    text = LIES[lie](entry_text())
-    ((key, _),) = _disk._cache_at(default_path()).load_all()
-    store(problems=[OTHER_SIZES])
-    _disk._cache_at(default_path()).put_many({key: text})
+# threads and processes
+
+
+def test_threads_wait_for_the_disk_and_see_right_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = GEMMEvaluator(ARCH)
+    answers = list(saver.evaluate_many(PROBLEMS))
+    saver.save_to_disk(saver.evaluate_many(PROBLEMS))
+    num_reads, load = 0, CostStore.load
+
+    def slow_load(store: CostStore) -> Any:
+        nonlocal num_reads
+        num_reads += 1
+        time.sleep(0.2)
+        return load(store)
+
+    monkeypatch.setattr(CostStore, "load", slow_load)
     evaluator = GEMMEvaluator(ARCH)
+    barrier = threading.Barrier(8)
 
-    with pytest.warns(RuntimeWarning, match="removed 1 entries of the disk cache") as caught:
-        assert evaluator.evaluate(*SIZES) == expected
+    def work(start: int) -> list[Any]:
+        barrier.wait()
+        return [evaluator.evaluate(*PROBLEMS[(start + i) % len(PROBLEMS)]) for i in range(len(PROBLEMS))]
 
-    assert len(caught) == 1
-    assert evaluator.evaluate_many([SIZES])[0] == expected
-    assert evaluator.cache_info().records.currsize == 2  # the good one, and the one just computed
-    later = GEMMEvaluator(ARCH)  # told once: the entry is gone
-    later.evaluate(*OTHER_SIZES)
-    assert later.cache_info().records[:2] == (1, 0)
+    with ThreadPoolExecutor(8) as pool:
+        for start, found in enumerate(pool.map(work, range(8))):
+            assert found == answers[start:] + answers[:start]
+    assert num_reads == 1
+    assert evaluator.cache_info().records.misses == 0
+
+
+def test_a_warning_handler_may_use_the_evaluator(monkeypatch: pytest.MonkeyPatch) -> None:
+    store()
+    os.truncate(file_of(), 1000)
+    evaluator = GEMMEvaluator(ARCH)
+    seen: list[Any] = []
+    monkeypatch.setattr("warnings.warn", lambda *_, **__: seen.append(evaluator.cache_info()))
+
+    worker = threading.Thread(target=evaluator.evaluate, args=SIZES, daemon=True)
+    worker.start()
+    worker.join(20)
+
+    assert not worker.is_alive(), "locked out"
+    assert len(seen) == 1
+
+
+def test_threads_never_give_one_number_to_two_combinations_of_types() -> None:
+    """One number would hand the costs of fp32 to who asks for int8."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            evaluator = GEMMEvaluator(ARCH, disk_cache=False)
+            barrier = threading.Barrier(8)
+
+            def number(part: int, evaluator: GEMMEvaluator = evaluator, barrier: Any = barrier) -> list[int]:
+                barrier.wait()
+                return [evaluator._costs.number_of(Kind(types.types, RunOptions())) for types in TYPES[part::8]]
+
+            with ThreadPoolExecutor(8) as pool:
+                numbers = [n for found in pool.map(number, range(8)) for n in found]
+            assert len(set(numbers)) == len(TYPES)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_two_processes_prewarm_at_once() -> None:
+    lengths = ("64", "96")
+    command = [sys.executable, "-c", PREWARM]
+    running = [
+        subprocess.Popen([*command, length], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+        for length in lengths
+    ]
+    for process in running:
+        out, _ = process.communicate(timeout=300)
+        assert process.returncode == 0
+        num_stored, num_unique, num_hits = map(int, out.split())
+        assert num_stored == num_unique == num_hits > 20
+
+    evaluator = GEMMEvaluator(ARCH)
+    report = prewarm(evaluator, "llama-3-8b", batch_sizes=range(1, 6), seq_lens=list(map(int, lengths)))
+    assert report.num_known == report.num_unique == num_found()
+
+
+# the stamp of code and data
+
+
+# (in the copy, what a change of it is)
+SOURCES = [
+    ("gemm_eval/models/gpu/libraries.py", "a tile of a library"),
+    ("gemm_eval/models/gpu/candidates.py", "a rule of legality"),
+    ("gemm_eval/models/gpu/w4a16/candidates.py", "how a table is read"),
+    ("gemm_eval/models/multicore/params.py", "how a spec is packed"),
+    ("gemm_eval/models/gpu/cost_kernels.py", "a cost"),
+    ("gemm_eval/search/multicore.py", "a search"),
+    ("gemm_eval/dtypes.py", "bits of a type"),
+    ("gemm_eval/units.py", "a unit"),
+    ("gemm_eval/arch/gpu.py", "what a spec derives"),
+    ("gemm_eval/workload/problem.py", "a default type"),
+    ("gemm_eval/mapping.py", "the order of partitions"),
+    ("gemm_eval/evaluate/gpu.py", "what is kept of an answer"),
+    ("arch/kernels/w4a16/sm_90a-fp16.csv", "a line of a kernel table"),
+    ("arch/calibration/h200-sxm/cublas-sm90_wgmma.yaml", "a coefficient"),
+    ("arch/gpu/h200-sxm.yaml", "which GPU a calibration is of"),
+]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("copy")
+    shutil.copytree(PACKAGE, folder / "gemm_eval", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("kernels", "calibration", "gpu"):
+        shutil.copytree(data_root() / name, folder / "arch" / name)
+    return folder
+
+
+def test_it_changes_with_all_that_decides_an_answer(copy: Path) -> None:
+    seen = {stamp := _disk._digest(copy / "gemm_eval", copy / "arch")}
+    assert stamp == _disk.answers_stamp(), "where the library lies does not matter"
+    for name, what in SOURCES:
+        path = copy / name
+        text = path.read_bytes()
+        for changed in (text + b"#", text.replace(b"1", b"2", 1)):
+            assert changed != text
+            path.write_bytes(changed)
+            stamp = _disk._digest(copy / "gemm_eval", copy / "arch")
+            assert stamp not in seen, what
+            seen.add(stamp)
+        path.write_bytes(text)
+    assert _disk._digest(copy / "gemm_eval", copy / "arch") == _disk.answers_stamp()
+
+
+def test_it_changes_with_names_and_not_with_what_is_no_source(copy: Path) -> None:
+    before = _disk._digest(copy / "gemm_eval", copy / "arch")
+    cached = copy / "gemm_eval" / "models" / "__pycache__"
+    cached.mkdir()
+    (cached / "x.cpython-311.pyc").write_bytes(b"code")
+    assert _disk._digest(copy / "gemm_eval", copy / "arch") == before
+    calibrations = copy / "arch" / "calibration"
+    (calibrations / "h200-sxm").rename(calibrations / "h100-pcie")
+    assert _disk._digest(copy / "gemm_eval", copy / "arch") != before
+
+
+EVALUATE = """
+import json, os, sys
+read = set()
+
+def note(event, args):
+    if event == "open" and isinstance(args[0], (str, os.PathLike)):
+        read.add(os.fspath(args[0]))
+
+sys.addaudithook(note)
+from gemm_eval import GEMMEvaluator, GemmProblem
+for arch, dtypes in (("demo-8core", ("fp16", "w4a16")), ("h100-sxm", ("fp16", "w4a16"))):
+    evaluator = GEMMEvaluator(arch, disk_cache=sys.argv[1])
+    for dtype in dtypes:
+        evaluator.save_to_disk(evaluator.evaluate_many([(1, 16, 256, 256), (1, 3, 7, 5)], dtype))
+        GEMMEvaluator(arch, disk_cache=sys.argv[1]).evaluate(1, 16, 256, 256, dtype)
+evaluator = GEMMEvaluator("demo-8core", plan="balanced", disk_cache=False).evaluate(1, 16, 256, 256)
+files = [module.__file__ for name, module in sys.modules.items() if name.startswith("gemm_eval")]
+print(json.dumps([files, sorted(read)]))
+"""
+
+
+def test_it_covers_every_module_and_table_that_an_evaluation_uses(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EVALUATE, tmp_path / "costs.npz"],
+        capture_output=True, text=True, check=True, cwd=PACKAGE.parent,
+    )  # fmt: skip
+    modules, read = json.loads(done.stdout)
+    covered = set(_disk._files(PACKAGE, _disk._CODE)) | set(_disk._files(data_root(), _disk._DATA))
+
+    assert len(modules) > 40
+    assert {Path(name) for name in modules} <= covered
+    data = {Path(name) for name in read if Path(name).is_relative_to(data_root())}
+    assert len(data) > 5
+    # the spec of a multi-core chip stands in the key itself
+    assert {path for path in data - covered if path.parent.name != "multicore"} == set()

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gemm_eval.evaluate.records import RecordCache, RecordKey
+from gemm_eval.evaluate.costs import RecordCache, RecordKey
 
 
 def key(number: int) -> RecordKey:

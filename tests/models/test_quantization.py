@@ -233,7 +233,7 @@ def test_every_way_gives_the_same(h200: GEMMEvaluator, b200: GEMMEvaluator, tmp_
             table = evaluator.evaluate_many(frame)
             assert list(table) == [result, evaluator.evaluate(*FEW, dtype)]
             assert list(evaluator.evaluate_many(table.to_pandas())) == list(table)
-            file = tmp_path / f"{dtype}.sqlite"
+            file = tmp_path / f"{dtype}.npz"
             writer = GEMMEvaluator(evaluator.arch, disk_cache=file)
             assert writer.save_to_disk(writer.evaluate_many([FEW], dtype, quantize_from=source)) == 1
             reader = GEMMEvaluator(evaluator.arch, disk_cache=file)

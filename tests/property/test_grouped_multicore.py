@@ -35,8 +35,8 @@ from gemm_eval.search.multicore import (
     find_best_many,
     find_best_of_archs,
     find_best_of_each_partition,
+    replay_mappings,
 )
-from gemm_eval.search.multicore_replay import replay_mappings
 from gemm_eval.workload import pack_layouts
 from tests import strategies
 from tests.oracle import naive, naive_core, naive_grouped

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
-from gemm_eval.storage.lock import FileLock
+from gemm_eval.storage import FileLock
 from gemm_eval.sweep import Adaptive, LogRange, Random, Space, SweepResult, folder, load_sweep, read_sweep_file, sweep
 from gemm_eval.sweep.description import Chunks, digest_of
 from gemm_eval.sweep.sensitivity_analysis import _Places
@@ -134,7 +134,7 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
 _HOLD = """
 import os, sys, time
 from pathlib import Path
-from gemm_eval.storage.lock import FileLock
+from gemm_eval.storage import FileLock
 lock = FileLock(Path(sys.argv[1]))
 assert lock.acquire()
 child = os.fork()  # a worker, which outlives its parent

@@ -8,7 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from gemm_eval.errors import (
     ModelConfigError,
     UnsupportedError,
 )
-from gemm_eval.evaluate import disk as _disk
 from gemm_eval.storage import cache_dir
 from gemm_eval.transformer import Ffn, GroupedAttention, ModelConfig, load_model, model_on, transformer_gemms, types_on
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
@@ -55,7 +54,7 @@ FIELDS_CODE = f"lambda result: [getattr(result, name) for name in {FIELDS}]"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of this test, with the kernels of the usual one: other processes need not compile."""
     GEMMEvaluator(ARCH, disk_cache=False).evaluate_many([(1, 1, 1, 1)])
     usual, own = cache_dir(), tmp_path / "cache"
@@ -63,8 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     if usual is not None and (usual / "kernels").is_dir():
         (own / "kernels").symlink_to((usual / "kernels").absolute(), target_is_directory=True)
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(own))
-    yield own
-    _disk._cache_at.cache_clear()  # closes the files of this test
+    return own
 
 
 def gemms_of(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.workload import AttentionProblem
+from tests.cases import case
 
 
 @given(st.integers(1, 40), st.integers(0, 200), st.integers(1, 250) | st.none(), st.booleans())
@@ -65,9 +66,8 @@ def test_str_says_it_shortly() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("sizes", "more", "said"),
-    [
+def test_what_is_refused() -> None:
+    cases: Any = [
         ((0, 1, 1, 1, 1, 8), {}, "batch must be"),
         ((1, 2.5, 1, 1, 1, 8), {}, "q_len must be an integer"),
         ((1, 2, 1, 1, 1, 8), {}, "q_len must be <= kv_len = 1"),
@@ -82,11 +82,10 @@ def test_str_says_it_shortly() -> None:
         ((1, 1, 1, 1, 1, 8), {"causal": 1}, "causal must be True or False"),
         ((1, 1, 1, 4, 2, 8), {"is_latent": True}, "latent keys are of one KV head"),
         ((1 << 20, 1 << 20, 1 << 20, 1, 1, 64), {}, r"attention must be <= 2\*\*57"),
-    ],
-)
-def test_what_is_refused(sizes: tuple[Any, ...], more: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidProblemError, match=said):
-        AttentionProblem(*sizes, **more)
+    ]  # fmt: skip
+    for sizes, more, said in cases:
+        with case(sizes, more, said), pytest.raises(InvalidProblemError, match=said):
+            AttentionProblem(*sizes, **more)
 
 
 def test_full_attention_may_have_more_queries_than_keys() -> None:

@@ -10,11 +10,11 @@ import pytest
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidProblemError
 from gemm_eval.workload import COLLECTIVES, CollectiveProblem
+from tests.cases import case
 
 
-@pytest.mark.parametrize(
-    ("what", "ranks", "buffer", "wire"),
-    [
+def test_what_sizes_mean() -> None:
+    cases: Any = [
         ("all_reduce", 4, 1200, 1800.0),  # three quarters out to be added, three quarters of the sums out again
         ("reduce_scatter", 4, 1200, 900.0),
         ("all_gather", 4, 4800, 3600.0),  # the contribution to three others
@@ -22,12 +22,12 @@ from gemm_eval.workload import COLLECTIVES, CollectiveProblem
         ("send", 2, 1200, 1200.0),
         ("all_gather", 1, 1200, 0.0),
         ("send", 1, 1200, 0.0),
-    ],
-)
-def test_what_sizes_mean(what: str, ranks: int, buffer: int, wire: float) -> None:
-    problem = CollectiveProblem(what, 1200, ranks)
-    assert (problem.buffer_bytes, problem.wire_bytes) == (buffer, wire)
-    assert problem.dtype is DType.BF16
+    ]  # fmt: skip
+    for what, ranks, buffer, wire in cases:
+        with case(what, ranks, buffer, wire):
+            problem = CollectiveProblem(what, 1200, ranks)
+            assert (problem.buffer_bytes, problem.wire_bytes) == (buffer, wire)
+            assert problem.dtype is DType.BF16
 
 
 def test_numpy_sizes_and_words_of_types() -> None:
@@ -36,9 +36,8 @@ def test_numpy_sizes_and_words_of_types() -> None:
     assert str(problem) == "all_reduce of 64 bytes, 2 ranks"
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_what_is_refused() -> None:
+    cases: Any = [
         (("gather", 64, 2), "what must be one of all_reduce"),
         (("all_reduce", 0, 2), "message_bytes must be an integer in 1"),
         (("all_reduce", 1.0, 2), "message_bytes must be an integer"),
@@ -47,11 +46,10 @@ def test_numpy_sizes_and_words_of_types() -> None:
         (("all_reduce", 64, 0), "num_ranks must be an integer"),
         (("all_reduce", 64, 1025), "num_ranks must be an integer"),
         (("send", 64, 3), "num_ranks of a send must be 2"),
-    ],
-)
-def test_what_is_refused(given: tuple[Any, ...], said: str) -> None:
-    with pytest.raises(InvalidProblemError, match=said):
-        CollectiveProblem(*given)
+    ]  # fmt: skip
+    for given, said in cases:
+        with case(given, said), pytest.raises(InvalidProblemError, match=said):
+            CollectiveProblem(*given)
 
 
 def test_types_that_are_none() -> None:

@@ -44,31 +44,30 @@ def test_impossible_size_is_refused_by_name() -> None:
             GemmProblem(**{"G": 2, "M": 3, "K": 5, "N": 7, name: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [4, np.int64(4), np.int8(4), np.uint64(4), np.array(4), IsFour()])
-def test_any_integer_is_taken_and_becomes_int(value: int) -> None:
-    problem = GemmProblem(value, 1, 1, 1)
+def test_any_integer_is_taken_and_becomes_int() -> None:
+    for value in [4, np.int64(4), np.int8(4), np.uint64(4), np.array(4), IsFour()]:
+        with case(value):
+            problem = GemmProblem(value, 1, 1, 1)
 
-    assert type(problem.G) is int
-    assert problem == GemmProblem(4, 1, 1, 1)
-
-
-@pytest.mark.parametrize(
-    "sizes", [(MAX_DIM, 1, 1, 1), (1, 1, 1, MAX_DIM), (1, MAX_DIM, 2**17, 1), (2**19, 2**19, 2**19, 1)]
-)
-def test_largest_problems_are_taken(sizes: tuple[int, int, int, int]) -> None:
-    problem = GemmProblem(*sizes)
-
-    assert problem.sizes == sizes
-    assert problem.macs == math.prod(sizes) <= MAX_MACS
-    assert problem.flop == 2 * problem.macs
+            assert type(problem.G) is int
+            assert problem == GemmProblem(4, 1, 1, 1)
 
 
-@pytest.mark.parametrize(
-    "sizes", [(1, MAX_DIM, 2**17, 2), (MAX_DIM,) * 4, (2**19, 2**19, 2**19, 2), (1, 2**29, 2**28, 2)]
-)
-def test_too_large_a_product_is_refused(sizes: tuple[int, int, int, int]) -> None:
-    with pytest.raises(InvalidProblemError, match=r"G\*M\*K\*N must be <= 2\*\*57.*split the problem"):
-        GemmProblem(*sizes)
+def test_largest_problems_are_taken() -> None:
+    for sizes in [(MAX_DIM, 1, 1, 1), (1, 1, 1, MAX_DIM), (1, MAX_DIM, 2**17, 1), (2**19, 2**19, 2**19, 1)]:
+        with case(sizes):
+            problem = GemmProblem(*sizes)
+
+            assert problem.sizes == sizes
+            assert problem.macs == math.prod(sizes) <= MAX_MACS
+            assert problem.flop == 2 * problem.macs
+
+
+def test_too_large_a_product_is_refused() -> None:
+    for sizes in [(1, MAX_DIM, 2**17, 2), (MAX_DIM,) * 4, (2**19, 2**19, 2**19, 2), (1, 2**29, 2**28, 2)]:
+        match = r"G\*M\*K\*N must be <= 2\*\*57.*split the problem"
+        with case(sizes), pytest.raises(InvalidProblemError, match=match):
+            GemmProblem(*sizes)
 
 
 def test_operand_types() -> None:
@@ -112,30 +111,30 @@ def test_unknown_type_is_refused_by_field() -> None:
             GemmProblem(1, 2, 3, 4, **{"weight_dtype": DType.INT4, field: value})
 
 
-@pytest.mark.parametrize("extra", [{"group_size": 64}, {"scale_dtype": "fp16"}, {"zero_dtype": "int4"}])
-def test_quantization_of_dense_weights_is_refused(extra: dict[str, Any]) -> None:
-    with pytest.raises(InvalidProblemError, match=f"^{next(iter(extra))} is for quantized weights only"):
-        GemmProblem(1, 2, 3, 4, **extra)
+def test_quantization_of_dense_weights_is_refused() -> None:
+    for extra in [{"group_size": 64}, {"scale_dtype": "fp16"}, {"zero_dtype": "int4"}]:
+        match = f"^{next(iter(extra))} is for quantized weights only"
+        with case(extra), pytest.raises(InvalidProblemError, match=match):
+            GemmProblem(1, 2, 3, 4, **extra)
 
 
-@pytest.mark.parametrize("value", [0, -1, -2, True, 1.0, 128.0, "128", math.nan, [128], 2**40 + 1])
-def test_impossible_group_size_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidProblemError, match=r"^group_size must be"):
-        GemmProblem(1, 2, 3, 4, weight_dtype=DType.INT4, group_size=value)
+def test_impossible_group_size_is_refused() -> None:
+    for value in [0, -1, -2, True, 1.0, 128.0, "128", math.nan, [128], 2**40 + 1]:
+        with case(value), pytest.raises(InvalidProblemError, match=r"^group_size must be"):
+            GemmProblem(1, 2, 3, 4, weight_dtype=DType.INT4, group_size=value)
 
 
-@pytest.mark.parametrize("dtype", [DType.INT4, DType.INT8, DType.INT32])
-def test_a_scale_is_a_float(dtype: DType) -> None:
+def test_a_scale_is_a_float() -> None:
     """Integer scales could not shrink anything."""
-    with pytest.raises(InvalidProblemError, match="scale_dtype"):
-        GemmProblem(1, 2, 3, 4, weight_dtype=DType.INT4, scale_dtype=dtype)
+    for dtype in [DType.INT4, DType.INT8, DType.INT32]:
+        with case(dtype), pytest.raises(InvalidProblemError, match="scale_dtype"):
+            GemmProblem(1, 2, 3, 4, weight_dtype=DType.INT4, scale_dtype=dtype)
 
 
-@pytest.mark.parametrize(
-    ("a", "scale"), [("fp16", "fp16"), ("bf16", "bf16"), ("fp32", "fp16"), ("fp8", "fp16"), ("int8", "fp16")]
-)
-def test_default_scale(a: DType, scale: str) -> None:
-    assert GemmProblem(1, 2, 3, 4, a, DType.INT4).scale_dtype == scale
+def test_default_scale() -> None:
+    for a, scale in [("fp16", "fp16"), ("bf16", "bf16"), ("fp32", "fp16"), ("fp8", "fp16"), ("int8", "fp16")]:
+        with case(a, scale):
+            assert GemmProblem(1, 2, 3, 4, a, DType.INT4).scale_dtype == scale
 
 
 def test_value_semantics() -> None:
@@ -153,9 +152,8 @@ def test_value_semantics() -> None:
         problem.M = 3  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("types", "a", "b", "c", "group"),
-    [
+def test_shorthand() -> None:
+    cases: Any = [
         ({}, "fp16", "fp16", "fp16", None),
         ({"dtype": "bf16"}, "bf16", "bf16", "bf16", None),
         ({"dtype": "w4a16"}, "fp16", "int4", "fp16", 128),
@@ -183,17 +181,21 @@ def test_value_semantics() -> None:
         ({"dtype": "w8a16", "group_size": -1}, "fp16", "int8", "fp16", None),
         ({"dtype": "w4a16", "weight_dtype": "int8", "group_size": 32}, "fp16", "int8", "fp16", 32),
         ({"weight_dtype": "int4", "group_size": np.int32(32)}, "fp16", "int4", "fp16", 32),
-    ],
-)  # fmt: skip
-def test_shorthand(types: dict[str, Any], a: str, b: str, c: str, group: int | None) -> None:
-    problem = make(**types)
+    ]  # fmt: skip
+    for types, a, b, c, group in cases:
+        with case(types, a, b, c, group):
+            problem = make(**types)
 
-    assert (problem.input_dtype, problem.weight_dtype, problem.output_dtype, problem.group_size) == (a, b, c, group)
+            assert (problem.input_dtype, problem.weight_dtype, problem.output_dtype, problem.group_size) == (
+                a,
+                b,
+                c,
+                group,
+            )
 
 
-@pytest.mark.parametrize(
-    ("types", "names"),
-    [
+def test_shorthand_refusals_name_what_the_caller_wrote() -> None:
+    cases: Any = [
         ({"dtype": "w9a9"}, "^dtype must be one of"),
         ({"dtype": ["fp16"]}, "^dtype must be one of"),
         ({"dtype": "w4a16", "input_dtype": "w4a16"}, "^input_dtype must be a single type, .*give it as dtype"),
@@ -223,11 +225,10 @@ def test_shorthand(types: dict[str, Any], a: str, b: str, c: str, group: int | N
         ({"dtype": "int32"}, "^int32 is an accumulator"),
         ({"input_dtype": "int32"}, "^int32 is an accumulator"),
         ({"dtype": "int4", "weight_dtype": "int8"}, "^weight_dtype must be"),
-    ],
-)
-def test_shorthand_refusals_name_what_the_caller_wrote(types: dict[str, Any], names: str) -> None:
-    with pytest.raises(InvalidProblemError, match=names):
-        make(**types)
+    ]  # fmt: skip
+    for types, names in cases:
+        with case(types, names), pytest.raises(InvalidProblemError, match=names):
+            make(**types)
 
 
 def test_refusal_never_names_what_the_caller_did_not_write() -> None:

@@ -34,19 +34,17 @@ class IsFour:
 # which are groups
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_any_integers_are_taken_and_become_ints() -> None:
+    cases: Any = [
         GROUPS, list(GROUPS), np.array(GROUPS), np.array(GROUPS, np.uint8), iter(GROUPS), dict.fromkeys(GROUPS).keys(),
         tuple(map(np.int64, GROUPS)), (np.array(120), 3, 0, 17),
-    ],
-    ids=lambda value: type(value).__name__,
-)  # fmt: skip
-def test_any_integers_are_taken_and_become_ints(value: Any) -> None:
-    groups = check_row_groups(value)
+    ]  # fmt: skip
+    for value in cases:
+        with case(value):
+            groups = check_row_groups(value)
 
-    assert groups == GROUPS
-    assert {type(number) for number in groups} == {int}
+            assert groups == GROUPS
+            assert {type(number) for number in groups} == {int}
 
 
 def test_the_extremes() -> None:
@@ -85,15 +83,16 @@ def test_sizes_and_work() -> None:
     assert plain.size_words == ("4", "120", "7168", "4096")
 
 
-@pytest.mark.parametrize("G", [1, 2, 64, MAX_GROUPS])
-def test_equal_groups_stay_groups(G: int) -> None:
+def test_equal_groups_stay_groups() -> None:
     """Who says groups means kernels of grouped GEMMs; sizes and bytes are those of the batch."""
-    problem, batch = GemmProblem.grouped([7] * G, 8, 16), GemmProblem(G, 7, 8, 16)
+    for G in [1, 2, 64, MAX_GROUPS]:
+        with case(G):
+            problem, batch = GemmProblem.grouped([7] * G, 8, 16), GemmProblem(G, 7, 8, 16)
 
-    assert problem == GemmProblem(G, 7, 8, 16, row_groups=(7,) * G) != batch
-    assert (problem.row_groups, problem.is_grouped) == ((7,) * G, True)
-    assert (problem.sizes, problem.rows, problem.flop) == (batch.sizes, batch.rows, batch.flop)
-    assert problem.compulsory_bytes == batch.compulsory_bytes
+            assert problem == GemmProblem(G, 7, 8, 16, row_groups=(7,) * G) != batch
+            assert (problem.row_groups, problem.is_grouped) == ((7,) * G, True)
+            assert (problem.sizes, problem.rows, problem.flop) == (batch.sizes, batch.rows, batch.flop)
+            assert problem.compulsory_bytes == batch.compulsory_bytes
 
 
 def test_equality_and_hash() -> None:
@@ -109,15 +108,16 @@ def test_equality_and_hash() -> None:
     assert len({problem, *others}) == 7
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "w4a16", "fp8_block", "nvfp4", "w8a8"])
-def test_there_and_back(dtype: str) -> None:
-    problem = make_problem(4, 120, 512, 256, default_dtype=DType.FP16, dtype=dtype, row_groups=GROUPS)
+def test_there_and_back() -> None:
+    for dtype in ["fp16", "w4a16", "fp8_block", "nvfp4", "w8a8"]:
+        with case(dtype):
+            problem = make_problem(4, 120, 512, 256, default_dtype=DType.FP16, dtype=dtype, row_groups=GROUPS)
 
-    assert problem.row_groups == GROUPS
-    assert eval(repr(problem), vars(gemm_eval).copy() | {"GemmProblem": GemmProblem}) == problem
-    assert pickle.loads(pickle.dumps(problem)) == problem
-    assert problem_of(problem.types, 4, 120, 512, 256, GROUPS) == problem
-    assert dataclasses.replace(problem, K=1024).row_groups == GROUPS
+            assert problem.row_groups == GROUPS
+            assert eval(repr(problem), vars(gemm_eval).copy() | {"GemmProblem": GemmProblem}) == problem
+            assert pickle.loads(pickle.dumps(problem)) == problem
+            assert problem_of(problem.types, 4, 120, 512, 256, GROUPS) == problem
+            assert dataclasses.replace(problem, K=1024).row_groups == GROUPS
 
 
 def test_sizes_that_are_not_those_of_the_groups() -> None:

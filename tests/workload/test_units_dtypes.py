@@ -11,36 +11,35 @@ import pytest
 
 from gemm_eval import DType, GemmProblem, InvalidProblemError, units
 from gemm_eval.dtypes import DtypeScheme, accumulator_of, default_output_of, parse_dtype, parse_scheme
+from tests.cases import case
 
 
-@pytest.mark.parametrize(
-    ("convert", "value", "expected"),
-    [
+def test_conversion() -> None:
+    cases: Any = [
         (units.bytes_per_us, 1.0, 1e3),  # 1e9 bytes a second are 1e3 a microsecond
         (units.bytes_per_us, 273.056, 273056.0),
         (units.cycles_per_us, 1.0, 1e3),
         (units.cycles_per_us, 1.755, 1755.0),
         (units.pj_per_us, 1.0, 1e6),
         (units.pj_per_us, 350.0, 3.5e8),
-    ],
-)
-def test_conversion(convert: object, value: float, expected: float) -> None:
-    assert convert(value) == pytest.approx(expected, rel=1e-15)  # type: ignore[operator]
+    ]  # fmt: skip
+    for convert, value, expected in cases:
+        with case(convert, value, expected):
+            assert convert(value) == pytest.approx(expected, rel=1e-15)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(
-    ("us", "text"),
-    [
+def test_times_for_people_have_three_digits_and_a_unit() -> None:
+    cases: Any = [
         (20_805_922.82, "20.8 s"), (12_345.6, "12.3 ms"), (4.5649, "4.56 us"), (0.8481, "0.848 us"),
         (0.01697, "17.0 ns"), (0.0, "0 us"), (-0.0, "0 us"), (-602.26, "-602 us"), (-1681.46, "-1.68 ms"),
         (999.4, "999 us"), (999.6, "1.00 ms"), (999_499.0, "999 ms"), (999_500.0, "1.00 s"), (1000.0, "1.00 ms"),
         (9.996, "10.0 us"), (0.09996, "0.100 us"), (100.0, "100 us"), (2.5e10, "25,000 s"), (1e-7, "1.00e-07 us"),
         (float("nan"), "nan us"), (float("inf"), "inf us"),
-    ],
-)  # fmt: skip
-def test_times_for_people_have_three_digits_and_a_unit(us: float, text: str) -> None:
-    assert units.time_text(us) == text
-    assert units.time_text(np.float64(us)) == text
+    ]  # fmt: skip
+    for us, text in cases:
+        with case(us, text):
+            assert units.time_text(us) == text
+            assert units.time_text(np.float64(us)) == text
 
 
 def test_rate_of_a_known_gemm() -> None:
@@ -66,9 +65,8 @@ def test_module_exports_all_its_conversions() -> None:
     assert functions | {"FLOP_PER_MAC"} == set(units.__all__)
 
 
-@pytest.mark.parametrize(
-    ("name", "bits", "is_integer", "accumulator", "output"),
-    [
+def test_dtype_facts() -> None:
+    cases: Any = [
         ("fp32", 32, False, "fp32", "fp32"),
         ("tf32", 32, False, "fp32", "fp32"),
         ("fp16", 16, False, "fp32", "fp16"),
@@ -79,16 +77,16 @@ def test_module_exports_all_its_conversions() -> None:
         ("int8", 8, True, "int32", "int32"),
         ("int4", 4, True, "int32", "int32"),
         ("int32", 32, True, "int32", "int32"),
-    ],
-)
-def test_dtype_facts(name: str, bits: int, is_integer: bool, accumulator: str, output: str) -> None:
-    dtype = DType(name)
+    ]  # fmt: skip
+    for name, bits, is_integer, accumulator, output in cases:
+        with case(name, bits, is_integer, accumulator, output):
+            dtype = DType(name)
 
-    assert (dtype.bits, dtype.is_integer) == (bits, is_integer)
-    assert (accumulator_of(dtype), default_output_of(dtype)) == (accumulator, output)
-    assert dtype == name
-    assert f"{dtype}" == name
-    assert pickle.loads(pickle.dumps(dtype)) is dtype
+            assert (dtype.bits, dtype.is_integer) == (bits, is_integer)
+            assert (accumulator_of(dtype), default_output_of(dtype)) == (accumulator, output)
+            assert dtype == name
+            assert f"{dtype}" == name
+            assert pickle.loads(pickle.dumps(dtype)) is dtype
 
 
 def test_every_dtype_has_whole_nibbles() -> None:
@@ -103,46 +101,26 @@ def test_what_a_type_can_be() -> None:
     assert [str(dtype) for dtype in DType if dtype.is_block_scaled] == ["fp8", "fp4"]
 
 
-@pytest.mark.parametrize("dtype", DType)
-def test_parse_dtype_takes_names_and_members(dtype: DType) -> None:
-    assert parse_dtype(str(dtype)) is dtype
-    assert parse_dtype(dtype) is dtype
+def test_parse_dtype_takes_names_and_members() -> None:
+    for dtype in DType:
+        with case(dtype):
+            assert parse_dtype(str(dtype)) is dtype
+            assert parse_dtype(dtype) is dtype
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "",
-        " fp16",
-        "fp16\n",
-        "fp12",
-        "float",
-        "int",
-        "float64",
-        "uint4",
-        "float8_e4m3fnuz",
-        "fp16 ",
-        "torch.",
-        "x" * 70,
-        None,
-        16,
-        1.5,
-        True,
-        b"fp16",
-        ["fp16"],
-        {},
-        float,
-        int,
-        np.float64,
-        np.float16(1),
-        np.array(["fp16"]),
-        object,
-    ],
-)
-def test_parse_dtype_refuses_and_lists_what_is_allowed(value: object) -> None:
-    with pytest.raises(InvalidProblemError, match=r"weight_dtype must be one of fp32, .*int4.*, got") as caught:
-        parse_dtype(value, what="weight_dtype")
-    assert repr(value) in str(caught.value)
+def test_parse_dtype_refuses_and_lists_what_is_allowed() -> None:
+    bad: list[Any] = [
+        "", " fp16", "fp16\n", "fp12", "float", "int", "float64", "uint4", "float8_e4m3fnuz", "fp16 ", "torch.",
+        "x" * 70, None, 16, 1.5, True, b"fp16", ["fp16"], {}, float, int, np.float64, np.float16(1),
+        np.array(["fp16"]), object,
+    ]  # fmt: skip
+    for value in bad:
+        with (
+            case(value),
+            pytest.raises(InvalidProblemError, match=r"weight_dtype must be one of fp32, .*int4.*, got") as caught,
+        ):
+            parse_dtype(value, what="weight_dtype")
+        assert repr(value) in str(caught.value)
 
 
 class _Dtype:
@@ -195,9 +173,8 @@ def test_words_that_mean_two_types_are_refused_with_what_they_may_mean() -> None
             parse_dtype(word)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
+def test_schemes() -> None:
+    cases: Any = [
         ("w4a16", ("fp16", "int4", "fp16", 128)),
         ("w8a16", ("fp16", "int8", "fp16", None)),
         ("w4a8", ("int8", "int4", "fp16", 128)),
@@ -214,26 +191,30 @@ def test_words_that_mean_two_types_are_refused_with_what_they_may_mean() -> None
         ("NVFP4A16", ("fp16", "fp4", "fp16", 16, "fp8")),
         ("w4a8_fp8", ("fp8", "int4", "bf16", 128)),
         ("W4AFP8", ("fp8", "int4", "bf16", 128)),
-    ],
-)
-def test_schemes(name: str, expected: tuple[object, ...]) -> None:
-    assert parse_scheme(name) == DtypeScheme(*expected)  # type: ignore[arg-type]
+    ]  # fmt: skip
+    for name, expected in cases:
+        with case(name, expected):
+            assert parse_scheme(name) == DtypeScheme(*expected)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in DType if dtype.is_operand])
-def test_every_input_dtype_is_a_dense_scheme(dtype: DType) -> None:
-    scheme = parse_scheme(dtype)
+def test_every_input_dtype_is_a_dense_scheme() -> None:
+    for dtype in [dtype for dtype in DType if dtype.is_operand]:
+        with case(dtype):
+            scheme = parse_scheme(dtype)
 
-    assert scheme.input_dtype is scheme.weight_dtype is dtype
-    assert scheme.group_size is None
+            assert scheme.input_dtype is scheme.weight_dtype is dtype
+            assert scheme.group_size is None
 
 
-@pytest.mark.parametrize("value", ["w9a9", "W4 A16", "e8m0x", "", None, 4, True, ["fp16"], ("w4a16",)])
-def test_parse_scheme_refuses_and_lists_what_is_allowed(value: object) -> None:
-    with pytest.raises(
-        InvalidProblemError, match=r"dtype must be one of fp32, .*w4a16, w8a16, w4a8, w8a8, .*mxfp4, nvfp4, got"
-    ):
-        parse_scheme(value)
+def test_parse_scheme_refuses_and_lists_what_is_allowed() -> None:
+    for value in ["w9a9", "W4 A16", "e8m0x", "", None, 4, True, ["fp16"], ("w4a16",)]:
+        with (
+            case(value),
+            pytest.raises(
+                InvalidProblemError, match=r"dtype must be one of fp32, .*w4a16, w8a16, w4a8, w8a8, .*mxfp4, nvfp4, got"
+            ),
+        ):
+            parse_scheme(value)
 
 
 def test_weights_can_be_stored_in_these() -> None:

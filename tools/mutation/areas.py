@@ -28,7 +28,7 @@ _MULTICORE = Area(
     (
         "property/test_top_exact.py", "golden/test_golden.py", "property/test_short_laws.py",
         "property/test_search_exact.py", "property/test_laws.py", "mapping/test_partitions.py",
-        "evaluate/test_evaluator.py", "evaluate/test_evaluate_many.py", "evaluate/test_costs_shared.py",
+        "evaluate/test_evaluator.py", "evaluate/test_evaluate_many.py", "evaluate/test_costs_on_disk.py",
     ),
 )  # fmt: skip
 _TRITON = Area(

@@ -1,9 +1,8 @@
-"""The disk cache under kills and crowds: `python -m tools.stress.cache --kills 200`, and every byte of its first page.
+"""The disk cache under kills and crowds: `python -m tools.stress.cache --kills 200`, and every byte of a small file.
 
-Eight processes of eight threads put entries of their own into one file, and note each write after it was confirmed.
-One process after another is killed (-9) in the middle and replaced. Afterwards every confirmed entry must be there,
-whole and once, and nothing else but what was in flight. Every value tells its key, so a wrong one is noticed whoever
-wrote it, and whenever.
+Eight processes of eight threads add entries of their own to one file, and note each write after it was confirmed. One
+process after another is killed (-9) in the middle and replaced. Afterwards every confirmed entry must be there, whole
+and once, and nothing else but what was in flight. Every entry carries a seal, so a wrong one is noticed.
 """
 
 from __future__ import annotations
@@ -15,23 +14,24 @@ import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from gemm_eval.storage.cache import DiskCache
+import numpy as np
+
+from gemm_eval.storage import ResultFile, results
 
 ROOT = Path(__file__).parents[2]
-NAMESPACES = ("model 1", "model 2")
-NUM_KEYS = 3000  # in the crowd that shares its keys
-WAIT_S = 60.0
+SECTIONS = ("model-1", "model-2")
+WAIT_S = 120.0
 
 
 class Task(NamedTuple):
@@ -39,59 +39,54 @@ class Task(NamedTuple):
 
     path: str
     seed: int
-    mode: str  # crowd: all keys are shared; victim: nothing but writes for ever; owner: keys of its own, each noted
     run_s: float
     num_threads: int
-    max_bytes: int
     may_warn: bool = False
 
 
-def key_of(number: object) -> bytes:
-    return hashlib.sha256(str(number).encode()).digest()
+def entry(name: str, rng: random.Random) -> str:
+    filler = rng.randbytes(rng.randrange(200)).hex()
+    return f"{name} {filler} {hashlib.sha256(f'{name} {filler}'.encode()).hexdigest()}"
 
 
-def value_of(namespace: str, number: object, rng: random.Random) -> str:
-    filler = rng.randbytes(rng.randrange(400)).hex()
-    seal = hashlib.sha256(f"{namespace}/{number}/{filler}".encode()).hexdigest()
-    return json.dumps({"namespace": namespace, "number": number, "filler": filler, "seal": seal})
+def as_arrays(lines: Sequence[str]) -> dict[str, Any]:
+    return {"lines": np.frombuffer("\n".join(lines).encode(), np.uint8)}
 
 
-def check(namespace: str, entries: Iterable[tuple[bytes, str]]) -> list[object]:
-    """Raise unless every value is one that somebody wrote for that key in that namespace; return their numbers."""
-    numbers = []
-    for key, text in entries:
-        value = json.loads(text)
-        seal = hashlib.sha256(f"{namespace}/{value['number']}/{value['filler']}".encode()).hexdigest()
-        assert value["namespace"] == namespace
-        assert key == key_of(value["number"])
-        assert value["seal"] == seal
-        numbers.append(value["number"])
-    return numbers
+def lines_of(arrays: Mapping[str, Any]) -> list[str]:
+    return arrays["lines"].tobytes().decode().split("\n") if arrays else []
+
+
+def add(file: ResultFile, section: str, lines: Sequence[str]) -> bool:
+    return file.merge(section, lambda old: as_arrays([*lines_of(old), *lines]))
+
+
+def names_of(lines: Sequence[str]) -> list[str]:
+    """Raise unless every entry is one that somebody wrote; return their names."""
+    for line in lines:
+        text, _, seal = line.rpartition(" ")
+        assert hashlib.sha256(text.encode()).hexdigest() == seal, line
+    return [line.partition(" ")[0] for line in lines]
 
 
 # in the processes
 
 
-def work(task: Task) -> tuple[int, int]:
-    """Do a task with all its threads; return how many entries were written and found."""
+def work(task: Task) -> int:
+    """Add entries with all threads, and note each batch once it is confirmed; return how many were written."""
     if task.may_warn:
         warnings.simplefilter("ignore", RuntimeWarning)
-    caches = {
-        name: DiskCache(Path(task.path), namespace=name, max_bytes=task.max_bytes, timeout_s=WAIT_S)
-        for name in NAMESPACES
-    }
-    run = {"crowd": _crowd, "victim": _victim, "owner": _owner}[task.mode]
+    file = ResultFile(Path(task.path), timeout_s=WAIT_S)
     num_written: list[int] = []
-    num_found: list[int] = []
     errors: list[BaseException] = []
 
-    def one(number: int) -> None:
+    def run(number: int) -> None:
         try:
-            run(task, caches, random.Random(f"{task.seed}/{number}"), number, num_written, num_found)
+            num_written.append(_write(task, file, number))
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(task.num_threads)]
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(task.num_threads)]
     for thread in threads:
         thread.start()
     print("ready", flush=True)
@@ -99,56 +94,24 @@ def work(task: Task) -> tuple[int, int]:
         thread.join()
     if errors:
         raise errors[0]
-    return sum(num_written), sum(num_found)
+    return sum(num_written)
 
 
-def _crowd(
-    task: Task, caches: dict[str, DiskCache], rng: random.Random, number: int, written: list[int], found: list[int]
-) -> None:
-    end_s = time.monotonic() + task.run_s
-    while time.monotonic() < end_s:
-        namespace = rng.choice(NAMESPACES)
-        cache = caches[namespace]
-        numbers = rng.sample(range(NUM_KEYS), rng.choice((1, 10, 100)))
-        action = rng.random()
-        if action < 0.4:
-            written.append(cache.put_many({key_of(n): value_of(namespace, n, rng) for n in numbers}))
-        elif action < 0.9:
-            found.append(len(check(namespace, cache.get_many(map(key_of, numbers)).items())))
-        elif action < 0.97:
-            found.append(len(check(namespace, cache.load_all(key_of(numbers[0])[:1]))))
-        elif action < 0.99:
-            cache.touch(map(key_of, numbers))
-        else:
-            cache.close()
-
-
-def _victim(
-    task: Task, caches: dict[str, DiskCache], rng: random.Random, number: int, written: list[int], found: list[int]
-) -> None:
-    namespace = rng.choice(NAMESPACES)
-    items = {key_of(n): value_of(namespace, n, rng) for n in rng.sample(range(NUM_KEYS), 1000)}
-    while True:
-        caches[namespace].put_many(items)
-
-
-def _owner(
-    task: Task, caches: dict[str, DiskCache], rng: random.Random, number: int, written: list[int], found: list[int]
-) -> None:
-    """Write entries of this thread's own, and note each batch once it is confirmed: the note outlives a kill."""
-    end_s = time.monotonic() + task.run_s
-    batch = 0
-    with notes_of(Path(task.path), task.seed).open("ab", buffering=0) as notes:
+def _write(task: Task, file: ResultFile, number: int) -> int:
+    rng = random.Random(f"{task.seed}/{number}")
+    end_s, num, batch = time.monotonic() + task.run_s, 0, 0
+    with notes_of(Path(task.path), task.seed).open("ab", buffering=0) as notes:  # a note outlives a kill
         while time.monotonic() < end_s:
-            namespace = NAMESPACES[batch % 2]
+            section = SECTIONS[batch % 2]
             names = [f"{task.seed}/{number}/{batch}/{place}" for place in range(rng.choice((1, 5, 25)))]
-            items = {key_of(name): value_of(namespace, name, rng) for name in names}
-            num = caches[namespace].put_many(items)
-            assert num == len(items), caches[namespace].status
-            notes.write("".join(f"{namespace}\t{name}\n" for name in names).encode())
-            written.append(num)
-            found.append(len(check(namespace, caches[namespace].get_many(items).items())))
+            is_written = add(file, section, [entry(name, rng) for name in names])
+            assert is_written or task.may_warn
+            notes.write("".join(f"{section}\t{name}\n" for name in names).encode())
+            num += len(names) * is_written
+            found = names_of(lines_of(file.read(section)))
+            assert task.may_warn or set(names) <= set(found)
             batch += 1
+    return num
 
 
 def notes_of(path: Path, seed: int) -> Path:
@@ -178,13 +141,12 @@ class Worker:
         self._process.communicate()
         assert self._process.returncode == -signal.SIGKILL
 
-    def result(self, timeout_s: float) -> tuple[int, int]:
-        """How many entries it wrote and found."""
+    def result(self, timeout_s: float) -> int:
+        """How many entries it wrote."""
         out, err = self._process.communicate(timeout=timeout_s)
         assert self._process.returncode == 0, err
         assert not err
-        num_written, num_found = out.splitlines()[-1].split()
-        return int(num_written), int(num_found)
+        return int(out.splitlines()[-1])
 
     def stop(self) -> None:
         if self._process.poll() is None:
@@ -193,7 +155,7 @@ class Worker:
 
 
 class Outcome(NamedTuple):
-    """What is left after `kill_owners`."""
+    """What is left after `kill_writers`."""
 
     num_kills: int
     num_confirmed: int  # entries whose write was confirmed
@@ -201,25 +163,25 @@ class Outcome(NamedTuple):
     num_in_flight: int  # there, whole, and not confirmed: their process was killed between the two
     num_doubled: int
     num_set_aside: int
-    integrity: str
+    num_left: int  # temporary files, after one more write
 
     @property
     def is_sound(self) -> bool:
-        return (self.num_lost, self.num_doubled, self.num_set_aside, self.integrity) == (0, 0, 0, "ok")
+        return (self.num_lost, self.num_doubled, self.num_set_aside, self.num_left) == (0, 0, 0, 0)
 
 
-def kill_owners(
+def kill_writers(
     folder: Path, *, num_kills: int, num_processes: int = 8, num_threads: int = 8, seed: int = 0,
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:  # fmt: skip
-    """Let processes write entries of their own, kill and replace one after another, and count what is left."""
-    path, rng = folder / "cache.sqlite3", random.Random(seed)
+    """Let processes add entries of their own, kill and replace one after another, and count what is left."""
+    path, rng = folder / "costs.npz", random.Random(seed)
     started = 0
 
     def start() -> Worker:
         nonlocal started
         started += 1
-        return Worker(Task(str(path), started, "owner", 1e9, num_threads, 1 << 30))
+        return Worker(Task(str(path), started, 1e9, num_threads))
 
     workers = [start() for _ in range(num_processes)]
     try:
@@ -237,41 +199,59 @@ def kill_owners(
 
 
 def count_left(path: Path, num_kills: int, num_started: int) -> Outcome:
+    file = ResultFile(path)
+    assert add(file, "last", ["last"])
     confirmed: set[tuple[str, str]] = set()
     for seed in range(1, num_started + 1):
         with contextlib.suppress(FileNotFoundError):  # killed before it came so far
             for line in notes_of(path, seed).read_text().split("\n")[:-1]:  # the last may be cut
-                namespace, _, name = line.partition("\t")
-                confirmed.add((namespace, name))
-    there: set[tuple[str, str]] = set()
-    num_entries = 0
-    for namespace in NAMESPACES:
-        with DiskCache(path, namespace=namespace, max_bytes=1 << 30) as cache:
-            numbers = check(namespace, cache.load_all())
-            there |= {(namespace, str(number)) for number in numbers}
-            num_entries += cache.num_entries
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        ((integrity,),) = connection.execute("PRAGMA integrity_check(1)").fetchall()
+                section, _, name = line.partition("\t")
+                confirmed.add((section, name))
+    kept = Counter((section, name) for section in SECTIONS for name in names_of(lines_of(file.read(section))))
     return Outcome(
-        num_kills, len(confirmed), len(confirmed - there), len(there - confirmed), num_entries - len(there),
-        len(list(path.parent.glob("*.damaged-*"))), integrity,
+        num_kills, len(confirmed), len(confirmed - kept.keys()), len(kept.keys() - confirmed),
+        kept.total() - len(kept), len(list(path.parent.glob("*.damaged-*"))), len(list(path.parent.glob(".*.tmp"))),
     )  # fmt: skip
 
 
-def damage_first_page(folder: Path) -> tuple[int, int]:
-    """Damage each byte of the first page in four ways; return how many files were set aside, of how many."""
-    from tests.storage.disk_caches import check_damaged, some
+def check_damaged(path: Path, content: bytes, lines: Sequence[str]) -> str:
+    """Check that a file is used, or set aside with a warning and begun anew, or is not ours and stays; say which."""
+    for left in path.parent.iterdir():
+        left.unlink()
+    path.write_bytes(content)
+    results._warned.clear()
+    file = ResultFile(path)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = lines_of(file.read(SECTIONS[0]))
+        assert found in ([], list(lines))
+        is_written = file.merge(SECTIONS[0], lambda _: as_arrays(lines))
+    asides = list(path.parent.glob("*.damaged-*"))
+    assert len(asides) <= 1
+    if not is_written:
+        assert path.read_bytes() == content
+        assert ("is no cache of gemm_eval" in str(told[0].message), asides) == (True, [])
+        return "left alone"
+    assert lines_of(file.read(SECTIONS[0])) == list(lines)
+    if asides:
+        assert asides[0].read_bytes() == content
+        assert ["set aside" in str(warning.message) for warning in told] == [True]
+        return "set aside"
+    assert (found, told) == (list(lines), [])
+    return "used"
 
-    path, items = folder / "cache.sqlite3", some(3)
-    with DiskCache(path, namespace="model 1") as cache:
-        cache.put_many(items)
-    whole = path.read_bytes()
-    num_aside = num = 0
-    for place in range(4096):
+
+def damage_every_byte(folder: Path, step: int = 1) -> Counter[str]:
+    """Damage every byte of a small file in four ways; return what became of the files."""
+    path, rng = folder / "costs.npz", random.Random(3)
+    lines = [entry(f"{number}", rng) for number in range(3)]
+    assert add(ResultFile(path), SECTIONS[1], lines[:1])
+    assert add(ResultFile(path), SECTIONS[0], lines)
+    whole, became = path.read_bytes(), Counter[str]()
+    for place in range(0, len(whole), step):
         for value in {whole[place] ^ 0xFF, whole[place] ^ 0x80, whole[place] ^ 1, 0} - {whole[place]}:
-            num_aside += check_damaged(path, whole[:place] + bytes([value]) + whole[place + 1 :], items)
-            num += 1
-    return num_aside, num
+            became[check_damaged(path, whole[:place] + bytes([value]) + whole[place + 1 :], lines)] += 1
+    return became
 
 
 def main() -> int:
@@ -281,15 +261,15 @@ def main() -> int:
     parser.add_argument("--task", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.task is not None:
-        print(*work(Task(*json.loads(asked.task))))
+        print(work(Task(*json.loads(asked.task))))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         begin_s = time.monotonic()
-        outcome = kill_owners(Path(folder), num_kills=asked.kills, seed=asked.seed, say=print)
+        outcome = kill_writers(Path(folder), num_kills=asked.kills, seed=asked.seed, say=print)
         print(f"8 processes x 8 threads, {time.monotonic() - begin_s:.0f} s: {outcome}")
     with tempfile.TemporaryDirectory() as folder:
-        num_aside, num = damage_first_page(Path(folder))
-        print(f"first page: {num:,} damaged bytes, {num_aside:,} files set aside and begun anew, every answer right")
+        became = damage_every_byte(Path(folder))
+        print(f"every byte damaged, {became.total():,} files: {dict(became)}; every answer right")
     return 0 if outcome.is_sound else 1
 
 

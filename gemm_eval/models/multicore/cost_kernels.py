@@ -18,30 +18,6 @@ from gemm_eval.models.multicore.overlap_kernels import Traffic, add_traffic, c_t
 from gemm_eval.models.multicore.pipeline_kernels import no_pipeline_us, pipeline_us_if_any
 from gemm_eval.models.multicore.terms import BOUNDS, MAIN, PHASES, TERMS, Times
 
-__all__ = [
-    "COST_DTYPE",
-    "Block",
-    "CoreCost",
-    "CoreSums",
-    "a_charged_of",
-    "block_of",
-    "core_cost",
-    "core_sums",
-    "cost_of_sums",
-    "dram_bytes_of",
-    "dram_total",
-    "energy_pj_of",
-    "evaluate_into",
-    "evaluate_one",
-    "evaluate_overlap_into",
-    "fill_times",
-    "shared_share_of",
-    "spilled_total",
-    "sram_used_bytes",
-    "whole_cost",
-    "write_cost_of",
-]
-
 _INTS = (
     "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order",
     "active_cores", "visits", "sram_used_bytes",
@@ -88,7 +64,7 @@ class Block(NamedTuple):
 
 
 class CoreSums(NamedTuple):
-    """What one core moves and computes for equal batch elements, or added up over groups of different rows."""
+    """Bytes and steps of one core for equal batch elements, or added up over groups of different rows."""
 
     a_bytes: int
     b_elems: int
@@ -408,12 +384,115 @@ def whole_cost(
 
 
 @kernel
-def _kept_frac_of_block(p: Any, blk: Block, g: int, tile_m: int, tile_n: int, tile_k: int, order: int) -> float:
-    """What `kept_frac_of` is for the full block of g batch elements."""
-    T_m, T_n, T_k = ceil_div(blk.m, tile_m), ceil_div(blk.n, tile_n), ceil_div(blk.k, tile_k)
-    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-    sums = core_sums(p, blk, g, blk.m, blk.n, blk.k, T_m, T_n, T_k, f_a, f_b, f_c)
-    return kept_frac_of(p, blk, sums, a_charged_of(p, blk, sums))
+def clear_totals(out: Any) -> None:
+    """Set the bytes of the record `out` to 0, whatever it held: `add_totals` adds to them."""
+    out["a_bytes"] = 0
+    out["b_bytes"] = 0
+    out["scale_bytes"] = 0
+    out["reduction_bytes"] = 0
+    out["c_store_bytes"] = 0
+    out["c_spill_bytes"] = 0
+    out["core_bytes"] = 0
+
+
+@kernel
+def add_totals(
+    p: Any, blk: Block, g: int, num_sets: int, num_rows: int, K: int, N: int, tile_m: int, tile_n: int, tile_k: int,
+    order: int, kept_frac: float, out: Any,
+) -> int:  # fmt: skip
+    """Add to the bytes of `out` what sets of cores move for g groups of so many rows each; return their cube steps.
+
+    The cores of a set, E_M*E_N*E_K of `blk`, share the rows of its groups; `kept_frac` is that of its full block.
+    """
+    edge_m = num_rows - (blk.E_M - 1) * blk.m
+    edge_n = N - (blk.E_N - 1) * blk.n
+    edge_k = K - (blk.E_K - 1) * blk.k
+    full_T_m = ceil_div(blk.m, tile_m)
+    full_T_n = ceil_div(blk.n, tile_n)
+    steps = 0
+    # Along each dimension E-1 blocks are full (index 0) and the last (index 1) is what remains.
+    for im in range(2):
+        num_m = num_sets * (blk.E_M - 1 if im == 0 else 1)
+        m = blk.m if im == 0 else edge_m
+        T_m = ceil_div(m, tile_m)
+        for in_ in range(2):
+            num_n = blk.E_N - 1 if in_ == 0 else 1
+            n = blk.n if in_ == 0 else edge_n
+            T_n = ceil_div(n, tile_n)
+            for ik in range(2):
+                num_k = blk.E_K - 1 if ik == 0 else 1
+                k = blk.k if ik == 0 else edge_k
+                num = num_m * num_n * num_k
+                if num == 0:
+                    continue
+                T_k = ceil_div(k, tile_k)
+                f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+                sums = core_sums(p, blk, g, m, n, k, T_m, T_n, T_k, f_a, f_b, f_c)
+                steps += num * sums.steps
+                out["core_bytes"] += num * (sums.a_bytes + sums.b_bytes + sums.s_bytes)
+                if blk.E_K > 1 or not p["c_is_resident"]:
+                    out["core_bytes"] += num * sums.store_bytes
+                    out["c_store_bytes"] += num * sums.store_bytes
+                if not p["c_is_resident"]:
+                    out["core_bytes"] += num * 2 * sums.spill_bytes
+                    out["c_spill_bytes"] += spilled_total(num, sums.spill_bytes, kept_frac)
+                if p["has_shared"]:
+                    a_dram, b_dram, _ = dram_bytes_of(p, blk, sums, kept_frac)
+                    out["a_bytes"] += dram_total(num, a_dram)
+                    out["b_bytes"] += dram_total(num, b_dram)
+                elif p["is_multicast"]:
+                    # a shared slice is read once; the cores that share it run in step with a full block
+                    if in_ == 1 and not p["a_is_resident"]:
+                        f_a, _, _ = reload_factors(order, T_m, full_T_n, T_k)
+                        out["a_bytes"] += num_m * num_k * bytes_of(g * m * k * f_a, p["a_half_bits"])
+                    if im == 1 and not p["b_is_resident"]:
+                        _, f_b, _ = reload_factors(order, full_T_m, T_n, T_k)
+                        shared = num_sets * num_n * num_k
+                        out["b_bytes"] += shared * bytes_of(g * k * n * f_b, p["b_half_bits"])
+                        if p["is_quantized"]:
+                            scales = g * scale_rows(p, k, T_k) * n * f_b
+                            out["scale_bytes"] += shared * bytes_of(scales, p["group_half_bits"])
+                else:
+                    if not p["a_is_resident"]:
+                        out["a_bytes"] += num * sums.a_bytes
+                    if not p["b_is_resident"]:
+                        out["b_bytes"] += num * sums.b_bytes
+                        out["scale_bytes"] += num * sums.s_bytes
+                if blk.E_K > 1 and ik == 1:  # one reduction for each C block
+                    part = g * m * n
+                    dram_bytes = 0 if p["c_is_resident"] else bytes_of(part, p["c_half_bits"])
+                    sent = 0
+                    if p["reduction"] == 1:
+                        dram_bytes += bytes_of(blk.E_K * part, p["spill_half_bits"])
+                    else:
+                        sent = bytes_of((blk.E_K - 1) * part, p["spill_half_bits"])
+                    out["reduction_bytes"] += num_m * num_n * dram_bytes
+                    out["core_bytes"] += num_m * num_n * (2 * sent + dram_bytes)  # out of one core and into another
+    return steps
+
+
+@kernel
+def fill_mapping(
+    p: Any, P_G: int, P_M: int, P_N: int, P_K: int, tile_m: int, tile_n: int, tile_k: int, order: int,
+    active_cores: int, visits: int, steps: int, macs: float, out: Any,
+) -> None:  # fmt: skip
+    """Fill the mapping, the sums of bytes and the energy of the record `out`, which has its bytes and times."""
+    out["P_G"] = P_G
+    out["P_M"] = P_M
+    out["P_N"] = P_N
+    out["P_K"] = P_K
+    out["tile_m"] = tile_m
+    out["tile_n"] = tile_n
+    out["tile_k"] = tile_k
+    out["loop_order"] = order
+    out["active_cores"] = active_cores
+    out["visits"] = visits
+    out["sram_used_bytes"] = sram_used_bytes(p, tile_m, tile_n, tile_k)
+    dram_bytes = out["a_bytes"] + out["b_bytes"] + out["scale_bytes"] + out["c_store_bytes"]
+    dram_bytes += 2 * out["c_spill_bytes"] + out["reduction_bytes"]
+    out["dram_bytes"] = dram_bytes
+    out["c_refill_bytes"] = out["c_spill_bytes"]
+    out["energy_pj"] = energy_pj_of(p, float(steps), macs, dram_bytes, out["core_bytes"], out["latency_us"])
 
 
 def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
@@ -426,119 +505,33 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
     ) -> None:  # fmt: skip
         """Fill the record `out` of `COST_DTYPE` with the cost of one legal mapping."""
         blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
-        edge_g = G - (blk.E_G - 1) * blk.g
-        edge_m = M - (blk.E_M - 1) * blk.m
-        edge_n = N - (blk.E_N - 1) * blk.n
-        edge_k = K - (blk.E_K - 1) * blk.k
-        full_T_m = ceil_div(blk.m, tile_m)
-        full_T_n = ceil_div(blk.n, tile_n)
-
-        a_bytes = b_bytes = scale_bytes = store_bytes = spill_bytes = 0
-        red_dram_bytes = red_core_bytes = core_bytes = 0
+        T_m = ceil_div(blk.m, tile_m)
+        T_n = ceil_div(blk.n, tile_n)
+        T_k = ceil_div(blk.k, tile_k)
+        f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+        clear_totals(out)
         steps = 0
         slowest_us = -1.0
-        # Along each dimension E-1 blocks are full (index 0) and the last (index 1) is what remains.
+        # E_G-1 sets of cores have full blocks of g batch elements, the last has what remains
         for ig in range(2):
-            num_g = blk.E_G - 1 if ig == 0 else 1
-            g = blk.g if ig == 0 else edge_g
-            kept_frac = 0.0
-            if p["has_shared"] and num_g > 0:
-                kept_frac = _kept_frac_of_block(p, blk, g, tile_m, tile_n, tile_k, order)
-            for im in range(2):
-                num_m = blk.E_M - 1 if im == 0 else 1
-                m = blk.m if im == 0 else edge_m
-                for in_ in range(2):
-                    num_n = blk.E_N - 1 if in_ == 0 else 1
-                    n = blk.n if in_ == 0 else edge_n
-                    for ik in range(2):
-                        num_k = blk.E_K - 1 if ik == 0 else 1
-                        k = blk.k if ik == 0 else edge_k
-                        num = num_g * num_m * num_n * num_k
-                        if num == 0:
-                            continue
-                        T_m = ceil_div(m, tile_m)
-                        T_n = ceil_div(n, tile_n)
-                        T_k = ceil_div(k, tile_k)
-                        f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                        pipeline_us = pipeline_us_of(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order)
-                        cost = core_cost(
-                            p, blk, g, m, n, k, min(tile_m, m), min(tile_n, n), min(tile_k, k),
-                            T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us,
-                        )  # fmt: skip
-                        if cost.latency_us > slowest_us:
-                            slowest_us = cost.latency_us
-                            fill_times(p, blk, cost, out)
-                        steps += num * (
-                            g * ceil_div(m, p["cube_m"]) * ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"])
-                        )
-                        core_bytes += num * (cost.a_bytes + cost.b_bytes + cost.s_bytes)
-                        if blk.E_K > 1 or not p["c_is_resident"]:
-                            core_bytes += num * cost.store_bytes
-                            store_bytes += num * cost.store_bytes
-                        if not p["c_is_resident"]:
-                            core_bytes += num * 2 * cost.spill_bytes
-                            spill_bytes += spilled_total(num, cost.spill_bytes, kept_frac)
-                        if p["has_shared"]:
-                            sums = core_sums(p, blk, g, m, n, k, T_m, T_n, T_k, f_a, f_b, f_c)
-                            a_dram, b_dram, _ = dram_bytes_of(p, blk, sums, kept_frac)
-                            a_bytes += dram_total(num, a_dram)
-                            b_bytes += dram_total(num, b_dram)
-                        elif p["is_multicast"]:
-                            # a shared slice is read once; the cores that share it run in step with a full block
-                            if in_ == 1 and not p["a_is_resident"]:
-                                f_a, f_b, f_c = reload_factors(order, T_m, full_T_n, T_k)
-                                a_bytes += num_g * num_m * num_k * bytes_of(g * m * k * f_a, p["a_half_bits"])
-                            if im == 1 and not p["b_is_resident"]:
-                                f_a, f_b, f_c = reload_factors(order, full_T_m, T_n, T_k)
-                                shared = num_g * num_n * num_k
-                                b_bytes += shared * bytes_of(g * k * n * f_b, p["b_half_bits"])
-                                if p["is_quantized"]:
-                                    rows = g * scale_rows(p, k, T_k) * n * f_b
-                                    scale_bytes += shared * bytes_of(rows, p["group_half_bits"])
-                        else:
-                            if not p["a_is_resident"]:
-                                a_bytes += num * cost.a_bytes
-                            if not p["b_is_resident"]:
-                                b_bytes += num * cost.b_bytes
-                                scale_bytes += num * cost.s_bytes
-                        if blk.E_K > 1 and ik == 1:  # one reduction for each C block
-                            blocks = num_g * num_m * num_n
-                            part = g * m * n
-                            written = 0 if p["c_is_resident"] else bytes_of(part, p["c_half_bits"])
-                            if p["reduction"] == 1:
-                                read = bytes_of(blk.E_K * part, p["spill_half_bits"])
-                                red_dram_bytes += blocks * (read + written)
-                                red_core_bytes += blocks * (read + written)
-                            else:
-                                red_dram_bytes += blocks * written
-                                sent = bytes_of((blk.E_K - 1) * part, p["spill_half_bits"])
-                                red_core_bytes += blocks * (2 * sent + written)  # out of one core and into another
-
-        out["P_G"] = P_G
-        out["P_M"] = P_M
-        out["P_N"] = P_N
-        out["P_K"] = P_K
-        out["tile_m"] = tile_m
-        out["tile_n"] = tile_n
-        out["tile_k"] = tile_k
-        out["loop_order"] = order
-        out["active_cores"] = blk.active_cores
-        out["visits"] = blk.g * full_T_m * full_T_n * ceil_div(blk.k, tile_k)
-        out["sram_used_bytes"] = sram_used_bytes(p, tile_m, tile_n, tile_k)
-        dram_bytes = a_bytes + b_bytes + scale_bytes + store_bytes + 2 * spill_bytes + red_dram_bytes
-        out["dram_bytes"] = dram_bytes
-        out["a_bytes"] = a_bytes
-        out["b_bytes"] = b_bytes
-        out["scale_bytes"] = scale_bytes
-        out["c_store_bytes"] = store_bytes
-        out["c_spill_bytes"] = spill_bytes
-        out["c_refill_bytes"] = spill_bytes
-        out["reduction_bytes"] = red_dram_bytes
-        core_bytes += red_core_bytes
-        out["core_bytes"] = core_bytes
-        out["energy_pj"] = energy_pj_of(
-            p, float(steps), float(G * M * K * N), dram_bytes, core_bytes, out["latency_us"]
-        )
+            num_sets = blk.E_G - 1 if ig == 0 else 1
+            g = blk.g if ig == 0 else G - (blk.E_G - 1) * blk.g
+            if num_sets == 0:
+                continue
+            # no core of a set has more of anything than the one with the full block
+            pipeline_us = pipeline_us_of(p, blk, g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
+            cost = core_cost(
+                p, blk, g, blk.m, blk.n, blk.k, min(tile_m, blk.m), min(tile_n, blk.n), min(tile_k, blk.k),
+                T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us,
+            )  # fmt: skip
+            if cost.latency_us > slowest_us:
+                slowest_us = cost.latency_us
+                fill_times(p, blk, cost, out)
+            steps += add_totals(p, blk, g, num_sets, M, K, N, tile_m, tile_n, tile_k, order, cost.kept_frac, out)
+        fill_mapping(
+            p, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k, order, blk.active_cores, blk.g * T_m * T_n * T_k, steps,
+            float(G * M * K * N), out,
+        )  # fmt: skip
 
     return evaluate_into
 

@@ -14,35 +14,20 @@ from gemm_eval.models.multicore.cost_kernels import (
     Block,
     CoreCost,
     CoreSums,
+    add_totals,
     block_of,
+    clear_totals,
     core_sums,
     cost_of_sums,
-    dram_bytes_of,
-    dram_total,
-    energy_pj_of,
+    fill_mapping,
     fill_times,
     shared_share_of,
-    spilled_total,
-    sram_used_bytes,
     write_cost_of,
 )
-from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows
+from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.group_kernels import Spread, active_cores_of, fill_spread, new_spread
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_first_us, pipeline_part_us
 from gemm_eval.models.multicore.replay_kernels import is_replayable
-
-__all__ = [
-    "add_sums",
-    "chip_of",
-    "evaluate_grouped",
-    "evaluate_grouped_into",
-    "evaluate_grouped_overlap_into",
-    "no_set_pipeline_us",
-    "replay_grouped",
-    "run_block",
-    "set_cost",
-    "set_pipeline_us",
-]
 
 
 @kernel
@@ -154,76 +139,6 @@ def _set_pipeline_us_if_any(
     return us
 
 
-@kernel
-def _add_run_totals(
-    p: Any, blk: Block, num_rows: int, K: int, N: int, tile_m: int, tile_n: int, tile_k: int, order: int,
-    kept_frac: float, out: Any,
-) -> int:  # fmt: skip
-    """Add what all cores of a set move for one run to the bytes of `out`; return their cube steps."""
-    edge_m = num_rows - (blk.E_M - 1) * blk.m
-    edge_n = N - (blk.E_N - 1) * blk.n
-    edge_k = K - (blk.E_K - 1) * blk.k
-    full_T_m = ceil_div(blk.m, tile_m)
-    full_T_n = ceil_div(blk.n, tile_n)
-    steps = 0
-    # Along each dimension E-1 blocks are full (index 0) and the last (index 1) is what remains.
-    for im in range(2):
-        num_m = blk.E_M - 1 if im == 0 else 1
-        m = blk.m if im == 0 else edge_m
-        for in_ in range(2):
-            num_n = blk.E_N - 1 if in_ == 0 else 1
-            n = blk.n if in_ == 0 else edge_n
-            for ik in range(2):
-                num_k = blk.E_K - 1 if ik == 0 else 1
-                k = blk.k if ik == 0 else edge_k
-                num = num_m * num_n * num_k
-                if num == 0:
-                    continue
-                sums = _run_sums(p, blk, m, n, k, tile_m, tile_n, tile_k, order)
-                steps += num * sums.steps
-                out["core_bytes"] += num * (sums.a_bytes + sums.b_bytes + sums.s_bytes)
-                if blk.E_K > 1 or not p["c_is_resident"]:
-                    out["core_bytes"] += num * sums.store_bytes
-                    out["c_store_bytes"] += num * sums.store_bytes
-                if not p["c_is_resident"]:
-                    out["core_bytes"] += num * 2 * sums.spill_bytes
-                    out["c_spill_bytes"] += spilled_total(num, sums.spill_bytes, kept_frac)
-                if p["has_shared"]:
-                    a_dram, b_dram, _ = dram_bytes_of(p, blk, sums, kept_frac)
-                    out["a_bytes"] += dram_total(num, a_dram)
-                    out["b_bytes"] += dram_total(num, b_dram)
-                elif p["is_multicast"]:
-                    # a shared slice is read once; the cores that share it run in step with a full block
-                    T_k = ceil_div(k, tile_k)
-                    if in_ == 1 and not p["a_is_resident"]:
-                        f_a, _, _ = reload_factors(order, ceil_div(m, tile_m), full_T_n, T_k)
-                        out["a_bytes"] += num_m * num_k * bytes_of(blk.g * m * k * f_a, p["a_half_bits"])
-                    if im == 1 and not p["b_is_resident"]:
-                        _, f_b, _ = reload_factors(order, full_T_m, ceil_div(n, tile_n), T_k)
-                        shared = num_n * num_k
-                        out["b_bytes"] += shared * bytes_of(blk.g * k * n * f_b, p["b_half_bits"])
-                        if p["is_quantized"]:
-                            scales = blk.g * scale_rows(p, k, T_k) * n * f_b
-                            out["scale_bytes"] += shared * bytes_of(scales, p["group_half_bits"])
-                else:
-                    if not p["a_is_resident"]:
-                        out["a_bytes"] += num * sums.a_bytes
-                    if not p["b_is_resident"]:
-                        out["b_bytes"] += num * sums.b_bytes
-                        out["scale_bytes"] += num * sums.s_bytes
-                if blk.E_K > 1 and ik == 1:  # one reduction for each C block
-                    part = blk.g * m * n
-                    dram_bytes = 0 if p["c_is_resident"] else bytes_of(part, p["c_half_bits"])
-                    sent = 0
-                    if p["reduction"] == 1:
-                        dram_bytes += bytes_of(blk.E_K * part, p["spill_half_bits"])
-                    else:
-                        sent = bytes_of((blk.E_K - 1) * part, p["spill_half_bits"])
-                    out["reduction_bytes"] += num_m * num_n * dram_bytes
-                    out["core_bytes"] += num_m * num_n * (2 * sent + dram_bytes)  # out of one core and into another
-    return steps
-
-
 def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
     """Return the kernel that fills a record with the cost of a mapping, for one way to time its main loops."""
 
@@ -235,13 +150,7 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
         """Fill the record `out` of `COST_DTYPE` with the cost of one legal mapping; `spread` is filled too."""
         num_sets = fill_spread(p, rows, counts, P_G, P_M, spread)
         chip = chip_of(p, rows, K, N, P_M, P_N, P_K, spread, num_sets)
-        out["a_bytes"] = 0  # every sum starts from nothing, whatever the record held
-        out["b_bytes"] = 0
-        out["scale_bytes"] = 0
-        out["reduction_bytes"] = 0
-        out["c_store_bytes"] = 0
-        out["c_spill_bytes"] = 0
-        out["core_bytes"] = 0
+        clear_totals(out)
         steps = 0
         num_rows = 0
         slowest_us = -1.0
@@ -259,28 +168,16 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
             for run in range(spread.starts[which], spread.starts[which + 1]):
                 size = rows[spread.sizes[run]]
                 blk = run_block(chip, size, spread.counts[run], P_M)
-                steps += _add_run_totals(p, blk, size, K, N, tile_m, tile_n, tile_k, order, cost.kept_frac, out)
+                steps += add_totals(
+                    p, blk, blk.g, 1, size, K, N, tile_m, tile_n, tile_k, order, cost.kept_frac, out
+                )  # fmt: skip
                 num_rows += size * spread.counts[run]
 
-        out["P_G"] = P_G
-        out["P_M"] = P_M
-        out["P_N"] = P_N
-        out["P_K"] = P_K
-        out["tile_m"] = tile_m
-        out["tile_n"] = tile_n
-        out["tile_k"] = tile_k
-        out["loop_order"] = order
-        out["active_cores"] = chip.active_cores
-        out["visits"] = visits
-        out["busiest_core_bytes"] = busiest_bytes
-        out["sram_used_bytes"] = sram_used_bytes(p, tile_m, tile_n, tile_k)
-        dram_bytes = out["a_bytes"] + out["b_bytes"] + out["scale_bytes"] + out["c_store_bytes"]
-        dram_bytes += 2 * out["c_spill_bytes"] + out["reduction_bytes"]
-        out["dram_bytes"] = dram_bytes
-        out["c_refill_bytes"] = out["c_spill_bytes"]
-        out["energy_pj"] = energy_pj_of(
-            p, float(steps), float(num_rows * K * N), dram_bytes, out["core_bytes"], out["latency_us"]
+        fill_mapping(
+            p, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k, order, chip.active_cores, visits, steps,
+            float(num_rows * K * N), out,
         )  # fmt: skip
+        out["busiest_core_bytes"] = busiest_bytes
 
     return evaluate_into
 

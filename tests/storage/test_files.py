@@ -1,4 +1,4 @@
-"""What others could have written is not read: folders and files of the caches, and the folders above them."""
+"""Files of the library: whole writes, bounded reads, and folders that others could have written, which are not read."""
 
 from __future__ import annotations
 
@@ -17,17 +17,174 @@ import pytest
 from gemm_eval import GEMMEvaluator, storage
 from gemm_eval import jit as _jit
 from gemm_eval.autotune.asm import store as asm_store
-from gemm_eval.evaluate import disk as _disk
-from gemm_eval.storage import cache_dir, folders
-from gemm_eval.storage.cache import DiskCache
-from gemm_eval.storage.folders import make_folder, why_unsafe
-from tests.storage.disk_caches import recorded
+from gemm_eval.errors import ArchNotFoundError, ArchValidationError, GemmEvalError, InvalidInputError
+from gemm_eval.storage import (
+    cache_dir,
+    files,
+    is_temporary,
+    make_folder,
+    place_new,
+    read_bounded,
+    read_checked,
+    set_aside,
+    staged,
+    why_unsafe,
+    write_checked,
+    write_text,
+    write_whole,
+)
+from tests.cases import case
 
 STRANGER = 12345
 SIZES = (1, 16, 512, 768)
 
 needs_modes = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no modes here")
-pytestmark = needs_modes
+on_posix = pytest.mark.skipif(sys.platform == "win32", reason="pipes and devices with names")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_staged_file_is_gone_unless_it_was_renamed(tmp_path: Path) -> None:
+    with staged(tmp_path / "a.bin", b"one") as temporary:
+        assert temporary.read_bytes() == b"one"
+        assert is_temporary(temporary.name)
+        assert names(tmp_path) == [temporary.name]
+    assert names(tmp_path) == []
+    assert not any(map(is_temporary, ("a.bin", ".a.bin.tmp", "a.0123456789abcdef0123456789abcdef.tmp")))
+
+
+def test_a_file_is_replaced_whole_or_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.bin"
+    write_whole(file, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(file, b"new")
+    assert (names(tmp_path), file.read_bytes()) == (["a.bin"], b"old")
+    write_whole(file, b"unsynced", is_durable=False)
+    assert file.read_bytes() == b"unsynced"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no modes here")
+def test_a_private_file_is_nobody_elses_whatever_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_whole(tmp_path / "usual", b"")
+        os.umask(0)
+        write_whole(tmp_path / "private", b"", is_private=True)
+        write_checked(tmp_path / "made" / "checked", b"x")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {"usual": 0o644, "private": 0o600, "made": 0o700, "checked": 0o600}
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_new_file_never_replaces_another(has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("no links here")
+
+    if not has_links:
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+    for content in (b"first", b"second"):
+        with staged(tmp_path / "a", content) as temporary:
+            place_new(temporary, tmp_path / "a")
+    assert (names(tmp_path), (tmp_path / "a").read_bytes()) == (["a"], b"first")
+
+
+def test_a_text_goes_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "a.txt")
+    write_text(tmp_path / "link", "ä\n")
+
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "a.txt").read_bytes() == "ä\n".encode()
+    with pytest.raises(GemmEvalError, match="cannot write"):
+        write_text(tmp_path / "there" / "a.txt" / "b", "")
+
+
+def test_what_is_not_what_was_written_is_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    write_checked(file, b"line\nline")
+    whole = file.read_bytes()
+
+    assert read_checked(file) == b"line\nline"
+    for raw in (whole[:-1], whole + b"x", b"", b"\n"):
+        file.write_bytes(raw)
+        with case(raw):
+            assert read_checked(file) is None
+    file.unlink()
+    assert read_checked(file) is None
+    os.mkfifo(file)
+    assert read_checked(file) is None, "and nobody waits for a writer"
+
+
+def test_the_oldest_files_set_aside_go(tmp_path: Path) -> None:
+    for name in ("a", "a.damaged-8", "a.damaged-9", "a.damaged-10", "a.damaged-by-hand", "b.damaged-1"):
+        (tmp_path / name).write_text(name)
+    aside = set_aside(tmp_path / "a", "a.damaged-11", earlier=r"a\.damaged-\d+", num_kept=2)
+
+    assert aside.read_text() == "a"
+    assert names(tmp_path) == ["a.damaged-10", "a.damaged-11", "a.damaged-by-hand", "b.damaged-1"]
+
+
+def test_packages_are_cheap_until_a_name_is_used(tmp_path: Path) -> None:
+    code = (
+        "import sys, gemm_eval.storage, gemm_eval.device, gemm_eval.kernels, gemm_eval.kernels.configs, "
+        "gemm_eval.measure, gemm_eval.measure.runners\n"
+        "print([name for name in ('numba', 'numpy', 'pydantic', 'zipfile', 'cupy', 'pandas') if name in sys.modules])\n"
+        "try: gemm_eval.device.no_such_name\n"
+        "except AttributeError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines() == ["[]", "module 'gemm_eval.device' has no attribute 'no_such_name'"]
+
+
+def test_a_file_is_read_up_to_its_maximum(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+
+    assert read_bounded(path, 5, "spec") == b"12345"
+    assert read_bounded(str(path), 6, "spec") == b"12345"
+    with pytest.raises(InvalidInputError, match=r"file: larger than 4 bytes, which no spec needs"):
+        read_bounded(path, 4, "spec")
+
+
+def test_errors_are_those_that_the_caller_names(tmp_path: Path) -> None:
+    with pytest.raises(ArchNotFoundError, match="No such file") as found:
+        read_bounded(tmp_path / "none", 4, "spec", unreadable=ArchNotFoundError)
+    assert isinstance(found.value.__cause__, FileNotFoundError)
+    (tmp_path / "large").write_bytes(b"12345")
+    with pytest.raises(ArchValidationError, match="larger than"):
+        read_bounded(tmp_path / "large", 4, "spec", too_large=ArchValidationError)
+
+
+@on_posix
+def test_what_is_no_regular_file_is_refused_unread(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    link = tmp_path / "link"
+    link.symlink_to("/dev/zero")
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path in (fifo, link, Path("/dev/zero"), Path("/dev/null"), tmp_path, loop, tmp_path / ("x" * 5000)):
+        with pytest.raises(InvalidInputError, match="cannot read"):
+            read_bounded(path, 4, "spec")
+
+
+def test_names_that_no_file_has_stay_one_line(tmp_path: Path) -> None:
+    for name in ("a\0b", "a\udfffb\n", "line\nbreak", "\x1b[2J"):
+        with pytest.raises(InvalidInputError) as found:
+            read_bounded(tmp_path / name, 4, "spec")
+        assert str(found.value).isprintable()
+
+
+# folders of others
 
 
 @pytest.fixture
@@ -36,7 +193,6 @@ def folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp())
     yield made
     shutil.rmtree(made)
-    _disk._cache_at.cache_clear()
 
 
 @pytest.fixture
@@ -58,6 +214,7 @@ def give_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     return give
 
 
+@needs_modes
 def test_what_is_safe(folder: Path) -> None:
     file = folder / "file"
     file.touch(0o644)
@@ -72,6 +229,7 @@ def test_what_is_safe(folder: Path) -> None:
     assert why_unsafe(file) is None, "nobody else can come to it"
 
 
+@needs_modes
 def test_what_is_not(folder: Path, give_away: Callable[[Path], None]) -> None:
     inner = folder / "inner"
     inner.mkdir()
@@ -107,19 +265,20 @@ def test_what_is_not(folder: Path, give_away: Callable[[Path], None]) -> None:
     assert f"{inner} belongs to user {STRANGER}" == why_unsafe(inner) == why_unsafe(inner / "missing")
 
 
+@needs_modes
 def test_without_modes_every_place_is_safe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.chmod(0o777)
     monkeypatch.delattr(os, "geteuid")  # as on Windows
     assert why_unsafe(folder) is None
 
 
+@needs_modes
 def test_folders_are_made_for_this_user_alone(folder: Path) -> None:
     mask = os.umask(0)
     try:
         make_folder(folder / "a" / "b" / "c")
         make_folder(folder / "a" / "b")
-        with DiskCache(folder / "d" / "cache.sqlite3", namespace="x") as cache:
-            assert cache.put_many({b"k": "1"}) == 1
+        assert storage.ResultFile(folder / "d" / "costs.npz").merge("x", lambda _: {})
         storage.write_checked(folder / "e" / "f.kernel", b"code")
     finally:
         os.umask(mask)
@@ -129,6 +288,7 @@ def test_folders_are_made_for_this_user_alone(folder: Path) -> None:
         assert why_unsafe(file) is None
 
 
+@needs_modes
 @pytest.mark.parametrize("how", ["open to all", "of another", "a folder above open to all"])
 def test_no_cache_in_such_a_folder(
     folder: Path, how: str, give_away: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
@@ -141,8 +301,7 @@ def test_no_cache_in_such_a_folder(
     table = saver.evaluate_many([SIZES])
     assert saver.save_to_disk(table) == 1
     storage.write_checked(place / "asm" / "x.json", b"[]")
-    _disk._cache_at.cache_clear()
-    folders._is_ours.cache_clear()  # what it found holds for a process
+    files._is_ours.cache_clear()  # what it found holds for a process
     if how == "of another":
         give_away(place)
     else:
@@ -150,38 +309,24 @@ def test_no_cache_in_such_a_folder(
 
     with pytest.warns(RuntimeWarning, match="no cache in .*, which is not yours alone: .*GEMM_EVAL_CACHE_DIR"):
         assert cache_dir() is None
-    with recorded() as told:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once is enough
         assert cache_dir() is None
         evaluator = GEMMEvaluator("demo-8core")
         assert evaluator.evaluate(*SIZES) == table[0]
         assert evaluator.save_to_disk(table) == 0
         assert asm_store._path_of(b"code") is None
-    assert not told, "once is enough"
     assert evaluator.cache_info().records.hits == 0
     assert storage.read_checked(place / "asm" / "x.json") is None
-    with recorded() as told:  # a file of one's own, named
-        named = GEMMEvaluator("demo-8core", disk_cache=place / "results-v1.sqlite3")
+    named = GEMMEvaluator("demo-8core", disk_cache=place / "results" / "demo-8core.npz")
+    with pytest.warns(RuntimeWarning, match="it is not yours alone") as told:
         assert named.evaluate(*SIZES) == table[0]
     assert named.cache_info().records.hits == 0
-    assert ["it is not yours alone" in str(one.message) for one in told] == [True]
-    folders._is_ours.cache_clear()
+    assert len(told) == 1
+    files._is_ours.cache_clear()
 
 
-@pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_answers_of_others_are_not_read(folder: Path, suffix: str, give_away: Callable[[Path], None]) -> None:
-    path = folder / "cache.sqlite3"
-    with DiskCache(path, namespace="x") as cache:
-        cache.put_many({b"k": "1"})
-    file = path.with_name(path.name + suffix)
-    file.touch()
-    give_away(file)
-    with DiskCache(path, namespace="x") as cache:
-        with pytest.warns(RuntimeWarning, match=f"belongs to user {STRANGER}"):
-            assert cache.get(b"k") is None
-        assert cache.put_many({b"k": "2"}) == 0
-        assert cache.status.startswith("given up: it is not yours alone")
-
-
+@needs_modes
 def test_compiled_kernels_of_others_are_not_unpickled(folder: Path, give_away: Callable[[Path], None]) -> None:
     """numba unpickles an index and machine code: one foreign file, and the folder is not used."""
     kernels = _jit._kernel_folder.__wrapped__(folder)

@@ -1,0 +1,427 @@
+"""Operations that are no single GEMM: attention, collectives, memory-bound kernels, layers of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.checks import plain_integer
+from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType, parse_dtype
+from gemm_eval.errors import InvalidProblemError
+from gemm_eval.units import FLOP_PER_MAC
+from gemm_eval.words import refusal, shown
+from gemm_eval.workload.types import GemmTypes, check_size
+
+MAX_HEAD_DIM = 1 << 12
+"""Largest `head_dim` or `v_head_dim` that is taken."""
+
+MAX_PAIR_MACS = 1 << 57
+"""Largest number of MACs of full, unmasked attention that is taken, as of a GEMM."""
+
+_BITS_PER_BYTE = 8
+_set = object.__setattr__
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionProblem:
+    """The attention of one layer on one device: softmax(Q x K^T) x V for each sequence and head.
+
+    The last `q_len` of `kv_len` positions are queries: all of them in a prefill, some of them where others are cached
+    already (a chunk), one in a step of decode. Q is [batch, q_len, num_heads, head_dim], K and V are [batch, kv_len,
+    num_kv_heads, head_dim or v_head_dim]; the output is as Q, with `v_head_dim`.
+
+    Attributes:
+        batch: sequences.
+        q_len, kv_len: queries and keys of each, `q_len` <= `kv_len`; full attention may have more queries than keys, of
+            another sequence (cross-attention).
+        num_heads, num_kv_heads: query heads, and KV heads that equal groups of these share (MHA: as many; MQA: one).
+        head_dim: elements of a query and of a key.
+        dtype: of Q, and what products are computed in: fp16, bf16, or fp8 where queries are quantized. The output is of
+            it too, of queries of 8 bits bf16.
+        kv_dtype: of K and V in the cache, which may be narrower (fp8, int8, fp4); None: `dtype`.
+        v_head_dim: elements of a value; None: `head_dim`.
+        causal: a query attends to its own position and those before it; False: to all.
+        window: positions that a query attends to at most, its own included; None: all.
+        is_latent: values are the first `v_head_dim` elements of the keys, and are not read again: MLA with absorbed
+            projections, whose keys are latents of one KV head.
+        has_sinks: each head has a learned logit in the sum of its softmax. It takes no time in any model.
+
+    Raises:
+        InvalidProblemError: a size is no positive integer or too large, or they do not go together.
+    """
+
+    batch: int
+    q_len: int
+    kv_len: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: DType = DType.BF16
+    kv_dtype: DType | None = None
+    v_head_dim: int | None = None
+    causal: bool = True
+    window: int | None = None
+    is_latent: bool = False
+    has_sinks: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "q_len", "kv_len", "num_heads", "num_kv_heads", "head_dim"):
+            _set(self, name, check_size(name, getattr(self, name)))
+        value = self.head_dim if self.v_head_dim is None else check_size("v_head_dim", self.v_head_dim)
+        _set(self, "v_head_dim", value)
+        for name in ("causal", "is_latent", "has_sinks"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidProblemError(f"{name} must be True or False, got {shown(getattr(self, name))}")
+        _set(self, "dtype", parse_dtype(self.dtype))
+        _set(self, "kv_dtype", self.dtype if self.kv_dtype is None else parse_dtype(self.kv_dtype, what="kv_dtype"))
+        self._check()
+
+    def _check(self) -> None:
+        if self.causal and self.q_len > self.kv_len:
+            raise InvalidProblemError(f"q_len must be <= kv_len = {self.kv_len}, got {self.q_len}: keys include those")
+        if self.num_heads % self.num_kv_heads:
+            raise InvalidProblemError(f"num_kv_heads must divide num_heads = {self.num_heads}, got {self.num_kv_heads}")
+        if max(self.head_dim, self.value_dim) > MAX_HEAD_DIM:
+            raise InvalidProblemError(
+                f"head_dim and v_head_dim must be <= {MAX_HEAD_DIM}, got {self.head_dim} and {self.value_dim}"
+            )
+        if self.is_latent and (self.num_kv_heads > 1 or self.value_dim > self.head_dim):
+            raise InvalidProblemError(
+                "latent keys are of one KV head, with values among their elements, got "
+                f"num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}, v_head_dim={self.value_dim}"
+            )
+        if self.dtype.is_integer or not self.dtype.is_operand or self.dtype.bits < _BITS_PER_BYTE:
+            raise InvalidProblemError(
+                f"dtype of attention must be fp32, tf32, fp16, bf16, fp8 or bfp8, got {self.dtype}"
+            )
+        if not self.kv_type.is_operand:
+            raise InvalidProblemError(f"kv_dtype must be a type of operands, got {self.kv_dtype}")
+        if self.kv_type.bits > self.dtype.bits:
+            raise InvalidProblemError(f"kv_dtype must not be wider than dtype = {self.dtype}, got {self.kv_dtype}")
+        if self.window is not None:
+            window = plain_integer(self.window)
+            if window is None or window < 1:
+                raise InvalidProblemError(f"window must be a positive integer or None, got {shown(self.window)}")
+            if not self.causal:
+                raise InvalidProblemError("a window is of causal attention: leave out causal=False")
+            _set(self, "window", window if window < self.kv_len else None)
+        macs = self.batch * self.num_heads * self.q_len * self.kv_len * (self.head_dim + self.value_dim)
+        if macs > MAX_PAIR_MACS:
+            raise InvalidProblemError(f"attention must be <= 2**57 = {MAX_PAIR_MACS:.3g} MAC, got {macs:.3g}")
+
+    @property
+    def value_dim(self) -> int:
+        """Elements of a value: `v_head_dim`, which is filled in."""
+        assert self.v_head_dim is not None
+        return self.v_head_dim
+
+    @property
+    def kv_type(self) -> DType:
+        """Type of keys and values: `kv_dtype`, which is filled in."""
+        assert self.kv_dtype is not None
+        return self.kv_dtype
+
+    @property
+    def output_dtype(self) -> DType:
+        """Type of the output: as the queries, or bf16 where these are fp8."""
+        return self.dtype if self.dtype.bits > _BITS_PER_BYTE else DType.BF16
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of a query and a key that it attends to, of one head and sequence."""
+        if not self.causal:
+            return self.q_len * self.kv_len
+        first, last = self.kv_len - self.q_len + 1, self.kv_len
+        window = self.kv_len if self.window is None else self.window
+        growing = max(0, min(last, window) - first + 1)
+        return growing * (2 * first + growing - 1) // 2 + (self.q_len - growing) * window
+
+    @property
+    def num_keys(self) -> int:
+        """Keys of a sequence that any of its queries attends to."""
+        return self.kv_len if self.window is None else min(self.kv_len, self.window + self.q_len - 1)
+
+    @property
+    def flop(self) -> int:
+        """Operations, a MAC being two, of both products: those that a masked kernel cannot leave out."""
+        return FLOP_PER_MAC * self.batch * self.num_heads * self.num_pairs * (self.head_dim + self.value_dim)
+
+    @property
+    def q_bytes(self) -> int:
+        """Bytes of the queries."""
+        return _num_bytes(self.batch * self.q_len * self.num_heads * self.head_dim, self.dtype)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the keys and values that any query attends to, each once."""
+        elements = self.head_dim if self.is_latent else self.head_dim + self.value_dim
+        return _num_bytes(self.batch * self.num_keys * self.num_kv_heads * elements, self.kv_type)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output."""
+        return _num_bytes(self.batch * self.q_len * self.num_heads * self.value_dim, self.output_dtype)
+
+    @property
+    def num_bytes(self) -> int:
+        """Compulsory bytes: queries, keys, values and output, each once."""
+        return self.q_bytes + self.kv_bytes + self.output_bytes
+
+    def __str__(self) -> str:
+        heads = f"{self.num_heads} heads" if self.group == 1 else f"{self.num_heads}/{self.num_kv_heads} heads"
+        size = f"{self.head_dim}" if self.value_dim == self.head_dim else f"{self.head_dim}+{self.value_dim}"
+        kinds = ["causal" if self.causal else "full"]
+        kinds += [f"window {self.window}"] if self.window else []
+        kinds += ["latent"] if self.is_latent else []
+        types = str(self.dtype) if self.kv_type is self.dtype else f"{self.dtype}, KV {self.kv_type}"
+        return f"batch={self.batch} q={self.q_len} kv={self.kv_len} {heads} x {size} {' '.join(kinds)} {types}"
+
+
+def _num_bytes(elements: int, dtype: DType) -> int:
+    return -(-elements * dtype.half_bits // HALF_BITS_PER_BYTE)
+
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+"""Names of the collectives, and of a message to one device."""
+
+MAX_MESSAGE_BYTES = 1 << 50
+"""Largest message of a device."""
+
+MAX_RANKS = 1 << 10
+"""Most devices that exchange messages."""
+
+
+_REDUCED = ("all_reduce", "reduce_scatter")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveProblem:
+    """A collective, or a message to one device, between devices that each hold equally many bytes.
+
+    `message_bytes` is what one device gives:
+
+    - ``all_reduce``: the whole array that it adds; each device ends with the sum.
+    - ``reduce_scatter``: the whole array that it adds; each device ends with 1/num_ranks of the sum.
+    - ``all_gather``: what it contributes; each device ends with num_ranks times as much.
+    - ``all_to_all``: what it sends in all, the share that it keeps (1/num_ranks) included.
+    - ``send``: what one device sends to one other; num_ranks is 2.
+
+    Attributes:
+        what: one of `COLLECTIVES`.
+        message_bytes: of one device, as said.
+        num_ranks: devices that take part; 1: nothing is sent.
+        dtype: of the elements. It matters for sums only: switches add up 16 and 32 bits, and no narrower ones.
+
+    Raises:
+        InvalidProblemError: no such operation, a size that is no positive integer or too large, or a send of many.
+    """
+
+    what: str
+    message_bytes: int
+    num_ranks: int
+    dtype: DType = DType.BF16
+
+    def __post_init__(self) -> None:
+        if self.what not in COLLECTIVES:
+            raise InvalidProblemError(refusal("what", self.what, COLLECTIVES))
+        for name, limit in (("message_bytes", MAX_MESSAGE_BYTES), ("num_ranks", MAX_RANKS)):
+            given = getattr(self, name)
+            value = plain_integer(given)
+            if value is None or not 1 <= value <= limit:
+                raise InvalidProblemError(f"{name} must be an integer in 1..{limit:,}, got {shown(given)}")
+            _set(self, name, value)
+        if self.what == "send" and self.num_ranks > 2:
+            raise InvalidProblemError(f"num_ranks of a send must be 2, or 1 for none, got {self.num_ranks}")
+        _set(self, "dtype", parse_dtype(self.dtype))
+
+    def __str__(self) -> str:
+        return f"{self.what} of {self.message_bytes:,} bytes, {self.num_ranks} ranks"
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The larger of what a device has before and after: of an all-gather what it ends with, else the message."""
+        return self.message_bytes * (self.num_ranks if self.what == "all_gather" else 1)
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes that a device at least sends to others, where nothing adds up on the way."""
+        others, ranks = self.num_ranks - 1, self.num_ranks
+        if self.what == "send":
+            return float(self.message_bytes * others)
+        passes = 2 if self.what == "all_reduce" else 1
+        return passes * others * self.buffer_bytes / ranks
+
+    @property
+    def is_sum(self) -> bool:
+        """True where elements are added up."""
+        return self.what in _REDUCED
+
+
+ENGINES = "engines"
+"""Kernels that are written for serving engines: 16 bytes a load."""
+
+TORCH = "torch"
+"""Kernels of PyTorch's eager mode."""
+
+
+class MemoryKernel(NamedTuple):
+    """The way in which a memory-bound kernel goes over its rows.
+
+    Attributes:
+        trips: to memory and back that a row takes one after the other, where it is alone: loads, and sums of a CTA.
+        loads: the same, of a thread that handles 16 bytes of each tensor, where all SMs are full.
+        row_threads: of a row; 0: one for every 16 bytes of it.
+        is_dealt: elements are dealt to all SMs; else each row is one CTA's.
+        element_trips, element_loads: trips and loads for each element of a thread, on top.
+        library: whose, `ENGINES` or `TORCH`.
+    """
+
+    trips: float = 1.0
+    loads: float = 1.0
+    row_threads: int = 0
+    is_dealt: bool = False
+    element_trips: float = 0.0
+    element_loads: float = 0.0
+    library: str = ENGINES
+
+
+def _of_torch(
+    trips: float,
+    loads: float,
+    row_threads: int,
+    per_element: tuple[float, float] = (0.0, 0.0),
+    *,
+    is_dealt: bool = True,
+) -> MemoryKernel:
+    return MemoryKernel(trips, loads, row_threads, is_dealt, *per_element, library=TORCH)
+
+
+_NORM = MemoryKernel(trips=1.5, loads=2)  # the sum of a row comes between; weights come while a residual does
+_POSITIONS = MemoryKernel(trips=2, loads=1.2)  # queries and keys have angles to wait for, values have not
+_KERNELS = {
+    "act": MemoryKernel(),
+    "act_mul": MemoryKernel(),
+    "rms_norm": _NORM,
+    "layer_norm": _NORM,
+    "add_rms_norm": _NORM,
+    "add_layer_norm": _NORM,
+    "rotary_kv_write": _POSITIONS,
+    "rotary": _POSITIONS,
+    "qk_norm": MemoryKernel(trips=2.5, loads=0.8),  # heads of a row one after the other, by some 256 threads
+    "kv_write": MemoryKernel(),
+    "gather": MemoryKernel(loads=2),  # the place of a row, then the row
+    "permute": MemoryKernel(loads=5),  # a row is stored at the places of all choices
+    "weighted_sum": MemoryKernel(trips=2, loads=2),
+    "top_k": MemoryKernel(trips=7, loads=5, row_threads=32),  # a warp picks one choice after the other
+    "cast": MemoryKernel(trips=4, loads=2.5, is_dealt=True),  # PyTorch's: elements one by one, as types differ
+    "sort": MemoryKernel(trips=6, loads=5, row_threads=2),  # counts, places in a CTA, places of CTAs, stores
+    # PyTorch's, by what runs (torch/eager_mode.py); rows of 1,024 elements where they do not matter
+    "torch_vector": _of_torch(0, 0.5, 128),  # 16 bytes a thread, of one type and order; rows of 2,048 bytes
+    "torch_gelu": _of_torch(0.2, 1, 128),  # likewise, and an error function
+    "torch_cast": _of_torch(2, 1.2, 256),  # four elements a thread, one by one, as types differ
+    "torch_offsets": _of_torch(1.4, 1, 256),  # likewise, with divisions to find each: broadcasts and strides
+    "torch_offsets_wide": _of_torch(0.6, 0.6, 512),  # of 4 bytes: two elements a thread
+    "torch_scattered": _of_torch(1.8, 2.7, 256),  # likewise, neighbours far apart in memory
+    "torch_roll": _of_torch(0.8, 0.43, 1024),
+    "torch_cat": _of_torch(2.8, 1.8, 256),  # of tensors with gaps
+    "torch_layer_norm": _of_torch(1.6, 0.86, 128, (0.17, 0.16), is_dealt=False),
+    "torch_rms_norm": _of_torch(1.2, 0.44, 128, (0.1, 0.08), is_dealt=False),
+    "torch_softmax": _of_torch(0.6, 0.32, 32, (0.08, 0.13)),  # a warp, its row in registers
+    "torch_softmax_cta": _of_torch(0.5, 0, 1024, (1.5, 0.37), is_dealt=False),
+    "torch_sum": _of_torch(1.4, 0.66, 32, (0.06, 0.065)),  # a warp for each row
+    "torch_sum_cta": _of_torch(1.4, 0.66, 512, (0.06, 0.065)),
+    "torch_moments": _of_torch(2.2, 1.65, 512, (0.27, 0.13), is_dealt=False),
+    "torch_batch_norm": _of_torch(0.5, 0.97, 32, (0.6, 0.04)),
+    "torch_batch_norm_last": _of_torch(2.8, 0.43, 256),  # channels side by side
+    "torch_max_pool": _of_torch(5.7, 1.8, 1024),
+    "torch_avg_pool": _of_torch(4.2, 1.14, 1024),
+    "torch_bilinear": _of_torch(1, 0, 32, (0.3, 0.05)),  # a thread for a position in all images and channels
+    "inductor_rows": _of_torch(1, 0, 32, (0, 0.07)),  # what torch.compile makes of a norm, a softmax, sums of rows
+    "cudnn_layout": _of_torch(0.42, 0.61, 256),  # channels first to channels last and back, by tiles of 32 x 32
+}
+_OTHER = MemoryKernel(trips=3, is_dealt=True)
+
+
+def memory_kernel(what: str) -> MemoryKernel:
+    """Return how a kernel of this name goes over its rows; of another name, that its elements are dealt."""
+    return _KERNELS.get(what, _OTHER)
+
+
+def has_cta_for_each_row(what: str) -> bool:
+    """Say whether a kernel of serving engines has a CTA for each row (token); others deal elements to all SMs."""
+    return not memory_kernel(what).is_dealt
+
+
+Sizes = int | npt.NDArray[np.int64]
+
+LAYER_TERMS = {
+    "routing_us": "top-k of the router's scores, and the order of tokens by expert",
+    "permute_us": "rows of tokens, copied to where their experts read them",
+    "quantize_us": "both activations, made as narrow as the GEMMs read them",
+    "activation_us": "the activation between the two GEMMs, with the product of gate and up",
+    "finalize_us": "the weighted sum over each token's experts",
+}
+"""Terms of a layer's time besides its GEMMs, in the order they run, and what that time goes to."""
+
+
+class MoeWork(NamedTuple):
+    """The work of one rank in a layer of experts; sizes are numbers or arrays of one shape, one value for each draw.
+
+    Attributes:
+        num_tokens: tokens that all ranks of the expert-parallel group see together.
+        hidden: width of the model.
+        inter: intermediate width of an expert on this rank: that of the model over the tensor-parallel degree.
+        num_experts: routed experts of the layer.
+        num_local_experts: those of this rank.
+        topk: experts of a token.
+        local_rows: assignments (token, expert) on this rank.
+        num_active: experts of this rank that have tokens.
+        most_rows: of its experts, those of the one that has most.
+        gated: gate and up projection; else up alone.
+        types: of both GEMMs.
+        has_grouped_router: whether groups of experts are chosen before experts, as DeepSeek-V3 does.
+    """
+
+    num_tokens: Sizes
+    hidden: Sizes
+    inter: Sizes
+    num_experts: Sizes
+    num_local_experts: Sizes
+    topk: Sizes
+    local_rows: Sizes
+    num_active: Sizes
+    most_rows: Sizes
+    gated: bool | Sizes
+    types: GemmTypes
+    has_grouped_router: bool | Sizes = False
+
+    @property
+    def is_quantized(self) -> bool:
+        """True where both activations are made narrower, because the GEMMs read fewer than 16 bits."""
+        return self.types.a.dtype.bits < 16
+
+    @property
+    def wide_bytes(self) -> float:
+        """Bytes of an element of activations between kernels: as in A, or 2 where the GEMMs read it narrower."""
+        return max(2.0, self.types.a.dtype.bits / 8)
+
+    @property
+    def input_bytes(self) -> float:
+        """Bytes of an element of A as a GEMM reads it, with its share of the scales."""
+        scale = self.types.a.scale
+        scale_bits = 0.0 if scale is None or scale.group_size is None else scale.group_bits / scale.group_size
+        return (self.types.a.dtype.bits + scale_bits) / 8
+
+    @property
+    def local_tokens(self) -> npt.NDArray[np.float64]:
+        """Tokens that this rank holds at least one assignment of, at most: each assignment's own, but none twice."""
+        tokens: npt.NDArray[np.float64] = np.minimum(self.local_rows, self.num_tokens).astype(np.float64)
+        return tokens
