@@ -118,7 +118,7 @@ figures: $(VENV)/.dev  ## docs/figures.md of the documents in docs/figures; RUN=
 
 SIMULATORS := $(VENV)-simulators
 compare: $(SIMULATORS)/.extra  ## our multi-core model beside ZigZag and SCALE-Sim on the same GEMMs and chips (half an hour)
-	$(SIMULATORS)/bin/gemm-eval validate simulators $(if $(CSV),--csv $(CSV))
+	$(SIMULATORS)/bin/python -m benchmarks.simulators $(if $(CSV),--csv $(CSV))
 
 size: $(VENV)/bin/python  ## megabytes of a core install, without what a fresh virtual environment holds
 	@$(BIN)/python -m tests.install_size

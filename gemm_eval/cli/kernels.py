@@ -5,16 +5,14 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gemm_eval.cli.completion import complete_gpus
 from gemm_eval.cli.options import JsonOption, integer
-from gemm_eval.cli.ranges import SEVERAL, parse_values
 from gemm_eval.cli.sizes import ColumnsOption, ReductionOption, RowsOption, read_sizes, sizes_argument
-from gemm_eval.cli.words import is_given, refuse_others
+from gemm_eval.cli.words import refuse_others
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
@@ -31,9 +29,6 @@ _NEVER_RUN = (
     "They are compiled for this GPU and their machine code is counted, but none has ever run on a GPU of this "
     "generation: neither results nor times were checked there."
 )
-_COMPARE_PANEL = "Beside other engines"
-_COMPARE_OPTIONS = ("grouped", "layer", "pair", "rows", "engine", "out")
-_FOR_COMPARE = {"compare", "activation", "group_size", *_COMPARE_OPTIONS, "json"}
 
 
 def kernels(
@@ -47,7 +42,7 @@ def kernels(
     arch: Annotated[
         str | None,
         typer.Option(
-            help="Preset name or YAML file of a GPU; needed but for --compare, which runs on this machine's.",
+            help="Preset name or YAML file of a GPU.",
             metavar="NAME",
             autocompletion=complete_gpus,
             show_default=False,
@@ -77,67 +72,6 @@ def kernels(
             help="Print instead how fast they are on this GPU, beside cuBLAS, by timings that come with the library.",
         ),
     ] = False,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare",
-            help="Time them instead on this machine's GPU, by the model's choice, beside humming-kernels, cuBLAS and "
-            "PyTorch's int4 GEMM, where these are installed: pip install 'gemm_eval[gpu,compare]'.",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = False,
-    grouped: Annotated[
-        bool,
-        typer.Option(
-            "--grouped",
-            help="Compare grouped GEMMs: experts of three mixtures with tokens routed at random, beside those of "
-            "humming-kernels and a launch for each expert.",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = False,
-    layer: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --grouped: a layer, such as qwen3-30b-a3b-up; may be repeated. Default: both GEMMs of Mixtral "
-            "8x7B, Qwen3-30B-A3B and DeepSeek-V3 (on 8 GPUs).",
-            metavar="NAME",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = None,
-    pair: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="K,N of weights, such as 4096,12288; may be repeated. Default: 12 pairs.",
-            metavar="K,N",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            help="Rows of A and C. Default: 14 numbers from 1 to 3,500. With --grouped: tokens, by default 7 numbers "
-            f"from 1 to 4,096. {SEVERAL}",
-            metavar="M,...",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = None,
-    engine: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Engine to compare with: humming, cublas or tinygemm; with --grouped humming or one-launch-a-group. "
-            "May be repeated. Default: all.",
-            metavar="NAME",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write all timings to this .parquet or .csv file, anew after each pair.",
-            metavar="FILE",
-            rich_help_panel=_COMPARE_PANEL,
-        ),
-    ] = None,
     json: JsonOption = False,
 ) -> None:
     """List the W4A16 kernels: tile, cluster, schedule, stages, what they take, and whether a GPU can run them.
@@ -153,23 +87,12 @@ def kernels(
     """
     from gemm_eval.kernels import limits_of, list_kernels
 
-    if compare:
-        refuse_others(ctx, "--compare", _FOR_COMPARE)
-        if grouped:
-            refuse_others(ctx, "--grouped", _FOR_COMPARE - {"pair"})
-        elif is_given(ctx, "layer"):
-            raise InvalidOptionError("--layer goes with --grouped")
-        _compare(
-            activation, group_size, layer if grouped else pair, rows, engine, out, is_grouped=grouped, as_json=json
-        )
-        return
     if arch is None:
-        raise InvalidOptionError("--arch NAME is missing, such as --arch h200-sxm; only --compare goes without")
+        raise InvalidOptionError("--arch NAME is missing, such as --arch h200-sxm")
     if measured:
         refuse_others(ctx, "--measured", {"measured", "arch", "activation", "json"})  # it prints all timings
         _print_measured(arch, activation, as_json=json)
         return
-    _refuse_without_compare(ctx)
     limits, sizes = limits_of(arch), _sizes(read_sizes(_ORDER, in_a_row, {"M": m, "K": k, "N": n}))
     entries = [
         entry
@@ -195,41 +118,6 @@ def kernels(
         )
     else:
         _print_tables(described, sizes)
-
-
-def _refuse_without_compare(ctx: typer.Context) -> None:
-    for name in _COMPARE_OPTIONS:
-        if is_given(ctx, name):
-            raise InvalidOptionError(f"--{name} goes with --compare")
-
-
-def _compare(
-    activation: str,
-    group_size: int | None,
-    weights: Sequence[str] | None,
-    rows: str | None,
-    engines: Sequence[str] | None,
-    out: Path | None,
-    *,
-    is_grouped: bool,
-    as_json: bool,
-) -> None:
-    """`weights`: pairs (N, K), or layers of experts where groups are compared."""
-    from gemm_eval.cli.compare_kernels import compare, parse_pairs
-    from gemm_eval.measure.engines import ExpertGrid, Grid
-
-    values = None if rows is None else parse_values("--rows", rows)
-    grid: Grid | ExpertGrid
-    if is_grouped:
-        grid = ExpertGrid.of_names(weights or (), dtype=activation, **_given(tokens=values, group_size=group_size))
-    else:
-        pairs = parse_pairs(weights) if weights else None
-        grid = Grid(dtype=activation, **_given(pairs=pairs, rows=values, group_size=group_size))
-    compare(grid, engines or (), out, as_json=as_json)
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _print_measured(arch: str, activation: str, *, as_json: bool) -> None:

@@ -1,35 +1,161 @@
-"""A measurement of many GEMMs: order, budget, progress, and what is written."""
+"""A measurement of many GEMMs: order, budget, progress, a work file so that nothing is lost, and the data set."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gemm_eval.device import TimingProtocol, describe_gpu, measure_floor_us, read_gpu_state
-from gemm_eval.errors import GemmEvalError
+from gemm_eval.device import Timing, TimingProtocol, describe_gpu, measure_floor_us, read_gpu_state
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.evaluate import progress_bar
-from gemm_eval.measure.cutlass_names import cutlass_tile
+from gemm_eval.kernels import WeightMode
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.measure.cublas import CandidateRunner, CublasRunner
 from gemm_eval.measure.data_set import (
     CANDIDATE_COLUMNS,
     COLUMNS,
     GROUPED_COLUMNS,
     KERNEL_COLUMNS,
+    KERNEL_META,
+    BestTimes,
+    add_ranks,
     check_can_write,
+    columns_of,
+    cutlass_tile,
     write_timings,
 )
-from gemm_eval.measure.kernel_rows import KERNEL_META, BestTimes, add_ranks, columns_of
-from gemm_eval.measure.protocol import measure_shape
-from gemm_eval.measure.runners import BuildsKernels, Runner
-from gemm_eval.measure.shapes import Candidate, GemmItem, GroupedShape, KernelItem, rough_latency_us, rows_of
-from gemm_eval.measure.trace import trace_kernels
-from gemm_eval.measure.work_file import WorkFile
+from gemm_eval.measure.runner import BuiltKernel, KernelLaunch, Runner, measure_shape, trace_kernels
+from gemm_eval.measure.shapes import Candidate, GemmItem, GemmShape, GroupedShape, KernelItem, rough_latency_us, rows_of
+from gemm_eval.measure.torch_gemms import CublasLtRunner, GroupedRunner
+from gemm_eval.measure.w4a16 import W4A16Runner
+from gemm_eval.storage import write_whole
+from gemm_eval.words import shown
 
-__all__ = ["Campaign", "estimate_seconds", "file_stem", "shuffle_shapes"]
+_SYNC_EVERY_S = 1.0
+
+
+class WorkFile:
+    """Timings, kernels, errors and readings of one data set in the making.
+
+    Attributes:
+        timings, kernels, errors: by shape, as read and as added; an error goes when its shape is timed after all.
+        states: readings of the GPU.
+        plans: how what is timed was chosen, once for each way.
+
+    Raises:
+        GemmEvalError: the file was begun with other settings, or a line in its middle is damaged.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        self.path = path
+        self.timings: dict[GemmItem, dict[str, Any]] = {}
+        self.kernels: dict[GemmItem, dict[str, Any]] = {}
+        self.errors: dict[GemmItem, str] = {}
+        self.states: list[dict[str, Any]] = []
+        self.plans: list[str] = []
+        self._settings: dict[str, Any] | None = None
+        self._synced_s = 0.0
+        if path.exists():
+            self._read()
+        if self._settings is None:
+            self._append({"kind": "settings", "settings": settings})
+        elif self._settings != json.loads(json.dumps(settings)):
+            raise GemmEvalError(
+                f"{path} was begun with other settings: {self._settings}; now: {settings}; move it away"
+            )
+
+    def _read(self) -> None:
+        text = self.path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                if number < len(lines):
+                    raise GemmEvalError(f"{self.path}:{number} is damaged: {error}") from None
+                write_whole(self.path, "".join(f"{line}\n" for line in lines[:-1]).encode())
+                return
+        if text and not text.endswith("\n"):
+            write_whole(self.path, f"{text}\n".encode())
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        kind = entry["kind"]
+        if kind == "settings":
+            self._settings = entry["settings"]
+        elif kind == "state":
+            self.states.append(entry["state"])
+        elif kind == "plan":
+            self.plans.append(entry["plan"])
+        else:
+            shape = _item(entry["shape"])
+            if kind == "timing":
+                self.timings[shape] = entry["timing"]
+                self.errors.pop(shape, None)
+            elif kind == "kernel":
+                self.kernels[shape] = entry["launch"]
+            elif kind == "error":
+                self.errors[shape] = entry["error"]
+            else:
+                raise ValueError(f"no kind {kind!r}")
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        self._take(entry)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            if time.monotonic() - self._synced_s > _SYNC_EVERY_S:  # only a machine that dies loses what is not synced
+                os.fsync(file.fileno())
+                self._synced_s = time.monotonic()
+
+    def add_timing(self, shape: GemmItem, timing: Timing) -> None:
+        """Keep a timing."""
+        self._append({"kind": "timing", "shape": list(shape), "timing": dict(vars(timing))})
+
+    def add_kernel(self, shape: GemmItem, launch: KernelLaunch | BuiltKernel) -> None:
+        """Keep which kernel ran."""
+        self._append({"kind": "kernel", "shape": list(shape), "launch": launch._asdict()})
+
+    def add_error(self, shape: GemmItem, error: str) -> None:
+        """Keep that a GEMM could not be measured, and why."""
+        self._append({"kind": "error", "shape": list(shape), "error": error})
+
+    def add_state(self, state: dict[str, Any]) -> None:
+        """Keep a reading of the GPU."""
+        self._append({"kind": "state", "state": state})
+
+    def add_plan(self, plan: str) -> None:
+        """Keep how what comes was chosen."""
+        if plan and plan not in self.plans:
+            self._append({"kind": "plan", "plan": plan})
+
+
+def _item(values: list[Any]) -> GemmItem:
+    if len(values) == len(GemmShape._fields):
+        return GemmShape(*values)
+    if len(values) == len(Candidate._fields):
+        return Candidate(*values)
+    if len(values) == len(GroupedShape._fields):
+        plain = GroupedShape(*values)
+        return plain._replace(row_groups=tuple(plain.row_groups))
+    g, m, k, n, mode, group_size, config = values
+    return KernelItem(g, m, k, n, WeightMode(mode), group_size, _config(config))
+
+
+def _config(values: list[Any]) -> KernelConfig:
+    plain = KernelConfig(*values)
+    return plain._replace(
+        schedule=Schedule(plain.schedule),
+        decomposition=Decomposition(plain.decomposition),
+        raster_order=RasterOrder(plain.raster_order),
+    )
+
 
 CANDIDATE_META = {
     "library": "cublas",
@@ -139,9 +265,9 @@ class Campaign:
         settings = {
             "kernel": runner.kernel,
             "input_dtype": runner.input_dtype,
-            "gpu": getattr(runner, "gpu_name", ""),
+            "gpu": runner.gpu_name,
             "protocol": self.protocol.describe(),
-            **getattr(runner, "settings", {}),
+            **runner.settings,
         }
         work = WorkFile(self.out / f"{self.stem}.jsonl", settings)
         work.add_plan(self.plan)
@@ -149,7 +275,7 @@ class Campaign:
         self.say(f"{self.stem}: {len(todo)} to measure, {len(ordered) - len(todo)} there, about "
                  f"{estimate_seconds(todo, self.protocol):.0f} s")  # fmt: skip
         if ordered:
-            self._build(todo)
+            runner.prepare(todo)
             runner.allocate(ordered, self.pool_bytes)
             errors = dict(runner.check())
             floor_us = measure_floor_us(runner)
@@ -168,12 +294,6 @@ class Campaign:
         self.say(f"{self.path}: {len(work.timings)} rows, {len(work.errors)} failed")
         return self.path
 
-    def _build(self, todo: Sequence[GemmItem]) -> None:
-        if isinstance(self.runner, BuildsKernels):
-            begin = time.monotonic()
-            self.runner.build(todo)
-            self.say(f"kernels built in {time.monotonic() - begin:.1f} s")
-
     def _time_left(self) -> float:
         return float("inf") if self.stop_at is None else self.stop_at - time.monotonic()
 
@@ -190,7 +310,8 @@ class Campaign:
         reserve = _WRITE_START_SECONDS + _WRITE_SECONDS * num_rows
         if self.with_trace:
             reserve += _TRACE_START_SECONDS + _TRACE_SECONDS * num_rows
-        most = _MAX_KERNEL_FAILURES_IN_A_ROW if isinstance(self.runner, BuildsKernels) else _MAX_FAILURES_IN_A_ROW
+        has_kernels = any(isinstance(item, KernelItem) for item in todo)
+        most = _MAX_KERNEL_FAILURES_IN_A_ROW if has_kernels else _MAX_FAILURES_IN_A_ROW
         best = BestTimes(work.timings)
         work.add_state(read_gpu_state())
         for done, shape in enumerate(todo, 1):
@@ -199,8 +320,8 @@ class Campaign:
                 return
             try:
                 timing = measure_shape(self.runner, shape, self.protocol, floor_us=floor_us, best_us=best.of(shape))
-                if isinstance(self.runner, BuildsKernels):
-                    work.add_kernel(shape, self.runner.built(shape))
+                if (built := self.runner.built(shape)) is not None:
+                    work.add_kernel(shape, built)
                 work.add_timing(shape, timing)
                 best.take(shape, timing.latency_us)
                 failures = 0
@@ -274,3 +395,22 @@ class Campaign:
         plans = {"plans": work.plans} if work.plans else {}
         meta = {**self._meta, **plans, "failed": failed, "gpu_states": work.states}
         write_timings(self.path, rows, meta, self._columns)
+
+
+RUNNERS: Mapping[str, Callable[[str], Runner]] = {
+    runner.kernel: runner for runner in (CublasRunner, CublasLtRunner, CandidateRunner, GroupedRunner, W4A16Runner)
+}
+"""Kernel names that `make_runner` knows, with the classes that run them."""
+
+
+def make_runner(kernel: str, dtype: str) -> Runner:
+    """Return a runner on device 0.
+
+    Raises:
+        InvalidOptionError: no such kernel.
+        UnsupportedError: the kernel has no such data type.
+        GemmEvalError: there is no GPU, or a package is missing.
+    """
+    if kernel not in RUNNERS:
+        raise InvalidOptionError(f"--kernel must be one of {', '.join(RUNNERS)}, got {shown(kernel)}")
+    return RUNNERS[kernel](dtype)

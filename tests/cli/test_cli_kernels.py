@@ -14,7 +14,7 @@ from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.families import families
 from gemm_eval.measure import compare_kernels
-from gemm_eval.measure.comparison import ComparedGemm
+from gemm_eval.measure.profile import ComparedGemm
 
 SIZES = ("-m", "64", "-k", "4096", "-n", "4096")
 

@@ -24,7 +24,7 @@ from gemm_eval.measure.host import (
     time_launch,
     working_sets,
 )
-from gemm_eval.measure.host import bandwidth as streams
+from gemm_eval.measure.host import campaign as streams
 from gemm_eval.measure.host import timing as timed
 from gemm_eval.measure.host.host_kernels import copy_words, read_words, run_chain
 from tests.measure.host_samples import FACTS, measurement

@@ -17,14 +17,12 @@ from gemm_eval.measure import (
     Campaign,
     Candidate,
     GemmShape,
-    OperandLayout,
     TimingProtocol,
     list_shapes,
     read_timings,
     shuffle_shapes,
 )
-from gemm_eval.measure.runners.cublaslt_candidates import CandidateTable
-from gemm_eval.measure.runners.cublaslt_library import CublasLtLibrary, HeuristicResult
+from gemm_eval.measure.cublas import CandidateTable, CublasLtLibrary, HeuristicResult
 from tests.measure.fake_cublaslt import FP16, INTERNAL_ERROR, VERSION, WORKSPACE, FakeCublasLt, bare_runner
 from tests.measure.fake_runner import FakeRunner
 
@@ -133,11 +131,11 @@ def test_the_runner_binds_checks_and_describes(monkeypatch: pytest.MonkeyPatch) 
     candidates = runner.candidates([SHAPE], 2)
     assert [candidate.rank for candidate in candidates] == [0, 1]
 
-    for call in runner.bind(candidates[1], OperandLayout(0, (0, 256), 512)):
+    for call in runner.bind(candidates[1], (0, 256)):
         call()
     assert [(run["w"], run["a"], run["c"], run["algo"]) for run in fake.runs] == [
-        (0x20000, 0x10000, 0x30200, 1),
-        (0x20100, 0x10000, 0x30200, 1),
+        (0x20000, 0x10000, 0x30000, 1),
+        (0x20100, 0x10000, 0x30000, 1),
     ]
 
     monkeypatch.setattr(runner, "check_one", lambda candidate, enqueue: [1e-4, 3e-4][candidate.rank])

@@ -27,8 +27,8 @@ from gemm_eval.measure import (
     measure_shape,
     read_timings,
 )
-from gemm_eval.measure.cutlass_names import cutlass_tile
-from gemm_eval.measure.protocol import plan_layout
+from gemm_eval.measure.data_set import cutlass_tile
+from gemm_eval.measure.runner import place_copies
 from gemm_eval.measure.shapes import rough_latency_us, rows_of
 from gemm_eval.moe import uniform_counts
 from gemm_eval.workload import MAX_GROUPS, GemmProblem
@@ -147,10 +147,10 @@ def test_copies_are_as_many_as_make_what_is_read_cold():
     runner = FakeGroups(pool_bytes=4 << 30)
     one_of_four = SHAPE._replace(K=4096, N=4096, row_groups=(30, 0, 0, 0))
     weight_bytes = runner.weight_bytes(one_of_four)
-    layout = plan_layout(weight_bytes, 4 << 30, l2_bytes, protocol, read_bytes=weight_bytes // 4)
+    offsets = place_copies(weight_bytes, 4 << 30, l2_bytes, protocol, read_bytes=weight_bytes // 4)
 
-    assert len(layout.weight_offsets) * weight_bytes // 4 > protocol.cold_bytes
-    assert measure_shape(runner, one_of_four, protocol).num_weight_copies == len(layout.weight_offsets)
+    assert len(offsets) * weight_bytes // 4 > protocol.cold_bytes
+    assert measure_shape(runner, one_of_four, protocol).num_weight_copies == len(offsets)
 
 
 def test_a_campaign_keeps_the_groups(tmp_path: Path):

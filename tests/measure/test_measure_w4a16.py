@@ -25,7 +25,6 @@ from gemm_eval.measure import (
     Choice,
     GemmShape,
     KernelItem,
-    OperandLayout,
     TimingProtocol,
     compare_kernels,
     list_items,
@@ -33,13 +32,14 @@ from gemm_eval.measure import (
     measure_shape,
     read_timings,
     shuffle_shapes,
+    w4a16,
 )
-from gemm_eval.measure.kernel_choice import rank_configs
-from gemm_eval.measure.runners import w4a16
-from gemm_eval.measure.runners.read_ceiling import _Reading, measure_read_us
-from gemm_eval.measure.runners.w4a16_weights import (
+from gemm_eval.measure.kernel_shapes import rank_configs
+from gemm_eval.measure.w4a16 import (
     SCALES_SHARE,
+    _Reading,
     copy_bytes,
+    measure_read_us,
     packed_sizes,
     pattern_unit,
     scale_pattern,
@@ -51,7 +51,7 @@ from tests.measure.fake_runner import FakeRunner
 
 H200 = load_arch("h200-sxm", GpuSpec)
 ITEMS = [item(rows, cta_m=cta_m) for rows in (16, 300) for cta_m in (16, 32, 128)]
-FIRST = OperandLayout(0, (0,), 0)
+FIRST = (0,)
 
 
 def campaign(folder: Path, runner: Any, **settings: Any) -> Campaign:
@@ -188,7 +188,7 @@ def test_the_runner_checks_what_it_binds(
     runner.allocate([good, wrong], 1 << 20)
 
     stride = runner.weight_bytes(good)
-    assert len(runner.bind(good, OperandLayout(0, (0, stride), 0))) == 2
+    assert len(runner.bind(good, (0, stride))) == 2
     assert runner.built(good)[:3] == ("entry", 1, 4)
     assert runner.built(good).ctas_per_sm == 2
     with pytest.raises(GemmEvalError, match=r"w4a16 .* is wrong for M, K, N = 16, 256, 128, .* CTA 999x128x64"):
@@ -237,7 +237,7 @@ class ReadingRunner(FakeKernelRunner):
     def weight_bytes(self, shape: Any) -> int:
         return self.num_bytes
 
-    def bind(self, shape: Any, layout: OperandLayout) -> Any:
+    def bind(self, shape: Any, weight_offsets: Any) -> Any:
         raise AssertionError("no kernel is wanted")
 
     def read_bytes(self, address: int, num_bytes: int) -> None:
@@ -264,8 +264,8 @@ def test_the_ceiling_reads_as_many_bytes_as_weights_have(weight_bytes: int) -> N
 
 def test_copies_that_the_pool_does_not_hold_are_not_read() -> None:
     runner = ReadingRunner(1 << 12, (1 << 14) + 100)
-    layout = OperandLayout(0, (0, 1 << 12, 3 << 12, (3 << 12) + 100, (3 << 12) + 256, 1 << 14), 0)
-    for call in _Reading(runner).bind(item(), layout):  # type: ignore[arg-type]
+    offsets = (0, 1 << 12, 3 << 12, (3 << 12) + 100, (3 << 12) + 256, 1 << 14)
+    for call in _Reading(runner).bind(item(), offsets):  # type: ignore[arg-type]
         call()
 
     assert runner.reads == [(0, 1 << 12), (1 << 12, 1 << 12), (3 << 12, 1 << 12), ((3 << 12) + 100, 1 << 12)]

@@ -238,7 +238,6 @@ COMMANDS = [
     ("validate memory-bound", "calibrate"),
     ("validate stacks", "calibrate"),
     ("validate multicore ipu-gc200 --no-fit", "calibrate"),
-    ("validate simulators --chip array32", "simulators"),
     ("calibrate multicore --arch ipu-gc200", "calibrate"),
     ("calibrate dense --arch h200-sxm --family sm90_wgmma", "calibrate"),
     ("calibrate quantization --arch h200-sxm", "calibrate"),

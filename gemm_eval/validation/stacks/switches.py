@@ -1,6 +1,6 @@
 """Layers that were timed beside their operations alone: what operations take more in a step, and how well that is told.
 
-Committed tables lie in ``arch/measured/<gpu>/switches``; `examples/measure_switches.py` writes them.
+Committed tables lie in ``arch/measured/<gpu>/switches``; `benchmarks/measure_switches.py` writes them.
 """
 
 from __future__ import annotations

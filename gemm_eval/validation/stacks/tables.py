@@ -1,7 +1,7 @@
 """Measured steps of stacks of layers: reading their tables.
 
 Committed tables lie in ``arch/measured/<gpu>/stacks``: ``steps.csv`` has a row for each step and one for each of its
-operations, ``held.csv`` what a step held. `examples/measure_stacks.py` writes them and says what they cover.
+operations, ``held.csv`` what a step held. `benchmarks/measure_stacks.py` writes them and says what they cover.
 """
 
 from __future__ import annotations
