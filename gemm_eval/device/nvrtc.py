@@ -21,8 +21,6 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import install_command, needs_extra
 from gemm_eval.storage import cache_dir, read_checked, write_checked
 
-__all__ = ["COMPILE_OPTIONS", "CompiledKernel", "compile_text", "compiler_version"]
-
 _CACHE_FORMAT = 1
 _PACKAGES = {12: "nvidia-cuda-nvrtc-cu12"}  # NVIDIA dropped the number with CUDA 13
 COMPILE_OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--no-cache")

@@ -16,23 +16,6 @@ from gemm_eval.device.nvrtc import CompiledKernel, compiler_version
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.extras import install_command, needs_extra
 
-__all__ = [
-    "Scratch",
-    "StreamHandle",
-    "allocate",
-    "clear_bytes",
-    "current_device",
-    "import_cupy",
-    "limits_of_device",
-    "load_function",
-    "name_of_device",
-    "on_device",
-    "refuse_capture",
-    "scratch_of",
-    "stream_handle",
-    "wait_for_stream",
-]
-
 _SMEM_WITHOUT_OPT_IN_BYTES = 48 << 10
 _BYTES_PER_COUNTER = 4
 _CUDA_MAJOR = 1000  # CUDA 12.4 says 12040

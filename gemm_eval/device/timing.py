@@ -18,20 +18,6 @@ from gemm_eval.arch import MEASURED_L2_STATES, ClockState
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.words import shown
 
-__all__ = [
-    "FLUSH_PASSES",
-    "Call",
-    "TimedGraph",
-    "Timer",
-    "Timing",
-    "TimingProtocol",
-    "capture_calls",
-    "measure_floor_us",
-    "num_calls",
-    "summarize",
-    "time_in_turns",
-]
-
 K = TypeVar("K", bound=Hashable)
 
 _MIN_CALLS = 3

@@ -42,16 +42,7 @@ _SYNC_EVERY_S = 1.0
 
 
 class WorkFile:
-    """Timings, kernels, errors and readings of one data set in the making.
-
-    Attributes:
-        timings, kernels, errors: by shape, as read and as added; an error goes when its shape is timed after all.
-        states: readings of the GPU.
-        plans: how what is timed was chosen, once for each way.
-
-    Raises:
-        GemmEvalError: the file was begun with other settings, or a line in its middle is damaged.
-    """
+    """Timings, kernels, errors, GPU states and plans of one data set in the making, by shape where they have one."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path = path

@@ -38,16 +38,7 @@ _OP_N, _OP_T = 0, 1
 
 
 class CublasHandle:
-    """GEMMs with fp16 or bf16 operands and output, and fp32 accumulation.
-
-    Args:
-        library: cuBLAS.
-        stream: handle of the stream that GEMMs come to.
-        workspace: address of `WORKSPACE_BYTES`, for this handle alone.
-
-    Raises:
-        GemmEvalError: the library refuses.
-    """
+    """GEMMs with fp16 or bf16 operands and output and fp32 accumulation, on one stream with a workspace of its own."""
 
     def __init__(self, library: ctypes.CDLL, stream: int, workspace: int) -> None:
         self._library = library
@@ -70,10 +61,7 @@ class CublasHandle:
         return version.value
 
     def gemm(self, shape: GemmShape, dtype: str, a: int, w: int, c: int) -> Call:
-        """Return what enqueues C[G,M,N] = A[G,M,K] x W[G,N,K]^T, all row-major, at these addresses.
-
-        Row-major C = A x W^T is column-major C^T = W x A^T: W is transposed, A is not.
-        """
+        """Return a call that enqueues C[G,M,N] = A[G,M,K] x W[G,N,K]^T, all row-major, at these addresses."""
         num_batches, m, k, n = shape
         pointer, integer, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
         one, zero, kind = ctypes.byref(self._one), ctypes.byref(self._zero), integer(CUDA_TYPES[dtype])
@@ -105,11 +93,7 @@ _MIN_BUFFER_BYTES = 1 << 16  # the check's operands fit
 
 
 def find_library(stem: str) -> tuple[ctypes.CDLL, str]:
-    """Return the library, say ``libcublas``, that this process has loaded already, else the one the loader finds.
-
-    Raises:
-        GemmEvalError: there is none.
-    """
+    """Return a library such as ``libcublas``, as this process has loaded it already or as the loader finds it."""
     names = []
     maps = Path("/proc/self/maps")
     if maps.exists():
@@ -124,12 +108,7 @@ def find_library(stem: str) -> tuple[ctypes.CDLL, str]:
 
 
 class DenseDevice(LibraryRunner, BenchDevice):
-    """A device with operands of fp16 or bf16: A and C in one buffer each, weights in a pool.
-
-    Attributes:
-        buffers: of bytes, by operand: A, W, C.
-        cuda_type: the data type as CUDA numbers it.
-    """
+    """A device with operands of fp16 or bf16: A and C in one buffer each, weights in a pool."""
 
     kernel = ""
 
@@ -182,11 +161,7 @@ class DenseDevice(LibraryRunner, BenchDevice):
         return a, w, c
 
     def check_one(self, shape: GemmItem, enqueue: Call) -> float:
-        """Return the relative error of a small GEMM.
-
-        Raises:
-            GemmEvalError: it is wrong.
-        """
+        """Return the relative error of a small GEMM; raise a GemmEvalError if it is wrong."""
         a, w, c = self.run_poisoned(shape, enqueue)
         error = relative_error(c, a @ w.transpose(0, 2, 1))
         if not error < MAX_ERRORS[self.input_dtype]:  # NaN does not pass
@@ -270,12 +245,7 @@ class HeuristicResult(ctypes.Structure):
 
 
 class Algorithm(NamedTuple):
-    """One proposal of the library.
-
-    Attributes:
-        result: what it returned.
-        split_k: parts of K; 1: K is not split.
-    """
+    """One proposal of the library, and the number of parts that it splits K into (1: not split)."""
 
     result: HeuristicResult
     split_k: int
@@ -290,13 +260,7 @@ class Layouts(NamedTuple):
 
 
 class CublasLtLibrary:
-    """One handle; fp16 or bf16 operands, fp32 accumulation, alpha 1, beta 0.
-
-    Args:
-        library: the loaded libcublasLt.
-        cuda_type: type of A, W and C, as library_types.h numbers it.
-        workspace_bytes: the most that an algorithm may want.
-    """
+    """One handle; fp16 or bf16 operands, fp32 accumulation, alpha 1, beta 0."""
 
     def __init__(self, library: Any, cuda_type: int, workspace_bytes: int) -> None:
         self._library, self._type, self.workspace_bytes = library, cuda_type, workspace_bytes
@@ -336,11 +300,7 @@ class CublasLtLibrary:
         return made
 
     def algorithms(self, layouts: Layouts, count: int) -> list[Algorithm]:
-        """Return up to `count` algorithms that the library proposes, the one it would run first; maybe none.
-
-        Raises:
-            GemmEvalError: the library fails.
-        """
+        """Return up to `count` algorithms that the library proposes, the one it would run first; maybe none."""
         results, found = (HeuristicResult * count)(), ctypes.c_int()
         status = self._library.cublasLtMatmulAlgoGetHeuristic(
             self._handle, self._desc, layouts.w, layouts.a, layouts.c, layouts.c, self._preference,
@@ -373,11 +333,7 @@ class CublasLtLibrary:
         )  # fmt: skip
 
     def matmul(self, args: tuple[Any, ...]) -> None:
-        """Enqueue a GEMM.
-
-        Raises:
-            GemmEvalError: the library refuses.
-        """
+        """Enqueue a GEMM."""
         self._call("cublasLtMatmul", *args)
 
 
@@ -387,12 +343,7 @@ _NUM_CHECKED = 8
 
 
 class CandidateTable:
-    """What a library proposes, asked once for each GEMM.
-
-    Args:
-        library: the library.
-        count: how many algorithms to ask for.
-    """
+    """The proposals of a library, asked once for each GEMM."""
 
     def __init__(self, library: CublasLtLibrary, count: int) -> None:
         self._library, self._count = library, count
@@ -412,11 +363,7 @@ class CandidateTable:
         return [Candidate(*shape, rank, algorithm.split_k) for rank, algorithm in enumerate(algorithms)]
 
     def find(self, candidate: Candidate) -> tuple[Layouts, Algorithm]:
-        """Return descriptors and algorithm of a candidate.
-
-        Raises:
-            GemmEvalError: the library does not propose it (any more).
-        """
+        """Return descriptors and algorithm of a candidate."""
         layouts, algorithms = self._ask(candidate.shape)
         if candidate not in self.of(candidate.shape):
             raise GemmEvalError(f"the library does not propose {candidate}")

@@ -210,11 +210,7 @@ def add_ranks(rows: Sequence[dict[str, Any]]) -> None:
 
 
 class BestTimes:
-    """Least time of each GEMM by any kernel, in us.
-
-    Args:
-        timings: what is measured already.
-    """
+    """Least time of each GEMM by any kernel, in us."""
 
     def __init__(self, timings: Mapping[GemmItem, Mapping[str, Any]]) -> None:
         self._best_us: dict[tuple[Any, ...], float] = {}
@@ -244,10 +240,7 @@ _ENTRY = re.compile(r"NS\w*?_(?:1C)?ILi(\d+)EEE|S([0-9A-Z]*)_")
 
 
 def cutlass_tile(name: str) -> dict[str, Any]:
-    """Return cta_m, cta_n, cta_k, cluster_m, cluster_n, num_stages and schedule of a kernel for Hopper.
-
-    Empty where the name does not tell.
-    """
+    """Return tile, cluster, stages and schedule of a Hopper kernel by column; empty if its name does not tell."""
     if found := _PLAIN.search(name):
         stages, cluster_m, cluster_n, _, schedule, m, n, k = found.groups()
     elif found := _MANGLED.search(name):

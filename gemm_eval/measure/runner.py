@@ -252,12 +252,7 @@ def _launch(group: Sequence[Mapping[str, Any]]) -> KernelLaunch:
 
 
 def trace_kernels(runner: Runner, shapes: Sequence[GemmItem]) -> Iterator[tuple[GemmItem, KernelLaunch]]:
-    """Run each shape once under PyTorch's profiler, which sees the kernels of the whole process, and yield its launch.
-
-    Raises:
-        GemmEvalError: PyTorch is missing.
-        Exception: whatever the profiler or the runner raises; what was yielded before stands.
-    """
+    """Run each shape once under PyTorch's profiler, which sees the kernels of the whole process; yield its launch."""
     with needs_extra("naming kernels", "torch"):
         import torch
 

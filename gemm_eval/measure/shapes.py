@@ -217,10 +217,7 @@ _NUM_FEW_PAIRS = 25
 
 
 def rough_latency_us(shape: GemmItem, bytes_per_elem: float = 2.0) -> float:
-    """Return what `shape` takes to within a factor of two on a GPU of the H200's class, in us.
-
-    Only for limits of the list, and for the first guess at how often to call: nothing measured depends on it.
-    """
+    """Return the time on a GPU of the H200's class within a factor of two, in us: for limits and first guesses."""
     flop_per_us, bytes_per_us, launch_us = 1.3e9 / bytes_per_elem, 4.0e6, 2.5
     if isinstance(shape, GroupedShape):
         elems = shape.rows * (shape.K + shape.N) + shape.num_active * shape.K * shape.N

@@ -15,14 +15,7 @@ from gemm_eval.words import shown
 
 
 class TorchDevice(BenchDevice):
-    """Device 0 and a stream that PyTorch and CuPy share.
-
-    Attributes:
-        torch: the module.
-
-    Raises:
-        GemmEvalError: there is no PyTorch, no CuPy, or no GPU.
-    """
+    """Device 0 and a stream that PyTorch and CuPy share."""
 
     kernel = ""
 

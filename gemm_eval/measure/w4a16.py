@@ -191,10 +191,7 @@ class _Reading:
 
 
 def measure_read_us(runner: W4A16Runner, item: KernelItem, protocol: TimingProtocol, *, floor_us: float = 0.0) -> float:
-    """Time one pass over as many bytes as the packed weights and scales of `item` have, in us.
-
-    Timed as kernels are: cold copies in turn, in a CUDA graph. `runner` has its buffers (`allocate`).
-    """
+    """Time one cold pass over as many bytes as the packed weights and scales of `item` have, in us."""
     return measure_shape(cast(Runner, _Reading(runner)), item, protocol, floor_us=floor_us).latency_us
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gemm_eval.autotune.asm import Access, OpCounts, ScoreCard, score_file, score_sass
-from gemm_eval.autotune.asm.counting import SASS
 from gemm_eval.autotune.asm.sass import split_sass
+from gemm_eval.autotune.asm.score import SASS
 from gemm_eval.device.sass import Instruction
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton.code import MmaCount

@@ -10,7 +10,7 @@ import pytest
 
 from gemm_eval import GemmEvalError, GemmProblem, load_arch
 from gemm_eval.autotune.triton import KernelArguments, TensorArgument, TritonPruner
-from gemm_eval.autotune.triton import triton_runtime as touching
+from gemm_eval.autotune.triton import compile as touching
 from gemm_eval.autotune.triton.pruner import num_kept
 from gemm_eval.errors import ArchNotFoundError, InvalidOptionError, UnsupportedError
 from tests.autotune.fake_triton import FakeConfig, FakeModel, area, tensors, tiles

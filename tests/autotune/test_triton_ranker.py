@@ -9,7 +9,7 @@ import pytest
 
 from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.triton.ranker import COMPILED_PER_KEPT, MIN_COMPILED, Outcome, rank_configs
+from gemm_eval.autotune.triton.ranking import COMPILED_PER_KEPT, MIN_COMPILED, Outcome, rank_configs
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
 from tests.autotune.fake_triton import FakeModel, code_of
 

@@ -136,12 +136,12 @@ def test_wrong_words_are_refused_before_a_gpu_is_looked_for(args: list[str], mes
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemm_eval.device import bench_device
+    from gemm_eval.device import bench
 
     def fail() -> None:
         raise GemmEvalError("measuring needs an NVIDIA GPU, found none")
 
-    monkeypatch.setattr(bench_device, "import_cupy", fail)
+    monkeypatch.setattr(bench, "import_cupy", fail)
     refused = CliRunner().invoke(app, ["profile", "1", "4096", "4096"])
 
     assert refused.exit_code == 2

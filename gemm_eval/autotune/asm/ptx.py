@@ -11,13 +11,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gemm_eval.autotune.asm.limits import check_instructions, check_kernels, check_name
+from gemm_eval.autotune.asm.card import check_instructions, check_kernels, check_name
 from gemm_eval.device import INSTRUCTION_BYTES, Instruction
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton import MmaCount
 from gemm_eval.words import one_line, shown
-
-__all__ = ["PtxKernel", "is_copy_wait", "is_mma_wait", "kind_of", "mma_of", "split_ptx", "width_of"]
 
 # Nothing here goes back over what it has passed, nor starts again within it: time is in proportion to the text. Hence
 # the possessive repeats, and spaces at the begin of a line without line ends among them.
@@ -74,17 +72,7 @@ _MULTIPLIES = {"mul", "mad", "madc", "mul24", "mad24", "dp4a"}
 
 
 class PtxKernel(NamedTuple):
-    """One entry.
-
-    Attributes:
-        kernel: its name.
-        target: such as "sm_90a", or None.
-        num_threads: of a CTA, as required or at most, or None.
-        max_registers: of a thread, by `.maxnreg`, or None.
-        stack_bytes: of `.local` variables.
-        static_smem_bytes: of `.shared` variables that are not `.extern`, those of the module included.
-        instructions: numbered as if each were one of the machine.
-    """
+    """One entry; instructions are numbered as if each were one of the machine."""
 
     kernel: str
     target: str | None
@@ -96,12 +84,7 @@ class PtxKernel(NamedTuple):
 
 
 def split_ptx(text: str) -> Iterator[PtxKernel]:
-    """Yield the kernels of a module.
-
-    Raises:
-        InvalidInputError: a kernel does not end, has what is no PTX or more than `limits` allow, or a branch goes
-            nowhere.
-    """
+    """Yield the kernels of a module; refuse damaged text."""
     text = _COMMENT.sub(lambda comment: " " + "\n" * comment[0].count("\n"), text)
     target = _TARGET.search(text)
     entries, module_smem_bytes, at = [], 0, 0

@@ -69,12 +69,7 @@ def sysfs_caches(cpu: int, root: Path = SYSFS_CPUS) -> tuple[CacheLevel, ...]:
 
 
 def sysctl_caches(values: Mapping[str, int], num_cores: int) -> tuple[CacheLevel, ...]:
-    """Return the data caches of a Mac, nearest first; of its fast cores where there are two kinds.
-
-    Args:
-        values: numbers by name, as ``sysctl hw`` tells them.
-        num_cores: physical cores.
-    """
+    """Return the data caches of a Mac, nearest first, of its fast cores, from the numbers of ``sysctl hw``."""
     found = []
     for level, name in ((1, "l1dcachesize"), (2, "l2cachesize"), (3, "l3cachesize")):
         size_bytes = values.get(f"hw.perflevel0.{name}") or values.get(f"hw.{name}") or 0
@@ -218,11 +213,7 @@ def detect_host() -> HostFacts:
 
 
 def count_busy_cores(seconds: float = 0.5) -> float:
-    """Return how many cores others keep busy, while this process waits so long.
-
-    Raises:
-        GemmEvalError: psutil is not installed.
-    """
+    """Return how many cores others keep busy, while this process waits so long."""
     with needs_extra("measuring this machine", "host"):
         import psutil
     shares: list[float] = psutil.cpu_percent(interval=seconds, percpu=True)
@@ -249,11 +240,7 @@ def _num_cores(cpus: tuple[int, ...], counted: int | None) -> Fact[int]:
 
 
 def quota_cores(path: Path) -> int | None:
-    """Return how many cores a container's quota is worth, at least one; None: it has none.
-
-    Args:
-        path: a file of the kernel's, of two numbers: us of CPU time in each period, or ``max``, and us of the period.
-    """
+    """Return how many cores a container's quota (us of CPU time, us of the period) is worth; None: it has none."""
     try:
         quota, period = path.read_text(encoding="ascii").split()
         return max(1, int(quota) // int(period))
@@ -262,12 +249,7 @@ def quota_cores(path: Path) -> int | None:
 
 
 def simd_width(flags: Iterable[str], machine: str) -> Fact[int]:
-    """Return the bits of a vector register.
-
-    Args:
-        flags: features, as Linux names them.
-        machine: instruction set, in lower case.
-    """
+    """Return the bits of a vector register, from features as Linux names them and the instruction set."""
     known = set(flags)
     if "sve" in known and _SVE_BYTES.is_file():
         bits = 8 * int(_SVE_BYTES.read_text(encoding="ascii"))

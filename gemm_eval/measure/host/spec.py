@@ -58,12 +58,7 @@ _NEAR_CACHES = 2  # of the cache that a core has for itself: what one packs beyo
 
 
 def blas_rules(measurement: HostMeasurement, num_units: int) -> dict[str, Any]:
-    """Return the content of `rules` in a spec, each number with its kind and source.
-
-    Args:
-        measurement: of which BLAS, and how fast memories are.
-        num_units: vector units of a core that multiply and add.
-    """
+    """Return the content of `rules` in a spec, for a core with so many vector units that multiply and add."""
     facts, dtype = measurement.facts, measurement.dtype
     cache = facts.last_private_cache
     changes: dict[str, Any] = {

@@ -109,11 +109,7 @@ class _Sample(NamedTuple):
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """Return numpy's type for one of `HOST_DTYPES`.
-
-    Raises:
-        InvalidOptionError: BLAS multiplies no such type.
-    """
+    """Return numpy's type for one of `HOST_DTYPES`."""
     import numpy as np
 
     if dtype not in HOST_DTYPES:
