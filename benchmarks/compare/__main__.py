@@ -69,10 +69,7 @@ def compare(
     ] = None,
     pair: Annotated[
         list[str] | None,
-        typer.Option(
-            help="K,N of weights, such as 4096,12288; may be repeated. Default: 12 pairs.",
-            metavar="K,N",
-        ),
+        typer.Option(help="K,N of weights, such as 4096,12288; may be repeated. Default: 12 pairs.", metavar="K,N"),
     ] = None,
     rows: Annotated[
         str | None,

@@ -163,7 +163,6 @@ class OurEngine(Engine[list[PackedW4]]):
     name: ClassVar[str] = "ours"
 
     def describe(self) -> str:
-        """See `Engine`."""
         return with_version("gemm_eval")
 
     def prepare(self, gemms: Sequence[Gemm]) -> None:
@@ -184,15 +183,12 @@ class OurEngine(Engine[list[PackedW4]]):
         build_all(list(dict.fromkeys(variants)), limits_of_device(0))
 
     def pack(self, experts: Sequence[Weights]) -> list[PackedW4]:
-        """See `Engine`."""
         return _packed_experts(experts)
 
     def copy(self, packed: list[PackedW4]) -> list[PackedW4]:
-        """See `Engine`."""
         return [replace(one, qweight=one.qweight.copy(), scales=one.scales.copy()) for one in packed]
 
     def num_bytes(self, packed: list[PackedW4]) -> int:
-        """See `Engine`."""
         return sum(one.nbytes for one in packed)
 
     def call(self, gemm: Gemm, packed: list[PackedW4], offsets: Offsets, on_gpu: Any) -> Call:  # noqa: ARG002
@@ -213,7 +209,6 @@ class OurEngine(Engine[list[PackedW4]]):
         return enqueue
 
     def config(self, gemm: Gemm) -> str:
-        """See `Engine`."""
         if gemm.layer.is_grouped:
             return ""
         return _in_short(_chosen(gemm.tokens, gemm.layer, gemm.activation, gemm.group_size))
@@ -225,7 +220,6 @@ class OneLaunchEngine(OurEngine):
     name: ClassVar[str] = "one-launch-a-group"
 
     def describe(self) -> str:
-        """See `Engine`."""
         return f"{with_version('gemm_eval')}, w4a16_gemm for each expert with rows, in one CUDA graph"
 
 
@@ -235,7 +229,6 @@ class OurGroupedEngine(Engine[GroupedW4]):
     name: ClassVar[str] = "ours"
 
     def describe(self) -> str:
-        """See `Engine`."""
         return with_version("gemm_eval")
 
     def prepare(self, gemms: Sequence[Gemm]) -> None:
@@ -244,26 +237,21 @@ class OurGroupedEngine(Engine[GroupedW4]):
         build_all(list(dict.fromkeys(variants)), limits_of_device(0))
 
     def pack(self, experts: Sequence[Weights]) -> GroupedW4:
-        """See `Engine`."""
         return stack_w4(_packed_experts(experts))
 
     def copy(self, packed: GroupedW4) -> GroupedW4:
-        """See `Engine`."""
         return replace(packed, qweight=packed.qweight.copy(), scales=packed.scales.copy())
 
     def num_bytes(self, packed: GroupedW4) -> int:
-        """See `Engine`."""
         return packed.nbytes
 
     def call(self, gemm: Gemm, packed: GroupedW4, offsets: Offsets, on_gpu: Any) -> Call:  # noqa: ARG002
-        """See `Engine`."""
         a, c = self.arrays(gemm)
         return partial(
             w4a16_grouped_gemm, a, packed, on_gpu, out=c, stream=self.device.stream, expected_rows=gemm.expected_rows
         )
 
     def config(self, gemm: Gemm) -> str:
-        """See `Engine`."""
         return _in_short(_chosen_grouped(gemm))
 
 
@@ -307,24 +295,19 @@ class CublasEngine(Engine[Any]):
         self._handle = CublasHandle(library, device.stream.ptr, self._workspace.data.ptr)
 
     def describe(self) -> str:
-        """See `Engine`."""
         return f"cuBLAS {self._handle.version()}"
 
     def pack(self, experts: Sequence[Weights]) -> Any:
-        """See `Engine`."""
         (weights,) = experts
         return weights.dense()
 
     def copy(self, packed: Any) -> Any:
-        """See `Engine`."""
         return packed.copy()
 
     def num_bytes(self, packed: Any) -> int:
-        """See `Engine`."""
         return int(packed.nbytes)
 
     def call(self, gemm: Gemm, packed: Any, offsets: Offsets, on_gpu: Any) -> Call:  # noqa: ARG002
-        """See `Engine`."""
         a, c = self.arrays(gemm)
         shape = GemmShape(1, gemm.tokens, gemm.layer.K, gemm.layer.N)
         return self._handle.gemm(shape, self.dtype(gemm), a.data.ptr, packed.data.ptr, c.data.ptr)
@@ -353,7 +336,6 @@ class TinygemmEngine(Engine[_TinygemmWeights]):
 
     @classmethod
     def why_missing(cls) -> str | None:
-        """See `Engine`."""
         if (reason := why_no_torch()) is not None:
             return reason
         if not hasattr(import_torch(), "_weight_int4pack_mm"):
@@ -361,7 +343,6 @@ class TinygemmEngine(Engine[_TinygemmWeights]):
         return None
 
     def describe(self) -> str:
-        """See `Engine`."""
         return f"torch._weight_int4pack_mm of torch {self._torch.__version__}, bf16"
 
     def pack(self, experts: Sequence[Weights]) -> _TinygemmWeights:
@@ -384,25 +365,20 @@ class TinygemmEngine(Engine[_TinygemmWeights]):
         return _TinygemmWeights(torch._convert_weight_to_int4pack(pairs.contiguous(), self._INNER_K_TILES), both)
 
     def copy(self, packed: _TinygemmWeights) -> _TinygemmWeights:
-        """See `Engine`."""
         return _TinygemmWeights(*(tensor.clone() for tensor in packed))
 
     def num_bytes(self, packed: _TinygemmWeights) -> int:
-        """See `Engine`."""
         return sum(tensor.numel() * tensor.element_size() for tensor in packed)
 
     def call(self, gemm: Gemm, packed: _TinygemmWeights, offsets: Offsets, on_gpu: Any) -> Call:  # noqa: ARG002
-        """See `Engine`."""
         a, _ = self.arrays(gemm)
         inputs = as_tensor(a, is_bf16=gemm.activation is DType.BF16).to(self._torch.bfloat16)
         return partial(self._run, inputs, packed, gemm.group_size)
 
     def dtype(self, gemm: Gemm) -> str:  # noqa: ARG002
-        """See `Engine`."""
         return "bf16"
 
     def read(self, gemm: Gemm) -> Any:  # noqa: ARG002
-        """See `Engine`."""
         return self.device.cupy.asarray(self._result.view(self._torch.int16)).view("uint16")
 
     def _run(self, inputs: Any, packed: _TinygemmWeights, group_size: int) -> None:

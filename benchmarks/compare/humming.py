@@ -47,7 +47,6 @@ class HummingEngine(Engine[HummingWeights]):
 
     @classmethod
     def why_missing(cls) -> str | None:
-        """See `Engine`."""
         if (reason := why_no_torch()) is not None:
             return reason
         if not has_package("humming"):
@@ -60,7 +59,6 @@ class HummingEngine(Engine[HummingWeights]):
         return None
 
     def describe(self) -> str:
-        """See `Engine`."""
         return f"{with_version('humming-kernels')}, torch {self._torch.__version__}"
 
     def _options(self, N: int, K: int, num_groups: int, activation: DType) -> dict[str, Any]:
@@ -100,7 +98,6 @@ class HummingEngine(Engine[HummingWeights]):
         return HummingKernel.prepare_kernels(config.to_str(), options, wanted, 0)
 
     def pack(self, experts: Sequence[Weights]) -> HummingWeights:
-        """See `Engine`."""
         with needs_extra(_PURPOSE, "compare"):
             from humming.layer import HummingLayer
             from humming.ops import pack_weight
@@ -125,15 +122,12 @@ class HummingEngine(Engine[HummingWeights]):
         return HummingWeights(tensors, module.locks)
 
     def copy(self, packed: HummingWeights) -> HummingWeights:
-        """See `Engine`."""
         return HummingWeights({name: tensor.clone() for name, tensor in packed.tensors.items()}, packed.locks.clone())
 
     def num_bytes(self, packed: HummingWeights) -> int:
-        """See `Engine`."""
         return sum(tensor.numel() * tensor.element_size() for tensor in packed.tensors.values())
 
     def call(self, gemm: Gemm, packed: HummingWeights, offsets: Offsets, on_gpu: Any) -> Call:  # noqa: ARG002
-        """See `Engine`."""
         with needs_extra(_PURPOSE, "compare"):
             from humming.ops import launch_kernel
         layer, is_bf16 = gemm.layer, gemm.activation is DType.BF16
@@ -146,7 +140,6 @@ class HummingEngine(Engine[HummingWeights]):
         )  # fmt: skip
 
     def config(self, gemm: Gemm) -> str:
-        """See `Engine`."""
         (entry,) = [entry for entry in _table(self._config, gemm.layer) if _is_in(gemm.expected_rows, entry)]
         config = entry[2]
         block, stages = "x".join(map(str, config["block_shape"])), config.get("num_stages", "")

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gemm_eval.device import Timing, TimingProtocol, describe_gpu, measure_floor_us, read_gpu_state
+from gemm_eval.device import TimingProtocol, describe_gpu, measure_floor_us, read_gpu_state
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.evaluate import progress_bar
 from gemm_eval.kernels import WeightMode
@@ -31,7 +31,7 @@ from gemm_eval.measure.data_set import (
     cutlass_tile,
     write_timings,
 )
-from gemm_eval.measure.runner import BuiltKernel, KernelLaunch, Runner, measure_shape, trace_kernels
+from gemm_eval.measure.runner import Runner, measure_shape, trace_kernels
 from gemm_eval.measure.shapes import Candidate, GemmItem, GemmShape, GroupedShape, KernelItem, rough_latency_us, rows_of
 from gemm_eval.measure.torch_gemms import CublasLtRunner, GroupedRunner
 from gemm_eval.measure.w4a16 import W4A16Runner
@@ -39,6 +39,7 @@ from gemm_eval.storage import write_whole
 from gemm_eval.words import shown
 
 _SYNC_EVERY_S = 1.0
+_KEYS = {"kernel": "launch"}  # of values that are not called as their kind
 
 
 class WorkFile:
@@ -56,7 +57,7 @@ class WorkFile:
         if path.exists():
             self._read()
         if self._settings is None:
-            self._append({"kind": "settings", "settings": settings})
+            self.add("settings", settings)
         elif self._settings != json.loads(json.dumps(settings)):
             raise GemmEvalError(
                 f"{path} was begun with other settings: {self._settings}; now: {settings}; move it away"
@@ -96,7 +97,10 @@ class WorkFile:
             else:
                 raise ValueError(f"no kind {kind!r}")
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def add(self, kind: str, value: Any, shape: GemmItem | None = None) -> None:
+        """Keep a timing, a kernel, an error, a GPU state or a plan, of a shape where it has one."""
+        of_shape = {} if shape is None else {"shape": list(shape)}
+        entry = {"kind": kind, **of_shape, _KEYS.get(kind, kind): value}
         self._take(entry)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
@@ -104,27 +108,6 @@ class WorkFile:
             if time.monotonic() - self._synced_s > _SYNC_EVERY_S:  # only a machine that dies loses what is not synced
                 os.fsync(file.fileno())
                 self._synced_s = time.monotonic()
-
-    def add_timing(self, shape: GemmItem, timing: Timing) -> None:
-        """Keep a timing."""
-        self._append({"kind": "timing", "shape": list(shape), "timing": dict(vars(timing))})
-
-    def add_kernel(self, shape: GemmItem, launch: KernelLaunch | BuiltKernel) -> None:
-        """Keep which kernel ran."""
-        self._append({"kind": "kernel", "shape": list(shape), "launch": launch._asdict()})
-
-    def add_error(self, shape: GemmItem, error: str) -> None:
-        """Keep that a GEMM could not be measured, and why."""
-        self._append({"kind": "error", "shape": list(shape), "error": error})
-
-    def add_state(self, state: dict[str, Any]) -> None:
-        """Keep a reading of the GPU."""
-        self._append({"kind": "state", "state": state})
-
-    def add_plan(self, plan: str) -> None:
-        """Keep how what comes was chosen."""
-        if plan and plan not in self.plans:
-            self._append({"kind": "plan", "plan": plan})
 
 
 def _item(values: list[Any]) -> GemmItem:
@@ -261,7 +244,8 @@ class Campaign:
             **runner.settings,
         }
         work = WorkFile(self.out / f"{self.stem}.jsonl", settings)
-        work.add_plan(self.plan)
+        if self.plan and self.plan not in work.plans:
+            work.add("plan", self.plan)
         todo = [shape for shape in ordered if shape not in work.timings]
         self.say(f"{self.stem}: {len(todo)} to measure, {len(ordered) - len(todo)} there, about "
                  f"{estimate_seconds(todo, self.protocol):.0f} s")  # fmt: skip
@@ -277,7 +261,7 @@ class Campaign:
             try:
                 self._measure(work, todo, floor_us)
             finally:  # what was measured is kept, whatever happened
-                work.add_state(read_gpu_state())
+                work.add("state", read_gpu_state())
                 self._write(work)
             if self.with_trace:
                 self._trace(work, set(ordered))  # buffers hold these and no others
@@ -304,7 +288,7 @@ class Campaign:
         has_kernels = any(isinstance(item, KernelItem) for item in todo)
         most = _MAX_KERNEL_FAILURES_IN_A_ROW if has_kernels else _MAX_FAILURES_IN_A_ROW
         best = BestTimes(work.timings)
-        work.add_state(read_gpu_state())
+        work.add("state", read_gpu_state())
         for done, shape in enumerate(todo, 1):
             if self._time_left() < reserve:
                 self.say(f"stopped before the budget's end: {done - 1} of {len(todo)} measured")
@@ -312,19 +296,19 @@ class Campaign:
             try:
                 timing = measure_shape(self.runner, shape, self.protocol, floor_us=floor_us, best_us=best.of(shape))
                 if (built := self.runner.built(shape)) is not None:
-                    work.add_kernel(shape, built)
-                work.add_timing(shape, timing)
+                    work.add("kernel", built._asdict(), shape)
+                work.add("timing", dict(vars(timing)), shape)
                 best.take(shape, timing.latency_us)
                 failures = 0
             except Exception as error:  # whatever a driver or a library says: the other GEMMs may work
                 failures += 1
-                work.add_error(shape, f"{type(error).__name__}: {error}")
+                work.add("error", f"{type(error).__name__}: {error}", shape)
                 self.say(f"{columns_of(shape)} failed: {type(error).__name__}: {error}")
                 if failures == most:
                     raise GemmEvalError(f"{failures} GEMMs failed in a row, the last with: {error}") from error
             advance(1)
             if time.monotonic() - read_at > _SECONDS_PER_STATE:
-                work.add_state(read_gpu_state())
+                work.add("state", read_gpu_state())
                 read_at = time.monotonic()
             if done % _POINTS_PER_LINE == 0:
                 self.say(f"{done} of {len(todo)}, {time.monotonic() - begin:.0f} s")
@@ -334,7 +318,7 @@ class Campaign:
         note = "every call seen"
         try:
             for shape, launch in trace_kernels(self.runner, wanted):
-                work.add_kernel(shape, launch)
+                work.add("kernel", launch._asdict(), shape)
                 if self._time_left() < 2.0:
                     break
         except Exception as error:  # kernel names are an extra: the timings stand without them

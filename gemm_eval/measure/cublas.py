@@ -128,7 +128,6 @@ class DenseDevice(LibraryRunner, BenchDevice):
         return find_library(stem)
 
     def allocate(self, shapes: Sequence[GemmItem], pool_bytes: int) -> None:
-        """See `Runner`."""
         inputs = max(_MIN_BUFFER_BYTES, *(2 * s.G * s.M * s.K for s in shapes))
         outputs = max(_MIN_BUFFER_BYTES, *(2 * s.G * s.M * s.N for s in shapes))
         is_bf16 = self.input_dtype == "bf16"
@@ -142,7 +141,6 @@ class DenseDevice(LibraryRunner, BenchDevice):
         self.pool_bytes = self.buffers["W"].nbytes
 
     def weight_bytes(self, shape: GemmItem) -> int:
-        """See `Runner`."""
         return 2 * shape.G * shape.K * shape.N
 
     def run_poisoned(self, shape: GemmItem, enqueue: Call) -> tuple[Any, Any, Any]:
@@ -181,12 +179,10 @@ class CublasRunner(DenseDevice):
         self._handle = CublasHandle(library, self.stream.ptr, self._workspace.data.ptr)
 
     def bind(self, shape: GemmShape, weight_offsets: Sequence[int]) -> Sequence[Call]:
-        """See `Runner`."""
         a, weights, c = (self.buffers[name].data.ptr for name in "AWC")
         return [self._handle.gemm(shape, self.input_dtype, a, weights + offset, c) for offset in weight_offsets]
 
     def check(self) -> Mapping[str, float]:
-        """See `Runner`."""
         return {layout: self.check_one(shape, self._bind_first(shape)) for layout, shape in CHECK_SHAPES.items()}
 
     def _bind_first(self, shape: GemmShape) -> Call:
@@ -209,7 +205,6 @@ class CublasRunner(DenseDevice):
             return f"not compared: {error}"
 
     def describe(self) -> dict[str, Any]:
-        """See `Runner`."""
         return {
             "library": Path(self._path).name,
             "library_version": self._handle.version(),
@@ -402,7 +397,6 @@ class CandidateRunner(DenseDevice):
         return [candidate for shape in shapes for candidate in self._table.of(shape)]
 
     def bind(self, shape: Candidate, weight_offsets: Sequence[int]) -> Sequence[Call]:
-        """See `Runner`."""
         a, weights, c = (self.buffers[name].data.ptr for name in "AWC")
         found = self._table.find(shape)
         return [self._bind_one(*found, (weights + offset, a, c)) for offset in weight_offsets]
@@ -419,7 +413,6 @@ class CandidateRunner(DenseDevice):
         return {"2-D": max(self.check_one(candidate, self.bind(candidate, (0,))[0]) for candidate in candidates)}
 
     def describe(self) -> dict[str, Any]:
-        """See `Runner`."""
         return {
             "library": Path(self._path).name,
             "library_version": self._library.version(),

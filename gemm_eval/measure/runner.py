@@ -77,14 +77,12 @@ class LibraryRunner:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """See `Runner`."""
         return {}
 
     def prepare(self, items: Sequence[Any]) -> None:
-        """See `Runner`."""
+        pass
 
     def built(self, item: Any) -> BuiltKernel | None:  # noqa: ARG002
-        """See `Runner`."""
         return None
 
 

@@ -6,7 +6,7 @@ GEMMs of the layer share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -245,13 +245,12 @@ def _rows_of(pair: int, num_of_three: int) -> list[int]:
     ]
 
 
-def _dense(num_of_three: int, bytes_per_elem: float = 2.0) -> list[GemmShape]:
-    pairs = [*_MODEL_NK, *_AWKWARD_NK]
+def _dense() -> list[GemmShape]:
     return [
         shape
-        for index, (n, k) in enumerate(pairs)
-        for m in _rows_of(index, num_of_three)
-        if _is_small_enough(shape := GemmShape(1, m, k, n), bytes_per_elem)
+        for index, (n, k) in enumerate((*_MODEL_NK, *_AWKWARD_NK))
+        for m in _rows_of(index, 2)
+        if _is_small_enough(shape := GemmShape(1, m, k, n), 2.0)
     ]
 
 
@@ -299,10 +298,6 @@ def _unaligned() -> list[GemmShape]:
     ]
 
 
-SHAPE_SETS = ("model-zoo", "model-zoo-few", "batched", "candidates", "unaligned", "experts", "smoke")
-"""Names that `list_shapes` knows."""
-
-
 def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
     """Return the GEMMs of a set, for a data type: sizes that its library refuses are left out.
 
@@ -321,19 +316,13 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
         raise InvalidOptionError(f"--set must be one of {', '.join(SHAPE_SETS)}, got {shown(shape_set)}")
     if shape_set == "smoke":
         return [GemmShape(1, 17, 4096, 1024), GemmShape(1, 512, 4096, 4096), GemmShape(1, 4096, 4096, 4096)]
-    if shape_set == "batched":
-        return _batched() if dtype in ("fp16", "bf16") else []
-    if shape_set == "candidates":
-        return _candidates() if dtype in ("fp16", "bf16") else []
-    if shape_set == "unaligned":
-        return _unaligned() if dtype in ("fp16", "bf16") else []
-    if shape_set == "experts":
-        return list_expert_batches() if dtype in ("fp16", "bf16") else []
+    if shape_set in _OF_16_BITS:
+        return _OF_16_BITS[shape_set]() if dtype in ("fp16", "bf16") else []
     if dtype == "fp8":  # rows of 16 bytes
         return _few(1.0, multiple=16)
     if dtype == "int8":  # torch._int_mm wants more than 16 rows of A
         return _few(1.0, multiple=8, min_rows=17)
-    return _dense(2) if shape_set == "model-zoo" else _few(2.0)
+    return _dense() if shape_set == "model-zoo" else _few(2.0)
 
 
 class _Experts(NamedTuple):
@@ -349,28 +338,20 @@ class _Experts(NamedTuple):
 
 
 # hidden_size, (moe_)intermediate_size, number of routed experts and experts of a token in each model's config.json
-_MODELS = (
-    _Experts("mixtral-8x7b", 4096, 14336, 8, 2),
-    _Experts("mixtral-8x7b", 4096, 14336, 8, 2, tp=4),
-    _Experts("mixtral-8x22b", 6144, 16384, 8, 2),
-    _Experts("mixtral-8x22b", 6144, 16384, 8, 2, tp=8),
-    _Experts("phi-3.5-moe", 4096, 6400, 16, 2),
-    _Experts("llama-4-scout", 5120, 8192, 16, 1),
-    _Experts("llama-4-maverick", 5120, 8192, 128, 1, ep=8),
-    _Experts("olmoe-1b-7b", 2048, 1024, 64, 8),
-    _Experts("deepseek-v2-lite", 2048, 1408, 64, 6),
-    _Experts("deepseek-v3", 7168, 2048, 256, 8, ep=8),
-    _Experts("deepseek-v3", 7168, 2048, 256, 8, ep=16),
-    _Experts("deepseek-v3", 7168, 2048, 256, 8, ep=32),
-    _Experts("kimi-k2", 7168, 2048, 384, 8, ep=16),
-    _Experts("qwen3-30b-a3b", 2048, 768, 128, 8),
-    _Experts("qwen3-235b-a22b", 4096, 1536, 128, 8),
-    _Experts("qwen3-235b-a22b", 4096, 1536, 128, 8, tp=4),
-    _Experts("qwen3-235b-a22b", 4096, 1536, 128, 8, ep=8),
-    _Experts("qwen3-next-80b-a3b", 2048, 512, 512, 10),
-    _Experts("glm-4.5-air", 4096, 1408, 128, 8),
-    _Experts("gpt-oss-120b", 2880, 2880, 128, 4),
-)
+_MODELS = tuple(
+    _Experts(*row) for row in (
+        ("mixtral-8x7b", 4096, 14336, 8, 2), ("mixtral-8x7b", 4096, 14336, 8, 2, 4),
+        ("mixtral-8x22b", 6144, 16384, 8, 2), ("mixtral-8x22b", 6144, 16384, 8, 2, 8),
+        ("phi-3.5-moe", 4096, 6400, 16, 2), ("llama-4-scout", 5120, 8192, 16, 1),
+        ("llama-4-maverick", 5120, 8192, 128, 1, 1, 8), ("olmoe-1b-7b", 2048, 1024, 64, 8),
+        ("deepseek-v2-lite", 2048, 1408, 64, 6), ("deepseek-v3", 7168, 2048, 256, 8, 1, 8),
+        ("deepseek-v3", 7168, 2048, 256, 8, 1, 16), ("deepseek-v3", 7168, 2048, 256, 8, 1, 32),
+        ("kimi-k2", 7168, 2048, 384, 8, 1, 16), ("qwen3-30b-a3b", 2048, 768, 128, 8),
+        ("qwen3-235b-a22b", 4096, 1536, 128, 8), ("qwen3-235b-a22b", 4096, 1536, 128, 8, 4),
+        ("qwen3-235b-a22b", 4096, 1536, 128, 8, 1, 8), ("qwen3-next-80b-a3b", 2048, 512, 512, 10),
+        ("glm-4.5-air", 4096, 1408, 128, 8), ("gpt-oss-120b", 2880, 2880, 128, 4),
+    )
+)  # fmt: skip
 _TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _POWERS = {"power_law_1.01": 1.01, "power_law_1.2": 1.2}
 _SKEWED = (*_POWERS, "uniform")
@@ -464,3 +445,10 @@ def list_expert_batches() -> list[GemmShape]:
     """Return, as batches, the grouped GEMMs of models whose groups are equal: batched kernels run these too."""
     equal = [shape for shape in _layers() if min(shape.row_groups) == shape.M]
     return list(dict.fromkeys(GemmShape(*shape[:4]) for shape in equal))
+
+
+_OF_16_BITS: Mapping[str, Callable[[], list[GemmShape]]] = {
+    "batched": _batched, "candidates": _candidates, "unaligned": _unaligned, "experts": list_expert_batches,
+}  # fmt: skip
+SHAPE_SETS = ("model-zoo", "model-zoo-few", *_OF_16_BITS, "smoke")
+"""Names that `list_shapes` knows."""

@@ -32,7 +32,6 @@ class TorchDevice(BenchDevice):
         super().__init__(cupy.cuda.ExternalStream(self._torch_stream.cuda_stream))
 
     def capture(self, enqueue: Call) -> Call:
-        """See `Runner`."""
         graph = self.torch.cuda.CUDAGraph()
         self.torch.cuda.synchronize()
         graph.capture_begin(capture_error_mode="relaxed")
@@ -47,7 +46,6 @@ class TorchDevice(BenchDevice):
         return launch
 
     def free_unused(self) -> None:
-        """See `BenchDevice`."""
         super().free_unused()
         self.torch.cuda.empty_cache()
 
@@ -79,7 +77,6 @@ class CublasLtRunner(LibraryRunner, TorchDevice):
         self._buffers: dict[str, Any] = {}
 
     def allocate(self, shapes: Sequence[GemmShape], pool_bytes: int) -> None:
-        """See `Runner`."""
         outputs = max(_MIN_BUFFER_BYTES, *(self._output_bytes * s.M * s.N for s in shapes))
         self.torch.manual_seed(1)
         self._buffers = {
@@ -103,7 +100,6 @@ class CublasLtRunner(LibraryRunner, TorchDevice):
         return buffer
 
     def weight_bytes(self, shape: GemmShape) -> int:
-        """See `Runner`."""
         return shape.K * shape.N
 
     def _views(self, shape: GemmShape, weight_offset: int) -> tuple[Any, Any, Any]:
@@ -115,7 +111,6 @@ class CublasLtRunner(LibraryRunner, TorchDevice):
         return a, w.view(self._element).view(shape.N, shape.K), c.view(self._output).view(shape.M, shape.N)
 
     def bind(self, shape: GemmShape, weight_offsets: Sequence[int]) -> Sequence[Call]:
-        """See `Runner`."""
         return [self._bind_one(*self._views(shape, offset)) for offset in weight_offsets]
 
     def _bind_one(self, a: Any, w: Any, c: Any) -> Call:
@@ -135,7 +130,6 @@ class CublasLtRunner(LibraryRunner, TorchDevice):
         return enqueue
 
     def check(self) -> Mapping[str, float]:
-        """See `Runner`."""
         torch = self.torch
         shape = CHECK_SHAPES["2-D"]
         a, w, c = self._views(shape, 0)
@@ -151,7 +145,6 @@ class CublasLtRunner(LibraryRunner, TorchDevice):
         return {"2-D": error}
 
     def describe(self) -> dict[str, Any]:
-        """See `Runner`."""
         torch = self.torch
         is_fp8 = self.input_dtype == "fp8"
         call = "torch._scaled_mm(a, w.t(), tensor-wise scales, use_fast_accum=True)" if is_fp8 else "torch._int_mm"
@@ -209,7 +202,6 @@ class GroupedRunner(LibraryRunner, TorchDevice):
         self._to_check: list[GroupedShape] = []
 
     def allocate(self, shapes: Sequence[GroupedShape], pool_bytes: int) -> None:
-        """See `Runner`."""
         self._buffers = {
             "A": self._normal(max(s.rows * s.K for s in shapes), _SEED_INPUT),
             "W": self._normal(pool_bytes // _BYTES_PER_ELEM, _SEED_WEIGHTS),
@@ -225,11 +217,9 @@ class GroupedRunner(LibraryRunner, TorchDevice):
         return torch.empty(count, dtype=torch.bfloat16, device="cuda").normal_(generator=generator)
 
     def weight_bytes(self, shape: GroupedShape) -> int:
-        """See `Runner`."""
         return _BYTES_PER_ELEM * shape.G * shape.K * shape.N
 
     def bind(self, shape: GroupedShape, weight_offsets: Sequence[int]) -> Sequence[Call]:
-        """See `Runner`."""
         a = self._buffers["A"][: shape.rows * shape.K].view(shape.rows, shape.K)
         ends = self._ends(shape.row_groups)
         return [self._bind_one(a, self._weights(shape, offset), ends) for offset in weight_offsets]
@@ -252,12 +242,10 @@ class GroupedRunner(LibraryRunner, TorchDevice):
         return enqueue
 
     def capture(self, enqueue: Call) -> Call:
-        """See `Runner`."""
         self.torch.cuda.empty_cache()  # outputs of graphs that are gone
         return super().capture(enqueue)
 
     def check(self) -> Mapping[str, float]:
-        """See `Runner`."""
         errors = {}
         for number, (name, (groups, k, n)) in enumerate(CHECK_GROUPS.items()):
             a = self._normal(sum(groups) * k, _SEED_CHECK + 2 * number).view(-1, k)
@@ -291,7 +279,6 @@ class GroupedRunner(LibraryRunner, TorchDevice):
         return relative
 
     def describe(self) -> dict[str, Any]:
-        """See `Runner`."""
         torch = self.torch
         return {
             "library": "CUTLASS through PyTorch",

@@ -55,14 +55,7 @@ from gemm_eval.kernels import (
 )
 from gemm_eval.kernels.families import Operands, Sizes, Variant, WeightMode, ceil_div, family_of
 from gemm_eval.measure.kernel_shapes import QuantShape
-from gemm_eval.measure.runner import (
-    MAX_ERRORS,
-    BuiltKernel,
-    Runner,
-    decode,
-    measure_shape,
-    relative_error,
-)
+from gemm_eval.measure.runner import MAX_ERRORS, BuiltKernel, Runner, decode, measure_shape, relative_error
 from gemm_eval.measure.shapes import KernelItem
 from gemm_eval.storage import cache_dir
 from gemm_eval.words import shown
@@ -234,7 +227,6 @@ class W4A16Runner(BenchDevice):
         build_all(list(dict.fromkeys(map(self._variant, items))), self.limits)
 
     def allocate(self, shapes: Sequence[KernelItem], pool_bytes: int) -> None:
-        """See `Runner`."""
         self._items = list(shapes)
         self.buffers = {
             "A": self.empty_bytes(max(_MIN_BUFFER_BYTES, *(2 * s.M * s.K for s in shapes))),
@@ -418,7 +410,6 @@ class W4A16Runner(BenchDevice):
         raise GemmEvalError(f"no kernel of {family} takes any of the small GEMMs of the check")
 
     def built(self, item: KernelItem) -> BuiltKernel:
-        """See `Runner`."""
         if self._bound is None or self._bound[0] != item:
             raise GemmEvalError(f"{item} is not what was bound last")
         variant, launch, compiled, _ = self._bound[1]
@@ -429,7 +420,6 @@ class W4A16Runner(BenchDevice):
         )  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
-        """See `Runner`."""
         return {
             "library": "gemm_eval",
             "library_version": version("gemm_eval"),

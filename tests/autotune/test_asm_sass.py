@@ -151,11 +151,7 @@ def test_all_texts_give_the_same_card(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("head", "target"),
-    [
-        ("\t.target\tsm_90a\n", "sm_90a"),
-        ('\t.headerflags\t@"EF_CUDA_VIRTUAL_SM(EF_CUDA_SM80)"\n', "sm_80"),
-        ("", None),
-    ],
+    [("\t.target\tsm_90a\n", "sm_90a"), ('\t.headerflags\t@"EF_CUDA_VIRTUAL_SM(EF_CUDA_SM80)"\n', "sm_80"), ("", None)],
 )
 def test_targets(head: str, target: str | None) -> None:
     assert score_sass(head + nvdisasm(CODE)).target == target

@@ -14,12 +14,7 @@ from gemm_eval.autotune.asm import OpCounts, score, score_cubin, score_cubins, s
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from tests.autotune.fake_cubin import ABI_CUDA_12, FLAGS_SM_80, FakeKernel, make_cubin
 
-LOOP = (
-    "MOV R1, R2",
-    "HMMA.16816.F32 R8, R4, R6, R8",
-    "@P0 BRA 0x10",
-    "EXIT",
-)
+LOOP = ("MOV R1, R2", "HMMA.16816.F32 R8, R4, R6, R8", "@P0 BRA 0x10", "EXIT")
 
 
 class Disassembler:

@@ -230,14 +230,7 @@ def _name_of(kernel: Any) -> str:
     return str(getattr(kernel, "__name__", "a kernel"))
 
 
-_OF_PRUNER = {
-    "use_assembly",
-    "compile_k",
-    "small",
-    "num_compile_threads",
-    "model",
-    "read_code",
-}
+_OF_PRUNER = {"use_assembly", "compile_k", "small", "num_compile_threads", "model", "read_code"}
 _REPLACED = {
     "prune_configs_by": "this decorator gives it; to prune by rules of your own use triton.autotune and TritonPruner",
     "warmup": "Triton deprecates it: give do_bench=lambda call, quantiles: triton.testing.do_bench(call, warmup=...)",

@@ -28,10 +28,7 @@ class HostShape(NamedTuple):
         return self.M * self.K * self.N
 
 
-_ROWS = (
-    (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048),
-    (1, 3, 6, 12, 24, 48, 96, 192, 384, 768, 1536),
-)
+_ROWS = ((1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048), (1, 3, 6, 12, 24, 48, 96, 192, 384, 768, 1536))
 """Rows, of every other pair the second set: powers of two and what lies between."""
 _PAIRS = (
     (64, 64), (128, 512), (256, 256), (512, 512),  # heads of attention, small squares
