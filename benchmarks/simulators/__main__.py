@@ -174,7 +174,7 @@ def simulators(
             console.width = max(console.width, widest(console, table))  # half a number says nothing
             console.print(table)
         console.print("why bytes/array cycles/us are more than 5% apart, ? being unexplained:")
-        console.print(*(f"  {mark} {title}" for mark, title in marks.items()), *_summary(of_simulator), sep="\n")
+        console.print(*(f"  {mark} {title}" for title, mark in marks.items()), *_summary(of_simulator), sep="\n")
 
 
 def _plain(line: SideBySide) -> dict[str, Any]:

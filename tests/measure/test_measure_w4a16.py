@@ -29,7 +29,6 @@ from gemm_eval.measure import (
     compare_kernels,
     list_items,
     list_quant_shapes,
-    measure_shape,
     read_timings,
     shuffle_shapes,
     w4a16,
@@ -286,16 +285,6 @@ def test_the_meta_file_has_a_read_for_each_matrix(monkeypatch: pytest.MonkeyPatc
 # ---- campaigns -------------------------------------------------------------------------------------------------------
 
 
-def test_a_hopeless_kernel_gets_one_short_replay() -> None:
-    runner = FakeKernelRunner()
-    slow = measure_shape(runner, ITEMS[2], TimingProtocol(), best_us=10.0)
-    fair = measure_shape(runner, ITEMS[1], TimingProtocol(), best_us=10.0)
-
-    assert slow.num_replays == 1
-    assert slow.latency_us == pytest.approx(80.0, rel=0.05)
-    assert fair.num_replays == TimingProtocol().num_short_replays
-
-
 def test_a_campaign_writes_configs_builds_and_ranks(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = campaign(tmp_path, FakeKernelRunner(), plan="all").run(ITEMS)
@@ -339,13 +328,6 @@ def test_a_bad_kernel_is_listed_and_others_go_on(tmp_path: Path) -> None:
     assert [(row["M"], row["cta_m"], row["error"]) for row in failed] == [
         (rows, 32, "GemmEvalError: wrong") for rows in (row["M"] for row in failed)
     ]
-
-
-def test_one_scale_a_column_is_group_minus_one(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    path = campaign(tmp_path, FakeKernelRunner()).run([item(mode=WeightMode.COLUMN, group_size=0)])
-
-    assert read_timings(path)["group_size"].tolist() == [-1]
 
 
 def test_the_best_is_compared_with_cublas_and_another_engine(tmp_path: Path) -> None:
