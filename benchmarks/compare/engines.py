@@ -42,7 +42,7 @@ _MODE = WeightMode.GROUP
 
 
 class Bound(NamedTuple):
-    """One GEMM of an engine, ready to be timed.
+    """A GEMM of an engine, ready to be timed.
 
     Attributes:
         calls: one for each copy of the weights and routing, in turn; each enqueues the whole GEMM.

@@ -41,11 +41,11 @@ _NAN_BYTE = 0xFF  # of an fp16 and of a bf16
 _BYTES_PER_ELEM = 2
 
 Offsets = npt.NDArray[np.int32]
-"""Where the rows of each expert begin, and the end of the last: [num_groups + 1]."""
+"""First row of each expert, and the end of the last: [num_groups + 1]."""
 
 
 class Layer(NamedTuple):
-    """One GEMM of a layer, as a GPU has it: of one matrix, or of the experts of a mixture.
+    """A GEMM of a layer, as a GPU has it: of one matrix, or of the experts of a mixture.
 
     Attributes:
         name: for options and tables; empty: a dense GEMM.
@@ -69,7 +69,7 @@ class Layer(NamedTuple):
 
     @property
     def is_grouped(self) -> bool:
-        """Whether it is a layer of experts."""
+        """True for a layer of experts."""
         return bool(self.name)
 
     def expected_rows(self, tokens: int) -> int:
@@ -86,7 +86,7 @@ EXPERT_LAYERS = (
     Layer("deepseek-v3-ep8-up", 32, 256, 8, 4096, 7168),
     Layer("deepseek-v3-ep8-down", 32, 256, 8, 7168, 2048),
 )
-"""Both GEMMs of three models; DeepSeek-V3 on 8 GPUs that have 32 experts each."""
+"""The two GEMMs of experts of three models; DeepSeek-V3 on 8 GPUs that have 32 experts each."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Grid:
-    """Which GEMMs are compared: every number of rows (or tokens) on every layer.
+    """The GEMMs that are compared: every number of rows (or tokens) on every layer.
 
     Attributes:
         layers: dense ones, or experts.
@@ -177,7 +177,7 @@ class Grid:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether the layers are experts."""
+        """True where the layers are experts."""
         return self.layers[0].is_grouped
 
     def gemms(self, layer: Layer) -> list[Gemm]:
@@ -187,7 +187,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Weights:
-    """One matrix of weights on the GPU: W[n, k] = scales[n, k // group_size] * (integers[n, k] - 8).
+    """A matrix of weights on the GPU: W[n, k] = scales[n, k // group_size] * (integers[n, k] - 8).
 
     Attributes:
         N, K: columns of C, and reduction length.
@@ -220,7 +220,7 @@ class Weights:
         return cls(N, K, integers.reshape(N, K), scales, group_size, activation, xp)
 
     def stored_scales(self) -> Any:
-        """Scales as they are stored: float16 [N, G], or the bits of a bf16 in a uint16."""
+        """Return scales as they are stored: float16 [N, G], or the bits of a bf16 in a uint16."""
         return encode(self.scales, self.activation)
 
     def dense(self) -> Any:

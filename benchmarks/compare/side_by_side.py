@@ -54,7 +54,7 @@ _PUBLISHED = ("humming", "cublas")  # engines for any number of rows: "better" i
 
 
 class EngineTiming(NamedTuple):
-    """One engine on one GEMM.
+    """An engine on a GEMM.
 
     Attributes:
         N, K, M: sizes; of grouped GEMMs M are the tokens.
@@ -273,7 +273,7 @@ def _told(error: Exception) -> str:
 
 
 class Case(NamedTuple):
-    """One GEMM on our engine and others.
+    """A GEMM on our engine and others.
 
     Attributes:
         N, K, M: sizes.

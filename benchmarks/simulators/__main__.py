@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 QUANTITIES = ("bytes", "compute_cycles", "cycles")
-"""What is compared: least DRAM traffic; cycles of the array alone; cycles of the fastest mapping with DRAM."""
+"""Least DRAM traffic; cycles of the array alone; cycles of the fastest mapping with DRAM."""
 
 SIMULATORS: dict[str, Callable[[Chip, Gemm], Counted]] = {"zigzag": count_zigzag, "scalesim": count_scalesim}
 """By name, what counts a GEMM on a chip."""
 
 
 class Difference(NamedTuple):
-    """One quantity of both sides, and why they differ where they do by more than 5%."""
+    """A quantity of both sides, and why they differ where they do by more than 5%."""
 
     ours: float
     theirs: float
@@ -196,7 +196,7 @@ def _plain(line: SideBySide) -> dict[str, Any]:
 
 
 def _marks(lines: Sequence[SideBySide]) -> dict[str, str]:
-    """A letter for each cause that is named, in the order in which they are met."""
+    """Return a letter for each cause that is named, in the order in which they are met."""
     causes = (cause.name for line in lines for found in line.differences.values() for cause in found.reason.causes)
     return dict(zip(dict.fromkeys(causes), ascii_lowercase, strict=False))
 
@@ -241,7 +241,7 @@ def _pair(found: Difference | None, unit: float, form: str) -> Iterator[str]:
 
 
 def _summary(lines: Sequence[SideBySide]) -> Iterator[str]:
-    """Two lines for each quantity: how often who says less, and which causes."""
+    """Yield two lines for each quantity: how often each side says less, and the causes."""
     for quantity, word in _WORDS.items():
         found = [line.differences[quantity] for line in lines if quantity in line.differences]
         less = sum(each.ours < each.theirs for each in found)

@@ -1,4 +1,4 @@
-"""Why two simulators differ: rules that predict the difference, and are checked on numbers.
+"""Rules that say why two simulators differ, that predict the difference, and are checked on numbers.
 
 A rule changes one thing in what we count. Rule after rule, our number becomes the other one's; the amount of a rule is
 by how much it moves our number. The rest is called unexplained. Rules of bytes and of the array know the chip and the
@@ -28,7 +28,7 @@ _BYTES = {"a": INPUT_BYTES, "b": INPUT_BYTES, "c": OUTPUT_BYTES}
 
 
 class Rules(NamedTuple):
-    """What a search may do that ours may not.
+    """Freedom that a search has and ours has not.
 
     Attributes:
         once: an operand that is in SRAM as a whole, and never replaced, needs one buffer and not two.
@@ -41,7 +41,7 @@ class Rules(NamedTuple):
 
 
 OURS = Rules()
-"""Those of our model: the search agrees with it to the byte."""
+"""The rules of our model: the search agrees with it to the byte."""
 
 
 def least_bytes(chip: Chip, gemm: Gemm, rules: Rules = OURS) -> int:
@@ -77,7 +77,7 @@ def _size(gemm: Gemm, dim: str) -> int:
 
 
 def _tiles(chip: Chip, gemm: Gemm, split: str, is_split: bool) -> tuple[dict[str, Any], Any]:
-    """All tiles as vectors by dimension, and the thin one. Of sizes with equal trip counts the smallest does."""
+    """Return all tiles as vectors by dimension, and the thin one: the smallest of sizes with equal trip counts."""
     units = {"m": 1, "n": chip.columns, "k": chip.rows}
     sizes = {dim: _sizes(_size(gemm, dim), unit) for dim, unit in units.items()}
     if not is_split:
@@ -97,7 +97,7 @@ def _sizes(size: int, unit: int) -> Any:
 
 
 def _moved(gemm: Gemm, order: tuple[str, ...], trips: dict[str, Any], split: str, deeper: str) -> Any:
-    """Bytes of a loop order, outermost first: an operand moves once per iteration of every loop down to its last."""
+    """Return bytes of a loop order: an operand moves once per iteration of every loop down to its last."""
     times = {}
     for operand, dims in _OPERANDS.items():
         is_thin = split in dims and operand != deeper
@@ -107,7 +107,7 @@ def _moved(gemm: Gemm, order: tuple[str, ...], trips: dict[str, Any], split: str
 
 
 def _repeats(order: tuple[str, ...], trips: dict[str, Any], own: tuple[str, ...]) -> Any:
-    """How often an operand that only the loops `own` change moves: the product of the other loops outside."""
+    """Return how often an operand of the loops `own` moves: the product of the other loops outside."""
     inner = np.ones_like(trips["m"])  # trips of its own loops that lie further in
     repeats = np.ones_like(inner)
     for loop in reversed(order):
@@ -145,7 +145,7 @@ def least_factored_bytes(chip: Chip, gemm: Gemm, num_factors: int, *, reads_firs
 
 
 def prime_factors(number: int) -> list[int]:
-    """Ascending; none of 1."""
+    """Return the prime factors of a number, ascending; none of 1."""
     found, divisor = [], 2
     while number > 1:
         if number % divisor:
@@ -157,7 +157,7 @@ def prime_factors(number: int) -> list[int]:
 
 
 def merge_factors(factors: dict[str, list[int]], most: int) -> list[tuple[str, int]]:
-    """At most `most` factors of all dimensions together."""
+    """Return at most `most` factors of all dimensions together."""
     factors = {name: sorted(of) for name, of in factors.items()}
     while sum(map(len, factors.values())) > most:
         longest = max(factors, key=lambda name: len(factors[name]))
@@ -191,17 +191,17 @@ def _factored(chip: Chip, loops: _Loops, reads_first: bool) -> float:
 
 
 def _sum(parts: list[Any]) -> Any:
-    """One part of A, one of B and one of C: the sums of all choices."""
+    """Return the sums of all choices of a part of A, of B and of C."""
     a, b, c = parts
     return a[:, None, None] + b[None, :, None] + c[None, None, :]
 
 
 LARGE_FRAC = 0.05
-"""Of our number: differences up to this are not explained. Of the larger number: what rules may leave over."""
+"""Share of our number up to which differences are not explained, and of the larger number that rules may leave over."""
 _NAMED_FRAC = 0.01
-"""Of our number: a rule that moves it by less is not named."""
+"""Share of our number: a rule that moves it by less is not named."""
 _EXACT_FRAC = 0.02
-"""How far a count may be from what its rule predicts: SCALE-Sim rounds buffers to hundredths and counts whole lines."""
+"""Largest distance of a count from its rule's: SCALE-Sim rounds buffers to hundredths and counts whole lines."""
 
 
 class Cause(NamedTuple):
@@ -212,7 +212,7 @@ class Cause(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why two numbers differ by more than `LARGE_FRAC`; empty where they do not.
+    """The causes of a difference by more than `LARGE_FRAC`; empty where there is none.
 
     Attributes:
         causes: the rules that matter, in the order in which they are applied.
@@ -237,7 +237,7 @@ def explain(ours: float, theirs: float, causes: Iterable[Cause]) -> Reason:
 
 
 def _steps(start: float, steps: Iterable[tuple[str, float]]) -> Iterator[Cause]:
-    """Causes, from what our number has become after each of them."""
+    """Yield causes, from the values of our number after each of them."""
     for name, value in steps:
         yield Cause(name, value - start)
         start = value
@@ -247,7 +247,7 @@ def _steps(start: float, steps: Iterable[tuple[str, float]]) -> Iterator[Cause]:
 
 
 def zigzag_bytes(chip: Chip, gemm: Gemm, ours: Counted) -> list[Cause]:
-    """Why its best mapping moves other bytes: what its space has and ours lacks, then what its search leaves out."""
+    """Return why its best mapping moves other bytes: by freedom of its space, then by limits of its search."""
     steps = (
         ("one buffer for a whole operand", least_bytes(chip, gemm, Rules(once=True))),
         ("tile_k per operand", least_bytes(chip, gemm, Rules(once=True, per_operand="k"))),
@@ -259,7 +259,7 @@ def zigzag_bytes(chip: Chip, gemm: Gemm, ours: Counted) -> list[Cause]:
 
 
 def zigzag_cycles(chip: Chip, ours: Counted, theirs: Counted) -> list[Cause]:
-    """Why its fastest mapping takes other cycles: it moves other bytes, and loads first what stays."""
+    """Return why its fastest mapping takes other cycles: it moves other bytes, and loads first what stays."""
     wire = theirs.moved.total / chip.dram_bytes_per_cycle
     compute, exposed = theirs.compute_cycles, theirs.exposed_cycles
     assert ours.cycles is not None  # they say both
@@ -274,12 +274,12 @@ def zigzag_cycles(chip: Chip, ours: Counted, theirs: Counted) -> list[Cause]:
 
 
 def _folds(chip: Chip, gemm: Gemm) -> tuple[int, int]:
-    """Along K and along N: each is one set of weights in the array."""
+    """Return the folds along K and along N: each is one set of weights in the array."""
     return -(-gemm.K // chip.rows), -(-gemm.N // chip.columns)
 
 
 def scalesim_bytes(chip: Chip, gemm: Gemm, ours: Counted, theirs: Counted) -> list[Cause]:
-    """Why it moves other bytes: what each operand moves in folds of still weights, where the count agrees with that."""
+    """Return why it moves other bytes: the traffic of each operand in folds of still weights, where counts agree."""
     k_folds, n_folds = _folds(chip, gemm)
     once = gemm.once
     half = buffer_words(chip, "IFMAP") // 2
@@ -298,7 +298,7 @@ def scalesim_bytes(chip: Chip, gemm: Gemm, ours: Counted, theirs: Counted) -> li
 
 
 def scalesim_compute(chip: Chip, gemm: Gemm, ours: Counted, theirs: Counted) -> list[Cause]:
-    """Why its array takes more cycles: in each fold weights go in, and the last row of A and C go through."""
+    """Return why its array takes more cycles: in each fold weights go in, and the last rows of A and C go through."""
     k_folds, n_folds = _folds(chip, gemm)
     lost = k_folds * n_folds * (2 * chip.rows + chip.columns - 2)
     more = theirs.compute_cycles - ours.compute_cycles
@@ -306,7 +306,7 @@ def scalesim_compute(chip: Chip, gemm: Gemm, ours: Counted, theirs: Counted) -> 
 
 
 def scalesim_cycles(chip: Chip, gemm: Gemm, ours: Counted, theirs: Counted) -> list[Cause]:
-    """Why all of it takes other cycles: the array's, its traffic, and on how many ports that lies.
+    """Return why all of it takes other cycles: by its array, its traffic and its ports.
 
     Ports that are busy longer than the array stall it each for itself: at once, or, at worst, in turn. How much of that
     is at once follows from no count, so the last rule takes what is left where it lies between the two.

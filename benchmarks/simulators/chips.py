@@ -11,14 +11,14 @@ from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
 from gemm_eval.units import cycles_per_us
 
 INPUT_BYTES = 2
-"""Of one element of A and of B: fp16."""
+"""Bytes of one element of A and of B: fp16."""
 OUTPUT_BYTES = 4
-"""Of one element of C, finished or not: fp32. ZigZag keeps a finished C in SRAM in its last type, SCALE-Sim knows one
-width an operand; with a narrower output the three would not hold the same tiles."""
+"""Bytes of one element of C, finished or not: fp32. ZigZag keeps a finished C in SRAM in its last type, SCALE-Sim knows
+one width an operand; with a narrower output the three would not hold the same tiles."""
 
 
 class Chip(NamedTuple):
-    """One core with a weight-stationary array: `rows` along K, `columns` along N, a row of A enters each cycle.
+    """A core with a weight-stationary array: `rows` along K, `columns` along N, a row of A enters each cycle.
 
     Attributes:
         name: as `--chip` takes it.
@@ -77,7 +77,7 @@ class Traffic(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What one simulator says of a GEMM on a chip.
+    """The counts of one simulator for a GEMM on a chip.
 
     Attributes:
         least: DRAM traffic of the mapping that moves least, of those it considers.

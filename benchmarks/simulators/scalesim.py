@@ -20,16 +20,16 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import check_extra
 
 WORD_BYTES = {"IFMAP": INPUT_BYTES, "FILTER": INPUT_BYTES, "OFMAP": OUTPUT_BYTES}
-"""Of one word of each operand."""
+"""Bytes of one word of each operand."""
 _NAMES = {"IFMAP": "IFMAP", "FILTER": "Filter", "OFMAP": "OFMAP"}
 _OFFSETS = {"IFMAP": 0, "FILTER": 100_000_000, "OFMAP": 200_000_000}
 _KIBI = 1024  # it takes sizes in these
 _MODES = ("CALC", "USER")
 """CALC never waits and says what must be moved; USER waits for DRAM of a given bandwidth."""
 LIMIT_S = 45
-"""Of a run that waits. USER keeps a trace and copies it at each prefetch: of thousands of prefetches it takes hours."""
+"""Limit of a run that waits. USER keeps a trace and copies it at each prefetch: thousands of them take hours."""
 _FREE_LIMIT_S = 900
-"""Of one that does not, which takes seconds where the machine does nothing else."""
+"""Limit of a run that does not wait, which takes seconds where the machine does nothing else."""
 _PROGRAM = """
 from scalesim.scale_sim import scalesim
 simulation = scalesim(save_disk_space=True, verbose=False, input_type_gemm=True, config="chip.cfg",
@@ -76,7 +76,7 @@ def read_reports(compute: Mapping[str, str], access: Mapping[str, str]) -> Count
 
 
 def buffer_words(chip: Chip, operand: str) -> int:
-    """Words of IFMAP, FILTER or OFMAP in SRAM, both halves: an operand has a third of the chip's bytes."""
+    """Return words of IFMAP, FILTER or OFMAP in SRAM, both halves: an operand has a third of the chip's bytes."""
     return chip.sram_bytes // len(WORD_BYTES) // WORD_BYTES[operand] // _KIBI * _KIBI
 
 
@@ -104,7 +104,7 @@ def _run(folder: Path, chip: Chip, gemm: Gemm, mode: str, limit_s: float) -> boo
 
 
 def _config(chip: Chip, mode: str) -> configparser.ConfigParser:
-    """A third of SRAM for each operand, and the whole bandwidth of DRAM on the port that each of them has."""
+    """Return its config: a third of SRAM for each operand, and all bandwidth of DRAM on each one's port."""
     config = configparser.ConfigParser()
     config.optionxform = str  # type: ignore[assignment, method-assign]
     rates = {name: chip.dram_bytes_per_cycle // size for name, size in WORD_BYTES.items()}

@@ -28,7 +28,7 @@ more makes it about five times slower."""
 _SRAM_BITS_PER_CYCLE = 1 << 24  # so many that SRAM never waits: none of the three models is asked about it
 _DRAM_BITS = 10**13
 _WAYS = {"I1": ("fh", "tl"), "I2": ("fh", "tl"), "O": ("fh", "tl", "fl", "th")}
-"""What comes from the level above (fh) or below (fl), and what goes to it (th, tl), by operand."""
+"""Transfers of each operand: from the level above (fh) or below (fl), and what goes to it (th, tl), by operand."""
 
 
 def count_zigzag(chip: Chip, gemm: Gemm) -> Counted:
@@ -62,7 +62,7 @@ def read_zigzag(document: Mapping[str, Any], chip: Chip) -> Counted:
 
 
 def _loops(loops: list[str]) -> str:
-    """The loops, innermost first: "B16 K2"."""
+    """Return the loops, innermost first: "B16 K2"."""
     return " ".join(loop.strip("()").replace(", ", "") for loop in loops) or "one step"
 
 
@@ -88,7 +88,7 @@ def _run(chip: Chip, gemm: Gemm, optimum: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """It sets up the root logger and prints; none of that is to stay."""
+    """Undo what it does to the root logger, and drop what it prints."""
     root = logging.getLogger()
     handlers, level, disabled = list(root.handlers), root.level, logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -102,7 +102,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _inputs(chip: Chip, gemm: Gemm) -> dict[str, Any]:
-    """Accelerator, mapping and workload. Energy is the words that DRAM moves, so that least energy is least traffic."""
+    """Return its inputs. Energy is the words that DRAM moves, so that least energy is least traffic."""
     sram = {
         "size": chip.sram_bytes * 8, "r_cost": 0.0, "w_cost": 0.0, "area": 0, "latency": 1,
         "operands": list(_WAYS), "force_double_buffering": True,
@@ -136,7 +136,7 @@ def _inputs(chip: Chip, gemm: Gemm) -> dict[str, Any]:
 
 
 def _port(way: str, operand: str) -> dict[str, Any]:
-    """A port of SRAM for one operand and one way: each transfer takes a whole cycle of its port, however wide it is."""
+    """Return a port of SRAM for one operand and way; each transfer takes a whole cycle, however wide it is."""
     kind, name = ("write", "w_port") if way.startswith("f") else ("read", "r_port")
     number = 1 + [(operand_, way_) for operand_, ways in _WAYS.items() for way_ in ways].index((operand, way))
     return {

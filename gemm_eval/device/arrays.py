@@ -100,7 +100,7 @@ def as_device_array(x: Any, what: str, stream: int) -> DeviceArray:
 
 @cache
 def _name(dtype: numpy.dtype[Any]) -> str:
-    """numpy puts a type's name together anew each time, in microseconds."""
+    """Return a type's name, which numpy puts together anew each time, in microseconds."""
     return dtype.name
 
 
@@ -175,7 +175,7 @@ def check_vector(array: DeviceArray, what: str, length: int) -> None:
 
 
 def _row_stride(array: DeviceArray, strides: tuple[int, ...], what: str) -> int:
-    """Elements from row to row; rows of all leading dimensions must follow each other at one distance."""
+    """Return elements from row to row; rows of all leading dimensions must follow each other at one distance."""
     shape = array.shape
     if strides[-1] != 1:
         raise InvalidProblemError(f"{what} must have contiguous rows, got strides {strides} elements")
@@ -207,7 +207,7 @@ def _check_alignment(array: DeviceArray, what: str) -> None:
 
 
 def overlaps(first: tuple[int, int], second: tuple[int, int]) -> bool:
-    """Whether two (address, bytes) share memory."""
+    """Return whether two (address, bytes) share memory."""
     return first[0] < second[0] + second[1] and second[0] < first[0] + first[1]
 
 

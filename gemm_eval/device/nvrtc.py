@@ -24,7 +24,7 @@ from gemm_eval.storage import cache_dir, read_checked, write_checked
 _CACHE_FORMAT = 1
 _PACKAGES = {12: "nvidia-cuda-nvrtc-cu12"}  # NVIDIA dropped the number with CUDA 13
 COMPILE_OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--no-cache")
-"""Of every kernel. From its own cache NVRTC takes machine code without saying what ptxas says of it."""
+"""Options of every kernel. From its own cache NVRTC takes machine code without the output of ptxas."""
 
 _memo: dict[str, CompiledKernel] = {}
 
@@ -84,7 +84,7 @@ def compile_text(text: str, entry: str, target: str, macros: dict[str, int]) -> 
 
 @cache
 def compiler_version() -> str:
-    """Version of NVRTC: that of the library, and of the package that it came in where there is one.
+    """Return the version of NVRTC, and of the package that it came in where there is one.
 
     Raises:
         GemmEvalError: CuPy or NVRTC is missing.
@@ -147,7 +147,7 @@ def _describe(cubin: bytes, entry: str, target: str, log: str) -> CompiledKernel
 
 
 def _read(path: Path) -> CompiledKernel | None:
-    """What `_write` wrote, or None: no file, or not all of it."""
+    """Return the kernel in a file of `_write`; None: no file, or not all of it."""
     content = read_checked(path)
     if content is None:
         return None

@@ -35,7 +35,7 @@ _ELF_HEADER_BYTES = 64
 
 @cache
 def _nvdisasm() -> Path:
-    """Where the disassembler is: in its package, on the PATH, or in Triton's package."""
+    """Find the disassembler: in its package, on the PATH, or in Triton's package."""
     try:
         files = importlib.metadata.files(_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -54,7 +54,7 @@ def _nvdisasm() -> Path:
 
 @cache
 def nvdisasm_version() -> str:
-    """Version of the disassembler, such as "13.5.37".
+    """Return the version of the disassembler, such as "13.5.37".
 
     Raises:
         GemmEvalError: there is none.
@@ -97,7 +97,7 @@ def disassemble_code(code: bytes, target: str) -> str:
 
 
 def _run(*arguments: str, num_code_bytes: int = 0) -> str:
-    """What nvdisasm prints; it is killed where it prints too much of it, or takes too long."""
+    """Return what nvdisasm prints; it is killed where it prints too much, or takes too long."""
     max_bytes = _MIN_OUTPUT_BYTES + _OUTPUT_PER_CODE * num_code_bytes
     errors: list[bytes] = []
     try:
@@ -140,7 +140,7 @@ def _drain(stream: IO[bytes], kept: list[bytes]) -> None:
 
 
 def _whole(cubin: bytes) -> bytes:
-    """The cubin up to the end of its program headers: CuPy drops a last byte of 0, which nvdisasm insists on."""
+    """Return the cubin with its last byte of 0, which CuPy drops and nvdisasm insists on."""
     if cubin[:5] != b"\x7fELF\x02" or len(cubin) < _ELF_HEADER_BYTES:
         raise GemmEvalError("not a cubin: no 64-bit ELF file")
     program_headers, section_headers = struct.unpack_from("<QQ", cubin, 0x20)
@@ -152,7 +152,7 @@ def _whole(cubin: bytes) -> bytes:
 
 
 INSTRUCTION_BYTES = 16
-"""Of each instruction since compute capability 7.0."""
+"""Size of each instruction since compute capability 7.0."""
 
 # Possessive, so that a line of any length is gone through once.
 _LABEL = re.compile(r"\s*+(\.L_\w++|LBB\d++):")
@@ -167,7 +167,7 @@ _NEVER = "@!PT"
 
 
 class Instruction(NamedTuple):
-    """One instruction.
+    """An instruction.
 
     Attributes:
         address: in bytes from the start of the kernel.
@@ -190,17 +190,17 @@ class Instruction(NamedTuple):
 
     @property
     def is_branch(self) -> bool:
-        """Whether it may go elsewhere: a jump."""
+        """True for a jump."""
         return self.name in _BRANCHES
 
     @property
     def is_end(self) -> bool:
-        """Whether the kernel, or the function, may end with it."""
+        """True where the kernel, or the function, may end."""
         return self.name in _ENDS
 
     @property
     def may_fall_through(self) -> bool:
-        """Whether the next instruction may follow: all but jumps and ends without a condition."""
+        """True where the next instruction may follow: all but jumps and ends without a condition."""
         has_condition = bool(self.guard) or self.target is None or "," in self.operands  # BRA P1, `(.L_x_1)
         return not (self.is_branch or self.is_end) or (has_condition and (self.is_branch or bool(self.guard)))
 
@@ -240,7 +240,7 @@ class InstructionCounts(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them: issue slots of a warp."""
+        """Number of all instructions: issue slots of a warp."""
         return sum(self)
 
 
@@ -358,7 +358,7 @@ def find_main_loop(
 
 
 def _all_blocks(entry: int, members: dict[int, list[int]]) -> set[int]:
-    """Blocks of a loop, and of those in it."""
+    """Return the blocks of a loop and of all loops in it."""
     found, waiting = {entry}, [entry]
     while waiting:
         inside = members.get(waiting.pop(), [])
@@ -405,8 +405,8 @@ class _Blocks:
         return [self._instructions[i] for b in sorted(blocks) for i in range(self._starts[b], self._starts[b + 1])]
 
     def natural_loops(self) -> dict[int, list[int]]:
-        """By the one block that a loop is entered at, inner loops first: blocks in it but in no loop inside it, and
-        the entries of those loops.
+        """Return the loops by the one block that each is entered at, inner loops first.
+        The blocks of a loop are those in it but in no loop inside it, and the entries of the loops inside it.
 
         Two of them have no block in common, or one lies in the other, so that a block whose loop is known stands for
         all of that loop from then on.
@@ -434,7 +434,7 @@ class _Blocks:
         return members
 
     def _dominator_tree(self) -> tuple[list[int], list[int]]:
-        """First and last number of each block's part of the tree, in preorder; -1 where it cannot be reached.
+        """Return first and last number of each block's part of the tree, in preorder; -1 where it cannot be reached.
 
         By Lengauer and Tarjan, "A fast algorithm for finding dominators in a flowgraph" (1979), with path compression
         only. Within it, blocks go by the numbers of a depth-first search.
@@ -470,7 +470,7 @@ class _Blocks:
         return first, last
 
     def _depth_first(self) -> tuple[list[int], list[int]]:
-        """The number of each block, and by number, that of the block it was come to from."""
+        """Return the number of each block, and by number, the number of the block that it was reached from."""
         number = [-1] * len(self._after)
         parent: list[int] = []
         waiting = [(0, 0)] if self._after else []
@@ -483,7 +483,7 @@ class _Blocks:
         return number, parent
 
     def longest_way(self, entry: int, loop: set[int]) -> tuple[Instruction, ...]:
-        """From the loop's entry to the last branch back to it, forwards only."""
+        """Return the longest way from the loop's entry to the last branch back to it, forwards only."""
         last = max(block for block in loop if entry in self._after[block])
         ways = {entry: (self._size(entry), entry)}  # instructions so far, and the block before
         for block in sorted(inside for inside in loop if entry <= inside <= last):
@@ -505,7 +505,7 @@ class _Blocks:
 
 
 def _outermost(outer: list[int], block: int) -> int:
-    """What stands for a block; the way there is halved for the next time."""
+    """Return the block that stands for a block; the path to it is halved for the next time."""
     while outer[block] != block:
         outer[block] = outer[outer[block]]
         block = outer[block]
@@ -513,7 +513,7 @@ def _outermost(outer: list[int], block: int) -> int:
 
 
 def _least(v: int, ancestor: list[int], label: list[int], semi: list[int]) -> int:
-    """The vertex of least semidominator between `v` and the root of its tree in the forest, which is compressed."""
+    """Return the vertex of least semidominator between `v` and the root of its tree; compress the path."""
     way = []
     while ancestor[v] >= 0 and ancestor[ancestor[v]] >= 0:
         way.append(v)

@@ -138,7 +138,7 @@ CANDIDATE_META = {
     "library's own choice. Several rows have the same G, M, K, N: only that of rank 0 is the library's time.",
     "split_k": "parts of K of the row's algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM; 1: K is not split",
 }
-"""What the meta file of a data set of candidates says besides."""
+"""Further entries of the meta file of a data set of candidates."""
 GROUPED_META = {
     "what": "device time of one grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for G groups, with all kernels of the "
     "call; latency_us is the median over replays",
@@ -147,7 +147,7 @@ GROUPED_META = {
     "in a model, and how rows were drawn. take: counts up where the same layout was timed again. kernel, grid and so "
     "on: of the longest kernel of the call; cta_m .. schedule: what its name tells. num_kernels: of the call",
 }
-"""What the meta file of a data set of grouped GEMMs says besides."""
+"""Further entries of the meta file of a data set of grouped GEMMs."""
 _EXTRAS: dict[type, tuple[dict[str, str], dict[str, Any]]] = {
     Candidate: (CANDIDATE_COLUMNS, CANDIDATE_META),
     KernelItem: (KERNEL_COLUMNS, KERNEL_META),
@@ -198,7 +198,7 @@ def file_stem(gpu: str, kernel: str, dtype: str, protocol: TimingProtocol) -> st
 
 @dataclass
 class Campaign:
-    """One data set in the making.
+    """A data set in the making.
 
     Attributes:
         runner, protocol: what runs, and how it is timed.
@@ -224,7 +224,7 @@ class Campaign:
 
     @property
     def path(self) -> Path:
-        """Where the data set is written."""
+        """The file of the data set."""
         return self.out / f"{self.stem}.parquet"
 
     def run(self, shapes: Sequence[GemmItem]) -> Path:

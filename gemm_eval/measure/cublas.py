@@ -31,7 +31,7 @@ CUDA_TYPES = {"fp16": 2, "bf16": 14}
 """CUDA_R_16F, CUDA_R_16BF of library_types.h."""
 
 WORKSPACE_BYTES = 32 << 20
-"""What NVIDIA recommends for Hopper."""
+"""The size that NVIDIA recommends for Hopper."""
 
 _GEMM_DEFAULT, _GEMM_DEFAULT_TENSOR_OP = -1, 99
 _OP_N, _OP_T = 0, 1
@@ -240,7 +240,7 @@ class HeuristicResult(ctypes.Structure):
 
 
 class Algorithm(NamedTuple):
-    """One proposal of the library, and the number of parts that it splits K into (1: not split)."""
+    """A proposal of the library, and the number of parts that it splits K into (1: not split)."""
 
     result: HeuristicResult
     split_k: int
@@ -255,7 +255,7 @@ class Layouts(NamedTuple):
 
 
 class CublasLtLibrary:
-    """One handle; fp16 or bf16 operands, fp32 accumulation, alpha 1, beta 0."""
+    """A handle of cuBLASLt for fp16 or bf16 operands, fp32 accumulation, alpha 1, beta 0."""
 
     def __init__(self, library: Any, cuda_type: int, workspace_bytes: int) -> None:
         self._library, self._type, self.workspace_bytes = library, cuda_type, workspace_bytes
@@ -380,7 +380,7 @@ class CandidateRunner(DenseDevice):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What makes ranks comparable: a work file holds rows of one version and one number of proposals."""
+        """Return the version and the number of proposals, without which ranks do not compare."""
         return {"library_version": self._library.version(), "candidates": self._count}
 
     def candidates(self, shapes: Sequence[GemmShape], count: int) -> list[Candidate]:

@@ -182,7 +182,7 @@ KERNEL_META = {
     "build": "registers of a thread, spill_bytes: its local memory, smem_bytes: static and dynamic of a CTA, "
     "ctas_per_sm: CTAs that an SM holds at once, kernel_hash: of the machine code",
 }
-"""What the meta file of a data set of kernels says besides."""
+"""Further entries of the meta file of a data set of kernels."""
 
 _GEMM_COLUMNS = ("G", "M", "K", "N", "mode", "group_size")
 _PER_COLUMN = -1  # what data sets call one scale a column
@@ -261,7 +261,7 @@ def cutlass_tile(name: str) -> dict[str, Any]:
 
 
 def _sizes(tile: str, a_type: str) -> list[str]:
-    """The three sizes of a mangled tuple, whose later ones may stand for an earlier one.
+    """Return the three sizes of a mangled tuple, whose later entries may refer to an earlier one.
 
     Each new size is numbered as it comes, then the tuple, then the type of A, whose number is known from its next use
     (Itanium C++ ABI, 5.1.8: S_ is 0, S0_ is 1, in base 36).

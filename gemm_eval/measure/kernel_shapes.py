@@ -1,4 +1,4 @@
-"""Which GEMMs with 4-bit weights our kernels are timed on, and which kernels on each of them."""
+"""The GEMMs with 4-bit weights that our kernels are timed on, and the kernels that are timed on each of them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _USUAL = (WeightMode.GROUP, 128)
 
 
 class QuantShape(NamedTuple):
-    """One GEMM with 4-bit weights; G is 1, and `group_size` 0 in mode COLUMN."""
+    """A GEMM with 4-bit weights; G is 1, and `group_size` 0 in mode COLUMN."""
 
     G: int
     M: int
@@ -161,7 +161,7 @@ _MAX_OF_ONE_TILE = 3  # kernels of one tile and split promise the same: let othe
 
 
 class Choice(NamedTuple):
-    """Which kernels of a GEMM are timed.
+    """The kernels of a GEMM that are timed.
 
     Attributes:
         top: so many that the cost model finds fastest; None: all.

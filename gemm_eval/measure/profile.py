@@ -25,7 +25,7 @@ _NUM_FINALISTS = 10
 
 
 class ProfiledKernel(NamedTuple):
-    """One kernel: its time, and its build and launch."""
+    """A kernel: its time, and its build and launch."""
 
     config: KernelConfig
     timing: Timing
@@ -118,7 +118,7 @@ _BURST, _SUSTAINED = "coldW-burst", "coldW"
 
 
 class ComparedGemm(NamedTuple):
-    """One GEMM; None: not measured.
+    """A GEMM on our kernels and others; None: not measured.
 
     Attributes:
         M, K, N: sizes.
@@ -181,7 +181,7 @@ def _in_short(row: Mapping[Any, Any]) -> str:
 
 
 def _read_times(ours: Path) -> dict[str, float]:
-    """By "N x K", of groups of 128 weights."""
+    """Return the time of one pass over weights in groups of 128, by "N x K"."""
     path = meta_path(ours)
     meta = yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {}
     times: dict[str, float] = meta.get("runner", {}).get("single_pass_read_us", {})
@@ -189,7 +189,7 @@ def _read_times(ours: Path) -> dict[str, float]:
 
 
 def _engine_times(gpu: str, dtype: str) -> dict[tuple[int, int, int], float]:
-    """Cold weights; bursts where there are any, else sustained replays."""
+    """Return times with cold weights by M, K, N: bursts where there are any, else sustained replays."""
     path = data_root() / "measured" / gpu / "engines" / "w4a16.csv"
     if not path.is_file():
         return {}
@@ -199,6 +199,6 @@ def _engine_times(gpu: str, dtype: str) -> dict[tuple[int, int, int], float]:
 
 
 def _times(frame: Any) -> dict[tuple[int, int, int], float]:
-    """Median latency by M, K, N."""
+    """Return the median latency by M, K, N."""
     times: dict[tuple[int, int, int], float] = frame.groupby(_SIZES)["latency_us"].median().to_dict()
     return times

@@ -1,4 +1,4 @@
-"""Which GEMMs are measured: layers of real models, awkward sizes, every regime of M, and experts of mixtures.
+"""The GEMMs that are measured: layers of real models, awkward sizes, every regime of M, and experts of mixtures.
 
 The lists are deterministic: random numbers of grouped GEMMs have a seed for each layer and number of tokens, which both
 GEMMs of the layer share.
@@ -33,7 +33,7 @@ class GemmShape(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """One GEMM by one of the algorithms that its library proposes.
+    """A GEMM by an algorithm that its library proposes.
 
     Attributes:
         G, M, K, N: sizes.
@@ -60,7 +60,7 @@ class Candidate(NamedTuple):
 
 
 class KernelItem(NamedTuple):
-    """One GEMM with 4-bit weights by one of our kernels.
+    """A GEMM with 4-bit weights by a kernel of ours.
 
     Attributes:
         G, M, K, N: sizes; G is 1.
@@ -88,7 +88,7 @@ class KernelItem(NamedTuple):
 
 
 class GroupedShape(NamedTuple):
-    """One grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for each of G groups, and what it is in a model.
+    """A grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for each of G groups, and what it is in a model.
 
     Attributes:
         G, M, K, N: groups, rows of the largest, and the sizes that all share.
@@ -135,8 +135,7 @@ class GroupedShape(NamedTuple):
 
 
 GemmItem: TypeAlias = GemmShape | Candidate | KernelItem | GroupedShape
-"""What is timed: a GEMM as its library runs it, by a certain algorithm, or by a certain kernel of ours; or a grouped
-one."""
+"""A GEMM as its library runs it, by a certain algorithm or by a certain kernel of ours, or a grouped GEMM."""
 
 
 def rows_of(item: GemmItem) -> int:
@@ -255,7 +254,7 @@ def _dense() -> list[GemmShape]:
 
 
 def _few(bytes_per_elem: float, multiple: int = 1, min_rows: int = 1) -> list[GemmShape]:
-    """25 of the pairs, evenly spread, with a third of the values of M."""
+    """Return 25 of the pairs, evenly spread, with a third of the values of M."""
     pairs = [(n, k) for n, k in (*_MODEL_NK, *_AWKWARD_NK) if n % multiple == k % multiple == 0]
     chosen = [pairs[i * len(pairs) // _NUM_FEW_PAIRS] for i in range(_NUM_FEW_PAIRS)]
     return [
@@ -362,7 +361,7 @@ _REPEAT_STEP = 24
 
 
 def _counts(of: _Experts, num_tokens: int, distribution: str, seed: int) -> tuple[int, ...]:
-    """Rows of each expert of the rank that has most."""
+    """Return the rows of each expert of the rank that has most."""
     if distribution == "balanced":
         counts = balanced_counts(num_tokens, of.num_experts, of.topk)
     elif distribution == "sparse":

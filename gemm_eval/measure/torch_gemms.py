@@ -225,7 +225,7 @@ class GroupedRunner(LibraryRunner, TorchDevice):
         return [self._bind_one(a, self._weights(shape, offset), ends) for offset in weight_offsets]
 
     def _weights(self, shape: GroupedShape, offset: int) -> Any:
-        """A copy of B[G,K,N], K contiguous."""
+        """Return a copy of B[G,K,N], K contiguous."""
         start = offset // _BYTES_PER_ELEM
         count = shape.G * shape.N * shape.K
         return self._buffers["W"][start : start + count].view(shape.G, shape.N, shape.K).transpose(1, 2)

@@ -129,7 +129,7 @@ def scale_pattern(mode: WeightMode, activation: DType, seed: int) -> npt.NDArray
 
 
 def _fp4_weights(mode: WeightMode, activation: DType, seed: int, columns: int = _FP4_COLUMNS) -> PackedW4:
-    """Weights whose scales are a pattern; the codes are none."""
+    """Return weights whose scales are a pattern; all codes are 1."""
     groups = _PATTERN_SHAPE[0]
     low, high = _E8M0_SCALES if mode is WeightMode.MXFP4 else _E4M3_SCALES
     scales = np.random.default_rng(seed).integers(low, high, (groups, columns), dtype=np.uint8)
@@ -219,7 +219,7 @@ class W4A16Runner(BenchDevice):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What makes times comparable: a work file holds rows of one state of the kernels and one compiler."""
+        """Return the state of the kernels and the compiler, without which times do not compare."""
         return {"kernels": _digest_of_sources(), "compiler": compiler_version()}
 
     def prepare(self, items: Sequence[KernelItem]) -> None:
@@ -299,7 +299,7 @@ class W4A16Runner(BenchDevice):
         return calls
 
     def _variant(self, item: KernelItem) -> Variant:
-        """What is compiled: it does not depend on how K is cut."""
+        """Return what is compiled for an item, which does not depend on how K is cut."""
         config = family_of(item.config).compiled(item.config)
         return make_variant(config, self.activation, item.mode, item.group_size)
 
@@ -352,7 +352,7 @@ class W4A16Runner(BenchDevice):
         self._refuse_if_wrong(item, relative_error(decode(outputs, self.input_dtype, outputs.shape), reference))
 
     def _last_block(self, item: KernelItem) -> PackedW4:
-        """The last 64 columns of the first copy of the weights, on the CPU."""
+        """Return the last 64 columns of the first copy of the weights, on the CPU."""
         packed = packed_sizes(item)
         words = self.buffers["W"][: packed.qweight_bytes].view(np.uint32)
         scales = self.buffers["S"][: packed.scales_bytes].view(np.dtype(scales_dtype(item.mode, self.activation)))
@@ -401,7 +401,7 @@ class W4A16Runner(BenchDevice):
         return error
 
     def _check_item(self, family: str, mode: WeightMode, group_size: int) -> KernelItem:
-        """The first config of a family that takes one of the small GEMMs."""
+        """Return a small GEMM with the first config of a family that takes it."""
         for rows in _CHECK_ROWS:
             sizes = Sizes(rows, _CHECK_K, _CHECK_N)
             for config in legal_configs(sizes, self.limits, self.activation, mode, group_size):
@@ -434,7 +434,7 @@ class W4A16Runner(BenchDevice):
         }
 
     def _read_times(self) -> dict[str, float]:
-        """One cold pass over the bytes of each matrix with groups of 128, by "N x K": what bounds few tokens."""
+        """Time a cold pass over each matrix with groups of 128, by "N x K": the lower bound of few tokens."""
         floor_us = measure_floor_us(self)
         sized = {f"{item.N} x {item.K}": item for item in self._items if item[4:6] == (WeightMode.GROUP, 128)}
         return {

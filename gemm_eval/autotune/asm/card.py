@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 MAX_FILE_BYTES = 8 << 20
-"""Of a file. A GEMM of Triton's or CUTLASS's takes 20 KB to 2 MB, as a cubin or as text."""
+"""Largest file. A GEMM of Triton's or CUTLASS's takes 20 KB to 2 MB, as a cubin or as text."""
 MAX_INSTRUCTIONS = 1 << 18
-"""Of all kernels of a file; nvdisasm takes some 10 s for as many."""
+"""Most instructions of all kernels of a file; nvdisasm takes some 10 s for as many."""
 MAX_INSTRUCTIONS_OF_KERNEL = 1 << 16
 """A GEMM has 500 to 10,000."""
 MAX_KERNELS = 1 << 12
@@ -100,7 +100,7 @@ class OpCounts(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them: issue slots of a warp."""
+        """Number of all instructions: issue slots of a warp."""
         return sum(self)
 
     @property
@@ -124,7 +124,7 @@ class Access(NamedTuple):
 
 
 class LoopCard(NamedTuple):
-    """One iteration of the main loop, in instructions of one warp.
+    """An iteration of the main loop, in instructions of one warp.
 
     Attributes:
         is_loop: False: no loop does the kernel's work, and the whole kernel stands here, each instruction once.
@@ -144,7 +144,7 @@ class LoopCard(NamedTuple):
 
     @property
     def is_serialized(self) -> bool:
-        """Whether each of several wgmma is waited for: the tensor cores idle in between.
+        """True where each of several wgmma is waited for: the tensor cores idle in between.
 
         ptxas does so, and warns of a "Potential Performance Loss", where other instructions write registers of theirs.
         """
@@ -176,7 +176,7 @@ class LoopCard(NamedTuple):
 
 
 class ScoreCard(NamedTuple):
-    """What the code of one kernel says. None: it does not say.
+    """The facts that the code of one kernel tells. None: it does not tell.
 
     Attributes:
         kernel: name of its entry.
@@ -231,18 +231,18 @@ class ScoreCard(NamedTuple):
 
 
 def _warps_of(mma: MmaCount) -> int:
-    """Warps that issue one instruction together."""
+    """Return the number of warps that issue one instruction together."""
     return _WARPS_PER_WGMMA if mma.m == _WGMMA_M else 1
 
 
 _WAVEFRONT_BYTES = 128
 _SHARED = {"ldmatrix", "load_shared", "store_shared"}
 _DTYPES = {4: (DType.INT4,), 8: (DType.FP8, DType.INT8), 16: (DType.FP16,), 32: (DType.TF32,)}
-"""Of operands, by bits; those of one width have one rate where a GPU has both."""
+"""Types of operands by bits; types of one width have one rate where a GPU has both."""
 
 
 class LoopCycles(NamedTuple):
-    """What one iteration of one warp takes of an SM, in its cycles: the larger one bounds the kernel.
+    """Cycles of an SM for one iteration of one warp: the larger one bounds the kernel.
 
     Attributes:
         tensor: of all tensor cores, at their full rate.
@@ -277,7 +277,7 @@ def loop_k(loop: LoopCard, *, block_m: int, block_n: int, num_warps: int) -> int
 
 
 def _issuers(mma: MmaCount, block_m: int, block_n: int, num_warps: int) -> int:
-    """Warps or warpgroups whose instructions are of different parts of the tile."""
+    """Return the number of warps or warpgroups whose instructions are of different parts of the tile."""
     groups = max(1, num_warps // _WARPS_PER_WGMMA) if mma.m == _WGMMA_M else num_warps
     parts = max((block_m // mma.m) * (block_n // mma.n), (block_n // mma.m) * (block_m // mma.n))
     return min(groups, max(1, parts))
@@ -343,7 +343,7 @@ def kernel_code(
 
 
 def _wavefronts(access: Access) -> int:
-    """Of a shared-memory access; of one whose width the code does not say, one."""
+    """Return the wavefronts of a shared-memory access; one where the code does not say its width."""
     if access.kind not in _SHARED:
         return 0
     return access.num * max(1, (access.width_bytes or 0) * THREADS_PER_WARP // _WAVEFRONT_BYTES)

@@ -72,7 +72,7 @@ _MULTIPLIES = {"mul", "mad", "madc", "mul24", "mad24", "dp4a"}
 
 
 class PtxKernel(NamedTuple):
-    """One entry; instructions are numbered as if each were one of the machine."""
+    """An entry; instructions are numbered as if each were one of the machine."""
 
     kernel: str
     target: str | None
@@ -110,13 +110,13 @@ def split_ptx(text: str) -> Iterator[PtxKernel]:
 
 
 def _smem_of_module(text: str) -> int:
-    """Bytes of what is declared in a part of a module that has no kernels."""
+    """Return the shared memory that a part of a module without kernels declares, in bytes."""
     found = (_SHARED.search(statement[0]) for statement in _STATEMENT_OF_MODULE.finditer(text))
     return sum(_size_of(match.string[match.start() :]) for match in found if match)
 
 
 def _numbers(header: str, name: str) -> list[int]:
-    """What follows a directive: up to three numbers."""
+    """Return the numbers after a directive, up to three."""
     match = re.search(rf"{re.escape(name)}\s++(\d[\d,\s]*+)", header)
     if match is None:
         return []
@@ -134,7 +134,7 @@ def _threads(header: str, name: str) -> int | None:
 
 
 def _size_of(declaration: str) -> int:
-    """Bytes of a variable: ".shared .align 16 .b8 name[1024]"."""
+    """Return the bytes of a variable such as ".shared .align 16 .b8 name[1024]"."""
     match = _VARIABLE.search(_ALIGNMENT.sub("", declaration))
     if match is None:
         return 0
@@ -148,7 +148,7 @@ def _size_of(declaration: str) -> int:
 
 
 class _Body:
-    """What stands between the braces of a kernel; braces inside are scopes of names, labels included."""
+    """The statements between the braces of a kernel; braces inside are scopes of names, labels included."""
 
     def __init__(self, text: str, start: int) -> None:
         self.variables: list[str] = []
@@ -185,7 +185,7 @@ class _Body:
         return at
 
     def _add(self, line: str, scope: tuple[int, ...]) -> bool:
-        """Whether a statement may be PTX."""
+        """Keep a statement; return whether it may be PTX."""
         if line.startswith((".local", ".shared")):
             self.variables.append(line)
         elif match := _STATEMENT.fullmatch(line):
@@ -197,7 +197,7 @@ class _Body:
         return True
 
     def resolved(self) -> tuple[Instruction, ...]:
-        """All instructions, branches with their targets; one at the very end of a kernel is left out."""
+        """Return all instructions, branches with their targets, except a target at the very end of a kernel."""
         return tuple(
             one._replace(target=self._target(one.operands, scope)) if one.name in _BRANCHES else one
             for one, scope in self._instructions
@@ -277,12 +277,12 @@ def width_of(instruction: Instruction) -> int | None:
 
 
 def is_mma_wait(instruction: Instruction) -> bool:
-    """Whether it waits until all wgmma before are done."""
+    """Return whether it waits until all wgmma before are done."""
     return instruction.opcode.startswith("wgmma.wait_group") and instruction.operands == "0"
 
 
 def is_copy_wait(instruction: Instruction) -> bool:
-    """Whether it waits for cp.async."""
+    """Return whether it waits for cp.async."""
     return instruction.opcode.startswith("cp.async.wait")
 
 

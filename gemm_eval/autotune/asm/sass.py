@@ -56,7 +56,7 @@ _DEFAULT_BYTES = 4
 
 
 class SassText(NamedTuple):
-    """One kernel in a text."""
+    """A kernel in a text."""
 
     kernel: str
     target: str | None
@@ -120,12 +120,12 @@ def width_of(instruction: Instruction) -> int | None:
 
 
 def is_mma_wait(instruction: Instruction) -> bool:
-    """Whether it waits until all wgmma before are done."""
+    """Return whether it waits until all wgmma before are done."""
     return instruction.opcode.startswith("WARPGROUP.DEPBAR") and instruction.operands.endswith("0x0")
 
 
 def is_copy_wait(instruction: Instruction) -> bool:
-    """Whether it waits for cp.async."""
+    """Return whether it waits for cp.async."""
     return instruction.opcode.startswith("DEPBAR.LE") and instruction.operands.startswith("SB0")
 
 
@@ -169,7 +169,7 @@ _MAX_READ_PER_BYTE = 4
 
 
 class CubinKernel(NamedTuple):
-    """One kernel of a cubin: its code, and its demand on an SM."""
+    """A kernel of a cubin: its code, and its demand on an SM."""
 
     kernel: str
     target: str
@@ -284,7 +284,7 @@ def _sections(cubin: _Bytes) -> list[_Section]:
 
 
 def _attributes(cubin: _Bytes, section: _Section) -> Iterator[tuple[int, bytes]]:
-    """(number, value) of each attribute."""
+    """Yield (number, value) of each attribute."""
     content, at = cubin.part(section.offset, section.size), 0
     while at < len(content):
         form, number, value = struct.unpack_from("<BBH", content, at)

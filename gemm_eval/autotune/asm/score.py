@@ -41,11 +41,11 @@ _ACCESSES = (
     "store_local",
 )  # fmt: skip
 _WORK = (("tensor",), ("half", "single"), ("imad",))
-"""What marks the main loop; the first that a kernel has."""
+"""Classes of instructions that mark the main loop; the first that a kernel has."""
 
 
 class Language(NamedTuple):
-    """How to tell the class, width, shape and waits of an instruction."""
+    """Functions that tell the class, width, shape and waits of an instruction."""
 
     kind_of: Callable[[Instruction], str]
     width_of: Callable[[Instruction], int | None]
@@ -77,7 +77,7 @@ def count_kernel(instructions: Sequence[Instruction], language: Language) -> tup
 
 
 def _without_padding(instructions: Sequence[Instruction]) -> Sequence[Instruction]:
-    """All but the end of a kernel, which is never come to: a branch to itself, and NOPs."""
+    """Return all but the unreachable end of a kernel: a branch to itself, and NOPs."""
     come_to = {one.target for one in instructions if one.target != one.address}
     end = len(instructions)
     while (
@@ -116,7 +116,7 @@ Cards = tuple[ScoreCard, ...]
 
 @cache
 def _counting_version() -> bytes:
-    """A digest of the modules that count."""
+    """Return a digest of the modules that count."""
     digest = hashlib.sha256()
     for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(device_sass.__file__)):
         digest.update(path.read_bytes())
@@ -151,7 +151,7 @@ def save_cards(code: bytes, cards: Cards) -> None:
 
 @cache
 def _adapter() -> TypeAdapter[Cards]:
-    """Makes cards of what JSON makes of them, lists, and checks every value's type."""
+    """Return what makes cards of lists in JSON, and checks every value's type."""
     return TypeAdapter(Cards)
 
 
@@ -260,7 +260,7 @@ def _cards_of_cubins(cubins: Sequence[bytes]) -> list[Cards]:
 
 
 def _instructions_of(kernels: Iterable[CubinKernel]) -> dict[tuple[str, bytes], tuple[Instruction, ...]]:
-    """Instructions by target and code; each target takes one call of nvdisasm."""
+    """Return instructions by target and code; each target takes one call of nvdisasm."""
     by_target: dict[str, dict[bytes, None]] = {}
     for kernel in kernels:
         by_target.setdefault(kernel.target, {})[kernel.code] = None
@@ -278,7 +278,7 @@ def _instructions_of(kernels: Iterable[CubinKernel]) -> dict[tuple[str, bytes], 
 
 
 def _inside(instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
-    """A kernel's instructions; a branch out of it, which the loader would set, goes nowhere."""
+    """Yield a kernel's instructions; a branch out of it, which the loader would set, goes nowhere."""
     first, last = instructions[0].address, instructions[-1].address
     for one in instructions:
         yield one if one.target is None or first <= one.target <= last else one._replace(target=None)

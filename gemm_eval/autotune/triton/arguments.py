@@ -19,10 +19,10 @@ from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmProblem
 
 NumberSource = str | int | Callable[[Mapping[str, Any]], int]
-"""Where a number comes from: the name of an argument or config value, the number, or a function of all of them."""
+"""Source of a number: the name of an argument or config value, the number, or a function of all of them."""
 
 TensorSource = str | Callable[[Mapping[str, Any]], Any]
-"""Where a tensor comes from: the name of an argument, or a function of all arguments."""
+"""Source of a tensor: the name of an argument, or a function of all arguments."""
 
 _DTYPES = {
     "float16": DType.FP16, "half": DType.FP16, "fp16": DType.FP16,
@@ -65,7 +65,7 @@ class TensorArgument:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelArguments:
-    """Which argument of a kernel, or value of its configs, is what.
+    """The meaning of a kernel's arguments and of its configs' values.
 
     Defaults are those of `examples/triton_gemm.py`, or of Triton's tutorial (``BLOCK_SIZE_M``, ``GROUP_SIZE_M``) where
     the kernel has these. A kernel without ``GROUP_M`` or ``SPLIT_K`` has no such thing.
@@ -221,7 +221,7 @@ def _find(what: str, name: str, values: Mapping[str, Any]) -> Any:
 
 
 MAX_THREADS_PER_CTA = 1024
-"""Of every CUDA GPU (CUDA C++ Programming Guide, compute capabilities)."""
+"""Largest CTA of every CUDA GPU (CUDA C++ Programming Guide, compute capabilities)."""
 
 MIN_K_ELEMS, MIN_K_ELEMS_8BIT = 16, 32
 """Least K of `tl.dot` (triton/backends/nvidia/compiler.py: min_dot_size): that of one mma.sync or wgmma."""
@@ -238,7 +238,7 @@ _SHARED_EXTRA_BYTES = 1024  # mbarriers, the scales of a step
 
 
 class Rejection(NamedTuple):
-    """Why a config falls.
+    """The reason why a config falls.
 
     Attributes:
         rule: short name of the rule.
@@ -381,7 +381,7 @@ def _oversized_k(
 
 
 def _oversized(name: str, size: int, least: int, block: int, others: Sequence[int]) -> Rejection | None:
-    """A tile of at least twice the problem, where one is there that is not."""
+    """Reject a tile of at least twice the problem, where some config has a smaller one."""
     enough = max(1 << (size - 1).bit_length(), least)
     if block >= 2 * enough and any(other <= enough for other in others):
         text = f"block {name} {block} for {name} = {size}: {enough} does, and some config has no more"
@@ -408,7 +408,7 @@ _FLOP_PER_US_PER_TFLOP_PER_S = 1e6
 
 
 def is_small(problem: GemmProblem, arch: GpuSpec) -> bool:
-    """Say whether a launch costs more than all that a config can change about a GEMM.
+    """Return whether a launch costs more than all that a config can change about a GEMM.
 
     What is then at stake between sane configs is less than a launch, while a benchmark of two takes as long as
     thousands of calls: the model's choice stands.

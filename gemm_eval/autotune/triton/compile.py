@@ -118,7 +118,7 @@ def gpu_spec(arch: GpuSpec | str | None) -> GpuSpec:
 
 
 RUN_ONLY = ("grid", "warmup")
-"""What a launch passes beside the kernel's own arguments."""
+"""Names that a launch passes beside the kernel's own arguments."""
 
 
 class CompiledConfig(NamedTuple):
@@ -226,7 +226,7 @@ def compile_with_jit(
 
 
 def _is_async() -> bool:
-    """Whether the caller compiles in threads of its own, in which what is compiled here then runs too."""
+    """Return whether the caller compiles in threads of its own, in which this module then compiles too."""
     with needs_extra("tuning Triton kernels", "triton"):
         from triton.runtime._async_compile import active_mode
 
@@ -234,7 +234,7 @@ def _is_async() -> bool:
 
 
 def _arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the kernel itself takes; a bare torch dtype stands for a tensor, as in Triton's `warmup`."""
+    """Return the kernel's own arguments; a bare torch dtype stands for a tensor, as in Triton's `warmup`."""
     return {
         name: TensorArgument(value) if type(value).__name__ == "dtype" and type(value).__module__ == "torch" else value
         for name, value in values.items()
@@ -371,7 +371,7 @@ def _read_codes(compiled: Sequence[CompiledConfig], configs: Sequence[TritonConf
 
 
 def _one_line(error: Exception) -> str:
-    """What ptxas says is in a line of its own; of Triton's own errors the last line says it."""
+    """Return the line of an error that says it: that of ptxas, or the last line of Triton's own errors."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     line = next((line for line in lines if line.startswith(("ptxas fatal", "ptxas error", "error"))), lines[-1])
     return line if len(line) <= _MAX_REASON_CHARS else line[: _MAX_REASON_CHARS - 3] + "..."

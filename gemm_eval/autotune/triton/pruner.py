@@ -110,7 +110,7 @@ class TritonPruner:
 
     @property
     def prune_configs_by(self) -> dict[str, Any]:
-        """What `@triton.autotune` takes under that name; all pruning happens in `early_config_prune`."""
+        """The argument of that name of `@triton.autotune`; all pruning happens in `early_config_prune`."""
         return {"early_config_prune": self.early_config_prune, "perf_model": self.perf_model, "top_k": 1.0}
 
     def early_config_prune(self, configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one config.
+    """The verdict on one config.
 
     Attributes:
         config: it, in this library's words.
@@ -71,7 +71,7 @@ class Ranking:
 
     @property
     def title(self) -> str:
-        """What was ranked, and how many stay."""
+        """The kernel, the GPU and the GEMM, and how many configs stay."""
         text = f"{self.kernel} on {self.gpu}, {self.problem}: {len(self.kept)} of {len(self.verdicts)} configs stay"
         if self.is_small:
             text += ", a small GEMM"
@@ -109,7 +109,7 @@ def _cells(verdict: Verdict) -> tuple[str, str, str, str]:
 
 
 COMPILED_PER_KEPT = 2
-"""How many configs are compiled for each that stays, unless the caller says how many."""
+"""Configs that are compiled for each that stays, unless the caller says how many."""
 
 MIN_COMPILED = 8
 """At least so many configs are compiled: the estimate's best few are near each other."""
@@ -132,7 +132,7 @@ CodeOf = Callable[[Sequence[int]], Sequence[KernelCode | str | None]]
 
 
 class Outcome(NamedTuple):
-    """What became of the configs; all sequences are in their order.
+    """The result of a ranking; all sequences are in the order of the configs.
 
     Attributes:
         order: indices: those that stay, best first, then the others.
@@ -216,7 +216,7 @@ class _Ranker:
         return self._keep(done, k)
 
     def _by_rules(self) -> list[int]:
-        """Indices of the configs that rules leave; if they leave none, of those that can run at all."""
+        """Return indices of the configs that rules leave; if they leave none, of those that can run at all."""
         found = reject_configs(self.arch, self.problem, self.configs)
         for i, no in enumerate(found):
             self.reasons[i] = _text(no)
@@ -261,7 +261,7 @@ class _Ranker:
         return sorted(done, key=lambda i: (self.times[i], i))
 
     def _takes(self, i: int, code: KernelCode | str | None) -> bool:
-        """Whether a config, as compiled, can be launched."""
+        """Return whether a config, as compiled, can be launched."""
         if isinstance(code, str):
             self.times[i], self.reasons[i] = None, code
             return False

@@ -42,7 +42,7 @@ _NUM_SAMPLES = 5
 
 
 class BandwidthPoint(NamedTuple):
-    """How fast a working set was streamed, again and again.
+    """The rate at which a working set was streamed, again and again.
 
     Attributes:
         kind: read, or copy, which reads one half and writes the other.
@@ -139,7 +139,7 @@ def _time_stream(kind: Kind, size: int, num_threads: int, cpus: Sequence[int]) -
 
 
 def _make_stream(kind: Kind, size: int) -> tuple[Callable[[int], Any], int]:
-    """What streams a working set of `size` bytes so many times, and the bytes of it."""
+    """Return a function that streams a working set of `size` bytes so many times, and its true number of bytes."""
     import numpy as np
 
     from gemm_eval.measure.host.host_kernels import copy_words, read_words
@@ -174,7 +174,7 @@ _BUSY_CORES = 0.2
 
 @dataclass(frozen=True)
 class HostMeasurement:
-    """What `measure_host` found: all that a spec of this machine can be written and calibrated from.
+    """The result of `measure_host`, from which a spec of this machine is written and calibrated.
 
     Attributes:
         facts: of the CPU; its number of cores is that of the threads.

@@ -221,7 +221,7 @@ def count_busy_cores(seconds: float = 0.5) -> float:
 
 
 def _has_clock(psutil: Any) -> bool:
-    """Whether the system tells a clock: on some, psutil has no such function, or it knows nothing."""
+    """Return whether the system tells a clock: on some, psutil has no such function, or it knows nothing."""
     try:
         return bool(psutil.cpu_freq())
     except (AttributeError, NotImplementedError, OSError):
@@ -374,7 +374,7 @@ def pinned_blas(num_threads: int, cpus: Sequence[int]) -> Iterator[None]:
 
 
 def _masks() -> dict[int, set[int]]:
-    """CPUs that each thread of this process may run on; empty where threads cannot be pinned."""
+    """Return the CPUs that each thread of this process may run on; empty where threads cannot be pinned."""
     if not (hasattr(os, "sched_getaffinity") and _THREADS.is_dir()):
         return {}
     found = {}

@@ -128,7 +128,7 @@ def _nothing_packed() -> dict[str, Any]:
 
 
 def _stream(measurement: HostMeasurement, num_bytes: int, num_units: int) -> dict[str, Any]:
-    """Nothing packed: weights are streamed once, by cores that wait for each other no more than a call takes."""
+    """Return changes of rules for a GEMM that packs nothing and streams its weights once, without a barrier."""
     num_cores = measurement.facts.num_cores.value
     point = stream_gb_per_s(measurement.bandwidth, num_cores, num_bytes)
     where = f"host: {point.working_set_bytes / 2**20:.4g} MiB, read by {num_cores} threads"
@@ -169,7 +169,7 @@ _NO_SPEC = {"fp64"}
 
 
 def can_be_spec(dtype: str) -> bool:
-    """Whether the model has the type of the timings: it has none of 64 bits."""
+    """Return whether the model has the type of the timings: it has no type of 64 bits."""
     return dtype in HOST_DTYPES and dtype not in _NO_SPEC
 
 
@@ -273,7 +273,7 @@ def _sram(measurement: HostMeasurement) -> Entry:
 
 
 def _num_units(measurement: HostMeasurement, lanes: int) -> tuple[int, str]:
-    """Vector units of a core that multiply and add: as few as the fastest GEMM can have been computed by."""
+    """Return the least number of vector units of a core that can have computed the fastest GEMM, and its source."""
     facts = measurement.facts
     per_us = max((timing.shape.num_macs / timing.latency_us for timing in measurement.timings), default=0.0)
     per_cycle = per_us / 1e3 / facts.clock_ghz.value / facts.num_cores.value / lanes
@@ -293,7 +293,7 @@ _COLUMNS = (
 
 
 class HostFiles(NamedTuple):
-    """Where the files of a measurement lie.
+    """The files of a measurement.
 
     Attributes:
         spec: for `load_arch`; None: the model has no type like that of the timings.

@@ -77,7 +77,7 @@ _SWITCH_EVERY_S = 0.02  # a long sample may be interrupted that often: it hardly
 
 
 class HostTiming(NamedTuple):
-    """How long one GEMM takes.
+    """The time of one GEMM.
 
     Attributes:
         shape: the GEMM.
@@ -242,7 +242,7 @@ def _sample(run: Callable[[], Any], num_calls: int, share_s: float) -> list[_Sam
 
 
 def _num_switches() -> int:
-    """How often the system took a core from a thread of this process; always 0 where it does not tell."""
+    """Return how often the system took a core from a thread of this process; always 0 where it does not tell."""
     try:
         import resource
     except ImportError:
