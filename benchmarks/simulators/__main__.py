@@ -95,15 +95,15 @@ def put_beside(chip: Chip, gemm: Gemm, name: str, ours: Counted, theirs: Counted
         }
     differences = {}
     for quantity in QUANTITIES:
-        mine, others = _quantity(ours, quantity), _quantity(theirs, quantity)
-        if mine is not None and others is not None:
-            differences[quantity] = Difference(mine, others, causes.explain(mine, others, why[quantity]))
+        our_value, others = _quantity(ours, quantity), _quantity(theirs, quantity)
+        if our_value is not None and others is not None:
+            differences[quantity] = Difference(our_value, others, causes.explain(our_value, others, why[quantity]))
     return SideBySide(chip, gemm, name, ours, theirs, differences)
 
 
 def _quantity(counted: Counted, name: str) -> float | None:
-    found: float | None = counted.least.total if name == "bytes" else getattr(counted, name)
-    return found
+    value: float | None = counted.least.total if name == "bytes" else getattr(counted, name)
+    return value
 
 
 def simulators_frame(lines: Sequence[SideBySide]) -> pd.DataFrame:
@@ -117,11 +117,11 @@ def _frame_cells(line: SideBySide) -> Iterator[tuple[str, Any]]:
     yield from (("chip", line.chip.name), *line.gemm._asdict().items(), ("simulator", line.simulator))
     for side, counted in (("ours", line.ours), ("theirs", line.theirs)):
         yield from ((f"{operand}_{side}", count) for operand, count in counted.least._asdict().items())
-    for quantity, found in line.differences.items():
-        yield from ((f"{quantity}_ours", found.ours), (f"{quantity}_theirs", found.theirs))
-        yield f"{quantity}_ratio", found.ratio
-        yield f"{quantity}_causes", "; ".join(f"{name} {amount:+.0f}" for name, amount in found.reason.causes)
-        yield f"{quantity}_unexplained", found.reason.unexplained
+    for quantity, difference in line.differences.items():
+        yield from ((f"{quantity}_ours", difference.ours), (f"{quantity}_theirs", difference.theirs))
+        yield f"{quantity}_ratio", difference.ratio
+        yield f"{quantity}_causes", "; ".join(f"{name} {amount:+.0f}" for name, amount in difference.reason.causes)
+        yield f"{quantity}_unexplained", difference.reason.unexplained
     if cycles := line.differences.get("cycles"):
         yield from (("us_ours", line.chip.us(cycles.ours)), ("us_theirs", line.chip.us(cycles.theirs)))
     yield from (("mapping_ours", line.ours.mapping), ("mapping_theirs", line.theirs.mapping))
@@ -186,18 +186,20 @@ def _plain(line: SideBySide) -> dict[str, Any]:
         "theirs": line.theirs._asdict() | {"least": line.theirs.least._asdict(), "moved": line.theirs.moved._asdict()},
         "differences": {
             quantity: {
-                "ours": found.ours, "theirs": found.theirs,
-                "causes": [cause._asdict() for cause in found.reason.causes],
-                "unexplained": found.reason.unexplained,
+                "ours": difference.ours, "theirs": difference.theirs,
+                "causes": [cause._asdict() for cause in difference.reason.causes],
+                "unexplained": difference.reason.unexplained,
             }
-            for quantity, found in line.differences.items()
+            for quantity, difference in line.differences.items()
         },
     }  # fmt: skip
 
 
 def _marks(lines: Sequence[SideBySide]) -> dict[str, str]:
     """Return a letter for each cause that is named, in the order in which they are met."""
-    causes = (cause.name for line in lines for found in line.differences.values() for cause in found.reason.causes)
+    causes = (
+        cause.name for line in lines for difference in line.differences.values() for cause in difference.reason.causes
+    )
     return dict(zip(dict.fromkeys(causes), ascii_lowercase, strict=False))
 
 
@@ -223,35 +225,36 @@ def _cells(line: SideBySide, marks: dict[str, str]) -> Iterator[str]:
     yield from _pair(array, 1.0, "{:,.0f}")
     yield from _pair(time, line.chip.us(1.0), "{:,.1f}")
     yield "-" if time is None else f"{time.ratio:.2f}"
-    why = [_why(found, marks) for found in (moved, array, time)]
+    why = [_why(difference, marks) for difference in (moved, array, time)]
     yield "/".join(mark or "-" for mark in why) if any(why) else ""
 
 
-def _why(found: Difference | None, marks: dict[str, str]) -> str:
-    if found is None:
+def _why(difference: Difference | None, marks: dict[str, str]) -> str:
+    if difference is None:
         return ""
-    return "".join(marks[cause.name] for cause in found.reason.causes) + "?" * bool(found.reason.unexplained)
+    return "".join(marks[cause.name] for cause in difference.reason.causes) + "?" * bool(difference.reason.unexplained)
 
 
-def _pair(found: Difference | None, unit: float, form: str) -> Iterator[str]:
-    if found is None:
+def _pair(difference: Difference | None, unit: float, form: str) -> Iterator[str]:
+    if difference is None:
         yield from ("-", "-")
     else:
-        yield from (form.format(side * unit) for side in (found.ours, found.theirs))
+        yield from (form.format(side * unit) for side in (difference.ours, difference.theirs))
 
 
 def _summary(lines: Sequence[SideBySide]) -> Iterator[str]:
     """Yield two lines for each quantity: how often each side says less, and the causes."""
     for quantity, word in _WORDS.items():
-        found = [line.differences[quantity] for line in lines if quantity in line.differences]
-        less = sum(each.ours < each.theirs for each in found)
-        same = sum(each.ours == each.theirs for each in found)
-        large = [each.reason for each in found if str(each.reason)]
+        differences = [line.differences[quantity] for line in lines if quantity in line.differences]
+        less = sum(each.ours < each.theirs for each in differences)
+        same = sum(each.ours == each.theirs for each in differences)
+        more = len(differences) - less - same
+        large = [each.reason for each in differences if str(each.reason)]
         names = Counter(cause.name for reason in large for cause in reason.causes)
         unexplained = sum(bool(reason.unexplained) for reason in large)
-        said = ", ".join([*(f"{name} {num}" for name, num in names.most_common()), f"unexplained {unexplained}"])
-        yield f"{word}: ours less in {less} of {len(found)}, equal in {same}, more in {len(found) - less - same}"
-        yield f"  more than 5% apart: {len(large)}; {said}"
+        causes = ", ".join([*(f"{name} {num}" for name, num in names.most_common()), f"unexplained {unexplained}"])
+        yield f"{word}: ours less in {less} of {len(differences)}, equal in {same}, more in {more}"
+        yield f"  more than 5% apart: {len(large)}; {causes}"
 
 
 if __name__ == "__main__":

@@ -146,14 +146,14 @@ def least_factored_bytes(chip: Chip, gemm: Gemm, num_factors: int, *, reads_firs
 
 def prime_factors(number: int) -> list[int]:
     """Return the prime factors of a number, ascending; none of 1."""
-    found, divisor = [], 2
+    factors, divisor = [], 2
     while number > 1:
         if number % divisor:
             divisor += 1
         else:
             number //= divisor
-            found.append(divisor)
-    return found
+            factors.append(divisor)
+    return factors
 
 
 def merge_factors(factors: dict[str, list[int]], most: int) -> list[tuple[str, int]]:
@@ -329,7 +329,7 @@ def scalesim_cycles(chip: Chip, gemm: Gemm, ours: Counted, theirs: Counted) -> l
         ("a DRAM port per operand", max(compute, *ports) + ours.exposed_cycles),
         ("first load and last store wait", side_by_side),
     )
-    found = list(_steps(ours.cycles, steps))
+    causes = list(_steps(ours.cycles, steps))
     if sum(port > compute for port in ports) > 1 and side_by_side < theirs.cycles <= in_turn:
-        found.append(Cause("ports stall in turn", theirs.cycles - side_by_side))
-    return found
+        causes.append(Cause("ports stall in turn", theirs.cycles - side_by_side))
+    return causes

@@ -69,17 +69,17 @@ def compile_text(text: str, entry: str, target: str, macros: dict[str, int]) -> 
     options = (*COMPILE_OPTIONS, f"-arch={target}", *(f"-D{name}={value}" for name, value in sorted(macros.items())))
     key = json.dumps([_CACHE_FORMAT, compiler_version(), entry, options, text])
     digest = hashlib.sha256(key.encode()).hexdigest()
-    found = _memo.get(digest)
-    if found is None:
+    kernel = _memo.get(digest)
+    if kernel is None:
         root = cache_dir()
         path = None if root is None else root / "cuda" / f"{digest}.kernel"
-        found = None if path is None else _read(path)
-        if found is None:
-            found = _compile(text, entry, target, options)
+        kernel = None if path is None else _read(path)
+        if kernel is None:
+            kernel = _compile(text, entry, target, options)
             if path is not None:
-                _write(path, found)
-        _memo[digest] = found
-    return found
+                _write(path, kernel)
+        _memo[digest] = kernel
+    return kernel
 
 
 @cache

@@ -41,14 +41,14 @@ def _nvdisasm() -> Path:
     except importlib.metadata.PackageNotFoundError:
         files = []
     places = [Path(str(file.locate())) for file in files if file.name in _PROGRAM_NAMES]
-    if found := shutil.which("nvdisasm"):
-        places.append(Path(found))
+    if program := shutil.which("nvdisasm"):
+        places.append(Path(program))
     if (triton := importlib.util.find_spec("triton")) and triton.origin:  # which does not import it
         folder = Path(triton.origin).parent / "backends" / "nvidia" / "bin"
         places += [folder / name for name in _PROGRAM_NAMES]
-    for place in places:
-        if place.is_file():
-            return place
+    for path in places:
+        if path.is_file():
+            return path
     raise GemmEvalError(f"reading machine code needs nvdisasm: {install_command('asm')}")
 
 
@@ -127,8 +127,8 @@ def _run(*arguments: str, num_code_bytes: int = 0) -> str:
     if is_late:
         raise GemmEvalError(f"nvdisasm does not finish within {_TIMEOUT_S:.0f} s")
     if process.returncode:
-        said = one_line((errors[0] or output[:_MAX_ERROR_BYTES]).decode(errors="replace"), _MAX_ERROR_BYTES)
-        raise GemmEvalError(f"nvdisasm fails: {said or f'exit code {process.returncode}'}")
+        message = one_line((errors[0] or output[:_MAX_ERROR_BYTES]).decode(errors="replace"), _MAX_ERROR_BYTES)
+        raise GemmEvalError(f"nvdisasm fails: {message or f'exit code {process.returncode}'}")
     return output.decode(errors="replace")
 
 
@@ -274,27 +274,27 @@ def parse_sass(text: str) -> tuple[Instruction, ...]:
     Raises:
         GemmEvalError: there are none, their addresses do not rise, or a branch goes nowhere.
     """
-    found: list[Instruction] = []
+    instructions: list[Instruction] = []
     labels: dict[str, int] = {}
     waiting: list[str] = []
     for line in text.splitlines():
         if match := _INSTRUCTION.match(line):
             guard, opcode, operands = match.group("guard", "opcode", "operands")
-            address = int(match["address"], 16) if match["address"] else INSTRUCTION_BYTES * len(found)
-            if found and address <= found[-1].address:
+            address = int(match["address"], 16) if match["address"] else INSTRUCTION_BYTES * len(instructions)
+            if instructions and address <= instructions[-1].address:
                 raise GemmEvalError(
-                    f"an instruction at 0x{address:x} follows one at 0x{found[-1].address:x}: the code of one kernel "
-                    "has rising addresses"
+                    f"an instruction at 0x{address:x} follows one at 0x{instructions[-1].address:x}: the code of one "
+                    "kernel has rising addresses"
                 )
             labels.update(dict.fromkeys(waiting, address))
             waiting.clear()
-            found.append(Instruction(address, guard or "", opcode, operands.strip(), None))
+            instructions.append(Instruction(address, guard or "", opcode, operands.strip(), None))
         elif match := _LABEL.match(line):
             waiting.append(match[1])
-    if not found:
+    if not instructions:
         raise GemmEvalError("no instructions in what should be machine code as text")
-    addresses = {one.address for one in found}
-    return tuple(one._replace(target=_target(one, labels, addresses)) if one.is_branch else one for one in found)
+    addresses = {one.address for one in instructions}
+    return tuple(one._replace(target=_target(one, labels, addresses)) if one.is_branch else one for one in instructions)
 
 
 def _target(branch: Instruction, labels: dict[str, int], addresses: set[int]) -> int | None:
@@ -359,12 +359,12 @@ def find_main_loop(
 
 def _all_blocks(entry: int, members: dict[int, list[int]]) -> set[int]:
     """Return the blocks of a loop and of all loops in it."""
-    found, waiting = {entry}, [entry]
+    blocks, waiting = {entry}, [entry]
     while waiting:
         inside = members.get(waiting.pop(), [])
-        found.update(inside)
+        blocks.update(inside)
         waiting += inside
-    return found
+    return blocks
 
 
 class _Blocks:
@@ -391,11 +391,11 @@ class _Blocks:
                 following.add(block + 1)
             self._after.append(tuple(sorted(following)))
         self._order: list[int] = [0] if num_blocks else []  # blocks that can be reached
-        found = set(self._order)
+        reached = set(self._order)
         for block in self._order:
-            fresh = [after for after in self._after[block] if after not in found]
+            fresh = [after for after in self._after[block] if after not in reached]
             self._order += fresh
-            found.update(fresh)
+            reached.update(fresh)
         self._before: list[list[int]] = [[] for _ in range(num_blocks)]
         for block in self._order:
             for after in self._after[block]:
@@ -406,10 +406,9 @@ class _Blocks:
 
     def natural_loops(self) -> dict[int, list[int]]:
         """Return the loops by the one block that each is entered at, inner loops first.
-        The blocks of a loop are those in it but in no loop inside it, and the entries of the loops inside it.
 
-        Two of them have no block in common, or one lies in the other, so that a block whose loop is known stands for
-        all of that loop from then on.
+        The blocks of a loop are those in it but in no loop inside it, and the entries of the loops inside it. Two loops
+        have no block in common, or one lies in the other, so a block whose loop is known then stands for all of it.
         """
         first, last = self._dominator_tree()
         sources: dict[int, list[int]] = {}

@@ -296,16 +296,16 @@ class CublasLtLibrary:
 
     def algorithms(self, layouts: Layouts, count: int) -> list[Algorithm]:
         """Return up to `count` algorithms that the library proposes, the one it would run first; maybe none."""
-        results, found = (HeuristicResult * count)(), ctypes.c_int()
+        results, count_found = (HeuristicResult * count)(), ctypes.c_int()
         status = self._library.cublasLtMatmulAlgoGetHeuristic(
             self._handle, self._desc, layouts.w, layouts.a, layouts.c, layouts.c, self._preference,
-            ctypes.c_int(count), results, ctypes.byref(found),
+            ctypes.c_int(count), results, ctypes.byref(count_found),
         )  # fmt: skip
         if status == _STATUS_NOT_SUPPORTED:
             return []
         if status:
             raise GemmEvalError(f"cublasLtMatmulAlgoGetHeuristic returned status {status}")
-        proposed = (results[index] for index in range(found.value))
+        proposed = (results[index] for index in range(count_found.value))
         return [Algorithm(result, self._split_k(result)) for result in proposed if result.state == 0]
 
     def _split_k(self, result: HeuristicResult) -> int:
@@ -398,8 +398,8 @@ class CandidateRunner(DenseDevice):
 
     def bind(self, shape: Candidate, weight_offsets: Sequence[int]) -> Sequence[Call]:
         a, weights, c = (self.buffers[name].data.ptr for name in "AWC")
-        found = self._table.find(shape)
-        return [self._bind_one(*found, (weights + offset, a, c)) for offset in weight_offsets]
+        proposal = self._table.find(shape)
+        return [self._bind_one(*proposal, (weights + offset, a, c)) for offset in weight_offsets]
 
     def _bind_one(self, layouts: Layouts, algorithm: Algorithm, pointers: tuple[int, int, int]) -> Call:
         args = self._library.matmul_args(layouts, algorithm, pointers, self._workspace.data.ptr, self.stream.ptr)

@@ -241,10 +241,10 @@ _ENTRY = re.compile(r"NS\w*?_(?:1C)?ILi(\d+)EEE|S([0-9A-Z]*)_")
 
 def cutlass_tile(name: str) -> dict[str, Any]:
     """Return tile, cluster, stages and schedule of a Hopper kernel by column; empty if its name does not tell."""
-    if found := _PLAIN.search(name):
-        stages, cluster_m, cluster_n, _, schedule, m, n, k = found.groups()
-    elif found := _MANGLED.search(name):
-        stages, cluster, schedule, tile, a_type = found.groups()
+    if match := _PLAIN.search(name):
+        stages, cluster_m, cluster_n, _, schedule, m, n, k = match.groups()
+    elif match := _MANGLED.search(name):
+        stages, cluster, schedule, tile, a_type = match.groups()
         cluster_m, cluster_n = (size for size, _ in _ENTRY.findall(cluster)[:2])
         m, n, k = _sizes(tile, a_type)
     else:

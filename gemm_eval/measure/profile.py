@@ -54,9 +54,9 @@ class Profile:
 
     def find(self, config: KernelConfig) -> tuple[int, ProfiledKernel] | None:
         """Return place (from 0) and time of a config, or None if it was not timed."""
-        for place, kernel in enumerate(self.kernels):
+        for index, kernel in enumerate(self.kernels):
             if kernel.config == config:
-                return place, kernel
+                return index, kernel
         return None
 
 
@@ -86,28 +86,28 @@ def profile_kernels(
     runner.allocate(items, _POOL_BYTES)
     runner.check()
     floor_us = measure_floor_us(runner)
-    found: dict[KernelConfig, ProfiledKernel] = {}
+    profiled: dict[KernelConfig, ProfiledKernel] = {}
     errors: dict[KernelConfig, str] = {}
     best_us: float | None = None
     with progress_bar(len(items) + _NUM_FINALISTS, "kernels", progress) as advance:
         for item in items:
             try:
                 timing = measure_shape(runner, item, TimingProtocol.quick(l2=l2), floor_us=floor_us, best_us=best_us)
-                found[item.config] = ProfiledKernel(item.config, timing, runner.built(item))
+                profiled[item.config] = ProfiledKernel(item.config, timing, runner.built(item))
                 best_us = min(timing.latency_us, best_us or timing.latency_us)
             except Exception as error:  # other kernels may work: what is wrong with this one is told at the end
                 errors[item.config] = f"{type(error).__name__}: {error}"
             advance(1)
-        if not found:
+        if not profiled:
             raise GemmEvalError(f"no kernel could be timed; the first: {next(iter(errors.values()))}")
-        quick = sorted(found, key=lambda config: found[config].timing.latency_us)
-        finalists = dict.fromkeys([*quick[:_NUM_FINALISTS], *(config for config in choices if config in found)])
+        quick = sorted(profiled, key=lambda config: profiled[config].timing.latency_us)
+        finalists = dict.fromkeys([*quick[:_NUM_FINALISTS], *(config for config in choices if config in profiled)])
         for config in finalists:
             item = items[0]._replace(config=config)
             timing = measure_shape(runner, item, TimingProtocol(l2=l2), floor_us=floor_us)
-            found[config] = found[config]._replace(timing=timing)
+            profiled[config] = profiled[config]._replace(timing=timing)
             advance(1)
-    ranked = sorted(found.values(), key=lambda kernel: kernel.timing.latency_us)
+    ranked = sorted(profiled.values(), key=lambda kernel: kernel.timing.latency_us)
     return Profile(QuantShape(*items[0][:6]), tuple(ranked), errors)
 
 

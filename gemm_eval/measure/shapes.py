@@ -393,14 +393,14 @@ def _both_gemms(of: _Experts, num_tokens: int, distribution: str, seed: int) -> 
 
 
 def _layers() -> Iterator[GroupedShape]:
-    for place, of in enumerate(_MODELS):
+    for index, of in enumerate(_MODELS):
         for step, num_tokens in enumerate(_TOKENS):
             yield from _both_gemms(of, num_tokens, "balanced", -1)
-            kinds = [_SKEWED[(place + step) % 3]]
-            if (place + step) % 2:
-                kinds.append(_SKEWED[(place + step + 1) % 3])
+            kinds = [_SKEWED[(index + step) % 3]]
+            if (index + step) % 2:
+                kinds.append(_SKEWED[(index + step + 1) % 3])
             for kind in kinds:
-                yield from _both_gemms(of, num_tokens, kind, 1000 * place + 10 * step + _SKEWED.index(kind))
+                yield from _both_gemms(of, num_tokens, kind, 1000 * index + 10 * step + _SKEWED.index(kind))
         if of.num_experts // _SPARSE_STEP >= of.topk:
             for num_tokens in _SPARSE_TOKENS:
                 yield from _both_gemms(of, num_tokens, "sparse", -1)

@@ -111,8 +111,8 @@ def split_ptx(text: str) -> Iterator[PtxKernel]:
 
 def _smem_of_module(text: str) -> int:
     """Return the shared memory that a part of a module without kernels declares, in bytes."""
-    found = (_SHARED.search(statement[0]) for statement in _STATEMENT_OF_MODULE.finditer(text))
-    return sum(_size_of(match.string[match.start() :]) for match in found if match)
+    matches = (_SHARED.search(statement[0]) for statement in _STATEMENT_OF_MODULE.finditer(text))
+    return sum(_size_of(match.string[match.start() :]) for match in matches if match)
 
 
 def _numbers(header: str, name: str) -> list[int]:
@@ -205,8 +205,8 @@ class _Body:
 
     def _target(self, name: str, scope: tuple[int, ...]) -> int | None:
         for depth in range(len(scope), 0, -1):
-            if (found := self._labels.get((scope[:depth], name))) is not None:
-                return found if found < INSTRUCTION_BYTES * len(self._instructions) else None
+            if (address := self._labels.get((scope[:depth], name))) is not None:
+                return address if address < INSTRUCTION_BYTES * len(self._instructions) else None
         raise InvalidInputError(f"a branch goes to {one_line(name)}, which is not there")
 
 

@@ -301,5 +301,5 @@ def _cubin_target(cubin: _Bytes, notes: _Section | None) -> str:
     (abi,) = cubin.part(8, 1)
     if abi < _ABI_OF_CUDA_13:
         return f"sm_{flags & 0xFF}" + ("a" if flags & _IS_ACCELERATED else "")
-    said = _TARGET_NOTE.search(cubin.part(notes.offset, notes.size)) if notes else None
-    return said[1].decode() if said else f"sm_{flags >> 8 & 0xFF}"
+    match = _TARGET_NOTE.search(cubin.part(notes.offset, notes.size)) if notes else None
+    return match[1].decode() if match else f"sm_{flags >> 8 & 0xFF}"

@@ -264,17 +264,17 @@ def _instructions_of(kernels: Iterable[CubinKernel]) -> dict[tuple[str, bytes], 
     by_target: dict[str, dict[bytes, None]] = {}
     for kernel in kernels:
         by_target.setdefault(kernel.target, {})[kernel.code] = None
-    found = {}
+    by_code = {}
     for target, codes in by_target.items():
-        all_of_it = parse_sass(disassemble_code(b"".join(codes), target))
-        if len(all_of_it) != sum(map(len, codes)) // INSTRUCTION_BYTES:
+        instructions = parse_sass(disassemble_code(b"".join(codes), target))
+        if len(instructions) != sum(map(len, codes)) // INSTRUCTION_BYTES:
             raise GemmEvalError(f"nvdisasm does not understand all of the code for {target}")
         start = 0
         for code in codes:
             end = start + len(code) // INSTRUCTION_BYTES
-            found[target, code] = tuple(_inside(all_of_it[start:end]))
+            by_code[target, code] = tuple(_inside(instructions[start:end]))
             start = end
-    return found
+    return by_code
 
 
 def _inside(instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:

@@ -141,15 +141,15 @@ class KernelArguments:
         Raises:
             InvalidOptionError: a name is not among `values`.
         """
-        found: dict[str, Any] = {name: self._number(name, values) for name in _BLOCKS}
+        numbers: dict[str, Any] = {name: self._number(name, values) for name in _BLOCKS}
         for name in _OPTIONAL:
-            found[name] = 1 if getattr(self, name) is None else self._number(name, values)
+            numbers[name] = 1 if getattr(self, name) is None else self._number(name, values)
         for name in _BY_TRITON:
             if getattr(self, name) != name or name in values:
-                found[name] = None if getattr(self, name) is None else self._number(name, values)
-        found.setdefault("num_warps", 4)  # Triton's defaults
-        found.setdefault("num_stages", 3)
-        return TritonConfig(**found)
+                numbers[name] = None if getattr(self, name) is None else self._number(name, values)
+        numbers.setdefault("num_warps", 4)  # Triton's defaults
+        numbers.setdefault("num_stages", 3)
+        return TritonConfig(**numbers)
 
     def check(self, names: Iterable[str]) -> None:
         """Check that every name is one that the kernel's arguments and configs have.
@@ -180,14 +180,14 @@ class KernelArguments:
         if source is None:
             return None
         tensor = source(values) if callable(source) else _find(name, source, values)
-        found = dtype_of(tensor)
-        if found is None or (name != "c" and found is DType.INT32):
+        dtype_of_tensor = dtype_of(tensor)
+        if dtype_of_tensor is None or (name != "c" and dtype_of_tensor is DType.INT32):
             what = f"{name} ({source!r})" if isinstance(source, str) else name
             raise InvalidOptionError(
                 f"arguments: {what} is of type {_name_of_dtype(tensor)}, which does not say what its elements are: "
                 f"give {given}, one of {', '.join(DType)}"
             )
-        return found
+        return dtype_of_tensor
 
 
 def dtype_of(tensor: Any) -> DType | None:
@@ -353,11 +353,13 @@ def reject_configs(
     A config that others make pointless (a tile far beyond the problem, stages beyond its steps) falls only if one of
     them stands to the end.
     """
-    found = [next((no for rule in RULES if (no := rule(arch, problem, config))), None) for config in configs]
+    rejections = [next((no for rule in RULES if (no := rule(arch, problem, config))), None) for config in configs]
     for compare in (_oversized_m, _oversized_n, _oversized_k):
-        standing = [config for config, no in zip(configs, found, strict=True) if no is None]
-        found = [no or compare(arch, problem, config, standing) for config, no in zip(configs, found, strict=True)]
-    return tuple(found)
+        standing = [config for config, no in zip(configs, rejections, strict=True) if no is None]
+        rejections = [
+            no or compare(arch, problem, config, standing) for config, no in zip(configs, rejections, strict=True)
+        ]
+    return tuple(rejections)
 
 
 def _oversized_m(

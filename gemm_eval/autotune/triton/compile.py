@@ -45,14 +45,14 @@ def jit_function(kernel: Any) -> Any | None:
 
 def with_heuristics(kernel: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments and config values, and those that `@triton.heuristics` of a kernel makes of them."""
-    found = dict(values)
+    all_values = dict(values)
     while hasattr(kernel, "fn"):
         heuristics = getattr(kernel, "values", None)
         if isinstance(heuristics, Mapping):
             for name, make in heuristics.items():
-                found[name] = make(found)
+                all_values[name] = make(all_values)
         kernel = kernel.fn
-    return found
+    return all_values
 
 
 def capability_of(arch: GpuSpec) -> int:
@@ -159,11 +159,11 @@ def compile_offline(
         InvalidOptionError: `kernel` is no kernel.
         Exception: what Triton raises when it does not compile.
     """
-    found = compile_many_offline(kernel, [config], {**named_args, **kwargs}, gpu_spec(arch), num_threads=1)[0]
-    if isinstance(found, Exception):
-        raise found
-    assert found is not None  # only a JIT has hooks that keep it from compiling
-    return found
+    compiled = compile_many_offline(kernel, [config], {**named_args, **kwargs}, gpu_spec(arch), num_threads=1)[0]
+    if isinstance(compiled, Exception):
+        raise compiled
+    assert compiled is not None  # only a JIT has hooks that keep it from compiling
+    return compiled
 
 
 def compile_many_offline(
@@ -196,8 +196,8 @@ def compile_many_offline(
 
     with ThreadPoolExecutor(num_threads) as threads:
         jobs = [_attempt(lambda one: threads.submit(prepare(one)), config) for config in configs]
-        found = [_attempt(_finished, job) for job in jobs]
-    return _again_alone(found, configs, lambda config: _finished(prepare(config)()))
+        results = [_attempt(_finished, job) for job in jobs]
+    return _again_alone(results, configs, lambda config: _finished(prepare(config)()))
 
 
 def compile_with_jit(
@@ -221,8 +221,8 @@ def compile_with_jit(
     else:
         with ThreadPoolExecutor(num_threads) as threads, triton.AsyncCompileMode(threads, ignore_errors=True):
             jobs = [_attempt(start, config) for config in configs]
-    found = [_attempt(_finished, job) for job in jobs]
-    return _again_alone(found, configs, lambda config: _finished(start(config)))
+    results = [_attempt(_finished, job) for job in jobs]
+    return _again_alone(results, configs, lambda config: _finished(start(config)))
 
 
 def _is_async() -> bool:
@@ -249,7 +249,7 @@ def _attempt(call: Callable[[Any], Any], argument: Any) -> Any:
         return error
 
 
-def _again_alone(found: list[Any], configs: Sequence[Any], compile_one: Callable[[Any], Any]) -> list[Any]:
+def _again_alone(results: list[Any], configs: Sequence[Any], compile_one: Callable[[Any], Any]) -> list[Any]:
     """Compile in this thread what Python itself failed at in others.
 
     CPython's ast module, through which Triton reads a kernel, counts its depth for all threads together, and raises a
@@ -257,7 +257,7 @@ def _again_alone(found: list[Any], configs: Sequence[Any], compile_one: Callable
     """
     return [
         _attempt(compile_one, config) if isinstance(result, SystemError) else result
-        for result, config in zip(found, configs, strict=True)
+        for result, config in zip(results, configs, strict=True)
     ]
 
 
@@ -312,16 +312,16 @@ class Assembly:
         def code_of(indices: Sequence[int]) -> list[KernelCode | str | None]:
             chosen = [given[i] for i in indices]
             if active_capability() == capability_of(arch):
-                found = compile_with_jit(kernel, chosen, values, num_threads=self._num_threads)
+                results = compile_with_jit(kernel, chosen, values, num_threads=self._num_threads)
             else:
-                found = compile_many_offline(kernel, chosen, values, arch, num_threads=self._num_threads)
+                results = compile_many_offline(kernel, chosen, values, arch, num_threads=self._num_threads)
             launchable = {
                 i: compiled
-                for i, compiled in zip(indices, found, strict=True)
+                for i, compiled in zip(indices, results, strict=True)
                 if isinstance(compiled, CompiledConfig) and compiled.smem_bytes <= arch.smem_per_cta_bytes
             }
             self._read(list(launchable.values()), [configs[i] for i in launchable], notes)
-            return [answer(compiled) for compiled in found]
+            return [answer(compiled) for compiled in results]
 
         def answer(compiled: CompiledConfig | Exception | None) -> KernelCode | str | None:
             if compiled is None:

@@ -167,28 +167,28 @@ class TritonPruner:
         kernel = without_autotuner(self.kernel)
         call = {**named_args, **kwargs}
         values = [with_heuristics(kernel, {**call, **config.all_kwargs()}) for config in configs]
-        mine, problem = [self.arguments.config(one) for one in values], self.arguments.problem(values[0])
+        ours, problem = [self.arguments.config(one) for one in values], self.arguments.problem(values[0])
         arch, notes = self._arch(), list[str]()
         k = num_kept(self.top_k, len(configs))
         try:
             outcome = rank_configs(
-                arch, problem, mine, k=k, model=self._cost_model(),
-                code_of=self._assembly.code_of(kernel, arch, configs, mine, call, notes) if self.use_assembly else None,
+                arch, problem, ours, k=k, model=self._cost_model(),
+                code_of=self._assembly.code_of(kernel, arch, configs, ours, call, notes) if self.use_assembly else None,
                 num_to_compile=None if self.compile_k is None else num_kept(self.compile_k, len(configs)),
                 is_small=self.small is not None and self.small(problem, arch),
             )  # fmt: skip
         except UnsupportedError as error:
             note = f"all configs stay, for the model knows no such kernel: {error}"
             warnings.warn(note, stacklevel=3)
-            verdicts = tuple(Verdict(*pair, None, False, True, "") for pair in zip(mine, configs, strict=True))
+            verdicts = tuple(Verdict(*pair, None, False, True, "") for pair in zip(ours, configs, strict=True))
             self.last = Ranking(_name_of(kernel), arch.name, problem, verdicts, notes=(note,))
             return self.last
         verdicts = tuple(
             Verdict(
-                mine[i], configs[i], outcome.times_us[i], outcome.is_compiled[i], place < outcome.num_kept,
+                ours[i], configs[i], outcome.times_us[i], outcome.is_compiled[i], position < outcome.num_kept,
                 outcome.reasons[i],
             )
-            for place, i in enumerate(outcome.order)
+            for position, i in enumerate(outcome.order)
         )  # fmt: skip
         self.last = Ranking(
             _name_of(kernel), arch.name, problem, verdicts, outcome.is_small, outcome.num_compiled, outcome.compile_s,

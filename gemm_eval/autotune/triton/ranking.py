@@ -217,12 +217,12 @@ class _Ranker:
 
     def _by_rules(self) -> list[int]:
         """Return indices of the configs that rules leave; if they leave none, of those that can run at all."""
-        found = reject_configs(self.arch, self.problem, self.configs)
-        for i, no in enumerate(found):
+        rejections = reject_configs(self.arch, self.problem, self.configs)
+        for i, no in enumerate(rejections):
             self.reasons[i] = _text(no)
-        standing = [i for i, no in enumerate(found) if no is None]
+        standing = [i for i, no in enumerate(rejections) if no is None]
         if not standing:
-            standing = [i for i, no in enumerate(found) if no is not None and no.can_run]
+            standing = [i for i, no in enumerate(rejections) if no is not None and no.can_run]
             self.notes.append(f"every config breaks a rule: the model chooses among the {len(standing)} that can run")
             for i in standing:
                 self.reasons[i] = ""
@@ -256,8 +256,8 @@ class _Ranker:
             launchable = [i for i, code in zip(batch, code_of(batch), strict=True) if self._takes(i, code)]
             done += self._predict(launchable, "as compiled, it cannot be launched") if launchable else []
         self.num_compiled, self.compile_s = first, time.perf_counter() - start
-        for place, i in enumerate(estimated[first:], first + 1):
-            self.reasons[i] = f"number {place} by estimate, the best {first} were compiled"
+        for position, i in enumerate(estimated[first:], first + 1):
+            self.reasons[i] = f"number {position} by estimate, the best {first} were compiled"
         return sorted(done, key=lambda i: (self.times[i], i))
 
     def _takes(self, i: int, code: KernelCode | str | None) -> bool:
@@ -284,8 +284,8 @@ class _Ranker:
 
     def _keep(self, ranked: list[int], k: int) -> Outcome:
         kept = ranked[:k]
-        for place, i in enumerate(ranked[k:], k + 1):
-            self.reasons[i] = f"number {place}: the best {k} stay"
+        for position, i in enumerate(ranked[k:], k + 1):
+            self.reasons[i] = f"number {position}: the best {k} stay"
         return self._outcome(kept, is_small=False)
 
     def _outcome(self, kept: list[int], *, is_small: bool) -> Outcome:

@@ -101,31 +101,31 @@ def _time_stream(kind: Kind, size: int, num_threads: int, cpus: Sequence[int]) -
     num_rounds = [1] * num_threads
     failures: list[BaseException] = []
 
-    def work(place: int) -> None:
+    def work(thread_index: int) -> None:
         try:
             if cpus and hasattr(os, "sched_setaffinity"):
                 with suppress(OSError):
-                    os.sched_setaffinity(0, {cpus[place]})  # 0: this thread
-            stream, num_bytes[place] = _make_stream(kind, size // num_threads)
+                    os.sched_setaffinity(0, {cpus[thread_index]})  # 0: this thread
+            stream, num_bytes[thread_index] = _make_stream(kind, size // num_threads)
             stream(1)  # compiles, and touches every page
             barrier.wait()
             begin = time.perf_counter()
             stream(1)
-            num_rounds[place] = max(1, math.ceil(_SAMPLE_S / max(time.perf_counter() - begin, 1e-7)))
+            num_rounds[thread_index] = max(1, math.ceil(_SAMPLE_S / max(time.perf_counter() - begin, 1e-7)))
             barrier.wait()
             rounds = min(num_rounds)
             for _ in range(_NUM_SAMPLES):
                 barrier.wait()
                 begin = time.perf_counter()
                 stream(rounds)
-                spans[place].append((begin, time.perf_counter()))
+                spans[thread_index].append((begin, time.perf_counter()))
         except threading.BrokenBarrierError:
             pass
         except BaseException as error:  # whatever it is, the others must not wait for this thread
             failures.append(error)
             barrier.abort()
 
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(num_threads)]
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(num_threads)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -38,46 +38,46 @@ class CacheLevel(NamedTuple):
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """Return the numbers in a list of the kernel's, such as ``0-3,8``."""
-    found: list[int] = []
+    cpus: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return tuple(found)
+        cpus += range(int(first), int(last or first) + 1)
+    return tuple(cpus)
 
 
 def cores_of(cpus: tuple[int, ...], root: Path = SYSFS_CPUS) -> tuple[int, ...]:
     """Return one logical CPU of each physical core among `cpus`: the first of its hardware threads."""
-    found: dict[tuple[int, ...], int] = {}
+    core_cpus: dict[tuple[int, ...], int] = {}
     for cpu in sorted(cpus):
         path = root / f"cpu{cpu}" / "topology" / "thread_siblings_list"
         siblings = parse_cpu_list(_text(path)) if path.is_file() else (cpu,)
-        found.setdefault(siblings, cpu)
-    return tuple(sorted(found.values()))
+        core_cpus.setdefault(siblings, cpu)
+    return tuple(sorted(core_cpus.values()))
 
 
 def sysfs_caches(cpu: int, root: Path = SYSFS_CPUS) -> tuple[CacheLevel, ...]:
     """Return the data caches of a logical CPU on Linux, nearest first; none where the kernel tells none."""
-    found = []
+    caches = []
     for index in sorted((root / f"cpu{cpu}" / "cache").glob("index*")):
         size = _SIZE.fullmatch(_text(index / "size"))
         if size is None or _text(index / "type") not in ("Data", "Unified"):
             continue
         sharing = cores_of(parse_cpu_list(_text(index / "shared_cpu_list")), root)
         size_bytes = int(size[1]) * _UNITS[size[2]]
-        found.append(CacheLevel(int(_text(index / "level")), size_bytes, max(1, len(sharing))))
-    return tuple(sorted(found))
+        caches.append(CacheLevel(int(_text(index / "level")), size_bytes, max(1, len(sharing))))
+    return tuple(sorted(caches))
 
 
 def sysctl_caches(values: Mapping[str, int], num_cores: int) -> tuple[CacheLevel, ...]:
     """Return the data caches of a Mac, nearest first, of its fast cores, from the numbers of ``sysctl hw``."""
-    found = []
+    caches = []
     for level, name in ((1, "l1dcachesize"), (2, "l2cachesize"), (3, "l3cachesize")):
         size_bytes = values.get(f"hw.perflevel0.{name}") or values.get(f"hw.{name}") or 0
         if size_bytes:
             default = num_cores if level == 3 else 1
             sharing = values.get(f"hw.perflevel0.cpusperl{level}", default)
-            found.append(CacheLevel(level, size_bytes, max(1, sharing)))
-    return tuple(found)
+            caches.append(CacheLevel(level, size_bytes, max(1, sharing)))
+    return tuple(caches)
 
 
 def read_sysctl() -> dict[str, int]:
@@ -188,16 +188,16 @@ def detect_host() -> HostFacts:
     with needs_extra("measuring this machine", "host"):
         import cpuinfo
         import psutil
-    said: Mapping[str, Any] = cpuinfo.get_cpu_info()
-    flags = frozenset(said.get("flags") or ())
+    info: Mapping[str, Any] = cpuinfo.get_cpu_info()
+    flags = frozenset(info.get("flags") or ())
     usable = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
     cpus = cores_of(usable)
     num_cores = _num_cores(cpus, psutil.cpu_count(logical=False))
-    caches, caches_source = _caches(said, cpus, num_cores.value)
+    caches, caches_source = _caches(info, cpus, num_cores.value)
     machine = platform.machine().lower()
-    hertz = (said.get("hz_advertised") or (0, 0))[0] or (psutil.cpu_freq().max * 1e6 if _has_clock(psutil) else 0)
+    hertz = (info.get("hz_advertised") or (0, 0))[0] or (psutil.cpu_freq().max * 1e6 if _has_clock(psutil) else 0)
     return HostFacts(
-        title=str(said.get("brand_raw") or platform.processor() or machine),
+        title=str(info.get("brand_raw") or platform.processor() or machine),
         machine=machine,
         system=f"{platform.system()} {platform.release()}",
         num_cores=num_cores,
@@ -230,13 +230,13 @@ def _has_clock(psutil: Any) -> bool:
 
 def _num_cores(cpus: tuple[int, ...], counted: int | None) -> Fact[int]:
     if cpus:
-        found, source = len(cpus), "cores that this process may run on"
+        count, source = len(cpus), "cores that this process may run on"
     else:
-        found, source = counted or os.cpu_count() or 1, "physical cores, as the system counts them"
+        count, source = counted or os.cpu_count() or 1, "physical cores, as the system counts them"
     quota = quota_cores(_CGROUP_QUOTA)
-    if quota is not None and quota < found:
-        found, source = quota, "the share of CPU time that this container may use"
-    return Fact(found, ProvenanceKind.SPEC, source)
+    if quota is not None and quota < count:
+        count, source = quota, "the share of CPU time that this container may use"
+    return Fact(count, ProvenanceKind.SPEC, source)
 
 
 def quota_cores(path: Path) -> int | None:
@@ -275,12 +275,12 @@ def measure_clock_ghz() -> float:
     return CYCLES_PER_LINK * _CHAIN_LINKS / shortest
 
 
-def _caches(said: Mapping[str, Any], cpus: tuple[int, ...], num_cores: int) -> tuple[tuple[CacheLevel, ...], str]:
-    if cpus and (found := sysfs_caches(cpus[0])):
-        return found, "sysfs"
+def _caches(info: Mapping[str, Any], cpus: tuple[int, ...], num_cores: int) -> tuple[tuple[CacheLevel, ...], str]:
+    if cpus and (levels_of_linux := sysfs_caches(cpus[0])):
+        return levels_of_linux, "sysfs"
     if values := read_sysctl():
         return sysctl_caches(values, num_cores), "sysctl"
-    sizes = ((level, said.get(name)) for level, name in ((2, "l2_cache_size"), (3, "l3_cache_size")))
+    sizes = ((level, info.get(name)) for level, name in ((2, "l2_cache_size"), (3, "l3_cache_size")))
     levels = (CacheLevel(level, size, 1 if level == 2 else num_cores) for level, size in sizes if isinstance(size, int))
     return tuple(levels), "cpuinfo, which says nothing of who shares them"
 
@@ -377,11 +377,11 @@ def _masks() -> dict[int, set[int]]:
     """Return the CPUs that each thread of this process may run on; empty where threads cannot be pinned."""
     if not (hasattr(os, "sched_getaffinity") and _THREADS.is_dir()):
         return {}
-    found = {}
+    masks = {}
     for thread in map(int, os.listdir(_THREADS)):  # noqa: PTH208  names are all that is needed
         with suppress(OSError):  # it has ended
-            found[thread] = os.sched_getaffinity(thread)
-    return found
+            masks[thread] = os.sched_getaffinity(thread)
+    return masks
 
 
 def _pin(threads: set[int], cpus: set[int]) -> None:

@@ -94,13 +94,13 @@ def blas_rules(measurement: HostMeasurement, num_units: int) -> dict[str, Any]:
 def blas_coefficients(measurement: HostMeasurement, rules: Mapping[str, Any]) -> list[str]:
     """Return the paths of the numbers in a spec with these rules that its timings are to tell."""
     paths = rules["paths"]
-    found = [f"load_clock_frac.{measurement.dtype}", "rules.changes.pack_gb_per_s"]
+    coefficients = [f"load_clock_frac.{measurement.dtype}", "rules.changes.pack_gb_per_s"]
     if measurement.facts.num_cores.value > 1:
-        found.append("sync_us")
-    found += [f"rules.paths.{name}.changes.dram_gb_per_s" for name in ("vector_near", "vector") if name in paths]
+        coefficients.append("sync_us")
+    coefficients += [f"rules.paths.{name}.changes.dram_gb_per_s" for name in ("vector_near", "vector") if name in paths]
     if "small" in paths:
-        found.append(f"rules.paths.small.changes.load_clock_frac.{measurement.dtype}")
-    return found
+        coefficients.append(f"rules.paths.small.changes.load_clock_frac.{measurement.dtype}")
+    return coefficients
 
 
 def _tile_size(measurement: HostMeasurement) -> int:
@@ -207,13 +207,13 @@ def host_spec_text(measurement: HostMeasurement, date: str, fitted: Mapping[str,
         "sources": {"host": "gemm-eval measure host, on the machine itself", "timings": timed},
     }
     body = dict(_fields(measurement))
-    said = "Rates that only timings tell are first guesses: calibrate multicore fits them."
+    note = "Rates that only timings tell are first guesses: calibrate multicore fits them."
     if fitted:
         head["calibration"] = f"{len(measurement.timings)} GEMMs of {timed}"
         place_fitted(body, fitted, f"least squares over {len(measurement.timings)} GEMMs, {date}")
-        said = "Its fitted numbers come from the timings beside it."
+        note = "Its fitted numbers come from the timings beside it."
     comment = textwrap.fill(
-        f"Written by gemm-eval measure host: {facts.title}, {date}. {said}",
+        f"Written by gemm-eval measure host: {facts.title}, {date}. {note}",
         width=100,
         initial_indent="# ",
         subsequent_indent="# ",

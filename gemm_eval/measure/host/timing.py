@@ -51,7 +51,7 @@ def pick_host_shapes(mac_per_us: float, budget_s: float, num_samples: int = 5) -
         budget_s: seconds for all of them.
         num_samples: fewest times that each runs.
     """
-    shapes = [HostShape(M, K, N) for place, (K, N) in enumerate(_PAIRS) for M in _ROWS[place % 2]]
+    shapes = [HostShape(M, K, N) for index, (K, N) in enumerate(_PAIRS) for M in _ROWS[index % 2]]
     shapes.sort(key=lambda shape: shape.num_macs)
     left_s, picked = budget_s * 0.6, []  # the rest is for small GEMMs, whose time is what they are given
     for shape in shapes:
@@ -225,11 +225,11 @@ def _warm_up(run: Callable[[], Any]) -> int:
 
 
 def _sample(run: Callable[[], Any], num_calls: int, share_s: float) -> list[_Sample]:
-    found: list[_Sample] = []
+    samples: list[_Sample] = []
     num_good = 0
     clock, calls = time.perf_counter, range(num_calls)
     end = clock() + share_s
-    while (num_good < _MIN_SAMPLES and len(found) < _MAX_TRIES) or (clock() < end and num_good < _MAX_SAMPLES):
+    while (num_good < _MIN_SAMPLES and len(samples) < _MAX_TRIES) or (clock() < end and num_good < _MAX_SAMPLES):
         switches = _num_switches()
         begin = clock()
         for _ in calls:
@@ -237,8 +237,8 @@ def _sample(run: Callable[[], Any], num_calls: int, share_s: float) -> list[_Sam
         seconds = clock() - begin
         is_disturbed = _num_switches() - switches > int(seconds / _SWITCH_EVERY_S)
         num_good += not is_disturbed
-        found.append(_Sample(seconds / num_calls, is_disturbed))
-    return found
+        samples.append(_Sample(seconds / num_calls, is_disturbed))
+    return samples
 
 
 def _num_switches() -> int:
