@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from gemm_eval.cli.app import app
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, UnsupportedError
 from gemm_eval.measure import (
-    RUNNERS,
     Candidate,
     GemmShape,
     list_shapes,
@@ -140,21 +137,6 @@ def test_the_set_has_its_problems() -> None:
     assert len({(shape.N, shape.K) for shape in shapes}) == 30
     assert len({shape.M for shape in shapes}) == 22
     assert list_shapes("candidates", "int8") == []
-
-
-def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
-    command = ["measure", "--out", str(tmp_path), "--set", "candidates", "--list"]
-    listed = CliRunner().invoke(app, [*command, "--kernel", "cublaslt-candidates", "--candidates", "4"])
-    assert listed.exit_code == 0
-    assert "652 GEMMs (G M K N), up to 4 algorithms of each" in listed.output
-    assert "cublaslt-candidates" in RUNNERS
-
-    refused = CliRunner().invoke(app, [*command, "--candidates", "4"])
-    assert refused.exit_code == 2
-    assert "--candidates needs --kernel cublaslt-candidates" in refused.output
-    refused = CliRunner().invoke(app, [*command, "--kernel", "cublaslt-candidates", "--candidates", "0"])
-    assert refused.exit_code == 2
-    assert "--candidates must be 1 to 64, got 0" in refused.output
 
 
 def test_the_committed_set_is_whole() -> None:

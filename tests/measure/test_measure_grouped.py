@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
-from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure import (
-    GROUPED_SETS,
-    RUNNERS,
     GemmShape,
     GroupedShape,
     TimingProtocol,
@@ -135,13 +131,3 @@ def test_the_name_of_a_kernel_tells_its_tile():
     assert [large[name] for name in ("cta_m", "cta_n", "cta_k", "schedule")] == [128, 256, 64, "cooperative"]
     first = MANGLED.replace("SN_EEENS_10bf", "SM_EEENS_10bf")
     assert cutlass_tile(first)["cta_k"] == 64
-
-
-def test_the_command_lists_grouped_gemms():
-    command = ["measure", "--out", ".", "--kernel", "grouped", "--dtype", "bf16", "--list"]
-    listed = CliRunner().invoke(app, [*command, "--set", "grouped-smoke"])
-
-    assert listed.exit_code == 0, listed.output
-    assert "GEMMs (G M K N)" in listed.output
-    assert "grouped" in RUNNERS
-    assert len(GROUPED_SETS) == 3

@@ -378,27 +378,6 @@ def test_reads_of_the_meta_file_stand_in_the_table(tmp_path: Path, capsys: pytes
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_lists_without_a_gpu(tmp_path: Path) -> None:
-    command = ["measure", "--out", str(tmp_path), "--kernel", "w4a16", "--set", "w4a16-smoke", "--list"]
-    listed = CliRunner().invoke(app, [*command, "--top", "15", "--random", "10"])
-
-    assert listed.exit_code == 0
-    assert "1 1 4096 4096 group 128 25" in listed.output
-    assert "2 GEMMs" in listed.output
-    assert "50 kernels to time" in listed.output
-
-
-def test_options_of_other_kernels_are_refused(tmp_path: Path) -> None:
-    refused = CliRunner().invoke(app, ["measure", "--out", str(tmp_path), "--top", "5", "--list"])
-    assert refused.exit_code == 2
-    assert "--top and --random need --kernel w4a16, got --kernel cublas" in refused.output
-
-    none = ["measure", "--out", str(tmp_path), "--kernel", "w4a16", "--top", "0", "--list"]
-    assert "--top must be >= 1 and --random >= 0, got 0 and 0" in CliRunner().invoke(app, none).output
-    other = ["measure", "--out", str(tmp_path), "--kernel", "w4a16", "--set", "model-zoo", "--list"]
-    assert "--set must be one of w4a16" in CliRunner().invoke(app, other).output
-
-
 def test_the_command_measures_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
     from gemm_eval.cli import measure_kernels as _measure_kernels
