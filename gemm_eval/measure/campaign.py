@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import time
@@ -24,7 +25,6 @@ from gemm_eval.measure.data_set import (
     GROUPED_COLUMNS,
     KERNEL_COLUMNS,
     KERNEL_META,
-    BestTimes,
     add_ranks,
     check_can_write,
     columns_of,
@@ -196,6 +196,10 @@ def file_stem(gpu: str, kernel: str, dtype: str, protocol: TimingProtocol) -> st
     return f"{gpu}-{kernel}-{dtype}{extra}"
 
 
+def _has_kernel(item: GemmItem) -> bool:
+    return isinstance(item, KernelItem)
+
+
 @dataclass
 class Campaign:
     """A data set in the making.
@@ -259,7 +263,8 @@ class Campaign:
             self._columns |= columns
             self._meta |= meta
             try:
-                self._measure(work, todo, floor_us)
+                with progress_bar(len(todo), self.stem, None) as advance:
+                    self._measure(work, todo, floor_us, advance)
             finally:  # what was measured is kept, whatever happened
                 work.add("state", read_gpu_state())
                 self._write(work)
@@ -272,11 +277,7 @@ class Campaign:
     def _time_left(self) -> float:
         return float("inf") if self.stop_at is None else self.stop_at - time.monotonic()
 
-    def _measure(self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float) -> None:
-        with progress_bar(len(todo), self.stem, None) as advance:
-            self._measure_all(work, todo, floor_us, advance)
-
-    def _measure_all(
+    def _measure(
         self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float, advance: Callable[[int], None]
     ) -> None:
         begin, failures = time.monotonic(), 0
@@ -285,20 +286,23 @@ class Campaign:
         reserve = _WRITE_START_SECONDS + _WRITE_SECONDS * num_rows
         if self.with_trace:
             reserve += _TRACE_START_SECONDS + _TRACE_SECONDS * num_rows
-        has_kernels = any(isinstance(item, KernelItem) for item in todo)
-        most = _MAX_KERNEL_FAILURES_IN_A_ROW if has_kernels else _MAX_FAILURES_IN_A_ROW
-        best = BestTimes(work.timings)
+        most = _MAX_KERNEL_FAILURES_IN_A_ROW if any(map(_has_kernel, todo)) else _MAX_FAILURES_IN_A_ROW
+        best_us: dict[tuple[Any, ...], float] = {}  # of each GEMM by any kernel of ours
+        for item in filter(_has_kernel, work.timings):
+            best_us[item[:6]] = min(work.timings[item]["latency_us"], best_us.get(item[:6], math.inf))
         work.add("state", read_gpu_state())
         for done, shape in enumerate(todo, 1):
             if self._time_left() < reserve:
                 self.say(f"stopped before the budget's end: {done - 1} of {len(todo)} measured")
                 return
             try:
-                timing = measure_shape(self.runner, shape, self.protocol, floor_us=floor_us, best_us=best.of(shape))
+                known_us = best_us.get(shape[:6]) if _has_kernel(shape) else None
+                timing = measure_shape(self.runner, shape, self.protocol, floor_us=floor_us, best_us=known_us)
                 if (built := self.runner.built(shape)) is not None:
                     work.add("kernel", built._asdict(), shape)
                 work.add("timing", dict(vars(timing)), shape)
-                best.take(shape, timing.latency_us)
+                if _has_kernel(shape):
+                    best_us[shape[:6]] = min(timing.latency_us, known_us or math.inf)
                 failures = 0
             except Exception as error:  # whatever a driver or a library says: the other GEMMs may work
                 failures += 1

@@ -209,24 +209,6 @@ def add_ranks(rows: Sequence[dict[str, Any]]) -> None:
         counts[gemm] = row["rank"] + 1
 
 
-class BestTimes:
-    """Least time of each GEMM by any kernel, in us."""
-
-    def __init__(self, timings: Mapping[GemmItem, Mapping[str, Any]]) -> None:
-        self._best_us: dict[tuple[Any, ...], float] = {}
-        for item, timing in timings.items():
-            self.take(item, timing["latency_us"])
-
-    def take(self, item: GemmItem, latency_us: float) -> None:
-        """Learn of one more time."""
-        if isinstance(item, KernelItem):
-            self._best_us[item[:6]] = min(latency_us, self._best_us.get(item[:6], latency_us))
-
-    def of(self, item: GemmItem) -> float | None:
-        """Return the best time of the item's GEMM; None: not known, or all its algorithms count alike."""
-        return self._best_us.get(item[:6]) if isinstance(item, KernelItem) else None
-
-
 _INT = r"\s*cute::C<\s*(?:\(int\))?\s*(\d+)\s*>\s*"
 _TUPLE = rf"cute::tuple<{_INT},{_INT},{_INT}>"
 _PLAIN = re.compile(
