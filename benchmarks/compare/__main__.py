@@ -83,7 +83,7 @@ def compare(
         list[str] | None,
         typer.Option(
             help="Engine to compare with: humming, cublas or tinygemm; with --grouped humming or one-launch-a-group. "
-            "May be repeated. Default: all.",
+            "May be repeated. Default: all that are installed: pip install 'gemm_eval[gpu,compare]'.",
             metavar="NAME",
         ),
     ] = None,
@@ -93,10 +93,7 @@ def compare(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON with every timing.")] = False,
 ) -> None:
-    """Time our kernels, by the model's choice, beside humming-kernels, cuBLAS and PyTorch's int4 GEMM.
-
-    Engines that are not installed are left out: pip install 'gemm_eval[gpu,compare]'.
-    """
+    """Time our kernels, by the model's choice, beside humming-kernels, cuBLAS and PyTorch's int4 GEMM."""
     if grouped and pair:
         raise InvalidOptionError("--grouped does not go with --pair")
     if layer and not grouped:

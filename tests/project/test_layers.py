@@ -39,7 +39,7 @@ CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
 RESULT_CACHE = {f"gemm_eval.storage.{name}" for name in ("DiskCache", "default_path", "cache")}
 ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas", "typer", "rich", "click"}
 OUTSIDE_OF = {
-    "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics", "zigzag"},
+    "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics"},
     "sweep": {"scipy", "pyarrow", "optuna", "SALib", "distributed"},
     "cli": {"pyarrow"},  # tables of shapes and answers in parquet
     "figures": {"matplotlib", "plotly"},
