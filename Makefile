@@ -127,7 +127,7 @@ figures: $(VENV)/.dev  ## docs/figures.md of the documents in docs/figures; RUN=
 
 SIMULATORS := $(VENV)-simulators
 compare: $(SIMULATORS)/.extra  ## our multi-core model beside ZigZag and SCALE-Sim on the same GEMMs and chips (half an hour)
-	$(SIMULATORS)/bin/gemm-eval validate simulators $(if $(CSV),--csv $(CSV))
+	$(SIMULATORS)/bin/python -m benchmarks.simulators $(if $(CSV),--csv $(CSV))
 
 size: $(VENV)/bin/python  ## Python lines and files by package, and megabytes of a core install
 	@$(BIN)/python tools/size.py

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli import options as opt
-from gemm_eval.cli.values import SEVERAL, integer, parse_values, read_sizes
-from gemm_eval.cli.words import is_given, refuse_others
+from gemm_eval.cli.values import integer, read_sizes
+from gemm_eval.cli.words import refuse_others
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from gemm_eval.kernels import Sizes
     from gemm_eval.measure import QuantShape
 
-_COMPARE = "Beside other engines"
-_COMPARE_OPTIONS = ("grouped", "layer", "pair", "rows", "engine", "out")
-_FOR_COMPARE = {"compare", "activation", "group_size", *_COMPARE_OPTIONS, "json"}
 _ACTIVATIONS = ("fp16", "bf16")
 _PROFILE_COUNT = 10
 
@@ -30,7 +27,7 @@ def kernels(
     *,
     sizes: opt.KernelSizes,
     arch: Annotated[str | None, opt.option(
-        "Preset name or YAML file of a GPU; needed but for --compare, which runs on this machine's.",
+        "Preset name or YAML file of a GPU.",
         metavar="NAME", complete=opt.complete_gpus, show_default=False
     )] = None,
     activation: Annotated[str, opt.option("Type of A and C: fp16 or bf16.")] = "fp16",
@@ -48,33 +45,6 @@ def kernels(
         "Print instead how fast they are on this GPU, beside cuBLAS, by timings that come with the library.",
         "--measured"
     )] = False,
-    compare: Annotated[bool, opt.option(
-        "Time them instead on this machine's GPU, by the model's choice, beside humming-kernels, cuBLAS and "
-        "PyTorch's int4 GEMM, where these are installed: pip install 'gemm_eval[gpu,compare]'.",
-        "--compare", panel=_COMPARE
-    )] = False,
-    grouped: Annotated[bool, opt.option(
-        "Compare grouped GEMMs: experts of three mixtures with tokens routed at random, beside those of "
-        "humming-kernels and a launch for each expert.", "--grouped", panel=_COMPARE
-    )] = False,
-    layer: Annotated[list[str] | None, opt.option(
-        "With --grouped: a layer, such as qwen3-30b-a3b-up; may be repeated. Default: both GEMMs of Mixtral "
-        "8x7B, Qwen3-30B-A3B and DeepSeek-V3 (on 8 GPUs).", metavar="NAME", panel=_COMPARE
-    )] = None,
-    pair: Annotated[list[str] | None, opt.option(
-        "K,N of weights, such as 4096,12288; may be repeated. Default: 12 pairs.", metavar="K,N", panel=_COMPARE
-    )] = None,
-    rows: Annotated[str | None, opt.option(
-        "Rows of A and C. Default: 14 numbers from 1 to 3,500. With --grouped: tokens, by default 7 numbers "
-        f"from 1 to 4,096. {SEVERAL}", metavar="M,...", panel=_COMPARE
-    )] = None,
-    engine: Annotated[list[str] | None, opt.option(
-        "Engine to compare with: humming, cublas or tinygemm; with --grouped humming or one-launch-a-group. "
-        "May be repeated. Default: all.", metavar="NAME", panel=_COMPARE
-    )] = None,
-    out: Annotated[Path | None, opt.option(
-        "Write all timings to this .parquet or .csv file, anew after each pair.", metavar="FILE", panel=_COMPARE
-    )] = None,
     json: opt.JsonOption = False,
 ) -> None:  # fmt: skip
     """List the W4A16 kernels: tile, cluster, schedule, stages, what they take, and whether a GPU can run them.
@@ -88,32 +58,14 @@ def kernels(
 
     gemm-eval kernels --arch h200-sxm --measured
     """
-    if compare:
-        refuse_others(ctx, "--compare", _FOR_COMPARE)
-        if grouped:
-            refuse_others(ctx, "--grouped", _FOR_COMPARE - {"pair"})
-        elif is_given(ctx, "layer"):
-            raise InvalidOptionError("--layer goes with --grouped")
-        values = None if rows is None else parse_values("--rows", rows)
-        given = {} if group_size is None else {"group_size": group_size}
-        from gemm_eval.cli.compare_engines import compare as compare_engines
-
-        compare_engines(
-            layer if grouped else pair, values, engine or (), out, is_grouped=grouped, as_json=json, dtype=activation,
-            **given,
-        )  # fmt: skip
-        return
     from gemm_eval.cli import render_w4a16
 
     if arch is None:
-        raise InvalidOptionError("--arch NAME is missing, such as --arch h200-sxm; only --compare goes without")
+        raise InvalidOptionError("--arch NAME is missing, such as --arch h200-sxm")
     if measured:
         refuse_others(ctx, "--measured", {"measured", "arch", "activation", "json"})  # it prints all timings
         render_w4a16.give_measured(arch, activation, as_json=json)
         return
-    for name in _COMPARE_OPTIONS:
-        if is_given(ctx, name):
-            raise InvalidOptionError(f"--{name} goes with --compare")
     of_one = _kernel_sizes(read_sizes(sizes.order, sizes.sizes, sizes.by_name))
     render_w4a16.give_kernels(
         arch, activation, mode, group_size, of_one, family, is_compiling=compile_, as_json=json

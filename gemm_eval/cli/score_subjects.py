@@ -1,17 +1,15 @@
-"""The output of `gemm-eval validate` on layers, operations, whole steps, chips and simulators."""
+"""The output of `gemm-eval validate` on layers, operations, whole steps and chips."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import MulticoreSpec, calibration_file, load_arch
-from gemm_eval.cli.output import make_console, make_table, print_json, widest, write_csv
+from gemm_eval.cli.output import make_console, make_table, print_json
 from gemm_eval.cli.score import error_cells, plain_lines
 from gemm_eval.errors import InvalidOptionError
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gemm_eval.validation.exam import Exam, Line
-    from gemm_eval.validation.simulators import Difference, SideBySide
     from gemm_eval.validation.subjects.chips import ChipLine, ChipScore
     from gemm_eval.validation.subjects.stacks import StackLine
 
@@ -242,124 +239,3 @@ def _cells(line: ChipLine) -> Iterator[str]:
     yield from (f"{100.0 * value:.1f}" for value in (errors.mape_frac, errors.median_frac, errors.p90_frac))
     yield f"{100.0 * errors.bias_frac:+.1f}"
     yield "-" if errors.kendall_tau is None else f"{errors.kendall_tau:.3f}"
-
-
-_SIMULATORS_HEADERS = ("M x K x N", "kB", "theirs", "ratio", "array cycles", "theirs", "us", "theirs", "ratio", "why")
-_WORDS = {"bytes": "bytes", "compute_cycles": "array", "cycles": "time"}
-
-
-def validate_simulators(chips: list[str], names: list[str], *, csv: Path | None, as_json: bool) -> None:
-    """Count and print; arguments as the options of the command."""
-    from gemm_eval.extras import check_extra
-
-    check_extra("comparing with simulators", "simulators", "zigzag", "scalesim")
-    from gemm_eval.evaluate import progress_bar
-    from gemm_eval.validation.simulators import (
-        GEMMS,
-        SIMULATORS,
-        compare_simulators,
-        find_chips,
-        simulators_frame,
-    )
-
-    known_chips, simulators = find_chips(chips), names or list(SIMULATORS)
-    lines = []
-    with progress_bar(len(known_chips) * len(GEMMS) * len(simulators), "GEMMs", None) as advance:
-        for line in compare_simulators(known_chips, GEMMS, simulators):
-            lines.append(line)
-            advance(1)
-    if csv is not None:
-        write_csv(simulators_frame(lines), csv)
-    if as_json:
-        print_json({"lines": [_plain_side_by_side(line) for line in lines]})
-        return
-    console = make_console()
-    for simulator in simulators:
-        of_it = [line for line in lines if line.simulator == simulator]
-        marks = _marks(of_it)
-        for chip in known_chips:
-            table = _simulator_table([line for line in of_it if line.chip == chip], marks)
-            console.width = max(console.width, widest(console, table))  # half a number says nothing
-            console.print(table)
-        console.print("why bytes/array cycles/us are more than 5% apart, ? being unexplained:")
-        console.print(*(f"  {mark} {name}" for name, mark in marks.items()), *_simulator_summary(of_it), sep="\n")
-
-
-def _plain_side_by_side(line: SideBySide) -> dict[str, Any]:
-    return {
-        "chip": line.chip._asdict(),
-        "gemm": line.gemm._asdict(),
-        "simulator": line.simulator,
-        "ours": line.ours._asdict() | {"least": line.ours.least._asdict(), "moved": line.ours.moved._asdict()},
-        "theirs": line.theirs._asdict() | {"least": line.theirs.least._asdict(), "moved": line.theirs.moved._asdict()},
-        "differences": {
-            quantity: {
-                "ours": difference.ours, "theirs": difference.theirs,
-                "causes": [cause._asdict() for cause in difference.reason.causes],
-                "unexplained": difference.reason.unexplained,
-            }
-            for quantity, difference in line.differences.items()
-        },
-    }  # fmt: skip
-
-
-def _marks(lines: Sequence[SideBySide]) -> dict[str, str]:
-    """A letter for each cause that is named, in the order in which they are met."""
-    causes = (
-        cause.name for line in lines for difference in line.differences.values() for cause in difference.reason.causes
-    )
-    return dict(zip(dict.fromkeys(causes), ascii_lowercase, strict=False))
-
-
-def _simulator_table(lines: Sequence[SideBySide], marks: dict[str, str]) -> Table:
-    from gemm_eval.validation import report_table
-
-    chip = lines[0].chip
-    table = report_table(
-        _SIMULATORS_HEADERS,
-        f"{lines[0].simulator}, {chip.name}: {chip.rows} x {chip.columns}, {chip.sram_bytes // 1024} KiB, "
-        f"{chip.dram_bytes_per_cycle} B a cycle, {chip.frequency_ghz:g} GHz",
-    )
-    for line in lines:
-        table.add_row(*_simulator_cells(line, marks))
-    return table
-
-
-def _simulator_cells(line: SideBySide, marks: dict[str, str]) -> Iterator[str]:
-    moved, array, time = (line.differences.get(name) for name in _WORDS)
-    yield " x ".join(map(str, line.gemm))
-    yield from _pair(moved, 1e-3, "{:,.0f}")
-    yield "-" if moved is None else f"{moved.ratio:.2f}"
-    yield from _pair(array, 1.0, "{:,.0f}")
-    yield from _pair(time, line.chip.us(1.0), "{:,.1f}")
-    yield "-" if time is None else f"{time.ratio:.2f}"
-    why = [_why(difference, marks) for difference in (moved, array, time)]
-    yield "/".join(mark or "-" for mark in why) if any(why) else ""
-
-
-def _why(difference: Difference | None, marks: dict[str, str]) -> str:
-    if difference is None:
-        return ""
-    return "".join(marks[cause.name] for cause in difference.reason.causes) + "?" * bool(difference.reason.unexplained)
-
-
-def _pair(difference: Difference | None, unit: float, form: str) -> Iterator[str]:
-    if difference is None:
-        yield from ("-", "-")
-    else:
-        yield from (form.format(side * unit) for side in (difference.ours, difference.theirs))
-
-
-def _simulator_summary(lines: Sequence[SideBySide]) -> Iterator[str]:
-    """Two lines for each quantity: how often who says less, and which causes."""
-    for quantity, word in _WORDS.items():
-        differences = [line.differences[quantity] for line in lines if quantity in line.differences]
-        less = sum(each.ours < each.theirs for each in differences)
-        same = sum(each.ours == each.theirs for each in differences)
-        large = [each.reason for each in differences if str(each.reason)]
-        names = Counter(cause.name for reason in large for cause in reason.causes)
-        unexplained = sum(bool(reason.unexplained) for reason in large)
-        said = ", ".join([*(f"{name} {num}" for name, num in names.most_common()), f"unexplained {unexplained}"])
-        num, more = len(differences), len(differences) - less - same
-        yield f"{word}: ours less in {less} of {num}, equal in {same}, more in {more}"
-        yield f"  more than 5% apart: {len(large)}; {said}"

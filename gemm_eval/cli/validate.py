@@ -1,7 +1,4 @@
-"""The commands of `validate`: errors against timings of GEMMs, layers of experts, attention and collectives.
-
-And `validate simulators`: the multi-core model beside other simulators.
-"""
+"""The commands of `validate`: errors against timings of GEMMs, layers of experts, attention and collectives."""
 
 from __future__ import annotations
 
@@ -323,32 +320,3 @@ def triton(
     from gemm_eval.cli.score import validate_triton
 
     validate_triton(arch, data, folds, seed, refit=refit, is_ablated=ablation, worst=worst, csv=csv, as_json=json)
-
-
-@opt.command(app, needs_words=False)
-def simulators(
-    chip: Annotated[list[str] | None, opt.option(
-        "Chips of one core: array32, array32-small, array128. Repeatable. Default: each.", metavar="NAME",
-        show_default=False
-    )] = None,
-    simulator: Annotated[
-        list[str] | None,
-        opt.option("zigzag or scalesim. Repeatable. Default: both.", metavar="NAME", show_default=False),
-    ] = None,
-    csv: Annotated[
-        Path | None, opt.option("Write both sides of it all as CSV.", metavar="FILE", show_default=False)
-    ] = None,
-    json: opt.JsonOption = False,
-) -> None:  # fmt: skip
-    """Put the multi-core model beside ZigZag and SCALE-Sim: the same GEMMs on the same chips; takes minutes.
-
-    Bytes are those of the mapping that moves least, cycles those of the fastest one. Each difference above 5% is taken
-    apart by rules that are checked on its numbers; what they leave over is called unexplained.
-
-    Examples:
-
-    gemm-eval validate simulators --csv comparison.csv
-    """
-    from gemm_eval.cli.score_subjects import validate_simulators
-
-    validate_simulators(chip or [], simulator or [], csv=csv, as_json=json)

@@ -1,4 +1,4 @@
-"""What runs on an NVIDIA GPU, whoever asks: its memory and streams, compiling for it, reading its code, timing on it.
+"""An NVIDIA GPU, whoever uses it: its memory and streams, compiling for it, reading its code, timing on it.
 
 Nothing here knows a cost model, a kernel or a data set. Importing this package is cheap and needs no GPU: CuPy is
 imported when one is first needed.
@@ -16,12 +16,10 @@ if TYPE_CHECKING:
         as_rows,
         check_dtype,
         check_vector,
+        encode_tensor_map,
         overlaps,
     )
-    from gemm_eval.device.bench_device import MARKER_NAME, BenchDevice
-    from gemm_eval.device.control_flow import find_main_loop
-    from gemm_eval.device.gpu_state import describe_gpu, read_gpu_state
-    from gemm_eval.device.nvdisasm import disassemble, disassemble_code, nvdisasm_version
+    from gemm_eval.device.bench import MARKER_NAME, BenchDevice, StreamTimer, describe_gpu, read_gpu_state
     from gemm_eval.device.nvrtc import COMPILE_OPTIONS, CompiledKernel, compile_text, compiler_version
     from gemm_eval.device.runtime import (
         Scratch,
@@ -45,10 +43,12 @@ if TYPE_CHECKING:
         InstructionCounts,
         class_of,
         count_instructions,
+        disassemble,
+        disassemble_code,
+        find_main_loop,
+        nvdisasm_version,
         parse_sass,
     )
-    from gemm_eval.device.stream_timer import StreamTimer
-    from gemm_eval.device.tensor_map import encode_tensor_map
     from gemm_eval.device.timing import (
         Call,
         TimedGraph,
@@ -63,105 +63,37 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "COMPILE_OPTIONS",
-    "INSTRUCTION_BYTES",
-    "MARKER_NAME",
-    "BenchDevice",
-    "Call",
-    "CompiledKernel",
-    "DeviceArray",
-    "Instruction",
-    "InstructionCounts",
-    "Rows",
-    "Scratch",
-    "StreamHandle",
-    "StreamTimer",
-    "TimedGraph",
-    "Timer",
-    "Timing",
-    "TimingProtocol",
-    "allocate",
-    "as_device_array",
-    "as_rows",
-    "capture_calls",
-    "check_dtype",
-    "check_vector",
-    "class_of",
-    "clear_bytes",
-    "compile_text",
-    "compiler_version",
-    "count_instructions",
-    "current_device",
-    "describe_gpu",
-    "disassemble",
-    "disassemble_code",
-    "encode_tensor_map",
-    "find_main_loop",
-    "import_cupy",
-    "limits_of_device",
-    "load_function",
-    "measure_floor_us",
-    "name_of_device",
-    "num_calls",
-    "nvdisasm_version",
-    "on_device",
-    "overlaps",
-    "parse_sass",
-    "read_gpu_state",
-    "refuse_capture",
-    "scratch_of",
-    "stream_handle",
-    "summarize",
-    "time_in_turns",
-    "wait_for_stream",
-]
+    "COMPILE_OPTIONS", "INSTRUCTION_BYTES", "MARKER_NAME", "BenchDevice", "Call", "CompiledKernel", "DeviceArray",
+    "Instruction", "InstructionCounts", "Rows", "Scratch", "StreamHandle", "StreamTimer", "TimedGraph", "Timer",
+    "Timing", "TimingProtocol", "allocate", "as_device_array", "as_rows", "capture_calls", "check_dtype",
+    "check_vector", "class_of", "clear_bytes", "compile_text", "compiler_version", "count_instructions",
+    "current_device", "describe_gpu", "disassemble", "disassemble_code", "encode_tensor_map", "find_main_loop",
+    "import_cupy", "limits_of_device", "load_function", "measure_floor_us", "name_of_device", "num_calls",
+    "nvdisasm_version", "on_device", "overlaps", "parse_sass", "read_gpu_state", "refuse_capture", "scratch_of",
+    "stream_handle", "summarize", "time_in_turns", "wait_for_stream",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        ".arrays": ("DeviceArray", "Rows", "as_device_array", "as_rows", "check_dtype", "check_vector", "overlaps"),
-        ".bench_device": ("MARKER_NAME", "BenchDevice"),
-        ".control_flow": ("find_main_loop",),
-        ".gpu_state": ("describe_gpu", "read_gpu_state"),
-        ".nvdisasm": ("disassemble", "disassemble_code", "nvdisasm_version"),
+        ".arrays": (
+            "DeviceArray", "Rows", "as_device_array", "as_rows", "check_dtype", "check_vector", "encode_tensor_map",
+            "overlaps",
+        ),
+        ".bench": ("MARKER_NAME", "BenchDevice", "StreamTimer", "describe_gpu", "read_gpu_state"),
         ".nvrtc": ("COMPILE_OPTIONS", "CompiledKernel", "compile_text", "compiler_version"),
         ".runtime": (
-            "Scratch",
-            "StreamHandle",
-            "allocate",
-            "clear_bytes",
-            "current_device",
-            "import_cupy",
-            "limits_of_device",
-            "load_function",
-            "name_of_device",
-            "on_device",
-            "refuse_capture",
-            "scratch_of",
-            "stream_handle",
+            "Scratch", "StreamHandle", "allocate", "clear_bytes", "current_device", "import_cupy", "limits_of_device",
+            "load_function", "name_of_device", "on_device", "refuse_capture", "scratch_of", "stream_handle",
             "wait_for_stream",
         ),
         ".sass": (
-            "INSTRUCTION_BYTES",
-            "Instruction",
-            "InstructionCounts",
-            "class_of",
-            "count_instructions",
-            "parse_sass",
+            "INSTRUCTION_BYTES", "Instruction", "InstructionCounts", "class_of", "count_instructions", "disassemble",
+            "disassemble_code", "find_main_loop", "nvdisasm_version", "parse_sass",
         ),
-        ".stream_timer": ("StreamTimer",),
-        ".tensor_map": ("encode_tensor_map",),
         ".timing": (
-            "Call",
-            "TimedGraph",
-            "Timer",
-            "Timing",
-            "TimingProtocol",
-            "capture_calls",
-            "measure_floor_us",
-            "num_calls",
-            "summarize",
-            "time_in_turns",
+            "Call", "TimedGraph", "Timer", "Timing", "TimingProtocol", "capture_calls", "measure_floor_us",
+            "num_calls", "summarize", "time_in_turns",
         ),
     },
-)
+)  # fmt: skip

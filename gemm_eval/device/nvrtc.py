@@ -21,12 +21,10 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import install_command, needs_extra
 from gemm_eval.storage import cache_dir, read_checked, write_checked
 
-__all__ = ["COMPILE_OPTIONS", "CompiledKernel", "compile_text", "compiler_version"]
-
 _CACHE_FORMAT = 1
 _PACKAGES = {12: "nvidia-cuda-nvrtc-cu12"}  # NVIDIA dropped the number with CUDA 13
 COMPILE_OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--no-cache")
-"""Of every kernel. From its own cache NVRTC takes machine code without saying what ptxas says of it."""
+"""Options of every kernel. From its own cache NVRTC takes machine code without the output of ptxas."""
 
 _memo: dict[str, CompiledKernel] = {}
 
@@ -71,22 +69,22 @@ def compile_text(text: str, entry: str, target: str, macros: dict[str, int]) -> 
     options = (*COMPILE_OPTIONS, f"-arch={target}", *(f"-D{name}={value}" for name, value in sorted(macros.items())))
     key = json.dumps([_CACHE_FORMAT, compiler_version(), entry, options, text])
     digest = hashlib.sha256(key.encode()).hexdigest()
-    found = _memo.get(digest)
-    if found is None:
+    kernel = _memo.get(digest)
+    if kernel is None:
         root = cache_dir()
         path = None if root is None else root / "cuda" / f"{digest}.kernel"
-        found = None if path is None else _read(path)
-        if found is None:
-            found = _compile(text, entry, target, options)
+        kernel = None if path is None else _read(path)
+        if kernel is None:
+            kernel = _compile(text, entry, target, options)
             if path is not None:
-                _write(path, found)
-        _memo[digest] = found
-    return found
+                _write(path, kernel)
+        _memo[digest] = kernel
+    return kernel
 
 
 @cache
 def compiler_version() -> str:
-    """Version of NVRTC: that of the library, and of the package that it came in where there is one.
+    """Return the version of NVRTC, and of the package that it came in where there is one.
 
     Raises:
         GemmEvalError: CuPy or NVRTC is missing.
@@ -149,7 +147,7 @@ def _describe(cubin: bytes, entry: str, target: str, log: str) -> CompiledKernel
 
 
 def _read(path: Path) -> CompiledKernel | None:
-    """What `_write` wrote, or None: no file, or not all of it."""
+    """Return the kernel in a file of `_write`; None: no file, or not all of it."""
     content = read_checked(path)
     if content is None:
         return None

@@ -16,23 +16,6 @@ from gemm_eval.device.nvrtc import CompiledKernel, compiler_version
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.extras import install_command, needs_extra
 
-__all__ = [
-    "Scratch",
-    "StreamHandle",
-    "allocate",
-    "clear_bytes",
-    "current_device",
-    "import_cupy",
-    "limits_of_device",
-    "load_function",
-    "name_of_device",
-    "on_device",
-    "refuse_capture",
-    "scratch_of",
-    "stream_handle",
-    "wait_for_stream",
-]
-
 _SMEM_WITHOUT_OPT_IN_BYTES = 48 << 10
 _BYTES_PER_COUNTER = 4
 _CUDA_MAJOR = 1000  # CUDA 12.4 says 12040
@@ -89,7 +72,7 @@ def import_cupy() -> Any:
 
 
 def _why_no_gpu(cupy: Any, error: RuntimeError) -> str:
-    """What to do where CuPy finds no driver, or one for an earlier CUDA than its own."""
+    """Return what to do where CuPy finds no driver, or one for an earlier CUDA than its own."""
     runtime = cupy.cuda.runtime
     try:
         of_driver, of_cupy = runtime.driverGetVersion() // _CUDA_MAJOR, runtime.runtimeGetVersion() // _CUDA_MAJOR
@@ -223,7 +206,7 @@ def scratch_of(device: int, stream: int, workspace_bytes: int, num_counters: int
 
 
 def _grown(old: Scratch | None, stream: int, workspace_bytes: int, num_counters: int) -> Scratch:
-    """Buffers at least double, so all that were given up together are no larger than those in use."""
+    """Return larger buffers, at least doubled: all that were given up are no larger than those in use."""
     old = old or Scratch(0, _FIRST_SCRATCH_BYTES // 2, 0, _FIRST_COUNTERS // 2, ())
     new = old
     if workspace_bytes > old.workspace_bytes or not old.workspace:

@@ -1,4 +1,4 @@
-"""How work on a GPU is timed so that it repeats: as a CUDA graph of several calls, replayed between two events.
+"""Timing work on a GPU so that it repeats: as a CUDA graph of several calls, replayed between two events.
 
 This is the one meaning of "measured": data sets (`gemm_eval.measure.measure_shape`) and `config="profile"`
 (`gemm_eval.kernels.tune`) make their graphs by `capture_calls`, replay them by `time_in_turns`, and differ in the
@@ -17,20 +17,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from gemm_eval.arch import MEASURED_L2_STATES, ClockState
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.words import shown
-
-__all__ = [
-    "FLUSH_PASSES",
-    "Call",
-    "TimedGraph",
-    "Timer",
-    "Timing",
-    "TimingProtocol",
-    "capture_calls",
-    "measure_floor_us",
-    "num_calls",
-    "summarize",
-    "time_in_turns",
-]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -72,7 +58,7 @@ class Timer(Protocol):
 
 @dataclass(frozen=True)
 class TimingProtocol:
-    """How a GEMM is timed. A replay is one launch of a CUDA graph of n calls, between two events.
+    """The settings of a timing. A replay is one launch of a CUDA graph of n calls, between two events.
 
     Attributes:
         l2: ``cold``: the calls of a replay rotate over weight copies, and L2 is flushed before each replay (outside the
@@ -114,7 +100,7 @@ class TimingProtocol:
 
     @property
     def is_quick(self) -> bool:
-        """Whether replays are as short as those of `quick`."""
+        """True where replays are as short as those of `quick`."""
         return self == self.quick(l2=self.l2, clock=self.clock)
 
     def __post_init__(self) -> None:

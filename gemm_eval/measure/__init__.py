@@ -10,8 +10,8 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.device import Timing, TimingProtocol
-    from gemm_eval.measure.campaign import Campaign, estimate_seconds, file_stem, shuffle_shapes
-    from gemm_eval.measure.comparison import ComparedGemm, compare_kernels
+    from gemm_eval.measure.campaign import RUNNERS, Campaign, estimate_seconds, file_stem, make_runner, shuffle_shapes
+    from gemm_eval.measure.cublas import CandidateRunner
     from gemm_eval.measure.data_set import (
         CANDIDATE_COLUMNS,
         COLUMNS,
@@ -22,147 +22,48 @@ if TYPE_CHECKING:
         read_timings,
         write_timings,
     )
-    from gemm_eval.measure.grouped_shapes import GROUPED_SETS, list_grouped_shapes
-    from gemm_eval.measure.kernel_choice import Choice, list_items
-    from gemm_eval.measure.kernel_shapes import KERNEL_SETS, QuantShape, list_quant_shapes
-    from gemm_eval.measure.profile import Profile, ProfiledKernel, profile_kernels
-    from gemm_eval.measure.protocol import measure_shape
-    from gemm_eval.measure.runners import (
-        RUNNERS,
-        BuildsKernels,
-        BuiltKernel,
-        CandidateRunner,
-        OperandLayout,
-        Runner,
-        W4A16Runner,
-        make_runner,
-    )
+    from gemm_eval.measure.kernel_shapes import KERNEL_SETS, Choice, QuantShape, list_items, list_quant_shapes
+    from gemm_eval.measure.profile import ComparedGemm, Profile, ProfiledKernel, compare_kernels, profile_kernels
+    from gemm_eval.measure.runner import BuiltKernel, KernelLaunch, Runner, measure_shape, parse_trace
     from gemm_eval.measure.shapes import (
+        GROUPED_SETS,
         SHAPE_SETS,
         Candidate,
         GemmItem,
         GemmShape,
         GroupedShape,
         KernelItem,
+        list_grouped_shapes,
         list_shapes,
     )
-    from gemm_eval.measure.trace import KernelLaunch, parse_trace
+    from gemm_eval.measure.w4a16 import W4A16Runner
 
 __all__ = [
-    "CANDIDATE_COLUMNS",
-    "COLUMNS",
-    "GROUPED_COLUMNS",
-    "GROUPED_SETS",
-    "KERNEL_COLUMNS",
-    "KERNEL_SETS",
-    "RUNNERS",
-    "SHAPE_SETS",
-    "BuildsKernels",
-    "BuiltKernel",
-    "Campaign",
-    "Candidate",
-    "CandidateRunner",
-    "Choice",
-    "ComparedGemm",
-    "GemmItem",
-    "GemmShape",
-    "GroupedShape",
-    "KernelItem",
-    "KernelLaunch",
-    "OperandLayout",
-    "Profile",
-    "ProfiledKernel",
-    "QuantShape",
-    "Runner",
-    "Timing",
-    "TimingProtocol",
-    "W4A16Runner",
-    "compare_kernels",
-    "dataset_hash",
-    "estimate_seconds",
-    "file_stem",
-    "list_grouped_shapes",
-    "list_items",
-    "list_quant_shapes",
-    "list_shapes",
-    "make_runner",
-    "measure_shape",
-    "meta_path",
-    "parse_trace",
-    "profile_kernels",
-    "read_timings",
-    "shuffle_shapes",
-    "write_timings",
-]
+    "CANDIDATE_COLUMNS", "COLUMNS", "GROUPED_COLUMNS", "GROUPED_SETS", "KERNEL_COLUMNS", "KERNEL_SETS", "RUNNERS",
+    "SHAPE_SETS", "BuiltKernel", "Campaign", "Candidate", "CandidateRunner", "Choice", "ComparedGemm", "GemmItem",
+    "GemmShape", "GroupedShape", "KernelItem", "KernelLaunch", "Profile", "ProfiledKernel", "QuantShape", "Runner",
+    "Timing", "TimingProtocol", "W4A16Runner", "compare_kernels", "dataset_hash", "estimate_seconds", "file_stem",
+    "list_grouped_shapes", "list_items", "list_quant_shapes", "list_shapes", "make_runner", "measure_shape",
+    "meta_path", "parse_trace", "profile_kernels", "read_timings", "shuffle_shapes", "write_timings",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "gemm_eval.device": (
-            "Timing",
-            "TimingProtocol",
-        ),
-        ".campaign": (
-            "Campaign",
-            "estimate_seconds",
-            "file_stem",
-            "shuffle_shapes",
-        ),
-        ".comparison": (
-            "ComparedGemm",
-            "compare_kernels",
-        ),
+        "gemm_eval.device": ("Timing", "TimingProtocol"),
+        ".campaign": ("RUNNERS", "Campaign", "estimate_seconds", "file_stem", "make_runner", "shuffle_shapes"),
+        ".cublas": ("CandidateRunner",),
         ".data_set": (
-            "CANDIDATE_COLUMNS",
-            "COLUMNS",
-            "GROUPED_COLUMNS",
-            "KERNEL_COLUMNS",
-            "dataset_hash",
-            "meta_path",
-            "read_timings",
-            "write_timings",
+            "CANDIDATE_COLUMNS", "COLUMNS", "GROUPED_COLUMNS", "KERNEL_COLUMNS", "dataset_hash", "meta_path",
+            "read_timings", "write_timings",
         ),
-        ".grouped_shapes": (
-            "GROUPED_SETS",
-            "list_grouped_shapes",
-        ),
-        ".kernel_choice": (
-            "Choice",
-            "list_items",
-        ),
-        ".kernel_shapes": (
-            "KERNEL_SETS",
-            "QuantShape",
-            "list_quant_shapes",
-        ),
-        ".profile": (
-            "Profile",
-            "ProfiledKernel",
-            "profile_kernels",
-        ),
-        ".protocol": ("measure_shape",),
-        ".runners": (
-            "RUNNERS",
-            "BuildsKernels",
-            "BuiltKernel",
-            "CandidateRunner",
-            "OperandLayout",
-            "Runner",
-            "W4A16Runner",
-            "make_runner",
-        ),
+        ".kernel_shapes": ("KERNEL_SETS", "Choice", "QuantShape", "list_items", "list_quant_shapes"),
+        ".profile": ("ComparedGemm", "Profile", "ProfiledKernel", "compare_kernels", "profile_kernels"),
+        ".runner": ("BuiltKernel", "KernelLaunch", "Runner", "measure_shape", "parse_trace"),
         ".shapes": (
-            "SHAPE_SETS",
-            "Candidate",
-            "GemmItem",
-            "GemmShape",
-            "GroupedShape",
-            "KernelItem",
-            "list_shapes",
+            "GROUPED_SETS", "SHAPE_SETS", "Candidate", "GemmItem", "GemmShape", "GroupedShape", "KernelItem",
+            "list_grouped_shapes", "list_shapes",
         ),
-        ".trace": (
-            "KernelLaunch",
-            "parse_trace",
-        ),
+        ".w4a16": ("W4A16Runner",),
     },
-)
+)  # fmt: skip

@@ -1,35 +1,135 @@
-"""A measurement of many GEMMs: order, budget, progress, and what is written."""
+"""A measurement of many GEMMs: order, budget, progress, a work file so that nothing is lost, and the data set."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gemm_eval.device import TimingProtocol, describe_gpu, measure_floor_us, read_gpu_state
-from gemm_eval.errors import GemmEvalError
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.evaluate import progress_bar
-from gemm_eval.measure.cutlass_names import cutlass_tile
+from gemm_eval.kernels import WeightMode
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.measure.cublas import CandidateRunner, CublasRunner
 from gemm_eval.measure.data_set import (
     CANDIDATE_COLUMNS,
     COLUMNS,
     GROUPED_COLUMNS,
     KERNEL_COLUMNS,
+    KERNEL_META,
+    add_ranks,
     check_can_write,
+    columns_of,
+    cutlass_tile,
     write_timings,
 )
-from gemm_eval.measure.kernel_rows import KERNEL_META, BestTimes, add_ranks, columns_of
-from gemm_eval.measure.protocol import measure_shape
-from gemm_eval.measure.runners import BuildsKernels, Runner
-from gemm_eval.measure.shapes import Candidate, GemmItem, GroupedShape, KernelItem, rough_latency_us, rows_of
-from gemm_eval.measure.trace import trace_kernels
-from gemm_eval.measure.work_file import WorkFile
+from gemm_eval.measure.runner import Runner, measure_shape, trace_kernels
+from gemm_eval.measure.shapes import Candidate, GemmItem, GemmShape, GroupedShape, KernelItem, rough_latency_us, rows_of
+from gemm_eval.measure.torch_gemms import CublasLtRunner, GroupedRunner
+from gemm_eval.measure.w4a16 import W4A16Runner
+from gemm_eval.storage import write_whole
+from gemm_eval.words import shown
 
-__all__ = ["Campaign", "estimate_seconds", "file_stem", "shuffle_shapes"]
+_SYNC_EVERY_S = 1.0
+_KEYS = {"kernel": "launch"}  # of values that are not called as their kind
+
+
+class WorkFile:
+    """Timings, kernels, errors, GPU states and plans of one data set in the making, by shape where they have one."""
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        self.path = path
+        self.timings: dict[GemmItem, dict[str, Any]] = {}
+        self.kernels: dict[GemmItem, dict[str, Any]] = {}
+        self.errors: dict[GemmItem, str] = {}
+        self.states: list[dict[str, Any]] = []
+        self.plans: list[str] = []
+        self._settings: dict[str, Any] | None = None
+        self._synced_s = 0.0
+        if path.exists():
+            self._read()
+        if self._settings is None:
+            self.add("settings", settings)
+        elif self._settings != json.loads(json.dumps(settings)):
+            raise GemmEvalError(
+                f"{path} was begun with other settings: {self._settings}; now: {settings}; move it away"
+            )
+
+    def _read(self) -> None:
+        text = self.path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                if number < len(lines):
+                    raise GemmEvalError(f"{self.path}:{number} is damaged: {error}") from None
+                write_whole(self.path, "".join(f"{line}\n" for line in lines[:-1]).encode())
+                return
+        if text and not text.endswith("\n"):
+            write_whole(self.path, f"{text}\n".encode())
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        kind = entry["kind"]
+        if kind == "settings":
+            self._settings = entry["settings"]
+        elif kind == "state":
+            self.states.append(entry["state"])
+        elif kind == "plan":
+            self.plans.append(entry["plan"])
+        else:
+            shape = _item(entry["shape"])
+            if kind == "timing":
+                self.timings[shape] = entry["timing"]
+                self.errors.pop(shape, None)
+            elif kind == "kernel":
+                self.kernels[shape] = entry["launch"]
+            elif kind == "error":
+                self.errors[shape] = entry["error"]
+            else:
+                raise ValueError(f"no kind {kind!r}")
+
+    def add(self, kind: str, value: Any, shape: GemmItem | None = None) -> None:
+        """Keep a timing, a kernel, an error, a GPU state or a plan, of a shape where it has one."""
+        of_shape = {} if shape is None else {"shape": list(shape)}
+        entry = {"kind": kind, **of_shape, _KEYS.get(kind, kind): value}
+        self._take(entry)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            if time.monotonic() - self._synced_s > _SYNC_EVERY_S:  # only a machine that dies loses what is not synced
+                os.fsync(file.fileno())
+                self._synced_s = time.monotonic()
+
+
+def _item(values: list[Any]) -> GemmItem:
+    if len(values) == len(GemmShape._fields):
+        return GemmShape(*values)
+    if len(values) == len(Candidate._fields):
+        return Candidate(*values)
+    if len(values) == len(GroupedShape._fields):
+        plain = GroupedShape(*values)
+        return plain._replace(row_groups=tuple(plain.row_groups))
+    g, m, k, n, mode, group_size, config = values
+    return KernelItem(g, m, k, n, WeightMode(mode), group_size, _config(config))
+
+
+def _config(values: list[Any]) -> KernelConfig:
+    plain = KernelConfig(*values)
+    return plain._replace(
+        schedule=Schedule(plain.schedule),
+        decomposition=Decomposition(plain.decomposition),
+        raster_order=RasterOrder(plain.raster_order),
+    )
+
 
 CANDIDATE_META = {
     "library": "cublas",
@@ -38,7 +138,7 @@ CANDIDATE_META = {
     "library's own choice. Several rows have the same G, M, K, N: only that of rank 0 is the library's time.",
     "split_k": "parts of K of the row's algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM; 1: K is not split",
 }
-"""What the meta file of a data set of candidates says besides."""
+"""Further entries of the meta file of a data set of candidates."""
 GROUPED_META = {
     "what": "device time of one grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for G groups, with all kernels of the "
     "call; latency_us is the median over replays",
@@ -47,7 +147,7 @@ GROUPED_META = {
     "in a model, and how rows were drawn. take: counts up where the same layout was timed again. kernel, grid and so "
     "on: of the longest kernel of the call; cta_m .. schedule: what its name tells. num_kernels: of the call",
 }
-"""What the meta file of a data set of grouped GEMMs says besides."""
+"""Further entries of the meta file of a data set of grouped GEMMs."""
 _EXTRAS: dict[type, tuple[dict[str, str], dict[str, Any]]] = {
     Candidate: (CANDIDATE_COLUMNS, CANDIDATE_META),
     KernelItem: (KERNEL_COLUMNS, KERNEL_META),
@@ -96,9 +196,13 @@ def file_stem(gpu: str, kernel: str, dtype: str, protocol: TimingProtocol) -> st
     return f"{gpu}-{kernel}-{dtype}{extra}"
 
 
+def _has_kernel(item: GemmItem) -> bool:
+    return isinstance(item, KernelItem)
+
+
 @dataclass
 class Campaign:
-    """One data set in the making.
+    """A data set in the making.
 
     Attributes:
         runner, protocol: what runs, and how it is timed.
@@ -124,7 +228,7 @@ class Campaign:
 
     @property
     def path(self) -> Path:
-        """Where the data set is written."""
+        """The file of the data set."""
         return self.out / f"{self.stem}.parquet"
 
     def run(self, shapes: Sequence[GemmItem]) -> Path:
@@ -139,17 +243,18 @@ class Campaign:
         settings = {
             "kernel": runner.kernel,
             "input_dtype": runner.input_dtype,
-            "gpu": getattr(runner, "gpu_name", ""),
+            "gpu": runner.gpu_name,
             "protocol": self.protocol.describe(),
-            **getattr(runner, "settings", {}),
+            **runner.settings,
         }
         work = WorkFile(self.out / f"{self.stem}.jsonl", settings)
-        work.add_plan(self.plan)
+        if self.plan and self.plan not in work.plans:
+            work.add("plan", self.plan)
         todo = [shape for shape in ordered if shape not in work.timings]
         self.say(f"{self.stem}: {len(todo)} to measure, {len(ordered) - len(todo)} there, about "
                  f"{estimate_seconds(todo, self.protocol):.0f} s")  # fmt: skip
         if ordered:
-            self._build(todo)
+            runner.prepare(todo)
             runner.allocate(ordered, self.pool_bytes)
             errors = dict(runner.check())
             floor_us = measure_floor_us(runner)
@@ -158,9 +263,10 @@ class Campaign:
             self._columns |= columns
             self._meta |= meta
             try:
-                self._measure(work, todo, floor_us)
+                with progress_bar(len(todo), self.stem, None) as advance:
+                    self._measure(work, todo, floor_us, advance)
             finally:  # what was measured is kept, whatever happened
-                work.add_state(read_gpu_state())
+                work.add("state", read_gpu_state())
                 self._write(work)
             if self.with_trace:
                 self._trace(work, set(ordered))  # buffers hold these and no others
@@ -168,20 +274,10 @@ class Campaign:
         self.say(f"{self.path}: {len(work.timings)} rows, {len(work.errors)} failed")
         return self.path
 
-    def _build(self, todo: Sequence[GemmItem]) -> None:
-        if isinstance(self.runner, BuildsKernels):
-            begin = time.monotonic()
-            self.runner.build(todo)
-            self.say(f"kernels built in {time.monotonic() - begin:.1f} s")
-
     def _time_left(self) -> float:
         return float("inf") if self.stop_at is None else self.stop_at - time.monotonic()
 
-    def _measure(self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float) -> None:
-        with progress_bar(len(todo), self.stem, None) as advance:
-            self._measure_all(work, todo, floor_us, advance)
-
-    def _measure_all(
+    def _measure(
         self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float, advance: Callable[[int], None]
     ) -> None:
         begin, failures = time.monotonic(), 0
@@ -190,29 +286,33 @@ class Campaign:
         reserve = _WRITE_START_SECONDS + _WRITE_SECONDS * num_rows
         if self.with_trace:
             reserve += _TRACE_START_SECONDS + _TRACE_SECONDS * num_rows
-        most = _MAX_KERNEL_FAILURES_IN_A_ROW if isinstance(self.runner, BuildsKernels) else _MAX_FAILURES_IN_A_ROW
-        best = BestTimes(work.timings)
-        work.add_state(read_gpu_state())
+        most = _MAX_KERNEL_FAILURES_IN_A_ROW if any(map(_has_kernel, todo)) else _MAX_FAILURES_IN_A_ROW
+        best_us: dict[tuple[Any, ...], float] = {}  # of each GEMM by any kernel of ours
+        for item in filter(_has_kernel, work.timings):
+            best_us[item[:6]] = min(work.timings[item]["latency_us"], best_us.get(item[:6], math.inf))
+        work.add("state", read_gpu_state())
         for done, shape in enumerate(todo, 1):
             if self._time_left() < reserve:
                 self.say(f"stopped before the budget's end: {done - 1} of {len(todo)} measured")
                 return
             try:
-                timing = measure_shape(self.runner, shape, self.protocol, floor_us=floor_us, best_us=best.of(shape))
-                if isinstance(self.runner, BuildsKernels):
-                    work.add_kernel(shape, self.runner.built(shape))
-                work.add_timing(shape, timing)
-                best.take(shape, timing.latency_us)
+                known_us = best_us.get(shape[:6]) if _has_kernel(shape) else None
+                timing = measure_shape(self.runner, shape, self.protocol, floor_us=floor_us, best_us=known_us)
+                if (built := self.runner.built(shape)) is not None:
+                    work.add("kernel", built._asdict(), shape)
+                work.add("timing", dict(vars(timing)), shape)
+                if _has_kernel(shape):
+                    best_us[shape[:6]] = min(timing.latency_us, known_us or math.inf)
                 failures = 0
             except Exception as error:  # whatever a driver or a library says: the other GEMMs may work
                 failures += 1
-                work.add_error(shape, f"{type(error).__name__}: {error}")
+                work.add("error", f"{type(error).__name__}: {error}", shape)
                 self.say(f"{columns_of(shape)} failed: {type(error).__name__}: {error}")
                 if failures == most:
                     raise GemmEvalError(f"{failures} GEMMs failed in a row, the last with: {error}") from error
             advance(1)
             if time.monotonic() - read_at > _SECONDS_PER_STATE:
-                work.add_state(read_gpu_state())
+                work.add("state", read_gpu_state())
                 read_at = time.monotonic()
             if done % _POINTS_PER_LINE == 0:
                 self.say(f"{done} of {len(todo)}, {time.monotonic() - begin:.0f} s")
@@ -222,7 +322,7 @@ class Campaign:
         note = "every call seen"
         try:
             for shape, launch in trace_kernels(self.runner, wanted):
-                work.add_kernel(shape, launch)
+                work.add("kernel", launch._asdict(), shape)
                 if self._time_left() < 2.0:
                     break
         except Exception as error:  # kernel names are an extra: the timings stand without them
@@ -274,3 +374,22 @@ class Campaign:
         plans = {"plans": work.plans} if work.plans else {}
         meta = {**self._meta, **plans, "failed": failed, "gpu_states": work.states}
         write_timings(self.path, rows, meta, self._columns)
+
+
+RUNNERS: Mapping[str, Callable[[str], Runner]] = {
+    runner.kernel: runner for runner in (CublasRunner, CublasLtRunner, CandidateRunner, GroupedRunner, W4A16Runner)
+}
+"""Kernel names that `make_runner` knows, with the classes that run them."""
+
+
+def make_runner(kernel: str, dtype: str) -> Runner:
+    """Return a runner on device 0.
+
+    Raises:
+        InvalidOptionError: no such kernel.
+        UnsupportedError: the kernel has no such data type.
+        GemmEvalError: there is no GPU, or a package is missing.
+    """
+    if kernel not in RUNNERS:
+        raise InvalidOptionError(f"--kernel must be one of {', '.join(RUNNERS)}, got {shown(kernel)}")
+    return RUNNERS[kernel](dtype)

@@ -1,31 +1,24 @@
-"""Measured timings as files: parquet (or CSV) with a meta file beside it."""
+"""Measured timings as files: parquet (or CSV) with a meta file beside it; the columns of each kind of data set."""
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.extras import needs_extra
+from gemm_eval.kernels import WeightMode
+from gemm_eval.measure.shapes import GemmItem, GroupedShape, KernelItem
 from gemm_eval.storage import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "CANDIDATE_COLUMNS",
-    "COLUMNS",
-    "GROUPED_COLUMNS",
-    "KERNEL_COLUMNS",
-    "check_can_write",
-    "dataset_hash",
-    "meta_path",
-    "read_timings",
-    "write_timings",
-]
 
 _INTEGER, _FLOAT, _TEXT = "Int64", "float64", "string"
 COLUMNS: dict[str, str] = {
@@ -177,3 +170,89 @@ def write_timings(
     write_whole(path, frame.to_parquet(None, engine="pyarrow", index=False, compression="zstd"))
     text = yaml.safe_dump({**meta, "num_rows": len(frame), "sha256": dataset_hash(path)}, sort_keys=False, width=120)
     write_whole(meta_path(path), text.encode())
+
+
+KERNEL_META = {
+    "library": "gemm-eval",
+    "has_all_candidates": True,
+    "rank": "place of the row's kernel by its time among those measured for its GEMM; 0: the fastest. Several rows "
+    "have the same G, M, K, N, mode and group_size: only that of rank 0 is the library's time.",
+    "give_up": "num_replays 1: a first short replay took over give_up_ratio times the best time until then; it is all "
+    "there is, and its spread_frac of 0 says nothing",
+    "build": "registers of a thread, spill_bytes: its local memory, smem_bytes: static and dynamic of a CTA, "
+    "ctas_per_sm: CTAs that an SM holds at once, kernel_hash: of the machine code",
+}
+"""Further entries of the meta file of a data set of kernels."""
+
+_GEMM_COLUMNS = ("G", "M", "K", "N", "mode", "group_size")
+_PER_COLUMN = -1  # what data sets call one scale a column
+
+
+def columns_of(item: GemmItem) -> dict[str, Any]:
+    """Return what `item` is, by column of a data set."""
+    if isinstance(item, GroupedShape):
+        return item._asdict() | {"row_groups": " ".join(map(str, item.row_groups)), "rows": item.rows}
+    if not isinstance(item, KernelItem):
+        return item._asdict()
+    columns = item._asdict() | item.config._asdict()
+    del columns["config"]
+    columns["group_size"] = _PER_COLUMN if item.mode is WeightMode.COLUMN else item.group_size
+    return {name: value.name.lower() if isinstance(value, enum.IntEnum) else value for name, value in columns.items()}
+
+
+def add_ranks(rows: Sequence[dict[str, Any]]) -> None:
+    """Number the rows of each GEMM by their time, from 0."""
+    counts: dict[tuple[Any, ...], int] = {}
+    for row in sorted(rows, key=lambda row: float(row["latency_us"])):
+        gemm = tuple(row[name] for name in _GEMM_COLUMNS)
+        row["rank"] = counts.get(gemm, 0)
+        counts[gemm] = row["rank"] + 1
+
+
+_INT = r"\s*cute::C<\s*(?:\(int\))?\s*(\d+)\s*>\s*"
+_TUPLE = rf"cute::tuple<{_INT},{_INT},{_INT}>"
+_PLAIN = re.compile(
+    rf"WarpSpecialized\w*<\s*(?:\(int\))?\s*(\d+)\s*,\s*{_TUPLE}\s*,\s*[\w:]*?(Pingpong|Cooperative)\w*\s*>\s*,\s*{_TUPLE}"
+)
+_MANGLED = re.compile(
+    r"WarpSpecializedILi(\d+)ENS\w?_IJ(\w+?)EEENS\w?_\d+Kernel\w*?(Pingpong|Cooperative)EEENS\w?_IJ(\w+?)EEE"
+    r"NS_10bfloat16_tEPNS\w?_IJl\w*?E+S(\w*?)_S"
+)
+_ENTRY = re.compile(r"NS\w*?_(?:1C)?ILi(\d+)EEE|S([0-9A-Z]*)_")
+
+
+def cutlass_tile(name: str) -> dict[str, Any]:
+    """Return tile, cluster, stages and schedule of a Hopper kernel by column; empty if its name does not tell."""
+    if match := _PLAIN.search(name):
+        stages, cluster_m, cluster_n, _, schedule, m, n, k = match.groups()
+    elif match := _MANGLED.search(name):
+        stages, cluster, schedule, tile, a_type = match.groups()
+        cluster_m, cluster_n = (size for size, _ in _ENTRY.findall(cluster)[:2])
+        m, n, k = _sizes(tile, a_type)
+    else:
+        return {}
+    return {
+        "cta_m": int(m),
+        "cta_n": int(n),
+        "cta_k": int(k),
+        "cluster_m": int(cluster_m),
+        "cluster_n": int(cluster_n),
+        "num_stages": int(stages),
+        "schedule": schedule.lower(),
+    }
+
+
+def _sizes(tile: str, a_type: str) -> list[str]:
+    """Return the three sizes of a mangled tuple, whose later entries may refer to an earlier one.
+
+    Each new size is numbered as it comes, then the tuple, then the type of A, whose number is known from its next use
+    (Itanium C++ ABI, 5.1.8: S_ is 0, S0_ is 1, in base 36).
+    """
+    entries = _ENTRY.findall(tile)
+    new = [size for size, _ in entries if size]
+    first = _number(a_type) - len(new) - 1
+    return [size or new[_number(earlier) - first] for size, earlier in entries]
+
+
+def _number(substitution: str) -> int:
+    return int(substitution, 36) + 1 if substitution else 0

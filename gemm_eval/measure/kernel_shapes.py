@@ -1,15 +1,20 @@
-"""Which GEMMs with 4-bit weights our kernels are timed on: layers of real models, and every regime of M."""
+"""The GEMMs with 4-bit weights that our kernels are timed on, and the kernels that are timed on each of them."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.kernels import WeightMode
-from gemm_eval.measure.shapes import GemmShape
+from gemm_eval.kernels import Sizes, WeightMode, parse_activation, rank
+from gemm_eval.mapping import KernelConfig
+from gemm_eval.measure.shapes import GemmShape, KernelItem
 from gemm_eval.words import shown
-
-__all__ = ["KERNEL_SETS", "QuantShape", "list_quant_shapes"]
 
 _NK = (
     # Llama 3 8B: o, qkv, gate_up, down; Llama 2 7B: qkv
@@ -20,7 +25,6 @@ _NK = (
     (5120, 2560), (37888, 3584),
 )  # fmt: skip
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-_SPREAD_STEP = 4  # every fourth value of M of a pair, others for its neighbours
 
 # Many sizes, a few values of M of each: sizes that no tile divides, experts, vocabularies, long and short K.
 _WIDE_NK = (
@@ -35,8 +39,6 @@ _WIDE_ROWS = (
     1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 17, 20, 24, 28, 32, 33, 40, 48, 56, 64, 72, 80, 96, 100, 112, 128, 144, 160, 192,
     200, 224, 256, 320, 384, 448, 512, 640, 768, 1000, 1024, 1536, 2048, 3072, 4096, 6144, 8192,
 )  # fmt: skip
-_WIDE_STEP = 6
-_WIDE_FLOP = 1 << 41
 
 # Held back: no coefficient is ever fitted on these.
 _BLIND_NK = (
@@ -48,7 +50,6 @@ _BLIND_ROWS = (
     1, 2, 4, 7, 8, 11, 16, 19, 24, 32, 36, 48, 64, 90, 128, 150, 176, 240, 256, 360, 512, 700, 1024, 1300, 2048, 3500,
     4096,
 )  # fmt: skip
-_BLIND_STEP, _BLIND_STRIDE = 13, 5
 _BLIND_2_NK = (
     (7168, 7168), (2048, 4096), (4096, 2048), (14336, 3584), (3584, 14336), (8192, 3584), (3584, 8192), (20480, 7168),
     (7168, 20480), (16384, 6144), (6144, 6144), (4544, 18176), (16384, 7168), (4096, 7168), (2048, 8192), (8192, 2048),
@@ -59,7 +60,6 @@ _BLIND_2_ROWS = (
     1, 2, 3, 5, 6, 8, 9, 13, 16, 20, 27, 32, 40, 50, 64, 77, 96, 128, 160, 192, 256, 300, 400, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6000,
 )  # fmt: skip
-_BLIND_2_STEP, _BLIND_2_STRIDE, _BLIND_2_FLOP = 15, 7, 1 << 40
 
 # As many regimes as there are GEMMs, few enough to time every config on each; held back as well.
 _FULL = (
@@ -67,8 +67,6 @@ _FULL = (
     (100, 12800, 4096), (192, 28672, 3584), (320, 5120, 32768), (512, 7680, 5120), (768, 1024, 5120),
     (1200, 3072, 24576), (2048, 4096, 12800), (3500, 24576, 3072),
 )  # fmt: skip
-
-_CHECK_NK, _CHECK_ROWS = ((4096, 4096), (12288, 4096), (28672, 8192), (8192, 28672)), (1, 16, 64, 256, 1024, 4096)
 
 _MODES_NK, _MODES_ROWS = ((4096, 4096), (28672, 8192)), (1, 16, 64, 256, 2048)
 _MODES = (
@@ -79,7 +77,7 @@ _USUAL = (WeightMode.GROUP, 128)
 
 
 class QuantShape(NamedTuple):
-    """One GEMM with 4-bit weights; G is 1, and `group_size` 0 in mode COLUMN."""
+    """A GEMM with 4-bit weights; G is 1, and `group_size` 0 in mode COLUMN."""
 
     G: int
     M: int
@@ -94,19 +92,31 @@ class QuantShape(NamedTuple):
         return GemmShape(*self[:4])
 
 
-KERNEL_SETS = (
-    "w4a16",
-    "w4a16-spread",
-    "w4a16-wide",
-    "w4a16-blind",
-    "w4a16-blind-modes",
-    "w4a16-blind-2",
-    "w4a16-full",
-    "w4a16-check",
-    "w4a16-modes",
-    "w4a16-fp4",
-    "w4a16-smoke",
-)
+class _Spread(NamedTuple):
+    """Values of M on pairs (N, K): on each pair every `step`-th, which `stride` shifts from pair to pair."""
+
+    pairs: tuple[tuple[int, int], ...]
+    rows: tuple[int, ...]
+    step: int = 1
+    stride: int = 1
+    max_flop: float = math.inf
+    modes: tuple[tuple[WeightMode, int], ...] = (_USUAL,)
+
+
+_SETS = {
+    "w4a16": _Spread(_NK, _ROWS),
+    "w4a16-spread": _Spread(_NK, _ROWS, step=4),
+    "w4a16-wide": _Spread(_WIDE_NK, _WIDE_ROWS, step=6, max_flop=1 << 41),
+    "w4a16-blind": _Spread(_BLIND_NK, _BLIND_ROWS, step=13, stride=5),
+    "w4a16-blind-modes": _Spread(_BLIND_NK, _BLIND_ROWS, step=13, stride=5),
+    "w4a16-blind-2": _Spread(_BLIND_2_NK, _BLIND_2_ROWS, step=15, stride=7, max_flop=1 << 40),
+    "w4a16-full": None,
+    "w4a16-check": _Spread(((4096, 4096), (12288, 4096), (28672, 8192), (8192, 28672)), (1, 16, 64, 256, 1024, 4096)),
+    "w4a16-modes": _Spread(_MODES_NK, _MODES_ROWS, modes=_MODES),
+    "w4a16-fp4": _Spread(_MODES_NK, _MODES_ROWS, modes=_FP4_MODES),
+    "w4a16-smoke": _Spread(((4096, 4096),), (1, 64)),
+}
+KERNEL_SETS = tuple(_SETS)
 """Names that `list_quant_shapes` knows."""
 
 
@@ -126,53 +136,69 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
     Raises:
         InvalidOptionError: no set of that name.
     """
-    if shape_set not in KERNEL_SETS:
+    if shape_set not in _SETS:
         raise InvalidOptionError(
             f"--set must be one of {', '.join(KERNEL_SETS)} for our kernels, got {shown(shape_set)}"
         )
-    if shape_set == "w4a16-smoke":
-        return [QuantShape(1, m, 4096, 4096, *_USUAL) for m in (1, 64)]
-    if shape_set == "w4a16-full":
+    spread = _SETS[shape_set]
+    if spread is None:
         return [QuantShape(1, m, k, n, *_USUAL) for m, n, k in _FULL]
-    if shape_set == "w4a16-check":
-        return [QuantShape(1, m, k, n, *_USUAL) for n, k in _CHECK_NK for m in _CHECK_ROWS]
-    if shape_set == "w4a16-modes":
-        return [QuantShape(1, m, k, n, *mode) for n, k in _MODES_NK for m in _MODES_ROWS for mode in _MODES]
-    if shape_set == "w4a16-fp4":
-        return [QuantShape(1, m, k, n, *mode) for n, k in _MODES_NK for m in _MODES_ROWS for mode in _FP4_MODES]
-    if shape_set == "w4a16-wide":
-        return [
-            QuantShape(1, m, k, n, *_USUAL)
-            for pair, (n, k) in enumerate(_WIDE_NK)
-            for place, m in enumerate(_WIDE_ROWS)
-            if (pair + place) % _WIDE_STEP == 0 and 2 * m * n * k <= _WIDE_FLOP
-        ]
-    if shape_set == "w4a16-blind-modes":
-        blind = list_quant_shapes("w4a16-blind")
-        return [
-            gemm._replace(mode=mode, group_size=group)
-            for place, gemm in enumerate(blind)
-            for number, (mode, group) in enumerate(_MODES)
-            if place % len(_MODES) == number
-        ]
-    if shape_set == "w4a16-blind":
-        return [
-            QuantShape(1, m, k, n, *_USUAL)
-            for pair, (n, k) in enumerate(_BLIND_NK)
-            for place, m in enumerate(_BLIND_ROWS)
-            if (pair * _BLIND_STRIDE + place) % _BLIND_STEP == 0
-        ]
-    if shape_set == "w4a16-blind-2":
-        return [
-            QuantShape(1, m, k, n, *_USUAL)
-            for pair, (n, k) in enumerate(_BLIND_2_NK)
-            for place, m in enumerate(_BLIND_2_ROWS)
-            if (pair * _BLIND_2_STRIDE + place) % _BLIND_2_STEP == 0 and 2 * m * n * k <= _BLIND_2_FLOP
-        ]
-    step = _SPREAD_STEP if shape_set == "w4a16-spread" else 1
-    return [
-        QuantShape(1, m, k, n, *_USUAL)
-        for pair, (n, k) in enumerate(_NK)
-        for place, m in enumerate(_ROWS)
-        if (pair + place) % step == 0
+    gemms = [
+        QuantShape(1, m, k, n, *mode)
+        for pair, (n, k) in enumerate(spread.pairs)
+        for index, m in enumerate(spread.rows)
+        if (pair * spread.stride + index) % spread.step == 0 and 2 * m * n * k <= spread.max_flop
+        for mode in spread.modes
     ]
+    if shape_set == "w4a16-blind-modes":
+        modes = itertools.cycle(_MODES)
+        return [gemm._replace(mode=mode, group_size=group) for gemm, (mode, group) in zip(gemms, modes, strict=False)]
+    return gemms
+
+
+_SEED = 20_260
+_MAX_OF_ONE_TILE = 3  # kernels of one tile and split promise the same: let others in
+
+
+class Choice(NamedTuple):
+    """The kernels of a GEMM that are timed.
+
+    Attributes:
+        top: so many that the cost model finds fastest; None: all.
+        num_random: and so many others.
+    """
+
+    top: int | None = None
+    num_random: int = 0
+
+    def __str__(self) -> str:
+        if self.top is None:
+            return "every legal config"
+        return f"{self.top} configs that the cost model finds fastest, {self.num_random} others at random"
+
+
+def rank_configs(gemm: QuantShape, dtype: str, arch: GpuSpec) -> list[KernelConfig]:
+    """Return every legal config of a GEMM, by what the cost model predicts, best first."""
+    return list(rank(Sizes(gemm.M, gemm.K, gemm.N), parse_activation(dtype), gemm.mode, gemm.group_size, arch))
+
+
+def list_items(gemms: Sequence[QuantShape], dtype: str, arch: GpuSpec, choice: Choice) -> list[KernelItem]:
+    """Return what is timed on a GPU; always the same for the same coefficients of the model."""
+    items = []
+    for gemm in gemms:
+        ranked = rank_configs(gemm, dtype, arch)
+        chosen = ranked if choice.top is None else _some(ranked, choice, f"{_SEED} {tuple(map(int, gemm))}")
+        items += [KernelItem(*gemm, config) for config in chosen]
+    return items
+
+
+def _some(ranked: Sequence[KernelConfig], choice: Choice, seed: str) -> list[KernelConfig]:
+    top: list[KernelConfig] = []
+    of_tile: Counter[tuple[object, ...]] = Counter()
+    for config in ranked:
+        tile = (*config[:3], config.schedule, config.decomposition, config.split_k)
+        if len(top) < (choice.top or 0) and of_tile[tile] < _MAX_OF_ONE_TILE:
+            of_tile[tile] += 1
+            top.append(config)
+    rest = [config for config in ranked if config not in set(top)]
+    return top + random.Random(seed).sample(rest, min(choice.num_random, len(rest)))

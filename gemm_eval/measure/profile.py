@@ -1,29 +1,31 @@
-"""All kernels of one GEMM with 4-bit weights, timed on this machine's GPU, and how far a choice is from the best."""
+"""All kernels of one GEMM with 4-bit weights on this machine's GPU, and data sets of them beside cuBLAS."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import yaml
+
+from gemm_eval.arch import data_root
 from gemm_eval.device import Timing, TimingProtocol, measure_floor_us
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate import progress_bar
 from gemm_eval.mapping import KernelConfig
+from gemm_eval.measure.data_set import meta_path, read_timings
 from gemm_eval.measure.kernel_shapes import QuantShape
-from gemm_eval.measure.protocol import measure_shape
-from gemm_eval.measure.runners import BuildsKernels, BuiltKernel, Runner
-from gemm_eval.measure.runners.w4a16_weights import packed_sizes
+from gemm_eval.measure.runner import BuiltKernel, measure_shape
 from gemm_eval.measure.shapes import KernelItem
-
-__all__ = ["Profile", "ProfiledKernel", "profile_kernels"]
+from gemm_eval.measure.w4a16 import W4A16Runner, packed_sizes
 
 _POOL_BYTES = 1 << 30
 _NUM_FINALISTS = 10
 
 
 class ProfiledKernel(NamedTuple):
-    """One kernel: its time, and its build and launch."""
+    """A kernel: its time, and its build and launch."""
 
     config: KernelConfig
     timing: Timing
@@ -52,14 +54,14 @@ class Profile:
 
     def find(self, config: KernelConfig) -> tuple[int, ProfiledKernel] | None:
         """Return place (from 0) and time of a config, or None if it was not timed."""
-        for place, kernel in enumerate(self.kernels):
+        for index, kernel in enumerate(self.kernels):
             if kernel.config == config:
-                return place, kernel
+                return index, kernel
         return None
 
 
 def profile_kernels(
-    runner: Runner,
+    runner: W4A16Runner,
     items: Sequence[KernelItem],
     choices: Sequence[KernelConfig],
     *,
@@ -69,7 +71,7 @@ def profile_kernels(
     """Time every item by short replays, then the fastest ones and `choices` by the full protocol.
 
     Args:
-        runner: one that builds its kernels.
+        runner: of our kernels.
         items: the kernels of one GEMM.
         choices: configs among them whose times are to be exact whatever their place.
         l2: ``cold`` or ``warm``.
@@ -78,32 +80,125 @@ def profile_kernels(
     Raises:
         GemmEvalError: there is no item, or none could be timed, or a check failed.
     """
-    if not items or not isinstance(runner, BuildsKernels):
+    if not items:
         raise GemmEvalError("no kernel can run this GEMM on this GPU")
-    runner.build(items)
+    runner.prepare(items)
     runner.allocate(items, _POOL_BYTES)
     runner.check()
     floor_us = measure_floor_us(runner)
-    found: dict[KernelConfig, ProfiledKernel] = {}
+    profiled: dict[KernelConfig, ProfiledKernel] = {}
     errors: dict[KernelConfig, str] = {}
     best_us: float | None = None
     with progress_bar(len(items) + _NUM_FINALISTS, "kernels", progress) as advance:
         for item in items:
             try:
                 timing = measure_shape(runner, item, TimingProtocol.quick(l2=l2), floor_us=floor_us, best_us=best_us)
-                found[item.config] = ProfiledKernel(item.config, timing, runner.built(item))
+                profiled[item.config] = ProfiledKernel(item.config, timing, runner.built(item))
                 best_us = min(timing.latency_us, best_us or timing.latency_us)
             except Exception as error:  # other kernels may work: what is wrong with this one is told at the end
                 errors[item.config] = f"{type(error).__name__}: {error}"
             advance(1)
-        if not found:
+        if not profiled:
             raise GemmEvalError(f"no kernel could be timed; the first: {next(iter(errors.values()))}")
-        quick = sorted(found, key=lambda config: found[config].timing.latency_us)
-        finalists = dict.fromkeys([*quick[:_NUM_FINALISTS], *(config for config in choices if config in found)])
+        quick = sorted(profiled, key=lambda config: profiled[config].timing.latency_us)
+        finalists = dict.fromkeys([*quick[:_NUM_FINALISTS], *(config for config in choices if config in profiled)])
         for config in finalists:
             item = items[0]._replace(config=config)
             timing = measure_shape(runner, item, TimingProtocol(l2=l2), floor_us=floor_us)
-            found[config] = found[config]._replace(timing=timing)
+            profiled[config] = profiled[config]._replace(timing=timing)
             advance(1)
-    ranked = sorted(found.values(), key=lambda kernel: kernel.timing.latency_us)
+    ranked = sorted(profiled.values(), key=lambda kernel: kernel.timing.latency_us)
     return Profile(QuantShape(*items[0][:6]), tuple(ranked), errors)
+
+
+_SIZES = ["M", "K", "N"]
+_GROUP_SIZE = 128
+_ENGINE = {"fp16": "humming_fp16", "bf16": "humming_bf16"}
+_BURST, _SUSTAINED = "coldW-burst", "coldW"
+
+
+class ComparedGemm(NamedTuple):
+    """A GEMM on our kernels and others; None: not measured.
+
+    Attributes:
+        M, K, N: sizes.
+        mode, group_size: of our weights; the latter is -1 with one scale a column.
+        num_configs: of ours that were timed.
+        best_us, best: our fastest kernel and its config in short.
+        cublas_us: dense weights.
+        humming_us: another W4A16 engine (arch/measured/.../engines), groups of 128.
+        read_us: one pass over the bytes of the weights, in the run of our kernels.
+    """
+
+    M: int
+    K: int
+    N: int
+    mode: str
+    group_size: int
+    num_configs: int
+    best_us: float
+    best: str
+    cublas_us: float | None
+    humming_us: float | None
+    read_us: float | None
+
+
+def compare_kernels(ours: Path, cublas: Path | None, gpu: str, dtype: str) -> list[ComparedGemm]:
+    """Return a line for each GEMM of our data set, by columns, K and M.
+
+    Args:
+        ours: data set of our kernels.
+        cublas: data set of cuBLAS; None: there is none.
+        gpu: arch name; says whose engines are compared.
+        dtype: of the activations.
+    """
+    gemms: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
+    for row in read_timings(ours).to_dict("records"):
+        gemms.setdefault(tuple(row[name] for name in ("N", "K", "M", "mode", "group_size")), []).append(row)
+    dense = {} if cublas is None else _times(read_timings(cublas))
+    engine, reads = _engine_times(gpu, dtype), _read_times(ours)
+    compared = []
+    for (n, k, m, mode, group_size), rows in sorted(gemms.items()):
+        best = min(rows, key=lambda row: float(row["latency_us"]))
+        is_as_engine = mode == "group" and group_size == _GROUP_SIZE
+        compared.append(
+            ComparedGemm(
+                M=m, K=k, N=n, mode=mode, group_size=group_size, num_configs=len(rows), best_us=best["latency_us"],
+                best=_in_short(best), cublas_us=dense.get((m, k, n)),
+                humming_us=engine.get((m, k, n)) if is_as_engine else None,
+                read_us=reads.get(f"{n} x {k}") if is_as_engine else None,
+            )
+        )  # fmt: skip
+    return compared
+
+
+def _in_short(row: Mapping[Any, Any]) -> str:
+    work = {"split_k": f" split {row['split_k']}", "stream_k": " stream-K"}.get(row["decomposition"], "")
+    return (
+        f"{row['family']} {row['cta_m']}x{row['cta_n']}x{row['cta_k']} {row['cluster_m']}x{row['cluster_n']} "
+        f"{row['num_stages']} {row['schedule']}{work}"
+    )
+
+
+def _read_times(ours: Path) -> dict[str, float]:
+    """Return the time of one pass over weights in groups of 128, by "N x K"."""
+    path = meta_path(ours)
+    meta = yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {}
+    times: dict[str, float] = meta.get("runner", {}).get("single_pass_read_us", {})
+    return times
+
+
+def _engine_times(gpu: str, dtype: str) -> dict[tuple[int, int, int], float]:
+    """Return times with cold weights by M, K, N: bursts where there are any, else sustained replays."""
+    path = data_root() / "measured" / gpu / "engines" / "w4a16.csv"
+    if not path.is_file():
+        return {}
+    frame = read_timings(path)
+    frame = frame[(frame["engine"] == _ENGINE[dtype]) & (frame["group_size"] == _GROUP_SIZE)]
+    return _times(frame[frame["l2_state"] == _SUSTAINED]) | _times(frame[frame["l2_state"] == _BURST])
+
+
+def _times(frame: Any) -> dict[tuple[int, int, int], float]:
+    """Return the median latency by M, K, N."""
+    times: dict[tuple[int, int, int], float] = frame.groupby(_SIZES)["latency_us"].median().to_dict()
+    return times

@@ -1,25 +1,21 @@
-"""Which GEMMs are measured: layers of real models, awkward sizes, and every regime of M. Deterministic."""
+"""The GEMMs that are measured: layers of real models, awkward sizes, every regime of M, and experts of mixtures.
+
+The lists are deterministic: random numbers of grouped GEMMs have a seed for each layer and number of tokens, which both
+GEMMs of the layer share.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.mapping import KernelConfig
+from gemm_eval.moe import balanced_counts, most_loaded_rank_first, power_law_counts, uniform_counts
 from gemm_eval.words import shown
-
-__all__ = [
-    "SHAPE_SETS",
-    "Candidate",
-    "GemmItem",
-    "GemmShape",
-    "GroupedShape",
-    "KernelItem",
-    "list_shapes",
-    "rough_latency_us",
-    "rows_of",
-]
 
 
 class GemmShape(NamedTuple):
@@ -37,7 +33,7 @@ class GemmShape(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """One GEMM by one of the algorithms that its library proposes.
+    """A GEMM by an algorithm that its library proposes.
 
     Attributes:
         G, M, K, N: sizes.
@@ -64,7 +60,7 @@ class Candidate(NamedTuple):
 
 
 class KernelItem(NamedTuple):
-    """One GEMM with 4-bit weights by one of our kernels.
+    """A GEMM with 4-bit weights by a kernel of ours.
 
     Attributes:
         G, M, K, N: sizes; G is 1.
@@ -92,7 +88,7 @@ class KernelItem(NamedTuple):
 
 
 class GroupedShape(NamedTuple):
-    """One grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for each of G groups, and what it is in a model.
+    """A grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for each of G groups, and what it is in a model.
 
     Attributes:
         G, M, K, N: groups, rows of the largest, and the sizes that all share.
@@ -139,8 +135,7 @@ class GroupedShape(NamedTuple):
 
 
 GemmItem: TypeAlias = GemmShape | Candidate | KernelItem | GroupedShape
-"""What is timed: a GEMM as its library runs it, by a certain algorithm, or by a certain kernel of ours; or a grouped
-one."""
+"""A GEMM as its library runs it, by a certain algorithm or by a certain kernel of ours, or a grouped GEMM."""
 
 
 def rows_of(item: GemmItem) -> int:
@@ -221,10 +216,7 @@ _NUM_FEW_PAIRS = 25
 
 
 def rough_latency_us(shape: GemmItem, bytes_per_elem: float = 2.0) -> float:
-    """Return what `shape` takes to within a factor of two on a GPU of the H200's class, in us.
-
-    Only for limits of the list, and for the first guess at how often to call: nothing measured depends on it.
-    """
+    """Return the time on a GPU of the H200's class within a factor of two, in us: for limits and first guesses."""
     flop_per_us, bytes_per_us, launch_us = 1.3e9 / bytes_per_elem, 4.0e6, 2.5
     if isinstance(shape, GroupedShape):
         elems = shape.rows * (shape.K + shape.N) + shape.num_active * shape.K * shape.N
@@ -252,18 +244,17 @@ def _rows_of(pair: int, num_of_three: int) -> list[int]:
     ]
 
 
-def _dense(num_of_three: int, bytes_per_elem: float = 2.0) -> list[GemmShape]:
-    pairs = [*_MODEL_NK, *_AWKWARD_NK]
+def _dense() -> list[GemmShape]:
     return [
         shape
-        for index, (n, k) in enumerate(pairs)
-        for m in _rows_of(index, num_of_three)
-        if _is_small_enough(shape := GemmShape(1, m, k, n), bytes_per_elem)
+        for index, (n, k) in enumerate((*_MODEL_NK, *_AWKWARD_NK))
+        for m in _rows_of(index, 2)
+        if _is_small_enough(shape := GemmShape(1, m, k, n), 2.0)
     ]
 
 
 def _few(bytes_per_elem: float, multiple: int = 1, min_rows: int = 1) -> list[GemmShape]:
-    """25 of the pairs, evenly spread, with a third of the values of M."""
+    """Return 25 of the pairs, evenly spread, with a third of the values of M."""
     pairs = [(n, k) for n, k in (*_MODEL_NK, *_AWKWARD_NK) if n % multiple == k % multiple == 0]
     chosen = [pairs[i * len(pairs) // _NUM_FEW_PAIRS] for i in range(_NUM_FEW_PAIRS)]
     return [
@@ -306,10 +297,6 @@ def _unaligned() -> list[GemmShape]:
     ]
 
 
-SHAPE_SETS = ("model-zoo", "model-zoo-few", "batched", "candidates", "unaligned", "experts", "smoke")
-"""Names that `list_shapes` knows."""
-
-
 def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
     """Return the GEMMs of a set, for a data type: sizes that its library refuses are left out.
 
@@ -328,18 +315,139 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
         raise InvalidOptionError(f"--set must be one of {', '.join(SHAPE_SETS)}, got {shown(shape_set)}")
     if shape_set == "smoke":
         return [GemmShape(1, 17, 4096, 1024), GemmShape(1, 512, 4096, 4096), GemmShape(1, 4096, 4096, 4096)]
-    if shape_set == "batched":
-        return _batched() if dtype in ("fp16", "bf16") else []
-    if shape_set == "candidates":
-        return _candidates() if dtype in ("fp16", "bf16") else []
-    if shape_set == "unaligned":
-        return _unaligned() if dtype in ("fp16", "bf16") else []
-    if shape_set == "experts":
-        from gemm_eval.measure.grouped_shapes import list_expert_batches
-
-        return list_expert_batches() if dtype in ("fp16", "bf16") else []
+    if shape_set in _OF_16_BITS:
+        return _OF_16_BITS[shape_set]() if dtype in ("fp16", "bf16") else []
     if dtype == "fp8":  # rows of 16 bytes
         return _few(1.0, multiple=16)
     if dtype == "int8":  # torch._int_mm wants more than 16 rows of A
         return _few(1.0, multiple=8, min_rows=17)
-    return _dense(2) if shape_set == "model-zoo" else _few(2.0)
+    return _dense() if shape_set == "model-zoo" else _few(2.0)
+
+
+class _Experts(NamedTuple):
+    """Experts of a model's layer, as its published config has them, on ranks."""
+
+    model: str
+    hidden: int
+    inter: int
+    num_experts: int
+    topk: int
+    tp: int = 1
+    ep: int = 1
+
+
+# hidden_size, (moe_)intermediate_size, number of routed experts and experts of a token in each model's config.json
+_MODELS = tuple(
+    _Experts(*row) for row in (
+        ("mixtral-8x7b", 4096, 14336, 8, 2), ("mixtral-8x7b", 4096, 14336, 8, 2, 4),
+        ("mixtral-8x22b", 6144, 16384, 8, 2), ("mixtral-8x22b", 6144, 16384, 8, 2, 8),
+        ("phi-3.5-moe", 4096, 6400, 16, 2), ("llama-4-scout", 5120, 8192, 16, 1),
+        ("llama-4-maverick", 5120, 8192, 128, 1, 1, 8), ("olmoe-1b-7b", 2048, 1024, 64, 8),
+        ("deepseek-v2-lite", 2048, 1408, 64, 6), ("deepseek-v3", 7168, 2048, 256, 8, 1, 8),
+        ("deepseek-v3", 7168, 2048, 256, 8, 1, 16), ("deepseek-v3", 7168, 2048, 256, 8, 1, 32),
+        ("kimi-k2", 7168, 2048, 384, 8, 1, 16), ("qwen3-30b-a3b", 2048, 768, 128, 8),
+        ("qwen3-235b-a22b", 4096, 1536, 128, 8), ("qwen3-235b-a22b", 4096, 1536, 128, 8, 4),
+        ("qwen3-235b-a22b", 4096, 1536, 128, 8, 1, 8), ("qwen3-next-80b-a3b", 2048, 512, 512, 10),
+        ("glm-4.5-air", 4096, 1408, 128, 8), ("gpt-oss-120b", 2880, 2880, 128, 4),
+    )
+)  # fmt: skip
+_TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_POWERS = {"power_law_1.01": 1.01, "power_law_1.2": 1.2}
+_SKEWED = (*_POWERS, "uniform")
+_SPARSE_STEP, _SPARSE_TOKENS = 8, (64, 512, 4096)  # one expert of eight has tokens
+# Small ones, whose time is that of the call and of what each group costs.
+_FLOOR_GROUPS, _FLOOR_ROWS, _FLOOR_NK = (1, 2, 8, 32, 128, 512), (0, 1, 64), ((128, 128), (256, 1024))
+_REPEAT_STEP = 24
+
+
+def _counts(of: _Experts, num_tokens: int, distribution: str, seed: int) -> tuple[int, ...]:
+    """Return the rows of each expert of the rank that has most."""
+    if distribution == "balanced":
+        counts = balanced_counts(num_tokens, of.num_experts, of.topk)
+    elif distribution == "sparse":
+        counts = np.zeros(of.num_experts, np.int64)
+        few = balanced_counts(num_tokens, of.num_experts // _SPARSE_STEP, of.topk)
+        counts[::_SPARSE_STEP] = few
+    elif distribution == "uniform":
+        counts = uniform_counts(num_tokens, of.num_experts, of.topk, np.random.default_rng(seed))
+    else:
+        rng = np.random.default_rng(seed)
+        counts = power_law_counts(num_tokens, of.num_experts, of.topk, _POWERS[distribution], of.ep, rng)
+    if distribution != "balanced":
+        counts = most_loaded_rank_first(counts, of.ep)
+    return tuple(counts[: of.num_experts // of.ep].tolist())
+
+
+def _both_gemms(of: _Experts, num_tokens: int, distribution: str, seed: int) -> Iterator[GroupedShape]:
+    groups = _counts(of, num_tokens, distribution, seed)
+    if not any(groups):
+        return
+    inter = of.inter // of.tp
+    for gemm, (k, n) in enumerate(((of.hidden, 2 * inter), (inter, of.hidden)), 1):
+        shape = GroupedShape(
+            len(groups), max(groups), k, n, groups, of.model, gemm, num_tokens, of.num_experts, of.topk, of.tp, of.ep,
+            distribution, seed,
+        )  # fmt: skip
+        if rough_latency_us(shape) < _MAX_LATENCY_US:
+            yield shape
+
+
+def _layers() -> Iterator[GroupedShape]:
+    for index, of in enumerate(_MODELS):
+        for step, num_tokens in enumerate(_TOKENS):
+            yield from _both_gemms(of, num_tokens, "balanced", -1)
+            kinds = [_SKEWED[(index + step) % 3]]
+            if (index + step) % 2:
+                kinds.append(_SKEWED[(index + step + 1) % 3])
+            for kind in kinds:
+                yield from _both_gemms(of, num_tokens, kind, 1000 * index + 10 * step + _SKEWED.index(kind))
+        if of.num_experts // _SPARSE_STEP >= of.topk:
+            for num_tokens in _SPARSE_TOKENS:
+                yield from _both_gemms(of, num_tokens, "sparse", -1)
+
+
+def _floors() -> Iterator[GroupedShape]:
+    for groups in _FLOOR_GROUPS:
+        for rows in _FLOOR_ROWS:
+            for k, n in _FLOOR_NK:
+                counts = (max(rows, 1), *(groups - 1) * (rows,))
+                yield GroupedShape(
+                    groups, max(counts), k, n, counts, "none", 1, sum(counts), groups, 1, 1, 1, "floor", -1
+                )  # fmt: skip
+
+
+GROUPED_SETS = ("grouped", "grouped-repeat", "grouped-smoke")
+"""Names that `list_grouped_shapes` knows."""
+
+
+def list_grouped_shapes(shape_set: str) -> list[GroupedShape]:
+    """Return the grouped GEMMs of a set.
+
+    Args:
+        shape_set: ``grouped`` (14 models on 1 to 32 ranks, 8 to 16,384 tokens, balanced and skewed, and small ones that
+            show what a call and a group cost), ``grouped-repeat`` (some of these, to be timed again) or
+            ``grouped-smoke``.
+
+    Raises:
+        InvalidOptionError: no set of that name.
+    """
+    if shape_set not in GROUPED_SETS:
+        raise InvalidOptionError(f"--set must be one of {', '.join(GROUPED_SETS)}, got {shown(shape_set)}")
+    shapes = list(dict.fromkeys((*_layers(), *_floors())))
+    if shape_set == "grouped":
+        return shapes
+    some = shapes[:: _REPEAT_STEP if shape_set == "grouped-repeat" else len(shapes) // 3]
+    return [shape._replace(take=1) for shape in some] if shape_set == "grouped-repeat" else some
+
+
+def list_expert_batches() -> list[GemmShape]:
+    """Return, as batches, the grouped GEMMs of models whose groups are equal: batched kernels run these too."""
+    equal = [shape for shape in _layers() if min(shape.row_groups) == shape.M]
+    return list(dict.fromkeys(GemmShape(*shape[:4]) for shape in equal))
+
+
+_OF_16_BITS: Mapping[str, Callable[[], list[GemmShape]]] = {
+    "batched": _batched, "candidates": _candidates, "unaligned": _unaligned, "experts": list_expert_batches,
+}  # fmt: skip
+SHAPE_SETS = ("model-zoo", "model-zoo-few", *_OF_16_BITS, "smoke")
+"""Names that `list_shapes` knows."""

@@ -12,7 +12,7 @@ import pytest
 from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import KernelArguments, TensorArgument, TritonPruner
-from gemm_eval.autotune.triton.small import SMALL_SHARE, work_us
+from gemm_eval.autotune.triton.arguments import SMALL_SHARE, work_us
 from gemm_eval.validation import CONFIG_COLUMNS, GEMM_COLUMNS, TritonModel, read_triton_timings, triton_table
 from gemm_eval.validation.predictors.triton import without_code
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.asm import cycles_of_loop, occupancy_of_card, score, score_cubin
-from gemm_eval.cli.app import app
 from tests.autotune.fake_cubin import FakeKernel, make_cubin
+from tests.cli import commands
 
 H200 = load_arch("h200-sxm", GpuSpec)
 SASS = """
@@ -35,19 +34,7 @@ PTX = ".version 8.0\n.target sm_80\n.visible .entry first() { ret; }\n.visible .
 KERNEL = FakeKernel("gemm_kernel", bytes(16 * NUM_INSTRUCTIONS), registers=168, stack_bytes=56, reqntid=(256, 1, 1))
 
 
-class Ran:
-    """Exit code, stdout and stderr of one run."""
-
-    def __init__(self, *words: str | Path, columns: int = 80) -> None:
-        env = {"COLUMNS": str(columns), "TERM": "dumb", "FORCE_COLOR": None, "NO_COLOR": None}
-        result = CliRunner().invoke(app, ["asm", *map(str, words)], env=env)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
-
-    def json(self) -> Any:
-        assert (self.code, self.err) == (0, "")
-        return json.loads(self.out)
+Ran = partial(commands.Ran, "asm")
 
 
 @pytest.fixture

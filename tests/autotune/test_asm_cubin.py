@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_eval.autotune.asm.cubin import CubinKernel, read_cubin
+from gemm_eval.autotune.asm.sass import CubinKernel, read_cubin
 from gemm_eval.errors import InvalidInputError
 from tests.autotune.fake_cubin import ABI_CUDA_12, ABI_CUDA_13, FLAGS_SM_80, FLAGS_SM_90A, FakeKernel, make_cubin
 

@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from gemm_eval.autotune.asm import score, score_cubin, score_file, score_ptx, score_sass
-from gemm_eval.autotune.asm.cubin import read_cubin
-from gemm_eval.autotune.asm.limits import MAX_FILE_BYTES
-from gemm_eval.device import nvdisasm
-from gemm_eval.device.control_flow import find_main_loop
-from gemm_eval.device.sass import Instruction
+from gemm_eval.autotune.asm.card import MAX_FILE_BYTES
+from gemm_eval.autotune.asm.sass import read_cubin
+from gemm_eval.device import sass
+from gemm_eval.device.sass import Instruction, find_main_loop
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from tests.autotune.fake_cubin import FakeKernel, make_cubin
 
@@ -142,7 +141,7 @@ def test_counts_of_a_cubin_are_held_against_its_length() -> None:
         with pytest.raises(InvalidInputError, match="damaged"):
             read_cubin(damaged)
         with pytest.raises(GemmEvalError):
-            nvdisasm._whole(with_word(damaged, 0x20, "<Q", 1 << 63))
+            sass._whole(with_word(damaged, 0x20, "<Q", 1 << 63))
 
 
 @pytest.mark.parametrize(
@@ -271,10 +270,10 @@ def test_nvdisasm_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sc
     program = tmp_path / "nvdisasm"
     program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     program.chmod(0o755)
-    monkeypatch.setattr(nvdisasm, "_nvdisasm", lambda: program)
+    monkeypatch.setattr(sass, "_nvdisasm", lambda: program)
     if "sleep" in script:
-        monkeypatch.setattr(nvdisasm, "_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(sass, "_TIMEOUT_S", 0.2)
 
     with pytest.raises(GemmEvalError, match=message) as found:
-        nvdisasm.disassemble_code(bytes(16), "sm_90")
+        sass.disassemble_code(bytes(16), "sm_90")
     assert len(str(found.value)) < 400

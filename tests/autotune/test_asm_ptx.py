@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gemm_eval.autotune.asm import Access, OpCounts, score_file, score_ptx
-from gemm_eval.autotune.asm.counting import PTX
 from gemm_eval.autotune.asm.ptx import split_ptx
+from gemm_eval.autotune.asm.score import PTX
 from gemm_eval.device.sass import Instruction
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton.code import MmaCount

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gemm_eval.autotune.asm import Access, OpCounts, ScoreCard, score_file, score_sass
-from gemm_eval.autotune.asm.counting import SASS
 from gemm_eval.autotune.asm.sass import split_sass
+from gemm_eval.autotune.asm.score import SASS
 from gemm_eval.device.sass import Instruction
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton.code import MmaCount
@@ -151,11 +151,7 @@ def test_all_texts_give_the_same_card(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("head", "target"),
-    [
-        ("\t.target\tsm_90a\n", "sm_90a"),
-        ('\t.headerflags\t@"EF_CUDA_VIRTUAL_SM(EF_CUDA_SM80)"\n', "sm_80"),
-        ("", None),
-    ],
+    [("\t.target\tsm_90a\n", "sm_90a"), ('\t.headerflags\t@"EF_CUDA_VIRTUAL_SM(EF_CUDA_SM80)"\n', "sm_80"), ("", None)],
 )
 def test_targets(head: str, target: str | None) -> None:
     assert score_sass(head + nvdisasm(CODE)).target == target

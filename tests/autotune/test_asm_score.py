@@ -10,16 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gemm_eval.autotune.asm import OpCounts, score, score_cubin, score_cubins, score_file, score_ptx, score_sass, store
+from gemm_eval.autotune.asm import OpCounts, score, score_cubin, score_cubins, score_file, score_ptx, score_sass
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from tests.autotune.fake_cubin import ABI_CUDA_12, FLAGS_SM_80, FakeKernel, make_cubin
 
-LOOP = (
-    "MOV R1, R2",
-    "HMMA.16816.F32 R8, R4, R6, R8",
-    "@P0 BRA 0x10",
-    "EXIT",
-)
+LOOP = ("MOV R1, R2", "HMMA.16816.F32 R8, R4, R6, R8", "@P0 BRA 0x10", "EXIT")
 
 
 class Disassembler:
@@ -179,7 +174,7 @@ def test_other_counting_takes_other_files(
     nvdisasm: Disassembler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     score_cubin(make_cubin(FULL))
-    monkeypatch.setattr(store, "_counting_version", lambda: b"another")
+    monkeypatch.setattr(score, "_counting_version", lambda: b"another")
     score_cubin(make_cubin(FULL))
 
     assert len(nvdisasm.calls) == len(files(tmp_path)) == 2

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gemm_eval.autotune.asm import ScoreCard, kernel_code, loop_k, score_cubins, score_ptx, score_sass
-from gemm_eval.device.nvdisasm import nvdisasm_version
+from gemm_eval.device.sass import nvdisasm_version
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.models.gpu.triton.code import MmaCount
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.autotune.triton import (
     CompiledConfig,
     KernelArguments,
@@ -17,6 +18,7 @@ from gemm_eval.autotune.triton import (
     autotune,
     compile_offline,
 )
+from gemm_eval.autotune.triton.compile import compile_many_offline
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
 from tests.autotune.fake_triton import FakeDriver, FakeModel, area, code_of, tiles
@@ -25,6 +27,7 @@ triton = pytest.importorskip("triton")
 
 ARGS = (*(TensorArgument("fp16"),) * 3, 4096, 4096, 4096, 4096, 4096, 4096)
 NAMES = ("a_ptr", "b_ptr", "c_ptr", "M", "N", "K", "stride_am", "stride_bn", "stride_cm")
+CALL = dict(zip(NAMES, ARGS, strict=True))
 KEY = ["M", "N", "K"]
 QUICK = (64, 32)  # tiles that compile in a fraction of a second
 
@@ -91,6 +94,14 @@ def read_code(compiled: Sequence[CompiledConfig], configs: Sequence[TritonConfig
     ]
 
 
+def pruner(arch: str = "h200-sxm", **options: Any) -> TritonPruner:
+    return TritonPruner(arch, **{"model": FakeModel(area), "kernel": kernel(), "read_code": read_code, **options})
+
+
+def quick() -> list[Any]:
+    return tiles(triton.Config, QUICK)
+
+
 def test_the_dict_plugs_into_the_stock_autotuner() -> None:
     chooser = TritonPruner("h200-sxm", model=FakeModel(area), top_k=2, bench=bench)
     fake = kernel()
@@ -126,30 +137,10 @@ def test_top_k_of_one_benchmarks_nothing() -> None:
     assert tuner.pruner.last.kept == [tuner.best_config]
 
 
-def test_small_gemms_are_dispatched_without_compiling(on_gpu: FakeDriver, compilations: list[bool]) -> None:
-    fake = kernel()
-    tuner = autotune(
-        tiles(triton.Config), KEY, arch="h200-sxm", top_k=1.0, model=FakeModel(area), do_bench=pytest.fail
-    )(fake)
-    tuner[(1,)](*ARGS[:3], 32, 128, 128, 128, 128, 128)
-
-    assert len(fake.launched) == 1
-    assert tuner.pruner.last.is_small
-    assert compilations == []
-
-
-def test_even_hopeless_configs_leave_the_autotuner_one() -> None:
-    fake = kernel()
-    tuner = autotune(tiles(triton.Config, (48, 96)), KEY, arch="h200-sxm", model=FakeModel(area), do_bench=bench)(fake)
-    tuner[(1,)](*ARGS)
-
-    assert fake.launched == [48, 96, 48]
-
-
 def test_survivors_are_compiled_as_the_launch_will_find_them(on_gpu: FakeDriver, compilations: list[bool]) -> None:
     fake = kernel()
     tuner = autotune(
-        tiles(triton.Config, QUICK), KEY, arch="h200-sxm", top_k=1, model=FakeModel(area), read_code=read_code,
+        quick(), KEY, arch="h200-sxm", top_k=1, model=FakeModel(area), read_code=read_code,
         do_bench=pytest.fail,
     )(fake)  # fmt: skip
     tuner[(1,)](*ARGS)
@@ -169,13 +160,9 @@ def test_code_is_read_once_whatever_the_shape(on_gpu: FakeDriver, threads: int) 
         read.extend(configs)
         return read_code(compiled, configs)
 
-    chooser = TritonPruner(
-        "h200-sxm", model=FakeModel(area), kernel=kernel(), read_code=count, num_compile_threads=threads
-    )
+    chooser = pruner(read_code=count, num_compile_threads=threads)
     for rows in (4096, 2048, 8192):
-        chooser.early_config_prune(
-            tiles(triton.Config, QUICK), dict(zip(NAMES, (*ARGS[:3], rows, *ARGS[4:]), strict=True))
-        )
+        chooser.early_config_prune(quick(), CALL | {"M": rows})
 
     assert sorted(config.block_m for config in read) == [32, 64]
 
@@ -188,10 +175,8 @@ def test_configs_compile_in_threads_and_one_may_fail(
     monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **rest: threads.add(threading.get_ident()))
     bad = triton.Config({"BLOCK_M": 256, "BLOCK_N": 16, "BLOCK_K": 32, "GROUP_M": 8, "SPLIT_K": 1}, num_warps=8)
     tuner = triton.autotune([bad], KEY)(kernel())  # what an autotuner tunes may be given with it
-    chooser = TritonPruner(
-        "h200-sxm", model=FakeModel(area), kernel=tuner, read_code=read_code, num_compile_threads=num_threads, top_k=2
-    )
-    kept = chooser.early_config_prune([bad, *tiles(triton.Config, QUICK)], dict(zip(NAMES, ARGS, strict=True)))
+    chooser = pruner(kernel=tuner, num_compile_threads=num_threads, top_k=2)
+    kept = chooser.early_config_prune([bad, *quick()], CALL)
 
     assert [config.kwargs["BLOCK_M"] for config in kept] == [32, 64]
     assert chooser.last is not None
@@ -204,8 +189,7 @@ def test_machine_code_overturns_the_estimate_offline() -> None:
     configs = tiles(triton.Config, (256, *QUICK))  # the kernel asserts that 256 is too much
     configs[0].kwargs["BLOCK_N"] = 16
     configs[0].num_warps = 8
-    chooser = TritonPruner("a100-sxm-80gb", model=model, kernel=kernel(), read_code=read_code, top_k=1)
-    ranking = chooser.rank(configs, dict(zip(NAMES, ARGS, strict=True)))
+    ranking = pruner("a100-sxm-80gb", model=model, top_k=1).rank(configs, CALL)
 
     assert ranking.kept == [configs[1]]
     assert ranking.num_compiled == 3
@@ -218,8 +202,7 @@ def test_machine_code_overturns_the_estimate_offline() -> None:
 def test_a_driver_of_another_gpu_compiles_for_the_one_asked_for(on_gpu: FakeDriver) -> None:
     from tests.autotune.triton_kernels import matmul
 
-    chooser = TritonPruner("a100-sxm-80gb", model=FakeModel(area), kernel=matmul, read_code=read_code, top_k=1)
-    ranking = chooser.rank(tiles(triton.Config, QUICK), dict(zip(NAMES, ARGS, strict=True)))
+    ranking = pruner("a100-sxm-80gb", kernel=matmul, top_k=1).rank(quick(), CALL)
 
     assert ranking.num_compiled == 2
     assert all(verdict.is_compiled for verdict in ranking.verdicts)
@@ -230,8 +213,7 @@ def test_code_that_cannot_be_read_is_noted_and_the_estimate_stands(on_gpu: FakeD
     def refuse(compiled: Sequence[CompiledConfig], configs: Sequence[TritonConfig]) -> list[KernelCode | None]:
         raise GemmEvalError("no disassembler")
 
-    chooser = TritonPruner("h200-sxm", model=FakeModel(area), kernel=kernel(), read_code=refuse, top_k=1)
-    ranking = chooser.rank(tiles(triton.Config, QUICK), dict(zip(NAMES, ARGS, strict=True)))
+    ranking = pruner(read_code=refuse, top_k=1).rank(quick(), CALL)
 
     assert [verdict.config.block_m for verdict in ranking.verdicts] == [32, 64]
     assert ranking.notes == ("machine code was not read, the estimate stands: no disassembler",)
@@ -244,8 +226,7 @@ def test_the_model_is_given_what_the_machine_code_says() -> None:
             return super().triton_times_us(arch, problem, configs, codes)
 
     model = Remembers(area)
-    chooser = TritonPruner("h200-sxm", model=model, kernel=kernel())
-    ranking = chooser.rank(tiles(triton.Config, QUICK), dict(zip(NAMES, ARGS, strict=True)))
+    ranking = pruner(model=model, read_code=None).rank(quick(), CALL)
     if any("nvdisasm" in note for note in ranking.notes):
         pytest.skip(ranking.notes[0])
 
@@ -258,8 +239,7 @@ def test_code_without_a_main_loop_leaves_that_estimate(on_gpu: FakeDriver) -> No
         return [code if code and code.loop.k and config.block_m == 64 else None
                 for code, config in zip(read_code(compiled, configs), configs, strict=True)]  # fmt: skip
 
-    chooser = TritonPruner("h200-sxm", model=FakeModel(area), kernel=kernel(), read_code=read_some)
-    ranking = chooser.rank(tiles(triton.Config, QUICK), dict(zip(NAMES, ARGS, strict=True)))
+    ranking = pruner(read_code=read_some).rank(quick(), CALL)
 
     assert {verdict.config.block_m: verdict.is_compiled for verdict in ranking.verdicts} == {32: False, 64: True}
     assert "of 1 configs" in ranking.notes[0]
@@ -269,11 +249,9 @@ def test_pre_hooks_run_before_a_config_is_compiled(on_gpu: FakeDriver) -> None:
     hooked: list[int] = []
     configs = [
         triton.Config(config.kwargs, pre_hook=lambda values: hooked.append(values["BLOCK_M"] + values["M"]))
-        for config in tiles(triton.Config, QUICK)
+        for config in quick()
     ]
-    TritonPruner("h200-sxm", model=FakeModel(area), kernel=kernel(), read_code=read_code).early_config_prune(
-        configs, dict(zip(NAMES, ARGS, strict=True)), grid=(1,), warmup=False
-    )
+    pruner().early_config_prune(configs, CALL, grid=(1,), warmup=False)
 
     assert sorted(hooked) == [4096 + 32, 4096 + 64]
 
@@ -282,7 +260,7 @@ def test_offline_is_what_the_jit_compiles(on_gpu: FakeDriver, compilations: list
     from tests.autotune.triton_kernels import matmul
 
     config = tiles(triton.Config, (32,))[0]
-    compiled = compile_offline(matmul, config, dict(zip(NAMES, ARGS, strict=True)), arch="h200-sxm")
+    compiled = compile_offline(matmul, config, CALL, arch="h200-sxm")
     again = matmul.warmup(*ARGS, grid=(1,), **config.all_kwargs())
 
     assert compilations[-1] is True  # Triton's disk cache knows it
@@ -294,17 +272,10 @@ def test_heuristics_are_applied() -> None:
     from tests.autotune.triton_kernels import matmul_with_heuristics as fn
 
     config = triton.Config({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32})
-    arguments = KernelArguments(split_k=None)
-    chooser = TritonPruner("h200-sxm", arguments, model=FakeModel(area), kernel=fn, read_code=read_code)
-    assert chooser.rank([config], dict(zip(NAMES, ARGS, strict=True))).verdicts[0].config.group_m == 8
-    call = dict(zip(NAMES, (*ARGS[:3], 64, *ARGS[4:]), strict=True))
-    assert chooser.rank([config], call).verdicts[0].config.group_m == 1
-
-    keys = {
-        compile_offline(fn, config, dict(zip(NAMES, ARGS, strict=True)) | {"M": m}, arch="h200-sxm").key
-        for m in (64, 80)
-    }
-    assert len(keys) == 2
+    chooser = pruner(arguments=KernelArguments(split_k=None), kernel=fn)
+    for rows, group_m in ((4096, 8), (64, 1)):
+        assert chooser.rank([config], CALL | {"M": rows}).verdicts[0].config.group_m == group_m
+    assert len({compile_offline(fn, config, CALL | {"M": m}, arch="h200-sxm").key for m in (64, 80)}) == 2
 
 
 def test_a_kernel_of_the_tutorial_needs_no_arguments() -> None:
@@ -316,22 +287,25 @@ def test_a_kernel_of_the_tutorial_needs_no_arguments() -> None:
         for m in (32, 64)
     ]
     tuner = autotune(configs, KEY, arch="h200-sxm", top_k=1)(fn)
-    ranking = tuner.pruner.rank(configs, dict(zip(NAMES, ARGS, strict=True)))
+    ranking = tuner.pruner.rank(configs, CALL)
     assert {(one.config.block_m, one.config.group_m, one.config.split_k) for one in ranking.verdicts} == {
         (32, 8, 1), (64, 8, 1),
     }  # fmt: skip
     assert ranking.num_compiled == 2
 
 
-def test_the_decorator_checks_names_at_once() -> None:
-    with pytest.raises(InvalidOptionError, match=r"a is 'x_ptr', but .*a_ptr"):
-        autotune(tiles(triton.Config), KEY, arch="h200-sxm", arguments=KernelArguments(a="x_ptr"))(kernel())
-    with pytest.raises(InvalidOptionError, match="do_bench_cudagraph"):
-        autotune(tiles(triton.Config), KEY, use_cuda_graph=True)
-    with pytest.raises(InvalidOptionError, match="TritonPruner"):
-        autotune(tiles(triton.Config), KEY, prune_configs_by={})
-    with pytest.raises(TypeError, match="top_kk"):
-        autotune(tiles(triton.Config), KEY, arch="h200-sxm", top_kk=3)(kernel())
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"arguments": KernelArguments(a="x_ptr")}, InvalidOptionError, r"a is 'x_ptr', but .*a_ptr"),
+        ({"use_cuda_graph": True}, InvalidOptionError, "do_bench_cudagraph"),
+        ({"prune_configs_by": {}}, InvalidOptionError, "TritonPruner"),
+        ({"top_kk": 3}, TypeError, "top_kk"),
+    ],
+)
+def test_the_decorator_checks_names_at_once(options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        autotune(tiles(triton.Config), KEY, arch="h200-sxm", **options)(kernel())
 
 
 def test_what_is_no_kernel_cannot_be_compiled() -> None:
@@ -341,8 +315,6 @@ def test_what_is_no_kernel_cannot_be_compiled() -> None:
 
 def test_what_python_fails_at_in_threads_is_compiled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its ast module counts the depth of what it reads for all threads together."""
-    from gemm_eval import load_arch
-    from gemm_eval.autotune.triton.compile import compile_many_offline
     from tests.autotune.triton_kernels import matmul
 
     compile_one, failed = triton.compile, []
@@ -354,8 +326,6 @@ def test_what_python_fails_at_in_threads_is_compiled_alone(monkeypatch: pytest.M
         return compile_one(*args, **kwargs)
 
     monkeypatch.setattr(triton, "compile", fail_in_threads)
-    configs = tiles(triton.Config, QUICK)
-    values = dict(zip(NAMES, ARGS, strict=True))
-    found = compile_many_offline(matmul, configs, values, load_arch("h200-sxm"), num_threads=2)  # type: ignore[arg-type]
-    assert len(failed) == len(configs) > 0
-    assert all(isinstance(one, CompiledConfig) for one in found), found
+    results = compile_many_offline(matmul, quick(), CALL, load_arch("h200-sxm", GpuSpec), num_threads=2)
+    assert len(failed) == len(results) == 2
+    assert all(isinstance(one, CompiledConfig) for one in results), results

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gemm_eval import GemmEvalError, GemmProblem, load_arch
 from gemm_eval.autotune.triton import KernelArguments, TensorArgument, TritonPruner
-from gemm_eval.autotune.triton import triton_runtime as touching
+from gemm_eval.autotune.triton import compile as touching
 from gemm_eval.autotune.triton.pruner import num_kept
 from gemm_eval.errors import ArchNotFoundError, InvalidOptionError, UnsupportedError
 from tests.autotune.fake_triton import FakeConfig, FakeModel, area, tensors, tiles
@@ -40,17 +41,17 @@ def test_top_k_out_of_range(top_k: Any) -> None:
         pruner(top_k=top_k)
 
 
-def test_the_share_is_of_the_full_list() -> None:
-    configs = [*tiles(), *tiles(sizes=(48,) * 6)]  # six of ten break a rule
-    assert len(pruner(top_k=0.3).early_config_prune(configs, CALL)) == 3
-
-
-def test_the_best_stay_in_order() -> None:
-    configs = tiles()
+def test_the_best_stay_in_order_and_never_none() -> None:
+    configs, hopeless = tiles(), tiles(sizes=(48, 96))
     assert pruner(top_k=2).early_config_prune(configs, CALL) == [
         configs[2],
         configs[1],
     ]  # 16x16 is below one mma a warp
+    six_break_a_rule = [*configs, *tiles(sizes=(48,) * 6)]
+    assert len(pruner(top_k=0.3).early_config_prune(six_break_a_rule, CALL)) == 3  # a share is of the full list
+    chooser = pruner(top_k=1)
+    assert chooser.early_config_prune(hopeless, CALL) == hopeless
+    assert "all stay" in str(chooser.last)
 
 
 def test_arguments_come_by_position_or_by_name() -> None:
@@ -59,15 +60,6 @@ def test_arguments_come_by_position_or_by_name() -> None:
     by_place = {name: value for name, value in CALL.items() if name not in by_name}
 
     assert pruner(top_k=1).early_config_prune(configs, by_place, grid=(1,), warmup=False, **by_name) == [configs[2]]
-
-
-def test_never_prunes_all() -> None:
-    chooser = pruner(top_k=1)
-    hopeless = tiles(sizes=(48, 96))
-
-    assert chooser.early_config_prune(hopeless, CALL) == hopeless
-    assert chooser.last is not None
-    assert "all stay" in str(chooser.last)
 
 
 def test_an_unknown_kind_of_kernel_keeps_all_and_warns() -> None:
@@ -158,22 +150,6 @@ def test_verbose_says_why_each_fell(capsys: pytest.CaptureFixture[str], monkeypa
     assert capsys.readouterr().out == ""
 
 
-def test_a_wrong_name_is_an_error_that_lists_the_right_ones() -> None:
-    with pytest.raises(InvalidOptionError, match=r"M is 'rows', but .* have BLOCK_K"):
-        pruner(arguments=KernelArguments(M="rows")).early_config_prune(tiles(), CALL)
-    with pytest.raises(InvalidOptionError, match="at least one"):
-        pruner().rank([], CALL)
-
-
-def test_options_out_of_range() -> None:
-    with pytest.raises(InvalidOptionError, match="num_compile_threads"):
-        pruner(num_compile_threads=0)
-    with pytest.raises(InvalidOptionError, match="is none"):
-        TritonPruner("sg2260")
-    with pytest.raises(ArchNotFoundError):
-        TritonPruner("h300")
-
-
 def test_the_gpu_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(touching, "_name_of_gpu", lambda: "NVIDIA H200")
     chooser = TritonPruner(model=FakeModel(area), top_k=1)
@@ -197,3 +173,19 @@ def test_ranking_needs_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
 
     assert len(pruner(top_k=2).early_config_prune(tiles(FakeConfig), CALL)) == 2
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda: pruner(arguments=KernelArguments(M="rows")).rank(tiles(), CALL), InvalidOptionError,
+         r"M is 'rows', but .* have BLOCK_K"),
+        (lambda: pruner().rank([], CALL), InvalidOptionError, "at least one"),
+        (lambda: pruner(num_compile_threads=0), InvalidOptionError, "num_compile_threads"),
+        (lambda: TritonPruner("sg2260"), InvalidOptionError, "is none"),
+        (lambda: TritonPruner("h300"), ArchNotFoundError, "h300"),
+    ],
+)  # fmt: skip
+def test_wrong_names_and_options(act: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        act()

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import TensorArgument, is_small, reject_configs
-from gemm_eval.autotune.triton.rules import RULES, shared_bytes_bounds
-from gemm_eval.autotune.triton.small import SMALL_SHARE, work_us
+from gemm_eval.autotune.triton.arguments import RULES, SMALL_SHARE, shared_bytes_bounds, work_us
 from gemm_eval.models.gpu.triton import TritonConfig
 from tests.autotune.fake_triton import FakeConfig
 

@@ -15,7 +15,7 @@ from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.autotune.asm import score_cubin, score_cubins, score_ptx
-from gemm_eval.device.nvdisasm import nvdisasm_version
+from gemm_eval.device.sass import nvdisasm_version
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import Sizes, WeightMode

@@ -12,7 +12,7 @@ import pytest
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import TensorArgument, TritonPruner
-from gemm_eval.device.nvdisasm import nvdisasm_version
+from gemm_eval.device.sass import nvdisasm_version
 from gemm_eval.errors import GemmEvalError
 
 pytest.importorskip("triton", reason="Triton has packages for Linux only")

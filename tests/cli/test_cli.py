@@ -74,7 +74,7 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
         ["validate"], ["validate", "dense"], ["validate", "gpu"], ["validate", "moe"], ["validate", "attention"],
         ["validate", "collective"], ["validate", "memory-bound"], ["validate", "stacks"],
         ["validate", "multicore"],
-        ["validate", "w4a16"], ["validate", "triton"], ["validate", "simulators"],
+        ["validate", "w4a16"], ["validate", "triton"],
         ["calibrate"], ["calibrate", "dense"], ["calibrate", "correction"], ["calibrate", "intervals"],
         ["calibrate", "quantization"],
         ["calibrate", "moe"], ["calibrate", "attention"],

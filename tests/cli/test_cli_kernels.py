@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +15,8 @@ from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.families import families
 from gemm_eval.measure import compare_kernels, profile_kernels
-from gemm_eval.measure import engines as measured
-from gemm_eval.measure.comparison import ComparedGemm
-from gemm_eval.measure.engines import ExpertLayer, experts, grouped, side_by_side
+from gemm_eval.measure.profile import ComparedGemm
 from tests.kernels.fake_kernels import FakeKernelRunner, config, item
-from tests.measure.fake_engines import FakeDevice, fake_engine, fake_grouped_engine
-from tests.measure.test_side_by_side import PROTOCOL
 
 SIZES = ("-m", "64", "-k", "4096", "-n", "4096")
 
@@ -150,105 +144,6 @@ def test_timings_of_a_gpu_are_printed_beside_others(monkeypatch: pytest.MonkeyPa
         (line,) = [line for line in lines if line.startswith(f"{name}: ")]
         assert "times as fast as cuBLAS" in line
         assert "times as fast as humming" in line
-
-
-TIMES = {
-    "ours": lambda gemm: 10.0,
-    "humming": lambda gemm: 9.0 if gemm.M == 320 else 20.0,
-    "cublas": lambda gemm: 30.0,
-    "tinygemm": lambda gemm: 50.0,
-}
-GRID = ("--pair", "256,64", "--pair", "256,128", "--rows", "1,320")
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> Any:
-    engines = {name: fake_engine(name, us) for name, us in TIMES.items()}
-    engines["tinygemm"].largest_rows = 64
-    engines["cublas"].why_missing = classmethod(lambda cls: "no cuBLAS: pip install it")  # type: ignore[method-assign, assignment]
-    compare = partial(side_by_side.compare_engines, protocol=PROTOCOL, sleep=lambda _: None)
-    monkeypatch.setattr(side_by_side, "ENGINES", engines)
-    monkeypatch.setattr(measured, "make_device", lambda engines: FakeDevice())
-    monkeypatch.setattr(measured, "compare_engines", compare)
-
-    def run(*words: str) -> Result:
-        return CliRunner().invoke(app, ["kernels", "--compare", *words], env={"COLUMNS": "80", "TERM": "dumb"})
-
-    return run
-
-
-def test_tables_fit_80_columns(command: Any) -> None:
-    done = command(*GRID)
-    lines = done.stdout.splitlines()
-
-    assert done.exit_code == 0, done.output
-    assert max(map(len, lines)) <= 80
-    assert "cublas is left out: no cuBLAS: pip install it" in done.stderr
-    (row,) = [line.split() for line in lines if line.split()[:1] == ["320"]]
-    assert row == ["320", "0.90", "0.90", "64", "x", "256", "-"]
-    (row,) = [line.split() for line in lines if line.startswith("M <= 16")]
-    assert row[3:] == ["2", "2.00", "(2.00)", "5.00", "(5.00)"]
-    assert "Below 0.97: humming 2 of 4, tinygemm 0 of 2" in lines
-    (row,) = [line.split() for line in lines if line.startswith("0.900") and " 128 " in line]
-    assert row[:7] == ["0.900", "humming", "128", "256", "320", "10.00", "9.000"]
-
-
-def test_the_document_has_every_timing(command: Any, tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    for suffix, read in ((".csv", pandas.read_csv), (".parquet", pandas.read_parquet)):
-        out = tmp_path / f"timings{suffix}"
-        found = json.loads(command(*GRID, "--json", "--out", str(out), "--engine", "humming").stdout)
-
-        assert list(found["engines"]) == ["ours", "humming"]
-        assert len(found["timings"]) == 8
-        assert found["by_rows"]["320"]["humming"]["worst"] == pytest.approx(0.9, rel=0.01)
-        assert found["by_regime"]["all"]["humming"]["num_cases"] == 4
-        assert [(row["N"], row["M"]) for row in found["behind"]] == [(64, 320), (128, 320)]
-        frame = read(out)
-        assert list(frame["latency_us"]) == [row["latency_us"] for row in found["timings"]]
-        assert set(frame["library"]) == {"ours 1.0", "humming 1.0"}
-
-
-LAYERS = (ExpertLayer("wide", 4, 4, 2, 64, 256), ExpertLayer("one-of-eight", 2, 16, 4, 128, 64))
-
-
-@pytest.fixture
-def grouped_command(command: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    times = {"ours": 10.0, "humming": 12.0, "one-launch-a-group": 30.0}
-    engines = {
-        name: fake_grouped_engine(name, lambda gemm, us=us: us if gemm.tokens > 1 else 10.0)  # type: ignore[misc]
-        for name, us in times.items()
-    }
-    compare = partial(grouped.compare_grouped_engines, protocol=PROTOCOL, sleep=lambda _: None)
-    monkeypatch.setattr(grouped, "GROUPED_ENGINES", engines)
-    monkeypatch.setattr(experts, "EXPERT_LAYERS", LAYERS)
-    monkeypatch.setattr(measured, "compare_grouped_engines", compare)
-    return partial(command, "--grouped", "--group-size", "32")
-
-
-def test_grouped_tables_fit_80_columns(grouped_command: Any) -> None:
-    done = grouped_command("--layer", "wide", "--layer", "one-of-eight", "--rows", "1,40")
-    lines = done.stdout.splitlines()
-
-    assert done.exit_code == 0, done.output
-    assert max(map(len, lines)) <= 80
-    (row,) = [line.split() for line in lines if line.split()[:1] == ["40"]]
-    assert row[:3] == ["40", "1.20", "1.20"]
-    assert row[6] == "3.00"
-    assert "Below 0.97: humming 0 of 4, one launch a group 0 of 4" in lines
-
-
-def test_the_grouped_document_says_layers_and_tokens(grouped_command: Any, tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    out = tmp_path / "timings.csv"
-    found = json.loads(grouped_command("--rows", "5", "--layer", "one-of-eight", "--json", "--out", str(out)).stdout)
-
-    assert [row["engine"] for row in found["timings"]] == ["ours", "humming", "one-launch-a-group"]
-    (row, *_) = found["timings"]
-    assert (row["layer"], row["num_groups"], row["tokens"], row["expected_rows"]) == ("one-of-eight", 2, 5, 3)
-    assert not found["failures"]
-    assert list(pandas.read_csv(out)["tokens"]) == [5, 5, 5]
 
 
 ITEMS = [item(cta_m=cta_m) for cta_m in (32, 16, 128)]

@@ -15,7 +15,7 @@ import typer
 from gemm_eval.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("gemm_eval", "arch", "docs", "examples", "notebooks", "tests")
+FOLDERS = ("gemm_eval", "arch", "benchmarks", "docs", "examples", "notebooks", "tests")
 KINDS = {".md", ".py", ".ipynb", ".yaml"}
 
 

@@ -9,10 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemm_eval.device import nvdisasm
-from gemm_eval.device.control_flow import find_main_loop
-from gemm_eval.device.nvdisasm import disassemble
-from gemm_eval.device.sass import Instruction, InstructionCounts, count_instructions, parse_sass
+from gemm_eval.device import sass
+from gemm_eval.device.sass import (
+    Instruction,
+    InstructionCounts,
+    count_instructions,
+    disassemble,
+    find_main_loop,
+    parse_sass,
+)
 from gemm_eval.errors import GemmEvalError
 
 # A loop that waits on an mbarrier (and spins behind it), may skip a copy, and ends with a loop over lanes; around it
@@ -205,17 +210,19 @@ def test_total_is_over_all_classes() -> None:
 @pytest.fixture
 def no_nvdisasm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Neither its package, nor one on the PATH, nor Triton's."""
-    monkeypatch.setattr(nvdisasm, "_PACKAGE", "no-such-package-of-ours")
+    monkeypatch.setattr(sass, "_PACKAGE", "no-such-package-of-ours")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    nvdisasm._nvdisasm.cache_clear()
+    sass._nvdisasm.cache_clear()
     yield
-    nvdisasm._nvdisasm.cache_clear()
+    sass._nvdisasm.cache_clear()
 
 
 def test_without_nvdisasm_the_extra_is_named(no_nvdisasm: None) -> None:
     with pytest.raises(GemmEvalError, match=r"needs nvdisasm: pip install 'gemm_eval\[asm\]'"):
         disassemble(b"\x7fELF\x02" + bytes(100))
+    with pytest.raises(GemmEvalError, match="no 64-bit ELF"):
+        disassemble(b"MZ")
 
 
 def test_nvdisasm_of_triton_is_taken_when_there_is_no_other(
@@ -227,22 +234,7 @@ def test_nvdisasm_of_triton_is_taken_when_there_is_no_other(
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec if name == "triton" else None)
 
-    assert nvdisasm._nvdisasm() == program
-
-
-def test_what_is_no_cubin() -> None:
-    with pytest.raises(GemmEvalError, match="no 64-bit ELF"):
-        disassemble(b"MZ")
-
-
-def test_a_failing_nvdisasm_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program = tmp_path / "nvdisasm"
-    program.write_text("#!/bin/sh\necho bad cubin >&2\nexit 3\n", encoding="utf-8")
-    program.chmod(0o755)
-    monkeypatch.setattr(nvdisasm, "_nvdisasm", lambda: program)
-
-    with pytest.raises(GemmEvalError, match="bad cubin"):
-        disassemble(b"\x7fELF\x02" + bytes(100))
+    assert sass._nvdisasm() == program
 
 
 def test_a_lost_last_byte_is_given_back() -> None:
@@ -252,5 +244,5 @@ def test_a_lost_last_byte_is_given_back() -> None:
     struct.pack_into("<HHHH", header, 0x36, 56, 2, 64, 0)
     whole = bytes(header) + b"x" * 111 + b"\0"
 
-    assert nvdisasm._whole(whole[:-1]) == whole
-    assert nvdisasm._whole(whole) == whole
+    assert sass._whole(whole[:-1]) == whole
+    assert sass._whole(whole) == whole

@@ -20,8 +20,7 @@ from gemm_eval.kernels.layout import scales_dtype, scales_shape
 from gemm_eval.kernels.registry import make_variant
 from gemm_eval.kernels.weights import PackedW4, dequantize
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.measure import BuiltKernel, KernelItem, OperandLayout, W4A16Runner
-from gemm_eval.measure.runners import w4a16
+from gemm_eval.measure import BuiltKernel, KernelItem, W4A16Runner, w4a16
 from tests.measure.fake_runner import FakeRunner
 
 
@@ -50,7 +49,7 @@ class FakeKernelRunner(FakeRunner):
         self.usual_us = latency_us
         self.limits, self.spec = limits_of_spec(_h200()), _h200()
 
-    def build(self, items: Sequence[Any]) -> None:
+    def prepare(self, items: Sequence[Any]) -> None:
         self.num_built += len(items)
 
     def built(self, item: Any) -> BuiltKernel:
@@ -59,11 +58,11 @@ class FakeKernelRunner(FakeRunner):
     def weight_bytes(self, shape: Any) -> int:
         return 1024
 
-    def bind(self, shape: Any, layout: OperandLayout) -> Sequence[Call]:
+    def bind(self, shape: Any, weight_offsets: Sequence[int]) -> Sequence[Call]:
         if shape.config in self.broken:
             raise GemmEvalError("wrong")
         self.latency_us = self.usual_us * shape.config.cta_m / 16
-        return super().bind(shape, layout)
+        return super().bind(shape, weight_offsets)
 
 
 def _h200() -> Any:

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from gemm_eval.arch.paths import data_root
 from gemm_eval.cli.app import app
 from gemm_eval.device import compiler_version, disassemble, find_main_loop, parse_sass
-from gemm_eval.device.nvdisasm import nvdisasm_version
-from gemm_eval.device.sass import Instruction, class_of
+from gemm_eval.device.sass import Instruction, class_of, nvdisasm_version
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import Variant, WeightMode, kernel_table

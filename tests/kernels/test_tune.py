@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_eval.arch import load_arch
-from gemm_eval.device import Call, compiler_version, num_calls, stream_timer
-from gemm_eval.device.read_pass import ReadPass
+from gemm_eval.device import Call, bench, compiler_version, num_calls
+from gemm_eval.device.bench import ReadPass
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, tune_device
@@ -294,7 +294,7 @@ class FakeGpu:
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(tune_device.runtime, name, fake)
-        monkeypatch.setattr(stream_timer, "ReadPass", lambda device, stream: SimpleNamespace(queue=self.read))
+        monkeypatch.setattr(bench, "ReadPass", lambda device, stream: SimpleNamespace(queue=self.read))
         monkeypatch.setattr(tune_device, "plan_on_device", self.plan)
         packed: Any = SimpleNamespace(
             qweight=SimpleNamespace(nbytes=65_536), scales=SimpleNamespace(nbytes=2_000),

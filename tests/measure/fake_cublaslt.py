@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gemm_eval.measure import CandidateRunner
-from gemm_eval.measure.runners.cublaslt_library import CublasLtLibrary
+from gemm_eval.measure.cublas import CublasLtLibrary
 
 VERSION = 130_100
 FP16, WORKSPACE = 2, 64 << 20

@@ -7,12 +7,13 @@ from typing import Any
 
 from gemm_eval.device import Call
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.measure import GemmShape, OperandLayout
+from gemm_eval.measure import GemmShape
+from gemm_eval.measure.runner import LibraryRunner
 
 OVERHEAD_US = 5.0
 
 
-class FakeRunner:
+class FakeRunner(LibraryRunner):
     """Every call takes `latency_us`; events and the launch of a graph cost `OVERHEAD_US` more."""
 
     kernel, input_dtype, weight_dtype, output_dtype, gpu_name = "fake", "fp16", "fp16", "fp16", "NVIDIA H200"
@@ -30,7 +31,7 @@ class FakeRunner:
     def weight_bytes(self, shape: GemmShape) -> int:
         return 2 * shape.G * shape.K * shape.N
 
-    def bind(self, shape: GemmShape, layout: OperandLayout) -> Sequence[Call]:
+    def bind(self, shape: GemmShape, weight_offsets: Sequence[int]) -> Sequence[Call]:
         self.log.append(f"bind {tuple(shape)}")
 
         def call(offset: int) -> None:
@@ -39,7 +40,7 @@ class FakeRunner:
             self.now_us += self.latency_us
             self.weights_read.append(offset)
 
-        return [lambda offset=offset: call(offset) for offset in layout.weight_offsets]  # type: ignore[misc]
+        return [lambda offset=offset: call(offset) for offset in weight_offsets]  # type: ignore[misc]
 
     def check(self) -> Mapping[str, float]:
         return {"2-D": 1e-4}

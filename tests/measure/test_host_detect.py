@@ -9,8 +9,7 @@ import pytest
 
 from gemm_eval.arch import ProvenanceKind
 from gemm_eval.measure.host import CacheLevel, detect_host
-from gemm_eval.measure.host.caches import cores_of, parse_cpu_list, sysctl_caches, sysfs_caches
-from gemm_eval.measure.host.detect import quota_cores, simd_width
+from gemm_eval.measure.host.cpu import cores_of, parse_cpu_list, quota_cores, simd_width, sysctl_caches, sysfs_caches
 from tests.measure.host_samples import FACTS
 
 

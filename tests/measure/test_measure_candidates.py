@@ -5,28 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
-from typer.testing import CliRunner
 
-from gemm_eval.cli.app import app
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, UnsupportedError
 from gemm_eval.measure import (
-    CANDIDATE_COLUMNS,
-    COLUMNS,
-    RUNNERS,
-    Campaign,
     Candidate,
     GemmShape,
-    OperandLayout,
-    TimingProtocol,
     list_shapes,
     read_timings,
     shuffle_shapes,
 )
-from gemm_eval.measure.runners.cublaslt_candidates import CandidateTable
-from gemm_eval.measure.runners.cublaslt_library import CublasLtLibrary, HeuristicResult
+from gemm_eval.measure.cublas import CandidateTable, CublasLtLibrary, HeuristicResult
 from tests.measure.fake_cublaslt import FP16, INTERNAL_ERROR, VERSION, WORKSPACE, FakeCublasLt, bare_runner
-from tests.measure.fake_runner import FakeRunner
 
 SHAPE = GemmShape(1, 17, 4096, 1024)
 CANDIDATES = [Candidate(*shape, rank, 1 + rank) for shape in (SHAPE, GemmShape(1, 8, 512, 256)) for rank in range(3)]
@@ -34,12 +23,6 @@ CANDIDATES = [Candidate(*shape, rank, 1 + rank) for shape in (SHAPE, GemmShape(1
 
 def table(fake: FakeCublasLt, count: int = 8) -> CandidateTable:
     return CandidateTable(CublasLtLibrary(fake, FP16, WORKSPACE), count)
-
-
-def campaign(folder: Path, runner: FakeRunner) -> Campaign:
-    return Campaign(
-        runner, TimingProtocol(idle_s=0.0), folder, "gpu-fake-fp16", [].append, pool_bytes=1 << 30, with_trace=False
-    )
 
 
 def test_struct_is_laid_out_as_in_the_header() -> None:
@@ -65,15 +48,6 @@ def test_candidates_keep_the_order_and_the_split() -> None:
 
     assert table(fake).of(SHAPE) == [Candidate(*SHAPE, rank, split) for rank, split in enumerate((1, 4, 1, 2))]
     assert len(table(fake, count=2).of(SHAPE)) == 2
-
-
-def test_a_gemm_is_asked_about_once() -> None:
-    fake = FakeCublasLt()
-    proposals = table(fake)
-    for candidate in proposals.of(SHAPE):
-        proposals.find(candidate)
-
-    assert fake.num_asked == 1
 
 
 def test_no_algorithm_is_no_error_and_a_failure_is() -> None:
@@ -109,6 +83,7 @@ def test_each_candidate_runs_its_own_algorithm() -> None:
     for candidate in proposals.of(SHAPE):
         library.matmul(library.matmul_args(*proposals.find(candidate), (0x1000, 0x2000, 0x3000), 0x4000, 0x50))
 
+    assert fake.num_asked == 1
     assert [run["algo"] for run in fake.runs] == [0, 1, 2]
     run = fake.runs[1]
     assert (run["w"], run["a"], run["c"]) == (0x1000, 0x2000, 0x3000)
@@ -116,15 +91,9 @@ def test_each_candidate_runs_its_own_algorithm() -> None:
     assert fake.layouts[run["w_layout"]][2] == SHAPE.N
     assert fake.layouts[run["a_layout"]][2] == SHAPE.M
 
-
-def test_a_refused_call_is_an_error() -> None:
-    fake = FakeCublasLt()
-    library = CublasLtLibrary(fake, FP16, WORKSPACE)
-    layouts = library.layouts(SHAPE)
     fake.status = 7
-
     with pytest.raises(GemmEvalError, match="cublasLtMatmul returned status 7"):
-        library.matmul(library.matmul_args(layouts, library.algorithms(layouts, 1)[0], (1, 2, 3), 4, 5))
+        library.matmul(library.matmul_args(*proposals.find(candidate), (1, 2, 3), 4, 5))
 
 
 def test_the_runner_binds_checks_and_describes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,11 +102,11 @@ def test_the_runner_binds_checks_and_describes(monkeypatch: pytest.MonkeyPatch) 
     candidates = runner.candidates([SHAPE], 2)
     assert [candidate.rank for candidate in candidates] == [0, 1]
 
-    for call in runner.bind(candidates[1], OperandLayout(0, (0, 256), 512)):
+    for call in runner.bind(candidates[1], (0, 256)):
         call()
     assert [(run["w"], run["a"], run["c"], run["algo"]) for run in fake.runs] == [
-        (0x20000, 0x10000, 0x30200, 1),
-        (0x20100, 0x10000, 0x30200, 1),
+        (0x20000, 0x10000, 0x30000, 1),
+        (0x20100, 0x10000, 0x30000, 1),
     ]
 
     monkeypatch.setattr(runner, "check_one", lambda candidate, enqueue: [1e-4, 3e-4][candidate.rank])
@@ -161,49 +130,6 @@ def test_candidates_of_a_gemm_stay_together() -> None:
     assert len({candidate.shape for candidate in shuffled[:3]}) == 1
 
 
-def test_a_campaign_has_a_row_for_each_candidate(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    path = campaign(tmp_path, FakeRunner()).run(CANDIDATES)
-    frame = read_timings(path)
-    meta = yaml.safe_load(path.with_suffix(".meta.yaml").read_text())
-
-    assert list(frame.columns) == [*COLUMNS, *CANDIDATE_COLUMNS]
-    rows = frame[["G", "M", "K", "N", "rank", "split_k"]].to_numpy()
-    assert [Candidate(*row) for row in rows] == sorted(CANDIDATES)
-    assert meta["has_all_candidates"] is True
-    assert meta["library"] == "cublas"
-
-
-def test_a_rerun_measures_missing_candidates_only(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    campaign(tmp_path, FakeRunner()).run(CANDIDATES[:4])
-    runner = FakeRunner()
-    path = campaign(tmp_path, runner).run(CANDIDATES)
-
-    bound = [line for line in runner.log if line.startswith("bind")]
-    assert sorted(bound) == sorted(f"bind {tuple(candidate)}" for candidate in CANDIDATES[4:])
-    assert len(read_timings(path)) == 6
-
-
-def test_ranks_of_two_versions_do_not_mix(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    runner = FakeRunner()
-    runner.settings = {"library_version": 1}  # type: ignore[attr-defined]
-    campaign(tmp_path, runner).run(CANDIDATES)
-    runner.settings = {"library_version": 2}  # type: ignore[attr-defined]
-
-    with pytest.raises(GemmEvalError, match="begun with other settings"):
-        campaign(tmp_path, runner).run(CANDIDATES)
-
-
-def test_ordinary_sets_have_no_ranks(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    path = campaign(tmp_path, FakeRunner()).run([SHAPE])
-
-    assert list(read_timings(path).columns) == list(COLUMNS)
-    assert "has_all_candidates" not in path.with_suffix(".meta.yaml").read_text()
-
-
 def test_the_set_has_its_problems() -> None:
     shapes = list_shapes("candidates", "fp16")
 
@@ -211,21 +137,6 @@ def test_the_set_has_its_problems() -> None:
     assert len({(shape.N, shape.K) for shape in shapes}) == 30
     assert len({shape.M for shape in shapes}) == 22
     assert list_shapes("candidates", "int8") == []
-
-
-def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
-    command = ["measure", "--out", str(tmp_path), "--set", "candidates", "--list"]
-    listed = CliRunner().invoke(app, [*command, "--kernel", "cublaslt-candidates", "--candidates", "4"])
-    assert listed.exit_code == 0
-    assert "652 GEMMs (G M K N), up to 4 algorithms of each" in listed.output
-    assert "cublaslt-candidates" in RUNNERS
-
-    refused = CliRunner().invoke(app, [*command, "--candidates", "4"])
-    assert refused.exit_code == 2
-    assert "--candidates needs --kernel cublaslt-candidates" in refused.output
-    refused = CliRunner().invoke(app, [*command, "--kernel", "cublaslt-candidates", "--candidates", "0"])
-    assert refused.exit_code == 2
-    assert "--candidates must be 1 to 64, got 0" in refused.output
 
 
 def test_the_committed_set_is_whole() -> None:

@@ -10,7 +10,21 @@ import pytest
 import yaml
 
 from gemm_eval.errors import GemmEvalError, InvalidInputError
-from gemm_eval.measure import COLUMNS, Campaign, GemmShape, TimingProtocol, dataset_hash, read_timings
+from gemm_eval.kernels import WeightMode
+from gemm_eval.measure import (
+    CANDIDATE_COLUMNS,
+    COLUMNS,
+    GROUPED_COLUMNS,
+    KERNEL_COLUMNS,
+    Campaign,
+    Candidate,
+    GemmShape,
+    GroupedShape,
+    TimingProtocol,
+    dataset_hash,
+    read_timings,
+)
+from tests.kernels.fake_kernels import FakeKernelRunner, item
 from tests.measure.fake_runner import FakeRunner
 
 pytest.importorskip("pyarrow")
@@ -35,15 +49,67 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_campaign_writes_what_it_measured(tmp_path: Path) -> None:
-    path = campaign(tmp_path).run(SHAPES)
-    frame = read_timings(path)
+GROUPED = GroupedShape(4, 30, 512, 256, (30, 0, 1, 0), "some", 2, 16, 4, 2, 1, 1, "uniform", 7)
+KINDS: dict[str, tuple[list[Any], type[FakeRunner], list[str]]] = {
+    "dense": (SHAPES, FakeRunner, list(COLUMNS)),
+    "candidates": (
+        [Candidate(*shape, rank, 1 + rank) for shape in SHAPES[:2] for rank in range(3)], FakeRunner,
+        [*COLUMNS, *CANDIDATE_COLUMNS],
+    ),
+    "kernels": (
+        [*(item(rows, cta_m=m) for rows in (16, 300) for m in (16, 32)), item(mode=WeightMode.COLUMN, group_size=0)],
+        FakeKernelRunner,
+        [*COLUMNS, *KERNEL_COLUMNS],
+    ),
+    "grouped": (
+        [GROUPED, GROUPED._replace(take=1), GROUPED._replace(row_groups=(30, 2, 1, 0), seed=8)], FakeRunner,
+        [*COLUMNS, *GROUPED_COLUMNS],
+    ),
+}  # fmt: skip
 
-    assert list(frame.columns) == list(COLUMNS)
-    assert {tuple(row) for row in frame[["G", "M", "K", "N"]].to_numpy()} == set(SHAPES)
-    assert frame["latency_us"].tolist() == pytest.approx([10.0] * 3)
-    assert meta_of(path)["sha256"] == dataset_hash(path)
-    assert meta_of(path)["failed"] == []
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_campaign_has_a_row_for_each_item_and_a_rerun_measures_what_is_missing(tmp_path: Path, kind: str) -> None:
+    items, runner_of, columns = KINDS[kind]
+    campaign(tmp_path, runner_of()).run(items[:2])
+    runner = runner_of()
+    path = campaign(tmp_path, runner).run(items)
+    frame, meta = read_timings(path), meta_of(path)
+
+    bound = [line for line in runner.log if line.startswith("bind")]
+    assert sorted(bound) == sorted(f"bind {tuple(one)}" for one in items[2:])
+    assert len(frame) == len(items)
+    assert set(frame.columns) == set(columns)
+    assert sorted(map(tuple, frame[["G", "M", "K", "N"]].to_numpy())) == sorted(tuple(one[:4]) for one in items)
+    if kind == "candidates":
+        rows = frame[["G", "M", "K", "N", "rank", "split_k"]].to_numpy()
+        assert sorted(Candidate(*row) for row in rows) == sorted(items)
+    if kind == "grouped":
+        assert sorted(frame["row_groups"]) == ["30 0 1 0", "30 0 1 0", "30 2 1 0"]
+        assert (sorted(frame["take"]), set(frame["rows"])) == ([0, 0, 1], {31, 33})
+        assert frame["cta_m"].isna().all()
+        assert "grouped GEMM" in meta["what"]
+    if kind == "kernels":
+        assert sorted(frame["group_size"]) == [-1, 128, 128, 128, 128]  # -1: one scale a column
+    else:
+        assert frame["latency_us"].tolist() == pytest.approx([10.0] * len(items))
+    assert (meta.get("has_all_candidates"), meta.get("library"), meta.get("has_row_groups")) == {
+        "dense": (None, None, None), "candidates": (True, "cublas", None), "kernels": (True, "gemm-eval", None),
+        "grouped": (None, None, True),
+    }[kind]  # fmt: skip
+    assert meta["sha256"] == dataset_hash(path)
+    assert meta["failed"] == []
+
+
+def test_other_settings_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    campaign(tmp_path).run(SHAPES)
+    other = campaign(tmp_path)
+    other.protocol = TimingProtocol(idle_s=0.0, num_replays=9)
+    with pytest.raises(GemmEvalError, match="begun with other settings"):
+        other.run(SHAPES)
+    monkeypatch.setattr(FakeRunner, "settings", {"library_version": 2})  # ranks of two versions
+    with pytest.raises(GemmEvalError, match="begun with other settings"):
+        campaign(tmp_path).run(SHAPES)
 
 
 def test_a_failed_gemm_is_listed_and_tried_again(tmp_path: Path) -> None:
@@ -54,15 +120,6 @@ def test_a_failed_gemm_is_listed_and_tried_again(tmp_path: Path) -> None:
     campaign(tmp_path).run(SHAPES)
     assert len(read_timings(path)) == 3
     assert meta_of(path)["failed"] == []
-
-
-def test_a_rerun_measures_what_is_missing_only(tmp_path: Path) -> None:
-    campaign(tmp_path).run(SHAPES[:2])
-    runner = FakeRunner()
-    path = campaign(tmp_path, runner).run(SHAPES)
-
-    assert [line for line in runner.log if line.startswith("bind")] == [f"bind {tuple(SHAPES[2])}"]
-    assert len(read_timings(path)) == 3
 
 
 def test_a_cut_off_line_is_measured_again(tmp_path: Path) -> None:
@@ -82,15 +139,6 @@ def test_a_damaged_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(GemmEvalError, match="jsonl:1 is damaged"):
         campaign(tmp_path).run(SHAPES)
-
-
-def test_other_settings_do_not_mix(tmp_path: Path) -> None:
-    campaign(tmp_path).run(SHAPES)
-    other = campaign(tmp_path)
-    other.protocol = TimingProtocol(idle_s=0.0, num_replays=9)
-
-    with pytest.raises(GemmEvalError, match="begun with other settings"):
-        other.run(SHAPES)
 
 
 def test_a_spent_budget_writes_what_there_is(tmp_path: Path) -> None:

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-import numpy as np
 import pytest
-import yaml
-from typer.testing import CliRunner
 
-from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure import (
-    COLUMNS,
-    GROUPED_COLUMNS,
-    GROUPED_SETS,
-    RUNNERS,
-    Campaign,
     GemmShape,
     GroupedShape,
     TimingProtocol,
@@ -25,12 +13,10 @@ from gemm_eval.measure import (
     list_grouped_shapes,
     list_shapes,
     measure_shape,
-    read_timings,
 )
-from gemm_eval.measure.cutlass_names import cutlass_tile
-from gemm_eval.measure.protocol import plan_layout
+from gemm_eval.measure.data_set import cutlass_tile
+from gemm_eval.measure.runner import place_copies
 from gemm_eval.measure.shapes import rough_latency_us, rows_of
-from gemm_eval.moe import uniform_counts
 from gemm_eval.workload import MAX_GROUPS, GemmProblem
 from tests.measure.fake_runner import FakeRunner
 
@@ -56,18 +42,6 @@ MANGLED_LARGE = (
     "SpecializedCooperativeEEENSA_IJNSG_ILi128EEENSG_ILi256EEENSG_ILi64EEEEEENS_10bfloat16_tEPNSA_IJlSI_NSG_ILi0EEEEEE"
     "SQ_ST_NS9_8TiledMMAI"
 )
-
-
-class FakeGroups(FakeRunner):
-    """Counts weights as the grouped runner does."""
-
-    kernel, input_dtype, weight_dtype, output_dtype = "grouped", "bf16", "bf16", "bf16"
-
-    def weight_bytes(self, shape: GroupedShape | GemmShape) -> int:
-        return 2 * shape.G * shape.K * shape.N
-
-    def allocate(self, shapes: Sequence[GroupedShape | GemmShape], pool_bytes: int) -> None:
-        self.pool_bytes = pool_bytes
 
 
 def test_the_set_is_large_and_varied():
@@ -127,15 +101,6 @@ def test_equal_groups_are_batches_too():
     assert list_shapes("experts", "fp8") == []
 
 
-def test_uniform_routing_takes_different_experts():
-    counts = uniform_counts(1500, 12, 5, np.random.default_rng(3))
-
-    assert counts.sum() == 7500
-    assert counts.max() <= 1500
-    assert counts.std() < 40
-    assert uniform_counts(7, 4, 4, np.random.default_rng(0)).tolist() == [7] * 4
-
-
 def test_sizes_count_rows_and_weights_that_are_read():
     assert (SHAPE.rows, SHAPE.num_active, rows_of(SHAPE)) == (31, 2, 31)
     assert SHAPE.flop == GemmProblem.grouped(SHAPE.row_groups, SHAPE.K, SHAPE.N).flop
@@ -144,35 +109,13 @@ def test_sizes_count_rows_and_weights_that_are_read():
 
 def test_copies_are_as_many_as_make_what_is_read_cold():
     protocol, l2_bytes = TimingProtocol(), FakeRunner.l2_bytes
-    runner = FakeGroups(pool_bytes=4 << 30)
+    runner = FakeRunner(pool_bytes=4 << 30)
     one_of_four = SHAPE._replace(K=4096, N=4096, row_groups=(30, 0, 0, 0))
     weight_bytes = runner.weight_bytes(one_of_four)
-    layout = plan_layout(weight_bytes, 4 << 30, l2_bytes, protocol, read_bytes=weight_bytes // 4)
+    offsets = place_copies(weight_bytes, 4 << 30, l2_bytes, protocol, read_bytes=weight_bytes // 4)
 
-    assert len(layout.weight_offsets) * weight_bytes // 4 > protocol.cold_bytes
-    assert measure_shape(runner, one_of_four, protocol).num_weight_copies == len(layout.weight_offsets)
-
-
-def test_a_campaign_keeps_the_groups(tmp_path: Path):
-    def campaign() -> Campaign:
-        return Campaign(
-            FakeGroups(), TimingProtocol(idle_s=0.0), tmp_path, "gpu-grouped-bf16", lambda _: None, with_trace=False
-        )
-
-    shapes = [SHAPE, SHAPE._replace(take=1), SHAPE._replace(row_groups=(30, 2, 1, 0), seed=8)]
-    campaign().run(shapes[:2])
-    path = campaign().run(shapes)  # the first two come from the work file
-    frame = read_timings(path)
-
-    assert list(frame.columns) == [*COLUMNS, *GROUPED_COLUMNS]
-    assert sorted(frame["row_groups"]) == ["30 0 1 0", "30 0 1 0", "30 2 1 0"]
-    assert sorted(frame["take"]) == [0, 0, 1]
-    assert set(frame["rows"]) == {31, 33}
-    assert frame["cta_m"].isna().all()
-    assert frame["latency_us"].tolist() == pytest.approx([10.0] * 3)
-    meta = yaml.safe_load(path.with_suffix(".meta.yaml").read_text())
-    assert meta["has_row_groups"] is True
-    assert "grouped GEMM" in meta["what"]
+    assert len(offsets) * weight_bytes // 4 > protocol.cold_bytes
+    assert measure_shape(runner, one_of_four, protocol).num_weight_copies == len(offsets)
 
 
 def test_the_name_of_a_kernel_tells_its_tile():
@@ -188,13 +131,3 @@ def test_the_name_of_a_kernel_tells_its_tile():
     assert [large[name] for name in ("cta_m", "cta_n", "cta_k", "schedule")] == [128, 256, 64, "cooperative"]
     first = MANGLED.replace("SN_EEENS_10bf", "SM_EEENS_10bf")
     assert cutlass_tile(first)["cta_k"] == 64
-
-
-def test_the_command_lists_grouped_gemms():
-    command = ["measure", "--out", ".", "--kernel", "grouped", "--dtype", "bf16", "--list"]
-    listed = CliRunner().invoke(app, [*command, "--set", "grouped-smoke"])
-
-    assert listed.exit_code == 0, listed.output
-    assert "GEMMs (G M K N)" in listed.output
-    assert "grouped" in RUNNERS
-    assert len(GROUPED_SETS) == 3

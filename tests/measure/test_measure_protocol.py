@@ -9,7 +9,7 @@ import pytest
 from gemm_eval.device import Call, TimedGraph, capture_calls, measure_floor_us, num_calls, time_in_turns
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure import GemmShape, TimingProtocol, measure_shape
-from gemm_eval.measure.protocol import plan_layout
+from gemm_eval.measure.runner import place_copies
 from tests.measure.fake_runner import OVERHEAD_US, FakeRunner
 
 COLD = TimingProtocol()
@@ -36,8 +36,7 @@ def test_calls_of_a_replay(latency_us: float, calls: int) -> None:
 
 def test_weight_copies_exceed_the_l2_and_do_not_overlap() -> None:
     weight_bytes = 2 * 1001 * 999
-    layout = plan_layout(weight_bytes, 1 << 30, L2_BYTES, COLD)
-    offsets = layout.weight_offsets
+    offsets = place_copies(weight_bytes, 1 << 30, L2_BYTES, COLD)
 
     assert len(offsets) * weight_bytes > COLD.cold_bytes
     assert all(offset % 256 == 0 for offset in offsets)
@@ -46,11 +45,11 @@ def test_weight_copies_exceed_the_l2_and_do_not_overlap() -> None:
 
 
 def test_as_many_copies_as_the_pool_holds() -> None:
-    assert len(plan_layout(400, 1000, L2_BYTES, COLD).weight_offsets) == 2
-    assert len(plan_layout(1000, 1000, L2_BYTES, COLD).weight_offsets) == 1
-    assert len(plan_layout(400, 1 << 20, L2_BYTES, TimingProtocol(l2="warm")).weight_offsets) == 1
+    assert len(place_copies(400, 1000, L2_BYTES, COLD)) == 2
+    assert len(place_copies(1000, 1000, L2_BYTES, COLD)) == 1
+    assert len(place_copies(400, 1 << 20, L2_BYTES, TimingProtocol(l2="warm"))) == 1
     with pytest.raises(InvalidOptionError, match=r"one copy of the weights: 1,001 bytes, got 1,000"):
-        plan_layout(1001, 1000, L2_BYTES, COLD)
+        place_copies(1001, 1000, L2_BYTES, COLD)
 
 
 @pytest.mark.parametrize(("l2_mib", "cold_bytes"), [(4, 256_000_000), (60, 256_000_000), (126, 4 * 126 << 20)])
@@ -117,7 +116,7 @@ def test_unknown_words_are_errors() -> None:
 
 def test_a_way_that_is_far_slower_gets_a_short_replay() -> None:
     runner = FakeRunner(latency_us=100.0)
-    calls = runner.bind(GemmShape(1, 8, 512, 512), plan_layout(1 << 19, 1 << 30, L2_BYTES, COLD))
+    calls = runner.bind(GemmShape(1, 8, 512, 512), place_copies(1 << 19, 1 << 30, L2_BYTES, COLD))
     graph = capture_calls(runner, calls, COLD, floor_us=OVERHEAD_US, best_us=100.0 / 3 - 1)
     fair = capture_calls(runner, calls, COLD, floor_us=OVERHEAD_US, best_us=100.0 / 3 + 1)
 

@@ -6,6 +6,7 @@ import pytest
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure import GemmShape, TimingProtocol, estimate_seconds, list_shapes, shuffle_shapes
+from tests.cli.commands import Ran
 
 ALL = [
     ("model-zoo", "fp16"),
@@ -71,3 +72,28 @@ def test_unknown_set_is_an_error() -> None:
 
 def test_flop_counts_a_multiply_add_as_two() -> None:
     assert GemmShape(2, 3, 5, 7).flop == 420
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "parts"),
+    [
+        ("--kernel cublaslt-candidates --set candidates --candidates 4", 0, ["652 GEMMs (G M K N), up to 4"]),
+        ("--kernel grouped --dtype bf16 --set grouped-smoke", 0, ["GEMMs (G M K N)"]),
+        (
+            "--kernel w4a16 --set w4a16-smoke --top 15 --random 10", 0,
+            ["1 1 4096 4096 group 128 25", "2 GEMMs", "50 kernels to time"],
+        ),
+        ("--set candidates --candidates 4", 2, ["--candidates needs --kernel cublaslt-candidates"]),
+        (
+            "--kernel cublaslt-candidates --set candidates --candidates 0", 2,
+            ["--candidates must be 1 to 64, got 0"],
+        ),
+        ("--top 5", 2, ["--top and --random need --kernel w4a16, got --kernel cublas"]),
+        ("--kernel w4a16 --top 0", 2, ["--top must be >= 1 and --random >= 0, got 0 and 0"]),
+        ("--kernel w4a16 --set model-zoo", 2, ["--set must be one of w4a16"]),
+    ],
+)  # fmt: skip
+def test_the_command_lists_without_a_gpu_and_refuses(words: str, code: int, parts: list[str]) -> None:
+    ran = Ran("measure", "--out", ".", *words.split(), "--list", columns=200)
+    assert ran.code == code
+    assert all(part in ran.out + ran.err for part in parts), ran.out + ran.err

@@ -377,7 +377,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KernelCode]:
     triton = pytest.importorskip("triton")
     from gemm_eval.autotune.asm import kernel_code, score_cubins
     from gemm_eval.autotune.triton import TensorArgument, compile_offline
-    from gemm_eval.device.nvdisasm import nvdisasm_version
+    from gemm_eval.device.sass import nvdisasm_version
 
     try:
         nvdisasm_version()

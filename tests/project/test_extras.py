@@ -24,6 +24,7 @@ from tools.lowest import lower_bounds, requirements
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gemm_eval"
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+IN_BENCHMARKS = {path: ast.parse(path.read_text("utf-8")) for path in sorted((ROOT / "benchmarks").rglob("*.py"))}
 IMPORT_NAMES = {
     "PyYAML": {"yaml"},
     "dask": {"dask", "distributed"},
@@ -137,7 +138,7 @@ def test_every_pip_command_names_extras() -> None:
     """Whatever an error or a help says to install, is an extra: these have the lower bounds, and are tested."""
     said = [
         (f"{path.relative_to(ROOT)}:{line}", command)
-        for path, tree in TREES.items()
+        for path, tree in (TREES | IN_BENCHMARKS).items()
         if path.name != "extras.py"
         for line, text in said_by(tree)
         for command in re.findall(r"pip install .{,40}", text.replace("\\", ""))
@@ -156,7 +157,7 @@ def test_every_pip_command_names_extras() -> None:
 def test_install_commands_name_extras_that_exist() -> None:
     asked = {
         node.args[0].value
-        for tree in TREES.values()
+        for tree in (TREES | IN_BENCHMARKS).values()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) == "install_command"
@@ -238,7 +239,6 @@ COMMANDS = [
     ("validate memory-bound", "calibrate"),
     ("validate stacks", "calibrate"),
     ("validate multicore ipu-gc200 --no-fit", "calibrate"),
-    ("validate simulators --chip array32", "simulators"),
     ("calibrate multicore --arch ipu-gc200", "calibrate"),
     ("calibrate dense --arch h200-sxm --family sm90_wgmma", "calibrate"),
     ("calibrate quantization --arch h200-sxm", "calibrate"),

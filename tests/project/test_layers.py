@@ -31,7 +31,7 @@ GPU_LAYERS = ("device", "kernels", "measure", "autotune")
 # What a package offers is what its `__init__` lists; other rooms import nothing past it but these modules: what a user
 # imports by the module's name, functions that read better with it, and modules whose text is asked for.
 PAST = {
-    "gemm_eval.device.control_flow", "gemm_eval.device.runtime", "gemm_eval.device.sass",
+    "gemm_eval.device.runtime", "gemm_eval.device.sass",
     "gemm_eval.kernels.config_cache", "gemm_eval.transformer.prewarm",
 }  # fmt: skip
 MAX_PAST = 10
@@ -39,7 +39,7 @@ CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
 RESULT_CACHE = {f"gemm_eval.storage.{name}" for name in ("ResultFile", "results")}
 ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas", "typer", "rich", "click"}
 OUTSIDE_OF = {
-    "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics", "zigzag"},
+    "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics"},
     "sweep": {"scipy", "pyarrow", "optuna", "SALib", "distributed"},
     "cli": {"pyarrow"},  # tables of shapes and answers in parquet
     "figures": {"matplotlib", "plotly"},

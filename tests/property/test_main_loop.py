@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-from gemm_eval.device.control_flow import find_main_loop
-from gemm_eval.device.sass import Instruction
+from gemm_eval.device.sass import Instruction, find_main_loop
 from gemm_eval.errors import GemmEvalError
 
 NUM_KERNELS = 1500

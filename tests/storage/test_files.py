@@ -16,7 +16,7 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, storage
 from gemm_eval import jit as _jit
-from gemm_eval.autotune.asm import store as asm_store
+from gemm_eval.autotune.asm import score as asm_score
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError, GemmEvalError, InvalidInputError
 from gemm_eval.storage import (
     cache_dir,
@@ -315,7 +315,7 @@ def test_no_cache_in_such_a_folder(
         evaluator = GEMMEvaluator("demo-8core")
         assert evaluator.evaluate(*SIZES) == table[0]
         assert evaluator.save_to_disk(table) == 0
-        assert asm_store._path_of(b"code") is None
+        assert asm_score._path_of(b"code") is None
     assert evaluator.cache_info().records.hits == 0
     assert storage.read_checked(place / "asm" / "x.json") is None
     named = GEMMEvaluator("demo-8core", disk_cache=place / "results" / "demo-8core.npz")

@@ -1,10 +1,9 @@
-"""`examples/measure_inductor.py` without a GPU: its files and figures by a fake bench, its compiling on the CPU."""
+"""`benchmarks/measure_inductor.py` without a GPU: its files and figures by a fake bench, its compiling on the CPU."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from unittest import mock
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-import measure_inductor
-from inductor_layers import LAYERS, Layer, models
-from measure_inductor import Compiled, Table, measure, summary
+from benchmarks import measure_inductor
+from benchmarks.inductor_layers import LAYERS, Layer, models
+from benchmarks.measure_inductor import Compiled, Table, measure, summary
 
 
 class FakeBench:
@@ -137,7 +135,7 @@ class FakeEvent:
 
 def test_a_burst_of_replays_is_long_and_its_time_that_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch")
-    import inductor_bench
+    from benchmarks import inductor_bench
 
     def replay() -> None:
         FakeEvent.replays += 1
@@ -162,9 +160,9 @@ def test_a_burst_of_replays_is_long_and_its_time_that_of_one_call(monkeypatch: p
 def test_inductors_candidates_are_named_by_their_tiles() -> None:
     pytest.importorskip("torch", reason="torch is not installed: make test-torch")
     pytest.importorskip("triton", reason="triton is not installed: make test-torch")
-    import inductor_bench
     import torch
 
+    from benchmarks import inductor_bench
     from tests.torch.inductor_without_gpu import columns, fake_gpu, lower, rows
 
     with fake_gpu():
@@ -186,7 +184,7 @@ def test_inductors_candidates_are_named_by_their_tiles() -> None:
 @pytest.mark.filterwarnings("default")
 def test_layers_are_compiled_from_nothing_and_checked_on_the_cpu() -> None:
     pytest.importorskip("torch", reason="torch is not installed: make test-torch")
-    from inductor_bench import GpuBench
+    from benchmarks.inductor_bench import GpuBench
 
     bench = GpuBench("cpu", "h100-sxm")
     layers = [Layer("a", "qkv", 16, 64, 32, False), Layer("a", "out", 8, 32, 64, True)]

@@ -240,10 +240,9 @@ def test_other_chips_have_one_kernel_for_an_operation() -> None:
     assert len(predict_module(layers, IMAGE, "h200-sxm", fusion="eager").operations) == 8
 
 
-def test_the_committed_table_is_what_is_made_of_the_timings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_committed_table_is_what_is_made_of_the_timings(tmp_path: Path) -> None:
     """Coefficients are fitted on kernels as they are seen today."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    from measure_torch_kernels import table
+    from benchmarks.measure_torch_kernels import table
 
     measured = ROOT / "arch" / "measured" / "h200-sxm"
     shutil.copy(measured / "torch" / "kernels.csv", tmp_path)

@@ -12,7 +12,7 @@ from gemm_eval import GEMMEvaluator, GemmProblem
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu.triton import TritonConfig, estimate_code, triton_costs
 from gemm_eval.models.multicore.params import pack_params
-from gemm_eval.search.plans import PlanOptions
+from gemm_eval.search.restricted import PlanOptions
 from tools.corpus.answer import Answers, ask, ask_words
 from tools.corpus.gemms import SHAPES, archs, cost_of, costs_of
 from tools.laws.multicore_draws import draw_chip, draw_mapping, draw_problem

@@ -19,7 +19,7 @@ __all__ = ["CAUGHT", "SAME", "SURVIVED", "Scratch", "Truth", "Verdict"]
 
 SAME, CAUGHT, SURVIVED = "changes no answer", "caught", "survived"
 
-_COPIED = ("gemm_eval", "arch", "tests", "tools", "examples", "pyproject.toml", "README.md", "docs")
+_COPIED = ("gemm_eval", "arch", "tests", "tools", "benchmarks", "examples", "pyproject.toml", "README.md", "docs")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", ".*", "browser", "notebooks")
 _PATIENCE = 15.0
 """A mutant that takes so many times as long as the code does hangs."""

@@ -11,13 +11,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gemm_eval.autotune.asm.limits import check_instructions, check_kernels, check_name
+from gemm_eval.autotune.asm.card import check_instructions, check_kernels, check_name
 from gemm_eval.device import INSTRUCTION_BYTES, Instruction
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton import MmaCount
 from gemm_eval.words import one_line, shown
-
-__all__ = ["PtxKernel", "is_copy_wait", "is_mma_wait", "kind_of", "mma_of", "split_ptx", "width_of"]
 
 # Nothing here goes back over what it has passed, nor starts again within it: time is in proportion to the text. Hence
 # the possessive repeats, and spaces at the begin of a line without line ends among them.
@@ -74,17 +72,7 @@ _MULTIPLIES = {"mul", "mad", "madc", "mul24", "mad24", "dp4a"}
 
 
 class PtxKernel(NamedTuple):
-    """One entry.
-
-    Attributes:
-        kernel: its name.
-        target: such as "sm_90a", or None.
-        num_threads: of a CTA, as required or at most, or None.
-        max_registers: of a thread, by `.maxnreg`, or None.
-        stack_bytes: of `.local` variables.
-        static_smem_bytes: of `.shared` variables that are not `.extern`, those of the module included.
-        instructions: numbered as if each were one of the machine.
-    """
+    """An entry; instructions are numbered as if each were one of the machine."""
 
     kernel: str
     target: str | None
@@ -96,12 +84,7 @@ class PtxKernel(NamedTuple):
 
 
 def split_ptx(text: str) -> Iterator[PtxKernel]:
-    """Yield the kernels of a module.
-
-    Raises:
-        InvalidInputError: a kernel does not end, has what is no PTX or more than `limits` allow, or a branch goes
-            nowhere.
-    """
+    """Yield the kernels of a module; refuse damaged text."""
     text = _COMMENT.sub(lambda comment: " " + "\n" * comment[0].count("\n"), text)
     target = _TARGET.search(text)
     entries, module_smem_bytes, at = [], 0, 0
@@ -127,13 +110,13 @@ def split_ptx(text: str) -> Iterator[PtxKernel]:
 
 
 def _smem_of_module(text: str) -> int:
-    """Bytes of what is declared in a part of a module that has no kernels."""
-    found = (_SHARED.search(statement[0]) for statement in _STATEMENT_OF_MODULE.finditer(text))
-    return sum(_size_of(match.string[match.start() :]) for match in found if match)
+    """Return the shared memory that a part of a module without kernels declares, in bytes."""
+    matches = (_SHARED.search(statement[0]) for statement in _STATEMENT_OF_MODULE.finditer(text))
+    return sum(_size_of(match.string[match.start() :]) for match in matches if match)
 
 
 def _numbers(header: str, name: str) -> list[int]:
-    """What follows a directive: up to three numbers."""
+    """Return the numbers after a directive, up to three."""
     match = re.search(rf"{re.escape(name)}\s++(\d[\d,\s]*+)", header)
     if match is None:
         return []
@@ -151,7 +134,7 @@ def _threads(header: str, name: str) -> int | None:
 
 
 def _size_of(declaration: str) -> int:
-    """Bytes of a variable: ".shared .align 16 .b8 name[1024]"."""
+    """Return the bytes of a variable such as ".shared .align 16 .b8 name[1024]"."""
     match = _VARIABLE.search(_ALIGNMENT.sub("", declaration))
     if match is None:
         return 0
@@ -165,7 +148,7 @@ def _size_of(declaration: str) -> int:
 
 
 class _Body:
-    """What stands between the braces of a kernel; braces inside are scopes of names, labels included."""
+    """The statements between the braces of a kernel; braces inside are scopes of names, labels included."""
 
     def __init__(self, text: str, start: int) -> None:
         self.variables: list[str] = []
@@ -202,7 +185,7 @@ class _Body:
         return at
 
     def _add(self, line: str, scope: tuple[int, ...]) -> bool:
-        """Whether a statement may be PTX."""
+        """Keep a statement; return whether it may be PTX."""
         if line.startswith((".local", ".shared")):
             self.variables.append(line)
         elif match := _STATEMENT.fullmatch(line):
@@ -214,7 +197,7 @@ class _Body:
         return True
 
     def resolved(self) -> tuple[Instruction, ...]:
-        """All instructions, branches with their targets; one at the very end of a kernel is left out."""
+        """Return all instructions, branches with their targets, except a target at the very end of a kernel."""
         return tuple(
             one._replace(target=self._target(one.operands, scope)) if one.name in _BRANCHES else one
             for one, scope in self._instructions
@@ -222,8 +205,8 @@ class _Body:
 
     def _target(self, name: str, scope: tuple[int, ...]) -> int | None:
         for depth in range(len(scope), 0, -1):
-            if (found := self._labels.get((scope[:depth], name))) is not None:
-                return found if found < INSTRUCTION_BYTES * len(self._instructions) else None
+            if (address := self._labels.get((scope[:depth], name))) is not None:
+                return address if address < INSTRUCTION_BYTES * len(self._instructions) else None
         raise InvalidInputError(f"a branch goes to {one_line(name)}, which is not there")
 
 
@@ -294,12 +277,12 @@ def width_of(instruction: Instruction) -> int | None:
 
 
 def is_mma_wait(instruction: Instruction) -> bool:
-    """Whether it waits until all wgmma before are done."""
+    """Return whether it waits until all wgmma before are done."""
     return instruction.opcode.startswith("wgmma.wait_group") and instruction.operands == "0"
 
 
 def is_copy_wait(instruction: Instruction) -> bool:
-    """Whether it waits for cp.async."""
+    """Return whether it waits for cp.async."""
     return instruction.opcode.startswith("cp.async.wait")
 
 

@@ -1,26 +1,159 @@
-"""Scoring: of cubins, of SASS and of PTX, and of files with any of them."""
+"""Scoring cubins, SASS and PTX: from instructions to counts, and cards kept in the user's cache folder.
+
+The cache has a JSON file for each code, named after a digest of the code and of the modules that count; it begins with
+a checksum. Processes may share the folder: a file appears whole or not at all, and a damaged one is written anew.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-from gemm_eval.autotune.asm.card import LoopCard, OpCounts, ScoreCard
-from gemm_eval.autotune.asm.counting import PTX, SASS, Language, count_kernel
-from gemm_eval.autotune.asm.cubin import CubinKernel, read_cubin
-from gemm_eval.autotune.asm.limits import MAX_FILE_BYTES, check_instructions, check_kernels
+from pydantic import TypeAdapter, ValidationError
+
+from gemm_eval.autotune.asm import ptx, sass
+from gemm_eval.autotune.asm.card import (
+    MAX_FILE_BYTES,
+    Access,
+    LoopCard,
+    OpCounts,
+    ScoreCard,
+    check_instructions,
+    check_kernels,
+)
 from gemm_eval.autotune.asm.ptx import split_ptx
-from gemm_eval.autotune.asm.sass import split_sass
-from gemm_eval.autotune.asm.store import load_cards, save_cards
-from gemm_eval.device import INSTRUCTION_BYTES, Instruction, disassemble_code, parse_sass
+from gemm_eval.autotune.asm.sass import CubinKernel, read_cubin, split_sass
+from gemm_eval.device import INSTRUCTION_BYTES, Instruction, disassemble_code, find_main_loop, parse_sass
+from gemm_eval.device import sass as device_sass
 from gemm_eval.errors import GemmEvalError, InvalidInputError
-from gemm_eval.storage import read_bounded
+from gemm_eval.models.gpu.triton import MmaCount
+from gemm_eval.storage import cache_dir, read_bounded, read_checked, write_checked
 from gemm_eval.words import shown
 
-__all__ = ["score_cubin", "score_cubins", "score_file", "score_ptx", "score_sass"]
+_ACCESSES = (
+    "cp_async", "tma", "load_global", "store_global", "ldmatrix", "load_shared", "store_shared", "load_local",
+    "store_local",
+)  # fmt: skip
+_WORK = (("tensor",), ("half", "single"), ("imad",))
+"""Classes of instructions that mark the main loop; the first that a kernel has."""
+
+
+class Language(NamedTuple):
+    """Functions that tell the class, width, shape and waits of an instruction."""
+
+    kind_of: Callable[[Instruction], str]
+    width_of: Callable[[Instruction], int | None]
+    mma_of: Callable[[Instruction], MmaCount | None]
+    is_mma_wait: Callable[[Instruction], bool]
+    is_copy_wait: Callable[[Instruction], bool]
+
+
+SASS = Language(sass.kind_of, sass.width_of, sass.mma_of, sass.is_mma_wait, sass.is_copy_wait)
+PTX = Language(ptx.kind_of, ptx.width_of, ptx.mma_of, ptx.is_mma_wait, ptx.is_copy_wait)
+
+
+def count_kernel(instructions: Sequence[Instruction], language: Language) -> tuple[OpCounts, LoopCard]:
+    """Count what a kernel and its main loop issue, by class.
+
+    The main loop is the innermost one with the most tensor-core instructions; in a kernel without any, with the most
+    arithmetic. Where no loop does such work, the whole kernel stands for it.
+    """
+    used = _without_padding(instructions)
+    kinds = {one.address: language.kind_of(one) for one in used}
+    num = Counter(kinds.values())
+    work = next((work for work in _WORK if any(num[kind] for kind in work)), ())
+    try:
+        loop: Sequence[Instruction] = find_main_loop(used, lambda one: kinds[one.address] in work)
+        is_loop = True
+    except GemmEvalError:
+        loop, is_loop = used, False
+    return OpCounts(**num), _loop_card(loop, kinds, language, is_loop=is_loop)
+
+
+def _without_padding(instructions: Sequence[Instruction]) -> Sequence[Instruction]:
+    """Return all but the unreachable end of a kernel: a branch to itself, and NOPs."""
+    come_to = {one.target for one in instructions if one.target != one.address}
+    end = len(instructions)
+    while (
+        end > 1
+        and (last := instructions[end - 1]).address not in come_to
+        and (last.name == "NOP" or last.target == last.address)
+    ):
+        end -= 1
+    return instructions[:end]
+
+
+def _loop_card(loop: Sequence[Instruction], kinds: dict[int, str], language: Language, *, is_loop: bool) -> LoopCard:
+    num: Counter[str] = Counter()
+    mma: Counter[MmaCount] = Counter()
+    accesses: Counter[tuple[str, int | None]] = Counter()
+    for one in loop:
+        kind = kinds[one.address]
+        num[kind] += 1
+        if kind == "tensor" and (shape := language.mma_of(one)):
+            mma[shape] += 1
+        elif kind in _ACCESSES:
+            accesses[kind, language.width_of(one)] += 1
+    order = sorted(accesses, key=lambda access: (_ACCESSES.index(access[0]), -(access[1] or 0)))
+    return LoopCard(
+        is_loop,
+        OpCounts(**num),
+        tuple(shape._replace(num=count) for shape, count in sorted(mma.items())),
+        tuple(Access(*access, accesses[access]) for access in order),
+        sum(map(language.is_mma_wait, loop)),
+        sum(map(language.is_copy_wait, loop)),
+    )
+
 
 Cards = tuple[ScoreCard, ...]
+
+
+@cache
+def _counting_version() -> bytes:
+    """Return a digest of the modules that count."""
+    digest = hashlib.sha256()
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(device_sass.__file__)):
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def _path_of(code: bytes) -> Path | None:
+    root = cache_dir()
+    if root is None:
+        return None
+    return root / "asm" / f"{hashlib.sha256(_counting_version() + code).hexdigest()}.json"
+
+
+def load_cards(code: bytes) -> Cards | None:
+    """Return the cards of all kernels of a file, or None: it was not scored before, or the cache is turned off."""
+    path = _path_of(code)
+    content = None if path is None else read_checked(path)
+    if content is None:
+        return None
+    try:
+        return _adapter().validate_json(content, strict=True)
+    except ValidationError:
+        return None
+
+
+def save_cards(code: bytes, cards: Cards) -> None:
+    """Keep the cards of all kernels of a file. A folder that cannot be written only means no cache."""
+    path = _path_of(code)
+    if path is not None:
+        write_checked(path, json.dumps(cards).encode())
+
+
+@cache
+def _adapter() -> TypeAdapter[Cards]:
+    """Return what makes cards of lists in JSON, and checks every value's type."""
+    return TypeAdapter(Cards)
+
 
 _ELF = b"\x7fELF"
 _FATBIN = bytes.fromhex("50ed55ba")
@@ -127,25 +260,25 @@ def _cards_of_cubins(cubins: Sequence[bytes]) -> list[Cards]:
 
 
 def _instructions_of(kernels: Iterable[CubinKernel]) -> dict[tuple[str, bytes], tuple[Instruction, ...]]:
-    """Instructions by target and code; each target takes one call of nvdisasm."""
+    """Return instructions by target and code; each target takes one call of nvdisasm."""
     by_target: dict[str, dict[bytes, None]] = {}
     for kernel in kernels:
         by_target.setdefault(kernel.target, {})[kernel.code] = None
-    found = {}
+    by_code = {}
     for target, codes in by_target.items():
-        all_of_it = parse_sass(disassemble_code(b"".join(codes), target))
-        if len(all_of_it) != sum(map(len, codes)) // INSTRUCTION_BYTES:
+        instructions = parse_sass(disassemble_code(b"".join(codes), target))
+        if len(instructions) != sum(map(len, codes)) // INSTRUCTION_BYTES:
             raise GemmEvalError(f"nvdisasm does not understand all of the code for {target}")
         start = 0
         for code in codes:
             end = start + len(code) // INSTRUCTION_BYTES
-            found[target, code] = tuple(_inside(all_of_it[start:end]))
+            by_code[target, code] = tuple(_inside(instructions[start:end]))
             start = end
-    return found
+    return by_code
 
 
 def _inside(instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
-    """A kernel's instructions; a branch out of it, which the loader would set, goes nowhere."""
+    """Yield a kernel's instructions; a branch out of it, which the loader would set, goes nowhere."""
     first, last = instructions[0].address, instructions[-1].address
     for one in instructions:
         yield one if one.target is None or first <= one.target <= last else one._replace(target=None)

@@ -9,16 +9,17 @@
 Or by hand, as a plug-in of Triton's own decorator: see `TritonPruner`.
 """
 
-from gemm_eval.autotune.triton.arguments import KernelArguments, TensorArgument, dtype_of
-from gemm_eval.autotune.triton.assembly import CodeReader
-from gemm_eval.autotune.triton.compile import CompiledConfig, compile_offline
-from gemm_eval.autotune.triton.decorator import autotune
-from gemm_eval.autotune.triton.pruner import TritonPruner, num_kept
-from gemm_eval.autotune.triton.ranker import TritonModel
-from gemm_eval.autotune.triton.ranking import Ranking, Verdict
-from gemm_eval.autotune.triton.rules import Rejection, reject_configs
-from gemm_eval.autotune.triton.small import is_small
-from gemm_eval.autotune.triton.triton_runtime import gpu_spec
+from gemm_eval.autotune.triton.arguments import (
+    KernelArguments,
+    Rejection,
+    TensorArgument,
+    dtype_of,
+    is_small,
+    reject_configs,
+)
+from gemm_eval.autotune.triton.compile import CodeReader, CompiledConfig, compile_offline, gpu_spec
+from gemm_eval.autotune.triton.pruner import TritonPruner, autotune, num_kept
+from gemm_eval.autotune.triton.ranking import Ranking, TritonModel, Verdict
 
 __all__ = [
     "CodeReader",

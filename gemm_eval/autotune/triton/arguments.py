@@ -1,23 +1,28 @@
-"""Which argument of a Triton kernel is what: the GEMM that a call computes, and what a config makes of the kernel."""
+"""The GEMM that a call of a Triton kernel computes, and what can be said of its configs before anything is compiled.
+
+Rules reject a config for what the hardware or Triton cannot do, and for certain waste. Each is a function of the GPU,
+the GEMM and the config that returns None or a `Rejection`; `reject_configs` applies all of them, and then those that
+compare configs with each other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
+from gemm_eval.arch import THREADS_PER_WARP, GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu.triton import TritonConfig
+from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["KernelArguments", "NumberSource", "TensorArgument", "TensorSource", "dtype_of"]
-
 NumberSource = str | int | Callable[[Mapping[str, Any]], int]
-"""Where a number comes from: the name of an argument or config value, the number, or a function of all of them."""
+"""Source of a number: the name of an argument or config value, the number, or a function of all of them."""
 
 TensorSource = str | Callable[[Mapping[str, Any]], Any]
-"""Where a tensor comes from: the name of an argument, or a function of all arguments."""
+"""Source of a tensor: the name of an argument, or a function of all arguments."""
 
 _DTYPES = {
     "float16": DType.FP16, "half": DType.FP16, "fp16": DType.FP16,
@@ -60,7 +65,7 @@ class TensorArgument:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelArguments:
-    """Which argument of a kernel, or value of its configs, is what.
+    """The meaning of a kernel's arguments and of its configs' values.
 
     Defaults are those of `examples/triton_gemm.py`, or of Triton's tutorial (``BLOCK_SIZE_M``, ``GROUP_SIZE_M``) where
     the kernel has these. A kernel without ``GROUP_M`` or ``SPLIT_K`` has no such thing.
@@ -136,15 +141,15 @@ class KernelArguments:
         Raises:
             InvalidOptionError: a name is not among `values`.
         """
-        found: dict[str, Any] = {name: self._number(name, values) for name in _BLOCKS}
+        numbers: dict[str, Any] = {name: self._number(name, values) for name in _BLOCKS}
         for name in _OPTIONAL:
-            found[name] = 1 if getattr(self, name) is None else self._number(name, values)
+            numbers[name] = 1 if getattr(self, name) is None else self._number(name, values)
         for name in _BY_TRITON:
             if getattr(self, name) != name or name in values:
-                found[name] = None if getattr(self, name) is None else self._number(name, values)
-        found.setdefault("num_warps", 4)  # Triton's defaults
-        found.setdefault("num_stages", 3)
-        return TritonConfig(**found)
+                numbers[name] = None if getattr(self, name) is None else self._number(name, values)
+        numbers.setdefault("num_warps", 4)  # Triton's defaults
+        numbers.setdefault("num_stages", 3)
+        return TritonConfig(**numbers)
 
     def check(self, names: Iterable[str]) -> None:
         """Check that every name is one that the kernel's arguments and configs have.
@@ -175,14 +180,14 @@ class KernelArguments:
         if source is None:
             return None
         tensor = source(values) if callable(source) else _find(name, source, values)
-        found = dtype_of(tensor)
-        if found is None or (name != "c" and found is DType.INT32):
+        dtype_of_tensor = dtype_of(tensor)
+        if dtype_of_tensor is None or (name != "c" and dtype_of_tensor is DType.INT32):
             what = f"{name} ({source!r})" if isinstance(source, str) else name
             raise InvalidOptionError(
                 f"arguments: {what} is of type {_name_of_dtype(tensor)}, which does not say what its elements are: "
                 f"give {given}, one of {', '.join(DType)}"
             )
-        return found
+        return dtype_of_tensor
 
 
 def dtype_of(tensor: Any) -> DType | None:
@@ -213,3 +218,228 @@ def _find(what: str, name: str, values: Mapping[str, Any]) -> Any:
         f"arguments: {what} is {name!r}, but the kernel and its configs have {', '.join(sorted(values))}: "
         f"name the right one in KernelArguments({what}=...){hint}"
     )
+
+
+MAX_THREADS_PER_CTA = 1024
+"""Largest CTA of every CUDA GPU (CUDA C++ Programming Guide, compute capabilities)."""
+
+MIN_K_ELEMS, MIN_K_ELEMS_8BIT = 16, 32
+"""Least K of `tl.dot` (triton/backends/nvidia/compiler.py: min_dot_size): that of one mma.sync or wgmma."""
+
+MIN_MMA_M, MIN_MMA_N = 16, 8
+"""The smallest tensor-core instruction, mma.sync m16n8: less than that of a warp is computed twice, or thrown away."""
+
+MIN_OTHER_REGISTERS = 26
+"""Registers that a main loop needs beside its accumulators. ptxas refuses a wgmma with fewer ("Try to compile with
+register target of 154 or higher" for 128 accumulators, 90 for 64, 58 for 32, 42 for 16); on sm_80 all these spill."""
+
+_BITS_PER_BYTE = 8
+_SHARED_EXTRA_BYTES = 1024  # mbarriers, the scales of a step
+
+
+class Rejection(NamedTuple):
+    """The reason why a config falls.
+
+    Attributes:
+        rule: short name of the rule.
+        reason: one line with the numbers.
+        can_run: it would run, badly; else it would not compile, or not launch.
+    """
+
+    rule: str
+    reason: str
+    can_run: bool
+
+
+Rule = Callable[[GpuSpec, GemmProblem, TritonConfig], Rejection | None]
+
+
+def _blocks(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
+    del arch, problem
+    for name, value in zip(("M", "N", "K"), config[:3], strict=True):
+        if not _is_power_of_two(value):
+            return Rejection("blocks", f"block {name} {value} is no power of two, as Triton's tiles are", False)
+    return None
+
+
+def _launch(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
+    del problem
+    warps, stages, ctas = config.num_warps, config.num_stages, config.num_ctas
+    if not _is_power_of_two(warps) or warps * THREADS_PER_WARP > MAX_THREADS_PER_CTA:
+        most = MAX_THREADS_PER_CTA // THREADS_PER_WARP
+        return Rejection("launch", f"{warps} warps: a program has a power of two of them, at most {most}", False)
+    if stages < 1:
+        return Rejection("launch", f"{stages} stages: there must be at least 1", False)
+    if ctas > arch.max_cluster_ctas:
+        return Rejection(
+            "launch", f"{ctas} CTAs in a cluster: {arch.sm_arch} has at most {arch.max_cluster_ctas}", False
+        )
+    if config.split_k < 1 or config.group_m < 1:
+        return Rejection("launch", f"split-K {config.split_k}, group {config.group_m}: both are at least 1", False)
+    return None
+
+
+def _k_step(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
+    del arch
+    step = MIN_K_ELEMS_8BIT if problem.input_dtype.bits == 8 else MIN_K_ELEMS
+    if config.block_k % step:
+        what = f"block K {config.block_k} is no multiple of {step}"
+        return Rejection("k_step", f"{what}, the K of a tensor-core instruction of {problem.input_dtype}", False)
+    return None
+
+
+def _mma_shape(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
+    del arch, problem
+    elems, least = config.block_m * config.block_n, config.num_warps * MIN_MMA_M * MIN_MMA_N
+    if elems < least:
+        text = f"{elems} elements of C for {config.num_warps} warps: a tensor-core instruction m16n8 each is {least}"
+        return Rejection("mma_shape", text, True)
+    return None
+
+
+def _registers(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
+    del problem
+    if arch.mma_accumulators_in != "registers":
+        return None
+    threads = config.num_warps * THREADS_PER_WARP
+    limit = min(arch.max_registers_per_thread, arch.registers_per_sm // threads, config.maxnreg or 1 << 30)
+    demand = config.block_m * config.block_n // threads + MIN_OTHER_REGISTERS
+    if demand > limit:
+        text = f"{demand - MIN_OTHER_REGISTERS} accumulators a thread + {MIN_OTHER_REGISTERS} are {demand} registers"
+        return Rejection("registers", f"{text}, there are {limit}: it spills, or does not compile", True)
+    return None
+
+
+def _shared_memory(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
+    demand, limit = shared_bytes_bounds(problem, config)[0], arch.smem_per_cta_bytes
+    if demand > limit:
+        text = f"at least {demand:,} bytes of shared memory in {config.num_stages} stages, a CTA has {limit:,}"
+        return Rejection("shared_memory", text, False)
+    return None
+
+
+def _split_k(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
+    del arch
+    steps = -(-problem.K // config.block_k)
+    if config.split_k > steps:
+        return Rejection("split_k", f"split-K {config.split_k} of {steps} steps along K: some parts are empty", True)
+    return None
+
+
+RULES: tuple[Rule, ...] = (_blocks, _launch, _k_step, _mma_shape, _registers, _shared_memory, _split_k)
+"""The rules that look at one config."""
+
+
+def shared_bytes_bounds(problem: GemmProblem, config: TritonConfig) -> tuple[int, int]:
+    """Return the least and the most shared memory that Triton may give a config, in bytes.
+
+    Of `num_stages` steps Triton holds one less in shared memory for mma.sync, and all for wgmma; for quantized weights
+    only A is sure to be there, while B may be as wide as A, once unpacked. At the end, C may pass through it. Compiled
+    kernels of sm_80, sm_89, sm_90 and sm_100 in fp16, fp8 and W4A16 lie between (tests/autotune/test_triton_rules.py).
+    """
+    a_bytes = config.block_m * config.block_k * problem.input_dtype.bits // _BITS_PER_BYTE
+    b_bytes = config.block_n * config.block_k * problem.input_dtype.bits // _BITS_PER_BYTE
+    c_bytes = config.block_m * config.block_n * DType.FP32.bits // _BITS_PER_BYTE
+    sure = a_bytes if problem.is_weight_quantized else a_bytes + b_bytes
+    least = 0 if config.num_stages == 1 else (config.num_stages - 1) * sure
+    return least, max(config.num_stages * (a_bytes + b_bytes), c_bytes) + _SHARED_EXTRA_BYTES
+
+
+def reject_configs(
+    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig]
+) -> tuple[Rejection | None, ...]:
+    """Return for each config why it falls, or None.
+
+    A config that others make pointless (a tile far beyond the problem, stages beyond its steps) falls only if one of
+    them stands to the end.
+    """
+    rejections = [next((no for rule in RULES if (no := rule(arch, problem, config))), None) for config in configs]
+    for compare in (_oversized_m, _oversized_n, _oversized_k):
+        standing = [config for config, no in zip(configs, rejections, strict=True) if no is None]
+        rejections = [
+            no or compare(arch, problem, config, standing) for config, no in zip(configs, rejections, strict=True)
+        ]
+    return tuple(rejections)
+
+
+def _oversized_m(
+    arch: GpuSpec, problem: GemmProblem, config: TritonConfig, others: Sequence[TritonConfig]
+) -> Rejection | None:
+    # the rows of one instruction are no waste, be they M or, in a transposed product, N
+    return _oversized("M", problem.M, arch.mma_m, config.block_m, [other.block_m for other in others])
+
+
+def _oversized_n(
+    arch: GpuSpec, problem: GemmProblem, config: TritonConfig, others: Sequence[TritonConfig]
+) -> Rejection | None:
+    return _oversized("N", problem.N, arch.mma_m, config.block_n, [other.block_n for other in others])
+
+
+def _oversized_k(
+    arch: GpuSpec, problem: GemmProblem, config: TritonConfig, others: Sequence[TritonConfig]
+) -> Rejection | None:
+    del arch
+    return _oversized("K", problem.K, MIN_K_ELEMS_8BIT, config.block_k, [other.block_k for other in others])
+
+
+def _oversized(name: str, size: int, least: int, block: int, others: Sequence[int]) -> Rejection | None:
+    """Reject a tile of at least twice the problem, where some config has a smaller one."""
+    enough = max(1 << (size - 1).bit_length(), least)
+    if block >= 2 * enough and any(other <= enough for other in others):
+        text = f"block {name} {block} for {name} = {size}: {enough} does, and some config has no more"
+        return Rejection("oversized", text, True)
+    return None
+
+
+def _is_power_of_two(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
+
+
+SMALL_SHARE = 0.3
+"""A GEMM is small if its work takes at most this share of the fixed cost of a launch (`GpuSpec.graph_node_us`).
+
+Among the examples' configs that arch/measured/h200-sxm/triton has timings of, the dispatched one is at most 5% slower
+than the best below this share (three GEMMs), and at most 7% up to a share of 1 (36 GEMMs):
+tests/autotune/test_asm_aware_benchmark.py holds both.
+"""
+
+SMALL_TILE = 32
+"""Rows and columns of the tile whose way along K counts as work: a small one, of which a small GEMM has many."""
+
+_FLOP_PER_US_PER_TFLOP_PER_S = 1e6
+
+
+def is_small(problem: GemmProblem, arch: GpuSpec) -> bool:
+    """Return whether a launch costs more than all that a config can change about a GEMM.
+
+    What is then at stake between sane configs is less than a launch, while a benchmark of two takes as long as
+    thousands of calls: the model's choice stands.
+    """
+    return work_us(problem, arch) <= SMALL_SHARE * arch.graph_node_us
+
+
+def work_us(problem: GemmProblem, arch: GpuSpec) -> float:
+    """Return the least time of a GEMM beyond its launch: its roofline, plus the way of one CTA along K.
+
+    The roofline is the longer of all FLOP at the peak and of every operand once from or to DRAM. The second term is
+    what no number of SMs shortens unless K is split: one SM takes the operands of a tile of 32 x 32 over all of K, as
+    wide as they are multiplied, at its share of the L2 bandwidth. Infinite for types that the tensor cores do not take.
+    """
+    try:
+        peak = arch.peak_tflop_per_s(problem.input_dtype)
+    except KeyError:
+        return float("inf")
+    G, M, K, N = problem.sizes
+    a = _elem_bytes(problem.input_dtype)
+    b = _elem_bytes(problem.weight_dtype)
+    c = _elem_bytes(problem.output_dtype)
+    compute_us = problem.flop / (peak * _FLOP_PER_US_PER_TFLOP_PER_S)
+    dram_us = G * (M * K * a + K * N * b + M * N * c) / bytes_per_us(arch.dram_achievable_gb_per_s)
+    row_bytes = (min(M, SMALL_TILE) + min(N, SMALL_TILE)) * a
+    chain_us = K * row_bytes / bytes_per_us(arch.l2_gb_per_s / arch.num_sms)
+    return max(compute_us, dram_us) + chain_us
+
+
+def _elem_bytes(dtype: DType | None) -> float:
+    assert dtype is not None  # a GemmProblem has filled it in
+    return dtype.bits / _BITS_PER_BYTE

@@ -1,29 +1,124 @@
-"""Compiling configs without launching them: with Triton's own caches on a machine with the GPU, offline elsewhere."""
+"""Compiling configs without launching them: with Triton's own caches on a machine with the GPU, offline elsewhere.
+
+Everything that touches Triton stands here: its import, the parts of a decorated kernel, the GPU that it compiles for.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, NamedTuple
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, gpu_slug, list_archs, load_arch
 from gemm_eval.autotune.triton.arguments import TensorArgument
-from gemm_eval.autotune.triton.triton_runtime import (
-    capability_of,
-    gpu_spec,
-    import_triton,
-    jit_function,
-    with_heuristics,
-    without_autotuner,
-)
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.autotune.triton.ranking import CodeOf
+from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidInputError, InvalidOptionError
 from gemm_eval.extras import needs_extra
+from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
 
-__all__ = ["CompiledConfig", "compile_many_offline", "compile_offline", "compile_with_jit", "default_num_threads"]
+
+def import_triton() -> Any:
+    """Return the module triton."""
+    with needs_extra("tuning Triton kernels", "triton"):
+        import triton
+    return triton
+
+
+def without_autotuner(kernel: Any) -> Any:
+    """Return the kernel that an autotuner tunes; any other kernel as it is."""
+    while hasattr(kernel, "prune_configs") and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return kernel
+
+
+def jit_function(kernel: Any) -> Any | None:
+    """Return the `JITFunction` below decorators; None if there is none, as under TRITON_INTERPRET=1."""
+    with needs_extra("tuning Triton kernels", "triton"):
+        from triton.runtime.jit import JITFunction
+
+    while not isinstance(kernel, JITFunction) and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return kernel if isinstance(kernel, JITFunction) else None
+
+
+def with_heuristics(kernel: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments and config values, and those that `@triton.heuristics` of a kernel makes of them."""
+    all_values = dict(values)
+    while hasattr(kernel, "fn"):
+        heuristics = getattr(kernel, "values", None)
+        if isinstance(heuristics, Mapping):
+            for name, make in heuristics.items():
+                all_values[name] = make(all_values)
+        kernel = kernel.fn
+    return all_values
+
+
+def capability_of(arch: GpuSpec) -> int:
+    """Return what Triton calls the generation of a GPU: 90 for sm_90."""
+    return int(arch.sm_arch.removeprefix("sm_"))
+
+
+def active_capability() -> int | None:
+    """Return the generation of the GPU that Triton would launch on, or None if there is none of NVIDIA's."""
+    with needs_extra("tuning Triton kernels", "triton"):
+        from triton.runtime import driver
+
+    try:
+        target = driver.active.get_current_target()
+    except Exception:  # no GPU, no torch, no driver: Triton raises what its back ends raise
+        return None
+    return int(target.arch) if target.backend == "cuda" else None
+
+
+def running_gpu() -> GpuSpec:
+    """Return the preset of the GPU that Triton launches on: torch's current one, or CuPy's where torch is missing."""
+    return _preset_of(_name_of_gpu())
+
+
+@cache
+def _preset_of(name: str) -> GpuSpec:
+    slug = gpu_slug(name)
+    known = list_archs()
+    spec = load_arch(slug) if slug in known else None
+    if not isinstance(spec, GpuSpec):
+        raise ArchNotFoundError(
+            f"no preset for the GPU that runs, {name!r}: give arch, a GpuSpec or one of {', '.join(known)}"
+        )
+    return spec
+
+
+def _name_of_gpu() -> str:
+    try:
+        import torch
+    except ImportError:
+        from gemm_eval.device import runtime
+
+        return runtime.name_of_device(runtime.current_device())
+    if not torch.cuda.is_available():
+        raise GemmEvalError("no GPU to rank for: give arch, the name of a preset or a GpuSpec")
+    return str(torch.cuda.get_device_name())
+
+
+def gpu_spec(arch: GpuSpec | str | None) -> GpuSpec:
+    """Return the GPU that `arch` names; None: the one that runs.
+
+    Raises:
+        InvalidOptionError: it names something else than a GPU.
+        ArchError: no such preset or file, or one that does not hold together.
+        GemmEvalError: it is None, and there is no GPU.
+    """
+    if arch is None:
+        return running_gpu()
+    spec = load_arch(arch) if isinstance(arch, str) else arch
+    if not isinstance(spec, GpuSpec):
+        raise InvalidOptionError(f"Triton kernels are ranked for NVIDIA GPUs, {spec.name} is none")
+    return spec
+
 
 RUN_ONLY = ("grid", "warmup")
-"""What a launch passes beside the kernel's own arguments."""
+"""Names that a launch passes beside the kernel's own arguments."""
 
 
 class CompiledConfig(NamedTuple):
@@ -64,11 +159,11 @@ def compile_offline(
         InvalidOptionError: `kernel` is no kernel.
         Exception: what Triton raises when it does not compile.
     """
-    found = compile_many_offline(kernel, [config], {**named_args, **kwargs}, gpu_spec(arch), num_threads=1)[0]
-    if isinstance(found, Exception):
-        raise found
-    assert found is not None  # only a JIT has hooks that keep it from compiling
-    return found
+    compiled = compile_many_offline(kernel, [config], {**named_args, **kwargs}, gpu_spec(arch), num_threads=1)[0]
+    if isinstance(compiled, Exception):
+        raise compiled
+    assert compiled is not None  # only a JIT has hooks that keep it from compiling
+    return compiled
 
 
 def compile_many_offline(
@@ -101,8 +196,8 @@ def compile_many_offline(
 
     with ThreadPoolExecutor(num_threads) as threads:
         jobs = [_attempt(lambda one: threads.submit(prepare(one)), config) for config in configs]
-        found = [_attempt(_finished, job) for job in jobs]
-    return _again_alone(found, configs, lambda config: _finished(prepare(config)()))
+        results = [_attempt(_finished, job) for job in jobs]
+    return _again_alone(results, configs, lambda config: _finished(prepare(config)()))
 
 
 def compile_with_jit(
@@ -126,12 +221,12 @@ def compile_with_jit(
     else:
         with ThreadPoolExecutor(num_threads) as threads, triton.AsyncCompileMode(threads, ignore_errors=True):
             jobs = [_attempt(start, config) for config in configs]
-    found = [_attempt(_finished, job) for job in jobs]
-    return _again_alone(found, configs, lambda config: _finished(start(config)))
+    results = [_attempt(_finished, job) for job in jobs]
+    return _again_alone(results, configs, lambda config: _finished(start(config)))
 
 
 def _is_async() -> bool:
-    """Whether the caller compiles in threads of its own, in which what is compiled here then runs too."""
+    """Return whether the caller compiles in threads of its own, in which this module then compiles too."""
     with needs_extra("tuning Triton kernels", "triton"):
         from triton.runtime._async_compile import active_mode
 
@@ -139,7 +234,7 @@ def _is_async() -> bool:
 
 
 def _arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the kernel itself takes; a bare torch dtype stands for a tensor, as in Triton's `warmup`."""
+    """Return the kernel's own arguments; a bare torch dtype stands for a tensor, as in Triton's `warmup`."""
     return {
         name: TensorArgument(value) if type(value).__name__ == "dtype" and type(value).__module__ == "torch" else value
         for name, value in values.items()
@@ -154,7 +249,7 @@ def _attempt(call: Callable[[Any], Any], argument: Any) -> Any:
         return error
 
 
-def _again_alone(found: list[Any], configs: Sequence[Any], compile_one: Callable[[Any], Any]) -> list[Any]:
+def _again_alone(results: list[Any], configs: Sequence[Any], compile_one: Callable[[Any], Any]) -> list[Any]:
     """Compile in this thread what Python itself failed at in others.
 
     CPython's ast module, through which Triton reads a kernel, counts its depth for all threads together, and raises a
@@ -162,7 +257,7 @@ def _again_alone(found: list[Any], configs: Sequence[Any], compile_one: Callable
     """
     return [
         _attempt(compile_one, config) if isinstance(result, SystemError) else result
-        for result, config in zip(found, configs, strict=True)
+        for result, config in zip(results, configs, strict=True)
     ]
 
 
@@ -176,3 +271,107 @@ def _finished(job: Any) -> CompiledConfig | None:
 def _compiled(kernel: Any) -> CompiledConfig:
     metadata = kernel.metadata
     return CompiledConfig(bytes(kernel.asm["cubin"]), int(metadata.shared), int(metadata.num_warps), str(kernel.hash))
+
+
+CodeReader = Callable[[Sequence[CompiledConfig], Sequence[TritonConfig]], Sequence[KernelCode | None]]
+"""Reads machine code: what the model knows of each kernel, or None where it cannot say; may raise `GemmEvalError`."""
+
+_MAX_CODES = 4096
+_MAX_REASON_CHARS = 200
+
+
+class Assembly:
+    """Compiles configs and reads their machine code, each code once: other shapes of a GEMM often share it."""
+
+    def __init__(self, num_threads: int, read_code: CodeReader | None = None) -> None:
+        self._num_threads = num_threads
+        self._read_code = read_code or _read_codes
+        self._codes: dict[str, KernelCode] = {}  # by Triton's hash of source, types, config and target
+
+    def code_of(
+        self,
+        kernel: Any,
+        arch: GpuSpec,
+        given: Sequence[Any],
+        configs: Sequence[TritonConfig],
+        values: Mapping[str, Any],
+        notes: list[str],
+    ) -> CodeOf | None:
+        """Return what compiles the configs of a kernel for one call, by index; None if there is nothing to compile.
+
+        Args:
+            kernel: of `@triton.jit`, with or without heuristics; None: unknown.
+            arch: the GPU.
+            given, configs: the configs, as Triton's and as ours.
+            values: the arguments of the call, by name.
+            notes: where it says what keeps it from reading code.
+        """
+        if kernel is None or jit_function(kernel) is None:
+            return None
+
+        def code_of(indices: Sequence[int]) -> list[KernelCode | str | None]:
+            chosen = [given[i] for i in indices]
+            if active_capability() == capability_of(arch):
+                results = compile_with_jit(kernel, chosen, values, num_threads=self._num_threads)
+            else:
+                results = compile_many_offline(kernel, chosen, values, arch, num_threads=self._num_threads)
+            launchable = {
+                i: compiled
+                for i, compiled in zip(indices, results, strict=True)
+                if isinstance(compiled, CompiledConfig) and compiled.smem_bytes <= arch.smem_per_cta_bytes
+            }
+            self._read(list(launchable.values()), [configs[i] for i in launchable], notes)
+            return [answer(compiled) for compiled in results]
+
+        def answer(compiled: CompiledConfig | Exception | None) -> KernelCode | str | None:
+            if compiled is None:
+                return None
+            if isinstance(compiled, Exception):
+                return f"it does not compile: {_one_line(compiled)}"
+            if compiled.smem_bytes > arch.smem_per_cta_bytes:
+                demand, limit = f"{compiled.smem_bytes:,}", f"{arch.smem_per_cta_bytes:,}"
+                return f"it cannot be launched: {demand} bytes of shared memory, a CTA has {limit}"
+            return self._codes.get(compiled.key)
+
+        return code_of
+
+    def _read(self, compiled: list[CompiledConfig], configs: list[TritonConfig], notes: list[str]) -> None:
+        """Read the codes that are not known yet, all at once: a disassembler takes longer to start than to read."""
+        fresh = {one.key: (one, config) for one, config in zip(compiled, configs, strict=True)}
+        fresh = {key: pair for key, pair in fresh.items() if key not in self._codes}
+        if not fresh:
+            return
+        try:
+            codes = self._read_code([one for one, _ in fresh.values()], [config for _, config in fresh.values()])
+        except GemmEvalError as error:
+            notes.append(f"machine code was not read, the estimate stands: {error}")
+            return
+        if None in codes:
+            text = f"machine code of {codes.count(None)} configs has no main loop as the model knows them"
+            notes.append(f"{text}: the estimate stands")
+        while len(self._codes) + len(codes) > _MAX_CODES and self._codes:
+            self._codes.pop(next(iter(self._codes)), None)
+        self._codes.update((key, code) for key, code in zip(fresh, codes, strict=True) if code is not None)
+
+
+def _read_codes(compiled: Sequence[CompiledConfig], configs: Sequence[TritonConfig]) -> list[KernelCode | None]:
+    from gemm_eval.autotune.asm import kernel_code, score_cubins
+
+    codes: list[KernelCode | None] = []
+    for one, config, card in zip(compiled, configs, score_cubins([one.cubin for one in compiled]), strict=True):
+        try:
+            code = kernel_code(
+                card, block_m=config.block_m, block_n=config.block_n, block_k=config.block_k,
+                num_warps=one.num_warps, smem_bytes=one.smem_bytes,
+            )  # fmt: skip
+        except InvalidInputError:  # a main loop without tensor cores
+            code = None
+        codes.append(code)
+    return codes
+
+
+def _one_line(error: Exception) -> str:
+    """Return the line of an error that says it: that of ptxas, or the last line of Triton's own errors."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    line = next((line for line in lines if line.startswith(("ptxas fatal", "ptxas error", "error"))), lines[-1])
+    return line if len(line) <= _MAX_REASON_CHARS else line[: _MAX_REASON_CHARS - 3] + "..."

@@ -1,4 +1,4 @@
-"""`TritonPruner`: chooses which configs `@triton.autotune` benchmarks, in the shape that Triton asks for."""
+"""`TritonPruner`: chooses the configs that `@triton.autotune` benchmarks; `autotune`: that decorator with a pruner."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.triton.arguments import KernelArguments
-from gemm_eval.autotune.triton.assembly import Assembly, CodeReader
-from gemm_eval.autotune.triton.compile import default_num_threads
-from gemm_eval.autotune.triton.ranker import TritonModel, rank_configs
-from gemm_eval.autotune.triton.ranking import Ranking, Verdict
-from gemm_eval.autotune.triton.small import is_small
-from gemm_eval.autotune.triton.triton_runtime import gpu_spec, running_gpu, with_heuristics, without_autotuner
+from gemm_eval.autotune.triton.arguments import KernelArguments, is_small
+from gemm_eval.autotune.triton.compile import (
+    Assembly,
+    CodeReader,
+    default_num_threads,
+    gpu_spec,
+    import_triton,
+    running_gpu,
+    with_heuristics,
+    without_autotuner,
+)
+from gemm_eval.autotune.triton.ranking import Ranking, TritonModel, Verdict, rank_configs
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.extras import needs_extra
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem
-
-__all__ = ["DEFAULT_TOP_K", "TritonPruner", "num_kept"]
 
 DEFAULT_TOP_K = 0.2
 """Share of the configs that are benchmarked unless the caller says otherwise."""
@@ -107,7 +110,7 @@ class TritonPruner:
 
     @property
     def prune_configs_by(self) -> dict[str, Any]:
-        """What `@triton.autotune` takes under that name; all pruning happens in `early_config_prune`."""
+        """The argument of that name of `@triton.autotune`; all pruning happens in `early_config_prune`."""
         return {"early_config_prune": self.early_config_prune, "perf_model": self.perf_model, "top_k": 1.0}
 
     def early_config_prune(self, configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:
@@ -164,28 +167,28 @@ class TritonPruner:
         kernel = without_autotuner(self.kernel)
         call = {**named_args, **kwargs}
         values = [with_heuristics(kernel, {**call, **config.all_kwargs()}) for config in configs]
-        mine, problem = [self.arguments.config(one) for one in values], self.arguments.problem(values[0])
+        ours, problem = [self.arguments.config(one) for one in values], self.arguments.problem(values[0])
         arch, notes = self._arch(), list[str]()
         k = num_kept(self.top_k, len(configs))
         try:
             outcome = rank_configs(
-                arch, problem, mine, k=k, model=self._cost_model(),
-                code_of=self._assembly.code_of(kernel, arch, configs, mine, call, notes) if self.use_assembly else None,
+                arch, problem, ours, k=k, model=self._cost_model(),
+                code_of=self._assembly.code_of(kernel, arch, configs, ours, call, notes) if self.use_assembly else None,
                 num_to_compile=None if self.compile_k is None else num_kept(self.compile_k, len(configs)),
                 is_small=self.small is not None and self.small(problem, arch),
             )  # fmt: skip
         except UnsupportedError as error:
             note = f"all configs stay, for the model knows no such kernel: {error}"
             warnings.warn(note, stacklevel=3)
-            verdicts = tuple(Verdict(*pair, None, False, True, "") for pair in zip(mine, configs, strict=True))
+            verdicts = tuple(Verdict(*pair, None, False, True, "") for pair in zip(ours, configs, strict=True))
             self.last = Ranking(_name_of(kernel), arch.name, problem, verdicts, notes=(note,))
             return self.last
         verdicts = tuple(
             Verdict(
-                mine[i], configs[i], outcome.times_us[i], outcome.is_compiled[i], place < outcome.num_kept,
+                ours[i], configs[i], outcome.times_us[i], outcome.is_compiled[i], position < outcome.num_kept,
                 outcome.reasons[i],
             )
-            for place, i in enumerate(outcome.order)
+            for position, i in enumerate(outcome.order)
         )  # fmt: skip
         self.last = Ranking(
             _name_of(kernel), arch.name, problem, verdicts, outcome.is_small, outcome.num_compiled, outcome.compile_s,
@@ -225,3 +228,66 @@ def _name_of(kernel: Any) -> str:
     while hasattr(kernel, "fn") and not hasattr(kernel, "__name__"):
         kernel = kernel.fn
     return str(getattr(kernel, "__name__", "a kernel"))
+
+
+_OF_PRUNER = {"use_assembly", "compile_k", "small", "num_compile_threads", "model", "read_code"}
+_REPLACED = {
+    "prune_configs_by": "this decorator gives it; to prune by rules of your own use triton.autotune and TritonPruner",
+    "warmup": "Triton deprecates it: give do_bench=lambda call, quantiles: triton.testing.do_bench(call, warmup=...)",
+    "rep": "Triton deprecates it: give do_bench=lambda call, quantiles: triton.testing.do_bench(call, rep=...)",
+    "use_cuda_graph": "Triton deprecates it: give do_bench=triton.testing.do_bench_cudagraph",
+}
+
+
+def autotune(
+    configs: Sequence[Any],
+    key: Sequence[str],
+    *,
+    arguments: KernelArguments | None = None,
+    arch: GpuSpec | str | None = None,
+    top_k: int | float = DEFAULT_TOP_K,
+    verbose: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    **options: Any,
+) -> Callable[[Any], Any]:
+    """Decorate a GEMM kernel as `triton.autotune` does, but benchmark only what the model finds worth it.
+
+    Rules reject, the model ranks, the best are compiled (in threads) and ranked again by their machine code, and of
+    those the `top_k` best are benchmarked. If one config stays, none is: for small GEMMs, and with `top_k` = 1.
+
+        @autotune(CONFIGS, key=["M", "N", "K"], arguments=KernelArguments(b="w_ptr", weight_dtype="int4"))
+        @triton.jit
+        def kernel(...): ...
+
+    Args:
+        configs, key: as for `triton.autotune`.
+        arguments: which argument of the kernel is what.
+        arch, top_k, verbose: see `TritonPruner`.
+        do_bench: benchmarks where it must be; None: Triton's default.
+        options: others of `TritonPruner`, and of `triton.autotune`.
+
+    Returns:
+        A decorator whose result is Triton's `Autotuner`, with its `TritonPruner` as attribute `pruner`.
+
+    Raises:
+        GemmEvalError: Triton is missing.
+        InvalidOptionError: an option is out of range, or `arguments` names what the kernel has not.
+    """
+    triton = import_triton()
+    arguments = KernelArguments() if arguments is None else arguments
+    for name, remedy in _REPLACED.items():
+        if options.get(name) is not None:
+            raise InvalidOptionError(f"autotune takes no {name}: {remedy}")
+    of_pruner = {name: options.pop(name) for name in _OF_PRUNER & options.keys()}
+
+    def decorate(kernel: Any) -> Any:
+        pruner = TritonPruner(arch, arguments, top_k=top_k, kernel=kernel, verbose=verbose, bench=do_bench, **of_pruner)
+        arguments.check([*kernel.arg_names, *(name for config in configs for name in config.kwargs)])
+        tune = triton.autotune(
+            list(configs), list(key), prune_configs_by=pruner.prune_configs_by, do_bench=pruner.do_bench, **options
+        )
+        tuner = tune(kernel)
+        tuner.pruner = pruner
+        return tuner
+
+    return decorate

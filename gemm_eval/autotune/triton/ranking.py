@@ -1,22 +1,28 @@
-"""What became of each config, and why: the answer of a ranking, as data and as a table."""
+"""Ranking configs in two steps: all by their estimated code, the best of them by their machine code."""
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from gemm_eval.models.gpu.triton import TritonConfig
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.autotune.triton.arguments import Rejection, reject_configs, shared_bytes_bounds
+from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Ranking", "Verdict"]
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one config.
+    """The verdict on one config.
 
     Attributes:
         config: it, in this library's words.
@@ -65,7 +71,7 @@ class Ranking:
 
     @property
     def title(self) -> str:
-        """What was ranked, and how many stay."""
+        """The kernel, the GPU and the GEMM, and how many configs stay."""
         text = f"{self.kernel} on {self.gpu}, {self.problem}: {len(self.kept)} of {len(self.verdicts)} configs stay"
         if self.is_small:
             text += ", a small GEMM"
@@ -100,3 +106,205 @@ def _cells(verdict: Verdict) -> tuple[str, str, str, str]:
     by = "" if verdict.time_us is None else ("code" if verdict.is_compiled else "estimate")
     text = ("stays" if verdict.is_kept else "falls") + (f": {verdict.reason}" if verdict.reason else "")
     return str(verdict.config), time, by, text
+
+
+COMPILED_PER_KEPT = 2
+"""Configs that are compiled for each that stays, unless the caller says how many."""
+
+MIN_COMPILED = 8
+"""At least so many configs are compiled: the estimate's best few are near each other."""
+
+
+class TritonModel(Protocol):
+    """The cost model; `gemm_eval.models.gpu.triton` is one."""
+
+    def estimate_code(self, arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> KernelCode:
+        """Return what the code of a config is expected to be."""
+
+    def triton_times_us(
+        self, arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode]
+    ) -> npt.NDArray[np.float64]:
+        """Return the predicted time of each config; infinite if it cannot be launched."""
+
+
+CodeOf = Callable[[Sequence[int]], Sequence[KernelCode | str | None]]
+"""Compiles configs, by their index: their code; why one falls; None: its code cannot be read, the estimate holds."""
+
+
+class Outcome(NamedTuple):
+    """The result of a ranking; all sequences are in the order of the configs.
+
+    Attributes:
+        order: indices: those that stay, best first, then the others.
+        num_kept: how many of `order` stay.
+        times_us: predicted times; None: not predicted.
+        is_compiled: whether the prediction knows the machine code.
+        reasons: why a config falls.
+        is_small, num_compiled, compile_s, notes: see `Ranking`.
+    """
+
+    order: tuple[int, ...]
+    num_kept: int
+    times_us: tuple[float | None, ...]
+    is_compiled: tuple[bool, ...]
+    reasons: tuple[str, ...]
+    is_small: bool
+    num_compiled: int
+    compile_s: float
+    notes: tuple[str, ...]
+
+
+def rank_configs(
+    arch: GpuSpec,
+    problem: GemmProblem,
+    configs: Sequence[TritonConfig],
+    *,
+    k: int,
+    model: TritonModel,
+    code_of: CodeOf | None = None,
+    num_to_compile: int | None = None,
+    is_small: bool = False,
+) -> Outcome:
+    """Rank configs; at least one stays, at most `k` if the model can tell them apart.
+
+    Args:
+        arch: the GPU.
+        problem: the GEMM.
+        configs: at least one.
+        k: how many may stay.
+        model: the cost model.
+        code_of: compiles configs; None: estimates decide.
+        num_to_compile: how many are compiled; None: `COMPILED_PER_KEPT` for each that stays, at least `MIN_COMPILED`.
+        is_small: the estimate's best stays alone, and nothing is compiled.
+    """
+    return _Ranker(arch, problem, configs, model).rank(k, code_of, num_to_compile, is_small)
+
+
+class _Ranker:
+    """The state of one ranking."""
+
+    def __init__(
+        self, arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], model: TritonModel
+    ) -> None:
+        self.arch, self.problem, self.configs, self.model = arch, problem, configs, model
+        self.times: list[float | None] = [None] * len(configs)
+        self.codes: dict[int, KernelCode] = {}
+        self.compiled: set[int] = set()  # those whose code is known to launch
+        self.reasons = [""] * len(configs)
+        self.num_compiled, self.compile_s = 0, 0.0
+        self.notes: list[str] = []
+
+    def rank(self, k: int, code_of: CodeOf | None, num_to_compile: int | None, is_small: bool) -> Outcome:
+        standing = self._by_rules()
+        estimated = self._estimate(standing) if standing else []
+        if not estimated:
+            kept = standing or list(range(len(self.configs)))
+            self.notes.append(f"none is expected to be launched: {'what rules leave' if standing else 'all'} stay")
+            return self._outcome(kept, is_small=False)
+        if is_small:
+            best = min(estimated, key=lambda i: (not self._surely_fits(i), estimated.index(i)))
+            for i in estimated:
+                self.reasons[i] = f"a small GEMM: {self.configs[best]} is dispatched at once"
+            return self._outcome([best], is_small=True)
+        if code_of is None or len(estimated) == 1:
+            return self._keep(estimated, k)
+        count = max(num_to_compile or max(COMPILED_PER_KEPT * k, MIN_COMPILED), k)
+        done = self._compile(estimated, k, count, code_of)
+        if not done:
+            self.notes.append(f"none of them compiled, and the estimate decides: {self.reasons[estimated[0]]}")
+            return self._keep(estimated, k)
+        return self._keep(done, k)
+
+    def _by_rules(self) -> list[int]:
+        """Return indices of the configs that rules leave; if they leave none, of those that can run at all."""
+        rejections = reject_configs(self.arch, self.problem, self.configs)
+        for i, no in enumerate(rejections):
+            self.reasons[i] = _text(no)
+        standing = [i for i, no in enumerate(rejections) if no is None]
+        if not standing:
+            standing = [i for i, no in enumerate(rejections) if no is not None and no.can_run]
+            self.notes.append(f"every config breaks a rule: the model chooses among the {len(standing)} that can run")
+            for i in standing:
+                self.reasons[i] = ""
+        return standing
+
+    def _estimate(self, indices: list[int]) -> list[int]:
+        """Predict times without compiling; return what can be launched, best first."""
+        for i in indices:
+            self.codes[i] = self.model.estimate_code(self.arch, self.problem, self.configs[i])
+        return self._predict(indices, "the model expects that it cannot be launched")
+
+    def _predict(self, indices: list[int], reason: str) -> list[int]:
+        configs, codes = [self.configs[i] for i in indices], [self.codes[i] for i in indices]
+        times = self.model.triton_times_us(self.arch, self.problem, configs, codes)
+        fine: list[int] = []
+        for i, time_us in zip(indices, times, strict=True):
+            if math.isfinite(time_us):
+                self.times[i] = float(time_us)
+                fine.append(i)
+            else:
+                self.times[i] = None
+                self.reasons[i] = f"{reason}: {_needs(self.codes[i])}"
+        return sorted(fine, key=lambda i: (self.times[i], i))
+
+    def _compile(self, estimated: list[int], k: int, count: int, code_of: CodeOf) -> list[int]:
+        """Compile the best by estimate until `k` are known to launch; return those, best first by their code."""
+        start, done, first = time.perf_counter(), list[int](), 0
+        while first < len(estimated) and (first == 0 or len(done) < k):
+            batch = estimated[first : first + (count if first == 0 else k - len(done))]
+            first += len(batch)
+            launchable = [i for i, code in zip(batch, code_of(batch), strict=True) if self._takes(i, code)]
+            done += self._predict(launchable, "as compiled, it cannot be launched") if launchable else []
+        self.num_compiled, self.compile_s = first, time.perf_counter() - start
+        for position, i in enumerate(estimated[first:], first + 1):
+            self.reasons[i] = f"number {position} by estimate, the best {first} were compiled"
+        return sorted(done, key=lambda i: (self.times[i], i))
+
+    def _takes(self, i: int, code: KernelCode | str | None) -> bool:
+        """Return whether a config, as compiled, can be launched."""
+        if isinstance(code, str):
+            self.times[i], self.reasons[i] = None, code
+            return False
+        if code is None:
+            return True
+        self.codes[i] = code
+        self.compiled.add(i)
+        threads = code.num_warps * 32
+        if code.smem_bytes > self.arch.smem_per_cta_bytes or code.registers * threads > self.arch.registers_per_sm:
+            self.times[i] = None
+            self.reasons[i] = (
+                f"it cannot be launched: {_needs(code)}; a CTA has at most {self.arch.smem_per_cta_bytes:,} bytes, "
+                f"{self.arch.registers_per_sm // threads} registers a thread"
+            )
+            return False
+        return True
+
+    def _surely_fits(self, i: int) -> bool:
+        return shared_bytes_bounds(self.problem, self.configs[i])[1] <= self.arch.smem_per_cta_bytes
+
+    def _keep(self, ranked: list[int], k: int) -> Outcome:
+        kept = ranked[:k]
+        for position, i in enumerate(ranked[k:], k + 1):
+            self.reasons[i] = f"number {position}: the best {k} stay"
+        return self._outcome(kept, is_small=False)
+
+    def _outcome(self, kept: list[int], *, is_small: bool) -> Outcome:
+        others = sorted(
+            set(range(len(self.configs))) - set(kept),
+            key=lambda i: (i not in self.compiled, self.times[i] is None, self.times[i] or 0.0, i),
+        )
+        for i in kept:
+            self.reasons[i] = ""
+        return Outcome(
+            (*kept, *others), len(kept), tuple(self.times),
+            tuple(i in self.compiled for i in range(len(self.configs))), tuple(self.reasons),
+            is_small, self.num_compiled, self.compile_s, tuple(self.notes),
+        )  # fmt: skip
+
+
+def _text(no: Rejection | None) -> str:
+    return "" if no is None else f"{no.rule}: {no.reason}"
+
+
+def _needs(code: KernelCode) -> str:
+    return f"{code.smem_bytes:,} bytes of shared memory, {code.num_warps} warps of {code.registers} registers"

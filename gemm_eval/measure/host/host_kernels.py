@@ -9,8 +9,6 @@ from typing import Any
 
 from gemm_eval.jit import entry_point
 
-__all__ = ["CYCLES_PER_LINK", "copy_words", "read_words", "run_chain"]
-
 CYCLES_PER_LINK = 6
 """Cycles of one round of `run_chain`: three shifts and three xors that wait for each other, a cycle each on x86-64; on
 64-bit ARM three xors of a shifted register, two cycles each."""

@@ -8,22 +8,60 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.measure.host.shapes import HostShape
 from gemm_eval.words import refusal
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "HOST_DTYPES",
-    "HostTiming",
-    "check_product",
-    "numpy_dtype",
-    "probe_speed",
-    "time_host_shapes",
-    "time_launch",
-]
+
+class HostShape(NamedTuple):
+    """C[M,N] = A[M,K] x B[K,N]."""
+
+    M: int
+    K: int
+    N: int
+
+    @property
+    def num_macs(self) -> int:
+        """Multiplications and additions, as pairs."""
+        return self.M * self.K * self.N
+
+
+_ROWS = ((1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048), (1, 3, 6, 12, 24, 48, 96, 192, 384, 768, 1536))
+"""Rows, of every other pair the second set: powers of two and what lies between."""
+_PAIRS = (
+    (64, 64), (128, 512), (256, 256), (512, 512),  # heads of attention, small squares
+    (768, 768), (768, 3072), (3072, 768),  # BERT base, GPT-2
+    (1024, 1024), (1024, 4096), (4096, 1024),  # BERT large, grouped-query keys
+    (2048, 256), (2048, 2048), (4096, 4096),
+    (1000, 3000), (577, 1153),  # no multiples of a vector
+)  # fmt: skip
+"""(K, N) of layers and others."""
+_SEED = 0
+
+
+def pick_host_shapes(mac_per_us: float, budget_s: float, num_samples: int = 5) -> list[HostShape]:
+    """Return GEMMs that can be timed within a budget, shuffled, always in the same order.
+
+    What would take more than its share, the largest on a slow machine, is left out.
+
+    Args:
+        mac_per_us: speed of the machine, as a large GEMM shows it.
+        budget_s: seconds for all of them.
+        num_samples: fewest times that each runs.
+    """
+    shapes = [HostShape(M, K, N) for index, (K, N) in enumerate(_PAIRS) for M in _ROWS[index % 2]]
+    shapes.sort(key=lambda shape: shape.num_macs)
+    left_s, picked = budget_s * 0.6, []  # the rest is for small GEMMs, whose time is what they are given
+    for shape in shapes:
+        left_s -= (num_samples + 1) * shape.num_macs / mac_per_us / 1e6
+        if left_s < 0.0:
+            break
+        picked.append(shape)
+    random.Random(_SEED).shuffle(picked)
+    return picked
+
 
 HOST_DTYPES = {"fp32": "float32", "fp64": "float64"}
 """Types that BLAS has and numpy too, by our name of them."""
@@ -39,7 +77,7 @@ _SWITCH_EVERY_S = 0.02  # a long sample may be interrupted that often: it hardly
 
 
 class HostTiming(NamedTuple):
-    """How long one GEMM takes.
+    """The time of one GEMM.
 
     Attributes:
         shape: the GEMM.
@@ -68,11 +106,7 @@ class _Sample(NamedTuple):
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """Return numpy's type for one of `HOST_DTYPES`.
-
-    Raises:
-        InvalidOptionError: BLAS multiplies no such type.
-    """
+    """Return numpy's type for one of `HOST_DTYPES`."""
     import numpy as np
 
     if dtype not in HOST_DTYPES:
@@ -191,11 +225,11 @@ def _warm_up(run: Callable[[], Any]) -> int:
 
 
 def _sample(run: Callable[[], Any], num_calls: int, share_s: float) -> list[_Sample]:
-    found: list[_Sample] = []
+    samples: list[_Sample] = []
     num_good = 0
     clock, calls = time.perf_counter, range(num_calls)
     end = clock() + share_s
-    while (num_good < _MIN_SAMPLES and len(found) < _MAX_TRIES) or (clock() < end and num_good < _MAX_SAMPLES):
+    while (num_good < _MIN_SAMPLES and len(samples) < _MAX_TRIES) or (clock() < end and num_good < _MAX_SAMPLES):
         switches = _num_switches()
         begin = clock()
         for _ in calls:
@@ -203,12 +237,12 @@ def _sample(run: Callable[[], Any], num_calls: int, share_s: float) -> list[_Sam
         seconds = clock() - begin
         is_disturbed = _num_switches() - switches > int(seconds / _SWITCH_EVERY_S)
         num_good += not is_disturbed
-        found.append(_Sample(seconds / num_calls, is_disturbed))
-    return found
+        samples.append(_Sample(seconds / num_calls, is_disturbed))
+    return samples
 
 
 def _num_switches() -> int:
-    """How often the system took a core from a thread of this process; always 0 where it does not tell."""
+    """Return how often the system took a core from a thread of this process; always 0 where it does not tell."""
     try:
         import resource
     except ImportError:

@@ -8,7 +8,7 @@ from unittest import mock
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.autotune.asm import occupancy_of_card, score, score_file
-from gemm_eval.device.nvdisasm import nvdisasm_version
+from gemm_eval.device.sass import nvdisasm_version
 from gemm_eval.errors import GemmEvalError
 from tests.autotune.fake_cubin import ABI_CUDA_12, ABI_CUDA_13, FLAGS_SM_80, FLAGS_SM_90A, FakeKernel, make_cubin
 from tools.fuzz.kinds.sass import TEXTS

@@ -1,0 +1,356 @@
+"""`benchmarks.compare`: engines on the same GEMMs are checked, timed in turn and summed up; its tables and document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from benchmarks.command import run as run_command
+from benchmarks.compare import __main__ as command
+from benchmarks.compare import operands, side_by_side
+from benchmarks.compare.engines import Engine
+from benchmarks.compare.operands import EXPERT_LAYERS, Gemm, Grid, Layer, Operands, Weights
+from benchmarks.compare.side_by_side import (
+    ENGINES,
+    SideBySide,
+    by_regime,
+    by_rows,
+    choose_engines,
+    compare_engines,
+    list_cases,
+    losses,
+    stand,
+)
+from gemm_eval.device import TimingProtocol
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.kernels import dequantize
+from tests.measure.fake_runner import FakeRunner
+
+GRID = Grid.dense(((64, 128), (128, 256)), rows=(1, 40), group_size=64)
+LAYERS = (Layer("wide", 4, 4, 2, 64, 256), Layer("one-of-eight", 2, 16, 4, 128, 64))
+EXPERTS = Grid(LAYERS, rows=(40, 1), group_size=32)
+PROTOCOL = TimingProtocol(cold_bytes=1, l2_multiple=0, num_replays=3, max_short_rows=0)
+Us = Callable[[Gemm], float]
+
+
+class FakeDevice(FakeRunner):
+    """A GPU that is none: arrays of numpy, and a clock that calls advance."""
+
+    cupy = np
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_freed = 0
+
+    @property
+    def stream(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def empty_bytes(self, num_bytes: int) -> Any:
+        return np.empty(-(-num_bytes // 256) * 256, np.uint8)
+
+    def fill_normal(self, buffer: Any, seed: int, *, is_bf16: bool) -> None:
+        values = np.random.default_rng(seed).normal(size=buffer.nbytes // 2).astype(np.float32)
+        buffer.view(np.uint16)[...] = _bits(values, np.dtype("u2" if is_bf16 else "f2"))
+
+    def free_unused(self) -> None:
+        self.num_freed += 1
+
+
+class FakeEngine(Engine[Any]):
+    """Multiplies each group in fp32 on the CPU, and takes as long as `us` says."""
+
+    name: ClassVar[str] = "ours"
+    us: ClassVar[Us]
+    is_wrong: ClassVar[bool] = False
+
+    def describe(self) -> str:
+        return f"{self.name} 1.0"
+
+    def pack(self, experts: Any) -> Any:
+        return [one.dense() for one in experts]
+
+    def copy(self, packed: Any) -> Any:
+        return [one.copy() for one in packed]
+
+    def num_bytes(self, packed: Any) -> int:
+        return sum(int(one.nbytes) for one in packed)
+
+    def config(self, gemm: Gemm) -> str:
+        return f"{self.name} tile"
+
+    def call(self, gemm: Gemm, packed: Any, offsets: Any, on_gpu: Any) -> Any:
+        a, c = self.arrays(gemm)
+        device: Any = self.device
+        assert on_gpu is None if not gemm.layer.is_grouped else (on_gpu == offsets).all()
+
+        def enqueue() -> None:
+            for group, w in enumerate(packed):
+                rows = slice(offsets[group], offsets[group + 1])
+                if self.is_wrong:  # of its neighbour, or twice too large
+                    w = packed[group - 1]
+                product = (1 + self.is_wrong) * _floats(a[rows]) @ _floats(w).T
+                c.view(np.uint16)[rows] = _bits(product, c.dtype)
+            device.now_us += type(self).us(gemm)
+
+        return enqueue
+
+
+def _floats(stored: Any) -> Any:
+    if stored.dtype == np.float16:
+        return stored.astype(np.float32)
+    return (stored.astype(np.uint32) << 16).view(np.float32)
+
+
+def _bits(values: Any, dtype: Any) -> Any:
+    values = values.astype(np.float32)
+    return values.astype(np.float16).view(np.uint16) if dtype == np.float16 else values.view(np.uint32) >> 16
+
+
+def fake(name: str, us: Us | float, *, is_wrong: bool = False) -> type[FakeEngine]:
+    """Make an engine that takes so many us for a GEMM."""
+    times = us if callable(us) else lambda gemm: us
+    return type(name, (FakeEngine,), {"name": name, "us": staticmethod(times), "is_wrong": is_wrong})
+
+
+OURS = fake("ours", 10.0)
+HUMMING = fake("humming", lambda gemm: 8.0 if gemm.tokens == 40 else 20.0)
+CUBLAS = fake("cublas", lambda gemm: 30.0 if gemm.layer.N == 64 else 12.0)
+
+
+def run(engines: list[type[FakeEngine]], grid: Grid = GRID, **options: Any) -> SideBySide:
+    device: Any = FakeDevice()
+    result = compare_engines(device, engines, grid, protocol=PROTOCOL, progress=False, sleep=lambda _: None, **options)
+    assert device.num_freed == len(grid.layers)
+    return result
+
+
+@pytest.mark.parametrize("grid", [GRID, EXPERTS], ids=["dense", "experts"])
+def test_engines_are_timed_on_every_gemm(grid: Grid) -> None:
+    seen: list[int] = []
+    result = run([OURS, HUMMING, CUBLAS], grid, on_layer=lambda so_far: seen.append(len(so_far.timings)))
+    assert seen == [6, 12]
+    assert not result.failures
+    assert result.engines == {"ours": "ours 1.0", "humming": "humming 1.0", "cublas": "cublas 1.0"}
+    assert {row[:3] for row in result.timings} == {(one.N, one.K, m) for one in grid.layers for m in (1, 40)}
+    for row in result.timings:
+        assert row.num_replays == 3
+        assert 0 < row.relative_error < 2e-3
+    (row,) = [row for row in result.timings if (row.N, row.M, row.engine) == (128, 40, "humming")]
+    assert row.latency_us == pytest.approx(8.0, rel=0.01)
+    assert row.config == "humming tile"
+
+
+def test_bf16_is_checked_too() -> None:
+    result = run([OURS], Grid.dense(((64, 128),), rows=(3,), group_size=32, dtype="bf16"))
+    assert len(result.timings) == 1
+    assert 1e-4 < result.timings[0].relative_error < 1e-2
+
+
+@pytest.mark.parametrize("grid", [GRID, EXPERTS], ids=["dense", "experts"])
+def test_a_wrong_engine_is_not_timed(grid: Grid) -> None:
+    result = run([OURS, fake("humming", 1.0, is_wrong=True)], grid)
+    assert {row.engine for row in result.timings} == {"ours"}
+    assert len(result.failures) == 4
+    assert all("its result is wrong: relative error " in failure.error for failure in result.failures)
+
+
+def test_an_engine_that_cannot_load_is_left_out_of_a_layer() -> None:
+    class Picky(HUMMING):  # type: ignore[misc, valid-type]
+        def pack(self, experts: Any) -> Any:
+            if experts[0].N == 64:
+                raise ValueError("N\nmust be 128")
+            return super().pack(experts)
+
+    result = run([OURS, Picky])
+    assert result.failures == [(64, 128, None, "humming", "ValueError: N must be 128")]
+    assert {row.N for row in result.timings if row.engine == "humming"} == {128}
+
+
+def test_an_engine_for_few_rows_gets_few_rows() -> None:
+    class Few(CUBLAS):  # type: ignore[misc, valid-type]
+        largest_rows = 16
+
+    result = run([OURS, Few])
+    assert {row.M for row in result.timings if row.engine == "cublas"} == {1}
+    assert not result.failures
+
+
+def test_standings() -> None:
+    cases = list_cases(run([OURS, HUMMING, CUBLAS]).timings)
+    against = stand(cases, "humming")
+    assert len(cases) == 4
+    assert against is not None
+    assert against.mean == pytest.approx((2.0 * 2.0 * 0.8 * 0.8) ** 0.25, rel=0.01)
+    assert (against.worst, against.worst_case.M) == (pytest.approx(0.8, rel=0.01), 40)
+    better = stand([case for case in cases if case.M == 1], "better")
+    assert better is not None
+    assert better.mean == pytest.approx((2.0 * 1.2) ** 0.5, rel=0.01)
+    assert {m: len(some) for m, some in by_rows(cases).items()} == {1: 2, 40: 2}
+    assert {name: len(some) for name, some in by_regime(cases).items()} == {"M <= 16": 2, "M 17-64": 2, "all": 4}
+    behind = losses(cases, ["humming", "cublas"], 0.97)
+    assert [(engine, case.N, case.M) for _, engine, case in behind] == [("humming", 64, 40), ("humming", 128, 40)]
+    assert stand(cases, "tinygemm") is None
+
+
+def test_every_engine_gets_the_same_weights() -> None:
+    """What ours packs is what cuBLAS has in 16 bits, and what a reference takes exactly."""
+    device: Any = FakeDevice()
+    weights = Weights.random(device, 128, 256, 64, DType.FP16)
+    ours = ENGINES["ours"](device, Operands(device, DType.FP16, 256, 128), PROTOCOL)
+    exact = weights.columns(np.arange(128))
+    np.testing.assert_array_equal(dequantize(ours.pack([weights])[0]), exact)
+    np.testing.assert_allclose(weights.dense().T.astype(np.float64), exact, rtol=1e-3)
+    assert set(np.unique(weights.integers)) == set(range(16))
+
+
+@pytest.mark.parametrize("layer", EXPERT_LAYERS, ids=lambda layer: layer.name)
+@pytest.mark.parametrize("tokens", [1, 4, 300])
+def test_routings_have_rows_and_differ(layer: Layer, tokens: int) -> None:
+    gemm = Gemm(layer, tokens, 128, DType.FP16)
+    again = Gemm(layer, tokens, 128, DType.FP16)
+    totals = [int(offsets[-1]) for offsets in gemm.routings]
+    assert len(totals) == 8
+    for offsets, same in zip(gemm.routings, again.routings, strict=True):
+        assert offsets.dtype == np.int32
+        assert offsets.shape == (layer.num_groups + 1,)
+        assert offsets[0] == 0
+        assert (np.diff(offsets) >= 0).all()
+        assert (np.diff(offsets) <= tokens).all()
+        np.testing.assert_array_equal(offsets, same)
+    assert len({offsets.tobytes() for offsets in gemm.routings}) > 1
+    assert 1 <= min(totals) <= max(totals) == gemm.rows <= tokens * layer.topk
+    assert 1 <= gemm.expected_rows <= gemm.rows
+    if layer.num_groups == layer.num_experts:
+        assert set(totals) == {tokens * layer.topk}
+
+
+def test_ours_is_always_among_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ENGINES["humming"], "why_missing", lambda: "not here")
+    for is_grouped in (False, True):
+        engines, missing = choose_engines(["humming"], is_grouped=is_grouped)
+        assert [engine.name for engine in engines] == ["ours"]
+        assert missing == {"humming": "not here"}
+
+
+@pytest.fixture
+def compare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run the command on engines that are none; returns its exit code, stdout and stderr."""
+    dense = {"ours": OURS, "humming": fake("humming", lambda gemm: 9.0 if gemm.tokens == 320 else 20.0),
+             "cublas": fake("cublas", 30.0), "tinygemm": fake("tinygemm", 50.0)}  # fmt: skip
+    dense["tinygemm"].largest_rows = 64
+    dense["cublas"].why_missing = classmethod(lambda cls: "no cuBLAS: pip install it")  # type: ignore[method-assign, assignment]
+    grouped = {
+        name: fake(name, lambda gemm, us=us: us if gemm.tokens > 1 else 10.0)  # type: ignore[misc]
+        for name, us in (("ours", 10.0), ("humming", 12.0), ("one-launch-a-group", 30.0))
+    }
+    monkeypatch.setattr(side_by_side, "ENGINES", dense)
+    monkeypatch.setattr(side_by_side, "GROUPED_ENGINES", grouped)
+    monkeypatch.setattr(operands, "EXPERT_LAYERS", LAYERS)
+    monkeypatch.setattr(command, "make_device", lambda engines: FakeDevice())
+    monkeypatch.setattr(
+        command, "compare_engines", partial(compare_engines, protocol=PROTOCOL, sleep=lambda _: None, progress=False)
+    )
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run_words(*words: str) -> tuple[Any, str, str]:
+        with pytest.raises(SystemExit) as exit_:
+            run_command(command.app, words)
+        return exit_.value.code, *capsys.readouterr()
+
+    return run_words
+
+
+WORDS = ("--pair", "64,256", "--pair", "128,256", "--group-size", "64", "--rows", "1,320")
+
+
+def test_tables_fit_80_columns(compare: Any) -> None:
+    code, out, err = compare(*WORDS)
+    lines = out.splitlines()
+    assert code == 0, err
+    assert max(map(len, lines)) <= 80
+    assert "cublas is left out: no cuBLAS: pip install it" in err
+    (row,) = [line.split() for line in lines if line.split()[:1] == ["320"]]
+    assert row == ["320", "0.90", "0.90", "256", "x", "64", "-"]
+    (row,) = [line.split() for line in lines if line.startswith("M <= 16")]
+    assert row[3:] == ["2", "2.00", "(2.00)", "5.00", "(5.00)"]
+    assert "Below 0.97: humming 2 of 4, tinygemm 0 of 2" in lines
+    (row,) = [line.split() for line in lines if line.startswith("0.900") and " 128 " in line]
+    assert row[:7] == ["0.900", "humming", "256", "128", "320", "10.00", "9.000"]
+
+    code, out, _ = compare("--grouped", "--group-size", "32", "--rows", "1,40")
+    lines = out.splitlines()
+    assert code == 0
+    assert max(map(len, lines)) <= 80
+    (row,) = [line.split() for line in lines if line.split()[:1] == ["40"]]
+    assert row[:3] == ["40", "1.20", "1.20"]
+    assert row[6] == "3.00"
+    assert "Below 0.97: humming 0 of 4, one launch a group 0 of 4" in lines
+
+
+def test_the_document_has_every_timing(compare: Any, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    for suffix, read in ((".csv", pandas.read_csv), (".parquet", pandas.read_parquet)):
+        out = tmp_path / f"timings{suffix}"
+        document = json.loads(compare(*WORDS, "--json", "--out", str(out), "--engine", "humming")[1])
+        assert list(document["engines"]) == ["ours", "humming"]
+        assert len(document["timings"]) == 8
+        assert document["by_rows"]["320"]["humming"]["worst"] == pytest.approx(0.9, rel=0.01)
+        assert document["by_regime"]["all"]["humming"]["num_cases"] == 4
+        assert [(row["K"], row["M"]) for row in document["behind"]] == [(64, 320), (128, 320)]
+        frame = read(out)
+        assert list(frame["latency_us"]) == [row["latency_us"] for row in document["timings"]]
+        assert set(frame["library"]) == {"ours 1.0", "humming 1.0"}
+
+
+def test_the_grouped_document_says_layers_and_tokens(compare: Any, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    out = tmp_path / "timings.csv"
+    words = ("--grouped", "--group-size", "32", "--rows", "5", "--layer", "one-of-eight", "--json", "--out", str(out))
+    document = json.loads(compare(*words)[1])
+    assert [row["engine"] for row in document["timings"]] == ["ours", "humming", "one-launch-a-group"]
+    (row, *_) = document["timings"]
+    assert (row["layer"], row["num_groups"], row["tokens"], row["expected_rows"]) == ("one-of-eight", 2, 5, 3)
+    assert not document["failures"]
+    assert list(pandas.read_csv(out)["tokens"]) == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--grouped --pair 64,64", "--grouped does not go with --pair"),
+        ("--grouped --layer no", "--layer must be one of mixtral-8x7b-up, "),
+        ("--grouped --engine cublas", "--engine must be one of ours, humming, one-launch-a-group with --grouped"),
+        ("--layer mixtral-8x7b-up", "--layer goes with --grouped"),
+        ("--pair 4096", "--pair must be K,N such as 4096,12288, got '4096'"),
+        ("--pair 100,4096", "K a multiple of 128 and N of 8, got 100,4096"),
+        ("--rows 1,x", "or 1..256:32, got 'x' in '1,x'"),
+        ("--rows 0", "got"),
+        ("--engine marlin", "--engine must be one of ours, humming, cublas, tinygemm, got 'marlin'"),
+        ("--group-size 0", "--group-size must be 32, 64 or 128, got 0"),
+        ("--activation fp8", "--activation must be one of fp16, bf16, got 'fp8'"),
+        ("--out x.txt", "--out must end with .parquet or .csv, got 'x.txt'"),
+    ],
+)
+def test_wrong_words_are_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run_command(command.app, words.split())
+    err = capsys.readouterr().err
+    assert exit_.value.code == 2
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_grids_have_gemms() -> None:
+    for options, message in (({"rows": ()}, "--rows must be integers >= 1, got none"), ({"rows": (0,)}, "got 0")):
+        with pytest.raises(InvalidOptionError, match=message):
+            Grid(**options)  # type: ignore[arg-type]
