@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, plain_number
@@ -10,6 +13,7 @@ from gemm_eval.errors import InvalidProblemError
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu.memory_bound import (
     MEMORY_BOUND_TERMS,
+    MemoryBoundRows,
     memory_bound_coefficients,
     memory_bound_row,
     memory_bound_terms,
@@ -18,7 +22,7 @@ from gemm_eval.units import bytes_per_us
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, memory_kernel
 
-__all__ = ["MemoryBoundResult", "memory_bound"]
+__all__ = ["MemoryBoundResult", "memory_bound", "memory_bounds"]
 
 _MAX_BYTES = 1 << 60
 
@@ -65,20 +69,50 @@ def memory_bound(
         InvalidProblemError: a number of bytes that is none.
         InvalidOptionError: `row_elements` or `num_rows` is no number of elements or rows.
     """
-    for name, value in (("read_bytes", read_bytes), ("write_bytes", write_bytes)):
-        number = plain_number(value)
-        if number is None or not 0 <= number <= _MAX_BYTES:
-            raise InvalidProblemError(f"{name} must be in 0..2**60, got {shown(value)}")
-    as_integer("row_elements", row_elements, 0, MAX_DIM)
-    as_integer("num_rows", num_rows, 0, MAX_DIM)
-    source = "analytic"
-    if isinstance(arch, GpuSpec):
-        coefficients, origin = memory_bound_coefficients(arch, memory_kernel(what).library)
-        row = memory_bound_row(what, read_bytes, write_bytes, num_rows, row_elements)
-        found = memory_bound_terms(arch, coefficients, row)
-        terms = {name: float(value) for name, value in found.items()}
-        source = "calibrated" if origin.is_calibrated else source
-    else:
+    return memory_bounds(arch, [(read_bytes, write_bytes, row_elements, num_rows, what)])[0]
+
+
+def memory_bounds(
+    arch: ArchSpec, kernels: Sequence[tuple[float, float, int, int, str]]
+) -> tuple[MemoryBoundResult, ...]:
+    """Return what many such kernels take, each given by the arguments of `memory_bound`, in one batch.
+
+    Raises:
+        InvalidProblemError, InvalidOptionError: as `memory_bound`.
+    """
+    for read_bytes, write_bytes, row_elements, num_rows, _ in kernels:
+        for name, value in (("read_bytes", read_bytes), ("write_bytes", write_bytes)):
+            number = plain_number(value)
+            if number is None or not 0 <= number <= _MAX_BYTES:
+                raise InvalidProblemError(f"{name} must be in 0..2**60, got {shown(value)}")
+        as_integer("row_elements", row_elements, 0, MAX_DIM)
+        as_integer("num_rows", num_rows, 0, MAX_DIM)
+    results: dict[int, MemoryBoundResult] = {}
+    places: dict[str, list[int]] = {}
+    for place, kernel in enumerate(kernels):
+        places.setdefault(memory_kernel(kernel[4]).library, []).append(place)
+    for library, chosen in places.items():
+        source, terms = _terms(arch, library, [kernels[place] for place in chosen])
+        for place, *values in zip(chosen, *terms, strict=True):
+            breakdown = FrozenDict(zip(MEMORY_BOUND_TERMS, values, strict=True))
+            results[place] = MemoryBoundResult(arch.name, *kernels[place][:2], sum(values), breakdown, source)
+    return tuple(results[place] for place in range(len(kernels)))
+
+
+def _terms(
+    arch: ArchSpec, library: str, kernels: Sequence[tuple[float, float, int, int, str]]
+) -> tuple[str, list[list[float]]]:
+    """Return the source of the times, and each of `MEMORY_BOUND_TERMS` of all kernels, in microseconds."""
+    if not isinstance(arch, GpuSpec):
         rate = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
-        terms = dict(zip(MEMORY_BOUND_TERMS, (arch.launch_us, 0.0, (read_bytes + write_bytes) / rate), strict=True))
-    return MemoryBoundResult(arch.name, read_bytes, write_bytes, sum(terms.values()), FrozenDict(terms), source)
+        num = len(kernels)
+        bytes_us = [(read_bytes + write_bytes) / rate for read_bytes, write_bytes, *_ in kernels]
+        return "analytic", [[arch.launch_us] * num, [0.0] * num, bytes_us]
+    coefficients, origin = memory_bound_coefficients(arch, library)
+    rows = [
+        memory_bound_row(what, read_bytes, write_bytes, num_rows, row_elements)
+        for read_bytes, write_bytes, row_elements, num_rows, what in kernels
+    ]
+    columns = MemoryBoundRows(*(np.array(column, np.float64) for column in zip(*rows, strict=True)))
+    terms = memory_bound_terms(arch, coefficients, columns)
+    return "calibrated" if origin.is_calibrated else "analytic", [terms[name].tolist() for name in MEMORY_BOUND_TERMS]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.estimate import Price
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.torch.fusion import Kernel, kernels_of
 from gemm_eval.torch.graph import Call, Role, Trace
 from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation, build_tree
-from gemm_eval.torch.price import UNPRICED, Price, Prices
-from gemm_eval.torch.work import AttentionWork, ConvolutionWork, MemoryWork, VectorGemmWork, Work, work_flop
+from gemm_eval.torch.price import UNPRICED, ModulePrices
+from gemm_eval.torch.work import ConvolutionWork, VectorGemmWork, Work, work_flop
+from gemm_eval.transformer import AttentionWork, MemoryWork
 
 __all__ = ["assemble", "price_kernels"]
 
@@ -41,7 +43,7 @@ def price_kernels(
     """Return the operations of each kernel, and of an optimizer's steps after them; arguments as of `assemble`."""
     pieces = [_pieces(kernel) for kernel in kernels]
     pieces += [[("", "optimizer", "optimizer", work)] for work in steps]
-    prices = Prices(evaluator, attention_library)
+    prices = ModulePrices(evaluator, attention_library)
     prices.find(work for piece in pieces for *_, work in piece)
     found: list[list[PredictedOperation]] = []
     now_us = 0.0

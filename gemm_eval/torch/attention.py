@@ -10,17 +10,8 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.torch.eager_mode import bias_of_mask_works
 from gemm_eval.torch.matmuls import Precision, dense_work, type_of
-from gemm_eval.torch.work import (
-    DEALT,
-    ROWS,
-    AttentionWork,
-    MemoryWork,
-    UnpricedWork,
-    VectorGemmWork,
-    Work,
-    dealt,
-    work_flop,
-)
+from gemm_eval.torch.work import DEALT, ROWS, UnpricedWork, VectorGemmWork, Work, dealt, work_flop
+from gemm_eval.transformer import AttentionWork, MemoryWork
 from gemm_eval.workload import AttentionProblem
 
 __all__ = ["attention_work", "flex_attention_work", "kernel_attention_works"]

@@ -10,7 +10,8 @@ from typing import Any
 from gemm_eval.models.gpu import has_few_channels_on_cuda_cores
 from gemm_eval.torch.eager_mode import bias_work, fill_work, has_channels_last, layout_work
 from gemm_eval.torch.matmuls import Precision, dense_work
-from gemm_eval.torch.work import ConvolutionWork, GemmWork, Work
+from gemm_eval.torch.work import ConvolutionWork, Work
+from gemm_eval.transformer import GemmWork
 
 __all__ = ["convolution_works"]
 

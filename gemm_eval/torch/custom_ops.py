@@ -8,7 +8,8 @@ from typing import Any
 
 from gemm_eval.dtypes import DType
 from gemm_eval.torch.matmuls import Precision, type_of
-from gemm_eval.torch.work import GemmWork, Work
+from gemm_eval.torch.work import Work
+from gemm_eval.transformer import GemmWork
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["custom_works"]

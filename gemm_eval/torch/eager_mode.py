@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gemm_eval.torch.graph import Domain, Role
-from gemm_eval.torch.work import CTA_ELEMENTS, MemoryWork
+from gemm_eval.torch.work import CTA_ELEMENTS
+from gemm_eval.transformer import MemoryWork
 
 __all__ = [
     "Operation",

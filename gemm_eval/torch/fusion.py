@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from gemm_eval.checks import check_word
 from gemm_eval.torch.graph import Call, Domain, Role, Trace
-from gemm_eval.torch.work import DEALT, ROWS, VECTORS, MemoryWork, Work, dealt
+from gemm_eval.torch.work import DEALT, ROWS, VECTORS, Work, dealt
+from gemm_eval.transformer import MemoryWork
 
 __all__ = ["FUSIONS", "Kernel", "kernels_of"]
 

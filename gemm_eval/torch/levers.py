@@ -10,8 +10,9 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.torch.prediction import Lever
-from gemm_eval.torch.price import UNPRICED, Prices
-from gemm_eval.torch.work import GemmWork, Work
+from gemm_eval.torch.price import UNPRICED, ModulePrices
+from gemm_eval.torch.work import Work
+from gemm_eval.transformer import GemmWork
 
 __all__ = ["find_levers"]
 
@@ -62,6 +63,6 @@ def _changes(evaluator: GEMMEvaluator, counts: Counter[Work]) -> dict[str, dict[
 
 
 def _total_us(evaluator: GEMMEvaluator, attention_library: str | None, counts: Counter[Work]) -> float:
-    prices = Prices(evaluator, attention_library)
+    prices = ModulePrices(evaluator, attention_library)
     prices.find(counts)
     return sum(count * prices[work].latency_us for work, count in counts.items() if prices[work].bound != UNPRICED)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.torch.work import DEALT, GemmWork, UnpricedWork, VectorGemmWork, Work, dealt
+from gemm_eval.torch.work import DEALT, UnpricedWork, VectorGemmWork, Work, dealt
+from gemm_eval.transformer import GemmWork
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import GemmProblem
 
@@ -147,11 +148,11 @@ def grouped_works(
     problem = GemmProblem.grouped(
         balanced_rows(M, G), K, N, input_dtype=dtype, weight_dtype=dtype, output_dtype=type_of(out, False), **types
     )
-    return (GemmWork(problem, _BALANCED),)
+    return (GemmWork(problem, note=_BALANCED),)
 
 
 def _noted(works: tuple[Work, ...]) -> tuple[Work, ...]:
-    return tuple(GemmWork(work.problem, _BALANCED) if isinstance(work, GemmWork) else work for work in works)
+    return tuple(GemmWork(work.problem, note=_BALANCED) if isinstance(work, GemmWork) else work for work in works)
 
 
 def _offsets(args: Sequence[Any], at: int) -> int:

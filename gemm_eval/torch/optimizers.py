@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.torch.work import DEALT, MemoryWork, dealt
+from gemm_eval.torch.work import DEALT, dealt
+from gemm_eval.transformer import MemoryWork
 from gemm_eval.words import shown
 
 __all__ = ["OPTIMIZERS", "optimizer_works"]

@@ -14,7 +14,8 @@ from typing import Any
 
 from gemm_eval.dtypes import DType
 from gemm_eval.torch.matmuls import type_of
-from gemm_eval.torch.work import DEALT, GemmWork, Work, dealt
+from gemm_eval.torch.work import DEALT, Work, dealt
+from gemm_eval.transformer import GemmWork
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["QuantizedLinear", "quantized_linear", "quantized_linears"]

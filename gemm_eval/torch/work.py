@@ -1,44 +1,19 @@
-"""What an operation of a traced module is for the models: plain data, without torch."""
+"""Kinds of work that only traced modules have, and the words of memory-bound kernels; plain data, without torch.
+
+GEMMs, fused attention and memory-bound kernels are those of `gemm_eval.transformer`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 from gemm_eval.units import FLOP_PER_MAC
-from gemm_eval.workload import AttentionProblem, GemmProblem
-
-__all__ = [
-    "CTA_ELEMENTS",
-    "DEALT",
-    "ROWS",
-    "VECTORS",
-    "AttentionWork",
-    "ConvolutionWork",
-    "GemmWork",
-    "MemoryWork",
-    "UnpricedWork",
-    "VectorGemmWork",
-    "Work",
-    "dealt",
-    "work_flop",
-]
+from gemm_eval.workload import GemmProblem
 
 _ATTENTION_BACKWARD = 5, 2
 """Products of the backward and the forward pass: scores again, and gradients of Q, K, V and of the scores."""
-
-
-@dataclass(frozen=True, slots=True)
-class GemmWork:
-    """A GEMM on the matrix units.
-
-    Attributes:
-        problem: sizes and types.
-        note: what was assumed of it; empty: nothing.
-    """
-
-    problem: GemmProblem
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,68 +56,6 @@ class ConvolutionWork:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionWork:
-    """Fused attention, forward or backward.
-
-    Attributes:
-        problem: sizes and types.
-        mask_bytes: of a mask or bias that is read; 0: none.
-        is_backward: gradients of queries, keys and values.
-        note: what was assumed of it; empty: nothing.
-    """
-
-    problem: AttentionProblem
-    mask_bytes: int = 0
-    is_backward: bool = False
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryWork:
-    """A kernel whose time is that of its bytes.
-
-    Attributes:
-        what: as `GEMMEvaluator.evaluate_memory_bound` knows it, or any other word.
-        read_bytes, write_bytes: of it.
-        rows, width: rows that it works on, and elements of one; 0: elements are dealt to all SMs.
-    """
-
-    what: str
-    read_bytes: int
-    write_bytes: int
-    rows: int = 0
-    width: int = 0
-
-
-DEALT = "act"
-"""What the memory-bound model calls a kernel whose threads load 16 bytes of each tensor."""
-
-VECTORS = ("torch_vector", "torch_gelu")
-"""The name of kernels of eager mode whose threads load 16 bytes of each tensor."""
-
-ROWS = "inductor_rows"
-"""What it calls a kernel of torch.compile that sums up rows."""
-
-CTA_ELEMENTS = 1024
-"""Elements of a block of a kernel that goes over its elements whatever rows they are of; Inductor has as many."""
-
-
-_ELEMENT_BYTES = 2  # of what `dealt` takes the largest tensor to be made of
-
-
-def dealt(what: str, read_bytes: int, write_bytes: int, tensor_bytes: int) -> MemoryWork:
-    """Return a kernel that goes over its elements in blocks, whatever rows they are of.
-
-    Args:
-        what: its name for the memory-bound model.
-        read_bytes, write_bytes: of it.
-        tensor_bytes: of the largest tensor that it sees: what its threads are for.
-    """
-    rows = -(-tensor_bytes // (CTA_ELEMENTS * _ELEMENT_BYTES))
-    return MemoryWork(what, read_bytes, write_bytes, rows, CTA_ELEMENTS)
-
-
-@dataclass(frozen=True, slots=True)
 class UnpricedWork:
     """An operation that no model knows: it is listed, with its bytes.
 
@@ -159,18 +72,45 @@ class UnpricedWork:
 
 Work: TypeAlias = GemmWork | VectorGemmWork | ConvolutionWork | AttentionWork | MemoryWork | UnpricedWork
 
+DEALT = "act"
+"""The memory-bound model's name of a kernel whose threads load 16 bytes of each tensor."""
+
+VECTORS = ("torch_vector", "torch_gelu")
+"""Its names of kernels of eager mode whose threads load 16 bytes of each tensor."""
+
+ROWS = "inductor_rows"
+"""Its name of a kernel of torch.compile that sums up rows."""
+
+CTA_ELEMENTS = 1024
+"""Elements of a block of a kernel that goes over its elements whatever rows they are of; Inductor has as many."""
+
+_ELEMENT_BYTES = 2  # of what `dealt` takes the largest tensor to be made of
+
+
+def dealt(what: str, read_bytes: int, write_bytes: int, tensor_bytes: int) -> MemoryWork:
+    """Return a kernel that goes over its elements in blocks, whatever rows they are of.
+
+    Args:
+        what: its name for the memory-bound model.
+        read_bytes, write_bytes: bytes of one run.
+        tensor_bytes: of the largest tensor that it sees, which its threads are for.
+    """
+    rows = -(-tensor_bytes // (CTA_ELEMENTS * _ELEMENT_BYTES))
+    return MemoryWork(what, read_bytes, write_bytes, rows, CTA_ELEMENTS)
+
 
 def work_flop(work: Work) -> tuple[int, int]:
-    """Operations on matrices, and what they would be if masks saved nothing, as torch's `FlopCounterMode` counts."""
+    """Return operations on matrices, and as many as torch's `FlopCounterMode` counts, which knows no masks."""
     if isinstance(work, GemmWork | ConvolutionWork):
         return work.problem.flop, work.problem.flop
     if isinstance(work, VectorGemmWork):
         return work.flop, work.unmasked_flop
     if isinstance(work, UnpricedWork):
         return work.flop, work.flop
-    if isinstance(work, AttentionWork):
-        of = work.problem
-        full = FLOP_PER_MAC * of.batch * of.num_heads * of.q_len * of.kv_len * (of.head_dim + of.value_dim)
-        backward, forward = _ATTENTION_BACKWARD if work.is_backward else (1, 1)
-        return of.flop * backward // forward, full * backward // forward
-    return 0, 0
+    if isinstance(work, MemoryWork):
+        return 0, 0
+    problem = work.problem
+    pairs = problem.batch * problem.num_heads * problem.q_len * problem.kv_len
+    full = FLOP_PER_MAC * pairs * (problem.head_dim + problem.value_dim)
+    backward, forward = _ATTENTION_BACKWARD if work.is_backward else (1, 1)
+    return problem.flop * backward // forward, full * backward // forward

@@ -13,17 +13,6 @@ from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.memory import ModelMemory, model_memory
 from gemm_eval.words import shown
 
-__all__ = [
-    "MEMORY_FRAC",
-    "MemoryLever",
-    "check_memory",
-    "largest_batch",
-    "largest_seq_len",
-    "memory_document",
-    "memory_levers",
-    "say_memory",
-]
-
 MEMORY_FRAC = 0.9
 """Share of the memory of a GPU that a model may use by default: vLLM's `gpu_memory_utilization`."""
 

@@ -9,16 +9,11 @@ from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
 from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution
-from gemm_eval.transformer.attention_shapes import attention_shapes
 from gemm_eval.transformer.config import ModelConfig
-from gemm_eval.transformer.experts import UNIFORM, check_expert_load
-from gemm_eval.transformer.ffn_shapes import ffn_shapes, lm_head_shape
-from gemm_eval.transformer.shapes import Operand, Shape, Step
+from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, check_expert_load, layer_shapes, lm_head_shape
 from gemm_eval.transformer.types import WeightTypes, weight_types
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, GemmProblem
-
-__all__ = ["PHASES", "LayerGemm", "layer_gemms", "make_step", "transformer_gemms"]
 
 PHASES = ("prefill", "decode")
 """Which forward passes there are."""
@@ -59,25 +54,13 @@ class LayerGemm:
 
 
 def transformer_gemms(
-    config: ModelConfig,
-    *,
-    phase: Literal["prefill", "decode"],
-    batch_size: int,
-    seq_len: int,
-    tensor_parallel: int = 1,
-    expert_parallel: int = 1,
-    dtype: str | DtypeScheme | None = None,
-    dense_dtype: str | None = None,
-    quantize_lm_head: bool = False,
-    quantize_router: bool = False,
-    expert_imbalance: float = 1.0,
-    absorb_mla: bool | None = None,
-    lm_head_all_tokens: bool = False,
-    expert_dtype: str | DtypeScheme | None = None,
-    expert_load: str | Distribution = UNIFORM,
-    expert_seed: int = 0,
+    config: ModelConfig, *, phase: Literal["prefill", "decode"], batch_size: int, seq_len: int,
+    tensor_parallel: int = 1, expert_parallel: int = 1, dtype: str | DtypeScheme | None = None,
+    dense_dtype: str | None = None, quantize_lm_head: bool = False, quantize_router: bool = False,
+    expert_imbalance: float = 1.0, absorb_mla: bool | None = None, lm_head_all_tokens: bool = False,
+    expert_dtype: str | DtypeScheme | None = None, expert_load: str | Distribution = UNIFORM, expert_seed: int = 0,
     new_tokens: int | None = None,
-) -> tuple[LayerGemm, ...]:
+) -> tuple[LayerGemm, ...]:  # fmt: skip
     """Return the GEMMs of one forward pass on one device, in the order they run, as G, M, K, N.
 
     Prefill runs `seq_len` new tokens of each of `batch_size` sequences; decode runs one new token of each, which
@@ -104,7 +87,7 @@ def transformer_gemms(
       answer, and few different GEMMs.
     - a distribution of `gemm_eval.moe`, as a word (``"power_law_1.2"``) or a value: rows of the most loaded device, in
       the draw of median load out of five from `expert_seed`.
-    - ``"expected"``: G active experts of M rows each, a batched GEMM; `experts.py` has the formulas of both.
+    - ``"expected"``: G active experts of M rows each, a batched GEMM; `shapes.py` has the formulas of both.
 
     `expert_imbalance` above 1 (busiest over mean load) asks for ``"expected"`` with all experts charged as the busiest,
     which is a bound. So do devices of more than 1,024 experts. Shared experts run as one FFN.
@@ -140,46 +123,23 @@ def transformer_gemms(
     ):
         check_flag(name, flag)
     step = make_step(
-        config,
-        phase,
-        batch_size,
-        seq_len,
-        tensor_parallel,
-        expert_parallel,
-        expert_imbalance=expert_imbalance,
-        expert_load=expert_load,
-        expert_seed=expert_seed,
-        absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla,
-        lm_head_all_tokens=lm_head_all_tokens,
+        config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_imbalance=expert_imbalance,
+        expert_load=expert_load, expert_seed=expert_seed,
+        absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla, lm_head_all_tokens=lm_head_all_tokens,
         new_tokens=new_tokens,
-    )
+    )  # fmt: skip
     types = weight_types(
-        config,
-        dtype,
-        dense_dtype,
-        expert_dtype,
-        quantize_lm_head=quantize_lm_head,
-        quantize_router=quantize_router,
+        config, dtype, dense_dtype, expert_dtype, quantize_lm_head=quantize_lm_head, quantize_router=quantize_router
     )
-    shapes = (*attention_shapes(config, step), *ffn_shapes(config, step), lm_head_shape(config, step))
+    shapes = (*layer_shapes(config, step), lm_head_shape(config, step))
     return tuple(gemm for shape in shapes for gemm in layer_gemms(shape, types))
 
 
 def make_step(
-    config: ModelConfig,
-    phase: str,
-    batch_size: int,
-    seq_len: int,
-    tensor_parallel: int,
-    expert_parallel: int,
-    *,
-    expert_imbalance: float = 1.0,
-    expert_load: Any = UNIFORM,
-    expert_seed: int = 0,
-    absorb_mla: bool = False,
-    lm_head_all_tokens: bool = False,
-    new_tokens: int | None = None,
-) -> Step:
+    config: ModelConfig, phase: str, batch_size: int, seq_len: int, tensor_parallel: int, expert_parallel: int, *,
+    expert_imbalance: float = 1.0, expert_load: Any = UNIFORM, expert_seed: int = 0, absorb_mla: bool = False,
+    lm_head_all_tokens: bool = False, new_tokens: int | None = None,
+) -> Step:  # fmt: skip
     """Check the options of `transformer_gemms` that sizes depend on.
 
     Raises:

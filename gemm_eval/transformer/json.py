@@ -12,8 +12,6 @@ from gemm_eval.errors import ModelConfigError
 from gemm_eval.storage import read_bounded
 from gemm_eval.words import one_line, shown
 
-__all__ = ["Keys", "read_json"]
-
 _MAX_FILE_BYTES = 1 << 22
 _MAX_DEPTH = 32
 _MAX_SIZE = 1 << 24

@@ -20,8 +20,6 @@ from gemm_eval.transformer.types import model_on, types_on
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
-__all__ = ["PrewarmReport", "prewarm", "prewarm_for_transformer"]
-
 Phase = Literal["prefill", "decode"]
 _MAX_COMBINATIONS = 1_000_000
 _DEFAULT_HEAD_DIM = 128  # of Llama, Qwen, Mistral and most others

@@ -13,7 +13,7 @@ from gemm_eval.report.model_page import model_page
 from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Bars, Facts, Figure, Part, Table, Text, Verdict
 from gemm_eval.report.phase import PhaseResult
-from gemm_eval.transformer import GemmOperation, ModelConfig, load_model, transformer_gemms
+from gemm_eval.transformer import GemmWork, ModelConfig, load_model, transformer_gemms
 from gemm_eval.units import time_text
 
 SEQ_LEN = 64
@@ -200,7 +200,7 @@ def test_a_report_is_the_estimate_of_the_same_question() -> None:
         found = rows(operations)
         assert [item["operation"] for item in found] == [cost.operation.name for cost in step.costs]
         assert math.fsum(item["share"] for item in found) == pytest.approx(100.0)
-        names = [cost.operation.name for cost in step.costs if isinstance(cost.operation, GemmOperation)]
+        names = [cost.operation.name for cost in step.costs if isinstance(cost.operation.work, GemmWork)]
         assert [item["GEMM"] for item in rows(gemms)] == names
 
 

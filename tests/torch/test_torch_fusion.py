@@ -7,7 +7,8 @@ import pytest
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.torch.fusion import Kernel, kernels_of
 from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace
-from gemm_eval.torch.work import MemoryWork, UnpricedWork
+from gemm_eval.torch.work import UnpricedWork
+from gemm_eval.transformer import MemoryWork
 
 BIG, ROWS = 1 << 20, 1 << 10
 SIZES = {"x": 2 * BIG, "y": 2 * BIG, "w": 2 * ROWS, "stats": 2 * ROWS}

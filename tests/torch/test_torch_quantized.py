@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 from gemm_eval import GEMMEvaluator, GemmProblem  # noqa: E402
 from gemm_eval.torch import predict, predict_module  # noqa: E402
 from gemm_eval.torch.quantized import QuantizedLinear, quantized_linear, quantized_linears  # noqa: E402
-from gemm_eval.torch.work import GemmWork, MemoryWork  # noqa: E402
+from gemm_eval.transformer import GemmWork, MemoryWork  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # the packages warn as they like
 EVALUATOR = GEMMEvaluator("h200-sxm", disk_cache=False)

@@ -17,7 +17,7 @@ from gemm_eval.transformer import (
     stage_config,
     stage_layers,
 )
-from gemm_eval.transformer.layers import layers_text, parse_layers
+from gemm_eval.transformer.parts import layers_text, parse_layers
 
 
 @pytest.mark.parametrize(

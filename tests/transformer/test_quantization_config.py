@@ -21,7 +21,7 @@ from gemm_eval.transformer import (
     transformer_gemms,
     types_on,
 )
-from gemm_eval.transformer.hugging_face import parse_config
+from gemm_eval.transformer.loader import parse_config
 from tests.cases import case
 from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
 from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES

@@ -27,7 +27,7 @@ from gemm_eval.transformer import (
     load_model,
     transformer_gemms,
 )
-from gemm_eval.transformer.hugging_face import MODEL_TYPES, parse_config
+from gemm_eval.transformer.loader import MODEL_TYPES, parse_config
 from tests.cases import case
 from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
 from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES

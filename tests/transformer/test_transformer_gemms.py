@@ -26,8 +26,8 @@ from gemm_eval.transformer import (
     model_memory,
     transformer_gemms,
 )
-from gemm_eval.transformer.experts import expected_expert_load
-from gemm_eval.transformer.hugging_face import parse_config
+from gemm_eval.transformer.loader import parse_config
+from gemm_eval.transformer.shapes import expected_expert_load
 from tests.transformer.hugging_face_samples import SAMPLES
 
 MODELS = list_models()

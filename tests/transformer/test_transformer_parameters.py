@@ -22,7 +22,7 @@ from gemm_eval.transformer import (
     num_mtp_parameters,
     num_parameters,
 )
-from gemm_eval.transformer.hugging_face import MODEL_TYPES, parse_config
+from gemm_eval.transformer.loader import MODEL_TYPES, parse_config
 from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
 from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES
 
