@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, plain_number
@@ -13,7 +11,6 @@ from gemm_eval.errors import InvalidProblemError
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu.memory_bound import (
     MEMORY_BOUND_TERMS,
-    MemoryBoundRows,
     memory_bound_coefficients,
     memory_bound_row,
     memory_bound_terms,
@@ -92,27 +89,25 @@ def memory_bounds(
     for place, kernel in enumerate(kernels):
         places.setdefault(memory_kernel(kernel[4]).library, []).append(place)
     for library, chosen in places.items():
-        source, terms = _terms(arch, library, [kernels[place] for place in chosen])
-        for place, *values in zip(chosen, *terms, strict=True):
-            breakdown = FrozenDict(zip(MEMORY_BOUND_TERMS, values, strict=True))
-            results[place] = MemoryBoundResult(arch.name, *kernels[place][:2], sum(values), breakdown, source)
+        for place, (source, terms) in zip(chosen, _terms(arch, library, [kernels[i] for i in chosen]), strict=True):
+            latency_us, breakdown = sum(terms.values()), FrozenDict(terms)
+            results[place] = MemoryBoundResult(arch.name, *kernels[place][:2], latency_us, breakdown, source)
     return tuple(results[place] for place in range(len(kernels)))
 
 
 def _terms(
     arch: ArchSpec, library: str, kernels: Sequence[tuple[float, float, int, int, str]]
-) -> tuple[str, list[list[float]]]:
-    """Return the source of the times, and each of `MEMORY_BOUND_TERMS` of all kernels, in microseconds."""
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the source of the time of each kernel of a library, and its `MEMORY_BOUND_TERMS` in microseconds."""
     if not isinstance(arch, GpuSpec):
         rate = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
-        num = len(kernels)
-        bytes_us = [(read_bytes + write_bytes) / rate for read_bytes, write_bytes, *_ in kernels]
-        return "analytic", [[arch.launch_us] * num, [0.0] * num, bytes_us]
+        for read_bytes, write_bytes, *_ in kernels:
+            values = (arch.launch_us, 0.0, (read_bytes + write_bytes) / rate)
+            yield "analytic", dict(zip(MEMORY_BOUND_TERMS, values, strict=True))
+        return
     coefficients, origin = memory_bound_coefficients(arch, library)
-    rows = [
-        memory_bound_row(what, read_bytes, write_bytes, num_rows, row_elements)
-        for read_bytes, write_bytes, row_elements, num_rows, what in kernels
-    ]
-    columns = MemoryBoundRows(*(np.array(column, np.float64) for column in zip(*rows, strict=True)))
-    terms = memory_bound_terms(arch, coefficients, columns)
-    return "calibrated" if origin.is_calibrated else "analytic", [terms[name].tolist() for name in MEMORY_BOUND_TERMS]
+    source = "calibrated" if origin.is_calibrated else "analytic"
+    for read_bytes, write_bytes, row_elements, num_rows, what in kernels:  # as columns, powers differ in their last bit
+        row = memory_bound_row(what, read_bytes, write_bytes, num_rows, row_elements)
+        terms = memory_bound_terms(arch, coefficients, row)
+        yield source, {name: float(us) for name, us in terms.items()}

@@ -17,18 +17,6 @@ from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.workload import GemmProblem
 
-__all__ = [
-    "choose",
-    "choose_grouped",
-    "expected_groups",
-    "grouped_problem_of",
-    "problem_of",
-    "rank",
-    "rank_grouped",
-    "spec_of",
-    "spec_of_device",
-]
-
 _CHOICES = 4096
 _ALL = 1 << 20
 _COLUMNS = 64  # of a packed block

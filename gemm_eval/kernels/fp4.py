@@ -21,8 +21,6 @@ from gemm_eval.kernels.layout import BLOCK_COLUMNS, PADDED_K, Array, as_array, m
 from gemm_eval.kernels.weights import PackedW4, check_packed, unpack_codes
 from gemm_eval.words import shown
 
-__all__ = ["QuantizedFp4", "pack_fp4", "pack_mxfp4", "pack_nvfp4", "quantize_fp4", "unpack_fp4"]
-
 _LARGEST_E2M1, _LARGEST_E2M1_EXPONENT = 6.0, 2
 _LARGEST_E4M3 = 448.0
 _E8M0_BIAS = 127

@@ -14,23 +14,6 @@ from gemm_eval.errors import InvalidProblemError
 from gemm_eval.kernels.families import WeightMode
 from gemm_eval.kernels.layout import BLOCK_K, Array, from_pairs, module_of, to_pairs
 
-__all__ = [
-    "E2M1_VALUES",
-    "MAGNITUDE_BITS",
-    "StoredScales",
-    "e4m3_values",
-    "e8m0_values",
-    "natural_moves",
-    "original_scales",
-    "pack_fp4_scales",
-    "store_e4m3",
-    "store_e8m0",
-    "stored_values",
-    "to_kernel_order",
-    "to_natural_order",
-    "unpack_fp4_scales",
-]
-
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """The value of each code (OCP Microscaling Formats (MX) Specification 1.0, section 5.3.3)."""
 

@@ -16,8 +16,6 @@ from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.layout import MIDDLE, Array, module_of
 from gemm_eval.kernels.weights import PackedW4, check_packed
 
-__all__ = ["GroupedW4", "stack_w4"]
-
 _SAME = ("N", "K", "mode", "group_size", "activation")
 
 

@@ -37,24 +37,11 @@ from gemm_eval.device import (
 )
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels.build import COMMON, SOURCES, compile_kernel
 from gemm_eval.kernels.families import Family, Variant, WeightMode, families, family_of, grouped_families
-from gemm_eval.kernels.registry import make_variant
+from gemm_eval.kernels.registry import COMMON, SOURCES, compile_kernel, make_variant
 from gemm_eval.mapping import KernelConfig, RasterOrder
 from gemm_eval.storage import write_text
 from gemm_eval.words import shown
-
-__all__ = [
-    "COLUMNS",
-    "MODES",
-    "BlockCounts",
-    "block_counts",
-    "describe_kernel",
-    "sources_digest",
-    "table_targets",
-    "table_variants",
-    "write_kernel_tables",
-]
 
 MODES: tuple[tuple[WeightMode, int], ...] = tuple((mode, group) for mode in WeightMode for group in mode.group_sizes)
 """All quantization modes: (mode, weights of a group)."""
@@ -202,12 +189,7 @@ def table_variants(
 
 
 def write_kernel_tables(
-    folder: Path,
-    wanted: Sequence[tuple[str, DType]],
-    *,
-    jobs: int = 1,
-    command: str = "",
-    keep: bool = False,
+    folder: Path, wanted: Sequence[tuple[str, DType]], *, jobs: int = 1, command: str = "", keep: bool = False
 ) -> Iterator[tuple[Path, int]]:
     """Write a table for each (target, activation); yield its file and number of rows.
 

@@ -15,38 +15,6 @@ from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.words import refusal, shown
 
-__all__ = [
-    "BIASES",
-    "BLOCK_COLUMNS",
-    "BLOCK_K",
-    "GROUP_SIZES",
-    "MIDDLE",
-    "PADDED_K",
-    "Array",
-    "as_array",
-    "check_array",
-    "check_sizes",
-    "decode",
-    "encode",
-    "from_pairs",
-    "k_blocks",
-    "module_of",
-    "pack_scales",
-    "pack_words",
-    "padded",
-    "parse_activation",
-    "parse_group_size",
-    "parse_mode",
-    "rounded_up",
-    "scale_rows",
-    "scale_unit",
-    "scales_dtype",
-    "scales_shape",
-    "to_pairs",
-    "unpack_scales",
-    "unpack_words",
-]
-
 Array = Any
 """A numpy or a CuPy array; neither library types what they have in common."""
 

@@ -44,8 +44,6 @@ from gemm_eval.words import shown
 with needs_extra("W4Linear", "torch"):
     import torch
 
-__all__ = ["W4Linear", "replace_linears"]
-
 _FLOATS = ("scales", "bias")
 _KINDS = [(mode, group_size) for mode in WeightMode for group_size in mode.group_sizes]
 """Modes with their group sizes: packed scales of each have another shape or type."""

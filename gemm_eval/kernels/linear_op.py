@@ -33,16 +33,6 @@ from gemm_eval.kernels.weights import PackedW4
 with needs_extra("W4Linear", "torch"):
     import torch
 
-__all__ = [
-    "ACTIVATION_OF",
-    "ACTIVATION_OF_SCALES",
-    "TORCH_TYPE_OF",
-    "dequantize_tensors",
-    "packed_shapes",
-    "scales_type",
-    "w4a16_linear",
-]
-
 TORCH_TYPE_OF = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 ACTIVATION_OF = {dtype: activation for activation, dtype in TORCH_TYPE_OF.items()}
 _BYTE_TYPE_OF = {DType.FP16: torch.uint8, DType.BF16: torch.int8}

@@ -20,15 +20,19 @@ import numpy
 from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, StorageError
-from gemm_eval.kernels.checkpoint_config import read_json_file, read_quantization_config
-from gemm_eval.kernels.checkpoint_files import find_layers, pack_checkpoint
-from gemm_eval.kernels.checkpoint_tensors import INDEX_FILE, PackedLayer, TensorFolder, as_path
+from gemm_eval.kernels.checkpoint_tensors import (
+    INDEX_FILE,
+    PackedLayer,
+    TensorFolder,
+    as_path,
+    read_json_file,
+    read_quantization_config,
+)
+from gemm_eval.kernels.checkpoints import find_layers, pack_checkpoint
 from gemm_eval.kernels.layout import Array
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.storage import StoredTensor, TensorFile, write_tensors, write_whole
 from gemm_eval.words import shown
-
-__all__ = ["Conversion", "convert_checkpoint", "load_packed", "save_packed"]
 
 QUANT_METHOD = "gemm_eval_w4a16"
 _LAYOUT = 1

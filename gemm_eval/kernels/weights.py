@@ -19,10 +19,8 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels import fp4_layout, layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
-from gemm_eval.kernels.layout import BLOCK_COLUMNS, GROUP_SIZES, MIDDLE, PADDED_K, Array, as_array, module_of
+from gemm_eval.kernels.layout import BLOCK_COLUMNS, MIDDLE, PADDED_K, Array, as_array, module_of
 from gemm_eval.words import shown
-
-__all__ = ["GROUP_SIZES", "PackedW4", "QuantizedW4", "dequantize", "pack_w4", "quantize_w4", "unpack_w4"]
 
 _LARGEST = {DType.FP16: 65504.0, DType.BF16: 255 * 2.0**120}
 _LARGEST_INTEGER = {WeightMode.COLUMN: 8, WeightMode.GROUP: 8, WeightMode.GROUP_ZERO: 16}

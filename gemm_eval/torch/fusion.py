@@ -6,11 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gemm_eval.checks import check_word
-from gemm_eval.torch.graph import Call, Domain, Role, Trace
-from gemm_eval.torch.work import DEALT, ROWS, VECTORS, Work, dealt
+from gemm_eval.torch.graph import DEALT, ROWS, VECTORS, Call, Domain, Role, Trace, Work, dealt
 from gemm_eval.transformer import MemoryWork
-
-__all__ = ["FUSIONS", "Kernel", "kernels_of"]
 
 FUSIONS = ("inductor", "eager")
 """Who decides what runs as one kernel: `torch.compile`, or nobody."""

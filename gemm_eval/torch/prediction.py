@@ -7,13 +7,10 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.torch.price import UNPRICED
-from gemm_eval.torch.work import Work
+from gemm_eval.torch.graph import UNPRICED, Work
 
 if TYPE_CHECKING:
     import os
-
-__all__ = ["Lever", "ModulePrediction", "PredictedOperation"]
 
 
 class Lever(NamedTuple):
@@ -195,7 +192,7 @@ class ModulePrediction:
 
         What timings showed beyond the model is not known of changed archs: gains are those of the model alone.
         """
-        from gemm_eval.torch.levers import find_levers
+        from gemm_eval.torch.price import find_levers
 
         works = [operation._work for operation in self.operations]
         return find_levers(self._evaluator, self._attention_library, works)
@@ -209,7 +206,7 @@ class ModulePrediction:
             depth: how deep; None: all.
             fold: modules of one class whose paths differ by a number alone (``layers.0``, ``layers.1``) share a row.
         """
-        from gemm_eval.torch.text import module_table
+        from gemm_eval.torch.render import module_table
 
         return module_table(self, depth=depth, fold=fold)
 
@@ -232,7 +229,7 @@ class ModulePrediction:
 
     def to_html(self) -> str:
         """Return a page: where the time goes, by module and by kernel, and what would help."""
-        from gemm_eval.torch.page import prediction_page
+        from gemm_eval.torch.render import prediction_page
 
         return prediction_page(self).to_html()
 
@@ -242,13 +239,13 @@ class ModulePrediction:
         Raises:
             GemmEvalError: it cannot be written.
         """
-        from gemm_eval.torch.page import prediction_page
+        from gemm_eval.torch.render import prediction_page
 
         prediction_page(self).write(path)
 
     def chrome_trace(self) -> str:
         """Return the timeline as JSON that chrome://tracing and ui.perfetto.dev show: modules above their kernels."""
-        from gemm_eval.torch.timeline import chrome_trace
+        from gemm_eval.torch.render import chrome_trace
 
         return chrome_trace(self)
 

@@ -1,7 +1,8 @@
-"""Prices of the kernels of a trace: GEMMs and memory-bound kernels as of a model's step, and torch's own kinds."""
+"""Prices of the kernels of a trace, by the models of a model's step and models of torch's own kinds; levers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,13 +12,25 @@ from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, 
 from gemm_eval.estimate import Price, Prices, price_of
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.models.gpu import depthwise_us, few_channels_us, implicit_gemm_us
-from gemm_eval.torch.work import CTA_ELEMENTS, DEALT, ConvolutionWork, UnpricedWork, VectorGemmWork, dealt
+from gemm_eval.torch.fusion import Kernel, kernels_of
+from gemm_eval.torch.graph import (
+    CTA_ELEMENTS,
+    DEALT,
+    UNPRICED,
+    Call,
+    ConvolutionWork,
+    Role,
+    Trace,
+    UnpricedWork,
+    VectorGemmWork,
+    Work,
+    dealt,
+    work_flop,
+)
+from gemm_eval.torch.prediction import Lever, ModulePrediction, PredictedOperation, build_tree
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
-
-UNPRICED = "unpriced"
-"""The bound of an operation that no model knows; it counts as no time."""
 
 _BACKWARD_FACTOR = 2.5
 """Time of attention's backward pass over that of its forward pass: that of their products, five to two."""
@@ -175,3 +188,127 @@ def default_attention_library(arch: ArchSpec) -> str:
 
 def _unpriced(work: UnpricedWork) -> Price:
     return Price(0.0, UNPRICED, "none", detail=work.reason, num_bytes=work.num_bytes)
+
+
+_MIN_GAIN_FRAC = 0.005  # below, a change is not worth a word
+
+
+def find_levers(evaluator: GEMMEvaluator, attention_library: str | None, works: Sequence[Work]) -> tuple[Lever, ...]:
+    """Return changes of the arch with what they save, the most helpful first; of equal work once.
+
+    The model alone is asked on both sides: nothing is learned of changed archs.
+    """
+    counts = Counter(works)
+    before = _alone(evaluator)
+    base_us = _total_us(before, attention_library, counts)
+    if not base_us:
+        return ()
+    found = []
+    for change, changed_fields in _changes(before, counts).items():
+        try:
+            changed = before.on(before.arch.with_(**changed_fields))
+            latency_us = _total_us(changed, attention_library, counts)
+        except GemmEvalError:  # a change that takes the spec out of its range helps nobody
+            continue
+        gain_frac = 1.0 - latency_us / base_us
+        if gain_frac >= _MIN_GAIN_FRAC:
+            found.append(Lever(change, latency_us, gain_frac))
+    return tuple(sorted(found, key=lambda lever: (-lever.gain_frac, lever.change)))
+
+
+def _alone(evaluator: GEMMEvaluator) -> GEMMEvaluator:
+    if not isinstance(evaluator.arch, GpuSpec):
+        return evaluator
+    options = {
+        name: value for name, value in evaluator.preferred._asdict().items() if name in ("library", "l2", "clock")
+    }
+    return GEMMEvaluator(evaluator.arch, disk_cache=False, correction=False, **options)
+
+
+def _changes(evaluator: GEMMEvaluator, counts: Counter[Work]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for work in counts:
+        if isinstance(work, GemmWork) and len(found) < 32:
+            found.update(dict(evaluator.backend.changes(work.problem)))
+    if not found:
+        arch = evaluator.arch
+        found["dram_gb_per_s x2"] = {"dram_gb_per_s": 2 * arch.dram_gb_per_s}
+    return found
+
+
+def _total_us(evaluator: GEMMEvaluator, attention_library: str | None, counts: Counter[Work]) -> float:
+    prices = ModulePrices(evaluator, attention_library)
+    prices.find(counts)
+    return sum(count * prices[work].latency_us for work, count in counts.items() if prices[work].bound != UNPRICED)
+
+
+_MAX_NAMES = 4  # of a fused kernel
+
+
+def assemble(
+    trace: Trace, evaluator: GEMMEvaluator, fusion: str, attention_library: str | None, steps: Sequence[MemoryWork] = ()
+) -> ModulePrediction:
+    """Return what a trace takes.
+
+    Args:
+        trace: what ran.
+        evaluator: of the arch.
+        fusion: as for `kernels_of`.
+        attention_library: of a GPU.
+        steps: kernels of an optimizer, after everything.
+    """
+    is_gpu = isinstance(evaluator.arch, GpuSpec)
+    kernels = price_kernels(kernels_of(trace, fusion, is_gpu=is_gpu), evaluator, attention_library, steps)
+    operations = [operation for kernel in kernels for operation in kernel]
+    return build_tree(operations, trace.modules, evaluator, fusion, attention_library)
+
+
+def price_kernels(
+    kernels: Sequence[Kernel], evaluator: GEMMEvaluator, attention_library: str | None, steps: Sequence[MemoryWork] = ()
+) -> list[list[PredictedOperation]]:
+    """Return the operations of each kernel, and of an optimizer's steps after them; arguments as of `assemble`."""
+    pieces = [_pieces(kernel) for kernel in kernels]
+    pieces += [[("", "optimizer", "optimizer", work)] for work in steps]
+    prices = ModulePrices(evaluator, attention_library)
+    prices.find(work for piece in pieces for *_, work in piece)
+    found: list[list[PredictedOperation]] = []
+    now_us = 0.0
+    for piece in pieces:
+        found.append([])
+        for path, name, phase, work in piece:
+            price = prices[work]
+            found[-1].append(_operation(path, name, phase, work, price, now_us))
+            now_us += price.latency_us
+    return found
+
+
+def _pieces(kernel: Kernel) -> list[tuple[str, str, str, Work]]:
+    """Path, name, phase and work of what a kernel does."""
+    main = _main_call(kernel.calls)
+    names = list(dict.fromkeys(call.name for call in kernel.calls))
+    more = [f"{len(names) - _MAX_NAMES + 1} more"] if len(names) > _MAX_NAMES else []
+    shown = " + ".join([*(names[: _MAX_NAMES - 1] if more else names), *more])
+    return [(main.path, shown, main.phase, work) for work in kernel.works]
+
+
+def _main_call(calls: Sequence[Call]) -> Call:
+    """Whose module a fused kernel is shown under: that of its reduction, else that of its last operation."""
+    return next((call for call in calls if call.role is Role.REDUCTION), calls[-1])
+
+
+def _operation(path: str, name: str, phase: str, work: Work, price: Price, start_us: float) -> PredictedOperation:
+    flop, unmasked = work_flop(work)
+    return PredictedOperation(
+        path, name, phase, _kind(work, price), price.latency_us, price.low_us, price.high_us, price.bound, price.source,
+        price.detail, flop, unmasked, price.num_bytes, start_us, work,
+    )  # fmt: skip
+
+
+def _kind(work: Work, price: Price) -> str:
+    if price.bound == UNPRICED:
+        return "unpriced"
+    if isinstance(work, MemoryWork):
+        return "memory"
+    if isinstance(work, AttentionWork) or (isinstance(work, VectorGemmWork) and work.what.startswith("attention")):
+        return "attention"
+    return "convolution" if isinstance(work, ConvolutionWork) else "gemm"

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemm_eval.dtypes import DType
-from gemm_eval.torch.matmuls import type_of
-from gemm_eval.torch.work import DEALT, Work, dealt
+from gemm_eval.torch.graph import DEALT, Work, dealt
+from gemm_eval.torch.operators import type_of
 from gemm_eval.transformer import GemmWork
 from gemm_eval.workload import GemmProblem
-
-__all__ = ["QuantizedLinear", "quantized_linear", "quantized_linears"]
 
 _BITS_OF_INT32 = 32
 _UNPACKED_ROWS = 1  # up to here bitsandbytes multiplies 4-bit weights as they are; from there on it unpacks them first

@@ -20,8 +20,6 @@ with needs_extra("gemm_eval.torch", "torch"):
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils._pytree import tree_map_only
 
-__all__ = ["Shapes"]
-
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _MAX_KNOWN = {True: 1 << 16, False: 1 << 10}

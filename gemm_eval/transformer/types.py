@@ -191,7 +191,22 @@ def weight_types(
         kept = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
         experts = None if expert_dtype is None else make_types(**_dequantized(_scheme_of(expert_dtype), kept)._asdict())
         return _CheckpointTypes(config, kept, experts)
-    types_of = _operand_types(str(config.dtype or _DEFAULT) if dtype is None else dtype, dense_dtype, expert_dtype)
+    options = (
+        str(config.dtype or _DEFAULT) if dtype is None else dtype, dense_dtype, expert_dtype, quantize_lm_head,
+        quantize_router,
+    )  # fmt: skip
+    try:
+        return _own_types(*options)
+    except TypeError:  # a type without a hash is none that is known
+        return _own_types.__wrapped__(*options)
+
+
+@lru_cache(maxsize=256)
+def _own_types(
+    dtype: str | DtypeScheme, dense_dtype: str | None, expert_dtype: str | DtypeScheme | None, quantize_lm_head: bool,
+    quantize_router: bool,
+) -> WeightTypes:  # fmt: skip
+    types_of = _operand_types(dtype, dense_dtype, expert_dtype)
     for operand, is_quantized in ((Operand.LM_HEAD, quantize_lm_head), (Operand.ROUTER, quantize_router)):
         if is_quantized:
             types_of[operand] = types_of[Operand.WEIGHT]

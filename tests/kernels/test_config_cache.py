@@ -14,8 +14,8 @@ import pytest
 
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.kernels import WeightMode, config_cache
+from gemm_eval.kernels import config_records as file
 from gemm_eval.kernels.config_cache import ConfigCache, Versions, build_from_timings, lookup, remember
-from gemm_eval.kernels.configs import file
 from gemm_eval.mapping import KernelConfig
 from tests.kernels.config_records import CONFIGS, GPU, HERE, KEY, LIMITS, hash_of, record
 

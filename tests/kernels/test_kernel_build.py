@@ -17,9 +17,16 @@ from gemm_eval.device import CompiledKernel, compile_text, compiler_version
 from gemm_eval.device import nvrtc as building
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels import DeviceLimits, Variant
-from gemm_eval.kernels.build import compile_kernel, has_run_on, target_of
 from gemm_eval.kernels.families import families
-from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of, why_not
+from gemm_eval.kernels.registry import (
+    compile_for,
+    compile_kernel,
+    has_run_on,
+    make_variant,
+    occupancy_of,
+    target_of,
+    why_not,
+)
 from gemm_eval.mapping import RasterOrder
 
 TEXT = """extern "C" __global__ void twice(float* x) {

@@ -21,7 +21,6 @@ from gemm_eval.device.sass import Instruction, class_of
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import Variant, WeightMode, kernel_table
-from gemm_eval.kernels.build import compile_kernel
 from gemm_eval.kernels.families import families, family_of
 from gemm_eval.kernels.families.base import ceil_div
 from gemm_eval.kernels.families.gemv import team_warps_of
@@ -36,6 +35,7 @@ from gemm_eval.kernels.kernel_table import (
     table_variants,
     write_kernel_tables,
 )
+from gemm_eval.kernels.registry import compile_kernel
 
 FOLDER = data_root() / "kernels" / "w4a16"
 TABLES = sorted(FOLDER.glob("*.csv"))

@@ -20,7 +20,7 @@ from gemm_eval.kernels import (
     pack_w4,
     save_packed,
 )
-from gemm_eval.kernels.checkpoint_config import read_quantization_config
+from gemm_eval.kernels.checkpoint_tensors import read_quantization_config
 from gemm_eval.storage import StoredTensor, TensorFile, write_tensors
 from tests.kernels.checkpoint_samples import AWQ, GPTQ, OTHERS, SampleLayer, make_layer, write_checkpoint
 

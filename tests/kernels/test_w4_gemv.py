@@ -9,10 +9,10 @@ import pytest
 
 from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels.build import text_of
 from gemm_eval.kernels.families.base import Family, Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels.families.gemv import GemvFamily, StreamingFamily
 from gemm_eval.kernels.families.gemv_mma import GemvMmaFamily
+from gemm_eval.kernels.registry import text_of
 from gemm_eval.mapping import Decomposition, KernelConfig
 from tests.cases import case
 

@@ -10,9 +10,9 @@ import pytest
 
 from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels.build import SOURCES, text_of
 from gemm_eval.kernels.families.base import Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels.families.sm80 import Sm80Family, WarpLayout
+from gemm_eval.kernels.registry import SOURCES, text_of
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from tests.cases import case
 

@@ -121,7 +121,7 @@ def test_the_oldest_of_what_was_set_aside_go_with_their_companions(tmp_path: Pat
 
 def test_packages_are_cheap_until_a_name_is_used(tmp_path: Path) -> None:
     code = (
-        "import sys, gemm_eval.storage, gemm_eval.device, gemm_eval.kernels, gemm_eval.kernels.configs, "
+        "import sys, gemm_eval.storage, gemm_eval.device, gemm_eval.kernels, "
         "gemm_eval.measure, gemm_eval.measure.runners\n"
         "print([name for name in ('numba', 'numpy', 'pydantic', 'sqlite3', 'cupy', 'pandas') if name in sys.modules])\n"
         "try: gemm_eval.device.no_such_name\n"

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch", reason="needs torch: make test-torch")
 from gemm_eval import GEMMEvaluator, list_archs  # noqa: E402
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError  # noqa: E402
 from gemm_eval.torch import Comparison, MeasuredOperation, compare, cuda_graph, predict_module  # noqa: E402
-from gemm_eval.torch.local_gpu import arch_of_name  # noqa: E402
-from gemm_eval.torch.measure_module import MARK, attribute  # noqa: E402
+from gemm_eval.torch.compare import MARK, attribute  # noqa: E402
+from gemm_eval.torch.predict import arch_of_name  # noqa: E402
 from tests.cases import case  # noqa: E402
 
 CPU, GPU = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA

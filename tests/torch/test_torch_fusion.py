@@ -6,8 +6,7 @@ import pytest
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.torch.fusion import Kernel, kernels_of
-from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace
-from gemm_eval.torch.work import UnpricedWork
+from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace, UnpricedWork
 from gemm_eval.transformer import MemoryWork
 
 BIG, ROWS = 1 << 20, 1 << 10

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gemm_eval import AttentionProblem, GEMMEvaluator, GemmProblem, load_arch
-from gemm_eval.torch.levers import find_levers
-from gemm_eval.torch.price import UNPRICED, ModulePrices, default_attention_library
-from gemm_eval.torch.work import ConvolutionWork, UnpricedWork, VectorGemmWork, dealt, work_flop
+from gemm_eval.torch.graph import UNPRICED, ConvolutionWork, UnpricedWork, VectorGemmWork, dealt, work_flop
+from gemm_eval.torch.price import ModulePrices, default_attention_library, find_levers
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 
 H200 = GEMMEvaluator("h200-sxm", disk_cache=False)

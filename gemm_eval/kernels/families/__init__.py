@@ -50,11 +50,7 @@ _FAMILIES = (
 )
 
 
-_GROUPED = (
-    ("grouped", "GemvMmaGroupedFamily"),
-    ("grouped", "Sm80GroupedFamily"),
-    ("grouped", "Sm90GroupedFamily"),
-)
+_GROUPED = (("grouped", "GemvMmaGroupedFamily"), ("grouped", "Sm80GroupedFamily"), ("grouped", "Sm90GroupedFamily"))
 """Those of grouped GEMMs."""
 
 

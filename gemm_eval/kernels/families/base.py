@@ -13,20 +13,6 @@ from gemm_eval.arch import DeviceLimits
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Decomposition, KernelConfig
 
-__all__ = [
-    "MMA_SYNC_TARGETS",
-    "TARGETS_THAT_RAN",
-    "Family",
-    "Launch",
-    "MainLoop",
-    "Operands",
-    "Sizes",
-    "TensorMapOf",
-    "Variant",
-    "WeightMode",
-    "ceil_div",
-]
-
 MMA_SYNC_TARGETS: Mapping[tuple[int, int], str] = MappingProxyType(
     {(8, 0): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a", (10, 0): "sm_100", (12, 0): "sm_120"}
 )

@@ -23,8 +23,6 @@ from gemm_eval.kernels.families.base import (
 )
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
-__all__ = ["GemvFamily", "StreamingFamily"]
-
 BLOCK_K = BLOCK_COLUMNS = 64  # weights along K of a block, and its columns (KERNELS.md)
 MAX_SPLITS = 5  # besides the whole K
 

@@ -13,8 +13,6 @@ from gemm_eval.kernels.families.base import MainLoop, Sizes, Variant, WeightMode
 from gemm_eval.kernels.families.gemv import BLOCK_COLUMNS, BLOCK_K, StreamingFamily, team_warps_of
 from gemm_eval.mapping import Schedule
 
-__all__ = ["GemvMmaFamily"]
-
 _SMEM_PER_SM, _SMEM_RESERVED = 228 << 10, 1 << 10  # of the largest SM, for the register allocator
 
 # Warps of an SM that the registers suffice for, by (cta_m, columns of a warp): groups of 64 or more and fp4, those with
@@ -73,15 +71,7 @@ _SHAPES: Mapping[int, tuple[tuple[int, int, int, int], ...]] = {  # by cta_m: (c
         (128, 8, 4, 2),
         (256, 8, 4, 4),
     ),
-    24: (
-        (32, 8, 4, 1),
-        (64, 4, 3, 1),
-        (64, 8, 4, 1),
-        (128, 4, 3, 1),
-        (128, 4, 4, 2),
-        (128, 8, 6, 4),
-        (256, 8, 6, 4),
-    ),
+    24: ((32, 8, 4, 1), (64, 4, 3, 1), (64, 8, 4, 1), (128, 4, 3, 1), (128, 4, 4, 2), (128, 8, 6, 4), (256, 8, 6, 4)),
     32: (
         (32, 8, 4, 1),
         (64, 4, 3, 1),

@@ -20,17 +20,6 @@ from gemm_eval.kernels.families.sm80 import Sm80Family
 from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 
-__all__ = [
-    "MAX_CUT_WAVES",
-    "MAX_GROUPS",
-    "GemvMmaGroupedFamily",
-    "GroupedFamily",
-    "GroupedOperands",
-    "GroupedSizes",
-    "Sm80GroupedFamily",
-    "Sm90GroupedFamily",
-]
-
 MAX_GROUPS = 1024
 """Of a launch: a CTA counts the tiles of so many in its shared memory."""
 
@@ -111,12 +100,7 @@ class GroupedFamily(Family):
         )
 
     def arguments_of_groups(
-        self,
-        variant: Variant,
-        sizes: GroupedSizes,
-        launch: Launch,
-        operands: GroupedOperands,
-        tensor_map: TensorMapOf,
+        self, variant: Variant, sizes: GroupedSizes, launch: Launch, operands: GroupedOperands, tensor_map: TensorMapOf
     ) -> tuple[Any, ...]:
         """Arguments of the kernel, as CuPy takes them."""
         return (

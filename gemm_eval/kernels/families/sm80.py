@@ -22,8 +22,6 @@ from gemm_eval.kernels.families.base import (
 )
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
-__all__ = ["Sm80Family", "WarpLayout"]
-
 _BLOCK = 64  # columns and k of a packed block
 UNIT_K = 128
 """K is cut in multiples of this."""

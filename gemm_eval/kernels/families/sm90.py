@@ -23,8 +23,6 @@ from gemm_eval.kernels.families.base import (
 )
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
-__all__ = ["Sm90ClusterFamily", "Sm90Family"]
-
 _ROWS, _BLOCK_K, _BLOCK_BYTES = 64, 64, 2048  # columns and k of a packed block, and its bytes
 _UNIT_K = 128  # K is cut in multiples of it
 _WARPS_OF_WARPGROUP = 4
@@ -233,13 +231,7 @@ class Sm90Family(Family):
         addresses = (
             operands.qweight, operands.scales, operands.bias, operands.c, operands.workspace, operands.counters,
         )  # fmt: skip
-        return (
-            map_a,
-            map_c,
-            *map(np.uint64, addresses),
-            np.float32(operands.alpha),
-            *map(np.uint32, numbers),
-        )
+        return (map_a, map_c, *map(np.uint64, addresses), np.float32(operands.alpha), *map(np.uint32, numbers))
 
     def _numbers(self, config: KernelConfig, sizes: Sizes, launch: Launch, operands: Operands) -> dict[str, int]:
         """Sizes and how the work is cut, in the order in which the kernel takes them."""
@@ -355,10 +347,7 @@ def _stage_bytes(config: KernelConfig, mode: WeightMode, group_size: int) -> int
 
 
 def _tiles(config: KernelConfig, sizes: Sizes) -> tuple[int, int]:
-    return (
-        ceil_div(sizes.M, config.cta_m * config.cluster_m),
-        ceil_div(sizes.N, config.cta_n * config.cluster_n),
-    )
+    return (ceil_div(sizes.M, config.cta_m * config.cluster_m), ceil_div(sizes.N, config.cta_n * config.cluster_n))
 
 
 def _num_tiles(config: KernelConfig, sizes: Sizes) -> int:

@@ -7,29 +7,44 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.arch import ArchSpec
+from gemm_eval.arch import ArchSpec, gpu_slug, list_archs
 from gemm_eval.checks import check_flag, check_word
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.errors import ArchNotFoundError, InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.assemble import assemble
+from gemm_eval.torch.eager_mode import optimizer_works
 from gemm_eval.torch.fusion import FUSIONS
-from gemm_eval.torch.optimizers import optimizer_works
 from gemm_eval.torch.prediction import ModulePrediction
-from gemm_eval.torch.size_table import SizeTable
+from gemm_eval.torch.price import assemble
+from gemm_eval.torch.render import SizeTable
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "ATTENTION_LIBRARIES",
-    "arguments_of",
-    "check_attention_library",
-    "evaluator_for",
-    "predict_module",
-    "predict_sizes",
-]
+
+def local_arch() -> str:
+    """Return the preset of the GPU that torch uses.
+
+    Raises:
+        ArchNotFoundError: there is none of its name.
+    """
+    with needs_extra("compare", "torch"):
+        import torch
+    return arch_of_name(str(torch.cuda.get_device_name()))
+
+
+def arch_of_name(device_name: str) -> str:
+    """Return the preset of a GPU by the name that its driver has for it: ``"NVIDIA H200"``.
+
+    Raises:
+        ArchNotFoundError: there is none.
+    """
+    slug = gpu_slug(device_name)
+    if slug in list_archs():
+        return slug
+    raise ArchNotFoundError(f"no preset is a {device_name} ({slug}): say which arch to predict for")
+
 
 ATTENTION_LIBRARIES = ("flash", "cudnn", "trtllm")
 """Whose fused attention runs on GPUs; torch calls the first two."""
