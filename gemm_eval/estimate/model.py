@@ -41,32 +41,15 @@ _CHUNK_POINTS = 250  # that a worker is handed at once
 
 
 def estimate_model(
-    model: ModelConfig | str | os.PathLike[str],
-    arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str],
-    batch: int = 1,
-    *,
-    prompt_len: int = 1024,
-    output_len: int = 256,
-    tensor_parallel: int = 1,
-    pipeline_parallel: int = 1,
-    expert_parallel: int = 1,
-    dtype: str | None = None,
-    dense_dtype: str | None = None,
-    expert_dtype: str | None = None,
-    kv_dtype: str | None = None,
-    chunk_tokens: int = CHUNK_TOKENS,
-    speculative_tokens: int = 0,
-    acceptance: float = 0.7,
-    expert_load: str | Distribution = "uniform",
-    fusions: Fusions | None = None,
-    fused: bool | None = None,
-    attention_library: str | None = None,
-    collective_library: str | None = None,
-    expert_library: str | None = None,
-    interconnect: str | None = None,
-    memory_frac: float = MEMORY_FRAC,
-    ignore_memory: bool = False,
-) -> ModelEstimate:
+    model: ModelConfig | str | os.PathLike[str], arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str],
+    batch: int = 1, *, prompt_len: int = 1024, output_len: int = 256, tensor_parallel: int = 1,
+    pipeline_parallel: int = 1, expert_parallel: int = 1, dtype: str | None = None, dense_dtype: str | None = None,
+    expert_dtype: str | None = None, kv_dtype: str | None = None, chunk_tokens: int = CHUNK_TOKENS,
+    speculative_tokens: int = 0, acceptance: float = 0.7, expert_load: str | Distribution = "uniform",
+    fusions: Fusions | None = None, fused: bool | None = None, attention_library: str | None = None,
+    collective_library: str | None = None, expert_library: str | None = None, interconnect: str | None = None,
+    memory_frac: float = MEMORY_FRAC, ignore_memory: bool = False,
+) -> ModelEstimate:  # fmt: skip
     """Say what a model does on an arch: how soon, how fast, and whether it fits.
 
     >>> estimate_model("llama-3-8b", "h200-sxm", 32, prompt_len=2048)     # doctest: +SKIP

@@ -195,7 +195,7 @@ def price_of(result: GEMMResult) -> Price:
 
 
 class OperationCost(NamedTuple):
-    """What an operation of a step takes on one device.
+    """The time of an operation of a step on one device.
 
     Attributes:
         operation: what it is, and in how many layers it runs.
@@ -211,7 +211,7 @@ class OperationCost(NamedTuple):
 
     @property
     def total_us(self) -> float:
-        """Of all layers that have it."""
+        """Time in all layers that have it."""
         return self.latency_us * self.operation.num_layers
 
     @property

@@ -1,4 +1,4 @@
-"""What a model does on an arch: `StepEstimate` for one step, `ModelEstimate` for a whole request."""
+"""Estimates of a model on an arch: `StepEstimate` for one step, `ModelEstimate` for a whole request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _US_PER_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class StepEstimate:
-    """One step: a chunk of prompts, or tokens of a batch in decode.
+    """A step: a chunk of prompts, or tokens of a batch in decode.
 
     Attributes:
         phase: ``prefill`` or ``decode``.
@@ -146,7 +146,7 @@ class ModelEstimate:
 
     @property
     def fits(self) -> bool | None:
-        """Whether a device holds it; None: the arch does not say its DRAM."""
+        """True if a device holds the model; None: the arch does not say its DRAM."""
         return None if self.memory_limit_bytes is None else self.memory.total_bytes <= self.memory_limit_bytes
 
     @property

@@ -45,7 +45,7 @@ _MAX_GRID_Y = 65_535
 
 
 class GatherLaunch(NamedTuple):
-    """How columns of a matrix are gathered on a GPU.
+    """The launch that gathers columns of a matrix on a GPU.
 
     Attributes:
         grid: parts of the columns, pairs of rows, 1.
@@ -73,11 +73,7 @@ def gather_launch(M: int, K: int, limits: DeviceLimits) -> GatherLaunch:
 
 
 def compile_gather(limits: DeviceLimits, *, is_staged: bool) -> CompiledKernel:
-    """Compile the kernel for a GPU, or take it from the cache. Needs no GPU.
-
-    Raises:
-        GemmEvalError: CuPy or NVRTC is missing.
-    """
+    """Compile the kernel for a GPU, or take it from the cache. Needs no GPU."""
     major, minor = limits.compute_capability
     macros = {"THREADS": _THREADS, "MIN_CTAS": _CTAS_PER_SM, "STAGED": int(is_staged)}
     return compile_text(_text(), _ENTRY, f"sm_{major}{minor}", macros)
@@ -92,10 +88,6 @@ def gather_columns(a: Rows, permutation: int, out: int, device: int, stream: int
         out: address of `gather_bytes`, at a multiple of 16 bytes.
         device: number of the current GPU.
         stream: handle of the stream.
-
-    Raises:
-        InvalidOptionError: the kernel is not loaded yet and a graph is captured.
-        GemmEvalError: no CuPy or NVRTC, or the driver refuses the kernel.
     """
     limits = runtime.limits_of_device(device)
     launch = gather_launch(a.num_rows, a.num_columns, limits)
@@ -158,7 +150,7 @@ def new_output(A: Any, activation: DType, num_columns: int, stream: int) -> Any:
 
 
 def output_rows(out: Any, num_rows: int, num_columns: int, activation: DType, device: int, stream: int) -> Rows:
-    """Where a result goes: contiguous rows, as many as A has."""
+    """Return the memory of a result: contiguous rows, as many as A has."""
     c = matrix(out, "out", num_columns, activation, device, stream)
     if c.num_rows != num_rows or (c.stride != num_columns and c.num_rows > 1):
         raise InvalidProblemError(
@@ -178,7 +170,7 @@ def launch_plan(plan: Plan[T], operands: T, device: int, stream: int) -> None:
 
 
 def gathered_at(plan: Plan[Any]) -> int:
-    """Where gathered activations lie in a workspace: behind what the kernel itself needs, in bytes."""
+    """Return the offset of gathered activations in a workspace, behind the kernel's own part, in bytes."""
     return ceil_div(plan.workspace_bytes, GATHER_ALIGNMENT_BYTES) * GATHER_ALIGNMENT_BYTES
 
 

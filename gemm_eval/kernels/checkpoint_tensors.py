@@ -38,7 +38,7 @@ _FP4_ALGORITHMS = {
 
 
 class QuantizationConfig(NamedTuple):
-    """How the layers of a checkpoint are quantized, in 4 bits.
+    """The quantization of a checkpoint's layers in 4 bits.
 
     Attributes:
         method: "awq", "gptq", "mxfp4" (gpt-oss), "modelopt" or "compressed-tensors".
@@ -63,12 +63,7 @@ class QuantizationConfig(NamedTuple):
     activation: DType | None = None
 
     def of_layer(self, name: str) -> QuantizationConfig:
-        """What holds for one layer: the first rule that matches its name, from the start, and else what holds for all.
-
-        Raises:
-            ModelConfigError: a rule that does not hold together.
-            InvalidProblemError: the layer is quantized in a way that kernels do not read.
-        """
+        """Return the config of a layer: that of the first rule that matches its name from the start, else that of all."""
         for pattern, changes in self.rules:
             if re.match(pattern, name):
                 source = f"{self.source}: dynamic {shown(pattern)}"
@@ -78,11 +73,7 @@ class QuantizationConfig(NamedTuple):
 
 
 def read_json_file(path: Path) -> dict[str, Any]:
-    """Read a JSON file of a checkpoint whose top level is an object.
-
-    Raises:
-        ModelConfigError: there is no such file, or it is something else.
-    """
+    """Read a JSON file of a checkpoint whose top level is an object."""
     raw = read_bounded(path, _MAX_FILE_BYTES, "config", unreadable=ModelConfigError, too_large=ModelConfigError)
     try:
         found = json.loads(raw.decode("utf-8"))
@@ -94,12 +85,7 @@ def read_json_file(path: Path) -> dict[str, Any]:
 
 
 def read_quantization_config(folder: Path) -> QuantizationConfig:
-    """Read how the checkpoint in a folder is quantized: from config.json, if that says it, else from its own file.
-
-    Raises:
-        ModelConfigError: no file says it, or what it says does not hold together.
-        InvalidProblemError: another method, format, group size or number of bits than kernels read.
-    """
+    """Read how the checkpoint in a folder is quantized: from config.json, if that says it, else from its own file."""
     path = folder / "config.json"
     of_model = read_json_file(path) if path.is_file() else {}
     activation = _DTYPES.get(str(of_model.get("torch_dtype", of_model.get("dtype"))))
@@ -130,14 +116,10 @@ def _parsed(fields: Any, method: str | None, source: str) -> QuantizationConfig:
         raise InvalidProblemError(f"{source}: bits must be {_BITS}, got {shown(bits)}: kernels read weights of 4 bits")
     desc_act, sym = (_flag(fields, key, source) for key in ("desc_act", "sym"))
     return QuantizationConfig(
-        method=method,
-        group_size=_group_size(fields, source),
-        version=_version(fields, method, source),
-        desc_act=bool(desc_act),
-        sym=sym if method == "gptq" else None,
-        rules=_rules(fields.get("dynamic"), source),
+        method=method, group_size=_group_size(fields, source), version=_version(fields, method, source),
+        desc_act=bool(desc_act), sym=sym if method == "gptq" else None, rules=_rules(fields.get("dynamic"), source),
         source=source,
-    )
+    )  # fmt: skip
 
 
 def _fp4_mode(fields: dict[str, Any], method: str, source: str) -> str:
@@ -185,7 +167,7 @@ def _version(fields: dict[str, Any], method: str, source: str) -> int:
 
 
 def _rules(dynamic: Any, source: str) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """Those for layers that are quantized: "+:pattern" or "pattern"; "-:pattern" says which are not, and tensors do."""
+    """Return the rules of quantized layers: "+:pattern" or "pattern"; "-:pattern" names the others, as tensors do."""
     if not dynamic:
         return ()
     if not isinstance(dynamic, dict) or len(dynamic) > _MAX_RULES:
@@ -258,11 +240,7 @@ class TensorFolder:
 
 
 def encoded_bias(stored: StoredTensor | None, packed: PackedW4, xp: Any) -> Array | None:
-    """A bias as `PackedLayer` has it.
-
-    Raises:
-        InvalidProblemError: it is of another length than the columns of the weights.
-    """
+    """A bias as `PackedLayer` has it."""
     if stored is None:
         return None
     if stored.shape != (packed.N,):
@@ -276,11 +254,7 @@ def float_array(stored: StoredTensor) -> Any:
 
 
 def as_path(what: str, value: Any) -> Path:
-    """Return an argument as a path.
-
-    Raises:
-        InvalidOptionError: it is none, or one that no file can have; `what` names it.
-    """
+    """Return an argument as a path."""
     if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
         raise InvalidOptionError(f"{what} must be a path, got {shown(value)}")
     return Path(value)

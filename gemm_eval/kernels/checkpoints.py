@@ -84,16 +84,9 @@ def from_awq(
 
 
 def from_gptq(
-    qweight: Any,
-    qzeros: Any,
-    scales: Any,
-    g_idx: Any = None,
-    group_size: int | None = 128,
-    *,
-    version: int = 1,
-    sym: bool | None = None,
-    activation: DType | str = "fp16",
-) -> PackedW4:
+    qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, group_size: int | None = 128, *, version: int = 1,
+    sym: bool | None = None, activation: DType | str = "fp16",
+) -> PackedW4:  # fmt: skip
     """Pack a linear layer of a GPTQ checkpoint.
 
     Zero points that are all 8 are dropped, as the modes without them have the same weights.
@@ -228,7 +221,7 @@ class StoredFp4(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the tensors that there are."""
+        """Names of the tensors that there are."""
         return tuple(name for name in (self.weight, self.scales, self.bias, self.tensor_scale) if name)
 
 
@@ -254,16 +247,12 @@ _WRITERS = {
 
 
 def fp4_mark(config: QuantizationConfig) -> str:
-    """How the names of those tensors end by which layers are found."""
+    """Return the ends of the names of tensors by which layers are found."""
     return _WRITERS[config.method, config.fp4_mode].mark
 
 
 def find_fp4_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[str, StoredFp4]:
-    """Return all layers of four-bit floats by name, those of experts one by one.
-
-    Raises:
-        InvalidProblemError: a layer lacks a tensor; the message names both.
-    """
+    """Return all layers of four-bit floats by name, those of experts one by one."""
     writer = _WRITERS[config.method, config.fp4_mode]
     found: dict[str, StoredFp4] = {}
     for marked in tensors.names:
@@ -271,12 +260,10 @@ def find_fp4_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[s
             continue
         name = marked.removesuffix(writer.mark)
         stored = StoredFp4(
-            _needed(tensors, name, writer.weight),
-            _needed(tensors, name, writer.scales),
+            _needed(tensors, name, writer.weight), _needed(tensors, name, writer.scales),
             name + writer.bias if name + writer.bias in tensors else "",
-            _needed(tensors, name, writer.tensor_scale) if writer.tensor_scale else "",
-            writer.is_reciprocal,
-        )
+            _needed(tensors, name, writer.tensor_scale) if writer.tensor_scale else "", writer.is_reciprocal,
+        )  # fmt: skip
         shape = tensors[stored.weight].shape
         if len(shape) != _EXPERT_DIMS:
             found[name] = stored
@@ -290,11 +277,7 @@ def find_fp4_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[s
 def pack_fp4_layer(
     tensors: TensorFolder, stored: StoredFp4, config: QuantizationConfig, activation: DType | None, xp: Any
 ) -> PackedLayer:
-    """Pack one layer; `activation` None: the type of its bias, or that of the model.
-
-    Raises:
-        InvalidProblemError: tensors of other types or shapes than above, or no type is known.
-    """
+    """Pack one layer; `activation` None: the type of its bias, or that of the model."""
     bias = _part(tensors[stored.bias], stored.expert) if stored.bias else None
     activation = activation or _ACTIVATIONS.get(bias.dtype if bias else "") or config.activation
     if activation is None:
@@ -339,11 +322,7 @@ _MARK = ".qweight"
 
 
 def find_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[str, tuple[str, ...]]:
-    """The quantized layers of a folder by name, file by file, and the names of their tensors.
-
-    Raises:
-        InvalidProblemError: a layer of four-bit floats lacks a tensor.
-    """
+    """The quantized layers of a folder by name, file by file, and the names of their tensors."""
     if config.fp4_mode:
         return {name: stored.names for name, stored in find_fp4_layers(tensors, config).items()}
     names = [name.removesuffix(_MARK) for name in tensors.names if name.endswith(_MARK)]
@@ -352,13 +331,9 @@ def find_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[str, 
 
 
 def pack_checkpoint(
-    folder: str | Path,
-    *,
-    activation: DType | str | None = None,
-    version: int | None = None,
-    xp: ModuleType | None = None,
-    progress: bool | None = None,
-) -> Iterator[tuple[str, PackedLayer]]:
+    folder: str | Path, *, activation: DType | str | None = None, version: int | None = None,
+    xp: ModuleType | None = None, progress: bool | None = None,
+) -> Iterator[tuple[str, PackedLayer]]:  # fmt: skip
     """Yield the name of each quantized layer of a checkpoint, and the layer packed for the kernels.
 
     AWQ, GPTQ, gpt-oss (MXFP4; experts one by one), ModelOpt (NVFP4) and compressed-tensors (both).
@@ -389,15 +364,9 @@ def pack_checkpoint(
 
 
 def pack_layer(
-    tensors: TensorFolder,
-    name: str,
-    config: QuantizationConfig,
-    stored: StoredFp4 | None = None,
-    *,
-    activation: DType | str | None = None,
-    version: int | None = None,
-    xp: ModuleType | None = None,
-) -> PackedLayer:
+    tensors: TensorFolder, name: str, config: QuantizationConfig, stored: StoredFp4 | None = None, *,
+    activation: DType | str | None = None, version: int | None = None, xp: ModuleType | None = None,
+) -> PackedLayer:  # fmt: skip
     """Pack one layer; arguments and errors as of `pack_checkpoint`. The message of an error names the layer.
 
     `stored` says where it is, if it is of four-bit floats.

@@ -1,4 +1,4 @@
-"""Which kernel a GEMM takes when the caller names none: the cost model's choice, for the GPU that is there."""
+"""The kernel of a GEMM when the caller names none: the cost model's choice, for the GPU that is there."""
 
 from __future__ import annotations
 
@@ -145,11 +145,7 @@ def rank_grouped(
     groups: tuple[int, ...], K: int, N: int, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec,
     k: int = _ALL,
 ) -> tuple[KernelConfig, ...]:  # fmt: skip
-    """Return the `k` grouped configs that the model finds fastest for groups of so many rows, best first.
-
-    Raises:
-        UnsupportedError: there are none for this GPU.
-    """
+    """Return the `k` grouped configs that the model finds fastest for groups of so many rows, best first."""
     from gemm_eval.evaluate import select_config
     from gemm_eval.models.gpu import OURS
     from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
@@ -189,9 +185,6 @@ def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
 
     A GPU without a preset takes that of the same compute capability, else of the same major one, whose number of SMs
     is nearest: clocks and bandwidths are then those of another chip, which is good enough to choose by.
-
-    Raises:
-        UnsupportedError: no kernel of ours runs on such a GPU.
     """
     told = {name: getattr(limits, name) for name in _TOLD}
     presets = {name: spec for name in list_archs() if isinstance(spec := load_arch(name), GpuSpec)}

@@ -76,7 +76,7 @@ class ConfigVersionWarning(UserWarning):
 
 
 class Versions(NamedTuple):
-    """What the time of a kernel depends on besides the kernel. None: not known, and not compared.
+    """Versions that the time of a kernel depends on. None: not known, and not compared.
 
     Attributes:
         driver: as `driver_version` gives it.
@@ -87,7 +87,7 @@ class Versions(NamedTuple):
     compiler: str | None = None
 
     def fit(self, record: ConfigRecord) -> bool:
-        """Whether `record` was found with these versions, as far as they are known."""
+        """Say whether `record` was found with these versions, as far as they are known."""
         return self.driver in {None, record.driver} and self.compiler in {None, record.compiler}
 
 
@@ -270,11 +270,7 @@ class ConfigCache:
 
 
 def change_file(path: Path, change: Callable[[ConfigCache], ConfigCache]) -> ConfigCache:
-    """Replace what a file holds by `change` of it, and return that; nobody else changes it meanwhile.
-
-    Raises:
-        GemmEvalError: as `ConfigCache.update_file`.
-    """
+    """Replace what a file holds by `change` of it, and return that; nobody else changes it meanwhile."""
     with lock(path):
         found = ConfigCache._load_locked(path)
         changed = change(ConfigCache(found.records, path))
@@ -399,7 +395,7 @@ def user_path() -> Path | None:
 
 
 def shipped_path(gpu: str) -> Path:
-    """Where the file that comes with the library for a GPU lies, if there is one. It is never written."""
+    """Return the path of the file that comes with the library for a GPU, if there is one. It is never written."""
     return data_root() / "measured" / gpu / "w4a16" / "configs.json"
 
 
@@ -474,16 +470,10 @@ def new_record(
     """
     variant = make_variant(config, key.activation, key.mode, key.group_size or None)
     return ConfigRecord(
-        key=key,
-        config=config,
-        latency_us=float(latency_us),
-        found_by=found_by,
-        num_timed=num_timed,
-        driver=driver_version() or "unknown",
-        compiler=compiler_version(),
-        kernel_hash=kernel_hash_of(variant, limits),
+        key=key, config=config, latency_us=float(latency_us), found_by=found_by, num_timed=num_timed,
+        driver=driver_version() or "unknown", compiler=compiler_version(), kernel_hash=kernel_hash_of(variant, limits),
         date=datetime.now(UTC).date().isoformat(),
-    )
+    )  # fmt: skip
 
 
 def present_versions() -> Versions:

@@ -49,7 +49,7 @@ _ENUMS: dict[str, type[enum.IntEnum]] = {
 
 
 class ConfigKey(NamedTuple):
-    """What a config is best for.
+    """The GEMM, GPU and state of L2 that a config is best for.
 
     Attributes:
         gpu: preset of the GPU, such as "h200-sxm".
@@ -76,14 +76,9 @@ class ConfigKey(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        gpu: str,
-        sizes: Sizes,
-        activation: DType | str = DType.FP16,
-        mode: WeightMode | str = WeightMode.GROUP,
-        group_size: int | None = None,
-        l2: str = "cold",
-    ) -> ConfigKey:
+        cls, gpu: str, sizes: Sizes, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
+        group_size: int | None = None, l2: str = "cold",
+    ) -> ConfigKey:  # fmt: skip
         """A key from what callers give: names for enums; group size None: 128, or 0 in mode COLUMN.
 
         Raises:
@@ -151,7 +146,7 @@ class ConfigRecord:
 
     @property
     def is_measured(self) -> bool:
-        """Whether `latency_us` is of a device, not of a model."""
+        """True if `latency_us` is of a device, not of a model."""
         return self.found_by != "model"
 
     @property
@@ -164,7 +159,7 @@ class ConfigRecord:
         return not self.is_measured, self.latency_us, -date.fromisoformat(self.date).toordinal(), self.to_line()
 
     def to_line(self) -> str:
-        """One line of JSON, always the same for the same record."""
+        """Return a line of JSON, always the same for the same record."""
         return json.dumps(self.to_json(), allow_nan=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -177,7 +172,7 @@ class ConfigRecord:
 
     @classmethod
     def from_json(cls, fields: Any) -> ConfigRecord:
-        """What `to_json` made.
+        """Return the record that `to_json` made JSON of.
 
         Raises:
             InvalidInputError: fields are missing, unknown, or hold what they cannot.
@@ -200,11 +195,7 @@ class ConfigRecord:
 
 
 def config_from_json(fields: Any) -> KernelConfig:
-    """Return the config of a record or of a row of timings: enums are names in small letters.
-
-    Raises:
-        InvalidOptionError: fields are missing, unknown, or hold what they cannot.
-    """
+    """Return the config of a record or of a row of timings: enums are names in small letters."""
     rest = _object(fields, "config")
     values = {name: _taken(rest, name) for name in KernelConfig._fields}
     if rest:
@@ -287,18 +278,14 @@ _MAX_TOLD_CHARS = 300
 
 
 class Content(NamedTuple):
-    """What a file holds: its readable records, and what is wrong with it, if something is."""
+    """The content of a file: its readable records, and its faults."""
 
     records: tuple[ConfigRecord, ...]
     damage: str | None
 
 
 def to_text(records: Sequence[ConfigRecord]) -> str:
-    """A JSON document with a line for each record, in ASCII.
-
-    Raises:
-        GemmEvalError: it would be larger than what `read_content` reads.
-    """
+    """A JSON document with a line for each record, in ASCII."""
     head = f'{{\n"format": {json.dumps(_FORMAT)},\n"version": {_VERSION},\n"records": ['
     text = head + ",".join(f"\n{record.to_line()}" for record in records) + "\n]\n}\n"
     if len(text) > _MAX_FILE_BYTES:
@@ -310,11 +297,7 @@ def to_text(records: Sequence[ConfigRecord]) -> str:
 
 
 def read_content(path: Path) -> Content | None:
-    """Read a file; None: there is none.
-
-    Raises:
-        GemmEvalError: it cannot be read, is larger than 8 MiB, or a newer version of this library wrote it.
-    """
+    """Read a file; None: there is none."""
     try:
         raw = read_bounded(
             path, _MAX_FILE_BYTES, "file of configs", unreadable=GemmEvalError, too_large=GemmEvalError
@@ -386,9 +369,6 @@ def lock(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
     """Be the only process and thread that changes the file at `path`; makes its folder.
 
     On a file system without locks nothing is kept out: a change may then be lost, but the file stays whole.
-
-    Raises:
-        GemmEvalError: others held the lock for longer than `timeout_s` seconds, or the folder cannot be written.
     """
     place = path.with_name(path.name + ".lock")
     held = FileLock(place)

@@ -152,7 +152,7 @@ def pack_fp4(quantized: QuantizedFp4, mode: WeightMode | str, activation: DType 
 
 
 def unpack_fp4(packed: PackedW4) -> QuantizedFp4:
-    """What was packed, without padding, but for what `pack_fp4` says is lost; rows in the order in which they lie.
+    """Return the weights that were packed, but for what `pack_fp4` says is lost, without padding, rows as they lie.
 
     Raises:
         InvalidProblemError: `packed` is no `PackedW4`, or has no four-bit floats.
@@ -193,14 +193,9 @@ def pack_mxfp4(
 
 
 def pack_nvfp4(
-    weight: Any,
-    scales: Any,
-    tensor_scale: Any = None,
-    *,
-    global_scale: Any = None,
-    activation: DType | str = "fp16",
+    weight: Any, scales: Any, tensor_scale: Any = None, *, global_scale: Any = None, activation: DType | str = "fp16",
     xp: ModuleType | None = None,
-) -> PackedW4 | tuple[PackedW4, ...]:
+) -> PackedW4 | tuple[PackedW4, ...]:  # fmt: skip
     """Pack NVFP4 weights as ModelOpt or compressed-tensors store them, rows of them columns of W.
 
     Args:

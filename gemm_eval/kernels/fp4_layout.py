@@ -43,7 +43,7 @@ def _rotated_left(place: int, by: int) -> int:
 
 
 def _place_fp16(place: int) -> int:
-    """Where `spread_fp4` finds what it brings to bit `place % 32` of register `place // 32`."""
+    """Return the bit that `spread_fp4` brings to bit `place % 32` of register `place // 32`."""
     register, bit = divmod(place, _WORD_BITS)
     bit -= 8 * (register % 2)  # registers 1 and 3 are shifted left by 8
     if register < 2:
@@ -140,9 +140,6 @@ def store_e8m0(scales: Array, matters: Array, activation: DType) -> StoredScales
         scales: e8m0, uint8 of any shape.
         matters: bool of that shape: whether the group has a weight that is not 0.
         activation: whose type kernels make of it.
-
-    Raises:
-        InvalidProblemError: a scale is not a number, or the type cannot hold all weights exactly.
     """
     xp = module_of(scales)
     if bool((matters & (scales == _E8M0_NAN)).any()):
@@ -170,9 +167,6 @@ def store_e4m3(scales: Array, matters: Array) -> Array:
     Args:
         scales: e4m3, uint8 of any shape.
         matters: as of `store_e8m0`.
-
-    Raises:
-        InvalidProblemError: a scale of a group that matters is negative, or not a number.
     """
     xp = module_of(scales)
     is_number = scales < _E4M3_NAN
@@ -188,7 +182,7 @@ def store_e4m3(scales: Array, matters: Array) -> Array:
 
 
 def stored_values(stored: Array, mode: WeightMode, activation: DType) -> Array:
-    """What bytes of scales mean, without the unit, float64."""
+    """Return the values of bytes of scales, without the unit, float64."""
     xp = module_of(stored)
     if mode is WeightMode.NVFP4:
         values = xp.ldexp((8 + (stored & 7)).astype(xp.float64), (stored >> 3).astype(xp.int32) - _E5M3_BIAS - 3)

@@ -78,7 +78,7 @@ class GroupedW4:
 
     @property
     def num_groups(self) -> int:
-        """How many matrices these are."""
+        """Number of matrices."""
         return int(self.qweight.shape[0])
 
     @property

@@ -75,7 +75,7 @@ class BlockCounts(NamedTuple):
 
     @property
     def total(self) -> Fraction:
-        """Of all classes, without `producer`."""
+        """Instructions of all classes, without `producer`."""
         return sum(self.counts, Fraction(0))
 
 
@@ -85,9 +85,6 @@ def block_counts(variant: Variant, sass: str) -> BlockCounts:
     Args:
         variant: the kernel.
         sass: what nvdisasm writes about it.
-
-    Raises:
-        GemmEvalError: the loop that was found does not do the work that the kernel's source says.
     """
     instructions, expected = parse_sass(sass), family_of(variant.config).main_loop(variant)
     loop = find_main_loop(instructions, lambda instruction: instruction.name == expected.work)
@@ -106,11 +103,7 @@ def block_counts(variant: Variant, sass: str) -> BlockCounts:
 
 
 def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | float]:
-    """Compile a kernel for `target`, such as "sm_90a", and return its row of a table.
-
-    Raises:
-        GemmEvalError: NVRTC or nvdisasm is missing, or the main loop is not what it must be.
-    """
+    """Compile a kernel for `target`, such as "sm_90a", and return its row of a table."""
     family = family_of(variant.config)
     compiled = compile_kernel(family, variant, target)
     found = block_counts(variant, disassemble(compiled.cubin))
@@ -124,7 +117,7 @@ def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | floa
 
 
 def _kernel_values(variant: Variant) -> tuple[str | int, ...]:
-    """Which kernel in which mode: the first columns of its row."""
+    """Return the kernel and its mode: the first columns of its row."""
     config = variant.config
     return (
         config.family, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.split_k,
@@ -157,7 +150,7 @@ def _all_families() -> tuple[Family, ...]:
 
 
 def table_targets() -> tuple[str, ...]:
-    """What kernels are compiled for, newest first."""
+    """Return the targets that kernels are compiled for, newest first."""
     known = {target: capability for family in _all_families() for capability, target in family.targets.items()}
     return tuple(sorted(known, key=known.__getitem__, reverse=True))
 
@@ -168,9 +161,6 @@ def table_variants(
     """Yield each kernel that is compiled for `target` once in each mode: the raster is an argument of a launch.
 
     Kernels that no GPU runs in a mode are left out.
-
-    Raises:
-        InvalidOptionError: nothing is compiled for `target`, or there are no such activations.
     """
     if target not in table_targets():
         raise InvalidOptionError(f"target must be one of {', '.join(table_targets())}, got {shown(target)}")
@@ -258,13 +248,10 @@ def _write_meta(file: Path, name: str, target: str, num_rows: int, command: str)
     if file.is_file():
         tables = (yaml.safe_load(file.read_text("utf-8")) or {}).get("tables", {})
     tables[name] = {
-        "num_rows": num_rows,
-        "nvrtc": compiler_version(),
-        "nvdisasm": nvdisasm_version(),
-        "cuda_sources_sha256": sources_digest(target),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "num_rows": num_rows, "nvrtc": compiler_version(), "nvdisasm": nvdisasm_version(),
+        "cuda_sources_sha256": sources_digest(target), "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": command,
-    }
+    }  # fmt: skip
     write_text(file, yaml.safe_dump({"tables": dict(sorted(tables.items()))}, sort_keys=False, width=120))
 
 

@@ -54,11 +54,7 @@ def module_of(array: Array) -> Any:
 
 
 def as_array(values: Any, what: str, xp: ModuleType | None = None) -> Array:
-    """An array of `xp`, or where `values` lie already; tensors of other libraries are not copied if that is possible.
-
-    Raises:
-        InvalidProblemError: `values`, named `what`, are no array of numbers.
-    """
+    """Return an array of `xp`, or where `values` lie already; tensors of other libraries are not copied if possible."""
     home = module_of(values)
     target = xp or home
     if isinstance(values, numpy.ma.MaskedArray):

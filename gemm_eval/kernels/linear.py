@@ -44,6 +44,8 @@ from gemm_eval.words import shown
 with needs_extra("W4Linear", "torch"):
     import torch
 
+__all__ = ["W4Linear", "replace_linears"]
+
 _FLOATS = ("scales", "bias")
 _KINDS = [(mode, group_size) for mode in WeightMode for group_size in mode.group_sizes]
 """Modes with their group sizes: packed scales of each have another shape or type."""
@@ -85,17 +87,9 @@ class W4Linear(torch.nn.Module):
     bias: torch.Tensor | None
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        mode: WeightMode | str = "group",
-        group_size: int | None = None,
-        activation: DType | str = "fp16",
-        act_order: bool = False,
-        device: Any = None,
-    ) -> None:
+        self, in_features: int, out_features: int, bias: bool = True, *, mode: WeightMode | str = "group",
+        group_size: int | None = None, activation: DType | str = "fp16", act_order: bool = False, device: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         check_flag("bias", bias)
         check_flag("act_order", act_order)
@@ -137,12 +131,9 @@ class W4Linear(torch.nn.Module):
 
     @classmethod
     def from_linear(
-        cls,
-        linear: torch.nn.Linear,
-        group_size: int | None = None,
-        mode: WeightMode | str = "group",
+        cls, linear: torch.nn.Linear, group_size: int | None = None, mode: WeightMode | str = "group",
         activation: DType | str | None = None,
-    ) -> W4Linear:
+    ) -> W4Linear:  # fmt: skip
         """Quantize a linear layer, to the nearest of 16 values of each group (`quantize_w4`).
 
         Args:
@@ -165,15 +156,9 @@ class W4Linear(torch.nn.Module):
 
     @classmethod
     def from_awq(
-        cls,
-        qweight: Any,
-        qzeros: Any,
-        scales: Any,
-        group_size: int | None = 128,
-        *,
-        bias: Any = None,
+        cls, qweight: Any, qzeros: Any, scales: Any, group_size: int | None = 128, *, bias: Any = None,
         activation: DType | str | None = None,
-    ) -> W4Linear:
+    ) -> W4Linear:  # fmt: skip
         """A layer of an AWQ checkpoint; see `gemm_eval.kernels.from_awq`. `activation` None: type of the scales."""
         known = _activation_of(scales, activation)
         return cls.from_packed(
@@ -182,18 +167,9 @@ class W4Linear(torch.nn.Module):
 
     @classmethod
     def from_gptq(
-        cls,
-        qweight: Any,
-        qzeros: Any,
-        scales: Any,
-        g_idx: Any = None,
-        group_size: int | None = 128,
-        *,
-        version: int = 1,
-        sym: bool | None = None,
-        bias: Any = None,
-        activation: DType | str | None = None,
-    ) -> W4Linear:
+        cls, qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, group_size: int | None = 128, *,
+        version: int = 1, sym: bool | None = None, bias: Any = None, activation: DType | str | None = None,
+    ) -> W4Linear:  # fmt: skip
         """A layer of a GPTQ checkpoint; see `gemm_eval.kernels.from_gptq`. `activation` None: type of the scales."""
         known = _activation_of(scales, activation)
         packed = from_gptq(
@@ -214,15 +190,9 @@ class W4Linear(torch.nn.Module):
 
     @classmethod
     def from_nvfp4(
-        cls,
-        weight: Any,
-        scales: Any,
-        tensor_scale: Any = None,
-        *,
-        global_scale: Any = None,
-        bias: Any = None,
+        cls, weight: Any, scales: Any, tensor_scale: Any = None, *, global_scale: Any = None, bias: Any = None,
         activation: DType | str = "bf16",
-    ) -> W4Linear:
+    ) -> W4Linear:  # fmt: skip
         """A layer of NVFP4 weights [N, K / 2] of ModelOpt or compressed-tensors; see `gemm_eval.kernels.pack_nvfp4`.
 
         Raises:
@@ -265,7 +235,7 @@ class W4Linear(torch.nn.Module):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        """What stands in the brackets of the layer's repr."""
+        """Return the text in the brackets of the layer's repr."""
         group = f", group_size={self.group_size}" if self.group_size else ""
         order = "" if self.permutation is None else ", act_order=True"
         return (

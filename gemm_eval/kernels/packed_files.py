@@ -47,7 +47,7 @@ _REPLACED = {"config.json", "quantize_config.json", "quant_config.json", "hf_qua
 
 
 class Conversion(NamedTuple):
-    """What became of a checkpoint.
+    """The outcome of a conversion of a checkpoint.
 
     Attributes:
         folder: where it is.
@@ -67,15 +67,9 @@ class Conversion(NamedTuple):
 
 
 def convert_checkpoint(
-    folder: str | Path,
-    out: str | Path,
-    *,
-    activation: DType | str | None = None,
-    version: int | None = None,
-    max_file_bytes: int = _MAX_FILE_BYTES,
-    replace: bool = False,
-    progress: bool | None = None,
-) -> Conversion:
+    folder: str | Path, out: str | Path, *, activation: DType | str | None = None, version: int | None = None,
+    max_file_bytes: int = _MAX_FILE_BYTES, replace: bool = False, progress: bool | None = None,
+) -> Conversion:  # fmt: skip
     """Pack all quantized layers of a checkpoint, as `pack_checkpoint` reads them, into a new folder, layer by layer.
 
     Memory: one layer, and what a file of the result holds. The index is written last: a folder without it is not whole.
@@ -174,7 +168,7 @@ class _Files:
         self.add_tensors(_tensors_of(name, layer))
 
     def add_tensors(self, tensors: dict[str, StoredTensor]) -> None:
-        """Those of one layer are not torn apart."""
+        """Keep all tensors of one layer in the same file."""
         self._tensors |= tensors
         self._held_bytes += sum(tensor.data.nbytes for tensor in tensors.values())
         if self._held_bytes >= self._limit:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Plan(NamedTuple, Generic[T]):
-    """One kernel for one GEMM on one GPU, ready but for addresses, which are in operands of type `T`."""
+    """A kernel for a GEMM on a GPU, ready but for addresses, which are in operands of type `T`."""
 
     variant: Variant
     launch: Launch
@@ -58,11 +58,7 @@ class Plan(NamedTuple, Generic[T]):
 
 
 def spec_and_limits(arch: GpuSpec | str | None) -> tuple[GpuSpec, DeviceLimits]:
-    """Return what the model takes a GPU for, and its limits: of a spec, of a preset or file, or of CuPy's current GPU.
-
-    Raises:
-        UnsupportedError: `arch` is no GPU, or no kernel runs on the current one.
-    """
+    """Return the spec of a GPU for the model, and its limits: of a spec, a preset or file, or of CuPy's current GPU."""
     if arch is None:
         device = runtime.current_device()
         return spec_of_device(device), runtime.limits_of_device(device)
@@ -141,11 +137,7 @@ def make_plan(
 
 
 def compile_fitting(variant: Variant, limits: DeviceLimits) -> tuple[CompiledKernel, int]:
-    """Compile a kernel; return it with how many of its CTAs an SM holds at once.
-
-    Raises:
-        UnsupportedError: not one.
-    """
+    """Compile a kernel; return it with how many of its CTAs an SM holds at once."""
     compiled = compile_for(variant, limits)
     fitting = occupancy_of(variant, compiled, limits)
     if not fitting.ctas_per_sm:
@@ -154,10 +146,6 @@ def compile_fitting(variant: Variant, limits: DeviceLimits) -> tuple[CompiledKer
 
 
 def check_rows(sizes: Sizes | GroupedSizes) -> None:
-    """Check that M is one that kernels take.
-
-    Raises:
-        InvalidProblemError: it is not.
-    """
+    """Check that M is one that kernels take."""
     if not 1 <= (plain_integer(sizes.M) or 0) <= LARGEST_SIZE:
         raise InvalidProblemError(f"M must be 1 to {LARGEST_SIZE:,}, got {shown(sizes.M)}")

@@ -35,11 +35,7 @@ COMMON = "common.cuh"
 
 
 def target_of(family: Family, compute_capability: tuple[int, int]) -> str:
-    """Return what NVRTC compiles the kernels of `family` for on a GPU.
-
-    Raises:
-        UnsupportedError: the family has no kernels for such a GPU.
-    """
+    """Return what NVRTC compiles the kernels of `family` for on a GPU."""
     found = _find_target(family, compute_capability)
     if found is not None:
         return found
@@ -52,7 +48,7 @@ def target_of(family: Family, compute_capability: tuple[int, int]) -> str:
 
 
 def has_run_on(family: Family, compute_capability: tuple[int, int]) -> bool:
-    """Whether what `family` is compiled for on a GPU has run on one, and been checked there."""
+    """Say whether the target that `family` is compiled for on a GPU has run on one, and been checked there."""
     return _find_target(family, compute_capability) in TARGETS_THAT_RAN
 
 
@@ -63,11 +59,7 @@ def _find_target(family: Family, compute_capability: tuple[int, int]) -> str | N
 
 
 def compile_kernel(family: Family, variant: Variant, target: str) -> CompiledKernel:
-    """Compile `variant` for `target`, or take it from the process or the disk cache.
-
-    Raises:
-        GemmEvalError: CuPy or NVRTC is missing, or the text does not compile.
-    """
+    """Compile `variant` for `target`, or take it from the process or the disk cache."""
     return compile_text(text_of(family, variant), family.entry, target, variant.macros() | family.macros(variant))
 
 
@@ -78,7 +70,7 @@ def text_of(family: Family, variant: Variant) -> str:
 
 
 class KernelEntry(NamedTuple):
-    """One kernel of the registry, on one GPU.
+    """A kernel of the registry, on one GPU.
 
     Attributes:
         variant: what it is compiled for.
@@ -129,12 +121,9 @@ def make_variant(
 
 
 def list_kernels(
-    limits: DeviceLimits,
-    activation: DType | str = DType.FP16,
-    mode: WeightMode | str = WeightMode.GROUP,
-    group_size: int | None = None,
-    sizes: Sizes | None = None,
-) -> list[KernelEntry]:
+    limits: DeviceLimits, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
+    group_size: int | None = None, sizes: Sizes | None = None,
+) -> list[KernelEntry]:  # fmt: skip
     """List all kernels, with the reason where a GPU cannot run one: for any sizes, or for `sizes` (elements).
 
     Raises:
@@ -153,12 +142,9 @@ def list_kernels(
 
 
 def legal_configs(
-    sizes: Sizes,
-    limits: DeviceLimits,
-    activation: DType | str = DType.FP16,
-    mode: WeightMode | str = WeightMode.GROUP,
+    sizes: Sizes, limits: DeviceLimits, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
     group_size: int | None = None,
-) -> Iterator[KernelConfig]:
+) -> Iterator[KernelConfig]:  # fmt: skip
     """Yield every config that `check_kernel` lets pass for one GEMM: each kernel with each way to cut K.
 
     Raises:
@@ -182,12 +168,7 @@ def _check_place(sizes: Sizes | None, limits: DeviceLimits) -> None:
 
 
 def check_kernel(variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> None:
-    """Check that a GPU can run a kernel: for `sizes` (elements), or for any where that is None.
-
-    Raises:
-        InvalidMappingError: no family has such a kernel, or it does not cut K that way for these sizes.
-        UnsupportedError: the GPU cannot run it.
-    """
+    """Check that a GPU can run a kernel: for `sizes` (elements), or for any where that is None."""
     config = variant.config
     family = family_of(config)
     base = variant._replace(config=family.compiled(config))

@@ -51,7 +51,7 @@ class TimedConfig(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """What came of timing.
+    """The outcome of timing.
 
     Attributes:
         timed: fastest first.
@@ -63,7 +63,7 @@ class Tuning(NamedTuple):
 
 
 class TuneDevice(Timer, Protocol):
-    """One GEMM on one GPU, with a stream, an output and scratch memory of its own.
+    """A GEMM on a GPU, with a stream, an output and scratch memory of its own.
 
     Attributes:
         weight_bytes: of one copy of the packed weights.
@@ -91,14 +91,9 @@ class TuneDevice(Timer, Protocol):
 
 
 def tune(
-    configs: Sequence[KernelConfig],
-    sizes: Sizes,
-    packed: PackedW4,
-    operands: Operands,
-    device: int,
-    stream: int,
+    configs: Sequence[KernelConfig], sizes: Sizes, packed: PackedW4, operands: Operands, device: int, stream: int,
     l2: str = "cold",
-) -> Tuning:
+) -> Tuning:  # fmt: skip
     """Time configs of one GEMM on a GPU, and return them with the fastest first. The host waits for the end.
 
     Args:
@@ -109,21 +104,13 @@ def tune(
         device: number of the GPU.
         stream: handle of the stream on which the operands were written: the first kernel waits for it.
         l2: "cold": weights come from DRAM; "warm": one copy, as the call before leaves it.
-
-    Raises:
-        InvalidOptionError: no configs, `l2`, or a CUDA graph is being captured.
-        GemmEvalError: none of the configs could be timed, or there is no memory for the output.
     """
 
     return time_configs(CupyTuneDevice(sizes, packed, operands, device, stream), configs, sizes.M, l2)
 
 
 def protocol_of(l2: str) -> TimingProtocol:
-    """Return how configs are timed: replays of a millisecond, five of each config.
-
-    Raises:
-        InvalidOptionError: `l2` is neither "cold" nor "warm".
-    """
+    """Return how configs are timed: replays of a millisecond, five of each config."""
     return TimingProtocol.quick(l2=l2, num_replays=_NUM_REPLAYS, num_short_replays=_NUM_REPLAYS)
 
 
@@ -134,17 +121,10 @@ def num_copies(weight_bytes: int, l2_bytes: int, room_bytes: int, protocol: Timi
 
 
 def time_configs(
-    device: TuneDevice,
-    configs: Sequence[KernelConfig],
-    M: int,
-    l2: str = "cold",
+    device: TuneDevice, configs: Sequence[KernelConfig], M: int, l2: str = "cold",
     sleep: Callable[[float], None] = time.sleep,
-) -> Tuning:
-    """`tune` on a device; `sleep` pauses for so many seconds.
-
-    Raises:
-        InvalidOptionError, GemmEvalError: as `tune`.
-    """
+) -> Tuning:  # fmt: skip
+    """`tune` on a device; `sleep` pauses for so many seconds."""
     if not configs:
         raise InvalidOptionError("configs must hold at least one config to time")
     protocol = protocol_of(l2)
@@ -225,7 +205,7 @@ class CupyTuneDevice(StreamTimer):
         )
 
     def _scratch_bytes(self) -> tuple[int, int, int, int]:
-        """Of partial sums, counters, output, and of what a flush reads."""
+        """Return the bytes of partial sums, counters, output, and of a flush."""
         launches = [plan.launch for plan in self._plans.values()]
         return (
             max((launch.workspace_bytes for launch in launches), default=0),
@@ -264,11 +244,7 @@ class CupyTuneDevice(StreamTimer):
                 self._copies.append(copy)
 
     def new_bytes(self, num_bytes: int) -> int:
-        """Return the address of new memory, held until `release`; 0 for none.
-
-        Raises:
-            GemmEvalError: there is not so much.
-        """
+        """Return the address of new memory, held until `release`; 0 for none."""
         if not num_bytes:
             return 0
         try:
@@ -288,12 +264,9 @@ class CupyTuneDevice(StreamTimer):
             calls = []
             for qweight, scales in self._copies:
                 operands = self._operands._replace(
-                    qweight=qweight,
-                    scales=scales,
-                    c=self._output,
-                    workspace=self._scratch if needs_scratch else 0,
+                    qweight=qweight, scales=scales, c=self._output, workspace=self._scratch if needs_scratch else 0,
                     counters=self._counters if needs_scratch else 0,
-                )
+                )  # fmt: skip
                 block, arguments = (launch.num_threads, 1, 1), plan.arguments(operands)
                 calls.append(partial(function, launch.grid, block, arguments, launch.smem_bytes, handle))
         return calls

@@ -190,15 +190,9 @@ def quantize_w4(
 
 
 def pack_w4(
-    weights: Any,
-    group_size: int | None = None,
-    mode: WeightMode | str = "group",
-    *,
-    scales: Any = None,
-    zeros: Any = None,
-    activation: DType | str = "fp16",
-    xp: ModuleType | None = None,
-) -> PackedW4:
+    weights: Any, group_size: int | None = None, mode: WeightMode | str = "group", *, scales: Any = None,
+    zeros: Any = None, activation: DType | str = "fp16", xp: ModuleType | None = None,
+) -> PackedW4:  # fmt: skip
     """Pack weights for the kernels; float weights are quantized first.
 
     Scales of mode GROUP that differ too much for fp16 from column to column (more than 256 times) are packed in mode
@@ -258,7 +252,7 @@ def pack_w4(
 
 
 def unpack_w4(packed: PackedW4) -> QuantizedW4:
-    """What was packed, exactly, without padding; rows in the order in which they were packed (`PackedW4.permutation`).
+    """Return the weights that were packed, exactly, without padding, rows as they were packed (`PackedW4.permutation`).
 
     Raises:
         InvalidProblemError: `packed` is no `PackedW4`, or of fp4 weights (`unpack_fp4`).
@@ -323,17 +317,13 @@ def unpack_codes(packed: PackedW4) -> Array:
 
 
 def _spread(of_groups: Array, packed: PackedW4, dtype: Any) -> Array:
-    """Of each weight what its group has."""
+    """Return for each weight the value of its group."""
     group = packed.group_size or packed.K
     return module_of(of_groups).repeat(of_groups.astype(dtype), group, axis=0)[: packed.K]
 
 
 def check_packed(packed: object) -> None:
-    """Check that an argument is packed weights.
-
-    Raises:
-        InvalidProblemError: it is not.
-    """
+    """Check that an argument is packed weights."""
     if not isinstance(packed, PackedW4):
         raise InvalidProblemError(f"packed must be a PackedW4, as pack_w4 makes it, got {shown(packed)}")
 

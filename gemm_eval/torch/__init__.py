@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.torch.compare import compare
+    from gemm_eval.torch.evaluate_module import predict_module, predict_sizes
     from gemm_eval.torch.inductor import prune_inductor
     from gemm_eval.torch.inductor_report import PrunedGemm, PrunedTemplate, PruneReport, RankedConfig
     from gemm_eval.torch.live import Prediction, predict
-    from gemm_eval.torch.predict import predict_module, predict_sizes
+    from gemm_eval.torch.measure_module import compare
     from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
     from gemm_eval.torch.render import Comparison, MeasuredOperation, SizeTable
 
@@ -42,11 +42,11 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        ".compare": ("compare",),
+        ".measure_module": ("compare",),
         ".inductor": ("prune_inductor",),
         ".inductor_report": ("PruneReport", "PrunedGemm", "PrunedTemplate", "RankedConfig"),
         ".live": ("Prediction", "predict"),
-        ".predict": ("predict_module", "predict_sizes"),
+        ".evaluate_module": ("predict_module", "predict_sizes"),
         ".prediction": ("ModulePrediction", "PredictedOperation"),
         ".render": ("Comparison", "MeasuredOperation", "SizeTable"),
     },

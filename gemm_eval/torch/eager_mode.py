@@ -89,7 +89,7 @@ def layout_work(images: int, channels: int, positions: int, read_bytes: int, wri
 
 
 def has_channels_last(tensor: Any) -> bool:
-    """Whether the channels of images lie side by side."""
+    """Say whether the channels of images lie side by side."""
     return bool(
         tensor.dim() >= _MIN_IMAGE_DIM and tensor.shape[1] > 1 and tensor.stride(1) == 1 and not tensor.is_contiguous()
     )
@@ -142,7 +142,7 @@ def _loop(
 
 
 def _lies_as(one: Any, other: Any) -> bool:
-    """Whether two tensors have the same elements at the same places, without gaps."""
+    """Say whether two tensors have the same elements at the same places, without gaps."""
     return bool((one.shape, one.stride()) == (other.shape, other.stride())) and _is_dense(other)
 
 
@@ -152,7 +152,7 @@ def _is_dense(tensor: Any) -> bool:
 
 
 def _is_scattered(out: Any, tensor: Any) -> bool:
-    """Whether neighbours in the result lie far apart in an input, and are not met again soon."""
+    """Say whether neighbours in the result lie far apart in an input, and are not met again soon."""
     if tensor.dim() != out.dim() or tensor.shape != out.shape:
         return False
     between = 1
@@ -271,9 +271,6 @@ def optimizer_works(optimizer: Any, parameters: Iterable[Any]) -> list[MemoryWor
     Args:
         optimizer: a name of `OPTIMIZERS`, or an optimizer of torch, of which its class and momentum are read.
         parameters: that have gradients.
-
-    Raises:
-        InvalidOptionError: another optimizer.
     """
     num_states = OPTIMIZERS.get(_name(optimizer))
     if num_states is None:

@@ -161,7 +161,7 @@ def _weights(attention: Any, *others: Any) -> list[Any]:
 
 
 def _is_set_to_be_fast(x: Any, attention: Any) -> bool:
-    """What both ask of their attention, and of how torch is set; and that attention is fused in the fast path."""
+    """Check what both fast paths ask of attention and of torch's settings, and that attention is fused there."""
     return bool(
         torch.backends.mha.get_fastpath_enabled()
         and not torch.is_autocast_enabled()
@@ -176,7 +176,7 @@ def _is_set_to_be_fast(x: Any, attention: Any) -> bool:
 
 
 def _can_be_fast(x: Any, weights: list[Any]) -> bool:
-    """What both ask of their tensors, but that these lie on a device that runs, and that no mode is there."""
+    """Check what both fast paths ask of their tensors, but for their device and for modes."""
     return (
         x.dtype in _FUSED
         and all(type(one) in (torch.Tensor, torch.nn.Parameter) and one.dtype == x.dtype for one in (x, *weights))
@@ -222,7 +222,7 @@ def _layer(recorder: Recorder, layer: Any, src: Any) -> Any:
 
 @contextmanager
 def _within(recorder: Recorder, name: str) -> Iterator[None]:
-    """Where a module of the layer would run."""
+    """Set the recorder's path to a module of the layer."""
     outer = recorder.path
     recorder.path = f"{outer}.{name}" if outer else name
     try:
@@ -295,7 +295,7 @@ def stand_in(
 
 
 def _is_one_kernel(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> bool:
-    """Whether rms_norm is `_fused_rms_norm`: of one type, and nobody asks for a gradient."""
+    """Say whether rms_norm is `_fused_rms_norm`: of one type, without a gradient."""
     del normalized_shape, eps
     tensors = [x] if weight is None else [x, weight]
     wants_grad = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)

@@ -1,4 +1,4 @@
-"""Which operations of a trace run as one kernel: each by itself, or as Inductor fuses them. TORCH.md says the rules."""
+"""Kernels of a trace: each operation by itself, or fused as Inductor does. TORCH.md has the rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_FUSED = 64
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch, or what eager mode launches for one operation.
+    """A launch, or the launches of eager mode for one operation.
 
     Attributes:
         calls: operations that it does, in their order.
@@ -50,7 +50,7 @@ class _Group:
 
 
 class _Graph:
-    """Who reads what, by places of calls."""
+    """Readers and writers of each call, by places of calls."""
 
     def __init__(self, trace: Trace) -> None:
         self.calls = trace.calls
@@ -70,7 +70,7 @@ class _Graph:
                 last[access.buffer] = [place] if is_whole else [*last.get(access.buffer, ()), place]
 
     def is_dead(self, place: int, dead: set[int]) -> bool:
-        """Whether nobody sees what a call does."""
+        """Say whether nobody sees the results of a call."""
         call = self.calls[place]
         if call.role is Role.EXTERN or any(access.buffer in self.kept for access in call.writes):
             return False
@@ -85,9 +85,6 @@ def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True) -> list[Kernel
         fusion: ``"inductor"``: elementwise operations and reductions fuse, what nobody reads does not run; or
             ``"eager"``: each operation is a kernel, or those that torch and cuDNN have for it.
         is_gpu: on chips of another kind an operation of eager mode is one kernel.
-
-    Raises:
-        InvalidOptionError: `fusion` is neither.
     """
     check_word("fusion", fusion, FUSIONS)
     graph = _Graph(trace)
@@ -125,7 +122,7 @@ def _fuse(graph: _Graph) -> list[list[int]]:
 
 
 def _is_computed_by_readers(graph: _Graph, place: int, dead: set[int]) -> bool:
-    """Whether a call makes constants that kernels compute where they need them."""
+    """Say whether a call makes constants that kernels compute where they need them."""
     call = graph.calls[place]
     if call.role is not Role.CONSTANT or any(access.buffer in graph.kept for access in call.writes):
         return False
@@ -168,7 +165,7 @@ def _merge_if_possible(
 
 
 def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | None:
-    """What both iterate over together; None: they do not."""
+    """Return the domain that both iterate over together; None: they have none."""
     small, large = sorted((first, second), key=lambda group: group.domain.num_elements)
     a, b = small.domain, large.domain
     if a.num_elements == b.num_elements:
@@ -190,7 +187,7 @@ def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | Non
 
 
 def _has_way_around(groups: dict[int, _Group], group_of: dict[int, int], earlier: int, later: int) -> bool:
-    """Whether `later` reads, by way of others, what `earlier` makes: as one kernel they would wait for themselves."""
+    """Say whether `later` reads results of `earlier` by way of others: as one kernel they would wait for themselves."""
     oldest = groups[earlier].num
     todo = [group_of[place] for place in groups[later].before]
     seen = {earlier, later}  # what is read without a way round is no matter
@@ -243,7 +240,7 @@ def _vector_kernel(kernel: Kernel) -> Kernel:
 
 
 def _is_made_inside(graph: _Graph, place: int, buffer: int, inside: set[int]) -> bool:
-    """Whether all that wrote a buffer before a call is of the same kernel, or constants that it computes itself."""
+    """Say whether all that wrote a buffer before a call is of the same kernel, or constants that it computes itself."""
     writers = [w for w in graph.writers_of[place] if any(access.buffer == buffer for access in graph.calls[w].writes)]
     return bool(writers) and all(w in inside or graph.calls[w].role is Role.CONSTANT for w in writers)
 

@@ -121,7 +121,7 @@ def work_flop(work: Work) -> tuple[int, int]:
 
 
 class Role(enum.Enum):
-    """What an operation is for a compiler that fuses.
+    """The kinds of operations that a compiler tells apart when it fuses.
 
     ELEMENTWISE: each output element by itself; it fuses with what is before and after.
     REDUCTION: sums of rows, and maybe what follows from them for each element: it fuses likewise, over the same rows.
@@ -153,7 +153,7 @@ class Access(NamedTuple):
 
 
 class Domain(NamedTuple):
-    """What a kernel iterates over.
+    """The elements that a kernel iterates over.
 
     Attributes:
         num_elements: all of them.

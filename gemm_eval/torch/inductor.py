@@ -85,7 +85,7 @@ class Pruning:
         self._libraries: tuple[Any, int] = None, 0
 
     def key(self) -> tuple[str, ...]:
-        """What answers depend on, for the keys of Inductor's caches."""
+        """Return the facts that answers depend on, for the keys of Inductor's caches."""
         text = f"{self.arch.model_dump_json()}{sorted(triton_coefficients(self.arch)[0].items())}"
         digest = hashlib.sha256(text.encode()).hexdigest()
         return "gemm_eval.prune_inductor", __version__, repr(self.top_k), repr(self.library is not None), digest
@@ -173,14 +173,10 @@ class Pruning:
         return [choice for i, choice in enumerate(choices) if i in kept]
 
     def _rank(
-        self,
-        name: str,
-        problem: GemmProblem,
-        configs: Sequence[TritonConfig | None],
-        traits: KernelTraits,
+        self, name: str, problem: GemmProblem, configs: Sequence[TritonConfig | None], traits: KernelTraits,
         library: LibraryTime | None = None,
-    ) -> tuple[PrunedTemplate, list[int]]:
-        """What becomes of one template's candidates, and the indices of those that stay."""
+    ) -> tuple[PrunedTemplate, list[int]]:  # fmt: skip
+        """Rank one template's candidates; return the report of it and the indices of those that stay."""
         count = num_kept(self.top_k, len(configs))
         tiled = [config for config in configs if config is not None]
         if len(tiled) < len(configs):

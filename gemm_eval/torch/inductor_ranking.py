@@ -83,9 +83,6 @@ def gemm_of(inputs: Any, op_name: str, *, is_tf32: bool) -> tuple[GemmProblem, O
         inputs: Inductor's.
         op_name: Inductor's name of the operation.
         is_tf32: whether fp32 is multiplied as tf32.
-
-    Raises:
-        UnsupportedError: its types are none of ours.
     """
     nodes, sizes, strides = inputs.nodes(), inputs.shapes_hinted(), inputs.strides_hinted()
     a, b = (
@@ -106,9 +103,6 @@ def grouped_gemm_of(
     Args:
         choice: Inductor's caller of a template's kernel.
         hint: makes integers of sizes.
-
-    Raises:
-        UnsupportedError: its types are none of ours.
     """
     a, b = (
         Operand(hint(node.get_size()), hint(node.get_stride()), node.get_dtype()) for node in choice.input_nodes[:2]
@@ -179,7 +173,7 @@ _NOT_FUSED = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "_groupe
 
 
 class LibraryTime(NamedTuple):
-    """What a GEMM takes without templates, in us.
+    """The time of a GEMM without templates, in us.
 
     Attributes:
         latency_us: the library's kernel.
@@ -190,7 +184,7 @@ class LibraryTime(NamedTuple):
     latest_us: float
 
     def beats(self, graph_us: float) -> bool:
-        """Whether a candidate is slower even if its prediction is as much too long as one in ten, or one in twenty."""
+        """Say whether a candidate is slower even if its prediction is too long by as much as one in ten or twenty."""
         return graph_us > self.latest_us * (1.0 + TRITON_ERROR_FRAC)
 
 
@@ -288,7 +282,7 @@ _TIE_FRAC = 1e-3  # parts equals, and no more
 
 
 class KernelTraits(NamedTuple):
-    """What a config does not say of the kernel that it launches.
+    """Facts of a kernel that its config does not say.
 
     Attributes:
         is_persistent: as many CTAs as SMs loop over the tiles.
@@ -340,20 +334,14 @@ def rank_times(
 
 
 def model_times_us(
-    arch: GpuSpec,
-    problem: GemmProblem,
-    configs: Sequence[TritonConfig],
-    traits: KernelTraits,
+    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], traits: KernelTraits,
     coefficients: Mapping[str, float] | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Return the Triton model's times of configs of one template.
 
     Args:
         arch, problem, configs, traits: as for `rank_times`.
         coefficients: None: those of the GPU, for times as tuners take them.
-
-    Raises:
-        UnsupportedError: such kernels are not in the model.
     """
     if coefficients is None:
         coefficients = triton_coefficients(arch)[0]
@@ -377,9 +365,6 @@ def expected_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig, tra
     Args:
         arch, problem, config: what is compiled for what.
         traits: of the template's kernels.
-
-    Raises:
-        UnsupportedError: kernels of these types are not in the model.
     """
     code = estimate_code(arch, problem, config)
     assert problem.weight_dtype is not None

@@ -36,7 +36,7 @@ class RankedConfig(NamedTuple):
 
 @dataclass(frozen=True)
 class PrunedTemplate:
-    """One template's candidates for one GEMM.
+    """The candidates of one template for one GEMM.
 
     Attributes:
         name: Inductor's name of the template.
@@ -58,13 +58,13 @@ class PrunedTemplate:
 
     @property
     def kept(self) -> list[RankedConfig]:
-        """Those that stayed, best first."""
+        """Candidates that stayed, best first."""
         return sorted((one for one in self.candidates if one.is_kept), key=lambda one: one.time_us or 0.0)
 
 
 @dataclass(frozen=True)
 class PrunedGemm:
-    """One GEMM of a graph that Inductor lowered.
+    """A GEMM of a graph that Inductor lowered.
 
     Attributes:
         op_name: Inductor's: mm, addmm, bmm, grouped_mm, ...
@@ -112,7 +112,7 @@ class PrunedGemm:
 
 @dataclass
 class PruneReport:
-    """What a `prune_inductor` did so far; it grows while graphs are compiled.
+    """The report of a `prune_inductor`; it grows while graphs are compiled.
 
     Attributes:
         gpu: name of the GPU that was ranked for.

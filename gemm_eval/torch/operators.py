@@ -20,7 +20,7 @@ _BALANCED = "rows dealt evenly to the groups"
 
 
 class Precision(NamedTuple):
-    """Whether fp32 may run on tensor cores as tf32: in GEMMs, and in convolutions."""
+    """Permission for fp32 to run on tensor cores as tf32: in GEMMs, and in convolutions."""
 
     matmul_tf32: bool
     convolution_tf32: bool
@@ -197,24 +197,11 @@ def _scaled_grouped_mm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Wo
 
 
 MATMULS: Mapping[str, Callable[[Sequence[Any], Any, bool], tuple[Work, ...]]] = {
-    "mm": _mm,
-    "addmm": _with_bias(_mm),
-    "_addmm_activation": _with_bias(_mm),
-    "bmm": _bmm,
-    "baddbmm": _with_bias(_bmm),
-    "addbmm": _with_bias(_bmm),
-    "mv": _mv,
-    "addmv": _with_bias(_mv),
-    "dot": _dot,
-    "vdot": _dot,
-    "linear": _linear,
-    "_int_mm": _int_mm,
-    "_grouped_mm": _grouped_mm,
-    "_scaled_mm": _scaled_mm,
-    "_scaled_mm_v2": _scaled_mm,
-    "_scaled_grouped_mm": _scaled_grouped_mm,
-    "_scaled_grouped_mm_v2": _scaled_grouped_mm,
-}
+    "mm": _mm, "addmm": _with_bias(_mm), "_addmm_activation": _with_bias(_mm), "bmm": _bmm, "baddbmm": _with_bias(_bmm),
+    "addbmm": _with_bias(_bmm), "mv": _mv, "addmv": _with_bias(_mv), "dot": _dot, "vdot": _dot, "linear": _linear,
+    "_int_mm": _int_mm, "_grouped_mm": _grouped_mm, "_scaled_mm": _scaled_mm, "_scaled_mm_v2": _scaled_mm,
+    "_scaled_grouped_mm": _scaled_grouped_mm, "_scaled_grouped_mm_v2": _scaled_grouped_mm,
+}  # fmt: skip
 """Operations that are GEMMs, by name; `matmul` and `einsum` arrive as these."""
 
 

@@ -1,4 +1,4 @@
-"""What a module takes on an arch: a tree by module path, and the list of its operations in the order they run."""
+"""Predictions of a module on an arch: a tree by module path, and its operations in the order they run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Lever(NamedTuple):
-    """One change of the arch, and what it does.
+    """A change of the arch, and its effect.
 
     Attributes:
         change: in words: ``"dram_gb_per_s x2"``.
@@ -29,7 +29,7 @@ class Lever(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PredictedOperation:
-    """One kernel, or a few that a library launches for one operation.
+    """A kernel, or a few that a library launches for one operation.
 
     Attributes:
         path: of the module that runs it; empty: the outermost.
@@ -103,11 +103,7 @@ class ModulePrediction:
         return self.table()
 
     def __getitem__(self, path: str) -> ModulePrediction:
-        """Return a module in this one by its path, as torch names it: ``"layers.0.mlp"``.
-
-        Raises:
-            KeyError: there is none that runs something.
-        """
+        """Return a module in this one by its path, as torch names it: ``"layers.0.mlp"``."""
         full = ".".join(filter(None, (self.path, path)))
         for node in self.walk():
             if node.path == full:
@@ -179,7 +175,7 @@ class ModulePrediction:
 
     @property
     def bound(self) -> str:
-        """What limits most of the time."""
+        """The bound of most of the time."""
         return next(iter(self.us_by_bound), "")
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gemm_eval.arch import ArchSpec, GpuSpec
@@ -64,12 +65,15 @@ class ModulePrices(Prices):
 
     @property
     def _models(self) -> Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]]:
-        single = {VectorGemmWork: self._vector, ConvolutionWork: self._convolution, AttentionWork: self._attention,
-                  UnpricedWork: _unpriced}  # fmt: skip
-        return {
-            GemmWork: self._price_gemms, MemoryWork: self._price_memory,
-            **{kind: lambda works, price=price: [price(work) for work in works] for kind, price in single.items()},
+        single: dict[type, Callable[[Any], Price]] = {
+            VectorGemmWork: self._vector, ConvolutionWork: self._convolution, AttentionWork: self._attention,
+            UnpricedWork: _unpriced,
         }  # fmt: skip
+        return {
+            GemmWork: self._price_gemms,
+            MemoryWork: self._price_memory,
+            **{kind: partial(_each, price) for kind, price in single.items()},
+        }
 
     def _price_gemms(self, works: Sequence[GemmWork]) -> list[Price]:
         try:
@@ -184,6 +188,10 @@ def _has_own_kernel(work: ConvolutionWork, arch: GpuSpec) -> bool:
 def default_attention_library(arch: ArchSpec) -> str:
     """Return whose fused attention `scaled_dot_product_attention` takes: cuDNN's on Hopper (torch 2.11 on an H200)."""
     return "cudnn" if isinstance(arch, GpuSpec) and arch.sm_arch.startswith("sm_90") else "flash"
+
+
+def _each(price: Callable[[Any], Price], works: Sequence[Any]) -> list[Price]:
+    return [price(work) for work in works]
 
 
 def _unpriced(work: UnpricedWork) -> Price:

@@ -18,7 +18,6 @@ from gemm_eval.torch.operators import type_of
 from gemm_eval.transformer import GemmWork
 from gemm_eval.workload import GemmProblem
 
-_BITS_OF_INT32 = 32
 _UNPACKED_ROWS = 1  # up to here bitsandbytes multiplies 4-bit weights as they are; from there on it unpacks them first
 _GPTQ_CLASSES = ("QuantLinear", "ExllamaQuantLinear", "ExllamaV2QuantLinear", "MarlinQuantLinear", "TorchQuantLinear",
                  "TritonV2QuantLinear")  # fmt: skip

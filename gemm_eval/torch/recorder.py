@@ -87,12 +87,9 @@ _ALONE = (
     "_fused_adagrad"
 )
 _ROLE_OF_WORDS = {
-    Role.CONSTANT: _CONSTANTS,
-    Role.ELEMENTWISE: f"{_ELEMENTWISE} {_RANDOM} {' '.join(SCATTERS)}",
-    Role.REDUCTION: _REDUCTIONS,
-    Role.WINDOW: _WINDOWS,
-    Role.ALONE: _ALONE,
-}
+    Role.CONSTANT: _CONSTANTS, Role.ELEMENTWISE: f"{_ELEMENTWISE} {_RANDOM} {' '.join(SCATTERS)}",
+    Role.REDUCTION: _REDUCTIONS, Role.WINDOW: _WINDOWS, Role.ALONE: _ALONE,
+}  # fmt: skip
 _ROLES = {name: role for role, words in _ROLE_OF_WORDS.items() for name in words.split()}
 
 Rows = Callable[[Sequence[Any]], int]
@@ -123,21 +120,13 @@ def _channels(tensor_at: int = 0) -> Rows:
 
 
 _NORMS: Mapping[str, Rows] = {
-    "native_layer_norm": _of_last(1),
-    "native_layer_norm_backward": _of_last(2, 1),
-    "_fused_rms_norm": _of_last(1),
-    "_fused_rms_norm_backward": _of_last(2, 1),
-    "native_group_norm": lambda args: int(args[3] * args[6]),
-    "native_group_norm_backward": lambda args: int(args[5] * args[8]),
-    "_softmax": _of_dim,
-    "_log_softmax": _of_dim,
-    "_safe_softmax": _of_dim,
-    "_softmax_backward_data": _of_dim_backward,
-    "_log_softmax_backward_data": _of_dim_backward,
-    "native_batch_norm_backward": _channels(1),
-    "cudnn_batch_norm_backward": _channels(0),
-    "batch_norm_backward": _channels(1),
-}
+    "native_layer_norm": _of_last(1), "native_layer_norm_backward": _of_last(2, 1), "_fused_rms_norm": _of_last(1),
+    "_fused_rms_norm_backward": _of_last(2, 1), "native_group_norm": lambda args: int(args[3] * args[6]),
+    "native_group_norm_backward": lambda args: int(args[5] * args[8]), "_softmax": _of_dim, "_log_softmax": _of_dim,
+    "_safe_softmax": _of_dim, "_softmax_backward_data": _of_dim_backward,
+    "_log_softmax_backward_data": _of_dim_backward, "native_batch_norm_backward": _channels(1),
+    "cudnn_batch_norm_backward": _channels(0), "batch_norm_backward": _channels(1),
+}  # fmt: skip
 _BATCH_NORMS = {  # the position of the flag that says whether statistics are those of the batch
     "native_batch_norm": 5, "_native_batch_norm_legit": 5, "cudnn_batch_norm": 5, "_batch_norm_impl_index": 5,
     "_native_batch_norm_legit_functional": 5,
@@ -186,7 +175,7 @@ def role_of(
 
 
 def _is_inner(name: str, args: Sequence[Any]) -> bool:
-    """Whether the last dimension is summed up, where an argument says which are."""
+    """Say whether the last dimension is summed up, where an argument says which are."""
     if "batch_norm" in name:
         return False
     x = args[0]
@@ -209,7 +198,7 @@ _BACKWARD = "backward"
 
 
 class _Facts(NamedTuple):
-    """What an operator's schema says.
+    """Facts of an operator's schema.
 
     Attributes:
         name: without overload and the underscore of an in-place form.
@@ -238,17 +227,13 @@ def _facts(func: Any) -> _Facts:
     )
     is_in_place = base.endswith("_") and not base.endswith("__")
     return _Facts(
-        base.removesuffix("_") if is_in_place else base,
-        full_name,
-        tuple(one.name for one in schema.arguments),
-        written,
-        tuple(str(tag).rpartition(".")[2] for tag in func.tags),
-        is_in_place,
-    )
+        base.removesuffix("_") if is_in_place else base, full_name, tuple(one.name for one in schema.arguments),
+        written, tuple(str(tag).rpartition(".")[2] for tag in func.tags), is_in_place,
+    )  # fmt: skip
 
 
 def current_precision() -> Precision:
-    """Whether torch, as it is set, runs fp32 as tf32."""
+    """Return whether torch, as it is set, runs fp32 as tf32."""
     return Precision(torch.get_float32_matmul_precision() != "highest", bool(torch.backends.cudnn.allow_tf32))
 
 
@@ -469,7 +454,7 @@ def func_of(facts: _Facts) -> Any:
 
 
 def _counted_flop(packet: Any, args: Sequence[Any]) -> int:
-    """What torch counts for an operation that no model knows; 0: nothing."""
+    """Return the operations that torch counts where no model knows the operation; 0: none."""
     from torch.utils.flop_counter import flop_registry
 
     known = flop_registry.get(packet)

@@ -341,12 +341,12 @@ class MeasuredOperation:
 
     @property
     def path(self) -> str:
-        """Of the module that ran it."""
+        """Path of the module that ran it."""
         return self.operations[0].path if self.operations else ""
 
     @property
     def name(self) -> str:
-        """Of the operation."""
+        """Name of the operation."""
         return self.operations[0].name if self.operations else "(free)"
 
     @property
@@ -376,7 +376,7 @@ class Comparison:
 
     @property
     def predicted_us(self) -> float:
-        """Of all operations."""
+        """Time of all operations."""
         return self.prediction.latency_us
 
     @property

@@ -59,9 +59,6 @@ class Shapes:
             tensor: a dense one, on any device.
             keeps_grad: it requires a gradient where the other does.
             is_weight: of no values.
-
-        Raises:
-            UnsupportedError: it is sparse, nested, or of a class of its own.
         """
         known = self._metas.get(id(tensor))
         if known is not None:
@@ -87,11 +84,7 @@ class Shapes:
     def run(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """Run an operation; return the arguments that it ran with, and its result.
-
-        Raises:
-            UnsupportedError: it asks for values that are not known.
-        """
+        """Run an operation; return the arguments that it ran with, and its result."""
         if any(map(_is_foreign, args)) or any(map(_is_foreign, kwargs.values())):
             args, kwargs = tree_map_only(torch.Tensor, self.of, (args, kwargs))
         if _has_masks(func, args):
@@ -118,11 +111,7 @@ class Shapes:
         self._values.clear()
 
     def refuse(self, what: Any) -> NoReturn:
-        """Say that what runs depends on values.
-
-        Raises:
-            UnsupportedError: always.
-        """
+        """Say that what runs depends on values."""
         where = getattr(self.where, "last_path", "") or "the module"
         raise UnsupportedError(
             f"{where} asks for values of tensors ({what}), which depend on weights that a trace does not have; give "
@@ -163,7 +152,7 @@ class Shapes:
             self._values[id(one)] = one, known
 
     def _forget(self, func: Any, args: Sequence[Any]) -> None:
-        """What is written over is not known any more, nor are other views of it."""
+        """Forget the values of tensors that are written over, and of other views of them."""
         for at, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write and at < len(args):
                 for tensor in _tensors(args[at]):
@@ -191,14 +180,14 @@ def _asks_for_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 def _has_masks(func: Any, args: Sequence[Any]) -> bool:
-    """Whether an operation picks elements by truth values, so that these say how many come out."""
+    """Say whether an operation picks elements by truth values, so that these say how many come out."""
     is_pick = func._schema.name == "aten::index" and len(args) > 1
     return is_pick and any(one is not None and one.dtype in _MASKS for one in args[1])
 
 
 @lru_cache(maxsize=4096)
 def _is_factory(func: Any) -> bool:
-    """Whether an operation takes a device and no tensor."""
+    """Say whether an operation takes a device and no tensor."""
     arguments = func._schema.arguments
     return any(one.name == "device" for one in arguments) and not any("Tensor" in str(one.type) for one in arguments)
 

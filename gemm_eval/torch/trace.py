@@ -71,10 +71,6 @@ def trace_module(
         backward: gradients of all parameters that require them too, from those of the outputs, or of the output
             `loss` where there is one.
         is_compiled: torch's fast paths are those that torch.compile takes, not those of eager mode.
-
-    Raises:
-        InvalidInputError: nothing has a gradient.
-        UnsupportedError: what the module does depends on values of weights or activations.
     """
     while hasattr(module, "_orig_mod"):  # of torch.compile
         module = module._orig_mod

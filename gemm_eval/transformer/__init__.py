@@ -30,15 +30,7 @@ from gemm_eval.transformer.parts import (
 )
 from gemm_eval.transformer.shapes import moe_layer_of
 from gemm_eval.transformer.types import model_on, types_on
-from gemm_eval.transformer.work import (
-    AttentionWork,
-    CollectiveWork,
-    Fusions,
-    GemmWork,
-    MemoryWork,
-    MoeWork,
-    Operation,
-)
+from gemm_eval.transformer.work import AttentionWork, CollectiveWork, Fusions, GemmWork, MemoryWork, MoeWork, Operation
 
 __all__ = [
     "CHUNK_TOKENS",

@@ -134,7 +134,7 @@ class ModelConfig(Frozen):
         return parse_layers(attention.window_layers)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What `repr` and `str` show: what tells models apart at a glance."""
+        """Yield what `repr` and `str` show: the fields that tell models apart at a glance."""
         yield None, self.name
         for name in ("hidden_size", "num_layers", "vocab_size"):
             yield name, getattr(self, name)
@@ -152,11 +152,7 @@ class ModelConfig(Frozen):
 
 
 def build_config(data: Mapping[str, Any], *, origin: str) -> ModelConfig:
-    """Validate `data` as a `ModelConfig`; `origin` names its file in messages.
-
-    Raises:
-        ModelConfigError: a field is missing, unknown, of the wrong type or out of range, or fields contradict.
-    """
+    """Validate `data` as a `ModelConfig`; `origin` names its file in messages."""
     try:
         return build_spec(ModelConfig, data, origin=origin)
     except ArchValidationError as error:
@@ -205,13 +201,9 @@ def _config_of(config: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
     if config.moe is not None and moe_layers:
         moe = config.moe.model_copy(update={"num_layers": len(moe_layers), "layers": layers_text(moe_layers)})
     changes: dict[str, Any] = {
-        "num_layers": len(layers),
-        "moe": moe,
-        "ffn": config.ffn if len(moe_layers) < len(layers) else None,
-        "attention": _attention_of(config, place),
-        "published": None,
-        "num_mtp_layers": 0,
-    }
+        "num_layers": len(layers), "moe": moe, "ffn": config.ffn if len(moe_layers) < len(layers) else None,
+        "attention": _attention_of(config, place), "published": None, "num_mtp_layers": 0,
+    }  # fmt: skip
     if config.quantization is not None:
         parts = []
         for part in config.quantization.parts:

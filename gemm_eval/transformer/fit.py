@@ -1,4 +1,4 @@
-"""Whether a model fits into the memory of a device, the largest batch that does, and what would make it fit."""
+"""Checks that a model fits into the memory of a device, the largest batch that does, and changes that make it fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KV_NARROWER = ("fp8",)
 
 
 class MemoryLever(NamedTuple):
-    """One change of options that makes a model fit.
+    """A change of options that makes a model fit.
 
     Attributes:
         option: the argument of `model_memory`.
@@ -107,11 +107,9 @@ def memory_document(
     if isinstance(arch, GpuSpec):
         limit = int(arch.dram_bytes * memory_frac)
         document |= {
-            "memory_frac": memory_frac,
-            "limit_bytes": limit,
-            "largest_batch": largest_batch(config, limit, **options),
+            "memory_frac": memory_frac, "limit_bytes": limit, "largest_batch": largest_batch(config, limit, **options),
             "largest_seq_len": largest_seq_len(config, limit, **options),
-        }
+        }  # fmt: skip
     return document
 
 

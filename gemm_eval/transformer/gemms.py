@@ -23,7 +23,7 @@ _MAX_SEED = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class LayerGemm:
-    """One kind of GEMM in a model.
+    """A kind of GEMM in a model.
 
     Attributes:
         name: what it computes, e.g. ``"qkv_proj"``; unique in a model.
@@ -44,7 +44,7 @@ class LayerGemm:
 
     @property
     def total_count(self) -> int:
-        """How often it runs in one forward pass."""
+        """Number of runs in one forward pass."""
         return self.count_per_layer * self.num_layers
 
     @property
@@ -116,11 +116,9 @@ def transformer_gemms(
     """
     check_word("phase", phase, PHASES)
     for name, flag in (
-        ("quantize_lm_head", quantize_lm_head),
-        ("quantize_router", quantize_router),
-        ("lm_head_all_tokens", lm_head_all_tokens),
-        ("absorb_mla", False if absorb_mla is None else absorb_mla),
-    ):
+        ("quantize_lm_head", quantize_lm_head), ("quantize_router", quantize_router),
+        ("lm_head_all_tokens", lm_head_all_tokens), ("absorb_mla", False if absorb_mla is None else absorb_mla),
+    ):  # fmt: skip
         check_flag(name, flag)
     step = make_step(
         config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_imbalance=expert_imbalance,
@@ -140,11 +138,7 @@ def make_step(
     expert_imbalance: float = 1.0, expert_load: Any = UNIFORM, expert_seed: int = 0, absorb_mla: bool = False,
     lm_head_all_tokens: bool = False, new_tokens: int | None = None,
 ) -> Step:  # fmt: skip
-    """Check the options of `transformer_gemms` that sizes depend on.
-
-    Raises:
-        InvalidOptionError: `config` is none, or an option is out of range.
-    """
+    """Check the options of `transformer_gemms` that sizes depend on."""
     if not isinstance(config, ModelConfig):
         raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
     context = as_integer("seq_len", seq_len, 1, MAX_DIM)
@@ -153,28 +147,19 @@ def make_step(
     usual = context if is_prefill else 1
     new = usual if new_tokens is None else as_integer("new_tokens", new_tokens, 1, context)
     return Step(
-        model=config.name,
-        num_seqs=as_integer("batch_size", batch_size, 1, MAX_DIM),
-        new_tokens=new,
-        context=context,
+        model=config.name, num_seqs=as_integer("batch_size", batch_size, 1, MAX_DIM), new_tokens=new, context=context,
         tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
-        expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM),
-        expert_imbalance=imbalance,
+        expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM), expert_imbalance=imbalance,
         expert_load=check_expert_load(expert_load, imbalance),
-        expert_seed=as_integer("expert_seed", expert_seed, 0, _MAX_SEED),
-        absorb_mla=absorb_mla,
-        lm_head_all_tokens=lm_head_all_tokens or not is_prefill,
-        expands_cache=is_prefill and new < context,
-    )
+        expert_seed=as_integer("expert_seed", expert_seed, 0, _MAX_SEED), absorb_mla=absorb_mla,
+        lm_head_all_tokens=lm_head_all_tokens or not is_prefill, expands_cache=is_prefill and new < context,
+    )  # fmt: skip
 
 
 def layer_gemms(shape: Shape, types: WeightTypes, stored_as: str | None = None) -> tuple[LayerGemm, ...]:
     """Return the GEMMs of a shape: one, or one for each way in which layers store its weights.
 
     `stored_as` is the GEMM whose types it has, where it is a part of another.
-
-    Raises:
-        InvalidProblemError: it would be too large.
     """
     found: list[LayerGemm] = []
     for stored in types.of(shape if stored_as is None else shape._replace(name=stored_as)):

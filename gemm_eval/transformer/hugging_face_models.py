@@ -22,11 +22,9 @@ def num_layers(keys: Keys) -> int:
 def sizes(keys: Keys, *, tied: bool = False) -> Fields:
     """The fields whose keys most architectures share; `tied` is what a missing `tie_word_embeddings` stands for."""
     return {
-        "hidden_size": keys.size("hidden_size"),
-        "num_layers": num_layers(keys),
-        "vocab_size": keys.size("vocab_size"),
+        "hidden_size": keys.size("hidden_size"), "num_layers": num_layers(keys), "vocab_size": keys.size("vocab_size"),
         "tied_embeddings": keys.flag("tie_word_embeddings", default=tied),
-    }
+    }  # fmt: skip
 
 
 def head_dim(keys: Keys, hidden_key: str = "hidden_size", heads_key: str = "num_attention_heads") -> int:
@@ -78,16 +76,10 @@ def attention(keys: Keys, *, windows: Iterable[int] = (), derives_kv_heads: bool
     windows = tuple(windows)
     size = keys.size("head_dim") if "head_dim" in keys else head_dim(keys)
     return {
-        "kind": "gqa",
-        "num_heads": heads,
-        "num_kv_heads": num_kv_heads,
-        "head_dim": size,
-        "window_size": keys.size("sliding_window") if windows else None,
-        "num_window_layers": len(windows),
-        "window_layers": some(windows, layers),
-        "rotary_dim": rotary_dim(keys, size),
-        **options,
-    }
+        "kind": "gqa", "num_heads": heads, "num_kv_heads": num_kv_heads, "head_dim": size,
+        "window_size": keys.size("sliding_window") if windows else None, "num_window_layers": len(windows),
+        "window_layers": some(windows, layers), "rotary_dim": rotary_dim(keys, size), **options,
+    }  # fmt: skip
 
 
 def gated(keys: Keys, *, has_bias: bool = False) -> Fields:
@@ -192,14 +184,9 @@ _OPT_POSITION_OFFSET = 2  # OPT's position table has two rows more than position
 def _plain_attention(keys: Keys, heads_key: str, size: int, *, bias: bool, turning_frac: float = 0.0) -> Fields:
     heads = keys.size(heads_key)
     return {
-        "kind": "gqa",
-        "num_heads": heads,
-        "num_kv_heads": heads,
-        "head_dim": size,
-        "qkv_bias": bias,
-        "output_bias": bias,
-        "rotary_dim": None if turning_frac == 1 else int(size * turning_frac),
-    }
+        "kind": "gqa", "num_heads": heads, "num_kv_heads": heads, "head_dim": size, "qkv_bias": bias,
+        "output_bias": bias, "rotary_dim": None if turning_frac == 1 else int(size * turning_frac),
+    }  # fmt: skip
 
 
 def _plain_ffn(size: int, *, bias: bool) -> Fields:
@@ -240,12 +227,10 @@ def read_opt(keys: Keys) -> Fields:
             keys.refuse(key, "must be true: other norms are not supported")
     bias = keys.flag("enable_bias", default=True)
     return {
-        **sizes(keys, tied=True),
-        "attention": _plain_attention(keys, "num_attention_heads", head_dim(keys), bias=bias),
-        "ffn": _plain_ffn(keys.size("ffn_dim"), bias=bias),
-        "norm": "layer",
+        **sizes(keys, tied=True), "attention": _plain_attention(keys, "num_attention_heads", head_dim(keys), bias=bias),
+        "ffn": _plain_ffn(keys.size("ffn_dim"), bias=bias), "norm": "layer",
         "num_positions": keys.size("max_position_embeddings") + _OPT_POSITION_OFFSET,
-    }
+    }  # fmt: skip
 
 
 _ROPE_INTERVAL = 4  # of Llama 4: every fourth layer has no rotary positions, where the file does not say it
@@ -258,13 +243,9 @@ def _experts(keys: Keys, layers: Iterable[int], experts_key: str, width_key: str
         keys.ignore(experts_key, "num_experts_per_tok", width_key)
         return None
     return {
-        "num_layers": len(found),
-        "layers": some(found, num_layers(keys)),
-        "num_experts": keys.size(experts_key),
-        "experts_per_token": keys.size("num_experts_per_tok"),
-        "intermediate_size": keys.size(width_key),
-        **more,
-    }
+        "num_layers": len(found), "layers": some(found, num_layers(keys)), "num_experts": keys.size(experts_key),
+        "experts_per_token": keys.size("num_experts_per_tok"), "intermediate_size": keys.size(width_key), **more,
+    }  # fmt: skip
 
 
 def _dense(keys: Keys, moe: Fields | None, key: str = "intermediate_size") -> Fields | None:
@@ -324,11 +305,9 @@ def read_deepseek(keys: Keys) -> Fields:
     keys.ignore("moe_intermediate_size", "n_shared_experts", "first_k_dense_replace")
     dims = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     latent = {
-        "kind": "mla",
-        "num_heads": keys.size("num_attention_heads"),
-        "q_lora_rank": keys.optional_size("q_lora_rank"),
+        "kind": "mla", "num_heads": keys.size("num_attention_heads"), "q_lora_rank": keys.optional_size("q_lora_rank"),
         **{key: keys.size(key) for key in dims},
-    }
+    }  # fmt: skip
     layers: Iterable[int] = ()
     if "n_routed_experts" in keys:
         first, step = keys.count("first_k_dense_replace", 0), keys.size("moe_layer_freq", 1)
@@ -378,19 +357,12 @@ def read_llama4(keys: Keys) -> Fields:
     chunked = _chunked_layers(keys, with_rope) if chunk is not None else []
     size = keys.size("head_dim")
     attended = {
-        "kind": "gqa",
-        "num_heads": keys.size("num_attention_heads"),
-        "num_kv_heads": kv_heads(keys),
-        "head_dim": size,
-        "window_size": chunk if chunked else None,
-        "num_window_layers": len(chunked),
-        "window_layers": some(chunked, layers),
-        "window_is_chunk": bool(chunked),
-        "rotary_dim": rotary_dim(keys, size),
+        "kind": "gqa", "num_heads": keys.size("num_attention_heads"), "num_kv_heads": kv_heads(keys), "head_dim": size,
+        "window_size": chunk if chunked else None, "num_window_layers": len(chunked),
+        "window_layers": some(chunked, layers), "window_is_chunk": bool(chunked), "rotary_dim": rotary_dim(keys, size),
         "no_rope_layers": some(set(range(layers)) - set(with_rope), layers),
-        "qk_l2_norm": keys.flag("use_qk_norm", default=True),
-        **biases(keys),
-    }
+        "qk_l2_norm": keys.flag("use_qk_norm", default=True), **biases(keys),
+    }  # fmt: skip
     moe = _experts(keys, _llama4_moe_layers(keys, layers), "num_local_experts", "intermediate_size")
     if moe is not None:
         moe["num_shared_experts"] = 1

@@ -32,11 +32,7 @@ class NameRules:
     """
 
     def __init__(self, patterns: Iterable[str], keys: Keys, key: str) -> None:
-        """Read `patterns`; `keys` and `key` say where they stand.
-
-        Raises:
-            ModelConfigError: too many patterns, or one that is no regular expression or could take long to match.
-        """
+        """Read `patterns`; `keys` and `key` say where they stand."""
         self._whole: set[str] = set()
         self._within: list[str] = []
         self._globs: list[re.Pattern[str]] = []
@@ -67,7 +63,7 @@ class NameRules:
             self._within.append(f".{pattern.strip('.')}.")
 
     def matches(self, name: str) -> bool:
-        """Whether a module is meant."""
+        """Say whether a module is meant."""
         parts = name.split(".")
         if any(".".join(parts[:num]) in self._whole for num in range(1, len(parts) + 1)):
             return True
@@ -80,7 +76,7 @@ class NameRules:
 
 
 def _is_elsewhere(pattern: str) -> bool:
-    """Whether a name is of an encoder of images or sound, of which some lists have hundreds."""
+    """Say whether a name is of an encoder of images or sound, of which some lists have hundreds."""
     return pattern.removeprefix("model.").startswith(_OTHER_MODELS)
 
 
@@ -126,7 +122,7 @@ class Scheme(NamedTuple):
 
 
 class Schemes(NamedTuple):
-    """What a `quantization_config` says: the first scheme that means a module holds, unless it is ignored."""
+    """The content of a `quantization_config`: the first scheme that means a module holds, unless it is ignored."""
 
     schemes: Sequence[Scheme]
     ignored: Callable[[str], bool]
@@ -152,11 +148,7 @@ def ignored_modules(keys: Keys) -> tuple[NameRules, str]:
 
 
 def read_simple_format(keys: Keys, method: str) -> Schemes:
-    """Read the methods that have one format for all: AWQ, GPTQ, fp8, MXFP4, bitsandbytes, ModelOpt.
-
-    Raises:
-        ModelConfigError: another method or format.
-    """
+    """Read the methods that have one format for all: AWQ, GPTQ, fp8, MXFP4, bitsandbytes, ModelOpt."""
     if method not in _SIMPLE:
         keys.refuse("quant_method", f"must be one of {', '.join(sorted((*_SIMPLE, 'compressed-tensors')))}")
     rules, key = ignored_modules(keys)
@@ -191,12 +183,10 @@ def _gptq(keys: Keys) -> WeightFormat:
     dtype = _GPTQ_TYPES[bits]
     group = _group(keys, "group_size")
     return make_format(
-        weight_dtype=dtype,
-        group_size=group,
-        scale_dtype=DType.FP16,
+        weight_dtype=dtype, group_size=group, scale_dtype=DType.FP16,
         zero_dtype=None if keys.flag("sym", default=True) else dtype,
         has_group_index=keys.flag("desc_act", default=False) and group is not None,
-    )
+    )  # fmt: skip
 
 
 def _gptq_schemes(keys: Keys, form: WeightFormat, rules: NameRules, key: str) -> Schemes:
@@ -266,14 +256,9 @@ def _modelopt(keys: Keys) -> WeightFormat:
 
 
 _SIMPLE: Mapping[str, Callable[[Keys], WeightFormat]] = {
-    "awq": _awq,
-    "bitsandbytes": _bitsandbytes,
-    "fbgemm_fp8": _fbgemm_fp8,
-    "fp8": _fp8,
-    "gptq": _gptq,
-    "modelopt": _modelopt,
-    "mxfp4": _mxfp4,
-}
+    "awq": _awq, "bitsandbytes": _bitsandbytes, "fbgemm_fp8": _fbgemm_fp8, "fp8": _fp8, "gptq": _gptq,
+    "modelopt": _modelopt, "mxfp4": _mxfp4,
+}  # fmt: skip
 
 
 def word_of(keys: Keys, key: str, known: Sequence[str], default: str | None) -> str:
@@ -312,11 +297,7 @@ _CT_FORMATS = (
 
 
 def read_compressed_tensors(keys: Keys, method: str) -> Schemes:
-    """Read compressed-tensors: groups of modules, each with the types of its weights and activations.
-
-    Raises:
-        ModelConfigError: a format that is not known here, sparse weights, or transforms.
-    """
+    """Read compressed-tensors: groups of modules, each with the types of its weights and activations."""
     del method
     word_of(keys, "format", _CT_FORMATS, "dense")
     rules, key = ignored_modules(keys)
@@ -399,9 +380,6 @@ def read_quantization(keys: Keys, config: ModelConfig, model_type: str) -> Field
         keys: the content of `quantization_config`.
         config: the model, without its quantization.
         model_type: its architecture.
-
-    Raises:
-        ModelConfigError: an unknown method, format or key, or projections that run as one GEMM in different formats.
     """
     method = keys.text("quant_method", "awq" if "w_bit" in keys else "gptq" if "bits" in keys else "")
     read = read_compressed_tensors if method == "compressed-tensors" else read_simple_format

@@ -25,12 +25,7 @@ _REQUIRED: Final = _Required()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read one JSON file whose top level is an object.
-
-    Raises:
-        ModelConfigError: the file is missing, unreadable, larger than 4 MiB, no UTF-8 JSON, nested deeper than 32
-            levels, gives a key twice or holds a number that is not finite.
-    """
+    """Read one JSON file whose top level is an object."""
     raw = read_bounded(path, _MAX_FILE_BYTES, "config", unreadable=ModelConfigError, too_large=ModelConfigError)
     try:
         data = json.loads(
@@ -217,5 +212,5 @@ class Keys:
 
 
 def _is_inert(value: Any) -> bool:
-    """Whether a value switches nothing on: null, false, 0, and what is empty."""
+    """Say whether a value switches nothing on: null, false, 0 or an empty value."""
     return value is None or value is False or value == 0 or (isinstance(value, str | list | dict) and not value)

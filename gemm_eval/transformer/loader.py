@@ -145,10 +145,6 @@ def parse_config(data: Mapping[str, Any], *, name: str, origin: str) -> ModelCon
     """Return the `ModelConfig` that the content of a `config.json` describes; `origin` names the file in messages.
 
     Of a model that also sees or hears, the language part (`text_config`) is read.
-
-    Raises:
-        ModelConfigError: `model_type` is unknown or of an architecture that is not modelled, a key is missing, unknown
-            or has an impossible value, or keys contradict.
     """
     keys = Keys(data, origin)
     kind = keys.text("model_type")
@@ -190,40 +186,15 @@ def _dtype(keys: Keys) -> DType | None:
 
 
 _READERS: Mapping[str, Callable[[Keys], Fields]] = {
-    "deepseek_v2": read_deepseek,
-    "deepseek_v3": read_deepseek,
-    "gemma": read_gemma,
-    "gemma2": read_gemma2,
-    "gemma3_text": read_gemma3,
-    "glm": read_glm,
-    "glm4": read_glm4,
-    "glm4_moe": read_glm4_moe,
-    "glm4v_moe_text": read_glm4_moe,
-    "glm4v_text": read_glm4,
-    "gpt2": read_gpt2,
-    "gpt_neox": read_gpt_neox,
-    "gpt_oss": read_gpt_oss,
-    "kimi_k2": read_deepseek,
-    "llama": read_llama,
-    "llama4_text": read_llama4,
-    "ministral": read_ministral,
-    "ministral3": read_ministral,
-    "mistral": read_mistral,
-    "mixtral": read_mixtral,
-    "opt": read_opt,
-    "phi3": read_phi3,
-    "phimoe": read_phimoe,
-    "qwen2": read_qwen2,
-    "qwen2_5_vl": read_qwen2,
-    "qwen2_5_vl_text": read_qwen2,
-    "qwen2_moe": read_qwen2_moe,
-    "qwen2_vl": read_qwen2,
-    "qwen2_vl_text": read_qwen2,
-    "qwen3": read_qwen3,
-    "qwen3_moe": read_qwen3_moe,
-    "qwen3_vl_moe_text": read_qwen3_moe,
-    "qwen3_vl_text": read_qwen3,
-}
+    "deepseek_v2": read_deepseek, "deepseek_v3": read_deepseek, "gemma": read_gemma, "gemma2": read_gemma2,
+    "gemma3_text": read_gemma3, "glm": read_glm, "glm4": read_glm4, "glm4_moe": read_glm4_moe,
+    "glm4v_moe_text": read_glm4_moe, "glm4v_text": read_glm4, "gpt2": read_gpt2, "gpt_neox": read_gpt_neox,
+    "gpt_oss": read_gpt_oss, "kimi_k2": read_deepseek, "llama": read_llama, "llama4_text": read_llama4,
+    "ministral": read_ministral, "ministral3": read_ministral, "mistral": read_mistral, "mixtral": read_mixtral,
+    "opt": read_opt, "phi3": read_phi3, "phimoe": read_phimoe, "qwen2": read_qwen2, "qwen2_5_vl": read_qwen2,
+    "qwen2_5_vl_text": read_qwen2, "qwen2_moe": read_qwen2_moe, "qwen2_vl": read_qwen2, "qwen2_vl_text": read_qwen2,
+    "qwen3": read_qwen3, "qwen3_moe": read_qwen3_moe, "qwen3_vl_moe_text": read_qwen3_moe, "qwen3_vl_text": read_qwen3,
+}  # fmt: skip
 
 MODEL_TYPES = tuple(sorted({*_READERS, *WRAPPERS}))
 """The `model_type` values of `config.json` that are read."""

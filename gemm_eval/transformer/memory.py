@@ -191,7 +191,7 @@ CHUNK_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """What a device holds of a model, without what a runtime takes for itself.
+    """Memory of a device that a model takes, without that of the runtime.
 
     Attributes:
         weight_bytes: all weights as stored, with the scales of quantized ones, all experts, and the embedding.
@@ -222,23 +222,11 @@ class ModelMemory:
 
 
 def model_memory(
-    config: ModelConfig,
-    *,
-    batch_size: int,
-    seq_len: int,
-    tensor_parallel: int = 1,
-    expert_parallel: int = 1,
-    pipeline_parallel: int = 1,
-    stage: int | None = None,
-    dtype: str | DtypeScheme | None = None,
-    dense_dtype: str | None = None,
-    expert_dtype: str | DtypeScheme | None = None,
-    kv_dtype: str | None = None,
-    block_size: int = 1,
-    chunk_tokens: int = CHUNK_TOKENS,
-    with_mtp: bool = False,
-    expert_copies: bool = False,
-) -> ModelMemory:
+    config: ModelConfig, *, batch_size: int, seq_len: int, tensor_parallel: int = 1, expert_parallel: int = 1,
+    pipeline_parallel: int = 1, stage: int | None = None, dtype: str | DtypeScheme | None = None,
+    dense_dtype: str | None = None, expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None,
+    block_size: int = 1, chunk_tokens: int = CHUNK_TOKENS, with_mtp: bool = False, expert_copies: bool = False,
+) -> ModelMemory:  # fmt: skip
     """Return what a device holds of a model with `batch_size` sequences of `seq_len` positions.
 
     Arguments not named here are those of `transformer_gemms`. Embedding and LM head are divided over the

@@ -21,11 +21,7 @@ _MIN_RUN = 3  # layers that are worth a run with a step
 
 @lru_cache(maxsize=4096)
 def parse_layers(text: str) -> tuple[int, ...]:
-    """Return the layers that a text means, counted from 0, in order.
-
-    Raises:
-        ValueError: it is no such text, or names a layer twice.
-    """
+    """Return the layers that a text means, counted from 0, in order."""
     found: list[int] = []
     for part in text.split(","):
         match = _RUN.fullmatch(part.strip())
@@ -77,12 +73,12 @@ _MAX_REPR_CHARS = 40
 
 
 class Frozen(BaseModel):
-    """What does not change, and takes no other fields."""
+    """A model of fields that does not change, and takes no other fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What `repr` and `str` show: what was given, texts shortened."""
+        """Yield what `repr` and `str` show: the fields that were given, texts shortened."""
         for name, value in super().__repr_args__():
             if name in self.model_fields_set:
                 yield name, one_line(value, _MAX_REPR_CHARS) if isinstance(value, str) else value
@@ -196,11 +192,7 @@ class PublishedParameters(Frozen):
 
 
 def check_layers(what: str, layers: str | None, num: int, what_num: str) -> None:
-    """Check that `layers`, where they are given, are as many as is said elsewhere.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Check that `layers`, where they are given, are as many as is said elsewhere."""
     if layers is not None and len(parse_layers(layers)) != num:
         raise ValueError(f"{what} must be {what_num} = {num} layers, got {len(parse_layers(layers))}")
 
@@ -220,7 +212,7 @@ _Group = Annotated[int, Field(ge=1, le=1 << 24)]
 
 
 class WeightFormat(Frozen):
-    """How the weights of a GEMM are stored, and what they are multiplied in.
+    """The format of a GEMM's weights as they are stored, and the type that they are multiplied in.
 
     The fields that a `GemmProblem` has too mean the same. The others are stored, but no traffic worth counting.
     """
@@ -298,7 +290,7 @@ class QuantizedPart(Frozen):
 
 
 class Quantization(Frozen):
-    """What a checkpoint stores in fewer bits than its model's type.
+    """The weights and the cache that a checkpoint stores in fewer bits than its model's type.
 
     Attributes:
         method: who quantized, in the words of Hugging Face configs: awq, gptq, fp8, mxfp4, ...

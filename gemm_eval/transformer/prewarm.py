@@ -27,7 +27,7 @@ _DEFAULT_HEAD_DIM = 128  # of Llama, Qwen, Mistral and most others
 
 @dataclass(frozen=True, slots=True)
 class PrewarmReport:
-    """What a prewarm did.
+    """The outcome of a prewarm.
 
     Attributes:
         model: name of the model.
@@ -58,18 +58,11 @@ class PrewarmReport:
 
 
 def prewarm(
-    evaluator: GEMMEvaluator,
-    model: ModelConfig | str | os.PathLike[str],
-    *,
-    batch_sizes: Sequence[int],
-    seq_lens: Sequence[int],
-    phases: Sequence[Phase] = ("prefill", "decode"),
-    tensor_parallel: Sequence[int] = (1,),
-    expert_parallel: Sequence[int] = (1,),
-    dtypes: Sequence[str | None] = (None,),
-    dense_dtype: str | None = None,
+    evaluator: GEMMEvaluator, model: ModelConfig | str | os.PathLike[str], *, batch_sizes: Sequence[int],
+    seq_lens: Sequence[int], phases: Sequence[Phase] = ("prefill", "decode"), tensor_parallel: Sequence[int] = (1,),
+    expert_parallel: Sequence[int] = (1,), dtypes: Sequence[str | None] = (None,), dense_dtype: str | None = None,
     progress: bool | None = None,
-) -> PrewarmReport:
+) -> PrewarmReport:  # fmt: skip
     """Evaluate every GEMM of a model for all combinations of the ranges, and keep the results in memory and on disk.
 
     Afterwards each of these GEMMs is a cache hit, in this process and (unless the disk cache is off) in later ones.
@@ -95,13 +88,10 @@ def prewarm(
     _check_evaluator(evaluator)
     config = model_on(evaluator.arch, model if isinstance(model, ModelConfig) else load_model(model))
     ranges = [
-        _values("phases", phases),
-        _values("batch_sizes", batch_sizes),
-        _values("seq_lens", seq_lens),
-        _values("tensor_parallel", tensor_parallel),
-        _values("expert_parallel", expert_parallel),
+        _values("phases", phases), _values("batch_sizes", batch_sizes), _values("seq_lens", seq_lens),
+        _values("tensor_parallel", tensor_parallel), _values("expert_parallel", expert_parallel),
         _values("dtypes", dtypes),
-    ]
+    ]  # fmt: skip
     if (num := math.prod(map(len, ranges))) > _MAX_COMBINATIONS:
         raise InvalidOptionError(f"the ranges must have at most {_MAX_COMBINATIONS:,} combinations, got {num:,}")
     problems = [
@@ -121,21 +111,11 @@ def prewarm(
 
 
 def prewarm_for_transformer(
-    evaluator: GEMMEvaluator,
-    hidden_size: int,
-    intermediate_size: int,
-    batch_size: int,
-    seq_len: int,
-    *,
-    num_heads: int | None = None,
-    num_kv_heads: int | None = None,
-    head_dim: int = _DEFAULT_HEAD_DIM,
-    vocab_size: int | None = None,
-    is_gated: bool = True,
-    dtype: str | None = None,
-    dense_dtype: str | None = None,
+    evaluator: GEMMEvaluator, hidden_size: int, intermediate_size: int, batch_size: int, seq_len: int, *,
+    num_heads: int | None = None, num_kv_heads: int | None = None, head_dim: int = _DEFAULT_HEAD_DIM,
+    vocab_size: int | None = None, is_gated: bool = True, dtype: str | None = None, dense_dtype: str | None = None,
     progress: bool | None = None,
-) -> PrewarmReport:
+) -> PrewarmReport:  # fmt: skip
     """Prewarm the GEMMs of a transformer given by its sizes, in prefill and decode; `prewarm` takes models and ranges.
 
     Args:
@@ -189,11 +169,7 @@ def prewarm_for_transformer(
         gemm.problem
         for phase in ("prefill", "decode")
         for gemm in transformer_gemms(
-            config,
-            phase=phase,
-            batch_size=batch_size,
-            seq_len=seq_len,
-            **types_on(evaluator.arch, dtype, dense_dtype),
+            config, phase=phase, batch_size=batch_size, seq_len=seq_len, **types_on(evaluator.arch, dtype, dense_dtype)
         )
         if gemm.name != "lm_head" or vocab_size is not None
     ]
@@ -228,12 +204,7 @@ def _warm(
     hits_before = evaluator.cache_info().records.hits
     evaluator.evaluate_many([problem for problem, fits in zip(unique, table.is_feasible, strict=True) if fits])
     return PrewarmReport(
-        model=name,
-        num_gemms=len(every),
-        num_unique=len(unique),
-        num_known=num_known,
-        num_infeasible=int((~table.is_feasible).sum()),
-        num_stored=num_stored,
-        num_hits_after=evaluator.cache_info().records.hits - hits_before,
-        seconds=time.perf_counter() - started_s,
-    )
+        model=name, num_gemms=len(every), num_unique=len(unique), num_known=num_known,
+        num_infeasible=int((~table.is_feasible).sum()), num_stored=num_stored,
+        num_hits_after=evaluator.cache_info().records.hits - hits_before, seconds=time.perf_counter() - started_s,
+    )  # fmt: skip

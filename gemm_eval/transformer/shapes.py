@@ -24,7 +24,7 @@ _MAX_DIVISORS_SHOWN = 12
 
 
 class Operand(enum.Enum):
-    """What B of a GEMM is, which decides its data type."""
+    """The kind of operand B of a GEMM, which decides its data type."""
 
     WEIGHT = "weight"
     EXPERT = "expert"
@@ -53,7 +53,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward pass of one tensor-parallel group: `num_seqs` sequences, `new_tokens` tokens of each.
+    """A forward pass of one tensor-parallel group: `num_seqs` sequences, `new_tokens` tokens of each.
 
     `context` counts the positions that the last new token attends to, itself included. `expands_cache`: latents of
     cached positions are expanded too, where they are not absorbed.
@@ -88,11 +88,7 @@ class Step:
 
 
 def split(size: int, degree: int, option: str, what: str) -> int:
-    """Return ``size // degree``.
-
-    Raises:
-        InvalidOptionError: `degree` does not divide `size`; the message names `option`, `what` and good degrees.
-    """
+    """Return ``size // degree``."""
     if size % degree == 0:
         return size // degree
     good = [d for d in range(1, min(size, 1024) + 1) if size % d == 0]
@@ -112,11 +108,7 @@ class ExpertLoad(NamedTuple):
 
 
 def check_expert_load(load: Any, imbalance: float) -> str | Distribution:
-    """Return what `transformer_gemms` is asked for: a word of its own, or a distribution.
-
-    Raises:
-        InvalidOptionError: it is neither, or a distribution beside an `imbalance`: two answers to one question.
-    """
+    """Return what `transformer_gemms` is asked for: a word of its own, or a distribution."""
     word = load.strip().lower() if isinstance(load, str) else ""
     if word in (UNIFORM, EXPECTED):
         return EXPECTED if imbalance > 1.0 else word
@@ -144,9 +136,6 @@ def expert_rows(
         load: `UNIFORM`: the expected histogram (`gemm_eval.moe.expected_counts`) of a device; `EXPECTED`: None; or a
             distribution: of five draws the one in which the most loaded device has the median load, and that device.
         seed: of the draws.
-
-    Raises:
-        InvalidOptionError: weights or counts of one's own that are of other sizes.
     """
     local = num_experts // num_ranks
     if load == EXPECTED or local > MAX_GROUPS:
@@ -205,14 +194,10 @@ def moe_layer_of(config: ModelConfig, num_tokens: int, **options: Any) -> MoeLay
     if moe is None:
         raise InvalidOptionError(f"{config.name} has no layers with experts: name a mixture of experts, or give sizes")
     sizes: dict[str, Any] = {
-        "hidden": config.hidden_size,
-        "inter": moe.intermediate_size,
-        "num_experts": moe.num_experts,
-        "topk": moe.experts_per_token,
-        "gated": moe.is_gated,
-        "num_shared_experts": moe.num_shared_experts,
+        "hidden": config.hidden_size, "inter": moe.intermediate_size, "num_experts": moe.num_experts,
+        "topk": moe.experts_per_token, "gated": moe.is_gated, "num_shared_experts": moe.num_shared_experts,
         "shared_inter": moe.shared_intermediate_size,
-    }
+    }  # fmt: skip
     fields = sizes | options
     if not fields["num_shared_experts"] and "shared_inter" not in options:
         fields["shared_inter"] = None
@@ -326,12 +311,9 @@ def _moe_shapes(config: ModelConfig, moe: Moe, step: Step) -> Iterator[Shape]:
     )
     if groups is None:
         G, M = expected_expert_load(
-            tokens,
-            num_experts=moe.num_experts,
-            experts_per_token=moe.experts_per_token,
-            num_local_experts=local,
+            tokens, num_experts=moe.num_experts, experts_per_token=moe.experts_per_token, num_local_experts=local,
             imbalance=step.expert_imbalance,
-        )
+        )  # fmt: skip
     else:
         G, M = len(groups), groups[0]
     for shape in _network(config, "expert_", width, moe.is_gated, G, M, moe.num_layers):

@@ -19,14 +19,10 @@ _ATTENTION = "self_attn"
 _FFNS = ("mlp", "feed_forward", "block_sparse_moe")
 _SHARED = ("shared_experts", "shared_expert")
 _ATTENTION_PARTS = {
-    "qkv_proj": (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj")),
-    "q_proj": (("q_proj",),),
-    "q_a_proj": (("q_a_proj",),),
-    "q_b_proj": (("q_b_proj",),),
-    "kv_a_proj": (("kv_a_proj_with_mqa",),),
-    "kv_b_proj": (("kv_b_proj",),),
-    "o_proj": (("o_proj",),),
-}
+    "qkv_proj": (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj")), "q_proj": (("q_proj",),),
+    "q_a_proj": (("q_a_proj",),), "q_b_proj": (("q_b_proj",),), "kv_a_proj": (("kv_a_proj_with_mqa",),),
+    "kv_b_proj": (("kv_b_proj",),), "o_proj": (("o_proj",),),
+}  # fmt: skip
 _GATE, _UP, _DOWN = ("gate_proj", "gate_up_proj", "w1"), ("up_proj", "gate_up_proj", "w3"), ("down_proj", "w2")
 _FFN_PARTS = {"gate_up": (_GATE, _UP), "up": (_UP,), "down": (_DOWN,)}
 _EXPERT = "experts.0"
@@ -170,20 +166,10 @@ class _CheckpointTypes(WeightTypes):
 
 
 def weight_types(
-    config: ModelConfig,
-    dtype: str | DtypeScheme | None,
-    dense_dtype: str | None,
-    expert_dtype: str | DtypeScheme | None = None,
-    *,
-    quantize_lm_head: bool = False,
-    quantize_router: bool = False,
-) -> WeightTypes:
-    """Return the types of a model's GEMMs, as `transformer_gemms` documents them.
-
-    Raises:
-        InvalidProblemError: no such type.
-        InvalidOptionError: `quantize_lm_head` or `quantize_router` where the checkpoint says what is quantized.
-    """
+    config: ModelConfig, dtype: str | DtypeScheme | None, dense_dtype: str | None,
+    expert_dtype: str | DtypeScheme | None = None, *, quantize_lm_head: bool = False, quantize_router: bool = False,
+) -> WeightTypes:  # fmt: skip
+    """Return the types of a model's GEMMs, as `transformer_gemms` documents them."""
     if dtype is None and config.quantization is not None:
         for name, flag in (("quantize_lm_head", quantize_lm_head), ("quantize_router", quantize_router)):
             if flag:

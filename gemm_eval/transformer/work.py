@@ -97,7 +97,7 @@ Work = GemmWork | AttentionWork | MemoryWork | MoeWork | CollectiveWork
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a step, which runs once in each of `num_layers` layers.
+    """An operation of a step, which runs once in each of `num_layers` layers.
 
     Attributes:
         name: its purpose: ``"o_proj"``, ``"ffn_norm"``, ``"attention"``.
@@ -117,12 +117,14 @@ class Operation:
         return _KINDS[type(self.work)]
 
 
-_KINDS = {kind: kind.__name__.removesuffix("Work").lower() for kind in Work.__args__}
+_KINDS: dict[type, str] = {
+    GemmWork: "gemm", AttentionWork: "attention", MemoryWork: "memory", MoeWork: "moe", CollectiveWork: "collective",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Fusions:
-    """Which operations run as one kernel. All are on by default, as serving engines have them.
+    """Operations that run as one kernel. All are on by default, as serving engines have them.
 
     Attributes:
         residual_norm: a residual is added in the norm that follows.

@@ -283,15 +283,12 @@ class FakeGpu:
             runtime=runtime, Stream=FakeStream, Event=event, Memory=Memory, get_elapsed_time=lambda a, b: 0.25
         )
         fakes: dict[str, Callable[..., Any]] = {
-            "import_cupy": lambda: SimpleNamespace(cuda=cuda),
-            "limits_of_device": lambda device: LIMITS,
-            "on_device": lambda device: contextlib.nullcontext(),
-            "stream_handle": lambda stream: 0,
+            "import_cupy": lambda: SimpleNamespace(cuda=cuda), "limits_of_device": lambda device: LIMITS,
+            "on_device": lambda device: contextlib.nullcontext(), "stream_handle": lambda stream: 0,
             "wait_for_stream": lambda *handles: self.waits.append(handles),
-            "clear_bytes": lambda *args: self.cleared.append(args),
-            "refuse_capture": self.refuse_capture,
+            "clear_bytes": lambda *args: self.cleared.append(args), "refuse_capture": self.refuse_capture,
             "load_function": lambda *_: lambda *args: self.launches.append(args),
-        }
+        }  # fmt: skip
         for name, fake in fakes.items():
             monkeypatch.setattr(tuning.runtime, name, fake)
         monkeypatch.setattr(stream_timer, "ReadPass", lambda device, stream: SimpleNamespace(queue=self.read))

@@ -79,9 +79,7 @@ def buffers(**shapes: Any) -> dict[str, Any]:
 
 def test_awq() -> None:
     held = buffers(
-        qweight=((K, N // 8), torch.int32),
-        qzeros=((K // 128, N // 8), torch.int32),
-        scales=((K // 128, N), torch.half),
+        qweight=((K, N // 8), torch.int32), qzeros=((K // 128, N // 8), torch.int32), scales=((K // 128, N), torch.half)
     )
     layer = WQLinear_GEMM(w_bit=4, group_size=128, **held)
     assert only_gemm(layer) == problem(weight_dtype="int4", group_size=128, zero_dtype="int4")

@@ -34,13 +34,9 @@ from tests.cases import case
 ARCH = load_arch("demo-8core")
 BATCHES, LENGTHS = (1, 7), (16, 130)
 SMALL = ModelConfig(
-    name="small",
-    hidden_size=256,
-    num_layers=2,
-    vocab_size=1000,
-    attention=GroupedAttention(num_heads=4, num_kv_heads=2, head_dim=64),
-    ffn=Ffn(intermediate_size=512),
-)
+    name="small", hidden_size=256, num_layers=2, vocab_size=1000,
+    attention=GroupedAttention(num_heads=4, num_kv_heads=2, head_dim=64), ffn=Ffn(intermediate_size=512),
+)  # fmt: skip
 ASK = """
 import json, pickle, sys
 from gemm_eval import GEMMEvaluator
@@ -68,12 +64,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def gemms_of(
-    model: ModelConfig,
-    phases: Iterable[Any] = ("prefill", "decode"),
-    tp: Iterable[int] = (1,),
-    ep: Iterable[int] = (1,),
-    dtypes: Iterable[str | None] = (None,),
-) -> list[GemmProblem]:
+    model: ModelConfig, phases: Iterable[Any] = ("prefill", "decode"), tp: Iterable[int] = (1,),
+    ep: Iterable[int] = (1,), dtypes: Iterable[str | None] = (None,),
+) -> list[GemmProblem]:  # fmt: skip
     model = model_on(ARCH, model)
     return [
         gemm.problem

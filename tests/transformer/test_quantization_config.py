@@ -43,24 +43,18 @@ def words(config: ModelConfig, **options: Any) -> dict[str, str]:
 
 def group(weights: dict[str, Any], inputs: dict[str, Any] | None = None, *targets: str) -> dict[str, Any]:
     return {
-        "weights": weights,
-        "input_activations": inputs,
-        "output_activations": None,
+        "weights": weights, "input_activations": inputs, "output_activations": None,
         "targets": list(targets) or ["Linear"],
-    }
+    }  # fmt: skip
 
 
 def compressed(form: str, *groups: dict[str, Any], ignore: list[str] | None = None, **more: Any) -> dict[str, Any]:
     return {
-        "quant_method": "compressed-tensors",
-        "format": form,
+        "quant_method": "compressed-tensors", "format": form,
         "config_groups": {f"group_{i}": one for i, one in enumerate(groups)},
-        "ignore": ["lm_head"] if ignore is None else ignore,
-        "kv_cache_scheme": None,
-        "quantization_status": "compressed",
-        "global_compression_ratio": 1.5,
-        **more,
-    }
+        "ignore": ["lm_head"] if ignore is None else ignore, "kv_cache_scheme": None,
+        "quantization_status": "compressed", "global_compression_ratio": 1.5, **more,
+    }  # fmt: skip
 
 
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True, "dynamic": False}
@@ -69,22 +63,13 @@ FP8_TENSOR = FP8_CHANNEL | {"strategy": "tensor"}
 FP8_TOKEN = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
 FP8_BLOCK = FP8_CHANNEL | {"strategy": "block", "block_structure": [128, 128]}
 NVFP4 = {
-    "num_bits": 4,
-    "type": "float",
-    "strategy": "tensor_group",
-    "group_size": 16,
-    "symmetric": True,
-    "dynamic": False,
-}
+    "num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True, "dynamic": False,
+}  # fmt: skip
 INT8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, "dynamic": False}
 AWQ = {
-    "quant_method": "awq",
-    "bits": 4,
-    "group_size": 128,
-    "zero_point": True,
-    "version": "gemm",
+    "quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm",
     "modules_to_not_convert": None,
-}
+}  # fmt: skip
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "damp_percent": 0.1}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4"}

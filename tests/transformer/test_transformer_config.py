@@ -235,16 +235,12 @@ OPTIONAL = {
     "activation_function", "rotary_pct", "use_parallel_residual",
 }  # fmt: skip
 OPTIONAL_OF = {
-    "llama-3-8b": {"num_key_value_heads"},
-    "phi-3-mini-4k": {"num_key_value_heads", "sliding_window"},
-    "mixtral-8x7b": {"sliding_window"},
-    "qwen2.5-7b": {"sliding_window"},
+    "llama-3-8b": {"num_key_value_heads"}, "phi-3-mini-4k": {"num_key_value_heads", "sliding_window"},
+    "mixtral-8x7b": {"sliding_window"}, "qwen2.5-7b": {"sliding_window"},
     "qwen3-30b-a3b": {"sliding_window", "head_dim", "intermediate_size"},
-    "qwen1.5-moe-a2.7b": {"sliding_window", "intermediate_size"},
-    "qwen3-8b": {"sliding_window"},
-    "deepseek-v2-lite": {"num_key_value_heads"},
-    "deepseek-v3": {"num_key_value_heads", "num_nextn_predict_layers"},
-}
+    "qwen1.5-moe-a2.7b": {"sliding_window", "intermediate_size"}, "qwen3-8b": {"sliding_window"},
+    "deepseek-v2-lite": {"num_key_value_heads"}, "deepseek-v3": {"num_key_value_heads", "num_nextn_predict_layers"},
+}  # fmt: skip
 ONE_OF_EACH = (
     *(*OPTIONAL_OF, "mistral-7b-v0.1", "gemma-7b", "gemma-2-9b", "gemma-3-1b"),
     *("gpt2", "gpt-neox-20b", "opt-125m"),
@@ -421,13 +417,9 @@ def test_gpt2_ffn_width_may_be_given() -> None:
 # In memory.
 
 SMALL = ModelConfig(
-    name="small",
-    hidden_size=64,
-    num_layers=4,
-    vocab_size=100,
-    attention=GroupedAttention(num_heads=4, num_kv_heads=2, head_dim=16),
-    ffn=Ffn(intermediate_size=128),
-)
+    name="small", hidden_size=64, num_layers=4, vocab_size=100,
+    attention=GroupedAttention(num_heads=4, num_kv_heads=2, head_dim=16), ffn=Ffn(intermediate_size=128),
+)  # fmt: skip
 EXPERTS = Moe(num_layers=4, num_experts=8, experts_per_token=2, intermediate_size=32)
 
 
@@ -458,10 +450,7 @@ EXPERTS = Moe(num_layers=4, num_experts=8, experts_per_token=2, intermediate_siz
             "num_window_layers must be <= num_layers = 4, got 5",
         ),
         (
-            {
-                "ffn": None,
-                "moe": {"num_layers": 4, "num_experts": 2, "experts_per_token": 3, "intermediate_size": 8},
-            },
+            {"ffn": None, "moe": {"num_layers": 4, "num_experts": 2, "experts_per_token": 3, "intermediate_size": 8}},
             "experts_per_token must be <= num_experts = 2, got 3",
         ),
         (

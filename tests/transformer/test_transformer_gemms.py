@@ -532,14 +532,9 @@ def test_dense_gemms_can_have_a_type_of_their_own() -> None:
 def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
     kept = ("attn_score", "attn_value", "router", "lm_head")
     for dtype, of_weights, of_kept in (
-        ("fp8", "fp8", "bf16"),
-        ("int8", "int8", "bf16"),
-        ("w8a8", "int8", "bf16"),
-        ("w4a8", "int8", "bf16"),
-        ("w4a16", "fp16", "fp16"),
-        ("fp16", "fp16", "fp16"),
-        ("fp32", "fp32", "fp32"),
-    ):
+        ("fp8", "fp8", "bf16"), ("int8", "int8", "bf16"), ("w8a8", "int8", "bf16"), ("w4a8", "int8", "bf16"),
+        ("w4a16", "fp16", "fp16"), ("fp16", "fp16", "fp16"), ("fp32", "fp32", "fp32"),
+    ):  # fmt: skip
         for name, gemm in by_name("deepseek-v3", dtype=dtype).items():
             assert gemm.problem.input_dtype == (of_kept if name in kept else of_weights), (dtype, name)
 

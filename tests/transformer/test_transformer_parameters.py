@@ -223,14 +223,9 @@ grouped = st.builds(
     *(st.booleans(),) * 4,
 )
 latent = st.builds(
-    LatentAttention,
-    num_heads=sizes,
-    q_lora_rank=st.none() | sizes,
-    kv_lora_rank=sizes,
-    qk_nope_head_dim=sizes,
-    qk_rope_head_dim=sizes,
-    v_head_dim=sizes,
-)
+    LatentAttention, num_heads=sizes, q_lora_rank=st.none() | sizes, kv_lora_rank=sizes, qk_nope_head_dim=sizes,
+    qk_rope_head_dim=sizes, v_head_dim=sizes,
+)  # fmt: skip
 ffns = st.builds(Ffn, intermediate_size=sizes, is_gated=st.booleans(), has_bias=st.booleans())
 
 
@@ -242,31 +237,19 @@ def models(draw: st.DrawFn) -> ModelConfig:
     if moe_layers:
         experts, shared = draw(sizes), draw(st.integers(0, 3))
         moe = Moe(
-            num_layers=moe_layers,
-            num_experts=experts,
-            experts_per_token=draw(st.integers(1, experts)),
-            intermediate_size=draw(sizes),
-            is_gated=draw(st.booleans()),
-            num_shared_experts=shared,
+            num_layers=moe_layers, num_experts=experts, experts_per_token=draw(st.integers(1, experts)),
+            intermediate_size=draw(sizes), is_gated=draw(st.booleans()), num_shared_experts=shared,
             shared_intermediate_size=draw(st.none() | sizes) if shared else None,
-            shared_gate=draw(st.booleans()) if shared else False,
-            router_bias=draw(st.booleans()),
+            shared_gate=draw(st.booleans()) if shared else False, router_bias=draw(st.booleans()),
             expert_bias=draw(st.booleans()),
-        )
+        )  # fmt: skip
     return ModelConfig(
-        name="small",
-        hidden_size=draw(sizes),
-        num_layers=layers,
-        vocab_size=draw(sizes),
-        attention=draw(grouped | latent),
-        ffn=draw(ffns) if moe_layers < layers else None,
-        moe=moe,
-        tied_embeddings=draw(st.booleans()),
-        norm=draw(st.sampled_from(["rms", "layer"])),
-        norms_per_layer=draw(st.integers(1, 4)),
-        num_positions=draw(st.integers(0, 9)),
+        name="small", hidden_size=draw(sizes), num_layers=layers, vocab_size=draw(sizes),
+        attention=draw(grouped | latent), ffn=draw(ffns) if moe_layers < layers else None, moe=moe,
+        tied_embeddings=draw(st.booleans()), norm=draw(st.sampled_from(["rms", "layer"])),
+        norms_per_layer=draw(st.integers(1, 4)), num_positions=draw(st.integers(0, 9)),
         lm_head_bias=draw(st.booleans()),
-    )
+    )  # fmt: skip
 
 
 @given(models())

@@ -49,11 +49,8 @@ _CLUSTER_PARTS = {2: (2, 3, 4, 6, 8), 3: (2, 3, 4)}
 _TOKEN_GROUP = 8  # columns of wgmma
 _LEAST_BOX_TOKENS = 48  # of a tile that is larger: each box of C takes its time
 _SHARES = (
-    (Schedule.COOPERATIVE, 2, 1),
-    (Schedule.COOPERATIVE, 2, 2),
-    (Schedule.COOPERATIVE, 3, 1),
-    (Schedule.PINGPONG, 2, 1),
-)
+    (Schedule.COOPERATIVE, 2, 1), (Schedule.COOPERATIVE, 2, 2), (Schedule.COOPERATIVE, 3, 1), (Schedule.PINGPONG, 2, 1),
+)  # fmt: skip
 """Schedule, computing warpgroups, and blocks of 64 columns of each."""
 
 
@@ -140,18 +137,12 @@ class Sm90Family(Family):
         """See `Family`."""
         config = variant.config
         return {
-            "CTA_M": config.cta_m,
-            "CONSUMERS": _consumers(config),
-            "MB": _blocks(config),
-            "COOPERATIVE": int(config.schedule is Schedule.COOPERATIVE),
-            "STAGES": config.num_stages,
-            "STEP_BLOCKS": config.cta_k // _BLOCK_K,
-            "CLUSTER_M": config.cluster_m,
-            "CLUSTER_N": config.cluster_n,
-            "CLUSTER_K": _cluster_k(config),
-            "EPILOGUE_TOKENS": _epilogue_tokens(config),
+            "CTA_M": config.cta_m, "CONSUMERS": _consumers(config), "MB": _blocks(config),
+            "COOPERATIVE": int(config.schedule is Schedule.COOPERATIVE), "STAGES": config.num_stages,
+            "STEP_BLOCKS": config.cta_k // _BLOCK_K, "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n,
+            "CLUSTER_K": _cluster_k(config), "EPILOGUE_TOKENS": _epilogue_tokens(config),
             "CTAS_PER_SM": self._ctas_per_sm(variant),
-        }
+        }  # fmt: skip
 
     def prelude(self, variant: Variant) -> str:
         """The instruction for this many tokens; its operands cannot be written once for all."""
@@ -208,12 +199,9 @@ class Sm90Family(Family):
             clusters = min(resident, tiles * config.split_k)
             slots = tiles * (config.split_k - 1)
         return Launch(
-            (clusters * ctas, 1, 1),
-            self.num_threads(variant),
-            self.smem_bytes(variant),
-            slots * ctas * tile_bytes,
+            (clusters * ctas, 1, 1), self.num_threads(variant), self.smem_bytes(variant), slots * ctas * tile_bytes,
             tiles * ctas * sharing_warpgroups(config) if slots else 0,
-        )
+        )  # fmt: skip
 
     def arguments(
         self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf
@@ -319,7 +307,7 @@ def _blocks(config: KernelConfig) -> int:
 
 
 def _is_small(config: KernelConfig) -> bool:
-    """Whether two CTAs of an SM have registers enough."""
+    """Say whether two CTAs of an SM have registers enough."""
     is_cooperative = config.schedule is Schedule.COOPERATIVE
     return _consumers(config) == 2 and _blocks(config) == 1 and config.cta_m <= (24 if is_cooperative else 16)
 

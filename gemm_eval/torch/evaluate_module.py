@@ -24,22 +24,14 @@ if TYPE_CHECKING:
 
 
 def local_arch() -> str:
-    """Return the preset of the GPU that torch uses.
-
-    Raises:
-        ArchNotFoundError: there is none of its name.
-    """
+    """Return the preset of the GPU that torch uses."""
     with needs_extra("compare", "torch"):
         import torch
     return arch_of_name(str(torch.cuda.get_device_name()))
 
 
 def arch_of_name(device_name: str) -> str:
-    """Return the preset of a GPU by the name that its driver has for it: ``"NVIDIA H200"``.
-
-    Raises:
-        ArchNotFoundError: there is none.
-    """
+    """Return the preset of a GPU by the name that its driver has for it: ``"NVIDIA H200"``."""
     slug = gpu_slug(device_name)
     if slug in list_archs():
         return slug
@@ -64,16 +56,9 @@ def check_attention_library(name: str | None) -> None:
 
 
 def predict_module(
-    module: torch.nn.Module,
-    example_inputs: Any,
-    arch: Arch,
-    *,
-    backward: bool = False,
-    optimizer: Any = None,
-    fusion: str = "inductor",
-    attention_library: str | None = None,
-    **options: Any,
-) -> ModulePrediction:
+    module: torch.nn.Module, example_inputs: Any, arch: Arch, *, backward: bool = False, optimizer: Any = None,
+    fusion: str = "inductor", attention_library: str | None = None, **options: Any,
+) -> ModulePrediction:  # fmt: skip
     """Predict what a module takes on an arch: which kernels, how long, what limits them. Nothing runs.
 
     >>> with torch.device("meta"):                                       # doctest: +SKIP
@@ -118,12 +103,9 @@ def predict_module(
 
 
 def predict_sizes(
-    module: torch.nn.Module,
-    make_inputs: Callable[..., Any],
-    arch: Arch,
-    sizes: Mapping[str, Iterable[int]],
+    module: torch.nn.Module, make_inputs: Callable[..., Any], arch: Arch, sizes: Mapping[str, Iterable[int]],
     **options: Any,
-) -> SizeTable:
+) -> SizeTable:  # fmt: skip
     """Predict a module over ranges of sizes: a table with a row for each combination.
 
     >>> predict_sizes(model, lambda batch, seq: torch.zeros(batch, seq, dtype=torch.long), "l40s",
@@ -154,11 +136,7 @@ def predict_sizes(
 
 
 def evaluator_for(arch: Arch, options: Mapping[str, Any]) -> GEMMEvaluator:
-    """Return an evaluator of an arch, or the one that was given.
-
-    Raises:
-        InvalidOptionError: options for an evaluator that has its own.
-    """
+    """Return an evaluator of an arch, or the one that was given."""
     if isinstance(arch, GEMMEvaluator):
         if options:
             raise InvalidOptionError(f"an evaluator has options of its own, got {', '.join(options)} too")

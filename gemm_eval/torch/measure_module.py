@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
+from gemm_eval.torch.evaluate_module import Arch, arguments_of, check_attention_library, evaluator_for, local_arch
 from gemm_eval.torch.functions import FunctionMode
 from gemm_eval.torch.fusion import kernels_of
-from gemm_eval.torch.predict import Arch, arguments_of, check_attention_library, evaluator_for, local_arch
 from gemm_eval.torch.price import assemble, price_kernels
 from gemm_eval.torch.recorder import Recorder, current_precision
 from gemm_eval.torch.render import Comparison, MeasuredOperation
@@ -116,15 +116,9 @@ class _Mark(NamedTuple):
 
 
 def compare(
-    module: torch.nn.Module,
-    example_inputs: Any,
-    arch: Arch | None = None,
-    *,
-    repeats: int = 10,
-    cuda_graph: bool = True,
-    attention_library: str | None = None,
-    **options: Any,
-) -> Comparison:
+    module: torch.nn.Module, example_inputs: Any, arch: Arch | None = None, *, repeats: int = 10,
+    cuda_graph: bool = True, attention_library: str | None = None, **options: Any,
+) -> Comparison:  # fmt: skip
     """Run a module on the GPU that is here, and show what each operation took beside what is predicted.
 
     >>> print(compare(model.cuda(), inputs))         # doctest: +SKIP
