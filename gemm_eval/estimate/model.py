@@ -140,7 +140,8 @@ def estimate_model(
         {**degrees, **types, "expert_load": expert_load, "fusions": fusions},
     )
     chunk_us = [chunk.stage_us for chunk in prefill]
-    step_us = max(decode.latency_us, num_parts * max(decode.stage_us))  # in which all parts pass all stages
+    stage_us = decode.stage_us
+    step_us = max(sum(stage_us), num_parts * max(stage_us))  # in which all parts pass all stages
     tokens = sum(share**place for place in range(speculative_tokens + 1))
     limit = int(evaluator.arch.dram_bytes * memory_frac) if isinstance(evaluator.arch, GpuSpec) else None
     num_groups = max(1, expert_parallel // tensor_parallel)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from gemm_eval.arch import GpuSpec
@@ -66,6 +67,7 @@ class Prices:
         collective_library: str | None = None, expert_library: str | None = None, interconnect: str | None = None,
     ) -> None:  # fmt: skip
         self.evaluator = evaluator
+        self._switch_us = cache(evaluator.switch_us)
         self._fused, self._attention_library, self._expert_library = fused, attention_library, expert_library
         self._collective = {"library": collective_library, "interconnect": interconnect}
         self._prices: dict[Any, Price] = {}
@@ -132,7 +134,7 @@ class Prices:
 
     def _between(self, price: Price, num_rows: int) -> Price:
         """Return the price of a kernel between others: it takes `GEMMEvaluator.switch_us` more than by itself."""
-        more_us = self.evaluator.switch_us(num_rows)
+        more_us = self._switch_us(num_rows)
         low_us, high_us = (None if us is None else us + more_us for us in (price.low_us, price.high_us))
         return price._replace(latency_us=price.latency_us + more_us, low_us=low_us, high_us=high_us)
 

@@ -66,24 +66,19 @@ def memory_bound(
         InvalidProblemError: a number of bytes that is none.
         InvalidOptionError: `row_elements` or `num_rows` is no number of elements or rows.
     """
+    for name, value in (("read_bytes", read_bytes), ("write_bytes", write_bytes)):
+        number = plain_number(value)
+        if number is None or not 0 <= number <= _MAX_BYTES:
+            raise InvalidProblemError(f"{name} must be in 0..2**60, got {shown(value)}")
+    as_integer("row_elements", row_elements, 0, MAX_DIM)
+    as_integer("num_rows", num_rows, 0, MAX_DIM)
     return memory_bounds(arch, [(read_bytes, write_bytes, row_elements, num_rows, what)])[0]
 
 
 def memory_bounds(
     arch: ArchSpec, kernels: Sequence[tuple[float, float, int, int, str]]
 ) -> tuple[MemoryBoundResult, ...]:
-    """Return what many such kernels take, each given by the arguments of `memory_bound`, in one batch.
-
-    Raises:
-        InvalidProblemError, InvalidOptionError: as `memory_bound`.
-    """
-    for read_bytes, write_bytes, row_elements, num_rows, _ in kernels:
-        for name, value in (("read_bytes", read_bytes), ("write_bytes", write_bytes)):
-            number = plain_number(value)
-            if number is None or not 0 <= number <= _MAX_BYTES:
-                raise InvalidProblemError(f"{name} must be in 0..2**60, got {shown(value)}")
-        as_integer("row_elements", row_elements, 0, MAX_DIM)
-        as_integer("num_rows", num_rows, 0, MAX_DIM)
+    """Return what many such kernels take, each given by checked arguments of `memory_bound`, in one batch."""
     results: dict[int, MemoryBoundResult] = {}
     places: dict[str, list[int]] = {}
     for place, kernel in enumerate(kernels):

@@ -63,7 +63,7 @@ class QuantizationConfig(NamedTuple):
     activation: DType | None = None
 
     def of_layer(self, name: str) -> QuantizationConfig:
-        """Return the config of a layer: that of the first rule that matches its name from the start, else that of all."""
+        """Return the config of a layer: of the first rule that matches its name from the start, else that of all."""
         for pattern, changes in self.rules:
             if re.match(pattern, name):
                 source = f"{self.source}: dynamic {shown(pattern)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
@@ -13,7 +14,7 @@ from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, check_expert_load, layer_shapes, lm_head_shape
 from gemm_eval.transformer.types import WeightTypes, weight_types
 from gemm_eval.words import shown
-from gemm_eval.workload import MAX_DIM, GemmProblem
+from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem, problem_of
 
 PHASES = ("prefill", "decode")
 """Which forward passes there are."""
@@ -162,10 +163,15 @@ def layer_gemms(shape: Shape, types: WeightTypes, stored_as: str | None = None) 
     `stored_as` is the GEMM whose types it has, where it is a part of another.
     """
     found: list[LayerGemm] = []
+    sizes = shape.G, shape.M, shape.K, shape.N
+    fits = shape.row_groups is None and max(sizes) <= MAX_DIM and prod(sizes) <= MAX_MACS
     for stored in types.of(shape if stored_as is None else shape._replace(name=stored_as)):
         name = f"{shape.name}_{stored.types.b.dtype}" if found else shape.name
-        words: Any = stored.types.words
-        problem = GemmProblem(shape.G, shape.M, shape.K, shape.N, row_groups=shape.row_groups, **words)
+        if fits:
+            problem = problem_of(stored.types, *sizes)
+        else:
+            words: Any = stored.types.words
+            problem = GemmProblem(*sizes, row_groups=shape.row_groups, **words)  # which checks and may refuse it
         found.append(LayerGemm(name, problem, 1, stored.num_layers, shape.operand is not Operand.ACTIVATION))
     return tuple(found)
 
