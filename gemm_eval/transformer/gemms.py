@@ -48,11 +48,6 @@ class LayerGemm:
         """Number of runs in one forward pass."""
         return self.count_per_layer * self.num_layers
 
-    @property
-    def total_flop(self) -> int:
-        """Operations of one forward pass, a MAC being two."""
-        return self.total_count * self.problem.flop
-
 
 def transformer_gemms(
     config: ModelConfig, *, phase: Literal["prefill", "decode"], batch_size: int, seq_len: int,

@@ -197,15 +197,12 @@ def read_gpt2(keys: Keys) -> Fields:
     """GPT-2, and GPT-3 in its form."""
     hidden = keys.size("n_embd")
     return {
-        "hidden_size": hidden,
-        "num_layers": keys.size("n_layer"),
-        "vocab_size": keys.size("vocab_size"),
+        "hidden_size": hidden, "num_layers": keys.size("n_layer"), "vocab_size": keys.size("vocab_size"),
         "tied_embeddings": keys.flag("tie_word_embeddings", default=True),
         "attention": _plain_attention(keys, "n_head", head_dim(keys, "n_embd", "n_head"), bias=True),
-        "ffn": _plain_ffn(keys.size("n_inner", 4 * hidden), bias=True),
-        "norm": "layer",
+        "ffn": _plain_ffn(keys.size("n_inner", 4 * hidden), bias=True), "norm": "layer",
         "num_positions": keys.size("n_positions"),
-    }
+    }  # fmt: skip
 
 
 def read_gpt_neox(keys: Keys) -> Fields:

@@ -45,11 +45,6 @@ class ParameterCounts:
         return self.attention + self.ffn + self.router + self.experts + self.shared_experts
 
     @property
-    def active_layer_matrices(self) -> int:
-        """Weight matrices of all layers that one token uses. Weight GEMMs do 2 FLOP for each and token, exactly."""
-        return self.layer_matrices - self.idle_experts
-
-    @property
     def total(self) -> int:
         """All parameters."""
         return self.embedding + self.position + self.layer_matrices + self.lm_head + self.vectors

@@ -98,15 +98,10 @@ def prewarm(
         gemm.problem
         for phase, batch_size, seq_len, tp, ep, dtype in product(*ranges)
         for gemm in transformer_gemms(
-            config,
-            phase=phase,
-            batch_size=batch_size,
-            seq_len=seq_len,
-            tensor_parallel=tp,
-            expert_parallel=ep,
+            config, phase=phase, batch_size=batch_size, seq_len=seq_len, tensor_parallel=tp, expert_parallel=ep,
             **types_on(evaluator.arch, dtype, dense_dtype, config),
         )
-    ]
+    ]  # fmt: skip
     return _warm(evaluator, config.name, problems, started_s, progress)
 
 

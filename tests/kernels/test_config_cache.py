@@ -62,11 +62,7 @@ GOOD = file.to_text([record()])
 @pytest.mark.parametrize(
     ("text", "num_left"),
     [
-        (b"", 0),
-        (GOOD.encode()[:-40], 0),
-        (b"\xff\xfe\x00", 0),
-        (b"[" * 100_000, 0),
-        (b"[1, 2]", 0),
+        (b"", 0), (GOOD.encode()[:-40], 0), (b"\xff\xfe\x00", 0), (b"[" * 100_000, 0), (b"[1, 2]", 0),
         (b'{"format": "other", "version": 1, "records": []}', 0),
         (GOOD.replace('"version": 1', '"version": 0').encode(), 1),
         (GOOD.replace('"version": 1', '"version": true').encode(), 0),
@@ -75,7 +71,7 @@ GOOD = file.to_text([record()])
         (GOOD.replace('"latency_us": 5.0', '"latency_us": 5.0, "latency_us": 4.0').encode(), 0),
         (GOOD.replace('"records"', '"lines"').encode(), 0),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_file_is_set_aside_and_begun_anew(tmp_path: Path, text: bytes, num_left: int) -> None:
     path = tmp_path / "c.json"
     path.write_bytes(text)

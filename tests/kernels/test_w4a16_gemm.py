@@ -249,15 +249,11 @@ def test_the_model_chooses_without_timing(gpu: Gpu, packed: PackedW4, tuned: lis
 @pytest.mark.parametrize(
     ("shape", "strides", "rows", "lda"),
     [
-        ((3, K), None, 3, K),
-        ((3, K), (K + 8, 1), 3, K + 8),
-        ((1, K), (7, 1), 1, K),
-        ((2, 3, K), None, 6, K),
-        ((2, 3, K), (3 * (K + 8), K + 8, 1), 6, K + 8),
-        ((5, 1, K), (2 * K, 3, 1), 5, 2 * K),
+        ((3, K), None, 3, K), ((3, K), (K + 8, 1), 3, K + 8), ((1, K), (7, 1), 1, K), ((2, 3, K), None, 6, K),
+        ((2, 3, K), (3 * (K + 8), K + 8, 1), 6, K + 8), ((5, 1, K), (2 * K, 3, 1), 5, 2 * K),
         ((2, 1, 3, K), (6 * K, 1, 2 * K, 1), 6, 2 * K),
     ],
-)
+)  # fmt: skip
 def test_leading_dimensions_are_rows(
     gpu: Gpu, shape: tuple[int, ...], strides: tuple[int, ...] | None, rows: int, lda: int
 ) -> None:

@@ -143,12 +143,8 @@ NEWER_SAMPLES: dict[str, Sample] = {
     ),
     "mixtral-8x22b": Sample(
         decoder(
-            "mixtral",
-            *(6144, 56, 32000, 48, 8, 16384),
-            num_local_experts=8,
-            num_experts_per_tok=2,
-            sliding_window=None,
-            **UNTIED,
+            "mixtral", *(6144, 56, 32000, 48, 8, 16384), num_local_experts=8, num_experts_per_tok=2,
+            sliding_window=None, **UNTIED,
         ),
         140_620_634_112,
         "mixtral-8x22b",
@@ -163,14 +159,8 @@ NEWER_SAMPLES: dict[str, Sample] = {
     ),
     "phi-3.5-moe": Sample(
         decoder(
-            "phimoe",
-            *(4096, 32, 32064, 32, 8, 6400),
-            attention_bias=True,
-            lm_head_bias=True,
-            num_local_experts=16,
-            num_experts_per_tok=2,
-            sliding_window=131072,
-            **UNTIED,
+            "phimoe", *(4096, 32, 32064, 32, 8, 6400), attention_bias=True, lm_head_bias=True, num_local_experts=16,
+            num_experts_per_tok=2, sliding_window=131072, **UNTIED,
         ),
         41_873_153_344,
         "phi-3.5-moe",
@@ -199,4 +189,4 @@ NEWER_SAMPLES: dict[str, Sample] = {
     "kimi-k2": Sample(_KIMI_K2, 1_026_408_232_448, "kimi-k2"),
     "kimi-k2.5": Sample(_seeing("kimi_k25", _KIMI_K2, **UNTIED), 1_026_408_232_448, "kimi-k2"),
     "kimi-vl-a3b": Sample(_seeing("kimi_vl", _MOONLIGHT, **UNTIED), 15_960_110_208),  # of the sizes alone
-}
+}  # fmt: skip

@@ -110,12 +110,8 @@ SAMPLES: dict[str, Sample] = {
     ),
     "mixtral-8x7b": Sample(
         decoder(
-            "mixtral",
-            *(4096, 32, 32000, 32, 8, 14336),
-            num_local_experts=8,
-            num_experts_per_tok=2,
-            sliding_window=None,
-            **UNTIED,
+            "mixtral", *(4096, 32, 32000, 32, 8, 14336), num_local_experts=8, num_experts_per_tok=2,
+            sliding_window=None, **UNTIED,
         ),
         46_702_792_704,
         "mixtral-8x7b",
@@ -125,10 +121,8 @@ SAMPLES: dict[str, Sample] = {
     "qwen3-8b": Sample(decoder("qwen3", 4096, 36, 151936, 32, 8, 12288, **QWEN3), 8_190_735_360, "qwen3-8b"),
     "qwen1.5-moe-a2.7b": Sample(
         decoder(
-            "qwen2_moe",
-            *(2048, 24, 151936, 16, 16, 5632),
-            **qwen_moe(60, 4, 1408, shared_expert_intermediate_size=5632),
-            **QWEN,
+            "qwen2_moe", *(2048, 24, 151936, 16, 16, 5632),
+            **qwen_moe(60, 4, 1408, shared_expert_intermediate_size=5632), **QWEN,
         ),
         14_315_784_192,
         "qwen1.5-moe-a2.7b",
@@ -160,10 +154,7 @@ SAMPLES: dict[str, Sample] = {
     ),
     "deepseek-v3": Sample(
         decoder(
-            "deepseek_v3",
-            *(7168, 61, 129280, 128, 128, 18432),
-            topk_method="noaux_tc",
-            num_nextn_predict_layers=1,
+            "deepseek_v3", *(7168, 61, 129280, 128, 128, 18432), topk_method="noaux_tc", num_nextn_predict_layers=1,
             **deepseek(1536, 3, 256, 1, 8, 2048),
         ),
         671_026_419_200,
@@ -182,15 +173,8 @@ SAMPLES: dict[str, Sample] = {
     "gpt2-xl": Sample(_gpt2(1600, 48, 25), 1_557_611_200),
     "gpt-neox-20b": Sample(
         {
-            "model_type": "gpt_neox",
-            "hidden_size": 6144,
-            "intermediate_size": 24576,
-            "num_attention_heads": 64,
-            "num_hidden_layers": 44,
-            "rotary_pct": 0.25,
-            "use_parallel_residual": True,
-            "vocab_size": 50432,
-            **UNTIED,
+            "model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576, "num_attention_heads": 64,
+            "num_hidden_layers": 44, "rotary_pct": 0.25, "use_parallel_residual": True, "vocab_size": 50432, **UNTIED,
         },
         20_554_567_680,
     ),
@@ -199,4 +183,4 @@ SAMPLES: dict[str, Sample] = {
     "phi-3-mini-4k": Sample(
         decoder("phi3", 3072, 32, 32064, 32, 32, 8192, sliding_window=2047, **UNTIED), 3_821_079_552, "phi-3-mini"
     ),
-}
+}  # fmt: skip

@@ -106,14 +106,10 @@ FORMATS: dict[str, tuple[dict[str, Any], str, float]] = {
         4 + 20 / 128 + 32 / 6144,
     ),
     "float-quantized, dynamic": (
-        compressed("float-quantized", group(FP8_CHANNEL, FP8_TOKEN)),
-        "fp8 x fp8 -> bf16",
-        8 + 32 / 4096,
+        compressed("float-quantized", group(FP8_CHANNEL, FP8_TOKEN)), "fp8 x fp8 -> bf16", 8 + 32 / 4096,
     ),
     "float-quantized, static": (
-        compressed("float-quantized", group(FP8_TENSOR, FP8_TENSOR)),
-        "fp8 x fp8 -> bf16",
-        8 + 64 / (6144 * 4096),
+        compressed("float-quantized", group(FP8_TENSOR, FP8_TENSOR)), "fp8 x fp8 -> bf16", 8 + 64 / (6144 * 4096),
     ),
     "float-quantized, blocks": (
         compressed("float-quantized", group(FP8_BLOCK, FP8_TOKEN | {"strategy": "group", "group_size": 128})),
@@ -121,9 +117,7 @@ FORMATS: dict[str, tuple[dict[str, Any], str, float]] = {
         8 + 32 / 128**2,
     ),
     "fp8 weights alone": (
-        compressed("naive-quantized", group(FP8_CHANNEL)),
-        "bf16 x fp8 (per column) -> bf16",
-        8 + 16 / 4096,
+        compressed("naive-quantized", group(FP8_CHANNEL)), "bf16 x fp8 (per column) -> bf16", 8 + 16 / 4096,
     ),
     "int-quantized": (
         compressed("int-quantized", group(INT8, INT8 | {"strategy": "token", "dynamic": True})),
@@ -152,7 +146,7 @@ FORMATS: dict[str, tuple[dict[str, Any], str, float]] = {
     ),
     "nf4": (BNB, "bf16 x int4 (group 64) -> bf16", 4 + 32 / 64),
     "nf4, twice": (BNB | {"bnb_4bit_use_double_quant": True}, "bf16 x int4 (group 64) -> bf16", 4 + 8 / 64),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("quantization", "types", "bits"), FORMATS.values(), ids=list(FORMATS))

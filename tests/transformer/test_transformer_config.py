@@ -352,22 +352,18 @@ def windows(config: ModelConfig) -> tuple[int | None, int]:
 @pytest.mark.parametrize(
     ("name", "changes", "expected"),
     [
-        ("llama-3-8b", {"sliding_window": 4096}, (None, 0)),
-        ("mistral-7b-v0.1", {}, (4096, 32)),
-        ("mistral-7b-v0.1", {"sliding_window": None}, (None, 0)),
-        ("mixtral-8x7b", {}, (None, 0)),
-        ("phi-3-mini-4k", {}, (2047, 32)),
-        ("qwen2.5-7b", {}, (None, 0)),
+        ("llama-3-8b", {"sliding_window": 4096}, (None, 0)), ("mistral-7b-v0.1", {}, (4096, 32)),
+        ("mistral-7b-v0.1", {"sliding_window": None}, (None, 0)), ("mixtral-8x7b", {}, (None, 0)),
+        ("phi-3-mini-4k", {}, (2047, 32)), ("qwen2.5-7b", {}, (None, 0)),
         ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 20}, (131072, 8)),
         ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 40}, (None, 0)),
-        ("gemma-2-9b", {}, (4096, 21)),
-        ("gemma-2-9b", {"num_hidden_layers": 3}, (4096, 2)),
+        ("gemma-2-9b", {}, (4096, 21)), ("gemma-2-9b", {"num_hidden_layers": 3}, (4096, 2)),
         ("gemma-3-1b", {}, (512, 22)),
         ("gemma-3-1b", {"sliding_window_pattern": None, "_sliding_window_pattern": 2}, (512, 13)),
         ("gemma-3-1b", {"layer_types": ["sliding_attention"] * 20 + ["full_attention"] * 6}, (512, 20)),
         ("gemma-2-9b", {"layer_types": ["full_attention"] * 42}, (None, 0)),
     ],
-)
+)  # fmt: skip
 def test_window_layers(name: str, changes: dict[str, Any], expected: tuple[int | None, int]) -> None:
     assert windows(parse(name, **changes)) == expected
 

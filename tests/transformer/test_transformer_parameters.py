@@ -74,19 +74,14 @@ def test_gpt_3_matches_the_finer_figure_of_its_appendix() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"vocab_size": 128257},
-        {"tied_embeddings": True},
-        {"norm": "layer"},
-        {"norms_per_layer": 4},
-        {"num_positions": 1},
-        {"lm_head_bias": True},
-        {"num_layers": 33},
+        {"vocab_size": 128257}, {"tied_embeddings": True}, {"norm": "layer"}, {"norms_per_layer": 4},
+        {"num_positions": 1}, {"lm_head_bias": True}, {"num_layers": 33},
         {"ffn": Ffn(intermediate_size=14336, has_bias=True)},
         {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, qk_norm=True)},
         {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, qkv_bias=True)},
         {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, output_bias=True)},
     ],
-)
+)  # fmt: skip
 def test_every_field_counts(change: dict[str, Any]) -> None:
     config = load_model("llama-3-8b")
 
@@ -211,17 +206,12 @@ def ffn_tensors(part: str, hidden: int, width: int, is_gated: bool) -> Iterator[
 sizes = st.integers(1, 12)
 grouped = st.builds(
     lambda kv, group, dim, *flags: GroupedAttention(
-        num_heads=kv * group,
-        num_kv_heads=kv,
-        head_dim=dim,
-        qkv_bias=flags[0],
-        output_bias=flags[1],
-        qk_norm=flags[2],
+        num_heads=kv * group, num_kv_heads=kv, head_dim=dim, qkv_bias=flags[0], output_bias=flags[1], qk_norm=flags[2],
         sinks=flags[3],
     ),
     *(sizes, sizes, sizes),
     *(st.booleans(),) * 4,
-)
+)  # fmt: skip
 latent = st.builds(
     LatentAttention, num_heads=sizes, q_lora_rank=st.none() | sizes, kv_lora_rank=sizes, qk_nope_head_dim=sizes,
     qk_rope_head_dim=sizes, v_head_dim=sizes,
