@@ -142,7 +142,7 @@ def estimate_model(
     chunk_us = [chunk.stage_us for chunk in prefill]
     stage_us = decode.stage_us
     step_us = max(sum(stage_us), num_parts * max(stage_us))  # in which all parts pass all stages
-    tokens = sum(share**place for place in range(speculative_tokens + 1))
+    tokens = sum(share**index for index in range(speculative_tokens + 1))
     limit = int(evaluator.arch.dram_bytes * memory_frac) if isinstance(evaluator.arch, GpuSpec) else None
     num_groups = max(1, expert_parallel // tensor_parallel)
     return ModelEstimate(
@@ -197,8 +197,8 @@ def estimate_models(
     size = max(1, min(_CHUNK_POINTS, -(-len(points) // workers)))
     chunks = [points[start : start + size] for start in range(0, len(points), size)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for found in pool.map(partial(_estimate_some, options=options), chunks):
-            yield from found
+        for result in pool.map(partial(_estimate_some, options=options), chunks):
+            yield from result
 
 
 _Point = tuple[GEMMEvaluator, ModelConfig, int, int]

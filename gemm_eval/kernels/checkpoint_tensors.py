@@ -76,12 +76,12 @@ def read_json_file(path: Path) -> dict[str, Any]:
     """Read a JSON file of a checkpoint whose top level is an object."""
     raw = read_bounded(path, _MAX_FILE_BYTES, "config", unreadable=ModelConfigError, too_large=ModelConfigError)
     try:
-        found = json.loads(raw.decode("utf-8"))
+        result = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ModelConfigError(f"{path}: not readable as JSON: {one_line(str(error))}") from None
-    if not isinstance(found, dict):
-        raise ModelConfigError(f"{path}: the top level must be an object of keys, got {type(found).__name__}")
-    return found
+    if not isinstance(result, dict):
+        raise ModelConfigError(f"{path}: the top level must be an object of keys, got {type(result).__name__}")
+    return result
 
 
 def read_quantization_config(folder: Path) -> QuantizationConfig:
@@ -89,9 +89,9 @@ def read_quantization_config(folder: Path) -> QuantizationConfig:
     path = folder / "config.json"
     of_model = read_json_file(path) if path.is_file() else {}
     activation = _DTYPES.get(str(of_model.get("torch_dtype", of_model.get("dtype"))))
-    found = of_model.get("quantization_config")
-    if found is not None:
-        return _parsed(found, None, f"{path}: quantization_config")._replace(activation=activation)
+    result = of_model.get("quantization_config")
+    if result is not None:
+        return _parsed(result, None, f"{path}: quantization_config")._replace(activation=activation)
     for name, method in _FILES.items():
         if (folder / name).is_file():
             fields = read_json_file(folder / name)
@@ -262,8 +262,8 @@ def as_path(what: str, value: Any) -> Path:
 
 def _weight_map(index: Path) -> dict[str, str]:
     """Tensor -> file, of an index that names files of its own folder, and no others."""
-    found = read_json_file(index).get("weight_map")
-    names = found.values() if isinstance(found, dict) else [None]
+    result = read_json_file(index).get("weight_map")
+    names = result.values() if isinstance(result, dict) else [None]
     if not all(isinstance(name, str) and name == Path(name).name and name.endswith(".safetensors") for name in names):
         raise ModelConfigError(f"{index}: weight_map must be an object of tensor -> name of a file beside it")
-    return dict(found or {})
+    return dict(result or {})

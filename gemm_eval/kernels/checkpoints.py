@@ -141,8 +141,8 @@ def _unpack(words: Any, what: str, order: tuple[int, ...], axis: int) -> Array:
     words = words.view(xp.uint32)
     num_rows, num_columns = words.shape
     result = xp.empty((num_rows, num_columns, _PER_WORD), dtype=xp.uint8)
-    for i, place in enumerate(order):
-        result[:, :, place] = (words >> (4 * i)) & 15
+    for i, index in enumerate(order):
+        result[:, :, index] = (words >> (4 * i)) & 15
     if axis == 1:
         return result.reshape(num_rows, num_columns * _PER_WORD)
     return xp.ascontiguousarray(result.transpose(0, 2, 1)).reshape(num_rows * _PER_WORD, num_columns)
@@ -183,11 +183,11 @@ def _pack(integers: Array, zeros: Array, scales: Any, group_size: int | None, ac
     shape = ceil_div(K, group or K), N
     xp = module_of(integers)
     scales = as_array(scales, "scales", xp)
-    for what, found in (("qzeros", zeros.shape), ("scales", scales.shape)):
-        if found != shape:
+    for what, result in (("qzeros", zeros.shape), ("scales", scales.shape)):
+        if result != shape:
             raise InvalidProblemError(
                 f"{what} must have {shape[0]} rows for {N} columns (K = {K}, group_size = {group_size}), "
-                f"got shape {list(found)}"
+                f"got shape {list(result)}"
             )
     if bool((zeros == MIDDLE).all()):
         mode = WeightMode.GROUP if group else WeightMode.COLUMN
@@ -254,7 +254,7 @@ def fp4_mark(config: QuantizationConfig) -> str:
 def find_fp4_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[str, StoredFp4]:
     """Return all layers of four-bit floats by name, those of experts one by one."""
     writer = _WRITERS[config.method, config.fp4_mode]
-    found: dict[str, StoredFp4] = {}
+    result: dict[str, StoredFp4] = {}
     for marked in tensors.names:
         if not marked.endswith(writer.mark):
             continue
@@ -266,12 +266,12 @@ def find_fp4_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[s
         )  # fmt: skip
         shape = tensors[stored.weight].shape
         if len(shape) != _EXPERT_DIMS:
-            found[name] = stored
+            result[name] = stored
             continue
         parent, _, own = name.rpartition(".")
         prefix = f"{parent}." if parent else ""
-        found |= {f"{prefix}{expert}.{own}": stored._replace(expert=expert) for expert in range(shape[0])}
-    return found
+        result |= {f"{prefix}{expert}.{own}": stored._replace(expert=expert) for expert in range(shape[0])}
+    return result
 
 
 def pack_fp4_layer(
@@ -385,23 +385,23 @@ def pack_layer(
 def _packed(
     tensors: TensorFolder, name: str, config: QuantizationConfig, activation: DType | None, version: int | None, xp: Any
 ) -> PackedLayer:
-    found = {part: tensors[f"{name}.{part}"] for part in _LAYER_TENSORS if f"{name}.{part}" in tensors}
-    missing = [part for part in ("qzeros", "scales") if part not in found]
+    result = {part: tensors[f"{name}.{part}"] for part in _LAYER_TENSORS if f"{name}.{part}" in tensors}
+    missing = [part for part in ("qzeros", "scales") if part not in result]
     if missing:
         raise InvalidProblemError(f"there is no tensor {missing[0]} beside qweight")
-    activation = activation or _ACTIVATIONS.get(found["scales"].dtype)
+    activation = activation or _ACTIVATIONS.get(result["scales"].dtype)
     if activation is None:
-        raise InvalidProblemError(f"scales are {found['scales'].dtype}: say in which activation, fp16 or bf16, to run")
-    qweight, qzeros = (as_array(found[part].array, part, xp) for part in ("qweight", "qzeros"))
-    scales = as_array(float_array(found["scales"]), "scales", xp)
+        raise InvalidProblemError(f"scales are {result['scales'].dtype}: say in which activation, fp16 or bf16, to run")
+    qweight, qzeros = (as_array(result[part].array, part, xp) for part in ("qweight", "qzeros"))
+    scales = as_array(float_array(result["scales"]), "scales", xp)
     if config.method == "awq":
         packed = from_awq(qweight, qzeros, scales, config.group_size, activation=activation)
     else:
-        g_idx = found["g_idx"].array if "g_idx" in found else None
+        g_idx = result["g_idx"].array if "g_idx" in result else None
         if config.desc_act and g_idx is None:
             raise InvalidProblemError(f"there is no tensor g_idx, although {config.source} says desc_act")
         packed = from_gptq(
             qweight, qzeros, scales, g_idx, config.group_size,
             version=version or config.version, sym=config.sym, activation=activation,
         )  # fmt: skip
-    return PackedLayer(packed, encoded_bias(found.get("bias"), packed, xp))
+    return PackedLayer(packed, encoded_bias(result.get("bias"), packed, xp))

@@ -60,8 +60,8 @@ def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
     ]  # fmt: skip
     below = np.cumsum(np.exp(logs))
     places = np.searchsorted(below, (np.arange(num_groups) + 0.5) / num_groups)
-    found = sorted((counts[min(place, len(counts) - 1)] for place in places.tolist()), reverse=True)
-    return (max(1, found[0]), *found[1:])
+    result = sorted((counts[min(index, len(counts) - 1)] for index in places.tolist()), reverse=True)
+    return (max(1, result[0]), *result[1:])
 
 
 def grouped_problem_of(
@@ -188,8 +188,8 @@ def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
     """
     told = {name: getattr(limits, name) for name in _TOLD}
     presets = {name: spec for name in list_archs() if isinstance(spec := load_arch(name), GpuSpec)}
-    found = presets.get(slug)
-    if found is None:
+    result = presets.get(slug)
+    if result is None:
 
         def distance(spec: GpuSpec) -> tuple[bool, int]:
             capability = limits_of_spec(spec).compute_capability
@@ -202,6 +202,6 @@ def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
             raise UnsupportedError(
                 f"no W4A16 kernel runs on a GPU of compute capability {'.'.join(map(str, limits.compute_capability))}"
             )
-        found = min(alike, key=distance)
-    changes = {name: value for name, value in told.items() if getattr(found, name) != value}
-    return found.with_(**changes) if changes else found
+        result = min(alike, key=distance)
+    changes = {name: value for name, value in told.items() if getattr(result, name) != value}
+    return result.with_(**changes) if changes else result

@@ -80,7 +80,7 @@ class Versions(NamedTuple):
 
     Attributes:
         driver: as `driver_version` gives it.
-        compiler: as `gemm_eval.kernels.registry.compiler_version` gives it.
+        compiler: as `gemm_eval.device.compiler_version` gives it.
     """
 
     driver: str | None = None
@@ -121,8 +121,8 @@ class ConfigCache:
     @property
     def records(self) -> list[ConfigRecord]:
         """All records, in the order of the file: by GPU, N, K, M and weights."""
-        found = [record for records in self._by_gemm.values() for record in records.values()]
-        return sorted(found, key=lambda record: (_place(record.key), record.order()))
+        result = [record for records in self._by_gemm.values() for record in records.values()]
+        return sorted(result, key=lambda record: (_place(record.key), record.order()))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -169,11 +169,11 @@ class ConfigCache:
         asked = key, limits, versions
         if asked in self._answers:
             return self._answers[asked]
-        found = self._find(*asked)
+        result = self._find(*asked)
         if len(self._answers) >= _MAX_ANSWERS:
             self._answers.clear()
-        self._answers[asked] = found
-        return found
+        self._answers[asked] = result
+        return result
 
     def _find(self, key: ConfigKey, limits: DeviceLimits | None, versions: Versions) -> ConfigRecord | None:
         records = self._by_gemm.get(key._replace(gpu=""))
@@ -240,17 +240,17 @@ class ConfigCache:
     def _load_locked(cls, path: Path) -> ConfigCache:
         """Only under the lock: another process may have mended the file meanwhile."""
         content = read_content(path)
-        found = cls(content.records if content else (), path)
+        result = cls(content.records if content else (), path)
         if content is not None and content.damage is not None:
             aside = set_aside(path)
-            found.save(path)
+            result.save(path)
             warnings.warn(
                 f"{path} is damaged: {content.damage}; it was set aside as {aside.name}, and a new one is begun with "
-                f"{len(found)} records",
+                f"{len(result)} records",
                 RuntimeWarning,
                 stacklevel=3,
             )
-        return found
+        return result
 
     def save(self, path: Path) -> None:
         """Replace a file, as a whole: same records, same bytes.
@@ -272,9 +272,9 @@ class ConfigCache:
 def change_file(path: Path, change: Callable[[ConfigCache], ConfigCache]) -> ConfigCache:
     """Replace what a file holds by `change` of it, and return that; nobody else changes it meanwhile."""
     with lock(path):
-        found = ConfigCache._load_locked(path)
-        changed = change(ConfigCache(found.records, path))
-        if changed != found or not path.exists():
+        result = ConfigCache._load_locked(path)
+        changed = change(ConfigCache(result.records, path))
+        if changed != result or not path.exists():
             changed.save(path)
         return changed
 
@@ -324,12 +324,12 @@ def build_from_timings(table: pd.DataFrame, meta: Mapping[str, Any], gpu: str) -
             of_gemm = groups.setdefault(_key_of(values, gpu), {})
             config = config_from_json({name: _plain(values[name]) for name in KernelConfig._fields})
             of_gemm[config] = min(latency_us, of_gemm.get(config, latency_us))
-    found = ConfigCache()
+    result = ConfigCache()
     for key, times in groups.items():
         record = _best(key, times, limits, facts)
         if record is not None:
-            found.put(record)
-    return found
+            result.put(record)
+    return result
 
 
 def _facts_of(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -409,10 +409,10 @@ def lookup(
     """
     estimate = None
     for path, is_read_only in ((user_path(), False), (shipped_path(key.gpu), True)):
-        found = None if path is None else _current(path, is_read_only).find(key, limits, versions)
-        if found is not None and found.is_measured:
-            return found
-        estimate = estimate or found
+        result = None if path is None else _current(path, is_read_only).find(key, limits, versions)
+        if result is not None and result.is_measured:
+            return result
+        estimate = estimate or result
     return estimate
 
 
@@ -445,14 +445,14 @@ def _current(path: Path, is_read_only: bool) -> ConfigCache:
     known = _loaded.get(path)
     if known is not None and known[0] == state:
         return known[1]
-    found = ConfigCache(path=path)
+    result = ConfigCache(path=path)
     if state:
         try:
-            found = ConfigCache.load(path, is_read_only=is_read_only)
+            result = ConfigCache.load(path, is_read_only=is_read_only)
         except GemmEvalError as error:
             warnings.warn(f"configs are not used: {error}", RuntimeWarning, stacklevel=3)
-    _loaded[path] = state, found
-    return found
+    _loaded[path] = state, result
+    return result
 
 
 def new_record(

@@ -334,15 +334,15 @@ def read_content(path: Path) -> Content | None:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object; lists of the same name are joined (two files pasted into one), other doubles are refused."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in pairs:
-        if isinstance(value, list) and isinstance(found.get(name), list):
-            found[name] = found[name] + value
-        elif name in found and found[name] != value:
+        if isinstance(value, list) and isinstance(result.get(name), list):
+            result[name] = result[name] + value
+        elif name in result and result[name] != value:
             raise ValueError(f"{shown(name)} stands there twice")
         else:
-            found[name] = value
-    return found
+            result[name] = value
+    return result
 
 
 def _refuse_constant(name: str) -> None:
@@ -357,7 +357,7 @@ def set_aside(path: Path) -> Path:
     """
     earlier = re.escape(path.name) + r"\.damaged-(\d+)"
     try:
-        numbers = [int(match[1]) for found in path.parent.iterdir() if (match := re.fullmatch(earlier, found.name))]
+        numbers = [int(match[1]) for result in path.parent.iterdir() if (match := re.fullmatch(earlier, result.name))]
         name = f"{path.name}.damaged-{max(numbers, default=0) + 1}"
         return storage.set_aside(path, name, earlier=earlier, num_kept=_NUM_KEPT_ASIDE)
     except OSError as error:
@@ -370,15 +370,15 @@ def lock(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
 
     On a file system without locks nothing is kept out: a change may then be lost, but the file stays whole.
     """
-    place = path.with_name(path.name + ".lock")
-    held = FileLock(place)
+    lock_path = path.with_name(path.name + ".lock")
+    held = FileLock(lock_path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         is_ours = held.acquire(timeout_s=timeout_s)
     except OSError as error:
-        raise GemmEvalError(f"cannot write {place}: {error}") from error
+        raise GemmEvalError(f"cannot write {lock_path}: {error}") from error
     if not is_ours:
-        raise GemmEvalError(f"other processes hold {place} for more than {timeout_s:g} s")
+        raise GemmEvalError(f"other processes hold {lock_path} for more than {timeout_s:g} s")
     try:
         yield
     finally:

@@ -177,8 +177,8 @@ def store_e4m3(scales: Array, matters: Array) -> Array:
     top = (mantissa >= 2).astype(xp.int32) + (mantissa >= 4)
     subnormal = ((_E4M3_LEAST + top + _E5M3_BIAS) << 3) | ((mantissa << (3 - top)) & 7)
     normal = ((field - _E4M3_BIAS + _E5M3_BIAS) << 3) | mantissa
-    found = xp.where(field > 0, normal, xp.where(mantissa > 0, subnormal, 0))
-    return xp.where(is_number, found, 0).astype(xp.uint8)
+    result = xp.where(field > 0, normal, xp.where(mantissa > 0, subnormal, 0))
+    return xp.where(is_number, result, 0).astype(xp.uint8)
 
 
 def stored_values(stored: Array, mode: WeightMode, activation: DType) -> Array:
@@ -199,11 +199,11 @@ def original_scales(stored: Array, mode: WeightMode, activation: DType, unit: fl
         exponent = (stored >> 3).astype(xp.int32) - _E5M3_BIAS
         below = xp.clip(_E4M3_LEAST + 3 - exponent, 0, 8)  # binades below the normal numbers
         mantissa = (stored & 7).astype(xp.int32)
-        found = xp.where(below > 0, (8 + mantissa) >> below, ((exponent + _E4M3_BIAS) << 3) | mantissa)
+        result = xp.where(below > 0, (8 + mantissa) >> below, ((exponent + _E4M3_BIAS) << 3) | mantissa)
     else:
         shift, bias = _E8M0_STORED[activation]
-        found = (stored >> shift).astype(xp.int32) - bias + math.frexp(unit)[1] - 1 + _E8M0_BIAS
-    return xp.where(stored > 0, found, 0).astype(xp.uint8)
+        result = (stored >> shift).astype(xp.int32) - bias + math.frexp(unit)[1] - 1 + _E8M0_BIAS
+    return xp.where(stored > 0, result, 0).astype(xp.uint8)
 
 
 def pack_fp4_scales(stored: Array, group_size: int) -> Array:

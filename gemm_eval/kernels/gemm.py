@@ -362,12 +362,12 @@ def _batch_offsets(A: Any, packed: GroupedW4, device: int, stream: int) -> Any:
             f"A must be [{packed.num_groups}, M, {packed.K}] where offsets are not given, got {list(shape)}"
         )
     key = device, packed.num_groups, shape[1]
-    found = _even_offsets.get(key)
-    if found is None:
+    result = _even_offsets.get(key)
+    if result is None:
         runtime.refuse_capture(stream, "run this batch once before the capture, or give offsets")
         rows = numpy.arange(packed.num_groups + 1, dtype=numpy.int32) * shape[1]
-        found = _even_offsets[key] = runtime.import_cupy().asarray(rows)
-    return found
+        result = _even_offsets[key] = runtime.import_cupy().asarray(rows)
+    return result
 
 
 def _weights_of(packed: Any, kind: type[PackedW4 | GroupedW4]) -> _Weights:

@@ -106,12 +106,12 @@ def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | floa
     """Compile a kernel for `target`, such as "sm_90a", and return its row of a table."""
     family = family_of(variant.config)
     compiled = compile_kernel(family, variant, target)
-    found = block_counts(variant, disassemble(compiled.cubin))
+    result = block_counts(variant, disassemble(compiled.cubin))
     values = (
         *_kernel_values(variant), family.num_threads(variant), compiled.registers,
         compiled.spill_store_bytes + compiled.spill_load_bytes, compiled.static_smem_bytes,
         family.smem_bytes(variant), _min_ctas(variant), family.warps_of_team(variant), _rasters(variant.config),
-        *map(_number, found.counts), _number(found.total), _number(found.producer),
+        *map(_number, result.counts), _number(result.total), _number(result.producer),
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
 
@@ -224,14 +224,14 @@ def _described(
 ) -> list[Mapping[str, str | int | float]]:
     """The rows of kernels: those that are known, and the others compiled."""
     keys = [tuple(map(str, _kernel_values(variant))) for variant in variants]
-    kept = [place for place, key in enumerate(keys) if key in known]
+    kept = [index for index, key in enumerate(keys) if key in known]
     checked = set(kept[::_CHECKED_EVERY])
-    wanted = [place for place, key in enumerate(keys) if key not in known or place in checked]
-    found = dict(zip(wanted, _describe_all([variants[place] for place in wanted], target, jobs), strict=True))
-    for place in checked:
-        if {name: str(value) for name, value in found[place].items()} != dict(known[keys[place]]):
-            raise GemmEvalError(f"the row of {variants[place]} is another now: write the table without --keep")
-    return [found[place] if place in found else known[key] for place, key in enumerate(keys)]
+    wanted = [index for index, key in enumerate(keys) if key not in known or index in checked]
+    result = dict(zip(wanted, _describe_all([variants[index] for index in wanted], target, jobs), strict=True))
+    for index in checked:
+        if {name: str(value) for name, value in result[index].items()} != dict(known[keys[index]]):
+            raise GemmEvalError(f"the row of {variants[index]} is another now: write the table without --keep")
+    return [result[index] if index in result else known[key] for index, key in enumerate(keys)]
 
 
 def _describe_all(variants: Sequence[Variant], target: str, jobs: int) -> list[dict[str, str | int | float]]:

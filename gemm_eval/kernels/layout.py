@@ -74,9 +74,9 @@ def as_array(values: Any, what: str, xp: ModuleType | None = None) -> Array:
 
 def check_array(what: str, array: Array, dtype: str, shape: tuple[int, ...]) -> None:
     """Refuse an array of another type or shape, or one that is not contiguous."""
-    found = f"{array.dtype} {list(array.shape)}"
-    if found != f"{dtype} {list(shape)}":
-        raise InvalidProblemError(f"{what} must be {dtype} {list(shape)}, got {found}")
+    result = f"{array.dtype} {list(array.shape)}"
+    if result != f"{dtype} {list(shape)}":
+        raise InvalidProblemError(f"{what} must be {dtype} {list(shape)}, got {result}")
     if not array.flags.c_contiguous:
         raise InvalidProblemError(f"{what} must be contiguous: kernels are given its address only")
 

@@ -245,8 +245,8 @@ class W4Linear(torch.nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         """Moves, never casts: packed zero points are numbers that another type would round to others."""
-        found = {name: self._buffers[name] for name in _FLOATS}
-        held = {name: x.dtype for name, x in found.items() if x is not None and x.is_floating_point()}
+        result = {name: self._buffers[name] for name in _FLOATS}
+        held = {name: x.dtype for name, x in result.items() if x is not None and x.is_floating_point()}
         for name in held:
             self._buffers[name] = self._buffers[name].view(torch.int16)
         try:
@@ -330,7 +330,7 @@ def _activation_of(scales: Any, activation: DType | str | None) -> DType:
     if activation is not None:
         return parse_activation(activation)
     name = str(getattr(scales, "dtype", None)).removeprefix("torch.")
-    known = {str(dtype).removeprefix("torch."): found for dtype, found in ACTIVATION_OF.items()}
+    known = {str(dtype).removeprefix("torch."): result for dtype, result in ACTIVATION_OF.items()}
     if name not in known:
         raise InvalidProblemError(f"scales are {name}: say in which activation, fp16 or bf16, to run")
     return known[name]

@@ -66,12 +66,12 @@ def dequantize_tensors(
     """The weights [K, N] that packed tensors mean, in fp32: `gemm_eval.kernels.dequantize` in torch's operations."""
     known = WeightMode(mode)
     if known.is_fp4:
-        values, found = _fp4_values(qweight, scales, known)
+        values, result = _fp4_values(qweight, scales, known)
     else:
         integers = _unpacked(qweight)
-        found, zeros = _unpacked_scales(scales, known)
+        result, zeros = _unpacked_scales(scales, known)
         values = integers - zeros.repeat_interleave(group_size or len(integers), 0)
-    weights = (found.repeat_interleave(group_size or len(values), 0) * values * scale_unit)[:K, :N]
+    weights = (result.repeat_interleave(group_size or len(values), 0) * values * scale_unit)[:K, :N]
     if permutation is None:
         return weights
     return torch.empty_like(weights).index_copy(0, permutation.long(), weights)

@@ -122,7 +122,7 @@ def save_packed(layers: Mapping[str, PackedLayer | PackedW4], path: str | Path) 
     Raises:
         StorageError: it cannot be written.
     """
-    place = as_path("path", path)
+    target = as_path("path", path)
     tensors: dict[str, StoredTensor] = {}
     facts = {}
     for name, layer in layers.items():
@@ -130,7 +130,7 @@ def save_packed(layers: Mapping[str, PackedLayer | PackedW4], path: str | Path) 
         tensors |= _tensors_of(name, whole)
         facts[name] = _facts_of(whole.packed)
     try:
-        write_tensors(place, tensors, {_KEY: json.dumps(facts)})
+        write_tensors(target, tensors, {_KEY: json.dumps(facts)})
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error}") from error
 
@@ -143,12 +143,12 @@ def load_packed(path: str | Path) -> Iterator[tuple[str, PackedLayer]]:
     Raises:
         InvalidInputError: no such file or folder, one that is damaged or not whole, or one without packed layers.
     """
-    place = as_path("path", path)
-    files = [TensorFile(place)] if place.is_file() else _files_of(place)
-    found = [(file, _layers_of(file)) for file in files]
-    if not any(facts for _, facts in found):
-        raise InvalidInputError(f"{place} has no packed layers: `gemm-eval checkpoint convert` makes them")
-    for file, facts in found:
+    folder_or_file = as_path("path", path)
+    files = [TensorFile(folder_or_file)] if folder_or_file.is_file() else _files_of(folder_or_file)
+    result = [(file, _layers_of(file)) for file in files]
+    if not any(facts for _, facts in result):
+        raise InvalidInputError(f"{folder_or_file} has no packed layers: `gemm-eval checkpoint convert` makes them")
+    for file, facts in result:
         for name, fields in facts.items():
             yield name, _layer_of(file, name, fields)
 
@@ -221,16 +221,16 @@ def _copy_other_files(source: Path, target: Path) -> None:
 
 def _tensors_of(name: str, layer: PackedLayer) -> dict[str, StoredTensor]:
     packed, dtype = layer.packed.to_cpu(), _TYPE_OF[layer.packed.activation]
-    found = {
+    result = {
         "qweight": StoredTensor.of(packed.qweight.view(numpy.int32)),
         "scales": StoredTensor.of(packed.scales, _BYTE_TYPE_OF[packed.activation] if packed.mode.is_fp4 else dtype),
         "scale_unit": StoredTensor.of(numpy.array([packed.scale_unit], numpy.float32)),
     }
     if packed.permutation is not None:
-        found["permutation"] = StoredTensor.of(packed.permutation)
+        result["permutation"] = StoredTensor.of(packed.permutation)
     if layer.bias is not None:
-        found["bias"] = StoredTensor.of(_on_cpu(layer.bias), dtype)
-    return {f"{name}.{part}": tensor for part, tensor in found.items()}
+        result["bias"] = StoredTensor.of(_on_cpu(layer.bias), dtype)
+    return {f"{name}.{part}": tensor for part, tensor in result.items()}
 
 
 def _on_cpu(array: Array) -> Any:
@@ -252,12 +252,12 @@ def _files_of(folder: Path) -> list[TensorFile]:
 
 def _layers_of(file: TensorFile) -> dict[str, Any]:
     try:
-        found = json.loads(file.metadata.get(_KEY, "{}"))
+        result = json.loads(file.metadata.get(_KEY, "{}"))
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        result = None
+    if not isinstance(result, dict):
         raise InvalidInputError(f"{file.path}: metadata {_KEY} must be an object of layers")
-    return found
+    return result
 
 
 def _layer_of(file: TensorFile, name: str, fields: Any) -> PackedLayer:

@@ -36,9 +36,9 @@ COMMON = "common.cuh"
 
 def target_of(family: Family, compute_capability: tuple[int, int]) -> str:
     """Return what NVRTC compiles the kernels of `family` for on a GPU."""
-    found = _find_target(family, compute_capability)
-    if found is not None:
-        return found
+    result = _find_target(family, compute_capability)
+    if result is not None:
+        return result
     major, minor = compute_capability
     known = ", ".join(".".join(map(str, capability)) for capability in family.targets)
     because = f": {family.limited_by}" if family.limited_by and compute_capability > max(family.targets) else ""

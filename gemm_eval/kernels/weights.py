@@ -236,11 +236,11 @@ def pack_w4(
     integers, scales, zeros = quantized
     unit = 1.0
     if mode is WeightMode.GROUP:
-        found = layout.scale_unit(scales, activation)
-        if found is None:
+        result = layout.scale_unit(scales, activation)
+        if result is None:
             mode, zeros = WeightMode.GROUP_ZERO, xp.full(scales.shape, MIDDLE, dtype=xp.uint8)
         else:
-            unit, scales = found, scales / found
+            unit, scales = result, scales / result
     shape = ceil_div(K, PADDED_K) * PADDED_K, ceil_div(N, BLOCK_COLUMNS) * BLOCK_COLUMNS
     groups = (shape[0] // group_size if group_size else 1), shape[1]
     integers = layout.padded(integers, shape, MIDDLE)
@@ -284,11 +284,11 @@ def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
         raise InvalidProblemError(f"dtype must be a type of floats, such as numpy.float32, got {shown(dtype)}")
     check_packed(packed)
     xp = module_of(packed.qweight)
-    found = _fp4_values(packed, dtype) if packed.mode.is_fp4 else _integer_values(packed, dtype)
+    result = _fp4_values(packed, dtype) if packed.mode.is_fp4 else _integer_values(packed, dtype)
     if packed.permutation is None:
-        return found
-    in_order = xp.empty_like(found)
-    in_order[packed.permutation] = found
+        return result
+    in_order = xp.empty_like(result)
+    in_order[packed.permutation] = result
     return in_order
 
 
@@ -302,10 +302,10 @@ def _fp4_values(packed: PackedW4, dtype: Any) -> Array:
     xp = module_of(packed.qweight)
     values = fp4_layout.stored_values(packed.scales, packed.mode, packed.activation)
     scales = fp4_layout.unpack_fp4_scales(values)[: ceil_div(packed.K, packed.group_size), : packed.N]
-    found = xp.asarray(fp4_layout.E2M1_VALUES, dtype=dtype)[unpack_codes(packed)]
-    found *= _spread(scales, packed, dtype)
-    found *= xp.asarray(packed.scale_unit, dtype=dtype)
-    return found
+    result = xp.asarray(fp4_layout.E2M1_VALUES, dtype=dtype)[unpack_codes(packed)]
+    result *= _spread(scales, packed, dtype)
+    result *= xp.asarray(packed.scale_unit, dtype=dtype)
+    return result
 
 
 def unpack_codes(packed: PackedW4) -> Array:

@@ -130,8 +130,8 @@ def predict_sizes(
     evaluator = evaluator_for(arch, options)
     rows = []
     for point in itertools.product(*values.values()):
-        found = predict_module(module, make_inputs(**dict(zip(values, point, strict=True))), evaluator, **ours)
-        rows.append((point, found))
+        result = predict_module(module, make_inputs(**dict(zip(values, point, strict=True))), evaluator, **ours)
+        rows.append((point, result))
     return SizeTable(tuple(values), tuple(rows))
 
 

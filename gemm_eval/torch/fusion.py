@@ -59,15 +59,15 @@ class _Graph:
         self.readers_of: list[set[int]] = [set() for _ in trace.calls]
         last: dict[int, list[int]] = {}
         sizes: dict[int, int] = {}
-        for place, call in enumerate(trace.calls):
+        for index, call in enumerate(trace.calls):
             for access in call.reads:
                 for writer in last.get(access.buffer, ()):
-                    self.writers_of[place].add(writer)
-                    self.readers_of[writer].add(place)
+                    self.writers_of[index].add(writer)
+                    self.readers_of[writer].add(index)
             for access in call.writes:
                 sizes[access.buffer] = max(sizes.get(access.buffer, 0), access.num_bytes)
                 is_whole = access.num_bytes >= sizes[access.buffer]
-                last[access.buffer] = [place] if is_whole else [*last.get(access.buffer, ()), place]
+                last[access.buffer] = [index] if is_whole else [*last.get(access.buffer, ()), index]
 
     def is_dead(self, place: int, dead: set[int]) -> bool:
         """Say whether nobody sees the results of a call."""
@@ -90,34 +90,34 @@ def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True) -> list[Kernel
     graph = _Graph(trace)
     if fusion == "eager":
         eager = [Kernel((call,), call.eager) if is_gpu and call.eager else None for call in trace.calls]
-        return [known or _kernel(graph, [place], is_fused=False) for place, known in enumerate(eager)]
+        return [known or _kernel(graph, [index], is_fused=False) for index, known in enumerate(eager)]
     kernels = [_kernel(graph, members, is_fused=True) for members in _fuse(graph)]
     return [_vector_kernel(kernel) for kernel in kernels] if is_gpu else kernels
 
 
 def _fuse(graph: _Graph) -> list[list[int]]:
     dead: set[int] = set()
-    for place in reversed(range(len(graph.calls))):
-        if graph.is_dead(place, dead):
-            dead.add(place)
+    for index in reversed(range(len(graph.calls))):
+        if graph.is_dead(index, dead):
+            dead.add(index)
     groups: dict[int, _Group] = {}
     group_of: dict[int, int] = {}
     readers_of_input: dict[int, list[int]] = {}
-    for place, call in enumerate(graph.calls):
-        if place in dead or _is_computed_by_readers(graph, place, dead):
+    for index, call in enumerate(graph.calls):
+        if index in dead or _is_computed_by_readers(graph, index, dead):
             continue
-        own = _Group(place, call, call.role in _FUSIBLE)
-        own.before = {writer for writer in graph.writers_of[place] if writer in group_of}
-        groups[place] = own
-        group_of[place] = place
+        own = _Group(index, call, call.role in _FUSIBLE)
+        own.before = {writer for writer in graph.writers_of[index] if writer in group_of}
+        groups[index] = own
+        group_of[index] = index
         if own.is_fusible:
             candidates = _candidates(graph, own, call, group_of, readers_of_input)
             for other in candidates:
                 number = group_of[other]
-                if number != group_of[place] and groups[number].is_fusible:
-                    _merge_if_possible(graph, groups, group_of, number, group_of[place])
+                if number != group_of[index] and groups[number].is_fusible:
+                    _merge_if_possible(graph, groups, group_of, number, group_of[index])
         for access in call.reads:
-            readers_of_input.setdefault(access.buffer, []).append(place)
+            readers_of_input.setdefault(access.buffer, []).append(index)
     return [sorted(group.calls) for group in sorted(groups.values(), key=lambda group: group.calls[-1])]
 
 
@@ -133,14 +133,14 @@ def _candidates(
     graph: _Graph, own: _Group, call: Call, group_of: dict[int, int], readers_of_input: dict[int, list[int]]
 ) -> list[int]:
     """Calls with whose kernels this one may fuse: those whose results it reads, then those that read the same."""
-    found: list[int] = []
+    result: list[int] = []
     if call.role is not Role.WINDOW:
-        found += sorted((writer for writer in graph.writers_of[own.num] if writer in group_of), reverse=True)
+        result += sorted((writer for writer in graph.writers_of[own.num] if writer in group_of), reverse=True)
     largest = max((access.num_bytes for access in call.reads), default=0)
     for access in call.reads:
         if access.num_bytes == largest:
-            found += readers_of_input.get(access.buffer, [])[-4:][::-1]
-    return list(dict.fromkeys(found))
+            result += readers_of_input.get(access.buffer, [])[-4:][::-1]
+    return list(dict.fromkeys(result))
 
 
 def _merge_if_possible(
@@ -158,8 +158,8 @@ def _merge_if_possible(
     second.domain = domain
     second.has_reduction = first.has_reduction or second.has_reduction
     second.before |= first.before
-    for place in first.calls:
-        group_of[place] = later
+    for index in first.calls:
+        group_of[index] = later
     second.num, second.last = min(first.num, second.num), max(first.last, second.last)
     del groups[earlier]
 
@@ -179,9 +179,9 @@ def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | Non
     # a broadcast, computed where it is needed, unless others need it too
     inside = set(small.calls) | set(large.calls)
     is_of_large = all(
-        graph.readers_of[place] <= inside
-        and not any(access.buffer in graph.kept for access in graph.calls[place].writes)
-        for place in small.calls
+        graph.readers_of[index] <= inside
+        and not any(access.buffer in graph.kept for access in graph.calls[index].writes)
+        for index in small.calls
     )
     return b if is_of_large else None
 
@@ -189,15 +189,15 @@ def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | Non
 def _has_way_around(groups: dict[int, _Group], group_of: dict[int, int], earlier: int, later: int) -> bool:
     """Say whether `later` reads results of `earlier` by way of others: as one kernel they would wait for themselves."""
     oldest = groups[earlier].num
-    todo = [group_of[place] for place in groups[later].before]
+    todo = [group_of[index] for index in groups[later].before]
     seen = {earlier, later}  # what is read without a way round is no matter
     while todo:
         number = todo.pop()
         if number in seen:
             continue
         seen.add(number)
-        for place in groups[number].before:
-            before = group_of[place]
+        for index in groups[number].before:
+            before = group_of[index]
             if before == earlier:
                 return True
             if before not in seen and groups[before].last >= oldest:
@@ -206,20 +206,20 @@ def _has_way_around(groups: dict[int, _Group], group_of: dict[int, int], earlier
 
 
 def _kernel(graph: _Graph, members: Sequence[int], *, is_fused: bool) -> Kernel:
-    calls = tuple(graph.calls[place] for place in members)
+    calls = tuple(graph.calls[index] for index in members)
     if len(calls) == 1 and calls[0].role is Role.EXTERN:
         return Kernel(calls, calls[0].works)
     inside = set(members)
     read: dict[int, int] = {}
     written: dict[int, int] = {}
-    for place, call in zip(members, calls, strict=True):
+    for index, call in zip(members, calls, strict=True):
         for access in call.reads:
-            if not (is_fused and _is_made_inside(graph, place, access.buffer, inside)):
+            if not (is_fused and _is_made_inside(graph, index, access.buffer, inside)):
                 read[access.buffer] = max(read.get(access.buffer, 0), access.num_bytes)
-        is_seen = not is_fused or not graph.readers_of[place] <= inside
+        is_seen = not is_fused or not graph.readers_of[index] <= inside
         for access in call.writes:
             if access.buffer in graph.kept or (
-                is_seen and _is_read_outside(graph, place, access.buffer, inside, is_fused)
+                is_seen and _is_read_outside(graph, index, access.buffer, inside, is_fused)
             ):
                 written[access.buffer] = max(written.get(access.buffer, 0), access.num_bytes)
     return Kernel(calls, (_memory(calls, sum(read.values()), sum(written.values())),))

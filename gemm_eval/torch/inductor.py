@@ -57,9 +57,9 @@ def missing_interface() -> str | None:
         (_HOOK, hook, _HOOK_ARGUMENTS),
         ("KernelTemplateChoice", KernelTemplateChoice.__init__, _CHOICE_ARGUMENTS),
     ):
-        found = list(inspect.signature(function).parameters)
-        if found[: len(expected)] != expected:
-            return f"{what} takes {', '.join(found[1:])}"
+        result = list(inspect.signature(function).parameters)
+        if result[: len(expected)] != expected:
+            return f"{what} takes {', '.join(result[1:])}"
     lacking = [name for name in _INPUTS if not hasattr(MMKernelInputs, name)]
     lacking += [
         name for name in ("get_algorithm_selector_cache", "ExternKernelChoice") if not hasattr(select_algorithm, name)
@@ -237,8 +237,8 @@ class PruningChoices:
         def finalize_pruned(
             template_choices: Any, kernel_inputs: Any, templates: Any, op_name: str, *args: Any, **kwargs: Any
         ) -> Any:
-            found = finalize(template_choices, kernel_inputs, templates, op_name, *args, **kwargs)
-            return pruning.template_choices(found, kernel_inputs, op_name)
+            result = finalize(template_choices, kernel_inputs, templates, op_name, *args, **kwargs)
+            return pruning.template_choices(result, kernel_inputs, op_name)
 
         base_key = getattr(base, "uuid", lambda: None)()
         vars(handler).update(

@@ -151,13 +151,13 @@ def traits_of(values: Mapping[str, Any], a: Operand, b: Operand) -> KernelTraits
 
 
 def _problem(sizes: tuple[int, int, int, int], torch_dtypes: tuple[Any, Any, Any], is_tf32: bool) -> GemmProblem:
-    found = [dtype_of(dtype) for dtype in torch_dtypes]
-    if None in found:
+    result = [dtype_of(dtype) for dtype in torch_dtypes]
+    if None in result:
         a, b, c = torch_dtypes
         raise UnsupportedError(f"GEMMs of {a} and {b} to {c} are not in the Triton model")
     # `dtype_of` takes all fp32 for what it is usually multiplied as
-    types = [DType.FP32 if dtype is DType.TF32 and not is_tf32 else dtype for dtype in found]
-    types[2] = DType.FP32 if found[2] is DType.TF32 else found[2]
+    types = [DType.FP32 if dtype is DType.TF32 and not is_tf32 else dtype for dtype in result]
+    types[2] = DType.FP32 if result[2] is DType.TF32 else result[2]
     return GemmProblem(*sizes, *types)  # type: ignore[arg-type]
 
 
@@ -210,15 +210,15 @@ class Library:
             return None
         if not _is_timed_generation(self.arch):
             return None
-        found = self._evaluator.evaluate_problem(problem)
-        if found.high_us is None:
+        result = self._evaluator.evaluate_problem(problem)
+        if result.high_us is None:
             return None
         epilogue_us = 0.0
         if has_epilogue:
             assert problem.output_dtype is not None
             c_bytes = problem.G * problem.M * problem.N * problem.output_dtype.bits / _BITS_PER_BYTE
             epilogue_us = self._evaluator.evaluate_memory_bound(c_bytes, c_bytes).latency_us
-        return LibraryTime(found.latency_us, found.high_us + epilogue_us)
+        return LibraryTime(result.latency_us, result.high_us + epilogue_us)
 
 
 @cache

@@ -162,9 +162,9 @@ def compare(
     trace = recorder.finish()
     priced = price_kernels(kernels_of(trace, "eager"), evaluator, attention_library)
     rows = [
-        MeasuredOperation(tuple(operations), *_median(kernels_of_call.get(place, [])))
-        for place, operations in enumerate(priced)
-        if operations or place in kernels_of_call
+        MeasuredOperation(tuple(operations), *_median(kernels_of_call.get(index, [])))
+        for index, operations in enumerate(priced)
+        if operations or index in kernels_of_call
     ]
     prediction = assemble(trace, evaluator, "eager", attention_library)
     return Comparison(prediction, tuple(rows), outside, graph_us, torch.cuda.get_device_name())
@@ -175,10 +175,10 @@ def _profiled(run: Any, module: Any, repeats: int) -> tuple[Recorder, dict[int, 
     from torch.profiler import ProfilerActivity, profile, record_function
 
     def mark(number: int) -> AbstractContextManager[Any]:
-        found: AbstractContextManager[Any] = record_function(f"{MARK}{number}")
-        return found
+        result: AbstractContextManager[Any] = record_function(f"{MARK}{number}")
+        return result
 
-    found: dict[int, list[Kernels]] = {}
+    result: dict[int, list[Kernels]] = {}
     outside_us, names = [], None
     for _ in range(repeats):
         recorder = Recorder(current_precision(), mark=mark)
@@ -195,10 +195,10 @@ def _profiled(run: Any, module: Any, repeats: int) -> tuple[Recorder, dict[int, 
         outside_us.append(outside)
         for number, kernels in of_mark.items():
             if number in recorder.call_of_mark:
-                found.setdefault(recorder.call_of_mark[number], []).append(kernels)
+                result.setdefault(recorder.call_of_mark[number], []).append(kernels)
             else:  # a view that ran a kernel would be one; its time is not lost
                 outside_us[-1] += sum(us for _, us in kernels)
-    return recorder, found, statistics.median(outside_us)
+    return recorder, result, statistics.median(outside_us)
 
 
 def attribute(events: Iterable[Any]) -> tuple[dict[int, Kernels], float]:
@@ -226,7 +226,7 @@ def attribute(events: Iterable[Any]) -> tuple[dict[int, Kernels], float]:
             launches[event.correlation_id(), event.linked_correlation_id()] = event
     for of_thread in marks.values():
         of_thread.sort()
-    found: dict[int, Kernels] = {mark.number: [] for of_thread in marks.values() for mark in of_thread}
+    result: dict[int, Kernels] = {mark.number: [] for of_thread in marks.values() for mark in of_thread}
     outside_us = 0.0
     for kernel in sorted(kernels, key=lambda event: event.start_ns()):
         launch = launches.get((kernel.correlation_id(), kernel.linked_correlation_id()))
@@ -235,8 +235,8 @@ def attribute(events: Iterable[Any]) -> tuple[dict[int, Kernels], float]:
         if number is None:
             outside_us += us
         else:
-            found[number].append((kernel.name(), us))
-    return found, outside_us
+            result[number].append((kernel.name(), us))
+    return result, outside_us
 
 
 def _mark_at(marks: Sequence[_Mark], time_ns: int) -> int | None:

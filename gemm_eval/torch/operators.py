@@ -32,10 +32,10 @@ def type_of(tensor_dtype: Any, is_tf32: bool) -> DType | None:
     fp32 without tf32 stays fp32, which tensor cores do not take.
     """
     try:
-        found = parse_dtype(tensor_dtype)
+        result = parse_dtype(tensor_dtype)
     except InvalidProblemError:
         return None
-    return DType.TF32 if found is DType.FP32 and is_tf32 else found
+    return DType.TF32 if result is DType.FP32 and is_tf32 else result
 
 
 def dense_work(
@@ -88,12 +88,12 @@ def _with_bias(of: Callable[..., tuple[Work, ...]]) -> Callable[..., tuple[Work,
     """A GEMM onto its first argument: a vector is added by the kernel, a matrix is copied to the result before."""
 
     def works(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-        found = of(args[1:], out, is_tf32)
+        result = of(args[1:], out, is_tf32)
         bias = args[0]
-        if found and bias.dim() > 1 and bias.numel() == out.numel():
+        if result and bias.dim() > 1 and bias.numel() == out.numel():
             num_bytes = out.numel() * out.element_size()
-            found = (*found, dealt(DEALT, num_bytes, num_bytes, num_bytes))
-        return found
+            result = (*result, dealt(DEALT, num_bytes, num_bytes, num_bytes))
+        return result
 
     return works
 
@@ -248,8 +248,8 @@ def _work(
     is_depthwise = groups > 1 and weight.shape[1] == 1
     padded = None
     if padded_sizes != [G, M, K, N] and not is_depthwise:
-        found = dense_work((G, M, padded_sizes[2], padded_sizes[3]), dtype, dtype, is_tf32)[0]
-        padded = found.problem if isinstance(found, GemmWork) else None
+        result = dense_work((G, M, padded_sizes[2], padded_sizes[3]), dtype, dtype, is_tf32)[0]
+        padded = result.problem if isinstance(result, GemmWork) else None
     return (ConvolutionWork(works[0].problem, sum(map(_bytes, reads)), write_bytes, is_depthwise, padded),)
 
 
@@ -287,12 +287,12 @@ def convolution_works(
     grad, x, weight = args[0], args[1], args[2]
     transposed, groups, wanted = bool(args[7]), int(args[9]), args[10]
     G, M, K, N = _gemm_sizes(x, weight, grad.shape, groups, transposed)
-    found: tuple[Work, ...] = ()
+    result: tuple[Work, ...] = ()
     if wanted[0]:
-        found += _work((G, M, N, K), (grad, weight), _bytes(x), x.dtype, is_tf32, weight, groups)
+        result += _work((G, M, N, K), (grad, weight), _bytes(x), x.dtype, is_tf32, weight, groups)
     if wanted[1]:
-        found += _work((G, K, M, N), (grad, x), _bytes(weight), x.dtype, is_tf32, weight, groups)
-    return found, ()
+        result += _work((G, K, M, N), (grad, x), _bytes(weight), x.dtype, is_tf32, weight, groups)
+    return result, ()
 
 
 def _eager(work: ConvolutionWork, x: Any, weight: Any, out: Any, bias: Any, is_tf32: bool) -> tuple[Work, ...]:
@@ -310,9 +310,9 @@ def _eager(work: ConvolutionWork, x: Any, weight: Any, out: Any, bias: Any, is_t
     is_plain = not work.window and work.problem.G == 1
     if is_first and is_plain and out_positions * x.dtype.itemsize % _ALIGNED_BYTES == 0:
         sizes = images, work.problem.N, work.problem.K, out_positions
-        (found,) = dense_work(sizes, x.dtype, x.dtype, is_tf32)
-        if isinstance(found, GemmWork):  # filters times the channels of each image, as they lie
-            return replace(work, problem=found.problem, padded=None), *add_bias
+        (result,) = dense_work(sizes, x.dtype, x.dtype, is_tf32)
+        if isinstance(result, GemmWork):  # filters times the channels of each image, as they lie
+            return replace(work, problem=result.problem, padded=None), *add_bias
     filled = _LOAD_BYTES // x.dtype.itemsize if is_few else channels
     if is_first:
         window = weight.shape[2:].numel()

@@ -119,8 +119,8 @@ class ModulePrediction:
     @property
     def operations(self) -> tuple[PredictedOperation, ...]:
         """All operations of this module and those in it, in the order they run."""
-        found = [operation for node in self.walk() for operation in node.own_operations]
-        return tuple(sorted(found, key=lambda operation: operation.start_us))
+        result = [operation for node in self.walk() for operation in node.own_operations]
+        return tuple(sorted(result, key=lambda operation: operation.start_us))
 
     @property
     def latency_us(self) -> float:
@@ -160,18 +160,18 @@ class ModulePrediction:
     @property
     def us_by_kind(self) -> dict[str, float]:
         """Time by kind of operation."""
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for operation in self.operations:
-            found[operation.kind] = found.get(operation.kind, 0.0) + operation.latency_us
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            result[operation.kind] = result.get(operation.kind, 0.0) + operation.latency_us
+        return dict(sorted(result.items(), key=lambda item: -item[1]))
 
     @property
     def us_by_bound(self) -> dict[str, float]:
         """Time by what limits it."""
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for operation in self.operations:
-            found[operation.bound] = found.get(operation.bound, 0.0) + operation.latency_us
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            result[operation.bound] = result.get(operation.bound, 0.0) + operation.latency_us
+        return dict(sorted(result.items(), key=lambda item: -item[1]))
 
     @property
     def bound(self) -> str:

@@ -211,7 +211,7 @@ def find_levers(evaluator: GEMMEvaluator, attention_library: str | None, works: 
     base_us = _total_us(before, attention_library, counts)
     if not base_us:
         return ()
-    found = []
+    result = []
     for change, changed_fields in _changes(before, counts).items():
         try:
             changed = before.on(before.arch.with_(**changed_fields))
@@ -220,8 +220,8 @@ def find_levers(evaluator: GEMMEvaluator, attention_library: str | None, works: 
             continue
         gain_frac = 1.0 - latency_us / base_us
         if gain_frac >= _MIN_GAIN_FRAC:
-            found.append(Lever(change, latency_us, gain_frac))
-    return tuple(sorted(found, key=lambda lever: (-lever.gain_frac, lever.change)))
+            result.append(Lever(change, latency_us, gain_frac))
+    return tuple(sorted(result, key=lambda lever: (-lever.gain_frac, lever.change)))
 
 
 def _alone(evaluator: GEMMEvaluator) -> GEMMEvaluator:
@@ -234,14 +234,14 @@ def _alone(evaluator: GEMMEvaluator) -> GEMMEvaluator:
 
 
 def _changes(evaluator: GEMMEvaluator, counts: Counter[Work]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for work in counts:
-        if isinstance(work, GemmWork) and len(found) < 32:
-            found.update(dict(evaluator.backend.changes(work.problem)))
-    if not found:
+        if isinstance(work, GemmWork) and len(result) < 32:
+            result.update(dict(evaluator.backend.changes(work.problem)))
+    if not result:
         arch = evaluator.arch
-        found["dram_gb_per_s x2"] = {"dram_gb_per_s": 2 * arch.dram_gb_per_s}
-    return found
+        result["dram_gb_per_s x2"] = {"dram_gb_per_s": 2 * arch.dram_gb_per_s}
+    return result
 
 
 def _total_us(evaluator: GEMMEvaluator, attention_library: str | None, counts: Counter[Work]) -> float:
@@ -279,15 +279,15 @@ def price_kernels(
     pieces += [[("", "optimizer", "optimizer", work)] for work in steps]
     prices = ModulePrices(evaluator, attention_library)
     prices.find(work for piece in pieces for *_, work in piece)
-    found: list[list[PredictedOperation]] = []
+    result: list[list[PredictedOperation]] = []
     now_us = 0.0
     for piece in pieces:
-        found.append([])
+        result.append([])
         for path, name, phase, work in piece:
             price = prices[work]
-            found[-1].append(_operation(path, name, phase, work, price, now_us))
+            result[-1].append(_operation(path, name, phase, work, price, now_us))
             now_us += price.latency_us
-    return found
+    return result
 
 
 def _pieces(kernel: Kernel) -> list[tuple[str, str, str, Work]]:

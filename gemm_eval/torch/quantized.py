@@ -106,8 +106,8 @@ class QuantizedLinear:
 
 def quantized_linears(module: Any) -> dict[str, QuantizedLinear]:
     """Return the quantized linear layers of a module by their paths."""
-    found = ((path, quantized_linear(layer)) for path, layer in module.named_modules())
-    return {path: linear for path, linear in found if linear is not None}
+    result = ((path, quantized_linear(layer)) for path, layer in module.named_modules())
+    return {path: linear for path, linear in result if linear is not None}
 
 
 def quantized_linear(layer: Any) -> QuantizedLinear | None:

@@ -406,12 +406,12 @@ class Recorder(TorchDispatchMode):
         if works is not None:
             return Call(facts.full_name, path, phase, Role.EXTERN, Domain(num_out), reads, writes, works, eager)
         num_in = max((_num_seen(tensor) for tensor in inputs), default=0)
-        found = role_of(facts.name, facts.tags, full, num_in, num_out)
-        if found is None:
+        result = role_of(facts.name, facts.tags, full, num_in, num_out)
+        if result is None:
             num_bytes = sum(access.num_bytes for access in (*reads, *writes))
             unpriced = UnpricedWork(f"no model of {facts.full_name}", num_bytes, _counted_flop(func_of(facts), full))
             return Call(facts.full_name, path, phase, Role.EXTERN, Domain(num_out), reads, writes, (unpriced,))
-        role, domain = found
+        role, domain = result
         if not reads and role is Role.ELEMENTWISE and facts.name in WRITES_ONLY:
             role = Role.CONSTANT if not set(writes) & self.trace.kept else role
         read_bytes, written_bytes = (sum(access.num_bytes for access in some) for some in (reads, writes))

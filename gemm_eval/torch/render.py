@@ -97,9 +97,9 @@ def fold_operations(operations: Iterable[PredictedOperation]) -> list[FoldedOper
         groups.setdefault((folded_path(one.path), one.name, one.phase, one.kind, one.detail), []).append(one)
     rows = [
         FoldedOperation(
-            found[0], key[0] if len(found) > 1 else found[0].path, len(found), sum(one.latency_us for one in found)
+            result[0], key[0] if len(result) > 1 else result[0].path, len(result), sum(one.latency_us for one in result)
         )
-        for key, found in groups.items()
+        for key, result in groups.items()
     ]
     return sorted(rows, key=lambda row: -row.latency_us)
 
@@ -398,15 +398,15 @@ class Comparison:
         )
         rows = [("module", "operation", "runs", "predicted us", "measured us", "ratio", "sizes", "kernel")]
         groups = self._groups()
-        for (path, name, detail), found in groups[:_MAX_ROWS]:
-            predicted, measured = sum(o.predicted_us for o in found), sum(o.measured_us for o in found)
+        for (path, name, detail), result in groups[:_MAX_ROWS]:
+            predicted, measured = sum(o.predicted_us for o in result), sum(o.measured_us for o in result)
             ratio = f"{predicted / measured:.2f}" if measured else ""
-            kernel = found[0].kernels[0][:40] if found[0].kernels else ""
-            rows.append((path if len(found) > 1 else found[0].path, name, str(len(found)), us_text(predicted),
+            kernel = result[0].kernels[0][:40] if result[0].kernels else ""
+            rows.append((path if len(result) > 1 else result[0].path, name, str(len(result)), us_text(predicted),
                          us_text(measured), ratio, detail, kernel))  # fmt: skip
         lines = [head, *aligned(rows, right={2, 3, 4, 5})]
         if len(groups) > _MAX_ROWS:
-            rest = [one for _, found in groups[_MAX_ROWS:] for one in found]
+            rest = [one for _, result in groups[_MAX_ROWS:] for one in result]
             lines.append(
                 f"{len(groups) - _MAX_ROWS} more kinds: predicted {us_text(sum(o.predicted_us for o in rest))} us, "
                 f"measured {us_text(sum(o.measured_us for o in rest))} us"

@@ -66,13 +66,13 @@ class Shapes:
         if tensor.layout is not torch.strided or type(tensor) not in _PLAIN:
             what = tensor.layout if type(tensor) in _PLAIN else f"a {type(tensor).__name__}"
             raise UnsupportedError(f"a tensor of shape {list(tensor.shape)} is {what}: only dense ones can be traced")
-        found = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
+        result = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
         if keeps_grad and tensor.requires_grad:
-            found.requires_grad_()
-        self._metas[id(tensor)] = tensor, found
+            result.requires_grad_()
+        self._metas[id(tensor)] = tensor, result
         if not (is_weight or tensor.is_meta) and _is_small(tensor):
-            self._learn(found, tensor.detach().to(_CPU, copy=True))
-        return found
+            self._learn(result, tensor.detach().to(_CPU, copy=True))
+        return result
 
     def value_of(self, tensor: Any) -> Any:
         """Return the values of a tensor; None: they are not known."""
@@ -141,10 +141,10 @@ class Shapes:
         return self.of(value.nonzero().squeeze(1))
 
     def _answer(self, func: Any, values: tuple[Any, Any]) -> Any:
-        found = func(*values[0], **values[1])
-        if not isinstance(found, torch.Tensor | tuple | list):
-            return found
-        return tree_map_only(torch.Tensor, self.of, found)
+        result = func(*values[0], **values[1])
+        if not isinstance(result, torch.Tensor | tuple | list):
+            return result
+        return tree_map_only(torch.Tensor, self.of, result)
 
     def _learn(self, tensor: Any, value: Any) -> None:
         """Keep the values of a tensor as long as it lives here."""
@@ -193,9 +193,9 @@ def _is_factory(func: Any) -> bool:
 
 
 def _is_small(value: Any) -> bool:
-    found = _tensors(value)
-    return bool(found) and all(
-        one.numel() <= _MAX_KNOWN[not (one.is_floating_point() or one.is_complex())] for one in found
+    result = _tensors(value)
+    return bool(result) and all(
+        one.numel() <= _MAX_KNOWN[not (one.is_floating_point() or one.is_complex())] for one in result
     )
 
 

@@ -175,12 +175,12 @@ def stage_layers(num_layers: int, pipeline_parallel: int) -> tuple[range, ...]:
     if stages > num_layers:
         raise InvalidOptionError(f"pipeline_parallel must be at most the number of layers, {num_layers}, got {stages}")
     each, more = divmod(num_layers, stages)
-    found, first = [], 0
+    result, first = [], 0
     for stage in range(stages):
         num = each + (stages - 1 - more <= stage < stages - 1)
-        found.append(range(first, first + num))
+        result.append(range(first, first + num))
         first += num
-    return tuple(found)
+    return tuple(result)
 
 
 def stage_config(config: ModelConfig, layers: Iterable[int]) -> ModelConfig:
@@ -264,9 +264,9 @@ def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
         never = config.attention.rotary_dim == 0
         if config.attention.no_rope_layers is not None:
             without = set(parse_layers(config.attention.no_rope_layers))
-    found: dict[tuple[bool, bool, bool], list[int]] = {}
+    result: dict[tuple[bool, bool, bool], list[int]] = {}
     for layer in range(config.num_layers):
-        found.setdefault((layer in windows, layer in experts, not never and layer not in without), []).append(layer)
+        result.setdefault((layer in windows, layer in experts, not never and layer not in without), []).append(layer)
     return tuple(
         LayerKind(
             f"{'window' if kind[0] else 'full'} attention{'' if kind[2] or never else ' without rotary positions'}, "
@@ -274,5 +274,5 @@ def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
             tuple(layers),
             *kind,
         )
-        for kind, layers in found.items()
+        for kind, layers in result.items()
     )

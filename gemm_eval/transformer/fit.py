@@ -180,22 +180,22 @@ def _levers(config: ModelConfig, limit: int, joined: int, options: dict[str, Any
         ("expert_parallel", min(joined, config.moe.num_experts) if config.moe is not None else 0),
     ):
         degree = 2 * options.get(option, 1)
-        found = None
-        while found is None and degree <= at_most:
-            found = lever(option, degree)
+        result = None
+        while result is None and degree <= at_most:
+            result = lever(option, degree)
             degree *= 2
-        if found is not None:
-            yield found
+        if result is not None:
+            yield result
     for dtype in _NARROWER:
-        found = lever("dtype", dtype, expert_dtype=None)
-        if found is not None and found.total_bytes < model_memory(config, **options).total_bytes:
-            yield found
+        result = lever("dtype", dtype, expert_dtype=None)
+        if result is not None and result.total_bytes < model_memory(config, **options).total_bytes:
+            yield result
     for dtype in _KV_NARROWER:
-        found = lever("kv_dtype", dtype)
-        if found is not None:
-            yield found
+        result = lever("kv_dtype", dtype)
+        if result is not None:
+            yield result
     for option, most in (("batch_size", largest_batch), ("seq_len", largest_seq_len)):
         num = most(config, limit, **options)
-        found = lever(option, num) if 0 < num < options[option] else None
-        if found is not None:
-            yield found
+        result = lever(option, num) if 0 < num < options[option] else None
+        if result is not None:
+            yield result

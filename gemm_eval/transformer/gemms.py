@@ -157,18 +157,18 @@ def layer_gemms(shape: Shape, types: WeightTypes, stored_as: str | None = None) 
 
     `stored_as` is the GEMM whose types it has, where it is a part of another.
     """
-    found: list[LayerGemm] = []
+    result: list[LayerGemm] = []
     sizes = shape.G, shape.M, shape.K, shape.N
     fits = shape.row_groups is None and max(sizes) <= MAX_DIM and prod(sizes) <= MAX_MACS
     for stored in types.of(shape if stored_as is None else shape._replace(name=stored_as)):
-        name = f"{shape.name}_{stored.types.b.dtype}" if found else shape.name
+        name = f"{shape.name}_{stored.types.b.dtype}" if result else shape.name
         if fits:
             problem = problem_of(stored.types, *sizes)
         else:
             words: Any = stored.types.words
             problem = GemmProblem(*sizes, row_groups=shape.row_groups, **words)  # which checks and may refuse it
-        found.append(LayerGemm(name, problem, 1, stored.num_layers, shape.operand is not Operand.ACTIVATION))
-    return tuple(found)
+        result.append(LayerGemm(name, problem, 1, stored.num_layers, shape.operand is not Operand.ACTIVATION))
+    return tuple(result)
 
 
 def _check_imbalance(value: Any) -> float:

@@ -37,17 +37,17 @@ def head_dim(keys: Keys, hidden_key: str = "hidden_size", heads_key: str = "num_
 
 def some(layers: Iterable[int], num: int) -> str | None:
     """Some of `num` layers as text; None: all or none, which needs no saying."""
-    found = sorted(layers)
-    return layers_text(found) if 0 < len(found) < num else None
+    result = sorted(layers)
+    return layers_text(result) if 0 < len(result) < num else None
 
 
 def kv_heads(keys: Keys, default: int | None = None) -> int:
     """`num_key_value_heads`, which divide the query heads."""
     heads = keys.size("num_attention_heads")
-    found = keys.size("num_key_value_heads") if default is None else keys.size("num_key_value_heads", default)
-    if heads % found:
+    result = keys.size("num_key_value_heads") if default is None else keys.size("num_key_value_heads", default)
+    if heads % result:
         keys.refuse("num_key_value_heads", f"must divide num_attention_heads = {heads}")
-    return found
+    return result
 
 
 def rotary_dim(keys: Keys, size: int) -> int | None:
@@ -235,12 +235,12 @@ _ROPE_INTERVAL = 4  # of Llama 4: every fourth layer has no rotary positions, wh
 
 def _experts(keys: Keys, layers: Iterable[int], experts_key: str, width_key: str, **more: Any) -> Fields | None:
     """The experts of `layers`; None: there are none."""
-    found = tuple(layers)
-    if not found:
+    result = tuple(layers)
+    if not result:
         keys.ignore(experts_key, "num_experts_per_tok", width_key)
         return None
     return {
-        "num_layers": len(found), "layers": some(found, num_layers(keys)), "num_experts": keys.size(experts_key),
+        "num_layers": len(result), "layers": some(result, num_layers(keys)), "num_experts": keys.size(experts_key),
         "experts_per_token": keys.size("num_experts_per_tok"), "intermediate_size": keys.size(width_key), **more,
     }  # fmt: skip
 

@@ -37,11 +37,11 @@ class NameRules:
         self._within: list[str] = []
         self._globs: list[re.Pattern[str]] = []
         self._regexes: list[re.Pattern[str]] = []
-        found = [pattern for pattern in dict.fromkeys(patterns) if not _is_elsewhere(pattern)]
-        if len(found) > _MAX_RULES or any(len(pattern) > _MAX_CHARS for pattern in found):
+        result = [pattern for pattern in dict.fromkeys(patterns) if not _is_elsewhere(pattern)]
+        if len(result) > _MAX_RULES or any(len(pattern) > _MAX_CHARS for pattern in result):
             keys.refuse(key, f"must have at most {_MAX_RULES} patterns, of {_MAX_CHARS} letters each")
-        every = set(found)
-        for pattern in found:
+        every = set(result)
+        for pattern in result:
             first = _OTHER_EXPERT.sub("experts.0", pattern)
             if first not in every:
                 keys.refuse(key, f"must treat the experts of a layer alike, but names {shown(pattern)} alone")
@@ -263,10 +263,10 @@ _SIMPLE: Mapping[str, Callable[[Keys], WeightFormat]] = {
 
 def word_of(keys: Keys, key: str, known: Sequence[str], default: str | None) -> str:
     """Return one of the `known` words; `default` is what a missing key stands for, None: it must be there."""
-    found = keys.text(key) if default is None else keys.text(key, default)
-    if found not in known:
+    result = keys.text(key) if default is None else keys.text(key, default)
+    if result not in known:
         keys.refuse(key, f"must be {' or '.join(known)}")
-    return found
+    return result
 
 
 def _group(keys: Keys, key: str) -> int | None:
@@ -359,13 +359,13 @@ def _ct_group_scales(weights: Keys, dtype: DType, strategy: str) -> dict[str, An
 
 def _ct_inputs(activations: Keys, weights: DType) -> DType:
     bits, kind = activations.size("num_bits"), word_of(activations, "type", ("int", "float"), "int")
-    found = {(8, "int"): DType.INT8, (8, "float"): DType.FP8, (4, "float"): DType.FP4}.get((bits, kind))
-    if found is None or (
-        found is not weights and (found, weights) not in ((DType.FP8, DType.INT4), (DType.INT8, DType.INT4))
+    result = {(8, "int"): DType.INT8, (8, "float"): DType.FP8, (4, "float"): DType.FP4}.get((bits, kind))
+    if result is None or (
+        result is not weights and (result, weights) not in ((DType.FP8, DType.INT4), (DType.INT8, DType.INT4))
     ):
         activations.refuse("num_bits", f"must go with {weights} weights")
-    assert found is not None
-    return found
+    assert result is not None
+    return result
 
 
 _NOT_LINEAR = {"deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "glm4v_moe_text", "gpt_oss"}
@@ -384,7 +384,7 @@ def read_quantization(keys: Keys, config: ModelConfig, model_type: str) -> Field
     method = keys.text("quant_method", "awq" if "w_bit" in keys else "gptq" if "bits" in keys else "")
     read = read_compressed_tensors if method == "compressed-tensors" else read_simple_format
     schemes = read(keys, method)
-    found: dict[tuple[str | None, WeightFormat], list[str]] = {}
+    result: dict[tuple[str | None, WeightFormat], list[str]] = {}
     for gemm in GEMM_NAMES:
         if not _can_be_quantized(gemm, method, model_type, schemes):
             continue
@@ -398,11 +398,11 @@ def read_quantization(keys: Keys, config: ModelConfig, model_type: str) -> Field
                 by_format.setdefault(form, []).append(layer)
         for form, of_form in by_format.items():
             text = None if len(of_form) == len(layers) else some((i for i in of_form if i is not None), 1 << 16)
-            found.setdefault((text, form), []).append(gemm)
+            result.setdefault((text, form), []).append(gemm)
     keys.refuse_rest(schemes.known_keys)
     parts = [
         {"gemms": tuple(gemms), "layers": text, "format": form.model_dump(exclude_unset=True)}
-        for (text, form), gemms in found.items()
+        for (text, form), gemms in result.items()
     ]
     return {"method": method, "parts": tuple(parts), "kv_cache_dtype": schemes.kv_cache_dtype}
 

@@ -116,10 +116,10 @@ class Keys:
         lists = self.items(key, list)
         if lists is None:
             return None
-        found = [text for inner in lists for text in inner]
-        if not all(type(text) is str for text in found):
+        result = [text for inner in lists for text in inner]
+        if not all(type(text) is str for text in result):
             self._refuse(key, "must be a list of lists of str", lists)
-        return found
+        return result
 
     def fraction(self, key: str, default: float) -> float:
         """Return a number above 0, of at most 1."""

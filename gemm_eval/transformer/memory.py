@@ -45,18 +45,18 @@ def local_weights(
     and biases on hidden channels are on every device.
     """
     head = lm_head_shape(config, step)
-    found = [*_matrices(layer_shapes(config, step), types)]
+    result = [*_matrices(layer_shapes(config, step), types)]
     if has_embedding or (has_head and config.tied_embeddings):
-        found.insert(0, _kept("embedding", head.N * config.hidden_size, types.kept))
+        result.insert(0, _kept("embedding", head.N * config.hidden_size, types.kept))
     if has_embedding and config.num_positions:
-        found.append(_kept("positions", config.num_positions * config.hidden_size, types.kept))
-    found.append(_kept("norms", num_norm_elems(config, has_head=has_head), types.kept))
+        result.append(_kept("positions", config.num_positions * config.hidden_size, types.kept))
+    result.append(_kept("norms", num_norm_elems(config, has_head=has_head), types.kept))
     biases = num_bias_elems(config, step) + has_head * config.lm_head_bias * head.N
     if biases:
-        found.append(_kept("biases", biases, types.kept))
+        result.append(_kept("biases", biases, types.kept))
     if has_head and not config.tied_embeddings:
-        found += _matrices((head,), types)
-    return tuple(found)
+        result += _matrices((head,), types)
+    return tuple(result)
 
 
 def mtp_weights(
@@ -215,10 +215,10 @@ class ModelMemory:
     @property
     def weight_bytes_by_type(self) -> dict[str, int]:
         """Bytes of weights by how they are stored, most first."""
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for part in self.weights:
-            found[part.types] = found.get(part.types, 0) + part.num_bytes
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            result[part.types] = result.get(part.types, 0) + part.num_bytes
+        return dict(sorted(result.items(), key=lambda item: -item[1]))
 
 
 def model_memory(
@@ -258,7 +258,7 @@ def model_memory(
     check_flag("expert_copies", expert_copies)
     stages = stage_layers(config.num_layers, pipeline_parallel)
     asked = range(len(stages)) if stage is None else (as_integer("stage", stage, 0, len(stages) - 1),)
-    found = []
+    result = []
     for index in asked:
         part = stage_config(config, stages[index])
         is_first, is_last = index == 0, index == len(stages) - 1
@@ -269,7 +269,7 @@ def model_memory(
         weights = local_weights(part, inner, types, has_embedding=is_first, has_head=is_last)
         if with_mtp and is_last:
             weights += mtp_weights(config, step, dtype, dense_dtype)
-        found.append(
+        result.append(
             ModelMemory(
                 sum(item.num_bytes for item in weights),
                 kv_cache_bytes(part, inner, kv, block),
@@ -278,4 +278,4 @@ def model_memory(
                 index,
             )
         )
-    return max(found, key=lambda memory: memory.total_bytes)
+    return max(result, key=lambda memory: memory.total_bytes)

@@ -22,7 +22,7 @@ _MIN_RUN = 3  # layers that are worth a run with a step
 @lru_cache(maxsize=4096)
 def parse_layers(text: str) -> tuple[int, ...]:
     """Return the layers that a text means, counted from 0, in order."""
-    found: list[int] = []
+    result: list[int] = []
     for part in text.split(","):
         match = _RUN.fullmatch(part.strip())
         if match is None:
@@ -32,10 +32,10 @@ def parse_layers(text: str) -> tuple[int, ...]:
         last = first if last is None else last
         if last < first or step == 0 or last >= _MAX_LAYERS:
             raise ValueError(f"a run of layers goes up, to at most {_MAX_LAYERS - 1}: {part.strip()} does not")
-        found += range(first, last + 1, step or 1)
-    if len(set(found)) < len(found):
+        result += range(first, last + 1, step or 1)
+    if len(set(result)) < len(result):
         raise ValueError("layers are named twice")
-    return tuple(sorted(found))
+    return tuple(sorted(result))
 
 
 def layers_text(layers: Iterable[int]) -> str:

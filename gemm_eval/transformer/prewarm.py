@@ -176,10 +176,10 @@ def _values(name: str, values: Any) -> tuple[Any, ...]:
     is_range = (
         isinstance(values, Collection) and not isinstance(values, str | bytes) and getattr(values, "ndim", 1) == 1
     )
-    found = tuple(islice(values, _MAX_COMBINATIONS + 1)) if is_range else ()
-    if not found:
+    result = tuple(islice(values, _MAX_COMBINATIONS + 1)) if is_range else ()
+    if not result:
         raise InvalidOptionError(f"{name} must be a sequence of at least one value, got {shown(values)}")
-    return found
+    return result
 
 
 def _check_evaluator(evaluator: object) -> None:

@@ -113,14 +113,14 @@ def check_expert_load(load: Any, imbalance: float) -> str | Distribution:
     if word in (UNIFORM, EXPECTED):
         return EXPECTED if imbalance > 1.0 else word
     try:
-        found = parse_distribution(load)
+        result = parse_distribution(load)
     except InvalidOptionError as error:
         raise InvalidOptionError(f"expert_load is expected, or a distribution: {error}") from None
     if imbalance > 1.0:
         raise InvalidOptionError(
-            f"expert_imbalance is for expert_load uniform or expected; {found} has one of its own: leave it at 1"
+            f"expert_imbalance is for expert_load uniform or expected; {result} has one of its own: leave it at 1"
         )
-    return found
+    return result
 
 
 @lru_cache(maxsize=_NUM_KEPT)

@@ -69,13 +69,13 @@ class StreamingFamily(Family):
         teams = variant.config.cta_k // BLOCK_K
         blocks, tiles = ceil_div(sizes.K, BLOCK_K), _tiles(variant, sizes)
         resident = self._resident(variant, limits)
-        found: set[int] = set()
+        result: set[int] = set()
         for ctas in sorted({limits.num_sms * n * r for n in (1, 2, 3, 4) for r in (1, resident)}):
             split = min(ctas // tiles, blocks // teams)
             if split > 1:
                 steps = ceil_div(ceil_div(blocks, split), teams)
-                found.add(ceil_div(blocks, steps * teams))
-        several = sorted(found - {1})
+                result.add(ceil_div(blocks, steps * teams))
+        several = sorted(result - {1})
         if len(several) > MAX_SPLITS:  # first, last and evenly between
             several = [several[i * (len(several) - 1) // (MAX_SPLITS - 1)] for i in range(MAX_SPLITS)]
         for split in several:

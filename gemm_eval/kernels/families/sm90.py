@@ -265,14 +265,14 @@ class Sm90ClusterFamily(Sm90Family):
 
     def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
         """See `Family`."""
-        found = super().refusal(variant, sizes, limits)
+        result = super().refusal(variant, sizes, limits)
         parts = variant.config.split_k
         room = cluster_sms(limits.num_sms, parts) * self._ctas_per_sm(variant)
-        if found is None and room < parts:
+        if result is None and room < parts:
             return f"a cluster of {parts} CTAs finds no room on the {limits.num_sms} SMs of the GPU"
-        if found is None and sizes is not None and (ctas := _num_tiles(variant.config, sizes) * parts) > room:
+        if result is None and sizes is not None and (ctas := _num_tiles(variant.config, sizes) * parts) > room:
             return f"has {ctas:,} CTAs, the GPU holds {room:,} in clusters of {parts} at once"
-        return found
+        return result
 
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
         """See `Family`."""
