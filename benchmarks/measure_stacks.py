@@ -27,7 +27,7 @@ import torch
 from benchmarks.graph_replays import replay_us
 from benchmarks.stack_model import BF16, Stack, reference, use_torch_memory
 from gemm_eval.transformer import load_model
-from gemm_eval.transformer.stages import stage_config
+from gemm_eval.transformer.config import stage_config
 
 MODELS = ("llama-3-8b", "qwen3-30b-a3b")
 NUM_LAYERS = 4

@@ -94,7 +94,8 @@ def row_of(case: Case) -> dict[str, Any]:
 
 def table(folder: Path) -> None:
     """Write the kernels that are bound by memory as the model of these reads them."""
-    from gemm_eval.torch.work import VECTORS, MemoryWork
+    from gemm_eval.torch.graph import VECTORS
+    from gemm_eval.transformer import MemoryWork
     from gemm_eval.workload import TORCH, memory_kernel
 
     with (folder / "kernels.csv").open(newline="", encoding="utf-8") as file:
@@ -159,7 +160,7 @@ def works_of(case: Case) -> list[Any]:
     """What a call is for the models, kernel by kernel."""
     from gemm_eval.torch.fusion import kernels_of
     from gemm_eval.torch.recorder import Recorder, current_precision
-    from gemm_eval.torch.work import MemoryWork
+    from gemm_eval.transformer import MemoryWork
 
     run, x = case.make("meta")
     if case.group == "rms_norm":  # one kernel on a GPU, and apart on "meta"

@@ -139,7 +139,7 @@ def _own_files() -> list[Path]:
 def _void(record: ConfigRecord) -> str | None:
     """Why a record no longer holds; None: it does."""
     from gemm_eval.errors import GemmEvalError
-    from gemm_eval.kernels.configs import limits_of_preset, why_void
+    from gemm_eval.kernels.config_cache import limits_of_preset, why_void
 
     try:
         return why_void(record, limits_of_preset(record.key.gpu))

@@ -8,13 +8,12 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.estimate.costs import OperationCost, operation_costs
-from gemm_eval.estimate.pipeline import pipeline_us
+from gemm_eval.estimate.price import Prices, costs_of
 from gemm_eval.estimate.result import ModelEstimate, StepEstimate
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.frozen import FrozenDict
@@ -36,40 +35,21 @@ from gemm_eval.transformer import (
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM
 
-__all__ = ["estimate_model", "estimate_models"]
-
 _MAX_GUESSES = 64
 _MAX_WORKERS = 256
 _CHUNK_POINTS = 250  # that a worker is handed at once
 
 
 def estimate_model(
-    model: ModelConfig | str | os.PathLike[str],
-    arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str],
-    batch: int = 1,
-    *,
-    prompt_len: int = 1024,
-    output_len: int = 256,
-    tensor_parallel: int = 1,
-    pipeline_parallel: int = 1,
-    expert_parallel: int = 1,
-    dtype: str | None = None,
-    dense_dtype: str | None = None,
-    expert_dtype: str | None = None,
-    kv_dtype: str | None = None,
-    chunk_tokens: int = CHUNK_TOKENS,
-    speculative_tokens: int = 0,
-    acceptance: float = 0.7,
-    expert_load: str | Distribution = "uniform",
-    fusions: Fusions | None = None,
-    fused: bool | None = None,
-    attention_library: str | None = None,
-    collective_library: str | None = None,
-    expert_library: str | None = None,
-    interconnect: str | None = None,
-    memory_frac: float = MEMORY_FRAC,
-    ignore_memory: bool = False,
-) -> ModelEstimate:
+    model: ModelConfig | str | os.PathLike[str], arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str],
+    batch: int = 1, *, prompt_len: int = 1024, output_len: int = 256, tensor_parallel: int = 1,
+    pipeline_parallel: int = 1, expert_parallel: int = 1, dtype: str | None = None, dense_dtype: str | None = None,
+    expert_dtype: str | None = None, kv_dtype: str | None = None, chunk_tokens: int = CHUNK_TOKENS,
+    speculative_tokens: int = 0, acceptance: float = 0.7, expert_load: str | Distribution = "uniform",
+    fusions: Fusions | None = None, fused: bool | None = None, attention_library: str | None = None,
+    collective_library: str | None = None, expert_library: str | None = None, interconnect: str | None = None,
+    memory_frac: float = MEMORY_FRAC, ignore_memory: bool = False,
+) -> ModelEstimate:  # fmt: skip
     """Say what a model does on an arch: how soon, how fast, and whether it fits.
 
     >>> estimate_model("llama-3-8b", "h200-sxm", 32, prompt_len=2048)     # doctest: +SKIP
@@ -116,7 +96,7 @@ def estimate_model(
     evaluator = _evaluator(arch)
     published = model if isinstance(model, ModelConfig) else load_model(model)
     config = model_on(evaluator.arch, published)
-    asked = {
+    asked: dict[str, Any] = {
         "batch": as_integer("batch", batch, 1, MAX_DIM),
         "prompt_len": as_integer("prompt_len", prompt_len, 1, MAX_DIM),
         "output_len": as_integer("output_len", output_len, 1, MAX_DIM),
@@ -144,18 +124,25 @@ def estimate_model(
         else check_memory(config, evaluator.arch, memory_frac=memory_frac, **held)
     )
     box = _interconnect(evaluator.arch, interconnect)
-    libraries = {
+    libraries: dict[str, Any] = {
         "attention_library": attention_library, "collective_library": collective_library,
         "expert_library": expert_library,
     }  # fmt: skip
-    steps = _Steps(
-        config, evaluator, {**degrees, **types, "expert_load": expert_load, "fusions": fusions},
-        {"fused": fused, "interconnect": box, **libraries},
-    )  # fmt: skip
-    prefill = _prefill_steps(steps, prompt_len, chunk_tokens)
+    ends = (*range(chunk_tokens, prompt_len, chunk_tokens), prompt_len)
+    chunks = [("prefill", 1, end, end - start) for start, end in zip((0, *ends[:-1]), ends, strict=True)]
+    num_parts = min(pipeline_parallel, batch)  # of the batch, each in another stage
+    new = speculative_tokens + 1
+    context = prompt_len + max(1, output_len // 2)  # in the middle of the output
+    *prefill, decode = _estimate_steps(
+        Prices(evaluator, fused=fused, interconnect=box, **libraries),
+        config,
+        [*chunks, ("decode", -(-batch // num_parts), context + new - 1, new)],
+        {**degrees, **types, "expert_load": expert_load, "fusions": fusions},
+    )
     chunk_us = [chunk.stage_us for chunk in prefill]
-    tokens = sum(share**place for place in range(speculative_tokens + 1))
-    tpot_us, decode = _next_token(steps, asked)
+    stage_us = decode.stage_us
+    step_us = max(sum(stage_us), num_parts * max(stage_us))  # in which all parts pass all stages
+    tokens = sum(share**index for index in range(speculative_tokens + 1))
     limit = int(evaluator.arch.dram_bytes * memory_frac) if isinstance(evaluator.arch, GpuSpec) else None
     num_groups = max(1, expert_parallel // tensor_parallel)
     return ModelEstimate(
@@ -167,7 +154,7 @@ def estimate_model(
         num_devices=pipeline_parallel * tensor_parallel * num_groups,
         num_groups=num_groups,
         ttft_us=pipeline_us(chunk_us),
-        tpot_us=tpot_us / tokens,
+        tpot_us=step_us / tokens,
         tokens_per_step=tokens,
         prompt_stage_us=tuple(map(sum, zip(*chunk_us, strict=True))),
         prefill=prefill[-1],
@@ -210,8 +197,8 @@ def estimate_models(
     size = max(1, min(_CHUNK_POINTS, -(-len(points) // workers)))
     chunks = [points[start : start + size] for start in range(0, len(points), size)]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for found in pool.map(partial(_estimate_some, options=options), chunks):
-            yield from found
+        for result in pool.map(partial(_estimate_some, options=options), chunks):
+            yield from result
 
 
 _Point = tuple[GEMMEvaluator, ModelConfig, int, int]
@@ -243,42 +230,49 @@ def _interconnect(arch: ArchSpec, asked: str | None) -> str | None:
     return (asked or link.topology) if link is not None and link.topology in PCIE_BOXES else None
 
 
-class _Steps:
-    """Steps of a model on an arch, all with the same options."""
+class _Step(NamedTuple):
+    """A step to price: `batch` sequences with `new_tokens` of their `seq_len` positions new, and its operations."""
 
-    def __init__(
-        self, config: ModelConfig, evaluator: GEMMEvaluator, asked: dict[str, Any], priced: dict[str, Any]
-    ) -> None:
-        self._config, self._evaluator, self._asked, self._priced = config, evaluator, asked, priced
-        self.num_stages: int = asked["pipeline_parallel"]
-
-    def step(self, phase: str, batch: int, seq_len: int, new_tokens: int) -> StepEstimate:
-        """Return a step of `batch` sequences with `new_tokens` of their `seq_len` positions new."""
-        costs: dict[tuple[Operation, ...], tuple[OperationCost, ...]] = {}  # stages in the middle are alike
-        stages = []
-        for stage in range(self.num_stages):
-            operations = model_operations(
-                self._config, phase=phase, batch_size=batch, seq_len=seq_len, new_tokens=new_tokens, stage=stage,  # type: ignore[arg-type]
-                **self._asked,
-            )  # fmt: skip
-            if operations not in costs:
-                costs[operations] = operation_costs(self._evaluator, operations, **self._priced)
-            stages.append(costs[operations])
-        return StepEstimate(phase, batch, new_tokens, seq_len, tuple(stages))
+    phase: Literal["prefill", "decode"]
+    batch: int
+    seq_len: int
+    new_tokens: int
+    stages: list[tuple[Operation, ...]]
 
 
-def _prefill_steps(steps: _Steps, prompt_len: int, chunk_tokens: int) -> tuple[StepEstimate, ...]:
-    """Return the steps of one prompt, chunk by chunk."""
-    ends = (*range(chunk_tokens, prompt_len, chunk_tokens), prompt_len)
-    starts = (0, *ends[:-1])
-    return tuple(steps.step("prefill", 1, end, end - start) for start, end in zip(starts, ends, strict=True))
+def _estimate_steps(
+    prices: Prices, config: ModelConfig, sizes: Iterable[tuple[Any, int, int, int]], options: dict[str, Any]
+) -> list[StepEstimate]:
+    """Return steps of a model, given by phase, batch, positions and new tokens; all work is priced in one batch."""
+    steps = []
+    for phase, batch, seq_len, new in sizes:
+        asked = {"phase": phase, "batch_size": batch, "seq_len": seq_len, "new_tokens": new} | options
+        stages = [model_operations(config, stage=stage, **asked) for stage in range(options["pipeline_parallel"])]
+        steps.append(_Step(phase, batch, seq_len, new, stages))
+    prices.find(operation.work for step in steps for stage in step.stages for operation in stage)
+    return [
+        StepEstimate(
+            step.phase, step.batch, step.new_tokens, step.seq_len,
+            tuple(costs_of(prices, operations) for operations in step.stages),
+        )
+        for step in steps
+    ]  # fmt: skip
 
 
-def _next_token(steps: _Steps, asked: dict[str, int]) -> tuple[float, StepEstimate]:
-    """Return the time of a decode step in the middle of the output: all parts of the batch pass all stages."""
-    num_parts = min(steps.num_stages, asked["batch"])
-    part = -(-asked["batch"] // num_parts)
-    new = asked["speculative_tokens"] + 1
-    context = asked["prompt_len"] + max(1, asked["output_len"] // 2)
-    step = steps.step("decode", part, context + new - 1, new)
-    return max(step.latency_us, num_parts * max(step.stage_us)), step
+def pipeline_us(chunk_us: Sequence[Sequence[float]]) -> float:
+    """Return the time from the start of the first chunk on the first stage to the end of the last on the last stage.
+
+    A stage works on one chunk at a time, in order, and a chunk begins on a stage when the stage before is done with it
+    (a permutation flow shop):
+
+        finish[i][s] = max(finish[i - 1][s], finish[i][s - 1]) + time[i][s]
+
+    Args:
+        chunk_us: [num_chunks, num_stages], time of each chunk on each stage.
+    """
+    finish_us = [0.0] * len(chunk_us[0])
+    for stage_us in chunk_us:
+        done_us = 0.0  # with this chunk, on the stage before
+        for stage, us in enumerate(stage_us):
+            done_us = finish_us[stage] = max(finish_us[stage], done_us) + us
+    return finish_us[-1]

@@ -1,4 +1,4 @@
-"""What a model does on an arch: `StepEstimate` for one step, `ModelEstimate` for a whole request."""
+"""Estimates of a model on an arch: `StepEstimate` for one step, `ModelEstimate` for a whole request."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from gemm_eval.estimate.costs import OperationCost
+from gemm_eval.estimate.price import OperationCost
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.transformer import GemmOperation, ModelConfig, ModelMemory, largest_batch
+from gemm_eval.transformer import GemmWork, ModelConfig, ModelMemory, largest_batch
 from gemm_eval.units import time_text
-
-__all__ = ["KINDS", "ModelEstimate", "StepEstimate"]
 
 KINDS = ("gemm", "attention", "moe", "memory", "collective")
 """Kinds of operations, in the order in which they are shown."""
@@ -21,7 +19,7 @@ _US_PER_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class StepEstimate:
-    """One step: a chunk of prompts, or tokens of a batch in decode.
+    """A step: a chunk of prompts, or tokens of a batch in decode.
 
     Attributes:
         phase: ``prefill`` or ``decode``.
@@ -81,7 +79,7 @@ class ModelEstimate:
         num_groups: of data-parallel attention in it, where experts are spread over more devices than a tensor-parallel
             group has; each has `batch` sequences.
         ttft_us: time to first token of one prompt alone: its chunks follow each other through the stages, and each
-            stage works on one chunk at a time (`gemm_eval.estimate.pipeline`).
+            stage works on one chunk at a time (`gemm_eval.estimate.model.pipeline_us`).
         tpot_us: time per output token of a sequence, in the middle of its output; with speculation the time of a
             step over the tokens that it gives.
         prompt_stage_us: time that each pipeline stage works on one prompt, over all of its chunks.
@@ -148,7 +146,7 @@ class ModelEstimate:
 
     @property
     def fits(self) -> bool | None:
-        """Whether a device holds it; None: the arch does not say its DRAM."""
+        """True if a device holds the model; None: the arch does not say its DRAM."""
         return None if self.memory_limit_bytes is None else self.memory.total_bytes <= self.memory_limit_bytes
 
     @property
@@ -186,11 +184,11 @@ class ModelEstimate:
     def assumptions(self) -> tuple[str, ...]:
         """Sentences on what the estimate takes for granted where no option says otherwise."""
         sentences = []
-        gemms = [cost.operation for cost in self.decode.costs if isinstance(cost.operation, GemmOperation)]
-        narrow = [operation for operation in gemms if operation.quantize_from is not None]
+        gemms = [(c.operation.name, c.operation.work) for c in self.decode.costs if c.operation.kind == "gemm"]
+        narrow = [(name, work) for name, work in gemms if isinstance(work, GemmWork) and work.quantize_from is not None]
         if narrow and self.memory_limit_bytes is not None:  # multi-core chips have no model of quantization
-            fused = dict.fromkeys(operation.name for operation in narrow if operation.is_quantized)
-            apart = dict.fromkeys(operation.name for operation in narrow if not operation.is_quantized)
+            fused = dict.fromkeys(name for name, work in narrow if work.is_quantized)
+            apart = dict.fromkeys(name for name, work in narrow if not work.is_quantized)
             parts = [f"by the kernel before for {', '.join(fused)}"] if fused else []
             parts += [f"by kernels of their own for {', '.join(apart)}"] if apart else []
             sentences.append(f"Activations are quantized {', '.join(parts)}.")

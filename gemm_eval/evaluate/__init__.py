@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.collective_result import CollectiveResult
     from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
     from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator
-    from gemm_eval.evaluate.memory_bound import MemoryBoundResult
+    from gemm_eval.evaluate.memory_bound import MemoryBoundResult, memory_bounds
     from gemm_eval.evaluate.progress import progress_bar
     from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.evaluate.select import select_config
@@ -28,6 +28,7 @@ __all__ = [
     "Kind",
     "MemoryBoundResult",
     "ProblemBatch",
+    "memory_bounds",
     "progress_bar",
     "select_config",
     "w4a16_crossover",
@@ -48,7 +49,7 @@ __getattr__, __dir__ = lazy_names(
             "CacheInfo",
             "GEMMEvaluator",
         ),
-        ".memory_bound": ("MemoryBoundResult",),
+        ".memory_bound": ("MemoryBoundResult", "memory_bounds"),
         ".progress": ("progress_bar",),
         ".result": ("GEMMResult",),
         ".select": ("select_config",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gemm_eval.arch import ArchSpec, GpuSpec
@@ -69,14 +70,37 @@ def memory_bound(
             raise InvalidProblemError(f"{name} must be in 0..2**60, got {shown(value)}")
     as_integer("row_elements", row_elements, 0, MAX_DIM)
     as_integer("num_rows", num_rows, 0, MAX_DIM)
-    source = "analytic"
-    if isinstance(arch, GpuSpec):
-        coefficients, origin = memory_bound_coefficients(arch, memory_kernel(what).library)
-        row = memory_bound_row(what, read_bytes, write_bytes, num_rows, row_elements)
-        found = memory_bound_terms(arch, coefficients, row)
-        terms = {name: float(value) for name, value in found.items()}
-        source = "calibrated" if origin.is_calibrated else source
-    else:
+    return memory_bounds(arch, [(read_bytes, write_bytes, row_elements, num_rows, what)])[0]
+
+
+def memory_bounds(
+    arch: ArchSpec, kernels: Sequence[tuple[float, float, int, int, str]]
+) -> tuple[MemoryBoundResult, ...]:
+    """Return what many such kernels take, each given by checked arguments of `memory_bound`, in one batch."""
+    results: dict[int, MemoryBoundResult] = {}
+    places: dict[str, list[int]] = {}
+    for place, kernel in enumerate(kernels):
+        places.setdefault(memory_kernel(kernel[4]).library, []).append(place)
+    for library, chosen in places.items():
+        for place, (source, terms) in zip(chosen, _terms(arch, library, [kernels[i] for i in chosen]), strict=True):
+            latency_us, breakdown = sum(terms.values()), FrozenDict(terms)
+            results[place] = MemoryBoundResult(arch.name, *kernels[place][:2], latency_us, breakdown, source)
+    return tuple(results[place] for place in range(len(kernels)))
+
+
+def _terms(
+    arch: ArchSpec, library: str, kernels: Sequence[tuple[float, float, int, int, str]]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the source of the time of each kernel of a library, and its `MEMORY_BOUND_TERMS` in microseconds."""
+    if not isinstance(arch, GpuSpec):
         rate = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
-        terms = dict(zip(MEMORY_BOUND_TERMS, (arch.launch_us, 0.0, (read_bytes + write_bytes) / rate), strict=True))
-    return MemoryBoundResult(arch.name, read_bytes, write_bytes, sum(terms.values()), FrozenDict(terms), source)
+        for read_bytes, write_bytes, *_ in kernels:
+            values = (arch.launch_us, 0.0, (read_bytes + write_bytes) / rate)
+            yield "analytic", dict(zip(MEMORY_BOUND_TERMS, values, strict=True))
+        return
+    coefficients, origin = memory_bound_coefficients(arch, library)
+    source = "calibrated" if origin.is_calibrated else "analytic"
+    for read_bytes, write_bytes, row_elements, num_rows, what in kernels:  # as columns, powers differ in their last bit
+        row = memory_bound_row(what, read_bytes, write_bytes, num_rows, row_elements)
+        terms = memory_bound_terms(arch, coefficients, row)
+        yield source, {name: float(us) for name, us in terms.items()}

@@ -11,15 +11,18 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.arch import DeviceLimits, Occupancy, limits_of_spec
-    from gemm_eval.kernels.build import SOURCES
-    from gemm_eval.kernels.checkpoint_files import pack_checkpoint
     from gemm_eval.kernels.checkpoint_tensors import PackedLayer
-    from gemm_eval.kernels.checkpoints import from_awq, from_gptq
+    from gemm_eval.kernels.checkpoints import from_awq, from_gptq, pack_checkpoint
     from gemm_eval.kernels.choice import choose, choose_grouped, problem_of, rank, spec_of_device
     from gemm_eval.kernels.families import GroupedSizes, Sizes, Variant, WeightMode
     from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
-    from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, workspace_bytes
-    from gemm_eval.kernels.grouped_gemm import grouped_workspace_bytes, w4a16_grouped_gemm
+    from gemm_eval.kernels.gemm import (
+        grouped_workspace_bytes,
+        occupancy,
+        w4a16_gemm,
+        w4a16_grouped_gemm,
+        workspace_bytes,
+    )
     from gemm_eval.kernels.grouped_weights import GroupedW4, stack_w4
     from gemm_eval.kernels.kernel_table import table_targets, write_kernel_tables
     from gemm_eval.kernels.layout import (
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.packed_files import Conversion, convert_checkpoint, load_packed, save_packed
     from gemm_eval.kernels.plan import Plan, limits_of, make_plan
     from gemm_eval.kernels.registry import (
+        SOURCES,
         KernelEntry,
         compile_for,
         legal_configs,
@@ -119,97 +123,25 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "gemm_eval.arch": (
-            "DeviceLimits",
-            "Occupancy",
-            "limits_of_spec",
-        ),
-        ".build": ("SOURCES",),
-        ".checkpoint_files": ("pack_checkpoint",),
+        "gemm_eval.arch": ("DeviceLimits", "Occupancy", "limits_of_spec"),
         ".checkpoint_tensors": ("PackedLayer",),
-        ".checkpoints": (
-            "from_awq",
-            "from_gptq",
-        ),
-        ".choice": (
-            "choose",
-            "choose_grouped",
-            "problem_of",
-            "rank",
-            "spec_of_device",
-        ),
-        ".families": (
-            "GroupedSizes",
-            "Sizes",
-            "Variant",
-            "WeightMode",
-        ),
-        ".fp4": (
-            "QuantizedFp4",
-            "pack_fp4",
-            "pack_mxfp4",
-            "pack_nvfp4",
-            "quantize_fp4",
-            "unpack_fp4",
-        ),
-        ".gemm": (
-            "occupancy",
-            "w4a16_gemm",
-            "workspace_bytes",
-        ),
-        ".grouped_gemm": (
-            "grouped_workspace_bytes",
-            "w4a16_grouped_gemm",
-        ),
-        ".grouped_weights": (
-            "GroupedW4",
-            "stack_w4",
-        ),
-        ".kernel_table": (
-            "table_targets",
-            "write_kernel_tables",
-        ),
+        ".checkpoints": ("from_awq", "from_gptq", "pack_checkpoint"),
+        ".choice": ("choose", "choose_grouped", "problem_of", "rank", "spec_of_device"),
+        ".families": ("GroupedSizes", "Sizes", "Variant", "WeightMode"),
+        ".fp4": ("QuantizedFp4", "pack_fp4", "pack_mxfp4", "pack_nvfp4", "quantize_fp4", "unpack_fp4"),
+        ".gemm": ("grouped_workspace_bytes", "occupancy", "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes"),
+        ".grouped_weights": ("GroupedW4", "stack_w4"),
+        ".kernel_table": ("table_targets", "write_kernel_tables"),
         ".layout": (
-            "BLOCK_COLUMNS",
-            "BLOCK_K",
-            "MIDDLE",
-            "check_sizes",
-            "encode",
-            "k_blocks",
-            "pack_scales",
-            "parse_activation",
-            "scale_rows",
-            "scale_unit",
-            "scales_dtype",
-            "scales_shape",
+            *("BLOCK_COLUMNS", "BLOCK_K", "MIDDLE", "check_sizes", "encode", "k_blocks", "pack_scales"),
+            *("parse_activation", "scale_rows", "scale_unit", "scales_dtype", "scales_shape"),
         ),
-        ".packed_files": (
-            "Conversion",
-            "convert_checkpoint",
-            "load_packed",
-            "save_packed",
-        ),
-        ".plan": (
-            "Plan",
-            "limits_of",
-            "make_plan",
-        ),
+        ".packed_files": ("Conversion", "convert_checkpoint", "load_packed", "save_packed"),
+        ".plan": ("Plan", "limits_of", "make_plan"),
         ".registry": (
-            "KernelEntry",
-            "compile_for",
-            "legal_configs",
-            "legal_splits",
-            "list_kernels",
-            "make_variant",
-            "occupancy_of",
+            *("SOURCES", "KernelEntry", "compile_for", "legal_configs", "legal_splits", "list_kernels"),
+            *("make_variant", "occupancy_of"),
         ),
-        ".weights": (
-            "PackedW4",
-            "QuantizedW4",
-            "dequantize",
-            "pack_w4",
-            "quantize_w4",
-            "unpack_w4",
-        ),
+        ".weights": ("PackedW4", "QuantizedW4", "dequantize", "pack_w4", "quantize_w4", "unpack_w4"),
     },
 )

@@ -1,32 +1,112 @@
-"""What calls of the W4A16 kernels share: operands checked and found in memory, and room to work in."""
+"""Operands of calls, checked and found in memory, room to work in, and a kernel that gathers columns of A.
+
+The kernel is for weights that were sorted by group (act-order). Its text is in gather.cu, which is no source of a
+family: tables of kernels do not depend on it.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy
+
+from gemm_eval.arch import DeviceLimits
 from gemm_eval.checks import plain_number
-from gemm_eval.device import DeviceArray, Rows, as_device_array, as_rows, check_dtype, overlaps, runtime
+from gemm_eval.device import (
+    CompiledKernel,
+    DeviceArray,
+    Rows,
+    as_device_array,
+    as_rows,
+    check_dtype,
+    compile_text,
+    overlaps,
+    runtime,
+)
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.families import ceil_div
-from gemm_eval.kernels.gather import GATHER_ALIGNMENT_BYTES
 from gemm_eval.kernels.plan import LARGEST_SIZE, Plan
 from gemm_eval.words import shown
 
-__all__ = [
-    "ALIGNMENT_BYTES",
-    "WHY_THAT_TYPE",
-    "Scratch",
-    "finite",
-    "gathered_at",
-    "launch_plan",
-    "matrix",
-    "new_output",
-    "on_device_array",
-    "output_rows",
-    "take_scratch",
-]
+_ENTRY = "gemm_eval_gather"
+_THREADS = 256
+_CTAS_PER_SM = 4  # each with 64 registers a thread, which leaves room for loads in flight
+_ELEM_BYTES = 2
+_ROWS = 2  # that a CTA gathers at once
+_VECTOR_ELEMS = 8
+GATHER_ALIGNMENT_BYTES = 256
+"""Where gathered activations begin in a workspace, and how long they are: multiples of this."""
+
+_MAX_GRID_Y = 65_535
+
+
+class GatherLaunch(NamedTuple):
+    """The launch that gathers columns of a matrix on a GPU.
+
+    Attributes:
+        grid: parts of the columns, pairs of rows, 1.
+        smem_bytes: of a CTA; 0: rows are not staged.
+    """
+
+    grid: tuple[int, int, int]
+    smem_bytes: int
+
+
+def gather_bytes(M: int, K: int) -> int:
+    """Memory of gathered activations [M, K] of 16 bits, rounded up so that what follows is aligned."""
+    return ceil_div(M * K * _ELEM_BYTES, GATHER_ALIGNMENT_BYTES) * GATHER_ALIGNMENT_BYTES
+
+
+def gather_launch(M: int, K: int, limits: DeviceLimits) -> GatherLaunch:
+    """Return how to gather [M, K]: CTAs fill the GPU once, and few rows are cut into parts of their columns."""
+    row_bytes = _ROWS * _ELEM_BYTES * K
+    smem_bytes = row_bytes if row_bytes <= limits.smem_per_cta_bytes else 0
+    by_smem = limits.smem_per_sm_bytes // (smem_bytes + limits.smem_reserved_bytes) if smem_bytes else _CTAS_PER_SM
+    room = limits.num_sms * max(1, min(by_smem, _CTAS_PER_SM))
+    pairs = ceil_div(M, _ROWS)
+    parts = min(ceil_div(K, _VECTOR_ELEMS * _THREADS), max(1, limits.num_sms // pairs))
+    return GatherLaunch((parts, min(pairs, room, _MAX_GRID_Y), 1), smem_bytes)
+
+
+def compile_gather(limits: DeviceLimits, *, is_staged: bool) -> CompiledKernel:
+    """Compile the kernel for a GPU, or take it from the cache. Needs no GPU."""
+    major, minor = limits.compute_capability
+    macros = {"THREADS": _THREADS, "MIN_CTAS": _CTAS_PER_SM, "STAGED": int(is_staged)}
+    return compile_text(_text(), _ENTRY, f"sm_{major}{minor}", macros)
+
+
+def gather_columns(a: Rows, permutation: int, out: int, device: int, stream: int) -> Rows:
+    """Queue out[m, j] = a[m, permutation[j]] on the current GPU, and return the rows of `out`.
+
+    Args:
+        a: matrix of 16-bit elements whose rows start at multiples of 16 bytes.
+        permutation: address of 32-bit integers [K], at a multiple of 16 bytes.
+        out: address of `gather_bytes`, at a multiple of 16 bytes.
+        device: number of the current GPU.
+        stream: handle of the stream.
+    """
+    limits = runtime.limits_of_device(device)
+    launch = gather_launch(a.num_rows, a.num_columns, limits)
+    compiled = compile_gather(limits, is_staged=launch.smem_bytes > 0)
+    # One function for all sizes: shared memory beyond 48 KiB is asked for once.
+    most = limits.smem_per_cta_bytes if launch.smem_bytes else 0
+    function = runtime.load_function(compiled, device, most, stream)
+    arguments = (
+        numpy.uint64(a.address), numpy.uint64(permutation), numpy.uint64(out),
+        numpy.int32(a.num_rows), numpy.int32(a.num_columns), numpy.int64(a.stride),
+    )  # fmt: skip
+    function(launch.grid, (_THREADS, 1, 1), arguments, launch.smem_bytes, runtime.StreamHandle(stream))
+    return Rows(out, a.num_rows, a.num_columns, a.num_columns)
+
+
+@cache
+def _text() -> str:
+    return Path(__file__).with_name("gather.cu").read_text("utf-8")
+
 
 T = TypeVar("T")
 
@@ -70,7 +150,7 @@ def new_output(A: Any, activation: DType, num_columns: int, stream: int) -> Any:
 
 
 def output_rows(out: Any, num_rows: int, num_columns: int, activation: DType, device: int, stream: int) -> Rows:
-    """Where a result goes: contiguous rows, as many as A has."""
+    """Return the memory of a result: contiguous rows, as many as A has."""
     c = matrix(out, "out", num_columns, activation, device, stream)
     if c.num_rows != num_rows or (c.stride != num_columns and c.num_rows > 1):
         raise InvalidProblemError(
@@ -90,7 +170,7 @@ def launch_plan(plan: Plan[T], operands: T, device: int, stream: int) -> None:
 
 
 def gathered_at(plan: Plan[Any]) -> int:
-    """Where gathered activations lie in a workspace: behind what the kernel itself needs, in bytes."""
+    """Return the offset of gathered activations in a workspace, behind the kernel's own part, in bytes."""
     return ceil_div(plan.workspace_bytes, GATHER_ALIGNMENT_BYTES) * GATHER_ALIGNMENT_BYTES
 
 

@@ -1,31 +1,59 @@
-"""Weights of AWQ and GPTQ checkpoints, with 4 bits, for the W4A16 kernels.
+"""Layers of 4-bit checkpoints, packed one by one, without torch: AWQ, GPTQ, and four-bit floats of three writers.
 
-Formats, as AutoAWQ (version "gemm") and AutoGPTQ / GPTQModel write them, 8 integers to an int32, lowest bits first:
+In a checkpoint folder a layer of AWQ or GPTQ has a tensor `NAME.qweight`; its other tensors are `NAME.qzeros`,
+`NAME.scales`, and maybe `NAME.g_idx` and `NAME.bias`. They may lie in different files:
+`model.safetensors.index.json` says where, or else the files do. AutoAWQ (version "gemm") and AutoGPTQ / GPTQModel write
+8 integers to an int32, lowest bits first:
 
 * AWQ: `qweight` [K, N / 8] and `qzeros` [G, N / 8] along N, nibble i of a word being its column 0, 2, 4, 6, 1, 3, 5, 7.
 * GPTQ: `qweight` [K / 8, N] along K and `qzeros` [G, N / 8] along N, in order. Version 1 (checkpoint_format "gptq")
   stores z - 1, version 2 ("gptq_v2") stores z: https://github.com/AutoGPTQ/AutoGPTQ/pull/640.
 
 Both: `scales` [G, N], G = ceil(K / group_size), and W = scale * (integer - z). numpy and CuPy arrays are taken.
-
 Act-order (desc_act): GPTQ took the rows of W in an order of its own, and `g_idx` [K] is the group of each. Rows are
 sorted by group when they are packed, so that kernels find groups one after the other, and activations alike.
+
+Four-bit floats, whose rows of bytes are columns of W:
+
+* gpt-oss ("mxfp4"): `NAME_blocks` U8 [E, N, K / 32, 16] and `NAME_scales` U8 [E, N, K / 32] of E experts, `NAME_bias`
+  [E, N]. Expert e of `...experts.up` becomes the layer `...experts.e.up`.
+* ModelOpt ("modelopt", NVFP4): `NAME.weight` U8 [N, K / 2], `NAME.weight_scale` F8_E4M3 [N, K / 16] and
+  `NAME.weight_scale_2` F32 of all.
+* compressed-tensors: `NAME.weight_packed` U8 [N, K / 2], `NAME.weight_scale` U8 (MXFP4) or F8_E4M3, and in NVFP4
+  `NAME.weight_global_scale` F32, the reciprocal.
+
+Scales of activations that lie beside them are for kernels that quantize these too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy
 
 from gemm_eval.checks import check_flag, plain_integer
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
+from gemm_eval.evaluate import progress_bar
+from gemm_eval.kernels.checkpoint_tensors import (
+    PackedLayer,
+    QuantizationConfig,
+    TensorFolder,
+    as_path,
+    encoded_bias,
+    float_array,
+    read_quantization_config,
+)
 from gemm_eval.kernels.families import WeightMode, ceil_div
-from gemm_eval.kernels.layout import GROUP_SIZES, MIDDLE, Array, as_array, check_sizes, module_of
+from gemm_eval.kernels.fp4 import pack_mxfp4, pack_nvfp4
+from gemm_eval.kernels.layout import GROUP_SIZES, MIDDLE, Array, as_array, check_sizes, module_of, parse_activation
 from gemm_eval.kernels.weights import PackedW4, pack_w4
+from gemm_eval.storage import StoredTensor
 from gemm_eval.words import shown
-
-__all__ = ["from_awq", "from_gptq"]
 
 _PER_WORD = 8
 _AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -56,16 +84,9 @@ def from_awq(
 
 
 def from_gptq(
-    qweight: Any,
-    qzeros: Any,
-    scales: Any,
-    g_idx: Any = None,
-    group_size: int | None = 128,
-    *,
-    version: int = 1,
-    sym: bool | None = None,
-    activation: DType | str = "fp16",
-) -> PackedW4:
+    qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, group_size: int | None = 128, *, version: int = 1,
+    sym: bool | None = None, activation: DType | str = "fp16",
+) -> PackedW4:  # fmt: skip
     """Pack a linear layer of a GPTQ checkpoint.
 
     Zero points that are all 8 are dropped, as the modes without them have the same weights.
@@ -120,8 +141,8 @@ def _unpack(words: Any, what: str, order: tuple[int, ...], axis: int) -> Array:
     words = words.view(xp.uint32)
     num_rows, num_columns = words.shape
     result = xp.empty((num_rows, num_columns, _PER_WORD), dtype=xp.uint8)
-    for i, place in enumerate(order):
-        result[:, :, place] = (words >> (4 * i)) & 15
+    for i, index in enumerate(order):
+        result[:, :, index] = (words >> (4 * i)) & 15
     if axis == 1:
         return result.reshape(num_rows, num_columns * _PER_WORD)
     return xp.ascontiguousarray(result.transpose(0, 2, 1)).reshape(num_rows * _PER_WORD, num_columns)
@@ -162,11 +183,11 @@ def _pack(integers: Array, zeros: Array, scales: Any, group_size: int | None, ac
     shape = ceil_div(K, group or K), N
     xp = module_of(integers)
     scales = as_array(scales, "scales", xp)
-    for what, found in (("qzeros", zeros.shape), ("scales", scales.shape)):
-        if found != shape:
+    for what, result in (("qzeros", zeros.shape), ("scales", scales.shape)):
+        if result != shape:
             raise InvalidProblemError(
                 f"{what} must have {shape[0]} rows for {N} columns (K = {K}, group_size = {group_size}), "
-                f"got shape {list(found)}"
+                f"got shape {list(result)}"
             )
     if bool((zeros == MIDDLE).all()):
         mode = WeightMode.GROUP if group else WeightMode.COLUMN
@@ -175,3 +196,212 @@ def _pack(integers: Array, zeros: Array, scales: Any, group_size: int | None, ac
         group = GROUP_SIZES[-1]
         scales, zeros = (xp.repeat(x, ceil_div(K, group), axis=0) for x in (scales, zeros))
     return pack_w4(integers, group, WeightMode.GROUP_ZERO, scales=scales, zeros=zeros, activation=activation)
+
+
+_BYTE_TYPES = {"U8", "F8_E4M3", "F8_E8M0"}
+_ACTIVATIONS = {"F16": DType.FP16, "BF16": DType.BF16}
+_EXPERT_DIMS = 4
+
+
+class StoredFp4(NamedTuple):
+    """Names of the tensors of a layer; what there is not is an empty text.
+
+    Attributes:
+        weight, scales, bias: of the layer.
+        tensor_scale: NVFP4's, or with `is_reciprocal` what it is the reciprocal of.
+        expert: which of those that share the tensors; None: they are the layer's own.
+    """
+
+    weight: str
+    scales: str
+    bias: str
+    tensor_scale: str = ""
+    is_reciprocal: bool = False
+    expert: int | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tensors that there are."""
+        return tuple(name for name in (self.weight, self.scales, self.bias, self.tensor_scale) if name)
+
+
+class _Writer(NamedTuple):
+    """Ends of the names of the tensors of a layer; `mark` is the one by which layers are found."""
+
+    mark: str
+    weight: str
+    scales: str
+    bias: str = ".bias"
+    tensor_scale: str = ""
+    is_reciprocal: bool = False
+
+
+_WRITERS = {
+    ("mxfp4", "mxfp4"): _Writer("_blocks", "_blocks", "_scales", "_bias"),
+    ("modelopt", "nvfp4"): _Writer(".weight_scale_2", ".weight", ".weight_scale", tensor_scale=".weight_scale_2"),
+    ("compressed-tensors", "mxfp4"): _Writer(".weight_packed", ".weight_packed", ".weight_scale"),
+    ("compressed-tensors", "nvfp4"): _Writer(
+        ".weight_packed", ".weight_packed", ".weight_scale", tensor_scale=".weight_global_scale", is_reciprocal=True
+    ),
+}
+
+
+def fp4_mark(config: QuantizationConfig) -> str:
+    """Return the ends of the names of tensors by which layers are found."""
+    return _WRITERS[config.method, config.fp4_mode].mark
+
+
+def find_fp4_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[str, StoredFp4]:
+    """Return all layers of four-bit floats by name, those of experts one by one."""
+    writer = _WRITERS[config.method, config.fp4_mode]
+    result: dict[str, StoredFp4] = {}
+    for marked in tensors.names:
+        if not marked.endswith(writer.mark):
+            continue
+        name = marked.removesuffix(writer.mark)
+        stored = StoredFp4(
+            _needed(tensors, name, writer.weight), _needed(tensors, name, writer.scales),
+            name + writer.bias if name + writer.bias in tensors else "",
+            _needed(tensors, name, writer.tensor_scale) if writer.tensor_scale else "", writer.is_reciprocal,
+        )  # fmt: skip
+        shape = tensors[stored.weight].shape
+        if len(shape) != _EXPERT_DIMS:
+            result[name] = stored
+            continue
+        parent, _, own = name.rpartition(".")
+        prefix = f"{parent}." if parent else ""
+        result |= {f"{prefix}{expert}.{own}": stored._replace(expert=expert) for expert in range(shape[0])}
+    return result
+
+
+def pack_fp4_layer(
+    tensors: TensorFolder, stored: StoredFp4, config: QuantizationConfig, activation: DType | None, xp: Any
+) -> PackedLayer:
+    """Pack one layer; `activation` None: the type of its bias, or that of the model."""
+    bias = _part(tensors[stored.bias], stored.expert) if stored.bias else None
+    activation = activation or _ACTIVATIONS.get(bias.dtype if bias else "") or config.activation
+    if activation is None:
+        raise InvalidProblemError(f"{config.source} tells no type of activations: say in which, fp16 or bf16, to run")
+    weight, scales = (_bytes(tensors, name, stored.expert) for name in (stored.weight, stored.scales))
+    if not stored.tensor_scale:
+        packed = pack_mxfp4(weight, scales, activation=activation, xp=xp)
+    else:
+        unit = tensors[stored.tensor_scale].array
+        of_tensor, of_reciprocal = (None, unit) if stored.is_reciprocal else (unit, None)
+        packed = pack_nvfp4(weight, scales, of_tensor, global_scale=of_reciprocal, activation=activation, xp=xp)
+    if not isinstance(packed, PackedW4):
+        raise InvalidProblemError(f"{stored.weight} must be the weights of one layer, got {list(weight.shape)}")
+    return PackedLayer(packed, encoded_bias(bias, packed, xp))
+
+
+def _needed(tensors: TensorFolder, layer: str, end: str) -> str:
+    if layer + end not in tensors:
+        raise InvalidProblemError(f"{tensors.folder}: layer {layer!r}: there is no tensor {layer + end}")
+    return layer + end
+
+
+def _part(stored: StoredTensor, expert: int | None) -> StoredTensor:
+    """That of one expert, if experts share the tensor."""
+    if expert is None:
+        return stored
+    if not stored.shape or expert >= stored.shape[0]:
+        raise InvalidProblemError(f"there is no expert {expert} in a tensor of shape {list(stored.shape)}")
+    num_bytes = len(stored.data) // stored.shape[0]
+    return StoredTensor(stored.dtype, stored.shape[1:], stored.data[expert * num_bytes : (expert + 1) * num_bytes])
+
+
+def _bytes(tensors: TensorFolder, name: str, expert: int | None) -> Any:
+    stored = _part(tensors[name], expert)
+    if stored.dtype not in _BYTE_TYPES:
+        raise InvalidProblemError(f"{name} must be of type {' or '.join(sorted(_BYTE_TYPES))}, got {stored.dtype}")
+    return stored.data.reshape(stored.shape)
+
+
+_LAYER_TENSORS = ("qweight", "qzeros", "scales", "g_idx", "bias")
+_MARK = ".qweight"
+
+
+def find_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[str, tuple[str, ...]]:
+    """The quantized layers of a folder by name, file by file, and the names of their tensors."""
+    if config.fp4_mode:
+        return {name: stored.names for name, stored in find_fp4_layers(tensors, config).items()}
+    names = [name.removesuffix(_MARK) for name in tensors.names if name.endswith(_MARK)]
+    of_layer = {name: [f"{name}.{part}" for part in _LAYER_TENSORS] for name in names}
+    return {name: tuple(tensor for tensor in parts if tensor in tensors) for name, parts in of_layer.items()}
+
+
+def pack_checkpoint(
+    folder: str | Path, *, activation: DType | str | None = None, version: int | None = None,
+    xp: ModuleType | None = None, progress: bool | None = None,
+) -> Iterator[tuple[str, PackedLayer]]:  # fmt: skip
+    """Yield the name of each quantized layer of a checkpoint, and the layer packed for the kernels.
+
+    AWQ, GPTQ, gpt-oss (MXFP4; experts one by one), ModelOpt (NVFP4) and compressed-tensors (both).
+
+    Args:
+        folder: a checkpoint of Hugging Face's form: *.safetensors, config.json.
+        activation: "fp16" or "bf16", in which layers shall run; None: the type of their scales, or of four-bit floats
+            that of their bias, or else of the model.
+        version: 1 or 2, of GPTQ's zero points, where the checkpoint says it wrongly; None: as it says.
+        xp: numpy or cupy, where to pack; None: numpy.
+        progress: whether to show a bar on stderr; None: on a terminal, if it takes over a second.
+
+    Raises:
+        InvalidInputError: files that are missing or damaged.
+        ModelConfigError: a config that is missing or malformed.
+        InvalidProblemError: what kernels do not read: other bits than 4, other layouts or group sizes.
+    """
+    tensors = TensorFolder(as_path("folder", folder))
+    config = read_quantization_config(tensors.folder)
+    stored = find_fp4_layers(tensors, config) if config.fp4_mode else dict.fromkeys(find_layers(tensors, config))
+    if not stored:
+        mark = fp4_mark(config) if config.fp4_mode else _MARK
+        raise InvalidProblemError(f"{folder} has no quantized layer: no tensor is named *{mark}")
+    with progress_bar(len(stored), "layers", progress) as advance:
+        for name, where in stored.items():
+            yield name, pack_layer(tensors, name, config, where, activation=activation, version=version, xp=xp)
+            advance(1)
+
+
+def pack_layer(
+    tensors: TensorFolder, name: str, config: QuantizationConfig, stored: StoredFp4 | None = None, *,
+    activation: DType | str | None = None, version: int | None = None, xp: ModuleType | None = None,
+) -> PackedLayer:  # fmt: skip
+    """Pack one layer; arguments and errors as of `pack_checkpoint`. The message of an error names the layer.
+
+    `stored` says where it is, if it is of four-bit floats.
+    """
+    if version is not None and plain_integer(version) not in (1, 2):
+        raise InvalidOptionError(f"version must be 1 or 2, or None for what the checkpoint says, got {shown(version)}")
+    dtype = None if activation is None else parse_activation(activation)
+    try:
+        if stored is not None:
+            return pack_fp4_layer(tensors, stored, config, dtype, xp or numpy)
+        return _packed(tensors, name, config.of_layer(name), dtype, version, xp or numpy)
+    except InvalidProblemError as error:
+        raise InvalidProblemError(f"{tensors.folder}: layer {shown(name)}: {error}") from None
+
+
+def _packed(
+    tensors: TensorFolder, name: str, config: QuantizationConfig, activation: DType | None, version: int | None, xp: Any
+) -> PackedLayer:
+    result = {part: tensors[f"{name}.{part}"] for part in _LAYER_TENSORS if f"{name}.{part}" in tensors}
+    missing = [part for part in ("qzeros", "scales") if part not in result]
+    if missing:
+        raise InvalidProblemError(f"there is no tensor {missing[0]} beside qweight")
+    activation = activation or _ACTIVATIONS.get(result["scales"].dtype)
+    if activation is None:
+        raise InvalidProblemError(f"scales are {result['scales'].dtype}: say in which activation, fp16 or bf16, to run")
+    qweight, qzeros = (as_array(result[part].array, part, xp) for part in ("qweight", "qzeros"))
+    scales = as_array(float_array(result["scales"]), "scales", xp)
+    if config.method == "awq":
+        packed = from_awq(qweight, qzeros, scales, config.group_size, activation=activation)
+    else:
+        g_idx = result["g_idx"].array if "g_idx" in result else None
+        if config.desc_act and g_idx is None:
+            raise InvalidProblemError(f"there is no tensor g_idx, although {config.source} says desc_act")
+        packed = from_gptq(
+            qweight, qzeros, scales, g_idx, config.group_size,
+            version=version or config.version, sym=config.sym, activation=activation,
+        )  # fmt: skip
+    return PackedLayer(packed, encoded_bias(result.get("bias"), packed, xp))

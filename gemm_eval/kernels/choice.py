@@ -1,4 +1,4 @@
-"""Which kernel a GEMM takes when the caller names none: the cost model's choice, for the GPU that is there."""
+"""The kernel of a GEMM when the caller names none: the cost model's choice, for the GPU that is there."""
 
 from __future__ import annotations
 
@@ -16,18 +16,6 @@ from gemm_eval.kernels.families import GroupedSizes, Sizes, WeightMode, ceil_div
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.workload import GemmProblem
-
-__all__ = [
-    "choose",
-    "choose_grouped",
-    "expected_groups",
-    "grouped_problem_of",
-    "problem_of",
-    "rank",
-    "rank_grouped",
-    "spec_of",
-    "spec_of_device",
-]
 
 _CHOICES = 4096
 _ALL = 1 << 20
@@ -72,8 +60,8 @@ def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
     ]  # fmt: skip
     below = np.cumsum(np.exp(logs))
     places = np.searchsorted(below, (np.arange(num_groups) + 0.5) / num_groups)
-    found = sorted((counts[min(place, len(counts) - 1)] for place in places.tolist()), reverse=True)
-    return (max(1, found[0]), *found[1:])
+    result = sorted((counts[min(index, len(counts) - 1)] for index in places.tolist()), reverse=True)
+    return (max(1, result[0]), *result[1:])
 
 
 def grouped_problem_of(
@@ -157,11 +145,7 @@ def rank_grouped(
     groups: tuple[int, ...], K: int, N: int, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec,
     k: int = _ALL,
 ) -> tuple[KernelConfig, ...]:  # fmt: skip
-    """Return the `k` grouped configs that the model finds fastest for groups of so many rows, best first.
-
-    Raises:
-        UnsupportedError: there are none for this GPU.
-    """
+    """Return the `k` grouped configs that the model finds fastest for groups of so many rows, best first."""
     from gemm_eval.evaluate import select_config
     from gemm_eval.models.gpu import OURS
     from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
@@ -201,14 +185,11 @@ def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
 
     A GPU without a preset takes that of the same compute capability, else of the same major one, whose number of SMs
     is nearest: clocks and bandwidths are then those of another chip, which is good enough to choose by.
-
-    Raises:
-        UnsupportedError: no kernel of ours runs on such a GPU.
     """
     told = {name: getattr(limits, name) for name in _TOLD}
     presets = {name: spec for name in list_archs() if isinstance(spec := load_arch(name), GpuSpec)}
-    found = presets.get(slug)
-    if found is None:
+    result = presets.get(slug)
+    if result is None:
 
         def distance(spec: GpuSpec) -> tuple[bool, int]:
             capability = limits_of_spec(spec).compute_capability
@@ -221,6 +202,6 @@ def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
             raise UnsupportedError(
                 f"no W4A16 kernel runs on a GPU of compute capability {'.'.join(map(str, limits.compute_capability))}"
             )
-        found = min(alike, key=distance)
-    changes = {name: value for name, value in told.items() if getattr(found, name) != value}
-    return found.with_(**changes) if changes else found
+        result = min(alike, key=distance)
+    changes = {name: value for name, value in told.items() if getattr(result, name) != value}
+    return result.with_(**changes) if changes else result

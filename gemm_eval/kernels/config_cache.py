@@ -1,38 +1,47 @@
-"""Which config is best for which GEMM: a JSON file that people can read, and that processes and machines can merge.
+"""The best configs of GEMMs: a JSON file that people can read, and that processes and machines can merge.
 
 A record holds for one GPU and for the source of its kernel: with another it is ignored, and that is noted. With another
 driver or compiler it is used, with a warning, where there is none of the present ones. Files of other versions of the
-kernels may be merged: what is void for one version stays for the other.
+kernels may be merged: a record that is void for one version stays for the other.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import re
 import subprocess
 import warnings
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemm_eval.arch import DeviceLimits, data_root
 from gemm_eval.device import compiler_version
-from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels.configs import (
-    ANY_VERSIONS,
+from gemm_eval.errors import GemmEvalError, InvalidProblemError
+from gemm_eval.kernels.config_records import (
     FOUND_BY,
     L2_STATES,
-    ConfigCache,
     ConfigKey,
     ConfigRecord,
-    ConfigVersionWarning,
-    Versions,
-    build_from_timings,
-    change_file,
+    config_from_json,
     kernel_hash_of,
+    lock,
+    read_content,
+    set_aside,
+    to_text,
+    why_void,
 )
-from gemm_eval.kernels.registry import make_variant
+from gemm_eval.kernels.families import Sizes
+from gemm_eval.kernels.registry import legal_configs, make_variant
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.storage import cache_dir
+from gemm_eval.storage import cache_dir, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 __all__ = [
     "FOUND_BY",
@@ -45,13 +54,332 @@ __all__ = [
     "build_from_timings",
     "driver_version",
     "kernel_hash_of",
+    "limits_of_preset",
     "lookup",
     "new_record",
     "present_versions",
     "remember",
     "shipped_path",
     "user_path",
+    "why_void",
 ]
+
+_MAX_ANSWERS = 4096  # remembered by a cache
+
+_log = logging.getLogger(__name__)
+_noted: set[tuple[Path | None, ConfigRecord, str]] = set()
+_warned: set[tuple[Path | None, Versions, Versions]] = set()
+
+
+class ConfigVersionWarning(UserWarning):
+    """A config was used that was found with another driver or compiler: it runs, but another may be faster now."""
+
+
+class Versions(NamedTuple):
+    """Versions that the time of a kernel depends on. None: not known, and not compared.
+
+    Attributes:
+        driver: as `driver_version` gives it.
+        compiler: as `gemm_eval.device.compiler_version` gives it.
+    """
+
+    driver: str | None = None
+    compiler: str | None = None
+
+    def fit(self, record: ConfigRecord) -> bool:
+        """Say whether `record` was found with these versions, as far as they are known."""
+        return self.driver in {None, record.driver} and self.compiler in {None, record.compiler}
+
+
+ANY_VERSIONS: Versions = Versions()
+
+
+class ConfigCache:
+    """Records of best configs: at most one for each GEMM, GPU and kernel.
+
+    Args:
+        records: as `merge` would join them, in any order.
+        path: where they come from, for notes and warnings.
+    """
+
+    def __init__(self, records: Iterable[ConfigRecord] = (), path: Path | None = None) -> None:
+        self.path = path
+        self._notes: dict[str, None] = {}
+        self._by_gemm: dict[ConfigKey, dict[tuple[str, str], ConfigRecord]] = {}
+        self._answers: dict[tuple[ConfigKey, DeviceLimits | None, Versions], ConfigRecord | None] = {}
+        for record in records:
+            self._add(record, is_newer=False)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_gemm.values()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConfigCache) and self.records == other.records
+
+    __hash__ = None  # type: ignore[assignment]  # records come and go
+
+    @property
+    def records(self) -> list[ConfigRecord]:
+        """All records, in the order of the file: by GPU, N, K, M and weights."""
+        result = [record for records in self._by_gemm.values() for record in records.values()]
+        return sorted(result, key=lambda record: (_place(record.key), record.order()))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why records were ignored by `find`, each once."""
+        return tuple(self._notes)
+
+    def put(self, record: ConfigRecord) -> None:
+        """Add a record; it replaces that of the same GEMM, GPU and kernel, but for an estimate, no measured one."""
+        self._add(record, is_newer=True)
+        self._answers.clear()
+
+    def _add(self, record: ConfigRecord, *, is_newer: bool) -> None:
+        records = self._by_gemm.setdefault(record.key._replace(gpu=""), {})
+        slot = record.key.gpu, record.kernel_hash
+        old = records.get(slot)
+        if old is None:
+            records[slot] = record
+        elif is_newer:
+            records[slot] = record if record.is_measured or not old.is_measured else old
+        else:
+            records[slot] = min(old, record, key=ConfigRecord.order)
+
+    def merge(self, other: ConfigCache) -> ConfigCache:
+        """Return a new cache with the records of both; neither changes.
+
+        For the same GEMM, GPU and kernel: measured before estimated, then the faster, then the later. The order of
+        merging does not matter.
+        """
+        return ConfigCache((*self.records, *other.records), self.path)
+
+    def find(
+        self, key: ConfigKey, limits: DeviceLimits | None = None, versions: Versions = ANY_VERSIONS
+    ) -> ConfigRecord | None:
+        """Return the best record that holds for a GEMM, or None: measured, of these versions, fast, in this order.
+
+        Args:
+            key: the GEMM and the GPU; see `ConfigKey.of`.
+            limits: of the GPU; None: those of the preset `key.gpu`.
+            versions: of the present.
+
+        Raises:
+            ArchError: without `limits`, there is no such preset.
+        """
+        asked = key, limits, versions
+        if asked in self._answers:
+            return self._answers[asked]
+        result = self._find(*asked)
+        if len(self._answers) >= _MAX_ANSWERS:
+            self._answers.clear()
+        self._answers[asked] = result
+        return result
+
+    def _find(self, key: ConfigKey, limits: DeviceLimits | None, versions: Versions) -> ConfigRecord | None:
+        records = self._by_gemm.get(key._replace(gpu=""))
+        if not records:
+            return None
+        limits = limits_of_preset(key.gpu) if limits is None else limits
+        valid = []
+        for (gpu, _), record in records.items():
+            void = why_void(record, limits) if gpu == key.gpu else f"it is of {gpu}, not {key.gpu}"
+            if void is None:
+                valid.append(record)
+            else:
+                self._note(record, void)
+        if not valid:
+            return None
+        best = min(valid, key=lambda record: (not record.is_measured, not versions.fit(record), record.order()))
+        if not versions.fit(best):
+            self._warn_of_versions(best, versions)
+        return best
+
+    def _note(self, record: ConfigRecord, void: str) -> None:
+        gemm = record.key
+        text = (
+            f"ignored the config for {gemm.gpu} M={gemm.M} K={gemm.K} N={gemm.N} {gemm.activation} "
+            f"{gemm.mode.name.lower()} {gemm.group_size} {gemm.l2}: {void}"
+        )
+        self._notes[text] = None
+        if (said := (self.path, record, void)) not in _noted:
+            _noted.add(said)
+            _log.info("%s: %s", self.path or "configs", text)
+
+    def _warn_of_versions(self, record: ConfigRecord, versions: Versions) -> None:
+        found_with = Versions(record.driver, record.compiler)
+        if (said := (self.path, found_with, versions)) in _warned:
+            return
+        _warned.add(said)
+        warnings.warn(
+            f"{self.path or 'configs'}: found with driver {record.driver} and NVRTC {record.compiler}, used with "
+            f"driver {versions.driver or record.driver} and NVRTC {versions.compiler or record.compiler}; other "
+            "configs may be faster now: profile again to know",
+            ConfigVersionWarning,
+            stacklevel=4,
+        )
+
+    @classmethod
+    def load(cls, path: Path, *, is_read_only: bool = False) -> ConfigCache:
+        """Read a file; none is an empty cache.
+
+        A damaged file is set aside as ``<name>.damaged-<n>`` with a RuntimeWarning, and a new one is begun with the
+        records that could be read; `is_read_only`: it is refused instead.
+
+        Raises:
+            GemmEvalError: it cannot be read or set aside, or a newer version of this library wrote it.
+        """
+        content = read_content(path)
+        if content is None or content.damage is None:
+            return cls(content.records if content else (), path)
+        if is_read_only:
+            raise GemmEvalError(f"{path} is damaged: {content.damage}")
+        with lock(path):
+            return cls._load_locked(path)
+
+    @classmethod
+    def _load_locked(cls, path: Path) -> ConfigCache:
+        """Only under the lock: another process may have mended the file meanwhile."""
+        content = read_content(path)
+        result = cls(content.records if content else (), path)
+        if content is not None and content.damage is not None:
+            aside = set_aside(path)
+            result.save(path)
+            warnings.warn(
+                f"{path} is damaged: {content.damage}; it was set aside as {aside.name}, and a new one is begun with "
+                f"{len(result)} records",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return result
+
+    def save(self, path: Path) -> None:
+        """Replace a file, as a whole: same records, same bytes.
+
+        Raises:
+            GemmEvalError: it cannot be written.
+        """
+        write_text(path, to_text(self.records))
+
+    def update_file(self, path: Path) -> ConfigCache:
+        """Merge these records into a file, and return what it holds then. Processes that do so at once lose nothing.
+
+        Raises:
+            GemmEvalError: as `load` and `save`; or other processes keep the file for half a minute.
+        """
+        return change_file(path, lambda found: found.merge(self))
+
+
+def change_file(path: Path, change: Callable[[ConfigCache], ConfigCache]) -> ConfigCache:
+    """Replace what a file holds by `change` of it, and return that; nobody else changes it meanwhile."""
+    with lock(path):
+        result = ConfigCache._load_locked(path)
+        changed = change(ConfigCache(result.records, path))
+        if changed != result or not path.exists():
+            changed.save(path)
+        return changed
+
+
+def _place(key: ConfigKey) -> tuple[object, ...]:
+    return key.gpu, key.N, key.K, key.M, key.activation, key.mode, key.group_size, key.l2
+
+
+@cache
+def limits_of_preset(gpu: str) -> DeviceLimits:
+    """Return the limits of a preset, read once."""
+    from gemm_eval.kernels.plan import limits_of
+
+    return limits_of(gpu)
+
+
+_GEMM = ("M", "K", "N", "input_dtype", "mode", "group_size", "l2")
+_PER_COLUMN = -1  # what data sets call one scale a column
+_DIGITS = 3  # nanoseconds, for readers; replays differ by more
+
+
+def build_from_timings(table: pd.DataFrame, meta: Mapping[str, Any], gpu: str) -> ConfigCache:
+    """Return the fastest config of each GEMM that was timed, of those that kernels of today have.
+
+    Args:
+        table: a row for each GEMM and config, with the columns of data sets in arch/measured/<gpu>/w4a16 and times in
+            us.
+        meta: what the .meta.yaml beside it says: versions of driver and compiler, and when it was measured.
+        gpu: preset of the GPU.
+
+    Raises:
+        InvalidProblemError: the table lacks columns, or `meta` a version or a time.
+        ArchError: there is no such preset.
+    """
+    from gemm_eval.kernels.plan import limits_of
+
+    missing = {*_GEMM, *KernelConfig._fields, "latency_us"} - set(table.columns)
+    if missing:
+        raise InvalidProblemError(f"timings of kernels must have the columns {', '.join(sorted(missing))}")
+    facts = _facts_of(meta)
+    limits = limits_of(gpu)
+    groups: dict[ConfigKey, dict[KernelConfig, float]] = {}
+    for row in table[[*_GEMM, *KernelConfig._fields, "latency_us"]].to_dict("records"):
+        values = {str(name): value for name, value in row.items()}
+        latency_us = float(values["latency_us"])
+        if math.isfinite(latency_us) and latency_us > 0:
+            of_gemm = groups.setdefault(_key_of(values, gpu), {})
+            config = config_from_json({name: _plain(values[name]) for name in KernelConfig._fields})
+            of_gemm[config] = min(latency_us, of_gemm.get(config, latency_us))
+    result = ConfigCache()
+    for key, times in groups.items():
+        record = _best(key, times, limits, facts)
+        if record is not None:
+            result.put(record)
+    return result
+
+
+def _facts_of(meta: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return {
+            "driver": str(meta["gpu"]["driver_version"]),
+            "compiler": str(meta["runner"]["compiler"]),
+            "date": max(str(state["time"]) for state in meta["gpu_states"])[: len("2026-11-21")],
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidProblemError(
+            f"the meta file of timings must say gpu.driver_version, runner.compiler and gpu_states: {error!r}"
+        ) from None
+
+
+def _key_of(row: Mapping[str, Any], gpu: str) -> ConfigKey:
+    group_size = int(row["group_size"])
+    return ConfigKey.of(
+        gpu, Sizes(int(row["M"]), int(row["K"]), int(row["N"])), str(row["input_dtype"]), str(row["mode"]),
+        None if group_size == _PER_COLUMN else group_size, str(row["l2"]),
+    )  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as Python's."""
+    return value if isinstance(value, str) else int(value)
+
+
+def _best(
+    key: ConfigKey, times: Mapping[KernelConfig, float], limits: DeviceLimits, facts: Mapping[str, str]
+) -> ConfigRecord | None:
+    """The record of a GEMM; None: none of the configs exists any more."""
+    try:
+        legal = set(legal_configs(key.sizes, limits, key.activation, key.mode, key.group_size or None))
+    except GemmEvalError as error:
+        raise InvalidProblemError(f"{key}: {error}") from error
+    known = {config: latency_us for config, latency_us in times.items() if config in legal}
+    if not known:
+        return None
+    config = min(known, key=lambda config: (known[config], config))
+    return ConfigRecord(
+        key=key,
+        config=config,
+        latency_us=max(round(known[config], _DIGITS), 10.0**-_DIGITS),
+        found_by="all" if len(known) == len(legal) else "top_k",
+        num_timed=len(known),
+        kernel_hash=kernel_hash_of(make_variant(config, key.activation, key.mode, key.group_size or None), limits),
+        **facts,
+    )
+
 
 _USER_NAME = "w4a16-configs.json"
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -67,7 +395,7 @@ def user_path() -> Path | None:
 
 
 def shipped_path(gpu: str) -> Path:
-    """Where the file that comes with the library for a GPU lies, if there is one. It is never written."""
+    """Return the path of the file that comes with the library for a GPU, if there is one. It is never written."""
     return data_root() / "measured" / gpu / "w4a16" / "configs.json"
 
 
@@ -81,10 +409,10 @@ def lookup(
     """
     estimate = None
     for path, is_read_only in ((user_path(), False), (shipped_path(key.gpu), True)):
-        found = None if path is None else _current(path, is_read_only).find(key, limits, versions)
-        if found is not None and found.is_measured:
-            return found
-        estimate = estimate or found
+        result = None if path is None else _current(path, is_read_only).find(key, limits, versions)
+        if result is not None and result.is_measured:
+            return result
+        estimate = estimate or result
     return estimate
 
 
@@ -117,14 +445,14 @@ def _current(path: Path, is_read_only: bool) -> ConfigCache:
     known = _loaded.get(path)
     if known is not None and known[0] == state:
         return known[1]
-    found = ConfigCache(path=path)
+    result = ConfigCache(path=path)
     if state:
         try:
-            found = ConfigCache.load(path, is_read_only=is_read_only)
+            result = ConfigCache.load(path, is_read_only=is_read_only)
         except GemmEvalError as error:
             warnings.warn(f"configs are not used: {error}", RuntimeWarning, stacklevel=3)
-    _loaded[path] = state, found
-    return found
+    _loaded[path] = state, result
+    return result
 
 
 def new_record(
@@ -142,16 +470,10 @@ def new_record(
     """
     variant = make_variant(config, key.activation, key.mode, key.group_size or None)
     return ConfigRecord(
-        key=key,
-        config=config,
-        latency_us=float(latency_us),
-        found_by=found_by,
-        num_timed=num_timed,
-        driver=driver_version() or "unknown",
-        compiler=compiler_version(),
-        kernel_hash=kernel_hash_of(variant, limits),
+        key=key, config=config, latency_us=float(latency_us), found_by=found_by, num_timed=num_timed,
+        driver=driver_version() or "unknown", compiler=compiler_version(), kernel_hash=kernel_hash_of(variant, limits),
         date=datetime.now(UTC).date().isoformat(),
-    )
+    )  # fmt: skip
 
 
 def present_versions() -> Versions:

@@ -21,8 +21,6 @@ from gemm_eval.kernels.layout import BLOCK_COLUMNS, PADDED_K, Array, as_array, m
 from gemm_eval.kernels.weights import PackedW4, check_packed, unpack_codes
 from gemm_eval.words import shown
 
-__all__ = ["QuantizedFp4", "pack_fp4", "pack_mxfp4", "pack_nvfp4", "quantize_fp4", "unpack_fp4"]
-
 _LARGEST_E2M1, _LARGEST_E2M1_EXPONENT = 6.0, 2
 _LARGEST_E4M3 = 448.0
 _E8M0_BIAS = 127
@@ -154,7 +152,7 @@ def pack_fp4(quantized: QuantizedFp4, mode: WeightMode | str, activation: DType 
 
 
 def unpack_fp4(packed: PackedW4) -> QuantizedFp4:
-    """What was packed, without padding, but for what `pack_fp4` says is lost; rows in the order in which they lie.
+    """Return the weights that were packed, but for what `pack_fp4` says is lost, without padding, rows as they lie.
 
     Raises:
         InvalidProblemError: `packed` is no `PackedW4`, or has no four-bit floats.
@@ -195,14 +193,9 @@ def pack_mxfp4(
 
 
 def pack_nvfp4(
-    weight: Any,
-    scales: Any,
-    tensor_scale: Any = None,
-    *,
-    global_scale: Any = None,
-    activation: DType | str = "fp16",
+    weight: Any, scales: Any, tensor_scale: Any = None, *, global_scale: Any = None, activation: DType | str = "fp16",
     xp: ModuleType | None = None,
-) -> PackedW4 | tuple[PackedW4, ...]:
+) -> PackedW4 | tuple[PackedW4, ...]:  # fmt: skip
     """Pack NVFP4 weights as ModelOpt or compressed-tensors store them, rows of them columns of W.
 
     Args:

@@ -14,23 +14,6 @@ from gemm_eval.errors import InvalidProblemError
 from gemm_eval.kernels.families import WeightMode
 from gemm_eval.kernels.layout import BLOCK_K, Array, from_pairs, module_of, to_pairs
 
-__all__ = [
-    "E2M1_VALUES",
-    "MAGNITUDE_BITS",
-    "StoredScales",
-    "e4m3_values",
-    "e8m0_values",
-    "natural_moves",
-    "original_scales",
-    "pack_fp4_scales",
-    "store_e4m3",
-    "store_e8m0",
-    "stored_values",
-    "to_kernel_order",
-    "to_natural_order",
-    "unpack_fp4_scales",
-]
-
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """The value of each code (OCP Microscaling Formats (MX) Specification 1.0, section 5.3.3)."""
 
@@ -60,7 +43,7 @@ def _rotated_left(place: int, by: int) -> int:
 
 
 def _place_fp16(place: int) -> int:
-    """Where `spread_fp4` finds what it brings to bit `place % 32` of register `place // 32`."""
+    """Return the bit that `spread_fp4` brings to bit `place % 32` of register `place // 32`."""
     register, bit = divmod(place, _WORD_BITS)
     bit -= 8 * (register % 2)  # registers 1 and 3 are shifted left by 8
     if register < 2:
@@ -157,9 +140,6 @@ def store_e8m0(scales: Array, matters: Array, activation: DType) -> StoredScales
         scales: e8m0, uint8 of any shape.
         matters: bool of that shape: whether the group has a weight that is not 0.
         activation: whose type kernels make of it.
-
-    Raises:
-        InvalidProblemError: a scale is not a number, or the type cannot hold all weights exactly.
     """
     xp = module_of(scales)
     if bool((matters & (scales == _E8M0_NAN)).any()):
@@ -187,9 +167,6 @@ def store_e4m3(scales: Array, matters: Array) -> Array:
     Args:
         scales: e4m3, uint8 of any shape.
         matters: as of `store_e8m0`.
-
-    Raises:
-        InvalidProblemError: a scale of a group that matters is negative, or not a number.
     """
     xp = module_of(scales)
     is_number = scales < _E4M3_NAN
@@ -200,12 +177,12 @@ def store_e4m3(scales: Array, matters: Array) -> Array:
     top = (mantissa >= 2).astype(xp.int32) + (mantissa >= 4)
     subnormal = ((_E4M3_LEAST + top + _E5M3_BIAS) << 3) | ((mantissa << (3 - top)) & 7)
     normal = ((field - _E4M3_BIAS + _E5M3_BIAS) << 3) | mantissa
-    found = xp.where(field > 0, normal, xp.where(mantissa > 0, subnormal, 0))
-    return xp.where(is_number, found, 0).astype(xp.uint8)
+    result = xp.where(field > 0, normal, xp.where(mantissa > 0, subnormal, 0))
+    return xp.where(is_number, result, 0).astype(xp.uint8)
 
 
 def stored_values(stored: Array, mode: WeightMode, activation: DType) -> Array:
-    """What bytes of scales mean, without the unit, float64."""
+    """Return the values of bytes of scales, without the unit, float64."""
     xp = module_of(stored)
     if mode is WeightMode.NVFP4:
         values = xp.ldexp((8 + (stored & 7)).astype(xp.float64), (stored >> 3).astype(xp.int32) - _E5M3_BIAS - 3)
@@ -222,11 +199,11 @@ def original_scales(stored: Array, mode: WeightMode, activation: DType, unit: fl
         exponent = (stored >> 3).astype(xp.int32) - _E5M3_BIAS
         below = xp.clip(_E4M3_LEAST + 3 - exponent, 0, 8)  # binades below the normal numbers
         mantissa = (stored & 7).astype(xp.int32)
-        found = xp.where(below > 0, (8 + mantissa) >> below, ((exponent + _E4M3_BIAS) << 3) | mantissa)
+        result = xp.where(below > 0, (8 + mantissa) >> below, ((exponent + _E4M3_BIAS) << 3) | mantissa)
     else:
         shift, bias = _E8M0_STORED[activation]
-        found = (stored >> shift).astype(xp.int32) - bias + math.frexp(unit)[1] - 1 + _E8M0_BIAS
-    return xp.where(stored > 0, found, 0).astype(xp.uint8)
+        result = (stored >> shift).astype(xp.int32) - bias + math.frexp(unit)[1] - 1 + _E8M0_BIAS
+    return xp.where(stored > 0, result, 0).astype(xp.uint8)
 
 
 def pack_fp4_scales(stored: Array, group_size: int) -> Array:

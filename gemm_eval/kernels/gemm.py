@@ -1,4 +1,4 @@
-"""The public call of the W4A16 kernels, and what can be asked without running one."""
+"""The public calls of the W4A16 kernels, of one GEMM and of groups, and what can be asked without running one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from weakref import WeakKeyDictionary
 import numpy
 
 from gemm_eval.arch import GpuSpec, Occupancy
-from gemm_eval.device import as_device_array, check_dtype, check_vector, overlaps, runtime
+from gemm_eval.checks import as_integer
+from gemm_eval.device import Rows, as_device_array, check_dtype, check_vector, overlaps, runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.call import (
     ALIGNMENT_BYTES,
     WHY_THAT_TYPE,
     finite,
+    gather_bytes,
+    gather_columns,
     gathered_at,
     launch_plan,
     matrix,
@@ -24,51 +27,39 @@ from gemm_eval.kernels.call import (
     output_rows,
     take_scratch,
 )
-from gemm_eval.kernels.choice import choose
-from gemm_eval.kernels.families import Operands, Sizes, WeightMode
-from gemm_eval.kernels.gather import gather_bytes, gather_columns
-from gemm_eval.kernels.plan import (
-    check_rows,
-    limits_of,
-    make_plan,
-    plan_on_device,
-    spec_and_limits,
-)
-from gemm_eval.kernels.profiled import profiled_config
+from gemm_eval.kernels.choice import choose, choose_grouped
+from gemm_eval.kernels.families import GroupedOperands, GroupedSizes, Operands, Sizes, WeightMode
+from gemm_eval.kernels.families.grouped import MAX_GROUPS
+from gemm_eval.kernels.grouped_weights import GroupedW4
+from gemm_eval.kernels.plan import LARGEST_SIZE, Plan, check_rows, limits_of, make_plan, plan_on_device, spec_and_limits
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
+from gemm_eval.kernels.tune import profiled_config
 from gemm_eval.kernels.weights import PackedW4, check_packed
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import shown
 
-__all__ = ["occupancy", "w4a16_gemm", "workspace_bytes"]
-
-_CHOICES = ("auto", "profile")
-
 
 class _Weights(NamedTuple):
-    """Packed weights as a launch takes them."""
+    """Packed weights as a launch takes them: addresses, memory and GPU.
+
+    `extra` is the address of the permutation of a GEMM's rows (0: none), or of the factors of groups.
+    """
 
     qweight: int
     scales: int
-    permutation: int
+    extra: int
     memory: tuple[tuple[int, int], ...]
-    blocks_and_groups: tuple[int, int, int]
     device: int
 
 
-_weights: WeakKeyDictionary[PackedW4, _Weights] = WeakKeyDictionary()
+_weights: WeakKeyDictionary[PackedW4 | GroupedW4, _Weights] = WeakKeyDictionary()
+_even_offsets: dict[tuple[int, int, int], Any] = {}
 
 
 def w4a16_gemm(
-    A: Any,
-    packed: PackedW4,
-    bias: Any = None,
-    alpha: float = 1.0,
-    out: Any = None,
-    config: KernelConfig | str = "auto",
-    stream: Any = None,
-    workspace: Any = None,
-) -> Any:
+    A: Any, packed: PackedW4, bias: Any = None, alpha: float = 1.0, out: Any = None,
+    config: KernelConfig | str = "auto", stream: Any = None, workspace: Any = None,
+) -> Any:  # fmt: skip
     """Multiply activations with 4-bit weights on a GPU: C[M,N] = alpha * A[M,K] x W[K,N] + bias[N].
 
     Arrays may be CuPy's, torch's, or any with ``__cuda_array_interface__`` or DLPack. fp16 is float16; bf16 is a type
@@ -105,55 +96,152 @@ def w4a16_gemm(
         UnsupportedError: the GPU lacks what the kernel needs.
         GemmEvalError: no GPU, driver, CuPy or NVRTC.
     """
-    weights = _weights_of(packed)
+    weights = _weights_of(packed, PackedW4)
     if weights.device != runtime.current_device():
         with runtime.on_device(weights.device):
             return w4a16_gemm(A, packed, bias, alpha, out, config, stream, workspace)
-    if not isinstance(config, KernelConfig) and not (isinstance(config, str) and config in _CHOICES):
-        raise InvalidOptionError(f"config must be a KernelConfig, 'auto' or 'profile', got {shown(config)}")
+    _check_config(config, ("auto", "profile"))
     handle = runtime.stream_handle(stream)
     a = matrix(A, "A", packed.K, packed.activation, weights.device, handle)
     sizes = Sizes(a.num_rows, packed.K, packed.N)
+    blocks_and_groups = packed.num_column_blocks, packed.num_k_blocks, packed.num_groups
     if config == "profile":
-        operands = Operands(
-            a.address, a.stride, weights.qweight, weights.scales, 0, 0, 0, 0, 1.0, *weights.blocks_and_groups
-        )
+        operands = Operands(a.address, a.stride, weights.qweight, weights.scales, 0, 0, 0, 0, 1.0, *blocks_and_groups)
         config = profiled_config(sizes, packed, operands, weights.device, handle)
     chosen = config if isinstance(config, KernelConfig) else None
     plan = plan_on_device(sizes, packed.activation, packed.mode, packed.group_size, chosen, weights.device)
-    result = new_output(A, packed.activation, packed.N, handle) if out is None else out
-    c = output_rows(result, sizes.M, packed.N, packed.activation, weights.device, handle)
-    inputs = [(a.address, a.num_bytes), *weights.memory]
+    return _multiply(
+        plan, weights, packed, A, a, bias, alpha, out, handle, workspace,
+        permutation=weights.extra, unit=packed.scale_unit, blocks_and_groups=blocks_and_groups,
+    )  # fmt: skip
+
+
+def w4a16_grouped_gemm(
+    A: Any, packed: GroupedW4, offsets: Any = None, bias: Any = None, alpha: float = 1.0, out: Any = None,
+    config: KernelConfig | str = "auto", stream: Any = None, workspace: Any = None, *,
+    expected_rows: int | None = None,
+) -> Any:  # fmt: skip
+    """Multiply groups of activations, each with 4-bit weights of its own, in one launch.
+
+    C[i] = alpha * A[i] x W[g] + bias[g] for the rows offsets[g] <= i < offsets[g + 1] of each group g. The offsets are
+    read by the GPU alone, so a CUDA graph may be replayed with others; groups without rows cost nothing. Rows that no
+    group has are not written. The same operands, offsets and config give the same bits every time.
+
+    Arrays, types and streams are as for `w4a16_gemm`; for a capture `out` has to be given, and the same call to have
+    run before on its stream.
+
+    Args:
+        A: [..., rows, K], of the type that the weights were packed for. All dimensions but the last count as rows.
+        packed: the weights, on a GPU: see `stack_w4` and `GroupedW4.to_gpu`.
+        offsets: int32 [num_groups + 1] on the GPU: the first row of each group, and the end of the last; they do not
+            decrease. Whatever they hold, no memory beyond the operands is touched. None: A is [num_groups, M, K], a
+            batch.
+        bias: [num_groups, N], of the type of A; None: none.
+        alpha: factor of the product, finite; applied in fp32.
+        out: [..., rows, N] for the result, contiguous, of the type of A; shares no memory with the operands. None: a
+            new CuPy array, as of `w4a16_gemm`.
+        config: the kernel, of a grouped family; "auto": the cost model chooses, without running anything.
+        stream: as for `w4a16_gemm`.
+        workspace: uint8 array of at least `grouped_workspace_bytes`; None: memory that the library keeps for each
+            stream.
+        expected_rows: rows that all groups are expected to have together, for the choice of the kernel where A has room
+            for more; None: all of A. They are taken to fall on groups at random.
+
+    Returns:
+        `out`, or the new array.
+
+    Raises:
+        InvalidProblemError: operands of a wrong type, shape, GPU, order or alignment.
+        InvalidMappingError: a config that does not exist, or is of no grouped family.
+        InvalidOptionError: alpha, stream, workspace or expected_rows; or a capture before the first call.
+        UnsupportedError: the GPU lacks what the kernel needs.
+        GemmEvalError: no GPU, driver, CuPy or NVRTC.
+    """
+    weights = _weights_of(packed, GroupedW4)
+    if weights.device != runtime.current_device():
+        with runtime.on_device(weights.device):
+            return w4a16_grouped_gemm(
+                A, packed, offsets, bias, alpha, out, config, stream, workspace, expected_rows=expected_rows
+            )
+    _check_config(config, ("auto",))
+    handle = runtime.stream_handle(stream)
+    if 0 in tuple(A.shape)[:-1]:  # no rows: nothing to do
+        return new_output(A, packed.activation, packed.N, handle) if out is None else out
+    a = matrix(A, "A", packed.K, packed.activation, weights.device, handle)
+    sizes = GroupedSizes(a.num_rows, packed.K, packed.N, packed.num_groups)
+    is_batch = offsets is None
+    expected = _expected_rows(expected_rows, sizes)
+    first_rows = _batch_offsets(A, packed, weights.device, handle) if is_batch else offsets
+    of_groups = on_device_array(first_rows, "offsets", weights.device, handle)
+    _check_offsets(of_groups, sizes.num_groups)
+    chosen = config if isinstance(config, KernelConfig) else None
+    types = packed.activation, packed.mode, packed.group_size
+    plan = plan_on_device(sizes, *types, chosen, weights.device, expected, is_batch)
+    return _multiply(
+        plan, weights, packed, A, a, bias, alpha, out, handle, workspace,
+        offsets=of_groups.address, blocks_and_groups=packed.blocks_and_groups,
+    )  # fmt: skip
+
+
+def _multiply(
+    plan: Plan[Any], weights: _Weights, packed: PackedW4 | GroupedW4, A: Any, a: Rows, bias: Any, alpha: float,
+    out: Any, stream: int, workspace: Any, *, blocks_and_groups: tuple[int, int, int], permutation: int = 0,
+    unit: float = 1.0, offsets: int | None = None,
+) -> Any:  # fmt: skip
+    """Check result, bias and workspace, and queue a kernel, behind the one that gathers columns where it is needed.
+
+    Args:
+        plan: the kernel.
+        weights, packed: the weights.
+        A, a: activations, as they were given and as rows.
+        bias, alpha, out, workspace: as of the public calls.
+        stream: handle of the stream.
+        blocks_and_groups: of the packed weights, as of `Operands`.
+        permutation: address of the order of columns of A; 0: as they are.
+        unit: factor of all scales.
+        offsets: address of the first rows of groups; None: there are none.
+    """
+    num_groups = packed.num_groups if isinstance(packed, GroupedW4) else 0
+    result = new_output(A, packed.activation, packed.N, stream) if out is None else out
+    c = output_rows(result, a.num_rows, packed.N, packed.activation, weights.device, stream)
+    inputs = [
+        (a.address, a.num_bytes),
+        *([] if offsets is None else [(offsets, 4 * (num_groups + 1))]),
+        *weights.memory,
+    ]
     bias_address = 0
     if bias is not None:
-        vector = on_device_array(bias, "bias", weights.device, handle)
-        check_dtype(vector, "bias", packed.activation, WHY_THAT_TYPE)
-        check_vector(vector, "bias", packed.N)
-        bias_address = vector.address
-        inputs.append((vector.address, packed.N * vector.itemsize))
+        vectors = on_device_array(bias, "bias", weights.device, stream)
+        check_dtype(vectors, "bias", packed.activation, WHY_THAT_TYPE)
+        if num_groups:
+            _check_biases(vectors, num_groups, packed.N)
+        else:
+            check_vector(vectors, "bias", packed.N)
+        bias_address = vectors.address
+        inputs.append((bias_address, max(1, num_groups) * packed.N * vectors.itemsize))
     written = c.address, c.num_bytes
     if any(overlaps(written, memory) for memory in inputs):
-        raise InvalidProblemError("out must not share memory with A, the weights or bias")
-    gathered_bytes = gather_bytes(sizes.M, sizes.K) if weights.permutation else 0
-    scratch = take_scratch(plan, gathered_bytes, workspace, weights.device, handle, [written, *inputs])
-    factor = finite(alpha) * packed.scale_unit
-    if weights.permutation:
-        a = gather_columns(a, weights.permutation, scratch.gathered, weights.device, handle)
-    operands = Operands(
+        others = "the weights, offsets or bias" if num_groups else "the weights or bias"
+        raise InvalidProblemError(f"out must not share memory with A, {others}")
+    gathered_bytes = gather_bytes(a.num_rows, packed.K) if permutation else 0
+    scratch = take_scratch(plan, gathered_bytes, workspace, weights.device, stream, [written, *inputs])
+    factor = finite(alpha) * unit
+    if permutation:
+        a = gather_columns(a, permutation, scratch.gathered, weights.device, stream)
+    operands: Any = Operands(
         a.address, a.stride, weights.qweight, weights.scales, bias_address, c.address,
-        scratch.partial_sums, scratch.counters, factor, *weights.blocks_and_groups,
+        scratch.partial_sums, scratch.counters, factor, *blocks_and_groups,
     )  # fmt: skip
-    launch_plan(plan, operands, weights.device, handle)
+    if offsets is not None:
+        operands = GroupedOperands(operands, offsets, weights.extra)
+    launch_plan(plan, operands, weights.device, stream)
     return result
 
 
 def occupancy(
-    config: KernelConfig,
-    activation: DType | str = DType.FP16,
-    mode: WeightMode | str = WeightMode.GROUP,
-    group_size: int | None = None,
-    arch: GpuSpec | str | None = None,
-) -> Occupancy:
+    config: KernelConfig, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
+    group_size: int | None = None, arch: GpuSpec | str | None = None,
+) -> Occupancy:  # fmt: skip
     """Return how many CTAs of a kernel an SM holds at once, and what they take. Compiles it, runs nothing.
 
     Args:
@@ -193,8 +281,7 @@ def workspace_bytes(
         GemmEvalError: no CuPy or NVRTC; without `arch`, no GPU.
     """
     check_packed(packed)
-    if not isinstance(config, KernelConfig) and not (isinstance(config, str) and config == "auto"):
-        raise InvalidOptionError(f"config must be a KernelConfig or 'auto', got {shown(config)}")
+    _check_config(config, ("auto",))
     sizes = Sizes(M, packed.K, packed.N)
     check_rows(sizes)
     types = packed.activation, packed.mode, packed.group_size
@@ -208,22 +295,100 @@ def workspace_bytes(
     return plan.workspace_bytes if packed.permutation is None else gathered_at(plan) + gather_bytes(M, packed.K)
 
 
-def _weights_of(packed: PackedW4) -> _Weights:
-    found = _weights.get(packed) if isinstance(packed, PackedW4) else None
-    if found is not None:
-        return found
-    check_packed(packed)
+def grouped_workspace_bytes(
+    rows: int, packed: GroupedW4, config: KernelConfig | str = "auto", arch: GpuSpec | str | None = None, *,
+    expected_rows: int | None = None,
+) -> int:  # fmt: skip
+    """Return the size of `workspace` that `w4a16_grouped_gemm` needs, in bytes. Compiles the kernel, runs nothing.
+
+    Args:
+        rows: of A.
+        packed: the weights, wherever they lie.
+        config, expected_rows: as for `w4a16_grouped_gemm`.
+        arch: a GPU's spec, or its name; None: CuPy's current GPU.
+
+    Raises:
+        InvalidInputError, UnsupportedError, GemmEvalError: as `w4a16_grouped_gemm`.
+    """
+    _check_groups(packed)
+    _check_config(config, ("auto",))
+    sizes = GroupedSizes(as_integer("rows", rows, 1, LARGEST_SIZE), packed.K, packed.N, packed.num_groups)
+    types, expected = (packed.activation, packed.mode, packed.group_size), _expected_rows(expected_rows, sizes)
+    spec, limits = spec_and_limits(arch)
+    if not isinstance(config, KernelConfig):
+        config = choose_grouped(sizes, *types, expected, False, spec, limits)
+    return make_plan(sizes, *types, config, limits).workspace_bytes
+
+
+def _check_config(config: object, words: tuple[str, ...]) -> None:
+    if not isinstance(config, KernelConfig) and not (isinstance(config, str) and config in words):
+        allowed = "a KernelConfig or 'auto'" if len(words) == 1 else "a KernelConfig, 'auto' or 'profile'"
+        raise InvalidOptionError(f"config must be {allowed}, got {shown(config)}")
+
+
+def _check_groups(packed: object) -> None:
+    if not isinstance(packed, GroupedW4):
+        raise InvalidProblemError(f"packed must be a GroupedW4, as stack_w4 makes it, got {shown(packed)}")
+    if packed.num_groups > MAX_GROUPS:
+        raise InvalidProblemError(f"packed must have at most {MAX_GROUPS:,} groups, got {packed.num_groups:,}")
+
+
+def _expected_rows(given: int | None, sizes: GroupedSizes) -> int:
+    return sizes.M if given is None else as_integer("expected_rows", given, 1, sizes.M)
+
+
+def _check_offsets(offsets: Any, num_groups: int) -> None:
+    if offsets.dtype.split(".")[-1] != "int32" or tuple(offsets.shape) != (num_groups + 1,):
+        raise InvalidProblemError(
+            f"offsets must be int32 [{num_groups + 1}], the first row of each group and the end of the last, got "
+            f"{offsets.dtype} {list(offsets.shape)}"
+        )
+    if offsets.strides not in {None, (1,)}:
+        raise InvalidProblemError("offsets must be contiguous")
+
+
+def _check_biases(bias: Any, num_groups: int, N: int) -> None:
+    if tuple(bias.shape) != (num_groups, N) or bias.strides not in {None, (N, 1)}:
+        raise InvalidProblemError(f"bias must be contiguous [{num_groups}, {N}], got {list(bias.shape)}")
+    if bias.address % ALIGNMENT_BYTES:
+        raise InvalidProblemError(f"bias must start at a multiple of {ALIGNMENT_BYTES} bytes")
+
+
+def _batch_offsets(A: Any, packed: GroupedW4, device: int, stream: int) -> Any:
+    """Offsets of groups that have equally many rows; made once."""
+    shape = tuple(A.shape)
+    if len(shape) != 3 or shape[0] != packed.num_groups:
+        raise InvalidProblemError(
+            f"A must be [{packed.num_groups}, M, {packed.K}] where offsets are not given, got {list(shape)}"
+        )
+    key = device, packed.num_groups, shape[1]
+    result = _even_offsets.get(key)
+    if result is None:
+        runtime.refuse_capture(stream, "run this batch once before the capture, or give offsets")
+        rows = numpy.arange(packed.num_groups + 1, dtype=numpy.int32) * shape[1]
+        result = _even_offsets[key] = runtime.import_cupy().asarray(rows)
+    return result
+
+
+def _weights_of(packed: Any, kind: type[PackedW4 | GroupedW4]) -> _Weights:
+    """Return packed weights of a GEMM or of groups, on a GPU, as a launch takes them; found once."""
+    known = _weights.get(packed) if isinstance(packed, kind) else None
+    if known is not None:
+        return known
+    if kind is GroupedW4:
+        _check_groups(packed)
+    else:
+        check_packed(packed)
     if isinstance(packed.qweight, numpy.ndarray):
         raise InvalidProblemError("packed must be on a GPU, got weights in CPU memory: packed.to_gpu() moves them")
-    parts = packed.qweight, packed.scales, packed.permutation
+    extra = packed.scale_units if kind is GroupedW4 else packed.permutation
+    parts = (packed.qweight, packed.scales, extra)
     arrays = [as_device_array(array, "packed", 0) for array in parts if array is not None]
     if len({array.device for array in arrays}) > 1:
         raise InvalidProblemError("packed must have all of its arrays on one GPU")
     if any(array.address % ALIGNMENT_BYTES for array in arrays):
         raise InvalidProblemError(f"packed must have arrays that start at multiples of {ALIGNMENT_BYTES} bytes")
     memory = tuple((array.address, math.prod(array.shape) * array.itemsize) for array in arrays)
-    counts = packed.num_column_blocks, packed.num_k_blocks, packed.num_groups
-    permutation = arrays[2].address if len(arrays) > 2 else 0
-    found = _Weights(arrays[0].address, arrays[1].address, permutation, memory, counts, arrays[0].device)
-    _weights[packed] = found
-    return found
+    qweight, scales, *rest = (array.address for array in arrays)
+    weights = _weights[packed] = _Weights(qweight, scales, rest[0] if rest else 0, memory, arrays[0].device)
+    return weights

@@ -16,8 +16,6 @@ from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.layout import MIDDLE, Array, module_of
 from gemm_eval.kernels.weights import PackedW4, check_packed
 
-__all__ = ["GroupedW4", "stack_w4"]
-
 _SAME = ("N", "K", "mode", "group_size", "activation")
 
 
@@ -80,7 +78,7 @@ class GroupedW4:
 
     @property
     def num_groups(self) -> int:
-        """How many matrices these are."""
+        """Number of matrices."""
         return int(self.qweight.shape[0])
 
     @property

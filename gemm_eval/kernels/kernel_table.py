@@ -37,24 +37,11 @@ from gemm_eval.device import (
 )
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels.build import COMMON, SOURCES, compile_kernel
 from gemm_eval.kernels.families import Family, Variant, WeightMode, families, family_of, grouped_families
-from gemm_eval.kernels.registry import make_variant
+from gemm_eval.kernels.registry import COMMON, SOURCES, compile_kernel, make_variant
 from gemm_eval.mapping import KernelConfig, RasterOrder
 from gemm_eval.storage import write_text
 from gemm_eval.words import shown
-
-__all__ = [
-    "COLUMNS",
-    "MODES",
-    "BlockCounts",
-    "block_counts",
-    "describe_kernel",
-    "sources_digest",
-    "table_targets",
-    "table_variants",
-    "write_kernel_tables",
-]
 
 MODES: tuple[tuple[WeightMode, int], ...] = tuple((mode, group) for mode in WeightMode for group in mode.group_sizes)
 """All quantization modes: (mode, weights of a group)."""
@@ -88,7 +75,7 @@ class BlockCounts(NamedTuple):
 
     @property
     def total(self) -> Fraction:
-        """Of all classes, without `producer`."""
+        """Instructions of all classes, without `producer`."""
         return sum(self.counts, Fraction(0))
 
 
@@ -98,9 +85,6 @@ def block_counts(variant: Variant, sass: str) -> BlockCounts:
     Args:
         variant: the kernel.
         sass: what nvdisasm writes about it.
-
-    Raises:
-        GemmEvalError: the loop that was found does not do the work that the kernel's source says.
     """
     instructions, expected = parse_sass(sass), family_of(variant.config).main_loop(variant)
     loop = find_main_loop(instructions, lambda instruction: instruction.name == expected.work)
@@ -119,25 +103,21 @@ def block_counts(variant: Variant, sass: str) -> BlockCounts:
 
 
 def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | float]:
-    """Compile a kernel for `target`, such as "sm_90a", and return its row of a table.
-
-    Raises:
-        GemmEvalError: NVRTC or nvdisasm is missing, or the main loop is not what it must be.
-    """
+    """Compile a kernel for `target`, such as "sm_90a", and return its row of a table."""
     family = family_of(variant.config)
     compiled = compile_kernel(family, variant, target)
-    found = block_counts(variant, disassemble(compiled.cubin))
+    result = block_counts(variant, disassemble(compiled.cubin))
     values = (
         *_kernel_values(variant), family.num_threads(variant), compiled.registers,
         compiled.spill_store_bytes + compiled.spill_load_bytes, compiled.static_smem_bytes,
         family.smem_bytes(variant), _min_ctas(variant), family.warps_of_team(variant), _rasters(variant.config),
-        *map(_number, found.counts), _number(found.total), _number(found.producer),
+        *map(_number, result.counts), _number(result.total), _number(result.producer),
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
 
 
 def _kernel_values(variant: Variant) -> tuple[str | int, ...]:
-    """Which kernel in which mode: the first columns of its row."""
+    """Return the kernel and its mode: the first columns of its row."""
     config = variant.config
     return (
         config.family, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.split_k,
@@ -170,7 +150,7 @@ def _all_families() -> tuple[Family, ...]:
 
 
 def table_targets() -> tuple[str, ...]:
-    """What kernels are compiled for, newest first."""
+    """Return the targets that kernels are compiled for, newest first."""
     known = {target: capability for family in _all_families() for capability, target in family.targets.items()}
     return tuple(sorted(known, key=known.__getitem__, reverse=True))
 
@@ -181,9 +161,6 @@ def table_variants(
     """Yield each kernel that is compiled for `target` once in each mode: the raster is an argument of a launch.
 
     Kernels that no GPU runs in a mode are left out.
-
-    Raises:
-        InvalidOptionError: nothing is compiled for `target`, or there are no such activations.
     """
     if target not in table_targets():
         raise InvalidOptionError(f"target must be one of {', '.join(table_targets())}, got {shown(target)}")
@@ -202,12 +179,7 @@ def table_variants(
 
 
 def write_kernel_tables(
-    folder: Path,
-    wanted: Sequence[tuple[str, DType]],
-    *,
-    jobs: int = 1,
-    command: str = "",
-    keep: bool = False,
+    folder: Path, wanted: Sequence[tuple[str, DType]], *, jobs: int = 1, command: str = "", keep: bool = False
 ) -> Iterator[tuple[Path, int]]:
     """Write a table for each (target, activation); yield its file and number of rows.
 
@@ -252,14 +224,14 @@ def _described(
 ) -> list[Mapping[str, str | int | float]]:
     """The rows of kernels: those that are known, and the others compiled."""
     keys = [tuple(map(str, _kernel_values(variant))) for variant in variants]
-    kept = [place for place, key in enumerate(keys) if key in known]
+    kept = [index for index, key in enumerate(keys) if key in known]
     checked = set(kept[::_CHECKED_EVERY])
-    wanted = [place for place, key in enumerate(keys) if key not in known or place in checked]
-    found = dict(zip(wanted, _describe_all([variants[place] for place in wanted], target, jobs), strict=True))
-    for place in checked:
-        if {name: str(value) for name, value in found[place].items()} != dict(known[keys[place]]):
-            raise GemmEvalError(f"the row of {variants[place]} is another now: write the table without --keep")
-    return [found[place] if place in found else known[key] for place, key in enumerate(keys)]
+    wanted = [index for index, key in enumerate(keys) if key not in known or index in checked]
+    result = dict(zip(wanted, _describe_all([variants[index] for index in wanted], target, jobs), strict=True))
+    for index in checked:
+        if {name: str(value) for name, value in result[index].items()} != dict(known[keys[index]]):
+            raise GemmEvalError(f"the row of {variants[index]} is another now: write the table without --keep")
+    return [result[index] if index in result else known[key] for index, key in enumerate(keys)]
 
 
 def _describe_all(variants: Sequence[Variant], target: str, jobs: int) -> list[dict[str, str | int | float]]:
@@ -276,13 +248,10 @@ def _write_meta(file: Path, name: str, target: str, num_rows: int, command: str)
     if file.is_file():
         tables = (yaml.safe_load(file.read_text("utf-8")) or {}).get("tables", {})
     tables[name] = {
-        "num_rows": num_rows,
-        "nvrtc": compiler_version(),
-        "nvdisasm": nvdisasm_version(),
-        "cuda_sources_sha256": sources_digest(target),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "num_rows": num_rows, "nvrtc": compiler_version(), "nvdisasm": nvdisasm_version(),
+        "cuda_sources_sha256": sources_digest(target), "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": command,
-    }
+    }  # fmt: skip
     write_text(file, yaml.safe_dump({"tables": dict(sorted(tables.items()))}, sort_keys=False, width=120))
 
 

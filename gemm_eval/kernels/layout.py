@@ -15,38 +15,6 @@ from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.words import refusal, shown
 
-__all__ = [
-    "BIASES",
-    "BLOCK_COLUMNS",
-    "BLOCK_K",
-    "GROUP_SIZES",
-    "MIDDLE",
-    "PADDED_K",
-    "Array",
-    "as_array",
-    "check_array",
-    "check_sizes",
-    "decode",
-    "encode",
-    "from_pairs",
-    "k_blocks",
-    "module_of",
-    "pack_scales",
-    "pack_words",
-    "padded",
-    "parse_activation",
-    "parse_group_size",
-    "parse_mode",
-    "rounded_up",
-    "scale_rows",
-    "scale_unit",
-    "scales_dtype",
-    "scales_shape",
-    "to_pairs",
-    "unpack_scales",
-    "unpack_words",
-]
-
 Array = Any
 """A numpy or a CuPy array; neither library types what they have in common."""
 
@@ -86,11 +54,7 @@ def module_of(array: Array) -> Any:
 
 
 def as_array(values: Any, what: str, xp: ModuleType | None = None) -> Array:
-    """An array of `xp`, or where `values` lie already; tensors of other libraries are not copied if that is possible.
-
-    Raises:
-        InvalidProblemError: `values`, named `what`, are no array of numbers.
-    """
+    """Return an array of `xp`, or where `values` lie already; tensors of other libraries are not copied if possible."""
     home = module_of(values)
     target = xp or home
     if isinstance(values, numpy.ma.MaskedArray):
@@ -110,9 +74,9 @@ def as_array(values: Any, what: str, xp: ModuleType | None = None) -> Array:
 
 def check_array(what: str, array: Array, dtype: str, shape: tuple[int, ...]) -> None:
     """Refuse an array of another type or shape, or one that is not contiguous."""
-    found = f"{array.dtype} {list(array.shape)}"
-    if found != f"{dtype} {list(shape)}":
-        raise InvalidProblemError(f"{what} must be {dtype} {list(shape)}, got {found}")
+    result = f"{array.dtype} {list(array.shape)}"
+    if result != f"{dtype} {list(shape)}":
+        raise InvalidProblemError(f"{what} must be {dtype} {list(shape)}, got {result}")
     if not array.flags.c_contiguous:
         raise InvalidProblemError(f"{what} must be contiguous: kernels are given its address only")
 

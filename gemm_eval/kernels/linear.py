@@ -87,17 +87,9 @@ class W4Linear(torch.nn.Module):
     bias: torch.Tensor | None
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        mode: WeightMode | str = "group",
-        group_size: int | None = None,
-        activation: DType | str = "fp16",
-        act_order: bool = False,
-        device: Any = None,
-    ) -> None:
+        self, in_features: int, out_features: int, bias: bool = True, *, mode: WeightMode | str = "group",
+        group_size: int | None = None, activation: DType | str = "fp16", act_order: bool = False, device: Any = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         check_flag("bias", bias)
         check_flag("act_order", act_order)
@@ -139,12 +131,9 @@ class W4Linear(torch.nn.Module):
 
     @classmethod
     def from_linear(
-        cls,
-        linear: torch.nn.Linear,
-        group_size: int | None = None,
-        mode: WeightMode | str = "group",
+        cls, linear: torch.nn.Linear, group_size: int | None = None, mode: WeightMode | str = "group",
         activation: DType | str | None = None,
-    ) -> W4Linear:
+    ) -> W4Linear:  # fmt: skip
         """Quantize a linear layer, to the nearest of 16 values of each group (`quantize_w4`).
 
         Args:
@@ -167,15 +156,9 @@ class W4Linear(torch.nn.Module):
 
     @classmethod
     def from_awq(
-        cls,
-        qweight: Any,
-        qzeros: Any,
-        scales: Any,
-        group_size: int | None = 128,
-        *,
-        bias: Any = None,
+        cls, qweight: Any, qzeros: Any, scales: Any, group_size: int | None = 128, *, bias: Any = None,
         activation: DType | str | None = None,
-    ) -> W4Linear:
+    ) -> W4Linear:  # fmt: skip
         """A layer of an AWQ checkpoint; see `gemm_eval.kernels.from_awq`. `activation` None: type of the scales."""
         known = _activation_of(scales, activation)
         return cls.from_packed(
@@ -184,18 +167,9 @@ class W4Linear(torch.nn.Module):
 
     @classmethod
     def from_gptq(
-        cls,
-        qweight: Any,
-        qzeros: Any,
-        scales: Any,
-        g_idx: Any = None,
-        group_size: int | None = 128,
-        *,
-        version: int = 1,
-        sym: bool | None = None,
-        bias: Any = None,
-        activation: DType | str | None = None,
-    ) -> W4Linear:
+        cls, qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, group_size: int | None = 128, *,
+        version: int = 1, sym: bool | None = None, bias: Any = None, activation: DType | str | None = None,
+    ) -> W4Linear:  # fmt: skip
         """A layer of a GPTQ checkpoint; see `gemm_eval.kernels.from_gptq`. `activation` None: type of the scales."""
         known = _activation_of(scales, activation)
         packed = from_gptq(
@@ -216,15 +190,9 @@ class W4Linear(torch.nn.Module):
 
     @classmethod
     def from_nvfp4(
-        cls,
-        weight: Any,
-        scales: Any,
-        tensor_scale: Any = None,
-        *,
-        global_scale: Any = None,
-        bias: Any = None,
+        cls, weight: Any, scales: Any, tensor_scale: Any = None, *, global_scale: Any = None, bias: Any = None,
         activation: DType | str = "bf16",
-    ) -> W4Linear:
+    ) -> W4Linear:  # fmt: skip
         """A layer of NVFP4 weights [N, K / 2] of ModelOpt or compressed-tensors; see `gemm_eval.kernels.pack_nvfp4`.
 
         Raises:
@@ -267,7 +235,7 @@ class W4Linear(torch.nn.Module):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        """What stands in the brackets of the layer's repr."""
+        """Return the text in the brackets of the layer's repr."""
         group = f", group_size={self.group_size}" if self.group_size else ""
         order = "" if self.permutation is None else ", act_order=True"
         return (
@@ -277,8 +245,8 @@ class W4Linear(torch.nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         """Moves, never casts: packed zero points are numbers that another type would round to others."""
-        found = {name: self._buffers[name] for name in _FLOATS}
-        held = {name: x.dtype for name, x in found.items() if x is not None and x.is_floating_point()}
+        result = {name: self._buffers[name] for name in _FLOATS}
+        held = {name: x.dtype for name, x in result.items() if x is not None and x.is_floating_point()}
         for name in held:
             self._buffers[name] = self._buffers[name].view(torch.int16)
         try:
@@ -362,7 +330,7 @@ def _activation_of(scales: Any, activation: DType | str | None) -> DType:
     if activation is not None:
         return parse_activation(activation)
     name = str(getattr(scales, "dtype", None)).removeprefix("torch.")
-    known = {str(dtype).removeprefix("torch."): found for dtype, found in ACTIVATION_OF.items()}
+    known = {str(dtype).removeprefix("torch."): result for dtype, result in ACTIVATION_OF.items()}
     if name not in known:
         raise InvalidProblemError(f"scales are {name}: say in which activation, fp16 or bf16, to run")
     return known[name]

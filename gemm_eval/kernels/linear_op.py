@@ -33,16 +33,6 @@ from gemm_eval.kernels.weights import PackedW4
 with needs_extra("W4Linear", "torch"):
     import torch
 
-__all__ = [
-    "ACTIVATION_OF",
-    "ACTIVATION_OF_SCALES",
-    "TORCH_TYPE_OF",
-    "dequantize_tensors",
-    "packed_shapes",
-    "scales_type",
-    "w4a16_linear",
-]
-
 TORCH_TYPE_OF = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 ACTIVATION_OF = {dtype: activation for activation, dtype in TORCH_TYPE_OF.items()}
 _BYTE_TYPE_OF = {DType.FP16: torch.uint8, DType.BF16: torch.int8}
@@ -70,24 +60,18 @@ def scales_type(mode: WeightMode, activation: DType) -> torch.dtype:
 
 
 def dequantize_tensors(
-    qweight: torch.Tensor,
-    scales: torch.Tensor,
-    permutation: torch.Tensor | None,
-    N: int,
-    K: int,
-    mode: int,
-    group_size: int,
-    scale_unit: float,
-) -> torch.Tensor:
+    qweight: torch.Tensor, scales: torch.Tensor, permutation: torch.Tensor | None, N: int, K: int, mode: int,
+    group_size: int, scale_unit: float,
+) -> torch.Tensor:  # fmt: skip
     """The weights [K, N] that packed tensors mean, in fp32: `gemm_eval.kernels.dequantize` in torch's operations."""
     known = WeightMode(mode)
     if known.is_fp4:
-        values, found = _fp4_values(qweight, scales, known)
+        values, result = _fp4_values(qweight, scales, known)
     else:
         integers = _unpacked(qweight)
-        found, zeros = _unpacked_scales(scales, known)
+        result, zeros = _unpacked_scales(scales, known)
         values = integers - zeros.repeat_interleave(group_size or len(integers), 0)
-    weights = (found.repeat_interleave(group_size or len(values), 0) * values * scale_unit)[:K, :N]
+    weights = (result.repeat_interleave(group_size or len(values), 0) * values * scale_unit)[:K, :N]
     if permutation is None:
         return weights
     return torch.empty_like(weights).index_copy(0, permutation.long(), weights)
@@ -139,17 +123,9 @@ def _from_pairs(pairs: torch.Tensor) -> torch.Tensor:
 
 
 def _check(
-    x: torch.Tensor,
-    qweight: torch.Tensor,
-    scales: torch.Tensor,
-    permutation: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    N: int,
-    K: int,
-    mode: int,
-    group_size: int,
-    scale_unit: float,
-) -> None:
+    x: torch.Tensor, qweight: torch.Tensor, scales: torch.Tensor, permutation: torch.Tensor | None,
+    bias: torch.Tensor | None, N: int, K: int, mode: int, group_size: int, scale_unit: float,
+) -> None:  # fmt: skip
     if not scale_unit > 0:
         raise InvalidProblemError(f"scale_unit must be a positive number, got {scale_unit}")
     activation = ACTIVATION_OF_SCALES.get(scales.dtype)
@@ -184,30 +160,18 @@ def _fake(x: torch.Tensor, *operands: Any) -> torch.Tensor:
 
 
 def _on_cpu(
-    x: torch.Tensor,
-    qweight: torch.Tensor,
-    scales: torch.Tensor,
-    permutation: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    *facts: Any,
-) -> torch.Tensor:
+    x: torch.Tensor, qweight: torch.Tensor, scales: torch.Tensor, permutation: torch.Tensor | None,
+    bias: torch.Tensor | None, *facts: Any,
+) -> torch.Tensor:  # fmt: skip
     _check(x, qweight, scales, permutation, bias, *facts)
     result = x.float() @ dequantize_tensors(qweight, scales, permutation, *facts)
     return (result if bias is None else result + bias.float()).to(x.dtype)
 
 
 def _on_gpu(
-    x: torch.Tensor,
-    qweight: torch.Tensor,
-    scales: torch.Tensor,
-    permutation: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    N: int,
-    K: int,
-    mode: int,
-    group_size: int,
-    scale_unit: float,
-) -> torch.Tensor:
+    x: torch.Tensor, qweight: torch.Tensor, scales: torch.Tensor, permutation: torch.Tensor | None,
+    bias: torch.Tensor | None, N: int, K: int, mode: int, group_size: int, scale_unit: float,
+) -> torch.Tensor:  # fmt: skip
     _check(x, qweight, scales, permutation, bias, N, K, mode, group_size, scale_unit)
     out = x.new_empty((*x.shape[:-1], N))
     if not out.numel():

@@ -20,15 +20,19 @@ import numpy
 from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, StorageError
-from gemm_eval.kernels.checkpoint_config import read_json_file, read_quantization_config
-from gemm_eval.kernels.checkpoint_files import find_layers, pack_checkpoint
-from gemm_eval.kernels.checkpoint_tensors import INDEX_FILE, PackedLayer, TensorFolder, as_path
+from gemm_eval.kernels.checkpoint_tensors import (
+    INDEX_FILE,
+    PackedLayer,
+    TensorFolder,
+    as_path,
+    read_json_file,
+    read_quantization_config,
+)
+from gemm_eval.kernels.checkpoints import find_layers, pack_checkpoint
 from gemm_eval.kernels.layout import Array
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.storage import StoredTensor, TensorFile, write_tensors, write_whole
 from gemm_eval.words import shown
-
-__all__ = ["Conversion", "convert_checkpoint", "load_packed", "save_packed"]
 
 QUANT_METHOD = "gemm_eval_w4a16"
 _LAYOUT = 1
@@ -43,7 +47,7 @@ _REPLACED = {"config.json", "quantize_config.json", "quant_config.json", "hf_qua
 
 
 class Conversion(NamedTuple):
-    """What became of a checkpoint.
+    """The outcome of a conversion of a checkpoint.
 
     Attributes:
         folder: where it is.
@@ -63,15 +67,9 @@ class Conversion(NamedTuple):
 
 
 def convert_checkpoint(
-    folder: str | Path,
-    out: str | Path,
-    *,
-    activation: DType | str | None = None,
-    version: int | None = None,
-    max_file_bytes: int = _MAX_FILE_BYTES,
-    replace: bool = False,
-    progress: bool | None = None,
-) -> Conversion:
+    folder: str | Path, out: str | Path, *, activation: DType | str | None = None, version: int | None = None,
+    max_file_bytes: int = _MAX_FILE_BYTES, replace: bool = False, progress: bool | None = None,
+) -> Conversion:  # fmt: skip
     """Pack all quantized layers of a checkpoint, as `pack_checkpoint` reads them, into a new folder, layer by layer.
 
     Memory: one layer, and what a file of the result holds. The index is written last: a folder without it is not whole.
@@ -124,7 +122,7 @@ def save_packed(layers: Mapping[str, PackedLayer | PackedW4], path: str | Path) 
     Raises:
         StorageError: it cannot be written.
     """
-    place = as_path("path", path)
+    target = as_path("path", path)
     tensors: dict[str, StoredTensor] = {}
     facts = {}
     for name, layer in layers.items():
@@ -132,7 +130,7 @@ def save_packed(layers: Mapping[str, PackedLayer | PackedW4], path: str | Path) 
         tensors |= _tensors_of(name, whole)
         facts[name] = _facts_of(whole.packed)
     try:
-        write_tensors(place, tensors, {_KEY: json.dumps(facts)})
+        write_tensors(target, tensors, {_KEY: json.dumps(facts)})
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error}") from error
 
@@ -145,12 +143,12 @@ def load_packed(path: str | Path) -> Iterator[tuple[str, PackedLayer]]:
     Raises:
         InvalidInputError: no such file or folder, one that is damaged or not whole, or one without packed layers.
     """
-    place = as_path("path", path)
-    files = [TensorFile(place)] if place.is_file() else _files_of(place)
-    found = [(file, _layers_of(file)) for file in files]
-    if not any(facts for _, facts in found):
-        raise InvalidInputError(f"{place} has no packed layers: `gemm-eval checkpoint convert` makes them")
-    for file, facts in found:
+    folder_or_file = as_path("path", path)
+    files = [TensorFile(folder_or_file)] if folder_or_file.is_file() else _files_of(folder_or_file)
+    result = [(file, _layers_of(file)) for file in files]
+    if not any(facts for _, facts in result):
+        raise InvalidInputError(f"{folder_or_file} has no packed layers: `gemm-eval checkpoint convert` makes them")
+    for file, facts in result:
         for name, fields in facts.items():
             yield name, _layer_of(file, name, fields)
 
@@ -170,7 +168,7 @@ class _Files:
         self.add_tensors(_tensors_of(name, layer))
 
     def add_tensors(self, tensors: dict[str, StoredTensor]) -> None:
-        """Those of one layer are not torn apart."""
+        """Keep all tensors of one layer in the same file."""
         self._tensors |= tensors
         self._held_bytes += sum(tensor.data.nbytes for tensor in tensors.values())
         if self._held_bytes >= self._limit:
@@ -223,16 +221,16 @@ def _copy_other_files(source: Path, target: Path) -> None:
 
 def _tensors_of(name: str, layer: PackedLayer) -> dict[str, StoredTensor]:
     packed, dtype = layer.packed.to_cpu(), _TYPE_OF[layer.packed.activation]
-    found = {
+    result = {
         "qweight": StoredTensor.of(packed.qweight.view(numpy.int32)),
         "scales": StoredTensor.of(packed.scales, _BYTE_TYPE_OF[packed.activation] if packed.mode.is_fp4 else dtype),
         "scale_unit": StoredTensor.of(numpy.array([packed.scale_unit], numpy.float32)),
     }
     if packed.permutation is not None:
-        found["permutation"] = StoredTensor.of(packed.permutation)
+        result["permutation"] = StoredTensor.of(packed.permutation)
     if layer.bias is not None:
-        found["bias"] = StoredTensor.of(_on_cpu(layer.bias), dtype)
-    return {f"{name}.{part}": tensor for part, tensor in found.items()}
+        result["bias"] = StoredTensor.of(_on_cpu(layer.bias), dtype)
+    return {f"{name}.{part}": tensor for part, tensor in result.items()}
 
 
 def _on_cpu(array: Array) -> Any:
@@ -254,12 +252,12 @@ def _files_of(folder: Path) -> list[TensorFile]:
 
 def _layers_of(file: TensorFile) -> dict[str, Any]:
     try:
-        found = json.loads(file.metadata.get(_KEY, "{}"))
+        result = json.loads(file.metadata.get(_KEY, "{}"))
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        result = None
+    if not isinstance(result, dict):
         raise InvalidInputError(f"{file.path}: metadata {_KEY} must be an object of layers")
-    return found
+    return result
 
 
 def _layer_of(file: TensorFile, name: str, fields: Any) -> PackedLayer:

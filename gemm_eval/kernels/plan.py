@@ -11,22 +11,20 @@ from gemm_eval.checks import plain_integer
 from gemm_eval.device import CompiledKernel, encode_tensor_map, runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidProblemError, UnsupportedError
-from gemm_eval.kernels.choice import choose, spec_of_device
-from gemm_eval.kernels.families import GroupedFamily, Launch, Operands, Sizes, Variant, WeightMode, ceil_div, family_of
+from gemm_eval.kernels.choice import choose, choose_grouped, spec_of_device
+from gemm_eval.kernels.families import (
+    GroupedFamily,
+    GroupedSizes,
+    Launch,
+    Sizes,
+    Variant,
+    WeightMode,
+    ceil_div,
+    family_of,
+)
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import shown
-
-__all__ = [
-    "LARGEST_SIZE",
-    "Plan",
-    "check_rows",
-    "compile_fitting",
-    "limits_of",
-    "make_plan",
-    "plan_on_device",
-    "spec_and_limits",
-]
 
 LARGEST_SIZE = (1 << 31) - 1
 """Kernels take sizes as 32-bit integers."""
@@ -40,7 +38,7 @@ T = TypeVar("T")
 
 
 class Plan(NamedTuple, Generic[T]):
-    """One kernel for one GEMM on one GPU, ready but for addresses, which are in operands of type `T`."""
+    """A kernel for a GEMM on a GPU, ready but for addresses, which are in operands of type `T`."""
 
     variant: Variant
     launch: Launch
@@ -60,11 +58,7 @@ class Plan(NamedTuple, Generic[T]):
 
 
 def spec_and_limits(arch: GpuSpec | str | None) -> tuple[GpuSpec, DeviceLimits]:
-    """Return what the model takes a GPU for, and its limits: of a spec, of a preset or file, or of CuPy's current GPU.
-
-    Raises:
-        UnsupportedError: `arch` is no GPU, or no kernel runs on the current one.
-    """
+    """Return the spec of a GPU for the model, and its limits: of a spec, a preset or file, or of CuPy's current GPU."""
     if arch is None:
         device = runtime.current_device()
         return spec_of_device(device), runtime.limits_of_device(device)
@@ -84,25 +78,31 @@ def limits_of(arch: GpuSpec | str | None) -> DeviceLimits:
 
 @lru_cache(maxsize=_PLANS)
 def plan_on_device(
-    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig | None, device: int
-) -> Plan[Operands]:
-    """`make_plan` for a GPU of this machine, or for what the model chooses there; remembered."""
+    sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig | None,
+    device: int, expected_rows: int = 0, is_batch: bool = False,
+) -> Plan[Any]:  # fmt: skip
+    """Return `make_plan` for a GPU of this machine, by default of the config that the model chooses; remembered.
+
+    `expected_rows` and `is_batch` are those of `choose_grouped`, for groups.
+    """
     limits = runtime.limits_of_device(device)
     if config is None:
         check_rows(sizes)
-        config = choose(sizes, activation, mode, group_size, spec_of_device(device), limits)
+        types, spec = (activation, mode, group_size), spec_of_device(device)
+        if isinstance(sizes, GroupedSizes):
+            config = choose_grouped(sizes, *types, expected_rows, is_batch, spec, limits)
+        else:
+            config = choose(sizes, *types, spec, limits)
     return make_plan(sizes, activation, mode, group_size, config, limits)
 
 
 def make_plan(
-    sizes: Sizes,
-    activation: DType,
-    mode: WeightMode,
-    group_size: int,
-    config: KernelConfig,
+    sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig,
     limits: DeviceLimits,
-) -> Plan[Operands]:
-    """Check and compile a kernel for a GEMM. Needs no GPU.
+) -> Plan[Any]:  # fmt: skip
+    """Check and compile a kernel for a GEMM, or for groups that share a launch. Needs no GPU.
+
+    Operands of its launches are `Operands`, or `GroupedOperands` for groups.
 
     Raises:
         InvalidInputError: sizes or a config that cannot be.
@@ -111,28 +111,33 @@ def make_plan(
     """
     check_rows(sizes)
     variant = make_variant(config, activation, mode, group_size)
-    check_kernel(variant, sizes, limits)
     family = family_of(config)
-    if isinstance(family, GroupedFamily):
-        raise InvalidMappingError(
-            f"{family.name} has kernels of grouped GEMMs, which w4a16_grouped_gemm runs", rule="family"
-        )
-    compiled, ctas_per_sm = compile_fitting(variant, limits)
-    launch = family.launch(variant, sizes, limits.num_sms, ctas_per_sm)
+    if isinstance(sizes, GroupedSizes):
+        if not isinstance(family, GroupedFamily):
+            raise InvalidMappingError(f"{family.name} has kernels of one GEMM, which w4a16_gemm runs", rule="family")
+        check_kernel(variant, sizes.of_all, limits)
+        compiled, ctas_per_sm = compile_fitting(variant, limits)
+        launch = family.launch_groups(variant, sizes, limits.num_sms, ctas_per_sm)
+        bind: Any = family.arguments_of_groups
+    else:
+        check_kernel(variant, sizes, limits)
+        if isinstance(family, GroupedFamily):
+            raise InvalidMappingError(
+                f"{family.name} has kernels of grouped GEMMs, which w4a16_grouped_gemm runs", rule="family"
+            )
+        compiled, ctas_per_sm = compile_fitting(variant, limits)
+        launch = family.launch(variant, sizes, limits.num_sms, ctas_per_sm)
+        bind = family.arguments
 
     @lru_cache(maxsize=_ARGUMENTS_OF_PLAN)
-    def arguments(operands: Operands) -> tuple[Any, ...]:
-        return family.arguments(variant, sizes, launch, operands, encode_tensor_map)
+    def arguments(operands: Any) -> tuple[Any, ...]:
+        return bind(variant, sizes, launch, operands, encode_tensor_map)  # type: ignore[no-any-return]
 
     return Plan(variant, launch, compiled, arguments)
 
 
 def compile_fitting(variant: Variant, limits: DeviceLimits) -> tuple[CompiledKernel, int]:
-    """Compile a kernel; return it with how many of its CTAs an SM holds at once.
-
-    Raises:
-        UnsupportedError: not one.
-    """
+    """Compile a kernel; return it with how many of its CTAs an SM holds at once."""
     compiled = compile_for(variant, limits)
     fitting = occupancy_of(variant, compiled, limits)
     if not fitting.ctas_per_sm:
@@ -140,11 +145,7 @@ def compile_fitting(variant: Variant, limits: DeviceLimits) -> tuple[CompiledKer
     return compiled, fitting.ctas_per_sm
 
 
-def check_rows(sizes: Sizes) -> None:
-    """Check that M is one that kernels take.
-
-    Raises:
-        InvalidProblemError: it is not.
-    """
+def check_rows(sizes: Sizes | GroupedSizes) -> None:
+    """Check that M is one that kernels take."""
     if not 1 <= (plain_integer(sizes.M) or 0) <= LARGEST_SIZE:
         raise InvalidProblemError(f"M must be 1 to {LARGEST_SIZE:,}, got {shown(sizes.M)}")

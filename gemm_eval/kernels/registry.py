@@ -1,38 +1,76 @@
-"""The kernels of all families: which there are, which of them a GPU can run and why not, and what they take."""
+"""The registry of kernels: their CUDA text and targets, which of them a GPU can run and why not, their occupancy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from gemm_eval.arch import DeviceLimits, Occupancy, occupancy_of_cta
 from gemm_eval.checks import plain_integer
-from gemm_eval.device import CompiledKernel
+from gemm_eval.device import CompiledKernel, compile_text
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError, UnsupportedError
-from gemm_eval.kernels.build import compile_kernel, has_run_on, target_of
-from gemm_eval.kernels.families import Sizes, Variant, WeightMode, families, family_of, grouped_families
+from gemm_eval.kernels.families import (
+    TARGETS_THAT_RAN,
+    Family,
+    Sizes,
+    Variant,
+    WeightMode,
+    families,
+    family_of,
+    grouped_families,
+)
 from gemm_eval.kernels.layout import parse_activation, parse_group_size, parse_mode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.words import one_line, shown
 from gemm_eval.workload import MAX_DIM
 
-__all__ = [
-    "KernelEntry",
-    "check_kernel",
-    "compile_for",
-    "legal_configs",
-    "legal_splits",
-    "list_kernels",
-    "make_variant",
-    "occupancy_of",
-    "why_not",
-]
+SOURCES = Path(__file__).parent / "cuda"
+"""The folder of the CUDA sources."""
+
+COMMON = "common.cuh"
+"""What stands before every kernel."""
+
+
+def target_of(family: Family, compute_capability: tuple[int, int]) -> str:
+    """Return what NVRTC compiles the kernels of `family` for on a GPU."""
+    result = _find_target(family, compute_capability)
+    if result is not None:
+        return result
+    major, minor = compute_capability
+    known = ", ".join(".".join(map(str, capability)) for capability in family.targets)
+    because = f": {family.limited_by}" if family.limited_by and compute_capability > max(family.targets) else ""
+    raise UnsupportedError(
+        f"{family.name} has no kernels for GPUs of compute capability {major}.{minor}, only for {known}{because}"
+    )
+
+
+def has_run_on(family: Family, compute_capability: tuple[int, int]) -> bool:
+    """Say whether the target that `family` is compiled for on a GPU has run on one, and been checked there."""
+    return _find_target(family, compute_capability) in TARGETS_THAT_RAN
+
+
+def _find_target(family: Family, compute_capability: tuple[int, int]) -> str | None:
+    major, minor = compute_capability
+    fitting = [known for known in family.targets if known[0] == major and known[1] <= minor]
+    return family.targets[max(fitting)] if fitting else None
+
+
+def compile_kernel(family: Family, variant: Variant, target: str) -> CompiledKernel:
+    """Compile `variant` for `target`, or take it from the process or the disk cache."""
+    return compile_text(text_of(family, variant), family.entry, target, variant.macros() | family.macros(variant))
+
+
+def text_of(family: Family, variant: Variant) -> str:
+    """Return the whole CUDA text of `variant`: common.cuh, the family's headers, its prelude, its source."""
+    headers = [(SOURCES / name).read_text("utf-8") for name in (COMMON, *family.headers)]
+    return "\n".join((*headers, family.prelude(variant), (SOURCES / family.source).read_text("utf-8")))
 
 
 class KernelEntry(NamedTuple):
-    """One kernel of the registry, on one GPU.
+    """A kernel of the registry, on one GPU.
 
     Attributes:
         variant: what it is compiled for.
@@ -83,12 +121,9 @@ def make_variant(
 
 
 def list_kernels(
-    limits: DeviceLimits,
-    activation: DType | str = DType.FP16,
-    mode: WeightMode | str = WeightMode.GROUP,
-    group_size: int | None = None,
-    sizes: Sizes | None = None,
-) -> list[KernelEntry]:
+    limits: DeviceLimits, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
+    group_size: int | None = None, sizes: Sizes | None = None,
+) -> list[KernelEntry]:  # fmt: skip
     """List all kernels, with the reason where a GPU cannot run one: for any sizes, or for `sizes` (elements).
 
     Raises:
@@ -107,12 +142,9 @@ def list_kernels(
 
 
 def legal_configs(
-    sizes: Sizes,
-    limits: DeviceLimits,
-    activation: DType | str = DType.FP16,
-    mode: WeightMode | str = WeightMode.GROUP,
+    sizes: Sizes, limits: DeviceLimits, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
     group_size: int | None = None,
-) -> Iterator[KernelConfig]:
+) -> Iterator[KernelConfig]:  # fmt: skip
     """Yield every config that `check_kernel` lets pass for one GEMM: each kernel with each way to cut K.
 
     Raises:
@@ -136,12 +168,7 @@ def _check_place(sizes: Sizes | None, limits: DeviceLimits) -> None:
 
 
 def check_kernel(variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> None:
-    """Check that a GPU can run a kernel: for `sizes` (elements), or for any where that is None.
-
-    Raises:
-        InvalidMappingError: no family has such a kernel, or it does not cut K that way for these sizes.
-        UnsupportedError: the GPU cannot run it.
-    """
+    """Check that a GPU can run a kernel: for `sizes` (elements), or for any where that is None."""
     config = variant.config
     family = family_of(config)
     base = variant._replace(config=family.compiled(config))

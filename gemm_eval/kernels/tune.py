@@ -1,10 +1,8 @@
-"""Timing a few configs of one GEMM: on the caller's operands, but never on the caller's stream or into its output.
+"""Timing of a few configs of one GEMM, on the caller's operands, but never on the caller's stream or into its output.
 
 A config is timed as data sets are (`gemm_eval.device.timing`), by a shorter protocol: all graphs are made first, and
-replayed in turns.
-
-`time_configs` decides all of that; what it asks of a GPU is a `TuneDevice`, for which `gemm_eval.kernels.tune_device`
-has CuPy's.
+replayed in turns. `time_configs` decides all of that; it asks a `TuneDevice`, of which `CupyTuneDevice` is a GPU's.
+`profiled_config` times the model's first choices once, and remembers the fastest.
 """
 
 from __future__ import annotations
@@ -13,15 +11,27 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from gemm_eval.device import Call, Timer, TimingProtocol, capture_calls, measure_floor_us, time_in_turns
+from gemm_eval.arch import gpu_slug
+from gemm_eval.device import (
+    Call,
+    StreamTimer,
+    Timer,
+    TimingProtocol,
+    capture_calls,
+    measure_floor_us,
+    runtime,
+    time_in_turns,
+)
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels.families import Operands, Sizes
+from gemm_eval.kernels.choice import rank, spec_of_device
+from gemm_eval.kernels.config_cache import ConfigKey, lookup, new_record, present_versions, remember
+from gemm_eval.kernels.families import Operands, Sizes, ceil_div
+from gemm_eval.kernels.plan import Plan, plan_on_device
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.mapping import KernelConfig
-
-__all__ = ["TimedConfig", "TuneDevice", "Tuning", "num_copies", "protocol_of", "time_configs", "tune"]
 
 T = TypeVar("T")
 
@@ -41,7 +51,7 @@ class TimedConfig(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """What came of timing.
+    """The outcome of timing.
 
     Attributes:
         timed: fastest first.
@@ -53,7 +63,7 @@ class Tuning(NamedTuple):
 
 
 class TuneDevice(Timer, Protocol):
-    """One GEMM on one GPU, with a stream, an output and scratch memory of its own.
+    """A GEMM on a GPU, with a stream, an output and scratch memory of its own.
 
     Attributes:
         weight_bytes: of one copy of the packed weights.
@@ -81,14 +91,9 @@ class TuneDevice(Timer, Protocol):
 
 
 def tune(
-    configs: Sequence[KernelConfig],
-    sizes: Sizes,
-    packed: PackedW4,
-    operands: Operands,
-    device: int,
-    stream: int,
+    configs: Sequence[KernelConfig], sizes: Sizes, packed: PackedW4, operands: Operands, device: int, stream: int,
     l2: str = "cold",
-) -> Tuning:
+) -> Tuning:  # fmt: skip
     """Time configs of one GEMM on a GPU, and return them with the fastest first. The host waits for the end.
 
     Args:
@@ -99,22 +104,13 @@ def tune(
         device: number of the GPU.
         stream: handle of the stream on which the operands were written: the first kernel waits for it.
         l2: "cold": weights come from DRAM; "warm": one copy, as the call before leaves it.
-
-    Raises:
-        InvalidOptionError: no configs, `l2`, or a CUDA graph is being captured.
-        GemmEvalError: none of the configs could be timed, or there is no memory for the output.
     """
-    from gemm_eval.kernels.tune_device import CupyTuneDevice
 
     return time_configs(CupyTuneDevice(sizes, packed, operands, device, stream), configs, sizes.M, l2)
 
 
 def protocol_of(l2: str) -> TimingProtocol:
-    """Return how configs are timed: replays of a millisecond, five of each config.
-
-    Raises:
-        InvalidOptionError: `l2` is neither "cold" nor "warm".
-    """
+    """Return how configs are timed: replays of a millisecond, five of each config."""
     return TimingProtocol.quick(l2=l2, num_replays=_NUM_REPLAYS, num_short_replays=_NUM_REPLAYS)
 
 
@@ -125,17 +121,10 @@ def num_copies(weight_bytes: int, l2_bytes: int, room_bytes: int, protocol: Timi
 
 
 def time_configs(
-    device: TuneDevice,
-    configs: Sequence[KernelConfig],
-    M: int,
-    l2: str = "cold",
+    device: TuneDevice, configs: Sequence[KernelConfig], M: int, l2: str = "cold",
     sleep: Callable[[float], None] = time.sleep,
-) -> Tuning:
-    """`tune` on a device; `sleep` pauses for so many seconds.
-
-    Raises:
-        InvalidOptionError, GemmEvalError: as `tune`.
-    """
+) -> Tuning:  # fmt: skip
+    """`tune` on a device; `sleep` pauses for so many seconds."""
     if not configs:
         raise InvalidOptionError("configs must hold at least one config to time")
     protocol = protocol_of(l2)
@@ -178,3 +167,162 @@ def _each(
 
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+_ALIGN_BYTES = 256
+_BYTES_PER_COUNTER = 4
+_BYTES_PER_OUTPUT = 2
+
+
+class CupyTuneDevice(StreamTimer):
+    """See `TuneDevice`; the arguments are those of `gemm_eval.kernels.tune.tune`.
+
+    Memory is the driver's own, not of CuPy's pool, which would keep a gigabyte for a stream that is gone.
+    """
+
+    def __init__(self, sizes: Sizes, packed: PackedW4, operands: Operands, device: int, stream: int) -> None:
+        with runtime.on_device(device):
+            super().__init__(runtime.import_cupy().cuda.Stream(non_blocking=True), device)
+        self._sizes, self._packed, self._operands = sizes, packed, operands
+        self._user_stream = stream
+        self._part_bytes = [_aligned(int(array.nbytes)) for array in (packed.qweight, packed.scales)]
+        self.weight_bytes = sum(self._part_bytes)
+        self._plans: dict[KernelConfig, Plan[Operands]] = {}
+        self._memory: list[Any] = []
+        self._copies: list[tuple[int, int]] = []
+        self._scratch = self._counters = self._output = 0
+
+    def check_idle(self) -> None:
+        """See `TuneDevice`."""
+        for stream in (self._user_stream, runtime.stream_handle(None)):
+            runtime.refuse_capture(stream, "profile this GEMM once before the capture")
+
+    def plan(self, config: KernelConfig) -> None:
+        """See `TuneDevice`."""
+        packed = self._packed
+        self._plans[config] = plan_on_device(
+            self._sizes, packed.activation, packed.mode, packed.group_size, config, self.device
+        )
+
+    def _scratch_bytes(self) -> tuple[int, int, int, int]:
+        """Return the bytes of partial sums, counters, output, and of a flush."""
+        launches = [plan.launch for plan in self._plans.values()]
+        return (
+            max((launch.workspace_bytes for launch in launches), default=0),
+            max((launch.num_counters for launch in launches), default=0) * _BYTES_PER_COUNTER,
+            self._sizes.M * self._sizes.N * _BYTES_PER_OUTPUT,
+            self.flush_bytes,
+        )
+
+    def room_bytes(self) -> int:
+        """See `TuneDevice`."""
+        with runtime.on_device(self.device):
+            free_bytes, _ = self.cupy.cuda.runtime.memGetInfo()
+        return max(0, int(free_bytes) - sum(self._scratch_bytes()))
+
+    def allocate(self, num_copies: int) -> None:
+        """See `TuneDevice`."""
+        scratch_bytes, counter_bytes, output_bytes, _ = self._scratch_bytes()
+        with runtime.on_device(self.device):
+            cuda, stream = self.cupy.cuda.runtime, self.stream.ptr
+            runtime.wait_for_stream(stream, self._user_stream)
+            self._scratch, self._output = self.new_bytes(scratch_bytes), self.new_bytes(output_bytes)
+            self._counters = self.new_bytes(counter_bytes)
+            if counter_bytes:
+                runtime.clear_bytes(self._counters, counter_bytes, stream)
+            originals = self._operands.qweight, self._operands.scales
+            sizes = int(self._packed.qweight.nbytes), int(self._packed.scales.nbytes)
+            self._copies = [originals]
+            for _ in range(num_copies - 1):
+                try:
+                    words = self.new_bytes(self.weight_bytes)
+                except GemmEvalError:  # others took what was free: fewer copies, for all configs
+                    break
+                copy = words, words + self._part_bytes[0]
+                for address, original, num_bytes in zip(copy, originals, sizes, strict=True):
+                    cuda.memcpyAsync(address, original, num_bytes, cuda.memcpyDeviceToDevice, stream)
+                self._copies.append(copy)
+
+    def new_bytes(self, num_bytes: int) -> int:
+        """Return the address of new memory, held until `release`; 0 for none."""
+        if not num_bytes:
+            return 0
+        try:
+            memory = self.cupy.cuda.Memory(_aligned(num_bytes))
+        except (MemoryError, self.cupy.cuda.runtime.CUDARuntimeError) as error:
+            raise GemmEvalError(f"timing configs needs {num_bytes:,} more bytes of GPU memory: {error}") from None
+        self._memory.append(memory)
+        return int(memory.ptr)
+
+    def bind(self, config: KernelConfig) -> Sequence[Call]:
+        """See `TuneDevice`."""
+        plan = self._plans[config]
+        launch, handle = plan.launch, runtime.StreamHandle(self.stream.ptr)
+        needs_scratch = plan.workspace_bytes > 0
+        with runtime.on_device(self.device):
+            function = runtime.load_function(plan.compiled, self.device, launch.smem_bytes, handle.ptr)
+            calls = []
+            for qweight, scales in self._copies:
+                operands = self._operands._replace(
+                    qweight=qweight, scales=scales, c=self._output, workspace=self._scratch if needs_scratch else 0,
+                    counters=self._counters if needs_scratch else 0,
+                )  # fmt: skip
+                block, arguments = (launch.num_threads, 1, 1), plan.arguments(operands)
+                calls.append(partial(function, launch.grid, block, arguments, launch.smem_bytes, handle))
+        return calls
+
+    def release(self) -> None:
+        """See `TuneDevice`."""
+        try:
+            with runtime.on_device(self.device):
+                self.synchronize()
+        finally:
+            self._memory.clear()
+            self._copies.clear()
+
+
+def _aligned(num_bytes: int) -> int:
+    return ceil_div(num_bytes, _ALIGN_BYTES) * _ALIGN_BYTES
+
+
+PROFILED_CONFIGS = 10
+"""So many of the model's first choices are timed."""
+
+
+def profiled_config(sizes: Sizes, packed: PackedW4, operands: Operands, device: int, stream: int) -> KernelConfig:
+    """Return the config that is fastest for a GEMM by timings, which are taken now if none are known.
+
+    Known are those of this process, of the user's file, and those that came with the library for this GPU
+    (`gemm_eval.kernels.config_cache`). Arguments and errors as of `tune`.
+    """
+    key = ConfigKey.of(_gpu(device), sizes, packed.activation, packed.mode, packed.group_size or None)
+    known = _known.get((key, device))
+    if known is not None:
+        return known
+    limits = runtime.limits_of_device(device)
+    record = lookup(key, limits, present_versions())
+    if record is not None and record.is_measured:
+        config = record.config
+    else:
+        candidates = rank(
+            sizes, packed.activation, packed.mode, packed.group_size, spec_of_device(device), PROFILED_CONFIGS
+        )
+        tuning = tune(candidates, sizes, packed, operands, device, stream)
+        best = tuning.timed[0]
+        _log.info("%s: %.2f us with %s, the best of %d", sizes, best.latency_us, best.config, len(tuning.timed))
+        remember(new_record(key, best.config, best.latency_us, "top_k", len(tuning.timed), limits))
+        config = best.config
+    return _known.setdefault((key, device), config)
+
+
+_known: dict[tuple[ConfigKey, int], KernelConfig] = {}
+
+
+def forget_profiled() -> None:
+    """Look into the files again for every GEMM."""
+    _known.clear()
+
+
+@cache
+def _gpu(device: int) -> str:
+    return gpu_slug(runtime.name_of_device(device))

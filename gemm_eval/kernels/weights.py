@@ -19,10 +19,8 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels import fp4_layout, layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
-from gemm_eval.kernels.layout import BLOCK_COLUMNS, GROUP_SIZES, MIDDLE, PADDED_K, Array, as_array, module_of
+from gemm_eval.kernels.layout import BLOCK_COLUMNS, MIDDLE, PADDED_K, Array, as_array, module_of
 from gemm_eval.words import shown
-
-__all__ = ["GROUP_SIZES", "PackedW4", "QuantizedW4", "dequantize", "pack_w4", "quantize_w4", "unpack_w4"]
 
 _LARGEST = {DType.FP16: 65504.0, DType.BF16: 255 * 2.0**120}
 _LARGEST_INTEGER = {WeightMode.COLUMN: 8, WeightMode.GROUP: 8, WeightMode.GROUP_ZERO: 16}
@@ -192,15 +190,9 @@ def quantize_w4(
 
 
 def pack_w4(
-    weights: Any,
-    group_size: int | None = None,
-    mode: WeightMode | str = "group",
-    *,
-    scales: Any = None,
-    zeros: Any = None,
-    activation: DType | str = "fp16",
-    xp: ModuleType | None = None,
-) -> PackedW4:
+    weights: Any, group_size: int | None = None, mode: WeightMode | str = "group", *, scales: Any = None,
+    zeros: Any = None, activation: DType | str = "fp16", xp: ModuleType | None = None,
+) -> PackedW4:  # fmt: skip
     """Pack weights for the kernels; float weights are quantized first.
 
     Scales of mode GROUP that differ too much for fp16 from column to column (more than 256 times) are packed in mode
@@ -244,11 +236,11 @@ def pack_w4(
     integers, scales, zeros = quantized
     unit = 1.0
     if mode is WeightMode.GROUP:
-        found = layout.scale_unit(scales, activation)
-        if found is None:
+        result = layout.scale_unit(scales, activation)
+        if result is None:
             mode, zeros = WeightMode.GROUP_ZERO, xp.full(scales.shape, MIDDLE, dtype=xp.uint8)
         else:
-            unit, scales = found, scales / found
+            unit, scales = result, scales / result
     shape = ceil_div(K, PADDED_K) * PADDED_K, ceil_div(N, BLOCK_COLUMNS) * BLOCK_COLUMNS
     groups = (shape[0] // group_size if group_size else 1), shape[1]
     integers = layout.padded(integers, shape, MIDDLE)
@@ -260,7 +252,7 @@ def pack_w4(
 
 
 def unpack_w4(packed: PackedW4) -> QuantizedW4:
-    """What was packed, exactly, without padding; rows in the order in which they were packed (`PackedW4.permutation`).
+    """Return the weights that were packed, exactly, without padding, rows as they were packed (`PackedW4.permutation`).
 
     Raises:
         InvalidProblemError: `packed` is no `PackedW4`, or of fp4 weights (`unpack_fp4`).
@@ -292,11 +284,11 @@ def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
         raise InvalidProblemError(f"dtype must be a type of floats, such as numpy.float32, got {shown(dtype)}")
     check_packed(packed)
     xp = module_of(packed.qweight)
-    found = _fp4_values(packed, dtype) if packed.mode.is_fp4 else _integer_values(packed, dtype)
+    result = _fp4_values(packed, dtype) if packed.mode.is_fp4 else _integer_values(packed, dtype)
     if packed.permutation is None:
-        return found
-    in_order = xp.empty_like(found)
-    in_order[packed.permutation] = found
+        return result
+    in_order = xp.empty_like(result)
+    in_order[packed.permutation] = result
     return in_order
 
 
@@ -310,10 +302,10 @@ def _fp4_values(packed: PackedW4, dtype: Any) -> Array:
     xp = module_of(packed.qweight)
     values = fp4_layout.stored_values(packed.scales, packed.mode, packed.activation)
     scales = fp4_layout.unpack_fp4_scales(values)[: ceil_div(packed.K, packed.group_size), : packed.N]
-    found = xp.asarray(fp4_layout.E2M1_VALUES, dtype=dtype)[unpack_codes(packed)]
-    found *= _spread(scales, packed, dtype)
-    found *= xp.asarray(packed.scale_unit, dtype=dtype)
-    return found
+    result = xp.asarray(fp4_layout.E2M1_VALUES, dtype=dtype)[unpack_codes(packed)]
+    result *= _spread(scales, packed, dtype)
+    result *= xp.asarray(packed.scale_unit, dtype=dtype)
+    return result
 
 
 def unpack_codes(packed: PackedW4) -> Array:
@@ -325,17 +317,13 @@ def unpack_codes(packed: PackedW4) -> Array:
 
 
 def _spread(of_groups: Array, packed: PackedW4, dtype: Any) -> Array:
-    """Of each weight what its group has."""
+    """Return for each weight the value of its group."""
     group = packed.group_size or packed.K
     return module_of(of_groups).repeat(of_groups.astype(dtype), group, axis=0)[: packed.K]
 
 
 def check_packed(packed: object) -> None:
-    """Check that an argument is packed weights.
-
-    Raises:
-        InvalidProblemError: it is not.
-    """
+    """Check that an argument is packed weights."""
     if not isinstance(packed, PackedW4):
         raise InvalidProblemError(f"packed must be a PackedW4, as pack_w4 makes it, got {shown(packed)}")
 

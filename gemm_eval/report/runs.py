@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.estimate import StepEstimate
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
 from gemm_eval.report.parts import Cell, Column
-from gemm_eval.transformer import GemmOperation, LayerGemm, ModelConfig, transformer_gemms
+from gemm_eval.transformer import GemmWork, LayerGemm, ModelConfig, transformer_gemms
 from gemm_eval.units import per_s, time_text
 
 GEMM_COLUMNS = (
@@ -122,18 +122,17 @@ class PhaseResult:
 
 def phase_of_step(evaluator: GEMMEvaluator, step: StepEstimate) -> PhaseResult:
     """Return a step as a phase, with the GEMMs of all its stages by themselves."""
-    counts: dict[tuple[str, GemmOperation], int] = {}
+    counts: dict[tuple[str, GemmWork], int] = {}
     for cost in step.costs:
-        operation = cost.operation
-        if isinstance(operation, GemmOperation):
-            key = (operation.name, replace(operation, num_layers=1, layer_kind=""))
-            counts[key] = counts.get(key, 0) + operation.num_layers
+        name, work = cost.operation.name, cost.operation.work
+        if isinstance(work, GemmWork):
+            counts[name, work] = counts.get((name, work), 0) + cost.operation.num_layers
     gemms = []
-    for (name, operation), count in counts.items():
-        is_apart = operation.quantize_from is not None and not operation.is_quantized and evaluator.arch.type == "gpu"
-        quantize_from = str(operation.quantize_from) if is_apart else None
-        result = evaluator.evaluate_problem(operation.problem, quantize_from=quantize_from)
-        gemms.append((LayerGemm(name, operation.problem, 1, count, is_weight=True), result))
+    for (name, work), count in counts.items():
+        is_apart = work.quantize_from is not None and not work.is_quantized and evaluator.arch.type == "gpu"
+        quantize_from = str(work.quantize_from) if is_apart else None
+        result = evaluator.evaluate_problem(work.problem, quantize_from=quantize_from)
+        gemms.append((LayerGemm(name, work.problem, 1, count, is_weight=True), result))
     return PhaseResult(step.phase, step.batch * step.new_tokens, gemms, step)
 
 

@@ -15,7 +15,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import AttentionResult
 from gemm_eval.sweep.space import check_count
 from gemm_eval.transformer import (
-    AttentionOperation,
+    AttentionWork,
     LayerGemm,
     ModelConfig,
     load_model,
@@ -114,7 +114,9 @@ def transformer_workloads(
             gemms = tuple(gemm for gemm in gemms if not gemm.name.startswith(_ATTENTION_GEMMS))
             of_step = {name: value for name, value in options.items() if name not in _GEMM_OPTIONS}
             operations = model_operations(config, phase=phase, batch_size=batch_size, seq_len=seq_len, **of_step)
-            attention = [(one.problem, one.num_layers) for one in operations if isinstance(one, AttentionOperation)]
+            attention = [
+                (item.work.problem, item.num_layers) for item in operations if isinstance(item.work, AttentionWork)
+            ]
         counted = tuple((gemm.problem, gemm.total_count) for gemm in gemms)
         workloads.append(Workload(phase, counted, tokens, tuple(attention)))
     return workloads

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.torch.comparison import Comparison, MeasuredOperation
     from gemm_eval.torch.evaluate_module import predict_module, predict_sizes
     from gemm_eval.torch.inductor import prune_inductor
     from gemm_eval.torch.inductor_report import PrunedGemm, PrunedTemplate, PruneReport, RankedConfig
     from gemm_eval.torch.live import Prediction, predict
     from gemm_eval.torch.measure_module import compare
     from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
-    from gemm_eval.torch.size_table import SizeTable
+    from gemm_eval.torch.render import Comparison, MeasuredOperation, SizeTable
 
 __all__ = [
     "Comparison",
@@ -43,13 +42,12 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        ".measure_module": ("compare",),
         ".inductor": ("prune_inductor",),
         ".inductor_report": ("PruneReport", "PrunedGemm", "PrunedTemplate", "RankedConfig"),
-        ".measure_module": ("compare",),
-        ".comparison": ("Comparison", "MeasuredOperation"),
         ".live": ("Prediction", "predict"),
         ".evaluate_module": ("predict_module", "predict_sizes"),
         ".prediction": ("ModulePrediction", "PredictedOperation"),
-        ".size_table": ("SizeTable",),
+        ".render": ("Comparison", "MeasuredOperation", "SizeTable"),
     },
 )

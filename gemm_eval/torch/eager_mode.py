@@ -1,28 +1,20 @@
-"""Which kernels PyTorch has for an operation of eager mode, and how many threads each. TORCH.md, "Eager kernels".
+"""Kernels that PyTorch has for an operation of eager mode and for optimizers. TORCH.md, "Eager kernels".
 
-What torch's source says of the choice (aten/src/ATen/native/cuda: TensorIterator's loops, Reduce.cuh, Shape.cu,
-Normalization.cuh, PersistentSoftmax.cuh), seen on a GPU with its profiler. Kinds are words of
+The choice and the threads of each are those of torch's source (aten/src/ATen/native/cuda: TensorIterator's loops,
+Reduce.cuh, Shape.cu, Normalization.cuh, PersistentSoftmax.cuh), seen on a GPU with its profiler. Names are those of
 `gemm_eval.workload.memory_kernel`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gemm_eval.torch.graph import Domain, Role
-from gemm_eval.torch.work import CTA_ELEMENTS, MemoryWork
-
-__all__ = [
-    "Operation",
-    "bias_of_mask_works",
-    "bias_work",
-    "eager_works",
-    "fill_work",
-    "has_channels_last",
-    "layout_work",
-]
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.torch.graph import CTA_ELEMENTS, DEALT, Domain, Role, dealt
+from gemm_eval.transformer import MemoryWork
+from gemm_eval.words import shown
 
 _CHUNK_BYTES = 2048
 """What a CTA of vector loads takes: 128 threads, 16 bytes each."""
@@ -97,7 +89,7 @@ def layout_work(images: int, channels: int, positions: int, read_bytes: int, wri
 
 
 def has_channels_last(tensor: Any) -> bool:
-    """Whether the channels of images lie side by side."""
+    """Say whether the channels of images lie side by side."""
     return bool(
         tensor.dim() >= _MIN_IMAGE_DIM and tensor.shape[1] > 1 and tensor.stride(1) == 1 and not tensor.is_contiguous()
     )
@@ -150,7 +142,7 @@ def _loop(
 
 
 def _lies_as(one: Any, other: Any) -> bool:
-    """Whether two tensors have the same elements at the same places, without gaps."""
+    """Say whether two tensors have the same elements at the same places, without gaps."""
     return bool((one.shape, one.stride()) == (other.shape, other.stride())) and _is_dense(other)
 
 
@@ -160,7 +152,7 @@ def _is_dense(tensor: Any) -> bool:
 
 
 def _is_scattered(out: Any, tensor: Any) -> bool:
-    """Whether neighbours in the result lie far apart in an input, and are not met again soon."""
+    """Say whether neighbours in the result lie far apart in an input, and are not met again soon."""
     if tensor.dim() != out.dim() or tensor.shape != out.shape:
         return False
     between = 1
@@ -267,3 +259,36 @@ def _dealt(what: str, read_bytes: int, write_bytes: int, num_elements: int) -> M
 
 def _item_bytes(tensors: Sequence[Any]) -> int:
     return max(int(tensor.element_size()) for tensor in tensors)
+
+
+OPTIMIZERS = {"adamw": 2, "adam": 2, "sgd": 0, "sgd_momentum": 1, "lion": 1, "adagrad": 1, "rmsprop": 1}
+"""Optimizers, and how many states of its own size a parameter has."""
+
+
+def optimizer_works(optimizer: Any, parameters: Iterable[Any]) -> list[MemoryWork]:
+    """Return the kernels of a step, as torch's ``fused=True`` has them: states have the types of their parameters.
+
+    Args:
+        optimizer: a name of `OPTIMIZERS`, or an optimizer of torch, of which its class and momentum are read.
+        parameters: that have gradients.
+    """
+    num_states = OPTIMIZERS.get(_name(optimizer))
+    if num_states is None:
+        raise InvalidOptionError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {shown(optimizer)}")
+    sizes: dict[str, int] = {}
+    for parameter in parameters:
+        if parameter.requires_grad:
+            key = str(parameter.dtype)
+            sizes[key] = sizes.get(key, 0) + parameter.numel() * parameter.element_size()
+    return [
+        dealt(DEALT, (2 + num_states) * num_bytes, (1 + num_states) * num_bytes, num_bytes)
+        for num_bytes in sizes.values()
+    ]
+
+
+def _name(optimizer: Any) -> str:
+    if isinstance(optimizer, str):
+        return optimizer.lower()
+    name = type(optimizer).__name__.lower()
+    has_momentum = any(group.get("momentum") for group in getattr(optimizer, "param_groups", ()))
+    return "sgd_momentum" if name == "sgd" and has_momentum else name

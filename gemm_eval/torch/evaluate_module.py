@@ -7,29 +7,36 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.arch import ArchSpec
+from gemm_eval.arch import ArchSpec, gpu_slug, list_archs
 from gemm_eval.checks import check_flag, check_word
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.errors import ArchNotFoundError, InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.assemble import assemble
+from gemm_eval.torch.eager_mode import optimizer_works
 from gemm_eval.torch.fusion import FUSIONS
-from gemm_eval.torch.optimizers import optimizer_works
 from gemm_eval.torch.prediction import ModulePrediction
-from gemm_eval.torch.size_table import SizeTable
+from gemm_eval.torch.price import assemble
+from gemm_eval.torch.render import SizeTable
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "ATTENTION_LIBRARIES",
-    "arguments_of",
-    "check_attention_library",
-    "evaluator_for",
-    "predict_module",
-    "predict_sizes",
-]
+
+def local_arch() -> str:
+    """Return the preset of the GPU that torch uses."""
+    with needs_extra("compare", "torch"):
+        import torch
+    return arch_of_name(str(torch.cuda.get_device_name()))
+
+
+def arch_of_name(device_name: str) -> str:
+    """Return the preset of a GPU by the name that its driver has for it: ``"NVIDIA H200"``."""
+    slug = gpu_slug(device_name)
+    if slug in list_archs():
+        return slug
+    raise ArchNotFoundError(f"no preset is a {device_name} ({slug}): say which arch to predict for")
+
 
 ATTENTION_LIBRARIES = ("flash", "cudnn", "trtllm")
 """Whose fused attention runs on GPUs; torch calls the first two."""
@@ -49,16 +56,9 @@ def check_attention_library(name: str | None) -> None:
 
 
 def predict_module(
-    module: torch.nn.Module,
-    example_inputs: Any,
-    arch: Arch,
-    *,
-    backward: bool = False,
-    optimizer: Any = None,
-    fusion: str = "inductor",
-    attention_library: str | None = None,
-    **options: Any,
-) -> ModulePrediction:
+    module: torch.nn.Module, example_inputs: Any, arch: Arch, *, backward: bool = False, optimizer: Any = None,
+    fusion: str = "inductor", attention_library: str | None = None, **options: Any,
+) -> ModulePrediction:  # fmt: skip
     """Predict what a module takes on an arch: which kernels, how long, what limits them. Nothing runs.
 
     >>> with torch.device("meta"):                                       # doctest: +SKIP
@@ -103,12 +103,9 @@ def predict_module(
 
 
 def predict_sizes(
-    module: torch.nn.Module,
-    make_inputs: Callable[..., Any],
-    arch: Arch,
-    sizes: Mapping[str, Iterable[int]],
+    module: torch.nn.Module, make_inputs: Callable[..., Any], arch: Arch, sizes: Mapping[str, Iterable[int]],
     **options: Any,
-) -> SizeTable:
+) -> SizeTable:  # fmt: skip
     """Predict a module over ranges of sizes: a table with a row for each combination.
 
     >>> predict_sizes(model, lambda batch, seq: torch.zeros(batch, seq, dtype=torch.long), "l40s",
@@ -133,17 +130,13 @@ def predict_sizes(
     evaluator = evaluator_for(arch, options)
     rows = []
     for point in itertools.product(*values.values()):
-        found = predict_module(module, make_inputs(**dict(zip(values, point, strict=True))), evaluator, **ours)
-        rows.append((point, found))
+        result = predict_module(module, make_inputs(**dict(zip(values, point, strict=True))), evaluator, **ours)
+        rows.append((point, result))
     return SizeTable(tuple(values), tuple(rows))
 
 
 def evaluator_for(arch: Arch, options: Mapping[str, Any]) -> GEMMEvaluator:
-    """Return an evaluator of an arch, or the one that was given.
-
-    Raises:
-        InvalidOptionError: options for an evaluator that has its own.
-    """
+    """Return an evaluator of an arch, or the one that was given."""
     if isinstance(arch, GEMMEvaluator):
         if options:
             raise InvalidOptionError(f"an evaluator has options of its own, got {', '.join(options)} too")

@@ -1,8 +1,21 @@
-"""What is caught above autograd, before it comes apart: attention, and linear layers of quantization packages."""
+"""Functions of torch that are caught above autograd, before they come apart, on tensors without memory.
+
+Autocast: torch has none for such tensors, so that operands of GEMMs are cast before them. Operations that autocast
+keeps in fp32 (norms, softmax, losses) stay in the type they have: a cast to fp32 that fuses costs no bytes.
+
+Fast paths: `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` run as one operation where nothing has a gradient,
+but not under a mode or on the device "meta". While they are followed, operations of torch run in their place: those
+that they launch on a GPU (`native_multi_head_attention_cuda` and `transformer_encoder_layer_forward` in
+ATen/native/transformers).
+
+flex_attention refuses such tensors. Modules hold it by names of their own, so that its code is replaced and put back.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,20 +23,219 @@ from types import TracebackType
 from typing import Any
 
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.attention import attention_work, flex_attention_work
-from gemm_eval.torch.autocast import AUTOCAST, cast_as_autocast
 from gemm_eval.torch.eager_mode import Operation, eager_works
-from gemm_eval.torch.fast_paths import fast_paths_followed
-from gemm_eval.torch.graph import Domain, Role
+from gemm_eval.torch.graph import Domain, Role, Work
+from gemm_eval.torch.operators import attention_work, flex_attention_work
 from gemm_eval.torch.recorder import Recorder
 from gemm_eval.torch.shapes import Shapes
-from gemm_eval.torch.work import Work
 
 with needs_extra("gemm_eval.torch", "torch"):
     import torch
+    from torch.nn import functional
     from torch.overrides import TorchFunctionMode
+    from torch.utils._pytree import tree_map_only
 
-__all__ = ["FunctionMode", "stand_in"]
+
+_FUNCTIONAL = (
+    "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "bilinear",
+)  # fmt: skip
+_TORCH = (
+    "matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm", "einsum", "chain_matmul", "conv1d", "conv2d",
+    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+)  # fmt: skip
+_METHODS = ("matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm")
+AUTOCAST = frozenset(
+    [getattr(torch.nn.functional, name) for name in _FUNCTIONAL]
+    + [getattr(torch, name) for name in _TORCH]
+    + [getattr(torch.Tensor, name) for name in _METHODS]
+)
+"""Functions that autocast runs in its lower type (https://docs.pytorch.org/docs/stable/amp.html, CUDA Op-Specific
+Behavior)."""
+
+
+def cast_as_autocast(args: Any, kwargs: Any) -> Any:
+    """Return arguments with tensors of wider floating types in the type of autocast."""
+    lower = torch.get_autocast_dtype("cuda")
+
+    def cast(tensor: Any) -> Any:
+        is_cast = tensor.is_floating_point() and tensor.dtype not in (lower, torch.float64)
+        return tensor.to(lower) if is_cast else tensor
+
+    return tree_map_only(torch.Tensor, cast, (args, kwargs))
+
+
+_FUSED = (torch.float16, torch.bfloat16, torch.float32)
+"""Types that fused attention on a GPU takes."""
+_HEAD_MULTIPLE = 8
+"""Of elements of a head: else torch's attention is not fused in the fast path either."""
+_GELU = 2
+"""What `TransformerEncoderLayer.activation_relu_or_gelu` calls it; 1 is a relu, 0 anything else."""
+
+_lock = threading.Lock()
+_followers: dict[int, list[tuple[Recorder, bool]]] = {}
+"""Who follows, innermost last, and whether as compiled, by thread."""
+_originals: dict[Any, Any] = {}
+
+
+@contextmanager
+def fast_paths_followed(recorder: Recorder, *, is_compiled: bool) -> Iterator[None]:
+    """Run what torch's fast paths launch on a GPU, where it would take them; in this thread alone.
+
+    Args:
+        recorder: whose path is that of the layer, where an encoder layer runs none of its modules.
+        is_compiled: as torch.compile has it, which takes the fast path of encoder layers, and not that of attention
+            (`torch._dynamo.variables.torch.tracing_state_functions`, torch 2.14).
+    """
+    thread = threading.get_ident()
+    with _lock:
+        if not _followers:
+            for kind, fast in _FAST.items():
+                _originals[kind] = kind.forward
+                kind.forward = _following(kind.forward, fast)
+        _followers.setdefault(thread, []).append((recorder, is_compiled))
+    try:
+        yield
+    finally:
+        with _lock:
+            _followers[thread].pop()
+            if not _followers[thread]:
+                del _followers[thread]
+            if not _followers:
+                for kind, original in _originals.items():
+                    kind.forward = original
+
+
+def _following(original: Any, fast: Callable[..., Any]) -> Any:
+    @functools.wraps(original)
+    def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+        followers = _followers.get(threading.get_ident())
+        out = fast(*followers[-1], module, *args, **kwargs) if followers else None
+        return original(module, *args, **kwargs) if out is None else out
+
+    return forward
+
+
+def _attention_forward(
+    recorder: Recorder, is_compiled: bool, module: Any, query: Any, key: Any, value: Any, key_padding_mask: Any = None,
+    need_weights: bool = True, attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
+) -> Any:  # fmt: skip
+    """`MultiheadAttention.forward`; None: not its fast path, or one with masks or weights, which is not followed."""
+    del recorder, average_attn_weights, is_causal  # without a mask, it is not causal either
+    is_fast = (
+        not is_compiled
+        and not module.training
+        and query is key is value
+        and not (need_weights or key_padding_mask is not None or attn_mask is not None)
+        and _is_set_to_be_fast(query, module)
+        and module.bias_k is None
+        and module.bias_v is None
+        and not module.add_zero_attn
+        and _can_be_fast(query, _weights(module))
+    )
+    return (_attention(module, query), None) if is_fast else None
+
+
+def _layer_forward(
+    recorder: Recorder, is_compiled: bool, layer: Any, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None,
+    is_causal: bool = False,
+) -> Any:  # fmt: skip
+    """`TransformerEncoderLayer.forward`; None: not its fast path, or one with masks, which is not followed."""
+    del is_compiled, is_causal
+    is_fast = (
+        not layer.training
+        and src_mask is None
+        and src_key_padding_mask is None
+        and _is_set_to_be_fast(src, layer.self_attn)
+        and layer.activation_relu_or_gelu
+        and layer.norm1.eps == layer.norm2.eps
+        and not any(one._forward_hooks or one._forward_pre_hooks for one in layer.modules())
+        and _can_be_fast(src, _weights(layer.self_attn, layer.norm1, layer.norm2, layer.linear1, layer.linear2))
+    )
+    return _layer(recorder, layer, src) if is_fast else None
+
+
+def _weights(attention: Any, *others: Any) -> list[Any]:
+    """Weights and biases; None: a module has none."""
+    pairs = [(getattr(one, "weight", None), getattr(one, "bias", None)) for one in (attention.out_proj, *others)]
+    return [attention.in_proj_weight, attention.in_proj_bias, *(one for pair in pairs for one in pair)]
+
+
+def _is_set_to_be_fast(x: Any, attention: Any) -> bool:
+    """Check what both fast paths ask of attention and of torch's settings, and that attention is fused there."""
+    return bool(
+        torch.backends.mha.get_fastpath_enabled()
+        and not torch.is_autocast_enabled()
+        and not x.is_nested
+        and x.dim() == 3
+        and x.numel()
+        and attention.batch_first
+        and attention._qkv_same_embed_dim
+        and attention.num_heads % 2 == 0
+        and attention.head_dim % _HEAD_MULTIPLE == 0
+    )
+
+
+def _can_be_fast(x: Any, weights: list[Any]) -> bool:
+    """Check what both fast paths ask of their tensors, but for their device and for modes."""
+    return (
+        x.dtype in _FUSED
+        and all(type(one) in (torch.Tensor, torch.nn.Parameter) and one.dtype == x.dtype for one in (x, *weights))
+        and not (torch.is_grad_enabled() and any(one.requires_grad for one in (x, *weights)))
+    )
+
+
+def _attention(module: Any, x: Any) -> Any:
+    """Self-attention of x[B, S, E]: two GEMMs with biases, and between them fused attention on views of q, k, v."""
+    packed = functional.linear(x, module.in_proj_weight, module.in_proj_bias)
+    q, k, v = (
+        one.view(x.shape[0], -1, module.num_heads, module.head_dim).transpose(1, 2) for one in packed.chunk(3, -1)
+    )
+    y = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
+    return functional.linear(y, module.out_proj.weight, module.out_proj.bias)
+
+
+def _layer(recorder: Recorder, layer: Any, src: Any) -> Any:
+    """An encoder layer of src[B, S, E]: sums in place, and an activation that is a GEMM's."""
+
+    def norm(name: str, x: Any) -> Any:
+        with _within(recorder, name):
+            module = getattr(layer, name)
+            return functional.layer_norm(x, (x.shape[-1],), module.weight, module.bias, module.eps)
+
+    x = norm("norm1", src) if layer.norm_first else src
+    with _within(recorder, "self_attn"):
+        x = _attention(layer.self_attn, x)
+    x.add_(src)
+    if not layer.norm_first:
+        x = norm("norm1", x)
+    y = norm("norm2", x) if layer.norm_first else x
+    with _within(recorder, "linear1"):
+        y = torch._addmm_activation(
+            layer.linear1.bias, y.view(-1, y.shape[-1]), layer.linear1.weight.t(),
+            use_gelu=layer.activation_relu_or_gelu == _GELU,
+        )  # fmt: skip
+    with _within(recorder, "linear2"):
+        y = torch.addmm(layer.linear2.bias, y, layer.linear2.weight.t()).view(src.shape)
+    y.add_(x)
+    return y if layer.norm_first else norm("norm2", y)
+
+
+@contextmanager
+def _within(recorder: Recorder, name: str) -> Iterator[None]:
+    """Set the recorder's path to a module of the layer."""
+    outer = recorder.path
+    recorder.path = f"{outer}.{name}" if outer else name
+    try:
+        yield
+    finally:
+        recorder.path = outer
+
+
+_FAST: dict[Any, Callable[..., Any]] = {
+    torch.nn.MultiheadAttention: _attention_forward,
+    torch.nn.TransformerEncoderLayer: _layer_forward,
+}
+
 
 _FLEX = "flex_attention"
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
@@ -83,7 +295,7 @@ def stand_in(
 
 
 def _is_one_kernel(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> bool:
-    """Whether rms_norm is `_fused_rms_norm`: of one type, and nobody asks for a gradient."""
+    """Say whether rms_norm is `_fused_rms_norm`: of one type, without a gradient."""
     del normalized_shape, eps
     tensors = [x] if weight is None else [x, weight]
     wants_grad = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
@@ -232,3 +444,39 @@ class FunctionMode(TorchFunctionMode):
                 out = func(*args, **kwargs)
             self._recorder.add(name, works(False), reads, [out[0] if isinstance(out, tuple) else out])
         return out
+
+
+_HOME = "torch.nn.attention.flex_attention"
+_NAME = "_gemm_eval_stand_in"  # in the module of the function, whose names its code sees
+
+
+def _calls_stand_in(*args: Any, **kwargs: Any) -> Any:
+    return _gemm_eval_stand_in(*args, **kwargs)  # type: ignore[name-defined]  # noqa: F821
+
+
+@contextmanager
+def flex_attention_caught(handler: Callable[..., Any]) -> Iterator[None]:
+    """Call `handler` in the place of flex_attention, in this thread.
+
+    Args:
+        handler: has its arguments.
+    """
+    home = sys.modules.get(_HOME)
+    if home is None:  # then nobody calls it either
+        yield
+        return
+    function, thread = home.flex_attention, threading.get_ident()
+    code, defaults, kwdefaults = function.__code__, function.__defaults__, function.__kwdefaults__
+    original = type(function)(code, function.__globals__, function.__name__, defaults)
+    original.__kwdefaults__ = kwdefaults
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (handler if threading.get_ident() == thread else original)(*args, **kwargs)
+
+    setattr(home, _NAME, chosen)
+    function.__code__, function.__defaults__, function.__kwdefaults__ = _calls_stand_in.__code__, None, None
+    try:
+        yield
+    finally:
+        function.__code__, function.__defaults__, function.__kwdefaults__ = code, defaults, kwdefaults
+        delattr(home, _NAME)

@@ -1,4 +1,4 @@
-"""Which operations of a trace run as one kernel: each by itself, or as Inductor fuses them. TORCH.md says the rules."""
+"""Kernels of a trace: each operation by itself, or fused as Inductor does. TORCH.md has the rules."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gemm_eval.checks import check_word
-from gemm_eval.torch.graph import Call, Domain, Role, Trace
-from gemm_eval.torch.work import DEALT, ROWS, VECTORS, MemoryWork, Work, dealt
-
-__all__ = ["FUSIONS", "Kernel", "kernels_of"]
+from gemm_eval.torch.graph import DEALT, ROWS, VECTORS, Call, Domain, Role, Trace, Work, dealt
+from gemm_eval.transformer import MemoryWork
 
 FUSIONS = ("inductor", "eager")
 """Who decides what runs as one kernel: `torch.compile`, or nobody."""
@@ -23,7 +21,7 @@ _MAX_FUSED = 64
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch, or what eager mode launches for one operation.
+    """A launch, or the launches of eager mode for one operation.
 
     Attributes:
         calls: operations that it does, in their order.
@@ -52,7 +50,7 @@ class _Group:
 
 
 class _Graph:
-    """Who reads what, by places of calls."""
+    """Readers and writers of each call, by places of calls."""
 
     def __init__(self, trace: Trace) -> None:
         self.calls = trace.calls
@@ -61,18 +59,18 @@ class _Graph:
         self.readers_of: list[set[int]] = [set() for _ in trace.calls]
         last: dict[int, list[int]] = {}
         sizes: dict[int, int] = {}
-        for place, call in enumerate(trace.calls):
+        for index, call in enumerate(trace.calls):
             for access in call.reads:
                 for writer in last.get(access.buffer, ()):
-                    self.writers_of[place].add(writer)
-                    self.readers_of[writer].add(place)
+                    self.writers_of[index].add(writer)
+                    self.readers_of[writer].add(index)
             for access in call.writes:
                 sizes[access.buffer] = max(sizes.get(access.buffer, 0), access.num_bytes)
                 is_whole = access.num_bytes >= sizes[access.buffer]
-                last[access.buffer] = [place] if is_whole else [*last.get(access.buffer, ()), place]
+                last[access.buffer] = [index] if is_whole else [*last.get(access.buffer, ()), index]
 
     def is_dead(self, place: int, dead: set[int]) -> bool:
-        """Whether nobody sees what a call does."""
+        """Say whether nobody sees the results of a call."""
         call = self.calls[place]
         if call.role is Role.EXTERN or any(access.buffer in self.kept for access in call.writes):
             return False
@@ -87,47 +85,44 @@ def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True) -> list[Kernel
         fusion: ``"inductor"``: elementwise operations and reductions fuse, what nobody reads does not run; or
             ``"eager"``: each operation is a kernel, or those that torch and cuDNN have for it.
         is_gpu: on chips of another kind an operation of eager mode is one kernel.
-
-    Raises:
-        InvalidOptionError: `fusion` is neither.
     """
     check_word("fusion", fusion, FUSIONS)
     graph = _Graph(trace)
     if fusion == "eager":
         eager = [Kernel((call,), call.eager) if is_gpu and call.eager else None for call in trace.calls]
-        return [known or _kernel(graph, [place], is_fused=False) for place, known in enumerate(eager)]
+        return [known or _kernel(graph, [index], is_fused=False) for index, known in enumerate(eager)]
     kernels = [_kernel(graph, members, is_fused=True) for members in _fuse(graph)]
     return [_vector_kernel(kernel) for kernel in kernels] if is_gpu else kernels
 
 
 def _fuse(graph: _Graph) -> list[list[int]]:
     dead: set[int] = set()
-    for place in reversed(range(len(graph.calls))):
-        if graph.is_dead(place, dead):
-            dead.add(place)
+    for index in reversed(range(len(graph.calls))):
+        if graph.is_dead(index, dead):
+            dead.add(index)
     groups: dict[int, _Group] = {}
     group_of: dict[int, int] = {}
     readers_of_input: dict[int, list[int]] = {}
-    for place, call in enumerate(graph.calls):
-        if place in dead or _is_computed_by_readers(graph, place, dead):
+    for index, call in enumerate(graph.calls):
+        if index in dead or _is_computed_by_readers(graph, index, dead):
             continue
-        own = _Group(place, call, call.role in _FUSIBLE)
-        own.before = {writer for writer in graph.writers_of[place] if writer in group_of}
-        groups[place] = own
-        group_of[place] = place
+        own = _Group(index, call, call.role in _FUSIBLE)
+        own.before = {writer for writer in graph.writers_of[index] if writer in group_of}
+        groups[index] = own
+        group_of[index] = index
         if own.is_fusible:
             candidates = _candidates(graph, own, call, group_of, readers_of_input)
             for other in candidates:
                 number = group_of[other]
-                if number != group_of[place] and groups[number].is_fusible:
-                    _merge_if_possible(graph, groups, group_of, number, group_of[place])
+                if number != group_of[index] and groups[number].is_fusible:
+                    _merge_if_possible(graph, groups, group_of, number, group_of[index])
         for access in call.reads:
-            readers_of_input.setdefault(access.buffer, []).append(place)
+            readers_of_input.setdefault(access.buffer, []).append(index)
     return [sorted(group.calls) for group in sorted(groups.values(), key=lambda group: group.calls[-1])]
 
 
 def _is_computed_by_readers(graph: _Graph, place: int, dead: set[int]) -> bool:
-    """Whether a call makes constants that kernels compute where they need them."""
+    """Say whether a call makes constants that kernels compute where they need them."""
     call = graph.calls[place]
     if call.role is not Role.CONSTANT or any(access.buffer in graph.kept for access in call.writes):
         return False
@@ -138,14 +133,14 @@ def _candidates(
     graph: _Graph, own: _Group, call: Call, group_of: dict[int, int], readers_of_input: dict[int, list[int]]
 ) -> list[int]:
     """Calls with whose kernels this one may fuse: those whose results it reads, then those that read the same."""
-    found: list[int] = []
+    result: list[int] = []
     if call.role is not Role.WINDOW:
-        found += sorted((writer for writer in graph.writers_of[own.num] if writer in group_of), reverse=True)
+        result += sorted((writer for writer in graph.writers_of[own.num] if writer in group_of), reverse=True)
     largest = max((access.num_bytes for access in call.reads), default=0)
     for access in call.reads:
         if access.num_bytes == largest:
-            found += readers_of_input.get(access.buffer, [])[-4:][::-1]
-    return list(dict.fromkeys(found))
+            result += readers_of_input.get(access.buffer, [])[-4:][::-1]
+    return list(dict.fromkeys(result))
 
 
 def _merge_if_possible(
@@ -163,14 +158,14 @@ def _merge_if_possible(
     second.domain = domain
     second.has_reduction = first.has_reduction or second.has_reduction
     second.before |= first.before
-    for place in first.calls:
-        group_of[place] = later
+    for index in first.calls:
+        group_of[index] = later
     second.num, second.last = min(first.num, second.num), max(first.last, second.last)
     del groups[earlier]
 
 
 def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | None:
-    """What both iterate over together; None: they do not."""
+    """Return the domain that both iterate over together; None: they have none."""
     small, large = sorted((first, second), key=lambda group: group.domain.num_elements)
     a, b = small.domain, large.domain
     if a.num_elements == b.num_elements:
@@ -184,25 +179,25 @@ def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | Non
     # a broadcast, computed where it is needed, unless others need it too
     inside = set(small.calls) | set(large.calls)
     is_of_large = all(
-        graph.readers_of[place] <= inside
-        and not any(access.buffer in graph.kept for access in graph.calls[place].writes)
-        for place in small.calls
+        graph.readers_of[index] <= inside
+        and not any(access.buffer in graph.kept for access in graph.calls[index].writes)
+        for index in small.calls
     )
     return b if is_of_large else None
 
 
 def _has_way_around(groups: dict[int, _Group], group_of: dict[int, int], earlier: int, later: int) -> bool:
-    """Whether `later` reads, by way of others, what `earlier` makes: as one kernel they would wait for themselves."""
+    """Say whether `later` reads results of `earlier` by way of others: as one kernel they would wait for themselves."""
     oldest = groups[earlier].num
-    todo = [group_of[place] for place in groups[later].before]
+    todo = [group_of[index] for index in groups[later].before]
     seen = {earlier, later}  # what is read without a way round is no matter
     while todo:
         number = todo.pop()
         if number in seen:
             continue
         seen.add(number)
-        for place in groups[number].before:
-            before = group_of[place]
+        for index in groups[number].before:
+            before = group_of[index]
             if before == earlier:
                 return True
             if before not in seen and groups[before].last >= oldest:
@@ -211,20 +206,20 @@ def _has_way_around(groups: dict[int, _Group], group_of: dict[int, int], earlier
 
 
 def _kernel(graph: _Graph, members: Sequence[int], *, is_fused: bool) -> Kernel:
-    calls = tuple(graph.calls[place] for place in members)
+    calls = tuple(graph.calls[index] for index in members)
     if len(calls) == 1 and calls[0].role is Role.EXTERN:
         return Kernel(calls, calls[0].works)
     inside = set(members)
     read: dict[int, int] = {}
     written: dict[int, int] = {}
-    for place, call in zip(members, calls, strict=True):
+    for index, call in zip(members, calls, strict=True):
         for access in call.reads:
-            if not (is_fused and _is_made_inside(graph, place, access.buffer, inside)):
+            if not (is_fused and _is_made_inside(graph, index, access.buffer, inside)):
                 read[access.buffer] = max(read.get(access.buffer, 0), access.num_bytes)
-        is_seen = not is_fused or not graph.readers_of[place] <= inside
+        is_seen = not is_fused or not graph.readers_of[index] <= inside
         for access in call.writes:
             if access.buffer in graph.kept or (
-                is_seen and _is_read_outside(graph, place, access.buffer, inside, is_fused)
+                is_seen and _is_read_outside(graph, index, access.buffer, inside, is_fused)
             ):
                 written[access.buffer] = max(written.get(access.buffer, 0), access.num_bytes)
     return Kernel(calls, (_memory(calls, sum(read.values()), sum(written.values())),))
@@ -245,7 +240,7 @@ def _vector_kernel(kernel: Kernel) -> Kernel:
 
 
 def _is_made_inside(graph: _Graph, place: int, buffer: int, inside: set[int]) -> bool:
-    """Whether all that wrote a buffer before a call is of the same kernel, or constants that it computes itself."""
+    """Say whether all that wrote a buffer before a call is of the same kernel, or constants that it computes itself."""
     writers = [w for w in graph.writers_of[place] if any(access.buffer == buffer for access in graph.calls[w].writes)]
     return bool(writers) and all(w in inside or graph.calls[w].role is Role.CONSTANT for w in writers)
 

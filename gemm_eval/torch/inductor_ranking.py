@@ -1,6 +1,7 @@
-"""Ranks the configs of Inductor's Triton templates: by the Triton model, or by a roofline if it knows no such kernel.
+"""Rank the configs of Inductor's Triton templates by the Triton model, else by a roofline; compare them with libraries.
 
-The model was fitted on `examples/triton_gemm.py`. What Inductor's kernels do otherwise and the model can be told:
+Nothing here imports torch: the GEMM and its candidates are read off objects that Inductor hands over (interfaces of
+torch 2.10 to 2.15). The model was fitted on `examples/triton_gemm.py`. It can be told where Inductor's kernels differ:
 
 * Rows and columns outside the matrix begin anew (`rm % M`): whole tiles come from L2, where the examples' masks read
   the rows that there are.
@@ -9,21 +10,28 @@ The model was fitted on `examples/triton_gemm.py`. What Inductor's kernels do ot
 * Strides are constants, so that a copy takes half the instructions.
 * Rows that do not start on 16 bytes are copied in narrower pieces, and below 4 bytes through registers, without
   cp.async: there is no pipeline then.
+
+Against the library: the Triton model predicts a tuner's timing, events around a launch after a flush that leaves L2
+full of dirty lines; the library's model predicts a kernel among others in a graph. So the former is taken without.
+Nothing is decided but where both models were held against timings: 16-bit operands whose rows start on 16 bytes, plain
+kernels (no TMA, none persistent), a chip of the generation whose Triton kernels were timed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.triton import reject_configs
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.autotune.triton import dtype_of, reject_configs
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import UnsupportedError
+from gemm_eval.errors import ArchError, UnsupportedError
+from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.models.gpu.triton import (
     KernelCode,
     TritonConfig,
@@ -36,11 +44,231 @@ from gemm_eval.models.gpu.triton import (
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["KernelTraits", "RankedTimes", "expected_code", "model_times_us", "rank_times"]
+GROUPED_TEMPLATES = ("triton_grouped_mm", "triton_scaled_grouped_mm")
+"""Names, less their number, of the candidates that Inductor appends without asking its choices handler."""
+
+_COPY_BYTES = 16
+_DEFAULT_GROUP_M = 8  # of Inductor's templates
+_TWO_PRODUCTS = "mm_plus_mm"
+
+
+class Operand(NamedTuple):
+    """A matrix, or a batch of them.
+
+    Attributes:
+        sizes, strides: in elements, with hints in place of symbols.
+        dtype: torch's.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def copy_bytes(self) -> int:
+        """The widest piece of a row or column, whichever lies together, that is aligned: 1 to 16."""
+        elem_bytes: int = self.dtype.itemsize
+        others = [stride for size, stride in zip(self.sizes, self.strides, strict=True) if size > 1 and stride > 1]
+        if not any(stride == 1 for stride in self.strides):
+            return elem_bytes
+        return math.gcd(_COPY_BYTES, *(stride * elem_bytes for stride in others))
+
+
+def gemm_of(inputs: Any, op_name: str, *, is_tf32: bool) -> tuple[GemmProblem, Operand, Operand]:
+    """Return the GEMM of an `MMKernelInputs`, with its operands.
+
+    The two products of an mm_plus_mm are one of twice the K.
+
+    Args:
+        inputs: Inductor's.
+        op_name: Inductor's name of the operation.
+        is_tf32: whether fp32 is multiplied as tf32.
+    """
+    nodes, sizes, strides = inputs.nodes(), inputs.shapes_hinted(), inputs.strides_hinted()
+    a, b = (
+        Operand(sizes[i], strides[i], nodes[i].get_dtype())
+        for i in (next(i for i, node in enumerate(nodes) if node is one) for one in inputs.mat1mat2())
+    )
+    M, N, K = inputs.mnk_hinted()
+    G = math.prod(a.sizes[:-2])
+    K = 2 * K if op_name == _TWO_PRODUCTS else K
+    return _problem((G, M, K, N), (a.dtype, b.dtype, inputs.output_layout(flexible=False).dtype), is_tf32), a, b
+
+
+def grouped_gemm_of(
+    choice: Any, hint: Callable[[Sequence[Any]], tuple[int, ...]]
+) -> tuple[GemmProblem, Operand, Operand]:
+    """Return the GEMM of a candidate of a grouped template, its groups as a batch, for rows that are dealt out evenly.
+
+    Args:
+        choice: Inductor's caller of a template's kernel.
+        hint: makes integers of sizes.
+    """
+    a, b = (
+        Operand(hint(node.get_size()), hint(node.get_stride()), node.get_dtype()) for node in choice.input_nodes[:2]
+    )
+    M, K, N = a.sizes[-2], a.sizes[-1], b.sizes[-1]
+    if len(a.sizes) == 3 or len(b.sizes) == 3:
+        G = a.sizes[0] if len(a.sizes) == 3 else b.sizes[0]
+    else:
+        G = hint(choice.input_nodes[-1].get_size())[0]  # of the offsets
+    if len(a.sizes) == 2 and len(b.sizes) == 3:
+        M = math.ceil(M / G)
+    elif len(a.sizes) == 3 and len(b.sizes) == 2:
+        N = math.ceil(N / G)
+    elif len(a.sizes) == 2:
+        K = math.ceil(K / G)
+    return _problem((G, M, K, N), (a.dtype, b.dtype, choice.layout.dtype), False), a, b
+
+
+def config_of(values: Mapping[str, Any], band_rows: int | None = None) -> TritonConfig | None:
+    """Return what a candidate is launched with; None if it is no tiled kernel.
+
+    Args:
+        values: what Inductor makes its kernel of, by name.
+        band_rows: rows whose tiles are finished before the next columns'; None: as `values` say.
+    """
+    if not {"BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"} <= values.keys():
+        return None
+    m, n, k = (int(values[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+    group_m = values.get("GROUP_M", _DEFAULT_GROUP_M) if band_rows is None else math.ceil(band_rows / m)
+    return TritonConfig(m, n, k, int(values["num_warps"]), int(values["num_stages"]), int(group_m))
+
+
+def traits_of(values: Mapping[str, Any], a: Operand, b: Operand) -> KernelTraits:
+    """Return what else a template's kernels are.
+
+    Args:
+        values: what Inductor makes its kernel of, by name, options of the template too.
+        a, b: the operands.
+    """
+    return KernelTraits(
+        is_persistent="NUM_SMS" in values,
+        is_tma="TMA_SIZE" in values or bool(values.get("USE_TMA_LOAD")) or "WARP_SPECIALIZE" in values,
+        a_copy_bytes=a.copy_bytes,
+        b_copy_bytes=b.copy_bytes,
+    )
+
+
+def _problem(sizes: tuple[int, int, int, int], torch_dtypes: tuple[Any, Any, Any], is_tf32: bool) -> GemmProblem:
+    result = [dtype_of(dtype) for dtype in torch_dtypes]
+    if None in result:
+        a, b, c = torch_dtypes
+        raise UnsupportedError(f"GEMMs of {a} and {b} to {c} are not in the Triton model")
+    # `dtype_of` takes all fp32 for what it is usually multiplied as
+    types = [DType.FP32 if dtype is DType.TF32 and not is_tf32 else dtype for dtype in result]
+    types[2] = DType.FP32 if result[2] is DType.TF32 else result[2]
+    return GemmProblem(*sizes, *types)  # type: ignore[arg-type]
+
 
 Array = npt.NDArray[np.float64]
 
-_COPY_BYTES = 16
+TRITON_ERROR_FRAC = 0.19
+"""Of 16-bit kernels that were held out 90% are nearer (arch/calibration/h200-sxm/triton.yaml: p90_percent)."""
+
+_EVENTS_US = 2.7  # around a graph of one empty kernel (floor_us in arch/measured/h200-sxm/cublas/*.meta.yaml)
+_DTYPES = (DType.FP16, DType.BF16)
+_BITS_PER_BYTE = 8
+_NOT_FUSED = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "_grouped_mm", "convolution")
+
+
+class LibraryTime(NamedTuple):
+    """The time of a GEMM without templates, in us.
+
+    Attributes:
+        latency_us: the library's kernel.
+        latest_us: the same and the kernel behind it that a template would save; nine of ten such GEMMs are faster.
+    """
+
+    latency_us: float
+    latest_us: float
+
+    def beats(self, graph_us: float) -> bool:
+        """Say whether a candidate is slower even if its prediction is too long by as much as one in ten or twenty."""
+        return graph_us > self.latest_us * (1.0 + TRITON_ERROR_FRAC)
+
+
+class Library:
+    """Predicts the library's kernels of one GPU.
+
+    Args:
+        arch: the GPU.
+    """
+
+    def __init__(self, arch: GpuSpec) -> None:
+        self.arch = arch
+        self._evaluator = GEMMEvaluator(arch, l2="cold", disk_cache=False)
+
+    def time(self, problem: GemmProblem, *, has_epilogue: bool) -> LibraryTime | None:
+        """Return what the library takes; None: what is predicted is not sure enough to drop anything.
+
+        Args:
+            problem: the GEMM.
+            has_epilogue: a template would also do what the next kernel does, which otherwise reads and writes C.
+        """
+        if not {problem.input_dtype, problem.weight_dtype, problem.output_dtype} <= set(_DTYPES):
+            return None
+        if not _is_timed_generation(self.arch):
+            return None
+        result = self._evaluator.evaluate_problem(problem)
+        if result.high_us is None:
+            return None
+        epilogue_us = 0.0
+        if has_epilogue:
+            assert problem.output_dtype is not None
+            c_bytes = problem.G * problem.M * problem.N * problem.output_dtype.bits / _BITS_PER_BYTE
+            epilogue_us = self._evaluator.evaluate_memory_bound(c_bytes, c_bytes).latency_us
+        return LibraryTime(result.latency_us, result.high_us + epilogue_us)
+
+
+@cache
+def _is_timed_generation(arch: GpuSpec) -> bool:
+    timed = triton_coefficients(arch)[1].gpu
+    if timed is None:
+        return False
+    try:
+        spec = load_arch(timed)
+    except ArchError:
+        return timed == arch.name
+    return isinstance(spec, GpuSpec) and spec.sm_arch == arch.sm_arch
+
+
+def graph_times_us(
+    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], traits: KernelTraits
+) -> Array | None:
+    """Return what candidates take in a CUDA graph; None: kernels like these were not timed.
+
+    Args:
+        arch, problem, configs, traits: as for `rank_times`, which knows them by the model.
+    """
+    if traits.is_tma or traits.is_persistent or min(traits.a_copy_bytes, traits.b_copy_bytes) < _COPY_BYTES:
+        return None
+    fitted = triton_coefficients(arch)[0]
+    in_graph = {**fitted, "evict_frac": 0.0, "kernel_us": max(0.0, fitted["kernel_us"] - _EVENTS_US)}
+    return model_times_us(arch, problem, configs, traits, in_graph)
+
+
+def has_epilogue(node: Any) -> bool:
+    """Return whether a template's kernel may do more than a node of torch.fx says; in doubt it may.
+
+    Args:
+        node: a GEMM, or a view of its result.
+    """
+    if node is None:
+        return True
+    for user in node.users:
+        if user.op == "output":
+            continue
+        if getattr(user.target, "is_view", False):
+            if has_epilogue(user):
+                return True
+            continue
+        name = str(user.target).partition(".")[2].partition(".")[0]  # aten.mm.default
+        if name not in _NOT_FUSED and not name.startswith("_scaled_dot_product"):
+            return True
+    return False
+
+
 _LEAST_ASYNC_BYTES = 4  # of cp.async (PTX ISA: cp-size is 4, 8 or 16)
 _ISSUE_PER_COPY = 3.5  # of 96 kernels of Inductor's, compiled for sm_90: strides are constants
 _ISSUE_PER_COPY_ESTIMATED = 7.0  # of the examples', in gemm_eval/models/gpu/triton/code.py
@@ -51,11 +279,10 @@ _LANES = 32
 _FLOP_PER_FMA = 2.0
 _LOADED_ELEMS = 4.0  # of fp32, by a load of 16 bytes
 _TIE_FRAC = 1e-3  # parts equals, and no more
-_BITS_PER_BYTE = 8
 
 
 class KernelTraits(NamedTuple):
-    """What a config does not say of the kernel that it launches.
+    """Facts of a kernel that its config does not say.
 
     Attributes:
         is_persistent: as many CTAs as SMs loop over the tiles.
@@ -107,20 +334,14 @@ def rank_times(
 
 
 def model_times_us(
-    arch: GpuSpec,
-    problem: GemmProblem,
-    configs: Sequence[TritonConfig],
-    traits: KernelTraits,
+    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], traits: KernelTraits,
     coefficients: Mapping[str, float] | None = None,
-) -> Array:
+) -> Array:  # fmt: skip
     """Return the Triton model's times of configs of one template.
 
     Args:
         arch, problem, configs, traits: as for `rank_times`.
         coefficients: None: those of the GPU, for times as tuners take them.
-
-    Raises:
-        UnsupportedError: such kernels are not in the model.
     """
     if coefficients is None:
         coefficients = triton_coefficients(arch)[0]
@@ -144,9 +365,6 @@ def expected_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig, tra
     Args:
         arch, problem, config: what is compiled for what.
         traits: of the template's kernels.
-
-    Raises:
-        UnsupportedError: kernels of these types are not in the model.
     """
     code = estimate_code(arch, problem, config)
     assert problem.weight_dtype is not None

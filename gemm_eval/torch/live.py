@@ -9,26 +9,24 @@ from typing import Any
 from gemm_eval.checks import check_word
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.assemble import assemble
 from gemm_eval.torch.evaluate_module import Arch, check_attention_library, evaluator_for
 from gemm_eval.torch.functions import FunctionMode
 from gemm_eval.torch.fusion import FUSIONS
 from gemm_eval.torch.graph import Trace
-from gemm_eval.torch.matmuls import type_of
-from gemm_eval.torch.module_paths import follow_modules
+from gemm_eval.torch.operators import type_of
 from gemm_eval.torch.prediction import ModulePrediction
+from gemm_eval.torch.price import assemble
 from gemm_eval.torch.quantized import quantized_linear
 from gemm_eval.torch.recorder import Recorder, current_precision
+from gemm_eval.torch.trace import follow_modules
 
 with needs_extra("predict", "torch"):
     import torch
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-__all__ = ["Prediction", "predict"]
-
 
 class Prediction:
-    """What `predict` gives: the prediction, once the block is left.
+    """The result of `predict`: the prediction, once the block is left.
 
     Attributes:
         trace: what ran, while it runs.

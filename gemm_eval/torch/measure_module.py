@@ -1,31 +1,100 @@
-"""`compare`: predicted beside measured, operation by operation, on the GPU that is here."""
+"""`compare` measures a module on this machine's GPU, beside its prediction."""
 
 from __future__ import annotations
 
 import re
 import statistics
+import time
+import warnings
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.assemble import assemble, price_kernels
-from gemm_eval.torch.comparison import Comparison, MeasuredOperation
-from gemm_eval.torch.cuda_graph import measure_graph_us
-from gemm_eval.torch.evaluate_module import Arch, arguments_of, check_attention_library, evaluator_for
+from gemm_eval.torch.evaluate_module import Arch, arguments_of, check_attention_library, evaluator_for, local_arch
 from gemm_eval.torch.functions import FunctionMode
 from gemm_eval.torch.fusion import kernels_of
-from gemm_eval.torch.local_gpu import local_arch
-from gemm_eval.torch.module_paths import follow_modules
+from gemm_eval.torch.price import assemble, price_kernels
 from gemm_eval.torch.recorder import Recorder, current_precision
+from gemm_eval.torch.render import Comparison, MeasuredOperation
+from gemm_eval.torch.trace import follow_modules
 
 with needs_extra("compare", "torch"):
     import torch
 
-__all__ = ["MARK", "attribute", "compare"]
+
+_REPLAYS = 11
+_PAUSE_S = 0.03
+_WAIT_CYCLES = 2_000_000
+
+
+def measure_graph_us(run: Callable[[], Any]) -> float | None:
+    """Return the median time of a replay of everything that `run` launches; None, with a warning: it has no graph.
+
+    While it is captured, `torch.cuda.is_current_stream_capturing` says False, so that it does what it does otherwise:
+    transformers makes attention masks where it says True, and other kernels run.
+    """
+    graph = torch.cuda.CUDAGraph()
+    try:
+        _run_without_waiting(run)
+        # the outer context sets the stream back, which a capture that fails does not
+        with torch.cuda.stream(torch.cuda.current_stream()), _as_not_captured(), torch.cuda.graph(graph):
+            out = run()
+    except Exception as error:  # it ran before, whatever it is that it may not do now
+        cause = error.__context__ or error  # the end of a capture fails too, and says less
+        what = f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
+        warnings.warn(f"no time in a CUDA graph: the module cannot be captured ({what})", RuntimeWarning, stacklevel=3)
+        return None
+    times = []
+    for _ in range(_REPLAYS):
+        time.sleep(_PAUSE_S)  # clocks of a GPU that is not hot
+        torch.cuda._sleep(_WAIT_CYCLES)  # so that the graph is in the queue when the GPU comes to it
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(1e3 * begin.elapsed_time(end))  # milliseconds
+    del out
+    return float(statistics.median(times[1:]))
+
+
+def _run_without_waiting(run: Callable[[], Any]) -> None:
+    """Run it on a stream of its own, as before every capture; fail where it waits for the GPU.
+
+    In a capture that would fail too, but leave torch's allocator in the midst of one.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    before = torch.cuda.get_sync_debug_mode()
+    _set_sync_debug_mode("error")
+    try:
+        with torch.cuda.stream(stream):
+            run()
+    finally:
+        _set_sync_debug_mode(before)
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+def _set_sync_debug_mode(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that not every wait is seen
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+@contextmanager
+def _as_not_captured() -> Iterator[None]:
+    """Let code that asks torch whether it is captured do what it did in eager mode."""
+    original = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: False
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = original
+
 
 MARK = "gemm_eval #"
 """Name, without its number, of the range that stands around an operation in the profile."""
@@ -47,15 +116,9 @@ class _Mark(NamedTuple):
 
 
 def compare(
-    module: torch.nn.Module,
-    example_inputs: Any,
-    arch: Arch | None = None,
-    *,
-    repeats: int = 10,
-    cuda_graph: bool = True,
-    attention_library: str | None = None,
-    **options: Any,
-) -> Comparison:
+    module: torch.nn.Module, example_inputs: Any, arch: Arch | None = None, *, repeats: int = 10,
+    cuda_graph: bool = True, attention_library: str | None = None, **options: Any,
+) -> Comparison:  # fmt: skip
     """Run a module on the GPU that is here, and show what each operation took beside what is predicted.
 
     >>> print(compare(model.cuda(), inputs))         # doctest: +SKIP
@@ -99,9 +162,9 @@ def compare(
     trace = recorder.finish()
     priced = price_kernels(kernels_of(trace, "eager"), evaluator, attention_library)
     rows = [
-        MeasuredOperation(tuple(operations), *_median(kernels_of_call.get(place, [])))
-        for place, operations in enumerate(priced)
-        if operations or place in kernels_of_call
+        MeasuredOperation(tuple(operations), *_median(kernels_of_call.get(index, [])))
+        for index, operations in enumerate(priced)
+        if operations or index in kernels_of_call
     ]
     prediction = assemble(trace, evaluator, "eager", attention_library)
     return Comparison(prediction, tuple(rows), outside, graph_us, torch.cuda.get_device_name())
@@ -112,10 +175,10 @@ def _profiled(run: Any, module: Any, repeats: int) -> tuple[Recorder, dict[int, 
     from torch.profiler import ProfilerActivity, profile, record_function
 
     def mark(number: int) -> AbstractContextManager[Any]:
-        found: AbstractContextManager[Any] = record_function(f"{MARK}{number}")
-        return found
+        result: AbstractContextManager[Any] = record_function(f"{MARK}{number}")
+        return result
 
-    found: dict[int, list[Kernels]] = {}
+    result: dict[int, list[Kernels]] = {}
     outside_us, names = [], None
     for _ in range(repeats):
         recorder = Recorder(current_precision(), mark=mark)
@@ -132,10 +195,10 @@ def _profiled(run: Any, module: Any, repeats: int) -> tuple[Recorder, dict[int, 
         outside_us.append(outside)
         for number, kernels in of_mark.items():
             if number in recorder.call_of_mark:
-                found.setdefault(recorder.call_of_mark[number], []).append(kernels)
+                result.setdefault(recorder.call_of_mark[number], []).append(kernels)
             else:  # a view that ran a kernel would be one; its time is not lost
                 outside_us[-1] += sum(us for _, us in kernels)
-    return recorder, found, statistics.median(outside_us)
+    return recorder, result, statistics.median(outside_us)
 
 
 def attribute(events: Iterable[Any]) -> tuple[dict[int, Kernels], float]:
@@ -163,7 +226,7 @@ def attribute(events: Iterable[Any]) -> tuple[dict[int, Kernels], float]:
             launches[event.correlation_id(), event.linked_correlation_id()] = event
     for of_thread in marks.values():
         of_thread.sort()
-    found: dict[int, Kernels] = {mark.number: [] for of_thread in marks.values() for mark in of_thread}
+    result: dict[int, Kernels] = {mark.number: [] for of_thread in marks.values() for mark in of_thread}
     outside_us = 0.0
     for kernel in sorted(kernels, key=lambda event: event.start_ns()):
         launch = launches.get((kernel.correlation_id(), kernel.linked_correlation_id()))
@@ -172,8 +235,8 @@ def attribute(events: Iterable[Any]) -> tuple[dict[int, Kernels], float]:
         if number is None:
             outside_us += us
         else:
-            found[number].append((kernel.name(), us))
-    return found, outside_us
+            result[number].append((kernel.name(), us))
+    return result, outside_us
 
 
 def _mark_at(marks: Sequence[_Mark], time_ns: int) -> int | None:

@@ -1,4 +1,4 @@
-"""What a module takes on an arch: a tree by module path, and the list of its operations in the order they run."""
+"""Predictions of a module on an arch: a tree by module path, and its operations in the order they run."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.torch.price import UNPRICED
-from gemm_eval.torch.work import Work
+from gemm_eval.torch.graph import UNPRICED, Work
 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["Lever", "ModulePrediction", "PredictedOperation"]
-
 
 class Lever(NamedTuple):
-    """One change of the arch, and what it does.
+    """A change of the arch, and its effect.
 
     Attributes:
         change: in words: ``"dram_gb_per_s x2"``.
@@ -32,7 +29,7 @@ class Lever(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PredictedOperation:
-    """One kernel, or a few that a library launches for one operation.
+    """A kernel, or a few that a library launches for one operation.
 
     Attributes:
         path: of the module that runs it; empty: the outermost.
@@ -106,11 +103,7 @@ class ModulePrediction:
         return self.table()
 
     def __getitem__(self, path: str) -> ModulePrediction:
-        """Return a module in this one by its path, as torch names it: ``"layers.0.mlp"``.
-
-        Raises:
-            KeyError: there is none that runs something.
-        """
+        """Return a module in this one by its path, as torch names it: ``"layers.0.mlp"``."""
         full = ".".join(filter(None, (self.path, path)))
         for node in self.walk():
             if node.path == full:
@@ -126,8 +119,8 @@ class ModulePrediction:
     @property
     def operations(self) -> tuple[PredictedOperation, ...]:
         """All operations of this module and those in it, in the order they run."""
-        found = [operation for node in self.walk() for operation in node.own_operations]
-        return tuple(sorted(found, key=lambda operation: operation.start_us))
+        result = [operation for node in self.walk() for operation in node.own_operations]
+        return tuple(sorted(result, key=lambda operation: operation.start_us))
 
     @property
     def latency_us(self) -> float:
@@ -167,22 +160,22 @@ class ModulePrediction:
     @property
     def us_by_kind(self) -> dict[str, float]:
         """Time by kind of operation."""
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for operation in self.operations:
-            found[operation.kind] = found.get(operation.kind, 0.0) + operation.latency_us
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            result[operation.kind] = result.get(operation.kind, 0.0) + operation.latency_us
+        return dict(sorted(result.items(), key=lambda item: -item[1]))
 
     @property
     def us_by_bound(self) -> dict[str, float]:
         """Time by what limits it."""
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for operation in self.operations:
-            found[operation.bound] = found.get(operation.bound, 0.0) + operation.latency_us
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            result[operation.bound] = result.get(operation.bound, 0.0) + operation.latency_us
+        return dict(sorted(result.items(), key=lambda item: -item[1]))
 
     @property
     def bound(self) -> str:
-        """What limits most of the time."""
+        """The bound of most of the time."""
         return next(iter(self.us_by_bound), "")
 
     @property
@@ -195,7 +188,7 @@ class ModulePrediction:
 
         What timings showed beyond the model is not known of changed archs: gains are those of the model alone.
         """
-        from gemm_eval.torch.levers import find_levers
+        from gemm_eval.torch.price import find_levers
 
         works = [operation._work for operation in self.operations]
         return find_levers(self._evaluator, self._attention_library, works)
@@ -209,7 +202,7 @@ class ModulePrediction:
             depth: how deep; None: all.
             fold: modules of one class whose paths differ by a number alone (``layers.0``, ``layers.1``) share a row.
         """
-        from gemm_eval.torch.text import module_table
+        from gemm_eval.torch.render import module_table
 
         return module_table(self, depth=depth, fold=fold)
 
@@ -232,7 +225,7 @@ class ModulePrediction:
 
     def to_html(self) -> str:
         """Return a page: where the time goes, by module and by kernel, and what would help."""
-        from gemm_eval.torch.page import prediction_page
+        from gemm_eval.torch.render import prediction_page
 
         return prediction_page(self).to_html()
 
@@ -242,13 +235,13 @@ class ModulePrediction:
         Raises:
             GemmEvalError: it cannot be written.
         """
-        from gemm_eval.torch.page import prediction_page
+        from gemm_eval.torch.render import prediction_page
 
         prediction_page(self).write(path)
 
     def chrome_trace(self) -> str:
         """Return the timeline as JSON that chrome://tracing and ui.perfetto.dev show: modules above their kernels."""
-        from gemm_eval.torch.timeline import chrome_trace
+        from gemm_eval.torch.render import chrome_trace
 
         return chrome_trace(self)
 

@@ -1,34 +1,37 @@
-"""What each kernel of a trace takes: every kind of work has a model of its own; equal work is evaluated once."""
+"""Prices of the kernels of a trace, by the models of a model's step and models of torch's own kinds; levers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, UnsupportedError
-from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
+from gemm_eval.estimate import Price, Prices, price_of
+from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.models.gpu import depthwise_us, few_channels_us, implicit_gemm_us
-from gemm_eval.torch.work import (
+from gemm_eval.torch.fusion import Kernel, kernels_of
+from gemm_eval.torch.graph import (
     CTA_ELEMENTS,
     DEALT,
-    AttentionWork,
+    UNPRICED,
+    Call,
     ConvolutionWork,
-    GemmWork,
-    MemoryWork,
+    Role,
+    Trace,
     UnpricedWork,
     VectorGemmWork,
     Work,
     dealt,
+    work_flop,
 )
+from gemm_eval.torch.prediction import Lever, ModulePrediction, PredictedOperation, build_tree
+from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
-
-__all__ = ["UNPRICED", "Price", "Prices"]
-
-UNPRICED = "unpriced"
-"""The bound of an operation that no model knows; it counts as no time."""
 
 _BACKWARD_FACTOR = 2.5
 """Time of attention's backward pass over that of its forward pass: that of their products, five to two."""
@@ -37,35 +40,16 @@ _MASK_FACTOR = 1.75
 (arch/measured/h200-sxm/torch/kernels.csv)."""
 _MAX_FUSED_HEAD = 256
 """Elements of a head beyond which torch's fused kernels give up."""
-_DECISIVE_FRAC = 0.5
 _LOAD_BITS = 128
 """Channels of a position that tensor cores are fed with at once."""
+_REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 
 
-class Price(NamedTuple):
-    """What one piece of work takes.
+class ModulePrices(Prices):
+    """Prices of the work of traced modules, with intervals, sizes in words and bytes. Nothing is refused.
 
-    Attributes:
-        latency_us: time; 0 where nothing is known.
-        low_us, high_us: 80% of measured times of such GEMMs lie between; None: no errors of this kind are known.
-        bound: what limits it, in the word of its model, or `UNPRICED`.
-        source: ``calibrated``, ``corrected``, ``analytic``, ``peak`` (neither launch nor losses are modelled but for
-            the peak rate) or ``none``.
-        detail: sizes and kernel, in words.
-        num_bytes: compulsory: operands and results, each once.
-    """
-
-    latency_us: float
-    low_us: float | None
-    high_us: float | None
-    bound: str
-    source: str
-    detail: str
-    num_bytes: int
-
-
-class Prices:
-    """Prices of work on one arch, each computed once.
+    Work that no model takes is `UNPRICED`. The source of work without tensor cores is ``peak``: only the peak rate is
+    known.
 
     Args:
         evaluator: of the arch.
@@ -73,170 +57,266 @@ class Prices:
             own choice.
     """
 
+    has_intervals = True
+
     def __init__(self, evaluator: GEMMEvaluator, attention_library: str | None) -> None:
-        self.evaluator = evaluator
+        super().__init__(evaluator)
         self._library = attention_library or default_attention_library(evaluator.arch)
-        self._known: dict[Work, Price] = {}
 
-    def find(self, works: Iterable[Work]) -> None:
-        """Evaluate work that is new, all GEMMs at once."""
-        new = [work for work in dict.fromkeys(works) if work not in self._known]
-        gemms = [work for work in new if isinstance(work, GemmWork)]
-        self._known.update(zip(gemms, self._gemms(gemms), strict=True))
-        for work in new:
-            if not isinstance(work, GemmWork):
-                self._known[work] = self._price(work)
+    @property
+    def _models(self) -> Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]]:
+        single: dict[type, Callable[[Any], Price]] = {
+            VectorGemmWork: self._vector, ConvolutionWork: self._convolution, AttentionWork: self._attention,
+            UnpricedWork: _unpriced,
+        }  # fmt: skip
+        return {
+            GemmWork: self._price_gemms,
+            MemoryWork: self._price_memory,
+            **{kind: partial(_each, price) for kind, price in single.items()},
+        }
 
-    def __getitem__(self, work: Work) -> Price:
-        if work not in self._known:
-            self.find([work])
-        return self._known[work]
-
-    # ---- kinds of work ---------------------------------------------------------------------------------------------
-
-    def _gemms(self, works: Sequence[GemmWork]) -> list[Price]:
-        return [self._gemm(work) for work in works]
-
-    def _gemm(self, work: GemmWork) -> Price:
+    def _price_gemms(self, works: Sequence[GemmWork]) -> list[Price]:
         try:
-            result = self.evaluator.evaluate_problem(work.problem)
-        except (UnsupportedError, InvalidInputError, InfeasibleError) as error:
-            return self._refused(work, error)
-        detail = f"{work.problem}, {work.note}" if work.note else str(work.problem)
-        return self._of(result, detail, work.problem.compulsory_bytes)
+            prices = super()._price_gemms(works)
+        except _REFUSALS as error:
+            if len(works) > 1:  # some of the batch
+                return [price for work in works for price in self._price_gemms([work])]
+            return [self._refused(works[0].problem, error)]
+        return [
+            price._replace(
+                detail=f"{work.problem}, {work.note}" if work.note else str(work.problem),
+                num_bytes=work.problem.compulsory_bytes,
+            )
+            for work, price in zip(works, prices, strict=True)
+        ]
 
-    def _of(self, result: GEMMResult, detail: str, num_bytes: int) -> Price:
-        """What a kernel takes between others."""
-        more_us = self.evaluator.switch_us(result.problem.rows)
-        low_us, high_us = (None if us is None else us + more_us for us in (result.low_us, result.high_us))
-        return Price(result.latency_us + more_us, low_us, high_us, result.bound, result.source, detail, num_bytes)
+    def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:
+        prices = []
+        for work, price in zip(works, super()._price_memory(works), strict=True):
+            rows = "" if work.width == CTA_ELEMENTS else f", {work.rows:,} x {work.width:,}"
+            prices.append(price._replace(detail=f"{work.num_bytes / 1e6:,.3g} MB{rows}", num_bytes=work.num_bytes))
+        return prices
 
-    def _refused(self, work: GemmWork | ConvolutionWork, error: GemmEvalError) -> Price:
-        """tf32 on a GPU without it is fp32; of other types nothing is known."""
-        problem = work.problem
-        num_bytes = problem.compulsory_bytes
+    def _refused(self, problem: GemmProblem, error: GemmEvalError) -> Price:
+        """Price tf32 on a GPU without it as fp32; of other types nothing is known."""
         is_fp32 = problem.input_dtype is DType.TF32 and problem.weight_dtype is DType.TF32
         if is_fp32 and isinstance(self.evaluator.arch, GpuSpec):
             what = f"{problem.sizes_text} fp32"
-            return self._vector(VectorGemmWork(what, problem.flop, num_bytes, problem.flop))
-        return _unpriced(UnpricedWork(str(error), num_bytes))
-
-    def _price(self, work: Work) -> Price:
-        if isinstance(work, VectorGemmWork):
-            return self._vector(work)
-        if isinstance(work, ConvolutionWork):
-            return self._convolution(work)
-        if isinstance(work, AttentionWork):
-            return self._attention(work)
-        if isinstance(work, MemoryWork):
-            return self._memory(work)
-        assert isinstance(work, UnpricedWork)
-        return _unpriced(work)
+            return self._vector(VectorGemmWork(what, problem.flop, problem.compulsory_bytes, problem.flop))
+        return _unpriced(UnpricedWork(str(error), problem.compulsory_bytes))
 
     def _vector(self, work: VectorGemmWork) -> Price:
-        """fp32 at the peak of the CUDA cores, or its bytes, whichever takes longer, and a launch."""
+        """Price fp32 by the peak of the CUDA cores, or its bytes, whichever takes longer, and a launch."""
         arch = self.evaluator.arch
         if not isinstance(arch, GpuSpec):
             return _unpriced(UnpricedWork(f"{arch.name} has no rate of fp32 without its matrix unit", work.num_bytes))
         rate = FLOP_PER_MAC * arch.fp32_ops_per_cycle * arch.num_sms * cycles_per_us(arch.boost_clock_ghz)
-        compute_us = work.flop / rate
-        memory_us = work.num_bytes / self._dram_bytes_per_us()
-        latency_us = max(compute_us, memory_us) + arch.graph_node_us
+        compute_us, memory_us = work.flop / rate, work.num_bytes / self._dram_bytes_per_us()
         bound = "compute" if compute_us >= memory_us else "dram"
-        return Price(latency_us, None, None, bound, "peak", work.what, work.num_bytes)
+        latency_us = max(compute_us, memory_us) + arch.graph_node_us
+        return Price(latency_us, bound, "peak", detail=work.what, num_bytes=work.num_bytes)
 
     def _convolution(self, work: ConvolutionWork) -> Price:
-        """By cuDNN's kernels where they are no plain GEMM; else the implicit GEMM, whose A is read from the input."""
-        num_bytes = work.read_bytes + work.write_bytes
-        problem = work.problem
+        """Price cuDNN's kernels where they are no plain GEMM; else the implicit GEMM, whose A is the input."""
+        num_bytes, problem, arch = work.read_bytes + work.write_bytes, work.problem, self.evaluator.arch
         detail = f"convolution as {problem}"
-        arch = self.evaluator.arch
+        words = f"depthwise {detail}" if work.is_depthwise else detail
         if work.window and isinstance(arch, GpuSpec) and _has_own_kernel(work, arch):
-            latency_us, bytes_us = self._own_kernel_us(work, arch), self._moved_us(work)
+            latency_us = _own_kernel_us(work, arch)
+            bytes_us = self[MemoryWork("torch_vector", work.read_bytes, work.write_bytes)].latency_us  # as of a copy
             bound = "dram" if bytes_us > latency_us else "cuda cores" if work.is_depthwise else "compute"
             latency_us = max(latency_us, bytes_us) + self.evaluator.switch_us(problem.M)
-            words = f"depthwise {detail}" if work.is_depthwise else detail
-            return Price(latency_us, None, None, bound, "analytic", words, num_bytes)
+            return Price(latency_us, bound, "analytic", detail=words, num_bytes=num_bytes)
         if work.is_depthwise:
-            price = self._memory(
-                dealt(DEALT, work.read_bytes, work.write_bytes, max(work.read_bytes, work.write_bytes))
-            )
-            return price._replace(detail=f"depthwise {detail}", source="analytic", num_bytes=num_bytes)
-        try:
+            most = max(work.read_bytes, work.write_bytes)
+            price = self[dealt(DEALT, work.read_bytes, work.write_bytes, most)]
+            return price._replace(detail=words, source="analytic", num_bytes=num_bytes)
+        price = self[GemmWork(work.padded or problem)]
+        if price.bound == UNPRICED or price.source == "peak":
+            refused = self[GemmWork(problem)]
+            return refused._replace(num_bytes=num_bytes)
+        if price.bound == "dram" and problem.compulsory_bytes > num_bytes:
+            # DRAM gives the GEMM the bytes of the implicit A as fast as it gives those of the input
+            factor = problem.compulsory_bytes / num_bytes
+            faster = self.evaluator.on(arch.with_(dram_gb_per_s=arch.dram_gb_per_s * factor))
             runs = work.padded or problem
-            result = self.evaluator.evaluate_problem(runs)
-            if problem.compulsory_bytes > num_bytes:
-                result = self._fed_faster(runs, result, problem.compulsory_bytes / num_bytes)
-        except (UnsupportedError, InvalidInputError, InfeasibleError) as error:
-            return self._refused(work, error)._replace(num_bytes=num_bytes)
-        return self._of(result, detail, num_bytes)
-
-    def _own_kernel_us(self, work: ConvolutionWork, arch: GpuSpec) -> float:
-        of = work.problem
-        if work.is_depthwise:
-            outputs = of.G * of.M * of.N
-            return depthwise_us(arch, outputs, work.window, is_channels_first=work.is_channels_first)
-        channels = of.K // work.window
-        if channels * of.input_dtype.bits < _LOAD_BITS:
-            return few_channels_us(arch, of.M, of.N, of.K, work.window)
-        return implicit_gemm_us(arch, of.M, of.N, work.window, channels, of.input_dtype)
-
-    def _moved_us(self, work: ConvolutionWork) -> float:
-        """Its bytes, as a copy moves them."""
-        return self._memory(MemoryWork("torch_vector", work.read_bytes, work.write_bytes)).latency_us
-
-    def _fed_faster(self, problem: GemmProblem, result: GEMMResult, factor: float) -> GEMMResult:
-        """The GEMM where DRAM gives it the bytes of the implicit A as fast as it gives those of the input."""
-        if result.bound != "dram":
-            return result
-        arch = self.evaluator.arch
-        faster = self.evaluator.on(arch.with_(dram_gb_per_s=arch.dram_gb_per_s * factor))
-        return faster.evaluate_problem(problem)
+            price = self._between(price_of(faster.evaluate_problem(runs)), runs.rows)
+        return price._replace(detail=detail, num_bytes=num_bytes)
 
     def _attention(self, work: AttentionWork) -> Price:
-        problem = work.problem
-        is_gpu = isinstance(self.evaluator.arch, GpuSpec)
+        problem, arch = work.problem, self.evaluator.arch
         fused = None if max(problem.head_dim, problem.value_dim) <= _MAX_FUSED_HEAD else False
-        library = self._library if is_gpu and fused is None else None
+        library = self._library if isinstance(arch, GpuSpec) and fused is None else None
         try:
             (result,) = self.evaluator.evaluate_attention_problems([problem], fused=fused, library=library)
-        except (UnsupportedError, InvalidInputError, InfeasibleError) as error:
+        except _REFUSALS as error:
             return _unpriced(UnpricedWork(str(error), problem.num_bytes + work.mask_bytes))
         latency_us = result.latency_us * (_BACKWARD_FACTOR if work.is_backward else 1.0)
         if work.mask_bytes and library is not None:
             latency_us *= _MASK_FACTOR
         elif work.mask_bytes:
             latency_us += work.mask_bytes / self._dram_bytes_per_us()
-        latency_us += self.evaluator.switch_us(problem.batch * problem.q_len)
-        num_bytes = problem.num_bytes * (2 if work.is_backward else 1) + work.mask_bytes
-        words = [str(problem), result.kernel, work.note, "with a mask" if work.mask_bytes else ""]
-        source = "analytic" if work.is_backward else result.source
-        return Price(latency_us, None, None, result.bound, source, ", ".join(filter(None, words)), num_bytes)
+        words = filter(None, [str(problem), result.kernel, work.note, "with a mask" if work.mask_bytes else ""])
+        return Price(
+            latency_us + self.evaluator.switch_us(problem.batch * problem.q_len), result.bound,
+            "analytic" if work.is_backward else result.source, detail=", ".join(words),
+            num_bytes=problem.num_bytes * (2 if work.is_backward else 1) + work.mask_bytes,
+        )  # fmt: skip
 
     def _dram_bytes_per_us(self) -> float:
-        arch: ArchSpec = self.evaluator.arch
+        arch = self.evaluator.arch
         return bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
 
-    def _memory(self, work: MemoryWork) -> Price:
-        result = self.evaluator.evaluate_memory_bound(
-            work.read_bytes, work.write_bytes, work.width, work.rows, work.what
-        )
-        bound = "dram" if result.breakdown["bytes_us"] > _DECISIVE_FRAC * result.latency_us else "launch"
-        rows = "" if work.width == CTA_ELEMENTS else f", {work.rows:,} x {work.width:,}"
-        detail = f"{(work.read_bytes + work.write_bytes) / 1e6:,.3g} MB{rows}"
-        num_bytes = work.read_bytes + work.write_bytes
-        return Price(result.latency_us, None, None, bound, result.source, detail, num_bytes)
+
+def _own_kernel_us(work: ConvolutionWork, arch: GpuSpec) -> float:
+    """Return the time of cuDNN's kernel of its own for a convolution, apart from its bytes, in microseconds."""
+    problem = work.problem
+    if work.is_depthwise:
+        outputs = problem.G * problem.M * problem.N
+        return depthwise_us(arch, outputs, work.window, is_channels_first=work.is_channels_first)
+    channels = problem.K // work.window
+    if channels * problem.input_dtype.bits < _LOAD_BITS:
+        return few_channels_us(arch, problem.M, problem.N, problem.K, work.window)
+    return implicit_gemm_us(arch, problem.M, problem.N, work.window, channels, problem.input_dtype)
 
 
 def _has_own_kernel(work: ConvolutionWork, arch: GpuSpec) -> bool:
-    """Whether cuDNN has a kernel; on tensor cores, but for a depthwise convolution."""
+    """Say whether cuDNN has a kernel; on tensor cores, but for a depthwise convolution."""
     return work.is_depthwise or work.problem.input_dtype in arch.tensor_flop_per_cycle
 
 
 def default_attention_library(arch: ArchSpec) -> str:
-    """Whose fused attention `scaled_dot_product_attention` takes: cuDNN's on Hopper (torch 2.11, seen on an H200)."""
+    """Return whose fused attention `scaled_dot_product_attention` takes: cuDNN's on Hopper (torch 2.11 on an H200)."""
     return "cudnn" if isinstance(arch, GpuSpec) and arch.sm_arch.startswith("sm_90") else "flash"
 
 
+def _each(price: Callable[[Any], Price], works: Sequence[Any]) -> list[Price]:
+    return [price(work) for work in works]
+
+
 def _unpriced(work: UnpricedWork) -> Price:
-    return Price(0.0, None, None, UNPRICED, "none", work.reason, work.num_bytes)
+    return Price(0.0, UNPRICED, "none", detail=work.reason, num_bytes=work.num_bytes)
+
+
+_MIN_GAIN_FRAC = 0.005  # below, a change is not worth a word
+
+
+def find_levers(evaluator: GEMMEvaluator, attention_library: str | None, works: Sequence[Work]) -> tuple[Lever, ...]:
+    """Return changes of the arch with what they save, the most helpful first; of equal work once.
+
+    The model alone is asked on both sides: nothing is learned of changed archs.
+    """
+    counts = Counter(works)
+    before = _alone(evaluator)
+    base_us = _total_us(before, attention_library, counts)
+    if not base_us:
+        return ()
+    result = []
+    for change, changed_fields in _changes(before, counts).items():
+        try:
+            changed = before.on(before.arch.with_(**changed_fields))
+            latency_us = _total_us(changed, attention_library, counts)
+        except GemmEvalError:  # a change that takes the spec out of its range helps nobody
+            continue
+        gain_frac = 1.0 - latency_us / base_us
+        if gain_frac >= _MIN_GAIN_FRAC:
+            result.append(Lever(change, latency_us, gain_frac))
+    return tuple(sorted(result, key=lambda lever: (-lever.gain_frac, lever.change)))
+
+
+def _alone(evaluator: GEMMEvaluator) -> GEMMEvaluator:
+    if not isinstance(evaluator.arch, GpuSpec):
+        return evaluator
+    options = {
+        name: value for name, value in evaluator.preferred._asdict().items() if name in ("library", "l2", "clock")
+    }
+    return GEMMEvaluator(evaluator.arch, disk_cache=False, correction=False, **options)
+
+
+def _changes(evaluator: GEMMEvaluator, counts: Counter[Work]) -> dict[str, dict[str, Any]]:
+    result: dict[str, dict[str, Any]] = {}
+    for work in counts:
+        if isinstance(work, GemmWork) and len(result) < 32:
+            result.update(dict(evaluator.backend.changes(work.problem)))
+    if not result:
+        arch = evaluator.arch
+        result["dram_gb_per_s x2"] = {"dram_gb_per_s": 2 * arch.dram_gb_per_s}
+    return result
+
+
+def _total_us(evaluator: GEMMEvaluator, attention_library: str | None, counts: Counter[Work]) -> float:
+    prices = ModulePrices(evaluator, attention_library)
+    prices.find(counts)
+    return sum(count * prices[work].latency_us for work, count in counts.items() if prices[work].bound != UNPRICED)
+
+
+_MAX_NAMES = 4  # of a fused kernel
+
+
+def assemble(
+    trace: Trace, evaluator: GEMMEvaluator, fusion: str, attention_library: str | None, steps: Sequence[MemoryWork] = ()
+) -> ModulePrediction:
+    """Return what a trace takes.
+
+    Args:
+        trace: what ran.
+        evaluator: of the arch.
+        fusion: as for `kernels_of`.
+        attention_library: of a GPU.
+        steps: kernels of an optimizer, after everything.
+    """
+    is_gpu = isinstance(evaluator.arch, GpuSpec)
+    kernels = price_kernels(kernels_of(trace, fusion, is_gpu=is_gpu), evaluator, attention_library, steps)
+    operations = [operation for kernel in kernels for operation in kernel]
+    return build_tree(operations, trace.modules, evaluator, fusion, attention_library)
+
+
+def price_kernels(
+    kernels: Sequence[Kernel], evaluator: GEMMEvaluator, attention_library: str | None, steps: Sequence[MemoryWork] = ()
+) -> list[list[PredictedOperation]]:
+    """Return the operations of each kernel, and of an optimizer's steps after them; arguments as of `assemble`."""
+    pieces = [_pieces(kernel) for kernel in kernels]
+    pieces += [[("", "optimizer", "optimizer", work)] for work in steps]
+    prices = ModulePrices(evaluator, attention_library)
+    prices.find(work for piece in pieces for *_, work in piece)
+    result: list[list[PredictedOperation]] = []
+    now_us = 0.0
+    for piece in pieces:
+        result.append([])
+        for path, name, phase, work in piece:
+            price = prices[work]
+            result[-1].append(_operation(path, name, phase, work, price, now_us))
+            now_us += price.latency_us
+    return result
+
+
+def _pieces(kernel: Kernel) -> list[tuple[str, str, str, Work]]:
+    """Path, name, phase and work of what a kernel does."""
+    main = _main_call(kernel.calls)
+    names = list(dict.fromkeys(call.name for call in kernel.calls))
+    more = [f"{len(names) - _MAX_NAMES + 1} more"] if len(names) > _MAX_NAMES else []
+    shown = " + ".join([*(names[: _MAX_NAMES - 1] if more else names), *more])
+    return [(main.path, shown, main.phase, work) for work in kernel.works]
+
+
+def _main_call(calls: Sequence[Call]) -> Call:
+    """Whose module a fused kernel is shown under: that of its reduction, else that of its last operation."""
+    return next((call for call in calls if call.role is Role.REDUCTION), calls[-1])
+
+
+def _operation(path: str, name: str, phase: str, work: Work, price: Price, start_us: float) -> PredictedOperation:
+    flop, unmasked = work_flop(work)
+    return PredictedOperation(
+        path, name, phase, _kind(work, price), price.latency_us, price.low_us, price.high_us, price.bound, price.source,
+        price.detail, flop, unmasked, price.num_bytes, start_us, work,
+    )  # fmt: skip
+
+
+def _kind(work: Work, price: Price) -> str:
+    if price.bound == UNPRICED:
+        return "unpriced"
+    if isinstance(work, MemoryWork):
+        return "memory"
+    if isinstance(work, AttentionWork) or (isinstance(work, VectorGemmWork) and work.what.startswith("attention")):
+        return "attention"
+    return "convolution" if isinstance(work, ConvolutionWork) else "gemm"

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemm_eval.dtypes import DType
-from gemm_eval.torch.matmuls import type_of
-from gemm_eval.torch.work import DEALT, GemmWork, Work, dealt
+from gemm_eval.torch.graph import DEALT, Work, dealt
+from gemm_eval.torch.operators import type_of
+from gemm_eval.transformer import GemmWork
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["QuantizedLinear", "quantized_linear", "quantized_linears"]
-
-_BITS_OF_INT32 = 32
 _UNPACKED_ROWS = 1  # up to here bitsandbytes multiplies 4-bit weights as they are; from there on it unpacks them first
 _GPTQ_CLASSES = ("QuantLinear", "ExllamaQuantLinear", "ExllamaV2QuantLinear", "MarlinQuantLinear", "TorchQuantLinear",
                  "TritonV2QuantLinear")  # fmt: skip
@@ -108,8 +106,8 @@ class QuantizedLinear:
 
 def quantized_linears(module: Any) -> dict[str, QuantizedLinear]:
     """Return the quantized linear layers of a module by their paths."""
-    found = ((path, quantized_linear(layer)) for path, layer in module.named_modules())
-    return {path: linear for path, linear in found if linear is not None}
+    result = ((path, quantized_linear(layer)) for path, layer in module.named_modules())
+    return {path: linear for path, linear in result if linear is not None}
 
 
 def quantized_linear(layer: Any) -> QuantizedLinear | None:

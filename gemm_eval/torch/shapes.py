@@ -20,8 +20,6 @@ with needs_extra("gemm_eval.torch", "torch"):
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils._pytree import tree_map_only
 
-__all__ = ["Shapes"]
-
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _MAX_KNOWN = {True: 1 << 16, False: 1 << 10}
@@ -61,9 +59,6 @@ class Shapes:
             tensor: a dense one, on any device.
             keeps_grad: it requires a gradient where the other does.
             is_weight: of no values.
-
-        Raises:
-            UnsupportedError: it is sparse, nested, or of a class of its own.
         """
         known = self._metas.get(id(tensor))
         if known is not None:
@@ -71,13 +66,13 @@ class Shapes:
         if tensor.layout is not torch.strided or type(tensor) not in _PLAIN:
             what = tensor.layout if type(tensor) in _PLAIN else f"a {type(tensor).__name__}"
             raise UnsupportedError(f"a tensor of shape {list(tensor.shape)} is {what}: only dense ones can be traced")
-        found = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
+        result = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
         if keeps_grad and tensor.requires_grad:
-            found.requires_grad_()
-        self._metas[id(tensor)] = tensor, found
+            result.requires_grad_()
+        self._metas[id(tensor)] = tensor, result
         if not (is_weight or tensor.is_meta) and _is_small(tensor):
-            self._learn(found, tensor.detach().to(_CPU, copy=True))
-        return found
+            self._learn(result, tensor.detach().to(_CPU, copy=True))
+        return result
 
     def value_of(self, tensor: Any) -> Any:
         """Return the values of a tensor; None: they are not known."""
@@ -89,11 +84,7 @@ class Shapes:
     def run(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """Run an operation; return the arguments that it ran with, and its result.
-
-        Raises:
-            UnsupportedError: it asks for values that are not known.
-        """
+        """Run an operation; return the arguments that it ran with, and its result."""
         if any(map(_is_foreign, args)) or any(map(_is_foreign, kwargs.values())):
             args, kwargs = tree_map_only(torch.Tensor, self.of, (args, kwargs))
         if _has_masks(func, args):
@@ -120,11 +111,7 @@ class Shapes:
         self._values.clear()
 
     def refuse(self, what: Any) -> NoReturn:
-        """Say that what runs depends on values.
-
-        Raises:
-            UnsupportedError: always.
-        """
+        """Say that what runs depends on values."""
         where = getattr(self.where, "last_path", "") or "the module"
         raise UnsupportedError(
             f"{where} asks for values of tensors ({what}), which depend on weights that a trace does not have; give "
@@ -154,10 +141,10 @@ class Shapes:
         return self.of(value.nonzero().squeeze(1))
 
     def _answer(self, func: Any, values: tuple[Any, Any]) -> Any:
-        found = func(*values[0], **values[1])
-        if not isinstance(found, torch.Tensor | tuple | list):
-            return found
-        return tree_map_only(torch.Tensor, self.of, found)
+        result = func(*values[0], **values[1])
+        if not isinstance(result, torch.Tensor | tuple | list):
+            return result
+        return tree_map_only(torch.Tensor, self.of, result)
 
     def _learn(self, tensor: Any, value: Any) -> None:
         """Keep the values of a tensor as long as it lives here."""
@@ -165,7 +152,7 @@ class Shapes:
             self._values[id(one)] = one, known
 
     def _forget(self, func: Any, args: Sequence[Any]) -> None:
-        """What is written over is not known any more, nor are other views of it."""
+        """Forget the values of tensors that are written over, and of other views of them."""
         for at, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write and at < len(args):
                 for tensor in _tensors(args[at]):
@@ -193,22 +180,22 @@ def _asks_for_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 
 def _has_masks(func: Any, args: Sequence[Any]) -> bool:
-    """Whether an operation picks elements by truth values, so that these say how many come out."""
+    """Say whether an operation picks elements by truth values, so that these say how many come out."""
     is_pick = func._schema.name == "aten::index" and len(args) > 1
     return is_pick and any(one is not None and one.dtype in _MASKS for one in args[1])
 
 
 @lru_cache(maxsize=4096)
 def _is_factory(func: Any) -> bool:
-    """Whether an operation takes a device and no tensor."""
+    """Say whether an operation takes a device and no tensor."""
     arguments = func._schema.arguments
     return any(one.name == "device" for one in arguments) and not any("Tensor" in str(one.type) for one in arguments)
 
 
 def _is_small(value: Any) -> bool:
-    found = _tensors(value)
-    return bool(found) and all(
-        one.numel() <= _MAX_KNOWN[not (one.is_floating_point() or one.is_complex())] for one in found
+    result = _tensors(value)
+    return bool(result) and all(
+        one.numel() <= _MAX_KNOWN[not (one.is_floating_point() or one.is_complex())] for one in result
     )
 
 

@@ -1,4 +1,4 @@
-"""Tracing a module without running it: on tensors that have shapes and types and no memory."""
+"""Trace a module: run it on shapes, and write down its operations with their modules."""
 
 from __future__ import annotations
 
@@ -9,19 +9,54 @@ from typing import Any
 
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.flex import flex_attention_caught
-from gemm_eval.torch.functions import FunctionMode
+from gemm_eval.torch.functions import FunctionMode, flex_attention_caught
 from gemm_eval.torch.graph import Trace
-from gemm_eval.torch.module_paths import follow_modules
 from gemm_eval.torch.quantized import quantized_linears
 from gemm_eval.torch.recorder import Recorder, current_precision
 from gemm_eval.torch.shapes import Shapes
 
 with needs_extra("gemm_eval.torch", "torch"):
     import torch
+    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
     from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["trace_module"]
+
+@contextmanager
+def follow_modules(recorder: Recorder, root: torch.nn.Module | None = None) -> Iterator[None]:
+    """Keep `recorder.path` that of the module that runs.
+
+    Args:
+        recorder: whose.
+        root: paths are those below it; None: each outermost module that runs is a root, named by its class.
+    """
+    paths: dict[int, str] = {}
+    stack: list[str] = []
+
+    def learn(module: torch.nn.Module, name: str) -> None:
+        for path, inner in module.named_modules():
+            full = ".".join(filter(None, (name, path)))
+            paths.setdefault(id(inner), full)
+            recorder.trace.modules.setdefault(full, type(inner).__name__)
+
+    def enter(module: torch.nn.Module, _: Any) -> None:
+        if root is None and id(module) not in paths:
+            learn(module, ".".join(filter(None, (recorder.path, type(module).__name__))))
+        stack.append(recorder.path)
+        recorder.path = paths.get(id(module), recorder.path)
+
+    def leave(*_: Any) -> None:
+        if stack:  # a module that ran before the first hook leaves without having entered
+            recorder.path = stack.pop()
+
+    if root is not None:
+        learn(root, "")
+    hooks = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        recorder.path = ""
 
 
 def trace_module(
@@ -36,10 +71,6 @@ def trace_module(
         backward: gradients of all parameters that require them too, from those of the outputs, or of the output
             `loss` where there is one.
         is_compiled: torch's fast paths are those that torch.compile takes, not those of eager mode.
-
-    Raises:
-        InvalidInputError: nothing has a gradient.
-        UnsupportedError: what the module does depends on values of weights or activations.
     """
     while hasattr(module, "_orig_mod"):  # of torch.compile
         module = module._orig_mod

@@ -1,7 +1,6 @@
 """Transformer models as GEMMs: model configs, their exact parameter counts, and the GEMMs of prefill and decode."""
 
-from gemm_eval.transformer.config import ModelConfig
-from gemm_eval.transformer.experts import moe_layer_of
+from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config, stage_layers
 from gemm_eval.transformer.fit import (
     MEMORY_FRAC,
     MemoryLever,
@@ -15,16 +14,7 @@ from gemm_eval.transformer.fit import (
 )
 from gemm_eval.transformer.gemms import LayerGemm, transformer_gemms
 from gemm_eval.transformer.loader import list_models, load_model
-from gemm_eval.transformer.memory import CHUNK_TOKENS, WHAT_COUNTS, ModelMemory, model_memory
-from gemm_eval.transformer.operation_kinds import (
-    AttentionOperation,
-    CollectiveOperation,
-    Fusions,
-    GemmOperation,
-    MemoryOperation,
-    MoeOperation,
-    Operation,
-)
+from gemm_eval.transformer.memory import CHUNK_TOKENS, WHAT_COUNTS, ModelMemory, WeightPart, model_memory
 from gemm_eval.transformer.operations import model_operations
 from gemm_eval.transformer.parameters import ParameterCounts, count_parameters, num_mtp_parameters, num_parameters
 from gemm_eval.transformer.parts import (
@@ -34,32 +24,34 @@ from gemm_eval.transformer.parts import (
     LatentAttention,
     Moe,
     PublishedParameters,
+    Quantization,
+    QuantizedPart,
+    WeightFormat,
 )
-from gemm_eval.transformer.quantization import Quantization, QuantizedPart, WeightFormat
-from gemm_eval.transformer.stages import LayerKind, layer_kinds, stage_config, stage_layers
+from gemm_eval.transformer.shapes import moe_layer_of
 from gemm_eval.transformer.types import model_on, types_on
-from gemm_eval.transformer.weights import WeightPart
+from gemm_eval.transformer.work import AttentionWork, CollectiveWork, Fusions, GemmWork, MemoryWork, MoeWork, Operation
 
 __all__ = [
     "CHUNK_TOKENS",
     "MEMORY_FRAC",
     "WHAT_COUNTS",
     "Attention",
-    "AttentionOperation",
-    "CollectiveOperation",
+    "AttentionWork",
+    "CollectiveWork",
     "Ffn",
     "Fusions",
-    "GemmOperation",
+    "GemmWork",
     "GroupedAttention",
     "LatentAttention",
     "LayerGemm",
     "LayerKind",
     "MemoryLever",
-    "MemoryOperation",
+    "MemoryWork",
     "ModelConfig",
     "ModelMemory",
     "Moe",
-    "MoeOperation",
+    "MoeWork",
     "Operation",
     "ParameterCounts",
     "PublishedParameters",

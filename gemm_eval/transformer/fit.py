@@ -1,4 +1,4 @@
-"""Whether a model fits into the memory of a device, the largest batch that does, and what would make it fit."""
+"""Checks that a model fits into the memory of a device, the largest batch that does, and changes that make it fit."""
 
 from __future__ import annotations
 
@@ -13,17 +13,6 @@ from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.memory import ModelMemory, model_memory
 from gemm_eval.words import shown
 
-__all__ = [
-    "MEMORY_FRAC",
-    "MemoryLever",
-    "check_memory",
-    "largest_batch",
-    "largest_seq_len",
-    "memory_document",
-    "memory_levers",
-    "say_memory",
-]
-
 MEMORY_FRAC = 0.9
 """Share of the memory of a GPU that a model may use by default: vLLM's `gpu_memory_utilization`."""
 
@@ -34,7 +23,7 @@ _KV_NARROWER = ("fp8",)
 
 
 class MemoryLever(NamedTuple):
-    """One change of options that makes a model fit.
+    """A change of options that makes a model fit.
 
     Attributes:
         option: the argument of `model_memory`.
@@ -118,11 +107,9 @@ def memory_document(
     if isinstance(arch, GpuSpec):
         limit = int(arch.dram_bytes * memory_frac)
         document |= {
-            "memory_frac": memory_frac,
-            "limit_bytes": limit,
-            "largest_batch": largest_batch(config, limit, **options),
+            "memory_frac": memory_frac, "limit_bytes": limit, "largest_batch": largest_batch(config, limit, **options),
             "largest_seq_len": largest_seq_len(config, limit, **options),
-        }
+        }  # fmt: skip
     return document
 
 
@@ -193,22 +180,22 @@ def _levers(config: ModelConfig, limit: int, joined: int, options: dict[str, Any
         ("expert_parallel", min(joined, config.moe.num_experts) if config.moe is not None else 0),
     ):
         degree = 2 * options.get(option, 1)
-        found = None
-        while found is None and degree <= at_most:
-            found = lever(option, degree)
+        result = None
+        while result is None and degree <= at_most:
+            result = lever(option, degree)
             degree *= 2
-        if found is not None:
-            yield found
+        if result is not None:
+            yield result
     for dtype in _NARROWER:
-        found = lever("dtype", dtype, expert_dtype=None)
-        if found is not None and found.total_bytes < model_memory(config, **options).total_bytes:
-            yield found
+        result = lever("dtype", dtype, expert_dtype=None)
+        if result is not None and result.total_bytes < model_memory(config, **options).total_bytes:
+            yield result
     for dtype in _KV_NARROWER:
-        found = lever("kv_dtype", dtype)
-        if found is not None:
-            yield found
+        result = lever("kv_dtype", dtype)
+        if result is not None:
+            yield result
     for option, most in (("batch_size", largest_batch), ("seq_len", largest_seq_len)):
         num = most(config, limit, **options)
-        found = lever(option, num) if 0 < num < options[option] else None
-        if found is not None:
-            yield found
+        result = lever(option, num) if 0 < num < options[option] else None
+        if result is not None:
+            yield result

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
 from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution
-from gemm_eval.transformer.attention_shapes import attention_shapes
 from gemm_eval.transformer.config import ModelConfig
-from gemm_eval.transformer.experts import UNIFORM, check_expert_load
-from gemm_eval.transformer.ffn_shapes import ffn_shapes, lm_head_shape
-from gemm_eval.transformer.shapes import Operand, Shape, Step
+from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, check_expert_load, layer_shapes, lm_head_shape
 from gemm_eval.transformer.types import WeightTypes, weight_types
 from gemm_eval.words import shown
-from gemm_eval.workload import MAX_DIM, GemmProblem
-
-__all__ = ["PHASES", "LayerGemm", "layer_gemms", "make_step", "transformer_gemms"]
+from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem, problem_of
 
 PHASES = ("prefill", "decode")
 """Which forward passes there are."""
@@ -28,7 +24,7 @@ _MAX_SEED = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class LayerGemm:
-    """One kind of GEMM in a model.
+    """A kind of GEMM in a model.
 
     Attributes:
         name: what it computes, e.g. ``"qkv_proj"``; unique in a model.
@@ -49,35 +45,18 @@ class LayerGemm:
 
     @property
     def total_count(self) -> int:
-        """How often it runs in one forward pass."""
+        """Number of runs in one forward pass."""
         return self.count_per_layer * self.num_layers
-
-    @property
-    def total_flop(self) -> int:
-        """Operations of one forward pass, a MAC being two."""
-        return self.total_count * self.problem.flop
 
 
 def transformer_gemms(
-    config: ModelConfig,
-    *,
-    phase: Literal["prefill", "decode"],
-    batch_size: int,
-    seq_len: int,
-    tensor_parallel: int = 1,
-    expert_parallel: int = 1,
-    dtype: str | DtypeScheme | None = None,
-    dense_dtype: str | None = None,
-    quantize_lm_head: bool = False,
-    quantize_router: bool = False,
-    expert_imbalance: float = 1.0,
-    absorb_mla: bool | None = None,
-    lm_head_all_tokens: bool = False,
-    expert_dtype: str | DtypeScheme | None = None,
-    expert_load: str | Distribution = UNIFORM,
-    expert_seed: int = 0,
+    config: ModelConfig, *, phase: Literal["prefill", "decode"], batch_size: int, seq_len: int,
+    tensor_parallel: int = 1, expert_parallel: int = 1, dtype: str | DtypeScheme | None = None,
+    dense_dtype: str | None = None, quantize_lm_head: bool = False, quantize_router: bool = False,
+    expert_imbalance: float = 1.0, absorb_mla: bool | None = None, lm_head_all_tokens: bool = False,
+    expert_dtype: str | DtypeScheme | None = None, expert_load: str | Distribution = UNIFORM, expert_seed: int = 0,
     new_tokens: int | None = None,
-) -> tuple[LayerGemm, ...]:
+) -> tuple[LayerGemm, ...]:  # fmt: skip
     """Return the GEMMs of one forward pass on one device, in the order they run, as G, M, K, N.
 
     Prefill runs `seq_len` new tokens of each of `batch_size` sequences; decode runs one new token of each, which
@@ -104,7 +83,7 @@ def transformer_gemms(
       answer, and few different GEMMs.
     - a distribution of `gemm_eval.moe`, as a word (``"power_law_1.2"``) or a value: rows of the most loaded device, in
       the draw of median load out of five from `expert_seed`.
-    - ``"expected"``: G active experts of M rows each, a batched GEMM; `experts.py` has the formulas of both.
+    - ``"expected"``: G active experts of M rows each, a batched GEMM; `shapes.py` has the formulas of both.
 
     `expert_imbalance` above 1 (busiest over mean load) asks for ``"expected"`` with all experts charged as the busiest,
     which is a bound. So do devices of more than 1,024 experts. Shared experts run as one FFN.
@@ -133,58 +112,29 @@ def transformer_gemms(
     """
     check_word("phase", phase, PHASES)
     for name, flag in (
-        ("quantize_lm_head", quantize_lm_head),
-        ("quantize_router", quantize_router),
-        ("lm_head_all_tokens", lm_head_all_tokens),
-        ("absorb_mla", False if absorb_mla is None else absorb_mla),
-    ):
+        ("quantize_lm_head", quantize_lm_head), ("quantize_router", quantize_router),
+        ("lm_head_all_tokens", lm_head_all_tokens), ("absorb_mla", False if absorb_mla is None else absorb_mla),
+    ):  # fmt: skip
         check_flag(name, flag)
     step = make_step(
-        config,
-        phase,
-        batch_size,
-        seq_len,
-        tensor_parallel,
-        expert_parallel,
-        expert_imbalance=expert_imbalance,
-        expert_load=expert_load,
-        expert_seed=expert_seed,
-        absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla,
-        lm_head_all_tokens=lm_head_all_tokens,
+        config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_imbalance=expert_imbalance,
+        expert_load=expert_load, expert_seed=expert_seed,
+        absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla, lm_head_all_tokens=lm_head_all_tokens,
         new_tokens=new_tokens,
-    )
+    )  # fmt: skip
     types = weight_types(
-        config,
-        dtype,
-        dense_dtype,
-        expert_dtype,
-        quantize_lm_head=quantize_lm_head,
-        quantize_router=quantize_router,
+        config, dtype, dense_dtype, expert_dtype, quantize_lm_head=quantize_lm_head, quantize_router=quantize_router
     )
-    shapes = (*attention_shapes(config, step), *ffn_shapes(config, step), lm_head_shape(config, step))
+    shapes = (*layer_shapes(config, step), lm_head_shape(config, step))
     return tuple(gemm for shape in shapes for gemm in layer_gemms(shape, types))
 
 
 def make_step(
-    config: ModelConfig,
-    phase: str,
-    batch_size: int,
-    seq_len: int,
-    tensor_parallel: int,
-    expert_parallel: int,
-    *,
-    expert_imbalance: float = 1.0,
-    expert_load: Any = UNIFORM,
-    expert_seed: int = 0,
-    absorb_mla: bool = False,
-    lm_head_all_tokens: bool = False,
-    new_tokens: int | None = None,
-) -> Step:
-    """Check the options of `transformer_gemms` that sizes depend on.
-
-    Raises:
-        InvalidOptionError: `config` is none, or an option is out of range.
-    """
+    config: ModelConfig, phase: str, batch_size: int, seq_len: int, tensor_parallel: int, expert_parallel: int, *,
+    expert_imbalance: float = 1.0, expert_load: Any = UNIFORM, expert_seed: int = 0, absorb_mla: bool = False,
+    lm_head_all_tokens: bool = False, new_tokens: int | None = None,
+) -> Step:  # fmt: skip
+    """Check the options of `transformer_gemms` that sizes depend on."""
     if not isinstance(config, ModelConfig):
         raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
     context = as_integer("seq_len", seq_len, 1, MAX_DIM)
@@ -193,36 +143,32 @@ def make_step(
     usual = context if is_prefill else 1
     new = usual if new_tokens is None else as_integer("new_tokens", new_tokens, 1, context)
     return Step(
-        model=config.name,
-        num_seqs=as_integer("batch_size", batch_size, 1, MAX_DIM),
-        new_tokens=new,
-        context=context,
+        model=config.name, num_seqs=as_integer("batch_size", batch_size, 1, MAX_DIM), new_tokens=new, context=context,
         tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
-        expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM),
-        expert_imbalance=imbalance,
+        expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM), expert_imbalance=imbalance,
         expert_load=check_expert_load(expert_load, imbalance),
-        expert_seed=as_integer("expert_seed", expert_seed, 0, _MAX_SEED),
-        absorb_mla=absorb_mla,
-        lm_head_all_tokens=lm_head_all_tokens or not is_prefill,
-        expands_cache=is_prefill and new < context,
-    )
+        expert_seed=as_integer("expert_seed", expert_seed, 0, _MAX_SEED), absorb_mla=absorb_mla,
+        lm_head_all_tokens=lm_head_all_tokens or not is_prefill, expands_cache=is_prefill and new < context,
+    )  # fmt: skip
 
 
 def layer_gemms(shape: Shape, types: WeightTypes, stored_as: str | None = None) -> tuple[LayerGemm, ...]:
     """Return the GEMMs of a shape: one, or one for each way in which layers store its weights.
 
     `stored_as` is the GEMM whose types it has, where it is a part of another.
-
-    Raises:
-        InvalidProblemError: it would be too large.
     """
-    found: list[LayerGemm] = []
+    result: list[LayerGemm] = []
+    sizes = shape.G, shape.M, shape.K, shape.N
+    fits = shape.row_groups is None and max(sizes) <= MAX_DIM and prod(sizes) <= MAX_MACS
     for stored in types.of(shape if stored_as is None else shape._replace(name=stored_as)):
-        name = f"{shape.name}_{stored.types.b.dtype}" if found else shape.name
-        words: Any = stored.types.words
-        problem = GemmProblem(shape.G, shape.M, shape.K, shape.N, row_groups=shape.row_groups, **words)
-        found.append(LayerGemm(name, problem, 1, stored.num_layers, shape.operand is not Operand.ACTIVATION))
-    return tuple(found)
+        name = f"{shape.name}_{stored.types.b.dtype}" if result else shape.name
+        if fits:
+            problem = problem_of(stored.types, *sizes)
+        else:
+            words: Any = stored.types.words
+            problem = GemmProblem(*sizes, row_groups=shape.row_groups, **words)  # which checks and may refuse it
+        result.append(LayerGemm(name, problem, 1, stored.num_layers, shape.operand is not Operand.ACTIVATION))
+    return tuple(result)
 
 
 def _check_imbalance(value: Any) -> float:

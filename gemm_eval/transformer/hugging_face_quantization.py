@@ -1,18 +1,372 @@
-"""`quantization_config` of Hugging Face files: which GEMMs are quantized, in which layers, and how."""
+"""`quantization_config` of Hugging Face files: which GEMMs are quantized, in which layers, and in which format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
+from gemm_eval.dtypes import DType
 from gemm_eval.transformer.config import ModelConfig
-from gemm_eval.transformer.hugging_face_common import Fields, some
-from gemm_eval.transformer.hugging_face_compressed import read_compressed_tensors
-from gemm_eval.transformer.hugging_face_formats import Scheme, Schemes, read_simple_format
+from gemm_eval.transformer.hugging_face_models import Fields, some
 from gemm_eval.transformer.json import Keys
-from gemm_eval.transformer.module_names import gemm_layers, module_names
-from gemm_eval.transformer.quantization import GEMM_NAMES, WeightFormat
+from gemm_eval.transformer.parts import GEMM_NAMES, WeightFormat
+from gemm_eval.transformer.types import gemm_layers, module_names
+from gemm_eval.words import shown
 
-__all__ = ["read_quantization"]
+_REGEX = "re:"
+_MAX_RULES = 1 << 14
+_MAX_REGEXES = 64
+_MAX_CHARS = 300
+_MAX_QUANTIFIERS = 4  # a name has up to 70 letters: more could take minutes to match
+_OTHER_EXPERT = re.compile(r"experts\.(?!0(?:\.|$))\d+(?=\.|$)")
+_OTHER_MODELS = ("vision", "visual", "multi_modal_projector", "mm_projector", "audio")
+
+
+class NameRules:
+    """Modules by name: whole names, parts of names between dots (with ``*``), and regular expressions (``re:``).
+
+    A pattern that is no regular expression means a module if its parts, as dots cut it, are parts of the module's
+    name one after the other: ``"lm_head"``, ``"self_attn"``, ``"model.layers.0"``, ``"model.layers.*.mlp.gate"``.
+    """
+
+    def __init__(self, patterns: Iterable[str], keys: Keys, key: str) -> None:
+        """Read `patterns`; `keys` and `key` say where they stand."""
+        self._whole: set[str] = set()
+        self._within: list[str] = []
+        self._globs: list[re.Pattern[str]] = []
+        self._regexes: list[re.Pattern[str]] = []
+        result = [pattern for pattern in dict.fromkeys(patterns) if not _is_elsewhere(pattern)]
+        if len(result) > _MAX_RULES or any(len(pattern) > _MAX_CHARS for pattern in result):
+            keys.refuse(key, f"must have at most {_MAX_RULES} patterns, of {_MAX_CHARS} letters each")
+        every = set(result)
+        for pattern in result:
+            first = _OTHER_EXPERT.sub("experts.0", pattern)
+            if first not in every:
+                keys.refuse(key, f"must treat the experts of a layer alike, but names {shown(pattern)} alone")
+            if first == pattern:
+                self._add(pattern, keys, key)
+        if len(self._regexes) + len(self._globs) > _MAX_REGEXES:
+            keys.refuse(key, f"must have at most {_MAX_REGEXES} patterns that are no plain names")
+
+    def _add(self, pattern: str, keys: Keys, key: str) -> None:
+        if pattern.startswith(_REGEX):
+            self._regexes.append(_compiled(pattern.removeprefix(_REGEX), keys, key))
+        elif any(letter in pattern for letter in "*?["):
+            if pattern.count("*") > _MAX_QUANTIFIERS:
+                _refuse_slow(keys, key)
+            self._globs.append(re.compile(rf"(?:.*\.)?{fnmatch.translate(pattern.strip('.'))[:-2]}(?:\..*)?"))
+        elif pattern.startswith(("model.", "language_model.")):
+            self._whole.add(pattern.strip("."))
+        else:
+            self._within.append(f".{pattern.strip('.')}.")
+
+    def matches(self, name: str) -> bool:
+        """Say whether a module is meant."""
+        parts = name.split(".")
+        if any(".".join(parts[:num]) in self._whole for num in range(1, len(parts) + 1)):
+            return True
+        dotted = f".{name}."
+        return (
+            any(part in dotted for part in self._within)
+            or any(glob.fullmatch(name) for glob in self._globs)
+            or any(regex.match(name) for regex in self._regexes)
+        )
+
+
+def _is_elsewhere(pattern: str) -> bool:
+    """Say whether a name is of an encoder of images or sound, of which some lists have hundreds."""
+    return pattern.removeprefix("model.").startswith(_OTHER_MODELS)
+
+
+def _compiled(pattern: str, keys: Keys, key: str) -> re.Pattern[str]:
+    if len(re.findall(r"[*+{]", pattern)) > _MAX_QUANTIFIERS or re.search(r"\)\s*[*+{]", pattern):
+        _refuse_slow(keys, key)
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        keys.refuse(key, "has a pattern that is no regular expression")
+
+
+def _refuse_slow(keys: Keys, key: str) -> NoReturn:
+    keys.refuse(key, f"has a pattern with more than {_MAX_QUANTIFIERS} repetitions, or with repeated groups")
+
+
+_PER_COLUMN = -1
+_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers")
+_KNOWN = frozenset(
+    (
+        "quant_method", "version", "checkpoint_format", "damp_percent", "static_groups", "true_sequential", "meta",
+        "is_marlin_format", "model_name_or_path", "model_file_base_name", "dataset", "tokenizer", "batch_size",
+        "cache_block_outputs", "use_cuda_fp16", "use_exllama", "exllama_config", "max_input_length", "model_seqlen",
+        "module_name_preceding_first_block", "block_name_to_quantize", "pad_token_id", "backend", "do_fuse",
+        "fuse_max_seq_len", "modules_to_fuse", "lm_head", "pack_dtype", "format", "global_compression_ratio",
+        "quantization_status", "fmt", "scale_fmt", "activation_scale_ub", "bnb_4bit_compute_dtype",
+        "bnb_4bit_quant_storage", "bnb_4bit_use_double_quant", "llm_int8_threshold", "llm_int8_has_fp16_weight",
+        "llm_int8_enable_fp32_cpu_offload", "_load_in_4bit", "_load_in_8bit", "producer", "provider", "kv_cache_scheme",
+        "kv_cache_quant_algo", "quantizer", "autoround_version", "iters", "nsamples", "seqlen", "low_gpu_mem_usage",
+        "enable_quanted_input", "calib_data", "actorder", "use_triton", "dequantize", "mode",
+    )
+)  # fmt: skip
+"""Keys that are read where they matter, or say how weights were found and not how they are stored."""
+
+_Targets = Callable[[str], bool] | None
+
+
+class Scheme(NamedTuple):
+    """A format, and the modules that have it; None: all linear layers."""
+
+    targets: _Targets
+    format: WeightFormat
+
+
+class Schemes(NamedTuple):
+    """The content of a `quantization_config`: the first scheme that means a module holds, unless it is ignored."""
+
+    schemes: Sequence[Scheme]
+    ignored: Callable[[str], bool]
+    list_key: str
+    has_lm_head: bool = False
+    experts_only: bool = False
+    kv_cache_dtype: DType | None = None
+    known_keys: frozenset[str] = _KNOWN
+
+
+def make_format(**fields: Any) -> WeightFormat:
+    """Return a format of the fields that are not None."""
+    return WeightFormat(**{name: value for name, value in fields.items() if value is not None})
+
+
+def ignored_modules(keys: Keys) -> tuple[NameRules, str]:
+    """The modules that are kept, whatever their list is called."""
+    for key in _LISTS:
+        patterns = keys.items(key, str)
+        if patterns is not None:
+            return NameRules(patterns, keys, key), key
+    return NameRules((), keys, _LISTS[0]), _LISTS[0]
+
+
+def read_simple_format(keys: Keys, method: str) -> Schemes:
+    """Read the methods that have one format for all: AWQ, GPTQ, fp8, MXFP4, bitsandbytes, ModelOpt."""
+    if method not in _SIMPLE:
+        keys.refuse("quant_method", f"must be one of {', '.join(sorted((*_SIMPLE, 'compressed-tensors')))}")
+    rules, key = ignored_modules(keys)
+    form = _SIMPLE[method](keys)
+    if method == "mxfp4":
+        return Schemes([Scheme(None, form)], rules.matches, key, experts_only=True)
+    if method == "gptq":
+        return _gptq_schemes(keys, form, rules, key)
+    return Schemes([Scheme(None, form)], rules.matches, key, kv_cache_dtype=kv_cache_dtype_of(keys))
+
+
+def _awq(keys: Keys) -> WeightFormat:
+    """W = scale * (integer - zero), scales in fp16, zeros in 4 bits."""
+    bits_key = "w_bit" if "w_bit" in keys else "bits"
+    if keys.size(bits_key) != DType.INT4.bits:
+        keys.refuse(bits_key, "must be 4")
+    group_key = "q_group_size" if "q_group_size" in keys else "group_size"
+    zeros = DType.INT4 if keys.flag("zero_point", default=True) else None
+    return make_format(
+        weight_dtype=DType.INT4, group_size=_group(keys, group_key), scale_dtype=DType.FP16, zero_dtype=zeros
+    )
+
+
+_GPTQ_TYPES = {4: DType.INT4, 8: DType.INT8}
+
+
+def _gptq(keys: Keys) -> WeightFormat:
+    """As engines hold it: zeros only if they differ (sym), and the group of each row only if it is not in order."""
+    bits = keys.size("bits")
+    if bits not in _GPTQ_TYPES:
+        keys.refuse("bits", f"must be one of {', '.join(map(str, _GPTQ_TYPES))}")
+    dtype = _GPTQ_TYPES[bits]
+    group = _group(keys, "group_size")
+    return make_format(
+        weight_dtype=dtype, group_size=group, scale_dtype=DType.FP16,
+        zero_dtype=None if keys.flag("sym", default=True) else dtype,
+        has_group_index=keys.flag("desc_act", default=False) and group is not None,
+    )  # fmt: skip
+
+
+def _gptq_schemes(keys: Keys, form: WeightFormat, rules: NameRules, key: str) -> Schemes:
+    """GPTQModel's `dynamic`: ``-:`` patterns are kept, others have bits and groups of their own."""
+    schemes, kept = [], [rules.matches]
+    if "dynamic" in keys:
+        dynamic = keys.part("dynamic")
+        for pattern in dynamic.names():
+            meant = NameRules([f"re:{pattern.removeprefix('-:').removeprefix('+:')}"], keys, "dynamic").matches
+            if pattern.startswith("-:"):
+                kept.append(meant)
+            else:
+                inner = dynamic.part(pattern)
+                own = inner.over(keys, ("bits", "group_size", "sym", "desc_act"), {})
+                schemes.append(Scheme(meant, _gptq(own)))
+                own.refuse_rest(_KNOWN)
+    within = keys.nested_texts("modules_in_block_to_quantize")
+    targets = None if within is None else NameRules(within, keys, "modules_in_block_to_quantize").matches
+    schemes.append(Scheme(targets, form))
+    return Schemes(
+        schemes, lambda name: any(meant(name) for meant in kept), key, has_lm_head=keys.flag("lm_head", default=False)
+    )
+
+
+def _fp8(keys: Keys) -> WeightFormat:
+    """fp8 of transformers and DeepSeek: one scale for a block (fp32), or for a matrix."""
+    keys.ignore("activation_scheme")
+    is_static = word_of(keys, "activation_scheme", ("static", "dynamic"), "dynamic") == "static"
+    block = keys.items("weight_block_size", int)
+    if block is None:
+        return make_format(weight_dtype=DType.FP8, input_dtype=DType.FP8, num_tensor_scales=1 + is_static)
+    if len(block) != 2 or min(block) < 1:
+        keys.refuse("weight_block_size", "must be two sizes, of N and of K")
+    return make_format(
+        weight_dtype=DType.FP8, input_dtype=DType.FP8, group_n=block[0], group_size=block[1], scale_dtype=DType.FP32
+    )
+
+
+def _fbgemm_fp8(_: Keys) -> WeightFormat:
+    """fp8 with one scale for each column, and one for each token as it comes."""
+    return make_format(weight_dtype=DType.FP8, input_dtype=DType.FP8, column_scale_dtype=DType.FP32)
+
+
+def _mxfp4(_: Keys) -> WeightFormat:
+    """gpt-oss: experts in MXFP4, activations in the model's type."""
+    return make_format(weight_dtype=DType.FP4, group_size=32, scale_dtype=DType.E8M0)
+
+
+def _bitsandbytes(keys: Keys) -> WeightFormat:
+    """NF4 and FP4: 4 bits, an fp32 scale for 64 weights, or 8 bits of one (double quantization)."""
+    if not keys.flag("load_in_4bit", default=False):
+        keys.refuse("load_in_4bit", "must be true: LLM.int8 splits off outliers as they come, which has no fixed cost")
+    keys.ignore("load_in_8bit")
+    word_of(keys, "bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
+    scale = DType.FP8 if keys.flag("bnb_4bit_use_double_quant", default=False) else DType.FP32
+    return make_format(weight_dtype=DType.INT4, group_size=64, scale_dtype=scale)
+
+
+def _modelopt(keys: Keys) -> WeightFormat:
+    """ModelOpt: NVFP4, or fp8 with one scale for a matrix and one for its inputs."""
+    keys.ignore("group_size", "config_groups")
+    if word_of(keys, "quant_algo", ("NVFP4", "FP8"), None) == "FP8":
+        return make_format(weight_dtype=DType.FP8, input_dtype=DType.FP8, num_tensor_scales=2)
+    return make_format(
+        weight_dtype=DType.FP4, input_dtype=DType.FP4, group_size=16, scale_dtype=DType.FP8, num_tensor_scales=2
+    )
+
+
+_SIMPLE: Mapping[str, Callable[[Keys], WeightFormat]] = {
+    "awq": _awq, "bitsandbytes": _bitsandbytes, "fbgemm_fp8": _fbgemm_fp8, "fp8": _fp8, "gptq": _gptq,
+    "modelopt": _modelopt, "mxfp4": _mxfp4,
+}  # fmt: skip
+
+
+def word_of(keys: Keys, key: str, known: Sequence[str], default: str | None) -> str:
+    """Return one of the `known` words; `default` is what a missing key stands for, None: it must be there."""
+    result = keys.text(key) if default is None else keys.text(key, default)
+    if result not in known:
+        keys.refuse(key, f"must be {' or '.join(known)}")
+    return result
+
+
+def _group(keys: Keys, key: str) -> int | None:
+    """A group size; None: one group for all K, which is written as -1."""
+    value = keys.integer(key, _PER_COLUMN)
+    if value == 0:
+        keys.refuse(key, "must be a size, or -1 for all K")
+    return None if value == _PER_COLUMN else value
+
+
+def kv_cache_dtype_of(keys: Keys) -> DType | None:
+    """The type that a checkpoint has scales of keys and values for."""
+    if "kv_cache_quant_algo" in keys:
+        word_of(keys, "kv_cache_quant_algo", ("FP8", "fp8"), None)
+        return DType.FP8
+    if "kv_cache_scheme" not in keys:
+        return None
+    scheme = keys.part("kv_cache_scheme")
+    if scheme.size("num_bits") != DType.FP8.bits:
+        scheme.refuse("num_bits", "must be 8")
+    return {"float": DType.FP8, "int": DType.INT8}[word_of(scheme, "type", ("float", "int"), "float")]
+
+
+_CT_FORMATS = (
+    "dense", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized", "mixed-precision", "compressed",
+)  # fmt: skip
+
+
+def read_compressed_tensors(keys: Keys, method: str) -> Schemes:
+    """Read compressed-tensors: groups of modules, each with the types of its weights and activations."""
+    del method
+    word_of(keys, "format", _CT_FORMATS, "dense")
+    rules, key = ignored_modules(keys)
+    for name in ("sparsity_config", "transform_config"):
+        if name in keys:
+            inner = keys.part(name)
+            if inner.names() and inner.text("format", "") != "dense":
+                keys.refuse(name, "must be empty: sparse weights and online transforms are not modelled")
+    schemes: list[Scheme] = []
+    groups = keys.part("config_groups")
+    for name in groups.names():
+        group = groups.part(name)
+        if "weights" not in group:
+            continue
+        targets = group.items("targets", str) or []
+        form = _ct_format(group)
+        if "Linear" not in targets:
+            schemes.insert(0, Scheme(NameRules(targets, group, "targets").matches, form))
+        else:
+            schemes.append(Scheme(None, form))
+    return Schemes(schemes, rules.matches, key, has_lm_head=True, kv_cache_dtype=kv_cache_dtype_of(keys))
+
+
+def _ct_format(group: Keys) -> WeightFormat:
+    weights = group.part("weights")
+    activations = group.part("input_activations") if "input_activations" in group else None
+    bits, kind = weights.size("num_bits"), word_of(weights, "type", ("int", "float"), "int")
+    types = {(4, "int"): DType.INT4, (8, "int"): DType.INT8, (8, "float"): DType.FP8, (4, "float"): DType.FP4}
+    if (bits, kind) not in types:
+        weights.refuse("num_bits", "must be 4 or 8")
+    dtype = types[bits, kind]
+    inputs = None if activations is None else _ct_inputs(activations, dtype)
+    is_static = activations is not None and activations.item("dynamic") is False
+    strategy = word_of(weights, "strategy", ("tensor", "channel", "group", "tensor_group", "block"), "tensor")
+    fields: dict[str, Any] = {"weight_dtype": dtype, "input_dtype": inputs}
+    if strategy in ("group", "tensor_group"):
+        fields["group_size"] = weights.size("group_size")
+        fields |= _ct_group_scales(weights, dtype, strategy)
+    elif strategy == "block":
+        block = weights.items("block_structure", int)
+        if block is None or len(block) != 2 or min(block) < 1:
+            weights.refuse("block_structure", "must be two sizes, of N and of K")
+        fields |= {"group_n": block[0], "group_size": block[1], "scale_dtype": DType.FP32}
+    elif inputs is dtype:
+        fields |= {"column_scale_dtype": DType.FP32} if strategy == "channel" else {"num_tensor_scales": 1 + is_static}
+    is_ordered = weights.item("actorder") in (None, False, "weight", "static")
+    if not is_ordered and strategy == "group":
+        fields["has_group_index"] = True
+    return make_format(**fields)
+
+
+def _ct_group_scales(weights: Keys, dtype: DType, strategy: str) -> dict[str, Any]:
+    if dtype is DType.FP4:
+        is_nvfp4 = strategy == "tensor_group"
+        return {"scale_dtype": DType.FP8, "num_tensor_scales": 2} if is_nvfp4 else {"scale_dtype": DType.E8M0}
+    zeros = None if weights.flag("symmetric", default=True) else dtype
+    return {"zero_dtype": zeros}
+
+
+def _ct_inputs(activations: Keys, weights: DType) -> DType:
+    bits, kind = activations.size("num_bits"), word_of(activations, "type", ("int", "float"), "int")
+    result = {(8, "int"): DType.INT8, (8, "float"): DType.FP8, (4, "float"): DType.FP4}.get((bits, kind))
+    if result is None or (
+        result is not weights and (result, weights) not in ((DType.FP8, DType.INT4), (DType.INT8, DType.INT4))
+    ):
+        activations.refuse("num_bits", f"must go with {weights} weights")
+    assert result is not None
+    return result
+
 
 _NOT_LINEAR = {"deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "glm4v_moe_text", "gpt_oss"}
 # Those whose routers are parameters of their own, which nobody quantizes; of others they are linear layers.
@@ -26,14 +380,11 @@ def read_quantization(keys: Keys, config: ModelConfig, model_type: str) -> Field
         keys: the content of `quantization_config`.
         config: the model, without its quantization.
         model_type: its architecture.
-
-    Raises:
-        ModelConfigError: an unknown method, format or key, or projections that run as one GEMM in different formats.
     """
     method = keys.text("quant_method", "awq" if "w_bit" in keys else "gptq" if "bits" in keys else "")
     read = read_compressed_tensors if method == "compressed-tensors" else read_simple_format
     schemes = read(keys, method)
-    found: dict[tuple[str | None, WeightFormat], list[str]] = {}
+    result: dict[tuple[str | None, WeightFormat], list[str]] = {}
     for gemm in GEMM_NAMES:
         if not _can_be_quantized(gemm, method, model_type, schemes):
             continue
@@ -47,11 +398,11 @@ def read_quantization(keys: Keys, config: ModelConfig, model_type: str) -> Field
                 by_format.setdefault(form, []).append(layer)
         for form, of_form in by_format.items():
             text = None if len(of_form) == len(layers) else some((i for i in of_form if i is not None), 1 << 16)
-            found.setdefault((text, form), []).append(gemm)
+            result.setdefault((text, form), []).append(gemm)
     keys.refuse_rest(schemes.known_keys)
     parts = [
         {"gemms": tuple(gemms), "layers": text, "format": form.model_dump(exclude_unset=True)}
-        for (text, form), gemms in found.items()
+        for (text, form), gemms in result.items()
     ]
     return {"method": method, "parts": tuple(parts), "kv_cache_dtype": schemes.kv_cache_dtype}
 

@@ -12,8 +12,6 @@ from gemm_eval.errors import ModelConfigError
 from gemm_eval.storage import read_bounded
 from gemm_eval.words import one_line, shown
 
-__all__ = ["Keys", "read_json"]
-
 _MAX_FILE_BYTES = 1 << 22
 _MAX_DEPTH = 32
 _MAX_SIZE = 1 << 24
@@ -27,12 +25,7 @@ _REQUIRED: Final = _Required()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read one JSON file whose top level is an object.
-
-    Raises:
-        ModelConfigError: the file is missing, unreadable, larger than 4 MiB, no UTF-8 JSON, nested deeper than 32
-            levels, gives a key twice or holds a number that is not finite.
-    """
+    """Read one JSON file whose top level is an object."""
     raw = read_bounded(path, _MAX_FILE_BYTES, "config", unreadable=ModelConfigError, too_large=ModelConfigError)
     try:
         data = json.loads(
@@ -123,10 +116,10 @@ class Keys:
         lists = self.items(key, list)
         if lists is None:
             return None
-        found = [text for inner in lists for text in inner]
-        if not all(type(text) is str for text in found):
+        result = [text for inner in lists for text in inner]
+        if not all(type(text) is str for text in result):
             self._refuse(key, "must be a list of lists of str", lists)
-        return found
+        return result
 
     def fraction(self, key: str, default: float) -> float:
         """Return a number above 0, of at most 1."""
@@ -219,5 +212,5 @@ class Keys:
 
 
 def _is_inert(value: Any) -> bool:
-    """Whether a value switches nothing on: null, false, 0, and what is empty."""
+    """Say whether a value switches nothing on: null, false, 0 or an empty value."""
     return value is None or value is False or value == 0 or (isinstance(value, str | list | dict) and not value)

@@ -1,19 +1,204 @@
-"""Finding and reading model configs: presets by name, YAML files, Hugging Face `config.json` files."""
+"""Load model configs: presets by name, YAML files, and Hugging Face `config.json` files as they are.
+
+Each architecture is read by its own key names. Where a key is missing, the value is the one that the architecture
+itself derives (KV heads from heads, say); other missing keys are errors, because a default of some library version
+would be a guess. Keys that are neither read nor known to leave sizes and operations alone are refused by name.
+Source of names, rules, biases and norms: `configuration_*.py` and `modeling_*.py` of the architectures in Hugging
+Face transformers (4.40 to 4.57), and the DeepSeek model repositories.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from gemm_eval.arch import preset_files, read_yaml
+from gemm_eval.arch import data_root, preset_files, read_yaml
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError, ModelConfigError
 from gemm_eval.transformer.config import ModelConfig, build_config
-from gemm_eval.transformer.hugging_face import parse_config
-from gemm_eval.transformer.json import read_json
+from gemm_eval.transformer.hugging_face_models import (
+    Fields,
+    read_deepseek,
+    read_gemma,
+    read_gemma2,
+    read_gemma3,
+    read_glm,
+    read_glm4,
+    read_glm4_moe,
+    read_gpt2,
+    read_gpt_neox,
+    read_gpt_oss,
+    read_llama,
+    read_llama4,
+    read_ministral,
+    read_mistral,
+    read_mixtral,
+    read_opt,
+    read_phi3,
+    read_phimoe,
+    read_qwen2,
+    read_qwen2_moe,
+    read_qwen3,
+    read_qwen3_moe,
+)
+from gemm_eval.transformer.hugging_face_quantization import read_quantization
+from gemm_eval.transformer.json import Keys, read_json
 from gemm_eval.words import did_you_mean, shown
 
-__all__ = ["list_models", "load_model"]
+_OF_FILES = (
+    "_name_or_path", "_commit_hash", "architectures", "auto_map", "model_type", "model_name", "name_or_path",
+    "transformers_version", "transformers.js_config", "task_specific_params", "custom_pipelines", "problem_type",
+    "id2label", "label2id", "num_labels", "finetuning_task", "tokenizer_class", "prefix", "license", "version",
+    "unsloth_fixed", "unsloth_version", "device_map", "use_safetensors", "_attn_implementation_autoset",
+    "_attn_implementation", "attn_implementation", "_flash_attn_2_enabled", "gradient_checkpointing",
+    "_experts_implementation", "torchscript", "return_dict", "output_hidden_states", "output_attentions",
+    "is_encoder_decoder", "is_decoder", "chunk_size_feed_forward",
+)  # fmt: skip
+_OF_TOKENS = (
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "unk_token_id", "mask_token_id",
+    "decoder_start_token_id", "forced_eos_token_id", "image_token_id", "video_token_id",
+    "image_token_index", "video_token_index", "vision_start_token_id", "vision_end_token_id", "vision_token_id",
+    "boi_token_index", "eoi_token_index", "image_start_token_id", "image_end_token_id", "video_start_token_id",
+    "video_end_token_id", "media_placeholder_token_id", "boi_token_id", "eoi_token_id", "image_break_token_id",
+    "initial_context_length",
+)  # fmt: skip
+_OF_TRAINING = (
+    "initializer_range", "initializer_factor", "init_std", "embd_pdrop", "attn_pdrop", "resid_pdrop", "summary_type",
+    "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "embed_dropout",
+    "dropout", "layerdrop", "activation_dropout", "attention_dropout", "hidden_dropout", "hidden_dropout_prob",
+    "attention_probs_dropout_prob", "router_aux_loss_coef", "router_z_loss_coef", "router_jitter_noise",
+    "input_jitter_noise", "output_router_logits", "aux_loss_alpha", "seq_aux", "ep_size", "pretraining_tp",
+    "classifier_dropout", "use_cache", "cache_implementation", "max_window_layers",
+)  # fmt: skip
+# What they do costs the same whatever they say: constants of norms, positions, routing and softmax.
+_OF_VALUES = (
+    "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "rope_theta", "rope_scaling", "rope_ratio",
+    "rope_parameters", "rope_local_base_freq", "rope_interleave", "rope_type", "rotary_emb_base",
+    "max_position_embeddings", "original_max_position_embeddings", "max_sequence_length", "n_ctx", "n_positions",
+    "hidden_act", "hidden_activation", "activation_function", "scoring_func", "topk_method", "topk_group", "n_group",
+    "norm_topk_prob", "routed_scaling_factor", "swiglu_limit", "query_pre_attn_scalar", "attn_logit_softcapping",
+    "final_logit_softcapping", "attn_scale", "attn_temperature_tuning", "floor_scale", "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "experts_per_token", "use_parallel_residual",
+    "mscale", "softmax_scale", "scale_fmt", "for_llm_compressor",
+)  # fmt: skip
+
+IRRELEVANT = frozenset((*_OF_FILES, *_OF_TOKENS, *_OF_TRAINING, *_OF_VALUES))
+"""Keys that all architectures may have, and whose values change neither sizes nor operations."""
+
+OF_WRAPPERS = frozenset(
+    (
+        "vision_config", "audio_config", "multimodal_projector_bias", "projector_hidden_act", "spatial_merge_size",
+        "vision_feature_layer", "vision_feature_select_strategy", "mm_tokens_per_image", "vision_tower",
+        "mm_projector_lr", "use_unified_vision_chunk", "video_placeholder", "media_proc_cfg", "projector_ln_eps",
+    )
+)  # fmt: skip
+"""Keys of models that see and hear: their encoders are no part of the language model that is read."""
+
+WRAPPERS = {
+    "gemma3": "gemma3_text", "glm4v": "glm4v_text", "glm4v_moe": "glm4v_moe_text", "kimi_vl": "deepseek_v3",
+    "kimi_k25": "kimi_k2", "llama4": "llama4_text", "mistral3": "mistral", "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen2_vl": "qwen2_vl_text", "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text",
+}  # fmt: skip
+"""Models that hold a language model in `text_config`, and the `model_type` of that where it does not say its own."""
+
+REFUSED_TYPES = {
+    "bamba": "its state-space layers",
+    "deepseek_v32": "its sparse attention (index_topk), an indexer before each layer of attention",
+    "falcon_h1": "its state-space layers",
+    "gemma3n": "its per-layer embeddings and shared KV layers",
+    "gemma3n_text": "its per-layer embeddings and shared KV layers",
+    "glm_moe_dsa": "its sparse attention (index_topk), an indexer before each layer of attention",
+    "jamba": "its state-space layers",
+    "kimi_linear": "its linear attention (Kimi delta attention)",
+    "lfm2": "its short convolutions",
+    "lfm2_moe": "its short convolutions",
+    "mamba": "its state-space layers",
+    "mamba2": "its state-space layers",
+    "minimax": "its linear attention (lightning attention)",
+    "mllama": "its layers of cross-attention to an image",
+    "mllama_text_model": "its layers of cross-attention to an image",
+    "nemotron_h": "its state-space layers",
+    "qwen3_5": "its linear attention (gated delta net)",
+    "qwen3_5_moe": "its linear attention (gated delta net)",
+    "qwen3_next": "its linear attention (gated delta net) in three layers of four",
+    "rwkv": "its recurrent layers",
+}
+"""Known architectures that are refused, and what of theirs is not modelled."""
+
+
+_DTYPES = {"bfloat16": DType.BF16, "float16": DType.FP16, "float32": DType.FP32}
+_INHERITED = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
+# Gemma 3's published files leave out of text_config what its configuration class says (transformers, Gemma3TextConfig).
+_TEXT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "gemma3": {
+        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "sliding_window_pattern": 6,
+    },
+}  # fmt: skip
+
+
+def parse_config(data: Mapping[str, Any], *, name: str, origin: str) -> ModelConfig:
+    """Return the `ModelConfig` that the content of a `config.json` describes; `origin` names the file in messages.
+
+    Of a model that also sees or hears, the language part (`text_config`) is read.
+    """
+    keys = Keys(data, origin)
+    kind = keys.text("model_type")
+    said, outer = kind, None
+    if kind in WRAPPERS and "text_config" in keys:
+        outer = keys
+        keys = keys.part("text_config").over(
+            outer, _INHERITED, {"model_type": WRAPPERS[kind], **_TEXT_DEFAULTS.get(kind, {})}
+        )
+        kind = keys.text("model_type")
+        said = f"{said}, text_config of model_type {kind}"
+    reader = _READERS.get(kind)
+    if reader is None:
+        if kind in REFUSED_TYPES:
+            keys.refuse("model_type", f"is of an architecture that is not modelled: {REFUSED_TYPES[kind]}")
+        hint = "; for the language part, give its text_config as a file of its own" if "text_config" in keys else ""
+        keys.refuse("model_type", f"must be one of {', '.join(MODEL_TYPES)}{did_you_mean(kind, MODEL_TYPES)}{hint}")
+    fields: Fields = {"name": name, "source": f"Hugging Face config.json, model_type {said}", **reader(keys)}
+    fields["dtype"] = _dtype(keys)
+    plain = build_config(fields, origin=origin)
+    if "quantization_config" in keys:
+        fields["quantization"] = read_quantization(keys.part("quantization_config"), plain, kind)
+    if outer is not None:
+        outer.refuse_rest(IRRELEVANT | OF_WRAPPERS)
+    keys.refuse_rest(IRRELEVANT | (OF_WRAPPERS if kind in WRAPPERS else frozenset()))
+    return build_config(fields, origin=origin) if "quantization" in fields else plain
+
+
+def _dtype(keys: Keys) -> DType | None:
+    """`dtype`, or `torch_dtype` as older files call it."""
+    key = "dtype" if "dtype" in keys else "torch_dtype"
+    keys.ignore("torch_dtype")
+    if key not in keys:
+        return None
+    word = keys.text(key).removeprefix("torch.")
+    if word not in _DTYPES:
+        keys.refuse(key, f"must be one of {', '.join(_DTYPES)}")
+    return _DTYPES[word]
+
+
+_READERS: Mapping[str, Callable[[Keys], Fields]] = {
+    "deepseek_v2": read_deepseek, "deepseek_v3": read_deepseek, "gemma": read_gemma, "gemma2": read_gemma2,
+    "gemma3_text": read_gemma3, "glm": read_glm, "glm4": read_glm4, "glm4_moe": read_glm4_moe,
+    "glm4v_moe_text": read_glm4_moe, "glm4v_text": read_glm4, "gpt2": read_gpt2, "gpt_neox": read_gpt_neox,
+    "gpt_oss": read_gpt_oss, "kimi_k2": read_deepseek, "llama": read_llama, "llama4_text": read_llama4,
+    "ministral": read_ministral, "ministral3": read_ministral, "mistral": read_mistral, "mixtral": read_mixtral,
+    "opt": read_opt, "phi3": read_phi3, "phimoe": read_phimoe, "qwen2": read_qwen2, "qwen2_5_vl": read_qwen2,
+    "qwen2_5_vl_text": read_qwen2, "qwen2_moe": read_qwen2_moe, "qwen2_vl": read_qwen2, "qwen2_vl_text": read_qwen2,
+    "qwen3": read_qwen3, "qwen3_moe": read_qwen3_moe, "qwen3_vl_moe_text": read_qwen3_moe, "qwen3_vl_text": read_qwen3,
+}  # fmt: skip
+
+MODEL_TYPES = tuple(sorted({*_READERS, *WRAPPERS}))
+"""The `model_type` values of `config.json` that are read."""
+
 
 _CONFIG_FILE = "config.json"
 _HUB_FOLDER = re.compile(r"models--.+--(?P<name>.+)")  # how the Hugging Face cache names a model's folder
@@ -31,14 +216,29 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelConfig:
     >>> load_model("llama-3-8b").hidden_size
     4096
 
-    Nothing is downloaded. A `config.json` is read as it is; see `gemm_eval.transformer.hugging_face.MODEL_TYPES` for
+    Nothing is downloaded. A `config.json` is read as it is; see `gemm_eval.transformer.loader.MODEL_TYPES` for
     the architectures. It has no name of its own, so the model is called as its file or folder.
 
     Raises:
         ModelConfigError: there is no such preset or file, or its content is malformed, unsafe, of an unknown
             architecture, or does not hold together; the message names file and key.
     """
-    path = _resolve(name_or_path)
+    if isinstance(name_or_path, str) and (preset := _preset_paths(data_root()).get(name_or_path)) is not None:
+        return _load_preset(preset)
+    return _load(_resolve(name_or_path))
+
+
+@cache
+def _preset_paths(root: Path) -> Mapping[str, Path]:  # noqa: ARG001  another root has other presets
+    return preset_files("models")
+
+
+@cache
+def _load_preset(path: Path) -> ModelConfig:
+    return _load(path)
+
+
+def _load(path: Path) -> ModelConfig:
     if _is_folder(path):
         path /= _CONFIG_FILE
     if path.suffix in (".yaml", ".yml"):

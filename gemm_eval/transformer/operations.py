@@ -1,54 +1,52 @@
-"""`model_operations`: all operations of one step of inference on one device, in the order in which engines run them."""
+"""`model_operations`: all operations of one step of inference on one device, in the order in which engines run them.
+
+GEMMs are those of `gemm_eval.transformer.shapes`, which `transformer_gemms` lists by themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from gemm_eval.checks import as_integer, check_flag, check_word
-from gemm_eval.dtypes import DtypeScheme, parse_dtype
+from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.moe import Distribution
-from gemm_eval.transformer.config import ModelConfig
-from gemm_eval.transformer.experts import UNIFORM
-from gemm_eval.transformer.ffn_shapes import lm_head_shape
-from gemm_eval.transformer.gemms import PHASES, make_step
-from gemm_eval.transformer.layer_operations import layer_operations
-from gemm_eval.transformer.operation_context import Context
-from gemm_eval.transformer.operation_kinds import CollectiveOperation, Fusions, Operation
-from gemm_eval.transformer.stages import layer_kinds, stage_config, stage_layers
-from gemm_eval.transformer.types import weight_types
+from gemm_eval.moe import Distribution, MoeLayer
+from gemm_eval.transformer.config import ModelConfig, layer_kinds, stage_config, stage_layers
+from gemm_eval.transformer.gemms import PHASES, layer_gemms, make_step
+from gemm_eval.transformer.parts import GroupedAttention, LatentAttention, Moe
+from gemm_eval.transformer.shapes import EXPECTED, UNIFORM, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
+from gemm_eval.transformer.types import WeightTypes, weight_types
+from gemm_eval.transformer.work import (
+    AttentionWork,
+    CollectiveWork,
+    Fusions,
+    GemmWork,
+    MemoryWork,
+    MoeWork,
+    Operation,
+    Work,
+)
 from gemm_eval.words import shown
+from gemm_eval.workload import AttentionProblem, Operand
 
-__all__ = ["model_operations"]
-
+_BITS_PER_BYTE = 8
 _FP32_BYTES = 4
 _TOKEN_BYTES = 8
+_CHOICE_BYTES = 8  # an expert's number and its weight, for each that a token takes
+_POST_ATTENTION, _POST_FFN = 3, 4  # norms of a layer from which on it has one there too
+_INPUTS = ("qkv_proj", "q_proj", "q_a_proj", "kv_a_proj")  # GEMMs that read the norm before attention
 
 
 def model_operations(
-    config: ModelConfig,
-    *,
-    phase: Literal["prefill", "decode"],
-    batch_size: int,
-    seq_len: int,
-    new_tokens: int | None = None,
-    tensor_parallel: int = 1,
-    expert_parallel: int = 1,
-    pipeline_parallel: int = 1,
-    stage: int = 0,
-    dtype: str | DtypeScheme | None = None,
-    dense_dtype: str | None = None,
-    expert_dtype: str | DtypeScheme | None = None,
-    kv_dtype: str | None = None,
-    absorb_mla: bool | None = None,
-    lm_head_all_tokens: bool = False,
-    expert_load: str | Distribution = UNIFORM,
-    expert_seed: int = 0,
-    experts_as_layer: bool = True,
-    fusions: Fusions | None = None,
-) -> tuple[Operation, ...]:
+    config: ModelConfig, *, phase: Literal["prefill", "decode"], batch_size: int, seq_len: int,
+    new_tokens: int | None = None, tensor_parallel: int = 1, expert_parallel: int = 1, pipeline_parallel: int = 1,
+    stage: int = 0, dtype: str | DtypeScheme | None = None, dense_dtype: str | None = None,
+    expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None, absorb_mla: bool | None = None,
+    lm_head_all_tokens: bool = False, expert_load: str | Distribution = UNIFORM, expert_seed: int = 0,
+    experts_as_layer: bool = True, fusions: Fusions | None = None,
+) -> tuple[Operation, ...]:  # fmt: skip
     """Return the operations of one step on one device: embedding, layers by kind, norm, LM head, sampling.
 
     Layers of one kind stand together, at the place of the first of them; each operation says in how many layers it
@@ -63,7 +61,7 @@ def model_operations(
         dtype, dense_dtype, expert_dtype: types of GEMMs.
         kv_dtype: type of the KV cache, as for `model_memory`.
         absorb_mla, lm_head_all_tokens, expert_load, expert_seed: as for `transformer_gemms`.
-        experts_as_layer: routed experts as one `MoeOperation`; False: as grouped GEMMs, with what is around them.
+        experts_as_layer: routed experts as one `MoeWork`; False: as grouped GEMMs, with what is around them.
         fusions: which operations run as one kernel; None: all that engines fuse.
 
     Raises:
@@ -75,70 +73,379 @@ def model_operations(
     if not isinstance(fused, Fusions):
         raise InvalidOptionError(f"fusions must be Fusions, got {shown(fusions)}")
     step = make_step(
-        config,
-        phase,
-        batch_size,
-        seq_len,
-        tensor_parallel,
-        expert_parallel,
-        expert_load=expert_load,
-        expert_seed=expert_seed,
-        absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla,
-        lm_head_all_tokens=lm_head_all_tokens,
-        new_tokens=new_tokens,
-    )
+        config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=expert_load,
+        expert_seed=expert_seed, absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla,
+        lm_head_all_tokens=lm_head_all_tokens, new_tokens=new_tokens,
+    )  # fmt: skip
     if config.moe is None and step.expert_parallel > 1:
         raise InvalidOptionError(f"expert_parallel is for models with experts, which {config.name} has not")
     stages = stage_layers(config.num_layers, pipeline_parallel)
     index = as_integer("stage", stage, 0, len(stages) - 1)
     part = stage_config(config, stages[index])
-    of_checkpoint = config.quantization if dtype is None else None
-    kept = weight_types(part, dtype, dense_dtype, expert_dtype).kept
-    kv = parse_dtype(kv_dtype or (of_checkpoint and of_checkpoint.kv_cache_dtype) or kept, what="kv_dtype")
+    checkpoint = config.quantization if dtype is None else None
+    types = weight_types(part, dtype, dense_dtype, expert_dtype)
+    kv = parse_dtype(kv_dtype or (checkpoint and checkpoint.kv_cache_dtype) or types.kept, what="kv_dtype")
 
-    def context(of: ModelConfig, **more: Any) -> Context:
-        inner = step if of.moe is not None else replace(step, expert_parallel=1)
-        types = weight_types(of, dtype, dense_dtype, expert_dtype)
-        return Context(
-            config=of, step=inner, types=types, kv_dtype=kv, fusions=fused, experts_as_layer=experts_as_layer, **more
-        )
-
-    outside = context(part, layer_kind="", has_rope=False, is_start=False)
-    found: list[Operation] = []
-    if index == 0:
-        found += _embedding(outside)
+    outside = _Outside(part, step, types, kv, fused, "")
+    operations = list(outside.embedding()) if index == 0 else []
     for kind in layer_kinds(part):
         alone = stage_config(part, kind.layers)
-        is_start = index == 0 and 0 in kind.layers
-        found += layer_operations(context(alone, layer_kind=kind.name, has_rope=kind.has_rope, is_start=is_start))
-    found += _head(outside) if index == len(stages) - 1 else _send(outside)
-    return tuple(found)
+        inner = step if alone.moe is not None else replace(step, expert_parallel=1)
+        layers = _Layers(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, kind.name)
+        layers.has_rope, layers.experts_as_layer = kind.has_rope, experts_as_layer
+        operations += layers.operations(is_start=index == 0 and 0 in kind.layers)
+    operations += outside.head() if index == len(stages) - 1 else outside.send()
+    return tuple(operations)
 
 
-def _embedding(context: Context) -> Iterator[Operation]:
-    """Rows of the embedding; each device of a group has some of the vocabulary, so that they are added up."""
-    hidden = context.config.hidden_size
-    ids = _TOKEN_BYTES / context.elem_bytes / hidden
-    yield context.memory("embedding", "gather", hidden, reads=1 + (context.config.num_positions > 0) + ids)
-    yield from context.all_reduce("embedding_all_reduce")
+class _Part:
+    """A part of a model in one step of inference on one device.
+
+    Attributes:
+        config: a model of these layers alone.
+        step: sizes of the step.
+        types, kv_dtype: types of GEMMs and of the KV cache.
+        fusions: which operations run as one.
+        layer_kind, num_layers: the kind of layers that it is, and how many; outside of layers an empty text and 1.
+        elem_bytes: bytes of an element of an activation.
+    """
+
+    def __init__(
+        self, config: ModelConfig, step: Step, types: WeightTypes, kv_dtype: DType, fusions: Fusions, layer_kind: str
+    ) -> None:
+        self.config, self.step, self.types, self.kv_dtype, self.fusions = config, step, types, kv_dtype, fusions
+        self.layer_kind, self.num_layers = layer_kind, config.num_layers if layer_kind else 1
+        self.elem_bytes = types.kept.bits // _BITS_PER_BYTE
+
+    def _operation(self, name: str, work: Work, num_layers: int = 0) -> Operation:
+        return Operation(name, self.layer_kind, num_layers or self.num_layers, work)
+
+    def _gemms(self, shape: Shape, name: str | None = None, *, is_quantized: bool = False) -> Iterator[Operation]:
+        """Yield a GEMM, once for each way in which layers store its weights.
+
+        `is_quantized`: the kernel before writes A as narrow as the GEMM reads it.
+        """
+        kept = self.types.kept
+        for gemm in layer_gemms(shape if name is None else shape._replace(name=name), self.types, shape.name):
+            is_narrow = gemm.problem.input_dtype.bits < kept.bits
+            work = GemmWork(gemm.problem, kept if is_narrow else None, is_narrow and is_quantized)
+            yield self._operation(gemm.name, work, gemm.num_layers)
+
+    def _narrow_input(self, *shapes: Shape) -> Operand | None:
+        """Return A of these GEMMs, which read the same tensor, if the kernel before can write it for all of them.
+
+        That is so where all of them, in all layers, read the same type, narrower than activations.
+        """
+        if not self.fusions.quantization:
+            return None
+        inputs = {stored.types.a for shape in shapes for stored in self.types.of(shape)}
+        if len(inputs) != 1:
+            return None
+        (operand,) = inputs
+        return operand if operand.dtype.bits < self.types.kept.bits else None
+
+    def _written(self, operand: Operand | None, rows: int, width: int) -> float:
+        """Return the share of the bytes of activations that `rows` of `width` take as A of a GEMM; None: all of it."""
+        return 1.0 if operand is None else operand.total_bits(rows, width) / (rows * width * self.types.kept.bits)
+
+    def _memory(
+        self, name: str, what: str, width: int, *, reads: float = 1, writes: float = 1, rows: int | None = None,
+        num_layers: int = 0,
+    ) -> Operation:  # fmt: skip
+        """Return an operation on `rows` rows of `width` elements (default: one a token), read and written so often."""
+        num = self.step.tokens if rows is None else rows
+        read_bytes, write_bytes = (round(num * times * width * self.elem_bytes) for times in (reads, writes))
+        return self._operation(name, MemoryWork(what, read_bytes, write_bytes, num, width), num_layers)
+
+    def _norms(
+        self, name: str, *, adds: bool, starts: bool = False, operand: Operand | None = None
+    ) -> Iterator[Operation]:
+        """Yield a norm of the hidden state, after a residual is added to it if it `adds`; not in a first layer.
+
+        `operand`: A of the GEMM behind, which the norm writes (`_narrow_input`); None: activations.
+        """
+        hidden = self.config.hidden_size
+        written = self._written(operand, self.step.tokens, hidden)
+        what = "rms_norm" if self.config.norm == "rms" else "layer_norm"
+        num = self.num_layers
+        if starts or not adds:
+            yield self._memory(name, what, hidden, writes=written, num_layers=1 if adds else num)
+            num -= 1 if adds else num
+        if num and self.fusions.residual_norm:
+            yield self._memory(name, f"add_{what}", hidden, reads=2, writes=1 + written, num_layers=num)
+        elif num:
+            yield self._memory(f"{name}_residual", "add", hidden, reads=2, num_layers=num)
+            yield self._memory(name, what, hidden, writes=written, num_layers=num)
+
+    def _all_reduce(self, name: str) -> Iterator[Operation]:
+        """Yield the sum of the hidden state over a tensor-parallel group."""
+        ranks = self.step.tensor_parallel
+        if ranks > 1:
+            size = self.step.tokens * self.config.hidden_size * self.elem_bytes
+            yield self._operation(name, CollectiveWork("all_reduce", size, ranks))
 
 
-def _head(context: Context) -> Iterator[Operation]:
-    """The last residual and norm of all tokens, the LM head of those that are sampled, and sampling in fp32."""
-    yield from context.norms("final_norm", adds=True)
-    head = lm_head_shape(context.config, context.step)
-    yield from context.gemms(head)
-    ranks, vocab = context.step.tensor_parallel, context.config.vocab_size
-    if ranks > 1:
-        size = head.M * head.N * context.elem_bytes
-        yield CollectiveOperation("logits_all_gather", "", 1, "all_gather", size, ranks)
-    wide, token = _FP32_BYTES / context.elem_bytes, _TOKEN_BYTES / context.elem_bytes / vocab
-    yield context.memory("logits_cast", "cast", vocab, writes=wide, rows=head.M)
-    yield context.memory("sampling", "sample", vocab, reads=wide, writes=token, rows=head.M)
+class _Outside(_Part):
+    """Embedding and head, or the message to the next pipeline stage."""
+
+    def embedding(self) -> Iterator[Operation]:
+        """Yield rows of the embedding; each device of a group has some of the vocabulary, so that they are added up."""
+        hidden = self.config.hidden_size
+        ids = _TOKEN_BYTES / self.elem_bytes / hidden
+        yield self._memory("embedding", "gather", hidden, reads=1 + (self.config.num_positions > 0) + ids)
+        yield from self._all_reduce("embedding_all_reduce")
+
+    def head(self) -> Iterator[Operation]:
+        """Yield the last residual and norm, the LM head of the tokens that are sampled, and sampling in fp32."""
+        yield from self._norms("final_norm", adds=True)
+        head = lm_head_shape(self.config, self.step)
+        yield from self._gemms(head)
+        ranks, vocab = self.step.tensor_parallel, self.config.vocab_size
+        if ranks > 1:
+            size = head.M * head.N * self.elem_bytes
+            yield self._operation("logits_all_gather", CollectiveWork("all_gather", size, ranks))
+        wide, token = _FP32_BYTES / self.elem_bytes, _TOKEN_BYTES / self.elem_bytes / vocab
+        yield self._memory("logits_cast", "cast", vocab, writes=wide, rows=head.M)
+        yield self._memory("sampling", "sample", vocab, reads=wide, writes=token, rows=head.M)
+
+    def send(self) -> Iterator[Operation]:
+        """Yield the hidden state for the next stage, and the residual where the next norm adds it."""
+        tensors = 1 + self.fusions.residual_norm
+        size = tensors * self.step.tokens * self.config.hidden_size * self.elem_bytes
+        yield self._operation("stage_send", CollectiveWork("send", size, 2))
 
 
-def _send(context: Context) -> Iterator[Operation]:
-    """The hidden state, and the residual where the next norm adds it."""
-    tensors = 1 + context.fusions.residual_norm
-    size = tensors * context.step.tokens * context.config.hidden_size * context.elem_bytes
-    yield CollectiveOperation("stage_send", "", 1, "send", size, 2)
+class _Layers(_Part):
+    """Layers of one kind.
+
+    Attributes:
+        has_rope: their positions are rotary.
+        experts_as_layer: routed experts are one operation.
+    """
+
+    has_rope = experts_as_layer = True
+
+    def operations(self, *, is_start: bool) -> Iterator[Operation]:
+        """Yield the operations of a layer. `is_start`: one is the model's first, which has no residual to add yet."""
+        config, shapes = self.config, {shape.name: shape for shape in layer_shapes(self.config, self.step)}
+        num_norms, moe = config.norms_per_layer, config.moe
+        gated, down = shapes.get("gate_up_proj"), shapes.get("down_proj")
+        up = gated or shapes.get("up_proj")
+        inputs = [shapes[name] for name in _INPUTS if name in shapes]
+        if num_norms == 1 and up is not None:
+            inputs.append(up)
+        has_shared_norm = num_norms == 1 and moe is not None  # which the router reads as it is
+        operand = None if has_shared_norm else self._narrow_input(*inputs)
+        yield from self._norms("input_norm", adds=True, starts=is_start, operand=operand)
+        yield from self._attention(shapes, is_quantized=operand is not None)
+        yield from self._all_reduce("attention_all_reduce")
+        if num_norms >= _POST_ATTENTION:
+            yield from self._norms("post_attention_norm", adds=False)
+        if num_norms > 1:
+            operand = None if up is None else self._narrow_input(up)  # a router reads what is not quantized
+            yield from self._norms("ffn_norm", adds=True, operand=operand)
+        if moe is not None:
+            yield from self._experts(moe, shapes)
+        else:
+            assert up is not None
+            assert down is not None
+            yield from self._network(up, down, "ffn_activation", is_quantized=operand is not None)
+            yield from self._all_reduce("ffn_all_reduce")
+        if num_norms >= _POST_FFN:
+            yield from self._norms("post_ffn_norm", adds=False)
+
+    # ---- feed-forward networks and experts -------------------------------------------------------------------------
+
+    def _network(self, up: Shape, down: Shape, activation: str, *, is_quantized: bool = False) -> Iterator[Operation]:
+        """Yield up (with gate), the activation and down of a feed-forward network.
+
+        `is_quantized`: the norm before writes its input as narrow as GEMMs read it.
+        """
+        is_gated = "gate_up" in up.name
+        if is_gated and not self.fusions.gate_up:
+            half = up._replace(N=up.N // 2)
+            yield from self._gemms(half, up.name.replace("gate_up", "gate"), is_quantized=is_quantized)
+            yield from self._gemms(half, up.name.replace("gate_up", "up"), is_quantized=is_quantized)
+        else:
+            yield from self._gemms(up, is_quantized=is_quantized)
+        operand = self._narrow_input(down)
+        yield from self._activation(activation, down.K, is_gated=is_gated, operand=operand)
+        yield from self._gemms(down, is_quantized=operand is not None)
+
+    def _activation(
+        self, name: str, width: int, *, is_gated: bool, rows: int | None = None, operand: Operand | None = None
+    ) -> Iterator[Operation]:
+        """Yield the activation of `width` channels, times up where there is a gate; `operand` is that of `_norms`."""
+        written = self._written(operand, self.step.tokens if rows is None else rows, width)
+        if is_gated and self.fusions.gated_activation:
+            yield self._memory(name, "act_mul", width, reads=2, writes=written, rows=rows)
+            return
+        yield self._memory(name, "act", width, writes=1 if is_gated else written, rows=rows)
+        if is_gated:
+            yield self._memory(f"{name}_product", "mul", width, reads=2, writes=written, rows=rows)
+
+    def _experts(self, moe: Moe, shapes: dict[str, Shape]) -> Iterator[Operation]:
+        """Yield router, messages, routed experts and shared experts.
+
+        Beyond a tensor-parallel group (`expert_parallel` above `tensor_parallel`) tokens go to their experts and back,
+        one copy for each expert that a token takes. Within one, each device has all tokens, and the sums are reduced.
+        """
+        yield from self._gemms(shapes["router"])
+        word = "gate_up" if moe.is_gated else "up"
+        up = shapes[f"expert_{word}"]
+        is_spread = self.step.expert_parallel > self.step.tensor_parallel
+        if is_spread:
+            input_bits = self.types.of(up)[0].types.a.dtype.bits
+            yield self._all_to_all("dispatch", moe, max(1, input_bits // _BITS_PER_BYTE))
+        if self.experts_as_layer:
+            for stored in self.types.of(up):
+                layer = self._moe_layer(moe).with_(dtype=stored.types)
+                yield self._operation("experts", MoeWork(layer), stored.num_layers)
+        else:
+            yield from self._routed(moe, up, shapes["expert_down"])
+        if is_spread:
+            yield self._all_to_all("combine", moe, self.elem_bytes)
+        if moe.num_shared_experts:
+            yield from self._network(shapes[f"shared_{word}"], shapes["shared_down"], "shared_activation")
+            if moe.shared_gate:
+                yield from self._gemms(shapes["shared_gate"])
+            yield self._memory("shared_add", "add", self.config.hidden_size, reads=2)
+        yield from self._all_reduce("ffn_all_reduce")
+
+    def _all_to_all(self, name: str, moe: Moe, elem_bytes: int) -> Operation:
+        """Return the copies of a device's tokens; its tensor-parallel group has them all, and each sends its share."""
+        copies = -(-self.step.tokens * moe.experts_per_token // self.step.tensor_parallel)
+        size = copies * self.config.hidden_size * elem_bytes
+        return self._operation(name, CollectiveWork("all_to_all", size, self.step.expert_parallel))
+
+    def _moe_layer(self, moe: Moe) -> MoeLayer:
+        step, load = self.step, self.step.expert_load
+        return MoeLayer(
+            step.tokens * max(1, step.expert_parallel // step.tensor_parallel),
+            self.config.hidden_size, moe.intermediate_size, moe.num_experts, moe.experts_per_token,
+            tp=max(1, step.tensor_parallel // step.expert_parallel), ep=step.expert_parallel,
+            distribution="balanced" if load == EXPECTED else load, gated=moe.is_gated, seed=step.expert_seed,
+        )  # fmt: skip
+
+    def _routed(self, moe: Moe, up: Shape, down: Shape) -> Iterator[Operation]:
+        """Yield routed experts as grouped GEMMs, with what is around them."""
+        tokens, hidden, experts = self.step.tokens, self.config.hidden_size, moe.num_experts
+        rows = sum(up.row_groups) if up.row_groups is not None else up.G * up.M
+        wide, choices = _FP32_BYTES / self.elem_bytes, moe.experts_per_token * _CHOICE_BYTES
+        yield self._memory("routing", "top_k", experts, reads=wide, writes=choices / experts / self.elem_bytes)
+        yield self._memory("expert_sort", "sort", moe.experts_per_token, reads=2, writes=2)
+        yield self._memory("permute", "permute", hidden, writes=rows / tokens)
+        yield from self._gemms(up)
+        yield from self._activation("expert_activation", down.K, is_gated=moe.is_gated, rows=rows)
+        yield from self._gemms(down)
+        yield self._memory("finalize", "weighted_sum", hidden, reads=rows / tokens)
+
+    # ---- attention -------------------------------------------------------------------------------------------------
+
+    def _attention(self, shapes: dict[str, Shape], *, is_quantized: bool) -> Iterator[Operation]:
+        """Yield attention, from the projections of queries, keys and values to that of the output.
+
+        `is_quantized`: the norm before writes its output as narrow as GEMMs read it.
+        """
+        attention = self.config.attention
+        if isinstance(attention, GroupedAttention):
+            yield from self._grouped(attention, shapes, is_quantized)
+        else:
+            yield from self._latent(attention, shapes, is_quantized)
+        # attention writes fp8 by one known scale: scales of blocks and tokens need the values of several heads
+        operand = self._narrow_input(shapes["o_proj"])
+        has_static_scale = operand is not None and operand.dtype is DType.FP8 and operand.scale is None
+        yield from self._gemms(shapes["o_proj"], is_quantized=has_static_scale)
+
+    def _grouped(
+        self, attention: GroupedAttention, shapes: dict[str, Shape], is_quantized: bool
+    ) -> Iterator[Operation]:
+        step, size, qkv = self.step, attention.head_dim, shapes["qkv_proj"]
+        heads = step.tensor_split(attention.num_heads, "num_heads")
+        kv_heads = local_kv_heads(attention.num_kv_heads, step)
+        if self.fusions.qkv:
+            yield from self._gemms(qkv, is_quantized=is_quantized)
+        else:
+            for name, num in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)):
+                yield from self._gemms(qkv._replace(N=num * size), name, is_quantized=is_quantized)
+        if attention.qk_norm or (attention.qk_l2_norm and self.has_rope):
+            yield self._memory("qk_norm", "qk_norm", (heads + kv_heads) * size)
+        turning = (size if attention.rotary_dim is None else attention.rotary_dim) * self.has_rope
+        yield from self._positions(queries=heads * turning, keys=kv_heads * turning, cached=2 * kv_heads * size)
+        window, is_chunk = attention.window_size, attention.window_is_chunk
+        for batch, q_len, kv_len in _pieces(step, window if is_chunk else None):
+            problem = AttentionProblem(
+                batch, q_len, kv_len, heads, kv_heads, size, self.types.kept, self.kv_dtype,
+                window=None if is_chunk else window, has_sinks=attention.sinks,
+            )  # fmt: skip
+            yield self._operation("attention", AttentionWork(problem))
+
+    def _positions(self, *, queries: int, keys: int, cached: int) -> Iterator[Operation]:
+        """Yield what turns queries and keys and writes the cache. Sizes are elements of a token.
+
+        Turned queries are written where they were; keys are read once and written to the cache, turned.
+        """
+        narrowed = self.kv_dtype.bits / self.types.kept.bits
+        if self.fusions.rotary_kv_write or not queries:
+            what = "rotary_kv_write" if queries else "kv_write"
+            width = queries + cached
+            yield self._memory(what, what, width, writes=(queries + cached * narrowed) / width)
+            return
+        yield self._memory("rotary", "rotary", queries + keys)
+        yield self._memory("kv_write", "kv_write", cached, writes=narrowed)
+
+    def _latent(self, attention: LatentAttention, shapes: dict[str, Shape], is_quantized: bool) -> Iterator[Operation]:
+        step, latent, rope = self.step, attention.kv_lora_rank, attention.qk_rope_head_dim
+        heads = step.tensor_split(attention.num_heads, "num_heads")
+        rank = attention.q_lora_rank
+        if rank is None:
+            yield from self._gemms(shapes["q_proj"], is_quantized=is_quantized)
+            yield from self._gemms(shapes["kv_a_proj"], is_quantized=is_quantized)
+        else:
+            q_a, kv_a, q_b = shapes["q_a_proj"], shapes["kv_a_proj"], shapes["q_b_proj"]
+            if self.fusions.qkv and self.types.of(q_a) == self.types.of(kv_a):
+                yield from self._gemms(q_a._replace(N=q_a.N + kv_a.N), "qkv_a_proj", is_quantized=is_quantized)
+            else:
+                yield from self._gemms(q_a, is_quantized=is_quantized)
+                yield from self._gemms(kv_a, is_quantized=is_quantized)
+            operand = self._narrow_input(q_b)
+            yield self._memory("q_a_norm", "rms_norm", rank, writes=self._written(operand, step.tokens, rank))
+            yield from self._gemms(q_b, is_quantized=operand is not None)
+        yield self._memory("kv_a_norm", "rms_norm", latent)
+        cached = latent + rope
+        yield from self._positions(queries=heads * rope, keys=rope, cached=cached)
+        kept, cache = self.types.kept, self.kv_dtype
+        if step.absorb_mla:
+            yield from self._gemms(shapes["q_absorb"])
+            key, value, kv_heads = cached, latent, 1
+        else:
+            expanded = shapes["kv_b_proj"]
+            yield from self._gemms(expanded)
+            key, value, kv_heads = attention.qk_nope_head_dim + rope, attention.v_head_dim, heads
+            cache = kept
+            # the part with positions, which all heads share, is copied beside each head's own
+            yield self._memory("keys_concat", "concat", heads * key, rows=expanded.M)
+        problem = AttentionProblem(
+            step.num_seqs, step.new_tokens, step.context, heads, kv_heads, key, kept, cache, value,
+            is_latent=step.absorb_mla,
+        )  # fmt: skip
+        yield self._operation("attention", AttentionWork(problem))
+        if step.absorb_mla:
+            yield from self._gemms(shapes["v_absorb"])
+
+
+def _pieces(step: Step, chunk: int | None) -> Sequence[tuple[int, int, int]]:
+    """Return (batch, queries, keys) of each call of attention.
+
+    Without chunks there is one call; else the first, the whole and the last chunk that the new tokens reach into.
+    """
+    if chunk is None:
+        return [(step.num_seqs, step.new_tokens, step.context)]
+    filled = (step.context - step.new_tokens) % chunk
+    first = min(step.new_tokens, chunk - filled) if filled else 0
+    num_whole, last = divmod(step.new_tokens - first, chunk)
+    pieces = (
+        (step.num_seqs, first, filled + first), (step.num_seqs * num_whole, num_whole and chunk, chunk),
+        (step.num_seqs, last, last),
+    )  # fmt: skip
+    return [piece for piece in pieces if piece[1]]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
-from gemm_eval.transformer.config import ModelConfig
-from gemm_eval.transformer.parts import GroupedAttention, LatentAttention
-from gemm_eval.transformer.stages import stage_config
-
-__all__ = ["MTP_NORMS", "ParameterCounts", "count_parameters", "num_mtp_parameters", "num_parameters"]
+from gemm_eval.transformer.config import ModelConfig, stage_config
+from gemm_eval.transformer.parts import GroupedAttention
+from gemm_eval.transformer.shapes import Operand, Step, layer_shapes, local_kv_heads
 
 MTP_NORMS = 3
 """Norms of a layer that predicts further tokens, besides a layer's own: of embedding, hidden state and output."""
@@ -46,11 +45,6 @@ class ParameterCounts:
         return self.attention + self.ffn + self.router + self.experts + self.shared_experts
 
     @property
-    def active_layer_matrices(self) -> int:
-        """Weight matrices of all layers that one token uses. Weight GEMMs do 2 FLOP for each and token, exactly."""
-        return self.layer_matrices - self.idle_experts
-
-    @property
     def total(self) -> int:
         """All parameters."""
         return self.embedding + self.position + self.layer_matrices + self.lm_head + self.vectors
@@ -83,64 +77,73 @@ def num_mtp_parameters(config: ModelConfig) -> int:
 
 
 def count_parameters(config: ModelConfig) -> ParameterCounts:
-    """Return the exact parameter count of `config`, part by part."""
-    hidden, layers = config.hidden_size, config.num_layers
-    matrices, vectors = _attention_parameters(config)
-    norm = hidden if config.norm == "rms" else 2 * hidden
-    all_vectors = layers * (vectors + config.norms_per_layer * norm) + norm + config.lm_head_bias * config.vocab_size
-
-    ffn = 0
-    if config.ffn is not None:
-        width, ups = config.ffn.intermediate_size, 1 + config.ffn.is_gated
-        ffn = config.num_dense_layers * (ups + 1) * hidden * width
-        all_vectors += config.num_dense_layers * config.ffn.has_bias * (ups * width + hidden)
-
-    router = experts = shared = idle = idle_vectors = 0
-    if config.moe is not None:
-        moe = config.moe
-        projections = 2 + moe.is_gated
-        expert = projections * hidden * moe.intermediate_size
-        router = moe.num_layers * hidden * (moe.num_experts + moe.shared_gate)
-        experts = moe.num_layers * moe.num_experts * expert
-        idle = moe.num_layers * (moe.num_experts - moe.experts_per_token) * expert
-        shared = moe.num_layers * projections * hidden * moe.shared_width
-        all_vectors += moe.num_layers * moe.router_bias * moe.num_experts
-        biases = moe.num_layers * moe.expert_bias * ((1 + moe.is_gated) * moe.intermediate_size + hidden)
-        all_vectors += moe.num_experts * biases
-        idle_vectors = (moe.num_experts - moe.experts_per_token) * biases
-
+    """Return the exact parameter count of `config`, part by part: of matrices those that its GEMMs multiply by."""
+    step, hidden, moe = Step.of_whole(config.name), config.hidden_size, config.moe
+    matrices: Counter[str] = Counter()
+    for shape in layer_shapes(config, step):
+        if shape.operand is not Operand.ACTIVATION:
+            matrices[_part_of(shape.name)] += shape.num_layers * (shape.num_held or shape.G) * shape.K * shape.N
+    num_idle = 0 if moe is None else moe.num_experts - moe.experts_per_token
     return ParameterCounts(
         embedding=config.vocab_size * hidden,
         position=config.num_positions * hidden,
-        attention=layers * matrices,
-        ffn=ffn,
-        router=router,
-        experts=experts,
-        shared_experts=shared,
+        attention=matrices["attention"],
+        ffn=matrices["ffn"],
+        router=matrices["router"],
+        experts=matrices["experts"],
+        shared_experts=matrices["shared_experts"],
         lm_head=0 if config.tied_embeddings else config.vocab_size * hidden,
-        vectors=all_vectors,
-        idle_experts=idle,
-        idle_vectors=idle_vectors,
+        vectors=num_norm_elems(config, has_head=True)
+        + num_bias_elems(config, step)
+        + config.lm_head_bias * config.vocab_size,
+        idle_experts=0 if moe is None else matrices["experts"] // moe.num_experts * num_idle,
+        idle_vectors=0 if moe is None else num_idle * _expert_bias_elems(config, moe.intermediate_size),
     )
 
 
-def _attention_parameters(config: ModelConfig) -> tuple[int, int]:
-    """Matrix and vector parameters of one layer's attention."""
-    hidden, attention = config.hidden_size, config.attention
+def _part_of(gemm: str) -> str:
+    if gemm in ("router", "shared_gate"):
+        return "router"
+    if gemm.startswith(("expert_", "shared_")):
+        return "experts" if gemm.startswith("expert_") else "shared_experts"
+    return "ffn" if gemm in ("gate_up_proj", "up_proj", "down_proj") else "attention"
+
+
+def num_norm_elems(config: ModelConfig, *, has_head: bool) -> int:
+    """Return the parameters of all norms, those of queries, keys and latents too; `has_head`: and of the last one."""
+    norm = config.hidden_size * (1 if config.norm == "rms" else 2)
+    attention = config.attention
     if isinstance(attention, GroupedAttention):
-        query = attention.num_heads * attention.head_dim
-        qkv = query + 2 * attention.num_kv_heads * attention.head_dim
-        vectors = attention.qkv_bias * qkv + attention.output_bias * hidden + attention.qk_norm * 2 * attention.head_dim
-        vectors += attention.sinks * attention.num_heads
-        return hidden * (qkv + query), vectors
-    return _latent_parameters(hidden, attention)
+        own = attention.qk_norm * 2 * attention.head_dim
+    else:
+        own = attention.kv_lora_rank + (attention.q_lora_rank or 0)
+    return config.num_layers * (config.norms_per_layer * norm + own) + has_head * norm
 
 
-def _latent_parameters(hidden: int, attention: LatentAttention) -> tuple[int, int]:
-    heads, latent, rank = attention.num_heads, attention.kv_lora_rank, attention.q_lora_rank
-    query = heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim)
-    matrices = hidden * query if rank is None else rank * (hidden + query)
-    matrices += hidden * (latent + attention.qk_rope_head_dim)
-    matrices += latent * heads * (attention.qk_nope_head_dim + attention.v_head_dim)
-    matrices += heads * attention.v_head_dim * hidden
-    return matrices, latent + (rank or 0)  # the norms of the two latents
+def num_bias_elems(config: ModelConfig, step: Step) -> int:
+    """Return the biases and sinks in the layers of one device.
+
+    Biases of hidden channels are on every device; those of heads and of intermediate channels are divided.
+    """
+    hidden, attention, total = config.hidden_size, config.attention, 0
+    if isinstance(attention, GroupedAttention):
+        heads = step.tensor_split(attention.num_heads, "num_heads")
+        qkv = (heads + 2 * local_kv_heads(attention.num_kv_heads, step)) * attention.head_dim
+        total += config.num_layers * (
+            attention.qkv_bias * qkv + attention.output_bias * hidden + attention.sinks * heads
+        )
+    if config.ffn is not None and config.ffn.has_bias:
+        width = step.tensor_split(config.ffn.intermediate_size, "ffn.intermediate_size")
+        total += config.num_dense_layers * ((1 + config.ffn.is_gated) * width + hidden)
+    if config.moe is not None:
+        moe = config.moe
+        width = moe.intermediate_size // max(1, step.tensor_parallel // step.expert_parallel)
+        total += moe.num_layers * moe.router_bias * moe.num_experts
+        total += moe.num_experts // step.expert_parallel * _expert_bias_elems(config, width)
+    return total
+
+
+def _expert_bias_elems(config: ModelConfig, width: int) -> int:
+    """Return the biases of one expert of `width` channels in all layers."""
+    moe = config.moe
+    return 0 if moe is None else moe.num_layers * moe.expert_bias * ((1 + moe.is_gated) * width + config.hidden_size)

@@ -20,8 +20,6 @@ from gemm_eval.transformer.types import model_on, types_on
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
-__all__ = ["PrewarmReport", "prewarm", "prewarm_for_transformer"]
-
 Phase = Literal["prefill", "decode"]
 _MAX_COMBINATIONS = 1_000_000
 _DEFAULT_HEAD_DIM = 128  # of Llama, Qwen, Mistral and most others
@@ -29,7 +27,7 @@ _DEFAULT_HEAD_DIM = 128  # of Llama, Qwen, Mistral and most others
 
 @dataclass(frozen=True, slots=True)
 class PrewarmReport:
-    """What a prewarm did.
+    """The outcome of a prewarm.
 
     Attributes:
         model: name of the model.
@@ -60,18 +58,11 @@ class PrewarmReport:
 
 
 def prewarm(
-    evaluator: GEMMEvaluator,
-    model: ModelConfig | str | os.PathLike[str],
-    *,
-    batch_sizes: Sequence[int],
-    seq_lens: Sequence[int],
-    phases: Sequence[Phase] = ("prefill", "decode"),
-    tensor_parallel: Sequence[int] = (1,),
-    expert_parallel: Sequence[int] = (1,),
-    dtypes: Sequence[str | None] = (None,),
-    dense_dtype: str | None = None,
+    evaluator: GEMMEvaluator, model: ModelConfig | str | os.PathLike[str], *, batch_sizes: Sequence[int],
+    seq_lens: Sequence[int], phases: Sequence[Phase] = ("prefill", "decode"), tensor_parallel: Sequence[int] = (1,),
+    expert_parallel: Sequence[int] = (1,), dtypes: Sequence[str | None] = (None,), dense_dtype: str | None = None,
     progress: bool | None = None,
-) -> PrewarmReport:
+) -> PrewarmReport:  # fmt: skip
     """Evaluate every GEMM of a model for all combinations of the ranges, and keep the results in memory and on disk.
 
     Afterwards each of these GEMMs is a cache hit, in this process and (unless the disk cache is off) in later ones.
@@ -97,47 +88,29 @@ def prewarm(
     _check_evaluator(evaluator)
     config = model_on(evaluator.arch, model if isinstance(model, ModelConfig) else load_model(model))
     ranges = [
-        _values("phases", phases),
-        _values("batch_sizes", batch_sizes),
-        _values("seq_lens", seq_lens),
-        _values("tensor_parallel", tensor_parallel),
-        _values("expert_parallel", expert_parallel),
+        _values("phases", phases), _values("batch_sizes", batch_sizes), _values("seq_lens", seq_lens),
+        _values("tensor_parallel", tensor_parallel), _values("expert_parallel", expert_parallel),
         _values("dtypes", dtypes),
-    ]
+    ]  # fmt: skip
     if (num := math.prod(map(len, ranges))) > _MAX_COMBINATIONS:
         raise InvalidOptionError(f"the ranges must have at most {_MAX_COMBINATIONS:,} combinations, got {num:,}")
     problems = [
         gemm.problem
         for phase, batch_size, seq_len, tp, ep, dtype in product(*ranges)
         for gemm in transformer_gemms(
-            config,
-            phase=phase,
-            batch_size=batch_size,
-            seq_len=seq_len,
-            tensor_parallel=tp,
-            expert_parallel=ep,
+            config, phase=phase, batch_size=batch_size, seq_len=seq_len, tensor_parallel=tp, expert_parallel=ep,
             **types_on(evaluator.arch, dtype, dense_dtype, config),
         )
-    ]
+    ]  # fmt: skip
     return _warm(evaluator, config.name, problems, started_s, progress)
 
 
 def prewarm_for_transformer(
-    evaluator: GEMMEvaluator,
-    hidden_size: int,
-    intermediate_size: int,
-    batch_size: int,
-    seq_len: int,
-    *,
-    num_heads: int | None = None,
-    num_kv_heads: int | None = None,
-    head_dim: int = _DEFAULT_HEAD_DIM,
-    vocab_size: int | None = None,
-    is_gated: bool = True,
-    dtype: str | None = None,
-    dense_dtype: str | None = None,
+    evaluator: GEMMEvaluator, hidden_size: int, intermediate_size: int, batch_size: int, seq_len: int, *,
+    num_heads: int | None = None, num_kv_heads: int | None = None, head_dim: int = _DEFAULT_HEAD_DIM,
+    vocab_size: int | None = None, is_gated: bool = True, dtype: str | None = None, dense_dtype: str | None = None,
     progress: bool | None = None,
-) -> PrewarmReport:
+) -> PrewarmReport:  # fmt: skip
     """Prewarm the GEMMs of a transformer given by its sizes, in prefill and decode; `prewarm` takes models and ranges.
 
     Args:
@@ -191,11 +164,7 @@ def prewarm_for_transformer(
         gemm.problem
         for phase in ("prefill", "decode")
         for gemm in transformer_gemms(
-            config,
-            phase=phase,
-            batch_size=batch_size,
-            seq_len=seq_len,
-            **types_on(evaluator.arch, dtype, dense_dtype),
+            config, phase=phase, batch_size=batch_size, seq_len=seq_len, **types_on(evaluator.arch, dtype, dense_dtype)
         )
         if gemm.name != "lm_head" or vocab_size is not None
     ]
@@ -207,10 +176,10 @@ def _values(name: str, values: Any) -> tuple[Any, ...]:
     is_range = (
         isinstance(values, Collection) and not isinstance(values, str | bytes) and getattr(values, "ndim", 1) == 1
     )
-    found = tuple(islice(values, _MAX_COMBINATIONS + 1)) if is_range else ()
-    if not found:
+    result = tuple(islice(values, _MAX_COMBINATIONS + 1)) if is_range else ()
+    if not result:
         raise InvalidOptionError(f"{name} must be a sequence of at least one value, got {shown(values)}")
-    return found
+    return result
 
 
 def _check_evaluator(evaluator: object) -> None:
@@ -230,12 +199,7 @@ def _warm(
     hits_before = evaluator.cache_info().records.hits
     evaluator.evaluate_many([problem for problem, fits in zip(unique, table.is_feasible, strict=True) if fits])
     return PrewarmReport(
-        model=name,
-        num_gemms=len(every),
-        num_unique=len(unique),
-        num_known=num_known,
-        num_infeasible=int((~table.is_feasible).sum()),
-        num_stored=num_stored,
-        num_hits_after=evaluator.cache_info().records.hits - hits_before,
-        seconds=time.perf_counter() - started_s,
-    )
+        model=name, num_gemms=len(every), num_unique=len(unique), num_known=num_known,
+        num_infeasible=int((~table.is_feasible).sum()), num_stored=num_stored,
+        num_hits_after=evaluator.cache_info().records.hits - hits_before, seconds=time.perf_counter() - started_s,
+    )  # fmt: skip

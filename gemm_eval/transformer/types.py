@@ -1,20 +1,80 @@
-"""Which data types a model's GEMMs have: those of quantized weights, and that of what checkpoints keep."""
+"""Data types of a model's GEMMs: as asked for, or as its checkpoint stores them; names of weights in checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple, TypedDict
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.transformer.config import ModelConfig
-from gemm_eval.transformer.module_names import gemm_layers
-from gemm_eval.transformer.quantization import WeightFormat, output_of_narrow
-from gemm_eval.transformer.shapes import Operand, Shape
+from gemm_eval.transformer.parts import WeightFormat, output_of_narrow
+from gemm_eval.transformer.shapes import Operand, Shape, Step, layer_shapes
 from gemm_eval.workload import GemmTypes, make_types
 
-__all__ = ["ModelTypes", "StoredTypes", "WeightTypes", "model_on", "types_on", "weight_types"]
+# Engines run some projections as one GEMM; checkpoints have them apart, or under several names.
+_ATTENTION = "self_attn"
+_FFNS = ("mlp", "feed_forward", "block_sparse_moe")
+_SHARED = ("shared_experts", "shared_expert")
+_ATTENTION_PARTS = {
+    "qkv_proj": (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj")), "q_proj": (("q_proj",),),
+    "q_a_proj": (("q_a_proj",),), "q_b_proj": (("q_b_proj",),), "kv_a_proj": (("kv_a_proj_with_mqa",),),
+    "kv_b_proj": (("kv_b_proj",),), "o_proj": (("o_proj",),),
+}  # fmt: skip
+_GATE, _UP, _DOWN = ("gate_proj", "gate_up_proj", "w1"), ("up_proj", "gate_up_proj", "w3"), ("down_proj", "w2")
+_FFN_PARTS = {"gate_up": (_GATE, _UP), "up": (_UP,), "down": (_DOWN,)}
+_EXPERT = "experts.0"
+_ROUTERS, _SHARED_GATE = ("gate", "router"), ("shared_expert_gate",)
+_PREFIXES = ("model.layers", "language_model.model.layers", "model.language_model.layers")
+_HEADS = ("lm_head", "language_model.lm_head")
+
+
+@lru_cache(maxsize=256)
+def _parts_of(gemm: str) -> tuple[tuple[str, ...], ...]:
+    """The modules of a GEMM within a layer, each under all of its names."""
+    if gemm in _ATTENTION_PARTS:
+        return tuple(tuple(f"{_ATTENTION}.{name}" for name in names) for names in _ATTENTION_PARTS[gemm])
+    if gemm == "router":
+        return (tuple(f"{ffn}.{name}" for ffn in _FFNS for name in _ROUTERS),)
+    if gemm == "shared_gate":
+        return (tuple(f"{ffn}.{name}" for ffn in _FFNS for name in _SHARED_GATE),)
+    kind, _, part = gemm.removesuffix("_proj").partition("_") if gemm.startswith(("expert_", "shared_")) else (
+        "", "", gemm.removesuffix("_proj")
+    )  # fmt: skip
+    inner = {"expert": (f"{_EXPERT}.",), "shared": tuple(f"{name}." for name in _SHARED), "": ("",)}[kind]
+    return tuple(
+        tuple(f"{ffn}.{within}{name}" for ffn in _FFNS for within in inner for name in names)
+        for names in _FFN_PARTS[part]
+    )
+
+
+def module_names(gemm: str, layer: int | None) -> Iterator[tuple[str, ...]]:
+    """Yield the modules of a GEMM in a layer (None: outside of layers), each under all names it may have.
+
+    Experts are alike: the first stands for all.
+    """
+    if layer is None:
+        yield _HEADS
+        return
+    for names in _parts_of(gemm):
+        yield tuple(f"{prefix}.{layer}.{name}" for prefix in _PREFIXES for name in names)
+
+
+def gemm_layers(config: ModelConfig, gemm: str) -> tuple[int, ...]:
+    """Return the layers that have a GEMM of this name; none for the LM head, and for what the model has not."""
+    if gemm not in _gemms_of(config):
+        return ()
+    if gemm in _ATTENTION_PARTS:
+        return tuple(range(config.num_layers))
+    return config.dense_layers if gemm.endswith("_proj") else config.moe_layers
+
+
+@lru_cache(maxsize=256)
+def _gemms_of(config: ModelConfig) -> frozenset[str]:
+    return frozenset(shape.name for shape in layer_shapes(config, Step.of_whole(config.name)))
+
 
 _DEFAULT = "fp16"  # of models that do not say their type
 
@@ -106,20 +166,10 @@ class _CheckpointTypes(WeightTypes):
 
 
 def weight_types(
-    config: ModelConfig,
-    dtype: str | DtypeScheme | None,
-    dense_dtype: str | None,
-    expert_dtype: str | DtypeScheme | None = None,
-    *,
-    quantize_lm_head: bool = False,
-    quantize_router: bool = False,
-) -> WeightTypes:
-    """Return the types of a model's GEMMs, as `transformer_gemms` documents them.
-
-    Raises:
-        InvalidProblemError: no such type.
-        InvalidOptionError: `quantize_lm_head` or `quantize_router` where the checkpoint says what is quantized.
-    """
+    config: ModelConfig, dtype: str | DtypeScheme | None, dense_dtype: str | None,
+    expert_dtype: str | DtypeScheme | None = None, *, quantize_lm_head: bool = False, quantize_router: bool = False,
+) -> WeightTypes:  # fmt: skip
+    """Return the types of a model's GEMMs, as `transformer_gemms` documents them."""
     if dtype is None and config.quantization is not None:
         for name, flag in (("quantize_lm_head", quantize_lm_head), ("quantize_router", quantize_router)):
             if flag:
@@ -127,7 +177,22 @@ def weight_types(
         kept = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
         experts = None if expert_dtype is None else make_types(**_dequantized(_scheme_of(expert_dtype), kept)._asdict())
         return _CheckpointTypes(config, kept, experts)
-    types_of = _operand_types(str(config.dtype or _DEFAULT) if dtype is None else dtype, dense_dtype, expert_dtype)
+    options = (
+        str(config.dtype or _DEFAULT) if dtype is None else dtype, dense_dtype, expert_dtype, quantize_lm_head,
+        quantize_router,
+    )  # fmt: skip
+    try:
+        return _own_types(*options)
+    except TypeError:  # a type without a hash is none that is known
+        return _own_types.__wrapped__(*options)
+
+
+@lru_cache(maxsize=256)
+def _own_types(
+    dtype: str | DtypeScheme, dense_dtype: str | None, expert_dtype: str | DtypeScheme | None, quantize_lm_head: bool,
+    quantize_router: bool,
+) -> WeightTypes:  # fmt: skip
+    types_of = _operand_types(dtype, dense_dtype, expert_dtype)
     for operand, is_quantized in ((Operand.LM_HEAD, quantize_lm_head), (Operand.ROUTER, quantize_router)):
         if is_quantized:
             types_of[operand] = types_of[Operand.WEIGHT]

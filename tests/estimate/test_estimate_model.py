@@ -24,7 +24,7 @@ from gemm_eval import (
 )
 from gemm_eval.arch import GpuSpec
 from gemm_eval.estimate import IN_ATTENTION, KINDS, operation_costs
-from gemm_eval.transformer import Fusions, GemmOperation, MoeOperation, model_memory, model_operations
+from gemm_eval.transformer import Fusions, GemmWork, MoeWork, model_memory, model_operations
 
 H200 = GEMMEvaluator("h200-sxm")
 
@@ -44,9 +44,9 @@ def test_a_step_is_the_sum_of_its_operations() -> None:
     assert sum(found.decode.us_by_kind.values()) == pytest.approx(found.tpot_us)
     assert tuple(found.decode.us_by_kind) == KINDS
     for cost in costs:
-        if isinstance(cost.operation, GemmOperation):
-            alone_us = H200.evaluate_problem(cost.operation.problem).latency_us
-            assert cost.latency_us == alone_us + H200.switch_us(cost.operation.problem.rows)
+        if isinstance(work := cost.operation.work, GemmWork):
+            alone_us = H200.evaluate_problem(work.problem).latency_us
+            assert cost.latency_us == alone_us + H200.switch_us(work.problem.rows)
 
 
 def test_positions_are_in_attention_once() -> None:
@@ -58,9 +58,9 @@ def test_positions_are_in_attention_once() -> None:
 
 def test_experts_are_those_of_moe_layer() -> None:
     found = estimate("qwen3-30b-a3b", batch=64)
-    (cost,) = (cost for cost in found.decode.costs if isinstance(cost.operation, MoeOperation))
-    assert isinstance(cost.operation, MoeOperation)
-    layer = cost.operation.layer
+    (cost,) = (cost for cost in found.decode.costs if isinstance(cost.operation.work, MoeWork))
+    assert isinstance(cost.operation.work, MoeWork)
+    layer = cost.operation.work.layer
     alone = moe_layer(
         H200, layer.num_tokens, layer.hidden, layer.inter, layer.num_experts, layer.topk,
         distribution=layer.distribution, dtype=layer.dtype,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemm_eval.estimate.pipeline import pipeline_us
+from gemm_eval.estimate.model import pipeline_us
 
 TIMES = st.integers(1, 8).flatmap(
     lambda stages: st.lists(st.lists(st.floats(0.0, 1e6), min_size=stages, max_size=stages), min_size=1, max_size=9)

@@ -20,8 +20,8 @@ from gemm_eval.kernels import (
     w4a16_gemm,
     workspace_bytes,
 )
+from gemm_eval.kernels.call import gather_bytes, gather_columns
 from gemm_eval.kernels.families import families
-from gemm_eval.kernels.gather import gather_bytes, gather_columns
 from gemm_eval.mapping import Decomposition
 from tests.kernels.checkpoint_samples import make_layer
 

@@ -14,8 +14,7 @@ from gemm_eval.kernels import PackedW4, Sizes, dequantize, pack_w4, w4a16_gemm
 from gemm_eval.kernels.choice import rank, spec_of_device
 from gemm_eval.kernels.config_cache import ConfigCache
 from gemm_eval.kernels.families.base import Operands
-from gemm_eval.kernels.profiled import PROFILED_CONFIGS, _known, forget_profiled
-from gemm_eval.kernels.tune import tune
+from gemm_eval.kernels.tune import PROFILED_CONFIGS, _known, forget_profiled, tune
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # the vendor's packages warn as they like
 

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from gemm_eval.kernels import config_cache
-from gemm_eval.kernels.configs import store
-from gemm_eval.kernels.configs.record import _hash_of, why_void
+from gemm_eval.kernels.config_records import _hash_of, why_void
 
 
 @pytest.fixture
 def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for module, name in ((store, "_noted"), (store, "_warned")):
-        monkeypatch.setattr(module, name, set())
+    for name in ("_noted", "_warned"):
+        monkeypatch.setattr(config_cache, name, set())
     _hash_of.cache_clear()
     monkeypatch.setattr(config_cache, "_loaded", {})
     yield

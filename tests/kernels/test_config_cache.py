@@ -14,8 +14,8 @@ import pytest
 
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.kernels import WeightMode, config_cache
+from gemm_eval.kernels import config_records as file
 from gemm_eval.kernels.config_cache import ConfigCache, Versions, build_from_timings, lookup, remember
-from gemm_eval.kernels.configs import file
 from gemm_eval.mapping import KernelConfig
 from tests.kernels.config_records import CONFIGS, GPU, HERE, KEY, LIMITS, hash_of, record
 
@@ -62,11 +62,7 @@ GOOD = file.to_text([record()])
 @pytest.mark.parametrize(
     ("text", "num_left"),
     [
-        (b"", 0),
-        (GOOD.encode()[:-40], 0),
-        (b"\xff\xfe\x00", 0),
-        (b"[" * 100_000, 0),
-        (b"[1, 2]", 0),
+        (b"", 0), (GOOD.encode()[:-40], 0), (b"\xff\xfe\x00", 0), (b"[" * 100_000, 0), (b"[1, 2]", 0),
         (b'{"format": "other", "version": 1, "records": []}', 0),
         (GOOD.replace('"version": 1', '"version": 0').encode(), 1),
         (GOOD.replace('"version": 1', '"version": true').encode(), 0),
@@ -75,7 +71,7 @@ GOOD = file.to_text([record()])
         (GOOD.replace('"latency_us": 5.0', '"latency_us": 5.0, "latency_us": 4.0').encode(), 0),
         (GOOD.replace('"records"', '"lines"').encode(), 0),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_file_is_set_aside_and_begun_anew(tmp_path: Path, text: bytes, num_left: int) -> None:
     path = tmp_path / "c.json"
     path.write_bytes(text)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from gemm_eval.device import nvrtc
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.kernels import Sizes, WeightMode, build, config_cache
+from gemm_eval.kernels import Sizes, WeightMode, config_cache, registry
+from gemm_eval.kernels import config_records as file
 from gemm_eval.kernels.config_cache import (
     ConfigCache,
     ConfigKey,
@@ -23,8 +24,7 @@ from gemm_eval.kernels.config_cache import (
     Versions,
     kernel_hash_of,
 )
-from gemm_eval.kernels.configs import file
-from gemm_eval.kernels.configs.record import _hash_of
+from gemm_eval.kernels.config_records import _hash_of
 from gemm_eval.kernels.families import family_of
 from gemm_eval.kernels.registry import make_variant
 from gemm_eval.mapping import Decomposition
@@ -46,7 +46,7 @@ def test_the_hash_covers_all_that_is_compiled(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(nvrtc, "_compile", lambda *given: seen.append(given))
     monkeypatch.setattr(json, "dumps", lambda value, **_: seen.append(value) or repr(value))
     family = family_of(variant.config)
-    build.compile_kernel(family, variant, "sm_90a")
+    registry.compile_kernel(family, variant, "sm_90a")
     kernel_hash_of(variant, "sm_90a")
     (key, (text, entry, target, options), hashed) = seen
 
@@ -60,15 +60,15 @@ def test_the_hash_follows_source_macros_and_target_but_not_the_cut_of_k(monkeypa
     first = hash_of(CONFIGS[0])
     variant = make_variant(CONFIGS[0], "fp16", "group", 128)
     assert len(first) == 16
-    assert kernel_hash_of(variant, build.target_of(family_of(variant.config), (9, 0))) == first
+    assert kernel_hash_of(variant, registry.target_of(family_of(variant.config), (9, 0))) == first
     assert kernel_hash_of(variant, "sm_80") != kernel_hash_of(variant, "sm_90")
     assert hash_of(SPLIT) == hash_of(SPLIT._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1))
     others = {hash_of(OTHER_KERNEL), kernel_hash_of(variant._replace(group_size=32), LIMITS)}
     assert first not in others
     assert len(others) == 2
 
-    text_of = build.text_of
-    monkeypatch.setattr(build, "text_of", lambda *given: text_of(*given) + "\n// changed")
+    text_of = registry.text_of
+    monkeypatch.setattr(registry, "text_of", lambda *given: text_of(*given) + "\n// changed")
     _hash_of.cache_clear()
     assert hash_of(CONFIGS[0]) != first
 

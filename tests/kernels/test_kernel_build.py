@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +17,8 @@ from gemm_eval.device import CompiledKernel, compile_text, compiler_version
 from gemm_eval.device import nvrtc as building
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels import DeviceLimits, Variant
-from gemm_eval.kernels.build import compile_kernel, has_run_on, target_of
 from gemm_eval.kernels.families import families
-from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of, why_not
+from gemm_eval.kernels.registry import compile_for, has_run_on, make_variant, occupancy_of, target_of, why_not
 from gemm_eval.mapping import RasterOrder
 
 TEXT = """extern "C" __global__ void twice(float* x) {
@@ -237,7 +235,19 @@ def test_what_has_run_is_said_of_each_gpu() -> None:
 
 # ---- our kernels ----------------------------------------------------------------------------------------------------
 
-
+GPU_OF = {
+    "sm_80": "a100-sxm-80gb", "sm_89": "rtx-4090", "sm_90a": "h200-sxm", "sm_100": "b200", "sm_120": "rtx-5090",
+}  # fmt: skip
+MODES = {
+    "group": ("fp16", 128), "group_zero": ("bf16", 32), "column": ("fp16", None), "mxfp4": ("bf16", None),
+    "nvfp4": ("fp16", None),
+}  # fmt: skip
+EACH = [
+    (name, target, mode)
+    for name, family in families().items()
+    for target in dict.fromkeys(family.targets.values())
+    for mode in MODES
+]
 # Every kernel once, with one of the types and modes and for one of the GPUs that have it, in turn: all of them with all
 # would take an hour. How tiles follow each other is no matter of the compiler.
 TURNS = [("fp16", "group", 128), ("bf16", "group_zero", 32), ("fp16", "column", None), ("bf16", "group", 64)]
@@ -261,61 +271,31 @@ def limits_of(gpu: str) -> DeviceLimits:
     return limits_of_spec(arch)
 
 
-def check_resources(variant: Variant, limits: DeviceLimits) -> None:
+def check_resources(variant: Variant, limits: DeviceLimits, target: str | None = None) -> None:
     compiled = compile_for(variant, limits)
 
+    assert target in (None, compiled.target)
     assert (compiled.spill_store_bytes, compiled.spill_load_bytes) == (0, 0)
     assert compiled.registers <= MOST_REGISTERS[variant.config.family]
     assert compiled.warnings == ()
     assert occupancy_of(variant, compiled, limits).ctas_per_sm >= 1
 
 
-def compiles() -> list[Any]:
-    """Every kernel and one of the GPUs that can run it; all but the first of each family, target and mode are slow."""
-    seen, compiled = set(), []
-    known = [limits_of(gpu) for gpu in ("a100-sxm-80gb", "rtx-4090", "b200", "rtx-5090", "h200-sxm")]
-    for index, variant in enumerate(ALL):
-        able = [limits for limits in known if why_not(variant, None, limits) is None]
-        limits = able[index % len(able)] if able else known[-1]
-        kind = variant.config.family, limits.compute_capability, variant.mode
-        marks = [pytest.mark.slow] if kind in seen else []
-        if not able:
-            marks = [pytest.mark.skip(reason=str(why_not(variant, None, limits)))]
-        compiled.append(pytest.param(variant, limits, marks=marks, id=variant_id(variant)))
-        seen.add(kind)
-    return compiled
-
-
-@pytest.mark.parametrize(("variant", "limits"), compiles())
-def test_all_kernels_compile_without_spills(variant: Variant, limits: DeviceLimits, nvrtc: None) -> None:
-    check_resources(variant, limits)
-
-
-@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90a", "sm_100", "sm_120"])
-def test_every_target_compiles(target: str, nvrtc: None) -> None:
-    for family in families().values():
-        if target in family.targets.values():
-            variant = make_variant(next(family.configs()), "fp16", "group", 128)
-            assert compile_kernel(family, variant, target).target == target
-
-
-@pytest.mark.parametrize(
-    ("gpu", "family", "weights"),
-    [
-        ("b200", "w4a16_gemv", ("bf16", "group", 128)),
-        ("b300", "w4a16_gemv_mma", ("fp16", "group_zero", 32)),
-        ("b200", "w4a16_sm80", ("fp16", "group", 128)),
-        ("rtx-5090", "w4a16_gemv", ("fp16", "group_zero", 64)),
-        ("rtx-pro-6000-server", "w4a16_gemv_mma", ("bf16", "column", None)),
-        ("rtx-5070", "w4a16_sm80", ("bf16", "group", 64)),
-    ],
-)
-def test_kernels_of_blackwell_compile_without_spills(
-    gpu: str, family: str, weights: tuple[str, str, int | None], nvrtc: None
+@pytest.mark.parametrize(("name", "target", "mode"), EACH)
+def test_a_kernel_of_each_family_compiles_for_each_target_in_each_mode(
+    name: str, target: str, mode: str, nvrtc: None
 ) -> None:
-    limits = limits_of(gpu)
-    variants = [make_variant(config, *weights) for config in families()[family].configs()]
+    limits, (activation, group_size) = limits_of(GPU_OF[target]), MODES[mode]
+    variants = [make_variant(config, activation, mode, group_size) for config in families()[name].configs()]
     able = [variant for variant in variants if why_not(variant, None, limits) is None]
-    assert len(able) > len(variants) // 2
-    for variant in (able[0], able[len(able) // 2], able[-1]):
-        check_resources(variant, limits)
+    assert len(able) > len(variants) // 3
+    turn = EACH.index((name, target, mode))
+    check_resources(able[turn * len(able) // len(EACH)], limits, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ALL, ids=variant_id)
+def test_all_kernels_compile_without_spills(variant: Variant, nvrtc: None) -> None:
+    known = [limits_of(gpu) for gpu in GPU_OF.values()]
+    able = [limits for limits in known if why_not(variant, None, limits) is None]
+    check_resources(variant, able[ALL.index(variant) % len(able)])

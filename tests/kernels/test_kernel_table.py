@@ -20,7 +20,6 @@ from gemm_eval.device.sass import Instruction, class_of, nvdisasm_version
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import Variant, WeightMode, kernel_table
-from gemm_eval.kernels.build import compile_kernel
 from gemm_eval.kernels.families import families, family_of
 from gemm_eval.kernels.families.base import ceil_div
 from gemm_eval.kernels.families.gemv import team_warps_of
@@ -35,6 +34,7 @@ from gemm_eval.kernels.kernel_table import (
     table_variants,
     write_kernel_tables,
 )
+from gemm_eval.kernels.registry import compile_kernel
 
 FOLDER = data_root() / "kernels" / "w4a16"
 TABLES = sorted(FOLDER.glob("*.csv"))
@@ -75,13 +75,10 @@ def of_file(file: Path) -> tuple[str, DType]:
 def identity(variant: Variant) -> dict[str, str]:
     config, family = variant.config, family_of(variant.config)
     return {
-        **{name: str(getattr(config, name)) for name in COLUMNS[:9]},
-        "schedule": config.schedule.name.lower(),
-        "mode": variant.mode.name.lower(),
-        "group_size": str(variant.group_size),
-        "num_threads": str(family.num_threads(variant)),
-        "smem_bytes": str(family.smem_bytes(variant)),
-    }
+        **{name: str(getattr(config, name)) for name in COLUMNS[:9]}, "schedule": config.schedule.name.lower(),
+        "mode": variant.mode.name.lower(), "group_size": str(variant.group_size),
+        "num_threads": str(family.num_threads(variant)), "smem_bytes": str(family.smem_bytes(variant)),
+    }  # fmt: skip
 
 
 def num_tensor(variant: Variant) -> Fraction:
@@ -207,18 +204,18 @@ def test_a_table_is_of_these_sources(file: Path) -> None:
 
 
 @pytest.mark.usefixtures("tools")
-def test_fresh_kernels_are_those_of_the_tables() -> None:
+@pytest.mark.parametrize("i", [0, 3, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2, 4, 5))])
+def test_fresh_kernels_are_those_of_the_tables(i: int) -> None:
     meta = yaml.safe_load((FOLDER / "meta.yaml").read_text(encoding="utf-8"))["tables"]
     of_other_compilers = {table["nvrtc"] for table in meta.values()} - {compiler_version()}
     if of_other_compilers:
         pytest.skip(f"tables are of NVRTC {of_other_compilers}, this is {compiler_version()}")
-    for i in range(NUM_FRESH):
-        file = TABLES[i % len(TABLES)]
-        target, activation = of_file(file)
-        rows = read(file)
-        at = (2 * i + 1) * len(rows) // (2 * NUM_FRESH) + i  # all families and modes
-        fresh = describe_kernel(list(table_variants(target, activation))[at], target)
-        assert {name: str(value) for name, value in fresh.items()} == rows[at]
+    file = TABLES[i % len(TABLES)]
+    target, activation = of_file(file)
+    rows = read(file)
+    at = (2 * i + 1) * len(rows) // (2 * NUM_FRESH) + i  # all families and modes
+    fresh = describe_kernel(list(table_variants(target, activation))[at], target)
+    assert {name: str(value) for name, value in fresh.items()} == rows[at]
 
 
 # what is counted
@@ -237,7 +234,7 @@ def test_fresh_kernels_are_those_of_the_tables() -> None:
         ("w4a16_sm90", "bf16", MXFP4, {"cta_m": 16, "cta_n": 256}),
     ],
 )
-@pytest.mark.parametrize("target", ["sm_90a", "sm_100", "sm_120"])
+@pytest.mark.parametrize("target", ["sm_90a", *(pytest.param(t, marks=pytest.mark.slow) for t in ("sm_100", "sm_120"))])
 def test_a_block_takes_what_the_source_says(
     family: str, activation: str, modes: Any, fields: dict[str, int], target: str
 ) -> None:
@@ -260,7 +257,7 @@ def test_a_block_takes_what_the_source_says(
 
 
 @pytest.mark.usefixtures("tools")
-@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100", "sm_120"])
+@pytest.mark.parametrize("target", ["sm_80", pytest.param("sm_89", marks=pytest.mark.slow), "sm_100", "sm_120"])
 def test_every_instruction_of_a_main_loop_has_a_class_or_is_known_to_have_none(target: str) -> None:
     """Generations name instructions otherwise: what is not known would be counted, but as of no unit."""
     for family in ("w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80"):
@@ -305,6 +302,7 @@ def test_nothing_is_compiled_for_other_targets() -> None:
         list(write_kernel_tables(Path("nowhere"), [], jobs=0))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tools")
 def test_two_processes_find_the_same() -> None:
     variants = [a_kernel_of(family, "sm_90a", "fp16", GROUP) for family in ("w4a16_gemv_mma", "w4a16_sm90")]

@@ -16,10 +16,10 @@ from gemm_eval.device import Call, bench, compiler_version, num_calls
 from gemm_eval.device.bench import ReadPass
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, tune_device
+from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec
+from gemm_eval.kernels import tune as tuning
 from gemm_eval.kernels.families.base import Launch, Operands
-from gemm_eval.kernels.tune import MAX_COPIES_BYTES, num_copies, protocol_of, time_configs
-from gemm_eval.kernels.tune_device import CupyTuneDevice
+from gemm_eval.kernels.tune import MAX_COPIES_BYTES, CupyTuneDevice, num_copies, protocol_of, time_configs
 from gemm_eval.mapping import KernelConfig
 
 LIMITS = limits_of_spec(load_arch("h200-sxm"))  # type: ignore[arg-type]
@@ -283,19 +283,16 @@ class FakeGpu:
             runtime=runtime, Stream=FakeStream, Event=event, Memory=Memory, get_elapsed_time=lambda a, b: 0.25
         )
         fakes: dict[str, Callable[..., Any]] = {
-            "import_cupy": lambda: SimpleNamespace(cuda=cuda),
-            "limits_of_device": lambda device: LIMITS,
-            "on_device": lambda device: contextlib.nullcontext(),
-            "stream_handle": lambda stream: 0,
+            "import_cupy": lambda: SimpleNamespace(cuda=cuda), "limits_of_device": lambda device: LIMITS,
+            "on_device": lambda device: contextlib.nullcontext(), "stream_handle": lambda stream: 0,
             "wait_for_stream": lambda *handles: self.waits.append(handles),
-            "clear_bytes": lambda *args: self.cleared.append(args),
-            "refuse_capture": self.refuse_capture,
+            "clear_bytes": lambda *args: self.cleared.append(args), "refuse_capture": self.refuse_capture,
             "load_function": lambda *_: lambda *args: self.launches.append(args),
-        }
+        }  # fmt: skip
         for name, fake in fakes.items():
-            monkeypatch.setattr(tune_device.runtime, name, fake)
+            monkeypatch.setattr(tuning.runtime, name, fake)
         monkeypatch.setattr(bench, "ReadPass", lambda device, stream: SimpleNamespace(queue=self.read))
-        monkeypatch.setattr(tune_device, "plan_on_device", self.plan)
+        monkeypatch.setattr(tuning, "plan_on_device", self.plan)
         packed: Any = SimpleNamespace(
             qweight=SimpleNamespace(nbytes=65_536), scales=SimpleNamespace(nbytes=2_000),
             activation=DType.FP16, mode=WeightMode.GROUP, group_size=128,
@@ -414,8 +411,8 @@ def test_a_read_pass_is_launched_over_whole_16_bytes(monkeypatch: pytest.MonkeyP
         loaded.append(compiled)
         return lambda *args: launches.append(args)
 
-    monkeypatch.setattr(tune_device.runtime, "limits_of_device", lambda device: LIMITS)
-    monkeypatch.setattr(tune_device.runtime, "load_function", load)
+    monkeypatch.setattr(tuning.runtime, "limits_of_device", lambda device: LIMITS)
+    monkeypatch.setattr(tuning.runtime, "load_function", load)
     read_pass = ReadPass(0, 7)
     read_pass.queue(1 << 20, 1000)
     read_pass.queue(0, 0)

@@ -20,7 +20,7 @@ from gemm_eval.kernels import (
     pack_w4,
     save_packed,
 )
-from gemm_eval.kernels.checkpoint_config import read_quantization_config
+from gemm_eval.kernels.checkpoint_tensors import read_quantization_config
 from gemm_eval.storage import StoredTensor, TensorFile, write_tensors
 from tests.kernels.checkpoint_samples import AWQ, GPTQ, OTHERS, SampleLayer, make_layer, write_checkpoint
 
@@ -363,11 +363,8 @@ def test_what_is_not_packed_is_not_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", [5, None, "a\0b", b"bytes", np.array("a")])
 def test_arguments_that_are_no_paths(tmp_path: Path, path: Any) -> None:
     for call in (
-        lambda: list(pack_checkpoint(path)),
-        lambda: list(load_packed(path)),
-        lambda: save_packed({}, path),
-        lambda: convert_checkpoint(path, tmp_path),
-        lambda: convert_checkpoint(tmp_path, path),
-    ):
+        lambda: list(pack_checkpoint(path)), lambda: list(load_packed(path)), lambda: save_packed({}, path),
+        lambda: convert_checkpoint(path, tmp_path), lambda: convert_checkpoint(tmp_path, path),
+    ):  # fmt: skip
         with pytest.raises(InvalidOptionError, match=r"(folder|out|path) must be a path, got"):
             call()

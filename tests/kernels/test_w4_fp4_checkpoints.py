@@ -12,7 +12,7 @@ import pytest
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidProblemError
 from gemm_eval.kernels import WeightMode, convert_checkpoint, dequantize, load_packed, pack_checkpoint
-from gemm_eval.kernels.checkpoint_config import read_quantization_config
+from gemm_eval.kernels.checkpoint_tensors import read_quantization_config
 from gemm_eval.kernels.layout import decode, encode
 from gemm_eval.storage import StoredTensor, TensorFile, write_tensors
 from tests.oracle.fragments import E2M1

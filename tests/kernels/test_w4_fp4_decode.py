@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval.kernels.build import COMMON, SOURCES
 from gemm_eval.kernels.families import WeightMode
 from gemm_eval.kernels.fp4_layout import E2M1_VALUES, stored_values, to_kernel_order
 from gemm_eval.kernels.layout import parse_activation
+from gemm_eval.kernels.registry import COMMON, SOURCES
 from tests.oracle import fragments
 
 COMPILER = shutil.which("g++")

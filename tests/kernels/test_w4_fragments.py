@@ -59,15 +59,9 @@ def e4m3(bits: int) -> float:
 
 def as_kernels_see(packed: PackedW4) -> fragments.Packed:
     return fragments.Packed(
-        packed.qweight,
-        packed.scales,
-        packed.N,
-        packed.K,
-        int(packed.mode),
-        packed.group_size,
-        packed.activation == "bf16",
-        packed.scale_unit,
-    )
+        packed.qweight, packed.scales, packed.N, packed.K, int(packed.mode), packed.group_size,
+        packed.activation == "bf16", packed.scale_unit,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("activation", ["fp16", "bf16"])

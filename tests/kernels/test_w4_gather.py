@@ -13,8 +13,8 @@ import pytest
 
 from gemm_eval import GpuSpec, load_arch
 from gemm_eval.arch import DeviceLimits, limits_of_spec
-from gemm_eval.kernels import gather
-from gemm_eval.kernels.gather import compile_gather, gather_bytes, gather_launch
+from gemm_eval.kernels import call
+from gemm_eval.kernels.call import compile_gather, gather_bytes, gather_launch
 
 GPUS = ["h200-sxm", "a100-sxm-80gb", "l40s"]
 # What CUDA has and C++ has not; with one thread a CTA, barriers are nothing.
@@ -65,7 +65,7 @@ def kernel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if compiler is None:
         pytest.skip("needs g++")
     folder = tmp_path_factory.mktemp("gather")
-    text = Path(gather.__file__).with_name("gather.cu").read_text("utf-8")
+    text = Path(call.__file__).with_name("gather.cu").read_text("utf-8")
     (folder / "gather.cpp").write_text(f"{ON_A_CPU}\n#define STAGED {request.param}\n{text}\n{EVERY_CTA}")
     options = ["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC"]
     subprocess.run([compiler, *options, "gather.cpp", "-o", "gather.so"], cwd=folder, check=True)

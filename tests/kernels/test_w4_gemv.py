@@ -9,7 +9,6 @@ import pytest
 
 from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels.build import text_of
 from gemm_eval.kernels.families.base import Family, Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels.families.gemv import GemvFamily, StreamingFamily
 from gemm_eval.kernels.families.gemv_mma import GemvMmaFamily
@@ -333,30 +332,3 @@ def test_refusals() -> None:
     assert "capability" in str(family.refusal(v, sizes, H200._replace(compute_capability=(7, 5))))
     assert "shared memory" in str(family.refusal(v, sizes, H200._replace(smem_per_cta_bytes=1024)))
     assert "threads" in str(family.refusal(v, sizes, H200._replace(max_threads_per_sm=128)))
-
-
-# compilers
-
-COMPILED = [
-    (GemvMmaFamily(), (8, 64, 8, 3), DType.FP16, 1, 128, "sm_90a"),
-    (GemvMmaFamily(), (16, 32, 16, 4), DType.BF16, 2, 64, "sm_80"),
-    (GemvFamily(), (1, 64, 8, 2), DType.FP16, 1, 128, "sm_90a"),
-]
-
-
-@pytest.mark.parametrize(("family", "shape", "dtype", "mode", "group", "target"), COMPILED)
-def test_compiles_without_spills(
-    family: StreamingFamily, shape: tuple[int, ...], dtype: DType, mode: int, group: int, target: str
-) -> None:
-    pytest.importorskip("cupy")
-    from cupy.cuda import nvrtc
-
-    config = next(c for c in family.configs() if (c.cta_m, c.cta_n, c.num_warps, c.num_stages) == shape)
-    v = variant(config, mode, group, dtype)
-    macros = [f"-D{name}={value}" for name, value in {**v.macros(), **family.macros(v)}.items()]
-    program = nvrtc.createProgram(text_of(family, v), "kernel.cu", [], [])
-    nvrtc.compileProgram(program, ["-std=c++17", f"-arch={target}", "--ptxas-options=-v", *macros])
-    log = nvrtc.getProgramLog(program)
-    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
-    assert "warning" not in log
-    assert f"'{family.entry}'" in log

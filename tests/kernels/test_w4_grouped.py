@@ -23,11 +23,12 @@ from gemm_eval.kernels import (
     WeightMode,
     choose,
     dequantize,
-    grouped_gemm,
+    gemm,
     grouped_workspace_bytes,
     legal_configs,
     make_variant,
     pack_w4,
+    plan,
     stack_w4,
     w4a16_gemm,
     w4a16_grouped_gemm,
@@ -55,15 +56,15 @@ def configs_of(family: str) -> list[KernelConfig]:
 def packed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupedW4]:  # noqa: F811
     """Weights of four groups on a GPU that is played."""
     compiled = CompiledKernel(b"", "k", "sm_90a", 128, 0, 0, 0, 0, ())
-    monkeypatch.setattr(grouped_gemm, "compile_fitting", lambda variant, limits: (compiled, 1))
-    monkeypatch.setattr(grouped_gemm, "encode_tensor_map", lambda *facts: facts)
-    monkeypatch.setattr(grouped_gemm, "spec_of_device", lambda device: ARCH)
-    monkeypatch.setattr(grouped_gemm, "_even_offsets", {})
+    monkeypatch.setattr(plan, "compile_fitting", lambda variant, limits: (compiled, 1))
+    monkeypatch.setattr(plan, "encode_tensor_map", lambda *facts: facts)
+    monkeypatch.setattr(plan, "spec_of_device", lambda device: ARCH)
+    monkeypatch.setattr(gemm, "_even_offsets", {})
     gpu.cupy.asarray = lambda array: Array(array.shape, array.dtype.str)
-    grouped_gemm._plan_on_device.cache_clear()
+    plan.plan_on_device.cache_clear()
     arrays = (Array((GROUPS, *CPU.qweight.shape), "uint32"), Array((GROUPS, *CPU.scales.shape)))
     yield GroupedW4(*arrays, Array((GROUPS,), "float32"), N, K, CPU.mode, CPU.group_size, CPU.activation)
-    grouped_gemm._plan_on_device.cache_clear()
+    plan.plan_on_device.cache_clear()
 
 
 def offsets(num: int = GROUPS, **more: Any) -> Array:
@@ -146,7 +147,7 @@ def test_a_batch_has_its_offsets_made_once(gpu: Gpu, packed: GroupedW4) -> None:
     for _ in range(2):
         assert w4a16_grouped_gemm(A, packed).shape == (GROUPS, 3, N)
     assert len(gpu.launches) == 2
-    assert len(grouped_gemm._even_offsets) == 1
+    assert len(gemm._even_offsets) == 1
     assert gpu.launches[0][3][-4] == gpu.launches[1][3][-4]
 
 

@@ -104,17 +104,9 @@ def test_gradients_are_those_of_the_dequantized_layer() -> None:
     x = tokens(3, 5, K).requires_grad_()
     bias = layer.bias.clone().requires_grad_()
     y = w4a16_linear(
-        x,
-        layer.qweight,
-        layer.scales,
-        layer.permutation,
-        bias,
-        N,
-        K,
-        int(layer.mode),
-        layer.group_size,
+        x, layer.qweight, layer.scales, layer.permutation, bias, N, K, int(layer.mode), layer.group_size,
         layer.scale_unit,
-    )
+    )  # fmt: skip
     gradient = tokens(3, 5, N)
     y.backward(gradient)
 
@@ -577,15 +569,11 @@ def test_rows_that_kernels_cannot_read_are_copied(gpu: Gpu) -> None:
     layer = layer_of()
     flat = tokens(40 * K)
     for x, is_copied in (
-        (flat[: 4 * K].view(4, K), False),
-        (flat[8 : 8 + 4 * K].view(4, K), False),
-        (flat[1 : 1 + 4 * K].view(4, K), True),
-        (flat.view(20, 2 * K)[:, :K], False),
-        (flat[: 4 * (K + 4)].view(4, K + 4)[:, :K], True),
-        (flat[: K + 4].view(1, K + 4)[:, :K], False),
-        (flat.view(K, 40).t(), True),
-        (flat[:K].expand(4, K), True),
-    ):
+        (flat[: 4 * K].view(4, K), False), (flat[8 : 8 + 4 * K].view(4, K), False),
+        (flat[1 : 1 + 4 * K].view(4, K), True), (flat.view(20, 2 * K)[:, :K], False),
+        (flat[: 4 * (K + 4)].view(4, K + 4)[:, :K], True), (flat[: K + 4].view(1, K + 4)[:, :K], False),
+        (flat.view(K, 40).t(), True), (flat[:K].expand(4, K), True),
+    ):  # fmt: skip
         gpu.call(layer, x)
         rows = gpu.calls[-1][0]
         assert (rows.data_ptr() != x.data_ptr()) is is_copied

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from gemm_eval.arch.limits import DeviceLimits, cluster_sms
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels.build import SOURCES
 from gemm_eval.kernels.families.base import Launch, Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels.families.sm90 import Sm90ClusterFamily, Sm90Family
+from gemm_eval.kernels.registry import SOURCES
 from gemm_eval.mapping import Decomposition, KernelConfig, Schedule
 from tests.cases import case
 

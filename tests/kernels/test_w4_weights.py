@@ -214,15 +214,12 @@ def test_activations_are_16_bit_floats(activation: Any) -> None:
     [
         (np.ones((132, 64)), "K must be a positive multiple of 8, got 132.*rows of A .* 16 bytes"),
         (np.ones((128, 60)), "N must be a positive multiple of 8, got 60.*rows of C .* 16 bytes"),
-        (np.ones((0, 64)), "K must be a positive multiple"),
-        (np.ones(64), "weights must be a matrix"),
-        (integers(), "weights must be floats"),
-        ([["a"]], "weights must hold integers or floats"),
-        (np.full((128, 64), np.inf), "weights must be finite"),
-        (np.full((128, 64), np.nan), "weights must be finite"),
+        (np.ones((0, 64)), "K must be a positive multiple"), (np.ones(64), "weights must be a matrix"),
+        (integers(), "weights must be floats"), ([["a"]], "weights must hold integers or floats"),
+        (np.full((128, 64), np.inf), "weights must be finite"), (np.full((128, 64), np.nan), "weights must be finite"),
         (np.full((128, 64), 1e6), "at most 8188 for fp16 weights in mode group"),
     ],
-)
+)  # fmt: skip
 def test_weights_are_refused(weights: Any, rule: str) -> None:
     with pytest.raises(InvalidProblemError, match=rule):
         pack_w4(weights)

@@ -27,15 +27,14 @@ from gemm_eval.kernels import (
     legal_configs,
     occupancy,
     pack_w4,
-    profiled,
     w4a16_gemm,
     workspace_bytes,
 )
 from gemm_eval.kernels import plan as planning
+from gemm_eval.kernels import tune as tuning
 from gemm_eval.kernels.choice import rank
 from gemm_eval.kernels.families.base import Sizes
-from gemm_eval.kernels.profiled import PROFILED_CONFIGS, forget_profiled
-from gemm_eval.kernels.tune import TimedConfig, Tuning
+from gemm_eval.kernels.tune import PROFILED_CONFIGS, TimedConfig, Tuning, forget_profiled
 from gemm_eval.mapping import Decomposition, KernelConfig
 
 K, N = 512, 256
@@ -120,7 +119,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
         monkeypatch.setattr(module, "import_cupy", lambda: made.cupy)
     monkeypatch.setattr(runtime, "limits_of_device", lambda device: HOPPER)
     monkeypatch.setattr(runtime, "name_of_device", lambda device: "NVIDIA H200")
-    for module in (planning, profiled):
+    for module in (planning, tuning):
         monkeypatch.setattr(module, "spec_of_device", lambda device: ARCH)
     monkeypatch.setattr(runtime, "load_function", made.load)
     monkeypatch.setattr(runtime, "_scratch", {})
@@ -205,15 +204,15 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[tupl
         return Tuning(tuple(TimedConfig(config, 10.0 + place) for place, config in enumerate(order)), ())
 
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(profiled, "tune", tune)
+    monkeypatch.setattr(tuning, "tune", tune)
     monkeypatch.setattr(config_cache, "compiler_version", lambda: "13.0 13.0.88")
     monkeypatch.setattr(config_cache, "driver_version", lambda: "580.0")
     monkeypatch.setattr(config_cache, "shipped_path", lambda gpu: tmp_path / "none.json")
     forget_profiled()
-    profiled._gpu.cache_clear()
+    tuning._gpu.cache_clear()
     yield calls
     forget_profiled()
-    profiled._gpu.cache_clear()
+    tuning._gpu.cache_clear()
 
 
 def test_the_models_first_choices_are_timed_once(
@@ -250,15 +249,11 @@ def test_the_model_chooses_without_timing(gpu: Gpu, packed: PackedW4, tuned: lis
 @pytest.mark.parametrize(
     ("shape", "strides", "rows", "lda"),
     [
-        ((3, K), None, 3, K),
-        ((3, K), (K + 8, 1), 3, K + 8),
-        ((1, K), (7, 1), 1, K),
-        ((2, 3, K), None, 6, K),
-        ((2, 3, K), (3 * (K + 8), K + 8, 1), 6, K + 8),
-        ((5, 1, K), (2 * K, 3, 1), 5, 2 * K),
+        ((3, K), None, 3, K), ((3, K), (K + 8, 1), 3, K + 8), ((1, K), (7, 1), 1, K), ((2, 3, K), None, 6, K),
+        ((2, 3, K), (3 * (K + 8), K + 8, 1), 6, K + 8), ((5, 1, K), (2 * K, 3, 1), 5, 2 * K),
         ((2, 1, 3, K), (6 * K, 1, 2 * K, 1), 6, 2 * K),
     ],
-)
+)  # fmt: skip
 def test_leading_dimensions_are_rows(
     gpu: Gpu, shape: tuple[int, ...], strides: tuple[int, ...] | None, rows: int, lda: int
 ) -> None:

@@ -13,9 +13,8 @@ from gemm_eval.arch import GpuSpec, list_archs
 from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError, InvalidMappingError
 from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, pack_w4, problem_of
-from gemm_eval.kernels.build import target_of
 from gemm_eval.kernels.families import TARGETS_THAT_RAN, families, grouped_families
-from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of
+from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of, target_of
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu import GPU_COST_DTYPE, coefficients_for, enumerate_configs, has_sms_of, pack_gpu
 from gemm_eval.models.gpu.families import FAMILIES

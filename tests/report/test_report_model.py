@@ -25,7 +25,7 @@ from gemm_eval.report.page import Page
 from gemm_eval.report.parts import Bars, Facts, Figure, Part, Table, Text, Verdict
 from gemm_eval.report.plots import plot_breakdown, plot_mapping, plot_roofline
 from gemm_eval.report.runs import GEMM_COLUMNS, PhaseResult, gemm_cells
-from gemm_eval.transformer import GemmOperation, LayerGemm, ModelConfig, load_model, transformer_gemms, types_on
+from gemm_eval.transformer import GemmWork, LayerGemm, ModelConfig, load_model, transformer_gemms, types_on
 from gemm_eval.units import time_text
 from tests.evaluate.grouped_stand_in import give_answers
 from tests.report.figures import draw, offsets, same_points, texts
@@ -101,7 +101,7 @@ def test_utilization_of_a_phase_is_its_flop_over_what_the_peak_allows(page: Page
     peak = phases[0].gemms[0][1].arch.peak_tflop_per_s("fp16")
 
     for row, of_phase in zip(rows(parts(page, "Overview")[1]), phases, strict=True):
-        flop = sum(gemm.total_flop for gemm, _ in of_phase.gemms)
+        flop = sum(gemm.total_count * gemm.problem.flop for gemm, _ in of_phase.gemms)
         assert row["of peak"] == pytest.approx(100 * flop / (of_phase.latency_us * 1e-6 * peak * 1e12), rel=1e-9)
 
 
@@ -214,7 +214,7 @@ def test_a_report_is_the_estimate_of_the_same_question() -> None:
         found = rows(operations)
         assert [item["operation"] for item in found] == [cost.operation.name for cost in step.costs]
         assert math.fsum(item["share"] for item in found) == pytest.approx(100.0)
-        names = [cost.operation.name for cost in step.costs if isinstance(cost.operation, GemmOperation)]
+        names = [cost.operation.name for cost in step.costs if isinstance(cost.operation.work, GemmWork)]
         assert [item["GEMM"] for item in rows(gemms)] == names
 
 

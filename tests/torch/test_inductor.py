@@ -23,7 +23,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidOptionError
 from gemm_eval.models.gpu.triton import TritonConfig
 from gemm_eval.torch import PruneReport, prune_inductor
-from gemm_eval.torch.inductor_handler import missing_interface
+from gemm_eval.torch.inductor import missing_interface
 from gemm_eval.torch.inductor_ranking import KernelTraits, rank_times
 from gemm_eval.workload import GemmProblem
 from tests.torch.inductor_without_gpu import (

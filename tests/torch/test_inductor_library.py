@@ -22,10 +22,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemm_eval import GpuSpec, load_arch
 from gemm_eval.models.gpu.triton import TritonConfig
-from gemm_eval.torch import inductor_timing, prune_inductor
-from gemm_eval.torch.inductor_handler import missing_interface
-from gemm_eval.torch.inductor_library import Library, LibraryTime, graph_times_us, has_epilogue
-from gemm_eval.torch.inductor_ranking import KernelTraits
+from gemm_eval.torch import inductor_report, prune_inductor
+from gemm_eval.torch.inductor import missing_interface
+from gemm_eval.torch.inductor_ranking import KernelTraits, Library, LibraryTime, graph_times_us, has_epilogue
 from gemm_eval.workload import GemmProblem
 from tests.torch.inductor_without_gpu import columns, externs, fake_gpu, lower, lower_mm_of_any_rows, rows, templates
 
@@ -40,19 +39,13 @@ SMALL = (rows(32, 4096), columns(4096, 1024))  # 12.1 and 8.3
 
 # Layers on an H200, torch 2.11, in CUDA graphs with cold weights: M, N, K, us; then the kernel of Inductor's template.
 MEASURED_TRITON = [
-    (16, 6144, 4096, 16.2, (16, 32, 128, 2, 5)),
-    (16, 6144, 4096, 16.4, (16, 64, 128, 4, 5)),
-    (128, 4096, 4096, 13.9, (64, 64, 128, 4, 5)),
-    (128, 4096, 4096, 15.8, (64, 128, 128, 4, 4)),
-    (64, 3072, 1024, 5.1, (64, 32, 128, 4, 5)),
-    (512, 1024, 1024, 5.3, (64, 64, 128, 4, 5)),
-    (512, 1024, 1024, 6.2, (64, 128, 128, 4, 4)),
-    (2048, 4096, 1024, 30.0, (128, 128, 64, 4, 3)),
-    (2048, 4096, 1024, 34.1, (128, 128, 64, 8, 5)),
-    (32, 1024, 4096, 12.1, (32, 32, 128, 4, 5)),
-    (257, 6144, 2560, 22.5, (64, 128, 128, 4, 4)),
-    (128, 2560, 9728, 28.1, (64, 64, 128, 4, 5)),
-]
+    (16, 6144, 4096, 16.2, (16, 32, 128, 2, 5)), (16, 6144, 4096, 16.4, (16, 64, 128, 4, 5)),
+    (128, 4096, 4096, 13.9, (64, 64, 128, 4, 5)), (128, 4096, 4096, 15.8, (64, 128, 128, 4, 4)),
+    (64, 3072, 1024, 5.1, (64, 32, 128, 4, 5)), (512, 1024, 1024, 5.3, (64, 64, 128, 4, 5)),
+    (512, 1024, 1024, 6.2, (64, 128, 128, 4, 4)), (2048, 4096, 1024, 30.0, (128, 128, 64, 4, 3)),
+    (2048, 4096, 1024, 34.1, (128, 128, 64, 8, 5)), (32, 1024, 4096, 12.1, (32, 32, 128, 4, 5)),
+    (257, 6144, 2560, 22.5, (64, 128, 128, 4, 4)), (128, 2560, 9728, 28.1, (64, 64, 128, 4, 5)),
+]  # fmt: skip
 MEASURED_CUBLAS = [
     (16, 6144, 4096, 16.2), (128, 4096, 4096, 14.0), (1024, 28672, 4096, 312.2), (4096, 4096, 14336, 594.4),
     (64, 3072, 1024, 5.5), (512, 1024, 1024, 5.1), (2048, 4096, 1024, 26.0), (32, 1024, 4096, 8.4),
@@ -285,7 +278,7 @@ def test_a_candidates_time_is_what_it_adds_to_a_graph_of_flushes(
     def benchmark(*tensors: Any, out: Any) -> Any:
         return request.do_bench(lambda: takes(7.0), *tensors, out)
 
-    timed = inductor_timing._in_graph(request, benchmark)
+    timed = inductor_report._in_graph(request, benchmark)
 
     if can_capture:
         assert timed("a", "b", out="c") == pytest.approx(7e-3)

@@ -10,8 +10,7 @@ import pytest
 from gemm_eval import GpuSpec, load_arch
 from gemm_eval.arch import data_root
 from gemm_eval.models.gpu.triton import TritonConfig
-from gemm_eval.torch.inductor_library import Library, graph_times_us
-from gemm_eval.torch.inductor_ranking import KernelTraits, rank_times
+from gemm_eval.torch.inductor_ranking import KernelTraits, Library, graph_times_us, rank_times
 from gemm_eval.workload import GemmProblem
 
 CONFIG = ["block_m", "block_n", "block_k", "num_warps", "num_stages", "group_m"]

@@ -140,11 +140,7 @@ def test_what_does_not_fit_is_infinite(h200: GpuSpec) -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "dtype", "reason"),
-    [
-        ("b200", "bf16", "tensor memory"),
-        ("h200-sxm", "fp32", "without tensor cores"),
-        ("v100", "fp16", "cp.async"),
-    ],
+    [("b200", "bf16", "tensor memory"), ("h200-sxm", "fp32", "without tensor cores"), ("v100", "fp16", "cp.async")],
 )
 def test_a_roofline_ranks_what_the_model_does_not_know(gpu: str, dtype: str, reason: str) -> None:
     arch = load_arch(gpu)

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch", reason="needs torch: make test-torch")
 
 from gemm_eval import GEMMEvaluator, list_archs  # noqa: E402
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError  # noqa: E402
-from gemm_eval.torch import Comparison, MeasuredOperation, compare, cuda_graph, predict_module  # noqa: E402
-from gemm_eval.torch.local_gpu import arch_of_name  # noqa: E402
+from gemm_eval.torch import Comparison, MeasuredOperation, compare, measure_module, predict_module  # noqa: E402
+from gemm_eval.torch.evaluate_module import arch_of_name  # noqa: E402
 from gemm_eval.torch.measure_module import MARK, attribute  # noqa: E402
 from tests.cases import case  # noqa: E402
 
@@ -54,22 +54,15 @@ def launched(name: str, number: int, linked: int, start_ns: int, us: float, *, t
 
 def test_kernels_go_to_the_mark_around_their_launch() -> None:
     events = [
-        event(f"{MARK}0", CPU, 1, 0, 1000, 500),
-        event("aten::mm", CPU, 2, 0, 1100, 300),
-        *launched("splitk", 41, 2, 1300, 2.0),
-        *launched("gemm", 40, 2, 1200, 10.0),
-        event("aten::copy_", CPU, 3, 0, 1600, 100),
-        event("cudaMemcpyAsync", CPU, 42, 3, 1650, 10),
-        event("Memcpy HtoD", GPU, 42, 3, 1700, 3000),
-        event(f"{MARK}12", CPU, 4, 0, 2000, 500),
-        event("cuLaunchKernelEx", CPU, 43, 5, 2100, 10),
-        event("elementwise", GPU, 43, 5, 9000, 1500),
-        event("cudaMemsetAsync", CPU, 44, 5, 2200, 10),
-        event("Memset (Device)", GPU, 44, 5, 9900, 500),
-        event(f"{MARK}2", CPU, 6, 0, 3000, 10),
-        *launched("of another thread", 45, 0, 3005, 4.0, thread=2),
+        event(f"{MARK}0", CPU, 1, 0, 1000, 500), event("aten::mm", CPU, 2, 0, 1100, 300),
+        *launched("splitk", 41, 2, 1300, 2.0), *launched("gemm", 40, 2, 1200, 10.0),
+        event("aten::copy_", CPU, 3, 0, 1600, 100), event("cudaMemcpyAsync", CPU, 42, 3, 1650, 10),
+        event("Memcpy HtoD", GPU, 42, 3, 1700, 3000), event(f"{MARK}12", CPU, 4, 0, 2000, 500),
+        event("cuLaunchKernelEx", CPU, 43, 5, 2100, 10), event("elementwise", GPU, 43, 5, 9000, 1500),
+        event("cudaMemsetAsync", CPU, 44, 5, 2200, 10), event("Memset (Device)", GPU, 44, 5, 9900, 500),
+        event(f"{MARK}2", CPU, 6, 0, 3000, 10), *launched("of another thread", 45, 0, 3005, 4.0, thread=2),
         event("without its launch", GPU, 46, 7, 3007, 1000),
-    ]
+    ]  # fmt: skip
     found, outside_us = attribute(events)
     assert found == {0: [("gemm", 10.0), ("splitk", 2.0)], 12: [("elementwise", 1.5), ("Memset (Device)", 0.5)], 2: []}
     assert outside_us == 8.0
@@ -77,12 +70,10 @@ def test_kernels_go_to_the_mark_around_their_launch() -> None:
 
 def test_a_mark_within_another_has_its_own_kernels() -> None:
     events = [
-        *launched("before", 20, 1, 100, 1.0),
-        event(f"{MARK}0", CPU, 1, 0, 50, 900),
-        event(f"{MARK}1", CPU, 2, 0, 200, 100),
-        *launched("inner", 21, 2, 250, 2.0),
+        *launched("before", 20, 1, 100, 1.0), event(f"{MARK}0", CPU, 1, 0, 50, 900),
+        event(f"{MARK}1", CPU, 2, 0, 200, 100), *launched("inner", 21, 2, 250, 2.0),
         *launched("after", 22, 1, 400, 3.0),
-    ]
+    ]  # fmt: skip
     assert attribute(events) == ({0: [("before", 1.0), ("after", 3.0)], 1: [("inner", 2.0)]}, 0.0)
 
 
@@ -186,7 +177,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     for name in (one for one in vars(FakeCuda) if not one.startswith("__")):
         monkeypatch.setattr(torch.cuda, name, getattr(fake, name))
-    monkeypatch.setattr(cuda_graph, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(measure_module, "_PAUSE_S", 0.0)
     return fake
 
 
@@ -196,7 +187,7 @@ def test_a_module_that_is_captured_does_what_it_does_in_eager_mode(cuda: FakeCud
     def run() -> None:
         asked.append((cuda.where, cuda.sync_debug_mode, torch.cuda.is_current_stream_capturing()))
 
-    assert cuda_graph.measure_graph_us(run) == 2000.0
+    assert measure_module.measure_graph_us(run) == 2000.0
     assert asked == [("default", "error", False), ("capture", 0, False)]
     cuda.where = "capture"
     assert torch.cuda.is_current_stream_capturing()  # it says what is true again
@@ -214,7 +205,7 @@ def test_a_module_that_cannot_be_captured_has_no_time_in_a_graph(cuda: FakeCuda)
     for run, what in ((is_captured, "KeyError: .operation not permitted"), (waits, "RuntimeError: called a sync")):
         with case(what):
             with pytest.warns(RuntimeWarning, match=rf"cannot be captured \({what}") as caught:
-                assert cuda_graph.measure_graph_us(run) is None
+                assert measure_module.measure_graph_us(run) is None
             assert len(caught) == 1
             assert cuda.sync_debug_mode == 0
             cuda.where = "capture"

@@ -16,8 +16,9 @@ from torch.nn import functional  # noqa: E402
 from gemm_eval import GEMMEvaluator  # noqa: E402
 from gemm_eval.torch import predict_module  # noqa: E402
 from gemm_eval.torch.fusion import kernels_of  # noqa: E402
+from gemm_eval.torch.graph import ConvolutionWork, Work  # noqa: E402
 from gemm_eval.torch.recorder import Recorder, current_precision  # noqa: E402
-from gemm_eval.torch.work import ConvolutionWork, MemoryWork, Work  # noqa: E402
+from gemm_eval.transformer import MemoryWork  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 BF16, FP32 = torch.bfloat16, torch.float32

@@ -6,8 +6,8 @@ import pytest
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.torch.fusion import Kernel, kernels_of
-from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace
-from gemm_eval.torch.work import MemoryWork, UnpricedWork
+from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace, UnpricedWork
+from gemm_eval.transformer import MemoryWork
 
 BIG, ROWS = 1 << 20, 1 << 10
 SIZES = {"x": 2 * BIG, "y": 2 * BIG, "w": 2 * ROWS, "stats": 2 * ROWS}
@@ -61,11 +61,7 @@ def test_a_chain_is_one_kernel_that_reads_and_writes_once() -> None:
 
 def test_what_others_read_is_written() -> None:
     calls = [elementwise("a", "x", "1"), elementwise("b", "1", "2"), extern("1", "3"), elementwise("c", "2 3", "out")]
-    assert fused(calls, "x out") == [
-        ("a b", 2 * BIG, 4 * BIG),
-        ("mm", 0, 0),
-        ("c", 4 * BIG, 2 * BIG),
-    ]
+    assert fused(calls, "x out") == [("a b", 2 * BIG, 4 * BIG), ("mm", 0, 0), ("c", 4 * BIG, 2 * BIG)]
 
 
 def test_nothing_fuses_around_a_gemm() -> None:
@@ -76,11 +72,9 @@ def test_nothing_fuses_around_a_gemm() -> None:
 
 def test_a_norm_is_one_kernel_and_has_a_row_for_each_sum() -> None:
     calls = [
-        elementwise("pow", "x", "1"),
-        call("mean", Role.REDUCTION, "1", "2", BIG, ROWS, **{"2": 2 * ROWS}),
-        elementwise("rsqrt", "2", "3", ROWS),
-        elementwise("mul", "x 3 w", "out", w=2 * ROWS, **{"3": 2 * ROWS}),
-    ]
+        elementwise("pow", "x", "1"), call("mean", Role.REDUCTION, "1", "2", BIG, ROWS, **{"2": 2 * ROWS}),
+        elementwise("rsqrt", "2", "3", ROWS), elementwise("mul", "x 3 w", "out", w=2 * ROWS, **{"3": 2 * ROWS}),
+    ]  # fmt: skip
     (kernel,) = kernels_of(Trace(calls, {buffer(name) for name in ("x", "w", "out")}), "inductor")
     assert names(kernel) == "pow mean rsqrt mul"
     assert kernel.works == (MemoryWork("inductor_rows", 2 * BIG + 2 * ROWS, 2 * BIG, ROWS, BIG // ROWS),)

@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from gemm_eval import AttentionProblem, GEMMEvaluator, GemmProblem  # noqa: E402
 from gemm_eval.torch import PredictedOperation, predict_module  # noqa: E402
-from gemm_eval.torch.work import AttentionWork, ConvolutionWork, GemmWork, UnpricedWork, VectorGemmWork, work_flop  # noqa: E402
+from gemm_eval.torch.graph import ConvolutionWork, UnpricedWork, VectorGemmWork, work_flop  # noqa: E402
+from gemm_eval.transformer import AttentionWork, GemmWork  # noqa: E402
 from tests.cases import case  # noqa: E402
 
 EVALUATOR = GEMMEvaluator("h200-sxm", disk_cache=False)

@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 
 from gemm_eval import GEMMEvaluator  # noqa: E402
 from gemm_eval.torch import ModulePrediction, predict_module  # noqa: E402
-from gemm_eval.torch.text import fold_operations, folded_path  # noqa: E402
+from gemm_eval.torch.render import fold_operations, folded_path  # noqa: E402
 
 EVALUATOR = GEMMEvaluator("h200-sxm", disk_cache=False)
 

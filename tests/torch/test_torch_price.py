@@ -5,21 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gemm_eval import AttentionProblem, GEMMEvaluator, GemmProblem, load_arch
-from gemm_eval.torch.levers import find_levers
-from gemm_eval.torch.price import UNPRICED, Prices, default_attention_library
-from gemm_eval.torch.work import (
-    AttentionWork,
-    ConvolutionWork,
-    GemmWork,
-    MemoryWork,
-    UnpricedWork,
-    VectorGemmWork,
-    dealt,
-    work_flop,
-)
+from gemm_eval.torch.graph import UNPRICED, ConvolutionWork, UnpricedWork, VectorGemmWork, dealt, work_flop
+from gemm_eval.torch.price import ModulePrices, default_attention_library, find_levers
+from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 
 H200 = GEMMEvaluator("h200-sxm", disk_cache=False)
-PRICES = Prices(H200, "flash")
+PRICES = ModulePrices(H200, "flash")
 FULL = AttentionProblem(2, 1024, 1024, 16, 16, 64, causal=False)  # type: ignore[arg-type]
 CONV = GemmProblem(1, 100352, 576, 64, "bf16")  # type: ignore[arg-type]
 
@@ -41,7 +32,7 @@ def test_a_gemm_has_the_price_interval_and_bound_of_the_evaluator() -> None:
 
 def test_equal_work_is_evaluated_once() -> None:
     fresh = GEMMEvaluator("h200-sxm", disk_cache=False)
-    prices = Prices(fresh, "flash")
+    prices = ModulePrices(fresh, "flash")
     works = [GemmWork(GemmProblem(1, 64, 1024, 1024, "bf16")) for _ in range(100)]  # type: ignore[arg-type]
     prices.find(works)
     assert fresh.cache_info().records.misses == 1
@@ -111,7 +102,7 @@ def test_attention_is_whose_torch_takes() -> None:
     names = "h100-sxm", "h200-sxm", "a100-sxm-80gb", "b200"
     found = [default_attention_library(load_arch(name)) for name in names]
     assert found == ["cudnn", "cudnn", "flash", "flash"]
-    own, cudnn = Prices(H200, None)[AttentionWork(FULL)], Prices(H200, "cudnn")[AttentionWork(FULL)]
+    own, cudnn = ModulePrices(H200, None)[AttentionWork(FULL)], ModulePrices(H200, "cudnn")[AttentionWork(FULL)]
     assert own == cudnn != PRICES[AttentionWork(FULL)]
 
 
@@ -133,21 +124,21 @@ def test_fp32_is_the_peak_of_cuda_cores_or_the_bytes() -> None:
 
 def test_tf32_on_a_gpu_without_it_is_fp32() -> None:
     problem = GemmProblem(1, 4096, 4096, 4096, "tf32")  # type: ignore[arg-type]
-    prices = Prices(GEMMEvaluator("t4", disk_cache=False), "flash")
+    prices = ModulePrices(GEMMEvaluator("t4", disk_cache=False), "flash")
     price = prices[GemmWork(problem)]
     assert (price.source, price.bound) == ("peak", "compute")
     assert price.latency_us > problem.flop / 8.2e6  # T4: 8.1 TFLOP/s of fp32 at its boost clock
 
 
 def test_what_no_model_knows_is_said() -> None:
-    bf16 = Prices(GEMMEvaluator("t4", disk_cache=False), "flash")[GemmWork(CONV)]
+    bf16 = ModulePrices(GEMMEvaluator("t4", disk_cache=False), "flash")[GemmWork(CONV)]
     assert (bf16.bound, bf16.latency_us) == (UNPRICED, 0.0)
     assert "bf16" in bf16.detail
     assert PRICES[UnpricedWork("no model of fft", 64)].detail == "no model of fft"
 
 
 def test_multicore_chips_answer_too() -> None:
-    prices = Prices(GEMMEvaluator("demo-8core", disk_cache=False), "flash")
+    prices = ModulePrices(GEMMEvaluator("demo-8core", disk_cache=False), "flash")
     works = [GemmWork(GemmProblem(1, 64, 512, 512, "fp16")), MemoryWork("elementwise", 1 << 20, 1 << 20)]  # type: ignore[arg-type]
     works_too = [
         conv(GemmProblem(1, 4096, 576, 64, "fp16")),

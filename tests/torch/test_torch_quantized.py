@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 from gemm_eval import GEMMEvaluator, GemmProblem  # noqa: E402
 from gemm_eval.torch import predict, predict_module  # noqa: E402
 from gemm_eval.torch.quantized import QuantizedLinear, quantized_linear, quantized_linears  # noqa: E402
-from gemm_eval.torch.work import GemmWork, MemoryWork  # noqa: E402
+from gemm_eval.transformer import GemmWork, MemoryWork  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # the packages warn as they like
 EVALUATOR = GEMMEvaluator("h200-sxm", disk_cache=False)
@@ -79,9 +79,7 @@ def buffers(**shapes: Any) -> dict[str, Any]:
 
 def test_awq() -> None:
     held = buffers(
-        qweight=((K, N // 8), torch.int32),
-        qzeros=((K // 128, N // 8), torch.int32),
-        scales=((K // 128, N), torch.half),
+        qweight=((K, N // 8), torch.int32), qzeros=((K // 128, N // 8), torch.int32), scales=((K // 128, N), torch.half)
     )
     layer = WQLinear_GEMM(w_bit=4, group_size=128, **held)
     assert only_gemm(layer) == problem(weight_dtype="int4", group_size=128, zero_dtype="int4")

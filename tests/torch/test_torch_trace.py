@@ -108,12 +108,10 @@ def test_values_of_inputs_are_known_and_of_activations_are_not() -> None:
     (gemm,) = names(pick, torch.full((1, 64), 3.0))[-1:]
     assert gemm == "aten.addmm"
     for ask in (
-        lambda layer, x: layer(x) if layer(x).sum() > 0 else x,
-        lambda layer, x: layer(x)[layer(x)[:, 0] > 0],
-        lambda layer, x: layer(x).nonzero(),
-        lambda layer, x: torch.tensor(layer(x).tolist()),
+        lambda layer, x: layer(x) if layer(x).sum() > 0 else x, lambda layer, x: layer(x)[layer(x)[:, 0] > 0],
+        lambda layer, x: layer(x).nonzero(), lambda layer, x: torch.tensor(layer(x).tolist()),
         lambda layer, x: torch.from_numpy(layer(x).detach().numpy()),
-    ):
+    ):  # fmt: skip
         with pytest.raises(UnsupportedError, match="asks for values of tensors"):
             names(ask)
 

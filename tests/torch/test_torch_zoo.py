@@ -19,7 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from gemm_eval import GEMMEvaluator  # noqa: E402
 from gemm_eval.torch import ModulePrediction, predict_module  # noqa: E402
-from gemm_eval.torch.work import AttentionWork, ConvolutionWork  # noqa: E402
+from gemm_eval.torch.graph import ConvolutionWork  # noqa: E402
+from gemm_eval.transformer import AttentionWork  # noqa: E402
 from tests.torch.zoo import MODELS, Model, llama  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")  # the vendors' packages warn as they like

@@ -31,59 +31,34 @@ _GLM4 = {"attention_bias": True, "head_dim": 128, "partial_rotary_factor": 0.5, 
 def _seeing(kind: str, text: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A model that also sees: `text_config` beside an encoder, whose keys nobody reads."""
     return {
-        "architectures": ["AnyForConditionalGeneration"],
-        "image_token_index": 10,
-        "model_type": kind,
-        "text_config": text,
-        "torch_dtype": "bfloat16",
-        "vision_config": {"hidden_size": 1024, "num_hidden_layers": 2},
+        "architectures": ["AnyForConditionalGeneration"], "image_token_index": 10, "model_type": kind,
+        "text_config": text, "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1024, "num_hidden_layers": 2},
         **more,
-    }
+    }  # fmt: skip
 
 
 def _gemma3(hidden: int, layers: int, width: int, **more: Any) -> dict[str, Any]:
     """As published, the file leaves out what the smallest model of the family has too."""
     text = {
-        "hidden_size": hidden,
-        "intermediate_size": width,
-        "model_type": "gemma3_text",
-        "num_hidden_layers": layers,
-        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-        "sliding_window": 1024,
-        **more,
-    }
+        "hidden_size": hidden, "intermediate_size": width, "model_type": "gemma3_text", "num_hidden_layers": layers,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024, **more,
+    }  # fmt: skip
     return _seeing("gemma3", text, boi_token_index=255999, eoi_token_index=256000, mm_tokens_per_image=256)
 
 
 def _glm4_moe(hidden: int, layers: int, width: int, dense: int, experts: int, expert_width: int) -> dict[str, Any]:
     return decoder(
-        "glm4_moe",
-        *(hidden, layers, 151552, 96, 8, width),
-        **_GLM4,
-        first_k_dense_replace=dense,
-        moe_intermediate_size=expert_width,
-        n_group=1,
-        n_routed_experts=experts,
-        n_shared_experts=1,
-        norm_topk_prob=True,
-        num_experts_per_tok=8,
-        num_nextn_predict_layers=1,
-        routed_scaling_factor=1.0,
-        topk_group=1,
+        "glm4_moe", *(hidden, layers, 151552, 96, 8, width), **_GLM4, first_k_dense_replace=dense,
+        moe_intermediate_size=expert_width, n_group=1, n_routed_experts=experts, n_shared_experts=1,
+        norm_topk_prob=True, num_experts_per_tok=8, num_nextn_predict_layers=1, routed_scaling_factor=1.0, topk_group=1,
         use_qk_norm=dense > 1,
-    )
+    )  # fmt: skip
 
 
 _KIMI_K2 = decoder(
-    "kimi_k2",
-    *(7168, 61, 163840, 64, 64, 18432),
-    **deepseek(1536, 1, 384, 1, 8, 2048),
-    topk_method="noaux_tc",
-    scoring_func="sigmoid",
-    seq_aux=True,
-    ep_size=1,
-    num_nextn_predict_layers=0,
-)
+    "kimi_k2", *(7168, 61, 163840, 64, 64, 18432), **deepseek(1536, 1, 384, 1, 8, 2048), topk_method="noaux_tc",
+    scoring_func="sigmoid", seq_aux=True, ep_size=1, num_nextn_predict_layers=0,
+)  # fmt: skip
 _MOONLIGHT = decoder(
     "deepseek_v3", 2048, 27, 163840, 16, 16, 11264, **deepseek(None, 1, 64, 2, 6, 1408), topk_method="noaux_tc"
 )
@@ -168,12 +143,8 @@ NEWER_SAMPLES: dict[str, Sample] = {
     ),
     "mixtral-8x22b": Sample(
         decoder(
-            "mixtral",
-            *(6144, 56, 32000, 48, 8, 16384),
-            num_local_experts=8,
-            num_experts_per_tok=2,
-            sliding_window=None,
-            **UNTIED,
+            "mixtral", *(6144, 56, 32000, 48, 8, 16384), num_local_experts=8, num_experts_per_tok=2,
+            sliding_window=None, **UNTIED,
         ),
         140_620_634_112,
         "mixtral-8x22b",
@@ -182,26 +153,14 @@ NEWER_SAMPLES: dict[str, Sample] = {
         decoder("phi3", 5120, 40, 100352, 40, 10, 17920, sliding_window=None, **UNTIED), 14_659_507_200, "phi-4"
     ),
     "phi-4-mini": Sample(
-        decoder(
-            "phi3",
-            *(3072, 32, 200064, 24, 8, 8192),
-            sliding_window=262144,
-            partial_rotary_factor=0.75,
-            **_TIED,
-        ),
+        decoder("phi3", *(3072, 32, 200064, 24, 8, 8192), sliding_window=262144, partial_rotary_factor=0.75, **_TIED),
         3_836_021_760,
         "phi-4-mini",
     ),
     "phi-3.5-moe": Sample(
         decoder(
-            "phimoe",
-            *(4096, 32, 32064, 32, 8, 6400),
-            attention_bias=True,
-            lm_head_bias=True,
-            num_local_experts=16,
-            num_experts_per_tok=2,
-            sliding_window=131072,
-            **UNTIED,
+            "phimoe", *(4096, 32, 32064, 32, 8, 6400), attention_bias=True, lm_head_bias=True, num_local_experts=16,
+            num_experts_per_tok=2, sliding_window=131072, **UNTIED,
         ),
         41_873_153_344,
         "phi-3.5-moe",
@@ -230,4 +189,4 @@ NEWER_SAMPLES: dict[str, Sample] = {
     "kimi-k2": Sample(_KIMI_K2, 1_026_408_232_448, "kimi-k2"),
     "kimi-k2.5": Sample(_seeing("kimi_k25", _KIMI_K2, **UNTIED), 1_026_408_232_448, "kimi-k2"),
     "kimi-vl-a3b": Sample(_seeing("kimi_vl", _MOONLIGHT, **UNTIED), 15_960_110_208),  # of the sizes alone
-}
+}  # fmt: skip

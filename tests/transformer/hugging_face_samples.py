@@ -28,16 +28,9 @@ def decoder(
     kind: str, hidden: int, layers: int, vocab: int, heads: int, kv_heads: int, width: int, **more: Any
 ) -> dict[str, Any]:
     return {
-        **_NOISE,
-        "model_type": kind,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "vocab_size": vocab,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "intermediate_size": width,
-        **more,
-    }
+        **_NOISE, "model_type": kind, "hidden_size": hidden, "num_hidden_layers": layers, "vocab_size": vocab,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "intermediate_size": width, **more,
+    }  # fmt: skip
 
 
 UNTIED: dict[str, Any] = {"tie_word_embeddings": False}
@@ -46,77 +39,46 @@ QWEN: dict[str, Any] = {"use_sliding_window": False, "sliding_window": 131072, "
 QWEN3: dict[str, Any] = {"head_dim": 128, "attention_bias": False, **QWEN, "sliding_window": None}
 GEMMA: dict[str, Any] = {"head_dim": 256, "attention_bias": False}  # ties its embeddings without saying so
 _DEEPSEEK: dict[str, Any] = {
-    "attention_bias": False,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "moe_layer_freq": 1,
-    **UNTIED,
-}
+    "attention_bias": False, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "moe_layer_freq": 1, **UNTIED,
+}  # fmt: skip
 
 
 def deepseek(rank: int | None, dense: int, experts: int, shared: int, chosen: int, width: int) -> dict[str, Any]:
     return {
-        **_DEEPSEEK,
-        "q_lora_rank": rank,
-        "first_k_dense_replace": dense,
-        "n_routed_experts": experts,
-        "n_shared_experts": shared,
-        "num_experts_per_tok": chosen,
-        "moe_intermediate_size": width,
-    }
+        **_DEEPSEEK, "q_lora_rank": rank, "first_k_dense_replace": dense, "n_routed_experts": experts,
+        "n_shared_experts": shared, "num_experts_per_tok": chosen, "moe_intermediate_size": width,
+    }  # fmt: skip
 
 
 def qwen_moe(experts: int, chosen: int, width: int, **more: Any) -> dict[str, Any]:
     return {
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-        "num_experts": experts,
-        "num_experts_per_tok": chosen,
-        "moe_intermediate_size": width,
-        **more,
-    }
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "num_experts": experts, "num_experts_per_tok": chosen,
+        "moe_intermediate_size": width, **more,
+    }  # fmt: skip
 
 
 def _gpt2(hidden: int, layers: int, heads: int) -> dict[str, Any]:
     return {
-        "model_type": "gpt2",
-        "activation_function": "gelu_new",
-        "n_ctx": 1024,
-        "n_embd": hidden,
-        "n_head": heads,
-        "n_layer": layers,
-        "n_positions": 1024,
-        "vocab_size": 50257,
-    }
+        "model_type": "gpt2", "activation_function": "gelu_new", "n_ctx": 1024, "n_embd": hidden, "n_head": heads,
+        "n_layer": layers, "n_positions": 1024, "vocab_size": 50257,
+    }  # fmt: skip
 
 
 def _opt(hidden: int, layers: int, heads: int) -> dict[str, Any]:
     return {
-        "model_type": "opt",
-        "do_layer_norm_before": True,
-        "ffn_dim": 4 * hidden,
-        "hidden_size": hidden,
-        "max_position_embeddings": 2048,
-        "num_attention_heads": heads,
-        "num_hidden_layers": layers,
-        "vocab_size": 50272,
+        "model_type": "opt", "do_layer_norm_before": True, "ffn_dim": 4 * hidden, "hidden_size": hidden,
+        "max_position_embeddings": 2048, "num_attention_heads": heads, "num_hidden_layers": layers, "vocab_size": 50272,
         "word_embed_proj_dim": hidden,
-    }
+    }  # fmt: skip
 
 
 def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
     more: dict[str, Any] = {
-        "attention_bias": True,
-        "head_dim": 64,
-        "layer_types": ["sliding_attention", "full_attention"] * (layers // 2),
-        "sliding_window": 128,
-        "num_local_experts": experts,
-        "num_experts_per_tok": 4,
-        "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
-        "swiglu_limit": 7.0,
-    }
+        "attention_bias": True, "head_dim": 64, "layer_types": ["sliding_attention", "full_attention"] * (layers // 2),
+        "sliding_window": 128, "num_local_experts": experts, "num_experts_per_tok": 4,
+        "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"}, "swiglu_limit": 7.0,
+    }  # fmt: skip
     return decoder("gpt_oss", 2880, layers, 201088, 64, 8, 2880, **more, **UNTIED)
 
 
@@ -148,12 +110,8 @@ SAMPLES: dict[str, Sample] = {
     ),
     "mixtral-8x7b": Sample(
         decoder(
-            "mixtral",
-            *(4096, 32, 32000, 32, 8, 14336),
-            num_local_experts=8,
-            num_experts_per_tok=2,
-            sliding_window=None,
-            **UNTIED,
+            "mixtral", *(4096, 32, 32000, 32, 8, 14336), num_local_experts=8, num_experts_per_tok=2,
+            sliding_window=None, **UNTIED,
         ),
         46_702_792_704,
         "mixtral-8x7b",
@@ -163,10 +121,8 @@ SAMPLES: dict[str, Sample] = {
     "qwen3-8b": Sample(decoder("qwen3", 4096, 36, 151936, 32, 8, 12288, **QWEN3), 8_190_735_360, "qwen3-8b"),
     "qwen1.5-moe-a2.7b": Sample(
         decoder(
-            "qwen2_moe",
-            *(2048, 24, 151936, 16, 16, 5632),
-            **qwen_moe(60, 4, 1408, shared_expert_intermediate_size=5632),
-            **QWEN,
+            "qwen2_moe", *(2048, 24, 151936, 16, 16, 5632),
+            **qwen_moe(60, 4, 1408, shared_expert_intermediate_size=5632), **QWEN,
         ),
         14_315_784_192,
         "qwen1.5-moe-a2.7b",
@@ -198,10 +154,7 @@ SAMPLES: dict[str, Sample] = {
     ),
     "deepseek-v3": Sample(
         decoder(
-            "deepseek_v3",
-            *(7168, 61, 129280, 128, 128, 18432),
-            topk_method="noaux_tc",
-            num_nextn_predict_layers=1,
+            "deepseek_v3", *(7168, 61, 129280, 128, 128, 18432), topk_method="noaux_tc", num_nextn_predict_layers=1,
             **deepseek(1536, 3, 256, 1, 8, 2048),
         ),
         671_026_419_200,
@@ -213,28 +166,15 @@ SAMPLES: dict[str, Sample] = {
         decoder("gemma2", 3584, 42, 256000, 16, 8, 14336, sliding_window=4096, **GEMMA), 9_241_705_984, "gemma-2-9b"
     ),
     "gemma-3-1b": Sample(
-        decoder(
-            "gemma3_text",
-            *(1152, 26, 262144, 4, 1, 6912),
-            sliding_window=512,
-            sliding_window_pattern=6,
-            **GEMMA,
-        ),
+        decoder("gemma3_text", *(1152, 26, 262144, 4, 1, 6912), sliding_window=512, sliding_window_pattern=6, **GEMMA),
         999_885_952,
     ),
     "gpt2": Sample(_gpt2(768, 12, 12), 124_439_808),
     "gpt2-xl": Sample(_gpt2(1600, 48, 25), 1_557_611_200),
     "gpt-neox-20b": Sample(
         {
-            "model_type": "gpt_neox",
-            "hidden_size": 6144,
-            "intermediate_size": 24576,
-            "num_attention_heads": 64,
-            "num_hidden_layers": 44,
-            "rotary_pct": 0.25,
-            "use_parallel_residual": True,
-            "vocab_size": 50432,
-            **UNTIED,
+            "model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576, "num_attention_heads": 64,
+            "num_hidden_layers": 44, "rotary_pct": 0.25, "use_parallel_residual": True, "vocab_size": 50432, **UNTIED,
         },
         20_554_567_680,
     ),
@@ -243,4 +183,4 @@ SAMPLES: dict[str, Sample] = {
     "phi-3-mini-4k": Sample(
         decoder("phi3", 3072, 32, 32064, 32, 32, 8192, sliding_window=2047, **UNTIED), 3_821_079_552, "phi-3-mini"
     ),
-}
+}  # fmt: skip

@@ -17,20 +17,16 @@ from gemm_eval.transformer import (
     stage_config,
     stage_layers,
 )
-from gemm_eval.transformer.layers import layers_text, parse_layers
+from gemm_eval.transformer.parts import layers_text, parse_layers
 
 
 @pytest.mark.parametrize(
     ("layers", "text"),
     [
-        (range(3, 61), "3-60"),
-        (range(1, 48, 2), "1-47:2"),
-        ([0], "0"),
-        ([0, 5, 6, 7], "0, 5-7"),
-        ([0, 1, 2, 3, 4, 6, 7, 8, 9, 10], "0-4, 6-10"),
-        ([0, 7], "0, 7"),
+        (range(3, 61), "3-60"), (range(1, 48, 2), "1-47:2"), ([0], "0"), ([0, 5, 6, 7], "0, 5-7"),
+        ([0, 1, 2, 3, 4, 6, 7, 8, 9, 10], "0-4, 6-10"), ([0, 7], "0, 7"),
     ],
-)
+)  # fmt: skip
 def test_layers_as_text(layers: list[int], text: str) -> None:
     assert layers_text(layers) == text
     assert parse_layers(text) == tuple(layers)

@@ -14,21 +14,20 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import MoeLayer
 from gemm_eval.transformer import (
-    AttentionOperation,
-    CollectiveOperation,
+    AttentionWork,
+    CollectiveWork,
     Fusions,
-    GemmOperation,
+    GemmWork,
     GroupedAttention,
-    MemoryOperation,
+    MemoryWork,
     ModelConfig,
-    MoeOperation,
+    MoeWork,
     Operation,
     list_models,
     load_model,
     model_operations,
-    transformer_gemms,
 )
-from gemm_eval.transformer.hugging_face import parse_config
+from gemm_eval.transformer.loader import parse_config
 from gemm_eval.workload import AttentionProblem
 from tests.transformer.hugging_face_samples import SAMPLES
 
@@ -92,23 +91,6 @@ def test_norms_after_attention_and_ffn_too() -> None:
 
 
 @pytest.mark.parametrize("name", list_models())
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step['phase']}-{step.get('new_tokens')}")
-def test_gemms_are_those_of_transformer_gemms(name: str, step: dict[str, Any]) -> None:
-    """Apart, as grouped GEMMs, they are the same problems in the same numbers of layers."""
-    fusions = Fusions(qkv=load_model(name).attention.kind != "mla")
-    for degrees in ({}, {"tensor_parallel": 2}):
-        found = operations(name, **step, **degrees, experts_as_layer=False, fusions=fusions)
-        counts: dict[Any, int] = {}
-        for operation in found:
-            if isinstance(operation, GemmOperation):
-                key = (operation.name, operation.problem)
-                counts[key] = counts.get(key, 0) + operation.num_layers
-        gemms = transformer_gemms(load_model(name), **step, **degrees)
-
-        assert counts == {(gemm.name, gemm.problem): gemm.total_count for gemm in gemms if gemm.is_weight}
-
-
-@pytest.mark.parametrize("name", list_models())
 def test_every_layer_is_there_once(name: str) -> None:
     config = load_model(name)
     for step, degree in product(STEPS, (1, 3)):
@@ -131,12 +113,12 @@ def test_every_layer_is_there_once(name: str) -> None:
         assert set(counts.values()) == {config.num_layers}, (step, degree)
 
 
-def attention(model: str | ModelConfig, **options: Any) -> list[AttentionOperation]:
-    return [operation for operation in operations(model, **options) if isinstance(operation, AttentionOperation)]
+def attention(model: str | ModelConfig, **options: Any) -> list[Operation]:
+    return [operation for operation in operations(model, **options) if isinstance(operation.work, AttentionWork)]
 
 
 def calls(model: str | ModelConfig, **options: Any) -> list[AttentionProblem]:
-    return [operation.problem for operation in attention(model, **options)]
+    return [work.problem for o in operations(model, **options) if isinstance(work := o.work, AttentionWork)]
 
 
 def test_attention_of_windows_latents_and_sinks() -> None:
@@ -158,8 +140,9 @@ def test_attention_of_windows_latents_and_sinks() -> None:
 def test_chunks_are_cut_at_their_bounds(new: int, cached: int, batch: int) -> None:
     """Llama 4: a position sees those of its own chunk of 8,192."""
     found = attention("llama-4-scout", phase="prefill", batch_size=batch, seq_len=new + cached, new_tokens=new)
-    chunked = [call.problem for call in found if call.layer_kind.startswith("window")]
-    full = [call.problem for call in found if call.layer_kind.startswith("full")]
+    problems = [(call.layer_kind, call.work.problem) for call in found if isinstance(call.work, AttentionWork)]
+    chunked = [problem for kind, problem in problems if kind.startswith("window")]
+    full = [problem for kind, problem in problems if kind.startswith("full")]
 
     assert sum(call.batch * call.num_pairs for call in chunked) == batch * sum(
         position % 8192 + 1 for position in range(cached, cached + new)
@@ -170,9 +153,9 @@ def test_chunks_are_cut_at_their_bounds(new: int, cached: int, batch: int) -> No
 
 def nbytes(found: Sequence[Operation], name: str) -> tuple[int, int]:
     memory = [operation for operation in found if operation.name == name]
-    assert all(isinstance(operation, MemoryOperation) for operation in memory)
+    assert all(isinstance(operation.work, MemoryWork) for operation in memory)
     return tuple(
-        sum(getattr(item, side) * item.num_layers for item in memory) for side in ("read_bytes", "write_bytes")
+        sum(getattr(item.work, side) * item.num_layers for item in memory) for side in ("read_bytes", "write_bytes")
     )  # type: ignore[return-value]
 
 
@@ -197,11 +180,11 @@ def test_fusions_never_add_bytes_or_change_operations(name: str) -> None:
     for step in STEPS:
         fused, apart = (operations(name, **step, fusions=fusions, experts_as_layer=False) for fusions in (None, NONE))
         total = {
-            key: sum(o.num_bytes * o.num_layers for o in found if isinstance(o, MemoryOperation))
+            key: sum(o.work.num_bytes * o.num_layers for o in found if isinstance(o.work, MemoryWork))
             for key, found in (("fused", fused), ("apart", apart))
         }
         flop = [
-            sum(o.problem.flop * o.num_layers for o in found if isinstance(o, GemmOperation))
+            sum(o.work.problem.flop * o.num_layers for o in found if isinstance(o.work, GemmWork))
             for found in (fused, apart)
         ]
 
@@ -212,9 +195,9 @@ def test_fusions_never_add_bytes_or_change_operations(name: str) -> None:
 
 def messages(model: str, **options: Any) -> dict[str, tuple[str, int, int, int]]:
     return {
-        o.name: (o.what, o.message_bytes, o.num_ranks, o.num_layers)
+        o.name: (o.work.what, o.work.message_bytes, o.work.num_ranks, o.num_layers)
         for o in operations(model, **options)
-        if isinstance(o, CollectiveOperation) and not o.layer_kind.endswith("dense")
+        if isinstance(o.work, CollectiveWork) and not o.layer_kind.endswith("dense")
     }
 
 
@@ -239,12 +222,14 @@ def test_messages() -> None:
 @pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (4, 2), (2, 8)])
 def test_experts_are_a_layer_for_moe_layers(tensor: int, expert: int) -> None:
     degrees = {"tensor_parallel": tensor, "expert_parallel": expert}
-    experts = [o for o in operations("deepseek-v3", **degrees, dtype="fp8_block") if isinstance(o, MoeOperation)]
+    experts = [o for o in operations("deepseek-v3", **degrees, dtype="fp8_block") if isinstance(o.work, MoeWork)]
     groups = max(1, expert // tensor)
 
     assert len(experts) == 1
     assert experts[0].num_layers == 58
-    layer = experts[0].layer
+    work = experts[0].work
+    assert isinstance(work, MoeWork)
+    layer = work.layer
     assert (layer.num_tokens, layer.tp, layer.ep) == (8 * groups, max(1, tensor // expert), expert)
     assert layer.with_(dtype=None) == MoeLayer(
         8 * groups, 7168, 2048, 256, 8, tp=max(1, tensor // expert), ep=expert, distribution="uniform"
@@ -259,7 +244,7 @@ def test_types_of_a_checkpoint() -> None:
         name="v3",
         origin="here",
     )
-    found = {(o.name, o.layer_kind): o for o in operations(config) if isinstance(o, GemmOperation)}
+    found = {(o.name, o.layer_kind): o.work for o in operations(config) if isinstance(o.work, GemmWork)}
     wide = {name for (name, _), o in found.items() if o.quantize_from is None}
 
     assert wide == {"router", "lm_head", "q_absorb", "v_absorb"}
@@ -275,31 +260,31 @@ def test_types_of_a_checkpoint() -> None:
 )  # fmt: skip
 def test_norms_and_activations_write_what_gemms_read(dtype: str, bits: float, apart: set[str]) -> None:
     found = operations("llama-3-8b", dtype=dtype)
-    gemms = {o.name: o for o in found if isinstance(o, GemmOperation)}
-    assert {o.name for o in gemms.values() if o.quantize_from and not o.is_quantized} == apart
+    gemms = {o.name: o.work for o in found if isinstance(o.work, GemmWork)}
+    assert {name for name, work in gemms.items() if work.quantize_from and not work.is_quantized} == apart
     assert {o.problem.output_dtype for o in gemms.values()} == {DType.BF16}  # the epilogue applies the scales
     assert nbytes(found, "ffn_norm") == (32 * 8 * 4096 * 2 * 2, 32 * 8 * 4096 * (2 + bits / 8))
     assert nbytes(found, "ffn_activation") == (32 * 8 * 14336 * 2 * 2, 32 * 8 * 14336 * bits / 8)
     separate = operations("llama-3-8b", dtype=dtype, fusions=Fusions(quantization=False))
     assert nbytes(separate, "ffn_norm") == (32 * 8 * 4096 * 2 * 2,) * 2
-    assert not any(o.is_quantized for o in separate if isinstance(o, GemmOperation))
+    assert not any(o.work.is_quantized for o in separate if isinstance(o.work, GemmWork))
 
 
 def test_what_a_router_reads_is_not_quantized() -> None:
     found = operations("deepseek-v3")
-    gemms = [o for o in found if isinstance(o, GemmOperation)]
+    gemms = [(o.name, o.layer_kind, o.work) for o in found if isinstance(o.work, GemmWork)]
     dense, experts = (
-        {o.name for o in gemms if kind in o.layer_kind and o.quantize_from and not o.is_quantized}
+        {name for name, where, work in gemms if kind in where and work.quantize_from and not work.is_quantized}
         for kind in ("dense", "experts")
     )
     assert dense == {"o_proj"}
-    assert all(o.quantize_from is None for o in operations("deepseek-v3", dtype="fp8") if o.name.endswith("_absorb"))  # type: ignore[attr-defined]
+    assert all(o.work.quantize_from is None for o in operations("deepseek-v3", dtype="fp8") if "_absorb" in o.name)
     assert experts == {"o_proj", "shared_gate_up"}
     (kv_b,) = (
         o for o in operations("deepseek-v3", phase="prefill") if o.name == "kv_b_proj" and "dense" in o.layer_kind
     )
-    assert isinstance(kv_b, GemmOperation)
-    assert not kv_b.is_quantized  # the latents of the cache are read in its type
+    assert isinstance(kv_b.work, GemmWork)
+    assert not kv_b.work.is_quantized  # the latents of the cache are read in its type
 
 
 def test_kinds_and_words() -> None:

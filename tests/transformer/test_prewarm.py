@@ -33,13 +33,9 @@ from tests.cases import case
 ARCH = load_arch("demo-8core")
 BATCHES, LENGTHS = (1, 7), (16, 130)
 SMALL = ModelConfig(
-    name="small",
-    hidden_size=256,
-    num_layers=2,
-    vocab_size=1000,
-    attention=GroupedAttention(num_heads=4, num_kv_heads=2, head_dim=64),
-    ffn=Ffn(intermediate_size=512),
-)
+    name="small", hidden_size=256, num_layers=2, vocab_size=1000,
+    attention=GroupedAttention(num_heads=4, num_kv_heads=2, head_dim=64), ffn=Ffn(intermediate_size=512),
+)  # fmt: skip
 ASK = """
 import json, pickle, sys
 from gemm_eval import GEMMEvaluator
@@ -66,26 +62,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def gemms_of(
-    model: ModelConfig,
-    phases: Iterable[Any] = ("prefill", "decode"),
-    tp: Iterable[int] = (1,),
-    ep: Iterable[int] = (1,),
-    dtypes: Iterable[str | None] = (None,),
-) -> list[GemmProblem]:
+    model: ModelConfig, phases: Iterable[Any] = ("prefill", "decode"), tp: Iterable[int] = (1,),
+    ep: Iterable[int] = (1,), dtypes: Iterable[str | None] = (None,),
+) -> list[GemmProblem]:  # fmt: skip
     model = model_on(ARCH, model)
     return [
         gemm.problem
         for phase, batch, length, t, e, dtype in product(phases, BATCHES, LENGTHS, tp, ep, dtypes)
         for gemm in transformer_gemms(
-            model,
-            phase=phase,
-            batch_size=batch,
-            seq_len=length,
-            tensor_parallel=t,
-            expert_parallel=e,
+            model, phase=phase, batch_size=batch, seq_len=length, tensor_parallel=t, expert_parallel=e,
             **types_on(ARCH, dtype, None, model),
         )
-    ]
+    ]  # fmt: skip
 
 
 def call_of(problem: GemmProblem) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
@@ -281,22 +269,13 @@ def test_refusals_come_before_any_work(error: type[GemmEvalError], words: str, m
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [
-        ((500, 512, 1, 8), {}),
-        ((512.0, 512, 1, 8), {}),
-        (("512", 512, 1, 8), {}),
-        ((True, 512, 1, 8), {}),
-        ((0, 512, 1, 8), {}),
-        ((-128, 512, 1, 8), {}),
-        ((512, 0, 1, 8), {}),
-        ((512, 512, 0, 8), {}),
-        ((512, 512, 1, 8.0), {}),
-        *(((512, 512, 1, 8), {"head_dim": bad}) for bad in (0, -128, "128", 64.0, None)),
-        *(((512, 512, 1, 8), {"num_heads": bad}) for bad in (0, 3.0)),
-        ((512, 512, 1, 8), {"num_kv_heads": 3}),
-        ((512, 512, 1, 8), {"vocab_size": 0}),
-        ((512, 512, 1, 8), {"is_gated": 1}),
+        ((500, 512, 1, 8), {}), ((512.0, 512, 1, 8), {}), (("512", 512, 1, 8), {}), ((True, 512, 1, 8), {}),
+        ((0, 512, 1, 8), {}), ((-128, 512, 1, 8), {}), ((512, 0, 1, 8), {}), ((512, 512, 0, 8), {}),
+        ((512, 512, 1, 8.0), {}), *(((512, 512, 1, 8), {"head_dim": bad}) for bad in (0, -128, "128", 64.0, None)),
+        *(((512, 512, 1, 8), {"num_heads": bad}) for bad in (0, 3.0)), ((512, 512, 1, 8), {"num_kv_heads": 3}),
+        ((512, 512, 1, 8), {"vocab_size": 0}), ((512, 512, 1, 8), {"is_gated": 1}),
     ],
-)
+)  # fmt: skip
 def test_sizes_that_make_no_transformer(sizes: Any, options: Any) -> None:
     with pytest.raises(InvalidOptionError):
         prewarm_for_transformer(GEMMEvaluator(ARCH), *sizes, **options)

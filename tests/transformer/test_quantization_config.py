@@ -21,7 +21,7 @@ from gemm_eval.transformer import (
     transformer_gemms,
     types_on,
 )
-from gemm_eval.transformer.hugging_face import parse_config
+from gemm_eval.transformer.loader import parse_config
 from tests.cases import case
 from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
 from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES
@@ -43,24 +43,18 @@ def words(config: ModelConfig, **options: Any) -> dict[str, str]:
 
 def group(weights: dict[str, Any], inputs: dict[str, Any] | None = None, *targets: str) -> dict[str, Any]:
     return {
-        "weights": weights,
-        "input_activations": inputs,
-        "output_activations": None,
+        "weights": weights, "input_activations": inputs, "output_activations": None,
         "targets": list(targets) or ["Linear"],
-    }
+    }  # fmt: skip
 
 
 def compressed(form: str, *groups: dict[str, Any], ignore: list[str] | None = None, **more: Any) -> dict[str, Any]:
     return {
-        "quant_method": "compressed-tensors",
-        "format": form,
+        "quant_method": "compressed-tensors", "format": form,
         "config_groups": {f"group_{i}": one for i, one in enumerate(groups)},
-        "ignore": ["lm_head"] if ignore is None else ignore,
-        "kv_cache_scheme": None,
-        "quantization_status": "compressed",
-        "global_compression_ratio": 1.5,
-        **more,
-    }
+        "ignore": ["lm_head"] if ignore is None else ignore, "kv_cache_scheme": None,
+        "quantization_status": "compressed", "global_compression_ratio": 1.5, **more,
+    }  # fmt: skip
 
 
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True, "dynamic": False}
@@ -69,22 +63,13 @@ FP8_TENSOR = FP8_CHANNEL | {"strategy": "tensor"}
 FP8_TOKEN = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
 FP8_BLOCK = FP8_CHANNEL | {"strategy": "block", "block_structure": [128, 128]}
 NVFP4 = {
-    "num_bits": 4,
-    "type": "float",
-    "strategy": "tensor_group",
-    "group_size": 16,
-    "symmetric": True,
-    "dynamic": False,
-}
+    "num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True, "dynamic": False,
+}  # fmt: skip
 INT8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, "dynamic": False}
 AWQ = {
-    "quant_method": "awq",
-    "bits": 4,
-    "group_size": 128,
-    "zero_point": True,
-    "version": "gemm",
+    "quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm",
     "modules_to_not_convert": None,
-}
+}  # fmt: skip
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "damp_percent": 0.1}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4"}
@@ -121,14 +106,10 @@ FORMATS: dict[str, tuple[dict[str, Any], str, float]] = {
         4 + 20 / 128 + 32 / 6144,
     ),
     "float-quantized, dynamic": (
-        compressed("float-quantized", group(FP8_CHANNEL, FP8_TOKEN)),
-        "fp8 x fp8 -> bf16",
-        8 + 32 / 4096,
+        compressed("float-quantized", group(FP8_CHANNEL, FP8_TOKEN)), "fp8 x fp8 -> bf16", 8 + 32 / 4096,
     ),
     "float-quantized, static": (
-        compressed("float-quantized", group(FP8_TENSOR, FP8_TENSOR)),
-        "fp8 x fp8 -> bf16",
-        8 + 64 / (6144 * 4096),
+        compressed("float-quantized", group(FP8_TENSOR, FP8_TENSOR)), "fp8 x fp8 -> bf16", 8 + 64 / (6144 * 4096),
     ),
     "float-quantized, blocks": (
         compressed("float-quantized", group(FP8_BLOCK, FP8_TOKEN | {"strategy": "group", "group_size": 128})),
@@ -136,9 +117,7 @@ FORMATS: dict[str, tuple[dict[str, Any], str, float]] = {
         8 + 32 / 128**2,
     ),
     "fp8 weights alone": (
-        compressed("naive-quantized", group(FP8_CHANNEL)),
-        "bf16 x fp8 (per column) -> bf16",
-        8 + 16 / 4096,
+        compressed("naive-quantized", group(FP8_CHANNEL)), "bf16 x fp8 (per column) -> bf16", 8 + 16 / 4096,
     ),
     "int-quantized": (
         compressed("int-quantized", group(INT8, INT8 | {"strategy": "token", "dynamic": True})),
@@ -167,7 +146,7 @@ FORMATS: dict[str, tuple[dict[str, Any], str, float]] = {
     ),
     "nf4": (BNB, "bf16 x int4 (group 64) -> bf16", 4 + 32 / 64),
     "nf4, twice": (BNB | {"bnb_4bit_use_double_quant": True}, "bf16 x int4 (group 64) -> bf16", 4 + 8 / 64),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("quantization", "types", "bits"), FORMATS.values(), ids=list(FORMATS))

@@ -27,7 +27,7 @@ from gemm_eval.transformer import (
     load_model,
     transformer_gemms,
 )
-from gemm_eval.transformer.hugging_face import MODEL_TYPES, parse_config
+from gemm_eval.transformer.loader import MODEL_TYPES, parse_config
 from tests.cases import case
 from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
 from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES
@@ -235,16 +235,12 @@ OPTIONAL = {
     "activation_function", "rotary_pct", "use_parallel_residual",
 }  # fmt: skip
 OPTIONAL_OF = {
-    "llama-3-8b": {"num_key_value_heads"},
-    "phi-3-mini-4k": {"num_key_value_heads", "sliding_window"},
-    "mixtral-8x7b": {"sliding_window"},
-    "qwen2.5-7b": {"sliding_window"},
+    "llama-3-8b": {"num_key_value_heads"}, "phi-3-mini-4k": {"num_key_value_heads", "sliding_window"},
+    "mixtral-8x7b": {"sliding_window"}, "qwen2.5-7b": {"sliding_window"},
     "qwen3-30b-a3b": {"sliding_window", "head_dim", "intermediate_size"},
-    "qwen1.5-moe-a2.7b": {"sliding_window", "intermediate_size"},
-    "qwen3-8b": {"sliding_window"},
-    "deepseek-v2-lite": {"num_key_value_heads"},
-    "deepseek-v3": {"num_key_value_heads", "num_nextn_predict_layers"},
-}
+    "qwen1.5-moe-a2.7b": {"sliding_window", "intermediate_size"}, "qwen3-8b": {"sliding_window"},
+    "deepseek-v2-lite": {"num_key_value_heads"}, "deepseek-v3": {"num_key_value_heads", "num_nextn_predict_layers"},
+}  # fmt: skip
 ONE_OF_EACH = (
     *(*OPTIONAL_OF, "mistral-7b-v0.1", "gemma-7b", "gemma-2-9b", "gemma-3-1b"),
     *("gpt2", "gpt-neox-20b", "opt-125m"),
@@ -356,22 +352,18 @@ def windows(config: ModelConfig) -> tuple[int | None, int]:
 @pytest.mark.parametrize(
     ("name", "changes", "expected"),
     [
-        ("llama-3-8b", {"sliding_window": 4096}, (None, 0)),
-        ("mistral-7b-v0.1", {}, (4096, 32)),
-        ("mistral-7b-v0.1", {"sliding_window": None}, (None, 0)),
-        ("mixtral-8x7b", {}, (None, 0)),
-        ("phi-3-mini-4k", {}, (2047, 32)),
-        ("qwen2.5-7b", {}, (None, 0)),
+        ("llama-3-8b", {"sliding_window": 4096}, (None, 0)), ("mistral-7b-v0.1", {}, (4096, 32)),
+        ("mistral-7b-v0.1", {"sliding_window": None}, (None, 0)), ("mixtral-8x7b", {}, (None, 0)),
+        ("phi-3-mini-4k", {}, (2047, 32)), ("qwen2.5-7b", {}, (None, 0)),
         ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 20}, (131072, 8)),
         ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 40}, (None, 0)),
-        ("gemma-2-9b", {}, (4096, 21)),
-        ("gemma-2-9b", {"num_hidden_layers": 3}, (4096, 2)),
+        ("gemma-2-9b", {}, (4096, 21)), ("gemma-2-9b", {"num_hidden_layers": 3}, (4096, 2)),
         ("gemma-3-1b", {}, (512, 22)),
         ("gemma-3-1b", {"sliding_window_pattern": None, "_sliding_window_pattern": 2}, (512, 13)),
         ("gemma-3-1b", {"layer_types": ["sliding_attention"] * 20 + ["full_attention"] * 6}, (512, 20)),
         ("gemma-2-9b", {"layer_types": ["full_attention"] * 42}, (None, 0)),
     ],
-)
+)  # fmt: skip
 def test_window_layers(name: str, changes: dict[str, Any], expected: tuple[int | None, int]) -> None:
     assert windows(parse(name, **changes)) == expected
 
@@ -421,13 +413,9 @@ def test_gpt2_ffn_width_may_be_given() -> None:
 # In memory.
 
 SMALL = ModelConfig(
-    name="small",
-    hidden_size=64,
-    num_layers=4,
-    vocab_size=100,
-    attention=GroupedAttention(num_heads=4, num_kv_heads=2, head_dim=16),
-    ffn=Ffn(intermediate_size=128),
-)
+    name="small", hidden_size=64, num_layers=4, vocab_size=100,
+    attention=GroupedAttention(num_heads=4, num_kv_heads=2, head_dim=16), ffn=Ffn(intermediate_size=128),
+)  # fmt: skip
 EXPERTS = Moe(num_layers=4, num_experts=8, experts_per_token=2, intermediate_size=32)
 
 
@@ -458,10 +446,7 @@ EXPERTS = Moe(num_layers=4, num_experts=8, experts_per_token=2, intermediate_siz
             "num_window_layers must be <= num_layers = 4, got 5",
         ),
         (
-            {
-                "ffn": None,
-                "moe": {"num_layers": 4, "num_experts": 2, "experts_per_token": 3, "intermediate_size": 8},
-            },
+            {"ffn": None, "moe": {"num_layers": 4, "num_experts": 2, "experts_per_token": 3, "intermediate_size": 8}},
             "experts_per_token must be <= num_experts = 2, got 3",
         ),
         (

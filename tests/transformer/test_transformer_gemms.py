@@ -26,8 +26,8 @@ from gemm_eval.transformer import (
     model_memory,
     transformer_gemms,
 )
-from gemm_eval.transformer.experts import expected_expert_load
-from gemm_eval.transformer.hugging_face import parse_config
+from gemm_eval.transformer.loader import parse_config
+from gemm_eval.transformer.shapes import expected_expert_load
 from tests.transformer.hugging_face_samples import SAMPLES
 
 MODELS = list_models()
@@ -47,73 +47,113 @@ def shapes(model: str | ModelConfig, **options: Any) -> dict[str, tuple[int, ...
     return {name: (*gemm.problem.sizes, gemm.num_layers) for name, gemm in by_name(model, **options).items()}
 
 
+def flop(gemm: LayerGemm) -> int:
+    return gemm.total_count * gemm.problem.flop
+
+
 def layer_weight_flop(gemms: dict[str, LayerGemm]) -> int:
-    return sum(g.total_flop for g in gemms.values() if g.is_weight and g.name != PARAMETER_GEMMS_OUTSIDE_LAYERS)
+    return sum(flop(g) for g in gemms.values() if g.is_weight and g.name != PARAMETER_GEMMS_OUTSIDE_LAYERS)
 
 
-# Shapes written out by hand.
+# Shapes written out by hand: (G, M, K, N, layers) of some GEMMs, and names of others that are not there.
+
+DECODE = {"phase": "decode"}
+HEADS_OF_8 = {"phase": "decode", "batch_size": 4, "seq_len": 1000}
+BY_HAND: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]], tuple[str, ...]]] = [
+    ("llama-3-8b", {"batch_size": 2, "seq_len": 2048}, {
+        "qkv_proj": (1, 4096, 4096, 6144, 32), "attn_score": (16, 8192, 128, 2048, 32),
+        "attn_value": (16, 8192, 2048, 128, 32), "o_proj": (1, 4096, 4096, 4096, 32),
+        "gate_up_proj": (1, 4096, 4096, 28672, 32), "down_proj": (1, 4096, 14336, 4096, 32),
+        "lm_head": (1, 2, 4096, 128256, 1)}, ()),
+    ("llama-3-8b", DECODE | {"batch_size": 16, "seq_len": 2048}, {
+        "qkv_proj": (1, 16, 4096, 6144, 32), "attn_score": (128, 4, 128, 2048, 32),
+        "attn_value": (128, 4, 2048, 128, 32), "o_proj": (1, 16, 4096, 4096, 32),
+        "gate_up_proj": (1, 16, 4096, 28672, 32), "down_proj": (1, 16, 14336, 4096, 32),
+        "lm_head": (1, 16, 4096, 128256, 1)}, ()),
+    # a plain FFN has no gate
+    ("gpt-3-175b", DECODE | {"seq_len": 100}, {
+        "up_proj": (1, 1, 12288, 49152, 96), "down_proj": (1, 1, 49152, 12288, 96),
+        "attn_score": (96, 1, 128, 100, 96)}, ("gate_up_proj",)),
+    # MLA expands keys and values in prefill, and absorbs the projections in decode
+    ("deepseek-v3", {"batch_size": 2, "seq_len": 1024}, {
+        "q_a_proj": (1, 2048, 7168, 1536, 61), "q_b_proj": (1, 2048, 1536, 128 * 192, 61),
+        "kv_a_proj": (1, 2048, 7168, 576, 61), "kv_b_proj": (1, 2048, 512, 128 * 256, 61),
+        "attn_score": (256, 1024, 192, 1024, 61), "attn_value": (256, 1024, 1024, 128, 61),
+        "o_proj": (1, 2048, 128 * 128, 7168, 61)}, ("q_absorb", "v_absorb")),
+    ("deepseek-v3", DECODE | {"batch_size": 4, "seq_len": 1024}, {
+        "q_a_proj": (1, 4, 7168, 1536, 61), "q_b_proj": (1, 4, 1536, 128 * 192, 61),
+        "kv_a_proj": (1, 4, 7168, 576, 61), "q_absorb": (128, 4, 128, 512, 61),
+        "attn_score": (4, 128, 576, 1024, 61), "attn_value": (4, 128, 1024, 512, 61),
+        "v_absorb": (128, 4, 512, 128, 61), "o_proj": (1, 4, 128 * 128, 7168, 61)}, ("kv_b_proj",)),
+    ("deepseek-v2-lite", {"seq_len": 10}, {"q_proj": (1, 10, 2048, 16 * 192, 27)}, ("q_a_proj",)),
+    ("deepseek-v3", {"seq_len": 4096, "expert_load": "expected"}, {
+        "gate_up_proj": (1, 4096, 7168, 2 * 18432, 3), "down_proj": (1, 4096, 18432, 7168, 3),
+        "router": (1, 4096, 7168, 256, 58), "expert_gate_up": (256, 128, 7168, 4096, 58),
+        "expert_down": (256, 128, 2048, 7168, 58), "shared_gate_up": (1, 4096, 7168, 4096, 58),
+        "shared_down": (1, 4096, 2048, 7168, 58)}, ()),
+    # shared experts run as one
+    ("deepseek-v2", {}, {"shared_gate_up": (1, 512, 5120, 2 * 2 * 1536, 59)}, ()),
+    ("qwen1.5-moe-a2.7b", {}, {"shared_down": (1, 512, 5632, 2048, 24), "shared_gate": (1, 512, 2048, 1, 24)}, ()),
+    ("mixtral-8x7b", {}, {}, ("shared_gate_up",)),
+    # window layers see the window once the context is longer
+    ("gemma-2-9b", DECODE | {"batch_size": 3, "seq_len": 8192}, {
+        "attn_score": (24, 2, 256, 8192, 21), "attn_score_window": (24, 2, 256, 4096, 21),
+        "attn_value_window": (24, 2, 4096, 256, 21)}, ()),
+    ("gemma-2-9b", DECODE | {"batch_size": 3, "seq_len": 4096}, {"attn_score": (24, 2, 256, 4096, 42)},
+     ("attn_score_window",)),
+    ("mistral-7b", {"seq_len": 6000}, {"attn_score_window": (8, 24000, 128, 4096, 32)}, ("attn_score",)),
+    ("llama-3-8b", {"batch_size": 2, "seq_len": 9, "lm_head_all_tokens": True}, {
+        "lm_head": (1, 18, 4096, 128256, 1)}, ()),
+    # a chunk of prefill attends to what is cached, whose latents are expanded too; guessed tokens are verified at once
+    ("llama-3-8b", {"batch_size": 2, "seq_len": 5000, "new_tokens": 1000}, {
+        "qkv_proj": (1, 2000, 4096, 6144, 32), "attn_score": (16, 4000, 128, 5000, 32),
+        "lm_head": (1, 2, 4096, 128256, 1)}, ()),
+    ("deepseek-v3", {"batch_size": 2, "seq_len": 5000, "new_tokens": 1000}, {
+        "kv_b_proj": (1, 10_000, 512, 128 * 256, 61), "q_b_proj": (1, 2000, 1536, 128 * 192, 61)}, ()),
+    ("llama-3-8b", DECODE | {"batch_size": 16, "seq_len": 2048, "new_tokens": 4}, {
+        "qkv_proj": (1, 64, 4096, 6144, 32), "attn_score": (128, 16, 128, 2048, 32),
+        "lm_head": (1, 64, 4096, 128256, 1)}, ()),
+    ("deepseek-v3", DECODE | {"batch_size": 2, "new_tokens": 3}, {"q_absorb": (128, 6, 128, 512, 61)}, ()),
+    # KV heads are replicated beyond one a device; latent projections and the router are not divided
+    ("llama-3-70b", HEADS_OF_8 | {"tensor_parallel": 8}, {
+        "qkv_proj": (1, 4, 8192, (8 + 2) * 128, 80), "attn_score": (4, 8, 128, 1000, 80)}, ()),
+    ("llama-3-70b", HEADS_OF_8 | {"tensor_parallel": 16}, {
+        "qkv_proj": (1, 4, 8192, (4 + 2) * 128, 80), "attn_score": (4, 4, 128, 1000, 80)}, ()),
+    ("deepseek-v3", {"tensor_parallel": 16}, {
+        "q_a_proj": (1, 512, 7168, 1536, 61), "kv_a_proj": (1, 512, 7168, 576, 61),
+        "router": (1, 512, 7168, 256, 58), "q_b_proj": (1, 512, 1536, 8 * 192, 61),
+        "kv_b_proj": (1, 512, 512, 8 * 256, 61), "shared_down": (1, 512, 128, 7168, 58)}, ()),
+    ("gpt-3-175b", {"tensor_parallel": 8}, {"lm_head": (1, 1, 12288, 6283, 1)}, ()),  # 50257 / 8 = 6282.1
+    # every other layer of Maverick is dense
+    ("llama-4-maverick", {"seq_len": 9000}, {
+        "gate_up_proj": (1, 9000, 5120, 2 * 16384, 24), "attn_score_window": (8, 45000, 128, 8192, 36)}, ()),
+    # experts: each divided by 4; half of them, each divided by 2; a quarter; groups that feed an eighth
+    *(("qwen3-30b-a3b", {"seq_len": 4096, "expert_load": "expected", "tensor_parallel": tensor,
+                         "expert_parallel": expert}, {
+        "expert_gate_up": (*gate_up, 48), "router": (1, 4096, 2048, 128, 48)}, ())
+      for tensor, expert, gate_up in (
+          (1, 1, (128, 256, 2048, 1536)), (4, 1, (128, 256, 2048, 384)), (4, 2, (64, 256, 2048, 768)),
+          (4, 4, (32, 256, 2048, 1536)), (1, 8, (16, 2048, 2048, 1536)), (2, 8, (16, 1024, 2048, 1536)))),
+]  # fmt: skip
 
 
-def test_llama_prefill() -> None:
-    assert shapes("llama-3-8b", batch_size=2, seq_len=2048) == {
-        "qkv_proj": (1, 4096, 4096, 6144, 32),
-        "attn_score": (16, 8192, 128, 2048, 32),
-        "attn_value": (16, 8192, 2048, 128, 32),
-        "o_proj": (1, 4096, 4096, 4096, 32),
-        "gate_up_proj": (1, 4096, 4096, 28672, 32),
-        "down_proj": (1, 4096, 14336, 4096, 32),
-        "lm_head": (1, 2, 4096, 128256, 1),
-    }
+@pytest.mark.parametrize(("model", "options", "expected", "absent"), BY_HAND)
+def test_shapes(
+    model: str, options: dict[str, Any], expected: dict[str, tuple[int, ...]], absent: tuple[str, ...]
+) -> None:
+    samples = {"deepseek-v2-lite": SAMPLES["deepseek-v2-lite"].config}
+    config = parse_config(samples[model], name="lite", origin="here") if model in samples else model
+    table = shapes(config, **({"seq_len": 512} | options))
+
+    assert {name: table[name] for name in expected} == expected
+    assert not set(absent) & set(table)
 
 
-def test_llama_decode() -> None:
-    assert shapes("llama-3-8b", phase="decode", batch_size=16, seq_len=2048) == {
-        "qkv_proj": (1, 16, 4096, 6144, 32),
-        "attn_score": (128, 4, 128, 2048, 32),
-        "attn_value": (128, 4, 2048, 128, 32),
-        "o_proj": (1, 16, 4096, 4096, 32),
-        "gate_up_proj": (1, 16, 4096, 28672, 32),
-        "down_proj": (1, 16, 14336, 4096, 32),
-        "lm_head": (1, 16, 4096, 128256, 1),
-    }
-
-
-def test_plain_ffn_has_no_gate() -> None:
-    table = shapes("gpt-3-175b", phase="decode", batch_size=1, seq_len=100)
-
-    assert table["up_proj"] == (1, 1, 12288, 49152, 96)
-    assert table["down_proj"] == (1, 1, 49152, 12288, 96)
-    assert table["attn_score"] == (96, 1, 128, 100, 96)
-    assert "gate_up_proj" not in table
-
-
-def test_mla_prefill_expands_keys_and_values() -> None:
-    table = shapes("deepseek-v3", batch_size=2, seq_len=1024)
-
-    assert {name: table[name] for name in list(table)[:7]} == {
-        "q_a_proj": (1, 2048, 7168, 1536, 61),
-        "q_b_proj": (1, 2048, 1536, 128 * 192, 61),
-        "kv_a_proj": (1, 2048, 7168, 576, 61),
-        "kv_b_proj": (1, 2048, 512, 128 * 256, 61),
-        "attn_score": (256, 1024, 192, 1024, 61),
-        "attn_value": (256, 1024, 1024, 128, 61),
-        "o_proj": (1, 2048, 128 * 128, 7168, 61),
-    }
-
-
-def test_mla_decode_absorbs() -> None:
-    table = shapes("deepseek-v3", phase="decode", batch_size=4, seq_len=1024)
-
-    assert {name: table[name] for name in list(table)[:8]} == {
-        "q_a_proj": (1, 4, 7168, 1536, 61),
-        "q_b_proj": (1, 4, 1536, 128 * 192, 61),
-        "kv_a_proj": (1, 4, 7168, 576, 61),
-        "q_absorb": (128, 4, 128, 512, 61),
-        "attn_score": (4, 128, 576, 1024, 61),
-        "attn_value": (4, 128, 1024, 512, 61),
-        "v_absorb": (128, 4, 512, 128, 61),
-        "o_proj": (1, 4, 128 * 128, 7168, 61),
-    }
+def test_order_and_whole_prompts() -> None:
+    assert list(shapes("deepseek-v3", phase="decode", batch_size=4, seq_len=1024))[:8] == [
+        "q_a_proj", "q_b_proj", "kv_a_proj", "q_absorb", "attn_score", "attn_value", "v_absorb", "o_proj",
+    ]  # fmt: skip
+    assert shapes("llama-3-8b", seq_len=500, new_tokens=500) == shapes("llama-3-8b", seq_len=500)
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
@@ -125,81 +165,9 @@ def test_absorption_is_a_choice_and_keeps_weight_work(phase: str) -> None:
     assert set(no) - set(yes) == {"kv_b_proj"}
     assert layer_weight_flop(yes) == layer_weight_flop(no)
     # per score 576 + 512 MAC instead of 192 + 128, but B of the scores is read once instead of once a head
-    assert sum(yes[n].total_flop for n in ("attn_score", "attn_value")) * 320 == 1088 * sum(
-        no[n].total_flop for n in ("attn_score", "attn_value")
+    assert sum(flop(yes[n]) for n in ("attn_score", "attn_value")) * 320 == 1088 * sum(
+        flop(no[n]) for n in ("attn_score", "attn_value")
     )
-
-
-def test_mla_without_query_latent_projects_directly() -> None:
-    lite = parse_config(SAMPLES["deepseek-v2-lite"].config, name="lite", origin="here")
-    table = shapes(lite, batch_size=1, seq_len=10)
-
-    assert table["q_proj"] == (1, 10, 2048, 16 * 192, 27)
-    assert "q_a_proj" not in table
-
-
-def test_moe_layers_and_dense_layers() -> None:
-    table = shapes("deepseek-v3", batch_size=1, seq_len=4096, expert_load="expected")
-
-    assert table["gate_up_proj"] == (1, 4096, 7168, 2 * 18432, 3)
-    assert table["down_proj"] == (1, 4096, 18432, 7168, 3)
-    assert table["router"] == (1, 4096, 7168, 256, 58)
-    assert table["expert_gate_up"] == (256, 128, 7168, 4096, 58)
-    assert table["expert_down"] == (256, 128, 2048, 7168, 58)
-    assert table["shared_gate_up"] == (1, 4096, 7168, 4096, 58)
-    assert table["shared_down"] == (1, 4096, 2048, 7168, 58)
-
-
-def test_shared_experts_run_as_one() -> None:
-    assert shapes("deepseek-v2")["shared_gate_up"] == (1, 512, 5120, 2 * 2 * 1536, 59)
-    qwen = shapes("qwen1.5-moe-a2.7b")
-    assert qwen["shared_down"] == (1, 512, 5632, 2048, 24)
-    assert qwen["shared_gate"] == (1, 512, 2048, 1, 24)
-    assert "shared_gate_up" not in shapes("mixtral-8x7b")
-
-
-def test_window_layers_see_the_window_once_the_context_is_longer() -> None:
-    long = shapes("gemma-2-9b", phase="decode", batch_size=3, seq_len=8192)
-    short = shapes("gemma-2-9b", phase="decode", batch_size=3, seq_len=4096)
-
-    assert long["attn_score"] == (24, 2, 256, 8192, 21)
-    assert long["attn_score_window"] == (24, 2, 256, 4096, 21)
-    assert long["attn_value_window"] == (24, 2, 4096, 256, 21)
-    assert short["attn_score"] == (24, 2, 256, 4096, 42)
-    assert "attn_score_window" not in short
-
-
-def test_a_model_of_window_layers_has_no_full_attention() -> None:
-    table = shapes("mistral-7b", batch_size=1, seq_len=6000)
-
-    assert table["attn_score_window"] == (8, 24000, 128, 4096, 32)
-    assert "attn_score" not in table
-
-
-def test_lm_head_on_all_tokens_if_asked() -> None:
-    assert shapes("llama-3-8b", batch_size=2, seq_len=9, lm_head_all_tokens=True)["lm_head"][:2] == (1, 18)
-    assert shapes("llama-3-8b", batch_size=2, seq_len=9)["lm_head"][:2] == (1, 2)
-
-
-def test_a_chunk_of_prefill_attends_to_what_is_cached() -> None:
-    table = shapes("llama-3-8b", batch_size=2, seq_len=5000, new_tokens=1000)
-
-    assert table["qkv_proj"] == (1, 2000, 4096, 6144, 32)
-    assert table["attn_score"] == (16, 4000, 128, 5000, 32)
-    assert table["lm_head"][:2] == (1, 2)
-    latent = shapes("deepseek-v3", batch_size=2, seq_len=5000, new_tokens=1000)
-    assert latent["kv_b_proj"][:2] == (1, 10_000)  # latents of the cache are expanded too
-    assert latent["q_b_proj"][:2] == (1, 2000)
-    assert shapes("llama-3-8b", seq_len=500, new_tokens=500) == shapes("llama-3-8b", seq_len=500)
-
-
-def test_guessed_tokens_are_verified_at_once() -> None:
-    table = shapes("llama-3-8b", phase="decode", batch_size=16, seq_len=2048, new_tokens=4)
-
-    assert table["qkv_proj"][:2] == (1, 64)
-    assert table["attn_score"] == (128, 16, 128, 2048, 32)
-    assert table["lm_head"][:2] == (1, 64)
-    assert shapes("deepseek-v3", phase="decode", batch_size=2, new_tokens=3)["q_absorb"][:2] == (128, 6)
 
 
 # Operations against parameters.
@@ -213,30 +181,25 @@ def test_weight_gemms_do_two_operations_for_each_active_parameter_and_token(name
     gemms = by_name(config, batch_size=3, seq_len=tokens // 3)
     counts = count_parameters(config)
 
-    assert layer_weight_flop(gemms) == 2 * tokens * counts.active_layer_matrices
+    assert layer_weight_flop(gemms) == 2 * tokens * (counts.layer_matrices - counts.idle_experts)
     # and so within norms and biases of the non-embedding parameters that a token uses
     active = counts.active - counts.embedding - counts.position - counts.lm_head
     assert layer_weight_flop(gemms) / tokens == pytest.approx(2 * active, rel=1e-3)
     head = 2 * config.vocab_size * config.hidden_size
-    assert gemms["lm_head"].total_flop == 3 * head
+    assert flop(gemms["lm_head"]) == 3 * head
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_step_of_decode_does_the_work_of_one_token_a_sequence(name: str) -> None:
-    gemms = by_name(name, phase="decode", batch_size=1, seq_len=700)
-
-    assert layer_weight_flop(gemms) == 2 * count_parameters(load_model(name)).active_layer_matrices
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_decode_attends_as_the_last_row_of_prefill(name: str) -> None:
+@pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3", "gpt-oss-20b", "llama-4-maverick", "gemma-2-9b"])
+def test_decode_does_the_work_of_one_token_a_sequence(name: str) -> None:
     options = {"batch_size": 2, "seq_len": 6000, "absorb_mla": False}
     prefill, decode = by_name(name, **options), by_name(name, phase="decode", **options)
     attention = [gemm for gemm in prefill if gemm.startswith("attn_")]
 
     assert attention
-    for gemm in attention:
-        assert prefill[gemm].total_flop == 6000 * decode[gemm].total_flop
+    assert all(flop(prefill[gemm]) == 6000 * flop(decode[gemm]) for gemm in attention)
+    one = by_name(name, phase="decode", batch_size=1, seq_len=700)
+    counts = count_parameters(load_model(name))
+    assert layer_weight_flop(one) == 2 * (counts.layer_matrices - counts.idle_experts)
 
 
 # Sharding.
@@ -247,53 +210,9 @@ def test_tensor_parallel_divides_the_work(degree: int) -> None:
     whole = by_name("llama-3-70b", phase="decode", batch_size=4, seq_len=1000)
     part = by_name("llama-3-70b", phase="decode", batch_size=4, seq_len=1000, tensor_parallel=degree)
 
-    assert {name: gemm.total_flop for name, gemm in whole.items()} == {
-        name: degree * gemm.total_flop for name, gemm in part.items()
+    assert {name: flop(gemm) for name, gemm in whole.items()} == {
+        name: degree * flop(gemm) for name, gemm in part.items()
     }
-
-
-def test_kv_heads_are_replicated_beyond_one_a_device() -> None:
-    eight = shapes("llama-3-70b", phase="decode", batch_size=4, seq_len=1000, tensor_parallel=8)
-    sixteen = shapes("llama-3-70b", phase="decode", batch_size=4, seq_len=1000, tensor_parallel=16)
-
-    assert eight["qkv_proj"] == (1, 4, 8192, (8 + 2) * 128, 80)
-    assert sixteen["qkv_proj"] == (1, 4, 8192, (4 + 2) * 128, 80)
-    assert eight["attn_score"] == (4, 8, 128, 1000, 80)
-    assert sixteen["attn_score"] == (4, 4, 128, 1000, 80)
-
-
-def test_latent_projections_and_router_are_not_divided() -> None:
-    whole, part = shapes("deepseek-v3"), shapes("deepseek-v3", tensor_parallel=16)
-
-    for name in ("q_a_proj", "kv_a_proj", "router"):
-        assert part[name] == whole[name]
-    assert part["q_b_proj"] == (1, 512, 1536, 8 * 192, 61)
-    assert part["kv_b_proj"] == (1, 512, 512, 8 * 256, 61)
-    assert part["expert_gate_up"][2:] == (7168, 2 * 128, 58)
-    assert part["shared_down"] == (1, 512, 128, 7168, 58)
-
-
-def test_vocabulary_is_padded_to_split() -> None:
-    assert shapes("gpt-3-175b", tensor_parallel=8)["lm_head"][3] == 6283  # 50257 / 8 = 6282.1
-
-
-@pytest.mark.parametrize(
-    ("tensor", "expert", "gate_up"),
-    [
-        (1, 1, (128, 256, 2048, 1536)),
-        (4, 1, (128, 256, 2048, 384)),  # every expert divided by 4
-        (4, 2, (64, 256, 2048, 768)),  # half of the experts, each divided by 2
-        (4, 4, (32, 256, 2048, 1536)),  # a quarter of the experts, whole
-        (1, 8, (16, 2048, 2048, 1536)),  # eight groups feed an eighth of the experts
-        (2, 8, (16, 1024, 2048, 1536)),
-    ],
-)
-def test_expert_parallel_spreads_whole_experts(tensor: int, expert: int, gate_up: tuple[int, ...]) -> None:
-    degrees = {"tensor_parallel": tensor, "expert_parallel": expert}
-    table = shapes("qwen3-30b-a3b", seq_len=4096, expert_load="expected", **degrees)
-
-    assert table["expert_gate_up"] == (*gate_up, 48)
-    assert table["router"] == (1, 4096, 2048, 128, 48)
 
 
 @pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (4, 1), (4, 2), (4, 4), (1, 8), (2, 8)])
@@ -303,7 +222,7 @@ def test_expert_work_is_kept_however_it_is_spread(tensor: int, expert: int) -> N
     whole = by_name("qwen3-30b-a3b", seq_len=4096)
 
     for name in ("expert_gate_up", "expert_down"):
-        assert devices * table[name].total_flop == groups * whole[name].total_flop
+        assert devices * flop(table[name]) == groups * flop(whole[name])
 
 
 def test_a_model_without_experts_takes_no_expert_parallel() -> None:
@@ -475,14 +394,6 @@ def test_experts_of_public_models(
     ) == shared
 
 
-def test_every_other_layer_of_maverick_is_dense() -> None:
-    table = shapes("llama-4-maverick", seq_len=300)
-
-    assert table["gate_up_proj"] == (1, 300, 5120, 2 * 16384, 24)
-    assert table["expert_down"][4] == table["shared_down"][4] == 24
-    assert shapes("llama-4-maverick", seq_len=9000)["attn_score_window"][3:] == (8192, 36)
-
-
 def test_gpt_oss_stores_its_experts_alone_in_mxfp4() -> None:
     gemms = by_name("gpt-oss-120b", dtype="bf16", expert_dtype="w4a16_mxfp4")
     narrow = {name for name, gemm in gemms.items() if gemm.problem.is_weight_quantized}
@@ -532,14 +443,9 @@ def test_dense_gemms_can_have_a_type_of_their_own() -> None:
 def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
     kept = ("attn_score", "attn_value", "router", "lm_head")
     for dtype, of_weights, of_kept in (
-        ("fp8", "fp8", "bf16"),
-        ("int8", "int8", "bf16"),
-        ("w8a8", "int8", "bf16"),
-        ("w4a8", "int8", "bf16"),
-        ("w4a16", "fp16", "fp16"),
-        ("fp16", "fp16", "fp16"),
-        ("fp32", "fp32", "fp32"),
-    ):
+        ("fp8", "fp8", "bf16"), ("int8", "int8", "bf16"), ("w8a8", "int8", "bf16"), ("w4a8", "int8", "bf16"),
+        ("w4a16", "fp16", "fp16"), ("fp16", "fp16", "fp16"), ("fp32", "fp32", "fp32"),
+    ):  # fmt: skip
         for name, gemm in by_name("deepseek-v3", dtype=dtype).items():
             assert gemm.problem.input_dtype == (of_kept if name in kept else of_weights), (dtype, name)
 

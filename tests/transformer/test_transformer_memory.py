@@ -232,12 +232,9 @@ def test_caches_in_blocks_and_types_of_their_own() -> None:
 
 
 @given(
-    st.sampled_from(list_models()),
-    st.integers(1, 300),
-    st.integers(1, 200_000),
-    st.integers(1, 100_000),
+    st.sampled_from(list_models()), st.integers(1, 300), st.integers(1, 200_000), st.integers(1, 100_000),
     st.sampled_from([1, 16, 64]),
-)
+)  # fmt: skip
 def test_more_is_never_less(name: str, batch: int, length: int, more: int, block: int) -> None:
     config = load_model(name)
 

@@ -22,7 +22,7 @@ from gemm_eval.transformer import (
     num_mtp_parameters,
     num_parameters,
 )
-from gemm_eval.transformer.hugging_face import MODEL_TYPES, parse_config
+from gemm_eval.transformer.loader import MODEL_TYPES, parse_config
 from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
 from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES
 
@@ -74,19 +74,14 @@ def test_gpt_3_matches_the_finer_figure_of_its_appendix() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"vocab_size": 128257},
-        {"tied_embeddings": True},
-        {"norm": "layer"},
-        {"norms_per_layer": 4},
-        {"num_positions": 1},
-        {"lm_head_bias": True},
-        {"num_layers": 33},
+        {"vocab_size": 128257}, {"tied_embeddings": True}, {"norm": "layer"}, {"norms_per_layer": 4},
+        {"num_positions": 1}, {"lm_head_bias": True}, {"num_layers": 33},
         {"ffn": Ffn(intermediate_size=14336, has_bias=True)},
         {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, qk_norm=True)},
         {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, qkv_bias=True)},
         {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, output_bias=True)},
     ],
-)
+)  # fmt: skip
 def test_every_field_counts(change: dict[str, Any]) -> None:
     config = load_model("llama-3-8b")
 
@@ -211,26 +206,16 @@ def ffn_tensors(part: str, hidden: int, width: int, is_gated: bool) -> Iterator[
 sizes = st.integers(1, 12)
 grouped = st.builds(
     lambda kv, group, dim, *flags: GroupedAttention(
-        num_heads=kv * group,
-        num_kv_heads=kv,
-        head_dim=dim,
-        qkv_bias=flags[0],
-        output_bias=flags[1],
-        qk_norm=flags[2],
+        num_heads=kv * group, num_kv_heads=kv, head_dim=dim, qkv_bias=flags[0], output_bias=flags[1], qk_norm=flags[2],
         sinks=flags[3],
     ),
     *(sizes, sizes, sizes),
     *(st.booleans(),) * 4,
-)
+)  # fmt: skip
 latent = st.builds(
-    LatentAttention,
-    num_heads=sizes,
-    q_lora_rank=st.none() | sizes,
-    kv_lora_rank=sizes,
-    qk_nope_head_dim=sizes,
-    qk_rope_head_dim=sizes,
-    v_head_dim=sizes,
-)
+    LatentAttention, num_heads=sizes, q_lora_rank=st.none() | sizes, kv_lora_rank=sizes, qk_nope_head_dim=sizes,
+    qk_rope_head_dim=sizes, v_head_dim=sizes,
+)  # fmt: skip
 ffns = st.builds(Ffn, intermediate_size=sizes, is_gated=st.booleans(), has_bias=st.booleans())
 
 
@@ -242,31 +227,19 @@ def models(draw: st.DrawFn) -> ModelConfig:
     if moe_layers:
         experts, shared = draw(sizes), draw(st.integers(0, 3))
         moe = Moe(
-            num_layers=moe_layers,
-            num_experts=experts,
-            experts_per_token=draw(st.integers(1, experts)),
-            intermediate_size=draw(sizes),
-            is_gated=draw(st.booleans()),
-            num_shared_experts=shared,
+            num_layers=moe_layers, num_experts=experts, experts_per_token=draw(st.integers(1, experts)),
+            intermediate_size=draw(sizes), is_gated=draw(st.booleans()), num_shared_experts=shared,
             shared_intermediate_size=draw(st.none() | sizes) if shared else None,
-            shared_gate=draw(st.booleans()) if shared else False,
-            router_bias=draw(st.booleans()),
+            shared_gate=draw(st.booleans()) if shared else False, router_bias=draw(st.booleans()),
             expert_bias=draw(st.booleans()),
-        )
+        )  # fmt: skip
     return ModelConfig(
-        name="small",
-        hidden_size=draw(sizes),
-        num_layers=layers,
-        vocab_size=draw(sizes),
-        attention=draw(grouped | latent),
-        ffn=draw(ffns) if moe_layers < layers else None,
-        moe=moe,
-        tied_embeddings=draw(st.booleans()),
-        norm=draw(st.sampled_from(["rms", "layer"])),
-        norms_per_layer=draw(st.integers(1, 4)),
-        num_positions=draw(st.integers(0, 9)),
+        name="small", hidden_size=draw(sizes), num_layers=layers, vocab_size=draw(sizes),
+        attention=draw(grouped | latent), ffn=draw(ffns) if moe_layers < layers else None, moe=moe,
+        tied_embeddings=draw(st.booleans()), norm=draw(st.sampled_from(["rms", "layer"])),
+        norms_per_layer=draw(st.integers(1, 4)), num_positions=draw(st.integers(0, 9)),
         lm_head_bias=draw(st.booleans()),
-    )
+    )  # fmt: skip
 
 
 @given(models())

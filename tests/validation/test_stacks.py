@@ -12,7 +12,7 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate import operation_costs
 from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
-from gemm_eval.transformer import AttentionOperation, GemmOperation, MemoryOperation, load_model, model_operations
+from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork, load_model, model_operations
 from gemm_eval.validation.subjects.stacks import (
     StackLine,
     fit_switches,
@@ -107,14 +107,14 @@ def test_gemms_and_attention_of_a_step_take_it_and_memory_bound_kernels_do_not()
     ev = GEMMEvaluator(GPU)
     operations = model_operations(load_model("llama-3-8b"), phase="decode", batch_size=16, seq_len=1024)
     for cost in operation_costs(ev, operations):
-        of = cost.operation
-        if isinstance(of, GemmOperation):
+        of = cost.operation.work
+        if isinstance(of, GemmWork):
             alone_us = ev.evaluate_problem(of.problem).latency_us
-        elif isinstance(of, AttentionOperation):
+        elif isinstance(of, AttentionWork):
             (alone,) = ev.evaluate_attention_problems([of.problem])
             alone_us = alone.latency_us
         else:
-            assert isinstance(of, MemoryOperation)
+            assert isinstance(of, MemoryWork)
             continue
         assert cost.latency_us == pytest.approx(alone_us + ev.switch_us(16))
 

@@ -42,19 +42,12 @@ __all__ = [
 
 # Modules of the families and their classes, from few tokens to many.
 _FAMILIES = (
-    ("gemv", "GemvFamily"),
-    ("gemv_mma", "GemvMmaFamily"),
-    ("sm80", "Sm80Family"),
-    ("sm90", "Sm90Family"),
+    ("gemv", "GemvFamily"), ("gemv_mma", "GemvMmaFamily"), ("sm80", "Sm80Family"), ("sm90", "Sm90Family"),
     ("sm90", "Sm90ClusterFamily"),
-)
+)  # fmt: skip
 
 
-_GROUPED = (
-    ("grouped", "GemvMmaGroupedFamily"),
-    ("grouped", "Sm80GroupedFamily"),
-    ("grouped", "Sm90GroupedFamily"),
-)
+_GROUPED = (("grouped", "GemvMmaGroupedFamily"), ("grouped", "Sm80GroupedFamily"), ("grouped", "Sm90GroupedFamily"))
 """Those of grouped GEMMs."""
 
 

@@ -1,4 +1,4 @@
-"""What a family of W4A16 kernels says about itself: its configs, what each is compiled with, and how it is launched."""
+"""Families of W4A16 kernels: their configs, the macros that each is compiled with, and their launches."""
 
 from __future__ import annotations
 
@@ -12,20 +12,6 @@ from typing import Any, ClassVar, NamedTuple
 from gemm_eval.arch import DeviceLimits
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Decomposition, KernelConfig
-
-__all__ = [
-    "MMA_SYNC_TARGETS",
-    "TARGETS_THAT_RAN",
-    "Family",
-    "Launch",
-    "MainLoop",
-    "Operands",
-    "Sizes",
-    "TensorMapOf",
-    "Variant",
-    "WeightMode",
-    "ceil_div",
-]
 
 MMA_SYNC_TARGETS: Mapping[tuple[int, int], str] = MappingProxyType(
     {(8, 0): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a", (10, 0): "sm_100", (12, 0): "sm_120"}
@@ -43,7 +29,7 @@ _ROW_K = 64  # that a row of scales is for in the fp4 modes
 
 
 class WeightMode(enum.IntEnum):
-    """What the 4 bits of a weight are, and what is stored beside them; see KERNELS.md."""
+    """The meaning of a weight's 4 bits, and the numbers that are stored beside them; see KERNELS.md."""
 
     COLUMN = 0
     GROUP = 1
@@ -53,7 +39,7 @@ class WeightMode(enum.IntEnum):
 
     @property
     def is_fp4(self) -> bool:
-        """Whether weights are e2m1 numbers, not integers."""
+        """True if weights are e2m1 numbers, not integers."""
         return self >= WeightMode.MXFP4
 
     @property
@@ -72,19 +58,12 @@ class WeightMode(enum.IntEnum):
 
 
 _GROUP_SIZES = {
-    WeightMode.COLUMN: (0,),
-    WeightMode.GROUP: (32, 64, 128),
-    WeightMode.GROUP_ZERO: (32, 64, 128),
-    WeightMode.MXFP4: (32,),
-    WeightMode.NVFP4: (16,),
-}
+    WeightMode.COLUMN: (0,), WeightMode.GROUP: (32, 64, 128), WeightMode.GROUP_ZERO: (32, 64, 128),
+    WeightMode.MXFP4: (32,), WeightMode.NVFP4: (16,),
+}  # fmt: skip
 _PARAM_BYTES = {
-    WeightMode.COLUMN: 0,
-    WeightMode.GROUP: 2,
-    WeightMode.GROUP_ZERO: 4,
-    WeightMode.MXFP4: 1,
-    WeightMode.NVFP4: 1,
-}
+    WeightMode.COLUMN: 0, WeightMode.GROUP: 2, WeightMode.GROUP_ZERO: 4, WeightMode.MXFP4: 1, WeightMode.NVFP4: 1,
+}  # fmt: skip
 
 
 class Sizes(NamedTuple):
@@ -123,7 +102,7 @@ class Variant(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """How a kernel is launched for certain sizes.
+    """The launch of a kernel for certain sizes.
 
     Attributes:
         grid: CTAs.
@@ -169,7 +148,7 @@ class Operands(NamedTuple):
 
 
 class MainLoop(NamedTuple):
-    """One iteration of a warp's main loop, as the source has it: the machine code is counted by it.
+    """An iteration of a warp's main loop, as the source has it: the machine code is counted by it.
 
     Attributes:
         blocks: of weights, 64 x 64, that the warps which count here finish together.
@@ -192,7 +171,7 @@ row to row, (rows, columns) of a box), with 128-byte swizzle: a box has at most 
 
 
 class Family(ABC):
-    """One family of kernels, from one CUDA source.
+    """A family of kernels, from one CUDA source.
 
     Attributes:
         name: as in `KernelConfig.family`.
@@ -237,7 +216,7 @@ class Family(ABC):
 
     @abstractmethod
     def main_loop(self, variant: Variant) -> MainLoop:
-        """What an iteration of the main loop does."""
+        """Return the work of an iteration of the main loop."""
 
     def warps_of_team(self, variant: Variant) -> int:  # noqa: ARG002
         """Warps that stream blocks of K together, each its columns; 1 where the CTA works as one."""

@@ -23,8 +23,6 @@ from gemm_eval.kernels.families.base import (
 )
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
-__all__ = ["GemvFamily", "StreamingFamily"]
-
 BLOCK_K = BLOCK_COLUMNS = 64  # weights along K of a block, and its columns (KERNELS.md)
 MAX_SPLITS = 5  # besides the whole K
 
@@ -58,20 +56,9 @@ class StreamingFamily(Family):
         for shape in self.shapes:
             cta_m, cta_n, num_warps, num_stages = shape
             yield KernelConfig(
-                self.name,
-                cta_m,
-                cta_n,
-                BLOCK_K * (num_warps // self.team_warps.get(shape, 1)),
-                1,
-                1,
-                num_warps,
-                num_stages,
-                self.schedule,
-                Decomposition.DATA_PARALLEL,
-                1,
-                RasterOrder.ALONG_N,
-                1,
-            )
+                self.name, cta_m, cta_n, BLOCK_K * (num_warps // self.team_warps.get(shape, 1)), 1, 1, num_warps,
+                num_stages, self.schedule, Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_N, 1,
+            )  # fmt: skip
 
     def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
         """The whole K, and cuts that give up to 4 CTAs an SM, or fill the GPU up to 4 times.
@@ -82,13 +69,13 @@ class StreamingFamily(Family):
         teams = variant.config.cta_k // BLOCK_K
         blocks, tiles = ceil_div(sizes.K, BLOCK_K), _tiles(variant, sizes)
         resident = self._resident(variant, limits)
-        found: set[int] = set()
+        result: set[int] = set()
         for ctas in sorted({limits.num_sms * n * r for n in (1, 2, 3, 4) for r in (1, resident)}):
             split = min(ctas // tiles, blocks // teams)
             if split > 1:
                 steps = ceil_div(ceil_div(blocks, split), teams)
-                found.add(ceil_div(blocks, steps * teams))
-        several = sorted(found - {1})
+                result.add(ceil_div(blocks, steps * teams))
+        several = sorted(result - {1})
         if len(several) > MAX_SPLITS:  # first, last and evenly between
             several = [several[i * (len(several) - 1) // (MAX_SPLITS - 1)] for i in range(MAX_SPLITS)]
         for split in several:
@@ -124,13 +111,9 @@ class StreamingFamily(Family):
         """Macros besides those of `Variant.macros`."""
         config = variant.config
         return {
-            "CTA_M": config.cta_m,
-            "CTA_N": config.cta_n,
-            "WARPS": config.num_warps,
-            "WARPS_N": team_warps_of(variant),
-            "STAGES": config.num_stages,
-            "MIN_CTAS": self.min_ctas(variant),
-        }
+            "CTA_M": config.cta_m, "CTA_N": config.cta_n, "WARPS": config.num_warps, "WARPS_N": team_warps_of(variant),
+            "STAGES": config.num_stages, "MIN_CTAS": self.min_ctas(variant),
+        }  # fmt: skip
 
     def min_ctas(self, variant: Variant) -> int:
         """CTAs of an SM that the registers must suffice for."""
@@ -164,12 +147,10 @@ class StreamingFamily(Family):
         config = variant.config
         tiles, split = _tiles(variant, sizes), config.split_k
         return Launch(
-            (ceil_div(sizes.N, config.cta_n), split, ceil_div(sizes.M, config.cta_m)),
-            self.num_threads(variant),
-            self.smem_bytes(variant),
-            tiles * split * config.cta_m * config.cta_n * 4 if split > 1 else 0,
+            (ceil_div(sizes.N, config.cta_n), split, ceil_div(sizes.M, config.cta_m)), self.num_threads(variant),
+            self.smem_bytes(variant), tiles * split * config.cta_m * config.cta_n * 4 if split > 1 else 0,
             tiles if split > 1 else 0,
-        )
+        )  # fmt: skip
 
     def arguments(
         self,
@@ -182,14 +163,9 @@ class StreamingFamily(Family):
         """Arguments of the kernel, as CuPy takes them."""
         blocks, longer = divmod(ceil_div(sizes.K, BLOCK_K), variant.config.split_k)
         addresses = (
-            operands.a,
-            operands.qweight,
-            operands.scales,
-            operands.bias,
-            operands.c,
-            operands.workspace,
+            operands.a, operands.qweight, operands.scales, operands.bias, operands.c, operands.workspace,
             operands.counters,
-        )
+        )  # fmt: skip
         integers = (
             sizes.M,
             sizes.N,
@@ -220,12 +196,9 @@ class GemvFamily(StreamingFamily):
     shapes: ClassVar[tuple[tuple[int, int, int, int], ...]] = (
         *((m, 16, w, 4) for m in (1, 2, 4, 8) for w in (8, 16) if m * w <= 64),
         *((m, 32, w, 2) for m in (1, 2, 4, 8) for w in (8, 16) if m * w <= 64),
-        *((m, 32, w, 4) for m in (1, 2) for w in (8, 16)),
-        *((m, 64, w, 2) for m in (1, 2) for w in (4, 8)),
-        (1, 64, 8, 1),
-        (1, 64, 16, 1),
-        (1, 128, 4, 1),
-    )
+        *((m, 32, w, 4) for m in (1, 2) for w in (8, 16)), *((m, 64, w, 2) for m in (1, 2) for w in (4, 8)),
+        (1, 64, 8, 1), (1, 64, 16, 1), (1, 128, 4, 1),
+    )  # fmt: skip
 
     def macros(self, variant: Variant) -> dict[str, int]:
         """Scaling the sums of a group costs 2 operations per token, column and group, scaling weights 1 per weight."""

@@ -20,17 +20,6 @@ from gemm_eval.kernels.families.sm80 import Sm80Family
 from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 
-__all__ = [
-    "MAX_CUT_WAVES",
-    "MAX_GROUPS",
-    "GemvMmaGroupedFamily",
-    "GroupedFamily",
-    "GroupedOperands",
-    "GroupedSizes",
-    "Sm80GroupedFamily",
-    "Sm90GroupedFamily",
-]
-
 MAX_GROUPS = 1024
 """Of a launch: a CTA counts the tiles of so many in its shared memory."""
 
@@ -52,7 +41,7 @@ class GroupedSizes(NamedTuple):
 
     @property
     def of_all(self) -> Sizes:
-        """Those of one GEMM with all tokens."""
+        """Sizes of one GEMM with all tokens."""
         return Sizes(self.M, self.K, self.N)
 
 
@@ -71,7 +60,7 @@ class GroupedOperands(NamedTuple):
 
 
 class GroupedFamily(Family):
-    """What grouped kernels have beyond those of one GEMM, which stand behind this class among their bases."""
+    """The part of grouped kernels beyond those of one GEMM, which stand behind this class among their bases."""
 
     headers: ClassVar[tuple[str, ...]] = ("groups.cuh",)
     slots_of_cta: ClassVar[int]
@@ -103,29 +92,20 @@ class GroupedFamily(Family):
         most_cut = _most_cut(config, sizes, ctas)
         tile_bytes = config.cta_m * config.cta_n * _SUM_BYTES
         return Launch(
-            grid=(ctas, 1, 1),
-            num_threads=self.num_threads(variant),
-            smem_bytes=self.smem_bytes(variant),
+            grid=(ctas, 1, 1), num_threads=self.num_threads(variant), smem_bytes=self.smem_bytes(variant),
             workspace_bytes=ctas * self.slots_of_cta * tile_bytes if most_cut else 0,
             num_counters=most_cut * ceil_div(sizes.N, config.cta_n) * self.counters_of_tile(config),
-        )
+        )  # fmt: skip
 
     def arguments_of_groups(
-        self,
-        variant: Variant,
-        sizes: GroupedSizes,
-        launch: Launch,
-        operands: GroupedOperands,
-        tensor_map: TensorMapOf,
+        self, variant: Variant, sizes: GroupedSizes, launch: Launch, operands: GroupedOperands, tensor_map: TensorMapOf
     ) -> tuple[Any, ...]:
         """Arguments of the kernel, as CuPy takes them."""
         return (
-            *self.arguments(variant, sizes.of_all, launch, operands.dense, tensor_map),
-            np.uint64(operands.offsets),
-            np.uint32(sizes.num_groups),
-            np.uint64(operands.factors),
+            *self.arguments(variant, sizes.of_all, launch, operands.dense, tensor_map), np.uint64(operands.offsets),
+            np.uint32(sizes.num_groups), np.uint64(operands.factors),
             np.uint32(_most_cut(variant.config, sizes, launch.grid[0])),
-        )
+        )  # fmt: skip
 
 
 def _most_cut(config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:

@@ -22,8 +22,6 @@ from gemm_eval.kernels.families.base import (
 )
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
-__all__ = ["Sm80Family", "WarpLayout"]
-
 _BLOCK = 64  # columns and k of a packed block
 UNIT_K = 128
 """K is cut in multiples of this."""
@@ -33,44 +31,20 @@ MAX_WAVES_OF_SPLIT = 4
 
 # (tokens, columns, k of a step), warps, stages
 _TILES = (
-    ((8, 64, 128), 4, 4),
-    ((8, 128, 128), 4, 4),
-    ((8, 256, 128), 8, 3),
-    ((8, 256, 128), 4, 3),
-    ((16, 64, 128), 4, 4),
-    ((16, 128, 128), 4, 4),
-    ((16, 128, 128), 8, 4),
-    ((16, 128, 64), 4, 5),
-    ((16, 256, 64), 4, 4),
-    ((16, 256, 128), 4, 3),
-    ((16, 256, 128), 8, 3),
-    ((32, 64, 128), 4, 4),
-    ((32, 128, 128), 4, 3),
-    ((32, 128, 128), 8, 4),
-    ((32, 256, 64), 4, 4),
-    ((32, 256, 128), 8, 3),
-    ((64, 64, 64), 4, 4),
-    ((64, 64, 128), 4, 3),
-    ((64, 128, 64), 4, 4),
-    ((64, 128, 128), 4, 3),
-    ((64, 256, 64), 4, 4),
-    ((64, 256, 64), 8, 4),
-    ((128, 64, 64), 4, 4),
-    ((128, 128, 64), 4, 3),
-    ((128, 128, 64), 4, 4),
-    ((128, 128, 64), 8, 4),
-    ((128, 256, 64), 8, 3),
-    ((128, 256, 64), 8, 4),
-    ((256, 64, 64), 4, 4),
-    ((256, 128, 64), 8, 3),
-    ((256, 128, 64), 8, 4),
-)
+    ((8, 64, 128), 4, 4), ((8, 128, 128), 4, 4), ((8, 256, 128), 8, 3), ((8, 256, 128), 4, 3), ((16, 64, 128), 4, 4),
+    ((16, 128, 128), 4, 4), ((16, 128, 128), 8, 4), ((16, 128, 64), 4, 5), ((16, 256, 64), 4, 4),
+    ((16, 256, 128), 4, 3), ((16, 256, 128), 8, 3), ((32, 64, 128), 4, 4), ((32, 128, 128), 4, 3),
+    ((32, 128, 128), 8, 4), ((32, 256, 64), 4, 4), ((32, 256, 128), 8, 3), ((64, 64, 64), 4, 4), ((64, 64, 128), 4, 3),
+    ((64, 128, 64), 4, 4), ((64, 128, 128), 4, 3), ((64, 256, 64), 4, 4), ((64, 256, 64), 8, 4), ((128, 64, 64), 4, 4),
+    ((128, 128, 64), 4, 3), ((128, 128, 64), 4, 4), ((128, 128, 64), 8, 4), ((128, 256, 64), 8, 3),
+    ((128, 256, 64), 8, 4), ((256, 64, 64), 4, 4), ((256, 128, 64), 8, 3), ((256, 128, 64), 8, 4),
+)  # fmt: skip
 _RASTERS = ((RasterOrder.ALONG_M, 1),)
 _RASTERS_OF_LARGE_TILES = ((RasterOrder.ALONG_M, 1), (RasterOrder.ALONG_N, 8))
 
 
 class WarpLayout(NamedTuple):
-    """What one warp of a CTA computes.
+    """The part of a tile that one warp of a CTA computes.
 
     Attributes:
         tokens, columns: of its part of the tile.
@@ -115,20 +89,10 @@ class Sm80Family(Family):
         for (m, n, k), warps, stages in _TILES:
             for order, swizzle in _RASTERS_OF_LARGE_TILES if m * n >= 128 * 128 else _RASTERS:
                 yield KernelConfig(
-                    family=self.name,
-                    cta_m=m,
-                    cta_n=n,
-                    cta_k=k,
-                    cluster_m=1,
-                    cluster_n=1,
-                    num_warps=warps,
-                    num_stages=stages,
-                    schedule=Schedule.MULTISTAGE,
-                    decomposition=Decomposition.DATA_PARALLEL,
-                    split_k=1,
-                    raster_order=order,
-                    raster_swizzle=swizzle,
-                )
+                    family=self.name, cta_m=m, cta_n=n, cta_k=k, cluster_m=1, cluster_n=1, num_warps=warps,
+                    num_stages=stages, schedule=Schedule.MULTISTAGE, decomposition=Decomposition.DATA_PARALLEL,
+                    split_k=1, raster_order=order, raster_swizzle=swizzle,
+                )  # fmt: skip
 
     def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
         """Not split; split-K that fills one or two waves, with as many CTAs on an SM as may fit; stream-K."""
@@ -171,15 +135,10 @@ class Sm80Family(Family):
         """Macros besides those of `Variant.macros`."""
         config, layout = variant.config, _layout(variant.config)
         return {
-            "TILE_M": config.cta_m,
-            "TILE_N": config.cta_n,
-            "TILE_K": config.cta_k,
-            "WARP_M": layout.tokens,
-            "WARP_N": layout.columns,
-            "WARPS_K": layout.slices,
-            "STAGES": config.num_stages,
+            "TILE_M": config.cta_m, "TILE_N": config.cta_n, "TILE_K": config.cta_k, "WARP_M": layout.tokens,
+            "WARP_N": layout.columns, "WARPS_K": layout.slices, "STAGES": config.num_stages,
             "MIN_CTAS": _min_ctas(config),
-        }
+        }  # fmt: skip
 
     def main_loop(self, variant: Variant) -> MainLoop:
         """It takes a step of the CTA, of which a warp has its part of the tile, for its share of k."""
@@ -210,12 +169,9 @@ class Sm80Family(Family):
             ctas = tiles * config.split_k
             slots = 0 if config.split_k == 1 else ctas
         return Launch(
-            grid=(ctas, 1, 1),
-            num_threads=self.num_threads(variant),
-            smem_bytes=self.smem_bytes(variant),
-            workspace_bytes=slots * tile_bytes,
-            num_counters=tiles if slots else 0,
-        )
+            grid=(ctas, 1, 1), num_threads=self.num_threads(variant), smem_bytes=self.smem_bytes(variant),
+            workspace_bytes=slots * tile_bytes, num_counters=tiles if slots else 0,
+        )  # fmt: skip
 
     def arguments(
         self,
@@ -228,26 +184,14 @@ class Sm80Family(Family):
         """Arguments of the kernel, as CuPy takes them (numpy scalars, addresses as numpy.uint64)."""
         config = variant.config
         return (
-            np.uint64(operands.a),
-            np.int32(operands.lda),
-            np.uint64(operands.qweight),
-            np.uint64(operands.scales),
-            np.uint64(operands.bias),
-            np.uint64(operands.c),
-            np.uint64(operands.workspace),
-            np.uint64(operands.counters),
-            np.float32(operands.alpha),
-            np.int32(sizes.M),
-            np.int32(sizes.N),
-            np.int32(sizes.K),
-            np.int32(operands.num_column_blocks),
-            np.int32(operands.num_k_blocks),
-            np.int32(operands.num_groups),
-            np.uint32(_units_of_tile(sizes)),
+            np.uint64(operands.a), np.int32(operands.lda), np.uint64(operands.qweight), np.uint64(operands.scales),
+            np.uint64(operands.bias), np.uint64(operands.c), np.uint64(operands.workspace),
+            np.uint64(operands.counters), np.float32(operands.alpha), np.int32(sizes.M), np.int32(sizes.N),
+            np.int32(sizes.K), np.int32(operands.num_column_blocks), np.int32(operands.num_k_blocks),
+            np.int32(operands.num_groups), np.uint32(_units_of_tile(sizes)),
             np.uint32(0 if config.decomposition is Decomposition.STREAM_K else config.split_k),
-            np.uint32(config.raster_order is RasterOrder.ALONG_N),
-            np.uint32(config.raster_swizzle),
-        )
+            np.uint32(config.raster_order is RasterOrder.ALONG_N), np.uint32(config.raster_swizzle),
+        )  # fmt: skip
 
     def _max_ctas_per_sm(self, variant: Variant, limits: DeviceLimits) -> int:
         """CTAs that an SM holds at most, if the compiler takes all registers it may."""

@@ -23,8 +23,6 @@ from gemm_eval.kernels.families.base import (
 )
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
-__all__ = ["Sm90ClusterFamily", "Sm90Family"]
-
 _ROWS, _BLOCK_K, _BLOCK_BYTES = 64, 64, 2048  # columns and k of a packed block, and its bytes
 _UNIT_K = 128  # K is cut in multiples of it
 _WARPS_OF_WARPGROUP = 4
@@ -51,11 +49,8 @@ _CLUSTER_PARTS = {2: (2, 3, 4, 6, 8), 3: (2, 3, 4)}
 _TOKEN_GROUP = 8  # columns of wgmma
 _LEAST_BOX_TOKENS = 48  # of a tile that is larger: each box of C takes its time
 _SHARES = (
-    (Schedule.COOPERATIVE, 2, 1),
-    (Schedule.COOPERATIVE, 2, 2),
-    (Schedule.COOPERATIVE, 3, 1),
-    (Schedule.PINGPONG, 2, 1),
-)
+    (Schedule.COOPERATIVE, 2, 1), (Schedule.COOPERATIVE, 2, 2), (Schedule.COOPERATIVE, 3, 1), (Schedule.PINGPONG, 2, 1),
+)  # fmt: skip
 """Schedule, computing warpgroups, and blocks of 64 columns of each."""
 
 
@@ -142,18 +137,12 @@ class Sm90Family(Family):
         """See `Family`."""
         config = variant.config
         return {
-            "CTA_M": config.cta_m,
-            "CONSUMERS": _consumers(config),
-            "MB": _blocks(config),
-            "COOPERATIVE": int(config.schedule is Schedule.COOPERATIVE),
-            "STAGES": config.num_stages,
-            "STEP_BLOCKS": config.cta_k // _BLOCK_K,
-            "CLUSTER_M": config.cluster_m,
-            "CLUSTER_N": config.cluster_n,
-            "CLUSTER_K": _cluster_k(config),
-            "EPILOGUE_TOKENS": _epilogue_tokens(config),
+            "CTA_M": config.cta_m, "CONSUMERS": _consumers(config), "MB": _blocks(config),
+            "COOPERATIVE": int(config.schedule is Schedule.COOPERATIVE), "STAGES": config.num_stages,
+            "STEP_BLOCKS": config.cta_k // _BLOCK_K, "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n,
+            "CLUSTER_K": _cluster_k(config), "EPILOGUE_TOKENS": _epilogue_tokens(config),
             "CTAS_PER_SM": self._ctas_per_sm(variant),
-        }
+        }  # fmt: skip
 
     def prelude(self, variant: Variant) -> str:
         """The instruction for this many tokens; its operands cannot be written once for all."""
@@ -210,12 +199,9 @@ class Sm90Family(Family):
             clusters = min(resident, tiles * config.split_k)
             slots = tiles * (config.split_k - 1)
         return Launch(
-            (clusters * ctas, 1, 1),
-            self.num_threads(variant),
-            self.smem_bytes(variant),
-            slots * ctas * tile_bytes,
+            (clusters * ctas, 1, 1), self.num_threads(variant), self.smem_bytes(variant), slots * ctas * tile_bytes,
             tiles * ctas * sharing_warpgroups(config) if slots else 0,
-        )
+        )  # fmt: skip
 
     def arguments(
         self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf
@@ -233,13 +219,7 @@ class Sm90Family(Family):
         addresses = (
             operands.qweight, operands.scales, operands.bias, operands.c, operands.workspace, operands.counters,
         )  # fmt: skip
-        return (
-            map_a,
-            map_c,
-            *map(np.uint64, addresses),
-            np.float32(operands.alpha),
-            *map(np.uint32, numbers),
-        )
+        return (map_a, map_c, *map(np.uint64, addresses), np.float32(operands.alpha), *map(np.uint32, numbers))
 
     def _numbers(self, config: KernelConfig, sizes: Sizes, launch: Launch, operands: Operands) -> dict[str, int]:
         """Sizes and how the work is cut, in the order in which the kernel takes them."""
@@ -285,14 +265,14 @@ class Sm90ClusterFamily(Sm90Family):
 
     def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
         """See `Family`."""
-        found = super().refusal(variant, sizes, limits)
+        result = super().refusal(variant, sizes, limits)
         parts = variant.config.split_k
         room = cluster_sms(limits.num_sms, parts) * self._ctas_per_sm(variant)
-        if found is None and room < parts:
+        if result is None and room < parts:
             return f"a cluster of {parts} CTAs finds no room on the {limits.num_sms} SMs of the GPU"
-        if found is None and sizes is not None and (ctas := _num_tiles(variant.config, sizes) * parts) > room:
+        if result is None and sizes is not None and (ctas := _num_tiles(variant.config, sizes) * parts) > room:
             return f"has {ctas:,} CTAs, the GPU holds {room:,} in clusters of {parts} at once"
-        return found
+        return result
 
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
         """See `Family`."""
@@ -327,7 +307,7 @@ def _blocks(config: KernelConfig) -> int:
 
 
 def _is_small(config: KernelConfig) -> bool:
-    """Whether two CTAs of an SM have registers enough."""
+    """Say whether two CTAs of an SM have registers enough."""
     is_cooperative = config.schedule is Schedule.COOPERATIVE
     return _consumers(config) == 2 and _blocks(config) == 1 and config.cta_m <= (24 if is_cooperative else 16)
 
@@ -355,10 +335,7 @@ def _stage_bytes(config: KernelConfig, mode: WeightMode, group_size: int) -> int
 
 
 def _tiles(config: KernelConfig, sizes: Sizes) -> tuple[int, int]:
-    return (
-        ceil_div(sizes.M, config.cta_m * config.cluster_m),
-        ceil_div(sizes.N, config.cta_n * config.cluster_n),
-    )
+    return (ceil_div(sizes.M, config.cta_m * config.cluster_m), ceil_div(sizes.N, config.cta_n * config.cluster_n))
 
 
 def _num_tiles(config: KernelConfig, sizes: Sizes) -> int:

@@ -16,9 +16,9 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
 from gemm_eval.moe import Distribution, ExpertCounts
 from gemm_eval.transformer import (
-    AttentionOperation,
-    GemmOperation,
-    MemoryOperation,
+    AttentionWork,
+    GemmWork,
+    MemoryWork,
     ModelConfig,
     Operation,
     load_model,
@@ -186,8 +186,8 @@ def _costs(evaluator: GEMMEvaluator, config: ModelConfig, step: StackStep) -> It
     expected = {item.name: item for item in _operations(one, step)}
     for rows in step.expert_rows:
         for item in _operations(one, step, ExpertCounts(rows)):
-            if isinstance(item, GemmOperation) and item.name.startswith(_OF_EXPERTS):
-                yield item, _grouped_us(evaluator, expected[item.name], item)
+            if isinstance(item.work, GemmWork) and item.name.startswith(_OF_EXPERTS):
+                yield item, _grouped_us(evaluator, expected[item.name], item.work)
             elif item.name.startswith(_OF_EXPERTS):
                 yield item, operation_costs(evaluator, [item])[0].latency_us
 
@@ -195,24 +195,25 @@ def _costs(evaluator: GEMMEvaluator, config: ModelConfig, step: StackStep) -> It
 def _roofline_us(arch: ArchSpec, operation: Operation) -> float:
     """The longer of its FLOP at the peak of the data sheet and its bytes at the DRAM bandwidth, in all its layers."""
     assert isinstance(arch, GpuSpec)
-    assert isinstance(operation, GemmOperation | AttentionOperation | MemoryOperation)
+    work = operation.work
+    assert isinstance(work, GemmWork | AttentionWork | MemoryWork)
     flop, num_bytes, peak = 0, 0, 1.0
-    if isinstance(operation, MemoryOperation):
-        num_bytes = operation.num_bytes
-    elif isinstance(operation, AttentionOperation):
-        flop, num_bytes = operation.problem.flop, operation.problem.num_bytes
-        peak = arch.peak_tflop_per_s(operation.problem.dtype)
+    if isinstance(work, MemoryWork):
+        num_bytes = work.num_bytes
+    elif isinstance(work, AttentionWork):
+        flop, num_bytes = work.problem.flop, work.problem.num_bytes
+        peak = arch.peak_tflop_per_s(work.problem.dtype)
     else:
-        flop, num_bytes = operation.problem.flop, operation.problem.compulsory_bytes
-        peak = arch.peak_tflop_per_s(operation.problem.input_dtype)
+        flop, num_bytes = work.problem.flop, work.problem.compulsory_bytes
+        peak = arch.peak_tflop_per_s(work.problem.input_dtype)
     longer_us = max(us_at_peak(flop, peak), num_bytes / bytes_per_us(arch.dram_gb_per_s))
     return operation.num_layers * longer_us
 
 
-def _grouped_us(evaluator: GEMMEvaluator, expected: Operation, seen: GemmOperation) -> float:
+def _grouped_us(evaluator: GEMMEvaluator, expected: Operation, seen: GemmWork) -> float:
     """The kernel is chosen before the GPU knows the rows of each group, and then has those that there are."""
-    assert isinstance(expected, GemmOperation)
-    mapping = evaluator.evaluate_problem(expected.problem).mapping
+    assert isinstance(expected.work, GemmWork)
+    mapping = evaluator.evaluate_problem(expected.work.problem).mapping
     return evaluator.evaluate_mapping(seen.problem, mapping).latency_us + evaluator.switch_us(seen.problem.rows)
 
 

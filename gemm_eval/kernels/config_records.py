@@ -1,33 +1,39 @@
-"""One line of the file of best configs: for which GEMM, which config, how fast, and what it holds for."""
+"""Records of the best configs of GEMMs, and the file that holds them.
+
+The file is JSON that a person can read, replaced as a whole, by one process at a time. It is read where there is no GPU
+and none of the library's extras is installed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import json
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from gemm_eval import storage
 from gemm_eval.arch import MEASURED_L2_STATES, DeviceLimits
 from gemm_eval.checks import check_word, plain_integer
 from gemm_eval.device import COMPILE_OPTIONS
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels import build
+from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError
+from gemm_eval.kernels import registry
 from gemm_eval.kernels.families import Sizes, Variant, WeightMode, family_of
 from gemm_eval.kernels.layout import parse_activation, parse_group_size, parse_mode
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.words import shown
+from gemm_eval.storage import FileLock, read_bounded
+from gemm_eval.words import one_line, shown
 from gemm_eval.workload import MAX_DIM
-
-__all__ = ["FOUND_BY", "L2_STATES", "ConfigKey", "ConfigRecord", "kernel_hash_of", "why_void"]
 
 FOUND_BY = ("all", "top_k", "model")
 """How a config was found: all legal ones were timed, some were, or a model estimated the time."""
@@ -43,7 +49,7 @@ _ENUMS: dict[str, type[enum.IntEnum]] = {
 
 
 class ConfigKey(NamedTuple):
-    """What a config is best for.
+    """The GEMM, GPU and state of L2 that a config is best for.
 
     Attributes:
         gpu: preset of the GPU, such as "h200-sxm".
@@ -70,14 +76,9 @@ class ConfigKey(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        gpu: str,
-        sizes: Sizes,
-        activation: DType | str = DType.FP16,
-        mode: WeightMode | str = WeightMode.GROUP,
-        group_size: int | None = None,
-        l2: str = "cold",
-    ) -> ConfigKey:
+        cls, gpu: str, sizes: Sizes, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
+        group_size: int | None = None, l2: str = "cold",
+    ) -> ConfigKey:  # fmt: skip
         """A key from what callers give: names for enums; group size None: 128, or 0 in mode COLUMN.
 
         Raises:
@@ -145,7 +146,7 @@ class ConfigRecord:
 
     @property
     def is_measured(self) -> bool:
-        """Whether `latency_us` is of a device, not of a model."""
+        """True if `latency_us` is of a device, not of a model."""
         return self.found_by != "model"
 
     @property
@@ -158,7 +159,7 @@ class ConfigRecord:
         return not self.is_measured, self.latency_us, -date.fromisoformat(self.date).toordinal(), self.to_line()
 
     def to_line(self) -> str:
-        """One line of JSON, always the same for the same record."""
+        """Return a line of JSON, always the same for the same record."""
         return json.dumps(self.to_json(), allow_nan=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -171,7 +172,7 @@ class ConfigRecord:
 
     @classmethod
     def from_json(cls, fields: Any) -> ConfigRecord:
-        """What `to_json` made.
+        """Return the record that `to_json` made JSON of.
 
         Raises:
             InvalidInputError: fields are missing, unknown, or hold what they cannot.
@@ -194,11 +195,7 @@ class ConfigRecord:
 
 
 def config_from_json(fields: Any) -> KernelConfig:
-    """Return the config of a record or of a row of timings: enums are names in small letters.
-
-    Raises:
-        InvalidOptionError: fields are missing, unknown, or hold what they cannot.
-    """
+    """Return the config of a record or of a row of timings: enums are names in small letters."""
     rest = _object(fields, "config")
     values = {name: _taken(rest, name) for name in KernelConfig._fields}
     if rest:
@@ -232,7 +229,7 @@ def kernel_hash_of(variant: Variant, limits: DeviceLimits | str) -> str:
         UnsupportedError: the family has no kernels for that GPU.
     """
     family = family_of(variant.config)
-    target = limits if isinstance(limits, str) else build.target_of(family, limits.compute_capability)
+    target = limits if isinstance(limits, str) else registry.target_of(family, limits.compute_capability)
     config = family_of(variant.config).compiled(variant.config)
     return _hash_of(variant._replace(config=config), target)
 
@@ -241,7 +238,7 @@ def kernel_hash_of(variant: Variant, limits: DeviceLimits | str) -> str:
 def _hash_of(variant: Variant, target: str) -> str:
     family = family_of(variant.config)
     macros = sorted((variant.macros() | family.macros(variant)).items())
-    text = build.text_of(family, variant)
+    text = registry.text_of(family, variant)
     content = json.dumps([_HASH_FORMAT, family.entry, COMPILE_OPTIONS, target, macros, text])
     return hashlib.sha256(content.encode()).hexdigest()[:_HASH_DIGITS]
 
@@ -269,3 +266,120 @@ def _taken(fields: dict[str, Any], name: str) -> Any:
     if name not in fields:
         raise InvalidOptionError(f"field {name} is missing")
     return fields.pop(name)
+
+
+_FORMAT = "gemm-eval w4a16 configs"
+_VERSION = 1
+_LOCK_TIMEOUT_S = 30.0
+_NUM_KEPT_ASIDE = 3
+_MAX_FILE_BYTES = 1 << 23  # some 20,000 GEMMs
+_MAX_RECORDS = 100_000
+_MAX_TOLD_CHARS = 300
+
+
+class Content(NamedTuple):
+    """The content of a file: its readable records, and its faults."""
+
+    records: tuple[ConfigRecord, ...]
+    damage: str | None
+
+
+def to_text(records: Sequence[ConfigRecord]) -> str:
+    """A JSON document with a line for each record, in ASCII."""
+    head = f'{{\n"format": {json.dumps(_FORMAT)},\n"version": {_VERSION},\n"records": ['
+    text = head + ",".join(f"\n{record.to_line()}" for record in records) + "\n]\n}\n"
+    if len(text) > _MAX_FILE_BYTES:
+        raise GemmEvalError(
+            f"{len(records):,} configs take {len(text):,} bytes, and a file may have {_MAX_FILE_BYTES:,} at most: "
+            "keep fewer GEMMs in one file"
+        )
+    return text
+
+
+def read_content(path: Path) -> Content | None:
+    """Read a file; None: there is none."""
+    try:
+        raw = read_bounded(
+            path, _MAX_FILE_BYTES, "file of configs", unreadable=GemmEvalError, too_large=GemmEvalError
+        )  # fmt: skip
+    except GemmEvalError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    try:
+        document = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        return Content((), f"it is no JSON document ({one_line(str(error))})")
+    if not isinstance(document, dict) or document.get("format") != _FORMAT or type(document.get("version")) is not int:
+        return Content((), f'it has no "format": "{_FORMAT}" and "version"')
+    if document["version"] > _VERSION:
+        raise GemmEvalError(
+            f"{path} has version {shown(document['version'])}, and this gemm_eval reads {_VERSION} at most: "
+            "update gemm_eval, or move the file away"
+        )
+    records, damages = [], []
+    lines = document.get("records")
+    if isinstance(lines, list) and len(lines) > _MAX_RECORDS:
+        return Content((), f"it has {len(lines):,} records, more than {_MAX_RECORDS:,}")
+    for number, fields in enumerate(lines if isinstance(lines, list) else (), 1):
+        try:
+            records.append(ConfigRecord.from_json(fields))
+        except InvalidInputError as error:
+            damages.append(f"record {number}: {one_line(str(error), _MAX_TOLD_CHARS)}")
+    if not isinstance(lines, list) or document["version"] < 1:
+        damages.append(f"it has no list of records in version {_VERSION}")
+    more = f", and {len(damages) - 1} more" if len(damages) > 1 else ""
+    return Content(tuple(records), f"{damages[0]}{more}" if damages else None)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; lists of the same name are joined (two files pasted into one), other doubles are refused."""
+    result: dict[str, Any] = {}
+    for name, value in pairs:
+        if isinstance(value, list) and isinstance(result.get(name), list):
+            result[name] = result[name] + value
+        elif name in result and result[name] != value:
+            raise ValueError(f"{shown(name)} stands there twice")
+        else:
+            result[name] = value
+    return result
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file to ``<name>.damaged-<n>``, n counting up, and return that path; the last three are kept.
+
+    Raises:
+        GemmEvalError: it cannot be renamed.
+    """
+    earlier = re.escape(path.name) + r"\.damaged-(\d+)"
+    try:
+        numbers = [int(match[1]) for result in path.parent.iterdir() if (match := re.fullmatch(earlier, result.name))]
+        name = f"{path.name}.damaged-{max(numbers, default=0) + 1}"
+        return storage.set_aside(path, name, earlier=earlier, num_kept=_NUM_KEPT_ASIDE)
+    except OSError as error:
+        raise GemmEvalError(f"cannot set {path} aside: {error}") from error
+
+
+@contextlib.contextmanager
+def lock(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Be the only process and thread that changes the file at `path`; makes its folder.
+
+    On a file system without locks nothing is kept out: a change may then be lost, but the file stays whole.
+    """
+    lock_path = path.with_name(path.name + ".lock")
+    held = FileLock(lock_path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_ours = held.acquire(timeout_s=timeout_s)
+    except OSError as error:
+        raise GemmEvalError(f"cannot write {lock_path}: {error}") from error
+    if not is_ours:
+        raise GemmEvalError(f"other processes hold {lock_path} for more than {timeout_s:g} s")
+    try:
+        yield
+    finally:
+        held.release()

@@ -1,0 +1,272 @@
+"""Prices of work on an arch, every kind in one batch by its own model, and costs of the operations of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable, memory_bounds
+from gemm_eval.moe import moe_layers
+from gemm_eval.transformer import AttentionWork, CollectiveWork, GemmWork, MemoryWork, MoeWork, Operation
+from gemm_eval.workload import GemmProblem
+
+IN_ATTENTION = "in attention"
+"""The bound of an operation that the attention of its layer contains: it takes no time of its own."""
+
+_QUANTIZATION = ("quantize_us", "cast_us")  # terms of the kernels before a GEMM
+_POSITIONS = frozenset({"rotary_kv_write", "rotary", "kv_write"})
+_DECISIVE_FRAC = 0.5  # of the time, above which bytes are what limits a memory-bound kernel
+
+
+class Price(NamedTuple):
+    """The time of one piece of work between other kernels, and what limits it.
+
+    Attributes:
+        latency_us: time; 0 where nothing is known.
+        bound: what limits it, in the word of its model.
+        source: ``calibrated``, ``corrected``, ``analytic``, ... in the word of its model.
+        how: kernel of attention, or algorithm of a collective; empty: nothing to add.
+        low_us, high_us: 80% of measured times of such GEMMs lie between; None: not asked for, or not known.
+        has_positions: attention turns positions and writes the cache too.
+        detail: sizes and kernel in words, where they are asked for.
+        num_bytes: compulsory bytes, where they are asked for: operands and results, each once.
+    """
+
+    latency_us: float
+    bound: str
+    source: str = ""
+    how: str = ""
+    low_us: float | None = None
+    high_us: float | None = None
+    has_positions: bool = False
+    detail: str = ""
+    num_bytes: int = 0
+
+
+class Prices:
+    """Prices of work on one arch; equal work is priced once.
+
+    Args:
+        evaluator: of the arch; its options are those of GEMMs.
+        fused, attention_library: attention; see `GEMMEvaluator.evaluate_attention`.
+        collective_library, interconnect: collectives; see `GEMMEvaluator.evaluate_collective`.
+        expert_library: whose kernels run experts; None: those of serving engines.
+
+    Attributes:
+        evaluator: as given.
+        has_intervals: prices of GEMMs have intervals.
+    """
+
+    has_intervals = False
+
+    def __init__(
+        self, evaluator: GEMMEvaluator, *, fused: bool | None = None, attention_library: str | None = None,
+        collective_library: str | None = None, expert_library: str | None = None, interconnect: str | None = None,
+    ) -> None:  # fmt: skip
+        self.evaluator = evaluator
+        self._switch_us = cache(evaluator.switch_us)
+        self._fused, self._attention_library, self._expert_library = fused, attention_library, expert_library
+        self._collective = {"library": collective_library, "interconnect": interconnect}
+        self._prices: dict[Any, Price] = {}
+
+    @property
+    def _models(self) -> Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]]:
+        """The model of each kind of work, in the order in which they are asked."""
+        return {
+            AttentionWork: self._price_attention, MoeWork: self._price_experts, CollectiveWork: self._price_collectives,
+            GemmWork: self._price_gemms, MemoryWork: self._price_memory,
+        }  # fmt: skip
+
+    def find(self, works: Iterable[Any]) -> None:
+        """Price work that is new, each kind in one batch.
+
+        Raises:
+            UnsupportedError: the arch cannot run a type, or has no link for a collective.
+            InfeasibleError: no mapping fits.
+        """
+        new: dict[type, list[Any]] = {}
+        for work in dict.fromkeys(works):
+            if work not in self._prices:
+                new.setdefault(type(work), []).append(work)
+        for kind, price in self._models.items():
+            if kind in new:
+                self._prices.update(zip(new[kind], price(new[kind]), strict=True))
+
+    def __getitem__(self, work: Any) -> Price:
+        if work not in self._prices:
+            self.find([work])
+        return self._prices[work]
+
+    def _price_gemms(self, works: Sequence[GemmWork]) -> list[Price]:
+        """Price GEMMs. Multi-core chips have no model of the kernel that quantizes A.
+
+        Where the kernel before writes A as the GEMM reads it, the price is that of the GEMM alone. Some types were
+        timed behind the kernel that quantizes A only, so that the correction is of both: then the terms of that kernel
+        are taken off.
+        """
+        is_gpu = isinstance(self.evaluator.arch, GpuSpec)
+        sources = [str(work.quantize_from) if is_gpu and work.quantize_from is not None else None for work in works]
+        asked: dict[str | None, dict[GemmProblem, int]] = {}
+        for work, source in zip(works, sources, strict=True):
+            for kind in (None, source) if work.is_quantized else (source,):
+                problems = asked.setdefault(kind, {})
+                problems.setdefault(work.problem, len(problems))
+        tables = {source: self._table(list(problems), source) for source, problems in asked.items()}
+        prices = []
+        for work, source in zip(works, sources, strict=True):
+            behind = tables[source].price(asked[source][work.problem])
+            price = behind
+            if source is not None and work.is_quantized:
+                price = tables[None].price(asked[None][work.problem])
+                if behind.source == "corrected" != price.source:
+                    terms = tables[source].table[asked[source][work.problem]].breakdown
+                    latency_us = behind.latency_us - sum(terms.get(term, 0.0) for term in _QUANTIZATION)
+                    price = price._replace(latency_us=latency_us)
+            prices.append(self._between(price, work.problem.rows))
+        return prices
+
+    def _table(self, problems: Sequence[GemmProblem], quantize_from: str | None) -> _Table:
+        table = self.evaluator.evaluate_many(problems, quantize_from=quantize_from, progress=False)
+        return _Table(table, has_intervals=self.has_intervals)
+
+    def _between(self, price: Price, num_rows: int) -> Price:
+        """Return the price of a kernel between others: it takes `GEMMEvaluator.switch_us` more than by itself."""
+        more_us = self._switch_us(num_rows)
+        low_us, high_us = (None if us is None else us + more_us for us in (price.low_us, price.high_us))
+        return price._replace(latency_us=price.latency_us + more_us, low_us=low_us, high_us=high_us)
+
+    def _price_attention(self, works: Sequence[AttentionWork]) -> list[Price]:
+        problems = [work.problem for work in works]
+        results = self.evaluator.evaluate_attention_problems(
+            problems, fused=self._fused, library=self._attention_library
+        )
+        return [
+            self._between(
+                Price(
+                    result.latency_us, result.bound, result.source, result.kernel, has_positions=result.has_positions
+                ),
+                problem.batch * problem.q_len,
+            )
+            for problem, result in zip(problems, results, strict=True)
+        ]
+
+    def _price_experts(self, works: Sequence[MoeWork]) -> list[Price]:
+        layers = [work.layer for work in works]
+        results = moe_layers(self.evaluator, layers, library=self._expert_library, progress=False)
+        return [Price(result.latency_us, result.bound) for result in results]
+
+    def _price_collectives(self, works: Sequence[CollectiveWork]) -> list[Price]:
+        results = (
+            self.evaluator.evaluate_collective(work.what, work.message_bytes, work.num_ranks, **self._collective)
+            for work in works
+        )
+        return [Price(result.latency_us, "link", how=result.algorithm) for result in results]
+
+    def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:
+        kernels = [(work.read_bytes, work.write_bytes, work.width, work.rows, work.what) for work in works]
+        return [
+            Price(
+                result.latency_us,
+                "dram" if result.breakdown["bytes_us"] > _DECISIVE_FRAC * result.latency_us else "launch",
+                result.source,
+            )
+            for result in memory_bounds(self.evaluator.arch, kernels)
+        ]
+
+
+class _Table:
+    """Prices of a batch of GEMMs by themselves, by row."""
+
+    def __init__(self, table: GEMMTable, *, has_intervals: bool) -> None:
+        self.table = table
+        columns = [table[name].tolist() for name in ("latency_us", "bound", "source")]
+        ends = [table[name].tolist() for name in ("low_us", "high_us")] if has_intervals else []
+        self._rows = list(zip(*columns, *([None if math.isnan(us) else us for us in end] for end in ends), strict=True))
+
+    def price(self, row: int) -> Price:
+        latency_us, bound, source, *ends = self._rows[row]
+        return Price(latency_us, bound, source, "", *ends)
+
+
+def price_of(result: GEMMResult) -> Price:
+    """Return the price of a GEMM by itself."""
+    return Price(result.latency_us, result.bound, result.source, "", result.low_us, result.high_us)
+
+
+class OperationCost(NamedTuple):
+    """The time of an operation of a step on one device.
+
+    Attributes:
+        operation: what it is, and in how many layers it runs.
+        latency_us: of one run, between other kernels.
+        bound: what limits it, in the word of its model.
+        how: kernel of attention, or algorithm of a collective; empty: nothing to add.
+    """
+
+    operation: Operation
+    latency_us: float
+    bound: str
+    how: str = ""
+
+    @property
+    def total_us(self) -> float:
+        """Time in all layers that have it."""
+        return self.latency_us * self.operation.num_layers
+
+    @property
+    def detail(self) -> str:
+        """Its sizes, in words."""
+        work, how = self.operation.work, f", {self.how}" if self.how else ""
+        if isinstance(work, GemmWork | AttentionWork):
+            return f"{work.problem}{how}"
+        if isinstance(work, MoeWork):
+            return str(work.layer)
+        if isinstance(work, CollectiveWork):
+            return f"{work.what} of {work.message_bytes:,} bytes, {work.num_ranks} ranks{how}"
+        return f"{work.what}, {work.rows:,} x {work.width:,}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        operation = self.operation
+        return {
+            "name": operation.name, "kind": operation.kind, "layer_kind": operation.layer_kind,
+            "num_layers": operation.num_layers, "latency_us": self.latency_us, "total_us": self.total_us,
+            "bound": self.bound, "detail": self.detail,
+        }  # fmt: skip
+
+
+def operation_costs(
+    evaluator: GEMMEvaluator, operations: Sequence[Operation], **options: Any
+) -> tuple[OperationCost, ...]:
+    """Return what each operation takes, in their order.
+
+    GEMMs and attention take `GEMMEvaluator.switch_us` more than by themselves. What turns positions and writes the
+    cache takes no time where the attention of its layers does it.
+
+    Args:
+        evaluator: of the arch.
+        operations: of one step on one device.
+        options: as for `Prices`.
+
+    Raises:
+        UnsupportedError: the arch cannot run a type, or has no link for a collective.
+        InfeasibleError: no mapping fits.
+    """
+    prices = Prices(evaluator, **options)
+    prices.find(operation.work for operation in operations)
+    return costs_of(prices, operations)
+
+
+def costs_of(prices: Prices, operations: Sequence[Operation]) -> tuple[OperationCost, ...]:
+    """Return the costs of the operations of one step on one device, whose work was priced."""
+    priced = [(operation, prices[operation.work]) for operation in operations]
+    with_positions = {operation.layer_kind for operation, price in priced if price.has_positions}
+    return tuple(
+        OperationCost(operation, 0.0, IN_ATTENTION)
+        if operation.layer_kind in with_positions and getattr(operation.work, "what", "") in _POSITIONS
+        else OperationCost(operation, price.latency_us, price.bound, price.how)
+        for operation, price in priced
+    )

@@ -1,0 +1,431 @@
+"""Predictions of modules as text, tables of sizes, a page and a timeline, and beside measurements."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gemm_eval.report import Cell, Column, Facts, Page, Section, Table, Text
+from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)|^\d+(?=\.|$)")
+_MAX_UNPRICED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedModule:
+    """Modules whose paths differ by numbers alone, and that are of one class, as are those around them.
+
+    Attributes:
+        path: with ``*`` in the place of numbers, where there are several.
+        module_class: of all.
+        depth: below the outermost.
+        count: how many.
+        latency_us, low_us, high_us: of all.
+        share_frac: of the outermost module's time.
+        bound: what limits most of the time of the first.
+    """
+
+    path: str
+    module_class: str
+    depth: int
+    count: int
+    latency_us: float
+    low_us: float
+    high_us: float
+    share_frac: float
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedOperation:
+    """Operations that are alike: name, sizes, phase and folded path.
+
+    Attributes:
+        first: one of them.
+        path: with ``*`` in the place of numbers, where there are several.
+        count: how many.
+        latency_us: of all.
+    """
+
+    first: PredictedOperation
+    path: str
+    count: int
+    latency_us: float
+
+
+def folded_path(path: str) -> str:
+    """A path with ``*`` in the place of numbers that stand at the end of a name: ``layers.*``, ``layer_*``."""
+    return _NUMBER.sub("*", path)
+
+
+def fold_modules(prediction: ModulePrediction, *, depth: int | None, fold: bool) -> list[FoldedModule]:
+    """Return modules, outer ones first, down to a depth."""
+    groups: dict[tuple[str, tuple[str, ...]], list[ModulePrediction]] = {}
+    classes: dict[str, tuple[str, ...]] = {}  # of a module and those around it
+    base = prediction.path.count(".") + 1 if prediction.path else 0
+    for node in prediction.walk():
+        level = (node.path.count(".") + 1 if node.path else 0) - base
+        if depth is None or level <= depth:
+            path = folded_path(node.path) if fold else node.path
+            classes[node.path] = (*classes.get(node.path.rpartition(".")[0], ()), node.module_class)
+            groups.setdefault((path, classes[node.path]), []).append(node)
+    rows = []
+    for (path, _), nodes in groups.items():
+        first = nodes[0]
+        level = (first.path.count(".") + 1 if first.path else 0) - base
+        sums = [sum(values) for values in zip(*((n.latency_us, n.low_us, n.high_us) for n in nodes), strict=True)]
+        share = sum(node.share_frac for node in nodes)
+        shown = path if len(nodes) > 1 else first.path
+        rows.append(
+            FoldedModule(shown, first.module_class, level, len(nodes), sums[0], sums[1], sums[2], share, first.bound)
+        )
+    return rows
+
+
+def fold_operations(operations: Iterable[PredictedOperation]) -> list[FoldedOperation]:
+    """Return operations that are alike in one row, those that take most of the time first."""
+    groups: dict[tuple[str, ...], list[PredictedOperation]] = {}
+    for one in operations:
+        groups.setdefault((folded_path(one.path), one.name, one.phase, one.kind, one.detail), []).append(one)
+    rows = [
+        FoldedOperation(
+            result[0], key[0] if len(result) > 1 else result[0].path, len(result), sum(one.latency_us for one in result)
+        )
+        for key, result in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -row.latency_us)
+
+
+def module_table(prediction: ModulePrediction, *, depth: int | None, fold: bool) -> str:
+    """Return the table of `ModulePrediction.table`."""
+    lines = [_headline(prediction)]
+    rows = [("module", "class", "runs", "us", "share", "80% within", "bound")]
+    for row in fold_modules(prediction, depth=depth, fold=fold):
+        name = "  " * row.depth + (row.path.rpartition(".")[2] if row.depth else row.path or "(all)")
+        interval = "" if row.low_us == row.high_us else f"{us_text(row.low_us)}..{us_text(row.high_us)}"
+        rows.append(
+            (name, row.module_class, f"{row.count}" if row.count > 1 else "", us_text(row.latency_us),
+             f"{row.share_frac:.1%}", interval, row.bound)
+        )  # fmt: skip
+    lines += aligned(rows, right={2, 3, 4, 5})
+    unpriced = fold_operations(prediction.unpriced)
+    lines += [
+        f"not priced: {row.first.name}{f' in {row.path}' if row.path else ''}, {row.count}x: {row.first.detail}"
+        for row in unpriced[:_MAX_UNPRICED]
+    ]
+    if len(unpriced) > _MAX_UNPRICED:
+        lines.append(f"not priced: {len(unpriced) - _MAX_UNPRICED} more kinds of operations")
+    return "\n".join(lines)
+
+
+def _headline(prediction: ModulePrediction) -> str:
+    kinds = ", ".join(
+        f"{kind} {us / max(prediction.latency_us, 1e-9):.0%}" for kind, us in prediction.us_by_kind.items() if us > 0
+    )
+    return (
+        f"{prediction.module_class or 'operations'} on {prediction.arch_name}, fused as by {prediction.fusion}: "
+        f"{us_text(prediction.latency_us)} us, {prediction.flop / 1e9:,.4g} GFLOP, "
+        f"{prediction.num_bytes / 1e6:,.4g} MB ({kinds})"
+    )
+
+
+def us_text(us: float) -> str:
+    """Microseconds with as many digits as matter."""
+    return f"{us:,.0f}" if us >= 1000 else f"{us:,.1f}" if us >= 10 else f"{us:,.2f}"
+
+
+def aligned(rows: Sequence[tuple[str, ...]], right: set[int]) -> list[str]:
+    """Lines of cells in columns; those of `right` are aligned to the right."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTable:
+    """A prediction for each combination of sizes.
+
+    Attributes:
+        names: of the sizes.
+        rows: a value of each, and the prediction.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[tuple[int, ...], ModulePrediction], ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...], ModulePrediction]]:
+        return iter(self.rows)
+
+    def __str__(self) -> str:
+        head = (*self.names, "us", "TFLOP/s", "bound", "not priced")
+        lines = [
+            (
+                *map(str, point), us_text(found.latency_us), f"{found.flop / max(found.latency_us, 1e-9) / 1e6:,.1f}",
+                found.bound, str(len(found.unpriced) or ""),
+            )
+            for point, found in self.rows
+        ]  # fmt: skip
+        return "\n".join(aligned([head, *lines], right=set(range(len(self.names) + 2))))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return a row for each combination as plain values: sizes, time, interval, FLOP, bytes, bound."""
+        return [
+            dict(zip(self.names, point, strict=True))
+            | {
+                "latency_us": found.latency_us, "low_us": found.low_us, "high_us": found.high_us, "flop": found.flop,
+                "num_bytes": found.num_bytes, "bound": found.bound, "num_unpriced": len(found.unpriced),
+            }
+            for point, found in self.rows
+        ]  # fmt: skip
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a DataFrame with the rows of `to_dicts`."""
+        from gemm_eval.extras import needs_extra
+
+        with needs_extra("a DataFrame", "sweep"):
+            import pandas as pd
+        return pd.DataFrame(self.to_dicts())
+
+
+_MODULES = (
+    Column("module", kind="text"), Column("class", kind="text"), Column("runs"), Column("time", "us"),
+    Column("share", "%", digits=3), Column("low", "us"), Column("high", "us"), Column("bound", kind="text"),
+)  # fmt: skip
+_OPERATIONS = (
+    Column("operation", kind="text"), Column("module", kind="text"), Column("phase", kind="text"), Column("runs"),
+    Column("time of one", "us"), Column("of all", "us"), Column("share", "%", digits=3), Column("bound", kind="text"),
+    Column("source", kind="text"), Column("sizes", kind="text"),
+)  # fmt: skip
+_UNPRICED = (
+    Column("operation", kind="text"), Column("module", kind="text"), Column("runs"), Column("MB", digits=3),
+    Column("of the bytes", "%", digits=3), Column("why", kind="text"),
+)  # fmt: skip
+_LEVERS = (Column("change of the arch", kind="text"), Column("would take", "us"), Column("saves", "%", digits=3))
+
+
+def prediction_page(prediction: ModulePrediction) -> Page:
+    """Return the page of a prediction; the levers are evaluated for it."""
+    name, total_us = prediction.module_class or "operations", prediction.latency_us
+    rows: list[list[Cell]] = [
+        [row.path or "(all)", row.module_class, row.count, row.latency_us, 100 * row.share_frac, row.low_us,
+         row.high_us, row.bound]
+        for row in fold_modules(prediction, depth=None, fold=True)
+    ]  # fmt: skip
+    folded = fold_operations(one for one in prediction.operations if one.kind != "unpriced")
+    operations: list[list[Cell]] = [
+        [row.first.name, row.path, row.first.phase, row.count, row.first.latency_us, row.latency_us,
+         100 * row.latency_us / total_us if total_us else 0.0, row.first.bound, row.first.source, row.first.detail]
+        for row in folded
+    ]  # fmt: skip
+    sections = [
+        Section("Overview", [Facts(_facts(prediction))]),
+        Section("Modules", [Table(_MODULES, rows, note="Numbers in paths are folded; low and high: 80% of GEMMs.")]),
+        Section("Kernels", [Table(_OPERATIONS, operations)]),
+    ]
+    if prediction.unpriced:
+        sections.append(Section("Not priced", [_unpriced_table(prediction)]))
+    levers: list[list[Cell]] = [
+        [lever.change, lever.latency_us, 100 * lever.gain_frac] for lever in prediction.what_would_help()
+    ]
+    help_part = Table(_LEVERS, levers) if levers else Text("No single change of the arch saves more than 0.5%.")
+    sections.append(Section("What would help", [help_part]))
+    return Page(f"{name} on {prediction.arch_name}", f"predicted, fused as by {prediction.fusion}", sections)
+
+
+def _unpriced_table(prediction: ModulePrediction) -> Table:
+    total = max(1, prediction.num_bytes)
+    rows: list[list[Cell]] = [
+        [row.first.name, row.path, row.count, row.count * row.first.num_bytes / 1e6,
+         100 * row.count * row.first.num_bytes / total, row.first.detail]
+        for row in fold_operations(prediction.unpriced)
+    ]  # fmt: skip
+    return Table(_UNPRICED, rows, note="No model knows these: they count as no time.")
+
+
+def _facts(prediction: ModulePrediction) -> list[tuple[str, str]]:
+    total = prediction.latency_us
+    return [
+        ("arch", prediction.arch_name),
+        ("time", f"{total:,.1f} us"),
+        ("80% of GEMMs' errors", f"{prediction.low_us:,.1f} to {prediction.high_us:,.1f} us"),
+        ("operations on matrices", f"{prediction.flop / 1e9:,.4g} GFLOP"),
+        ("bytes of operands", f"{prediction.num_bytes / 1e6:,.4g} MB"),
+        ("kernels", f"{len(prediction.operations):,}"),
+        *((f"time of {kind}", f"{us / total:.1%}") for kind, us in prediction.us_by_kind.items() if us > 0),
+        *((f"bound by {bound}", f"{us / total:.1%}") for bound, us in prediction.us_by_bound.items() if us > 0),
+    ]
+
+
+_KERNEL_THREAD, _MODULE_THREAD = 0, 1  # threads of the trace
+
+
+def chrome_trace(prediction: ModulePrediction) -> str:
+    """Return JSON of complete events: a thread of kernels, and one of the modules that run them.
+
+    Times are in microseconds, as the format has them.
+    """
+    operations = prediction.operations
+    names = [(_KERNEL_THREAD, "kernels"), (_MODULE_THREAD, "modules")]
+    events: list[dict[str, Any]] = [
+        {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": f"predicted on {prediction.arch_name}"}},
+        *({"name": "thread_name", "ph": "M", "pid": 0, "tid": at, "args": {"name": name}} for at, name in names),
+    ]
+    for one in operations:
+        args = {"module": one.path, "bound": one.bound, "source": one.source, "detail": one.detail, "flop": one.flop,
+                "bytes": one.num_bytes, "low_us": one.low_us, "high_us": one.high_us}  # fmt: skip
+        events.append(_event(one.name, one.kind, one.start_us, one.latency_us, _KERNEL_THREAD, args))
+    events += _spans(operations)
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
+
+
+def _event(name: str, category: str, start_us: float, us: float, thread: int, args: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "cat": category, "ph": "X", "ts": start_us, "dur": us, "pid": 0, "tid": thread, "args": args}
+
+
+def _spans(operations: tuple[PredictedOperation, ...]) -> list[dict[str, Any]]:
+    """Stretches of time in which a module, or one in it, runs; spans of inner ones lie within."""
+    events, open_spans = [], dict[str, float]()
+    end_us = 0.0
+    for one in operations:
+        parts = one.path.split(".") if one.path else []
+        inside = {".".join(parts[: end + 1]) for end in range(len(parts))}
+        ended = [path for path in open_spans if path not in inside]
+        events += [_span(path, open_spans.pop(path), end_us) for path in ended]
+        for path in sorted(inside, key=len):
+            open_spans.setdefault(path, one.start_us)
+        end_us = one.start_us + one.latency_us
+    return events + [_span(path, start_us, end_us) for path, start_us in open_spans.items()]
+
+
+def _span(path: str, start_us: float, end_us: float) -> dict[str, Any]:
+    return _event(path, "module", start_us, end_us - start_us, _MODULE_THREAD, {})
+
+
+_MAX_ROWS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredOperation:
+    """An operation of torch, as predicted and as it ran.
+
+    Attributes:
+        operations: what is predicted of it; empty: it is taken for free (a view, an empty tensor).
+        measured_us: median time of its kernels.
+        kernels: their names.
+    """
+
+    operations: tuple[PredictedOperation, ...]
+    measured_us: float
+    kernels: tuple[str, ...]
+
+    @property
+    def predicted_us(self) -> float:
+        """Sum of what is predicted."""
+        return sum(operation.latency_us for operation in self.operations)
+
+    @property
+    def path(self) -> str:
+        """Path of the module that ran it."""
+        return self.operations[0].path if self.operations else ""
+
+    @property
+    def name(self) -> str:
+        """Name of the operation."""
+        return self.operations[0].name if self.operations else "(free)"
+
+    @property
+    def detail(self) -> str:
+        """Its sizes."""
+        return self.operations[0].detail if self.operations else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A module on a GPU, predicted and measured, operation by operation.
+
+    Attributes:
+        prediction: of all.
+        operations: in the order they ran.
+        outside_us: time of kernels that belong to no operation: copies between host and device.
+        graph_us: time of a replay of everything as a CUDA graph, of the operations that run in eager mode: modules were
+            told that they are not captured; None: not asked for, or the module cannot be captured.
+        device_name: where it was measured.
+    """
+
+    prediction: ModulePrediction
+    operations: tuple[MeasuredOperation, ...]
+    outside_us: float
+    graph_us: float | None
+    device_name: str
+
+    @property
+    def predicted_us(self) -> float:
+        """Time of all operations."""
+        return self.prediction.latency_us
+
+    @property
+    def measured_us(self) -> float:
+        """Sum of the times of all kernels, without gaps between them."""
+        return sum(one.measured_us for one in self.operations) + self.outside_us
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured: in the CUDA graph, where that was timed, else the sum of kernels."""
+        return self.predicted_us / (self.measured_us if self.graph_us is None else self.graph_us)
+
+    def __str__(self) -> str:
+        graph = "" if self.graph_us is None else f", {us_text(self.graph_us)} us in a CUDA graph"
+        head = (
+            f"{self.prediction.module_class} on {self.device_name}: predicted {us_text(self.predicted_us)} us "
+            f"({self.prediction.arch_name}), measured {us_text(self.measured_us)} us of kernels{graph}; "
+            f"predicted/measured {self.ratio:.3f}"
+        )
+        rows = [("module", "operation", "runs", "predicted us", "measured us", "ratio", "sizes", "kernel")]
+        groups = self._groups()
+        for (path, name, detail), result in groups[:_MAX_ROWS]:
+            predicted, measured = sum(o.predicted_us for o in result), sum(o.measured_us for o in result)
+            ratio = f"{predicted / measured:.2f}" if measured else ""
+            kernel = result[0].kernels[0][:40] if result[0].kernels else ""
+            rows.append((path if len(result) > 1 else result[0].path, name, str(len(result)), us_text(predicted),
+                         us_text(measured), ratio, detail, kernel))  # fmt: skip
+        lines = [head, *aligned(rows, right={2, 3, 4, 5})]
+        if len(groups) > _MAX_ROWS:
+            rest = [one for _, result in groups[_MAX_ROWS:] for one in result]
+            lines.append(
+                f"{len(groups) - _MAX_ROWS} more kinds: predicted {us_text(sum(o.predicted_us for o in rest))} us, "
+                f"measured {us_text(sum(o.measured_us for o in rest))} us"
+            )
+        if self.outside_us:
+            lines.append(f"kernels of no operation: {us_text(self.outside_us)} us")
+        return "\n".join(lines)
+
+    def _groups(self) -> list[tuple[tuple[str, str, str], list[MeasuredOperation]]]:
+        """Operations that are alike, those that were measured longest first."""
+        groups: dict[tuple[str, str, str], list[MeasuredOperation]] = {}
+        for one in self.operations:
+            groups.setdefault((folded_path(one.path), one.name, one.detail), []).append(one)
+        return sorted(groups.items(), key=lambda item: -sum(one.measured_us for one in item[1]))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return a row for each operation as plain values."""
+        return [
+            {"path": one.path, "name": one.name, "detail": one.detail, "predicted_us": one.predicted_us,
+             "measured_us": one.measured_us, "kernels": list(one.kernels)}
+            for one in self.operations
+        ]  # fmt: skip

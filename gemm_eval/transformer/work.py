@@ -1,0 +1,151 @@
+"""Kinds of work as plain data, which `gemm_eval.estimate` prices, and operations of a step, each with its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm_eval.checks import check_flag
+from gemm_eval.dtypes import DType
+from gemm_eval.moe import MoeLayer
+from gemm_eval.workload import AttentionProblem, GemmProblem
+
+
+@dataclass(frozen=True, slots=True)
+class GemmWork:
+    """A GEMM on the matrix units.
+
+    Attributes:
+        problem: sizes and types.
+        quantize_from: type of activations, where the GEMM reads narrower ones; None: it reads them as they are.
+        is_quantized: the kernel before writes A as narrow as the GEMM reads it; else a kernel of its own quantizes it.
+        note: an assumption about it; empty: none.
+    """
+
+    problem: GemmProblem
+    quantize_from: DType | None = None
+    is_quantized: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWork:
+    """Scores, softmax and values of all heads of one device, forward or backward.
+
+    Attributes:
+        problem: sizes and types; where attention stays within chunks of positions, each chunk is a sequence.
+        mask_bytes: bytes of a mask or bias that is read; 0: none.
+        is_backward: gradients of queries, keys and values.
+        note: an assumption about it; empty: none.
+    """
+
+    problem: AttentionProblem
+    mask_bytes: int = 0
+    is_backward: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWork:
+    """A kernel whose time is that of its bytes: a norm, positions, an activation, a copy.
+
+    Attributes:
+        what: the kernel: ``"add_rms_norm"``, ``"rotary_kv_write"``, ...; see `GEMMEvaluator.evaluate_memory_bound`.
+        read_bytes, write_bytes: bytes of one run, each tensor once, without weights of norms.
+        rows, width: rows that it works on, and elements of one in one tensor; 0: elements are dealt to all SMs.
+    """
+
+    what: str
+    read_bytes: int
+    write_bytes: int
+    rows: int = 0
+    width: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes read and written."""
+        return self.read_bytes + self.write_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MoeWork:
+    """The routed experts of a layer: choice, permutation, both grouped GEMMs, activation and weighted sum.
+
+    Attributes:
+        layer: sizes for `gemm_eval.moe_layers`, without the shared experts, which are GEMMs of their own.
+    """
+
+    layer: MoeLayer
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveWork:
+    """A collective of several devices.
+
+    Attributes:
+        what: ``"all_reduce"``, ``"all_gather"``, ``"all_to_all"`` or ``"send"``.
+        message_bytes: bytes of one device: what it adds, contributes or sends in all.
+        num_ranks: devices that take part.
+    """
+
+    what: str
+    message_bytes: int
+    num_ranks: int
+
+
+Work = GemmWork | AttentionWork | MemoryWork | MoeWork | CollectiveWork
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation of a step, which runs once in each of `num_layers` layers.
+
+    Attributes:
+        name: its purpose: ``"o_proj"``, ``"ffn_norm"``, ``"attention"``.
+        layer_kind: the kind of layers it is in (`LayerKind`); empty: outside of layers.
+        num_layers: how often it runs in the step.
+        work: what runs.
+    """
+
+    name: str
+    layer_kind: str
+    num_layers: int
+    work: Work
+
+    @property
+    def kind(self) -> str:
+        """``"gemm"``, ``"attention"``, ``"memory"``, ``"moe"`` or ``"collective"``."""
+        return _KINDS[type(self.work)]
+
+
+_KINDS: dict[type, str] = {
+    GemmWork: "gemm", AttentionWork: "attention", MemoryWork: "memory", MoeWork: "moe", CollectiveWork: "collective",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fusions:
+    """Operations that run as one kernel. All are on by default, as serving engines have them.
+
+    Attributes:
+        residual_norm: a residual is added in the norm that follows.
+        qkv: queries, keys and values are one GEMM, as are the projections into the latents of MLA.
+        gate_up: gate and up projection are one GEMM.
+        gated_activation: the activation of the gate and its product with up are one pass.
+        rotary_kv_write: positions are turned where keys and values are written to the cache.
+        quantization: where GEMMs read fewer bits than activations have, the kernel before writes them, with scales: a
+            norm or an activation, and the attention kernel where one static scale holds for the tensor (fp8 without
+            blocks). Off: a kernel of its own before each such GEMM. Sources: vLLM, `PassConfig.fuse_norm_quant`,
+            `fuse_act_quant` and `fuse_attn_quant` (https://docs.vllm.ai/en/stable/design/fusions/); the last is off
+            by default there, and on in TensorRT-LLM (`--use_fp8_context_fmha`).
+    """
+
+    residual_norm: bool = True
+    qkv: bool = True
+    gate_up: bool = True
+    gated_activation: bool = True
+    rotary_kv_write: bool = True
+    quantization: bool = True
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            check_flag(name, getattr(self, name))
