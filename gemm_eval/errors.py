@@ -20,6 +20,21 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "ArchError",
+    "ArchNotFoundError",
+    "ArchValidationError",
+    "GemmEvalError",
+    "InfeasibleError",
+    "InvalidInputError",
+    "InvalidMappingError",
+    "InvalidOptionError",
+    "InvalidProblemError",
+    "ModelConfigError",
+    "StorageError",
+    "UnsupportedError",
+]
+
 
 class GemmEvalError(Exception):
     """The root: `except GemmEvalError` catches everything that this library raises on purpose."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from gemm_eval.cli.ranges import SEVERAL, parse_values
+from gemm_eval.cli.values import SEVERAL, parse_values
 from gemm_eval.cli.tables import write_rows
 
 from benchmarks.command import run

@@ -23,7 +23,7 @@ from gemm_eval import GEMMEvaluator
 from gemm_eval.errors import StorageError
 from gemm_eval.storage import FileLock, ResultFile, results
 from tests.cases import case
-from tests.stress.cache import SECTIONS, Task, Worker, add, damage_every_byte, kill_writers, lines_of
+from tools.stress.cache import SECTIONS, Task, Worker, add, damage_every_byte, kill_writers, lines_of
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -229,7 +229,7 @@ FORK = """
 import os, pathlib, sys, threading, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is discouraged; people do it
 from gemm_eval.storage import ResultFile
-from tests.stress.cache import add, lines_of
+from tools.stress.cache import add, lines_of
 file = ResultFile(pathlib.Path(sys.argv[1]), timeout_s=60)
 stop = threading.Event()
 def work():
