@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from gemm_eval.cli.values import SEVERAL, parse_values
-from gemm_eval.cli.tables import write_rows
 
 from benchmarks.command import run
 from benchmarks.compare.operands import Grid
@@ -26,7 +24,8 @@ from benchmarks.compare.side_by_side import (
     make_device,
     stand,
 )
-from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line
+from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line, write_rows
+from gemm_eval.cli.values import SEVERAL, parse_values
 from gemm_eval.cli.words import Command
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.extras import check_extra
