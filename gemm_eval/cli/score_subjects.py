@@ -93,18 +93,8 @@ def _attention_table(lines: Sequence[AttentionLine], title: str, *, has_sets: bo
 
 
 _COLLECTIVE_HEADERS = (
-    "operation",
-    "rows of",
-    "n",
-    "link rate",
-    "alpha-beta",
-    "table",
-    "MAPE",
-    "median",
-    "p90",
-    "bias",
-    "tau",
-)
+    "operation", "rows of", "n", "link rate", "alpha-beta", "table", "MAPE", "median", "p90", "bias", "tau",
+)  # fmt: skip
 _ALL = "all"
 _WHY = {
     "blocks": "held out: each block of as many ranks and a decade of bytes, all operations together",
