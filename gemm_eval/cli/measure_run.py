@@ -93,19 +93,9 @@ def _dense(gemms: Sequence[QuantShape]) -> list[GemmShape]:
 def print_comparison(gemms: Sequence[ComparedGemm]) -> None:
     """Print a line for each GEMM: our best kernel, and others beside it."""
     headers = (
-        "N",
-        "K",
-        "M",
-        "weights",
-        "timed",
-        "best us",
-        "cuBLAS us",
-        "ratio",
-        "humming us",
-        "ratio",
-        "read us",
+        "N", "K", "M", "weights", "timed", "best us", "cuBLAS us", "ratio", "humming us", "ratio", "read us",
         "best kernel",
-    )
+    )  # fmt: skip
     table = make_table(
         headers,
         title="Our best kernel; ratio: the other's time over it; read: one pass over the weights",

@@ -6,8 +6,6 @@ import re
 from itertools import product
 from typing import Annotated, Any
 
-import typer
-
 from gemm_eval.cli import options as opt
 from gemm_eval.cli.values import SEVERAL, check_count, integer, is_several, parse_values
 from gemm_eval.errors import InvalidOptionError
@@ -125,12 +123,11 @@ def collective(
     *,
     arch: opt.ArchOption,
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="all_reduce, all_gather, reduce_scatter, all_to_all or send.")
+        str, opt.argument("all_reduce, all_gather, reduce_scatter, all_to_all or send.", "WHAT")
     ],
-    sizes: Annotated[str, typer.Argument(
-        metavar="SIZE,...",
-        help="Bytes of one device: what it adds, contributes or sends in all: 1MiB. Several: 64KiB,1MiB or a "
-        "range, 1KiB..64MiB (doubled) or 1MiB..8MiB:1MiB (in steps)."
+    sizes: Annotated[str, opt.argument(
+        "Bytes of one device: what it adds, contributes or sends in all: 1MiB. Several: 64KiB,1MiB or a "
+        "range, 1KiB..64MiB (doubled) or 1MiB..8MiB:1MiB (in steps).", "SIZE,..."
     )],
     ranks: Annotated[str, opt.option(f"GPUs that take part. {SEVERAL}", metavar="N,...")] = "8",
     dtype: Annotated[

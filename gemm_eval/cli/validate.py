@@ -6,8 +6,6 @@ import enum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from gemm_eval.cli import options as opt
 
 app = opt.group(
@@ -87,9 +85,9 @@ def dense(
 
 @opt.command(app)
 def gpu(
-    names: Annotated[list[str], typer.Argument(
-        metavar="NAME...", help="GPU presets with timings, or all.", autocompletion=opt.complete_measured_gpus
-    )],
+    names: Annotated[
+        list[str], opt.argument("GPU presets with timings, or all.", "NAME...", complete=opt.complete_measured_gpus)
+    ],
     folds: FoldsOption = 5,
     seed: opt.SeedOption = 0,
     regime: RegimeOption = None,
@@ -111,9 +109,10 @@ def gpu(
 
 @opt.command(app)
 def moe(
-    names: Annotated[list[str], typer.Argument(
-        metavar="NAME...", help="GPU presets with measured layers, or all.", autocompletion=opt.complete_measured_gpus
-    )],
+    names: Annotated[
+        list[str],
+        opt.argument("GPU presets with measured layers, or all.", "NAME...", complete=opt.complete_measured_gpus),
+    ],
     data: Annotated[list[str] | None, opt.option(
         "Tables, such as triton-bf16 or grouped/bf16. Repeatable. Default: each.", metavar="NAME", show_default=False
     )] = None,
@@ -138,10 +137,10 @@ def moe(
 
 @opt.command(app)
 def attention(
-    names: Annotated[list[str], typer.Argument(
-        metavar="NAME...", help="GPU presets with measured attention, or all.",
-        autocompletion=opt.complete_measured_gpus
-    )],
+    names: Annotated[
+        list[str],
+        opt.argument("GPU presets with measured attention, or all.", "NAME...", complete=opt.complete_measured_gpus),
+    ],
     phase: Annotated[list[str] | None, opt.option(
         "context, generation, mla_context or mla_generation. Repeatable. Default: each.", metavar="WORD",
         show_default=False
@@ -242,9 +241,10 @@ def stacks(
 
 @opt.command(app)
 def multicore(
-    names: Annotated[list[str], typer.Argument(
-        metavar="NAME...", help="Multi-core chips with timings, or all.", autocompletion=opt.complete_measured_chips
-    )],
+    names: Annotated[
+        list[str],
+        opt.argument("Multi-core chips with timings, or all.", "NAME...", complete=opt.complete_measured_chips),
+    ],
     data: opt.ChipDataOption = None,
     folds: FoldsOption = 5,
     seed: opt.SeedOption = 0,

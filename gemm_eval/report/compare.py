@@ -253,16 +253,10 @@ def _arch_table(contests: Sequence[Contest]) -> Table:
     runs = [run for contest in contests for one in contest.contenders for run in one.runs]
     dtypes = list(dict.fromkeys(result.problem.input_dtype for _, result, _ in runs))
     columns = [
-        Column("arch", kind="text"),
-        Column("cores"),
-        *(Column(f"peak {dtype}", "TFLOP/s") for dtype in dtypes),
-        Column("DRAM", "GB/s"),
-        Column("DRAM size", kind="bytes"),
-        Column("on chip", kind="capacity"),
-        Column("power", "W"),
-        Column("source of times", kind="text"),
-        Column("cost model", kind="text"),
-    ]
+        Column("arch", kind="text"), Column("cores"), *(Column(f"peak {dtype}", "TFLOP/s") for dtype in dtypes),
+        Column("DRAM", "GB/s"), Column("DRAM size", kind="bytes"), Column("on chip", kind="capacity"),
+        Column("power", "W"), Column("source of times", kind="text"), Column("cost model", kind="text"),
+    ]  # fmt: skip
     rows = []
     for at, one in enumerate(contests[0].contenders):
         own = [result for contest in contests for _, result, _ in contest.contenders[at].runs]
@@ -284,16 +278,11 @@ def _sizes(arch: ArchSpec, peaks: Sequence[float | None]) -> list[Cell]:
 
 def _ranking(contest: Contest) -> Table:
     columns = [
-        Column("arch", kind="text"),
-        Column("time", kind="time"),
-        Column("over the fastest", "x", digits=3),
-        Column("interval", kind="text"),
-        *([Column("rate", "tokens/s")] if contest.num_tokens else []),
-        Column("of peak", "%", digits=3),
-        Column("DRAM", "GB/s"),
-        Column("bound by", kind="text"),
+        Column("arch", kind="text"), Column("time", kind="time"), Column("over the fastest", "x", digits=3),
+        Column("interval", kind="text"), *([Column("rate", "tokens/s")] if contest.num_tokens else []),
+        Column("of peak", "%", digits=3), Column("DRAM", "GB/s"), Column("bound by", kind="text"),
         Column("source", kind="text"),
-    ]
+    ]  # fmt: skip
     best_us = contest.ranked[0].total_us
     rows: list[list[Cell]] = [
         [
@@ -315,14 +304,10 @@ def _ranking(contest: Contest) -> Table:
 def _gemm_table(contest: Contest) -> Table:
     """Each GEMM on every arch, side by side."""
     columns = [
-        Column("GEMM", kind="text"),
-        *(Column(name) for name in "GMKN"),
-        Column("count"),
-        *(Column(one.name, kind="time") for one in contest.contenders),
-        Column("fastest", kind="text"),
-        Column("ahead by", "x", digits=3),
-        Column("why", kind="text"),
-    ]
+        Column("GEMM", kind="text"), *(Column(name) for name in "GMKN"), Column("count"),
+        *(Column(one.name, kind="time") for one in contest.contenders), Column("fastest", kind="text"),
+        Column("ahead by", "x", digits=3), Column("why", kind="text"),
+    ]  # fmt: skip
     rows: list[list[Cell]] = []
     for at, (name, result, count) in enumerate(contest.contenders[0].runs):
         alone = [Contender(one.evaluator, [one.runs[at]]) for one in contest.contenders]

@@ -96,15 +96,10 @@ def model_picture(phases: Sequence[PhaseResult]) -> Bars:
 
 _GEMM_COLUMNS = (Column("GEMM", kind="text"), *GEMM_COLUMNS)
 _OPERATION_COLUMNS = (
-    Column("operation", kind="text"),
-    Column("kind", kind="text"),
-    Column("layers"),
-    Column("latency", kind="time"),
-    Column("in all", kind="time"),
-    Column("share", "%", digits=3),
-    Column("bound", kind="text"),
+    Column("operation", kind="text"), Column("kind", kind="text"), Column("layers"), Column("latency", kind="time"),
+    Column("in all", kind="time"), Column("share", "%", digits=3), Column("bound", kind="text"),
     Column("what", kind="text"),
-)
+)  # fmt: skip
 _LEVER_COLUMNS = (
     Column("change", kind="text"),
     Column("GEMMs would take", kind="time"),
@@ -206,14 +201,9 @@ def _facts(
 
 def _totals(phases: Sequence[PhaseResult]) -> Table:
     columns = (
-        Column("phase", kind="text"),
-        Column("tokens"),
-        Column("latency", kind="time"),
-        Column("a token", kind="time"),
-        Column("rate", "tokens/s"),
-        Column("of peak", "%", digits=3),
-        Column("heaviest GEMM", kind="text"),
-    )
+        Column("phase", kind="text"), Column("tokens"), Column("latency", kind="time"), Column("a token", kind="time"),
+        Column("rate", "tokens/s"), Column("of peak", "%", digits=3), Column("heaviest GEMM", kind="text"),
+    )  # fmt: skip
     return Table(columns, [_total(phase) for phase in phases], caption="Forward passes")
 
 

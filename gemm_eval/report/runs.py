@@ -15,17 +15,10 @@ from gemm_eval.transformer import GemmWork, LayerGemm, ModelConfig, transformer_
 from gemm_eval.units import per_s, time_text
 
 GEMM_COLUMNS = (
-    Column("types", kind="text"),
-    *(Column(name) for name in "GMKN"),
-    Column("count"),
-    Column("latency", kind="time"),
-    Column("in all", kind="time"),
-    Column("share", "%", digits=3),
-    Column("bound", kind="text"),
-    Column("of peak", "%", digits=3),
-    Column("DRAM", "GB/s"),
-    Column("mapping", kind="text"),
-)
+    Column("types", kind="text"), *(Column(name) for name in "GMKN"), Column("count"), Column("latency", kind="time"),
+    Column("in all", kind="time"), Column("share", "%", digits=3), Column("bound", kind="text"),
+    Column("of peak", "%", digits=3), Column("DRAM", "GB/s"), Column("mapping", kind="text"),
+)  # fmt: skip
 """The columns of `gemm_cells`; a table has a column for the name before them."""
 
 

@@ -11,29 +11,7 @@ from gemm_eval.sweep.sweep_file import SweepFile, read_sweep_file
 from gemm_eval.sweep.workload import Workload, transformer_workloads
 
 __all__ = [
-    "ARCH",
-    "MAXIMIZED",
-    "METRICS",
-    "Adaptive",
-    "Choices",
-    "Constraint",
-    "Dependent",
-    "Grid",
-    "LatinHypercube",
-    "LogRange",
-    "Random",
-    "Range",
-    "SensitivityResult",
-    "Space",
-    "SweepFile",
-    "SweepResult",
-    "Workload",
-    "load_sweep",
-    "pareto_front",
-    "pareto_rank",
-    "read_sweep_file",
-    "sensitivity",
-    "sweep",
-    "transformer_workloads",
-    "what_if",
-]
+    "ARCH", "MAXIMIZED", "METRICS", "Adaptive", "Choices", "Constraint", "Dependent", "Grid", "LatinHypercube",
+    "LogRange", "Random", "Range", "SensitivityResult", "Space", "SweepFile", "SweepResult", "Workload", "load_sweep",
+    "pareto_front", "pareto_rank", "read_sweep_file", "sensitivity", "sweep", "transformer_workloads", "what_if",
+]  # fmt: skip

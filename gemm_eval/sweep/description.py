@@ -143,15 +143,9 @@ _SAMPLINGS: dict[str, Callable[..., Any]] = {
     "Grid": Grid, "Random": Random, "LatinHypercube": LatinHypercube, "Adaptive": Adaptive
 }  # fmt: skip
 _PROBLEM = (
-    "input_dtype",
-    "weight_dtype",
-    "output_dtype",
-    "accumulator_dtype",
-    "group_size",
-    "scale_dtype",
-    "zero_dtype",
+    "input_dtype", "weight_dtype", "output_dtype", "accumulator_dtype", "group_size", "scale_dtype", "zero_dtype",
     "group_n",
-)
+)  # fmt: skip
 _NUM_IN_ROW = 4 + len(_PROBLEM) + 1  # sizes, types, count; of a grouped GEMM row groups behind these
 
 

@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from gemm_eval.jit import entry_point, kernel
 
-__all__ = ["find_levels"]
-
 Integers = npt.NDArray[np.int64]
 
 # Points are compared pair by pair in blocks of this many, and where one side has no more than `_FEW`. On 100,000 points

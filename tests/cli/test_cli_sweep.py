@@ -260,23 +260,3 @@ def test_a_report_that_cannot_be_written(points: Path, tmp_path: Path) -> None:
     ran = Ran("report", points, "--out", tmp_path)
     assert (ran.code, ran.out) == (2, "")
     assert "is not a file" in ran.err
-
-
-# help
-
-
-@pytest.mark.parametrize("command", ["sweep", "pareto", "report"])
-def test_help_fits_80_columns_and_keeps_its_brackets(command: str) -> None:
-    ran = Ran(command, "--help")
-
-    assert ran.code == 0
-    assert max(map(len, ran.out.splitlines())) <= 80
-    assert "GEMM" in ran.out or "Pareto" in ran.out
-    words = {
-        "sweep": ["SPACE.yaml", "--out", "FOLDER", "(lists, ranges", "(area_mm2 <= 200)", "--limit", "--json"],
-        "pareto": ["FOLDER", "--objective", "-o", "--explain", "POINT"],
-        "report": ["[FOLDER]", "(FOLDER)", "--model", "--arch", "(--model llama-3-70b", "[default: report.html]"],
-    }[command]
-    text = " ".join(ran.out.replace("│", " ").split())
-    for word in words:
-        assert word in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,25 +133,6 @@ def test_pareto_takes_a_table_of_gemms(evaluators: dict[str, GEMMEvaluator]) -> 
     assert same_points(np.unique(offsets(figure.axes[0]), axis=0), table["dram_bytes"], table["latency_us"])
 
 
-def test_pareto_refuses(designs: dict[str, np.ndarray]) -> None:
-    with pytest.raises(InvalidOptionError, match="no column 'cost_usd'; it has num_cores, "):
-        plot_pareto(designs, "cost_usd", "latency_us")
-    with pytest.raises(InvalidInputError, match="column 'bound' must hold numbers"):
-        plot_pareto(designs, "bound", "latency_us")
-    with pytest.raises(InvalidOptionError, match="maximize must be a sequence of 'area_mm2' and 'latency_us'"):
-        plot_pareto(designs, "area_mm2", "latency_us", maximize="latency_us")
-    with pytest.raises(InvalidInputError, match="front must be truth values for each of the 24 rows"):
-        plot_pareto(designs, "area_mm2", "latency_us", front=np.ones(3, bool))
-    with pytest.raises(InvalidOptionError, match="no feasible row"):
-        plot_pareto({**designs, "is_feasible": np.zeros(24, bool)}, "area_mm2", "latency_us")
-    with pytest.raises(InvalidOptionError, match="at most 8 different words, got 9"):
-        plot_pareto(
-            {"a_us": np.arange(9), "b_us": np.arange(9), "c": np.array(list("abcdefghi"))}, "a_us", "b_us", color="c"
-        )
-    with pytest.raises(InvalidInputError, match="a table must be a DataFrame or a mapping"):
-        plot_pareto([1, 2], "a", "b")
-
-
 @pytest.mark.parametrize("reduce", ["min", "max", "median"])
 def test_heat_map_cells_are_the_reduced_values(designs: dict[str, np.ndarray], reduce: str) -> None:
     figure = plot_heat_map(designs, "num_cores", "sram_kib", "latency_us", reduce=reduce)
@@ -185,13 +167,6 @@ def test_large_heat_map_is_not_written_in() -> None:
 
     assert len(axes.texts) == 0
     assert len(axes.get_xticks()) == 20
-
-
-def test_heat_map_refuses(designs: dict[str, np.ndarray]) -> None:
-    with pytest.raises(InvalidOptionError, match="reduce must be one of min, max, median, got 'mean'"):
-        plot_heat_map(designs, "num_cores", "sram_kib", "latency_us", reduce="mean")
-    with pytest.raises(InvalidInputError, match="column 'bound' must hold numbers"):
-        plot_heat_map(designs, "num_cores", "sram_kib", "bound")
 
 
 def test_plotly_twins_hold_the_same_points(
@@ -310,3 +285,30 @@ def test_latency_steps_only_where_no_steps_are_left_out(
     } == {style}
     page = plot_latency_over_m(evaluators["demo-8core"], 256, 256, M=rows, interactive=True)
     assert {trace.line.shape for trace in page.data} == {"hv" if style == "steps-post" else "linear"}
+
+
+def test_what_plots_refuse(evaluators: dict[str, GEMMEvaluator], designs: dict[str, np.ndarray]) -> None:
+    chip, area, us = evaluators["sg2260"], "area_mm2", "latency_us"
+    result = chip.evaluate(*SIZES[0])
+    many = {"a_us": np.arange(9), "b_us": np.arange(9), "c": np.array(list("abcdefghi"))}
+    refused: list[tuple[Any, str]] = [
+        (lambda: plot_roofline(chip, []), "at least one GEMM, got none"),
+        (lambda: plot_roofline(chip, SIZES, names=["a"]), r"as many as gemms \(4\), got 1"),
+        (lambda: plot_breakdown([]), "at least one GEMMResult, got none"),
+        (lambda: plot_breakdown([result], counts=[1, 2]), r"counts must be as many as results \(1\), got 2"),
+        (lambda: plot_breakdown([result], counts=[0]), "counts must be >= 1, got 0"),
+        (lambda: plot_mapping("x"), "result must be a GEMMResult, got 'x'"),  # type: ignore[arg-type]
+        (lambda: plot_latency_over_m(chip, 512, 512, M=[]), "M must hold at least one value"),
+        (lambda: plot_latency_over_m([], 512, 512), "evaluators must be 1 to 8, got 0"),
+        (lambda: plot_pareto(designs, "cost_usd", us), "no column 'cost_usd'; it has num_cores, "),
+        (lambda: plot_pareto(designs, "bound", us), "column 'bound' must hold numbers"),
+        (lambda: plot_pareto(designs, area, us, maximize=us), "maximize must be a sequence of 'area_mm2' and 'latency"),
+        (lambda: plot_pareto(designs, area, us, front=np.ones(3, bool)), "front must be truth values for each of the"),
+        (lambda: plot_pareto({**designs, "is_feasible": np.zeros(24, bool)}, area, us), "no feasible row"),
+        (lambda: plot_pareto(many, "a_us", "b_us", color="c"), "at most 8 different words, got 9"),
+        (lambda: plot_heat_map(designs, "num_cores", "sram_kib", us, reduce="mean"), "reduce must be one of min, max"),
+        (lambda: plot_heat_map(designs, "num_cores", "sram_kib", "bound"), "column 'bound' must hold numbers"),
+    ]
+    for make, message in refused:
+        with pytest.raises((InvalidInputError, InvalidOptionError), match=message):
+            make()

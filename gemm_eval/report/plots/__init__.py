@@ -15,12 +15,6 @@ from gemm_eval.report.plots.pareto import plot_pareto
 from gemm_eval.report.plots.roofline import plot_roofline
 
 __all__ = [
-    "axis_label",
-    "plot_breakdown",
-    "plot_heat_map",
-    "plot_latency_over_m",
-    "plot_mapping",
-    "plot_pareto",
-    "plot_roofline",
-    "plot_steps",
-]
+    "axis_label", "plot_breakdown", "plot_heat_map", "plot_latency_over_m", "plot_mapping", "plot_pareto",
+    "plot_roofline", "plot_steps",
+]  # fmt: skip
