@@ -34,10 +34,12 @@ def rank_levers(result: GEMMResult, origin: ResultOrigin) -> list[Lever]:
     """
     levers = []
     for text, changes in origin.backend.changes(result.problem):
+        evaluator = origin.changed(text, changes)
+        if evaluator is None:  # a change that takes the spec out of its range helps nobody
+            continue
         try:
-            changed_arch = origin.arch.with_(**changes)
-            changed = origin.on(changed_arch).evaluate_problem(result.problem, **result.options)
-        except GemmEvalError:  # a change that takes the spec out of its range helps nobody
+            changed = evaluator.evaluate_problem(result.problem, **result.options)
+        except GemmEvalError:
             continue
         levers.append(Lever(text, changed.latency_us, 1.0 - changed.latency_us / result.latency_us))
     return sorted(levers, key=lambda lever: (-lever.gain_frac, lever.change))
