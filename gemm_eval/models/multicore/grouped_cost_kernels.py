@@ -32,7 +32,7 @@ from gemm_eval.models.multicore.replay_kernels import is_replayable
 
 @kernel
 def chip_of(p: Any, rows: Any, K: int, N: int, P_M: int, P_N: int, P_K: int, spread: Spread, num_sets: int) -> Block:
-    """Return the block of the largest group, with the sets of cores as E_G, and the active cores and shares of the chip."""
+    """Return the block of the largest group, with sets of cores as E_G, and the active cores and shares of the chip."""
     blk = block_of(p, 1, rows[0], K, N, 1, P_M, P_N, P_K)
     active = active_cores_of(rows, P_M, blk.E_N, blk.E_K, spread, num_sets)
     share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
