@@ -119,7 +119,7 @@ _CACHES: weakref.WeakSet[RecordCache] = weakref.WeakSet()
 
 
 def _renew_locks() -> None:
-    """A lock that another thread held at the fork would stay locked in the child; the dicts are sound at any time."""
+    """Give a forked child free locks: one that another thread held stays locked. The dicts are sound at any time."""
     for cache in list(_CACHES):
         cache._lock = threading.Lock()
 

@@ -84,9 +84,10 @@ class GEMMEvaluator:
             On, more cores never make the best latency worse where DRAM bandwidth is shared fairly. GPUs: on only.
         policy: of a chip whose YAML has rules: ``"library"``, what its library does with a GEMM, or ``"best"``, what
             the chip could do; default: what the rules say is default, best without rules. GPUs: see `library`.
-        disk_cache: read, at the first evaluation, what `save_to_disk` or `prewarm` kept for this arch: from the user's
-            cache folder (True; ``GEMM_EVAL_CACHE_DIR`` moves it), from a file of your own (a path), or not at all. What
-            lies at that path and is no such cache is never changed: the first evaluation raises a StorageError.
+        disk_cache: read, at the first evaluation, what `save_to_disk` or `prewarm` kept for this arch: from
+            ``results/<name>.npz`` in the user's cache folder (True; ``GEMM_EVAL_CACHE_DIR`` moves it), from a file of
+            your own (a path), or not at all. A file at that path that is no such cache is never changed: the first
+            evaluation raises a StorageError.
         library, l2, clock: GPUs only: for calls that do not say it themselves; see `evaluate`. This library is used
             where it has kernels for the data types, elsewhere the default: a model has GEMMs of several types.
         correction: GPUs only: likewise; False: physics alone, whatever was learned from timings.

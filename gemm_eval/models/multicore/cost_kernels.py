@@ -204,7 +204,7 @@ def core_cost(
 def core_sums(
     p: Any, blk: Block, g: int, m: int, n: int, k: int, T_m: int, T_n: int, T_k: int, f_a: int, f_b: int, f_c: int
 ) -> CoreSums:
-    """What a core moves and computes for g batch elements; of `blk` only E_M and E_K count. See `core_cost`."""
+    """Bytes and steps of a core for g batch elements; of `blk` only E_M and E_K count. See `core_cost`."""
     a_bytes = bytes_of(g * m * k * f_a, p["a_half_bits"])
     b_elems = g * k * n * f_b
     b_bytes = bytes_of(b_elems, p["b_half_bits"])
@@ -266,7 +266,7 @@ def a_charged_of(p: Any, blk: Block, sums: CoreSums) -> float:
 
 @inlined_kernel
 def kept_frac_of(p: Any, blk: Block, sums: CoreSums, a_charged: float) -> float:
-    """What part of all that DRAM would give again the memory between DRAM and SRAM keeps: MODEL.md, "Shared memory"."""
+    """Part of all reloads from DRAM that the memory between DRAM and SRAM keeps: MODEL.md, "Shared memory"."""
     if not p["has_shared"]:
         return 0.0
     kept_bytes = 0.0
@@ -622,7 +622,7 @@ def fill_times(p: Any, blk: Any, cost: CoreCost, out: Any) -> None:
 
 @kernel
 def _phase_us(times: Times, phase: int) -> float:
-    """The terms of a phase, added up."""
+    """Return the sum of the terms of a phase."""
     total = 0.0
     for place in range(len(times)):
         if _PHASE_OF[place] == phase:

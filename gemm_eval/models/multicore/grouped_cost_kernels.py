@@ -32,7 +32,7 @@ from gemm_eval.models.multicore.replay_kernels import is_replayable
 
 @kernel
 def chip_of(p: Any, rows: Any, K: int, N: int, P_M: int, P_N: int, P_K: int, spread: Spread, num_sets: int) -> Block:
-    """The block of the largest group, with the sets of cores as E_G, and the active cores and shares of the chip."""
+    """Return the block of the largest group, with sets of cores as E_G, and the active cores and shares of the chip."""
     blk = block_of(p, 1, rows[0], K, N, 1, P_M, P_N, P_K)
     active = active_cores_of(rows, P_M, blk.E_N, blk.E_K, spread, num_sets)
     share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
@@ -45,7 +45,7 @@ def chip_of(p: Any, rows: Any, K: int, N: int, P_M: int, P_N: int, P_K: int, spr
 
 @kernel
 def run_block(chip: Block, num_rows: int, count: int, P_M: int) -> Block:
-    """The full block of a run of `count` groups of so many rows."""
+    """Return the full block of a run of `count` groups of so many rows."""
     m = ceil_div(num_rows, P_M)
     return Block(
         count, m, chip.n, chip.k, chip.E_G, ceil_div(num_rows, m), chip.E_N, chip.E_K, chip.active_cores,
@@ -66,7 +66,7 @@ def _run_sums(
 
 @kernel
 def add_sums(x: CoreSums, y: CoreSums) -> CoreSums:
-    """What a core moves and computes for two runs."""
+    """Add up the bytes and steps of a core for two runs."""
     return CoreSums(
         x.a_bytes + y.a_bytes, x.b_elems + y.b_elems, x.b_bytes + y.b_bytes, x.s_bytes + y.s_bytes,
         x.b_charged + y.b_charged, x.store_bytes + y.store_bytes, x.spill_bytes + y.spill_bytes,
