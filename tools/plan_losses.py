@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gemm_eval import GEMMEvaluator, GemmProblem, PlanOptions, load_arch
+from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec, PlanOptions, SearchPlan, load_arch
 from gemm_eval.mapping import enumerate_partitions
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.search.plan_kernels import count_legal_mappings
@@ -29,12 +29,17 @@ from tests.benchmarks.transformer_gemms import transformer_gemms
 NUM_GEMMS = 2000
 NUM_COUNTED = 40  # naive searches whose mappings are counted: counting takes a while
 CORE_COUNTS = (8, 16, 64, 132)
-PLANS = (PlanOptions("balanced"), PlanOptions("aggressive"), PlanOptions.heuristic(8, 8), PlanOptions.heuristic(20, 10))
+PLANS = (
+    PlanOptions(SearchPlan.BALANCED),
+    PlanOptions(SearchPlan.AGGRESSIVE),
+    PlanOptions.heuristic(8, 8),
+    PlanOptions.heuristic(20, 10),
+)
 
 
 def _lines() -> Iterator[dict[str, Any]]:
     """What each plan costs and loses, by cores and plan."""
-    base = load_arch("demo-8core")
+    base = load_arch("demo-8core", MulticoreSpec)
     shapes = transformer_gemms(NUM_GEMMS)
     for num_cores in CORE_COUNTS:
         arch = base.with_(num_cores=num_cores, dram_gb_per_s=base.dram_gb_per_s * num_cores / base.num_cores)
