@@ -1,4 +1,4 @@
-"""What the harness of `tools.fuzz` notices, and some inputs of each kind, the same in every run; ``make fuzz`` runs many."""
+"""The harness of `tools.fuzz`, and some inputs of each kind, the same in every run; ``make fuzz`` runs many."""
 
 from __future__ import annotations
 
