@@ -74,7 +74,7 @@ browser:  # for tests/browser, which skip without one; nothing is installed on a
 	fi
 
 screenshots: $(VENV)/.dev browser  ## pictures of every page and plot, four widths, light and dark, in the folder screenshots; NAMES=--readme: README's
-	$(BIN)/python -m tests.browser.screenshots $(NAMES)
+	$(BIN)/python -m tools.screenshots $(NAMES)
 
 nojit: $(VENV)/.dev  ## the oracle tests with the kernels as plain Python
 	NUMBA_DISABLE_JIT=1 $(BIN)/pytest tests/property -m "not slow and not gpu" -n auto --hypothesis-profile=nojit
@@ -117,10 +117,10 @@ bench: $(VENV)/.dev  ## speed, as ratios within one run
 	  --benchmark-columns=median,min,max,rounds --benchmark-sort=mean
 
 rates: $(VENV)/.dev  ## what sweeps cost: evaluations a second, on Dask too, and memory of a million points (5 minutes)
-	$(BIN)/python -m tests.benchmarks.sweep_rates
+	$(BIN)/python -m tools.sweep_rates
 
 plans: $(VENV)/.dev  ## what each search plan saves and loses against the exact search
-	$(BIN)/python -m tests.benchmarks.plan_losses
+	$(BIN)/python -m tools.plan_losses
 
 figures: $(VENV)/.dev  ## docs/figures.md of the documents in docs/figures; RUN="gpu w4a16" makes these anew first
 	$(BIN)/python -m tools.figures $(if $(RUN),--run $(RUN))

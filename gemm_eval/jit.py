@@ -120,10 +120,8 @@ def _kernel_folder(root: Path) -> Path | None:
 
     Environments with other versions of numba or Python, which cannot read each other's, have folders of their own.
     """
-    made_by = (
-        f"{source_stamp()[:16]}-numba-{numba.__version__}-python-{sys.version_info.major}.{sys.version_info.minor}"
-    )
-    folder = root / "kernels" / made_by
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    folder = root / "kernels" / f"{source_stamp()[:16]}-numba-{numba.__version__}-python-{python}"
     try:
         make_folder(folder)
         unsafe = why_unsafe(folder, *folder.iterdir())

@@ -52,6 +52,15 @@ def test_cached(benchmark: Any, evaluator: GEMMEvaluator) -> None:
     assert benchmark.pedantic(evaluator.evaluate, (1, 4096, 4096, 4096), rounds=1000, iterations=100) is first
 
 
+@pytest.mark.benchmark(group="explain() of a GEMM on an H100 that no other has explained, after the first")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_explain(benchmark: Any, evaluator: GEMMEvaluator, dtype: str) -> None:
+    evaluator.evaluate(1, 64, 64, 64, dtype).explain()
+    turn = itertools.cycle(evaluator.evaluate(*shape, dtype) for shape in transformer_gemms(60))
+    text = benchmark.pedantic(lambda result: result.explain(), setup=lambda: ((next(turn),), {}), rounds=50)
+    assert "DRAM: " in text
+
+
 @pytest.mark.benchmark(group=f"{NUM_GEMMS:,} distinct transformer GEMMs on an H100, cold, one thread")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_batch_on_one_thread(

@@ -1,4 +1,4 @@
-"""What the package says of itself: to a package index, to pip, and to who cites it."""
+"""Files that say something of the project: to a package index, to pip, to who cites it, to pytest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tools import durations
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -71,3 +73,10 @@ def test_citation_has_what_its_format_asks_for() -> None:
     known = {"abstract", "authors", "cff-version", "date-released", "doi", "identifiers", "keywords", "license"}
     known |= {"message", "repository-code", "title", "type", "url", "version"}
     assert CITATION.keys() <= known
+
+
+def test_tests_that_are_listed_as_slow_are_there() -> None:
+    for name in durations.slow_names():
+        path, _, test = name.partition("::")
+        assert (ROOT / path).exists(), name
+        assert not test or f"def {test.partition('[')[0]}(" in (ROOT / path).read_text(encoding="utf-8"), name

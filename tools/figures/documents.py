@@ -35,8 +35,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "host": ("gemm_eval", "measure", "host", "--out", f"{tempfile.gettempdir()}/gemm_eval-host"),
     "asm-aware": ("examples/benchmark_asm_aware.py", "--show"),
     "modules": ("benchmarks.measure_modules", "--out", "arch/measured/h200-sxm/torch", "--show"),
-    "rates": ("tests.benchmarks.sweep_rates",),
-    "plans": ("tests.benchmarks.plan_losses",),
+    "rates": ("tools.sweep_rates",),
+    "plans": ("tools.plan_losses",),
     "size": ("tools.size", "--install"),
 }
 """Documents by name: a script or a module, and its arguments without --json.

@@ -1,4 +1,4 @@
-"""Pictures of every page and plot, to look at: ``python -m tests.browser.screenshots``, or ``make screenshots``.
+"""Pictures of every page and plot, to look at: ``python -m tools.screenshots``, or ``make screenshots``.
 
 PNG files in the folder ``screenshots``: each page from top to bottom and its first screen, at four widths, light and
 dark. A page that says something on the console, asks for anything, or is wider than its window fails the run. With
@@ -22,7 +22,7 @@ from gemm_eval.report import Page
 from tests.browser import pages
 from tests.browser.conftest import OpenPage, launch
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "screenshots"
 README_PICTURE = ROOT / "docs" / "assets" / "report.png"
 README_SIZE = (1280, 590)

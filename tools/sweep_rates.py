@@ -1,7 +1,7 @@
 """What sweeps cost: evaluations a second in threads and on a Dask cluster of two workers, and memory over many points.
 
-    python -m tests.benchmarks.sweep_rates                    # make rates: 10,000 chips x 28 GEMMs, a million points
-    python -m tests.benchmarks.sweep_rates --points 500 --memory-points 5000
+    python -m tools.sweep_rates                    # make rates: 10,000 chips x 28 GEMMs, a million points
+    python -m tools.sweep_rates --points 500 --memory-points 5000
 
 Chips are of the class of 64 cores, drawn at random: SRAM 0.5 to 8 MB a core, DRAM 0.2 to 3.2 TB/s, matrix units 16 to
 64 wide. GEMMs are those of Llama 3 70B in prefill and decode, at several batch sizes. Searches are exact.
@@ -85,7 +85,10 @@ def _rates(num_points: int) -> dict[str, Any]:
     from dask.distributed import Client, LocalCluster
 
     threads_per_s, table = _rate(num_points, None)
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,  # type: ignore[no-untyped-call]
+        Client(cluster) as client,  # type: ignore[no-untyped-call]
+    ):
         dask_per_s, dask_table = _rate(num_points, client)
     is_same = table.to_pandas().equals(dask_table.to_pandas())  # where arrow takes nan for nan
     return {"threads_per_s": threads_per_s, "dask_per_s": dask_per_s, "is_same_table": is_same}

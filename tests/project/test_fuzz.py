@@ -1,14 +1,15 @@
-"""What the harness of `tools.fuzz` notices."""
+"""The harness of `tools.fuzz`, and some inputs of each kind, the same in every run; ``make fuzz`` runs many."""
 
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.project import fake_fuzz_kind
-from tools.fuzz.harness import Limits, Outcome, fuzz, kind_names, peak_bytes, run_case
+from tools.fuzz.harness import Limits, Outcome, fuzz, kind_names, load_kind, peak_bytes, run_case
 from tools.fuzz.mutate import mutate_bytes, mutate_text
 
 KIND = fake_fuzz_kind.__name__
@@ -72,3 +73,24 @@ def test_mutations_are_repeatable_and_take_all_inputs() -> None:
 
 def test_kinds_are_found() -> None:
     assert "sass" in kind_names()
+
+
+NUM_CASES = 20
+SEED = "test"
+
+
+@pytest.mark.parametrize("name", kind_names())
+def test_fuzzed_inputs(name: str, tmp_path: Path) -> None:
+    try:
+        kind = load_kind(name)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"needs {error.name or error}")
+    most_bytes, failed = peak_bytes(), []
+    for index in range(NUM_CASES):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        outcome = run_case(kind, SEED, index, folder, most_bytes=most_bytes)
+        shutil.rmtree(folder)
+        if outcome.violations:
+            failed.append((outcome.index, outcome.violations))
+    assert not failed, f"python -m tools.fuzz {name} --seed {SEED} --only {failed[0][0]}: {failed}"

@@ -18,17 +18,22 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gemm_eval import GEMMEvaluator, PlanOptions, load_arch
+from gemm_eval import GEMMEvaluator, PlanOptions, SearchPlan, load_arch
 from tests.benchmarks.transformer_gemms import transformer_gemms
 
 NUM_GEMMS = 2000
 CORE_COUNTS = (8, 16, 64, 132)
-PLANS = (PlanOptions("balanced"), PlanOptions("aggressive"), PlanOptions.heuristic(8, 8), PlanOptions.heuristic(20, 10))
+PLANS = (
+    PlanOptions(SearchPlan.BALANCED),
+    PlanOptions(SearchPlan.AGGRESSIVE),
+    PlanOptions.heuristic(8, 8),
+    PlanOptions.heuristic(20, 10),
+)
 
 
 def _lines() -> Iterator[dict[str, Any]]:
     """What each plan costs and loses, by cores and plan."""
-    base = load_arch("demo-8core")
+    base = load_arch("demo-8core", MulticoreSpec)
     shapes = transformer_gemms(NUM_GEMMS)
     for num_cores in CORE_COUNTS:
         arch = base.with_(num_cores=num_cores, dram_gb_per_s=base.dram_gb_per_s * num_cores / base.num_cores)
