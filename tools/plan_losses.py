@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gemm_eval import GEMMEvaluator, PlanOptions, SearchPlan, load_arch
+from gemm_eval import GEMMEvaluator, MulticoreSpec, PlanOptions, SearchPlan, load_arch
 from tests.benchmarks.transformer_gemms import transformer_gemms
 
 NUM_GEMMS = 2000
