@@ -338,7 +338,7 @@ def _check_kind(option: str, path: Path) -> None:
     if path.suffix not in (_CSV, _PARQUET):
         raise InvalidOptionError(f"{option} must end with {_CSV} or {_PARQUET}, got {shown(str(path))}")
     if path.suffix == _PARQUET:
-        check_extra("a table in parquet", "sweep", "pyarrow")
+        check_extra("a table in parquet", "table", "pyarrow")
 
 
 def _cell(value: Any) -> Any:
@@ -356,7 +356,7 @@ def _to_csv(columns: list[str], cells: list[list[Any]]) -> bytes:
 
 
 def _to_parquet(columns: list[str], cells: list[list[Any]]) -> bytes:
-    with needs_extra("a table in parquet", "sweep"):
+    with needs_extra("a table in parquet", "table"):
         import pyarrow as pa
         import pyarrow.parquet as pq
     table = pa.table({name: _of_one_type([row[place] for row in cells]) for place, name in enumerate(columns)})
@@ -427,7 +427,7 @@ def _check_header(where: str, names: Sequence[str]) -> None:
 
 
 def _read_parquet(path: Path) -> Iterable[Record]:
-    with needs_extra("a table in parquet", "sweep"):
+    with needs_extra("a table in parquet", "table"):
         import pyarrow as pa
         import pyarrow.parquet as pq
     try:

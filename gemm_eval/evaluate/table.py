@@ -134,7 +134,7 @@ class GEMMTable:
         Raises:
             GemmEvalError: pandas is not installed.
         """
-        with needs_extra("to_pandas", "sweep"):
+        with needs_extra("to_pandas", "table"):
             import pandas as pd
         frame = pd.DataFrame({name: self._column(name) for name in self.columns})
         if (own := self._batch.own) is None:
