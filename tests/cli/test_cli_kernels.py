@@ -250,12 +250,12 @@ def test_another_arch_is_said_to_be_another(profile_command: Any) -> None:
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemm_eval.device import bench_device
+    from gemm_eval.device import bench
 
     def fail() -> None:
         raise GemmEvalError("measuring needs an NVIDIA GPU, found none")
 
-    monkeypatch.setattr(bench_device, "import_cupy", fail)
+    monkeypatch.setattr(bench, "import_cupy", fail)
     refused = CliRunner().invoke(app, ["profile", "1", "4096", "4096"])
 
     assert refused.exit_code == 2

@@ -156,7 +156,7 @@ def test_terms_of_what_does_not_fit_are_not_known() -> None:
 
 def test_without_pandas(table: GEMMTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(GemmEvalError, match=r"pip install 'gemm_eval\[sweep\]'"):
+    with pytest.raises(GemmEvalError, match=r"pip install 'gemm_eval\[table\]'"):
         table.to_pandas()
     assert len(table.to_dicts()) == 4
 
