@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gemm_eval.arch import GpuSpec
-    from gemm_eval.models.gpu import Calibration, Correction, ErrorFigures, HeldOut
-    from gemm_eval.models.gpu.calibration import CalibrationFile
+    from gemm_eval.models.gpu import Calibration, CalibrationFile, Correction, ErrorFigures, HeldOut
 
 
 app = opt.group(

@@ -47,7 +47,7 @@ def test_pythons_begin_with_the_lowest_one() -> None:
 
 def test_every_cuda_has_an_extra() -> None:
     extras = PROJECT["optional-dependencies"]
-    cudas = {re.match(r"cupy-cuda(\d+)x\[ctk\]", extras[extra][0])[1] for extra in ("gpu", "gpu-cuda12")}  # type: ignore[index]
+    cudas = {re.match(r"cupy-cuda(\d+)x\[ctk\]", extras[extra][-1])[1] for extra in ("gpu", "gpu-cuda12")}  # type: ignore[index]
 
     assert cudas == set(classified("Environment :: GPU :: NVIDIA CUDA :: "))
 

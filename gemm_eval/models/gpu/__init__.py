@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.bound_columns import pack_bound_columns
     from gemm_eval.models.gpu.calibration import (
         Calibration,
+        CalibrationFile,
         ErrorFigures,
         Origin,
         calibration_path,
@@ -160,6 +161,7 @@ __all__ = [
     "TERMS",
     "TRTLLM",
     "Calibration",
+    "CalibrationFile",
     "Carried",
     "Coefficient",
     "Correction",
@@ -255,6 +257,7 @@ __getattr__, __dir__ = lazy_names(
         ".bound_columns": ("pack_bound_columns",),
         ".calibration": (
             "Calibration",
+            "CalibrationFile",
             "ErrorFigures",
             "Origin",
             "calibration_path",
