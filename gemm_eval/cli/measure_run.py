@@ -10,8 +10,7 @@ from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import GpuSpec, MulticoreSpec, load_arch
-from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line
-from gemm_eval.cli.score import plain_lines
+from gemm_eval.cli.output import format_number, make_console, make_table, plain_lines, print_json, print_line
 from gemm_eval.measure import (
     Campaign,
     Choice,

@@ -8,8 +8,9 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from gemm_eval.evaluate import GEMMResult
     from gemm_eval.mapping import KernelConfig
+    from gemm_eval.validation import Metrics
 
 
 T = TypeVar("T")
@@ -436,3 +438,20 @@ def _read_parquet(path: Path) -> Iterable[Record]:
         raise InvalidInputError(f"{path} cannot be read as parquet: {error}") from None
     for place, row in enumerate(rows, 1):
         yield f"{path}, row {place}", {name: None if cell != cell else cell for name, cell in row.items()}  # noqa: PLR0124  nan
+
+
+class HeldOutLine(Protocol):
+    """Errors on some rows, by who predicts."""
+
+    @property
+    def errors(self) -> Mapping[str, Metrics]:
+        """By who predicts."""
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+def plain_lines(lines: Iterable[HeldOutLine]) -> list[dict[str, Any]]:
+    """Return lines ready for JSON."""
+    return [
+        line._asdict() | {"errors": {name: asdict(metrics) for name, metrics in line.errors.items()}} for line in lines
+    ]

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval import validation
 from gemm_eval.cli.output import format_decomposition, format_number, make_console, make_table, print_json
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.words import shown
@@ -173,6 +172,8 @@ def _registers(occupancy: Occupancy) -> str:
 
 def measured_points(evaluator: GEMMEvaluator, result: Crossover) -> pd.DataFrame:
     """Return what was measured of the K and N of a crossover, and what is predicted of it."""
+    from gemm_eval import validation
+
     frame = validation.measured_speedups(evaluator.arch.name, result.group_size, result.dense_dtype)
     points = frame[(frame["N"] == result.N) & (frame["K"] == result.K)].reset_index(drop=True)
     if not len(points):
@@ -191,6 +192,8 @@ def print_crossover(result: Crossover, points: pd.DataFrame | None) -> None:
     console.print(result.explain())
     if points is None:
         return
+    from gemm_eval import validation
+
     tables = ", ".join(points["table"].unique())
     fitted = (
         "held back from the fit" if points["is_held_back"].all() else "W4A16 was fitted on it, cuBLAS on other tables"
@@ -217,6 +220,8 @@ def _verdict(row: dict[Any, Any]) -> str:
 
 def give_all(evaluator: GEMMEvaluator, group_size: int, dense_dtype: str, *, as_json: bool) -> None:
     """Print all K and N that were measured, and how often the predicted winner is the measured one."""
+    from gemm_eval import validation
+
     measured = validation.measured_speedups(evaluator.arch.name, group_size, dense_dtype)
     predicted = validation.predict_speedups(evaluator, measured, group_size, dense_dtype)
     pairs = validation.compare_crossovers(evaluator, predicted, group_size, dense_dtype)
@@ -230,6 +235,8 @@ def give_all(evaluator: GEMMEvaluator, group_size: int, dense_dtype: str, *, as_
 
 
 def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dense_dtype: str) -> None:
+    from gemm_eval import validation
+
     console = make_console()
     held_back = set(shares.loc[shares["is_held_back"], "table"])
     for name, of_table in pairs.groupby("table", sort=False):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from gemm_eval import validation
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.cli.output import make_console, print_json, write_csv
+from gemm_eval.cli.output import make_console, plain_lines, print_json, write_csv
 from gemm_eval.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -18,23 +17,6 @@ if TYPE_CHECKING:
 
     from gemm_eval.arch import GpuSpec
     from gemm_eval.validation import Ablation, Compared, GpuLine, Metrics, Study
-
-
-class HeldOutLine(Protocol):
-    """Errors on some rows, by who predicts."""
-
-    @property
-    def errors(self) -> Mapping[str, Metrics]:
-        """By who predicts."""
-
-    def _asdict(self) -> dict[str, Any]: ...
-
-
-def plain_lines(lines: Iterable[HeldOutLine]) -> list[dict[str, Any]]:
-    """Return lines ready for JSON."""
-    return [
-        line._asdict() | {"errors": {name: asdict(metrics) for name, metrics in line.errors.items()}} for line in lines
-    ]
 
 
 def error_cells(errors: Mapping[str, Metrics], model: str, others: Sequence[str]) -> Iterator[str]:

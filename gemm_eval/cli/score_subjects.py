@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import MulticoreSpec, calibration_file, load_arch
-from gemm_eval.cli.output import make_console, make_table, print_json
-from gemm_eval.cli.score import error_cells, plain_lines
+from gemm_eval.cli.output import make_console, make_table, plain_lines, print_json
+from gemm_eval.cli.score import error_cells
 from gemm_eval.errors import InvalidOptionError
 
 if TYPE_CHECKING:
