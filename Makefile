@@ -63,6 +63,7 @@ unit: $(VENV)/.dev browser  ## all tests that need no GPU and are not slow
 
 slow: $(VENV)/.dev browser  ## the tests that commits skip: wheels, notebooks, recipes, fuzz, every kernel compiled, every fit
 	$(BIN)/pytest -m "slow and not gpu" -n auto
+	$(BIN)/pytest tests/property tests/oracle -m "not slow and not gpu" -n auto --hypothesis-profile=thorough
 
 CHROMIUMS := chromium chromium-browser google-chrome google-chrome-stable chrome
 browser:  # for tests/browser, which skip without one; nothing is installed on a developer's machine

@@ -1,13 +1,18 @@
-"""Many cases of one law in one test: a loop, in which a failure names its case."""
+"""Many cases of one law in one test: a loop, in which a failure names its case; and how many examples a law gets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hypothesis import settings
+
 from gemm_eval.words import shown
 
-__all__ = ["case"]
+__all__ = ["THOROUGH", "case", "examples"]
+
+THOROUGH = 150
+"""Examples of a law in a thorough run that says no number of its own."""
 
 
 @contextmanager
@@ -18,3 +23,8 @@ def case(*what: object) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"case: {', '.join(map(shown, what))}")
         raise
+
+
+def examples(thorough: int) -> int:
+    """Return how many examples a law gets that has `thorough` in a thorough run: in proportion to the profile."""
+    return max(1, thorough * settings.default.max_examples // THOROUGH)

@@ -1,7 +1,7 @@
 """What all tests share: Hypothesis profiles, marks of slow tests, durations, and a cache folder of a test's own.
 
-Profiles are `default`, `nojit` (kernels as plain Python, slowly) and `deep` (for long runs). The first two draw the
-same examples in every run: a test fails for what was changed, not by chance.
+Profiles are `default`, `thorough` (three times as many examples), `nojit` (kernels as plain Python, slowly) and `deep`
+(for long runs). All but `deep` draw the same examples in every run: a test fails for what was changed, not by chance.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gemm_eval.storage import cache_dir
+from tests.cases import THOROUGH
 from tools import durations
 
 _COMMON = {
@@ -23,7 +24,8 @@ _COMMON = {
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 }
 _SAME = {"derandomize": True, "database": None}
-settings.register_profile("default", max_examples=150, **_COMMON, **_SAME)
+settings.register_profile("default", max_examples=50, **_COMMON, **_SAME)
+settings.register_profile("thorough", max_examples=THOROUGH, **_COMMON, **_SAME)
 settings.register_profile("nojit", max_examples=25, **_COMMON, **_SAME)
 settings.register_profile("deep", max_examples=5000, **_COMMON)
 settings.load_profile("default")

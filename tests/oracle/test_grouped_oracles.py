@@ -11,6 +11,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.workload import GemmProblem
 from tests import strategies
+from tests.cases import examples
 from tests.oracle import naive, naive_grouped, simulators_grouped
 from tests.oracle.naive_core import ceil_div
 
@@ -27,7 +28,7 @@ def cases(draw: st.DrawFn) -> Case:
     return arch, problem, draw(strategies.mappings(arch, problem))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(cases())
 def test_mapping_equals_the_walk_over_all_cores_and_groups(case: Case) -> None:
     arch, problem, mapping = case
@@ -51,7 +52,7 @@ def test_mapping_equals_the_walk_over_all_cores_and_groups(case: Case) -> None:
     assert max(of_full) == pytest.approx(slowest_us, rel=CLOCK_RELATIVE_TOLERANCE)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.lists(st.integers(0, 70), min_size=1, max_size=12).filter(any),
     st.integers(1, 9),
@@ -144,7 +145,7 @@ def test_by_hand_pipeline_from_one_group_to_the_next() -> None:
     assert twice.latency_us == pytest.approx(0.104)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_equal_groups_are_the_batch(data: st.DataObject) -> None:
     arch = data.draw(strategies.archs())

@@ -18,6 +18,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.workload import GemmProblem
 from tests import strategies
+from tests.cases import examples
 from tests.oracle import chip_walk, naive, naive_core, simulators
 
 # The event clock adds the same terms as the formulas, but groups them differently.
@@ -42,7 +43,7 @@ def cases(draw: st.DrawFn) -> Case:
 # --- closed forms against walks --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(cases())
 def test_closed_forms_of_a_core_equal_the_walk(case: Case) -> None:
     arch, problem, mapping = case
@@ -64,7 +65,7 @@ def test_closed_forms_of_a_core_equal_the_walk(case: Case) -> None:
         )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(cases())
 def test_mapping_equals_the_walk_over_all_cores(case: Case) -> None:
     arch, problem, mapping = case
@@ -99,7 +100,7 @@ def test_mapping_equals_the_walk_over_all_cores(case: Case) -> None:
         )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(cases())
 def test_pipeline_equals_the_event_simulator(case: Case) -> None:
     arch, problem, mapping = case
@@ -111,7 +112,7 @@ def test_pipeline_equals_the_event_simulator(case: Case) -> None:
         assert total_us == pytest.approx(end_us, rel=CLOCK_RELATIVE_TOLERANCE)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(cases(), st.sampled_from(("overlap", "pipeline")))
 def test_full_block_is_the_slowest_core(case: Case, timing: str) -> None:
     arch, problem, mapping = case
@@ -124,7 +125,7 @@ def test_full_block_is_the_slowest_core(case: Case, timing: str) -> None:
 # --- the searches ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data(), st.booleans())
 def test_find_best_is_the_least_key_of_all_legal_mappings(data: st.DataObject, allow_idle_cores: bool) -> None:
     arch = data.draw(strategies.archs(max_cores=4))

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,6 @@ from tools.lowest import lower_bounds, requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gemm_eval"
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
-IN_BENCHMARKS = {path: ast.parse(path.read_text("utf-8")) for path in sorted((ROOT / "benchmarks").rglob("*.py"))}
 IMPORT_NAMES = {
     "PyYAML": {"yaml"},
     "dask": {"dask", "distributed"},
@@ -36,6 +35,18 @@ IMPORT_NAMES = {
     "scikit-learn": {"sklearn"},
     "zigzag-dse": {"zigzag"},
 }
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Every module of the package, parsed."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@cache
+def benchmarks() -> dict[Path, ast.Module]:
+    """Every program of benchmarks, parsed."""
+    return {path: ast.parse(path.read_text("utf-8")) for path in sorted((ROOT / "benchmarks").rglob("*.py"))}
 
 
 def import_names(extra: str) -> frozenset[str]:
@@ -88,7 +99,7 @@ def installed_for(path: Path) -> frozenset[str]:
     """What the packages around a file have checked when they were imported, which Python does first."""
     found = EXTRAS[""] | NO_EXTRA | {"gemm_eval"}
     for folder in path.relative_to(PACKAGE).parents:
-        for statement in TREES[PACKAGE / folder / "__init__.py"].body:
+        for statement in trees()[PACKAGE / folder / "__init__.py"].body:
             if isinstance(statement, ast.Expr) and (said := promises(statement.value)):
                 found |= set(said[2:])
     return frozenset(found)
@@ -97,7 +108,7 @@ def installed_for(path: Path) -> frozenset[str]:
 def test_every_optional_import_names_an_extra_that_has_it() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {package}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for line, package in outside_imports(tree, installed_for(path))
     ]
 
@@ -107,7 +118,7 @@ def test_every_optional_import_names_an_extra_that_has_it() -> None:
 def test_every_check_names_packages_of_its_extra() -> None:
     calls = [
         (f"{path.relative_to(ROOT)}:{node.lineno}", promises(node))
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and promises(node)
     ]
@@ -138,7 +149,7 @@ def test_every_pip_command_names_extras() -> None:
     """Whatever an error or a help says to install, is an extra: these have the lower bounds, and are tested."""
     said = [
         (f"{path.relative_to(ROOT)}:{line}", command)
-        for path, tree in (TREES | IN_BENCHMARKS).items()
+        for path, tree in (trees() | benchmarks()).items()
         if path.name != "extras.py"
         for line, text in said_by(tree)
         for command in re.findall(r"pip install .{,40}", text.replace("\\", ""))
@@ -157,7 +168,7 @@ def test_every_pip_command_names_extras() -> None:
 def test_install_commands_name_extras_that_exist() -> None:
     asked = {
         node.args[0].value
-        for tree in (TREES | IN_BENCHMARKS).values()
+        for tree in (trees() | benchmarks()).values()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) == "install_command"

@@ -39,6 +39,7 @@ from gemm_eval.search.multicore import (
 )
 from gemm_eval.workload import pack_layouts
 from tests import strategies
+from tests.cases import examples
 from tests.oracle import naive, naive_core, naive_grouped
 
 # Pipeline times are sums over visits, which the kernel adds up class by class.
@@ -80,7 +81,7 @@ def chips_and_problems(draw: st.DrawFn, max_units: int | None = None) -> tuple[M
 # --- against the oracles ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(chips_and_problems(3), st.booleans())
 def test_search_equals_brute_force(case: tuple[MulticoreSpec, GemmProblem], allow_idle_cores: bool) -> None:
     arch, problem = case
@@ -102,7 +103,7 @@ def test_search_equals_brute_force(case: tuple[MulticoreSpec, GemmProblem], allo
         assert replayed.latency_us == pytest.approx(cost.latency_us, rel=PIPELINE_RELATIVE_TOLERANCE)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_cost_of_a_mapping_equals_the_oracle(data: st.DataObject) -> None:
     arch, problem = data.draw(chips_and_problems())
@@ -134,7 +135,7 @@ def test_cost_of_a_mapping_equals_the_oracle(data: st.DataObject) -> None:
         assert found.energy_pj == pytest.approx(cost.energy_pj, rel=1e-12)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.lists(st.integers(0, 300), min_size=1, max_size=40).filter(any), st.integers(1, 50), st.integers(1, 9),
     st.integers(1, 20),
@@ -152,7 +153,7 @@ def test_groups_lie_where_the_oracle_has_them(groups: list[int], P_G: int, P_M: 
     assert sets == naive_grouped.spread_groups(problem, cube_m, P_G, P_M)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None:
     arch, problem = data.draw(chips_and_problems())
@@ -201,7 +202,7 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
 # --- laws ------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_equal_groups_are_the_batch_to_the_bit(data: st.DataObject) -> None:
     """Through the kernels of grouped GEMMs too, which equal groups never reach."""
@@ -216,7 +217,7 @@ def test_equal_groups_are_the_batch_to_the_bit(data: st.DataObject) -> None:
     assert batch.tobytes() == grouped.tobytes()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data(), st.booleans())
 def test_the_search_of_equal_groups_is_that_of_the_batch(data: st.DataObject, allow_idle_cores: bool) -> None:
     arch = data.draw(strategies.archs())
@@ -256,7 +257,7 @@ def test_groups_without_rows_change_nothing(data: st.DataObject) -> None:
         assert cost["latency_us"] == expected["latency_us"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(chips_and_problems(3), st.randoms(use_true_random=False))
 def test_the_order_of_groups_changes_nothing(case: tuple[MulticoreSpec, GemmProblem], rng: random.Random) -> None:
     arch, problem = case
@@ -268,7 +269,7 @@ def test_the_order_of_groups_changes_nothing(case: tuple[MulticoreSpec, GemmProb
         assert found.tobytes() == shuffled.tobytes()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_a_mapping_is_no_faster_with_a_row_more(data: st.DataObject) -> None:
     """Where groups stay in their sets of cores and every group on as many cores."""

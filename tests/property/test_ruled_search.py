@@ -17,6 +17,7 @@ from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_
 from gemm_eval.search import find_ruled_few, find_ruled_many
 from gemm_eval.workload import GemmProblem
 from tests import strategies
+from tests.cases import examples
 from tests.oracle import naive
 
 _ORDERS = [order.name.lower() for order in LoopOrder]
@@ -95,7 +96,7 @@ def cases(draw: st.DrawFn) -> tuple[MulticoreSpec, GemmProblem, LibraryRules]:
     return arch, draw(strategies.problems(arch, max_units=4)), draw(rules())
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(cases(), st.booleans())
 def test_the_choice_is_the_best_that_the_rules_leave(
     case: tuple[MulticoreSpec, GemmProblem, LibraryRules], allow_idle_cores: bool

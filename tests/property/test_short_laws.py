@@ -27,38 +27,39 @@ NEEDS_JIT = {estimate, gpu_exact, gpu_experts, gpu_grouped, gpu_physics}
 """Hundreds of times as slow as plain Python."""
 
 
+RUNS: list[tuple[ModuleType, int, int, int, Mapping[str, int] | int]] = [
+    (gpu_physics, 16, 25_000, 25, {}),
+    (gpu_exact, 16, 1_000, 1, {"equals brute force": 1_000}),
+    (gpu_grouped, 0, 50 * len(CASES), 5, 45 * len(CASES)),
+    (gpu_attention, 16, 10_000, 7, {}),
+    (collective, 3, 5_000, 4, {}),
+    (gpu_experts, 0, 25 * len(gpu_experts.CASES), 5, {}),
+    (estimate, 16, 100, 9, {"times, rates and bytes are finite and add up": 100}),
+    (multicore, 16, 12, 1, {"the search is brute force": 10}),
+    (
+        multicore_grouped, 5, 25, 1,
+        {"the search is brute force": 20, "the order of groups, and groups without rows, change nothing": 25,
+         "a row more is no faster": 15},  # where nothing is resident
+    ),
+    (
+        multicore_presets, 2, 120, 1,
+        {"best is at least as good as the library": 15, "more cores are no slower": 60},
+    ),
+    (
+        multicore_attention, 8, 60, 1,
+        {"the search is brute force": 50, "a mapping costs what the oracle says": 100,
+         "a wider window is no faster at best": 5},
+    ),
+]  # fmt: skip
+"""Laws, seed, problems, laws that must come up at least, and how often single ones must; a number is that of each."""
+
+
 @pytest.mark.parametrize(
-    ("laws", "seed", "count", "num_laws", "least"),
-    [
-        (gpu_physics, 16, 25_000, 25, {}),
-        (gpu_exact, 16, 1_000, 1, {"equals brute force": 1_000}),
-        (gpu_grouped, 0, 50 * len(CASES), 5, 45 * len(CASES)),
-        (gpu_attention, 16, 10_000, 7, {}),
-        (collective, 3, 5_000, 4, {}),
-        (gpu_experts, 0, 25 * len(gpu_experts.CASES), 5, {}),
-        (estimate, 16, 100, 9, {"times, rates and bytes are finite and add up": 100}),
-        (multicore, 16, 12, 1, {"the search is brute force": 10}),
-        (
-            multicore_grouped, 5, 25, 1,
-            {"the search is brute force": 20, "the order of groups, and groups without rows, change nothing": 25,
-             "a row more is no faster": 15},  # where nothing is resident
-        ),
-        (
-            multicore_presets, 2, 120, 1,
-            {"best is at least as good as the library": 15, "more cores are no slower": 60},
-        ),
-        (
-            multicore_attention, 8, 60, 1,
-            {"the search is brute force": 50, "a mapping costs what the oracle says": 100,
-             "a wider window is no faster at best": 5},
-        ),
-    ],
-    ids=lambda value: value.__name__.rpartition(".")[2] if isinstance(value, ModuleType) else "",
-)  # fmt: skip
+    ("laws", "seed", "count", "num_laws", "least"), RUNS, ids=[laws.__name__.rpartition(".")[2] for laws, *_ in RUNS]
+)
 def test_no_law_is_broken(
     laws: ModuleType, seed: int, count: int, num_laws: int, least: Mapping[str, int] | int
 ) -> None:
-    """And every law came up, as often as it has to; a number is that of each."""
     if laws in NEEDS_JIT and numba.config.DISABLE_JIT:
         pytest.skip("hundreds of times as slow without the JIT")
     report = laws.run(seed=seed, count=count)

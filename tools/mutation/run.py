@@ -111,7 +111,7 @@ class Scratch:
         area = area_of(mutant.path)
         for is_plain, files in ((True, area.plain), (False, area.compiled)):
             command = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not gpu and not slow"]
-            command += ["--hypothesis-profile=nojit"] if is_plain else []
+            command += [f"--hypothesis-profile={'nojit' if is_plain else 'thorough'}"]
             done = self._python([*command, *(f"tests/{file}" for file in files)], _TESTS_S, is_plain=is_plain)
             if done is None:
                 return CAUGHT, "a test hangs"
