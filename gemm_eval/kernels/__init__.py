@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from gemm_eval.arch import DeviceLimits, Occupancy, limits_of_spec
     from gemm_eval.kernels.checkpoint_tensors import PackedLayer
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq, pack_checkpoint
-    from gemm_eval.kernels.choice import choose, choose_grouped, problem_of, rank, spec_of_device
     from gemm_eval.kernels.families import GroupedSizes, Sizes, Variant, WeightMode
     from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
     from gemm_eval.kernels.gemm import (
@@ -40,7 +39,16 @@ if TYPE_CHECKING:
         scales_shape,
     )
     from gemm_eval.kernels.packed_files import Conversion, convert_checkpoint, load_packed, save_packed
-    from gemm_eval.kernels.plan import Plan, limits_of, make_plan
+    from gemm_eval.kernels.plan import (
+        Plan,
+        choose,
+        choose_grouped,
+        limits_of,
+        make_plan,
+        problem_of,
+        rank,
+        spec_of_device,
+    )
     from gemm_eval.kernels.registry import (
         SOURCES,
         KernelEntry,
@@ -126,7 +134,6 @@ __getattr__, __dir__ = lazy_names(
         "gemm_eval.arch": ("DeviceLimits", "Occupancy", "limits_of_spec"),
         ".checkpoint_tensors": ("PackedLayer",),
         ".checkpoints": ("from_awq", "from_gptq", "pack_checkpoint"),
-        ".choice": ("choose", "choose_grouped", "problem_of", "rank", "spec_of_device"),
         ".families": ("GroupedSizes", "Sizes", "Variant", "WeightMode"),
         ".fp4": ("QuantizedFp4", "pack_fp4", "pack_mxfp4", "pack_nvfp4", "quantize_fp4", "unpack_fp4"),
         ".gemm": ("grouped_workspace_bytes", "occupancy", "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes"),
@@ -137,7 +144,9 @@ __getattr__, __dir__ = lazy_names(
             *("parse_activation", "scale_rows", "scale_unit", "scales_dtype", "scales_shape"),
         ),
         ".packed_files": ("Conversion", "convert_checkpoint", "load_packed", "save_packed"),
-        ".plan": ("Plan", "limits_of", "make_plan"),
+        ".plan": (
+            *("Plan", "choose", "choose_grouped", "limits_of", "make_plan", "problem_of", "rank", "spec_of_device"),
+        ),
         ".registry": (
             *("SOURCES", "KernelEntry", "compile_for", "legal_configs", "legal_splits", "list_kernels"),
             *("make_variant", "occupancy_of"),

@@ -1,20 +1,24 @@
 """Transformer models as GEMMs: model configs, their exact parameter counts, and the GEMMs of prefill and decode."""
 
 from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config, stage_layers
-from gemm_eval.transformer.fit import (
+from gemm_eval.transformer.gemms import LayerGemm, transformer_gemms
+from gemm_eval.transformer.loader import list_models, load_model
+from gemm_eval.transformer.memory import (
+    CHUNK_TOKENS,
     MEMORY_FRAC,
+    WHAT_COUNTS,
     MemoryLever,
+    ModelMemory,
+    WeightPart,
     check_memory,
     largest_batch,
     largest_seq_len,
     memory_document,
     memory_levers,
+    model_memory,
     num_joined,
     say_memory,
 )
-from gemm_eval.transformer.gemms import LayerGemm, transformer_gemms
-from gemm_eval.transformer.loader import list_models, load_model
-from gemm_eval.transformer.memory import CHUNK_TOKENS, WHAT_COUNTS, ModelMemory, WeightPart, model_memory
 from gemm_eval.transformer.operations import model_operations
 from gemm_eval.transformer.parameters import ParameterCounts, count_parameters, num_mtp_parameters, num_parameters
 from gemm_eval.transformer.parts import (
