@@ -5,15 +5,6 @@ from gemm_eval.estimate.price import IN_ATTENTION, OperationCost, Price, Prices,
 from gemm_eval.estimate.result import KINDS, ModelEstimate, StepEstimate
 
 __all__ = [
-    "IN_ATTENTION",
-    "KINDS",
-    "ModelEstimate",
-    "OperationCost",
-    "Price",
-    "Prices",
-    "StepEstimate",
-    "estimate_model",
-    "estimate_models",
-    "operation_costs",
-    "price_of",
-]
+    "IN_ATTENTION", "KINDS", "ModelEstimate", "OperationCost", "Price", "Prices", "StepEstimate", "estimate_model",
+    "estimate_models", "operation_costs", "price_of",
+]  # fmt: skip

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from gemm_eval.arch import DeviceLimits, Occupancy, limits_of_spec
     from gemm_eval.kernels.checkpoint_tensors import PackedLayer
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq, pack_checkpoint
-    from gemm_eval.kernels.choice import choose, choose_grouped, problem_of, rank, spec_of_device
     from gemm_eval.kernels.families import GroupedSizes, Sizes, Variant, WeightMode
     from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
     from gemm_eval.kernels.gemm import (
@@ -40,7 +39,16 @@ if TYPE_CHECKING:
         scales_shape,
     )
     from gemm_eval.kernels.packed_files import Conversion, convert_checkpoint, load_packed, save_packed
-    from gemm_eval.kernels.plan import Plan, limits_of, make_plan
+    from gemm_eval.kernels.plan import (
+        Plan,
+        choose,
+        choose_grouped,
+        limits_of,
+        make_plan,
+        problem_of,
+        rank,
+        spec_of_device,
+    )
     from gemm_eval.kernels.registry import (
         SOURCES,
         KernelEntry,
@@ -54,71 +62,16 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.weights import PackedW4, QuantizedW4, dequantize, pack_w4, quantize_w4, unpack_w4
 
 __all__ = [
-    "BLOCK_COLUMNS",
-    "BLOCK_K",
-    "MIDDLE",
-    "SOURCES",
-    "Conversion",
-    "DeviceLimits",
-    "GroupedSizes",
-    "GroupedW4",
-    "KernelEntry",
-    "Occupancy",
-    "PackedLayer",
-    "PackedW4",
-    "Plan",
-    "QuantizedFp4",
-    "QuantizedW4",
-    "Sizes",
-    "Variant",
-    "WeightMode",
-    "check_sizes",
-    "choose",
-    "choose_grouped",
-    "compile_for",
-    "convert_checkpoint",
-    "dequantize",
-    "encode",
-    "from_awq",
-    "from_gptq",
-    "grouped_workspace_bytes",
-    "k_blocks",
-    "legal_configs",
-    "legal_splits",
-    "limits_of",
-    "limits_of_spec",
-    "list_kernels",
-    "load_packed",
-    "make_plan",
-    "make_variant",
-    "occupancy",
-    "occupancy_of",
-    "pack_checkpoint",
-    "pack_fp4",
-    "pack_mxfp4",
-    "pack_nvfp4",
-    "pack_scales",
-    "pack_w4",
-    "parse_activation",
-    "problem_of",
-    "quantize_fp4",
-    "quantize_w4",
-    "rank",
-    "save_packed",
-    "scale_rows",
-    "scale_unit",
-    "scales_dtype",
-    "scales_shape",
-    "spec_of_device",
-    "stack_w4",
-    "table_targets",
-    "unpack_fp4",
-    "unpack_w4",
-    "w4a16_gemm",
-    "w4a16_grouped_gemm",
-    "workspace_bytes",
-    "write_kernel_tables",
-]
+    "BLOCK_COLUMNS", "BLOCK_K", "MIDDLE", "SOURCES", "Conversion", "DeviceLimits", "GroupedSizes", "GroupedW4",
+    "KernelEntry", "Occupancy", "PackedLayer", "PackedW4", "Plan", "QuantizedFp4", "QuantizedW4", "Sizes", "Variant",
+    "WeightMode", "check_sizes", "choose", "choose_grouped", "compile_for", "convert_checkpoint", "dequantize",
+    "encode", "from_awq", "from_gptq", "grouped_workspace_bytes", "k_blocks", "legal_configs", "legal_splits",
+    "limits_of", "limits_of_spec", "list_kernels", "load_packed", "make_plan", "make_variant", "occupancy",
+    "occupancy_of", "pack_checkpoint", "pack_fp4", "pack_mxfp4", "pack_nvfp4", "pack_scales", "pack_w4",
+    "parse_activation", "problem_of", "quantize_fp4", "quantize_w4", "rank", "save_packed", "scale_rows", "scale_unit",
+    "scales_dtype", "scales_shape", "spec_of_device", "stack_w4", "table_targets", "unpack_fp4", "unpack_w4",
+    "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes", "write_kernel_tables",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -126,7 +79,6 @@ __getattr__, __dir__ = lazy_names(
         "gemm_eval.arch": ("DeviceLimits", "Occupancy", "limits_of_spec"),
         ".checkpoint_tensors": ("PackedLayer",),
         ".checkpoints": ("from_awq", "from_gptq", "pack_checkpoint"),
-        ".choice": ("choose", "choose_grouped", "problem_of", "rank", "spec_of_device"),
         ".families": ("GroupedSizes", "Sizes", "Variant", "WeightMode"),
         ".fp4": ("QuantizedFp4", "pack_fp4", "pack_mxfp4", "pack_nvfp4", "quantize_fp4", "unpack_fp4"),
         ".gemm": ("grouped_workspace_bytes", "occupancy", "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes"),
@@ -137,7 +89,9 @@ __getattr__, __dir__ = lazy_names(
             *("parse_activation", "scale_rows", "scale_unit", "scales_dtype", "scales_shape"),
         ),
         ".packed_files": ("Conversion", "convert_checkpoint", "load_packed", "save_packed"),
-        ".plan": ("Plan", "limits_of", "make_plan"),
+        ".plan": (
+            *("Plan", "choose", "choose_grouped", "limits_of", "make_plan", "problem_of", "rank", "spec_of_device"),
+        ),
         ".registry": (
             *("SOURCES", "KernelEntry", "compile_for", "legal_configs", "legal_splits", "list_kernels"),
             *("make_variant", "occupancy_of"),

@@ -44,25 +44,10 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "FOUND_BY",
-    "L2_STATES",
-    "ConfigCache",
-    "ConfigKey",
-    "ConfigRecord",
-    "ConfigVersionWarning",
-    "Versions",
-    "build_from_timings",
-    "driver_version",
-    "kernel_hash_of",
-    "limits_of_preset",
-    "lookup",
-    "new_record",
-    "present_versions",
-    "remember",
-    "shipped_path",
-    "user_path",
-    "why_void",
-]
+    "FOUND_BY", "L2_STATES", "ConfigCache", "ConfigKey", "ConfigRecord", "ConfigVersionWarning", "Versions",
+    "build_from_timings", "driver_version", "kernel_hash_of", "limits_of_preset", "lookup", "new_record",
+    "present_versions", "remember", "shipped_path", "user_path", "why_void",
+]  # fmt: skip
 
 _MAX_ANSWERS = 4096  # remembered by a cache
 

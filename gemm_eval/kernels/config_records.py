@@ -299,9 +299,7 @@ def to_text(records: Sequence[ConfigRecord]) -> str:
 def read_content(path: Path) -> Content | None:
     """Read a file; None: there is none."""
     try:
-        raw = read_bounded(
-            path, _MAX_FILE_BYTES, "file of configs", unreadable=GemmEvalError, too_large=GemmEvalError
-        )  # fmt: skip
+        raw = read_bounded(path, _MAX_FILE_BYTES, "file of configs", unreadable=GemmEvalError, too_large=GemmEvalError)
     except GemmEvalError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None

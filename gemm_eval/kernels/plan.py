@@ -1,17 +1,19 @@
-"""Kernels bound to a GEMM: chosen, checked, compiled, and with the arguments of their launches remembered."""
+"""Kernels for GEMMs: the cost model's choice for the GPU that is there, checked, compiled and bound to launches."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from gemm_eval.arch import DeviceLimits, GpuSpec, MulticoreSpec, limits_of_spec, load_arch
+import numpy as np
+
+from gemm_eval.arch import DeviceLimits, GpuSpec, MulticoreSpec, gpu_slug, limits_of_spec, list_archs, load_arch
 from gemm_eval.checks import plain_integer
 from gemm_eval.device import CompiledKernel, encode_tensor_map, runtime
-from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidMappingError, InvalidProblemError, UnsupportedError
-from gemm_eval.kernels.choice import choose, choose_grouped, spec_of_device
+from gemm_eval.dtypes import DType, parse_scheme
+from gemm_eval.errors import GemmEvalError, InvalidMappingError, InvalidProblemError, UnsupportedError
 from gemm_eval.kernels.families import (
     GroupedFamily,
     GroupedSizes,
@@ -20,11 +22,203 @@ from gemm_eval.kernels.families import (
     Variant,
     WeightMode,
     ceil_div,
+    families,
     family_of,
 )
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
-from gemm_eval.mapping import KernelConfig
+from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.words import shown
+from gemm_eval.workload import GemmProblem
+
+_CHOICES = 4096
+_ALL = 1 << 20
+_COLUMNS = 64  # of a packed block
+# Fields of a spec that the hardware itself tells.
+_TOLD = (
+    "num_sms", "smem_per_cta_bytes", "smem_per_sm_bytes", "smem_reserved_bytes", "registers_per_sm",
+    "max_threads_per_sm", "max_ctas_per_sm",
+)  # fmt: skip
+
+
+def problem_of(sizes: Sizes, activation: DType, mode: WeightMode, group_size: int) -> GemmProblem:
+    """Return the model's problem for a GEMM of ours."""
+    return GemmProblem(1, sizes.M, sizes.K, sizes.N, **_types_of(activation, mode, group_size))
+
+
+def _types_of(activation: DType, mode: WeightMode, group_size: int) -> dict[str, Any]:
+    scheme = parse_scheme(f"w4a16_{mode.name.lower()}") if mode.is_fp4 else None
+    return {
+        "input_dtype": activation, "weight_dtype": DType.FP4 if scheme else DType.INT4, "output_dtype": activation,
+        "group_size": group_size or None, "scale_dtype": scheme.scale_dtype if scheme else activation,
+        "zero_dtype": DType.INT4 if mode is WeightMode.GROUP_ZERO else None,
+    }  # fmt: skip
+
+
+def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
+    """Return how many rows groups are expected to have, the most first, where each row falls on any of them.
+
+    The number of rows of a group follows a binomial distribution; of its quantiles, evenly spaced, each group has one.
+    Their sum is near `rows`, not equal.
+    """
+    if num_groups == 1:
+        return (rows,)
+    share, middle = 1 / num_groups, rows / num_groups
+    reach = 8 * math.sqrt(middle) + 8
+    counts = range(max(0, int(middle - reach)), min(rows, int(middle + reach)) + 1)
+    of_all = math.lgamma(rows + 1)
+    logs = [
+        of_all - math.lgamma(count + 1) - math.lgamma(rows - count + 1)
+        + count * math.log(share) + (rows - count) * math.log1p(-share)
+        for count in counts
+    ]  # fmt: skip
+    below = np.cumsum(np.exp(logs))
+    places = np.searchsorted(below, (np.arange(num_groups) + 0.5) / num_groups)
+    result = sorted((counts[min(index, len(counts) - 1)] for index in places.tolist()), reverse=True)
+    return (max(1, result[0]), *result[1:])
+
+
+def grouped_problem_of(
+    groups: tuple[int, ...], K: int, N: int, activation: DType, mode: WeightMode, group_size: int
+) -> GemmProblem:
+    """Return the model's problem for a grouped GEMM of ours.
+
+    A group that alone has rows is asked as two of half the columns: the model knows it as a plain GEMM.
+    """
+    active = [rows for rows in groups if rows]
+    if len(active) == 1:
+        active, N = active * 2, ceil_div(N, 2 * _COLUMNS) * _COLUMNS
+    return GemmProblem.grouped(active, K, N, **_types_of(activation, mode, group_size))
+
+
+@lru_cache(maxsize=_CHOICES)
+def choose(
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, limits: DeviceLimits
+) -> KernelConfig:
+    """Return the kernel that the model finds fastest and that the GPU can run; remembered.
+
+    Args:
+        sizes: of the GEMM, in elements.
+        activation, mode, group_size: of the operands; the last is 0 in mode COLUMN.
+        spec: the GPU as the model takes it.
+        limits: the GPU as it is.
+
+    Raises:
+        UnsupportedError: no kernel can run it on this GPU.
+    """
+    for k in (1, _ALL):  # the first can run unless the GPU has less than its spec says
+        for config in rank(sizes, activation, mode, group_size, spec, k):
+            if _can_run(config, sizes, activation, mode, group_size, limits):
+                return config
+    raise _no_kernel(sizes, limits)
+
+
+def rank(
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, k: int = _ALL
+) -> tuple[KernelConfig, ...]:
+    """Return the `k` configs that the model finds fastest, best first; arguments and errors as of `choose`."""
+    from gemm_eval.evaluate import select_config  # here, as numba takes its time to load
+    from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
+
+    problem = problem_of(sizes, activation, mode, group_size)
+    if not has_w4a16_kernels(spec, problem.types):
+        raise _no_kernel(sizes, limits_of_spec(spec))
+    return select_config(problem, spec, k)
+
+
+@lru_cache(maxsize=_CHOICES)
+def choose_grouped(
+    sizes: GroupedSizes, activation: DType, mode: WeightMode, group_size: int, expected_rows: int, is_batch: bool,
+    spec: GpuSpec, limits: DeviceLimits,
+) -> KernelConfig:  # fmt: skip
+    """Return the grouped kernel that the model finds fastest and that the GPU can run; remembered.
+
+    The GPU says by the rows that it finds whether K is cut, so the config leaves that to it.
+
+    Args:
+        sizes: of the GEMM, in elements.
+        activation, mode, group_size: of the operands.
+        expected_rows: of all groups.
+        is_batch: all groups have as many rows; else they fall on groups at random.
+        spec, limits: as for `choose`.
+
+    Raises:
+        UnsupportedError: no kernel can run it on this GPU.
+    """
+    even = (max(1, expected_rows // sizes.num_groups),) * sizes.num_groups
+    groups = even if is_batch else expected_groups(expected_rows, sizes.num_groups)
+    for k in (1, _ALL):
+        for ranked in rank_grouped(groups, sizes.K, sizes.N, activation, mode, group_size, spec, k):
+            config = ranked._replace(decomposition=Decomposition.STREAM_K)
+            if _can_run(config, sizes.of_all, activation, mode, group_size, limits):
+                return config
+    raise _no_kernel(sizes.of_all, limits)
+
+
+def rank_grouped(
+    groups: tuple[int, ...], K: int, N: int, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec,
+    k: int = _ALL,
+) -> tuple[KernelConfig, ...]:  # fmt: skip
+    """Return the `k` grouped configs that the model finds fastest for groups of so many rows, best first."""
+    from gemm_eval.evaluate import select_config
+    from gemm_eval.models.gpu import OURS
+    from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
+
+    problem = grouped_problem_of(groups, K, N, activation, mode, group_size)
+    if not has_w4a16_kernels(spec, problem.types):
+        raise _no_kernel(Sizes(sum(groups), K, N), limits_of_spec(spec))
+    return select_config(problem, spec, k, library=OURS)
+
+
+def _can_run(
+    config: KernelConfig, sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, limits: DeviceLimits
+) -> bool:
+    try:
+        check_kernel(make_variant(config, activation, mode, group_size or None), sizes, limits)
+    except GemmEvalError:
+        return False
+    return True
+
+
+def _no_kernel(sizes: Sizes, limits: DeviceLimits) -> UnsupportedError:
+    return UnsupportedError(
+        f"no W4A16 kernel can run M={sizes.M}, K={sizes.K}, N={sizes.N} on a GPU of compute capability "
+        f"{'.'.join(map(str, limits.compute_capability))}; list_kernels says why"
+    )
+
+
+@cache
+def spec_of_device(device: int) -> GpuSpec:
+    """Return what the model takes a GPU of this machine for, by its number; see `spec_of`."""
+    return spec_of(gpu_slug(runtime.name_of_device(device)), runtime.limits_of_device(device))
+
+
+@cache
+def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
+    """Return the preset of a GPU, or of the GPU most like it, with the SMs and limits that it really has.
+
+    A GPU without a preset takes that of the same compute capability, else of the same major one, whose number of SMs
+    is nearest: clocks and bandwidths are then those of another chip, which is good enough to choose by.
+    """
+    told = {name: getattr(limits, name) for name in _TOLD}
+    presets = {name: spec for name in list_archs() if isinstance(spec := load_arch(name), GpuSpec)}
+    result = presets.get(slug)
+    if result is None:
+
+        def distance(spec: GpuSpec) -> tuple[bool, int]:
+            capability = limits_of_spec(spec).compute_capability
+            return capability != limits.compute_capability, abs(spec.num_sms - limits.num_sms)
+
+        major = limits.compute_capability[0]
+        is_ours = any(major == known for family in families().values() for known, _ in family.targets)
+        alike = [spec for spec in presets.values() if is_ours and limits_of_spec(spec).compute_capability[0] == major]
+        if not alike:
+            raise UnsupportedError(
+                f"no W4A16 kernel runs on a GPU of compute capability {'.'.join(map(str, limits.compute_capability))}"
+            )
+        result = min(alike, key=distance)
+    changes = {name: value for name, value in told.items() if getattr(result, name) != value}
+    return result.with_(**changes) if changes else result
+
 
 LARGEST_SIZE = (1 << 31) - 1
 """Kernels take sizes as 32-bit integers."""

@@ -26,10 +26,9 @@ from gemm_eval.device import (
     time_in_turns,
 )
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels.choice import rank, spec_of_device
 from gemm_eval.kernels.config_cache import ConfigKey, lookup, new_record, present_versions, remember
 from gemm_eval.kernels.families import Operands, Sizes, ceil_div
-from gemm_eval.kernels.plan import Plan, plan_on_device
+from gemm_eval.kernels.plan import Plan, plan_on_device, rank, spec_of_device
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.mapping import KernelConfig
 

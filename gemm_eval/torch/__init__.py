@@ -22,22 +22,10 @@ if TYPE_CHECKING:
     from gemm_eval.torch.render import Comparison, MeasuredOperation, SizeTable
 
 __all__ = [
-    "Comparison",
-    "MeasuredOperation",
-    "ModulePrediction",
-    "PredictedOperation",
-    "Prediction",
-    "PruneReport",
-    "PrunedGemm",
-    "PrunedTemplate",
-    "RankedConfig",
-    "SizeTable",
-    "compare",
-    "predict",
-    "predict_module",
-    "predict_sizes",
-    "prune_inductor",
-]
+    "Comparison", "MeasuredOperation", "ModulePrediction", "PredictedOperation", "Prediction", "PruneReport",
+    "PrunedGemm", "PrunedTemplate", "RankedConfig", "SizeTable", "compare", "predict", "predict_module",
+    "predict_sizes", "prune_inductor",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,

@@ -1,20 +1,24 @@
 """Transformer models as GEMMs: model configs, their exact parameter counts, and the GEMMs of prefill and decode."""
 
 from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config, stage_layers
-from gemm_eval.transformer.fit import (
+from gemm_eval.transformer.gemms import LayerGemm, transformer_gemms
+from gemm_eval.transformer.loader import list_models, load_model
+from gemm_eval.transformer.memory import (
+    CHUNK_TOKENS,
     MEMORY_FRAC,
+    WHAT_COUNTS,
     MemoryLever,
+    ModelMemory,
+    WeightPart,
     check_memory,
     largest_batch,
     largest_seq_len,
     memory_document,
     memory_levers,
+    model_memory,
     num_joined,
     say_memory,
 )
-from gemm_eval.transformer.gemms import LayerGemm, transformer_gemms
-from gemm_eval.transformer.loader import list_models, load_model
-from gemm_eval.transformer.memory import CHUNK_TOKENS, WHAT_COUNTS, ModelMemory, WeightPart, model_memory
 from gemm_eval.transformer.operations import model_operations
 from gemm_eval.transformer.parameters import ParameterCounts, count_parameters, num_mtp_parameters, num_parameters
 from gemm_eval.transformer.parts import (
@@ -33,51 +37,11 @@ from gemm_eval.transformer.types import model_on, types_on
 from gemm_eval.transformer.work import AttentionWork, CollectiveWork, Fusions, GemmWork, MemoryWork, MoeWork, Operation
 
 __all__ = [
-    "CHUNK_TOKENS",
-    "MEMORY_FRAC",
-    "WHAT_COUNTS",
-    "Attention",
-    "AttentionWork",
-    "CollectiveWork",
-    "Ffn",
-    "Fusions",
-    "GemmWork",
-    "GroupedAttention",
-    "LatentAttention",
-    "LayerGemm",
-    "LayerKind",
-    "MemoryLever",
-    "MemoryWork",
-    "ModelConfig",
-    "ModelMemory",
-    "Moe",
-    "MoeWork",
-    "Operation",
-    "ParameterCounts",
-    "PublishedParameters",
-    "Quantization",
-    "QuantizedPart",
-    "WeightFormat",
-    "WeightPart",
-    "check_memory",
-    "count_parameters",
-    "largest_batch",
-    "largest_seq_len",
-    "layer_kinds",
-    "list_models",
-    "load_model",
-    "memory_document",
-    "memory_levers",
-    "model_memory",
-    "model_on",
-    "model_operations",
-    "moe_layer_of",
-    "num_joined",
-    "num_mtp_parameters",
-    "num_parameters",
-    "say_memory",
-    "stage_config",
-    "stage_layers",
-    "transformer_gemms",
-    "types_on",
-]
+    "CHUNK_TOKENS", "MEMORY_FRAC", "WHAT_COUNTS", "Attention", "AttentionWork", "CollectiveWork", "Ffn", "Fusions",
+    "GemmWork", "GroupedAttention", "LatentAttention", "LayerGemm", "LayerKind", "MemoryLever", "MemoryWork",
+    "ModelConfig", "ModelMemory", "Moe", "MoeWork", "Operation", "ParameterCounts", "PublishedParameters",
+    "Quantization", "QuantizedPart", "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch",
+    "largest_seq_len", "layer_kinds", "list_models", "load_model", "memory_document", "memory_levers", "model_memory",
+    "model_on", "model_operations", "moe_layer_of", "num_joined", "num_mtp_parameters", "num_parameters", "say_memory",
+    "stage_config", "stage_layers", "transformer_gemms", "types_on",
+]  # fmt: skip

@@ -19,7 +19,7 @@ from gemm_eval.device.sass import nvdisasm_version
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import Sizes, WeightMode
-from gemm_eval.kernels.choice import choose
+from gemm_eval.kernels.plan import choose
 from gemm_eval.kernels.registry import compile_for, make_variant
 
 SPEC = load_arch("h200-sxm", GpuSpec)

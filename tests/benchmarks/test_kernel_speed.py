@@ -17,7 +17,7 @@ from gemm_eval.device import CompiledKernel, compiler_version, nvrtc
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import Sizes, Variant, WeightMode
-from gemm_eval.kernels.choice import choose, problem_of
+from gemm_eval.kernels.plan import choose, problem_of
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant
 
 SPEC = load_arch("h200-sxm", GpuSpec)

@@ -49,6 +49,33 @@ def test_a_step_is_the_sum_of_its_operations() -> None:
             assert cost.latency_us == alone_us + H200.switch_us(work.problem.rows)
 
 
+@pytest.mark.parametrize(
+    ("model", "arch", "dtype"),
+    [("deepseek-v3", "h200-sxm", None), ("llama-3-8b", "b200", "nvfp4"), ("llama-3-8b", "a100-sxm-80gb", "int8"),
+     ("qwen3-30b-a3b", "h200-sxm", "w4a16"), ("llama-3-8b", "sg2260e", "fp8")],
+)  # fmt: skip
+def test_gemms_of_a_batch_cost_what_each_costs_by_itself(model: str, arch: str, dtype: str | None) -> None:
+    evaluator = GEMMEvaluator(arch, disk_cache=False)
+    operations = model_operations(
+        load_model(model), phase="decode", batch_size=16, seq_len=300, dtype=dtype, experts_as_layer=False
+    )
+    for cost in operation_costs(evaluator, operations):
+        work = cost.operation.work
+        if not isinstance(work, GemmWork):
+            continue
+        price = alone = evaluator.evaluate_problem(work.problem)
+        latency_us = alone.latency_us
+        if work.quantize_from is not None and evaluator.arch.type == "gpu":
+            behind = evaluator.evaluate_problem(work.problem, quantize_from=str(work.quantize_from))
+            if not work.is_quantized:
+                price, latency_us = behind, behind.latency_us
+            elif behind.source == "corrected" != alone.source:
+                own_us = sum(behind.breakdown.get(term, 0.0) for term in ("quantize_us", "cast_us"))
+                latency_us = behind.latency_us - own_us
+        assert cost.latency_us == latency_us + evaluator.switch_us(work.problem.rows)
+        assert cost.bound == price.bound
+
+
 def test_positions_are_in_attention_once() -> None:
     by_name = {cost.operation.name: cost for cost in estimate().decode.costs}
     assert (by_name["rotary_kv_write"].latency_us, by_name["rotary_kv_write"].bound) == (0.0, IN_ATTENTION)

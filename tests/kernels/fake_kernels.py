@@ -26,9 +26,7 @@ from tests.measure.fake_runner import FakeRunner
 
 def config(family: str = "w4a16_sm90", cta_m: int = 16, split_k: int = 1) -> KernelConfig:
     work = Decomposition.DATA_PARALLEL if split_k == 1 else Decomposition.SPLIT_K
-    return KernelConfig(
-        family, cta_m, 128, 64, 1, 1, 8, 4, Schedule.COOPERATIVE, work, split_k, RasterOrder.ALONG_M, 8
-    )  # fmt: skip
+    return KernelConfig(family, cta_m, 128, 64, 1, 1, 8, 4, Schedule.COOPERATIVE, work, split_k, RasterOrder.ALONG_M, 8)
 
 
 def item(rows: int = 16, *, mode: WeightMode = WeightMode.GROUP, group_size: int = 128, **of_config: Any) -> KernelItem:

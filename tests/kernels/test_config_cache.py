@@ -238,9 +238,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 
 
 def test_files_lie_where_they_should(places: tuple[Path, Path], tmp_path: Path) -> None:
-    assert places == (
-        tmp_path / "user" / "w4a16-configs.json", tmp_path / "data/measured/h200-sxm/w4a16/configs.json",
-    )  # fmt: skip
+    assert places == (tmp_path / "user" / "w4a16-configs.json", tmp_path / "data/measured/h200-sxm/w4a16/configs.json")
 
 
 def test_the_users_file_goes_first_and_is_read_again_when_it_changes(places: tuple[Path, Path]) -> None:

@@ -235,9 +235,7 @@ def test_what_has_run_is_said_of_each_gpu() -> None:
 
 # ---- our kernels ----------------------------------------------------------------------------------------------------
 
-GPU_OF = {
-    "sm_80": "a100-sxm-80gb", "sm_89": "rtx-4090", "sm_90a": "h200-sxm", "sm_100": "b200", "sm_120": "rtx-5090",
-}  # fmt: skip
+GPU_OF = {"sm_80": "a100-sxm-80gb", "sm_89": "rtx-4090", "sm_90a": "h200-sxm", "sm_100": "b200", "sm_120": "rtx-5090"}
 MODES = {
     "group": ("fp16", 128), "group_zero": ("bf16", 32), "column": ("fp16", None), "mxfp4": ("bf16", None),
     "nvfp4": ("fp16", None),

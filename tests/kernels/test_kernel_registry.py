@@ -14,8 +14,8 @@ from gemm_eval.device import CompiledKernel
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.kernels import DeviceLimits, Sizes, WeightMode
-from gemm_eval.kernels.choice import choose, rank, spec_of
 from gemm_eval.kernels.families import families, family_of
+from gemm_eval.kernels.plan import choose, rank, spec_of
 from gemm_eval.kernels.registry import check_kernel, legal_configs, list_kernels, make_variant, occupancy_of, why_not
 from gemm_eval.mapping import Decomposition, KernelConfig
 from tests.cases import case

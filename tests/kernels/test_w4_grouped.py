@@ -33,9 +33,9 @@ from gemm_eval.kernels import (
     w4a16_gemm,
     w4a16_grouped_gemm,
 )
-from gemm_eval.kernels.choice import choose_grouped, expected_groups, rank_grouped
 from gemm_eval.kernels.families import GroupedSizes, Sizes, ceil_div, grouped_families
 from gemm_eval.kernels.families.grouped import MAX_CUT_WAVES, MAX_GROUPS
+from gemm_eval.kernels.plan import choose_grouped, expected_groups, rank_grouped
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu.w4a16 import shared_kernels
 from tests.kernels.test_w4a16_gemm import Array, Gpu, K, N, gpu, on_gpu  # noqa: F401  the fixture

@@ -98,9 +98,7 @@ def problem_of(v: Variant, sizes: Sizes, launch: Launch) -> Problem:
         int(given[name]) for name in ("tiles_m", "tiles_n", "split", "share", "remainder", "swizzle", "box_rows")
     )
     tiles_m, tiles_n, split, share, remainder, swizzle, box_rows = numbers
-    return Problem(
-        tiles_m, tiles_n, int(given["num_k_blocks"]) // 2, split, share, remainder, swizzle, box_rows, boxes
-    )  # fmt: skip
+    return Problem(tiles_m, tiles_n, int(given["num_k_blocks"]) // 2, split, share, remainder, swizzle, box_rows, boxes)
 
 
 # ---- Scheduler and place, as sm90.cu has them -----------------------------------------------------------------------

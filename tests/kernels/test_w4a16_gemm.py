@@ -32,8 +32,8 @@ from gemm_eval.kernels import (
 )
 from gemm_eval.kernels import plan as planning
 from gemm_eval.kernels import tune as tuning
-from gemm_eval.kernels.choice import rank
 from gemm_eval.kernels.families.base import Sizes
+from gemm_eval.kernels.plan import rank
 from gemm_eval.kernels.tune import PROFILED_CONFIGS, TimedConfig, Tuning, forget_profiled
 from gemm_eval.mapping import Decomposition, KernelConfig
 

@@ -55,9 +55,7 @@ def test_all_models_in_turns_and_what_must_hold(tmp_path: Path) -> None:
 
     assert measure(bench, tmp_path, models(), [3], 1e9) == []
 
-    assert bench.compiled[:4] == [
-        (models()[0], None), (models()[0], 3), (models()[1], 3), (models()[1], None),
-    ]  # fmt: skip
+    assert bench.compiled[:4] == [(models()[0], None), (models()[0], 3), (models()[1], 3), (models()[1], None)]
     assert len(Table(tmp_path / "layers.csv").rows()) == 40
     assert len(Table(tmp_path / "compile.csv").rows()) == 10
     assert len(Table(tmp_path / "candidates.csv").rows()) == 80

@@ -236,9 +236,7 @@ def test_a_comparison_sets_times_side_by_side() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64)).bfloat16()
     x = torch.zeros(8, 64, dtype=torch.bfloat16)
     prediction = predict_module(module, x, GEMMEvaluator("h200-sxm", disk_cache=False), fusion="eager")
-    rows = tuple(
-        MeasuredOperation((one,), 2.0 * one.latency_us, ("kernel",)) for one in prediction.operations
-    )  # fmt: skip
+    rows = tuple(MeasuredOperation((one,), 2.0 * one.latency_us, ("kernel",)) for one in prediction.operations)
     found = Comparison(prediction, (*rows, MeasuredOperation((), 1.0, ("copy",))), 0.5, None, "NVIDIA H200")
     assert found.predicted_us == pytest.approx(prediction.latency_us)
     assert found.measured_us == pytest.approx(2.0 * prediction.latency_us + 1.5)

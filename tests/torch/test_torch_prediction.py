@@ -155,9 +155,7 @@ def test_eager_kernels_are_more_and_take_longer() -> None:
     assert len(eager.operations) > len(fused.operations)
     assert eager.latency_us > fused.latency_us
     assert eager.flop == fused.flop
-    gemms = [
-        sorted(one.latency_us for one in found.operations if one.kind == "gemm") for found in (fused, eager)
-    ]  # fmt: skip
+    gemms = [sorted(one.latency_us for one in found.operations if one.kind == "gemm") for found in (fused, eager)]
     assert gemms[0] == gemms[1]
 
 

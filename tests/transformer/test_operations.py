@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -26,6 +27,7 @@ from gemm_eval.transformer import (
     list_models,
     load_model,
     model_operations,
+    transformer_gemms,
 )
 from gemm_eval.transformer.loader import parse_config
 from gemm_eval.workload import AttentionProblem
@@ -88,6 +90,20 @@ def test_norms_after_attention_and_ffn_too() -> None:
         "input_norm", "qkv_proj", "qk_norm", "rotary_kv_write", "attention", "o_proj", "post_attention_norm",
         "ffn_norm", "gate_up_proj", "ffn_activation", "down_proj", "post_ffn_norm",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["gemma-2-9b", "deepseek-v3", "llama-4-maverick", "qwen1.5-moe-a2.7b", "gpt-3-175b"])
+@pytest.mark.parametrize("step", STEPS[1:3], ids=["prefill", "decode"])
+def test_no_gemm_of_a_layer_is_left_out(name: str, step: dict[str, Any]) -> None:
+    """Operations take the sizes of GEMMs by name."""
+    config, counts = load_model(name), Counter[Any]()
+    fusions = Fusions(qkv=config.attention.kind != "mla")
+    for operation in operations(name, **step, experts_as_layer=False, fusions=fusions):
+        if isinstance(operation.work, GemmWork):
+            counts[operation.name, operation.work.problem] += operation.num_layers
+    gemms = transformer_gemms(config, **step)
+
+    assert counts == {(gemm.name, gemm.problem): gemm.total_count for gemm in gemms if gemm.is_weight}
 
 
 @pytest.mark.parametrize("name", list_models())

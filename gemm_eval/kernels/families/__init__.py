@@ -23,22 +23,9 @@ from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import refusal
 
 __all__ = [
-    "TARGETS_THAT_RAN",
-    "Family",
-    "GroupedFamily",
-    "GroupedOperands",
-    "GroupedSizes",
-    "Launch",
-    "Operands",
-    "Sizes",
-    "TensorMapOf",
-    "Variant",
-    "WeightMode",
-    "ceil_div",
-    "families",
-    "family_of",
-    "grouped_families",
-]
+    "TARGETS_THAT_RAN", "Family", "GroupedFamily", "GroupedOperands", "GroupedSizes", "Launch", "Operands", "Sizes",
+    "TensorMapOf", "Variant", "WeightMode", "ceil_div", "families", "family_of", "grouped_families",
+]  # fmt: skip
 
 # Modules of the families and their classes, from few tokens to many.
 _FAMILIES = (
