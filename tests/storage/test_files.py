@@ -134,8 +134,8 @@ def test_the_oldest_files_set_aside_go(tmp_path: Path) -> None:
 
 def test_packages_are_cheap_until_a_name_is_used(tmp_path: Path) -> None:
     code = (
-        "import sys, gemm_eval.storage, gemm_eval.device, gemm_eval.kernels, gemm_eval.kernels.configs, "
-        "gemm_eval.measure, gemm_eval.measure.runners\n"
+        "import sys, gemm_eval.storage, gemm_eval.device, gemm_eval.kernels, "
+        "gemm_eval.measure, gemm_eval.measure.host\n"
         "print([name for name in ('numba', 'numpy', 'pydantic', 'zipfile', 'cupy', 'pandas') if name in sys.modules])\n"
         "try: gemm_eval.device.no_such_name\n"
         "except AttributeError as error: print(error)\n"
