@@ -6,10 +6,19 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.arch.check import CheckFinding, check_arch
-    from gemm_eval.arch.common import Provenance, ProvenanceKind, Published
-    from gemm_eval.arch.gpu import SM_ARCHS, THREADS_PER_WARP, GpuSpec
-    from gemm_eval.arch.gpu_names import gpu_slug
-    from gemm_eval.arch.interconnect import LINKS, ONE_SOCKET, PCIE_BOXES, TWO_SOCKETS, Interconnect
+    from gemm_eval.arch.common import MEASURED_L2_STATES, ClockState, L2State, Provenance, ProvenanceKind, Published
+    from gemm_eval.arch.files import data_root, preset_files, read_yaml
+    from gemm_eval.arch.gpu import (
+        LINKS,
+        ONE_SOCKET,
+        PCIE_BOXES,
+        SM_ARCHS,
+        THREADS_PER_WARP,
+        TWO_SOCKETS,
+        GpuSpec,
+        Interconnect,
+        gpu_slug,
+    )
     from gemm_eval.arch.limits import (
         DeviceLimits,
         Occupancy,
@@ -28,10 +37,7 @@ if TYPE_CHECKING:
         calibration_file,
         place_values,
     )
-    from gemm_eval.arch.paths import data_root, preset_files
     from gemm_eval.arch.rules import LibraryPath, LibraryRules
-    from gemm_eval.arch.states import MEASURED_L2_STATES, ClockState, L2State
-    from gemm_eval.arch.yaml import read_yaml
 
 __all__ = [
     "LINKS",
@@ -84,22 +90,28 @@ __getattr__, __dir__ = lazy_names(
             "check_arch",
         ),
         ".common": (
+            "ClockState",
+            "L2State",
+            "MEASURED_L2_STATES",
             "Provenance",
             "ProvenanceKind",
             "Published",
         ),
+        ".files": (
+            "data_root",
+            "preset_files",
+            "read_yaml",
+        ),
         ".gpu": (
             "GpuSpec",
-            "SM_ARCHS",
-            "THREADS_PER_WARP",
-        ),
-        ".gpu_names": ("gpu_slug",),
-        ".interconnect": (
             "Interconnect",
             "LINKS",
             "ONE_SOCKET",
             "PCIE_BOXES",
+            "SM_ARCHS",
+            "THREADS_PER_WARP",
             "TWO_SOCKETS",
+            "gpu_slug",
         ),
         ".limits": (
             "DeviceLimits",
@@ -127,19 +139,9 @@ __getattr__, __dir__ = lazy_names(
             "calibration_file",
             "place_values",
         ),
-        ".paths": (
-            "data_root",
-            "preset_files",
-        ),
         ".rules": (
             "LibraryPath",
             "LibraryRules",
         ),
-        ".states": (
-            "ClockState",
-            "L2State",
-            "MEASURED_L2_STATES",
-        ),
-        ".yaml": ("read_yaml",),
     },
 )

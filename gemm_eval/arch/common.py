@@ -1,4 +1,4 @@
-"""What all architecture specs share: their field types, where a number comes from, what the maker publishes."""
+"""What specs of all kinds have: types of fields, provenance, published figures, states of clock and L2."""
 
 from __future__ import annotations
 
@@ -11,6 +11,26 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from gemm_eval.dtypes import DType
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.words import one_line
+
+
+class L2State(enum.StrEnum):
+    """What L2 holds. COLD: no weights, and A and C of the call before as far as they fit. WARM: all that fits."""
+
+    COLD = "cold"
+    COLD_ALL = "cold-all"
+    WARM = "warm"
+
+
+class ClockState(enum.StrEnum):
+    """BURST: at most about 10 ms busy after idling. SUSTAINED: so long that the power limit has set the clock."""
+
+    BURST = "burst"
+    SUSTAINED = "sustained"
+
+
+MEASURED_L2_STATES = (L2State.COLD, L2State.WARM)
+"""States that timings are taken in; nothing at all in L2 is a state of the model alone."""
+
 
 _MAX_DIM = 1 << 16
 _CHANGED = "changed by with_"

@@ -1,17 +1,104 @@
-"""`GpuSpec`: an NVIDIA GPU as its SMs, tensor-core instruction, shared memory, L2, DRAM and clocks under load."""
+"""`GpuSpec`: what a GPU's model needs to know of it, its link to others, and names of GPUs as drivers say them."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from gemm_eval.arch.common import BaseSpec, Dim, DTypeKey, Frac, NonNegative, Positive, Table
-from gemm_eval.arch.interconnect import Interconnect
-from gemm_eval.arch.states import ClockState
+from gemm_eval.arch.common import BaseSpec, ClockState, Dim, DTypeKey, Frac, Frozen, NonNegative, Positive, Table
 from gemm_eval.checks import check_word
 from gemm_eval.dtypes import DType
+from gemm_eval.errors import UnsupportedError
 from gemm_eval.units import cycles_per_us, tflop_per_s
+
+Link = Literal["nvlink2", "nvlink3", "nvlink4", "nvlink5", "pcie3", "pcie4", "pcie5"]
+LINKS: tuple[str, ...] = get_args(Link)
+"""Generations of links that specs know."""
+
+ONE_SOCKET = "pcie-one-socket"
+TWO_SOCKETS = "pcie-two-sockets"
+PCIE_BOXES = (ONE_SOCKET, TWO_SOCKETS)
+"""Ways in which servers join GPUs over PCIe; see `Interconnect.topology`.
+
+Presets say `ONE_SOCKET`: eight RTX 5090 of two sockets, but with peer-to-peer access, were timed at 28 GB/s of bus
+bandwidth and four at 35 (https://github.com/NVIDIA/nccl/issues/1639), where one socket is predicted to have 42. Only
+L40S says `TWO_SOCKETS`, the server in which it was timed: there eight GPUs have 1.2 to 2.2 GB/s, two have 20.
+"""
+
+
+class Interconnect(Frozen):
+    """The link of a GPU to the others of its node. What libraries reach on it is not part of a spec."""
+
+    link: Link = Field(description="generation: coefficients of collectives carry over within one")
+    topology: Literal["switch", "mesh", "pcie-one-socket", "pcie-two-sockets"] = Field(
+        description="switch: any two GPUs at full rate, at once; mesh: direct links between some; pcie-one-socket: all "
+        "GPUs behind the bridges or PCIe switches of one CPU; pcie-two-sockets: traffic also crosses two CPUs"
+    )
+    gb_per_s: Positive = Field(description="out of a GPU, one direction, all its links together, as published")
+    num_gpus: Annotated[int, Field(ge=2, le=1024)] = Field(description="GPUs that it joins, at most")
+    has_multicast: bool = Field(
+        default=False, description="the switch copies stores and adds up loads (NVLink SHARP), so that NCCL's NVLS runs"
+    )
+
+    @property
+    def is_nvlink(self) -> bool:
+        """Whether GPUs read and write each other's memory without the host."""
+        return self.link.startswith("nvlink")
+
+    def in_box(self, box: str) -> Interconnect:
+        """Return the link of the same GPUs in a server of another kind.
+
+        Args:
+            box: of `PCIE_BOXES`.
+
+        Raises:
+            InvalidOptionError: no such kind of server.
+            UnsupportedError: the GPUs are not joined by PCIe.
+        """
+        check_word("interconnect", box, PCIE_BOXES)
+        if self.topology not in PCIE_BOXES:
+            raise UnsupportedError(
+                f"interconnect says how a server joins GPUs over PCIe; these are joined by {self.link}"
+            )
+        return self.model_copy(update={"topology": box})
+
+
+_KNOWN = {
+    "NVIDIA GB300": "gb300",
+    "NVIDIA B300 SXM6 AC": "b300",
+    "NVIDIA GB200": "gb200",
+    "NVIDIA B200": "b200",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
+    "NVIDIA GeForce RTX 5090": "rtx-5090",
+    "NVIDIA GeForce RTX 5070": "rtx-5070",
+    "NVIDIA H200": "h200-sxm",
+    "NVIDIA H200 NVL": "h200-nvl",
+    "NVIDIA H100 80GB HBM3": "h100-sxm",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H100 NVL": "h100-nvl",
+    "NVIDIA H20": "h20-sxm",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA L4": "l4",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
+    "NVIDIA A100-SXM4-40GB": "a100-sxm-40gb",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
+    "NVIDIA A30": "a30",
+    "Tesla T4": "t4",
+    "Tesla V100-SXM2-16GB": "v100",
+    "Tesla V100-SXM2-32GB": "v100",
+}
+"""The newest first. Older drivers leave out "NVIDIA", and new ones still do for GPUs before Ampere."""
+
+
+def gpu_slug(name: str) -> str:
+    """Return the name that files and archs use for a GPU as its driver calls it."""
+    known = _KNOWN.get(name) or _KNOWN.get(f"NVIDIA {name}")
+    return known or re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
+
 
 SmArch = Literal["sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"]
 SM_ARCHS: tuple[str, ...] = get_args(SmArch)

@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.attention_result import AttentionResult
+    from gemm_eval.evaluate.attention import AttentionResult
     from gemm_eval.evaluate.backend import Kind
     from gemm_eval.evaluate.batch import ProblemBatch
-    from gemm_eval.evaluate.collective_result import CollectiveResult
+    from gemm_eval.evaluate.collective import CollectiveResult
     from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
     from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator
     from gemm_eval.evaluate.memory_bound import MemoryBoundResult, memory_bounds
-    from gemm_eval.evaluate.progress import progress_bar
     from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.evaluate.select import select_config
-    from gemm_eval.evaluate.table import GEMMTable
+    from gemm_eval.evaluate.table import GEMMTable, progress_bar
 
 __all__ = [
     "AttentionResult",
@@ -37,10 +36,10 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        ".attention_result": ("AttentionResult",),
+        ".attention": ("AttentionResult",),
         ".backend": ("Kind",),
         ".batch": ("ProblemBatch",),
-        ".collective_result": ("CollectiveResult",),
+        ".collective": ("CollectiveResult",),
         ".crossover": (
             "Crossover",
             "w4a16_crossover",
@@ -49,10 +48,15 @@ __getattr__, __dir__ = lazy_names(
             "CacheInfo",
             "GEMMEvaluator",
         ),
-        ".memory_bound": ("MemoryBoundResult", "memory_bounds"),
-        ".progress": ("progress_bar",),
+        ".memory_bound": (
+            "MemoryBoundResult",
+            "memory_bounds",
+        ),
         ".result": ("GEMMResult",),
         ".select": ("select_config",),
-        ".table": ("GEMMTable",),
+        ".table": (
+            "GEMMTable",
+            "progress_bar",
+        ),
     },
 )

@@ -1,17 +1,19 @@
-"""Attention on an arch: fused kernels of a GPU, or two batched GEMMs with a softmax between them."""
+"""Attention on one arch: what is asked, the result, fused and unfused answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import check_flag, check_word
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate.attention_result import AttentionResult
+from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.memory_bound import memory_bound
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.mapping import AttentionMapping
 from gemm_eval.models.gpu.attention import (
     ATTENTION_FAMILIES,
     ATTENTION_LIBRARIES,
@@ -22,8 +24,102 @@ from gemm_eval.models.gpu.attention import (
     attention_rows,
     check_attention_library,
 )
-from gemm_eval.units import bytes_per_us, cycles_per_us, us_at_peak
+from gemm_eval.models.multicore import BOUNDS, OTHER_SOFTMAX_OPS_PER_SCORE, TERMS, unpack_attention_cost
+from gemm_eval.search import find_best_fused_attention
+from gemm_eval.units import bytes_per_us, cycles_per_us, tflop_per_s, time_text, us_at_peak
 from gemm_eval.workload import AttentionProblem, GemmProblem
+
+_SHOWN_FROM_US = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionResult:
+    """The time of attention on an arch, term by term.
+
+    Attributes:
+        problem: sizes and types.
+        arch_name: name of the arch.
+        latency_us: time of the call, in microseconds.
+        breakdown: microseconds by term, in the order they run; they add up to `latency_us`. On multi-core chips they
+            are the times of the parts, and what of them overlaps is below 0, `hidden_us`.
+        term_meanings: what the time of each term goes to.
+        bound: what limits: ``matrix`` (both products), ``exp`` (the exponentials), ``dram`` or ``launch`` (fixed
+            times), the largest of these, where it is at least half of the latency; else ``latency`` (CTAs that wait,
+            or too few of them). Fused on multi-core chips: ``matrix``, ``vector``, ``dram``, ``shared``, ``noc``,
+            ``feed``, ``reduction``, ``launch`` or ``sync``, as in `GEMMResult`.
+        kernel: family of kernels, the mapping of a multi-core chip, or ``unfused``.
+        is_fused: scores stay on the chip; else two batched GEMMs with a softmax between them, through DRAM.
+        has_positions: rotary positions and the write of new keys and values to the cache are in it.
+        roofs: microseconds that the products, the exponentials and the compulsory DRAM bytes take at least.
+        source: ``calibrated`` where coefficients were fitted on this very chip, else ``analytic``.
+        origin: where they come from, in words.
+        mapping: fused on multi-core chips: which core computes what, in which tiles; else None.
+        dram_bytes: fused on multi-core chips: bytes that the chip moves; else None.
+    """
+
+    problem: AttentionProblem
+    arch_name: str
+    latency_us: float
+    breakdown: FrozenDict[str, float]
+    term_meanings: FrozenDict[str, str]
+    bound: str
+    kernel: str
+    is_fused: bool
+    has_positions: bool
+    roofs: FrozenDict[str, float]
+    source: str
+    origin: str
+    mapping: AttentionMapping | None = None
+    dram_bytes: int | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<AttentionResult {self.problem} on {self.arch_name}: {self.latency_us:.4g} us, bound {self.bound}, "
+            f"{self.source}>"
+        )
+
+    @property
+    def flop(self) -> int:
+        """Operations of both products, a multiply-accumulate being two, without what masks leave out."""
+        return self.problem.flop
+
+    @property
+    def tflop_per_s(self) -> float:
+        """Achieved rate, in 1e12 FLOP/s."""
+        return tflop_per_s(self.flop, self.latency_us)
+
+    @property
+    def gb_per_s(self) -> float:
+        """Compulsory bytes over the latency, in 1e9 bytes/s."""
+        return self.problem.num_bytes / self.latency_us / 1e3
+
+    def explain(self) -> str:
+        """Return a short text: how long, what bounds it, and where the time goes."""
+        times = [
+            f"  {name.removesuffix('_us'):8} {time_text(us):>9}  {self.term_meanings.get(name, '')}"
+            for name, us in self.breakdown.items()
+            if abs(us) >= _SHOWN_FROM_US
+        ]
+        at_least = ", ".join(f"{name} {time_text(us)}" for name, us in self.roofs.items())
+        return "\n".join(
+            [
+                f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)}, {self.tflop_per_s:,.1f} TFLOP/s, "
+                f"{self.gb_per_s:,.0f} GB/s, bound by {self.bound}.",
+                f"Kernel: {self.kernel}; coefficients {self.origin}.",
+                *times,
+                f"At least: {at_least}.",
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values, ready for JSON."""
+        data: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        data["problem"] = {item.name: getattr(self.problem, item.name) for item in fields(self.problem)}
+        for name in ("breakdown", "term_meanings", "roofs"):
+            data[name] = dict(data[name])
+        data["mapping"] = None if self.mapping is None else self.mapping.to_dict()
+        return data | {"flop": self.flop, "tflop_per_s": self.tflop_per_s, "gb_per_s": self.gb_per_s}
+
 
 CORES, CORES_IF_THEY_CAN = "cores", "cores if they can"
 """In the place of a library, the fused form of multi-core chips; or, where that is not possible, the unfused one."""
@@ -138,3 +234,76 @@ def _roofs(arch: ArchSpec, problem: AttentionProblem) -> dict[str, float]:
     else:
         rate = arch.peak_tflop_per_s(problem.dtype)
     return {"matrix": us_at_peak(problem.flop, rate)} | roofs
+
+
+_BOUNDS = tuple("matrix" if name == "compute" else name for name in BOUNDS)
+_TERM_NAMES = {"dram_a_us": "dram_q_us", "dram_b_us": "dram_kv_us", "dram_c_us": "dram_o_us"}
+_MEANINGS = {_TERM_NAMES.get(name, name): term.meaning for name, term in TERMS.items() if name != "pack_us"} | {
+    "launch_us": "the fixed cost of a kernel and of its tasks, and what a queue makes it wait",
+    "fill_drain_us": "the matrix unit's pipeline, filled and drained twice at every visit, and its keys and values",
+    "vector_us": "the vector unit: softmax, rescaling of outputs, narrow keys and values",
+    "dram_q_us": "queries from DRAM, at a core's share of the bandwidth",
+    "dram_kv_us": "keys and values from DRAM",
+    "dram_o_us": "outputs to DRAM, spills and refills of partial ones with them",
+    "hidden_us": "what of these runs side by side",
+    "reduction_dram_us": "partial outputs through DRAM",
+    "reduction_noc_us": "partial outputs over the network",
+    "reduction_add_us": "merging partial outputs",
+}
+
+
+def multicore_attention(
+    arch: MulticoreSpec, problem: AttentionProblem, library: str, evaluate: Callable[[GemmProblem], GEMMResult]
+) -> AttentionResult:
+    """Return what attention takes fused; unfused where that cannot be, if `library` is not `CORES`.
+
+    Args:
+        arch: the chip.
+        problem: sizes and types.
+        library: from `attention_library`.
+        evaluate: of a GEMM.
+
+    Raises:
+        UnsupportedError: the chip cannot compute it, as one without a vector unit.
+        InfeasibleError: no tile fits in SRAM.
+    """
+    try:
+        return _fused(arch, problem)
+    except (UnsupportedError, InfeasibleError):
+        if library == CORES:
+            raise
+        return unfused_attention(arch, problem, evaluate)
+
+
+def _fused(arch: MulticoreSpec, problem: AttentionProblem) -> AttentionResult:
+    """Return what fused attention takes with its best mapping; `packs` and `rules` of the spec are of GEMMs alone.
+
+    Keys and values of a whole prompt are read as the projection leaves them: only the cache, which nothing reads yet,
+    is narrow.
+    """
+    is_fresh = problem.q_len == problem.kv_len and not problem.is_latent
+    as_read = replace(problem, kv_dtype=problem.dtype) if is_fresh else problem
+    cost = unpack_attention_cost(find_best_fused_attention(arch, as_read)[0])
+    terms = {_TERM_NAMES.get(name, name): us for name, us in cost.breakdown.items() if name != "pack_us"}
+    return AttentionResult(
+        problem, arch.name, cost.latency_us, FrozenDict(terms), FrozenDict(_MEANINGS), _BOUNDS[cost.bound],
+        f"fused {cost.mapping}", is_fused=True, has_positions=False, roofs=FrozenDict(_chip_roofs(arch, as_read)),
+        source="analytic", origin="of the chip, fitted on its GEMMs" if arch.calibration else "none",
+        mapping=cost.mapping, dram_bytes=cost.dram_bytes,
+    )  # fmt: skip
+
+
+def _chip_roofs(arch: MulticoreSpec, problem: AttentionProblem) -> dict[str, float]:
+    arch = arch.for_dtype(problem.dtype)
+    scores = problem.batch * problem.num_heads * problem.num_pairs
+    assert arch.vector_ops_per_cycle is not None
+    per_us = arch.vector_ops_per_cycle * arch.num_cores * cycles_per_us(arch.frequency_ghz)
+    of = {"A": problem.q_bytes, "B": problem.kv_bytes}
+    read = sum(num_bytes for name, num_bytes in of.items() if name not in arch.resident)
+    written = 0 if "C" in arch.resident else problem.output_bytes
+    write_gb_per_s = arch.dram_write_gb_per_s or arch.dram_gb_per_s
+    return {
+        "matrix": us_at_peak(problem.flop, arch.peak_tflop_per_s(problem.dtype)),
+        "vector": (arch.exp_ops_per_elem + OTHER_SOFTMAX_OPS_PER_SCORE) * scores / per_us,
+        "dram": read / bytes_per_us(arch.dram_gb_per_s) + written / bytes_per_us(write_gb_per_s),
+    }

@@ -13,8 +13,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.result import GEMMResult
-    from gemm_eval.evaluate.result_origin import ResultOrigin
+    from gemm_eval.evaluate.result import GEMMResult, ResultOrigin
     from gemm_eval.search import PlanOptions, SearchPlan
 
 

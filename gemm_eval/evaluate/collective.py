@@ -1,11 +1,13 @@
-"""Collectives on an arch: a library's algorithms over the link of its spec."""
+"""Collectives between GPUs: what is asked, and the result."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import check_word
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.evaluate.collective_result import COLLECTIVE_TERMS, CollectiveResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu.collective import (
     COLLECTIVE_LIBRARIES,
@@ -15,7 +17,108 @@ from gemm_eval.models.gpu.collective import (
     collective_cost,
     link_of,
 )
+from gemm_eval.units import time_text
 from gemm_eval.workload import CollectiveProblem
+
+COLLECTIVE_TERMS = {
+    "launch_us": "the kernel, and the first meeting of the ranks",
+    "protocol_us": "fences, barriers, a pipeline to fill",
+    "hops_us": "latencies of the hops, one after the other",
+    "link_us": "bytes over the link",
+}
+"""What the time of each term goes to."""
+
+_BYTES_PER_US_OF_GB = 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveResult:
+    """The time of a collective, term by term.
+
+    Attributes:
+        problem: the message.
+        arch_name: name of the arch of all ranks.
+        library: whose choice of algorithm: ``trtllm`` (own kernels for all-reduces over NVLink, else NCCL) or ``nccl``.
+        latency_us: time of the call, in microseconds; 0 for one rank.
+        algorithm: what runs, with its protocol: ``ring, LL``, ``NVLS``, ``one-shot``, ...; ``none`` for one rank.
+        breakdown: microseconds by term (`COLLECTIVE_TERMS`); they add up to `latency_us`.
+        link_gb_per_s: what the spec says of the link, one direction, in 1e9 bytes/s.
+        interconnect: how the node joins its GPUs (`Interconnect.topology`): ``switch``, ``mesh``, ``pcie-one-socket``
+            or ``pcie-two-sockets``.
+        source: ``calibrated`` where coefficients were fitted on this very GPU, else ``analytic``; of a send, which
+            nobody timed, always ``analytic``: it goes as an all-to-all does.
+        origin: where the coefficients come from, in words.
+        model_version: version of the model.
+    """
+
+    problem: CollectiveProblem
+    arch_name: str
+    library: str
+    latency_us: float
+    algorithm: str
+    breakdown: FrozenDict[str, float]
+    link_gb_per_s: float
+    interconnect: str
+    source: str
+    origin: str
+    model_version: str
+
+    def __repr__(self) -> str:
+        return (
+            f"<CollectiveResult {self.problem} on {self.arch_name}: {self.latency_us:.4g} us, {self.algorithm}, "
+            f"{self.source}>"
+        )
+
+    @property
+    def bound(self) -> str:
+        """The largest term: ``launch``, ``protocol``, ``hops`` or ``link``; ``none`` for one rank."""
+        if not self.latency_us:
+            return "none"
+        return max(self.breakdown, key=lambda name: self.breakdown[name]).removesuffix("_us")
+
+    @property
+    def bus_gb_per_s(self) -> float:
+        """Bytes that a rank has to send where nothing adds up on the way, over the time: nccl-tests' bus bandwidth."""
+        return self.problem.wire_bytes / self.latency_us / _BYTES_PER_US_OF_GB if self.latency_us else 0.0
+
+    @property
+    def algorithm_gb_per_s(self) -> float:
+        """Bytes of the larger buffer of a rank over the time: nccl-tests' algorithm bandwidth."""
+        return self.problem.buffer_bytes / self.latency_us / _BYTES_PER_US_OF_GB if self.latency_us else 0.0
+
+    @property
+    def link_frac(self) -> float:
+        """Bus bandwidth over that of the link; sums in the switch can be above 1, as they send less."""
+        return self.bus_gb_per_s / self.link_gb_per_s
+
+    def explain(self) -> str:
+        """Return a short text: how long, how, and where the time goes."""
+        times = [
+            f"  {name.removesuffix('_us'):8} {time_text(us):>9}  {COLLECTIVE_TERMS[name]}"
+            for name, us in self.breakdown.items()
+        ]
+        return "\n".join(
+            [
+                f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)} by {self.algorithm}, "
+                f"{self.bus_gb_per_s:,.1f} of {self.link_gb_per_s:,.0f} GB/s a direction.",
+                f"Joined by {self.interconnect}. Library: {self.library}; coefficients {self.origin}.",
+                *times,
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values, ready for JSON."""
+        problem = self.problem
+        of_problem = {name: getattr(problem, name) for name in ("what", "message_bytes", "num_ranks")}
+        names = ("arch_name", "library", "latency_us", "algorithm", "bound", "bus_gb_per_s", "algorithm_gb_per_s")
+        more = ("link_gb_per_s", "interconnect", "source", "origin", "model_version")
+        return {
+            "problem": of_problem | {"dtype": str(problem.dtype)},
+            **{name: getattr(self, name) for name in names},
+            "breakdown": dict(self.breakdown),
+            **{name: getattr(self, name) for name in more},
+        }
+
 
 _DEFAULT_LIBRARY = TRTLLM_DIRECT  # serving engines have kernels of their own for the short all-reduces of a decode step
 _NOTHING = FrozenDict(dict.fromkeys(COLLECTIVE_TERMS, 0.0))

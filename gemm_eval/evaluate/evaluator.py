@@ -15,8 +15,7 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProbl
 from gemm_eval.evaluate.backend import Backend, Kind
 from gemm_eval.evaluate.batch import ProblemBatch, are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts, RecordCacheInfo
-from gemm_eval.evaluate.result import GEMMResult
-from gemm_eval.evaluate.result_origin import ResultOrigin
+from gemm_eval.evaluate.result import GEMMResult, ResultOrigin
 from gemm_eval.evaluate.table import GEMMTable
 from gemm_eval.words import shown
 from gemm_eval.workload import (
@@ -35,8 +34,8 @@ from gemm_eval.workload import (
 )
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.attention_result import AttentionResult
-    from gemm_eval.evaluate.collective_result import CollectiveResult
+    from gemm_eval.evaluate.attention import AttentionResult
+    from gemm_eval.evaluate.collective import CollectiveResult
     from gemm_eval.evaluate.memory_bound import MemoryBoundResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
     from gemm_eval.search import PlanOptions, SearchPlan
@@ -427,7 +426,7 @@ class GEMMEvaluator:
             return [unfused_attention(self.arch, problem, self.evaluate_problem) for problem in problems]
         if isinstance(self.arch, GpuSpec):
             return fused_attention(self.arch, problems, library)
-        from gemm_eval.evaluate.attention_multicore import multicore_attention
+        from gemm_eval.evaluate.attention import multicore_attention
 
         return [multicore_attention(self.arch, problem, library, self.evaluate_problem) for problem in problems]
 

@@ -64,7 +64,7 @@ from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, Ru
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Records
-    from gemm_eval.evaluate.result_origin import ResultOrigin
+    from gemm_eval.evaluate.result import ResultOrigin
     from gemm_eval.search import PlanOptions, SearchPlan
 
 

@@ -63,7 +63,7 @@ from gemm_eval.workload import (
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Kind, Records
-    from gemm_eval.evaluate.result_origin import ResultOrigin
+    from gemm_eval.evaluate.result import ResultOrigin
 
 
 # what a spec says about itself does not change what it costs

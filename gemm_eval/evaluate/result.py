@@ -1,21 +1,220 @@
-"""`GEMMResult`: what an evaluation returns, whatever the model behind it."""
+"""`GEMMResult`: the answer for one GEMM, the text that explains it, and its page in a notebook."""
 
 from __future__ import annotations
 
 import enum
+import html
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.evaluate.backend import Backend, make_backend
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.units import tflop_per_s
+from gemm_eval.units import tflop_per_s, time_text
+from gemm_eval.words import visible
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
     from gemm_eval.evaluate.backend import Backend
     from gemm_eval.evaluate.evaluator import GEMMEvaluator
-    from gemm_eval.evaluate.result_origin import ResultOrigin
+    from gemm_eval.evaluate.table import GEMMTable
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
+
+
+class ResultOrigin:
+    """A cost model with its search, and the options to make an evaluator with: what it takes to explain a result.
+
+    What an evaluator remembers is no part of it: who keeps one result does not keep all others of its evaluator.
+
+    Args:
+        arch: the architecture.
+        settings: the other arguments of `GEMMEvaluator`, by name; not to be changed.
+    """
+
+    __slots__ = ("_changed", "_settings", "backend")
+
+    def __init__(self, arch: ArchSpec, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._changed: dict[str, GEMMEvaluator | None] = {}
+        self.backend: Backend = make_backend(
+            arch, settings["plan"], allow_idle_cores=settings["allow_idle_cores"], policy=settings["policy"]
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ResultOrigin, (self.arch, self._settings)
+
+    @property
+    def arch(self) -> ArchSpec:
+        """The architecture."""
+        return self.backend.arch
+
+    def on(self, arch: ArchSpec | str | os.PathLike[str]) -> GEMMEvaluator:
+        """Return an evaluator with the same options for an arch, which remembers nothing yet."""
+        from gemm_eval.evaluate.evaluator import GEMMEvaluator
+
+        return GEMMEvaluator(arch, **self._settings)
+
+    def changed(self, name: str, changes: Mapping[str, Any]) -> GEMMEvaluator | None:
+        """Return an evaluator for this arch with another spec, kept by name; None: there is no such spec."""
+        from gemm_eval.evaluate.evaluator import GEMMEvaluator
+
+        if name not in self._changed:
+            try:  # on disk would be files of archs that nobody has asked for
+                settings = {**self._settings, "disk_cache": False}
+                self._changed[name] = GEMMEvaluator(self.arch.with_(**changes), **settings)
+            except GemmEvalError:
+                self._changed[name] = None
+        return self._changed[name]
+
+
+_MIN_GAIN_FRAC = 0.005
+_NUM_LEVERS_SHOWN = 3
+_WORDS = {"dram": "DRAM", "noc": "NoC", "l2": "L2", "smem": "shared memory", "a": "A", "b": "B", "c": "C"}
+
+
+class Lever(NamedTuple):
+    """One spec change and what it does to a GEMM, the mapping being searched anew."""
+
+    change: str
+    latency_us: float
+    gain_frac: float  # share of the latency that it saves
+
+
+def rank_levers(result: GEMMResult, origin: ResultOrigin) -> list[Lever]:
+    """Evaluate the GEMM on a dozen changed archs, most helpful change first.
+
+    A changed arch has the correction of this one as a factor, so only the model tells the two apart.
+    """
+    levers = []
+    for text, changes in origin.backend.changes(result.problem):
+        evaluator = origin.changed(text, changes)
+        if evaluator is None:  # a change that takes the spec out of its range helps nobody
+            continue
+        try:
+            changed = evaluator.evaluate_problem(result.problem, **result.options)
+        except GemmEvalError:
+            continue
+        levers.append(Lever(text, changed.latency_us, 1.0 - changed.latency_us / result.latency_us))
+    return sorted(levers, key=lambda lever: (-lever.gain_frac, lever.change))
+
+
+def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
+    """Return the text of `GEMMResult.explain`."""
+    arch, backend = origin.arch, origin.backend
+    lines = [
+        f"{result.problem} on {arch.name}: {time_text(result.latency_us)}, {result.tflop_per_s:,.1f} TFLOP/s "
+        f"({result.utilization_frac:.0%} of peak), bound by {backend.say_bound(result.bound)}.",
+        *say_groups(result.problem),
+        *backend.say_mapping(result),
+        "Time: " + ", ".join(f"{_words(name)} {time_text(us)}" for name, us in _shown(result)),
+        f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {_say_share(result)}, "
+        f"at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
+    ]
+    levers = [lever for lever in rank_levers(result, origin) if lever.gain_frac >= _MIN_GAIN_FRAC]
+    if levers:
+        shown = [f"{lever.change}: {time_text(lever.latency_us)} (-{lever.gain_frac:.0%})" for lever in levers]
+        lines.append("Would help most: " + "; ".join(shown[:_NUM_LEVERS_SHOWN]) + ".")
+    else:
+        lines.append("No single doubling of the spec saves more than 0.5%.")
+    return "\n".join([*lines, *backend.say_source(result)])
+
+
+def _say_share(result: GEMMResult) -> str:
+    """Say how much DRAM traffic there is beside A, B and C, of which L2 may have some from the kernel before."""
+    share = result.dram_bytes / result.problem.compulsory_bytes
+    if share < 1.0:
+        return f"{share:.1%} of A, B and C: L2 has the rest"
+    return f"{share:.2f}x what must move at least once"
+
+
+def say_groups(problem: GemmProblem) -> list[str]:
+    """Say how the rows of a grouped GEMM lie in its groups; nothing of others."""
+    groups = problem.row_groups
+    if groups is None:
+        return []
+    num_empty = groups.count(0)
+    empty = f"; {num_empty:,} {'has' if num_empty == 1 else 'have'} none" if num_empty else ""
+    return [
+        f"Groups: {problem.rows:,} rows in {len(groups):,} groups of {min(groups):,} to {max(groups):,}, "
+        f"{statistics.median(groups):,g} in the median{empty}."
+    ]
+
+
+def _shown(result: GEMMResult) -> list[tuple[str, float]]:
+    return [(name, us) for name, us in result.breakdown.items() if abs(us) >= 0.005]
+
+
+def _words(term: str) -> str:
+    return " ".join(_WORDS.get(word, word) for word in term.removesuffix("_us").split("_"))
+
+
+_MAX_ROWS = 20
+_HEADERS = ("GEMM", "latency", "80% interval", "of peak", "bound", "mapping", "source")
+_KERNEL_HEADERS = tuple("kernel" if name == "mapping" else name for name in _HEADERS)
+_LEFT = 'style="text-align:left"'
+_NOT_KNOWN = "-"
+_DOES_NOT_FIT = "does not fit"
+
+
+def result_html(result: GEMMResult) -> str:
+    """Return a result as a table, a line for each figure."""
+    problem, *cells = _cells(result)
+    options = ", ".join(
+        option if isinstance(option, str) else f"{name} {option}" for name, option in result.options.items()
+    )
+    figures = zip(_headers(result.arch.type)[1:], cells, strict=True)
+    lines = [_row([name, cell], head=1) for name, cell in figures]
+    return _table(f"{problem} on {result.arch_name}{f', {options}' if options else ''}", lines)
+
+
+def table_html(table: GEMMTable) -> str:
+    """Return the first rows of a table of results, and how many more there are."""
+    arch = table.evaluator.arch
+    num_shown = min(len(table), _MAX_ROWS)
+    lines = [_row(_headers(arch.type), head=len(_HEADERS))]
+    for row in range(num_shown):
+        if table.is_feasible[row]:
+            cells = _cells(table[row])
+        else:
+            cells = [str(table.problem(row)), _DOES_NOT_FIT, *[_NOT_KNOWN] * (len(_HEADERS) - 2)]
+        lines.append(_row(cells))
+    more = f", the first {num_shown:,} of them" if num_shown < len(table) else ""
+    return _table(f"{len(table):,} GEMM{'' if len(table) == 1 else 's'} on {arch.name}{more}", lines)
+
+
+def _headers(arch_type: str) -> Sequence[str]:
+    return _KERNEL_HEADERS if arch_type == "gpu" else _HEADERS
+
+
+def _cells(result: GEMMResult) -> list[str]:
+    """Return what stands under `_HEADERS`."""
+    interval = _NOT_KNOWN
+    if result.low_us is not None and result.high_us is not None:
+        interval = f"{time_text(result.low_us)} to {time_text(result.high_us)}"
+    return [
+        str(result.problem), time_text(result.latency_us), interval, f"{result.utilization_frac:.1%}", result.bound,
+        str(result.mapping), result.source,
+    ]  # fmt: skip
+
+
+def _row(cells: Iterable[str], head: int = 0) -> str:
+    """Return a row whose first `head` cells are headers."""
+    said = ((_escaped(cell), "th" if place < head else "td") for place, cell in enumerate(cells))
+    return f"<tr>{''.join(f'<{tag} {_LEFT}>{text}</{tag}>' for text, tag in said)}</tr>"
+
+
+def _table(caption: str, lines: Iterable[str]) -> str:
+    # no colours: a notebook is light or dark, and a table is as its text
+    style = "text-align:left;caption-side:top;color:inherit"
+    return f'<table><caption style="{style}">{_escaped(caption)}</caption>{"".join(lines)}</table>'
+
+
+def _escaped(text: str) -> str:
+    return html.escape(visible(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +288,6 @@ class GEMMResult:
         )
 
     def _repr_html_(self) -> str:
-        from gemm_eval.evaluate.html import result_html
 
         return result_html(self)
 
@@ -120,7 +318,6 @@ class GEMMResult:
 
     def explain(self) -> str:
         """Return a short text: what bounds this GEMM, where the time goes, which spec change would help most."""
-        from gemm_eval.evaluate.explain import explain_result
 
         return explain_result(self, self._origin)
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     )
     from gemm_eval.moe.evaluate import moe_layer, moe_layers
     from gemm_eval.moe.layer import MoeLayer, route
-    from gemm_eval.moe.result import MoeDraw, MoeLayerResult
     from gemm_eval.moe.routing import (
         balanced_counts,
         expected_counts,
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
         uniform_counts,
     )
     from gemm_eval.moe.runs import make_runs, works_of
-    from gemm_eval.moe.table import MoeLayerTable
+    from gemm_eval.moe.table import MoeDraw, MoeLayerResult, MoeLayerTable
     from gemm_eval.moe.terms import BREAKDOWN
 
 __all__ = [
@@ -70,9 +69,14 @@ __getattr__, __dir__ = lazy_names(
             "Uniform",
             "parse_distribution",
         ),
-        ".evaluate": ("moe_layer", "moe_layers"),
-        ".layer": ("MoeLayer", "route"),
-        ".result": ("MoeDraw", "MoeLayerResult"),
+        ".evaluate": (
+            "moe_layer",
+            "moe_layers",
+        ),
+        ".layer": (
+            "MoeLayer",
+            "route",
+        ),
         ".routing": (
             "balanced_counts",
             "expected_counts",
@@ -81,8 +85,15 @@ __getattr__, __dir__ = lazy_names(
             "power_law_counts",
             "uniform_counts",
         ),
-        ".runs": ("make_runs", "works_of"),
-        ".table": ("MoeLayerTable",),
+        ".runs": (
+            "make_runs",
+            "works_of",
+        ),
+        ".table": (
+            "MoeDraw",
+            "MoeLayerResult",
+            "MoeLayerTable",
+        ),
         ".terms": ("BREAKDOWN",),
     },
 )

@@ -12,9 +12,8 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.moe.distributions import Distribution
 from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer, types_of
-from gemm_eval.moe.result import MoeLayerResult
 from gemm_eval.moe.runs import draw_columns, make_runs
-from gemm_eval.moe.table import MoeLayerTable
+from gemm_eval.moe.table import MoeLayerResult, MoeLayerTable
 from gemm_eval.words import refusal, shown
 from gemm_eval.workload import GemmTypes, run_options
 

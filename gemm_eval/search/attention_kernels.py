@@ -13,22 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import entry_point, kernel
-from gemm_eval.models.multicore.attention_block_kernels import (
-    AttentionBlock,
-    AttentionSizes,
-    attention_block_of,
-    row_tiles_of,
-    rows_of_core,
-    span_of,
-)
 from gemm_eval.models.multicore.attention_cost_kernels import attention_core_cost, attention_sram_bytes, stream_keys_of
 from gemm_eval.models.multicore.attention_count_kernels import (
     KQ,
+    AttentionBlock,
     AttentionCounts,
+    AttentionSizes,
+    attention_block_of,
     count_core,
     count_kept_rows,
     key_steps_of,
     keys_stay,
+    row_tiles_of,
+    rows_of_core,
+    span_of,
 )
 from gemm_eval.models.multicore.count_kernels import ceil_div
 

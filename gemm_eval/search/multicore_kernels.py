@@ -34,8 +34,7 @@ from gemm_eval.models.multicore.cost_kernels import (
     sram_used_bytes,
 )
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
-from gemm_eval.models.multicore.overlap_kernels import overlap_main_us
-from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
+from gemm_eval.models.multicore.pipeline_kernels import overlap_main_us, pipeline_main_us
 from gemm_eval.search.multicore_bound_kernels import (
     BOUND_SLACK,
     Best,

@@ -6,7 +6,7 @@ import pytest
 
 from gemm_eval import ArchNotFoundError, list_archs, load_arch
 from gemm_eval.arch import GpuSpec, gpu_slug
-from gemm_eval.arch.gpu_names import _KNOWN
+from gemm_eval.arch.gpu import _KNOWN
 from tests.cli.commands import Ran
 
 NO_PRESET = {"h200-nvl"}  # files of measurements have that name

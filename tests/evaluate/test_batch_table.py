@@ -15,7 +15,7 @@ import pytest
 
 from gemm_eval import GemmEvalError, GEMMEvaluator, GemmProblem, GEMMTable, load_arch
 from gemm_eval.evaluate import progress as _progress
-from gemm_eval.evaluate.progress import progress_bar
+from gemm_eval.evaluate.table import progress_bar
 from tests.evaluate.gemm_laws import VARIANTS, evaluator, random_problems
 
 SHAPES = [(1, 64, 96, 128), (2, 7, 100, 33), (1, 1, 4096, 11)]

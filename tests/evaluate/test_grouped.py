@@ -14,7 +14,7 @@ from gemm_eval import GEMMEvaluator, GemmProblem
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.batch import ProblemBatch
 from gemm_eval.evaluate.costs import record_key
-from gemm_eval.evaluate.explain import say_groups
+from gemm_eval.evaluate.result import say_groups
 from gemm_eval.models.gpu import LIBRARIES
 from gemm_eval.workload import pack_layouts
 from tests.evaluate.grouped_stand_in import give_answers, one_gemm

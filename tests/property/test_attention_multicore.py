@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from gemm_eval import AttentionProblem, MulticoreSpec, load_arch
 from gemm_eval.mapping import AttentionOrder, AttentionPartition
 from gemm_eval.models.multicore import attention_params, attention_sizes, unpack_attention_cost
-from gemm_eval.models.multicore.attention_block_kernels import attention_block_of, span_of
-from gemm_eval.models.multicore.attention_count_kernels import count_core, count_kept_rows, keys_stay
+from gemm_eval.models.multicore.attention_count_kernels import (
+    attention_block_of,
+    count_core,
+    count_kept_rows,
+    keys_stay,
+    span_of,
+)
 from gemm_eval.search import find_best_fused_attention
 from tests.oracle.naive_attention import Attention, find_best, mappings
 from tools.laws.multicore_attention import cost_of, key_of

@@ -96,11 +96,11 @@ if TYPE_CHECKING:
         unpack_config,
         unpack_gpu_cost,
     )
-    from gemm_eval.models.gpu.moe import layer_terms
-    from gemm_eval.models.gpu.moe_rules import (
+    from gemm_eval.models.gpu.moe import (
         LayerShape,
         default_layer_library,
         layer_libraries,
+        layer_terms,
         padded_sizes,
         say_tiles,
     )
@@ -355,11 +355,11 @@ __getattr__, __dir__ = lazy_names(
             "unpack_config",
             "unpack_gpu_cost",
         ),
-        ".moe": ("layer_terms",),
-        ".moe_rules": (
+        ".moe": (
             "LayerShape",
             "default_layer_library",
             "layer_libraries",
+            "layer_terms",
             "padded_sizes",
             "say_tiles",
         ),

@@ -1,16 +1,19 @@
-"""The kernels of a mixture-of-experts layer around its two grouped GEMMs: MODEL.md, "Layers of experts"."""
+"""Layers of experts on GPUs: kernels around the two grouped GEMMs, and which a library takes. See MODEL.md."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu.libraries import engine_libraries, first_library
+from gemm_eval.models.gpu.moe_tiles import triton_tile
 from gemm_eval.models.gpu.traffic import l2_and_dram_us, side_by_side
-from gemm_eval.workload import LAYER_TERMS, MoeWork
+from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork
 
 Floats = npt.NDArray[np.float64]
 
@@ -75,3 +78,112 @@ def _moved_us(arch: GpuSpec, c: Mapping[str, float], num_bytes: Floats, frac: st
         arch, num_bytes, num_bytes, hold_frac=_HOLD_FRAC, l2_frac=c[frac], dram_frac=c["moe_dram_frac"]
     )
     return side_by_side(l2_us, dram_us)
+
+
+_GEMMS: tuple[Literal[1], Literal[2]] = (1, 2)
+_MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
+_MXFP4_FEW_ROWS = 4  # of an expert in the mean, up to which Triton's kernels for mxfp4 take tiles of 16 rows
+_GEN = "trtllm-gen"
+_GEN_LEAST_ROWS = 8
+
+
+class LayerShape(NamedTuple):
+    """A layer as a rank's kernels see it: numbers of tokens of the layer, experts of the rank, and its columns."""
+
+    num_tokens: int
+    hidden: int
+    inter: int
+    num_local_experts: int
+    topk: int
+    gated: int = 2
+
+
+def default_layer_library(arch: GpuSpec, types: GemmTypes) -> str | None:
+    """Return whose kernels serving engines run a layer of experts with; None: none that is known for these types."""
+    return first_library(engine_libraries(arch, types), arch, types)
+
+
+def layer_libraries(
+    arch: GpuSpec, library: str, types: GemmTypes, shape: LayerShape, *, release: str = "0.5.14"
+) -> tuple[str, str]:
+    """Return the library of each GEMM of a layer, with the tile that its rule takes: ``triton/64x64x32w4s3``.
+
+    Args:
+        arch: the GPU.
+        library: whose kernels, without a tile; those that try all their tiles, or weigh them by a model, come back so.
+        types: of both GEMMs.
+        shape: the layer.
+        release: of SGLang, whose tables and rules Triton's kernels run by.
+
+    Raises:
+        UnsupportedError: Triton's kernels do not take such types.
+    """
+    if library == "triton" and types.is_weight_quantized:
+        # timings of SGLang 0.5.14, all of 32 experts, step above 4 rows of an expert, and then at every 128
+        rows = 16 if shape.num_tokens * shape.topk <= _MXFP4_FEW_ROWS * shape.num_local_experts else 128
+        return f"triton/{rows}x128", f"triton/{rows}x128"
+    if library == "triton":
+        first, second = (_triton(arch, types, shape, gemm, release) for gemm in _GEMMS)
+        return first, second
+    if library == _GEN:
+        # FlashInfer 0.6: a power of two above the mean rows of an expert of the rank, as if all tokens were its own
+        mean = -(-shape.num_tokens * shape.topk // shape.num_local_experts)
+        rows = min(max(1 << (mean - 1).bit_length(), _GEN_LEAST_ROWS), _gen_most_rows(types))
+        return f"{_GEN}/{rows}x128", f"{_GEN}/{rows}x128"
+    if library == "marlin":
+        # SGLang 0.5.10, fused_marlin_moe.py: the smallest of which experts fill nine tenths in the mean
+        per_expert = shape.num_tokens * shape.topk / shape.num_local_experts
+        rows = next((num for num in _MARLIN_ROWS if per_expert / num < _MARLIN_FILLED), _MARLIN_ROWS[-1])
+        first = _marlin(rows, shape.hidden, shape.gated * shape.inter)
+        return first, _marlin(rows, shape.inter, shape.hidden)
+    return library, library
+
+
+def _gen_most_rows(types: GemmTypes) -> int:
+    """Of FlashInfer's ladder of tiles for these types."""
+    if types.is_weight_quantized:
+        return 64
+    return 256 if types.a.dtype is DType.FP4 else 128
+
+
+def _triton(arch: GpuSpec, types: GemmTypes, shape: LayerShape, gemm: Literal[1, 2], release: str) -> str:
+    """The tile that SGLang's tables or its rule give one of the GEMMs."""
+    tile = triton_tile(
+        arch, shape.num_local_experts, shape.inter, types, shape.num_tokens, shape.topk, gemm, release=release,
+        own_down_table=False,
+    )  # fmt: skip
+    size = f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
+    return f"triton/{size}w{tile.num_warps}s{max(2, tile.num_stages)}"
+
+
+def _marlin(rows: int, K: int, N: int) -> str:
+    """Of the tiles the first that divides the problem."""
+    if rows <= _MARLIN_FEW_ROWS:
+        wide = K % 128 == 0 and N % 128 == 0
+        return f"marlin/{rows}x128x{128 if wide else 64}"
+    return f"marlin/{rows}x{256 if N % 256 == 0 else 128}x64"
+
+
+def say_tiles(library: str, types: GemmTypes) -> str:
+    """Return which release's rule chooses the tiles of a library; empty: those that this model finds best."""
+    if library == "triton" and types.is_weight_quantized:
+        return "tiles are those that timings of SGLang 0.5.14 show, all of 32 experts"
+    if library == "marlin":
+        own = "" if types.b.dtype is DType.INT4 else ", whose timings are of int4 weights"
+        return f"tiles are those of SGLang 0.5.10{own}"
+    return {"triton": "tiles are those of SGLang 0.5.14", _GEN: "tiles are those of FlashInfer 0.6"}.get(library, "")
+
+
+def padded_sizes(library: str, types: GemmTypes, hidden: int, inter: int) -> tuple[int, int]:
+    """Return the width of tokens, and the columns of gate or up, that a library computes on a rank.
+
+    Weights are padded once, when they are loaded. For mxfp4 (SGLang 0.5.14 and vLLM, layers/quantization/mxfp4.py)
+    TensorRT-LLM-gen's kernels have both in units of 256, Marlin's 256 and 128, and Triton's whole blocks of scales;
+    otherwise TensorRT-LLM-gen's have columns in units of the 128 rows of their instruction.
+    """
+    is_fp4_weights = types.is_weight_quantized and types.b.dtype is DType.FP4
+    units = _FP4_UNITS.get(library) if is_fp4_weights else (1, 128) if library == _GEN else None
+    return (hidden, inter) if units is None else (-(-hidden // units[0]) * units[0], -(-inter // units[1]) * units[1])
+
+
+_FP4_UNITS = {_GEN: (256, 256), "marlin": (256, 128), "triton": (1, 32)}  # elements of a row of tokens, of columns

@@ -68,7 +68,10 @@ __getattr__, __dir__ = lazy_names(
             "attention_sizes",
             "unpack_attention_cost",
         ),
-        ".attention_cost_kernels": ("ATTENTION_COST_DTYPE", "evaluate_attention_mapping"),
+        ".attention_cost_kernels": (
+            "ATTENTION_COST_DTYPE",
+            "evaluate_attention_mapping",
+        ),
         ".cost_kernels": (
             "Block",
             "COST_DTYPE",
@@ -97,6 +100,9 @@ __getattr__, __dir__ = lazy_names(
             "with_room",
         ),
         ".replay_kernels": ("replay_range",),
-        ".terms": ("BOUNDS", "TERMS"),
+        ".terms": (
+            "BOUNDS",
+            "TERMS",
+        ),
     },
 )

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.mapping import AttentionMapping, AttentionOrder, AttentionPartition, AttentionTile
-from gemm_eval.models.multicore.attention_block_kernels import AttentionSizes
 from gemm_eval.models.multicore.attention_cost_kernels import ATTENTION_COST_DTYPE
+from gemm_eval.models.multicore.attention_count_kernels import AttentionSizes
 from gemm_eval.models.multicore.params import in_room, pack_params
 from gemm_eval.models.multicore.terms import BREAKDOWN
 from gemm_eval.workload import AttentionProblem, GemmProblem

@@ -11,22 +11,20 @@ from typing import Any
 import numpy as np
 
 from gemm_eval.jit import entry_point, inlined_kernel, kernel
-from gemm_eval.models.multicore.attention_block_kernels import (
-    AttentionBlock,
-    AttentionSizes,
-    attention_block_of,
-    row_tiles_of,
-    rows_of_core,
-    span_of,
-    strip_of,
-)
 from gemm_eval.models.multicore.attention_count_kernels import (
     KQ,
+    AttentionBlock,
     AttentionCounts,
+    AttentionSizes,
+    attention_block_of,
     count_core,
     count_kept_rows,
     key_steps_of,
     keys_stay,
+    row_tiles_of,
+    rows_of_core,
+    span_of,
+    strip_of,
     union_keys,
 )
 from gemm_eval.models.multicore.cost_kernels import (
@@ -38,7 +36,7 @@ from gemm_eval.models.multicore.cost_kernels import (
     whole_cost,
 )
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, store_half_bits
-from gemm_eval.models.multicore.overlap_kernels import Traffic, add_traffic, c_traffic, traffic_us
+from gemm_eval.models.multicore.pipeline_kernels import Traffic, add_traffic, c_traffic, traffic_us
 
 __all__ = [
     "ATTENTION_COST_DTYPE",

@@ -14,8 +14,15 @@ import numpy as np
 
 from gemm_eval.jit import entry_point, inlined_kernel, kernel
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_half_bits
-from gemm_eval.models.multicore.overlap_kernels import Traffic, add_traffic, c_traffic, overlap_main_us, traffic_us
-from gemm_eval.models.multicore.pipeline_kernels import no_pipeline_us, pipeline_us_if_any
+from gemm_eval.models.multicore.pipeline_kernels import (
+    Traffic,
+    add_traffic,
+    c_traffic,
+    no_pipeline_us,
+    overlap_main_us,
+    pipeline_us_if_any,
+    traffic_us,
+)
 from gemm_eval.models.multicore.terms import BOUNDS, MAIN, PHASES, TERMS, Times
 
 _INTS = (
