@@ -9,7 +9,7 @@ export PIP_NO_WARN_SCRIPT_LOCATION := 1
 .PHONY: help demo host test test-all test-torch test-torch-cuda docs check kernels unit slow browser screenshots nojit lowest test-lowest corpus laws fuzz stress mutants bench rates plans figures compare size golden notebooks clean
 
 help:  ## show this help
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.core  ## best mappings and latencies of a Llama-3-8B layer on three chips
 	$(BIN)/python examples/llama3_8b_layer.py

@@ -23,8 +23,8 @@ from tools.laws import (
     multicore_presets,
 )
 
-NEEDS_JIT = {estimate, gpu_exact, gpu_experts, gpu_grouped, gpu_physics}
-"""Hundreds of times as slow as plain Python."""
+NEEDS_JIT = {estimate, gpu_exact, gpu_experts, gpu_grouped, gpu_physics, multicore_presets}
+"""Laws that take minutes as plain Python."""
 
 
 RUNS: list[tuple[ModuleType, int, int, int, Mapping[str, int] | int]] = [

@@ -38,7 +38,7 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _PATHS = {  # audit events that change files: which of their arguments are paths, and which is the folder of these
     "os.mkdir": ((0,), 2), "os.rename": ((0, 1), 2), "os.remove": ((0,), 1), "os.rmdir": ((0,), 1),
     "os.link": ((1,), 3), "os.symlink": ((1,), 2), "os.chmod": ((0,), 2), "os.chown": ((0,), 3), "os.utime": ((0,), 3),
-    "os.truncate": ((0,), None), "os.setxattr": ((0,), None), "sqlite3.connect": ((0,), None),
+    "os.truncate": ((0,), None), "os.setxattr": ((0,), None),
 }  # fmt: skip
 
 
@@ -161,9 +161,7 @@ class _Watch:
         if not isinstance(path, str | bytes | os.PathLike):  # a descriptor, opened before
             return
         name = os.fsdecode(path)
-        if event == "sqlite3.connect":
-            name = name.removeprefix("file:").partition("?")[0]
-        if name in {os.devnull, ":memory:"} or "\0" in name:
+        if name == os.devnull or "\0" in name:
             return
         if folder_fd is not None and folder_fd >= 0:
             name = str(Path(f"/proc/self/fd/{folder_fd}").readlink() / name)
