@@ -3,11 +3,11 @@
 Needs pandas, pyarrow and scipy (``pip install 'gemm_eval[calibrate]'``), and says so where one is missing; plots need
 matplotlib (``[plot]``). Importing this package is cheap: what it exports is loaded when it is first used.
 
-There is one pipeline, whatever is predicted. `Timings` come from `tables` or from the reader of a predictor; `folds`
-holds pairs (N, K) out; `predictors` has a module for each kind (dense, w4a16, triton, nvidia), which alone knows
-coefficients and how rows are packed; `fit` has the one least-squares search; `scores` and `metrics` say how wrong,
-`choice` how good the chosen config is, `ablation` what each term buys. `comparison` (a library's own choices) and
-`studies` (single configs) put these together; `report`, `study_report`, `documents`, `plots` and `study_plots` write.
+GEMMs have one pipeline. `Timings` come from `tables` or from the reader of a predictor; `fit` holds pairs (N, K) out
+and has the one least-squares search; `predictors` has a module for each kind (dense, w4a16, triton, nvidia), which
+alone knows coefficients and how rows are packed; `metrics` says how wrong, `choice` how good the chosen config is, `ablation`
+what each term buys. `comparison` (a library's own choices) and `studies` (single configs) put these together; `report`,
+`study_tables` and `plots` write. What else is predicted has an `exam`, a module of `subjects` each.
 """
 
 from typing import TYPE_CHECKING
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
         worst_table,
     )
     from gemm_eval.validation.studies import Study, find_w4a16_tables, study_triton, study_w4a16
-    from gemm_eval.validation.study_report import save_study_plots, study_report
+    from gemm_eval.validation.study_tables import save_study_plots, study_report
     from gemm_eval.validation.tables import (
         TABLE_SUFFIXES,
         find_timings,
@@ -228,7 +228,7 @@ __getattr__, __dir__ = lazy_names(
             "study_triton",
             "study_w4a16",
         ),
-        ".study_report": (
+        ".study_tables": (
             "save_study_plots",
             "study_report",
         ),

@@ -16,7 +16,7 @@ from gemm_eval import DType, GemmProblem, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec, occupancy_of_cta
 from gemm_eval.errors import ArchValidationError, GemmEvalError
-from gemm_eval.models.gpu.calibration import chip_of
+from gemm_eval.models.gpu.calibration import Chip, Origin, _transferred, chip_of
 from gemm_eval.models.gpu.triton import (
     TRITON_COEFFICIENTS,
     KernelCode,
@@ -33,7 +33,6 @@ from gemm_eval.models.gpu.triton import (
     triton_costs,
     triton_times_us,
 )
-from gemm_eval.models.gpu.triton import model as triton_model
 from gemm_eval.models.gpu.triton.model import tensor_cycles
 from gemm_eval.validation.predictors.triton import read_codes
 from gemm_eval.validation.tables import measured_root
@@ -228,10 +227,16 @@ def test_each_coefficient_moves_some_time(item: Any) -> None:
     assert (ends[0] != ends[1]).any()
 
 
+ERRORS = {
+    "data": "triton/fp16", "sha256": "0" * 64, "num_rows": 100, "mape_percent": 8.0, "median_percent": 6.0,
+    "p90_percent": 17.0, "bias_percent": 0.5, "kendall_tau": 0.95,
+}  # fmt: skip
+
+
 def calibration(**changes: Any) -> dict[str, Any]:
     return {
         "gpu": "h200-sxm", "triton_version": "3.6.0", "code_version": "abc", "date": "2026-01-01", "folds": "by shape",
-        "coefficients": default_triton_coefficients(), "errors": [],
+        "coefficients": default_triton_coefficients(), "errors": [ERRORS],
     } | changes  # fmt: skip
 
 
@@ -267,8 +272,13 @@ def write(root: Path, folder: str, **changes: Any) -> None:
     path.write_text(TritonCalibration.model_validate(calibration(**changes)).to_yaml(), encoding="utf-8")
 
 
+def transferred(root: Path, chip: Chip) -> tuple[dict[str, float], Origin]:
+    """Take the coefficients of a chip from calibrations below a folder; the cache knows no second file."""
+    return _transferred.__wrapped__(TritonCalibration, root, chip, "triton.yaml")
+
+
 def test_where_coefficients_come_from(tmp_path: Path) -> None:
-    of = triton_model._coefficients.__wrapped__  # the cache knows no second file
+    of = transferred
     values, origin = of(tmp_path, chip_of(H200))
     assert (values, origin.is_calibrated, origin.gpu) == (default_triton_coefficients(), False, None)
     assert origin.text == "defaults, fitted on nothing"
@@ -290,12 +300,12 @@ def test_a_calibration_older_than_a_coefficient_has_its_term_absent(tmp_path: Pa
     defaults = default_triton_coefficients()
     older = {name: value for name, value in defaults.items() if name not in ("issue_frac", "spill_cycles")}
     write(tmp_path, "h200-sxm", coefficients=older)
-    values, _ = triton_model._coefficients.__wrapped__(tmp_path, chip_of(H200))
+    values, _ = transferred(tmp_path, chip_of(H200))
     assert values == defaults | {"issue_frac": 1.0, "spill_cycles": 0.0}
 
 
 def test_a_calibration_in_the_wrong_place_is_refused(tmp_path: Path) -> None:
-    of = triton_model._coefficients.__wrapped__
+    of = transferred
     write(tmp_path, "l40s")
     with pytest.raises(ArchValidationError, match=r"l40s/triton.yaml: this is a calibration of h200-sxm"):
         of(tmp_path, chip_of(L40S))

@@ -32,7 +32,6 @@ from gemm_eval.validation.plots import (
 from gemm_eval.validation.report import errors_frame, errors_table, report_document, worst_table
 from gemm_eval.validation.tables import find_timings, read_timings
 from gemm_eval.validation.timings import Floats, Timings
-from tests.cli.test_cli_words import ran
 from tests.report.figures import legend_of
 
 H200 = load_arch("h200-sxm", GpuSpec)
@@ -199,15 +198,6 @@ def test_validate_writes_json_csv_and_plots(table: Path, tmp_path: Path) -> None
     assert document["coefficients"] == {"mine": "refitted on this set"}
     assert set(pd.read_csv(csv)["group"]) == {"decode", "mid", "prefill", "all"}
     assert len(list(plots.glob("mine-*.png"))) == 3 * 4
-
-
-def test_the_old_form_prints_the_same_document(table: Path) -> None:
-    words = f"--data {table} --json {' '.join(GIVEN)}"
-    code, document, err = ran(f"validate dense {words}")
-
-    assert (code, err) == (0, "")
-    assert len(json.loads(document)["sets"]) == 1
-    assert ran(f"validate {words}") == (0, document, "note: gemm-eval validate is now gemm-eval validate dense\n")
 
 
 def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
