@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gemm_eval import GemmEvalError, GEMMEvaluator, GemmProblem, GEMMTable, load_arch
-from gemm_eval.evaluate import progress as _progress
+from gemm_eval.evaluate import table as _progress
 from gemm_eval.evaluate.table import progress_bar
 from tests.evaluate.gemm_laws import VARIANTS, evaluator, random_problems
 
