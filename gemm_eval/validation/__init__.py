@@ -6,8 +6,8 @@ matplotlib (``[plot]``). Importing this package is cheap: what it exports is loa
 GEMMs have one pipeline. `Timings` come from `tables` or from the reader of a predictor; `fit` holds pairs (N, K) out
 and has the one least-squares search; `predictors` has a module for each kind (dense, w4a16, triton, nvidia), which
 alone knows coefficients and how rows are packed; `metrics` says how wrong, `choice` how good the chosen config is,
-`ablation` what each term buys. `comparison` (a library's own choices) and `studies` (single configs) put these together;
-`report`, `study_tables` and `plots` write. What else is predicted has an `exam`, a module of `subjects` each.
+`ablation` what each term buys. `comparison` (a library's own choices) and `studies` (single configs) put these
+together; `report`, `study_tables` and `plots` write. What else is predicted has an `exam`, a module of `subjects` each.
 """
 
 from typing import TYPE_CHECKING
