@@ -17,8 +17,6 @@ from benchmarks.inductor_layers import Layer
 from benchmarks.measure_inductor import NOT_TIMED, Compiled
 from gemm_eval.torch import PruneReport, prune_inductor
 
-__all__ = ["GpuBench"]
-
 _MODE = "max-autotune-no-cudagraphs"
 _COLD_FACTOR = 4  # so many times L2 are read before a copy of the weights is read again
 _MOST_COPIES = 128

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["LAYERS", "Layer", "models"]
-
 _TOKENS = (16, 32, 64, 128, 257, 512, 1024, 1500, 2048, 4096)
 
 # hidden, columns of q, k and v together, columns of q, columns of the first feed-forward GEMM, rows of the second, bias

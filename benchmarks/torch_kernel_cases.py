@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-__all__ = ["CASES", "COMPILED", "Case"]
-
 BF16, FP32 = torch.bfloat16, torch.float32
 Made = tuple[Callable[[], Any], torch.Tensor]
 """What runs the call, and the input that a kernel before it writes."""

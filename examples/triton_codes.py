@@ -17,8 +17,6 @@ from gemm_eval.autotune.triton.compile import CompiledConfig, compile_many_offli
 from gemm_eval.models.gpu.triton import KernelCode
 from gemm_eval.validation import KernelKey, write_codes
 
-__all__ = ["compile_pool", "write_pool"]
-
 _ARCH = "h200-sxm"
 _SPLIT_K = 4  # the code of all that cut K is alike
 _SIZE = 8192  # a multiple of all steps and of 16, as all sizes that are timed are, or nearly

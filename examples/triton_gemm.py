@@ -17,8 +17,6 @@ import triton.language as tl
 
 from gemm_eval.autotune.triton import autotune
 
-__all__ = ["CONFIGS", "KEY", "MAX_SPLIT_K", "gemm", "gemm_kernel", "grid", "store_tile", "tile_of", "workspaces"]
-
 KEY = ["M", "N", "K"]
 MAX_SPLIT_K = 8
 _MAX_TILES = 1 << 22

@@ -8,8 +8,6 @@ import torch
 from triton_gemm import gemm_kernel, workspaces
 from triton_w4a16_gemm import pack_weights, w4a16_kernel
 
-__all__ = ["TORCH_DTYPES", "Operands", "make_operands", "relative_error"]
-
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 _ZERO_POINT = 8
 

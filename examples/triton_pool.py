@@ -15,17 +15,6 @@ import triton_gemm
 import triton_w4a16_gemm
 from triton.runtime.autotuner import Heuristics
 
-__all__ = [
-    "DATA_SETS",
-    "PAIRS",
-    "DataSet",
-    "config_pool",
-    "is_worth_timing",
-    "kernel_of",
-    "kernel_sources",
-    "list_gemms",
-]
-
 PAIRS = (  # N, K
     (5120, 5120), (2560, 2560), (13824, 5120), (5120, 13824), (11008, 4096), (4096, 11008), (18944, 3584),
     (3584, 18944), (5632, 2048), (2048, 5632), (1280, 8192), (8192, 1024), (7168, 2048), (2048, 7168), (1536, 7168),

@@ -14,8 +14,6 @@ from triton_pool import DataSet, kernel_sources
 from gemm_eval.measure import dataset_hash
 from gemm_eval.validation import GEMM_COLUMNS, TIMING_COLUMNS
 
-__all__ = ["timing_row", "write_table"]
-
 
 def timing_row(data: DataSet, gemm: tuple[int, int, int], config: triton.Config) -> dict[str, Any]:
     """What a row says besides its times; `gemm` is (M, N, K)."""

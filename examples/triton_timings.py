@@ -24,8 +24,6 @@ from triton_operands import Operands, make_operands, relative_error
 from triton_pool import DATA_SETS, DataSet, config_pool, is_worth_timing, list_gemms
 from triton_tables import timing_row, write_table
 
-__all__ = ["write_timings"]
-
 CHECKED = ((133, 384, 1280), (2048, 3072, 14336))  # M, N, K: ragged; and so large that all SMs are at work
 _NUM_CHECKS = 3
 _FLUSH_BYTES = 256 << 20

@@ -19,8 +19,6 @@ from triton_gemm import store_tile, tile_of, workspaces
 
 from gemm_eval.autotune.triton import KernelArguments, autotune
 
-__all__ = ["ARGUMENTS", "CONFIGS", "KEY", "grid", "pack_weights", "w4a16_gemm", "w4a16_kernel"]
-
 KEY = ["M", "N", "K"]
 ARGUMENTS = KernelArguments(b="w_ptr", weight_dtype="int4", group_size="GROUP_SIZE")
 

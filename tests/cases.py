@@ -9,8 +9,6 @@ from hypothesis import settings
 
 from gemm_eval.words import shown
 
-__all__ = ["THOROUGH", "case", "examples"]
-
 THOROUGH = 150
 """Examples of a law in a thorough run that says no number of its own."""
 

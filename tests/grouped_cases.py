@@ -9,8 +9,6 @@ from gemm_eval import GemmProblem
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.workload import GemmTypes, RunOptions
 
-__all__ = ["CASES", "GroupedCase", "draw_groups", "draw_problem", "problem_of"]
-
 _DEPTHS = (128, 256, 512, 768, 1024, 1536, 2048, 2880, 4096, 7168, 14336)
 _COLUMNS = (128, 256, 512, 768, 1536, 2048, 2880, 4096, 5760, 7168, 28672)
 _EDGES = (0, 0, 1, 2, 3, 5, 8, 16, 17, 63, 64, 65, 128)  # around tiles

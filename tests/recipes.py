@@ -17,18 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "DOCS",
-    "ROOT",
-    "Recipe",
-    "RecipeError",
-    "answers_before",
-    "answers_of",
-    "apply",
-    "copy_package",
-    "read_recipe",
-]
-
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "extend"
 

@@ -19,8 +19,6 @@ from gemm_eval.models.gpu.sizes import is_row_aligned
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.oracle import naive
 
-__all__ = ["GPUS", "archs", "gpu_cases", "gpu_options", "gpu_problems", "grouped_problems", "mappings", "problems"]
-
 MAX_SIZE = 40
 """Largest M, K or N of a problem."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["GOOD", "HOSTILE", "with_line"]
-
 GOOD = """
 num_cores: {value: 2, kind: spec, source: the data sheet}
 frequency_ghz: 1.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-__all__ = ["FakeKernel", "make_cubin"]
-
 ABI_CUDA_12, ABI_CUDA_13 = 7, 8
 FLAGS_SM_90A = {ABI_CUDA_12: 0x5A0D5A, ABI_CUDA_13: 0x6005A04}
 FLAGS_SM_80 = {ABI_CUDA_12: 0x500550, ABI_CUDA_13: 0x6005004}

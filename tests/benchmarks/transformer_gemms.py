@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["transformer_gemms"]
-
 # hidden size, intermediate size, KV width, from the models' config.json
 _MODELS = {
     "Llama-3-8B": (4096, 14336, 1024),

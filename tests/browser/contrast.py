@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-__all__ = ["LEAST_CONTRAST", "Word", "contrasts", "luminance"]
 
 LEAST_CONTRAST = 4.5
 

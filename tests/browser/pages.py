@@ -10,8 +10,6 @@ from gemm_eval import GEMMEvaluator, estimate_model
 from gemm_eval.report import Figure, Page, Section, compare_report, model_report, plots, sweep_report
 from gemm_eval.sweep import LogRange, Space, SweepResult, sweep
 
-__all__ = ["PLOTS", "compare_page", "gemms_page", "make_sweep", "model_page", "plot_page", "sweep_page"]
-
 GEMMS = [(1, 1, 4096, 4096), (1, 64, 4096, 4096), (1, 1024, 4096, 14336), (8, 100, 128, 77)]
 AREA = "= num_cores * (2 + sram_bytes / 2**20) + 0.02 * dram_gb_per_s"
 

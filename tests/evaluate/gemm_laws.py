@@ -12,8 +12,6 @@ import pytest
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, GEMMResult, load_arch
 
-__all__ = ["VARIANTS", "check", "evaluator", "random_problems", "same_cost"]
-
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "demo": ("demo-8core", {}),
     "pipeline": ("demo-8core", {"timing": "pipeline"}),

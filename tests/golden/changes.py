@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Golden", "Row", "changes", "first_change", "first_change_of_ranking", "read", "rewrite"]
-
 Row = dict[str, str]
 Pair = tuple[Row | None, Row | None]
 """A row as it was and as it is now; None where there is none."""

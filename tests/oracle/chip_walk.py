@@ -15,8 +15,6 @@ from tests.oracle.memories import CoreMemory, Run, resident_operands
 from tests.oracle.packing import Packed, before_us
 from tests.oracle.simulators import ActiveGrid, Block, Core, Traffic, Visit, simulate_pipeline, walk_visits
 
-__all__ = ["ChipWalk", "simulate_chip"]
-
 
 class ChipWalk(NamedTuple):
     """What a walk over every core finds: DRAM bytes by term, DMA bytes of all cores, and times by core index."""

@@ -14,18 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Packed",
-    "Params",
-    "bf16_bits",
-    "bf16_values",
-    "dequantize",
-    "make_params",
-    "mma_gemm",
-    "pairs",
-    "wgmma_gemm",
-]
-
 U32 = npt.NDArray[np.uint32]
 F64 = npt.NDArray[np.float64]
 Registers = tuple[U32, U32, U32, U32]

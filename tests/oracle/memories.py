@@ -15,8 +15,6 @@ from gemm_eval.mapping import LoopOrder, Tile
 from gemm_eval.workload import GemmProblem
 from tests.oracle.simulators import Block, Core, Visit, bits_of, walk_visits
 
-__all__ = ["CoreMemory", "FromDram", "Run", "resident_operands"]
-
 
 class Run(NamedTuple):
     """Tile visits of equal batch elements or groups.

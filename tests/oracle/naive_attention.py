@@ -19,8 +19,6 @@ from gemm_eval.workload import AttentionProblem, GemmProblem
 from tests.oracle.naive_core import Moved, bytes_of, ceil_div, write_share
 from tests.oracle.simulators import bits_of, partial_bits
 
-__all__ = ["Attention", "AttentionTruth", "find_best", "mappings", "num_pairs"]
-
 _OTHER_OPS = 5  # of a score, besides its exponential
 _STATS = 2
 

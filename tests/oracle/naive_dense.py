@@ -17,8 +17,6 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["Cost", "as_chosen", "coefficients_of_library", "cost_of", "row_alignment"]
-
 STEP_BYTES = {"sm120_block_fp4": 64, "sm80_int8": 64, "weight_only_gemv": 2048, "int8_gemv": 2048, "fp8_gemv": 2048}
 """Of a k-step, where it is not a line."""
 LINE_BYTES = 128

@@ -29,22 +29,6 @@ from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, library_
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.oracle import naive_dense
 
-__all__ = [
-    "EXACT",
-    "RASTERS",
-    "Best",
-    "Kernels",
-    "Space",
-    "find_best",
-    "kernels_of",
-    "library_for",
-    "space_of",
-    "splits_of",
-    "walk",
-    "ways_of",
-    "with_sizes",
-]
-
 EXACT = 1.0 - 1e-12
 """Two rasters of nearly the same traffic differ by less than rounding, so the best of them is one of two."""
 

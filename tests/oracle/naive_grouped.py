@@ -17,8 +17,6 @@ from tests.oracle import naive, naive_core, packing
 from tests.oracle.naive_core import Setting, Work, bytes_of, ceil_div
 from tests.oracle.simulators import Block, Visit, walk_visits
 
-__all__ = ["GroupedCore", "GroupedSetting", "Run", "cost_key", "evaluate_mapping", "find_best", "spread_groups"]
-
 
 def spread_groups(problem: GemmProblem, cube_m: int, P_G: int, P_M: int) -> list[list[int]]:
     """Row counts of the groups of each set of cores that has one, most rows first."""

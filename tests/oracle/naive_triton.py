@@ -10,8 +10,6 @@ from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.triton.code import KernelCode, MmaCount, TritonConfig
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["ctas_per_sm", "dram_read_bytes", "launch_us", "mma_cycles"]
-
 L2_FRAC = 1.4
 HOPPER_MMA_SYNC_FRAC = 0.62
 DIRTY_L2_FRAC = 0.8

@@ -10,8 +10,6 @@ from gemm_eval.arch import MulticoreSpec
 from gemm_eval.workload import GemmProblem
 from tests.oracle.simulators import Block, bits_of
 
-__all__ = ["Packed", "before_us", "pack_us", "sync_us"]
-
 
 class Packed(NamedTuple):
     """A block that a core packs, and how many cores need its A and its B."""

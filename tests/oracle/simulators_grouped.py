@@ -17,8 +17,6 @@ from tests.oracle.memories import CoreMemory, FromDram, Run, resident_operands
 from tests.oracle.packing import Packed, before_us
 from tests.oracle.simulators import ActiveGrid, Block, Core, Visit, run_pipeline, walk_visits
 
-__all__ = ["GroupedWalk", "simulate_grouped_chip"]
-
 
 class GroupedWalk(NamedTuple):
     """DRAM bytes by term, DMA bytes of all cores, what they compute, and times by core (p_g, p_m, p_n, p_k)."""

@@ -12,8 +12,6 @@ import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["MISDEEDS", "run_one"]
-
 
 def nothing(folder: Path) -> None:
     """Only what is allowed."""

@@ -7,8 +7,6 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["names_module", "pages", "reference"]
-
 _FOLDER = str(Path(__file__).resolve().parents[2] / "docs" / "generate")
 
 

@@ -21,8 +21,6 @@ from tests.transformer.hugging_face_samples import (
     qwen_moe,
 )
 
-__all__ = ["NEWER_SAMPLES"]
-
 _TIED = {"tie_word_embeddings": True}
 _NO_WINDOW = {"head_dim": 128, "sliding_window": None}
 _GLM4 = {"attention_bias": True, "head_dim": 128, "partial_rotary_factor": 0.5, **UNTIED}

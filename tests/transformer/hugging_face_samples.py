@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["GEMMA", "LLAMA", "QWEN", "QWEN3", "SAMPLES", "UNTIED", "Sample", "decoder", "deepseek", "qwen_moe"]
-
 
 class Sample(NamedTuple):
     """A `config.json`, the exact parameter count, and the preset with the same sizes if there is one."""

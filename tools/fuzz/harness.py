@@ -26,8 +26,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-__all__ = ["Outcome", "Report", "fuzz", "kind_names", "load_kind", "run_case"]
-
 ADDRESS_SPACE_BYTES = 8 << 30  # a runaway allocation raises MemoryError before it takes the machine
 PREPARE_S = 600.0  # kernels may be compiled
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024

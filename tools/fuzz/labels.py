@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from gemm_eval.errors import GemmEvalError
 
-__all__ = ["label_of"]
-
 MAX_MESSAGE_CHARS = 2000
 
 

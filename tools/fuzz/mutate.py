@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-__all__ = ["ODD_NUMBERS", "ODD_TEXTS", "mutate_bytes", "mutate_text"]
-
 ODD_NUMBERS = (
     "0", "-1", "1", "255", "65536", "4294967295", "4294967296", "9223372036854775807", "18446744073709551616",
     "1" + "0" * 400, "9" * 5000, "0x", "0xffffffffffffffff", "1e400", "nan", "-inf", "007", "1.5", "\u0663", "\u00b2",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from gemm_eval.errors import GemmEvalError
 
-__all__ = ["label_of"]
-
 
 def label_of(error: GemmEvalError, max_chars: int) -> str:
     """Return the label of an error, whose message is no longer than so many characters."""

@@ -34,8 +34,6 @@ from tools.laws import (
 )
 from tools.laws.report import Report
 
-__all__ = ["LAWS"]
-
 LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "exact": (gpu_exact.run, 2_000),
     "physics": (gpu_physics.run, 20_000),

@@ -22,8 +22,6 @@ from gemm_eval.workload import COLLECTIVES
 from tools.laws.draws import GPUS
 from tools.laws.report import Report
 
-__all__ = ["run"]
-
 ROUNDING = 1e-9
 MAX_LOG2_BYTES = 34
 """Messages are of 16 GiB at most."""

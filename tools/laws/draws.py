@@ -13,8 +13,6 @@ from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.workload import GemmTypes, RunOptions
 
-__all__ = ["GPUS", "draw_arch", "draw_options", "draw_sizes", "draw_types"]
-
 GPUS = tuple(arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec))
 
 _ROUND = (64, 128, 256, 512, 1024, 1536, 2048, 4096, 7168, 8192, 14336, 28672)

@@ -24,8 +24,6 @@ from gemm_eval.transformer import Fusions, GroupedAttention, LatentAttention, Mo
 from tools.laws.draws import GPUS
 from tools.laws.report import Report
 
-__all__ = ["run"]
-
 ROUNDING = 1e-9
 LIMIT = 0.3
 """Largest share by which operations on their own may miss a law: steps of tiles, waves and choices of kernels."""

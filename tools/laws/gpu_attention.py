@@ -25,8 +25,6 @@ from gemm_eval.models.gpu.attention import (
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, us_at_peak
 from tools.laws.report import Report
 
-__all__ = ["run"]
-
 Floats = npt.NDArray[np.float64]
 
 ROUNDING = 1e-9

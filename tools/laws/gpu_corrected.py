@@ -31,8 +31,6 @@ from tools.laws.gpu_physics import (
 )
 from tools.laws.report import Report
 
-__all__ = ["committed", "run"]
-
 _TYPES: dict[str, dict[str, Any]] = {
     "f16": {"input_dtype": "bf16"},
     "fp8": {"input_dtype": "fp8"},

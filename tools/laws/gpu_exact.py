@@ -21,8 +21,6 @@ from tests.oracle import naive_dense, naive_gpu
 from tools.laws import draws
 from tools.laws.report import Report
 
-__all__ = ["run"]
-
 _PROBLEMS_OF_TYPES = 400  # of one chip and its types, whose kernels are listed once
 _COUNTS = ["num_candidates", "num_bounded"]
 

@@ -21,8 +21,6 @@ from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmTypes
 from tools.laws.report import Report
 
-__all__ = ["CASES", "ExpertsCase", "run"]
-
 Floats = npt.NDArray[np.float64]
 
 ROUNDING = 1e-9

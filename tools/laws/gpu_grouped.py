@@ -21,8 +21,6 @@ from gemm_eval.workload import pack_layouts
 from tests.grouped_cases import CASES, GroupedCase, draw_problem, problem_of
 from tools.laws.report import Report
 
-__all__ = ["run"]
-
 ROUNDING = 1e-9
 _PROBLEMS = 50  # of one library, types and states
 _COUNTS = ("num_candidates", "num_bounded")

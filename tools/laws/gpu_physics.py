@@ -27,18 +27,6 @@ from gemm_eval.workload import RunOptions
 from tools.laws import draws
 from tools.laws.report import Report
 
-__all__ = [
-    "ROUNDING",
-    "Case",
-    "Sizes",
-    "bigger_is_not_faster",
-    "clocks",
-    "less_hardware_is_not_faster",
-    "no_faster_than_the_data_sheet",
-    "run",
-    "states",
-]
-
 Floats = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int64]
 

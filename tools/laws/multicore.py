@@ -25,8 +25,6 @@ from tests.oracle import naive
 from tools.laws.multicore_draws import draw_chip, draw_mapping, draw_problem, legal_sizes
 from tools.laws.report import Report
 
-__all__ = ["ROUNDING", "Case", "run"]
-
 ROUNDING = 1e-12
 MAX_MAPPINGS = 20_000
 """Larger spaces are left out: brute force takes some microseconds a mapping."""

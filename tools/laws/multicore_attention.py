@@ -29,8 +29,6 @@ from tests.oracle.naive_attention import Attention, mappings, num_pairs
 from tools.laws.multicore_draws import draw_chip
 from tools.laws.report import Report
 
-__all__ = ["cost_of", "draw_attention", "draw_attention_chip", "key_of", "run"]
-
 ROUNDING = 1e-12
 MAX_MAPPINGS = 3_000
 """Larger spaces are left out."""

@@ -11,8 +11,6 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import block_of
 
-__all__ = ["draw_chip", "draw_grouped", "draw_mapping", "draw_problem", "legal_sizes"]
-
 _DTYPES = (DType.FP32, DType.BF16, DType.FP16, DType.FP8, DType.INT8, DType.INT4, DType.BFP8, DType.BFP4)
 _PARTIAL = (DType.FP32, DType.BF16, DType.FP8, DType.BFP8)
 _NARROW = (DType.INT4, DType.INT8, DType.FP8)

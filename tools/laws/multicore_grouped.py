@@ -24,8 +24,6 @@ from tools.laws.multicore import PLAIN, ROUNDING, Case
 from tools.laws.multicore_draws import draw_chip, draw_grouped, draw_mapping
 from tools.laws.report import Report
 
-__all__ = ["run"]
-
 MOST_GAIN_OF_A_ROW = 1.0
 """Largest share by which a row more may speed up the best answer: twice as many rows can use twice as many cores."""
 

@@ -18,8 +18,6 @@ from gemm_eval.arch import preset_files
 from gemm_eval.evaluate.multicore import FIDELITY, Policy
 from tools.laws.report import Report
 
-__all__ = ["check_problem", "presets", "run"]
-
 ROUNDING = 1e-12
 MAX_CORES = 256
 """Larger presets take seconds a GEMM, and are the same code."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Area", "area_of"]
-
 
 class Area(NamedTuple):
     """Test files of some modules.

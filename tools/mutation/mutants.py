@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Mutant", "draw_mutants", "mutants_of"]
-
 PACKAGE = Path("gemm_eval")
 FOLDERS = ("models", "search")
 

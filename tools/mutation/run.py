@@ -15,8 +15,6 @@ from tools.corpus.answer import read_answers
 from tools.mutation.areas import area_of
 from tools.mutation.mutants import Mutant
 
-__all__ = ["CAUGHT", "SAME", "SURVIVED", "Scratch", "Truth", "Verdict"]
-
 SAME, CAUGHT, SURVIVED = "changes no answer", "caught", "survived"
 
 _COPIED = ("gemm_eval", "arch", "tests", "tools", "benchmarks", "examples", "pyproject.toml", "README.md", "docs")

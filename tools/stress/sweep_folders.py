@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 from gemm_eval.errors import StorageError
 from gemm_eval.sweep import Range, Space, SweepResult, load_sweep, run, sweep
 
-__all__ = ["Crowded", "Killed", "crowd", "go", "kill_many"]
-
 SPACE = Space("demo-8core", num_cores=[2, 4], launch_us=Range(0.0, 1.0, 60), area_mm2="= num_cores * (1 + launch_us)")
 SHAPES = [(1, 64, 96, 128)]
 CHUNK = 3

@@ -16,8 +16,6 @@ from gemm_eval.models.multicore.params import in_room, pack_params
 from gemm_eval.models.multicore.terms import BREAKDOWN
 from gemm_eval.workload import AttentionProblem, GemmProblem
 
-__all__ = ["AttentionCost", "attention_params", "attention_sizes", "unpack_attention_cost"]
-
 
 class AttentionCost(NamedTuple):
     """Cost of one mapping. Bytes are totals of the chip, times those of the slowest core; MODEL.md defines each.

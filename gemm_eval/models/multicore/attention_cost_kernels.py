@@ -38,18 +38,6 @@ from gemm_eval.models.multicore.cost_kernels import (
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, store_half_bits
 from gemm_eval.models.multicore.pipeline_kernels import Traffic, add_traffic, c_traffic, traffic_us
 
-__all__ = [
-    "ATTENTION_COST_DTYPE",
-    "DIVIDE_OPS_PER_ELEM",
-    "MERGE_OPS_PER_ELEM",
-    "RESCALE_OPS_PER_ELEM",
-    "STATS_PER_ROW",
-    "attention_core_cost",
-    "attention_sram_bytes",
-    "evaluate_attention_mapping",
-    "stream_keys_of",
-]
-
 RESCALE_OPS_PER_ELEM = 1
 """Of an element of O at each visit: times how much the maximum of its row changed."""
 

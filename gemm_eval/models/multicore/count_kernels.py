@@ -6,8 +6,6 @@ from typing import Any
 
 from gemm_eval.jit import kernel
 
-__all__ = ["bytes_of", "ceil_div", "reload_factors", "scale_rows", "store_half_bits"]
-
 
 @kernel
 def ceil_div(a: int, b: int) -> int:

@@ -12,8 +12,6 @@ import numpy as np
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.count_kernels import ceil_div
 
-__all__ = ["Spread", "active_cores_of", "fill_spread", "new_spread", "parts_of", "spread_of"]
-
 
 class Spread(NamedTuple):
     """Which set of cores has which groups; the runs of a set stand together, most rows first."""

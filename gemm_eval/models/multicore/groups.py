@@ -11,8 +11,6 @@ import numpy.typing as npt
 from gemm_eval.jit import read_only
 from gemm_eval.workload import GemmProblem, Layouts
 
-__all__ = ["GroupSizes", "SplitLayouts", "batch_sizes", "group_sizes", "split_layouts"]
-
 
 class GroupSizes(NamedTuple):
     """Row counts of the groups that have any.

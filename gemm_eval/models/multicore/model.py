@@ -20,8 +20,6 @@ from gemm_eval.models.multicore.terms import BREAKDOWN, Times
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["MODEL_VERSION", "MulticoreCost", "evaluate_mapping", "unpack_cost"]
-
 MODEL_VERSION = "multicore-4"
 """Changes whenever any answer of the model may change; MODEL.md's heading carries the same number."""
 

@@ -10,8 +10,6 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import LAYER_TERMS, MoeWork
 
-__all__ = ["layer_terms"]
-
 _SCORE_BYTES = 4.0  # of a router's score, fp32
 _PICK_BYTES = 8.0  # of an assignment: the expert's number and its weight
 

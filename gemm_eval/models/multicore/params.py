@@ -18,16 +18,6 @@ from gemm_eval.jit import read_only
 from gemm_eval.units import bytes_per_us, cycles_per_us, pj_per_us
 from gemm_eval.workload import GemmProblem, GemmTypes, Layouts
 
-__all__ = [
-    "OTHER_SOFTMAX_OPS_PER_SCORE",
-    "PARAMS_DTYPE",
-    "REDUCTIONS",
-    "in_room",
-    "pack_params",
-    "params_in_room",
-    "with_room",
-]
-
 _Sizes = npt.NDArray[np.object_]
 
 _PACKINGS = (None, "private", "shared")

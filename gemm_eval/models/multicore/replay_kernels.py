@@ -7,8 +7,6 @@ from typing import Any
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.cost_kernels import block_of, evaluate_into, sram_used_bytes
 
-__all__ = ["RULES", "find_broken_rule", "is_replayable", "replay_range"]
-
 RULES = (
     "num_cores", "reduction",
     "tile_m_block", "tile_m_multiple", "tile_n_block", "tile_n_multiple", "tile_k_block", "tile_k_multiple",

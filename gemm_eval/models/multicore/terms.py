@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["BOUNDS", "BREAKDOWN", "MAIN", "PHASES", "TERMS", "Term", "Times"]
-
 
 class Times(NamedTuple):
     """The terms of the slowest core, in us, in the order of breakdowns; those of the main loop stand together."""

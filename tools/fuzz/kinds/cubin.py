@@ -14,8 +14,6 @@ from tests.autotune.fake_cubin import ABI_CUDA_12, ABI_CUDA_13, FLAGS_SM_80, FLA
 from tools.fuzz.kinds.sass import TEXTS
 from tools.fuzz.mutate import mutate_bytes
 
-__all__ = ["prepare", "run_one"]
-
 _DATA = Path(__file__).parents[3] / "tests" / "data" / "asm"
 _WHOLE = tuple((_DATA / f"{name}.cubin").read_bytes() for name in ("sm80", "sm90a"))
 _KERNEL = FakeKernel("gemm_kernel", bytes(256), smem_bytes=2048, reqntid=(128, 1, 1))

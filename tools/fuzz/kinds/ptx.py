@@ -10,8 +10,6 @@ from gemm_eval.errors import GemmEvalError
 from tests.autotune.test_asm_ptx import GEMM
 from tools.fuzz.mutate import mutate_text
 
-__all__ = ["run_one"]
-
 _DATA = Path(__file__).parents[3] / "tests" / "data" / "asm"
 _TEXTS = (GEMM, *((_DATA / f"{name}.ptx").read_text(encoding="utf-8") for name in ("sm80", "sm90a")))
 _WORDS = (

@@ -10,8 +10,6 @@ from gemm_eval.errors import GemmEvalError
 from tests.autotune.test_asm_sass import CODE, cuobjdump
 from tools.fuzz.mutate import mutate_text
 
-__all__ = ["TEXTS", "run_one"]
-
 _DATA = Path(__file__).parents[3] / "tests" / "data" / "asm"
 TEXTS = (
     (_DATA / "sm80.triton.sass").read_text(encoding="utf-8"),

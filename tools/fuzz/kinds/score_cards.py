@@ -11,8 +11,6 @@ from gemm_eval.autotune.asm import score_ptx
 from tests.autotune.test_asm_ptx import GEMM
 from tools.fuzz.mutate import mutate_bytes
 
-__all__ = ["run_one"]
-
 
 def run_one(rng: random.Random, folder: Path) -> str:
     """Score twice, with the damage in between; half of it with a checksum that is right."""
