@@ -7,7 +7,6 @@ from gemm_eval.lazy import lazy_names
 if TYPE_CHECKING:
     from gemm_eval.arch.check import CheckFinding, check_arch
     from gemm_eval.arch.common import MEASURED_L2_STATES, ClockState, L2State, Provenance, ProvenanceKind, Published
-    from gemm_eval.arch.files import data_root, preset_files, read_yaml
     from gemm_eval.arch.gpu import (
         LINKS,
         ONE_SOCKET,
@@ -37,7 +36,9 @@ if TYPE_CHECKING:
         calibration_file,
         place_values,
     )
+    from gemm_eval.arch.paths import data_root, preset_files
     from gemm_eval.arch.rules import LibraryPath, LibraryRules
+    from gemm_eval.arch.yaml import read_yaml
 
 __all__ = [
     "LINKS",
@@ -97,11 +98,6 @@ __getattr__, __dir__ = lazy_names(
             "ProvenanceKind",
             "Published",
         ),
-        ".files": (
-            "data_root",
-            "preset_files",
-            "read_yaml",
-        ),
         ".gpu": (
             "GpuSpec",
             "Interconnect",
@@ -139,9 +135,14 @@ __getattr__, __dir__ = lazy_names(
             "calibration_file",
             "place_values",
         ),
+        ".paths": (
+            "data_root",
+            "preset_files",
+        ),
         ".rules": (
             "LibraryPath",
             "LibraryRules",
         ),
+        ".yaml": ("read_yaml",),
     },
 )

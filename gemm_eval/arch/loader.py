@@ -11,10 +11,11 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from gemm_eval.arch.files import data_root, preset_files, read_yaml
 from gemm_eval.arch.gpu import GpuSpec, gpu_slug
 from gemm_eval.arch.multicore import MulticoreSpec
 from gemm_eval.arch.multicore_calibration import with_calibration
+from gemm_eval.arch.paths import data_root, preset_files
+from gemm_eval.arch.yaml import read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError
 from gemm_eval.words import did_you_mean, one_line, refusal, shown
 

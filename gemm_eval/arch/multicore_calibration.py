@@ -13,7 +13,8 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from gemm_eval.arch.common import Frozen, Text
-from gemm_eval.arch.files import data_root, read_yaml
+from gemm_eval.arch.paths import data_root
+from gemm_eval.arch.yaml import read_yaml
 from gemm_eval.errors import ArchValidationError
 
 ALL_TYPES = "*"

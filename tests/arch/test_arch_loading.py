@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gemm_eval import ArchError, ArchNotFoundError, ArchValidationError, GEMMEvaluator, list_archs, load_arch
-from gemm_eval.arch.files import read_yaml
+from gemm_eval.arch.yaml import read_yaml
 from tests.arch.hostile_yaml import GOOD, HOSTILE, with_line
 
 MAX_SECONDS = 5.0

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gemm_eval import ArchNotFoundError, ArchValidationError, InvalidOptionError, MulticoreSpec, list_archs, load_arch
 from gemm_eval.arch import SM_ARCHS, GpuSpec, Published, check_arch
-from gemm_eval.arch.files import data_root
+from gemm_eval.arch.paths import data_root
 from gemm_eval.cli.render_arch import _GPU_GROUPS, unit_of
 from gemm_eval.dtypes import DType
 from tests.cases import case

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gemm_eval.arch.files import data_root
+from gemm_eval.arch.paths import data_root
 from gemm_eval.cli.app import app
 from gemm_eval.device import compiler_version, disassemble, find_main_loop, parse_sass
 from gemm_eval.device.sass import Instruction, class_of, nvdisasm_version

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gemm_eval import GEMMEvaluator
-from gemm_eval.arch import files as _paths
+from gemm_eval.arch import paths as _paths
 from gemm_eval.errors import ArchNotFoundError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.arch import files as _paths
+from gemm_eval.arch import paths as _paths
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.measure import write_timings
 from gemm_eval.validation.comparison import gpus_with_timings
