@@ -66,7 +66,7 @@ def colors_of(figure: Any) -> set[str]:
     from matplotlib.patches import Patch
     from matplotlib.text import Text
 
-    figure.canvas.draw()  # colors of values are found when a figure is drawn
+    draw(figure)  # colors of values are found then
     found: list[Any] = [text.get_color() for text in figure.findobj(Text) if text.get_text()]
     for line in figure.findobj(Line2D):
         parts = [line.get_color()] if line.get_linestyle() != "None" else []
