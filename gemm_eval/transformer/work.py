@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from gemm_eval.checks import check_flag
 from gemm_eval.dtypes import DType
@@ -115,6 +116,11 @@ class Operation:
     def kind(self) -> str:
         """``"gemm"``, ``"attention"``, ``"memory"``, ``"moe"`` or ``"collective"``."""
         return _KINDS[type(self.work)]
+
+    @property
+    def problem(self) -> Any:
+        """The problem of its work; memory-bound operations and layers of experts have none."""
+        return self.work.problem  # type: ignore[union-attr]
 
 
 _KINDS: dict[type, str] = {

@@ -296,4 +296,6 @@ def test_a_kernel_of_each_family_compiles_for_each_target_in_each_mode(
 def test_all_kernels_compile_without_spills(variant: Variant, nvrtc: None) -> None:
     known = [limits_of(gpu) for gpu in GPU_OF.values()]
     able = [limits for limits in known if why_not(variant, None, limits) is None]
+    if not able:
+        pytest.skip(str(why_not(variant, None, known[-1])))
     check_resources(variant, able[ALL.index(variant) % len(able)])

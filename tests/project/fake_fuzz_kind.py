@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -62,10 +61,6 @@ def renames_elsewhere(folder: Path) -> None:
     (folder / "file").rename(folder.parents[1] / "moved")
 
 
-def opens_a_database_elsewhere(folder: Path) -> None:
-    sqlite3.connect(folder.parents[1] / "x.sqlite3").close()
-
-
 def lets_others_write_at_home(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", "import pathlib; (pathlib.Path.home() / 'x').touch()"], check=True)
 
@@ -85,7 +80,7 @@ def hangs(folder: Path) -> None:
 
 MISDEEDS = (
     nothing, raises, burns, grows, runs_away, writes_elsewhere, opens_a_link_itself, writes_through_a_link,
-    renames_elsewhere, opens_a_database_elsewhere, lets_others_write_at_home, forgets_a_temporary_file, dies, hangs,
+    renames_elsewhere, lets_others_write_at_home, forgets_a_temporary_file, dies, hangs,
 )  # fmt: skip
 
 

@@ -24,7 +24,6 @@ SAID = {
     "opens_a_link_itself": "",
     "writes_through_a_link": "open outside of its folders: ",
     "renames_elsewhere": "os.rename outside of its folders: ",
-    "opens_a_database_elsewhere": "sqlite3.connect outside of its folders: ",
     "lets_others_write_at_home": "left behind: ",
     "forgets_a_temporary_file": "left behind: ",
     "dies": "its worker died of SIGSEGV",
