@@ -1,4 +1,4 @@
-"""What specs of all kinds have: types of fields, provenance, published figures, states of clock and L2."""
+"""Parts that specs of all kinds share: types of fields, provenance, published figures, states of clock and L2."""
 
 from __future__ import annotations
 

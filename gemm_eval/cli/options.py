@@ -271,7 +271,7 @@ class GemmOptions:
 
     @property
     def run(self) -> dict[str, Any]:
-        """Whose kernels run and how, by the names of `GEMMEvaluator.evaluate`."""
+        """Options on types and kernels, by the names of `GEMMEvaluator.evaluate`."""
         return self._named("library", "l2", "clock", "quantize_from", "correction")
 
     def _named(self, *names: str) -> dict[str, Any]:
@@ -292,7 +292,7 @@ class GemmOptions:
 
 @dataclass(frozen=True)
 class ModelRun:
-    """Whose kernels run the GEMMs of a model, and how."""
+    """Options on the kernels that run the GEMMs of a model."""
 
     library: ModelLibraryOption = None
     l2: L2Option = None

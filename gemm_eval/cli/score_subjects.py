@@ -229,12 +229,13 @@ def chip_table(chip: str, score: ChipScore) -> Table:
 
 
 def _cells(line: ChipLine) -> Iterator[str]:
-    from gemm_eval.validation.subjects.chips import FITTED_ROOFLINE, MODEL, NAIVE_ROOFLINE, TABLE
+    from gemm_eval.validation.exam import FITTED, MODEL, NAIVE
+    from gemm_eval.validation.subjects.chips import TABLE
 
     errors = line.errors[MODEL]
     yield line.rows
     yield f"{errors.num:,}"
-    for name in (NAIVE_ROOFLINE, FITTED_ROOFLINE, TABLE):
+    for name in (NAIVE, FITTED, TABLE):
         yield f"{100.0 * line.errors[name].mape_frac:.1f}"
     yield from (f"{100.0 * value:.1f}" for value in (errors.mape_frac, errors.median_frac, errors.p90_frac))
     yield f"{100.0 * errors.bias_frac:+.1f}"

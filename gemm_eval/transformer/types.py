@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypedDict
@@ -105,16 +106,16 @@ class StoredTypes(NamedTuple):
         return self.types.b.total_bits(N, K) if self.form is None else self.form.stored_bits(N, K, kept)
 
 
-class WeightTypes:
+class WeightTypes(ABC):
     """The types of every GEMM of a model, as they were asked for or as its checkpoint has them."""
 
     def __init__(self, kept: DType) -> None:
         """`kept` is the type of embeddings, norms, activations, scores and values of attention."""
         self.kept = kept
 
+    @abstractmethod
     def of(self, shape: Shape) -> tuple[StoredTypes, ...]:
         """Return the types of a GEMM: several where layers differ, the quantized ones first."""
-        raise NotImplementedError
 
 
 class _OwnTypes(WeightTypes):

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         static_points,
     )
     from gemm_eval.validation.comparison import (
-        ALL_GPUS,
         CORRECTED,
         INTERPOLATION,
         PHYSICS,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
         predict_speedups,
         sign_shares,
     )
+    from gemm_eval.validation.exam import ALL_GPUS
     from gemm_eval.validation.fit import assign_folds, cross_fit
     from gemm_eval.validation.metrics import Metrics, Score, make_score, regime_of, score, score_held_out, worst_rows
     from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted, save_figure
@@ -141,7 +141,6 @@ __getattr__, __dir__ = lazy_names(
             "static_points",
         ),
         ".comparison": (
-            "ALL_GPUS",
             "CORRECTED",
             "Compared",
             "GpuLine",
@@ -161,6 +160,7 @@ __getattr__, __dir__ = lazy_names(
             "predict_speedups",
             "sign_shares",
         ),
+        ".exam": ("ALL_GPUS",),
         ".fit": (
             "assign_folds",
             "cross_fit",

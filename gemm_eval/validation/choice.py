@@ -1,4 +1,4 @@
-"""How good the config is that a predictor would choose, and what the choice costs."""
+"""Quality of the config that a predictor would choose, and the cost of choosing it."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, RooflineSpec, TableInterpolation
+from gemm_eval.validation.exam import ALL_GPUS, FITTED
 from gemm_eval.validation.fit import assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, Metrics, Score, are_inside, make_score, measure_errors, score
 from gemm_eval.validation.predictors import Predictor
@@ -206,10 +207,7 @@ def _types(timings: Timings) -> set[tuple[str, str]]:
     return set(zip(timings.column("input_dtype").tolist(), timings.column("weight_dtype").tolist(), strict=True))
 
 
-ALL_GPUS = "all"
-"""Instead of names: every GPU with timings."""
-
-ROOFLINE = "fitted roofline"
+ROOFLINE = FITTED
 """A roofline whose constants are fitted on the training rows."""
 
 INTERPOLATION = "interpolation"

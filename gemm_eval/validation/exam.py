@@ -21,7 +21,7 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import ErrorFigures
 from gemm_eval.validation.fit import sha256_of
 from gemm_eval.validation.metrics import Metrics, error_figures, measure_errors
-from gemm_eval.validation.tables import measured_root, meta_of
+from gemm_eval.validation.tables import measured_root, meta_of, read_table
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.words import refusal
 
@@ -29,6 +29,7 @@ MODEL, NAIVE, FITTED, TABLE = "gemm_eval", "naive roofline", "fitted roofline", 
 """Who predicts: the model; the data sheet's rates; overhead and shares of these rates, fitted; a table interpolated."""
 
 ALL_GPUS = "all"
+"""Word in place of names: every GPU with timings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +59,9 @@ class MeasuredTable:
         """Read a table and the meta file beside it.
 
         Raises:
-            InvalidInputError: a column or a key is missing.
+            InvalidInputError: the file cannot be read, or a column or a key is missing.
         """
-        frame, meta = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path), meta_of(path)
+        frame, meta = read_table(path), meta_of(path)
         missing = [name for name in cls.COLUMNS if name not in frame.columns]
         missing += [key for key in cls.KEYS if key not in meta]
         if missing:
@@ -165,7 +166,7 @@ def score(exam: Exam[T], names: Sequence[str] = ()) -> Iterator[Line]:
         InvalidOptionError: a GPU without any.
     """
     known = gpus_with(exam)
-    chosen = known if list(names) in ([], [ALL_GPUS]) else list(names)
+    chosen = known if list(names) in ([], [ALL_GPUS]) else list(dict.fromkeys(names))
     for name in chosen:
         if name not in known:
             raise InvalidOptionError(refusal("gpu", name, (*known, ALL_GPUS)))

@@ -127,7 +127,7 @@ def read_timings(path: Path, **given: Any) -> list[Timings]:
     if not isinstance(meta.get("gpu"), str):  # `gemm-eval measure` describes the device at length there
         meta["gpu"] = _gpu_of_folder(path) or given.get("gpu") or "unknown"
     meta.setdefault("library", _LIBRARY_OF_KERNEL.get(str(meta.get("kernel"))))
-    table = _read_table(path)
+    table = read_table(path)
     if meta.get("has_all_candidates"):
         table = _where(table, {"rank": 0}, path)
     name = _name_of(path)
@@ -154,16 +154,18 @@ def read_columns(path: Path, needed: Iterable[str], complaint: str) -> pd.DataFr
     Raises:
         InvalidInputError: it cannot be read, or lacks columns: `complaint`, where {} stands for their names.
     """
-    try:
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"cannot read timings from {path}: {error}") from error
+    frame = read_table(path)
     if missing := [name for name in needed if name not in frame]:
         raise InvalidInputError(f"{path}{complaint.format(', '.join(missing))}")
     return frame
 
 
-def _read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a CSV or parquet file.
+
+    Raises:
+        InvalidInputError: it is neither, or cannot be read.
+    """
     if path.suffix not in TABLE_SUFFIXES:
         raise InvalidInputError(f"timings must be a {' or '.join(TABLE_SUFFIXES)} file, got {path}")
     try:

@@ -14,11 +14,10 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import calibration_path, library_of, load_calibration
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.moe import ExpertCounts, group_limited_counts
-from gemm_eval.validation.exam import MODEL, gpus_with, score
+from gemm_eval.validation.exam import FITTED, MODEL, gpus_with, score
 from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.subjects import experts
 from gemm_eval.validation.subjects.experts import (
-    ROOFLINE,
     LayerModel,
     calibrate_layers,
     find_tables,
@@ -119,7 +118,7 @@ def test_lines_by_regime_and_model(planted: LayerTable, monkeypatch: pytest.Monk
     assert set(by_group) == {regime.name for regime in REGIMES} | set(planted.models)
     assert by_group["all"][MODEL].num == len(planted)
     assert sum(by_group[name][MODEL].num for name in ("decode", "mid", "prefill")) == len(planted)
-    assert by_group["all"][MODEL].mape_frac < by_group["all"][ROOFLINE].mape_frac
+    assert by_group["all"][MODEL].mape_frac < by_group["all"][FITTED].mape_frac
     calibration = calibrate_layers(A100, planted)
     assert calibration.errors[0].mape_percent == pytest.approx(100.0 * by_group["all"][MODEL].mape_frac, abs=1e-3)
     assert calibration.fitted == free_coefficients(FAMILIES["triton_moe"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from gemm_eval.words import shown
 
 
 class Frozen(BaseModel):
-    """What a file of fitted numbers holds."""
+    """Base of the contents of files with fitted numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -41,7 +42,7 @@ class ErrorFigures(Frozen):
 
 
 class CalibrationFile(Frozen):
-    """Coefficients that were fitted on timings of a GPU: what all files that `gemm-eval calibrate` writes say.
+    """Base of the files that `gemm-eval calibrate` writes: coefficients that were fitted on timings of a GPU.
 
     A subject has a subclass, which names its coefficients and the command that fits them, and adds what else it says.
     """
@@ -55,12 +56,12 @@ class CalibrationFile(Frozen):
 
     @property
     def stem(self) -> str | None:
-        """Name of the file, without its suffix; None: the subject has several on a GPU that say the same."""
+        """Name of the file without its suffix; None where several files of a GPU have the same contents."""
         return None
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file, once as long as it does not change.
+        """Read a file; a file that did not change is read once.
 
         Raises:
             ArchValidationError: it is malformed, its coefficients are not those of the model or out of range, or it is
@@ -69,16 +70,16 @@ class CalibrationFile(Frozen):
         return cast("Self", _load(cls, path, path.stat().st_mtime_ns))
 
     def to_yaml(self) -> str:
-        """The text of a calibration file; units and meanings stand as comments."""
-        told = self.model_dump(mode="json", exclude={"coefficients", "families"})
-        head = {name: told[name] for name in sorted(told, key=_place)}
+        """Return the text of the file, with units and meanings as comments."""
+        fields = self.model_dump(mode="json", exclude={"coefficients", "families"})
+        head = {name: fields[name] for name in sorted(fields, key=_position)}
         text = yaml.safe_dump(head, sort_keys=False)
         comment = f"# Written by `{self.command}`; not to be edited by hand."
         return "\n".join([comment, text, self.text_of_coefficients(), ""])
 
+    @abstractmethod
     def text_of_coefficients(self) -> str:
-        """The last part of a file."""
-        raise NotImplementedError
+        """Return the last part of a file."""
 
 
 _FIRST = (
@@ -87,7 +88,7 @@ _FIRST = (
 )  # fmt: skip
 
 
-def _place(name: str) -> int:
+def _position(name: str) -> int:
     return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
@@ -125,6 +126,9 @@ class SingleCalibration(CalibrationFile):
     @model_validator(mode="after")
     def _check_coefficients(self) -> Self:
         check_coefficients(self.coefficients, self.all_known)
+        for what in ("fitted", "shared"):
+            if unknown := sorted(set(getattr(self, what, ())) - set(self.coefficients)):
+                raise ValueError(f"{what} names no coefficient: {', '.join(unknown)}")
         return self
 
     @property
@@ -137,7 +141,7 @@ class SingleCalibration(CalibrationFile):
         return complete_coefficients(self.coefficients, self.all_known)
 
     def text_of_coefficients(self) -> str:
-        """The last part of a file."""
+        """Return the last part of a file."""
         fitted = getattr(self, "fitted", None)
         lines = coefficient_lines(self.coefficients, self.all_known, fitted, getattr(self, "shared", ()))
         return "\n".join(["coefficients:", *lines])
@@ -146,17 +150,17 @@ class SingleCalibration(CalibrationFile):
 @cache
 def _load(kind: type[CalibrationFile], path: Path, time_ns: int) -> CalibrationFile:  # noqa: ARG001  of its last change
     try:
-        found = kind.model_validate(read_yaml(path))
+        calibration = kind.model_validate(read_yaml(path))
     except ValueError as error:
         raise ArchValidationError(f"{path}: {error}") from error
-    stem = path.stem if found.stem is None else found.stem
-    if (path.parent.name, path.stem) != (found.gpu, stem):
-        raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}/{stem}")
-    return found
+    stem = path.stem if calibration.stem is None else calibration.stem
+    if (path.parent.name, path.stem) != (calibration.gpu, stem):
+        raise ArchValidationError(f"{path}: this is a calibration of {calibration.gpu}/{stem}")
+    return calibration
 
 
 class Calibration(SingleCalibration):
-    """What `gemm-eval calibrate` writes: coefficients of a library's kernel family, and how they came about."""
+    """Coefficients of a library's kernel family, as `gemm-eval calibrate` writes them, and how they came about."""
 
     command: ClassVar[str] = "gemm-eval calibrate"
     library: str = Field(description="whose kernels")
@@ -185,13 +189,6 @@ class Calibration(SingleCalibration):
             if isinstance(data, Mapping) and (name := data.get(what)) is not None and name not in known:
                 raise ValueError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
         return data
-
-    @model_validator(mode="after")
-    def _check(self) -> Calibration:
-        for what, names in (("fitted", self.fitted), ("shared", self.shared)):
-            if unknown := sorted(set(names) - set(self.coefficients)):
-                raise ValueError(f"{what} names no coefficient: {', '.join(unknown)}")
-        return self
 
 
 _WORDS = {"title", "notes", "published", "sources", "provenance"}  # what a spec says about itself

@@ -387,7 +387,7 @@ def default_library(arch: GpuSpec, types: GemmTypes) -> str:
 
 
 def _has_run_ours(arch: GpuSpec) -> bool:
-    """Whether our kernels ran on a GPU of this generation of SMs: calibrations of them lie beside those of a preset."""
+    """Return whether our kernels were timed on a GPU of this generation of SMs, by the calibrations that there are."""
     return arch.sm_arch in _generations_of_ours(data_root() / "calibration")
 
 

@@ -42,7 +42,7 @@ MEMORY_BOUND_VERSION = "memory-bound-5"
 
 
 class MemoryBoundCalibration(SingleCalibration):
-    """What `gemm-eval calibrate memory-bound` writes."""
+    """Coefficients of memory-bound kernels, as `gemm-eval calibrate memory-bound` writes them."""
 
     command: ClassVar[str] = "gemm-eval calibrate memory-bound"
     known: ClassVar[Sequence[Coefficient]] = MEMORY_BOUND_COEFFICIENTS

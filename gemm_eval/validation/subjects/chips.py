@@ -15,14 +15,15 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof, interpolated
+from gemm_eval.validation.exam import FITTED, MODEL, NAIVE
 from gemm_eval.validation.fit import provenance
 from gemm_eval.validation.metrics import ALL, REGIMES, Metrics, measure_errors
 from gemm_eval.validation.subjects.chip_fit import RANGES, ChipTimings, TimingSet, folds_of, held_out, predict_set
 
 Floats = npt.NDArray[np.float64]
 
-NAIVE_ROOFLINE, FITTED_ROOFLINE, TABLE, MODEL = "naive roofline", "fitted roofline", "interpolated table", "gemm_eval"
-"""Who predicts, in the order of columns."""
+TABLE = "interpolated table"
+"""Name of a predictor: a table of the training rows, interpolated. The others are those of `exam`."""
 
 _FLOP_PER_US = 1e6  # at 1 TFLOP/s
 
@@ -97,7 +98,7 @@ def score_chip(
     table_us = [
         _cross_fitted_table(rows, of_set, of_rows) for rows, of_set, of_rows in zip(sets, naive_us, folds, strict=True)
     ]
-    by_name = {NAIVE_ROOFLINE: naive_us, FITTED_ROOFLINE: fitted_us, TABLE: table_us, MODEL: model_us}
+    by_name = {NAIVE: naive_us, FITTED: fitted_us, TABLE: table_us, MODEL: model_us}
     lines = []
     for place, rows in enumerate(sets):
         predicted = {name: of_sets[place] for name, of_sets in by_name.items()}
@@ -160,8 +161,8 @@ def _figures(line: ChipLine) -> MulticoreErrors:
             "median": found.median_frac,
             "p90": found.p90_frac,
             "bias": found.bias_frac,
-            "naive_mape": line.errors[NAIVE_ROOFLINE].mape_frac,
-            "roofline_mape": line.errors[FITTED_ROOFLINE].mape_frac,
+            "naive_mape": line.errors[NAIVE].mape_frac,
+            "roofline_mape": line.errors[FITTED].mape_frac,
         }.items()
     }
     tau = None if found.kendall_tau is None else round(found.kendall_tau, 4)

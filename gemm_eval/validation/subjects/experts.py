@@ -38,8 +38,7 @@ from gemm_eval.moe import make_runs, works_of
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
-from gemm_eval.validation.exam import FITTED as ROOFLINE
-from gemm_eval.validation.exam import MODEL, Exam, check_gpu, errors_of, held_out
+from gemm_eval.validation.exam import FITTED, MODEL, Exam, check_gpu, errors_of, held_out
 from gemm_eval.validation.fit import Ranges, Search, fit_logs, provenance, rounded
 from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.subjects.experts_tables import (
@@ -393,7 +392,7 @@ def predict_held_out(
         roof = fit_roof(compute_us[train], dram_us[train], table.measured_us[train], _MOST_OVERHEAD_US)
         roof_us = np.zeros(len(table))
         roof_us[some] = roof.predict(compute_us[some], dram_us[some])
-        return {ROOFLINE: roof_us[held], MODEL: fitted.predict(table, rows, held)[held]}
+        return {FITTED: roof_us[held], MODEL: fitted.predict(table, rows, held)[held]}
 
     return held_out(_folds(table), predict)
 
@@ -477,6 +476,6 @@ def exam(data: Sequence[str] = (), seed: int = 0) -> Exam[ExpertTable]:
         headline="whole models held out: MAPE of a fitted roofline, then the errors of gemm_eval",
         title="{gpu}, {data}: {dtype} by {library}",
         columns={"group": "tokens, or model"},
-        baselines={ROOFLINE: "roofline"},
+        baselines={FITTED: "roofline"},
         is_main=lambda labels: labels["group"] in {regime.name for regime in REGIMES},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +22,8 @@ _MODEL = ["hidden_size", "inter_size", "topk", "num_experts", "gated"]
 
 
 @dataclass(frozen=True, eq=False)
-class ExpertTable(MeasuredTable):
-    """Rows that are of layers of experts.
+class ExpertTable(MeasuredTable, ABC):
+    """Base of the tables of layers of experts.
 
     Attributes:
         dtype: shorthand of the types.
@@ -43,14 +44,14 @@ class ExpertTable(MeasuredTable):
         return self.column("num_tokens")
 
     @property
+    @abstractmethod
     def mean_rows(self) -> Ints:
         """Rows of an expert in the mean, at least 1, [rows]."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def models(self) -> list[str]:
         """The model of each row."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)

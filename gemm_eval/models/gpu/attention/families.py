@@ -281,7 +281,7 @@ class FittedFamily(Frozen):
 
 
 class AttentionCalibration(CalibrationFile):
-    """What `gemm-eval calibrate attention` writes."""
+    """Coefficients of a library's attention, as `gemm-eval calibrate attention` writes them."""
 
     command: ClassVar[str] = "gemm-eval calibrate attention"
     library: str

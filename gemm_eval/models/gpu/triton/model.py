@@ -306,7 +306,7 @@ def _dram_read_bytes(arch: GpuSpec, x: Launches, tiles_m: Array, tiles_n: Array,
 
 
 class TritonCalibration(SingleCalibration):
-    """What `gemm-eval calibrate triton` writes."""
+    """Coefficients of Triton kernels, as `gemm-eval calibrate triton` writes them."""
 
     command: ClassVar[str] = "gemm-eval calibrate triton"
     known: ClassVar[Sequence[Coefficient]] = TRITON_COEFFICIENTS
