@@ -55,7 +55,7 @@ def _demands(arch: GpuSpec, needs: KernelNeeds) -> Iterator[Shortage]:
     yield of("smem", "smem_per_cta_bytes", needs.smem_bytes, "bytes")
     yield of("smem", "smem_per_sm_bytes", smem_taken_bytes(arch, needs.smem_bytes), "bytes")
     yield of("registers", "max_registers_per_thread", needs.registers, "registers a thread")
-    of_cta = least_registers_per_sm(needs.num_threads, needs.launch_registers)
+    of_cta = least_registers_per_sm(arch, needs.num_threads, needs.launch_registers)
     yield of("registers", "registers_per_sm", of_cta, "registers")
     yield of("threads", "max_threads_per_sm", needs.num_threads, "threads")
     yield of("cluster", "max_cluster_ctas", needs.cluster_ctas, "CTAs")
