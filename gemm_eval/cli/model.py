@@ -292,7 +292,7 @@ def model(
 
 
 def _row(estimate: ModelEstimate) -> dict[str, Any]:
-    """An estimate as a row: what was asked, the figures, memory, and the times of each kind of operation."""
+    """Return an estimate as a row: options, figures, memory, and the times of each kind of operation."""
     document = estimate.to_dict()
     options, memory = document.pop("options"), document.pop("memory")
     for name in ("prompt_stage_us", "assumptions"):  # lists, of which a table has no cells

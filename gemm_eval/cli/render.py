@@ -205,10 +205,10 @@ def print_top(arch: ArchSpec, results: Sequence[GEMMResult]) -> None:
         _print_stacks([_stacked(group) for group in groups], title)
     console.print()
     if isinstance(arch, MulticoreSpec):
-        what = f"Partition of G,M,N,K over {arch.num_cores} cores; tile m x n x k"
+        legend = f"Partition of G,M,N,K over {arch.num_cores} cores; tile m x n x k"
     else:
-        what = "CTA tile m x n x k; cluster m x n; " + ", ".join(best.options.values())
-    console.print(f"{what}; differences are to the best.")
+        legend = "CTA tile m x n x k; cluster m x n; " + ", ".join(best.options.values())
+    console.print(f"{legend}; differences are to the best.")
 
 
 def _print_stacks(columns: Sequence[_Column], title: str) -> None:

@@ -7,7 +7,6 @@ import pytest
 from gemm_eval import ArchNotFoundError, list_archs, load_arch
 from gemm_eval.arch import GpuSpec, gpu_slug
 from gemm_eval.arch.gpu import _KNOWN
-from tests.cli.commands import Ran
 
 NO_PRESET = {"h200-nvl"}  # files of measurements have that name
 
@@ -68,11 +67,3 @@ def test_a_wrong_name_suggests_the_right_one(name: str, presets: tuple[str, ...]
     with pytest.raises(ArchNotFoundError) as caught:
         load_arch(name)
     assert said_for(presets) in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["a100", "RTX 5090", "tesla-t4"])
-def test_the_command_line_suggests_it_too(name: str) -> None:
-    for words in (("evaluate", "1", "64", "64", "64", "--arch", name), ("arch", "show", name)):
-        ran = Ran(*words, columns=400)
-        assert ran.code == 2
-        assert said_for(MEANT[name]) in ran.err

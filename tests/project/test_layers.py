@@ -212,12 +212,6 @@ def test_what_needs_torch_says_so_without_it() -> None:
         package.predict_module(None, None, "h200-sxm")
 
 
-def test_modules_have_plain_names() -> None:
-    """What is public is what an `__init__` lists, so that an underscore would say nothing."""
-    names = [path.name for path in FILES]
-    assert {name for name in names if name.startswith("_")} == {"__init__.py", "__main__.py"}
-
-
 def test_machine_code_depends_on_kernels_and_terms_only() -> None:
     """The cache of compiled kernels is stamped with the text of these; a constant from elsewhere would go stale."""
     for path in PACKAGE.rglob("*_kernels.py"):
