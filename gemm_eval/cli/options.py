@@ -47,13 +47,7 @@ CommandFunction = Callable[..., None]
 def command(
     app: typer.Typer, name: str | None = None, *, needs_words: bool = True
 ) -> Callable[[CommandFunction], CommandFunction]:
-    """Return a decorator that makes a function a command of `app`.
-
-    Args:
-        app: gets the command.
-        name: on the command line; default: the name of the function.
-        needs_words: without a word the command prints its help.
-    """
+    """Return a decorator that makes a function a command of `app`; one that needs words prints its help without any."""
 
     def add(function: CommandFunction) -> CommandFunction:
         app.command(name, cls=Command, no_args_is_help=needs_words, epilog=EXIT_CODES)(spread(function))
@@ -376,22 +370,18 @@ _MEANINGS = {
 def _size_params(
     order: str, more: str = "", more_of_each: str = ""
 ) -> tuple[Callable[..., Sizes], list[inspect.Parameter]]:
-    """Return what makes `Sizes` of the words of a command line, and the parameters that take them.
+    """Return what makes `Sizes` of words, and the parameters that take them: in a row, and each by name.
 
-    Args:
-        order: letters of the sizes, such as ``M K N``.
-        more: ends the help of the sizes in a row.
-        more_of_each: ends the help of the sizes by name.
+    The help of the row ends with `more`, that of each name with `more_of_each`.
     """
 
     def sentence(letters: Sequence[str], end: str, more: str) -> str:
         text = "; ".join(_MEANINGS[letter] for letter in letters)
         return f"{text[0].upper()}{text[1:]}{end} {more}".rstrip()
 
-    letters = order.split()
-    in_a_row = argument(sentence(letters, f"; in elements. Or by name: {names_of_sizes(order)}.", more), order)
+    in_a_row = argument(sentence(order.split(), f"; in elements. Or by name: {names_of_sizes(order)}.", more), order)
     params = [_param("sizes", Annotated[list[str] | None, in_a_row])]
-    for letter in letters:
+    for letter in order.split():
         text = sentence([letter], ". Default: 1." if letter == "G" else ".", more_of_each)
         by_name = option(text, f"--{letter.lower()}", f"-{letter.lower()}", metavar="SIZE", panel=_SIZES)
         params.append(_param(letter.lower(), Annotated[str | None, by_name]))

@@ -89,13 +89,7 @@ def write_csv(frame: pd.DataFrame, path: Path) -> None:
 
 
 def make_table(headers: Iterable[str], *, title: str | None = None, right: Collection[str] = ()) -> Table:
-    """Return an empty table whose cells fold when space is short: no digit is ever cut off.
-
-    Args:
-        headers: one per column.
-        title: line above the table.
-        right: headers of the columns that are aligned to the right.
-    """
+    """Return an empty table whose cells fold when space is short: no digit is ever cut off."""
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", pad_edge=False
     )
@@ -153,8 +147,7 @@ def widest(console: Console, renderable: RenderableType) -> int:
 def print_blocks(items: Sequence[T], make: Callable[[Sequence[T]], Table]) -> None:
     """Print the table that `make` makes of items, or one table below the other where the terminal is too narrow.
 
-    Each has as many items as stand side by side, at least one. Of one that is still too wide lines break between
-    words, and never within one: what has no room for its longest words is wider than the terminal.
+    Each has as many items as stand side by side, at least one; lines break between words alone.
     """
     console = make_console()
     rest = items
@@ -171,14 +164,7 @@ def print_blocks(items: Sequence[T], make: Callable[[Sequence[T]], Table]) -> No
 
 
 def print_rows(rows: Sequence[Mapping[str, str]], keys: Sequence[str], others: Sequence[str], *, title: str) -> None:
-    """Print a table, or where the terminal is too narrow several, each with the key columns in front.
-
-    Args:
-        rows: cells by header.
-        keys: headers of the columns that say what a row is of.
-        others: headers of all other columns.
-        title: line above the first table.
-    """
+    """Print a table of rows by header, or where the terminal is too narrow several, each with the keys in front."""
 
     def make(some: Sequence[str]) -> Table:
         return rows_table(rows, [*keys, *some], title=(title or None) if some[:1] == others[:1] else None)
@@ -276,18 +262,12 @@ def format_term(name: str) -> str:
 
 def format_decomposition(config: KernelConfig) -> str:
     """Return how the work of a GPU kernel is cut into CTAs: "split-K 4", "stream-K" or "data parallel"."""
-    from gemm_eval.mapping import Decomposition
-
-    words = {
-        Decomposition.DATA_PARALLEL: "data parallel",
-        Decomposition.SPLIT_K: f"split-K {config.split_k}",
-        Decomposition.STREAM_K: "stream-K",
-    }
-    return words[config.decomposition]
+    words = {"SPLIT_K": f"split-K {config.split_k}", "STREAM_K": "stream-K"}
+    return words.get(config.decomposition.name, "data parallel")
 
 
 def format_raster(config: KernelConfig) -> str:
-    """In which order the CTAs of a GPU kernel follow: "along M by 8"."""
+    """Return in which order the CTAs of a GPU kernel follow: "along M by 8"."""
     return f"{config.raster_order.name.replace('ALONG_', 'along ')} by {config.raster_swizzle}"
 
 
@@ -342,11 +322,9 @@ def read_records(path: Path) -> list[Record]:
 
 
 def flat(document: Mapping[str, Any], *parts: str) -> dict[str, Any]:
-    """Return the plain values of a document as a row: the name of the arch, those of some parts, and its own.
+    """Return the plain values of a document as a row: the name of the arch, its own, and those of parts of it.
 
-    Args:
-        document: as `to_dict` of a result makes it.
-        parts: names of documents in it whose values count, in this order; what they say again is said once.
+    Those of the first part come before its own; a name that comes again is dropped.
     """
     plain = {name: value for name, value in document.items() if not isinstance(value, Mapping | list | tuple)}
     row = {"arch": plain.pop("arch_name")} if "arch_name" in plain else {}

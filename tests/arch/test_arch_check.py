@@ -27,11 +27,8 @@ def test_one_finding_for_each_published_figure_in_order() -> None:
     findings = check_arch(arch)
 
     assert [finding.field for finding in findings] == [
-        "peak_tflop_per_s.fp16",
-        "peak_tflop_per_s.int8",
-        "dram_gb_per_s",
-        "sram_bytes",
-    ]
+        "peak_tflop_per_s.fp16", "peak_tflop_per_s.int8", "dram_gb_per_s", "sram_bytes",
+    ]  # fmt: skip
     assert all(finding.ok and not finding.is_note for finding in findings)
     assert findings[0].message == "65.536 TFLOP/s, published 65.5 (+0.05%)"
 

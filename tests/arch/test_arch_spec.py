@@ -64,14 +64,6 @@ def test_tables_cannot_be_changed(field: str) -> None:
     assert dict(getattr(DEMO, field)) == before
 
 
-def test_tables_are_cut_off_from_what_built_them() -> None:
-    rates = {"fp16": 1.0}
-    spec = minimal(cube_steps_per_cycle=rates)
-    rates["fp16"] = 9.0
-
-    assert spec.cube_steps_per_cycle == {"fp16": 1.0}
-
-
 def test_value_semantics() -> None:
     again = load_arch("demo-8core")
 

@@ -108,15 +108,6 @@ def test_blackhole_takes_the_fitted_numbers_of_wormhole() -> None:
     assert {blackhole.provenance[path].kind for path in shares} == {"fitted"}
 
 
-def test_blackhole_out_of_the_box_writes_the_share_of_its_bandwidth_that_wormhole_does() -> None:
-    shares = [
-        chip.under_library().dram_write_gb_per_s / chip.dram_gb_per_s  # type: ignore[operator]
-        for chip in (load_arch(name, MulticoreSpec) for name in ("wormhole-n150", "blackhole-p150"))
-    ]
-
-    assert shares[1] == pytest.approx(shares[0], rel=0.05)
-
-
 @pytest.mark.parametrize("name", sorted(GPUS))
 def test_gpu_states_peaks_bandwidth_and_sms(name: str) -> None:
     published = load_arch(name).published

@@ -259,26 +259,6 @@ def test_top_is_the_library_ranking(expected: GEMMResult) -> None:
     assert re.findall(r"^ *(\d+) ", out, flags=re.MULTILINE) == ["1", "2", "3"]
 
 
-def test_a_mapping_is_replayed(expected: GEMMResult) -> None:
-    mapping = format_mapping(expected.mapping)
-
-    (found,) = Ran(*GROUPED, "--mapping", mapping, "--json").json()["results"]
-    assert (found["latency_us"], found["is_exhaustive"]) == (expected.latency_us, False)
-
-
-def test_equal_groups_are_a_batch_on_chips_and_run_grouped_kernels_on_gpus() -> None:
-    results = {}
-    for arch in ("demo-8core", "h200-sxm"):
-        words = ("--arch", arch, "--dtype", "fp16", "--json")
-        (grouped,) = Ran("grouped", *words, "-k", "512", "-n", "256", "--rows", "64x3").json()["results"]
-        (batch,) = Ran("evaluate", *words, "3", "64", "512", "256").json()["results"]
-        results[arch] = grouped, batch
-    grouped, batch = results["demo-8core"]
-    assert (grouped["latency_us"], grouped["mapping"]) == (batch["latency_us"], batch["mapping"])
-    grouped, batch = results["h200-sxm"]
-    assert (grouped["options"]["library"], batch["options"]["library"]) == ("torch", "cublas")
-
-
 def test_rows_in_short() -> None:
     assert parse_rows("120,3,0,17") == GROUPS
     assert parse_rows("120x64, 0x8") == (120,) * 64 + (0,) * 8
@@ -321,13 +301,6 @@ def test_no_correction_is_the_model_alone() -> None:
     assert document["latency_us"] == corrected["physics_us"] != corrected["latency_us"]
     assert corrected["low_us"] < corrected["latency_us"] < corrected["high_us"]
     assert "model alone" not in Ran("evaluate", *GEMM, "--no-correction", "--no-explain").out
-
-
-def test_a_multicore_chip_has_no_interval() -> None:
-    ran = Ran("evaluate", "1", "64", "512", "512", "--arch", "demo-8core", "--arch", "h200-sxm", "--dtype", "fp16")
-    assert ran.code == 0
-    assert "80% interval" in ran.out
-    assert "80% interval" not in Ran("evaluate", "1", "64", "512", "512", "--arch", "demo-8core").out
 
 
 @pytest.mark.parametrize(

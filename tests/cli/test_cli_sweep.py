@@ -248,9 +248,3 @@ def test_reports_on_nothing_or_two_things_are_refused(points: Path, tmp_path: Pa
     ran = Ran("report", *(str(points) if word == "FOLDER" else word for word in words), "--out", tmp_path / "x.html")
     assert ran.code == 2
     assert not (tmp_path / "x.html").exists()
-
-
-def test_a_report_that_cannot_be_written(points: Path, tmp_path: Path) -> None:
-    ran = Ran("report", points, "--out", tmp_path)
-    assert (ran.code, ran.out) == (2, "")
-    assert "is not a file" in ran.err
