@@ -21,7 +21,7 @@ LAYERS = [
     "errors", "units", "frozen", "lazy", "version", "words", "storage", "checks", "extras", "dtypes", "jit",
     "arch", "device", "workload", "mapping", "models", "search", "evaluate", "figures", "moe", "transformer",
     "estimate", "sweep",
-    "kernels", "measure", "validation", "autotune", "report", "torch", "", "cli",
+    "kernels", "measure", "validation", "autotune", "report", "torch", "compiled", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
 IMPORTERS = ("import_module", "importlib.import_module", "__import__")
