@@ -87,7 +87,7 @@ def pareto(
 
     gemm-eval pareto points --out front.csv
     """
-    from gemm_eval.cli.output import print_json, print_line
+    from gemm_eval.cli.output import print_line
     from gemm_eval.sweep import load_sweep
 
     if explain is not None:
@@ -97,10 +97,7 @@ def pareto(
         _give_front(result, objective, limit, output)
         return
     text = result.explain(explain)
-    if output.json:
-        print_json({"point": explain, "explanation": text})
-    else:
-        print_line(text)
+    opt.give(output.json, lambda: {"point": explain, "explanation": text}, lambda: print_line(text))
 
 
 def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | None, output: opt.Output) -> None:
