@@ -167,10 +167,13 @@ def _cells(record: ConfigRecord) -> dict[str, str]:
     from gemm_eval.cli.values import format_mapping
 
     key, void, mode = record.key, _void(record), record.key.mode.name.lower()
-    ways = {"all": f"all {record.num_timed}", "top_k": f"top {record.num_timed}"}
     return {
         "GPU": key.gpu, "M": str(key.M), "K": str(key.K), "N": str(key.N), "A": str(key.activation),
         "weights": f"{mode} {key.group_size}" if key.group_size else mode, "L2": key.l2,
-        "us": format_number(record.latency_us), "found by": ways.get(record.found_by, "model"), "date": record.date,
+        "us": format_number(record.latency_us), "found by": _way(record), "date": record.date,
         "config": format_mapping(record.config) if void is None else f"void: {void}",
     }  # fmt: skip
+
+
+def _way(record: ConfigRecord) -> str:
+    return {"all": f"all {record.num_timed}", "top_k": f"top {record.num_timed}"}.get(record.found_by, "model")

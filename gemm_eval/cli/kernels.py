@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -150,8 +149,7 @@ def kernel_table(
     from gemm_eval.cli.output import print_line
     from gemm_eval.kernels import parse_activation, table_targets, write_kernel_tables
 
-    activations = list(map(parse_activation, activation or _ACTIVATIONS))
-    wanted = list(product(target or table_targets(), activations))
+    wanted = [(to, parse_activation(of)) for to in target or table_targets() for of in activation or _ACTIVATIONS]
     options = [*(f" --target {name}" for name in target or ()), *(f" --activation {name}" for name in activation or ())]
     command = f"gemm-eval kernel-table{''.join(options)} --out {out.as_posix()}"
     for file, num_rows in write_kernel_tables(out, wanted, jobs=jobs, command=command, keep=keep):
