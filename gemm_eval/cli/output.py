@@ -7,7 +7,7 @@ import io
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -88,7 +88,7 @@ def write_csv(frame: pd.DataFrame, path: Path) -> None:
     frame.map(lambda cell: visible(cell) if isinstance(cell, str) else cell).to_csv(path, index=False)
 
 
-def make_table(headers: Iterable[str], *, title: str | None = None, right: Collection[str] = ()) -> Table:
+def make_table(headers: Sequence[str], *, title: str | None = None, right: Sequence[str] = ()) -> Table:
     """Return an empty table whose cells fold when space is short: no digit is ever cut off."""
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", pad_edge=False
@@ -110,7 +110,7 @@ WORD_COLUMNS = frozenset({
 def rows_table(rows: Sequence[Mapping[str, str]], headers: Sequence[str] = (), *, title: str | None = None) -> Table:
     """Return a table of rows, cells by header; `headers`: the columns, by default all of the first row."""
     headers = headers or list(rows[0])
-    table = make_table(headers, title=title, right=set(headers) - WORD_COLUMNS)
+    table = make_table(headers, title=title, right=[header for header in headers if header not in WORD_COLUMNS])
     for row in rows:
         table.add_row(*(row[name] for name in headers))
     return table
@@ -123,7 +123,7 @@ Column = tuple[str, str, "str | Callable[[Any], str]"]
 def columns_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], *, title: str | None = None) -> Table:
     """Return a table of rows of values by name."""
     headers = [header for header, _, _ in columns]
-    table = make_table(headers, title=title, right=set(headers) - WORD_COLUMNS)
+    table = make_table(headers, title=title, right=[header for header in headers if header not in WORD_COLUMNS])
     for row in rows:
         cells = ((row[name], form) for _, name, form in columns)
         table.add_row(*(format(value, form) if isinstance(form, str) else form(value) for value, form in cells))

@@ -201,7 +201,7 @@ def print_card(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None, cycl
 def _print_table(headers: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
     if rows:
         console = make_console()
-        table = make_table(headers, right=set(headers[1:]) - {"A from"})
+        table = make_table(headers, right=[header for header in headers[1:] if header != "A from"])
         for row in rows:
             table.add_row(*row)
         console.print(table)
