@@ -75,7 +75,7 @@ def _compiled_once(function: Any, **options: Any) -> Any:
     """Compile for the types of arguments, where numba compiles anew for every constant that is passed.
 
     LLVM inlines what is worth it, with the constants. An integer that is passed as a parameter annotated float is one.
-    Loops are short and full of branches: LLVM would try in vain to vectorize them. A first call takes half the time.
+    All this nearly halves the time of a first call.
     """
     compiled = numba.njit(**_OPTIONS, no_cfunc_wrapper=True, **options)(function)
     if not numba.config.DISABLE_JIT:
@@ -85,11 +85,7 @@ def _compiled_once(function: Any, **options: Any) -> Any:
         def compile_for(kinds: Any) -> Any:
             if isinstance(kinds, tuple):  # else a signature that was written out
                 kinds = tuple(map(_type_of_argument, kinds, are_floats))
-            vectorizes, numba.config.LOOP_VECTORIZE = numba.config.LOOP_VECTORIZE, 0
-            try:
-                return compile_types(kinds)
-            finally:
-                numba.config.LOOP_VECTORIZE = vectorizes
+            return compile_types(kinds)
 
         compiled.compile = compile_for
     return compiled
