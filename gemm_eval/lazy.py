@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+_IMPORT = re.compile(r"^ +from (\S+) import (\([^)]*\)|[^(\n]*)", re.MULTILINE)
 
 
 def lazy_names(
@@ -27,3 +31,15 @@ def lazy_names(
         return value
 
     return load, lambda: sorted(module_of)
+
+
+def lazy_package(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package, which its imports under TYPE_CHECKING list.
+
+    Args:
+        package: its dotted name.
+        file: its `__init__.py`.
+    """
+    imports = _IMPORT.findall(Path(file).read_text(encoding="utf-8"))
+    load, names = lazy_names(package, {module: re.findall(r"\w+", text) for module, text in imports})
+    return load, names, names()

@@ -13,17 +13,17 @@ from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs
 from gemm_eval.kernels import Sizes, limits_of_spec
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import LIBRARIES, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import LIBRARIES, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.candidates import check_config, stage_bytes
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.families.family import since
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
 from gemm_eval.models.gpu.sizes import is_row_aligned, load_bytes_of, pad_problem
-from gemm_eval.models.gpu.space import enumerate_kernels, library_for
 from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.workload import RunOptions, make_problem
 from tests.cases import case
 from tests.oracle import naive_gpu
+from tools.laws.kernel_space import enumerate_configs, enumerate_kernels, library_for
 
 GPUS = {arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)}
 BY_GENERATION = tuple({arch.sm_arch: arch for arch in GPUS.values()}.values())

@@ -16,7 +16,7 @@ from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, 
 from gemm_eval.kernels.families import TARGETS_THAT_RAN, families, grouped_families
 from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of, target_of
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.models.gpu import GPU_COST_DTYPE, coefficients_for, enumerate_configs, has_sms_of, pack_gpu
+from gemm_eval.models.gpu import GPU_COST_DTYPE, coefficients_for, has_sms_of, pack_gpu
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16.candidates import (
     build_w4a16_candidates,
@@ -30,6 +30,7 @@ from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions
 from tests.cases import case
+from tools.laws.kernel_space import enumerate_configs
 
 NAMES = ("h200-sxm", "h100-pcie", "a100-sxm-80gb", "l40s", "rtx-4090", "b200", "b300", "rtx-5090", "rtx-5070")
 GPUS = {name: load_arch(name, GpuSpec) for name in NAMES}

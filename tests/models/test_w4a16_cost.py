@@ -13,7 +13,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.jit import read_only
 from gemm_eval.kernels import pack_w4
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GpuCost, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GpuCost, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.calibration import calibration_path, coefficients_for, load_calibration
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, KERNEL_COST_DTYPE
@@ -26,6 +26,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.search.gpu_kernels import OF_OURS
 from gemm_eval.workload import NO_LAYOUTS, RunOptions
+from tools.laws.kernel_space import enumerate_configs
 
 H200, A100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "l40s"))
 GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = W4A16_FAMILIES

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 from gemm_eval import GemmProblem, InfeasibleError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import pack_gpu, unpack_gpu_cost
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions
 from tests import strategies
 from tests.oracle import naive_gpu
+from tools.laws.kernel_space import enumerate_configs
 
 Case = tuple[GpuSpec, GemmProblem, RunOptions]
 

@@ -205,19 +205,12 @@ class Origin(NamedTuple):
 
 
 class Chip(NamedTuple):
-    """Facts of a GPU that decide whose coefficients it takes; a key of caches.
+    """Facts of a GPU that decide whose coefficients it takes; a key of caches."""
 
-    Attributes:
-        name: of its spec.
-        sm_arch: its generation of SMs.
-        tensor_core: from where its instructions read operands, and where they accumulate.
-        dram_gb_per_s: bandwidth of its DRAM, as published.
-    """
-
-    name: str
-    sm_arch: str
-    tensor_core: tuple[str, str]
-    dram_gb_per_s: float
+    name: str  # of its spec
+    sm_arch: str  # its generation of SMs
+    tensor_core: tuple[str, str]  # from where its instructions read operands, and where they accumulate
+    dram_gb_per_s: float  # bandwidth of its DRAM, as published
 
 
 def chip_of(arch: GpuSpec) -> Chip:

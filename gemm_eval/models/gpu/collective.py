@@ -178,13 +178,11 @@ class CollectiveTerms(NamedTuple):
 
     Attributes:
         start_us: launch, meeting of the ranks, and what the protocol takes once: fences, barriers, a pipeline to fill.
-        hops_us: latencies of the hops, one after the other.
-        link_us: bytes over the rate of the link.
     """
 
     start_us: Any
-    hops_us: Any
-    link_us: Any
+    hops_us: Any  # latencies of the hops, one after the other
+    link_us: Any  # bytes over the rate of the link
 
     @property
     def latency_us(self) -> Any:
@@ -306,15 +304,13 @@ class CollectiveCost(NamedTuple):
     """The algorithm that runs, and what it takes.
 
     Attributes:
-        algorithm: with its protocol.
         launch_us: the part of `terms.start_us` that every kernel of the library has for this operation: it does not
             grow with the message.
-        terms: of the algorithm.
     """
 
-    algorithm: str
+    algorithm: str  # with its protocol
     launch_us: float
-    terms: CollectiveTerms
+    terms: CollectiveTerms  # of the algorithm
 
     @property
     def breakdown(self) -> dict[str, float]:

@@ -80,15 +80,13 @@ class MemoryBoundRows(NamedTuple):
 
     Attributes:
         read_bytes, write_bytes: [rows], of a kernel, each tensor once.
-        num_rows: [rows], that it works on, each by one CTA; 0: all SMs have as many bytes.
-        threads: [rows], of all its CTAs.
         trips, loads: [rows], as of a `MemoryKernel`, those of a thread's elements included.
     """
 
     read_bytes: Any
     write_bytes: Any
-    num_rows: Any
-    threads: Any
+    num_rows: Any  # [rows], that it works on, each by one CTA; 0: all SMs have as many bytes
+    threads: Any  # [rows], of all its CTAs
     trips: Any
     loads: Any
 

@@ -123,17 +123,11 @@ class Packed:
 
 
 class Carried(NamedTuple):
-    """Answers to other questions on the same GEMMs, which decide the correction of an answer.
+    """Answers to other questions on the same GEMMs, which decide the correction of an answer."""
 
-    Attributes:
-        reference: its factor corrects the answer; None: the answer has trees of its own.
-        ceiling: the same in a slower state of L2, above whose latency no answer is; None: nothing.
-        limits: array [1] of LIMITS_DTYPE, the data sheet's floor.
-    """
-
-    reference: Packed | None
-    ceiling: Packed | None
-    limits: npt.NDArray[np.void]
+    reference: Packed | None  # its factor corrects the answer; None: the answer has trees of its own
+    ceiling: Packed | None  # the same in a slower state of L2, above whose latency no answer is; None: nothing
+    limits: npt.NDArray[np.void]  # array [1] of LIMITS_DTYPE, the data sheet's floor
 
 
 class Joined(NamedTuple):

@@ -14,17 +14,11 @@ QUANTIZED_FROM = (DType.BF16, DType.FP16, DType.FP32)
 
 
 class Quantization(NamedTuple):
-    """The kernels before a GEMM that make A narrower.
+    """The kernels before a GEMM that make A narrower."""
 
-    Attributes:
-        num_passes: over A: one scale for all of A needs its largest element first, one for a row or a block does not.
-        elem_bytes: of an element of A before.
-        has_cast: whether a kernel of its own casts the one scale of A.
-    """
-
-    num_passes: int
-    elem_bytes: float
-    has_cast: bool
+    num_passes: int  # over A: one scale for all of A needs its largest element first, one for a row or a block does not
+    elem_bytes: float  # of an element of A before
+    has_cast: bool  # whether a kernel of its own casts the one scale of A
 
 
 NO_QUANTIZATION = Quantization(0, 0.0, has_cast=False)

@@ -9,21 +9,13 @@ from gemm_eval.arch import GpuSpec, cluster_sms, least_registers_per_sm, smem_ta
 
 
 class KernelNeeds(NamedTuple):
-    """What a kernel takes of a GPU, with as few stages as it can have.
+    """What a kernel takes of a GPU, with as few stages as it can have."""
 
-    Attributes:
-        smem_bytes: of a CTA.
-        registers: of a thread that computes.
-        launch_registers: of every thread when the CTA starts.
-        num_threads: of a CTA.
-        cluster_ctas: of a cluster.
-    """
-
-    smem_bytes: int
-    registers: int
-    launch_registers: int
-    num_threads: int
-    cluster_ctas: int
+    smem_bytes: int  # of a CTA
+    registers: int  # of a thread that computes
+    launch_registers: int  # of every thread when the CTA starts
+    num_threads: int  # of a CTA
+    cluster_ctas: int  # of a cluster
 
 
 class Shortage(NamedTuple):

@@ -27,15 +27,12 @@ class SizeRule(NamedTuple):
     """Rows of A and B are K long, those of C are N long.
 
     Attributes:
-        k_multiple: K must be a multiple of it, in elements.
-        n_multiple: likewise N.
-        has_one_column: N = 1 is taken too: a single column is one row.
         k_pad, n_pad: K and N are padded to multiples of these first; not N = 1, where one column is taken.
     """
 
-    k_multiple: int
-    n_multiple: int
-    has_one_column: bool
+    k_multiple: int  # K must be a multiple of it, in elements
+    n_multiple: int  # likewise N
+    has_one_column: bool  # N = 1 is taken too: a single column is one row
     k_pad: int = 1
     n_pad: int = 1
 

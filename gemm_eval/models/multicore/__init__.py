@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gemm_eval.lazy import lazy_names
+from gemm_eval.lazy import lazy_package
 
 if TYPE_CHECKING:
     from gemm_eval.models.multicore.attention import (
@@ -28,81 +28,4 @@ if TYPE_CHECKING:
     from gemm_eval.models.multicore.replay_kernels import replay_range
     from gemm_eval.models.multicore.terms import BOUNDS, TERMS
 
-__all__ = [
-    "ATTENTION_COST_DTYPE",
-    "BOUNDS",
-    "COST_DTYPE",
-    "MODEL_VERSION",
-    "OTHER_SOFTMAX_OPS_PER_SCORE",
-    "PARAMS_DTYPE",
-    "TERMS",
-    "AttentionCost",
-    "Block",
-    "MulticoreCost",
-    "attention_params",
-    "attention_sizes",
-    "batch_sizes",
-    "block_of",
-    "evaluate_attention_mapping",
-    "evaluate_mapping",
-    "group_sizes",
-    "layer_terms",
-    "pack_params",
-    "params_in_room",
-    "replay_grouped",
-    "replay_range",
-    "split_layouts",
-    "spread_of",
-    "sram_used_bytes",
-    "unpack_attention_cost",
-    "unpack_cost",
-    "with_room",
-]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".attention": (
-            "AttentionCost",
-            "attention_params",
-            "attention_sizes",
-            "unpack_attention_cost",
-        ),
-        ".attention_cost_kernels": (
-            "ATTENTION_COST_DTYPE",
-            "evaluate_attention_mapping",
-        ),
-        ".cost_kernels": (
-            "Block",
-            "COST_DTYPE",
-            "block_of",
-            "sram_used_bytes",
-        ),
-        ".group_kernels": ("spread_of",),
-        ".grouped_cost_kernels": ("replay_grouped",),
-        ".groups": (
-            "batch_sizes",
-            "group_sizes",
-            "split_layouts",
-        ),
-        ".model": (
-            "MODEL_VERSION",
-            "MulticoreCost",
-            "evaluate_mapping",
-            "unpack_cost",
-        ),
-        ".moe": ("layer_terms",),
-        ".params": (
-            "OTHER_SOFTMAX_OPS_PER_SCORE",
-            "PARAMS_DTYPE",
-            "pack_params",
-            "params_in_room",
-            "with_room",
-        ),
-        ".replay_kernels": ("replay_range",),
-        ".terms": (
-            "BOUNDS",
-            "TERMS",
-        ),
-    },
-)
+__getattr__, __dir__, __all__ = lazy_package(__name__, __file__)

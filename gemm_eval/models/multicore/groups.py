@@ -13,15 +13,10 @@ from gemm_eval.workload import GemmProblem, Layouts
 
 
 class GroupSizes(NamedTuple):
-    """Row counts of the groups that have any.
+    """Row counts of the groups that have any."""
 
-    Attributes:
-        rows: int64 [num_sizes], distinct, descending.
-        counts: int64 [num_sizes], groups that have so many.
-    """
-
-    rows: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]  # int64 [num_sizes], distinct, descending
+    counts: npt.NDArray[np.int64]  # int64 [num_sizes], groups that have so many
 
 
 def group_sizes(problem: GemmProblem) -> GroupSizes:
@@ -46,13 +41,11 @@ class SplitLayouts(NamedTuple):
 
     Attributes:
         batches: [num_batches], rows of those that are batches, also where groups without rows are left out.
-        sizes: [num_batches, 4], their G, M, K, N.
-        grouped: rows of the others, whose groups differ.
     """
 
     batches: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    grouped: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]  # [num_batches, 4], their G, M, K, N
+    grouped: npt.NDArray[np.int64]  # rows of the others, whose groups differ
 
 
 def split_layouts(sizes: npt.NDArray[np.int64], layouts: Layouts) -> SplitLayouts:

@@ -80,23 +80,14 @@ Terms = Callable[[GpuSpec, Mapping[str, float], AttentionRows], dict[str, Floats
 
 
 class AttentionFamily(NamedTuple):
-    """Kernels that share a model.
+    """Kernels that share a model."""
 
-    Attributes:
-        name: as calibrations have it.
-        what: the kernels, in words.
-        coefficients: those of its model.
-        term_meanings: its terms, and what their time goes to.
-        terms: the model.
-        library: whose kernels they are, of `ATTENTION_LIBRARIES`.
-    """
-
-    name: str
-    what: str
-    coefficients: Sequence[Coefficient]
-    term_meanings: Mapping[str, str]
-    terms: Terms
-    library: str = DEFAULT_ATTENTION
+    name: str  # as calibrations have it
+    what: str  # the kernels, in words
+    coefficients: Sequence[Coefficient]  # those of its model
+    term_meanings: Mapping[str, str]  # its terms, and what their time goes to
+    terms: Terms  # the model
+    library: str = DEFAULT_ATTENTION  # whose kernels they are, of `ATTENTION_LIBRARIES`
 
     @property
     def defaults(self) -> dict[str, float]:
@@ -351,17 +342,11 @@ def _coefficients(root: Path, chip: Chip, library: str) -> AttentionCoefficients
 
 
 class AttentionCosts(NamedTuple):
-    """What problems take.
+    """What problems take."""
 
-    Attributes:
-        latency_us: [rows].
-        families: [rows], names of `ATTENTION_FAMILIES`.
-        terms: of each row, by name, in microseconds; they add up to its latency.
-    """
-
-    latency_us: Floats
-    families: npt.NDArray[np.str_]
-    terms: list[dict[str, float]]
+    latency_us: Floats  # [rows]
+    families: npt.NDArray[np.str_]  # [rows], names of `ATTENTION_FAMILIES`
+    terms: list[dict[str, float]]  # of each row, by name, in microseconds; they add up to its latency
 
 
 def family_us(arch: GpuSpec, name: str, c: Mapping[str, float], rows: AttentionRows) -> Floats:

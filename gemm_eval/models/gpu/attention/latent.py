@@ -102,25 +102,20 @@ class LatentKernel(NamedTuple):
 
     Attributes:
         q_tile, k_tile: of context.
-        has_narrow: an 8-bit cache is computed in 8 bits; else as 16-bit ones.
         schedule: ``even``: all keys of all sequences are spread evenly over the CTAs (FlashMLA); ``parts``: each
             sequence is cut into as many parts as fill the SMs (trtllm-gen); ``whole``: keys are never cut.
-        part_keys: fewest keys of a part, whose time is in `fixed_us`.
-        swaps_heads: few heads stand in the columns of the product, 8 or 16 a CTA, instead of 64 in its rows.
-        has_positions: a kernel of the call turns positions and writes the cache.
         columns: CTAs that share a tile of query heads, each with some of the value's elements: 16 and 8 bits.
-        ctas_per_sm: that run at once, likewise.
     """
 
     q_tile: int = 128
     k_tile: int = 128
-    has_narrow: bool = True
+    has_narrow: bool = True  # an 8-bit cache is computed in 8 bits; else as 16-bit ones
     schedule: Literal["even", "parts", "whole"] = "whole"
-    part_keys: int = 64
-    swaps_heads: bool = False
-    has_positions: bool = True
+    part_keys: int = 64  # fewest keys of a part, whose time is in `fixed_us`
+    swaps_heads: bool = False  # few heads stand in the columns of the product, 8 or 16 a CTA, instead of 64 in its rows
+    has_positions: bool = True  # a kernel of the call turns positions and writes the cache
     columns: tuple[int, int] = (1, 1)
-    ctas_per_sm: tuple[int, int] = (2, 2)
+    ctas_per_sm: tuple[int, int] = (2, 2)  # that run at once, likewise
 
 
 _TCGEN05 = LatentKernel(schedule="parts", part_keys=256, swaps_heads=True)

@@ -119,10 +119,7 @@ class AttentionRows:
 
     Attributes:
         batch, q_len, kv_len, num_heads, num_kv_heads, head_dim, value_dim: as of `AttentionProblem`.
-        window: positions that a query attends to at most; `kv_len` where it is all.
-        is_causal: 1.0 or 0.0.
         q_bits, kv_bits: of an element.
-        is_latent: 1.0 where values are elements of the keys, which are read once for both.
         is_aliased: 1.0 where keys and values of a measured row lie in the same memory, by an oversight of who timed it.
     """
 
@@ -133,11 +130,11 @@ class AttentionRows:
     num_kv_heads: Floats
     head_dim: Floats
     value_dim: Floats
-    window: Floats
-    is_causal: Floats
+    window: Floats  # positions that a query attends to at most; `kv_len` where it is all
+    is_causal: Floats  # 1.0 or 0.0
     q_bits: Floats
     kv_bits: Floats
-    is_latent: Floats
+    is_latent: Floats  # 1.0 where values are elements of the keys, which are read once for both
     is_aliased: Floats
 
     def __len__(self) -> int:
@@ -178,17 +175,11 @@ def attention_rows(problems: Sequence[AttentionProblem]) -> AttentionRows:
 
 
 class TileCounts(NamedTuple):
-    """Tiles of keys that the CTAs of one head and sequence visit.
+    """Tiles of keys that the CTAs of one head and sequence visit."""
 
-    Attributes:
-        num_ctas: tiles of queries.
-        total: visits of all of them.
-        most: visits of the one that has most.
-    """
-
-    num_ctas: int
-    total: int
-    most: int
+    num_ctas: int  # tiles of queries
+    total: int  # visits of all of them
+    most: int  # visits of the one that has most
 
 
 @lru_cache(maxsize=4)  # a fit asks for the same rows again and again

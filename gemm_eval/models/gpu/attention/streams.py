@@ -57,14 +57,12 @@ class ContextKernel(NamedTuple):
     """How a library cuts such work.
 
     Attributes:
-        q_tile: queries of a CTA.
         key_tiles: keys of a step by padded head_dim; None: as TensorRT-LLM has them for the generation and type.
-        has_positions: positions are turned and the cache is written in the same call.
     """
 
-    q_tile: int = 64
+    q_tile: int = 64  # queries of a CTA
     key_tiles: Mapping[int, int] | None = None
-    has_positions: bool = True
+    has_positions: bool = True  # positions are turned and the cache is written in the same call
 
 
 def padded_head_dim(head_dim: float) -> int:
@@ -184,26 +182,19 @@ class PackedKernel(NamedTuple):
     """How a library cuts such work. Sources: TensorRT-LLM 1.x, its XQA kernels and their launcher, and what fits say.
 
     Attributes:
-        key_tile: keys of a step.
-        row_tile: query heads times tokens that a tile of the product has.
         waves: CTAs that keys may be cut into, for all SMs, in multiples of their number; None: as FlashAttention cuts.
-        part_keys: fewest keys of a part, as the launcher counts.
-        max_parts: of a sequence; 1: keys are never cut.
         counts_all_keys: the launcher cuts by the length of the sequence, also where a window leaves most of it out.
-        padded_to: heads of other sizes are computed as of this one, from 129 elements on; 0: as they are.
-        packs_heads: query heads of a group stand in the rows of a tile; else each has CTAs of its own.
-        has_positions: positions are turned and the cache is written in the same call.
     """
 
-    key_tile: int = 64
-    row_tile: int = 16
+    key_tile: int = 64  # keys of a step
+    row_tile: int = 16  # query heads times tokens that a tile of the product has
     waves: float | None = 8.0
-    part_keys: int = 128
-    max_parts: int = 64
+    part_keys: int = 128  # fewest keys of a part, as the launcher counts
+    max_parts: int = 64  # of a sequence; 1: keys are never cut
     counts_all_keys: bool = True
-    padded_to: int = 0
-    packs_heads: bool = True
-    has_positions: bool = True
+    padded_to: int = 0  # heads of other sizes are computed as of this one, from 129 elements on; 0: as they are
+    packs_heads: bool = True  # query heads of a group stand in the rows of a tile; else each has CTAs of its own
+    has_positions: bool = True  # positions are turned and the cache is written in the same call
 
 
 MMA_PACKED = PackedKernel()

@@ -116,23 +116,18 @@ class LaunchTimes(NamedTuple):
     """Where the time of launches goes, in us; `latency_us` is the whole.
 
     Attributes:
-        latency_us: from the start of a kernel to its end; infinite where it cannot be launched.
-        kernel_us: start and end of the kernel.
-        sm_us: the SMs' own time: all waves, as if memory were as fast as they ask.
         l2_us, dram_us: L2 and DRAM at their bandwidths.
-        reduction_us: adding the parts of a split K.
-        step_cycles: a k-step of a full SM, and what it would be if only one thing limited it:
         tensor_cycles, issue_cycles, shared_cycles: of the SM's units;
         chain_cycles, round_trip_cycles: instructions that wait for each other; loads under way.
     """
 
-    latency_us: Array
-    kernel_us: Array
-    sm_us: Array
+    latency_us: Array  # from the start of a kernel to its end; infinite where it cannot be launched
+    kernel_us: Array  # start and end of the kernel
+    sm_us: Array  # the SMs' own time: all waves, as if memory were as fast as they ask
     l2_us: Array
     dram_us: Array
-    reduction_us: Array
-    step_cycles: Array
+    reduction_us: Array  # adding the parts of a split K
+    step_cycles: Array  # a k-step of a full SM, and what it would be if only one thing limited it:
     tensor_cycles: Array
     issue_cycles: Array
     shared_cycles: Array
