@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 
 import numba
 import numpy.typing as npt
-from numba.core import caching, event
+from numba.core import caching, codegen, compiler, event
 from numba.core.runtime import rtsys
 
 from gemm_eval.storage import cache_dir, make_folder, set_aside, why_unsafe
@@ -36,15 +36,57 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "nu
 _entry_functions: set[Any] = set()
 
 
+class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
+    """The code of a kernel inside others, which is optimized and made machine code as a part of entry points alone.
+
+    Numba does both for every function, with all that it calls, and again for whatever calls it.
+    """
+
+    def _optimize_final_module(self) -> None:
+        """Leave it as it is."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:  # noqa: ARG002  numba's signature
+        """Return 0: there is no machine code."""
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        """What sets the environment of machine code, of which there is none."""
+        return self
+
+    def set_env(self, *_: Any) -> None:
+        """Do nothing."""
+
+
+class _PartCompiler(compiler.Compiler):  # type: ignore[misc]
+    def define_pipelines(self) -> Any:
+        state = self.state
+        state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
+        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        return super().define_pipelines()
+
+
 def kernel(function: F) -> F:
     """Compile `function` for use inside other kernels."""
-    compiled: F = _compiled_once(function)
-    return compiled
+    return _part(function)
 
 
 def inlined_kernel(function: F) -> F:
     """Compile `function` into every kernel that calls it: one that only names a part of another, in a hot loop."""
-    compiled: F = _compiled_once(function, forceinline=True)
+    return _part(function, forceinline=True)
+
+
+def _part(function: F, **options: Any) -> F:
+    """Compile for entry points; a call from Python compiles it alone."""
+    part = _compiled_once(function, pipeline_class=_PartCompiler, **options)
+    if not numba.config.DISABLE_JIT:
+        alone = _compiled_once(function)
+        part._compile_for_args = alone._compile_for_args
+        part.add_overload = lambda result: part.overloads.update({tuple(result.signature.args): result})
+    compiled: F = part
     return compiled
 
 

@@ -78,9 +78,9 @@ def test_search_equals_brute_force(case: Case) -> None:
 @few
 @given(cases())
 def test_bounds_are_below_the_cost_of_every_config(case: Case) -> None:
-    from gemm_eval.models.gpu.bound_columns import pack_bound_columns
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, STREAM_K
     from gemm_eval.models.gpu.generic_kernels import config_cost, problem_terms, row_bounds_us
+    from gemm_eval.models.gpu.packed import pack_bound_columns
 
     arch, problem, options = case
     space = naive_gpu.space_of(arch, problem, options)

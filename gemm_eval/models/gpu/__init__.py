@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from gemm_eval.models.gpu.bound_columns import pack_bound_columns
     from gemm_eval.models.gpu.calibration import (
         Calibration,
         CalibrationFile,
@@ -21,19 +20,15 @@ if TYPE_CHECKING:
     )
     from gemm_eval.models.gpu.candidates import (
         CANDIDATE_DTYPE,
+        Shortage,
         candidate_row,
         check_config,
         launched_resources,
+        least_shortage,
         list_needs,
         step_elems,
     )
     from gemm_eval.models.gpu.coefficients import COEFFICIENTS, MOE_LAYER, Coefficient
-    from gemm_eval.models.gpu.convolutions import (
-        depthwise_us,
-        few_channels_us,
-        has_few_channels_on_cuda_cores,
-        implicit_gemm_us,
-    )
     from gemm_eval.models.gpu.correction import (
         MAX_LOG_FACTOR,
         Correction,
@@ -64,6 +59,7 @@ if TYPE_CHECKING:
         describe,
     )
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K
+    from gemm_eval.models.gpu.generic_kernels import quantize_rows
     from gemm_eval.models.gpu.intervals import (
         COVERAGE_FRAC,
         REGIMES_OF_M,
@@ -88,6 +84,15 @@ if TYPE_CHECKING:
         say_default,
         tile_names,
     )
+    from gemm_eval.models.gpu.memory_bound import (
+        SWITCH_COEFFICIENTS,
+        SWITCH_DEFAULTS,
+        depthwise_us,
+        few_channels_us,
+        has_few_channels_on_cuda_cores,
+        implicit_gemm_us,
+        switch_us,
+    )
     from gemm_eval.models.gpu.model import (
         GPU_MODEL_VERSION,
         GpuCost,
@@ -109,26 +114,25 @@ if TYPE_CHECKING:
         Joined,
         Packed,
         join_packed,
+        pack_bound_columns,
         pack_coefficients,
         pack_kernels,
         pack_no_kernels,
         pack_w4a16_coefficients,
         split_by_size,
     )
-    from gemm_eval.models.gpu.quantization import Quantization, quantization_of
-    from gemm_eval.models.gpu.quantization_kernels import quantize_rows
-    from gemm_eval.models.gpu.shortage import Shortage, least_shortage
     from gemm_eval.models.gpu.sizes import (
         LOAD_BYTES,
         LoadRules,
+        Quantization,
         is_row_aligned,
         load_bytes_of,
         load_rules,
         loads_of,
         pad_problem,
         padding_to,
+        quantization_of,
     )
-    from gemm_eval.models.gpu.switches import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
     from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
 __getattr__, __dir__, __all__ = lazy_package(__name__, __file__)

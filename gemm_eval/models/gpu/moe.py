@@ -11,8 +11,8 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.libraries import engine_libraries, first_library
+from gemm_eval.models.gpu.memory_bound import l2_and_dram_us, side_by_side
 from gemm_eval.models.gpu.moe_tiles import triton_tile
-from gemm_eval.models.gpu.traffic import l2_and_dram_us, side_by_side
 from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork
 
 Floats = npt.NDArray[np.float64]

@@ -16,7 +16,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.attention.rows import EXPS_PER_CYCLE, AttentionRows, all_tile_counts, coefficient
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
-from gemm_eval.models.gpu.traffic import missed_frac, side_by_side
+from gemm_eval.models.gpu.memory_bound import missed_frac, side_by_side
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.attention.rows import EXPS_PER_CYCLE, HEAD_DIMS, AttentionRows, all_tile_counts
-from gemm_eval.models.gpu.traffic import in_turns, l2_and_dram_us, side_by_side
+from gemm_eval.models.gpu.memory_bound import in_turns, l2_and_dram_us, side_by_side
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us, us_at_peak
 
 Floats = npt.NDArray[np.float64]
