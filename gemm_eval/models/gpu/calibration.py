@@ -102,11 +102,9 @@ def coefficient_lines(
     """Return the lines of coefficients in a file, with their units and meanings.
 
     Args:
-        values: by name.
         known: the coefficients of the model, in their order.
         fitted: names of those that are no defaults; None: all are fitted.
         shared: names of those that are of other fits.
-        indent: of a line.
     """
     lines = []
     for item in known:
@@ -233,7 +231,6 @@ def nearest_first(
 
     Args:
         root: the folder that has a folder for each calibrated GPU.
-        chip: the GPU.
         pattern: of names of files, such as ``attention-trtllm.yaml``.
         preferred: generations of SMs whose coefficients carry better to this GPU than those of nearer ones.
         distance: of a calibrated GPU, where something else than its SMs decides; None: as above.
@@ -260,8 +257,6 @@ def origin_of(fitted_on: str, date: str, library: str = "", *, is_own: bool) -> 
     """Return the origin of coefficients of a calibration.
 
     Args:
-        fitted_on: the GPU of the calibration.
-        date: of the calibration.
         library: whose kernels it is of, where that is to be said.
         is_own: it is of the very GPU and library that take them; else they are carried over.
     """
@@ -296,8 +291,6 @@ def transferred(kind: type[SingleCalibration], arch: GpuSpec, file_name: str) ->
     without any, defaults hold.
 
     Args:
-        kind: of the files of the subject.
-        arch: the GPU.
         file_name: of its calibrations, in the folders of GPUs.
     """
     values, origin = _transferred(kind, data_root() / "calibration", chip_of(arch), file_name)

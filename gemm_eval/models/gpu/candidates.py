@@ -70,8 +70,7 @@ def _demands(arch: GpuSpec, needs: KernelNeeds) -> Iterator[Shortage]:
 _INTS = (
     "family", "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages",
     "schedule", "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "sm_cap", "expected_cap",
-    "smem_bytes", "registers", "min_rows", "max_rows", "stream_cap", "min_stream_steps",
-    "cluster_k",
+    "smem_bytes", "registers", "min_rows", "max_rows", "stream_cap", "min_stream_steps", "cluster_k",
 )  # fmt: skip
 _FLOATS = (
     "cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "operand_bytes", "store_elem_bytes",

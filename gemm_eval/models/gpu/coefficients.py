@@ -239,8 +239,6 @@ def after_quantization(
 
     Args:
         of: those of the family that it is like.
-        highest: upper ends of its own ranges.
-        defaults: of its own quantization.
     """
     return tuple(
         item._replace(default=defaults.get(item.name, item.default), high=highest.get(item.name, item.high))

@@ -198,7 +198,6 @@ def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention:
     sockets, are shared.
 
     Args:
-        link: what joins the GPUs.
         ranks: GPUs that take part, or an array of them.
         contention: power of 2 / ranks at which the rate falls across two sockets.
         far_contention: the same of 4 / ranks, beyond four ranks; None: as `contention`.
@@ -343,14 +342,7 @@ def has_direct_kernels(link: Interconnect, library: str, what: str) -> bool:
 def collective_cost(
     link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
 ) -> CollectiveCost:
-    """Return what runs and what it takes, for two ranks or more.
-
-    Args:
-        link: what joins the GPUs.
-        of: all coefficients.
-        library: of `COLLECTIVE_LIBRARIES`.
-        problem: the message.
-    """
+    """Return what runs and what it takes, for two ranks or more."""
     options = _nccl(link, of, library, problem)
     is_direct = has_direct_kernels(link, library, problem.what)
     if is_direct and problem.message_bytes <= of["direct_bytes"]:
@@ -438,7 +430,6 @@ def collective_coefficients(arch: GpuSpec, link: Interconnect | None = None) -> 
     rate. Rates are shares of the link, so that they scale with what the spec says of it; latencies do not.
 
     Args:
-        arch: the GPU.
         link: what joins it to others; None: as its spec says.
 
     Raises:

@@ -319,11 +319,7 @@ def pack_correction(
     """Pack trees, their bounds and region, and what the data sheet of a GPU allows.
 
     Args:
-        arch: the GPU.
-        types: data types of the GEMMs.
         options: of which the L2 state counts.
-        trees: what was learned.
-        region: where it holds.
         bounds: least and most of the log factor.
     """
     nodes = np.zeros(len(trees.number), NODE_DTYPE)

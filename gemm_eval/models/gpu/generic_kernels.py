@@ -277,15 +277,6 @@ def _most_parts(
     """Most parts of K that the library makes of a tile, and whether it does not use the tile for this problem.
 
     A search decides it for all rows at once, so nothing here branches, and all numbers are floats.
-
-    Args:
-        num_sms: of the GPU.
-        min_steps, max_parts, is_full: how the library splits K, `SplitRule`.
-        tiles: of C, in all GEMMs.
-        steps: in K.
-        cap: `split_cap`.
-        is_vector: K is split over threads already.
-        has_other_rows: the library uses the tile for fewer rows only, or for more.
     """
     long_enough = np.floor(steps / min_steps)
     long_enough = max_parts if long_enough > max_parts else long_enough

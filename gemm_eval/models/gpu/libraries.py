@@ -297,8 +297,7 @@ LIBRARIES: dict[str, Library] = {
         Library(
             HYPOTHETICAL, {}, has_stream_k=True, is_dense=False, is_weight_only=True,
             weight_only_tiles=((64, 128, 256), (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)),
-            weight_only_inputs=(DType.FP16, DType.BF16, DType.FP8),
-            is_chosen_by_model=True,
+            weight_only_inputs=(DType.FP16, DType.BF16, DType.FP8), is_chosen_by_model=True,
         ),
         # tiles assumed: those of CUTLASS's mixed-input kernels; K in at most four parts, which is what its times of few
         # columns and long K show (arch/measured/h200-sxm/aiconfigurator)

@@ -32,7 +32,6 @@ def missed_frac(held_bytes: Any, room_bytes: float, steep: float = _STEEP) -> Fl
 
     Args:
         held_bytes: [rows], different bytes for which there must be room.
-        room_bytes: in which they stay.
         steep: of the edge between all and nothing, a power.
     """
     missed: Floats = 1.0 / (1.0 + (room_bytes / np.maximum(held_bytes, 1.0)) ** steep)
@@ -45,7 +44,6 @@ def l2_and_dram_us(
     """Return the times that L2 and DRAM take for bytes of a kernel, [rows] each.
 
     Args:
-        arch: the GPU.
         num_bytes: [rows], that SMs read and write.
         held_bytes: [rows], different ones among them, for which there must be room.
         hold_frac: of L2: the room.
@@ -151,8 +149,6 @@ def memory_bound_row(
     """Return one kernel.
 
     Args:
-        what: its name; see `memory_kernel`.
-        read_bytes, write_bytes: of it, each tensor once.
         num_rows, row_elements: rows, and elements of one in one tensor; 0: not known.
         is_dealt: elements are dealt to all SMs; None: as engines have such a kernel.
     """
@@ -167,13 +163,7 @@ def memory_bound_row(
 
 
 def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundRows) -> dict[str, Floats]:
-    """Return the time of each of `MEMORY_BOUND_TERMS`, [rows], in microseconds.
-
-    Args:
-        arch: the GPU.
-        c: values of `MEMORY_BOUND_COEFFICIENTS`.
-        rows: the kernels.
-    """
+    """Return the time of each of `MEMORY_BOUND_TERMS`, [rows], in microseconds."""
     num_bytes = np.asarray(rows.read_bytes, np.float64) + rows.write_bytes
     num_rows = np.where(np.asarray(rows.num_rows) > 0, rows.num_rows, arch.num_sms)
     per_us = cycles_per_us(arch.boost_clock_ghz)
@@ -224,11 +214,7 @@ def implicit_gemm_us(arch: GpuSpec, M: int, N: int, window: int, channels: int, 
     Waves of tiles, each a reduction over the places of the window and 128 bytes of channels; the best tile counts.
 
     Args:
-        arch: the GPU.
         M, N: positions of the output in all images, and filters.
-        window: places of the filter.
-        channels: of one position.
-        dtype: of input and filters.
     """
     per_us = cycles_per_us(arch.boost_clock_ghz)
     flop_per_us = arch.peak_tflop_per_s(dtype) * 1e6 / arch.num_sms * _RATE_FRAC
@@ -248,13 +234,7 @@ def has_few_channels_on_cuda_cores(K: int) -> bool:
 
 
 def few_channels_us(arch: GpuSpec, M: int, N: int, K: int, window: int) -> float:
-    """Return the time of a first layer, whose channels are less than 16 bytes, in microseconds.
-
-    Args:
-        arch: the GPU.
-        M, K, N: of the implicit GEMM.
-        window: places of the filter.
-    """
+    """Return the time of a first layer, whose channels are less than 16 bytes, in microseconds."""
     per_us = cycles_per_us(arch.boost_clock_ghz)
     if has_few_channels_on_cuda_cores(K):
         rate = FLOP_PER_MAC * arch.fp32_ops_per_cycle * arch.num_sms * per_us * _CUDA_CORE_FRAC
@@ -270,9 +250,6 @@ def depthwise_us(arch: GpuSpec, num_outputs: int, window: int, *, is_channels_fi
     """Return the time of a depthwise convolution, in microseconds.
 
     Args:
-        arch: the GPU.
-        num_outputs: elements of the result.
-        window: places of the filter.
         is_channels_first: an image of one channel after the other: a kernel of PyTorch's, a thread for each output;
             else cuDNN's for channels side by side.
     """
@@ -312,9 +289,7 @@ def switch_us(arch: GpuSpec, num_rows: Any, c: Mapping[str, float] = SWITCH_DEFA
     """Return how much longer a GEMM or attention takes between other kernels, in microseconds.
 
     Args:
-        arch: the GPU.
         num_rows: of A and C, or queries; a number or an array.
-        c: values of `SWITCH_COEFFICIENTS`.
     """
     rows = np.minimum(num_rows, _MOST_ROWS)
     cycles = c["code_cycles"] + c["input_cycles"] * rows / (rows + c["half_rows"])

@@ -94,8 +94,6 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
     Their answers are those of physics alone, unless `options.correction` is True.
 
     Args:
-        arch: the GPU.
-        types: data types.
         options: library, states of L2 and clock, quantization and correction.
         call_weights: bytes of weights that a repeated call reads in all, over those of each GEMM.
 

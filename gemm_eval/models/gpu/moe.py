@@ -25,10 +25,8 @@ def layer_terms(arch: GpuSpec, c: Mapping[str, float], work: MoeWork) -> dict[st
     """Return the time of each of `LAYER_TERMS`, in microseconds; MODEL.md, "Layers of experts".
 
     Args:
-        arch: the GPU.
         c: coefficients of the library's family for them, those of `MOE_LAYER` among them; a step without the share of
             a rate at which it moves bytes is part of a GEMM.
-        work: what the layer asks.
     """
     tokens_of, hidden, rows = (np.asarray(size, np.float64) for size in (work.num_tokens, work.hidden, work.local_rows))
     grouped = np.asarray(work.has_grouped_router, np.float64)
@@ -108,10 +106,7 @@ def layer_libraries(
     """Return the library of each GEMM of a layer, with the tile that its rule takes: ``triton/64x64x32w4s3``.
 
     Args:
-        arch: the GPU.
         library: whose kernels, without a tile; those that try all their tiles, or weigh them by a model, come back so.
-        types: of both GEMMs.
-        shape: the layer.
         release: of SGLang, whose tables and rules Triton's kernels run by.
 
     Raises:

@@ -53,12 +53,8 @@ def triton_tile(
     collector (collector/sglang/collect_moe.py) does not use: its timings hand one tile to both.
 
     Args:
-        arch: the GPU.
-        num_experts: of a rank.
         inter: columns of one of gate and up on a rank.
-        types: of the GEMMs.
         num_tokens: of the layer, before each goes to its experts.
-        release: of SGLang.
 
     Raises:
         InvalidOptionError: no such release.

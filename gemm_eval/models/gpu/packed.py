@@ -356,20 +356,13 @@ def pack_kernels(
     """Pack the generic kernels of a library.
 
     Args:
-        arch: the GPU.
-        types: data types.
-        library: whose kernels (`library_of`).
         coefficients: of the kernel family that the library uses for these types.
-        l2, clock: states, as `RunOptions` has them.
         is_calibrated: whether the coefficients were fitted on this GPU.
         load_bytes: of `LOAD_BYTES`, pack the kernels for rows that start on so many.
         call_weights: weights that a call of all that is timed reads, over those of this GEMM: what is warm has to hold
             them all.
-        quantization: how A was made.
         make_fallback: packs those for rows that do not.
-        correction: of their answers.
         carried: where that comes from, if it is of other answers.
-        most_rows: see `Packed`.
 
     Raises:
         UnsupportedError: GPU, types and library do not go together.
@@ -425,9 +418,6 @@ def pack_w4a16(
 
     Args:
         arch: a GPU that has such kernels (`has_w4a16_kernels`).
-        types: data types.
-        coefficients: by family.
-        l2, clock: states, as `RunOptions` has them.
         is_calibrated: whether those of all families were fitted on this GPU.
         make_fallback: packs what runs rows that do not start on 16 bytes.
     """

@@ -346,7 +346,6 @@ def keys_stay(counts: AttentionCounts, kept_rows: int) -> AttentionCounts:
     """Counts where keys stay and rows stream, from those where rows stay.
 
     Args:
-        counts: from `count_core`.
         kept_rows: rows that need not be loaded: from `count_kept_rows`; any larger number gives a bound.
     """
     loaded = max(counts.visit_rows - kept_rows, counts.q_rows)
@@ -436,8 +435,7 @@ STATS_PER_ROW = 2
 """Numbers that go with a row of partial O: the maximum and the sum."""
 
 _INTS = (
-    "P_U", "P_Q", "P_KV", "is_folded", "tile_q", "tile_kv", "loop_order",
-    "active_cores", "visits", "sram_used_bytes",
+    "P_U", "P_Q", "P_KV", "is_folded", "tile_q", "tile_kv", "loop_order", "active_cores", "visits", "sram_used_bytes",
     "dram_bytes", "q_bytes", "kv_bytes", "o_store_bytes", "o_spill_bytes", "o_refill_bytes", "reduction_bytes",
     "scores", "bound", "num_candidates", "num_partitions",
 )  # fmt: skip
@@ -532,9 +530,7 @@ def attention_core_cost(
     It grows with every argument but the core and the order, so that a search gets a bound from some that are too small.
 
     Args:
-        span: its keys.
         stream_keys: with multicast, the keys that the cores of its unit and span load together.
-        row_tiles: of the core, visited or not.
     """
     rows = rows_of_core(s, blk, core)
     is_shared = p["is_multicast"]

@@ -26,16 +26,14 @@ from gemm_eval.models.multicore.pipeline_kernels import (
 from gemm_eval.models.multicore.terms import BOUNDS, MAIN, PHASES, TERMS, Times
 
 _INTS = (
-    "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order",
-    "active_cores", "visits", "sram_used_bytes",
+    "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order", "active_cores", "visits", "sram_used_bytes",
     "dram_bytes", "a_bytes", "b_bytes", "scale_bytes", "c_store_bytes", "c_spill_bytes", "c_refill_bytes",
     "reduction_bytes", "core_bytes", "bound",
     "num_candidates", "num_refused_sram", "num_partitions", "num_partitions_bounded", "num_partitions_dropped",
 )  # fmt: skip
 _FLOATS = (
     "latency_us", "main_us", "compute_us", "dma_us", "dram_us", "shared_us", "noc_us", "feed_us", "reduction_us",
-    "hidden_us",
-    "busiest_core_bytes", "energy_pj",
+    "hidden_us", "busiest_core_bytes", "energy_pj",
 )  # fmt: skip
 
 COST_DTYPE = np.dtype(
@@ -657,8 +655,7 @@ def _bound_of(cost: CoreCost, times: Times) -> int:
 
 RULES = (
     "num_cores", "reduction",
-    "tile_m_block", "tile_m_multiple", "tile_n_block", "tile_n_multiple", "tile_k_block", "tile_k_multiple",
-    "sram",
+    "tile_m_block", "tile_m_multiple", "tile_n_block", "tile_n_multiple", "tile_k_block", "tile_k_multiple", "sram",
 )  # fmt: skip
 """Rules of a legal mapping, in the order in which they are checked."""
 _NUM_CORES, _REDUCTION, _TILE_M, _TILE_N, _TILE_K, _SRAM = 0, 1, 2, 4, 6, 8

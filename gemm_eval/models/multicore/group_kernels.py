@@ -76,7 +76,6 @@ def fill_spread(p: Any, rows: Any, counts: Any, P_G: int, P_M: int, spread: Spre
 
     Args:
         rows, counts: int64 [num_sizes], row counts of the groups, descending, and how many groups have each.
-        spread: from `new_spread`, filled.
     """
     starts, loads, members, scratch = spread.starts, spread.loads, spread.members, spread.scratch
     num_sets = min(P_G, loads.shape[0])

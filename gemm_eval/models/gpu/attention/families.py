@@ -224,9 +224,6 @@ def families_of_rows(arch: GpuSpec, rows: AttentionRows, library: str, *, is_dec
     """Return the family that a library runs each problem with.
 
     Args:
-        arch: the GPU.
-        rows: the problems.
-        library: of `ATTENTION_LIBRARIES`.
         is_decode: as kernels for few queries take them; else as those for many do.
     """
     if library == FLASHINFER:
@@ -362,12 +359,6 @@ def attention_costs(
 
     Several tokens over a longer cache can be verified by either kind of kernels; the faster is taken. One token runs on
     those for few queries, a whole prompt on those for many.
-
-    Args:
-        arch: the GPU.
-        coefficients: of each family, by its name.
-        rows: the problems.
-        library: whose kernels, of `ATTENTION_LIBRARIES`.
     """
     few, many = can_run_as_generation(rows, library), can_run_as_context(rows, library)
     both = [

@@ -192,9 +192,6 @@ def latent_terms(
     """Return the time of each of `LATENT_TERMS`, [rows], in microseconds; MODEL.md, "Attention".
 
     Args:
-        arch: the GPU.
-        c: coefficients of the family.
-        rows: the problems.
         kernel: how its kernels cut the work; None: as TensorRT-LLM's do on this GPU.
     """
     kernel = latent_kernel(arch) if kernel is None else kernel

@@ -102,12 +102,11 @@ PACKED_PLAIN = (
 """Of kernels that do nothing but attention, without windows."""
 
 SINGLE_HEADS = (
-    *_MEMORY,
-    coefficient("cta_us", "us", 0.0, 25.0, 5.5, FREE, "a CTA besides its keys"),
+    *_MEMORY, coefficient("cta_us", "us", 0.0, 25.0, 5.5, FREE, "a CTA besides its keys"),
     coefficient("key_ns", "ns", 0.0, 400.0, 42.0, FREE, "a key of 128 elements, of a CTA of 256 threads"),
     coefficient("sm_key_ns", "ns", 0.0, 400.0, 8.0, FREE, "likewise, of an SM that is full"),
     coefficient("sum_us", "us", 0.0, 15.0, 4.0, FREE, "sum of the parts where keys are cut"),
-)
+)  # fmt: skip
 
 
 Floats = npt.NDArray[np.float64]
@@ -187,8 +186,6 @@ def all_tile_counts(rows: AttentionRows, q_tile: int, k_tiles: tuple[int, ...]) 
     """Return the fields of `TileCounts` of each row, each [rows].
 
     Args:
-        rows: the problems.
-        q_tile: queries of a tile.
         k_tiles: keys of a tile of each row.
     """
     columns = zip(rows.q_len, rows.kv_len, rows.window, rows.is_causal, k_tiles, strict=True)

@@ -24,7 +24,6 @@ def moved_us(
     """Return the time of bytes through L2, and through DRAM as far as L2 does not hold them from the call before.
 
     Args:
-        arch: the GPU.
         c: coefficients l2_frac, dram_frac, hold_frac.
         num_bytes: [rows], that SMs read and write.
         held_bytes: [rows], different ones among them, for which there must be room.
@@ -87,14 +86,7 @@ def matrix_rate_name(c: Mapping[str, float], bits: int, head_dim: int) -> str:
 def context_terms(
     arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows, kernel: ContextKernel
 ) -> dict[str, Floats]:
-    """Return the time of each of `CONTEXT_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters.
-
-    Args:
-        arch: the GPU.
-        c: coefficients of the family.
-        rows: the problems.
-        kernel: its tiles.
-    """
+    """Return the time of each of `CONTEXT_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters."""
     is_8 = computes_in_8_bits(arch, rows)
     k_tiles, step_us = np.empty(len(rows), np.int64), np.empty(len(rows))
     per_us = cycles_per_us(arch.max_clock_ghz)
@@ -205,10 +197,8 @@ def num_parts(num_sms: int, units: Floats, keys: Floats, kernel: PackedKernel) -
     """Return into how many parts the keys of a sequence are cut.
 
     Args:
-        num_sms: of the GPU.
         units: CTAs without a cut, [rows].
         keys: of a sequence, [rows].
-        kernel: the rule.
     """
     assert kernel.waves is not None
     most = np.ceil(kernel.waves * num_sms / units)

@@ -193,15 +193,10 @@ MMA_SYNC = Family(
 # fp8 of cuBLASLt on Ada and RTX Blackwell: kernels of their own, which lose less at a k-step and more at the end of a
 # split K. One set of coefficients with 16 bits' costs an L40S and an RTX PRO 6000 1 to 2 points (arch/measured)
 MMA_FP8 = replace(
-    MMA_SYNC,
-    name="sm89_mma_fp8",
-    number=30,
-    sm_archs=since("sm_89"),
-    own_of=("sm_89", "sm_120"),
+    MMA_SYNC, name="sm89_mma_fp8", number=30, sm_archs=since("sm_89"), own_of=("sm_89", "sm_120"),
     other_dtypes=tuple(dtype for dtype in DType if dtype is not DType.FP8),
-    dense_tiles=lambda *_: _cublas_tiles("sm89_mma_fp8"),
-    weight_only_tiles=lambda *_: _ampere_tiles("sm89_mma_fp8"),
-)
+    dense_tiles=lambda *_: _cublas_tiles("sm89_mma_fp8"), weight_only_tiles=lambda *_: _ampere_tiles("sm89_mma_fp8"),
+)  # fmt: skip
 UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one load
     MMA_SYNC,
     name="mma_unaligned",
@@ -209,34 +204,23 @@ UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one lo
     sm_archs=since("sm_70"),
     num_warps=(1, 4, 8),
     coefficients=with_defaults(
-        **_DEFAULTS | {"step_cycles": 400.0, "epilogue_bytes_per_cycle": 18.0, "dram_frac": 0.75},
-        line_waste=0.0,
-        unaligned_frac=0.21,
-        reduce_us=2.5,
-        reduce_frac=1.0,
-        vector_step_cycles=65.0,
-        vector_frac=1.0,
+        **_DEFAULTS | {"step_cycles": 400.0, "epilogue_bytes_per_cycle": 18.0, "dram_frac": 0.75}, line_waste=0.0,
+        unaligned_frac=0.21, reduce_us=2.5, reduce_frac=1.0, vector_step_cycles=65.0, vector_frac=1.0,
     ),
     dense_tiles=_unaligned_tiles,
     weight_only_tiles=no_tiles,
-)
+)  # fmt: skip
 ELEMENTWISE = replace(  # other rows: too little for cp.async, so each element goes through a register
     UNALIGNED,
     name="mma_elementwise",
     number=20,
     has_cp_async=False,
     coefficients=with_defaults(
-        **_DEFAULTS | {"epilogue_bytes_per_cycle": 7.0, "dram_frac": 0.75},
-        line_waste=0.0,
-        unaligned_frac=0.26,
-        line_conflict=0.27,
-        reduce_us=1.7,
-        reduce_frac=1.1,
-        vector_step_cycles=280.0,
-        vector_frac=0.05,
+        **_DEFAULTS | {"epilogue_bytes_per_cycle": 7.0, "dram_frac": 0.75}, line_waste=0.0, unaligned_frac=0.26,
+        line_conflict=0.27, reduce_us=1.7, reduce_frac=1.1, vector_step_cycles=280.0, vector_frac=0.05,
     ),
     dense_tiles=_elementwise_tiles,
-)
+)  # fmt: skip
 
 
 _FAMILY = "sm70_mma"

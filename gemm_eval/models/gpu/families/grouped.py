@@ -56,14 +56,7 @@ def _coefficients(
     of: Sequence[Coefficient], *, has_layer: bool = True, fused: Collection[str] = (),
     **ranges: tuple[float, float, float],
 ) -> tuple[Coefficient, ...]:  # fmt: skip
-    """Return the coefficients of a family, with room for what schedulers of groups wait, and those of a layer.
-
-    Args:
-        of: those of the family of plain GEMMs that it is like.
-        has_layer: whether its layers are known, not its GEMMs alone.
-        fused: coefficients of steps of a layer that are part of its GEMMs.
-        ranges: low, high and default of its own.
-    """
+    """Return the coefficients of a family, with room for what schedulers of groups wait, and those of a layer."""
     own = {
         "kernel_us": (0.2, 12.0, 2.0), "step_cycles": (0.0, 3000.0, 100.0), "coop_step_cycles": (0.0, 3000.0, 150.0),
         "tile_cycles": (0.0, 12000.0, 500.0), "coop_tile_cycles": (0.0, 12000.0, 500.0),

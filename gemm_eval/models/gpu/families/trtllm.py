@@ -12,18 +12,9 @@ from gemm_eval.models.gpu.families.cublas import MMA_SYNC, TCGEN05, VECTOR_FAMIL
 from gemm_eval.models.gpu.families.family import Family, TileChoice, any_rows, no_tiles, since
 
 QUANTIZE = Family(
-    name="quantize",
-    number=16,
-    sm_archs=since("sm_70"),
-    schedules=(),
-    mma_m=1,
-    mma_n_step=1,
-    num_warps=(),
-    max_registers=255,
-    operands="vector",
-    is_quantization=True,
-    coefficients=QUANTIZATION,
-)
+    name="quantize", number=16, sm_archs=since("sm_70"), schedules=(), mma_m=1, mma_n_step=1, num_warps=(),
+    max_registers=255, operands="vector", is_quantization=True, coefficients=QUANTIZATION,
+)  # fmt: skip
 
 
 _SM_ARCHS = ("sm_80", "sm_89")
@@ -73,36 +64,21 @@ _VECTOR = replace(
 
 TRTLLM_FAMILIES: tuple[Family, ...] = (
     replace(
-        _TENSOR,
-        name="sm80_weight_only",
-        number=21,
-        max_stages=4,
-        weight_only_tiles=_weight_only_tiles,
+        _TENSOR, name="sm80_weight_only", number=21, max_stages=4, weight_only_tiles=_weight_only_tiles,
         coefficients=_coefficients(step_cycles=400.0, vector_step_cycles=1500.0),
     ),
     replace(
-        _TENSOR,
-        name="sm80_int8",
-        number=17,
-        max_stages=6,
-        step_bytes=64,
-        min_rows=_MOST_INT8_ROWS + 1,
-        dense_tiles=_int8_tiles,
-        coefficients=_coefficients(),
+        _TENSOR, name="sm80_int8", number=17, max_stages=6, step_bytes=64, min_rows=_MOST_INT8_ROWS + 1,
+        dense_tiles=_int8_tiles, coefficients=_coefficients(),
     ),
     replace(_VECTOR, name="weight_only_gemv", number=18),
     replace(_VECTOR, name="int8_gemv", number=19),
     # every thread converts 16 weights and the tokens' 16 to fp32, once for each row and column of the tile
     replace(
-        _VECTOR,
-        name="fp8_gemv",
-        number=70,
-        sm_archs=("sm_89", "sm_120"),
-        most_rows=_MOST_FP8_ROWS,
-        dense_tiles=_fp8_tiles,
-        coefficients=_coefficients(vector_frac=0.1),
+        _VECTOR, name="fp8_gemv", number=70, sm_archs=("sm_89", "sm_120"), most_rows=_MOST_FP8_ROWS,
+        dense_tiles=_fp8_tiles, coefficients=_coefficients(vector_frac=0.1),
     ),
-)
+)  # fmt: skip
 """Those of tensor cores have coefficients for those without, which come from the same timings."""
 
 
@@ -147,62 +123,32 @@ def _rows_of_rtx_blackwell(cta_m: int) -> int:
 
 BLOCK_SCALED = (
     replace(
-        WGMMA,
-        name="sm90_block_fp8",
-        number=10,
-        block_scaled=DType.FP8,
-        max_rows=_rows_of_hopper,
+        WGMMA, name="sm90_block_fp8", number=10, block_scaled=DType.FP8, max_rows=_rows_of_hopper,
         dense_tiles=_tiles_of("sm90_block_fp8", _HOPPER_TOKENS_ON_COLUMNS + _HOPPER_TOKENS_ON_ROWS, 8, _COOP, _PAIRS),
         coefficients=_coefficients_like(WGMMA),
     ),
     replace(
-        TCGEN05,
-        name="sm100_block_fp8",
-        number=11,
-        block_scaled=DType.FP8,
+        TCGEN05, name="sm100_block_fp8", number=11, block_scaled=DType.FP8,
         dense_tiles=_tiles_of("sm100_block_fp8", _BLACKWELL_SIZES, 8, _PP, _PAIRS),
         coefficients=_coefficients_like(TCGEN05),
     ),
     replace(
-        TCGEN05,
-        name="sm100_block_fp4",
-        number=12,
-        block_scaled=DType.FP4,
+        TCGEN05, name="sm100_block_fp4", number=12, block_scaled=DType.FP4,
         dense_tiles=_tiles_of("sm100_block_fp4", ((128, 256),), 8, _PP, ((2, 1),)),
         coefficients=_coefficients_like(TCGEN05),
     ),
     replace(
-        MMA_SYNC,
-        name="sm89_block_fp8",
-        number=13,
-        sm_archs=("sm_89",),
-        own_of=("sm_89",),
-        block_scaled=DType.FP8,
-        dense_tiles=_tiles_of("sm89_block_fp8", ((32, 128),), 4, _MS),
+        MMA_SYNC, name="sm89_block_fp8", number=13, sm_archs=("sm_89",), own_of=("sm_89",), block_scaled=DType.FP8,
+        dense_tiles=_tiles_of("sm89_block_fp8", ((32, 128),), 4, _MS), coefficients=_coefficients_like(MMA_SYNC),
+    ),
+    replace(
+        MMA_SYNC, name="sm120_block_fp8", number=14, sm_archs=("sm_120",), own_of=("sm_120",), block_scaled=DType.FP8,
+        max_rows=_rows_of_rtx_blackwell, dense_tiles=_tiles_of("sm120_block_fp8", ((32, 128), (64, 128)), 8, _MS),
         coefficients=_coefficients_like(MMA_SYNC),
     ),
     replace(
-        MMA_SYNC,
-        name="sm120_block_fp8",
-        number=14,
-        sm_archs=("sm_120",),
-        own_of=("sm_120",),
-        block_scaled=DType.FP8,
-        max_rows=_rows_of_rtx_blackwell,
-        dense_tiles=_tiles_of("sm120_block_fp8", ((32, 128), (64, 128)), 8, _MS),
-        coefficients=_coefficients_like(MMA_SYNC),
+        MMA_SYNC, name="sm120_block_fp4", number=15, sm_archs=("sm_120",), own_of=("sm_120",), schedules=(_COOP,),
+        is_warp_specialized=True, block_scaled=DType.FP4, step_bytes=64,
+        dense_tiles=_tiles_of("sm120_block_fp4", ((128, 128),), 8, _COOP), coefficients=_coefficients_like(MMA_SYNC),
     ),
-    replace(
-        MMA_SYNC,
-        name="sm120_block_fp4",
-        number=15,
-        sm_archs=("sm_120",),
-        own_of=("sm_120",),
-        schedules=(_COOP,),
-        is_warp_specialized=True,
-        block_scaled=DType.FP4,
-        step_bytes=64,
-        dense_tiles=_tiles_of("sm120_block_fp4", ((128, 128),), 8, _COOP),
-        coefficients=_coefficients_like(MMA_SYNC),
-    ),
-)
+)  # fmt: skip

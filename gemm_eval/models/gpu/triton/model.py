@@ -333,9 +333,6 @@ def triton_costs(
     """Return where the time of each config goes, all arrays [len(configs)]; operands are not in L2.
 
     Args:
-        arch: the GPU.
-        problem: the GEMM.
-        configs: what the kernel is launched with.
         codes: of each config: compiled (`gemm_eval.autotune.asm`), or `estimate_code`.
         coefficients: None: those of `triton_coefficients`.
 
