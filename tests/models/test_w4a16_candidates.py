@@ -123,21 +123,14 @@ def compiler() -> None:
 
 
 COMPILED = (
-    ("h200-sxm", "w4a16_gemv", "bf16", "group", 128, 5),
-    ("h200-sxm", "w4a16_gemv_mma", "fp16", "group_zero", 64, 20),
-    ("h200-sxm", "w4a16_sm90", "fp16", "group", 128, 0),
-    ("h200-sxm", "w4a16_sm90", "bf16", "column", None, 60),
-    ("a100-sxm-80gb", "w4a16_sm80", "fp16", "group", 32, 10),
-    ("rtx-4090", "w4a16_sm80", "fp16", "group", 128, 30),
-    ("b200", "w4a16_gemv_mma", "bf16", "group", 64, 11),
-    ("b300", "w4a16_sm80", "fp16", "group_zero", 32, 25),
-    ("rtx-5090", "w4a16_sm80", "bf16", "group", 128, 20),
-    ("rtx-5070", "w4a16_gemv", "fp16", "column", None, 7),
-    ("h200-sxm", "w4a16_gemv", "fp16", "mxfp4", 32, 3),
-    ("h200-sxm", "w4a16_gemv_mma", "bf16", "nvfp4", 16, 40),
-    ("h200-sxm", "w4a16_sm90", "bf16", "mxfp4", 32, 50),
-    ("a100-sxm-80gb", "w4a16_sm80", "fp16", "nvfp4", 16, 20),
-)
+    ("h200-sxm", "w4a16_gemv", "bf16", "group", 128, 5), ("h200-sxm", "w4a16_gemv_mma", "fp16", "group_zero", 64, 20),
+    ("h200-sxm", "w4a16_sm90", "fp16", "group", 128, 0), ("h200-sxm", "w4a16_sm90", "bf16", "column", None, 60),
+    ("a100-sxm-80gb", "w4a16_sm80", "fp16", "group", 32, 10), ("rtx-4090", "w4a16_sm80", "fp16", "group", 128, 30),
+    ("b200", "w4a16_gemv_mma", "bf16", "group", 64, 11), ("b300", "w4a16_sm80", "fp16", "group_zero", 32, 25),
+    ("rtx-5090", "w4a16_sm80", "bf16", "group", 128, 20), ("rtx-5070", "w4a16_gemv", "fp16", "column", None, 7),
+    ("h200-sxm", "w4a16_gemv", "fp16", "mxfp4", 32, 3), ("h200-sxm", "w4a16_gemv_mma", "bf16", "nvfp4", 16, 40),
+    ("h200-sxm", "w4a16_sm90", "bf16", "mxfp4", 32, 50), ("a100-sxm-80gb", "w4a16_sm80", "fp16", "nvfp4", 16, 20),
+)  # fmt: skip
 
 
 @pytest.mark.usefixtures("compiler")
