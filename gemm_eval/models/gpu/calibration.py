@@ -93,12 +93,9 @@ def _position(name: str) -> int:
 
 
 def coefficient_lines(
-    values: Mapping[str, float],
-    known: Sequence[Coefficient],
-    fitted: Collection[str] | None = None,
-    shared: Collection[str] = (),
-    indent: str = "  ",
-) -> list[str]:
+    values: Mapping[str, float], known: Sequence[Coefficient], fitted: Collection[str] | None = None,
+    shared: Collection[str] = (), indent: str = "  ",
+) -> list[str]:  # fmt: skip
     """Return the lines of coefficients in a file, with their units and meanings.
 
     Args:
@@ -217,12 +214,9 @@ def chip_of(arch: GpuSpec) -> Chip:
 
 
 def nearest_first(
-    root: Path,
-    chip: Chip,
-    pattern: str,
-    preferred: Sequence[str] = (),
+    root: Path, chip: Chip, pattern: str, preferred: Sequence[str] = (),
     distance: Callable[[GpuSpec], tuple[float, ...]] | None = None,
-) -> list[Path]:
+) -> list[Path]:  # fmt: skip
     """Return the calibration files from which a GPU may take coefficients, the best first.
 
     This is the rule of transfer for every kind of calibration. The GPU's own file comes first, then those of its own

@@ -425,8 +425,7 @@ def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resourc
         sms * min(family.stream_ctas(config.cta_m), resources.ctas_per_sm), family.min_stream_steps, 0,
         math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, types, config),
         dequant_cycles(arch, types, config),
-        float(stage_bytes(types, config)), operand_bytes(types, config), types.c.bits / 8,
-        0.0, 0.0, 0.0, 0.0,
+        float(stage_bytes(types, config)), operand_bytes(types, config), types.c.bits / 8, 0.0, 0.0, 0.0, 0.0,
     )  # fmt: skip
 
 

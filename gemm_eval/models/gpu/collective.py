@@ -135,12 +135,11 @@ def collective_rows(link: Interconnect, library: str, problems: Sequence[Collect
         np.array([item.num_ranks for item in problems], np.float64),
         np.array([num_passes(item.what) for item in problems], np.float64),
         flags([item.what in ("all_to_all", "send") for item in problems]),
-        flags([item.what == "send" for item in problems]),
-        flags([item.is_sum for item in problems]),
+        flags([item.what == "send" for item in problems]), flags([item.is_sum for item in problems]),
         flags([can_add_in_switch(link, item.what, item.num_ranks, item.dtype) for item in problems]),
         flags([has_direct_kernels(link, library, item.what) for item in problems]),
         flags([is_engine_all_reduce(library, item.what) for item in problems]),
-    )
+    )  # fmt: skip
 
 
 def collectives_us(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> Floats:
@@ -227,10 +226,9 @@ def ring(
     ll = CollectiveTerms(of["launch_us"], hops * of["hop_us"], sent / (rate * of["ll_frac"]))
     mid = CollectiveTerms(of["launch_us"] + of["mid_us"], hops * of["hop_us"], sent / (rate * of["mid_frac"]))
     simple = CollectiveTerms(
-        of["launch_us"] + of["simple_us"],
-        hops * of["simple_hop_us"],
+        of["launch_us"] + of["simple_us"], hops * of["simple_hop_us"],
         (sent + own_frac * share) / (rate * of["link_frac"]),
-    )
+    )  # fmt: skip
     return ll, mid, simple
 
 
@@ -255,10 +253,9 @@ def exchange(
     ll_bytes = sent if is_host else share
     ll = CollectiveTerms(of["peer_launch_us"], hops, ll_bytes / (rate * of["peer_ll_frac"]))
     simple = CollectiveTerms(
-        of["peer_launch_us"] + of["peer_simple_us"],
-        hops,
+        of["peer_launch_us"] + of["peer_simple_us"], hops,
         (sent + of["peer_own_frac"] * kept) / (rate * of["peer_link_frac"]),
-    )
+    )  # fmt: skip
     return ll, simple
 
 

@@ -128,8 +128,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
         return pack_kernels(
             arch, types, library, coefficients, l2=l2, clock=clock, is_calibrated=origin.is_calibrated,
             load_bytes=load_bytes, call_weights=call_weights, quantization=quantization, correction=correction,
-            carried=carried,
-            make_fallback=make_fallback, most_rows=None if few_rows is None else few_rows.most_rows,
+            carried=carried, make_fallback=make_fallback, most_rows=None if few_rows is None else few_rows.most_rows,
         )  # fmt: skip
 
     def pack_others(loads: Sequence[int]) -> Packed:

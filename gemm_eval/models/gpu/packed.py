@@ -69,24 +69,17 @@ def pack_bound_columns(
     clusters = candidates["cluster_log2"]
     smem = (candidates["stage_bytes"] + candidates["operand_bytes"]) / p["smem_bytes_per_cycle"]
     values = BoundColumns(
-        cta_m=candidates["cta_m"],
-        cta_n=candidates["cta_n"],
-        cta_k=candidates["cta_k"],
-        cluster_m=candidates["cluster_m"],
-        cluster_n=candidates["cluster_n"],
-        grid_cap=candidates["grid_cap"],
-        split_cap=of_arrays(split_cap)(candidates["grid_cap"], clusters),
-        min_rows=candidates["min_rows"],
-        max_rows=candidates["max_rows"],
-        is_vector=is_vector,
-        is_pingpong=is_pingpong,
+        cta_m=candidates["cta_m"], cta_n=candidates["cta_n"], cta_k=candidates["cta_k"],
+        cluster_m=candidates["cluster_m"], cluster_n=candidates["cluster_n"], grid_cap=candidates["grid_cap"],
+        split_cap=of_arrays(split_cap)(candidates["grid_cap"], clusters), min_rows=candidates["min_rows"],
+        max_rows=candidates["max_rows"], is_vector=is_vector, is_pingpong=is_pingpong,
         busy_cycles=np.where(candidates["operand_bytes"] > 0.0, np.hypot(matrix, smem), np.maximum(matrix, smem)),
         work_cycles=matrix + loss,
         tile_cycles=np.where(is_coop, c["coop_tile_cycles"], c["tile_cycles"] + is_vector * c["vector_tile_cycles"]),
         fixed_us=p["launch_us"] + kernel_us + p["load_latency_cycles"] / p["cycles_per_us"],
         dram_bytes_per_us=c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * clusters),
         outside_us_per_row_step=(schedule <= COOPERATIVE) / (c["outside_rows_per_cycle"] * p["cycles_per_us"]),
-    )
+    )  # fmt: skip
     return read_only(np.array(values, np.float64))
 
 
@@ -217,20 +210,11 @@ class Packed:
     """
 
     def __init__(
-        self,
-        params: npt.NDArray[np.void],
-        candidates: npt.NDArray[np.void],
-        coefficients: npt.NDArray[np.void],
-        sizes: SizeRule = ANY_SIZE,
-        *,
-        library: str,
-        columns: npt.NDArray[np.float64] | None = None,
-        make_fallback: Callable[[], Packed] | None = None,
-        has_kernels: bool = True,
-        correction: PackedCorrection | None = None,
-        carried: Carried | None = None,
-        most_rows: int | None = None,
-    ) -> None:
+        self, params: npt.NDArray[np.void], candidates: npt.NDArray[np.void], coefficients: npt.NDArray[np.void],
+        sizes: SizeRule = ANY_SIZE, *, library: str, columns: npt.NDArray[np.float64] | None = None,
+        make_fallback: Callable[[], Packed] | None = None, has_kernels: bool = True,
+        correction: PackedCorrection | None = None, carried: Carried | None = None, most_rows: int | None = None,
+    ) -> None:  # fmt: skip
         self.params, self.candidates = read_only(params), read_only(candidates)
         self.columns = no_bound_columns(len(candidates)) if columns is None else columns
         self.coefficients = read_only(coefficients[None])
@@ -297,9 +281,8 @@ def join_packed(packed: Sequence[Packed]) -> Joined:
         read_only(np.concatenate([one.candidates for one in packed])),
         read_only(np.concatenate([one.columns for one in packed], axis=1)),
         read_only(np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1).astype(np.int64)),
-        read_only(np.concatenate([one.coefficients for one in packed])),
-        packed[0].is_ours,
-    )
+        read_only(np.concatenate([one.coefficients for one in packed])), packed[0].is_ours,
+    )  # fmt: skip
 
 
 def split_by_size(
@@ -337,22 +320,11 @@ def split_by_size(
 
 
 def pack_kernels(
-    arch: GpuSpec,
-    types: GemmTypes,
-    library: str,
-    coefficients: Mapping[str, float],
-    *,
-    l2: str,
-    clock: str,
-    is_calibrated: bool,
-    load_bytes: int = ROW_BYTES,
-    call_weights: float = 1.0,
-    quantization: Quantization = NO_QUANTIZATION,
-    make_fallback: Callable[[], Packed] | None = None,
-    correction: PackedCorrection | None = None,
-    carried: Carried | None = None,
-    most_rows: int | None = None,
-) -> Packed:
+    arch: GpuSpec, types: GemmTypes, library: str, coefficients: Mapping[str, float], *, l2: str, clock: str,
+    is_calibrated: bool, load_bytes: int = ROW_BYTES, call_weights: float = 1.0,
+    quantization: Quantization = NO_QUANTIZATION, make_fallback: Callable[[], Packed] | None = None,
+    correction: PackedCorrection | None = None, carried: Carried | None = None, most_rows: int | None = None,
+) -> Packed:  # fmt: skip
     """Pack the generic kernels of a library.
 
     Args:
@@ -388,8 +360,7 @@ def pack_kernels(
     return Packed(
         params, candidates, packed, rows_on(types, load_bytes, padding), library=library,
         columns=pack_bound_columns(params, packed, candidates), make_fallback=make_fallback, correction=correction,
-        carried=carried,
-        most_rows=most_rows,
+        carried=carried, most_rows=most_rows,
     )  # fmt: skip
 
 
@@ -405,15 +376,9 @@ def pack_no_kernels(arch: GpuSpec, types: GemmTypes, library: str, *, l2: str, c
 
 
 def pack_w4a16(
-    arch: GpuSpec,
-    types: GemmTypes,
-    coefficients: Mapping[str, Mapping[str, float]],
-    *,
-    l2: str,
-    clock: str,
-    is_calibrated: bool,
-    make_fallback: Callable[[], Packed],
-) -> Packed:
+    arch: GpuSpec, types: GemmTypes, coefficients: Mapping[str, Mapping[str, float]], *, l2: str, clock: str,
+    is_calibrated: bool, make_fallback: Callable[[], Packed],
+) -> Packed:  # fmt: skip
     """Pack our W4A16 kernels.
 
     Args:

@@ -51,13 +51,9 @@ def new_spread(counts: Any, num_cores: int) -> Spread:
         num_groups += count
     most_sets = min(num_cores, num_groups)
     return Spread(
-        np.empty(most_sets + 1, np.int64),
-        np.empty(num_groups, np.int64),
-        np.empty(num_groups, np.int64),
-        np.empty(most_sets, np.int64),
-        np.empty(most_sets, np.int64),
-        np.empty((3, num_groups), np.int64),
-    )
+        np.empty(most_sets + 1, np.int64), np.empty(num_groups, np.int64), np.empty(num_groups, np.int64),
+        np.empty(most_sets, np.int64), np.empty(most_sets, np.int64), np.empty((3, num_groups), np.int64),
+    )  # fmt: skip
 
 
 @kernel

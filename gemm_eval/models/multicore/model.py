@@ -285,17 +285,11 @@ def attention_sizes(problem: AttentionProblem) -> AttentionSizes:
     """Return a problem as kernels see it: without keys that no query attends to."""
     keys = problem.num_keys
     return AttentionSizes(
-        units=problem.batch * problem.num_kv_heads,
-        rows=problem.q_len * problem.group,
-        keys=keys,
-        group=problem.group,
-        ahead=keys - problem.q_len,
-        window=keys if problem.window is None else problem.window,
-        is_masked=int(problem.causal and problem.q_len > 1),
-        head_dim=problem.head_dim,
-        value_dim=problem.value_dim,
+        units=problem.batch * problem.num_kv_heads, rows=problem.q_len * problem.group, keys=keys, group=problem.group,
+        ahead=keys - problem.q_len, window=keys if problem.window is None else problem.window,
+        is_masked=int(problem.causal and problem.q_len > 1), head_dim=problem.head_dim, value_dim=problem.value_dim,
         kv_width=problem.head_dim + (0 if problem.is_latent else problem.value_dim),
-    )
+    )  # fmt: skip
 
 
 def attention_params(arch: MulticoreSpec, problem: AttentionProblem) -> npt.NDArray[np.void]:
@@ -327,11 +321,9 @@ def unpack_attention_cost(record: np.void) -> AttentionCost:
     names = ATTENTION_COST_DTYPE.names or ()
     row = dict(zip(names, record.item(), strict=True))
     mapping = AttentionMapping(
-        AttentionPartition(row["P_U"], row["P_Q"], row["P_KV"]),
-        AttentionTile(row["tile_q"], row["tile_kv"]),
-        AttentionOrder(row["loop_order"]),
-        bool(row["is_folded"]),
-    )
+        AttentionPartition(row["P_U"], row["P_Q"], row["P_KV"]), AttentionTile(row["tile_q"], row["tile_kv"]),
+        AttentionOrder(row["loop_order"]), bool(row["is_folded"]),
+    )  # fmt: skip
     plain = {name: row[name] for name in AttentionCost._fields if name in row}
     return AttentionCost(mapping=mapping, breakdown={name: row[name] for name in BREAKDOWN}, **plain)
 

@@ -39,7 +39,8 @@ _INTS = (
 )  # fmt: skip
 _FLOATS = (
     "steps_per_cycle", "cycles_per_us", "vector_ops_per_cycle", "dequant_ops_per_elem",
-    "dram_bytes_per_us", "dram_core_limit_bytes_per_us", "noc_bytes_per_us", "overlap_frac", "launch_us",
+    "dram_bytes_per_us", "dram_core_limit_bytes_per_us", "noc_bytes_per_us",
+    "overlap_frac", "launch_us",
     "mac_pj", "sram_pj_per_byte", "dram_pj_per_byte", "noc_pj_per_byte", "static_pj_per_us",
     "weight_load_cycles", "write_bytes_per_us", "a_dram", "b_dram", "c_dram", "shared_bytes", "shared_bytes_per_us",
     "launch_floor_us", "feed_us_per_step", "resident_max_frac",

@@ -21,10 +21,21 @@ __all__ = ["FAMILIES", "GENERIC", "QUANTIZE", "Family", "TileChoice", "default_c
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        WGMMA, MMA_SYNC, UNALIGNED, ELEMENTWISE, VECTOR_FAMILY, *OUR_FAMILIES, TCGEN05, MMA_VOLTA, MMA_FP8,
-        *BLOCK_SCALED, QUANTIZE, *TRTLLM_FAMILIES, *GROUPED,
+        WGMMA,
+        MMA_SYNC,
+        UNALIGNED,
+        ELEMENTWISE,
+        VECTOR_FAMILY,
+        *OUR_FAMILIES,
+        TCGEN05,
+        MMA_VOLTA,
+        MMA_FP8,
+        *BLOCK_SCALED,
+        QUANTIZE,
+        *TRTLLM_FAMILIES,
+        *GROUPED,
     )
-}  # fmt: skip
+}
 """Kernel families by name."""
 
 GENERIC = tuple(name for name, family in FAMILIES.items() if not (family.is_ours or family.is_quantization))
@@ -38,7 +49,10 @@ def family_for(sm_arch: str, input_dtype: str, *, load_bytes: int, is_block_scal
     for which a caller asks.
 
     Args:
+        sm_arch: generation of SMs.
+        input_dtype: of A.
         load_bytes: what all rows start on: 16, 4 or 1.
+        is_block_scaled: whether A has scales.
     """
     if load_bytes < ROW_BYTES:
         return UNALIGNED if load_bytes == NARROW_BYTES else ELEMENTWISE

@@ -72,13 +72,9 @@ _GATHERED, _ACTIVATED, _FINALIZED = "moe_token_frac", "moe_activation_frac", "mo
 
 
 def _fixed(
-    name: str,
-    sizes: Sequence[tuple[int, int]],
-    warps: int,
-    schedule: Schedule,
-    clusters: tuple[tuple[int, int], ...] = _SINGLE,
-    **more: int,
-) -> Callable[..., Iterator[TileChoice]]:
+    name: str, sizes: Sequence[tuple[int, int]], warps: int, schedule: Schedule,
+    clusters: tuple[tuple[int, int], ...] = _SINGLE, **more: int,
+) -> Callable[..., Iterator[TileChoice]]:  # fmt: skip
     def tiles(*_: object) -> Iterator[TileChoice]:
         return (TileChoice(name, m, n, warps, schedule, clusters, **more) for m, n in sizes)
 

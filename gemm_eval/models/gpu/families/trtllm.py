@@ -94,12 +94,9 @@ _BLACKWELL_SIZES = tuple(dict.fromkeys([(128, n) for n in _BLACKWELL_SIDES] + [(
 
 
 def _tiles_of(
-    family: str,
-    sizes: tuple[tuple[int, int], ...],
-    warps: int,
-    schedule: Schedule,
+    family: str, sizes: tuple[tuple[int, int], ...], warps: int, schedule: Schedule,
     clusters: tuple[tuple[int, int], ...] = _SINGLE,
-) -> Callable[..., Iterator[TileChoice]]:
+) -> Callable[..., Iterator[TileChoice]]:  # fmt: skip
     def tiles(*_: object) -> Iterator[TileChoice]:
         return (TileChoice(family, m, n, warps, schedule, clusters) for m, n in sizes)
 

@@ -51,12 +51,14 @@ _OF_ONE_GEMM = (
     Family(
         name="w4a16_sm90", number=SM90, sm_archs=("sm_90",), schedules=(Schedule.PINGPONG, Schedule.COOPERATIVE),
         mma_m=64, mma_n_step=8, num_warps=(8, 12), max_registers=216, operands="registers", has_clusters=True,
-        is_warp_specialized=True, is_ours=True, coefficients=w4a16_coefficients_of("w4a16_sm90"),
+        is_warp_specialized=True, is_ours=True,
+        coefficients=w4a16_coefficients_of("w4a16_sm90"),
     ),
     Family(
         name="w4a16_sm90_cluster", number=SM90_CLUSTER, sm_archs=("sm_90",), schedules=(Schedule.COOPERATIVE,),
         mma_m=64, mma_n_step=8, num_warps=(8, 12), max_registers=216, operands="registers", has_clusters=True,
-        is_warp_specialized=True, is_ours=True, coefficients=w4a16_coefficients_of("w4a16_sm90_cluster"),
+        is_warp_specialized=True, is_ours=True,
+        coefficients=w4a16_coefficients_of("w4a16_sm90_cluster"),
     ),
 )  # fmt: skip
 
@@ -66,11 +68,13 @@ OUR_FAMILIES = (
     replace(_BASE["w4a16_gemv_mma"], name="w4a16_gemv_mma_grouped", number=GEMV_MMA_GROUPED),
     # on Hopper it is never chosen: nobody has timed it beside those with wgmma
     replace(
-        _BASE["w4a16_sm80"], name="w4a16_sm80_grouped", number=SM80_GROUPED,
+        _BASE["w4a16_sm80"],
+        name="w4a16_sm80_grouped",
+        number=SM80_GROUPED,
         sm_archs=tuple(name for name in _AMPERE_ON if name != "sm_90"),
     ),
     replace(_BASE["w4a16_sm90"], name="w4a16_sm90_grouped", number=SM90_GROUPED),
-)  # fmt: skip
+)
 
 
 def has_w4a16_format(types: GemmTypes) -> bool:

@@ -270,8 +270,7 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
     kernel_us = np.full_like(main_us, c["kernel_us"])
     return LaunchTimes(
         np.where(can_launch, kernel_us + main_us + reduction_us, np.inf), kernel_us, full_us + last_us, l2_us, dram_us,
-        reduction_us, step_of(resident), resident * tensor, resident * issue, resident * shared,
-        chain, round_trip,
+        reduction_us, step_of(resident), resident * tensor, resident * issue, resident * shared, chain, round_trip,
     )  # fmt: skip
 
 
@@ -324,12 +323,9 @@ def triton_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
 
 
 def triton_costs(
-    arch: GpuSpec,
-    problem: GemmProblem,
-    configs: Sequence[TritonConfig],
-    codes: Sequence[KernelCode],
+    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode],
     coefficients: Mapping[str, float] | None = None,
-) -> LaunchTimes:
+) -> LaunchTimes:  # fmt: skip
     """Return where the time of each config goes, all arrays [len(configs)]; operands are not in L2.
 
     Args:

@@ -115,7 +115,7 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
         bounds[i] = least_us + no_us if max_rows[i] >= M and tiles <= max_tiles[i] else np.inf
 
 
-class _Loop(NamedTuple):
+class _Least(NamedTuple):
     """The least that a config takes: what is before, and under load `added_us` and the 3-norm of the next three."""
 
     before_us: float
@@ -128,30 +128,29 @@ class _Loop(NamedTuple):
 
 
 @inlined_kernel
-def _loop_of(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> _Loop:
+def _least_of(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> _Least:
     """Waves are taken as one: the 3-norm of sums is at most the sum of 3-norms."""
     launch_us, cycles_per_us = p["launch_us"], p["cycles_per_us"]
     if row["family"] in WGMMA_FAMILIES:
-        of_90 = sm90_loop(p, row, c, t, split, lone)
-        before_us, chip_us = launch_us + c["kernel_us"] + of_90.store_us, (of_90.first + of_90.last) / cycles_per_us
+        of_90 = sm90_loop(p, row, c, t, split, lone, 0.0)
+        before_us, chip_us = launch_us + of_90.prologue_us + of_90.store_us, (of_90.first + of_90.last) / cycles_per_us
         if t.G > 1:  # the longer of the two: above a share of their 3-norm
-            return _Loop(
+            return _Least(
                 before_us, GROUPS_US, _LEAST_OF_GROUPS * chip_us, _LEAST_OF_GROUPS * of_90.dram_us, 0.0, of_90.busy_us,
                 of_90.power,
             )  # fmt: skip
-        return _Loop(before_us, 0.0, chip_us, of_90.dram_us, of_90.outside_us, of_90.busy_us, of_90.power)
+        return _Least(before_us, 0.0, chip_us, of_90.dram_us, of_90.outside_us, of_90.busy_us, of_90.power)
     if row["family"] in MULTISTAGE_FAMILIES:
         of_80 = sm80_loop(p, row, c, t, split)
-        chip_us = (of_80.first + of_80.last) / cycles_per_us
-        return _Loop(launch_us, of_80.reduction_us, chip_us, of_80.dram_us, 0.0, of_80.busy_us, 0.0)
+        return _Least(launch_us, of_80.reduction_us, of_80.chip_us, of_80.dram_us, 0.0, of_80.busy_us, 0.0)
     few = streaming_loop(p, row, c, t, split)
     before_us = launch_us + few.prologue_us + few.reduction_us
     if t.G > 1:
         least = _LEAST_OF_STREAMS
-        return _Loop(
+        return _Least(
             before_us, 0.0, least * (few.chip_us + few.over_us), least * few.dram_us, least * few.l2_us, 0.0, 0.0
         )
-    return _Loop(before_us + few.over_us, 0.0, few.chip_us, few.dram_us, few.l2_us, 0.0, 0.0)
+    return _Least(before_us + few.over_us, 0.0, few.chip_us, few.dram_us, few.l2_us, 0.0, 0.0)
 
 
 @kernel
@@ -164,7 +163,7 @@ def is_beaten(
     left. So nearly all that are slower are known in a third of the time of a cost.
     """
     launch = launch_of(row, t)
-    loop = _loop_of(p, row, c, launch, split, columns[_AT.lone_cycles, index])
+    loop = _least_of(p, row, c, launch, split, columns[_AT.lone_cycles, index])
     left_us = best_us / (launch.num * BOUND_SLACK) - loop.before_us
     room_us = left_us - loop.added_us
     cubes = loop.chip_us * loop.chip_us * loop.chip_us + loop.dram_us * loop.dram_us * loop.dram_us

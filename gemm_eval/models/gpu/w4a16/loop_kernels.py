@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     TOKEN_ROW_BYTES,
     UNIT_K,
     Launch,
+    Loop,
     are_alike,
     finish,
     l2_share,
@@ -35,28 +36,8 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
 )
 
 
-class Sm80Loop(NamedTuple):
-    """The main loop of a config before its times are combined: cycles of a CTA, times of the chip, and counts."""
-
-    first: float  # cycles of all whole rounds
-    last: float  # and of the rest
-    share: float  # of CTAs, that whole rounds have
-    blocks: float  # of 64 k, of a CTA
-    issue: float  # cycles of one
-    matrix: float
-    overlap: float  # CTAs that an SM works through
-    reduction_us: float
-    dram_us: float
-    busy_us: float  # tensor cores, at the highest clock
-    read_bytes: float
-    tiles: int
-    ctas: int
-    rounds: int
-    rest: int  # CTAs after the last whole round
-
-
 @kernel
-def sm80_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Sm80Loop:
+def sm80_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
     """The main loop of a config."""
     is_stream = split == STREAM_K
     split = max(1, split)
@@ -115,9 +96,14 @@ def sm80_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Sm80Loop:
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / p["dram_peak_bytes_per_us"]
     busy_us = tiles * units * 2.0 * row["matrix_cycles"] / (num_sms * cycles_per_us)
-    return Sm80Loop(
-        first, last, rounds * slots / ctas, blocks, issue, matrix, overlap, reduction_us, dram_us, busy_us, read_bytes,
-        tiles, ctas, rounds, rest,
+    waves, done = rounds + (1 if rest > 0 else 0), overlap * blocks
+    return Loop(
+        first=first, last=last, share=rounds * slots / ctas, rounds=rounds, rest=rest, copied_rows=0, num_blocks=0.0,
+        prologue_us=0.0, chip_us=(first + last) / cycles_per_us, over_us=0.0, matrix_us=done * matrix / cycles_per_us,
+        dequant_us=done * issue / cycles_per_us, overhead_us=waves * c["cta_cycles"] / cycles_per_us, l2_us=0.0,
+        dram_us=dram_us, outside_us=0.0, store_us=0.0, reduction_us=reduction_us, busy_us=busy_us, power=0.0,
+        read_bytes=read_bytes, ctas=ctas, tiles=tiles, waves=waves, last_ctas=rest if rest > 0 else ctas,
+        active_sms=min(ctas, num_sms),
     )  # fmt: skip
 
 
@@ -129,13 +115,7 @@ def sm80_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     main_us = norm3(s.first / cycles_per_us, s.dram_us * s.share, 0.0, 0.0) if s.rounds > 0 else 0.0
     if s.rest > 0:
         main_us += norm3(s.last / cycles_per_us, s.dram_us * (1.0 - s.share), 0.0, 0.0)
-    waves = s.rounds + (1 if s.rest > 0 else 0)
-    return finish(
-        p, row, 0.0, (s.first + s.last) / cycles_per_us, s.overlap * s.blocks * s.matrix / cycles_per_us,
-        s.overlap * s.blocks * s.issue / cycles_per_us, waves * c["cta_cycles"] / cycles_per_us, 0.0, s.dram_us, 0.0,
-        0.0, s.reduction_us, main_us + s.reduction_us, s.busy_us, s.read_bytes, s.ctas, s.tiles, waves,
-        s.rest if s.rest > 0 else s.ctas, min(s.ctas, p["num_sms"]), 0.0,
-    )  # fmt: skip
+    return finish(p, row, s, main_us + s.reduction_us)
 
 
 TWO_WARPGROUPS = 8  # warps
@@ -192,30 +172,6 @@ def _of_groups_us(
     return result
 
 
-class Sm90Loop(NamedTuple):
-    """The main loop of a config before its times are combined: cycles of a CTA, times of the chip, and counts."""
-
-    first: float  # cycles of all whole rounds
-    last: float  # and of the rest
-    share: float  # of work items, that whole rounds have
-    blocks: float  # of 64 k, of a work item
-    matrix: float  # cycles of one
-    epilogue: float  # cycles of a work item
-    reduction: float
-    dram_us: float
-    outside_us: float
-    store_us: float
-    busy_us: float  # tensor cores, at the highest clock
-    power: float  # of data on their way
-    read_bytes: float
-    copied_rows: int
-    tiles: int  # of clusters
-    cluster: int  # CTAs of one
-    ctas: int
-    rounds: int
-    rest: int  # clusters after the last whole round
-
-
 @kernel
 def _sm90_work(row: Any, c: Any) -> float:
     """Cycles of 64 k of the warps that compute, alone on their SM; whatever the GEMM."""
@@ -226,8 +182,11 @@ def _sm90_work(row: Any, c: Any) -> float:
 
 
 @kernel
-def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> Sm90Loop:
-    """The main loop of a config; `lone`: cycles of 64 k of a CTA alone on its SM that waits for no data."""
+def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work: float) -> Loop:
+    """The main loop of a config.
+
+    `lone` and `work` are cycles of 64 k of a CTA alone on its SM that waits for no data, and of its warps that compute.
+    """
     is_stream = split == STREAM_K
     split = max(1, split)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
@@ -318,9 +277,17 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> S
     share = rounds * clusters / items
     busy_us = items * cluster * blocks * matrix / (num_sms * cycles_per_us)
     store_us = c["store_exposed_frac"] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"]
-    return Sm90Loop(
-        first, last, share, blocks, matrix, epilogue, reduction, dram_us, outside_us, store_us, busy_us, power,
-        read_bytes, copied_rows, tiles, cluster, ctas, rounds, rest,
+    waves = rounds + (1 if rest > 0 else 0)
+    chip_us, done = (first + last) / cycles_per_us, waves * blocks
+    reduction_us = min(chip_us, waves * reduction / cycles_per_us)
+    return Loop(
+        first=first, last=last, share=share, rounds=rounds, rest=rest, copied_rows=copied_rows,
+        num_blocks=tiles * units * 2.0, prologue_us=c["kernel_us"], chip_us=chip_us - reduction_us, over_us=0.0,
+        matrix_us=done * matrix / cycles_per_us, dequant_us=done * max(0.0, work - matrix) / cycles_per_us,
+        overhead_us=waves * epilogue / cycles_per_us, l2_us=0.0, dram_us=dram_us, outside_us=outside_us,
+        store_us=store_us, reduction_us=reduction_us, busy_us=busy_us, power=power, read_bytes=read_bytes, ctas=ctas,
+        tiles=tiles * cluster, waves=waves, last_ctas=rest * cluster if rest > 0 else ctas,
+        active_sms=min(ctas, num_sms),
     )  # fmt: skip
 
 
@@ -328,22 +295,12 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> S
 def sm90_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     """Warp-specialized kernels: a thread copies, warpgroups dequantize and multiply, tiles follow each other."""
     work = _sm90_work(row, c)
-    s = sm90_loop(p, row, c, t, split, norm8(work, row["producer"] * c["producer_cycles"]))
-    cycles_per_us = p["cycles_per_us"]
+    s = sm90_loop(p, row, c, t, split, norm8(work, row["producer"] * c["producer_cycles"]), work)
     if t.G > 1:
-        blocks = s.tiles * ceil_div(t.K, UNIT_K) * 2.0
-        main_us = _of_groups_us(p, row, s.first, s.last, s.dram_us, blocks, s.copied_rows)
-    else:
-        main_us = norm3(s.first / cycles_per_us, s.dram_us * s.share, s.outside_us * s.share, 0.0)
-        if s.rest > 0:
-            rest = 1.0 - s.share
-            main_us += norm3(s.last / cycles_per_us, s.dram_us * rest, s.outside_us * rest, 0.0)
-    waves = s.rounds + (1 if s.rest > 0 else 0)
-    chip_us = (s.first + s.last) / cycles_per_us
-    reduction_us = min(chip_us, waves * s.reduction / cycles_per_us)
-    return finish(
-        p, row, c["kernel_us"], chip_us - reduction_us, waves * s.blocks * s.matrix / cycles_per_us,
-        waves * s.blocks * max(0.0, work - s.matrix) / cycles_per_us, waves * s.epilogue / cycles_per_us, 0.0,
-        s.dram_us, s.outside_us, s.store_us, reduction_us, main_us, s.busy_us, s.read_bytes, s.ctas,
-        s.tiles * s.cluster, waves, s.rest * s.cluster if s.rest > 0 else s.ctas, min(s.ctas, p["num_sms"]), s.power,
-    )  # fmt: skip
+        return finish(p, row, s, _of_groups_us(p, row, s.first, s.last, s.dram_us, s.num_blocks, s.copied_rows))
+    cycles_per_us = p["cycles_per_us"]
+    main_us = norm3(s.first / cycles_per_us, s.dram_us * s.share, s.outside_us * s.share, 0.0)
+    if s.rest > 0:
+        rest = 1.0 - s.share
+        main_us += norm3(s.last / cycles_per_us, s.dram_us * rest, s.outside_us * rest, 0.0)
+    return finish(p, row, s, main_us)
