@@ -382,7 +382,9 @@ def whole_cost(
         max(latency_us, p["launch_floor_us"]), blk.active_cores * (moved_dram + red_dram_bytes), visits,
         a_bytes, b_bytes, s_bytes, loads, c, a_dram, b_dram, c.dram, kept_frac, store_bytes, spill_bytes,
         main_us, compute_us, cube_us, fill_drain_us, vector_us, dram_us, shared_us, noc_us, feed_us,
-        sync_us, pack_us, tasks_us, red_dram_us, red_noc_us, red_add_us, latency_us,
+        sync_us, pack_us, tasks_us,
+        red_dram_us, red_noc_us, red_add_us,
+        latency_us,
     )  # fmt: skip
 
 
