@@ -1,4 +1,8 @@
-"""Packages whose names are loaded when they are first used: importing one costs nothing."""
+"""Packages whose names are loaded when they are first used: importing one costs nothing.
+
+Such a package imports its names under ``if TYPE_CHECKING:``, for people and type checkers. Nothing runs that block:
+`lazy_names` reads in it which module has which name.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-_IMPORT = re.compile(r"^ +from (\S+) import (\([^)]*\)|[^(\n]*)", re.MULTILINE)
+_IMPORT = re.compile(r"^    from (\S+) import (\([^)]*\)|.+)$", re.MULTILINE)
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, Sequence[str]]
+    package: str, modules: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package (PEP 562).
 
     Args:
         package: its dotted name.
-        modules: the public names by the module that has them, which is relative (".gemm") or absolute.
+        modules: the public names by the module that has them, relative (".gemm") or absolute; default: as the imports
+            under ``if TYPE_CHECKING:`` say.
     """
+    if modules is None:
+        source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
+        modules = {module: re.findall(r"\w+", names) for module, names in _IMPORT.findall(source)}
     module_of = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:
@@ -31,15 +39,3 @@ def lazy_names(
         return value
 
     return load, lambda: sorted(module_of)
-
-
-def lazy_package(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package, which its imports under TYPE_CHECKING list.
-
-    Args:
-        package: its dotted name.
-        file: its `__init__.py`.
-    """
-    imports = _IMPORT.findall(Path(file).read_text(encoding="utf-8"))
-    load, names = lazy_names(package, {module: re.findall(r"\w+", text) for module, text in imports})
-    return load, names, names()

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gemm_eval.lazy import lazy_package
+from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.models.multicore.attention_kernels import ATTENTION_COST_DTYPE, evaluate_attention_mapping
@@ -34,4 +34,12 @@ if TYPE_CHECKING:
     )
     from gemm_eval.models.multicore.terms import BOUNDS, TERMS
 
-__getattr__, __dir__, __all__ = lazy_package(__name__, __file__)
+__all__ = [
+    "ATTENTION_COST_DTYPE", "BOUNDS", "COST_DTYPE", "FIRST", "MODEL_VERSION", "OTHER_SOFTMAX_OPS_PER_SCORE",
+    "PARAMS_DTYPE", "TERMS", "AttentionCost", "Block", "MulticoreCost", "attention_params", "attention_sizes",
+    "batch_sizes", "block_of", "cost_of_mapping", "evaluate_attention_mapping", "evaluate_grouped", "evaluate_mapping",
+    "evaluate_range", "group_sizes", "layer_terms", "lone_layout", "pack_params", "params_in_room", "split_layouts",
+    "spread_of", "sram_used_bytes", "unpack_attention_cost", "unpack_cost", "with_room",
+]  # fmt: skip
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gemm_eval.lazy import lazy_package
+from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.models.gpu.w4a16.candidates import (
@@ -20,4 +20,10 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES, SM90_CLUSTER
     from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, splits_of_row
 
-__getattr__, __dir__, __all__ = lazy_package(__name__, __file__)
+__all__ = [
+    "GROUPED_FAMILIES", "MAX_SPLITS", "SM90_CLUSTER", "W4A16_FAMILIES", "W4A16_SIZES", "check_w4a16_family",
+    "check_w4a16_sizes", "coefficients_of", "config_of_row", "find_row", "has_w4a16_kernels", "kernel_target",
+    "list_w4a16_needs", "splits_of_row", "w4a16_types",
+]  # fmt: skip
+
+__getattr__, __dir__ = lazy_names(__name__)
