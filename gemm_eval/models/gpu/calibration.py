@@ -221,7 +221,7 @@ def nearest_first(
 
     This is the rule of transfer for every kind of calibration. The GPU's own file comes first, then those of its own
     generation of SMs, of a generation in `preferred`, of the same kind of tensor core, of the nearest generation, of
-    the most similar DRAM bandwidth, and last the first by name.
+    the most similar DRAM bandwidth, and last the first by name. GPUs of another maker give none.
 
     Args:
         root: the folder that has a folder for each calibrated GPU.
@@ -236,7 +236,7 @@ def nearest_first(
             theirs.sm_arch != chip.sm_arch,
             preferred.index(theirs.sm_arch) if theirs.sm_arch in preferred else len(preferred),
             sum(own != part for own, part in zip(chip.tensor_core, theirs.tensor_core, strict=True)),
-            abs(SM_ARCHS.index(theirs.sm_arch) - SM_ARCHS.index(chip.sm_arch)),
+            abs(_generation(theirs.sm_arch) - _generation(chip.sm_arch)),
             abs(math.log(theirs.dram_gb_per_s / chip.dram_gb_per_s)),
         )
 
@@ -244,7 +244,18 @@ def nearest_first(
         other = _preset(data_root(), path.parent.name)
         return path.parent.name != chip.name, (math.inf,) if other is None else (distance or of_sms)(other), path
 
-    return sorted(root.glob(f"*/{pattern}"), key=rank)
+    is_nvidia = chip.sm_arch in SM_ARCHS
+    paths = (path for path in root.glob(f"*/{pattern}") if _is_nvidia(path.parent.name) == is_nvidia)
+    return sorted(paths, key=rank)
+
+
+def _is_nvidia(gpu: str) -> bool:
+    preset = _preset(data_root(), gpu)
+    return preset is None or preset.sm_arch in SM_ARCHS
+
+
+def _generation(sm_arch: str) -> int:
+    return SM_ARCHS.index(sm_arch) if sm_arch in SM_ARCHS else len(SM_ARCHS)
 
 
 def origin_of(fitted_on: str, date: str, library: str = "", *, is_own: bool) -> Origin:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import THREADS_PER_WARP, GpuSpec, cluster_sms, ctas_per_sm, least_registers_per_sm, smem_taken_bytes
+from gemm_eval.arch import GpuSpec, cluster_sms, ctas_per_sm, least_registers_per_sm, smem_taken_bytes
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -59,7 +59,7 @@ def _demands(arch: GpuSpec, needs: KernelNeeds) -> Iterator[Shortage]:
     yield of("smem", "smem_per_cta_bytes", needs.smem_bytes, "bytes")
     yield of("smem", "smem_per_sm_bytes", smem_taken_bytes(arch, needs.smem_bytes), "bytes")
     yield of("registers", "max_registers_per_thread", needs.registers, "registers a thread")
-    of_cta = least_registers_per_sm(needs.num_threads, needs.launch_registers)
+    of_cta = least_registers_per_sm(arch, needs.num_threads, needs.launch_registers)
     yield of("registers", "registers_per_sm", of_cta, "registers")
     yield of("threads", "max_threads_per_sm", needs.num_threads, "threads")
     yield of("cluster", "max_cluster_ctas", needs.cluster_ctas, "CTAs")
@@ -148,7 +148,7 @@ class _Needs(NamedTuple):
 
 def _needs(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> _Needs:
     family = FAMILIES[config.family]
-    threads = config.num_warps * THREADS_PER_WARP
+    threads = config.num_warps * arch.threads_per_warp
     groups = 2 if config.schedule == Schedule.PINGPONG else 1
     accumulators = 0
     if arch.mma_accumulators_in == "registers" or not family.has_tensor_memory:
@@ -158,9 +158,9 @@ def _needs(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> _Needs:
     staged = -(-register_stages * step_bytes // (threads * _REGISTER_BYTES))
     if family.is_compiled and family.operands == "registers":
         register_stages = 1  # Triton's pipeliner gives mma.sync a buffer less: what is multiplied has left its own
-    step = arch.register_alloc_per_warp // THREADS_PER_WARP
+    step = arch.register_alloc_per_warp // arch.threads_per_warp
     registers = -(-(accumulators + staged + _FIXED_REGISTERS) // step) * step
-    extra_threads = _PRODUCER_WARPS * THREADS_PER_WARP if family.is_warp_specialized else 0
+    extra_threads = _PRODUCER_WARPS * arch.threads_per_warp if family.is_warp_specialized else 0
     return _Needs(
         step_bytes, register_stages, accumulators, staged, registers,
         (registers * threads + _PRODUCER_REGISTERS * extra_threads) // (threads + extra_threads),
@@ -409,7 +409,7 @@ def dequant_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> flo
     ops = _OPS_PER_WEIGHT.get(types.b.dtype.bits, 1.0)
     if types.b.scale is not None and types.b.scale.zero_dtype is not None:
         ops += _ZERO_OPS
-    lanes = THREADS_PER_WARP * arch.issue_slots_per_cycle
+    lanes = arch.threads_per_warp * arch.issue_slots_per_cycle
     return config.cta_n * config.cta_k * ops / lanes
 
 

@@ -477,11 +477,14 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
         waste *= 1.0 + c["half_line_waste"]
     l2_bytes = (a_l2 + b_l2 + first_bytes) * waste
     compulsory = t.a_read_bytes + t.b_read_bytes
-    read_bytes = compulsory
+    read_bytes, l3_us = compulsory, 0.0
     if raster != NO_RASTER and t.l2_hold_frac < 1.0 and cta_m < t.M and tiles_n > 1:
         waves_bytes, raster = _waves_bytes(t, cta_m, tiles_n, ctas, raster)
         if waves_bytes > compulsory:
-            read_bytes += (1.0 - t.l2_hold_frac) * (waves_bytes - compulsory)
+            again_bytes = (1.0 - t.l2_hold_frac) * (waves_bytes - compulsory)
+            l3_bytes = again_bytes * min(1.0, p["l3_bytes"] * t.G / (t.a_bytes + t.b_bytes + t.scale_bytes))
+            read_bytes += again_bytes - l3_bytes
+            l3_us = l3_bytes / p["l3_bytes_per_us"]
 
     outside_us = _outside_us(p, row, c, t, row_tiles, tiles_n, padded_n, all_steps)
 
@@ -534,14 +537,14 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     unit_l2 = l2_bytes / units
     dram_rate = c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * row["cluster_log2"]) / t.line_waste
     first_us = first / cycles_per_us
-    first_dram = rounds * ctas * unit_dram / dram_rate
+    first_dram = rounds * ctas * unit_dram / dram_rate + l3_us * (rounds * ctas / units)
     first_l2 = rounds * ctas * unit_l2 / c["l2_bytes_per_us"]
     first_outside = outside_us * (rounds * ctas / units)
     main = _norm4(first_us, first_dram, first_l2, first_outside)
     dram_us, l2_us, chip_us = first_dram, first_l2, first_us
     if rest > 0:
         last_us = last / cycles_per_us
-        last_dram = rest * unit_dram / dram_rate
+        last_dram = rest * unit_dram / dram_rate + l3_us * (rest / units)
         last_l2 = rest * unit_l2 / c["l2_bytes_per_us"]
         main += _norm4(last_us, last_dram, last_l2, outside_us * (rest / units))
         dram_us += last_dram

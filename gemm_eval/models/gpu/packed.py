@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -176,7 +177,7 @@ _FLOATS = (
     "cycles_per_us", "tensor_cycles_per_us", "sustained_cycles_per_us", "launch_us", "load_latency_cycles",
     "l2_latency_cycles", "call_weights",
     "smem_bytes_per_cycle", "dram_peak_bytes_per_us", "dram_spec_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
-    "quantize_elem_bytes",
+    "quantize_elem_bytes", "l3_bytes", "l3_bytes_per_us",
 )  # fmt: skip
 GPU_PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """What of GPU, data types, library, L2 and clock state the kernels read."""
@@ -429,6 +430,8 @@ def _pack_chip(
         "l2_peak_bytes_per_us": bytes_per_us(arch.l2_gb_per_s),
         "l2_bytes": arch.l2_bytes,
         "num_l2_partitions": arch.num_l2_partitions,
+        "l3_bytes": arch.l3_bytes or 0,
+        "l3_bytes_per_us": bytes_per_us(arch.l3_gb_per_s or math.inf),
     }
     params = np.zeros(1, GPU_PARAMS_DTYPE)
     for name, value in values.items():

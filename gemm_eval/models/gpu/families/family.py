@@ -36,7 +36,7 @@ class TileChoice(NamedTuple):
 
 
 def since(sm_arch: str) -> tuple[str, ...]:
-    """Return this generation of SMs and all later ones: those of an instruction that no later one took out."""
+    """Return this generation of NVIDIA's SMs and all later ones: those of an instruction that none took out."""
     return SM_ARCHS[SM_ARCHS.index(sm_arch) :]
 
 
@@ -117,5 +117,7 @@ class Family:
 
         A generation that `rate_frac` does not name is as the last before it that it names; 1 without any.
         """
+        if sm_arch not in SM_ARCHS:  # another maker's
+            return self.rate_frac.get(sm_arch, 1.0)
         known = [self.rate_frac[name] for name in SM_ARCHS[: SM_ARCHS.index(sm_arch) + 1] if name in self.rate_frac]
         return known[-1] if known else 1.0
