@@ -169,7 +169,7 @@ def _find_many(
     sizes: npt.NDArray[np.int64],
     layouts: Layouts,
     allow_idle_cores: bool,
-    run: Callable[[Callable[[int, int], None], int], None],
+    run: Callable[[Callable[[int, int], object], int], None],
 ) -> npt.NDArray[np.void]:
     """Find the best mappings of batches and of grouped GEMMs; `run` gets what to do from start to stop, and the end."""
     params, type_of = with_room(read_only(params), type_of, sizes, layouts)
@@ -229,13 +229,14 @@ def _run(
         params = params_in_room(params, problem)
     is_pipeline = arch.timing == "pipeline"
     sizes = batch_sizes(problem)
-    asked = params, FIRST, np.array([sizes or problem.sizes])
-    where = 0, 1, partitions, has_all_products, out
+    table = np.array([sizes or problem.sizes])
     if sizes is None:
         find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
-        num = find_grouped(*asked, *lone_layout(problem), *where)
+        layout = lone_layout(problem)
+        num = find_grouped(params, FIRST, table, *layout, 0, 1, partitions, has_all_products, out)
     else:
-        num = (find_top_pipeline if is_pipeline else find_top_overlap)(*asked, *where)
+        find_top = find_top_pipeline if is_pipeline else find_top_overlap
+        num = find_top(params, FIRST, table, 0, 1, partitions, has_all_products, out)
     return out[0, :num]
 
 

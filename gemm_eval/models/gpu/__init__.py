@@ -6,17 +6,24 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.models.gpu.calibration import (
+        COVERAGE_FRAC,
+        REGIMES_OF_M,
         Calibration,
         CalibrationFile,
         ErrorFigures,
+        Interval,
         Origin,
+        RegimeInterval,
         calibration_path,
         calibration_stamp,
         coefficients_for,
+        fit_intervals,
         has_sms_of,
+        interval_of,
         is_preset,
         load_calibration,
         preset_of,
+        regime_places,
     )
     from gemm_eval.models.gpu.candidates import (
         CANDIDATE_DTYPE,
@@ -60,15 +67,6 @@ if TYPE_CHECKING:
     )
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K
     from gemm_eval.models.gpu.generic_kernels import quantize_rows
-    from gemm_eval.models.gpu.intervals import (
-        COVERAGE_FRAC,
-        REGIMES_OF_M,
-        Interval,
-        RegimeInterval,
-        fit_intervals,
-        interval_of,
-        regime_places,
-    )
     from gemm_eval.models.gpu.libraries import (
         AUTO,
         HYPOTHETICAL,
@@ -125,7 +123,6 @@ if TYPE_CHECKING:
         LOAD_BYTES,
         LoadRules,
         Quantization,
-        is_row_aligned,
         load_bytes_of,
         load_rules,
         loads_of,
@@ -146,7 +143,7 @@ __all__ = [
     "carry", "check_config", "check_options", "check_plain_library", "coefficients_for", "correct", "correction_path",
     "default_grouped_library", "default_layer_library", "default_library", "depthwise_us", "describe",
     "few_channels_us", "find_correction", "fit_intervals", "has_few_channels_on_cuda_cores", "has_sms_of",
-    "implicit_gemm_us", "interval_carried", "interval_for", "interval_of", "is_preset", "is_row_aligned", "join_packed",
+    "implicit_gemm_us", "interval_carried", "interval_for", "interval_of", "is_preset", "join_packed",
     "launched_resources", "layer_libraries", "layer_terms", "least_shortage", "library_of", "library_of_family",
     "list_needs", "load_bytes_of", "load_calibration", "load_correction", "load_rules", "loads_of", "nearest_corrected",
     "pack_bound_columns", "pack_coefficients", "pack_correction", "pack_gpu", "pack_kernels", "pack_no_kernels",

@@ -25,22 +25,20 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.calibration import (
+    ALIKE,
+    OTHER_SMS,
     Frozen,
+    Interval,
+    RegimeInterval,
     calibration_path,
     coefficients_for,
     has_sms_of,
-    load_calibration,
-)
-from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
-from gemm_eval.models.gpu.intervals import (
-    ALIKE,
-    OTHER_SMS,
-    Interval,
-    RegimeInterval,
     interval_of,
     interval_of_defaults,
     interval_of_error,
+    load_calibration,
 )
+from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmTypes, RunOptions
 

@@ -30,7 +30,7 @@ from gemm_eval.models.gpu.libraries import OURS, library_of
 from gemm_eval.models.gpu.sizes import ANY_SIZE, NO_PADDING, NO_QUANTIZATION, Padding, Quantization, SizeRule, rows_on
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16BoundColumns
+from gemm_eval.models.gpu.w4a16.cost_kernels import BATCH_BYTES, TWO_WARPGROUPS, W4A16BoundColumns, norm8, overlapped
 from gemm_eval.models.gpu.w4a16.family_kernels import (
     GEMV_MMA_FAMILIES,
     GROUPED_FAMILIES,
@@ -39,7 +39,6 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
     STREAMING_FAMILIES,
     WGMMA_FAMILIES,
 )
-from gemm_eval.models.gpu.w4a16.loop_kernels import BATCH_BYTES, TWO_WARPGROUPS, norm8, overlapped
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
     BLOCK,
     MAX_STREAMING_TOKENS,

@@ -139,8 +139,3 @@ def loads_of(rules: LoadRules, K: Ints, N: Ints) -> Ints:
     for num_bytes, rule in reversed(rules):
         loads[rule.takes(K, N)] = num_bytes
     return loads
-
-
-def is_row_aligned(problem: GemmProblem) -> bool:
-    """Whether the rows of A, B and C start on 16 bytes."""
-    return load_bytes_of(problem) == ROW_BYTES

@@ -1,6 +1,6 @@
 """Kernels of grouped GEMMs: one launch for all experts of a layer.
 
-Tiles are what the libraries' sources say; rules by which they choose one stand in `models.gpu.moe_rules`.
+Tiles are what the libraries' sources say; rules by which they choose one stand in `models.gpu.moe`.
 """
 
 from __future__ import annotations
