@@ -169,7 +169,7 @@ def _find_many(
     sizes: npt.NDArray[np.int64],
     layouts: Layouts,
     allow_idle_cores: bool,
-    run: Callable[[Callable[[int, int], object], int], None],
+    run: Callable[[Callable[[int, int], object], int], object],
 ) -> npt.NDArray[np.void]:
     """Find the best mappings of batches and of grouped GEMMs; `run` gets what to do from start to stop, and the end."""
     params, type_of = with_room(read_only(params), type_of, sizes, layouts)

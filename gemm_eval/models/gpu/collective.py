@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,16 +17,14 @@ from gemm_eval.arch import LINKS, PCIE_BOXES, TWO_SOCKETS, GpuSpec, Interconnect
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError, UnsupportedError
 from gemm_eval.models.gpu.calibration import Chip, Origin, SingleCalibration, chip_of, nearest_first, origin_of
-from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, Neutral
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import CollectiveProblem
 
 _SOURCE = "round, within what fits of NCCL's and TensorRT-LLM's timings gave (arch/calibration, collective.yaml)"
 
 
-def _item(name: str, unit: str, low: float, high: float, default: float, neutral: Neutral, meaning: str) -> Coefficient:
-    return Coefficient(name, unit, low, high, default, neutral, meaning, _SOURCE)
-
+_item = partial(Coefficient, source=_SOURCE)
 
 RING = (
     _item("launch_us", "us", 0.5, 20.0, 5.0, FREE, "a kernel of a ring: launch, and the first meeting of the ranks"),

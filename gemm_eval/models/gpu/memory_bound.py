@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,7 +18,7 @@ from pydantic import Field
 from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.calibration import Origin, SingleCalibration, transferred
-from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, Neutral
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 from gemm_eval.workload import ENGINES, memory_kernel
 
@@ -70,9 +71,7 @@ def side_by_side(a: Any, b: Any) -> Floats:
 _SOURCE = "round, within what fits of an H200's timings gave (arch/calibration/h200-sxm/memory-bound.yaml)"
 
 
-def _item(name: str, unit: str, low: float, high: float, default: float, neutral: Neutral, meaning: str) -> Coefficient:
-    return Coefficient(name, unit, low, high, default, neutral, meaning, _SOURCE)
-
+_item = partial(Coefficient, source=_SOURCE)
 
 MEMORY_BOUND_COEFFICIENTS = (
     _item("start_us", "us", 0.0, 3.0, 0.1, FREE, "start and end of a kernel, beyond a node of a graph"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import gcd
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, Neutral
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.workload import AttentionProblem
 
 _SOURCE = "round, within what fits of TensorRT-LLM's timings gave (arch/calibration, attention.yaml)"
@@ -22,12 +22,8 @@ HEAD_DIMS = (64, 128, 192, 256)
 """For which kernels on mma.sync are compiled; others are padded to the next."""
 
 
-def coefficient(
-    name: str, unit: str, low: float, high: float, default: float, neutral: Neutral, meaning: str
-) -> Coefficient:
-    """Return a coefficient of attention, whose default comes from its fits."""
-    return Coefficient(name, unit, low, high, default, neutral, meaning, _SOURCE)
-
+coefficient = partial(Coefficient, source=_SOURCE)
+"""A coefficient of attention, whose default comes from its fits."""
 
 _MEMORY = (
     coefficient("fixed_us", "us", 1.0, 30.0, 8.0, FREE, "start and end of the operation's kernels"),

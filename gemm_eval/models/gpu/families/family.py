@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -33,6 +33,27 @@ class TileChoice(NamedTuple):
     clusters: tuple[tuple[int, int], ...]  # (cluster_m, cluster_n)
     step_bytes: int = 0  # of a row in one k-step; 0: as the family has it
     num_stages: int = 0  # 0: whatever fits best
+
+
+SINGLE = ((1, 1),)
+PAIRS = ((1, 1), (1, 2), (2, 1))
+"""Clusters of one CTA, and of up to two."""
+
+BLACKWELL_SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+BLACKWELL_SIZES = tuple(dict.fromkeys([(128, n) for n in BLACKWELL_SIDES] + [(m, 128) for m in BLACKWELL_SIDES]))
+"""Tiles of DeepGEMM on data-center Blackwell: 128 rows of either operand."""
+
+
+def fixed_tiles(
+    family: str, sizes: Iterable[tuple[int, int]], warps: int, schedule: Schedule,
+    clusters: tuple[tuple[int, int], ...] = SINGLE, **more: int,
+) -> Callable[..., Iterator[TileChoice]]:  # fmt: skip
+    """Return what yields the same tiles on every GPU and for every type."""
+
+    def tiles(*_: object) -> Iterator[TileChoice]:
+        return (TileChoice(family, m, n, warps, schedule, clusters, **more) for m, n in sizes)
+
+    return tiles
 
 
 def since(sm_arch: str) -> tuple[str, ...]:

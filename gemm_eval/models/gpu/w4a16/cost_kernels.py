@@ -111,12 +111,13 @@ def sm80_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
     dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / p["dram_peak_bytes_per_us"]
     busy_us = tiles * units * 2.0 * row["matrix_cycles"] / (num_sms * cycles_per_us)
     waves, done = rounds + (1 if rest > 0 else 0), overlap * blocks
+    last_ctas = rest if rest > 0 else ctas
     return Loop(
         first=first, last=last, share=rounds * slots / ctas, rounds=rounds, rest=rest, copied_rows=0, num_blocks=0.0,
         prologue_us=0.0, chip_us=(first + last) / cycles_per_us, over_us=0.0, matrix_us=done * matrix / cycles_per_us,
         dequant_us=done * issue / cycles_per_us, overhead_us=waves * c["cta_cycles"] / cycles_per_us, l2_us=0.0,
         dram_us=dram_us, outside_us=0.0, store_us=0.0, reduction_us=reduction_us, busy_us=busy_us, power=0.0,
-        read_bytes=read_bytes, ctas=ctas, tiles=tiles, waves=waves, last_ctas=rest if rest > 0 else ctas,
+        read_bytes=read_bytes, ctas=ctas, tiles=tiles, waves=waves, last_ctas=last_ctas,
         active_sms=min(ctas, num_sms),
     )  # fmt: skip
 
@@ -294,13 +295,14 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
     waves = rounds + (1 if rest > 0 else 0)
     chip_us, done = (first + last) / cycles_per_us, waves * blocks
     reduction_us = min(chip_us, waves * reduction / cycles_per_us)
+    last_ctas = rest * cluster if rest > 0 else ctas
     return Loop(
         first=first, last=last, share=share, rounds=rounds, rest=rest, copied_rows=copied_rows,
         num_blocks=tiles * units * 2.0, prologue_us=c["kernel_us"], chip_us=chip_us - reduction_us, over_us=0.0,
         matrix_us=done * matrix / cycles_per_us, dequant_us=done * max(0.0, work - matrix) / cycles_per_us,
         overhead_us=waves * epilogue / cycles_per_us, l2_us=0.0, dram_us=dram_us, outside_us=outside_us,
         store_us=store_us, reduction_us=reduction_us, busy_us=busy_us, power=power, read_bytes=read_bytes, ctas=ctas,
-        tiles=tiles * cluster, waves=waves, last_ctas=rest * cluster if rest > 0 else ctas,
+        tiles=tiles * cluster, waves=waves, last_ctas=last_ctas,
         active_sms=min(ctas, num_sms),
     )  # fmt: skip
 

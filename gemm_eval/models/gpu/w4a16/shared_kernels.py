@@ -327,12 +327,13 @@ def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
     if not is_mma:
         prologue_us += c["ramp_us"] * w_bytes / (w_bytes + _RAMP_BYTES)
     done = (rounds * resident + left) * blocks  # blocks of 64 k that an SM works through
+    last_ctas = rest if rest > 0 else ctas
     return Loop(
         first=0.0, last=0.0, share=0.0, rounds=rounds, rest=rest, copied_rows=0, num_blocks=0.0,
         prologue_us=prologue_us, chip_us=chip_us, over_us=over_us, matrix_us=done * matrix / cycles_per_us,
         dequant_us=done * issue / cycles_per_us, overhead_us=over_us, l2_us=l2_us, dram_us=dram_us, outside_us=0.0,
         store_us=0.0, reduction_us=reduction_us, busy_us=0.0, power=0.0, read_bytes=read_bytes, ctas=ctas, tiles=tiles,
-        waves=waves, last_ctas=rest if rest > 0 else ctas, active_sms=min(ctas, num_sms),
+        waves=waves, last_ctas=last_ctas, active_sms=min(ctas, num_sms),
     )  # fmt: skip
 
 
