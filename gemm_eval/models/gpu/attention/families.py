@@ -360,35 +360,21 @@ def attention_costs(
     Several tokens over a longer cache can be verified by either kind of kernels; the faster is taken. One token runs on
     those for few queries, a whole prompt on those for many.
     """
-    few, many = can_run_as_generation(rows, library), can_run_as_context(rows, library)
-    both = [
-        _of_kind(arch, coefficients, rows, library, mask, is_decode=kind) for mask, kind in ((few, True), (many, False))
-    ]
-    is_first = both[0].latency_us <= both[1].latency_us
-    return AttentionCosts(
-        np.where(is_first, both[0].latency_us, both[1].latency_us),
-        np.where(is_first, both[0].families, both[1].families),
-        [a if first else b for first, a, b in zip(is_first.tolist(), both[0].terms, both[1].terms, strict=True)],
-    )
-
-
-def _of_kind(
-    arch: GpuSpec, coefficients: Mapping[str, Mapping[str, float]], rows: AttentionRows, library: str,
-    mask: npt.NDArray[np.bool_], *, is_decode: bool,
-) -> AttentionCosts:  # fmt: skip
-    num = len(rows)
-    latency_us = np.full(num, np.inf)
-    terms: list[dict[str, float]] = [{} for _ in range(num)]
-    families = np.full(num, "", dtype="U32")
-    some = np.flatnonzero(mask)
-    if some.size:
+    latency_us, families = np.full(len(rows), np.inf), np.full(len(rows), "", dtype="U32")
+    terms: list[dict[str, float]] = [{} for _ in range(len(rows))]
+    for is_decode, can_run in ((True, can_run_as_generation), (False, can_run_as_context)):
+        some = np.flatnonzero(can_run(rows, library))
+        if not some.size:
+            continue
         names = families_of_rows(arch, rows.take(some), library, is_decode=is_decode)
         for name in np.unique(names).tolist():
             places = some[names == name]
-            found = ATTENTION_FAMILIES[name].terms(arch, coefficients[name], rows.take(places))
-            latency_us[places] = np.sum(list(found.values()), axis=0)
-            families[places] = name
-            columns = {term: values.tolist() for term, values in found.items()}
-            for place, *values in zip(places.tolist(), *columns.values(), strict=True):
-                terms[place] = dict(zip(columns, values, strict=True))
+            times = ATTENTION_FAMILIES[name].terms(arch, coefficients[name], rows.take(places))
+            us: Floats = np.sum(list(times.values()), axis=0)
+            is_faster = us < latency_us[places]
+            places = places[is_faster]
+            latency_us[places], families[places] = us[is_faster], name
+            columns = (of_term[is_faster].tolist() for of_term in times.values())
+            for place, *values in zip(places.tolist(), *columns, strict=True):
+                terms[place] = dict(zip(times, values, strict=True))
     return AttentionCosts(latency_us, families, terms)
