@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ClockState, GpuSpec, L2State
-from gemm_eval.jit import of_arrays, read_only
+from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.cost_kernels import (
@@ -71,7 +71,7 @@ def pack_bound_columns(
     values = BoundColumns(
         cta_m=candidates["cta_m"], cta_n=candidates["cta_n"], cta_k=candidates["cta_k"],
         cluster_m=candidates["cluster_m"], cluster_n=candidates["cluster_n"], grid_cap=candidates["grid_cap"],
-        split_cap=of_arrays(split_cap)(candidates["grid_cap"], clusters), min_rows=candidates["min_rows"],
+        split_cap=split_cap(candidates["grid_cap"], clusters), min_rows=candidates["min_rows"],
         max_rows=candidates["max_rows"], is_vector=is_vector, is_pingpong=is_pingpong,
         busy_cycles=np.where(candidates["operand_bytes"] > 0.0, np.hypot(matrix, smem), np.maximum(matrix, smem)),
         work_cycles=matrix + loss,
@@ -96,8 +96,8 @@ def pack_w4a16_bound_columns(
     together = np.where(candidates["num_warps"] > TWO_WARPGROUPS, c["three_issue"], c["issue"])
     alone = slots * np.where(candidates["schedule"] == COOPERATIVE, together, c["pingpong_issue"])
     with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
-        work = of_arrays(overlapped)(alone, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / candidates["cta_k"]
-    lone = of_arrays(norm8)(work, candidates["producer"] * c["producer_cycles"])
+        work = overlapped(alone, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / candidates["cta_k"]
+    lone = norm8(work, candidates["producer"] * c["producer_cycles"])
     sharing = np.minimum(np.maximum(slots * c["shared_issue"], matrix), lone)
     issue = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
     teams = np.where(is_streaming, candidates["cta_k"] // BLOCK, 1)
