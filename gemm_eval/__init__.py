@@ -103,42 +103,4 @@ __all__ = [
     "w4a16_crossover",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".arch": ("GpuSpec", "MulticoreSpec", "list_archs", "load_arch"),
-        ".dtypes": ("DType",),
-        ".errors": (
-            "ArchError",
-            "ArchNotFoundError",
-            "ArchValidationError",
-            "GemmEvalError",
-            "InfeasibleError",
-            "InvalidInputError",
-            "InvalidMappingError",
-            "InvalidOptionError",
-            "InvalidProblemError",
-            "ModelConfigError",
-            "StorageError",
-            "UnsupportedError",
-        ),
-        ".estimate": ("ModelEstimate", "estimate_model", "estimate_models"),
-        ".evaluate": (
-            "AttentionResult",
-            "CollectiveResult",
-            "Crossover",
-            "GEMMEvaluator",
-            "GEMMResult",
-            "GEMMTable",
-            "select_config",
-            "w4a16_crossover",
-        ),
-        ".mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
-        ".moe": ("MoeLayer", "MoeLayerResult", "MoeLayerTable", "moe_layer", "moe_layers"),
-        ".search": ("CostModel", "PlanOptions", "SearchPlan", "check_cost_model", "find_planned"),
-        ".transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),
-        ".transformer.prewarm": ("PrewarmReport", "prewarm", "prewarm_for_transformer"),
-        ".version": ("__version__",),
-        ".workload": ("AttentionProblem", "CollectiveProblem", "GemmProblem"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)
