@@ -42,13 +42,10 @@ _MAX_COMPILE_S = 600.0  # all kernels take half a minute on two cores
 
 
 class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
-    """The code of a kernel inside others, which is optimized and made machine code as a part of entry points alone.
+    """The code of a kernel inside others, which becomes machine code as a part of entry points alone.
 
-    Numba does both for every function, with all that it calls, and again for whatever calls it.
+    Numba makes machine code of every function, with all that it calls, and again of whatever calls it.
     """
-
-    def _optimize_final_module(self) -> None:
-        """Leave it as it is."""
 
     def _finalize_final_module(self) -> None:
         self._finalized = True
