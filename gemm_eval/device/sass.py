@@ -205,45 +205,6 @@ class Instruction(NamedTuple):
         return not (self.is_branch or self.is_end) or (has_condition and (self.is_branch or bool(self.guard)))
 
 
-class InstructionCounts(NamedTuple):
-    """Warp instructions by class.
-
-    Attributes:
-        tensor: HGMMA (one for a whole m64nNk16 in each of 4 warps) or HMMA (m16n8k16).
-        integer: of the ALU: logic, additions, shifts, permutations, comparisons, selections, moves, minima.
-        imad: integer multiply-add, also where the compiler moves or adds with it: on the FMA units.
-        half: arithmetic on pairs of fp16 or bf16.
-        single: fp32 arithmetic.
-        convert: fp16 to fp32 (HADD2.F32, on the units of `half`) and all else that changes a type.
-        load_shared, load_matrix, store_shared: LDS, LDSM, STS and STSM.
-        copy: from global memory, to registers or to shared memory: LDG, LDGSTS, bulk and tensor copies.
-        uniform: of the uniform datapath, and moves to and from its registers.
-        synchronisation: barriers, mbarriers, waiting for copies or for the tensor cores.
-        control: branches and the bookkeeping of diverged lanes.
-        other: the rest, such as NOP, S2R and LDC, and what never does anything (`@!PT LDS` stands before some LDGSTS).
-    """
-
-    tensor: int
-    integer: int
-    imad: int
-    half: int
-    single: int
-    convert: int
-    load_shared: int
-    load_matrix: int
-    store_shared: int
-    copy: int
-    uniform: int
-    synchronisation: int
-    control: int
-    other: int
-
-    @property
-    def total(self) -> int:
-        """Number of all instructions: issue slots of a warp."""
-        return sum(self)
-
-
 _CLASSES: dict[str, tuple[str, ...]] = {
     "tensor": ("HGMMA", "HMMA"),
     "integer": (
@@ -266,6 +227,12 @@ _CLASSES: dict[str, tuple[str, ...]] = {
     "control": ("BRA", "BRX", "BSSY", "BSYNC", "BREAK", "EXIT", "CALL", "RET", "YIELD", "JMP", "JMX", "WARPGROUPSET"),
 }  # fmt: skip
 _CLASS_OF = {name: kind for kind, names in _CLASSES.items() for name in names}
+
+CLASSES = (*_CLASSES, "other")
+"""Classes of instructions. `tensor` is HGMMA (one for a whole m64nNk16 in each of 4 warps) or HMMA (m16n8k16); `imad`
+also moves and adds; `half` is for pairs of fp16 or bf16; `convert` has fp16 to fp32 by HADD2.F32 too; `copy` is from
+global memory, to registers or shared memory; `uniform` is of the uniform datapath; `control` has the bookkeeping of
+diverged lanes too; `other` has what never does anything too (`@!PT LDS` stands before some LDGSTS)."""
 
 
 def parse_sass(text: str) -> tuple[Instruction, ...]:
@@ -308,16 +275,8 @@ def _target(branch: Instruction, labels: dict[str, int], addresses: set[int]) ->
     return target
 
 
-def count_instructions(instructions: Sequence[Instruction]) -> InstructionCounts:
-    """Count instructions by class."""
-    counts = dict.fromkeys(InstructionCounts._fields, 0)
-    for instruction in instructions:
-        counts[class_of(instruction)] += 1
-    return InstructionCounts(**counts)
-
-
 def class_of(instruction: Instruction) -> str:
-    """Return the class that `InstructionCounts` counts an instruction in."""
+    """Return which of `CLASSES` an instruction belongs to."""
     if instruction.guard == _NEVER:
         return "other"
     if instruction.opcode.startswith("HADD2.F32"):  # adds nothing: one half of a pair becomes fp32
