@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from gemm_eval.cli.options import JsonOption, argument, command, complete_gpus, group, option
 
 if TYPE_CHECKING:
-    from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
+    from gemm_eval.kernels.config_cache import ConfigCache
+    from gemm_eval.kernels.config_records import ConfigRecord
 
 
 app = group("Files that say which config of our W4A16 kernels is best for which GEMM: build, list and merge.")
@@ -139,7 +140,8 @@ def _own_files() -> list[Path]:
 def _void(record: ConfigRecord) -> str | None:
     """Why a record no longer holds; None: it does."""
     from gemm_eval.errors import GemmEvalError
-    from gemm_eval.kernels.config_cache import limits_of_preset, why_void
+    from gemm_eval.kernels.config_cache import limits_of_preset
+    from gemm_eval.kernels.config_records import why_void
 
     try:
         return why_void(record, limits_of_preset(record.key.gpu))

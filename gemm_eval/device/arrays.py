@@ -32,15 +32,9 @@ _ACCEPTED = {DType.FP16: "float16", DType.BF16: "bfloat16, or its bits in uint16
 
 
 class DeviceArray(NamedTuple):
-    """An array on a GPU.
+    """An array on a GPU: address of its first element, sizes and strides in elements (None: C-contiguous).
 
-    Attributes:
-        address: of its first element.
-        shape: sizes, in elements.
-        strides: from element to element of each dimension, in elements; None: C-contiguous.
-        dtype: name of its type, such as "float16" or "torch.bfloat16".
-        itemsize: bytes of an element.
-        device: number of the GPU.
+    `dtype` is the name of its type, such as "float16" or "torch.bfloat16", `itemsize` the bytes of an element.
     """
 
     address: int
@@ -68,13 +62,8 @@ class Rows(NamedTuple):
 def as_device_array(x: Any, what: str, stream: int) -> DeviceArray:
     """Return where `x` lies on a GPU; nothing is copied. `stream` waits for what wrote `x` where `x` names a stream.
 
-    Args:
-        x: a CuPy array, a torch tensor, or anything with ``__cuda_array_interface__`` or DLPack.
-        what: name of the argument, for messages.
-        stream: handle of the stream that will use it.
-
-    Raises:
-        InvalidProblemError: `x` is no array on a GPU.
+    `x` is a CuPy array, a torch tensor, or anything with ``__cuda_array_interface__`` or DLPack; `what` is its name in
+    messages, and `stream` the handle of the stream that will use it.
     """
     cupy = import_cupy()
     if isinstance(x, cupy.ndarray):
@@ -132,21 +121,13 @@ def _from_interface(interface: dict[str, Any], what: str, stream: int) -> Device
 
 
 def check_dtype(array: DeviceArray, what: str, dtype: DType, why: str) -> None:
-    """Check that an array holds elements of a type, fp16 or bf16; `why` says in the message where that comes from.
-
-    Raises:
-        InvalidProblemError: it has another type.
-    """
+    """Check that an array holds elements of a type, fp16 or bf16; `why` says in the message where that comes from."""
     if dtype not in _DTYPES.get(array.dtype, ()):
         raise InvalidProblemError(f"{what} must be {_ACCEPTED[dtype]}, {why}, got {array.dtype}")
 
 
 def as_rows(array: DeviceArray, what: str, num_columns: int) -> Rows:
-    """Return an array as a matrix: all dimensions but the last, which has `num_columns` elements, are rows.
-
-    Raises:
-        InvalidProblemError: no rows, another last dimension, or an order in memory that kernels cannot read.
-    """
+    """Return an array as a matrix: all dimensions but the last, which has `num_columns` elements, are rows."""
     shape = array.shape
     if len(shape) < 2 or shape[-1] != num_columns:
         raise InvalidProblemError(f"{what} must have shape [..., rows, {num_columns}], got {list(shape)}")
@@ -161,11 +142,7 @@ def as_rows(array: DeviceArray, what: str, num_columns: int) -> Rows:
 
 
 def check_vector(array: DeviceArray, what: str, length: int) -> None:
-    """Check that an array is [length], contiguous and aligned.
-
-    Raises:
-        InvalidProblemError: it is not.
-    """
+    """Check that an array is [length], contiguous and aligned."""
     if array.shape != (length,) or (array.strides is not None and array.strides != (1,) and length > 1):
         raise InvalidProblemError(
             f"{what} must be contiguous with shape [{length}], got shape {list(array.shape)}, "
@@ -241,18 +218,8 @@ def encode_tensor_map(
 ) -> numpy.void:
     """Encode a row-major matrix of 16-bit elements for TMA, as an argument for a launch.
 
-    Boxes are swizzled by 128 bytes; what of them lies outside of the matrix is read as 0 and not written.
-
-    Args:
-        address: of the matrix, a multiple of 16 bytes.
-        dtype: DType.FP16 or DType.BF16.
-        shape: (rows, columns) of the matrix.
-        row_stride: elements from row to row, a multiple of 8.
-        box: (rows, columns) that one copy moves; at most 256 and 64.
-
-    Raises:
-        InvalidProblemError: the driver cannot encode such a matrix.
-        GemmEvalError: there is no driver, or one that is too old.
+    `row_stride` is in elements, a multiple of 8; `box` is (rows, columns) of one copy, at most 256 and 64. Boxes are
+    swizzled by 128 bytes; what of them lies outside of the matrix is read as 0 and not written.
     """
     if not (1 <= box[0] <= _BOX_ROWS_MAX and 1 <= box[1] <= _BOX_COLUMNS_MAX):
         raise InvalidProblemError(f"box must be 1..{_BOX_ROWS_MAX} x 1..{_BOX_COLUMNS_MAX} elements, got {box}")

@@ -58,12 +58,7 @@ class ReadPass:
 
 
 class StreamTimer(ABC):
-    """See `Timer`.
-
-    Args:
-        stream: of CuPy; everything that is timed comes to it.
-        device: number of its GPU, which is made the current one where it need be.
-    """
+    """A `Timer` on a stream of CuPy, whose GPU is made the current one where it need be."""
 
     def __init__(self, stream: Any, device: int) -> None:
         self.cupy = runtime.import_cupy()
@@ -75,11 +70,7 @@ class StreamTimer(ABC):
 
     @abstractmethod
     def new_bytes(self, num_bytes: int) -> int:
-        """Return the address of new memory that is held as long as the timer, for `flush_l2`.
-
-        Raises:
-            GemmEvalError: there is not so much.
-        """
+        """Return the address of new memory that is held as long as the timer, for `flush_l2`."""
 
     @property
     def flush_bytes(self) -> int:

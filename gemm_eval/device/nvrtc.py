@@ -33,9 +33,7 @@ class CompiledKernel(NamedTuple):
     """Machine code of one kernel, and what ptxas said about it.
 
     Attributes:
-        cubin: what a driver loads.
-        entry: name of the kernel in it.
-        target: what it was compiled for, such as "sm_90a".
+        target: such as "sm_90a".
         registers: 32-bit registers of a thread at launch.
         spill_store_bytes, spill_load_bytes: registers that did not fit, written to and read from local memory.
         stack_bytes: local memory of a thread, spills included.
@@ -55,13 +53,7 @@ class CompiledKernel(NamedTuple):
 
 
 def compile_text(text: str, entry: str, target: str, macros: dict[str, int]) -> CompiledKernel:
-    """Compile CUDA C++ without headers, or take it from the process or the disk cache.
-
-    Args:
-        text: the whole source.
-        entry: name of the ``extern "C"`` kernel.
-        target: such as "sm_90a".
-        macros: defined before the text.
+    """Compile the ``extern "C"`` kernel `entry` of CUDA C++ without headers for a target, or take it from a cache.
 
     Raises:
         GemmEvalError: CuPy or NVRTC is missing, or the text does not compile.
@@ -84,11 +76,7 @@ def compile_text(text: str, entry: str, target: str, macros: dict[str, int]) -> 
 
 @cache
 def compiler_version() -> str:
-    """Return the version of NVRTC, and of the package that it came in where there is one.
-
-    Raises:
-        GemmEvalError: CuPy or NVRTC is missing.
-    """
+    """Return the version of NVRTC, and of the package that it came in where there is one."""
     nvrtc = _nvrtc()
     try:
         major, minor = nvrtc.getVersion()

@@ -38,12 +38,9 @@ class StreamHandle(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory that one stream of one GPU may use, of which kernels leave the counters 0.
+    """Addresses of memory that one stream of one GPU may use; kernels leave the 32-bit counters 0.
 
-    Attributes:
-        workspace: address; `workspace_bytes` long.
-        counters: address of `num_counters` counters of 32 bits.
-        buffers: all that was ever handed out: a captured graph may still hold an address.
+    `buffers` is all that was ever handed out: a captured graph may still hold an address.
     """
 
     workspace: int
@@ -55,11 +52,7 @@ class Scratch(NamedTuple):
 
 @cache
 def import_cupy() -> Any:
-    """Return the module cupy, with a GPU behind it.
-
-    Raises:
-        GemmEvalError: it is missing, or there is no GPU.
-    """
+    """Return the module cupy, with a GPU behind it; a missing one of both is refused."""
     with needs_extra("working on a GPU", "gpu"):
         import cupy
     try:
@@ -124,14 +117,7 @@ def name_of_device(device: int) -> str:
 
 
 def stream_handle(stream: Any) -> int:
-    """Return the handle of a CUDA stream on the current GPU.
-
-    Args:
-        stream: None (CuPy's current stream), a stream of CuPy, torch or CUDA Python, or a handle.
-
-    Raises:
-        InvalidOptionError: `stream` is none of these, or belongs to another GPU.
-    """
+    """Return the handle of a stream of CuPy, torch or CUDA Python on the current GPU; None: of CuPy's current one."""
     if stream is None:
         return int(import_cupy().cuda.get_current_stream().ptr)
     if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
@@ -154,10 +140,7 @@ def _check_device_of_stream(stream: Any) -> None:
 
 
 def wait_for_stream(stream: int, other: int) -> None:
-    """Let work that comes to `stream` wait for what is on `other` now; both are handles.
-
-    A graph under capture cannot wait for what is not in it: its replays come later.
-    """
+    """Let work that comes to a stream wait for what is on another now, but in no graph, which replays later."""
     runtime = import_cupy().cuda.runtime
     if stream != other and not runtime.streamIsCapturing(stream):
         event = import_cupy().cuda.Event(disable_timing=True)
@@ -166,11 +149,7 @@ def wait_for_stream(stream: int, other: int) -> None:
 
 
 def refuse_capture(stream: int, remedy: str) -> None:
-    """Check that no graph is captured on `stream`.
-
-    Raises:
-        InvalidOptionError: one is, and that forbids what comes next; `remedy` says what to do.
-    """
+    """Check that no graph is captured on `stream`, as what comes next must not be; `remedy` says what to do."""
     if import_cupy().cuda.runtime.streamIsCapturing(stream):
         raise InvalidOptionError(f"a CUDA graph is being captured on this stream: {remedy}")
 
@@ -190,11 +169,7 @@ def clear_bytes(address: int, num_bytes: int, stream: int) -> None:
 
 
 def scratch_of(device: int, stream: int, workspace_bytes: int, num_counters: int) -> Scratch:
-    """Return the memory of a stream of the current GPU, grown to what is asked for.
-
-    Raises:
-        InvalidOptionError: it would have to grow while a graph is captured.
-    """
+    """Return the memory of a stream of the current GPU, grown to what is asked for, but not while a graph is captured."""
     key = (device, stream, threading.get_ident() if stream == _PER_THREAD_STREAM else 0)
     scratch = _scratch.get(key)
     if scratch is not None and workspace_bytes <= scratch.workspace_bytes and num_counters <= scratch.num_counters:
@@ -224,15 +199,7 @@ def _grown(old: Scratch | None, stream: int, workspace_bytes: int, num_counters:
 def load_function(compiled: CompiledKernel, device: int, smem_bytes: int, stream: int) -> Any:
     """Load a kernel onto the current GPU, once: a function (grid, block, arguments, shared bytes, stream).
 
-    Args:
-        compiled: its machine code.
-        device: number of the current GPU.
-        smem_bytes: dynamic shared memory that a CTA will ask for.
-        stream: handle of the stream that it will run on.
-
-    Raises:
-        InvalidOptionError: it is not loaded yet and a graph is captured.
-        GemmEvalError: the driver refuses it.
+    `smem_bytes` is the dynamic shared memory that a CTA will ask for. A kernel is not loaded while a graph is captured.
     """
     key = compiled.cubin, device, smem_bytes
     function = _functions.get(key)

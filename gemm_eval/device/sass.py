@@ -54,22 +54,14 @@ def _nvdisasm() -> Path:
 
 @cache
 def nvdisasm_version() -> str:
-    """Return the version of the disassembler, such as "13.5.37".
-
-    Raises:
-        GemmEvalError: there is none.
-    """
+    """Return the version of the disassembler, such as "13.5.37"."""
     text = _run("--version")
     match = re.search(r"\bV(\d+[\d.]*)", text)
     return match[1] if match else text.strip().splitlines()[-1]
 
 
 def disassemble(cubin: bytes) -> str:
-    """Return what nvdisasm writes about the code of a cubin.
-
-    Raises:
-        GemmEvalError: there is no nvdisasm, or it does not read this.
-    """
+    """Return what nvdisasm writes about the code of a cubin."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(_whole(cubin))
@@ -79,16 +71,9 @@ def disassemble(cubin: bytes) -> str:
 
 
 def disassemble_code(code: bytes, target: str) -> str:
-    """Return what nvdisasm writes about instructions without the file around them.
+    """Return what nvdisasm writes about instructions for a target such as "sm_90a", without the file around them.
 
     It takes a third of a second to start, whatever it reads: put the code of many kernels one after the other.
-
-    Args:
-        code: instructions.
-        target: what they are for, such as "sm_90a".
-
-    Raises:
-        GemmEvalError: there is no nvdisasm, or it does not read this.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "code.bin"
@@ -167,13 +152,12 @@ _NEVER = "@!PT"
 
 
 class Instruction(NamedTuple):
-    """An instruction.
+    """An instruction of machine code, or of PTX.
 
     Attributes:
         address: in bytes from the start of the kernel.
         guard: predicate that it is executed under, such as "@!P0"; empty: always.
         opcode: with its modifiers, such as "LDS.128".
-        operands: as they were written.
         target: address that a branch goes to, or None.
     """
 
@@ -236,11 +220,7 @@ diverged lanes too; `other` has what never does anything too (`@!PT LDS` stands 
 
 
 def parse_sass(text: str) -> tuple[Instruction, ...]:
-    """Return the instructions of the only kernel in what nvdisasm, cuobjdump or Triton wrote.
-
-    Raises:
-        GemmEvalError: there are none, their addresses do not rise, or a branch goes nowhere.
-    """
+    """Return the instructions of the only kernel in what nvdisasm, cuobjdump or Triton wrote."""
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
     waiting: list[str] = []
@@ -296,9 +276,6 @@ def find_main_loop(
     Of ways through the loop that is the longest: copies for a later iteration are taken to be made. Code that the
     compiler moved behind the loop is left out: there a warp spins on a barrier, or collects lanes that diverged. Loops
     over lanes (`BRA.U.ANY`) are gone through once: for one lane, or lanes with the same operands.
-
-    Raises:
-        GemmEvalError: no loop does such work, or there is no straight way through it.
     """
     blocks = _Blocks(instructions)
     members = blocks.natural_loops()

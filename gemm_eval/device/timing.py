@@ -32,11 +32,7 @@ Call = Callable[[], None]
 
 
 class Timer(Protocol):
-    """A GPU with a stream that measurements have for themselves.
-
-    Attributes:
-        l2_bytes: of the GPU's L2.
-    """
+    """A GPU with a stream that measurements have for themselves; `l2_bytes` is of its L2."""
 
     l2_bytes: int
 
@@ -125,8 +121,7 @@ class TimingProtocol:
     def num_weight_copies(self, weight_bytes: int, l2_bytes: int, most: int) -> int:
         """Return how many copies of the weights calls go round, `most` at most, one at least.
 
-        Cold: between two reads of a copy, the others are read, `cold_bytes_of` the L2 together. A copy that no call
-        of a graph reads would be none.
+        Cold: between two reads of a copy, the others are read, `cold_bytes_of` the L2 together.
         """
         if self.l2 == "warm":
             return 1
@@ -150,13 +145,10 @@ class Timing:
 
 
 class TimedGraph(NamedTuple):
-    """A captured graph of calls.
+    """A captured graph of `num_calls` calls.
 
-    Attributes:
-        launch: replays it.
-        num_calls: that it replays.
-        last_call: queued untimed before each replay: the clock is up, and the kernel's code is on the device's chip.
-        given_up_us: what a call took in a first, short replay, where that was so slow that no longer one was captured.
+    `last_call` is queued untimed before each replay: the clock is up, and the kernel's code is on the chip. Where a first,
+    short replay was so slow that no longer one was captured, `given_up_us` is what a call took in it.
     """
 
     launch: Call
@@ -175,14 +167,9 @@ def num_calls(latency_us: float, protocol: TimingProtocol) -> int:
 def capture_calls(
     device: Timer, calls: Sequence[Call], protocol: TimingProtocol, *, floor_us: float = 0.0, best_us: float = math.inf
 ) -> TimedGraph:
-    """Capture as many of `calls`, in turn, as the protocol's replay has, and replay them once.
+    """Capture as many of `calls` (one for each copy of the weights), in turn, as a replay has, and replay them once.
 
-    Args:
-        device: where they run.
-        calls: one for each copy of the weights.
-        protocol: how long a replay is.
-        floor_us: what `measure_floor_us` returned.
-        best_us: best known time of the same GEMM: `TimingProtocol.give_up_ratio`.
+    `best_us` is the best known time of the same GEMM: `TimingProtocol.give_up_ratio`.
     """
     calls[0]()  # a library picks its kernel, and the driver loads it
     device.synchronize()
@@ -229,22 +216,10 @@ def time_in_turns(
     sleep: Callable[[float], None] = time.sleep,
     failures: dict[K, Exception] | None = None,
 ) -> dict[K, list[float]]:
-    """Replay graphs in turns, and return the time of one call in each replay, in us.
+    """Replay graphs of GEMMs with M rows in turns, and return the time of one call in each replay, in us.
 
-    In turns, so that a clock that falls, falls for all.
-
-    Args:
-        device: where they were captured.
-        graphs: by what they time.
-        M: rows of their GEMM: how often each is replayed, and whether after a pause.
-        protocol: its settings.
-        floor_us: what `measure_floor_us` returned; subtracted from each replay.
-        sleep: pauses that many seconds (for tests).
-        failures: graphs that fail, or take a time that cannot be, are put in here and left out from then on; None:
-            their exceptions are raised.
-
-    Raises:
-        Exception: whatever the device raises, where `failures` is None.
+    In turns, so that a clock that falls, falls for all. `floor_us` is subtracted from each replay. Graphs that fail are
+    put into `failures` and left out from then on; where that is None, their exceptions are raised.
     """
     samples: dict[K, list[float]] = {key: [] for key in graphs}
     for _ in range(protocol.replays_of(M)):

@@ -42,13 +42,12 @@ class QuantizationConfig(NamedTuple):
 
     Attributes:
         method: "awq", "gptq", "mxfp4" (gpt-oss), "modelopt" or "compressed-tensors".
-        group_size: 32, 64 or 128; None: one group for all K, or that of four-bit floats.
+        group_size: None: one group for all K, or that of four-bit floats.
         version: of GPTQ's zero points: 1 stores z - 1, 2 stores z.
         desc_act: whether the rows of groups may lie apart (act-order); each layer then has to have g_idx.
-        sym: whether all zero points are 8; None: not said.
+        sym: whether all zero points are 8; None: not known.
         rules: pattern of names -> what is different for the layers that it matches (GPTQModel's `dynamic`).
-        source: where all of this was read.
-        fp4_mode: "mxfp4" or "nvfp4", of four-bit floats; empty: integers.
+        fp4_mode: "mxfp4" or "nvfp4"; empty: integers.
         activation: type of the model, if config.json says one that kernels have.
     """
 
@@ -198,16 +197,7 @@ class PackedLayer(NamedTuple):
 
 
 class TensorFolder:
-    """The tensors of all files of a folder, by name.
-
-    Attributes:
-        folder: where they lie.
-        files: by their names, in order.
-
-    Raises:
-        InvalidInputError: there are none, a file is missing or damaged, or two have a tensor of one name.
-        ModelConfigError: the index is malformed.
-    """
+    """The tensors of all files of a folder, by name; files that are missing, and a tensor in two, are refused."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

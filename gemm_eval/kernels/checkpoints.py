@@ -204,13 +204,7 @@ _EXPERT_DIMS = 4
 
 
 class StoredFp4(NamedTuple):
-    """Names of the tensors of a layer; what there is not is an empty text.
-
-    Attributes:
-        weight, scales, bias: of the layer.
-        tensor_scale: NVFP4's, or with `is_reciprocal` what it is the reciprocal of.
-        expert: which of those that share the tensors; None: they are the layer's own.
-    """
+    """Names of the tensors of a layer; empty where there is none. `expert`: which of those that share the tensors."""
 
     weight: str
     scales: str
@@ -367,10 +361,7 @@ def pack_layer(
     tensors: TensorFolder, name: str, config: QuantizationConfig, stored: StoredFp4 | None = None, *,
     activation: DType | str | None = None, version: int | None = None, xp: ModuleType | None = None,
 ) -> PackedLayer:  # fmt: skip
-    """Pack one layer; arguments and errors as of `pack_checkpoint`. The message of an error names the layer.
-
-    `stored` says where it is, if it is of four-bit floats.
-    """
+    """Pack one layer, as `pack_checkpoint` does; `stored` says where it is, if it is of four-bit floats."""
     if version is not None and plain_integer(version) not in (1, 2):
         raise InvalidOptionError(f"version must be 1 or 2, or None for what the checkpoint says, got {shown(version)}")
     dtype = None if activation is None else parse_activation(activation)

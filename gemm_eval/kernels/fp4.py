@@ -152,11 +152,7 @@ def pack_fp4(quantized: QuantizedFp4, mode: WeightMode | str, activation: DType 
 
 
 def unpack_fp4(packed: PackedW4) -> QuantizedFp4:
-    """Return the weights that were packed, but for what `pack_fp4` says is lost, without padding, rows as they lie.
-
-    Raises:
-        InvalidProblemError: `packed` is no `PackedW4`, or has no four-bit floats.
-    """
+    """Return the weights that were packed, but for what `pack_fp4` says is lost, without padding, rows as they lie."""
     check_packed(packed)
     if not packed.mode.is_fp4:
         raise InvalidProblemError(f"{packed!r} has integers: unpack_w4 returns them")

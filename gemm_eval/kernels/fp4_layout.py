@@ -134,13 +134,7 @@ def e4m3_values(scales: Array) -> Array:
 
 
 def store_e8m0(scales: Array, matters: Array, activation: DType) -> StoredScales:
-    """Bytes of mode MXFP4; 0 where a group does not matter and its scale is too small for a byte.
-
-    Args:
-        scales: e8m0, uint8 of any shape.
-        matters: bool of that shape: whether the group has a weight that is not 0.
-        activation: whose type kernels make of it.
-    """
+    """Return bytes of mode MXFP4; 0 where a group does not matter (has no weight but 0) and its scale is too small."""
     xp = module_of(scales)
     if bool((matters & (scales == _E8M0_NAN)).any()):
         raise InvalidProblemError("scales must be numbers, got NaN (e8m0 255)")
@@ -162,12 +156,7 @@ def store_e8m0(scales: Array, matters: Array, activation: DType) -> StoredScales
 
 
 def store_e4m3(scales: Array, matters: Array) -> Array:
-    """Bytes of mode NVFP4, of e4m3 scales; 0 where a scale is 0, or where a group that does not matter has no number.
-
-    Args:
-        scales: e4m3, uint8 of any shape.
-        matters: as of `store_e8m0`.
-    """
+    """Return bytes of mode NVFP4; 0 where a scale is 0, or where a group that does not matter has no number."""
     xp = module_of(scales)
     is_number = scales < _E4M3_NAN
     if bool((matters & ~is_number).any()):

@@ -47,15 +47,9 @@ _REPLACED = {"config.json", "quantize_config.json", "quant_config.json", "hf_qua
 
 
 class Conversion(NamedTuple):
-    """The outcome of a conversion of a checkpoint.
+    """The outcome of a conversion of a checkpoint: where it is, and how much of what it has.
 
-    Attributes:
-        folder: where it is.
-        num_layers: layers with packed weights.
-        num_permuted: those of them with act-order.
-        num_other: other tensors, copied.
-        num_files: files of tensors.
-        num_bytes: what these take.
+    `num_permuted` layers have act-order, `num_other` tensors were copied; `num_bytes` is of the files of tensors.
     """
 
     folder: Path
@@ -113,15 +107,7 @@ def convert_checkpoint(
 
 
 def save_packed(layers: Mapping[str, PackedLayer | PackedW4], path: str | Path) -> None:
-    """Write packed layers to one safetensors file.
-
-    Args:
-        layers: by name; of weights alone there is no bias. Those on a GPU are copied from there.
-        path: the file; one that is there is replaced.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Write packed layers, on a CPU or a GPU, to one safetensors file; weights alone have no bias."""
     target = as_path("path", path)
     tensors: dict[str, StoredTensor] = {}
     facts = {}

@@ -26,7 +26,8 @@ from gemm_eval.device import (
     time_in_turns,
 )
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels.config_cache import ConfigKey, lookup, new_record, present_versions, remember
+from gemm_eval.kernels.config_cache import lookup, new_record, present_versions, remember
+from gemm_eval.kernels.config_records import ConfigKey
 from gemm_eval.kernels.families import Operands, Sizes, ceil_div
 from gemm_eval.kernels.plan import Plan, plan_on_device, rank, spec_of_device
 from gemm_eval.kernels.weights import PackedW4
@@ -50,12 +51,7 @@ class TimedConfig(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """The outcome of timing.
-
-    Attributes:
-        timed: fastest first.
-        skipped: configs that could not be built or launched, and why.
-    """
+    """The outcome of timing: times, fastest first, and configs that could not be built or launched, and why."""
 
     timed: tuple[TimedConfig, ...]
     skipped: tuple[tuple[KernelConfig, str], ...]
@@ -95,14 +91,8 @@ def tune(
 ) -> Tuning:  # fmt: skip
     """Time configs of one GEMM on a GPU, and return them with the fastest first. The host waits for the end.
 
-    Args:
-        configs: to be timed; each is compiled if it is not in the cache of compiled kernels.
-        sizes: M, K and N, in elements.
-        packed: the weights, on that GPU.
-        operands: as for a launch; `c`, `workspace` and `counters` are neither read nor written.
-        device: number of the GPU.
-        stream: handle of the stream on which the operands were written: the first kernel waits for it.
-        l2: "cold": weights come from DRAM; "warm": one copy, as the call before leaves it.
+    `c`, `workspace` and `counters` of the operands are neither read nor written; the first kernel waits for what is on
+    `stream`. `l2` "cold": weights come from DRAM; "warm": one copy, as the call before leaves it.
     """
 
     return time_configs(CupyTuneDevice(sizes, packed, operands, device, stream), configs, sizes.M, l2)
@@ -291,8 +281,7 @@ PROFILED_CONFIGS = 10
 def profiled_config(sizes: Sizes, packed: PackedW4, operands: Operands, device: int, stream: int) -> KernelConfig:
     """Return the config that is fastest for a GEMM by timings, which are taken now if none are known.
 
-    Known are those of this process, of the user's file, and those that came with the library for this GPU
-    (`gemm_eval.kernels.config_cache`). Arguments and errors as of `tune`.
+    Known are those of this process, of the user's file, and those that came with the library for this GPU.
     """
     key = ConfigKey.of(_gpu(device), sizes, packed.activation, packed.mode, packed.group_size or None)
     known = _known.get((key, device))

@@ -15,11 +15,15 @@ import pytest
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.kernels import WeightMode, config_cache
 from gemm_eval.kernels import config_records as file
-from gemm_eval.kernels.config_cache import ConfigCache, Versions, build_from_timings, lookup, remember
+from gemm_eval.kernels.config_cache import ConfigCache, Versions, build_from_timings, change_file, lookup, remember
 from gemm_eval.mapping import KernelConfig
 from tests.kernels.config_records import CONFIGS, GPU, HERE, KEY, LIMITS, hash_of, record
 
 pytestmark = pytest.mark.usefixtures("nothing_said_yet")
+
+
+def update(path: Path, records: Any = ()) -> None:
+    change_file(path, lambda cache: cache.merge(ConfigCache(records)))
 
 
 # ---- the file ------------------------------------------------------------------------------------------------------
@@ -85,7 +89,7 @@ def test_a_damaged_file_is_set_aside_and_begun_anew(tmp_path: Path, text: bytes,
     assert len(ConfigCache.load(path)) == num_left  # no warning any more
     path.write_bytes(text)
     with pytest.warns(RuntimeWarning, match="damaged-2"):
-        ConfigCache([record(3.0)]).update_file(path)
+        update(path, [record(3.0)])
     assert ConfigCache.load(path).records == [record(3.0)]
 
 
@@ -103,7 +107,7 @@ def test_three_damaged_files_are_kept(tmp_path: Path) -> None:
 def test_a_newer_file_is_an_error_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text(newer := GOOD.replace('"version": 1', '"version": 2'))
-    for use in (ConfigCache.load, ConfigCache([record()]).update_file):
+    for use in (ConfigCache.load, update):
         with pytest.raises(GemmEvalError, match="has version 2, and this gemm_eval reads 1 at most: update"):
             use(path)
 
@@ -117,7 +121,7 @@ def test_what_cannot_be_read_or_written_is_an_error_of_ours(tmp_path: Path) -> N
     with pytest.raises(GemmEvalError, match="cannot write"):
         ConfigCache().save(tmp_path / "file" / "c.json")
     with pytest.raises(GemmEvalError, match="cannot write"):
-        ConfigCache().update_file(tmp_path / "file" / "c.json")
+        update(tmp_path / "file" / "c.json")
 
 
 def test_what_is_no_file_or_too_large_is_refused_unread(tmp_path: Path) -> None:
@@ -189,7 +193,7 @@ def _write_many(path: Path, worker: int) -> None:
         if worker == 0:
             remember(own)
         else:
-            ConfigCache([own, record(9.0 - worker - step / 100, key=KEY._replace(M=5000))]).update_file(path)
+            update(path, [own, record(9.0 - worker - step / 100, key=KEY._replace(M=5000))])
 
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -212,10 +216,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
 
 def test_threads_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    threads = [
-        threading.Thread(target=ConfigCache([record(key=KEY._replace(M=i + 1))]).update_file, args=(path,))
-        for i in range(8)
-    ]
+    threads = [threading.Thread(target=update, args=(path, [record(key=KEY._replace(M=i + 1))])) for i in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

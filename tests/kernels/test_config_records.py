@@ -14,17 +14,10 @@ from hypothesis import strategies as st
 
 from gemm_eval.device import nvrtc
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.kernels import Sizes, WeightMode, config_cache, registry
+from gemm_eval.kernels import Sizes, WeightMode, registry
 from gemm_eval.kernels import config_records as file
-from gemm_eval.kernels.config_cache import (
-    ConfigCache,
-    ConfigKey,
-    ConfigRecord,
-    ConfigVersionWarning,
-    Versions,
-    kernel_hash_of,
-)
-from gemm_eval.kernels.config_records import _hash_of
+from gemm_eval.kernels.config_cache import ConfigCache, ConfigVersionWarning, Versions
+from gemm_eval.kernels.config_records import FOUND_BY, ConfigKey, ConfigRecord, _hash_of, kernel_hash_of
 from gemm_eval.kernels.families import family_of
 from gemm_eval.kernels.registry import make_variant
 from gemm_eval.mapping import Decomposition
@@ -131,7 +124,7 @@ KEYS = [KEY, KEY._replace(M=1), KEY._replace(gpu="h100-sxm"), KEY._replace(l2="w
 
 @st.composite
 def records_st(draw: st.DrawFn) -> ConfigRecord:
-    found_by = draw(st.sampled_from(config_cache.FOUND_BY))
+    found_by = draw(st.sampled_from(FOUND_BY))
     return record(
         draw(st.sampled_from([1.0, 2.0, 3.5])), draw(st.sampled_from([CONFIGS[0], SPLIT])), draw(st.sampled_from(KEYS)),
         found_by=found_by, num_timed=0 if found_by == "model" else draw(st.integers(1, 2)),

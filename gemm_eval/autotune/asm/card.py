@@ -112,10 +112,7 @@ class OpCounts(NamedTuple):
 class Access(NamedTuple):
     """Loads or stores of one width.
 
-    Attributes:
-        kind: field of `OpCounts` that counts them.
-        width_bytes: of one lane; of a bulk copy None, because a register or a descriptor says it.
-        num: instructions of a warp.
+    `kind` is the field of `OpCounts` that counts them; `width_bytes` is of one lane, None where a register says it.
     """
 
     kind: str
@@ -242,11 +239,9 @@ _DTYPES = {4: (DType.INT4,), 8: (DType.FP8, DType.INT8), 16: (DType.FP16,), 32: 
 
 
 class LoopCycles(NamedTuple):
-    """Cycles of an SM for one iteration of one warp: the larger one bounds the kernel.
+    """Cycles of an SM for one iteration of one warp, the larger of which bounds the kernel.
 
-    Attributes:
-        tensor: of all tensor cores, at their full rate.
-        issue: of all schedulers.
+    `tensor` is of all tensor cores at their full rate, `issue` of all schedulers.
     """
 
     tensor: float
@@ -256,13 +251,7 @@ class LoopCycles(NamedTuple):
 def loop_k(loop: LoopCard, *, block_m: int, block_n: int, num_warps: int) -> int:
     """Return the elements of K that a CTA finishes in one iteration, from its tensor-core instructions.
 
-    Args:
-        loop: the main loop.
-        block_m, block_n: tile of C of a CTA, in elements; the instructions may have its rows as their columns.
-        num_warps: of a CTA, those that multiply. More than the tile has instructions for do the same work twice.
-
-    Raises:
-        InvalidInputError: the loop has no tensor-core instructions, or they make no whole number of k.
+    More warps than the tile has instructions for do the same work twice.
     """
     if not loop.mma:
         raise InvalidInputError("the main loop has no tensor-core instructions of a known shape")
@@ -298,10 +287,9 @@ def kernel_code(
         card: with registers, which that of a cubin always has.
         block_m, block_n: tile of C of a CTA, in elements.
         num_warps: of a CTA.
-        block_k: elements of K that the source has in one iteration, where it is known: an iteration of the machine code
-            is then a whole number of those, and what it computes beyond them it computes twice.
-        smem_bytes: shared memory of a CTA, static and dynamic, such as Triton's ``metadata.shared``. Default: the
-            static part.
+        block_k: elements of K of an iteration of the source: an iteration of the machine code is then a whole number of
+            those, and what it computes beyond them it computes twice.
+        smem_bytes: shared memory of a CTA, such as Triton's ``metadata.shared``; None: the static part.
 
     Raises:
         InvalidInputError: the card lacks registers, or its main loop does not fit the tile.
@@ -352,10 +340,7 @@ def _wavefronts(access: Access) -> int:
 def occupancy_of_card(card: ScoreCard, arch: GpuSpec, *, smem_bytes: int | None = None) -> Occupancy | None:
     """Return how many CTAs an SM holds at once, or None where the code says no registers or threads.
 
-    Args:
-        card: of the kernel.
-        arch: the GPU.
-        smem_bytes: shared memory of a CTA, static and dynamic. Default: the static part.
+    `smem_bytes` is shared memory of a CTA, static and dynamic; None: the static part.
     """
     if card.num_threads is None or card.registers is None:
         return None

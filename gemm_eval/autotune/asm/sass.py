@@ -189,11 +189,7 @@ class _Section(NamedTuple):
 
 
 class _Bytes:
-    """A cubin whose every part is asked for by place and size.
-
-    All parts together must not be several times as long as the file, where each stands once, or little more: tables
-    that name the same bytes again and again cannot make gigabytes of a small file.
-    """
+    """A cubin whose parts may together not be several times as long: tables must not make gigabytes of a small file."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

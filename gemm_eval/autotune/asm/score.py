@@ -59,11 +59,7 @@ PTX = Language(ptx.kind_of, ptx.width_of, ptx.mma_of, ptx.is_mma_wait, ptx.is_co
 
 
 def count_kernel(instructions: Sequence[Instruction], language: Language) -> tuple[OpCounts, LoopCard]:
-    """Count what a kernel and its main loop issue, by class.
-
-    The main loop is the innermost one with the most tensor-core instructions; in a kernel without any, with the most
-    arithmetic. Where no loop does such work, the whole kernel stands for it.
-    """
+    """Count what a kernel and its main loop issue, by class; where no loop does the work, the kernel stands for it."""
     used = _without_padding(instructions)
     kinds = {one.address: language.kind_of(one) for one in used}
     num = Counter(kinds.values())
@@ -163,58 +159,30 @@ _NUM_IN_TRITON_SASS = 4096  # Triton reads addresses of four digits only, and st
 
 
 def score_cubin(cubin: bytes, *, kernel: str | None = None) -> ScoreCard:
-    """Return the score card of a kernel of a cubin, from the cache if it was scored before.
+    """Return the score card of a kernel of a cubin, such as Triton's ``CompiledKernel.asm["cubin"]``.
 
-    Args:
-        cubin: the file, such as Triton's ``CompiledKernel.asm["cubin"]``.
-        kernel: its name; may be left out where there is one only.
-
-    Raises:
-        InvalidInputError: it is no cubin, or has no such kernel.
-        GemmEvalError: there is no nvdisasm, or it does not read this.
+    `kernel` is its name, which may be left out where there is one only. A card that is in the cache is not made anew.
     """
     return _choose(_cards_of_cubins([cubin])[0], kernel)
 
 
 def score_cubins(cubins: Sequence[bytes]) -> Cards:
-    """Return the score cards of cubins with one kernel each.
-
-    nvdisasm is started once for all that are not in the cache: that takes a third of a second, reading a kernel some
-    20 ms.
-
-    Raises:
-        InvalidInputError: one of them is no cubin, or has several kernels.
-        GemmEvalError: there is no nvdisasm, or it does not read these.
-    """
+    """Return the score cards of cubins with one kernel each; nvdisasm, slow to start, is started once for all."""
     return tuple(_choose(cards, None) for cards in _cards_of_cubins(cubins))
 
 
 def score_sass(text: str, *, kernel: str | None = None) -> ScoreCard:
-    """Return the score card of a kernel in what nvdisasm, cuobjdump or Triton writes about machine code.
-
-    Raises:
-        InvalidInputError: it has no such kernel, or is not complete.
-    """
+    """Return the score card of a kernel in what nvdisasm, cuobjdump or Triton writes about machine code."""
     return _choose(_cards_of_text(text, "sass"), kernel)
 
 
 def score_ptx(text: str, *, kernel: str | None = None) -> ScoreCard:
-    """Return the score card of a kernel of a PTX module.
-
-    Raises:
-        InvalidInputError: it is not complete, or has no such kernel.
-    """
+    """Return the score card of a kernel of a PTX module."""
     return _choose(_cards_of_text(text, "ptx"), kernel)
 
 
 def score_file(path: Path | str, *, kernel: str | None = None) -> ScoreCard:
-    """Return the score card of a kernel in a file with PTX, a cubin, or SASS as text.
-
-    Raises:
-        InvalidInputError: the file cannot be read, is none of these, has no such kernel, or is larger than `limits`
-            allow.
-        GemmEvalError: there is no nvdisasm, or it does not read this.
-    """
+    """Return the score card of a kernel in a file with PTX, a cubin, or SASS as text."""
     content = read_bounded(path, MAX_FILE_BYTES, "compiled kernel")
     try:
         return _choose(_cards_of_content(content), kernel)

@@ -107,15 +107,7 @@ class KernelArguments:
     zero_dtype: str | None = None
 
     def problem(self, values: Mapping[str, Any]) -> GemmProblem:
-        """Return the GEMM that a call computes.
-
-        Args:
-            values: arguments of the call, and the values of one config, by name.
-
-        Raises:
-            InvalidOptionError: a name is not among `values`, or is of no use there.
-            InvalidProblemError: what they say is no GEMM.
-        """
+        """Return the GEMM of a call, from its arguments and the values of one config, by name."""
         sizes = {name: self._number(name, values) for name in _SIZES}
         a = self._dtype("input_dtype", "a", values)
         if a is None:
@@ -133,14 +125,7 @@ class KernelArguments:
         )  # fmt: skip
 
     def config(self, values: Mapping[str, Any]) -> TritonConfig:
-        """Return a config in this library's words.
-
-        Args:
-            values: arguments of the call, and the values of the config, by name.
-
-        Raises:
-            InvalidOptionError: a name is not among `values`.
-        """
+        """Return a config in this library's words, from the arguments of a call and the config's values, by name."""
         numbers: dict[str, Any] = {name: self._number(name, values) for name in _BLOCKS}
         for name in _OPTIONAL:
             numbers[name] = 1 if getattr(self, name) is None else self._number(name, values)
@@ -152,11 +137,7 @@ class KernelArguments:
         return TritonConfig(**numbers)
 
     def check(self, names: Iterable[str]) -> None:
-        """Check that every name is one that the kernel's arguments and configs have.
-
-        Raises:
-            InvalidOptionError: one is not; the message says which there are.
-        """
+        """Check that every name is one that the kernel's arguments and configs have."""
         known = {*names, *_BY_TRITON}
         for field in fields(self):
             source = getattr(self, field.name)
@@ -191,11 +172,7 @@ class KernelArguments:
 
 
 def dtype_of(tensor: Any) -> DType | None:
-    """Return the type of a tensor's elements, or None if it is none of ours.
-
-    Args:
-        tensor: of torch, CuPy or Triton, a descriptor of one (`.base`), a stand-in with `.dtype`, or a type itself.
-    """
+    """Return the type of the elements of a tensor or of a descriptor, or of a type itself; None: none of ours."""
     return _DTYPES.get(_name_of_dtype(tensor))
 
 
@@ -238,13 +215,7 @@ _SHARED_EXTRA_BYTES = 1024  # mbarriers, the scales of a step
 
 
 class Rejection(NamedTuple):
-    """The reason why a config falls.
-
-    Attributes:
-        rule: short name of the rule.
-        reason: one line with the numbers.
-        can_run: it would run, badly; else it would not compile, or not launch.
-    """
+    """The rule by which a config falls, and why, in one line; `can_run`: it would run, badly."""
 
     rule: str
     reason: str
@@ -350,8 +321,7 @@ def reject_configs(
 ) -> tuple[Rejection | None, ...]:
     """Return for each config why it falls, or None.
 
-    A config that others make pointless (a tile far beyond the problem, stages beyond its steps) falls only if one of
-    them stands to the end.
+    A config that others make pointless falls only if one of them stands to the end.
     """
     rejections = [next((no for rule in RULES if (no := rule(arch, problem, config))), None) for config in configs]
     for compare in (_oversized_m, _oversized_n, _oversized_k):
@@ -410,11 +380,7 @@ _FLOP_PER_US_PER_TFLOP_PER_S = 1e6
 
 
 def is_small(problem: GemmProblem, arch: GpuSpec) -> bool:
-    """Return whether a launch costs more than all that a config can change about a GEMM.
-
-    What is then at stake between sane configs is less than a launch, while a benchmark of two takes as long as
-    thousands of calls: the model's choice stands.
-    """
+    """Return whether a launch costs more than all that a config can change about a GEMM."""
     return work_us(problem, arch) <= SMALL_SHARE * arch.graph_node_us
 
 

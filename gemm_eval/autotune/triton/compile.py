@@ -102,13 +102,7 @@ def _name_of_gpu() -> str:
 
 
 def gpu_spec(arch: GpuSpec | str | None) -> GpuSpec:
-    """Return the GPU that `arch` names; None: the one that runs.
-
-    Raises:
-        InvalidOptionError: it names something else than a GPU.
-        ArchError: no such preset or file, or one that does not hold together.
-        GemmEvalError: it is None, and there is no GPU.
-    """
+    """Return the GPU that `arch` names; None: the one that runs."""
     if arch is None:
         return running_gpu()
     spec = load_arch(arch) if isinstance(arch, str) else arch
@@ -122,14 +116,7 @@ RUN_ONLY = ("grid", "warmup")
 
 
 class CompiledConfig(NamedTuple):
-    """A compiled kernel.
-
-    Attributes:
-        cubin: its machine code.
-        smem_bytes: shared memory of a CTA.
-        num_warps: of a CTA.
-        key: Triton's hash of source, types, config and target.
-    """
+    """A compiled kernel: code, shared memory and warps of a CTA, and Triton's hash of all that it was made of."""
 
     cubin: bytes
     smem_bytes: int
@@ -145,18 +132,12 @@ def default_num_threads() -> int:
 def compile_offline(
     kernel: Any, config: Any, named_args: Mapping[str, Any], *, arch: GpuSpec | str, **kwargs: Any
 ) -> CompiledConfig:
-    """Compile one config for a GPU that need not be there.
+    """Compile a `triton.Config` of a kernel for a GPU that need not be there; its `pre_hook` is not called.
 
-    Args:
-        kernel: of `@triton.jit`; `@triton.heuristics` and `@triton.autotune` may be around it.
-        config: a `triton.Config`; its `pre_hook` is not called.
-        named_args: the kernel's arguments by name; `TensorArgument` may stand for tensors.
-        arch: the GPU: a preset's name, a file, or a spec.
-        kwargs: more arguments by name.
+    `kernel` may have `@triton.heuristics` and `@triton.autotune` around it, and `TensorArgument` may stand for tensors.
 
     Raises:
-        GemmEvalError: Triton is missing.
-        InvalidOptionError: `kernel` is no kernel.
+        GemmEvalError: Triton is missing, or `kernel` is no kernel.
         Exception: what Triton raises when it does not compile.
     """
     compiled = compile_many_offline(kernel, [config], {**named_args, **kwargs}, gpu_spec(arch), num_threads=1)[0]
@@ -299,12 +280,7 @@ class Assembly:
     ) -> CodeOf | None:
         """Return what compiles the configs of a kernel for one call, by index; None if there is nothing to compile.
 
-        Args:
-            kernel: of `@triton.jit`, with or without heuristics; None: unknown.
-            arch: the GPU.
-            given, configs: the configs, as Triton's and as ours.
-            values: the arguments of the call, by name.
-            notes: where it says what keeps it from reading code.
+        `given` and `configs` are the configs as Triton's and as ours; `notes` gets what keeps it from reading code.
         """
         if kernel is None or jit_function(kernel) is None:
             return None

@@ -33,11 +33,7 @@ _MS_PER_US = 1e-3
 
 
 def num_kept(top_k: int | float, num_configs: int) -> int:
-    """Return how many of `num_configs` configs stay: a count, or a share rounded down; at least 1.
-
-    Raises:
-        InvalidOptionError: `top_k` is neither a count >= 1 nor a share in (0, 1].
-    """
+    """Return how many of `num_configs` configs stay: a count, or a share rounded down; at least 1."""
     if isinstance(top_k, bool) or not isinstance(top_k, int | float):
         raise InvalidOptionError(f"top_k must be a count (int) or a share (float), got {shown(top_k)}")
     if isinstance(top_k, int):
@@ -114,17 +110,7 @@ class TritonPruner:
         return {"early_config_prune": self.early_config_prune, "perf_model": self.perf_model, "top_k": 1.0}
 
     def early_config_prune(self, configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:
-        """Return the configs that are worth a benchmark, best first: Triton calls this before it tunes.
-
-        Args:
-            configs: each a `triton.Config`; at least one.
-            named_args: the positional arguments of the call, by name.
-            kwargs: its other arguments.
-
-        Raises:
-            InvalidOptionError: `arguments` names what the kernel has not.
-            GemmEvalError: `arch` is None, and the GPU that runs is unknown.
-        """
+        """Return the configs that are worth a benchmark, best first: Triton calls this before it tunes."""
         ranking = self.rank(configs, named_args, **kwargs)
         kept = ranking.kept
         self._local.only_us = (ranking.verdicts[0].time_us or 0.0) if len(kept) == 1 else None
@@ -138,9 +124,6 @@ class TritonPruner:
         """Return the predicted time of one config in microseconds, infinite if a rule rejects it.
 
         It fits Triton's `perf_model`, with a `top_k` of Triton's own. The latest ranking's times are not computed anew.
-
-        Args:
-            kwargs: the arguments of the call, and the config's values.
         """
         values = with_heuristics(without_autotuner(self.kernel), kwargs)
         config, problem = self.arguments.config(values), self.arguments.problem(values)
@@ -158,9 +141,6 @@ class TritonPruner:
 
         With a GPU of the same generation as `arch`, Triton compiles as for a launch; else offline, where
         `TensorArgument` may stand for tensors, and each config's `pre_hook` is left out.
-
-        Args, Raises:
-            See `early_config_prune`.
         """
         if not configs:
             raise InvalidOptionError("configs must be at least one triton.Config, got none")
@@ -197,11 +177,7 @@ class TritonPruner:
         return self.last
 
     def do_bench(self, kernel_call: Callable[[], Any], quantiles: Sequence[float] | None = None, **kwargs: Any) -> Any:
-        """Benchmark a kernel, unless its config is the only one that stayed: for the `do_bench` of `@triton.autotune`.
-
-        Returns:
-            What the benchmark returns, times in milliseconds; of a single config the predicted time instead.
-        """
+        """Benchmark a kernel for `@triton.autotune`; a config that alone stayed gets its predicted time instead."""
         only_us = getattr(self._local, "only_us", None)
         if only_us is not None:
             return only_us * _MS_PER_US if quantiles is None else [only_us * _MS_PER_US] * len(quantiles)

@@ -22,15 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one config.
+    """The verdict on one config: why it falls, or what is to be said of one that stays.
 
-    Attributes:
-        config: it, in this library's words.
-        given: it, as it was given: a `triton.Config`.
-        time_us: predicted time; None: not predicted.
-        is_compiled: whether the prediction knows its machine code.
-        is_kept: whether it stays.
-        reason: why it falls, in one line; or what is to be said of one that stays.
+    `time_us` is predicted, None where it is not; `is_compiled`: the prediction knows its machine code.
     """
 
     config: TritonConfig

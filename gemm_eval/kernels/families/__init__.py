@@ -56,11 +56,7 @@ def _made(classes: tuple[tuple[str, str], ...]) -> dict[str, Family]:
 
 
 def family_of(config: KernelConfig) -> Family:
-    """Return the family that `config` names.
-
-    Raises:
-        InvalidMappingError: there is no such family.
-    """
+    """Return the family that `config` names, of one GEMM or of groups."""
     known = families() | grouped_families()
     family = known.get(config.family) if isinstance(config.family, str) else None
     if family is None:

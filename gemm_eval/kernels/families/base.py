@@ -75,14 +75,7 @@ class Sizes(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What a kernel is compiled for.
-
-    Attributes:
-        config: which kernel; how K is split does not matter to the compiler.
-        activation: DType.FP16 or DType.BF16.
-        mode: of the weights.
-        group_size: weights along K that share a scale, of `mode.group_sizes`; 0 in mode COLUMN.
-    """
+    """The parameters that a kernel is compiled for; `group_size` is of `mode.group_sizes`, 0 in mode COLUMN."""
 
     config: KernelConfig
     activation: DType
@@ -105,8 +98,6 @@ class Launch(NamedTuple):
     """The launch of a kernel for certain sizes.
 
     Attributes:
-        grid: CTAs.
-        num_threads: of a CTA.
         smem_bytes: dynamic shared memory of a CTA.
         workspace_bytes: partial sums of a split K; 0: none.
         num_counters: 32-bit counters that are 0 before the launch, and again after it.
@@ -123,14 +114,10 @@ class Operands(NamedTuple):
     """Device addresses, and what else a launch needs.
 
     Attributes:
-        a: activations [M, K], `lda` elements from row to row.
-        qweight, scales: as packed.
-        bias: [N], 0: none.
-        c: output [M, N], contiguous.
+        lda: elements of A from row to row.
+        bias: 0: none.
         workspace, counters: as `Launch` asks for, 0 if it does not.
-        alpha: factor of the product.
-        num_column_blocks, num_k_blocks, num_groups: NB, KB and GB of the packed weights (KERNELS.md): blocks, and rows
-            of scales.
+        num_column_blocks, num_k_blocks, num_groups: NB, KB and GB of the packed weights (KERNELS.md).
     """
 
     a: int

@@ -52,7 +52,6 @@ class StreamingFamily(Family):
     max_tokens: ClassVar[int | None] = 64
 
     def configs(self) -> Iterator[KernelConfig]:
-        """All kernels that exist, each once, with K not split."""
         for shape in self.shapes:
             cta_m, cta_n, num_warps, num_stages = shape
             yield KernelConfig(
@@ -61,7 +60,7 @@ class StreamingFamily(Family):
             )  # fmt: skip
 
     def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
-        """The whole K, and cuts that give up to 4 CTAs an SM, or fill the GPU up to 4 times.
+        """Yield the whole K, and cuts that give up to 4 CTAs an SM, or fill the GPU up to 4 times.
 
         Of all cuts with the same number of steps for the busiest team only the coarsest is worth a try.
         """
@@ -82,7 +81,6 @@ class StreamingFamily(Family):
             yield Decomposition.SPLIT_K, split
 
     def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
-        """Why this kernel cannot run (for any sizes where `sizes` is None), or None."""
         config = variant.config
         if config.family != self.name:
             return f"{config.family} is another family than {self.name}"
@@ -108,7 +106,6 @@ class StreamingFamily(Family):
         return None
 
     def macros(self, variant: Variant) -> dict[str, int]:
-        """Macros besides those of `Variant.macros`."""
         config = variant.config
         return {
             "CTA_M": config.cta_m, "CTA_N": config.cta_n, "WARPS": config.num_warps, "WARPS_N": team_warps_of(variant),
@@ -135,11 +132,9 @@ class StreamingFamily(Family):
         return config.num_stages * (config.cta_m * BLOCK_K * 2 + variant.scale_bytes(config.cta_n, BLOCK_K))
 
     def warps_of_team(self, variant: Variant) -> int:
-        """Warps that stream blocks of K together, each its columns."""
         return team_warps_of(variant)
 
     def num_threads(self, variant: Variant) -> int:
-        """Threads of a CTA."""
         return THREADS_PER_WARP * variant.config.num_warps
 
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
@@ -160,7 +155,6 @@ class StreamingFamily(Family):
         operands: Operands,
         tensor_map: TensorMapOf,  # noqa: ARG002
     ) -> tuple[Any, ...]:
-        """Arguments of the kernel, as CuPy takes them."""
         blocks, longer = divmod(ceil_div(sizes.K, BLOCK_K), variant.config.split_k)
         addresses = (
             operands.a, operands.qweight, operands.scales, operands.bias, operands.c, operands.workspace,
@@ -211,7 +205,6 @@ class GemvFamily(StreamingFamily):
         return MainLoop(blocks, team_warps_of(variant), "LDSM", config.num_stages * config.cta_m * 2)
 
     def resident_threads(self, variant: Variant) -> int:
-        """Threads of an SM that the registers must suffice for."""
         return 256 if variant.config.cta_m == 8 else 512
 
 

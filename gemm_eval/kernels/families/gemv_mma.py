@@ -60,7 +60,6 @@ class GemvMmaFamily(StreamingFamily):
     )
 
     def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
-        """Why this kernel cannot run (for any sizes where `sizes` is None), or None."""
         reason = super().refusal(variant, sizes, limits)
         return reason or ("too few registers" if _warps(variant) < variant.config.num_warps else None)
 

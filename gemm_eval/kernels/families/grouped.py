@@ -46,12 +46,9 @@ class GroupedSizes(NamedTuple):
 
 
 class GroupedOperands(NamedTuple):
-    """Device addresses, and what else a launch needs.
+    """Operands of one GEMM (weights, scales and bias of all groups follow each other), and two more addresses.
 
-    Attributes:
-        dense: as of one GEMM; weights, scales and bias of all groups follow each other.
-        offsets: int32 [num_groups + 1]: the first token of each group, and the end of the last.
-        factors: float32 [num_groups]: of the product of each group.
+    `offsets` are int32 [num_groups + 1], first tokens and the end of the last; `factors` float32 [num_groups].
     """
 
     dense: Operands
@@ -77,12 +74,10 @@ class GroupedFamily(Family):
     def splits(
         self, variant: Variant, sizes: Sizes, limits: DeviceLimits,  # noqa: ARG002
     ) -> Iterator[tuple[Decomposition, int]]:  # fmt: skip
-        """See `Family`."""
         yield Decomposition.DATA_PARALLEL, 1
         yield Decomposition.STREAM_K, 1
 
     def macros(self, variant: Variant) -> dict[str, int]:
-        """See `Family`."""
         return super().macros(variant) | {"GROUPED": 1, "GROUP_TILE_M": variant.config.cta_m}  # type: ignore[safe-super]
 
     def launch_groups(self, variant: Variant, sizes: GroupedSizes, num_sms: int, ctas_per_sm: int) -> Launch:
@@ -100,7 +95,6 @@ class GroupedFamily(Family):
     def arguments_of_groups(
         self, variant: Variant, sizes: GroupedSizes, launch: Launch, operands: GroupedOperands, tensor_map: TensorMapOf
     ) -> tuple[Any, ...]:
-        """Arguments of the kernel, as CuPy takes them."""
         return (
             *self.arguments(variant, sizes.of_all, launch, operands.dense, tensor_map), np.uint64(operands.offsets),
             np.uint32(sizes.num_groups), np.uint64(operands.factors),
@@ -124,11 +118,9 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
     slots_of_cta = 1
 
     def configs(self) -> Iterator[KernelConfig]:
-        """See `Family`."""
         return (config for config in super().configs() if config.cluster_n == 1)
 
     def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
-        """See `GroupedFamily`."""
         return self._resident_clusters(variant, num_sms)
 
     def counters_of_tile(self, config: KernelConfig) -> int:
@@ -151,19 +143,15 @@ class Sm80GroupedFamily(GroupedFamily, Sm80Family):
     slots_of_cta = 2
 
     def configs(self) -> Iterator[KernelConfig]:
-        """See `Family`."""
         return (config for config in super().configs() if config.raster_order is RasterOrder.ALONG_M)
 
     def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
-        """See `GroupedFamily`."""
         return num_sms * ctas_per_sm
 
     def counters_of_tile(self, config: KernelConfig) -> int:  # noqa: ARG002
-        """See `GroupedFamily`."""
         return 1
 
     def smem_bytes(self, variant: Variant) -> int:
-        """See `Family`."""
         return super().smem_bytes(variant) + _TABLE_BYTES
 
     def arguments(
@@ -183,17 +171,13 @@ class GemvMmaGroupedFamily(GroupedFamily, GemvMmaFamily):
     max_tokens = None
 
     def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
-        """See `GroupedFamily`."""
         return num_sms * ctas_per_sm
 
     def counters_of_tile(self, config: KernelConfig) -> int:  # noqa: ARG002
-        """See `GroupedFamily`."""
         return 1
 
     def smem_bytes(self, variant: Variant) -> int:
-        """See `Family`."""
         return super().smem_bytes(variant) + _TABLE_BYTES
 
     def macros(self, variant: Variant) -> dict[str, int]:
-        """See `Family`."""
         return super().macros(variant) | {"GROUP_TABLE_AT": self.smem_bytes(variant) - _TABLE_BYTES}

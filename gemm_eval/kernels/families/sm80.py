@@ -44,12 +44,7 @@ _RASTERS_OF_LARGE_TILES = ((RasterOrder.ALONG_M, 1), (RasterOrder.ALONG_N, 8))
 
 
 class WarpLayout(NamedTuple):
-    """The part of a tile that one warp of a CTA computes.
-
-    Attributes:
-        tokens, columns: of its part of the tile.
-        slices: warps with the same part, each with its share of the k of a step.
-    """
+    """The part of a tile that one warp computes; `slices` warps have the same part, each a share of a step's k."""
 
     tokens: int
     columns: int
@@ -57,11 +52,10 @@ class WarpLayout(NamedTuple):
 
     @classmethod
     def of(cls, config: KernelConfig) -> WarpLayout | None:
-        """The layout that follows from a config, or None.
+        """Return the layout that follows from a config, or None.
 
-        A warp starts with 64 columns and up to 64 tokens. While the CTA has more warps than that makes, the part of a
-        warp is halved: first along k, if a step has 128 and the tile at most 64 tokens; then 64 tokens to 32; then 64
-        columns to 32.
+        A warp starts with 64 columns and up to 64 tokens. While the CTA has more warps than that makes, its part is
+        halved: first along k, if a step has 128 and the tile at most 64 tokens; then 64 tokens to 32; then 64 columns.
         """
         if config.cta_m not in (8, 16, 32, 64, 128, 256) or config.cta_n % 64 or config.cta_n < 64:
             return None
@@ -85,7 +79,6 @@ class Sm80Family(Family):
     targets = MMA_SYNC_TARGETS
 
     def configs(self) -> Iterator[KernelConfig]:
-        """All kernels that exist, each once, with K not split."""
         for (m, n, k), warps, stages in _TILES:
             for order, swizzle in _RASTERS_OF_LARGE_TILES if m * n >= 128 * 128 else _RASTERS:
                 yield KernelConfig(
@@ -107,7 +100,6 @@ class Sm80Family(Family):
         yield Decomposition.STREAM_K, 1
 
     def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
-        """Why this kernel cannot run (for any sizes where `sizes` is None), or None."""
         config = variant.config
         if limits.compute_capability < (8, 0):
             major, minor = limits.compute_capability
@@ -132,7 +124,6 @@ class Sm80Family(Family):
         return None if sizes is None else _refusal_of_sizes(config, sizes)
 
     def macros(self, variant: Variant) -> dict[str, int]:
-        """Macros besides those of `Variant.macros`."""
         config, layout = variant.config, _layout(variant.config)
         return {
             "TILE_M": config.cta_m, "TILE_N": config.cta_n, "TILE_K": config.cta_k, "WARP_M": layout.tokens,
@@ -148,17 +139,14 @@ class Sm80Family(Family):
         return MainLoop(Fraction(config.cta_n * config.cta_k, _BLOCK**2), config.num_warps, "HMMA", num_mma)
 
     def smem_bytes(self, variant: Variant) -> int:
-        """Dynamic shared memory of a CTA, in bytes."""
         config = variant.config
         tokens, weights = config.cta_m * config.cta_k * 2, config.cta_n * config.cta_k // 2
         return config.num_stages * (tokens + weights + variant.scale_bytes(config.cta_n, config.cta_k))
 
     def num_threads(self, variant: Variant) -> int:
-        """Threads of a CTA."""
         return THREADS_PER_WARP * variant.config.num_warps
 
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:
-        """Grid and workspace; `ctas_per_sm` is how many CTAs an SM holds at once."""
         config = variant.config
         tiles, units = _tiles(config, sizes), _units_of_tile(sizes)
         tile_bytes = config.cta_m * config.cta_n * 4
@@ -181,7 +169,6 @@ class Sm80Family(Family):
         operands: Operands,
         tensor_map: TensorMapOf,  # noqa: ARG002
     ) -> tuple[Any, ...]:
-        """Arguments of the kernel, as CuPy takes them (numpy scalars, addresses as numpy.uint64)."""
         config = variant.config
         return (
             np.uint64(operands.a), np.int32(operands.lda), np.uint64(operands.qweight), np.uint64(operands.scales),
