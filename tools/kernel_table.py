@@ -44,6 +44,9 @@ from gemm_eval.device import (
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels.families import Family, Variant, WeightMode, families, family_of, grouped_families
+from gemm_eval.kernels.families.gemv import GemvMmaFamily, StreamingFamily, team_warps_of
+from gemm_eval.kernels.families.sm80 import Sm80Family
+from gemm_eval.kernels.families.sm90 import Sm90Family
 from gemm_eval.kernels.layout import parse_activation
 from gemm_eval.kernels.registry import COMMON, SOURCES, compile_kernel, make_variant
 from gemm_eval.mapping import KernelConfig, RasterOrder
@@ -69,6 +72,43 @@ _KEY = COLUMNS[: COLUMNS.index("group_size") + 1]
 _CHECKED_EVERY = 64
 
 
+class MainLoop(NamedTuple):
+    """An iteration of a warp's main loop, as the source has it: the machine code is counted by it.
+
+    Attributes:
+        blocks: of weights, 64 x 64, that the warps which count here finish together.
+        warps: how many warps those are.
+        work: opcode that marks the loop.
+        num_work: how often a warp issues it.
+        copy: opcode that marks the loop of a warp that does nothing but copy, once for 64 k of tokens; empty: no warp.
+    """
+
+    blocks: Fraction
+    warps: int
+    work: str
+    num_work: int
+    copy: str = ""
+
+
+def main_loop(variant: Variant) -> MainLoop:
+    """Return the work of an iteration of a kernel's main loop."""
+    config, family = variant.config, family_of(variant.config)
+    if isinstance(family, Sm90Family):  # 128 k of all column blocks of a warpgroup; four wgmma for 64 k of each
+        blocks = family.macros(variant)["MB"]
+        return MainLoop(Fraction(2 * blocks), 4, "HGMMA", 8 * blocks, copy="UTMALDG")
+    if isinstance(family, Sm80Family):  # a step of the CTA, of which a warp has its part of the tile
+        layout = family.macros(variant)
+        k16_steps = config.cta_k // 16 // layout["WARPS_K"]
+        num_mma = layout["WARP_N"] // 16 * (layout["WARP_M"] // 8) * k16_steps
+        return MainLoop(Fraction(config.cta_n * config.cta_k, _BLOCK**2), config.num_warps, "HMMA", num_mma)
+    blocks_n, team = Fraction(config.cta_n, _BLOCK), team_warps_of(variant)
+    if isinstance(family, GemvMmaFamily):  # 64 k of the team's columns; 16 columns more are for the offsets of integers
+        strips = config.cta_n // team // 16 + (0 if variant.mode.is_fp4 else 1)
+        return MainLoop(blocks_n, team, "HMMA", strips * (config.cta_m // 8) * 4)
+    # around the ring; a token's 64 k come by two LDSM
+    return MainLoop(blocks_n * config.num_stages, team, "LDSM", config.num_stages * config.cta_m * 2)
+
+
 class BlockCounts(NamedTuple):
     """Warp instructions for a block of 64 columns x 64 k of weights, as the module says.
 
@@ -86,7 +126,7 @@ class BlockCounts(NamedTuple):
 
 def block_counts(variant: Variant, sass: str) -> BlockCounts:
     """Count what the main loop of a kernel issues for a block of weights, in what nvdisasm writes about it."""
-    instructions, expected = parse_sass(sass), family_of(variant.config).main_loop(variant)
+    instructions, expected = parse_sass(sass), main_loop(variant)
     loop = find_main_loop(instructions, lambda instruction: instruction.name == expected.work)
     num_work = sum(instruction.name == expected.work for instruction in loop)
     if num_work != expected.num_work:
@@ -108,10 +148,11 @@ def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | floa
     family = family_of(variant.config)
     compiled = compile_kernel(family, variant, target)
     result = block_counts(variant, disassemble(compiled.cubin))
+    team_warps = team_warps_of(variant) if isinstance(family, StreamingFamily) else 1  # where the CTA works as one
     values = (
         *_kernel_values(variant), family.num_threads(variant), compiled.registers,
         compiled.spill_store_bytes + compiled.spill_load_bytes, compiled.static_smem_bytes,
-        family.smem_bytes(variant), _min_ctas(variant), family.warps_of_team(variant), _rasters(variant.config),
+        family.smem_bytes(variant), _min_ctas(variant), team_warps, _rasters(variant.config),
         *map(_number, result.counts), _number(result.total), _number(result.producer),
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))

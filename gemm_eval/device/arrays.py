@@ -8,6 +8,7 @@ bf16, as do the types named "bfloat16" of ml_dtypes. Names and values of TMA des
 from __future__ import annotations
 
 import ctypes
+import math
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -22,12 +23,9 @@ _ALIGNMENT_BYTES = 16
 _ROW_MULTIPLE = 8
 _BYTES_PER_ELEM = 2
 _DTYPES = {
-    "float16": (DType.FP16,),
-    "torch.float16": (DType.FP16,),
-    "bfloat16": (DType.BF16,),
-    "torch.bfloat16": (DType.BF16,),
-    "uint16": (DType.BF16,),
-}
+    "float16": DType.FP16, "torch.float16": DType.FP16, "bfloat16": DType.BF16, "torch.bfloat16": DType.BF16,
+    "uint16": DType.BF16,
+}  # fmt: skip
 _ACCEPTED = {DType.FP16: "float16", DType.BF16: "bfloat16, or its bits in uint16"}
 
 
@@ -110,19 +108,14 @@ def _from_interface(interface: dict[str, Any], what: str, stream: int) -> Device
     address, strides = interface["data"][0], interface.get("strides")
     if strides is not None and any(stride % dtype.itemsize for stride in strides):
         raise InvalidProblemError(f"{what} must have strides of whole elements, got {strides} bytes")
-    return DeviceArray(
-        address=address,
-        shape=tuple(interface["shape"]),
-        strides=None if strides is None else tuple(stride // dtype.itemsize for stride in strides),
-        dtype=dtype.name,
-        itemsize=dtype.itemsize,
-        device=import_cupy().cuda.runtime.pointerGetAttributes(address).device if address else 0,
-    )
+    steps = None if strides is None else tuple(stride // dtype.itemsize for stride in strides)
+    device = import_cupy().cuda.runtime.pointerGetAttributes(address).device if address else 0
+    return DeviceArray(address, tuple(interface["shape"]), steps, dtype.name, dtype.itemsize, device)
 
 
 def check_dtype(array: DeviceArray, what: str, dtype: DType, why: str) -> None:
     """Check that an array holds elements of a type, fp16 or bf16; `why` says in the message where that comes from."""
-    if dtype not in _DTYPES.get(array.dtype, ()):
+    if _DTYPES.get(array.dtype) is not dtype:
         raise InvalidProblemError(f"{what} must be {_ACCEPTED[dtype]}, {why}, got {array.dtype}")
 
 
@@ -131,9 +124,7 @@ def as_rows(array: DeviceArray, what: str, num_columns: int) -> Rows:
     shape = array.shape
     if len(shape) < 2 or shape[-1] != num_columns:
         raise InvalidProblemError(f"{what} must have shape [..., rows, {num_columns}], got {list(shape)}")
-    num_rows = 1
-    for size in shape[:-1]:
-        num_rows *= size
+    num_rows = math.prod(shape[:-1])
     if num_rows < 1:
         raise InvalidProblemError(f"{what} must have at least one row, got shape {list(shape)}")
     stride = num_columns if array.strides is None else _row_stride(array, array.strides, what)
@@ -188,15 +179,10 @@ def overlaps(first: tuple[int, int], second: tuple[int, int]) -> bool:
     return first[0] < second[0] + second[1] and second[0] < first[0] + first[1]
 
 
-_MAP_BYTES = 128
-_MAP_ALIGNMENT_BYTES = 64
+_MAP_BYTES, _MAP_ALIGNMENT_BYTES = 128, 64
 _DATA_TYPE = {DType.FP16: 6, DType.BF16: 9}
-_INTERLEAVE_NONE = 0
-_SWIZZLE_128B = 3
-_L2_PROMOTION_256B = 3
-_FILL_ZERO = 0
-_BOX_ROWS_MAX = 256
-_BOX_COLUMNS_MAX = 64
+_BOX_ROWS_MAX, _BOX_COLUMNS_MAX = 256, 64
+_INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_256B, _FILL_ZERO = 0, 3, 3, 0
 
 
 @cache
@@ -227,19 +213,10 @@ def encode_tensor_map(
     aligned = -(-ctypes.addressof(storage) // _MAP_ALIGNMENT_BYTES) * _MAP_ALIGNMENT_BYTES
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
     result = _encoder()(
-        ctypes.c_void_p(aligned),
-        _DATA_TYPE[dtype],
-        u32(2),
-        ctypes.c_void_p(address),
-        (u64 * 2)(shape[1], shape[0]),
-        (u64 * 1)(row_stride * _BYTES_PER_ELEM),
-        (u32 * 2)(box[1], box[0]),
-        (u32 * 2)(1, 1),
-        _INTERLEAVE_NONE,
-        _SWIZZLE_128B,
-        _L2_PROMOTION_256B,
-        _FILL_ZERO,
-    )
+        ctypes.c_void_p(aligned), _DATA_TYPE[dtype], u32(2), ctypes.c_void_p(address), (u64 * 2)(shape[1], shape[0]),
+        (u64 * 1)(row_stride * _BYTES_PER_ELEM), (u32 * 2)(box[1], box[0]), (u32 * 2)(1, 1),
+        _INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_256B, _FILL_ZERO,
+    )  # fmt: skip
     if result:
         raise InvalidProblemError(
             f"the driver refuses a tensor map (CUresult {result}): address {address:#x}, {shape[0]} x {shape[1]} "

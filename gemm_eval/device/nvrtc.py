@@ -1,9 +1,7 @@
 """From CUDA text to machine code: NVRTC, and a cache on disk. Needs no GPU and no driver.
 
-A cache file is named after a digest of all that decides about its content: text, options, compiler and the version of
-the file format; where the text came from does not count. Processes may share the folder: a file appears whole or not at
-all, and one that is damaged is compiled anew. `gemm_eval.storage.cache_dir` says where the folder is, and how to turn
-it off.
+A cache file is named after a digest of text, options, compiler and the version of the file format. Processes may share
+the folder: a file appears whole or not at all, and one that is damaged is compiled anew.
 """
 
 from __future__ import annotations
@@ -119,19 +117,14 @@ def _describe(cubin: bytes, entry: str, target: str, log: str) -> CompiledKernel
     registers = number(r"Used (\d+) registers")
     if registers is None:
         raise GemmEvalError(f"NVRTC {compiler_version()} did not say how many registers {entry} takes:\n{log}")
+    is_warning = re.compile(r"\bwarning\b|\(C\d+\)|Performance Loss").search
     return CompiledKernel(
-        cubin=cubin,
-        entry=entry,
-        target=target,
-        registers=registers,
+        cubin=cubin, entry=entry, target=target, registers=registers,
         spill_store_bytes=number(r"(\d+) bytes spill stores") or 0,
         spill_load_bytes=number(r"(\d+) bytes spill loads") or 0,
-        stack_bytes=number(r"(\d+) bytes stack frame") or 0,
-        static_smem_bytes=number(r"(\d+) bytes smem") or 0,
-        warnings=tuple(
-            line.strip() for line in log.splitlines() if re.search(r"\bwarning\b|\(C\d+\)|Performance Loss", line)
-        ),
-    )
+        stack_bytes=number(r"(\d+) bytes stack frame") or 0, static_smem_bytes=number(r"(\d+) bytes smem") or 0,
+        warnings=tuple(line.strip() for line in log.splitlines() if is_warning(line)),
+    )  # fmt: skip
 
 
 def _read(path: Path) -> CompiledKernel | None:

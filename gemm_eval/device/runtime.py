@@ -98,16 +98,12 @@ def limits_of_device(device: int) -> DeviceLimits:
         return int(runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), device))
 
     capability = int(import_cupy().cuda.Device(device).compute_capability)
-    return DeviceLimits(
-        compute_capability=divmod(capability, 10),
-        num_sms=attribute("MultiProcessorCount"),
-        smem_per_cta_bytes=attribute("MaxSharedMemoryPerBlockOptin"),
-        smem_per_sm_bytes=attribute("MaxSharedMemoryPerMultiprocessor"),
-        smem_reserved_bytes=attribute("ReservedSharedMemoryPerBlock"),
-        registers_per_sm=attribute("MaxRegistersPerMultiprocessor"),
-        max_threads_per_sm=attribute("MaxThreadsPerMultiProcessor"),
-        max_ctas_per_sm=attribute("MaxBlocksPerMultiprocessor"),
-    )
+    names = (  # in the order of DeviceLimits
+        "MultiProcessorCount", "MaxSharedMemoryPerBlockOptin", "MaxSharedMemoryPerMultiprocessor",
+        "ReservedSharedMemoryPerBlock", "MaxRegistersPerMultiprocessor", "MaxThreadsPerMultiProcessor",
+        "MaxBlocksPerMultiprocessor",
+    )  # fmt: skip
+    return DeviceLimits(divmod(capability, 10), *map(attribute, names))
 
 
 def name_of_device(device: int) -> str:
@@ -124,19 +120,15 @@ def stream_handle(stream: Any) -> int:
         return stream
     for name in ("ptr", "cuda_stream"):  # CuPy, torch
         if isinstance(handle := getattr(stream, name, None), int):
-            _check_device_of_stream(stream)
+            of_gpu = getattr(stream, "device_id", -1)
+            if of_gpu >= 0 and of_gpu != (here := current_device()):
+                raise InvalidOptionError(f"stream must be one of GPU {here}, where A is, got one of GPU {of_gpu}")
             return handle
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
     raise InvalidOptionError(
         f"stream must be None, a stream of CuPy, torch or CUDA Python, or a handle, got {type(stream).__name__}"
     )
-
-
-def _check_device_of_stream(stream: Any) -> None:
-    device = getattr(stream, "device_id", -1)
-    if device >= 0 and device != current_device():
-        raise InvalidOptionError(f"stream must be one of GPU {current_device()}, where A is, got one of GPU {device}")
 
 
 def wait_for_stream(stream: int, other: int) -> None:
@@ -169,7 +161,7 @@ def clear_bytes(address: int, num_bytes: int, stream: int) -> None:
 
 
 def scratch_of(device: int, stream: int, workspace_bytes: int, num_counters: int) -> Scratch:
-    """Return the memory of a stream of the current GPU, grown to what is asked for, but not while a graph is captured."""
+    """Return the memory of a stream of the current GPU, grown to what is asked for, but not during a capture."""
     key = (device, stream, threading.get_ident() if stream == _PER_THREAD_STREAM else 0)
     scratch = _scratch.get(key)
     if scratch is not None and workspace_bytes <= scratch.workspace_bytes and num_counters <= scratch.num_counters:

@@ -65,9 +65,8 @@ def disassemble(cubin: bytes) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(_whole(cubin))
-        return _run(
-            "-c", "-ndf", str(file), num_code_bytes=len(cubin)
-        )  # without data flow: the same text, a third sooner
+        # without data flow: the same text, a third sooner
+        return _run("-c", "-ndf", str(file), num_code_bytes=len(cubin))
 
 
 def disassemble_code(code: bytes, target: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gemm_eval.arch import MEASURED_L2_STATES, ClockState
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.words import shown
+from gemm_eval.words import refusal
 
 K = TypeVar("K", bound=Hashable)
 
@@ -100,11 +100,9 @@ class TimingProtocol:
         return self == self.quick(l2=self.l2, clock=self.clock)
 
     def __post_init__(self) -> None:
-        for name, allowed in (("l2", MEASURED_L2_STATES), ("clock", tuple(ClockState))):
-            if getattr(self, name) not in allowed:
-                raise InvalidOptionError(
-                    f"{name} must be one of {', '.join(allowed)}, got {shown(getattr(self, name))}"
-                )
+        for name, value, allowed in (("l2", self.l2, MEASURED_L2_STATES), ("clock", self.clock, tuple(ClockState))):
+            if value not in allowed:
+                raise InvalidOptionError(refusal(name, value, allowed))
 
     def replays_of(self, M: int) -> int:
         """Return how many replays of a GEMM with M rows are measured."""
@@ -147,8 +145,8 @@ class Timing:
 class TimedGraph(NamedTuple):
     """A captured graph of `num_calls` calls.
 
-    `last_call` is queued untimed before each replay: the clock is up, and the kernel's code is on the chip. Where a first,
-    short replay was so slow that no longer one was captured, `given_up_us` is what a call took in it.
+    `last_call` is queued untimed before each replay: the clock is up, and the kernel's code is on the chip. Where a
+    first, short replay was so slow that no longer one was captured, `given_up_us` is what a call took in it.
     """
 
     launch: Call
@@ -207,15 +205,9 @@ def measure_floor_us(device: Timer, num_samples: int = 21) -> float:
 
 
 def time_in_turns(
-    device: Timer,
-    graphs: Mapping[K, TimedGraph],
-    M: int,
-    protocol: TimingProtocol,
-    *,
-    floor_us: float = 0.0,
-    sleep: Callable[[float], None] = time.sleep,
-    failures: dict[K, Exception] | None = None,
-) -> dict[K, list[float]]:
+    device: Timer, graphs: Mapping[K, TimedGraph], M: int, protocol: TimingProtocol, *, floor_us: float = 0.0,
+    sleep: Callable[[float], None] = time.sleep, failures: dict[K, Exception] | None = None,
+) -> dict[K, list[float]]:  # fmt: skip
     """Replay graphs of GEMMs with M rows in turns, and return the time of one call in each replay, in us.
 
     In turns, so that a clock that falls, falls for all. `floor_us` is subtracted from each replay. Graphs that fail are

@@ -144,7 +144,7 @@ def w4a16_grouped_gemm(
             new CuPy array, as of `w4a16_gemm`.
         config: the kernel, of a grouped family; "auto": the cost model chooses, without running anything.
         stream: as for `w4a16_gemm`.
-        workspace: uint8 array of at least `grouped_workspace_bytes`; None: memory that the library keeps for each
+        workspace: uint8 array of at least `workspace_bytes`; None: memory that the library keeps for each
             stream.
         expected_rows: rows that all groups are expected to have together, for the choice of the kernel where A has room
             for more; None: all of A. They are taken to fall on groups at random.
@@ -257,48 +257,32 @@ def occupancy(
 
 
 def workspace_bytes(
-    M: int, packed: PackedW4, config: KernelConfig | str = "auto", arch: GpuSpec | str | None = None
-) -> int:
-    """Return the size of `workspace` that `w4a16_gemm` needs, in bytes; 0: none. Compiles the kernel, runs nothing.
+    M: int, packed: PackedW4 | GroupedW4, config: KernelConfig | str = "auto", arch: GpuSpec | str | None = None, *,
+    expected_rows: int | None = None,
+) -> int:  # fmt: skip
+    """Return the size of `workspace` that `w4a16_gemm` or `w4a16_grouped_gemm` needs, in bytes; 0: none.
+
+    The kernel is compiled, and nothing runs.
 
     Args:
         M: rows of A.
         packed: the weights, wherever they lie.
         config: the kernel; "auto": the one that the cost model chooses.
         arch: a GPU's spec, or its name; None: CuPy's current GPU.
+        expected_rows: of groups, as for `w4a16_grouped_gemm`.
 
     Raises:
-        InvalidProblemError: M < 1.
-        InvalidOptionError: config is neither a `KernelConfig` nor "auto".
-        InvalidMappingError: a config that does not exist, or that cannot cut K so.
-        UnsupportedError: the GPU lacks what the kernel needs.
-        GemmEvalError: no CuPy or NVRTC; without `arch`, no GPU.
+        InvalidInputError, UnsupportedError, GemmEvalError: as the call; GemmEvalError without `arch` where there is no
+            GPU.
     """
-    check_packed(packed)
     _check_config(config, ("auto",))
+    if isinstance(packed, GroupedW4):
+        _check_groups(packed)
+        sizes = GroupedSizes(as_integer("rows", M, 1, LARGEST_SIZE), packed.K, packed.N, packed.num_groups)
+        return _plan_of(sizes, packed, config, arch, _expected_rows(expected_rows, sizes)).workspace_bytes
+    check_packed(packed)
     plan = _plan_of(Sizes(M, packed.K, packed.N), packed, config, arch)
     return plan.workspace_bytes if packed.permutation is None else gathered_at(plan) + gather_bytes(M, packed.K)
-
-
-def grouped_workspace_bytes(
-    rows: int, packed: GroupedW4, config: KernelConfig | str = "auto", arch: GpuSpec | str | None = None, *,
-    expected_rows: int | None = None,
-) -> int:  # fmt: skip
-    """Return the size of `workspace` that `w4a16_grouped_gemm` needs, in bytes. Compiles the kernel, runs nothing.
-
-    Args:
-        rows: of A.
-        packed: the weights, wherever they lie.
-        config, expected_rows: as for `w4a16_grouped_gemm`.
-        arch: a GPU's spec, or its name; None: CuPy's current GPU.
-
-    Raises:
-        InvalidInputError, UnsupportedError, GemmEvalError: as `w4a16_grouped_gemm`.
-    """
-    _check_groups(packed)
-    _check_config(config, ("auto",))
-    sizes = GroupedSizes(as_integer("rows", rows, 1, LARGEST_SIZE), packed.K, packed.N, packed.num_groups)
-    return _plan_of(sizes, packed, config, arch, _expected_rows(expected_rows, sizes)).workspace_bytes
 
 
 def _plan_of(

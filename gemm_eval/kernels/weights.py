@@ -17,7 +17,7 @@ from gemm_eval.checks import plain_number
 from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
-from gemm_eval.kernels import fp4_layout, layout
+from gemm_eval.kernels import layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.layout import BLOCK_COLUMNS, MIDDLE, PADDED_K, Array, as_array, module_of
 from gemm_eval.words import shown
@@ -324,9 +324,9 @@ def _integer_values(packed: PackedW4, dtype: Any) -> Array:
 
 def _fp4_values(packed: PackedW4, dtype: Any) -> Array:
     xp = module_of(packed.qweight)
-    values = fp4_layout.stored_values(packed.scales, packed.mode, packed.activation)
-    scales = fp4_layout.unpack_fp4_scales(values)[: ceil_div(packed.K, packed.group_size), : packed.N]
-    result = xp.asarray(fp4_layout.E2M1_VALUES, dtype=dtype)[unpack_codes(packed)]
+    values = layout.stored_values(packed.scales, packed.mode, packed.activation)
+    scales = layout.unpack_fp4_scales(values)[: ceil_div(packed.K, packed.group_size), : packed.N]
+    result = xp.asarray(layout.E2M1_VALUES, dtype=dtype)[unpack_codes(packed)]
     result *= _spread(scales, packed, dtype)
     result *= xp.asarray(packed.scale_unit, dtype=dtype)
     return result
@@ -336,7 +336,7 @@ def unpack_codes(packed: PackedW4) -> Array:
     """The 4 bits of each weight, uint8 [K, N], without padding; rows in the order in which they were packed."""
     words = packed.qweight
     if packed.mode.is_fp4:
-        words = fp4_layout.to_natural_order(words, packed.activation)
+        words = layout.to_natural_order(words, packed.activation)
     return layout.unpack_words(words)[: packed.K, : packed.N]
 
 

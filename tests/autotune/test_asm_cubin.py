@@ -45,13 +45,11 @@ def test_before_sm_90_all_shared_memory_is_the_kernels() -> None:
 @pytest.mark.parametrize(
     ("abi", "flags", "options", "target"),
     [
-        (ABI_CUDA_12, FLAGS_SM_90A, None, "sm_90a"),
-        (ABI_CUDA_12, FLAGS_SM_80, None, "sm_80"),
-        (ABI_CUDA_13, FLAGS_SM_90A, "-v  -arch sm_90a", "sm_90a"),
-        (ABI_CUDA_13, FLAGS_SM_90A, None, "sm_90"),
+        (ABI_CUDA_12, FLAGS_SM_90A, None, "sm_90a"), (ABI_CUDA_12, FLAGS_SM_80, None, "sm_80"),
+        (ABI_CUDA_13, FLAGS_SM_90A, "-v  -arch sm_90a", "sm_90a"), (ABI_CUDA_13, FLAGS_SM_90A, None, "sm_90"),
         (ABI_CUDA_13, FLAGS_SM_80, "-arch=sm_80", "sm_80"),
     ],
-)
+)  # fmt: skip
 def test_targets(abi: int, flags: dict[int, int], options: str | None, target: str) -> None:
     (found,) = read_cubin(make_cubin(ONE, flags=flags[abi], abi=abi, options=options))
 

@@ -156,11 +156,9 @@ def test_a_branch_to_nowhere(line: str, name: str) -> None:
 def test_cuobjdump_and_triton_write_the_same_instructions() -> None:
     """Targets are addresses, or labels of another form; Triton writes no addresses, and labels of some targets only."""
     expected = [
-        Instruction(0x0, "", "MOV", "R1, c[0x0][0x28]", None),
-        Instruction(0x10, "@!P0", "BRA", "TO", 0x30),
-        Instruction(0x20, "", "BRA", "P1, TO", 0x0),
-        Instruction(0x30, "", "BRA", "TO", 0x30),
-    ]
+        Instruction(0x0, "", "MOV", "R1, c[0x0][0x28]", None), Instruction(0x10, "@!P0", "BRA", "TO", 0x30),
+        Instruction(0x20, "", "BRA", "P1, TO", 0x0), Instruction(0x30, "", "BRA", "TO", 0x30),
+    ]  # fmt: skip
     cuobjdump = """
         /*0000*/                   MOV R1, c[0x0][0x28] ;    /* 0x00000a0000017a02 */
                                                              /* 0x000fe40000000f00 */

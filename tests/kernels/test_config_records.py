@@ -81,13 +81,11 @@ def test_a_gpu_without_such_kernels_has_no_hash() -> None:
         ({"latency_us": 0.0}, "latency_us must be a finite float > 0, got 0.0"),
         ({"latency_us": float("nan")}, "latency_us"),
         ({"found_by": "luck"}, "found_by must be one of all, top_k, model, got 'luck'"),
-        ({"num_timed": 0}, "num_timed must be >= 1"),
-        ({"found_by": "model"}, "or 0 if found_by is model, got 8"),
-        ({"kernel_hash": "xyz"}, "16 hex digits"),
-        ({"date": "yesterday"}, "2026-11-21, got 'yesterday'"),
+        ({"num_timed": 0}, "num_timed must be >= 1"), ({"found_by": "model"}, "or 0 if found_by is model, got 8"),
+        ({"kernel_hash": "xyz"}, "16 hex digits"), ({"date": "yesterday"}, "2026-11-21, got 'yesterday'"),
         ({"driver": None}, "driver must be a text"),
     ],
-)
+)  # fmt: skip
 def test_a_record_that_cannot_be_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidOptionError, match=message):
         replace(record(), **fields)

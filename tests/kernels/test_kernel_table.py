@@ -137,7 +137,7 @@ def a_kernel_of(family: str, target: str, activation: str, modes: Any, **fields:
 
 def main_loop_of(variant: Variant, target: str) -> Sequence[Instruction]:
     family = family_of(variant.config)
-    work = family.main_loop(variant).work
+    work = kernel_table.main_loop(variant).work
     instructions = parse_sass(disassemble(compile_kernel(family, variant, target).cubin))
     return find_main_loop(instructions, lambda instruction: instruction.name == work)
 

@@ -190,7 +190,7 @@ def test_what_kernels_do_not_read_is_refused(
 
 def test_other_layouts_of_awq_are_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, {"l": make_layer("awq", 128, 64, 64, 1)}, {**AWQ, "version": "gemv"})
-    with pytest.raises(InvalidProblemError, match="version must be gemm, AutoAWQ's usual layout, got 'gemv'"):
+    with pytest.raises(InvalidProblemError, match="version must be gemm, got 'gemv'"):
         list(pack_checkpoint(tmp_path))
     write_checkpoint(tmp_path, {"l": make_layer("awq", 128, 64, 64, 1)}, {**AWQ, "version": "GEMM"})
     assert len(list(pack_checkpoint(tmp_path))) == 1
@@ -276,13 +276,11 @@ def test_folders_that_hold_no_checkpoint_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("weight_map", "rule"),
     [
-        ({"x": "../a.safetensors"}, "name of a file beside it"),
-        ({"x": 3}, "name of a file beside it"),
-        ([], "name of a file beside it"),
-        ({"x": "none.safetensors"}, r"cannot read .*none\.safetensors"),
+        ({"x": "../a.safetensors"}, "name of a file beside it"), ({"x": 3}, "name of a file beside it"),
+        ([], "name of a file beside it"), ({"x": "none.safetensors"}, r"cannot read .*none\.safetensors"),
         ({"x": "a.safetensors"}, "lists tensor 'x', which a.safetensors has not"),
     ],
-)
+)  # fmt: skip
 def test_indices_that_lead_nowhere_are_refused(tmp_path: Path, weight_map: Any, rule: str) -> None:
     write_tensors(tmp_path / "a.safetensors", OTHERS)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))

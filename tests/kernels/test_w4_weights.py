@@ -11,7 +11,7 @@ import pytest
 
 from gemm_eval.device import runtime
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import GemmEvalError, InvalidOptionError, InvalidProblemError
+from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.families.base import WeightMode
 from gemm_eval.kernels.weights import PackedW4, dequantize, pack_w4, quantize_w4, unpack_w4
 
@@ -25,12 +25,10 @@ def integers(K: int = 128, N: int = 64) -> Any:
 @pytest.mark.parametrize(
     ("mode", "group_size", "shape"),
     [
-        ("column", None, (128,)),
-        ("group", 128, (2, 3, 64)),
-        ("group", 32, (2, 12, 64)),
+        ("column", None, (128,)), ("group", 128, (2, 3, 64)), ("group", 32, (2, 12, 64)),
         ("group_zero", 64, (2, 6, 32, 4)),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize(("activation", "dtype"), [("fp16", "float16"), ("bf16", "uint16")])
 def test_shapes_and_types(
     mode: str, group_size: int | None, shape: tuple[int, ...], activation: str, dtype: str
@@ -188,49 +186,45 @@ def test_input_is_not_changed() -> None:
     np.testing.assert_array_equal(stored, integers())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "rule"),
-    [
-        ({"group_size": 48}, "group_size must be one of 32, 64, 128 in mode group, got 48"),
-        ({"group_size": 0}, "group_size must be one of"),
-        ({"group_size": 128, "mode": "column"}, "mode column has one scale for all K"),
-        ({"mode": "GROUP"}, "mode must be one of column, group, group_zero"),
-        ({"mode": 1}, "mode must be one of"),
-    ],
-)
-def test_options_are_refused(arguments: dict[str, Any], rule: str) -> None:
-    with pytest.raises(InvalidOptionError, match=rule):
-        pack_w4(ONES, **arguments)
+ONE_NAN = np.where(np.arange(256 * 64).reshape(256, 64) == 12_803, np.nan, 1.0)
+UNIT = np.ones((1, 64))
+ZERO = {"mode": "group_zero", "scales": UNIT}
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    (ONES, {"group_size": 48}, "group_size must be one of 32, 64, 128 in mode group, got 48"),
+    (ONES, {"group_size": 0}, "group_size must be one of"),
+    (ONES, {"group_size": 128, "mode": "column"}, "mode column has one scale for all K"),
+    (ONES, {"mode": "GROUP"}, "mode must be one of column, group, group_zero"),
+    (ONES, {"mode": 1}, "mode must be one of"),
+    *((ONES, {"activation": word}, "activation must be one of") for word in ("fp32", "int4", "double", None)),
+    (np.ones((132, 64)), {}, "K must be a positive multiple of 8, got 132.*rows of A .* 16 bytes"),
+    (np.ones((128, 60)), {}, "N must be a positive multiple of 8, got 60.*rows of C .* 16 bytes"),
+    (np.ones((0, 64)), {}, "K must be a positive multiple"),
+    (np.ones(64), {}, "weights must be a matrix"),
+    (integers(), {}, "weights must be floats"),
+    ([["a"]], {}, "weights must hold integers or floats"),
+    (np.full((128, 64), np.inf), {}, "weights must be finite"),
+    *((ONE_NAN, {"mode": mode}, "weights must be finite") for mode in ("column", "group", "group_zero")),
+    (np.full((128, 64), 1e6), {}, "at most 8188 for fp16 weights in mode group"),
+    (integers(), {"scales": np.ones((2, 64))}, r"scales must be floats \[1, 64\]"),
+    (integers(), {"scales": np.ones((1, 64), int)}, "scales must be floats"),
+    (integers(), {"scales": UNIT * np.nan}, "scales must be finite"),
+    (integers(), {"scales": UNIT * -9000}, "at most 8188 .* got 9000"),
+    (integers(), {"scales": UNIT, "zeros": np.ones((1, 64), int)}, "zeros must be given in mode group_zero"),
+    (integers(), ZERO, "zeros must be given in mode group_zero"),
+    (integers(), ZERO | {"zeros": np.full((1, 64), 16)}, r"zeros .* got 16..16"),
+    (integers(), ZERO | {"zeros": np.ones((2, 64), int)}, "zeros must be of shape"),
+    (integers(), ZERO | {"zeros": UNIT}, "zeros must be of an integer"),
+    (integers().astype(np.int32), {"scales": UNIT}, r"signed, int32.* must be -8\.\.7, got 0\.\.15; give .* unsigned"),
+    (integers() + (integers() == 15), {"scales": UNIT}, r"must be 0\.\.15, got 0\.\.16"),
+    (ONES[:128], {"scales": UNIT}, "integers must be of an integer type"),
+    (ONES, {"mode": "group_zero", "zeros": np.ones((2, 64), int)}, "zeros must come with scales"),
+]
 
 
-@pytest.mark.parametrize("activation", ["fp32", "int4", "double", None])
-def test_activations_are_16_bit_floats(activation: Any) -> None:
-    with pytest.raises(InvalidProblemError, match="activation must be one of"):
-        pack_w4(ONES, activation=activation)
-
-
-@pytest.mark.parametrize(
-    ("weights", "rule"),
-    [
-        (np.ones((132, 64)), "K must be a positive multiple of 8, got 132.*rows of A .* 16 bytes"),
-        (np.ones((128, 60)), "N must be a positive multiple of 8, got 60.*rows of C .* 16 bytes"),
-        (np.ones((0, 64)), "K must be a positive multiple"), (np.ones(64), "weights must be a matrix"),
-        (integers(), "weights must be floats"), ([["a"]], "weights must hold integers or floats"),
-        (np.full((128, 64), np.inf), "weights must be finite"), (np.full((128, 64), np.nan), "weights must be finite"),
-        (np.full((128, 64), 1e6), "at most 8188 for fp16 weights in mode group"),
-    ],
-)  # fmt: skip
-def test_weights_are_refused(weights: Any, rule: str) -> None:
-    with pytest.raises(InvalidProblemError, match=rule):
-        pack_w4(weights)
-
-
-def test_one_nan_is_found() -> None:
-    weights = ONES.copy()
-    weights[200, 3] = np.nan
-    for mode in ("column", "group", "group_zero"):
-        with pytest.raises(InvalidProblemError, match="finite"):
-            quantize_w4(weights, mode=mode)
+@pytest.mark.parametrize(("weights", "arguments", "message"), REFUSED)
+def test_bad_weights(weights: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        pack_w4(weights, **arguments)
 
 
 def test_the_largest_weights_stay_finite() -> None:
@@ -239,37 +233,6 @@ def test_the_largest_weights_stay_finite() -> None:
     assert np.isfinite(dequantize(pack_w4(weights * 1e33, mode="group_zero", activation="bf16"))).all()
     with pytest.raises(InvalidProblemError, match="has to fit"):
         pack_w4(weights * 1e35, activation="bf16")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "rule"),
-    [
-        ({"scales": np.ones((2, 64))}, r"scales must be floats \[1, 64\]"),
-        ({"scales": np.ones((1, 64), int)}, "scales must be floats"),
-        ({"scales": np.full((1, 64), np.nan)}, "scales must be finite"),
-        ({"scales": np.full((1, 64), -9000.0)}, "at most 8188 .* got 9000"),
-        ({"scales": np.ones((1, 64)), "zeros": np.ones((1, 64), int)}, "zeros must be given in mode group_zero"),
-        ({"scales": np.ones((1, 64)), "mode": "group_zero"}, "zeros must be given in mode group_zero"),
-        ({"scales": np.ones((1, 64)), "mode": "group_zero", "zeros": np.full((1, 64), 16)}, r"zeros .* got 16..16"),
-        ({"scales": np.ones((1, 64)), "mode": "group_zero", "zeros": np.ones((2, 64), int)}, "zeros must be of shape"),
-        ({"scales": np.ones((1, 64)), "mode": "group_zero", "zeros": np.ones((1, 64))}, "zeros must be of an integer"),
-    ],
-)
-def test_scales_and_zeros_are_refused(arguments: dict[str, Any], rule: str) -> None:
-    with pytest.raises(InvalidProblemError, match=rule):
-        pack_w4(integers(), **arguments)
-
-
-def test_integers_are_refused() -> None:
-    scales = np.ones((1, 64))
-    with pytest.raises(InvalidProblemError, match=r"signed, int32.* must be -8\.\.7, got 0\.\.15; give .* unsigned"):
-        pack_w4(integers().astype(np.int32), scales=scales)
-    with pytest.raises(InvalidProblemError, match=r"must be 0\.\.15, got 0\.\.16"):
-        pack_w4(integers() + (integers() == 15), scales=scales)
-    with pytest.raises(InvalidProblemError, match="integers must be of an integer type"):
-        pack_w4(ONES[:128], scales=scales)
-    with pytest.raises(InvalidProblemError, match="zeros must come with scales"):
-        pack_w4(ONES, mode="group_zero", zeros=np.ones((2, 64), int))
 
 
 @pytest.mark.parametrize(

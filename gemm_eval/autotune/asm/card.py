@@ -55,21 +55,18 @@ class OpCounts(NamedTuple):
     """Instructions of one warp by class; each takes one issue slot.
 
     Attributes:
-        tensor: tensor-core instructions: wgmma (HGMMA, QGMMA, IGMMA), mma.sync (HMMA, QMMA, IMMA).
-        ldmatrix: LDSM.
-        load_shared, store_shared: LDS; STS and STSM.
+        tensor: wgmma (HGMMA, QGMMA, IGMMA), mma.sync (HMMA, QMMA, IMMA).
         cp_async: LDGSTS: from global to shared memory, past the registers.
         tma: bulk and tensor copies to shared memory.
-        load_global, store_global: LDG; STG, and bulk stores.
+        store_global: STG, and bulk stores.
         atomic: atomics and reductions, whatever the memory.
-        load_local, store_local: LDL and STL: spilled registers, and arrays of a thread.
+        load_local, store_local: spilled registers, and arrays of a thread.
         barrier: of the CTA or cluster, and mbarriers.
         wait: for copies and tensor cores, with the commits that go with them; fences.
         branch: branches, and the bookkeeping of diverged lanes.
         integer: logic, additions, shifts, permutations, comparisons, selections, moves: on the ALU.
         imad: integer multiply-adds, and what the compiler moves and adds with them: on the FMA units.
         half, single: arithmetic of pairs of fp16 or bf16; of fp32.
-        convert: changes of type.
         special: MUFU: reciprocals, exponentials.
         uniform: of the uniform datapath.
         other: the rest, such as NOP and S2R; in PTX also moves, most of which vanish.
@@ -208,23 +205,17 @@ class ScoreCard(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, with the ratios that follow from it."""
         loop = self.loop
-        return self._asdict() | {
-            "num_warps": self.num_warps,
-            "ops": self.ops._asdict() | {"total": self.ops.total},
-            "loop": {
-                "is_loop": loop.is_loop,
-                "ops": loop.ops._asdict() | {"total": loop.ops.total},
-                "mma": [one._asdict() for one in loop.mma],
-                "accesses": [access._asdict() for access in loop.accesses],
-                "mma_waits": loop.mma_waits,
-                "copy_waits": loop.copy_waits,
-                "is_serialized": loop.is_serialized,
-                "issue_per_mma": loop.issue_per_mma,
-                "warp_flop": loop.warp_flop,
-                "copied_bytes": loop.copied_bytes,
-                "flop_per_copied_byte": loop.flop_per_copied_byte,
-            },
-        }
+        of_loop = loop._asdict() | {
+            "ops": _counts_of(loop.ops), "mma": [shape._asdict() for shape in loop.mma],
+            "accesses": [access._asdict() for access in loop.accesses],
+        }  # fmt: skip
+        ratios = ("is_serialized", "issue_per_mma", "warp_flop", "copied_bytes", "flop_per_copied_byte")
+        of_loop |= {name: getattr(loop, name) for name in ratios}
+        return self._asdict() | {"num_warps": self.num_warps, "ops": _counts_of(self.ops), "loop": of_loop}
+
+
+def _counts_of(ops: OpCounts) -> dict[str, int]:
+    return ops._asdict() | {"total": ops.total}
 
 
 def _warps_of(mma: MmaCount) -> int:
@@ -273,14 +264,9 @@ def _issuers(mma: MmaCount, block_m: int, block_n: int, num_warps: int) -> int:
 
 
 def kernel_code(
-    card: ScoreCard,
-    *,
-    block_m: int,
-    block_n: int,
-    num_warps: int,
-    block_k: int | None = None,
+    card: ScoreCard, *, block_m: int, block_n: int, num_warps: int, block_k: int | None = None,
     smem_bytes: int | None = None,
-) -> KernelCode:
+) -> KernelCode:  # fmt: skip
     """Return what the cost model of Triton kernels wants to know.
 
     Args:
@@ -303,31 +289,17 @@ def kernel_code(
     if block_k is not None:
         k = (card.loop.copy_waits or max(1, k // block_k)) * block_k
     loop = MainLoop(
-        k=k,
-        mma=card.loop.mma,
-        issue=ops.total,
-        alu=ops.integer,
-        fma=ops.imad + ops.half + ops.single,
-        convert=ops.convert,
-        shared=ops.ldmatrix + ops.load_shared + ops.store_shared,
-        copy=ops.cp_async + ops.tma + ops.load_global,
-        store=ops.store_global + ops.atomic,
-        barrier=ops.barrier,
-        wait=ops.wait,
-        branch=ops.branch,
-        spill=ops.spill,
-        shared_wavefronts=sum(_wavefronts(access) for access in card.loop.accesses),
-        mma_wait=card.loop.mma_waits,
-    )
+        k=k, mma=card.loop.mma, issue=ops.total, alu=ops.integer, fma=ops.imad + ops.half + ops.single,
+        convert=ops.convert, shared=ops.ldmatrix + ops.load_shared + ops.store_shared,
+        copy=ops.cp_async + ops.tma + ops.load_global, store=ops.store_global + ops.atomic, barrier=ops.barrier,
+        wait=ops.wait, branch=ops.branch, spill=ops.spill,
+        shared_wavefronts=sum(map(_wavefronts, card.loop.accesses)), mma_wait=card.loop.mma_waits,
+    )  # fmt: skip
     return KernelCode(
-        num_warps=num_warps,
-        registers=card.registers,
+        num_warps=num_warps, registers=card.registers, stack_bytes=card.stack_bytes or 0,
         smem_bytes=(card.static_smem_bytes or 0) if smem_bytes is None else smem_bytes,
-        stack_bytes=card.stack_bytes or 0,
-        outside=card.ops.total - ops.total,
-        loop=loop,
-        is_compiled=card.source != "ptx",
-    )
+        outside=card.ops.total - ops.total, loop=loop, is_compiled=card.source != "ptx",
+    )  # fmt: skip
 
 
 def _wavefronts(access: Access) -> int:

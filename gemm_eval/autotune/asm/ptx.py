@@ -99,14 +99,12 @@ def split_ptx(text: str) -> Iterator[PtxKernel]:
         header = words.rpartition(")")[2]
         registers = _numbers(header, ".maxnreg")
         yield PtxKernel(
-            check_name(name),
-            target[1] if target else None,
-            _threads(header, ".reqntid") or _threads(header, ".maxntid"),
-            registers[0] if registers else None,
+            check_name(name), target[1] if target else None,
+            _threads(header, ".reqntid") or _threads(header, ".maxntid"), registers[0] if registers else None,
             sum(_size_of(line) for line in body.variables if line.startswith(".local")),
             module_smem_bytes + sum(_size_of(line) for line in body.variables if line.startswith(".shared")),
             body.resolved(),
-        )
+        )  # fmt: skip
 
 
 def _smem_of_module(text: str) -> int:

@@ -33,19 +33,15 @@ _KINDS = {"load_matrix": "ldmatrix", "control": "branch", "copy": "load_global",
 _KIND_OF_NAME = {
     name: kind
     for kind, names in {
-        "cp_async": ("LDGSTS",),
-        "tma": ("UTMALDG", "UBLKCP", "UBLKPF", "UTMAPF"),
+        "cp_async": ("LDGSTS",), "tma": ("UTMALDG", "UBLKCP", "UBLKPF", "UTMAPF"),
         "store_global": ("STG", "ST", "UTMASTG"),
-        "atomic": ("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDAS", "UTMAREDG", "UBLKRED"),
-        "load_local": ("LDL",),
-        "store_local": ("STL",),
-        "barrier": ("BAR", "SYNCS", "ARRIVES", "UCGABAR_WAIT", "UCGABAR_ARV"),
+        "atomic": ("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDAS", "UTMAREDG", "UBLKRED"), "load_local": ("LDL",),
+        "store_local": ("STL",), "barrier": ("BAR", "SYNCS", "ARRIVES", "UCGABAR_WAIT", "UCGABAR_ARV"),
         "wait": ("UTMACMDFLUSH", "UTMACCTL"),
-        "integer": ("VIADDMNMX", "VIMNMX3", "FLO", "POPC", "BREV", "UIADDMNMX"),
-        "special": ("MUFU",),
+        "integer": ("VIADDMNMX", "VIMNMX3", "FLO", "POPC", "BREV", "UIADDMNMX"), "special": ("MUFU",),
     }.items()
     for name in names
-}
+}  # fmt: skip
 _NEVER = "@!PT"
 
 _SHAPE = re.compile(r"\.(?:(\d{1,4})x(\d{1,4})x(\d{1,4})|(16|8)8(\d{1,4}))\b")  # 64x128x16; 16816 is 16x8x16
@@ -258,15 +254,9 @@ def _kernels(cubin: _Bytes) -> Iterator[CubinKernel]:
         if not 0 < registers <= _MAX_REGISTERS:
             raise ValueError("no kernel has so many registers")
         yield CubinKernel(
-            name,
-            target,
-            code,
-            num_threads,
-            registers,
-            limit if limit < _MAX_REGISTERS else None,
-            of_all.get((_ATTRIBUTE_FRAME_SIZE, number), 0),
-            smem_bytes,
-        )
+            name, target, code, num_threads, registers, limit if limit < _MAX_REGISTERS else None,
+            of_all.get((_ATTRIBUTE_FRAME_SIZE, number), 0), smem_bytes,
+        )  # fmt: skip
 
 
 def _sections(cubin: _Bytes) -> list[_Section]:

@@ -98,13 +98,10 @@ def _loop_card(loop: Sequence[Instruction], kinds: dict[int, str], language: Lan
             accesses[kind, language.width_of(one)] += 1
     order = sorted(accesses, key=lambda access: (_ACCESSES.index(access[0]), -(access[1] or 0)))
     return LoopCard(
-        is_loop,
-        OpCounts(**num),
-        tuple(shape._replace(num=count) for shape, count in sorted(mma.items())),
-        tuple(Access(*access, accesses[access]) for access in order),
-        sum(map(language.is_mma_wait, loop)),
+        is_loop, OpCounts(**num), tuple(shape._replace(num=count) for shape, count in sorted(mma.items())),
+        tuple(Access(*access, accesses[access]) for access in order), sum(map(language.is_mma_wait, loop)),
         sum(map(language.is_copy_wait, loop)),
-    )
+    )  # fmt: skip
 
 
 Cards = tuple[ScoreCard, ...]
@@ -126,8 +123,8 @@ def _path_of(code: bytes) -> Path | None:
     return root / "asm" / f"{hashlib.sha256(_counting_version() + code).hexdigest()}.json"
 
 
-def load_cards(code: bytes) -> Cards | None:
-    """Return the cards of all kernels of a file, or None: it was not scored before, or the cache is turned off."""
+def _load_cards(code: bytes) -> Cards | None:
+    """Return the cards of all kernels of a file, or None where it was not scored before."""
     path = _path_of(code)
     content = None if path is None else read_checked(path)
     if content is None:
@@ -138,8 +135,7 @@ def load_cards(code: bytes) -> Cards | None:
         return None
 
 
-def save_cards(code: bytes, cards: Cards) -> None:
-    """Keep the cards of all kernels of a file. A folder that cannot be written only means no cache."""
+def _save_cards(code: bytes, cards: Cards) -> None:
     path = _path_of(code)
     if path is not None:
         write_checked(path, json.dumps(cards).encode())
@@ -147,7 +143,6 @@ def save_cards(code: bytes, cards: Cards) -> None:
 
 @cache
 def _adapter() -> TypeAdapter[Cards]:
-    """Return what makes cards of lists in JSON, and checks every value's type."""
     return TypeAdapter(Cards)
 
 
@@ -217,13 +212,20 @@ def _choose(cards: Cards, kernel: str | None) -> ScoreCard:
 
 
 def _cards_of_cubins(cubins: Sequence[bytes]) -> list[Cards]:
-    known = [load_cards(cubin) for cubin in cubins]
+    known = [_load_cards(cubin) for cubin in cubins]
     fresh = {cubin: read_cubin(cubin) for cubin, cards in zip(cubins, known, strict=True) if cards is None}
     code = _instructions_of([kernel for kernels in fresh.values() for kernel in kernels])
     made = {}
     for cubin, kernels in fresh.items():
-        made[cubin] = tuple(_card_of_cubin(kernel, code[kernel.target, kernel.code]) for kernel in kernels)
-        save_cards(cubin, made[cubin])
+        made[cubin] = tuple(
+            ScoreCard(
+                kernel.kernel, kernel.target, "cubin", kernel.num_threads, kernel.registers, kernel.max_registers,
+                kernel.stack_bytes, kernel.static_smem_bytes,
+                *_counts(kernel.kernel, code[kernel.target, kernel.code], SASS),
+            )
+            for kernel in kernels
+        )  # fmt: skip
+        _save_cards(cubin, made[cubin])
     return [made[cubin] if cards is None else cards for cubin, cards in zip(cubins, known, strict=True)]
 
 
@@ -252,14 +254,6 @@ def _inside(instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
         yield one if one.target is None or first <= one.target <= last else one._replace(target=None)
 
 
-def _card_of_cubin(kernel: CubinKernel, instructions: tuple[Instruction, ...]) -> ScoreCard:
-    ops, loop = _counts(kernel.kernel, instructions, SASS)
-    return ScoreCard(
-        kernel.kernel, kernel.target, "cubin", kernel.num_threads, kernel.registers, kernel.max_registers,
-        kernel.stack_bytes, kernel.static_smem_bytes, ops, loop,
-    )  # fmt: skip
-
-
 def _counts(kernel: str, instructions: tuple[Instruction, ...], language: Language) -> tuple[OpCounts, LoopCard]:
     check_instructions(len(instructions), kernel)
     return count_kernel(instructions, language)
@@ -268,10 +262,10 @@ def _counts(kernel: str, instructions: tuple[Instruction, ...], language: Langua
 def _cards_of_text(text: str, language: str) -> Cards:
     check_instructions(text.count(";"))
     code = f"{language}\n{text}".encode(errors="surrogatepass")
-    cards = load_cards(code)
+    cards = _load_cards(code)
     if cards is None:
         cards = tuple(_cards_of_ptx(text) if language == "ptx" else _cards_of_sass(text))
-        save_cards(code, cards)
+        _save_cards(code, cards)
     return cards
 
 
@@ -280,10 +274,9 @@ def _cards_of_ptx(text: str) -> Iterator[ScoreCard]:
     if not kernels:
         raise InvalidInputError("this PTX has no kernels")
     for kernel in kernels:
-        ops, loop = _counts(kernel.kernel, kernel.instructions, PTX)
         yield ScoreCard(
             kernel.kernel, kernel.target, "ptx", kernel.num_threads, None, kernel.max_registers,
-            kernel.stack_bytes, kernel.static_smem_bytes, ops, loop,
+            kernel.stack_bytes, kernel.static_smem_bytes, *_counts(kernel.kernel, kernel.instructions, PTX),
         )  # fmt: skip
 
 
@@ -298,5 +291,5 @@ def _cards_of_sass(text: str) -> Iterator[ScoreCard]:
             instructions = parse_sass(kernel.text)
         except GemmEvalError as error:
             raise InvalidInputError(f"neither PTX nor a cubin, and as SASS: {error}") from None
-        ops, loop = _counts(kernel.kernel, instructions, SASS)
-        yield ScoreCard(kernel.kernel, kernel.target, "sass", None, kernel.registers, None, None, None, ops, loop)
+        counts = _counts(kernel.kernel, instructions, SASS)
+        yield ScoreCard(kernel.kernel, kernel.target, "sass", None, kernel.registers, None, None, None, *counts)

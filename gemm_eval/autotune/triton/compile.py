@@ -17,6 +17,7 @@ from gemm_eval.autotune.triton.ranking import CodeOf
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidInputError, InvalidOptionError
 from gemm_eval.extras import needs_extra
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
+from gemm_eval.words import one_line
 
 
 def import_triton() -> Any:
@@ -35,8 +36,8 @@ def without_autotuner(kernel: Any) -> Any:
 
 def jit_function(kernel: Any) -> Any | None:
     """Return the `JITFunction` below decorators; None if there is none, as under TRITON_INTERPRET=1."""
-    with needs_extra("tuning Triton kernels", "triton"):
-        from triton.runtime.jit import JITFunction
+    import_triton()
+    from triton.runtime.jit import JITFunction
 
     while not isinstance(kernel, JITFunction) and hasattr(kernel, "fn"):
         kernel = kernel.fn
@@ -62,8 +63,8 @@ def capability_of(arch: GpuSpec) -> int:
 
 def active_capability() -> int | None:
     """Return the generation of the GPU that Triton would launch on, or None if there is none of NVIDIA's."""
-    with needs_extra("tuning Triton kernels", "triton"):
-        from triton.runtime import driver
+    import_triton()
+    from triton.runtime import driver
 
     try:
         target = driver.active.get_current_target()
@@ -124,11 +125,6 @@ class CompiledConfig(NamedTuple):
     key: str
 
 
-def default_num_threads() -> int:
-    """Return how many threads compile at once: MLIR, LLVM and ptxas leave Python's lock to others."""
-    return min(8, os.cpu_count() or 1)
-
-
 def compile_offline(
     kernel: Any, config: Any, named_args: Mapping[str, Any], *, arch: GpuSpec | str, **kwargs: Any
 ) -> CompiledConfig:
@@ -152,10 +148,9 @@ def compile_many_offline(
 ) -> list[CompiledConfig | Exception | None]:
     """Compile configs for a GPU that need not be there; what does not compile gives its exception."""
     triton = import_triton()
-    with needs_extra("tuning Triton kernels", "triton"):
-        from triton.backends.compiler import GPUTarget
-        from triton.compiler import ASTSource, make_backend
-        from triton.runtime.jit import create_function_from_signature
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, make_backend
+    from triton.runtime.jit import create_function_from_signature
 
     kernel = without_autotuner(kernel)
     function = jit_function(kernel)
@@ -208,8 +203,7 @@ def compile_with_jit(
 
 def _is_async() -> bool:
     """Return whether the caller compiles in threads of its own, in which this module then compiles too."""
-    with needs_extra("tuning Triton kernels", "triton"):
-        from triton.runtime._async_compile import active_mode
+    from triton.runtime._async_compile import active_mode
 
     return active_mode.get() is not None
 
@@ -246,10 +240,8 @@ def _finished(job: Any) -> CompiledConfig | None:
     if isinstance(job, Exception):
         raise job
     kernel = job.result() if hasattr(job, "result") else job
-    return None if kernel is None else _compiled(kernel)
-
-
-def _compiled(kernel: Any) -> CompiledConfig:
+    if kernel is None:
+        return None
     metadata = kernel.metadata
     return CompiledConfig(bytes(kernel.asm["cubin"]), int(metadata.shared), int(metadata.num_warps), str(kernel.hash))
 
@@ -264,20 +256,16 @@ _MAX_REASON_CHARS = 200
 class Assembly:
     """Compiles configs and reads their machine code, each code once: other shapes of a GEMM often share it."""
 
-    def __init__(self, num_threads: int, read_code: CodeReader | None = None) -> None:
-        self._num_threads = num_threads
+    def __init__(self, num_threads: int | None, read_code: CodeReader | None = None) -> None:
+        # MLIR, LLVM and ptxas leave Python's lock to others
+        self._num_threads = num_threads or min(8, os.cpu_count() or 1)
         self._read_code = read_code or _read_codes
         self._codes: dict[str, KernelCode] = {}  # by Triton's hash of source, types, config and target
 
     def code_of(
-        self,
-        kernel: Any,
-        arch: GpuSpec,
-        given: Sequence[Any],
-        configs: Sequence[TritonConfig],
-        values: Mapping[str, Any],
-        notes: list[str],
-    ) -> CodeOf | None:
+        self, kernel: Any, arch: GpuSpec, given: Sequence[Any], configs: Sequence[TritonConfig],
+        values: Mapping[str, Any], notes: list[str],
+    ) -> CodeOf | None:  # fmt: skip
         """Return what compiles the configs of a kernel for one call, by index; None if there is nothing to compile.
 
         `given` and `configs` are the configs as Triton's and as ours; `notes` gets what keeps it from reading code.
@@ -350,4 +338,4 @@ def _one_line(error: Exception) -> str:
     """Return the line of an error that says it: that of ptxas, or the last line of Triton's own errors."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     line = next((line for line in lines if line.startswith(("ptxas fatal", "ptxas error", "error"))), lines[-1])
-    return line if len(line) <= _MAX_REASON_CHARS else line[: _MAX_REASON_CHARS - 3] + "..."
+    return one_line(line, _MAX_REASON_CHARS)

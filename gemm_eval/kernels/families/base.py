@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -134,24 +133,6 @@ class Operands(NamedTuple):
     num_groups: int
 
 
-class MainLoop(NamedTuple):
-    """An iteration of a warp's main loop, as the source has it: the machine code is counted by it.
-
-    Attributes:
-        blocks: of weights, 64 x 64, that the warps which count here finish together.
-        warps: how many warps those are.
-        work: opcode that marks the loop.
-        num_work: how often a warp issues it.
-        copy: opcode that marks the loop of a warp that does nothing but copy, once for 64 k of tokens; empty: no warp.
-    """
-
-    blocks: Fraction
-    warps: int
-    work: str
-    num_work: int
-    copy: str = ""
-
-
 TensorMapOf = Callable[[int, DType, tuple[int, int], int, tuple[int, int]], Any]
 """Encodes a tensor map of a 16-bit matrix, as an argument for a launch: (address, type, (rows, columns), elements from
 row to row, (rows, columns) of a box), with 128-byte swizzle: a box has at most 64 columns."""
@@ -200,14 +181,6 @@ class Family(ABC):
     def prelude(self, variant: Variant) -> str:  # noqa: ARG002
         """CUDA text that stands between the headers and the source."""
         return ""
-
-    @abstractmethod
-    def main_loop(self, variant: Variant) -> MainLoop:
-        """Return the work of an iteration of the main loop."""
-
-    def warps_of_team(self, variant: Variant) -> int:  # noqa: ARG002
-        """Warps that stream blocks of K together, each its columns; 1 where the CTA works as one."""
-        return 1
 
     @abstractmethod
     def smem_bytes(self, variant: Variant) -> int:

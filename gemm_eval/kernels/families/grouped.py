@@ -7,7 +7,6 @@ once, each of which counts the tiles of all groups and takes its share. `DATA_PA
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from gemm_eval.arch import DeviceLimits
 from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
-from gemm_eval.kernels.families.gemv_mma import GemvMmaFamily
+from gemm_eval.kernels.families.gemv import GemvMmaFamily
 from gemm_eval.kernels.families.sm80 import Sm80Family
 from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
@@ -63,13 +62,16 @@ class GroupedFamily(Family):
     slots_of_cta: ClassVar[int]
     """Parts of tiles that a CTA leaves in the workspace at most."""
 
-    @abstractmethod
-    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:
+    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
         """CTAs that fit the GPU at once."""
+        return num_sms * ctas_per_sm
 
-    @abstractmethod
-    def counters_of_tile(self, config: KernelConfig) -> int:
+    def counters_of_tile(self, config: KernelConfig) -> int:  # noqa: ARG002
         """32-bit counters of a tile whose K is cut."""
+        return 1
+
+    def smem_bytes(self, variant: Variant) -> int:
+        return super().smem_bytes(variant) + _TABLE_BYTES  # type: ignore[safe-super]
 
     def splits(
         self, variant: Variant, sizes: Sizes, limits: DeviceLimits,  # noqa: ARG002
@@ -127,6 +129,9 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
         """See `GroupedFamily`: one for each warpgroup."""
         return sharing_warpgroups(config)
 
+    def smem_bytes(self, variant: Variant) -> int:
+        return Sm90Family.smem_bytes(self, variant)
+
     def _fixed_bytes(self, config: KernelConfig) -> int:
         return super()._fixed_bytes(config) + _PLACES_BYTES + _TABLE_BYTES
 
@@ -145,15 +150,6 @@ class Sm80GroupedFamily(GroupedFamily, Sm80Family):
     def configs(self) -> Iterator[KernelConfig]:
         return (config for config in super().configs() if config.raster_order is RasterOrder.ALONG_M)
 
-    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
-        return num_sms * ctas_per_sm
-
-    def counters_of_tile(self, config: KernelConfig) -> int:  # noqa: ARG002
-        return 1
-
-    def smem_bytes(self, variant: Variant) -> int:
-        return super().smem_bytes(variant) + _TABLE_BYTES
-
     def arguments(
         self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf
     ) -> tuple[Any, ...]:
@@ -169,15 +165,6 @@ class GemvMmaGroupedFamily(GroupedFamily, GemvMmaFamily):
     headers = ("groups.cuh", "streaming.cuh")
     slots_of_cta = MAX_CUT_WAVES
     max_tokens = None
-
-    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
-        return num_sms * ctas_per_sm
-
-    def counters_of_tile(self, config: KernelConfig) -> int:  # noqa: ARG002
-        return 1
-
-    def smem_bytes(self, variant: Variant) -> int:
-        return super().smem_bytes(variant) + _TABLE_BYTES
 
     def macros(self, variant: Variant) -> dict[str, int]:
         return super().macros(variant) | {"GROUP_TABLE_AT": self.smem_bytes(variant) - _TABLE_BYTES}

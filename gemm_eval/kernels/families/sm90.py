@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +12,6 @@ from gemm_eval.dtypes import DType
 from gemm_eval.kernels.families.base import (
     Family,
     Launch,
-    MainLoop,
     Operands,
     Sizes,
     TensorMapOf,
@@ -110,9 +108,6 @@ class Sm90Family(Family):
 
     def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
         config = variant.config
-        if limits.compute_capability[0] != 9:
-            major, minor = limits.compute_capability
-            return f"needs wgmma and TMA of compute capability 9.0, the GPU has {major}.{minor}"
         if (smem := self.smem_bytes(variant)) > limits.smem_per_cta_bytes:
             return f"needs {smem:,} bytes of shared memory, a CTA has {limits.smem_per_cta_bytes:,}"
         ctas = config.cluster_m * config.cluster_n
@@ -154,11 +149,6 @@ class Sm90Family(Family):
             f'      " {{{d}}}, {{{a}}}, %{sums + 4}, 1, 1, 1, 0;"\n'
             f'      : {outputs}\n      : {inputs}, "l"(b));\n}}\n'
         )
-
-    def main_loop(self, variant: Variant) -> MainLoop:
-        """It takes 128 k of all column blocks of a warpgroup; four wgmma for 64 k of each."""
-        blocks = _blocks(variant.config)
-        return MainLoop(Fraction(2 * blocks), _WARPS_OF_WARPGROUP, "HGMMA", 8 * blocks, copy="UTMALDG")
 
     def smem_bytes(self, variant: Variant) -> int:
         config = variant.config
