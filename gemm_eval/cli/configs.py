@@ -60,7 +60,7 @@ def list_(
 ) -> None:
     """List the records of a file, one a line: GEMM, config, time, how and when found, and whether it still holds.
 
-    Weights: mode and group size. Found by: whether all legal configs were timed or some, and how many; or a model.
+    Weights: mode and group size. Found by: whether all legal configs were timed or some, and how many.
 
     Examples:
 
@@ -193,4 +193,4 @@ def _weights(key: Any) -> str:
 
 
 def _way(record: ConfigRecord) -> str:
-    return {"all": f"all {record.num_timed}", "top_k": f"top {record.num_timed}"}.get(record.found_by, "model")
+    return f"{'all' if record.found_by == 'all' else 'top'} {record.num_timed}"

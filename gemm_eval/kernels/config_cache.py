@@ -70,10 +70,11 @@ class ConfigCache:
 
     def __init__(self, records: Iterable[ConfigRecord] = (), path: Path | None = None) -> None:
         self.path = path
-        self._notes: dict[str, None] = {}
         self._by_gemm: dict[ConfigKey, dict[tuple[str, str], ConfigRecord]] = {}
         for record in records:
-            self._add(record, is_newer=False)
+            old = self._by_gemm.get(record.key._replace(gpu=""), {}).get((record.key.gpu, record.kernel_hash))
+            if old is None or record.order() < old.order():
+                self.put(record)
 
     def __len__(self) -> int:
         return sum(map(len, self._by_gemm.values()))
@@ -89,34 +90,18 @@ class ConfigCache:
         result = [record for records in self._by_gemm.values() for record in records.values()]
         return sorted(result, key=lambda record: (_order(record.key), record.order()))
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Why records were ignored by `find`, each once."""
-        return tuple(self._notes)
-
     def put(self, record: ConfigRecord) -> None:
-        """Add a record; it replaces that of the same GEMM, GPU and kernel, but for an estimate, no measured one."""
-        self._add(record, is_newer=True)
-
-    def _add(self, record: ConfigRecord, *, is_newer: bool) -> None:
-        records = self._by_gemm.setdefault(record.key._replace(gpu=""), {})
-        slot = record.key.gpu, record.kernel_hash
-        old = records.get(slot)
-        if old is None:
-            records[slot] = record
-        elif is_newer:
-            records[slot] = record if record.is_measured or not old.is_measured else old
-        else:
-            records[slot] = min(old, record, key=ConfigRecord.order)
+        """Add a record; it replaces that of the same GEMM, GPU and kernel."""
+        self._by_gemm.setdefault(record.key._replace(gpu=""), {})[record.key.gpu, record.kernel_hash] = record
 
     def merge(self, other: ConfigCache) -> ConfigCache:
-        """Return a new cache with the records of both: measured before estimated, then faster, then later."""
+        """Return a new cache with the records of both; of the same GEMM, GPU and kernel the faster, then the later."""
         return ConfigCache((*self.records, *other.records), self.path)
 
     def find(
         self, key: ConfigKey, limits: DeviceLimits | None = None, versions: Versions = ANY_VERSIONS
     ) -> ConfigRecord | None:
-        """Return the best record that holds for a GEMM, or None: measured, of these versions, fast, in this order.
+        """Return the best record that holds for a GEMM, or None: of these versions, fast, in this order.
 
         `limits` None are those of the preset `key.gpu`.
         """
@@ -133,17 +118,15 @@ class ConfigCache:
                 self._note(record, void)
         if not valid:
             return None
-        best = min(valid, key=lambda record: (not record.is_measured, not versions.fit(record), record.order()))
+        best = min(valid, key=lambda record: (not versions.fit(record), record.order()))
         if not versions.fit(best):
             self._warn_of_versions(best, versions)
         return best
 
     def _note(self, record: ConfigRecord, void: str) -> None:
-        text = f"ignored the config for {record.key}: {void}"
-        self._notes[text] = None
         if (note := (self.path, record, void)) not in _noted:
             _noted.add(note)
-            _log.info("%s: %s", self.path or "configs", text)
+            _log.info("%s: ignored the config for %s: %s", self.path or "configs", record.key, void)
 
     def _warn_of_versions(self, record: ConfigRecord, versions: Versions) -> None:
         warning = self.path, Versions(record.driver, record.compiler), versions
@@ -296,17 +279,15 @@ def shipped_path(gpu: str) -> Path:
 def lookup(
     key: ConfigKey, limits: DeviceLimits | None = None, versions: Versions = ANY_VERSIONS
 ) -> ConfigRecord | None:
-    """Return the record for a GEMM: of the user's file, else of the library's; an estimate only where neither has more.
+    """Return the record for a GEMM: of the user's file, else of the library's.
 
     Files are read again when they have changed. One that cannot be used is a RuntimeWarning and counts as empty.
     """
-    estimate = None
     for path, is_read_only in ((user_path(), False), (shipped_path(key.gpu), True)):
         result = None if path is None else _current(path, is_read_only).find(key, limits, versions)
-        if result is not None and result.is_measured:
+        if result is not None:
             return result
-        estimate = estimate or result
-    return estimate
+    return None
 
 
 def remember(record: ConfigRecord) -> None:

@@ -35,8 +35,8 @@ from gemm_eval.storage import FileLock, read_bounded
 from gemm_eval.words import one_line, shown
 from gemm_eval.workload import MAX_DIM
 
-FOUND_BY = ("all", "top_k", "model")
-"""How a config was found: all legal ones were timed, some were, or a model estimated the time."""
+FOUND_BY = ("all", "top_k")
+"""How a config was found: all legal ones were timed, or some were."""
 
 _HASH_DIGITS = 16
 _HASH_FORMAT = 1
@@ -95,9 +95,9 @@ class ConfigRecord:
     """The best config known for one GEMM.
 
     Attributes:
-        latency_us: device time of one GEMM: measured, or estimated if `found_by` is "model".
+        latency_us: device time of one GEMM.
         found_by: one of `FOUND_BY`.
-        num_timed: configs that were timed for this GEMM (the k of "top_k"); 0 if `found_by` is "model".
+        num_timed: configs that were timed for this GEMM (the k of "top_k").
         driver: version of the GPU's driver, such as "580.159.04".
         compiler: of NVRTC, as `compiler_version` gives it.
         kernel_hash: as `kernel_hash_of` gave it when the config was found.
@@ -118,8 +118,8 @@ class ConfigRecord:
         if not isinstance(self.latency_us, float) or not 0 < self.latency_us < math.inf:
             raise InvalidOptionError(f"latency_us must be a finite float > 0, got {shown(self.latency_us)}")
         check_word("found_by", self.found_by, FOUND_BY)
-        if type(self.num_timed) is not int or self.num_timed < 0 or (self.num_timed == 0) is self.is_measured:
-            raise InvalidOptionError(f"num_timed must be >= 1, or 0 if found_by is model, got {shown(self.num_timed)}")
+        if type(self.num_timed) is not int or self.num_timed < 1:
+            raise InvalidOptionError(f"num_timed must be an integer >= 1, got {shown(self.num_timed)}")
         for name in ("driver", "compiler", "kernel_hash", "date"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidOptionError(f"{name} must be a text, got {shown(getattr(self, name))}")
@@ -134,14 +134,9 @@ class ConfigRecord:
         gpu, _, gemm = str(self.key).partition(" ")
         return f"<ConfigRecord {gemm} on {gpu}: {self.latency_us:.4g} us ({self.found_by}), {self.config!r}>"
 
-    @property
-    def is_measured(self) -> bool:
-        """True if `latency_us` is of a device, not of a model."""
-        return self.found_by != "model"
-
     def order(self) -> tuple[Any, ...]:
-        """A total order: measured before estimated, faster before slower, later before earlier; then by content."""
-        return not self.is_measured, self.latency_us, -date.fromisoformat(self.date).toordinal(), self.to_line()
+        """A total order: faster before slower, later before earlier; then by content."""
+        return self.latency_us, -date.fromisoformat(self.date).toordinal(), self.to_line()
 
     def to_line(self) -> str:
         """Return a line of JSON, always the same for the same record."""
@@ -265,7 +260,7 @@ def read_content(path: Path) -> Content | None:
             return None
         raise
     try:
-        document = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        document = json.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         return (), f"it is no JSON document ({one_line(str(error))})"
     if not isinstance(document, dict) or document.get("format") != _FORMAT or type(document.get("version")) is not int:
@@ -288,23 +283,6 @@ def read_content(path: Path) -> Content | None:
         damages.append(f"it has no list of records in version {_VERSION}")
     more = f", and {len(damages) - 1} more" if len(damages) > 1 else ""
     return tuple(records), f"{damages[0]}{more}" if damages else None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; lists of the same name are joined (two files pasted into one), other doubles are refused."""
-    result: dict[str, Any] = {}
-    for name, value in pairs:
-        if isinstance(value, list) and isinstance(result.get(name), list):
-            result[name] = result[name] + value
-        elif name in result and result[name] != value:
-            raise ValueError(f"{shown(name)} stands there twice")
-        else:
-            result[name] = value
-    return result
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
 
 
 def set_aside(path: Path) -> Path:

@@ -257,7 +257,7 @@ def profiled_config(sizes: Sizes, packed: PackedW4, operands: Operands, device: 
         return _known[key, device]
     limits = runtime.limits_of_device(device)
     record = lookup(key, limits, present_versions())
-    if record is not None and record.is_measured:
+    if record is not None:
         return _known.setdefault((key, device), record.config)
     types = packed.activation, packed.mode, packed.group_size
     candidates = rank(sizes, *types, spec_of_device(device), PROFILED_CONFIGS)

@@ -98,8 +98,8 @@ def test_a_card(tmp_path: Path) -> None:
 
 def test_names_in_scopes() -> None:
     """Each loop ends at the label of its own scope; after the outer loop there is one more."""
-    (kernel,) = split_ptx(GEMM)
-    branches = [one for one in kernel.instructions if one.name == "bra"]
+    ((_, instructions),) = split_ptx(GEMM)
+    branches = [one for one in instructions if one.name == "bra"]
 
     assert [one.operands for one in branches] == ["waitLoop", "$L__BB0_2", "waitLoop"]
     assert [one.address - (one.target or 0) for one in branches] == [16, 16 * 12, 16]

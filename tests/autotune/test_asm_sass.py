@@ -160,7 +160,7 @@ def test_several_kernels() -> None:
     text = nvdisasm(CODE) + nvdisasm("MOV R1, R2\nRET.REL.NODEC R4", "helper", is_entry=False)
     text += nvdisasm("FFMA R1, R2, R3, R4\nEXIT", "other")
 
-    assert [kernel.kernel for kernel in split_sass(text)] == ["gemm_kernel", "other"]
+    assert [card.kernel for card, _ in split_sass(text)] == ["gemm_kernel", "other"]
     assert score_sass(text, kernel="other").ops == OpCounts(single=1, branch=1)
     assert score_sass(text, kernel="gemm_kernel").loop.ops == LOOP
     with pytest.raises(InvalidInputError, match="2 kernels, say which: gemm_kernel, other"):
@@ -172,7 +172,7 @@ def test_several_kernels() -> None:
 def test_code_for_several_gpus() -> None:
     text = cuobjdump(CODE, "new") + cuobjdump(CODE, "old", "sm_80")
 
-    assert [(kernel.kernel, kernel.target) for kernel in split_sass(text)] == [("new", "sm_90a"), ("old", "sm_80")]
+    assert [(card.kernel, card.target) for card, _ in split_sass(text)] == [("new", "sm_90a"), ("old", "sm_80")]
 
 
 def test_a_text_that_triton_cut_off_is_refused() -> None:

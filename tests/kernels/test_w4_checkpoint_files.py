@@ -12,7 +12,6 @@ import pytest
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError, ModelConfigError
 from gemm_eval.kernels import (
     PackedLayer,
-    WeightMode,
     convert_checkpoint,
     dequantize,
     load_packed,
@@ -63,11 +62,6 @@ def check_layers(found: dict[str, PackedLayer], layers: dict[str, SampleLayer]) 
             np.testing.assert_array_equal(values, expected)
 
 
-def test_layers_mean_what_they_meant(sample: tuple[Path, dict[str, SampleLayer]]) -> None:
-    folder, layers = sample
-    check_layers(dict(pack_checkpoint(folder)), layers)
-
-
 def test_a_converted_checkpoint_loads_back(sample: tuple[Path, dict[str, SampleLayer]], tmp_path: Path) -> None:
     folder, layers = sample
     made = convert_checkpoint(folder, tmp_path / "packed")
@@ -79,6 +73,7 @@ def test_a_converted_checkpoint_loads_back(sample: tuple[Path, dict[str, SampleL
 
     assert (made.folder, made.num_layers, made.num_other, made.num_files) == (out, 4, len(OTHERS), 1)
     assert made.num_permuted == permuted
+    check_layers(dict(pack_checkpoint(folder)), layers)
     check_layers(dict(load_packed(out)), layers)
     assert (config["hidden_size"], config["quantization_config"]["quant_method"]) == (6, "gemm_eval_w4a16")
     assert (out / "tokenizer.json").is_file()
@@ -142,12 +137,6 @@ def test_rules_for_some_layers(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, layers, {**GPTQ, "desc_act": False, "dynamic": rules | {"b": {"bits": 8}}})
     with pytest.raises(InvalidProblemError, match=r"layer 'b\.up': .*dynamic 'b': bits must be 4, got 8"):
         list(pack_checkpoint(tmp_path))
-
-
-def test_symmetric_weights_have_no_zero_points(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, layers_of({"method": "gptq", "is_symmetric": True}), {**GPTQ, "sym": True})
-
-    assert {packed.mode for packed, _ in dict(pack_checkpoint(tmp_path)).values()} == {WeightMode.GROUP}
 
 
 @pytest.mark.parametrize(

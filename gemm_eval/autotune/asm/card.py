@@ -194,8 +194,8 @@ class ScoreCard(NamedTuple):
     max_registers: int | None
     stack_bytes: int | None
     static_smem_bytes: int | None
-    ops: OpCounts
-    loop: LoopCard
+    ops: OpCounts = OpCounts()
+    loop: LoopCard = LoopCard(False, OpCounts(), (), (), 0, 0)
 
     @property
     def num_warps(self) -> int | None:

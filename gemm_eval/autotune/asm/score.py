@@ -28,7 +28,7 @@ from gemm_eval.autotune.asm.card import (
     check_kernels,
 )
 from gemm_eval.autotune.asm.ptx import split_ptx
-from gemm_eval.autotune.asm.sass import CubinKernel, read_cubin, split_sass
+from gemm_eval.autotune.asm.sass import read_cubin, split_sass
 from gemm_eval.device import INSTRUCTION_BYTES, Instruction, disassemble_code, find_main_loop, parse_sass
 from gemm_eval.device import sass as device_sass
 from gemm_eval.errors import GemmEvalError, InvalidInputError
@@ -214,29 +214,25 @@ def _choose(cards: Cards, kernel: str | None) -> ScoreCard:
 def _cards_of_cubins(cubins: Sequence[bytes]) -> list[Cards]:
     known = [_load_cards(cubin) for cubin in cubins]
     fresh = {cubin: read_cubin(cubin) for cubin, cards in zip(cubins, known, strict=True) if cards is None}
-    code = _instructions_of([kernel for kernels in fresh.values() for kernel in kernels])
+    codes = [(card.target, code) for kernels in fresh.values() for card, code in kernels]
+    instructions = _instructions_of(codes)
     made = {}
     for cubin, kernels in fresh.items():
-        made[cubin] = tuple(
-            ScoreCard(
-                kernel.kernel, kernel.target, "cubin", kernel.num_threads, kernel.registers, kernel.max_registers,
-                kernel.stack_bytes, kernel.static_smem_bytes,
-                *_counts(kernel.kernel, code[kernel.target, kernel.code], SASS),
-            )
-            for kernel in kernels
-        )  # fmt: skip
+        made[cubin] = tuple(_counted(card, instructions[card.target, code], SASS) for card, code in kernels)
         _save_cards(cubin, made[cubin])
     return [made[cubin] if cards is None else cards for cubin, cards in zip(cubins, known, strict=True)]
 
 
-def _instructions_of(kernels: Iterable[CubinKernel]) -> dict[tuple[str, bytes], tuple[Instruction, ...]]:
+def _instructions_of(
+    kernels: Iterable[tuple[str | None, bytes]],
+) -> dict[tuple[str | None, bytes], tuple[Instruction, ...]]:
     """Return instructions by target and code; each target takes one call of nvdisasm."""
-    by_target: dict[str, dict[bytes, None]] = {}
-    for kernel in kernels:
-        by_target.setdefault(kernel.target, {})[kernel.code] = None
+    by_target: dict[str | None, dict[bytes, None]] = {}
+    for target, code in kernels:
+        by_target.setdefault(target, {})[code] = None
     by_code = {}
     for target, codes in by_target.items():
-        instructions = parse_sass(disassemble_code(b"".join(codes), target))
+        instructions = parse_sass(disassemble_code(b"".join(codes), str(target)))
         if len(instructions) != sum(map(len, codes)) // INSTRUCTION_BYTES:
             raise GemmEvalError(f"nvdisasm does not understand all of the code for {target}")
         start = 0
@@ -254,9 +250,10 @@ def _inside(instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
         yield one if one.target is None or first <= one.target <= last else one._replace(target=None)
 
 
-def _counts(kernel: str, instructions: tuple[Instruction, ...], language: Language) -> tuple[OpCounts, LoopCard]:
-    check_instructions(len(instructions), kernel)
-    return count_kernel(instructions, language)
+def _counted(card: ScoreCard, instructions: tuple[Instruction, ...], language: Language) -> ScoreCard:
+    check_instructions(len(instructions), card.kernel)
+    ops, loop = count_kernel(instructions, language)
+    return card._replace(ops=ops, loop=loop)
 
 
 def _cards_of_text(text: str, language: str) -> Cards:
@@ -273,23 +270,18 @@ def _cards_of_ptx(text: str) -> Iterator[ScoreCard]:
     kernels = list(split_ptx(text))
     if not kernels:
         raise InvalidInputError("this PTX has no kernels")
-    for kernel in kernels:
-        yield ScoreCard(
-            kernel.kernel, kernel.target, "ptx", kernel.num_threads, None, kernel.max_registers,
-            kernel.stack_bytes, kernel.static_smem_bytes, *_counts(kernel.kernel, kernel.instructions, PTX),
-        )  # fmt: skip
+    return (_counted(card, instructions, PTX) for card, instructions in kernels)
 
 
 def _cards_of_sass(text: str) -> Iterator[ScoreCard]:
-    for number, kernel in enumerate(split_sass(text), 1):
+    for number, (card, part) in enumerate(split_sass(text), 1):
         check_kernels(number)
-        if kernel.is_from_triton and kernel.text.count(";\n") >= _NUM_IN_TRITON_SASS:
+        if part.startswith("Function:") and part.count(";\n") >= _NUM_IN_TRITON_SASS:
             raise InvalidInputError(
-                f"Triton writes the first {_NUM_IN_TRITON_SASS:,} instructions of {kernel.kernel} only: score its cubin"
+                f"Triton writes the first {_NUM_IN_TRITON_SASS:,} instructions of {card.kernel} only: score its cubin"
             )
         try:
-            instructions = parse_sass(kernel.text)
+            instructions = parse_sass(part)
         except GemmEvalError as error:
             raise InvalidInputError(f"neither PTX nor a cubin, and as SASS: {error}") from None
-        counts = _counts(kernel.kernel, instructions, SASS)
-        yield ScoreCard(kernel.kernel, kernel.target, "sass", None, kernel.registers, None, None, None, *counts)
+        yield _counted(card, instructions, SASS)

@@ -108,7 +108,7 @@ class TritonPruner:
         if self.verbose:
             from rich.console import Console
 
-            Console().print(ranking.table())
+            Console().print(str(ranking), soft_wrap=True, markup=False, highlight=False)
         return kept
 
     def perf_model(self, **kwargs: Any) -> float:

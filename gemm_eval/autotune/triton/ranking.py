@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,6 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton.arguments import reject_configs, shared_bytes_bounds
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
 from gemm_eval.workload import GemmProblem
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,44 +60,19 @@ class Ranking:
         """The configs that stay, as they were given, the one predicted fastest first."""
         return [verdict.given for verdict in self.verdicts if verdict.is_kept]
 
-    @property
-    def title(self) -> str:
-        """The kernel, the GPU and the GEMM, and how many configs stay."""
-        text = f"{self.kernel} on {self.gpu}, {self.problem}: {len(self.kept)} of {len(self.verdicts)} configs stay"
-        if self.is_small:
-            text += ", a small GEMM"
-        if self.num_compiled:
-            text += f", {self.num_compiled} compiled in {self.compile_s:.1f} s"
-        return text
-
-    def table(self) -> Table:
-        """Return a table for `rich`: each config with its time and what became of it."""
-        from rich.table import Table
-
-        table = Table(title=self.title, title_justify="left", caption="\n".join(self.notes) or None)
-        columns: tuple[tuple[str, dict[str, Any]], ...] = (
-            ("#", {"justify": "right"}), ("config", {}), ("us", {"justify": "right"}), ("by", {}),
-            ("verdict", {"overflow": "fold"}),
-        )  # fmt: skip
-        for name, options in columns:
-            table.add_column(name, **options)
-        for number, verdict in enumerate(self.verdicts, 1):
-            table.add_row(str(number), *_cells(verdict), style=None if verdict.is_kept else "dim")
-        return table
-
     def __str__(self) -> str:
-        lines = [self.title, *self.notes]
+        title = f"{self.kernel} on {self.gpu}, {self.problem}: {len(self.kept)} of {len(self.verdicts)} configs stay"
+        if self.is_small:
+            title += ", a small GEMM"
+        if self.num_compiled:
+            title += f", {self.num_compiled} compiled in {self.compile_s:.1f} s"
+        lines = [title, *self.notes]
         for number, verdict in enumerate(self.verdicts, 1):
-            config, time, by, text = _cells(verdict)
-            lines.append(f"{number:4d}  {config}  {f'{time} us, {by}: ' if time else ''}{text}")
+            by = "code" if verdict.is_compiled else "estimate"
+            time = "" if verdict.time_us is None else f"{verdict.time_us:.2f} us, {by}: "
+            reason = f": {verdict.reason}" if verdict.reason else ""
+            lines.append(f"{number:4d}  {verdict.config}  {time}{'stays' if verdict.is_kept else 'falls'}{reason}")
         return "\n".join(lines)
-
-
-def _cells(verdict: Verdict) -> tuple[str, str, str, str]:
-    time = "" if verdict.time_us is None else f"{verdict.time_us:.2f}"
-    by = "" if verdict.time_us is None else ("code" if verdict.is_compiled else "estimate")
-    text = ("stays" if verdict.is_kept else "falls") + (f": {verdict.reason}" if verdict.reason else "")
-    return str(verdict.config), time, by, text
 
 
 COMPILED_PER_KEPT = 2
