@@ -32,7 +32,7 @@ from gemm_eval import (
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels.config_cache import ConfigKey
+from gemm_eval.kernels.config_records import ConfigKey
 from gemm_eval.mapping import KernelConfig, enumerate_partitions
 from tools.fuzz.labels import label_of
 

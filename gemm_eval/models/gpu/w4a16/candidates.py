@@ -1,7 +1,7 @@
 """Our W4A16 kernels as a GPU can run them: the table of what each takes and issues, packed for the numba kernels.
 
 The table comes with the library, one file for each NVRTC target and type of activations
-(``arch/kernels/w4a16/<target>-<activation>.csv``; `gemm-eval kernel-table` writes it from the machine code).
+(``arch/kernels/w4a16/<target>-<activation>.csv``; `tools/kernel_table.py` writes it from the machine code).
 """
 
 from __future__ import annotations
