@@ -1,4 +1,4 @@
-"""The terms of a layer of experts: which model of which arch says what its small kernels take."""
+"""Terms of a layer of experts besides its GEMMs, by the model of the arch."""
 
 from __future__ import annotations
 
@@ -14,31 +14,19 @@ from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu import MOE_LAYER, coefficients_for, library_of
 from gemm_eval.models.gpu import layer_terms as gpu_layer_terms
 from gemm_eval.models.multicore import layer_terms as multicore_layer_terms
-from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork
+from gemm_eval.workload import GemmTypes, MoeWork
 
-_TERMS = {
-    "routing_us": LAYER_TERMS["routing_us"],
-    "permute_us": LAYER_TERMS["permute_us"],
-    "quantize_us": LAYER_TERMS["quantize_us"],
-    "gemm1_us": "the grouped GEMM into the experts: gate and up, or up alone",
-    "activation_us": LAYER_TERMS["activation_us"],
-    "gemm2_us": "the grouped GEMM out of the experts: down",
-    "finalize_us": LAYER_TERMS["finalize_us"],
-    "shared_us": "the shared experts: both GEMMs, the activation and what quantizes its inputs",
-}
-BREAKDOWN = tuple(_TERMS)
+BREAKDOWN = (
+    "routing_us", "permute_us", "quantize_us", "gemm1_us", "activation_us", "gemm2_us", "finalize_us", "shared_us",
+)  # fmt: skip
 """The terms of a layer's time, in the order they run; they add up to it."""
 
 
 def layer_terms(arch: ArchSpec, library: str | None, work: MoeWork) -> Mapping[str, npt.NDArray[Any]]:
     """Return the terms besides the GEMMs, in us, in the shape of the sizes of `work`.
 
-    A rank without an assignment routes, because it must see that it has none; its other terms are 0.
-
-    Args:
-        arch: the chip.
-        library: whose kernels run the GEMMs, on a GPU; None: nothing runs there.
-        work: what one rank does.
+    A rank without an assignment routes, because it must see that it has none; its other terms are 0. `library` says
+    whose kernels run the GEMMs on a GPU; None: nothing runs there.
     """
     if isinstance(arch, MulticoreSpec):
         return multicore_layer_terms(arch, work)

@@ -8,6 +8,7 @@ Reduce.cuh, Shape.cu, Normalization.cuh, PersistentSoftmax.cuh), seen on a GPU w
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -40,14 +41,9 @@ _NORMS = {"native_layer_norm": "torch_layer_norm", "_fused_rms_norm": "torch_rms
 
 
 class Operation(NamedTuple):
-    """An operation that ran.
+    """An operation that ran: its name without namespace, overload, and the underscore of an in-place form.
 
-    Attributes:
-        name: without namespace, overload, and the underscore of an in-place form.
-        role, domain: what it is, and what it iterates over.
-        args: as it was called.
-        inputs, outputs: all tensors of its arguments and results.
-        read_bytes, write_bytes: of its memory, each tensor once.
+    `inputs` and `outputs` are all tensors of its arguments and results; bytes count each tensor once.
     """
 
     name: str
@@ -78,7 +74,7 @@ def bias_work(num_elements: int, num_bytes: int) -> MemoryWork:
 
 def bias_of_mask_works(num_elements: int, item_bytes: int) -> tuple[MemoryWork, ...]:
     """Return the kernels that make a bias of a mask of truth values: two constants, then a choice between them."""
-    constant = _vector(0, item_bytes)
+    constant = vector_work(0, item_bytes)
     return constant, constant, _dealt("torch_offsets", num_elements, num_elements * item_bytes, num_elements)
 
 
@@ -95,32 +91,24 @@ def has_channels_last(tensor: Any) -> bool:
     )
 
 
-def fill_work(read_bytes: int, write_bytes: int) -> MemoryWork:
-    """Return cuDNN's kernel that fills up few channels to what tensor cores load at once."""
-    return _vector(read_bytes, write_bytes)
-
-
 def _in_tiles(size: int) -> int:
     return -(-size // _TILE) * _TILE
-
-
-# ---- elementwise -----------------------------------------------------------------------------------------------------
 
 
 def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
     count, read, written = of.domain.num_elements, of.read_bytes, of.write_bytes
     if of.name == "cat":
-        return (_vector(read, written) if _is_joined_by_vectors(of) else _dealt("torch_cat", read, written, count),)
+        return (vector_work(read, written) if _is_joined_by_vectors(of) else _dealt("torch_cat", read, written, count),)
     if of.name == "roll":
         shifts = of.args[1] if isinstance(of.args[1], list | tuple) else [of.args[1]]
         return (_dealt("torch_roll", read, written, count),) * max(1, len(shifts))
     if of.name == "constant_pad_nd":
         size = _item_bytes(of.outputs)
-        return _vector(0, written), _dealt("torch_offsets", read, read, read // size)
+        return vector_work(0, written), _dealt("torch_offsets", read, read, read // size)
     if "batch_norm" in of.name:
         return _batch_norm(of)
     if of.name in _GATHERED or of.role is Role.CONSTANT:
-        return (_vector(read, written),)
+        return (vector_work(read, written),)
     return (_loop(of.name, of.inputs, of.outputs, count, read, written),)
 
 
@@ -133,7 +121,7 @@ def _loop(
         types = {str(tensor.dtype) for tensor in tensors}
         narrows = len(tensors) == _MIN_SUMS and [str(t.dtype) for t in tensors] == ["torch.float32", "torch.bfloat16"]
         if len(types) <= 1 or narrows:
-            return _vector(read_bytes, write_bytes, "torch_gelu" if name in _ERROR_FUNCTIONS else "torch_vector")
+            return vector_work(read_bytes, write_bytes, "torch_gelu" if name in _ERROR_FUNCTIONS else "torch_vector")
         return _dealt("torch_cast", read_bytes, write_bytes, count)
     if outputs and any(_is_scattered(outputs[0], tensor) for tensor in inputs):
         return _dealt("torch_scattered", read_bytes, write_bytes, count)
@@ -143,12 +131,9 @@ def _loop(
 
 def _lies_as(one: Any, other: Any) -> bool:
     """Say whether two tensors have the same elements at the same places, without gaps."""
-    return bool((one.shape, one.stride()) == (other.shape, other.stride())) and _is_dense(other)
-
-
-def _is_dense(tensor: Any) -> bool:
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return bool(tensor.numel() == 0 or last + 1 == tensor.numel())
+    last = sum((size - 1) * stride for size, stride in zip(other.shape, other.stride(), strict=True))
+    is_dense = other.numel() == 0 or last + 1 == other.numel()
+    return bool((one.shape, one.stride()) == (other.shape, other.stride()) and is_dense)
 
 
 def _is_scattered(out: Any, tensor: Any) -> bool:
@@ -175,25 +160,23 @@ def _is_joined_by_vectors(of: Operation) -> bool:
     )
 
 
-# ---- sums ------------------------------------------------------------------------------------------------------------
-
-
 def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
-    rows, width = max(1, of.domain.num_rows), of.domain.width
+    sums, width = of.domain.rows or 0, of.domain.width
+    rows = max(1, sums)
     read, written = of.read_bytes, of.write_bytes
     if of.name in _NORMS:
         row = MemoryWork(_NORMS[of.name], read, written, rows, width)
         return (*_made_contiguous(of.inputs[0]), row)
     if of.name == "native_group_norm":
-        few = of.domain.num_rows * 4
+        few = sums * 4
         moments = MemoryWork("torch_moments", read, few, rows, width)
-        return moments, _vector(few, few), _dealt("torch_offsets", read, written, of.domain.num_elements)
+        return moments, vector_work(few, few), _dealt("torch_offsets", read, written, of.domain.num_elements)
     if of.name in _SOFTMAXES and of.domain.is_inner:
         return (*_made_contiguous(of.inputs[0]), _softmax(rows, width, read, written))
     if "backward" in of.name or ("norm" in of.name and of.name not in ("norm", "linalg_vector_norm")):
         return (_dealt("torch_offsets", read, written, of.domain.num_elements),)
     if not of.domain.is_inner or rows < _MIN_SUMS:  # columns, or one sum that all SMs share
-        return (_vector(read + written, 0),)
+        return (vector_work(read + written, 0),)
     if width > _LONG_SUM * _WARP:
         return (MemoryWork("torch_sum_cta", read, written, rows, width),)
     return (MemoryWork("torch_sum", read, written, rows, width),)
@@ -220,7 +203,7 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     x = of.inputs[0]
     channels = int(x.shape[1])
     few = channels * 4
-    before = (_vector(few, few), _vector(few, few))
+    before = (vector_work(few, few), vector_work(few, few))
     if has_channels_last(x):
         return (*before, _dealt("torch_batch_norm_last", of.read_bytes, of.write_bytes, x.numel()))
     planes = int(x.shape[0]) * channels
@@ -245,11 +228,8 @@ def _window(of: Operation) -> MemoryWork:
     return _dealt("torch_max_pool" if "max" in of.name else "torch_avg_pool", read, written, count)
 
 
-# ---- what the model is told ------------------------------------------------------------------------------------------
-
-
-def _vector(read_bytes: int, write_bytes: int, what: str = "torch_vector") -> MemoryWork:
-    """A kernel of vector loads: threads for what it writes, or reads where that is all."""
+def vector_work(read_bytes: int, write_bytes: int, what: str = "torch_vector") -> MemoryWork:
+    """Return a kernel of vector loads: threads for what it writes, or reads where that is all."""
     return MemoryWork(what, read_bytes, write_bytes, -(-(write_bytes or read_bytes) // _CHUNK_BYTES), CTA_ELEMENTS)
 
 
@@ -268,18 +248,16 @@ OPTIMIZERS = {"adamw": 2, "adam": 2, "sgd": 0, "sgd_momentum": 1, "lion": 1, "ad
 def optimizer_works(optimizer: Any, parameters: Iterable[Any]) -> list[MemoryWork]:
     """Return the kernels of a step, as torch's ``fused=True`` has them: states have the types of their parameters.
 
-    Args:
-        optimizer: a name of `OPTIMIZERS`, or an optimizer of torch, of which its class and momentum are read.
-        parameters: that have gradients.
+    `optimizer` is a name of `OPTIMIZERS`, or an optimizer of torch, of which its class and momentum are read. Of
+    `parameters` those count that have gradients.
     """
     num_states = OPTIMIZERS.get(_name(optimizer))
     if num_states is None:
         raise InvalidOptionError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {shown(optimizer)}")
-    sizes: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for parameter in parameters:
         if parameter.requires_grad:
-            key = str(parameter.dtype)
-            sizes[key] = sizes.get(key, 0) + parameter.numel() * parameter.element_size()
+            sizes[str(parameter.dtype)] += parameter.numel() * parameter.element_size()
     return [
         dealt(DEALT, (2 + num_states) * num_bytes, (1 + num_states) * num_bytes, num_bytes)
         for num_bytes in sizes.values()

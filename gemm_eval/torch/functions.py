@@ -13,12 +13,12 @@ flex_attention refuses such tensors. Modules hold it by names of their own, so t
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any
 
@@ -81,10 +81,9 @@ _originals: dict[Any, Any] = {}
 def fast_paths_followed(recorder: Recorder, *, is_compiled: bool) -> Iterator[None]:
     """Run what torch's fast paths launch on a GPU, where it would take them; in this thread alone.
 
-    Args:
-        recorder: whose path is that of the layer, where an encoder layer runs none of its modules.
-        is_compiled: as torch.compile has it, which takes the fast path of encoder layers, and not that of attention
-            (`torch._dynamo.variables.torch.tracing_state_functions`, torch 2.14).
+    `recorder` has the path of the layer, where an encoder layer runs none of its modules. `is_compiled`: as
+    torch.compile has it, which takes the fast path of encoder layers, and not that of attention
+    (`torch._dynamo.variables.torch.tracing_state_functions`, torch 2.14).
     """
     thread = threading.get_ident()
     with _lock:
@@ -106,7 +105,7 @@ def fast_paths_followed(recorder: Recorder, *, is_compiled: bool) -> Iterator[No
 
 
 def _following(original: Any, fast: Callable[..., Any]) -> Any:
-    @functools.wraps(original)
+    @wraps(original)
     def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
         followers = _followers.get(threading.get_ident())
         out = fast(*followers[-1], module, *args, **kwargs) if followers else None
@@ -240,8 +239,8 @@ _FAST: dict[Any, Callable[..., Any]] = {
 _FLEX = "flex_attention"
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
-Works = Callable[[bool], tuple[Work, ...]]
-"""What an operation is for the models, forward (False) or backward (True)."""
+Works = Callable[..., tuple[Work, ...]]
+"""Makes what an operation is for the models, of `is_backward`."""
 
 
 class _StandIn(torch.autograd.Function):
@@ -252,7 +251,7 @@ class _StandIn(torch.autograd.Function):
         recorder, name, works, shapes, dtype = facts
         with recorder.quiet():
             outs = tuple(_empty(tensors[0], shape, kind or dtype) for shape, kind in shapes)
-        recorder.add(name, works(False), [x for x in tensors if x is not None], outs)
+        recorder.add(name, works(is_backward=False), [x for x in tensors if x is not None], outs)
         ctx.facts, ctx.path = facts, recorder.path
         ctx.save_for_backward(*tensors)
         ctx.mark_non_differentiable(*outs[1:])
@@ -267,7 +266,7 @@ class _StandIn(torch.autograd.Function):
             outs = [torch.empty_like(x) if is_needed else None for x, is_needed in zip(tensors, needed, strict=True)]
         reads = [gradients[0], *(x for x in tensors if x is not None)]
         written = [x for x in outs if x is not None]
-        recorder.add(f"{name}_backward", works(True), reads, written, path=ctx.path, phase="backward")
+        recorder.add(f"{name}_backward", works(is_backward=True), reads, written, path=ctx.path, phase="backward")
         return None, *outs
 
 
@@ -283,32 +282,17 @@ def stand_in(
 ) -> Any:
     """Return what an operation on `tensors` would, without running it, and write down what it is, gradients included.
 
-    Args:
-        recorder: where.
-        name: of the operation.
-        works: what it is for the models.
-        tensors: what it reads; the first says on which device.
-        shapes: of each result, with its type; None: `dtype`. Only the first has a gradient.
-        dtype: of the results.
+    `shapes` are of each result, with its type (None: `dtype`); only the first has a gradient. The first tensor says on
+    which device they are.
     """
     return _StandIn.apply((recorder, name, works, tuple(shapes), dtype), *tensors)
-
-
-def _is_one_kernel(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> bool:
-    """Say whether rms_norm is `_fused_rms_norm`: of one type, without a gradient."""
-    del normalized_shape, eps
-    tensors = [x] if weight is None else [x, weight]
-    wants_grad = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
-    return not wants_grad and len({one.dtype for one in tensors}) == 1
 
 
 class FunctionMode(TorchFunctionMode):
     """Writes down attention as one operation, however torch would run it, and follows torch's fast paths.
 
-    Args:
-        recorder: where.
-        shapes: of tensors without memory, on which stand-ins take the places of operations; None: they run.
-        is_compiled: fast paths are those that torch.compile takes, not those of eager mode.
+    On `shapes` of tensors without memory stand-ins take the places of operations; None: they run. `is_compiled`: fast
+    paths are those that torch.compile takes, not those of eager mode.
     """
 
     def __init__(self, recorder: Recorder, shapes: Shapes | None = None, *, is_compiled: bool = False) -> None:
@@ -345,8 +329,10 @@ class FunctionMode(TorchFunctionMode):
                 return self._values(func, args, kwargs)
             if func in (torch.tensor, torch.as_tensor):  # made on the CPU, so that its values are seen
                 kwargs = {name: value for name, value in kwargs.items() if name != "device"}
-            elif func is torch.nn.functional.rms_norm and not self._is_compiled and _is_one_kernel(*args, **kwargs):
-                return self._rms_norm(*args, **kwargs)
+            elif func is torch.nn.functional.rms_norm and not self._is_compiled:
+                out = self._rms_norm(*args, **kwargs)
+                if out is not None:
+                    return out
             elif func in AUTOCAST and torch.is_autocast_enabled("cuda"):
                 args, kwargs = cast_as_autocast(args, kwargs)
         return func(*args, **kwargs)
@@ -369,11 +355,14 @@ class FunctionMode(TorchFunctionMode):
             setattr(home, name, original)
 
     def _rms_norm(self, x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
-        """Stand in for what comes apart on "meta" and is one kernel on a GPU."""
+        """Stand in for what comes apart on "meta", and is one kernel on a GPU where it has one type and no gradient."""
         del eps
+        reads = [x] if weight is None else [x, weight]
+        wants_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in reads)
+        if wants_grad or len({tensor.dtype for tensor in reads}) > 1:
+            return None
         with self._recorder.quiet():
             out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        reads = [x] if weight is None else [x, weight]
         rows = max(1, x.numel() // max(1, math.prod(normalized_shape)))
         read_bytes, write_bytes = (sum(one.numel() * one.element_size() for one in some) for some in (reads, [out]))
         domain = Domain(x.numel(), rows)
@@ -394,11 +383,7 @@ class FunctionMode(TorchFunctionMode):
         bound = dict(zip(names, args, strict=False)) | kwargs
         q, k, v, mask = bound["query"], bound["key"], bound["value"], bound.get("attn_mask")
         is_causal = bool(bound.get("is_causal", False))
-        precision = self._recorder.precision
-
-        def works(is_backward: bool) -> tuple[Work, ...]:
-            return attention_work(q, k, v, precision, mask=mask, is_causal=is_causal, is_backward=is_backward)
-
+        works = partial(attention_work, q, k, v, self._recorder.precision, mask=mask, is_causal=is_causal)
         name = "aten.scaled_dot_product_attention"
         if self._shapes is not None:
             shape = (*q.shape[:-1], v.shape[-1])
@@ -407,13 +392,8 @@ class FunctionMode(TorchFunctionMode):
 
     def _flex(self, func: Any, args: Any, kwargs: Any) -> Any:
         q, k, v, block_mask = args[0], args[1], args[2], args[4]
-        precision = self._recorder.precision
-
-        def works(is_backward: bool) -> tuple[Work, ...]:
-            return flex_attention_work(q, k, v, block_mask, precision, is_backward=is_backward)
-
-        name = _FLEX
-        return self._run(func, args, kwargs, name, works, [q, k, v])
+        works = partial(flex_attention_work, q, k, v, block_mask, self._recorder.precision)
+        return self._run(func, args, kwargs, _FLEX, works, [q, k, v])
 
     def flex_attention(
         self, query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
@@ -422,11 +402,7 @@ class FunctionMode(TorchFunctionMode):
         """Stand in for flex_attention."""
         del score_mod, scale, enable_gqa, kernel_options
         mask = None if block_mask is None else block_mask.as_tuple()
-        precision = self._recorder.precision
-
-        def works(is_backward: bool) -> tuple[Work, ...]:
-            return flex_attention_work(query, key, value, mask, precision, is_backward=is_backward)
-
+        works = partial(flex_attention_work, query, key, value, mask, self._recorder.precision)
         rows = tuple(query.shape[:-1])
         shapes = [((*rows, value.shape[-1]), None)]
         if return_lse or return_aux is not None:
@@ -442,7 +418,7 @@ class FunctionMode(TorchFunctionMode):
         with self._recorder.marked():
             with self._recorder.quiet():
                 out = func(*args, **kwargs)
-            self._recorder.add(name, works(False), reads, [out[0] if isinstance(out, tuple) else out])
+            self._recorder.add(name, works(is_backward=False), reads, [out[0] if isinstance(out, tuple) else out])
         return out
 
 
@@ -456,11 +432,7 @@ def _calls_stand_in(*args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def flex_attention_caught(handler: Callable[..., Any]) -> Iterator[None]:
-    """Call `handler` in the place of flex_attention, in this thread.
-
-    Args:
-        handler: has its arguments.
-    """
+    """Call `handler`, which has its arguments, in the place of flex_attention, in this thread."""
     home = sys.modules.get(_HOME)
     if home is None:  # then nobody calls it either
         yield

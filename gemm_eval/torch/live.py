@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +17,7 @@ from gemm_eval.torch.graph import Trace
 from gemm_eval.torch.operators import type_of
 from gemm_eval.torch.prediction import ModulePrediction
 from gemm_eval.torch.price import assemble
-from gemm_eval.torch.quantized import quantized_linear
+from gemm_eval.torch.quantized import QuantizedLinear, quantized_linear
 from gemm_eval.torch.recorder import Recorder, current_precision
 from gemm_eval.torch.trace import follow_modules
 
@@ -26,11 +27,7 @@ with needs_extra("predict", "torch"):
 
 
 class Prediction:
-    """The result of `predict`: the prediction, once the block is left.
-
-    Attributes:
-        trace: what ran, while it runs.
-    """
+    """The result of `predict`: the trace while code runs, and the prediction once the block is left."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -67,11 +64,7 @@ class predict:  # noqa: N801  it is used as a function
     What depends on values of tensors runs as it is: experts have the rows that they were given. Results are those that
     the code has without it.
 
-    Args:
-        arch: an arch, the name or path of one, or a `GEMMEvaluator`.
-        fusion: ``"eager"``: each operation is a kernel, as the code runs; or ``"inductor"``.
-        attention_library: as for `predict_module`.
-        options: of a new `GEMMEvaluator`.
+    Arguments are those of `predict_module`; by default each operation is a kernel, as the code runs (``"eager"``).
 
     Raises:
         InvalidOptionError, ArchError: an argument is none of these.
@@ -91,10 +84,11 @@ class predict:  # noqa: N801  it is used as a function
             raise GemmEvalError("a block of predict cannot be entered twice; make another one")
         self._recorder = Recorder(current_precision())
         self._stack = ExitStack()
-        self._stack.enter_context(follow_modules(self._recorder))
-        self._stack.enter_context(_quantized_layers(self._recorder))
-        self._stack.enter_context(FunctionMode(self._recorder, is_compiled=self._fusion == "inductor"))
-        self._stack.enter_context(self._recorder)
+        for context in (
+            follow_modules(self._recorder), _quantized_layers(self._recorder),
+            FunctionMode(self._recorder, is_compiled=self._fusion == "inductor"), self._recorder,
+        ):  # fmt: skip
+            self._stack.enter_context(context)
         self._prediction = Prediction(self._recorder.trace)
         return self._prediction
 
@@ -108,37 +102,30 @@ class predict:  # noqa: N801  it is used as a function
             self._prediction._result = assemble(trace, self._evaluator, self._fusion, self._attention_library)
 
 
-class _quantized_layers:  # noqa: N801
-    """Layers of quantization packages are written down as one operation, whatever their kernels are."""
+@contextmanager
+def _quantized_layers(recorder: Recorder) -> Iterator[None]:
+    """Write layers of quantization packages down as one operation, whatever their kernels are."""
+    quiet: list[tuple[Any, QuantizedLinear, Any]] = []
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._quiet: list[Any] = []
-
-    def __enter__(self) -> None:
-        self._hooks = [
-            register_module_forward_pre_hook(self._before), register_module_forward_hook(self._after, always_call=True)
-        ]  # fmt: skip
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _before(self, module: torch.nn.Module, args: Any) -> None:
+    def enter(module: torch.nn.Module, args: Any) -> None:
         linear = quantized_linear(module)
         if linear is not None and args and isinstance(args[0], torch.Tensor):
-            quiet = self._recorder.quiet()
-            quiet.__enter__()
-            self._quiet.append((module, linear, quiet))
+            context = recorder.quiet()
+            context.__enter__()
+            quiet.append((module, linear, context))
 
-    def _after(self, module: torch.nn.Module, args: Any, out: Any) -> None:
-        if not self._quiet or self._quiet[-1][0] is not module:
+    def leave(module: torch.nn.Module, args: Any, out: Any) -> None:
+        if not quiet or quiet[-1][0] is not module:
             return
-        _, linear, quiet = self._quiet.pop()
-        quiet.__exit__(None, None, None)
-        if not isinstance(out, torch.Tensor):
-            return
-        x = args[0]
-        dtype = type_of(x.dtype, True)
-        works = linear.works(out.numel() // linear.N, linear.wide(dtype))
-        self._recorder.add(f"linear ({linear.scheme})", works, [x], [out])
+        _, linear, context = quiet.pop()
+        context.__exit__(None, None, None)
+        if isinstance(out, torch.Tensor):
+            works = linear.works(out.numel() // linear.N, linear.wide(type_of(args[0].dtype, True)))
+            recorder.add(f"linear ({linear.scheme})", works, [args[0]], [out])
+
+    hooks = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -53,12 +53,9 @@ class Shapes:
         self._storages: list[Any] = []
 
     def of(self, tensor: Any, *, keeps_grad: bool = False, is_weight: bool = False) -> Any:
-        """Return the tensor that stands for another one, with its values where they are few.
+        """Return the tensor that stands for another dense one, with its values where they are few and no weights.
 
-        Args:
-            tensor: a dense one, on any device.
-            keeps_grad: it requires a gradient where the other does.
-            is_weight: of no values.
+        `keeps_grad`: it requires a gradient where the other does.
         """
         known = self._metas.get(id(tensor))
         if known is not None:
@@ -93,7 +90,9 @@ class Shapes:
         if _asks_for_values(func, args, kwargs):
             if values is None:
                 self.refuse(func)
-            return args, kwargs, self._answer(func, values)
+            answer = func(*values[0], **values[1])
+            is_tensor = isinstance(answer, torch.Tensor | tuple | list)
+            return args, kwargs, tree_map_only(torch.Tensor, self.of, answer) if is_tensor else answer
         if kwargs.get("device") is not None or _is_factory(func):
             kwargs = kwargs | {"device": _META}
         out = func(*args, **kwargs)
@@ -123,9 +122,8 @@ class Shapes:
         """Arguments with values in the places of tensors; None: some are not known, or the result is to have none."""
         if any(word in func._schema.name for word in _NEVER_KNOWN):
             return None
-        for tensor in _tensors((args, kwargs)):
-            if self.value_of(tensor) is None:
-                return None
+        if any(self.value_of(tensor) is None for tensor in _tensors((args, kwargs))):
+            return None
         swapped_args, swapped = tree_map_only(torch.Tensor, self.value_of, (args, kwargs))
         if swapped.get("device") is not None or _is_factory(func):
             swapped = swapped | {"device": _CPU}
@@ -139,12 +137,6 @@ class Shapes:
         if value is None or value.dim() != 1:
             self.refuse(func)
         return self.of(value.nonzero().squeeze(1))
-
-    def _answer(self, func: Any, values: tuple[Any, Any]) -> Any:
-        result = func(*values[0], **values[1])
-        if not isinstance(result, torch.Tensor | tuple | list):
-            return result
-        return tree_map_only(torch.Tensor, self.of, result)
 
     def _learn(self, tensor: Any, value: Any) -> None:
         """Keep the values of a tensor as long as it lives here."""

@@ -25,9 +25,7 @@ with needs_extra("gemm_eval.torch", "torch"):
 def follow_modules(recorder: Recorder, root: torch.nn.Module | None = None) -> Iterator[None]:
     """Keep `recorder.path` that of the module that runs.
 
-    Args:
-        recorder: whose.
-        root: paths are those below it; None: each outermost module that runs is a root, named by its class.
+    Paths are those below `root`; None: each outermost module that runs is a root, named by its class.
     """
     paths: dict[int, str] = {}
     stack: list[str] = []
@@ -79,12 +77,12 @@ def trace_module(
     shapes.where = recorder
     skipped = quantized_linears(module)
     state: dict[str, Any] = {}
-    for name, tensor in module.named_parameters(remove_duplicate=False):
-        if name.rpartition(".")[0] not in skipped:
-            state[name] = shapes.of(tensor, keeps_grad=True, is_weight=True)  # torch folds matmul by it
-    for name, tensor in module.named_buffers(remove_duplicate=False):
-        if name.rpartition(".")[0] not in skipped:
-            state[name] = shapes.of(tensor)
+    for tensors, options in (
+        (module.named_parameters, {"keeps_grad": True, "is_weight": True}), (module.named_buffers, {}),
+    ):  # fmt: skip
+        for name, tensor in tensors(remove_duplicate=False):
+            if name.rpartition(".")[0] not in skipped:
+                state[name] = shapes.of(tensor, **options)  # torch folds matmul by gradients
     given, named = tree_map_only(
         torch.Tensor, lambda tensor: shapes.of(tensor, keeps_grad=backward), (tuple(args), dict(kwargs))
     )

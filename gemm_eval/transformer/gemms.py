@@ -24,29 +24,23 @@ _MAX_SEED = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class LayerGemm:
-    """A kind of GEMM in a model.
+    """A kind of GEMM in a model, ``"qkv_proj"``, and the layers that have it: 1 for the LM head.
 
-    Attributes:
-        name: what it computes, e.g. ``"qkv_proj"``; unique in a model.
-        problem: sizes and data types.
-        count_per_layer: how often it runs in a layer that has it.
-        num_layers: layers that have it; 1 for the LM head.
-        is_weight: whether B is a weight; else both operands are activations.
+    `is_weight` says whether B is a weight; else both operands are activations.
     """
 
     name: str
     problem: GemmProblem
-    count_per_layer: int
     num_layers: int
     is_weight: bool
 
     def __repr__(self) -> str:
-        return f"<LayerGemm {self.name}: {self.problem}, {self.count_per_layer} in each of {self.num_layers} layers>"
+        return f"<LayerGemm {self.name}: {self.problem}, in {self.num_layers} layers>"
 
     @property
     def total_count(self) -> int:
         """Number of runs in one forward pass."""
-        return self.count_per_layer * self.num_layers
+        return self.num_layers
 
 
 def transformer_gemms(
@@ -110,16 +104,11 @@ def transformer_gemms(
         InvalidOptionError: an option is out of range, or a degree does not divide what it splits.
         InvalidProblemError: `dtype` is unknown, or a GEMM would be too large.
     """
-    check_word("phase", phase, PHASES)
-    for name, flag in (
-        ("quantize_lm_head", quantize_lm_head), ("quantize_router", quantize_router),
-        ("lm_head_all_tokens", lm_head_all_tokens), ("absorb_mla", False if absorb_mla is None else absorb_mla),
-    ):  # fmt: skip
-        check_flag(name, flag)
+    check_flag("quantize_lm_head", quantize_lm_head)
+    check_flag("quantize_router", quantize_router)
     step = make_step(
         config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_imbalance=expert_imbalance,
-        expert_load=expert_load, expert_seed=expert_seed,
-        absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla, lm_head_all_tokens=lm_head_all_tokens,
+        expert_load=expert_load, expert_seed=expert_seed, absorb_mla=absorb_mla, lm_head_all_tokens=lm_head_all_tokens,
         new_tokens=new_tokens,
     )  # fmt: skip
     types = weight_types(
@@ -131,15 +120,21 @@ def transformer_gemms(
 
 def make_step(
     config: ModelConfig, phase: str, batch_size: int, seq_len: int, tensor_parallel: int, expert_parallel: int, *,
-    expert_imbalance: float = 1.0, expert_load: Any = UNIFORM, expert_seed: int = 0, absorb_mla: bool = False,
+    expert_imbalance: float = 1.0, expert_load: Any = UNIFORM, expert_seed: int = 0, absorb_mla: bool | None = None,
     lm_head_all_tokens: bool = False, new_tokens: int | None = None,
 ) -> Step:  # fmt: skip
     """Check the options of `transformer_gemms` that sizes depend on."""
+    check_word("phase", phase, PHASES)
+    check_flag("lm_head_all_tokens", lm_head_all_tokens)
+    is_prefill = phase == "prefill"
+    absorbs = not is_prefill if absorb_mla is None else absorb_mla
+    check_flag("absorb_mla", absorbs)
     if not isinstance(config, ModelConfig):
         raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
     context = as_integer("seq_len", seq_len, 1, MAX_DIM)
-    imbalance = _check_imbalance(expert_imbalance)
-    is_prefill = phase == "prefill"
+    imbalance = plain_number(expert_imbalance)
+    if imbalance is None or imbalance < 1:
+        raise InvalidOptionError(f"expert_imbalance must be a finite number >= 1, got {shown(expert_imbalance)}")
     usual = context if is_prefill else 1
     new = usual if new_tokens is None else as_integer("new_tokens", new_tokens, 1, context)
     return Step(
@@ -147,7 +142,7 @@ def make_step(
         tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
         expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM), expert_imbalance=imbalance,
         expert_load=check_expert_load(expert_load, imbalance),
-        expert_seed=as_integer("expert_seed", expert_seed, 0, _MAX_SEED), absorb_mla=absorb_mla,
+        expert_seed=as_integer("expert_seed", expert_seed, 0, _MAX_SEED), absorb_mla=absorbs,
         lm_head_all_tokens=lm_head_all_tokens or not is_prefill, expands_cache=is_prefill and new < context,
     )  # fmt: skip
 
@@ -167,12 +162,5 @@ def layer_gemms(shape: Shape, types: WeightTypes, stored_as: str | None = None) 
         else:
             words: Any = stored.types.words
             problem = GemmProblem(*sizes, row_groups=shape.row_groups, **words)  # which checks and may refuse it
-        result.append(LayerGemm(name, problem, 1, stored.num_layers, shape.operand is not Operand.ACTIVATION))
+        result.append(LayerGemm(name, problem, stored.num_layers, shape.operand is not Operand.ACTIVATION))
     return tuple(result)
-
-
-def _check_imbalance(value: Any) -> float:
-    imbalance = plain_number(value)
-    if imbalance is None or imbalance < 1:
-        raise InvalidOptionError(f"expert_imbalance must be a finite number >= 1, got {shown(value)}")
-    return imbalance

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +20,7 @@ from gemm_eval.arch import data_root, preset_files, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError, ModelConfigError
 from gemm_eval.transformer.config import ModelConfig, build_config
-from gemm_eval.transformer.hugging_face_models import (
-    Fields,
-    read_deepseek,
-    read_gemma,
-    read_gemma2,
-    read_gemma3,
-    read_glm,
-    read_glm4,
-    read_glm4_moe,
-    read_gpt2,
-    read_gpt_neox,
-    read_gpt_oss,
-    read_llama,
-    read_llama4,
-    read_ministral,
-    read_mistral,
-    read_mixtral,
-    read_opt,
-    read_phi3,
-    read_phimoe,
-    read_qwen2,
-    read_qwen2_moe,
-    read_qwen3,
-    read_qwen3_moe,
-)
+from gemm_eval.transformer.hugging_face_models import READERS, Fields
 from gemm_eval.transformer.hugging_face_quantization import read_quantization
 from gemm_eval.transformer.json import Keys, read_json
 from gemm_eval.words import did_you_mean, shown
@@ -105,28 +81,19 @@ WRAPPERS = {
 }  # fmt: skip
 """Models that hold a language model in `text_config`, and the `model_type` of that where it does not say its own."""
 
-REFUSED_TYPES = {
-    "bamba": "its state-space layers",
-    "deepseek_v32": "its sparse attention (index_topk), an indexer before each layer of attention",
-    "falcon_h1": "its state-space layers",
-    "gemma3n": "its per-layer embeddings and shared KV layers",
-    "gemma3n_text": "its per-layer embeddings and shared KV layers",
-    "glm_moe_dsa": "its sparse attention (index_topk), an indexer before each layer of attention",
-    "jamba": "its state-space layers",
-    "kimi_linear": "its linear attention (Kimi delta attention)",
-    "lfm2": "its short convolutions",
-    "lfm2_moe": "its short convolutions",
-    "mamba": "its state-space layers",
-    "mamba2": "its state-space layers",
-    "minimax": "its linear attention (lightning attention)",
-    "mllama": "its layers of cross-attention to an image",
-    "mllama_text_model": "its layers of cross-attention to an image",
-    "nemotron_h": "its state-space layers",
-    "qwen3_5": "its linear attention (gated delta net)",
-    "qwen3_5_moe": "its linear attention (gated delta net)",
-    "qwen3_next": "its linear attention (gated delta net) in three layers of four",
-    "rwkv": "its recurrent layers",
+_NOT_MODELLED = {
+    "its state-space layers": "bamba falcon_h1 jamba mamba mamba2 nemotron_h",
+    "its sparse attention (index_topk), an indexer before each layer of attention": "deepseek_v32 glm_moe_dsa",
+    "its per-layer embeddings and shared KV layers": "gemma3n gemma3n_text",
+    "its linear attention (Kimi delta attention)": "kimi_linear",
+    "its short convolutions": "lfm2 lfm2_moe",
+    "its linear attention (lightning attention)": "minimax",
+    "its layers of cross-attention to an image": "mllama mllama_text_model",
+    "its linear attention (gated delta net)": "qwen3_5 qwen3_5_moe",
+    "its linear attention (gated delta net) in three layers of four": "qwen3_next",
+    "its recurrent layers": "rwkv",
 }
+REFUSED_TYPES = {kind: what for what, kinds in _NOT_MODELLED.items() for kind in kinds.split()}
 """Known architectures that are refused, and what of theirs is not modelled."""
 
 
@@ -156,7 +123,7 @@ def parse_config(data: Mapping[str, Any], *, name: str, origin: str) -> ModelCon
         )
         kind = keys.text("model_type")
         said = f"{said}, text_config of model_type {kind}"
-    reader = _READERS.get(kind)
+    reader = READERS.get(kind)
     if reader is None:
         if kind in REFUSED_TYPES:
             keys.refuse("model_type", f"is of an architecture that is not modelled: {REFUSED_TYPES[kind]}")
@@ -185,18 +152,7 @@ def _dtype(keys: Keys) -> DType | None:
     return _DTYPES[word]
 
 
-_READERS: Mapping[str, Callable[[Keys], Fields]] = {
-    "deepseek_v2": read_deepseek, "deepseek_v3": read_deepseek, "gemma": read_gemma, "gemma2": read_gemma2,
-    "gemma3_text": read_gemma3, "glm": read_glm, "glm4": read_glm4, "glm4_moe": read_glm4_moe,
-    "glm4v_moe_text": read_glm4_moe, "glm4v_text": read_glm4, "gpt2": read_gpt2, "gpt_neox": read_gpt_neox,
-    "gpt_oss": read_gpt_oss, "kimi_k2": read_deepseek, "llama": read_llama, "llama4_text": read_llama4,
-    "ministral": read_ministral, "ministral3": read_ministral, "mistral": read_mistral, "mixtral": read_mixtral,
-    "opt": read_opt, "phi3": read_phi3, "phimoe": read_phimoe, "qwen2": read_qwen2, "qwen2_5_vl": read_qwen2,
-    "qwen2_5_vl_text": read_qwen2, "qwen2_moe": read_qwen2_moe, "qwen2_vl": read_qwen2, "qwen2_vl_text": read_qwen2,
-    "qwen3": read_qwen3, "qwen3_moe": read_qwen3_moe, "qwen3_vl_moe_text": read_qwen3_moe, "qwen3_vl_text": read_qwen3,
-}  # fmt: skip
-
-MODEL_TYPES = tuple(sorted({*_READERS, *WRAPPERS}))
+MODEL_TYPES = tuple(sorted({*READERS, *WRAPPERS}))
 """The `model_type` values of `config.json` that are read."""
 
 
@@ -223,19 +179,15 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelConfig:
         ModelConfigError: there is no such preset or file, or its content is malformed, unsafe, of an unknown
             architecture, or does not hold together; the message names file and key.
     """
-    if isinstance(name_or_path, str) and (preset := _preset_paths(data_root()).get(name_or_path)) is not None:
-        return _load_preset(preset)
+    if isinstance(name_or_path, str) and (preset := _load_preset(name_or_path, data_root())) is not None:
+        return preset
     return _load(_resolve(name_or_path))
 
 
-@cache
-def _preset_paths(root: Path) -> Mapping[str, Path]:  # noqa: ARG001  another root has other presets
-    return preset_files("models")
-
-
-@cache
-def _load_preset(path: Path) -> ModelConfig:
-    return _load(path)
+@lru_cache(maxsize=256)
+def _load_preset(name: str, root: Path) -> ModelConfig | None:  # noqa: ARG001  another root has other presets
+    path = preset_files("models").get(name)
+    return None if path is None else _load(path)
 
 
 def _load(path: Path) -> ModelConfig:
@@ -259,12 +211,9 @@ def _resolve(name_or_path: str | os.PathLike[str]) -> Path:
         raise ModelConfigError(f"no model of the name {shown(text)}")
     if isinstance(name_or_path, os.PathLike) or text.endswith((".yaml", ".yml", ".json")) or os.sep in text:
         return Path(text)
-    presets = preset_files("models")
-    if text in presets:
-        return presets[text]
     if text and _is_folder(Path(text)):
         return Path(text)
-    hint = did_you_mean(text, sorted(presets)) or f"; known: {', '.join(sorted(presets))}"
+    hint = did_you_mean(text, list_models()) or f"; known: {', '.join(list_models())}"
     raise ModelConfigError(f"no model of the name {shown(text)}{hint} (a file is given by its path)")
 
 

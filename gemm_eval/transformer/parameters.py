@@ -17,14 +17,9 @@ MTP_NORMS = 3
 class ParameterCounts:
     """Parameters of a model by part, over all layers; the parts do not overlap.
 
-    Attributes:
-        embedding: the token embedding.
-        position: the learned position table.
-        attention, ffn, router, experts, shared_experts: weight matrices (router: with the shared experts' gate).
-        lm_head: the output projection, 0 if it is the embedding.
-        vectors: norms, biases and attention's sinks.
-        idle_experts: the part of `experts` that a token does not use.
-        idle_vectors: the part of `vectors` that belongs to these experts: their biases.
+    The router has the shared experts' gate with it; `vectors` are norms, biases and attention's sinks; `lm_head` is 0
+    if it is the embedding. `idle_experts` and `idle_vectors` are parts of `experts` and `vectors`: of experts that a
+    token does not use.
     """
 
     embedding: int
@@ -87,11 +82,7 @@ def count_parameters(config: ModelConfig) -> ParameterCounts:
     return ParameterCounts(
         embedding=config.vocab_size * hidden,
         position=config.num_positions * hidden,
-        attention=matrices["attention"],
-        ffn=matrices["ffn"],
-        router=matrices["router"],
-        experts=matrices["experts"],
-        shared_experts=matrices["shared_experts"],
+        **{part: matrices[part] for part in ("attention", "ffn", "router", "experts", "shared_experts")},
         lm_head=0 if config.tied_embeddings else config.vocab_size * hidden,
         vectors=num_norm_elems(config, has_head=True)
         + num_bias_elems(config, step)

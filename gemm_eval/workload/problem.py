@@ -325,22 +325,11 @@ class GemmProblem:
 
 
 def make_problem(
-    G: int,
-    M: int,
-    K: int,
-    N: int,
-    *,
-    default_dtype: DType,
-    dtype: str | None = None,
-    input_dtype: str | None = None,
-    weight_dtype: str | None = None,
-    output_dtype: str | None = None,
-    group_size: int | None = None,
-    zero_dtype: str | None = None,
-    scale_dtype: str | None = None,
-    group_n: int | None = None,
+    G: int, M: int, K: int, N: int, *, default_dtype: DType, dtype: str | None = None, input_dtype: str | None = None,
+    weight_dtype: str | None = None, output_dtype: str | None = None, group_size: int | None = None,
+    zero_dtype: str | None = None, scale_dtype: str | None = None, group_n: int | None = None,
     row_groups: RowGroups | None = None,
-) -> GemmProblem:
+) -> GemmProblem:  # fmt: skip
     """Build a problem from what users write: a `dtype` shorthand, single types, or both (single types win).
 
     `group_size` -1 asks for one scale per column where a shorthand would set a group; block-scaled types have no scales
