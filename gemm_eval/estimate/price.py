@@ -128,7 +128,10 @@ class Prices:
         """Return the prices of a batch of GEMMs by themselves."""
         names = ("latency_us", "bound", "source", *(("low_us", "high_us") if self.has_intervals else ()))
         rows = zip(*(table[name].tolist() for name in names), strict=True)
-        return [Price(*row[:3], "", *(None if math.isnan(us) else us for us in row[3:])) for row in rows]
+        return [
+            Price(us, bound, source, "", *(None if math.isnan(end) else end for end in ends))
+            for us, bound, source, *ends in rows
+        ]
 
     def _between(self, price: Price, num_rows: int) -> Price:
         """Return the price of a kernel between others: it takes `GEMMEvaluator.switch_us` more than by itself."""

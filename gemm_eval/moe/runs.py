@@ -169,7 +169,7 @@ class _Rules:
     def __init__(self, arch: ArchSpec, asked: str | None, preferred: str | None) -> None:
         self._gpu = arch if isinstance(arch, GpuSpec) else None
         self._given = asked if self._gpu is None else asked or preferred
-        self._of_types: dict[GemmTypes, str] = {}
+        self._of_types: dict[GemmTypes, str | None] = {}
         self._of_shape: dict[tuple[str, GemmTypes, LayerShape], tuple[str, str]] = {}
 
     def library(self, types: GemmTypes) -> str | None:

@@ -315,8 +315,8 @@ class MoeLayerTable:
         """Return the rows [2] of the GEMMs' table in the draw of median latency, the lower one of two."""
         start, stop = self._draws.starts[row], self._draws.starts[row + 1]
         order = np.argsort(self._latency_us[start:stop], kind="stable")
-        rows: list[int] = self._draws.gemm_rows[start + order[(stop - start - 1) // 2]].tolist()
-        return rows
+        rows: npt.NDArray[np.int64] = self._draws.gemm_rows[start + order[(stop - start - 1) // 2]]
+        return list(map(int, rows))
 
     def _bound(self, row: int) -> str:
         largest = max(BREAKDOWN, key=lambda term: self[term][row])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,9 +33,12 @@ class RankedConfig(NamedTuple):
     is_kept: bool
     graph_us: float | None = None
 
+    def __str__(self) -> str:
+        time = "" if self.time_us is None else f": {self.time_us:.2f} us"
+        return f"{self.config}{time}" + ("" if self.graph_us is None else f", {self.graph_us:.2f} in a CUDA graph")
 
-@dataclass(frozen=True)
-class PrunedTemplate:
+
+class PrunedTemplate(NamedTuple):
     """The candidates of one template for one GEMM.
 
     Attributes:
@@ -59,11 +62,33 @@ class PrunedTemplate:
     @property
     def kept(self) -> list[RankedConfig]:
         """Candidates that stayed, best first."""
-        return sorted((one for one in self.candidates if one.is_kept), key=lambda one: one.time_us or 0.0)
+        return sorted((each for each in self.candidates if each.is_kept), key=lambda each: each.time_us or 0.0)
+
+
+class _Sums:
+    """Sums of candidates over the parts of a GEMM, or over GEMMs."""
+
+    def _parts(self) -> Iterable[Any]:
+        raise NotImplementedError
+
+    @property
+    def num_before(self) -> int:
+        """Candidates of templates that Inductor had."""
+        return sum(each.num_before for each in self._parts())
+
+    @property
+    def num_kept(self) -> int:
+        """Candidates of templates that stayed."""
+        return sum(each.num_kept for each in self._parts())
+
+    @property
+    def num_slower(self) -> int:
+        """Candidates among the first `top_k` that do not stay because a library's kernel surely beats them."""
+        return sum(each.num_slower for each in self._parts())
 
 
 @dataclass(frozen=True)
-class PrunedGemm:
+class PrunedGemm(_Sums):
     """A GEMM of a graph that Inductor lowered.
 
     Attributes:
@@ -80,20 +105,8 @@ class PrunedGemm:
     num_extern: int
     library_us: float | None = None
 
-    @property
-    def num_before(self) -> int:
-        """Candidates of templates that Inductor had."""
-        return sum(one.num_before for one in self.templates)
-
-    @property
-    def num_kept(self) -> int:
-        """Candidates of templates that stayed."""
-        return sum(one.num_kept for one in self.templates)
-
-    @property
-    def num_slower(self) -> int:
-        """Candidates that do not stay because a library's kernel surely beats them."""
-        return sum(one.num_slower for one in self.templates)
+    def _parts(self) -> Iterable[PrunedTemplate]:
+        return self.templates
 
     def __str__(self) -> str:
         text = f"{self.op_name} {self.problem}: {self.num_kept} of {self.num_before} candidates stay"
@@ -103,15 +116,12 @@ class PrunedGemm:
         for template in self.templates:
             by = f"by {template.ranked_by}" + (f" ({template.reason})" if template.reason else "")
             lines.append(f"  {template.name}, {by}: {template.num_kept} of {template.num_before}")
-            for one in template.kept:
-                time = "" if one.time_us is None else f": {one.time_us:.2f} us"
-                in_graph = "" if one.graph_us is None else f", {one.graph_us:.2f} in a CUDA graph"
-                lines.append(f"    {one.config}{time}{in_graph}")
+            lines += [f"    {each}" for each in template.kept]
         return "\n".join(lines)
 
 
 @dataclass
-class PruneReport:
+class PruneReport(_Sums):
     """The report of a `prune_inductor`; it grows while graphs are compiled.
 
     Attributes:
@@ -129,20 +139,8 @@ class PruneReport:
     notes: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    @property
-    def num_before(self) -> int:
-        """Candidates of templates that Inductor had for all GEMMs."""
-        return sum(one.num_before for one in self.gemms)
-
-    @property
-    def num_kept(self) -> int:
-        """Candidates of templates that stayed."""
-        return sum(one.num_kept for one in self.gemms)
-
-    @property
-    def num_slower(self) -> int:
-        """Candidates among the first `top_k` that do not stay because a library's kernel surely beats them."""
-        return sum(one.num_slower for one in self.gemms)
+    def _parts(self) -> Iterable[PrunedGemm]:
+        return self.gemms
 
     def add(self, gemm: PrunedGemm) -> None:
         """Append what became of a GEMM; several threads may."""
@@ -170,12 +168,9 @@ _LEAST_MS = 1e-4  # where a difference is within its noise
 
 
 def time_in_graphs(choices: Sequence[Any]) -> bool:
-    """Let candidates of a GEMM be timed in CUDA graphs, all or none; return whether they are.
+    """Let candidates of a GEMM, Inductor's `ChoiceCaller`s, be timed in CUDA graphs, all or none; say which.
 
     None where this torch times them otherwise than torch 2.10 to 2.15 do, or in another process.
-
-    Args:
-        choices: Inductor's `ChoiceCaller`s.
     """
     from torch._inductor import config
 

@@ -65,8 +65,10 @@ class ModulePrices(Prices):
             VectorGemmWork: self._vector, ConvolutionWork: self._convolution, AttentionWork: self._attention,
             UnpricedWork: _unpriced,
         }  # fmt: skip
-        batched = {GemmWork: self._price_gemms, MemoryWork: self._price_memory}
-        return batched | {kind: partial(_each, price) for kind, price in single.items()}
+        return {
+            GemmWork: self._price_gemms, MemoryWork: self._price_memory,
+            **{kind: partial(_each, price) for kind, price in single.items()},
+        }  # fmt: skip
 
     def _price_gemms(self, works: Sequence[GemmWork]) -> list[Price]:
         try:
