@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable, memory_bounds
@@ -126,12 +127,12 @@ class Prices:
 
     def _table_rows(self, table: GEMMTable) -> list[Price]:
         """Return the prices of a batch of GEMMs by themselves."""
-        names = ("latency_us", "bound", "source", *(("low_us", "high_us") if self.has_intervals else ()))
-        rows = zip(*(table[name].tolist() for name in names), strict=True)
-        return [
-            Price(us, bound, source, "", *(None if math.isnan(end) else end for end in ends))
-            for us, bound, source, *ends in rows
-        ]
+        columns = (table[name].tolist() for name in ("latency_us", "bound", "source"))
+        prices = [Price(*row) for row in zip(*columns, strict=True)]
+        if not self.has_intervals:
+            return prices
+        ends = zip(*(np.where(np.isnan(table[name]), None, table[name]) for name in ("low_us", "high_us")), strict=True)
+        return [price._replace(low_us=low, high_us=high) for price, (low, high) in zip(prices, ends, strict=True)]
 
     def _between(self, price: Price, num_rows: int) -> Price:
         """Return the price of a kernel between others: it takes `GEMMEvaluator.switch_us` more than by itself."""

@@ -266,10 +266,10 @@ class MoeLayerTable:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return plain Python values, a dict for each row; costs of a layer that cannot run are None."""
-        costs = [np.where(self.is_feasible, self[name].astype(object), None).tolist() for name in _COST_COLUMNS]
+        costs = {name: self[name].tolist() for name in _COST_COLUMNS}
         return [
-            layer.to_dict() | dict(zip(_COST_COLUMNS, row, strict=True))
-            for layer, row in zip(self._layers, zip(*costs, strict=True), strict=True)
+            layer.to_dict() | {name: values[row] if is_feasible else None for name, values in costs.items()}
+            for row, (layer, is_feasible) in enumerate(zip(self._layers, self.is_feasible, strict=True))
         ]
 
     def to_pandas(self) -> Any:

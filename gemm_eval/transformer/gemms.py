@@ -35,7 +35,7 @@ class LayerGemm:
     is_weight: bool
 
     def __repr__(self) -> str:
-        return f"<LayerGemm {self.name}: {self.problem}, in {self.num_layers} layers>"
+        return f"<LayerGemm {self.name}: {self.problem}, 1 in each of {self.num_layers} layers>"
 
     @property
     def total_count(self) -> int:

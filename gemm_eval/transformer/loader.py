@@ -198,8 +198,7 @@ def _load(path: Path) -> ModelConfig:
             data = read_yaml(path)
         except ArchError as error:
             raise ModelConfigError(str(error)) from None
-        data.setdefault("name", path.stem)
-        return build_config(data, origin=str(path))
+        return build_config({"name": path.stem} | data, origin=str(path))
     return parse_config(read_json(path), name=_name_of(path), origin=str(path))
 
 
