@@ -214,22 +214,6 @@ def test_fp32_without_tensor_cores_is_ranked_by_a_roofline() -> None:
     assert with_tf32.gemms[0].templates[0].ranked_by == "model"
 
 
-def test_blackwell_is_ranked_by_a_roofline() -> None:
-    with fake_gpu("NVIDIA B200", 148, (10, 0)), prune_inductor(top_k=3) as pruned:
-        (after,) = lower(torch.mm, *MM)
-
-    assert pruned.gpu == "b200"
-    assert {one.ranked_by for one in pruned.gemms[0].templates} == {"roofline"}
-    assert len(templates(after)) == pruned.num_kept < pruned.num_before
-
-
-def test_a_share_of_the_candidates() -> None:
-    with ranked(top_k=0.25) as pruned:
-        lower(torch.mm, *MM)
-
-    assert pruned.num_kept == pruned.num_before // 4
-
-
 def state() -> tuple[Any, ...]:
     functions = select_algorithm.get_algorithm_selector_cache().preprocessing_fns
     return V.choices, list(functions), config.inductor_choices_class

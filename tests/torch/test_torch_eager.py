@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
 
-from gemm_eval import GEMMEvaluator  # noqa: E402
 from gemm_eval.torch import predict_module  # noqa: E402
 from gemm_eval.torch.fusion import kernels_of  # noqa: E402
 from gemm_eval.torch.graph import ConvolutionWork, Work  # noqa: E402
@@ -210,28 +209,6 @@ def test_rms_norm_is_one_kernel_of_eager_mode() -> None:
             assert len(predict_module(norm.float(), x, "h200-sxm", fusion="eager").operations) > 1
     wanting = x.clone().requires_grad_()
     assert len(predict_module(norm.to(BF16), wanting, "h200-sxm", fusion="eager", backward=True).operations) > 2
-
-
-def test_eager_kernels_have_coefficients_of_their_own() -> None:
-    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
-    moved = 1 << 24
-    vector, offsets, scattered = (
-        evaluator.evaluate_memory_bound(moved, moved, 1024, moved // 2048, f"torch_{what}").latency_us
-        for what in ("vector", "offsets", "scattered")
-    )
-    assert vector < offsets < scattered
-    short, long = (
-        evaluator.evaluate_memory_bound(moved, moved, width, moved // 2 // width, "torch_layer_norm").latency_us
-        for width in (64, 4096)
-    )
-    assert long < short  # a CTA for each row, however short
-
-
-@pytest.mark.parametrize(("dtype", "source"), [(FP32, "peak"), (BF16, "none")])
-def test_types_without_tensor_cores_are_as_of_any_gemm(dtype: Any, source: str) -> None:
-    """A T4 multiplies neither tf32 nor bf16 on tensor cores: fp32 has its peak, and of bf16 nothing is known."""
-    found = predict_module(torch.nn.Conv2d(64, 64, 3).to(dtype), tensor(2, 64, 32, 32, dtype=dtype), "t4")
-    assert [one.source for one in found.operations] == [source]
 
 
 def test_other_chips_have_one_kernel_for_an_operation() -> None:

@@ -338,6 +338,12 @@ def test_architectures_and_keys_that_are_not_modelled_are_refused_by_name() -> N
 
 def test_types_of_a_checkpoint_on_an_arch() -> None:
     config = quantized("llama-3-8b", **GPTQ)
+    for arch_name, dtype, dense, types in (
+        ("h200-sxm", None, None, ("fp16", "fp16")), ("h200-sxm", "fp8", None, ("fp8", "bf16")),
+        ("h200-sxm", "w4a16", "bf16", ("w4a16", "bf16")), ("tpu-v5e", "int8", None, ("int8", "bf16")),
+        ("ascend-910", "int8", None, ("int8", "fp16")), ("rk3588-npu", None, None, ("int8", "bf16")),
+    ):  # fmt: skip
+        assert tuple(types_on(load_arch(arch_name), dtype, dense).values()) == types, arch_name
     plain = parse_config(SAMPLES["llama-3-8b"].config, name="x", origin="here")
     for arch, of, dtype, found in (
         ("h200-sxm", config, None, (None, "bf16")),

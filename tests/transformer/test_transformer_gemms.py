@@ -270,17 +270,6 @@ def test_load_stays_in_its_bounds(tokens: int, expert_counts: tuple[int, int, in
         assert abs(rows - expected) <= load.num_active / 2 + 1e-6
 
 
-def test_few_tokens_leave_experts_idle() -> None:
-    def active(batch_size: int) -> tuple[int, ...]:
-        options: dict[str, Any] = {"phase": "decode", "batch_size": batch_size, "seq_len": 100}
-        return shapes("deepseek-v3", **options, expert_load="expected")["expert_down"][:2]
-
-    assert active(1) == (8, 1)
-    assert active(16) == (102, 1)  # 256 * (1 - (31/32)^16) = 101.9, 128 rows
-    assert active(64) == (222, 2)  # 256 * (1 - (31/32)^64) = 222.4, 512 rows
-    assert active(4096) == (256, 128)
-
-
 def test_imbalance_charges_every_expert_as_the_busiest() -> None:
     even = shapes("mixtral-8x7b", seq_len=1024, expert_load="expected")["expert_gate_up"]
     skewed = shapes("mixtral-8x7b", seq_len=1024, expert_imbalance=1.5)["expert_gate_up"]
@@ -365,35 +354,6 @@ def test_more_experts_than_groups_are_a_batch() -> None:
     assert by_name(config.with_(moe=moe), seq_len=4096, expert_parallel=2)["expert_down"].problem.row_groups is not None
 
 
-@pytest.mark.parametrize(
-    ("model", "gate_up", "down", "shared"),
-    [
-        ("mixtral-8x7b", (8, 4096, 2 * 14336), (8, 14336, 4096), None),
-        ("deepseek-v3", (256, 7168, 2 * 2048), (256, 2048, 7168), (7168, 2 * 2048)),
-        ("qwen3-30b-a3b", (128, 2048, 2 * 768), (128, 768, 2048), None),
-        ("qwen3-235b-a22b", (128, 4096, 2 * 1536), (128, 1536, 4096), None),
-        ("gpt-oss-20b", (32, 2880, 2 * 2880), (32, 2880, 2880), None),
-        ("gpt-oss-120b", (128, 2880, 2 * 2880), (128, 2880, 2880), None),
-        ("llama-4-scout", (16, 5120, 2 * 8192), (16, 8192, 5120), (5120, 2 * 8192)),
-        ("llama-4-maverick", (128, 5120, 2 * 8192), (128, 8192, 5120), (5120, 2 * 8192)),
-    ],
-)
-def test_experts_of_public_models(
-    model: str, gate_up: tuple[int, ...], down: tuple[int, ...], shared: tuple[int, ...] | None
-) -> None:
-    table = by_name(model, seq_len=300)
-    found = [table[name].problem for name in ("expert_gate_up", "expert_down")]
-
-    assert [(problem.G, problem.K, problem.N) for problem in found] == [gate_up, down]
-    moe = load_model(model).moe
-    assert moe is not None
-    assert {problem.rows for problem in found} == {300 * moe.experts_per_token}
-    assert table["expert_down"].num_layers == moe.num_layers
-    assert (
-        None if shared is None else (table["shared_gate_up"].problem.K, table["shared_gate_up"].problem.N)
-    ) == shared
-
-
 def test_gpt_oss_stores_its_experts_alone_in_mxfp4() -> None:
     gemms = by_name("gpt-oss-120b", dtype="bf16", expert_dtype="w4a16_mxfp4")
     narrow = {name for name, gemm in gemms.items() if gemm.problem.is_weight_quantized}
@@ -422,22 +382,15 @@ def test_quantization_is_for_weights() -> None:
     assert {name for name, gemm in gemms.items() if not gemm.is_weight} == {"attn_score", "attn_value"}
 
 
-def test_lm_head_and_router_are_quantized_if_asked() -> None:
-    head = by_name("mixtral-8x7b", dtype="w8a16", quantize_lm_head=True)
-    router = by_name("mixtral-8x7b", dtype="w8a16", quantize_router=True)
+@pytest.mark.parametrize(("option", "name"), [("quantize_lm_head", "lm_head"), ("quantize_router", "router")])
+def test_lm_head_and_router_are_quantized_if_asked(option: str, name: str) -> None:
+    scheme = DtypeScheme(DType.BF16, DType.INT4, DType.BF16, 64)  # of one's own
+    gemms = by_name("mixtral-8x7b", dtype=scheme, dense_dtype="fp16", **{option: True})
+    kept = {"lm_head", "router", "attn_score", "attn_value"} - {name}
 
-    assert head["lm_head"].problem.weight_dtype is DType.INT8
-    assert head["router"].problem.weight_dtype is DType.FP16
-    assert router["router"].problem.weight_dtype is DType.INT8
-    assert router["lm_head"].problem.weight_dtype is DType.FP16
-
-
-def test_dense_gemms_can_have_a_type_of_their_own() -> None:
-    gemms = by_name("deepseek-v3", dtype="fp8", dense_dtype="bf16")
-
-    assert gemms["o_proj"].problem.input_dtype is DType.FP8
-    for name in ("attn_score", "attn_value", "router", "lm_head"):
-        assert gemms[name].problem.input_dtype is DType.BF16
+    for gemm in gemms.values():
+        types = (gemm.problem.input_dtype, gemm.problem.weight_dtype)
+        assert types == (("fp16", "fp16") if gemm.name in kept else ("bf16", "int4")), gemm.name
 
 
 def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
@@ -448,12 +401,6 @@ def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
     ):  # fmt: skip
         for name, gemm in by_name("deepseek-v3", dtype=dtype).items():
             assert gemm.problem.input_dtype == (of_kept if name in kept else of_weights), (dtype, name)
-
-
-def test_dtype_may_be_a_scheme_of_ones_own() -> None:
-    problem = by_name("llama-3-8b", dtype=DtypeScheme(DType.BF16, DType.INT4, DType.BF16, 64))["o_proj"].problem
-
-    assert (problem.input_dtype, problem.weight_dtype, problem.group_size) == (DType.BF16, DType.INT4, 64)
 
 
 # What is refused.
@@ -474,7 +421,7 @@ def test_dtype_may_be_a_scheme_of_ones_own() -> None:
         (
             "qwen2.5-7b",
             {"tensor_parallel": 28},
-            "ffn.intermediate_size of qwen2.5-7b = 18944, got 28; possible: 1, 2, 4, 8",
+            "ffn.intermediate_size of qwen2.5-7b = 18944, got 28; possible: 1, 2, 4",
         ),
         ("mixtral-8x7b", {"expert_parallel": 3}, "expert_parallel must divide moe.num_experts of mixtral-8x7b = 8"),
         ("mixtral-8x7b", {"tensor_parallel": 4, "expert_parallel": 6}, "must divide the other, got 4 and 6"),
@@ -508,15 +455,10 @@ def test_impossible_problems_are_refused(options: dict[str, Any]) -> None:
         by_name("llama-3-8b", **options)
 
 
-def test_numpy_integers_are_integers() -> None:
-    options = {"batch_size": np.int64(2), "seq_len": np.int32(8), "tensor_parallel": np.uint8(2)}
-
-    assert shapes("llama-3-8b", **options) == shapes("llama-3-8b", batch_size=2, seq_len=8, tensor_parallel=2)
-
-
 def test_result_is_frozen_and_repeatable() -> None:
     options: dict[str, Any] = {"phase": "decode", "batch_size": 8, "seq_len": 128}
     first = transformer_gemms(load_model("deepseek-v3"), **options)
+    options |= {"batch_size": np.int64(8), "seq_len": np.int32(128), "tensor_parallel": np.uint8(1)}
 
     assert hash(first) == hash(transformer_gemms(load_model("deepseek-v3"), **options))
     assert first[0].total_count == 61
