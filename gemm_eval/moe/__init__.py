@@ -27,8 +27,7 @@ if TYPE_CHECKING:
         uniform_counts,
     )
     from gemm_eval.moe.runs import make_runs, works_of
-    from gemm_eval.moe.table import MoeDraw, MoeLayerResult, MoeLayerTable
-    from gemm_eval.moe.terms import BREAKDOWN
+    from gemm_eval.moe.table import BREAKDOWN, MoeDraw, MoeLayerResult, MoeLayerTable
 
 __all__ = [
     "BREAKDOWN", "DISTRIBUTION_FORMS", "Balanced", "Distribution", "ExpertCounts", "ExpertWeights", "MoeDraw",
@@ -49,7 +48,6 @@ _NAMES = {
         "uniform_counts",
     ),
     ".runs": ("make_runs", "works_of"),
-    ".table": ("MoeDraw", "MoeLayerResult", "MoeLayerTable"),
-    ".terms": ("BREAKDOWN",),
+    ".table": ("BREAKDOWN", "MoeDraw", "MoeLayerResult", "MoeLayerTable"),
 }  # fmt: skip
 __getattr__, __dir__ = lazy_names(__name__, _NAMES)

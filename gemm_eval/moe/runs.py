@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import ArchSpec, GpuSpec, L2State
+from gemm_eval.arch import ArchSpec, GpuSpec, L2State, MulticoreSpec
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable, Kind, ProblemBatch
 from gemm_eval.models.gpu import (
     AUTO,
     LIBRARIES,
+    MOE_LAYER,
     LayerShape,
+    coefficients_for,
     default_layer_library,
     layer_libraries,
+    library_of,
     padded_sizes,
 )
+from gemm_eval.models.gpu import layer_terms as gpu_layer_terms
+from gemm_eval.models.multicore import layer_terms as multicore_layer_terms
 from gemm_eval.moe.layer import MoeLayer, RoutedDraws, route
-from gemm_eval.moe.table import DrawColumns
-from gemm_eval.moe.terms import BREAKDOWN, layer_terms
+from gemm_eval.moe.table import BREAKDOWN, DrawColumns
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import MAX_MACS, GemmProblem, GemmTypes, MoeWork, RowGroups, RunOptions
 
@@ -290,3 +295,31 @@ def _nearest_to_mean(latency_us: Floats, first: Rows, num: Rows) -> Rows:
         of_ranks = latency_us[first[draw] : first[draw] + num[draw]]
         nearest[draw] += int(np.argmin(np.abs(of_ranks - of_ranks.mean())))
     return nearest
+
+
+def layer_terms(arch: ArchSpec, library: str | None, work: MoeWork) -> Mapping[str, npt.NDArray[np.float64]]:
+    """Return the terms besides the GEMMs, in us, in the shape of the sizes of `work`.
+
+    A rank without an assignment routes, because it must see that it has none; its other terms are 0. `library` says
+    whose kernels run the GEMMs on a GPU; None: nothing runs there.
+    """
+    if isinstance(arch, MulticoreSpec):
+        return multicore_layer_terms(arch, work)
+    times = gpu_layer_terms(arch, coefficients_of(arch, library, work.types), work)
+    is_busy = np.asarray(work.local_rows) > 0
+    return {name: us if name == "routing_us" else us * is_busy for name, us in times.items()}
+
+
+@lru_cache(maxsize=256)
+def coefficients_of(arch: GpuSpec, library: str | None, types: GemmTypes) -> Mapping[str, float]:
+    """Return the coefficients of the library's family, and those of a layer, with defaults where it has none."""
+    defaults = {item.name: item.default for item in MOE_LAYER}
+    if library is None:
+        return defaults
+    rules = library_of(library.partition("/")[0])
+    try:
+        family = rules.family(arch, types)
+    except UnsupportedError:  # whose kernels of experts are not known to have a layer
+        return defaults
+    coefficients = coefficients_for(arch, rules.name, family)[0]
+    return coefficients if "moe_fixed_us" in coefficients else defaults | coefficients

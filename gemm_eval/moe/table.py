@@ -16,12 +16,17 @@ from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu import say_tiles
 from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer
-from gemm_eval.moe.terms import BREAKDOWN
 from gemm_eval.units import tflop_per_s, time_text
 from gemm_eval.words import refusal
 
 _SHOWN_FROM_US = 0.005
 _BITS_OF_WIDE = 16
+
+
+BREAKDOWN = (
+    "routing_us", "permute_us", "quantize_us", "gemm1_us", "activation_us", "gemm2_us", "finalize_us", "shared_us",
+)  # fmt: skip
+"""The terms of a layer's time, in the order they run; they add up to it."""
 
 
 class MoeDraw(NamedTuple):

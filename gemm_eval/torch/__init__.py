@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from gemm_eval.torch.evaluate_module import predict_module, predict_sizes
     from gemm_eval.torch.inductor import prune_inductor
     from gemm_eval.torch.inductor_report import PrunedGemm, PrunedTemplate, PruneReport, RankedConfig
-    from gemm_eval.torch.live import Prediction, predict
     from gemm_eval.torch.measure_module import compare
     from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
     from gemm_eval.torch.render import Comparison, MeasuredOperation, SizeTable
+    from gemm_eval.torch.trace import Prediction, predict
 
 __all__ = [
     "Comparison", "MeasuredOperation", "ModulePrediction", "PredictedOperation", "Prediction", "PruneReport",
@@ -33,7 +33,7 @@ __getattr__, __dir__ = lazy_names(
         ".measure_module": ("compare",),
         ".inductor": ("prune_inductor",),
         ".inductor_report": ("PruneReport", "PrunedGemm", "PrunedTemplate", "RankedConfig"),
-        ".live": ("Prediction", "predict"),
+        ".trace": ("Prediction", "predict"),
         ".evaluate_module": ("predict_module", "predict_sizes"),
         ".prediction": ("ModulePrediction", "PredictedOperation"),
         ".render": ("Comparison", "MeasuredOperation", "SizeTable"),

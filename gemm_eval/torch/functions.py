@@ -271,7 +271,7 @@ class _StandIn(torch.autograd.Function):
 
 
 def _empty(tensor: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A result, of attention as its kernels leave it: heads of a token side by side."""
+    """Return a result, of attention as its kernels leave it: heads of a token side by side."""
     if len(shape) != 4:
         return tensor.new_empty(shape, dtype=dtype)
     return tensor.new_empty((shape[0], shape[2], shape[1], shape[3]), dtype=dtype).transpose(1, 2)
@@ -320,13 +320,15 @@ class FunctionMode(TorchFunctionMode):
                 args, kwargs = cast_as_autocast(args, kwargs)
             return self._attention(func, args, kwargs)
         if getattr(func, "_name", "") == _FLEX and isinstance(func, torch._ops.HigherOrderOperator):
-            return self._flex(func, args, kwargs)
+            works = partial(flex_attention_work, *args[:3], args[4], self._recorder.precision)
+            return self._run(func, args, kwargs, _FLEX, works, args[:3])
         if func is torch.nn.functional.multi_head_attention_forward:
             with self._attention_inside():
                 return func(*args, **kwargs)
         if self._shapes is not None:
             if func in (torch.Tensor.tolist, torch.Tensor.numpy):
-                return self._values(func, args, kwargs)
+                value = self._shapes.value_of(args[0])
+                return self._shapes.refuse(func.__name__) if value is None else func(value, *args[1:], **kwargs)
             if func in (torch.tensor, torch.as_tensor):  # made on the CPU, so that its values are seen
                 kwargs = {name: value for name, value in kwargs.items() if name != "device"}
             elif func is torch.nn.functional.rms_norm and not self._is_compiled:
@@ -371,13 +373,6 @@ class FunctionMode(TorchFunctionMode):
         self._recorder.add(f"aten.{name}", works, reads, [out])
         return out
 
-    def _values(self, func: Any, args: Any, kwargs: Any) -> Any:
-        assert self._shapes is not None
-        value = self._shapes.value_of(args[0])
-        if value is None:
-            self._shapes.refuse(func.__name__)
-        return func(value, *args[1:], **kwargs)
-
     def _attention(self, func: Any, args: Any, kwargs: Any) -> Any:
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         bound = dict(zip(names, args, strict=False)) | kwargs
@@ -389,11 +384,6 @@ class FunctionMode(TorchFunctionMode):
             shape = (*q.shape[:-1], v.shape[-1])
             return stand_in(self._recorder, name, works, (q, k, v, mask), [(shape, None)], q.dtype)
         return self._run(func, args, kwargs, name, works, [x for x in (q, k, v, mask) if x is not None])
-
-    def _flex(self, func: Any, args: Any, kwargs: Any) -> Any:
-        q, k, v, block_mask = args[0], args[1], args[2], args[4]
-        works = partial(flex_attention_work, q, k, v, block_mask, self._recorder.precision)
-        return self._run(func, args, kwargs, _FLEX, works, [q, k, v])
 
     def flex_attention(
         self, query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,

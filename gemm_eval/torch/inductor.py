@@ -94,8 +94,7 @@ class Pruning:
         try:
             return self._template_choices(choices, inputs, op_name)
         except Exception as error:  # whatever an unknown torch raises: a compilation must not end here
-            self._give_up(op_name, error)
-            return choices
+            return self._give_up(op_name, error, choices)
 
     def callers(self, choices: list[Any]) -> list[Any]:
         """Return the candidates of a grouped GEMM that stay, and all of other operations: `ChoiceCaller`s.
@@ -110,7 +109,7 @@ class Pruning:
             if any(choice.name in _LIBRARY_KERNELS for choice in choices):
                 time_in_graphs(choices)
         except Exception as error:  # as above
-            self._give_up("grouped_mm" if any(map(_is_grouped, choices)) else "GEMM", error)
+            return self._give_up("grouped_mm" if any(map(_is_grouped, choices)) else "GEMM", error, choices)
         return choices
 
     def _template_choices(self, choices: list[Any], inputs: Any, op_name: str) -> list[Any]:
@@ -198,10 +197,11 @@ class Pruning:
         num_slower = num_first - len(stay)
         return PrunedTemplate(name, ranked_by, candidates, len(tiled), len(stay), reason, num_slower), stay
 
-    def _give_up(self, op_name: str, error: Exception) -> None:
+    def _give_up(self, op_name: str, error: Exception, choices: list[Any]) -> list[Any]:
         text = f"all candidates of this {op_name} stay, for they cannot be read: {type(error).__name__}: {error}"
         self.report.note(text)
         warnings.warn(text, stacklevel=3)
+        return choices
 
 
 class PruningChoices:

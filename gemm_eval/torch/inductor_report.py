@@ -177,7 +177,7 @@ def time_in_graphs(choices: Sequence[Any]) -> bool:
     # what goes to another process is pickled, and timed there
     if config.autotune_in_subproc or getattr(config, "pipeline_max_autotune_gemm", False):
         return False
-    if len(choices) < 2 or not all(_can_be_timed(choice) for choice in choices):
+    if len(choices) < 2 or not all(map(_can_be_timed, choices)):
         return False
     for choice in choices:
         choice.benchmark = _in_graph(choice.bmreq, choice.benchmark)

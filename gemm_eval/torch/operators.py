@@ -96,8 +96,7 @@ def _with_bias(of: Callable[..., tuple[Work, ...]]) -> Callable[..., tuple[Work,
 
 
 def _mv(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    a = args[0]
-    return dense_work((1, a.shape[0], a.shape[1], 1), a.dtype, out.dtype, is_tf32)
+    return dense_work((1, *args[0].shape, 1), args[0].dtype, out.dtype, is_tf32)
 
 
 def _dot(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
@@ -110,24 +109,14 @@ def _linear(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
     return dense_work((1, math.prod(x.shape[:-1]), K, N), x.dtype, out.dtype, is_tf32)
 
 
-def _grouped_sizes(a: Any, b: Any) -> tuple[int, int, int, int, str]:
-    """Groups, rows in all (or of each), K, N, and which dimension is dealt to groups."""
-    if a.dim() == 2 and b.dim() == 3:  # rows of A
-        return b.shape[0], a.shape[0], a.shape[1], b.shape[2], "M"
-    if a.dim() == 3 and b.dim() == 2:  # columns of B
-        return a.shape[0], a.shape[1], a.shape[2], b.shape[1], "N"
-    if a.dim() == 2:  # the reduction
-        return 0, a.shape[0], a.shape[1], b.shape[1], "K"
-    return a.shape[0], a.shape[1], a.shape[2], b.shape[2], ""
-
-
 def grouped_works(
     a: Any, b: Any, num_groups: int, operand: Any, out: Any, is_tf32: bool, **types: Any
 ) -> tuple[Work, ...]:
     """Return a grouped GEMM; how many rows a group has is not in a trace, so that they are dealt evenly."""
-    G, M, K, N, dealt = _grouped_sizes(a, b)
-    G = G or num_groups
-    if not dealt:
+    G = b.shape[0] if b.dim() == 3 else a.shape[0] if a.dim() == 3 else num_groups
+    M, K, N = a.shape[-2], a.shape[-1], b.shape[-1]
+    dealt = {(2, 3): "M", (3, 2): "N", (2, 2): "K"}.get((a.dim(), b.dim()))
+    if dealt is None:
         return dense_work((G, M, K, N), operand, out, is_tf32, **types)
     if dealt == "K":
         per_group = max(1, K // max(1, G))
@@ -356,15 +345,11 @@ def attention_work(
         return (VectorGemmWork(f"attention {words} fp32", flop, num_bytes, full),)
     if dtype is None:
         return (UnpricedWork(f"no model of attention in {q.dtype}", num_bytes, full),)
-    if not all(_lies_along_last_axis(x) for x in (q, k, v)) or (mask is not None and mask.stride(-1) != 1):
+    if not all(x.shape[-1] == 1 or x.stride(-1) == 1 for x in (q, k, v)) or (mask is not None and mask.stride(-1) != 1):
         return _unfused_works(problem, precision, q, v, mask_bytes, is_backward)
     if mask is not None and mask.element_size() == 1 and not is_backward:  # truth values are written out as a bias
         return *bias_of_mask_works(mask.numel(), q.element_size()), work
     return (work,)
-
-
-def _lies_along_last_axis(tensor: Any) -> bool:
-    return bool(tensor.shape[-1] == 1 or tensor.stride(-1) == 1)
 
 
 def _unfused_works(

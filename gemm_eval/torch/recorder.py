@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -244,7 +244,7 @@ class Recorder(TorchDispatchMode):
         self._backward_path = ""
 
     def buffer_of(self, tensor: Any) -> int:
-        """Number of the storage of a tensor. A weak reference keeps its identity from being given to another one."""
+        """Return the number of a tensor's storage; a weak reference keeps its identity from being given to others."""
         storage = StorageWeakRef(tensor.untyped_storage())
         number = self._buffers.get(storage.cdata)
         if number is None:
@@ -252,11 +252,11 @@ class Recorder(TorchDispatchMode):
             self._storages.append(storage)
         return number
 
-    def _read(self, tensor: Any, num_bytes: int | None = None) -> Access:
+    def _read(self, tensor: Any) -> Access:
         buffer = self.buffer_of(tensor)
         if buffer not in self._written:
             self.trace.kept.add(buffer)
-        return Access(buffer, _seen_bytes(tensor) if num_bytes is None else num_bytes)
+        return Access(buffer, _seen_bytes(tensor))
 
     def _write(self, tensor: Any, num_bytes: int | None = None) -> Access:
         buffer = self.buffer_of(tensor)
@@ -310,18 +310,17 @@ class Recorder(TorchDispatchMode):
         return out
 
     @contextmanager
-    def _marked(self) -> Iterator[None]:
-        assert self._mark is not None
+    def marked(self) -> Iterator[None]:
+        """Stand around what is written down as one operation."""
+        if self._mark is None or self._num_quiet:
+            yield
+            return
         number, before = self._num_marks, len(self.trace.calls)
         self._num_marks += 1
         with self._mark(number):
             yield
         if len(self.trace.calls) > before:
             self.call_of_mark[number] = len(self.trace.calls) - 1
-
-    def marked(self) -> AbstractContextManager[None]:
-        """Stand around what is written down as one operation."""
-        return nullcontext() if self._mark is None or self._num_quiet else self._marked()
 
     def _record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         facts = _facts(func)
@@ -417,20 +416,14 @@ def _is_plain(kind: type) -> bool:
 def _tensors(value: Any) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _tensors(item)
 
 
 def _num_seen(tensor: Any) -> int:
-    number = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if stride or not size:
-            number *= int(size)
-    return number
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(int(size) for size, stride in sizes if stride or not size)
 
 
 def _seen_bytes(tensor: Any) -> int:

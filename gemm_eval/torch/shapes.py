@@ -84,8 +84,8 @@ class Shapes:
         """Run an operation; return the arguments that it ran with, and its result."""
         if any(map(_is_foreign, args)) or any(map(_is_foreign, kwargs.values())):
             args, kwargs = tree_map_only(torch.Tensor, self.of, (args, kwargs))
-        if _has_masks(func, args):
-            args = (args[0], [self._places(func, one) for one in args[1]], *args[2:])
+        if func._schema.name == "aten::index" and len(args) > 1:
+            args = (args[0], [self._places(func, index) for index in args[1]], *args[2:])
         values = self._values_for(func, args, kwargs)
         if _asks_for_values(func, args, kwargs):
             if values is None:
@@ -97,7 +97,7 @@ class Shapes:
             kwargs = kwargs | {"device": _META}
         out = func(*args, **kwargs)
         if func._schema.name in _LIES_OTHERWISE:
-            out = _as_on_a_gpu(func, args, out)
+            out = _as_on_a_gpu(func._schema.name, args, out)
         if values is not None and _is_small(out):
             self._learn(out, func(*values[0], **values[1]))
         elif func._schema.is_mutable:
@@ -130,7 +130,7 @@ class Shapes:
         return swapped_args, swapped
 
     def _places(self, func: Any, index: Any) -> Any:
-        """A mask of truth values as the places where it holds; any other index as it is."""
+        """Return a mask of truth values, which says how many come out, as the places where it holds."""
         if index is None or index.dtype not in _MASKS:
             return index
         value = self.value_of(index)
@@ -140,24 +140,24 @@ class Shapes:
 
     def _learn(self, tensor: Any, value: Any) -> None:
         """Keep the values of a tensor as long as it lives here."""
-        for one, known in zip(_tensors(tensor), _tensors(value), strict=True):
-            self._values[id(one)] = one, known
+        for each, values in zip(_tensors(tensor), _tensors(value), strict=True):
+            self._values[id(each)] = each, values
 
     def _forget(self, func: Any, args: Sequence[Any]) -> None:
         """Forget the values of tensors that are written over, and of other views of them."""
-        for at, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write and at < len(args):
-                for tensor in _tensors(args[at]):
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for tensor in _tensors(value):
                     storage = StorageWeakRef(tensor.untyped_storage())
                     self._storages.append(storage)  # its identity is given to no other
                     self._stale.add(storage.cdata)
 
 
-def _as_on_a_gpu(func: Any, args: Sequence[Any], out: Any) -> Any:
-    """The result of an operation as it lies in memory on a GPU."""
+def _as_on_a_gpu(name: str, args: Sequence[Any], out: Any) -> Any:
+    """Return the result of an operation as it lies in memory on a GPU."""
     first, *rest = _tensors(out)
     form = torch.contiguous_format
-    if func._schema.name == _CONVOLUTION and any(has_channels_last(one) for one in args[:2]):
+    if name == _CONVOLUTION and any(has_channels_last(one) for one in args[:2]):
         form = torch.channels_last if first.dim() == 4 else torch.channels_last_3d
     if not first.is_contiguous(memory_format=form):
         first = torch.empty_like(first, memory_format=form)
@@ -169,12 +169,6 @@ def _asks_for_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     if name == "repeat_interleave":
         return not args[1:] and kwargs.get("output_size") is None
     return name in _READ or name in _SIZED_BY_VALUES
-
-
-def _has_masks(func: Any, args: Sequence[Any]) -> bool:
-    """Say whether an operation picks elements by truth values, so that these say how many come out."""
-    is_pick = func._schema.name == "aten::index" and len(args) > 1
-    return is_pick and any(one is not None and one.dtype in _MASKS for one in args[1])
 
 
 @lru_cache(maxsize=4096)
