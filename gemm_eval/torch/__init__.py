@@ -1,11 +1,9 @@
-"""From torch: what a module takes on a GPU that one does not own, and why; torch.compile without the wait.
+"""From torch: the time that a module takes on a GPU that one does not own, and why; torch.compile without the wait.
 
 >>> from gemm_eval.torch import predict_module
 >>> print(predict_module(model, inputs, "h200-sxm"))  # doctest: +SKIP
 
-`predict_module` runs nothing and allocates nothing: a model may lie on torch's device "meta". TORCH.md says what is
-counted. Within `prune_inductor` max-autotune benchmarks only what the model finds worth it. Both need the extra
-`torch`; importing this package imports no torch.
+TORCH.md says what is counted. All of it needs the extra `torch`; importing this package imports no torch.
 """
 
 from typing import TYPE_CHECKING

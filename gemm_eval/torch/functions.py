@@ -1,14 +1,7 @@
 """Functions of torch that are caught above autograd, before they come apart, on tensors without memory.
 
-Autocast: torch has none for such tensors, so that operands of GEMMs are cast before them. Operations that autocast
-keeps in fp32 (norms, softmax, losses) stay in the type they have: a cast to fp32 that fuses costs no bytes.
-
-Fast paths: `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` run as one operation where nothing has a gradient,
-but not under a mode or on the device "meta". While they are followed, operations of torch run in their place: those
-that they launch on a GPU (`native_multi_head_attention_cuda` and `transformer_encoder_layer_forward` in
-ATen/native/transformers).
-
-flex_attention refuses such tensors. Modules hold it by names of their own, so that its code is replaced and put back.
+These are attention, fast paths of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` (TORCH.md), and GEMMs
+within autocast, which torch has not for such tensors: norms stay as they are, as a cast that fuses costs no bytes.
 """
 
 from __future__ import annotations

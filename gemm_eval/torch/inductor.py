@@ -281,11 +281,9 @@ def _hints(values: Sequence[Any]) -> tuple[int, ...]:
 
 
 DEFAULT_TOP_K = 3
-"""Candidates of a template that are benchmarked unless the caller says otherwise.
+"""Candidates of a template that are benchmarked by default, of the 20 to 105 that Inductor has.
 
-The best of the model's first three is 99.3% as fast as the best of all over 730 GEMMs that were measured
-(docs/figures.md, `gemm-eval validate triton`), and libraries' kernels are benchmarked beside them. Inductor has 20 to
-105 candidates of a GEMM, each of which it renders, compiles and benchmarks.
+The best of the model's first three is 99.3% as fast as the best of all over 730 measured GEMMs (docs/figures.md).
 """
 
 
@@ -301,22 +299,10 @@ def prune_inductor(
         print(pruned)
 
     Of each template the `top_k` best for mm, addmm, bmm, baddbmm, mm_plus_mm, scaled and grouped GEMMs stay; so do all
-    kernels of libraries. Inductor chooses among what is left, as ever.
-
-    Of these, candidates go that cuBLAS surely beats: such that are predicted slower than it by more than what nine of
-    ten predictions of either are off, together a quarter to a third. Where a kernel that may be fused follows, cuBLAS
-    counts as slower by the reading and writing of C that a template saves. With no candidate left the library's kernel
-    is taken without any timing, and nothing is fused into it but a bias, nor into its inputs. This is for mm, addmm,
-    bmm and baddbmm in 16 bits, with rows that start on 16 bytes, on Hopper, whose Triton kernels were timed. The first
-    time on a machine the model of libraries is compiled, which takes a while.
-
-    What is left of these GEMMs, on any GPU, is timed in CUDA graphs, where this torch lets us: otherwise Inductor
-    counts the host's time of a call as the kernel's, and below 50 us chooses by that. Timings that Inductor has in its
-    cache are taken as they are.
-
-    Templates with kernels that the model does not know (tensor memory, fp32 without tensor cores) are ranked by a
-    roofline of their tiles, and those without tiles of their own (decompose_k) in Inductor's order. Convolutions and
-    attention are as without.
+    kernels of libraries. Inductor chooses among what is left, as ever. Of these, candidates go that cuBLAS surely
+    beats: for mm, addmm, bmm and baddbmm in 16 bits on Hopper, whose Triton kernels were timed. With no candidate left
+    the library's kernel is taken without any timing, and nothing is fused into it but a bias. What is left is timed in
+    CUDA graphs, where this torch lets us. Convolutions and attention are as without. TORCH.md has the rules.
 
     It holds for the thread that enters it, until it leaves; the innermost counts. Graphs that Inductor has in its cache
     are not compiled anew: they are cached apart for all arguments. It needs torch 2.10 or later; where the

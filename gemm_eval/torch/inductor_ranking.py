@@ -1,20 +1,6 @@
 """Rank the configs of Inductor's Triton templates by the Triton model, else by a roofline; compare them with libraries.
 
-Nothing here imports torch: the GEMM and its candidates are read off objects that Inductor hands over (interfaces of
-torch 2.10 to 2.15). The model was fitted on `examples/triton_gemm.py`. It can be told where Inductor's kernels differ:
-
-* Rows and columns outside the matrix begin anew (`rm % M`): whole tiles come from L2, where the examples' masks read
-  the rows that there are.
-* A persistent kernel has one CTA for each SM, however little it takes of it.
-* TMA: a tile is one instruction of one thread, and rows outside are not read.
-* Strides are constants, so that a copy takes half the instructions.
-* Rows that do not start on 16 bytes are copied in narrower pieces, and below 4 bytes through registers, without
-  cp.async: there is no pipeline then.
-
-Against the library: the Triton model predicts a tuner's timing, events around a launch after a flush that leaves L2
-full of dirty lines; the library's model predicts a kernel among others in a graph. So the former is taken without.
-Nothing is decided but where both models were held against timings: 16-bit operands whose rows start on 16 bytes, plain
-kernels (no TMA, none persistent), a chip of the generation whose Triton kernels were timed.
+Nothing here imports torch. TORCH.md, "prune_inductor", says where Inductor's kernels differ from those of the model.
 """
 
 from __future__ import annotations

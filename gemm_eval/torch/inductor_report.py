@@ -1,10 +1,4 @@
-"""Reports of what `prune_inductor` did, GEMM by GEMM, and timing of candidates without the host's part.
-
-Candidates are timed by many calls in one CUDA graph, each after a flush of L2. Inductor puts events around a call.
-Until the call has launched its kernel the GPU waits, and the time that Python takes in a library's function counts as
-the kernel's: 10 to 40 us on a busy host, more than most kernels of few tokens take. A graph of one call is no better
-below 10 us: the same kernel took 7 and 16 us on an H200, torch 2.11.
-"""
+"""Reports of what `prune_inductor` did, GEMM by GEMM, and timing of candidates in CUDA graphs: TORCH.md says why."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Load model configs: presets by name, YAML files, and Hugging Face `config.json` files as they are.
 
-Each architecture is read by its own key names. Where a key is missing, the value is the one that the architecture
-itself derives (KV heads from heads, say); other missing keys are errors, because a default of some library version
-would be a guess. Keys that are neither read nor known to leave sizes and operations alone are refused by name.
-Source of names, rules, biases and norms: `configuration_*.py` and `modeling_*.py` of the architectures in Hugging
-Face transformers (4.40 to 4.57), and the DeepSeek model repositories.
+Names, rules and what a missing key stands for are those of `configuration_*.py` and `modeling_*.py` in Hugging Face
+transformers (4.40 to 4.57) and the DeepSeek repositories. Other keys are refused by name: a default would be a guess.
 """
 
 from __future__ import annotations
