@@ -63,9 +63,6 @@ class ModelConfig(Frozen):
     norms_per_layer: Few = Field(default=2, description="norms over hidden_size; one more follows the last layer")
     num_positions: Maybe = Field(default=0, description="rows of a learned position table, 0 if there is none")
     lm_head_bias: bool = Field(default=False, description="a bias for each row of the vocabulary")
-    num_mtp_layers: Maybe = Field(
-        default=0, description="layers that predict further tokens (MTP), which are no part of the model's own"
-    )
     dtype: Annotated[DType, Field(strict=False)] | None = Field(
         default=None, description="type of what is not quantized; None: not said"
     )
@@ -198,7 +195,7 @@ def _config_of(config: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
         moe = config.moe.model_copy(update={"num_layers": len(moe_layers), "layers": layers_text(moe_layers)})
     changes: dict[str, Any] = {
         "num_layers": len(layers), "moe": moe, "ffn": config.ffn if len(moe_layers) < len(layers) else None,
-        "attention": _attention_of(config, index_of), "published": None, "num_mtp_layers": 0,
+        "attention": _attention_of(config, index_of), "published": None,
     }  # fmt: skip
     if config.quantization is not None:
         parts = []

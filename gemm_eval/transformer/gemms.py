@@ -19,8 +19,6 @@ from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem, problem_of
 PHASES = ("prefill", "decode")
 """Which forward passes there are."""
 
-_MAX_SEED = (1 << 63) - 1
-
 
 @dataclass(frozen=True, slots=True)
 class LayerGemm:
@@ -47,9 +45,8 @@ def transformer_gemms(
     config: ModelConfig, *, phase: Literal["prefill", "decode"], batch_size: int, seq_len: int,
     tensor_parallel: int = 1, expert_parallel: int = 1, dtype: str | DtypeScheme | None = None,
     dense_dtype: str | None = None, quantize_lm_head: bool = False, quantize_router: bool = False,
-    expert_imbalance: float = 1.0, absorb_mla: bool | None = None, lm_head_all_tokens: bool = False,
-    expert_dtype: str | DtypeScheme | None = None, expert_load: str | Distribution = UNIFORM, expert_seed: int = 0,
-    new_tokens: int | None = None,
+    expert_imbalance: float = 1.0, absorb_mla: bool | None = None, expert_dtype: str | DtypeScheme | None = None,
+    expert_load: str | Distribution = UNIFORM, new_tokens: int | None = None,
 ) -> tuple[LayerGemm, ...]:  # fmt: skip
     """Return the GEMMs of one forward pass on one device, in the order they run, as G, M, K, N.
 
@@ -76,7 +73,7 @@ def transformer_gemms(
       default because it neither hides imbalance nor invents a skew, and needs no seed: the same question has one
       answer, and few different GEMMs.
     - a distribution of `gemm_eval.moe`, as a word (``"power_law_1.2"``) or a value: rows of the most loaded device, in
-      the draw of median load out of five from `expert_seed`.
+      the draw of median load out of five.
     - ``"expected"``: G active experts of M rows each, a batched GEMM; `shapes.py` has the formulas of both.
 
     `expert_imbalance` above 1 (busiest over mean load) asks for ``"expected"`` with all experts charged as the busiest,
@@ -98,7 +95,7 @@ def transformer_gemms(
     own: gpt-oss keeps all but them in BF16 (``"w4a16_mxfp4"``). Source: DeepSeek-V3, arXiv:2412.19437, section 3.3.1:
     embedding, head, gating and attention keep BF16 or FP32.
 
-    In prefill the LM head sees the last token of each sequence, or all with `lm_head_all_tokens`.
+    In prefill the LM head sees the last token of each sequence.
 
     Raises:
         InvalidOptionError: an option is out of range, or a degree does not divide what it splits.
@@ -108,8 +105,7 @@ def transformer_gemms(
     check_flag("quantize_router", quantize_router)
     step = make_step(
         config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_imbalance=expert_imbalance,
-        expert_load=expert_load, expert_seed=expert_seed, absorb_mla=absorb_mla, lm_head_all_tokens=lm_head_all_tokens,
-        new_tokens=new_tokens,
+        expert_load=expert_load, absorb_mla=absorb_mla, new_tokens=new_tokens,
     )  # fmt: skip
     types = weight_types(
         config, dtype, dense_dtype, expert_dtype, quantize_lm_head=quantize_lm_head, quantize_router=quantize_router
@@ -120,12 +116,11 @@ def transformer_gemms(
 
 def make_step(
     config: ModelConfig, phase: str, batch_size: int, seq_len: int, tensor_parallel: int, expert_parallel: int, *,
-    expert_imbalance: float = 1.0, expert_load: Any = UNIFORM, expert_seed: int = 0, absorb_mla: bool | None = None,
-    lm_head_all_tokens: bool = False, new_tokens: int | None = None,
+    expert_imbalance: float = 1.0, expert_load: Any = UNIFORM, absorb_mla: bool | None = None,
+    new_tokens: int | None = None,
 ) -> Step:  # fmt: skip
     """Check the options of `transformer_gemms` that sizes depend on."""
     check_word("phase", phase, PHASES)
-    check_flag("lm_head_all_tokens", lm_head_all_tokens)
     is_prefill = phase == "prefill"
     absorbs = not is_prefill if absorb_mla is None else absorb_mla
     check_flag("absorb_mla", absorbs)
@@ -142,8 +137,7 @@ def make_step(
         tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
         expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM), expert_imbalance=imbalance,
         expert_load=check_expert_load(expert_load, imbalance),
-        expert_seed=as_integer("expert_seed", expert_seed, 0, _MAX_SEED), absorb_mla=absorbs,
-        lm_head_all_tokens=lm_head_all_tokens or not is_prefill, expands_cache=is_prefill and new < context,
+        absorb_mla=absorbs, lm_head_all_tokens=not is_prefill, expands_cache=is_prefill and new < context,
     )  # fmt: skip
 
 

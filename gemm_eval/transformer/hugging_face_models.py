@@ -294,8 +294,8 @@ def read_deepseek(keys: Keys) -> Fields:
     moe = _experts(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=method == "noaux_tc")
     if moe is not None:
         moe["num_shared_experts"] = keys.count("n_shared_experts", 0)
-    rest = {"ffn": _dense(keys, moe), "moe": moe, "num_mtp_layers": keys.count("num_nextn_predict_layers", 0)}
-    return {**sizes(keys), "attention": latent, **rest}
+    keys.count("num_nextn_predict_layers", 0)  # layers that predict further tokens are no part of the model's own
+    return {**sizes(keys), "attention": latent, "ffn": _dense(keys, moe), "moe": moe}
 
 
 def read_glm4_moe(keys: Keys) -> Fields:
@@ -305,8 +305,8 @@ def read_glm4_moe(keys: Keys) -> Fields:
     moe = _experts(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=True)
     if moe is not None:
         moe["num_shared_experts"] = keys.count("n_shared_experts")
-    rest = {"ffn": _dense(keys, moe), "moe": moe, "num_mtp_layers": keys.count("num_nextn_predict_layers", 0)}
-    return {**sizes(keys), "attention": attended, **rest}
+    keys.count("num_nextn_predict_layers", 0)
+    return {**sizes(keys), "attention": attended, "ffn": _dense(keys, moe), "moe": moe}
 
 
 def read_gpt_oss(keys: Keys) -> Fields:

@@ -37,7 +37,8 @@ class NameRules:
         self._within: list[str] = []
         self._globs: list[re.Pattern[str]] = []
         self._regexes: list[re.Pattern[str]] = []
-        result = [pattern for pattern in dict.fromkeys(patterns) if not _is_elsewhere(pattern)]
+        # encoders of images or sound, of which some lists have hundreds, are elsewhere
+        result = [name for name in dict.fromkeys(patterns) if not name.removeprefix("model.").startswith(_OTHER_MODELS)]
         if len(result) > _MAX_RULES or any(len(pattern) > _MAX_CHARS for pattern in result):
             keys.refuse(key, f"must have at most {_MAX_RULES} patterns, of {_MAX_CHARS} letters each")
         every = set(result)
@@ -73,11 +74,6 @@ class NameRules:
             or any(glob.fullmatch(name) for glob in self._globs)
             or any(regex.match(name) for regex in self._regexes)
         )
-
-
-def _is_elsewhere(pattern: str) -> bool:
-    """Say whether a name is of an encoder of images or sound, of which some lists have hundreds."""
-    return pattern.removeprefix("model.").startswith(_OTHER_MODELS)
 
 
 def _compiled(pattern: str, keys: Keys, key: str) -> re.Pattern[str]:
@@ -194,8 +190,12 @@ def _gptq_schemes(keys: Keys, form: WeightFormat, rules: NameRules, key: str) ->
                 own = inner.over(keys, ("bits", "group_size", "sym", "desc_act"), {})
                 schemes.append((meant, _gptq(own)))
                 own.refuse_rest(_KNOWN)
-    within = keys.nested_texts("modules_in_block_to_quantize")
-    targets = None if within is None else NameRules(within, keys, "modules_in_block_to_quantize").matches
+    blocks, targets = keys.items("modules_in_block_to_quantize", list), None
+    if blocks is not None:
+        names = [name for block in blocks for name in block]
+        if not all(type(name) is str for name in names):
+            keys.refuse("modules_in_block_to_quantize", "must be a list of lists of str")
+        targets = NameRules(names, keys, "modules_in_block_to_quantize").matches
     schemes.append((targets, form))
     return Schemes(
         schemes, lambda name: any(meant(name) for meant in kept), key, has_lm_head=keys.flag("lm_head", default=False)

@@ -101,16 +101,6 @@ class Keys:
         """Return all keys that are there."""
         return tuple(self._data)
 
-    def nested_texts(self, key: str) -> list[str] | None:
-        """Return the strings of a list of lists of strings, or None if the key is missing."""
-        lists = self.items(key, list)
-        if lists is None:
-            return None
-        result = [text for inner in lists for text in inner]
-        if not all(type(text) is str for text in result):
-            self.refuse(key, "must be a list of lists of str")
-        return result
-
     def fraction(self, key: str, default: float) -> float:
         """Return a number above 0, of at most 1."""
         value = self._value(key, default)
@@ -161,7 +151,7 @@ class Keys:
     def refuse_rest(self, known: Iterable[str]) -> None:
         """Refuse the first key that nobody read and that is not `known`, unless it switches nothing on."""
         for name, value in self._data.items():
-            if name not in self._seen and name not in known and not _is_inert(value):
+            if name not in self._seen and name not in known and value:
                 rule = "is not a key that is known here: it may change sizes or operations; take it out if it does not"
                 self.refuse(name, rule)
 
@@ -196,8 +186,3 @@ class Keys:
         if type(value) is not int or not at_least <= value <= at_most:
             self.refuse(key, f"must be an integer in {at_least}..{at_most}")
         return int(value)
-
-
-def _is_inert(value: Any) -> bool:
-    """Say whether a value switches nothing on: null, false, 0 or an empty value."""
-    return value is None or value is False or value == 0 or (isinstance(value, str | list | dict) and not value)

@@ -14,7 +14,7 @@ from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.transformer.config import ModelConfig, stage_config, stage_layers
 from gemm_eval.transformer.gemms import make_step
-from gemm_eval.transformer.parameters import MTP_NORMS, num_bias_elems, num_norm_elems
+from gemm_eval.transformer.parameters import num_bias_elems, num_norm_elems
 from gemm_eval.transformer.parts import GroupedAttention
 from gemm_eval.transformer.shapes import EXPECTED, Operand, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
 from gemm_eval.transformer.types import WeightTypes, kv_type, weight_types
@@ -28,8 +28,8 @@ _BITS_PER_BYTE = 8
 class WeightPart:
     """Some weights of one type on one device, in all of its layers, with all that is stored beside them.
 
-    The name is that of their GEMM, ``"embedding"``, ``"positions"``, ``"norms"`` or ``"biases"``; of layers that
-    predict further tokens it begins with ``mtp_``. `num_elems` counts no scales.
+    The name is that of their GEMM, ``"embedding"``, ``"positions"``, ``"norms"`` or ``"biases"``. `num_elems` counts no
+    scales.
     """
 
     name: str
@@ -59,25 +59,6 @@ def local_weights(
         *rows, *_matrices(layer_shapes(config, step), types),
         *(part for part in outside if part.num_elems), *(_matrices((head,), types) if has_own_head else []),
     )  # fmt: skip
-
-
-def mtp_weights(
-    config: ModelConfig, step: Step, dtype: str | DtypeScheme | None, dense_dtype: str | None
-) -> tuple[WeightPart, ...]:
-    """Return the weights of the layers that predict further tokens: each a last layer, a projection and three norms.
-
-    Embedding and head are the model's own.
-    """
-    num, hidden = config.num_mtp_layers, config.hidden_size
-    if not num:
-        return ()
-    last = stage_config(config, (config.num_layers - 1,))
-    types = weight_types(last, dtype, dense_dtype)
-    layer = (
-        *local_weights(last, step, types, has_embedding=False, has_head=False),
-        _kept("eh_proj", 2 * hidden * hidden, types.kept), _kept("norms", MTP_NORMS * hidden, types.kept),
-    )  # fmt: skip
-    return tuple(WeightPart(f"mtp_{p.name}", p.types, num * p.num_elems, num * p.num_bytes) for p in layer)
 
 
 def _kept(name: str, num_elems: int, dtype: DType) -> WeightPart:
@@ -221,7 +202,7 @@ def model_memory(
     config: ModelConfig, *, batch_size: int, seq_len: int, tensor_parallel: int = 1, expert_parallel: int = 1,
     pipeline_parallel: int = 1, stage: int | None = None, dtype: str | DtypeScheme | None = None,
     dense_dtype: str | None = None, expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None,
-    block_size: int = 1, chunk_tokens: int = CHUNK_TOKENS, with_mtp: bool = False, expert_copies: bool = False,
+    block_size: int = 1, chunk_tokens: int = CHUNK_TOKENS, expert_copies: bool = False,
 ) -> ModelMemory:  # fmt: skip
     """Return what a device holds of a model with `batch_size` sequences of `seq_len` positions in the cache.
 
@@ -237,13 +218,10 @@ def model_memory(
         chunk_tokens: tokens of a pass at most.
         expert_copies: the library of experts copies rows before their GEMM (PyTorch's, CUTLASS's and our grouped
             kernels), not reads them where tokens are (Triton's).
-        with_mtp: also the layers that predict further tokens, which engines load to guess tokens by them; they are
-            with the last stage.
     """
     step = make_step(config, "prefill", batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=EXPECTED)
     block = as_integer("block_size", block_size, 1, MAX_DIM)
     num_tokens = min(step.tokens, as_integer("chunk_tokens", chunk_tokens, 1, MAX_DIM))
-    check_flag("with_mtp", with_mtp)
     check_flag("expert_copies", expert_copies)
     stages = stage_layers(config.num_layers, pipeline_parallel)
     asked = range(len(stages)) if stage is None else (as_integer("stage", stage, 0, len(stages) - 1),)
@@ -255,8 +233,6 @@ def model_memory(
         kv = kv_type(config, types, dtype, kv_dtype)
         inner = step if part.moe is not None or config.moe is None else replace(step, expert_parallel=1)
         weights = local_weights(part, inner, types, has_embedding=is_first, has_head=is_last)
-        if with_mtp and is_last:
-            weights += mtp_weights(config, step, dtype, dense_dtype)
         alive = activation_bytes(part, inner, types.kept, num_tokens, has_head=is_last, expert_copies=expert_copies)
         num_bytes = sum(item.num_bytes for item in weights)
         result.append(ModelMemory(num_bytes, kv_cache_bytes(part, inner, kv, block), alive, weights, index))

@@ -44,8 +44,7 @@ def model_operations(
     new_tokens: int | None = None, tensor_parallel: int = 1, expert_parallel: int = 1, pipeline_parallel: int = 1,
     stage: int = 0, dtype: str | DtypeScheme | None = None, dense_dtype: str | None = None,
     expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None, absorb_mla: bool | None = None,
-    lm_head_all_tokens: bool = False, expert_load: str | Distribution = UNIFORM, expert_seed: int = 0,
-    experts_as_layer: bool = True, fusions: Fusions | None = None,
+    expert_load: str | Distribution = UNIFORM, experts_as_layer: bool = True, fusions: Fusions | None = None,
 ) -> tuple[Operation, ...]:  # fmt: skip
     """Return the operations of one step on one device: embedding, layers by kind, norm, LM head, sampling.
 
@@ -65,7 +64,7 @@ def model_operations(
         raise InvalidOptionError(f"fusions must be Fusions, got {shown(fusions)}")
     step = make_step(
         config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=expert_load,
-        expert_seed=expert_seed, absorb_mla=absorb_mla, lm_head_all_tokens=lm_head_all_tokens, new_tokens=new_tokens,
+        absorb_mla=absorb_mla, new_tokens=new_tokens,
     )  # fmt: skip
     if config.moe is None and step.expert_parallel > 1:
         raise InvalidOptionError(f"expert_parallel is for models with experts, which {config.name} has not")
@@ -274,7 +273,7 @@ class _Part:
                     step.tokens * max(1, step.expert_parallel // step.tensor_parallel), self.config.hidden_size,
                     moe.intermediate_size, moe.num_experts, moe.experts_per_token,
                     tp=max(1, step.tensor_parallel // step.expert_parallel), ep=step.expert_parallel,
-                    distribution="balanced" if load == EXPECTED else load, gated=moe.is_gated, seed=step.expert_seed,
+                    distribution="balanced" if load == EXPECTED else load, gated=moe.is_gated,
                     dtype=stored.types,
                 )  # fmt: skip
                 yield self._operation("experts", MoeWork(layer), stored.num_layers)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from gemm_eval.transformer.config import ModelConfig, stage_config
+from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.parts import GroupedAttention
 from gemm_eval.transformer.shapes import Operand, Step, layer_shapes, local_kv_heads
-
-MTP_NORMS = 3
-"""Norms of a layer that predicts further tokens, besides a layer's own: of embedding, hidden state and output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +53,6 @@ def num_parameters(config: ModelConfig) -> int:
     Buffers (rotary tables, causal masks), quantization scales and multi-token-prediction layers are not counted.
     """
     return count_parameters(config).total
-
-
-def num_mtp_parameters(config: ModelConfig) -> int:
-    """Return the parameters of the layers that predict further tokens, without their copies of embedding and head.
-
-    Each is a last layer, a projection of hidden state and embedding to one, and three norms (DeepSeek-V3,
-    README_WEIGHTS.md).
-    """
-    hidden = config.hidden_size
-    last = count_parameters(stage_config(config, (config.num_layers - 1,)))
-    outside = last.embedding + last.position + last.lm_head + hidden * (1 if config.norm == "rms" else 2)
-    outside += config.lm_head_bias * config.vocab_size
-    return config.num_mtp_layers * (last.total - outside + 2 * hidden * hidden + MTP_NORMS * hidden)
 
 
 def count_parameters(config: ModelConfig) -> ParameterCounts:

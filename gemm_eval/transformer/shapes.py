@@ -67,7 +67,6 @@ class Step:
     expert_parallel: int
     expert_imbalance: float = 1.0
     expert_load: str | Distribution = EXPECTED
-    expert_seed: int = 0
     absorb_mla: bool = False
     lm_head_all_tokens: bool = False
     expands_cache: bool = False
@@ -125,7 +124,7 @@ def check_expert_load(load: Any, imbalance: float) -> str | Distribution:
 
 @lru_cache(maxsize=_NUM_KEPT)
 def expert_rows(
-    tokens: int, num_experts: int, experts_per_token: int, num_ranks: int, load: str | Distribution, seed: int
+    tokens: int, num_experts: int, experts_per_token: int, num_ranks: int, load: str | Distribution
 ) -> RowGroups | None:
     """Return the rows of each expert of a device, most first; None where a batch of equal experts must do.
 
@@ -139,7 +138,7 @@ def expert_rows(
     if isinstance(load, str):
         return tuple(expected_counts(tokens, num_experts, experts_per_token, local).tolist())
     layer = MoeLayer(
-        tokens, 1, 1, num_experts, experts_per_token, ep=num_ranks, distribution=load, num_draws=_NUM_DRAWS, seed=seed
+        tokens, 1, 1, num_experts, experts_per_token, ep=num_ranks, distribution=load, num_draws=_NUM_DRAWS
     )
     drawn = route(layer)
     order = np.argsort(drawn.rows, kind="stable")
@@ -292,9 +291,7 @@ def _moe_shapes(config: ModelConfig, moe: Moe, step: Step) -> Iterator[Shape]:
     option = "tensor_parallel / expert_parallel" if step.expert_parallel > 1 else "tensor_parallel"
     width = split(moe.intermediate_size, per_expert, option, f"moe.intermediate_size {where}")
     tokens = step.tokens * num_groups
-    groups = expert_rows(
-        tokens, moe.num_experts, moe.experts_per_token, step.expert_parallel, step.expert_load, step.expert_seed
-    )
+    groups = expert_rows(tokens, moe.num_experts, moe.experts_per_token, step.expert_parallel, step.expert_load)
     G, M = (len(groups), groups[0]) if groups is not None else expected_expert_load(
         tokens, num_experts=moe.num_experts, experts_per_token=moe.experts_per_token, num_local_experts=local,
         imbalance=step.expert_imbalance,

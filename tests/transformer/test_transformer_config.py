@@ -277,9 +277,6 @@ def test_optional_keys_may_be_missing_or_null() -> None:
 def test_missing_key_is_derived() -> None:
     for name, key in ((name, key) for name, keys in OPTIONAL_OF.items() for key in sorted(keys)):
         without, attention = parse(name, key), parse(name, key).attention
-        if key == "num_nextn_predict_layers":
-            assert (without.num_mtp_layers, parse(name).num_mtp_layers) == (0, 1)
-            continue
         with case(name, key):
             assert sizes(without) == sizes(parse(name, **{key: None}))
             if key == "num_key_value_heads" and isinstance(attention, GroupedAttention):

@@ -102,8 +102,6 @@ BY_HAND: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]], tuple[str, 
     ("gemma-2-9b", DECODE | {"batch_size": 3, "seq_len": 4096}, {"attn_score": (24, 2, 256, 4096, 42)},
      ("attn_score_window",)),
     ("mistral-7b", {"seq_len": 6000}, {"attn_score_window": (8, 24000, 128, 4096, 32)}, ("attn_score",)),
-    ("llama-3-8b", {"batch_size": 2, "seq_len": 9, "lm_head_all_tokens": True}, {
-        "lm_head": (1, 18, 4096, 128256, 1)}, ()),
     # a chunk of prefill attends to what is cached, whose latents are expanded too; guessed tokens are verified at once
     ("llama-3-8b", {"batch_size": 2, "seq_len": 5000, "new_tokens": 1000}, {
         "qkv_proj": (1, 2000, 4096, 6144, 32), "attn_score": (16, 4000, 128, 5000, 32),
@@ -320,14 +318,13 @@ def test_devices_have_their_share_of_experts(tensor: int, expert: int, load: Any
         assert mean < sum(rows) < 3 * mean  # of the most loaded device
 
 
-def test_a_draw_is_of_median_load_and_of_its_seed() -> None:
+def test_a_draw_is_of_median_load() -> None:
     options: dict[str, Any] = {"seq_len": 256, "expert_parallel": 8, "expert_load": "power_law_1.2"}
     rows = groups("qwen3-30b-a3b", **options)
     layer = MoeLayer(256 * 8, 2048, 768, 128, 8, ep=8, distribution="power_law_1.2", num_draws=5, seed=0)
 
     assert sum(rows) == sorted(route(layer).rows)[2]
     assert rows in route(layer).groups
-    assert groups("qwen3-30b-a3b", **options, expert_seed=1) != rows
 
 
 def test_counts_of_ones_own() -> None:
@@ -432,7 +429,6 @@ def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
         ),
         ("mixtral-8x7b", {"expert_load": 3}, "expert_load is expected, or a distribution"),
         ("mixtral-8x7b", {"expert_load": ExpertWeights((1.0, 2.0))}, "one for each of num_experts = 8, got 2"),
-        ("mixtral-8x7b", {"expert_seed": -1}, "expert_seed must be an integer in 0..9223372036854775807, got -1"),
         ("mixtral-8x7b", {"expert_imbalance": 0.5}, "expert_imbalance must be a finite number >= 1, got 0.5"),
         ("mixtral-8x7b", {"expert_imbalance": float("nan")}, "expert_imbalance must be"),
         ("mixtral-8x7b", {"expert_imbalance": float("inf")}, "expert_imbalance must be"),
