@@ -67,7 +67,6 @@ class Prices:
 
     @property
     def _models(self) -> Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]]:
-        """The model of each kind of work, in the order in which they are asked."""
         return {
             AttentionWork: self._price_attention, MoeWork: self._price_experts, CollectiveWork: self._price_collectives,
             GemmWork: self._price_gemms, MemoryWork: self._price_memory,
@@ -126,7 +125,6 @@ class Prices:
         return prices
 
     def _table_rows(self, table: GEMMTable) -> list[Price]:
-        """Return the prices of a batch of GEMMs by themselves."""
         columns = (table[name].tolist() for name in ("latency_us", "bound", "source"))
         prices = [Price(*row) for row in zip(*columns, strict=True)]
         if not self.has_intervals:

@@ -42,13 +42,11 @@ def _balanced_sources(num_experts: int, topk: int) -> Counts:
 
 
 def _balanced_starts(num_tokens: int, num_experts: int, topk: int) -> Counts:
-    """Return the first expert of each token [num_tokens]."""
     tokens, stride = np.arange(num_tokens), -(-num_experts // topk)
     return tokens % num_experts if num_tokens >= stride else tokens * stride // num_tokens
 
 
 def _balanced_offsets(num_experts: int, topk: int) -> Counts:
-    """Return how much further each of a token's experts is [topk]."""
     stride = -(-num_experts // topk)
     step = num_experts / topk if (topk - 1) * stride >= num_experts else stride
     return (np.arange(topk) * step).astype(np.int64)
@@ -225,10 +223,7 @@ def _binomial_quantiles(num: int, share: float, levels: npt.NDArray[np.float64])
 
 
 def _add_in_turn(counts: Counts, num: npt.NDArray[np.int64], num_ranks: int, most: int) -> Counts:
-    """Return counts [num_draws, num_experts] with `num` [num_draws] more, each to the next rank's least expert.
-
-    Experts have at most `most`; a rank whose experts all have it is passed by. In closed form, not one by one.
-    """
+    """Return counts with `num` [num_draws] more, each to the next rank's least expert that has below `most`."""
     if not num.any():
         return counts
     of_rank = counts.reshape(len(counts), num_ranks, -1)

@@ -105,7 +105,6 @@ class _Batch:
         return len(self._sizes) - 1
 
     def pack(self) -> ProblemBatch:
-        """Return all that was listed."""
         sizes, kind_of = np.array(self._sizes, np.int64).reshape(-1, 4), np.array(self._kind_of, np.int64)
         return ProblemBatch(sizes, kind_of, tuple(self._kinds), tuple(self._row_groups))
 
@@ -265,7 +264,6 @@ def works_of(runs: Runs) -> Iterator[tuple[str | None, Rows, MoeWork]]:
 
 
 def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
-    """Return the times [num_runs, len(BREAKDOWN)] besides those of GEMMs."""
     terms = np.zeros((len(runs.layer_of), len(BREAKDOWN)))
     for library, chosen, work in works_of(runs):
         for name, times in layer_terms(arch, library, work).items():
@@ -283,7 +281,6 @@ def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
 
 
 def _means(column: Floats, first: Rows, num: Rows) -> Floats:
-    """Return means over the runs of each draw, which start at `first` and are `num`."""
     means: Floats = np.add.reduceat(column, first) / num
     return means
 

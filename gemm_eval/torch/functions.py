@@ -147,7 +147,6 @@ def _layer_forward(
 
 
 def _weights(attention: Any, *others: Any) -> list[Any]:
-    """Weights and biases; None: a module has none."""
     pairs = [(getattr(one, "weight", None), getattr(one, "bias", None)) for one in (attention.out_proj, *others)]
     return [attention.in_proj_weight, attention.in_proj_bias, *(one for pair in pairs for one in pair)]
 
@@ -214,7 +213,6 @@ def _layer(recorder: Recorder, layer: Any, src: Any) -> Any:
 
 @contextmanager
 def _within(recorder: Recorder, name: str) -> Iterator[None]:
-    """Set the recorder's path to a module of the layer."""
     outer = recorder.path
     recorder.path = f"{outer}.{name}" if outer else name
     try:

@@ -28,10 +28,7 @@ class Kernel:
 
 
 class _Group:
-    """Calls that run as one kernel, while it grows.
-
-    `num` and `last` are the places of its first and last call; `before` are the places of calls whose results it reads.
-    """
+    """Calls of one kernel while it grows: first and last place, and places of calls whose results it reads."""
 
     __slots__ = ("before", "calls", "domain", "has_reduction", "is_fusible", "last", "num")
 
@@ -161,7 +158,6 @@ def _merge_if_possible(
 
 
 def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | None:
-    """Return the domain that both iterate over together; None: they have none."""
     small, large = sorted((first, second), key=lambda group: group.domain.num_elements)
     a, b = small.domain, large.domain
     if a.num_elements == b.num_elements:
@@ -221,10 +217,7 @@ def _kernel(graph: _Graph, members: Sequence[int], *, is_fused: bool) -> Kernel:
 
 
 def _vector_kernel(kernel: Kernel) -> Kernel:
-    """Return a kernel of one elementwise operation as that of eager mode, where that loads 16 bytes a thread.
-
-    Both move the same bytes: what is compiled alone is no slower.
-    """
+    """Return a kernel of one elementwise operation as that of eager mode, where that loads 16 bytes a thread."""
     call = kernel.calls[0]
     if len(kernel.calls) > 1 or call.role is not Role.ELEMENTWISE or len(call.eager) != 1:
         return kernel

@@ -265,7 +265,6 @@ def _is_grouped(caller: Any) -> bool:
 
 
 def _values_of(caller: Any) -> dict[str, Any]:
-    """Block sizes, warps and stages of a rendered candidate."""
     info = caller.info_dict()
     tile = str(info["tile_shape"]).strip("()").split(",")
     m, k, n = (int(size) for size in tile)

@@ -234,7 +234,6 @@ def _graph_ms(call: Callable[[], Any]) -> float:
 
 
 def _replay_ms(call: Callable[[], Any], num_calls: int) -> float:
-    """Return the least time of replays of a graph of calls on the current stream."""
     import torch
 
     graph = torch.cuda.CUDAGraph()

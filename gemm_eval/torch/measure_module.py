@@ -63,10 +63,7 @@ def measure_graph_us(run: Callable[[], Any]) -> float | None:
 
 
 def _run_without_waiting(run: Callable[[], Any]) -> None:
-    """Run it on a stream of its own, as before every capture; fail where it waits for the GPU.
-
-    In a capture that would fail too, but leave torch's allocator in the midst of one.
-    """
+    """Run it on a stream of its own, as before every capture; fail where it waits for the GPU, as in a capture."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     before = torch.cuda.get_sync_debug_mode()

@@ -189,10 +189,7 @@ _ALIGNED_BYTES = 8
 
 
 def _gemm_sizes(x: Any, weight: Any, out_shape: Sequence[int], groups: int, transposed: bool) -> tuple[int, ...]:
-    """G, M, K, N of the forward pass: positions times a window of channels times filters.
-
-    A transposed one goes over positions of its input: each makes a window of all filters, which are added up.
-    """
+    """Return G, M, K, N of a forward pass; a transposed one goes over its input, and adds up windows of all filters."""
     window = math.prod(weight.shape[2:])
     batch = x.shape[0] if x.dim() == weight.dim() else 1
     if transposed:
@@ -234,11 +231,7 @@ def _padded(size: int, window: int, unit: int) -> int:
 def _convolution_works(
     name: str, args: Sequence[Any], out: Any, precision: Precision
 ) -> tuple[tuple[Work, ...] | None, tuple[Work, ...]]:
-    """Return what `convolution` or `convolution_backward` is for the models, and what eager mode runs.
-
-    None: it is neither; nothing: eager mode runs the same. The gradient of the input is a transposed convolution of the
-    same MACs, G x M x (K x N), and that of the weights reduces over positions.
-    """
+    """Return what a convolution or its gradients are, and what eager mode runs; None: it is neither."""
     is_tf32 = precision.convolution_tf32
     if name in ("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution"):
         x, weight = args[0], args[1]
@@ -355,11 +348,7 @@ def attention_work(
 def _unfused_works(
     of: AttentionProblem, precision: Precision, q: Any, v: Any, mask_bytes: int, is_backward: bool
 ) -> tuple[Work, ...]:
-    """Return attention as torch has it where no fused kernel fits: scores in fp32, in memory.
-
-    These are the kernels that torch.compile makes of it; eager mode scales Q and K and adds the mask in passes of their
-    own.
-    """
+    """Return attention without a fused kernel, as torch.compile has it: scores in fp32, in memory."""
     groups, word = of.batch * of.num_heads, 4
     scores = (groups, of.q_len, of.head_dim, of.kv_len)
     values = (groups, of.q_len, of.kv_len, of.value_dim)
@@ -395,7 +384,6 @@ def flex_attention_work(
 
 
 def _visited_frac(block_mask: Any) -> float | None:
-    """Share of blocks of scores that are computed; None: their counts are not known in a trace."""
     counts = [x for x in block_mask[2:6:2] if x is not None]  # blocks that are masked in part, and full ones
     indices = block_mask[3]
     if not counts or any(x.is_meta for x in counts):

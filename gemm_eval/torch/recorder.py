@@ -174,11 +174,7 @@ _BACKWARD = "backward"
 
 
 class _Facts(NamedTuple):
-    """Facts of an operator's schema.
-
-    The name is without overload and the underscore of an in-place form; `full_name` has the namespace. `written` are
-    positions of arguments that it writes, the first where it `is_in_place`.
-    """
+    """Facts of an operator's schema; the name is without overload and the underscore of an in-place form."""
 
     name: str
     full_name: str
@@ -376,7 +372,6 @@ class Recorder(TorchDispatchMode):
     def _accesses(
         self, facts: _Facts, args: Sequence[Any], inputs: list[Any], outputs: list[Any]
     ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
-        """Return memory read and written, each tensor once."""
         written = [args[at] for at in facts.written if at < len(args)]
         targets, sources = list(_tensors(written)) if written else outputs, inputs
         limit: int | None = None
@@ -393,7 +388,6 @@ class Recorder(TorchDispatchMode):
 
 
 def _some(accesses: Iterable[Access]) -> tuple[Access, ...]:
-    """Each once, without empty tensors."""
     return tuple(dict.fromkeys(access for access in accesses if access.num_bytes))
 
 

@@ -407,6 +407,5 @@ class Comparison:
 
 
 def _sums(operations: Iterable[MeasuredOperation]) -> tuple[float, float]:
-    """Return the sums of predicted and measured times."""
     predicted, measured = zip(*((each.predicted_us, each.measured_us) for each in operations), strict=True)
     return sum(predicted), sum(measured)

@@ -139,7 +139,6 @@ class Shapes:
         return self.of(value.nonzero().squeeze(1))
 
     def _learn(self, tensor: Any, value: Any) -> None:
-        """Keep the values of a tensor as long as it lives here."""
         for each, values in zip(_tensors(tensor), _tensors(value), strict=True):
             self._values[id(each)] = each, values
 
@@ -173,7 +172,6 @@ def _asks_for_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 @lru_cache(maxsize=4096)
 def _is_factory(func: Any) -> bool:
-    """Say whether an operation takes a device and no tensor."""
     arguments = func._schema.arguments
     return any(one.name == "device" for one in arguments) and not any("Tensor" in str(one.type) for one in arguments)
 

@@ -214,7 +214,6 @@ _ROPE_INTERVAL = 4  # of Llama 4: every fourth layer has no rotary positions, wh
 
 
 def _experts(keys: Keys, layers: Iterable[int], experts_key: str, width_key: str, **more: Any) -> Fields | None:
-    """The experts of `layers`; None: there are none."""
     result = tuple(layers)
     if not result:
         keys.ignore(experts_key, "num_experts_per_tok", width_key)
@@ -226,7 +225,6 @@ def _experts(keys: Keys, layers: Iterable[int], experts_key: str, width_key: str
 
 
 def _dense(keys: Keys, moe: Fields | None, key: str = "intermediate_size") -> Fields | None:
-    """The FFN of the layers without experts; None: all have them."""
     if moe is not None and moe["num_layers"] == num_layers(keys):
         keys.ignore(key)
         return None

@@ -213,7 +213,6 @@ def _fp8(keys: Keys) -> WeightFormat:
 
 
 def _block(keys: Keys, key: str) -> Fields:
-    """Return the scales of blocks of N x K."""
     block = keys.items(key, int)
     if block is None or len(block) != 2 or min(block) < 1:
         keys.refuse(key, "must be two sizes, of N and of K")
@@ -393,7 +392,6 @@ def _can_be_quantized(gemm: str, method: str, model_type: str, schemes: Schemes)
 
 
 def _format_of(gemm: str, layer: int | None, schemes: Schemes, keys: Keys) -> WeightFormat | None:
-    """The format that all modules of a GEMM have in a layer."""
     formats = set()
     for names in module_names(gemm, layer):
         is_kept = any(map(schemes.ignored, names))

@@ -138,7 +138,6 @@ def parse_config(data: Mapping[str, Any], *, name: str, origin: str) -> ModelCon
 
 
 def _dtype(keys: Keys) -> DType | None:
-    """`dtype`, or `torch_dtype` as older files call it."""
     key = "dtype" if "dtype" in keys else "torch_dtype"
     keys.ignore("torch_dtype")
     if key not in keys:
@@ -221,7 +220,6 @@ def _is_folder(path: Path) -> bool:
 
 
 def _name_of(path: Path) -> str:
-    """The name of a model from where its `config.json` lies."""
     resolved = path.resolve() if path.name != _CONFIG_FILE else path.absolute()
     name = resolved.stem if path.name != _CONFIG_FILE else resolved.parent.name
     for parent in resolved.parents:

@@ -105,10 +105,7 @@ class _Part:
         return Operation(name, self.layer_kind, num_layers or self.num_layers, work)
 
     def _gemms(self, shape: Shape, name: str | None = None, *, is_quantized: bool = False) -> Iterator[Operation]:
-        """Yield a GEMM, once for each way in which layers store its weights.
-
-        `is_quantized`: the kernel before writes A as narrow as the GEMM reads it.
-        """
+        """Yield a GEMM for each way of storing weights; `is_quantized`: the kernel before writes A as narrow."""
         kept = self.types.kept
         for gemm in layer_gemms(shape if name is None else shape._replace(name=name), self.types, shape.name):
             is_narrow = gemm.problem.input_dtype.bits < kept.bits
@@ -116,10 +113,7 @@ class _Part:
             yield self._operation(gemm.name, work, gemm.num_layers)
 
     def _narrow_input(self, *shapes: Shape) -> Operand | None:
-        """Return A of these GEMMs, which read the same tensor, if the kernel before can write it for all of them.
-
-        That is so where all of them, in all layers, read the same type, narrower than activations.
-        """
+        """Return A of GEMMs that read one tensor, if all read the same type, narrower than activations; else None."""
         if not self.fusions.quantization:
             return None
         inputs = {stored.types.a for shape in shapes for stored in self.types.of(shape)}
@@ -144,10 +138,7 @@ class _Part:
     def _norms(
         self, name: str, *, adds: bool, starts: bool = False, operand: Operand | None = None
     ) -> Iterator[Operation]:
-        """Yield a norm of the hidden state, after a residual is added to it if it `adds`; not in a first layer.
-
-        `operand`: A of the GEMM behind, which the norm writes (`_narrow_input`); None: activations.
-        """
+        """Yield a norm, after a residual if it `adds` (but in a first layer); `operand`: A of the GEMM behind."""
         hidden = self.config.hidden_size
         written = self._written(operand, self.step.tokens, hidden)
         what = "rms_norm" if self.config.norm == "rms" else "layer_norm"
@@ -226,10 +217,7 @@ class _Part:
             yield from self._norms("post_ffn_norm", adds=False)
 
     def _network(self, up: Shape, down: Shape, activation: str, *, is_quantized: bool = False) -> Iterator[Operation]:
-        """Yield up (with gate), the activation and down of a feed-forward network.
-
-        `is_quantized`: the norm before writes its input as narrow as GEMMs read it.
-        """
+        """Yield up (with gate), the activation and down; `is_quantized`: the norm before writes narrow input."""
         is_gated = "gate_up" in up.name
         if is_gated and not self.fusions.gate_up:
             half = up._replace(N=up.N // 2)
@@ -308,10 +296,7 @@ class _Part:
         yield self._memory("finalize", "weighted_sum", hidden, reads=rows / tokens)
 
     def _attention(self, shapes: dict[str, Shape], *, is_quantized: bool) -> Iterator[Operation]:
-        """Yield attention, from the projections of queries, keys and values to that of the output.
-
-        `is_quantized`: the norm before writes its output as narrow as GEMMs read it.
-        """
+        """Yield attention with its projections; `is_quantized`: the norm before writes narrow input."""
         attention = self.config.attention
         if isinstance(attention, GroupedAttention):
             yield from self._grouped(attention, shapes["qkv_proj"], is_quantized)
@@ -344,10 +329,7 @@ class _Part:
             yield self._operation("attention", AttentionWork(problem))
 
     def _positions(self, *, queries: int, keys: int, cached: int) -> Iterator[Operation]:
-        """Yield what turns queries and keys and writes the cache. Sizes are elements of a token.
-
-        Turned queries are written where they were; keys are read once and written to the cache, turned.
-        """
+        """Yield what turns queries in place and writes keys, turned, to the cache; sizes are elements of a token."""
         narrowed = self.kv_dtype.bits / self.types.kept.bits
         if self.fusions.rotary_kv_write or not queries:
             what = "rotary_kv_write" if queries else "kv_write"
@@ -395,10 +377,7 @@ class _Part:
 
 
 def _pieces(step: Step, chunk: int | None) -> Sequence[tuple[int, int, int]]:
-    """Return (batch, queries, keys) of each call of attention.
-
-    Without chunks there is one call; else the first, the whole and the last chunk that the new tokens reach into.
-    """
+    """Return (batch, queries, keys) of calls of attention: in chunks of the first, the whole and the last one."""
     if chunk is None:
         return [(step.num_seqs, step.new_tokens, step.context)]
     filled = (step.context - step.new_tokens) % chunk

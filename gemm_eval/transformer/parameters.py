@@ -119,6 +119,5 @@ def num_bias_elems(config: ModelConfig, step: Step) -> int:
 
 
 def _expert_bias_elems(config: ModelConfig, width: int) -> int:
-    """Return the biases of one expert of `width` channels in all layers."""
     moe = config.moe
     return 0 if moe is None else moe.num_layers * moe.expert_bias * ((1 + moe.is_gated) * width + config.hidden_size)

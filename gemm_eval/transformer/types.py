@@ -187,7 +187,6 @@ def _scheme_of(dtype: str | DtypeScheme) -> DtypeScheme:
 
 
 def _weight_and_dense_types(dtype: str | DtypeScheme, dense_dtype: str | None) -> tuple[DtypeScheme, DType]:
-    """Return the types of quantized weights, and that of what is kept."""
     scheme = _scheme_of(dtype)
     dense = parse_dtype(scheme.input_dtype if dense_dtype is None else dense_dtype, what="dense_dtype")
     return scheme, dense if dense_dtype is not None or dense.bits >= _KEPT_BITS else DType.BF16
