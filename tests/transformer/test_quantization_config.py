@@ -23,10 +23,8 @@ from gemm_eval.transformer import (
 )
 from gemm_eval.transformer.loader import parse_config
 from tests.cases import case
-from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
-from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES
+from tests.transformer.hugging_face_samples import SAMPLES
 
-SAMPLES = FIRST_SAMPLES | NEWER_SAMPLES
 ONE: dict[str, Any] = {"batch_size": 1, "seq_len": 16}
 
 

@@ -29,11 +29,9 @@ from gemm_eval.transformer import (
 )
 from gemm_eval.transformer.loader import MODEL_TYPES, parse_config
 from tests.cases import case
-from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
-from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES
+from tests.transformer.hugging_face_samples import SAMPLES
 
 MODELS = list_models()
-SAMPLES = FIRST_SAMPLES | NEWER_SAMPLES
 ASKED_FOR = {
     *("llama-3-8b", "llama-3-70b", "llama-3.1-405b", "qwen2.5-7b", "qwen2.5-72b", "mixtral-8x7b", "mistral-7b"),
     *("deepseek-v2", "deepseek-v3", "gemma-7b", "gemma-2-9b", "gpt-3-175b", "qwen3-30b-a3b"),

@@ -22,14 +22,12 @@ from gemm_eval.transformer import (
     num_parameters,
 )
 from gemm_eval.transformer.loader import MODEL_TYPES, parse_config
-from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
-from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES
+from tests.transformer.hugging_face_samples import SAMPLES
 
 ROUNDED_REL_TOL = 0.01
 MIN_EXACT_MODELS = 10
 
 MODELS = list_models()
-SAMPLES = FIRST_SAMPLES | NEWER_SAMPLES
 
 
 def deviation(config: ModelConfig) -> float:
