@@ -68,7 +68,7 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
 
 
 def bias_work(num_elements: int, num_bytes: int) -> MemoryWork:
-    """Return the kernel that adds a bias to the result of a convolution: its elements and bytes."""
+    """Return the kernel that adds a bias to the result of a convolution."""
     return _dealt("torch_offsets", num_bytes, num_bytes, num_elements)
 
 
@@ -80,7 +80,8 @@ def bias_of_mask_works(num_elements: int, item_bytes: int) -> tuple[MemoryWork, 
 
 def layout_work(images: int, channels: int, positions: int, read_bytes: int, write_bytes: int) -> MemoryWork:
     """Return cuDNN's kernel between channels first and channels last; its tiles are of 32 channels x 32 positions."""
-    lanes = images * _in_tiles(channels) * _in_tiles(positions)
+    in_tiles = (-(-size // _TILE) * _TILE for size in (channels, positions))
+    lanes = images * math.prod(in_tiles)
     return _dealt("cudnn_layout", read_bytes, write_bytes, lanes)
 
 
@@ -89,10 +90,6 @@ def has_channels_last(tensor: Any) -> bool:
     return bool(
         tensor.dim() >= _MIN_IMAGE_DIM and tensor.shape[1] > 1 and tensor.stride(1) == 1 and not tensor.is_contiguous()
     )
-
-
-def _in_tiles(size: int) -> int:
-    return -(-size // _TILE) * _TILE
 
 
 def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:

@@ -81,10 +81,6 @@ class ModelConfig(Frozen):
             raise ValueError(
                 f"attention.num_window_layers must be <= num_layers = {self.num_layers}, got {self.num_window_layers}"
             )
-        self._check_layers_exist()
-        return self
-
-    def _check_layers_exist(self) -> None:
         attention = self.attention if isinstance(self.attention, GroupedAttention) else None
         for what, layers in (
             ("moe.layers", self.moe and self.moe.layers),
@@ -93,6 +89,7 @@ class ModelConfig(Frozen):
         ):
             if layers and parse_layers(layers)[-1] >= self.num_layers:
                 raise ValueError(f"{what} must be layers of 0..{self.num_layers - 1}, got {layers}")
+        return self
 
     @property
     def num_moe_layers(self) -> int:

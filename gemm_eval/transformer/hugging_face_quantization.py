@@ -24,56 +24,49 @@ _OTHER_EXPERT = re.compile(r"experts\.(?!0(?:\.|$))\d+(?=\.|$)")
 _OTHER_MODELS = ("vision", "visual", "multi_modal_projector", "mm_projector", "audio")
 
 
-class NameRules:
-    """Modules by name: whole names, parts of names between dots (with ``*``), and regular expressions (``re:``).
+_Says = Callable[[str], bool]
 
-    A pattern that is no regular expression means a module if its parts, as dots cut it, are parts of the module's
-    name one after the other: ``"lm_head"``, ``"self_attn"``, ``"model.layers.0"``, ``"model.layers.*.mlp.gate"``.
+
+def name_rules(patterns: Iterable[str], keys: Keys, key: str) -> _Says:
+    """Return what says whether patterns mean a module; `keys` and `key` say where they stand.
+
+    They are whole names, parts of names between dots (with ``*``), and regular expressions (``re:``). A pattern that is
+    no regular expression means a module if its parts, as dots cut it, are parts of the module's name one after the
+    other: ``"lm_head"``, ``"self_attn"``, ``"model.layers.0"``, ``"model.layers.*.mlp.gate"``.
     """
-
-    def __init__(self, patterns: Iterable[str], keys: Keys, key: str) -> None:
-        """Read `patterns`; `keys` and `key` say where they stand."""
-        self._whole: set[str] = set()
-        self._within: list[str] = []
-        self._globs: list[re.Pattern[str]] = []
-        self._regexes: list[re.Pattern[str]] = []
-        # encoders of images or sound, of which some lists have hundreds, are elsewhere
-        result = [name for name in dict.fromkeys(patterns) if not name.removeprefix("model.").startswith(_OTHER_MODELS)]
-        if len(result) > _MAX_RULES or any(len(pattern) > _MAX_CHARS for pattern in result):
-            keys.refuse(key, f"must have at most {_MAX_RULES} patterns, of {_MAX_CHARS} letters each")
-        every = set(result)
-        for pattern in result:
-            first = _OTHER_EXPERT.sub("experts.0", pattern)
-            if first not in every:
-                keys.refuse(key, f"must treat the experts of a layer alike, but names {shown(pattern)} alone")
-            if first == pattern:
-                self._add(pattern, keys, key)
-        if len(self._regexes) + len(self._globs) > _MAX_REGEXES:
-            keys.refuse(key, f"must have at most {_MAX_REGEXES} patterns that are no plain names")
-
-    def _add(self, pattern: str, keys: Keys, key: str) -> None:
+    # encoders of images or sound, of which some lists have hundreds, are elsewhere
+    names = [name for name in dict.fromkeys(patterns) if not name.removeprefix("model.").startswith(_OTHER_MODELS)]
+    if len(names) > _MAX_RULES or any(len(name) > _MAX_CHARS for name in names):
+        keys.refuse(key, f"must have at most {_MAX_RULES} patterns, of {_MAX_CHARS} letters each")
+    every, whole, within, regexes = set(names), set[str](), list[str](), list[re.Pattern[str]]()
+    for pattern in names:
+        first = _OTHER_EXPERT.sub("experts.0", pattern)
+        if first not in every:
+            keys.refuse(key, f"must treat the experts of a layer alike, but names {shown(pattern)} alone")
+        if first != pattern:
+            continue
         if pattern.startswith(_REGEX):
-            self._regexes.append(_compiled(pattern.removeprefix(_REGEX), keys, key))
+            regexes.append(_compiled(pattern.removeprefix(_REGEX), keys, key))
         elif any(letter in pattern for letter in "*?["):
             if pattern.count("*") > _MAX_QUANTIFIERS:
                 _refuse_slow(keys, key)
-            self._globs.append(re.compile(rf"(?:.*\.)?{fnmatch.translate(pattern.strip('.'))[:-2]}(?:\..*)?"))
+            regexes.append(re.compile(rf"(?:.*\.)?{fnmatch.translate(pattern.strip('.'))[:-2]}(?:\..*)?\Z"))
         elif pattern.startswith(("model.", "language_model.")):
-            self._whole.add(pattern.strip("."))
+            whole.add(pattern.strip("."))
         else:
-            self._within.append(f".{pattern.strip('.')}.")
+            within.append(f".{pattern.strip('.')}.")
+    if len(regexes) > _MAX_REGEXES:
+        keys.refuse(key, f"must have at most {_MAX_REGEXES} patterns that are no plain names")
 
-    def matches(self, name: str) -> bool:
-        """Say whether a module is meant."""
-        parts = name.split(".")
-        if any(".".join(parts[:num]) in self._whole for num in range(1, len(parts) + 1)):
-            return True
-        dotted = f".{name}."
+    def matches(name: str) -> bool:
+        ends = (at for at, letter in enumerate(f"{name}.") if letter == ".")
         return (
-            any(part in dotted for part in self._within)
-            or any(glob.fullmatch(name) for glob in self._globs)
-            or any(regex.match(name) for regex in self._regexes)
+            any(name[:end] in whole for end in ends)
+            or any(part in f".{name}." for part in within)
+            or any(regex.match(name) for regex in regexes)
         )
+
+    return matches
 
 
 def _compiled(pattern: str, keys: Keys, key: str) -> re.Pattern[str]:
@@ -107,7 +100,6 @@ _KNOWN = frozenset(
 )  # fmt: skip
 """Keys that are read where they matter, or say how weights were found and not how they are stored."""
 
-_Says = Callable[[str], bool]
 _Scheme = tuple[_Says | None, WeightFormat]  # which modules have a format; None: all linear layers
 
 
@@ -127,23 +119,23 @@ def make_format(**fields: Any) -> WeightFormat:
     return WeightFormat(**{name: value for name, value in fields.items() if value is not None})
 
 
-def ignored_modules(keys: Keys) -> tuple[NameRules, str]:
+def ignored_modules(keys: Keys) -> tuple[_Says, str]:
     """Return the modules that are kept, whatever their list is called."""
     key = next((key for key in _LISTS if key in keys), _LISTS[0])
-    return NameRules(keys.items(key, str) or (), keys, key), key
+    return name_rules(keys.items(key, str) or (), keys, key), key
 
 
 def read_simple_format(keys: Keys, method: str) -> Schemes:
     """Read the methods that have one format for all: AWQ, GPTQ, fp8, MXFP4, bitsandbytes, ModelOpt."""
     if method not in _SIMPLE:
         keys.refuse("quant_method", f"must be one of {', '.join(sorted((*_SIMPLE, 'compressed-tensors')))}")
-    rules, key = ignored_modules(keys)
+    ignored, key = ignored_modules(keys)
     form = _SIMPLE[method](keys)
     if method == "gptq":
-        return _gptq_schemes(keys, form, rules, key)
+        return _gptq_schemes(keys, form, ignored, key)
     if method == "mxfp4":
-        return Schemes([(None, form)], rules.matches, key, experts_only=True)
-    return Schemes([(None, form)], rules.matches, key, kv_cache_dtype=kv_cache_dtype_of(keys))
+        return Schemes([(None, form)], ignored, key, experts_only=True)
+    return Schemes([(None, form)], ignored, key, kv_cache_dtype=kv_cache_dtype_of(keys))
 
 
 def _awq(keys: Keys) -> WeightFormat:
@@ -175,14 +167,14 @@ def _gptq(keys: Keys) -> WeightFormat:
     )  # fmt: skip
 
 
-def _gptq_schemes(keys: Keys, form: WeightFormat, rules: NameRules, key: str) -> Schemes:
+def _gptq_schemes(keys: Keys, form: WeightFormat, ignored: _Says, key: str) -> Schemes:
     """GPTQModel's `dynamic`: ``-:`` patterns are kept, others have bits and groups of their own."""
     schemes: list[_Scheme] = []
-    kept = [rules.matches]
+    kept = [ignored]
     if "dynamic" in keys:
         dynamic = keys.part("dynamic")
         for pattern in dynamic.names():
-            meant = NameRules([f"re:{pattern.removeprefix('-:').removeprefix('+:')}"], keys, "dynamic").matches
+            meant = name_rules([f"re:{pattern.removeprefix('-:').removeprefix('+:')}"], keys, "dynamic")
             if pattern.startswith("-:"):
                 kept.append(meant)
             else:
@@ -195,7 +187,7 @@ def _gptq_schemes(keys: Keys, form: WeightFormat, rules: NameRules, key: str) ->
         names = [name for block in blocks for name in block]
         if not all(type(name) is str for name in names):
             keys.refuse("modules_in_block_to_quantize", "must be a list of lists of str")
-        targets = NameRules(names, keys, "modules_in_block_to_quantize").matches
+        targets = name_rules(names, keys, "modules_in_block_to_quantize")
     schemes.append((targets, form))
     return Schemes(
         schemes, lambda name: any(meant(name) for meant in kept), key, has_lm_head=keys.flag("lm_head", default=False)
@@ -286,7 +278,7 @@ _CT_FORMATS = (
 def read_compressed_tensors(keys: Keys) -> Schemes:
     """Read compressed-tensors: groups of modules, each with the types of its weights and activations."""
     word_of(keys, "format", _CT_FORMATS, "dense")
-    rules, key = ignored_modules(keys)
+    ignored, key = ignored_modules(keys)
     for name in ("sparsity_config", "transform_config"):
         if name in keys:
             inner = keys.part(name)
@@ -302,8 +294,8 @@ def read_compressed_tensors(keys: Keys) -> Schemes:
         if "Linear" in targets:
             schemes.append((None, form))
         else:
-            schemes.insert(0, (NameRules(targets, group, "targets").matches, form))
-    return Schemes(schemes, rules.matches, key, has_lm_head=True, kv_cache_dtype=kv_cache_dtype_of(keys))
+            schemes.insert(0, (name_rules(targets, group, "targets"), form))
+    return Schemes(schemes, ignored, key, has_lm_head=True, kv_cache_dtype=kv_cache_dtype_of(keys))
 
 
 _CT_TYPES = {(4, "int"): DType.INT4, (8, "int"): DType.INT8, (8, "float"): DType.FP8, (4, "float"): DType.FP4}
