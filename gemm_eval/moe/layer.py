@@ -30,10 +30,7 @@ class MoeLayer:
 
     Attributes:
         num_tokens: tokens that all ranks of an expert-parallel group see together.
-        hidden: width of the model.
-        inter: intermediate width of one expert, all of it: `tp` divides it.
-        num_experts: routed experts of the layer.
-        topk: experts of a token.
+        hidden, inter: widths of the model and of one expert, all of it: `tp` divides it.
         tp: ranks that share an expert, each with its share of `inter`.
         ep: ranks that share the experts, each with num_experts/ep of them whole, in order.
         distribution: how tokens spread over experts: a word (`gemm_eval.moe.DISTRIBUTION_FORMS`) or a value.
@@ -151,14 +148,11 @@ _RANGES = (
 
 
 class RoutedDraws(NamedTuple):
-    """What routing gives the ranks whose time is asked for: a run is one rank in one draw.
+    """The ranks whose time is asked for after routing: a run is one rank in one draw.
 
-    Attributes:
-        groups: [num_runs] rows of each local expert, the most first: nothing hangs on the order of experts.
-        rows: [num_runs], assignments of the rank.
-        num_active: [num_runs], its experts that have tokens.
-        most_rows: [num_runs], rows of its expert that has most.
-        imbalance: [num_draws], tokens of the most loaded rank over the mean of all ranks.
+    `groups` [num_runs] are rows of each local expert, the most first: nothing hangs on the order of experts; `rows`,
+    `num_active` and `most_rows` [num_runs] are the rank's assignments, its experts that have tokens, and rows of the one
+    that has most; `imbalance` [num_draws] is tokens of the most loaded rank over the mean of all ranks.
     """
 
     groups: tuple[RowGroups, ...]

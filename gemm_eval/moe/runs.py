@@ -42,17 +42,10 @@ _GEMM1, _GEMM2, _SHARED = (BREAKDOWN.index(name) for name in ("gemm1_us", "gemm2
 class Runs(NamedTuple):
     """All runs of some layers: those of a draw stand together, and those of a layer.
 
-    Attributes:
-        layers: [num_layers] what was asked.
-        types: [num_layers] data types of their GEMMs.
-        routed: [num_layers] what routing gives their ranks.
-        batch: the GEMMs of all.
-        layer_of: [num_runs].
-        gemm_rows: [num_runs, 2], places of GEMM 1 and 2 in `batch`; -1: the rank has no token.
-        shared_rows: [num_layers, 2], the same of the shared experts; -1: there are none.
-        libraries: [num_layers], whose kernels run the experts on a GPU; None: what runs such GEMMs.
-        padded: [num_layers, 2], width of tokens, and columns of gate or up, that these kernels compute on a rank.
-        errors: layer -> why the arch or the library cannot run it; such a layer has no GEMMs.
+    `gemm_rows` [num_runs, 2] and `shared_rows` [num_layers, 2] are the places of GEMM 1 and 2 in `batch`; -1: the rank
+    has no token, or there are no shared experts. `libraries` run the experts on a GPU (None: what runs such GEMMs);
+    `padded` [num_layers, 2] is the width of tokens, and columns of gate or up, that they compute on a rank. `errors`
+    says why the arch or the library cannot run a layer, which then has no GEMMs.
     """
 
     layers: list[MoeLayer]
@@ -115,11 +108,8 @@ def make_runs(
 ) -> Runs:  # fmt: skip
     """Route the tokens of some layers, at least one, and list the GEMMs.
 
-    Args:
-        layers, types: [num_layers] layers, and data types of their GEMMs.
-        evaluator: whose arch and options.
-        asked: options of the call.
-        marks_errors: keep what the arch or the library cannot run in `Runs.errors`, instead of raising it.
+    `types` [num_layers] are those of their GEMMs, `asked` the options of the call. `marks_errors`: keep what the arch or
+    the library cannot run in `Runs.errors`, instead of raising it.
 
     Raises:
         InvalidOptionError: weights or counts of one's own that are of other sizes, or no such option.

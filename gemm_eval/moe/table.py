@@ -51,21 +51,15 @@ class MoeLayerResult:
     Communication between ranks is not in it, nor the router's GEMM.
 
     Attributes:
-        layer: sizes, ranks and routing.
-        arch_name: name of the arch.
         library: whose kernels run the GEMMs, on a GPU; None on a multi-core chip, or where a rank has no token.
-        latency_us: time of the layer, in microseconds.
         std_us, min_us, max_us: spread over draws: standard deviation (of these draws), least and most.
         breakdown: microseconds by term, in the order they run; they add up to `latency_us`.
         bound: what limits: of the largest term, if that is a GEMM, what limits that (see `GEMMResult`), else its name.
-        draws: each draw.
         gemm1, gemm2: the two grouped GEMMs in the draw of median latency; None where the rank has no token there.
         imbalance: tokens of the most loaded rank over the mean of all ranks; 1 where there is one.
         expert_imbalance: tokens of the rank's busiest expert over the mean of its experts; 0 without a token.
-        rows: assignments (token, expert) of the rank.
-        num_active: experts of the rank that have tokens.
-        flop: operations of the rank's GEMMs, shared experts included, a multiply-accumulate being two.
-        dram_bytes: DRAM traffic of these GEMMs.
+        rows, num_active: assignments (token, expert) of the rank, and its experts that have tokens.
+        flop, dram_bytes: operations and DRAM traffic of the rank's GEMMs, shared experts included.
     """
 
     layer: MoeLayer
@@ -191,13 +185,10 @@ _COST_COLUMNS = (
 
 
 class DrawColumns(NamedTuple):
-    """The draws of all layers, those of a layer together.
+    """The draws of all layers, those of a layer together: layer i has draws `starts[i]` to `starts[i + 1]`.
 
-    Attributes:
-        starts: [num_layers + 1], where each layer's draws begin.
-        terms: [num_draws, len(BREAKDOWN)] us.
-        values: [num_draws] each: rows, num_active, max_rows, imbalance, flop, dram_bytes.
-        gemm_rows: [num_draws, 2], rows of the GEMMs' table that stand for a draw; -1: no GEMM runs.
+    `terms` are [num_draws, len(BREAKDOWN)] us; `values` [num_draws] each are rows, num_active, max_rows, imbalance,
+    flop and dram_bytes; `gemm_rows` [num_draws, 2] are rows of the GEMMs' table that stand for a draw; -1: none runs.
     """
 
     starts: npt.NDArray[np.int64]

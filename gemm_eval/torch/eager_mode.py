@@ -17,23 +17,18 @@ from gemm_eval.torch.graph import CTA_ELEMENTS, DEALT, Domain, Role, dealt
 from gemm_eval.transformer import MemoryWork
 from gemm_eval.words import shown
 
-_CHUNK_BYTES = 2048
-"""What a CTA of vector loads takes: 128 threads, 16 bytes each."""
+_CHUNK_BYTES = 2048  # that a CTA of vector loads takes: 128 threads, 16 bytes each
 _VECTOR_BYTES = 16
 _WARP = 32
-_FAR = 64
-"""Elements that are read before the neighbour in memory of the first: lines do not stay in L1 so long."""
-_LONG_SUM = 256
-"""Elements of a thread beyond which a sum has a CTA, not a warp."""
-_MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128
-"""Elements of a row of softmax that a warp holds, and of which it holds two rows."""
+_FAR = 64  # elements read before the neighbour in memory of the first: lines do not stay in L1 so long
+_LONG_SUM = 256  # elements of a thread beyond which a sum has a CTA, not a warp
+_MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128  # elements of a row of softmax that a warp holds, and of which it holds two
 _BATCH_NORM_THREADS = (32, 64, 128, 256, 512)
 _TILE = 32
 _MIN_SUMS = 2
 _MIN_IMAGE_DIM = 4
 
-_ENGINES_WORDS = {"topk": "top_k"}
-"""What the model calls kernels of engines; they stand for torch's where none of these was timed: sorts, choices."""
+_ENGINES_WORDS = {"topk": "top_k"}  # kernels of engines stand for torch's where none of these was timed
 _GATHERED = ("embedding", "index_select", "index", "gather", "take", "_unsafe_index")
 _ERROR_FUNCTIONS = ("gelu", "erf", "erfc", "erfinv")
 _SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax")

@@ -57,16 +57,11 @@ def cast_as_autocast(args: Any, kwargs: Any) -> Any:
     return tree_map_only(torch.Tensor, cast, (args, kwargs))
 
 
-_FUSED = (torch.float16, torch.bfloat16, torch.float32)
-"""Types that fused attention on a GPU takes."""
-_HEAD_MULTIPLE = 8
-"""Of elements of a head: else torch's attention is not fused in the fast path either."""
-_GELU = 2
-"""What `TransformerEncoderLayer.activation_relu_or_gelu` calls it; 1 is a relu, 0 anything else."""
-
+_FUSED = (torch.float16, torch.bfloat16, torch.float32)  # types that fused attention on a GPU takes
+_HEAD_MULTIPLE = 8  # of elements of a head
+_GELU = 2  # of `TransformerEncoderLayer.activation_relu_or_gelu`; 1 is a relu, 0 anything else
 _lock = threading.Lock()
-_followers: dict[int, list[tuple[Recorder, bool]]] = {}
-"""Who follows, innermost last, and whether as compiled, by thread."""
+_followers: dict[int, list[tuple[Recorder, bool]]] = {}  # by thread, the innermost last, and whether as compiled
 _originals: dict[Any, Any] = {}
 
 
@@ -118,11 +113,10 @@ def _attention_forward(
         and not module.training
         and query is key is value
         and not (need_weights or key_padding_mask is not None or attn_mask is not None)
-        and _is_set_to_be_fast(query, module)
         and module.bias_k is None
         and module.bias_v is None
         and not module.add_zero_attn
-        and _can_be_fast(query, _weights(module))
+        and _can_be_fast(query, module)
     )
     return (_attention(module, query), None) if is_fast else None
 
@@ -137,23 +131,17 @@ def _layer_forward(
         not layer.training
         and src_mask is None
         and src_key_padding_mask is None
-        and _is_set_to_be_fast(src, layer.self_attn)
         and layer.activation_relu_or_gelu
         and layer.norm1.eps == layer.norm2.eps
         and not any(one._forward_hooks or one._forward_pre_hooks for one in layer.modules())
-        and _can_be_fast(src, _weights(layer.self_attn, layer.norm1, layer.norm2, layer.linear1, layer.linear2))
+        and _can_be_fast(src, layer.self_attn, layer.norm1, layer.norm2, layer.linear1, layer.linear2)
     )
     return _layer(recorder, layer, src) if is_fast else None
 
 
-def _weights(attention: Any, *others: Any) -> list[Any]:
-    pairs = [(getattr(one, "weight", None), getattr(one, "bias", None)) for one in (attention.out_proj, *others)]
-    return [attention.in_proj_weight, attention.in_proj_bias, *(one for pair in pairs for one in pair)]
-
-
-def _is_set_to_be_fast(x: Any, attention: Any) -> bool:
-    """Check what both fast paths ask of attention and of torch's settings, and that attention is fused there."""
-    return bool(
+def _can_be_fast(x: Any, attention: Any, *others: Any) -> bool:
+    """Check what both fast paths ask of settings and tensors, but for their device and for modes."""
+    is_set = (
         torch.backends.mha.get_fastpath_enabled()
         and not torch.is_autocast_enabled()
         and not x.is_nested
@@ -162,16 +150,16 @@ def _is_set_to_be_fast(x: Any, attention: Any) -> bool:
         and attention.batch_first
         and attention._qkv_same_embed_dim
         and attention.num_heads % 2 == 0
-        and attention.head_dim % _HEAD_MULTIPLE == 0
+        and attention.head_dim % _HEAD_MULTIPLE == 0  # else torch's attention is not fused there either
+        and x.dtype in _FUSED
     )
-
-
-def _can_be_fast(x: Any, weights: list[Any]) -> bool:
-    """Check what both fast paths ask of their tensors, but for their device and for modes."""
-    return (
-        x.dtype in _FUSED
-        and all(type(one) in (torch.Tensor, torch.nn.Parameter) and one.dtype == x.dtype for one in (x, *weights))
-        and not (torch.is_grad_enabled() and any(one.requires_grad for one in (x, *weights)))
+    if not is_set:
+        return False
+    layers = (attention.out_proj, *others)
+    parts = [getattr(layer, name, None) for layer in layers for name in ("weight", "bias")]
+    tensors = [x, attention.in_proj_weight, attention.in_proj_bias, *parts]
+    return all(type(each) in (torch.Tensor, torch.nn.Parameter) and each.dtype == x.dtype for each in tensors) and not (
+        torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
     )
 
 

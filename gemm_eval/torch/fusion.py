@@ -13,10 +13,8 @@ FUSIONS = ("inductor", "eager")
 """Who decides what runs as one kernel: `torch.compile`, or nobody."""
 
 _FUSIBLE = (Role.ELEMENTWISE, Role.REDUCTION, Role.WINDOW, Role.CONSTANT)
-_MIN_ROW, _MAX_ROW = 64, 1 << 16
-"""Elements of a row that a CTA sums up by itself; shorter rows share one, longer ones are split."""
-_MAX_FUSED = 64
-"""Operations of a kernel, as `torch._inductor.config.max_fusion_size` has it."""
+_MIN_ROW, _MAX_ROW = 64, 1 << 16  # elements of a row that a CTA sums up; shorter rows share one, longer are split
+_MAX_FUSED = 64  # operations of a kernel, as `torch._inductor.config.max_fusion_size` has it
 
 
 @dataclass(frozen=True, slots=True)

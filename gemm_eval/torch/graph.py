@@ -35,13 +35,10 @@ class VectorGemmWork:
 class ConvolutionWork:
     """A convolution as the implicit GEMM that it is.
 
-    Attributes:
-        problem: the GEMM: G groups, M positions of the output in all images, K window times channels, N filters.
-        read_bytes, write_bytes: input and filters, output, each once: A is never stored.
-        is_depthwise: each filter sees one channel: no matrix unit is of use.
-        padded: the GEMM that runs, with channels filled up to what tensor cores load at once; None: `problem`.
-        window: places of the filter, where a kernel of its own runs over them; 0: a plain GEMM runs.
-        is_channels_first: an image of one channel follows the other, and the kernel takes it so.
+    `problem` has G groups, M positions of the output in all images, K window times channels and N filters. Bytes are
+    those of input and filters, and of the output, each once: A is never stored. `is_depthwise`: each filter sees one
+    channel, and no matrix unit is of use. `padded` is the GEMM that runs, with channels filled up to what tensor cores
+    load at once; None: `problem`. `window` places of the filter have a kernel of their own; 0: a plain GEMM runs.
     """
 
     problem: GemmProblem
@@ -158,13 +155,8 @@ class Domain(NamedTuple):
 class Call:
     """An operation of torch that ran, ``"aten.mm"``, in the phase ``"forward"``, ``"backward"`` or ``"optimizer"``.
 
-    Attributes:
-        path: of the module that called it; empty: the outermost.
-        role: what it is for a compiler that fuses.
-        domain: what its kernel iterates over.
-        reads, writes: memory.
-        works: of an `EXTERN` operation: what it is for the models; else empty.
-        eager: the kernels that eager mode runs for it; empty: as `works`, or one of its bytes.
+    `path` is of the module that called it; empty: the outermost. `works` of an `EXTERN` operation are what it is for the
+    models. `eager` are the kernels that eager mode runs for it; empty: as `works`, or one of its bytes.
     """
 
     name: str

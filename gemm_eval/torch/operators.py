@@ -182,10 +182,8 @@ MATMULS: Mapping[str, Callable[[Sequence[Any], Any, bool], tuple[Work, ...]]] = 
 """Operations that are GEMMs, by name; `matmul` and `einsum` arrive as these."""
 
 
-_LOAD_BYTES = 16
-"""Channels of a position, or filters, are filled up to a multiple of it: what tensor cores are fed with at once."""
-_ALIGNED_BYTES = 8
-"""Channels first and a window of one are a GEMM of each image as it lies, if its rows start on so many bytes."""
+_LOAD_BYTES = 16  # channels of a position, or filters, are filled up to a multiple: tensor cores are fed so much
+_ALIGNED_BYTES = 8  # channels first and a window of one are a GEMM of each image, if its rows start on so many bytes
 
 
 def _gemm_sizes(x: Any, weight: Any, out_shape: Sequence[int], groups: int, transposed: bool) -> tuple[int, ...]:
@@ -298,8 +296,7 @@ _KERNELS = (
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math",
 )  # fmt: skip
-_CAUSAL_TOLERANCE = 1.05
-"""A mask of blocks that visits at most so many times the blocks of a causal one is taken for causal."""
+_CAUSAL_TOLERANCE = 1.05  # times the blocks that a causal mask visits, up to which a mask of blocks is taken for one
 
 
 def attention_work(

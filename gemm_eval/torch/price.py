@@ -32,15 +32,12 @@ from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
-_BACKWARD_FACTOR = 2.5
-"""Time of attention's backward pass over that of its forward pass: that of their products, five to two."""
+_BACKWARD_FACTOR = 2.5  # of attention's backward pass over its forward pass: products, five to two
 _MASK_FACTOR = 1.75
 """Time of a GPU's fused attention whose mask is a tensor over that without: cuDNN 1.4 to 2.1 on an H200
 (arch/measured/h200-sxm/torch/kernels.csv)."""
-_MAX_FUSED_HEAD = 256
-"""Elements of a head beyond which torch's fused kernels give up."""
-_LOAD_BITS = 128
-"""Channels of a position that tensor cores are fed with at once."""
+_MAX_FUSED_HEAD = 256  # elements of a head beyond which torch's fused kernels give up
+_LOAD_BITS = 128  # channels of a position that tensor cores are fed with at once
 _REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 
 

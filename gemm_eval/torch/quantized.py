@@ -29,14 +29,9 @@ _TORCHAO_BITS = {"Int4": 4, "UInt4": 4, "Int8": 8, "Float8": 8}
 class QuantizedLinear:
     """A linear layer with narrow weights, of a scheme in a word or two: ``"awq"``, ``"bitsandbytes nf4"``.
 
-    Attributes:
-        K, N: input and output features.
-        weight: type of the weights as stored.
-        group_size: of them that share a scale along K; None: a column.
-        zero: type of zero points; None: there are none.
-        group_n: columns that share a scale; None: one.
-        activation: narrow type that x is quantized to at every call; None: it stays as it is.
-        is_unpacked: weights are written out in the type of x before a dense GEMM, from the second row on.
+    `weight` and `zero` are types of weights as stored and of zero points; `group_size` weights along K share a scale
+    (None: a column), and `group_n` columns do (None: one). `activation` is the narrow type that x is quantized to at
+    every call. `is_unpacked`: weights are written out in the type of x before a dense GEMM, from the second row on.
     """
 
     scheme: str

@@ -276,7 +276,6 @@ class MemoryKernel(NamedTuple):
         row_threads: of a row; 0: one for every 16 bytes of it.
         is_dealt: elements are dealt to all SMs; else each row is one CTA's.
         element_trips, element_loads: trips and loads for each element of a thread, on top.
-        library: whose, `ENGINES` or `TORCH`.
     """
 
     trips: float = 1.0

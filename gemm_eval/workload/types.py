@@ -77,11 +77,8 @@ class Operand:
 class GemmTypes:
     """The data types of a GEMM; all of them are known, and they go together.
 
-    Attributes:
-        a, b: A and B as stored; both are multiplied in `a.dtype`.
-        c: type of C as stored.
-        acc: type that products are added in.
-        words: all of these by the names that arguments of a `GemmProblem` have.
+    `a` and `b` are as stored; both are multiplied in `a.dtype`, and products are added in `acc`. `words` are all types
+    by the names that arguments of a `GemmProblem` have.
     """
 
     a: Operand
