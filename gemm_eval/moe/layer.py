@@ -151,7 +151,7 @@ class RoutedDraws(NamedTuple):
     """The ranks whose time is asked for after routing: a run is one rank in one draw.
 
     `groups` [num_runs] are rows of each local expert, the most first: nothing hangs on the order of experts; `rows`,
-    `num_active` and `most_rows` [num_runs] are the rank's assignments, its experts that have tokens, and rows of the one
+    `num_active` and `most_rows` [num_runs] are the rank's assignments, experts that have tokens, and rows of the one
     that has most; `imbalance` [num_draws] is tokens of the most loaded rank over the mean of all ranks.
     """
 

@@ -108,7 +108,7 @@ def make_runs(
 ) -> Runs:  # fmt: skip
     """Route the tokens of some layers, at least one, and list the GEMMs.
 
-    `types` [num_layers] are those of their GEMMs, `asked` the options of the call. `marks_errors`: keep what the arch or
+    `types` [num_layers] are of their GEMMs, `asked` the options of the call. `marks_errors`: keep what the arch or
     the library cannot run in `Runs.errors`, instead of raising it.
 
     Raises:

@@ -155,7 +155,7 @@ class Domain(NamedTuple):
 class Call:
     """An operation of torch that ran, ``"aten.mm"``, in the phase ``"forward"``, ``"backward"`` or ``"optimizer"``.
 
-    `path` is of the module that called it; empty: the outermost. `works` of an `EXTERN` operation are what it is for the
+    `path` is of the module that called it; empty: the outermost. `works` of an `EXTERN` operation are what it is to the
     models. `eager` are the kernels that eager mode runs for it; empty: as `works`, or one of its bytes.
     """
 
