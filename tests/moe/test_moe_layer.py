@@ -441,15 +441,13 @@ def test_rows_of_draws() -> None:
         ({"num_draws": 0}, "num_draws must be an integer in 1..10000"),
         ({"seed": -1}, "seed must be an integer in 0..9223372036854775807"),
         ({"shared_inter": 64}, "shared_inter is for num_shared_experts >= 1"),
-        (
-            {"num_shared_experts": 1, "shared_inter": 3, "tp": 2},
-            "tp must divide the width of the shared experts, 1 * 3",
-        ),
+        ({"num_shared_experts": 1, "shared_inter": 3, "tp": 2},
+            "tp must divide the width of the shared experts, 1 * 3"),
         ({"num_experts": 2048, "topk": 8}, "a rank can have at most 1,024 experts, got 2048 / ep 1: raise ep"),
         ({"distribution": ExpertWeights((1.0,))}, "weights must be one for each of num_experts = 16, got 1"),
         ({"library": "nobody", "evaluator": GPU}, "library must be"),
     ],
-)
+)  # fmt: skip
 def test_bad_layers_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         layer(**changes)

@@ -159,13 +159,11 @@ MODELS: dict[str, Callable[[], Model]] = {
     "gemma3": gemma3,
     "gpt2": lambda: _hugging_face(_config("GPT2Config", n_layer=2), "AutoModelForCausalLM", input_ids=ids()),
     "bert": lambda: _hugging_face(_config("BertConfig", num_hidden_layers=2), input_ids=ids()),
-    "t5": lambda: _hugging_face(
-        _config("T5Config", num_layers=2, num_decoder_layers=2), input_ids=ids(), decoder_input_ids=ids()
-    ),
+    "t5": lambda: _hugging_face(_config("T5Config", num_layers=2, num_decoder_layers=2), input_ids=ids(),
+        decoder_input_ids=ids()),
     "whisper": whisper,
-    "mamba": lambda: _hugging_face(
-        _config("MambaConfig", num_hidden_layers=2), "AutoModelForCausalLM", input_ids=ids()
-    ),
+    "mamba": lambda: _hugging_face(_config("MambaConfig", num_hidden_layers=2), "AutoModelForCausalLM",
+        input_ids=ids()),
     "clip": lambda: _hugging_face(_config("CLIPConfig"), input_ids=ids(), pixel_values=pixels()),
     "vit": lambda: _hugging_face(_config("ViTConfig", num_hidden_layers=2), pixel_values=pixels()),
     "swin-v2": lambda: _vision("swin_v2_t", 256),
@@ -176,4 +174,4 @@ MODELS: dict[str, Callable[[], Model]] = {
     "vit-b16-torchvision": lambda: _vision("vit_b_16"),
     "unet": unet,
     "lstm": lstm,
-}
+}  # fmt: skip

@@ -428,34 +428,16 @@ EXPERTS = Moe(num_layers=4, num_experts=8, experts_per_token=2, intermediate_siz
         ({"name": "no spaces"}, "name"),
         ({"hidden": 64}, "hidden is not a field, did you mean hidden_size?"),
         ({"attention": {"kind": "gqa", "num_heads": 4, "num_kv_heads": 3, "head_dim": 8}}, "must divide num_heads = 4"),
-        (
-            {"attention": {"kind": "gqa", "num_heads": 4, "num_kv_heads": 4, "head_dim": 8, "window_size": 9}},
-            "window_size and num_window_layers go together",
-        ),
-        (
-            {
-                "attention": GroupedAttention(
-                    num_heads=4, num_kv_heads=4, head_dim=8, window_size=9, num_window_layers=5
-                )
-            },
-            "num_window_layers must be <= num_layers = 4, got 5",
-        ),
-        (
-            {"ffn": None, "moe": {"num_layers": 4, "num_experts": 2, "experts_per_token": 3, "intermediate_size": 8}},
-            "experts_per_token must be <= num_experts = 2, got 3",
-        ),
-        (
-            {
-                "ffn": None,
-                "moe": {
-                    **{"num_layers": 4, "num_experts": 2, "experts_per_token": 1, "intermediate_size": 8},
-                    "shared_gate": True,
-                },
-            },
-            "num_shared_experts >= 1, got 0",
-        ),
+        ({"attention": {"kind": "gqa", "num_heads": 4, "num_kv_heads": 4, "head_dim": 8, "window_size": 9}},
+            "window_size and num_window_layers go together"),
+        ({"attention": GroupedAttention(num_heads=4, num_kv_heads=4, head_dim=8, window_size=9, num_window_layers=5)},
+            "num_window_layers must be <= num_layers = 4, got 5"),
+        ({"ffn": None, "moe": {"num_layers": 4, "num_experts": 2, "experts_per_token": 3, "intermediate_size": 8}},
+            "experts_per_token must be <= num_experts = 2, got 3"),
+        ({"ffn": None, "moe": {**{"num_layers": 4, "num_experts": 2, "experts_per_token": 1, "intermediate_size": 8},
+            "shared_gate": True}}, "num_shared_experts >= 1, got 0"),
     ],
-)
+)  # fmt: skip
 def test_configs_that_do_not_hold_together(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelConfigError) as caught:
         SMALL.with_(**changes)

@@ -60,57 +60,48 @@ def layer_weight_flop(gemms: dict[str, LayerGemm]) -> int:
 DECODE = {"phase": "decode"}
 HEADS_OF_8 = {"phase": "decode", "batch_size": 4, "seq_len": 1000}
 BY_HAND: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]], tuple[str, ...]]] = [
-    ("llama-3-8b", {"batch_size": 2, "seq_len": 2048}, {
-        "qkv_proj": (1, 4096, 4096, 6144, 32), "attn_score": (16, 8192, 128, 2048, 32),
-        "attn_value": (16, 8192, 2048, 128, 32), "o_proj": (1, 4096, 4096, 4096, 32),
-        "gate_up_proj": (1, 4096, 4096, 28672, 32), "down_proj": (1, 4096, 14336, 4096, 32),
-        "lm_head": (1, 2, 4096, 128256, 1)}, ()),
-    ("llama-3-8b", DECODE | {"batch_size": 16, "seq_len": 2048}, {
-        "qkv_proj": (1, 16, 4096, 6144, 32), "attn_score": (128, 4, 128, 2048, 32),
-        "attn_value": (128, 4, 2048, 128, 32), "o_proj": (1, 16, 4096, 4096, 32),
+    ("llama-3-8b", {"batch_size": 2, "seq_len": 2048}, {"qkv_proj": (1, 4096, 4096, 6144, 32),
+        "attn_score": (16, 8192, 128, 2048, 32), "attn_value": (16, 8192, 2048, 128, 32),
+        "o_proj": (1, 4096, 4096, 4096, 32), "gate_up_proj": (1, 4096, 4096, 28672, 32),
+        "down_proj": (1, 4096, 14336, 4096, 32), "lm_head": (1, 2, 4096, 128256, 1)}, ()),
+    ("llama-3-8b", DECODE | {"batch_size": 16, "seq_len": 2048}, {"qkv_proj": (1, 16, 4096, 6144, 32),
+        "attn_score": (128, 4, 128, 2048, 32), "attn_value": (128, 4, 2048, 128, 32), "o_proj": (1, 16, 4096, 4096, 32),
         "gate_up_proj": (1, 16, 4096, 28672, 32), "down_proj": (1, 16, 14336, 4096, 32),
         "lm_head": (1, 16, 4096, 128256, 1)}, ()),
     # a plain FFN has no gate
-    ("gpt-3-175b", DECODE | {"seq_len": 100}, {
-        "up_proj": (1, 1, 12288, 49152, 96), "down_proj": (1, 1, 49152, 12288, 96),
-        "attn_score": (96, 1, 128, 100, 96)}, ("gate_up_proj",)),
+    ("gpt-3-175b", DECODE | {"seq_len": 100}, {"up_proj": (1, 1, 12288, 49152, 96),
+        "down_proj": (1, 1, 49152, 12288, 96), "attn_score": (96, 1, 128, 100, 96)}, ("gate_up_proj",)),
     # MLA expands keys and values in prefill, and absorbs the projections in decode
-    ("deepseek-v3", {"batch_size": 2, "seq_len": 1024}, {
-        "q_a_proj": (1, 2048, 7168, 1536, 61), "q_b_proj": (1, 2048, 1536, 128 * 192, 61),
-        "kv_a_proj": (1, 2048, 7168, 576, 61), "kv_b_proj": (1, 2048, 512, 128 * 256, 61),
-        "attn_score": (256, 1024, 192, 1024, 61), "attn_value": (256, 1024, 1024, 128, 61),
-        "o_proj": (1, 2048, 128 * 128, 7168, 61)}, ("q_absorb", "v_absorb")),
-    ("deepseek-v3", DECODE | {"batch_size": 4, "seq_len": 1024}, {
-        "q_a_proj": (1, 4, 7168, 1536, 61), "q_b_proj": (1, 4, 1536, 128 * 192, 61),
-        "kv_a_proj": (1, 4, 7168, 576, 61), "q_absorb": (128, 4, 128, 512, 61),
+    ("deepseek-v3", {"batch_size": 2, "seq_len": 1024}, {"q_a_proj": (1, 2048, 7168, 1536, 61),
+        "q_b_proj": (1, 2048, 1536, 128 * 192, 61), "kv_a_proj": (1, 2048, 7168, 576, 61),
+        "kv_b_proj": (1, 2048, 512, 128 * 256, 61), "attn_score": (256, 1024, 192, 1024, 61),
+        "attn_value": (256, 1024, 1024, 128, 61), "o_proj": (1, 2048, 128 * 128, 7168, 61)}, ("q_absorb", "v_absorb")),
+    ("deepseek-v3", DECODE | {"batch_size": 4, "seq_len": 1024}, {"q_a_proj": (1, 4, 7168, 1536, 61),
+        "q_b_proj": (1, 4, 1536, 128 * 192, 61), "kv_a_proj": (1, 4, 7168, 576, 61), "q_absorb": (128, 4, 128, 512, 61),
         "attn_score": (4, 128, 576, 1024, 61), "attn_value": (4, 128, 1024, 512, 61),
         "v_absorb": (128, 4, 512, 128, 61), "o_proj": (1, 4, 128 * 128, 7168, 61)}, ("kv_b_proj",)),
     ("deepseek-v2-lite", {"seq_len": 10}, {"q_proj": (1, 10, 2048, 16 * 192, 27)}, ("q_a_proj",)),
-    ("deepseek-v3", {"seq_len": 4096, "expert_load": "expected"}, {
-        "gate_up_proj": (1, 4096, 7168, 2 * 18432, 3), "down_proj": (1, 4096, 18432, 7168, 3),
-        "router": (1, 4096, 7168, 256, 58), "expert_gate_up": (256, 128, 7168, 4096, 58),
-        "expert_down": (256, 128, 2048, 7168, 58), "shared_gate_up": (1, 4096, 7168, 4096, 58),
-        "shared_down": (1, 4096, 2048, 7168, 58)}, ()),
+    ("deepseek-v3", {"seq_len": 4096, "expert_load": "expected"}, {"gate_up_proj": (1, 4096, 7168, 2 * 18432, 3),
+        "down_proj": (1, 4096, 18432, 7168, 3), "router": (1, 4096, 7168, 256, 58),
+        "expert_gate_up": (256, 128, 7168, 4096, 58), "expert_down": (256, 128, 2048, 7168, 58),
+        "shared_gate_up": (1, 4096, 7168, 4096, 58), "shared_down": (1, 4096, 2048, 7168, 58)}, ()),
     # shared experts run as one
     ("deepseek-v2", {}, {"shared_gate_up": (1, 512, 5120, 2 * 2 * 1536, 59)}, ()),
     ("qwen1.5-moe-a2.7b", {}, {"shared_down": (1, 512, 5632, 2048, 24), "shared_gate": (1, 512, 2048, 1, 24)}, ()),
     ("mixtral-8x7b", {}, {}, ("shared_gate_up",)),
     # window layers see the window once the context is longer
-    ("gemma-2-9b", DECODE | {"batch_size": 3, "seq_len": 8192}, {
-        "attn_score": (24, 2, 256, 8192, 21), "attn_score_window": (24, 2, 256, 4096, 21),
-        "attn_value_window": (24, 2, 4096, 256, 21)}, ()),
+    ("gemma-2-9b", DECODE | {"batch_size": 3, "seq_len": 8192}, {"attn_score": (24, 2, 256, 8192, 21),
+        "attn_score_window": (24, 2, 256, 4096, 21), "attn_value_window": (24, 2, 4096, 256, 21)}, ()),
     ("gemma-2-9b", DECODE | {"batch_size": 3, "seq_len": 4096}, {"attn_score": (24, 2, 256, 4096, 42)},
      ("attn_score_window",)),
     ("mistral-7b", {"seq_len": 6000}, {"attn_score_window": (8, 24000, 128, 4096, 32)}, ("attn_score",)),
     # a chunk of prefill attends to what is cached, whose latents are expanded too; guessed tokens are verified at once
-    ("llama-3-8b", {"batch_size": 2, "seq_len": 5000, "new_tokens": 1000}, {
-        "qkv_proj": (1, 2000, 4096, 6144, 32), "attn_score": (16, 4000, 128, 5000, 32),
-        "lm_head": (1, 2, 4096, 128256, 1)}, ()),
+    ("llama-3-8b", {"batch_size": 2, "seq_len": 5000, "new_tokens": 1000}, {"qkv_proj": (1, 2000, 4096, 6144, 32),
+        "attn_score": (16, 4000, 128, 5000, 32), "lm_head": (1, 2, 4096, 128256, 1)}, ()),
     ("deepseek-v3", {"batch_size": 2, "seq_len": 5000, "new_tokens": 1000}, {
         "kv_b_proj": (1, 10_000, 512, 128 * 256, 61), "q_b_proj": (1, 2000, 1536, 128 * 192, 61)}, ()),
-    ("llama-3-8b", DECODE | {"batch_size": 16, "seq_len": 2048, "new_tokens": 4}, {
-        "qkv_proj": (1, 64, 4096, 6144, 32), "attn_score": (128, 16, 128, 2048, 32),
-        "lm_head": (1, 64, 4096, 128256, 1)}, ()),
+    ("llama-3-8b", DECODE | {"batch_size": 16, "seq_len": 2048, "new_tokens": 4}, {"qkv_proj": (1, 64, 4096, 6144, 32),
+        "attn_score": (128, 16, 128, 2048, 32), "lm_head": (1, 64, 4096, 128256, 1)}, ()),
     ("deepseek-v3", DECODE | {"batch_size": 2, "new_tokens": 3}, {"q_absorb": (128, 6, 128, 512, 61)}, ()),
     # KV heads are replicated beyond one a device; latent projections and the router are not divided
     ("llama-3-70b", HEADS_OF_8 | {"tensor_parallel": 8}, {
@@ -126,12 +117,11 @@ BY_HAND: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]], tuple[str, 
     ("llama-4-maverick", {"seq_len": 9000}, {
         "gate_up_proj": (1, 9000, 5120, 2 * 16384, 24), "attn_score_window": (8, 45000, 128, 8192, 36)}, ()),
     # experts: each divided by 4; half of them, each divided by 2; a quarter; groups that feed an eighth
-    *(("qwen3-30b-a3b", {"seq_len": 4096, "expert_load": "expected", "tensor_parallel": tensor,
-                         "expert_parallel": expert}, {
-        "expert_gate_up": (*gate_up, 48), "router": (1, 4096, 2048, 128, 48)}, ())
-      for tensor, expert, gate_up in (
-          (1, 1, (128, 256, 2048, 1536)), (4, 1, (128, 256, 2048, 384)), (4, 2, (64, 256, 2048, 768)),
-          (4, 4, (32, 256, 2048, 1536)), (1, 8, (16, 2048, 2048, 1536)), (2, 8, (16, 1024, 2048, 1536)))),
+    *(("qwen3-30b-a3b",
+        {"seq_len": 4096, "expert_load": "expected", "tensor_parallel": tensor, "expert_parallel": expert},
+        {"expert_gate_up": (*gate_up, 48), "router": (1, 4096, 2048, 128, 48)}, ()) for tensor, expert,
+        gate_up in ((1, 1, (128, 256, 2048, 1536)), (4, 1, (128, 256, 2048, 384)), (4, 2, (64, 256, 2048, 768)),
+        (4, 4, (32, 256, 2048, 1536)), (1, 8, (16, 2048, 2048, 1536)), (2, 8, (16, 1024, 2048, 1536)))),
 ]  # fmt: skip
 
 
@@ -415,18 +405,12 @@ def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
         ("llama-3-8b", {"tensor_parallel": 3}, "tensor_parallel must divide num_heads of llama-3-8b = 32, got 3"),
         ("llama-3-8b", {"tensor_parallel": 64}, "tensor_parallel must divide num_heads"),
         ("qwen2.5-7b", {"tensor_parallel": 14}, "num_kv_heads = 4 of qwen2.5-7b replicates"),
-        (
-            "qwen2.5-7b",
-            {"tensor_parallel": 28},
-            "ffn.intermediate_size of qwen2.5-7b = 18944, got 28; possible: 1, 2, 4",
-        ),
+        ("qwen2.5-7b", {"tensor_parallel": 28},
+            "ffn.intermediate_size of qwen2.5-7b = 18944, got 28; possible: 1, 2, 4"),
         ("mixtral-8x7b", {"expert_parallel": 3}, "expert_parallel must divide moe.num_experts of mixtral-8x7b = 8"),
         ("mixtral-8x7b", {"tensor_parallel": 4, "expert_parallel": 6}, "must divide the other, got 4 and 6"),
-        (
-            "mixtral-8x7b",
-            {"expert_load": "unifrom"},
-            "expert_load is expected, or a distribution: distribution must be",
-        ),
+        ("mixtral-8x7b", {"expert_load": "unifrom"},
+            "expert_load is expected, or a distribution: distribution must be"),
         ("mixtral-8x7b", {"expert_load": 3}, "expert_load is expected, or a distribution"),
         ("mixtral-8x7b", {"expert_load": ExpertWeights((1.0, 2.0))}, "one for each of num_experts = 8, got 2"),
         ("mixtral-8x7b", {"expert_imbalance": 0.5}, "expert_imbalance must be a finite number >= 1, got 0.5"),
@@ -434,7 +418,7 @@ def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
         ("mixtral-8x7b", {"expert_imbalance": float("inf")}, "expert_imbalance must be"),
         ("mixtral-8x7b", {"expert_imbalance": "high"}, "expert_imbalance must be"),
     ],
-)
+)  # fmt: skip
 def test_bad_options_are_refused(model: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         by_name(model, **options)
