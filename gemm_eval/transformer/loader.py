@@ -98,10 +98,8 @@ _DTYPES = {"bfloat16": DType.BF16, "float16": DType.FP16, "float32": DType.FP32}
 _INHERITED = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
 # Gemma 3's published files leave out of text_config what its configuration class says (transformers, Gemma3TextConfig).
 _TEXT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "gemma3": {
-        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-        "sliding_window_pattern": 6,
-    },
+    "gemma3": {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "sliding_window_pattern": 6},
 }  # fmt: skip
 
 

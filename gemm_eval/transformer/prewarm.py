@@ -139,10 +139,8 @@ def prewarm_for_transformer(
     sizes = {
         "name": f"transformer-{hidden_size}-{intermediate_size}", "hidden_size": hidden_size, "num_layers": 1,
         "vocab_size": 1 if vocab_size is None else vocab_size,
-        "attention": {
-            "kind": "gqa", "num_heads": num_heads, "head_dim": head_dim,
-            "num_kv_heads": num_heads if num_kv_heads is None else num_kv_heads,
-        },
+        "attention": {"kind": "gqa", "num_heads": num_heads, "head_dim": head_dim,
+            "num_kv_heads": num_heads if num_kv_heads is None else num_kv_heads},
         "ffn": {"intermediate_size": intermediate_size, "is_gated": is_gated},
     }  # fmt: skip
     try:
