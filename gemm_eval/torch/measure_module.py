@@ -123,9 +123,8 @@ def compare(
     Eager: each operation is a kernel, or a few. torch's profiler says what ran on the GPU, and under which operation it
     was launched. It runs without gradients, and is left as it was.
 
-    The CUDA graph is of the operations that ran in eager mode: while it is captured, `is_current_stream_capturing` of
-    torch.cuda says False, as modules of transformers run other kernels where it says True. A module that cannot be
-    captured (it waits for the GPU) gives a warning, and no time in a graph.
+    The CUDA graph is of the operations that ran in eager mode (TORCH.md, "compare"). A module that cannot be captured
+    (it waits for the GPU) gives a warning, and no time in a graph.
 
     Args:
         module: on a GPU.

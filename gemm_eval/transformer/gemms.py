@@ -55,47 +55,18 @@ def transformer_gemms(
     it is another number: in prefill a chunk whose predecessors are in the cache, in decode k tokens that are guessed
     and verified at once (speculative decoding), each of which the LM head sees.
 
-    **Attention.** Scores and values are GEMMs of their own, batched over sequences and KV heads; the query heads of a
-    KV head are rows of one GEMM. Prefill counts the full square of scores: that a causal kernel may skip half of it
-    is left to the kernel. A window layer counts `window_size` keys for each query once the context is longer.
+    MODELS.md, "GEMMs of a forward pass", says how attention, MLA, experts and parallel degrees become GEMMs.
 
-    **MLA.** Without absorption, keys and values are expanded (`kv_b_proj`: of new tokens, in a later chunk of prefill
-    of all positions, as the cache has latents) and each head has its own. With it, `kv_b_proj` is folded into the query
-    (`q_absorb`) and the output (`v_absorb`), and all heads attend to the one latent: more operations, far less cache to
-    read. `absorb_mla` None absorbs in decode only. Sources: DeepSeek-V2, arXiv:2405.04434, section 2.1.2; DeepSeek-V3
-    `inference/model.py`, `attn_impl` naive and absorb.
-
-    **Experts** run as one grouped GEMM: each expert of the device is a group, with a row for each token that chose it.
-    `expert_load` says how many these are:
-
-    - ``"uniform"``: as routing at random gives in expectation, an expert's tokens being binomial: so a step of decode
-      leaves experts idle, whose weights nobody reads, and some have more rows than others, which tiles feel. It is the
-      default because it neither hides imbalance nor invents a skew, and needs no seed: the same question has one
-      answer, and few different GEMMs.
-    - a distribution of `gemm_eval.moe`, as a word (``"power_law_1.2"``) or a value: rows of the most loaded device, in
-      the draw of median load out of five.
-    - ``"expected"``: G active experts of M rows each, a batched GEMM; `shapes.py` has the formulas of both.
-
-    `expert_imbalance` above 1 (busiest over mean load) asks for ``"expected"`` with all experts charged as the busiest,
-    which is a bound. So do devices of more than 1,024 experts. Shared experts run as one FFN.
-
-    **Parallel degrees.** `tensor_parallel` divides heads, intermediate sizes and the vocabulary (rounded up); KV heads
-    are replicated beyond one a device; latent projections and routers are not divided. `expert_parallel` spreads whole
-    experts. One degree divides the other: below `tensor_parallel` it lies inside the group, and the rest of the group
-    divides each expert; above, ``expert_parallel / tensor_parallel`` groups run side by side, each with its own
-    `batch_size`, and all their tokens meet in the experts. Models without experts take no `expert_parallel` but 1.
-
-    **Data types.** `dtype` None: as the model's file says, each GEMM in the types of its `quantization`, the rest in
-    its `dtype`; fp16 where it says nothing. A GEMM that is not stored alike in all layers is there once for each way,
-    named after its type from the second on (``"qkv_proj_bf16"``). Else `dtype` is a shorthand (``"bf16"``,
-    ``"fp8_block"``, ``"w4a16"``) or a `DtypeScheme`, and holds for the projections of attention, the feed-forward
-    networks and the experts. Scores and values of attention, the routers and the LM head are kept in `dense_dtype`, as
-    fp8 and int4 checkpoints keep them: by default the input type of `dtype`, or bf16 where that has fewer than 16 bits.
-    `quantize_lm_head`, `quantize_router` give these `dtype` too. Routed experts can have an `expert_dtype` of their
-    own: gpt-oss keeps all but them in BF16 (``"w4a16_mxfp4"``). Source: DeepSeek-V3, arXiv:2412.19437, section 3.3.1:
-    embedding, head, gating and attention keep BF16 or FP32.
-
-    In prefill the LM head sees the last token of each sequence.
+    Args:
+        dtype: None: as the model's file says; else a shorthand (``"bf16"``, ``"fp8_block"``, ``"w4a16"``) or a
+            `DtypeScheme` for the projections of attention, the feed-forward networks and the experts.
+        dense_dtype: of scores and values of attention, routers and the LM head; None: the input type of `dtype`, or
+            bf16 where that has fewer than 16 bits. `quantize_lm_head`, `quantize_router` give these `dtype` too.
+        expert_dtype: of routed experts; None: `dtype`.
+        expert_load: rows of each expert: ``"uniform"``, as routing at random gives in expectation; ``"expected"``: as
+            many for all that are active; or a distribution of `gemm_eval.moe`, as a word or a value.
+        expert_imbalance: above 1 (busiest over mean load): all experts are charged as the busiest, which is a bound.
+        absorb_mla: fold `kv_b_proj` into query and output; None: in decode only.
 
     Raises:
         InvalidOptionError: an option is out of range, or a degree does not divide what it splits.

@@ -111,20 +111,7 @@ def activation_bytes(
 ) -> int:
     """Return the bytes of activations that are alive at once, at the peak of a pass over `num_tokens` tokens.
 
-    With T tokens, a bytes an element, h the width of the model and all other widths those of one device:
-
-        peak = a T 2h + max(attention, ffn, experts, head)
-
-        residual and the block's input, which live through each block                        2h
-        attention   projections (of MLA all latents too), heads' outputs, o_proj's output
-        ffn         gate and up, the activation, down's output                               (2 + 1) I + h
-        experts     of T k rows: gate and up or what is added up, whichever is wider, the activation; the router's
-                    logits in fp32; the sum                                                k (max(2 I, h) + I) + ... + h
-                    where rows are copied before GEMM 1 (`expert_copies`): if it is more   k (h + 2 I)
-        head        of the rows that are sampled: logits of this device, of all where there are others, and in fp32
-
-    Each operation keeps its inputs until it is done, and the allocator gives back what is freed: PyTorch's caching
-    allocator with the modules of vLLM, without its own workspaces. Kernels keep scores in registers.
+    MODELS.md has the formula. `expert_copies`: rows of experts are copied before GEMM 1.
     """
     whole = replace(step, num_seqs=1, new_tokens=num_tokens, context=num_tokens, absorb_mla=False, expands_cache=False)
     widths = {s.name: s for s in layer_shapes(config, whole) if s.operand is not Operand.ACTIVATION}
@@ -175,7 +162,7 @@ class ModelMemory:
     """Memory of a device that a model takes in one pipeline stage, counted from 0, without that of the runtime.
 
     Weights are as stored, with scales, all experts and the embedding; `weights` are their parts in the order they are
-    used. `activation_bytes` are alive at the peak of a pass (`activation_bytes` has the formula).
+    used. `activation_bytes` are alive at the peak of a pass (MODELS.md has the formula).
     """
 
     weight_bytes: int
