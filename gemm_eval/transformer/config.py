@@ -229,8 +229,6 @@ class LayerKind(NamedTuple):
 
     name: str
     layers: tuple[int, ...]
-    is_window: bool
-    has_experts: bool
     has_rope: bool
 
 
@@ -249,5 +247,5 @@ def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
     for (is_window, has_experts, has_rope), layers in result.items():
         rope = "" if has_rope or never else " without rotary positions"
         name = f"{'window' if is_window else 'full'} attention{rope}, {'experts' if has_experts else 'dense'}"
-        kinds.append(LayerKind(name, tuple(layers), is_window, has_experts, has_rope))
+        kinds.append(LayerKind(name, tuple(layers), has_rope))
     return tuple(kinds)
