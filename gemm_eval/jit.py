@@ -134,7 +134,7 @@ def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @cache
 def source_stamp() -> str:
-    """A digest of the text of all kernels: what they compute can change only when it does.
+    """Return a digest of the text of all kernels: what they compute can change only when it does.
 
     The terms count too: kernels hold their order, and what each belongs to, as constants.
     """
@@ -148,7 +148,7 @@ def source_stamp() -> str:
 
 @cache
 def _kernel_folder(root: Path) -> Path | None:
-    """The folder of these kernels, made if it is missing; None: it cannot be made, or is not this user's alone.
+    """Return the folder of these kernels, made if missing; None: it cannot be made, or is not this user's alone.
 
     Environments with other versions of numba or Python, which cannot read each other's, have folders of their own.
     """

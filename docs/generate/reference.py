@@ -190,7 +190,7 @@ def _unit(name: str) -> str:
 
 
 def _kind(entry: Mapping[str, Any]) -> str:
-    """What a field takes, in words."""
+    """Return what a field takes, in words."""
     if "anyOf" in entry:
         return " or ".join(_kind(one) for one in entry["anyOf"] if one.get("type") != "null")
     if "$ref" in entry:
@@ -211,7 +211,7 @@ def _kind(entry: Mapping[str, Any]) -> str:
 
 
 def _named(name: str) -> str:
-    """A model of this page as a link; types of data and kinds of sources in words."""
+    """Return a model of this page as a link; types of data and kinds of sources in words."""
     if any(model.__name__ == name for models in MODELS.values() for model in models):
         return f"[{name}](#{name.lower()})"
     return {"DType": "data type", "ProvenanceKind": "kind"}[name]

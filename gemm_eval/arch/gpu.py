@@ -7,7 +7,18 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from gemm_eval.arch.common import BaseSpec, ClockState, Dim, DTypeKey, Frac, Frozen, NonNegative, Positive, Table
+from gemm_eval.arch.common import (
+    BaseSpec,
+    ClockState,
+    Dim,
+    DTypeKey,
+    Frac,
+    Frozen,
+    NonNegative,
+    Positive,
+    Table,
+    check_rules,
+)
 from gemm_eval.checks import check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
@@ -208,33 +219,26 @@ class GpuSpec(BaseSpec):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        if self.default_dtype not in self.tensor_flop_per_cycle:
-            raise ValueError(f"default_dtype {self.default_dtype} must have an entry in tensor_flop_per_cycle")
-        if DType.INT32 in self.tensor_flop_per_cycle:
-            raise ValueError("tensor_flop_per_cycle: int32 is an accumulator type, not an input type")
-        if DType.E8M0 in self.tensor_flop_per_cycle:
-            raise ValueError("tensor_flop_per_cycle: e8m0 is a type of scales, not an input type")
-        for field in ("tensor_clock_burst_ghz", "tensor_clock_sustained_ghz"):
+        clock_tables = ("tensor_clock_burst_ghz", "tensor_clock_sustained_ghz")
+        self._check_types("tensor_flop_per_cycle", *clock_tables)
+        for field in clock_tables:
             clocks = getattr(self, field)
             if self.default_dtype not in clocks:
                 raise ValueError(f"{field} must have an entry for default_dtype {self.default_dtype}")
             for dtype, clock in clocks.items():
-                if dtype not in self.tensor_flop_per_cycle:
-                    raise ValueError(f"{field}: {dtype} must have an entry in tensor_flop_per_cycle too")
                 if clock > self.max_clock_ghz:
                     raise ValueError(f"{field}: {dtype} must be <= max_clock_ghz {self.max_clock_ghz}, got {clock}")
-        if self.boost_clock_ghz > self.max_clock_ghz:
-            raise ValueError(
-                f"boost_clock_ghz must be <= max_clock_ghz {self.max_clock_ghz}, got {self.boost_clock_ghz}"
-            )
-        if self.smem_per_cta_bytes + self.smem_reserved_bytes > self.smem_per_sm_bytes:
-            raise ValueError("smem_per_cta_bytes and smem_reserved_bytes together must fit into smem_per_sm_bytes")
-        if self.mma_n_max % self.mma_n_step:
-            raise ValueError(f"mma_n_max must be a multiple of mma_n_step {self.mma_n_step}, got {self.mma_n_max}")
-        if (self.l3_bytes is None) != (self.l3_gb_per_s is None):
-            raise ValueError("l3_bytes and l3_gb_per_s go together")
-        if self.max_cluster_ctas == 1 and self.has_multicast:
-            raise ValueError("has_multicast needs clusters: max_cluster_ctas above 1")
+        check_rules(
+            (self.boost_clock_ghz > self.max_clock_ghz,
+             f"boost_clock_ghz must be <= max_clock_ghz {self.max_clock_ghz}, got {self.boost_clock_ghz}"),
+            (self.smem_per_cta_bytes + self.smem_reserved_bytes > self.smem_per_sm_bytes,
+             "smem_per_cta_bytes and smem_reserved_bytes together must fit into smem_per_sm_bytes"),
+            (self.mma_n_max % self.mma_n_step,
+             f"mma_n_max must be a multiple of mma_n_step {self.mma_n_step}, got {self.mma_n_max}"),
+            ((self.l3_bytes is None) != (self.l3_gb_per_s is None), "l3_bytes and l3_gb_per_s go together"),
+            (self.max_cluster_ctas == 1 and self.has_multicast,
+             "has_multicast needs clusters: max_cluster_ctas above 1"),
+        )  # fmt: skip
         return self
 
     def peak_tflop_per_s(self, dtype: DType | str | None = None) -> float:
@@ -247,7 +251,7 @@ class GpuSpec(BaseSpec):
         return self._tflop_per_s(dtype, self.boost_clock_ghz)
 
     def highest_tflop_per_s(self, dtype: DType | str | None = None) -> float:
-        """What no GEMM can beat, 1e12/s: the maker's peak, or where chips clock higher, the rate at the burst clock.
+        """Return the rate that no GEMM can beat, 1e12/s: the peak, or that at the burst clock where it is higher.
 
         Raises:
             KeyError: the tensor cores do not take that type.
@@ -269,7 +273,7 @@ class GpuSpec(BaseSpec):
         return table.get(dtype, table[self.default_dtype])
 
     def tensor_tflop_per_s(self, dtype: DType | str | None = None, clock: str = ClockState.BURST) -> float:
-        """What the tensor cores of the whole chip do, busy in every cycle, at the clock that they run at under load.
+        """Return the rate of all tensor cores, busy in every cycle, at the clock that they have under load.
 
         Raises:
             InvalidOptionError: `clock` is no `ClockState`.

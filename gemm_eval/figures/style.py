@@ -155,7 +155,7 @@ def _import_without_traces() -> None:
 
 
 def _own_settings() -> Path | None:
-    """The user's matplotlibrc where matplotlib looks for it, if there is one."""
+    """Return the user's matplotlibrc where matplotlib looks for it, if there is one."""
     import platformdirs
 
     places = (platformdirs.user_config_path("matplotlib", appauthor=False), Path("~/.matplotlib").expanduser())
@@ -176,7 +176,7 @@ def _folder() -> Path:
 
 @cache
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that goes with this process."""
+    """Return a folder that goes with this process."""
     return tempfile.TemporaryDirectory(prefix="gemm_eval-matplotlib-")
 
 

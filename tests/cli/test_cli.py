@@ -171,13 +171,6 @@ def test_process_writes_errors_on_stderr() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", "error: G must be in 1..2**40, got 0\n")
 
 
-def test_process_without_a_terminal_prints_no_escape_codes() -> None:
-    ran = run_process("top", *DEMO, *WORDS, NO_COLOR="1")
-
-    assert ran.returncode == 0
-    assert "\x1b" not in ran.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "imports_numba"),
     [(["--help"], False), (["evaluate", "--help"], False), (["arch", "list"], False), (["top", *DEMO, *WORDS], True)],

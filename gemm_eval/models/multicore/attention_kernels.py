@@ -272,7 +272,7 @@ def _count_full_tiles(
 
 @inlined_kernel
 def _append(x: _StripCounts, y: _StripCounts, tile_kv: int, span: int) -> _StripCounts:
-    """Counts of row tiles, and of others that follow them."""
+    """Return counts of row tiles, and of others that follow them."""
     if y.tiles == 0:
         return x
     if x.tiles == 0:
@@ -331,7 +331,7 @@ def count_core(
 
 @inlined_kernel
 def _count_all(p: Any, s: AttentionSizes, rows: int, span: int, tile_q: int, tile_kv: int) -> AttentionCounts:
-    """Counts of a core of one strip, each row of which attends to each key."""
+    """Return counts of a core of one strip, each row of which attends to each key."""
     T_q = ceil_div(rows, tile_q)
     T_kv = ceil_div(span, tile_kv)
     blocks = key_steps_of(p, s, span)
@@ -343,7 +343,7 @@ def _count_all(p: Any, s: AttentionSizes, rows: int, span: int, tile_q: int, til
 
 @inlined_kernel
 def keys_stay(counts: AttentionCounts, kept_rows: int) -> AttentionCounts:
-    """Counts where keys stay and rows stream, from those where rows stay.
+    """Return counts where keys stay and rows stream, from those where rows stay.
 
     Args:
         kept_rows: rows that need not be loaded: from `count_kept_rows`; any larger number gives a bound.
