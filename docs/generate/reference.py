@@ -30,8 +30,7 @@ from gemm_eval.models.gpu.attention.rows import (
 )
 from gemm_eval.models.gpu.coefficients import QUANTIZATION, TRITON_OWN, TRTLLM_OWN
 from gemm_eval.models.gpu.collective import COLLECTIVE_COEFFICIENTS
-from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_COEFFICIENTS
-from gemm_eval.models.gpu.switches import SWITCH_COEFFICIENTS
+from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_COEFFICIENTS, SWITCH_COEFFICIENTS
 from gemm_eval.models.gpu.triton.model import TRITON_COEFFICIENTS
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS
 

@@ -87,7 +87,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "prewarm": model.prewarm,
     "kernels": kernels.kernels,
     "asm": kernels.asm,
-    "kernel-table": kernels.kernel_table,
     "profile": kernels.profile,
     "crossover": kernels.crossover,
     "sweep": space.sweep,

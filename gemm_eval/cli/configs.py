@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from gemm_eval.cli.options import JsonOption, argument, command, complete_gpus, give, group, option
 
 if TYPE_CHECKING:
-    from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
+    from gemm_eval.kernels.config_cache import ConfigCache
+    from gemm_eval.kernels.config_records import ConfigRecord
 
 
 app = group("Files that say which config of our W4A16 kernels is best for which GEMM: build, list and merge.")
@@ -57,7 +58,7 @@ def list_(
 ) -> None:
     """List the records of a file, one a line: GEMM, config, time, how and when found, and whether it still holds.
 
-    Weights: mode and group size. Found by: whether all legal configs were timed or some, and how many; or a model.
+    Weights: mode and group size. Found by: whether all legal configs were timed or some, and how many.
 
     Examples:
 
@@ -121,7 +122,8 @@ def _own_files() -> list[Path]:
 def _void(record: ConfigRecord) -> str | None:
     """Return why a record no longer holds; None: it does."""
     from gemm_eval.errors import GemmEvalError
-    from gemm_eval.kernels.config_cache import limits_of_preset, why_void
+    from gemm_eval.kernels.config_cache import limits_of_preset
+    from gemm_eval.kernels.config_records import why_void
 
     try:
         return why_void(record, limits_of_preset(record.key.gpu))
@@ -176,4 +178,4 @@ def _cells(record: ConfigRecord) -> dict[str, str]:
 
 
 def _way(record: ConfigRecord) -> str:
-    return {"all": f"all {record.num_timed}", "top_k": f"top {record.num_timed}"}.get(record.found_by, "model")
+    return f"{'all' if record.found_by == 'all' else 'top'} {record.num_timed}"

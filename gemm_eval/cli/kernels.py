@@ -1,4 +1,4 @@
-"""The commands on kernels: `kernels`, `asm`, `kernel-table`, `profile` and `crossover`."""
+"""The commands on kernels: `kernels`, `asm`, `profile` and `crossover`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gemm_eval.kernels import Sizes
     from gemm_eval.measure import QuantShape
 
-_ACTIVATIONS = ("fp16", "bf16")
 _PROFILE_COUNT = 10
 
 _GroupSize = Annotated[int, opt.option("Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")]
@@ -118,42 +117,6 @@ def asm(
     cycles = cycles_of_loop(card.loop, spec)
     known = card, spec, occupancy, cycles
     opt.give(json, lambda: card_document(*known), lambda: print_card(*known))
-
-
-def kernel_table(
-    *,
-    out: Annotated[Path, opt.option("Folder for the tables, such as arch/kernels/w4a16.")],
-    target: Annotated[
-        list[str] | None, opt.option("What to compile for, such as sm_90a; may be repeated. Default: all.")
-    ] = None,
-    activation: Annotated[
-        list[str] | None, opt.option("Type of A and C: fp16 or bf16; may be repeated. Default: both.")
-    ] = None,
-    jobs: Annotated[int, opt.option("Kernels to compile at once.")] = 1,
-    keep: Annotated[
-        bool,
-        opt.option(
-            "Leave rows that are there: an edit did not change those kernels' code. A sample is checked.", "--keep"
-        ),
-    ] = False,
-) -> None:
-    """Compile all W4A16 kernels in all modes, and write what they take and what their main loops issue.
-
-    One CSV file for each target and activation. Needs NVRTC and nvdisasm, but no GPU; a table takes some 15 minutes
-    where its kernels are not in the cache.
-
-    Examples:
-
-    gemm-eval kernel-table --out tables --target sm_90a --jobs 8
-    """
-    from gemm_eval.cli.output import print_line
-    from gemm_eval.kernels import parse_activation, table_targets, write_kernel_tables
-
-    wanted = [(to, parse_activation(of)) for to in target or table_targets() for of in activation or _ACTIVATIONS]
-    options = [*(f" --target {name}" for name in target or ()), *(f" --activation {name}" for name in activation or ())]
-    command = f"gemm-eval kernel-table{''.join(options)} --out {out.as_posix()}"
-    for file, num_rows in write_kernel_tables(out, wanted, jobs=jobs, command=command, keep=keep):
-        print_line(f"{file}: {num_rows} kernels")
 
 
 def profile(

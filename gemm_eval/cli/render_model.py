@@ -160,12 +160,11 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
 
 def _gemm_cells(gemm: LayerGemm, result: GEMMResult, total_us: float) -> dict[str, str]:
     all_us = gemm.total_count * result.latency_us
-    times = "" if gemm.count_per_layer == 1 else f" x {gemm.count_per_layer}"
     return {
         "GEMM": gemm.name,
         "types": result.problem.types.inputs,
         "G·M·K·N": "·".join(result.problem.size_words),
-        "layers": f"{gemm.num_layers}{times}",
+        "layers": f"{gemm.num_layers}",
         "bound": result.bound,
         "time": time_text(result.latency_us),
         "in all": time_text(all_us),

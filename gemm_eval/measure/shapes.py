@@ -369,10 +369,10 @@ def _counts(of: _Experts, num_tokens: int, distribution: str, seed: int) -> tupl
         few = balanced_counts(num_tokens, of.num_experts // _SPARSE_STEP, of.topk)
         counts[::_SPARSE_STEP] = few
     elif distribution == "uniform":
-        counts = uniform_counts(num_tokens, of.num_experts, of.topk, np.random.default_rng(seed))
+        (counts,) = uniform_counts(num_tokens, of.num_experts, of.topk, np.random.default_rng(seed))
     else:
         rng = np.random.default_rng(seed)
-        counts = power_law_counts(num_tokens, of.num_experts, of.topk, _POWERS[distribution], of.ep, rng)
+        (counts,) = power_law_counts(num_tokens, of.num_experts, of.topk, _POWERS[distribution], of.ep, rng)
     if distribution != "balanced":
         counts = most_loaded_rank_first(counts, of.ep)
     return tuple(counts[: of.num_experts // of.ep].tolist())

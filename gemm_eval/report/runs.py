@@ -125,7 +125,7 @@ def phase_of_step(evaluator: GEMMEvaluator, step: StepEstimate) -> PhaseResult:
         is_apart = work.quantize_from is not None and not work.is_quantized and evaluator.arch.type == "gpu"
         quantize_from = str(work.quantize_from) if is_apart else None
         result = evaluator.evaluate_problem(work.problem, quantize_from=quantize_from)
-        gemms.append((LayerGemm(name, work.problem, 1, count, is_weight=True), result))
+        gemms.append((LayerGemm(name, work.problem, count, is_weight=True), result))
     return PhaseResult(step.phase, step.batch * step.new_tokens, gemms, step)
 
 

@@ -68,7 +68,7 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
     assert [path for path, _ in found] == [
         [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["collective"], ["gemms"], ["model"], ["moe"],
         ["prewarm"],
-        ["kernels"], ["asm"], ["kernel-table"],
+        ["kernels"], ["asm"],
         ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
         ["measure"], ["measure", "gpu"], ["measure", "host"],
         ["validate"], ["validate", "dense"], ["validate", "gpu"], ["validate", "moe"], ["validate", "attention"],

@@ -20,7 +20,8 @@ from gemm_eval.cli import configs as _configs
 from gemm_eval.cli.app import _Application
 from gemm_eval.cli.render_arch import unit_of
 from gemm_eval.kernels import config_cache
-from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
+from gemm_eval.kernels.config_cache import ConfigCache
+from gemm_eval.kernels.config_records import ConfigRecord
 from tests.cli.commands import Ran, chip_file
 from tests.kernels.checkpoint_samples import GPTQ, make_layer, write_checkpoint
 

@@ -230,7 +230,7 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise GemmEvalError("measuring needs an NVIDIA GPU, found none")
 
-    monkeypatch.setattr(bench, "import_cupy", fail)
+    monkeypatch.setattr(bench.runtime, "import_cupy", fail)
     refused = CliRunner().invoke(app, ["profile", "1", "4096", "4096"])
 
     assert refused.exit_code == 2

@@ -154,7 +154,7 @@ def test_random_weights_are_evenly_spread_and_scales_finite() -> None:
 @pytest.mark.parametrize("activation", ["fp16", "bf16"])
 def test_random_scales_of_four_bit_floats_are_as_the_others(activation: str) -> None:
     from gemm_eval.dtypes import DType
-    from gemm_eval.kernels.fp4_layout import stored_values
+    from gemm_eval.kernels.layout import stored_values
 
     for mode, least, largest in ((WeightMode.MXFP4, 2**-9, 2**-7), (WeightMode.NVFP4, 0.004, 0.01501)):
         stored = scale_pattern(mode, DType(activation), 1)

@@ -228,7 +228,6 @@ COMMANDS = [
     ("kernels --arch h200-sxm -m 16 -n 4096 -k 4096", ""),
     ("kernels --arch h200-sxm --compile", "gpu"),
     ("kernels --arch h200-sxm --measured", "calibrate"),
-    ("kernel-table --out tables", "gpu"),
     ("asm kernel.ptx", ""),
     ("measure gpu --out measured", "gpu"),
     ("measure gpu --out measured --list", ""),

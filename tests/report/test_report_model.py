@@ -406,7 +406,7 @@ def test_a_mapping_of_groups_is_not_drawn_as_one_of_a_batch(result: GEMMResult) 
 
 
 def test_a_model_names_rows(result: GEMMResult, capsys: pytest.CaptureFixture[str]) -> None:
-    gemm = LayerGemm("experts", GROUPED, 1, 32, is_weight=True)
+    gemm = LayerGemm("experts", GROUPED, 32, is_weight=True)
     print_phase("decode", load_model("llama-3-8b"), [(gemm, result)], 1)
 
     assert "(140 in 4)·512·256" in capsys.readouterr().out

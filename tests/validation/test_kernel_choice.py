@@ -14,7 +14,7 @@ import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu import enumerate_configs, pack_gpu
+from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.candidates import config_of_row
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -33,6 +33,7 @@ from gemm_eval.validation.predictors import nvidia
 from gemm_eval.validation.predictors.w4a16 import W4A16_FORM, W4A16Rows, has_all_configs
 from gemm_eval.validation.timings import Timings
 from gemm_eval.workload import GemmProblem, RunOptions
+from tools.laws.kernel_space import enumerate_configs
 
 H200 = load_arch("h200-sxm", GpuSpec)
 TYPES = GemmProblem(

@@ -49,19 +49,12 @@ No timings show that any library runs them, and A comes out of a quantization th
 
 
 class SplitRule(NamedTuple):
-    """How a library splits K.
+    """How a library splits K."""
 
-    Attributes:
-        min_steps: a part has at least so many k-steps.
-        is_full: it does not weigh the numbers of parts: it takes the most that fit the GPU at once.
-        max_parts: never more parts.
-        is_even: all parts have equally many k-steps.
-    """
-
-    min_steps: int
-    is_full: bool
-    max_parts: int = 1 << 20
-    is_even: bool = False
+    min_steps: int  # a part has at least so many k-steps
+    is_full: bool  # it does not weigh the numbers of parts: it takes the most that fit the GPU at once
+    max_parts: int = 1 << 20  # never more parts
+    is_even: bool = False  # all parts have equally many k-steps
 
 
 _FREE_SPLIT = SplitRule(8, is_full=False)
@@ -308,8 +301,7 @@ LIBRARIES: dict[str, Library] = {
         Library(
             HYPOTHETICAL, {}, has_stream_k=True, is_dense=False, is_weight_only=True,
             weight_only_tiles=((64, 128, 256), (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)),
-            weight_only_inputs=(DType.FP16, DType.BF16, DType.FP8),
-            is_chosen_by_model=True,
+            weight_only_inputs=(DType.FP16, DType.BF16, DType.FP8), is_chosen_by_model=True,
         ),
         # tiles assumed: those of CUTLASS's mixed-input kernels; K in at most four parts, which is what its times of few
         # columns and long K show (arch/measured/h200-sxm/aiconfigurator)
