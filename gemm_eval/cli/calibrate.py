@@ -448,7 +448,7 @@ def _title(fitted: Calibration) -> str:
 
 
 def _table(figures: Sequence[ErrorFigures], title: str, num_rows: dict[str, int]) -> Table:
-    """The sets, how many of their rows counted, and the held-out errors."""
+    """Return the sets, how many of their rows counted, and the held-out errors."""
     from gemm_eval.cli.output import make_table
 
     headers = ("data", "rows", "used", "MAPE", "median", "p90", "bias", "tau")

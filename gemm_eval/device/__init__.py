@@ -71,27 +71,4 @@ __all__ = [
     "read_gpu_state", "refuse_capture", "scratch_of", "stream_handle", "summarize", "time_in_turns", "wait_for_stream",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".arrays": (
-            "DeviceArray", "Rows", "as_device_array", "as_rows", "check_dtype", "check_vector", "encode_tensor_map",
-            "overlaps",
-        ),
-        ".bench": ("MARKER_NAME", "BenchDevice", "StreamTimer", "describe_gpu", "read_gpu_state"),
-        ".nvrtc": ("COMPILE_OPTIONS", "CompiledKernel", "compile_text", "compiler_version"),
-        ".runtime": (
-            "Scratch", "StreamHandle", "allocate", "clear_bytes", "current_device", "import_cupy", "limits_of_device",
-            "load_function", "name_of_device", "on_device", "refuse_capture", "scratch_of", "stream_handle",
-            "wait_for_stream",
-        ),
-        ".sass": (
-            "CLASSES", "INSTRUCTION_BYTES", "Instruction", "class_of", "disassemble",
-            "disassemble_code", "find_main_loop", "nvdisasm_version", "parse_sass",
-        ),
-        ".timing": (
-            "Call", "TimedGraph", "Timer", "Timing", "TimingProtocol", "capture_calls", "measure_floor_us",
-            "num_calls", "summarize", "time_in_turns",
-        ),
-    },
-)  # fmt: skip
+__getattr__, __dir__ = lazy_names(__name__)

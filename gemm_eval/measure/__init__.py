@@ -47,23 +47,4 @@ __all__ = [
     "meta_path", "parse_trace", "profile_kernels", "read_timings", "shuffle_shapes", "write_timings",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "gemm_eval.device": ("Timing", "TimingProtocol"),
-        ".campaign": ("RUNNERS", "Campaign", "estimate_seconds", "file_stem", "make_runner", "shuffle_shapes"),
-        ".cublas": ("CandidateRunner",),
-        ".data_set": (
-            "CANDIDATE_COLUMNS", "COLUMNS", "GROUPED_COLUMNS", "KERNEL_COLUMNS", "dataset_hash", "meta_path",
-            "read_timings", "write_timings",
-        ),
-        ".kernel_shapes": ("KERNEL_SETS", "Choice", "QuantShape", "list_items", "list_quant_shapes"),
-        ".profile": ("ComparedGemm", "Profile", "ProfiledKernel", "compare_kernels", "profile_kernels"),
-        ".runner": ("BuiltKernel", "KernelLaunch", "Runner", "measure_shape", "parse_trace"),
-        ".shapes": (
-            "GROUPED_SETS", "SHAPE_SETS", "Candidate", "GemmItem", "GemmShape", "GroupedShape", "KernelItem",
-            "list_grouped_shapes", "list_shapes",
-        ),
-        ".w4a16": ("W4A16Runner",),
-    },
-)  # fmt: skip
+__getattr__, __dir__ = lazy_names(__name__)

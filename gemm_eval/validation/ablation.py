@@ -200,7 +200,7 @@ class _Part(Generic[M]):
         return self.model.fit(self.rows)
 
     def _held_out(self, values: Mapping[str, float], moved: Mask | None = None) -> dict[str, Any]:
-        """The fields of `Ablated` that are held out."""
+        """Return the fields of `Ablated` that are held out."""
         predicted_us = self.predict_without(values)
         errors = self.errors(predicted_us)
 

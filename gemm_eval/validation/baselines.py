@@ -38,7 +38,7 @@ class RooflineSpec(Protocol):
         """Published DRAM bandwidth, 1e9 bytes a second."""
 
     def peak_tflop_per_s(self, dtype: DType | str | None = None) -> float:
-        """Published dense peak for inputs of `dtype`, in 1e12 FLOP/s."""
+        """Return the published dense peak for inputs of `dtype`, in 1e12 FLOP/s."""
 
 
 def rooflines(arch: RooflineSpec, rows: Timings) -> tuple[Floats, Floats]:

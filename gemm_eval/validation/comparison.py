@@ -96,7 +96,7 @@ def compare(
 
 
 def _models(arch: GpuSpec, library: str) -> list[Predictor]:
-    """The model, and where it can be learned, the model with corrections: its coefficients are fitted alike."""
+    """Return the model, and where it can be learned, the model with corrections: its coefficients are fitted alike."""
     model = model_predictor(arch, library)
     return [model, CorrectedPredictor(model)] if can_learn() else [model]
 

@@ -208,7 +208,7 @@ def _title_of(scored: Score) -> str:
 
 
 def _most_alike(timings: Timings) -> Timings:
-    """The rows whose G and types are those of most rows: only M differs among them."""
+    """Return the rows whose G and types are those of most rows: only M differs among them."""
     groups = timings.frame.groupby([column for column in PROBLEM_COLUMNS if column != "M"]).ngroup()
     return timings.select((groups == groups.mode()[0]).to_numpy(dtype=bool)) if len(groups) else timings
 

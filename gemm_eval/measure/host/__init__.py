@@ -45,19 +45,4 @@ __all__ = [
     "time_launch", "working_sets", "write_host_files",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".campaign": (
-            "BandwidthPoint", "HostMeasurement", "measure_bandwidth", "measure_host", "stream_gb_per_s", "working_sets",
-        ),
-        ".cpu": (
-            "BlasInfo", "CacheLevel", "Fact", "HostFacts", "blas_info", "check_host_packages", "detect_host",
-            "pinned_blas",
-        ),
-        ".spec": ("HostFiles", "host_spec_text", "write_host_files"),
-        ".timing": (
-            "HOST_DTYPES", "HostShape", "HostTiming", "pick_host_shapes", "time_host_shapes", "time_launch",
-        ),
-    },
-)  # fmt: skip
+__getattr__, __dir__ = lazy_names(__name__)

@@ -285,7 +285,7 @@ class _Goal:
         return soft_l1(self._weights * errors, _SEARCH.loss_scale)
 
     def determined(self, x: Floats, configs: Ints) -> tuple[str, ...]:
-        """The free coefficients that a latency depends on."""
+        """Return the free coefficients that a latency depends on."""
         here = self._latencies(self.ranges.values(x), configs)
         names = []
         for place, item in enumerate(self.ranges.items):
@@ -323,7 +323,7 @@ class _Goal:
 
 
 def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bool) -> set[str]:
-    """The coefficients that timings of such kernels can tell something about."""
+    """Return the coefficients that timings of such kernels can tell something about."""
     if family in ("mma_unaligned", "mma_elementwise"):
         return _FREE_OF_NARROW
     names = {item.name for item in FAMILIES[family].coefficients} - {"line_conflict"}
@@ -402,7 +402,7 @@ def hash_of_times(times: pd.DataFrame) -> str:
 
 
 def _pack(arch: GpuSpec, sets: Sequence[Timings]) -> npt.NDArray[np.void]:
-    """What decides the time of quantization besides sizes, [1] of `GPU_PARAMS_DTYPE`."""
+    """Return what decides the time of quantization besides sizes, [1] of `GPU_PARAMS_DTYPE`."""
     kinds = {(timings.quantize_from, problem.types) for timings in sets for problem in timings.problems()}
     if len(kinds) != 1 or {timings.gpu for timings in sets} != {arch.name}:
         raise InvalidInputError(

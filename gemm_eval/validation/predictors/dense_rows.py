@@ -328,7 +328,7 @@ def families_of(arch: GpuSpec, timings: Timings) -> tuple[str, ...]:
 def _pack(
     arch: GpuSpec, library: str, problem: GemmProblem, timings: Timings, *, load_bytes: int
 ) -> tuple[str, Packed]:
-    """The kernel family that the library uses, and its kernels with default coefficients."""
+    """Return the kernel family that the library uses, and its kernels with default coefficients."""
     rules = LIBRARIES[library]
     if rules.is_chosen_by_model and has_w4a16_kernels(arch, problem.types):
         raise UnsupportedError(
@@ -345,6 +345,6 @@ def _pack(
 
 
 def _quantization(problem: GemmProblem, timings: Timings) -> Quantization:
-    """What of the quantization of A the times of a set contain."""
+    """Return what of the quantization of A the times of a set contain."""
     found = quantization_of(problem.types, timings.quantize_from or None)
     return found._replace(num_passes=0) if timings.is_net else found

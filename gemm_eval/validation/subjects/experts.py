@@ -405,7 +405,7 @@ def _folds(table: ExpertTable) -> list[str]:
 
 
 def _roofs(arch: GpuSpec, table: ExpertTable, packed: PackedLayers) -> tuple[Floats, Floats]:
-    """Times at the data sheet's rates of a row's GEMMs, means over draws: weights of experts with rows, A and C."""
+    """Return times of a row's GEMMs at the data sheet's rates, means over draws: weights, A and C."""
     types, sizes = table.types, packed.sizes.astype(float)
     active, rows = sizes[:, 0].copy(), sizes[:, 0] * sizes[:, 1]
     for gemm in np.flatnonzero(packed.layouts.is_grouped(len(sizes))).tolist():

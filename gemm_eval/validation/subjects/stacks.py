@@ -193,7 +193,7 @@ def _costs(evaluator: GEMMEvaluator, config: ModelConfig, step: StackStep) -> It
 
 
 def _roofline_us(arch: ArchSpec, operation: Operation) -> float:
-    """The longer of its FLOP at the peak of the data sheet and its bytes at the DRAM bandwidth, in all its layers."""
+    """Return the longer of its FLOP at the data sheet's peak and its bytes at DRAM bandwidth, in all its layers."""
     assert isinstance(arch, GpuSpec)
     work = operation.work
     assert isinstance(work, GemmWork | AttentionWork | MemoryWork)
@@ -211,7 +211,7 @@ def _roofline_us(arch: ArchSpec, operation: Operation) -> float:
 
 
 def _grouped_us(evaluator: GEMMEvaluator, expected: Operation, seen: GemmWork) -> float:
-    """The kernel is chosen before the GPU knows the rows of each group, and then has those that there are."""
+    """Return the time of the kernel that is chosen before the GPU knows the rows of each group."""
     assert isinstance(expected.work, GemmWork)
     mapping = evaluator.evaluate_problem(expected.work.problem).mapping
     return evaluator.evaluate_mapping(seen.problem, mapping).latency_us + evaluator.switch_us(seen.problem.rows)
