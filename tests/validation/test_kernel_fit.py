@@ -85,18 +85,10 @@ def error(timings: Timings, predicted_us: Floats) -> float:
     [
         (GEMV_MMA, {"cta_cycles": 0.05, "issue": 0.05, "dram_frac": 0.03, "cut_us": 0.1}),
         (SM80, {"issue": 0.02, "serial_cycles": 0.08, "part_write_bytes_per_cycle": 0.05, "cut_us": 0.1}),
-        (
-            SM90,
-            {
-                "issue": 0.02,
-                "pingpong_issue": 0.03,
-                "wgmma_frac": 0.02,
-                "producer_cycles": 0.05,
-                "outside_rows_per_cycle": 0.05,
-            },
-        ),
+        (SM90, {"issue": 0.02, "pingpong_issue": 0.03, "wgmma_frac": 0.02, "producer_cycles": 0.05,
+                "outside_rows_per_cycle": 0.05}),
     ],
-)
+)  # fmt: skip
 def test_a_fit_finds_what_was_planted(family: str, found: dict[str, float]) -> None:
     rows, exact = planted(family), planted(family, 0.0)
     fitted = W4A16Model(H200, families=(family,)).fit(rows)
@@ -146,7 +138,7 @@ def test_a_family_with_few_rows_keeps_its_defaults() -> None:
 def test_rows_far_from_the_best_of_many_count_less() -> None:
     rows = rows_in(SM90)
     weights = W4A16Model(H200).row_weights(rows)
-    ratio, num = rows.measured_us / rows.best_us, rows.num_configs
+    ratio, num = rows.measured_us / rows.best_us, np.bincount(rows.gemm)[rows.gemm]
 
     assert weights.mean() == pytest.approx(1.0)
     assert (ratio >= 1).all()

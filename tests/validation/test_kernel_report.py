@@ -20,13 +20,13 @@ from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.validation import studies
 from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, remove_in_turn
-from gemm_eval.validation.baselines import GroupedRoofline, NaiveRoofline
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.fit import cross_fit
 from gemm_eval.validation.metrics import make_score, tau_within_gemms, worst_rows
 from gemm_eval.validation.predictors.dense import describe_held_out
 from gemm_eval.validation.predictors.w4a16 import W4A16Model, list_w4a16_tables
-from gemm_eval.validation.report import ablation_report
 from gemm_eval.validation.studies import find_w4a16_tables
+from gemm_eval.validation.study_tables import ablation_report
 from gemm_eval.validation.timings import Timings
 from tests.validation.test_kernel_choice import H200, packed, timings_of, two_gemms
 
@@ -132,7 +132,7 @@ def test_terms_add_up_to_the_prediction() -> None:
 def test_rooflines() -> None:
     timings = as_predicted()
     naive = NaiveRoofline(H200).predict(timings)
-    roofline = GroupedRoofline(H200)
+    roofline = FittedRoofline(H200, by_group=True, min_rows=30)
     held_out = cross_fit(roofline, [timings], num_folds=3).predict(timings)
     few = roofline.fit(timings.select(np.arange(len(timings)) < 29))
 
@@ -142,7 +142,7 @@ def test_rooflines() -> None:
     assert (naive < timings.measured_us).all()
     assert np.unique(naive).size == len(GEMMS)
     assert max(error(held_out), error(roofline.fit(timings).predict(timings))) < error(naive)
-    assert few.fitted == {}  # a group with few rows has the constants that a fit starts at
+    assert few.roofs == {}  # a group with few rows has the constants that a fit starts at
     assert (few.predict(timings) == roofline.predict(timings)).all()
 
 

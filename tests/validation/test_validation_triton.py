@@ -42,8 +42,8 @@ from gemm_eval.validation.predictors.triton import (
     without_code,
     write_codes,
 )
-from gemm_eval.validation.report import worst_choices
 from gemm_eval.validation.studies import study_triton
+from gemm_eval.validation.study_tables import worst_choices
 from gemm_eval.validation.tables import find_timings
 from gemm_eval.validation.timings import Floats, Timings
 
@@ -154,24 +154,22 @@ def test_a_fit_recovers_coefficients_of_its_own_times(some: Timings) -> None:
             TRITON_COEFFICIENTS, np.tile([0.9, 1.1, 1.05], 6)[: len(TRITON_COEFFICIENTS)], strict=True
         )
     }
-    made = some.frame.assign(latency_us=replace(MODEL, values=true).predict(some))
+    made = some.frame.assign(latency_us=replace(MODEL, coefficients={"": true}).predict(some))
     fitted = MODEL.fit(replace(some, frame=made))
     found = fitted.values
 
-    assert np.abs(fitted.predict(some) / replace(MODEL, values=true).predict(some) - 1.0).max() < 0.01
+    assert MODEL.without({"add_cycles": 0.0}).fit(some).values["add_cycles"] == 0.0
+    assert np.abs(fitted.predict(some) / replace(MODEL, coefficients={"": true}).predict(some) - 1.0).max() < 0.01
     for item in TRITON_COEFFICIENTS:
         assert found[item.name] == pytest.approx(true[item.name], rel=0.1), item.name
-
-
-def test_fixed_coefficients_stay(some: Timings) -> None:
-    assert MODEL.without({"add_cycles": 0.0}).fit(some).values["add_cycles"] == 0.0
-    assert MODEL.terms() == TRITON_COEFFICIENTS
 
 
 def test_what_cannot_be_fitted_is_refused(some: Timings) -> None:
     with pytest.raises(InvalidInputError, match="at least 200 timings of Triton kernels, got 5"):
         MODEL.fit(some.select(np.arange(len(some)) < 5))
-    broken = rows_of(some).launches._replace(ctas_per_sm=np.where(np.arange(len(some)) == 7, 0.0, 1.0))
+    launches = some.packed.launches
+    is_seventh = np.arange(len(launches.ctas_per_sm)) == some.column("packed_row")[7]
+    broken = launches._replace(ctas_per_sm=np.where(is_seventh, 0.0, 1.0))
     with pytest.raises(InvalidInputError, match="row 8 has a kernel that cannot be launched"):
         MODEL.fit(replace(some, packed=TritonRows(broken, broken)))
 
@@ -191,7 +189,7 @@ def test_the_committed_figures_come_out_again(committed: Timings) -> None:
     found = calibration()
     folds = assign_folds(committed, 5, 0)
     train, held_out = committed.select(folds != 0), committed.select(folds == 0)
-    model = TritonModel(H200, found.coefficients)
+    model = TritonModel(H200, {"": found.coefficients})
     fitted = model.fit(train.select(np.arange(len(train)) % 4 == 0))
     stated = sum(errors.mape_percent * errors.num_rows for errors in found.errors) / len(committed)
 
@@ -236,13 +234,9 @@ def test_validate_prints_at_most_80_columns(small_table: Path, tmp_path: Path) -
         assert word in text
     assert set(pd.read_csv(tmp_path / "a.csv")["what"]) == {"error", "choice"}
 
-
-def test_validate_as_json(small_table: Path) -> None:
     document = json.loads(run("validate", "triton", "--data", small_table, "--no-fit", "--worst", 2, "--json"))
-
-    assert document["num_gemms"] == 13
+    assert (document["num_gemms"], len(document["worst"])) == (13, 2)
     assert set(document["predictors"]) == {"model", "no code", "naive roofline"}
-    assert len(document["worst"]) == 2
 
 
 def test_calibrate_writes_what_the_library_reads(small_table: Path, tmp_path: Path) -> None:
