@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.dtypes import DType
+from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.units import bytes_per_us, tflop_per_s
 from gemm_eval.validation.fit import robust_fit
@@ -26,22 +26,7 @@ _LEAST_POINTS = 8  # of a table, for anything but its nearest one
 _LOSS_SCALE = 0.1  # relative errors beyond 10% count linearly, not squared
 
 
-class RooflineSpec(Protocol):
-    """Published numbers of an arch spec that a roofline reads."""
-
-    @property
-    def name(self) -> str:
-        """Name of the arch."""
-
-    @property
-    def dram_gb_per_s(self) -> float:
-        """Published DRAM bandwidth, 1e9 bytes a second."""
-
-    def peak_tflop_per_s(self, dtype: DType | str | None = None) -> float:
-        """Published dense peak for inputs of `dtype`, in 1e12 FLOP/s."""
-
-
-def rooflines(arch: RooflineSpec, rows: Timings) -> tuple[Floats, Floats]:
+def rooflines(arch: GpuSpec, rows: Timings) -> tuple[Floats, Floats]:
     """Return the time of each row at the published peak and at the published DRAM bandwidth, in microseconds.
 
     The peak is that of the input type, since weights of fewer bits are multiplied in it; the bytes are compulsory ones.
@@ -63,7 +48,7 @@ def rooflines(arch: RooflineSpec, rows: Timings) -> tuple[Floats, Floats]:
 class NaiveRoofline:
     """max(flop / published peak, compulsory bytes / published bandwidth): nothing is fitted."""
 
-    arch: RooflineSpec = field(repr=False)
+    arch: GpuSpec = field(repr=False)
     name: str = "naive roofline"
 
     def fit(self, *_: Timings) -> NaiveRoofline:
@@ -116,7 +101,7 @@ class FittedRoofline:
     A group with fewer than `min_rows` rows has the constants that a fit starts at.
     """
 
-    arch: RooflineSpec = field(repr=False)
+    arch: GpuSpec = field(repr=False)
     by_group: bool = False
     min_rows: int = 1
     roofs: Mapping[str, SmoothRoof] = field(default_factory=dict)
@@ -149,7 +134,7 @@ class FittedRoofline:
 class TableInterpolation:
     """Latencies of other GEMMs of the same types (`train`), interpolated, as planners do that keep a table a GPU."""
 
-    arch: RooflineSpec = field(repr=False)
+    arch: GpuSpec = field(repr=False)
     name: str = "interpolation"
     train: tuple[Timings, ...] = ()
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
-from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, RooflineSpec, TableInterpolation
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, TableInterpolation
 from gemm_eval.validation.exam import FITTED, chosen_gpus
 from gemm_eval.validation.fit import assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, Metrics, Score, are_inside, measure_errors, score, score_crossed
@@ -108,7 +108,7 @@ def _refitted(
     return by_set
 
 
-def make_baselines(arch: RooflineSpec, timings: Timings) -> list[Predictor]:
+def make_baselines(arch: GpuSpec, timings: Timings) -> list[Predictor]:
     """Return rooflines, interpolation of the timings themselves, and nvMatmulHeuristics if it can."""
     baselines: list[Predictor] = [NaiveRoofline(arch), FittedRoofline(arch), TableInterpolation(arch)]
     if is_available(arch.name) and knows_types(timings):

@@ -8,13 +8,11 @@ and the errors that a calibration file records.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
-import pandas as pd
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
@@ -22,7 +20,7 @@ from gemm_eval.models.gpu import ErrorFigures
 from gemm_eval.validation.fit import sha256_of
 from gemm_eval.validation.metrics import Metrics, error_figures, measure_errors
 from gemm_eval.validation.tables import measured_root, meta_of, read_table
-from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.validation.timings import Floats, Ints, Mask, Table
 from gemm_eval.words import refusal
 
 MODEL, NAIVE, FITTED, TABLE = "gemm_eval", "naive roofline", "fitted roofline", "table"
@@ -33,7 +31,7 @@ ALL_GPUS = "all"
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredTable:
+class MeasuredTable(Table):
     """A table of timings, a CSV or parquet file in ``arch/measured/<gpu>``; a subclass for each subject.
 
     The meta file beside it says of what GPU and library it is, and what a latency covers.
@@ -42,7 +40,6 @@ class MeasuredTable:
     COLUMNS: ClassVar[tuple[str, ...]]
     KEYS: ClassVar[tuple[str, ...]] = ("gpu", "library")
 
-    frame: pd.DataFrame
     path: Path
     gpu: str
     library: str
@@ -62,18 +59,10 @@ class MeasuredTable:
         """Return the fields of a table that its meta file, or its place, says."""
         return {key: str(meta[key]) for key in cls.KEYS}
 
-    def __len__(self) -> int:
-        return len(self.frame)
-
     @property
     def name(self) -> str:
         """Folder and file, as in ``memory-bound/kernels``."""
         return f"{self.path.parent.name}/{self.path.stem}"
-
-    @cached_property
-    def measured_us(self) -> Floats:
-        """Latencies, [rows], in microseconds."""
-        return cast("Floats", self.frame["latency_us"].to_numpy(np.float64))
 
     def column(self, name: str) -> Ints:
         """Return a column of integers."""
@@ -82,10 +71,6 @@ class MeasuredTable:
     def words(self, name: str) -> list[str]:
         """Return a column of words."""
         return [str(word) for word in self.frame[name]]
-
-    def select(self, mask: Mask) -> Self:
-        """Return the rows where `mask` is true."""
-        return replace(self, frame=self.frame.loc[mask].reset_index(drop=True))
 
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypedDict
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -107,15 +107,7 @@ def rounded(coefficients: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.{_DIGITS}g}") for name, value in coefficients.items()}
 
 
-class Provenance(TypedDict):
-    """How and when a calibration came about: fields of its file."""
-
-    code_version: str
-    date: str
-    folds: str
-
-
-def provenance(num_folds: int, what: str, seed: int, by: str = "(N, K)") -> Provenance:
+def provenance(num_folds: int, what: str, seed: int, by: str = "(N, K)") -> dict[str, Any]:
     """Return how and when a calibration came about, as its file has it; `what`: of what all the pairs were dealt."""
     return {
         "code_version": version("gemm_eval"),

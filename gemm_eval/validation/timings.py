@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -68,12 +68,31 @@ GEMMS = Form()
 
 
 @dataclass(frozen=True, eq=False)
-class Timings:
-    """Measured GEMMs, one a row. The frame is shared and not to be changed; `select` gives some rows.
+class Table:
+    """Measured rows. The frame, with index 0, 1, ..., is shared and not to be changed."""
+
+    frame: pd.DataFrame
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @cached_property
+    def measured_us(self) -> Floats:
+        """Measured latency of each row, in microseconds."""
+        return self.frame["latency_us"].to_numpy(np.float64)
+
+    def select(self, mask: Mask) -> Self:
+        """Return the rows where `mask` is true, in their order."""
+        return replace(self, frame=self.frame.loc[mask].reset_index(drop=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Timings(Table):
+    """Measured GEMMs, one a row.
 
     Attributes:
         frame: columns `PROBLEM_COLUMNS`, ``latency_us`` (device time of one GEMM; NaN where nothing was measured), and
-            whatever else the file has. Index 0, 1, ...
+            whatever else the file has.
         name: such as ``aiconfigurator/float16``.
         gpu: arch name.
         library: whose kernels ran: ``cublas``, ``trtllm``, ``gemm-eval``.
@@ -93,7 +112,6 @@ class Timings:
         InvalidInputError: a column is missing or a value impossible; the message names row and column.
     """
 
-    frame: pd.DataFrame
     name: str
     gpu: str
     library: str
@@ -117,17 +135,9 @@ class Timings:
             raise InvalidInputError(f"{self.name}: columns are missing: {', '.join(missing)}")
         _check_values(self.frame, self.name)
 
-    def __len__(self) -> int:
-        return len(self.frame)
-
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a column as an array."""
         return cast("npt.NDArray[Any]", self.frame[name].to_numpy())
-
-    @cached_property
-    def measured_us(self) -> Floats:
-        """Measured device time of each row, in microseconds."""
-        return self.column("latency_us").astype(np.float64)
 
     @property
     def kernel_us(self) -> Floats:
@@ -200,10 +210,6 @@ class Timings:
         """Return which rows lie in the band `name`."""
         band = self.bands[name]
         return self.frame["M"].between(band.min_rows, band.max_rows).to_numpy(dtype=bool)
-
-    def select(self, mask: Mask) -> Timings:
-        """Return the rows where `mask` is true, in their order."""
-        return replace(self, frame=self.frame.loc[mask].reset_index(drop=True))
 
     def whole(self) -> Timings:
         """Return the rows as users ask for them, with the time of quantization that was taken off."""
