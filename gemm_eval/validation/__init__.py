@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         predict_speedups,
         sign_shares,
     )
-    from gemm_eval.validation.exam import ALL_GPUS
     from gemm_eval.validation.fit import assign_folds, cross_fit
     from gemm_eval.validation.metrics import Metrics, Score, make_score, regime_of, score, worst_rows
     from gemm_eval.validation.plots import (
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
         save_figure,
         save_study_plots,
     )
-    from gemm_eval.validation.predictors.corrections import FittedCorrection, calibrate_correction, refit_intervals
+    from gemm_eval.validation.predictors.corrections import calibrate_correction, refit_intervals
     from gemm_eval.validation.predictors.dense import (
         calibrate,
         calibrate_quantization,
@@ -76,13 +75,7 @@ if TYPE_CHECKING:
         triton_table,
         write_codes,
     )
-    from gemm_eval.validation.predictors.w4a16 import (
-        W4A16Model,
-        calibrate_w4a16,
-        has_all_configs,
-        list_w4a16_tables,
-        read_w4a16_timings,
-    )
+    from gemm_eval.validation.predictors.w4a16 import W4A16Model, calibrate_w4a16, list_w4a16_tables, read_w4a16_timings
     from gemm_eval.validation.report import errors_frame, errors_table, report_document, report_table, worst_table
     from gemm_eval.validation.studies import Study, find_w4a16_tables, study_triton, study_w4a16
     from gemm_eval.validation.study_tables import (
@@ -102,53 +95,19 @@ if TYPE_CHECKING:
     from gemm_eval.validation.timings import Timings
 
 __all__ = [
-    "ALL_GPUS", "CLEAR_FRAC", "CONFIG_COLUMNS", "CORRECTED", "GEMM_COLUMNS", "INTERPOLATION", "PHYSICS", "ROOFLINE",
-    "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablation", "Compared", "FittedCorrection", "GpuLine", "KernelKey", "Metrics",
-    "Score", "Study", "Timings", "TritonModel", "W4A16Model", "ablation_document", "ablation_report", "assign_folds",
-    "calibrate", "calibrate_correction", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16",
-    "calibration_out", "compare", "compare_crossovers", "compare_gpus", "cross_fit", "describe_held_out",
-    "errors_frame", "errors_table", "find_timings", "find_w4a16_tables", "first_rows", "has_all_configs",
-    "is_calibrated_on", "is_default_training", "is_triton_calibrated", "list_correction_timings", "list_timings",
-    "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "model_predictor", "order_by",
-    "plot_crossover", "plot_error_by_rows", "plot_latency_curves", "plot_predicted", "predict_speedups",
-    "random_choice", "ranked_choice", "read_timings", "read_triton_timings", "read_w4a16_timings", "refit_intervals",
-    "regime_of", "report_document", "report_table", "run_ablation", "save_figure", "save_study_plots", "score",
-    "sign_shares", "static_points", "study_document", "study_frame", "study_report", "study_triton", "study_w4a16",
-    "triton_table", "worst_rows", "worst_table", "write_codes",
+    "CLEAR_FRAC", "CONFIG_COLUMNS", "CORRECTED", "GEMM_COLUMNS", "INTERPOLATION", "PHYSICS", "ROOFLINE",
+    "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablation", "Compared", "GpuLine", "KernelKey", "Metrics", "Score", "Study",
+    "Timings", "TritonModel", "W4A16Model", "ablation_document", "ablation_report", "assign_folds", "calibrate",
+    "calibrate_correction", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "calibration_out",
+    "compare", "compare_crossovers", "compare_gpus", "cross_fit", "describe_held_out", "errors_frame", "errors_table",
+    "find_timings", "find_w4a16_tables", "first_rows", "is_calibrated_on", "is_default_training",
+    "is_triton_calibrated", "list_correction_timings", "list_timings", "list_w4a16_tables", "make_score",
+    "measure_loss", "measured_speedups", "model_predictor", "order_by", "plot_crossover", "plot_error_by_rows",
+    "plot_latency_curves", "plot_predicted", "predict_speedups", "random_choice", "ranked_choice", "read_timings",
+    "read_triton_timings", "read_w4a16_timings", "refit_intervals", "regime_of", "report_document", "report_table",
+    "run_ablation", "save_figure", "save_study_plots", "score", "sign_shares", "static_points", "study_document",
+    "study_frame", "study_report", "study_triton", "study_w4a16", "triton_table", "worst_rows", "worst_table",
+    "write_codes",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".ablation": ("Ablation", "run_ablation"),
-        ".choice": ("first_rows", "measure_loss", "order_by", "random_choice", "ranked_choice", "static_points"),
-        ".comparison": (
-            "CORRECTED", "INTERPOLATION", "PHYSICS", "ROOFLINE", "Compared", "GpuLine", "compare", "compare_gpus",
-            "is_calibrated_on", "is_default_training",
-        ),
-        ".crossover": (
-            "CLEAR_FRAC", "compare_crossovers", "measured_speedups", "plot_crossover", "predict_speedups",
-            "sign_shares",
-        ),
-        ".exam": ("ALL_GPUS",),
-        ".fit": ("assign_folds", "cross_fit"),
-        ".metrics": ("Metrics", "Score", "make_score", "regime_of", "score", "worst_rows"),
-        ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure", "save_study_plots"),
-        ".predictors.corrections": ("FittedCorrection", "calibrate_correction", "refit_intervals"),
-        ".predictors.dense": (
-            "calibrate", "calibrate_quantization", "calibration_out", "describe_held_out", "model_predictor",
-        ),
-        ".predictors.triton": (
-            "CONFIG_COLUMNS", "GEMM_COLUMNS", "TIMING_COLUMNS", "KernelKey", "TritonModel", "calibrate_triton",
-            "is_triton_calibrated", "read_triton_timings", "triton_table", "write_codes",
-        ),
-        ".predictors.w4a16": (
-            "W4A16Model", "calibrate_w4a16", "has_all_configs", "list_w4a16_tables", "read_w4a16_timings",
-        ),
-        ".report": ("errors_frame", "errors_table", "report_document", "report_table", "worst_table"),
-        ".studies": ("Study", "find_w4a16_tables", "study_triton", "study_w4a16"),
-        ".study_tables": ("ablation_document", "ablation_report", "study_document", "study_frame", "study_report"),
-        ".tables": ("TABLE_SUFFIXES", "find_timings", "list_correction_timings", "list_timings", "read_timings"),
-        ".timings": ("Timings",),
-    },
-)  # fmt: skip
+__getattr__, __dir__ = lazy_names(__name__)

@@ -47,7 +47,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How far choices are from the best measured, as fractions (0.02 is 2%), over GEMMs of a group and regime.
+    """Loss of choices against the best measured, as fractions (0.02 is 2%), over GEMMs of a group and regime.
 
     Attributes:
         mean_frac, median_frac, p95_frac, worst_frac: of the regret: measured time of the choice / best measured - 1.

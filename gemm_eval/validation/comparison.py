@@ -237,9 +237,9 @@ def compare_gpus(names: Sequence[str], num_folds: int = 5, seed: int = 0) -> Ite
 def _sets_of(gpu: str) -> list[Timings]:
     """Return default sets and those held back from fits, of libraries' own choices; large enough to say something."""
     sets = [item for item in list_timings(gpu, has_held_back=True) if item.library in _LIBRARIES]
-    tables = (places for places in _by_table(sets).values() if sum(len(sets[place]) for place in places) >= _MIN_ROWS)
-    large = {place for places in tables for place in places}
-    return [item for place, item in enumerate(sets) if place in large]
+    by_table = _by_table(sets).values()
+    large = {index for of_table in by_table if sum(len(sets[i]) for i in of_table) >= _MIN_ROWS for index in of_table}
+    return [item for index, item in enumerate(sets) if index in large]
 
 
 def _by_library(sets: Sequence[Timings]) -> Iterator[tuple[str, list[Timings]]]:

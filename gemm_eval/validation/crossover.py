@@ -66,12 +66,11 @@ def measured_speedups(gpu: str, group_size: int = 128, dense_dtype: str = "fp16"
             frame = best.agg(w4a16_us="min", num_configs="size").join(dense_us.rename("dense_us"), how="inner")
             frame = frame.reset_index().assign(table=path.stem, is_held_back=is_held_back)
             parts.append(frame.sort_values(_GEMM))
-    found = [part for part in parts if len(part)]
-    if not found:
+    if not any(map(len, parts)):
         raise InvalidInputError(
             f"no timings of W4A16 (group_size {group_size}) beside {dense_dtype} on {gpu} come with the library"
         )
-    frame = pd.concat(found, ignore_index=True).astype(dict.fromkeys(_GEMM, "int64"))
+    frame = pd.concat([part for part in parts if len(part)], ignore_index=True).astype(dict.fromkeys(_GEMM, "int64"))
     frame = frame.assign(speedup=frame["dense_us"] / frame["w4a16_us"])
     return pd.DataFrame(frame[["table", "is_held_back", *_GEMM, "w4a16_us", "dense_us", "speedup", "num_configs"]])
 
@@ -131,18 +130,16 @@ def sign_shares(predicted: pd.DataFrame) -> pd.DataFrame:
 
 def first_loss_bracket(M: Sequence[int], speedup: Sequence[float]) -> Bracket:
     """Return between which measured M, rising, W4A16 first stops winning."""
-    losses = [place for place, value in enumerate(speedup) if value <= 1.0]
-    if not losses:
-        return Bracket(M[-1], None)
-    return Bracket(M[losses[0] - 1] if losses[0] else None, M[losses[0]])
+    return _bracket(M, next((place for place, value in enumerate(speedup) if value <= 1.0), len(M)))
 
 
 def last_win_bracket(M: Sequence[int], speedup: Sequence[float]) -> Bracket:
     """Return after which measured M, rising, W4A16 does not win again: the last win and the M after it."""
-    wins = [place for place, value in enumerate(speedup) if value > 1.0]
-    if not wins:
-        return Bracket(None, M[0])
-    return Bracket(M[wins[-1]], M[wins[-1] + 1] if wins[-1] + 1 < len(M) else None)
+    return _bracket(M, 1 + max((place for place, value in enumerate(speedup) if value > 1.0), default=-1))
+
+
+def _bracket(M: Sequence[int], place: int) -> Bracket:
+    return Bracket(M[place - 1] if place else None, M[place] if place < len(M) else None)
 
 
 def compare_crossovers(

@@ -29,7 +29,7 @@ _DIGITS = 6  # of a coefficient in a file
 
 
 class Search(NamedTuple):
-    """How a fit searches: up to a log ratio of `loss_scale` errors count by their squares, larger ones by their size.
+    """Settings of a fit: log errors count by their squares up to `loss_scale`, larger ones by their size.
 
     Derivatives are differences of a share; a start lies `off_bounds` inside the range; `evaluations` count without
     those for derivatives; `tolerance` is of the loss, relative.

@@ -70,8 +70,8 @@ def list_correction_timings(gpu: str) -> list[Timings]:
 
 def _read_committed(gpu: str, is_wanted: Callable[[set[str]], bool]) -> list[Timings]:
     paths = sorted(path for path in measured_root(gpu).rglob("*") if path.suffix in TABLE_SUFFIXES)
-    said = {path: {key for key, value in meta_of(path).items() if value} for path in paths}
-    kept = [path for path, keys in said.items() if not _NOT_READ & keys and is_wanted(keys)]
+    keys_of = {path: {key for key, value in meta_of(path).items() if value} for path in paths}
+    kept = [path for path, keys in keys_of.items() if not _NOT_READ & keys and is_wanted(keys)]
     return [timings for path in kept for timings in read_timings(path)]
 
 

@@ -48,7 +48,7 @@ class Band(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What the rows of a table are.
+    """Meaning of the rows of a table.
 
     Attributes:
         gemm: columns that tell GEMMs apart. Of a library's own choices each row is a GEMM, else one of its configs.
@@ -171,7 +171,7 @@ class Timings(Table):
 
     @cached_property
     def is_near_best(self) -> Mask:
-        """Whether a row is near the best of its GEMM: all rows, where the form does not tell them apart."""
+        """Rows near the best of their GEMM: all, where the form does not tell them apart."""
         return self.measured_us <= self.form.near_best * self.best_us
 
     @cached_property
@@ -202,7 +202,7 @@ class Timings(Table):
 
     @property
     def in_band(self) -> Mask:
-        """Whether a row belongs to one of the bands that are reported apart."""
+        """Rows of one of the bands that are reported apart."""
         inside: Mask = np.any([np.zeros(len(self), bool), *map(self.band_mask, self.bands)], axis=0)
         return inside
 

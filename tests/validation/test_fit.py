@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
@@ -18,9 +17,9 @@ from gemm_eval.validation.fit import MIN_ROWS
 from gemm_eval.validation.predictors.dense import ModelPredictor, calibrate, fit_family, model_predictor
 from gemm_eval.validation.predictors.dense_rows import families_of, pack_problems, pack_timings
 from gemm_eval.validation.tables import find_timings
-from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Timings
+from gemm_eval.validation.timings import PROBLEM_COLUMNS, Timings
+from tests.validation.inputs import H200, make_timings, with_latency
 
-H200 = load_arch("h200-sxm", GpuSpec)
 FAMILY = "sm90_wgmma"
 PAIRS = [(n, k) for n in (1024, 3072, 8192, 28672) for k in (1024, 4096, 8192)]
 ROWS = (
@@ -33,14 +32,7 @@ FEW_ROUNDS = 3
 
 
 def timings_of(pairs: Any = PAIRS, rows: Any = ROWS, **settings: Any) -> Timings:
-    frame = pd.DataFrame([(1, m, k, n) for n, k in pairs for m in rows], columns=["G", "M", "K", "N"]).assign(
-        input_dtype="fp16", weight_dtype="fp16", output_dtype="fp16", group_size=-1, latency_us=1.0
-    )
-    return Timings(frame, **({"name": "planted", "gpu": "h200-sxm", "library": "cublas"} | settings))
-
-
-def with_latency(timings: Timings, latency_us: Floats) -> Timings:
-    return Timings(timings.frame.assign(latency_us=latency_us), timings.name, timings.gpu, timings.library)
+    return make_timings(rows, pairs, **({"name": "planted"} | settings))
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import enumerate_configs, pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.candidates import config_of_row
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.validation.choice import (
     measure_loss,
     order_by,
@@ -33,8 +31,8 @@ from gemm_eval.validation.predictors import nvidia
 from gemm_eval.validation.predictors.w4a16 import W4A16Rows, has_all_configs, w4a16_timings
 from gemm_eval.validation.timings import Timings
 from gemm_eval.workload import GemmProblem, RunOptions
+from tests.validation.inputs import H200
 
-H200 = load_arch("h200-sxm", GpuSpec)
 TYPES = GemmProblem(
     1, 64, 64, 64, input_dtype="fp16", weight_dtype="int4", output_dtype="fp16", group_size=128, scale_dtype="fp16"
 )
@@ -177,15 +175,10 @@ def test_time_of_profiling() -> None:
         H200, timings, {"mine": {"l2": "cold", "cold_bytes": 1e9 * H200.dram_achievable_gb_per_s}}
     )
     assert flushes_s.tolist() == pytest.approx([9.0] * 5)
+    ticks = iter(range(100))
+    assert time_select_config(H200, timings, np.ones(2, bool), lambda: next(ticks)).tolist() == [1e6, 1e6]
     given_up = timings_of([(LARGE, 9, 1, 40.0)], replays=1)
     assert pauses_and_flushes_s(H200, given_up, {"mine": protocol}).tolist() == [0.0]
-
-
-def test_select_config_is_timed_by_the_clock_that_is_given() -> None:
-    ticks = iter(range(100))
-    found = time_select_config(H200, two_gemms(), np.ones(2, bool), lambda: next(ticks))
-
-    assert found.tolist() == [1e6, 1e6]
 
 
 def test_which_gemms_have_all_configs() -> None:
@@ -235,7 +228,3 @@ def test_proposals_go_to_the_nearest_config(monkeypatch: pytest.MonkeyPatch) -> 
     assert top.chosen_us[0] == 11.0
     assert np.isnan(top.in_top[:, 2]).all()
     assert measure_loss(timings, first, np.ones(2, bool)).top10_frac is None
-
-
-def test_families_have_their_numbers() -> None:
-    assert set(packed()[1]["coefficient_set"].tolist()) <= set(range(len(W4A16_FAMILIES)))

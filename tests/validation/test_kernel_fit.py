@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,8 @@ from gemm_eval.validation.predictors.w4a16 import (
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Timings
 from gemm_eval.workload import GemmProblem, RunOptions
+from tests.validation.inputs import H200, with_latency
 
-H200 = load_arch("h200-sxm", GpuSpec)
 FOLDER = measured_root("h200-sxm") / "w4a16"
 GEMV, GEMV_MMA, SM80, SM90, _ = W4A16_FAMILIES
 NOISE = 0.01
@@ -55,10 +54,6 @@ def real() -> Timings:
 def rows_in(family: str, num_rows: int = NUM_ROWS) -> Timings:
     found = real().select(real().of_group(family))
     return found.select(np.arange(len(found)) % max(1, len(found) // num_rows) == 0)
-
-
-def with_latency(timings: Timings, latency_us: Floats) -> Timings:
-    return replace(timings, frame=timings.frame.assign(latency_us=latency_us))
 
 
 @cache

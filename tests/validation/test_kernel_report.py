@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
 from gemm_eval import validation
-from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.validation import studies
 from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, remove_in_turn
@@ -26,9 +23,11 @@ from gemm_eval.validation.predictors.w4a16 import W4A16Model, list_w4a16_tables
 from gemm_eval.validation.studies import find_w4a16_tables
 from gemm_eval.validation.study_tables import ablation_report
 from gemm_eval.validation.timings import Timings
+from tests.validation.inputs import run, shown
 from tests.validation.test_kernel_choice import H200, packed, timings_of, two_gemms
 
 pytest.importorskip("scipy")
+W4A16 = ("validate", "w4a16")
 GEMMS = [(M, 4096, N) for N in (1024, 2048, 8192) for M in (1, 16)]
 TERMS = (
     Ablated("w4a16_sm90", "issue", 1.0, "an instruction takes one slot", 4.5, 0.9, 5.0),
@@ -58,21 +57,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("w4a16") / "slice.parquet"
     frame.to_parquet(out)
     return out
-
-
-def shown(renderable: Any) -> str:
-    console = Console(width=240, no_color=True)
-    with console.capture() as capture:
-        console.print(renderable)
-    return capture.get()
-
-
-def run(*words: str, code: int = 0, width: int = 240) -> str:
-    result = CliRunner().invoke(app, ["validate", "w4a16", *words], env={"COLUMNS": str(width), "TERM": "dumb"})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
@@ -203,7 +187,7 @@ def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_command_prints_tables(table: Path) -> None:
-    text = run("--data", str(table), "--no-fit", "--worst", "2", width=80)
+    text = run(*W4A16, "--data", table, "--no-fit", "--worst", 2, columns=80)
 
     assert "slice: " in text
     words = " ".join(text.split())
@@ -221,7 +205,7 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
     monkeypatch.setattr(validation, "run_ablation", lambda *_: ABLATION)
     csv, plots = tmp_path / "scores.csv", tmp_path / "plots"
     text = run(
-        "--data", str(table), "--folds", "2", "--ablation", "--json", "--csv", str(csv), "--plots", str(plots)
+        *W4A16, "--data", table, "--folds", 2, "--ablation", "--json", "--csv", csv, "--plots", plots
     )  # fmt: skip
     document = json.loads(text[text.index("{") :])
     (part,) = document["parts"]
@@ -259,9 +243,9 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
 
 
 def test_command_refuses_what_makes_no_sense(table: Path) -> None:
-    assert "No such option: --joint, which is one of root validate dense" in run("--joint", code=2)
-    assert "--ablation fits" in run("--ablation", "--no-fit", code=2)
-    assert "no timings of W4A16 kernels on l4" in run("--arch", "l4", code=2)
+    assert "No such option: --joint, which is one of root validate dense" in run(*W4A16, "--joint", code=2)
+    assert "--ablation fits" in run(*W4A16, "--ablation", "--no-fit", code=2)
+    assert "no timings of W4A16 kernels on l4" in run(*W4A16, "--arch", "l4", code=2)
 
 
 def test_held_out_errors_in_words() -> None:

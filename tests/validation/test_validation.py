@@ -8,10 +8,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.extras import check_extra
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, SmoothRoof, TableInterpolation, rooflines
@@ -21,25 +19,16 @@ from gemm_eval.validation.metrics import REGIMES, measure_errors, row_groups, sc
 from gemm_eval.validation.predictors import nvidia
 from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics
 from gemm_eval.validation.timings import Band, Floats, Timings
+from tests.validation import inputs
+from tests.validation.inputs import H200, with_latency
 
-H200 = load_arch("h200-sxm", GpuSpec)
 PAIRS = [(n, k) for n in (128, 1024, 4096, 16384) for k in (256, 2048, 8192)]
 ROWS = (1, 16, 17, 160, 256, 257, 4096)
 FOLDS_OF_SEED_0 = [2, 0, 3, 4, 4, 2, 3, 1, 1, 0, 0, 1]
 
 
 def make_timings(rows: Any = ROWS, pairs: Any = PAIRS, latency_us: Any = 1.0, **changes: Any) -> Timings:
-    sizes = [(1, m, k, n) for n, k in pairs for m in rows]
-    frame = pd.DataFrame(sizes, columns=["G", "M", "K", "N"]).assign(
-        input_dtype="fp16", weight_dtype="fp16", output_dtype="fp16", group_size=-1, latency_us=latency_us
-    )
-    settings: dict[str, Any] = {"name": "t", "gpu": "h200-sxm", "library": "cublas"}
-    columns = {key: changes.pop(key) for key in list(changes) if key in frame}
-    return Timings(frame.assign(**columns), **(settings | changes))
-
-
-def with_latency(timings: Timings, latency_us: Floats) -> Timings:
-    return Timings(timings.frame.assign(latency_us=latency_us), timings.name, timings.gpu, timings.library)
+    return inputs.make_timings(rows, pairs, latency_us, **changes)
 
 
 @dataclass(frozen=True)
@@ -69,15 +58,12 @@ def test_errors_by_hand() -> None:
     assert errors.kendall_tau == pytest.approx((9 - 1) / 10)  # of 10 pairs only (80, 100) is in the wrong order
 
 
-def test_tau_counts_ties_as_tau_b() -> None:
-    errors = measure_errors(np.array([1.0, 2.0, 3.0]), np.array([5.0, 5.0, 6.0]))
-
-    assert errors.kendall_tau == pytest.approx(2 / np.sqrt(3 * 2))  # 2 concordant, 1 tie of the predictions
-
-
-@pytest.mark.parametrize("predicted", [[5.0, 5.0], [5.0]])
-def test_tau_is_none_where_nothing_is_ordered(predicted: list[float]) -> None:
-    assert measure_errors(np.arange(1.0, len(predicted) + 1), np.array(predicted)).kendall_tau is None
+@pytest.mark.parametrize(
+    ("predicted", "tau"),  # of 1, 2, 3: 2 concordant, 1 tie of the predictions; nothing is ordered; one row
+    [([5.0, 5.0, 6.0], pytest.approx(2 / np.sqrt(3 * 2))), ([5.0, 5.0], None), ([5.0], None)],
+)
+def test_tau_is_tau_b(predicted: list[float], tau: Any) -> None:
+    assert measure_errors(np.arange(1.0, len(predicted) + 1), np.array(predicted)).kendall_tau == tau
 
 
 @pytest.mark.parametrize(
@@ -207,17 +193,12 @@ def test_fitted_roofline_recovers_what_was_planted() -> None:
     exact = with_latency(timings, planted.predict(timings))
     exact.frame.loc[::10, "latency_us"] *= 3.0  # one row in ten is an outlier: the loss is robust
 
+    compute_us, dram_us = rooflines(H200, timings)
+    assert SmoothRoof(0.0, 1.0, 1.0, 2.0).predict(compute_us, dram_us) == pytest.approx(np.hypot(compute_us, dram_us))
     fitted = FittedRoofline(H200).fit(exact).roofs[""]
     assert fitted.overhead_us == pytest.approx(2.5, rel=0.05)
     assert fitted.compute_frac == pytest.approx(0.66, rel=0.05)
     assert fitted.dram_frac == pytest.approx(0.85, rel=0.05)
-
-
-def test_smooth_roof_lies_between_maximum_and_sum() -> None:
-    timings = make_timings()
-    compute_us, dram_us = rooflines(H200, timings)
-
-    assert SmoothRoof(0.0, 1.0, 1.0, 2.0).predict(compute_us, dram_us) == pytest.approx(np.hypot(compute_us, dram_us))
 
 
 def test_interpolation_is_linear_in_logarithms_inside_and_scales_the_nearest_outside() -> None:

@@ -10,12 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
 from gemm_eval import validation
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.calibration import Origin
 from gemm_eval.models.gpu.families import GENERIC
@@ -34,8 +31,8 @@ from gemm_eval.validation.report import errors_frame, errors_table, report_docum
 from gemm_eval.validation.tables import find_timings, read_timings
 from gemm_eval.validation.timings import Floats, Timings
 from tests.report.figures import legend_of
+from tests.validation.inputs import H200, run, shown
 
-H200 = load_arch("h200-sxm", GpuSpec)
 TABLE = "M,K,N,latency_us\n" + "".join(
     f"{m},{k},64,{2 + m * k * 1e-5}\n" for k in (64, 128, 256) for m in (1, 16, 64, 512)
 )
@@ -82,21 +79,6 @@ def timings(table: Path) -> Timings:
 @pytest.fixture
 def scores(timings: Timings) -> list[Score]:
     return [score(Half(), timings, 3), score(NaiveRoofline(H200), timings, 0)]
-
-
-def shown(renderable: Any) -> str:
-    console = Console(width=200, no_color=True)
-    with console.capture() as capture:
-        console.print(renderable)
-    return capture.get()
-
-
-def run(*words: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, list(words), env={"COLUMNS": "200", "TERM": "dumb"})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 def rows_of(text: str) -> list[list[str]]:
@@ -153,17 +135,13 @@ def test_plots_have_labels_and_units(scores: list[Score], timings: Timings, tmp_
         assert image.imread(path)[0, 0].tolist() == [1.0, 1.0, 1.0, 1.0]  # white, where a page may be dark
 
 
-def test_curves_are_few_and_have_rows(timings: Timings) -> None:
+def test_curves_have_rows_and_meet_every_step(timings: Timings) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(InvalidInputError, match="pairs must be up to 8, got 9"):
         plot_latency_curves(FittedRoofline(H200), timings, [(64, 128)] * 9)
     with pytest.raises(InvalidInputError, match=r"mine: there is no row of any of the pairs \(N, K\)"):
         plot_latency_curves(FittedRoofline(H200), timings, [(1, 1)])
-
-
-def test_curves_meet_every_step(timings: Timings) -> None:
     M = problems_over_rows(timings, step=8).column("M")
-
     assert (M[0], M[-1]) == (1, 512)
     assert {128, 129, 256, 257, 384, 385} <= set(M.tolist())
     assert (np.diff(M) > 0).all()

@@ -11,10 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.measure import dataset_hash
 from gemm_eval.measure import read_timings as read_measured
@@ -46,8 +43,8 @@ from gemm_eval.validation.studies import study_triton
 from gemm_eval.validation.study_tables import worst_choices
 from gemm_eval.validation.tables import find_timings
 from gemm_eval.validation.timings import Floats, Timings
+from tests.validation.inputs import H200, run
 
-H200 = load_arch("h200-sxm", GpuSpec)
 TABLE = triton_table("h200-sxm")
 MODEL = TritonModel(H200)
 
@@ -93,18 +90,13 @@ def test_committed_table(committed: Timings) -> None:
     assert (meta["num_rows"], meta["sha256"]) == (len(committed), dataset_hash(TABLE))
     assert len(read_measured(TABLE)) == len(committed)
     assert (rows_of(committed).launches.ctas_per_sm > 0).all()
+    (fastest,) = find_timings("h200-sxm", ["triton/timings"])
+    assert (len(fastest), fastest.library, fastest.l2, set(fastest.frame["rank"])) == (730, "triton", "cold", {0})
     assert np.isfinite(MODEL.predict(without_code(committed))).all()
     ranks = committed.frame.sort_values([*GEMM_COLUMNS, "latency_us"], kind="stable")["rank"]
     assert (
         ranks.groupby(committed.gemm[ranks.index]).apply(lambda of_gemm: set(of_gemm) == set(range(len(of_gemm)))).all()
     )
-
-
-def test_the_fastest_of_each_gemm_is_a_set_of_timings() -> None:
-    (timings,) = find_timings("h200-sxm", ["triton/timings"])
-
-    assert (len(timings), timings.library, timings.l2) == (730, "triton", "cold")
-    assert set(timings.frame["rank"]) == {0}
 
 
 def test_every_kernel_has_its_code_and_back(tmp_path: Path) -> None:
@@ -220,14 +212,10 @@ def test_scores_of_a_table(some: Timings) -> None:
     assert worst["chosen"]["predicted_us"] <= worst["best"]["predicted_us"]
 
 
-def run(*args: object) -> str:
-    result = CliRunner().invoke(app, [str(arg) for arg in args], env={"COLUMNS": "80"})
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def test_validate_prints_at_most_80_columns(small_table: Path, tmp_path: Path) -> None:
-    text = run("validate", "triton", "--data", small_table, "--folds", 2, "--worst", 1, "--csv", tmp_path / "a.csv")
+    text = run(
+        "validate", "triton", "--data", small_table, "--folds", 2, "--worst", 1, "--csv", tmp_path / "a.csv", columns=80
+    )
 
     assert max(len(line) for line in text.splitlines()) <= 80
     for word in ("model", "no code", "fitted roofline", "naive roofline", "at random", "w4a16-fp16", "decode"):
@@ -249,19 +237,16 @@ def test_calibrate_writes_what_the_library_reads(small_table: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("words", "message"),
     [
-        (("calibrate", "triton", "--arch", "h200-sxm", "--family", "sm90_wgmma"), "No such option: --family"),
-        (("calibrate", "triton", "--arch", "l4"), "no timings of Triton kernels on l4"),
-        (("validate", "triton", "--no-fit", "--ablation"), "nothing to fit on"),
-        (("validate", "triton", "--data", "a.parquet", "--data", "b.parquet"), "--data is given 2 times"),
+        ("calibrate triton --arch h200-sxm --family sm90_wgmma", "No such option: --family"),
+        ("calibrate triton --arch l4", "no timings of Triton kernels on l4"),
+        ("validate triton --no-fit --ablation", "nothing to fit on"),
+        ("validate triton --data a.parquet --data b.parquet", "--data is given 2 times"),
     ],
 )
-def test_options_that_do_not_go_together(args: tuple[str, ...], message: str) -> None:
-    result = CliRunner().invoke(app, list(args))
-
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.split())
+def test_options_that_do_not_go_together(words: str, message: str) -> None:
+    assert message in run(*words.split(), code=2)
 
 
 def test_the_committed_code_is_what_the_compiler_makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

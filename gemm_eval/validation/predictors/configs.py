@@ -9,8 +9,9 @@ from typing import ClassVar, Self
 import numpy as np
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import Coefficient
-from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs
+from gemm_eval.models.gpu import Coefficient, ErrorFigures
+from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, cross_fit, fit_logs, rounded
+from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.timings import Floats, Mask, Timings
 
 Values = Mapping[str, float]
@@ -89,6 +90,22 @@ class ConfigModel:
             return replace(self, coefficients={family: values}).predict(rows)
 
         return ranges.values(fit_logs(ranges, predict, rows.measured_us, shares, self.SEARCH, weights))
+
+    def calibrated(
+        self, rows: Timings, num_folds: int, seed: int, tables: Mapping[str, tuple[str, Mask]]
+    ) -> tuple[dict[str, float], tuple[ErrorFigures, ...], Floats]:
+        """Return coefficients fitted on all rows, and held-out errors by data set, whose hash and rows `tables` has.
+
+        Data sets without rows are left out; also returned are the held-out predictions, [rows], in microseconds.
+        """
+        fits = cross_fit(self, [rows], num_folds, seed, num_threads=self.NUM_THREADS)
+        predicted_us = fits.predict(rows)
+        errors = tuple(
+            error_figures(name, sha256, rows.measured_us[mask], predicted_us[mask])
+            for name, (sha256, mask) in tables.items()
+            if mask.any()
+        )
+        return rounded(self.fit(rows).values), errors, predicted_us
 
     def parts(self, timings: Timings) -> Iterator[tuple[str, Self, Mask]]:
         """Yield the name, a model and the rows of each family that has rows enough for a fit."""

@@ -86,7 +86,7 @@ def origin_of(arch: GpuSpec, timings: Timings) -> gpu_model.Origin:
 
 
 def describe_origin(arch: GpuSpec, timings: Timings, main: gpu_model.Origin) -> str:
-    """Say where the coefficients of the main family come from, and those of other families where that differs."""
+    """Return where the coefficients of the main family come from, and those of other families where that differs."""
     texts = {
         name: gpu_model.coefficients_for(arch, timings.library, name)[1].text for name in families_of(arch, timings)[1:]
     }

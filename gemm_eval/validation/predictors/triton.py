@@ -15,8 +15,7 @@ import pandas as pd
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import triton as triton_model
-from gemm_eval.validation.fit import Search, cross_fit, provenance, rounded, sha256_of
-from gemm_eval.validation.metrics import error_figures
+from gemm_eval.validation.fit import Search, provenance, sha256_of
 from gemm_eval.validation.predictors.configs import ConfigModel
 from gemm_eval.validation.tables import measured_root, meta_of, read_columns
 from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Form, Mask, Timings
@@ -71,8 +70,8 @@ def mma_text(mma: Iterable[triton_model.MmaCount]) -> str:
     '64x128x16:16:s*8'
     """
     return " ".join(
-        f"{one.m}x{one.n}x{one.k}:{one.input_bits}:{_REGISTERS if one.has_a_in_registers else _SHARED}*{one.num}"
-        for one in mma
+        f"{item.m}x{item.n}x{item.k}:{item.input_bits}:{_REGISTERS if item.has_a_in_registers else _SHARED}*{item.num}"
+        for item in mma
     )
 
 
@@ -259,17 +258,11 @@ def calibrate_triton(arch: GpuSpec, path: Path, *, num_folds: int = 5, seed: int
         InvalidOptionError: fewer pairs than folds.
     """
     timings = read_triton_timings(arch, path)
-    model, digest = TritonModel(arch), sha256_of(path)
-    values = model.fit(timings).values
-    predicted_us = cross_fit(model, [timings], num_folds, seed, num_threads=model.NUM_THREADS).predict(timings)
-    masks = {name: timings.of_group(name) for name in timings.groups}
+    tables = {f"triton/{name}": (sha256_of(path), timings.of_group(name)) for name in timings.groups}
+    values, errors, _ = TritonModel(arch).calibrated(timings, num_folds, seed, tables)
     versions = meta_of(path).get("versions")
+    version = str(versions.get("triton", "unknown")) if isinstance(versions, dict) else "unknown"
     return triton_model.TritonCalibration(
-        gpu=arch.name, coefficients=rounded(values),
-        triton_version=str(versions.get("triton", "unknown")) if isinstance(versions, dict) else "unknown",
-        errors=tuple(
-            error_figures(f"triton/{name}", digest, timings.measured_us[rows], predicted_us[rows])
-            for name, rows in masks.items()
-        ),
+        gpu=arch.name, triton_version=version, coefficients=values, errors=errors,
         **provenance(num_folds, "data sets", seed),
     )  # fmt: skip

@@ -20,8 +20,7 @@ from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES, w4a16_types
 from gemm_eval.search import OF_OURS, run_in_chunks
-from gemm_eval.validation.fit import MIN_ROWS, Search, cross_fit, provenance, rounded, sha256_of
-from gemm_eval.validation.metrics import error_figures
+from gemm_eval.validation.fit import MIN_ROWS, Search, provenance, sha256_of
 from gemm_eval.validation.predictors.configs import ConfigModel
 from gemm_eval.validation.tables import measured_root, meta_of, read_columns
 from gemm_eval.validation.timings import Floats, Form, Ints, Mask, Timings
@@ -238,20 +237,16 @@ def calibrate_w4a16(
     rows = timings.select(timings.of_group(family))
     if len(rows) < MIN_ROWS:
         raise InvalidInputError(f"a fit needs at least {MIN_ROWS} rows of {family}, got {len(rows)}")
+    tables = {
+        f"w4a16/{path.stem}": (sha256_of(path), (rows.frame["table"] == path.stem).to_numpy(bool)) for path in paths
+    }
     model = W4A16Model(arch, families=(family,))
-    values = model.fit(rows).values
-    predicted_us = cross_fit(model, [rows], num_folds, seed).predict(rows)
-    masks = {path: (rows.frame["table"] == path.stem).to_numpy(bool) for path in paths}
-    errors = tuple(
-        error_figures(f"w4a16/{path.stem}", sha256_of(path), rows.measured_us[mask], predicted_us[mask])
-        for path, mask in masks.items()
-        if mask.any()  # else a table of other families
-    )
+    values, errors, predicted_us = model.calibrated(rows, num_folds, seed, tables)
     # of the configs that are chosen, not of those that lose by far
     near = rows.is_near_best
     intervals = gpu_model.fit_intervals(rows.sizes[near, 1], np.log(rows.measured_us[near] / predicted_us[near]))
     return gpu_model.Calibration(
         gpu=arch.name, library="gemm-eval", family=family, model_version=gpu_model.GPU_MODEL_VERSION,
-        coefficients=rounded(values), fitted=tuple(values), errors=errors, intervals=intervals,
+        coefficients=values, fitted=tuple(values), errors=errors, intervals=intervals,
         **provenance(num_folds, "tables", seed),
     )  # fmt: skip
