@@ -94,9 +94,15 @@ def validation_figures(folder: Path) -> dict[str, Any]:
     from gemm_eval.validation.ablation import Ablated
     from gemm_eval.validation.baselines import NaiveRoofline
     from gemm_eval.validation.crossover import plot_crossover
-    from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted
+    from gemm_eval.validation.plots import (
+        plot_ablation,
+        plot_error_by_rows,
+        plot_family,
+        plot_latency_curves,
+        plot_predicted,
+        plot_regret,
+    )
     from gemm_eval.validation.predictors.w4a16 import list_w4a16_tables
-    from gemm_eval.validation.study_tables import plot_ablation, plot_family, plot_regret
 
     h200 = load_arch("h200-sxm", GpuSpec)
     (dense,) = find_timings("h200-sxm", ["aiconfigurator/float16"])
