@@ -16,6 +16,7 @@ from tests.recipes import DOCS, ROOT, Recipe, RecipeError, answers_before, answe
 MOST_FILES = {
     "gpu": 0, "sm-generation": 3, "dense-type": 1, "weight-type": 1, "block-scaled-type": 2, "vendor-family": 2,
     "our-family": 3, "gpu-term": 3, "multicore-term": 4, "cli-command": 2, "chip": 0,
+    "subject": 3,
 }  # fmt: skip
 _ROW = re.compile(r"^\| \[.*?\]\(([\w-]+)\.md\) \| (\d+) \| (\d+) \|", re.MULTILINE)
 
