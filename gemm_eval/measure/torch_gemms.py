@@ -41,7 +41,7 @@ class TorchDevice(BenchDevice):
         finally:
             graph.capture_end()
 
-        return graph.replay
+        return partial(graph.replay)
 
     def free_unused(self) -> None:
         super().free_unused()

@@ -90,8 +90,10 @@ def pack_table(arch: GpuSpec, table: ExpertTable, seed: int = 0, l2: str = "warm
     types, num = table.types, len(table)
     defaults = default_coefficients(library_of(table.library).family(arch, types))
 
-    def kernels(library: str, l2: str, clock: str, **more: float) -> Packed:
-        return pack_kernels(arch, types, library, defaults, l2=l2, clock=clock, is_calibrated=False, **more)
+    def kernels(library: str, l2: str, clock: str, call_weights: float = 1.0) -> Packed:
+        return pack_kernels(
+            arch, types, library, defaults, l2=l2, clock=clock, is_calibrated=False, call_weights=call_weights
+        )
 
     if isinstance(table, GroupedTable):
         groups, rows = table.row_groups, np.arange(num)
@@ -108,8 +110,7 @@ def pack_table(arch: GpuSpec, table: ExpertTable, seed: int = 0, l2: str = "warm
     runs = make_runs(layers, [types] * len(layers), GEMMEvaluator(arch), run_options(table.library, l2, None))
     batch = runs.batch
     packed = [
-        kernels(str(kind.options.library), l2, str(kind.options.clock), call_weights=kind.call_weights)
-        for kind in batch.kinds
+        kernels(str(kind.options.library), l2, str(kind.options.clock), kind.call_weights) for kind in batch.kinds
     ]
     sizes, layouts = without_lone_groups(batch.sizes, batch.layouts(range(len(batch.sizes))))
     works = [(chosen, work) for _, chosen, work in works_of(runs)]
