@@ -7,7 +7,7 @@ import pytest
 from gemm_eval import GEMMEvaluator
 from gemm_eval.report import model_report, sweep_report
 from gemm_eval.report.page import Page
-from gemm_eval.report.parts import say_capacity
+from gemm_eval.report.parts import scaled_text
 from gemm_eval.sweep import LogRange, Space, SweepResult, sweep
 from tests.browser.conftest import Open, OpenPage
 
@@ -43,7 +43,7 @@ def test_points_sort_by_what_they_are(open_page: Open, reports: dict[str, Page],
     assert cells(opened, caption, "point") == first
     button = opened.page.get_by_role("table", name=caption).get_by_role("button", name="sram")
     button.click()
-    assert cells(opened, caption, "sram") == [say_capacity(size) for size in sorted(feasible["sram_bytes"])]
+    assert cells(opened, caption, "sram") == [scaled_text("capacity", size) for size in sorted(feasible["sram_bytes"])]
     button.click()
     button.click()
     assert cells(opened, caption, "point") == first
@@ -65,7 +65,7 @@ def test_a_point_of_the_chart_tells_its_design(open_page: Open, reports: dict[st
     assert len(places) == len(front)
     assert said["point"] == str(front["point"].iloc[0])
     assert said["num_cores"] == str(front["num_cores"].iloc[0])
-    assert said["sram"] == say_capacity(front["sram_bytes"].iloc[0])
+    assert said["sram"] == scaled_text("capacity", front["sram_bytes"].iloc[0])
 
 
 def test_gemms_of_a_model_sort_by_their_time(open_page: Open, reports: dict[str, Page]) -> None:

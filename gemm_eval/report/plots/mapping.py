@@ -11,7 +11,6 @@ from gemm_eval import figures
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import GEMMResult, Kind
-from gemm_eval.extras import needs_extra
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import GROUPED_FAMILIES
@@ -54,14 +53,14 @@ def draw_waves(result: GEMMResult) -> Figure:
     arch = result.arch
     assert isinstance(arch, GpuSpec)
     waves = _find_waves(result)
+    colors = _wave_colors(len(waves.ctas))
     figure = figures.new_figure(9.6, 5.9)
     panels = figure.subplot_mosaic([["tiles", "ctas"], ["smem", "smem"]], height_ratios=[11, 1], width_ratios=[5, 3])
-    _draw_tiles(panels["tiles"], waves, result)
-    _draw_ctas(panels["ctas"], waves)
+    _draw_tiles(panels["tiles"], waves, result, colors)
+    _draw_ctas(panels["ctas"], waves, colors)
     resident = -(-int(waves.ctas[0]) // result.active_cores)
-    parts = {
-        f"{resident} CTA{'s' if resident > 1 else ''}, stages and all": (result.sram_used_bytes, figures.SERIES[0])
-    }
+    name = f"{resident} CTA{'s' if resident > 1 else ''}, stages and all"
+    parts = {name: (result.sram_used_bytes, figures.SERIES[0])}
     draw_memory_bar(panels["smem"], parts, arch.smem_per_sm_bytes, "there is", "shared memory of one SM")
     words = f"{result.problem} on {arch.name}: {time_text(result.latency_us)}, bound: {result.bound}"
     figure.suptitle(f"{words}\n{result.mapping}")
@@ -131,19 +130,16 @@ def _raster(config: KernelConfig, clusters_m: int, clusters_n: int) -> npt.NDArr
     return np.kron(cluster * size, np.ones_like(inside)) + np.tile(inside, cluster.shape)
 
 
-def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult) -> None:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.colors import ListedColormap
+def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult, colors: list[str]) -> None:
+    from matplotlib.colors import ListedColormap
 
     # the last wave ends in the last corner: what does not fit is cut off at the other side
     top, left = (max(0, size - _MOST_CELLS) for size in waves.wave.shape)
     shown = waves.wave[top:, left:]
-    num_waves = len(waves.ctas)
-    colors = ListedColormap(_wave_colors(num_waves))
     size = max(shown.shape)
     width = 0.4 if size <= _FEW_EDGES else 0.2 if size <= _MOST_EDGES else 0.0
     axes.pcolormesh(
-        waves.columns[left:], waves.rows[top:], shown, cmap=colors, vmin=-0.5, vmax=num_waves - 0.5,
+        waves.columns[left:], waves.rows[top:], shown, cmap=ListedColormap(colors), vmin=-0.5, vmax=len(colors) - 0.5,
         edgecolors=figures.SURFACE if width else "none", linewidth=width,
     )  # fmt: skip
     M, N = result.problem.M, result.problem.N
@@ -156,7 +152,7 @@ def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult) -> None:
         axes.set_ylabel("M (rows of C), batch elements below each other")
     has_path = top == left == 0 and waves.order.size > 1 and len(waves.order) <= _MOST_ROWS_OF_PATH
     if has_path:
-        _draw_raster(axes, waves)
+        _draw_raster(axes, waves, colors)
     figures.style_axes(axes)
     for axis in (axes.xaxis, axes.yaxis):
         figures.tick_whole(axis)
@@ -167,21 +163,20 @@ def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult) -> None:
 
 
 def _wave_colors(num_waves: int) -> list[str]:
-    with needs_extra("plotting", "plot"):
-        from matplotlib import colormaps
-        from matplotlib.colors import to_hex
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
 
     full = colormaps[figures.RAMP](np.linspace(0.3, 0.95, max(1, num_waves - 1)))[: num_waves - 1]
     return [*map(to_hex, full), _LAST]
 
 
-def _draw_raster(axes: Axes, waves: _Waves) -> None:
+def _draw_raster(axes: Axes, waves: _Waves, colors: list[str]) -> None:
     """An arrow through the first tiles, in their order."""
     first = np.argsort(waves.order, axis=None)[:_PATH]
     row, column = np.unravel_index(first, waves.order.shape)
     x = (waves.columns[column] + waves.columns[column + 1]) / 2
     y = (waves.rows[row] + waves.rows[row + 1]) / 2
-    ink = figures.ink_on(_wave_colors(len(waves.ctas))[waves.wave.flat[first[0]]])
+    ink = figures.ink_on(colors[waves.wave.flat[first[0]]])
     axes.plot(x, y, color=ink, linewidth=1.0, marker="o", markersize=2.0)
     arrow = {"arrowstyle": "-|>", "color": ink, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", (x[-1], y[-1]), (x[-2], y[-2]), arrowprops=arrow)
@@ -204,13 +199,12 @@ def _say_tiles(waves: _Waves, result: GEMMResult, top: int, left: int) -> list[s
     return lines
 
 
-def _draw_ctas(axes: Axes, waves: _Waves) -> None:
+def _draw_ctas(axes: Axes, waves: _Waves, colors: list[str]) -> None:
     num_waves = len(waves.ctas)
     first = max(0, num_waves - _MOST_BARS)
     numbers = np.arange(first, num_waves) + 1
-    colors = _wave_colors(num_waves)[first:]
-    axes.barh(numbers, waves.ctas[first:], 0.8, color=colors)
-    for number, ctas, color in zip(numbers.tolist(), waves.ctas[first:].tolist(), colors, strict=True):
+    axes.barh(numbers, waves.ctas[first:], 0.8, color=colors[first:])
+    for number, ctas, color in zip(numbers.tolist(), waves.ctas[first:].tolist(), colors[first:], strict=True):
         axes.annotate(
             f"{ctas:,}", (ctas, number), (-4, 0), textcoords="offset points", ha="right", va="center",
             fontsize=figures.SMALL, color=figures.ink_on(color),

@@ -12,7 +12,6 @@ from gemm_eval import figures
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate import GEMMResult
-from gemm_eval.extras import needs_extra
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.models.multicore import Block, batch_sizes, block_of, pack_params
 from gemm_eval.units import time_text
@@ -27,7 +26,7 @@ def draw_memory_bar(
 ) -> None:
     """Draw the parts [bytes, colour] one after the other in a single bar, and a line at the limit."""
     scale = figures.bytes_scale(title, max(limit_bytes, sum(size for size, _ in parts.values())))
-    left = 0.0
+    left, limit = 0.0, limit_bytes / scale.factor
     for name, (size_bytes, color) in parts.items():
         size = size_bytes / scale.factor
         axes.barh(
@@ -35,7 +34,6 @@ def draw_memory_bar(
             label=f"{name}: {figures.bytes_text(size_bytes)}",
         )  # fmt: skip
         left += size
-    limit = limit_bytes / scale.factor
     label = f"{limit_name}: {figures.bytes_text(limit_bytes)}, {left / limit:.0%} used"
     axes.axvline(limit, color=figures.TEXT, linewidth=2, label=label)
     axes.set(xlim=(0, 1.03 * max(limit, left)), ylim=(-0.45, 0.45), yticks=[], xlabel=scale.label)
@@ -70,9 +68,6 @@ class _Side(NamedTuple):
         """Return the start of a tile, as a part of the side."""
         return min(place * self.tile, self.size) / self.size
 
-    def middle(self, place: int) -> float:
-        return (self.at(place) + self.at(place + 1)) / 2
-
     def __str__(self) -> str:
         return f"{self.name}: {self.size:,}" + (f" in {self.trips:,} x {self.tile:,}" if self.trips > 1 else "")
 
@@ -102,8 +97,7 @@ def draw_block(axes: Axes, block: Block, mapping: MulticoreMapping) -> None:
 def _draw_operand(
     axes: Axes, name: str, at: tuple[float, float], sides: tuple[_Side, _Side], lengths: tuple[float, float]
 ) -> None:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.patches import Rectangle
+    from matplotlib.patches import Rectangle
 
     (left, top), (across, down), (width, height) = at, sides, lengths
     color = figures.OPERAND_COLORS[name]
@@ -117,22 +111,24 @@ def _draw_operand(
         lines = [top + down.at(place) * height for place in range(1, down.trips)]
         axes.hlines(lines, left, left + width, color=figures.MUTED, linewidth=0.5)
     axes.add_patch(Rectangle(at, width, height, fill=False, edgecolor=figures.MUTED, linewidth=0.9))
-    if name == "B":  # above A and below C is room
-        x, y = left - 0.05, top + height / 2
-        align: dict[str, Any] = {"ha": "right", "va": "center"}
-    else:
-        is_above = name == "A"
-        y = top - 0.03 if is_above else top + height + 0.04
-        x, align = left + width / 2, {"ha": "center", "va": "bottom" if is_above else "top"}
-    axes.text(x, y, name, weight="bold", fontsize=figures.SMALL + 2, color=figures.TEXT, **align)
+    x, y, ha, va = {  # above A and below C is room
+        "A": (left + width / 2, top - 0.03, "center", "bottom"),
+        "B": (left - 0.05, top + height / 2, "right", "center"),
+        "C": (left + width / 2, top + height + 0.04, "center", "top"),
+    }[name]
+    axes.text(x, y, name, weight="bold", fontsize=figures.SMALL + 2, color=figures.TEXT, ha=ha, va=va)
 
 
 def _draw_path(axes: Axes, mapping: MulticoreMapping, sides: tuple[_Side, _Side, _Side], start: float) -> None:
     """Arrows through the first tiles of C, with the number of the visit where it fits."""
     m, n, k = sides
     path = first_steps(mapping, {side.name: side.trips for side in sides})
-    centers = [(start + n.middle(column) * _LONG, start + m.middle(row) * _LONG) for _, row, column in path]
-    color = figures.OPERAND_COLORS["C"]
+    centers = [
+        (start + (n.at(column) + n.at(column + 1)) / 2 * _LONG, start + (m.at(row) + m.at(row + 1)) / 2 * _LONG)
+        for _, row, column in path
+    ]
+    on_tile = figures.ink_on(figures.OPERAND_COLORS["C"])
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": figures.SMALL}
     letters = max(len(f"{visit:,}") for visit, _, _ in path)
     is_roomy = n.at(1) * _LONG >= (letters + 1) * _LETTER and m.at(1) * _LONG >= _LINE
     for begin, end in itertools.pairwise(centers):
@@ -141,13 +137,11 @@ def _draw_path(axes: Axes, mapping: MulticoreMapping, sides: tuple[_Side, _Side,
         axes.annotate("", end, begin, arrowprops=arrow)
     if is_roomy and len(path) > 1:
         for (visit, _, _), center in zip(path, centers, strict=True):
-            axes.text(
-                *center, f"{visit:,}", ha="center", va="center", fontsize=figures.SMALL, weight="bold",
-                color=figures.ink_on(color) if center is centers[0] else figures.TEXT,
-            )  # fmt: skip
+            color = on_tile if center is centers[0] else figures.TEXT
+            axes.text(*center, f"{visit:,}", weight="bold", color=color, **look)
     elif len(path) == 1:
         visits = f"visits 1 to {k.trips:,}" if k.trips > 1 else "one visit"
-        axes.text(*centers[0], visits, ha="center", va="center", fontsize=figures.SMALL, color=figures.ink_on(color))
+        axes.text(*centers[0], visits, color=on_tile, **look)
 
 
 def first_steps(mapping: MulticoreMapping, trips: dict[str, int]) -> list[tuple[int, int, int]]:
@@ -198,7 +192,7 @@ _RAMP_ENDS = 0.15, 0.95
 
 
 class _Grid(NamedTuple):
-    """Return the part of C that each core has; core numbers count G, M, N, K, the last fastest."""
+    """The part of C that each core has; core numbers count G, M, N, K, the last fastest."""
 
     block: Block  # the full one
     sizes: tuple[int, int, int, int]  # G, M, K, N
@@ -215,11 +209,6 @@ class _Grid(NamedTuple):
         part, row = divmod(row, self.block.E_M)
         top, left = row * self.block.m, column * self.block.n
         return left, part * M + top, min(self.block.n, N - left), min(self.block.m, M - top)
-
-    @property
-    def has_room(self) -> bool:
-        """True if every block can be drawn."""
-        return self.num_rows * self.block.E_N <= _MOST_BLOCKS
 
     def first_core(self, row: int, column: int) -> int:
         """The first of the E_K cores of a block."""
@@ -254,17 +243,16 @@ def draw_partition(result: GEMMResult) -> Figure:
 
 
 def _draw_blocks(axes: Axes, grid: _Grid, mapping: MulticoreMapping) -> None:
-    with needs_extra("plotting", "plot"):
-        from matplotlib import colormaps
-        from matplotlib.collections import PolyCollection
-        from matplotlib.colors import to_hex
+    from matplotlib import colormaps
+    from matplotlib.collections import PolyCollection
+    from matplotlib.colors import to_hex
 
     block = grid.block
     rows, columns = grid.num_rows, block.E_N
-    if not grid.has_room:
+    if rows * columns > _MOST_BLOCKS:
         columns = min(columns, _MOST_BLOCKS)
         rows = min(rows, max(1, _MOST_BLOCKS // columns))
-    stripes = block.E_K if rows * columns * block.E_K <= _MOST_BLOCKS else 1
+    stripes = block.E_K if rows * columns * block.E_K <= _MOST_BLOCKS else 1  # of a block: its parts of K
     shades = colormaps[figures.RAMP](np.linspace(*_RAMP_ENDS, max(2, block.active_cores)))
     blocks = {at: grid.rectangle(*at) for at in itertools.product(range(rows), range(columns))}
     corners, cores = [], []
