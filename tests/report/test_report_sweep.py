@@ -75,9 +75,6 @@ def same(row: dict[str, Any], expected: Any) -> bool:
     )
 
 
-# content
-
-
 def test_sections_and_facts(result: SweepResult, page: Page) -> None:
     assert page.title == "Design space of demo-8core"
     assert page.subtitle == "18 chips, first, second"
@@ -107,6 +104,8 @@ def test_tables_of_points_are_the_front_and_all_feasible_points(result: SweepRes
         assert same(row, table.loc[row["point"]])
     names = [column.name for column in everything.columns]
     assert names[:6] == ["point", "num_cores", "sram_bytes", "dram_gb_per_s", "area_mm2", "latency_us"]
+    (excluded,) = parts(page, "Excluded points")
+    assert [list(row.values()) for row in rows(excluded)] == result.excluded().to_numpy().tolist()
     assert set(result.columns) - set(names) <= {"arch", "excluded"} | {n for n in table if table[n].isna().all()}
 
 
@@ -123,6 +122,9 @@ def test_best_designs_are_the_best(result: SweepResult, page: Page) -> None:
     assert "ratios" in table.note
     points = [row["point"] for row in rows(table)]
     assert len(set(points)) == len(points)
+    sram, latency = (next(c for c in table.columns if c.name == name) for name in ("sram_bytes", "latency_us"))
+    assert (sram.heading, sram.format(2**20), sram.format(3 << 19)) == ("sram", "1 MiB", "1.5 MiB")
+    assert (latency.heading, latency.format(20_805_922.82)) == ("latency", "20.8 s")
 
 
 def test_what_varies_and_how_much_it_matters(result: SweepResult, page: Page) -> None:
@@ -141,7 +143,9 @@ def test_what_varies_and_how_much_it_matters(result: SweepResult, page: Page) ->
     assert "area_mm2 differs by" in found["num_cores"]
 
 
-def test_charts_hold_all_feasible_points_and_mark_the_front(result: SweepResult, page: Page) -> None:
+def test_the_chart_holds_all_feasible_points_marks_the_front_and_names_the_best(
+    result: SweepResult, page: Page
+) -> None:
     _, chart = page.lead
     assert isinstance(chart, Chart)
 
@@ -150,6 +154,9 @@ def test_charts_hold_all_feasible_points_and_mark_the_front(result: SweepResult,
     assert len(chart.rows) == int(result.is_feasible.sum())
     marked = {row["point"] for row, mark in zip(rows(chart), chart.highlight, strict=True) if mark}
     assert marked == set(result.pareto()["point"])
+    named = {chart.rows[row][0]: name for row, name in chart.names.items()}
+    assert named == names_of_best(Points(result).best)
+    assert "Fastest" in " ".join(named.values())
 
 
 def test_the_verdict_holds_the_best_design_against_the_base(result: SweepResult, page: Page) -> None:
@@ -192,23 +199,6 @@ def test_what_would_help_is_of_the_objective_of_the_headline() -> None:
     assert not any("dram_gb_per_s" in text for text in helps)  # which would save time, and no byte
 
 
-def test_the_chart_names_the_best_designs(result: SweepResult, page: Page) -> None:
-    chart = page.lead[1]
-    assert isinstance(chart, Chart)
-
-    named = {chart.rows[row][0]: name for row, name in chart.names.items()}
-    assert named == {one.point: names_of_best([one])[one.point] for one in Points(result).best}
-    assert "Fastest" in " ".join(named.values())
-
-
-def test_units_are_scaled(page: Page) -> None:
-    (table,) = parts(page, "Overview", Table)
-    column = next(column for column in table.columns if column.name == "sram_bytes")
-    assert (column.heading, column.format(2**20), column.format(3 << 19)) == ("sram", "1 MiB", "1.5 MiB")
-    column = next(column for column in table.columns if column.name == "latency_us")
-    assert (column.heading, column.format(20_805_922.82)) == ("latency", "20.8 s")
-
-
 def test_designs_are_explained_by_their_gemms(result: SweepResult, page: Page) -> None:
     best = Points(result).best
     tables, texts = (parts(page, "Best designs, and why", kind) for kind in (Table, Text))
@@ -228,23 +218,17 @@ def test_designs_are_explained_by_their_gemms(result: SweepResult, page: Page) -
     assert at == len(tables)
 
 
-def test_excluded_points(result: SweepResult, page: Page) -> None:
-    (table,) = parts(page, "Excluded points")
-    assert [list(row.values()) for row in rows(table)] == result.excluded().to_numpy().tolist()
+def test_the_whole_report_has_figures_and_is_a_page(result: SweepResult, page: Page) -> None:
+    points = Points(result)
+    point, (across, up, *_) = points.best[-1].point, points.strongest("latency_us")
 
-
-def test_the_whole_report_has_figures_and_is_a_page(result: SweepResult, tmp_path: Path) -> None:
-    page = sweep_report(result)
-    figures = parts(page, "Figures", Figure)
-    balanced = Points(result).best[-1].point
-
-    assert [figure.caption for figure in figures[:2]] == [
-        f"Point {balanced}: its GEMMs under its roofs",
-        f"Point {balanced}: where the time of its GEMMs goes",
+    assert [figure.caption for figure in parts(page, "Figures", Figure)] == [
+        f"Point {point}: its GEMMs under its roofs",
+        f"Point {point}: where the time of its GEMMs goes",
+        f"Best latency_us over {across} and {up}",
     ]
-    drawn = Points(result).strongest("latency_us")
-    assert figures[2].caption == f"Best latency_us over {drawn[0]} and {drawn[1]}"
-    html = page.write(tmp_path / "x.html").read_text(encoding="utf-8")
+    html = page.to_html()
+    assert html == sweep_report(result).to_html()
     assert html.count("<svg") == 3
     assert "LogRange(" not in html
     assert "Choices(" not in html
@@ -257,57 +241,45 @@ def test_names_from_outside_are_text() -> None:
     assert "&lt;/script&gt;" in html
 
 
-# kinds of sweeps
-
-
-def test_one_objective_over_its_fields() -> None:
+def test_one_objective_over_its_fields_and_one_to_be_large() -> None:
     result = sweep(space(), GEMMS, progress=False)
     page = sweep_report(result)
     charts = [part for part in page.lead if isinstance(part, Chart)] + parts(page, "Trade-offs", Chart)
 
-    table = result.to_pandas()
+    frame = result.to_pandas()
     effect = Points(result).effects("latency_us")
     assert [chart.x for chart in charts] == sorted(effect, key=lambda name: -effect[name])
     assert len(charts) == 3
     assert {chart.joined for chart in charts} == {"line"}
     for chart in charts:
         for row, mark in zip(rows(chart), chart.highlight, strict=True):
-            best = table.loc[table[chart.x] == row[chart.x], "latency_us"].min()
+            best = frame.loc[frame[chart.x] == row[chart.x], "latency_us"].min()
             assert mark == (row["latency_us"] == best)
     (best_table,) = parts(page, "Overview", Table)
     assert [row["best in"] for row in rows(best_table)] == ["least latency_us"]
     assert best_table.note == ""
 
-
-def test_more_is_better_for_some_objectives() -> None:
     result = sweep(space(), LOADS, ["first_tokens_per_s", "dram_bytes"], progress=False)
     (table,) = parts(sweep_report(result), "Overview", Table)
-
     (most,) = [row for row in rows(table) if "most first_tokens_per_s" in row["best in"]]
     assert most["first_tokens_per_s"] == result["first_tokens_per_s"].max()
 
 
-def test_several_base_archs() -> None:
+def test_several_base_archs_gpus_and_nothing_that_varies() -> None:
     bases = ["demo-8core", "sg2260e"]
     page = sweep_report(sweep(Space(bases, dram_gb_per_s=[200.0, 400.0]), GEMMS, dtype="fp16", progress=False))
-
     assert page.title == "Design space of demo-8core, sg2260e"
     found = rows(parts(page, "Trade-offs", Table)[0])
     assert (found[0]["field"], found[0]["values"]) == ("arch", "demo-8core, sg2260e")
     assert {row["arch"] for row in rows(parts(page, "All points")[0])} == set(bases)
 
-
-def test_gpus() -> None:
-    result = sweep(Space("h100-sxm", dram_gb_per_s=[2000.0, 4000.0], num_sms=[132]), GEMMS[:1], progress=False)
-    page = sweep_report(result)
-
+    gpus = Space("h100-sxm", dram_gb_per_s=[2000.0, 4000.0], num_sms=[132])
+    page = sweep_report(sweep(gpus, GEMMS[:1], progress=False))
     (facts,) = parts(page, "Overview", Facts)
     assert dict(facts.items)["cost model"].startswith("gpu")
     assert len(rows(parts(page, "All points")[0])) == 2
     assert len(parts(page, "Figures")) == 2  # one field varies: no heat map
 
-
-def test_nothing_varies() -> None:
     page = sweep_report(sweep(Space("demo-8core"), GEMMS, progress=False))
     assert parts(page, "Trade-offs", Chart) == []
     assert page.subtitle == "1 chip, gemms"
@@ -380,13 +352,6 @@ def test_pages_of_many_points_stay_small() -> None:
     assert [row["latency_us"] for row in rows(everything)] == sorted(result["latency_us"])[:1000]
     (table,) = parts(page, "Trade-offs", Table)
     assert {row["field"]: row["on the front"] for row in rows(table)}["sram_bytes"].count(" to ") == 1
-
-
-def test_the_same_sweep_gives_the_same_page(result: SweepResult) -> None:
-    assert sweep_report(result).to_html() == sweep_report(result).to_html()
-
-
-# words
 
 
 @pytest.mark.parametrize(
