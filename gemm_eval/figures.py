@@ -408,7 +408,8 @@ def scale_axis(
 
     Times on a log axis that spans units have theirs at each tick, unless `scale` says which one all have.
     """
-    from matplotlib.ticker import FuncFormatter
+    with needs_extra("plotting", "plot"):
+        from matplotlib.ticker import FuncFormatter
 
     known = values[np.isfinite(values)]
     is_given = scale is not None
@@ -442,7 +443,8 @@ def _plain_time(us: float) -> str:
 
 def _tick_log(axis: Axis) -> None:
     """Ticks of a log axis at 1, 2 and 5 of each decade, at 1 and 3, or at 1 alone, as there is room."""
-    from matplotlib.ticker import AutoLocator, LogLocator, NullFormatter, NullLocator
+    with needs_extra("plotting", "plot"):
+        from matplotlib.ticker import AutoLocator, LogLocator, NullFormatter, NullLocator
 
     low, high = sorted(axis.get_view_interval())
     decades = math.log10(high / low)
@@ -458,7 +460,8 @@ def _tick_log(axis: Axis) -> None:
 
 def set_rows_axis(axes: Axes, low: float, high: float) -> None:
     """Make the x axis, of M from `low` to `high`, logarithmic: ticks at powers of two or four, or at its ends."""
-    from matplotlib.ticker import NullLocator
+    with needs_extra("plotting", "plot"):
+        from matplotlib.ticker import NullLocator
 
     axes.set_xscale("log", base=2)
     axes.set_xlabel(ROWS_LABEL)
@@ -471,7 +474,8 @@ def set_rows_axis(axes: Axes, low: float, high: float) -> None:
 
 def tick_whole(axis: Axis) -> None:
     """Tick an axis at a few integers only."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    with needs_extra("plotting", "plot"):
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1, steps=[1, 2, 4, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _whole_text(value)))

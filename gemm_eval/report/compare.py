@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from gemm_eval.arch import ArchSpec, GpuSpec
@@ -165,12 +165,12 @@ def _gemm_runs(gemms: Sequence[GemmProblem | Sequence[int]], evaluator: GEMMEval
 
 def ranked(contest: Contest) -> list[Runs]:
     """Return the archs, the fastest first."""
-    return sorted(contest, key=lambda one: one.total_us)
+    return sorted(contest, key=lambda contender: contender.total_us)
 
 
 def is_clear(contest: Contest) -> bool | None:
     """Say whether the two fastest are further apart than their errors; None where errors are not known."""
-    first, second = (one.interval_us for one in ranked(contest)[:2])
+    first, second = (contender.interval_us for contender in ranked(contest)[:2])
     return None if first is None or second is None else first[1] < second[0]
 
 
@@ -249,12 +249,12 @@ def _picture(contests: Sequence[Contest]) -> Bars:
     for contest in contests[:_MOST_PANELS]:
         first, *_ = order = ranked(contest)
         bars = []
-        for one in order:
-            segments = [(one.words[bound], us) for bound, us in one.us_by_bound.items()]
-            colors |= {one.words[bound]: bound_color(bound) for bound in one.us_by_bound}
-            low_us, high_us = one.interval_us or (None, None)
-            label = f"{time_text(one.total_us)}, {one.total_us / first.total_us:.2f}x"
-            bars.append(Bar(one.arch_name, segments, label, low_us, high_us, note=f"bound by {segments[0][0]}"))
+        for contender in order:
+            segments = [(contender.words[bound], us) for bound, us in contender.us_by_bound.items()]
+            colors |= {contender.words[bound]: bound_color(bound) for bound in contender.us_by_bound}
+            low_us, high_us = contender.interval_us or (None, None)
+            label = f"{time_text(contender.total_us)}, {contender.total_us / first.total_us:.2f}x"
+            bars.append(Bar(contender.arch_name, segments, label, low_us, high_us, note=f"bound by {segments[0][0]}"))
         panels.append(Panel(first.title, bars))
     caption = "Time of all GEMMs, by what limits them; brackets: 80% of measured times, where known"
     return Bars(panels, colors, caption=caption)
@@ -274,8 +274,8 @@ def _arch_table(on_archs: Sequence[Sequence[Runs]]) -> Table:
         arch, used = first.evaluator.arch, {result.problem.input_dtype for result in results}
         peaks = [arch.peak_tflop_per_s(dtype) if dtype in used else None for dtype in dtypes]
         cores, *memories = _sizes(arch)
-        sources, versions = (distinct(getattr(one, name) for one in results) for name in ("source", "model_version"))
-        rows.append([arch.name, cores, *peaks, arch.dram_gb_per_s, *memories, sources, versions])
+        origins = [distinct(getattr(result, name) for result in results) for name in ("source", "model_version")]
+        rows.append([arch.name, cores, *peaks, arch.dram_gb_per_s, *memories, *origins])
     note = "Cores: SMs of a GPU. On chip: L2 of a GPU, SRAM of all cores. Types are those that each arch runs here."
     return Table(columns, rows, caption="What the archs have", note=note)
 
@@ -290,21 +290,18 @@ def _tables(contest: Contest) -> list[Part]:
     """Who is how fast, GEMM by GEMM where there are several, and the share of each term."""
     title, order = contest[0].title, ranked(contest)
     best_us, has_tokens = order[0].total_us, bool(contest[0].num_tokens)
-    ranking = table_of(
-        order,
-        [
-            (text_column("arch"), lambda one: one.arch_name),
-            (time_column("time"), lambda one: one.total_us),
-            (Column("over the fastest", "x", digits=3), lambda one: one.total_us / best_us),
-            (text_column("interval"), lambda one: one.interval_us and " to ".join(map(time_text, one.interval_us))),
-            *([(Column("rate", "tokens/s"), lambda one: one.tokens_per_s)] if has_tokens else []),
-            (percent_column("of peak"), lambda one: 100.0 * one.utilization_frac),
-            (Column("DRAM", "GB/s"), lambda one: one.dram_gb_per_s),
-            (text_column("bound by"), lambda one: one.say_bounds()),
-            (text_column("source"), lambda one: distinct(result.source for _, result, _ in one.runs)),
-        ],
-        f"{title}, the fastest first",
-    )
+    columns: list[tuple[Column, Callable[[Runs], Cell]]] = [
+        (text_column("arch"), lambda runs: runs.arch_name),
+        (time_column("time"), lambda runs: runs.total_us),
+        (Column("over the fastest", "x", digits=3), lambda runs: runs.total_us / best_us),
+        (text_column("interval"), lambda runs: " to ".join(map(time_text, runs.interval_us or ())) or None),
+        *([(Column("rate", "tokens/s"), lambda runs: runs.tokens_per_s)] if has_tokens else []),
+        (percent_column("of peak"), lambda runs: 100.0 * runs.utilization_frac),
+        (Column("DRAM", "GB/s"), lambda runs: runs.dram_gb_per_s),
+        (text_column("bound by"), lambda runs: runs.say_bounds()),
+        (text_column("source"), lambda runs: distinct(run.result.source for run in runs.runs)),
+    ]
+    ranking = table_of(order, columns, f"{title}, the fastest first")
     return [ranking, *([_gemm_table(contest)] if len(contest[0].runs) > 1 else []), _term_table(contest)]
 
 
@@ -312,15 +309,15 @@ def _gemm_table(contest: Contest) -> Table:
     """Each GEMM on every arch, side by side."""
     columns = [
         text_column("GEMM"), *(Column(name) for name in "GMKN"), Column("count"),
-        *(time_column(one.arch_name) for one in contest), text_column("fastest"),
+        *(time_column(contender.arch_name) for contender in contest), text_column("fastest"),
         Column("ahead by", "x", digits=3), text_column("why"),
     ]  # fmt: skip
     rows: list[list[Cell]] = []
     for at, (name, result, count) in enumerate(contest[0].runs):
-        alone = [Runs(name, one.evaluator, [one.runs[at]]) for one in contest]
+        alone = [Runs(name, contender.evaluator, [contender.runs[at]]) for contender in contest]
         first, second = ranked(alone)[:2]
         ahead = second.total_us / first.total_us
-        times_us = [one.total_us for one in alone]
+        times_us = [contender.total_us for contender in alone]
         rows.append([name, *sizes_of(result.problem), count, *times_us, first.arch_name, ahead, why(first, second)])
     note = "Times are those of all runs of a GEMM; the reason is what bounds the second."
     return Table(columns, rows, caption=f"{contest[0].title}, GEMM by GEMM", note=note)
@@ -337,10 +334,10 @@ def share_by_term(runs: Runs) -> dict[str, float]:
 
 
 def _term_table(contest: Contest) -> Table:
-    shares = [share_by_term(one) for one in contest]
+    shares = [share_by_term(contender) for contender in contest]
     terms = [name for name in dict.fromkeys(name for of in shares for name in of) if name != "hidden"]
     terms = [name for name in [*terms, "hidden"] if any(abs(of.get(name, 0.0)) >= _MIN_SHARE for of in shares)]
-    columns = [text_column("term"), *(percent_column(one.arch_name) for one in contest)]
+    columns = [text_column("term"), *(percent_column(contender.arch_name) for contender in contest)]
     rows = [[name, *(of.get(name) for of in shares)] for name in terms]
     note = "Of the time of the phase. Terms overlap; what is hidden is negative, and a column adds up to 100%."
     return Table(columns, rows, caption=f"{contest[0].title}, share by term", note=note)
@@ -351,20 +348,20 @@ def _heaviest(contest: Contest) -> list[tuple[Runs, Run]]:
     order = ranked(contest)
     runs = order[0].runs
     heaviest = max(range(len(runs)), key=lambda at: runs[at].total_us)
-    return [(one, one.runs[heaviest]) for one in order]
+    return [(contender, contender.runs[heaviest]) for contender in order]
 
 
 def _explained(contest: Contest) -> list[Text]:
     texts = []
-    for one, run in _heaviest(contest):
-        share = f": {run.name}, {run.total_us / one.total_us:.0%} of the time" if len(one.runs) > 1 else ""
-        texts.append(Text(run.result.explain(), title=f"{one.title} on {one.arch_name}{share}"))
+    for contender, run in _heaviest(contest):
+        share = f": {run.name}, {run.total_us / contender.total_us:.0%} of the time" if len(contender.runs) > 1 else ""
+        texts.append(Text(run.result.explain(), title=f"{contender.title} on {contender.arch_name}{share}"))
     return texts
 
 
 def _breakdown(contest: Contest) -> Figure:
     heaviest = _heaviest(contest)
-    names = [one.arch_name for one, _ in heaviest]
+    names = [contender.arch_name for contender, _ in heaviest]
     drawing = plot_breakdown([run.result for _, run in heaviest], names=names)
     what = contest[0].name if len(contest[0].runs) == 1 else f"{contest[0].name}, {heaviest[0][1].name}"
     return Figure(drawing, f"{what}: where the time of one run goes")

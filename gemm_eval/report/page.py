@@ -74,7 +74,8 @@ class Page:
             return [_prepared(part, f"part-{next(numbers)}") for part in parts]
 
         lead = prepared(self.lead)
-        sections = [(at, one.heading, prepared(one.parts)) for at, one in zip(anchors, self.sections, strict=True)]
+        parts = [prepared(section.parts) for section in self.sections]
+        sections = list(zip(anchors, [section.heading for section in self.sections], parts, strict=True))
         style, script = asset("page.css"), _script()
         policy = f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; img-src data:; "
         policy += "base-uri 'none'; form-action 'none'"
@@ -126,20 +127,16 @@ def _environment() -> jinja2.Environment:
     """The templates' environment: whatever text a template writes is escaped, what is not seen in it written out."""
     with needs_extra("a page", "plot"):
         import jinja2
-        import markupsafe
 
     def written(value: Any) -> Any:
-        return visible(value) if isinstance(value, str) and not isinstance(value, markupsafe.Markup) else value
-
-    def code(text: str) -> markupsafe.Markup:
-        return markupsafe.Markup(_CODE.sub(r"<code>\1</code>", html.escape(visible(text))))
+        return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
     env = jinja2.Environment(autoescape=True, finalize=written, trim_blocks=True, lstrip_blocks=True)
     env.undefined = jinja2.StrictUndefined
     env.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
     env.filters |= {
-        "code": code,
-        "paragraphs": lambda text: [one.split("\n") for one in re.split(r"\n\s*\n", text.strip())],
+        "code": lambda text: _CODE.sub(r"<code>\1</code>", html.escape(visible(text))),
+        "paragraphs": lambda text: [paragraph.split("\n") for paragraph in re.split(r"\n\s*\n", text.strip())],
         "beside_units": lambda text: _UNIT.sub("\N{NO-BREAK SPACE}", text),  # numbers stay on a line with their units
     }
     return env
@@ -283,12 +280,8 @@ def matplotlib_svg(figure: matplotlib.figure.Figure) -> str:
 def inline_svg(svg: str, prefix: str, label: str) -> str:
     """Return SVG that can stand in a page: ids that no other part has, nothing that the page's policy would block.
 
-    Black, white and the neutral colours of plots become the page's own, which are others when it is dark.
-
-    Args:
-        svg: the drawing; styles are attributes.
-        prefix: stands before all of its ids.
-        label: what the drawing shows, for those who cannot see it.
+    Black, white and the neutral colours of plots become the page's own, which are others when it is dark. `prefix`
+    stands before all ids; `label` says what the drawing shows, for those who cannot see it.
     """
     try:
         root = ElementTree.fromstring(svg)

@@ -40,9 +40,6 @@ class Runs:
     """GEMMs on an arch: those of a forward pass, of a workload, or one alone.
 
     Attributes:
-        name: ``"prefill"``, ``"decode"``, or what the GEMMs are.
-        evaluator: of the arch.
-        runs: each kind of GEMM.
         num_tokens: new tokens of all sequences; None where nothing counts them.
         step: the whole step that the GEMMs are part of; None: they are all there is.
     """

@@ -43,13 +43,15 @@ def sweep_report(result: SweepResult) -> Page:
         charts = charts[1:]
     overview = [*_warnings(points), Facts(_facts(points, reasons)), *([points.best_table()] if points.best else [])]
     sections = [Section("Overview", overview)]
-    excluded = [Section("Excluded points", [_excluded_table(reasons)])] if len(reasons) else []
+    columns = [text_column("reason"), Column("points"), Column("first"), text_column("for example")]
+    table = Table(columns, [list(row) for row in reasons.itertuples(index=False)], "Why points are excluded")
+    excluded = [Section("Excluded points", [table])] if len(reasons) else []
     if len(feasible):
         sections.append(Section("Trade-offs", [points.field_table(), *charts]))
     else:
         sections += [*excluded, Section("Design space", [points.field_table()])]
     if points.best:
-        explained = [part for one in points.best for part in _explained(points, one)]
+        explained = [part for design in points.best for part in _explained(points, design)]
         sections.append(Section("Best designs, and why", explained))
         sections.append(Section("Figures", _figures(points, points.best[-1].point)))
     if len(front):
@@ -59,7 +61,7 @@ def sweep_report(result: SweepResult) -> Page:
         ranked = feasible.sort_values(aim, ascending=not result.is_maximized(aim), kind="stable")
         table = points.table(ranked, f"Points that hold all constraints, {by_aim}")
         sections += [Section("All points", [table]), *excluded]
-    loads = ", ".join(one.name for one in result.workloads)
+    loads = ", ".join(load.name for load in result.workloads)
     subtitle = f"{_count(result.description['num_points'], 'chip')}, {loads}"
     return Page(f"Design space of {', '.join(result.bases)}", subtitle, sections, lead)
 
@@ -77,7 +79,7 @@ def _verdict(points: Points) -> Verdict:
     gains = _gains(points, first, runs)
     if gains:
         words.append(("What would help it", "; ".join(gains[:_MOST_GAINS])))
-    words += [_other(points, one, first) for one in points.best[1:]]
+    words += [_other(points, design, first) for design in points.best[1:]]
     factors = points.effects(aim)
     fields = points.strongest(aim)[:_MOST_FIELDS]
     if fields:
@@ -127,7 +129,7 @@ def _gains(points: Points, best: BestDesign, runs: Sequence[Run]) -> list[str]:
 
 def names_of_best(best: Sequence[BestDesign]) -> dict[int, str]:
     """Return what the best designs are called in charts, by point."""
-    return {one.point: capital(_short(one.best_in)) for one in best}
+    return {design.point: capital(_short(design.best_in)) for design in best}
 
 
 def _headline(points: Points, best: BestDesign) -> str:
@@ -150,14 +152,14 @@ def _headline(points: Points, best: BestDesign) -> str:
     return f"{headline}, {value / base_value:.3g} times that of {than}."
 
 
-def _other(points: Points, one: BestDesign, first: BestDesign) -> tuple[str, str]:
+def _other(points: Points, design: BestDesign, first: BestDesign) -> tuple[str, str]:
     """Another best design, held against the first one in every objective."""
     words = []
     for name in points.result.objectives:
-        value, other = float(one.row[name]), float(first.row[name])
+        value, other = float(design.row[name]), float(first.row[name])
         ratio = f" ({value / other:.3g}x)" if other > 0 and abs(value / other - 1.0) >= _SAME_FRAC else ""
         words.append(f"{points.heading(name)} {points.say(name, value)}{ratio}")
-    return f"{capital(_short(one.best_in))}: point {one.point}", ", ".join(words)
+    return f"{capital(_short(design.best_in))}: point {design.point}", ", ".join(words)
 
 
 def _short(best_in: str) -> str:
@@ -198,11 +200,11 @@ def _facts(points: Points, reasons: pd.DataFrame) -> list[tuple[str, str]]:
     ]
     for at, name in enumerate(result.objectives, 1):
         facts.append((f"objective {at}", f"{name}, {better[result.is_maximized(name)]}"))
-    facts += [("constraint", one) for one in description["constraints"]]
-    for one in result.workloads:
-        words = [_count(len(one.gemms), "GEMM"), "attention" if one.attention else "", scaled_text("flop", one.flop)]
-        words.append(_count(one.num_tokens, "token") if one.num_tokens else "")
-        facts.append((f"workload {one.name}", ", ".join(filter(None, words))))
+    facts += [("constraint", limit) for limit in description["constraints"]]
+    for load in result.workloads:
+        words = [_count(len(load.gemms), "GEMM"), "attention" if load.attention else "", scaled_text("flop", load.flop)]
+        words.append(_count(load.num_tokens, "token") if load.num_tokens else "")
+        facts.append((f"workload {load.name}", ", ".join(filter(None, words))))
     for name, value in description["options"].items():
         if value not in (None, False):
             facts.append((name.replace("_", " "), "yes" if value is True else str(value)))
@@ -212,11 +214,6 @@ def _facts(points: Points, reasons: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _excluded_table(reasons: pd.DataFrame) -> Table:
-    columns = [text_column("reason"), Column("points"), Column("first"), text_column("for example")]
-    return Table(columns, [list(row) for row in reasons.itertuples(index=False)], caption="Why points are excluded")
 
 
 def _explained(points: Points, best: BestDesign) -> list[Part]:
@@ -229,9 +226,9 @@ def _explained(points: Points, best: BestDesign) -> list[Part]:
     of_attention = result.attention(best.point)
     for load, of_load in zip(result.workloads, _runs_of(result, best.point), strict=True):
         attention = [
-            (one, count) for one, (_, count) in zip(of_attention.get(load.name, ()), load.attention, strict=True)
+            (answer, count) for answer, (_, count) in zip(of_attention.get(load.name, ()), load.attention, strict=True)
         ]
-        total_us = of_load.total_us + sum(one.latency_us * count for one, count in attention)
+        total_us = of_load.total_us + sum(answer.latency_us * count for answer, count in attention)
         runs = of_load.heaviest(len(of_load.runs))
         table = gemm_table(
             {Column("no."): list(range(1, len(runs) + 1))},
@@ -242,9 +239,9 @@ def _explained(points: Points, best: BestDesign) -> list[Part]:
             "The first one in full:",
         )
         parts += [table, Text(runs[0].result.explain())]
-        for one, count in attention:
-            share = f"{one.latency_us * count / total_us:.0%}"
-            parts.append(Text(one.explain(), title=f"{name}, {load.name}: attention, {share}"))
+        for answer, count in attention:
+            share = f"{answer.latency_us * count / total_us:.0%}"
+            parts.append(Text(answer.explain(), title=f"{name}, {load.name}: attention, {share}"))
     return parts
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval.figures import spans_decade
 from gemm_eval.report.parts import Cell, Chart, Column, Table, table_of, text_column, unit_of_name
 from gemm_eval.sweep import ARCH, SweepResult, pareto_front
 
@@ -27,7 +28,7 @@ _MAX_WHOLE = 1e15  # above, a float does not tell which whole number it was
 def say_value(value: Any) -> str:
     """Return a value of a field as text: ``262,144``, ``0.85``, ``True``, ``fp16``, ``fp16 2, int8 4`` for a table."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {say_value(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {say_value(item)}" for key, item in value.items())
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if float(value).is_integer() and abs(value) < _MAX_WHOLE:
@@ -75,7 +76,6 @@ _MOST_DOTS = 4000  # of a chart; with what their tooltips say they are most of a
 _MOST_ROWS = 1000
 _MOST_GROUPS = 64  # of a field, to group points by
 _MOST_SAID = 6
-_DECADE = 10.0
 
 
 class BestDesign(NamedTuple):
@@ -184,11 +184,11 @@ class Points:
 
     def best_table(self) -> Table:
         """Return a table of the best designs."""
-        rows = [self.cells(self.names, one.row) for one in self.best]
-        rows = [[row[0], one.best_in, *row[1:]] for row, one in zip(rows, self.best, strict=True)]
+        rows = [self.cells(self.names, design.row) for design in self.best]
+        rows = [[row[0], design.best_in, *row[1:]] for row, design in zip(rows, self.best, strict=True)]
         first, *rest = (self.column(name) for name in self.names)
         note = "Balance: the least product of the ratios of all objectives to their best."
-        has_balance = any(BALANCE in one.best_in for one in self.best)
+        has_balance = any(BALANCE in design.best_in for design in self.best)
         return Table([first, text_column("best in"), *rest], rows, "Best designs", note if has_balance else "")
 
     def field_table(self) -> Table:
@@ -223,11 +223,7 @@ class Points:
         return ", ".join(self.say(name, value) for value in sorted(values))
 
     def charts(self, names: Mapping[int, str]) -> list[Chart]:
-        """Return charts of pairs of objectives with their fronts; of a single objective over the fields that vary.
-
-        Args:
-            names: of points that are named in the charts.
-        """
+        """Return charts of pairs of objectives with their fronts, or of one over its fields; `names` are of points."""
         known = [name for name in self.result.objectives if self.feasible[name].notna().any()]
         if not known:
             return []
@@ -265,8 +261,9 @@ class Points:
         places = {point: place for place, point in enumerate(self.feasible["point"].tolist()) if point in names}
         return Chart(
             [self.column(name) for name in shown], self.rows(shown, self.feasible), x=x, y=y,
-            log_x=_spans_decade(self.feasible[x]), log_y=_spans_decade(self.feasible[y]), highlight=marks.tolist(),
-            joined=joined, names={places[point]: name for point, name in names.items() if point in places},
+            log_x=spans_decade(self.feasible[x].to_numpy()), log_y=spans_decade(self.feasible[y].to_numpy()),
+            highlight=marks.tolist(), joined=joined,
+            names={places[point]: name for point, name in names.items() if point in places},
             highlight_label=label, label="other points", caption=f"{self.heading(y)} against {self.heading(x)}",
             max_points=_MOST_DOTS,
         )  # fmt: skip
@@ -280,8 +277,3 @@ def _cell(kind: str, value: Any) -> Cell:
     if kind == "number":
         return float(value)
     return say_value(json.loads(value)) if kind == "json" else str(value)
-
-
-def _spans_decade(column: pd.Series) -> bool:
-    low, high = float(column.min()), float(column.max())
-    return low > 0.0 and high / low > _DECADE

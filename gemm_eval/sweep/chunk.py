@@ -30,15 +30,7 @@ from gemm_eval.workload import AttentionProblem, GemmProblem, GemmTypes, Layouts
 
 @dataclass(frozen=True)
 class SweepWork:
-    """The space, workloads and options that all chunks of a sweep share.
-
-    Attributes:
-        space: the chips.
-        workloads: what runs on each.
-        constraints: what a point must hold.
-        options: of `GEMMEvaluator`: allow_idle_cores, library, l2, clock.
-        schema: the columns of the table.
-    """
+    """The sweep that all its chunks share; `options` are allow_idle_cores, library, l2 and clock of `GEMMEvaluator`."""
 
     space: Space
     workloads: tuple[Workload, ...]
@@ -68,7 +60,7 @@ class SweepWork:
     @cached_property
     def sizes(self) -> npt.NDArray[np.int64]:
         """[num_problems, 4]: their G, M, K, N."""
-        return np.array([one.sizes for one in self.problems], np.int64)
+        return np.array([problem.sizes for problem in self.problems], np.int64)
 
     @cached_property
     def layouts(self) -> Layouts:
@@ -179,17 +171,17 @@ class _Chunk:
 def evaluate_rows(
     work: SweepWork, rows: Sequence[tuple[Any, ...]], first: int, is_stopped: Callable[[], bool] = lambda: False
 ) -> Any:
-    """Evaluate points, given what they choose; returns a pyarrow Table with a row for each.
+    """Evaluate points; returns a pyarrow Table with a row for each.
 
     Args:
-        work: what all chunks share.
-        rows: what each point chooses, as `Space.drawn` orders it.
+        work: the sweep.
+        rows: the choices of each point, as `Space.drawn` orders them.
         first: number of the first point.
         is_stopped: asked now and then.
     """
     num = len(rows)
     chunk = _Chunk(work, num)
-    early = [one for one in work.constraints if one.column in work.space.names or one.column == "area_mm2"]
+    early = [limit for limit in work.constraints if limit.column in work.space.names or limit.column == "area_mm2"]
     points = []
     for at, row in enumerate(rows):
         values, why = work.space.values(row)
@@ -211,10 +203,10 @@ def evaluate_rows(
             if not chunk.excluded[at]:
                 _evaluate_attention(chunk, at)
     metrics = metric_columns(work.workloads, chunk.totals(), ideal_us=chunk.ideal_us, area_mm2=chunk.area_mm2)
-    late = [one for one in work.constraints if one not in early]
+    late = [limit for limit in work.constraints if limit not in early]
     for at in range(num):
         if late and not chunk.excluded[at]:
-            chunk.excluded[at] = _broken(late, {one.column: metrics[one.column][at] for one in late})
+            chunk.excluded[at] = _broken(late, {limit.column: metrics[limit.column][at] for limit in late})
     columns: dict[str, Any] = {"point": np.arange(first, first + num)}
     columns |= {name: [values[name] for values in points] for name in work.space.names}
     columns.setdefault("area_mm2", chunk.area_mm2)
@@ -292,4 +284,4 @@ def _ideal_us(arch: ArchSpec, flop: Mapping[DType, int]) -> float:
 
 
 def _broken(constraints: Sequence[Constraint], values: Mapping[str, Any]) -> str:
-    return "; ".join(why for one in constraints if (why := one.violated(values[one.column])))
+    return "; ".join(why for limit in constraints if (why := limit.violated(values[limit.column])))

@@ -110,7 +110,7 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes]:
 def _names(code: types.CodeType) -> list[str]:
     """Names that code may look up among globals, its inner functions included."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return [*code.co_names, *(name for one in inner for name in _names(one))]
+    return [*code.co_names, *(name for function in inner for name in _names(function))]
 
 
 DESCRIPTION = "_sweep.json"
@@ -141,15 +141,15 @@ def describe(
         "fields": {name: _described(field) for name, field in space.fields.items()},
         "workloads": [
             {
-                "name": one.name,
-                "num_tokens": one.num_tokens,
-                "gemms": [_counted(problem, count) for problem, count in one.gemms],
-                "attention": [_counted(problem, count) for problem, count in one.attention],
+                "name": load.name,
+                "num_tokens": load.num_tokens,
+                "gemms": [_counted(problem, count) for problem, count in load.gemms],
+                "attention": [_counted(problem, count) for problem, count in load.attention],
             }
-            for one in work.workloads
+            for load in work.workloads
         ],
         "objectives": list(objectives),
-        "constraints": [str(one) for one in work.constraints],
+        "constraints": [str(limit) for limit in work.constraints],
         "options": dict(work.options),
         "sampling": _described(sampling),
         "num_points": num_points,
@@ -212,12 +212,12 @@ def workloads_of(description: Mapping[str, Any]) -> tuple[Workload, ...]:
 
     return tuple(
         Workload(
-            one["name"],
-            problems(GemmProblem, one["gemms"]),
-            one["num_tokens"],
-            problems(AttentionProblem, one["attention"]),
+            load["name"],
+            problems(GemmProblem, load["gemms"]),
+            load["num_tokens"],
+            problems(AttentionProblem, load["attention"]),
         )
-        for one in description["workloads"]
+        for load in description["workloads"]
     )
 
 
@@ -333,8 +333,8 @@ def check_description(document: dict[str, Any]) -> None:
     checked = build_spec(_Description, document, origin=DESCRIPTION)
     for label in base_archs(document):
         check_value(label)
-    for one in (*checked.variables.values(), *checked.fields.values()):
-        field_of(one)
+    for field in (*checked.variables.values(), *checked.fields.values()):
+        field_of(field)
     workloads = workloads_of(document)
     sampling_of(checked.sampling)
     names = ["point", ARCH, *checked.variables, *checked.fields]
@@ -342,6 +342,6 @@ def check_description(document: dict[str, Any]) -> None:
     names += [*metric_names(workloads), "excluded"]
     if list(checked.columns) != names or len(set(names)) < len(names):
         raise InvalidOptionError(f"columns must be {', '.join(names)}")
-    for name in (*checked.objectives, *(one.column for one in as_constraints(checked.constraints))):
+    for name in (*checked.objectives, *(limit.column for limit in as_constraints(checked.constraints))):
         if checked.columns.get(name) not in ("whole", "number"):
             raise InvalidOptionError(f"{shown(name)} is no column of numbers")

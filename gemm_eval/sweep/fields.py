@@ -82,7 +82,7 @@ class Choices:
     def take(self, unit: npt.NDArray[np.float64]) -> list[Any]:
         """Return the value for each number in [0, 1]; all values are equally likely."""
         last = len(self.values) - 1
-        return [self.values[min(int(one * (last + 1)), last)] for one in unit.tolist()]
+        return [self.values[min(int(unit_value * (last + 1)), last)] for unit_value in unit.tolist()]
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,10 @@ class Range:
         """Return the value for each number in [0, 1]."""
         # number by number: a vector of logarithms may round otherwise than one of another length
         if not self._is_stepped:
-            values = (self._between(self.low, self.high, one) for one in unit.tolist())
+            values = (self._between(self.low, self.high, unit_value) for unit_value in unit.tolist())
             return [min(max(value, self.low), self.high) for value in values]
         ends = self._first - 0.5, self._last + 0.5  # the first and the last multiple get their full share
-        return [self._multiple(round(self._between(*ends, one))) for one in unit.tolist()]
+        return [self._multiple(round(self._between(*ends, unit_value))) for unit_value in unit.tolist()]
 
     @property
     def _is_stepped(self) -> bool:
@@ -309,7 +309,7 @@ def _kind(annotation: Any, key: str) -> str:
     if origin is Annotated:
         return _kind(get_args(annotation)[0], key)
     if origin in (Union, types.UnionType):
-        kinds = {_kind(one, key) for one in get_args(annotation) if one is not type(None)}
+        kinds = {_kind(inner, key) for inner in get_args(annotation) if inner is not type(None)}
         return kinds.pop() if len(kinds) == 1 else "json"
     if origin is Literal:
         return "text"

@@ -112,13 +112,7 @@ class Store:
 
 
 class FolderStore(Store):
-    """Parts as parquet files in a folder, each written whole or not at all, and read if it is whole and belongs there.
-
-    Args:
-        path: the folder, in which there is the description.
-        schema: the columns.
-        description: what the sweep is.
-    """
+    """Parquet files in a folder, each written whole or not at all, and read if it is whole and belongs there."""
 
     def __init__(self, path: Path, schema: Schema, description: Mapping[str, Any]) -> None:
         super().__init__(schema)
@@ -231,15 +225,10 @@ def as_folder(path: Any) -> Path:
 
 @contextlib.contextmanager
 def claim(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Take a folder for a sweep, a new one or the one that it holds; yields the description that it has then.
+    """Take a folder, which is made if there is none, for a sweep; yields the description that it has then.
 
     Nobody else takes it until the end. What killed writers left half is removed, and files that no part of this sweep
-    is called like are set aside.
-
-    Args:
-        folder: it is made if there is none.
-        description: what the sweep is.
-        ignore: keys in which the sweep of the folder may differ.
+    is called like are set aside. The sweep of the folder may differ in the keys of `ignore`.
     """
     with _storing(folder):
         if folder.exists() and not folder.is_dir():

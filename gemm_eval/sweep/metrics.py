@@ -52,16 +52,16 @@ def metric_names(workloads: Sequence[Workload]) -> tuple[str, ...]:
     def named(prefix: str, *, has_tokens: bool) -> list[str]:
         return [f"{prefix}{metric}" for metric in METRICS if metric != "tokens_per_s" or has_tokens]
 
-    names = named("", has_tokens=any(one.num_tokens for one in workloads))
-    for one in workloads if len(workloads) > 1 else ():
-        names += named(f"{one.name}_", has_tokens=bool(one.num_tokens))
+    names = named("", has_tokens=any(load.num_tokens for load in workloads))
+    for load in workloads if len(workloads) > 1 else ():
+        names += named(f"{load.name}_", has_tokens=bool(load.num_tokens))
     return tuple(names)
 
 
 def is_maximized(name: str, workloads: Sequence[Workload]) -> bool:
     """Say whether more is better: as the name of the metric says, with or without a workload before it."""
     return name in MAXIMIZED or any(
-        name.startswith(f"{one.name}_") and name.removeprefix(f"{one.name}_") in MAXIMIZED for one in workloads
+        name.startswith(f"{load.name}_") and name.removeprefix(f"{load.name}_") in MAXIMIZED for load in workloads
     )
 
 
@@ -72,20 +72,19 @@ def metric_columns(
     ideal_us: Sequence[Column],
     area_mm2: Column,
 ) -> dict[str, Column]:
-    """Return all metric columns of some points.
+    """Return all metric columns [num_points] of some points.
 
     Args:
-        workloads: what runs.
-        totals: of each workload, the sums [num_points] of `SUMS`.
-        ideal_us: of each workload, [num_points], the time that it would take at the peak of its types.
-        area_mm2: [num_points], nan where it is not known.
+        workloads, totals: the workloads, and the `SUMS` of each.
+        ideal_us: of each workload, the time that it would take at the peak of its types.
+        area_mm2: nan where it is not known.
     """
     together = {key: add_up(total[key] for total in totals) for key in SUMS}
     columns = _metrics(workloads, together, add_up(ideal_us), area_mm2)
     if len(workloads) > 1:
-        for one, total, ideal in zip(workloads, totals, ideal_us, strict=True):
-            of_one = _metrics([one], total, ideal, area_mm2)
-            columns |= {f"{one.name}_{name}": column for name, column in of_one.items()}
+        for load, total, ideal in zip(workloads, totals, ideal_us, strict=True):
+            of_one = _metrics([load], total, ideal, area_mm2)
+            columns |= {f"{load.name}_{name}": column for name, column in of_one.items()}
     return columns
 
 
@@ -93,11 +92,11 @@ def _metrics(
     workloads: Sequence[Workload], total: Mapping[str, Column], ideal_us: Column, area_mm2: Column
 ) -> dict[str, Column]:
     latency_us, energy_pj = total["latency_us"], total["energy_pj"]
-    rate = tflop_per_s(float(sum(one.flop for one in workloads)), latency_us)
+    rate = tflop_per_s(float(sum(load.flop for load in workloads)), latency_us)
     power_w = watt(energy_pj, latency_us)
     return {
         **total,
-        "tokens_per_s": per_s(sum(one.num_tokens or 0 for one in workloads), latency_us),
+        "tokens_per_s": per_s(sum(load.num_tokens or 0 for load in workloads), latency_us),
         "energy_delay_pj_us": energy_pj * latency_us,
         "power_w": power_w,
         "tflop_per_s": rate,
@@ -152,18 +151,19 @@ def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
     if not isinstance(constraints, Iterable):
         raise InvalidOptionError(f"constraints are a list of conditions, 'area_mm2 <= 800', got {shown(constraints)}")
     limits = []
-    for one in constraints:
-        if isinstance(one, Constraint):
-            limits.append(one)
+    for condition in constraints:
+        if isinstance(condition, Constraint):
+            limits.append(condition)
             continue
-        match = _CONSTRAINT.fullmatch(one.strip()) if isinstance(one, str) and len(one) <= _MAX_CHARS else None
+        is_text = isinstance(condition, str) and len(condition) <= _MAX_CHARS
+        match = _CONSTRAINT.fullmatch(condition.strip()) if is_text else None
         try:
             limit = float(match[3].replace("_", "")) if match else float("nan")
         except ValueError:
             limit = float("nan")
         if match is None or limit != limit:  # noqa: PLR0124
             raise InvalidOptionError(
-                f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {shown(one)}"
+                f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {shown(condition)}"
             )
         limits.append(Constraint(match[1], match[2], limit))
     return tuple(limits)
@@ -209,13 +209,7 @@ class Schema:
 
 
 def make_schema(space: Space, workloads: Sequence[Workload], first_rows: Sequence[tuple[Any, ...]]) -> Schema:
-    """Return the columns of a sweep; what a dependent variable is, some points have to show.
-
-    Args:
-        space: the chips.
-        workloads: what runs.
-        first_rows: what some points choose.
-    """
+    """Return the columns of a sweep; the choices of some points show what a dependent variable is."""
     points = [space.values(row)[0] for row in first_rows]
     kinds = {"point": "whole"}
     for name in space.names:

@@ -36,7 +36,9 @@ def pareto_front(values: npt.ArrayLike, *, maximize: Sequence[bool] | None = Non
     table = _costs(values, maximize)
     ranks, rows, distinct_of = _ranked(table)
     if table.shape[1] < _KERNEL_OBJECTIVES:
-        is_best = _is_front_of_two(_padded(ranks, 2))
+        # in lexicographic order, a point is on the front if its second rank is below all before
+        second = _padded(ranks, 2)[:, 1]
+        is_best = np.append(np.ones(min(1, len(second)), np.bool_), second[1:] < np.minimum.accumulate(second)[:-1])
     else:
         from gemm_eval.sweep.pareto_kernels import find_levels
 
@@ -112,9 +114,3 @@ def _padded(ranks: Integers, num_objectives: int) -> Integers:
     """Append columns of equal ranks up to `num_objectives`: they change nothing about who dominates whom."""
     missing = max(0, num_objectives - ranks.shape[1])
     return np.pad(ranks, ((0, 0), (0, missing)))
-
-
-def _is_front_of_two(ranks: Integers) -> npt.NDArray[np.bool_]:
-    """[num_distinct]: in lexicographic order, a point is on the front if its second rank is below all before."""
-    least_before = np.minimum.accumulate(ranks[:, 1])[:-1]
-    return np.concatenate([np.ones(min(1, len(ranks)), np.bool_), ranks[1:, 1] < least_before])

@@ -155,17 +155,17 @@ class SweepResult:
         """Evaluate a point again, GEMM by GEMM: a table for each workload, rows in its order."""
         evaluator = self.evaluator(point)
         return {
-            one.name: evaluator.evaluate_many([problem for problem, _ in one.gemms], errors="mark", progress=False)
-            for one in self.workloads
+            load.name: evaluator.evaluate_many([problem for problem, _ in load.gemms], errors="mark", progress=False)
+            for load in self.workloads
         }
 
     def attention(self, point: int) -> dict[str, list[AttentionResult]]:
         """Evaluate the attention of a point again: of each workload that has some, the results in its order."""
         evaluator = self.evaluator(point)
         return {
-            one.name: evaluator.evaluate_attention_problems([problem for problem, _ in one.attention])
-            for one in self.workloads
-            if one.attention
+            load.name: evaluator.evaluate_attention_problems([problem for problem, _ in load.attention])
+            for load in self.workloads
+            if load.attention
         }
 
     def evaluator(self, point: int) -> GEMMEvaluator:

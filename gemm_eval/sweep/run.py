@@ -56,7 +56,7 @@ class Workers(NamedTuple):
                     return
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 # what is good first: it is kept even if another has failed
-                for future in sorted(done, key=lambda one: (one.exception() is not None, waiting[one])):
+                for future in sorted(done, key=lambda future: (future.exception() is not None, waiting[future])):
                     number = waiting.pop(future)
                     yield number, future.result()
         except self.lost as error:
@@ -71,12 +71,7 @@ class Workers(NamedTuple):
 
 @contextmanager
 def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
-    """Yield workers of an executor; None: a thread for each core of this machine.
-
-    Args:
-        executor: a `concurrent.futures` executor, or a client of Dask, which gives work of lost workers to others.
-        retries: how often Dask repeats a chunk that failed.
-    """
+    """Yield workers of an executor, see `sweep`; None: a thread for each core of this machine."""
     num_cores = os.cpu_count() or 1
     if executor is None:
         is_stopped = threading.Event()
@@ -265,7 +260,7 @@ def _check_columns(schema: Schema, aims: Sequence[str], limits: Sequence[Constra
     if not aims:
         raise InvalidOptionError("at least one objective is needed")
     numbers = [name for name, kind in schema.kinds.items() if kind in ("whole", "number")]
-    for what, names in (("objective", aims), ("constraint", [one.column for one in limits])):
+    for what, names in (("objective", aims), ("constraint", [limit.column for limit in limits])):
         for name in names:
             if name not in numbers:
                 raise InvalidOptionError(
@@ -313,7 +308,7 @@ def what_if(
             raise InvalidOptionError(f"changes are tables of fields, by name or in a list, got {shown(changes)}")
         named = {str(name): change for name, change in changes.items()}
     else:
-        named = {_describe_change(change): change for change in changes}
+        named = {", ".join(map(_say_value, change.items())): change for change in changes}
     archs = {"as it is": base}
     for name, change in named.items():
         for field in change:
@@ -331,6 +326,6 @@ def what_if(
     return table
 
 
-def _describe_change(change: Mapping[str, Any]) -> str:
-    is_number = {name: isinstance(value, int | float) and not isinstance(value, bool) for name, value in change.items()}
-    return ", ".join(f"{name} {value:,}" if is_number[name] else f"{name} {value}" for name, value in change.items())
+def _say_value(item: tuple[str, Any]) -> str:
+    name, value = item
+    return f"{name} {value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else f"{name} {value}"

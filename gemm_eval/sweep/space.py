@@ -321,7 +321,7 @@ def _read_bases(base: Any) -> dict[str, ArchSpec]:
     if isinstance(base, Mapping):
         items = list(base.items())
     elif is_one or isinstance(base, Sequence):
-        items = [(None, one) for one in ([base] if is_one else base)]
+        items = [(None, arch) for arch in ([base] if is_one else base)]
     archs = [load_arch(one) if isinstance(one, str | os.PathLike) else one for _, one in items]
     if not archs or not all(isinstance(arch, MulticoreSpec | GpuSpec) for arch in archs):
         raise InvalidOptionError(f"base must be an arch, a name, a path, or several of them, got {shown(base)}")
@@ -338,13 +338,7 @@ def _read_bases(base: Any) -> dict[str, ArchSpec]:
 
 
 class Proposer:
-    """A study of optuna over the unit cube of a space; fields of some values are categories there.
-
-    Args:
-        space: the chips.
-        sampling: sampler, seed and batches.
-        maximize: for each objective, whether more is better.
-    """
+    """A study of optuna over the unit cube of a space; fields of some values are categories there."""
 
     def __init__(self, space: Space, sampling: Adaptive, maximize: Sequence[bool]) -> None:
         with needs_extra("adaptive sampling", "sweep"):

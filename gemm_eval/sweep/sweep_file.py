@@ -44,8 +44,8 @@ class _Model(_Strict):
         workloads = model_workloads(_relative(file, self.model), base, **self.model_dump(exclude={"model", "name"}))
         if self.name is None:
             return workloads
-        names = [self.name] if len(workloads) == 1 else [f"{self.name}_{one.name}" for one in workloads]
-        return [replace(one, name=name) for name, one in zip(names, workloads, strict=True)]
+        names = [self.name] if len(workloads) == 1 else [f"{self.name}_{load.name}" for load in workloads]
+        return [replace(load, name=name) for name, load in zip(names, workloads, strict=True)]
 
 
 class _Grouped(_Strict):
@@ -67,10 +67,10 @@ class _Gemms(_Strict):
         if not all(len(row) in (4, 5) for row in self.gemms):
             raise InvalidOptionError("a GEMM is [G, M, K, N] or [G, M, K, N, count]")
         rows: list[Any] = [row if len(row) == 4 else (row[:4], row[4]) for row in self.gemms]
-        for one in self.grouped:
-            groups = check_row_groups(one.row_groups)
+        for grouped in self.grouped:
+            groups = check_row_groups(grouped.row_groups)
             types: Any = {"default_dtype": base.default_dtype, "dtype": self.dtype, "row_groups": groups}
-            rows.append((make_problem(len(groups), max(groups), one.K, one.N, **types), one.count))
+            rows.append((make_problem(len(groups), max(groups), grouped.K, grouped.N, **types), grouped.count))
         (workload,) = as_workloads({self.name: rows}, base, self.dtype)
         return [replace(workload, num_tokens=self.num_tokens)]
 

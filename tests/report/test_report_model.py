@@ -19,7 +19,6 @@ from gemm_eval.report.plots import plot_breakdown, plot_mapping, plot_roofline
 from gemm_eval.report.runs import Run, Runs, gemm_table
 from gemm_eval.transformer import GemmWork, LayerGemm, load_model, transformer_gemms, types_on
 from gemm_eval.units import time_text
-from tests.evaluate.grouped_stand_in import give_answers
 from tests.report.figures import draw, offsets, parts, rows, same_points, texts
 
 pytest.importorskip("matplotlib")
@@ -265,14 +264,8 @@ def test_what_cannot_be_compared_is_refused(evaluators: list[GEMMEvaluator]) -> 
         compare_report([], evaluators)
 
 
-@pytest.fixture
-def of_groups(monkeypatch: pytest.MonkeyPatch) -> GEMMEvaluator:
-    give_answers(monkeypatch)
-    return GEMMEvaluator("demo-8core", disk_cache=False)
-
-
-def test_groups_of_rows_in_tables_and_plots(of_groups: GEMMEvaluator, capsys: pytest.CaptureFixture[str]) -> None:
-    result, plain = of_groups.evaluate_problem(GROUPED), of_groups.evaluate(4, 35, 512, 256, "fp16")
+def test_groups_of_rows_in_tables_and_plots(evaluator: GEMMEvaluator, capsys: pytest.CaptureFixture[str]) -> None:
+    result, plain = evaluator.evaluate_problem(GROUPED), evaluator.evaluate(4, 35, 512, 256, "fp16")
     for one, M in ((result, "35.00"), (plain, "35")):
         table = gemm_table({Column("GEMM", kind="text"): ["x"]}, [Run("x", one, 2)], 1.0)
         (row,) = rows(table)
@@ -283,7 +276,7 @@ def test_groups_of_rows_in_tables_and_plots(of_groups: GEMMEvaluator, capsys: py
     bars = plot_breakdown([result, plain])
     draw(bars)
     assert {"140 rows in G4 K512 N256", "G4 M35 K512 N256"} <= set(texts(bars))
-    roofline = plot_roofline(of_groups, [GROUPED, plain.problem])
+    roofline = plot_roofline(evaluator, [GROUPED, plain.problem])
     intensity = [one.flop / one.dram_bytes for one in (result, plain)]
     assert same_points(offsets(roofline.axes[0]), intensity, [one.tflop_per_s for one in (result, plain)])
     with pytest.raises(UnsupportedError, match=r"mapping of G=4 rows=140 .* cannot be drawn: its groups differ"):

@@ -33,6 +33,53 @@ _MOST_ROWS_OF_PATH = 64  # more are too flat for an arrow
 _LAST = figures.SERIES[1]
 
 
+@figures.styled
+def plot_mapping(result: GEMMResult) -> Figure:
+    """Draw the mapping of a result.
+
+    A multi-core chip: C, cut into the blocks of the cores, edge blocks true to size, and which cores stay idle (the
+    model does not number cores; here G is outermost, then M, N and K). Beside it the block of core 0: A, B and C cut
+    into tiles, the first of each filled, with arrows along the first steps of the loops; below it what the tiles take
+    of one core's SRAM, buffers included, in the same colours. Where K is split, the cores of a block each sum one part
+    of K over all of it; the stripes in the block are the shares that each of them finishes in the reduction. Where
+    blocks are too small for numbers, those of whole rows of blocks stand on the right.
+
+    A GPU: C, cut into the tiles of the CTAs, coloured by the wave in which they run under the kernel's raster (clusters
+    stay together, the parts of a split K follow each other), the last wave standing out. Beside it how many CTAs each
+    wave has, of those that the GPU can hold; below it the shared memory of one SM.
+
+    Batch elements lie below each other. What is too fine to be seen is cut off, and the title says so; where
+    blocks are too small for numbers, those of whole rows of blocks stand on the right.
+
+    Raises:
+        GemmEvalError: matplotlib is not installed.
+        InvalidInputError: not a `GEMMResult`.
+        UnsupportedError: groups of the problem differ.
+    """
+    if not isinstance(result, GEMMResult):
+        raise InvalidInputError(f"result must be a GEMMResult, got {shown(result)}")
+    arch, problem = result.arch, result.problem
+    if not isinstance(arch, GpuSpec):
+        return draw_partition(result)
+    if problem.is_grouped:
+        raise UnsupportedError(
+            f"the waves of {problem} cannot be drawn: its groups differ; draw a group alone, or plot_breakdown"
+        )
+    waves = _find_waves(result)
+    colors = _wave_colors(len(waves.ctas))
+    figure = figures.new_figure(9.6, 5.9)
+    panels = figure.subplot_mosaic([["tiles", "ctas"], ["smem", "smem"]], height_ratios=[11, 1], width_ratios=[5, 3])
+    _draw_tiles(panels["tiles"], waves, result, colors)
+    _draw_ctas(panels["ctas"], waves, colors)
+    resident = -(-int(waves.ctas[0]) // result.active_cores)
+    name = f"{resident} CTA{'s' if resident > 1 else ''}, stages and all"
+    parts = {name: (result.sram_used_bytes, figures.SERIES[0])}
+    draw_memory_bar(panels["smem"], parts, arch.smem_per_sm_bytes, "there is", "shared memory of one SM")
+    words = f"{problem} on {arch.name}: {time_text(result.latency_us)}, bound: {result.bound}"
+    figure.suptitle(f"{words}\n{result.mapping}")
+    return figure
+
+
 class _Waves(NamedTuple):
     """When each tile of C runs."""
 
@@ -45,26 +92,6 @@ class _Waves(NamedTuple):
     slots: int  # CTAs that the GPU holds at once
     num_batches: int  # batch elements in the picture
     parts: int  # CTAs that share a tile
-
-
-@figures.styled
-def draw_waves(result: GEMMResult) -> Figure:
-    """See `plot_mapping`."""
-    arch = result.arch
-    assert isinstance(arch, GpuSpec)
-    waves = _find_waves(result)
-    colors = _wave_colors(len(waves.ctas))
-    figure = figures.new_figure(9.6, 5.9)
-    panels = figure.subplot_mosaic([["tiles", "ctas"], ["smem", "smem"]], height_ratios=[11, 1], width_ratios=[5, 3])
-    _draw_tiles(panels["tiles"], waves, result, colors)
-    _draw_ctas(panels["ctas"], waves, colors)
-    resident = -(-int(waves.ctas[0]) // result.active_cores)
-    name = f"{resident} CTA{'s' if resident > 1 else ''}, stages and all"
-    parts = {name: (result.sram_used_bytes, figures.SERIES[0])}
-    draw_memory_bar(panels["smem"], parts, arch.smem_per_sm_bytes, "there is", "shared memory of one SM")
-    words = f"{result.problem} on {arch.name}: {time_text(result.latency_us)}, bound: {result.bound}"
-    figure.suptitle(f"{words}\n{result.mapping}")
-    return figure
 
 
 def _find_waves(result: GEMMResult) -> _Waves:
@@ -220,36 +247,3 @@ def _draw_ctas(axes: Axes, waves: _Waves, colors: list[str]) -> None:
     if first:
         lines.append(f"drawn: the last {_MOST_BARS}")
     axes.set_title("\n".join(lines), fontsize=figures.SMALL + 0.5)
-
-
-def plot_mapping(result: GEMMResult) -> Figure:
-    """Draw the mapping of a result.
-
-    A multi-core chip: C, cut into the blocks of the cores, edge blocks true to size, and which cores stay idle (the
-    model does not number cores; here G is outermost, then M, N and K). Beside it the block of core 0: A, B and C cut
-    into tiles, the first of each filled, with arrows along the first steps of the loops; below it what the tiles take
-    of one core's SRAM, buffers included, in the same colours. Where K is split, the cores of a block each sum one part
-    of K over all of it; the stripes in the block are the shares that each of them finishes in the reduction. Where
-    blocks are too small for numbers, those of whole rows of blocks stand on the right.
-
-    A GPU: C, cut into the tiles of the CTAs, coloured by the wave in which they run under the kernel's raster (clusters
-    stay together, the parts of a split K follow each other), the last wave standing out. Beside it how many CTAs each
-    wave has, of those that the GPU can hold; below it the shared memory of one SM.
-
-    Batch elements lie below each other. What is too fine to be seen is cut off, and the title says so; where
-    blocks are too small for numbers, those of whole rows of blocks stand on the right.
-
-    Raises:
-        GemmEvalError: matplotlib is not installed.
-        InvalidInputError: not a `GEMMResult`.
-        UnsupportedError: groups of the problem differ.
-    """
-    if not isinstance(result, GEMMResult):
-        raise InvalidInputError(f"result must be a GEMMResult, got {shown(result)}")
-    if not isinstance(result.mapping, KernelConfig):
-        return draw_partition(result)
-    if result.problem.is_grouped:
-        raise UnsupportedError(
-            f"the waves of {result.problem} cannot be drawn: its groups differ; draw a group alone, or plot_breakdown"
-        )
-    return draw_waves(result)

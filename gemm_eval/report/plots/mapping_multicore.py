@@ -212,7 +212,6 @@ class _Grid(NamedTuple):
         return (row * self.block.E_N + column) * self.block.E_K
 
 
-@figures.styled
 def draw_partition(result: GEMMResult) -> Figure:
     """See `plot_mapping`."""
     arch, mapping, problem = result.arch, result.mapping, result.problem
