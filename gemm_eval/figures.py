@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, wraps
 from itertools import pairwise
 from pathlib import Path
@@ -128,53 +129,45 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def import_matplotlib() -> ModuleType:
-    """Return the package matplotlib.
+    """Return the package matplotlib, whose caches lie in the cache folder of this package, or go with the process.
 
     Raises:
         GemmEvalError: it is not installed.
     """
+    given: dict[str, str] = {}
     if "matplotlib" not in sys.modules and "MPLCONFIGDIR" not in os.environ:
-        _import_without_traces()
-    with needs_extra("plotting", "plot"):
-        import matplotlib as mpl
-
-    return mpl
-
-
-def _import_without_traces() -> None:
-    """Import matplotlib so that its caches lie in the user cache folder of this package, or go with the process."""
-    given = {"MPLCONFIGDIR": str(_folder())}
-    own = _own_settings()
-    if own is not None and "MATPLOTLIBRC" not in os.environ:
-        given["MATPLOTLIBRC"] = str(own)
+        given["MPLCONFIGDIR"] = str(_folder())
+        own = _own_settings()
+        if own is not None and "MATPLOTLIBRC" not in os.environ:
+            given["MATPLOTLIBRC"] = str(own)
     os.environ |= given
     try:
         with needs_extra("plotting", "plot"):
             import matplotlib as mpl
-            import matplotlib.font_manager  # reads or writes the list of fonts
 
-        mpl.get_configdir(), mpl.get_cachedir()  # remembered from here on
+            if given:
+                import matplotlib.font_manager  # reads or writes the list of fonts
+
+                mpl.get_configdir(), mpl.get_cachedir()  # remembered from here on
     finally:
         for name in given:
             del os.environ[name]
+    return mpl
 
 
 def _own_settings() -> Path | None:
     """The user's matplotlibrc where matplotlib looks for it, if there is one."""
     import platformdirs
 
-    places = (platformdirs.user_config_path("matplotlib", appauthor=False), Path("~/.matplotlib").expanduser())
-    return next((place / "matplotlibrc" for place in places if (place / "matplotlibrc").is_file()), None)
+    folders = (platformdirs.user_config_path("matplotlib", appauthor=False), Path("~/.matplotlib").expanduser())
+    return next((folder / "matplotlibrc" for folder in folders if (folder / "matplotlibrc").is_file()), None)
 
 
 def _folder() -> Path:
     root = cache_dir()
-    if root is not None:
-        try:
+    with suppress(OSError):  # a read-only folder only means no cache
+        if root is not None:
             make_folder(root / "matplotlib")
-        except OSError:  # a read-only folder only means no cache
-            pass
-        else:
             return root / "matplotlib"
     return Path(_temporary_folder().name)
 

@@ -231,27 +231,22 @@ class Points:
             pairs = list(itertools.combinations(known, 2))[:_MOST_CHARTS]
             return [self._pair_chart(x, y, names) for y, x in pairs]
         effect = self.effects(known[0])
-        fields = [
-            name
-            for name in self.varied
-            if self.kinds[name] in ("whole", "number") and self.feasible[name].nunique() > 1
-        ]
+        numbers = [name for name in self.varied if self.kinds[name] in ("whole", "number")]
+        fields = [name for name in numbers if self.feasible[name].nunique() > 1]
         fields.sort(key=lambda name: -effect.get(name, 0.0))  # what matters most is seen first
         return [self._field_chart(name, known[0], names) for name in fields[:_MOST_CHARTS]]
 
     def _pair_chart(self, x: str, y: str, names: Mapping[int, str]) -> Chart:
         maximize = [self.result.is_maximized(name) for name in (y, x)]
         marks = pareto_front(self.feasible[[y, x]].to_numpy(np.float64), maximize=maximize)
-        joined: Literal["before", "after"] = "before" if self.result.is_maximized(x) else "after"
-        return self._chart(x, y, names, marks, "Pareto front of these two", joined)
+        return self._chart(x, y, names, marks, "Pareto front of these two", "before" if maximize[1] else "after")
 
     def _field_chart(self, x: str, y: str, names: Mapping[int, str]) -> Chart:
         values = self.feasible[y]
         best: Literal["max", "min"] = "max" if self.result.is_maximized(y) else "min"
-        if self.feasible[x].nunique() <= _MOST_GROUPS:
-            marks = values == self.feasible.groupby(x)[y].transform(best)
-            return self._chart(x, y, names, marks.to_numpy(), f"best at each {self.heading(x)}")
-        return self._chart(x, y, names, (values == values.agg(best)).to_numpy(), "best")
+        is_grouped = self.feasible[x].nunique() <= _MOST_GROUPS
+        marks = values == (self.feasible.groupby(x)[y].transform(best) if is_grouped else values.agg(best))
+        return self._chart(x, y, names, marks.to_numpy(), f"best at each {self.heading(x)}" if is_grouped else "best")
 
     def _chart(
         self, x: str, y: str, names: Mapping[int, str], marks: npt.NDArray[np.bool_], label: str,

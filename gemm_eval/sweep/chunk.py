@@ -58,24 +58,16 @@ class SweepWork:
         )
 
     @cached_property
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """[num_problems, 4]: their G, M, K, N."""
-        return np.array([problem.sizes for problem in self.problems], np.int64)
-
-    @cached_property
-    def layouts(self) -> Layouts:
-        """[num_problems]: their row groups."""
-        return pack_layouts([problem.row_groups for problem in self.problems])
-
-    @cached_property
     def types(self) -> tuple[GemmTypes, ...]:
-        """Their data types, each once."""
+        """Data types of the GEMMs, each once."""
         return tuple(dict.fromkeys(problem.types for problem in self.problems))
 
     @cached_property
-    def type_of(self) -> npt.NDArray[np.int64]:
-        """[num_problems], index into `types`."""
-        return np.array([self.types.index(problem.types) for problem in self.problems], np.int64)
+    def arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Layouts]:
+        """Of the GEMMs: sizes [num_problems, 4], indices into `types` [num_problems], and row groups."""
+        sizes = np.array([problem.sizes for problem in self.problems], np.int64)
+        type_of = np.array([self.types.index(problem.types) for problem in self.problems], np.int64)
+        return sizes, type_of, pack_layouts([problem.row_groups for problem in self.problems])
 
     @cached_property
     def flop(self) -> tuple[dict[DType, int], ...]:
@@ -230,13 +222,14 @@ def _evaluate_multicore(chunk: _Chunk, places: Sequence[int]) -> None:
     if not good:
         return
     num = len(good)
+    sizes, type_of, layouts = work.arrays
     records = find_best_of_archs(
         next(iter(good.values())).num_cores,
         params[:num].ravel(),
-        (np.arange(num)[:, None] * len(work.types) + work.type_of).ravel(),
-        np.tile(work.sizes, (num, 1)),
+        (np.arange(num)[:, None] * len(work.types) + type_of).ravel(),
+        np.tile(sizes, (num, 1)),
         allow_idle_cores=bool(work.options["allow_idle_cores"]),
-        layouts=work.layouts.take(np.tile(np.arange(len(work.problems)), num)),
+        layouts=layouts.take(np.tile(np.arange(len(work.problems)), num)),
     ).reshape(num, len(work.problems))
     feasible = records["active_cores"] > 0
     for name, values in chunk.costs.items():

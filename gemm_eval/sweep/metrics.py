@@ -150,23 +150,18 @@ def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
         constraints = [constraints]
     if not isinstance(constraints, Iterable):
         raise InvalidOptionError(f"constraints are a list of conditions, 'area_mm2 <= 800', got {shown(constraints)}")
-    limits = []
-    for condition in constraints:
-        if isinstance(condition, Constraint):
-            limits.append(condition)
-            continue
-        is_text = isinstance(condition, str) and len(condition) <= _MAX_CHARS
-        match = _CONSTRAINT.fullmatch(condition.strip()) if is_text else None
-        try:
-            limit = float(match[3].replace("_", "")) if match else float("nan")
-        except ValueError:
-            limit = float("nan")
-        if match is None or limit != limit:  # noqa: PLR0124
-            raise InvalidOptionError(
-                f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {shown(condition)}"
-            )
-        limits.append(Constraint(match[1], match[2], limit))
-    return tuple(limits)
+    return tuple(limit if isinstance(limit, Constraint) else _parsed(limit) for limit in constraints)
+
+
+def _parsed(text: Any) -> Constraint:
+    match = _CONSTRAINT.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= _MAX_CHARS else None
+    try:
+        limit = float(match[3].replace("_", "")) if match else math.nan
+    except ValueError:
+        limit = math.nan
+    if match is None or math.isnan(limit):
+        raise InvalidOptionError(f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {shown(text)}")
+    return Constraint(match[1], match[2], limit)
 
 
 _ARROW = {"whole": "int64", "number": "float64", "truth": "bool", "text": "string", "json": "string"}

@@ -217,7 +217,7 @@ class Space:
         return f"Space({one_line(', '.join(said), _MAX_REPR_CHARS)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_plain", "_grids")}
+        return {name: value for name, value in vars(self).items() if name not in ("_plain", "_grids")}
 
     @property
     def names(self) -> tuple[str, ...]:
