@@ -79,10 +79,8 @@ class Page:
         style, script = asset("page.css"), _script()
         policy = f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; img-src data:; "
         policy += "base-uri 'none'; form-action 'none'"
-        template = _environment().from_string(asset("page.html"))
-        return template.render(
-            page=self, lead=lead, sections=sections, style=style, script=script, policy=policy
-        ).strip()
+        words = {"lead": lead, "sections": sections, "style": style, "script": script, "policy": policy}
+        return _template().render(page=self, **words).strip()
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page, whole or not at all, over the file at `path` if there is one; return its path.
@@ -123,8 +121,8 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:[num]?s|[KMGT]?i?B|[num]?J|W|GB/s|TFLOP/s|tok
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
-    """The templates' environment: whatever text a template writes is escaped, what is not seen in it written out."""
+def _template() -> jinja2.Template:
+    """The template of pages: whatever text it writes is escaped, and what is not seen in it written out."""
     with needs_extra("a page", "plot"):
         import jinja2
 
@@ -139,7 +137,7 @@ def _environment() -> jinja2.Environment:
         "paragraphs": lambda text: [paragraph.split("\n") for paragraph in re.split(r"\n\s*\n", text.strip())],
         "beside_units": lambda text: _UNIT.sub("\N{NO-BREAK SPACE}", text),  # numbers stay on a line with their units
     }
-    return env
+    return env.from_string(asset("page.html"))
 
 
 def _prepared(part: Part, name: str) -> dict[str, Any]:
