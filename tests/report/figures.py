@@ -1,4 +1,4 @@
-"""What the tests of plots share: archs, GEMMs, and questions to a figure."""
+"""What the tests of reports share: archs, GEMMs, and questions to a page or a figure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from gemm_eval.report import Chart, Page, Table
+
 ARCHS = ("demo-8core", "sg2260", "h200-sxm")
 SIZES = [(1, 1, 4096, 4096), (1, 64, 4096, 4096), (1, 1024, 4096, 4096), (8, 100, 128, 77)]
+
+
+def parts(page: Page, heading: str, kind: Any = object) -> list[Any]:
+    """The parts of a section, or those of a kind."""
+    found = [part for section in page.sections if section.heading == heading for part in section.parts]
+    return [part for part in found if isinstance(part, kind)]
+
+
+def rows(table: Table | Chart) -> list[dict[str, Any]]:
+    names = [column.name for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]
 
 
 def texts(figure: Any) -> list[str]:
