@@ -63,7 +63,8 @@ def spread(function: CommandFunction) -> CommandFunction:
     params: list[inspect.Parameter] = []
     for name, param in inspect.signature(function).parameters.items():
         hint = hints[name]
-        if is_dataclass(kind := get_args(hint)[0] if get_args(hint) else hint):
+        kind: Any = get_args(hint)[0] if get_args(hint) else hint
+        if is_dataclass(kind):
             groups[name] = _size_params(*hint.__metadata__) if kind is Sizes else (kind, _fields(kind))
             params += groups[name][1]
         else:

@@ -112,7 +112,7 @@ Column = tuple[str, str, "str | Callable[[Any], str]"]
 """A header, the name of a value, and its format: as `format` takes it, or a function."""
 
 
-def columns_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[Column], *, title: str | None = None) -> Table:
+def columns_table(rows: Iterable[Mapping[Any, Any]], columns: Sequence[Column], *, title: str | None = None) -> Table:
     """Return a table of rows of values by name."""
     headers = [header for header, _, _ in columns]
     table = make_table(headers, title=title, right=[header for header in headers if header not in WORD_COLUMNS])

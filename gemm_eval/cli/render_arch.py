@@ -83,11 +83,13 @@ def print_arch_list(archs: Sequence[ArchSpec]) -> None:
 
 
 def _list_row(arch: ArchSpec, kind: str, cores: str, memory: str) -> dict[str, str]:
-    is_gpu = isinstance(arch, GpuSpec)
-    num_bytes = arch.l2_bytes if is_gpu else arch.num_cores * arch.sram_bytes
+    if isinstance(arch, GpuSpec):
+        num_cores, num_bytes = arch.num_sms, arch.l2_bytes
+    else:
+        num_cores, num_bytes = arch.num_cores, arch.num_cores * arch.sram_bytes
     return {
         kind: arch.name + " *" * _is_coarse(arch),
-        cores: f"{arch.num_sms if is_gpu else arch.num_cores:,}",
+        cores: f"{num_cores:,}",
         "peak\nTFLOP/s": f"{format_number(arch.peak_tflop_per_s())} {arch.default_dtype}",
         "DRAM\nGB/s": f"{arch.dram_gb_per_s:,.7g}",
         memory: f"{num_bytes / _MIB:,.7g}",

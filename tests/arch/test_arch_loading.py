@@ -36,7 +36,7 @@ def test_str_path_and_path_are_the_same(tmp_path: Path, monkeypatch: pytest.Monk
         == spec
     )
     assert load_arch(write(tmp_path, GOOD, "chip.yml")) == spec
-    assert GEMMEvaluator(str(path)).arch == GEMMEvaluator(path).arch == spec  # type: ignore[arg-type]
+    assert GEMMEvaluator(str(path)).arch == GEMMEvaluator(path).arch == spec
 
 
 @pytest.mark.parametrize(
