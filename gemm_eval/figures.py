@@ -156,7 +156,7 @@ def import_matplotlib() -> ModuleType:
 
 
 def _own_settings() -> Path | None:
-    """The user's matplotlibrc where matplotlib looks for it, if there is one."""
+    """Return the user's matplotlibrc where matplotlib looks for it, if there is one."""
     import platformdirs
 
     folders = (platformdirs.user_config_path("matplotlib", appauthor=False), Path("~/.matplotlib").expanduser())
@@ -174,7 +174,7 @@ def _folder() -> Path:
 
 @cache
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that goes with this process."""
+    """Return a folder that goes with this process."""
     return tempfile.TemporaryDirectory(prefix="gemm_eval-matplotlib-")
 
 
@@ -325,7 +325,7 @@ class Scale(NamedTuple):
     unit: str = ""
 
     def text(self, value: float) -> str:
-        """A value in the unit of the axis."""
+        """Return a value in the unit of the axis."""
         return number_text(value / self.factor)
 
 
