@@ -149,9 +149,6 @@ ArchesOption = Annotated[list[str], option(
     metavar="NAME", complete=complete_archs
 )]  # fmt: skip
 GpuOption = Annotated[str, option("GPU preset or YAML file.", "--arch", metavar="NAME|FILE", complete=complete_gpus)]
-MulticoreArchOption = Annotated[str, option(
-    "Multi-core preset or YAML file.", "--arch", metavar="NAME|FILE", show_default=False, complete=complete_multicore
-)]  # fmt: skip
 InterconnectOption = Annotated[str | None, option(
     "How a server joins GPUs over PCIe: pcie-one-socket or pcie-two-sockets (traffic crosses to another CPU). "
     "Default: as the arch says.", metavar="NAME"
@@ -459,35 +456,3 @@ class MemoryOptions:
     ] = False
     memory_frac: MemoryFracOption = MEMORY_FRAC
     ignore_memory: IgnoreMemoryOption = False
-
-
-# Timings.
-
-
-def dense_data(default: str) -> Any:
-    """Return the option `--data` of commands that read timings of vendors' kernels; `default`: what they read else."""
-    return option(
-        f"Timings: a .csv or .parquet file, or the name of a committed set or folder, such as "
-        f"aiconfigurator/float16. Repeatable. Default: {default}.",
-        metavar="FILE|NAME", show_default=False,
-    )  # fmt: skip
-
-
-def w4a16_data(default: str) -> Any:
-    """Return the option `--data` of commands that read timings of our kernels; `default`: what they read else."""
-    return option(
-        f"Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: {default}.",
-        metavar="FILE", show_default=False,
-    )  # fmt: skip
-
-
-ChipDataOption = Annotated[Path | None, option(
-    "CSV of timings: chip, dtype, M, K, N, latency_us. Default: those that come with the library.",
-    metavar="FILE", show_default=False
-)]  # fmt: skip
-TritonDataOption = Annotated[Path | None, option(
-    "A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
-    metavar="FILE", show_default=False
-)]  # fmt: skip
-FileDtypeOption = Annotated[str | None, option("Types of a file that does not say them: fp16, w4a16, ...")]
-SeedOption = Annotated[int, option("What deals the (N, K) pairs to folds.", min=0)]

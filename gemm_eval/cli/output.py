@@ -8,9 +8,8 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -23,13 +22,11 @@ from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.words import shown, visible
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import RenderableType
     from rich.text import Text
 
     from gemm_eval.evaluate import GEMMResult
     from gemm_eval.mapping import KernelConfig
-    from gemm_eval.validation import Metrics
 
 
 T = TypeVar("T")
@@ -81,11 +78,6 @@ def make_console() -> Console:
 def print_line(line: str, *, err: bool = False) -> None:
     """Print a line on stdout, or on stderr."""
     (sys.stderr if err else sys.stdout).write(f"{visible(line)}\n")
-
-
-def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table of results as CSV; names in it are those of files."""
-    frame.map(lambda cell: visible(cell) if isinstance(cell, str) else cell).to_csv(path, index=False)
 
 
 def make_table(headers: Sequence[str], *, title: str | None = None, right: Sequence[str] = ()) -> Table:
@@ -449,20 +441,3 @@ def _read_parquet(path: Path) -> Iterable[Record]:
         raise InvalidInputError(f"{path} cannot be read as parquet: {error}") from None
     for place, row in enumerate(rows, 1):
         yield f"{path}, row {place}", {name: None if cell != cell else cell for name, cell in row.items()}  # noqa: PLR0124  nan
-
-
-class HeldOutLine(Protocol):
-    """Errors on some rows, by who predicts."""
-
-    @property
-    def errors(self) -> Mapping[str, Metrics]:
-        """By who predicts."""
-
-    def _asdict(self) -> dict[str, Any]: ...
-
-
-def plain_lines(lines: Iterable[HeldOutLine]) -> list[dict[str, Any]]:
-    """Return lines ready for JSON."""
-    return [
-        line._asdict() | {"errors": {name: asdict(metrics) for name, metrics in line.errors.items()}} for line in lines
-    ]

@@ -123,7 +123,7 @@ def profile_document(
 def _rates(profile: Profile, kernel: ProfiledKernel) -> tuple[float, float]:
     """TFLOP/s and GB/s."""
     us = kernel.timing.latency_us
-    return tflop_per_s(profile.gemm.shape.flop, us), profile.bytes_moved / us / _BYTES_PER_US_PER_GB_PER_S
+    return tflop_per_s(profile.gemm.flop, us), profile.bytes_moved / us / _BYTES_PER_US_PER_GB_PER_S
 
 
 def _sentence(profile: Profile, chosen: Chosen) -> str:

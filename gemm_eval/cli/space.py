@@ -230,10 +230,12 @@ def report(
         )
     if folder is not None:
         refuse_others(ctx, "FOLDER", {"folder", "out"})
-        from gemm_eval.report import sweep_report
         from gemm_eval.sweep import load_sweep
 
-        print_line(f"wrote {sweep_report(load_sweep(folder)).write(out)}")
+        result = load_sweep(folder)
+        from gemm_eval.report import sweep_report  # only now: it needs another extra
+
+        print_line(f"wrote {sweep_report(result).write(out)}")
         return
     from gemm_eval.report import compare_report, model_report
 

@@ -22,18 +22,22 @@ if TYPE_CHECKING:
         read_timings,
         write_timings,
     )
-    from gemm_eval.measure.kernel_shapes import KERNEL_SETS, Choice, QuantShape, list_items, list_quant_shapes
     from gemm_eval.measure.profile import ComparedGemm, Profile, ProfiledKernel, compare_kernels, profile_kernels
     from gemm_eval.measure.runner import BuiltKernel, KernelLaunch, Runner, measure_shape, parse_trace
     from gemm_eval.measure.shapes import (
         GROUPED_SETS,
+        KERNEL_SETS,
         SHAPE_SETS,
         Candidate,
+        Choice,
         GemmItem,
         GemmShape,
         GroupedShape,
         KernelItem,
+        QuantShape,
         list_grouped_shapes,
+        list_items,
+        list_quant_shapes,
         list_shapes,
     )
     from gemm_eval.measure.w4a16 import W4A16Runner
@@ -47,4 +51,4 @@ __all__ = [
     "meta_path", "parse_trace", "profile_kernels", "read_timings", "shuffle_shapes", "write_timings",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(__name__)
+__getattr__, __dir__ = lazy_names(__name__)  # fmt: skip

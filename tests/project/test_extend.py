@@ -17,6 +17,7 @@ MOST_FILES = {
     "other-vendor": 4,
     "gpu": 0, "sm-generation": 3, "dense-type": 1, "weight-type": 1, "block-scaled-type": 2, "vendor-family": 2,
     "our-family": 3, "gpu-term": 3, "multicore-term": 4, "cli-command": 2, "chip": 0,
+    "subject": 3,
 }  # fmt: skip
 _ROW = re.compile(r"^\| \[.*?\]\(([\w-]+)\.md\) \| (\d+) \| (\d+) \|", re.MULTILINE)
 

@@ -45,7 +45,7 @@ OUTSIDE_OF = {
     "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics"},
     "sweep": {"scipy", "pyarrow", "optuna", "SALib", "distributed"},
     "cli": {"pyarrow"},  # tables of shapes and answers in parquet
-    "figures": {"matplotlib", "plotly"},
+    "figures": {"matplotlib"},
     "torch": {"torch"},
 }
 

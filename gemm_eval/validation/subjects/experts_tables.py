@@ -30,12 +30,7 @@ _MODEL = ["hidden_size", "inter_size", "topk", "num_experts", "gated"]
 
 @dataclass(frozen=True, eq=False)
 class ExpertTable(MeasuredTable, ABC):
-    """Base of the tables of layers of experts.
-
-    Attributes:
-        dtype: shorthand of the types.
-        source: who measured.
-    """
+    """Base of the tables of layers of experts, with the shorthand of their types and who measured."""
 
     dtype: str
     source: str
