@@ -1,4 +1,4 @@
-"""This machine's CPU as a multi-core chip: its cores and caches, how fast its memories and numpy's BLAS are.
+"""The CPU of this machine as a multi-core chip: its cores and caches, how fast its memories and numpy's BLAS are.
 
 >>> from gemm_eval.measure.host import detect_host
 >>> detect_host().num_cores.value  # doctest: +SKIP
