@@ -244,7 +244,7 @@ def write_kernel_tables(
 
 
 def _read_rows(file: Path) -> dict[tuple[str, ...], dict[str, str]]:
-    """The rows of a table by kernel and mode."""
+    """Return the rows of a table by kernel and mode."""
     if not file.is_file():
         return {}
     with file.open(encoding="utf-8", newline="") as stream:
@@ -254,7 +254,7 @@ def _read_rows(file: Path) -> dict[tuple[str, ...], dict[str, str]]:
 def _described(
     variants: Sequence[Variant], target: str, jobs: int, known: Mapping[tuple[str, ...], Mapping[str, str]]
 ) -> list[Mapping[str, str | int | float]]:
-    """The rows of kernels: those that are known, and the others compiled."""
+    """Return the rows of kernels: those that are known, and the others compiled."""
     keys = [tuple(map(str, _kernel_values(variant))) for variant in variants]
     kept = [index for index, key in enumerate(keys) if key in known]
     checked = set(kept[::_CHECKED_EVERY])

@@ -13,29 +13,21 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import enumerate_partitions
 from gemm_eval.models.multicore import (
     COST_DTYPE,
+    FIRST,
     batch_sizes,
     block_of,
+    evaluate_grouped,
+    evaluate_range,
     group_sizes,
+    lone_layout,
     params_in_room,
-    replay_grouped,
-    replay_range,
     split_layouts,
     spread_of,
     sram_used_bytes,
     with_room,
 )
-from gemm_eval.search.grouped_kernels import (
-    find_best_grouped_overlap,
-    find_best_grouped_pipeline,
-    find_top_grouped_overlap,
-    find_top_grouped_pipeline,
-)
-from gemm_eval.search.multicore_kernels import (
-    find_best_of_range_overlap,
-    find_best_of_range_pipeline,
-    find_top_overlap,
-    find_top_pipeline,
-)
+from gemm_eval.search.grouped_kernels import find_top_grouped_overlap, find_top_grouped_pipeline
+from gemm_eval.search.multicore_kernels import find_top_overlap, find_top_pipeline
 from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.workload import NO_LAYOUTS, AttentionProblem, GemmProblem, Layouts
 
@@ -177,18 +169,19 @@ def _find_many(
     sizes: npt.NDArray[np.int64],
     layouts: Layouts,
     allow_idle_cores: bool,
-    run: Callable[[Callable[[int, int], None], int], None],
+    run: Callable[[Callable[[int, int], object], int], object],
 ) -> npt.NDArray[np.void]:
     """Find the best mappings of batches and of grouped GEMMs; `run` gets what to do from start to stop, and the end."""
     params, type_of = with_room(read_only(params), type_of, sizes, layouts)
-    find = find_best_of_range_pipeline if params["is_pipeline"][0] else find_best_of_range_overlap
+    is_pipeline = bool(params["is_pipeline"][0])
+    find = find_top_pipeline if is_pipeline else find_top_overlap
 
     def find_batches(type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
-        out = np.zeros(len(sizes), COST_DTYPE)
+        out = np.zeros((len(sizes), 1), COST_DTYPE)
         run(
             lambda start, stop: find(params, type_of, sizes, start, stop, partitions, allow_idle_cores, out), len(sizes)
         )  # fmt: skip
-        return out
+        return out[:, 0]
 
     if not len(layouts.of):
         return find_batches(type_of, sizes)
@@ -198,16 +191,16 @@ def _find_many(
         records[split.batches] = find_batches(type_of[split.batches], split.sizes)
     if len(split.grouped):
         of_rows, of_sizes, of = type_of[split.grouped], sizes[split.grouped], layouts.of[split.grouped]
-        of_range = find_best_grouped_pipeline if params["is_pipeline"][0] else find_best_grouped_overlap
-        out = np.zeros(len(split.grouped), COST_DTYPE)
+        find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
+        out = np.zeros((len(split.grouped), 1), COST_DTYPE)
 
-        def find_grouped(start: int, stop: int) -> None:
-            of_range(
+        def search_grouped(start: int, stop: int) -> None:
+            find_grouped(
                 params, of_rows, of_sizes, of, *layouts[1:], start, stop, partitions, allow_idle_cores, out
             )  # fmt: skip
 
-        run(find_grouped, len(out))
-        records[split.grouped] = out
+        run(search_grouped, len(out))
+        records[split.grouped] = out[:, 0]
     return records
 
 
@@ -231,19 +224,20 @@ def _run(
     limit: int,
     has_all_products: bool,
 ) -> npt.NDArray[np.void]:
-    out = np.zeros(limit, COST_DTYPE)
+    out = np.zeros((1, limit), COST_DTYPE)
     if arch.resident or arch.by_dtype:  # a look into the record takes longer
         params = params_in_room(params, problem)
     is_pipeline = arch.timing == "pipeline"
     sizes = batch_sizes(problem)
+    table = np.array([sizes or problem.sizes])
     if sizes is None:
-        rows = group_sizes(problem)
         find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
-        num = find_grouped(params, *rows, problem.K, problem.N, partitions, has_all_products, out)
+        layout = lone_layout(problem)
+        num = find_grouped(params, FIRST, table, *layout, 0, 1, partitions, has_all_products, out)
     else:
         find_top = find_top_pipeline if is_pipeline else find_top_overlap
-        num = find_top(params, *sizes, partitions, has_all_products, out)
-    return out[:num]
+        num = find_top(params, FIRST, table, 0, 1, partitions, has_all_products, out)
+    return out[0, :num]
 
 
 def _parts(problem: GemmProblem, params: npt.NDArray[np.void], partition: list[int]) -> tuple[int | bytes, ...]:
@@ -339,7 +333,7 @@ def replay_mappings(
         of_rows = (type_of[rows], sizes[rows], layouts.of[rows], *layouts[1:])
         stored = found[rows]
         run_in_chunks(
-            lambda start, stop: replay_grouped(params, *of_rows, start, stop, stored, replayed), len(rows)
+            lambda start, stop: evaluate_grouped(params, *of_rows, start, stop, True, stored, replayed), len(rows)
         )  # fmt: skip
         out[rows] = replayed
     return out
@@ -353,7 +347,7 @@ def _replay_batches(
 ) -> npt.NDArray[np.void]:
     found = found.copy()  # numba compiles anew for an array that is read-only
     out = np.zeros(len(found), COST_DTYPE)
-    run_in_chunks(lambda start, stop: replay_range(params, type_of, sizes, start, stop, found, out), len(found))
+    run_in_chunks(lambda start, stop: evaluate_range(params, type_of, sizes, start, stop, True, found, out), len(found))
     return out
 
 

@@ -23,6 +23,7 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore import (
     COST_DTYPE,
+    FIRST,
     batch_sizes,
     block_of,
     evaluate_mapping,
@@ -45,7 +46,6 @@ from gemm_eval.search.restricted_kernels import (
     Rules,
     fill_largest_tiles,
     fill_partition_scores,
-    find_best_ruled,
     find_top_ruled,
 )
 from gemm_eval.search.threads import run_in_chunks
@@ -327,13 +327,13 @@ def find_ruled_many(
     params, type_of = with_room(read_only(params), type_of, sizes, NO_LAYOUTS)
     partitions = allowed_partitions(arch, rules, allow_idle_cores=allow_idle_cores)
     packed = _pack(rules)
-    out = np.zeros(len(sizes), COST_DTYPE)
+    best = np.zeros((len(sizes), 1), COST_DTYPE)
     run_in_chunks(
-        lambda start, stop: find_best_ruled(params, type_of, sizes, start, stop, partitions, packed, out),
+        lambda start, stop: find_top_ruled(params, type_of, sizes, start, stop, partitions, packed, best),
         len(sizes),
         on_progress,
     )
-    return out
+    return best[:, 0]
 
 
 def find_ruled_few(
@@ -367,18 +367,19 @@ def find_ruled_few(
             return find_best_few(arch, problem, params, limit, allow_idle_cores=allow_idle_cores)
         except InfeasibleError:
             return np.zeros(0, COST_DTYPE)
-    record = params_in_room(read_only(params), problem)[0]
+    params = params_in_room(read_only(params), problem)
     partitions, packed = allowed_partitions(arch, rules, allow_idle_cores=allow_idle_cores), _pack(rules)
+    asked = params, FIRST, np.array([sizes]), 0, 1
     if not by_partition:
-        out = np.zeros(limit, COST_DTYPE)
-        return out[: find_top_ruled(record, *sizes, partitions, packed, out)]
-    costs = np.zeros(len(partitions), COST_DTYPE)
+        out = np.zeros((1, limit), COST_DTYPE)
+        return out[0, : find_top_ruled(*asked, partitions, packed, out)]
+    costs = np.zeros((len(partitions), 1), COST_DTYPE)
     seen = set()
     for row, partition in enumerate(partitions):
-        block = block_of(record, *sizes, *partition.tolist())
+        block = block_of(params[0], *sizes, *partition.tolist())
         if block[:4] not in seen:
             seen.add(block[:4])
-            find_top_ruled(record, *sizes, partition.reshape(1, 4), packed, costs[row : row + 1])
+            find_top_ruled(*asked, partition.reshape(1, 4), packed, costs[row : row + 1])
     return sort_costs(costs[costs["active_cores"] > 0])[:limit]
 
 

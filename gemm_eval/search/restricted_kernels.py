@@ -170,20 +170,8 @@ def _is_block_before(blocks: Any, rank: int, blk: Block) -> bool:
     return False
 
 
-@entry_point
-def find_top_ruled(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rules: Rules, out: Any) -> int:
-    """Find the best candidates among those that the rules leave.
-
-    Args:
-        p: record of PARAMS_DTYPE.
-        G, M, K, N: sizes of the problem.
-        partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
-        rules: which tiles and loop orders there are.
-        out: array [limit] of COST_DTYPE, zeros; filled with the best, best first.
-
-    Returns:
-        Number of records filled.
-    """
+@kernel
+def _find_top(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rules: Rules, out: Any) -> int:
     counters = np.zeros(NUM_COUNTERS, np.int64)
     counters[PARTITIONS] = partitions.shape[0]
     best = new_best(out.shape[0], counters)
@@ -213,22 +201,23 @@ def find_top_ruled(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rule
 
 
 @entry_point
-def find_best_ruled(
+def find_top_ruled(
     params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, rules: Rules, out: Any
-) -> None:
-    """Find the best mapping of each of the problems start..stop-1 among those that the rules leave.
+) -> int:
+    """Find the best candidates of problems among those that the rules leave.
 
     Args:
-        params: array [num_types] of PARAMS_DTYPE.
-        type_of: int64 [num_problems], index into `params`.
-        sizes: int64 [num_problems, 4] of G, M, K, N.
-        start, stop: which problems; several threads share the arrays.
-        partitions, rules: as for `find_top_ruled`.
-        out: array [num_problems] of COST_DTYPE, zeros; filled, except where nothing fits.
+        params, type_of, sizes, start, stop, partitions, out: as for `multicore_kernels.find_top_overlap`.
+        rules: which tiles and loop orders there are.
+
+    Returns:
+        Number of records filled of the last problem.
     """
+    num = 0
     for i in range(start, stop):
         G, M, K, N = sizes[i]
-        find_top_ruled(params[type_of[i]], G, M, K, N, partitions, rules, out[i : i + 1])
+        num = _find_top(params[type_of[i]], G, M, K, N, partitions, rules, out[i])
+    return num
 
 
 # The score of a partition is a weighted sum of terms in 0..1; higher is better. The weights were set by reasoning, not

@@ -25,16 +25,10 @@ from tools.lowest import lower_bounds, requirements
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gemm_eval"
 IMPORT_NAMES = {
-    "PyYAML": {"yaml"},
-    "dask": {"dask", "distributed"},
-    "cupy-cuda12x": {"cupy", "cupy_backends"},
-    "cupy-cuda13x": {"cupy", "cupy_backends"},
-    "humming-kernels": {"humming"},
-    "py-cpuinfo2": {"cpuinfo"},
-    "nvidia-matmul-heuristics": {"nvMatmulHeuristics"},
-    "scikit-learn": {"sklearn"},
-    "zigzag-dse": {"zigzag"},
-}
+    "PyYAML": {"yaml"}, "dask": {"dask", "distributed"}, "cupy-cuda12x": {"cupy", "cupy_backends"},
+    "cupy-cuda13x": {"cupy", "cupy_backends"}, "humming-kernels": {"humming"}, "py-cpuinfo2": {"cpuinfo"},
+    "nvidia-matmul-heuristics": {"nvMatmulHeuristics"}, "scikit-learn": {"sklearn"}, "zigzag-dse": {"zigzag"},
+}  # fmt: skip
 
 
 @cache
