@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import GpuSpec
@@ -46,12 +46,7 @@ def say_padding(
 ) -> list[str]:
     """Say what rows are padded to, and what padding would save where they do not start on 16 bytes.
 
-    Args:
-        arch: the GPU.
-        problem: what was evaluated.
-        library: that ran it.
-        latency_us: how long that takes.
-        latency_of: evaluates a padded problem, in microseconds.
+    `latency_us` is of the problem by the library, `latency_of` evaluates a padded one, in microseconds.
     """
     rules, types = library_of(library), problem.types
     if not rules.runs_unaligned(types):
@@ -89,10 +84,10 @@ def spec_changes(arch: GpuSpec, problem: GemmProblem) -> list[tuple[str, dict[st
         changes: dict[str, Any] = {}
         for field in fields:
             value = getattr(arch, field)
-            if isinstance(value, int):
-                changes[field] = int(value * factor)
+            if isinstance(value, Mapping):
+                changes[field] = {dtype: rate * factor for dtype, rate in value.items()}
             else:
-                changes[field] = value * factor if isinstance(value, float) else _scaled(value, factor)
+                changes[field] = type(value)(value * factor)
         return changes
 
     clocks = ("max_clock_ghz", "boost_clock_ghz", "tensor_clock_burst_ghz", "tensor_clock_sustained_ghz")
@@ -112,7 +107,3 @@ def spec_changes(arch: GpuSpec, problem: GemmProblem) -> list[tuple[str, dict[st
         alus = ("issue_slots_per_cycle", "fp32_ops_per_cycle", "half2_ops_per_cycle", "int32_ops_per_cycle")
         changes.append(("ALUs and issue slots x2", times(2, *alus, "conversion_ops_per_cycle")))
     return changes
-
-
-def _scaled(table: Any, factor: float) -> dict[Any, float]:
-    return {dtype: value * factor for dtype, value in table.items()}

@@ -29,12 +29,9 @@ _SHOW_AFTER_S = 1.0
 
 @contextmanager
 def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the number of items newly done.
+    """Yield a function that takes the number of items newly done, of `total`; `what` is done, in a few words.
 
-    Args:
-        total: number of items.
-        what: what is being done, in a few words.
-        is_shown: whether to show the bar; None: if stderr is a terminal and the work takes over a second.
+    `is_shown` None: show the bar if stderr is a terminal and the work takes over a second.
     """
     if is_shown is False or (is_shown is None and not _is_terminal()):
         yield lambda _: None
@@ -223,7 +220,7 @@ class GEMMTable:
             return self._batch.sizes[:, "GMKN".index(name)].copy()
         if name == "row_groups":
             column = np.full(len(self), None, object)
-            for place in self._batch.grouped_places:
+            for place in self._batch.grouped_rows:
                 column[place] = self._batch.row_groups_of(place)
             return column
         kinds, kind_of = self._batch.kinds, self._batch.kind_of
@@ -236,7 +233,8 @@ class GEMMTable:
         if name in _INTERVAL:
             layouts = self._batch.layouts(range(len(self)))
             ends = self._evaluator.backend.intervals(kinds, kind_of, self._batch.sizes, layouts, self._records)
-            return ends[_INTERVAL.index(name)]
+            column = ends[_INTERVAL.index(name)]
+            return column
         if name in ("tflop_per_s", "utilization_frac"):
             macs = self._batch.rows * self._batch.sizes[:, 2:].prod(axis=1)  # exact: below 2**63, see MAX_MACS
             flop = FLOP_PER_MAC * macs

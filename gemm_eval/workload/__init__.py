@@ -26,6 +26,7 @@ from gemm_eval.workload.problem import (
     make_problem,
     pack_layouts,
     problem_of,
+    resolve_types,
     without_lone_groups,
 )
 from gemm_eval.workload.types import (
@@ -72,6 +73,7 @@ __all__ = [
     "memory_kernel",
     "pack_layouts",
     "problem_of",
+    "resolve_types",
     "run_options",
     "without_lone_groups",
 ]

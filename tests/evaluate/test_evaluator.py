@@ -10,7 +10,6 @@ import pickle
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -140,15 +139,6 @@ def test_equal_arguments_of_other_types_are_not_confused() -> None:
         assert ev.evaluate(good, 8, 8, 8) == one
         assert type(ev.evaluate(good, 8, 8, 8).problem.G) is int
     assert ev.evaluate(1, 8, 8, 8, "fp16") == ev.evaluate(1, 8, 8, 8, DType.FP16) == one
-
-
-def test_threads_give_the_serial_answers() -> None:
-    problems = [p.sizes for p in random_problems("demo", 100)] * 4
-    serial, parallel = GEMMEvaluator("demo-8core"), GEMMEvaluator("demo-8core")
-    with ThreadPoolExecutor(32) as pool:
-        found = list(pool.map(lambda sizes: parallel.evaluate(*sizes), problems))
-
-    assert found == [serial.evaluate(*sizes) for sizes in problems]
 
 
 def test_a_fresh_process_gives_the_same_bits() -> None:
