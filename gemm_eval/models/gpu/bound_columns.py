@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.jit import of_arrays, read_only
+from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.cost_kernels import COOPERATIVE, PINGPONG, SM_L2_BYTES_PER_CYCLE, VECTOR
 from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
 from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16BoundColumns
@@ -52,7 +52,7 @@ def pack_bound_columns(
         cluster_m=candidates["cluster_m"],
         cluster_n=candidates["cluster_n"],
         grid_cap=candidates["grid_cap"],
-        split_cap=of_arrays(split_cap)(candidates["grid_cap"], clusters),
+        split_cap=split_cap(candidates["grid_cap"], clusters),
         min_rows=candidates["min_rows"],
         max_rows=candidates["max_rows"],
         is_vector=is_vector,
@@ -80,8 +80,8 @@ def pack_w4a16_bound_columns(
     together = np.where(candidates["num_warps"] > TWO_WARPGROUPS, c["three_issue"], c["issue"])
     alone = slots * np.where(candidates["schedule"] == COOPERATIVE, together, c["pingpong_issue"])
     with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
-        work = of_arrays(overlapped)(alone, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / candidates["cta_k"]
-    lone = of_arrays(norm8)(work, candidates["producer"] * c["producer_cycles"])
+        work = overlapped(alone, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / candidates["cta_k"]
+    lone = norm8(work, candidates["producer"] * c["producer_cycles"])
     sharing = np.minimum(np.maximum(slots * c["shared_issue"], matrix), lone)
     issue = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
     teams = np.where(is_streaming, candidates["cta_k"] // BLOCK, 1)
