@@ -60,6 +60,11 @@ def inlined_kernel(function: F) -> F:
     return kernel(function, forceinline=True)
 
 
+def vector_kernel(function: F) -> F:
+    """Compile `function`, a long loop of arithmetic, for vector instructions; else as `kernel`."""
+    return kernel(function, is_vectorized=True)
+
+
 def entry_point(function: F) -> F:
     """Compile `function` for calls from Python, cached on disk."""
     compiled = _compiled_once(function)
@@ -71,11 +76,12 @@ def entry_point(function: F) -> F:
     return result
 
 
-def _compiled_once(function: Any, **options: Any) -> Any:
+def _compiled_once(function: Any, *, is_vectorized: bool = False, **options: Any) -> Any:
     """Compile for the types of arguments, where numba compiles anew for every constant that is passed.
 
     LLVM inlines what is worth it, with the constants. An integer that is passed as a parameter annotated float is one.
-    Loops are short and full of branches: LLVM would try in vain to vectorize them. A first call takes half the time.
+    Most loops are short and full of branches: LLVM would try in vain to vectorize them. A first call takes half the
+    time.
     """
     compiled = numba.njit(**_OPTIONS, no_cfunc_wrapper=True, **options)(function)
     if not numba.config.DISABLE_JIT:
@@ -85,11 +91,11 @@ def _compiled_once(function: Any, **options: Any) -> Any:
         def compile_for(kinds: Any) -> Any:
             if isinstance(kinds, tuple):  # else a signature that was written out
                 kinds = tuple(map(_type_of_argument, kinds, are_floats))
-            vectorizes, numba.config.LOOP_VECTORIZE = numba.config.LOOP_VECTORIZE, 0
+            before, numba.config.LOOP_VECTORIZE = numba.config.LOOP_VECTORIZE, int(is_vectorized)
             try:
                 return compile_types(kinds)
             finally:
-                numba.config.LOOP_VECTORIZE = vectorizes
+                numba.config.LOOP_VECTORIZE = before
 
         compiled.compile = compile_for
     return compiled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,15 @@ _WORD_OF_CODE: dict[str, dict[int, str]] = {  # what a record holds as a code
 }
 
 
+class _Facts(NamedTuple):
+    """What answers of a kind share whose configs are of one family."""
+
+    rules: LoadRules
+    intervals: dict[int, Interval]  # by the bytes that rows start on
+    options: FrozenDict[str, Any]
+    source: str
+
+
 class GpuBackend(Backend):
     """See `Backend`."""
 
@@ -107,6 +116,7 @@ class GpuBackend(Backend):
         self._has_kernels = lru_cache(maxsize=_NUM_TYPES)(self._can_pack)
         self._packed = lru_cache(maxsize=NUM_PACKED)(self._pack)
         self._interval = lru_cache(maxsize=_NUM_TYPES)(self._find_interval)
+        self._facts = lru_cache(maxsize=_NUM_TYPES)(self._find_facts)
         self._is_preset = is_preset(arch)
         self.highest_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.highest_tflop_per_s)
 
@@ -164,10 +174,13 @@ class GpuBackend(Backend):
         cost = unpack_gpu_cost(record)
         peak_flop_per_us = self.highest_tflop_per_s(problem.input_dtype) * 1e6
         flop = problem.flop
-        kind = Kind(problem.types, options)
-        interval = self._interval(
-            kind, cost.config.family, _load_bytes(self.arch.sm_arch, kind, problem), cost.is_corrected
-        )
+        family, is_corrected = cost.config.family, cost.is_corrected
+        facts = self._facts(problem.types, options, family, cost.is_calibrated, is_corrected)
+        load_bytes = _load_bytes(facts.rules, problem)
+        interval = facts.intervals.get(load_bytes)
+        if interval is None:
+            interval = self._interval(Kind(problem.types, options), family, load_bytes, is_corrected)
+            facts.intervals[load_bytes] = interval
         # of groups the mean, as the sets have it that grouped kernels were fitted on
         rows = problem.M if problem.row_groups is None else max(1, problem.rows // problem.G)
         low_frac, high_frac = interval.of_rows(rows)
@@ -190,14 +203,20 @@ class GpuBackend(Backend):
             energy_pj=None,
             sram_used_bytes=cost.smem_bytes,
             active_cores=cost.active_sms,
-            options=_spelled(options, cost.config.family),
-            source=self._source(cost.is_calibrated, cost.is_corrected),
+            options=facts.options,
+            source=facts.source,
             model_version=GPU_MODEL_VERSION,
             is_exhaustive=is_found,
             num_candidates=cost.num_candidates,
             num_refused=cost.num_refused,
             _origin=origin,
         )
+
+    def _find_facts(
+        self, types: GemmTypes, options: RunOptions, family: str, is_calibrated: bool, is_corrected: bool
+    ) -> _Facts:
+        rules, source = _load_rules(self.arch.sm_arch, Kind(types, options)), self._source(is_calibrated, is_corrected)
+        return _Facts(rules, {}, _spelled(options, family), source)
 
     def _find_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
         """The interval around answers of a kind, whose best config is of a family."""
@@ -304,7 +323,7 @@ class GpuBackend(Backend):
         config, library = result.mapping, result.options["library"]
         assert isinstance(config, KernelConfig)
         kind = Kind(result.problem.types, RunOptions(library))
-        load_bytes = _load_bytes(self.arch.sm_arch, kind, result.problem)
+        load_bytes = _load_bytes(_load_rules(self.arch.sm_arch, kind), result.problem)
         _, family = home = self._home_of(kind, config.family, load_bytes)
         _, origin = coefficients_for(self.arch, *home)
         fitted = family if FAMILIES[config.family].is_ours else config.family
@@ -364,9 +383,12 @@ def _asked(result: GEMMResult) -> RunOptions:
     return RunOptions(**{"correction": True} | result.options)
 
 
-def _load_bytes(sm_arch: str, kind: Kind, problem: GemmProblem) -> int:
-    """What rows of a problem start on, as its library pads them."""
-    return next(num for num, rule in _load_rules(sm_arch, kind) if rule.takes(problem.K, problem.N))
+def _load_bytes(rules: LoadRules, problem: GemmProblem) -> int:
+    """Return the most bytes that all rows of a problem start on, as its library pads them."""
+    for load_bytes, rule in rules:
+        if rule.takes(problem.K, problem.N):
+            return load_bytes
+    return 1
 
 
 @lru_cache(maxsize=_NUM_TYPES)
@@ -376,7 +398,6 @@ def _load_rules(sm_arch: str, kind: Kind) -> LoadRules:
     return load_rules(kind.types, library.padding(sm_arch, kind.types))
 
 
-@lru_cache(maxsize=_NUM_TYPES)
 def _spelled(options: RunOptions, family: str) -> FrozenDict[str, Any]:
     """Return options with the library that answers; that corrections are on goes without saying."""
     said = {name: value for name, value in options._asdict().items() if value is not None and value is not True}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import inlined_kernel, kernel
+from gemm_eval.jit import inlined_kernel, kernel, vector_kernel
 from gemm_eval.models.gpu.cost_kernels import (
     ALL_COLD,
     BEST_RASTER,
@@ -218,7 +218,7 @@ class BoundColumns(NamedTuple):
 _AT = BoundColumns(*range(len(BoundColumns._fields)))  # the place of each
 
 
-@kernel
+@vector_kernel
 def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
     """Write to `bounds` [num] that no raster and no way to split K beats, inf for none: of kernels from `first` on.
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import inlined_kernel, kernel
+from gemm_eval.jit import inlined_kernel, kernel, vector_kernel
 from gemm_eval.models.gpu.cost_kernels import (
     BEST_RASTER,
     BOUND_SLACK,
@@ -63,7 +63,7 @@ class W4A16BoundColumns(NamedTuple):
 _AT = W4A16BoundColumns(*range(len(W4A16BoundColumns._fields)))  # the place of each
 
 
-@kernel
+@vector_kernel
 def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
     """Write to `bounds` [num] times that kernels from `first` on cannot beat however K is cut; inf: they run it not.
 
