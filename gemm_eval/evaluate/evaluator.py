@@ -12,7 +12,7 @@ import numpy as np
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
-from gemm_eval.evaluate.backend import Backend, Kind
+from gemm_eval.evaluate.backend import Kind
 from gemm_eval.evaluate.batch import ProblemBatch, are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts, RecordCacheInfo
 from gemm_eval.evaluate.result import GEMMResult, ResultOrigin
@@ -139,6 +139,10 @@ class GEMMEvaluator:
             where it has kernels for the data types, elsewhere the default: a model has GEMMs of several types.
         correction: GPUs only: likewise; False: physics alone, whatever was learned from timings.
 
+    Attributes:
+        backend: the cost model and search behind it.
+        preferred: options of a GPU for calls that do not say them.
+
     Raises:
         ArchError: `arch` names no valid architecture.
         InvalidInputError: `arch` is something else.
@@ -172,10 +176,10 @@ class GEMMEvaluator:
             "library": library, "l2": l2, "clock": clock, "correction": correction,
         }  # fmt: skip
         self._origin = ResultOrigin(arch, self._settings)
-        self._backend = self._origin.backend
-        self._defaults = run_options(library, l2, clock, correction=correction)
-        self._backend.check(self._defaults)
-        self._costs = FoundCosts(self._backend, disk_cache)
+        self.backend = self._origin.backend
+        self.preferred = run_options(library, l2, clock, correction=correction)
+        self.backend.check(self.preferred)
+        self._costs = FoundCosts(self.backend, disk_cache)
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
         self._attention: dict[tuple[AttentionProblem, str | None], AttentionResult] = {}
@@ -183,7 +187,7 @@ class GEMMEvaluator:
         self._kind_of_words = lru_cache(maxsize=_NUM_KINDS, typed=True)(self._make_kind)
 
     def __repr__(self) -> str:
-        said = [f"{name}={value!r}" for name, value in self._defaults._asdict().items() if value is not None]
+        said = [f"{name}={value!r}" for name, value in self.preferred._asdict().items() if value is not None]
         if isinstance(self.arch, MulticoreSpec):
             said.append(f"allow_idle_cores={self._settings['allow_idle_cores']}")
             if self._settings["policy"] is not None:
@@ -196,17 +200,7 @@ class GEMMEvaluator:
     @property
     def arch(self) -> ArchSpec:
         """The architecture."""
-        return self._backend.arch
-
-    @property
-    def backend(self) -> Backend:
-        """The cost model and search behind this evaluator."""
-        return self._backend
-
-    @property
-    def preferred(self) -> RunOptions:
-        """Options for calls that do not say them."""
-        return self._defaults
+        return self.backend.arch
 
     def on(self, arch: ArchSpec | str | os.PathLike[str]) -> GEMMEvaluator:
         """Return an evaluator with the same options for another arch."""
@@ -479,8 +473,8 @@ class GEMMEvaluator:
             InvalidMappingError: the mapping breaks a rule of the arch or the problem; the message says which.
         """
         kind = self._kind_of(problem, run_options(**options))
-        cost = self._backend.replay(problem, self._backend.pack(kind), mapping)
-        return self._backend.make_result(problem, kind.options, cost[0], self._origin, is_found=False)
+        cost = self.backend.replay(problem, self.backend.pack(kind), mapping)
+        return self.backend.make_result(problem, kind.options, cost[0], self._origin, is_found=False)
 
     def top(
         self,
@@ -507,8 +501,8 @@ class GEMMEvaluator:
         k = as_integer("k", k, 1, _MAX_TOP)
         check_word("distinct", distinct, ("mapping", "partition"))
         kind = self._kind_of(problem, run_options(**options))
-        costs = self._backend.find_top(problem, self._backend.pack(kind), k, distinct)
-        return [self._backend.make_result(problem, kind.options, cost, self._origin, is_found=True) for cost in costs]
+        costs = self.backend.find_top(problem, self.backend.pack(kind), k, distinct)
+        return [self.backend.make_result(problem, kind.options, cost, self._origin, is_found=True) for cost in costs]
 
     def cache_info(self) -> CacheInfo:
         """Return how the memory of results is doing: that of `evaluate` calls, and that of costs behind all calls."""
@@ -531,13 +525,13 @@ class GEMMEvaluator:
         """
         if not isinstance(table, GEMMTable):
             raise InvalidInputError(f"table must be a GEMMTable, as evaluate_many returns one, got {shown(table)}")
-        if table.evaluator.backend.stored_as() != self._backend.stored_as():
+        if table.evaluator.backend.stored_as() != self.backend.stored_as():
             raise InvalidInputError(f"the table was made by {table.evaluator!r}, whose costs are not those of {self!r}")
         return self._costs.save(table.batch, table.records)
 
     def result_of_record(self, problem: GemmProblem, options: RunOptions, record: np.void) -> GEMMResult:
         """Return the result that a record found by this evaluator's plan stands for."""
-        return self._backend.make_result(problem, options, record, self._origin, is_found=True)
+        return self.backend.make_result(problem, options, record, self._origin, is_found=True)
 
     def kind_of_types(self, types: GemmTypes, asked: RunOptions, *, is_grouped: bool = False) -> Kind:
         """Return what problems of some types can share, with this evaluator's options where nothing is asked.
@@ -546,7 +540,7 @@ class GEMMEvaluator:
             InvalidOptionError: no such option.
             UnsupportedError: options that an arch of this kind has no use for.
         """
-        return Kind(types, self._backend.resolve(types, asked, self._defaults, is_grouped=is_grouped))
+        return Kind(types, self.backend.resolve(types, asked, self.preferred, is_grouped=is_grouped))
 
     def _kind_of(self, problem: GemmProblem, asked: RunOptions) -> Kind:
         if not isinstance(problem, GemmProblem):

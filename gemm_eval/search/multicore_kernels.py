@@ -414,10 +414,7 @@ def _plan_partitions(
     num = 0
     least_us = np.inf
     for rank in range(partitions.shape[0]):
-        P_G = partitions[rank, 0]
-        P_M = partitions[rank, 1]
-        P_N = partitions[rank, 2]
-        P_K = partitions[rank, 3]
+        P_G, P_M, P_N, P_K = partitions[rank]
         if has_all_products and not (tight[0, P_G] and tight[1, P_M] and tight[2, P_N] and tight[3, P_K]):
             continue
         if P_K > 1 and p["reduction"] == 0 and _block_of_rank(p, G, M, K, N, partitions, rank).E_K > 1:
@@ -445,9 +442,8 @@ def _plan_partitions(
 
 @kernel
 def _block_of_rank(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rank: int) -> Block:
-    return block_of(
-        p, G, M, K, N, partitions[rank, 0], partitions[rank, 1], partitions[rank, 2], partitions[rank, 3]
-    )  # fmt: skip
+    P_G, P_M, P_N, P_K = partitions[rank]
+    return block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
 
 
 def _make_write(evaluate: Callable[..., None]) -> Callable[..., int]:
@@ -547,10 +543,8 @@ def find_best_of_range_overlap(
     """
     for i in range(start, stop):
         t = type_of[i]
-        find_top_overlap(
-            params[t : t + 1], sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3], partitions, has_all_products,
-            out[i : i + 1],
-        )  # fmt: skip
+        G, M, K, N = sizes[i]
+        find_top_overlap(params[t : t + 1], G, M, K, N, partitions, has_all_products, out[i : i + 1])
 
 
 @entry_point
@@ -560,7 +554,5 @@ def find_best_of_range_pipeline(
     """Find the best mapping of each of the problems start..stop-1, under pipeline timing; see the other one."""
     for i in range(start, stop):
         t = type_of[i]
-        find_top_pipeline(
-            params[t : t + 1], sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3], partitions, has_all_products,
-            out[i : i + 1],
-        )  # fmt: skip
+        G, M, K, N = sizes[i]
+        find_top_pipeline(params[t : t + 1], G, M, K, N, partitions, has_all_products, out[i : i + 1])

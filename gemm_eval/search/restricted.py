@@ -186,12 +186,7 @@ def find_planned(
 def enumerate_candidates(
     arch: MulticoreSpec, problem: GemmProblem, options: PlanOptions, *, allow_idle_cores: bool = True
 ) -> Iterator[MulticoreMapping]:
-    """Yield the mappings that a plan tries, the most promising first (plan exact: by rank, every legal one).
-
-    Raises:
-        UnsupportedError: the arch cannot run the types, or a heuristic plan is asked for groups that differ.
-        InvalidOptionError: `allow_idle_cores` on a chip too large for it.
-    """
+    """Yield the mappings that a plan tries, the most promising first (plan exact: by rank, every legal one)."""
     check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
     params = params_in_room(pack_params(arch, problem.types), problem)
     sizes = batch_sizes(problem)
@@ -245,11 +240,7 @@ def check_cost_model(cost_model: CostModel, arch: MulticoreSpec, problem: GemmPr
 
 
 def as_plan_options(plan: PlanOptions | SearchPlan | str) -> PlanOptions:
-    """Return the options that a plan's name stands for, or the options themselves.
-
-    Raises:
-        InvalidOptionError: no such plan.
-    """
+    """Return the options that a plan's name stands for, or the options themselves."""
     return plan if isinstance(plan, PlanOptions) else PlanOptions(plan)  # type: ignore[arg-type]
 
 
