@@ -185,32 +185,14 @@ class GpuBackend(Backend):
         rows = problem.M if problem.row_groups is None else max(1, problem.rows // problem.G)
         low_frac, high_frac = interval.of_rows(rows)
         return GEMMResult(
-            problem=problem,
-            arch_name=self.arch.name,
-            latency_us=cost.latency_us,
-            physics_us=cost.physics_us,
-            low_us=cost.latency_us * low_frac,
-            high_us=cost.latency_us * high_frac,
-            compute_us=cost.compute_us,
-            dram_us=cost.dram_us,
-            flop=flop,
-            dram_bytes=cost.dram_bytes,
-            utilization_frac=flop / (cost.latency_us * peak_flop_per_us),
-            bound=cost.bound,
-            mapping=cost.config,
-            breakdown=cost.breakdown,
-            traffic=cost.traffic,
-            energy_pj=None,
-            sram_used_bytes=cost.smem_bytes,
-            active_cores=cost.active_sms,
-            options=facts.options,
-            source=facts.source,
-            model_version=GPU_MODEL_VERSION,
-            is_exhaustive=is_found,
-            num_candidates=cost.num_candidates,
-            num_refused=cost.num_refused,
-            _origin=origin,
-        )
+            problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.physics_us,
+            low_us=cost.latency_us * low_frac, high_us=cost.latency_us * high_frac, compute_us=cost.compute_us,
+            dram_us=cost.dram_us, flop=flop, dram_bytes=cost.dram_bytes,
+            utilization_frac=flop / (cost.latency_us * peak_flop_per_us), bound=cost.bound, mapping=cost.config,
+            breakdown=cost.breakdown, traffic=cost.traffic, energy_pj=None, sram_used_bytes=cost.smem_bytes,
+            active_cores=cost.active_sms, options=facts.options, source=facts.source, model_version=GPU_MODEL_VERSION,
+            is_exhaustive=is_found, num_candidates=cost.num_candidates, num_refused=cost.num_refused, _origin=origin,
+        )  # fmt: skip
 
     def _find_facts(
         self, types: GemmTypes, options: RunOptions, family: str, is_calibrated: bool, is_corrected: bool

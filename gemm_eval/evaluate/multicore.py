@@ -346,37 +346,21 @@ class MulticoreBackend(Backend):
     ) -> GEMMResult:  # fmt: skip
         cost = unpack_cost(record)
         flop = problem.flop
+        num_refused: FrozenDict[str, int] = FrozenDict(
+            sram=cost.num_refused_sram, partition_bound=cost.num_partitions_bounded,
+            partition_dropped=cost.num_partitions_dropped,
+        )  # fmt: skip
         return GEMMResult(
-            problem=problem,
-            arch_name=self.arch.name,
-            latency_us=cost.latency_us,
-            physics_us=cost.latency_us,
-            low_us=None,
-            high_us=None,
-            compute_us=cost.compute_us,
-            dram_us=cost.dram_us,
-            flop=flop,
+            problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.latency_us,
+            low_us=None, high_us=None, compute_us=cost.compute_us, dram_us=cost.dram_us, flop=flop,
             dram_bytes=cost.dram_bytes,
             utilization_frac=flop / (cost.latency_us * (self.highest_tflop_per_s(problem.input_dtype) * 1e6)),
-            bound=_BOUND_NAMES[cost.bound],
-            mapping=cost.mapping,
-            breakdown=FrozenDict(cost.breakdown),
-            traffic=FrozenDict(zip(_TRAFFIC, _traffic_of(cost), strict=True)),
-            energy_pj=cost.energy_pj,
-            sram_used_bytes=cost.sram_used_bytes,
-            active_cores=cost.active_cores,
-            options=_NO_OPTIONS,
-            source=self._source,
-            model_version=MODEL_VERSION,
-            is_exhaustive=is_found and self.is_exhaustive,
-            num_candidates=cost.num_candidates,
-            num_refused=FrozenDict(
-                sram=cost.num_refused_sram,
-                partition_bound=cost.num_partitions_bounded,
-                partition_dropped=cost.num_partitions_dropped,
-            ),
-            _origin=origin,
-        )
+            bound=_BOUND_NAMES[cost.bound], mapping=cost.mapping, breakdown=FrozenDict(cost.breakdown),
+            traffic=FrozenDict(zip(_TRAFFIC, _traffic_of(cost), strict=True)), energy_pj=cost.energy_pj,
+            sram_used_bytes=cost.sram_used_bytes, active_cores=cost.active_cores, options=_NO_OPTIONS,
+            source=self._source, model_version=MODEL_VERSION, is_exhaustive=is_found and self.is_exhaustive,
+            num_candidates=cost.num_candidates, num_refused=num_refused, _origin=origin,
+        )  # fmt: skip
 
     def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:
         if name == "source":
