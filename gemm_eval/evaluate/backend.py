@@ -158,7 +158,7 @@ class Backend(ABC):
         return self.bounds[bound]
 
     def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
-        """Say of each record whether it is an answer, and not the zeros of `find_many`."""
+        """Return True for each record that is an answer, and not the zeros of `find_many`."""
         feasible: npt.NDArray[np.bool_] = records[self.active_field] > 0
         return feasible
 

@@ -85,7 +85,7 @@ class ProblemBatch(NamedTuple):
 
 
 def are_sizes(G: Any, M: Any, K: Any, N: Any) -> bool:
-    """Say whether these are plain ints that make a GEMM; other things may make one too."""
+    """Return True if these are plain ints that make a GEMM; other things may make one too."""
     return (
         type(G) is type(M) is type(K) is type(N) is int
         and 1 <= G <= MAX_DIM

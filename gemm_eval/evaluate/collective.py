@@ -27,7 +27,7 @@ COLLECTIVE_TERMS = {
     "hops_us": "latencies of the hops, one after the other",
     "link_us": "bytes over the link",
 }
-"""What the time of each term goes to."""
+"""Terms, and the work that each stands for."""
 
 _BYTES_PER_US_OF_GB = 1e3
 

@@ -106,12 +106,12 @@ class Crossover:
 
     @property
     def always_pays(self) -> bool:
-        """Whether W4A16 wins at every M up to `max_M`."""
+        """True if W4A16 wins at every M up to `max_M`."""
         return bool(self.is_win.all())
 
     @property
     def never_pays(self) -> bool:
-        """Whether W4A16 wins at no M up to `max_M`."""
+        """True if W4A16 wins at no M up to `max_M`."""
         return not self.is_win.any()
 
     @cached_property

@@ -266,7 +266,7 @@ class GEMMEvaluator:
     def evaluate_memory_bound(
         self, read_bytes: float, write_bytes: float, row_elements: int = 0, num_rows: int = 0, what: str = ""
     ) -> MemoryBoundResult:
-        """Say what a kernel takes whose time is that of its bytes: a norm, an activation, a copy.
+        """Return the time of a kernel that only reads and writes its bytes: a norm, an activation, a copy.
 
         Args:
             read_bytes, write_bytes: each tensor once; what fits in L2 is taken to be there still, as the kernel before
@@ -287,7 +287,7 @@ class GEMMEvaluator:
         return memory_bound(self.arch, read_bytes, write_bytes, row_elements, num_rows, what)
 
     def switch_us(self, num_rows: int) -> float:
-        """Say how much longer a GEMM or attention takes in a step of inference than by itself, in microseconds.
+        """Return the extra time of a GEMM or of attention in a step of inference, relative to itself alone, in us.
 
         `evaluate` and `evaluate_attention` time a kernel that runs again and again. Between others its code is not near
         the SMs any more, and its inputs have just been written by them (MODEL.md of GPUs, "In a step"). Memory-bound
@@ -318,7 +318,7 @@ class GEMMEvaluator:
         fused: bool | None = None,
         library: str | None = None,
     ) -> AttentionResult:
-        """Say what the attention of one layer takes: scores, softmax and values of all heads of one device.
+        """Return the time of the attention of one layer: scores, softmax and values of all heads of one device.
 
         >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
         >>> r = ev.evaluate_attention(batch=8, q_len=1, kv_len=4096, num_heads=32, num_kv_heads=8)    # doctest: +SKIP
@@ -357,7 +357,7 @@ class GEMMEvaluator:
     def evaluate_attention_problems(
         self, problems: Sequence[AttentionProblem], *, fused: bool | None = None, library: str | None = None
     ) -> list[AttentionResult]:
-        """Say what attention takes, of many problems at once; see `evaluate_attention`."""
+        """Return the time of attention for many problems at once; see `evaluate_attention`."""
         from gemm_eval.evaluate.attention import attention_kernels, attention_results
 
         kernels = attention_kernels(self.arch, fused, library)
@@ -374,7 +374,7 @@ class GEMMEvaluator:
         self, what: str, message_bytes: int, num_ranks: int, *, dtype: str | None = None, library: str | None = None,
         interconnect: str | None = None,
     ) -> CollectiveResult:  # fmt: skip
-        """Say what a message between GPUs of this kind in one node takes.
+        """Return the time of a collective between GPUs of this kind in one node.
 
         >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
         >>> r = ev.evaluate_collective("all_reduce", 1 << 20, 8)    # doctest: +SKIP

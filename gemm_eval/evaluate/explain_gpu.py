@@ -1,4 +1,4 @@
-"""What `explain` says of a GPU: the waves of a kernel, and changes of the spec that could help."""
+"""Lines of `explain` about a GPU: the waves of a kernel, its padding, and changes of the spec that could help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def say_waves(arch: GpuSpec, record: np.void) -> str:
-    """Say how the CTAs of a kernel, by its record of `GPU_COST_DTYPE`, fill the SMs."""
+    """Describe how the CTAs of a kernel, by its record of `GPU_COST_DTYPE`, fill the SMs."""
     cost = unpack_gpu_cost(record)
     config = cost.config
     num_ctas = min(cost.num_ctas, cost.ctas_per_sm * cost.active_sms)  # some kernels launch more, which wait
@@ -44,7 +44,7 @@ def say_waves(arch: GpuSpec, record: np.void) -> str:
 def say_padding(
     arch: GpuSpec, problem: GemmProblem, library: str, latency_us: float, latency_of: Callable[[GemmProblem], float]
 ) -> list[str]:
-    """Say what rows are padded to, and what padding would save where they do not start on 16 bytes.
+    """Describe how rows are padded, and how much padding would save where they do not start on 16 bytes.
 
     `latency_us` is of the problem by the library, `latency_of` evaluates a padded one, in microseconds.
     """

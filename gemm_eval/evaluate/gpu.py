@@ -80,7 +80,7 @@ _WORD_OF_CODE: dict[str, dict[int, str]] = {  # what a record holds as a code
 
 
 class _Facts(NamedTuple):
-    """What answers of a kind share whose configs are of one family."""
+    """Facts that answers of one kind share, for configs of one family."""
 
     rules: LoadRules
     intervals: dict[int, Interval]  # by the bytes that rows start on
@@ -331,7 +331,7 @@ class GpuBackend(Backend):
         return lines
 
     def _say_default(self, result: GEMMResult) -> list[str]:
-        """Say why a library is the default for 4-bit weights, and where 16 bits are faster."""
+        """Explain why a library is the default for 4-bit weights, and where 16 bits are faster."""
         problem, options = result.problem, _asked(result)
         reason = say_default(self.arch, problem.types, str(options.library))
         if not reason or problem.is_grouped:
@@ -348,7 +348,7 @@ class GpuBackend(Backend):
         ]
 
     def _timed(self, types: GemmTypes, options: Mapping[str, Any], home: tuple[str, str]) -> str:
-        """Say on which GPU, and in which states, the timings were taken that correct an answer."""
+        """Name the GPU and the states in which the timings were taken that correct an answer."""
         asked = RunOptions(**options)
         near = nearest_corrected(preset_of(self.arch) or self.arch, *home, types, asked, GPU_MODEL_VERSION) or asked
         where = "this GPU" if self._is_preset else f"{self.arch.name}, of which this spec is a change,"
@@ -375,7 +375,7 @@ def _load_bytes(rules: LoadRules, problem: GemmProblem) -> int:
 
 @lru_cache(maxsize=_NUM_TYPES)
 def _load_rules(sm_arch: str, kind: Kind) -> LoadRules:
-    """What rows start on, as the library of a kind pads them."""
+    """Return which sizes have rows that start on how many bytes, as the library of a kind pads them."""
     library = library_of(HYPOTHETICAL if kind.options.library in (None, AUTO) else str(kind.options.library))
     return load_rules(kind.types, library.padding(sm_arch, kind.types))
 

@@ -334,7 +334,7 @@ class MulticoreBackend(Backend):
         return evaluate_mapping(self._chip, problem, packed, mapping)
 
     def _is_faster(self, library: Records, problem: GemmProblem, packed: Records, mapping: Any) -> bool:
-        """Say whether the library's answer is faster than its mapping on the chip, or does not fit there."""
+        """Return True if the library's answer is faster than its mapping on the chip, or does not fit there."""
         try:
             own = evaluate_mapping(self._chip, problem, packed, mapping)
         except InvalidMappingError:
@@ -399,7 +399,7 @@ class MulticoreBackend(Backend):
         return [*lines, *self._say_library(result)]
 
     def _say_library(self, result: GEMMResult) -> list[str]:
-        """Say how far the mapping of the library, if it chooses, is from the best."""
+        """Compare the mapping of the library, if it chooses, with the best."""
         if self._rules is None:
             return []
         lines = []

@@ -120,7 +120,7 @@ _WORDS = {"dram": "DRAM", "noc": "NoC", "l2": "L2", "smem": "shared memory", "a"
 
 
 class Lever(NamedTuple):
-    """One spec change and what it does to a GEMM, the mapping being searched anew."""
+    """A change of the spec and the time of a GEMM with it, the mapping being searched anew."""
 
     change: str
     latency_us: float
@@ -167,7 +167,7 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
 
 
 def _say_share(result: GEMMResult) -> str:
-    """Say how much DRAM traffic there is beside A, B and C, of which L2 may have some from the kernel before."""
+    """Compare DRAM traffic with A, B and C, of which L2 may have some from the kernel before."""
     share = result.dram_bytes / result.problem.compulsory_bytes
     if share < 1.0:
         return f"{share:.1%} of A, B and C: L2 has the rest"
@@ -175,7 +175,7 @@ def _say_share(result: GEMMResult) -> str:
 
 
 def say_groups(problem: GemmProblem) -> list[str]:
-    """Say how the rows of a grouped GEMM lie in its groups; nothing of others."""
+    """Describe how the rows of a grouped GEMM lie in its groups; no line for others."""
     groups = problem.row_groups
     if groups is None:
         return []

@@ -191,7 +191,7 @@ class GEMMTable:
         return pd.concat([kept, frame], axis=1)
 
     def _is_said(self, frame: Any, name: str, own: Any) -> bool:
-        """Whether a column of the user's says nothing beside ours of its name."""
+        """Return True if a column of the user's adds nothing to ours of its name."""
         given = own[name]
         return name in self._problem_columns or given.ndim > 1 or given.isna().all() or given.equals(frame[name])
 

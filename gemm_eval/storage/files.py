@@ -115,7 +115,7 @@ def make_folder(folder: Path) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Say whether a file name, without its folder, is that of a file that `staged` wrote."""
+    """Return True if a file name, without its folder, is that of a file that `staged` wrote."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
