@@ -28,6 +28,9 @@ from gemm_eval import (
     UnsupportedError,
     load_arch,
 )
+from gemm_eval.evaluate import GemmOptions, RunArguments
+from gemm_eval.evaluate.batch import _KIND_COLUMNS
+from gemm_eval.workload import RunOptions
 from tests.evaluate.gemm_laws import VARIANTS, check, evaluator, random_problems, same_cost
 
 HUGE = [(1, 2**20, 2**17, 2**20), (2**40, 1, 1, 1), (1, 2**40, 1, 2**17), (1, 2**28, 2, 2**27), (1, 1, 2**40, 1),
@@ -94,6 +97,16 @@ def test_documented_calls() -> None:
     assert r.problem.input_dtype == "bf16"
     assert all((r.latency_us, r.dram_bytes, r.bound, r.mapping, r.breakdown, r.source))
     assert isinstance(r.explain(), str)
+
+
+def test_options_have_one_set_of_names() -> None:
+    assert {"dtype", *GemmOptions.__annotations__} == {*_KIND_COLUMNS}
+    assert tuple(RunArguments.__annotations__) == RunOptions._fields
+    assert RunArguments.__annotations__.items() <= GemmOptions.__annotations__.items()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'libary'"):
+        evaluator("demo").evaluate(1, 8, 8, 8, libary="cublas")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'libary'"):
+        evaluator("demo").evaluate_many([(1, 8, 8, 8)], libary="cublas")  # type: ignore[call-arg]
 
 
 def test_results_are_frozen_and_shared() -> None:
