@@ -169,7 +169,8 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
     best = np.argsort(latency_us, kind="stable")[:k]
     out = np.concatenate([_cost(packed, row, split, BEST_RASTER, problem) for row, split in which[best].tolist()])
     out["num_candidates"] = num
-    _scale_by(out, _correct_best(packed, problem, sizes, out[:1]))
+    _correct_best(packed, problem, sizes, out[:1])
+    _scale_by(out, float(out["correction_factor"][0]))
     return out
 
 
@@ -189,7 +190,10 @@ def _factor(packed: Packed, problem: GemmProblem) -> float:
         return 1.0
     out, (sizes, layouts) = np.zeros(1, GPU_COST_DTYPE), _sizes_of(problem)
     _search(packed, _FIRST, sizes, layouts, 0, 1, out)
-    return _correct_best(packed, problem, sizes, out) if out["active_sms"][0] else 1.0
+    if not out["active_sms"][0]:
+        return 1.0
+    _correct_best(packed, problem, sizes, out)
+    return float(out["correction_factor"][0])
 
 
 def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config: KernelConfig) -> Records:
@@ -255,14 +259,13 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     )
 
 
-def _correct_best(packed: Packed, problem: GemmProblem, sizes: Integers, records: Records) -> float:
-    """Correct the record [1] of a best config, found with `packed`; return the factor.
+def _correct_best(packed: Packed, problem: GemmProblem, sizes: Integers, records: Records) -> None:
+    """Correct the record [1] of a best config, found with `packed`.
 
-    Groups of rows have none, also where all are alike: corrections were learned from plain GEMMs and batches.
+    Groups of rows are not corrected, also where all are alike: corrections were learned from plain GEMMs and batches.
     """
-    if not problem.is_grouped:
+    if problem.row_groups is None:
         _correct(packed, _FIRST, sizes, records)
-    return float(records["correction_factor"][0])
 
 
 def _correct(packed: Packed, rows: Integers, sizes: Integers, records: Records) -> None:
