@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import check_word
@@ -60,7 +60,6 @@ class CollectiveResult(Result):
     source: str
     origin: str
     model_version: str
-    _derived: ClassVar = ("bound", "bus_gb_per_s", "algorithm_gb_per_s")
 
     def __repr__(self) -> str:
         return (
@@ -99,6 +98,15 @@ class CollectiveResult(Result):
             *term_lines(self.breakdown, COLLECTIVE_TERMS),
         ]
         return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values, ready for JSON."""
+        data = Result.to_dict(self)
+        data["problem"]["dtype"] = str(self.problem.dtype)
+        rates = {name: getattr(self, name) for name in ("bound", "bus_gb_per_s", "algorithm_gb_per_s")}
+        names = list(data)
+        before = names.index("breakdown")
+        return {**{name: data[name] for name in names[:before]}, **rates, **{n: data[n] for n in names[before:]}}
 
 
 _DEFAULT_LIBRARY = TRTLLM_DIRECT  # serving engines have kernels of their own for the short all-reduces of a decode step

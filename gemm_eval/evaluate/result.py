@@ -51,7 +51,7 @@ def as_plain(value: Any) -> Any:
     if isinstance(value, enum.IntEnum):
         return value.name
     if is_dataclass(value):
-        return {item.name: as_plain(getattr(value, item.name)) for item in fields(value)}
+        return {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: as_plain(item) for name, item in value._asdict().items()}
     if isinstance(value, str):
