@@ -377,7 +377,7 @@ class Kernels:
         self._launch("operation_before", BEFORE_CTAS, MAX_THREADS, weights, num_weights, x, num_x)
 
     def marker(self) -> None:
-        """A kernel that does nothing, between operations."""
+        """Do nothing: a kernel between operations."""
         self._launch("marker", 1, 32)
 
 

@@ -36,7 +36,7 @@ def _linears(tensors: Any) -> Any:
 
 
 def fresh(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the same code that torch.compile has never seen; what was compiled before stays alive."""
+    """Return a function of the same code that torch.compile has never seen; what was compiled before stays alive."""
     global _functions  # noqa: PLW0603
     _functions += 1
     name = f"{function.__name__}_{_functions}"
@@ -157,7 +157,7 @@ class GpuBench:
         return normal(layer.M, layer.K), weight, normal(layer.N) if layer.has_bias else None
 
     def _alone(self, layer: Layer) -> tuple[Callable[[], float], float]:
-        """What runs a layer and returns the time of a call in us, and its largest error over the largest value."""
+        """Return what times a call of a layer, in us, and its largest error over the largest value."""
         x, weight, bias = self._tensors[layer]
         compiled = torch.compile(fresh(_linear), mode=_MODE)
         rows = slice(None, None, max(1, layer.M // _CHECKED_ROWS))

@@ -31,7 +31,7 @@ CALLS, REPLAYS = 12, 7
 
 
 def weights(num_groups: int, K: int, N: int, activation: str) -> list[GroupedW4]:
-    """Copies of random weights, other words in each."""
+    """Return copies of random weights, other words in each."""
     one = pack_w4(cp.random.standard_normal((K, N), dtype=cp.float32), 128, activation=activation).to_gpu()
     scales, units = cp.stack([one.scales] * num_groups), cp.full(num_groups, one.scale_unit, cp.float32)
     sizes = one.N, one.K, one.mode, one.group_size, one.activation

@@ -35,14 +35,14 @@ Case = tuple[Any, dict[str, torch.Tensor]]
 
 
 def hugging_face(device: str, config: Any, **inputs: torch.Tensor) -> Case:
-    """A model of transformers, and its inputs."""
+    """Return a model of transformers, and its inputs."""
     with torch.device(device):
         module = transformers.AutoModel.from_config(config, dtype=torch.bfloat16)
     return module.eval(), {name: value.to(device) for name, value in inputs.items()}
 
 
 def vision(device: str, name: str, batch: int) -> Case:
-    """A model of torchvision, with images of 224 x 224."""
+    """Return a model of torchvision, with images of 224 x 224."""
     with torch.device(device):
         module = getattr(torchvision.models, name)().bfloat16().eval()
         return module, {"x": torch.randn(batch, 3, 224, 224, dtype=torch.bfloat16)}
@@ -109,7 +109,7 @@ def compiled(names: list[str], folder: Path, arch: str | None) -> None:
 
 
 def predicted_now(folder: Path, arch: str) -> dict[str, Any]:
-    """What is predicted today beside what was measured, of both tables; without a GPU."""
+    """Return what is predicted today beside what was measured, of both tables; without a GPU."""
     rows = []
     for table, fusion in (("modules.csv", "eager"), ("compiled.csv", "inductor")):
         for name, measured_us in pd.read_csv(folder / table, index_col="module")["graph_us"].to_dict().items():

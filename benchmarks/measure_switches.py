@@ -158,7 +158,7 @@ def _copies(num_bytes: int) -> int:
 
 
 def copies_of(weight: Any) -> list[Any]:
-    """A matrix and copies of it, in memory of their own."""
+    """Return a matrix and copies of it, in memory of their own."""
     if isinstance(weight, torch.Tensor):
         return [weight] + [weight.clone() for _ in range(_copies(2 * weight.numel()) - 1)]
     others = range(_copies(weight.nbytes) - 1)

@@ -60,7 +60,7 @@ def use_torch_memory() -> None:
 
 
 def packed(columns: int, length: int) -> PackedW4:
-    """A matrix of random 4-bit weights [N, K], as our kernels read it."""
+    """Return a matrix of random 4-bit weights [N, K], as our kernels read it."""
     return pack_w4(cp.asarray(normal(columns, length).float().T), GROUP_SIZE, activation="bf16").to_gpu()
 
 

@@ -51,7 +51,7 @@ def _word(dtype: torch.dtype) -> str:
 
 
 def _of(group: str, name: str, call: Callable[..., Any], *shapes: tuple[int, ...], dtypes: Any = BF16) -> None:
-    """A call on contiguous tensors of these shapes."""
+    """Return a call on contiguous tensors of these shapes."""
     types = dtypes if isinstance(dtypes, tuple) else (dtypes,) * len(shapes)
     text = f"{name} " + " ".join(f"{_word(d)}{list(s)}" for d, s in zip(types, shapes, strict=True)).replace(", ", ",")
 
@@ -259,7 +259,7 @@ for batch, m, k, n in (
 
 def _masked(batch: int, heads: int, kv_heads: int, length: int, head: int, kind: str) -> None:
     def make(device: str) -> Made:
-        """Queries, keys and values of tokens side by side."""
+        """Return queries, keys and values of tokens side by side."""
         q = _tensor(device, (batch, length, heads, head)).transpose(1, 2)
         k, v = (_tensor(device, (batch, length, kv_heads, head)).transpose(1, 2) for _ in range(2))
         mask = None

@@ -98,7 +98,7 @@ class Bench:
         return median if quantiles is None else [median] * len(quantiles)
 
     def launches(self, call: Callable[[], Any], count: int) -> list[float]:
-        """Times in ms."""
+        """Return times in ms."""
         cuda = self._torch.cuda
         events = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(count)]
         cuda._sleep(count * _AHEAD_CYCLES)
@@ -114,12 +114,12 @@ class Bench:
 
     @staticmethod
     def count(budget_ms: float, once_ms: float) -> int:
-        """An even number: see `launches`."""
+        """Return an even number: see `launches`."""
         return max(4, min(_MAX_LAUNCHES, 2 * int(budget_ms / once_ms / 2)))
 
 
 def roofline_us(arch: GpuSpec, problem: GemmProblem, config: Any) -> float:
-    """A plain `perf_model`: FLOP of whole tiles on the SMs that have one, or bytes at their rate."""
+    """Return a plain `perf_model`: FLOP of whole tiles on the SMs that have one, or bytes at their rate."""
     m, n = config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"]
     tiles_m, tiles_n = math.ceil(problem.M / m), math.ceil(problem.N / n)
     programs = tiles_m * tiles_n * config.kwargs["SPLIT_K"]
@@ -134,7 +134,7 @@ def roofline_us(arch: GpuSpec, problem: GemmProblem, config: Any) -> float:
 
 
 def fresh(kernel: Any) -> Any:
-    """A copy of a kernel that has compiled nothing."""
+    """Return a copy of a kernel that has compiled nothing."""
     if isinstance(kernel, Heuristics):
         return Heuristics(fresh(kernel.fn), kernel.arg_names, kernel.values)
     return triton.jit(kernel.fn, do_not_specialize=["M"])
@@ -265,7 +265,7 @@ def run(kernel: str, dtype: str, sizes: list[tuple[int, int, int]], bench: Bench
 
 
 def summarize(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What each method reaches over all sizes.
+    """Return what each method reaches over all sizes.
 
     Speeds are those of `baseline_opt` or less: geometric mean, least, and the geometric mean without that limit; shares
     are of the benchmarks and seconds of `baseline_opt`; `num_faster` counts the sizes where the method beats it by more
@@ -297,7 +297,7 @@ def summarize(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def summary_table(results: list[dict[str, Any]], title: str) -> Table:
-    """The summary of one kernel, 80 columns."""
+    """Return the summary of one kernel, 80 columns."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
     for head in ("method", "speed", "worst", "required", "benchmarks", "tuning s", "less", "faster"):
         table.add_column(head, justify="left" if head == "method" else "right")
@@ -337,7 +337,7 @@ def by_kernel(document: dict[str, Any]) -> dict[tuple[str, str], list[dict[str, 
 
 
 def noises_of(document: dict[str, Any]) -> list[float]:
-    """What turns of a config differ by, of all results."""
+    """Return what turns of a config differ by, of all results."""
     return [one["noise_frac"] for result in document["results"] for one in result["methods"].values()]
 
 

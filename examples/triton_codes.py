@@ -61,7 +61,7 @@ def write_pool(folder: Path, names: list[str]) -> None:
 
 
 def codes_meta(num_rows: int) -> dict[str, Any]:
-    """What the meta file says."""
+    """Return what the meta file says."""
     return {
         "what": "main loops of Triton's kernels as their machine code says, one row a kernel; no timings",
         "has_no_timings": True,

@@ -24,7 +24,7 @@ _MAX_TILES = 1 << 22
 
 @triton.jit
 def tile_of(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
-    """The tile's place: bands of GROUP_M tiles along M are finished one after the other, column by column."""
+    """Return the tile's place: bands of GROUP_M tiles along M are finished one after the other, column by column."""
     band = GROUP_M * tiles_n
     first_m = (tile // band) * GROUP_M
     rows = min(tiles_m - first_m, GROUP_M)

@@ -52,7 +52,7 @@ DATA_SETS = (
 
 
 def kernel_of(data: DataSet) -> Any:
-    """The kernel of a data set, before it is tuned."""
+    """Return the kernel of a data set, before it is tuned."""
     return triton_w4a16_gemm.w4a16_kernel if data.group_size else triton_gemm.gemm_kernel
 
 
@@ -71,7 +71,7 @@ def kernel_sources() -> dict[str, str]:
 
 
 def config_pool(data: DataSet) -> list[triton.Config]:
-    """The configs of the example, and random ones from the product of all values."""
+    """Return the configs of the example, and random ones from the product of all values."""
     example = triton_w4a16_gemm if data.group_size else triton_gemm
     configs = list(example.CONFIGS)
     rng = random.Random(f"configs of {data.name}")

@@ -16,7 +16,7 @@ from gemm_eval.validation import GEMM_COLUMNS, TIMING_COLUMNS
 
 
 def timing_row(data: DataSet, gemm: tuple[int, int, int], config: triton.Config) -> dict[str, Any]:
-    """What a row says besides its times; `gemm` is (M, N, K)."""
+    """Return what a row says besides its times; `gemm` is (M, N, K)."""
     M, N, K = gemm
     return {
         "data_set": data.name, "G": 1, "M": M, "K": K, "N": N,

@@ -57,7 +57,7 @@ def _compile(task: tuple[DataSet, list[triton.Config], tuple[int, int, int]]) ->
 
 
 def _error_of(config: triton.Config, checked: Sequence[Operands], references: Sequence[torch.Tensor]) -> float:
-    """The largest relative error of some launches; NaN if a launch has left an element out."""
+    """Return the largest relative error of some launches; NaN if a launch has left an element out."""
     errors = []
     for operands, reference in zip(checked, references, strict=True):
         for _ in range(_NUM_CHECKS):

@@ -82,7 +82,7 @@ def unpack_bf16(packed):
 
 @triton.jit
 def finished(acc):
-    """The same sums, once the product that makes them is done.
+    """Return the same sums, once the product that makes them is done.
 
     A wgmma that is still under way reads its first operand from registers, which Triton would let the next step's
     weights overwrite. No instruction, but a use that is neither a product nor the loop's end makes it wait.

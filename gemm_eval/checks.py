@@ -35,42 +35,42 @@ def plain_number(value: Any) -> float | None:
     if number is None and isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
         number = value  # numpy's timedelta64 and truth values count as integral
     try:
-        found = math.nan if number is None else float(number)
+        finite = math.nan if number is None else float(number)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return finite if math.isfinite(finite) else None
 
 
-def as_integer(what: str, value: Any, low: int, high: int) -> int:
+def as_integer(name: str, value: Any, low: int, high: int) -> int:
     """Return `value` as an int, if it is an integer of low..high.
 
     Raises:
-        InvalidOptionError: it is not; `what` names it.
+        InvalidOptionError: it is not; `name` names it.
     """
     number = plain_integer(value)
     if number is None or not low <= number <= high:
         is_power = high.bit_length() > _POWER_FROM_BITS and high & (high - 1) == 0
         limit = f"2**{high.bit_length() - 1}" if is_power else f"{high}"
-        raise InvalidOptionError(f"{what} must be an integer in {low}..{limit}, got {shown(value)}")
+        raise InvalidOptionError(f"{name} must be an integer in {low}..{limit}, got {shown(value)}")
     return number
 
 
-def check_word(what: str, value: Any, known: Iterable[str]) -> None:
+def check_word(name: str, value: Any, known: Iterable[str]) -> None:
     """Check that `value` is one of the `known` words.
 
     Raises:
-        InvalidOptionError: it is not; `what` names it.
+        InvalidOptionError: it is not; `name` names it.
     """
     names = tuple(known)
     if not isinstance(value, str) or value not in names:
-        raise InvalidOptionError(refusal(what, value, names))
+        raise InvalidOptionError(refusal(name, value, names))
 
 
-def check_flag(what: str, value: Any) -> None:
+def check_flag(name: str, value: Any) -> None:
     """Check that `value` is True or False, and not something that merely has a truth value.
 
     Raises:
-        InvalidOptionError: it is not; `what` names it.
+        InvalidOptionError: it is not; `name` names it.
     """
     if not isinstance(value, bool):
-        raise InvalidOptionError(f"{what} must be True or False, got {shown(value)}")
+        raise InvalidOptionError(f"{name} must be True or False, got {shown(value)}")

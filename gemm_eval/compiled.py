@@ -43,7 +43,7 @@ def compile_multicore(timing: str) -> None:
     """Do so for a multi-core chip, with the restricted searches and the Pareto front of sweeps."""
     from gemm_eval.arch import MulticoreSpec, load_arch
     from gemm_eval.evaluate import GEMMEvaluator
-    from gemm_eval.search.restricted import PlanOptions
+    from gemm_eval.search import PlanOptions
     from gemm_eval.sweep import pareto_rank
 
     arch = load_arch("demo-8core", MulticoreSpec).with_(timing=timing)
@@ -65,8 +65,7 @@ def compile_attention() -> None:
 def compile_grouped(timing: str) -> None:
     """Search, evaluate and replay mappings of grouped GEMMs, alone and in a batch."""
     from gemm_eval.arch import MulticoreSpec, load_arch
-    from gemm_eval.models.multicore import evaluate_mapping, unpack_cost
-    from gemm_eval.models.multicore.params import pack_params
+    from gemm_eval.models.multicore import evaluate_mapping, pack_params, unpack_cost
     from gemm_eval.search import find_best, find_best_many, replay_mappings
     from gemm_eval.workload import GemmProblem, pack_layouts
 

@@ -233,17 +233,17 @@ def _word_of(value: object) -> str | None:
 
 
 def _home_of(kind: type) -> str:
-    """The outermost package that a class is of."""
+    """Return the outermost package that a class is of."""
     home = kind.__module__
     return home.partition(".")[0] if isinstance(home, str) else ""
 
 
-def _refusal(what: str, value: object, known: Iterable[str]) -> str:
+def _refusal(name: str, value: object, known: Iterable[str]) -> str:
     """Return the message that `value` is none of the `known` types, with the one that it may stand for."""
     names, given = tuple(map(str, known)), shown(value)
     words = re.findall(r"\w+", given.lower())  # of "torch.float", dtype('float64'), <class 'float'>
     meant = next((str(_OFFERED[word]) for word in words if word in _OFFERED), value)
-    return f"{what} must be one of {', '.join(names)}, got {given}{did_you_mean(meant, names)}"
+    return f"{name} must be one of {', '.join(names)}, got {given}{did_you_mean(meant, names)}"
 
 
 def accumulator_of(input_dtype: DType) -> DType:

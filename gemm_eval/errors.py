@@ -21,23 +21,17 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
-    "ArchError",
-    "ArchNotFoundError",
-    "ArchValidationError",
-    "GemmEvalError",
-    "InfeasibleError",
-    "InvalidInputError",
-    "InvalidMappingError",
-    "InvalidOptionError",
-    "InvalidProblemError",
-    "ModelConfigError",
-    "StorageError",
+    "ArchError", "ArchNotFoundError", "ArchValidationError", "GemmEvalError", "InfeasibleError", "InvalidInputError",
+    "InvalidMappingError", "InvalidOptionError", "InvalidProblemError", "ModelConfigError", "StorageError",
     "UnsupportedError",
-]
+]  # fmt: skip
 
 
 class GemmEvalError(Exception):
     """The root: `except GemmEvalError` catches everything that this library raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class InvalidInputError(GemmEvalError, ValueError):
@@ -58,9 +52,6 @@ class InvalidMappingError(InvalidInputError):
     def __init__(self, message: str, *, rule: str) -> None:
         super().__init__(message)
         self.rule = rule
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class InvalidOptionError(InvalidInputError):
@@ -110,9 +101,6 @@ class InfeasibleError(GemmEvalError):
         self.levers = levers
         text = f"{message}: demand {demand:,} {unit}, limit {limit:,} {unit}, gap {self.gap:,} {unit}"
         super().__init__(text + ("; levers: " + "; ".join(levers) if levers else ""))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 def _rebuild(kind: type[GemmEvalError], args: tuple[Any, ...], state: dict[str, Any]) -> GemmEvalError:

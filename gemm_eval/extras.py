@@ -13,7 +13,7 @@ _ALTERNATIVES = {"gpu": "or 'gemm_eval[gpu-cuda12]' where the driver is for CUDA
 
 
 @contextmanager
-def needs_extra(what: str, extra: str) -> Iterator[None]:
+def needs_extra(purpose: str, extra: str) -> Iterator[None]:
     """Stand around imports of packages that `extra` installs; `what` needs them.
 
     >>> with needs_extra("a sweep", "sweep"):  # doctest: +SKIP
@@ -26,12 +26,14 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
-        raise GemmEvalError(f"{what} needs {package}: {install_command(extra)}") from error
+        raise GemmEvalError(f"{purpose} needs {package}: {install_command(extra)}") from error
     except ImportError as error:
-        raise GemmEvalError(f"{what} needs a package that does not load: {install_command(extra)} ({error})") from error
+        raise GemmEvalError(
+            f"{purpose} needs a package that does not load: {install_command(extra)} ({error})"
+        ) from error
 
 
-def check_extra(what: str, extra: str, *packages: str) -> None:
+def check_extra(purpose: str, extra: str, *packages: str) -> None:
     """Check that `packages` (import names) are there before `what` begins a long work; nothing is imported.
 
     Raises:
@@ -39,7 +41,7 @@ def check_extra(what: str, extra: str, *packages: str) -> None:
     """
     missing = [package for package in packages if not has_package(package)]
     if missing:
-        raise GemmEvalError(f"{what} needs {' and '.join(missing)}: {install_command(extra)}")
+        raise GemmEvalError(f"{purpose} needs {' and '.join(missing)}: {install_command(extra)}")
 
 
 def has_package(package: str) -> bool:

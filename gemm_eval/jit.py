@@ -25,7 +25,7 @@ from typing import Any, Self, TypeVar
 
 import numba
 import numpy.typing as npt
-from numba.core import caching, event
+from numba.core import caching, codegen, compiler, event
 from numba.core.runtime import rtsys
 
 from gemm_eval.storage import FileLock, cache_dir, make_folder, set_aside, why_unsafe
@@ -41,12 +41,41 @@ _entry_functions: set[Any] = set()
 _MAX_COMPILE_S = 600.0  # all kernels take half a minute on two cores
 
 
+class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
+    """The code of a kernel inside others, which becomes machine code as a part of entry points alone.
+
+    Numba makes machine code of every function, with all that it calls, and again of whatever calls it.
+    """
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:  # noqa: ARG002  numba's signature
+        """Return 0: there is no machine code."""
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        """What sets the environment of machine code, of which there is none."""
+        return self
+
+    def set_env(self, *_: Any) -> None:
+        """Do nothing."""
+
+
+class _PartCompiler(compiler.Compiler):  # type: ignore[misc]
+    def define_pipelines(self) -> Any:
+        state = self.state
+        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        return super().define_pipelines()
+
+
 def kernel(function: F, **options: Any) -> F:
     """Compile `function` for use inside other kernels; called from Python, on scalars or arrays, it runs as Python.
 
     Without the wrappers that compiled code needs for calls from Python, a first call takes a quarter less time.
     """
-    compiled = _compiled_once(function, no_cpython_wrapper=True, **options)
+    compiled = _compiled_once(function, no_cpython_wrapper=True, pipeline_class=_PartCompiler, **options)
     if not numba.config.DISABLE_JIT:
         # what is compiled for another kernel is not listed for Python, which therefore asks for another function
         compiled.add_overload = lambda result: compiled.overloads.update({tuple(result.signature.args): result})
@@ -60,11 +89,6 @@ def inlined_kernel(function: F) -> F:
     return kernel(function, forceinline=True)
 
 
-def vector_kernel(function: F) -> F:
-    """Compile `function`, a long loop of arithmetic, for vector instructions; else as `kernel`."""
-    return kernel(function, is_vectorized=True)
-
-
 def entry_point(function: F) -> F:
     """Compile `function` for calls from Python, cached on disk."""
     compiled = _compiled_once(function)
@@ -76,12 +100,11 @@ def entry_point(function: F) -> F:
     return result
 
 
-def _compiled_once(function: Any, *, is_vectorized: bool = False, **options: Any) -> Any:
+def _compiled_once(function: Any, **options: Any) -> Any:
     """Compile for the types of arguments, where numba compiles anew for every constant that is passed.
 
     LLVM inlines what is worth it, with the constants. An integer that is passed as a parameter annotated float is one.
-    Most loops are short and full of branches: LLVM would try in vain to vectorize them. A first call takes half the
-    time.
+    All this nearly halves the time of a first call.
     """
     compiled = numba.njit(**_OPTIONS, no_cfunc_wrapper=True, **options)(function)
     if not numba.config.DISABLE_JIT:
@@ -91,11 +114,7 @@ def _compiled_once(function: Any, *, is_vectorized: bool = False, **options: Any
         def compile_for(kinds: Any) -> Any:
             if isinstance(kinds, tuple):  # else a signature that was written out
                 kinds = tuple(map(_type_of_argument, kinds, are_floats))
-            before, numba.config.LOOP_VECTORIZE = numba.config.LOOP_VECTORIZE, int(is_vectorized)
-            try:
-                return compile_types(kinds)
-            finally:
-                numba.config.LOOP_VECTORIZE = before
+            return compile_types(kinds)
 
         compiled.compile = compile_for
     return compiled
@@ -115,7 +134,7 @@ def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @cache
 def source_stamp() -> str:
-    """A digest of the text of all kernels: what they compute can change only when it does.
+    """Return a digest of the text of all kernels: what they compute can change only when it does.
 
     The terms count too: kernels hold their order, and what each belongs to, as constants.
     """
@@ -129,7 +148,7 @@ def source_stamp() -> str:
 
 @cache
 def _kernel_folder(root: Path) -> Path | None:
-    """The folder of these kernels, made if it is missing; None: it cannot be made, or is not this user's alone.
+    """Return the folder of these kernels, made if missing; None: it cannot be made, or is not this user's alone.
 
     Environments with other versions of numba or Python, which cannot read each other's, have folders of their own.
     """

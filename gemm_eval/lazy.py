@@ -1,22 +1,34 @@
-"""Packages whose names are loaded when they are first used: importing one costs nothing."""
+"""Packages whose names are loaded when they are first used: importing one costs nothing.
+
+Such a package imports its names under ``if TYPE_CHECKING:``, for people and type checkers. Nothing runs that block:
+`lazy_names` reads in it which module has which name.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+_IMPORT = re.compile(r"^    from (\S+) import (\([^)]*\)|.+)$", re.MULTILINE)
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, Sequence[str]]
+    package: str, modules: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package (PEP 562).
 
     Args:
         package: its dotted name.
-        modules: the public names by the module that has them, which is relative (".gemm") or absolute.
+        modules: the public names by the module that has them, relative (".gemm") or absolute; default: as the imports
+            under ``if TYPE_CHECKING:`` say.
     """
+    if modules is None:
+        source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
+        modules = {module: re.findall(r"\w+", names) for module, names in _IMPORT.findall(source)}
     module_of = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:

@@ -14,20 +14,9 @@ from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.words import shown
 
 __all__ = [
-    "AttentionMapping",
-    "AttentionOrder",
-    "AttentionPartition",
-    "AttentionTile",
-    "Decomposition",
-    "KernelConfig",
-    "LoopOrder",
-    "MulticoreMapping",
-    "Partition",
-    "RasterOrder",
-    "Schedule",
-    "Tile",
-    "enumerate_partitions",
-]
+    "AttentionMapping", "AttentionOrder", "AttentionPartition", "AttentionTile", "Decomposition", "KernelConfig",
+    "LoopOrder", "MulticoreMapping", "Partition", "RasterOrder", "Schedule", "Tile", "enumerate_partitions",
+]  # fmt: skip
 
 
 class LoopOrder(enum.IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import reprlib
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 _MAX_SHOWN_CHARS = 80
@@ -71,7 +71,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     asked = _cut(word)
     if not asked.letters:
         return ""
-    for is_near in (_is_same, _is_slip, _shares_parts, _begins, _is_begun, _contains):
+    for is_near in _NEARNESS:
         near = [name for name, this in cut.items() if this.letters and is_near(this, asked)]
         if near:
             break
@@ -82,10 +82,10 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f", did you mean {' or '.join(near[:_MAX_NEAR])}?" if near else ""
 
 
-def refusal(what: str, value: object, known: Iterable[str]) -> str:
-    """Return the message that `what` is none of the `known` words: all of them, what was given, and what was meant."""
-    names = tuple(map(str, known))
-    return f"{what} must be one of {', '.join(names)}, got {shown(value)}{did_you_mean(value, names)}"
+def refusal(name: str, value: object, known: Iterable[str]) -> str:
+    """Return the message that `name` is none of the `known` words: all of them, what was given, and what was meant."""
+    words = tuple(map(str, known))
+    return f"{name} must be one of {', '.join(words)}, got {shown(value)}{did_you_mean(value, words)}"
 
 
 class _Cut(NamedTuple):
@@ -100,26 +100,17 @@ def _cut(word: str) -> _Cut:
     return _Cut("".join(parts), frozenset(filter(None, parts)))
 
 
-def _is_same(name: _Cut, word: _Cut) -> bool:
-    return name.letters == word.letters
+def _has_part(name: _Cut, word: _Cut) -> bool:
+    lengths = len(name.letters), len(word.letters)
+    return min(lengths) > 2 and (word.letters in name.letters or name.letters in word.letters)
 
 
-def _is_slip(name: _Cut, word: _Cut) -> bool:
-    return difflib.SequenceMatcher(None, name.letters, word.letters).ratio() >= _SLIP_CUTOFF
-
-
-def _shares_parts(name: _Cut, word: _Cut) -> bool:
-    return name.parts <= word.parts or word.parts <= name.parts
-
-
-def _begins(name: _Cut, word: _Cut) -> bool:
-    return len(word.letters) > 1 and name.letters.startswith(word.letters)
-
-
-def _is_begun(name: _Cut, word: _Cut) -> bool:
-    return len(name.letters) > 1 and word.letters.startswith(name.letters)
-
-
-def _contains(name: _Cut, word: _Cut) -> bool:
-    one, other = name.letters, word.letters
-    return min(len(one), len(other)) > 2 and (other in one or one in other)
+_NEARNESS: tuple[Callable[[_Cut, _Cut], bool], ...] = (
+    lambda name, word: name.letters == word.letters,
+    lambda name, word: difflib.SequenceMatcher(None, name.letters, word.letters).ratio() >= _SLIP_CUTOFF,
+    lambda name, word: name.parts <= word.parts or word.parts <= name.parts,
+    lambda name, word: len(word.letters) > 1 and name.letters.startswith(word.letters),
+    lambda name, word: len(name.letters) > 1 and word.letters.startswith(name.letters),
+    _has_part,
+)
+"""Ways in which a name may be near to a word, the nearest first; see `did_you_mean`."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gemm_eval.arch import GpuSpec, MulticoreSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
-from gemm_eval.models.gpu.sizes import is_row_aligned
+from gemm_eval.models.gpu.sizes import load_bytes_of
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.oracle import naive
 
@@ -254,7 +254,7 @@ def gpu_options(draw: st.DrawFn, problem: GemmProblem) -> RunOptions:
     Answers are those of the terms: nothing is corrected.
     """
     libraries = ("hypothetical", "auto", None) if problem.is_weight_quantized else ("cublas", None)
-    if problem.is_weight_quantized or (problem.types.is_block_scaled and is_row_aligned(problem)):
+    if problem.is_weight_quantized or (problem.types.is_block_scaled and load_bytes_of(problem) == 16):
         libraries += ("trtllm",)
     sources = (None, "bf16", "fp16", "fp32") if problem.input_dtype.bits < DType.FP16.bits else (None,)
     return RunOptions(

@@ -114,7 +114,7 @@ class Gemm:
         rng = np.random.default_rng([_SEED, self.tokens, *layer[1:]])
         routings: list[Offsets] = []
         while len(routings) < _ROUTINGS:
-            counts = uniform_counts(self.tokens, layer.num_experts, layer.topk, rng)[: layer.num_groups]
+            counts = uniform_counts(self.tokens, layer.num_experts, layer.topk, rng)[0, : layer.num_groups]
             if counts.any():
                 routings.append(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
         return routings

@@ -19,11 +19,12 @@ from benchmarks.simulators import causes
 from benchmarks.simulators.chips import GEMMS, Chip, Counted, Gemm, count_ours, find_chips
 from benchmarks.simulators.scalesim import count_scalesim
 from benchmarks.simulators.zigzag import count_zigzag
-from gemm_eval.cli.output import make_console, print_json, widest, write_csv
+from gemm_eval.cli.output import make_console, print_json, widest
 from gemm_eval.cli.words import Command
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import progress_bar
 from gemm_eval.extras import check_extra
+from gemm_eval.validation.subjects.reports import write_csv
 
 if TYPE_CHECKING:
     import pandas as pd

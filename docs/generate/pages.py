@@ -90,7 +90,7 @@ _DRAWING = re.compile(r"^!\[(?P<words>[^]]+)\]\((?P<path>[^)]+\.svg)\)$", re.MUL
 
 
 def page_of(path: str) -> str:
-    """The page (``models/gpu.md``) of a path in the repository (``gemm_eval/models/gpu/MODEL.md``), or the picture."""
+    """Return the page (``models/gpu.md``) of a path in the repository (``gemm_eval/models/gpu/MODEL.md``)."""
     for page, text in BESIDE_CODE.items():
         if text == path:
             return page
@@ -100,7 +100,7 @@ def page_of(path: str) -> str:
 
 
 def repository_path(page: str) -> str:
-    """The path in the repository whose text a page has; the inverse of `page_of`."""
+    """Return the path in the repository whose text a page has; the inverse of `page_of`."""
     if page.startswith(_SOURCE):
         return page.removeprefix(_SOURCE).removesuffix(".md")
     return BESIDE_CODE.get(page, f"docs/{page}")
@@ -132,7 +132,7 @@ def _outside_fences(text: str, change: Callable[[str], str]) -> str:
 
 
 def links_of(text: str) -> list[str]:
-    """What a Markdown text links to within the repository, without anchors."""
+    """Return what a Markdown text links to within the repository, without anchors."""
     found = []
     for is_fence, part in _parts(text):
         links = () if is_fence else (match["link"] for match in _CODE_OR_LINK.finditer(part))
@@ -263,7 +263,7 @@ def fenced_prompts(lines: list[str]) -> list[str]:
 
 
 def public_names(module: str) -> list[str]:
-    """What the `__all__` of a package or module lists, without importing it."""
+    """Return what the `__all__` of a package or module lists, without importing it."""
     path = ROOT.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for node in ast.parse(file.read_text(encoding="utf-8")).body:

@@ -30,8 +30,7 @@ from gemm_eval.models.gpu.attention.rows import (
 )
 from gemm_eval.models.gpu.coefficients import QUANTIZATION, TRITON_OWN, TRTLLM_OWN
 from gemm_eval.models.gpu.collective import COLLECTIVE_COEFFICIENTS
-from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_COEFFICIENTS
-from gemm_eval.models.gpu.switches import SWITCH_COEFFICIENTS
+from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_COEFFICIENTS, SWITCH_COEFFICIENTS
 from gemm_eval.models.gpu.triton.model import TRITON_COEFFICIENTS
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS
 
@@ -191,7 +190,7 @@ def _unit(name: str) -> str:
 
 
 def _kind(entry: Mapping[str, Any]) -> str:
-    """What a field takes, in words."""
+    """Return what a field takes, in words."""
     if "anyOf" in entry:
         return " or ".join(_kind(one) for one in entry["anyOf"] if one.get("type") != "null")
     if "$ref" in entry:
@@ -212,7 +211,7 @@ def _kind(entry: Mapping[str, Any]) -> str:
 
 
 def _named(name: str) -> str:
-    """A model of this page as a link; types of data and kinds of sources in words."""
+    """Return a model of this page as a link; types of data and kinds of sources in words."""
     if any(model.__name__ == name for models in MODELS.values() for model in models):
         return f"[{name}](#{name.lower()})"
     return {"DType": "data type", "ProvenanceKind": "kind"}[name]

@@ -76,7 +76,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What `repr` and `str` show: texts shortened, words of tables plain."""
+        """Yield the fields that `repr` and `str` show: texts shortened, words of tables plain."""
         for name, value in super().__repr_args__():
             if isinstance(value, Mapping):
                 yield name, {str(key): item for key, item in value.items()}
@@ -101,6 +101,13 @@ class Published(Frozen):
     source: Annotated[Text, Field(min_length=1, description="where the maker says so")]
 
 
+def check_rules(*rules: tuple[object, str]) -> None:
+    """Raise `ValueError` with the message of the first rule that is broken: (whether it is, message)."""
+    for is_broken, message in rules:
+        if is_broken:
+            raise ValueError(message)
+
+
 class BaseSpec(Frozen):
     """The part of a spec that does not depend on the kind of chip."""
 
@@ -120,7 +127,7 @@ class BaseSpec(Frozen):
     provenance: Table[str, Provenance] = Field(default={}, description="field (or field.dtype) -> kind and source")
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What `repr` and `str` show."""
+        """Yield the fields that `repr` and `str` show."""
         yield None, self.name
         rest = type(self).model_fields.keys() - set(self._shown)
         changed = [key for key, entry in self.provenance.items() if entry.source == _CHANGED and key in rest]
@@ -129,6 +136,23 @@ class BaseSpec(Frozen):
             yield key, value if isinstance(value, bool | int | float) else one_line(str(value), _MAX_CHANGE_CHARS)
         if len(changed) > _MAX_CHANGES_SHOWN:
             yield "num_more_changes", len(changed) - _MAX_CHANGES_SHOWN
+
+    def _check_types(self, rates: str, *tables: str) -> None:
+        """Check the types that the matrix unit multiplies, and that tables by type have no others.
+
+        Raises:
+            ValueError: of the first of these that is wrong.
+        """
+        known, default = getattr(self, rates), getattr(self, "default_dtype")  # noqa: B009  of all kinds of chips
+        if default not in known:
+            raise ValueError(f"default_dtype {default} must have an entry in {rates}")
+        for dtype, role in ((DType.INT32, "an accumulator type"), (DType.E8M0, "a type of scales")):
+            if dtype in known:
+                raise ValueError(f"{rates}: {dtype} is {role}, not an input type")
+        for table in tables:
+            for dtype in getattr(self, table):
+                if dtype not in known:
+                    raise ValueError(f"{table}: {dtype} must have an entry in {rates} too")
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with the given fields changed and everything checked again.

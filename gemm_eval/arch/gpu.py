@@ -7,7 +7,18 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from gemm_eval.arch.common import BaseSpec, ClockState, Dim, DTypeKey, Frac, Frozen, NonNegative, Positive, Table
+from gemm_eval.arch.common import (
+    BaseSpec,
+    ClockState,
+    Dim,
+    DTypeKey,
+    Frac,
+    Frozen,
+    NonNegative,
+    Positive,
+    Table,
+    check_rules,
+)
 from gemm_eval.checks import check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
@@ -101,18 +112,20 @@ def gpu_slug(name: str) -> str:
 
 
 SmArch = Literal["sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"]
-SM_ARCHS: tuple[str, ...] = get_args(SmArch)
-"""Generations of SMs that the model knows, the oldest first."""
+SM_ARCHS: tuple[str, ...] = tuple(name for name in get_args(SmArch) if name.startswith("sm_"))
+"""NVIDIA's generations of SMs that the model knows, the oldest first; other makers' names stand in `SmArch` alone."""
 
 THREADS_PER_WARP = 32
-"""Of every NVIDIA GPU."""
+"""Threads of a warp of every NVIDIA GPU."""
 
 _Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
 _ClockTable = Annotated[Table[DTypeKey, Positive], Field(min_length=1)]
 
 
 class GpuSpec(BaseSpec):
-    """An NVIDIA GPU: the hardware that a GEMM kernel meets. What kernels reach on it is not part of a spec.
+    """A GPU: the hardware that a GEMM kernel meets. What kernels reach on it is not part of a spec.
+
+    Fields have NVIDIA's words: an SM is a compute unit of other makers, a warp a wave.
 
     Load one with `load_arch`. `with_` gives a changed copy for sweeps. Every field's unit is its suffix; a cycle is an
     SM clock cycle, `num_sms` and what is called "whole chip" apart every number is that of one SM.
@@ -166,6 +179,7 @@ class GpuSpec(BaseSpec):
     registers_per_sm: _Bytes = Field(description="32-bit registers")
     max_registers_per_thread: Dim = Field(description="most that a thread can have")
     register_alloc_per_warp: Dim = Field(description="a warp's registers are a multiple of this")
+    threads_per_warp: Dim = Field(default=THREADS_PER_WARP, description="threads that execute an instruction together")
     max_threads_per_sm: Dim = Field(description="most that an SM holds at once")
     max_ctas_per_sm: Dim = Field(description="most that an SM holds at once, however small")
     max_cluster_ctas: Dim = Field(description="CTAs of a portable cluster; 1: no clusters")
@@ -185,6 +199,8 @@ class GpuSpec(BaseSpec):
     l2_bytes_per_cycle: Positive = Field(description="read hits, whole chip, in cycles of max_clock_ghz")
     l2_latency_cycles: Positive = Field(description="from a load to its data where L2 has them, of max_clock_ghz")
     num_l2_partitions: Dim = Field(description="2: a line whose home is the far partition crosses a bridge")
+    l3_bytes: _Bytes | None = Field(default=None, description="cache between L2 and DRAM, whole chip; absent: none")
+    l3_gb_per_s: Positive | None = Field(default=None, description="read hits of that cache, 1e9 bytes/s")
     dram_bytes: _Bytes = Field(description="memory of the GPU that its driver reports (nvidia-smi)")
     dram_gb_per_s: Positive = Field(description="as published")
     dram_efficiency_frac: Frac = Field(description="share of dram_gb_per_s that a large read reaches")
@@ -203,31 +219,26 @@ class GpuSpec(BaseSpec):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        if self.default_dtype not in self.tensor_flop_per_cycle:
-            raise ValueError(f"default_dtype {self.default_dtype} must have an entry in tensor_flop_per_cycle")
-        if DType.INT32 in self.tensor_flop_per_cycle:
-            raise ValueError("tensor_flop_per_cycle: int32 is an accumulator type, not an input type")
-        if DType.E8M0 in self.tensor_flop_per_cycle:
-            raise ValueError("tensor_flop_per_cycle: e8m0 is a type of scales, not an input type")
-        for field in ("tensor_clock_burst_ghz", "tensor_clock_sustained_ghz"):
+        clock_tables = ("tensor_clock_burst_ghz", "tensor_clock_sustained_ghz")
+        self._check_types("tensor_flop_per_cycle", *clock_tables)
+        for field in clock_tables:
             clocks = getattr(self, field)
             if self.default_dtype not in clocks:
                 raise ValueError(f"{field} must have an entry for default_dtype {self.default_dtype}")
             for dtype, clock in clocks.items():
-                if dtype not in self.tensor_flop_per_cycle:
-                    raise ValueError(f"{field}: {dtype} must have an entry in tensor_flop_per_cycle too")
                 if clock > self.max_clock_ghz:
                     raise ValueError(f"{field}: {dtype} must be <= max_clock_ghz {self.max_clock_ghz}, got {clock}")
-        if self.boost_clock_ghz > self.max_clock_ghz:
-            raise ValueError(
-                f"boost_clock_ghz must be <= max_clock_ghz {self.max_clock_ghz}, got {self.boost_clock_ghz}"
-            )
-        if self.smem_per_cta_bytes + self.smem_reserved_bytes > self.smem_per_sm_bytes:
-            raise ValueError("smem_per_cta_bytes and smem_reserved_bytes together must fit into smem_per_sm_bytes")
-        if self.mma_n_max % self.mma_n_step:
-            raise ValueError(f"mma_n_max must be a multiple of mma_n_step {self.mma_n_step}, got {self.mma_n_max}")
-        if self.max_cluster_ctas == 1 and self.has_multicast:
-            raise ValueError("has_multicast needs clusters: max_cluster_ctas above 1")
+        check_rules(
+            (self.boost_clock_ghz > self.max_clock_ghz,
+             f"boost_clock_ghz must be <= max_clock_ghz {self.max_clock_ghz}, got {self.boost_clock_ghz}"),
+            (self.smem_per_cta_bytes + self.smem_reserved_bytes > self.smem_per_sm_bytes,
+             "smem_per_cta_bytes and smem_reserved_bytes together must fit into smem_per_sm_bytes"),
+            (self.mma_n_max % self.mma_n_step,
+             f"mma_n_max must be a multiple of mma_n_step {self.mma_n_step}, got {self.mma_n_max}"),
+            ((self.l3_bytes is None) != (self.l3_gb_per_s is None), "l3_bytes and l3_gb_per_s go together"),
+            (self.max_cluster_ctas == 1 and self.has_multicast,
+             "has_multicast needs clusters: max_cluster_ctas above 1"),
+        )  # fmt: skip
         return self
 
     def peak_tflop_per_s(self, dtype: DType | str | None = None) -> float:
@@ -240,7 +251,7 @@ class GpuSpec(BaseSpec):
         return self._tflop_per_s(dtype, self.boost_clock_ghz)
 
     def highest_tflop_per_s(self, dtype: DType | str | None = None) -> float:
-        """What no GEMM can beat, 1e12/s: the maker's peak, or where chips clock higher, the rate at the burst clock.
+        """Return the rate that no GEMM can beat, 1e12/s: the peak, or that at the burst clock where it is higher.
 
         Raises:
             KeyError: the tensor cores do not take that type.
@@ -262,7 +273,7 @@ class GpuSpec(BaseSpec):
         return table.get(dtype, table[self.default_dtype])
 
     def tensor_tflop_per_s(self, dtype: DType | str | None = None, clock: str = ClockState.BURST) -> float:
-        """What the tensor cores of the whole chip do, busy in every cycle, at the clock that they run at under load.
+        """Return the rate of all tensor cores, busy in every cycle, at the clock that they have under load.
 
         Raises:
             InvalidOptionError: `clock` is no `ClockState`.
@@ -277,7 +288,7 @@ class GpuSpec(BaseSpec):
     @property
     def max_warps_per_sm(self) -> int:
         """Warps that an SM can hold."""
-        return self.max_threads_per_sm // THREADS_PER_WARP
+        return self.max_threads_per_sm // self.threads_per_warp
 
     @property
     def dram_achievable_gb_per_s(self) -> float:

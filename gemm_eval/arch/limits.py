@@ -1,15 +1,15 @@
-"""What an SM holds at once, and how many SMs clusters of CTAs can lie on: compute capability 7.0 to 12.0."""
+"""Limits of an SM: the CTAs that it holds at once, and the SMs that clusters of CTAs can lie on."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemm_eval.arch.gpu import THREADS_PER_WARP, GpuSpec
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.arch.gpu import SM_ARCHS, THREADS_PER_WARP, GpuSpec
+from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.words import shown
 
 # How an SM hands out registers and shared memory: CUDA occupancy calculator.
-_REGISTERS_UNIT_OF_WARP = 256
+_REGISTER_ALLOC_PER_WARP = 256
 _SMEM_UNIT_BYTES = 128
 _SM_QUARTERS = 4  # each has its own registers, and a warp lives in one
 
@@ -30,6 +30,7 @@ class DeviceLimits(NamedTuple):
         smem_per_cta_bytes, smem_per_sm_bytes, smem_reserved_bytes: shared memory; the last is taken from each CTA.
         registers_per_sm: of 32 bits.
         max_threads_per_sm, max_ctas_per_sm: scheduler limits.
+        threads_per_warp, register_alloc_per_warp: as in `GpuSpec`.
     """
 
     compute_capability: tuple[int, int]
@@ -40,6 +41,8 @@ class DeviceLimits(NamedTuple):
     registers_per_sm: int
     max_threads_per_sm: int
     max_ctas_per_sm: int
+    threads_per_warp: int = THREADS_PER_WARP
+    register_alloc_per_warp: int = _REGISTER_ALLOC_PER_WARP
 
 
 class Occupancy(NamedTuple):
@@ -63,13 +66,16 @@ class Occupancy(NamedTuple):
 
 
 def limits_of_spec(arch: GpuSpec) -> DeviceLimits:
-    """Return the limits of a GPU that a spec describes.
+    """Return the limits of an NVIDIA GPU that a spec describes.
 
     Raises:
         InvalidOptionError: `arch` is no such spec.
+        UnsupportedError: it is of another maker.
     """
     if not isinstance(arch, GpuSpec):
         raise InvalidOptionError(f"arch must be a GpuSpec, got {shown(arch)}")
+    if arch.sm_arch not in SM_ARCHS:
+        raise UnsupportedError(f"CUDA kernels need an NVIDIA GPU, {arch.name} is {arch.sm_arch}")
     digits = arch.sm_arch.removeprefix("sm_")
     return DeviceLimits(
         compute_capability=(int(digits[:-1]), int(digits[-1])),
@@ -94,25 +100,26 @@ def ctas_by_resource(
         registers: of a thread.
         smem_bytes: of a CTA, static and dynamic.
     """
-    warps_of_quarter = limits.registers_per_sm // _SM_QUARTERS // _registers_of_warp(registers)
+    warps_of_quarter = limits.registers_per_sm // _SM_QUARTERS // _registers_of_warp(limits, registers)
     smem_taken = smem_taken_bytes(limits, smem_bytes)
     is_too_large = smem_bytes > limits.smem_per_cta_bytes
     return {
-        "registers": warps_of_quarter * _SM_QUARTERS // -(-num_threads // THREADS_PER_WARP),
+        "registers": warps_of_quarter * _SM_QUARTERS // -(-num_threads // limits.threads_per_warp),
         "shared memory": 0 if is_too_large else limits.smem_per_sm_bytes // max(1, smem_taken),
         "threads": limits.max_threads_per_sm // num_threads,
         "CTAs": limits.max_ctas_per_sm,
     }
 
 
-def _registers_of_warp(registers: int) -> int:
-    return -(-max(1, registers) * THREADS_PER_WARP // _REGISTERS_UNIT_OF_WARP) * _REGISTERS_UNIT_OF_WARP
+def _registers_of_warp(limits: DeviceLimits | GpuSpec, registers: int) -> int:
+    unit = limits.register_alloc_per_warp
+    return -(-max(1, registers) * limits.threads_per_warp // unit) * unit
 
 
-def least_registers_per_sm(num_threads: int, registers: int) -> int:
+def least_registers_per_sm(limits: DeviceLimits | GpuSpec, num_threads: int, registers: int) -> int:
     """Return the registers that an SM must have for one CTA, whose warps lie in all quarters as evenly as can be."""
-    warps_of_quarter = -(-num_threads // (THREADS_PER_WARP * _SM_QUARTERS))
-    return _SM_QUARTERS * warps_of_quarter * _registers_of_warp(registers)
+    warps_of_quarter = -(-num_threads // (limits.threads_per_warp * _SM_QUARTERS))
+    return _SM_QUARTERS * warps_of_quarter * _registers_of_warp(limits, registers)
 
 
 def smem_taken_bytes(limits: DeviceLimits | GpuSpec, smem_bytes: int) -> int:

@@ -34,7 +34,7 @@ ArchT = TypeVar("ArchT", bound=MulticoreSpec | GpuSpec)
 
 
 def list_archs() -> tuple[str, ...]:
-    """Names of the architectures that come with the library, of all kinds, sorted."""
+    """Return the names of the architectures that come with the library, of all kinds, sorted."""
     return tuple(sorted(preset_files(*_KINDS)))
 
 
@@ -77,9 +77,9 @@ def build_spec(model: type[SpecT], data: Mapping[str, Any], *, origin: str) -> S
         return model.model_validate({key: _plain(value) for key, value in data.items()})
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        told = [_describe(dict(item), model, origin) for item in problems[:_MAX_PROBLEMS]]
+        lines = [_describe(dict(item), model, origin) for item in problems[:_MAX_PROBLEMS]]
         more = [f"and {len(problems) - _MAX_PROBLEMS} more problems"] if len(problems) > _MAX_PROBLEMS else []
-        raise ArchValidationError("; ".join(told + more)) from None
+        raise ArchValidationError("; ".join(lines + more)) from None
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

@@ -17,6 +17,7 @@ from gemm_eval.arch.common import (
     Positive,
     Table,
     Text,
+    check_rules,
 )
 from gemm_eval.arch.rules import UNCHANGEABLE, LibraryRules, OperandName
 from gemm_eval.dtypes import DType
@@ -203,59 +204,46 @@ class MulticoreSpec(BaseSpec):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        told = {f"by_dtype.{dtype}": fields for dtype, fields in self.by_dtype.items()}
+        changes = {f"by_dtype.{dtype}": fields for dtype, fields in self.by_dtype.items()}
         if self.rules is not None:
-            told |= {"rules.changes": self.rules.changes, "rules.believes": self.rules.believes}
-            told |= {f"rules.paths.{name}.changes": path.changes for name, path in self.rules.paths.items()}
-        for what, fields in told.items():
-            for name in fields:
+            changes |= {"rules.changes": self.rules.changes, "rules.believes": self.rules.believes}
+            changes |= {f"rules.paths.{name}.changes": path.changes for name, path in self.rules.paths.items()}
+        for path, names in changes.items():
+            for name in names:
                 if name not in type(self).model_fields:
-                    raise ValueError(f"{what}: {name} is not a field{did_you_mean(name, type(self).model_fields)}")
+                    raise ValueError(f"{path}: {name} is not a field{did_you_mean(name, type(self).model_fields)}")
                 if name in UNCHANGEABLE:
-                    raise ValueError(f"{what}: {name} cannot be otherwise")
-        if self.default_dtype not in self.cube_steps_per_cycle:
-            raise ValueError(f"default_dtype {self.default_dtype} must have an entry in cube_steps_per_cycle")
-        if DType.INT32 in self.cube_steps_per_cycle:
-            raise ValueError("cube_steps_per_cycle: int32 is an accumulator type, not an input type")
-        if DType.E8M0 in self.cube_steps_per_cycle:
-            raise ValueError("cube_steps_per_cycle: e8m0 is a type of scales, not an input type")
-        for dtype in self.cube_k_by_dtype:
-            if dtype not in self.cube_steps_per_cycle:
-                raise ValueError(f"cube_k_by_dtype: {dtype} must have an entry in cube_steps_per_cycle too")
-        for name, of in (("load_clock_frac", self.load_clock_frac), ("partial_dtype", self.partial_dtype)):
-            for dtype in of:
-                if dtype not in self.cube_steps_per_cycle:
-                    raise ValueError(f"{name}: {dtype} must have an entry in cube_steps_per_cycle too")
-        if (self.shared_bytes is None) != (self.shared_gb_per_s is None):
-            raise ValueError("shared_bytes and shared_gb_per_s go together")
-        if len(set(self.resident)) < len(self.resident):
-            raise ValueError(f"resident names an operand twice: {', '.join(self.resident)}")
-        if {"A", "B"} & set(self.resident) and self.noc_gb_per_s is None:
-            raise ValueError("resident A or B needs noc_gb_per_s: what other cores hold of them comes through the port")
-        if bool(self.packs) != (self.pack_gb_per_s is not None):
-            raise ValueError("packs and pack_gb_per_s go together")
-        if "C" in self.packs:
-            raise ValueError("packs: A and B can be packed, C cannot")
-        if self.timing == "pipeline":
-            for name in ("shared_bytes", "dram_write_gb_per_s", "resident", "feed_bytes_per_cycle"):
-                if getattr(self, name):
-                    raise ValueError(f"timing pipeline does not know {name}: use timing overlap")
-        if 0 in (self.tile_buffers.get("A"), self.tile_buffers.get("B")):
-            raise ValueError("tile_buffers: A and B lie in SRAM, C alone may have memory of its own")
-        if self.timing == "pipeline" and self.input_buffers != 2:
-            raise ValueError("timing pipeline needs input_buffers 2: it is a double-buffered loop")
-        if self.load_sharing == "multicast" and self.noc_gb_per_s is None:
-            raise ValueError("load_sharing multicast needs noc_gb_per_s")
-        if self.multicast_readers is not None and (
-            self.load_sharing != "multicast" or self.dram_core_limit_gb_per_s is None
-        ):
-            raise ValueError("multicast_readers needs load_sharing multicast and dram_core_limit_gb_per_s")
-        if self.reduction == "noc" and self.noc_gb_per_s is None:
-            raise ValueError("reduction noc needs noc_gb_per_s")
-        if self.reduction != "none" and self.vector_ops_per_cycle is None:
-            raise ValueError(f"reduction {self.reduction} needs vector_ops_per_cycle for its adds (or reduction none)")
-        if self.dequant == "vector" and (self.vector_ops_per_cycle is None or self.dequant_ops_per_elem is None):
-            raise ValueError("dequant vector needs vector_ops_per_cycle and dequant_ops_per_elem")
+                    raise ValueError(f"{path}: {name} cannot be otherwise")
+        self._check_types("cube_steps_per_cycle", "cube_k_by_dtype", "load_clock_frac", "partial_dtype")
+        has_noc, has_vector = self.noc_gb_per_s is not None, self.vector_ops_per_cycle is not None
+        is_pipeline, is_multicast = self.timing == "pipeline", self.load_sharing == "multicast"
+        no_pipeline = [
+            name for name in ("shared_bytes", "dram_write_gb_per_s", "resident", "feed_bytes_per_cycle")
+            if is_pipeline and getattr(self, name)
+        ]  # fmt: skip
+        check_rules(
+            ((self.shared_bytes is None) != (self.shared_gb_per_s is None),
+             "shared_bytes and shared_gb_per_s go together"),
+            (len(set(self.resident)) < len(self.resident),
+             f"resident names an operand twice: {', '.join(self.resident)}"),
+            ({"A", "B"} & set(self.resident) and not has_noc,
+             "resident A or B needs noc_gb_per_s: what other cores hold of them comes through the port"),
+            (bool(self.packs) != (self.pack_gb_per_s is not None), "packs and pack_gb_per_s go together"),
+            ("C" in self.packs, "packs: A and B can be packed, C cannot"),
+            (no_pipeline, f"timing pipeline does not know {(no_pipeline or [''])[0]}: use timing overlap"),
+            (0 in (self.tile_buffers.get("A"), self.tile_buffers.get("B")),
+             "tile_buffers: A and B lie in SRAM, C alone may have memory of its own"),
+            (is_pipeline and self.input_buffers != 2,
+             "timing pipeline needs input_buffers 2: it is a double-buffered loop"),
+            (is_multicast and not has_noc, "load_sharing multicast needs noc_gb_per_s"),
+            (self.multicast_readers is not None and not (is_multicast and self.dram_core_limit_gb_per_s),
+             "multicast_readers needs load_sharing multicast and dram_core_limit_gb_per_s"),
+            (self.reduction == "noc" and not has_noc, "reduction noc needs noc_gb_per_s"),
+            (self.reduction != "none" and not has_vector,
+             f"reduction {self.reduction} needs vector_ops_per_cycle for its adds (or reduction none)"),
+            (self.dequant == "vector" and not (has_vector and self.dequant_ops_per_elem),
+             "dequant vector needs vector_ops_per_cycle and dequant_ops_per_elem"),
+        )  # fmt: skip
         return self
 
     def for_dtype(self, dtype: DType) -> MulticoreSpec:

@@ -93,12 +93,10 @@ class LibraryRules(Frozen):
     def on_path(self, name: str) -> LibraryRules:
         """Return the rules as they are on one of the paths."""
         path = self.paths[name]
-        told = {field: getattr(self, field) for field in self.model_fields_set}
-        told |= {"paths": {}, "changes": {**self.changes, **path.changes}}
-        for field in ("splits", "tile_m", "tile_n", "tile_k"):
-            if (said := getattr(path, field)) is not None:
-                told[field] = said
-        return LibraryRules(**told)
+        own = {field: getattr(path, field) for field in ("splits", "tile_m", "tile_n", "tile_k")}
+        fields = {field: getattr(self, field) for field in self.model_fields_set}
+        fields |= {field: value for field, value in own.items() if value is not None}
+        return LibraryRules(**fields | {"paths": {}, "changes": {**self.changes, **path.changes}})
 
     def map_changes(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> LibraryRules:
         """Return the rules with other `changes`: what `change` makes of their own, and of those of each path."""
@@ -109,7 +107,7 @@ class LibraryRules(Frozen):
 
     @property
     def changes_chip(self) -> bool:
-        """Say whether the library, on any path, uses the chip otherwise than its spec says."""
+        """Whether the library, on any path, uses the chip otherwise than its spec says."""
         return bool(self.changes) or any(path.changes for path in self.paths.values())
 
     @property

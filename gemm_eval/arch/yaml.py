@@ -16,7 +16,7 @@ from gemm_eval.words import one_line, shown
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 32
 _MAX_EVENTS = 50_000  # keys, values, ends of lists: a megabyte of short ones would take seconds
-_MAX_TOLD_CHARS = 300
+_MAX_MESSAGE_CHARS = 300
 
 # libyaml is ten times as fast, and part of every wheel of PyYAML.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -35,8 +35,8 @@ class _Loader(_Base):  # type: ignore[misc]
             if key_node.value in seen:
                 raise _refusal(f"{shown(key_node.value)} is given twice", key_node.start_mark)
             seen.add(key_node.value)
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 # The core schema of YAML 1.2. PyYAML follows 1.1, where 1e9 is a string, "no" a bool, 010 is 8 and 1:30 is 90, and a
@@ -67,8 +67,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         _check_events(text)
         data = yaml.load(text, Loader=_Loader)  # a safe loader
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        told = one_line(str(error), _MAX_TOLD_CHARS)
-        raise ArchValidationError(f"{path}: not a readable YAML spec: {told}") from error
+        message = one_line(str(error), _MAX_MESSAGE_CHARS)
+        raise ArchValidationError(f"{path}: not a readable YAML spec: {message}") from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise ArchValidationError(f"{path}: the top level must be a mapping of field names")
     return data

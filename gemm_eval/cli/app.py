@@ -11,7 +11,6 @@ import typer
 
 from gemm_eval.cli import (
     arch,
-    calibrate,
     checkpoint,
     configs,
     gemm,
@@ -87,7 +86,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "prewarm": model.prewarm,
     "kernels": kernels.kernels,
     "asm": kernels.asm,
-    "kernel-table": kernels.kernel_table,
     "profile": kernels.profile,
     "crossover": kernels.crossover,
     "sweep": space.sweep,
@@ -96,7 +94,10 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _function in _COMMANDS.items():
     command(app, _name)(_function)
-for _group in (measure, validate, calibrate, arch, configs, checkpoint):
+app.add_typer(measure.app, name="measure")
+app.add_typer(validate.validate, name="validate")
+app.add_typer(validate.calibrate, name="calibrate")
+for _group in (arch, configs, checkpoint):
     app.add_typer(_group.app, name=_group.__name__.rpartition(".")[2])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gemm_eval.cli.options import JsonOption, argument, command, group, option
+from gemm_eval.cli.options import JsonOption, argument, command, give, group, option
 
 if TYPE_CHECKING:
     from gemm_eval.kernels import PackedLayer
@@ -16,23 +16,20 @@ app = group(
     "show what was packed.",
 )
 
-_MB = 1e6
-
 
 @command(app)
 def convert(
     folder: Annotated[
-        Path,
-        argument("Checkpoint as Hugging Face's hub has it: *.safetensors, config.json.", "FOLDER"),
+        Path, argument("Checkpoint as Hugging Face's hub has it: *.safetensors, config.json.", "FOLDER")
     ],
     out: Annotated[Path, option("New folder; one that is there has to be empty.", "--out", "-o")],
     activation: Annotated[str | None, option(
         "Type in which layers shall run, fp16 or bf16. Default: the type of their scales, or of four-bit "
         "floats that of their bias or of the model."
     )] = None,
-    gptq_version: Annotated[int | None, option(
-        "How zero points are stored, 1 (z - 1) or 2 (z), where the checkpoint says it wrongly.", show_default=False
-    )] = None,
+    gptq_version: Annotated[
+        int | None, option("How zero points are stored, 1 (z - 1) or 2 (z), where the checkpoint says it wrongly.")
+    ] = None,
     replace: Annotated[
         bool, option("Replace what an earlier conversion wrote to the folder, whole or not.", "--replace")
     ] = False,
@@ -46,29 +43,21 @@ def convert(
 
     gemm-eval checkpoint convert llama-3-8b-awq --out packed
     """
+    from gemm_eval.cli.output import print_line
     from gemm_eval.kernels import convert_checkpoint
 
     made = convert_checkpoint(folder, out, activation=activation, version=gptq_version, replace=replace)
-    if json:
-        from gemm_eval.cli.output import print_json
-
-        print_json(made._asdict() | {"folder": str(made.folder)})
-    else:
-        from gemm_eval.cli.output import print_line
-
-        order = f", {made.num_permuted} of them with act-order" if made.num_permuted else ""
-        print_line(
-            f"{made.folder}: {made.num_layers} layers{order}, {made.num_other} other tensors, {made.num_files} files, "
-            f"{made.num_bytes / _MB:,.1f} MB"
-        )
+    order = f", {made.num_permuted} of them with act-order" if made.num_permuted else ""
+    line = (
+        f"{made.folder}: {made.num_layers} layers{order}, {made.num_other} other tensors, {made.num_files} files, "
+        f"{_mb(made.num_bytes)} MB"
+    )
+    give(json, lambda: made._asdict() | {"folder": str(made.folder)}, lambda: print_line(line))
 
 
 @command(app)
 def show(
-    path: Annotated[
-        Path,
-        argument("Folder that `convert` made, or a file of packed layers.", "PATH"),
-    ],
+    path: Annotated[Path, argument("Folder that `convert` made, or a file of packed layers.", "PATH")],
     json: JsonOption = False,
 ) -> None:
     """List the packed layers of a folder or file: sizes, what is stored beside the 4 bits, act-order, bias.
@@ -82,12 +71,7 @@ def show(
     from gemm_eval.kernels import load_packed
 
     rows = [_row(name, layer) for name, layer in load_packed(path)]
-    if json:
-        from gemm_eval.cli.output import print_json
-
-        print_json({"path": str(path), "layers": rows})
-    else:
-        _print_table(rows)
+    give(json, lambda: {"path": str(path), "layers": rows}, lambda: _print_table(rows))
 
 
 def _row(name: str, layer: PackedLayer) -> dict[str, Any]:
@@ -100,21 +84,25 @@ def _row(name: str, layer: PackedLayer) -> dict[str, Any]:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from gemm_eval.cli.output import make_console, make_table
+    from gemm_eval.cli.output import make_console, rows_table
 
+    headers = ("layer", "K", "N", "weights", "A", "act-order", "bias", "MB")
+    cells = [
+        {
+            "layer": row["name"], "K": str(row["K"]), "N": str(row["N"]),
+            "weights": f"{row['mode']} {row['group_size']}" if row["group_size"] else row["mode"],
+            "A": row["activation"], "act-order": _yes(row["act_order"]), "bias": _yes(row["bias"]),
+            "MB": _mb(row["num_bytes"]),
+        }
+        for row in rows
+    ]  # fmt: skip
     console = make_console()
-    table = make_table(("layer", "K", "N", "weights", "A", "act-order", "bias", "MB"), right=("K", "N", "MB"))
-    for row in rows:
-        weights = f"{row['mode']} {row['group_size']}" if row["group_size"] else row["mode"]
-        table.add_row(
-            row["name"], str(row["K"]), str(row["N"]), weights, row["activation"], *(_yes(row[key]) for key in _FLAGS),
-            f"{row['num_bytes'] / _MB:,.1f}",
-        )  # fmt: skip
-    console.print(table)
-    console.print(f"{len(rows)} layers, {sum(row['num_bytes'] for row in rows) / _MB:,.1f} MB")
+    console.print(rows_table(cells, headers))
+    console.print(f"{len(rows)} layers, {_mb(sum(row['num_bytes'] for row in rows))} MB")
 
 
-_FLAGS = ("act_order", "bias")
+def _mb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.1f}"
 
 
 def _yes(value: bool) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from gemm_eval.cli.options import JsonOption, argument, command, complete_gpus, group, option
+from gemm_eval.cli.options import JsonOption, argument, command, complete_gpus, give, group, option
 
 if TYPE_CHECKING:
-    from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
+    from gemm_eval.kernels.config_cache import ConfigCache
+    from gemm_eval.kernels.config_records import ConfigRecord
 
 
 app = group("Files that say which config of our W4A16 kernels is best for which GEMM: build, list and merge.")
@@ -51,15 +53,12 @@ def build(
 
 @command(app, "list", needs_words=False)
 def list_(
-    file: Annotated[
-        Path | None,
-        argument("Default: your file, and those of the library.", "[FILE]"),
-    ] = None,
+    file: Annotated[Path | None, argument("Default: your file, and those of the library.", "[FILE]")] = None,
     json: JsonOption = False,
 ) -> None:
     """List the records of a file, one a line: GEMM, config, time, how and when found, and whether it still holds.
 
-    Weights: mode and group size. Found by: whether all legal configs were timed or some, and how many; or a model.
+    Weights: mode and group size. Found by: whether all legal configs were timed or some, and how many.
 
     Examples:
 
@@ -69,22 +68,7 @@ def list_(
 
     paths = _own_files() if file is None else [_existing(file)]
     files = [(path, ConfigCache.load(path, is_read_only=True)) for path in paths]
-    if json:
-        from gemm_eval.cli.output import print_json
-
-        print_json(
-            {
-                "files": [
-                    {
-                        "path": str(path),
-                        "records": [record.to_json() | {"void": _void(record)} for record in records.records],
-                    }
-                    for path, records in files
-                ]
-            }
-        )
-    else:
-        _print_tables(files)
+    give(json, lambda: {"files": [_document(*item) for item in files]}, lambda: _print_tables(files))
 
 
 @command(app)
@@ -127,7 +111,6 @@ def _existing(file: Path) -> Path:
 
 
 def _own_files() -> list[Path]:
-    """The user's file, and those that come with the library, as far as there are any."""
     from gemm_eval.arch import data_root
     from gemm_eval.kernels.config_cache import shipped_path, user_path
 
@@ -137,9 +120,10 @@ def _own_files() -> list[Path]:
 
 
 def _void(record: ConfigRecord) -> str | None:
-    """Why a record no longer holds; None: it does."""
+    """Return why a record no longer holds; None: it does."""
     from gemm_eval.errors import GemmEvalError
-    from gemm_eval.kernels.config_cache import limits_of_preset, why_void
+    from gemm_eval.kernels.config_cache import limits_of_preset
+    from gemm_eval.kernels.config_records import why_void
 
     try:
         return why_void(record, limits_of_preset(record.key.gpu))
@@ -147,48 +131,51 @@ def _void(record: ConfigRecord) -> str | None:
         return str(error)
 
 
+def _document(path: Path, cache: ConfigCache) -> dict[str, Any]:
+    return {"path": str(path), "records": [record.to_json() | {"void": _void(record)} for record in cache.records]}
+
+
 def _write(cache: ConfigCache, out: Path, *, as_json: bool) -> None:
+    from gemm_eval.cli.output import print_line
+
     cache.save(out)
-    counts: dict[str, int] = {}
-    for record in cache.records:
-        counts[record.found_by] = counts.get(record.found_by, 0) + 1
-    if as_json:
-        from gemm_eval.cli.output import print_json
-
-        print_json({"path": str(out), "num_records": len(cache), "num_bytes": out.stat().st_size, "found_by": counts})
-    else:
-        from gemm_eval.cli.output import print_line
-
-        ways = ", ".join(f"{count} by {way}" for way, count in sorted(counts.items()))
-        print_line(f"{out}: {len(cache)} records" + (f" ({ways})" if ways else ""))
+    counts = Counter(record.found_by for record in cache.records)
+    ways = ", ".join(f"{count} by {way}" for way, count in sorted(counts.items()))
+    give(
+        as_json,
+        lambda: {"path": str(out), "num_records": len(cache), "num_bytes": out.stat().st_size, "found_by": counts},
+        lambda: print_line(f"{out}: {len(cache)} records" + (f" ({ways})" if ways else "")),
+    )
 
 
 def _print_tables(files: Sequence[tuple[Path, ConfigCache]]) -> None:
-    from gemm_eval.cli.output import format_number, make_console, make_table, widest
-    from gemm_eval.cli.values import format_mapping
+    from gemm_eval.cli.output import make_console, rows_table, widest
 
     console = make_console()
     if not files:
         console.print("no files of configs: neither of yours nor of the library")
-    headers = ("GPU", "M", "K", "N", "A", "weights", "L2", "us", "found by", "date", "config")
-    right = ("M", "K", "N", "us")
-    for path, records in files:
-        table = make_table(headers, right=right)
-        for record in records.records:
-            key, void = record.key, _void(record)
-            table.add_row(
-                key.gpu, str(key.M), str(key.K), str(key.N), str(key.activation), _weights(key), key.l2,
-                format_number(record.latency_us), _way(record), record.date,
-                format_mapping(record.config) if void is None else f"void: {void}",
-            )  # fmt: skip
-        console.print(f"{path}: {len(records)} records", soft_wrap=True)
+    for path, cache in files:
+        table = rows_table(list(map(_cells, cache.records)), _HEADERS)
+        console.print(f"{path}: {len(cache)} records", soft_wrap=True)
         console.width = max(console.width, widest(console, table))  # a record is a line, for grep
         console.print(table)
 
 
-def _weights(key: Any) -> str:
-    return f"{key.mode.name.lower()} {key.group_size}" if key.group_size else str(key.mode.name.lower())
+_HEADERS = ("GPU", "M", "K", "N", "A", "weights", "L2", "us", "found by", "date", "config")
+
+
+def _cells(record: ConfigRecord) -> dict[str, str]:
+    from gemm_eval.cli.output import format_number
+    from gemm_eval.cli.values import format_mapping
+
+    key, void, mode = record.key, _void(record), record.key.mode.name.lower()
+    return {
+        "GPU": key.gpu, "M": str(key.M), "K": str(key.K), "N": str(key.N), "A": str(key.activation),
+        "weights": f"{mode} {key.group_size}" if key.group_size else mode, "L2": key.l2,
+        "us": format_number(record.latency_us), "found by": _way(record), "date": record.date,
+        "config": format_mapping(record.config) if void is None else f"void: {void}",
+    }  # fmt: skip
 
 
 def _way(record: ConfigRecord) -> str:
-    return {"all": f"all {record.num_timed}", "top_k": f"top {record.num_timed}"}.get(record.found_by, "model")
+    return f"{'all' if record.found_by == 'all' else 'top'} {record.num_timed}"

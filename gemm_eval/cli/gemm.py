@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemm_eval.cli import options as opt
-from gemm_eval.cli.values import no_sizes, parse_mapping, parse_rows
+from gemm_eval.cli.values import parse_mapping, parse_rows
 from gemm_eval.cli.words import refuse
 from gemm_eval.errors import InvalidOptionError
 
@@ -29,7 +29,7 @@ def evaluate(
     shapes: Annotated[Path | None, opt.option(
         "Evaluate the GEMMs of a .csv or .parquet file instead: columns M, K, N; G, row_groups, dtype and "
         "other options of this command, such as weight_dtype or l2, if there are any; all others are kept.",
-        _SHAPES, metavar="FILE", show_default=False
+        _SHAPES, metavar="FILE"
     )] = None,
     gemm: opt.GemmOptions,
     mapping: opt.MappingOption = None,
@@ -60,19 +60,17 @@ def evaluate(
         refuse(ctx, _SHAPES, {"sizes", "g", "m", "k", "n"})
     several = sizes.all()
     if shapes is None and not several:
-        raise no_sizes(sizes.order, f", or {_SHAPES} FILE")
+        raise sizes.missing(f", or {_SHAPES} FILE")
     evaluators = [gemm.evaluator(name) for name in arch]
     if shapes is None and len(several) == 1:
         problems = ((evaluator, gemm.problem(evaluator.arch, several[0])) for evaluator in evaluators)
-        _give_results(
-            [_answer(evaluator, problem, gemm, mapping) for evaluator, problem in problems], explain, output
-        )  # fmt: skip
+        _give_results([_answer(*question, gemm, mapping) for question in problems], explain, output)
         return
     from gemm_eval.cli import shapes as many
     from gemm_eval.cli.output import print_line
 
     refuse(ctx, "several GEMMs" if shapes is None else _SHAPES, {"mapping", "explain"})
-    listed = [many.Shape(of_one) for of_one in several] if shapes is None else many.read_shapes(shapes)
+    listed = [many.Shape(row) for row in several] if shapes is None else many.read_shapes(shapes)
     of_arch = [many.evaluate_shapes(evaluator, listed, gemm.types, gemm.run) for evaluator in evaluators]
     answers = [answer for of_shape in zip(*of_arch, strict=True) for answer in of_shape]
     output.give(
@@ -106,9 +104,9 @@ def top(
     gemm-eval top --arch demo-8core -m 2048 -k 4096 -n 14336 --distinct partition
     """
     _check_library(gemm)
-    of_one = sizes.one()
+    wanted = sizes.one()
     evaluator = gemm.evaluator(arch)
-    problem = gemm.problem(evaluator.arch, of_one)
+    problem = gemm.problem(evaluator.arch, wanted)
     results = evaluator.top(problem, count, distinct=distinct.value, **gemm.run)
     _give_ranking(evaluator.arch, results, output)
 
@@ -182,25 +180,19 @@ def _answer(
     return evaluator.arch, evaluator.evaluate_mapping(problem, given, **gemm.run)
 
 
-def _give_results(
-    results: Sequence[tuple[ArchSpec, GEMMResult]], explain: bool | None, output: opt.Output
-) -> None:  # fmt: skip
+def _give_results(results: Sequence[tuple[ArchSpec, GEMMResult]], explain: bool | None, output: opt.Output) -> None:
     """Give results side by side, in words too unless `explain` is False; a document has words only if it is True."""
     from gemm_eval.cli.output import row_of
     from gemm_eval.cli.render import print_evaluation
 
-    def document(result: GEMMResult) -> dict[str, object]:
-        return result.to_dict() | ({"explanation": result.explain()} if explain else {})
-
     output.give(
         lambda: [row_of(result) for _, result in results],
-        lambda: {"results": [document(result) for _, result in results]},
+        lambda: {"results": [r.to_dict() | ({"explanation": r.explain()} if explain else {}) for _, r in results]},
         lambda: print_evaluation(results, has_explanation=explain is not False),
     )
 
 
 def _give_ranking(arch: ArchSpec, results: Sequence[GEMMResult], output: opt.Output) -> None:
-    """Give a ranking of mappings, best first."""
     from gemm_eval.cli.output import row_of
     from gemm_eval.cli.render import print_top
 

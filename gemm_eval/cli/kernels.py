@@ -1,4 +1,4 @@
-"""The commands on kernels: `kernels`, `asm`, `kernel-table`, `profile` and `crossover`."""
+"""The commands on kernels: `kernels`, `asm`, `profile` and `crossover`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli import options as opt
-from gemm_eval.cli.values import integer, read_sizes
+from gemm_eval.cli.values import integer
 from gemm_eval.cli.words import refuse_others
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from gemm_eval.kernels import Sizes
     from gemm_eval.measure import QuantShape
 
-_ACTIVATIONS = ("fp16", "bf16")
 _PROFILE_COUNT = 10
+
+_GroupSize = Annotated[int, opt.option("Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")]
 
 
 def kernels(
     ctx: typer.Context,
     *,
     sizes: opt.KernelSizes,
-    arch: Annotated[str | None, opt.option(
-        "Preset name or YAML file of a GPU.",
-        metavar="NAME", complete=opt.complete_gpus, show_default=False
-    )] = None,
+    arch: Annotated[
+        str | None, opt.option("Preset name or YAML file of a GPU.", metavar="NAME", complete=opt.complete_gpus)
+    ] = None,
     activation: Annotated[str, opt.option("Type of A and C: fp16 or bf16.")] = "fp16",
     mode: Annotated[
         str, opt.option("What the 4 bits of a weight are, and their scales: column, group, group_zero, mxfp4, nvfp4.")
@@ -66,10 +66,8 @@ def kernels(
         refuse_others(ctx, "--measured", {"measured", "arch", "activation", "json"})  # it prints all timings
         render_w4a16.give_measured(arch, activation, as_json=json)
         return
-    of_one = _kernel_sizes(read_sizes(sizes.order, sizes.sizes, sizes.by_name))
-    render_w4a16.give_kernels(
-        arch, activation, mode, group_size, of_one, family, is_compiling=compile_, as_json=json
-    )  # fmt: skip
+    runs = _kernel_sizes(sizes.words())
+    render_w4a16.give_kernels(arch, activation, mode, group_size, runs, family, is_compiling=compile_, as_json=json)
 
 
 def _kernel_sizes(words: dict[str, str]) -> Sizes | None:
@@ -92,7 +90,7 @@ def asm(
     arch: Annotated[
         str, opt.option("GPU preset or YAML file, for occupancy.", metavar="NAME|FILE", complete=opt.complete_gpus)
     ] = "h200-sxm",
-    kernel: Annotated[str | None, opt.option("Which kernel, where the file has several.", show_default=False)] = None,
+    kernel: Annotated[str | None, opt.option("Which kernel, where the file has several.")] = None,
     smem_bytes: Annotated[
         int, opt.option("Dynamic shared memory of a CTA: a launch says it, the file does not.", min=0)
     ] = 0,
@@ -111,53 +109,14 @@ def asm(
     """
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.autotune.asm import cycles_of_loop, occupancy_of_card, score_file
-    from gemm_eval.cli.output import print_json
     from gemm_eval.cli.render_profile import card_document, print_card
 
     spec = load_arch(arch, GpuSpec)
     card = score_file(file, kernel=kernel)
     occupancy = occupancy_of_card(card, spec, smem_bytes=smem_bytes + (card.static_smem_bytes or 0))
     cycles = cycles_of_loop(card.loop, spec)
-    if json:
-        print_json(card_document(card, spec, occupancy, cycles))
-    else:
-        print_card(card, spec, occupancy, cycles)
-
-
-def kernel_table(
-    *,
-    out: Annotated[Path, opt.option("Folder for the tables, such as arch/kernels/w4a16.")],
-    target: Annotated[
-        list[str] | None, opt.option("What to compile for, such as sm_90a; may be repeated. Default: all.")
-    ] = None,
-    activation: Annotated[
-        list[str] | None, opt.option("Type of A and C: fp16 or bf16; may be repeated. Default: both.")
-    ] = None,
-    jobs: Annotated[int, opt.option("Kernels to compile at once.")] = 1,
-    keep: Annotated[
-        bool,
-        opt.option(
-            "Leave rows that are there: an edit did not change those kernels' code. A sample is checked.", "--keep"
-        ),
-    ] = False,
-) -> None:
-    """Compile all W4A16 kernels in all modes, and write what they take and what their main loops issue.
-
-    One CSV file for each target and activation. Needs NVRTC and nvdisasm, but no GPU; a table takes some 15 minutes
-    where its kernels are not in the cache.
-
-    Examples:
-
-    gemm-eval kernel-table --out tables --target sm_90a --jobs 8
-    """
-    from gemm_eval.cli.output import print_line
-    from gemm_eval.kernels import parse_activation, table_targets, write_kernel_tables
-
-    wanted = [(to, parse_activation(of)) for to in target or table_targets() for of in activation or _ACTIVATIONS]
-    options = [*(f" --target {name}" for name in target or ()), *(f" --activation {name}" for name in activation or ())]
-    command = f"gemm-eval kernel-table{''.join(options)} --out {out.as_posix()}"
-    for file, num_rows in write_kernel_tables(out, wanted, jobs=jobs, command=command, keep=keep):
-        print_line(f"{file}: {num_rows} kernels")
+    known = card, spec, occupancy, cycles
+    opt.give(json, lambda: card_document(*known), lambda: print_card(*known))
 
 
 def profile(
@@ -170,16 +129,12 @@ def profile(
         ),
     ] = None,
     dtype: Annotated[str, opt.option("Type of A and C: fp16 or bf16.")] = "fp16",
-    group_size: Annotated[
-        int, opt.option("Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")
-    ] = 128,
+    group_size: _GroupSize = 128,
     zero_points: Annotated[
         bool, opt.option("Whether each group has a zero point.", "--zero-points/--no-zero-points")
     ] = False,
     l2: Annotated[str, opt.option("cold: weights come from memory; warm: from L2.", "--l2")] = "cold",
-    count: Annotated[
-        int | None, opt.option("How many kernels to list. Default: 10; all with --json.", min=1, show_default=False)
-    ] = None,
+    count: Annotated[int | None, opt.option("How many kernels to list. Default: 10; all with --json.", min=1)] = None,
     json: opt.JsonOption = False,
 ) -> None:
     """Time every kernel of ours for C[M,N] = A[M,K] x B[K,N] with 4-bit weights, on this machine's NVIDIA GPU.
@@ -192,7 +147,7 @@ def profile(
     gemm-eval profile 64 4096 4096 --arch h200-sxm
     """
     from gemm_eval.arch import GpuSpec, gpu_slug, load_arch
-    from gemm_eval.cli.output import print_json, print_line
+    from gemm_eval.cli.output import print_line
     from gemm_eval.cli.render_profile import Chosen, print_profile, profile_document
     from gemm_eval.dtypes import DType
     from gemm_eval.evaluate import GEMMEvaluator
@@ -212,10 +167,11 @@ def profile(
     assert isinstance(result.mapping, KernelConfig)
     choices = [Chosen("cost model", result.mapping, result.latency_us)]
     timed = profile_kernels(runner, items, [chosen.config for chosen in choices], l2=l2)
-    if json:
-        print_json(profile_document(timed, choices, gpu, dtype, count))
-    else:
-        print_profile(timed, choices, gpu, dtype, count or _PROFILE_COUNT)
+    opt.give(
+        json,
+        lambda: profile_document(timed, choices, gpu, dtype, count),
+        lambda: print_profile(timed, choices, gpu, dtype, count or _PROFILE_COUNT),
+    )
 
 
 def _profiled_gemm(sizes: Sequence[Any], group_size: int, *, has_zeros: bool) -> QuantShape:
@@ -227,8 +183,8 @@ def _profiled_gemm(sizes: Sequence[Any], group_size: int, *, has_zeros: bool) ->
     m, k, n = sizes
     for name, size, multiple in (("M", m, 1), ("K", k, 8), ("N", n, 8)):
         if not isinstance(size, int) or size < 1 or size % multiple:
-            what = "an integer >= 1" if multiple == 1 else f"a multiple of {multiple}, at least {multiple}"
-            raise InvalidProblemError(f"{name} must be {what}, got {shown(size)}")
+            form = "an integer >= 1" if multiple == 1 else f"a multiple of {multiple}, at least {multiple}"
+            raise InvalidProblemError(f"{name} must be {form}, got {shown(size)}")
     if group_size not in (32, 64, 128, -1) or (group_size == -1 and has_zeros):
         without = " with --zero-points" if has_zeros else " or -1"
         raise InvalidOptionError(f"--group-size must be 32, 64, 128{without}, got {group_size}")
@@ -242,9 +198,7 @@ def crossover(
     *,
     sizes: opt.WeightSizes,
     arch: opt.GpuOption = "h200-sxm",
-    group_size: Annotated[
-        int, opt.option("Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")
-    ] = 128,
+    group_size: _GroupSize = 128,
     dense_dtype: Annotated[str, opt.option("Type of the dense weights and of all activations: fp16, bf16.")] = "fp16",
     l2: opt.L2Option = None,
     clock: opt.ClockOption = None,
@@ -258,9 +212,7 @@ def crossover(
     all_: Annotated[
         bool, opt.option("All measured K and N: goes with --measured, and without K and N.", "--all")
     ] = False,
-    plot: Annotated[
-        Path | None, opt.option("Write a plot of one K and N (PNG).", metavar="FILE", show_default=False)
-    ] = None,
+    plot: Annotated[Path | None, opt.option("Write a plot of one K and N (PNG).", metavar="FILE")] = None,
     json: opt.JsonOption = False,
 ) -> None:
     """Say at which M W4A16 pays: our kernels against cuBLAS with dense weights, for C[M,N] = A[M,K] x B[K,N].
@@ -275,7 +227,6 @@ def crossover(
     gemm-eval crossover 4096 12288 --plot crossover.png
     """
     from gemm_eval.cli import render_w4a16
-    from gemm_eval.cli.output import print_json
     from gemm_eval.evaluate import GEMMEvaluator, w4a16_crossover
 
     if all_:
@@ -285,13 +236,13 @@ def crossover(
     l2, clock = l2 or "cold", clock or "burst"
     if measured and (l2, clock) != ("cold", "burst"):
         raise InvalidOptionError(f"--measured goes with --l2 cold and --clock burst, got {l2}, {clock}")
-    of_weights = [] if all_ else sizes.one(", or --all --measured")
+    weights = [] if all_ else sizes.one(", or --all --measured")
     evaluator = GEMMEvaluator(arch)
     if all_:
         render_w4a16.give_all(evaluator, group_size, dense_dtype, as_json=json)
         return
     result = w4a16_crossover(
-        evaluator, *of_weights, group_size=group_size, dense_dtype=dense_dtype, l2=l2, clock=clock, max_M=max_m,
+        evaluator, *weights, group_size=group_size, dense_dtype=dense_dtype, l2=l2, clock=clock, max_M=max_m,
         min_speedup=min_speedup,
     )  # fmt: skip
     points = render_w4a16.measured_points(evaluator, result) if measured else None
@@ -299,7 +250,8 @@ def crossover(
         from gemm_eval.validation import plot_crossover, save_figure
 
         save_figure(plot_crossover(result, points), plot)
-    if json:
-        print_json(result.to_dict() | ({} if points is None else {"measured": points.to_dict("records")}))
-    else:
-        render_w4a16.print_crossover(result, points)
+    opt.give(
+        json,
+        lambda: result.to_dict() | ({} if points is None else {"measured": points.to_dict("records")}),
+        lambda: render_w4a16.print_crossover(result, points),
+    )

@@ -1,7 +1,9 @@
-"""The work of `gemm-eval measure`: our kernels beside cuBLAS, and this machine's CPU as an arch."""
+"""The work of `gemm-eval measure`: GEMMs on this machine's GPU, and its CPU as an arch."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -9,13 +11,18 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.arch import GpuSpec, MulticoreSpec, load_arch
-from gemm_eval.cli.output import format_number, make_console, make_table, plain_lines, print_json, print_line
+from gemm_eval.arch import GpuSpec, MulticoreSpec, gpu_slug, load_arch
+from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line
+from gemm_eval.cli.words import refuse
+from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure import (
     Campaign,
+    CandidateRunner,
     Choice,
     ComparedGemm,
+    GemmItem,
     GemmShape,
+    GroupedShape,
     KernelItem,
     QuantShape,
     Runner,
@@ -23,70 +30,129 @@ from gemm_eval.measure import (
     W4A16Runner,
     compare_kernels,
     estimate_seconds,
+    file_stem,
+    list_grouped_shapes,
     list_items,
     list_quant_shapes,
+    list_shapes,
     make_runner,
+    shuffle_shapes,
 )
 from gemm_eval.storage import make_folder
 
 if TYPE_CHECKING:
+    import typer
+
+    from gemm_eval.cli.measure import GpuOptions
     from gemm_eval.measure.host import HostMeasurement, HostTiming
     from gemm_eval.validation.subjects.chips import ChipScore
 
+_say = partial(print_line, err=True)
+_OURS, _CANDIDATES = "w4a16", "cublaslt-candidates"  # kernels
 
-MakeCampaign = Callable[[Runner, str, str], Campaign]
-"""Takes a runner, the name of whose kernels run, and a plan."""
+
+def measure_this_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
+    """Measure, write and print, or list what would be measured.
+
+    Raises:
+        InvalidOptionError: options out of range, or that this kernel has no use for.
+    """
+    begin = time.monotonic()
+    _check(ctx, asked)
+    protocol = (TimingProtocol.quick if asked.quick else TimingProtocol)(l2=asked.l2, clock=asked.clock)
+
+    def gpu_of(runner: Runner) -> str:
+        return asked.gpu_name or gpu_slug(getattr(runner, "gpu_name", "gpu"))
+
+    def measure(runner: Runner, what: str, items: Sequence[GemmItem], plan: str = "") -> Path:
+        campaign = Campaign(
+            runner, protocol, asked.out, file_stem(gpu_of(runner), what, asked.dtype, protocol), _say,
+            stop_at=None if asked.budget_seconds is None else begin + asked.budget_seconds,
+            pool_bytes=int(asked.pool_gib * (1 << 30)), with_trace=asked.trace and asked.kernel != _OURS,
+            plan=plan,
+        )  # fmt: skip
+        return campaign.run(items)
+
+    if asked.kernel == _OURS:
+        sets, choice = asked.shape_sets or ["w4a16"], Choice(asked.top, asked.num_random)
+        gemms = list(dict.fromkeys(gemm for name in sets for gemm in list_quant_shapes(name)))
+        dense = list(dict.fromkeys(GemmShape(*gemm[:4]) for gemm in gemms)) if asked.cublas else []
+        if asked.show:
+            _list_kernels(gemms, dense, choice, protocol, asked.dtype, asked.gpu_name or "h200-sxm")
+            return
+        # first cuBLAS, which takes little of a budget; its weights are gone before ours are made
+        cublas = measure(make_runner("cublas", asked.dtype), "w4a16-cublas", dense) if dense else None
+        runner = W4A16Runner(asked.dtype)
+        items = list_items(gemms, asked.dtype, runner.spec, choice)
+        path = measure(runner, runner.kernel, items, f"{', '.join(sets)}: {choice}")
+        print_line(str(path))
+        print_comparison(compare_kernels(path, cublas, gpu_of(runner), asked.dtype))
+        return
+    is_grouped = asked.kernel == "grouped"
+    names = asked.shape_sets or ["grouped" if is_grouped else "model-zoo"]
+    listed = (list_grouped_shapes(name) if is_grouped else list_shapes(name, asked.dtype) for name in names)
+    shapes: list[GemmItem] = shuffle_shapes([shape for of_set in listed for shape in of_set])
+    if not shapes:
+        raise InvalidOptionError(f"--set {', '.join(names)} has no GEMMs of --dtype {asked.dtype}")
+    num_candidates = 8 if asked.candidates is None else asked.candidates
+    if asked.show:
+        _list_shapes(shapes, protocol, num_candidates if asked.kernel == _CANDIDATES else 1)
+        return
+    runner_of_library = make_runner(asked.kernel, asked.dtype)
+    if isinstance(runner_of_library, CandidateRunner):
+        dense = [shape for shape in shapes if isinstance(shape, GemmShape)]
+        shapes = [*runner_of_library.candidates(dense, num_candidates)]
+        if none := len(dense) - len({item[:4] for item in shapes}):
+            _say(f"{none} GEMMs have no algorithm at all")
+    print_line(str(measure(runner_of_library, asked.kernel, shapes)))
 
 
-def list_kernel_work(
-    shape_sets: Sequence[str], dtype: str, choice: Choice, protocol: TimingProtocol, gpu: str, *, with_cublas: bool
-) -> None:
+def _check(ctx: typer.Context, asked: GpuOptions) -> None:
+    kernel = asked.kernel
+    for name, number in (("--pool-gib", asked.pool_gib), ("--budget-seconds", asked.budget_seconds)):
+        if number is not None and not 0.0 < number < math.inf:
+            raise InvalidOptionError(f"{name} must be a positive number, got {number}")
+    if asked.candidates is not None and kernel != _CANDIDATES:
+        raise InvalidOptionError(f"--candidates needs --kernel {_CANDIDATES}, got --kernel {kernel}")
+    if asked.candidates is not None and not 1 <= asked.candidates <= 64:
+        raise InvalidOptionError(f"--candidates must be 1 to 64, got {asked.candidates}")
+    if kernel != _OURS:
+        if asked.top is not None or asked.num_random:
+            raise InvalidOptionError(f"--top and --random need --kernel {_OURS}, got --kernel {kernel}")
+        refuse(ctx, f"--kernel {kernel}", {"num_random", "cublas"})
+        return
+    if (asked.top is not None and asked.top < 1) or asked.num_random < 0:
+        raise InvalidOptionError(f"--top must be >= 1 and --random >= 0, got {asked.top} and {asked.num_random}")
+    if asked.top is None:
+        refuse(ctx, "every legal config, without --top,", {"num_random"})
+    refuse(ctx, f"--kernel {kernel}", {"trace"})
+
+
+def _list_shapes(shapes: Sequence[GemmItem], protocol: TimingProtocol, num_candidates: int) -> None:
+    for shape in shapes:
+        words = (*shape[:4], *shape[5:]) if isinstance(shape, GroupedShape) else shape  # not hundreds of rows
+        print_line(" ".join(map(str, words)))
+    each = f", up to {num_candidates} algorithms of each" if num_candidates > 1 else ""
+    seconds = num_candidates * estimate_seconds(shapes, protocol)
+    _say(f"{len(shapes)} GEMMs (G M K N){each}, about {seconds:.0f} s")
+
+
+def _list_kernels(
+    gemms: Sequence[QuantShape], dense: Sequence[GemmShape], choice: Choice, protocol: TimingProtocol, dtype: str,
+    gpu: str,
+) -> None:  # fmt: skip
     """Print the GEMMs, how many kernels of each, and about how long it takes; needs no GPU."""
-
-    gemms, spec = _gemms(shape_sets), load_arch(gpu, GpuSpec)
-    total_s = estimate_seconds(_dense(gemms), protocol) if with_cublas else 0.0
+    spec = load_arch(gpu, GpuSpec)
     items: list[KernelItem] = []
     for gemm in gemms:
         chosen = list_items([gemm], dtype, spec, choice)
         print_line(f"{' '.join(map(str, gemm[:4]))} {gemm.mode.name.lower()} {gemm.group_size} {len(chosen)}")
         items += chosen
-    total_s += estimate_seconds(items, protocol)
-    print_line(
+    total_s = estimate_seconds(dense, protocol) + estimate_seconds(items, protocol)
+    _say(
         f"{len(gemms)} GEMMs (G M K N mode group_size kernels), {choice}: {len(items)} kernels to time, at most about "
-        f"{total_s:.0f} s on {gpu}",
-        err=True,
+        f"{total_s:.0f} s on {gpu}"
     )
-
-
-def measure_kernels(
-    shape_sets: Sequence[str],
-    dtype: str,
-    choice: Choice,
-    gpu: Callable[[Runner], str],
-    make_campaign: MakeCampaign,
-    *,
-    with_cublas: bool,
-) -> None:
-    """Time cuBLAS first, which takes little of a budget, then our kernels, and print what compares."""
-    gemms = _gemms(shape_sets)
-    cublas = None
-    if with_cublas:
-        dense = make_campaign(make_runner("cublas", dtype), "w4a16-cublas", "")
-        cublas = dense.run(_dense(gemms))
-        del dense  # and its weights
-    runner = W4A16Runner(dtype)
-    campaign = make_campaign(runner, runner.kernel, f"{', '.join(shape_sets)}: {choice}")
-    path = campaign.run(list_items(gemms, dtype, runner.spec, choice))
-    print_line(str(path))
-    print_comparison(compare_kernels(path, cublas, gpu(runner), dtype))
-
-
-def _gemms(shape_sets: Sequence[str]) -> list[QuantShape]:
-    return list(dict.fromkeys(gemm for name in shape_sets for gemm in list_quant_shapes(name)))
-
-
-def _dense(gemms: Sequence[QuantShape]) -> list[GemmShape]:
-    return list(dict.fromkeys(gemm.shape for gemm in gemms))
 
 
 def print_comparison(gemms: Sequence[ComparedGemm]) -> None:
@@ -95,36 +161,34 @@ def print_comparison(gemms: Sequence[ComparedGemm]) -> None:
         "N", "K", "M", "weights", "timed", "best us", "cuBLAS us", "ratio", "humming us", "ratio", "read us",
         "best kernel",
     )  # fmt: skip
-    table = make_table(
-        headers,
-        title="Our best kernel; ratio: the other's time over it; read: one pass over the weights",
-        right=headers[:3] + headers[4:11],
-    )
+    title = "Our best kernel; ratio: the other's time over it; read: one pass over the weights"
+    table = make_table(headers, title=title, right=headers[:3] + headers[4:11])
+
+    def beside(other_us: float | None, best_us: float) -> tuple[str, str]:
+        return ("-", "-") if other_us is None else (format_number(other_us), f"{other_us / best_us:.2f}")
+
     for gemm in gemms:
         weights = f"{gemm.mode} {gemm.group_size}" if gemm.group_size > 0 else gemm.mode
         table.add_row(
             f"{gemm.N:,}", f"{gemm.K:,}", f"{gemm.M:,}", weights, str(gemm.num_configs), format_number(gemm.best_us),
-            *_beside(gemm.cublas_us, gemm.best_us), *_beside(gemm.humming_us, gemm.best_us),
+            *beside(gemm.cublas_us, gemm.best_us), *beside(gemm.humming_us, gemm.best_us),
             "-" if gemm.read_us is None else format_number(gemm.read_us), gemm.best,
         )  # fmt: skip
     console = make_console()
     console.print(table)
     console.print()
+    others: dict[str, Callable[[ComparedGemm], float | None]] = {
+        "cuBLAS": lambda gemm: gemm.cublas_us, "humming": lambda gemm: gemm.humming_us
+    }  # fmt: skip
     for name, least, most in (("M <= 32", 1, 32), ("M = 33..512", 33, 512), ("M > 512", 513, 1 << 40)):
-        here = [gemm for gemm in gemms if least <= gemm.M <= most]
-        cublas = [gemm.cublas_us / gemm.best_us for gemm in here if gemm.cublas_us is not None]
-        humming = [gemm.humming_us / gemm.best_us for gemm in here if gemm.humming_us is not None]
-        means = [
-            f"{geometric_mean(ratios):.2f} times as fast as {other} ({len(ratios)} GEMMs, at least {min(ratios):.2f})"
-            for other, ratios in (("cuBLAS", cublas), ("humming", humming))
-            if ratios
-        ]
+        means = []
+        for other, time_of in others.items():
+            times = ((time_of(gemm), gemm.best_us) for gemm in gemms if least <= gemm.M <= most)
+            if ratios := [other_us / best_us for other_us, best_us in times if other_us is not None]:
+                many = f"{len(ratios)} GEMMs, at least {min(ratios):.2f}"
+                means.append(f"{geometric_mean(ratios):.2f} times as fast as {other} ({many})")
         if means:
             console.print(f"{name}: in the geometric mean {', '.join(means)}")
-
-
-def _beside(other_us: float | None, best_us: float) -> tuple[str, str]:
-    return ("-", "-") if other_us is None else (format_number(other_us), f"{other_us / best_us:.2f}")
 
 
 _NOISY_FRAC = 0.3
@@ -134,13 +198,15 @@ _LEAST_ROWS = 16  # of the line for what is no decode
 
 def measure_this_host(out: Path | None, num_threads: int | None, budget_s: float, dtype: str, *, as_json: bool) -> None:
     """Measure, fit, write and print; arguments as the options of the command."""
-
     from gemm_eval.measure.host import check_host_packages, measure_host, write_host_files
 
     check_host_packages()
-    out = _default_folder() if out is None else out
+    if out is None:
+        import platformdirs
+
+        out = platformdirs.user_data_path("gemm_eval", appauthor=False) / "host"
     make_folder(out)  # better refused before the work than after
-    measured = measure_host(dtype, num_threads=num_threads, budget_s=budget_s, say=partial(print_line, err=True))
+    measured = measure_host(dtype, num_threads=num_threads, budget_s=budget_s, say=_say)
     date = datetime.now(UTC).date().isoformat()
     files = write_host_files(out, measured, date)  # better kept, should the fit fail
     if not as_json:
@@ -150,53 +216,41 @@ def measure_this_host(out: Path | None, num_threads: int | None, budget_s: float
     if score is not None:
         files = write_host_files(out, measured, date, score.coefficients)
     if files.spec is None:
-        print_line(f"no spec is written: the model has no type {dtype}", err=True)
+        _say(f"no spec is written: the model has no type {dtype}")
     written = [str(path) for path in files if path is not None]
     if as_json:
         print_json(_document(measured, score) | {"files": written})
         return
     if score is not None:
-        _print_score(score)
+        from gemm_eval.validation.subjects.chips import chip_table
+
+        make_console().print(chip_table(score.lines[0].chip, score))
     for path in written:
         print_line(f"written to {path}")
 
 
-def _default_folder() -> Path:
-    import platformdirs
-
-    return platformdirs.user_data_path("gemm_eval", appauthor=False) / "host"
-
-
 def _score(spec_path: Path, timings_path: Path) -> ChipScore | None:
     """Fit the spec on the timings, each held out once; None where they are too few."""
-    from gemm_eval.validation.subjects.chip_fit import read_chip_timings
+    from gemm_eval.validation.subjects.chip_timings import read_chip_timings
     from gemm_eval.validation.subjects.chips import score_chip
 
     spec = load_arch(spec_path, MulticoreSpec)
     timings = read_chip_timings(spec.name, timings_path)
     num_pairs = len({pair for rows in timings.sets for pair in rows.pairs})
     if num_pairs < _LEAST_PAIRS:
-        print_line(
-            f"{num_pairs} (N, K) are too few for a fit: its rates are first guesses; give it more time", err=True
-        )
+        _say(f"{num_pairs} (N, K) are too few for a fit: its rates are first guesses; give it more time")
         return None
-    print_line(f"fitting {len(spec.coefficients)} numbers", err=True)
+    _say(f"fitting {len(spec.coefficients)} numbers")
     return score_chip(spec, timings, least_rows=[_LEAST_ROWS])
 
 
-def _print_score(score: ChipScore) -> None:
-    from gemm_eval.cli.score_subjects import chip_table
-
-    make_console().print(chip_table(score.lines[0].chip, score))
-
-
 def _document(measured: HostMeasurement, score: ChipScore | None) -> dict[str, Any]:
-    fastest = _fastest(measured)
+    from gemm_eval.validation.subjects.reports import plain_lines
+
+    fastest = max(measured.timings, key=_tflop_per_s)
     return {
         "cpu": measured.facts.title,
-        "num_cores": measured.facts.num_cores.value,
-        "clock_ghz": measured.facts.clock_ghz.value,
-        "simd_bits": measured.facts.simd_bits.value,
+        **{name: getattr(measured.facts, name).value for name in ("num_cores", "clock_ghz", "simd_bits")},
         "blas": str(measured.blas),
         "dtype": measured.dtype,
         "bandwidth": [point._asdict() for point in measured.bandwidth],
@@ -208,10 +262,6 @@ def _document(measured: HostMeasurement, score: ChipScore | None) -> dict[str, A
         "coefficients": {} if score is None else score.coefficients,
         "lines": [] if score is None else plain_lines(score.lines),
     }
-
-
-def _fastest(measured: HostMeasurement) -> HostTiming:
-    return max(measured.timings, key=_tflop_per_s)
 
 
 def _tflop_per_s(timing: HostTiming) -> float:
@@ -233,7 +283,7 @@ def _describe(measured: HostMeasurement) -> Iterator[str]:
     for point in measured.bandwidth:
         if point.kind == "read":
             yield f"read, {point.num_threads} threads, {_size(point.working_set_bytes)}: {point.gb_per_s:.1f} GB/s"
-    fastest = _fastest(measured)
+    fastest = max(measured.timings, key=_tflop_per_s)
     sizes = " ".join(map(str, fastest.shape))
     yield f"{len(measured.timings)} GEMMs, the fastest {_tflop_per_s(fastest):.3f} TFLOP/s (M K N {sizes})"
     if measured.num_left_out:

@@ -87,48 +87,53 @@ def gemms(
         for tokens in seq_lens
     ]
 
-    def document() -> Any:
-        documents = [of_one.document() for of_one in passes]
-        return documents[0] if len(documents) == 1 else documents
-
     def show() -> None:
-        for of_one in passes:
-            of_one.show()
+        for item in passes:
+            item.show()
 
-    output.give(lambda: (row for of_one in passes for row in of_one.rows()), document, show)
+    output.give(
+        lambda: (row for item in passes for row in item.rows()),
+        lambda: opt.one_or_all([item.document() for item in passes]),
+        show,
+    )
 
 
+@dataclasses.dataclass
 class _Passes:
     """The GEMMs of the forward passes of one batch and length."""
 
-    def __init__(
-        self, evaluator: GEMMEvaluator, config: ModelConfig, asked: dict[str, Any], phase: opt.Phase,
-        how: dict[str, Any], held: dict[str, Any], memory: opt.MemoryOptions,
-    ) -> None:  # fmt: skip
+    evaluator: GEMMEvaluator
+    config: ModelConfig
+    asked: dict[str, Any]
+    phase: opt.Phase
+    how: dict[str, Any]
+    held: dict[str, Any]
+    options: opt.MemoryOptions
+
+    def __post_init__(self) -> None:
         from gemm_eval.transformer import check_memory, model_memory, transformer_gemms
 
-        self._evaluator, self._config, self._asked, self._new_tokens = evaluator, config, asked, how["new_tokens"]
-        self._held, self._frac, self._shows_memory = asked | held, memory.memory_frac, memory.show_memory
-        self._memory = (
-            model_memory(config, **self._held)
-            if memory.ignore_memory
-            else check_memory(config, evaluator.arch, memory_frac=self._frac, **self._held)
+        self.held, frac = self.asked | self.held, self.options.memory_frac
+        self.memory = (
+            model_memory(self.config, **self.held)
+            if self.options.ignore_memory
+            else check_memory(self.config, self.evaluator.arch, memory_frac=frac, **self.held)
         )
-        self._phases: dict[str, list[tuple[LayerGemm, GEMMResult]]] = {}
-        for name in phase.names:
-            gemms_of_phase = transformer_gemms(config, phase=name, **how, **asked)  # type: ignore[arg-type]
-            table = evaluator.evaluate_many([gemm.problem for gemm in gemms_of_phase])
-            self._phases[name] = list(zip(gemms_of_phase, table, strict=True))
+        self.phases: dict[str, list[tuple[LayerGemm, GEMMResult]]] = {}
+        for name in self.phase.names:
+            layers = transformer_gemms(self.config, phase=name, **self.how, **self.asked)  # type: ignore[arg-type]
+            table = self.evaluator.evaluate_many([gemm.problem for gemm in layers])
+            self.phases[name] = list(zip(layers, table, strict=True))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row for each kind of GEMM: where it is from, how often it is in the model, and its result."""
         from gemm_eval.cli.output import row_of
 
-        sizes = {name: self._asked[name] for name in ("batch_size", "seq_len")}
-        for phase, rows in self._phases.items():
+        sizes = {name: self.asked[name] for name in ("batch_size", "seq_len")}
+        for phase, rows in self.phases.items():
             for gemm, result in rows:
                 count = {"gemm": gemm.name, "total_count": gemm.total_count}
-                yield {"model": self._config.name, "phase": phase, **sizes, **count, **row_of(result)}
+                yield {"model": self.config.name, "phase": phase, **sizes, **count, **row_of(result)}
 
     def document(self) -> dict[str, Any]:
         """Return all of it as plain values."""
@@ -139,29 +144,29 @@ class _Passes:
                 {"name": gemm.name, "total_count": gemm.total_count, "result": result.to_dict()}
                 for gemm, result in rows
             ]
-            for name, rows in self._phases.items()
+            for name, rows in self.phases.items()
         }
-        head = {"model": self._config.name, "arch": self._evaluator.arch.name, "what_counts": WHAT_COUNTS}
-        return head | {"memory": self._memory_document(), "phases": phases}
+        head = {"model": self.config.name, "arch": self.evaluator.arch.name, "what_counts": WHAT_COUNTS}
+        return head | {"memory": self.memory_document(), "phases": phases}
 
     def show(self) -> None:
         """Print a table for each phase."""
         from gemm_eval.cli.render_model import print_memory, print_notes, print_phase
 
-        arch, config, batch = self._evaluator.arch, self._config, self._asked["batch_size"]
-        for name, rows in self._phases.items():
-            each = self._new_tokens or (self._asked["seq_len"] if name == "prefill" else 1)
+        arch, config, batch = self.evaluator.arch, self.config, self.asked["batch_size"]
+        for name, rows in self.phases.items():
+            each = self.how["new_tokens"] or (self.asked["seq_len"] if name == "prefill" else 1)
             print_phase(f"{config.name} on {arch.name}, {name}", config, rows, batch * each)
-        if self._shows_memory:
-            print_memory(self._memory_document())
-        print_notes(self._memory, arch, self._frac)
+        if self.options.show_memory:
+            print_memory(self.memory_document())
+        print_notes(self.memory, arch, self.options.memory_frac)
 
-    def _memory_document(self) -> dict[str, Any]:
+    def memory_document(self) -> dict[str, Any]:
         """Return what the model takes of a device; the largest batch too, which takes time, where memory is shown."""
         from gemm_eval.transformer import memory_document
 
-        arch = self._evaluator.arch if self._shows_memory else None
-        return memory_document(self._memory, self._config, arch, memory_frac=self._frac, **self._held)
+        arch = self.evaluator.arch if self.options.show_memory else None
+        return memory_document(self.memory, self.config, arch, memory_frac=self.options.memory_frac, **self.held)
 
 
 def prewarm(
@@ -187,7 +192,7 @@ def prewarm(
 
     gemm-eval prewarm llama-3-70b --arch sg2260 --batch 1..64 --seq-len 4096
     """
-    from gemm_eval.cli.output import print_json, print_line
+    from gemm_eval.cli.output import print_line
     from gemm_eval.transformer.prewarm import prewarm as evaluate_all
 
     report = evaluate_all(
@@ -201,10 +206,7 @@ def prewarm(
         dtypes=dtypes or (None,),
         dense_dtype=dense_dtype,
     )
-    if json:
-        print_json(dataclasses.asdict(report))
-    else:
-        print_line(str(report))
+    opt.give(json, lambda: dataclasses.asdict(report), lambda: print_line(str(report)))
 
 
 def model(
@@ -280,19 +282,15 @@ def model(
     evaluators = [run.evaluator(name) for name in arch]
     estimates = list(estimate_models([model], evaluators, batches, prompts, **options))
 
-    def document() -> Any:
-        documents = [estimate.to_dict() for estimate in estimates]
-        return documents[0] if num == 1 else documents
-
     output.give(
         lambda: map(_row, estimates),
-        document,
+        lambda: opt.one_or_all([estimate.to_dict() for estimate in estimates]),
         lambda: print_estimates(estimates, operations=operations, memory=memory.show_memory),
     )
 
 
 def _row(estimate: ModelEstimate) -> dict[str, Any]:
-    """An estimate as a row: what was asked, the figures, memory, and the times of each kind of operation."""
+    """Return an estimate as a row: options, figures, memory, and the times of each kind of operation."""
     document = estimate.to_dict()
     options, memory = document.pop("options"), document.pop("memory")
     for name in ("prompt_stage_us", "assumptions"):  # lists, of which a table has no cells

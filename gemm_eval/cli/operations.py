@@ -66,11 +66,11 @@ def attention(
     ] = False,
     fused: Annotated[bool | None, opt.option(
         "Scores stay on the chip, or two GEMMs with a softmax between them. Default: fused where it can be.",
-        "--fused/--unfused", show_default=False, panel=_KIND
+        "--fused/--unfused", panel=_KIND
     )] = None,
     library: Annotated[str | None, opt.option(
         "Whose fused kernels of GPUs: trtllm (with positions and the write of the cache), cudnn, flash, or "
-        "flashinfer (one query over latents). Default: trtllm.", metavar="WORD", panel=_KIND, show_default=False
+        "flashinfer (one query over latents). Default: trtllm.", metavar="WORD", panel=_KIND
     )] = None,
     output: opt.Output,
 ) -> None:  # fmt: skip
@@ -110,19 +110,15 @@ def attention(
     ]  # fmt: skip
     output.give(
         lambda: [flat(result.to_dict(), "problem", "breakdown", "mapping") for result in results],
-        lambda: _one_or_all([result.to_dict() for result in results]),
+        lambda: opt.one_or_all([result.to_dict() for result in results]),
         lambda: print_attentions(results, num_archs=len(arch)),
     )
-
-
-def _one_or_all(documents: list[Any]) -> Any:
-    return documents[0] if len(documents) == 1 else documents
 
 
 def collective(
     *,
     arch: opt.ArchOption,
-    what: Annotated[
+    operation: Annotated[
         str, opt.argument("all_reduce, all_gather, reduce_scatter, all_to_all or send.", "WHAT")
     ],
     sizes: Annotated[str, opt.argument(
@@ -139,7 +135,7 @@ def collective(
     ] = None,
     library: Annotated[str | None, opt.option(
         "trtllm: TensorRT-LLM's kernels for all-reduces over NVLink, else NCCL; or nccl. Default: trtllm.",
-        metavar="NAME", show_default=False
+        metavar="NAME"
     )] = None,
     interconnect: opt.InterconnectOption = None,
     output: opt.Output,
@@ -162,13 +158,13 @@ def collective(
     nums, num_bytes = parse_values("--ranks", ranks), sizes_of(sizes)
     check_count(len(nums) * len(num_bytes), "SIZE and --ranks")
     results = [
-        evaluator.evaluate_collective(what, size, num, dtype=dtype, library=library, interconnect=interconnect)
+        evaluator.evaluate_collective(operation, size, num, dtype=dtype, library=library, interconnect=interconnect)
         for num in nums
         for size in num_bytes
     ]
     output.give(
         lambda: [flat(result.to_dict(), "problem", "breakdown") for result in results],
-        lambda: _one_or_all([result.to_dict() for result in results]),
+        lambda: opt.one_or_all([result.to_dict() for result in results]),
         lambda: print_collectives(results),
     )
 
@@ -208,7 +204,7 @@ def moe(
     ] = None,
     gated: Annotated[bool | None, opt.option(
         "Gate and up projection, or up alone. Default: gated, or as the model has it.",
-        "--gated/--no-gate", show_default=False, panel=_SIZES
+        "--gated/--no-gate", panel=_SIZES
     )] = None,
     tp: Annotated[int, opt.option("Tensor parallel degree: ranks that share an expert.", "--tp", panel=_RANKS)] = 1,
     ep: Annotated[int, opt.option("Expert parallel degree: ranks that share the experts.", "--ep", panel=_RANKS)] = 1,

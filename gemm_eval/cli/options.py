@@ -14,12 +14,13 @@ import enum
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from gemm_eval.cli.values import GPU_MAPPING_FORM, MAPPING_FORM, SEVERAL, all_sizes, names_of_sizes, one_of_each
+from gemm_eval.cli.values import GPU_MAPPING_FORM, MAPPING_FORM, SEVERAL, Sizes, names_of_sizes
 from gemm_eval.cli.words import Command, Group
 
 if TYPE_CHECKING:
@@ -46,13 +47,7 @@ CommandFunction = Callable[..., None]
 def command(
     app: typer.Typer, name: str | None = None, *, needs_words: bool = True
 ) -> Callable[[CommandFunction], CommandFunction]:
-    """Return a decorator that makes a function a command of `app`.
-
-    Args:
-        app: gets the command.
-        name: on the command line; default: the name of the function.
-        needs_words: without a word the command prints its help.
-    """
+    """Return a decorator that makes a function a command of `app`; one that needs words prints its help without any."""
 
     def add(function: CommandFunction) -> CommandFunction:
         app.command(name, cls=Command, no_args_is_help=needs_words, epilog=EXIT_CODES)(spread(function))
@@ -62,20 +57,22 @@ def command(
 
 
 def spread(function: CommandFunction) -> CommandFunction:
-    """Return a command as typer reads it: the fields of each parameter that is a dataclass stand in its place."""
+    """Return a command as typer reads it: the options of each parameter that is a group stand in its place."""
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, Any] = {}
+    groups: dict[str, tuple[Callable[..., Any], list[inspect.Parameter]]] = {}
     params: list[inspect.Parameter] = []
     for name, param in inspect.signature(function).parameters.items():
-        if is_dataclass(hints[name]):
-            groups[name] = hints[name]
-            params += _fields(hints[name])
+        hint = hints[name]
+        kind: Any = get_args(hint)[0] if get_args(hint) else hint
+        if is_dataclass(kind):
+            groups[name] = _size_params(*hint.__metadata__) if kind is Sizes else (kind, _fields(kind))
+            params += groups[name][1]
         else:
-            params.append(param.replace(annotation=hints[name], kind=param.KEYWORD_ONLY))
+            params.append(param.replace(annotation=hint, kind=param.KEYWORD_ONLY))
 
     def run(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        for name, (make, members) in groups.items():
+            given[name] = make(**{member.name: given.pop(member.name) for member in members})
         function(**given)
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
@@ -85,11 +82,12 @@ def spread(function: CommandFunction) -> CommandFunction:
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:
-    hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.KEYWORD_ONLY
-    return [
-        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
-        for field in fields(group)
-    ]
+    hints = get_type_hints(group, include_extras=True)
+    return [_param(field.name, hints[field.name], field.default) for field in fields(group)]
+
+
+def _param(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def option(text: str, *names: str, panel: str | None = None, complete: Any = None, **settings: Any) -> Any:
@@ -99,72 +97,46 @@ def option(text: str, *names: str, panel: str | None = None, complete: Any = Non
 
 def argument(text: str, metavar: str, *, complete: Any = None) -> Any:
     """Return an argument for `Annotated`, whose default its help tells."""
-    return typer.Argument(metavar=metavar, help=text, show_default=False, autocompletion=complete)
+    return typer.Argument(metavar=metavar, help=text, autocompletion=complete)
 
 
-# What a shell completes: names of archs, models and types that begin as the word does.
-
-_GPUS, _MULTICORE, _ALL = "gpu", "multicore", "all"
+# Completion: names of archs, models and types that begin as the word does.
 
 
-def complete_archs(incomplete: str) -> list[str]:
-    """Return the archs whose names begin so."""
-    return _presets(incomplete, _GPUS, _MULTICORE)
+def _completion(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return complete
 
 
-def complete_gpus(incomplete: str) -> list[str]:
-    """Return the GPUs whose names begin so."""
-    return _presets(incomplete, _GPUS)
-
-
-def complete_multicore(incomplete: str) -> list[str]:
-    """Return the multi-core chips whose names begin so."""
-    return _presets(incomplete, _MULTICORE)
-
-
-def complete_measured_gpus(incomplete: str) -> list[str]:
-    """Return the GPUs with timings whose names begin so, and the word for all of them."""
-    return _begun(incomplete, [*_measured(_GPUS), _ALL])
-
-
-def complete_measured_chips(incomplete: str) -> list[str]:
-    """Return the multi-core chips with timings whose names begin so, and the word for all of them."""
-    return _begun(incomplete, [*_measured(_MULTICORE), _ALL])
-
-
-def complete_models(incomplete: str) -> list[str]:
-    """Return the models whose names begin so."""
-    return _presets(incomplete, "models")
-
-
-def complete_types(incomplete: str) -> list[str]:
-    """Return the types of one operand that begin so."""
-    from gemm_eval.dtypes import DType
-
-    return _begun(incomplete, (str(dtype) for dtype in DType if dtype.is_operand or dtype.is_weight))
-
-
-def complete_schemes(incomplete: str) -> list[str]:
-    """Return the types of both operands, and the shorthands for them, that begin so."""
-    from gemm_eval.dtypes import SHORTHANDS, DType
-
-    return _begun(incomplete, [*(str(dtype) for dtype in DType if dtype.is_operand), *SHORTHANDS])
-
-
-def _presets(incomplete: str, *folders: str) -> list[str]:
+def _presets(*folders: str) -> list[str]:
     from gemm_eval.arch import preset_files
 
-    return _begun(incomplete, sorted(preset_files(*folders)))
+    return sorted(preset_files(*folders))
 
 
 def _measured(folder: str) -> list[str]:
     from gemm_eval.arch import data_root
 
-    return [name for name in _presets("", folder) if (data_root() / "measured" / name).is_dir()]
+    return [*(name for name in _presets(folder) if (data_root() / "measured" / name).is_dir()), "all"]
 
 
-def _begun(incomplete: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
+def _types(*, has_schemes: bool) -> list[str]:
+    from gemm_eval.dtypes import SHORTHANDS, DType
+
+    names = [str(dtype) for dtype in DType if dtype.is_operand or (dtype.is_weight and not has_schemes)]
+    return [*names, *SHORTHANDS] if has_schemes else names
+
+
+complete_archs = _completion(partial(_presets, "gpu", "multicore"))
+complete_gpus = _completion(partial(_presets, "gpu"))
+complete_multicore = _completion(partial(_presets, "multicore"))
+complete_measured_gpus = _completion(partial(_measured, "gpu"))
+complete_measured_chips = _completion(partial(_measured, "multicore"))
+complete_models = _completion(partial(_presets, "models"))
+complete_types = _completion(partial(_types, has_schemes=False))
+complete_schemes = _completion(partial(_types, has_schemes=True))
 
 
 # Archs.
@@ -177,12 +149,9 @@ ArchesOption = Annotated[list[str], option(
     metavar="NAME", complete=complete_archs
 )]  # fmt: skip
 GpuOption = Annotated[str, option("GPU preset or YAML file.", "--arch", metavar="NAME|FILE", complete=complete_gpus)]
-MulticoreArchOption = Annotated[str, option(
-    "Multi-core preset or YAML file.", "--arch", metavar="NAME|FILE", show_default=False, complete=complete_multicore
-)]  # fmt: skip
 InterconnectOption = Annotated[str | None, option(
     "How a server joins GPUs over PCIe: pcie-one-socket or pcie-two-sockets (traffic crosses to another CPU). "
-    "Default: as the arch says.", metavar="NAME", show_default=False
+    "Default: as the arch says.", metavar="NAME"
 )]  # fmt: skip
 
 # Types, libraries and states that several commands take.
@@ -213,15 +182,22 @@ ClockOption = Annotated[str | None, option(
 )]  # fmt: skip
 CorrectionOption = Annotated[bool | None, option(
     "Add what timings showed beyond the terms of the model, where that was learned. Default: yes.",
-    "--correction/--no-correction", show_default=False, panel=_GPU
+    "--correction/--no-correction", panel=_GPU
 )]  # fmt: skip
 IdleCoresOption = Annotated[bool, option(
     "Whether a mapping may leave some cores of a multi-core chip without work.", "--idle-cores/--no-idle-cores"
 )]  # fmt: skip
 PolicyOption = Annotated[str | None, option(
     "Of multi-core chips with rules: library, what it does with a GEMM, or best, what the chip could do. "
-    "Default: as the YAML of the chip says.", metavar="NAME", show_default=False
+    "Default: as the YAML of the chip says.", metavar="NAME"
 )]  # fmt: skip
+
+
+TYPE_OPTIONS = (
+    *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype", "group_n"),
+)
+RUN_OPTIONS = ("library", "l2", "clock", "quantize_from", "correction")
+"""Fields of `GemmOptions`, and columns of files of shapes."""
 
 
 @dataclass(frozen=True)
@@ -265,17 +241,12 @@ class GemmOptions:
     @property
     def types(self) -> dict[str, Any]:
         """The data types, by the names of `make_problem`."""
-        return self._named(
-            "dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "zero_dtype", "scale_dtype", "group_n"
-        )
+        return {name: getattr(self, name) for name in TYPE_OPTIONS}
 
     @property
     def run(self) -> dict[str, Any]:
-        """Options on types and kernels, by the names of `GEMMEvaluator.evaluate`."""
-        return self._named("library", "l2", "clock", "quantize_from", "correction")
-
-    def _named(self, *names: str) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in names}
+        """Options on kernels, by the names of `GEMMEvaluator.evaluate`."""
+        return {name: getattr(self, name) for name in RUN_OPTIONS}
 
     def evaluator(self, arch: str) -> GEMMEvaluator:
         """Return the evaluator of an arch."""
@@ -340,7 +311,7 @@ class Distinct(enum.StrEnum):
 JsonOption = Annotated[bool, option("Print one JSON document on stdout instead of tables.", "--json")]
 OutOption = Annotated[Path | None, option(
     "Write the results to this .csv or .parquet file instead of printing them: a row each, all columns. Times "
-    "are in us. Parquet needs the extra sweep.", "--out", metavar="FILE", show_default=False
+    "are in us. Parquet needs the extra sweep.", "--out", metavar="FILE"
 )]  # fmt: skip
 
 
@@ -361,14 +332,27 @@ class Output:
         self, rows: Callable[[], Iterable[Mapping[str, Any]]], document: Callable[[], Any], show: Callable[[], None]
     ) -> None:
         """Write the rows, print the document, or show, whichever is asked for."""
-        from gemm_eval.cli.output import print_json, write_records
-
-        if self.out is not None:
-            write_records(self.out, list(rows()), json=self.json)
-        elif self.json:
-            print_json(document())
+        if self.out is None:
+            give(self.json, document, show)
         else:
-            show()
+            from gemm_eval.cli.output import write_records
+
+            write_records(self.out, list(rows()), json=self.json)
+
+
+def give(is_json: bool, document: Callable[[], Any], show: Callable[[], None]) -> None:
+    """Print the document as JSON, or show it to people."""
+    if is_json:
+        from gemm_eval.cli.output import print_json
+
+        print_json(document())
+    else:
+        show()
+
+
+def one_or_all(documents: Sequence[Any]) -> Any:
+    """Return the document of a command that was asked one thing, or a list of several."""
+    return documents[0] if len(documents) == 1 else documents
 
 
 # Sizes of a GEMM: in a row, always in the order G M K N, or by name.
@@ -381,92 +365,32 @@ _MEANINGS = {
 }
 
 
-def sizes_argument(order: str, more: str = "") -> Any:
-    """Return the argument for sizes in a row; `order` names them, such as ``M K N``, and `more` ends the help."""
-    what = "; ".join(_MEANINGS[letter] for letter in order.split())
-    return argument(
-        f"{what[0].upper()}{what[1:]}; in elements. Or by name: {names_of_sizes(order)}. {more}".rstrip(), order
-    )
+def _size_params(
+    order: str, more: str = "", more_of_each: str = ""
+) -> tuple[Callable[..., Sizes], list[inspect.Parameter]]:
+    """Return what makes `Sizes` of words, and the parameters that take them: in a row, and each by name.
+
+    The help of the row ends with `more`, that of each name with `more_of_each`.
+    """
+
+    def sentence(letters: Sequence[str], end: str, more: str) -> str:
+        text = "; ".join(_MEANINGS[letter] for letter in letters)
+        return f"{text[0].upper()}{text[1:]}{end} {more}".rstrip()
+
+    in_a_row = argument(sentence(order.split(), f"; in elements. Or by name: {names_of_sizes(order)}.", more), order)
+    params = [_param("sizes", Annotated[list[str] | None, in_a_row])]
+    for letter in order.split():
+        text = sentence([letter], ". Default: 1." if letter == "G" else ".", more_of_each)
+        by_name = option(text, f"--{letter.lower()}", f"-{letter.lower()}", metavar="SIZE", panel=_SIZES)
+        params.append(_param(letter.lower(), Annotated[str | None, by_name]))
+    return partial(Sizes.of_words, order), params
 
 
-def _size(letter: str, more: str = "") -> Any:
-    meaning, name = _MEANINGS[letter], letter.lower()
-    text = f"{meaning[0].upper()}{meaning[1:]}{'. Default: 1' * (letter == 'G')}. {more}".rstrip()
-    return option(text, f"--{name}", f"-{name}", metavar="SIZE", show_default=False, panel=_SIZES)
-
-
-class _SizeWords:
-    """Sizes as words, in a row or by name."""
-
-    order: ClassVar[str]
-    sizes: list[str] | None
-
-    @property
-    def by_name(self) -> dict[str, str | None]:
-        """The words of the options, by letter."""
-        return {letter: getattr(self, letter.lower()) for letter in self.order.split()}
-
-    def one(self, instead: str = "") -> list[Any]:
-        """Return one size for each letter; `instead`: what else the command takes, for the error if there is none."""
-        return one_of_each(self.order, self.sizes, self.by_name, instead)
-
-
-@dataclass(frozen=True)
-class BatchedSizes(_SizeWords):
-    """G, M, K and N of one GEMM."""
-
-    order: ClassVar[str] = "G M K N"
-    sizes: Annotated[list[str] | None, sizes_argument("G M K N")] = None
-    g: Annotated[str | None, _size("G")] = None
-    m: Annotated[str | None, _size("M")] = None
-    k: Annotated[str | None, _size("K")] = None
-    n: Annotated[str | None, _size("N")] = None
-
-
-@dataclass(frozen=True)
-class SeveralSizes(_SizeWords):
-    """G, M, K and N of one or several GEMMs."""
-
-    order: ClassVar[str] = "G M K N"
-    sizes: Annotated[list[str] | None, sizes_argument("G M K N", SEVERAL)] = None
-    g: Annotated[str | None, _size("G", SEVERAL)] = None
-    m: Annotated[str | None, _size("M", SEVERAL)] = None
-    k: Annotated[str | None, _size("K", SEVERAL)] = None
-    n: Annotated[str | None, _size("N", SEVERAL)] = None
-
-    def all(self) -> list[tuple[Any, ...]]:
-        """Return every combination, the last size changing fastest; none: none is given."""
-        return all_sizes(self.order, self.sizes, self.by_name)
-
-
-@dataclass(frozen=True)
-class PlainSizes(_SizeWords):
-    """M, K and N of one GEMM."""
-
-    order: ClassVar[str] = "M K N"
-    sizes: Annotated[list[str] | None, sizes_argument("M K N")] = None
-    m: Annotated[str | None, _size("M")] = None
-    k: Annotated[str | None, _size("K")] = None
-    n: Annotated[str | None, _size("N")] = None
-
-
-@dataclass(frozen=True)
-class KernelSizes(PlainSizes):
-    """The same, of kernels that are listed."""
-
-    sizes: Annotated[
-        list[str] | None, sizes_argument("M K N", "Lists what can run these sizes; K and N are multiples of 8.")
-    ] = None
-
-
-@dataclass(frozen=True)
-class WeightSizes(_SizeWords):
-    """K and N of the weights of GEMMs."""
-
-    order: ClassVar[str] = "K N"
-    sizes: Annotated[list[str] | None, sizes_argument("K N")] = None
-    k: Annotated[str | None, _size("K")] = None
-    n: Annotated[str | None, _size("N")] = None
+BatchedSizes = Annotated[Sizes, "G M K N"]
+SeveralSizes = Annotated[Sizes, "G M K N", SEVERAL, SEVERAL]
+PlainSizes = Annotated[Sizes, "M K N"]
+KernelSizes = Annotated[Sizes, "M K N", "Lists what can run these sizes; K and N are multiples of 8."]
+WeightSizes = Annotated[Sizes, "K N"]
 
 
 # Models.
@@ -532,35 +456,3 @@ class MemoryOptions:
     ] = False
     memory_frac: MemoryFracOption = MEMORY_FRAC
     ignore_memory: IgnoreMemoryOption = False
-
-
-# Timings.
-
-
-def dense_data(default: str) -> Any:
-    """Return the option `--data` of commands that read timings of vendors' kernels; `default`: what they read else."""
-    return option(
-        f"Timings: a .csv or .parquet file, or the name of a committed set or folder, such as "
-        f"aiconfigurator/float16. Repeatable. Default: {default}.",
-        metavar="FILE|NAME", show_default=False,
-    )  # fmt: skip
-
-
-def w4a16_data(default: str) -> Any:
-    """Return the option `--data` of commands that read timings of our kernels; `default`: what they read else."""
-    return option(
-        f"Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: {default}.",
-        metavar="FILE", show_default=False,
-    )  # fmt: skip
-
-
-ChipDataOption = Annotated[Path | None, option(
-    "CSV of timings: chip, dtype, M, K, N, latency_us. Default: those that come with the library.",
-    metavar="FILE", show_default=False
-)]  # fmt: skip
-TritonDataOption = Annotated[Path | None, option(
-    "A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
-    metavar="FILE", show_default=False
-)]  # fmt: skip
-FileDtypeOption = Annotated[str | None, option("Types of a file that does not say them: fp16, w4a16, ...")]
-SeedOption = Annotated[int, option("What deals the (N, K) pairs to folds.", min=0)]

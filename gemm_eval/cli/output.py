@@ -8,27 +8,25 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Column as TableColumn
+from rich.table import Table
 
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.words import shown, visible
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import RenderableType
     from rich.text import Text
 
     from gemm_eval.evaluate import GEMMResult
     from gemm_eval.mapping import KernelConfig
-    from gemm_eval.validation import Metrics
 
 
 T = TypeVar("T")
@@ -55,8 +53,8 @@ class _Console(Console):
             super().print(*objects, **options)
             return
         width = self.width
-        for place, part in enumerate(_fitted(self, objects[0])):
-            if place:
+        for index, part in enumerate(_fitted(self, objects[0])):
+            if index:
                 super().print()
             self.width = max(width, widest(self, part))  # what has no room for its longest word is wider
             super().print(part, **options)
@@ -82,25 +80,55 @@ def print_line(line: str, *, err: bool = False) -> None:
     (sys.stderr if err else sys.stdout).write(f"{visible(line)}\n")
 
 
-def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table of results as CSV; names in it are those of files."""
-    frame.map(lambda cell: visible(cell) if isinstance(cell, str) else cell).to_csv(path, index=False)
-
-
 def make_table(headers: Sequence[str], *, title: str | None = None, right: Sequence[str] = ()) -> Table:
-    """Return an empty table whose cells fold when space is short: no digit is ever cut off.
-
-    Args:
-        headers: one per column.
-        title: line above the table.
-        right: headers of the columns that are aligned to the right.
-    """
+    """Return an empty table whose cells fold when space is short: no digit is ever cut off."""
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", pad_edge=False
     )
     for header in headers:
         table.add_column(header, overflow="fold", justify="right" if header in right else "left")
     return table
+
+
+WORD_COLUMNS = frozenset({
+    "A", "A from", "GEMM", "GPU", "L2", "act-order", "algorithm", "arch", "bias", "bound", "clus-\nter", "config",
+    "date", "field", "finding", "fits", "found by", "gpu", "instructions of a warp", "kernel", "kind: source", "layer",
+    "memory", "multicore", "operation", "part", "raster", "result", "schedule", "source", "split-K", "table",
+    "tensor-core instruction", "tile", "title", "type", "types", "unit", "weights", "what", "winner", "work",
+})  # fmt: skip
+"""Headers of columns of words, which are aligned to the left; numbers are aligned to the right."""
+
+
+def rows_table(rows: Sequence[Mapping[str, str]], headers: Sequence[str] = (), *, title: str | None = None) -> Table:
+    """Return a table of rows, cells by header; `headers`: the columns, by default all of the first row."""
+    headers = headers or list(rows[0])
+    table = make_table(headers, title=title, right=[header for header in headers if header not in WORD_COLUMNS])
+    for row in rows:
+        table.add_row(*(row[name] for name in headers))
+    return table
+
+
+Column = tuple[str, str, "str | Callable[[Any], str]"]
+"""A header, the name of a value, and its format: as `format` takes it, or a function."""
+
+
+def columns_table(rows: Iterable[Mapping[Any, Any]], columns: Sequence[Column], *, title: str | None = None) -> Table:
+    """Return a table of rows of values by name."""
+    headers = [header for header, _, _ in columns]
+    table = make_table(headers, title=title, right=[header for header in headers if header not in WORD_COLUMNS])
+    for row in rows:
+        cells = ((row[name], form) for _, name, form in columns)
+        table.add_row(*(format(value, form) if isinstance(form, str) else form(value) for value, form in cells))
+    return table
+
+
+def print_whole_or(whole: Table, *parts: Table) -> None:
+    """Print a table, or the parts that it can be read in where the terminal is too narrow."""
+    console = make_console()
+    for index, table in enumerate((whole,) if widest(console, whole) <= console.width else parts):
+        if index:
+            console.print()
+        console.print(table)
 
 
 def widest(console: Console, renderable: RenderableType) -> int:
@@ -111,11 +139,10 @@ def widest(console: Console, renderable: RenderableType) -> int:
 def print_blocks(items: Sequence[T], make: Callable[[Sequence[T]], Table]) -> None:
     """Print the table that `make` makes of items, or one table below the other where the terminal is too narrow.
 
-    Each has as many items as stand side by side, at least one. Of one that is still too wide lines break between
-    words, and never within one: what has no room for its longest words is wider than the terminal.
+    Each has as many items as stand side by side, at least one; lines break between words alone.
     """
     console = make_console()
-    rest = list(items)
+    rest = items
     while rest:
         count = len(rest)
         while (excess := widest(console, table := make(rest[:count])) - console.width) > 0 and count > 1:
@@ -128,29 +155,13 @@ def print_blocks(items: Sequence[T], make: Callable[[Sequence[T]], Table]) -> No
             console.print()
 
 
-def print_rows(
-    rows: Sequence[Mapping[str, str]], keys: Sequence[str], others: Sequence[str], *, title: str, left: Sequence[str]
-) -> None:
-    """Print a table, or where the terminal is too narrow several, each with the key columns in front.
-
-    Args:
-        rows: cells by header.
-        keys: headers of the columns that say what a row is of.
-        others: headers of all other columns.
-        title: line above the first table.
-        left: headers of the columns that are aligned to the left.
-    """
+def print_rows(rows: Sequence[Mapping[str, str]], keys: Sequence[str], others: Sequence[str], *, title: str) -> None:
+    """Print a table of rows by header, or where the terminal is too narrow several, each with the keys in front."""
 
     def make(some: Sequence[str]) -> Table:
-        headers = [*keys, *some]
-        is_first = some[:1] == list(others[:1])
-        right = [name for name in headers if name not in left]
-        table = make_table(headers, title=(title or None) if is_first else None, right=right)
-        for row in rows:
-            table.add_row(*(row[name] for name in headers))
-        return table
+        return rows_table(rows, [*keys, *some], title=(title or None) if some[:1] == others[:1] else None)
 
-    print_blocks(list(others), make)
+    print_blocks(others, make)
 
 
 def _fitted(console: Console, table: Table) -> list[Table]:
@@ -170,7 +181,7 @@ def _fitted(console: Console, table: Table) -> list[Table]:
 
 
 def _part(table: Table, first: int, last: int, *, is_first: bool) -> Table:
-    """The first column and some others, as they are; the title stands over the first part."""
+    """Return the first column and some others, as they are; the title stands over the first part."""
     columns = [table.columns[0], *table.columns[first:last]]
     part = make_table([], title=str(table.title) if is_first and table.title else None)
     part.show_lines = table.show_lines
@@ -186,10 +197,10 @@ def _narrow_widest(table: Table, excess: int) -> int:
     widths = [_widths(column) for column in table.columns]
     now = [natural for natural, _ in widths]
     while excess > 0:
-        place = max(range(len(now)), key=lambda at: (now[at] > widths[at][1], now[at]))
-        if now[place] <= widths[place][1]:
+        column_index = max(range(len(now)), key=lambda at: (now[at] > widths[at][1], now[at]))
+        if now[column_index] <= widths[column_index][1]:
             break
-        now[place] -= 1
+        now[column_index] -= 1
         excess -= 1
     for column, width, (natural, _) in zip(table.columns, now, widths, strict=True):
         if width < natural:
@@ -197,7 +208,7 @@ def _narrow_widest(table: Table, excess: int) -> int:
     return excess
 
 
-def _widths(column: Column) -> tuple[int, int]:
+def _widths(column: TableColumn) -> tuple[int, int]:
     """Width of a column when nothing folds, and of its longest word."""
     cells = [str(cell) for cell in (column.header, *column.cells)]
     natural = max((cell_len(line) for cell in cells for line in cell.splitlines()), default=0)
@@ -243,18 +254,12 @@ def format_term(name: str) -> str:
 
 def format_decomposition(config: KernelConfig) -> str:
     """Return how the work of a GPU kernel is cut into CTAs: "split-K 4", "stream-K" or "data parallel"."""
-    from gemm_eval.mapping import Decomposition
-
-    words = {
-        Decomposition.DATA_PARALLEL: "data parallel",
-        Decomposition.SPLIT_K: f"split-K {config.split_k}",
-        Decomposition.STREAM_K: "stream-K",
-    }
-    return words[config.decomposition]
+    words = {"SPLIT_K": f"split-K {config.split_k}", "STREAM_K": "stream-K"}
+    return words.get(config.decomposition.name, "data parallel")
 
 
 def format_raster(config: KernelConfig) -> str:
-    """In which order the CTAs of a GPU kernel follow: "along M by 8"."""
+    """Return in which order the CTAs of a GPU kernel follow: "along M by 8"."""
     return f"{config.raster_order.name.replace('ALONG_', 'along ')} by {config.raster_swizzle}"
 
 
@@ -309,11 +314,9 @@ def read_records(path: Path) -> list[Record]:
 
 
 def flat(document: Mapping[str, Any], *parts: str) -> dict[str, Any]:
-    """Return the plain values of a document as a row: the name of the arch, those of some parts, and its own.
+    """Return the plain values of a document as a row: the name of the arch, its own, and those of parts of it.
 
-    Args:
-        document: as `to_dict` of a result makes it.
-        parts: names of documents in it whose values count, in this order; what they say again is said once.
+    Those of the first part come before its own; a name that comes again is dropped.
     """
     plain = {name: value for name, value in document.items() if not isinstance(value, Mapping | list | tuple)}
     row = {"arch": plain.pop("arch_name")} if "arch_name" in plain else {}
@@ -361,14 +364,14 @@ def _to_parquet(columns: list[str], cells: list[list[Any]]) -> bytes:
     with needs_extra("a table in parquet", "table"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    table = pa.table({name: _of_one_type([row[place] for row in cells]) for place, name in enumerate(columns)})
+    table = pa.table({name: _of_one_type([row[index] for row in cells]) for index, name in enumerate(columns)})
     sink = io.BytesIO()
     pq.write_table(table, sink)
     return sink.getvalue()
 
 
 def _of_one_type(column: list[Any]) -> list[Any]:
-    """A column as parquet can hold it: numbers that CSV gave as texts are numbers, and what is mixed is all text."""
+    """Return a column as parquet can hold it: numbers that CSV gave as texts are numbers, what is mixed is all text."""
     there = [cell for cell in column if cell is not None]
     kinds = {type(cell) for cell in there}
     if kinds == {str}:
@@ -423,7 +426,7 @@ def _rows_of_csv(path: Path, lines: Any) -> Iterator[Record]:
 
 
 def _check_header(where: str, names: Sequence[str]) -> None:
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if twice is not None:
         raise InvalidInputError(f"{where}: column {shown(twice)} is there twice")
 
@@ -438,20 +441,3 @@ def _read_parquet(path: Path) -> Iterable[Record]:
         raise InvalidInputError(f"{path} cannot be read as parquet: {error}") from None
     for place, row in enumerate(rows, 1):
         yield f"{path}, row {place}", {name: None if cell != cell else cell for name, cell in row.items()}  # noqa: PLR0124  nan
-
-
-class HeldOutLine(Protocol):
-    """Errors on some rows, by who predicts."""
-
-    @property
-    def errors(self) -> Mapping[str, Metrics]:
-        """By who predicts."""
-
-    def _asdict(self) -> dict[str, Any]: ...
-
-
-def plain_lines(lines: Iterable[HeldOutLine]) -> list[dict[str, Any]]:
-    """Return lines ready for JSON."""
-    return [
-        line._asdict() | {"errors": {name: asdict(metrics) for name, metrics in line.errors.items()}} for line in lines
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -63,8 +63,8 @@ def _table(pairs: Sequence[Pair], *, has_mapping: bool = True) -> Table:
     table = make_table(["", *names], title=pairs[0][1].problem.sizes_text, right=names)
     for title, rows in (
         (None, list(_totals(pairs, has_mapping=has_mapping))),
-        ("time (share)", list(_times(pairs))),
-        ("traffic, bytes (share)", list(_traffic(pairs))),
+        ("time (share)", list(_terms(pairs, "breakdown", "latency_us", time_text, _ROUNDING_FRAC))),
+        ("traffic, bytes (share)", list(_terms(pairs, "traffic", "dram_bytes", "{:,}".format, 0.0))),
     ):
         if title is not None:
             table.add_row(title, style="bold")
@@ -140,37 +140,23 @@ def _is_coarse(arch: ArchSpec) -> bool:
     return isinstance(arch, MulticoreSpec) and arch.is_coarse
 
 
-def _times(pairs: Sequence[Pair]) -> Iterator[_Row]:
-    for name in _all_terms(result.breakdown for _, result in pairs):
-        times = [
-            (_without_rounding(result.breakdown.get(name, 0.0), result.latency_us), result.latency_us)
-            for _, result in pairs
+def _terms(
+    pairs: Sequence[Pair], field: str, total: str, text: Callable[[Any], str], rounding_frac: float
+) -> Iterator[_Row]:
+    """Yield the terms of a field that are not 0 everywhere, in the order of their first mention."""
+    columns = [(getattr(result, field), getattr(result, total)) for _, result in pairs]
+    for name in dict.fromkeys(name for terms, _ in columns for name in terms):
+        values = [terms.get(name, 0) for terms, _ in columns]
+        values = [
+            value if abs(value) > rounding_frac * whole else 0
+            for value, (_, whole) in zip(values, columns, strict=True)
         ]
-        if any(us for us, _ in times):
-            cells = [f"{time_text(us)} ({format_share(us, latency)})" for us, latency in times]
-            yield _Row(format_term(name), _where(name, cells, (result.breakdown for _, result in pairs)))
-
-
-def _traffic(pairs: Sequence[Pair]) -> Iterator[_Row]:
-    for name in _all_terms(result.traffic for _, result in pairs):
-        counts = [(result.traffic.get(name, 0), result.dram_bytes) for _, result in pairs]
-        if any(count for count, _ in counts):
-            cells = [_with_share(count, total) for count, total in counts]
-            yield _Row(format_term(name), _where(name, cells, (result.traffic for _, result in pairs)))
-
-
-def _where(name: str, cells: Iterable[str], terms: Iterable[Container[str]]) -> list[str]:
-    """Cells of a term, but where a chip of another kind has none of the name."""
-    return [cell if name in names else _NOT_HERE for cell, names in zip(cells, terms, strict=True)]
-
-
-def _all_terms(terms: Iterable[Iterable[str]]) -> Iterable[str]:
-    """Names in the order of their first mention: chips of other kinds have other terms."""
-    return dict.fromkeys(name for names in terms for name in names)
-
-
-def _without_rounding(us: float, latency_us: float) -> float:
-    return us if abs(us) > _ROUNDING_FRAC * latency_us else 0.0
+        if any(values):
+            cells = [
+                f"{text(value)} ({format_share(value, whole)})" if name in terms else _NOT_HERE
+                for value, (terms, whole) in zip(values, columns, strict=True)
+            ]
+            yield _Row(format_term(name), cells)
 
 
 def _with_share(count: int, total: int) -> str:
@@ -205,10 +191,10 @@ def print_top(arch: ArchSpec, results: Sequence[GEMMResult]) -> None:
         _print_stacks([_stacked(group) for group in groups], title)
     console.print()
     if isinstance(arch, MulticoreSpec):
-        what = f"Partition of G,M,N,K over {arch.num_cores} cores; tile m x n x k"
+        legend = f"Partition of G,M,N,K over {arch.num_cores} cores; tile m x n x k"
     else:
-        what = "CTA tile m x n x k; cluster m x n; " + ", ".join(best.options.values())
-    console.print(f"{what}; differences are to the best.")
+        legend = "CTA tile m x n x k; cluster m x n; " + ", ".join(best.options.values())
+    console.print(f"{legend}; differences are to the best.")
 
 
 def _print_stacks(columns: Sequence[_Column], title: str) -> None:
@@ -277,59 +263,48 @@ def _choices(mapping: MulticoreMapping | KernelConfig) -> dict[str, object]:
     }
 
 
+_Cells = tuple[str, Callable[[Any], str]]
+_CHIP_GROUPS: tuple[tuple[_Cells, ...], ...] = (
+    (
+        ("partition", lambda r: ",".join(map(str, r.mapping.partition))),
+        ("tile", lambda r: "x".join(map(str, r.mapping.tile))),
+        ("order", lambda r: r.mapping.loop_order.name.lower()),
+    ),
+)
+_GPU_GROUPS: tuple[tuple[_Cells, ...], ...] = (
+    (
+        ("CTA", lambda r: f"{r.mapping.cta_m}x{r.mapping.cta_n}x{r.mapping.cta_k}"),
+        ("cluster", lambda r: f"{r.mapping.cluster_m}x{r.mapping.cluster_n}"),
+        ("stages", lambda r: str(r.mapping.num_stages)),
+    ),
+    (
+        ("kernel", lambda r: r.mapping.family),
+        ("schedule", lambda r: r.mapping.schedule.name.lower()),
+        ("work", lambda r: format_decomposition(r.mapping)),
+        ("raster", lambda r: format_raster(r.mapping)),
+    ),
+)
+
+
 def _column_groups(arch: ArchSpec, results: Sequence[GEMMResult]) -> list[list[_Column]]:
-    best = results[0]
-    is_multicore = isinstance(arch, MulticoreSpec)
+    best, is_chip = results[0], isinstance(arch, MulticoreSpec)
     count = arch.num_cores if isinstance(arch, MulticoreSpec) else arch.num_sms
-    return [
-        [_Column("#", [str(rank) for rank in range(1, len(results) + 1)])],
-        [
-            _Column("latency", [time_text(r.latency_us) for r in results]),
-            _Column("vs best", [format_change(r.latency_us, best.latency_us) for r in results]),
-        ],
-        *_mapping_groups([r.mapping for r in results]),
-        [
-            _Column("cores" if is_multicore else "SMs", [f"{r.active_cores} of {count}" for r in results]),
-            _Column("bound", [r.bound for r in results]),
-        ],
-        [
-            _Column("DRAM bytes", [f"{r.dram_bytes:,}" for r in results]),
-            _Column("vs best", [format_change(r.dram_bytes, best.dram_bytes) for r in results]),
-            _Column("SRAM bytes" if is_multicore else "smem bytes", [f"{r.sram_used_bytes:,}" for r in results]),
-        ],
-        [
-            _Column(
-                "differs in",
-                ["best", *(describe_difference(best, result) for result in results[1:])],
-            )
-        ],
+    groups: list[tuple[_Cells, ...]] = [
+        (
+            ("latency", lambda r: time_text(r.latency_us)),
+            ("vs best", lambda r: format_change(r.latency_us, best.latency_us)),
+        ),
+        *(_CHIP_GROUPS if is_chip else _GPU_GROUPS),
+        (("cores" if is_chip else "SMs", lambda r: f"{r.active_cores} of {count}"), ("bound", lambda r: r.bound)),
+        (
+            ("DRAM bytes", lambda r: f"{r.dram_bytes:,}"),
+            ("vs best", lambda r: format_change(r.dram_bytes, best.dram_bytes)),
+            ("SRAM bytes" if is_chip else "smem bytes", lambda r: f"{r.sram_used_bytes:,}"),
+        ),
+        (("differs in", lambda r: "best" if r is best else describe_difference(best, r)),),
     ]
-
-
-def _mapping_groups(mappings: Sequence[MulticoreMapping | KernelConfig]) -> list[list[_Column]]:
-    multicore = [mapping for mapping in mappings if isinstance(mapping, MulticoreMapping)]
-    if multicore:
-        return [
-            [
-                _Column("partition", [",".join(map(str, m.partition)) for m in multicore]),
-                _Column("tile", ["x".join(map(str, m.tile)) for m in multicore]),
-                _Column("order", [m.loop_order.name.lower() for m in multicore]),
-            ]
-        ]
-    configs = [mapping for mapping in mappings if isinstance(mapping, KernelConfig)]
-    return [
-        [
-            _Column("CTA", [f"{c.cta_m}x{c.cta_n}x{c.cta_k}" for c in configs]),
-            _Column("cluster", [f"{c.cluster_m}x{c.cluster_n}" for c in configs]),
-            _Column("stages", [str(c.num_stages) for c in configs]),
-        ],
-        [
-            _Column("kernel", [c.family for c in configs]),
-            _Column("schedule", [c.schedule.name.lower() for c in configs]),
-            _Column("work", [format_decomposition(c) for c in configs]),
-            _Column("raster", [format_raster(c) for c in configs]),
-        ],
-    ]
+    ranks = _Column("#", [str(rank) for rank in range(1, len(results) + 1)])
+    return [[ranks], *([_Column(header, list(map(cell, results))) for header, cell in group] for group in groups)]
 
 
 def _stacked(group: Sequence[_Column]) -> _Column:

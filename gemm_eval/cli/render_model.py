@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
-
 from gemm_eval.arch import ArchSpec
 from gemm_eval.cli.output import (
     format_number,
     format_share,
     format_term,
     make_console,
-    make_table,
     print_blocks,
     print_rows,
+    print_whole_or,
+    rows_table,
     widest,
 )
 from gemm_eval.estimate import ModelEstimate, StepEstimate
@@ -25,17 +24,6 @@ from gemm_eval.moe import BREAKDOWN, MoeLayerResult, MoeLayerTable
 from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, ModelConfig, ModelMemory, say_memory
 from gemm_eval.units import time_text
 
-_WORDS = frozenset({"arch", "types", "bound", "kernel", "source", "algorithm", "GEMM", "operation", "fits"})
-"""Headers of columns of words, which are aligned to the left."""
-
-
-def _table(headers: Sequence[str], rows: Sequence[Mapping[str, str]], title: str | None) -> Table:
-    table = make_table(headers, title=title, right=[header for header in headers if header not in _WORDS])
-    for row in rows:
-        table.add_row(*(row[header] for header in headers))
-    return table
-
-
 # Attention and collectives.
 
 
@@ -43,8 +31,8 @@ def print_attentions(results: Sequence[AttentionResult], *, num_archs: int) -> N
     """Print results that differ in arch, batch and lengths alone: in words where there is one for each arch."""
     if len(results) == num_archs:
         console = make_console()
-        for place, result in enumerate(results):
-            console.print(("\n" if place else "") + result.explain(), highlight=False)
+        for index, result in enumerate(results):
+            console.print(("\n" if index else "") + result.explain(), highlight=False)
         return
     rows = [_attention_cells(result) for result in results]
     problem = results[0].problem
@@ -52,7 +40,7 @@ def print_attentions(results: Sequence[AttentionResult], *, num_archs: int) -> N
     title = f"{problem.num_heads:,} heads of {problem.head_dim:,}, {problem.num_kv_heads:,} KV heads"
     title += "".join(f" on {word}" if name == "arch" else f", {word}" for name, word in common.items())
     keys = [name for name in ("arch", "types", "batch", "queries", "keys") if name not in common]
-    print_rows(rows, keys, ("time", "TFLOP/s", "GB/s", "bound", "kernel", "source"), title=title, left=tuple(_WORDS))
+    print_rows(rows, keys, ("time", "TFLOP/s", "GB/s", "bound", "kernel", "source"), title=title)
 
 
 def _attention_cells(result: AttentionResult) -> dict[str, str]:
@@ -91,7 +79,7 @@ def print_collectives(results: Sequence[CollectiveResult]) -> None:
         }
         for result in results
     ]
-    print_rows(rows, list(rows[0])[:2], list(rows[0])[2:], title=title, left=tuple(_WORDS))
+    print_rows(rows, list(rows[0])[:2], list(rows[0])[2:], title=title)
     console.print(f"Joined by {first.interconnect}. Coefficients {first.origin}.", highlight=False)
 
 
@@ -114,14 +102,14 @@ def print_layers(table: MoeLayerTable, arch: ArchSpec, model: str | None) -> Non
     layer = results[0].layer
     whose = {"most_loaded": "the most loaded rank", "mean": "the mean rank"}.get(str(layer.rank), f"rank {layer.rank}")
     title = f"{'Layer' if model is None else model} on {arch.name}, {whose}: {str(layer).partition(', ')[2]}"
-    whole = _table(("tokens", *_LOAD, *_LAYER_TIMES, *times), cells, title)
+    whole = rows_table(cells, ("tokens", *_LOAD, *_LAYER_TIMES, *times), title=title)
     if widest(console, whole) <= console.width:
         console.print(whole)
     else:
-        console.print(_table(("tokens", *_LOAD), cells, title))
+        console.print(rows_table(cells, ("tokens", *_LOAD), title=title))
         for headers in (_LAYER_TIMES, times):
             console.print()
-            print_blocks(headers, lambda some: _table(("tokens", *some), cells, None))
+            print_blocks(headers, lambda some: rows_table(cells, ("tokens", *some)))
     draws = len(results[0].draws)
     spread = f"Times are means of {draws} draws, with the least and the most. " if draws > 1 else ""
     console.print(
@@ -161,13 +149,8 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
     total_us = sum(gemm.total_count * result.latency_us for gemm, result in rows)
     cells = [_gemm_cells(gemm, result, total_us) for gemm, result in rows]
     console = make_console()
-    whole = _table((*_SHAPES, *_GEMM_TIMES), cells, title)
-    if widest(console, whole) <= console.width:
-        console.print(whole)
-    else:
-        console.print(_table(_SHAPES, cells, title))
-        console.print()
-        console.print(_table((_SHAPES[0], *_GEMM_TIMES), cells, None))
+    parts = rows_table(cells, _SHAPES, title=title), rows_table(cells, (_SHAPES[0], *_GEMM_TIMES))
+    print_whole_or(rows_table(cells, (*_SHAPES, *_GEMM_TIMES), title=title), *parts)
     in_layers_us = sum(gemm.total_count * result.latency_us for gemm, result in rows if gemm.name != "lm_head")
     console.print(
         f"GEMMs of a layer: {time_text(in_layers_us / config.num_layers)} in the mean; of the model: "
@@ -177,12 +160,11 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
 
 def _gemm_cells(gemm: LayerGemm, result: GEMMResult, total_us: float) -> dict[str, str]:
     all_us = gemm.total_count * result.latency_us
-    times = "" if gemm.count_per_layer == 1 else f" x {gemm.count_per_layer}"
     return {
         "GEMM": gemm.name,
         "types": result.problem.types.inputs,
         "G·M·K·N": "·".join(result.problem.size_words),
-        "layers": f"{gemm.num_layers}{times}",
+        "layers": f"{gemm.num_layers}",
         "bound": result.bound,
         "time": time_text(result.latency_us),
         "in all": time_text(all_us),
@@ -200,14 +182,15 @@ def print_notes(memory: ModelMemory, arch: ArchSpec, memory_frac: float) -> None
 
 def print_memory(document: Mapping[str, Any]) -> None:
     """Print what takes the memory of a device, part by part, from what `memory_document` says."""
-    headers = ("part", "type", "elements", "GB")
-    table = make_table(headers, title=f"Memory of a device (stage {document['stage']})", right=headers[2:])
-    for part in document["weights"]:
-        table.add_row(part["name"], part["types"], f"{part['num_elems']:,}", f"{part['num_bytes'] / 1e9:,.3f}")
-    for name in ("kv_cache", "activation", "total"):
-        table.add_row(name.replace("_", " "), "", "", f"{document[f'{name}_bytes'] / 1e9:,.3f}")
+    rows = [
+        (part["name"], part["types"], f"{part['num_elems']:,}", part["num_bytes"]) for part in document["weights"]
+    ] + [(name.replace("_", " "), "", "", document[f"{name}_bytes"]) for name in ("kv_cache", "activation", "total")]
+    cells = [
+        {"part": part, "type": types, "elements": elems, "GB": f"{num_bytes / 1e9:,.3f}"}
+        for part, types, elems, num_bytes in rows
+    ]
     console = make_console()
-    console.print(table)
+    console.print(rows_table(cells, title=f"Memory of a device (stage {document['stage']})"))
     if "largest_batch" in document:
         console.print(
             f"In {document['limit_bytes'] / 1e9:,.1f} GB, {document['memory_frac']:g} of the DRAM: at most "
@@ -231,7 +214,7 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
             f"device{'s' * (first.num_devices > 1)} a replica; tok/s are output tokens a second of a device in decode"
         )
         rows = list(map(_estimate_cells, estimates))
-        print_rows(rows, list(rows[0])[:3], list(rows[0])[3:], title="", left=tuple(_WORDS))
+        print_rows(rows, list(rows[0])[:3], list(rows[0])[3:], title="")
     for estimate in estimates if operations else ():
         for step in (estimate.prefill, estimate.decode):
             console.print()
@@ -262,14 +245,16 @@ def _print_step(estimate: ModelEstimate, step: StepEstimate) -> None:
         f"{estimate.model_name} on {estimate.arch_name}, {step.phase}: {sequences}, {step.new_tokens:,} new of "
         f"{step.seq_len:,} tokens, {time_text(step.latency_us)}"
     )
-    headers = ("operation", "layers", "time", "in all", "share", "bound", "what")
-    tables = [make_table(some, title=title, right=headers[1:5]) for some in (headers, headers[:-1])]
-    for cost in step.costs:
-        cells = (
-            cost.operation.name, str(cost.operation.num_layers), time_text(cost.latency_us), time_text(cost.total_us),
-            format_share(cost.total_us, step.latency_us), cost.bound, cost.detail,
-        )  # fmt: skip
-        tables[0].add_row(*cells)
-        tables[1].add_row(*cells[:-1])
-    console = make_console()
-    console.print(tables[0] if widest(console, tables[0]) <= console.width else tables[1])
+    rows = [
+        {
+            "operation": cost.operation.name,
+            "layers": str(cost.operation.num_layers),
+            "time": time_text(cost.latency_us),
+            "in all": time_text(cost.total_us),
+            "share": format_share(cost.total_us, step.latency_us),
+            "bound": cost.bound,
+            "what": cost.detail,
+        }
+        for cost in step.costs
+    ]
+    print_whole_or(rows_table(rows, title=title), rows_table(rows, list(rows[0])[:-1], title=title))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from gemm_eval.arch import THREADS_PER_WARP, GpuSpec
+from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.asm import LoopCycles, OpCounts, ScoreCard
 from gemm_eval.cli.output import (
     format_change,
@@ -16,19 +16,15 @@ from gemm_eval.cli.output import (
     format_share,
     make_console,
     make_table,
-    widest,
+    print_whole_or,
+    rows_table,
 )
 from gemm_eval.kernels import Occupancy
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.measure import Profile, ProfiledKernel
 from gemm_eval.units import tflop_per_s
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-
 _BYTES_PER_US_PER_GB_PER_S = 1e3
-_LEFT = ("kernel", "tile", "clus-\nter", "schedule", "work")
 _PREFIX = "w4a16_"  # of the names of all families
 
 
@@ -51,15 +47,16 @@ def print_profile(profile: Profile, choices: Sequence[Chosen], gpu: str, dtype: 
     gemm, console = profile.gemm, make_console()
     weights = gemm.mode.name.lower() + (f" of {gemm.group_size}" if gemm.group_size else "")
     title = f"M {gemm.M}, N {gemm.N}, K {gemm.K}, {dtype} x int4 (scales: {weights}) on {gpu}"
-    listed = profile.kernels[:count]
-    which, how = [_which(profile, kernel) for kernel in listed], [_how(profile, kernel) for kernel in listed]
-    table = _table([first | second for first, second in zip(which, how, strict=True)], title)
-    if widest(console, table) <= console.width:
-        console.print(table)
-    else:
-        console.print(_table(which, title))
-        console.print()
-        console.print(_table(how, "The same kernels: what they reach, and how they are built"))
+    rows = [
+        {"#": str(rank)} | _which(profile, kernel) | _how(profile, kernel)
+        for rank, kernel in enumerate(profile.kernels[:count], 1)
+    ]
+    how = ("#", *_how(profile, profile.kernels[0]))
+    which = [header for header in rows[0] if header == "#" or header not in how]
+    again = "The same kernels: what they reach, and how they are built"
+    print_whole_or(
+        rows_table(rows, title=title), rows_table(rows, which, title=title), rows_table(rows, how, title=again)
+    )
     console.print()
     failed = f"; {len(profile.errors)} failed" if profile.errors else ""
     console.print(
@@ -71,17 +68,7 @@ def print_profile(profile: Profile, choices: Sequence[Chosen], gpu: str, dtype: 
         console.print(_sentence(profile, chosen))
 
 
-def _table(rows: Sequence[dict[str, str]], title: str) -> Table:
-    """Rank the rows; each has cells by header."""
-    headers = ("#", *rows[0])
-    table = make_table(headers, title=title, right=[header for header in headers if header not in _LEFT])
-    for rank, row in enumerate(rows, 1):
-        table.add_row(str(rank), *row.values())
-    return table
-
-
 def _which(profile: Profile, kernel: ProfiledKernel) -> dict[str, str]:
-    """Return the cells on the time of a kernel, and on which it is."""
     config, us = kernel.config, kernel.timing.latency_us
     return {
         "us": format_number(us),
@@ -95,7 +82,6 @@ def _which(profile: Profile, kernel: ProfiledKernel) -> dict[str, str]:
 
 
 def _how(profile: Profile, kernel: ProfiledKernel) -> dict[str, str]:
-    """Return the cells on the rates of a kernel, and on how it is built."""
     config, timing, built = kernel
     tflops, gb_per_s = _rates(profile, kernel)
     return {
@@ -127,7 +113,7 @@ def profile_document(
         "gemm": _plain(profile.gemm._asdict()) | {"dtype": dtype, "bytes_moved": profile.bytes_moved},
         "num_kernels": len(profile.kernels),
         "kernels": [
-            {"place": place} | _kernel(profile, kernel) for place, kernel in enumerate(profile.kernels[:count], 1)
+            {"place": rank} | _kernel(profile, kernel) for rank, kernel in enumerate(profile.kernels[:count], 1)
         ],
         "choices": [_choice(profile, chosen) for chosen in choices],
         "errors": [{**_plain(config._asdict()), "error": error} for config, error in profile.errors.items()],
@@ -137,15 +123,15 @@ def profile_document(
 def _rates(profile: Profile, kernel: ProfiledKernel) -> tuple[float, float]:
     """TFLOP/s and GB/s."""
     us = kernel.timing.latency_us
-    return tflop_per_s(profile.gemm.shape.flop, us), profile.bytes_moved / us / _BYTES_PER_US_PER_GB_PER_S
+    return tflop_per_s(profile.gemm.flop, us), profile.bytes_moved / us / _BYTES_PER_US_PER_GB_PER_S
 
 
 def _sentence(profile: Profile, chosen: Chosen) -> str:
-    place = profile.find(chosen.config)
+    ranked = profile.find(chosen.config)
     predicted = f"predicted {format_number(chosen.predicted_us)} us"
-    if place is None:
+    if ranked is None:
         return f"Choice of the {chosen.by}: {_in_short(chosen.config)}, {predicted}: not timed."
-    rank, kernel = place
+    rank, kernel = ranked
     us, best_us = kernel.timing.latency_us, profile.kernels[0].timing.latency_us
     change = "the best" if rank == 0 else f"{us / best_us - 1.0:+.1%} from the best"
     return (
@@ -155,13 +141,13 @@ def _sentence(profile: Profile, chosen: Chosen) -> str:
 
 
 def _choice(profile: Profile, chosen: Chosen) -> dict[str, Any]:
-    place = profile.find(chosen.config)
-    us = None if place is None else place[1].timing.latency_us
+    ranked = profile.find(chosen.config)
+    us = None if ranked is None else ranked[1].timing.latency_us
     return {
         "by": chosen.by,
         "config": _plain(chosen.config._asdict()),
         "predicted_us": chosen.predicted_us,
-        "place": None if place is None else place[0] + 1,
+        "place": None if ranked is None else ranked[0] + 1,
         "latency_us": us,
         "over_best_frac": None if us is None else us / profile.kernels[0].timing.latency_us - 1.0,
     }
@@ -187,31 +173,39 @@ def print_card(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None, cycl
     for line in _resources(card, spec, occupancy):
         console.print(line)
     console.print()
-    where = "main loop" if loop.is_loop else "no loop"
-    table = make_table(("instructions of a warp", where, "share", "kernel"), right=(where, "share", "kernel"))
-    for name, of_loop, of_all in zip(OpCounts._fields, loop.ops, card.ops, strict=True):
-        if of_all:
-            table.add_row(_format_name(name), str(of_loop), format_share(of_loop, loop.ops.total), f"{of_all:,}")
-    table.add_row("all", f"{loop.ops.total:,}", "", f"{card.ops.total:,}")
-    console.print(table)
-    console.print()
-    if loop.mma:
-        headers = ("tensor-core instruction", "bits", "A from", "number")
-        table = make_table(headers, right=("bits", "number"))
-        for one in loop.mma:
-            source = "registers" if one.has_a_in_registers else "shared memory"
-            table.add_row(f"m{one.m}n{one.n}k{one.k}", str(one.input_bits), source, str(one.num))
-        console.print(table)
-        console.print()
-    if loop.accesses:
-        table = make_table(("memory", "bytes of a lane", "number"), right=("bytes of a lane", "number"))
-        for access in loop.accesses:
-            width = "bulk" if access.width_bytes is None else str(access.width_bytes)
-            table.add_row(_format_name(access.kind), width, str(access.num))
-        console.print(table)
-        console.print()
+    here = "main loop" if loop.is_loop else "no loop"
+    counts = zip(OpCounts._fields, loop.ops, card.ops, strict=True)
+    rows = [
+        (_format_name(name), str(of_loop), format_share(of_loop, loop.ops.total), f"{of_all:,}")
+        for name, of_loop, of_all in counts
+        if of_all
+    ]
+    rows.append(("all", f"{loop.ops.total:,}", "", f"{card.ops.total:,}"))
+    _print_table(("instructions of a warp", here, "share", "kernel"), rows)
+    sources = {True: "registers", False: "shared memory"}
+    _print_table(
+        ("tensor-core instruction", "bits", "A from", "number"),
+        [(f"m{x.m}n{x.n}k{x.k}", str(x.input_bits), sources[x.has_a_in_registers], str(x.num)) for x in loop.mma],
+    )
+    _print_table(
+        ("memory", "bytes of a lane", "number"),
+        [
+            (_format_name(x.kind), "bulk" if x.width_bytes is None else str(x.width_bytes), str(x.num))
+            for x in loop.accesses
+        ],
+    )
     for line in _conclusions(card, spec, cycles):
         console.print(line)
+
+
+def _print_table(headers: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    if rows:
+        console = make_console()
+        table = make_table(headers, right=[header for header in headers[1:] if header != "A from"])
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        console.print()
 
 
 _SOURCES = {"cubin": "a cubin", "sass": "SASS", "ptx": "PTX"}
@@ -228,14 +222,14 @@ def _resources(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None) -> I
     if card.target is not None and card.target.rstrip("af") != spec.sm_arch:
         yield f"{spec.name} is {spec.sm_arch}: what is said of it is for code as this, compiled for it"
     if occupancy is None:
-        said = {"registers": card.registers, "threads": card.num_threads}
-        unsaid = " and ".join(name for name, value in said.items() if value is None)
-        yield f"occupancy on {spec.name}: unknown, {_SOURCES[card.source]} does not say {unsaid}"
+        needed = {"registers": card.registers, "threads": card.num_threads}
+        missing = " and ".join(name for name, value in needed.items() if value is None)
+        yield f"occupancy on {spec.name}: unknown, {_SOURCES[card.source]} does not say {missing}"
         return
-    warps = occupancy.ctas_per_sm * -(-occupancy.num_threads // THREADS_PER_WARP)
+    warps = occupancy.ctas_per_sm * -(-occupancy.num_threads // spec.threads_per_warp)
     yield (
         f"occupancy on {spec.name}: {occupancy.ctas_per_sm} CTA{'s' * (occupancy.ctas_per_sm != 1)} an SM, {warps} of "
-        f"{spec.max_threads_per_sm // THREADS_PER_WARP} warps, limited by {occupancy.limited_by}, with "
+        f"{spec.max_warps_per_sm} warps, limited by {occupancy.limited_by}, with "
         f"{occupancy.smem_bytes:,} bytes of shared memory a CTA"
     )
 
@@ -260,8 +254,8 @@ def _conclusions(card: ScoreCard, spec: GpuSpec, cycles: LoopCycles | None) -> I
     if loop.is_serialized:
         yield "Each wgmma is waited for before the next: the compiler serialized them, and tensor cores idle."
     if loop.ops.spill:
-        what = "arrays of a thread" if card.source == "ptx" else "spilled registers, or arrays of a thread"
-        yield f"{loop.ops.spill} loads and stores of local memory: {what}."
+        cause = "arrays of a thread" if card.source == "ptx" else "spilled registers, or arrays of a thread"
+        yield f"{loop.ops.spill} loads and stores of local memory: {cause}."
 
 
 def card_document(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.cli.output import format_decomposition, format_number, make_console, make_table, print_json
+from gemm_eval.cli.options import give
+from gemm_eval.cli.output import Column, columns_table, format_decomposition, format_number, make_console, rows_table
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.words import shown
 
@@ -44,19 +45,20 @@ def give_kernels(
         from gemm_eval.kernels.families import families
 
         raise InvalidOptionError(f"--family must be one of {', '.join(families())}, got {shown(family)}")
-    described = list(_described(entries, limits, sizes, is_compiling))
-    if not as_json:
-        _print_tables(described, sizes)
-        return
+    described = [_described(entry, limits, sizes, is_compiling) for entry in entries]
     variant = entries[0].variant
-    print_json({
+    head = {
         "arch": arch,
         "activation": str(variant.activation),
         "mode": variant.mode.name.lower(),
         "group_size": variant.group_size,
         "sizes": None if sizes is None else sizes._asdict(),
-        "kernels": [_document(*row) for row in described],
-    })  # fmt: skip
+    }
+    give(
+        as_json,
+        lambda: head | {"kernels": list(itertools.starmap(_document, described))},
+        lambda: _print_tables(described, sizes),
+    )
 
 
 def give_measured(arch: str, activation: str, *, as_json: bool) -> None:
@@ -70,31 +72,27 @@ def give_measured(arch: str, activation: str, *, as_json: bool) -> None:
     if not ours.is_file():
         raise InvalidInputError(f"no timings of our kernels with {activation} activations come for {arch}")
     gemms = compare_kernels(ours, cublas if cublas.is_file() else None, arch, activation)
-    if as_json:
-        print_json({"arch": arch, "activation": activation, "gemms": [gemm._asdict() for gemm in gemms]})
-    else:
-        print_comparison(gemms)
+    give(
+        as_json,
+        lambda: {"arch": arch, "activation": activation, "gemms": [gemm._asdict() for gemm in gemms]},
+        lambda: print_comparison(gemms),
+    )
 
 
 _Row = tuple["KernelEntry", "list[str] | None", "Occupancy | None"]
 """A kernel, how it can cut K for the sizes that were given, and what it takes if it was compiled."""
 
 
-def _described(
-    entries: Sequence[KernelEntry], limits: DeviceLimits, sizes: Sizes | None, is_compiling: bool
-) -> Iterator[_Row]:
+def _described(entry: KernelEntry, limits: DeviceLimits, sizes: Sizes | None, is_compiling: bool) -> _Row:
     from gemm_eval.kernels import compile_for, legal_splits, occupancy_of
 
-    for entry in entries:
-        variant, splits, occupancy = entry.variant, None, None
-        if entry.refusal is None and sizes is not None:
-            splits = [
-                format_decomposition(split.config).removeprefix("split-K ")
-                for split in legal_splits(variant, sizes, limits)
-            ]
-        if entry.refusal is None and is_compiling:
-            occupancy = occupancy_of(variant, compile_for(variant, limits), limits)
-        yield entry, splits, occupancy
+    variant, splits, occupancy = entry.variant, None, None
+    if entry.refusal is None and sizes is not None:
+        words = (format_decomposition(split.config) for split in legal_splits(variant, sizes, limits))
+        splits = [word.removeprefix("split-K ") for word in words]
+    if entry.refusal is None and is_compiling:
+        occupancy = occupancy_of(variant, compile_for(variant, limits), limits)
+    return entry, splits, occupancy
 
 
 def _document(entry: KernelEntry, splits: list[str] | None, occupancy: Occupancy | None) -> dict[str, Any]:
@@ -132,29 +130,26 @@ def _print_tables(rows: Sequence[_Row], sizes: Sizes | None) -> None:
 
 
 def _table(family: str, rows: Sequence[_Row], *, has_last: bool) -> Table:
-    numbers = ["stages", "warps", "KiB"]
     is_compiled = any(occupancy is not None for _, _, occupancy in rows)
-    if is_compiled:
-        numbers += ["regs", "CTAs"]
-    headers = ["tile", "clus-\nter", "schedule", "raster", *numbers, *(["split-K"] if has_last else [])]
-    table = make_table(headers, title=family, right=numbers)
+    cells = []
     for entry, splits, occupancy in rows:
         config = entry.variant.config
-        cells = [
-            f"{config.cta_m}x{config.cta_n}x{config.cta_k}",
-            f"{config.cluster_m}x{config.cluster_n}",
-            config.schedule.name.lower(),
-            f"{config.raster_order.name.removeprefix('ALONG_')} by {config.raster_swizzle}",
-            str(config.num_stages),
-            str(config.num_warps),
-            f"{entry.smem_bytes / _KIB:,.1f}",
-        ]
+        row = {
+            "tile": f"{config.cta_m}x{config.cta_n}x{config.cta_k}",
+            "clus-\nter": f"{config.cluster_m}x{config.cluster_n}",
+            "schedule": config.schedule.name.lower(),
+            "raster": f"{config.raster_order.name.removeprefix('ALONG_')} by {config.raster_swizzle}",
+            "stages": str(config.num_stages),
+            "warps": str(config.num_warps),
+            "KiB": f"{entry.smem_bytes / _KIB:,.1f}",
+        }
         if is_compiled:
-            cells += ["-", "-"] if occupancy is None else [_registers(occupancy), str(occupancy.ctas_per_sm)]
+            row["regs"] = "-" if occupancy is None else _registers(occupancy)
+            row["CTAs"] = "-" if occupancy is None else str(occupancy.ctas_per_sm)
         if has_last:
-            cells.append(entry.refusal or _in_short(splits or ["yes"]))
-        table.add_row(*cells)
-    return table
+            row["split-K"] = entry.refusal or _in_short(splits or ["yes"])
+        cells.append(row)
+    return rows_table(cells, title=family)
 
 
 def _in_short(splits: Sequence[str]) -> str:
@@ -195,27 +190,25 @@ def print_crossover(result: Crossover, points: pd.DataFrame | None) -> None:
     from gemm_eval import validation
 
     tables = ", ".join(points["table"].unique())
-    fitted = (
-        "held back from the fit" if points["is_held_back"].all() else "W4A16 was fitted on it, cuBLAS on other tables"
-    )
-    headers = ["M", "W4A16", "pred.", result.dense_dtype, "pred.", "speedup", "pred.", "winner"]
-    title = f"measured on {result.arch_name} and predicted, us: {tables}; {fitted}"
-    table = make_table(headers, title=title, right=headers[:-1])
-    for row in points.to_dict("records"):
-        times = (row[name] for name in ("w4a16_us", "predicted_w4a16_us", "dense_us", "predicted_dense_us"))
-        table.add_row(
-            f"{row['M']:,}", *map(format_number, times), f"{row['speedup']:.2f}", f"{row['predicted_speedup']:.2f}",
-            _verdict(row),
-        )  # fmt: skip
+    title = f"measured on {result.arch_name} and predicted, us: {tables}; {_FITTED[bool(points['is_held_back'].all())]}"
+    right, clear = points["is_sign_right"], points["is_clear"]
+    winners = ["right" if ok else "wrong" if is_clear else "close" for ok, is_clear in zip(right, clear, strict=True)]
+    columns: list[Column] = [
+        ("M", "M", ","),
+        ("W4A16", "w4a16_us", format_number),
+        ("pred.", "predicted_w4a16_us", format_number),
+        (result.dense_dtype, "dense_us", format_number),
+        ("pred.", "predicted_dense_us", format_number),
+        ("speedup", "speedup", ".2f"),
+        ("pred.", "predicted_speedup", ".2f"),
+        ("winner", "winner", ""),
+    ]
     console.print()
-    console.print(table)
+    console.print(columns_table(points.assign(winner=winners).to_dict("records"), columns, title=title))
     console.print(f"winner: predicted right, wrong, or wrong within {validation.CLEAR_FRAC:.0%} of a draw (close).")
 
 
-def _verdict(row: dict[Any, Any]) -> str:
-    if row["is_sign_right"]:
-        return "right"
-    return "wrong" if row["is_clear"] else "close"
+_FITTED = {True: "held back from the fit", False: "W4A16 was fitted on it, cuBLAS on other tables"}
 
 
 def give_all(evaluator: GEMMEvaluator, group_size: int, dense_dtype: str, *, as_json: bool) -> None:
@@ -226,12 +219,13 @@ def give_all(evaluator: GEMMEvaluator, group_size: int, dense_dtype: str, *, as_
     predicted = validation.predict_speedups(evaluator, measured, group_size, dense_dtype)
     pairs = validation.compare_crossovers(evaluator, predicted, group_size, dense_dtype)
     shares = validation.sign_shares(predicted)
-    if as_json:
+
+    def document() -> dict[str, Any]:
         whole = pairs.astype({"first_loss_M": object, "last_win_M": object})
         records = whole.where(whole.notna(), None).to_dict("records")
-        print_json({"arch": evaluator.arch.name, "pairs": records, "shares": shares.to_dict("records")})
-    else:
-        _print_pairs(pairs, shares, evaluator.arch.name, dense_dtype)
+        return {"arch": evaluator.arch.name, "pairs": records, "shares": shares.to_dict("records")}
+
+    give(as_json, document, lambda: _print_pairs(pairs, shares, evaluator.arch.name, dense_dtype))
 
 
 def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dense_dtype: str) -> None:
@@ -239,18 +233,11 @@ def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dens
 
     console = make_console()
     held_back = set(shares.loc[shares["is_held_back"], "table"])
+    marks = pairs["agrees_clearly"].map({True: " ", False: "*"})
+    pairs = pairs.assign(right=pairs["num_right"].astype(str) + "/" + pairs["num"].astype(str) + marks)
     for name, of_table in pairs.groupby("table", sort=False):
-        note = "held back from the fit" if name in held_back else "W4A16 was fitted on it, cuBLAS on other tables"
-        headers = ["N", "K", "M up to", "first loss", "measured", "last win", "measured", "right"]
-        title = f"{name}: W4A16 against {dense_dtype} on {arch_name}; {note}"
-        table = make_table(headers, title=title, right=headers)
-        for row in of_table.to_dict("records"):
-            table.add_row(
-                f"{row['N']:,}", f"{row['K']:,}", f"{row['max_M']:,}", _whole(row["first_loss_M"]),
-                str(row["measured_first_loss"]), _whole(row["last_win_M"]), str(row["measured_last_win"]),
-                f"{row['num_right']}/{row['num']}" + (" " if row["agrees_clearly"] else "*"),
-            )  # fmt: skip
-        console.print(table)
+        title = f"{name}: W4A16 against {dense_dtype} on {arch_name}; {_FITTED[name in held_back]}"
+        console.print(columns_table(of_table.to_dict("records"), _PAIRS, title=title))
         console.print()
     console.print(
         "first loss, last win: predicted, of every M; measured: between which measured M. Tiles end at the M that were "
@@ -258,16 +245,8 @@ def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dens
         f"that is more than {validation.CLEAR_FRAC:.0%} off a draw."
     )
     console.print()
-    headers = ["table", "points", "right", "clear", "right", "wins", "lost", "always", "never"]
-    table = make_table(headers, title="how often the predicted winner is the measured one", right=headers[1:])
-    for row in shares.to_dict("records"):
-        fracs = (row[name] for name in ("clear_right_frac", "always_frac"))
-        lost = (row[name] for name in ("lost_frac", "always_lost_frac", "never_lost_frac"))
-        table.add_row(
-            row["table"], f"{row['num']:,}", f"{row['right_frac']:.1%}", f"{row['num_clear']:,}",
-            *(f"{frac:.1%}" for frac in (*fracs, *lost)),
-        )  # fmt: skip
-    console.print(table)
+    title = "how often the predicted winner is the measured one"
+    console.print(columns_table(shares.to_dict("records"), _SHARES, title=title))
     console.print(
         f"clear: measured more than {validation.CLEAR_FRAC:.0%} off a draw; wins: of W4A16 among these. lost: mean "
         "time lost by taking the predicted winner, over the faster of both; always, never: by always or never taking "
@@ -277,3 +256,26 @@ def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dens
 
 def _whole(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "none"
+
+
+_PAIRS: tuple[Column, ...] = (
+    ("N", "N", ","),
+    ("K", "K", ","),
+    ("M up to", "max_M", ","),
+    ("first loss", "first_loss_M", _whole),
+    ("measured", "measured_first_loss", str),
+    ("last win", "last_win_M", _whole),
+    ("measured", "measured_last_win", str),
+    ("right", "right", ""),
+)
+_SHARES: tuple[Column, ...] = (
+    ("table", "table", ""),
+    ("points", "num", ","),
+    ("right", "right_frac", ".1%"),
+    ("clear", "num_clear", ","),
+    ("right", "clear_right_frac", ".1%"),
+    ("wins", "always_frac", ".1%"),
+    ("lost", "lost_frac", ".1%"),
+    ("always", "always_lost_frac", ".1%"),
+    ("never", "never_lost_frac", ".1%"),
+)

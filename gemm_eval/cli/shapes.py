@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gemm_eval.cli.options import RUN_OPTIONS, TYPE_OPTIONS
 from gemm_eval.cli.output import format_number, make_console, print_rows, read_records
 from gemm_eval.cli.values import integer, parse_rows
 from gemm_eval.errors import InfeasibleError, InvalidInputError, InvalidOptionError, UnsupportedError
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 
 _SIZES = ("G", "M", "K", "N")
 _GROUPS = "row_groups"
-_TYPES = (
-    *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype", "group_n"),
-)
-_OPTIONS = ("library", "l2", "clock", "quantize_from", "correction")
 _WHOLE = ("group_size", "group_n")
 _FLAGS = {"true": True, "false": False, "1": True, "0": False}
 
@@ -35,14 +32,14 @@ class Shape(NamedTuple):
         sizes: G, M, K, N as they are given; what is wrong with them is for the library to say.
         where: its place in a file, for errors; empty: the command line.
         row_groups: rows of each group; None: M in all.
-        said: types and options of its own, by the names of `evaluate_many`.
+        options: types and options of its own, by the names of `evaluate_many`.
         own: columns of the file that are neither sizes nor row groups.
     """
 
     sizes: tuple[Any, ...]
     where: str = ""
     row_groups: tuple[int, ...] | None = None
-    said: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
     own: Mapping[str, Any] = {}
 
 
@@ -65,7 +62,7 @@ class Answer(NamedTuple):
 
     @property
     def is_feasible(self) -> bool:
-        """True if any mapping fits."""
+        """Whether any mapping fits."""
         return bool(self.table.is_feasible[self.row])
 
     @property
@@ -96,19 +93,19 @@ def evaluate_shapes(
     """
     problems = [_problem(evaluator, shape, types) for shape in shapes]
     alike: dict[Any, list[int]] = {}
-    for place, (shape, problem) in enumerate(zip(shapes, problems, strict=True)):
-        asked = tuple(shape.said.get(name, options[name]) for name in _OPTIONS)
-        alike.setdefault((problem.types, asked), []).append(place)
-    answer_of: dict[int, Answer] = {}
+    for index, (shape, problem) in enumerate(zip(shapes, problems, strict=True)):
+        asked = tuple(shape.options.get(name, options[name]) for name in RUN_OPTIONS)
+        alike.setdefault((problem.types, asked), []).append(index)
+    answers: list[Any] = [None] * len(shapes)
     for (_, asked), places in alike.items():
         try:
             table = evaluator.evaluate_many(
-                [problems[place] for place in places], errors="mark", **dict(zip(_OPTIONS, asked, strict=True))
+                [problems[index] for index in places], errors="mark", **dict(zip(RUN_OPTIONS, asked, strict=True))
             )
         except (InvalidInputError, UnsupportedError) as error:
             raise _placed(shapes[places[0]], error) from None
-        answer_of |= {place: Answer(shapes[place], table, row) for row, place in enumerate(places)}
-    answers = [answer_of[place] for place in range(len(shapes))]
+        for row, index in enumerate(places):
+            answers[index] = Answer(shapes[index], table, row)
     if not any(answer.is_feasible for answer in answers) and (error_of_first := answers[0].why_not):
         raise error_of_first
     return answers
@@ -119,13 +116,13 @@ def records(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
     A column of the file that has the name of one of ours, such as a measured latency_us, is called latency_us_given.
     """
-    rows_of = cache(_rows_of_table)
+    rows_of = cache(lambda table: table.to_dicts())
     ours = [{"arch": answer.arch_name} | rows_of(answer.table)[answer.row] for answer in answers]
     known = dict.fromkeys(name for row in ours for name in row)
     names = {name: f"{name}_given" if name in known else name for name in answers[0].shape.own}
     for name in [name for name in names if name in known]:
         given = [answer.shape.own[name] for answer in answers]
-        if name in (*_TYPES, *_OPTIONS) or all(map(_says_nothing, given, (row.get(name) for row in ours))):
+        if name in (*TYPE_OPTIONS, *RUN_OPTIONS) or all(map(_says_nothing, given, (row.get(name) for row in ours))):
             del names[name]
     return [
         {"arch": row["arch"]} | {to: answer.shape.own[name] for name, to in names.items()} | row
@@ -145,10 +142,6 @@ def documents(answers: Iterable[Answer]) -> Iterator[dict[str, Any]]:
         yield {"problem": sizes, "arch_name": answer.arch_name, "error": error} | given
 
 
-def _rows_of_table(table: GEMMTable) -> list[dict[str, Any]]:
-    return table.to_dicts()
-
-
 def _says_nothing(given: Any, ours: Any) -> bool:
     """Return whether a cell of a file is empty, or equals our own cell."""
     if given is None or given == ours or str(given) == str(ours):
@@ -165,29 +158,29 @@ def _shape(where: str, row: Mapping[str, Any]) -> Shape:
     if absent := [name for name in needed if name not in row]:
         meant = did_you_mean(absent[0], row)
         raise InvalidInputError(f"{where}: there is no column {absent[0]}{meant}; shapes have M, K, N, and may have G")
-    said = {name: row[name] for name in (*_TYPES, *_OPTIONS) if row.get(name) is not None}
+    options = {name: row[name] for name in (*TYPE_OPTIONS, *RUN_OPTIONS) if row.get(name) is not None}
     for name in _WHOLE:
-        if name in said:
-            said[name] = _number(said[name])
-    if isinstance(flag := said.get("correction"), str):
+        if name in options:
+            options[name] = _number(options[name])
+    if isinstance(flag := options.get("correction"), str):
         if flag.lower() not in _FLAGS:
             raise InvalidInputError(f"{where}, column correction: true or false, got {shown(flag)}")
-        said["correction"] = _FLAGS[flag.lower()]
+        options["correction"] = _FLAGS[flag.lower()]
     sizes = tuple(_number(1 if name == "G" and row.get(name) is None else row.get(name)) for name in _SIZES)
     own = {name: cell for name, cell in row.items() if name not in (*_SIZES, _GROUPS)}
     if groups is None:
-        return Shape(sizes, where, None, said, own)
+        return Shape(sizes, where, None, options, own)
     try:
         groups = parse_rows(groups) if isinstance(groups, str) else tuple(groups)
     except (InvalidOptionError, TypeError) as error:
         raise InvalidInputError(f"{where}, column {_GROUPS}: {error}") from None
     of_groups = (len(groups), max(groups, default=0))
     filled = (old if row.get(name) is not None else new for name, old, new in zip("GM", sizes, of_groups, strict=False))
-    return Shape((*filled, *sizes[2:]), where, groups, said, own)
+    return Shape((*filled, *sizes[2:]), where, groups, options, own)
 
 
 def _number(cell: Any) -> Any:
-    """The whole number in a cell, where it is one: a column with gaps is often one of floats; else the cell."""
+    """Return the whole number in a cell, or the cell where it is none: a column with gaps is often one of floats."""
     if isinstance(cell, str):
         whole, _, rest = cell.partition(".")
         return integer(whole if not rest.strip("0") else cell)
@@ -197,7 +190,7 @@ def _number(cell: Any) -> Any:
 def _problem(evaluator: GEMMEvaluator, shape: Shape, types: Mapping[str, Any]) -> GemmProblem:
     from gemm_eval.workload import make_problem
 
-    own = {name: value for name, value in shape.said.items() if name in _TYPES}
+    own = {name: value for name, value in shape.options.items() if name in TYPE_OPTIONS}
     asked = own if "dtype" in own else {**types, **own}
     try:
         return make_problem(
@@ -208,17 +201,16 @@ def _problem(evaluator: GEMMEvaluator, shape: Shape, types: Mapping[str, Any]) -
 
 
 def _placed(shape: Shape, error: InvalidInputError | UnsupportedError) -> InvalidInputError | UnsupportedError:
-    """The error with the place of its shape, and the column that it begins with."""
+    """Return the error with the line of its shape, and the column that it begins with."""
     if not shape.where:
         return error
     name = str(error).partition(" ")[0]
-    column = f", column {name}" if name in (*_SIZES, _GROUPS, *shape.said) else ""
+    column = f", column {name}" if name in (*_SIZES, _GROUPS, *shape.options) else ""
     return type(error)(f"{shape.where}{column}: {error}")
 
 
 _ARCH, _TYPES_HEADER, _BOUND, _SOURCE = "arch", "types", "bound", "source"
 _COSTS = ("time", "TFLOP/s", "of peak", "DRAM GB/s", _BOUND, _SOURCE)
-_LEFT = (_ARCH, _TYPES_HEADER, _BOUND, _SOURCE)
 _MISFIT = "does not fit"
 
 
@@ -233,9 +225,9 @@ def print_shapes(answers: Sequence[Answer]) -> None:
     words += [cells[0][_TYPES_HEADER]] * (_TYPES_HEADER in common) + [f"on {cells[0][_ARCH]}"] * (_ARCH in common)
     title = f"{len(cells):,} GEMMs{': ' * bool(words)}{' '.join(words)}"
     keys = [name for name in (_ARCH, *_SIZES, _TYPES_HEADER) if name not in common]
-    print_rows(cells, keys, _COSTS, title=title, left=_LEFT)
-    if said := say_misfits(answers):
-        make_console().print(f"\n{said}")
+    print_rows(cells, keys, _COSTS, title=title)
+    if misfits := say_misfits(answers):
+        make_console().print(f"\n{misfits}")
 
 
 def say_misfits(answers: Sequence[Answer]) -> str:

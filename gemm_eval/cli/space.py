@@ -26,7 +26,7 @@ _OF_MODELS = {
 
 LimitOption = Annotated[
     int | None,
-    opt.option("Points of the front to print. Default: 20; all with --json and --out.", min=1, show_default=False),
+    opt.option("Points of the front to print. Default: 20; all with --json and --out.", min=1),
 ]
 
 
@@ -35,7 +35,7 @@ def sweep(
     space: Annotated[Path, opt.argument("Chips, workloads, objectives; see below.", "SPACE.yaml")],
     out: Annotated[Path, opt.option(
         "Folder for the points, as parquet. If it has some of them, the sweep goes on where it was.", "--out",
-        metavar="FOLDER", show_default=False
+        metavar="FOLDER"
     )],
     limit: LimitOption = None,
     json: opt.JsonOption = False,
@@ -74,9 +74,7 @@ def pareto(
         opt.option("A column that counts; repeat for several. Default: those of the sweep.", "--objective", "-o"),
     ] = None,
     limit: LimitOption = None,
-    explain: Annotated[
-        int | None, opt.option("Explain a point instead, GEMM by GEMM.", metavar="POINT", show_default=False)
-    ] = None,
+    explain: Annotated[int | None, opt.option("Explain a point instead, GEMM by GEMM.", metavar="POINT")] = None,
     output: opt.Output,
 ) -> None:
     """Print the Pareto front of a sweep: the points that no other beats in every objective.
@@ -89,7 +87,7 @@ def pareto(
 
     gemm-eval pareto points --out front.csv
     """
-    from gemm_eval.cli.output import print_json, print_line
+    from gemm_eval.cli.output import print_line
     from gemm_eval.sweep import load_sweep
 
     if explain is not None:
@@ -99,10 +97,7 @@ def pareto(
         _give_front(result, objective, limit, output)
         return
     text = result.explain(explain)
-    if output.json:
-        print_json({"point": explain, "explanation": text})
-    else:
-        print_line(text)
+    opt.give(output.json, lambda: {"point": explain, "explanation": text}, lambda: print_line(text))
 
 
 def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | None, output: opt.Output) -> None:
@@ -146,7 +141,7 @@ def _print_front(
 
 
 def _header(name: str) -> str:
-    """A column's name on lines of its words, so that a narrow table cuts no word."""
+    """Return a column's name on lines of its words, so that a narrow table cuts no word."""
     lines = [""]
     for word in name.split("_"):
         if lines[-1] and len(lines[-1]) + len(word) >= _HEADER_CHARS:
@@ -183,15 +178,15 @@ def report(
     ] = Path("report.html"),
     model: Annotated[str | None, opt.option(
         "Instead of a sweep: a preset name or a Hugging Face config.json.",
-        metavar="NAME", show_default=False, complete=opt.complete_models
+        metavar="NAME", complete=opt.complete_models
     )] = None,
     gemm: Annotated[list[str] | None, opt.option(
         "Instead of a model: a GEMM to compare several --arch on; repeat it for more.",
-        metavar="G,M,K,N", show_default=False
+        metavar="G,M,K,N"
     )] = None,
     arch: Annotated[list[str] | None, opt.option(
         "With --model or --gemm: preset name or YAML file; repeat it to compare several.",
-        metavar="NAME", show_default=False, complete=opt.complete_archs
+        metavar="NAME", complete=opt.complete_archs
     )] = None,
     phase: Annotated[opt.Phase, opt.option("With --model: which forward pass.")] = opt.Phase.BOTH,
     batch_size: Annotated[int, opt.option("With --model: number of sequences.", "--batch")] = 1,
@@ -235,10 +230,12 @@ def report(
         )
     if folder is not None:
         refuse_others(ctx, "FOLDER", {"folder", "out"})
-        from gemm_eval.report import sweep_report
         from gemm_eval.sweep import load_sweep
 
-        print_line(f"wrote {sweep_report(load_sweep(folder)).write(out)}")
+        result = load_sweep(folder)
+        from gemm_eval.report import sweep_report  # only now: it needs another extra
+
+        print_line(f"wrote {sweep_report(result).write(out)}")
         return
     from gemm_eval.report import compare_report, model_report
 
@@ -262,7 +259,7 @@ def report(
 
 
 def _sizes(text: str) -> list[int]:
-    """The sizes that ``1,16,4096,12288`` names."""
+    """Return the sizes that ``1,16,4096,12288`` names."""
     words = text.replace(" ", "").split(",")
     if len(words) != _NUM_SIZES or not all(word.isascii() and word.isdigit() for word in words):
         raise InvalidOptionError(f"--gemm is G,M,K,N, four integers such as 1,16,4096,12288; got {shown(text)}")

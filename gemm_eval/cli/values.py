@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +51,7 @@ def is_several(text: str) -> bool:
 
 
 def parse_values(
-    what: str, text: str, *, read: Callable[[str], int | None] | None = None, form: str = _WHOLE
+    name: str, text: str, *, read: Callable[[str], int | None] | None = None, form: str = _WHOLE
 ) -> list[int]:
     """Read the values that a word spells, each once, in the order given.
 
@@ -57,7 +59,7 @@ def parse_values(
     [1, 3, 8, 16, 20, 100, 150, 200]
 
     Args:
-        what: takes them, for errors, such as ``--batch``.
+        name: takes them, for errors, such as ``--batch``.
         text: numbers and ranges with commas between. ``A..B`` is doubled from A on, and ends with B whether that is a
             doubling or not; ``A..B:S`` goes on from A in steps of S, up to B.
         read: returns the number that a word spells, None if it spells none; default: whole numbers.
@@ -68,25 +70,25 @@ def parse_values(
         span = _span(part.strip(), read or _whole)
         if span is None:
             where = "" if part == text else f" in {shown(text)}"
-            raise InvalidOptionError(f"{what} must be {form}, got {shown(part)}{where}")
+            raise InvalidOptionError(f"{name} must be {form}, got {shown(part)}{where}")
         first, last, count, make = span
         if last < first:
-            raise InvalidOptionError(f"{what}: a range goes up, got {shown(part)}")
+            raise InvalidOptionError(f"{name}: a range goes up, got {shown(part)}")
         if len(values) + count > MAX_VALUES:
-            raise InvalidOptionError(f"{what} must be at most {MAX_VALUES:,} values, got more in {shown(text)}")
+            raise InvalidOptionError(f"{name} must be at most {MAX_VALUES:,} values, got more in {shown(text)}")
         values |= dict.fromkeys(make())
     return list(values)
 
 
-def parse_all_values(what: str, texts: Iterable[str]) -> list[int]:
+def parse_all_values(name: str, texts: Iterable[str]) -> list[int]:
     """Read the values of an option that may be repeated, each once; see `parse_values`."""
-    return list(dict.fromkeys(value for text in texts for value in parse_values(what, text)))
+    return list(dict.fromkeys(value for text in texts for value in parse_values(name, text)))
 
 
-def check_count(num: int, what: str) -> None:
+def check_count(num: int, name: str) -> None:
     """Refuse more than `MAX_VALUES` combinations of what was given."""
     if num > MAX_VALUES:
-        raise InvalidOptionError(f"at most {MAX_VALUES:,} combinations of {what} at once, got {num:,}")
+        raise InvalidOptionError(f"at most {MAX_VALUES:,} combinations of {name} at once, got {num:,}")
 
 
 def _span(part: str, read: Callable[[str], int | None]) -> tuple[int, int, int, Callable[[], Iterable[int]]] | None:
@@ -121,62 +123,60 @@ def _whole(word: str) -> int | None:
 # The sizes of a GEMM: in a row, always in the order G M K N, or by name.
 
 
-def read_sizes(order: str, in_a_row: Sequence[str] | None, by_name: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the words that the sizes are given in, by letter; nothing where none is given.
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a GEMM as words of a command line.
 
-    Args:
+    Attributes:
         order: letters of the sizes that the command takes, such as ``G M K N``.
-        in_a_row: what stands on the command line without a name.
-        by_name: what options say, by letter.
+        in_a_row: words without a name.
+        by_name: words of options, by letter.
     """
-    letters, words = order.split(), list(in_a_row or ())
-    named = {letter: text for letter, text in by_name.items() if text is not None}
-    listed = one_line(" ".join(words))
-    if words and named:
-        given = " ".join(f"-{letter.lower()}" for letter in named)
-        raise InvalidOptionError(f"sizes are {order} or have names, never both: got {listed} and {given}")
-    if words and len(words) != len(letters):
-        raise InvalidOptionError(
-            f"sizes are {order}, or by name {names_of_sizes(order)}; got {len(words)}: {listed}"
-        )  # fmt: skip
-    if words:
-        return dict(zip(letters, words, strict=True))
-    missing = [letter for letter in letters if letter not in named and letter != _OPTIONAL]
-    if named and missing:
-        names = " and ".join(f"-{letter.lower()}" for letter in missing)
-        raise InvalidOptionError(f"{names} must be given, too: sizes by name are {names_of_sizes(order)}")
-    return {letter: named.get(letter, "1") for letter in letters} if named else {}
 
+    order: str
+    in_a_row: Sequence[str]
+    by_name: Mapping[str, str]
 
-def one_of_each(
-    order: str, in_a_row: Sequence[str] | None, by_name: Mapping[str, str | None], instead: str = ""
-) -> list[Any]:
-    """Return one size for each letter; whether it is a size is for the library to say.
+    @classmethod
+    def of_words(cls, order: str, sizes: Sequence[str] | None, **by_name: str | None) -> Sizes:
+        """Return the sizes of an order; options that are not given are None."""
+        return cls(order, sizes or (), {name.upper(): text for name, text in by_name.items() if text is not None})
 
-    Args:
-        order, in_a_row, by_name: as for `read_sizes`.
-        instead: what else the command takes, for the error where no size is given.
-    """
-    words = read_sizes(order, in_a_row, by_name)
-    if not words:
-        raise no_sizes(order, instead)
-    return [integer(words[letter]) for letter in order.split()]
+    def words(self) -> dict[str, str]:
+        """Return the word of each size, by letter; nothing where no size is given."""
+        order, letters, named = self.order, self.order.split(), self.by_name
+        listed = one_line(" ".join(self.in_a_row))
+        if self.in_a_row and named:
+            given = " ".join(f"-{letter.lower()}" for letter in named)
+            raise InvalidOptionError(f"sizes are {order} or have names, never both: got {listed} and {given}")
+        if self.in_a_row:
+            num = len(self.in_a_row)
+            if num != len(letters):
+                raise InvalidOptionError(f"sizes are {order}, or by name {names_of_sizes(order)}; got {num}: {listed}")
+            return dict(zip(letters, self.in_a_row, strict=True))
+        missing = [letter for letter in letters if letter not in named and letter != _OPTIONAL]
+        if named and missing:
+            names = " and ".join(f"-{letter.lower()}" for letter in missing)
+            raise InvalidOptionError(f"{names} must be given, too: sizes by name are {names_of_sizes(order)}")
+        return {letter: named.get(letter, "1") for letter in letters} if named else {}
 
+    def one(self, instead: str = "") -> list[Any]:
+        """Return one size for each letter, which the library checks; `instead`: what else the command takes."""
+        words = self.words()
+        if not words:
+            raise self.missing(instead)
+        return [integer(words[letter]) for letter in self.order.split()]
 
-def all_sizes(order: str, in_a_row: Sequence[str] | None, by_name: Mapping[str, str | None]) -> list[tuple[Any, ...]]:
-    """Return every combination of what lists and ranges spell, the last size changing fastest; none: none is given."""
-    words = read_sizes(order, in_a_row, by_name)
-    values = [parse_values(letter, text) if is_several(text) else [integer(text)] for letter, text in words.items()]
-    num = 1
-    for some in values:
-        num *= len(some)
-    check_count(num, order)
-    return list(product(*values)) if values else []
+    def all(self) -> list[tuple[Any, ...]]:
+        """Return every combination of lists and ranges, the last size changing fastest; empty where none is given."""
+        words = self.words()
+        values = [parse_values(letter, text) if is_several(text) else [integer(text)] for letter, text in words.items()]
+        check_count(math.prod(map(len, values)), self.order)
+        return list(product(*values)) if values else []
 
-
-def no_sizes(order: str, instead: str = "") -> InvalidOptionError:
-    """Return the error of a command that needs sizes and has none; `instead`: what else it takes."""
-    return InvalidOptionError(f"sizes are missing: {order}, or by name {names_of_sizes(order)}{instead}")
+    def missing(self, instead: str = "") -> InvalidOptionError:
+        """Return the error of a command that needs sizes and has none; `instead`: what else it takes."""
+        return InvalidOptionError(f"sizes are missing: {self.order}, or by name {names_of_sizes(self.order)}{instead}")
 
 
 def names_of_sizes(order: str) -> str:

@@ -65,12 +65,7 @@ def _keep_brackets(command: Any) -> None:
 
 
 def usage_message(error: Any, words: Sequence[str]) -> str:
-    """Return what to say of a usage error of click's: what is wrong, what was meant, and where to look.
-
-    Args:
-        error: the exception.
-        words: the command line.
-    """
+    """Return the message of a usage error of click's: what is wrong, what `words` may have meant, where to look."""
     ctx = getattr(error, "ctx", None)
     message = str(error.format_message()).rstrip(".")
     if type(error).__name__ == "NoSuchOption":
@@ -96,28 +91,19 @@ def _of_siblings(ctx: Any, option: str) -> str:
         for name, command in above.command.commands.items()
         if any(option in (*param.opts, *param.secondary_opts) for param in command.get_params(ctx))
     ]
-    listed = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-    return f", which is one of {above.command_path} {listed}" if names else ""
+    return f", which is one of {above.command_path} {_listed(names)}" if names else ""
 
 
 def refuse(ctx: typer.Context, mode: str, names: Collection[str]) -> None:
     """Refuse parameters of the function that have no effect in this mode of a command, where they are given."""
-    others = [param for param in ctx.command.get_params(ctx) if param.name in names and is_given(ctx, param.name)]
-    if others:
+    if others := [param for param in ctx.command.get_params(ctx) if param.name in names and is_given(ctx, param.name)]:
         raise InvalidOptionError(f"{mode} does not go with {_listed(map(_name_of, others))}: leave it out")
 
 
 def refuse_others(ctx: typer.Context, mode: str, obeyed: Collection[str]) -> None:
-    """Refuse what was given on the command line and has no effect in this mode of a command.
-
-    Args:
-        ctx: of the command.
-        mode: what was asked, such as ``--measured``.
-        obeyed: names of the parameters of the function that count here; those of `mode` itself among them.
-    """
+    """Refuse what is given and not in `obeyed`, the parameters of the function that count in this mode of a command."""
     params = ctx.command.get_params(ctx)
-    others = [param for param in params if param.name not in obeyed and is_given(ctx, param.name or "")]
-    if others:
+    if others := [param for param in params if param.name not in obeyed and is_given(ctx, param.name or "")]:
         known = [_name_of(param) for param in params if param.name in obeyed and _name_of(param) != mode]
         raise InvalidOptionError(
             f"{mode} does not go with {_listed(map(_name_of, others))}; it goes with {_listed(known)}"

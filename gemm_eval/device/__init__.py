@@ -38,11 +38,10 @@ if TYPE_CHECKING:
         wait_for_stream,
     )
     from gemm_eval.device.sass import (
+        CLASSES,
         INSTRUCTION_BYTES,
         Instruction,
-        InstructionCounts,
         class_of,
-        count_instructions,
         disassemble,
         disassemble_code,
         find_main_loop,
@@ -63,14 +62,13 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "COMPILE_OPTIONS", "INSTRUCTION_BYTES", "MARKER_NAME", "BenchDevice", "Call", "CompiledKernel", "DeviceArray",
-    "Instruction", "InstructionCounts", "Rows", "Scratch", "StreamHandle", "StreamTimer", "TimedGraph", "Timer",
-    "Timing", "TimingProtocol", "allocate", "as_device_array", "as_rows", "capture_calls", "check_dtype",
-    "check_vector", "class_of", "clear_bytes", "compile_text", "compiler_version", "count_instructions",
-    "current_device", "describe_gpu", "disassemble", "disassemble_code", "encode_tensor_map", "find_main_loop",
-    "import_cupy", "limits_of_device", "load_function", "measure_floor_us", "name_of_device", "num_calls",
-    "nvdisasm_version", "on_device", "overlaps", "parse_sass", "read_gpu_state", "refuse_capture", "scratch_of",
-    "stream_handle", "summarize", "time_in_turns", "wait_for_stream",
+    "CLASSES", "COMPILE_OPTIONS", "INSTRUCTION_BYTES", "MARKER_NAME", "BenchDevice", "Call", "CompiledKernel",
+    "DeviceArray", "Instruction", "Rows", "Scratch", "StreamHandle", "StreamTimer", "TimedGraph", "Timer", "Timing",
+    "TimingProtocol", "allocate", "as_device_array", "as_rows", "capture_calls", "check_dtype", "check_vector",
+    "class_of", "clear_bytes", "compile_text", "compiler_version", "current_device", "describe_gpu", "disassemble",
+    "disassemble_code", "encode_tensor_map", "find_main_loop", "import_cupy", "limits_of_device", "load_function",
+    "measure_floor_us", "name_of_device", "num_calls", "nvdisasm_version", "on_device", "overlaps", "parse_sass",
+    "read_gpu_state", "refuse_capture", "scratch_of", "stream_handle", "summarize", "time_in_turns", "wait_for_stream",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
@@ -88,7 +86,7 @@ __getattr__, __dir__ = lazy_names(
             "wait_for_stream",
         ),
         ".sass": (
-            "INSTRUCTION_BYTES", "Instruction", "InstructionCounts", "class_of", "count_instructions", "disassemble",
+            "CLASSES", "INSTRUCTION_BYTES", "Instruction", "class_of", "disassemble",
             "disassemble_code", "find_main_loop", "nvdisasm_version", "parse_sass",
         ),
         ".timing": (

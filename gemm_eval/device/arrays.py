@@ -8,6 +8,7 @@ bf16, as do the types named "bfloat16" of ml_dtypes. Names and values of TMA des
 from __future__ import annotations
 
 import ctypes
+import math
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -22,25 +23,16 @@ _ALIGNMENT_BYTES = 16
 _ROW_MULTIPLE = 8
 _BYTES_PER_ELEM = 2
 _DTYPES = {
-    "float16": (DType.FP16,),
-    "torch.float16": (DType.FP16,),
-    "bfloat16": (DType.BF16,),
-    "torch.bfloat16": (DType.BF16,),
-    "uint16": (DType.BF16,),
-}
+    "float16": DType.FP16, "torch.float16": DType.FP16, "bfloat16": DType.BF16, "torch.bfloat16": DType.BF16,
+    "uint16": DType.BF16,
+}  # fmt: skip
 _ACCEPTED = {DType.FP16: "float16", DType.BF16: "bfloat16, or its bits in uint16"}
 
 
 class DeviceArray(NamedTuple):
-    """An array on a GPU.
+    """An array on a GPU: address of its first element, sizes and strides in elements (None: C-contiguous).
 
-    Attributes:
-        address: of its first element.
-        shape: sizes, in elements.
-        strides: from element to element of each dimension, in elements; None: C-contiguous.
-        dtype: name of its type, such as "float16" or "torch.bfloat16".
-        itemsize: bytes of an element.
-        device: number of the GPU.
+    `dtype` is the name of its type, such as "float16" or "torch.bfloat16", `itemsize` the bytes of an element.
     """
 
     address: int
@@ -68,13 +60,8 @@ class Rows(NamedTuple):
 def as_device_array(x: Any, what: str, stream: int) -> DeviceArray:
     """Return where `x` lies on a GPU; nothing is copied. `stream` waits for what wrote `x` where `x` names a stream.
 
-    Args:
-        x: a CuPy array, a torch tensor, or anything with ``__cuda_array_interface__`` or DLPack.
-        what: name of the argument, for messages.
-        stream: handle of the stream that will use it.
-
-    Raises:
-        InvalidProblemError: `x` is no array on a GPU.
+    `x` is a CuPy array, a torch tensor, or anything with ``__cuda_array_interface__`` or DLPack; `what` is its name in
+    messages, and `stream` the handle of the stream that will use it.
     """
     cupy = import_cupy()
     if isinstance(x, cupy.ndarray):
@@ -121,38 +108,23 @@ def _from_interface(interface: dict[str, Any], what: str, stream: int) -> Device
     address, strides = interface["data"][0], interface.get("strides")
     if strides is not None and any(stride % dtype.itemsize for stride in strides):
         raise InvalidProblemError(f"{what} must have strides of whole elements, got {strides} bytes")
-    return DeviceArray(
-        address=address,
-        shape=tuple(interface["shape"]),
-        strides=None if strides is None else tuple(stride // dtype.itemsize for stride in strides),
-        dtype=dtype.name,
-        itemsize=dtype.itemsize,
-        device=import_cupy().cuda.runtime.pointerGetAttributes(address).device if address else 0,
-    )
+    steps = None if strides is None else tuple(stride // dtype.itemsize for stride in strides)
+    device = import_cupy().cuda.runtime.pointerGetAttributes(address).device if address else 0
+    return DeviceArray(address, tuple(interface["shape"]), steps, dtype.name, dtype.itemsize, device)
 
 
 def check_dtype(array: DeviceArray, what: str, dtype: DType, why: str) -> None:
-    """Check that an array holds elements of a type, fp16 or bf16; `why` says in the message where that comes from.
-
-    Raises:
-        InvalidProblemError: it has another type.
-    """
-    if dtype not in _DTYPES.get(array.dtype, ()):
+    """Check that an array holds elements of a type, fp16 or bf16; `why` says in the message where that comes from."""
+    if _DTYPES.get(array.dtype) is not dtype:
         raise InvalidProblemError(f"{what} must be {_ACCEPTED[dtype]}, {why}, got {array.dtype}")
 
 
 def as_rows(array: DeviceArray, what: str, num_columns: int) -> Rows:
-    """Return an array as a matrix: all dimensions but the last, which has `num_columns` elements, are rows.
-
-    Raises:
-        InvalidProblemError: no rows, another last dimension, or an order in memory that kernels cannot read.
-    """
+    """Return an array as a matrix: all dimensions but the last, which has `num_columns` elements, are rows."""
     shape = array.shape
     if len(shape) < 2 or shape[-1] != num_columns:
         raise InvalidProblemError(f"{what} must have shape [..., rows, {num_columns}], got {list(shape)}")
-    num_rows = 1
-    for size in shape[:-1]:
-        num_rows *= size
+    num_rows = math.prod(shape[:-1])
     if num_rows < 1:
         raise InvalidProblemError(f"{what} must have at least one row, got shape {list(shape)}")
     stride = num_columns if array.strides is None else _row_stride(array, array.strides, what)
@@ -161,11 +133,7 @@ def as_rows(array: DeviceArray, what: str, num_columns: int) -> Rows:
 
 
 def check_vector(array: DeviceArray, what: str, length: int) -> None:
-    """Check that an array is [length], contiguous and aligned.
-
-    Raises:
-        InvalidProblemError: it is not.
-    """
+    """Check that an array is [length], contiguous and aligned."""
     if array.shape != (length,) or (array.strides is not None and array.strides != (1,) and length > 1):
         raise InvalidProblemError(
             f"{what} must be contiguous with shape [{length}], got shape {list(array.shape)}, "
@@ -211,15 +179,10 @@ def overlaps(first: tuple[int, int], second: tuple[int, int]) -> bool:
     return first[0] < second[0] + second[1] and second[0] < first[0] + first[1]
 
 
-_MAP_BYTES = 128
-_MAP_ALIGNMENT_BYTES = 64
+_MAP_BYTES, _MAP_ALIGNMENT_BYTES = 128, 64
 _DATA_TYPE = {DType.FP16: 6, DType.BF16: 9}
-_INTERLEAVE_NONE = 0
-_SWIZZLE_128B = 3
-_L2_PROMOTION_256B = 3
-_FILL_ZERO = 0
-_BOX_ROWS_MAX = 256
-_BOX_COLUMNS_MAX = 64
+_BOX_ROWS_MAX, _BOX_COLUMNS_MAX = 256, 64
+_INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_256B, _FILL_ZERO = 0, 3, 3, 0
 
 
 @cache
@@ -241,18 +204,8 @@ def encode_tensor_map(
 ) -> numpy.void:
     """Encode a row-major matrix of 16-bit elements for TMA, as an argument for a launch.
 
-    Boxes are swizzled by 128 bytes; what of them lies outside of the matrix is read as 0 and not written.
-
-    Args:
-        address: of the matrix, a multiple of 16 bytes.
-        dtype: DType.FP16 or DType.BF16.
-        shape: (rows, columns) of the matrix.
-        row_stride: elements from row to row, a multiple of 8.
-        box: (rows, columns) that one copy moves; at most 256 and 64.
-
-    Raises:
-        InvalidProblemError: the driver cannot encode such a matrix.
-        GemmEvalError: there is no driver, or one that is too old.
+    `row_stride` is in elements, a multiple of 8; `box` is (rows, columns) of one copy, at most 256 and 64. Boxes are
+    swizzled by 128 bytes; what of them lies outside of the matrix is read as 0 and not written.
     """
     if not (1 <= box[0] <= _BOX_ROWS_MAX and 1 <= box[1] <= _BOX_COLUMNS_MAX):
         raise InvalidProblemError(f"box must be 1..{_BOX_ROWS_MAX} x 1..{_BOX_COLUMNS_MAX} elements, got {box}")
@@ -260,19 +213,10 @@ def encode_tensor_map(
     aligned = -(-ctypes.addressof(storage) // _MAP_ALIGNMENT_BYTES) * _MAP_ALIGNMENT_BYTES
     u64, u32 = ctypes.c_uint64, ctypes.c_uint32
     result = _encoder()(
-        ctypes.c_void_p(aligned),
-        _DATA_TYPE[dtype],
-        u32(2),
-        ctypes.c_void_p(address),
-        (u64 * 2)(shape[1], shape[0]),
-        (u64 * 1)(row_stride * _BYTES_PER_ELEM),
-        (u32 * 2)(box[1], box[0]),
-        (u32 * 2)(1, 1),
-        _INTERLEAVE_NONE,
-        _SWIZZLE_128B,
-        _L2_PROMOTION_256B,
-        _FILL_ZERO,
-    )
+        ctypes.c_void_p(aligned), _DATA_TYPE[dtype], u32(2), ctypes.c_void_p(address), (u64 * 2)(shape[1], shape[0]),
+        (u64 * 1)(row_stride * _BYTES_PER_ELEM), (u32 * 2)(box[1], box[0]), (u32 * 2)(1, 1),
+        _INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_256B, _FILL_ZERO,
+    )  # fmt: skip
     if result:
         raise InvalidProblemError(
             f"the driver refuses a tensor map (CUresult {result}): address {address:#x}, {shape[0]} x {shape[1]} "

@@ -14,7 +14,6 @@ import numpy as np
 
 from gemm_eval.device import runtime
 from gemm_eval.device.nvrtc import compile_text
-from gemm_eval.device.runtime import import_cupy, limits_of_device, name_of_device
 from gemm_eval.device.timing import Call, TimingProtocol
 
 _READ_THREADS = 512
@@ -58,12 +57,7 @@ class ReadPass:
 
 
 class StreamTimer(ABC):
-    """See `Timer`.
-
-    Args:
-        stream: of CuPy; everything that is timed comes to it.
-        device: number of its GPU, which is made the current one where it need be.
-    """
+    """A `Timer` on a stream of CuPy, whose GPU is made the current one where it need be."""
 
     def __init__(self, stream: Any, device: int) -> None:
         self.cupy = runtime.import_cupy()
@@ -75,11 +69,7 @@ class StreamTimer(ABC):
 
     @abstractmethod
     def new_bytes(self, num_bytes: int) -> int:
-        """Return the address of new memory that is held as long as the timer, for `flush_l2`.
-
-        Raises:
-            GemmEvalError: there is not so much.
-        """
+        """Return the address of new memory that is held as long as the timer, for `flush_l2`."""
 
     @property
     def flush_bytes(self) -> int:
@@ -182,10 +172,9 @@ class BenchDevice(StreamTimer):
     """Device 0, one stream, and what the protocol does besides GEMMs. `stream` is a CuPy stream."""
 
     def __init__(self, stream: Any = None) -> None:
-        cupy = import_cupy()
-        super().__init__(stream or cupy.cuda.Stream(non_blocking=True), device=0)
-        self.gpu_name = name_of_device(0)
-        self.num_sms = limits_of_device(0).num_sms
+        super().__init__(stream or runtime.import_cupy().cuda.Stream(non_blocking=True), device=0)
+        self.gpu_name = runtime.name_of_device(0)
+        self.num_sms = runtime.limits_of_device(0).num_sms
         module = self.cupy.RawModule(code=_BENCH_TEXT, options=("-std=c++17",))
         self._kernels = {name: module.get_function(f"gemm_eval_{name}") for name in ("marker", "normal")}
         self._flush_buffer: Any = None
@@ -251,14 +240,9 @@ def describe_gpu(runner: Any) -> dict[str, Any]:
         fixed: dict[str, Any] = dict(_query(("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit")))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         fixed = {"nvidia_smi_error": str(error)}
-    runtime = cupy.cuda.runtime
+    versions = cupy.cuda.runtime
     return {
-        "name": runner.gpu_name,
-        "num_sms": runner.num_sms,
-        "l2_bytes": runner.l2_bytes,
-        **fixed,
-        "cuda_runtime": runtime.runtimeGetVersion(),
-        "cuda_driver_api": runtime.driverGetVersion(),
-        "cupy": cupy.__version__,
-        "python": platform.python_version(),
-    }
+        "name": runner.gpu_name, "num_sms": runner.num_sms, "l2_bytes": runner.l2_bytes, **fixed,
+        "cuda_runtime": versions.runtimeGetVersion(), "cuda_driver_api": versions.driverGetVersion(),
+        "cupy": cupy.__version__, "python": platform.python_version(),
+    }  # fmt: skip

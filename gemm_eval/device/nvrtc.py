@@ -1,9 +1,7 @@
 """From CUDA text to machine code: NVRTC, and a cache on disk. Needs no GPU and no driver.
 
-A cache file is named after a digest of all that decides about its content: text, options, compiler and the version of
-the file format; where the text came from does not count. Processes may share the folder: a file appears whole or not at
-all, and one that is damaged is compiled anew. `gemm_eval.storage.cache_dir` says where the folder is, and how to turn
-it off.
+A cache file is named after a digest of text, options, compiler and the version of the file format. Processes may share
+the folder: a file appears whole or not at all, and one that is damaged is compiled anew.
 """
 
 from __future__ import annotations
@@ -33,9 +31,7 @@ class CompiledKernel(NamedTuple):
     """Machine code of one kernel, and what ptxas said about it.
 
     Attributes:
-        cubin: what a driver loads.
-        entry: name of the kernel in it.
-        target: what it was compiled for, such as "sm_90a".
+        target: such as "sm_90a".
         registers: 32-bit registers of a thread at launch.
         spill_store_bytes, spill_load_bytes: registers that did not fit, written to and read from local memory.
         stack_bytes: local memory of a thread, spills included.
@@ -55,13 +51,7 @@ class CompiledKernel(NamedTuple):
 
 
 def compile_text(text: str, entry: str, target: str, macros: dict[str, int]) -> CompiledKernel:
-    """Compile CUDA C++ without headers, or take it from the process or the disk cache.
-
-    Args:
-        text: the whole source.
-        entry: name of the ``extern "C"`` kernel.
-        target: such as "sm_90a".
-        macros: defined before the text.
+    """Compile the ``extern "C"`` kernel `entry` of CUDA C++ without headers for a target, or take it from a cache.
 
     Raises:
         GemmEvalError: CuPy or NVRTC is missing, or the text does not compile.
@@ -84,11 +74,7 @@ def compile_text(text: str, entry: str, target: str, macros: dict[str, int]) -> 
 
 @cache
 def compiler_version() -> str:
-    """Return the version of NVRTC, and of the package that it came in where there is one.
-
-    Raises:
-        GemmEvalError: CuPy or NVRTC is missing.
-    """
+    """Return the version of NVRTC, and of the package that it came in where there is one."""
     nvrtc = _nvrtc()
     try:
         major, minor = nvrtc.getVersion()
@@ -131,19 +117,14 @@ def _describe(cubin: bytes, entry: str, target: str, log: str) -> CompiledKernel
     registers = number(r"Used (\d+) registers")
     if registers is None:
         raise GemmEvalError(f"NVRTC {compiler_version()} did not say how many registers {entry} takes:\n{log}")
+    is_warning = re.compile(r"\bwarning\b|\(C\d+\)|Performance Loss").search
     return CompiledKernel(
-        cubin=cubin,
-        entry=entry,
-        target=target,
-        registers=registers,
+        cubin=cubin, entry=entry, target=target, registers=registers,
         spill_store_bytes=number(r"(\d+) bytes spill stores") or 0,
         spill_load_bytes=number(r"(\d+) bytes spill loads") or 0,
-        stack_bytes=number(r"(\d+) bytes stack frame") or 0,
-        static_smem_bytes=number(r"(\d+) bytes smem") or 0,
-        warnings=tuple(
-            line.strip() for line in log.splitlines() if re.search(r"\bwarning\b|\(C\d+\)|Performance Loss", line)
-        ),
-    )
+        stack_bytes=number(r"(\d+) bytes stack frame") or 0, static_smem_bytes=number(r"(\d+) bytes smem") or 0,
+        warnings=tuple(line.strip() for line in log.splitlines() if is_warning(line)),
+    )  # fmt: skip
 
 
 def _read(path: Path) -> CompiledKernel | None:

@@ -38,12 +38,9 @@ class StreamHandle(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory that one stream of one GPU may use, of which kernels leave the counters 0.
+    """Addresses of memory that one stream of one GPU may use; kernels leave the 32-bit counters 0.
 
-    Attributes:
-        workspace: address; `workspace_bytes` long.
-        counters: address of `num_counters` counters of 32 bits.
-        buffers: all that was ever handed out: a captured graph may still hold an address.
+    `buffers` is all that was ever handed out: a captured graph may still hold an address.
     """
 
     workspace: int
@@ -55,11 +52,7 @@ class Scratch(NamedTuple):
 
 @cache
 def import_cupy() -> Any:
-    """Return the module cupy, with a GPU behind it.
-
-    Raises:
-        GemmEvalError: it is missing, or there is no GPU.
-    """
+    """Return the module cupy, with a GPU behind it; a missing one of both is refused."""
     with needs_extra("working on a GPU", "gpu"):
         import cupy
     try:
@@ -105,16 +98,12 @@ def limits_of_device(device: int) -> DeviceLimits:
         return int(runtime.deviceGetAttribute(getattr(runtime, f"cudaDevAttr{name}"), device))
 
     capability = int(import_cupy().cuda.Device(device).compute_capability)
-    return DeviceLimits(
-        compute_capability=divmod(capability, 10),
-        num_sms=attribute("MultiProcessorCount"),
-        smem_per_cta_bytes=attribute("MaxSharedMemoryPerBlockOptin"),
-        smem_per_sm_bytes=attribute("MaxSharedMemoryPerMultiprocessor"),
-        smem_reserved_bytes=attribute("ReservedSharedMemoryPerBlock"),
-        registers_per_sm=attribute("MaxRegistersPerMultiprocessor"),
-        max_threads_per_sm=attribute("MaxThreadsPerMultiProcessor"),
-        max_ctas_per_sm=attribute("MaxBlocksPerMultiprocessor"),
-    )
+    names = (  # in the order of DeviceLimits
+        "MultiProcessorCount", "MaxSharedMemoryPerBlockOptin", "MaxSharedMemoryPerMultiprocessor",
+        "ReservedSharedMemoryPerBlock", "MaxRegistersPerMultiprocessor", "MaxThreadsPerMultiProcessor",
+        "MaxBlocksPerMultiprocessor",
+    )  # fmt: skip
+    return DeviceLimits(divmod(capability, 10), *map(attribute, names))
 
 
 def name_of_device(device: int) -> str:
@@ -124,21 +113,16 @@ def name_of_device(device: int) -> str:
 
 
 def stream_handle(stream: Any) -> int:
-    """Return the handle of a CUDA stream on the current GPU.
-
-    Args:
-        stream: None (CuPy's current stream), a stream of CuPy, torch or CUDA Python, or a handle.
-
-    Raises:
-        InvalidOptionError: `stream` is none of these, or belongs to another GPU.
-    """
+    """Return the handle of a stream of CuPy, torch or CUDA Python on the current GPU; None: of CuPy's current one."""
     if stream is None:
         return int(import_cupy().cuda.get_current_stream().ptr)
     if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
         return stream
     for name in ("ptr", "cuda_stream"):  # CuPy, torch
         if isinstance(handle := getattr(stream, name, None), int):
-            _check_device_of_stream(stream)
+            of_gpu = getattr(stream, "device_id", -1)
+            if of_gpu >= 0 and of_gpu != (here := current_device()):
+                raise InvalidOptionError(f"stream must be one of GPU {here}, where A is, got one of GPU {of_gpu}")
             return handle
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
@@ -147,17 +131,8 @@ def stream_handle(stream: Any) -> int:
     )
 
 
-def _check_device_of_stream(stream: Any) -> None:
-    device = getattr(stream, "device_id", -1)
-    if device >= 0 and device != current_device():
-        raise InvalidOptionError(f"stream must be one of GPU {current_device()}, where A is, got one of GPU {device}")
-
-
 def wait_for_stream(stream: int, other: int) -> None:
-    """Let work that comes to `stream` wait for what is on `other` now; both are handles.
-
-    A graph under capture cannot wait for what is not in it: its replays come later.
-    """
+    """Let work that comes to a stream wait for what is on another now, but in no graph, which replays later."""
     runtime = import_cupy().cuda.runtime
     if stream != other and not runtime.streamIsCapturing(stream):
         event = import_cupy().cuda.Event(disable_timing=True)
@@ -166,11 +141,7 @@ def wait_for_stream(stream: int, other: int) -> None:
 
 
 def refuse_capture(stream: int, remedy: str) -> None:
-    """Check that no graph is captured on `stream`.
-
-    Raises:
-        InvalidOptionError: one is, and that forbids what comes next; `remedy` says what to do.
-    """
+    """Check that no graph is captured on `stream`, as what comes next must not be; `remedy` says what to do."""
     if import_cupy().cuda.runtime.streamIsCapturing(stream):
         raise InvalidOptionError(f"a CUDA graph is being captured on this stream: {remedy}")
 
@@ -190,11 +161,7 @@ def clear_bytes(address: int, num_bytes: int, stream: int) -> None:
 
 
 def scratch_of(device: int, stream: int, workspace_bytes: int, num_counters: int) -> Scratch:
-    """Return the memory of a stream of the current GPU, grown to what is asked for.
-
-    Raises:
-        InvalidOptionError: it would have to grow while a graph is captured.
-    """
+    """Return the memory of a stream of the current GPU, grown to what is asked for, but not during a capture."""
     key = (device, stream, threading.get_ident() if stream == _PER_THREAD_STREAM else 0)
     scratch = _scratch.get(key)
     if scratch is not None and workspace_bytes <= scratch.workspace_bytes and num_counters <= scratch.num_counters:
@@ -224,15 +191,7 @@ def _grown(old: Scratch | None, stream: int, workspace_bytes: int, num_counters:
 def load_function(compiled: CompiledKernel, device: int, smem_bytes: int, stream: int) -> Any:
     """Load a kernel onto the current GPU, once: a function (grid, block, arguments, shared bytes, stream).
 
-    Args:
-        compiled: its machine code.
-        device: number of the current GPU.
-        smem_bytes: dynamic shared memory that a CTA will ask for.
-        stream: handle of the stream that it will run on.
-
-    Raises:
-        InvalidOptionError: it is not loaded yet and a graph is captured.
-        GemmEvalError: the driver refuses it.
+    `smem_bytes` is the dynamic shared memory that a CTA will ask for. A kernel is not loaded while a graph is captured.
     """
     key = compiled.cubin, device, smem_bytes
     function = _functions.get(key)

@@ -54,41 +54,25 @@ def _nvdisasm() -> Path:
 
 @cache
 def nvdisasm_version() -> str:
-    """Return the version of the disassembler, such as "13.5.37".
-
-    Raises:
-        GemmEvalError: there is none.
-    """
+    """Return the version of the disassembler, such as "13.5.37"."""
     text = _run("--version")
     match = re.search(r"\bV(\d+[\d.]*)", text)
     return match[1] if match else text.strip().splitlines()[-1]
 
 
 def disassemble(cubin: bytes) -> str:
-    """Return what nvdisasm writes about the code of a cubin.
-
-    Raises:
-        GemmEvalError: there is no nvdisasm, or it does not read this.
-    """
+    """Return what nvdisasm writes about the code of a cubin."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(_whole(cubin))
-        return _run(
-            "-c", "-ndf", str(file), num_code_bytes=len(cubin)
-        )  # without data flow: the same text, a third sooner
+        # without data flow: the same text, a third sooner
+        return _run("-c", "-ndf", str(file), num_code_bytes=len(cubin))
 
 
 def disassemble_code(code: bytes, target: str) -> str:
-    """Return what nvdisasm writes about instructions without the file around them.
+    """Return what nvdisasm writes about instructions for a target such as "sm_90a", without the file around them.
 
     It takes a third of a second to start, whatever it reads: put the code of many kernels one after the other.
-
-    Args:
-        code: instructions.
-        target: what they are for, such as "sm_90a".
-
-    Raises:
-        GemmEvalError: there is no nvdisasm, or it does not read this.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "code.bin"
@@ -167,13 +151,12 @@ _NEVER = "@!PT"
 
 
 class Instruction(NamedTuple):
-    """An instruction.
+    """An instruction of machine code, or of PTX.
 
     Attributes:
         address: in bytes from the start of the kernel.
         guard: predicate that it is executed under, such as "@!P0"; empty: always.
         opcode: with its modifiers, such as "LDS.128".
-        operands: as they were written.
         target: address that a branch goes to, or None.
     """
 
@@ -205,45 +188,6 @@ class Instruction(NamedTuple):
         return not (self.is_branch or self.is_end) or (has_condition and (self.is_branch or bool(self.guard)))
 
 
-class InstructionCounts(NamedTuple):
-    """Warp instructions by class.
-
-    Attributes:
-        tensor: HGMMA (one for a whole m64nNk16 in each of 4 warps) or HMMA (m16n8k16).
-        integer: of the ALU: logic, additions, shifts, permutations, comparisons, selections, moves, minima.
-        imad: integer multiply-add, also where the compiler moves or adds with it: on the FMA units.
-        half: arithmetic on pairs of fp16 or bf16.
-        single: fp32 arithmetic.
-        convert: fp16 to fp32 (HADD2.F32, on the units of `half`) and all else that changes a type.
-        load_shared, load_matrix, store_shared: LDS, LDSM, STS and STSM.
-        copy: from global memory, to registers or to shared memory: LDG, LDGSTS, bulk and tensor copies.
-        uniform: of the uniform datapath, and moves to and from its registers.
-        synchronisation: barriers, mbarriers, waiting for copies or for the tensor cores.
-        control: branches and the bookkeeping of diverged lanes.
-        other: the rest, such as NOP, S2R and LDC, and what never does anything (`@!PT LDS` stands before some LDGSTS).
-    """
-
-    tensor: int
-    integer: int
-    imad: int
-    half: int
-    single: int
-    convert: int
-    load_shared: int
-    load_matrix: int
-    store_shared: int
-    copy: int
-    uniform: int
-    synchronisation: int
-    control: int
-    other: int
-
-    @property
-    def total(self) -> int:
-        """Number of all instructions: issue slots of a warp."""
-        return sum(self)
-
-
 _CLASSES: dict[str, tuple[str, ...]] = {
     "tensor": ("HGMMA", "HMMA"),
     "integer": (
@@ -267,13 +211,15 @@ _CLASSES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _CLASS_OF = {name: kind for kind, names in _CLASSES.items() for name in names}
 
+CLASSES = (*_CLASSES, "other")
+"""Classes of instructions. `tensor` is HGMMA (one for a whole m64nNk16 in each of 4 warps) or HMMA (m16n8k16); `imad`
+also moves and adds; `half` is for pairs of fp16 or bf16; `convert` has fp16 to fp32 by HADD2.F32 too; `copy` is from
+global memory, to registers or shared memory; `uniform` is of the uniform datapath; `control` has the bookkeeping of
+diverged lanes too; `other` has what never does anything too (`@!PT LDS` stands before some LDGSTS)."""
+
 
 def parse_sass(text: str) -> tuple[Instruction, ...]:
-    """Return the instructions of the only kernel in what nvdisasm, cuobjdump or Triton wrote.
-
-    Raises:
-        GemmEvalError: there are none, their addresses do not rise, or a branch goes nowhere.
-    """
+    """Return the instructions of the only kernel in what nvdisasm, cuobjdump or Triton wrote."""
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
     waiting: list[str] = []
@@ -308,16 +254,8 @@ def _target(branch: Instruction, labels: dict[str, int], addresses: set[int]) ->
     return target
 
 
-def count_instructions(instructions: Sequence[Instruction]) -> InstructionCounts:
-    """Count instructions by class."""
-    counts = dict.fromkeys(InstructionCounts._fields, 0)
-    for instruction in instructions:
-        counts[class_of(instruction)] += 1
-    return InstructionCounts(**counts)
-
-
 def class_of(instruction: Instruction) -> str:
-    """Return the class that `InstructionCounts` counts an instruction in."""
+    """Return which of `CLASSES` an instruction belongs to."""
     if instruction.guard == _NEVER:
         return "other"
     if instruction.opcode.startswith("HADD2.F32"):  # adds nothing: one half of a pair becomes fp32
@@ -337,9 +275,6 @@ def find_main_loop(
     Of ways through the loop that is the longest: copies for a later iteration are taken to be made. Code that the
     compiler moved behind the loop is left out: there a warp spins on a barrier, or collects lanes that diverged. Loops
     over lanes (`BRA.U.ANY`) are gone through once: for one lane, or lanes with the same operands.
-
-    Raises:
-        GemmEvalError: no loop does such work, or there is no straight way through it.
     """
     blocks = _Blocks(instructions)
     members = blocks.natural_loops()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gemm_eval.arch import MEASURED_L2_STATES, ClockState
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.words import shown
+from gemm_eval.words import refusal
 
 K = TypeVar("K", bound=Hashable)
 
@@ -32,11 +32,7 @@ Call = Callable[[], None]
 
 
 class Timer(Protocol):
-    """A GPU with a stream that measurements have for themselves.
-
-    Attributes:
-        l2_bytes: of the GPU's L2.
-    """
+    """A GPU with a stream that measurements have for themselves; `l2_bytes` is of its L2."""
 
     l2_bytes: int
 
@@ -104,11 +100,9 @@ class TimingProtocol:
         return self == self.quick(l2=self.l2, clock=self.clock)
 
     def __post_init__(self) -> None:
-        for name, allowed in (("l2", MEASURED_L2_STATES), ("clock", tuple(ClockState))):
-            if getattr(self, name) not in allowed:
-                raise InvalidOptionError(
-                    f"{name} must be one of {', '.join(allowed)}, got {shown(getattr(self, name))}"
-                )
+        for name, value, allowed in (("l2", self.l2, MEASURED_L2_STATES), ("clock", self.clock, tuple(ClockState))):
+            if value not in allowed:
+                raise InvalidOptionError(refusal(name, value, allowed))
 
     def replays_of(self, M: int) -> int:
         """Return how many replays of a GEMM with M rows are measured."""
@@ -125,8 +119,7 @@ class TimingProtocol:
     def num_weight_copies(self, weight_bytes: int, l2_bytes: int, most: int) -> int:
         """Return how many copies of the weights calls go round, `most` at most, one at least.
 
-        Cold: between two reads of a copy, the others are read, `cold_bytes_of` the L2 together. A copy that no call
-        of a graph reads would be none.
+        Cold: between two reads of a copy, the others are read, `cold_bytes_of` the L2 together.
         """
         if self.l2 == "warm":
             return 1
@@ -150,13 +143,10 @@ class Timing:
 
 
 class TimedGraph(NamedTuple):
-    """A captured graph of calls.
+    """A captured graph of `num_calls` calls.
 
-    Attributes:
-        launch: replays it.
-        num_calls: that it replays.
-        last_call: queued untimed before each replay: the clock is up, and the kernel's code is on the device's chip.
-        given_up_us: what a call took in a first, short replay, where that was so slow that no longer one was captured.
+    `last_call` is queued untimed before each replay: the clock is up, and the kernel's code is on the chip. Where a
+    first, short replay was so slow that no longer one was captured, `given_up_us` is what a call took in it.
     """
 
     launch: Call
@@ -175,14 +165,9 @@ def num_calls(latency_us: float, protocol: TimingProtocol) -> int:
 def capture_calls(
     device: Timer, calls: Sequence[Call], protocol: TimingProtocol, *, floor_us: float = 0.0, best_us: float = math.inf
 ) -> TimedGraph:
-    """Capture as many of `calls`, in turn, as the protocol's replay has, and replay them once.
+    """Capture as many of `calls` (one for each copy of the weights), in turn, as a replay has, and replay them once.
 
-    Args:
-        device: where they run.
-        calls: one for each copy of the weights.
-        protocol: how long a replay is.
-        floor_us: what `measure_floor_us` returned.
-        best_us: best known time of the same GEMM: `TimingProtocol.give_up_ratio`.
+    `best_us` is the best known time of the same GEMM: `TimingProtocol.give_up_ratio`.
     """
     calls[0]()  # a library picks its kernel, and the driver loads it
     device.synchronize()
@@ -220,31 +205,13 @@ def measure_floor_us(device: Timer, num_samples: int = 21) -> float:
 
 
 def time_in_turns(
-    device: Timer,
-    graphs: Mapping[K, TimedGraph],
-    M: int,
-    protocol: TimingProtocol,
-    *,
-    floor_us: float = 0.0,
-    sleep: Callable[[float], None] = time.sleep,
-    failures: dict[K, Exception] | None = None,
-) -> dict[K, list[float]]:
-    """Replay graphs in turns, and return the time of one call in each replay, in us.
+    device: Timer, graphs: Mapping[K, TimedGraph], M: int, protocol: TimingProtocol, *, floor_us: float = 0.0,
+    sleep: Callable[[float], None] = time.sleep, failures: dict[K, Exception] | None = None,
+) -> dict[K, list[float]]:  # fmt: skip
+    """Replay graphs of GEMMs with M rows in turns, and return the time of one call in each replay, in us.
 
-    In turns, so that a clock that falls, falls for all.
-
-    Args:
-        device: where they were captured.
-        graphs: by what they time.
-        M: rows of their GEMM: how often each is replayed, and whether after a pause.
-        protocol: its settings.
-        floor_us: what `measure_floor_us` returned; subtracted from each replay.
-        sleep: pauses that many seconds (for tests).
-        failures: graphs that fail, or take a time that cannot be, are put in here and left out from then on; None:
-            their exceptions are raised.
-
-    Raises:
-        Exception: whatever the device raises, where `failures` is None.
+    In turns, so that a clock that falls, falls for all. `floor_us` is subtracted from each replay. Graphs that fail are
+    put into `failures` and left out from then on; where that is None, their exceptions are raised.
     """
     samples: dict[K, list[float]] = {key: [] for key in graphs}
     for _ in range(protocol.replays_of(M)):

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
@@ -23,7 +23,6 @@ from gemm_eval.transformer import (
     MEMORY_FRAC,
     Fusions,
     ModelConfig,
-    Operation,
     check_memory,
     load_model,
     model_memory,
@@ -96,13 +95,9 @@ def estimate_model(
     evaluator = _evaluator(arch)
     published = model if isinstance(model, ModelConfig) else load_model(model)
     config = model_on(evaluator.arch, published)
-    asked: dict[str, Any] = {
-        "batch": as_integer("batch", batch, 1, MAX_DIM),
-        "prompt_len": as_integer("prompt_len", prompt_len, 1, MAX_DIM),
-        "output_len": as_integer("output_len", output_len, 1, MAX_DIM),
-        "chunk_tokens": as_integer("chunk_tokens", chunk_tokens, 1, MAX_DIM),
-        "speculative_tokens": as_integer("speculative_tokens", speculative_tokens, 0, _MAX_GUESSES),
-    }
+    sizes = {"batch": batch, "prompt_len": prompt_len, "output_len": output_len, "chunk_tokens": chunk_tokens}
+    asked: dict[str, Any] = {name: as_integer(name, value, 1, MAX_DIM) for name, value in sizes.items()}
+    asked["speculative_tokens"] = as_integer("speculative_tokens", speculative_tokens, 0, _MAX_GUESSES)
     check_flag("ignore_memory", ignore_memory)
     share = plain_number(acceptance)
     if share is None or not 0 <= share <= 1:
@@ -140,37 +135,21 @@ def estimate_model(
         {**degrees, **types, "expert_load": expert_load, "fusions": fusions},
     )
     chunk_us = [chunk.stage_us for chunk in prefill]
-    stage_us = decode.stage_us
-    step_us = max(sum(stage_us), num_parts * max(stage_us))  # in which all parts pass all stages
+    step_us = max(sum(decode.stage_us), num_parts * max(decode.stage_us))  # in which all parts pass all stages
     tokens = sum(share**index for index in range(speculative_tokens + 1))
     limit = int(evaluator.arch.dram_bytes * memory_frac) if isinstance(evaluator.arch, GpuSpec) else None
     num_groups = max(1, expert_parallel // tensor_parallel)
+    options = asked | degrees | types | libraries | {
+        "acceptance": share, "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
+        "separate_quantization": not (fusions or Fusions()).quantization, "interconnect": box,
+    }  # fmt: skip
     return ModelEstimate(
-        model_name=config.name,
-        arch_name=evaluator.arch.name,
-        batch=batch,
-        prompt_len=prompt_len,
-        output_len=output_len,
-        num_devices=pipeline_parallel * tensor_parallel * num_groups,
-        num_groups=num_groups,
-        ttft_us=pipeline_us(chunk_us),
-        tpot_us=step_us / tokens,
-        tokens_per_step=tokens,
-        prompt_stage_us=tuple(map(sum, zip(*chunk_us, strict=True))),
-        prefill=prefill[-1],
-        decode=decode,
-        memory=memory,
-        memory_limit_bytes=limit,
-        num_joined_devices=num_joined(evaluator.arch),
-        has_expanded_weights=dtype is None and config != published,
-        options=FrozenDict(
-            asked | degrees | types | {
-                "acceptance": share, "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
-                "separate_quantization": not (fusions or Fusions()).quantization,
-                "interconnect": box,
-            } | libraries
-        ),
-        _config=config,
+        model_name=config.name, arch_name=evaluator.arch.name, batch=batch, prompt_len=prompt_len,
+        output_len=output_len, num_devices=pipeline_parallel * tensor_parallel * num_groups, num_groups=num_groups,
+        ttft_us=pipeline_us(chunk_us), tpot_us=step_us / tokens, tokens_per_step=tokens,
+        prompt_stage_us=tuple(map(sum, zip(*chunk_us, strict=True))), prefill=prefill[-1], decode=decode,
+        memory=memory, memory_limit_bytes=limit, num_joined_devices=num_joined(evaluator.arch),
+        has_expanded_weights=dtype is None and config != published, options=FrozenDict(options), _config=config,
         _held=FrozenDict(held),
     )  # fmt: skip
 
@@ -192,7 +171,7 @@ def estimate_models(
     points = list(product(evaluators, configs, list(batches), list(prompt_lens)))
     if workers == 1:
         for point in points:
-            yield _estimate(point, options)
+            yield from _estimate_some([point], options)
         return
     size = max(1, min(_CHUNK_POINTS, -(-len(points) // workers)))
     chunks = [points[start : start + size] for start in range(0, len(points), size)]
@@ -201,17 +180,14 @@ def estimate_models(
             yield from result
 
 
-_Point = tuple[GEMMEvaluator, ModelConfig, int, int]
-
-
-def _estimate(point: _Point, options: dict[str, Any]) -> ModelEstimate:
-    evaluator, config, batch, prompt_len = point
-    return estimate_model(config, evaluator, batch, prompt_len=prompt_len, **options)
-
-
-def _estimate_some(points: Sequence[_Point], options: dict[str, Any]) -> list[ModelEstimate]:
+def _estimate_some(
+    points: Sequence[tuple[GEMMEvaluator, ModelConfig, int, int]], options: dict[str, Any]
+) -> list[ModelEstimate]:
     """In a worker: evaluators that came over are made anew there, those of one chunk are one."""
-    return [_estimate(point, options) for point in points]
+    return [
+        estimate_model(config, evaluator, batch, prompt_len=prompt_len, **options)
+        for evaluator, config, batch, prompt_len in points
+    ]
 
 
 def _evaluator(arch: Any) -> GEMMEvaluator:
@@ -230,16 +206,6 @@ def _interconnect(arch: ArchSpec, asked: str | None) -> str | None:
     return (asked or link.topology) if link is not None and link.topology in PCIE_BOXES else None
 
 
-class _Step(NamedTuple):
-    """A step to price: `batch` sequences with `new_tokens` of their `seq_len` positions new, and its operations."""
-
-    phase: Literal["prefill", "decode"]
-    batch: int
-    seq_len: int
-    new_tokens: int
-    stages: list[tuple[Operation, ...]]
-
-
 def _estimate_steps(
     prices: Prices, config: ModelConfig, sizes: Iterable[tuple[Any, int, int, int]], options: dict[str, Any]
 ) -> list[StepEstimate]:
@@ -248,15 +214,9 @@ def _estimate_steps(
     for phase, batch, seq_len, new in sizes:
         asked = {"phase": phase, "batch_size": batch, "seq_len": seq_len, "new_tokens": new} | options
         stages = [model_operations(config, stage=stage, **asked) for stage in range(options["pipeline_parallel"])]
-        steps.append(_Step(phase, batch, seq_len, new, stages))
-    prices.find(operation.work for step in steps for stage in step.stages for operation in stage)
-    return [
-        StepEstimate(
-            step.phase, step.batch, step.new_tokens, step.seq_len,
-            tuple(costs_of(prices, operations) for operations in step.stages),
-        )
-        for step in steps
-    ]  # fmt: skip
+        steps.append(((phase, batch, new, seq_len), stages))
+    prices.find(operation.work for _, stages in steps for stage in stages for operation in stage)
+    return [StepEstimate(*head, tuple(costs_of(prices, stage) for stage in stages)) for head, stages in steps]
 
 
 def pipeline_us(chunk_us: Sequence[Sequence[float]]) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable, memory_bounds
@@ -22,17 +23,15 @@ _DECISIVE_FRAC = 0.5  # of the time, above which bytes are what limits a memory-
 
 
 class Price(NamedTuple):
-    """The time of one piece of work between other kernels, and what limits it.
+    """The time of one piece of work between other kernels, and what limits it, in the word of its model.
 
     Attributes:
         latency_us: time; 0 where nothing is known.
-        bound: what limits it, in the word of its model.
         source: ``calibrated``, ``corrected``, ``analytic``, ... in the word of its model.
         how: kernel of attention, or algorithm of a collective; empty: nothing to add.
         low_us, high_us: 80% of measured times of such GEMMs lie between; None: not asked for, or not known.
         has_positions: attention turns positions and writes the cache too.
-        detail: sizes and kernel in words, where they are asked for.
-        num_bytes: compulsory bytes, where they are asked for: operands and results, each once.
+        detail, num_bytes: sizes and kernel in words, and compulsory bytes, where they are asked for.
     """
 
     latency_us: float
@@ -49,15 +48,9 @@ class Price(NamedTuple):
 class Prices:
     """Prices of work on one arch; equal work is priced once.
 
-    Args:
-        evaluator: of the arch; its options are those of GEMMs.
-        fused, attention_library: attention; see `GEMMEvaluator.evaluate_attention`.
-        collective_library, interconnect: collectives; see `GEMMEvaluator.evaluate_collective`.
-        expert_library: whose kernels run experts; None: those of serving engines.
-
-    Attributes:
-        evaluator: as given.
-        has_intervals: prices of GEMMs have intervals.
+    Options of GEMMs are those of the evaluator; see `GEMMEvaluator.evaluate_attention` for `fused` and
+    `attention_library`, `evaluate_collective` for `collective_library` and `interconnect`. `expert_library` says whose
+    kernels run experts; None: those of serving engines. `has_intervals`: prices of GEMMs have intervals.
     """
 
     has_intervals = False
@@ -74,7 +67,6 @@ class Prices:
 
     @property
     def _models(self) -> Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]]:
-        """The model of each kind of work, in the order in which they are asked."""
         return {
             AttentionWork: self._price_attention, MoeWork: self._price_experts, CollectiveWork: self._price_collectives,
             GemmWork: self._price_gemms, MemoryWork: self._price_memory,
@@ -114,23 +106,31 @@ class Prices:
             for kind in (None, source) if work.is_quantized else (source,):
                 problems = asked.setdefault(kind, {})
                 problems.setdefault(work.problem, len(problems))
-        tables = {source: self._table(list(problems), source) for source, problems in asked.items()}
+        tables = {
+            source: self.evaluator.evaluate_many(list(problems), quantize_from=source, progress=False)
+            for source, problems in asked.items()
+        }
+        rows = {source: self._table_rows(table) for source, table in tables.items()}
         prices = []
         for work, source in zip(works, sources, strict=True):
-            behind = tables[source].price(asked[source][work.problem])
-            price = behind
+            place = asked[source][work.problem]
+            behind = price = rows[source][place]
             if source is not None and work.is_quantized:
-                price = tables[None].price(asked[None][work.problem])
+                price = rows[None][asked[None][work.problem]]
                 if behind.source == "corrected" != price.source:
-                    terms = tables[source].table[asked[source][work.problem]].breakdown
+                    terms = tables[source][place].breakdown
                     latency_us = behind.latency_us - sum(terms.get(term, 0.0) for term in _QUANTIZATION)
                     price = price._replace(latency_us=latency_us)
             prices.append(self._between(price, work.problem.rows))
         return prices
 
-    def _table(self, problems: Sequence[GemmProblem], quantize_from: str | None) -> _Table:
-        table = self.evaluator.evaluate_many(problems, quantize_from=quantize_from, progress=False)
-        return _Table(table, has_intervals=self.has_intervals)
+    def _table_rows(self, table: GEMMTable) -> list[Price]:
+        columns = (table[name].tolist() for name in ("latency_us", "bound", "source"))
+        prices = [Price(*row) for row in zip(*columns, strict=True)]
+        if not self.has_intervals:
+            return prices
+        ends = zip(*(np.where(np.isnan(table[name]), None, table[name]) for name in ("low_us", "high_us")), strict=True)
+        return [price._replace(low_us=low, high_us=high) for price, (low, high) in zip(prices, ends, strict=True)]
 
     def _between(self, price: Price, num_rows: int) -> Price:
         """Return the price of a kernel between others: it takes `GEMMEvaluator.switch_us` more than by itself."""
@@ -177,33 +177,15 @@ class Prices:
         ]
 
 
-class _Table:
-    """Prices of a batch of GEMMs by themselves, by row."""
-
-    def __init__(self, table: GEMMTable, *, has_intervals: bool) -> None:
-        self.table = table
-        columns = [table[name].tolist() for name in ("latency_us", "bound", "source")]
-        ends = [table[name].tolist() for name in ("low_us", "high_us")] if has_intervals else []
-        self._rows = list(zip(*columns, *([None if math.isnan(us) else us for us in end] for end in ends), strict=True))
-
-    def price(self, row: int) -> Price:
-        latency_us, bound, source, *ends = self._rows[row]
-        return Price(latency_us, bound, source, "", *ends)
-
-
 def price_of(result: GEMMResult) -> Price:
     """Return the price of a GEMM by itself."""
     return Price(result.latency_us, result.bound, result.source, "", result.low_us, result.high_us)
 
 
 class OperationCost(NamedTuple):
-    """The time of an operation of a step on one device.
+    """The time of one run of an operation of a step on one device, between other kernels, and what limits it.
 
-    Attributes:
-        operation: what it is, and in how many layers it runs.
-        latency_us: of one run, between other kernels.
-        bound: what limits it, in the word of its model.
-        how: kernel of attention, or algorithm of a collective; empty: nothing to add.
+    `how` is the kernel of attention, or the algorithm of a collective; empty: nothing to add.
     """
 
     operation: Operation
@@ -241,15 +223,10 @@ class OperationCost(NamedTuple):
 def operation_costs(
     evaluator: GEMMEvaluator, operations: Sequence[Operation], **options: Any
 ) -> tuple[OperationCost, ...]:
-    """Return what each operation takes, in their order.
+    """Return what each operation of one step on one device takes, in their order; `options` are those of `Prices`.
 
     GEMMs and attention take `GEMMEvaluator.switch_us` more than by themselves. What turns positions and writes the
     cache takes no time where the attention of its layers does it.
-
-    Args:
-        evaluator: of the arch.
-        operations: of one step on one device.
-        options: as for `Prices`.
 
     Raises:
         UnsupportedError: the arch cannot run a type, or has no link for a collective.

@@ -21,12 +21,8 @@ _US_PER_S = 1e6
 class StepEstimate:
     """A step: a chunk of prompts, or tokens of a batch in decode.
 
-    Attributes:
-        phase: ``prefill`` or ``decode``.
-        batch: sequences of the step.
-        new_tokens: of each of them.
-        seq_len: positions of each, the new ones included.
-        stages: operations of each pipeline stage, on one of its devices.
+    `seq_len` counts the positions of each sequence, the `new_tokens` included. `stages` are the operations of each
+    pipeline stage, on one of its devices.
     """
 
     phase: str
@@ -72,10 +68,7 @@ class ModelEstimate:
     """A model on an arch: how long until the first token, how long for each after it, how many a second, does it fit.
 
     Attributes:
-        model_name, arch_name: who and where.
         batch: sequences that are decoded together on a replica: a group of `num_devices` devices.
-        prompt_len, output_len: tokens of each.
-        num_devices: of a replica.
         num_groups: of data-parallel attention in it, where experts are spread over more devices than a tensor-parallel
             group has; each has `batch` sequences.
         ttft_us: time to first token of one prompt alone: its chunks follow each other through the stages, and each
@@ -87,8 +80,7 @@ class ModelEstimate:
         prefill, decode: the steps behind both; of a prompt in chunks the last one.
         memory: what the device that holds most holds, with all sequences at their full length.
         memory_limit_bytes: what may be held; None: the arch does not say its DRAM.
-        num_joined_devices: devices that the link of the arch joins; the messages of pipeline stages on more take the
-            time that they take on this link.
+        num_joined_devices: devices that the link of the arch joins; messages of pipeline stages on more take as long.
         has_expanded_weights: the arch does not multiply a type of the checkpoint, whose weights are expanded first
             (`gemm_eval.transformer.model_on`).
         options: what was asked, by name.
@@ -158,14 +150,12 @@ class ModelEstimate:
 
     def explain(self) -> str:
         """Return a short text: the figures that are asked for, and where the time goes."""
-        gb = self.memory.total_bytes / 1e9
-        frac = self.options["memory_frac"]
-        limit, share = "", ""
+        held = f"{self.memory.total_bytes / 1e9:,.1f} GB a device"
         if self.memory_limit_bytes is not None:
-            limit = f" of {self.memory_limit_bytes / 1e9:,.0f}"
-            share = f" ({frac:g} of its memory)"
-        largest = self.largest_batch
-        most = "" if largest is None else f"; the largest batch that fits is {largest:,}"
+            held = (
+                f"{self.memory.total_bytes / 1e9:,.1f} of {self.memory_limit_bytes / 1e9:,.0f} GB a device ("
+                f"{self.options['memory_frac']:g} of its memory); the largest batch that fits is {self.largest_batch:,}"
+            )
         box = self.options["interconnect"] if self.num_devices > 1 else None
         joined = "" if box is None else f" ({box})"
         lines = [
@@ -175,7 +165,7 @@ class ModelEstimate:
             f"request {time_text(self.request_us)};",
             f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device in decode, "
             f"{self.tokens_per_s_per_device:,.0f} with the prompts' time;",
-            f"{gb:,.1f}{limit} GB a device{share}{most}.",
+            f"{held}.",
         ]
         lines += [f"{step.phase}: {_shares(step.us_by_kind)}." for step in (self.prefill, self.decode)]
         return "\n".join([*lines, *self.assumptions])
@@ -208,18 +198,17 @@ class ModelEstimate:
         """Return plain values, ready for JSON."""
         skipped = {"prefill", "decode", "memory", "options", "_config", "_held"}
         data = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in skipped}
-        memory = {
-            "weight_bytes": self.memory.weight_bytes, "kv_cache_bytes": self.memory.kv_cache_bytes,
-            "activation_bytes": self.memory.activation_bytes, "total_bytes": self.memory.total_bytes,
-            "weight_bytes_by_type": self.memory.weight_bytes_by_type,
-        }  # fmt: skip
-        return data | {
-            "request_us": self.request_us, "decode_tokens_per_s": self.decode_tokens_per_s,
-            "decode_tokens_per_s_per_device": self.decode_tokens_per_s_per_device,
-            "tokens_per_s_per_device": self.tokens_per_s_per_device, "fits": self.fits,
-            "largest_batch": self.largest_batch, "memory": memory, "assumptions": list(self.assumptions),
+        return data | {name: getattr(self, name) for name in _FIGURES} | {
+            "memory": {name: getattr(self.memory, name) for name in _MEMORY}, "assumptions": list(self.assumptions),
             "options": dict(self.options), "prefill": self.prefill.to_dict(), "decode": self.decode.to_dict(),
         }  # fmt: skip
+
+
+_FIGURES = (
+    "request_us", "decode_tokens_per_s", "decode_tokens_per_s_per_device", "tokens_per_s_per_device", "fits",
+    "largest_batch",
+)  # fmt: skip
+_MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "total_bytes", "weight_bytes_by_type")
 
 
 def _shares(us_by_kind: Mapping[str, float]) -> str:

@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.families import GroupedSizes, Sizes, Variant, WeightMode
     from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
     from gemm_eval.kernels.gemm import (
-        grouped_workspace_bytes,
         occupancy,
         w4a16_gemm,
         w4a16_grouped_gemm,
         workspace_bytes,
     )
     from gemm_eval.kernels.grouped_weights import GroupedW4, stack_w4
-    from gemm_eval.kernels.kernel_table import table_targets, write_kernel_tables
     from gemm_eval.kernels.layout import (
         BLOCK_COLUMNS,
         BLOCK_K,
@@ -65,12 +63,11 @@ __all__ = [
     "BLOCK_COLUMNS", "BLOCK_K", "MIDDLE", "SOURCES", "Conversion", "DeviceLimits", "GroupedSizes", "GroupedW4",
     "KernelEntry", "Occupancy", "PackedLayer", "PackedW4", "Plan", "QuantizedFp4", "QuantizedW4", "Sizes", "Variant",
     "WeightMode", "check_sizes", "choose", "choose_grouped", "compile_for", "convert_checkpoint", "dequantize",
-    "encode", "from_awq", "from_gptq", "grouped_workspace_bytes", "k_blocks", "legal_configs", "legal_splits",
-    "limits_of", "limits_of_spec", "list_kernels", "load_packed", "make_plan", "make_variant", "occupancy",
-    "occupancy_of", "pack_checkpoint", "pack_fp4", "pack_mxfp4", "pack_nvfp4", "pack_scales", "pack_w4",
-    "parse_activation", "problem_of", "quantize_fp4", "quantize_w4", "rank", "save_packed", "scale_rows", "scale_unit",
-    "scales_dtype", "scales_shape", "spec_of_device", "stack_w4", "table_targets", "unpack_fp4", "unpack_w4",
-    "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes", "write_kernel_tables",
+    "encode", "from_awq", "from_gptq", "k_blocks", "legal_configs", "legal_splits", "limits_of", "limits_of_spec",
+    "list_kernels", "load_packed", "make_plan", "make_variant", "occupancy", "occupancy_of", "pack_checkpoint",
+    "pack_fp4", "pack_mxfp4", "pack_nvfp4", "pack_scales", "pack_w4", "parse_activation", "problem_of", "quantize_fp4",
+    "quantize_w4", "rank", "save_packed", "scale_rows", "scale_unit", "scales_dtype", "scales_shape", "spec_of_device",
+    "stack_w4", "unpack_fp4", "unpack_w4", "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
@@ -81,9 +78,8 @@ __getattr__, __dir__ = lazy_names(
         ".checkpoints": ("from_awq", "from_gptq", "pack_checkpoint"),
         ".families": ("GroupedSizes", "Sizes", "Variant", "WeightMode"),
         ".fp4": ("QuantizedFp4", "pack_fp4", "pack_mxfp4", "pack_nvfp4", "quantize_fp4", "unpack_fp4"),
-        ".gemm": ("grouped_workspace_bytes", "occupancy", "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes"),
+        ".gemm": ("occupancy", "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes"),
         ".grouped_weights": ("GroupedW4", "stack_w4"),
-        ".kernel_table": ("table_targets", "write_kernel_tables"),
         ".layout": (
             *("BLOCK_COLUMNS", "BLOCK_K", "MIDDLE", "check_sizes", "encode", "k_blocks", "pack_scales"),
             *("parse_activation", "scale_rows", "scale_unit", "scales_dtype", "scales_shape"),

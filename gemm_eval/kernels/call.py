@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy
 
 from gemm_eval.arch import DeviceLimits
-from gemm_eval.checks import plain_number
 from gemm_eval.device import (
     CompiledKernel,
     DeviceArray,
@@ -30,7 +29,6 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.families import ceil_div
 from gemm_eval.kernels.plan import LARGEST_SIZE, Plan
-from gemm_eval.words import shown
 
 _ENTRY = "gemm_eval_gather"
 _THREADS = 256
@@ -45,12 +43,7 @@ _MAX_GRID_Y = 65_535
 
 
 class GatherLaunch(NamedTuple):
-    """The launch that gathers columns of a matrix on a GPU.
-
-    Attributes:
-        grid: parts of the columns, pairs of rows, 1.
-        smem_bytes: of a CTA; 0: rows are not staged.
-    """
+    """The launch that gathers columns: its grid, and shared memory of a CTA; 0 where rows are not staged."""
 
     grid: tuple[int, int, int]
     smem_bytes: int
@@ -82,12 +75,7 @@ def compile_gather(limits: DeviceLimits, *, is_staged: bool) -> CompiledKernel:
 def gather_columns(a: Rows, permutation: int, out: int, device: int, stream: int) -> Rows:
     """Queue out[m, j] = a[m, permutation[j]] on the current GPU, and return the rows of `out`.
 
-    Args:
-        a: matrix of 16-bit elements whose rows start at multiples of 16 bytes.
-        permutation: address of 32-bit integers [K], at a multiple of 16 bytes.
-        out: address of `gather_bytes`, at a multiple of 16 bytes.
-        device: number of the current GPU.
-        stream: handle of the stream.
+    `permutation` and `out` are addresses at multiples of 16 bytes, of int32 [K] and of `gather_bytes`.
     """
     limits = runtime.limits_of_device(device)
     launch = gather_launch(a.num_rows, a.num_columns, limits)
@@ -201,11 +189,3 @@ def take_scratch(
     if plan.launch.num_counters:  # whatever was in there, or a kernel that was cut short
         runtime.clear_bytes(array.address, plan.counter_bytes, stream)
     return Scratch(array.address + plan.counter_bytes, array.address, array.address + gathered_at(plan))
-
-
-def finite(alpha: Any) -> float:
-    """A factor of the product, or a refusal."""
-    number = plain_number(alpha)
-    if number is None:
-        raise InvalidOptionError(f"alpha must be a finite number, got {shown(alpha)}")
-    return number

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ _GPTQ_VERSIONS = {"gptq": 1, "gptq_v2": 2}
 _INTEGER_METHODS = ("awq", "gptq")
 _METHODS = (*_INTEGER_METHODS, "mxfp4", "modelopt", "compressed-tensors")
 _FP4_ALGORITHMS = {
+    "mxfp4": ("quant_method", {"mxfp4": "mxfp4"}),
     "modelopt": ("quant_algo", {"NVFP4": "nvfp4"}),
     "compressed-tensors": ("format", {"nvfp4-pack-quantized": "nvfp4", "mxfp4-pack-quantized": "mxfp4"}),
 }
@@ -42,13 +44,12 @@ class QuantizationConfig(NamedTuple):
 
     Attributes:
         method: "awq", "gptq", "mxfp4" (gpt-oss), "modelopt" or "compressed-tensors".
-        group_size: 32, 64 or 128; None: one group for all K, or that of four-bit floats.
+        group_size: None: one group for all K, or that of four-bit floats.
         version: of GPTQ's zero points: 1 stores z - 1, 2 stores z.
         desc_act: whether the rows of groups may lie apart (act-order); each layer then has to have g_idx.
-        sym: whether all zero points are 8; None: not said.
+        sym: whether all zero points are 8; None: not known.
         rules: pattern of names -> what is different for the layers that it matches (GPTQModel's `dynamic`).
-        source: where all of this was read.
-        fp4_mode: "mxfp4" or "nvfp4", of four-bit floats; empty: integers.
+        fp4_mode: "mxfp4" or "nvfp4"; empty: integers.
         activation: type of the model, if config.json says one that kernels have.
     """
 
@@ -106,30 +107,38 @@ def read_quantization_config(folder: Path) -> QuantizationConfig:
 def _parsed(fields: Any, method: str | None, source: str) -> QuantizationConfig:
     if not isinstance(fields, dict):
         raise ModelConfigError(f"{source} must be an object of keys, got {shown(fields)}")
-    method = fields.get("quant_method", method)
-    if method not in _METHODS:
-        raise InvalidProblemError(f"{source}: quant_method must be {' or '.join(_METHODS)}, got {shown(method)}")
+    method = _chosen(source, "quant_method", fields.get("quant_method", method), _METHODS)
     if method not in _INTEGER_METHODS:
-        return QuantizationConfig(method, None, 1, False, None, (), source, _fp4_mode(fields, method, source))
+        key, modes = _FP4_ALGORITHMS[method]
+        mode = modes[_chosen(source, key, fields.get(key), modes)]
+        return QuantizationConfig(method, None, 1, False, None, (), source, mode)
     bits = fields.get("bits", fields.get("w_bit"))
     if plain_integer(bits) != _BITS:
         raise InvalidProblemError(f"{source}: bits must be {_BITS}, got {shown(bits)}: kernels read weights of 4 bits")
+    group_size = fields.get("group_size", fields.get("q_group_size"))
+    group = plain_integer(group_size)
+    if group not in (_WHOLE_K, *GROUP_SIZES):
+        sizes = ", ".join(map(str, GROUP_SIZES))
+        raise InvalidProblemError(
+            f"{source}: group_size must be one of {sizes}, or -1 for all K, got {shown(group_size)}"
+        )
     desc_act, sym = (_flag(fields, key, source) for key in ("desc_act", "sym"))
+    version = 1
+    if method == "gptq":
+        layout = "marlin" if fields.get("is_marlin_format") else fields.get("checkpoint_format") or "gptq"
+        version = _GPTQ_VERSIONS[_chosen(source, "checkpoint_format", layout, _GPTQ_VERSIONS)]
+    else:  # AutoAWQ's usual layout
+        _chosen(source, "version", str(fields.get("version", "gemm")).lower(), ("gemm",))
     return QuantizationConfig(
-        method=method, group_size=_group_size(fields, source), version=_version(fields, method, source),
-        desc_act=bool(desc_act), sym=sym if method == "gptq" else None, rules=_rules(fields.get("dynamic"), source),
-        source=source,
+        method=method, group_size=None if group == _WHOLE_K else group, version=version, desc_act=bool(desc_act),
+        sym=sym if method == "gptq" else None, rules=_rules(fields.get("dynamic"), source), source=source,
     )  # fmt: skip
 
 
-def _fp4_mode(fields: dict[str, Any], method: str, source: str) -> str:
-    if method not in _FP4_ALGORITHMS:
-        return method
-    key, modes = _FP4_ALGORITHMS[method]
-    value = fields.get(key)
-    if not isinstance(value, str) or value not in modes:
-        raise InvalidProblemError(f"{source}: {key} must be {' or '.join(modes)}, got {shown(value)}")
-    return modes[value]
+def _chosen(source: str, key: str, value: Any, known: Iterable[str]) -> str:
+    if not isinstance(value, str) or value not in known:
+        raise InvalidProblemError(f"{source}: {key} must be {' or '.join(known)}, got {shown(value)}")
+    return value
 
 
 def _flag(fields: dict[str, Any], key: str, source: str) -> bool | None:
@@ -137,33 +146,6 @@ def _flag(fields: dict[str, Any], key: str, source: str) -> bool | None:
     if value is not None and not isinstance(value, bool):
         raise ModelConfigError(f"{source}: {key} must be true or false, got {shown(value)}")
     return value
-
-
-def _group_size(fields: dict[str, Any], source: str) -> int | None:
-    value = fields.get("group_size", fields.get("q_group_size"))
-    number = plain_integer(value)
-    if number == _WHOLE_K:
-        return None
-    if number not in GROUP_SIZES:
-        sizes = ", ".join(map(str, GROUP_SIZES))
-        raise InvalidProblemError(f"{source}: group_size must be one of {sizes}, or -1 for all K, got {shown(value)}")
-    return number
-
-
-def _version(fields: dict[str, Any], method: str, source: str) -> int:
-    """Version of GPTQ's zero points; other layouts of either method are refused."""
-    if method == "awq":
-        layout = fields.get("version", "gemm")
-        if not isinstance(layout, str) or layout.lower() != "gemm":
-            raise InvalidProblemError(f"{source}: version must be gemm, AutoAWQ's usual layout, got {shown(layout)}")
-        return 1
-    layout = fields.get("checkpoint_format") or "gptq"
-    if fields.get("is_marlin_format"):
-        layout = "marlin"
-    if layout not in _GPTQ_VERSIONS:
-        known = " or ".join(_GPTQ_VERSIONS)
-        raise InvalidProblemError(f"{source}: checkpoint_format must be {known}, got {shown(layout)}")
-    return _GPTQ_VERSIONS[layout]
 
 
 def _rules(dynamic: Any, source: str) -> tuple[tuple[str, dict[str, Any]], ...]:
@@ -198,16 +180,7 @@ class PackedLayer(NamedTuple):
 
 
 class TensorFolder:
-    """The tensors of all files of a folder, by name.
-
-    Attributes:
-        folder: where they lie.
-        files: by their names, in order.
-
-    Raises:
-        InvalidInputError: there are none, a file is missing or damaged, or two have a tensor of one name.
-        ModelConfigError: the index is malformed.
-    """
+    """The tensors of all files of a folder, by name; files that are missing, and a tensor in two, are refused."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

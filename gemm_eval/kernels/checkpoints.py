@@ -1,28 +1,18 @@
 """Layers of 4-bit checkpoints, packed one by one, without torch: AWQ, GPTQ, and four-bit floats of three writers.
 
-In a checkpoint folder a layer of AWQ or GPTQ has a tensor `NAME.qweight`; its other tensors are `NAME.qzeros`,
-`NAME.scales`, and maybe `NAME.g_idx` and `NAME.bias`. They may lie in different files:
-`model.safetensors.index.json` says where, or else the files do. AutoAWQ (version "gemm") and AutoGPTQ / GPTQModel write
-8 integers to an int32, lowest bits first:
+Tensors of a layer may lie in different files. AutoAWQ (version "gemm") and AutoGPTQ / GPTQModel write `NAME.qweight`,
+`NAME.qzeros`, `NAME.scales` [G, N], and maybe `NAME.g_idx` and `NAME.bias`, with 8 integers in an int32, lowest bits
+first: W = scale * (integer - z).
 
 * AWQ: `qweight` [K, N / 8] and `qzeros` [G, N / 8] along N, nibble i of a word being its column 0, 2, 4, 6, 1, 3, 5, 7.
 * GPTQ: `qweight` [K / 8, N] along K and `qzeros` [G, N / 8] along N, in order. Version 1 (checkpoint_format "gptq")
-  stores z - 1, version 2 ("gptq_v2") stores z: https://github.com/AutoGPTQ/AutoGPTQ/pull/640.
-
-Both: `scales` [G, N], G = ceil(K / group_size), and W = scale * (integer - z). numpy and CuPy arrays are taken.
-Act-order (desc_act): GPTQ took the rows of W in an order of its own, and `g_idx` [K] is the group of each. Rows are
-sorted by group when they are packed, so that kernels find groups one after the other, and activations alike.
-
-Four-bit floats, whose rows of bytes are columns of W:
-
-* gpt-oss ("mxfp4"): `NAME_blocks` U8 [E, N, K / 32, 16] and `NAME_scales` U8 [E, N, K / 32] of E experts, `NAME_bias`
-  [E, N]. Expert e of `...experts.up` becomes the layer `...experts.e.up`.
-* ModelOpt ("modelopt", NVFP4): `NAME.weight` U8 [N, K / 2], `NAME.weight_scale` F8_E4M3 [N, K / 16] and
-  `NAME.weight_scale_2` F32 of all.
+  stores z - 1, version 2 ("gptq_v2") stores z: https://github.com/AutoGPTQ/AutoGPTQ/pull/640. With act-order
+  (desc_act) `g_idx` [K] is the group of each row; rows are sorted by group when they are packed, and activations alike.
+* gpt-oss (MXFP4): `NAME_blocks` U8 [E, N, K / 32, 16], `NAME_scales` U8 [E, N, K / 32] and `NAME_bias` [E, N] of E
+  experts. Expert e of `...experts.up` becomes the layer `...experts.e.up`.
+* ModelOpt (NVFP4): `NAME.weight` U8 [N, K / 2], `NAME.weight_scale` F8_E4M3 [N, K / 16], `NAME.weight_scale_2` F32.
 * compressed-tensors: `NAME.weight_packed` U8 [N, K / 2], `NAME.weight_scale` U8 (MXFP4) or F8_E4M3, and in NVFP4
   `NAME.weight_global_scale` F32, the reciprocal.
-
-Scales of activations that lie beside them are for kernels that quantize these too.
 """
 
 from __future__ import annotations
@@ -204,17 +194,15 @@ _EXPERT_DIMS = 4
 
 
 class StoredFp4(NamedTuple):
-    """Names of the tensors of a layer; what there is not is an empty text.
+    """Names of the tensors of a layer; of a writer, the ends of all of its names.
 
-    Attributes:
-        weight, scales, bias: of the layer.
-        tensor_scale: NVFP4's, or with `is_reciprocal` what it is the reciprocal of.
-        expert: which of those that share the tensors; None: they are the layer's own.
+    `bias` is empty where there is none, and `tensor_scale` in MXFP4; with `is_reciprocal` the latter is the reciprocal.
+    `expert`: which of those that share the tensors; None: they are the layer's own.
     """
 
     weight: str
     scales: str
-    bias: str
+    bias: str = ".bias"
     tensor_scale: str = ""
     is_reciprocal: bool = False
     expert: int | None = None
@@ -225,56 +213,43 @@ class StoredFp4(NamedTuple):
         return tuple(name for name in (self.weight, self.scales, self.bias, self.tensor_scale) if name)
 
 
-class _Writer(NamedTuple):
-    """Ends of the names of the tensors of a layer; `mark` is the one by which layers are found."""
-
-    mark: str
-    weight: str
-    scales: str
-    bias: str = ".bias"
-    tensor_scale: str = ""
-    is_reciprocal: bool = False
-
-
+# By method and mode: the end by which layers are found, and all ends.
 _WRITERS = {
-    ("mxfp4", "mxfp4"): _Writer("_blocks", "_blocks", "_scales", "_bias"),
-    ("modelopt", "nvfp4"): _Writer(".weight_scale_2", ".weight", ".weight_scale", tensor_scale=".weight_scale_2"),
-    ("compressed-tensors", "mxfp4"): _Writer(".weight_packed", ".weight_packed", ".weight_scale"),
-    ("compressed-tensors", "nvfp4"): _Writer(
-        ".weight_packed", ".weight_packed", ".weight_scale", tensor_scale=".weight_global_scale", is_reciprocal=True
+    ("mxfp4", "mxfp4"): ("_blocks", StoredFp4("_blocks", "_scales", "_bias")),
+    ("modelopt", "nvfp4"): (
+        ".weight_scale_2", StoredFp4(".weight", ".weight_scale", tensor_scale=".weight_scale_2")
     ),
-}
+    ("compressed-tensors", "mxfp4"): (".weight_packed", StoredFp4(".weight_packed", ".weight_scale")),
+    ("compressed-tensors", "nvfp4"): (
+        ".weight_packed",
+        StoredFp4(".weight_packed", ".weight_scale", tensor_scale=".weight_global_scale", is_reciprocal=True),
+    ),
+}  # fmt: skip
 
 
-def fp4_mark(config: QuantizationConfig) -> str:
-    """Return the ends of the names of tensors by which layers are found."""
-    return _WRITERS[config.method, config.fp4_mode].mark
-
-
-def find_fp4_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[str, StoredFp4]:
+def _find_fp4_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[str, StoredFp4]:
     """Return all layers of four-bit floats by name, those of experts one by one."""
-    writer = _WRITERS[config.method, config.fp4_mode]
+    mark, ends = _WRITERS[config.method, config.fp4_mode]
     result: dict[str, StoredFp4] = {}
-    for marked in tensors.names:
-        if not marked.endswith(writer.mark):
-            continue
-        name = marked.removesuffix(writer.mark)
-        stored = StoredFp4(
-            _needed(tensors, name, writer.weight), _needed(tensors, name, writer.scales),
-            name + writer.bias if name + writer.bias in tensors else "",
-            _needed(tensors, name, writer.tensor_scale) if writer.tensor_scale else "", writer.is_reciprocal,
-        )  # fmt: skip
-        shape = tensors[stored.weight].shape
-        if len(shape) != _EXPERT_DIMS:
+    for name in (marked.removesuffix(mark) for marked in tensors.names if marked.endswith(mark)):
+        weight, scales, bias, tensor_scale = (name + end if end else "" for end in ends[:4])
+        for needed in filter(None, (weight, scales, tensor_scale)):
+            if needed not in tensors:
+                raise InvalidProblemError(f"{tensors.folder}: layer {name!r}: there is no tensor {needed}")
+        stored = ends._replace(
+            weight=weight, scales=scales, bias=bias if bias in tensors else "", tensor_scale=tensor_scale
+        )
+        shape = tensors[weight].shape
+        if len(shape) == _EXPERT_DIMS:
+            parent, _, own = name.rpartition(".")
+            prefix = f"{parent}." if parent else ""
+            result |= {f"{prefix}{expert}.{own}": stored._replace(expert=expert) for expert in range(shape[0])}
+        else:
             result[name] = stored
-            continue
-        parent, _, own = name.rpartition(".")
-        prefix = f"{parent}." if parent else ""
-        result |= {f"{prefix}{expert}.{own}": stored._replace(expert=expert) for expert in range(shape[0])}
     return result
 
 
-def pack_fp4_layer(
+def _pack_fp4_layer(
     tensors: TensorFolder, stored: StoredFp4, config: QuantizationConfig, activation: DType | None, xp: Any
 ) -> PackedLayer:
     """Pack one layer; `activation` None: the type of its bias, or that of the model."""
@@ -292,12 +267,6 @@ def pack_fp4_layer(
     if not isinstance(packed, PackedW4):
         raise InvalidProblemError(f"{stored.weight} must be the weights of one layer, got {list(weight.shape)}")
     return PackedLayer(packed, encoded_bias(bias, packed, xp))
-
-
-def _needed(tensors: TensorFolder, layer: str, end: str) -> str:
-    if layer + end not in tensors:
-        raise InvalidProblemError(f"{tensors.folder}: layer {layer!r}: there is no tensor {layer + end}")
-    return layer + end
 
 
 def _part(stored: StoredTensor, expert: int | None) -> StoredTensor:
@@ -322,9 +291,9 @@ _MARK = ".qweight"
 
 
 def find_layers(tensors: TensorFolder, config: QuantizationConfig) -> dict[str, tuple[str, ...]]:
-    """The quantized layers of a folder by name, file by file, and the names of their tensors."""
+    """Return the quantized layers of a folder by name, file by file, and the names of their tensors."""
     if config.fp4_mode:
-        return {name: stored.names for name, stored in find_fp4_layers(tensors, config).items()}
+        return {name: stored.names for name, stored in _find_fp4_layers(tensors, config).items()}
     names = [name.removesuffix(_MARK) for name in tensors.names if name.endswith(_MARK)]
     of_layer = {name: [f"{name}.{part}" for part in _LAYER_TENSORS] for name in names}
     return {name: tuple(tensor for tensor in parts if tensor in tensors) for name, parts in of_layer.items()}
@@ -351,35 +320,28 @@ def pack_checkpoint(
         ModelConfigError: a config that is missing or malformed.
         InvalidProblemError: what kernels do not read: other bits than 4, other layouts or group sizes.
     """
-    tensors = TensorFolder(as_path("folder", folder))
-    config = read_quantization_config(tensors.folder)
-    stored = find_fp4_layers(tensors, config) if config.fp4_mode else dict.fromkeys(find_layers(tensors, config))
-    if not stored:
-        mark = fp4_mark(config) if config.fp4_mode else _MARK
-        raise InvalidProblemError(f"{folder} has no quantized layer: no tensor is named *{mark}")
-    with progress_bar(len(stored), "layers", progress) as advance:
-        for name, where in stored.items():
-            yield name, pack_layer(tensors, name, config, where, activation=activation, version=version, xp=xp)
-            advance(1)
-
-
-def pack_layer(
-    tensors: TensorFolder, name: str, config: QuantizationConfig, stored: StoredFp4 | None = None, *,
-    activation: DType | str | None = None, version: int | None = None, xp: ModuleType | None = None,
-) -> PackedLayer:  # fmt: skip
-    """Pack one layer; arguments and errors as of `pack_checkpoint`. The message of an error names the layer.
-
-    `stored` says where it is, if it is of four-bit floats.
-    """
     if version is not None and plain_integer(version) not in (1, 2):
         raise InvalidOptionError(f"version must be 1 or 2, or None for what the checkpoint says, got {shown(version)}")
     dtype = None if activation is None else parse_activation(activation)
-    try:
-        if stored is not None:
-            return pack_fp4_layer(tensors, stored, config, dtype, xp or numpy)
-        return _packed(tensors, name, config.of_layer(name), dtype, version, xp or numpy)
-    except InvalidProblemError as error:
-        raise InvalidProblemError(f"{tensors.folder}: layer {shown(name)}: {error}") from None
+    xp = xp or numpy
+    tensors = TensorFolder(as_path("folder", folder))
+    config = read_quantization_config(tensors.folder)
+    of_fp4 = _find_fp4_layers(tensors, config) if config.fp4_mode else {}
+    names = of_fp4 or find_layers(tensors, config)
+    if not names:
+        mark = _WRITERS[config.method, config.fp4_mode][0] if config.fp4_mode else _MARK
+        raise InvalidProblemError(f"{folder} has no quantized layer: no tensor is named *{mark}")
+    with progress_bar(len(names), "layers", progress) as advance:
+        for name in names:
+            try:
+                if name in of_fp4:
+                    layer = _pack_fp4_layer(tensors, of_fp4[name], config, dtype, xp)
+                else:
+                    layer = _packed(tensors, name, config.of_layer(name), dtype, version, xp)
+            except InvalidProblemError as error:
+                raise InvalidProblemError(f"{tensors.folder}: layer {shown(name)}: {error}") from None
+            yield name, layer
+            advance(1)
 
 
 def _packed(

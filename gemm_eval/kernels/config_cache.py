@@ -22,8 +22,6 @@ from gemm_eval.arch import DeviceLimits, data_root
 from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError, InvalidProblemError
 from gemm_eval.kernels.config_records import (
-    FOUND_BY,
-    L2_STATES,
     ConfigKey,
     ConfigRecord,
     config_from_json,
@@ -35,21 +33,14 @@ from gemm_eval.kernels.config_records import (
     why_void,
 )
 from gemm_eval.kernels.families import Sizes
-from gemm_eval.kernels.registry import legal_configs, make_variant
+from gemm_eval.kernels.plan import limits_of
+from gemm_eval.kernels.registry import legal_configs
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.storage import cache_dir, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-__all__ = [
-    "FOUND_BY", "L2_STATES", "ConfigCache", "ConfigKey", "ConfigRecord", "ConfigVersionWarning", "Versions",
-    "build_from_timings", "driver_version", "kernel_hash_of", "limits_of_preset", "lookup", "new_record",
-    "present_versions", "remember", "shipped_path", "user_path", "why_void",
-]  # fmt: skip
-
-_MAX_ANSWERS = 4096  # remembered by a cache
 
 _log = logging.getLogger(__name__)
 _noted: set[tuple[Path | None, ConfigRecord, str]] = set()
@@ -61,12 +52,7 @@ class ConfigVersionWarning(UserWarning):
 
 
 class Versions(NamedTuple):
-    """Versions that the time of a kernel depends on. None: not known, and not compared.
-
-    Attributes:
-        driver: as `driver_version` gives it.
-        compiler: as `gemm_eval.device.compiler_version` gives it.
-    """
+    """Versions that the time of a kernel depends on. None: not known, and not compared."""
 
     driver: str | None = None
     compiler: str | None = None
@@ -80,20 +66,15 @@ ANY_VERSIONS: Versions = Versions()
 
 
 class ConfigCache:
-    """Records of best configs: at most one for each GEMM, GPU and kernel.
-
-    Args:
-        records: as `merge` would join them, in any order.
-        path: where they come from, for notes and warnings.
-    """
+    """Records of best configs: at most one for each GEMM, GPU and kernel. `path` is for notes and warnings."""
 
     def __init__(self, records: Iterable[ConfigRecord] = (), path: Path | None = None) -> None:
         self.path = path
-        self._notes: dict[str, None] = {}
         self._by_gemm: dict[ConfigKey, dict[tuple[str, str], ConfigRecord]] = {}
-        self._answers: dict[tuple[ConfigKey, DeviceLimits | None, Versions], ConfigRecord | None] = {}
         for record in records:
-            self._add(record, is_newer=False)
+            old = self._by_gemm.get(record.key._replace(gpu=""), {}).get((record.key.gpu, record.kernel_hash))
+            if old is None or record.order() < old.order():
+                self.put(record)
 
     def __len__(self) -> int:
         return sum(map(len, self._by_gemm.values()))
@@ -107,60 +88,23 @@ class ConfigCache:
     def records(self) -> list[ConfigRecord]:
         """All records, in the order of the file: by GPU, N, K, M and weights."""
         result = [record for records in self._by_gemm.values() for record in records.values()]
-        return sorted(result, key=lambda record: (_place(record.key), record.order()))
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Why records were ignored by `find`, each once."""
-        return tuple(self._notes)
+        return sorted(result, key=lambda record: (_order(record.key), record.order()))
 
     def put(self, record: ConfigRecord) -> None:
-        """Add a record; it replaces that of the same GEMM, GPU and kernel, but for an estimate, no measured one."""
-        self._add(record, is_newer=True)
-        self._answers.clear()
-
-    def _add(self, record: ConfigRecord, *, is_newer: bool) -> None:
-        records = self._by_gemm.setdefault(record.key._replace(gpu=""), {})
-        slot = record.key.gpu, record.kernel_hash
-        old = records.get(slot)
-        if old is None:
-            records[slot] = record
-        elif is_newer:
-            records[slot] = record if record.is_measured or not old.is_measured else old
-        else:
-            records[slot] = min(old, record, key=ConfigRecord.order)
+        """Add a record; it replaces that of the same GEMM, GPU and kernel."""
+        self._by_gemm.setdefault(record.key._replace(gpu=""), {})[record.key.gpu, record.kernel_hash] = record
 
     def merge(self, other: ConfigCache) -> ConfigCache:
-        """Return a new cache with the records of both; neither changes.
-
-        For the same GEMM, GPU and kernel: measured before estimated, then the faster, then the later. The order of
-        merging does not matter.
-        """
+        """Return a new cache with the records of both; of the same GEMM, GPU and kernel the faster, then the later."""
         return ConfigCache((*self.records, *other.records), self.path)
 
     def find(
         self, key: ConfigKey, limits: DeviceLimits | None = None, versions: Versions = ANY_VERSIONS
     ) -> ConfigRecord | None:
-        """Return the best record that holds for a GEMM, or None: measured, of these versions, fast, in this order.
+        """Return the best record that holds for a GEMM, or None: of these versions, fast, in this order.
 
-        Args:
-            key: the GEMM and the GPU; see `ConfigKey.of`.
-            limits: of the GPU; None: those of the preset `key.gpu`.
-            versions: of the present.
-
-        Raises:
-            ArchError: without `limits`, there is no such preset.
+        `limits` None are those of the preset `key.gpu`.
         """
-        asked = key, limits, versions
-        if asked in self._answers:
-            return self._answers[asked]
-        result = self._find(*asked)
-        if len(self._answers) >= _MAX_ANSWERS:
-            self._answers.clear()
-        self._answers[asked] = result
-        return result
-
-    def _find(self, key: ConfigKey, limits: DeviceLimits | None, versions: Versions) -> ConfigRecord | None:
         records = self._by_gemm.get(key._replace(gpu=""))
         if not records:
             return None
@@ -174,33 +118,27 @@ class ConfigCache:
                 self._note(record, void)
         if not valid:
             return None
-        best = min(valid, key=lambda record: (not record.is_measured, not versions.fit(record), record.order()))
+        best = min(valid, key=lambda record: (not versions.fit(record), record.order()))
         if not versions.fit(best):
             self._warn_of_versions(best, versions)
         return best
 
     def _note(self, record: ConfigRecord, void: str) -> None:
-        gemm = record.key
-        text = (
-            f"ignored the config for {gemm.gpu} M={gemm.M} K={gemm.K} N={gemm.N} {gemm.activation} "
-            f"{gemm.mode.name.lower()} {gemm.group_size} {gemm.l2}: {void}"
-        )
-        self._notes[text] = None
-        if (said := (self.path, record, void)) not in _noted:
-            _noted.add(said)
-            _log.info("%s: %s", self.path or "configs", text)
+        if (note := (self.path, record, void)) not in _noted:
+            _noted.add(note)
+            _log.info("%s: ignored the config for %s: %s", self.path or "configs", record.key, void)
 
     def _warn_of_versions(self, record: ConfigRecord, versions: Versions) -> None:
-        found_with = Versions(record.driver, record.compiler)
-        if (said := (self.path, found_with, versions)) in _warned:
+        warning = self.path, Versions(record.driver, record.compiler), versions
+        if warning in _warned:
             return
-        _warned.add(said)
+        _warned.add(warning)
         warnings.warn(
             f"{self.path or 'configs'}: found with driver {record.driver} and NVRTC {record.compiler}, used with "
             f"driver {versions.driver or record.driver} and NVRTC {versions.compiler or record.compiler}; other "
             "configs may be faster now: profile again to know",
             ConfigVersionWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
 
     @classmethod
@@ -208,29 +146,26 @@ class ConfigCache:
         """Read a file; none is an empty cache.
 
         A damaged file is set aside as ``<name>.damaged-<n>`` with a RuntimeWarning, and a new one is begun with the
-        records that could be read; `is_read_only`: it is refused instead.
-
-        Raises:
-            GemmEvalError: it cannot be read or set aside, or a newer version of this library wrote it.
+        records that could be read; `is_read_only`: it is refused instead, as one of a newer version always is.
         """
-        content = read_content(path)
-        if content is None or content.damage is None:
-            return cls(content.records if content else (), path)
+        records, damage = read_content(path) or ((), None)
+        if damage is None:
+            return cls(records, path)
         if is_read_only:
-            raise GemmEvalError(f"{path} is damaged: {content.damage}")
+            raise GemmEvalError(f"{path} is damaged: {damage}")
         with lock(path):
             return cls._load_locked(path)
 
     @classmethod
     def _load_locked(cls, path: Path) -> ConfigCache:
         """Only under the lock: another process may have mended the file meanwhile."""
-        content = read_content(path)
-        result = cls(content.records if content else (), path)
-        if content is not None and content.damage is not None:
+        records, damage = read_content(path) or ((), None)
+        result = cls(records, path)
+        if damage is not None:
             aside = set_aside(path)
             result.save(path)
             warnings.warn(
-                f"{path} is damaged: {content.damage}; it was set aside as {aside.name}, and a new one is begun with "
+                f"{path} is damaged: {damage}; it was set aside as {aside.name}, and a new one is begun with "
                 f"{len(result)} records",
                 RuntimeWarning,
                 stacklevel=3,
@@ -238,24 +173,12 @@ class ConfigCache:
         return result
 
     def save(self, path: Path) -> None:
-        """Replace a file, as a whole: same records, same bytes.
-
-        Raises:
-            GemmEvalError: it cannot be written.
-        """
+        """Replace a file, as a whole: same records, same bytes."""
         write_text(path, to_text(self.records))
-
-    def update_file(self, path: Path) -> ConfigCache:
-        """Merge these records into a file, and return what it holds then. Processes that do so at once lose nothing.
-
-        Raises:
-            GemmEvalError: as `load` and `save`; or other processes keep the file for half a minute.
-        """
-        return change_file(path, lambda found: found.merge(self))
 
 
 def change_file(path: Path, change: Callable[[ConfigCache], ConfigCache]) -> ConfigCache:
-    """Replace what a file holds by `change` of it, and return that; nobody else changes it meanwhile."""
+    """Replace what a file holds by `change` of it, and return that: processes that do so at once lose nothing."""
     with lock(path):
         result = ConfigCache._load_locked(path)
         changed = change(ConfigCache(result.records, path))
@@ -264,16 +187,11 @@ def change_file(path: Path, change: Callable[[ConfigCache], ConfigCache]) -> Con
         return changed
 
 
-def _place(key: ConfigKey) -> tuple[object, ...]:
+def _order(key: ConfigKey) -> tuple[object, ...]:
     return key.gpu, key.N, key.K, key.M, key.activation, key.mode, key.group_size, key.l2
 
 
-@cache
-def limits_of_preset(gpu: str) -> DeviceLimits:
-    """Return the limits of a preset, read once."""
-    from gemm_eval.kernels.plan import limits_of
-
-    return limits_of(gpu)
+limits_of_preset = cache(limits_of)
 
 
 _GEMM = ("M", "K", "N", "input_dtype", "mode", "group_size", "l2")
@@ -294,76 +212,50 @@ def build_from_timings(table: pd.DataFrame, meta: Mapping[str, Any], gpu: str) -
         InvalidProblemError: the table lacks columns, or `meta` a version or a time.
         ArchError: there is no such preset.
     """
-    from gemm_eval.kernels.plan import limits_of
-
-    missing = {*_GEMM, *KernelConfig._fields, "latency_us"} - set(table.columns)
-    if missing:
+    columns = [*_GEMM, *KernelConfig._fields, "latency_us"]
+    if missing := set(columns) - set(table.columns):
         raise InvalidProblemError(f"timings of kernels must have the columns {', '.join(sorted(missing))}")
-    facts = _facts_of(meta)
-    limits = limits_of(gpu)
-    groups: dict[ConfigKey, dict[KernelConfig, float]] = {}
-    for row in table[[*_GEMM, *KernelConfig._fields, "latency_us"]].to_dict("records"):
-        values = {str(name): value for name, value in row.items()}
-        latency_us = float(values["latency_us"])
-        if math.isfinite(latency_us) and latency_us > 0:
-            of_gemm = groups.setdefault(_key_of(values, gpu), {})
-            config = config_from_json({name: _plain(values[name]) for name in KernelConfig._fields})
-            of_gemm[config] = min(latency_us, of_gemm.get(config, latency_us))
-    result = ConfigCache()
-    for key, times in groups.items():
-        record = _best(key, times, limits, facts)
-        if record is not None:
-            result.put(record)
-    return result
-
-
-def _facts_of(meta: Mapping[str, Any]) -> dict[str, str]:
     try:
-        return {
-            "driver": str(meta["gpu"]["driver_version"]),
-            "compiler": str(meta["runner"]["compiler"]),
+        facts = {
+            "driver": str(meta["gpu"]["driver_version"]), "compiler": str(meta["runner"]["compiler"]),
             "date": max(str(state["time"]) for state in meta["gpu_states"])[: len("2026-11-21")],
-        }
+        }  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidProblemError(
             f"the meta file of timings must say gpu.driver_version, runner.compiler and gpu_states: {error!r}"
         ) from None
+    limits = limits_of(gpu)
+    times: dict[ConfigKey, dict[KernelConfig, float]] = {}
+    for row in table[columns].itertuples(index=False):
+        M, K, N, activation, mode, group_size, l2, *values, latency_us = row
+        if math.isfinite(latency_us) and latency_us > 0:
+            group = None if group_size == _PER_COLUMN else int(group_size)
+            key = ConfigKey.of(gpu, Sizes(int(M), int(K), int(N)), activation, mode, group, l2)
+            plain = (value if isinstance(value, str) else int(value) for value in values)
+            config = config_from_json(dict(zip(KernelConfig._fields, plain, strict=True)))
+            of_gemm = times.setdefault(key, {})
+            of_gemm[config] = min(float(latency_us), of_gemm.get(config, math.inf))
+    records = (_fastest(key, of_gemm, limits, facts) for key, of_gemm in times.items())
+    return ConfigCache(record for record in records if record is not None)
 
 
-def _key_of(row: Mapping[str, Any], gpu: str) -> ConfigKey:
-    group_size = int(row["group_size"])
-    return ConfigKey.of(
-        gpu, Sizes(int(row["M"]), int(row["K"]), int(row["N"])), str(row["input_dtype"]), str(row["mode"]),
-        None if group_size == _PER_COLUMN else group_size, str(row["l2"]),
-    )  # fmt: skip
-
-
-def _plain(value: Any) -> Any:
-    """A number of numpy as Python's."""
-    return value if isinstance(value, str) else int(value)
-
-
-def _best(
+def _fastest(
     key: ConfigKey, times: Mapping[KernelConfig, float], limits: DeviceLimits, facts: Mapping[str, str]
 ) -> ConfigRecord | None:
-    """The record of a GEMM; None: none of the configs exists any more."""
+    """Return the record of a GEMM, or None where none of its configs exists any more."""
     try:
         legal = set(legal_configs(key.sizes, limits, key.activation, key.mode, key.group_size or None))
     except GemmEvalError as error:
         raise InvalidProblemError(f"{key}: {error}") from error
-    known = {config: latency_us for config, latency_us in times.items() if config in legal}
-    if not known:
+    timed = {config: latency_us for config, latency_us in times.items() if config in legal}
+    if not timed:
         return None
-    config = min(known, key=lambda config: (known[config], config))
+    config = min(timed, key=lambda config: (timed[config], config))
     return ConfigRecord(
-        key=key,
-        config=config,
-        latency_us=max(round(known[config], _DIGITS), 10.0**-_DIGITS),
-        found_by="all" if len(known) == len(legal) else "top_k",
-        num_timed=len(known),
-        kernel_hash=kernel_hash_of(make_variant(config, key.activation, key.mode, key.group_size or None), limits),
-        **facts,
-    )
+        key=key, config=config, latency_us=max(round(timed[config], _DIGITS), 10.0**-_DIGITS),
+        found_by="all" if len(timed) == len(legal) else "top_k", num_timed=len(timed),
+        kernel_hash=kernel_hash_of(key.variant_of(config), limits), **facts,
+    )  # fmt: skip
 
 
 _USER_NAME = "w4a16-configs.json"
@@ -387,33 +279,26 @@ def shipped_path(gpu: str) -> Path:
 def lookup(
     key: ConfigKey, limits: DeviceLimits | None = None, versions: Versions = ANY_VERSIONS
 ) -> ConfigRecord | None:
-    """Return the record for a GEMM: of the user's file, else of the library's; an estimate only where neither has more.
+    """Return the record for a GEMM: of the user's file, else of the library's.
 
-    Files are read once, and again when they have changed. One that cannot be used is a RuntimeWarning and counts as
-    empty: no GEMM fails for it. Arguments and errors are those of `ConfigCache.find`.
+    Files are read again when they have changed. One that cannot be used is a RuntimeWarning and counts as empty.
     """
-    estimate = None
     for path, is_read_only in ((user_path(), False), (shipped_path(key.gpu), True)):
         result = None if path is None else _current(path, is_read_only).find(key, limits, versions)
-        if result is not None and result.is_measured:
+        if result is not None:
             return result
-        estimate = estimate or result
-    return estimate
+    return None
 
 
 def remember(record: ConfigRecord) -> None:
-    """Put a record into the user's file, if there is one; a RuntimeWarning if that fails.
-
-    What was found just now replaces an older record of the same GEMM, GPU and kernel, faster or not: that was another
-    driver, compiler or GPU.
-    """
+    """Put a record into the user's file, if there is one, for an older one; a RuntimeWarning if that fails."""
     path = user_path()
     if path is None:
         return
 
-    def put(found: ConfigCache) -> ConfigCache:
-        found.put(record)
-        return found
+    def put(records: ConfigCache) -> ConfigCache:
+        records.put(record)
+        return records
 
     try:
         change_file(path, put)
@@ -443,30 +328,16 @@ def _current(path: Path, is_read_only: bool) -> ConfigCache:
 def new_record(
     key: ConfigKey, config: KernelConfig, latency_us: float, found_by: str, num_timed: int, limits: DeviceLimits
 ) -> ConfigRecord:
-    """Return the record of what was found on this machine today; see `ConfigRecord` for the arguments.
-
-    Args:
-        limits: of the GPU.
-
-    Raises:
-        InvalidInputError: a field that cannot be, or a config of no family.
-        UnsupportedError: the config's family has no kernels for such a GPU.
-        GemmEvalError: CuPy or NVRTC is missing.
-    """
-    variant = make_variant(config, key.activation, key.mode, key.group_size or None)
+    """Return the record of what was found today on this machine, whose GPU has `limits`."""
     return ConfigRecord(
         key=key, config=config, latency_us=float(latency_us), found_by=found_by, num_timed=num_timed,
-        driver=driver_version() or "unknown", compiler=compiler_version(), kernel_hash=kernel_hash_of(variant, limits),
-        date=datetime.now(UTC).date().isoformat(),
+        driver=driver_version() or "unknown", compiler=compiler_version(), date=datetime.now(UTC).date().isoformat(),
+        kernel_hash=kernel_hash_of(key.variant_of(config), limits),
     )  # fmt: skip
 
 
 def present_versions() -> Versions:
-    """Return the versions of this machine, for `lookup`.
-
-    Raises:
-        GemmEvalError: CuPy or NVRTC is missing.
-    """
+    """Return the versions of this machine, for `lookup`."""
     return Versions(driver_version(), compiler_version())
 
 

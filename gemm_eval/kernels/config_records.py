@@ -35,10 +35,8 @@ from gemm_eval.storage import FileLock, read_bounded
 from gemm_eval.words import one_line, shown
 from gemm_eval.workload import MAX_DIM
 
-FOUND_BY = ("all", "top_k", "model")
-"""How a config was found: all legal ones were timed, some were, or a model estimated the time."""
-
-L2_STATES = MEASURED_L2_STATES
+FOUND_BY = ("all", "top_k")
+"""How a config was found: all legal ones were timed, or some were."""
 
 _HASH_DIGITS = 16
 _HASH_FORMAT = 1
@@ -49,15 +47,9 @@ _ENUMS: dict[str, type[enum.IntEnum]] = {
 
 
 class ConfigKey(NamedTuple):
-    """The GEMM, GPU and state of L2 that a config is best for.
+    """The GEMM, GPU (a preset) and state of L2 that a config is best for; group_size is 0 in mode COLUMN.
 
-    Attributes:
-        gpu: preset of the GPU, such as "h200-sxm".
-        M, K, N: sizes, in elements.
-        activation: DType.FP16 or DType.BF16.
-        mode: of the weights.
-        group_size: weights along K that share a scale; 0 in mode COLUMN.
-        l2: "cold": weights come from DRAM; "warm": what fits is in L2.
+    `l2` is "cold", where weights come from DRAM, or "warm", where what fits is in L2.
     """
 
     gpu: str
@@ -74,23 +66,27 @@ class ConfigKey(NamedTuple):
         """M, K and N."""
         return Sizes(self.M, self.K, self.N)
 
+    def __str__(self) -> str:
+        weights = f"{self.activation} {self.mode.name.lower()} {self.group_size} {self.l2}"
+        return f"{self.gpu} M={self.M} K={self.K} N={self.N} {weights}"
+
+    def variant_of(self, config: KernelConfig) -> Variant:
+        """What a kernel for this GEMM is compiled for."""
+        return make_variant(config, self.activation, self.mode, self.group_size or None)
+
     @classmethod
     def of(
         cls, gpu: str, sizes: Sizes, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
         group_size: int | None = None, l2: str = "cold",
     ) -> ConfigKey:  # fmt: skip
-        """A key from what callers give: names for enums; group size None: 128, or 0 in mode COLUMN.
-
-        Raises:
-            InvalidInputError: a value that there is not.
-        """
+        """Return the key of what callers give, enums by name or not; group size None: 128, or 0 in mode COLUMN."""
         mode = parse_mode(mode)
         group_size = parse_group_size(None if plain_integer(group_size) == 0 else group_size, mode)
         if not isinstance(gpu, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", gpu):
             raise InvalidOptionError(f"gpu must be the name of a preset, such as h200-sxm, got {shown(gpu)}")
         if not isinstance(sizes, Sizes) or not all(type(size) is int and 1 <= size <= MAX_DIM for size in sizes):
             raise InvalidOptionError(f"sizes must be M, K and N, integers in 1..2**40, got {shown(sizes)}")
-        check_word("l2", l2, L2_STATES)
+        check_word("l2", l2, MEASURED_L2_STATES)
         return cls(gpu, *sizes, parse_activation(activation), mode, group_size, l2)
 
 
@@ -99,18 +95,13 @@ class ConfigRecord:
     """The best config known for one GEMM.
 
     Attributes:
-        key: the GEMM and the GPU.
-        config: the kernel and how it is launched.
-        latency_us: device time of one GEMM: measured, or estimated if `found_by` is "model".
+        latency_us: device time of one GEMM.
         found_by: one of `FOUND_BY`.
-        num_timed: configs that were timed for this GEMM (the k of "top_k"); 0 if `found_by` is "model".
+        num_timed: configs that were timed for this GEMM (the k of "top_k").
         driver: version of the GPU's driver, such as "580.159.04".
         compiler: of NVRTC, as `compiler_version` gives it.
         kernel_hash: as `kernel_hash_of` gave it when the config was found.
         date: ISO 8601, such as "2026-11-21".
-
-    Raises:
-        InvalidOptionError: a field that cannot be.
     """
 
     key: ConfigKey
@@ -127,8 +118,8 @@ class ConfigRecord:
         if not isinstance(self.latency_us, float) or not 0 < self.latency_us < math.inf:
             raise InvalidOptionError(f"latency_us must be a finite float > 0, got {shown(self.latency_us)}")
         check_word("found_by", self.found_by, FOUND_BY)
-        if type(self.num_timed) is not int or self.num_timed < 0 or (self.num_timed == 0) is self.is_measured:
-            raise InvalidOptionError(f"num_timed must be >= 1, or 0 if found_by is model, got {shown(self.num_timed)}")
+        if type(self.num_timed) is not int or self.num_timed < 1:
+            raise InvalidOptionError(f"num_timed must be an integer >= 1, got {shown(self.num_timed)}")
         for name in ("driver", "compiler", "kernel_hash", "date"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidOptionError(f"{name} must be a text, got {shown(getattr(self, name))}")
@@ -140,23 +131,12 @@ class ConfigRecord:
             raise InvalidOptionError(f"date must be as 2026-11-21, got {shown(self.date)}") from None
 
     def __repr__(self) -> str:
-        key = self.key
-        gemm = f"M={key.M} K={key.K} N={key.N} {key.activation} {key.mode.name.lower()} {key.group_size} {key.l2}"
-        return f"<ConfigRecord {gemm} on {key.gpu}: {self.latency_us:.4g} us ({self.found_by}), {self.config!r}>"
-
-    @property
-    def is_measured(self) -> bool:
-        """True if `latency_us` is of a device, not of a model."""
-        return self.found_by != "model"
-
-    @property
-    def variant(self) -> Variant:
-        """What the kernel is compiled for."""
-        return make_variant(self.config, self.key.activation, self.key.mode, self.key.group_size or None)
+        gpu, _, gemm = str(self.key).partition(" ")
+        return f"<ConfigRecord {gemm} on {gpu}: {self.latency_us:.4g} us ({self.found_by}), {self.config!r}>"
 
     def order(self) -> tuple[Any, ...]:
-        """A total order: measured before estimated, faster before slower, later before earlier; then by content."""
-        return not self.is_measured, self.latency_us, -date.fromisoformat(self.date).toordinal(), self.to_line()
+        """A total order: faster before slower, later before earlier; then by content."""
+        return self.latency_us, -date.fromisoformat(self.date).toordinal(), self.to_line()
 
     def to_line(self) -> str:
         """Return a line of JSON, always the same for the same record."""
@@ -167,71 +147,60 @@ class ConfigRecord:
         key, config = self.key._asdict(), self.config._asdict()
         key |= {"activation": str(self.key.activation), "mode": self.key.mode.name.lower()}
         config |= {name: config[name].name.lower() for name in _ENUMS}
-        names = ("latency_us", "found_by", "num_timed", "driver", "compiler", "kernel_hash", "date")
-        return key | {name: getattr(self, name) for name in names} | {"config": config}
+        return key | {name: getattr(self, name) for name in _FACTS} | {"config": config}
 
     @classmethod
     def from_json(cls, fields: Any) -> ConfigRecord:
-        """Return the record that `to_json` made JSON of.
-
-        Raises:
-            InvalidInputError: fields are missing, unknown, or hold what they cannot.
-        """
-        rest = _object(fields, "a record")
-        gemm = {name: _taken(rest, name) for name in ConfigKey._fields}
-        sizes = Sizes(*(gemm.pop(name) for name in Sizes._fields))
-        config = config_from_json(_taken(rest, "config"))
-        group_size = gemm["group_size"]
-        if type(group_size) is not int or (group_size == 0) is not (gemm["mode"] == "column"):
+        """Return the record that `to_json` made JSON of; fields that are missing, unknown or wrong are refused."""
+        values = _fields_of(fields, "a record", (*ConfigKey._fields, "config", *_FACTS))
+        mode, group_size, latency_us = (values[name] for name in ("mode", "group_size", "latency_us"))
+        if type(group_size) is not int or (group_size == 0) is not (mode == "column"):
             raise InvalidOptionError(f"group_size must be 32, 64 or 128, or 0 in mode column, got {shown(group_size)}")
-        names = [name for name in cls.__dataclass_fields__ if name not in {"key", "config"}]
-        values = {name: _taken(rest, name) for name in names}
-        if rest:
-            raise InvalidOptionError(f"a record has no field {', '.join(sorted(rest))}")
-        latency_us = values["latency_us"]
         if type(latency_us) is int and latency_us.bit_length() < sys.float_info.max_exp:  # a person writes 5 for 5.0
             values["latency_us"] = float(latency_us)
-        return cls(ConfigKey.of(sizes=sizes, **gemm), config, **values)
+        sizes = Sizes(values["M"], values["K"], values["N"])
+        key = ConfigKey.of(values["gpu"], sizes, values["activation"], mode, group_size, values["l2"])
+        return cls(key, config_from_json(values["config"]), **{name: values[name] for name in _FACTS})
+
+
+_FACTS = tuple(ConfigRecord.__dataclass_fields__)[2:]
 
 
 def config_from_json(fields: Any) -> KernelConfig:
     """Return the config of a record or of a row of timings: enums are names in small letters."""
-    rest = _object(fields, "config")
-    values = {name: _taken(rest, name) for name in KernelConfig._fields}
-    if rest:
-        raise InvalidOptionError(f"config has no field {', '.join(sorted(rest))}")
+    values = _fields_of(fields, "config", KernelConfig._fields)
     for name, value in values.items():
         if name in _ENUMS:
             members = _ENUMS[name].__members__
-            if not isinstance(value, str) or not value.islower() or value.upper() not in members:
-                raise InvalidOptionError(
-                    f"config.{name} must be one of {', '.join(members).lower()}, got {shown(value)}"
-                )
+            check_word(f"config.{name}", value, [member.lower() for member in members])
             values[name] = members[value.upper()]
         elif type(value) is not (str if name == "family" else int):
-            raise InvalidOptionError(
-                f"config.{name} must be {'a text' if name == 'family' else 'int'}, got {shown(value)}"
-            )
+            kind = "a text" if name == "family" else "int"
+            raise InvalidOptionError(f"config.{name} must be {kind}, got {shown(value)}")
     return KernelConfig(**values)
+
+
+def _fields_of(value: Any, what: str, names: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a JSON object that has these, and no others."""
+    if not isinstance(value, Mapping):
+        raise InvalidOptionError(f"{what} must be a JSON object, got {type(value).__name__}")
+    for name in names:
+        if name not in value:
+            raise InvalidOptionError(f"field {name} is missing")
+    if len(value) > len(names):
+        raise InvalidOptionError(f"{what} has no field {', '.join(sorted(map(str, value.keys() - set(names))))}")
+    return dict(value)
 
 
 def kernel_hash_of(variant: Variant, limits: DeviceLimits | str) -> str:
     """Return a digest of all of ours that decides about a kernel: its CUDA text, macros, options and target.
 
-    Compiles nothing, and knows nothing of the compiler; how K is cut does not matter.
-
-    Args:
-        variant: the kernel.
-        limits: of the GPU, or the target itself, such as "sm_90a".
-
-    Raises:
-        InvalidMappingError: there is no such family.
-        UnsupportedError: the family has no kernels for that GPU.
+    Nothing is compiled, and the compiler does not count; how K is cut does not matter. `limits` may be the target
+    itself, such as "sm_90a".
     """
     family = family_of(variant.config)
     target = limits if isinstance(limits, str) else registry.target_of(family, limits.compute_capability)
-    config = family_of(variant.config).compiled(variant.config)
-    return _hash_of(variant._replace(config=config), target)
+    return _hash_of(variant._replace(config=family.compiled(variant.config)), target)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -247,25 +216,14 @@ def _hash_of(variant: Variant, target: str) -> str:
 def why_void(record: ConfigRecord, limits: DeviceLimits) -> str | None:
     """Return why a record says nothing about the kernels of today on such a GPU, or None."""
     try:
-        check_kernel(record.variant, record.key.sizes, limits)
-        current = kernel_hash_of(record.variant, limits)
+        variant = record.key.variant_of(record.config)
+        check_kernel(variant, record.key.sizes, limits)
+        current = kernel_hash_of(variant, limits)
     except GemmEvalError as error:
         return str(error)
     if current != record.kernel_hash:
         return f"its kernel has changed since (kernel_hash {record.kernel_hash}, now {current})"
     return None
-
-
-def _object(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InvalidOptionError(f"{what} must be a JSON object, got {type(value).__name__}")
-    return dict(value)
-
-
-def _taken(fields: dict[str, Any], name: str) -> Any:
-    if name not in fields:
-        raise InvalidOptionError(f"field {name} is missing")
-    return fields.pop(name)
 
 
 _FORMAT = "gemm-eval w4a16 configs"
@@ -277,11 +235,8 @@ _MAX_RECORDS = 100_000
 _MAX_TOLD_CHARS = 300
 
 
-class Content(NamedTuple):
-    """The content of a file: its readable records, and its faults."""
-
-    records: tuple[ConfigRecord, ...]
-    damage: str | None
+Content = tuple[tuple[ConfigRecord, ...], str | None]
+"""The readable records of a file, and its faults."""
 
 
 def to_text(records: Sequence[ConfigRecord]) -> str:
@@ -305,11 +260,11 @@ def read_content(path: Path) -> Content | None:
             return None
         raise
     try:
-        document = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        document = json.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        return Content((), f"it is no JSON document ({one_line(str(error))})")
+        return (), f"it is no JSON document ({one_line(str(error))})"
     if not isinstance(document, dict) or document.get("format") != _FORMAT or type(document.get("version")) is not int:
-        return Content((), f'it has no "format": "{_FORMAT}" and "version"')
+        return (), f'it has no "format": "{_FORMAT}" and "version"'
     if document["version"] > _VERSION:
         raise GemmEvalError(
             f"{path} has version {shown(document['version'])}, and this gemm_eval reads {_VERSION} at most: "
@@ -318,7 +273,7 @@ def read_content(path: Path) -> Content | None:
     records, damages = [], []
     lines = document.get("records")
     if isinstance(lines, list) and len(lines) > _MAX_RECORDS:
-        return Content((), f"it has {len(lines):,} records, more than {_MAX_RECORDS:,}")
+        return (), f"it has {len(lines):,} records, more than {_MAX_RECORDS:,}"
     for number, fields in enumerate(lines if isinstance(lines, list) else (), 1):
         try:
             records.append(ConfigRecord.from_json(fields))
@@ -327,32 +282,11 @@ def read_content(path: Path) -> Content | None:
     if not isinstance(lines, list) or document["version"] < 1:
         damages.append(f"it has no list of records in version {_VERSION}")
     more = f", and {len(damages) - 1} more" if len(damages) > 1 else ""
-    return Content(tuple(records), f"{damages[0]}{more}" if damages else None)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; lists of the same name are joined (two files pasted into one), other doubles are refused."""
-    result: dict[str, Any] = {}
-    for name, value in pairs:
-        if isinstance(value, list) and isinstance(result.get(name), list):
-            result[name] = result[name] + value
-        elif name in result and result[name] != value:
-            raise ValueError(f"{shown(name)} stands there twice")
-        else:
-            result[name] = value
-    return result
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    return tuple(records), f"{damages[0]}{more}" if damages else None
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a file to ``<name>.damaged-<n>``, n counting up, and return that path; the last three are kept.
-
-    Raises:
-        GemmEvalError: it cannot be renamed.
-    """
+    """Rename a file to ``<name>.damaged-<n>``, n counting up, and return that path; the last three are kept."""
     earlier = re.escape(path.name) + r"\.damaged-(\d+)"
     try:
         numbers = [int(match[1]) for result in path.parent.iterdir() if (match := re.fullmatch(earlier, result.name))]
@@ -364,10 +298,7 @@ def set_aside(path: Path) -> Path:
 
 @contextlib.contextmanager
 def lock(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Be the only process and thread that changes the file at `path`; makes its folder.
-
-    On a file system without locks nothing is kept out: a change may then be lost, but the file stays whole.
-    """
+    """Be the only process and thread that changes the file at `path`, if its file system has locks."""
     lock_path = path.with_name(path.name + ".lock")
     held = FileLock(lock_path)
     try:

@@ -15,7 +15,7 @@ import numpy
 from gemm_eval.checks import plain_number
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
-from gemm_eval.kernels import fp4_layout, layout
+from gemm_eval.kernels import layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.layout import BLOCK_COLUMNS, PADDED_K, Array, as_array, module_of
 from gemm_eval.kernels.weights import PackedW4, check_packed, unpack_codes
@@ -43,9 +43,6 @@ class QuantizedFp4(NamedTuple):
     def __repr__(self) -> str:
         arrays = ", ".join(f"{x.dtype}{list(x.shape)}" for x in self[:2])
         return f"<QuantizedFp4 codes, scales {arrays}, tensor_scale {self.tensor_scale:g}>"
-
-
-# ---- quantization --------------------------------------------------------------------------------------------------
 
 
 def quantize_fp4(weights: Any, mode: WeightMode | str = "mxfp4") -> QuantizedFp4:
@@ -77,12 +74,12 @@ def quantize_fp4(weights: Any, mode: WeightMode | str = "mxfp4") -> QuantizedFp4
         exponents = xp.frexp(largest)[1] - 1 - _LARGEST_E2M1_EXPONENT
         exponents = xp.where(largest > 0, xp.clip(exponents, -_E8M0_BIAS, _E8M0_BIAS), -_E8M0_BIAS)
         scales = (exponents + _E8M0_BIAS).astype(xp.uint8)
-        values = fp4_layout.e8m0_values(scales)
+        values = layout.e8m0_values(scales)
     else:
         of_all = numpy.float32(float(largest.max()) / (_LARGEST_E2M1 * _LARGEST_E4M3))
         tensor_scale = float(of_all) or 1.0
         scales = _nearest_e4m3(largest / (_LARGEST_E2M1 * tensor_scale))
-        values = fp4_layout.e4m3_values(scales) * tensor_scale
+        values = layout.e4m3_values(scales) * tensor_scale
     return QuantizedFp4(_nearest_e2m1(weights, values, group), scales, tensor_scale)
 
 
@@ -107,9 +104,6 @@ def _nearest_e2m1(weights: Array, scales: Array, group: int) -> Array:
         code = (x > 0.25).astype(xp.uint8) + (x >= 0.75) + (x > 1.25) + (x >= 1.75) + (x > 2.5) + (x >= 3.5) + (x > 5)
         codes[start : start + rows] = code + 8 * ((part < 0) & (code > 0))
     return codes
-
-
-# ---- packing -------------------------------------------------------------------------------------------------------
 
 
 def pack_fp4(quantized: QuantizedFp4, mode: WeightMode | str, activation: DType | str = "fp16") -> PackedW4:
@@ -139,29 +133,25 @@ def pack_fp4(quantized: QuantizedFp4, mode: WeightMode | str, activation: DType 
     layout.check_array("scales", scales := xp.ascontiguousarray(scales), "uint8", (ceil_div(K, group), N))
     if int(codes.max()) > 15:
         raise InvalidProblemError(f"codes must be 0..15, got {int(codes.max())}")
-    matters = xp.stack([(codes[i : i + group] & fp4_layout.MAGNITUDE_BITS).any(axis=0) for i in range(0, K, group)])
+    matters = xp.stack([(codes[i : i + group] & layout.MAGNITUDE_BITS).any(axis=0) for i in range(0, K, group)])
     if mode is WeightMode.MXFP4:
-        stored, unit = fp4_layout.store_e8m0(scales, matters, activation)
+        stored, unit = layout.store_e8m0(scales, matters, activation)
     else:
-        stored, unit = fp4_layout.store_e4m3(scales, matters), _tensor_scale(quantized.tensor_scale)
+        stored, unit = layout.store_e4m3(scales, matters), _tensor_scale(quantized.tensor_scale)
         codes = xp.where(xp.repeat(stored > 0, group, axis=0)[:K], codes, xp.uint8(0))
     shape = ceil_div(K, PADDED_K) * PADDED_K, ceil_div(N, BLOCK_COLUMNS) * BLOCK_COLUMNS
     words = layout.pack_words(layout.padded(codes, shape, 0))
-    rows = fp4_layout.pack_fp4_scales(layout.padded(stored, (shape[0] // group, shape[1]), 0), group)
-    return PackedW4(fp4_layout.to_kernel_order(words, activation), rows, N, K, mode, group, activation, unit)
+    rows = layout.pack_fp4_scales(layout.padded(stored, (shape[0] // group, shape[1]), 0), group)
+    return PackedW4(layout.to_kernel_order(words, activation), rows, N, K, mode, group, activation, unit)
 
 
 def unpack_fp4(packed: PackedW4) -> QuantizedFp4:
-    """Return the weights that were packed, but for what `pack_fp4` says is lost, without padding, rows as they lie.
-
-    Raises:
-        InvalidProblemError: `packed` is no `PackedW4`, or has no four-bit floats.
-    """
+    """Return the weights that were packed, but for what `pack_fp4` says is lost, without padding, rows as they lie."""
     check_packed(packed)
     if not packed.mode.is_fp4:
         raise InvalidProblemError(f"{packed!r} has integers: unpack_w4 returns them")
-    stored = fp4_layout.unpack_fp4_scales(packed.scales)[: ceil_div(packed.K, packed.group_size), : packed.N]
-    scales = fp4_layout.original_scales(stored, packed.mode, packed.activation, packed.scale_unit)
+    stored = layout.unpack_fp4_scales(packed.scales)[: ceil_div(packed.K, packed.group_size), : packed.N]
+    scales = layout.original_scales(stored, packed.mode, packed.activation, packed.scale_unit)
     return QuantizedFp4(unpack_codes(packed), scales, packed.scale_unit if packed.mode is WeightMode.NVFP4 else 1.0)
 
 
@@ -186,10 +176,7 @@ def pack_mxfp4(
     blocks, scales = _bytes(blocks, "blocks", xp), _bytes(scales, "scales", xp)
     if blocks.ndim == scales.ndim + 1:
         blocks = blocks.reshape(*blocks.shape[:-2], blocks.shape[-2] * blocks.shape[-1])
-    if scales.ndim == 3:
-        _check_experts(blocks, scales, "blocks")
-        return tuple(_from_rows(b, s, 1.0, WeightMode.MXFP4, activation) for b, s in zip(blocks, scales, strict=True))
-    return _from_rows(blocks, scales, 1.0, WeightMode.MXFP4, activation)
+    return _pack_rows(blocks, scales, numpy.ones(1), WeightMode.MXFP4, activation, "blocks")
 
 
 def pack_nvfp4(
@@ -220,16 +207,26 @@ def pack_nvfp4(
     given = numpy.asarray(_on_cpu(tensor_scale if global_scale is None else global_scale), dtype=numpy.float32).ravel()
     with numpy.errstate(divide="ignore"):
         of_tensors = given if global_scale is None else 1 / given
-    if scales.ndim == 3:
-        _check_experts(weight, scales, "weight")
-        if len(of_tensors) not in (1, len(weight)):
-            raise InvalidProblemError(f"tensor_scale must be one number or {len(weight)}, got {len(of_tensors)}")
-        of_experts = numpy.broadcast_to(of_tensors, len(weight)).tolist()
-        each = zip(weight, scales, of_experts, strict=True)
-        return tuple(_from_rows(w, s, t, WeightMode.NVFP4, activation) for w, s, t in each)
-    if len(of_tensors) != 1:
-        raise InvalidProblemError(f"tensor_scale must be one number, got {len(of_tensors)}")
-    return _from_rows(weight, scales, float(of_tensors[0]), WeightMode.NVFP4, activation)
+    return _pack_rows(weight, scales, of_tensors, WeightMode.NVFP4, activation, "weight")
+
+
+def _pack_rows(
+    rows: Array, scales: Array, tensor_scales: Any, mode: WeightMode, activation: DType | str, what: str
+) -> PackedW4 | tuple[PackedW4, ...]:
+    """Pack the bytes of one matrix, or those of each expert."""
+    if scales.ndim != 3:
+        if len(tensor_scales) != 1:
+            raise InvalidProblemError(f"tensor_scale must be one number, got {len(tensor_scales)}")
+        return _from_rows(rows, scales, float(tensor_scales[0]), mode, activation)
+    if rows.ndim != 3 or len(rows) != len(scales):
+        raise InvalidProblemError(
+            f"{what} and scales must be of as many experts, got {list(rows.shape)} and {list(scales.shape)}"
+        )
+    if len(tensor_scales) not in (1, len(rows)):
+        raise InvalidProblemError(f"tensor_scale must be one number or {len(rows)}, got {len(tensor_scales)}")
+    of_experts = numpy.broadcast_to(tensor_scales, len(rows)).tolist()
+    each = zip(rows, scales, of_experts, strict=True)
+    return tuple(_from_rows(*of_expert, mode, activation) for of_expert in each)
 
 
 def _from_rows(rows: Array, scales: Array, tensor_scale: float, mode: WeightMode, activation: DType | str) -> PackedW4:
@@ -244,13 +241,6 @@ def _from_rows(rows: Array, scales: Array, tensor_scale: float, mode: WeightMode
     codes = xp.empty((2 * rows.shape[1], len(rows)), dtype=xp.uint8)
     codes[0::2], codes[1::2] = rows.T & 15, rows.T >> 4
     return pack_fp4(QuantizedFp4(codes, scales.T, tensor_scale), mode, activation)
-
-
-def _check_experts(rows: Array, scales: Array, what: str) -> None:
-    if rows.ndim != 3 or len(rows) != len(scales):
-        raise InvalidProblemError(
-            f"{what} and scales must be of as many experts, got {list(rows.shape)} and {list(scales.shape)}"
-        )
 
 
 def _bytes(values: Any, what: str, xp: ModuleType | None) -> Array:

@@ -9,14 +9,13 @@ from weakref import WeakKeyDictionary
 import numpy
 
 from gemm_eval.arch import GpuSpec, Occupancy
-from gemm_eval.checks import as_integer
+from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.device import Rows, as_device_array, check_dtype, check_vector, overlaps, runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.call import (
     ALIGNMENT_BYTES,
     WHY_THAT_TYPE,
-    finite,
     gather_bytes,
     gather_columns,
     gathered_at,
@@ -33,9 +32,7 @@ from gemm_eval.kernels.grouped_weights import GroupedW4
 from gemm_eval.kernels.plan import (
     LARGEST_SIZE,
     Plan,
-    check_rows,
-    choose,
-    choose_grouped,
+    choose_for,
     limits_of,
     make_plan,
     plan_on_device,
@@ -113,16 +110,12 @@ def w4a16_gemm(
     handle = runtime.stream_handle(stream)
     a = matrix(A, "A", packed.K, packed.activation, weights.device, handle)
     sizes = Sizes(a.num_rows, packed.K, packed.N)
-    blocks_and_groups = packed.num_column_blocks, packed.num_k_blocks, packed.num_groups
     if config == "profile":
-        operands = Operands(a.address, a.stride, weights.qweight, weights.scales, 0, 0, 0, 0, 1.0, *blocks_and_groups)
-        config = profiled_config(sizes, packed, operands, weights.device, handle)
-    chosen = config if isinstance(config, KernelConfig) else None
-    plan = plan_on_device(sizes, packed.activation, packed.mode, packed.group_size, chosen, weights.device)
-    return _multiply(
-        plan, weights, packed, A, a, bias, alpha, out, handle, workspace,
-        permutation=weights.extra, unit=packed.scale_unit, blocks_and_groups=blocks_and_groups,
-    )  # fmt: skip
+        of_packed = weights.qweight, weights.scales, 0, 0, 0, 0, 1.0, *packed.blocks_and_groups
+        config = profiled_config(sizes, packed, Operands(a.address, a.stride, *of_packed), weights.device, handle)
+    plan = plan_on_device(sizes, *_types_of(packed), _chosen(config), weights.device)
+    given = bias, alpha, out, workspace
+    return _multiply(plan, weights, packed, A, a, *given, handle, permutation=weights.extra, unit=packed.scale_unit)
 
 
 def w4a16_grouped_gemm(
@@ -151,7 +144,7 @@ def w4a16_grouped_gemm(
             new CuPy array, as of `w4a16_gemm`.
         config: the kernel, of a grouped family; "auto": the cost model chooses, without running anything.
         stream: as for `w4a16_gemm`.
-        workspace: uint8 array of at least `grouped_workspace_bytes`; None: memory that the library keeps for each
+        workspace: uint8 array of at least `workspace_bytes`; None: memory that the library keeps for each
             stream.
         expected_rows: rows that all groups are expected to have together, for the choice of the kernel where A has room
             for more; None: all of A. They are taken to fall on groups at random.
@@ -178,46 +171,39 @@ def w4a16_grouped_gemm(
         return new_output(A, packed.activation, packed.N, handle) if out is None else out
     a = matrix(A, "A", packed.K, packed.activation, weights.device, handle)
     sizes = GroupedSizes(a.num_rows, packed.K, packed.N, packed.num_groups)
-    is_batch = offsets is None
     expected = _expected_rows(expected_rows, sizes)
-    first_rows = _batch_offsets(A, packed, weights.device, handle) if is_batch else offsets
+    first_rows = _batch_offsets(A, packed, weights.device, handle) if offsets is None else offsets
     of_groups = on_device_array(first_rows, "offsets", weights.device, handle)
-    _check_offsets(of_groups, sizes.num_groups)
-    chosen = config if isinstance(config, KernelConfig) else None
-    types = packed.activation, packed.mode, packed.group_size
-    plan = plan_on_device(sizes, *types, chosen, weights.device, expected, is_batch)
-    return _multiply(
-        plan, weights, packed, A, a, bias, alpha, out, handle, workspace,
-        offsets=of_groups.address, blocks_and_groups=packed.blocks_and_groups,
-    )  # fmt: skip
+    if of_groups.dtype.split(".")[-1] != "int32" or tuple(of_groups.shape) != (sizes.num_groups + 1,):
+        raise InvalidProblemError(
+            f"offsets must be int32 [{sizes.num_groups + 1}], the first row of each group and the end of the last, "
+            f"got {of_groups.dtype} {list(of_groups.shape)}"
+        )
+    if of_groups.strides not in {None, (1,)}:
+        raise InvalidProblemError("offsets must be contiguous")
+    plan = plan_on_device(sizes, *_types_of(packed), _chosen(config), weights.device, expected, offsets is None)
+    given = bias, alpha, out, workspace
+    return _multiply(plan, weights, packed, A, a, *given, handle, offsets=of_groups.address)
 
 
 def _multiply(
     plan: Plan[Any], weights: _Weights, packed: PackedW4 | GroupedW4, A: Any, a: Rows, bias: Any, alpha: float,
-    out: Any, stream: int, workspace: Any, *, blocks_and_groups: tuple[int, int, int], permutation: int = 0,
-    unit: float = 1.0, offsets: int | None = None,
+    out: Any, workspace: Any, stream: int, *, permutation: int = 0, unit: float = 1.0, offsets: int | None = None,
 ) -> Any:  # fmt: skip
     """Check result, bias and workspace, and queue a kernel, behind the one that gathers columns where it is needed.
 
-    Args:
-        plan: the kernel.
-        weights, packed: the weights.
-        A, a: activations, as they were given and as rows.
-        bias, alpha, out, workspace: as of the public calls.
-        stream: handle of the stream.
-        blocks_and_groups: of the packed weights, as of `Operands`.
-        permutation: address of the order of columns of A; 0: as they are.
-        unit: factor of all scales.
-        offsets: address of the first rows of groups; None: there are none.
+    `A` are activations as they were given, and `a` their rows; `permutation` and `offsets` are addresses, of the order
+    of columns of A (0: as they are) and of the first rows of groups; `unit` is the factor of all scales.
     """
+    factor = plain_number(alpha)
+    if factor is None:
+        raise InvalidOptionError(f"alpha must be a finite number, got {shown(alpha)}")
     num_groups = packed.num_groups if isinstance(packed, GroupedW4) else 0
     result = new_output(A, packed.activation, packed.N, stream) if out is None else out
     c = output_rows(result, a.num_rows, packed.N, packed.activation, weights.device, stream)
-    inputs = [
-        (a.address, a.num_bytes),
-        *([] if offsets is None else [(offsets, 4 * (num_groups + 1))]),
-        *weights.memory,
-    ]
+    inputs = [(a.address, a.num_bytes), *weights.memory]
+    if offsets is not None:
+        inputs.append((offsets, 4 * (num_groups + 1)))
     bias_address = 0
     if bias is not None:
         vectors = on_device_array(bias, "bias", weights.device, stream)
@@ -234,12 +220,11 @@ def _multiply(
         raise InvalidProblemError(f"out must not share memory with A, {others}")
     gathered_bytes = gather_bytes(a.num_rows, packed.K) if permutation else 0
     scratch = take_scratch(plan, gathered_bytes, workspace, weights.device, stream, [written, *inputs])
-    factor = finite(alpha) * unit
     if permutation:
         a = gather_columns(a, permutation, scratch.gathered, weights.device, stream)
     operands: Any = Operands(
         a.address, a.stride, weights.qweight, weights.scales, bias_address, c.address,
-        scratch.partial_sums, scratch.counters, factor, *blocks_and_groups,
+        scratch.partial_sums, scratch.counters, factor * unit, *packed.blocks_and_groups,
     )  # fmt: skip
     if offsets is not None:
         operands = GroupedOperands(operands, offsets, weights.extra)
@@ -272,61 +257,52 @@ def occupancy(
 
 
 def workspace_bytes(
-    M: int, packed: PackedW4, config: KernelConfig | str = "auto", arch: GpuSpec | str | None = None
-) -> int:
-    """Return the size of `workspace` that `w4a16_gemm` needs, in bytes; 0: none. Compiles the kernel, runs nothing.
+    M: int, packed: PackedW4 | GroupedW4, config: KernelConfig | str = "auto", arch: GpuSpec | str | None = None, *,
+    expected_rows: int | None = None,
+) -> int:  # fmt: skip
+    """Return the size of `workspace` that `w4a16_gemm` or `w4a16_grouped_gemm` needs, in bytes; 0: none.
+
+    The kernel is compiled, and nothing runs.
 
     Args:
         M: rows of A.
         packed: the weights, wherever they lie.
         config: the kernel; "auto": the one that the cost model chooses.
         arch: a GPU's spec, or its name; None: CuPy's current GPU.
+        expected_rows: of groups, as for `w4a16_grouped_gemm`.
 
     Raises:
-        InvalidProblemError: M < 1.
-        InvalidOptionError: config is neither a `KernelConfig` nor "auto".
-        InvalidMappingError: a config that does not exist, or that cannot cut K so.
-        UnsupportedError: the GPU lacks what the kernel needs.
-        GemmEvalError: no CuPy or NVRTC; without `arch`, no GPU.
+        InvalidInputError, UnsupportedError, GemmEvalError: as the call; GemmEvalError without `arch` where there is no
+            GPU.
     """
-    check_packed(packed)
     _check_config(config, ("auto",))
-    sizes = Sizes(M, packed.K, packed.N)
-    check_rows(sizes)
-    types = packed.activation, packed.mode, packed.group_size
-    if arch is None:
-        chosen = config if isinstance(config, KernelConfig) else None
-        plan = plan_on_device(sizes, *types, chosen, runtime.current_device())
-    else:
-        spec, limits = spec_and_limits(arch)
-        chosen = config if isinstance(config, KernelConfig) else choose(sizes, *types, spec, limits)
-        plan = make_plan(sizes, *types, chosen, limits)
+    if isinstance(packed, GroupedW4):
+        _check_groups(packed)
+        sizes = GroupedSizes(as_integer("rows", M, 1, LARGEST_SIZE), packed.K, packed.N, packed.num_groups)
+        return _plan_of(sizes, packed, config, arch, _expected_rows(expected_rows, sizes)).workspace_bytes
+    check_packed(packed)
+    plan = _plan_of(Sizes(M, packed.K, packed.N), packed, config, arch)
     return plan.workspace_bytes if packed.permutation is None else gathered_at(plan) + gather_bytes(M, packed.K)
 
 
-def grouped_workspace_bytes(
-    rows: int, packed: GroupedW4, config: KernelConfig | str = "auto", arch: GpuSpec | str | None = None, *,
-    expected_rows: int | None = None,
-) -> int:  # fmt: skip
-    """Return the size of `workspace` that `w4a16_grouped_gemm` needs, in bytes. Compiles the kernel, runs nothing.
-
-    Args:
-        rows: of A.
-        packed: the weights, wherever they lie.
-        config, expected_rows: as for `w4a16_grouped_gemm`.
-        arch: a GPU's spec, or its name; None: CuPy's current GPU.
-
-    Raises:
-        InvalidInputError, UnsupportedError, GemmEvalError: as `w4a16_grouped_gemm`.
-    """
-    _check_groups(packed)
-    _check_config(config, ("auto",))
-    sizes = GroupedSizes(as_integer("rows", rows, 1, LARGEST_SIZE), packed.K, packed.N, packed.num_groups)
-    types, expected = (packed.activation, packed.mode, packed.group_size), _expected_rows(expected_rows, sizes)
+def _plan_of(
+    sizes: Sizes | GroupedSizes, packed: PackedW4 | GroupedW4, config: KernelConfig | str, arch: GpuSpec | str | None,
+    expected_rows: int = 0,
+) -> Plan[Any]:  # fmt: skip
+    """Return the plan for a GPU that is named, or for CuPy's current one."""
+    chosen, types = _chosen(config), _types_of(packed)
+    if arch is None:
+        return plan_on_device(sizes, *types, chosen, runtime.current_device(), expected_rows)
     spec, limits = spec_and_limits(arch)
-    if not isinstance(config, KernelConfig):
-        config = choose_grouped(sizes, *types, expected, False, spec, limits)
-    return make_plan(sizes, *types, config, limits).workspace_bytes
+    return make_plan(sizes, *types, chosen or choose_for(sizes, *types, spec, limits, expected_rows), limits)
+
+
+def _types_of(packed: PackedW4 | GroupedW4) -> tuple[DType, WeightMode, int]:
+    return packed.activation, packed.mode, packed.group_size
+
+
+def _chosen(config: KernelConfig | str) -> KernelConfig | None:
+    return config if isinstance(config, KernelConfig) else None
 
 
 def _check_config(config: object, words: tuple[str, ...]) -> None:
@@ -344,16 +320,6 @@ def _check_groups(packed: object) -> None:
 
 def _expected_rows(given: int | None, sizes: GroupedSizes) -> int:
     return sizes.M if given is None else as_integer("expected_rows", given, 1, sizes.M)
-
-
-def _check_offsets(offsets: Any, num_groups: int) -> None:
-    if offsets.dtype.split(".")[-1] != "int32" or tuple(offsets.shape) != (num_groups + 1,):
-        raise InvalidProblemError(
-            f"offsets must be int32 [{num_groups + 1}], the first row of each group and the end of the last, got "
-            f"{offsets.dtype} {list(offsets.shape)}"
-        )
-    if offsets.strides not in {None, (1,)}:
-        raise InvalidProblemError("offsets must be contiguous")
 
 
 def _check_biases(bias: Any, num_groups: int, N: int) -> None:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import ModuleType
+from typing import ClassVar
 
-import numpy
-
-from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.kernels import layout
-from gemm_eval.kernels.families import WeightMode, ceil_div
+from gemm_eval.kernels.families import WeightMode
 from gemm_eval.kernels.layout import MIDDLE, Array, module_of
-from gemm_eval.kernels.weights import PackedW4, check_packed
+from gemm_eval.kernels.weights import PackedArrays, PackedW4, check_packed
 
 _SAME = ("N", "K", "mode", "group_size", "activation")
 
 
-@dataclass(frozen=True, eq=False)
-class GroupedW4:
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupedW4(PackedArrays):
     """Weights of `num_groups` groups, as `w4a16_grouped_gemm` reads them: the arrays of `PackedW4`, stacked.
 
     Attributes:
@@ -42,33 +39,22 @@ class GroupedW4:
     mode: WeightMode
     group_size: int
     activation: DType
+    _names: ClassVar[tuple[str, ...]] = ("qweight", "scales", "scale_units")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", layout.parse_mode(self.mode))
-        object.__setattr__(self, "activation", layout.parse_activation(self.activation))
-        object.__setattr__(self, "group_size", layout.parse_group_size(self.group_size, self.mode))
-        layout.check_sizes(self.K, self.N)
         if not self.num_groups:
             raise InvalidProblemError("qweight must have one group at least")
-        num_blocks, num_k_blocks, num_rows = self.blocks_and_groups
-        of_scales = layout.scales_shape(self.mode, num_blocks, num_rows)
-        scale_type = layout.scales_dtype(self.mode, self.activation)
-        layout.check_array("qweight", self.qweight, "uint32", (self.num_groups, num_blocks, num_k_blocks, 4, 32, 4))
-        layout.check_array("scales", self.scales, scale_type, (self.num_groups, *of_scales))
+        self._check(self.num_groups)
         layout.check_array("scale_units", self.scale_units, "float32", (self.num_groups,))
-        if any(module_of(array) is not module_of(self.qweight) for array in (self.scales, self.scale_units)):
-            raise InvalidProblemError("arrays must lie all on the CPU or all on a GPU")
 
     def __repr__(self) -> str:
-        what = f"{self.activation} {self.mode.name.lower()} {self.group_size}"
-        where = module_of(self.qweight).__name__
-        return f"<GroupedW4 {self.num_groups} groups, K={self.K} N={self.N} {what}, {where}>"
+        return f"<GroupedW4 {self.num_groups} groups, {self._text()}>"
 
     def __len__(self) -> int:
         return self.num_groups
 
     def __getitem__(self, group: int) -> PackedW4:
-        """The weights of one group; they share memory with these."""
+        """Return the weights of one group; they share memory with these."""
         unit = float(self.scale_units[group])
         sizes = self.N, self.K, self.mode, self.group_size, self.activation
         return PackedW4(self.qweight[group], self.scales[group], *sizes, unit)
@@ -81,43 +67,12 @@ class GroupedW4:
         """Number of matrices."""
         return int(self.qweight.shape[0])
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of all arrays, in bytes."""
-        return int(self.qweight.nbytes) + int(self.scales.nbytes) + int(self.scale_units.nbytes)
-
-    @property
-    def blocks_and_groups(self) -> tuple[int, int, int]:
-        """NB, KB and GB of each matrix (KERNELS.md)."""
-        num_k_blocks = layout.k_blocks(self.K)
-        num_rows = layout.scale_rows(self.mode, num_k_blocks, self.group_size)
-        return ceil_div(self.N, layout.BLOCK_COLUMNS), num_k_blocks, num_rows
-
-    def to_gpu(self) -> GroupedW4:
-        """The same weights on CuPy's current device.
-
-        Raises:
-            GemmEvalError: there is no CuPy, or no GPU.
-        """
-        return self._moved(import_cupy())
-
-    def to_cpu(self) -> GroupedW4:
-        """The same weights in numpy arrays."""
-        return self._moved(numpy)
-
-    def _moved(self, xp: ModuleType) -> GroupedW4:
-        names = ("qweight", "scales", "scale_units")
-        return replace(self, **{name: layout.as_array(getattr(self, name), name, xp) for name in names})
-
 
 def stack_w4(weights: Iterable[PackedW4]) -> GroupedW4:
-    """Stack packed weights for a grouped GEMM: one matrix a group, all of one shape and kind.
+    """Stack packed weights for a grouped GEMM: one matrix a group, all of one shape and kind, on the CPU or one GPU.
 
     Matrices of mode GROUP are packed anew in mode GROUP_ZERO, which says the same, where others among them are in that
     mode: `pack_w4` takes it for scales that differ widely.
-
-    Args:
-        weights: of the groups in their order, all on the CPU or all on one GPU.
 
     Raises:
         InvalidProblemError: none at all, weights that differ in shape or kind, or weights with act-order.

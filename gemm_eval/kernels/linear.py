@@ -180,7 +180,7 @@ class W4Linear(torch.nn.Module):
 
     @classmethod
     def from_mxfp4(cls, blocks: Any, scales: Any, *, bias: Any = None, activation: DType | str = "bf16") -> W4Linear:
-        """A layer of MXFP4 weights, [N, K / 32, 16] or [N, K / 2]; see `gemm_eval.kernels.pack_mxfp4`.
+        """Return a layer of MXFP4 weights, [N, K / 32, 16] or [N, K / 2]; see `gemm_eval.kernels.pack_mxfp4`.
 
         Raises:
             InvalidProblemError: as `pack_mxfp4`; or the weights are those of several experts.
@@ -210,7 +210,7 @@ class W4Linear(torch.nn.Module):
         return ACTIVATION_OF_SCALES[self.scales.dtype]
 
     def to_packed(self) -> PackedLayer:
-        """The weights and the bias as other functions take them, in the memory of the layer."""
+        """Return the weights and the bias as other functions take them, in the memory of the layer."""
         of_scales, of_bias = (scales_dtype(mode, self.activation) for mode in (self.mode, WeightMode.COLUMN))
         permutation = None if self.permutation is None else _shared(self.permutation, "int32")
         packed = PackedW4(
@@ -337,7 +337,7 @@ def _activation_of(scales: Any, activation: DType | str | None) -> DType:
 
 
 def _array(x: Any) -> Any:
-    """A tensor as an array of numpy or CuPy, which have no bf16: that comes as fp32. Anything else as it is."""
+    """Return a tensor as an array of numpy or CuPy, which have no bf16: that comes as fp32. Anything else as it is."""
     if not isinstance(x, torch.Tensor):
         return x
     plain = x.detach()
@@ -370,13 +370,13 @@ def _bias(given: Any, packed: PackedW4) -> torch.Tensor:
 
 
 def _shared(tensor: torch.Tensor, dtype: str) -> Any:
-    """The memory of a tensor as an array of another type of the same size."""
+    """Return the memory of a tensor as an array of another type of the same size."""
     bits = tensor.detach().view(getattr(torch, _TYPE_OF_BYTES[tensor.element_size()]))
     return (import_cupy().from_dlpack(bits) if bits.is_cuda else bits.numpy()).view(dtype)
 
 
 def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A copy of an array, as a tensor of a type of the same size."""
+    """Return a copy of an array, as a tensor of a type of the same size."""
     bits = array.view(_TYPE_OF_BYTES[array.dtype.itemsize])
     copied = torch.from_numpy(bits.copy()) if isinstance(bits, numpy.ndarray) else torch.from_dlpack(bits.copy())
     return copied.view(dtype)

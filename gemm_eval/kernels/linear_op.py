@@ -16,17 +16,19 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.extras import needs_extra
 from gemm_eval.kernels.families import WeightMode, ceil_div
-from gemm_eval.kernels.fp4_layout import E2M1_VALUES, natural_moves, stored_values
 from gemm_eval.kernels.gemm import w4a16_gemm, workspace_bytes
 from gemm_eval.kernels.layout import (
     BIASES,
     BLOCK_COLUMNS,
     BLOCK_K,
+    E2M1_VALUES,
     MIDDLE,
+    MOVES,
     k_blocks,
     scale_rows,
     scales_dtype,
     scales_shape,
+    stored_values,
 )
 from gemm_eval.kernels.weights import PackedW4
 
@@ -102,10 +104,10 @@ def _unpacked_scales(stored: torch.Tensor, mode: WeightMode) -> tuple[torch.Tens
 
 
 def _fp4_values(words: torch.Tensor, stored: torch.Tensor, mode: WeightMode) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values of codes [64 KB, 64 NB] and of scales [groups, 64 NB], fp32; see `fp4_layout`."""
+    """Values of codes [64 KB, 64 NB] and of scales [groups, 64 NB], fp32; see `layout`."""
     activation = ACTIVATION_OF_SCALES[stored.dtype]
     natural = torch.zeros_like(words)
-    for by, bits in natural_moves(activation).items():
+    for by, bits in MOVES[activation].items():
         moved = words >> by if by >= 0 else words << -by
         natural |= moved & (bits - (1 << 32) if bits >> 31 else bits)
     codes = torch.tensor(E2M1_VALUES, device=words.device)[_unpacked(natural).long()]

@@ -9,6 +9,7 @@ All other tensors of the checkpoint are copied as they are, and so are its other
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ from gemm_eval.kernels.checkpoint_tensors import (
     read_quantization_config,
 )
 from gemm_eval.kernels.checkpoints import find_layers, pack_checkpoint
-from gemm_eval.kernels.layout import Array
+from gemm_eval.kernels.layout import as_array
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.storage import StoredTensor, TensorFile, write_tensors, write_whole
 from gemm_eval.words import shown
@@ -47,15 +48,9 @@ _REPLACED = {"config.json", "quantize_config.json", "quant_config.json", "hf_qua
 
 
 class Conversion(NamedTuple):
-    """The outcome of a conversion of a checkpoint.
+    """The outcome of a conversion of a checkpoint: where it is, and how much of what it has.
 
-    Attributes:
-        folder: where it is.
-        num_layers: layers with packed weights.
-        num_permuted: those of them with act-order.
-        num_other: other tensors, copied.
-        num_files: files of tensors.
-        num_bytes: what these take.
+    `num_permuted` layers have act-order, `num_other` tensors were copied; `num_bytes` is of the files of tensors.
     """
 
     folder: Path
@@ -97,7 +92,7 @@ def convert_checkpoint(
         _make_room(target, may_replace=replace)
         files = _Files(target, limit)
         num_layers = num_permuted = 0
-        for name, layer in _chained(first, layers):
+        for name, layer in itertools.chain([first], layers):
             files.add_layer(name, layer)
             num_layers, num_permuted = num_layers + 1, num_permuted + (layer.packed.permutation is not None)
         of_layers = set().union(*find_layers(tensors, read_quantization_config(source)).values())
@@ -113,15 +108,7 @@ def convert_checkpoint(
 
 
 def save_packed(layers: Mapping[str, PackedLayer | PackedW4], path: str | Path) -> None:
-    """Write packed layers to one safetensors file.
-
-    Args:
-        layers: by name; of weights alone there is no bias. Those on a GPU are copied from there.
-        path: the file; one that is there is replaced.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Write packed layers, on a CPU or a GPU, to one safetensors file; weights alone have no bias."""
     target = as_path("path", path)
     tensors: dict[str, StoredTensor] = {}
     facts = {}
@@ -144,7 +131,12 @@ def load_packed(path: str | Path) -> Iterator[tuple[str, PackedLayer]]:
         InvalidInputError: no such file or folder, one that is damaged or not whole, or one without packed layers.
     """
     folder_or_file = as_path("path", path)
-    files = [TensorFile(folder_or_file)] if folder_or_file.is_file() else _files_of(folder_or_file)
+    if folder_or_file.is_file():
+        files = [TensorFile(folder_or_file)]
+    elif (folder_or_file / INDEX_FILE).is_file():
+        files = list(TensorFolder(folder_or_file).files.values())
+    else:
+        raise InvalidInputError(f"{folder_or_file} has no {INDEX_FILE}: it is no converted checkpoint, or not whole")
     result = [(file, _layers_of(file)) for file in files]
     if not any(facts for _, facts in result):
         raise InvalidInputError(f"{folder_or_file} has no packed layers: `gemm-eval checkpoint convert` makes them")
@@ -190,13 +182,6 @@ class _Files:
         write_whole(self._folder / INDEX_FILE, json.dumps(index, indent=2).encode())
 
 
-def _chained(
-    first: tuple[str, PackedLayer], others: Iterator[tuple[str, PackedLayer]]
-) -> Iterator[tuple[str, PackedLayer]]:
-    yield first
-    yield from others
-
-
 def _make_room(target: Path, *, may_replace: bool) -> None:
     """Make the folder, or refuse it; of a result that is replaced the index goes first: without it, it is not whole."""
     target.mkdir(parents=True, exist_ok=True)
@@ -229,25 +214,13 @@ def _tensors_of(name: str, layer: PackedLayer) -> dict[str, StoredTensor]:
     if packed.permutation is not None:
         result["permutation"] = StoredTensor.of(packed.permutation)
     if layer.bias is not None:
-        result["bias"] = StoredTensor.of(_on_cpu(layer.bias), dtype)
+        result["bias"] = StoredTensor.of(as_array(layer.bias, "bias", numpy), dtype)
     return {f"{name}.{part}": tensor for part, tensor in result.items()}
 
 
-def _on_cpu(array: Array) -> Any:
-    return array.get() if hasattr(array, "get") else array
-
-
 def _facts_of(packed: PackedW4) -> dict[str, Any]:
-    return {
-        "N": packed.N, "K": packed.K, "mode": packed.mode.name.lower(), "group_size": packed.group_size,
-        "activation": str(packed.activation), "scale_unit": packed.scale_unit,
-    }  # fmt: skip
-
-
-def _files_of(folder: Path) -> list[TensorFile]:
-    if not (folder / INDEX_FILE).is_file():
-        raise InvalidInputError(f"{folder} has no {INDEX_FILE}: it is no converted checkpoint, or not whole")
-    return list(TensorFolder(folder).files.values())
+    texts = {"mode": packed.mode.name.lower(), "activation": str(packed.activation)}
+    return {name: getattr(packed, name) for name in _FIELDS} | texts
 
 
 def _layers_of(file: TensorFile) -> dict[str, Any]:

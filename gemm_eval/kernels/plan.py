@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -57,8 +58,7 @@ def _types_of(activation: DType, mode: WeightMode, group_size: int) -> dict[str,
 def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
     """Return how many rows groups are expected to have, the most first, where each row falls on any of them.
 
-    The number of rows of a group follows a binomial distribution; of its quantiles, evenly spaced, each group has one.
-    Their sum is near `rows`, not equal.
+    The rows of a group follow a binomial distribution, of whose evenly spaced quantiles each group has one.
     """
     if num_groups == 1:
         return (rows,)
@@ -77,52 +77,47 @@ def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
     return (max(1, result[0]), *result[1:])
 
 
-def grouped_problem_of(
-    groups: tuple[int, ...], K: int, N: int, activation: DType, mode: WeightMode, group_size: int
-) -> GemmProblem:
-    """Return the model's problem for a grouped GEMM of ours.
-
-    A group that alone has rows is asked as two of half the columns: the model knows it as a plain GEMM.
-    """
-    active = [rows for rows in groups if rows]
-    if len(active) == 1:
-        active, N = active * 2, ceil_div(N, 2 * _COLUMNS) * _COLUMNS
-    return GemmProblem.grouped(active, K, N, **_types_of(activation, mode, group_size))
-
-
 @lru_cache(maxsize=_CHOICES)
 def choose(
     sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, limits: DeviceLimits
 ) -> KernelConfig:
     """Return the kernel that the model finds fastest and that the GPU can run; remembered.
 
-    Args:
-        sizes: of the GEMM, in elements.
-        activation, mode, group_size: of the operands; the last is 0 in mode COLUMN.
-        spec: the GPU as the model takes it.
-        limits: the GPU as it is.
-
-    Raises:
-        UnsupportedError: no kernel can run it on this GPU.
+    `spec` is the GPU as the model takes it, `limits` as it is; `group_size` is 0 in mode COLUMN.
     """
-    for k in (1, _ALL):  # the first can run unless the GPU has less than its spec says
-        for config in rank(sizes, activation, mode, group_size, spec, k):
-            if _can_run(config, sizes, activation, mode, group_size, limits):
-                return config
-    raise _no_kernel(sizes, limits)
+    types = activation, mode, group_size
+    return _first_that_runs(lambda k: rank(sizes, *types, spec, k), sizes, types, limits)
 
 
 def rank(
     sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, k: int = _ALL
 ) -> tuple[KernelConfig, ...]:
-    """Return the `k` configs that the model finds fastest, best first; arguments and errors as of `choose`."""
+    """Return the `k` configs that the model finds fastest, best first; arguments as of `choose`."""
+    return _ranked(problem_of(sizes, activation, mode, group_size), sizes, spec, k)
+
+
+def _ranked(
+    problem: GemmProblem, sizes: Sizes, spec: GpuSpec, k: int, *, library: str | None = None
+) -> tuple[KernelConfig, ...]:
     from gemm_eval.evaluate import select_config  # here, as numba takes its time to load
     from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
 
-    problem = problem_of(sizes, activation, mode, group_size)
     if not has_w4a16_kernels(spec, problem.types):
         raise _no_kernel(sizes, limits_of_spec(spec))
-    return select_config(problem, spec, k)
+    return select_config(problem, spec, k, library=library)
+
+
+def _first_that_runs(
+    ranked: Callable[[int], Iterable[KernelConfig]], sizes: Sizes, types: tuple[DType, WeightMode, int],
+    limits: DeviceLimits,
+) -> KernelConfig:  # fmt: skip
+    """Return the first config of a ranking that the GPU can run: the best, unless it has less than its spec says."""
+    for k in (1, _ALL):
+        for config in ranked(k):
+            with contextlib.suppress(GemmEvalError):
+                check_kernel(make_variant(config, *types[:2], types[2] or None), sizes, limits)
+                return config
+    raise _no_kernel(sizes, limits)
 
 
 @lru_cache(maxsize=_CHOICES)
@@ -132,51 +127,35 @@ def choose_grouped(
 ) -> KernelConfig:  # fmt: skip
     """Return the grouped kernel that the model finds fastest and that the GPU can run; remembered.
 
-    The GPU says by the rows that it finds whether K is cut, so the config leaves that to it.
-
-    Args:
-        sizes: of the GEMM, in elements.
-        activation, mode, group_size: of the operands.
-        expected_rows: of all groups.
-        is_batch: all groups have as many rows; else they fall on groups at random.
-        spec, limits: as for `choose`.
-
-    Raises:
-        UnsupportedError: no kernel can run it on this GPU.
+    All groups have as many rows if `is_batch`, else `expected_rows` fall on them at random. The GPU says by the rows
+    that it finds whether K is cut, so the config leaves that to it.
     """
     even = (max(1, expected_rows // sizes.num_groups),) * sizes.num_groups
     groups = even if is_batch else expected_groups(expected_rows, sizes.num_groups)
-    for k in (1, _ALL):
-        for ranked in rank_grouped(groups, sizes.K, sizes.N, activation, mode, group_size, spec, k):
-            config = ranked._replace(decomposition=Decomposition.STREAM_K)
-            if _can_run(config, sizes.of_all, activation, mode, group_size, limits):
-                return config
-    raise _no_kernel(sizes.of_all, limits)
+    types = activation, mode, group_size
+
+    def ranked(k: int) -> Iterable[KernelConfig]:
+        configs = rank_grouped(groups, sizes.K, sizes.N, *types, spec, k)
+        return (config._replace(decomposition=Decomposition.STREAM_K) for config in configs)
+
+    return _first_that_runs(ranked, sizes.of_all, types, limits)
 
 
 def rank_grouped(
     groups: tuple[int, ...], K: int, N: int, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec,
     k: int = _ALL,
 ) -> tuple[KernelConfig, ...]:  # fmt: skip
-    """Return the `k` grouped configs that the model finds fastest for groups of so many rows, best first."""
-    from gemm_eval.evaluate import select_config
+    """Return the `k` grouped configs that the model finds fastest for groups of so many rows, best first.
+
+    A group that alone has rows is asked as two of half the columns: the model knows it as a plain GEMM.
+    """
     from gemm_eval.models.gpu import OURS
-    from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
 
-    problem = grouped_problem_of(groups, K, N, activation, mode, group_size)
-    if not has_w4a16_kernels(spec, problem.types):
-        raise _no_kernel(Sizes(sum(groups), K, N), limits_of_spec(spec))
-    return select_config(problem, spec, k, library=OURS)
-
-
-def _can_run(
-    config: KernelConfig, sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, limits: DeviceLimits
-) -> bool:
-    try:
-        check_kernel(make_variant(config, activation, mode, group_size or None), sizes, limits)
-    except GemmEvalError:
-        return False
-    return True
+    sizes, active = Sizes(sum(groups), K, N), [rows for rows in groups if rows]
+    if len(active) == 1:
+        active, N = active * 2, ceil_div(N, 2 * _COLUMNS) * _COLUMNS
+    problem = GemmProblem.grouped(active, K, N, **_types_of(activation, mode, group_size))
+    return _ranked(problem, sizes, spec, k, library=OURS)
 
 
 def _no_kernel(sizes: Sizes, limits: DeviceLimits) -> UnsupportedError:
@@ -196,27 +175,22 @@ def spec_of_device(device: int) -> GpuSpec:
 def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
     """Return the preset of a GPU, or of the GPU most like it, with the SMs and limits that it really has.
 
-    A GPU without a preset takes that of the same compute capability, else of the same major one, whose number of SMs
-    is nearest: clocks and bandwidths are then those of another chip, which is good enough to choose by.
+    A GPU without a preset takes that of its compute capability, else of its major one, whose number of SMs is nearest.
     """
-    told = {name: getattr(limits, name) for name in _TOLD}
     presets = {name: spec for name in list_archs() if isinstance(spec := load_arch(name), GpuSpec)}
     result = presets.get(slug)
     if result is None:
-
-        def distance(spec: GpuSpec) -> tuple[bool, int]:
-            capability = limits_of_spec(spec).compute_capability
-            return capability != limits.compute_capability, abs(spec.num_sms - limits.num_sms)
-
-        major = limits.compute_capability[0]
+        capability, major = limits.compute_capability, limits.compute_capability[0]
         is_ours = any(major == known for family in families().values() for known, _ in family.targets)
-        alike = [spec for spec in presets.values() if is_ours and limits_of_spec(spec).compute_capability[0] == major]
+        capability_of = {name: limits_of_spec(spec).compute_capability for name, spec in presets.items()}
+        alike = [name for name, known in capability_of.items() if is_ours and known[0] == major]
         if not alike:
             raise UnsupportedError(
-                f"no W4A16 kernel runs on a GPU of compute capability {'.'.join(map(str, limits.compute_capability))}"
+                f"no W4A16 kernel runs on a GPU of compute capability {'.'.join(map(str, capability))}"
             )
-        result = min(alike, key=distance)
-    changes = {name: value for name, value in told.items() if getattr(result, name) != value}
+        num_sms = limits.num_sms
+        result = presets[min(alike, key=lambda n: (capability_of[n] != capability, abs(presets[n].num_sms - num_sms)))]
+    changes = {name: getattr(limits, name) for name in _TOLD if getattr(limits, name) != getattr(result, name)}
     return result.with_(**changes) if changes else result
 
 
@@ -275,19 +249,23 @@ def plan_on_device(
     sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig | None,
     device: int, expected_rows: int = 0, is_batch: bool = False,
 ) -> Plan[Any]:  # fmt: skip
-    """Return `make_plan` for a GPU of this machine, by default of the config that the model chooses; remembered.
-
-    `expected_rows` and `is_batch` are those of `choose_grouped`, for groups.
-    """
+    """Return `make_plan` for a GPU of this machine, by default of the config that the model chooses; remembered."""
     limits = runtime.limits_of_device(device)
+    types = activation, mode, group_size
     if config is None:
-        check_rows(sizes)
-        types, spec = (activation, mode, group_size), spec_of_device(device)
-        if isinstance(sizes, GroupedSizes):
-            config = choose_grouped(sizes, *types, expected_rows, is_batch, spec, limits)
-        else:
-            config = choose(sizes, *types, spec, limits)
-    return make_plan(sizes, activation, mode, group_size, config, limits)
+        config = choose_for(sizes, *types, spec_of_device(device), limits, expected_rows, is_batch)
+    return make_plan(sizes, *types, config, limits)
+
+
+def choose_for(
+    sizes: Sizes | GroupedSizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec,
+    limits: DeviceLimits, expected_rows: int = 0, is_batch: bool = False,
+) -> KernelConfig:  # fmt: skip
+    """Return `choose` of a GEMM, or `choose_grouped` of groups."""
+    check_rows(sizes)
+    if isinstance(sizes, GroupedSizes):
+        return choose_grouped(sizes, activation, mode, group_size, expected_rows, is_batch, spec, limits)
+    return choose(sizes, activation, mode, group_size, spec, limits)
 
 
 def make_plan(
@@ -297,31 +275,20 @@ def make_plan(
     """Check and compile a kernel for a GEMM, or for groups that share a launch. Needs no GPU.
 
     Operands of its launches are `Operands`, or `GroupedOperands` for groups.
-
-    Raises:
-        InvalidInputError: sizes or a config that cannot be.
-        UnsupportedError: the GPU lacks what the kernel needs.
-        GemmEvalError: CuPy or NVRTC is missing.
     """
     check_rows(sizes)
-    variant = make_variant(config, activation, mode, group_size)
-    family = family_of(config)
-    if isinstance(sizes, GroupedSizes):
-        if not isinstance(family, GroupedFamily):
-            raise InvalidMappingError(f"{family.name} has kernels of one GEMM, which w4a16_gemm runs", rule="family")
-        check_kernel(variant, sizes.of_all, limits)
-        compiled, ctas_per_sm = compile_fitting(variant, limits)
-        launch = family.launch_groups(variant, sizes, limits.num_sms, ctas_per_sm)
-        bind: Any = family.arguments_of_groups
-    else:
-        check_kernel(variant, sizes, limits)
-        if isinstance(family, GroupedFamily):
-            raise InvalidMappingError(
-                f"{family.name} has kernels of grouped GEMMs, which w4a16_grouped_gemm runs", rule="family"
-            )
-        compiled, ctas_per_sm = compile_fitting(variant, limits)
-        launch = family.launch(variant, sizes, limits.num_sms, ctas_per_sm)
-        bind = family.arguments
+    variant, family = make_variant(config, activation, mode, group_size), family_of(config)
+    is_of_groups = isinstance(family, GroupedFamily)
+    if isinstance(sizes, GroupedSizes) and not is_of_groups:
+        raise InvalidMappingError(f"{family.name} has kernels of one GEMM, which w4a16_gemm runs", rule="family")
+    check_kernel(variant, sizes.of_all if isinstance(sizes, GroupedSizes) else sizes, limits)
+    if is_of_groups and not isinstance(sizes, GroupedSizes):
+        message = f"{family.name} has kernels of grouped GEMMs, which w4a16_grouped_gemm runs"
+        raise InvalidMappingError(message, rule="family")
+    compiled, ctas_per_sm = compile_fitting(variant, limits)
+    launcher: Any = family.launch_groups if isinstance(family, GroupedFamily) else family.launch
+    launch: Launch = launcher(variant, sizes, limits.num_sms, ctas_per_sm)
+    bind: Any = family.arguments_of_groups if isinstance(family, GroupedFamily) else family.arguments
 
     @lru_cache(maxsize=_ARGUMENTS_OF_PLAN)
     def arguments(operands: Any) -> tuple[Any, ...]:

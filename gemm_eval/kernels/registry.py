@@ -73,10 +73,8 @@ class KernelEntry(NamedTuple):
     """A kernel of the registry, on one GPU.
 
     Attributes:
-        variant: what it is compiled for.
         refusal: why it cannot run there, or None.
-        num_threads: of a CTA.
-        smem_bytes: dynamic shared memory of a CTA.
+        num_threads, smem_bytes: of a CTA, the latter dynamic.
         has_run: whether its family's kernels for this compute capability have run on a GPU, and been checked and timed
             there; False: they are compiled for it and counted, never run, or there are none.
     """
@@ -91,17 +89,10 @@ class KernelEntry(NamedTuple):
 def make_variant(
     config: KernelConfig, activation: DType | str, mode: WeightMode | str, group_size: int | None
 ) -> Variant:
-    """Return what the kernel `config` is compiled for, with these activations and weights.
-
-    Args:
-        config: the kernel.
-        activation: "fp16" or "bf16".
-        mode: "column", "group", "group_zero", "mxfp4" or "nvfp4".
-        group_size: 32, 64 or 128 weights along K that share a scale; None: 128, all of K in mode COLUMN, or 32 (MXFP4)
-            or 16 (NVFP4).
+    """Return what the kernel `config` is compiled for; group_size None: 128, or what the mode has.
 
     Raises:
-        InvalidInputError: activations, mode or group size that W4A16 kernels do not have.
+        InvalidInputError: a config, activations, mode or group size that W4A16 kernels do not have.
     """
     if not isinstance(config, KernelConfig):
         raise InvalidOptionError(f"config must be a KernelConfig, got {shown(config)}")
@@ -124,11 +115,7 @@ def list_kernels(
     limits: DeviceLimits, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
     group_size: int | None = None, sizes: Sizes | None = None,
 ) -> list[KernelEntry]:  # fmt: skip
-    """List all kernels, with the reason where a GPU cannot run one: for any sizes, or for `sizes` (elements).
-
-    Raises:
-        InvalidInputError: activations, mode or group size that W4A16 kernels do not have; no limits or sizes.
-    """
+    """List all kernels, with the reason where a GPU cannot run one: for any sizes, or for `sizes` (elements)."""
     _check_place(sizes, limits)
     entries = []
     for family in families().values():
@@ -145,11 +132,7 @@ def legal_configs(
     sizes: Sizes, limits: DeviceLimits, activation: DType | str = DType.FP16, mode: WeightMode | str = WeightMode.GROUP,
     group_size: int | None = None,
 ) -> Iterator[KernelConfig]:  # fmt: skip
-    """Yield every config that `check_kernel` lets pass for one GEMM: each kernel with each way to cut K.
-
-    Raises:
-        InvalidInputError: activations, mode or group size that W4A16 kernels do not have; no limits or sizes.
-    """
+    """Yield every config that `check_kernel` lets pass for one GEMM: each kernel with each way to cut K."""
     _check_place(sizes, limits)
     for family in families().values():
         for config in family.configs():
@@ -208,12 +191,7 @@ def legal_splits(variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterat
 
 
 def compile_for(variant: Variant, limits: DeviceLimits) -> CompiledKernel:
-    """Compile a kernel for a GPU, or take it from the cache. Needs no GPU.
-
-    Raises:
-        UnsupportedError: the GPU lacks what the kernel's family needs.
-        GemmEvalError: CuPy or NVRTC is missing.
-    """
+    """Compile a kernel for a GPU, or take it from the cache. Needs no GPU."""
     family = family_of(variant.config)
     return compile_kernel(family, variant, target_of(family, limits.compute_capability))
 

@@ -1,8 +1,8 @@
 """Timing of a few configs of one GEMM, on the caller's operands, but never on the caller's stream or into its output.
 
 A config is timed as data sets are (`gemm_eval.device.timing`), by a shorter protocol: all graphs are made first, and
-replayed in turns. `time_configs` decides all of that; it asks a `TuneDevice`, of which `CupyTuneDevice` is a GPU's.
-`profiled_config` times the model's first choices once, and remembers the fastest.
+replayed in turns. `time_configs` decides all of that, and asks a `CupyTuneDevice`. `profiled_config` times the model's
+first choices once, and remembers the fastest.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gemm_eval.arch import gpu_slug
 from gemm_eval.device import (
     Call,
     StreamTimer,
-    Timer,
     TimingProtocol,
     capture_calls,
     measure_floor_us,
@@ -26,7 +25,8 @@ from gemm_eval.device import (
     time_in_turns,
 )
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels.config_cache import ConfigKey, lookup, new_record, present_versions, remember
+from gemm_eval.kernels.config_cache import lookup, new_record, present_versions, remember
+from gemm_eval.kernels.config_records import ConfigKey
 from gemm_eval.kernels.families import Operands, Sizes, ceil_div
 from gemm_eval.kernels.plan import Plan, plan_on_device, rank, spec_of_device
 from gemm_eval.kernels.weights import PackedW4
@@ -50,43 +50,10 @@ class TimedConfig(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """The outcome of timing.
-
-    Attributes:
-        timed: fastest first.
-        skipped: configs that could not be built or launched, and why.
-    """
+    """The outcome of timing: times, fastest first, and configs that could not be built or launched, and why."""
 
     timed: tuple[TimedConfig, ...]
     skipped: tuple[tuple[KernelConfig, str], ...]
-
-
-class TuneDevice(Timer, Protocol):
-    """A GEMM on a GPU, with a stream, an output and scratch memory of its own.
-
-    Attributes:
-        weight_bytes: of one copy of the packed weights.
-    """
-
-    weight_bytes: int
-
-    def check_idle(self) -> None:
-        """Refuse while a graph is captured: memory is allocated, and the host waits."""
-
-    def plan(self, config: KernelConfig) -> None:
-        """Choose, check and compile a config; any exception skips it."""
-
-    def room_bytes(self) -> int:
-        """Memory that is free, after the scratch memory of the configs that were planned."""
-
-    def allocate(self, num_copies: int) -> None:
-        """Make so many copies of the weights (the caller's count as one), and scratch for what was planned."""
-
-    def bind(self, config: KernelConfig) -> Sequence[Call]:
-        """Return a call on each copy; any exception skips the config."""
-
-    def release(self) -> None:
-        """Wait for all that was queued, and free all memory."""
 
 
 def tune(
@@ -95,16 +62,9 @@ def tune(
 ) -> Tuning:  # fmt: skip
     """Time configs of one GEMM on a GPU, and return them with the fastest first. The host waits for the end.
 
-    Args:
-        configs: to be timed; each is compiled if it is not in the cache of compiled kernels.
-        sizes: M, K and N, in elements.
-        packed: the weights, on that GPU.
-        operands: as for a launch; `c`, `workspace` and `counters` are neither read nor written.
-        device: number of the GPU.
-        stream: handle of the stream on which the operands were written: the first kernel waits for it.
-        l2: "cold": weights come from DRAM; "warm": one copy, as the call before leaves it.
+    `c`, `workspace` and `counters` of the operands are neither read nor written; the first kernel waits for what is on
+    `stream`. `l2` "cold": weights come from DRAM; "warm": one copy, as the call before leaves it.
     """
-
     return time_configs(CupyTuneDevice(sizes, packed, operands, device, stream), configs, sizes.M, l2)
 
 
@@ -120,7 +80,7 @@ def num_copies(weight_bytes: int, l2_bytes: int, room_bytes: int, protocol: Timi
 
 
 def time_configs(
-    device: TuneDevice, configs: Sequence[KernelConfig], M: int, l2: str = "cold",
+    device: CupyTuneDevice, configs: Sequence[KernelConfig], M: int, l2: str = "cold",
     sleep: Callable[[float], None] = time.sleep,
 ) -> Tuning:  # fmt: skip
     """`tune` on a device; `sleep` pauses for so many seconds."""
@@ -148,7 +108,7 @@ def time_configs(
     if not timed:
         reasons = "; ".join(f"{config}: {reason}" for config, reason in skipped.items())
         raise GemmEvalError(f"none of {len(skipped)} configs could be timed: {reasons}")
-    return Tuning(tuple(sorted(timed, key=lambda one: one.latency_us)), tuple(skipped.items()))
+    return Tuning(tuple(sorted(timed, key=lambda timing: timing.latency_us)), tuple(skipped.items()))
 
 
 def _each(
@@ -174,9 +134,10 @@ _BYTES_PER_OUTPUT = 2
 
 
 class CupyTuneDevice(StreamTimer):
-    """See `TuneDevice`; the arguments are those of `gemm_eval.kernels.tune.tune`.
+    """A GEMM on a GPU, with a stream, an output and scratch memory of its own; the arguments are those of `tune`.
 
     Memory is the driver's own, not of CuPy's pool, which would keep a gigabyte for a stream that is gone.
+    `weight_bytes` is of one copy of the packed weights.
     """
 
     def __init__(self, sizes: Sizes, packed: PackedW4, operands: Operands, device: int, stream: int) -> None:
@@ -192,16 +153,14 @@ class CupyTuneDevice(StreamTimer):
         self._scratch = self._counters = self._output = 0
 
     def check_idle(self) -> None:
-        """See `TuneDevice`."""
+        """Refuse while a graph is captured: memory is allocated, and the host waits."""
         for stream in (self._user_stream, runtime.stream_handle(None)):
             runtime.refuse_capture(stream, "profile this GEMM once before the capture")
 
     def plan(self, config: KernelConfig) -> None:
-        """See `TuneDevice`."""
-        packed = self._packed
-        self._plans[config] = plan_on_device(
-            self._sizes, packed.activation, packed.mode, packed.group_size, config, self.device
-        )
+        """Choose, check and compile a config; any exception skips it."""
+        types = self._packed.activation, self._packed.mode, self._packed.group_size
+        self._plans[config] = plan_on_device(self._sizes, *types, config, self.device)
 
     def _scratch_bytes(self) -> tuple[int, int, int, int]:
         """Return the bytes of partial sums, counters, output, and of a flush."""
@@ -214,13 +173,13 @@ class CupyTuneDevice(StreamTimer):
         )
 
     def room_bytes(self) -> int:
-        """See `TuneDevice`."""
+        """Return what is free of memory, after the scratch memory of the configs that were planned."""
         with runtime.on_device(self.device):
             free_bytes, _ = self.cupy.cuda.runtime.memGetInfo()
         return max(0, int(free_bytes) - sum(self._scratch_bytes()))
 
     def allocate(self, num_copies: int) -> None:
-        """See `TuneDevice`."""
+        """Make so many copies of the weights (the caller's count as one), and scratch for what was planned."""
         scratch_bytes, counter_bytes, output_bytes, _ = self._scratch_bytes()
         with runtime.on_device(self.device):
             cuda, stream = self.cupy.cuda.runtime, self.stream.ptr
@@ -254,7 +213,7 @@ class CupyTuneDevice(StreamTimer):
         return int(memory.ptr)
 
     def bind(self, config: KernelConfig) -> Sequence[Call]:
-        """See `TuneDevice`."""
+        """Return a call on each copy; any exception skips the config."""
         plan = self._plans[config]
         launch, handle = plan.launch, runtime.StreamHandle(self.stream.ptr)
         needs_scratch = plan.workspace_bytes > 0
@@ -271,7 +230,7 @@ class CupyTuneDevice(StreamTimer):
         return calls
 
     def release(self) -> None:
-        """See `TuneDevice`."""
+        """Wait for all that was queued, and free all memory."""
         try:
             with runtime.on_device(self.device):
                 self.synchronize()
@@ -291,27 +250,22 @@ PROFILED_CONFIGS = 10
 def profiled_config(sizes: Sizes, packed: PackedW4, operands: Operands, device: int, stream: int) -> KernelConfig:
     """Return the config that is fastest for a GEMM by timings, which are taken now if none are known.
 
-    Known are those of this process, of the user's file, and those that came with the library for this GPU
-    (`gemm_eval.kernels.config_cache`). Arguments and errors as of `tune`.
+    Known are those of this process, of the user's file, and those that came with the library for this GPU.
     """
     key = ConfigKey.of(_gpu(device), sizes, packed.activation, packed.mode, packed.group_size or None)
-    known = _known.get((key, device))
-    if known is not None:
-        return known
+    if (key, device) in _known:
+        return _known[key, device]
     limits = runtime.limits_of_device(device)
     record = lookup(key, limits, present_versions())
-    if record is not None and record.is_measured:
-        config = record.config
-    else:
-        candidates = rank(
-            sizes, packed.activation, packed.mode, packed.group_size, spec_of_device(device), PROFILED_CONFIGS
-        )
-        tuning = tune(candidates, sizes, packed, operands, device, stream)
-        best = tuning.timed[0]
-        _log.info("%s: %.2f us with %s, the best of %d", sizes, best.latency_us, best.config, len(tuning.timed))
-        remember(new_record(key, best.config, best.latency_us, "top_k", len(tuning.timed), limits))
-        config = best.config
-    return _known.setdefault((key, device), config)
+    if record is not None:
+        return _known.setdefault((key, device), record.config)
+    types = packed.activation, packed.mode, packed.group_size
+    candidates = rank(sizes, *types, spec_of_device(device), PROFILED_CONFIGS)
+    tuning = tune(candidates, sizes, packed, operands, device, stream)
+    best = tuning.timed[0]
+    _log.info("%s: %.2f us with %s, the best of %d", sizes, best.latency_us, best.config, len(tuning.timed))
+    remember(new_record(key, best.config, best.latency_us, "top_k", len(tuning.timed), limits))
+    return _known.setdefault((key, device), best.config)
 
 
 _known: dict[tuple[ConfigKey, int], KernelConfig] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy
 
@@ -17,7 +17,7 @@ from gemm_eval.checks import plain_number
 from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
-from gemm_eval.kernels import fp4_layout, layout
+from gemm_eval.kernels import layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.layout import BLOCK_COLUMNS, MIDDLE, PADDED_K, Array, as_array, module_of
 from gemm_eval.words import shown
@@ -48,8 +48,67 @@ class QuantizedW4(NamedTuple):
         return f"<QuantizedW4 {', '.join(f'{name} {x}' for name, x in zip(self._fields, arrays, strict=True))}>"
 
 
-@dataclass(frozen=True, eq=False)
-class PackedW4:
+class PackedArrays:
+    """Packed weights of one GEMM or of groups: arrays that lie all on the CPU or all on a GPU, and what they hold."""
+
+    qweight: Array
+    scales: Array
+    N: int
+    K: int
+    mode: WeightMode
+    group_size: int
+    activation: DType
+    _names: ClassVar[tuple[str, ...]]
+
+    def _check(self, *outer: int) -> None:
+        """Take names for enums, and refuse arrays that do not belong together; `outer`: their first dimensions."""
+        object.__setattr__(self, "mode", layout.parse_mode(self.mode))
+        object.__setattr__(self, "activation", layout.parse_activation(self.activation))
+        object.__setattr__(self, "group_size", layout.parse_group_size(self.group_size, self.mode))
+        layout.check_sizes(self.K, self.N)
+        num_blocks, num_k_blocks, num_rows = self.blocks_and_groups
+        scale_type = layout.scales_dtype(self.mode, self.activation)
+        of_scales = layout.scales_shape(self.mode, num_blocks, num_rows)
+        layout.check_array("qweight", self.qweight, "uint32", (*outer, num_blocks, num_k_blocks, 4, 32, 4))
+        layout.check_array("scales", self.scales, scale_type, (*outer, *of_scales))
+        if len({module_of(array) for array in self._arrays().values()}) > 1:
+            raise InvalidProblemError(f"{', '.join(self._arrays())} must lie all on the CPU or all on a GPU")
+
+    def _arrays(self) -> dict[str, Array]:
+        arrays = {name: getattr(self, name) for name in self._names}
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    def _text(self) -> str:
+        where = module_of(self.qweight).__name__
+        return f"K={self.K} N={self.N} {self.activation} {self.mode.name.lower()} {self.group_size}, {where}"
+
+    @property
+    def blocks_and_groups(self) -> tuple[int, int, int]:
+        """NB, KB and GB of a matrix: blocks of 64 columns, blocks of 64 along K, rows of scales (KERNELS.md)."""
+        num_k_blocks = layout.k_blocks(self.K)
+        num_rows = layout.scale_rows(self.mode, num_k_blocks, self.group_size)
+        return ceil_div(self.N, BLOCK_COLUMNS), num_k_blocks, num_rows
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all arrays, in bytes."""
+        return sum(int(array.nbytes) for array in self._arrays().values())
+
+    def to_gpu(self) -> Self:
+        """Return the same weights on CuPy's current device."""
+        return self._moved(import_cupy())
+
+    def to_cpu(self) -> Self:
+        """Return the same weights in numpy arrays."""
+        return self._moved(numpy)
+
+    def _moved(self, xp: ModuleType) -> Self:
+        moved = {name: as_array(array, name, xp) for name, array in self._arrays().items()}
+        return replace(self, **moved)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PackedW4(PackedArrays):
     """Weights as every W4A16 kernel reads them; see KERNELS.md for the order within the arrays.
 
     Attributes:
@@ -57,7 +116,6 @@ class PackedW4:
         scales: [64 NB], [NB, GB, 64] or [NB, GB, 32, 4] by mode; float16, or the bits of a bf16 in a uint16. In modes
             MXFP4 and NVFP4 uint8 [NB, KB, 32, 4] and [NB, KB, 32, 8].
         N, K: columns and rows of the weights, without padding.
-        mode: what is stored beside the 4 bits.
         group_size: weights along K that share a scale; 0 in mode COLUMN.
         activation: DType.FP16 or DType.BF16.
         scale_unit: a power of 2; a stored scale of mode GROUP or MXFP4 is so many of it. In mode NVFP4 the scale of the
@@ -66,8 +124,7 @@ class PackedW4:
             columns of A so (act-order: rows sorted by group); None: rows are in order.
 
     Raises:
-        InvalidOptionError: the mode, or a group size that it does not have; a unit that is no power of 2 or, in mode
-            NVFP4, no positive number of fp32.
+        InvalidOptionError: a mode, group size or unit that does not exist.
         InvalidProblemError: sizes, types or shapes that do not belong together, or a permutation in CPU memory that is
             none.
     """
@@ -81,65 +138,36 @@ class PackedW4:
     activation: DType
     scale_unit: float = 1.0
     permutation: Array | None = None
+    _names: ClassVar[tuple[str, ...]] = ("qweight", "scales", "permutation")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", layout.parse_mode(self.mode))
+        self._check()
         object.__setattr__(self, "scale_unit", _checked_unit(self.scale_unit, self.mode))
-        object.__setattr__(self, "activation", layout.parse_activation(self.activation))
-        object.__setattr__(self, "group_size", layout.parse_group_size(self.group_size, self.mode))
-        layout.check_sizes(self.K, self.N)
-        scale_type = layout.scales_dtype(self.mode, self.activation)
-        shape = layout.scales_shape(self.mode, self.num_column_blocks, self.num_groups)
-        layout.check_array("qweight", self.qweight, "uint32", (self.num_column_blocks, self.num_k_blocks, 4, 32, 4))
-        layout.check_array("scales", self.scales, scale_type, shape)
-        if module_of(self.qweight) is not module_of(self.scales):
-            raise InvalidProblemError("qweight and scales must lie both on the CPU or both on a GPU")
         if self.permutation is not None:
-            _check_permutation(self.permutation, self.K, module_of(self.qweight))
+            # on a GPU, where a look would wait for it, only its type: kernels read no more than A, whatever it holds
+            layout.check_array("permutation", self.permutation, "int32", (self.K,))
+            is_on_cpu = isinstance(self.permutation, numpy.ndarray)
+            if is_on_cpu and not bool((numpy.sort(self.permutation) == numpy.arange(self.K)).all()):
+                raise InvalidProblemError(f"permutation must hold each of 0..{self.K - 1} once")
 
     def __repr__(self) -> str:
-        where = module_of(self.qweight).__name__
-        order = "" if self.permutation is None else " act-order"
-        what = f"{self.activation} {self.mode.name.lower()} {self.group_size}{order}"
-        return f"<PackedW4 K={self.K} N={self.N} {what}, {where}>"
+        order = "" if self.permutation is None else ", act-order"
+        return f"<PackedW4 {self._text()}{order}>"
 
     @property
     def num_column_blocks(self) -> int:
         """NB: blocks of 64 columns."""
-        return ceil_div(self.N, BLOCK_COLUMNS)
+        return self.blocks_and_groups[0]
 
     @property
     def num_k_blocks(self) -> int:
         """KB: blocks of 64 along K; even."""
-        return layout.k_blocks(self.K)
+        return self.blocks_and_groups[1]
 
     @property
     def num_groups(self) -> int:
         """GB: rows of scales. Groups of a column, with those of the padding; 1 in mode COLUMN; blocks in fp4 modes."""
-        return layout.scale_rows(self.mode, self.num_k_blocks, self.group_size)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of all arrays, in bytes."""
-        permutation_bytes = 0 if self.permutation is None else int(self.permutation.nbytes)
-        return int(self.qweight.nbytes) + int(self.scales.nbytes) + permutation_bytes
-
-    def to_gpu(self) -> PackedW4:
-        """The same weights on CuPy's current device.
-
-        Raises:
-            GemmEvalError: there is no CuPy, or no GPU.
-        """
-        return self._moved(import_cupy())
-
-    def to_cpu(self) -> PackedW4:
-        """The same weights in numpy arrays."""
-        return self._moved(numpy)
-
-    def _moved(self, xp: ModuleType) -> PackedW4:
-        arrays = {name: getattr(self, name) for name in ("qweight", "scales", "permutation")}
-        there = {name: as_array(array, name, xp) for name, array in arrays.items() if array is not None}
-        return replace(self, **there)
+        return self.blocks_and_groups[2]
 
 
 def quantize_w4(
@@ -252,11 +280,7 @@ def pack_w4(
 
 
 def unpack_w4(packed: PackedW4) -> QuantizedW4:
-    """Return the weights that were packed, exactly, without padding, rows as they were packed (`PackedW4.permutation`).
-
-    Raises:
-        InvalidProblemError: `packed` is no `PackedW4`, or of fp4 weights (`unpack_fp4`).
-    """
+    """Return the integer weights that were packed, exactly, without padding, rows as they were packed."""
     check_packed(packed)
     if packed.mode.is_fp4:
         raise InvalidProblemError(f"{packed!r} has no integers: unpack_fp4 returns its codes")
@@ -300,9 +324,9 @@ def _integer_values(packed: PackedW4, dtype: Any) -> Array:
 
 def _fp4_values(packed: PackedW4, dtype: Any) -> Array:
     xp = module_of(packed.qweight)
-    values = fp4_layout.stored_values(packed.scales, packed.mode, packed.activation)
-    scales = fp4_layout.unpack_fp4_scales(values)[: ceil_div(packed.K, packed.group_size), : packed.N]
-    result = xp.asarray(fp4_layout.E2M1_VALUES, dtype=dtype)[unpack_codes(packed)]
+    values = layout.stored_values(packed.scales, packed.mode, packed.activation)
+    scales = layout.unpack_fp4_scales(values)[: ceil_div(packed.K, packed.group_size), : packed.N]
+    result = xp.asarray(layout.E2M1_VALUES, dtype=dtype)[unpack_codes(packed)]
     result *= _spread(scales, packed, dtype)
     result *= xp.asarray(packed.scale_unit, dtype=dtype)
     return result
@@ -312,7 +336,7 @@ def unpack_codes(packed: PackedW4) -> Array:
     """The 4 bits of each weight, uint8 [K, N], without padding; rows in the order in which they were packed."""
     words = packed.qweight
     if packed.mode.is_fp4:
-        words = fp4_layout.to_natural_order(words, packed.activation)
+        words = layout.to_natural_order(words, packed.activation)
     return layout.unpack_words(words)[: packed.K, : packed.N]
 
 
@@ -336,15 +360,6 @@ def _checked_unit(value: Any, mode: WeightMode) -> float:
     elif unit is None or unit <= 0 or math.frexp(unit)[0] != 0.5:
         raise InvalidOptionError(f"scale_unit must be a power of 2, got {shown(value)}")
     return unit
-
-
-def _check_permutation(permutation: Array, K: int, home: ModuleType) -> None:
-    """On a GPU, where a look would wait for it, only its type: kernels read no more than A, whatever it holds."""
-    layout.check_array("permutation", permutation, "int32", (K,))
-    if module_of(permutation) is not home:
-        raise InvalidProblemError("permutation must lie where the weights lie")
-    if isinstance(permutation, numpy.ndarray) and not bool((numpy.sort(permutation) == numpy.arange(K)).all()):
-        raise InvalidProblemError(f"permutation must hold each of 0..{K - 1} once")
 
 
 def _given(

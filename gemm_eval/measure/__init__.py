@@ -22,18 +22,22 @@ if TYPE_CHECKING:
         read_timings,
         write_timings,
     )
-    from gemm_eval.measure.kernel_shapes import KERNEL_SETS, Choice, QuantShape, list_items, list_quant_shapes
     from gemm_eval.measure.profile import ComparedGemm, Profile, ProfiledKernel, compare_kernels, profile_kernels
     from gemm_eval.measure.runner import BuiltKernel, KernelLaunch, Runner, measure_shape, parse_trace
     from gemm_eval.measure.shapes import (
         GROUPED_SETS,
+        KERNEL_SETS,
         SHAPE_SETS,
         Candidate,
+        Choice,
         GemmItem,
         GemmShape,
         GroupedShape,
         KernelItem,
+        QuantShape,
         list_grouped_shapes,
+        list_items,
+        list_quant_shapes,
         list_shapes,
     )
     from gemm_eval.measure.w4a16 import W4A16Runner
@@ -57,12 +61,12 @@ __getattr__, __dir__ = lazy_names(
             "CANDIDATE_COLUMNS", "COLUMNS", "GROUPED_COLUMNS", "KERNEL_COLUMNS", "dataset_hash", "meta_path",
             "read_timings", "write_timings",
         ),
-        ".kernel_shapes": ("KERNEL_SETS", "Choice", "QuantShape", "list_items", "list_quant_shapes"),
         ".profile": ("ComparedGemm", "Profile", "ProfiledKernel", "compare_kernels", "profile_kernels"),
         ".runner": ("BuiltKernel", "KernelLaunch", "Runner", "measure_shape", "parse_trace"),
         ".shapes": (
-            "GROUPED_SETS", "SHAPE_SETS", "Candidate", "GemmItem", "GemmShape", "GroupedShape", "KernelItem",
-            "list_grouped_shapes", "list_shapes",
+            "GROUPED_SETS", "KERNEL_SETS", "SHAPE_SETS", "Candidate", "Choice", "GemmItem", "GemmShape",
+            "GroupedShape", "KernelItem", "QuantShape", "list_grouped_shapes", "list_items", "list_quant_shapes",
+            "list_shapes",
         ),
         ".w4a16": ("W4A16Runner",),
     },

@@ -20,11 +20,8 @@ from gemm_eval.kernels import WeightMode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.measure.cublas import CandidateRunner, CublasRunner
 from gemm_eval.measure.data_set import (
-    CANDIDATE_COLUMNS,
     COLUMNS,
-    GROUPED_COLUMNS,
-    KERNEL_COLUMNS,
-    KERNEL_META,
+    EXTRAS,
     add_ranks,
     check_can_write,
     columns_of,
@@ -43,7 +40,7 @@ _KEYS = {"kernel": "launch"}  # of values that are not called as their kind
 
 
 class WorkFile:
-    """Timings, kernels, errors, GPU states and plans of one data set in the making, by shape where they have one."""
+    """Timings, kernels and errors by item, and GPU states and plans, of one data set in the making."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path = path
@@ -52,15 +49,15 @@ class WorkFile:
         self.errors: dict[GemmItem, str] = {}
         self.states: list[dict[str, Any]] = []
         self.plans: list[str] = []
-        self._settings: dict[str, Any] | None = None
+        self._settings: list[dict[str, Any]] = []
         self._synced_s = 0.0
         if path.exists():
             self._read()
-        if self._settings is None:
+        if not self._settings:
             self.add("settings", settings)
-        elif self._settings != json.loads(json.dumps(settings)):
+        elif self._settings[0] != json.loads(json.dumps(settings)):
             raise GemmEvalError(
-                f"{path} was begun with other settings: {self._settings}; now: {settings}; move it away"
+                f"{path} was begun with other settings: {self._settings[0]}; now: {settings}; move it away"
             )
 
     def _read(self) -> None:
@@ -79,28 +76,23 @@ class WorkFile:
 
     def _take(self, entry: dict[str, Any]) -> None:
         kind = entry["kind"]
-        if kind == "settings":
-            self._settings = entry["settings"]
-        elif kind == "state":
-            self.states.append(entry["state"])
-        elif kind == "plan":
-            self.plans.append(entry["plan"])
-        else:
-            shape = _item(entry["shape"])
-            if kind == "timing":
-                self.timings[shape] = entry["timing"]
-                self.errors.pop(shape, None)
-            elif kind == "kernel":
-                self.kernels[shape] = entry["launch"]
-            elif kind == "error":
-                self.errors[shape] = entry["error"]
-            else:
-                raise ValueError(f"no kind {kind!r}")
+        value = entry[_KEYS.get(kind, kind)]
+        lists: dict[str, list[Any]] = {"settings": self._settings, "state": self.states, "plan": self.plans}
+        if kind in lists:
+            lists[kind].append(value)
+            return
+        by_item: dict[str, dict[GemmItem, Any]] = {
+            "timing": self.timings, "kernel": self.kernels, "error": self.errors
+        }  # fmt: skip
+        item = _item(entry["shape"])
+        by_item[kind][item] = value
+        if kind == "timing":
+            self.errors.pop(item, None)
 
-    def add(self, kind: str, value: Any, shape: GemmItem | None = None) -> None:
-        """Keep a timing, a kernel, an error, a GPU state or a plan, of a shape where it has one."""
-        of_shape = {} if shape is None else {"shape": list(shape)}
-        entry = {"kind": kind, **of_shape, _KEYS.get(kind, kind): value}
+    def add(self, kind: str, value: Any, item: GemmItem | None = None) -> None:
+        """Keep a timing, a kernel, an error, a GPU state or a plan, of an item where it has one."""
+        of_item = {} if item is None else {"shape": list(item)}
+        entry = {"kind": kind, **of_item, _KEYS.get(kind, kind): value}
         self._take(entry)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
@@ -111,48 +103,20 @@ class WorkFile:
 
 
 def _item(values: list[Any]) -> GemmItem:
-    if len(values) == len(GemmShape._fields):
-        return GemmShape(*values)
-    if len(values) == len(Candidate._fields):
-        return Candidate(*values)
+    for kind in (GemmShape, Candidate):
+        if len(values) == len(kind._fields):
+            return kind(*values)
     if len(values) == len(GroupedShape._fields):
-        plain = GroupedShape(*values)
-        return plain._replace(row_groups=tuple(plain.row_groups))
+        grouped = GroupedShape(*values)
+        return grouped._replace(row_groups=tuple(grouped.row_groups))
     g, m, k, n, mode, group_size, config = values
-    return KernelItem(g, m, k, n, WeightMode(mode), group_size, _config(config))
-
-
-def _config(values: list[Any]) -> KernelConfig:
-    plain = KernelConfig(*values)
-    return plain._replace(
-        schedule=Schedule(plain.schedule),
-        decomposition=Decomposition(plain.decomposition),
+    plain = KernelConfig(*config)
+    config = plain._replace(
+        schedule=Schedule(plain.schedule), decomposition=Decomposition(plain.decomposition),
         raster_order=RasterOrder(plain.raster_order),
-    )
+    )  # fmt: skip
+    return KernelItem(g, m, k, n, WeightMode(mode), group_size, config)
 
-
-CANDIDATE_META = {
-    "library": "cublas",
-    "has_all_candidates": True,
-    "rank": "place of the row's algorithm among the proposals of cublasLtMatmulAlgoGetHeuristic for its GEMM; 0: the "
-    "library's own choice. Several rows have the same G, M, K, N: only that of rank 0 is the library's time.",
-    "split_k": "parts of K of the row's algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM; 1: K is not split",
-}
-"""Further entries of the meta file of a data set of candidates."""
-GROUPED_META = {
-    "what": "device time of one grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for G groups, with all kernels of the "
-    "call; latency_us is the median over replays",
-    "has_row_groups": True,
-    "columns": "row_groups: m_i of each group; M: the largest; rows: all of them together. model .. seed: what it is "
-    "in a model, and how rows were drawn. take: counts up where the same layout was timed again. kernel, grid and so "
-    "on: of the longest kernel of the call; cta_m .. schedule: what its name tells. num_kernels: of the call",
-}
-"""Further entries of the meta file of a data set of grouped GEMMs."""
-_EXTRAS: dict[type, tuple[dict[str, str], dict[str, Any]]] = {
-    Candidate: (CANDIDATE_COLUMNS, CANDIDATE_META),
-    KernelItem: (KERNEL_COLUMNS, KERNEL_META),
-    GroupedShape: (GROUPED_COLUMNS, GROUPED_META),
-}
 
 _SEED = 20_240
 _MAX_FAILURES_IN_A_ROW = 5
@@ -196,20 +160,14 @@ def file_stem(gpu: str, kernel: str, dtype: str, protocol: TimingProtocol) -> st
     return f"{gpu}-{kernel}-{dtype}{extra}"
 
 
-def _has_kernel(item: GemmItem) -> bool:
-    return isinstance(item, KernelItem)
-
-
 @dataclass
 class Campaign:
     """A data set in the making.
 
     Attributes:
-        runner, protocol: what runs, and how it is timed.
-        out: folder of the files; `stem`: their name without suffix.
+        out, stem: folder of the files, and their name without suffix.
         say: takes progress lines.
         stop_at: when to stop, on the clock of `time.monotonic`; None: at the end.
-        pool_bytes: size of the weight pool.
         with_trace: whether kernel names are wanted; a runner that builds its kernels knows them.
         plan: what is measured and how it was chosen, for the meta file.
     """
@@ -224,7 +182,7 @@ class Campaign:
     with_trace: bool = True
     plan: str = ""
     _meta: dict[str, Any] = field(default_factory=dict)
-    _columns: dict[str, str] = field(default_factory=lambda: dict(COLUMNS))
+    _kind: type = GemmShape
 
     @property
     def path(self) -> Path:
@@ -241,12 +199,9 @@ class Campaign:
         self.out.mkdir(parents=True, exist_ok=True)
         runner, ordered = self.runner, shuffle_shapes(shapes)
         settings = {
-            "kernel": runner.kernel,
-            "input_dtype": runner.input_dtype,
-            "gpu": runner.gpu_name,
-            "protocol": self.protocol.describe(),
-            **runner.settings,
-        }
+            "kernel": runner.kernel, "input_dtype": runner.input_dtype, "gpu": runner.gpu_name,
+            "protocol": self.protocol.describe(), **runner.settings,
+        }  # fmt: skip
         work = WorkFile(self.out / f"{self.stem}.jsonl", settings)
         if self.plan and self.plan not in work.plans:
             work.add("plan", self.plan)
@@ -256,12 +211,9 @@ class Campaign:
         if ordered:
             runner.prepare(todo)
             runner.allocate(ordered, self.pool_bytes)
-            errors = dict(runner.check())
-            floor_us = measure_floor_us(runner)
-            self._meta = self._describe(errors, floor_us)
-            columns, meta = _EXTRAS.get(type(ordered[0]), ({}, {}))
-            self._columns |= columns
-            self._meta |= meta
+            errors, floor_us = dict(runner.check()), measure_floor_us(runner)
+            self._kind = type(ordered[0])
+            self._meta = self._describe(errors, floor_us) | EXTRAS[self._kind].meta
             try:
                 with progress_bar(len(todo), self.stem, None) as advance:
                     self._measure(work, todo, floor_us, advance)
@@ -280,34 +232,33 @@ class Campaign:
     def _measure(
         self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float, advance: Callable[[int], None]
     ) -> None:
-        begin, failures = time.monotonic(), 0
-        read_at = begin
-        num_rows = len(todo) + len(work.timings)
+        begin = read_at = time.monotonic()
+        failures, num_rows = 0, len(todo) + len(work.timings)
         reserve = _WRITE_START_SECONDS + _WRITE_SECONDS * num_rows
         if self.with_trace:
             reserve += _TRACE_START_SECONDS + _TRACE_SECONDS * num_rows
-        most = _MAX_KERNEL_FAILURES_IN_A_ROW if any(map(_has_kernel, todo)) else _MAX_FAILURES_IN_A_ROW
+        is_of_kernels = self._kind is KernelItem
+        most = _MAX_KERNEL_FAILURES_IN_A_ROW if is_of_kernels else _MAX_FAILURES_IN_A_ROW
         best_us: dict[tuple[Any, ...], float] = {}  # of each GEMM by any kernel of ours
-        for item in filter(_has_kernel, work.timings):
-            best_us[item[:6]] = min(work.timings[item]["latency_us"], best_us.get(item[:6], math.inf))
+        for item, timing in work.timings.items():
+            best_us[item[:6]] = min(timing["latency_us"], best_us.get(item[:6], math.inf))
         work.add("state", read_gpu_state())
-        for done, shape in enumerate(todo, 1):
+        for done, item in enumerate(todo, 1):
             if self._time_left() < reserve:
                 self.say(f"stopped before the budget's end: {done - 1} of {len(todo)} measured")
                 return
             try:
-                known_us = best_us.get(shape[:6]) if _has_kernel(shape) else None
-                timing = measure_shape(self.runner, shape, self.protocol, floor_us=floor_us, best_us=known_us)
-                if (built := self.runner.built(shape)) is not None:
-                    work.add("kernel", built._asdict(), shape)
-                work.add("timing", dict(vars(timing)), shape)
-                if _has_kernel(shape):
-                    best_us[shape[:6]] = min(timing.latency_us, known_us or math.inf)
+                known_us = best_us.get(item[:6]) if is_of_kernels else None
+                measured = measure_shape(self.runner, item, self.protocol, floor_us=floor_us, best_us=known_us)
+                if (built := self.runner.built(item)) is not None:
+                    work.add("kernel", built._asdict(), item)
+                work.add("timing", dict(vars(measured)), item)
+                best_us[item[:6]] = min(measured.latency_us, known_us or math.inf)
                 failures = 0
             except Exception as error:  # whatever a driver or a library says: the other GEMMs may work
                 failures += 1
-                work.add("error", f"{type(error).__name__}: {error}", shape)
-                self.say(f"{columns_of(shape)} failed: {type(error).__name__}: {error}")
+                work.add("error", f"{type(error).__name__}: {error}", item)
+                self.say(f"{columns_of(item)} failed: {type(error).__name__}: {error}")
                 if failures == most:
                     raise GemmEvalError(f"{failures} GEMMs failed in a row, the last with: {error}") from error
             advance(1)
@@ -354,26 +305,20 @@ class Campaign:
         }
 
     def _write(self, work: WorkFile) -> None:
-        runner = self.runner
-        common = {
-            "input_dtype": runner.input_dtype,
-            "weight_dtype": runner.weight_dtype,
-            "output_dtype": runner.output_dtype,
-            "l2": self.protocol.l2,
-            "clock": self.protocol.clock,
-        }
+        common = {name: getattr(self.runner, name) for name in ("input_dtype", "weight_dtype", "output_dtype")}
+        common |= {"l2": self.protocol.l2, "clock": self.protocol.clock}
         rows = [
-            {**columns_of(shape), **common, **timing, **work.kernels.get(shape, {})}
-            for shape, timing in work.timings.items()
+            {**columns_of(item), **common, **timing, **work.kernels.get(item, {})}
+            for item, timing in work.timings.items()
         ]
-        if KERNEL_COLUMNS.keys() <= self._columns.keys():
+        if self._kind is KernelItem:
             add_ranks(rows)
-        if GROUPED_COLUMNS.keys() <= self._columns.keys():
+        if self._kind is GroupedShape:
             rows = [row | cutlass_tile(str(row.get("kernel", ""))) for row in rows]
-        failed = [{**columns_of(shape), "error": error} for shape, error in work.errors.items()]
+        failed = [{**columns_of(item), "error": error} for item, error in work.errors.items()]
         plans = {"plans": work.plans} if work.plans else {}
         meta = {**self._meta, **plans, "failed": failed, "gpu_states": work.states}
-        write_timings(self.path, rows, meta, self._columns)
+        write_timings(self.path, rows, meta, COLUMNS | EXTRAS[self._kind].columns)
 
 
 RUNNERS: Mapping[str, Callable[[str], Runner]] = {

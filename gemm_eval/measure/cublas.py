@@ -1,9 +1,8 @@
 """The vendor's dense GEMMs in fp16 and bf16: cuBLAS, and each algorithm that cuBLASLt proposes, through ctypes.
 
-`cupy.matmul(A, W.T, out=C)` passes a transposed 2-D view to cublasGemmEx without a copy, but CuPy (14.2) refuses every
-cuBLAS call while a stream captures, its wrappers set the stream at each call (which resets the workspace), and for 3-D
-operands it copies a transposed B first. So the routines that it would call are called here, in the very library that
-CuPy has loaded, on a handle with a workspace of its own. The check compares with `cupy.matmul`.
+CuPy (14.2) refuses every cuBLAS call while a stream captures, its wrappers reset the workspace at each call, and for
+3-D operands it copies a transposed B first. So the routines that `cupy.matmul(A, W.T, out=C)` would call are called
+here, in the very library that CuPy has loaded, on a handle with a workspace of its own.
 
 Names and values are those of cublas_api.h, cublasLt.h and library_types.h (CUDA 12 and 13). Row-major
 C[M,N] = A[M,K] x W[N,K]^T is column-major C^T[N,M] = W x A^T: W, transposed, is the first operand.
@@ -35,24 +34,31 @@ WORKSPACE_BYTES = 32 << 20
 
 _GEMM_DEFAULT, _GEMM_DEFAULT_TENSOR_OP = -1, 99
 _OP_N, _OP_T = 0, 1
+_MIN_BUFFER_BYTES = 1 << 16  # the check's operands fit
 
 
-class CublasHandle:
+class _Library:
+    """A library of the vendor, whose routines return 0 where all is well."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._handle = ctypes.c_void_p()
+        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+
+    def _call(self, name: str, *args: Any) -> None:
+        if status := getattr(self._library, name)(*args):
+            raise GemmEvalError(f"{name} returned status {status}")
+
+
+class CublasHandle(_Library):
     """GEMMs with fp16 or bf16 operands and output and fp32 accumulation, on one stream with a workspace of its own."""
 
     def __init__(self, library: ctypes.CDLL, stream: int, workspace: int) -> None:
-        self._library = library
-        self._handle = ctypes.c_void_p()
+        super().__init__(library)
         self._call("cublasCreate_v2", ctypes.byref(self._handle))
         self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(stream))
         # after the stream: setting that resets the workspace
         self._call("cublasSetWorkspace_v2", self._handle, ctypes.c_void_p(workspace), ctypes.c_size_t(WORKSPACE_BYTES))
-        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
-
-    def _call(self, name: str, *args: Any) -> None:
-        status = getattr(self._library, name)(*args)
-        if status:
-            raise GemmEvalError(f"{name} returned status {status}")
 
     def version(self) -> int:
         """Return the library's version, as it counts them."""
@@ -63,33 +69,27 @@ class CublasHandle:
     def gemm(self, shape: GemmShape, dtype: str, a: int, w: int, c: int) -> Call:
         """Return a call that enqueues C[G,M,N] = A[G,M,K] x W[G,N,K]^T, all row-major, at these addresses."""
         num_batches, m, k, n = shape
-        pointer, integer, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
-        one, zero, kind = ctypes.byref(self._one), ctypes.byref(self._zero), integer(CUDA_TYPES[dtype])
-        sizes = (self._handle, integer(_OP_T), integer(_OP_N), integer(n), integer(m), integer(k))
-        args: tuple[Any, ...]
-        if num_batches == 1:
-            name, algorithm = "cublasGemmEx", integer(_GEMM_DEFAULT_TENSOR_OP)
-            args = (
-                *sizes, one, pointer(w), kind, integer(k), pointer(a), kind, integer(k), zero, pointer(c), kind,
-                integer(n), integer(COMPUTE_32F), algorithm,
-            )  # fmt: skip
-        else:
-            name, algorithm = "cublasGemmStridedBatchedEx", integer(_GEMM_DEFAULT)
-            args = (
-                *sizes, one, pointer(w), kind, integer(k), long(n * k), pointer(a), kind, integer(k), long(m * k), zero,
-                pointer(c), kind, integer(n), long(m * n), integer(num_batches), integer(COMPUTE_32F), algorithm,
-            )  # fmt: skip
+        integer, kind = ctypes.c_int, ctypes.c_int(CUDA_TYPES[dtype])
+
+        def operand(pointer: int, columns: int, stride: int) -> list[Any]:
+            batched = [] if num_batches == 1 else [ctypes.c_longlong(stride)]
+            return [ctypes.c_void_p(pointer), kind, integer(columns), *batched]
+
+        name, algorithm, batches = "cublasGemmEx", _GEMM_DEFAULT_TENSOR_OP, []
+        if num_batches > 1:
+            name, algorithm, batches = "cublasGemmStridedBatchedEx", _GEMM_DEFAULT, [integer(num_batches)]
+        args = (
+            self._handle, integer(_OP_T), integer(_OP_N), integer(n), integer(m), integer(k), ctypes.byref(self._one),
+            *operand(w, k, n * k), *operand(a, k, m * k), ctypes.byref(self._zero), *operand(c, n, m * n), *batches,
+            integer(COMPUTE_32F), integer(algorithm),
+        )  # fmt: skip
         function = getattr(self._library, name)
 
         def enqueue() -> None:
-            status = function(*args)
-            if status:
+            if status := function(*args):
                 raise GemmEvalError(f"{name} returned status {status} for (G, M, K, N) = {tuple(shape)}")
 
         return enqueue
-
-
-_MIN_BUFFER_BYTES = 1 << 16  # the check's operands fit
 
 
 def find_library(stem: str) -> tuple[ctypes.CDLL, str]:
@@ -98,8 +98,7 @@ def find_library(stem: str) -> tuple[ctypes.CDLL, str]:
     maps = Path("/proc/self/maps")
     if maps.exists():
         names = [line.split(None, 5)[5].strip() for line in maps.read_text().splitlines() if f"/{stem}.so" in line]
-    names += [f"{stem}.so.13", f"{stem}.so.12", f"{stem}.so"]
-    for name in names:
+    for name in (*names, f"{stem}.so.13", f"{stem}.so.12", f"{stem}.so"):
         try:
             return ctypes.CDLL(name), name
         except OSError:
@@ -119,7 +118,6 @@ class DenseDevice(LibraryRunner, BenchDevice):
         super().__init__()
         self.input_dtype = self.weight_dtype = self.output_dtype = dtype
         self.pool_bytes = 0
-        self.cuda_type = CUDA_TYPES[dtype]
         self.buffers: dict[str, Any] = {}
 
     def load_library(self, stem: str) -> tuple[ctypes.CDLL, str]:
@@ -130,23 +128,21 @@ class DenseDevice(LibraryRunner, BenchDevice):
     def allocate(self, shapes: Sequence[GemmItem], pool_bytes: int) -> None:
         inputs = max(_MIN_BUFFER_BYTES, *(2 * s.G * s.M * s.K for s in shapes))
         outputs = max(_MIN_BUFFER_BYTES, *(2 * s.G * s.M * s.N for s in shapes))
-        is_bf16 = self.input_dtype == "bf16"
-        self.buffers = {
-            "A": self.empty_bytes(inputs),
-            "W": self.empty_bytes(pool_bytes),
-            "C": self.empty_bytes(outputs),
-        }
-        self.fill_normal(self.buffers["A"], 1, is_bf16=is_bf16)
-        self.fill_normal(self.buffers["W"], 2, is_bf16=is_bf16)
+        sizes = {"A": inputs, "W": pool_bytes, "C": outputs}
+        self.buffers = {name: self.empty_bytes(size) for name, size in sizes.items()}
+        self._fill(slice(None), 1, 2)
         self.pool_bytes = self.buffers["W"].nbytes
+
+    def _fill(self, part: slice, *seeds: int) -> None:
+        for name, seed in zip("AW", seeds, strict=True):
+            self.fill_normal(self.buffers[name][part], seed, is_bf16=self.input_dtype == "bf16")
 
     def weight_bytes(self, shape: GemmItem) -> int:
         return 2 * shape.G * shape.K * shape.N
 
     def run_poisoned(self, shape: GemmItem, enqueue: Call) -> tuple[Any, Any, Any]:
         """Run a small GEMM, bound at offsets 0, into a C full of NaN; returns A, W[G,N,K] and C as float64."""
-        for name, seed in (("A", 11), ("W", 12)):
-            self.fill_normal(self.buffers[name][:_MIN_BUFFER_BYTES], seed, is_bf16=self.input_dtype == "bf16")
+        self._fill(slice(_MIN_BUFFER_BYTES), 11, 12)
         self.buffers["C"].fill(0xFF)  # NaN in fp16 and bf16
         self.cupy.cuda.runtime.deviceSynchronize()
         enqueue()
@@ -183,24 +179,22 @@ class CublasRunner(DenseDevice):
         return [self._handle.gemm(shape, self.input_dtype, a, weights + offset, c) for offset in weight_offsets]
 
     def check(self) -> Mapping[str, float]:
-        return {layout: self.check_one(shape, self._bind_first(shape)) for layout, shape in CHECK_SHAPES.items()}
+        return {layout: self.check_one(shape, self.bind(shape, (0,))[0]) for layout, shape in CHECK_SHAPES.items()}
 
-    def _bind_first(self, shape: GemmShape) -> Call:
-        return self.bind(shape, (0,))[0]
-
-    def compare_with_matmul(self) -> float | str:
+    def _compare_with_matmul(self) -> float | str:
         """Return the relative difference from `cupy.matmul(A, W.T, out=C)` on a small GEMM, or why there is none."""
         if self.input_dtype != "fp16":
             return "compared for fp16 only"
         try:
             _, m, k, n = shape = CHECK_SHAPES["2-D"]
-            _, _, ours = self.run_poisoned(shape, self._bind_first(shape))
-            a = self.buffers["A"][: 2 * m * k].view(self.cupy.float16).reshape(m, k)
-            w = self.buffers["W"][: 2 * n * k].view(self.cupy.float16).reshape(n, k)
+            _, _, ours = self.run_poisoned(shape, self.bind(shape, (0,))[0])
+            a, w = (
+                self.buffers[name][: 2 * rows * k].view(self.cupy.float16).reshape(rows, k)
+                for name, rows in (("A", m), ("W", n))
+            )
             out = self.cupy.empty((m, n), self.cupy.float16)
             self.cupy.matmul(a, w.T, out=out)
-            theirs = self.cupy.asnumpy(out).astype("float64")
-            return relative_error(ours[0], theirs)
+            return relative_error(ours[0], self.cupy.asnumpy(out).astype("float64"))
         except Exception as error:  # whatever CuPy's own GEMM says: the timings stand without the comparison
             return f"not compared: {error}"
 
@@ -213,7 +207,7 @@ class CublasRunner(DenseDevice):
             "workspace_bytes": WORKSPACE_BYTES,
             "layouts": "A[G,M,K] and C[G,M,N] row-major; B is the transposed view of W[G,N,K], row-major",
             "data": "standard normal A and W",
-            "relative_difference_from_cupy_matmul": self.compare_with_matmul(),
+            "relative_difference_from_cupy_matmul": self._compare_with_matmul(),
         }
 
 
@@ -225,6 +219,9 @@ _ALGO_CONFIG_SPLITK_NUM = 2
 
 _CUDA_R_32F = 0  # library_types.h
 _STATUS_NOT_SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED: the library has no algorithm
+_LT_WORKSPACE_BYTES = 64 << 20
+_MAX_CANDIDATES = 64
+_NUM_CHECKED = 8
 
 
 class HeuristicResult(ctypes.Structure):
@@ -254,13 +251,13 @@ class Layouts(NamedTuple):
     c: ctypes.c_void_p
 
 
-class CublasLtLibrary:
+class CublasLtLibrary(_Library):
     """A handle of cuBLASLt for fp16 or bf16 operands, fp32 accumulation, alpha 1, beta 0."""
 
     def __init__(self, library: Any, cuda_type: int, workspace_bytes: int) -> None:
-        self._library, self._type, self.workspace_bytes = library, cuda_type, workspace_bytes
-        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
-        self._handle, self._desc, self._preference = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        super().__init__(library)
+        self._type, self._workspace_bytes = cuda_type, workspace_bytes
+        self._desc, self._preference = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cublasLtCreate", ctypes.byref(self._handle))
         compute, scale = ctypes.c_int(COMPUTE_32F), ctypes.c_int(_CUDA_R_32F)
         self._call("cublasLtMatmulDescCreate", ctypes.byref(self._desc), compute, scale)
@@ -268,11 +265,6 @@ class CublasLtLibrary:
         self._call("cublasLtMatmulPreferenceCreate", ctypes.byref(self._preference))
         most = ctypes.c_uint64(workspace_bytes)
         self._set("cublasLtMatmulPreferenceSetAttribute", self._preference, _PREF_MAX_WORKSPACE_BYTES, most)
-
-    def _call(self, name: str, *args: Any) -> None:
-        status = getattr(self._library, name)(*args)
-        if status:
-            raise GemmEvalError(f"{name} returned status {status}")
 
     def _set(self, name: str, target: ctypes.c_void_p, attribute: int, value: Any) -> None:
         self._call(name, target, ctypes.c_int(attribute), ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))
@@ -296,16 +288,16 @@ class CublasLtLibrary:
 
     def algorithms(self, layouts: Layouts, count: int) -> list[Algorithm]:
         """Return up to `count` algorithms that the library proposes, the one it would run first; maybe none."""
-        results, count_found = (HeuristicResult * count)(), ctypes.c_int()
+        results, num_results = (HeuristicResult * count)(), ctypes.c_int()
         status = self._library.cublasLtMatmulAlgoGetHeuristic(
             self._handle, self._desc, layouts.w, layouts.a, layouts.c, layouts.c, self._preference,
-            ctypes.c_int(count), results, ctypes.byref(count_found),
+            ctypes.c_int(count), results, ctypes.byref(num_results),
         )  # fmt: skip
         if status == _STATUS_NOT_SUPPORTED:
             return []
         if status:
             raise GemmEvalError(f"cublasLtMatmulAlgoGetHeuristic returned status {status}")
-        proposed = (results[index] for index in range(count_found.value))
+        proposed = (results[index] for index in range(num_results.value))
         return [Algorithm(result, self._split_k(result)) for result in proposed if result.state == 0]
 
     def _split_k(self, result: HeuristicResult) -> int:
@@ -316,25 +308,17 @@ class CublasLtLibrary:
         )  # fmt: skip
         return max(1, value.value)
 
-    def matmul_args(
+    def bind(
         self, layouts: Layouts, algorithm: Algorithm, pointers: tuple[int, int, int], workspace: int, stream: int
-    ) -> tuple[Any, ...]:
-        """Return the arguments of `matmul`, made once for many calls; `pointers`: device addresses of W, A and C."""
+    ) -> Call:
+        """Return a call that enqueues a GEMM; `pointers`: device addresses of W, A and C."""
         w, a, c = map(ctypes.c_void_p, pointers)
-        return (
+        args = (
             self._handle, self._desc, ctypes.byref(self._one), w, layouts.w, a, layouts.a, ctypes.byref(self._zero),
             c, layouts.c, c, layouts.c, ctypes.byref(algorithm.result.algo),
-            ctypes.c_void_p(workspace), ctypes.c_size_t(self.workspace_bytes), ctypes.c_void_p(stream),
+            ctypes.c_void_p(workspace), ctypes.c_size_t(self._workspace_bytes), ctypes.c_void_p(stream),
         )  # fmt: skip
-
-    def matmul(self, args: tuple[Any, ...]) -> None:
-        """Enqueue a GEMM."""
-        self._call("cublasLtMatmul", *args)
-
-
-_LT_WORKSPACE_BYTES = 64 << 20
-_MAX_CANDIDATES = 64
-_NUM_CHECKED = 8
+        return lambda: self._call("cublasLtMatmul", *args)
 
 
 class CandidateTable:
@@ -354,14 +338,14 @@ class CandidateTable:
 
     def of(self, shape: GemmShape) -> list[Candidate]:
         """Return the candidates of a GEMM, the library's choice first; none if the library cannot run it."""
-        _, algorithms = self._ask(shape)
-        return [Candidate(*shape, rank, algorithm.split_k) for rank, algorithm in enumerate(algorithms)]
+        return [Candidate(*shape, rank, item.split_k) for rank, item in enumerate(self._ask(shape)[1])]
 
     def find(self, candidate: Candidate) -> tuple[Layouts, Algorithm]:
         """Return descriptors and algorithm of a candidate."""
-        layouts, algorithms = self._ask(candidate.shape)
-        if candidate not in self.of(candidate.shape):
+        shape = GemmShape(*candidate[:4])
+        if candidate not in self.of(shape):
             raise GemmEvalError(f"the library does not propose {candidate}")
+        layouts, algorithms = self._ask(shape)
         return layouts, algorithms[candidate.rank]
 
 
@@ -373,10 +357,9 @@ class CandidateRunner(DenseDevice):
     def __init__(self, dtype: str) -> None:
         super().__init__(dtype)
         library, self._path = self.load_library("libcublasLt")
-        self._library = CublasLtLibrary(library, self.cuda_type, _LT_WORKSPACE_BYTES)
+        self._library = CublasLtLibrary(library, CUDA_TYPES[dtype], _LT_WORKSPACE_BYTES)
         self._workspace = self.empty_bytes(_LT_WORKSPACE_BYTES)
-        self._count = _NUM_CHECKED
-        self._table = CandidateTable(self._library, self._count)
+        self.candidates([], _NUM_CHECKED)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -398,12 +381,12 @@ class CandidateRunner(DenseDevice):
 
     def bind(self, shape: Candidate, weight_offsets: Sequence[int]) -> Sequence[Call]:
         a, weights, c = (self.buffers[name].data.ptr for name in "AWC")
-        proposal = self._table.find(shape)
-        return [self._bind_one(*proposal, (weights + offset, a, c)) for offset in weight_offsets]
-
-    def _bind_one(self, layouts: Layouts, algorithm: Algorithm, pointers: tuple[int, int, int]) -> Call:
-        args = self._library.matmul_args(layouts, algorithm, pointers, self._workspace.data.ptr, self.stream.ptr)
-        return lambda: self._library.matmul(args)
+        layouts, algorithm = self._table.find(shape)
+        workspace, stream = self._workspace.data.ptr, self.stream.ptr
+        return [
+            self._library.bind(layouts, algorithm, (weights + offset, a, c), workspace, stream)
+            for offset in weight_offsets
+        ]
 
     def check(self) -> Mapping[str, float]:
         """See `Runner`: every candidate of one GEMM, with the worst error."""

@@ -8,12 +8,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.extras import needs_extra
 from gemm_eval.kernels import WeightMode
-from gemm_eval.measure.shapes import GemmItem, GroupedShape, KernelItem
+from gemm_eval.measure.shapes import Candidate, GemmItem, GemmShape, GroupedShape, KernelItem
 from gemm_eval.storage import write_whole
 
 if TYPE_CHECKING:
@@ -49,10 +49,50 @@ GROUPED_COLUMNS: dict[str, str] = {
 }  # fmt: skip
 """Further columns of grouped GEMMs: rows of each group with a space between, what it is in a model, and the tile that
 the name of the kernel tells."""
+
+
+class Extra(NamedTuple):
+    """Columns and entries of the meta file that data sets of a kind of item have beside the usual ones."""
+
+    columns: dict[str, str]
+    meta: dict[str, Any]
+
+
+EXTRAS: dict[type, Extra] = {
+    GemmShape: Extra({}, {}),
+    Candidate: Extra(CANDIDATE_COLUMNS, {
+        "library": "cublas",
+        "has_all_candidates": True,
+        "rank": "place of the row's algorithm among the proposals of cublasLtMatmulAlgoGetHeuristic for its GEMM; 0: "
+        "the library's own choice. Several rows have the same G, M, K, N: only that of rank 0 is the library's time.",
+        "split_k": "parts of K of the row's algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM; 1: K is not split",
+    }),
+    KernelItem: Extra(KERNEL_COLUMNS, {
+        "library": "gemm-eval",
+        "has_all_candidates": True,
+        "rank": "place of the row's kernel by its time among those measured for its GEMM; 0: the fastest. Several rows "
+        "have the same G, M, K, N, mode and group_size: only that of rank 0 is the library's time.",
+        "give_up": "num_replays 1: a first short replay took over give_up_ratio times the best time until then; it is "
+        "all there is, and its spread_frac of 0 says nothing",
+        "build": "registers of a thread, spill_bytes: its local memory, smem_bytes: static and dynamic of a CTA, "
+        "ctas_per_sm: CTAs that an SM holds at once, kernel_hash: of the machine code",
+    }),
+    GroupedShape: Extra(GROUPED_COLUMNS, {
+        "what": "device time of one grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for G groups, with all kernels of "
+        "the call; latency_us is the median over replays",
+        "has_row_groups": True,
+        "columns": "row_groups: m_i of each group; M: the largest; rows: all of them together. model .. seed: what it "
+        "is in a model, and how rows were drawn. take: counts up where the same layout was timed again. kernel, grid "
+        "and so on: of the longest kernel of the call; cta_m .. schedule: what its name tells. num_kernels: of the "
+        "call",
+    }),
+}  # fmt: skip
+"""By the kind of the items that were timed."""
 _TYPES = COLUMNS | CANDIDATE_COLUMNS | KERNEL_COLUMNS | GROUPED_COLUMNS
 
 _SIZES = ("G", "M", "K", "N")
 _POSITIVE = ("latency_us", "min_us")
+_ORDER = ("N", "K", "G", "M", "row_groups", "take", "mode", "group_size", "rank")  # of rows in a file
 
 
 def _import_pandas() -> Any:
@@ -130,19 +170,14 @@ def dataset_hash(path: str | os.PathLike[str]) -> str:
     Raises:
         GemmEvalError: as `read_timings`.
     """
-    frame = read_timings(path)
+    pd, frame = _import_pandas(), read_timings(path)
+
+    def canonical(value: Any) -> str:
+        return "" if pd.isna(value) else repr(float(value)) if isinstance(value, float) else str(value)
+
     names = sorted(frame.columns)
-    rows = sorted(
-        "\t".join(_canonical(value) for value in row) for row in frame[names].itertuples(index=False, name=None)
-    )
+    rows = sorted("\t".join(map(canonical, row)) for row in frame[names].itertuples(index=False, name=None))
     return hashlib.sha256("\n".join(["\t".join(names), *rows]).encode()).hexdigest()
-
-
-def _canonical(value: Any) -> str:
-    pd = _import_pandas()
-    if pd.isna(value):
-        return ""
-    return repr(float(value)) if isinstance(value, float) else str(value)
 
 
 def write_timings(
@@ -163,26 +198,12 @@ def write_timings(
 
     pd = _import_pandas()
     frame = pd.DataFrame([{name: row.get(name) for name in columns} for row in rows], columns=list(columns))
-    order = [
-        name for name in ("N", "K", "G", "M", "row_groups", "take", "mode", "group_size", "rank") if name in columns
-    ]
+    order = [name for name in _ORDER if name in columns]
     frame = frame.astype(dict(columns)).sort_values(order, kind="stable").reset_index(drop=True)
     write_whole(path, frame.to_parquet(None, engine="pyarrow", index=False, compression="zstd"))
     text = yaml.safe_dump({**meta, "num_rows": len(frame), "sha256": dataset_hash(path)}, sort_keys=False, width=120)
     write_whole(meta_path(path), text.encode())
 
-
-KERNEL_META = {
-    "library": "gemm-eval",
-    "has_all_candidates": True,
-    "rank": "place of the row's kernel by its time among those measured for its GEMM; 0: the fastest. Several rows "
-    "have the same G, M, K, N, mode and group_size: only that of rank 0 is the library's time.",
-    "give_up": "num_replays 1: a first short replay took over give_up_ratio times the best time until then; it is all "
-    "there is, and its spread_frac of 0 says nothing",
-    "build": "registers of a thread, spill_bytes: its local memory, smem_bytes: static and dynamic of a CTA, "
-    "ctas_per_sm: CTAs that an SM holds at once, kernel_hash: of the machine code",
-}
-"""Further entries of the meta file of a data set of kernels."""
 
 _GEMM_COLUMNS = ("G", "M", "K", "N", "mode", "group_size")
 _PER_COLUMN = -1  # what data sets call one scale a column
@@ -231,15 +252,9 @@ def cutlass_tile(name: str) -> dict[str, Any]:
         m, n, k = _sizes(tile, a_type)
     else:
         return {}
-    return {
-        "cta_m": int(m),
-        "cta_n": int(n),
-        "cta_k": int(k),
-        "cluster_m": int(cluster_m),
-        "cluster_n": int(cluster_n),
-        "num_stages": int(stages),
-        "schedule": schedule.lower(),
-    }
+    names = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_stages")
+    numbers = map(int, (m, n, k, cluster_m, cluster_n, stages))
+    return dict(zip(names, numbers, strict=True)) | {"schedule": schedule.lower()}
 
 
 def _sizes(tile: str, a_type: str) -> list[str]:

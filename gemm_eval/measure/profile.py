@@ -15,9 +15,8 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate import progress_bar
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.measure.data_set import meta_path, read_timings
-from gemm_eval.measure.kernel_shapes import QuantShape
 from gemm_eval.measure.runner import BuiltKernel, measure_shape
-from gemm_eval.measure.shapes import KernelItem
+from gemm_eval.measure.shapes import KernelItem, QuantShape
 from gemm_eval.measure.w4a16 import W4A16Runner, packed_sizes
 
 _POOL_BYTES = 1 << 30
@@ -54,10 +53,7 @@ class Profile:
 
     def find(self, config: KernelConfig) -> tuple[int, ProfiledKernel] | None:
         """Return place (from 0) and time of a config, or None if it was not timed."""
-        for index, kernel in enumerate(self.kernels):
-            if kernel.config == config:
-                return index, kernel
-        return None
+        return next(((place, kernel) for place, kernel in enumerate(self.kernels) if kernel.config == config), None)
 
 
 def profile_kernels(
@@ -101,8 +97,7 @@ def profile_kernels(
         if not profiled:
             raise GemmEvalError(f"no kernel could be timed; the first: {next(iter(errors.values()))}")
         quick = sorted(profiled, key=lambda config: profiled[config].timing.latency_us)
-        finalists = dict.fromkeys([*quick[:_NUM_FINALISTS], *(config for config in choices if config in profiled)])
-        for config in finalists:
+        for config in dict.fromkeys([*quick[:_NUM_FINALISTS], *(config for config in choices if config in profiled)]):
             item = items[0]._replace(config=config)
             timing = measure_shape(runner, item, TimingProtocol(l2=l2), floor_us=floor_us)
             profiled[config] = profiled[config]._replace(timing=timing)
@@ -121,11 +116,8 @@ class ComparedGemm(NamedTuple):
     """A GEMM on our kernels and others; None: not measured.
 
     Attributes:
-        M, K, N: sizes.
         mode, group_size: of our weights; the latter is -1 with one scale a column.
-        num_configs: of ours that were timed.
-        best_us, best: our fastest kernel and its config in short.
-        cublas_us: dense weights.
+        best_us, best: our fastest kernel of `num_configs`, and its config in short.
         humming_us: another W4A16 engine (arch/measured/.../engines), groups of 128.
         read_us: one pass over the bytes of the weights, in the run of our kernels.
     """
@@ -144,14 +136,7 @@ class ComparedGemm(NamedTuple):
 
 
 def compare_kernels(ours: Path, cublas: Path | None, gpu: str, dtype: str) -> list[ComparedGemm]:
-    """Return a line for each GEMM of our data set, by columns, K and M.
-
-    Args:
-        ours: data set of our kernels.
-        cublas: data set of cuBLAS; None: there is none.
-        gpu: arch name; says whose engines are compared.
-        dtype: of the activations.
-    """
+    """Return a line for each GEMM of our data set, by columns, K and M, beside cuBLAS and the engines of that GPU."""
     gemms: dict[tuple[Any, ...], list[dict[Any, Any]]] = {}
     for row in read_timings(ours).to_dict("records"):
         gemms.setdefault(tuple(row[name] for name in ("N", "K", "M", "mode", "group_size")), []).append(row)

@@ -87,14 +87,7 @@ class LibraryRunner:
 
 
 class BuiltKernel(NamedTuple):
-    """A kernel of ours: what its compiler says, and its launch.
-
-    Attributes:
-        kernel, num_kernels, grid_x, grid_y, grid_z, block_x, registers, smem_bytes: as a trace would say.
-        spill_bytes: local memory of a thread.
-        ctas_per_sm: CTAs that an SM holds at once.
-        kernel_hash: of the machine code.
-    """
+    """A kernel of ours: what a trace would say, and what its compiler says beyond; the hash is of the machine code."""
 
     kernel: str
     num_kernels: int
@@ -138,11 +131,7 @@ def place_copies(
 ) -> tuple[int, ...]:
     """Return byte offsets of as many copies of B as the protocol asks for, and the pool holds, without overlap.
 
-    Args:
-        weight_bytes: size of one copy.
-        pool_bytes, l2_bytes: sizes of the pool and of the L2.
-        protocol: how cold weights are.
-        read_bytes: bytes that a call reads of a copy; None: all of it.
+    A call reads `read_bytes` of a copy; None: all of it.
 
     Raises:
         InvalidOptionError: not even one copy fits.
@@ -200,13 +189,9 @@ _CHUNK_SHAPES = 150
 
 
 class KernelLaunch(NamedTuple):
-    """The longest kernel of a GEMM, and how many kernels it took.
+    """The longest kernel of a GEMM, and how many kernels it took: 2 for a split K with a reduction of its own.
 
-    Attributes:
-        kernel: name.
-        num_kernels: kernels of the whole GEMM; 2 for a split K with a reduction of its own.
-        grid_x, grid_y, grid_z: blocks; block_x: threads of a block along x.
-        registers: of a thread; smem_bytes: static and dynamic shared memory of a block.
+    Registers are of a thread; shared memory is static and dynamic, of a block.
     """
 
     kernel: str
@@ -236,33 +221,21 @@ def parse_trace(events: Iterable[Mapping[str, Any]]) -> dict[int, KernelLaunch]:
 def _launch(group: Sequence[Mapping[str, Any]]) -> KernelLaunch:
     main = max(group, key=lambda event: float(event["dur"]))
     args = main["args"]
-    grid, block = args["grid"], args["block"]
-    return KernelLaunch(
-        str(main["name"]),
-        len(group),
-        int(grid[0]),
-        int(grid[1]),
-        int(grid[2]),
-        int(block[0]),
-        int(args.get("registers per thread", 0)),
-        int(args.get("shared memory", 0)),
-    )
+    sizes = (*args["grid"], args["block"][0], args.get("registers per thread", 0), args.get("shared memory", 0))
+    return KernelLaunch(str(main["name"]), len(group), *map(int, sizes))
 
 
-def trace_kernels(runner: Runner, shapes: Sequence[GemmItem]) -> Iterator[tuple[GemmItem, KernelLaunch]]:
-    """Run each shape once under PyTorch's profiler, which sees the kernels of the whole process; yield its launch."""
+def trace_kernels(runner: Runner, items: Sequence[GemmItem]) -> Iterator[tuple[GemmItem, KernelLaunch]]:
+    """Run each item once under PyTorch's profiler, which sees the kernels of the whole process; yield its launch."""
     with needs_extra("naming kernels", "torch"):
         import torch
 
     torch.cuda.init()
     _traced_launches(runner, [])  # the first session only starts the profiler
-    for start in range(0, len(shapes), _CHUNK_SHAPES):
-        chunk = shapes[start : start + _CHUNK_SHAPES]
-        calls = [runner.bind(shape, (0,))[0] for shape in chunk]
-        launches = _traced_launches(runner, calls)
-        for index, shape in enumerate(chunk):
-            if index in launches:
-                yield shape, launches[index]
+    for start in range(0, len(items), _CHUNK_SHAPES):
+        chunk = items[start : start + _CHUNK_SHAPES]
+        launches = _traced_launches(runner, [runner.bind(item, (0,))[0] for item in chunk])
+        yield from ((item, launches[index]) for index, item in enumerate(chunk) if index in launches)
 
 
 def _traced_launches(runner: Runner, calls: Sequence[Call]) -> dict[int, KernelLaunch]:

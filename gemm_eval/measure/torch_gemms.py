@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -40,10 +41,7 @@ class TorchDevice(BenchDevice):
         finally:
             graph.capture_end()
 
-        def launch() -> None:
-            graph.replay()
-
-        return launch
+        return partial(graph.replay)
 
     def free_unused(self) -> None:
         super().free_unused()
@@ -116,18 +114,9 @@ class CublasLtRunner(LibraryRunner, TorchDevice):
     def _bind_one(self, a: Any, w: Any, c: Any) -> Call:
         torch, b, scale = self.torch, w.t(), self._scale
         if self.input_dtype == "int8":
-
-            def enqueue() -> None:
-                torch._int_mm(a, b, out=c)
-
-        else:
-
-            def enqueue() -> None:
-                torch._scaled_mm(
-                    a, b, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True, out=c
-                )
-
-        return enqueue
+            return lambda: torch._int_mm(a, b, out=c)
+        how = {"scale_a": scale, "scale_b": scale, "out_dtype": torch.bfloat16, "use_fast_accum": True, "out": c}
+        return lambda: torch._scaled_mm(a, b, **how)
 
     def check(self) -> Mapping[str, float]:
         torch = self.torch
@@ -221,8 +210,8 @@ class GroupedRunner(LibraryRunner, TorchDevice):
 
     def bind(self, shape: GroupedShape, weight_offsets: Sequence[int]) -> Sequence[Call]:
         a = self._buffers["A"][: shape.rows * shape.K].view(shape.rows, shape.K)
-        ends = self._ends(shape.row_groups)
-        return [self._bind_one(a, self._weights(shape, offset), ends) for offset in weight_offsets]
+        grouped_mm, ends = self._grouped_mm, self._ends(shape.row_groups)
+        return [partial(grouped_mm, a, self._weights(shape, offset), offs=ends) for offset in weight_offsets]
 
     def _weights(self, shape: GroupedShape, offset: int) -> Any:
         """Return a copy of B[G,K,N], K contiguous."""
@@ -232,14 +221,6 @@ class GroupedRunner(LibraryRunner, TorchDevice):
 
     def _ends(self, row_groups: Sequence[int]) -> Any:
         return self.torch.tensor(list(accumulate(row_groups)), dtype=self.torch.int32, device="cuda")
-
-    def _bind_one(self, a: Any, b: Any, ends: Any) -> Call:
-        grouped_mm = self._grouped_mm
-
-        def enqueue() -> None:
-            grouped_mm(a, b, offs=ends)
-
-        return enqueue
 
     def capture(self, enqueue: Call) -> Call:
         self.torch.cuda.empty_cache()  # outputs of graphs that are gone

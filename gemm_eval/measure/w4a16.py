@@ -54,9 +54,8 @@ from gemm_eval.kernels import (
     spec_of_device,
 )
 from gemm_eval.kernels.families import Operands, Sizes, Variant, WeightMode, ceil_div, family_of
-from gemm_eval.measure.kernel_shapes import QuantShape
 from gemm_eval.measure.runner import MAX_ERRORS, BuiltKernel, Runner, decode, measure_shape, relative_error
-from gemm_eval.measure.shapes import KernelItem
+from gemm_eval.measure.shapes import KernelItem, QuantShape
 from gemm_eval.storage import cache_dir
 from gemm_eval.words import shown
 

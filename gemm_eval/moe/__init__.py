@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         ExpertCounts,
         ExpertWeights,
         PowerLaw,
+        Routed,
         Uniform,
         parse_distribution,
     )
@@ -26,74 +27,23 @@ if TYPE_CHECKING:
         uniform_counts,
     )
     from gemm_eval.moe.runs import make_runs, works_of
-    from gemm_eval.moe.table import MoeDraw, MoeLayerResult, MoeLayerTable
-    from gemm_eval.moe.terms import BREAKDOWN
+    from gemm_eval.moe.table import BREAKDOWN, MoeDraw, MoeLayerResult, MoeLayerTable
 
 __all__ = [
-    "BREAKDOWN",
-    "DISTRIBUTION_FORMS",
-    "Balanced",
-    "Distribution",
-    "ExpertCounts",
-    "ExpertWeights",
-    "MoeDraw",
-    "MoeLayer",
-    "MoeLayerResult",
-    "MoeLayerTable",
-    "PowerLaw",
-    "Uniform",
-    "balanced_counts",
-    "expected_counts",
-    "group_limited_counts",
-    "make_runs",
-    "moe_layer",
-    "moe_layers",
-    "most_loaded_rank_first",
-    "parse_distribution",
-    "power_law_counts",
-    "route",
-    "uniform_counts",
-    "works_of",
-]
+    "BREAKDOWN", "DISTRIBUTION_FORMS", "Balanced", "Distribution", "ExpertCounts", "ExpertWeights", "MoeDraw",
+    "MoeLayer", "MoeLayerResult", "MoeLayerTable", "PowerLaw", "Routed", "Uniform", "balanced_counts",
+    "expected_counts", "group_limited_counts", "make_runs", "moe_layer", "moe_layers", "most_loaded_rank_first",
+    "parse_distribution", "power_law_counts", "route", "uniform_counts", "works_of",
+]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".distributions": (
-            "Balanced",
-            "DISTRIBUTION_FORMS",
-            "Distribution",
-            "ExpertCounts",
-            "ExpertWeights",
-            "PowerLaw",
-            "Uniform",
-            "parse_distribution",
-        ),
-        ".evaluate": (
-            "moe_layer",
-            "moe_layers",
-        ),
-        ".layer": (
-            "MoeLayer",
-            "route",
-        ),
-        ".routing": (
-            "balanced_counts",
-            "expected_counts",
-            "group_limited_counts",
-            "most_loaded_rank_first",
-            "power_law_counts",
-            "uniform_counts",
-        ),
-        ".runs": (
-            "make_runs",
-            "works_of",
-        ),
-        ".table": (
-            "MoeDraw",
-            "MoeLayerResult",
-            "MoeLayerTable",
-        ),
-        ".terms": ("BREAKDOWN",),
-    },
-)
+_NAMES = {
+    ".distributions": ("Balanced", "DISTRIBUTION_FORMS", "Distribution", "ExpertCounts", "ExpertWeights", "PowerLaw",
+        "Routed", "Uniform", "parse_distribution"),
+    ".evaluate": ("moe_layer", "moe_layers"),
+    ".layer": ("MoeLayer", "route"),
+    ".routing": ("balanced_counts", "expected_counts", "group_limited_counts", "most_loaded_rank_first",
+        "power_law_counts", "uniform_counts"),
+    ".runs": ("make_runs", "works_of"),
+    ".table": ("BREAKDOWN", "MoeDraw", "MoeLayerResult", "MoeLayerTable"),
+}  # fmt: skip
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

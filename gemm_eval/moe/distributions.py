@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,88 +29,75 @@ DISTRIBUTION_FORMS = (
 N = TypeVar("N", int, float)
 
 
-class Distribution(Protocol):
-    """How tokens spread over the experts of a layer. `str` gives the word that `parse_distribution` takes."""
+class Routed(NamedTuple):
+    """Sizes of a routing: tokens that take `topk` experts each, whose experts stand together by rank."""
 
-    def __hash__(self) -> int:
-        """Equal distributions draw alike."""
-        ...
+    num_tokens: int
+    num_experts: int
+    topk: int
+    num_ranks: int = 1
+    num_draws: int = 1
 
-    @property
-    def is_random(self) -> bool:
-        """Whether draws differ."""
-        ...
 
-    def draw(
-        self,
-        num_tokens: int,
-        num_experts: int,
-        topk: int,
-        *,
-        num_ranks: int = 1,
-        num_draws: int = 1,
-        rng: np.random.Generator,
-    ) -> Counts:
+class Distribution:
+    """How tokens spread over the experts of a layer. `str` gives the word that `parse_distribution` takes.
+
+    `is_random` says whether draws differ. Equal distributions draw alike.
+    """
+
+    __slots__ = ()
+    is_random: ClassVar[bool] = True
+
+    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> Counts:
         """Return the tokens of each expert, [num_draws, num_experts]; one row where draws do not differ.
 
-        Rows add up to num_tokens*topk; no expert has more than num_tokens. Experts of a rank stand together.
+        Rows add up to num_tokens*topk; no expert has more than num_tokens.
 
         Raises:
             InvalidOptionError: the distribution is of other sizes.
         """
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Balanced:
+class Balanced(Distribution):
     """Tokens spread as evenly as they can, in a fixed order: what load balancing aims at."""
 
     is_random: ClassVar[bool] = False
 
-    def draw(
-        self, num_tokens: int, num_experts: int, topk: int, *, num_ranks: int = 1, num_draws: int = 1,  # noqa: ARG002
-        rng: np.random.Generator,  # noqa: ARG002
-    ) -> Counts:  # fmt: skip
+    def draw(self, sizes: Routed, _rng: np.random.Generator, /) -> Counts:
         """Return the counts of `balanced_counts`."""
-        return balanced_counts(num_tokens, num_experts, topk)[None]
+        return balanced_counts(*sizes[:3])[None]
 
     def __str__(self) -> str:
         return "balanced"
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class Uniform(Distribution):
     """Each token picks its experts at random, all of them alike: what a good router does on mixed requests."""
 
-    is_random: ClassVar[bool] = True
-
-    def draw(
-        self, num_tokens: int, num_experts: int, topk: int, *, num_ranks: int = 1, num_draws: int = 1,  # noqa: ARG002
-        rng: np.random.Generator,
-    ) -> Counts:  # fmt: skip
+    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> Counts:
         """Return counts of `uniform_counts`."""
-        return uniform_counts(num_tokens, num_experts, topk, rng, num_draws)
+        return uniform_counts(*sizes[:3], rng, sizes.num_draws)
 
     def __str__(self) -> str:
         return "uniform"
 
 
 @dataclass(frozen=True, slots=True)
-class PowerLaw:
+class PowerLaw(Distribution):
     """Loads of experts drawn from a density x**-alpha, as AIConfigurator's collectors draw them.
 
     Their README reports about 1.01 for DeepSeek-V3 and 1.2 for Qwen3-235B, on some data sets (collector/ of
-    github.com/ai-dynamo/aiconfigurator).
-
-    Attributes:
-        alpha: 0 (loads are uniform between 1 and 0.8*num_tokens, before scaling) to 100; larger is more skewed.
+    github.com/ai-dynamo/aiconfigurator). `alpha` is 0 (loads are uniform between 1 and 0.8*num_tokens, before scaling)
+    to 100; larger is more skewed.
 
     Raises:
         InvalidOptionError: `alpha` is no number in that range.
     """
 
     alpha: float
-    is_random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         alpha = plain_number(self.alpha)
@@ -120,69 +107,52 @@ class PowerLaw:
             )
         object.__setattr__(self, "alpha", alpha)
 
-    def draw(
-        self, num_tokens: int, num_experts: int, topk: int, *, num_ranks: int = 1, num_draws: int = 1,
-        rng: np.random.Generator,
-    ) -> Counts:  # fmt: skip
+    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> Counts:
         """Return counts of `power_law_counts`."""
-        return power_law_counts(num_tokens, num_experts, topk, self.alpha, num_ranks, rng, num_draws)
+        return power_law_counts(*sizes[:3], self.alpha, sizes.num_ranks, rng, sizes.num_draws)
 
     def __str__(self) -> str:
-        return (
-            f"{_POWER_LAW}{self.alpha:g}" if float(f"{self.alpha:g}") == self.alpha else f"{_POWER_LAW}{self.alpha!r}"
-        )
+        short = f"{self.alpha:g}"
+        return f"{_POWER_LAW}{short if float(short) == self.alpha else repr(self.alpha)}"
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertWeights:
+class ExpertWeights(Distribution):
     """A histogram of one's own: what share of all assignments each expert has in the mean; draws vary around it.
 
-    Attributes:
-        weights: of each expert, not negative; their scale means nothing.
+    Weights are not negative; their scale means nothing.
 
     Raises:
         InvalidOptionError: they are no such numbers.
     """
 
     weights: tuple[float, ...]
-    is_random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        found: list[float] = []
-        for item in _items("weights", self.weights):
-            weight = plain_number(item)
-            if weight is None or weight < 0:
-                raise InvalidOptionError(
-                    f"weights of experts must be finite numbers >= 0, got {shown(item)} for expert {len(found)}"
-                )
-            found.append(weight)
-        if not any(found):
+        weights = _items("weights", self.weights, plain_number, lambda weight: weight >= 0, "finite numbers >= 0")
+        if not any(weights):
             raise InvalidOptionError("weights of experts must not all be 0")
-        object.__setattr__(self, "weights", tuple(found))
+        object.__setattr__(self, "weights", weights)
 
-    def draw(
-        self, num_tokens: int, num_experts: int, topk: int, *, num_ranks: int = 1, num_draws: int = 1,  # noqa: ARG002
-        rng: np.random.Generator,
-    ) -> Counts:  # fmt: skip
+    def draw(self, sizes: Routed, rng: np.random.Generator, /) -> Counts:
         """Return counts of `weighted_counts`."""
-        _check_num("weights", self.weights, num_experts)
+        _check_num("weights", self.weights, sizes.num_experts)
         weights = np.array(self.weights) / max(self.weights)
-        if np.count_nonzero(weights) < topk:
+        if np.count_nonzero(weights) < sizes.topk:
             raise InvalidOptionError(
-                f"at least topk = {topk} experts must have a weight above 0, got {np.count_nonzero(weights)}"
+                f"at least topk = {sizes.topk} experts must have a weight above 0, got {np.count_nonzero(weights)}"
             )
-        return weighted_counts(num_tokens, topk, weights, rng, num_draws)
+        return weighted_counts(sizes.num_tokens, sizes.topk, weights, rng, sizes.num_draws)
 
     def __str__(self) -> str:
         return f"weights:{','.join(f'{weight:.17g}' for weight in self.weights)}"
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertCounts:
-    """Counts of one's own: the tokens of each expert, as they were seen.
+class ExpertCounts(Distribution):
+    """Counts of one's own: the tokens of each expert, as they were seen; those of a rank stand together.
 
-    Attributes:
-        counts: of each expert of the layer, those of a rank together. They must add up to num_tokens*topk.
+    They must add up to num_tokens*topk.
 
     Raises:
         InvalidOptionError: they are no integers >= 0.
@@ -192,21 +162,12 @@ class ExpertCounts:
     is_random: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        found: list[int] = []
-        for item in _items("counts", self.counts):
-            count = plain_integer(item)
-            if count is None or not 0 <= count <= MAX_DIM:
-                raise InvalidOptionError(
-                    f"counts of experts must be integers in 0..2**40, got {shown(item)} for expert {len(found)}"
-                )
-            found.append(count)
-        object.__setattr__(self, "counts", tuple(found))
+        counts = _items("counts", self.counts, plain_integer, lambda num: 0 <= num <= MAX_DIM, "integers in 0..2**40")
+        object.__setattr__(self, "counts", counts)
 
-    def draw(
-        self, num_tokens: int, num_experts: int, topk: int, *, num_ranks: int = 1, num_draws: int = 1,  # noqa: ARG002
-        rng: np.random.Generator,  # noqa: ARG002
-    ) -> Counts:  # fmt: skip
+    def draw(self, sizes: Routed, _rng: np.random.Generator, /) -> Counts:
         """Return the counts."""
+        num_tokens, num_experts, topk = sizes[:3]
         _check_num("counts", self.counts, num_experts)
         if sum(self.counts) != num_tokens * topk:
             raise InvalidOptionError(
@@ -230,7 +191,7 @@ def parse_distribution(value: Any, *, what: str = "distribution") -> Distributio
     Raises:
         InvalidOptionError: `value` is neither; `what` names it.
     """
-    if isinstance(value, Balanced | Uniform | PowerLaw | ExpertWeights | ExpertCounts):
+    if isinstance(value, Distribution):
         return value
     word = value.strip().lower() if isinstance(value, str) else ""
     if word in ("balanced", "uniform"):
@@ -247,19 +208,28 @@ def parse_distribution(value: Any, *, what: str = "distribution") -> Distributio
 
 
 def _numbers(kind: type[N], *words: str) -> tuple[N, ...]:
-    """The numbers that words spell; none where one spells none."""
+    """Return the numbers that words spell; none where one spells none."""
     try:
         return tuple(map(kind, words))
     except ValueError:
         return ()
 
 
-def _items(what: str, value: Any) -> Iterable[Any]:
-    if isinstance(value, str | bytes | dict | set | frozenset) or not isinstance(value, Iterable):
-        raise InvalidOptionError(f"{what} must be a sequence with one number for each expert, got {shown(value)}")
-    if not isinstance(value, Sized) or not 1 <= len(value) <= MAX_EXPERTS:
-        raise InvalidOptionError(f"{what} must be a sequence of 1 to {MAX_EXPERTS:,} numbers, got {shown(value)}")
-    return value
+def _items(
+    what: str, values: Any, plain: Callable[[Any], N | None], is_allowed: Callable[[N], bool], rule: str
+) -> tuple[N, ...]:
+    """Return one plain number for each expert, all of which are allowed."""
+    if isinstance(values, str | bytes | dict | set | frozenset) or not isinstance(values, Iterable):
+        raise InvalidOptionError(f"{what} must be a sequence with one number for each expert, got {shown(values)}")
+    if not isinstance(values, Sized) or not 1 <= len(values) <= MAX_EXPERTS:
+        raise InvalidOptionError(f"{what} must be a sequence of 1 to {MAX_EXPERTS:,} numbers, got {shown(values)}")
+    result: list[N] = []
+    for item in values:
+        number = plain(item)
+        if number is None or not is_allowed(number):
+            raise InvalidOptionError(f"{what} of experts must be {rule}, got {shown(item)} for expert {len(result)}")
+        result.append(number)
+    return tuple(result)
 
 
 def _check_num(what: str, values: tuple[Any, ...], num_experts: int) -> None:

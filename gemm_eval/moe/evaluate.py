@@ -7,41 +7,20 @@ from typing import Any, Literal
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import check_word
-from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.moe.distributions import Distribution
 from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer, types_of
 from gemm_eval.moe.runs import draw_columns, make_runs
 from gemm_eval.moe.table import MoeLayerResult, MoeLayerTable
 from gemm_eval.words import refusal, shown
-from gemm_eval.workload import GemmTypes, run_options
+from gemm_eval.workload import run_options
 
 
 def moe_layer(
-    evaluator: GEMMEvaluator | ArchSpec | str,
-    num_tokens: int,
-    hidden: int,
-    inter: int,
-    num_experts: int,
-    topk: int,
-    *,
-    tp: int = 1,
-    ep: int = 1,
-    distribution: Distribution | str = "balanced",
-    rank: str | int = "most_loaded",
-    gated: bool = True,
-    num_shared_experts: int = 0,
-    shared_inter: int | None = None,
-    dtype: str | DtypeScheme | GemmTypes | None = None,
-    num_draws: int = 5,
-    seed: int = 0,
-    num_expert_groups: int = 1,
-    library: str | None = None,
-    l2: str | None = None,
-    clock: str | None = None,
-    correction: bool | None = None,
-) -> MoeLayerResult:
+    evaluator: GEMMEvaluator | ArchSpec | str, num_tokens: int, hidden: int, inter: int, num_experts: int, topk: int, *,
+    library: str | None = None, l2: str | None = None, clock: str | None = None, correction: bool | None = None,
+    **of_layer: Any,
+) -> MoeLayerResult:  # fmt: skip
     """Return what a layer of experts takes on one rank: routing, both grouped GEMMs, and what lies between them.
 
     >>> moe_layer("h200-sxm", 256, 7168, 2048, 256, 8, ep=8, dtype="fp8_block").breakdown    # doctest: +SKIP
@@ -52,14 +31,14 @@ def moe_layer(
 
     Args:
         evaluator: evaluates the GEMMs; or an arch, or its name or path.
-        num_tokens, hidden, inter, num_experts, topk: see `MoeLayer`, as are all up to `seed`.
-        tp, ep, distribution, rank, gated, num_shared_experts, shared_inter, dtype, num_draws, seed, num_expert_groups:
-            see `MoeLayer`.
+        num_tokens, hidden, inter, num_experts, topk: see `MoeLayer`.
         library: GPUs: whose kernels run the experts: ``"triton"`` (SGLang's and vLLM's `fused_moe`), ``"marlin"`` (int4
             weights), ``"deepgemm"``, ``"trtllm-gen"``, ``"torch"`` or any other that runs the types; by default what
             serving engines take. Tiles are those of the library's own rules; one can be named, as in
             ``"triton/64x64x32"``.
         l2, clock, correction: GPUs: as for `GEMMEvaluator.evaluate`.
+        of_layer: other fields of `MoeLayer`: tp, ep, distribution, rank, gated, num_shared_experts, shared_inter,
+            dtype, num_draws, seed, num_expert_groups.
 
     Raises:
         InvalidInputError: `evaluator` is none.
@@ -68,10 +47,7 @@ def moe_layer(
         UnsupportedError: the arch cannot run these types.
         InfeasibleError: no mapping fits.
     """
-    layer = MoeLayer(
-        num_tokens, hidden, inter, num_experts, topk, tp, ep, distribution, rank, gated, num_shared_experts,
-        shared_inter, dtype, num_draws, seed, num_expert_groups,
-    )  # fmt: skip
+    layer = MoeLayer(num_tokens, hidden, inter, num_experts, topk, **of_layer)
     result: MoeLayerResult = moe_layers(
         evaluator, [layer], library=library, l2=l2, clock=clock, correction=correction, progress=False
     )[0]
@@ -79,16 +55,10 @@ def moe_layer(
 
 
 def moe_layers(
-    evaluator: GEMMEvaluator | ArchSpec | str,
-    layers: Any,
-    *,
-    library: str | None = None,
-    l2: str | None = None,
-    clock: str | None = None,
-    correction: bool | None = None,
-    errors: Literal["raise", "mark"] = "raise",
+    evaluator: GEMMEvaluator | ArchSpec | str, layers: Any, *, library: str | None = None, l2: str | None = None,
+    clock: str | None = None, correction: bool | None = None, errors: Literal["raise", "mark"] = "raise",
     progress: bool | None = None,
-) -> MoeLayerTable:
+) -> MoeLayerTable:  # fmt: skip
     """Return what many layers of experts take: `moe_layer` for each, with the GEMMs of all in one batch.
 
     Args:
@@ -108,15 +78,14 @@ def moe_layers(
         evaluator = GEMMEvaluator(evaluator)
     if not isinstance(evaluator, GEMMEvaluator):
         raise InvalidInputError(f"evaluator must be a GEMMEvaluator or an arch, got {shown(evaluator)}")
-    found = _read_layers(layers)
-    known: dict[Any, GemmTypes] = {}
-    types = [
-        known.get(layer.dtype) or known.setdefault(layer.dtype, types_of(layer, evaluator.arch)) for layer in found
-    ]
+    read = _read_layers(layers)
+    of_dtype = {layer.dtype: layer for layer in read}
+    types_of_dtype = {dtype: types_of(layer, evaluator.arch) for dtype, layer in of_dtype.items()}
     options = run_options(library, l2, clock, None, correction)
-    runs = make_runs(found, types, evaluator, options, marks_errors=errors == "mark")
+    types = [types_of_dtype[layer.dtype] for layer in read]
+    runs = make_runs(read, types, evaluator, options, marks_errors=errors == "mark")
     gemms = evaluator.evaluate_batch(runs.batch, errors=errors, progress=progress)
-    return MoeLayerTable(evaluator.arch.name, found, draw_columns(evaluator.arch, runs, gemms), gemms, runs.errors)
+    return MoeLayerTable(evaluator.arch.name, read, draw_columns(evaluator.arch, runs, gemms), gemms, runs.errors)
 
 
 def _read_layers(layers: Any) -> list[MoeLayer]:
@@ -127,10 +96,10 @@ def _read_layers(layers: Any) -> list[MoeLayer]:
         ]
     if isinstance(layers, str | bytes | Mapping | MoeLayer) or not isinstance(layers, Iterable):
         raise InvalidOptionError(f"layers must be an iterable of MoeLayer, got {shown(layers)}; one is [layer]")
-    found = []
+    read = []
     for place, item in enumerate(layers):
         if isinstance(item, MoeLayer):
-            found.append(item)
+            read.append(item)
             continue
         if not isinstance(item, Mapping):
             raise InvalidOptionError(f"layer {place} must be a MoeLayer or a mapping of its fields, got {shown(item)}")
@@ -140,16 +109,16 @@ def _read_layers(layers: Any) -> list[MoeLayer]:
         if missing := [name for name in LAYER_FIELDS[:5] if name not in given]:
             raise InvalidOptionError(f"layer {place}: {', '.join(missing)} missing")
         try:
-            found.append(MoeLayer(**given))
+            read.append(MoeLayer(**given))
         except InvalidOptionError as error:
             raise InvalidOptionError(f"layer {place}: {error}") from None
-    if not found:
+    if not read:
         raise InvalidOptionError("layers must be at least one layer, got none")
-    return found
+    return read
 
 
 def _plain(value: Any) -> Any:
-    """A cell of a DataFrame: None for gaps, whole floats as the ints that gaps made floats of."""
+    """Return a cell of a DataFrame: None for gaps, whole floats as the ints that gaps made floats of."""
     if isinstance(value, float):
         return None if value != value else int(value) if value.is_integer() else value  # noqa: PLR0124  nan
     return value

@@ -13,7 +13,7 @@ from gemm_eval.arch import ArchSpec
 from gemm_eval.checks import as_integer, check_flag, plain_integer
 from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.moe.distributions import MAX_EXPERTS, Distribution, parse_distribution
+from gemm_eval.moe.distributions import MAX_EXPERTS, Distribution, Routed, parse_distribution
 from gemm_eval.moe.routing import Counts, most_loaded_rank_first
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, MAX_GROUPS, GemmTypes, RowGroups, make_types, resolve_types
@@ -30,10 +30,7 @@ class MoeLayer:
 
     Attributes:
         num_tokens: tokens that all ranks of an expert-parallel group see together.
-        hidden: width of the model.
-        inter: intermediate width of one expert, all of it: `tp` divides it.
-        num_experts: routed experts of the layer.
-        topk: experts of a token.
+        hidden, inter: widths of the model and of one expert, all of it: `tp` divides it.
         tp: ranks that share an expert, each with its share of `inter`.
         ep: ranks that share the experts, each with num_experts/ep of them whole, in order.
         distribution: how tokens spread over experts: a word (`gemm_eval.moe.DISTRIBUTION_FORMS`) or a value.
@@ -87,13 +84,11 @@ class MoeLayer:
         self._check_shared()
 
     def _check_shared(self) -> None:
-        if self.shared_inter is None:
-            shared = self.inter
-        elif self.num_shared_experts == 0:
-            raise InvalidOptionError("shared_inter is for num_shared_experts >= 1, got 0")
-        else:
-            shared = as_integer("shared_inter", self.shared_inter, 1, MAX_DIM)
-            object.__setattr__(self, "shared_inter", shared)
+        if self.shared_inter is not None:
+            if self.num_shared_experts == 0:
+                raise InvalidOptionError("shared_inter is for num_shared_experts >= 1, got 0")
+            object.__setattr__(self, "shared_inter", as_integer("shared_inter", self.shared_inter, 1, MAX_DIM))
+        shared = self.shared_inter or self.inter
         if self.num_shared_experts * shared % self.tp:
             raise InvalidOptionError(
                 f"tp must divide the width of the shared experts, {self.num_shared_experts} * {shared}, got {self.tp}"
@@ -146,36 +141,21 @@ LAYER_FIELDS = tuple(item.name for item in fields(MoeLayer))
 """The names of a layer's fields, which rows of a DataFrame of layers have as columns."""
 
 _RANGES = (
-    ("num_tokens", 1, MAX_DIM),
-    ("hidden", 1, MAX_DIM),
-    ("inter", 1, MAX_DIM),
-    ("num_experts", 1, MAX_EXPERTS),
-    ("topk", 1, MAX_EXPERTS),
-    ("tp", 1, MAX_DIM),
-    ("ep", 1, MAX_EXPERTS),
-    ("num_shared_experts", 0, MAX_EXPERTS),
-    ("num_draws", 1, _MAX_DRAWS),
-    ("seed", 0, _MAX_SEED),
-    ("num_expert_groups", 1, MAX_EXPERTS),
-)
+    *((name, 1, MAX_DIM) for name in ("num_tokens", "hidden", "inter", "tp")),
+    *((name, 1, MAX_EXPERTS) for name in ("num_experts", "topk", "ep", "num_expert_groups")),
+    ("num_shared_experts", 0, MAX_EXPERTS), ("num_draws", 1, _MAX_DRAWS), ("seed", 0, _MAX_SEED),
+)  # fmt: skip
 
 
 class RoutedDraws(NamedTuple):
-    """What routing gives the ranks whose time is asked for: a run is one rank in one draw.
+    """The ranks whose time is asked for after routing: a run is one rank in one draw.
 
-    Attributes:
-        groups: [num_runs] rows of each local expert, the most first: nothing hangs on the order of experts.
-        draw_of: [num_runs], which draw a run is of.
-        rank_of: [num_runs], which rank of that draw.
-        rows: [num_runs], assignments of the rank.
-        num_active: [num_runs], its experts that have tokens.
-        most_rows: [num_runs], rows of its expert that has most.
-        imbalance: [num_draws], tokens of the most loaded rank over the mean of all ranks.
+    `groups` [num_runs] are rows of each local expert, the most first: nothing hangs on the order of experts; `rows`,
+    `num_active` and `most_rows` [num_runs] are the rank's assignments, experts that have tokens, and rows of the one
+    that has most; `imbalance` [num_draws] is tokens of the most loaded rank over the mean of all ranks.
     """
 
     groups: tuple[RowGroups, ...]
-    draw_of: Counts
-    rank_of: Counts
     rows: Counts
     num_active: Counts
     most_rows: Counts
@@ -190,30 +170,23 @@ def route(layer: MoeLayer) -> RoutedDraws:
     """
     distribution = parse_distribution(layer.distribution)
     num_draws = layer.num_draws if distribution.is_random else 1
-    return _route(
-        layer.num_tokens, layer.num_experts, layer.topk, layer.ep, distribution, layer.rank, num_draws, layer.seed
-    )
+    sizes = Routed(layer.num_tokens, layer.num_experts, layer.topk, layer.ep, num_draws)
+    return _route(sizes, distribution, layer.rank, layer.seed)
 
 
 @lru_cache(maxsize=_NUM_ROUTED)
-def _route(
-    num_tokens: int, num_experts: int, topk: int, ep: int, distribution: Distribution, rank: str | int, num_draws: int,
-    seed: int,
-) -> RoutedDraws:  # fmt: skip
-    rng = np.random.default_rng(seed)
-    counts = distribution.draw(num_tokens, num_experts, topk, num_ranks=ep, num_draws=num_draws, rng=rng)
+def _route(sizes: Routed, distribution: Distribution, rank: str | int, seed: int) -> RoutedDraws:
+    ep = sizes.num_ranks
+    counts = distribution.draw(sizes, np.random.default_rng(seed))
     of_rank = counts.reshape(len(counts), ep, -1)
     loads = of_rank.sum(axis=2)
-    ranks: Any = loads.argmax(axis=1)[:, None] if rank == "most_loaded" else np.arange(ep)[None]
     if rank == "most_loaded":
         of_rank = most_loaded_rank_first(counts, ep).reshape(of_rank.shape)[:, :1]
     elif isinstance(rank, int):
-        ranks, of_rank = np.array([[rank]]), of_rank[:, rank : rank + 1]
+        of_rank = of_rank[:, rank : rank + 1]
     local = -np.sort(-of_rank.reshape(-1, of_rank.shape[2]), axis=1)
     return RoutedDraws(
         groups=tuple(map(tuple, local.tolist())),
-        draw_of=np.repeat(np.arange(len(counts)), of_rank.shape[1]),
-        rank_of=np.broadcast_to(ranks, of_rank.shape[:2]).ravel(),
         rows=local.sum(axis=1),
         num_active=(local > 0).sum(axis=1),
         most_rows=local[:, 0],

@@ -1,7 +1,7 @@
-"""How many tokens each expert receives: the laws of routing, seeded, and what of them one rank has to do.
+"""Numbers of tokens that each expert receives: the laws of routing, seeded.
 
 Counts of all experts add up to num_tokens*topk, and no expert has more than num_tokens, because a token picks topk
-different ones. Laws that draw return one draw [num_experts], or [num_draws, num_experts] where a number is given.
+different ones.
 """
 
 from __future__ import annotations
@@ -37,33 +37,26 @@ def balanced_counts(num_tokens: int, num_experts: int, topk: int) -> Counts:
 
 @lru_cache(maxsize=64)
 def _balanced_sources(num_experts: int, topk: int) -> Counts:
-    """The experts [topk, num_experts] whose starting tokens an expert gets as their first, second, ... expert."""
+    """Return the experts [topk, num_experts] whose tokens have an expert as their first, second, ... one."""
     return (np.arange(num_experts) - _balanced_offsets(num_experts, topk)[:, None]) % num_experts
 
 
 def _balanced_starts(num_tokens: int, num_experts: int, topk: int) -> Counts:
-    """The first expert of each token [num_tokens]."""
     tokens, stride = np.arange(num_tokens), -(-num_experts // topk)
     return tokens % num_experts if num_tokens >= stride else tokens * stride // num_tokens
 
 
 def _balanced_offsets(num_experts: int, topk: int) -> Counts:
-    """How much further each of a token's experts is [topk]."""
     stride = -(-num_experts // topk)
     step = num_experts / topk if (topk - 1) * stride >= num_experts else stride
     return (np.arange(topk) * step).astype(np.int64)
 
 
 def power_law_counts(
-    num_tokens: int,
-    num_experts: int,
-    topk: int,
-    alpha: float,
-    num_ranks: int,
-    rng: np.random.Generator,
-    num_draws: int | None = None,
-) -> Counts:
-    """Return the tokens of each expert where loads are drawn from a density x**-alpha.
+    num_tokens: int, num_experts: int, topk: int, alpha: float, num_ranks: int, rng: np.random.Generator,
+    num_draws: int = 1,
+) -> Counts:  # fmt: skip
+    """Return the tokens of each expert, [num_draws, num_experts], where loads are drawn from a density x**-alpha.
 
     As the collectors of AIConfigurator draw them (github.com/ai-dynamo/aiconfigurator, collector/helper.py): by the
     inverse CDF on [1, 0.8*num_tokens], or [0.01, 2] with no more assignments than experts; scaled to num_tokens*topk in
@@ -72,7 +65,7 @@ def power_law_counts(
     """
     total = num_tokens * topk
     low, high = (1.0, _HIGHEST_FRAC * num_tokens) if total > num_experts else _FEW_TOKENS
-    u = rng.random((num_draws or 1, num_experts))
+    u = rng.random((num_draws, num_experts))
     if alpha == 1.0:
         loads = low * (high / low) ** u
     else:
@@ -84,20 +77,17 @@ def power_law_counts(
     counts = _add_in_turn(counts, cut, num_ranks, num_tokens)
     missing = total - counts.sum(axis=1)
     counts = _add_in_turn(counts, np.maximum(missing, 0), num_ranks, num_tokens)
-    found: Counts = -_add_in_turn(-counts, np.maximum(-missing, 0), num_ranks, 0)
-    return found.reshape(-1) if num_draws is None else found
+    return -_add_in_turn(-counts, np.maximum(-missing, 0), num_ranks, 0)
 
 
 def uniform_counts(
-    num_tokens: int, num_experts: int, topk: int, rng: np.random.Generator, num_draws: int | None = None
+    num_tokens: int, num_experts: int, topk: int, rng: np.random.Generator, num_draws: int = 1
 ) -> Counts:
-    """Return the tokens of each expert where each token picks topk of them at random.
+    """Return the tokens of each expert, [num_draws, num_experts], where each token picks topk of them at random.
 
     Exact: few tokens pick one by one (Floyd's algorithm, Communications of the ACM 30(9), 1987); of many, each expert
     in turn takes binomially many of those that have r picks left among the m experts left, with probability r/m.
     """
-    if num_draws is None:
-        return uniform_counts(num_tokens, num_experts, topk, rng, 1).reshape(-1)
     num = num_draws * num_tokens
     if num * topk * _PER_PICK_NS > num_experts * _PER_EXPERT_NS:
         return _uniform_by_expert(num_tokens, num_experts, topk, rng, num_draws)
@@ -111,23 +101,23 @@ def uniform_counts(
 
 
 def weighted_counts(
-    num_tokens: int, topk: int, weights: npt.NDArray[np.float64], rng: np.random.Generator, num_draws: int | None = None
+    num_tokens: int, topk: int, weights: npt.NDArray[np.float64], rng: np.random.Generator, num_draws: int = 1
 ) -> Counts:
-    """Return the tokens of each expert, in the mean in proportion to `weights` [num_experts].
+    """Return the tokens of each expert, [num_draws, num_experts], in the mean in proportion to `weights` [num_experts].
 
     Assignments are drawn independently of each other; those that an expert has beyond num_tokens are drawn again among
     the others. At least topk weights must be positive.
     """
-    draws = []
-    for _ in range(num_draws or 1):
-        counts, missing = np.zeros(len(weights), np.int64), num_tokens * topk
+    draws = np.zeros((num_draws, len(weights)), np.int64)
+    for draw in range(num_draws):
+        counts = draws[draw]
+        missing = num_tokens * topk
         while missing:
             open_weights = np.where(counts < num_tokens, weights, 0.0)
             counts += rng.multinomial(missing, open_weights / open_weights.sum())
             missing = int(np.maximum(counts - num_tokens, 0).sum())
-            counts = np.minimum(counts, num_tokens)
-        draws.append(counts)
-    return draws[0] if num_draws is None else np.stack(draws)
+            np.minimum(counts, num_tokens, out=counts)
+    return draws
 
 
 def expected_counts(num_tokens: int, num_experts: int, topk: int, num_local_experts: int) -> Counts:
@@ -189,14 +179,14 @@ def group_limited_counts(counts: Counts | None, num_tokens: int, topk: int, rout
     is_kept = np.zeros((num_tokens, num_groups), np.bool_)
     is_kept[tokens, best_first] = True
     has = is_kept[tokens, experts // size]
-    found = np.bincount(experts[has], minlength=num_experts)
+    result = np.bincount(experts[has], minlength=num_experts)
     # the others: the lowest numbers of kept groups, 2*topk of which have enough that the token does not have already
     kept = np.sort(best_first, axis=1)[:, :, None] * size + np.arange(size)
     lowest = kept.reshape(num_tokens, -1)[:, : 2 * topk]
     is_open = ~(lowest[:, :, None] == experts[:, None, :]).any(axis=2)
     is_filled = is_open & (np.cumsum(is_open, axis=1) <= (topk - has.sum(axis=1))[:, None])
-    found += np.bincount(lowest[is_filled], minlength=num_experts)
-    return found
+    result += np.bincount(lowest[is_filled], minlength=num_experts)
+    return result
 
 
 def _uniform_by_expert(
@@ -216,7 +206,7 @@ def _uniform_by_expert(
 
 
 def _binomial_quantiles(num: int, share: float, levels: npt.NDArray[np.float64]) -> Counts:
-    """Least k with P(X <= k) >= level, for X binomial: `num` times with probability `share`."""
+    """Return the least k with P(X <= k) >= level, for X binomial: `num` times with probability `share`."""
     if share >= 1.0:
         return np.full(len(levels), num, np.int64)
     mean, deviation = num * share, np.sqrt(num * share * (1.0 - share))
@@ -228,15 +218,12 @@ def _binomial_quantiles(num: int, share: float, levels: npt.NDArray[np.float64])
     log_term = np.concatenate(([0.0], np.cumsum(log_ratio)))
     terms = np.exp(log_term - log_term.max())
     cdf = np.cumsum(terms) / terms.sum()
-    found: Counts = low + np.minimum(np.searchsorted(cdf, levels - 1e-12), high - low)  # ties, as 1/2, to the lower
-    return found
+    counts: Counts = low + np.minimum(np.searchsorted(cdf, levels - 1e-12), high - low)  # ties, as 1/2, to the lower
+    return counts
 
 
 def _add_in_turn(counts: Counts, num: npt.NDArray[np.int64], num_ranks: int, most: int) -> Counts:
-    """Return counts [num_draws, num_experts] with `num` [num_draws] more, each to the next rank's least expert.
-
-    Experts have at most `most`; a rank whose experts all have it is passed by. In closed form, not one by one.
-    """
+    """Return counts with `num` [num_draws] more, each to the next rank's least expert that has below `most`."""
     if not num.any():
         return counts
     of_rank = counts.reshape(len(counts), num_ranks, -1)

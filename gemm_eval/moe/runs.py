@@ -1,27 +1,33 @@
-"""The runs behind layers of experts: one rank in one draw of one layer, with the GEMMs that it needs."""
+"""Runs of layers of experts: one rank in one draw of one layer, with the GEMMs that it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import ArchSpec, GpuSpec, L2State
+from gemm_eval.arch import ArchSpec, GpuSpec, L2State, MulticoreSpec
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable, Kind, ProblemBatch
 from gemm_eval.models.gpu import (
     AUTO,
     LIBRARIES,
+    MOE_LAYER,
     LayerShape,
+    coefficients_for,
     default_layer_library,
     layer_libraries,
+    library_of,
     padded_sizes,
 )
+from gemm_eval.models.gpu import layer_terms as gpu_layer_terms
+from gemm_eval.models.multicore import layer_terms as multicore_layer_terms
 from gemm_eval.moe.layer import MoeLayer, RoutedDraws, route
-from gemm_eval.moe.table import DrawColumns
-from gemm_eval.moe.terms import BREAKDOWN, layer_terms
+from gemm_eval.moe.table import BREAKDOWN, DrawColumns
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import MAX_MACS, GemmProblem, GemmTypes, MoeWork, RowGroups, RunOptions
 
@@ -36,17 +42,10 @@ _GEMM1, _GEMM2, _SHARED = (BREAKDOWN.index(name) for name in ("gemm1_us", "gemm2
 class Runs(NamedTuple):
     """All runs of some layers: those of a draw stand together, and those of a layer.
 
-    Attributes:
-        layers: [num_layers] what was asked.
-        types: [num_layers] data types of their GEMMs.
-        routed: [num_layers] what routing gives their ranks.
-        batch: the GEMMs of all.
-        layer_of: [num_runs].
-        gemm_rows: [num_runs, 2], places of GEMM 1 and 2 in `batch`; -1: the rank has no token.
-        shared_rows: [num_layers, 2], the same of the shared experts; -1: there are none.
-        libraries: [num_layers], whose kernels run the experts on a GPU; None: what runs such GEMMs.
-        padded: [num_layers, 2], width of tokens, and columns of gate or up, that these kernels compute on a rank.
-        errors: layer -> why the arch or the library cannot run it; such a layer has no GEMMs.
+    `gemm_rows` [num_runs, 2] and `shared_rows` [num_layers, 2] are the places of GEMM 1 and 2 in `batch`; -1: the rank
+    has no token, or there are no shared experts. `libraries` run the experts on a GPU (None: what runs such GEMMs);
+    `padded` [num_layers, 2] is the width of tokens, and columns of gate or up, that they compute on a rank. `errors`
+    says why the arch or the library cannot run a layer, which then has no GEMMs.
     """
 
     layers: list[MoeLayer]
@@ -70,83 +69,64 @@ class _Batch:
 
     def __init__(self, evaluator: GEMMEvaluator, asked: RunOptions) -> None:
         self._evaluator, self._asked = evaluator, asked
-        self._kinds: dict[tuple[GemmTypes, str | None, bool, float], int] = {}
-        self.kinds: list[Kind] = []
+        self._numbers: dict[tuple[GemmTypes, str | None, bool, float], int] = {}
+        self._kinds: list[Kind] = []
         self._sizes: list[tuple[int, int, int, int]] = []
         self._kind_of: list[int] = []
         self._row_groups: list[RowGroups | None] = []
 
-    def add_grouped(
-        self, types: GemmTypes, groups: RowGroups, K: int, N: int, library: str | None, call_weights: float = 1.0
+    def add(
+        self, types: GemmTypes, rows: int | RowGroups, K: int, N: int, library: str | None, call_weights: float = 1.0
     ) -> int:
-        """List a grouped GEMM whose largest group comes first; return its place."""
-        if len(groups) * groups[0] * K * N > MAX_MACS:
-            GemmProblem.grouped(groups, K, N, **types.words)  # says that it is too large
-        return self._add(types, (len(groups), groups[0], K, N), groups, library, call_weights)
-
-    def add_plain(self, types: GemmTypes, M: int, K: int, N: int, library: str | None) -> int:
-        """List a GEMM of one matrix; return its place."""
-        if M * K * N > MAX_MACS:
-            GemmProblem.grouped((M,), K, N, **types.words)  # says that it is too large
-        return self._add(types, (1, M, K, N), None, library, 1.0)
-
-    def _add(
-        self, types: GemmTypes, sizes: tuple[int, int, int, int], groups: RowGroups | None, library: str | None,
-        call_weights: float,
-    ) -> int:  # fmt: skip
+        """List a GEMM of so many rows, or a grouped one whose largest group comes first; return its place."""
+        groups = None if isinstance(rows, int) else rows
+        sizes = (1, rows, K, N) if isinstance(rows, int) else (len(rows), rows[0], K, N)
+        if prod(sizes) > MAX_MACS:
+            GemmProblem.grouped(groups or (sizes[1],), K, N, **types.words)  # says that it is too large
         key = (types, library, groups is not None, call_weights)
-        number = self._kinds.get(key)
-        if number is None:
-            asked = self._asked._replace(library=library)
-            kind = self._evaluator.kind_of_types(types, asked, is_grouped=groups is not None)
+        if key not in self._numbers:
+            options = self._asked._replace(library=library)
+            kind = self._evaluator.kind_of_types(types, options, is_grouped=groups is not None)
             if kind.options.l2 == L2State.WARM:
                 kind = kind._replace(call_weights=call_weights)
             self._evaluator.backend.pack(kind)  # raises where nothing runs such a kind
-            number = self._kinds.setdefault(key, len(self.kinds))
-            self.kinds.append(kind)
+            self._numbers[key] = len(self._kinds)
+            self._kinds.append(kind)
         self._sizes.append(sizes)
-        self._kind_of.append(number)
+        self._kind_of.append(self._numbers[key])
         self._row_groups.append(groups)
         return len(self._sizes) - 1
 
     def pack(self) -> ProblemBatch:
-        """Return all that was listed."""
         sizes, kind_of = np.array(self._sizes, np.int64).reshape(-1, 4), np.array(self._kind_of, np.int64)
-        return ProblemBatch(sizes, kind_of, tuple(self.kinds), tuple(self._row_groups))
+        return ProblemBatch(sizes, kind_of, tuple(self._kinds), tuple(self._row_groups))
 
 
 def make_runs(
     layers: list[MoeLayer], types: list[GemmTypes], evaluator: GEMMEvaluator, asked: RunOptions, *,
-    marks_errors: bool = False, release: str | None = None,
+    marks_errors: bool = False,
 ) -> Runs:  # fmt: skip
     """Route the tokens of some layers, at least one, and list the GEMMs.
 
-    Args:
-        layers: what is asked.
-        types: [num_layers] data types of their GEMMs.
-        evaluator: whose arch and options.
-        asked: options of the call.
-        marks_errors: keep what the arch or the library cannot run in `Runs.errors`, instead of raising it.
-        release: of SGLang, whose tables and rules Triton's kernels run by; None: the newest that is known.
+    `types` [num_layers] are of their GEMMs, `asked` the options of the call. `marks_errors`: keep what the arch or
+    the library cannot run in `Runs.errors`, instead of raising it.
 
     Raises:
         InvalidOptionError: weights or counts of one's own that are of other sizes, or no such option.
         InvalidProblemError: a GEMM that is too large.
         UnsupportedError: options that this arch has no use for, or types that the library does not run.
     """
-    rules = _Rules(evaluator.arch, asked.library, evaluator.preferred.library, release)
+    rules = _Rules(evaluator.arch, asked.library, evaluator.preferred.library)
     routed = [route(layer) for layer in layers]
     batch = _Batch(evaluator, asked)
     num_runs = [len(draws.rows) for draws in routed]
     gemm_rows = np.full((sum(num_runs), 2), -1, np.int64)
     shared_rows = np.full((len(layers), 2), -1, np.int64)
-    libraries: list[str | None] = []
     padded = np.zeros((len(layers), 2), np.int64)
+    libraries = [rules.library(of) for of in types]
     errors: dict[int, GemmEvalError] = {}
     first_run = np.concatenate(([0], np.cumsum(num_runs))).tolist()
-    for number, (layer, draws, of) in enumerate(zip(layers, routed, types, strict=True)):
-        library = rules.library(of)
-        libraries.append(library)
+    for number, (layer, draws, of, library) in enumerate(zip(layers, routed, types, libraries, strict=True)):
         padded[number] = hidden, inter = rules.padded(library, of, layer)
         columns = 1 + layer.gated
         try:
@@ -155,15 +135,15 @@ def make_runs(
                 if groups[0]:
                     # what a warm L2 has to hold are the weights of both GEMMs
                     gemm_rows[run] = (
-                        batch.add_grouped(of, groups, hidden, columns * inter, first, 1.0 + 1.0 / columns),
-                        batch.add_grouped(of, groups, inter, hidden, second, 1.0 + columns),
+                        batch.add(of, groups, hidden, columns * inter, first, 1.0 + 1.0 / columns),
+                        batch.add(of, groups, inter, hidden, second, 1.0 + columns),
                     )
             if width := layer.shared_width:
                 is_plain = library is None or library.partition("/")[0] not in _OF_EXPERTS
                 rows, plain = layer.shared_tokens, library if is_plain else None
                 shared_rows[number] = (
-                    batch.add_plain(of, rows, layer.hidden, columns * width, plain),
-                    batch.add_plain(of, rows, width, layer.hidden, plain),
+                    batch.add(of, rows, layer.hidden, columns * width, plain),
+                    batch.add(of, rows, width, layer.hidden, plain),
                 )
         except UnsupportedError as error:
             if not marks_errors:
@@ -178,21 +158,17 @@ _OF_EXPERTS = {name for name, rules in LIBRARIES.items() if rules.grouped_famili
 
 
 class _Rules:
-    """Whose kernels run layers, and with which tiles: each question is asked once."""
+    """Libraries that run layers, and their tiles: each question is asked once."""
 
-    def __init__(self, arch: ArchSpec, asked: str | None, preferred: str | None, release: str | None) -> None:
+    def __init__(self, arch: ArchSpec, asked: str | None, preferred: str | None) -> None:
         self._gpu = arch if isinstance(arch, GpuSpec) else None
-        self._asked = asked
-        self._given = asked or preferred
+        self._given = asked if self._gpu is None else asked or preferred
         self._of_types: dict[GemmTypes, str | None] = {}
         self._of_shape: dict[tuple[str, GemmTypes, LayerShape], tuple[str, str]] = {}
-        self._release = {} if release is None else {"release": release}
 
     def library(self, types: GemmTypes) -> str | None:
-        """What is asked for, or what serving engines take; None: what runs such GEMMs."""
-        if self._gpu is None:
-            return self._asked
-        if self._given not in (None, AUTO):
+        """Return what is asked for, or what serving engines take; None: what runs such GEMMs."""
+        if self._gpu is None or self._given not in (None, AUTO):
             return self._given
         if types not in self._of_types:
             self._of_types[types] = default_layer_library(self._gpu, types)
@@ -204,14 +180,16 @@ class _Rules:
             return layer.hidden, layer.local_inter
         return padded_sizes(library.partition("/")[0], types, layer.hidden, layer.local_inter)
 
-    def of_gemms(self, library: str | None, types: GemmTypes, layer: MoeLayer, hidden: int, inter: int) -> Any:
+    def of_gemms(
+        self, library: str | None, types: GemmTypes, layer: MoeLayer, hidden: int, inter: int
+    ) -> tuple[str | None, str | None]:
         """Return the library of each GEMM, with the tile that its own rules take where it has some."""
         if self._gpu is None or library is None:
             return library, library
         shape = LayerShape(layer.num_tokens, hidden, inter, layer.num_local_experts, layer.topk, 1 + layer.gated)
         key = (library, types, shape)
         if key not in self._of_shape:
-            self._of_shape[key] = layer_libraries(self._gpu, library, types, shape, **self._release)
+            self._of_shape[key] = layer_libraries(self._gpu, library, types, shape)
         return self._of_shape[key]
 
 
@@ -250,7 +228,7 @@ def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable) -> DrawColumns:
 
 
 def _sizes(layers: list[MoeLayer]) -> dict[str, Rows]:
-    """Columns [num_layers] of what terms depend on; `inter` is that of one rank."""
+    """Return columns [num_layers] of what terms depend on; `inter` is that of one rank."""
     sizes = {
         name: np.array([getattr(layer, name) for layer in layers], np.int64)
         for name in (*_WORK_SIZES, *_SHARED_SIZES, "gated", "tp", "num_expert_groups")
@@ -266,13 +244,16 @@ def works_of(runs: Runs) -> Iterator[tuple[str | None, Rows, MoeWork]]:
     columns = {name: runs.column(name) for name in ("num_active", "most_rows")} | {"local_rows": runs.column("rows")}
     columns |= {name: sizes[name] for name in _WORK_SIZES}
     columns["has_grouped_router"] = (sizes["num_expert_groups"] > 1).astype(np.int64)
-    for (types, gated, library), chosen in _alike(runs).items():
+    kinds = list(zip(runs.types, (layer.gated for layer in runs.layers), runs.libraries, strict=True))
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    number_of_run = np.array([numbers[kind] for kind in kinds])[runs.layer_of]
+    for (types, gated, library), number in numbers.items():
+        chosen = np.flatnonzero(number_of_run == number)
         of_kind = {name: values[chosen] for name, values in columns.items()}
         yield library, chosen, MoeWork(**of_kind, gated=gated, types=types)
 
 
 def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
-    """Return the times [num_runs, len(BREAKDOWN)] besides those of GEMMs."""
     terms = np.zeros((len(runs.layer_of), len(BREAKDOWN)))
     for library, chosen, work in works_of(runs):
         for name, times in layer_terms(arch, library, work).items():
@@ -289,27 +270,43 @@ def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
     return terms
 
 
-def _alike(runs: Runs) -> dict[tuple[GemmTypes, bool, str | None], Rows]:
-    """Return the runs of each kind: data types, whether gated, and whose kernels run the experts."""
-    numbers: dict[tuple[GemmTypes, bool, str | None], int] = {}
-    of_layer = [
-        numbers.setdefault((types, layer.gated, library), len(numbers))
-        for types, layer, library in zip(runs.types, runs.layers, runs.libraries, strict=True)
-    ]
-    of_run = np.array(of_layer, np.int64)[runs.layer_of]
-    return {kind: np.flatnonzero(of_run == number) for kind, number in numbers.items()}
-
-
 def _means(column: Floats, first: Rows, num: Rows) -> Floats:
-    """Means over the runs of each draw, which start at `first` and are `num`."""
     means: Floats = np.add.reduceat(column, first) / num
     return means
 
 
 def _nearest_to_mean(latency_us: Floats, first: Rows, num: Rows) -> Rows:
-    """The run that stands for each draw: of several ranks the one whose time is nearest to their mean."""
-    found = first.copy()
+    """Return the run that stands for each draw: of several ranks the one whose time is nearest to their mean."""
+    nearest = first.copy()
     for draw in np.flatnonzero(num > 1):
         of_ranks = latency_us[first[draw] : first[draw] + num[draw]]
-        found[draw] += int(np.argmin(np.abs(of_ranks - of_ranks.mean())))
-    return found
+        nearest[draw] += int(np.argmin(np.abs(of_ranks - of_ranks.mean())))
+    return nearest
+
+
+def layer_terms(arch: ArchSpec, library: str | None, work: MoeWork) -> Mapping[str, npt.NDArray[np.float64]]:
+    """Return the terms besides the GEMMs, in us, in the shape of the sizes of `work`.
+
+    A rank without an assignment routes, because it must see that it has none; its other terms are 0. `library` says
+    whose kernels run the GEMMs on a GPU; None: nothing runs there.
+    """
+    if isinstance(arch, MulticoreSpec):
+        return multicore_layer_terms(arch, work)
+    times = gpu_layer_terms(arch, coefficients_of(arch, library, work.types), work)
+    is_busy = np.asarray(work.local_rows) > 0
+    return {name: us if name == "routing_us" else us * is_busy for name, us in times.items()}
+
+
+@lru_cache(maxsize=256)
+def coefficients_of(arch: GpuSpec, library: str | None, types: GemmTypes) -> Mapping[str, float]:
+    """Return the coefficients of the library's family, and those of a layer, with defaults where it has none."""
+    defaults = {item.name: item.default for item in MOE_LAYER}
+    if library is None:
+        return defaults
+    rules = library_of(library.partition("/")[0])
+    try:
+        family = rules.family(arch, types)
+    except UnsupportedError:  # whose kernels of experts are not known to have a layer
+        return defaults
+    coefficients = coefficients_for(arch, rules.name, family)[0]
+    return coefficients if "moe_fixed_us" in coefficients else defaults | coefficients

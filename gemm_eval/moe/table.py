@@ -1,9 +1,9 @@
-"""Answers for layers of experts: one as `MoeResult`, many as `MoeTable`."""
+"""Answers for layers of experts: one as `MoeLayerResult`, many as `MoeLayerTable`."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu import say_tiles
 from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer
-from gemm_eval.moe.terms import BREAKDOWN
 from gemm_eval.units import tflop_per_s, time_text
 from gemm_eval.words import refusal
 
@@ -24,16 +23,17 @@ _SHOWN_FROM_US = 0.005
 _BITS_OF_WIDE = 16
 
 
+BREAKDOWN = (
+    "routing_us", "permute_us", "quantize_us", "gemm1_us", "activation_us", "gemm2_us", "finalize_us", "shared_us",
+)  # fmt: skip
+"""The terms of a layer's time, in the order they run; they add up to it."""
+
+
 class MoeDraw(NamedTuple):
     """One draw of the routing; with ``rank="mean"`` all numbers but `imbalance` are means over the ranks.
 
-    Attributes:
-        latency_us: time of the layer.
-        breakdown: of it, by term.
-        rows: assignments (token, expert) of the rank.
-        num_active: experts of the rank that have tokens.
-        max_rows: tokens of its busiest expert.
-        imbalance: tokens of the most loaded rank over the mean of all ranks.
+    `rows` are the rank's assignments (token, expert), `num_active` its experts that have tokens, `max_rows` the tokens
+    of its busiest expert; `imbalance` is the tokens of the most loaded rank over the mean of all ranks.
     """
 
     latency_us: float
@@ -51,21 +51,15 @@ class MoeLayerResult:
     Communication between ranks is not in it, nor the router's GEMM.
 
     Attributes:
-        layer: sizes, ranks and routing.
-        arch_name: name of the arch.
         library: whose kernels run the GEMMs, on a GPU; None on a multi-core chip, or where a rank has no token.
-        latency_us: time of the layer, in microseconds.
         std_us, min_us, max_us: spread over draws: standard deviation (of these draws), least and most.
         breakdown: microseconds by term, in the order they run; they add up to `latency_us`.
         bound: what limits: of the largest term, if that is a GEMM, what limits that (see `GEMMResult`), else its name.
-        draws: each draw.
         gemm1, gemm2: the two grouped GEMMs in the draw of median latency; None where the rank has no token there.
         imbalance: tokens of the most loaded rank over the mean of all ranks; 1 where there is one.
         expert_imbalance: tokens of the rank's busiest expert over the mean of its experts; 0 without a token.
-        rows: assignments (token, expert) of the rank.
-        num_active: experts of the rank that have tokens.
-        flop: operations of the rank's GEMMs, shared experts included, a multiply-accumulate being two.
-        dram_bytes: DRAM traffic of these GEMMs.
+        rows, num_active: assignments (token, expert) of the rank, and its experts that have tokens.
+        flop, dram_bytes: operations and DRAM traffic of the rank's GEMMs, shared experts included.
     """
 
     layer: MoeLayer
@@ -94,11 +88,6 @@ class MoeLayerResult:
     def tflop_per_s(self) -> float:
         """Achieved rate of the GEMMs' operations over the time of the whole layer, in 1e12 FLOP/s."""
         return tflop_per_s(self.flop, self.latency_us)
-
-    @property
-    def gemm_us(self) -> float:
-        """Time of the two grouped GEMMs."""
-        return self.breakdown["gemm1_us"] + self.breakdown["gemm2_us"]
 
     def explain(self) -> str:
         """Return a short text: how long, on how many rows of how many experts, and where the time goes."""
@@ -146,21 +135,14 @@ class MoeLayerResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values, ready for JSON."""
-        plain = {
-            name: getattr(self, name)
-            for name in (
-                *("arch_name", "library", "latency_us", "std_us", "min_us", "max_us", "bound", "imbalance"),
-                *("expert_imbalance", "rows", "num_active", "flop", "dram_bytes", "tflop_per_s"),
-            )
-        }
-        return {
-            "layer": self.layer.to_dict(),
-            **plain,
-            "breakdown": dict(self.breakdown),
-            "draws": [draw._asdict() | {"breakdown": dict(draw.breakdown)} for draw in self.draws],
-            "gemm1": None if self.gemm1 is None else self.gemm1.to_dict(),
-            "gemm2": None if self.gemm2 is None else self.gemm2.to_dict(),
-        }
+        gemms = {name: getattr(self, name) for name in ("gemm1", "gemm2")}
+        draws = [draw._asdict() | {"breakdown": dict(draw.breakdown)} for draw in self.draws]
+        return (
+            {"layer": self.layer.to_dict()}
+            | {name: getattr(self, name) for name in _PLAIN}
+            | {"breakdown": dict(self.breakdown), "draws": draws}
+            | {name: None if gemm is None else gemm.to_dict() for name, gemm in gemms.items()}
+        )
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with a row for each draw.
@@ -168,12 +150,20 @@ class MoeLayerResult:
         Raises:
             GemmEvalError: pandas is not installed.
         """
-        with needs_extra("to_pandas", "sweep"):
-            import pandas as pd
-        rows = [{name: item for name, item in draw._asdict().items() if name != "breakdown"} for draw in self.draws]
-        return pd.DataFrame([row | dict(draw.breakdown) for row, draw in zip(rows, self.draws, strict=True)])
+        rows = [draw._asdict() | dict(draw.breakdown) for draw in self.draws]
+        return _frame(rows, [name for name in (*MoeDraw._fields, *BREAKDOWN) if name != "breakdown"])
 
 
+def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> Any:
+    with needs_extra("to_pandas", "sweep"):
+        import pandas as pd
+    return pd.DataFrame(rows, columns=list(columns))
+
+
+_PLAIN = (
+    "arch_name", "library", "latency_us", "std_us", "min_us", "max_us", "bound", "imbalance", "expert_imbalance",
+    "rows", "num_active", "flop", "dram_bytes", "tflop_per_s",
+)  # fmt: skip
 _WORDS = {
     "gemm1": "GEMM 1", "gemm2": "GEMM 2", "finalize": "the sum over experts", "shared": "shared experts",
     "dram": "DRAM bandwidth", "l2": "L2 bandwidth",
@@ -187,22 +177,18 @@ def _words(term: str) -> str:
 
 Floats = npt.NDArray[np.float64]
 
+_SPREAD = ("latency_us", "std_us", "min_us", "max_us")
+_WORD_COLUMNS = ("bound", "library")
 _COST_COLUMNS = (
-    *("latency_us", "std_us", "min_us", "max_us"),
-    *BREAKDOWN,
-    *("bound", "library", "imbalance", "expert_imbalance", "rows", "num_active", "flop", "dram_bytes"),
-)
-_MEANS = ("imbalance", "rows", "num_active", "flop", "dram_bytes")
+    *_SPREAD, *BREAKDOWN, *_WORD_COLUMNS, "imbalance", "expert_imbalance", "rows", "num_active", "flop", "dram_bytes",
+)  # fmt: skip
 
 
 class DrawColumns(NamedTuple):
-    """The draws of all layers, those of a layer together.
+    """The draws of all layers, those of a layer together: layer i has draws `starts[i]` to `starts[i + 1]`.
 
-    Attributes:
-        starts: [num_layers + 1], where each layer's draws begin.
-        terms: [num_draws, len(BREAKDOWN)] us.
-        values: [num_draws] each: rows, num_active, max_rows, imbalance, flop, dram_bytes.
-        gemm_rows: [num_draws, 2], rows of the GEMMs' table that stand for a draw; -1: no GEMM runs.
+    `terms` are [num_draws, len(BREAKDOWN)] us; `values` [num_draws] each are rows, num_active, max_rows, imbalance,
+    flop and dram_bytes; `gemm_rows` [num_draws, 2] are rows of the GEMMs' table that stand for a draw; -1: none runs.
     """
 
     starts: npt.NDArray[np.int64]
@@ -224,10 +210,7 @@ class MoeLayerTable:
         self, arch_name: str, layers: list[MoeLayer], draws: DrawColumns, gemms: GEMMTable,
         errors: Mapping[int, GemmEvalError],
     ) -> None:  # fmt: skip
-        self._arch_name = arch_name
-        self._layers = layers
-        self._draws = draws
-        self._gemms = gemms
+        self._arch_name, self._layers, self._draws, self._gemms = arch_name, layers, draws, gemms
         self._errors = errors
         self._latency_us: Floats = draws.terms.sum(axis=1)
         self._num_draws: npt.NDArray[np.int64] = np.diff(draws.starts)
@@ -243,12 +226,18 @@ class MoeLayerTable:
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, key: int | str) -> Any:
-        if isinstance(key, str):
-            return self._column(key)
-        row = operator.index(key)
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} of {len(self)}")
-        return self._result(row % len(self))
+        if not isinstance(key, str):
+            row = operator.index(key)
+            if not -len(self) <= row < len(self):
+                raise IndexError(f"row {row} of {len(self)}")
+            return self._result(row % len(self))
+        if key not in self._columns:
+            if key not in self.columns:
+                raise KeyError(refusal("column", key, self.columns))
+            column = self._column(key)
+            column.setflags(write=False)
+            self._columns[key] = column
+        return self._columns[key]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -258,7 +247,7 @@ class MoeLayerTable:
     @property
     def is_feasible(self) -> npt.NDArray[np.bool_]:
         """[num_rows]: whether the arch and the library can run each layer."""
-        is_feasible: npt.NDArray[np.bool_] = np.isfinite(self._column("latency_us"))
+        is_feasible: npt.NDArray[np.bool_] = np.isfinite(self["latency_us"])
         return is_feasible
 
     @property
@@ -273,13 +262,10 @@ class MoeLayerTable:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return plain Python values, a dict for each row; costs of a layer that cannot run are None."""
-        costs = {name: self._column(name).astype(object) for name in _COST_COLUMNS}
-        for column in costs.values():
-            column[~self.is_feasible] = None
-        costs = {name: column.tolist() for name, column in costs.items()}
+        costs = {name: self[name].tolist() for name in _COST_COLUMNS}
         return [
-            layer.to_dict() | {name: values[row] for name, values in costs.items()}
-            for row, layer in enumerate(self._layers)
+            layer.to_dict() | {name: values[row] if is_feasible else None for name, values in costs.items()}
+            for row, (layer, is_feasible) in enumerate(zip(self._layers, self.is_feasible, strict=True))
         ]
 
     def to_pandas(self) -> Any:
@@ -288,59 +274,48 @@ class MoeLayerTable:
         Raises:
             GemmEvalError: pandas is not installed.
         """
-        with needs_extra("to_pandas", "sweep"):
-            import pandas as pd
-        return pd.DataFrame(self.to_dicts(), columns=list(self.columns))
+        return _frame(self.to_dicts(), self.columns)
 
     def _column(self, name: str) -> npt.NDArray[Any]:
-        if name not in self._columns:
-            if name not in self.columns:
-                raise KeyError(refusal("column", name, self.columns))
-            column = self._make_column(name)
-            column.setflags(write=False)
-            self._columns[name] = column
-        return self._columns[name]
-
-    def _make_column(self, name: str) -> npt.NDArray[Any]:
+        """Return a column, of costs the mean over draws where its name does not say otherwise."""
         if name in LAYER_FIELDS:
             fields = [getattr(layer, name) for layer in self._layers]
             return np.array(fields) if all(type(value) is int for value in fields) else _objects(fields)
-        first = self._draws.starts[:-1]
+        if name in _WORD_COLUMNS:
+            word_of = self._bound if name == "bound" else self._library
+            return _objects([word_of(row) if feasible else None for row, feasible in enumerate(self.is_feasible)])
+        result: Floats
         if name in BREAKDOWN:
-            return self._mean(self._draws.terms[:, BREAKDOWN.index(name)])
-        if name == "latency_us":
-            total: Floats = sum((self._column(term) for term in BREAKDOWN), np.zeros(len(self)))
-            return total
-        if name == "std_us":
+            result = self._mean(self._draws.terms[:, BREAKDOWN.index(name)])
+        elif name == "latency_us":
+            result = sum((self[term] for term in BREAKDOWN), np.zeros(len(self)))
+        elif name == "std_us":
             mean = np.repeat(self._mean(self._latency_us), self._num_draws)
-            return np.asarray(np.sqrt(self._mean((self._latency_us - mean) ** 2)))
-        if name in ("min_us", "max_us"):
-            ends: Floats = (np.minimum if name == "min_us" else np.maximum).reduceat(self._latency_us, first)
-            return ends
-        if name in _MEANS:
-            return self._mean(self._draws.values[name])
-        if name == "expert_imbalance":
+            result = np.sqrt(self._mean((self._latency_us - mean) ** 2))
+        elif name in ("min_us", "max_us"):
+            ends = np.minimum if name == "min_us" else np.maximum
+            result = ends.reduceat(self._latency_us, self._draws.starts[:-1])
+        elif name == "expert_imbalance":
             local = np.array([layer.num_local_experts for layer in self._layers], float)
-            busiest, rows = self._mean(self._draws.values["max_rows"]), self._column("rows")
-            shares: Floats = np.divide(busiest * local, rows, out=np.zeros(len(self)), where=rows > 0)
-            return shares
-        return _objects([self._bound(row) if name == "bound" else self._library(row) for row in range(len(self))])
+            busiest, rows = self._mean(self._draws.values["max_rows"]), self["rows"]
+            result = np.divide(busiest * local, rows, out=np.zeros(len(self)), where=rows > 0)
+        else:
+            result = self._mean(self._draws.values[name])
+        return result
 
     def _mean(self, of_draws: Floats) -> Floats:
         means: Floats = np.add.reduceat(of_draws, self._draws.starts[:-1]) / self._num_draws
         return means
 
-    def _median_gemms(self, row: int) -> npt.NDArray[np.int64]:
-        """[2] rows of the GEMMs' table in the draw of median latency, the lower one of two."""
+    def _median_gemms(self, row: int) -> list[int]:
+        """Return the rows [2] of the GEMMs' table in the draw of median latency, the lower one of two."""
         start, stop = self._draws.starts[row], self._draws.starts[row + 1]
         order = np.argsort(self._latency_us[start:stop], kind="stable")
         rows: npt.NDArray[np.int64] = self._draws.gemm_rows[start + order[(stop - start - 1) // 2]]
-        return rows
+        return list(map(int, rows))
 
-    def _bound(self, row: int) -> str | None:
-        if not self.is_feasible[row]:
-            return None
-        largest = max(BREAKDOWN, key=lambda term: self._column(term)[row])
+    def _bound(self, row: int) -> str:
+        largest = max(BREAKDOWN, key=lambda term: self[term][row])
         if largest in ("gemm1_us", "gemm2_us"):
             gemm = self._median_gemms(row)[0 if largest == "gemm1_us" else 1]
             if gemm >= 0:
@@ -348,32 +323,26 @@ class MoeLayerTable:
         return largest.removesuffix("_us")
 
     def _library(self, row: int) -> str | None:
-        if not self.is_feasible[row]:
-            return None
         gemm = self._median_gemms(row)[0]
         return str(self._gemms["library"][gemm]) if gemm >= 0 and "library" in self._gemms.columns else None
 
     def _result(self, row: int) -> MoeLayerResult:
         if row in self._errors:
             raise self._errors[row]
-        gemms = [None if gemm < 0 else self._gemms[int(gemm)] for gemm in self._median_gemms(row)]
-        values = {name: self._column(name)[row] for name in _COST_COLUMNS}
-        numbers: dict[str, Any] = {name: float(values.pop(name)) for name in (*_COST_COLUMNS[:4], *BREAKDOWN)}
-        numbers |= {name: value if name in ("bound", "library") else float(value) for name, value in values.items()}
+        gemm1, gemm2 = (None if gemm < 0 else self._gemms[gemm] for gemm in self._median_gemms(row))
+        values: dict[str, Any] = {
+            name: self[name][row] if name in _WORD_COLUMNS else float(self[name][row]) for name in _COST_COLUMNS
+        }
+        breakdown = FrozenDict((term, values.pop(term)) for term in BREAKDOWN)
+        draws = tuple(map(self._draw, range(self._draws.starts[row], self._draws.starts[row + 1])))
         return MoeLayerResult(
-            layer=self._layers[row],
-            arch_name=self._arch_name,
-            breakdown=FrozenDict((term, numbers.pop(term)) for term in BREAKDOWN),
-            draws=tuple(map(self._draw, range(self._draws.starts[row], self._draws.starts[row + 1]))),
-            gemm1=gemms[0],
-            gemm2=gemms[1],
-            **numbers,
-        )
+            layer=self._layers[row], arch_name=self._arch_name, breakdown=breakdown, draws=draws, gemm1=gemm1,
+            gemm2=gemm2, **values,
+        )  # fmt: skip
 
     def _draw(self, draw: int) -> MoeDraw:
         terms = FrozenDict(zip(BREAKDOWN, self._draws.terms[draw].tolist(), strict=True))
-        names = ("rows", "num_active", "max_rows", "imbalance")
-        values = {name: float(self._draws.values[name][draw]) for name in names}
+        values = {name: float(self._draws.values[name][draw]) for name in MoeDraw._fields[2:]}
         return MoeDraw(float(self._latency_us[draw]), terms, **values)
 
 

@@ -16,15 +16,4 @@ __all__ = [
     "compare_report", "model_report", "sweep_report",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".compare": ("compare_report",),
-        ".model_page": ("model_report",),
-        ".page": ("Page", "Section"),
-        ".sweep_page": ("sweep_report",),
-        ".parts": (
-            *("Bar", "Bars", "Cell", "Chart", "Column", "Facts", "Figure", "Panel", "Table", "Text", "Verdict"),
-        ),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,10 +1,7 @@
 """A report as one HTML file that loads nothing: text, facts, sortable tables, figures and interactive charts.
 
-A `Page` has sections, a `Section` parts; every part is plain data, and all of it is escaped. The file carries its style
-and script, and a content security policy under which nothing else runs or loads::
-
-    points = Chart(columns, rows, x="area", y="latency", highlight=is_on_front, caption="8,400 designs")
-    Page("Sweep of demo-8core", sections=[Section("Designs", [points, Table(columns, rows)])]).write("sweep.html")
+A `Page` has sections, a `Section` parts; every part is plain data, and the template escapes all of it. The file carries
+its style and script, and a content security policy under which nothing else runs or loads.
 """
 
 from __future__ import annotations
@@ -16,13 +13,11 @@ import html
 import importlib.resources
 import io
 import itertools
-import json
 import math
 import os
 import re
-import string
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,17 +25,228 @@ from xml.etree import ElementTree
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.extras import needs_extra
-from gemm_eval.report.parts import Bars, Cell, Chart, Column, Facts, Figure, Part, Table, Text, Verdict
+from gemm_eval.report.parts import Bars, Cell, Chart, Column, Figure, Part, Table
 from gemm_eval.words import shown, visible
 
 if TYPE_CHECKING:
+    import jinja2
     import matplotlib.figure
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and what stands below it."""
+
+    heading: str
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A report: `to_html` gives it as text, `write` as a file.
+
+    >>> points = Chart(columns, rows, x="area", y="latency", highlight=is_on_front)      # doctest: +SKIP
+    >>> Page("Sweep", sections=[Section("Designs", [points, Table(columns, rows)])]).write("sweep.html")
+
+    Attributes:
+        title: what it is about.
+        subtitle: a line below.
+        sections: what can be scrolled to.
+        lead: what is seen first, above the sections: a `Verdict`, and the picture that shows it.
+    """
+
+    title: str
+    subtitle: str = ""
+    sections: Sequence[Section] = ()
+    lead: Sequence[Part] = ()
+
+    def to_html(self) -> str:
+        """Return the whole document. The same page gives the same text.
+
+        Raises:
+            InvalidOptionError: a figure cannot be embedded, or a cell is not what its column says.
+            GemmEvalError: jinja2 is not installed.
+        """
+        numbers = itertools.count(1)
+        anchors = [f"section-{next(numbers)}" for _ in self.sections]
+
+        def prepared(parts: Sequence[Part]) -> list[dict[str, Any]]:
+            return [_prepared(part, f"part-{next(numbers)}") for part in parts]
+
+        lead = prepared(self.lead)
+        parts = [prepared(section.parts) for section in self.sections]
+        sections = list(zip(anchors, [section.heading for section in self.sections], parts, strict=True))
+        style, script = asset("page.css"), _script()
+        policy = f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; img-src data:; "
+        policy += "base-uri 'none'; form-action 'none'"
+        words = {"lead": lead, "sections": sections, "style": style, "script": script, "policy": policy}
+        return _template().render(page=self, **words).strip()
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page, whole or not at all, over the file at `path` if there is one; return its path.
+
+        Raises:
+            GemmEvalError: something that is no file is at `path`, or it cannot be written.
+        """
+        from gemm_eval.storage import write_text
+
+        target = Path(path)
+        if target.exists() and not target.is_file():
+            raise GemmEvalError(f"cannot write {target}: it is there and is not a file")
+        write_text(target, self.to_html())
+        return target
 
 
 @functools.cache
 def asset(name: str) -> str:
     """Return the text of a file of `assets`."""
     return (importlib.resources.files("gemm_eval.report") / "assets" / name).read_text(encoding="utf-8").strip()
+
+
+_SCRIPTS = ("units", "axes", "filter", "tables", "charts", "bars", "page")
+
+
+@functools.cache
+def _script() -> str:
+    return '"use strict";\n(() => {\n' + "\n\n".join(asset(f"{name}.js") for name in _SCRIPTS) + "\n})();"
+
+
+def _source(code: str) -> str:
+    """A source expression of a content security policy that allows exactly this code."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+
+
+_CODE = re.compile(r"`([^`\n]+)`")
+_UNIT = re.compile(r"(?<=\d) (?=(?:[num]?s|[KMGT]?i?B|[num]?J|W|GB/s|TFLOP/s|tokens/s)(?![\w/]))")
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    """The template of pages: whatever text it writes is escaped, and what is not seen in it written out."""
+    with needs_extra("a page", "plot"):
+        import jinja2
+
+    def written(value: Any) -> Any:
+        return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+    env = jinja2.Environment(autoescape=True, finalize=written, trim_blocks=True, lstrip_blocks=True)
+    env.undefined = jinja2.StrictUndefined
+    env.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+    env.filters |= {
+        "code": lambda text: _CODE.sub(r"<code>\1</code>", html.escape(visible(text))),
+        "paragraphs": lambda text: [paragraph.split("\n") for paragraph in re.split(r"\n\s*\n", text.strip())],
+        "beside_units": lambda text: _UNIT.sub("\N{NO-BREAK SPACE}", text),  # numbers stay on a line with their units
+    }
+    return env.from_string(asset("page.html"))
+
+
+def _prepared(part: Part, name: str) -> dict[str, Any]:
+    """Return a part as the template takes it: its kind, an id that no other part has, and what has to be computed."""
+    more: dict[str, Any] = {}
+    if isinstance(part, Table):
+        more = _table(part)
+    elif isinstance(part, Figure):
+        svg = part.figure if isinstance(part.figure, str) else matplotlib_svg(part.figure)
+        more = {"svg": inline_svg(svg, name, visible(part.caption))}
+    elif isinstance(part, Chart):
+        more = _chart(part)
+    elif isinstance(part, Bars):
+        used = {what for panel in part.panels for bar in panel.bars for what, _ in bar.segments}
+        legend = [{"name": what, "color": color} for what, color in part.colors.items() if what in used]
+        panels = [asdict(panel) for panel in part.panels]
+        more = {"data": _plain({"panels": panels, "legend": legend, "kind": part.kind, "caption": part.caption})}
+    return {"kind": type(part).__name__.lower(), "part": part, "id": name, **more}
+
+
+_DATA_DIGITS = 9
+
+
+def _plain(data: Any) -> Any:
+    """Return data for a script: texts that are seen as they are, numbers of nine digits."""
+    if isinstance(data, dict):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    if isinstance(data, float):
+        return float(f"{data:.{_DATA_DIGITS}g}")
+    return visible(data) if isinstance(data, str) else data
+
+
+_FILTER_FROM_ROWS = 20  # shorter tables are read at a glance
+_WRAPPED_CHARS, _LONG_TEXT_CHARS = 32, 160  # longer text wraps in a column of its own width; much longer, of a wide one
+
+
+def _table(table: Table) -> dict[str, Any]:
+    rows = table.rows[: table.max_rows]
+    notes = [f"The first {len(rows):,} of {len(table.rows):,} rows."] if len(rows) < len(table.rows) else []
+    example = ""
+    if len(rows) >= _FILTER_FROM_ROWS:  # a filter that holds for some of the rows
+        varied = [
+            f"{column.heading} <= {column.format(value)}"
+            for at, (column, value) in enumerate(zip(table.columns, rows[len(rows) // 2], strict=True))
+            if at and column.kind != "text" and column.format(value) and len({row[at] for row in rows}) > 1
+        ]
+        example = " and ".join(varied[:1] + varied[-1:])
+    return {
+        "rows": [[_cell(column, value) for column, value in zip(table.columns, row, strict=True)] for row in rows],
+        "has_filter": len(rows) >= _FILTER_FROM_ROWS,
+        "example": example,
+        "note": " ".join([*notes, *([table.note] if table.note else [])]),
+    }
+
+
+def _cell(column: Column, value: Cell) -> tuple[str, str, str | None]:
+    """Return the text of a cell, its classes, and what it is sorted by where that is not the text."""
+    text = column.format(value)
+    if not text:
+        return "\N{EN DASH}", "missing" if column.kind == "text" else "n missing", ""
+    if column.kind == "text":
+        return text, "long" if len(text) > _LONG_TEXT_CHARS else "wrap" if len(text) > _WRAPPED_CHARS else "", None
+    is_rounded = column.is_scaled or not isinstance(value, Integral)
+    number = f"{value:d}" if isinstance(value, Integral) else f"{float(value or 0.0):.{_DATA_DIGITS}g}"
+    return text, "n", number if is_rounded else None
+
+
+def _chart(chart: Chart) -> dict[str, Any]:
+    names = [column.name for column in chart.columns]
+    axes = [(names.index(chart.x), chart.log_x), (names.index(chart.y), chart.log_y)]
+    marks = chart.highlight if chart.highlight is not None else [False] * len(chart.rows)
+    placed = [at for at, row in enumerate(chart.rows) if all(_can_place(row[place], is_log) for place, is_log in axes)]
+    plain = [at for at in placed if not marks[at]]
+    stride = math.ceil(len(plain) / max(1, chart.max_points))
+    left_out = set(plain).difference(plain[:: max(1, stride)])
+    drawn = [at for at in placed if at not in left_out]
+    place_of = {at: place for place, at in enumerate(drawn)}
+    rows = [chart.rows[at] for at in drawn]
+    notes = []
+    if left_out:
+        notes.append(f"{len(drawn):,} of {len(placed):,} points are drawn; none that stands out is left out.")
+    if len(placed) < len(chart.rows):
+        notes.append(f"{len(chart.rows) - len(placed):,} of {len(chart.rows):,} points have no place on these axes.")
+    data = {
+        "axes": [
+            {
+                "name": chart.columns[place].heading, "unit": chart.columns[place].unit,
+                "kind": chart.columns[place].kind, "log": is_log, "values": [float(row[place] or 0.0) for row in rows],
+            }
+            for place, is_log in axes
+        ],
+        "columns": [
+            {"name": column.heading, "unit": column.unit, "texts": [column.format(row[place]) for row in rows]}
+            for place, column in enumerate(chart.columns)
+        ],
+        "highlight": [place for place, at in enumerate(drawn) if marks[at]],
+        "joined": chart.joined,
+        "names": [[place_of[at], name] for at, name in chart.names.items() if at in place_of],
+        "labels": [chart.highlight_label, chart.label],
+        "caption": chart.caption or f"{chart.y} over {chart.x}",
+    }  # fmt: skip
+    caption = f"{chart.caption}." if notes and chart.caption and not chart.caption.endswith(".") else chart.caption
+    return {"data": _plain(data), "caption": " ".join(filter(None, [caption, *notes]))}
+
+
+def _can_place(value: Cell, is_log: bool) -> bool:
+    return isinstance(value, Real) and math.isfinite(value) and (value > 0 or not is_log)
 
 
 _PX_PER_UNIT = {"": 1.0, "px": 1.0, "pt": 4 / 3, "in": 96.0}  # CSS defines them so
@@ -72,12 +278,8 @@ def matplotlib_svg(figure: matplotlib.figure.Figure) -> str:
 def inline_svg(svg: str, prefix: str, label: str) -> str:
     """Return SVG that can stand in a page: ids that no other part has, nothing that the page's policy would block.
 
-    Black, white and the neutral colours of plots become the page's own, which are others when it is dark.
-
-    Args:
-        svg: the drawing; styles are attributes.
-        prefix: stands before all of its ids.
-        label: what the drawing shows, for those who cannot see it.
+    Black, white and the neutral colours of plots become the page's own, which are others when it is dark. `prefix`
+    stands before all ids; `label` says what the drawing shows, for those who cannot see it.
     """
     try:
         root = ElementTree.fromstring(svg)
@@ -86,12 +288,16 @@ def inline_svg(svg: str, prefix: str, label: str) -> str:
     if _local(root.tag) != "svg":
         raise InvalidOptionError(f"a figure must be SVG, got <{_local(root.tag)}>")
     inherited: dict[str, str] = {}
-    for element in root.iter():
-        if _local(element.tag) == "style":
-            inherited |= _style_of_all(element.text or "")
+    for sheet in (element.text or "" for element in root.iter() if _local(element.tag) == "style"):
+        match = _STYLE_OF_ALL.fullmatch(sheet)
+        if match is None:
+            message = f"styles of a figure must be attributes, not a style sheet: {sheet.strip()[:60]!r}"
+            raise InvalidOptionError(message)
+        inherited |= _declarations(match[1])
     root.attrib = inherited | root.attrib
     _clean(root, prefix)
-    width, height = (_pixels(root.get(key, "")) for key in ("width", "height"))
+    sizes = [re.fullmatch(r"([0-9.]+)([a-z]*)", root.get(key, "")) for key in ("width", "height")]
+    width, height = (float(size[1]) * _PX_PER_UNIT.get(size[2], 0.0) if size else 0.0 for size in sizes)
     if not (width and height):
         raise InvalidOptionError(
             f"width and height of a figure must be lengths in px, pt or in, got {shown(root.get('width'))}, "
@@ -127,23 +333,16 @@ def _renamed(key: str, value: str, prefix: str) -> str:
         return f"{prefix}-{value}"
     if key == "href" and value.startswith("#"):
         return f"#{prefix}-{value[1:]}"
-    if key in _PAINTS and value.lower() in _of_page():
-        return f"var(--{_of_page()[value.lower()]})"
+    if key in _PAINTS and value.lower() in _neutrals():
+        return f"var(--{_neutrals()[value.lower()]})"
     return _LINK.sub(rf"\g<0>{prefix}-", value)
 
 
 @functools.cache
-def _of_page() -> dict[str, str]:
+def _neutrals() -> dict[str, str]:
     """Colours without a meaning of their own: which of the page's they become, those of its light look first of all."""
     light = asset("page.css").partition("}")[0]
     return _ALSO | {color: name for name, color in _NEUTRALS.findall(light)}
-
-
-def _style_of_all(sheet: str) -> dict[str, str]:
-    match = _STYLE_OF_ALL.fullmatch(sheet)
-    if match is None:
-        raise InvalidOptionError(f"styles of a figure must be attributes, not a style sheet: {sheet.strip()[:60]!r}")
-    return _declarations(match[1])
 
 
 def _declarations(style: str) -> dict[str, str]:
@@ -153,333 +352,3 @@ def _declarations(style: str) -> dict[str, str]:
 
 def _local(name: object) -> str:
     return str(name).rpartition("}")[2]
-
-
-def _pixels(length: str) -> float:
-    match = re.fullmatch(r"([0-9.]+)([a-z]*)", length)
-    return float(match[1]) * _PX_PER_UNIT.get(match[2], 0.0) if match else 0.0
-
-
-_MISSING = "\N{EN DASH}"
-_FILTER_FROM_ROWS = 20  # shorter tables are read at a glance
-_WRAPPED_CHARS, _LONG_TEXT_CHARS = (
-    32,
-    160,
-)  # longer text may wrap, in a column of its own width; much longer, a wide one
-_CODE, _CODE_HTML = re.compile(r"`([^`\n]+)`"), r"<code>\1</code>"
-_UNIT = re.compile(r"(?<=\d) (?=(?:[num]?s|[KMGT]?i?B|[num]?J|W|GB/s|TFLOP/s|tokens/s)(?![\w/]))")
-_SORT_DIGITS = 9
-
-
-def escape(text: str) -> str:
-    """Return text as it stands in HTML, what is not seen written out."""
-    return html.escape(visible(text))
-
-
-def part_html(part: Part, name: str) -> str:
-    """Return a part as HTML.
-
-    Args:
-        part: any of them.
-        name: an id that no other part of the page has.
-    """
-    if isinstance(part, Text):
-        title = f"<h3>{escape(part.title)}</h3>" if part.title else ""
-        paragraphs = re.split(r"\n\s*\n", part.text.strip())
-        return title + "".join(f"<p>{_CODE.sub(_CODE_HTML, _lines_html(paragraph))}</p>" for paragraph in paragraphs)
-    if isinstance(part, Facts):
-        items = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in part.items)
-        return f'<dl class="facts">{items}</dl>'
-    if isinstance(part, Table):
-        return _table_html(part, name)
-    if isinstance(part, Verdict):
-        points = "".join(f"<div><dt>{escape(word)}</dt><dd>{_kept(text)}</dd></div>" for word, text in part.points)
-        return f'<div class="verdict"><p>{_kept(part.headline)}</p>{f"<dl>{points}</dl>" if points else ""}</div>'
-    if isinstance(part, Bars):
-        return _bars_html(part, name)
-    return _figure_html(part, name) if isinstance(part, Figure) else _chart_html(part, name)
-
-
-def _kept(text: str) -> str:
-    """Text as HTML, numbers on one line with their units."""
-    return _UNIT.sub("&nbsp;", escape(text))
-
-
-def _lines_html(paragraph: str) -> str:
-    lines = paragraph.split("\n")
-    if len(lines) == 1:
-        return escape(lines[0])
-    return "".join(f'<span class="line">{escape(line)}</span>' for line in lines)
-
-
-def _table_html(table: Table, name: str) -> str:
-    shown = table.rows[: table.max_rows]
-    notes = [f"The first {len(shown):,} of {len(table.rows):,} rows."] if len(shown) < len(table.rows) else []
-    notes += [table.note] if table.note else []
-    heads = "".join(
-        f'<th scope="col" aria-sort="none"{_about(column)}><button type="button">'
-        f"<span>{escape(column.heading)}{_unit(column)}</span></button></th>"
-        for column in table.columns
-    )
-    body = "\n".join(f"<tr>{''.join(_cells(table.columns, row))}</tr>" for row in shown)
-    label = f'aria-labelledby="{name}"' if table.caption else 'aria-label="Table"'
-    return (
-        '<figure class="table">'
-        + (f'<figcaption id="{name}">{escape(table.caption)}</figcaption>' if table.caption else "")
-        + (_filter(table.columns, shown) if len(shown) >= _FILTER_FROM_ROWS else "")
-        + f'<div class="scroll" tabindex="0" role="region" {label}><table {label}>\n'
-        + f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
-        + (f'<p class="note">{escape(" ".join(notes))}</p>' if notes else "")
-        + "</figure>"
-    )
-
-
-_FILTER_HELP = (
-    "Compare columns: num_cores = 64, latency < 5 ms, area <= 200 and sram >= 2 MiB, 16 <= num_cores <= 64. "
-    "Signs: = != < <= > >=. Link conditions by and, or, not and parentheses. Any other word must be in the row."
-)
-
-
-def _filter(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> str:
-    """The field for expressions, with one that holds for some of the rows as an example."""
-    middle = rows[len(rows) // 2]
-    examples = [
-        f"{column.heading} <= {column.format(value)}"
-        for column, value in zip(columns[1:], middle[1:], strict=True)
-        if column.kind != "text" and column.format(value) and len({row[columns.index(column)] for row in rows}) > 1
-    ]
-    return (
-        f'<div class="filter" hidden title="{escape(_FILTER_HELP)}"><label>Filter <input type="search" '
-        f'autocomplete="off" autocapitalize="off" spellcheck="false" '
-        f'placeholder="{escape(" and ".join(examples[:1] + examples[-1:]))}"></label>'
-        '<output aria-live="polite"></output></div>'
-    )
-
-
-def _about(column: Column) -> str:
-    """Return the attributes of a column that filter expressions read."""
-    attributes = f' data-kind="{"text" if column.kind == "text" else "number"}" data-heading="{escape(column.heading)}"'
-    if column.name != column.heading:
-        attributes += f' data-name="{escape(column.name)}" title="{escape(column.name)}"'
-    if column.base_unit:
-        attributes += f' data-unit="{escape(column.base_unit)}"'
-    return attributes + (" data-scaled" if column.is_scaled else "")
-
-
-def _unit(column: Column) -> str:
-    return f' <span class="unit">{escape(column.unit)}</span>' if column.unit else ""
-
-
-def _cells(columns: Sequence[Column], row: Sequence[Cell]) -> Iterator[str]:
-    for index, (column, value) in enumerate(zip(columns, row, strict=True)):
-        text = column.format(value)
-        words = ["n"] if column.kind != "text" else _widths(text)
-        words += [] if text else ["missing"]
-        attributes = f' class="{" ".join(words)}"' if words else ""
-        if not text:
-            attributes += ' data-v=""'
-        elif isinstance(value, Real) and (
-            column.is_scaled or (column.kind == "number" and not isinstance(value, Integral))
-        ):
-            number = f"{int(value)}" if isinstance(value, Integral) else f"{float(value):.{_SORT_DIGITS}g}"
-            attributes += f' data-v="{number}"'  # what it is sorted by; the text is rounded
-        tag, scope = ("td", "") if index else ("th", ' scope="row"')
-        yield f"<{tag}{scope}{attributes}>{escape(text) or _MISSING}</{tag}>"
-
-
-def _widths(text: str) -> list[str]:
-    return ["long"] if len(text) > _LONG_TEXT_CHARS else ["wrap"] if len(text) > _WRAPPED_CHARS else []
-
-
-def _chart_html(chart: Chart, name: str) -> str:
-    names = [column.name for column in chart.columns]
-    x, y = names.index(chart.x), names.index(chart.y)
-    marks = chart.highlight if chart.highlight is not None else [False] * len(chart.rows)
-    points = [
-        (row, bool(mark))
-        for row, mark in zip(chart.rows, marks, strict=True)
-        if _can_place(row[x], chart.log_x) and _can_place(row[y], chart.log_y)
-    ]
-    plain = [index for index, (_, mark) in enumerate(points) if not mark]
-    stride = math.ceil(len(plain) / max(1, chart.max_points))
-    left_out = set(plain).difference(plain[:: max(1, stride)])
-    shown = [point for index, point in enumerate(points) if index not in left_out]
-    place_of = {id(row): index for index, (row, _) in enumerate(shown)}
-    notes: list[str] = []
-    if left_out:
-        notes.append(f"{len(shown):,} of {len(points):,} points are drawn; none that stands out is left out.")
-    if len(points) < len(chart.rows):
-        notes.append(f"{len(chart.rows) - len(points):,} of {len(chart.rows):,} points have no place on these axes.")
-    data = {
-        "axes": [_axis(chart, index, [row for row, _ in shown]) for index in (x, y)],
-        "columns": [
-            {
-                "name": visible(column.heading),
-                "unit": visible(column.unit),
-                "texts": [visible(column.format(row[index])) for row, _ in shown],
-            }
-            for index, column in enumerate(chart.columns)
-        ],
-        "highlight": [index for index, (_, mark) in enumerate(shown) if mark],
-        "joined": chart.joined,
-        "names": [
-            [place_of[id(chart.rows[row])], visible(said)]
-            for row, said in chart.names.items()
-            if id(chart.rows[row]) in place_of
-        ],
-        "labels": [visible(chart.highlight_label), visible(chart.label)],
-        "caption": visible(chart.caption or f"{chart.y} over {chart.x}"),
-    }
-    caption = " ".join(filter(None, [_sentence(chart.caption), *notes])) if notes else chart.caption
-    return (
-        f'<figure class="chart" data-points="{name}"><noscript><p>This chart needs a script.</p></noscript>'
-        f"<figcaption>{escape(caption)}</figcaption>"
-        f'<script type="application/json" id="{name}">{_json(data)}</script></figure>'
-    )
-
-
-def _bars_html(bars: Bars, name: str) -> str:
-    panels = [
-        {
-            "title": visible(panel.title),
-            "bars": [
-                {
-                    "name": visible(bar.name),
-                    "segments": [[visible(what), _short(length)] for what, length in bar.segments],
-                    "label": visible(bar.label),
-                    "low": None if bar.low is None else _short(bar.low),
-                    "high": None if bar.high is None else _short(bar.high),
-                    "note": visible(bar.note),
-                }
-                for bar in panel.bars
-            ],
-        }
-        for panel in bars.panels
-    ]
-    used = {what for panel in bars.panels for bar in panel.bars for what, _ in bar.segments}
-    legend = [{"name": visible(what), "color": color} for what, color in bars.colors.items() if what in used]
-    data = {"panels": panels, "legend": legend, "kind": bars.kind, "caption": visible(bars.caption)}
-    caption = f"<figcaption>{escape(bars.caption)}</figcaption>" if bars.caption else ""
-    return (
-        f'<figure class="bars" data-bars="{name}"><noscript><p>These bars need a script.</p></noscript>{caption}'
-        f'<script type="application/json" id="{name}">{_json(data)}</script></figure>'
-    )
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.{_SORT_DIGITS}g}")
-
-
-def _sentence(text: str) -> str:
-    return text if not text or text.endswith(".") else f"{text}."
-
-
-def _can_place(value: Cell, is_log: bool) -> bool:
-    return isinstance(value, Real) and math.isfinite(value) and (value > 0 or not is_log)
-
-
-def _axis(chart: Chart, index: int, rows: Sequence[Sequence[Cell]]) -> dict[str, Any]:
-    column = chart.columns[index]
-    values = [_short(float(row[index])) for row in rows]  # type: ignore[arg-type]  # checked
-    is_log = chart.log_x if column.name == chart.x else chart.log_y
-    return {
-        "name": visible(column.heading),
-        "unit": visible(column.unit),
-        "kind": column.kind,
-        "log": is_log,
-        "values": values,
-    }
-
-
-def _json(data: Any) -> str:
-    """JSON that cannot end the script element that it stands in."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _figure_html(part: Figure, name: str) -> str:
-    svg = part.figure if isinstance(part.figure, str) else matplotlib_svg(part.figure)
-    caption = f"<figcaption>{escape(part.caption)}</figcaption>" if part.caption else ""
-    box = f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(part.caption or "Figure")}">'
-    return f'<figure class="drawing">{box}{inline_svg(svg, name, visible(part.caption))}</div>{caption}</figure>'
-
-
-_SCRIPTS = ("units", "axes", "filter", "tables", "charts", "bars", "page")
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A heading and what stands below it."""
-
-    heading: str
-    parts: Sequence[Part]
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A report: `to_html` gives it as text, `write` as a file.
-
-    Attributes:
-        title: what it is about.
-        subtitle: a line below.
-        sections: what can be scrolled to.
-        lead: what is seen first, above the sections: a `Verdict`, and the picture that shows it.
-    """
-
-    title: str
-    subtitle: str = ""
-    sections: Sequence[Section] = ()
-    lead: Sequence[Part] = ()
-
-    def to_html(self) -> str:
-        """Return the whole document. The same page gives the same text.
-
-        Raises:
-            InvalidOptionError: a figure cannot be embedded, or a cell is not what its column says.
-        """
-        numbers = itertools.count(1)
-        style, script = asset("page.css"), _script()
-        anchored = [(f"section-{next(numbers)}", section) for section in self.sections]
-        links = "".join(f'<li><a href="#{anchor}">{escape(s.heading)}</a></li>' for anchor, s in anchored)
-        return string.Template(asset("page.html")).substitute(
-            policy=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; img-src data:; "
-            "base-uri 'none'; form-action 'none'",
-            title=escape(self.title),
-            subtitle=f'<p class="subtitle">{escape(self.subtitle)}</p>' if self.subtitle else "",
-            contents=f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if len(anchored) > 1 else "",
-            lead=f'<div class="lead">{"".join(part_html(part, f"part-{next(numbers)}") for part in self.lead)}</div>'
-            if self.lead
-            else "",
-            style=style,
-            script=script,
-            sections="\n".join(
-                f'<section aria-labelledby="{anchor}">\n<h2 id="{anchor}">{escape(section.heading)}</h2>\n'
-                + "\n".join(part_html(part, f"part-{next(numbers)}") for part in section.parts)
-                + "\n</section>"
-                for anchor, section in anchored
-            ),
-        )
-
-    def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page, whole or not at all, over the file at `path` if there is one; return its path.
-
-        Raises:
-            GemmEvalError: something that is no file is at `path`, or it cannot be written.
-        """
-        from gemm_eval.storage import write_text
-
-        target = Path(path)
-        if target.exists() and not target.is_file():
-            raise GemmEvalError(f"cannot write {target}: it is there and is not a file")
-        write_text(target, self.to_html())
-        return target
-
-
-@functools.cache
-def _script() -> str:
-    return '"use strict";\n(() => {\n' + "\n\n".join(asset(f"{name}.js") for name in _SCRIPTS) + "\n})();"
-
-
-def _source(code: str) -> str:
-    """A source expression of a content security policy that allows exactly this code."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.units import time_text
@@ -16,55 +17,39 @@ from gemm_eval.words import shown
 if TYPE_CHECKING:
     import matplotlib.figure
 
-
 _DIGITS = 3
 _CAPACITY_DIGITS = 6  # sizes of memories are exact
-_DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"))
-_BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_FLOP = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
-_PICOJOULES = ((1e12, "J"), (1e9, "mJ"), (1e6, "uJ"), (1e3, "nJ"))
+_LADDERS = {
+    "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (0.0, "B")),
+    "capacity": ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (0.0, "B")),
+    "energy": ((1e12, "J"), (1e9, "mJ"), (1e6, "uJ"), (1e3, "nJ"), (0.0, "pJ")),
+    "flop": ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (0.0, "FLOP")),
+}
 
 
-def say_bytes(value: float) -> str:
-    """Return bytes that move, three digits and a decimal unit: ``101 MB``."""
-    return _scaled(value, _DECIMAL, "B")
+def scaled_text(kind: str, value: float) -> str:
+    """Return a value in the unit of its size: ``12.3 ms``, ``101 MB``, ``1.5 MiB``, ``3.20 mJ``, ``1.11 GFLOP``.
 
-
-def say_flop(value: float) -> str:
-    """Return a number of operations, three digits and a unit: ``1.11 GFLOP``."""
-    return _scaled(value, _FLOP, "FLOP")
-
-
-def say_energy(value: float) -> str:
-    """Return picojoules, three digits and a unit: ``3.20 mJ``."""
-    return _scaled(value, _PICOJOULES, "pJ")
-
-
-def say_capacity(value: float) -> str:
-    """Return the bytes of a memory in a binary unit: ``256 KiB``, ``1.5 MiB``."""
-    if not math.isfinite(value):
-        return f"{value} B"
-    size, unit = next(((size, unit) for size, unit in _BINARY if abs(value) >= size), (1, "B"))
-    return f"{value / size:,.{_CAPACITY_DIGITS}g} {unit}"
-
-
-def _scaled(value: float, units: tuple[tuple[float, str], ...], least: str) -> str:
+    Args:
+        kind: ``"time"`` (in us), ``"bytes"`` (that move), ``"capacity"`` (bytes of a memory), ``"energy"`` (in pJ) or
+            ``"flop"``.
+        value: in the base unit.
+    """
+    if kind == "time":
+        return time_text(value)
+    ladder = _LADDERS[kind]
     if not math.isfinite(value) or value == 0:
-        return f"{value:g} {least}"
-    rounded = float(f"{value:.{_DIGITS - 1}e}")  # first: 999.6 MB are 1.00 GB
-    size, unit = next(((size, unit) for size, unit in units if abs(rounded) >= size), (1.0, least))
+        return f"{value:g} {ladder[-1][1]}"
+    is_exact = kind == "capacity"
+    rounded = value if is_exact else float(f"{value:.{_DIGITS - 1}e}")  # first: 999.6 MB are 1.00 GB
+    size, unit = next((size or 1.0, unit) for size, unit in ladder if abs(rounded) >= size)
+    if is_exact:
+        return f"{value / size:,.{_CAPACITY_DIGITS}g} {unit}"
     decimals = _DIGITS - 1 - math.floor(math.log10(abs(rounded / size)) + 1e-9)
     return f"{rounded / size:,.{max(0, decimals)}f} {unit}"
 
 
-SCALED: Mapping[str, Callable[[float], str]] = {
-    "time": time_text, "bytes": say_bytes, "capacity": say_capacity, "energy": say_energy,
-}  # fmt: skip
-"""The functions that write the values of each kind of column that is scaled."""
-
-BASE_UNITS = {"time": "us", "bytes": "B", "capacity": "B", "energy": "pJ"}
-"""The units of the numbers of each kind."""
-
+_BASE_UNITS = {"time": "us", "bytes": "B", "capacity": "B", "energy": "pJ"}  # of the columns that are scaled
 _SUFFIX_UNITS = {
     "_us": "us", "_bytes": "B", "_pj": "pJ", "_gb_per_s": "GB/s", "_tflop_per_s": "TFLOP/s", "_mm2": "mm2",
     "_ghz": "GHz", "_hz": "Hz", "_frac": "frac", "_w": "W",
@@ -82,7 +67,6 @@ def unit_of_name(name: str) -> tuple[str, str]:
 Cell: TypeAlias = str | float | None
 """A cell of a table; numpy's numbers too. None and nan are missing values."""
 
-_KINDS = ("number", "text", *SCALED)
 _MIN_FIXED, _MAX_FIXED = 1e-4, 1e15  # outside, numbers are written with an exponent
 
 
@@ -103,32 +87,21 @@ class Column:
     kind: Literal["number", "text", "time", "bytes", "capacity", "energy"] = "number"
     digits: int = 4
 
-    def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise InvalidOptionError(
-                f"kind must be one of {', '.join(_KINDS)}, got {shown(self.kind)} (column {self.name!r})"
-            )
-        if not 1 <= self.digits <= 17:
-            raise InvalidOptionError(f"digits must be in 1..17, got {self.digits} (column {self.name!r})")
-
     @property
     def is_scaled(self) -> bool:
         """True if every cell has a unit of its own."""
-        return self.kind in SCALED
+        return self.kind in _BASE_UNITS
 
     @property
     def heading(self) -> str:
         """The name as the page shows it."""
-        if not self.is_scaled:
-            return self.name
-        return self.name.removesuffix(unit_of_name(self.name)[1]) or self.name
+        return (self.is_scaled and self.name.removesuffix(unit_of_name(self.name)[1])) or self.name
 
     @property
     def base_unit(self) -> str:
         """The unit of its numbers, as `unit` or the end of the name says; empty if neither does."""
-        if self.is_scaled:
-            return BASE_UNITS[self.kind]
-        return self.unit or ("" if self.kind == "text" else unit_of_name(self.name)[0])
+        of_name = "" if self.kind == "text" else unit_of_name(self.name)[0]
+        return _BASE_UNITS.get(self.kind) or self.unit or of_name
 
     def format(self, value: Cell) -> str:
         """Return the text of a cell, empty for a missing value.
@@ -142,17 +115,22 @@ class Column:
             return str(value)
         if not isinstance(value, Real):
             raise InvalidOptionError(f"column {self.name!r} holds numbers, got {shown(value)}")
+        number = float(value)
         if self.is_scaled:
-            return SCALED[self.kind](float(value))
+            return scaled_text(self.kind, number)
         if isinstance(value, Integral):
             return f"{int(value):,}"
-        number = float(value)
         if math.isinf(number):
             return "∞" if number > 0 else "-∞"
-        exponent = int(f"{number:.{self.digits - 1}e}".partition("e")[2])  # after rounding: 9.9996 counts as 10
+        rounded = f"{number:.{self.digits - 1}e}"  # before its exponent is read: 9.9996 counts as 10
         if number and not _MIN_FIXED <= abs(number) < _MAX_FIXED:
-            return f"{number:.{self.digits - 1}e}"
-        return f"{number:,.{max(0, self.digits - 1 - exponent)}f}"
+            return rounded
+        return f"{number:,.{max(0, self.digits - 1 - int(rounded.partition('e')[2]))}f}"
+
+
+text_column = partial(Column, kind="text")
+time_column = partial(Column, kind="time")
+percent_column = partial(Column, unit="%", digits=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +168,14 @@ class Table:
 
     def __post_init__(self) -> None:
         _check_rows(self.columns, self.rows)
+
+
+def table_of(
+    items: Iterable[Any], columns: Sequence[tuple[Column, Callable[[Any], Cell]]], caption: str, note: str = ""
+) -> Table:
+    """Return a table with a row for each item, given the columns and what each says of an item."""
+    rows = [[say(item) for _, say in columns] for item in items]
+    return Table([column for column, _ in columns], rows, caption, note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,17 +223,12 @@ class Chart:
 
     def __post_init__(self) -> None:
         _check_rows(self.columns, self.rows)
-        names = [column.name for column in self.columns]
-        if len(set(names)) < len(names):
-            raise InvalidOptionError(f"names of columns must differ, got {', '.join(names)}")
+        numbers = [column.name for column in self.columns if column.kind != "text"]
         for axis, name in (("x", self.x), ("y", self.y)):
-            if name not in names or self.columns[names.index(name)].kind == "text":
-                numbers = ", ".join(column.name for column in self.columns if column.kind != "text")
-                raise InvalidOptionError(f"{axis} must name a column of numbers ({numbers}), got {shown(name)}")
-        if self.highlight is not None and len(self.highlight) != len(self.rows):
-            raise InvalidOptionError(
-                f"highlight must have one entry for each of {len(self.rows)} points, got {len(self.highlight)}"
-            )
+            if name not in numbers:
+                raise InvalidOptionError(
+                    f"{axis} must name a column of numbers ({', '.join(numbers)}), got {shown(name)}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,13 +282,6 @@ class Bars:
     colors: Mapping[str, str]
     kind: Literal["number", "time", "bytes", "energy"] = "time"
     caption: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.panels or not all(panel.bars for panel in self.panels):
-            raise InvalidOptionError("panels must not be empty")
-        parts = {what for panel in self.panels for bar in panel.bars for what, _ in bar.segments}
-        if parts - set(self.colors):
-            raise InvalidOptionError(f"colors must have one for {', '.join(sorted(parts - set(self.colors)))}")
 
 
 Part: TypeAlias = Text | Facts | Table | Figure | Chart | Bars | Verdict

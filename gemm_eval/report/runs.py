@@ -1,151 +1,166 @@
-"""GEMMs that run one after the other, as reports have them: passes of a model, columns of tables, what would help."""
+"""GEMMs that run one after the other, as reports have them: totals, what limits them, what would help, their table."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.estimate import StepEstimate
+from gemm_eval.estimate import OperationCost, StepEstimate
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
-from gemm_eval.report.parts import Cell, Column
-from gemm_eval.transformer import GemmWork, LayerGemm, ModelConfig, transformer_gemms
+from gemm_eval.report.parts import Cell, Column, Table, percent_column, text_column, time_column
 from gemm_eval.units import per_s, time_text
+from gemm_eval.workload import GemmProblem
 
-GEMM_COLUMNS = (
-    Column("types", kind="text"), *(Column(name) for name in "GMKN"), Column("count"), Column("latency", kind="time"),
-    Column("in all", kind="time"), Column("share", "%", digits=3), Column("bound", kind="text"),
-    Column("of peak", "%", digits=3), Column("DRAM", "GB/s"), Column("mapping", kind="text"),
-)  # fmt: skip
-"""The columns of `gemm_cells`; a table has a column for the name before them."""
-
-
-def gemm_cells(result: GEMMResult, count: int, total_us: float) -> list[Cell]:
-    """Return the cells of a GEMM.
-
-    Args:
-        result: of one run of it.
-        count: how often it runs.
-        total_us: time of all GEMMs, of which `share` is a part.
-    """
-    problem = result.problem
-    # of groups with rows of their own the mean, for G x M to be the rows that there are
-    M = problem.M if problem.row_groups is None else problem.rows / problem.G
-    return [
-        problem.types.inputs,
-        problem.G,
-        M,
-        problem.K,
-        problem.N,
-        count,
-        result.latency_us,
-        count * result.latency_us,
-        100.0 * count * result.latency_us / total_us,
-        result.bound,
-        100.0 * result.utilization_frac,
-        result.dram_gb_per_s,
-        str(result.mapping),
-    ]
-
-
-Phase = Literal["prefill", "decode"]
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseResult:
-    """A forward pass: a whole step, or its GEMMs alone.
-
-    Attributes:
-        name: ``"prefill"`` or ``"decode"``.
-        num_tokens: new tokens of all sequences, what a rate in tokens counts.
-        gemms: each kind of GEMM, and what it costs to run once.
-        step: the whole step that they are part of; None: the GEMMs are all there is.
-    """
-
-    name: str
-    num_tokens: int
-    gemms: Sequence[tuple[LayerGemm, GEMMResult]]
-    step: StepEstimate | None = None
-
-    @property
-    def runs(self) -> list[tuple[str, GEMMResult, int]]:
-        """Each kind of GEMM by name, and how often it runs."""
-        return [(gemm.name, result, gemm.total_count) for gemm, result in self.gemms]
-
-    @property
-    def latency_us(self) -> float:
-        """Time of the step; of GEMMs alone that of all of them, one after the other."""
-        if self.step is not None:
-            return self.step.latency_us
-        return sum(gemm.total_count * result.latency_us for gemm, result in self.gemms)
-
-    @property
-    def tokens_per_s(self) -> float:
-        """New tokens a second."""
-        return per_s(self.num_tokens, self.latency_us)
-
-    def share_frac(self, gemm: LayerGemm, result: GEMMResult) -> float:
-        """Part of the time of the phase that a kind of GEMM takes."""
-        return gemm.total_count * result.latency_us / self.latency_us
-
-    @property
-    def parts(self) -> list[tuple[str, int, float, str, str]]:
-        """Return what takes time, most first: name, number of runs, time of all runs, bound, and that in words."""
-        totals: dict[str, tuple[int, float, str, str]] = {}
-        if self.step is None:
-            for gemm, result in self.gemms:
-                said = result.backend.say_bound(result.bound)
-                totals[gemm.name] = (gemm.total_count, gemm.total_count * result.latency_us, result.bound, said)
-        else:
-            words = {result.bound: result.backend.say_bound(result.bound) for _, result in self.gemms}
-            for cost in self.step.costs:
-                name = cost.operation.name
-                count, total_us, *_ = totals.get(name, (0, 0.0))
-                bound = (cost.bound, words.get(cost.bound, cost.bound))
-                totals[name] = (count + cost.operation.num_layers, total_us + cost.total_us, *bound)
-        ranked = [(name, *rest) for name, rest in totals.items()]
-        return sorted(ranked, key=lambda part: -part[2])
-
-    def heaviest(self, number: int) -> list[tuple[LayerGemm, GEMMResult]]:
-        """The kinds of GEMM that take most of the time, the first one most."""
-        return sorted(self.gemms, key=lambda row: -self.share_frac(*row))[:number]
-
-
-def phase_of_step(evaluator: GEMMEvaluator, step: StepEstimate) -> PhaseResult:
-    """Return a step as a phase, with the GEMMs of all its stages by themselves."""
-    counts: dict[tuple[str, GemmWork], int] = {}
-    for cost in step.costs:
-        name, work = cost.operation.name, cost.operation.work
-        if isinstance(work, GemmWork):
-            counts[name, work] = counts.get((name, work), 0) + cost.operation.num_layers
-    gemms = []
-    for (name, work), count in counts.items():
-        is_apart = work.quantize_from is not None and not work.is_quantized and evaluator.arch.type == "gpu"
-        quantize_from = str(work.quantize_from) if is_apart else None
-        result = evaluator.evaluate_problem(work.problem, quantize_from=quantize_from)
-        gemms.append((LayerGemm(name, work.problem, 1, count, is_weight=True), result))
-    return PhaseResult(step.phase, step.batch * step.new_tokens, gemms, step)
-
-
-def evaluate_phase(
-    config: ModelConfig, evaluator: GEMMEvaluator, phase: Phase, sizes: Mapping[str, Any], types: Mapping[str, Any]
-) -> PhaseResult:
-    """Evaluate a forward pass of a model; `sizes` and `types` are arguments of `transformer_gemms`."""
-    gemms = transformer_gemms(config, phase=phase, **types, **sizes)
-    results = evaluator.evaluate_many([gemm.problem for gemm in gemms], progress=False)
-    tokens = sizes["batch_size"] * (sizes["seq_len"] if phase == "prefill" else 1)
-    return PhaseResult(phase, tokens, list(zip(gemms, results, strict=True)))
-
+Phase: TypeAlias = Literal["prefill", "decode"]
 
 MIN_GAIN_FRAC = 0.005
 """Below, a change is not worth a word."""
 
 _MIN_SAID_FRAC, _MOST_SAID = 0.05, 2  # of what GEMMs wait for
 
-Runs: TypeAlias = Sequence[tuple[str, GEMMResult, int]]
-"""GEMMs: a name, what one run costs, and how often it runs."""
+
+class Run(NamedTuple):
+    """A GEMM by name, what one run of it costs, and how often it runs."""
+
+    name: str
+    result: GEMMResult
+    times: int
+
+    @property
+    def total_us(self) -> float:
+        """Time of all runs."""
+        return self.times * self.result.latency_us
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """GEMMs on an arch: those of a forward pass, of a workload, or one alone.
+
+    Attributes:
+        num_tokens: new tokens of all sequences; None where nothing counts them.
+        step: the whole step that the GEMMs are part of; None: they are all there is.
+    """
+
+    name: str
+    evaluator: GEMMEvaluator
+    runs: Sequence[Run]
+    num_tokens: int | None = None
+    step: StepEstimate | None = None
+
+    @property
+    def arch_name(self) -> str:
+        """The name of the arch."""
+        return self.evaluator.arch.name
+
+    @property
+    def title(self) -> str:
+        """The name as a heading."""
+        return capital(self.name)
+
+    @property
+    def total_us(self) -> float:
+        """Time of the step; of GEMMs alone that of all of them, one after the other."""
+        return sum(run.total_us for run in self.runs) if self.step is None else self.step.latency_us
+
+    @property
+    def costs(self) -> Sequence[OperationCost]:
+        """All operations of the step."""
+        return () if self.step is None else self.step.costs
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens a second."""
+        return per_s(self.num_tokens or 0, self.total_us)
+
+    @property
+    def utilization_frac(self) -> float:
+        """Share of the highest rate of the chip, over all runs."""
+        return sum(run.total_us * run.result.utilization_frac for run in self.runs) / self.total_us
+
+    @property
+    def dram_gb_per_s(self) -> float:
+        """Achieved DRAM bandwidth, over all runs."""
+        return sum(run.times * run.result.dram_bytes for run in self.runs) / self.total_us / 1e3
+
+    @property
+    def interval_us(self) -> tuple[float, float] | None:
+        """The interval of the measured time if all GEMMs err the same way; None where errors are not known."""
+        low_us = high_us = 0.0
+        for _, result, count in self.runs:
+            if result.low_us is None or result.high_us is None:
+                return None
+            low_us += count * result.low_us
+            high_us += count * result.high_us
+        return low_us, high_us
+
+    @property
+    def us_by_bound(self) -> dict[str, float]:
+        """Time of the GEMMs that each bound limits, the longest first."""
+        times: dict[str, float] = {}
+        for run in self.runs:
+            times[run.result.bound] = times.get(run.result.bound, 0.0) + run.total_us
+        return dict(sorted(times.items(), key=lambda item: -item[1]))
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Each bound in words."""
+        return {result.bound: result.backend.say_bound(result.bound) for _, result, _ in self.runs}
+
+    def heaviest(self, number: int) -> list[Run]:
+        """The GEMMs that take most of the time, the first one most."""
+        return sorted(self.runs, key=lambda run: -run.total_us)[:number]
+
+    def say_bounds(self) -> str:
+        """Return what the GEMMs wait for: ``DRAM bandwidth, 76% of the time, then the tensor cores, 24%``."""
+        times, words = self.us_by_bound, self.words
+        total_us = sum(times.values())
+        texts = [
+            f"{words[bound]}, {us / total_us:.0%}{'' if at else ' of the time'}"
+            for at, (bound, us) in enumerate(times.items())
+            if not at or us / total_us >= _MIN_SAID_FRAC
+        ]
+        return ", then ".join(texts[:_MOST_SAID])
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital letter first."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def distinct(words: Iterable[str]) -> str:
+    """Return words in alphabetical order, each once."""
+    return ", ".join(sorted(set(words)))
+
+
+def sizes_of(problem: GemmProblem) -> list[Cell]:
+    """Return G, M, K, N; M of groups with rows of their own is the mean, for G x M to be the rows that there are."""
+    M = problem.M if problem.row_groups is None else problem.rows / problem.G
+    return [problem.G, M, problem.K, problem.N]
+
+
+GEMM_COLUMNS = (
+    text_column("types"), *(Column(name) for name in "GMKN"), Column("count"), time_column("latency"),
+    time_column("in all"), percent_column("share"), text_column("bound"), percent_column("of peak"),
+    Column("DRAM", "GB/s"), text_column("mapping"),
+)  # fmt: skip
+
+
+def gemm_table(
+    heads: Mapping[Column, Sequence[Cell]], runs: Sequence[Run], total_us: float, caption: str = "", note: str = ""
+) -> Table:
+    """Return a table of GEMMs: columns `heads` with their cells, then those of all, `share` being of `total_us`."""
+    rows = [
+        [
+            *first, run.result.problem.types.inputs, *sizes_of(run.result.problem), run.times, run.result.latency_us,
+            run.total_us, 100.0 * run.total_us / total_us, run.result.bound, 100.0 * run.result.utilization_frac,
+            run.result.dram_gb_per_s, str(run.result.mapping),
+        ]
+        for first, run in zip(zip(*heads.values(), strict=True), runs, strict=True)
+    ]  # fmt: skip
+    return Table([*heads, *GEMM_COLUMNS], rows, caption, note)
 
 
 class ChangeGain(NamedTuple):
@@ -156,8 +171,11 @@ class ChangeGain(NamedTuple):
     saved_frac: float
     helps_most: str  # the GEMM that it saves most
 
+    def __str__(self) -> str:
+        return f"{self.change}: {time_text(self.total_us)} (-{self.saved_frac:.0%})"
 
-def changed_evaluators(runs: Runs, evaluator: GEMMEvaluator) -> dict[str, GEMMEvaluator]:
+
+def changed_evaluators(evaluator: GEMMEvaluator, runs: Iterable[Run]) -> dict[str, GEMMEvaluator]:
     """Return an evaluator for each change that could help any of the GEMMs; one serves all, for setting up costs."""
     evaluators: dict[str, GEMMEvaluator] = {}
     for _, result, _ in runs:
@@ -168,12 +186,12 @@ def changed_evaluators(runs: Runs, evaluator: GEMMEvaluator) -> dict[str, GEMMEv
     return evaluators
 
 
-def change_gains(runs: Runs, changed: Mapping[str, GEMMEvaluator]) -> list[ChangeGain]:
+def change_gains(runs: Sequence[Run], changed: Mapping[str, GEMMEvaluator]) -> list[ChangeGain]:
     """Return the changes that save at least `MIN_GAIN_FRAC` of the time, the most helpful one first.
 
     Nothing is learned of changed archs: what the model alone says of both is compared, and the time saves as much.
     """
-    total_us = sum(count * result.latency_us for _, result, count in runs)
+    total_us = sum(run.total_us for run in runs)
     physics_us = sum(count * result.physics_us for _, result, count in runs)
     gains = []
     for change, evaluator in changed.items():
@@ -189,28 +207,3 @@ def _saving_us(result: GEMMResult, evaluator: GEMMEvaluator) -> float:
         return result.physics_us - evaluator.evaluate_problem(result.problem, **result.options).latency_us
     except GemmEvalError:  # the GEMM does not fit the changed arch: no help, and no reason to give no report
         return 0.0
-
-
-def time_by_bound(runs: Runs) -> dict[str, float]:
-    """Return the microseconds of the GEMMs that each bound limits, the longest time first."""
-    times: dict[str, float] = {}
-    for _, result, count in runs:
-        times[result.bound] = times.get(result.bound, 0.0) + count * result.latency_us
-    return dict(sorted(times.items(), key=lambda item: -item[1]))
-
-
-def say_gain(gain: ChangeGain) -> str:
-    """Return a change and what it saves: ``dram_gb_per_s x2: 11.3 ms (-45%)``."""
-    return f"{gain.change}: {time_text(gain.total_us)} (-{gain.saved_frac:.0%})"
-
-
-def say_bounds(runs: Runs) -> str:
-    """Return what the GEMMs wait for: ``DRAM bandwidth, 76% of the time, then the tensor cores, 24%``."""
-    times, results = time_by_bound(runs), {result.bound: result for _, result, _ in runs}
-    total_us = sum(times.values())
-    said = [
-        f"{results[bound].backend.say_bound(bound)}, {us / total_us:.0%}{'' if at else ' of the time'}"
-        for at, (bound, us) in enumerate(times.items())
-        if not at or us / total_us >= _MIN_SAID_FRAC
-    ]
-    return ", then ".join(said[:_MOST_SAID])

@@ -32,46 +32,11 @@ if TYPE_CHECKING:
     from gemm_eval.search.threads import run_in_chunks
 
 __all__ = [
-    "OF_GENERIC",
-    "OF_OURS",
-    "AnalyticCostModel",
-    "CostModel",
-    "PlanOptions",
-    "SearchPlan",
-    "as_plan_options",
-    "check_cost_model",
-    "check_idle_cores",
-    "evaluate_config",
-    "find_best",
-    "find_best_config",
-    "find_best_config_many",
-    "find_best_few",
-    "find_best_fused_attention",
-    "find_best_many",
-    "find_best_of_archs",
-    "find_best_of_each_partition",
-    "find_planned",
-    "find_ruled_few",
-    "find_ruled_many",
-    "find_top_configs",
-    "replay_mappings",
-    "ruled_out_error",
+    "OF_GENERIC", "OF_OURS", "AnalyticCostModel", "CostModel", "PlanOptions", "SearchPlan", "as_plan_options",
+    "check_cost_model", "check_idle_cores", "evaluate_config", "find_best", "find_best_config", "find_best_config_many",
+    "find_best_few", "find_best_fused_attention", "find_best_many", "find_best_of_archs", "find_best_of_each_partition",
+    "find_planned", "find_ruled_few", "find_ruled_many", "find_top_configs", "replay_mappings", "ruled_out_error",
     "run_in_chunks",
-]
+]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".gpu": ("evaluate_config", "find_best_config", "find_best_config_many", "find_top_configs"),
-        ".gpu_kernels": ("OF_GENERIC", "OF_OURS"),
-        ".multicore": (
-            "check_idle_cores", "find_best", "find_best_few", "find_best_fused_attention", "find_best_many",
-            "find_best_of_archs", "find_best_of_each_partition", "replay_mappings",
-        ),
-        ".restricted": (
-            "AnalyticCostModel", "CostModel", "PlanOptions", "SearchPlan", "as_plan_options", "check_cost_model",
-            "find_planned", "find_ruled_few", "find_ruled_many", "ruled_out_error",
-        ),
-        ".threads": ("run_in_chunks",),
-    },
-)  # fmt: skip
+__getattr__, __dir__ = lazy_names(__name__)

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import entry_point, kernel
-from gemm_eval.models.multicore.attention_cost_kernels import attention_core_cost, attention_sram_bytes, stream_keys_of
-from gemm_eval.models.multicore.attention_count_kernels import (
+from gemm_eval.models.multicore.attention_kernels import (
     KQ,
     AttentionBlock,
     AttentionCounts,
     AttentionSizes,
     attention_block_of,
+    attention_core_cost,
+    attention_sram_bytes,
     count_core,
     count_kept_rows,
     key_steps_of,
@@ -25,6 +26,7 @@ from gemm_eval.models.multicore.attention_count_kernels import (
     row_tiles_of,
     rows_of_core,
     span_of,
+    stream_keys_of,
 )
 from gemm_eval.models.multicore.count_kernels import ceil_div
 

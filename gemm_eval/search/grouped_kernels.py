@@ -19,11 +19,13 @@ import numpy as np
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.cost_kernels import Block, block_of, sram_used_bytes
 from gemm_eval.models.multicore.count_kernels import ceil_div
-from gemm_eval.models.multicore.group_kernels import Spread, fill_spread, new_spread
-from gemm_eval.models.multicore.grouped_cost_kernels import (
+from gemm_eval.models.multicore.group_kernels import (
+    Spread,
     chip_of,
     evaluate_grouped_into,
     evaluate_grouped_overlap_into,
+    fill_spread,
+    new_spread,
     no_set_pipeline_us,
     set_cost,
     set_pipeline_us,
@@ -428,9 +430,8 @@ def _make_find_top(search: Callable[..., None], evaluate: Callable[..., None], n
 
     @kernel
     def find_top(
-        params: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
+        p: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
     ) -> int:
-        p = params[0]
         counters = np.zeros(NUM_COUNTERS, np.int64)
         floors = np.empty(partitions.shape[0], np.float64)
         num = _plan_partitions(p, rows, counts, K, N, partitions, has_all_products, floors, counters)
@@ -465,64 +466,43 @@ _find_top_pipeline = _make_find_top(_search_pipeline, evaluate_grouped_into, 2)
 
 @entry_point
 def find_top_grouped_overlap(
-    params: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
-) -> int:
-    """Find the best candidates over all partitions, tiles and loop orders of a grouped GEMM, under overlap timing.
+    params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
+    partitions: Any, has_all_products: bool, out: Any,
+) -> int:  # fmt: skip
+    """Find the best candidates over all partitions, tiles and loop orders of grouped GEMMs, under overlap timing.
 
     Args:
-        params: array [1] of PARAMS_DTYPE.
-        rows, counts: int64 [num_sizes], row counts of the groups, descending, and how many groups have each.
-        K, N: sizes of the problem.
-        partitions, has_all_products, out: as for `multicore_kernels.find_top_overlap`.
-
-    Returns:
-        Number of records filled: 0 if nothing fits, fewer than `limit` if there are fewer candidates.
+        params: array [num_types] of PARAMS_DTYPE.
+        type_of: int64 [num_problems], index into `params`.
+        sizes: int64 [num_problems, 4] of G, M, K, N.
+        of: int64 [num_problems], which layout a problem has.
+        starts, rows, counts: those of `workload.Layouts`: row counts descending, and how many groups have each.
+        start, stop, partitions, has_all_products, out: as for `multicore_kernels.find_top_overlap`, as what it returns.
     """
-    num: int = _find_top_overlap(params, rows, counts, K, N, partitions, has_all_products, out)
+    num = 0
+    for i in range(start, stop):
+        first, last = starts[of[i]], starts[of[i] + 1]
+        num = _find_top_overlap(
+            params[type_of[i]], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
+            has_all_products, out[i],
+        )  # fmt: skip
     return num
 
 
 @entry_point
 def find_top_grouped_pipeline(
-    params: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
-) -> int:
+    params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
+    partitions: Any, has_all_products: bool, out: Any,
+) -> int:  # fmt: skip
     """Find the best candidates under pipeline timing; otherwise as `find_top_grouped_overlap`.
 
     A first pass tries the smallest tile of each class, which makes the bounds of the second bite.
     """
-    num: int = _find_top_pipeline(params, rows, counts, K, N, partitions, has_all_products, out)
+    num = 0
+    for i in range(start, stop):
+        first, last = starts[of[i]], starts[of[i] + 1]
+        num = _find_top_pipeline(
+            params[type_of[i]], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
+            has_all_products, out[i],
+        )  # fmt: skip
     return num
-
-
-@entry_point
-def find_best_grouped_overlap(
-    params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
-    partitions: Any, has_all_products: bool, out: Any,
-) -> None:  # fmt: skip
-    """Write the best mapping of each grouped GEMM start..stop-1 to `out` [num_problems], zeros before; overlap timing.
-
-    `of` [num_problems] is the layout of a problem, `starts`, `rows` and `counts` those of `workload.Layouts`; the rest
-    as for `multicore_kernels.find_best_of_range_overlap`.
-    """
-    for i in range(start, stop):
-        t = type_of[i]
-        first, last = starts[of[i]], starts[of[i] + 1]
-        _find_top_overlap(
-            params[t : t + 1], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
-            has_all_products, out[i : i + 1],
-        )  # fmt: skip
-
-
-@entry_point
-def find_best_grouped_pipeline(
-    params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
-    partitions: Any, has_all_products: bool, out: Any,
-) -> None:  # fmt: skip
-    """Find the best mapping of each of the grouped GEMMs start..stop-1, under pipeline timing; see the other one."""
-    for i in range(start, stop):
-        t = type_of[i]
-        first, last = starts[of[i]], starts[of[i] + 1]
-        _find_top_pipeline(
-            params[t : t + 1], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
-            has_all_products, out[i : i + 1],
-        )  # fmt: skip

@@ -18,29 +18,21 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import enumerate_partitions
 from gemm_eval.models.multicore import (
     COST_DTYPE,
+    FIRST,
     batch_sizes,
     block_of,
+    evaluate_grouped,
+    evaluate_range,
     group_sizes,
+    lone_layout,
     params_in_room,
-    replay_grouped,
-    replay_range,
     split_layouts,
     spread_of,
     sram_used_bytes,
     with_room,
 )
-from gemm_eval.search.grouped_kernels import (
-    find_best_grouped_overlap,
-    find_best_grouped_pipeline,
-    find_top_grouped_overlap,
-    find_top_grouped_pipeline,
-)
-from gemm_eval.search.multicore_kernels import (
-    find_best_of_range_overlap,
-    find_best_of_range_pipeline,
-    find_top_overlap,
-    find_top_pipeline,
-)
+from gemm_eval.search.grouped_kernels import find_top_grouped_overlap, find_top_grouped_pipeline
+from gemm_eval.search.multicore_kernels import find_top_overlap, find_top_pipeline
 from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.workload import NO_LAYOUTS, AttentionProblem, GemmProblem, Layouts
 
@@ -153,22 +145,22 @@ def find_best_of_archs(
 
 def _find_many(
     partitions: Integers, params: Records, type_of: Integers, sizes: Integers, layouts: Layouts,
-    allow_idle_cores: bool, run: Callable[[Callable[[int, int], None], int], None],
+    allow_idle_cores: bool, run: Callable[[Callable[[int, int], object], int], object],
 ) -> Records:  # fmt: skip
     """Find the best mappings of batches and of grouped GEMMs; `run` gets what to do from start to stop, and the end."""
     params, type_of = with_room(read_only(params), type_of, sizes, layouts)
     is_pipeline = bool(params["is_pipeline"][0])
-    find = find_best_of_range_pipeline if is_pipeline else find_best_of_range_overlap
-    find_grouped = find_best_grouped_pipeline if is_pipeline else find_best_grouped_overlap
+    find = find_top_pipeline if is_pipeline else find_top_overlap
+    find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
     rest = partitions, allow_idle_cores
 
     def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
-        types = type_of[rows]
-        run(lambda start, stop: find(params, types, sizes, start, stop, *rest, out), len(out))
+        types, best = type_of[rows], out.reshape(-1, 1)
+        run(lambda start, stop: find(params, types, sizes, start, stop, *rest, best), len(out))
 
     def fill_grouped(rows: Any, sizes: Integers, out: Records) -> None:
-        given = params, type_of[rows], sizes, layouts.of[rows], *layouts[1:]
-        run(lambda start, stop: find_grouped(*given, start, stop, *rest, out), len(out))
+        given, best = (params, type_of[rows], sizes, layouts.of[rows], *layouts[1:]), out.reshape(-1, 1)
+        run(lambda start, stop: find_grouped(*given, start, stop, *rest, best), len(out))
 
     return fill_by_layout(sizes, layouts, fill_batches, fill_grouped)
 
@@ -203,11 +195,11 @@ def replay_mappings(
 
     def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
         types, some = type_of[rows], records[rows].copy()  # numba compiles anew for an array that is read-only
-        run_in_chunks(lambda start, stop: replay_range(params, types, sizes, start, stop, some, out), len(out))
+        run_in_chunks(lambda start, stop: evaluate_range(params, types, sizes, start, stop, True, some, out), len(out))
 
     def fill_grouped(rows: Any, sizes: Integers, out: Records) -> None:
         given, some = (params, type_of[rows], sizes, layouts.of[rows], *layouts[1:]), records[rows]
-        run_in_chunks(lambda start, stop: replay_grouped(*given, start, stop, some, out), len(out))
+        run_in_chunks(lambda start, stop: evaluate_grouped(*given, start, stop, True, some, out), len(out))
 
     return fill_by_layout(sizes, layouts, fill_batches, fill_grouped)
 
@@ -223,19 +215,20 @@ def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
 def _run(
     arch: MulticoreSpec, problem: GemmProblem, params: Records, partitions: Integers, limit: int, has_all_products: bool
 ) -> Records:
-    out = np.zeros(limit, COST_DTYPE)
+    out = np.zeros((1, limit), COST_DTYPE)
     if arch.resident or arch.by_dtype:  # a look into the record takes longer
         params = params_in_room(params, problem)
     is_pipeline = arch.timing == "pipeline"
     sizes = batch_sizes(problem)
+    table = np.array([sizes or problem.sizes])
     if sizes is None:
-        rows = group_sizes(problem)
         find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
-        num = find_grouped(params, *rows, problem.K, problem.N, partitions, has_all_products, out)
+        layout = lone_layout(problem)
+        num = find_grouped(params, FIRST, table, *layout, 0, 1, partitions, has_all_products, out)
     else:
         find_top = find_top_pipeline if is_pipeline else find_top_overlap
-        num = find_top(params, *sizes, partitions, has_all_products, out)
-    return out[:num]
+        num = find_top(params, FIRST, table, 0, 1, partitions, has_all_products, out)
+    return out[0, :num]
 
 
 def _parts(problem: GemmProblem, params: Records, partition: list[int]) -> tuple[int | bytes, ...]:

@@ -463,23 +463,8 @@ _write_overlap = _make_write(evaluate_overlap_into)
 _write_pipeline = _make_write(evaluate_into)
 
 
-@entry_point
-def find_top_overlap(
-    params: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
-) -> int:
-    """Find the best candidates over all partitions, tiles and loop orders, under overlap timing.
-
-    Args:
-        params: array [1] of PARAMS_DTYPE.
-        G, M, K, N: sizes of the problem.
-        partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
-        has_all_products: the list holds every product up to num_cores, so that duplicates can be dropped.
-        out: array [limit] of COST_DTYPE, filled with the best, best first.
-
-    Returns:
-        Number of records filled: 0 if nothing fits, fewer than `limit` if there are fewer candidates.
-    """
-    p = params[0]
+@kernel
+def _find_overlap(p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any) -> int:
     counters = np.zeros(NUM_COUNTERS, np.int64)
     ranks = np.empty(partitions.shape[0], np.int64)
     floors = np.empty(partitions.shape[0], np.float64)
@@ -502,15 +487,9 @@ def find_top_overlap(
     return _write_overlap(p, G, M, K, N, partitions, best, out)
 
 
-@entry_point
-def find_top_pipeline(
-    params: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
-) -> int:
-    """Find the best candidates under pipeline timing; otherwise as `find_top_overlap`.
-
-    A first pass tries the smallest tile of each class, which makes the bounds of the second bite.
-    """
-    p = params[0]
+@kernel
+def _find_pipeline(p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any) -> int:
+    """A first pass tries the smallest tile of each class, which makes the bounds of the second bite."""
     counters = np.zeros(NUM_COUNTERS, np.int64)
     ranks = np.empty(partitions.shape[0], np.int64)
     floors = np.empty(partitions.shape[0], np.float64)
@@ -533,26 +512,37 @@ def find_top_pipeline(
 
 
 @entry_point
-def find_best_of_range_overlap(
+def find_top_overlap(
     params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, has_all_products: bool, out: Any
-) -> None:
-    """Write the best mapping of each problem start..stop-1 to `out` [num_problems], zeros before; overlap timing.
+) -> int:
+    """Find the best candidates over all partitions, tiles and loop orders of problems, under overlap timing.
 
-    `params` [num_types], `type_of` [num_problems] an index into it, `sizes` [num_problems, 4] of G, M, K, N; the rest
-    as for `find_top_overlap`. Several threads share the arrays.
+    Args:
+        params: array [num_types] of PARAMS_DTYPE.
+        type_of: int64 [num_problems], index into `params`.
+        sizes: int64 [num_problems, 4] of G, M, K, N.
+        start, stop: which problems; several threads share the arrays.
+        partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
+        has_all_products: the list holds every product up to num_cores, so that duplicates can be dropped.
+        out: array [num_problems, limit] of COST_DTYPE, zeros; filled with the best of each, best first.
+
+    Returns:
+        Number of records filled of the last problem: 0 if nothing fits, fewer than `limit` if there are fewer.
     """
+    num = 0
     for i in range(start, stop):
-        t = type_of[i]
         G, M, K, N = sizes[i]
-        find_top_overlap(params[t : t + 1], G, M, K, N, partitions, has_all_products, out[i : i + 1])
+        num = _find_overlap(params[type_of[i]], G, M, K, N, partitions, has_all_products, out[i])
+    return num
 
 
 @entry_point
-def find_best_of_range_pipeline(
+def find_top_pipeline(
     params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, has_all_products: bool, out: Any
-) -> None:
-    """Find the best mapping of each of the problems start..stop-1, under pipeline timing; see the other one."""
+) -> int:
+    """Find the best candidates under pipeline timing; otherwise as `find_top_overlap`."""
+    num = 0
     for i in range(start, stop):
-        t = type_of[i]
         G, M, K, N = sizes[i]
-        find_top_pipeline(params[t : t + 1], G, M, K, N, partitions, has_all_products, out[i : i + 1])
+        num = _find_pipeline(params[type_of[i]], G, M, K, N, partitions, has_all_products, out[i])
+    return num

@@ -22,6 +22,7 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore import (
     COST_DTYPE,
+    FIRST,
     batch_sizes,
     block_of,
     evaluate_mapping,
@@ -46,7 +47,6 @@ from gemm_eval.search.restricted_kernels import (
     Rules,
     fill_largest_tiles,
     fill_partition_scores,
-    find_best_ruled,
     find_top_ruled,
 )
 from gemm_eval.search.threads import run_in_chunks
@@ -301,9 +301,9 @@ def find_ruled_many(
     packed = _pack(rules)
 
     def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
-        fitted, types = with_room(read_only(params), type_of[rows], sizes, NO_LAYOUTS)
+        (fitted, types), best = with_room(read_only(params), type_of[rows], sizes, NO_LAYOUTS), out.reshape(-1, 1)
         run_in_chunks(
-            lambda start, stop: find_best_ruled(fitted, types, sizes, start, stop, partitions, packed, out),
+            lambda start, stop: find_top_ruled(fitted, types, sizes, start, stop, partitions, packed, best),
             len(out), on_progress,
         )  # fmt: skip
 
@@ -336,18 +336,19 @@ def find_ruled_few(
             return find_best_few(arch, problem, params, limit, allow_idle_cores=allow_idle_cores)
         except InfeasibleError:
             return np.zeros(0, COST_DTYPE)
-    record = params_in_room(read_only(params), problem)[0]
+    params = params_in_room(read_only(params), problem)
     partitions, packed = allowed_partitions(arch, rules, allow_idle_cores=allow_idle_cores), _pack(rules)
+    asked = params, FIRST, np.array([sizes]), 0, 1
     if not by_partition:
-        out = np.zeros(limit, COST_DTYPE)
-        return out[: find_top_ruled(record, *sizes, partitions, packed, out)]
-    costs = np.zeros(len(partitions), COST_DTYPE)
+        out = np.zeros((1, limit), COST_DTYPE)
+        return out[0, : find_top_ruled(*asked, partitions, packed, out)]
+    costs = np.zeros((len(partitions), 1), COST_DTYPE)
     seen = set()
     for row, partition in enumerate(partitions):
-        block = block_of(record, *sizes, *partition.tolist())
+        block = block_of(params[0], *sizes, *partition.tolist())
         if block[:4] not in seen:
             seen.add(block[:4])
-            find_top_ruled(record, *sizes, partition.reshape(1, 4), packed, costs[row : row + 1])
+            find_top_ruled(*asked, partition.reshape(1, 4), packed, costs[row : row + 1])
     return sort_costs(costs[costs["active_cores"] > 0])[:limit]
 
 

@@ -168,12 +168,8 @@ def _is_block_before(blocks: Any, rank: int, blk: Block) -> bool:
     return False
 
 
-@entry_point
-def find_top_ruled(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rules: Rules, out: Any) -> int:
-    """Write the best candidates that the rules leave to `out` [limit], zeros before, best first; return how many.
-
-    `p` is a record of PARAMS_DTYPE, `partitions` [num_partitions, 4] are P_G, P_M, P_N, P_K by rank.
-    """
+@kernel
+def _find_top(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rules: Rules, out: Any) -> int:
     counters = np.zeros(NUM_COUNTERS, np.int64)
     counters[PARTITIONS] = partitions.shape[0]
     best = new_best(out.shape[0], counters)
@@ -200,13 +196,23 @@ def find_top_ruled(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rule
 
 
 @entry_point
-def find_best_ruled(
+def find_top_ruled(
     params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, rules: Rules, out: Any
-) -> None:
-    """Write the best mapping of each problem start..stop-1 that the rules leave; as `find_best_of_range_overlap`."""
+) -> int:
+    """Find the best candidates of problems among those that the rules leave.
+
+    Args:
+        params, type_of, sizes, start, stop, partitions, out: as for `multicore_kernels.find_top_overlap`.
+        rules: which tiles and loop orders there are.
+
+    Returns:
+        Number of records filled of the last problem.
+    """
+    num = 0
     for i in range(start, stop):
         G, M, K, N = sizes[i]
-        find_top_ruled(params[type_of[i]], G, M, K, N, partitions, rules, out[i : i + 1])
+        num = _find_top(params[type_of[i]], G, M, K, N, partitions, rules, out[i])
+    return num
 
 
 # The score of a partition is a weighted sum of terms in 0..1; higher is better. The weights were set by reasoning, not

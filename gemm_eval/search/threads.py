@@ -11,7 +11,9 @@ _CHUNKS_PER_WORKER = 8
 _MIN_CHUNK, _MAX_CHUNK = 8, 256  # handing one to a thread takes as long as two searches
 
 
-def run_in_chunks(work: Callable[[int, int], None], num: int, on_progress: Callable[[int], None] | None = None) -> None:
+def run_in_chunks(
+    work: Callable[[int, int], object], num: int, on_progress: Callable[[int], None] | None = None
+) -> None:
     """Call `work(start, stop)` for chunks that together are 0..num, on all cores of this machine.
 
     `on_progress` is called in this thread, after each chunk, with the number of items that are newly done.

@@ -27,33 +27,9 @@ if TYPE_CHECKING:
     from gemm_eval.storage.tensor_file import StoredTensor, TensorFile, write_tensors
 
 __all__ = [
-    "FileLock",
-    "ResultFile",
-    "StoredTensor",
-    "TensorFile",
-    "cache_dir",
-    "is_temporary",
-    "make_folder",
-    "place_new",
-    "read_bounded",
-    "read_checked",
-    "set_aside",
-    "staged",
-    "why_unsafe",
-    "write_checked",
-    "write_tensors",
-    "write_text",
+    "FileLock", "ResultFile", "StoredTensor", "TensorFile", "cache_dir", "is_temporary", "make_folder", "place_new",
+    "read_bounded", "read_checked", "set_aside", "staged", "why_unsafe", "write_checked", "write_tensors", "write_text",
     "write_whole",
-]
+]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".files": (
-            "FileLock", "cache_dir", "is_temporary", "make_folder", "place_new", "read_bounded", "read_checked",
-            "set_aside", "staged", "why_unsafe", "write_checked", "write_text", "write_whole",
-        ),
-        ".results": ("ResultFile",),
-        ".tensor_file": ("StoredTensor", "TensorFile", "write_tensors"),
-    },
-)  # fmt: skip
+__getattr__, __dir__ = lazy_names(__name__)

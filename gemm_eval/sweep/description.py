@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -9,20 +10,19 @@ import hashlib
 import json
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
+from pydantic import Field as Checked
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, build_spec
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.models.gpu import GPU_MODEL_VERSION, calibration_stamp
 from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.storage import read_bounded
-from gemm_eval.sweep import fields
 from gemm_eval.sweep.chunk import SweepWork
-from gemm_eval.sweep.fields import Choices, Dependent, LogRange, Range, check_value
+from gemm_eval.sweep.fields import Choices, Dependent, Field, LogRange, Range, check_value
 from gemm_eval.sweep.metrics import as_constraints, metric_names
 from gemm_eval.sweep.space import ARCH, Adaptive, Grid, LatinHypercube, Random
 from gemm_eval.sweep.workload import Workload
@@ -30,19 +30,12 @@ from gemm_eval.words import shown
 from gemm_eval.workload import AttentionProblem, GemmProblem
 
 
-@dataclass(frozen=True)
-class Chunks:
-    """The chunks of a sweep, by the number of their first point.
-
-    Attributes:
-        num_points: of the sweep.
-        size: points of a chunk; fewer at the end of a batch.
-        batch_size: points that are chosen together, all of them unless the sampling is adaptive.
-    """
+class Chunks(NamedTuple):
+    """The chunks of a sweep, by the number of their first point."""
 
     num_points: int
-    size: int
-    batch_size: int
+    size: int  # points of a chunk; fewer at the end of a batch
+    batch_size: int  # points that are chosen together, all of them unless the sampling is adaptive
 
     def num_at(self, first: int) -> int:
         """Return how many points the chunk has that begins at a point, 0 if none does."""
@@ -89,7 +82,8 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes]:
         yield from _parts(value.__code__, seen)
         yield from _parts([value.__defaults__, value.__kwdefaults__], seen)
         for cell in value.__closure__ or ():
-            yield from _parts(_content(cell), seen)
+            with contextlib.suppress(ValueError):  # not filled yet
+                yield from _parts(cell.cell_contents, seen)
         for name in _names(value.__code__):
             if name in value.__globals__:
                 yield from _parts(value.__globals__[name], seen)
@@ -108,45 +102,28 @@ def _parts(value: Any, seen: dict[int, Any]) -> Iterator[bytes]:
         for key, item in value.items():
             yield from _parts([key, item], seen)
     else:
-        yield from _parts(_state_of(value), seen)
+        with contextlib.suppress(Exception):  # an object may raise anything where it is copied
+            yield from _parts(value.__reduce_ex__(4), seen)
         yield from _parts(vars(type(value)).get("__call__"), seen)
 
 
 def _names(code: types.CodeType) -> list[str]:
     """Names that code may look up among globals, its inner functions included."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return [*code.co_names, *(name for one in inner for name in _names(one))]
+    return [*code.co_names, *(name for function in inner for name in _names(function))]
 
 
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
+DESCRIPTION = "_sweep.json"
+"""The name of the file; readers of parquet folders pass over names that begin with _."""
 
-
-def _state_of(value: Any) -> Any:
-    """Return what copies of a value are made of: its class and its content; None where it cannot be copied."""
-    try:
-        return value.__reduce_ex__(4)
-    except Exception:  # an object may raise anything here
-        return None
-
-
-VERSION = 3
+VERSION = 4
 """The version of descriptions and of the parts beside them."""
 
-_FIELDS: dict[str, Callable[..., fields.Field]] = {
-    "Choices": Choices, "Range": Range, "LogRange": LogRange, "Dependent": Dependent
-}  # fmt: skip
-_SAMPLINGS: dict[str, Callable[..., Any]] = {
-    "Grid": Grid, "Random": Random, "LatinHypercube": LatinHypercube, "Adaptive": Adaptive
-}  # fmt: skip
-_PROBLEM = (
-    "input_dtype", "weight_dtype", "output_dtype", "accumulator_dtype", "group_size", "scale_dtype", "zero_dtype",
-    "group_n",
-)  # fmt: skip
-_NUM_IN_ROW = 4 + len(_PROBLEM) + 1  # sizes, types, count; of a grouped GEMM row groups behind these
+_MAX_BYTES = 1 << 24
+_FIELDS = {kind.__name__: kind for kind in (Choices, Range, LogRange, Dependent)}
+_SAMPLINGS = {kind.__name__: kind for kind in (Grid, Random, LatinHypercube, Adaptive)}
+
+T = TypeVar("T")
 
 
 def describe(
@@ -160,19 +137,19 @@ def describe(
         "models": {"multicore": MODEL_VERSION, "gpu": GPU_MODEL_VERSION},
         "calibrations": {name: calibration_stamp(arch) for name, arch in gpus.items()},
         "bases": {name: arch.model_dump(mode="json") for name, arch in space.bases.items()},
-        "variables": {name: _field(field) for name, field in space.variables.items()},
-        "fields": {name: _field(field) for name, field in space.fields.items()},
+        "variables": {name: _described(field) for name, field in space.variables.items()},
+        "fields": {name: _described(field) for name, field in space.fields.items()},
         "workloads": [
             {
-                "name": one.name,
-                "num_tokens": one.num_tokens,
-                "gemms": [_gemm(problem, count) for problem, count in one.gemms],
-                **_attention(one),
+                "name": load.name,
+                "num_tokens": load.num_tokens,
+                "gemms": [_counted(problem, count) for problem, count in load.gemms],
+                "attention": [_counted(problem, count) for problem, count in load.attention],
             }
-            for one in work.workloads
+            for load in work.workloads
         ],
         "objectives": list(objectives),
-        "constraints": [str(one) for one in work.constraints],
+        "constraints": [str(limit) for limit in work.constraints],
         "options": dict(work.options),
         "sampling": _described(sampling),
         "num_points": num_points,
@@ -181,6 +158,32 @@ def describe(
     }
     plain: dict[str, Any] = json.loads(json.dumps(description))
     return plain | {"digest": digest_of(plain)}
+
+
+def _counted(problem: GemmProblem | AttentionProblem, count: int) -> dict[str, Any]:
+    names = (field.name for field in dataclasses.fields(problem) if field.init)
+    return {name: _plain(getattr(problem, name)) for name in names} | {"count": count}
+
+
+def _described(value: Any) -> dict[str, Any]:
+    """A dataclass as its name and fields; of anything else, such as a user's own sampling, what it says of itself."""
+    if isinstance(value, Dependent) and not isinstance(value.of, str):
+        return {"kind": "Dependent", "function": fingerprint(value.of)}
+    if not dataclasses.is_dataclass(value):
+        return {"kind": type(value).__name__, "said": repr(value)}
+    names = (field.name for field in dataclasses.fields(value) if field.repr)
+    return {"kind": type(value).__name__, **{name: _plain(getattr(value, name)) for name in names}}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
 def digest_of(description: Mapping[str, Any]) -> str:
@@ -200,104 +203,58 @@ def base_archs(description: Mapping[str, Any]) -> dict[str, ArchSpec]:
 
 def workloads_of(description: Mapping[str, Any]) -> tuple[Workload, ...]:
     """Return the workloads of a description."""
-    workloads = []
-    for one in description["workloads"]:
-        for row in one["gemms"]:
-            if len(row) not in (_NUM_IN_ROW, _NUM_IN_ROW + 1):
-                raise InvalidOptionError(
-                    f"a GEMM has {_NUM_IN_ROW} entries, or one more of row groups, got {len(row)} ({one['name']})"
-                )
-        gemms = tuple((_problem(row), row[_NUM_IN_ROW - 1]) for row in one["gemms"])
-        attention = tuple((_attention_problem(said), said["count"]) for said in one.get("attention", ()))
-        workloads.append(Workload(one["name"], gemms, one["num_tokens"], attention))
-    return tuple(workloads)
+
+    def problems(make: Callable[..., T], rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[T, int], ...]:
+        return tuple(
+            (_made(make, {name: value for name, value in row.items() if name != "count"}), row.get("count", 0))
+            for row in rows
+        )
+
+    return tuple(
+        Workload(
+            load["name"],
+            problems(GemmProblem, load["gemms"]),
+            load["num_tokens"],
+            problems(AttentionProblem, load["attention"]),
+        )
+        for load in description["workloads"]
+    )
 
 
-def field_of(said: Mapping[str, Any]) -> fields.Field:
-    """Return the field that a description speaks of; of a function there is only its digest."""
-    if said.keys() == {"kind", "function"} and isinstance(said["function"], str):
-        return Dependent(said["function"])
-    kind, rest = said.get("kind"), {key: value for key, value in said.items() if key != "kind"}
-    is_plain = isinstance(rest.get("values", []), list) and isinstance(rest.get("of", ""), str)
+def _made(make: Callable[..., T], words: Mapping[str, Any]) -> T:
+    try:
+        return make(**words)
+    except TypeError as error:
+        raise InvalidOptionError(f"no {getattr(make, '__name__', 'value')} is like {shown(words)}: {error}") from None
+
+
+def field_of(description: Mapping[str, Any]) -> Field:
+    """Return the field that is described; of a function there is only its digest."""
+    kind, words = description.get("kind"), {key: value for key, value in description.items() if key != "kind"}
+    if words.keys() == {"function"} and kind == "Dependent" and isinstance(words["function"], str):
+        return Dependent(words["function"])
+    is_plain = isinstance(words.get("values", []), list) and isinstance(words.get("of", ""), str)
     if not isinstance(kind, str) or kind not in _FIELDS or not is_plain:
-        raise InvalidOptionError(f"no field is like {shown(said)}")
-    try:
-        return _FIELDS[kind](**rest)
-    except TypeError as error:
-        raise InvalidOptionError(f"no field is like {shown(said)}: {error}") from None
+        raise InvalidOptionError(f"no field is like {shown(description)}")
+    return _made(_FIELDS[kind], words)
 
 
-def sampling_of(said: Mapping[str, Any]) -> Any:
-    """Return the sampling that a description speaks of; None: a user's own."""
-    kind, rest = said.get("kind"), {key: value for key, value in said.items() if key != "kind"}
+def sampling_of(description: Mapping[str, Any]) -> Any:
+    """Return the sampling that is described; None: a user's own."""
+    kind, words = description.get("kind"), {key: value for key, value in description.items() if key != "kind"}
     if not isinstance(kind, str):
-        raise InvalidOptionError(f"no sampling is like {shown(said)}")
-    try:
-        return _SAMPLINGS[kind](**rest) if kind in _SAMPLINGS else None
-    except TypeError as error:
-        raise InvalidOptionError(f"no sampling is like {shown(said)}: {error}") from None
+        raise InvalidOptionError(f"no sampling is like {shown(description)}")
+    return _made(_SAMPLINGS[kind], words) if kind in _SAMPLINGS else None
 
 
-def _gemm(problem: GemmProblem, count: int) -> list[Any]:
-    # plain GEMMs are described as they were before there were groups: their sweeps go on in the folders that exist
-    groups = [] if problem.row_groups is None else [list(problem.row_groups)]
-    return [*problem.sizes, *_types(problem), count, *groups]
+def chunks_of(description: Mapping[str, Any]) -> Chunks:
+    """Return how the points of a description are cut."""
+    sampling, num_points = sampling_of(description["sampling"]), description["num_points"]
+    batch_size = sampling.batch_size if isinstance(sampling, Adaptive) else num_points
+    return Chunks(num_points, description["chunk_size"], batch_size)
 
 
-def _attention(workload: Workload) -> dict[str, Any]:
-    """Return the attention of a workload as an entry of its description, none where it has none."""
-    if not workload.attention:
-        return {}
-    return {"attention": [_plain(dataclasses.asdict(problem)) | {"count": num} for problem, num in workload.attention]}
-
-
-def _attention_problem(said: Mapping[str, Any]) -> AttentionProblem:
-    try:
-        return AttentionProblem(**{name: value for name, value in said.items() if name != "count"})
-    except TypeError as error:
-        raise InvalidOptionError(f"no attention is like {shown(said)}: {error}") from None
-
-
-def _problem(row: Sequence[Any]) -> GemmProblem:
-    words = dict(zip(("G", "M", "K", "N", *_PROBLEM), row[: _NUM_IN_ROW - 1], strict=True))
-    return GemmProblem(**words, row_groups=row[_NUM_IN_ROW] if len(row) > _NUM_IN_ROW else None)
-
-
-def _types(problem: GemmProblem) -> list[Any]:
-    values = (getattr(problem, name) for name in _PROBLEM)
-    return [value if value is None or isinstance(value, int) else str(value) for value in values]
-
-
-def _field(field: fields.Field) -> dict[str, Any]:
-    if isinstance(field, Dependent) and not isinstance(field.of, str):
-        return {"kind": "Dependent", "function": fingerprint(field.of)}
-    return _described(field)
-
-
-def _described(of: Any) -> dict[str, Any]:
-    """A dataclass as its name and fields; of anything else, such as a user's own sampling, what it says of itself."""
-    if not dataclasses.is_dataclass(of):
-        return {"kind": type(of).__name__, "said": repr(of)}
-    shown = (field.name for field in dataclasses.fields(of) if field.repr)
-    return {"kind": type(of).__name__, **{name: _plain(getattr(of, name)) for name in shown}}
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, enum.Enum):
-        return value.value
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
-
-
-DESCRIPTION = "_sweep.json"
-"""The name of the file; readers of parquet folders pass over names that begin with _."""
-
-_MAX_BYTES = 1 << 24
-_Count = Annotated[int, Field(ge=1, lt=1 << 63)]
+_Count = Annotated[int, Checked(ge=1, lt=1 << 63)]
 
 
 class _Strict(BaseModel):
@@ -314,8 +271,8 @@ class _Options(_Strict):
 class _Workload(_Strict):
     name: str
     num_tokens: int | None
-    gemms: list[list[int | str | list[int] | None]]
-    attention: list[dict[str, int | str | bool | None]] = []
+    gemms: list[dict[str, int | str | list[int] | None]]
+    attention: list[dict[str, int | str | bool | None]]
 
 
 class _Description(_Strict):
@@ -323,11 +280,11 @@ class _Description(_Strict):
     digest: str
     models: dict[str, str]
     calibrations: dict[str, str]
-    bases: dict[str, dict[str, Any]] = Field(min_length=1)
+    bases: dict[str, dict[str, Any]] = Checked(min_length=1)
     variables: dict[str, dict[str, Any]]
     fields: dict[str, dict[str, Any]]
-    workloads: list[_Workload] = Field(min_length=1)
-    objectives: list[str] = Field(min_length=1)
+    workloads: list[_Workload] = Checked(min_length=1)
+    objectives: list[str] = Checked(min_length=1)
     constraints: list[str]
     options: _Options
     sampling: dict[str, Any]
@@ -348,7 +305,7 @@ def description_bytes(description: Mapping[str, Any]) -> bytes:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Return what the sweep in a folder is."""
+    """Return the description of the sweep in a folder."""
     file = folder / DESCRIPTION
     try:
         document = json.loads(read_bounded(file, _MAX_BYTES, "description of a sweep").decode("utf-8"))
@@ -360,39 +317,31 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise GemmEvalError(
             f"{file} is of another version of gemm_eval, which wrote folders otherwise: sweep into another folder"
         )
-    what = "bring it back from a copy, or sweep into another folder"
     try:
         if document.get("digest") != digest_of(document):
             raise InvalidOptionError("its content is not what was written")
-        _check(document)
+        check_description(document)
     except (GemmEvalError, ValueError, RecursionError) as error:
-        raise GemmEvalError(f"{file} is damaged: {error}; {what}") from None
+        raise GemmEvalError(
+            f"{file} is damaged: {error}; bring it back from a copy, or sweep into another folder"
+        ) from None
     return document
 
 
-def chunks_of(description: Mapping[str, Any]) -> Chunks:
-    """Return how the points of a description are cut."""
-    sampling = sampling_of(description["sampling"])
-    num_points = description["num_points"]
-    batch_size = sampling.batch_size if isinstance(sampling, Adaptive) else num_points
-    return Chunks(num_points, description["chunk_size"], batch_size)
-
-
-def _check(document: dict[str, Any]) -> None:
+def check_description(document: dict[str, Any]) -> None:
     """Check that everything in a description is what `describe` says of some sweep."""
-    said = build_spec(_Description, document, origin=DESCRIPTION)
+    checked = build_spec(_Description, document, origin=DESCRIPTION)
     for label in base_archs(document):
         check_value(label)
-    for one in (*said.variables.values(), *said.fields.values()):
-        field_of(one)
+    for field in (*checked.variables.values(), *checked.fields.values()):
+        field_of(field)
     workloads = workloads_of(document)
-    sampling_of(said.sampling)
-    names = ["point", ARCH, *said.variables, *said.fields]
+    sampling_of(checked.sampling)
+    names = ["point", ARCH, *checked.variables, *checked.fields]
     names += [] if "area_mm2" in names else ["area_mm2"]
     names += [*metric_names(workloads), "excluded"]
-    if list(said.columns) != names or len(set(names)) < len(names):
+    if list(checked.columns) != names or len(set(names)) < len(names):
         raise InvalidOptionError(f"columns must be {', '.join(names)}")
-    used = [*said.objectives, *(one.column for one in as_constraints(said.constraints))]
-    for name in used:
-        if said.columns.get(name) not in ("whole", "number"):
+    for name in (*checked.objectives, *(limit.column for limit in as_constraints(checked.constraints))):
+        if checked.columns.get(name) not in ("whole", "number"):
             raise InvalidOptionError(f"{shown(name)} is no column of numbers")

@@ -7,17 +7,17 @@ import enum
 import math
 import sys
 import types
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
 from gemm_eval.arch import ArchSpec, build_spec
+from gemm_eval.checks import as_integer
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InvalidOptionError
 from gemm_eval.words import did_you_mean, one_line, shown
@@ -82,20 +82,24 @@ class Choices:
     def take(self, unit: npt.NDArray[np.float64]) -> list[Any]:
         """Return the value for each number in [0, 1]; all values are equally likely."""
         last = len(self.values) - 1
-        return [self.values[min(int(one * (last + 1)), last)] for one in unit.tolist()]
+        return [self.values[min(int(unit_value * (last + 1)), last)] for unit_value in unit.tolist()]
 
 
 @dataclass(frozen=True)
-class _Span(ABC):
-    """The part that `Range` and `LogRange` share.
+class Range:
+    """The numbers from `low` to `high`, both included, evenly spread.
 
-    What differs is how they spread: `_between` over numbers, given the ends.
+    Attributes:
+        low, high: the ends. Values are whole where the field of the spec is; those of a variable are if both ends are.
+        num: how many of them a grid takes; sampling takes any.
+        step: values are multiples of it.
     """
 
     low: float
     high: float
     num: int | None = None
     step: float | None = None
+    _least: ClassVar[float] = -math.inf  # of `low`
 
     def __post_init__(self) -> None:
         for name in ("low", "high", "num", "step"):
@@ -106,19 +110,20 @@ class _Span(ABC):
                 raise InvalidOptionError(
                     f"{name} of a range must be a finite number, {_LARGEST:g} at most, got {shown(getattr(self, name))}"
                 )
-        if not self._least() <= self.low < self.high:
-            least = f"{_SMALLEST:g} <= " if self._least() > 0 else ""
+        if not self._least <= self.low < self.high:
+            least = f"{_SMALLEST:g} <= " if self._least > 0 else ""
             raise InvalidOptionError(f"a range needs {least}low < high, got {shown(self.low)} and {self.high!r}")
-        if self.num is not None and (isinstance(self.num, bool) or not isinstance(self.num, int) or self.num < 2):
-            raise InvalidOptionError(f"num of a range must be a whole number >= 2, got {shown(self.num)}")
-        if self.num is not None and self.num > _MAX_GRID:
-            raise InvalidOptionError(f"num of a range must be {_MAX_GRID:,} at most; sample the space instead")
+        if self.num is not None:
+            as_integer("num of a range", self.num, 2, _MAX_GRID)
         if self.step is not None:
             if not _is_number(self.step) or not self.step >= _SMALLEST:
                 raise InvalidOptionError(f"step of a range must be a number >= {_SMALLEST:g}, got {shown(self.step)}")
-            first, last = self._multiples()
-            if first > last:
+            if self._first > self._last:
                 raise InvalidOptionError(f"a range must hold a multiple of its step, got {self}")
+
+    def _between(self, low: float, high: float, unit: float) -> float:
+        """Return the number that lies that far, 0 to 1, between two."""
+        return high if unit == 1 else low + (high - low) * unit
 
     @property
     def is_whole(self) -> bool:
@@ -131,83 +136,54 @@ class _Span(ABC):
         if self.num is None and self.step is None:
             raise InvalidOptionError(f"a full grid needs num, how many values of a range to take: {self}")
         if self.num is None:
-            first, last = self._multiples()
-            if last - first >= _MAX_GRID:
+            if self._last - self._first >= _MAX_GRID:
                 raise InvalidOptionError(f"a grid takes {_MAX_GRID:,} values of a range at most: sample {self}")
-            return tuple(self._multiple(place) for place in range(first, last + 1))
-        values = (self._between(self.low, self.high, at / (self.num - 1)) for at in range(self.num))
-        return tuple(dict.fromkeys(map(self._nearest, values)))
+            return tuple(map(self._multiple, range(self._first, self._last + 1)))
+        values = [self._between(self.low, self.high, at / (self.num - 1)) for at in range(self.num)]
+        if self._is_stepped:
+            step = 1 if self.step is None else self.step
+            values = [self._multiple(round(value / step)) for value in values]
+        return tuple(dict.fromkeys(min(max(value, self.low), self.high) for value in values))
 
     def take(self, unit: npt.NDArray[np.float64]) -> list[Any]:
         """Return the value for each number in [0, 1]."""
         # number by number: a vector of logarithms may round otherwise than one of another length
         if not self._is_stepped:
-            return [self._nearest(self._between(self.low, self.high, one)) for one in unit.tolist()]
-        first, last = self._multiples()
-        ends = first - 0.5, last + 0.5  # the first and the last multiple get their full share
-        places = (round(self._between(*ends, one)) for one in unit.tolist())
-        return [self._multiple(min(max(place, first), last)) for place in places]
+            values = (self._between(self.low, self.high, unit_value) for unit_value in unit.tolist())
+            return [min(max(value, self.low), self.high) for value in values]
+        ends = self._first - 0.5, self._last + 0.5  # the first and the last multiple get their full share
+        return [self._multiple(round(self._between(*ends, unit_value))) for unit_value in unit.tolist()]
 
     @property
     def _is_stepped(self) -> bool:
         return self.step is not None or self.is_whole
 
-    def _multiples(self) -> tuple[int, int]:
+    @property
+    def _first(self) -> int:
         step = 1 if self.step is None else self.step
-        if self.is_whole:
-            return -(-int(self.low) // int(step)), int(self.high) // int(step)
-        return math.ceil(self.low / step - _ULPS), math.floor(self.high / step + _ULPS)
+        return -(-int(self.low) // int(step)) if self.is_whole else math.ceil(self.low / step - _ULPS)
+
+    @property
+    def _last(self) -> int:
+        step = 1 if self.step is None else self.step
+        return int(self.high) // int(step) if self.is_whole else math.floor(self.high / step + _ULPS)
 
     def _multiple(self, place: int) -> Any:
+        """The multiple of the step, or the nearest one between the ends."""
+        place = min(max(place, self._first), self._last)
         if self.is_whole:
             return place * (1 if self.step is None else int(self.step))
         return min(max(place * float(self.step or 1), self.low), self.high)
 
-    def _nearest(self, value: float) -> Any:
-        if not self._is_stepped:
-            return min(max(value, self.low), self.high)
-        first, last = self._multiples()
-        return self._multiple(min(max(round(value / (1 if self.step is None else self.step)), first), last))
-
-    @abstractmethod
-    def _least(self) -> float:
-        """Return what `low` must be at least."""
-
-    @abstractmethod
-    def _between(self, low: float, high: float, unit: float) -> float:
-        """Return the number that lies that far, 0 to 1, between two."""
-
 
 @dataclass(frozen=True)
-class Range(_Span):
-    """The numbers from `low` to `high`, both included, evenly spread.
+class LogRange(Range):
+    """The numbers from `low` to `high`, both above 0, evenly spread in their logarithm: ``LogRange(2**19, 2**23, 5)``.
 
-    Attributes:
-        low, high: the ends. Values are whole where the field of the spec is; those of a variable are if both ends are.
-        num: how many of them a grid takes; sampling takes any.
-        step: values are multiples of it.
+    Attributes are those of `Range`.
     """
 
-    def _least(self) -> float:
-        return -math.inf
-
-    def _between(self, low: float, high: float, unit: float) -> float:
-        return high if unit == 1 else low + (high - low) * unit
-
-
-@dataclass(frozen=True)
-class LogRange(_Span):
-    """The numbers from `low` to `high`, both included, evenly spread in their logarithm: ``LogRange(2**19, 2**23, 5)``.
-
-    Attributes:
-        low, high: the ends, above 0. Values are whole where the field of the spec is; those of a variable are if both
-            ends are.
-        num: how many of them a grid takes; sampling takes any.
-        step: values are multiples of it.
-    """
-
-    def _least(self) -> float:
-        return _SMALLEST
+    _least = _SMALLEST
 
     def _between(self, low: float, high: float, unit: float) -> float:
         return high if unit == 1 else low * (high / low) ** unit
@@ -225,13 +201,13 @@ class Dependent:
     of: Callable[[Any], Any] | str
 
 
-Drawn = Choices | Range | LogRange
+Drawn = Choices | Range
 Field = Drawn | Dependent
 
 
 def as_field(name: str, value: Any) -> Field:
     """Read what a user writes for a field: a value, some values, a range, a function, or an expression after ``=``."""
-    if isinstance(value, Choices | Range | LogRange | Dependent):
+    if isinstance(value, Choices | Range | Dependent):
         return value
     if callable(value):
         return Dependent(value)
@@ -242,16 +218,15 @@ def as_field(name: str, value: Any) -> Field:
             f"{name}: a set has no order, and points are numbered; give a list, got {shown(value)}"
         )
     try:
-        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-            return Choices((value,))
-        return Choices(tuple(value))
+        is_one = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
+        return Choices((value,) if is_one else tuple(value))
     except InvalidOptionError as error:
         raise InvalidOptionError(f"{name}: {error}") from None
 
 
 def fit_range(name: str, field: Field, kind: str) -> Field:
     """Return a range as a field of the spec takes it, of whole numbers or of any; other fields as they are."""
-    if not isinstance(field, Range | LogRange):
+    if not isinstance(field, Range):
         return field
     if kind == "number":
         return dataclasses.replace(field, low=float(field.low), high=float(field.high))
@@ -334,7 +309,7 @@ def _kind(annotation: Any, key: str) -> str:
     if origin is Annotated:
         return _kind(get_args(annotation)[0], key)
     if origin in (Union, types.UnionType):
-        kinds = {_kind(one, key) for one in get_args(annotation) if one is not type(None)}
+        kinds = {_kind(inner, key) for inner in get_args(annotation) if inner is not type(None)}
         return kinds.pop() if len(kinds) == 1 else "json"
     if origin is Literal:
         return "text"

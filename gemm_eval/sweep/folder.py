@@ -1,8 +1,7 @@
 """The store of a sweep's parts: in memory, or in a folder of parquet files that a later run goes on with.
 
 A folder is taken by one sweep at a time. The metadata of a part tell the sweep, the points and what these choose, and
-hold a seal: a digest of all bytes of the file, with zeros where the digest stands. Parquet itself has checksums for
-pages only, so damage elsewhere could pass for other values, or reach parts of its reader that were not made for it.
+hold a seal, a digest of all bytes of the file with zeros where the digest stands: parquet has checksums of pages only.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import json
 import os
 import re
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +23,7 @@ import numpy.typing as npt
 
 from gemm_eval import storage
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
-from gemm_eval.storage import FileLock, is_temporary, place_new, read_bounded, staged
+from gemm_eval.storage import FileLock, is_temporary, place_new, read_bounded, staged, write_whole
 from gemm_eval.sweep.description import DESCRIPTION, Chunks, chunks_of, description_bytes, read_description
 from gemm_eval.sweep.metrics import Schema, import_pyarrow
 from gemm_eval.words import shown
@@ -36,226 +34,40 @@ MAX_PART_BYTES = 1 << 28
 _LABEL, _ROWS, _SEAL = b"gemm_eval.part", b"gemm_eval.rows", b"gemm_eval.seal"
 _MARK = b"gemm_eval.sha256="
 _NUM_DIGITS = 64
-
-
-class Part:
-    """A part that has been found whole, and to be the one that was asked for.
-
-    Args:
-        raw: the bytes of its file.
-        sweep: digest of the sweep's description.
-        first: number of the first point.
-        num_points: how many there are.
-        schema: of the columns, as pyarrow has it.
-    """
-
-    def __init__(self, raw: bytes, *, sweep: str, first: int, num_points: int, schema: Any) -> None:
-        pa = import_pyarrow()
-        if not _is_sealed(raw):
-            raise GemmEvalError("its bytes are not those that were written")
-        try:
-            self._file = pa.parquet.ParquetFile(pa.BufferReader(raw))
-            known = self._file.schema_arrow.remove_metadata()
-        except (OSError, pa.ArrowException) as error:  # sealed by somebody else
-            raise GemmEvalError(f"it is no parquet file: {error}") from error
-        metadata = self._file.metadata.metadata or {}
-        if metadata.get(_LABEL) != _label(sweep, first, num_points):
-            raise GemmEvalError("it is of another sweep, or of other points of this one")
-        if self._file.metadata.num_rows != num_points or known != schema:
-            raise GemmEvalError(f"it has not {num_points} rows of the sweep's columns")
-        self.rows_digest = metadata.get(_ROWS, b"").decode("ascii", "replace")
-        """See `digest_of_rows`."""
-
-    def read(self, columns: Sequence[str] | None = None) -> Any:
-        """Return it as a pyarrow Table, or some columns of it."""
-        pa = import_pyarrow()
-        names = None if columns is None else list(dict.fromkeys(columns))
-        try:
-            table = self._file.read(columns=names, use_threads=False).replace_schema_metadata(None)
-        except (OSError, pa.ArrowException) as error:
-            raise GemmEvalError(f"it is no parquet file: {error}") from error
-        return table if columns is None else table.select(list(columns))
-
-
-def part_bytes(table: Any, *, sweep: str, first: int, rows_digest: str) -> bytes:
-    """Return the file of a part."""
-    pa = import_pyarrow()
-    metadata = {
-        _LABEL: _label(sweep, first, table.num_rows), _ROWS: rows_digest, _SEAL: _MARK + b"0" * _NUM_DIGITS
-    }  # fmt: skip
-    sink = pa.BufferOutputStream()
-    pa.parquet.write_table(table.replace_schema_metadata(metadata), sink, write_page_checksum=True)
-    raw: bytes = sink.getvalue().to_pybytes()
-    if len(raw) > MAX_PART_BYTES:
-        raise InvalidOptionError(
-            f"{table.num_rows:,} points take {len(raw):,} bytes, and a file of a sweep {MAX_PART_BYTES:,} at most: "
-            "give a smaller chunk_size, in another folder"
-        )
-    place = raw.rindex(_MARK) + len(_MARK)  # the metadata come after whatever texts the columns hold
-    return raw[:place] + hashlib.sha256(raw).hexdigest().encode() + raw[place + _NUM_DIGITS :]
-
-
-def digest_of_rows(rows: Sequence[tuple[Any, ...]]) -> str:
-    """Return a digest of what some points choose."""
-    text = json.dumps(rows, default=dict, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _is_sealed(raw: bytes) -> bool:
-    place = raw.rfind(_MARK) + len(_MARK)
-    stop = place + _NUM_DIGITS
-    blank = raw[:place] + b"0" * _NUM_DIGITS + raw[stop:]
-    return raw[place:stop] == hashlib.sha256(blank).hexdigest().encode()
-
-
-def _label(sweep: str, first: int, num_points: int) -> bytes:
-    return f"sweep {sweep}, points {first} to {first + num_points - 1}".encode()
-
-
 _LOCK = ".lock"
 _PART = re.compile(r"points-([0-9]{10,})\.parquet")
 _ASIDE = "_damaged-"  # readers of parquet folders pass over names that begin with _
 
-
-def as_folder(path: Any) -> Path:
-    """Read what a user gives for a folder."""
-    if not isinstance(path, str | os.PathLike):
-        raise InvalidOptionError(f"a folder is given by its path, got {shown(path)}")
-    return Path(path)
-
-
-@contextlib.contextmanager
-def claim(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Take a folder for a sweep, a new one or the one that it holds; yields the description that it has then.
-
-    Nobody else takes it until the end. What killed writers left half is removed, and files that no part of this sweep
-    is called like are set aside.
-
-    Args:
-        folder: it is made if there is none.
-        description: what the sweep is.
-        ignore: keys in which the sweep of the folder may differ.
-    """
-    with _storing(folder):
-        if folder.exists() and not folder.is_dir():
-            raise InvalidOptionError(f"{folder} must be a folder, and is a file")
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / _LOCK)
-        is_ours = lock.acquire()
-    if not is_ours:
-        raise StorageError(f"another sweep is at work in {folder}: wait for its end, or choose another folder")
-    try:
-        with _storing(folder):
-            known = _begin(folder, description, ignore)
-            for left in folder.iterdir():
-                if is_temporary(left.name) and (left.is_symlink() or left.is_file()):
-                    left.unlink()
-        for name in part_names(folder, chunks_of(known))[1]:
-            set_aside(folder / name, "no part of this sweep has its name")
-        yield known
-    finally:
-        lock.release()
-
-
-def part_name(first: int) -> str:
-    """Return the name of the file of a part, given the number of its first point."""
-    return f"points-{first:010d}.parquet"
-
-
-def part_names(folder: Path, chunks: Chunks) -> tuple[list[int], list[str]]:
-    """Return the first points of the parts that are there, in order, and names that look like parts and are none."""
-    firsts, foreign = [], []
-    try:
-        names = [entry.name for entry in folder.iterdir()]
-    except OSError as error:
-        raise GemmEvalError(f"cannot read {folder}: {error.strerror or error}") from error
-    for name in names:
-        match = _PART.fullmatch(name)
-        if match and chunks.num_at(int(match[1])) and name == part_name(int(match[1])):
-            firsts.append(int(match[1]))
-        elif name.startswith("points-"):
-            foreign.append(name)
-    return sorted(firsts), sorted(foreign)
-
-
-def set_aside(path: Path, why: str) -> None:
-    """Rename a file that is no part of the sweep beside it, the way that nobody reads it, and warn of that."""
-    with _storing(path.parent):
-        aside = storage.set_aside(path, f"{_ASIDE}{path.name}")
-    warnings.warn(
-        f"{path} is set aside as {aside.name}: {why}; points that it should hold are evaluated anew",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-
-
-def write_whole(path: Path, raw: bytes) -> None:
-    """Write a file that others see whole or not at all."""
-    with _storing(path.parent):
-        storage.write_whole(path, raw)
-
-
-def _begin(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -> dict[str, Any]:
-    """Write the description into a new folder, or compare it with the one that is there."""
-    file = folder / DESCRIPTION
-    if not os.path.lexists(file):
-        there = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-        if there:
-            raise InvalidOptionError(f"{folder} must be a new folder or one of a sweep, and holds {there[0]}")
-        with staged(file, description_bytes(description)) as temporary:
-            place_new(temporary, file)  # on a file system without locks somebody may have been faster
-    known = read_description(folder)
-    differs = [key for key in description if key not in (*ignore, "digest") and known[key] != description[key]]
-    if differs:
-        raise InvalidOptionError(
-            f"{folder} holds another sweep (it differs in {', '.join(differs)}): choose another folder"
-        )
-    return known
-
-
-@contextlib.contextmanager
-def _storing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {folder}: {error.strerror or error}; what is done is kept: the same call goes on there once "
-            "that is mended"
-        ) from error
-    except ValueError as error:
-        if isinstance(error, GemmEvalError):
-            raise
-        raise InvalidOptionError(f"no folder has the name {shown(str(folder))}: {error}") from None
-
-
 Rows = Sequence[tuple[Any, ...]]
+"""The choices of some points, by field."""
 
 
-class Store(ABC):
-    """Tables (parts) by the number of their first point."""
+class Store:
+    """Tables (parts) of a sweep, each by the number of its first point: here in memory."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
+        self._tables: dict[int, Any] = {}
 
-    @abstractmethod
     def firsts(self) -> list[int]:
         """Return the first points of the parts that are there, in order."""
+        return sorted(self._tables)
 
-    @abstractmethod
-    def holds(self, first: int, rows: Rows) -> bool:
+    def holds(self, first: int, rows: Rows) -> bool:  # noqa: ARG002  its own rows, since it began
         """Say whether the part of these points, given what they choose, is there."""
+        return first in self._tables
 
-    @abstractmethod
-    def put(self, first: int, rows: Rows, table: Any) -> None:
+    def put(self, first: int, rows: Rows, table: Any) -> None:  # noqa: ARG002
         """Keep the part of these points."""
+        self._tables[first] = table
 
-    @abstractmethod
     def part(self, first: int, columns: Sequence[str] | None = None) -> Any:
         """Return a part, or some columns of it."""
+        return self._tables[first] if columns is None else self._tables[first].select(list(columns))
 
-    @abstractmethod
     def num_rows(self, first: int) -> int:
         """Return the number of points of a part."""
+        return int(self._tables[first].num_rows)
 
     def __len__(self) -> int:
         return sum(map(self.num_rows, self.firsts()))
@@ -299,42 +111,8 @@ class Store(ABC):
         return table if columns is None else table.select(list(columns))
 
 
-class MemoryStore(Store):
-    """Parts in memory."""
-
-    def __init__(self, schema: Schema) -> None:
-        super().__init__(schema)
-        self._tables: dict[int, Any] = {}
-
-    def firsts(self) -> list[int]:
-        """Return the first points of the parts that are there, in order."""
-        return sorted(self._tables)
-
-    def holds(self, first: int, rows: Rows) -> bool:  # noqa: ARG002  its own rows, since it began
-        """Say whether the part of these points is there."""
-        return first in self._tables
-
-    def put(self, first: int, rows: Rows, table: Any) -> None:  # noqa: ARG002
-        """Keep the part of these points."""
-        self._tables[first] = table
-
-    def part(self, first: int, columns: Sequence[str] | None = None) -> Any:
-        """Return a part, or some columns of it."""
-        return self._tables[first] if columns is None else self._tables[first].select(list(columns))
-
-    def num_rows(self, first: int) -> int:
-        """Return the number of points of a part."""
-        return int(self._tables[first].num_rows)
-
-
 class FolderStore(Store):
-    """Parts as parquet files in a folder, each written whole or not at all, and read if it is whole and belongs there.
-
-    Args:
-        path: the folder, in which there is the description.
-        schema: the columns.
-        description: what the sweep is.
-    """
+    """Parquet files in a folder, each written whole or not at all, and read if it is whole and belongs there."""
 
     def __init__(self, path: Path, schema: Schema, description: Mapping[str, Any]) -> None:
         super().__init__(schema)
@@ -344,8 +122,7 @@ class FolderStore(Store):
         self._chunks = chunks_of(description)
 
     def firsts(self) -> list[int]:
-        """Return the first points of the parts that are there, in order."""
-        firsts, foreign = part_names(self._path, self._chunks)
+        firsts, foreign = _part_names(self._path, self._chunks)
         if foreign:
             raise GemmEvalError(
                 f"{self._path / foreign[0]} is no part of the sweep of this folder: remove it, or repeat the call of "
@@ -355,41 +132,184 @@ class FolderStore(Store):
 
     def holds(self, first: int, rows: Rows) -> bool:
         """Say whether the part of these points is there; a file in its place that is another is set aside."""
-        file = self._file(first)
-        if not os.path.lexists(file):
+        path = self._path / _part_name(first)
+        if not os.path.lexists(path):
             return False
         try:
-            if self._part(first).rows_digest == digest_of_rows(rows):
+            metadata = self._open(first).metadata.metadata
+            if metadata.get(_ROWS) == _digest_of(rows):
                 return True
             why = "its points choose something else"
         except GemmEvalError as error:
             why = str(error)
-        set_aside(file, why)
+        _set_aside(path, why)
         return False
 
     def put(self, first: int, rows: Rows, table: Any) -> None:
-        """Keep the part of these points."""
-        raw = part_bytes(table, sweep=self._sweep, first=first, rows_digest=digest_of_rows(rows))
-        write_whole(self._file(first), raw)
+        pa = import_pyarrow()
+        seal = _MARK + b"0" * _NUM_DIGITS
+        metadata = {_LABEL: self._label(first, table.num_rows), _ROWS: _digest_of(rows), _SEAL: seal}
+        sink = pa.BufferOutputStream()
+        pa.parquet.write_table(table.replace_schema_metadata(metadata), sink, write_page_checksum=True)
+        raw: bytes = sink.getvalue().to_pybytes()
+        if len(raw) > MAX_PART_BYTES:
+            raise InvalidOptionError(
+                f"{table.num_rows:,} points take {len(raw):,} bytes, and a file of a sweep {MAX_PART_BYTES:,} at most: "
+                "give a smaller chunk_size, in another folder"
+            )
+        with _storing(self._path):
+            write_whole(self._path / _part_name(first), _sealed(raw))
 
     def part(self, first: int, columns: Sequence[str] | None = None) -> Any:
-        """Return a part, or some columns of it."""
         try:
-            return self._part(first).read(columns)
+            file = self._open(first)
+            names = None if columns is None else list(dict.fromkeys(columns))
+            with _parquet_errors():
+                table = file.read(columns=names, use_threads=False).replace_schema_metadata(None)
         except GemmEvalError as error:
             raise GemmEvalError(
-                f"{self._file(first)} cannot be used: {error}; the same call of sweep evaluates its points anew"
+                f"{self._path / _part_name(first)} cannot be used: {error}; the same call of sweep evaluates its "
+                "points anew"
             ) from error
+        return table if columns is None else table.select(list(columns))
 
     def num_rows(self, first: int) -> int:
         """Return the number of points of a part, without a look at it: with fewer or more it is none."""
         return self._chunks.num_at(first)
 
-    def _file(self, first: int) -> Path:
-        return self._path / part_name(first)
+    def _label(self, first: int, num_points: int) -> bytes:
+        return f"sweep {self._sweep}, points {first} to {first + num_points - 1}".encode()
 
-    def _part(self, first: int) -> Part:
-        return Part(
-            read_bounded(self._file(first), MAX_PART_BYTES, "part of a sweep"),
-            sweep=self._sweep, first=first, num_points=self._chunks.num_at(first), schema=self._columns,
-        )  # fmt: skip
+    def _open(self, first: int) -> Any:
+        """Return the parquet file of a part that is whole, and the one of these points of this sweep."""
+        pa, num_points = import_pyarrow(), self._chunks.num_at(first)
+        raw = read_bounded(self._path / _part_name(first), MAX_PART_BYTES, "part of a sweep")
+        if raw != _sealed(raw):
+            raise GemmEvalError("its bytes are not those that were written")
+        with _parquet_errors():  # sealed by somebody else
+            file = pa.parquet.ParquetFile(pa.BufferReader(raw))
+            columns = file.schema_arrow.remove_metadata()
+        if (file.metadata.metadata or {}).get(_LABEL) != self._label(first, num_points):
+            raise GemmEvalError("it is of another sweep, or of other points of this one")
+        if file.metadata.num_rows != num_points or columns != self._columns:
+            raise GemmEvalError(f"it has not {num_points} rows of the sweep's columns")
+        return file
+
+
+@contextlib.contextmanager
+def _parquet_errors() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, import_pyarrow().ArrowException) as error:
+        raise GemmEvalError(f"it is no parquet file: {error}") from error
+
+
+def _sealed(raw: bytes) -> bytes:
+    """Return the bytes of a file with its seal, which is in the metadata, behind whatever texts the columns hold."""
+    place = raw.rfind(_MARK) + len(_MARK)
+    before, after = raw[:place], raw[place + _NUM_DIGITS :]
+    return before + hashlib.sha256(before + b"0" * _NUM_DIGITS + after).hexdigest().encode() + after
+
+
+def _digest_of(rows: Rows) -> bytes:
+    """Return a digest of what some points choose."""
+    return hashlib.sha256(json.dumps(rows, default=dict, sort_keys=True).encode()).hexdigest().encode()
+
+
+def as_folder(path: Any) -> Path:
+    """Read what a user gives for a folder."""
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidOptionError(f"a folder is given by its path, got {shown(path)}")
+    return Path(path)
+
+
+@contextlib.contextmanager
+def claim(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Take a folder, which is made if there is none, for a sweep; yields the description that it has then.
+
+    Nobody else takes it until the end. What killed writers left half is removed, and files that no part of this sweep
+    is called like are set aside. The sweep of the folder may differ in the keys of `ignore`.
+    """
+    with _storing(folder):
+        if folder.exists() and not folder.is_dir():
+            raise InvalidOptionError(f"{folder} must be a folder, and is a file")
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / _LOCK)
+        is_ours = lock.acquire()
+    if not is_ours:
+        raise StorageError(f"another sweep is at work in {folder}: wait for its end, or choose another folder")
+    try:
+        with _storing(folder):
+            begun = _begin(folder, description, ignore)
+            for left in folder.iterdir():
+                if is_temporary(left.name) and (left.is_symlink() or left.is_file()):
+                    left.unlink()
+        for name in _part_names(folder, chunks_of(begun))[1]:
+            _set_aside(folder / name, "no part of this sweep has its name")
+        yield begun
+    finally:
+        lock.release()
+
+
+def _begin(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -> dict[str, Any]:
+    """Write the description into a new folder, or compare it with the one that is there."""
+    file = folder / DESCRIPTION
+    if not os.path.lexists(file):
+        others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+        if others:
+            raise InvalidOptionError(f"{folder} must be a new folder or one of a sweep, and holds {others[0]}")
+        with staged(file, description_bytes(description)) as temporary:
+            place_new(temporary, file)  # on a file system without locks somebody may have been faster
+    begun = read_description(folder)
+    differs = [key for key in description if key not in (*ignore, "digest") and begun[key] != description[key]]
+    if differs:
+        raise InvalidOptionError(
+            f"{folder} holds another sweep (it differs in {', '.join(differs)}): choose another folder"
+        )
+    return begun
+
+
+def _part_name(first: int) -> str:
+    return f"points-{first:010d}.parquet"
+
+
+def _part_names(folder: Path, chunks: Chunks) -> tuple[list[int], list[str]]:
+    """Return the first points of the parts that are there, in order, and names that look like parts and are none."""
+    firsts, foreign = [], []
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError as error:
+        raise GemmEvalError(f"cannot read {folder}: {error.strerror or error}") from error
+    for name in names:
+        match = _PART.fullmatch(name)
+        if match and chunks.num_at(int(match[1])) and name == _part_name(int(match[1])):
+            firsts.append(int(match[1]))
+        elif name.startswith("points-"):
+            foreign.append(name)
+    return sorted(firsts), sorted(foreign)
+
+
+def _set_aside(path: Path, why: str) -> None:
+    """Rename a file that is no part of the sweep beside it, the way that nobody reads it, and warn of that."""
+    with _storing(path.parent):
+        aside = storage.set_aside(path, f"{_ASIDE}{path.name}")
+    warnings.warn(
+        f"{path} is set aside as {aside.name}: {why}; points that it should hold are evaluated anew",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+@contextlib.contextmanager
+def _storing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {folder}: {error.strerror or error}; what is done is kept: the same call goes on there once "
+            "that is mended"
+        ) from error
+    except ValueError as error:
+        if isinstance(error, GemmEvalError):
+            raise
+        raise InvalidOptionError(f"no folder has the name {shown(str(folder))}: {error}") from None

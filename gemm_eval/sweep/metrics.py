@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 
 Column = npt.NDArray[np.float64]
+
+SUMS = ("latency_us", "energy_pj", "dram_bytes")
+"""The metrics that are sums over what runs."""
 
 METRICS = (
     "latency_us", "tokens_per_s", "energy_pj", "energy_delay_pj_us", "power_w", "dram_bytes",
@@ -44,17 +48,20 @@ _MAX_CHARS = 200  # of a constraint
 
 def metric_names(workloads: Sequence[Workload]) -> tuple[str, ...]:
     """Return the metric columns: those of all workloads together, then of each where there are several."""
-    names = list(METRICS) if any(one.num_tokens for one in workloads) else [m for m in METRICS if m != "tokens_per_s"]
-    if len(workloads) > 1:
-        for one in workloads:
-            names += [f"{one.name}_{metric}" for metric in METRICS if metric != "tokens_per_s" or one.num_tokens]
+
+    def named(prefix: str, *, has_tokens: bool) -> list[str]:
+        return [f"{prefix}{metric}" for metric in METRICS if metric != "tokens_per_s" or has_tokens]
+
+    names = named("", has_tokens=any(load.num_tokens for load in workloads))
+    for load in workloads if len(workloads) > 1 else ():
+        names += named(f"{load.name}_", has_tokens=bool(load.num_tokens))
     return tuple(names)
 
 
 def is_maximized(name: str, workloads: Sequence[Workload]) -> bool:
     """Say whether more is better: as the name of the metric says, with or without a workload before it."""
     return name in MAXIMIZED or any(
-        name.startswith(f"{one.name}_") and name.removeprefix(f"{one.name}_") in MAXIMIZED for one in workloads
+        name.startswith(f"{load.name}_") and name.removeprefix(f"{load.name}_") in MAXIMIZED for load in workloads
     )
 
 
@@ -65,53 +72,43 @@ def metric_columns(
     ideal_us: Sequence[Column],
     area_mm2: Column,
 ) -> dict[str, Column]:
-    """Return all metric columns of some points.
+    """Return all metric columns [num_points] of some points.
 
     Args:
-        workloads: what runs.
-        totals: of each workload, the sums [num_points] of latency_us, energy_pj and dram_bytes.
-        ideal_us: of each workload, [num_points], the time that it would take at the peak of its types.
-        area_mm2: [num_points], nan where it is not known.
+        workloads, totals: the workloads, and the `SUMS` of each.
+        ideal_us: of each workload, the time that it would take at the peak of its types.
+        area_mm2: nan where it is not known.
     """
-    sums = {key: add_up(total[key] for total in totals) for key in ("latency_us", "energy_pj", "dram_bytes")}
-    flop = float(sum(one.flop for one in workloads))
-    tokens = sum(one.num_tokens or 0 for one in workloads)
-    columns = _metrics(sums, flop, add_up(ideal_us), area_mm2, tokens, "")
+    together = {key: add_up(total[key] for total in totals) for key in SUMS}
+    columns = _metrics(workloads, together, add_up(ideal_us), area_mm2)
     if len(workloads) > 1:
-        for one, total, ideal in zip(workloads, totals, ideal_us, strict=True):
-            columns |= _metrics(total, float(one.flop), ideal, area_mm2, one.num_tokens or 0, f"{one.name}_")
+        for load, total, ideal in zip(workloads, totals, ideal_us, strict=True):
+            of_one = _metrics([load], total, ideal, area_mm2)
+            columns |= {f"{load.name}_{name}": column for name, column in of_one.items()}
     return columns
 
 
 def _metrics(
-    total: Mapping[str, Column], flop: float, ideal_us: Column, area_mm2: Column, tokens: int, prefix: str
-) -> dict[str, Column]:  # fmt: skip
+    workloads: Sequence[Workload], total: Mapping[str, Column], ideal_us: Column, area_mm2: Column
+) -> dict[str, Column]:
     latency_us, energy_pj = total["latency_us"], total["energy_pj"]
-    rate = tflop_per_s(flop, latency_us)
+    rate = tflop_per_s(float(sum(load.flop for load in workloads)), latency_us)
     power_w = watt(energy_pj, latency_us)
-    columns = {
-        "latency_us": latency_us,
-        "energy_pj": energy_pj,
+    return {
+        **total,
+        "tokens_per_s": per_s(sum(load.num_tokens or 0 for load in workloads), latency_us),
         "energy_delay_pj_us": energy_pj * latency_us,
         "power_w": power_w,
-        "dram_bytes": total["dram_bytes"],
         "tflop_per_s": rate,
         "utilization_frac": ideal_us / latency_us,
         "tflop_per_s_per_mm2": rate / area_mm2,
         "tflop_per_s_per_w": rate / power_w,
     }
-    if tokens:
-        columns["tokens_per_s"] = per_s(tokens, latency_us)
-    return {prefix + name: columns[name] for name in METRICS if name in columns}
 
 
 def add_up(columns: Iterable[Column]) -> Column:
     """Sum in the order given, point by point: the same to the bit however many points there are."""
-    total: Column | None = None
-    for column in columns:
-        total = column.copy() if total is None else total + column
-    assert total is not None
-    return total
+    return reduce(operator.add, columns)
 
 
 @dataclass(frozen=True)
@@ -153,22 +150,18 @@ def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
         constraints = [constraints]
     if not isinstance(constraints, Iterable):
         raise InvalidOptionError(f"constraints are a list of conditions, 'area_mm2 <= 800', got {shown(constraints)}")
-    limits = []
-    for one in constraints:
-        if isinstance(one, Constraint):
-            limits.append(one)
-            continue
-        match = _CONSTRAINT.fullmatch(one.strip()) if isinstance(one, str) and len(one) <= _MAX_CHARS else None
-        try:
-            limit = float(match[3].replace("_", "")) if match else float("nan")
-        except ValueError:
-            limit = float("nan")
-        if match is None or limit != limit:  # noqa: PLR0124
-            raise InvalidOptionError(
-                f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {shown(one)}"
-            )
-        limits.append(Constraint(match[1], match[2], limit))
-    return tuple(limits)
+    return tuple(limit if isinstance(limit, Constraint) else _parsed(limit) for limit in constraints)
+
+
+def _parsed(text: Any) -> Constraint:
+    match = _CONSTRAINT.fullmatch(text.strip()) if isinstance(text, str) and len(text) <= _MAX_CHARS else None
+    try:
+        limit = float(match[3].replace("_", "")) if match else math.nan
+    except ValueError:
+        limit = math.nan
+    if match is None or math.isnan(limit):
+        raise InvalidOptionError(f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {shown(text)}")
+    return Constraint(match[1], match[2], limit)
 
 
 _ARROW = {"whole": "int64", "number": "float64", "truth": "bool", "text": "string", "json": "string"}
@@ -211,13 +204,7 @@ class Schema:
 
 
 def make_schema(space: Space, workloads: Sequence[Workload], first_rows: Sequence[tuple[Any, ...]]) -> Schema:
-    """Return the columns of a sweep; what a dependent variable is, some points have to show.
-
-    Args:
-        space: the chips.
-        workloads: what runs.
-        first_rows: what some points choose.
-    """
+    """Return the columns of a sweep; the choices of some points show what a dependent variable is."""
     points = [space.values(row)[0] for row in first_rows]
     kinds = {"point": "whole"}
     for name in space.names:
@@ -248,33 +235,27 @@ def _whole(value: Any) -> int | None:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     try:
-        return float(value)
+        return float(value) if is_number else None
     except OverflowError:
         return None
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=lambda of: of.item())
-
-
 # a value that a field cannot have, 8.5 cores, is none in the table; why the point is excluded tells it
-_PLAIN: dict[str, Any] = {
-    "whole": _whole, "number": _number, "json": _json,
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "whole": _whole,
+    "number": _number,
+    "json": lambda value: json.dumps(value, sort_keys=True, default=lambda of: of.item()),
     "truth": lambda value: value if isinstance(value, bool) else None,
     "text": lambda value: str(value) if isinstance(value, str) else None,
-}  # fmt: skip
+}
 
 
 def _kind_of(values: Sequence[Any]) -> str:
-    types = {type(value) for value in values if value is not None}
-    if not types:
-        return "number"
-    for kind, allowed in (("truth", {bool}), ("whole", {int}), ("number", {int, float}), ("text", {str})):
+    known = [value for value in values if value is not None]
+    types = {type(value) for value in known}
+    for kind, allowed in (("number", set[type]()), ("truth", {bool}), ("whole", {int}), ("number", {int, float})):
         if types <= allowed:
             return kind
-    if all(isinstance(value, str) for value in values if value is not None):
-        return "text"
-    return "json"
+    return "text" if all(isinstance(value, str) for value in known) else "json"

@@ -1,14 +1,12 @@
-"""Pareto fronts: the points of a design space that no other point beats in everything. Exact for any number of points.
+"""Pareto fronts: the points of a design space that no other point beats in everything; exact, however many there are.
 
-A point dominates another if it is no worse in every objective and better in at least one. Equal points do not dominate
-each other: duplicates of a point on the front are all on the front. A point with a NaN, say a design that is not
-feasible, is on no front and dominates nothing; infinities are ordinary values.
+A point dominates another if it is no worse in every objective and better in at least one: duplicates share a front.
+A point with a NaN, say a design that is not feasible, is on no front; infinities are ordinary values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +18,6 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 _KERNEL_OBJECTIVES = 3  # at least; fewer are padded with columns in which all points are equal
-
-
-class _Ranked(NamedTuple):
-    """The distinct points without a NaN, in lexicographic order."""
-
-    ranks: Integers  # [num_distinct, num_objectives]: place of a value among the distinct ones of its column, 0 is best
-    rows: npt.NDArray[np.intp]  # [num_valid]: the rows given that have no NaN
-    distinct_of: npt.NDArray[np.intp]  # [num_valid]: the distinct point that each is equal to
 
 
 def pareto_front(values: npt.ArrayLike, *, maximize: Sequence[bool] | None = None) -> npt.NDArray[np.bool_]:
@@ -44,50 +34,32 @@ def pareto_front(values: npt.ArrayLike, *, maximize: Sequence[bool] | None = Non
         InvalidOptionError: values that are no such table of numbers, or `maximize` of another length.
     """
     table = _costs(values, maximize)
-    ranked = _ranked(table)
+    ranks, rows, distinct_of = _ranked(table)
     if table.shape[1] < _KERNEL_OBJECTIVES:
-        is_best = _is_front_of_two(_padded(ranked.ranks, 2))
+        # in lexicographic order, a point is on the front if its second rank is below all before
+        second = _padded(ranks, 2)[:, 1]
+        is_best = np.append(np.ones(min(1, len(second)), np.bool_), second[1:] < np.minimum.accumulate(second)[:-1])
     else:
         from gemm_eval.sweep.pareto_kernels import find_levels
 
-        is_best = find_levels(ranked.ranks, True) == 0
+        is_best = find_levels(ranks, True) == 0
     is_front = np.zeros(len(table), np.bool_)
-    is_front[ranked.rows] = is_best[ranked.distinct_of]
+    is_front[rows] = is_best[distinct_of]
     return is_front
 
 
 def pareto_rank(values: npt.ArrayLike, *, maximize: Sequence[bool] | None = None) -> Integers:
     """Sort points into fronts: 0 for the front, 1 for the front of the rest, and so on (non-dominated sorting).
 
-    Args:
-        values: [num_points, num_objectives >= 1] of numbers, compared as float64.
-        maximize: [num_objectives], which objectives are better when larger; None: all are better when smaller.
-
-    Returns:
-        [num_points]: the front that each point is on; -1 for points with a NaN.
-
-    Raises:
-        InvalidOptionError: values that are no such table of numbers, or `maximize` of another length.
+    Takes what `pareto_front` does; returns [num_points], the front that each point is on, -1 for points with a NaN.
     """
     from gemm_eval.sweep.pareto_kernels import find_levels
 
     table = _costs(values, maximize)
-    ranked = _ranked(table)
+    ranks, rows, distinct_of = _ranked(table)
     rank = np.full(len(table), -1, np.int64)
-    rank[ranked.rows] = find_levels(_padded(ranked.ranks, _KERNEL_OBJECTIVES), False)[ranked.distinct_of]
+    rank[rows] = find_levels(_padded(ranks, _KERNEL_OBJECTIVES), False)[distinct_of]
     return rank
-
-
-def check_maximize(maximize: Sequence[bool] | None, num: int, what: str) -> npt.NDArray[np.bool_]:
-    """Return [num]: which of `num` things, called `what`, are better when larger."""
-    if maximize is None:
-        return np.zeros(num, np.bool_)
-    flags = np.array(list(maximize) if isinstance(maximize, Sequence | np.ndarray) else [], dtype=object)
-    if flags.shape != (num,) or not all(isinstance(flag, bool | np.bool_) for flag in flags):
-        raise InvalidOptionError(
-            f"maximize must be one bool for each of the {num} {what}, or None, got {shown(maximize)}"
-        )
-    return flags.astype(np.bool_)
 
 
 def _costs(values: npt.ArrayLike, maximize: Sequence[bool] | None) -> Floats:
@@ -106,13 +78,25 @@ def _costs(values: npt.ArrayLike, maximize: Sequence[bool] | None) -> Floats:
         table = given.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidOptionError(f"values must be numbers that can be compared as float64: {error}") from None
-    flags = check_maximize(maximize, table.shape[1], "objectives")
-    table[:, flags] *= -1.0
+    num = table.shape[1]
+    flags = [False] * num if maximize is None else maximize
+    is_sequence = isinstance(flags, Sequence | np.ndarray) and not isinstance(flags, str) and len(flags) == num
+    if not is_sequence or not all(isinstance(flag, bool | np.bool_) for flag in flags):
+        raise InvalidOptionError(
+            f"maximize must be one bool for each of the {num} objectives, or None, got {shown(maximize)}"
+        )
+    table[:, np.array(flags, np.bool_)] *= -1.0
     return table
 
 
-def _ranked(table: Floats) -> _Ranked:
-    """Replace values by their ranks, which are whole and finite: no later step has to think of -0.0 or infinities."""
+def _ranked(table: Floats) -> tuple[Integers, npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Replace values by their ranks, which are whole and finite: no later step has to think of -0.0 or infinities.
+
+    Returns:
+        ranks: [num_distinct, num_objectives], of the distinct points without a NaN, in lexicographic order, 0 is best.
+        rows: [num_valid], the rows given that have no NaN.
+        distinct_of: [num_valid], the distinct point that each is equal to.
+    """
     rows = np.flatnonzero(~np.isnan(table).any(axis=1))
     ranks = np.empty((len(rows), table.shape[1]), np.int64)
     for column in range(table.shape[1]):
@@ -123,16 +107,10 @@ def _ranked(table: Floats) -> _Ranked:
     is_new[1:] = (ranks[1:] != ranks[:-1]).any(axis=1)
     distinct_of = np.empty(len(rows), np.intp)
     distinct_of[order] = np.cumsum(is_new) - 1
-    return _Ranked(ranks[is_new], rows, distinct_of)
+    return ranks[is_new], rows, distinct_of
 
 
 def _padded(ranks: Integers, num_objectives: int) -> Integers:
     """Append columns of equal ranks up to `num_objectives`: they change nothing about who dominates whom."""
     missing = max(0, num_objectives - ranks.shape[1])
     return np.pad(ranks, ((0, 0), (0, missing)))
-
-
-def _is_front_of_two(ranks: Integers) -> npt.NDArray[np.bool_]:
-    """[num_distinct]: in lexicographic order, a point is on the front if its second rank is below all before."""
-    least_before = np.minimum.accumulate(ranks[:, 1])[:-1]
-    return np.concatenate([np.ones(min(1, len(ranks)), np.bool_), ranks[1:, 1] < least_before])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -99,11 +98,6 @@ class SweepResult:
         """Return a pandas DataFrame, in the order of the points."""
         return self.to_arrow(columns).to_pandas()
 
-    def read(self, start: int, stop: int, columns: Sequence[str]) -> Any:
-        """Return a pyarrow Table of some columns of rows start..stop-1."""
-        self._check_columns(columns)
-        return self._store.take(np.arange(start, min(stop, len(self))), columns)
-
     def rows(self, places: Any) -> Any:
         """Return some rows as a DataFrame, in the order asked for."""
         return self._store.take(np.asarray(places, np.int64)).to_pandas()
@@ -114,24 +108,21 @@ class SweepResult:
         A point is on it if it holds all constraints and no other such point is better in one objective and no worse in
         the rest; exact for any number of objectives.
         """
-        names = self._objectives(objectives)
-        values, places = self._values(names)
-        front = pareto_front(values, maximize=[self.is_maximized(name) for name in names])
-        return self._sorted(values[front], places[front], names)
+        values, places, maximize = self._aims(objectives)
+        front = pareto_front(values, maximize=maximize)
+        return self.rows(places[front][np.lexsort([places[front], _costs(values, maximize)[front]])])
 
     def rank(self, objectives: Sequence[str] | None = None, *, limit: int | None = 10) -> Any:
         """Return the best points as a DataFrame: front by front, and by the first objective within one.
 
         With one objective that is its order. Column `front` says on which front a point is, from 0.
         """
-        names = self._objectives(objectives)
-        values, places = self._values(names)
-        first = values[:, 0] * (-1.0 if self.is_maximized(names[0]) else 1.0)
-        if len(names) == 1:
-            order = np.argsort(first, kind="stable")[:limit]
-            return self.rows(places[order])
-        fronts = pareto_rank(values, maximize=[self.is_maximized(name) for name in names])
-        order = np.lexsort([places, first, fronts])
+        values, places, maximize = self._aims(objectives)
+        costs = _costs(values, maximize)
+        if len(maximize) == 1:
+            return self.rows(places[np.argsort(costs, kind="stable")[:limit]])
+        fronts = pareto_rank(values, maximize=maximize)
+        order = np.lexsort([places, costs, fronts])
         order = order[fronts[order] >= 0][:limit]
         return self.rows(places[order]).assign(front=fronts[order])
 
@@ -140,15 +131,12 @@ class SweepResult:
         with needs_extra("a table of a sweep", "sweep"):
             import pandas as pd
 
-        counts: Counter[str] = Counter()
-        first_of: dict[str, tuple[int, str]] = {}
+        first_of: dict[str, list[Any]] = {}
         for table in self._store.parts(["point", "excluded"]):
             for point, reason in zip(*(table[name].to_pylist() for name in ("point", "excluded")), strict=True):
                 if reason:
-                    kind = _kind_of(reason)
-                    counts[kind] += 1
-                    first_of.setdefault(kind, (point, reason))
-        rows = [(kind, num, *first_of[kind]) for kind, num in counts.most_common()]
+                    first_of.setdefault(_kind_of(reason), [0, point, reason])[0] += 1
+        rows = sorted(((kind, *of) for kind, of in first_of.items()), key=lambda row: -row[1])
         return pd.DataFrame(rows, columns=["reason", "num_points", "first_point", "example"])
 
     def arch(self, point: int) -> ArchSpec:
@@ -167,17 +155,17 @@ class SweepResult:
         """Evaluate a point again, GEMM by GEMM: a table for each workload, rows in its order."""
         evaluator = self.evaluator(point)
         return {
-            one.name: evaluator.evaluate_many([problem for problem, _ in one.gemms], errors="mark", progress=False)
-            for one in self.workloads
+            load.name: evaluator.evaluate_many([problem for problem, _ in load.gemms], errors="mark", progress=False)
+            for load in self.workloads
         }
 
     def attention(self, point: int) -> dict[str, list[AttentionResult]]:
         """Evaluate the attention of a point again: of each workload that has some, the results in its order."""
         evaluator = self.evaluator(point)
         return {
-            one.name: evaluator.evaluate_attention_problems([problem for problem, _ in one.attention])
-            for one in self.workloads
-            if one.attention
+            load.name: evaluator.evaluate_attention_problems([problem for problem, _ in load.attention])
+            for load in self.workloads
+            if load.attention
         }
 
     def evaluator(self, point: int) -> GEMMEvaluator:
@@ -186,8 +174,22 @@ class SweepResult:
 
     def explain(self, point: int) -> str:
         """Return a text on a point: what it is, where the time of each workload goes, what would help the heaviest."""
-
-        return explain_point(self, point)
+        row = self.row(point)
+        chip = ", ".join(f"{name} {_format_value(row[name])}" for name in self.field_names)
+        lines = [f"Point {point}: {row['arch']}" + (f" with {chip}" if chip else "")]
+        if row["excluded"]:
+            lines.append(f"Excluded: {row['excluded']}")
+            if row["excluded"].startswith(("invalid", "unsupported")):  # there is nothing to evaluate
+                return "\n".join(lines)
+        known = [name for name in self.objectives if row[name] is not None and not np.isnan(row[name])]
+        lines += [f"{name}: {row[name]:,.6g}" for name in known]
+        of_attention = self.attention(point)
+        for workload, table in zip(self.workloads, self.evaluate(point).values(), strict=True):
+            if table.is_feasible.all():
+                lines += _explain_workload(workload, table, of_attention.get(workload.name, ()))
+            else:
+                lines.append(f"{workload.name}: {int((~table.is_feasible).sum())} of {len(table)} GEMMs do not fit")
+        return "\n".join(lines)
 
     def row(self, point: int) -> dict[str, Any]:
         """Return all columns of a point.
@@ -203,31 +205,29 @@ class SweepResult:
             raise InvalidOptionError(f"point {point} is not done yet: {len(self):,} of {num:,} are")
         return row
 
-    def _objectives(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        aims = self.objectives if names is None else (names,) if isinstance(names, str) else tuple(names)
-        self._check_columns(aims)
-        if not aims:
-            raise InvalidOptionError("at least one objective is needed")
-        return aims
-
     def _check_columns(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self.columns:
                 raise InvalidOptionError(f"no column {shown(name)}; there are {', '.join(self.columns)}")
 
-    def _values(self, names: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Objectives [num, num_objectives] of the feasible points, and where these stand."""
-        parts, places, num = [np.empty((0, len(names)))], [np.empty(0, np.int64)], 0
-        for table in self._store.parts(list(dict.fromkeys([*names, "excluded"]))):
+    def _aims(self, names: Sequence[str] | None) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], list[bool]]:
+        """Objectives [num, num_objectives] of the feasible points, where these stand, and which are to be large."""
+        aims = self.objectives if names is None else (names,) if isinstance(names, str) else tuple(names)
+        self._check_columns(aims)
+        if not aims:
+            raise InvalidOptionError("at least one objective is needed")
+        values, places, num = [np.empty((0, len(aims)))], [np.empty(0, np.int64)], 0
+        for table in self._store.parts(list(dict.fromkeys([*aims, "excluded"]))):
             good = np.flatnonzero(table["excluded"].to_numpy() == "")
-            parts.append(np.stack([table[name].to_numpy().astype(np.float64)[good] for name in names], axis=1))
+            values.append(np.stack([table[name].to_numpy().astype(np.float64)[good] for name in aims], axis=1))
             places.append(good + num)
             num += table.num_rows
-        return np.concatenate(parts), np.concatenate(places)
+        return np.concatenate(values), np.concatenate(places), [self.is_maximized(name) for name in aims]
 
-    def _sorted(self, values: npt.NDArray[np.float64], places: npt.NDArray[np.int64], names: Sequence[str]) -> Any:
-        first = values[:, 0] * (-1.0 if self.is_maximized(names[0]) else 1.0)
-        return self.rows(places[np.lexsort([places, first])])
+
+def _costs(values: npt.NDArray[np.float64], maximize: Sequence[bool]) -> npt.NDArray[np.float64]:
+    """Return the first objective, less being better."""
+    return -values[:, 0] if maximize[0] else values[:, 0]
 
 
 def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
@@ -247,8 +247,6 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
 
 def _kind_of(reason: str) -> str:
     """The part of a reason that points share: its kind, or the column of a constraint."""
-    if not reason:
-        return ""
     head, colon, _ = reason.partition(": ")
     if colon and head in ("invalid", "unsupported", "infeasible"):
         return head
@@ -258,47 +256,26 @@ def _kind_of(reason: str) -> str:
 _MOST = 5
 
 
-def explain_point(result: SweepResult, point: int) -> str:
-    """See `SweepResult.explain`."""
-    row = result.row(point)
-    chip = ", ".join(f"{name} {_format_value(row[name])}" for name in result.field_names)
-    lines = [f"Point {point}: {row['arch']} with {chip}" if chip else f"Point {point}: {row['arch']}"]
-    if row["excluded"]:
-        lines.append(f"Excluded: {row['excluded']}")
-        if row["excluded"].startswith(("invalid", "unsupported")):  # there is nothing to evaluate
-            return "\n".join(lines)
-    lines += [f"{name}: {row[name]:,.6g}" for name in result.objectives if _is_known(row[name])]
-    of_attention = result.attention(point)
-    for workload, table in zip(result.workloads, result.evaluate(point).values(), strict=True):
-        counts = np.array([count for _, count in workload.gemms])
-        if not table.is_feasible.all():
-            lines.append(f"{workload.name}: {int((~table.is_feasible).sum())} of {len(table)} GEMMs do not fit")
-            continue
-        times = table["latency_us"] * counts
-        attention_us = sum(
-            count * one.latency_us
-            for (_, count), one in zip(workload.attention, of_attention.get(workload.name, ()), strict=True)
+def _explain_workload(workload: Workload, table: GEMMTable, of_attention: Sequence[AttentionResult]) -> list[str]:
+    times = table["latency_us"] * np.array([count for _, count in workload.gemms])
+    attention_us = sum(
+        count * result.latency_us for (_, count), result in zip(workload.attention, of_attention, strict=True)
+    )
+    total_us = times.sum() + attention_us
+    lines = [f"{workload.name}: {total_us:,.1f} us"]
+    if attention_us:
+        lines.append(f"  {attention_us / total_us:5.1%}  attention: {attention_us:,.1f} us")
+    order = np.argsort(-times, kind="stable").tolist()
+    for at in order[:_MOST]:
+        gemm = table[at]
+        lines.append(
+            f"  {times[at] / total_us:5.1%}  {workload.gemms[at][1]} x {gemm.problem}: "
+            f"{gemm.latency_us:,.1f} us, {gemm.bound}, {gemm.mapping}"
         )
-        total_us = times.sum() + attention_us
-        lines.append(f"{workload.name}: {total_us:,.1f} us")
-        if attention_us:
-            lines.append(f"  {attention_us / total_us:5.1%}  attention: {attention_us:,.1f} us")
-        order = np.argsort(-times, kind="stable")
-        for at in order[:_MOST].tolist():
-            gemm = table[at]
-            lines.append(
-                f"  {times[at] / total_us:5.1%}  {workload.gemms[at][1]} x {gemm.problem}: "
-                f"{gemm.latency_us:,.1f} us, {gemm.bound}, {gemm.mapping}"
-            )
-        lines += ["  " + line for line in table[int(order[0])].explain().splitlines()]
-    return "\n".join(lines)
+    return lines + ["  " + line for line in table[order[0]].explain().splitlines()]
 
 
 def _format_value(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
-
-
-def _is_known(value: Any) -> bool:
-    return value is not None and not np.isnan(value)

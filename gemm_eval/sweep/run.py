@@ -9,18 +9,20 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
+from gemm_eval.checks import check_flag
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, progress_bar
 from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.sweep.chunk import SweepWork, evaluate_rows
-from gemm_eval.sweep.description import Chunks, chunks_of, describe
+from gemm_eval.sweep.description import chunks_of, describe
 from gemm_eval.sweep.fields import build_arch, check_field
-from gemm_eval.sweep.folder import FolderStore, MemoryStore, Rows, Store, as_folder, claim
+from gemm_eval.sweep.folder import FolderStore, Rows, Store, as_folder, claim
 from gemm_eval.sweep.metrics import Constraint, Schema, as_constraints, is_maximized, make_schema
 from gemm_eval.sweep.result import SweepResult
 from gemm_eval.sweep.space import Adaptive, Grid, Proposer, Sampling, Space, check_count
@@ -34,48 +36,30 @@ _AHEAD = 2  # chunks that wait for each worker, so that none is ever idle
 _ASK_AGAIN_S = 5.0  # clusters grow and shrink
 
 
-class Workers:
-    """Runs jobs with few of them waiting, and hands over their results as they come.
+class Workers(NamedTuple):
+    """An executor, how many jobs it runs at once, errors that say that a worker is gone, and arguments of every job."""
 
-    Args:
-        executor: runs them.
-        num_workers: says how many it runs at once.
-        lost: errors that say that a worker is gone for good.
-        more_arguments: what every job is given besides its own.
-    """
-
-    def __init__(
-        self,
-        executor: Executor,
-        num_workers: Callable[[], int],
-        *,
-        lost: tuple[type[BaseException], ...] = (BrokenExecutor,),
-        more_arguments: tuple[Any, ...] = (),
-    ) -> None:
-        self._executor = executor
-        self._num_workers = num_workers
-        self._lost = lost
-        self._more_arguments = more_arguments
+    executor: Executor
+    num_workers: Callable[[], int]
+    lost: tuple[type[BaseException], ...] = (BrokenExecutor,)
+    more_arguments: tuple[Any, ...] = ()
 
     def run(self, jobs: Iterator[Job]) -> Generator[tuple[int, Any], None, None]:
         """Yield (number, result) of each job, in the order they finish; those that wait are cancelled at the end."""
         waiting: dict[Future[Any], int] = {}
         try:
             while True:
-                while len(waiting) < (1 + _AHEAD) * self._num_workers():
-                    job = next(jobs, None)
-                    if job is None:
-                        break
-                    number, function, arguments = job
-                    waiting[self._executor.submit(function, *arguments, *self._more_arguments)] = number
+                room = (1 + _AHEAD) * self.num_workers() - len(waiting)
+                for number, function, arguments in islice(jobs, max(0, room)):
+                    waiting[self.executor.submit(function, *arguments, *self.more_arguments)] = number
                 if not waiting:
                     return
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 # what is good first: it is kept even if another has failed
-                for future in sorted(done, key=lambda one: (one.exception() is not None, waiting[one])):
+                for future in sorted(done, key=lambda future: (future.exception() is not None, waiting[future])):
                     number = waiting.pop(future)
                     yield number, future.result()
-        except self._lost as error:
+        except self.lost as error:
             raise GemmEvalError(
                 f"a worker of the executor died ({type(error).__name__}: {error}); what is done is kept if the sweep "
                 "has a path: the same call, with an executor that works, goes on there"
@@ -87,17 +71,13 @@ class Workers:
 
 @contextmanager
 def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
-    """Yield workers of an executor; None: a thread for each core of this machine.
-
-    Args:
-        executor: a `concurrent.futures` executor, or a client of Dask, which gives work of lost workers to others.
-        retries: how often Dask repeats a chunk that failed.
-    """
+    """Yield workers of an executor, see `sweep`; None: a thread for each core of this machine."""
+    num_cores = os.cpu_count() or 1
     if executor is None:
-        num, is_stopped = os.cpu_count() or 1, threading.Event()
-        with ThreadPoolExecutor(num, thread_name_prefix="gemm_eval.sweep") as threads:
+        is_stopped = threading.Event()
+        with ThreadPoolExecutor(num_cores, thread_name_prefix="gemm_eval.sweep") as threads:
             try:
-                yield Workers(threads, lambda: num, more_arguments=(is_stopped.is_set,))
+                yield Workers(threads, lambda: num_cores, more_arguments=(is_stopped.is_set,))
             finally:
                 is_stopped.set()
     elif hasattr(executor, "get_executor") and hasattr(executor, "nthreads"):
@@ -105,10 +85,11 @@ def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
             from distributed import KilledWorker
 
         with executor.get_executor(pure=False, retries=retries) as cluster:
-            yield Workers(cluster, _NumThreads(executor), lost=(KilledWorker, BrokenExecutor))
+            num_workers = partial(_num_threads, executor, {})
+            yield Workers(cluster, num_workers, lost=(KilledWorker, BrokenExecutor))
     elif isinstance(executor, Executor):
         known = getattr(executor, "_max_workers", None)
-        num = known if isinstance(known, int) else os.cpu_count() or 1
+        num = known if isinstance(known, int) else num_cores
         yield Workers(executor, lambda: num)
     else:
         raise InvalidOptionError(
@@ -116,19 +97,13 @@ def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
         )
 
 
-class _NumThreads:
-    """The number of threads that a Dask cluster has now, asked for now and then."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._num = 0
-        self._asked_s = 0.0
-
-    def __call__(self) -> int:
-        if not self._num or time.monotonic() - self._asked_s > _ASK_AGAIN_S:
-            self._num = sum(self._client.nthreads().values()) or 1  # none yet: one chunk waits for the first
-            self._asked_s = time.monotonic()
-        return self._num
+def _num_threads(client: Any, known: dict[int, int]) -> int:
+    """Return the number of threads that a Dask cluster has now, asked for now and then."""
+    period = int(time.monotonic() / _ASK_AGAIN_S)
+    if period not in known:
+        known.clear()
+        known[period] = sum(client.nthreads().values()) or 1  # none yet: one chunk waits for the first
+    return known[period]
 
 
 _MIN_CHUNK, _MAX_CHUNK, _CHUNKS = 16, 1024, 64
@@ -209,7 +184,7 @@ def sweep(
         chunk_size = min(max(-(-num_points // _CHUNKS), _MIN_CHUNK), most)
     check_count("chunk_size", chunk_size)
     description = describe(work, aims, sampling, num_points, chunk_size)
-    store: Store = MemoryStore(schema)
+    store = Store(schema)
     with ExitStack() as stack:
         if path is not None:
             # a grid is the same whatever is looked for in it; chunks of another size would overlap those that are there
@@ -219,61 +194,59 @@ def sweep(
             store = FolderStore(folder, schema, description)
         workers = stack.enter_context(open_workers(executor, retries))
         advance = stack.enter_context(progress_bar(num_points, "points", progress))
-        at = _At(work, chunks_of(description), workers, store, advance)
+        chunks = chunks_of(description)
+
+        def run(start: int, stop: int, rows_of: Callable[[int, int], Rows]) -> None:
+            _run(work, store, workers, advance, chunks.between(start, stop), rows_of)
+
         if isinstance(sampling, Adaptive):
-            _run_adaptive(at, sampling, aims)
+            _run_adaptive(work, store, sampling, aims, run)
         else:
-            _run(at, 0, num_points, partial(sampling.rows, space))
+            run(0, num_points, partial(sampling.rows, space))
     return SweepResult(store, description | {"objectives": list(aims)})
 
 
-class _At(NamedTuple):
-    """The work, chunks, workers and store of a sweep that runs."""
-
-    work: SweepWork
-    chunks: Chunks
-    workers: Workers
-    store: Store
-    advance: Callable[[int], None]
-
-
-def _run(at: _At, start: int, stop: int, rows_of: Callable[[int, int], Rows]) -> None:
-    """Evaluate the chunks from one point to another that the store does not hold, given what points choose."""
+def _run(
+    work: SweepWork, store: Store, workers: Workers, advance: Callable[[int], None],
+    chunks: Iterator[tuple[int, int]], rows_of: Callable[[int, int], Rows],
+) -> None:  # fmt: skip
+    """Evaluate the chunks that the store does not hold, given what points choose."""
     waiting: dict[int, Rows] = {}
 
     def jobs() -> Iterator[Job]:
-        for first, num in at.chunks.between(start, stop):
+        for first, num in chunks:
             rows = rows_of(first, first + num)
-            if at.store.holds(first, rows):
-                at.advance(num)
+            if store.holds(first, rows):
+                advance(num)
             else:
                 waiting[first] = rows
-                yield first, evaluate_rows, (at.work, rows, first)
+                yield first, evaluate_rows, (work, rows, first)
 
     # closed at once after an error: what waits must not run on until somebody has dealt with it
-    with closing(at.workers.run(jobs())) as results:
+    with closing(workers.run(jobs())) as results:
         for first, table in results:
-            at.store.put(first, waiting.pop(first), table)
-            at.advance(table.num_rows)
+            store.put(first, waiting.pop(first), table)
+            advance(table.num_rows)
 
 
-def _run_adaptive(at: _At, sampling: Adaptive, aims: Sequence[str]) -> None:
+def _run_adaptive(
+    work: SweepWork, store: Store, sampling: Adaptive, aims: Sequence[str], run: Callable[[int, int, Any], None]
+) -> None:
     """Evaluate batch by batch; the proposer is told of points that the store holds as of new ones."""
-    proposer = Proposer(at.work.space, sampling, [is_maximized(name, at.work.workloads) for name in aims])
+    proposer = Proposer(work.space, sampling, [is_maximized(name, work.workloads) for name in aims])
     for begin in range(0, sampling.num_points, sampling.batch_size):
         rows = proposer.propose(min(sampling.batch_size, sampling.num_points - begin))
-        end = begin + len(rows)
-        _run(at, begin, end, partial(_slice, rows, begin))
-        rows_done = at.store.take(np.arange(begin, end), list(dict.fromkeys([*aims, "excluded"])))
-        values = np.stack([rows_done[name].to_numpy().astype(np.float64) for name in aims], axis=1)
-        proposer.tell(values, rows_done["excluded"].to_numpy() == "")
+        run(begin, begin + len(rows), partial(_slice, rows, begin))
+        done = store.take(np.arange(begin, begin + len(rows)), list(dict.fromkeys([*aims, "excluded"])))
+        values = np.stack([done[name].to_numpy().astype(np.float64) for name in aims], axis=1)
+        proposer.tell(values, done["excluded"].to_numpy() == "")
 
 
 def _slice(rows: Rows, begin: int, first: int, stop: int) -> Rows:
     return rows[first - begin : stop - begin]
 
 
-def _first_rows(space: Space, sampling: Any) -> tuple[int, list[tuple[Any, ...]]]:
+def _first_rows(space: Space, sampling: Any) -> tuple[int, Rows]:
     """Return the number of points, and what a few choose."""
     if isinstance(sampling, Adaptive):
         return sampling.num_points, space.rows_of(np.full((1, len(space.drawn)), 0.5))
@@ -286,26 +259,24 @@ def _first_rows(space: Space, sampling: Any) -> tuple[int, list[tuple[Any, ...]]
 def _check_columns(schema: Schema, aims: Sequence[str], limits: Sequence[Constraint]) -> None:
     if not aims:
         raise InvalidOptionError("at least one objective is needed")
-    for what, names in (("objective", aims), ("constraint", [one.column for one in limits])):
+    numbers = [name for name, kind in schema.kinds.items() if kind in ("whole", "number")]
+    for what, names in (("objective", aims), ("constraint", [limit.column for limit in limits])):
         for name in names:
-            if schema.kinds.get(name) not in ("whole", "number"):
-                known = ", ".join(key for key, kind in schema.kinds.items() if kind in ("whole", "number"))
-                raise InvalidOptionError(f"{what} {shown(name)} is no column of numbers; there are {known}")
+            if name not in numbers:
+                raise InvalidOptionError(
+                    f"{what} {shown(name)} is no column of numbers; there are {', '.join(numbers)}"
+                )
 
 
 def _check_options(space: Space, options: Mapping[str, Any]) -> None:
     """Let evaluators of the base archs look at the options, each at its own: a space may hold chips of both kinds."""
     of_gpus = {name: value for name, value in options.items() if name != "allow_idle_cores"}
-    if not isinstance(options["allow_idle_cores"], bool):
-        raise InvalidOptionError(f"allow_idle_cores must be True or False, got {shown(options['allow_idle_cores'])}")
+    check_flag("allow_idle_cores", options["allow_idle_cores"])
     gpus = [arch for arch in space.bases.values() if isinstance(arch, GpuSpec)]
     if not gpus and any(value is not None for value in of_gpus.values()):
         raise InvalidOptionError("library, l2 and clock are for GPUs, and no base arch is one")
     for arch in gpus:
         GEMMEvaluator(arch, disk_cache=False, **of_gpus)
-
-
-_AS_IS = "as it is"
 
 
 def what_if(
@@ -337,8 +308,8 @@ def what_if(
             raise InvalidOptionError(f"changes are tables of fields, by name or in a list, got {shown(changes)}")
         named = {str(name): change for name, change in changes.items()}
     else:
-        named = {_describe_change(change): change for change in changes}
-    archs = {_AS_IS: base}
+        named = {", ".join(map(_say_value, change.items())): change for change in changes}
+    archs = {"as it is": base}
     for name, change in named.items():
         for field in change:
             check_field(base, field)
@@ -355,6 +326,6 @@ def what_if(
     return table
 
 
-def _describe_change(change: Mapping[str, Any]) -> str:
-    is_number = {name: isinstance(value, int | float) and not isinstance(value, bool) for name, value in change.items()}
-    return ", ".join(f"{name} {value:,}" if is_number[name] else f"{name} {value}" for name, value in change.items())
+def _say_value(item: tuple[str, Any]) -> str:
+    name, value = item
+    return f"{name} {value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else f"{name} {value}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
+from gemm_eval.checks import as_integer, check_word
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.extras import needs_extra
 from gemm_eval.sweep.expressions import Known, NoValueError, check_expression
@@ -34,7 +36,12 @@ from gemm_eval.sweep.fields import (
 from gemm_eval.words import one_line, shown
 
 _MAX_DRAWN = 1 << 27  # numbers: 1 GiB, and as much again to sort them
+_MAX_COUNT = 1 << 62
+_MAX_OPTUNA_SEED = 1 << 31
 _BLOCK = 4096  # points that one seed draws: any chunk of points is found without drawing those before it
+
+
+Rows = list[tuple[Any, ...]]
 
 
 class Sampling(Protocol):
@@ -43,7 +50,7 @@ class Sampling(Protocol):
     def num_points_of(self, space: Space) -> int:
         """Return how many points there are."""
 
-    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+    def rows(self, space: Space, start: int, stop: int) -> Rows:
         """Return what points start..stop-1 choose."""
 
 
@@ -55,7 +62,7 @@ class Grid:
         """Return how many points there are."""
         return space.grid_size
 
-    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+    def rows(self, space: Space, start: int, stop: int) -> Rows:
         """Return what points start..stop-1 choose; the last field varies fastest."""
         return space.grid_rows(start, stop)
 
@@ -69,7 +76,7 @@ class _Drawn:
 
     def __post_init__(self) -> None:
         check_count("num_points", self.num_points)
-        _check_seed(self.seed, 63)
+        as_integer("seed", self.seed, 0, _MAX_COUNT)
 
     def num_points_of(self, space: Space) -> int:  # noqa: ARG002
         """Return how many points there are."""
@@ -79,7 +86,7 @@ class _Drawn:
 class Random(_Drawn):
     """Points drawn at random, each field by itself."""
 
-    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+    def rows(self, space: Space, start: int, stop: int) -> Rows:
         """Return what points start..stop-1 choose."""
         width = len(space.drawn)
         blocks = range(start // _BLOCK, -(-stop // _BLOCK))
@@ -91,7 +98,7 @@ class Random(_Drawn):
 class LatinHypercube(_Drawn):
     """Points at random, but evenly spread along every field: as many strata as points, one point in each."""
 
-    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+    def rows(self, space: Space, start: int, stop: int) -> Rows:
         """Return what points start..stop-1 choose."""
         return space.rows_of(_latin_hypercube(self.num_points, len(space.drawn), self.seed)[start:stop])
 
@@ -115,22 +122,13 @@ class Adaptive:
     def __post_init__(self) -> None:
         check_count("num_points", self.num_points)
         check_count("batch_size", self.batch_size)
-        _check_seed(self.seed, 32)  # what optuna takes
-        if self.sampler not in ("nsga2", "tpe", "qmc"):
-            raise InvalidOptionError(f"sampler must be nsga2, tpe or qmc, got {shown(self.sampler)}")
+        as_integer("seed", self.seed, 0, _MAX_OPTUNA_SEED)
+        check_word("sampler", self.sampler, ("nsga2", "tpe", "qmc"))
 
 
 def check_count(name: str, value: Any) -> int:
     """Return a whole number of at least 1, such as points have in a column."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
-        beyond = " and < 2^63" if isinstance(value, int) and value > 1 else ""
-        raise InvalidOptionError(f"{name} must be a whole number >= 1{beyond}, got {shown(value)}")
-    return value
-
-
-def _check_seed(seed: Any, num_bits: int) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << num_bits:
-        raise InvalidOptionError(f"seed must be a whole number >= 0 and < 2^{num_bits}, got {shown(seed)}")
+    return as_integer(name, value, 1, _MAX_COUNT)
 
 
 @lru_cache(maxsize=1)
@@ -191,23 +189,22 @@ class Space:
         **more_fields: Any,
     ) -> None:
         self.bases = _read_bases(base)
-        twice = sorted(set(fields or {}) & set(more_fields))
+        fields, variables = fields or {}, variables or {}
+        twice = sorted(set(fields) & set(more_fields))
         if twice:
             raise InvalidOptionError(f"a field is given once, got {', '.join(twice)} twice")
-        num = len({**(fields or {}), **more_fields, **(variables or {})})
+        num = len({**fields, **more_fields, **variables})
         if num > _MAX_NAMES:
             raise InvalidOptionError(f"a space has at most {_MAX_NAMES} fields and variables, got {num:,}")
-        given = {name: as_field(name, value) for name, value in {**(fields or {}), **more_fields}.items()}
-        self._check_names(given, variables or {})
+        given = {name: as_field(name, value) for name, value in {**fields, **more_fields}.items()}
+        self._check_names(given, variables)
         self.kinds = {name: self._kind_of(name) for name in given}
         """The kind of each field of the spec: whole, number, truth, text or json."""
         self.fields = {name: fit_range(name, field, self.kinds[name]) for name, field in given.items()}
-        self.variables = {name: as_field(name, value) for name, value in (variables or {}).items()}
+        self.variables = {name: as_field(name, value) for name, value in variables.items()}
         drawn: dict[str, Field] = {ARCH: Choices(tuple(self.bases))} if len(self.bases) > 1 else {}
         drawn |= self.variables | self.fields
-        self.drawn: dict[str, Drawn] = {
-            name: field for name, field in drawn.items() if not isinstance(field, Dependent)
-        }  # fmt: skip
+        self.drawn = {name: field for name, field in drawn.items() if not isinstance(field, Dependent)}
         """The fields that a point chooses, by name."""
         self.dependent = {name: field.of for name, field in drawn.items() if isinstance(field, Dependent)}
         for name, of in self.dependent.items():
@@ -220,7 +217,7 @@ class Space:
         return f"Space({one_line(', '.join(said), _MAX_REPR_CHARS)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_plain", "_grids")}
+        return {name: value for name, value in vars(self).items() if name not in ("_plain", "_grids")}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -234,14 +231,12 @@ class Space:
         Raises:
             InvalidOptionError: a range does not say how many of its values to take, or there are more than 2**63 - 1.
         """
-        size = 1
-        for values in self._grids:
-            size *= len(values)
+        size = math.prod(map(len, self._grids))
         if size > _MAX_POINTS:
             raise InvalidOptionError(f"a grid of {size:.3g} points cannot be numbered: sample it, Random(num_points)")
         return size
 
-    def grid_rows(self, start: int, stop: int) -> list[tuple[Any, ...]]:
+    def grid_rows(self, start: int, stop: int) -> Rows:
         """Return what points start..stop-1 of the full grid choose; the last name varies fastest."""
         columns = []
         places = np.arange(start, stop, dtype=np.int64)
@@ -250,7 +245,7 @@ class Space:
             columns.append([values[place] for place in at.tolist()])
         return list(zip(*reversed(columns), strict=True)) if columns else [()] * (stop - start)
 
-    def rows_of(self, unit: npt.NDArray[np.float64]) -> list[tuple[Any, ...]]:
+    def rows_of(self, unit: npt.NDArray[np.float64]) -> Rows:
         """Return what points choose, given numbers in [0, 1], [num_points, len(drawn)]."""
         columns = [field.take(unit[:, at]) for at, field in enumerate(self.drawn.values())]
         return list(zip(*columns, strict=True)) if columns else [()] * len(unit)
@@ -322,15 +317,16 @@ class Space:
 
 def _read_bases(base: Any) -> dict[str, ArchSpec]:
     is_one = isinstance(base, MulticoreSpec | GpuSpec | str | os.PathLike)
-    if not is_one and not isinstance(base, Sequence | Mapping):
-        raise InvalidOptionError(f"base must be an arch, a name, a path, or several of them, got {shown(base)}")
-    given = [base] if is_one else base
-    labels = list(given) if isinstance(given, Mapping) else [None] * len(given)
-    found = list(given.values()) if isinstance(given, Mapping) else given
-    archs = [load_arch(one) if isinstance(one, str | os.PathLike) else one for one in found]
+    items: list[tuple[Any, Any]] = []
+    if isinstance(base, Mapping):
+        items = list(base.items())
+    elif is_one or isinstance(base, Sequence):
+        items = [(None, arch) for arch in ([base] if is_one else base)]
+    archs = [load_arch(one) if isinstance(one, str | os.PathLike) else one for _, one in items]
     if not archs or not all(isinstance(arch, MulticoreSpec | GpuSpec) for arch in archs):
         raise InvalidOptionError(f"base must be an arch, a name, a path, or several of them, got {shown(base)}")
-    bases = {arch.name if label is None else str(label): arch for label, arch in zip(labels, archs, strict=True)}
+    labels = [arch.name if label is None else str(label) for (label, _), arch in zip(items, archs, strict=True)]
+    bases = dict(zip(labels, archs, strict=True))
     for label in bases:
         check_value(label)
     if len(bases) < len(archs):
@@ -342,13 +338,7 @@ def _read_bases(base: Any) -> dict[str, ArchSpec]:
 
 
 class Proposer:
-    """A study of optuna over the unit cube of a space; fields of some values are categories there.
-
-    Args:
-        space: the chips.
-        sampling: sampler, seed and batches.
-        maximize: for each objective, whether more is better.
-    """
+    """A study of optuna over the unit cube of a space; fields of some values are categories there."""
 
     def __init__(self, space: Space, sampling: Adaptive, maximize: Sequence[bool]) -> None:
         with needs_extra("adaptive sampling", "sweep"):
@@ -362,23 +352,14 @@ class Proposer:
             )
         self._waiting: list[Any] = []
 
-    def propose(self, num_points: int) -> list[tuple[Any, ...]]:
+    def propose(self, num_points: int) -> Rows:
         """Return what the next points choose."""
-        rows = []
         with self._silent():
-            for _ in range(num_points):
-                trial = self._study.ask()
-                self._waiting.append(trial)
-                row = []
-                for name, field in self._space.drawn.items():
-                    if isinstance(field, Choices):
-                        place = trial.suggest_categorical(name, list(range(len(field.values))))
-                        row.append(field.values[place])
-                    else:
-                        unit = trial.suggest_float(name, 0.0, 1.0)
-                        row.append(field.take(np.array([unit]))[0])
-                rows.append(tuple(row))
-        return rows
+            self._waiting = [self._study.ask() for _ in range(num_points)]
+            return [
+                tuple(_suggested(trial, name, field) for name, field in self._space.drawn.items())
+                for trial in self._waiting
+            ]
 
     def tell(self, objectives: npt.NDArray[np.float64], is_good: npt.NDArray[np.bool_]) -> None:
         """Say how the points proposed last did: objectives [num_points, num_objectives], and whether they count."""
@@ -388,7 +369,6 @@ class Proposer:
                 # a broken constraint, not a failed trial: samplers learn from it, and any point that counts beats it
                 trial.set_constraint("excluded", 0.0 if counts else 1.0)
                 self._study.tell(trial, values if counts else [0.0] * len(values))
-        self._waiting.clear()
 
     @contextlib.contextmanager
     def _silent(self) -> Iterator[None]:
@@ -403,6 +383,12 @@ class Proposer:
             self._optuna.logging.set_verbosity(before)
 
 
+def _suggested(trial: Any, name: str, field: Drawn) -> Any:
+    if isinstance(field, Choices):
+        return field.values[trial.suggest_categorical(name, list(range(len(field.values))))]
+    return field.take(np.array([trial.suggest_float(name, 0.0, 1.0)]))[0]
+
+
 def _make_sampler(optuna: Any, sampling: Adaptive) -> Any:
     samplers, seed = optuna.samplers, sampling.seed
     if sampling.sampler == "nsga2":
@@ -410,7 +396,5 @@ def _make_sampler(optuna: Any, sampling: Adaptive) -> Any:
     if sampling.sampler == "tpe":
         return samplers.TPESampler(seed=seed)
     independent = samplers.RandomSampler(seed=seed)  # for the first point, and for categories
-    return samplers.QMCSampler(
-        seed=seed, scramble=True, independent_sampler=independent, warn_independent_sampling=False,
-        warn_asynchronous_seeding=False,
-    )  # fmt: skip
+    quiet = {"warn_independent_sampling": False, "warn_asynchronous_seeding": False}
+    return samplers.QMCSampler(seed=seed, scramble=True, independent_sampler=independent, **quiet)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ from gemm_eval.workload import check_row_groups, make_problem
 _SAMPLINGS: dict[str, Callable[..., Any]] = {
     "grid": Grid, "random": Random, "latin_hypercube": LatinHypercube, "adaptive": Adaptive,
 }  # fmt: skip
-_RANGES: dict[str, type[Range | LogRange]] = {"range": Range, "log_range": LogRange}
+_RANGES: dict[str, type[Range]] = {"range": Range, "log_range": LogRange}
 
 
 class _Strict(BaseModel):
@@ -40,6 +39,14 @@ class _Model(_Strict):
     tensor_parallel: int = 1
     expert_parallel: int = 1
 
+    def workloads(self, file: Path, base: ArchSpec) -> list[Workload]:
+        """Return the workloads of the phases."""
+        workloads = model_workloads(_relative(file, self.model), base, **self.model_dump(exclude={"model", "name"}))
+        if self.name is None:
+            return workloads
+        names = [self.name] if len(workloads) == 1 else [f"{self.name}_{load.name}" for load in workloads]
+        return [replace(load, name=name) for name, load in zip(names, workloads, strict=True)]
+
 
 class _Grouped(_Strict):
     row_groups: list[int] = Field(description="rows of each group")
@@ -54,6 +61,18 @@ class _Gemms(_Strict):
     grouped: list[_Grouped] = Field(default=[], description="GEMMs whose groups have rows of their own")
     num_tokens: int | None = None
     dtype: str | None = None
+
+    def workloads(self, file: Path, base: ArchSpec) -> list[Workload]:  # noqa: ARG002
+        """Return the workload."""
+        if not all(len(row) in (4, 5) for row in self.gemms):
+            raise InvalidOptionError("a GEMM is [G, M, K, N] or [G, M, K, N, count]")
+        rows: list[Any] = [row if len(row) == 4 else (row[:4], row[4]) for row in self.gemms]
+        for grouped in self.grouped:
+            groups = check_row_groups(grouped.row_groups)
+            types: Any = {"default_dtype": base.default_dtype, "dtype": self.dtype, "row_groups": groups}
+            rows.append((make_problem(len(groups), max(groups), grouped.K, grouped.N, **types), grouped.count))
+        (workload,) = as_workloads({self.name: rows}, base, self.dtype)
+        return [replace(workload, num_tokens=self.num_tokens)]
 
 
 class _File(_Strict):
@@ -115,20 +134,16 @@ def read_sweep_file(path: str | os.PathLike[str]) -> SweepFile:
         raise InvalidOptionError(str(error)) from None
     try:
         bases = [asked.base] if isinstance(asked.base, str) else asked.base
-        fields = {name: _field(name, value) for name, value in asked.fields.items()}
-        variables = {name: _field(name, value) for name, value in asked.variables.items()}
+        fields, variables = (
+            {name: _field(name, value) for name, value in given.items()} for given in (asked.fields, asked.variables)
+        )
         space = Space([_relative(file, base) for base in bases], fields, variables=variables)
         workloads = _workloads(file, space, asked.workloads)
         sampling = _sampling(asked.sampling)
     except GemmEvalError as error:
         raise InvalidOptionError(f"{file}: {error}") from None
-    options = {
-        "objectives": asked.objectives,
-        "constraints": asked.constraints,
-        "sampling": sampling,
-        **{name: getattr(asked, name) for name in ("allow_idle_cores", "library", "l2", "clock")},
-    }
-    return SweepFile(space, workloads, options)
+    options = asked.model_dump(exclude={"base", "fields", "variables", "workloads"})
+    return SweepFile(space, workloads, options | {"sampling": sampling})
 
 
 def _relative(file: Path, name: str) -> str:
@@ -153,54 +168,12 @@ def _workloads(file: Path, space: Space, items: list[dict[str, Any]]) -> tuple[W
     workloads: list[Workload] = []
     for at, item in enumerate(items, 1):
         origin = f"workloads, {at}"
-        if "model" in item:
-            model = build_spec(_Model, item, origin=origin)
-            make = partial(_model_workloads, file, model, base)
-        else:
-            make = partial(_gemm_workloads, build_spec(_Gemms, item, origin=origin), base)
+        asked = build_spec(_Model if "model" in item else _Gemms, item, origin=origin)
         try:
-            workloads += make()
+            workloads += asked.workloads(file, base)
         except GemmEvalError as error:
             raise InvalidOptionError(f"{origin}: {error}") from None
     return as_workloads(workloads, base)
-
-
-def _model_workloads(file: Path, asked: _Model, base: ArchSpec) -> list[Workload]:
-    workloads = model_workloads(
-        _relative(file, asked.model),
-        base,
-        phases=asked.phases,
-        batch_size=asked.batch_size,
-        seq_len=asked.seq_len,
-        dtype=asked.dtype,
-        fused=asked.fused,
-        tensor_parallel=asked.tensor_parallel,
-        expert_parallel=asked.expert_parallel,
-    )
-    if asked.name is None:
-        return workloads
-    names = [asked.name] if len(workloads) == 1 else [f"{asked.name}_{one.name}" for one in workloads]
-    return [replace(one, name=name) for name, one in zip(names, workloads, strict=True)]
-
-
-def _gemm_workloads(asked: _Gemms, base: ArchSpec) -> list[Workload]:
-    if not all(len(row) in (4, 5) for row in asked.gemms):
-        raise InvalidOptionError("a GEMM is [G, M, K, N] or [G, M, K, N, count]")
-    rows: list[Any] = [row if len(row) == 4 else (row[:4], row[4]) for row in asked.gemms]
-    for one in asked.grouped:
-        groups = check_row_groups(one.row_groups)
-        problem = make_problem(
-            len(groups),
-            max(groups),
-            one.K,
-            one.N,
-            default_dtype=base.default_dtype,
-            dtype=asked.dtype,
-            row_groups=groups,
-        )
-        rows.append((problem, one.count))
-    (workload,) = as_workloads({asked.name: rows}, base, asked.dtype)
-    return [Workload(workload.name, workload.gemms, asked.num_tokens)]
 
 
 def _sampling(asked: dict[str, Any]) -> Any:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from gemm_eval.arch import ArchSpec, MulticoreSpec
 from gemm_eval.checks import check_flag
-from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import AttentionResult
 from gemm_eval.sweep.space import check_count
@@ -56,30 +55,24 @@ class Workload:
     def __post_init__(self) -> None:
         if not self.name or not set(self.name) <= _NAME_CHARS or self.name[0].isdigit():
             raise InvalidOptionError(f"a workload's name is of letters, digits and _, got {shown(self.name)}")
-        counts: dict[GemmProblem, int] = {}
-        for problem, count in self.gemms:
-            if not isinstance(problem, GemmProblem):
-                raise InvalidOptionError(f"{self.name}: gemms must be (GemmProblem, count), got {shown(problem)}")
-            counts[problem] = counts.get(problem, 0) + check_count(f"{self.name}: count", count)
-        if not counts:
+        for name, kind in (("gemms", GemmProblem), ("attention", AttentionProblem)):
+            counts: dict[Any, int] = {}
+            for problem, count in getattr(self, name):
+                if not isinstance(problem, kind):
+                    raise InvalidOptionError(
+                        f"{self.name}: {name} must be ({kind.__name__}, count), got {shown(problem)}"
+                    )
+                counts[problem] = counts.get(problem, 0) + check_count(f"{self.name}: count", count)
+            object.__setattr__(self, name, tuple(counts.items()))
+        if not self.gemms:
             raise InvalidOptionError(f"workload {self.name} has no GEMMs")
         if self.num_tokens is not None:
             check_count(f"{self.name}: num_tokens", self.num_tokens)
-        object.__setattr__(self, "gemms", tuple(counts.items()))
-        of_attention: dict[AttentionProblem, int] = {}
-        for attention, count in self.attention:
-            if not isinstance(attention, AttentionProblem):
-                raise InvalidOptionError(
-                    f"{self.name}: attention must be (AttentionProblem, count), got {shown(attention)}"
-                )
-            of_attention[attention] = of_attention.get(attention, 0) + check_count(f"{self.name}: count", count)
-        object.__setattr__(self, "attention", tuple(of_attention.items()))
 
     @property
     def flop(self) -> int:
         """Operations of one run, a MAC being two."""
-        gemms = sum(count * problem.flop for problem, count in self.gemms)
-        return gemms + sum(count * problem.flop for problem, count in self.attention)
+        return sum(count * problem.flop for problem, count in (*self.gemms, *self.attention))
 
 
 def transformer_workloads(
@@ -139,22 +132,20 @@ def as_workloads(workloads: Any, arch: ArchSpec, dtype: str | None = None) -> tu
         arch: the base arch: (G, M, K, N) are of its default type, and a model has the types that it has there.
         dtype: shorthand for these and for models, instead.
     """
-    default_dtype = arch.default_dtype
+    listed: list[Workload]
     if isinstance(workloads, Workload):
         listed = [workloads]
     elif isinstance(workloads, str | ModelConfig | os.PathLike):
         listed = model_workloads(workloads, arch, dtype=dtype)
     elif isinstance(workloads, Mapping):
         listed = [
-            of if isinstance(of, Workload) else Workload(name, tuple(_gemms(of, default_dtype, dtype)))
+            of if isinstance(of, Workload) else Workload(name, tuple(_gemms(of, arch, dtype)))
             for name, of in workloads.items()
         ]
     elif isinstance(workloads, Iterable):
         items = list(workloads)
-        if items and all(isinstance(item, Workload) for item in items):
-            listed = items
-        else:
-            listed = [Workload("gemms", tuple(_gemms(items, default_dtype, dtype)))]
+        are_workloads = bool(items) and all(isinstance(item, Workload) for item in items)
+        listed = items if are_workloads else [Workload("gemms", tuple(_gemms(items, arch, dtype)))]
     else:
         raise InvalidOptionError(f"workloads must be GEMMs, a model or Workloads, got {shown(workloads)}")
     names = [workload.name for workload in listed]
@@ -163,18 +154,16 @@ def as_workloads(workloads: Any, arch: ArchSpec, dtype: str | None = None) -> tu
     return tuple(listed)
 
 
-def _gemms(items: Any, default_dtype: DType, dtype: str | None) -> Iterable[tuple[GemmProblem, int]]:
+def _gemms(items: Any, arch: ArchSpec, dtype: str | None) -> Iterable[tuple[GemmProblem, int]]:
     for item in items:
-        if isinstance(item, GemmProblem):
-            yield item, 1
-        elif isinstance(item, LayerGemm):
-            yield item.problem, item.total_count
-        elif isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], GemmProblem):
-            yield item[0], item[1]
-        elif isinstance(item, Sequence) and len(item) == 4:
-            yield make_problem(*item, default_dtype=default_dtype, dtype=dtype), 1
-        elif isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], Sequence) and len(item[0]) == 4:
-            yield make_problem(*item[0], default_dtype=default_dtype, dtype=dtype), item[1]
+        is_counted = isinstance(item, Sequence) and len(item) == 2
+        gemm, count = item if is_counted else (item, 1)
+        if isinstance(gemm, GemmProblem):
+            yield gemm, count
+        elif isinstance(gemm, LayerGemm) and not is_counted:
+            yield gemm.problem, gemm.total_count
+        elif isinstance(gemm, Sequence) and len(gemm) == 4:
+            yield make_problem(*gemm, default_dtype=arch.default_dtype, dtype=dtype), count
         else:
             raise InvalidOptionError(
                 f"a GEMM is (G, M, K, N), ((G, M, K, N), count) or a GemmProblem, got {shown(item)}"

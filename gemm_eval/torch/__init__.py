@@ -1,11 +1,9 @@
-"""From torch: what a module takes on a GPU that one does not own, and why; torch.compile without the wait.
+"""From torch: the time that a module takes on a GPU that one does not own, and why; torch.compile without the wait.
 
 >>> from gemm_eval.torch import predict_module
 >>> print(predict_module(model, inputs, "h200-sxm"))  # doctest: +SKIP
 
-`predict_module` runs nothing and allocates nothing: a model may lie on torch's device "meta". TORCH.md says what is
-counted. Within `prune_inductor` max-autotune benchmarks only what the model finds worth it. Both need the extra
-`torch`; importing this package imports no torch.
+TORCH.md says what is counted. All of it needs the extra `torch`; importing this package imports no torch.
 """
 
 from typing import TYPE_CHECKING
@@ -16,10 +14,10 @@ if TYPE_CHECKING:
     from gemm_eval.torch.evaluate_module import predict_module, predict_sizes
     from gemm_eval.torch.inductor import prune_inductor
     from gemm_eval.torch.inductor_report import PrunedGemm, PrunedTemplate, PruneReport, RankedConfig
-    from gemm_eval.torch.live import Prediction, predict
     from gemm_eval.torch.measure_module import compare
     from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
     from gemm_eval.torch.render import Comparison, MeasuredOperation, SizeTable
+    from gemm_eval.torch.trace import Prediction, predict
 
 __all__ = [
     "Comparison", "MeasuredOperation", "ModulePrediction", "PredictedOperation", "Prediction", "PruneReport",
@@ -33,7 +31,7 @@ __getattr__, __dir__ = lazy_names(
         ".measure_module": ("compare",),
         ".inductor": ("prune_inductor",),
         ".inductor_report": ("PruneReport", "PrunedGemm", "PrunedTemplate", "RankedConfig"),
-        ".live": ("Prediction", "predict"),
+        ".trace": ("Prediction", "predict"),
         ".evaluate_module": ("predict_module", "predict_sizes"),
         ".prediction": ("ModulePrediction", "PredictedOperation"),
         ".render": ("Comparison", "MeasuredOperation", "SizeTable"),

@@ -8,6 +8,7 @@ Reduce.cuh, Shape.cu, Normalization.cuh, PersistentSoftmax.cuh), seen on a GPU w
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,23 +17,18 @@ from gemm_eval.torch.graph import CTA_ELEMENTS, DEALT, Domain, Role, dealt
 from gemm_eval.transformer import MemoryWork
 from gemm_eval.words import shown
 
-_CHUNK_BYTES = 2048
-"""What a CTA of vector loads takes: 128 threads, 16 bytes each."""
+_CHUNK_BYTES = 2048  # that a CTA of vector loads takes: 128 threads, 16 bytes each
 _VECTOR_BYTES = 16
 _WARP = 32
-_FAR = 64
-"""Elements that are read before the neighbour in memory of the first: lines do not stay in L1 so long."""
-_LONG_SUM = 256
-"""Elements of a thread beyond which a sum has a CTA, not a warp."""
-_MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128
-"""Elements of a row of softmax that a warp holds, and of which it holds two rows."""
+_FAR = 64  # elements read before the neighbour in memory of the first: lines do not stay in L1 so long
+_LONG_SUM = 256  # elements of a thread beyond which a sum has a CTA, not a warp
+_MAX_WARP_SOFTMAX, _TWO_ROWS = 2048, 128  # elements of a row of softmax that a warp holds, and of which it holds two
 _BATCH_NORM_THREADS = (32, 64, 128, 256, 512)
 _TILE = 32
 _MIN_SUMS = 2
 _MIN_IMAGE_DIM = 4
 
-_ENGINES_WORDS = {"topk": "top_k"}
-"""What the model calls kernels of engines; they stand for torch's where none of these was timed: sorts, choices."""
+_ENGINES_WORDS = {"topk": "top_k"}  # kernels of engines stand for torch's where none of these was timed
 _GATHERED = ("embedding", "index_select", "index", "gather", "take", "_unsafe_index")
 _ERROR_FUNCTIONS = ("gelu", "erf", "erfc", "erfinv")
 _SOFTMAXES = ("_softmax", "_log_softmax", "_safe_softmax")
@@ -40,14 +36,9 @@ _NORMS = {"native_layer_norm": "torch_layer_norm", "_fused_rms_norm": "torch_rms
 
 
 class Operation(NamedTuple):
-    """An operation that ran.
+    """An operation that ran: its name without namespace, overload, and the underscore of an in-place form.
 
-    Attributes:
-        name: without namespace, overload, and the underscore of an in-place form.
-        role, domain: what it is, and what it iterates over.
-        args: as it was called.
-        inputs, outputs: all tensors of its arguments and results.
-        read_bytes, write_bytes: of its memory, each tensor once.
+    `inputs` and `outputs` are all tensors of its arguments and results; bytes count each tensor once.
     """
 
     name: str
@@ -72,19 +63,20 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
 
 
 def bias_work(num_elements: int, num_bytes: int) -> MemoryWork:
-    """Return the kernel that adds a bias to the result of a convolution: its elements and bytes."""
+    """Return the kernel that adds a bias to the result of a convolution."""
     return _dealt("torch_offsets", num_bytes, num_bytes, num_elements)
 
 
 def bias_of_mask_works(num_elements: int, item_bytes: int) -> tuple[MemoryWork, ...]:
     """Return the kernels that make a bias of a mask of truth values: two constants, then a choice between them."""
-    constant = _vector(0, item_bytes)
+    constant = vector_work(0, item_bytes)
     return constant, constant, _dealt("torch_offsets", num_elements, num_elements * item_bytes, num_elements)
 
 
 def layout_work(images: int, channels: int, positions: int, read_bytes: int, write_bytes: int) -> MemoryWork:
     """Return cuDNN's kernel between channels first and channels last; its tiles are of 32 channels x 32 positions."""
-    lanes = images * _in_tiles(channels) * _in_tiles(positions)
+    in_tiles = (-(-size // _TILE) * _TILE for size in (channels, positions))
+    lanes = images * math.prod(in_tiles)
     return _dealt("cudnn_layout", read_bytes, write_bytes, lanes)
 
 
@@ -95,32 +87,20 @@ def has_channels_last(tensor: Any) -> bool:
     )
 
 
-def fill_work(read_bytes: int, write_bytes: int) -> MemoryWork:
-    """Return cuDNN's kernel that fills up few channels to what tensor cores load at once."""
-    return _vector(read_bytes, write_bytes)
-
-
-def _in_tiles(size: int) -> int:
-    return -(-size // _TILE) * _TILE
-
-
-# ---- elementwise -----------------------------------------------------------------------------------------------------
-
-
 def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
     count, read, written = of.domain.num_elements, of.read_bytes, of.write_bytes
     if of.name == "cat":
-        return (_vector(read, written) if _is_joined_by_vectors(of) else _dealt("torch_cat", read, written, count),)
+        return (vector_work(read, written) if _is_joined_by_vectors(of) else _dealt("torch_cat", read, written, count),)
     if of.name == "roll":
         shifts = of.args[1] if isinstance(of.args[1], list | tuple) else [of.args[1]]
         return (_dealt("torch_roll", read, written, count),) * max(1, len(shifts))
     if of.name == "constant_pad_nd":
         size = _item_bytes(of.outputs)
-        return _vector(0, written), _dealt("torch_offsets", read, read, read // size)
+        return vector_work(0, written), _dealt("torch_offsets", read, read, read // size)
     if "batch_norm" in of.name:
         return _batch_norm(of)
     if of.name in _GATHERED or of.role is Role.CONSTANT:
-        return (_vector(read, written),)
+        return (vector_work(read, written),)
     return (_loop(of.name, of.inputs, of.outputs, count, read, written),)
 
 
@@ -133,7 +113,7 @@ def _loop(
         types = {str(tensor.dtype) for tensor in tensors}
         narrows = len(tensors) == _MIN_SUMS and [str(t.dtype) for t in tensors] == ["torch.float32", "torch.bfloat16"]
         if len(types) <= 1 or narrows:
-            return _vector(read_bytes, write_bytes, "torch_gelu" if name in _ERROR_FUNCTIONS else "torch_vector")
+            return vector_work(read_bytes, write_bytes, "torch_gelu" if name in _ERROR_FUNCTIONS else "torch_vector")
         return _dealt("torch_cast", read_bytes, write_bytes, count)
     if outputs and any(_is_scattered(outputs[0], tensor) for tensor in inputs):
         return _dealt("torch_scattered", read_bytes, write_bytes, count)
@@ -143,12 +123,9 @@ def _loop(
 
 def _lies_as(one: Any, other: Any) -> bool:
     """Say whether two tensors have the same elements at the same places, without gaps."""
-    return bool((one.shape, one.stride()) == (other.shape, other.stride())) and _is_dense(other)
-
-
-def _is_dense(tensor: Any) -> bool:
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return bool(tensor.numel() == 0 or last + 1 == tensor.numel())
+    last = sum((size - 1) * stride for size, stride in zip(other.shape, other.stride(), strict=True))
+    is_dense = other.numel() == 0 or last + 1 == other.numel()
+    return bool((one.shape, one.stride()) == (other.shape, other.stride()) and is_dense)
 
 
 def _is_scattered(out: Any, tensor: Any) -> bool:
@@ -175,25 +152,23 @@ def _is_joined_by_vectors(of: Operation) -> bool:
     )
 
 
-# ---- sums ------------------------------------------------------------------------------------------------------------
-
-
 def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
-    rows, width = max(1, of.domain.num_rows), of.domain.width
+    sums, width = of.domain.rows or 0, of.domain.width
+    rows = max(1, sums)
     read, written = of.read_bytes, of.write_bytes
     if of.name in _NORMS:
         row = MemoryWork(_NORMS[of.name], read, written, rows, width)
         return (*_made_contiguous(of.inputs[0]), row)
     if of.name == "native_group_norm":
-        few = of.domain.num_rows * 4
+        few = sums * 4
         moments = MemoryWork("torch_moments", read, few, rows, width)
-        return moments, _vector(few, few), _dealt("torch_offsets", read, written, of.domain.num_elements)
+        return moments, vector_work(few, few), _dealt("torch_offsets", read, written, of.domain.num_elements)
     if of.name in _SOFTMAXES and of.domain.is_inner:
         return (*_made_contiguous(of.inputs[0]), _softmax(rows, width, read, written))
     if "backward" in of.name or ("norm" in of.name and of.name not in ("norm", "linalg_vector_norm")):
         return (_dealt("torch_offsets", read, written, of.domain.num_elements),)
     if not of.domain.is_inner or rows < _MIN_SUMS:  # columns, or one sum that all SMs share
-        return (_vector(read + written, 0),)
+        return (vector_work(read + written, 0),)
     if width > _LONG_SUM * _WARP:
         return (MemoryWork("torch_sum_cta", read, written, rows, width),)
     return (MemoryWork("torch_sum", read, written, rows, width),)
@@ -220,7 +195,7 @@ def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     x = of.inputs[0]
     channels = int(x.shape[1])
     few = channels * 4
-    before = (_vector(few, few), _vector(few, few))
+    before = (vector_work(few, few), vector_work(few, few))
     if has_channels_last(x):
         return (*before, _dealt("torch_batch_norm_last", of.read_bytes, of.write_bytes, x.numel()))
     planes = int(x.shape[0]) * channels
@@ -245,11 +220,8 @@ def _window(of: Operation) -> MemoryWork:
     return _dealt("torch_max_pool" if "max" in of.name else "torch_avg_pool", read, written, count)
 
 
-# ---- what the model is told ------------------------------------------------------------------------------------------
-
-
-def _vector(read_bytes: int, write_bytes: int, what: str = "torch_vector") -> MemoryWork:
-    """A kernel of vector loads: threads for what it writes, or reads where that is all."""
+def vector_work(read_bytes: int, write_bytes: int, what: str = "torch_vector") -> MemoryWork:
+    """Return a kernel of vector loads: threads for what it writes, or reads where that is all."""
     return MemoryWork(what, read_bytes, write_bytes, -(-(write_bytes or read_bytes) // _CHUNK_BYTES), CTA_ELEMENTS)
 
 
@@ -268,18 +240,16 @@ OPTIMIZERS = {"adamw": 2, "adam": 2, "sgd": 0, "sgd_momentum": 1, "lion": 1, "ad
 def optimizer_works(optimizer: Any, parameters: Iterable[Any]) -> list[MemoryWork]:
     """Return the kernels of a step, as torch's ``fused=True`` has them: states have the types of their parameters.
 
-    Args:
-        optimizer: a name of `OPTIMIZERS`, or an optimizer of torch, of which its class and momentum are read.
-        parameters: that have gradients.
+    `optimizer` is a name of `OPTIMIZERS`, or an optimizer of torch, of which its class and momentum are read. Of
+    `parameters` those count that have gradients.
     """
     num_states = OPTIMIZERS.get(_name(optimizer))
     if num_states is None:
         raise InvalidOptionError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {shown(optimizer)}")
-    sizes: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for parameter in parameters:
         if parameter.requires_grad:
-            key = str(parameter.dtype)
-            sizes[key] = sizes.get(key, 0) + parameter.numel() * parameter.element_size()
+            sizes[str(parameter.dtype)] += parameter.numel() * parameter.element_size()
     return [
         dealt(DEALT, (2 + num_states) * num_bytes, (1 + num_states) * num_bytes, num_bytes)
         for num_bytes in sizes.values()

@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     import torch
 
 
-def local_arch() -> str:
-    """Return the preset of the GPU that torch uses."""
-    with needs_extra("compare", "torch"):
-        import torch
-    return arch_of_name(str(torch.cuda.get_device_name()))
-
-
 def arch_of_name(device_name: str) -> str:
     """Return the preset of a GPU by the name that its driver has for it: ``"NVIDIA H200"``."""
     slug = gpu_slug(device_name)
@@ -46,11 +39,7 @@ Arch = ArchSpec | GEMMEvaluator | str | os.PathLike[str]
 
 
 def check_attention_library(name: str | None) -> None:
-    """Refuse what is none of `ATTENTION_LIBRARIES`; None is torch's own choice.
-
-    Raises:
-        InvalidOptionError: it is none.
-    """
+    """Refuse what is none of `ATTENTION_LIBRARIES`; None is torch's own choice."""
     if name is not None:
         check_word("attention_library", name, ATTENTION_LIBRARIES)
 
@@ -87,7 +76,10 @@ def predict_module(
         UnsupportedError: what the module does depends on values of weights or activations.
         ArchError: `arch` names no valid architecture.
     """
-    _check_module(module)
+    with needs_extra("predict_module", "torch"):
+        import torch
+    if not isinstance(module, torch.nn.Module):
+        raise InvalidInputError(f"module must be a torch.nn.Module, got {shown(module)}")
     from gemm_eval.torch.trace import trace_module
 
     check_flag("backward", backward)
@@ -96,7 +88,7 @@ def predict_module(
     if optimizer is not None and not backward:
         raise InvalidOptionError("optimizer needs backward=True: a step is made of gradients")
     evaluator = evaluator_for(arch, options)
-    steps = [] if optimizer is None else optimizer_works(optimizer, _parameters(module))
+    steps = [] if optimizer is None else optimizer_works(optimizer, module.parameters())
     args, kwargs = arguments_of(example_inputs)
     trace = trace_module(module, args, kwargs, backward=backward, is_compiled=fusion == "inductor")
     return assemble(trace, evaluator, fusion, attention_library, steps)
@@ -111,12 +103,8 @@ def predict_sizes(
     >>> predict_sizes(model, lambda batch, seq: torch.zeros(batch, seq, dtype=torch.long), "l40s",
     ...               {"batch": (1, 8), "seq": (128, 1024)})                         # doctest: +SKIP
 
-    Args:
-        module: as for `predict_module`.
-        make_inputs: called with one value of each size by name; returns `example_inputs`.
-        arch: as for `predict_module`.
-        sizes: values of each size by name.
-        options: as for `predict_module`.
+    `sizes` has the values of each size by name; `make_inputs` is called with one value of each by name, and returns
+    `example_inputs`. Other arguments are those of `predict_module`.
 
     Raises:
         InvalidOptionError: `sizes` is empty; else as `predict_module`.
@@ -128,11 +116,11 @@ def predict_sizes(
         name: options.pop(name) for name in ("backward", "optimizer", "fusion", "attention_library") if name in options
     }
     evaluator = evaluator_for(arch, options)
-    rows = []
-    for point in itertools.product(*values.values()):
-        result = predict_module(module, make_inputs(**dict(zip(values, point, strict=True))), evaluator, **ours)
-        rows.append((point, result))
-    return SizeTable(tuple(values), tuple(rows))
+    points = itertools.product(*values.values())
+    inputs = ((point, make_inputs(**dict(zip(values, point, strict=True)))) for point in points)
+    return SizeTable(
+        tuple(values), tuple((point, predict_module(module, of, evaluator, **ours)) for point, of in inputs)
+    )
 
 
 def evaluator_for(arch: Arch, options: Mapping[str, Any]) -> GEMMEvaluator:
@@ -147,19 +135,8 @@ def evaluator_for(arch: Arch, options: Mapping[str, Any]) -> GEMMEvaluator:
         raise InvalidOptionError(f"options must be those of predict_module or GEMMEvaluator: {error}") from None
 
 
-def _check_module(module: Any) -> None:
-    with needs_extra("predict_module", "torch"):
-        import torch
-    if not isinstance(module, torch.nn.Module):
-        raise InvalidInputError(f"module must be a torch.nn.Module, got {shown(module)}")
-
-
-def _parameters(module: Any) -> Iterable[Any]:
-    return module.parameters()  # type: ignore[no-any-return]
-
-
 def arguments_of(example_inputs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return arguments by place and by name of what `example_inputs` may be."""
+    """Return arguments by place and by name of `example_inputs`."""
     if isinstance(example_inputs, Mapping):
         return (), example_inputs
     if isinstance(example_inputs, list | tuple):

@@ -1,24 +1,17 @@
 """Functions of torch that are caught above autograd, before they come apart, on tensors without memory.
 
-Autocast: torch has none for such tensors, so that operands of GEMMs are cast before them. Operations that autocast
-keeps in fp32 (norms, softmax, losses) stay in the type they have: a cast to fp32 that fuses costs no bytes.
-
-Fast paths: `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` run as one operation where nothing has a gradient,
-but not under a mode or on the device "meta". While they are followed, operations of torch run in their place: those
-that they launch on a GPU (`native_multi_head_attention_cuda` and `transformer_encoder_layer_forward` in
-ATen/native/transformers).
-
-flex_attention refuses such tensors. Modules hold it by names of their own, so that its code is replaced and put back.
+These are attention, fast paths of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` (TORCH.md), and GEMMs
+within autocast, which torch has not for such tensors: norms stay as they are, as a cast that fuses costs no bytes.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any
 
@@ -64,16 +57,11 @@ def cast_as_autocast(args: Any, kwargs: Any) -> Any:
     return tree_map_only(torch.Tensor, cast, (args, kwargs))
 
 
-_FUSED = (torch.float16, torch.bfloat16, torch.float32)
-"""Types that fused attention on a GPU takes."""
-_HEAD_MULTIPLE = 8
-"""Of elements of a head: else torch's attention is not fused in the fast path either."""
-_GELU = 2
-"""What `TransformerEncoderLayer.activation_relu_or_gelu` calls it; 1 is a relu, 0 anything else."""
-
+_FUSED = (torch.float16, torch.bfloat16, torch.float32)  # types that fused attention on a GPU takes
+_HEAD_MULTIPLE = 8  # of elements of a head
+_GELU = 2  # of `TransformerEncoderLayer.activation_relu_or_gelu`; 1 is a relu, 0 anything else
 _lock = threading.Lock()
-_followers: dict[int, list[tuple[Recorder, bool]]] = {}
-"""Who follows, innermost last, and whether as compiled, by thread."""
+_followers: dict[int, list[tuple[Recorder, bool]]] = {}  # by thread, the innermost last, and whether as compiled
 _originals: dict[Any, Any] = {}
 
 
@@ -81,10 +69,9 @@ _originals: dict[Any, Any] = {}
 def fast_paths_followed(recorder: Recorder, *, is_compiled: bool) -> Iterator[None]:
     """Run what torch's fast paths launch on a GPU, where it would take them; in this thread alone.
 
-    Args:
-        recorder: whose path is that of the layer, where an encoder layer runs none of its modules.
-        is_compiled: as torch.compile has it, which takes the fast path of encoder layers, and not that of attention
-            (`torch._dynamo.variables.torch.tracing_state_functions`, torch 2.14).
+    `recorder` has the path of the layer, where an encoder layer runs none of its modules. `is_compiled`: as
+    torch.compile has it, which takes the fast path of encoder layers, and not that of attention
+    (`torch._dynamo.variables.torch.tracing_state_functions`, torch 2.14).
     """
     thread = threading.get_ident()
     with _lock:
@@ -106,7 +93,7 @@ def fast_paths_followed(recorder: Recorder, *, is_compiled: bool) -> Iterator[No
 
 
 def _following(original: Any, fast: Callable[..., Any]) -> Any:
-    @functools.wraps(original)
+    @wraps(original)
     def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
         followers = _followers.get(threading.get_ident())
         out = fast(*followers[-1], module, *args, **kwargs) if followers else None
@@ -126,11 +113,10 @@ def _attention_forward(
         and not module.training
         and query is key is value
         and not (need_weights or key_padding_mask is not None or attn_mask is not None)
-        and _is_set_to_be_fast(query, module)
         and module.bias_k is None
         and module.bias_v is None
         and not module.add_zero_attn
-        and _can_be_fast(query, _weights(module))
+        and _can_be_fast(query, module)
     )
     return (_attention(module, query), None) if is_fast else None
 
@@ -145,24 +131,17 @@ def _layer_forward(
         not layer.training
         and src_mask is None
         and src_key_padding_mask is None
-        and _is_set_to_be_fast(src, layer.self_attn)
         and layer.activation_relu_or_gelu
         and layer.norm1.eps == layer.norm2.eps
         and not any(one._forward_hooks or one._forward_pre_hooks for one in layer.modules())
-        and _can_be_fast(src, _weights(layer.self_attn, layer.norm1, layer.norm2, layer.linear1, layer.linear2))
+        and _can_be_fast(src, layer.self_attn, layer.norm1, layer.norm2, layer.linear1, layer.linear2)
     )
     return _layer(recorder, layer, src) if is_fast else None
 
 
-def _weights(attention: Any, *others: Any) -> list[Any]:
-    """Weights and biases; None: a module has none."""
-    pairs = [(getattr(one, "weight", None), getattr(one, "bias", None)) for one in (attention.out_proj, *others)]
-    return [attention.in_proj_weight, attention.in_proj_bias, *(one for pair in pairs for one in pair)]
-
-
-def _is_set_to_be_fast(x: Any, attention: Any) -> bool:
-    """Check what both fast paths ask of attention and of torch's settings, and that attention is fused there."""
-    return bool(
+def _can_be_fast(x: Any, attention: Any, *others: Any) -> bool:
+    """Check what both fast paths ask of settings and tensors, but for their device and for modes."""
+    is_set = (
         torch.backends.mha.get_fastpath_enabled()
         and not torch.is_autocast_enabled()
         and not x.is_nested
@@ -171,16 +150,16 @@ def _is_set_to_be_fast(x: Any, attention: Any) -> bool:
         and attention.batch_first
         and attention._qkv_same_embed_dim
         and attention.num_heads % 2 == 0
-        and attention.head_dim % _HEAD_MULTIPLE == 0
+        and attention.head_dim % _HEAD_MULTIPLE == 0  # else torch's attention is not fused there either
+        and x.dtype in _FUSED
     )
-
-
-def _can_be_fast(x: Any, weights: list[Any]) -> bool:
-    """Check what both fast paths ask of their tensors, but for their device and for modes."""
-    return (
-        x.dtype in _FUSED
-        and all(type(one) in (torch.Tensor, torch.nn.Parameter) and one.dtype == x.dtype for one in (x, *weights))
-        and not (torch.is_grad_enabled() and any(one.requires_grad for one in (x, *weights)))
+    if not is_set:
+        return False
+    layers = (attention.out_proj, *others)
+    parts = [getattr(layer, name, None) for layer in layers for name in ("weight", "bias")]
+    tensors = [x, attention.in_proj_weight, attention.in_proj_bias, *parts]
+    return all(type(each) in (torch.Tensor, torch.nn.Parameter) and each.dtype == x.dtype for each in tensors) and not (
+        torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
     )
 
 
@@ -222,7 +201,6 @@ def _layer(recorder: Recorder, layer: Any, src: Any) -> Any:
 
 @contextmanager
 def _within(recorder: Recorder, name: str) -> Iterator[None]:
-    """Set the recorder's path to a module of the layer."""
     outer = recorder.path
     recorder.path = f"{outer}.{name}" if outer else name
     try:
@@ -240,8 +218,8 @@ _FAST: dict[Any, Callable[..., Any]] = {
 _FLEX = "flex_attention"
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
-Works = Callable[[bool], tuple[Work, ...]]
-"""What an operation is for the models, forward (False) or backward (True)."""
+Works = Callable[..., tuple[Work, ...]]
+"""Makes what an operation is for the models, of `is_backward`."""
 
 
 class _StandIn(torch.autograd.Function):
@@ -252,7 +230,7 @@ class _StandIn(torch.autograd.Function):
         recorder, name, works, shapes, dtype = facts
         with recorder.quiet():
             outs = tuple(_empty(tensors[0], shape, kind or dtype) for shape, kind in shapes)
-        recorder.add(name, works(False), [x for x in tensors if x is not None], outs)
+        recorder.add(name, works(is_backward=False), [x for x in tensors if x is not None], outs)
         ctx.facts, ctx.path = facts, recorder.path
         ctx.save_for_backward(*tensors)
         ctx.mark_non_differentiable(*outs[1:])
@@ -267,12 +245,12 @@ class _StandIn(torch.autograd.Function):
             outs = [torch.empty_like(x) if is_needed else None for x, is_needed in zip(tensors, needed, strict=True)]
         reads = [gradients[0], *(x for x in tensors if x is not None)]
         written = [x for x in outs if x is not None]
-        recorder.add(f"{name}_backward", works(True), reads, written, path=ctx.path, phase="backward")
+        recorder.add(f"{name}_backward", works(is_backward=True), reads, written, path=ctx.path, phase="backward")
         return None, *outs
 
 
 def _empty(tensor: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A result, of attention as its kernels leave it: heads of a token side by side."""
+    """Return a result, of attention as its kernels leave it: heads of a token side by side."""
     if len(shape) != 4:
         return tensor.new_empty(shape, dtype=dtype)
     return tensor.new_empty((shape[0], shape[2], shape[1], shape[3]), dtype=dtype).transpose(1, 2)
@@ -283,32 +261,17 @@ def stand_in(
 ) -> Any:
     """Return what an operation on `tensors` would, without running it, and write down what it is, gradients included.
 
-    Args:
-        recorder: where.
-        name: of the operation.
-        works: what it is for the models.
-        tensors: what it reads; the first says on which device.
-        shapes: of each result, with its type; None: `dtype`. Only the first has a gradient.
-        dtype: of the results.
+    `shapes` are of each result, with its type (None: `dtype`); only the first has a gradient. The first tensor says on
+    which device they are.
     """
     return _StandIn.apply((recorder, name, works, tuple(shapes), dtype), *tensors)
-
-
-def _is_one_kernel(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> bool:
-    """Say whether rms_norm is `_fused_rms_norm`: of one type, without a gradient."""
-    del normalized_shape, eps
-    tensors = [x] if weight is None else [x, weight]
-    wants_grad = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
-    return not wants_grad and len({one.dtype for one in tensors}) == 1
 
 
 class FunctionMode(TorchFunctionMode):
     """Writes down attention as one operation, however torch would run it, and follows torch's fast paths.
 
-    Args:
-        recorder: where.
-        shapes: of tensors without memory, on which stand-ins take the places of operations; None: they run.
-        is_compiled: fast paths are those that torch.compile takes, not those of eager mode.
+    On `shapes` of tensors without memory stand-ins take the places of operations; None: they run. `is_compiled`: fast
+    paths are those that torch.compile takes, not those of eager mode.
     """
 
     def __init__(self, recorder: Recorder, shapes: Shapes | None = None, *, is_compiled: bool = False) -> None:
@@ -336,17 +299,21 @@ class FunctionMode(TorchFunctionMode):
                 args, kwargs = cast_as_autocast(args, kwargs)
             return self._attention(func, args, kwargs)
         if getattr(func, "_name", "") == _FLEX and isinstance(func, torch._ops.HigherOrderOperator):
-            return self._flex(func, args, kwargs)
+            works = partial(flex_attention_work, *args[:3], args[4], self._recorder.precision)
+            return self._run(func, args, kwargs, _FLEX, works, args[:3])
         if func is torch.nn.functional.multi_head_attention_forward:
             with self._attention_inside():
                 return func(*args, **kwargs)
         if self._shapes is not None:
             if func in (torch.Tensor.tolist, torch.Tensor.numpy):
-                return self._values(func, args, kwargs)
+                value = self._shapes.value_of(args[0])
+                return self._shapes.refuse(func.__name__) if value is None else func(value, *args[1:], **kwargs)
             if func in (torch.tensor, torch.as_tensor):  # made on the CPU, so that its values are seen
                 kwargs = {name: value for name, value in kwargs.items() if name != "device"}
-            elif func is torch.nn.functional.rms_norm and not self._is_compiled and _is_one_kernel(*args, **kwargs):
-                return self._rms_norm(*args, **kwargs)
+            elif func is torch.nn.functional.rms_norm and not self._is_compiled:
+                out = self._rms_norm(*args, **kwargs)
+                if out is not None:
+                    return out
             elif func in AUTOCAST and torch.is_autocast_enabled("cuda"):
                 args, kwargs = cast_as_autocast(args, kwargs)
         return func(*args, **kwargs)
@@ -369,11 +336,14 @@ class FunctionMode(TorchFunctionMode):
             setattr(home, name, original)
 
     def _rms_norm(self, x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
-        """Stand in for what comes apart on "meta" and is one kernel on a GPU."""
+        """Stand in for what comes apart on "meta", and is one kernel on a GPU where it has one type and no gradient."""
         del eps
+        reads = [x] if weight is None else [x, weight]
+        wants_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in reads)
+        if wants_grad or len({tensor.dtype for tensor in reads}) > 1:
+            return None
         with self._recorder.quiet():
             out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        reads = [x] if weight is None else [x, weight]
         rows = max(1, x.numel() // max(1, math.prod(normalized_shape)))
         read_bytes, write_bytes = (sum(one.numel() * one.element_size() for one in some) for some in (reads, [out]))
         domain = Domain(x.numel(), rows)
@@ -382,38 +352,17 @@ class FunctionMode(TorchFunctionMode):
         self._recorder.add(f"aten.{name}", works, reads, [out])
         return out
 
-    def _values(self, func: Any, args: Any, kwargs: Any) -> Any:
-        assert self._shapes is not None
-        value = self._shapes.value_of(args[0])
-        if value is None:
-            self._shapes.refuse(func.__name__)
-        return func(value, *args[1:], **kwargs)
-
     def _attention(self, func: Any, args: Any, kwargs: Any) -> Any:
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         bound = dict(zip(names, args, strict=False)) | kwargs
         q, k, v, mask = bound["query"], bound["key"], bound["value"], bound.get("attn_mask")
         is_causal = bool(bound.get("is_causal", False))
-        precision = self._recorder.precision
-
-        def works(is_backward: bool) -> tuple[Work, ...]:
-            return attention_work(q, k, v, precision, mask=mask, is_causal=is_causal, is_backward=is_backward)
-
+        works = partial(attention_work, q, k, v, self._recorder.precision, mask=mask, is_causal=is_causal)
         name = "aten.scaled_dot_product_attention"
         if self._shapes is not None:
             shape = (*q.shape[:-1], v.shape[-1])
             return stand_in(self._recorder, name, works, (q, k, v, mask), [(shape, None)], q.dtype)
         return self._run(func, args, kwargs, name, works, [x for x in (q, k, v, mask) if x is not None])
-
-    def _flex(self, func: Any, args: Any, kwargs: Any) -> Any:
-        q, k, v, block_mask = args[0], args[1], args[2], args[4]
-        precision = self._recorder.precision
-
-        def works(is_backward: bool) -> tuple[Work, ...]:
-            return flex_attention_work(q, k, v, block_mask, precision, is_backward=is_backward)
-
-        name = _FLEX
-        return self._run(func, args, kwargs, name, works, [q, k, v])
 
     def flex_attention(
         self, query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
@@ -422,11 +371,7 @@ class FunctionMode(TorchFunctionMode):
         """Stand in for flex_attention."""
         del score_mod, scale, enable_gqa, kernel_options
         mask = None if block_mask is None else block_mask.as_tuple()
-        precision = self._recorder.precision
-
-        def works(is_backward: bool) -> tuple[Work, ...]:
-            return flex_attention_work(query, key, value, mask, precision, is_backward=is_backward)
-
+        works = partial(flex_attention_work, query, key, value, mask, self._recorder.precision)
         rows = tuple(query.shape[:-1])
         shapes = [((*rows, value.shape[-1]), None)]
         if return_lse or return_aux is not None:
@@ -442,7 +387,7 @@ class FunctionMode(TorchFunctionMode):
         with self._recorder.marked():
             with self._recorder.quiet():
                 out = func(*args, **kwargs)
-            self._recorder.add(name, works(False), reads, [out[0] if isinstance(out, tuple) else out])
+            self._recorder.add(name, works(is_backward=False), reads, [out[0] if isinstance(out, tuple) else out])
         return out
 
 
@@ -456,11 +401,7 @@ def _calls_stand_in(*args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def flex_attention_caught(handler: Callable[..., Any]) -> Iterator[None]:
-    """Call `handler` in the place of flex_attention, in this thread.
-
-    Args:
-        handler: has its arguments.
-    """
+    """Call `handler`, which has its arguments, in the place of flex_attention, in this thread."""
     home = sys.modules.get(_HOME)
     if home is None:  # then nobody calls it either
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gemm_eval.checks import check_word
@@ -13,30 +13,20 @@ FUSIONS = ("inductor", "eager")
 """Who decides what runs as one kernel: `torch.compile`, or nobody."""
 
 _FUSIBLE = (Role.ELEMENTWISE, Role.REDUCTION, Role.WINDOW, Role.CONSTANT)
-_MIN_ROW, _MAX_ROW = 64, 1 << 16
-"""Elements of a row that a CTA sums up by itself; shorter rows share one, longer ones are split."""
-_MAX_FUSED = 64
-"""Operations of a kernel, as `torch._inductor.config.max_fusion_size` has it."""
+_MIN_ROW, _MAX_ROW = 64, 1 << 16  # elements of a row that a CTA sums up; shorter rows share one, longer are split
+_MAX_FUSED = 64  # operations of a kernel, as `torch._inductor.config.max_fusion_size` has it
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A launch, or the launches of eager mode for one operation.
-
-    Attributes:
-        calls: operations that it does, in their order.
-        works: what it is for the models; of an operation in eager mode, maybe several kernels.
-    """
+    """A launch of some operations in their order, or the launches of eager mode for one operation."""
 
     calls: tuple[Call, ...]
     works: tuple[Work, ...]
 
 
 class _Group:
-    """Calls that run as one kernel, while it grows.
-
-    `num` and `last` are the places of its first and last call; `before` are the places of calls whose results it reads.
-    """
+    """Calls of one kernel while it grows: first and last place, and places of calls whose results it reads."""
 
     __slots__ = ("before", "calls", "domain", "has_reduction", "is_fusible", "last", "num")
 
@@ -76,21 +66,33 @@ class _Graph:
             return False
         return self.readers_of[place] <= dead
 
+    def is_computed_by_readers(self, place: int, dead: set[int]) -> bool:
+        """Say whether a call makes constants that kernels compute where they need them."""
+        call = self.calls[place]
+        if call.role is not Role.CONSTANT or any(access.buffer in self.kept for access in call.writes):
+            return False
+        return all(self.calls[reader].role in _FUSIBLE for reader in self.readers_of[place] - dead)
+
+    def is_made_inside(self, place: int, buffer: int, inside: set[int]) -> bool:
+        """Say whether all that wrote a buffer before a call is of the same kernel, or constants that it computes."""
+        writers = [w for w in self.writers_of[place] if any(a.buffer == buffer for a in self.calls[w].writes)]
+        return bool(writers) and all(w in inside or self.calls[w].role is Role.CONSTANT for w in writers)
+
 
 def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True) -> list[Kernel]:
     """Return the kernels of a trace, in an order in which they can run.
 
-    Args:
-        trace: what ran.
-        fusion: ``"inductor"``: elementwise operations and reductions fuse, what nobody reads does not run; or
-            ``"eager"``: each operation is a kernel, or those that torch and cuDNN have for it.
-        is_gpu: on chips of another kind an operation of eager mode is one kernel.
+    `fusion` is ``"inductor"``: elementwise operations and reductions fuse, what nobody reads does not run; or
+    ``"eager"``: each operation is a kernel, or those that torch and cuDNN have for it. On chips of another kind than
+    GPUs an operation of eager mode is one kernel.
     """
     check_word("fusion", fusion, FUSIONS)
     graph = _Graph(trace)
     if fusion == "eager":
-        eager = [Kernel((call,), call.eager) if is_gpu and call.eager else None for call in trace.calls]
-        return [known or _kernel(graph, [index], is_fused=False) for index, known in enumerate(eager)]
+        return [
+            Kernel((call,), call.eager) if is_gpu and call.eager else _kernel(graph, [index], is_fused=False)
+            for index, call in enumerate(trace.calls)
+        ]
     kernels = [_kernel(graph, members, is_fused=True) for members in _fuse(graph)]
     return [_vector_kernel(kernel) for kernel in kernels] if is_gpu else kernels
 
@@ -104,29 +106,20 @@ def _fuse(graph: _Graph) -> list[list[int]]:
     group_of: dict[int, int] = {}
     readers_of_input: dict[int, list[int]] = {}
     for index, call in enumerate(graph.calls):
-        if index in dead or _is_computed_by_readers(graph, index, dead):
+        if index in dead or graph.is_computed_by_readers(index, dead):
             continue
         own = _Group(index, call, call.role in _FUSIBLE)
         own.before = {writer for writer in graph.writers_of[index] if writer in group_of}
         groups[index] = own
         group_of[index] = index
         if own.is_fusible:
-            candidates = _candidates(graph, own, call, group_of, readers_of_input)
-            for other in candidates:
+            for other in _candidates(graph, own, call, group_of, readers_of_input):
                 number = group_of[other]
                 if number != group_of[index] and groups[number].is_fusible:
                     _merge_if_possible(graph, groups, group_of, number, group_of[index])
         for access in call.reads:
             readers_of_input.setdefault(access.buffer, []).append(index)
     return [sorted(group.calls) for group in sorted(groups.values(), key=lambda group: group.calls[-1])]
-
-
-def _is_computed_by_readers(graph: _Graph, place: int, dead: set[int]) -> bool:
-    """Say whether a call makes constants that kernels compute where they need them."""
-    call = graph.calls[place]
-    if call.role is not Role.CONSTANT or any(access.buffer in graph.kept for access in call.writes):
-        return False
-    return all(graph.calls[reader].role in _FUSIBLE for reader in graph.readers_of[place] - dead)
 
 
 def _candidates(
@@ -150,9 +143,7 @@ def _merge_if_possible(
     if len(first.calls) + len(second.calls) > _MAX_FUSED:
         return
     domain = _common_domain(graph, first, second)
-    if domain is None or _has_way_around(groups, group_of, earlier, later):
-        return
-    if _has_way_around(groups, group_of, later, earlier):
+    if domain is None or any(_has_way_around(groups, group_of, *ends) for ends in ((earlier, later), (later, earlier))):
         return
     second.calls += first.calls
     second.domain = domain
@@ -165,7 +156,6 @@ def _merge_if_possible(
 
 
 def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | None:
-    """Return the domain that both iterate over together; None: they have none."""
     small, large = sorted((first, second), key=lambda group: group.domain.num_elements)
     a, b = small.domain, large.domain
     if a.num_elements == b.num_elements:
@@ -213,23 +203,19 @@ def _kernel(graph: _Graph, members: Sequence[int], *, is_fused: bool) -> Kernel:
     read: dict[int, int] = {}
     written: dict[int, int] = {}
     for index, call in zip(members, calls, strict=True):
-        for access in call.reads:
-            if not (is_fused and _is_made_inside(graph, index, access.buffer, inside)):
-                read[access.buffer] = max(read.get(access.buffer, 0), access.num_bytes)
-        is_seen = not is_fused or not graph.readers_of[index] <= inside
-        for access in call.writes:
-            if access.buffer in graph.kept or (
-                is_seen and _is_read_outside(graph, index, access.buffer, inside, is_fused)
-            ):
-                written[access.buffer] = max(written.get(access.buffer, 0), access.num_bytes)
+        for buffer, num_bytes in call.reads:
+            if not (is_fused and graph.is_made_inside(index, buffer, inside)):
+                read[buffer] = max(read.get(buffer, 0), num_bytes)
+        outside = graph.readers_of[index] - inside
+        for buffer, num_bytes in call.writes:
+            is_read = any(access.buffer == buffer for reader in outside for access in graph.calls[reader].reads)
+            if not is_fused or is_read or buffer in graph.kept:
+                written[buffer] = max(written.get(buffer, 0), num_bytes)
     return Kernel(calls, (_memory(calls, sum(read.values()), sum(written.values())),))
 
 
 def _vector_kernel(kernel: Kernel) -> Kernel:
-    """Return a kernel of one elementwise operation as that of eager mode, where that loads 16 bytes a thread.
-
-    Both move the same bytes: what is compiled alone is no slower.
-    """
+    """Return a kernel of one elementwise operation as that of eager mode, where that loads 16 bytes a thread."""
     call = kernel.calls[0]
     if len(kernel.calls) > 1 or call.role is not Role.ELEMENTWISE or len(call.eager) != 1:
         return kernel
@@ -239,26 +225,11 @@ def _vector_kernel(kernel: Kernel) -> Kernel:
     return Kernel(kernel.calls, (replace(eager, read_bytes=compiled.read_bytes, write_bytes=compiled.write_bytes),))
 
 
-def _is_made_inside(graph: _Graph, place: int, buffer: int, inside: set[int]) -> bool:
-    """Say whether all that wrote a buffer before a call is of the same kernel, or constants that it computes itself."""
-    writers = [w for w in graph.writers_of[place] if any(access.buffer == buffer for access in graph.calls[w].writes)]
-    return bool(writers) and all(w in inside or graph.calls[w].role is Role.CONSTANT for w in writers)
-
-
-def _is_read_outside(graph: _Graph, place: int, buffer: int, inside: set[int], is_fused: bool) -> bool:
-    if not is_fused:
-        return True
-    outside: Iterable[int] = graph.readers_of[place] - inside
-    return any(access.buffer == buffer for reader in outside for access in graph.calls[reader].reads)
-
-
 def _memory(calls: Sequence[Call], read_bytes: int, write_bytes: int) -> MemoryWork:
     sums = [call for call in calls if call.role is Role.REDUCTION]
     domain = (sums or calls)[0].domain
-    has_cta_for_each_row = (
-        bool(sums) and domain.is_inner and _MIN_ROW <= domain.width <= _MAX_ROW and domain.num_rows > 1
-    )
-    if has_cta_for_each_row:
-        return MemoryWork(ROWS, read_bytes, write_bytes, domain.num_rows, domain.width)
+    rows = domain.rows if sums and domain.is_inner and _MIN_ROW <= domain.width <= _MAX_ROW else None
+    if rows is not None and rows > 1:
+        return MemoryWork(ROWS, read_bytes, write_bytes, rows, domain.width)
     largest = max((access.num_bytes for call in calls for access in (*call.reads, *call.writes)), default=0)
     return dealt(DEALT, read_bytes, write_bytes, min(largest, max(read_bytes, write_bytes)))

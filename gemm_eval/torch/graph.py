@@ -21,11 +21,8 @@ _ATTENTION_BACKWARD = 5, 2
 class VectorGemmWork:
     """A GEMM, convolution or attention in fp32, without tensor cores: nothing is fitted, its peak and bytes are known.
 
-    Attributes:
-        what: in words, with sizes.
-        flop: operations, a multiply-accumulate being two.
-        num_bytes: operands and result, each once.
-        unmasked_flop: operations without what masks leave out.
+    `what` has its sizes in words, `num_bytes` are those of operands and result, each once, and `unmasked_flop` are
+    operations without what masks leave out.
     """
 
     what: str
@@ -38,13 +35,10 @@ class VectorGemmWork:
 class ConvolutionWork:
     """A convolution as the implicit GEMM that it is.
 
-    Attributes:
-        problem: the GEMM: G groups, M positions of the output in all images, K window times channels, N filters.
-        read_bytes, write_bytes: input and filters, output, each once: A is never stored.
-        is_depthwise: each filter sees one channel: no matrix unit is of use.
-        padded: the GEMM that runs, with channels filled up to what tensor cores load at once; None: `problem`.
-        window: places of the filter, where a kernel of its own runs over them; 0: a plain GEMM runs.
-        is_channels_first: an image of one channel follows the other, and the kernel takes it so.
+    `problem` has G groups, M positions of the output in all images, K window times channels and N filters. Bytes are
+    those of input and filters, and of the output, each once: A is never stored. `is_depthwise`: each filter sees one
+    channel, and no matrix unit is of use. `padded` is the GEMM that runs, with channels filled up to what tensor cores
+    load at once; None: `problem`. `window` places of the filter have a kernel of their own; 0: a plain GEMM runs.
     """
 
     problem: GemmProblem
@@ -58,13 +52,7 @@ class ConvolutionWork:
 
 @dataclass(frozen=True, slots=True)
 class UnpricedWork:
-    """An operation that no model knows: it is listed, with its bytes.
-
-    Attributes:
-        reason: why.
-        num_bytes: read and written.
-        flop: as torch counts them; 0: it does not.
-    """
+    """An operation that no model knows: it is listed, with its bytes, and its operations where torch counts them."""
 
     reason: str
     num_bytes: int
@@ -94,10 +82,7 @@ _ELEMENT_BYTES = 2  # of what `dealt` takes the largest tensor to be made of
 def dealt(what: str, read_bytes: int, write_bytes: int, tensor_bytes: int) -> MemoryWork:
     """Return a kernel that goes over its elements in blocks, whatever rows they are of.
 
-    Args:
-        what: its name for the memory-bound model.
-        read_bytes, write_bytes: bytes of one run.
-        tensor_bytes: of the largest tensor that it sees, which its threads are for.
+    `tensor_bytes` are those of the largest tensor that it sees, which its threads are for.
     """
     rows = -(-tensor_bytes // (CTA_ELEMENTS * _ELEMENT_BYTES))
     return MemoryWork(what, read_bytes, write_bytes, rows, CTA_ELEMENTS)
@@ -141,11 +126,9 @@ class Role(enum.Enum):
 
 
 class Access(NamedTuple):
-    """Memory that an operation reads or writes.
+    """Memory that an operation reads or writes: a storage by number, and the bytes of the elements it sees, each once.
 
-    Attributes:
-        buffer: number of the storage.
-        num_bytes: of the elements it sees, each once: dimensions that are expanded count as one.
+    Dimensions that are expanded count as one.
     """
 
     buffer: int
@@ -153,22 +136,14 @@ class Access(NamedTuple):
 
 
 class Domain(NamedTuple):
-    """The elements that a kernel iterates over.
+    """The elements that a kernel iterates over, and of a reduction how many sums there are.
 
-    Attributes:
-        num_elements: all of them.
-        rows: of a reduction: how many sums there are; None: there is no reduction.
-        is_inner: what is summed up lies side by side in memory (a row), not in steps (a column).
+    `is_inner`: what is summed up lies side by side in memory (a row), not in steps (a column).
     """
 
     num_elements: int
     rows: int | None = None
     is_inner: bool = True
-
-    @property
-    def num_rows(self) -> int:
-        """Sums; 0: there is no reduction."""
-        return self.rows or 0
 
     @property
     def width(self) -> int:
@@ -178,17 +153,10 @@ class Domain(NamedTuple):
 
 @dataclass(slots=True)
 class Call:
-    """An operation of torch that ran.
+    """An operation of torch that ran, ``"aten.mm"``, in the phase ``"forward"``, ``"backward"`` or ``"optimizer"``.
 
-    Attributes:
-        name: as torch has it: ``"aten.mm"``.
-        path: of the module that called it; empty: the outermost.
-        phase: ``"forward"``, ``"backward"`` or ``"optimizer"``.
-        role: what it is for a compiler that fuses.
-        domain: what its kernel iterates over.
-        reads, writes: memory.
-        works: of an `EXTERN` operation: what it is for the models; else empty.
-        eager: the kernels that eager mode runs for it; empty: as `works`, or one of its bytes.
+    `path` is of the module that called it; empty: the outermost. `works` of an `EXTERN` operation are what it is to the
+    models. `eager` are the kernels that eager mode runs for it; empty: as `works`, or one of its bytes.
     """
 
     name: str
@@ -204,12 +172,10 @@ class Call:
 
 @dataclass(slots=True)
 class Trace:
-    """All operations of a run.
+    """All operations of a run, in the order they ran.
 
-    Attributes:
-        calls: in the order they ran.
-        kept: buffers that were there before, or that somebody holds after the run: what is written there must be.
-        modules: class of each module by its path, in the order of definition.
+    `kept` are buffers that were there before, or that somebody holds after the run: what is written there must be.
+    `modules` has the class of each module by its path, in the order of definition.
     """
 
     calls: list[Call] = field(default_factory=list)

@@ -71,11 +71,8 @@ def missing_interface() -> str | None:
 class Pruning:
     """Prunes candidates for one GPU; its methods are what Inductor calls.
 
-    Args:
-        arch: the GPU.
-        top_k: how many of a template's candidates stay: a count, or a share.
-        report: where it says what it did.
-        drop_slower: whether candidates go that a library's kernel surely beats.
+    `top_k` of a template's candidates stay: a count, or a share. `drop_slower`: candidates go that a library's kernel
+    surely beats.
     """
 
     def __init__(self, arch: GpuSpec, top_k: int | float, report: PruneReport, drop_slower: bool = True) -> None:
@@ -97,8 +94,7 @@ class Pruning:
         try:
             return self._template_choices(choices, inputs, op_name)
         except Exception as error:  # whatever an unknown torch raises: a compilation must not end here
-            self._give_up(op_name, error)
-            return choices
+            return self._give_up(op_name, error, choices)
 
     def callers(self, choices: list[Any]) -> list[Any]:
         """Return the candidates of a grouped GEMM that stay, and all of other operations: `ChoiceCaller`s.
@@ -113,12 +109,13 @@ class Pruning:
             if any(choice.name in _LIBRARY_KERNELS for choice in choices):
                 time_in_graphs(choices)
         except Exception as error:  # as above
-            self._give_up("grouped_mm" if any(map(_is_grouped, choices)) else "GEMM", error)
+            return self._give_up("grouped_mm" if any(map(_is_grouped, choices)) else "GEMM", error, choices)
         return choices
 
     def _template_choices(self, choices: list[Any], inputs: Any, op_name: str) -> list[Any]:
         from torch._inductor.kernel_inputs import MMKernelInputs
         from torch._inductor.select_algorithm import ExternKernelChoice
+        from torch._inductor.virtualized import V
 
         if not isinstance(inputs, MMKernelInputs):  # of convolutions, and what else comes to have templates
             return choices
@@ -128,7 +125,7 @@ class Pruning:
             if not isinstance(choice.template, ExternKernelChoice):
                 values[i] = {**choice.extra_kwargs, **choice.params.to_kwargs()}
                 by_template.setdefault((choice.template.uid, values[i].get("hint_override")), []).append(i)
-        node = _current_node()
+        node = getattr(V.graph, "current_node", None)  # of torch.fx, which is lowered
         num_extern = len(choices) - len(values)
         if node is not None and node is self._libraries[0]:
             num_extern += self._libraries[1]
@@ -162,9 +159,8 @@ class Pruning:
         grouped = [i for i, choice in enumerate(choices) if _is_grouped(choice)]
         problem, a, b = grouped_gemm_of(choices[grouped[0]], _hints)
         values = [_values_of(choices[i]) for i in grouped]
-        traits = traits_of(
-            {**values[0], "NUM_SMS": self.arch.num_sms, "USE_TMA_LOAD": _has_tma(choices[grouped[0]])}, a, b
-        )
+        is_tma = "USE_TMA_LOAD=True" in str(getattr(choices[grouped[0]], "description", ""))
+        traits = traits_of({**values[0], "NUM_SMS": self.arch.num_sms, "USE_TMA_LOAD": is_tma}, a, b)
         configs = [config_of(one, problem.M) for one in values]  # its tiles go down all of M first
         name = _name_of(choices[grouped[0]])
         template, stay = self._rank(name, problem, configs, traits)
@@ -201,18 +197,17 @@ class Pruning:
         num_slower = num_first - len(stay)
         return PrunedTemplate(name, ranked_by, candidates, len(tiled), len(stay), reason, num_slower), stay
 
-    def _give_up(self, op_name: str, error: Exception) -> None:
+    def _give_up(self, op_name: str, error: Exception, choices: list[Any]) -> list[Any]:
         text = f"all candidates of this {op_name} stay, for they cannot be read: {type(error).__name__}: {error}"
         self.report.note(text)
         warnings.warn(text, stacklevel=3)
+        return choices
 
 
 class PruningChoices:
     """Makes the choices handler: for `torch._inductor.config.inductor_choices_class`, which is part of cache keys.
 
-    Args:
-        pruning: what prunes.
-        make_base: makes the handler that it stands before; None: Inductor's own.
+    `make_base` makes the handler that it stands before; None: Inductor's own.
     """
 
     def __init__(self, pruning: Pruning, make_base: Callable[[], Any] | None) -> None:
@@ -241,14 +236,10 @@ class PruningChoices:
             return pruning.template_choices(result, kernel_inputs, op_name)
 
         base_key = getattr(base, "uuid", lambda: None)()
-        vars(handler).update(
-            {
-                _HOOK: finalize_pruned,
-                "gemm_eval_base": base,
-                "gemm_eval_pruning": pruning,
-                "uuid": lambda: (*pruning.key(), base_key),
-            }
-        )
+        vars(handler).update({
+            _HOOK: finalize_pruned, "gemm_eval_base": base, "gemm_eval_pruning": pruning,
+            "uuid": lambda: (*pruning.key(), base_key),
+        })  # fmt: skip
         return handler
 
     def __deepcopy__(self, memo: Any) -> PruningChoices:
@@ -265,13 +256,6 @@ def _is_ours(pruning: Pruning) -> bool:
     return getattr(V.choices, "gemm_eval_pruning", None) is pruning
 
 
-def _current_node() -> Any:
-    """The node of torch.fx that is lowered, if that is known."""
-    from torch._inductor.virtualized import V
-
-    return getattr(V.graph, "current_node", None)
-
-
 def _name_of(caller: Any) -> str:
     return str(caller.name).rpartition("_")[0]
 
@@ -281,15 +265,10 @@ def _is_grouped(caller: Any) -> bool:
 
 
 def _values_of(caller: Any) -> dict[str, Any]:
-    """Block sizes, warps and stages of a rendered candidate."""
     info = caller.info_dict()
     tile = str(info["tile_shape"]).strip("()").split(",")
     m, k, n = (int(size) for size in tile)
     return {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k} | {name: info[name] for name in ("num_warps", "num_stages")}
-
-
-def _has_tma(caller: Any) -> bool:
-    return "USE_TMA_LOAD=True" in str(getattr(caller, "description", ""))
 
 
 def _hints(values: Sequence[Any]) -> tuple[int, ...]:
@@ -301,11 +280,9 @@ def _hints(values: Sequence[Any]) -> tuple[int, ...]:
 
 
 DEFAULT_TOP_K = 3
-"""Candidates of a template that are benchmarked unless the caller says otherwise.
+"""Candidates of a template that are benchmarked by default, of the 20 to 105 that Inductor has.
 
-The best of the model's first three is 99.3% as fast as the best of all over 730 GEMMs that were measured
-(docs/figures.md, `gemm-eval validate triton`), and libraries' kernels are benchmarked beside them. Inductor has 20 to
-105 candidates of a GEMM, each of which it renders, compiles and benchmarks.
+The best of the model's first three is 99.3% as fast as the best of all over 730 measured GEMMs (docs/figures.md).
 """
 
 
@@ -321,22 +298,10 @@ def prune_inductor(
         print(pruned)
 
     Of each template the `top_k` best for mm, addmm, bmm, baddbmm, mm_plus_mm, scaled and grouped GEMMs stay; so do all
-    kernels of libraries. Inductor chooses among what is left, as ever.
-
-    Of these, candidates go that cuBLAS surely beats: such that are predicted slower than it by more than what nine of
-    ten predictions of either are off, together a quarter to a third. Where a kernel that may be fused follows, cuBLAS
-    counts as slower by the reading and writing of C that a template saves. With no candidate left the library's kernel
-    is taken without any timing, and nothing is fused into it but a bias, nor into its inputs. This is for mm, addmm,
-    bmm and baddbmm in 16 bits, with rows that start on 16 bytes, on Hopper, whose Triton kernels were timed. The first
-    time on a machine the model of libraries is compiled, which takes a while.
-
-    What is left of these GEMMs, on any GPU, is timed in CUDA graphs, where this torch lets us: otherwise Inductor
-    counts the host's time of a call as the kernel's, and below 50 us chooses by that. Timings that Inductor has in its
-    cache are taken as they are.
-
-    Templates with kernels that the model does not know (tensor memory, fp32 without tensor cores) are ranked by a
-    roofline of their tiles, and those without tiles of their own (decompose_k) in Inductor's order. Convolutions and
-    attention are as without.
+    kernels of libraries. Inductor chooses among what is left, as ever. Of these, candidates go that cuBLAS surely
+    beats: for mm, addmm, bmm and baddbmm in 16 bits on Hopper, whose Triton kernels were timed. With no candidate left
+    the library's kernel is taken without any timing, and nothing is fused into it but a bias. What is left is timed in
+    CUDA graphs, where this torch lets us. Convolutions and attention are as without. TORCH.md has the rules.
 
     It holds for the thread that enters it, until it leaves; the innermost counts. Graphs that Inductor has in its cache
     are not compiled anew: they are cached apart for all arguments. It needs torch 2.10 or later; where the
@@ -361,7 +326,12 @@ def prune_inductor(
     spec = gpu_spec(arch)
     report = PruneReport(spec.name, top_k)
     if arch is None:
-        spec = _as_it_runs(spec, torch.cuda.get_device_properties(torch.cuda.current_device()), report)
+        device = torch.cuda.get_device_properties(torch.cuda.current_device())
+        num_sms = int(device.multi_processor_count)
+        if num_sms != spec.num_sms:  # a partition of a GPU, or one with fewer
+            text = f"{device.name} has {num_sms} SMs, the preset {spec.name} {spec.num_sms}: ranked for {num_sms}"
+            report.note(text)
+            spec = spec.model_copy(update={"num_sms": num_sms})
     missing = missing_interface()
     if missing is not None:
         text = f"Inductor is left as it is: torch {torch.__version__} has no interface that is known: {missing}"
@@ -374,15 +344,6 @@ def prune_inductor(
         report.is_active = True
         stack.callback(setattr, report, "is_active", False)
         yield report
-
-
-def _as_it_runs(spec: GpuSpec, properties: Any, report: PruneReport) -> GpuSpec:
-    """The preset, with as many SMs as the device has: a partition of a GPU, or one with fewer."""
-    num_sms = int(properties.multi_processor_count)
-    if num_sms == spec.num_sms:
-        return spec
-    report.note(f"{properties.name} has {num_sms} SMs, the preset {spec.name} {spec.num_sms}: ranked for {num_sms}")
-    return spec.model_copy(update={"num_sms": num_sms})
 
 
 def _install(stack: ExitStack, pruning: Pruning) -> None:

@@ -1,20 +1,6 @@
 """Rank the configs of Inductor's Triton templates by the Triton model, else by a roofline; compare them with libraries.
 
-Nothing here imports torch: the GEMM and its candidates are read off objects that Inductor hands over (interfaces of
-torch 2.10 to 2.15). The model was fitted on `examples/triton_gemm.py`. It can be told where Inductor's kernels differ:
-
-* Rows and columns outside the matrix begin anew (`rm % M`): whole tiles come from L2, where the examples' masks read
-  the rows that there are.
-* A persistent kernel has one CTA for each SM, however little it takes of it.
-* TMA: a tile is one instruction of one thread, and rows outside are not read.
-* Strides are constants, so that a copy takes half the instructions.
-* Rows that do not start on 16 bytes are copied in narrower pieces, and below 4 bytes through registers, without
-  cp.async: there is no pipeline then.
-
-Against the library: the Triton model predicts a tuner's timing, events around a launch after a flush that leaves L2
-full of dirty lines; the library's model predicts a kernel among others in a graph. So the former is taken without.
-Nothing is decided but where both models were held against timings: 16-bit operands whose rows start on 16 bytes, plain
-kernels (no TMA, none persistent), a chip of the generation whose Triton kernels were timed.
+Nothing here imports torch. TORCH.md, "prune_inductor", says where Inductor's kernels differ from those of the model.
 """
 
 from __future__ import annotations
@@ -53,12 +39,7 @@ _TWO_PRODUCTS = "mm_plus_mm"
 
 
 class Operand(NamedTuple):
-    """A matrix, or a batch of them.
-
-    Attributes:
-        sizes, strides: in elements, with hints in place of symbols.
-        dtype: torch's.
-    """
+    """A matrix, or a batch of them: sizes and strides in elements, with hints in place of symbols, and torch's type."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -75,14 +56,9 @@ class Operand(NamedTuple):
 
 
 def gemm_of(inputs: Any, op_name: str, *, is_tf32: bool) -> tuple[GemmProblem, Operand, Operand]:
-    """Return the GEMM of an `MMKernelInputs`, with its operands.
+    """Return the GEMM of an `MMKernelInputs` of Inductor, with its operands.
 
-    The two products of an mm_plus_mm are one of twice the K.
-
-    Args:
-        inputs: Inductor's.
-        op_name: Inductor's name of the operation.
-        is_tf32: whether fp32 is multiplied as tf32.
+    The two products of an mm_plus_mm are one of twice the K. `is_tf32`: fp32 is multiplied as tf32.
     """
     nodes, sizes, strides = inputs.nodes(), inputs.shapes_hinted(), inputs.strides_hinted()
     a, b = (
@@ -100,9 +76,7 @@ def grouped_gemm_of(
 ) -> tuple[GemmProblem, Operand, Operand]:
     """Return the GEMM of a candidate of a grouped template, its groups as a batch, for rows that are dealt out evenly.
 
-    Args:
-        choice: Inductor's caller of a template's kernel.
-        hint: makes integers of sizes.
+    `choice` is Inductor's caller of a template's kernel; `hint` makes integers of sizes.
     """
     a, b = (
         Operand(hint(node.get_size()), hint(node.get_stride()), node.get_dtype()) for node in choice.input_nodes[:2]
@@ -124,9 +98,8 @@ def grouped_gemm_of(
 def config_of(values: Mapping[str, Any], band_rows: int | None = None) -> TritonConfig | None:
     """Return what a candidate is launched with; None if it is no tiled kernel.
 
-    Args:
-        values: what Inductor makes its kernel of, by name.
-        band_rows: rows whose tiles are finished before the next columns'; None: as `values` say.
+    `values` are what Inductor makes its kernel of, by name. `band_rows` are rows whose tiles are finished before the
+    next columns'; None: as `values` say.
     """
     if not {"BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"} <= values.keys():
         return None
@@ -136,18 +109,9 @@ def config_of(values: Mapping[str, Any], band_rows: int | None = None) -> Triton
 
 
 def traits_of(values: Mapping[str, Any], a: Operand, b: Operand) -> KernelTraits:
-    """Return what else a template's kernels are.
-
-    Args:
-        values: what Inductor makes its kernel of, by name, options of the template too.
-        a, b: the operands.
-    """
-    return KernelTraits(
-        is_persistent="NUM_SMS" in values,
-        is_tma="TMA_SIZE" in values or bool(values.get("USE_TMA_LOAD")) or "WARP_SPECIALIZE" in values,
-        a_copy_bytes=a.copy_bytes,
-        b_copy_bytes=b.copy_bytes,
-    )
+    """Return what else a template's kernels are, of the values that Inductor makes them of, and the operands."""
+    is_tma = "TMA_SIZE" in values or bool(values.get("USE_TMA_LOAD")) or "WARP_SPECIALIZE" in values
+    return KernelTraits("NUM_SMS" in values, is_tma, a.copy_bytes, b.copy_bytes)
 
 
 def _problem(sizes: tuple[int, int, int, int], torch_dtypes: tuple[Any, Any, Any], is_tf32: bool) -> GemmProblem:
@@ -173,11 +137,9 @@ _NOT_FUSED = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "_groupe
 
 
 class LibraryTime(NamedTuple):
-    """The time of a GEMM without templates, in us.
+    """The time of a GEMM without templates, in us: of the library's kernel, and with the kernel behind it.
 
-    Attributes:
-        latency_us: the library's kernel.
-        latest_us: the same and the kernel behind it that a template would save; nine of ten such GEMMs are faster.
+    A template would save the latter. Nine of ten such GEMMs are faster than `latest_us`.
     """
 
     latency_us: float
@@ -189,11 +151,7 @@ class LibraryTime(NamedTuple):
 
 
 class Library:
-    """Predicts the library's kernels of one GPU.
-
-    Args:
-        arch: the GPU.
-    """
+    """Predicts the library's kernels of one GPU."""
 
     def __init__(self, arch: GpuSpec) -> None:
         self.arch = arch
@@ -202,21 +160,17 @@ class Library:
     def time(self, problem: GemmProblem, *, has_epilogue: bool) -> LibraryTime | None:
         """Return what the library takes; None: what is predicted is not sure enough to drop anything.
 
-        Args:
-            problem: the GEMM.
-            has_epilogue: a template would also do what the next kernel does, which otherwise reads and writes C.
+        `has_epilogue`: a template would also do what the next kernel does, which otherwise reads and writes C.
         """
-        if not {problem.input_dtype, problem.weight_dtype, problem.output_dtype} <= set(_DTYPES):
-            return None
-        if not _is_timed_generation(self.arch):
+        is_timed = {problem.input_dtype, problem.weight_dtype, problem.output_dtype} <= set(_DTYPES)
+        if not is_timed or not _is_timed_generation(self.arch):
             return None
         result = self._evaluator.evaluate_problem(problem)
         if result.high_us is None:
             return None
         epilogue_us = 0.0
         if has_epilogue:
-            assert problem.output_dtype is not None
-            c_bytes = problem.G * problem.M * problem.N * problem.output_dtype.bits / _BITS_PER_BYTE
+            c_bytes = problem.rows * problem.N * problem.types.c.bits / _BITS_PER_BYTE
             epilogue_us = self._evaluator.evaluate_memory_bound(c_bytes, c_bytes).latency_us
         return LibraryTime(result.latency_us, result.high_us + epilogue_us)
 
@@ -236,11 +190,7 @@ def _is_timed_generation(arch: GpuSpec) -> bool:
 def graph_times_us(
     arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], traits: KernelTraits
 ) -> Array | None:
-    """Return what candidates take in a CUDA graph; None: kernels like these were not timed.
-
-    Args:
-        arch, problem, configs, traits: as for `rank_times`, which knows them by the model.
-    """
+    """Return what candidates that `rank_times` knows by the model take in a CUDA graph; None: none was timed."""
     if traits.is_tma or traits.is_persistent or min(traits.a_copy_bytes, traits.b_copy_bytes) < _COPY_BYTES:
         return None
     fitted = triton_coefficients(arch)[0]
@@ -251,22 +201,18 @@ def graph_times_us(
 def has_epilogue(node: Any) -> bool:
     """Return whether a template's kernel may do more than a node of torch.fx says; in doubt it may.
 
-    Args:
-        node: a GEMM, or a view of its result.
+    The node is a GEMM, or a view of its result.
     """
     if node is None:
         return True
-    for user in node.users:
-        if user.op == "output":
-            continue
-        if getattr(user.target, "is_view", False):
-            if has_epilogue(user):
-                return True
-            continue
-        name = str(user.target).partition(".")[2].partition(".")[0]  # aten.mm.default
-        if name not in _NOT_FUSED and not name.startswith("_scaled_dot_product"):
-            return True
-    return False
+    return any(_may_be_fused(user) for user in node.users if user.op != "output")
+
+
+def _may_be_fused(user: Any) -> bool:
+    if getattr(user.target, "is_view", False):
+        return has_epilogue(user)
+    name = str(user.target).partition(".")[2].partition(".")[0]  # aten.mm.default
+    return name not in _NOT_FUSED and not name.startswith("_scaled_dot_product")
 
 
 _LEAST_ASYNC_BYTES = 4  # of cp.async (PTX ISA: cp-size is 4, 8 or 16)
@@ -284,10 +230,8 @@ _TIE_FRAC = 1e-3  # parts equals, and no more
 class KernelTraits(NamedTuple):
     """Facts of a kernel that its config does not say.
 
-    Attributes:
-        is_persistent: as many CTAs as SMs loop over the tiles.
-        is_tma: operands come by bulk tensor copies.
-        a_copy_bytes, b_copy_bytes: the widest piece of a row of an operand that is aligned, at most 16.
+    `is_persistent`: as many CTAs as SMs loop over the tiles; `is_tma`: operands come by bulk tensor copies. The widest
+    piece of a row of an operand that is aligned has `a_copy_bytes` or `b_copy_bytes`, at most 16.
     """
 
     is_persistent: bool = False
@@ -297,12 +241,9 @@ class KernelTraits(NamedTuple):
 
 
 class RankedTimes(NamedTuple):
-    """Predicted times of configs.
+    """Predicted times of configs, [num_configs], by ``"model"`` or ``"roofline"``, and why not by the model.
 
-    Attributes:
-        times_us: [num_configs]; infinite: it does not compile, or cannot be launched.
-        ranked_by: ``"model"`` or ``"roofline"``.
-        reason: why it is not the model.
+    A time is infinite where the config does not compile, or cannot be launched.
     """
 
     times_us: Array
@@ -313,24 +254,18 @@ class RankedTimes(NamedTuple):
 def rank_times(
     arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], traits: KernelTraits
 ) -> RankedTimes:
-    """Return what configs of one template are ranked by, the least first; ties stay in their order.
+    """Return what configs (at least one) of one template are ranked by, the least first; ties stay in their order.
 
-    Args:
-        arch: the GPU.
-        problem: the GEMM; of a grouped one the groups as a batch.
-        configs: at least one.
-        traits: of the template's kernels.
+    The problem of a grouped GEMM has the groups as a batch.
     """
     rejected = np.array([no is not None and not no.can_run for no in reject_configs(arch, problem, configs)])
-    if problem.input_dtype is DType.FP32:
-        reason = "fp32 without tensor cores is not in the Triton model"
-        return RankedTimes(np.where(rejected, np.inf, _roofline_us(arch, problem, configs)), "roofline", reason)
     try:
-        times = model_times_us(arch, problem, configs, traits)
+        if problem.input_dtype is DType.FP32:
+            raise UnsupportedError("fp32 without tensor cores is not in the Triton model")
+        times, ranked_by, reason = model_times_us(arch, problem, configs, traits), "model", ""
     except UnsupportedError as error:
-        times = _roofline_us(arch, problem, configs)
-        return RankedTimes(np.where(rejected, np.inf, times), "roofline", str(error))
-    return RankedTimes(np.where(rejected, np.inf, times), "model")
+        times, ranked_by, reason = _roofline_us(arch, problem, configs), "roofline", str(error)
+    return RankedTimes(np.where(rejected, np.inf, times), ranked_by, reason)
 
 
 def model_times_us(
@@ -339,9 +274,7 @@ def model_times_us(
 ) -> Array:  # fmt: skip
     """Return the Triton model's times of configs of one template.
 
-    Args:
-        arch, problem, configs, traits: as for `rank_times`.
-        coefficients: None: those of the GPU, for times as tuners take them.
+    `coefficients` None: those of the GPU, for times as tuners take them.
     """
     if coefficients is None:
         coefficients = triton_coefficients(arch)[0]
@@ -360,19 +293,13 @@ def model_times_us(
 
 
 def expected_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig, traits: KernelTraits) -> KernelCode:
-    """Return what the model expects of the code of a config: `estimate_code`, with the copies of Inductor's kernels.
-
-    Args:
-        arch, problem, config: what is compiled for what.
-        traits: of the template's kernels.
-    """
+    """Return what the model expects of the code of a config: `estimate_code`, with the copies of Inductor's kernels."""
     code = estimate_code(arch, problem, config)
-    assert problem.weight_dtype is not None
     loop, threads = code.loop, config.num_warps * _LANES
     copies = float(loop.copy)
     for rows, bits, width in (
-        (config.block_m, problem.input_dtype.bits, traits.a_copy_bytes),
-        (config.block_n, problem.weight_dtype.bits, traits.b_copy_bytes),
+        (config.block_m, problem.types.a.dtype.bits, traits.a_copy_bytes),
+        (config.block_n, problem.types.b.dtype.bits, traits.b_copy_bytes),
     ):
         whole = rows * config.block_k * bits / _BITS_PER_BYTE / (_COPY_BYTES * threads)
         copies += whole * (_COPY_BYTES / width - 1)
@@ -389,14 +316,13 @@ def expected_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig, tra
 
 
 def _roofline_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig]) -> Array:
-    """The least time of whole tiles, dealt to SMs: FLOP at the SM's rate, L2 and DRAM at theirs; then bytes in flight.
+    """Return the least time of whole tiles dealt to SMs, by FLOP, L2 and DRAM; then bytes in flight.
 
     Deeper pipelines with wider steps are first among equals: nothing here says what a stage is worth.
     """
     G, M, K, N = problem.sizes
-    assert problem.weight_dtype is not None
-    assert problem.output_dtype is not None
-    a, b, c = (one.bits / _BITS_PER_BYTE for one in (problem.input_dtype, problem.weight_dtype, problem.output_dtype))
+    types = problem.types
+    a, b, c = (dtype.bits / _BITS_PER_BYTE for dtype in (types.a.dtype, types.b.dtype, types.c))
     tensor_flop = arch.tensor_flop_per_cycle.get(problem.input_dtype)
     flop_per_cycle = tensor_flop or arch.issue_slots_per_cycle * _LANES * _FLOP_PER_FMA
     flop_per_us = flop_per_cycle * cycles_per_us(arch.boost_clock_ghz)

@@ -1,16 +1,10 @@
-"""Reports of what `prune_inductor` did, GEMM by GEMM, and timing of candidates without the host's part.
-
-Candidates are timed by many calls in one CUDA graph, each after a flush of L2. Inductor puts events around a call.
-Until the call has launched its kernel the GPU waits, and the time that Python takes in a library's function counts as
-the kernel's: 10 to 40 us on a busy host, more than most kernels of few tokens take. A graph of one call is no better
-below 10 us: the same kernel took 7 and 16 us on an H200, torch 2.11.
-"""
+"""Reports of what `prune_inductor` did, GEMM by GEMM, and timing of candidates in CUDA graphs: TORCH.md says why."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,9 +27,12 @@ class RankedConfig(NamedTuple):
     is_kept: bool
     graph_us: float | None = None
 
+    def __str__(self) -> str:
+        time = "" if self.time_us is None else f": {self.time_us:.2f} us"
+        return f"{self.config}{time}" + ("" if self.graph_us is None else f", {self.graph_us:.2f} in a CUDA graph")
 
-@dataclass(frozen=True)
-class PrunedTemplate:
+
+class PrunedTemplate(NamedTuple):
     """The candidates of one template for one GEMM.
 
     Attributes:
@@ -59,11 +56,33 @@ class PrunedTemplate:
     @property
     def kept(self) -> list[RankedConfig]:
         """Candidates that stayed, best first."""
-        return sorted((one for one in self.candidates if one.is_kept), key=lambda one: one.time_us or 0.0)
+        return sorted((each for each in self.candidates if each.is_kept), key=lambda each: each.time_us or 0.0)
+
+
+class _Sums:
+    """Sums of candidates over the parts of a GEMM, or over GEMMs."""
+
+    def _parts(self) -> Iterable[Any]:
+        raise NotImplementedError
+
+    @property
+    def num_before(self) -> int:
+        """Candidates of templates that Inductor had."""
+        return sum(each.num_before for each in self._parts())
+
+    @property
+    def num_kept(self) -> int:
+        """Candidates of templates that stayed."""
+        return sum(each.num_kept for each in self._parts())
+
+    @property
+    def num_slower(self) -> int:
+        """Candidates among the first `top_k` that do not stay because a library's kernel surely beats them."""
+        return sum(each.num_slower for each in self._parts())
 
 
 @dataclass(frozen=True)
-class PrunedGemm:
+class PrunedGemm(_Sums):
     """A GEMM of a graph that Inductor lowered.
 
     Attributes:
@@ -80,20 +99,8 @@ class PrunedGemm:
     num_extern: int
     library_us: float | None = None
 
-    @property
-    def num_before(self) -> int:
-        """Candidates of templates that Inductor had."""
-        return sum(one.num_before for one in self.templates)
-
-    @property
-    def num_kept(self) -> int:
-        """Candidates of templates that stayed."""
-        return sum(one.num_kept for one in self.templates)
-
-    @property
-    def num_slower(self) -> int:
-        """Candidates that do not stay because a library's kernel surely beats them."""
-        return sum(one.num_slower for one in self.templates)
+    def _parts(self) -> Iterable[PrunedTemplate]:
+        return self.templates
 
     def __str__(self) -> str:
         text = f"{self.op_name} {self.problem}: {self.num_kept} of {self.num_before} candidates stay"
@@ -103,15 +110,12 @@ class PrunedGemm:
         for template in self.templates:
             by = f"by {template.ranked_by}" + (f" ({template.reason})" if template.reason else "")
             lines.append(f"  {template.name}, {by}: {template.num_kept} of {template.num_before}")
-            for one in template.kept:
-                time = "" if one.time_us is None else f": {one.time_us:.2f} us"
-                in_graph = "" if one.graph_us is None else f", {one.graph_us:.2f} in a CUDA graph"
-                lines.append(f"    {one.config}{time}{in_graph}")
+            lines += [f"    {each}" for each in template.kept]
         return "\n".join(lines)
 
 
 @dataclass
-class PruneReport:
+class PruneReport(_Sums):
     """The report of a `prune_inductor`; it grows while graphs are compiled.
 
     Attributes:
@@ -129,20 +133,8 @@ class PruneReport:
     notes: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    @property
-    def num_before(self) -> int:
-        """Candidates of templates that Inductor had for all GEMMs."""
-        return sum(one.num_before for one in self.gemms)
-
-    @property
-    def num_kept(self) -> int:
-        """Candidates of templates that stayed."""
-        return sum(one.num_kept for one in self.gemms)
-
-    @property
-    def num_slower(self) -> int:
-        """Candidates among the first `top_k` that do not stay because a library's kernel surely beats them."""
-        return sum(one.num_slower for one in self.gemms)
+    def _parts(self) -> Iterable[PrunedGemm]:
+        return self.gemms
 
     def add(self, gemm: PrunedGemm) -> None:
         """Append what became of a GEMM; several threads may."""
@@ -170,19 +162,16 @@ _LEAST_MS = 1e-4  # where a difference is within its noise
 
 
 def time_in_graphs(choices: Sequence[Any]) -> bool:
-    """Let candidates of a GEMM be timed in CUDA graphs, all or none; return whether they are.
+    """Let candidates of a GEMM, Inductor's `ChoiceCaller`s, be timed in CUDA graphs, all or none; say which.
 
     None where this torch times them otherwise than torch 2.10 to 2.15 do, or in another process.
-
-    Args:
-        choices: Inductor's `ChoiceCaller`s.
     """
     from torch._inductor import config
 
     # what goes to another process is pickled, and timed there
     if config.autotune_in_subproc or getattr(config, "pipeline_max_autotune_gemm", False):
         return False
-    if len(choices) < 2 or not all(_can_be_timed(choice) for choice in choices):
+    if len(choices) < 2 or not all(map(_can_be_timed, choices)):
         return False
     for choice in choices:
         choice.benchmark = _in_graph(choice.bmreq, choice.benchmark)
@@ -245,7 +234,6 @@ def _graph_ms(call: Callable[[], Any]) -> float:
 
 
 def _replay_ms(call: Callable[[], Any], num_calls: int) -> float:
-    """Return the least time of replays of a graph of calls on the current stream."""
     import torch
 
     graph = torch.cuda.CUDAGraph()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.evaluate_module import Arch, arguments_of, check_attention_library, evaluator_for, local_arch
+from gemm_eval.torch.evaluate_module import Arch, arch_of_name, arguments_of, check_attention_library, evaluator_for
 from gemm_eval.torch.functions import FunctionMode
 from gemm_eval.torch.fusion import kernels_of
 from gemm_eval.torch.price import assemble, price_kernels
@@ -63,10 +63,7 @@ def measure_graph_us(run: Callable[[], Any]) -> float | None:
 
 
 def _run_without_waiting(run: Callable[[], Any]) -> None:
-    """Run it on a stream of its own, as before every capture; fail where it waits for the GPU.
-
-    In a capture that would fail too, but leave torch's allocator in the midst of one.
-    """
+    """Run it on a stream of its own, as before every capture; fail where it waits for the GPU, as in a capture."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     before = torch.cuda.get_sync_debug_mode()
@@ -126,9 +123,8 @@ def compare(
     Eager: each operation is a kernel, or a few. torch's profiler says what ran on the GPU, and under which operation it
     was launched. It runs without gradients, and is left as it was.
 
-    The CUDA graph is of the operations that ran in eager mode: while it is captured, `is_current_stream_capturing` of
-    torch.cuda says False, as modules of transformers run other kernels where it says True. A module that cannot be
-    captured (it waits for the GPU) gives a warning, and no time in a graph.
+    The CUDA graph is of the operations that ran in eager mode (TORCH.md, "compare"). A module that cannot be captured
+    (it waits for the GPU) gives a warning, and no time in a graph.
 
     Args:
         module: on a GPU.
@@ -148,7 +144,7 @@ def compare(
     check_attention_library(attention_library)
     if not torch.cuda.is_available():
         raise GemmEvalError("compare measures on a GPU, and torch sees none; predict_module needs none")
-    evaluator = evaluator_for(local_arch() if arch is None else arch, options)
+    evaluator = evaluator_for(arch_of_name(torch.cuda.get_device_name()) if arch is None else arch, options)
     args, kwargs = arguments_of(example_inputs)
 
     def run() -> Any:
@@ -204,25 +200,23 @@ def _profiled(run: Any, module: Any, repeats: int) -> tuple[Recorder, dict[int, 
 def attribute(events: Iterable[Any]) -> tuple[dict[int, Kernels], float]:
     """Return the kernels of each marked operation, and the microseconds of kernels that none launched.
 
-    A kernel belongs to the innermost mark within which the host launched it, in the same thread.
-
-    Args:
-        events: of kineto (`profile.profiler.kineto_results.events()`). A call of CUDA and what it launched have one
-            `correlation_id`, and as `linked_correlation_id` that of the operation around. Numbers of operations and of
-            calls are counted apart: one may be both.
+    A kernel belongs to the innermost mark within which the host launched it, in the same thread. `events` are kineto's:
+    a call of CUDA and what it launched have one `correlation_id`, and as `linked_correlation_id` that of the operation
+    around. Numbers of operations and of calls are counted apart: one may be both.
     """
     marks: dict[int, list[_Mark]] = {}
     launches: dict[tuple[int, int], Any] = {}
     kernels = []
     for event in events:
-        number = _number_of(event.name())
+        name = event.name()
+        number = int(name.removeprefix(MARK)) if name.startswith(MARK) else None
         if event.device_type() != torch.autograd.DeviceType.CPU:
             if number is None and not event.is_user_annotation():  # ranges throw shadows over kernels
                 kernels.append(event)
         elif number is not None:
             begin = event.start_ns()
             marks.setdefault(event.start_thread_id(), []).append(_Mark(begin, begin + event.duration_ns(), number))
-        elif _LAUNCH.match(event.name()):
+        elif _LAUNCH.match(name):
             launches[event.correlation_id(), event.linked_correlation_id()] = event
     for of_thread in marks.values():
         of_thread.sort()
@@ -230,25 +224,17 @@ def attribute(events: Iterable[Any]) -> tuple[dict[int, Kernels], float]:
     outside_us = 0.0
     for kernel in sorted(kernels, key=lambda event: event.start_ns()):
         launch = launches.get((kernel.correlation_id(), kernel.linked_correlation_id()))
-        number = None if launch is None else _mark_at(marks.get(launch.start_thread_id(), []), launch.start_ns())
+        number = None
+        if launch is not None:
+            time_ns, of_thread = launch.start_ns(), marks.get(launch.start_thread_id(), [])
+            before = of_thread[: bisect_right(of_thread, time_ns, key=lambda mark: mark.begin_ns)]
+            number = next((mark.number for mark in reversed(before) if time_ns <= mark.end_ns), None)
         us = kernel.duration_ns() / _NS_PER_US
         if number is None:
             outside_us += us
         else:
             result[number].append((kernel.name(), us))
     return result, outside_us
-
-
-def _mark_at(marks: Sequence[_Mark], time_ns: int) -> int | None:
-    """The innermost of some marks, sorted, at a time."""
-    for mark in reversed(marks[: bisect_right(marks, time_ns, key=lambda mark: mark.begin_ns)]):
-        if time_ns <= mark.end_ns:
-            return mark.number
-    return None
-
-
-def _number_of(name: str) -> int | None:
-    return int(name.removeprefix(MARK)) if name.startswith(MARK) else None
 
 
 def _median(runs: Sequence[Kernels]) -> tuple[float, tuple[str, ...]]:

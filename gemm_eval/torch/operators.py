@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.models.gpu import has_few_channels_on_cuda_cores
-from gemm_eval.torch.eager_mode import bias_of_mask_works, bias_work, fill_work, has_channels_last, layout_work
+from gemm_eval.torch.eager_mode import bias_of_mask_works, bias_work, has_channels_last, layout_work, vector_work
 from gemm_eval.torch.graph import DEALT, ROWS, ConvolutionWork, UnpricedWork, VectorGemmWork, Work, dealt, work_flop
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 from gemm_eval.units import FLOP_PER_MAC
@@ -41,13 +41,10 @@ def type_of(tensor_dtype: Any, is_tf32: bool) -> DType | None:
 def dense_work(
     sizes: tuple[int, int, int, int], operand: Any, out: Any, is_tf32: bool, **types: Any
 ) -> tuple[Work, ...]:
-    """Return a dense GEMM of G, M, K, N as what runs it: tensor cores, or fp32 without them.
+    """Return a dense GEMM as what runs it: tensor cores, or fp32 without them; nothing where a size is 0.
 
-    Args:
-        sizes: G, M, K, N; nothing is left of it where one is 0.
-        operand, out: torch's types of operands and result.
-        is_tf32: fp32 may run as tf32.
-        types: what else a `GemmProblem` takes.
+    `sizes` are G, M, K, N; `operand` and `out` are torch's types of operands and result; `types` are what else a
+    `GemmProblem` takes.
     """
     G, M, K, N = sizes
     macs = G * M * K * N
@@ -99,8 +96,7 @@ def _with_bias(of: Callable[..., tuple[Work, ...]]) -> Callable[..., tuple[Work,
 
 
 def _mv(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    a = args[0]
-    return dense_work((1, a.shape[0], a.shape[1], 1), a.dtype, out.dtype, is_tf32)
+    return dense_work((1, *args[0].shape, 1), args[0].dtype, out.dtype, is_tf32)
 
 
 def _dot(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
@@ -113,28 +109,14 @@ def _linear(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
     return dense_work((1, math.prod(x.shape[:-1]), K, N), x.dtype, out.dtype, is_tf32)
 
 
-def _int_mm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    return _mm(args, out, is_tf32)
-
-
-def _grouped_sizes(a: Any, b: Any) -> tuple[int, int, int, int, str]:
-    """Groups, rows in all (or of each), K, N, and which dimension is dealt to groups."""
-    if a.dim() == 2 and b.dim() == 3:  # rows of A
-        return b.shape[0], a.shape[0], a.shape[1], b.shape[2], "M"
-    if a.dim() == 3 and b.dim() == 2:  # columns of B
-        return a.shape[0], a.shape[1], a.shape[2], b.shape[1], "N"
-    if a.dim() == 2:  # the reduction
-        return 0, a.shape[0], a.shape[1], b.shape[1], "K"
-    return a.shape[0], a.shape[1], a.shape[2], b.shape[2], ""
-
-
 def grouped_works(
     a: Any, b: Any, num_groups: int, operand: Any, out: Any, is_tf32: bool, **types: Any
 ) -> tuple[Work, ...]:
     """Return a grouped GEMM; how many rows a group has is not in a trace, so that they are dealt evenly."""
-    G, M, K, N, dealt = _grouped_sizes(a, b)
-    G = G or num_groups
-    if not dealt:
+    G = b.shape[0] if b.dim() == 3 else a.shape[0] if a.dim() == 3 else num_groups
+    M, K, N = a.shape[-2], a.shape[-1], b.shape[-1]
+    dealt = {(2, 3): "M", (3, 2): "N", (2, 2): "K"}.get((a.dim(), b.dim()))
+    if dealt is None:
         return dense_work((G, M, K, N), operand, out, is_tf32, **types)
     if dealt == "K":
         per_group = max(1, K // max(1, G))
@@ -156,14 +138,9 @@ def _noted(works: tuple[Work, ...]) -> tuple[Work, ...]:
     return tuple(GemmWork(work.problem, note=_BALANCED) if isinstance(work, GemmWork) else work for work in works)
 
 
-def _offsets(args: Sequence[Any], at: int) -> int:
-    offs = args[at] if len(args) > at else None
-    return 0 if offs is None else int(offs.shape[0])
-
-
 def _grouped_mm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    a, b = args[0], args[1]
-    return grouped_works(a, b, _offsets(args, 2), a.dtype, out.dtype, is_tf32)
+    num_groups = next((int(offsets.shape[0]) for offsets in args[2:3] if offsets is not None), 0)
+    return grouped_works(args[0], args[1], num_groups, args[0].dtype, out.dtype, is_tf32)
 
 
 def _scales(a: Any, scale: Any, K: int) -> dict[str, Any]:
@@ -180,10 +157,10 @@ def _scales(a: Any, scale: Any, K: int) -> dict[str, Any]:
 
 
 def _scaled_mm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    a, b, scale = args[0], args[1], args[2]
+    a, b, scale = args[0], args[1], _first(args[2])
     packed = 2 if "float4" in str(a.dtype) else 1  # two values in an element
     M, K, N = a.shape[0], a.shape[1] * packed, b.shape[1]
-    return dense_work((1, M, K, N), a.dtype, out.dtype, is_tf32, **_scales(a, _first(scale), K))
+    return dense_work((1, M, K, N), a.dtype, out.dtype, is_tf32, **_scales(a, scale, K))
 
 
 def _first(scale: Any) -> Any:
@@ -199,29 +176,18 @@ def _scaled_grouped_mm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Wo
 MATMULS: Mapping[str, Callable[[Sequence[Any], Any, bool], tuple[Work, ...]]] = {
     "mm": _mm, "addmm": _with_bias(_mm), "_addmm_activation": _with_bias(_mm), "bmm": _bmm, "baddbmm": _with_bias(_bmm),
     "addbmm": _with_bias(_bmm), "mv": _mv, "addmv": _with_bias(_mv), "dot": _dot, "vdot": _dot, "linear": _linear,
-    "_int_mm": _int_mm, "_grouped_mm": _grouped_mm, "_scaled_mm": _scaled_mm, "_scaled_mm_v2": _scaled_mm,
+    "_int_mm": _mm, "_grouped_mm": _grouped_mm, "_scaled_mm": _scaled_mm, "_scaled_mm_v2": _scaled_mm,
     "_scaled_grouped_mm": _scaled_grouped_mm, "_scaled_grouped_mm_v2": _scaled_grouped_mm,
 }  # fmt: skip
 """Operations that are GEMMs, by name; `matmul` and `einsum` arrive as these."""
 
 
-def matmul_works(name: str, args: Sequence[Any], out: Any, precision: Precision) -> tuple[Work, ...] | None:
-    """Return what a matrix operation is for the models; None: it is none."""
-    known = MATMULS.get(name)
-    return None if known is None else known(args, out, precision.matmul_tf32)
-
-
-_LOAD_BYTES = 16
-"""Channels of a position, or filters, are filled up to a multiple of it: what tensor cores are fed with at once."""
-_ALIGNED_BYTES = 8
-"""Channels first and a window of one are a GEMM of each image as it lies, if its rows start on so many bytes."""
+_LOAD_BYTES = 16  # channels of a position, or filters, are filled up to a multiple: tensor cores are fed so much
+_ALIGNED_BYTES = 8  # channels first and a window of one are a GEMM of each image, if its rows start on so many bytes
 
 
 def _gemm_sizes(x: Any, weight: Any, out_shape: Sequence[int], groups: int, transposed: bool) -> tuple[int, ...]:
-    """G, M, K, N of the forward pass: positions times a window of channels times filters.
-
-    A transposed one goes over positions of its input: each makes a window of all filters, which are added up.
-    """
+    """Return G, M, K, N of a forward pass; a transposed one goes over its input, and adds up windows of all filters."""
     window = math.prod(weight.shape[2:])
     batch = x.shape[0] if x.dim() == weight.dim() else 1
     if transposed:
@@ -244,11 +210,11 @@ def _work(
         return works
     window = math.prod(weight.shape[2:])
     unit = _LOAD_BYTES // dtype.itemsize
-    padded_sizes = [G, M, _padded(K, window, unit), _padded(N, window, unit)]
+    padded_K, padded_N = _padded(K, window, unit), _padded(N, window, unit)
     is_depthwise = groups > 1 and weight.shape[1] == 1
     padded = None
-    if padded_sizes != [G, M, K, N] and not is_depthwise:
-        result = dense_work((G, M, padded_sizes[2], padded_sizes[3]), dtype, dtype, is_tf32)[0]
+    if (padded_K, padded_N) != (K, N) and not is_depthwise:
+        result = dense_work((G, M, padded_K, padded_N), dtype, dtype, is_tf32)[0]
         padded = result.problem if isinstance(result, GemmWork) else None
     return (ConvolutionWork(works[0].problem, sum(map(_bytes, reads)), write_bytes, is_depthwise, padded),)
 
@@ -260,14 +226,10 @@ def _padded(size: int, window: int, unit: int) -> int:
     return -(-channels // unit) * unit * per_window
 
 
-def convolution_works(
+def _convolution_works(
     name: str, args: Sequence[Any], out: Any, precision: Precision
 ) -> tuple[tuple[Work, ...] | None, tuple[Work, ...]]:
-    """Return what `convolution` or `convolution_backward` is for the models, and what eager mode runs.
-
-    None: it is neither; nothing: eager mode runs the same. The gradient of the input is a transposed convolution of the
-    same MACs, G x M x (K x N), and that of the weights reduces over positions.
-    """
+    """Return what a convolution or its gradients are, and what eager mode runs; None: it is neither."""
     is_tf32 = precision.convolution_tf32
     if name in ("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution"):
         x, weight = args[0], args[1]
@@ -324,7 +286,7 @@ def _eager(work: ConvolutionWork, x: Any, weight: Any, out: Any, bias: Any, is_t
         ]
         return *before, work, layout_work(images, filters, out_positions, _bytes(out), _bytes(out)), *add_bias
     if is_few:
-        filling = [fill_work(_bytes(one), _bytes(one) * filled // channels) for one in (x, weight)]
+        filling = [vector_work(_bytes(one), _bytes(one) * filled // channels) for one in (x, weight)]
         return *filling, work, *add_bias
     return work, *add_bias
 
@@ -334,8 +296,7 @@ _KERNELS = (
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math",
 )  # fmt: skip
-_CAUSAL_TOLERANCE = 1.05
-"""A mask of blocks that visits at most so many times the blocks of a causal one is taken for causal."""
+_CAUSAL_TOLERANCE = 1.05  # times the blocks that a causal mask visits, up to which a mask of blocks is taken for one
 
 
 def attention_work(
@@ -374,25 +335,17 @@ def attention_work(
         return (VectorGemmWork(f"attention {words} fp32", flop, num_bytes, full),)
     if dtype is None:
         return (UnpricedWork(f"no model of attention in {q.dtype}", num_bytes, full),)
-    if not all(_lies_along_last_axis(x) for x in (q, k, v)) or (mask is not None and mask.stride(-1) != 1):
+    if not all(x.shape[-1] == 1 or x.stride(-1) == 1 for x in (q, k, v)) or (mask is not None and mask.stride(-1) != 1):
         return _unfused_works(problem, precision, q, v, mask_bytes, is_backward)
     if mask is not None and mask.element_size() == 1 and not is_backward:  # truth values are written out as a bias
         return *bias_of_mask_works(mask.numel(), q.element_size()), work
     return (work,)
 
 
-def _lies_along_last_axis(tensor: Any) -> bool:
-    return bool(tensor.shape[-1] == 1 or tensor.stride(-1) == 1)
-
-
 def _unfused_works(
     of: AttentionProblem, precision: Precision, q: Any, v: Any, mask_bytes: int, is_backward: bool
 ) -> tuple[Work, ...]:
-    """Return attention as torch has it where no fused kernel fits: scores in fp32, in memory.
-
-    These are the kernels that torch.compile makes of it; eager mode scales Q and K and adds the mask in passes of their
-    own.
-    """
+    """Return attention without a fused kernel, as torch.compile has it: scores in fp32, in memory."""
     groups, word = of.batch * of.num_heads, 4
     scores = (groups, of.q_len, of.head_dim, of.kv_len)
     values = (groups, of.q_len, of.kv_len, of.value_dim)
@@ -414,11 +367,7 @@ def flex_attention_work(
 ) -> tuple[Work, ...]:
     """Return what flex_attention is: causal, where its mask of blocks visits no more than that; else full.
 
-    Args:
-        q, k, v: as of `attention_work`.
-        block_mask: a `BlockMask` as a tuple; its counts are read where they are there. None: all pairs.
-        precision: of fp32.
-        is_backward: gradients.
+    `block_mask` is a `BlockMask` as a tuple, whose counts are read where they are there; None: all pairs.
     """
     if block_mask is None:
         return attention_work(q, k, v, precision, is_backward=is_backward)
@@ -432,7 +381,6 @@ def flex_attention_work(
 
 
 def _visited_frac(block_mask: Any) -> float | None:
-    """Share of blocks of scores that are computed; None: their counts are not known in a trace."""
     counts = [x for x in block_mask[2:6:2] if x is not None]  # blocks that are masked in part, and full ones
     indices = block_mask[3]
     if not counts or any(x.is_meta for x in counts):
@@ -441,15 +389,11 @@ def _visited_frac(block_mask: Any) -> float | None:
     return sum(int(x.sum()) for x in counts) / max(1, total)
 
 
-def kernel_attention_works(name: str, bound: Mapping[str, Any], precision: Precision) -> tuple[Work, ...] | None:
-    """Return what one of torch's own kernels is, where it was called below the surface; None: it is none."""
-    is_backward = name.endswith("_backward")
-    if name.removesuffix("_backward") not in _KERNELS:
-        return None
-    q, k, v = bound["query"], bound["key"], bound["value"]
-    mask = bound.get("attn_bias", bound.get("attn_mask"))
-    is_causal = bool(bound.get("is_causal", False))
-    return attention_work(q, k, v, precision, mask=mask, is_causal=is_causal, is_backward=is_backward)
+def _kernel_attention(name: str, bound: Mapping[str, Any], precision: Precision) -> tuple[Work, ...]:
+    return attention_work(
+        bound["query"], bound["key"], bound["value"], precision, mask=bound.get("attn_bias", bound.get("attn_mask")),
+        is_causal=bool(bound.get("is_causal", False)), is_backward=name.endswith("_backward"),
+    )  # fmt: skip
 
 
 def _w4a16_linear(bound: Mapping[str, Any], precision: Precision) -> tuple[Work, ...]:
@@ -467,18 +411,21 @@ def _w4a16_linear(bound: Mapping[str, Any], precision: Precision) -> tuple[Work,
     return (GemmWork(GemmProblem(1, M, K, N, dtype, weight, dtype, group_size=group_size, zero_dtype=zero)),)
 
 
-_KNOWN: Mapping[str, Callable[[Mapping[str, Any], Precision], tuple[Work, ...]]] = {
-    "gemm_eval.w4a16_linear": _w4a16_linear
-}
-
-
-def custom_works(full_name: str, bound: Mapping[str, Any], precision: Precision) -> tuple[Work, ...] | None:
-    """Return what a custom operator is for the models; None: it is none that is known.
+def library_works(
+    name: str, full_name: str, args: Sequence[Any], bound: Mapping[str, Any], out: Any, precision: Precision
+) -> tuple[tuple[Work, ...] | None, tuple[Work, ...]]:
+    """Return what an operation of a library is for the models, and what eager mode runs; None: it is none.
 
     Args:
-        full_name: ``"namespace.name"``.
-        bound: its arguments by name.
+        name, full_name: without and with its namespace.
+        args, bound: its arguments by place and by name.
+        out: its first result.
         precision: of fp32.
     """
-    known = _KNOWN.get(full_name)
-    return None if known is None else known(bound, precision)
+    if name in MATMULS:
+        return MATMULS[name](args, out, precision.matmul_tf32), ()
+    if name.removesuffix("_backward") in _KERNELS:  # called below the surface
+        return _kernel_attention(name, bound, precision), ()
+    if full_name == "gemm_eval.w4a16_linear":
+        return _w4a16_linear(bound, precision), ()
+    return _convolution_works(name, args, out, precision)

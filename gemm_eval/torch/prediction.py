@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,13 +15,7 @@ if TYPE_CHECKING:
 
 
 class Lever(NamedTuple):
-    """A change of the arch, and its effect.
-
-    Attributes:
-        change: in words: ``"dram_gb_per_s x2"``.
-        latency_us: of the module with it.
-        gain_frac: share of its time that it saves.
-    """
+    """A change of the arch, ``"dram_gb_per_s x2"``, the time of the module with it, and the share that it saves."""
 
     change: str
     latency_us: float
@@ -36,9 +31,7 @@ class PredictedOperation:
         name: of the operation, as torch has it, or of all that are fused: ``"aten.silu + aten.mul"``.
         phase: ``"forward"``, ``"backward"`` or ``"optimizer"``.
         kind: ``"gemm"``, ``"convolution"``, ``"attention"``, ``"memory"`` or ``"unpriced"``.
-        latency_us: time.
         low_us, high_us: the interval that holds 80% of measured times of such GEMMs; None: errors are not known.
-        bound: what limits it, in the word of its model.
         source: where the time comes from: ``calibrated``, ``corrected``, ``analytic``, ``peak``, or ``none``.
         detail: sizes and kernel, or why it has no price.
         flop: operations on matrices, without what masks leave out.
@@ -75,8 +68,6 @@ class ModulePrediction:
     Attributes:
         path: from the outermost module; empty: that one.
         module_class: name of its class; empty: it has none (operations around modules).
-        arch_name: where it runs.
-        fusion: who fuses kernels: ``"inductor"`` or ``"eager"``.
         own_operations: in the order they run, without those of inner modules.
         children: modules in it that run something, in the order of definition.
         total_us: time of the outermost module, which shares are of.
@@ -130,12 +121,12 @@ class ModulePrediction:
     @property
     def low_us(self) -> float:
         """Sum of the lower ends of intervals, where they are known, and of times elsewhere: all errors on one side."""
-        return sum(one.latency_us if one.low_us is None else one.low_us for one in self.operations)
+        return sum(each.latency_us if each.low_us is None else each.low_us for each in self.operations)
 
     @property
     def high_us(self) -> float:
         """Sum of the upper ends, likewise."""
-        return sum(one.latency_us if one.high_us is None else one.high_us for one in self.operations)
+        return sum(each.latency_us if each.high_us is None else each.high_us for each in self.operations)
 
     @property
     def share_frac(self) -> float:
@@ -160,17 +151,18 @@ class ModulePrediction:
     @property
     def us_by_kind(self) -> dict[str, float]:
         """Time by kind of operation."""
-        result: dict[str, float] = {}
-        for operation in self.operations:
-            result[operation.kind] = result.get(operation.kind, 0.0) + operation.latency_us
-        return dict(sorted(result.items(), key=lambda item: -item[1]))
+        return self._us_by("kind")
 
     @property
     def us_by_bound(self) -> dict[str, float]:
         """Time by what limits it."""
+        return self._us_by("bound")
+
+    def _us_by(self, field_name: str) -> dict[str, float]:
         result: dict[str, float] = {}
         for operation in self.operations:
-            result[operation.bound] = result.get(operation.bound, 0.0) + operation.latency_us
+            word = getattr(operation, field_name)
+            result[word] = result.get(word, 0.0) + operation.latency_us
         return dict(sorted(result.items(), key=lambda item: -item[1]))
 
     @property
@@ -193,14 +185,10 @@ class ModulePrediction:
         works = [operation._work for operation in self.operations]
         return find_levers(self._evaluator, self._attention_library, works)
 
-    # ---- as text, page, JSON, timeline -----------------------------------------------------------------------------
-
     def table(self, *, depth: int | None = None, fold: bool = True) -> str:
-        """Return a table of modules as text.
+        """Return a table of modules as text, down to a depth (None: all).
 
-        Args:
-            depth: how deep; None: all.
-            fold: modules of one class whose paths differ by a number alone (``layers.0``, ``layers.1``) share a row.
+        With `fold` modules of one class whose paths differ by a number alone (``layers.0``, ``layers.1``) share a row.
         """
         from gemm_eval.torch.render import module_table
 
@@ -219,8 +207,6 @@ class ModulePrediction:
 
     def to_json(self) -> str:
         """Return the tree as JSON."""
-        import json
-
         return json.dumps(self.to_dict(), indent=1)
 
     def to_html(self) -> str:
@@ -250,13 +236,7 @@ def build_tree(
     operations: Sequence[PredictedOperation], modules: dict[str, str], evaluator: GEMMEvaluator, fusion: str,
     attention_library: str | None,
 ) -> ModulePrediction:  # fmt: skip
-    """Return the tree of operations by module.
-
-    Args:
-        operations: in the order they run.
-        modules: class of each module by path, outer ones first.
-        evaluator, fusion, attention_library: how they were priced.
-    """
+    """Return the tree of operations by module, from the class of each module by path, outer ones first."""
     own: dict[str, list[PredictedOperation]] = {}
     for operation in operations:
         own.setdefault(operation.path, []).append(operation)

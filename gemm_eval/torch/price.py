@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, UnsupportedError
 from gemm_eval.estimate import Price, Prices, price_of
@@ -18,7 +18,6 @@ from gemm_eval.torch.graph import (
     CTA_ELEMENTS,
     DEALT,
     UNPRICED,
-    Call,
     ConvolutionWork,
     Role,
     Trace,
@@ -33,15 +32,12 @@ from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
-_BACKWARD_FACTOR = 2.5
-"""Time of attention's backward pass over that of its forward pass: that of their products, five to two."""
+_BACKWARD_FACTOR = 2.5  # of attention's backward pass over its forward pass: products, five to two
 _MASK_FACTOR = 1.75
 """Time of a GPU's fused attention whose mask is a tensor over that without: cuDNN 1.4 to 2.1 on an H200
 (arch/measured/h200-sxm/torch/kernels.csv)."""
-_MAX_FUSED_HEAD = 256
-"""Elements of a head beyond which torch's fused kernels give up."""
-_LOAD_BITS = 128
-"""Channels of a position that tensor cores are fed with at once."""
+_MAX_FUSED_HEAD = 256  # elements of a head beyond which torch's fused kernels give up
+_LOAD_BITS = 128  # channels of a position that tensor cores are fed with at once
 _REFUSALS = (UnsupportedError, InvalidInputError, InfeasibleError)
 
 
@@ -49,19 +45,16 @@ class ModulePrices(Prices):
     """Prices of the work of traced modules, with intervals, sizes in words and bytes. Nothing is refused.
 
     Work that no model takes is `UNPRICED`. The source of work without tensor cores is ``peak``: only the peak rate is
-    known.
-
-    Args:
-        evaluator: of the arch.
-        attention_library: whose fused kernels of GPUs: ``"flash"`` or ``"cudnn"``, as torch calls them; None: torch's
-            own choice.
+    known. `attention_library` says whose fused kernels of GPUs run, ``"flash"`` or ``"cudnn"``; None: torch's choice,
+    cuDNN's on Hopper (torch 2.11 on an H200).
     """
 
     has_intervals = True
 
     def __init__(self, evaluator: GEMMEvaluator, attention_library: str | None) -> None:
         super().__init__(evaluator)
-        self._library = attention_library or default_attention_library(evaluator.arch)
+        is_hopper = isinstance(evaluator.arch, GpuSpec) and evaluator.arch.sm_arch.startswith("sm_90")
+        self._library = attention_library or ("cudnn" if is_hopper else "flash")
 
     @property
     def _models(self) -> Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]]:
@@ -70,10 +63,9 @@ class ModulePrices(Prices):
             UnpricedWork: _unpriced,
         }  # fmt: skip
         return {
-            GemmWork: self._price_gemms,
-            MemoryWork: self._price_memory,
+            GemmWork: self._price_gemms, MemoryWork: self._price_memory,
             **{kind: partial(_each, price) for kind, price in single.items()},
-        }
+        }  # fmt: skip
 
     def _price_gemms(self, works: Sequence[GemmWork]) -> list[Price]:
         try:
@@ -99,8 +91,8 @@ class ModulePrices(Prices):
 
     def _refused(self, problem: GemmProblem, error: GemmEvalError) -> Price:
         """Price tf32 on a GPU without it as fp32; of other types nothing is known."""
-        is_fp32 = problem.input_dtype is DType.TF32 and problem.weight_dtype is DType.TF32
-        if is_fp32 and isinstance(self.evaluator.arch, GpuSpec):
+        is_tf32 = problem.input_dtype is DType.TF32 and problem.weight_dtype is DType.TF32
+        if is_tf32 and isinstance(self.evaluator.arch, GpuSpec):
             what = f"{problem.sizes_text} fp32"
             return self._vector(VectorGemmWork(what, problem.flop, problem.compulsory_bytes, problem.flop))
         return _unpriced(UnpricedWork(str(error), problem.compulsory_bytes))
@@ -121,7 +113,10 @@ class ModulePrices(Prices):
         num_bytes, problem, arch = work.read_bytes + work.write_bytes, work.problem, self.evaluator.arch
         detail = f"convolution as {problem}"
         words = f"depthwise {detail}" if work.is_depthwise else detail
-        if work.window and isinstance(arch, GpuSpec) and _has_own_kernel(work, arch):
+        is_taken = work.is_depthwise or (
+            isinstance(arch, GpuSpec) and problem.input_dtype in arch.tensor_flop_per_cycle
+        )
+        if work.window and isinstance(arch, GpuSpec) and is_taken:
             latency_us = _own_kernel_us(work, arch)
             bytes_us = self[MemoryWork("torch_vector", work.read_bytes, work.write_bytes)].latency_us  # as of a copy
             bound = "dram" if bytes_us > latency_us else "cuda cores" if work.is_depthwise else "compute"
@@ -180,16 +175,6 @@ def _own_kernel_us(work: ConvolutionWork, arch: GpuSpec) -> float:
     return implicit_gemm_us(arch, problem.M, problem.N, work.window, channels, problem.input_dtype)
 
 
-def _has_own_kernel(work: ConvolutionWork, arch: GpuSpec) -> bool:
-    """Say whether cuDNN has a kernel; on tensor cores, but for a depthwise convolution."""
-    return work.is_depthwise or work.problem.input_dtype in arch.tensor_flop_per_cycle
-
-
-def default_attention_library(arch: ArchSpec) -> str:
-    """Return whose fused attention `scaled_dot_product_attention` takes: cuDNN's on Hopper (torch 2.11 on an H200)."""
-    return "cudnn" if isinstance(arch, GpuSpec) and arch.sm_arch.startswith("sm_90") else "flash"
-
-
 def _each(price: Callable[[Any], Price], works: Sequence[Any]) -> list[Price]:
     return [price(work) for work in works]
 
@@ -199,6 +184,7 @@ def _unpriced(work: UnpricedWork) -> Price:
 
 
 _MIN_GAIN_FRAC = 0.005  # below, a change is not worth a word
+_MAX_CHANGES = 32
 
 
 def find_levers(evaluator: GEMMEvaluator, attention_library: str | None, works: Sequence[Work]) -> tuple[Lever, ...]:
@@ -211,8 +197,13 @@ def find_levers(evaluator: GEMMEvaluator, attention_library: str | None, works: 
     base_us = _total_us(before, attention_library, counts)
     if not base_us:
         return ()
+    changes: dict[str, dict[str, Any]] = {}
+    for work in counts:
+        if isinstance(work, GemmWork) and len(changes) < _MAX_CHANGES:
+            changes.update(before.backend.changes(work.problem))
+    changes = changes or {"dram_gb_per_s x2": {"dram_gb_per_s": 2 * before.arch.dram_gb_per_s}}
     result = []
-    for change, changed_fields in _changes(before, counts).items():
+    for change, changed_fields in changes.items():
         try:
             changed = before.on(before.arch.with_(**changed_fields))
             latency_us = _total_us(changed, attention_library, counts)
@@ -227,21 +218,11 @@ def find_levers(evaluator: GEMMEvaluator, attention_library: str | None, works: 
 def _alone(evaluator: GEMMEvaluator) -> GEMMEvaluator:
     if not isinstance(evaluator.arch, GpuSpec):
         return evaluator
-    options = {
-        name: value for name, value in evaluator.preferred._asdict().items() if name in ("library", "l2", "clock")
-    }
-    return GEMMEvaluator(evaluator.arch, disk_cache=False, correction=False, **options)
-
-
-def _changes(evaluator: GEMMEvaluator, counts: Counter[Work]) -> dict[str, dict[str, Any]]:
-    result: dict[str, dict[str, Any]] = {}
-    for work in counts:
-        if isinstance(work, GemmWork) and len(result) < 32:
-            result.update(dict(evaluator.backend.changes(work.problem)))
-    if not result:
-        arch = evaluator.arch
-        result["dram_gb_per_s x2"] = {"dram_gb_per_s": 2 * arch.dram_gb_per_s}
-    return result
+    preferred = evaluator.preferred
+    return GEMMEvaluator(
+        evaluator.arch, disk_cache=False, correction=False, library=preferred.library, l2=preferred.l2,
+        clock=preferred.clock,
+    )  # fmt: skip
 
 
 def _total_us(evaluator: GEMMEvaluator, attention_library: str | None, counts: Counter[Work]) -> float:
@@ -256,15 +237,7 @@ _MAX_NAMES = 4  # of a fused kernel
 def assemble(
     trace: Trace, evaluator: GEMMEvaluator, fusion: str, attention_library: str | None, steps: Sequence[MemoryWork] = ()
 ) -> ModulePrediction:
-    """Return what a trace takes.
-
-    Args:
-        trace: what ran.
-        evaluator: of the arch.
-        fusion: as for `kernels_of`.
-        attention_library: of a GPU.
-        steps: kernels of an optimizer, after everything.
-    """
+    """Return what a trace takes, fused as for `kernels_of`; `steps` are kernels of an optimizer, after everything."""
     is_gpu = isinstance(evaluator.arch, GpuSpec)
     kernels = price_kernels(kernels_of(trace, fusion, is_gpu=is_gpu), evaluator, attention_library, steps)
     operations = [operation for kernel in kernels for operation in kernel]
@@ -285,31 +258,23 @@ def price_kernels(
         result.append([])
         for path, name, phase, work in piece:
             price = prices[work]
-            result[-1].append(_operation(path, name, phase, work, price, now_us))
+            flop, unmasked = work_flop(work)
+            operation = PredictedOperation(
+                path, name, phase, _kind(work, price), price.latency_us, price.low_us, price.high_us, price.bound,
+                price.source, price.detail, flop, unmasked, price.num_bytes, now_us, work,
+            )  # fmt: skip
+            result[-1].append(operation)
             now_us += price.latency_us
     return result
 
 
 def _pieces(kernel: Kernel) -> list[tuple[str, str, str, Work]]:
-    """Path, name, phase and work of what a kernel does."""
-    main = _main_call(kernel.calls)
+    """Return path, name, phase and work of what a kernel does, under the module of its reduction or last operation."""
+    main = next((call for call in kernel.calls if call.role is Role.REDUCTION), kernel.calls[-1])
     names = list(dict.fromkeys(call.name for call in kernel.calls))
     more = [f"{len(names) - _MAX_NAMES + 1} more"] if len(names) > _MAX_NAMES else []
     shown = " + ".join([*(names[: _MAX_NAMES - 1] if more else names), *more])
     return [(main.path, shown, main.phase, work) for work in kernel.works]
-
-
-def _main_call(calls: Sequence[Call]) -> Call:
-    """Whose module a fused kernel is shown under: that of its reduction, else that of its last operation."""
-    return next((call for call in calls if call.role is Role.REDUCTION), calls[-1])
-
-
-def _operation(path: str, name: str, phase: str, work: Work, price: Price, start_us: float) -> PredictedOperation:
-    flop, unmasked = work_flop(work)
-    return PredictedOperation(
-        path, name, phase, _kind(work, price), price.latency_us, price.low_us, price.high_us, price.bound, price.source,
-        price.detail, flop, unmasked, price.num_bytes, start_us, work,
-    )  # fmt: skip
 
 
 def _kind(work: Work, price: Price) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gemm_eval.dtypes import DType
@@ -26,17 +27,11 @@ _TORCHAO_BITS = {"Int4": 4, "UInt4": 4, "Int8": 8, "Float8": 8}
 
 @dataclass(frozen=True, slots=True)
 class QuantizedLinear:
-    """A linear layer with narrow weights.
+    """A linear layer with narrow weights, of a scheme in a word or two: ``"awq"``, ``"bitsandbytes nf4"``.
 
-    Attributes:
-        scheme: whose, in a word or two: ``"awq"``, ``"bitsandbytes nf4"``.
-        K, N: input and output features.
-        weight: type of the weights as stored.
-        group_size: of them that share a scale along K; None: a column.
-        zero: type of zero points; None: there are none.
-        group_n: columns that share a scale; None: one.
-        activation: narrow type that x is quantized to at every call; None: it stays as it is.
-        is_unpacked: weights are written out in the type of x before a dense GEMM, from the second row on.
+    `weight` and `zero` are types of weights as stored and of zero points; `group_size` weights along K share a scale
+    (None: a column), and `group_n` columns do (None: one). `activation` is the narrow type that x is quantized to at
+    every call. `is_unpacked`: weights are written out in the type of x before a dense GEMM, from the second row on.
     """
 
     scheme: str
@@ -53,35 +48,28 @@ class QuantizedLinear:
         """Return what a call on `rows` rows of x in `dtype` is; backward, the gradient of x: weights have none."""
         if not rows:
             return ()
-        if is_backward:
-            return self._unpacked(rows, dtype, self.N, self.K)
-        if self.is_unpacked and rows > _UNPACKED_ROWS:
-            return self._unpacked(rows, dtype, self.K, self.N)
+        if is_backward or (self.is_unpacked and rows > _UNPACKED_ROWS):
+            packed, wide = self.K * self.N * self.weight.half_bits // 16, self.K * self.N * dtype.half_bits // 16
+            K, N = (self.N, self.K) if is_backward else (self.K, self.N)
+            return dealt(DEALT, packed, wide, wide), GemmWork(GemmProblem(1, rows, K, N, dtype, dtype, dtype))
         x_bytes, y_elements = rows * self.K * dtype.half_bits // 16, rows * self.N
-        if self.activation is not None:
-            narrow = rows * self.K * self.activation.half_bits // 16
-            quantize = dealt(DEALT, x_bytes, narrow, x_bytes)
-            if self.weight is self.activation is DType.INT8:
-                problem = GemmProblem(1, rows, self.K, self.N, DType.INT8, DType.INT8, DType.INT32)
-                out_bytes = y_elements * dtype.half_bits // 16
-                return quantize, GemmWork(problem), dealt(DEALT, 4 * y_elements, out_bytes, 2 * y_elements)
+        if self.activation is None:
             problem = GemmProblem(
-                1, rows, self.K, self.N, self.activation, self.weight, dtype, group_size=self.group_size,
-                group_n=self.group_n if self.group_size else None,
+                1, rows, self.K, self.N, dtype, self.weight, dtype, group_size=self.group_size, zero_dtype=self.zero,
+                group_n=self.group_n,
             )  # fmt: skip
-            return quantize, GemmWork(problem)
-        return (GemmWork(self._problem(rows, dtype)),)
-
-    def _problem(self, rows: int, dtype: DType) -> GemmProblem:
-        return GemmProblem(
-            1, rows, self.K, self.N, dtype, self.weight, dtype, group_size=self.group_size, zero_dtype=self.zero,
-            group_n=self.group_n,
+            return (GemmWork(problem),)
+        narrow = rows * self.K * self.activation.half_bits // 16
+        quantize = dealt(DEALT, x_bytes, narrow, x_bytes)
+        if self.weight is self.activation is DType.INT8:
+            problem = GemmProblem(1, rows, self.K, self.N, DType.INT8, DType.INT8, DType.INT32)
+            out_bytes = y_elements * dtype.half_bits // 16
+            return quantize, GemmWork(problem), dealt(DEALT, 4 * y_elements, out_bytes, 2 * y_elements)
+        problem = GemmProblem(
+            1, rows, self.K, self.N, self.activation, self.weight, dtype, group_size=self.group_size,
+            group_n=self.group_n if self.group_size else None,
         )  # fmt: skip
-
-    def _unpacked(self, rows: int, dtype: DType, K: int, N: int) -> tuple[Work, ...]:
-        packed, wide = self.K * self.N * self.weight.half_bits // 16, self.K * self.N * dtype.half_bits // 16
-        dense = GemmProblem(1, rows, K, N, dtype, dtype, dtype)
-        return dealt(DEALT, packed, wide, wide), GemmWork(dense)
+        return quantize, GemmWork(problem)
 
     def wide(self, dtype: DType | None) -> DType:
         """Type that x is multiplied in: these packages cast what is not of 16 bits."""
@@ -92,13 +80,8 @@ class QuantizedLinear:
         from gemm_eval.torch.functions import stand_in
 
         def forward(x: Any, *_: Any, **__: Any) -> Any:
-            wide = self.wide(type_of(x.dtype, True))
-            rows = math.prod(x.shape[:-1])
+            works = partial(self.works, math.prod(x.shape[:-1]), self.wide(type_of(x.dtype, True)))
             shape = (*x.shape[:-1], self.N)
-
-            def works(is_backward: bool) -> tuple[Work, ...]:
-                return self.works(rows, wide, is_backward)
-
             return stand_in(recorder, f"linear ({self.scheme})", works, (x,), [(shape, None)], x.dtype)
 
         return forward
@@ -117,8 +100,12 @@ def quantized_linear(layer: Any) -> QuantizedLinear | None:
         return _packed(layer, "awq", layer.w_bit, layer.group_size, has_zeros=True)
     if name in _GPTQ_CLASSES and hasattr(layer, "bits") and hasattr(layer, "group_size"):
         return _packed(layer, "gptq", layer.bits, layer.group_size, has_zeros=not getattr(layer, "sym", False))
-    if name in ("Linear4bit", "LinearNF4", "LinearFP4"):
-        return _bnb_4bit(layer)
+    if name in ("Linear4bit", "LinearNF4", "LinearFP4"):  # blocks of the flattened weight share a scale, so along K too
+        state = getattr(layer.weight, "quant_state", None) or getattr(layer, "quant_state", None)
+        of = layer.weight if state is None else state
+        kind = getattr(of, "quant_type", getattr(layer.weight, "quant_type", "nf4"))
+        block = int(getattr(of, "blocksize", 64))
+        return QuantizedLinear(f"bitsandbytes {kind}", *_sizes(layer), DType.INT4, block, is_unpacked=True)
     if name == "Linear8bitLt":
         return QuantizedLinear(
             "bitsandbytes int8", layer.in_features, layer.out_features, DType.INT8, activation=DType.INT8
@@ -126,9 +113,8 @@ def quantized_linear(layer: Any) -> QuantizedLinear | None:
     if hasattr(layer, "quantization_scheme") and hasattr(layer.quantization_scheme, "weights"):
         return _compressed(layer)
     weight = getattr(layer, "weight", None)
-    if weight is not None and name == "Linear" and _is_torchao(weight):
-        return _torchao(weight)
-    return None
+    is_torchao = name == "Linear" and type(weight).__module__.partition(".")[0] == "torchao"
+    return _torchao(weight) if is_torchao else None
 
 
 def _sizes(layer: Any) -> tuple[int, int]:
@@ -145,20 +131,7 @@ def _packed(layer: Any, scheme: str, bits: int, group_size: Any, *, has_zeros: b
     weight = {4: DType.INT4, 8: DType.INT8}.get(int(bits))
     if weight is None:
         return None
-    K, N = _sizes(layer)
-    return QuantizedLinear(scheme, K, N, weight, _group(group_size), DType.INT4 if has_zeros else None)
-
-
-def _bnb_4bit(layer: Any) -> QuantizedLinear:
-    """Blocks of the flattened weight share a scale, so that along K as many do."""
-    weight = layer.weight
-    state = getattr(weight, "quant_state", None) or getattr(layer, "quant_state", None)
-    of = state if state is not None else weight
-    kind = getattr(of, "quant_type", getattr(weight, "quant_type", "nf4"))
-    K, N = _sizes(layer)
-    return QuantizedLinear(
-        f"bitsandbytes {kind}", K, N, DType.INT4, int(getattr(of, "blocksize", 64)), is_unpacked=True
-    )
+    return QuantizedLinear(scheme, *_sizes(layer), weight, _group(group_size), DType.INT4 if has_zeros else None)
 
 
 def _compressed(layer: Any) -> QuantizedLinear | None:
@@ -167,7 +140,6 @@ def _compressed(layer: Any) -> QuantizedLinear | None:
     weight = _narrow(weights)
     if weight is None:
         return None
-    K, N = _sizes(layer)
     strategy = _word(weights.strategy)
     group = _group(weights.group_size) if "group" in strategy else None
     group_n = None
@@ -176,7 +148,7 @@ def _compressed(layer: Any) -> QuantizedLinear | None:
     zero = None if weights.symmetric else DType.INT4
     activation = None if inputs is None else _narrow(inputs)
     words = f"compressed-tensors w{weights.num_bits}a{16 if inputs is None else inputs.num_bits}"
-    return QuantizedLinear(words, K, N, weight, group, zero, group_n, activation)
+    return QuantizedLinear(words, *_sizes(layer), weight, group, zero, group_n, activation)
 
 
 def _narrow(args: Any) -> DType | None:
@@ -186,10 +158,6 @@ def _narrow(args: Any) -> DType | None:
 
 def _word(value: Any) -> str:
     return str(getattr(value, "value", value))
-
-
-def _is_torchao(weight: Any) -> bool:
-    return type(weight).__module__.partition(".")[0] == "torchao"
 
 
 def _torchao(weight: Any) -> QuantizedLinear | None:
@@ -211,7 +179,9 @@ def _torchao(weight: Any) -> QuantizedLinear | None:
     last = int(block[-1]) if block else K
     group = last if 0 < last < K else None
     group_n = int(block[0]) if block and group and 1 < int(block[0]) < N else None
-    zero = DType.INT4 if _has_zeros(inner) and stored is DType.INT4 else None
+    domain = _word(getattr(inner, "zero_point_domain", "none")).lower()
+    has_zeros = getattr(inner, "zero_point", None) is not None or domain not in ("none", "zeropointdomain.none")
+    zero = DType.INT4 if has_zeros and stored is DType.INT4 else None
     return QuantizedLinear(f"torchao {name}", K, N, stored, group, zero, group_n, activation)
 
 
@@ -228,9 +198,3 @@ def _stored_type(inner: Any, name: str) -> DType | None:
         plain = str(getattr(inner.tensor_impl, "dtype", ""))
         return DType.FP8 if "float8" in plain else DType.INT8
     return None
-
-
-def _has_zeros(inner: Any) -> bool:
-    return getattr(inner, "zero_point", None) is not None or _word(
-        getattr(inner, "zero_point_domain", "none")
-    ).lower() not in ("none", "zeropointdomain.none")

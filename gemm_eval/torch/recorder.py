@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.eager_mode import Operation, eager_works
 from gemm_eval.torch.graph import Access, Call, Domain, Role, Trace, UnpricedWork, Work
-from gemm_eval.torch.operators import Precision, convolution_works, custom_works, kernel_attention_works, matmul_works
+from gemm_eval.torch.operators import Precision, library_works
 
 with needs_extra("gemm_eval.torch", "torch"):
     import torch
@@ -33,8 +33,7 @@ _FREE = (
 FREE = frozenset(_FREE.split())
 """Operations that move no memory on the device, besides views, which are seen by what they return."""
 
-_GATHERS = "embedding index gather index_select take take_along_dim _unsafe_index"
-GATHERS = frozenset(_GATHERS.split())
+GATHERS = frozenset(("embedding", "index", "gather", "index_select", "take", "take_along_dim", "_unsafe_index"))
 """Of the first tensor only as many elements are read as come out."""
 
 SCATTERS = {
@@ -43,8 +42,7 @@ SCATTERS = {
 }  # fmt: skip
 """Operations that write as many elements as one of their arguments has, by its position."""
 
-_WRITES_ONLY = "copy fill zero normal uniform random bernoulli exponential"
-WRITES_ONLY = frozenset(_WRITES_ONLY.split())
+WRITES_ONLY = frozenset(("copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential"))
 """In-place forms that do not read what they overwrite."""
 
 _CONSTANTS = (
@@ -96,35 +94,25 @@ Rows = Callable[[Sequence[Any]], int]
 
 
 def _of_last(shape_at: int, tensor_at: int = 0) -> Rows:
-    """Rows of a norm over the last dimensions, whose sizes are an argument."""
-
-    def rows(args: Sequence[Any]) -> int:
-        inner: int = math.prod(args[shape_at])
-        return int(args[tensor_at].numel()) // max(1, inner)
-
-    return rows
+    """Return the rows of a norm over the last dimensions, whose sizes are an argument."""
+    return lambda args: int(args[tensor_at].numel()) // max(1, math.prod(args[shape_at]))
 
 
-def _of_dim(args: Sequence[Any]) -> int:
-    x, dim = args[0], args[1]
-    return int(x.numel() // max(1, x.shape[dim])) if x.dim() else 1
+def _of_dim(dim_at: int) -> Rows:
+    """Return the rows of a softmax over a dimension, whose number is an argument."""
+    return lambda args: int(args[0].numel() // max(1, args[0].shape[args[dim_at]])) if args[0].dim() else 1
 
 
-def _of_dim_backward(args: Sequence[Any]) -> int:
-    x, dim = args[0], args[2]
-    return int(x.numel() // max(1, x.shape[dim])) if x.dim() else 1
-
-
-def _channels(tensor_at: int = 0) -> Rows:
+def _channels(tensor_at: int) -> Rows:
     return lambda args: int(args[tensor_at].shape[1])
 
 
 _NORMS: Mapping[str, Rows] = {
     "native_layer_norm": _of_last(1), "native_layer_norm_backward": _of_last(2, 1), "_fused_rms_norm": _of_last(1),
     "_fused_rms_norm_backward": _of_last(2, 1), "native_group_norm": lambda args: int(args[3] * args[6]),
-    "native_group_norm_backward": lambda args: int(args[5] * args[8]), "_softmax": _of_dim, "_log_softmax": _of_dim,
-    "_safe_softmax": _of_dim, "_softmax_backward_data": _of_dim_backward,
-    "_log_softmax_backward_data": _of_dim_backward, "native_batch_norm_backward": _channels(1),
+    "native_group_norm_backward": lambda args: int(args[5] * args[8]),
+    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), _of_dim(1)), "_softmax_backward_data": _of_dim(2),
+    "_log_softmax_backward_data": _of_dim(2), "native_batch_norm_backward": _channels(1),
     "cudnn_batch_norm_backward": _channels(0), "batch_norm_backward": _channels(1),
 }  # fmt: skip
 _BATCH_NORMS = {  # the position of the flag that says whether statistics are those of the batch
@@ -138,32 +126,24 @@ def role_of(
 ) -> tuple[Role, Domain] | None:
     """Return what an operation is for a compiler, and what it iterates over; None: it is not known.
 
-    Args:
-        name: without namespace, overload, and the underscore of an in-place form.
-        tags: names of torch's tags of it.
-        args: as it was called; sizes and strides of tensors are read.
-        in_elements, out_elements: of its largest tensor read and written.
+    `name` and `tags` are those of `_Facts`; `in_elements` and `out_elements` are of its largest tensor read and
+    written. Of `args` sizes and strides of tensors are read.
     """
     if name in _NORMS:
         return Role.REDUCTION, Domain(in_elements, max(1, _NORMS[name](args)), _is_inner(name, args))
     if name == "_native_batch_norm_legit_no_training":
         return Role.ELEMENTWISE, Domain(out_elements)
     if name in _BATCH_NORMS:
-        at = _BATCH_NORMS[name]
-        is_training = bool(args[at]) if len(args) > at else True
-        return (
-            (Role.REDUCTION, Domain(in_elements, int(args[0].shape[1]), False))
-            if is_training
-            else (Role.ELEMENTWISE, Domain(out_elements))
-        )
+        is_training = all(map(bool, args[_BATCH_NORMS[name] :][:1]))
+        reduction = Role.REDUCTION, Domain(in_elements, int(args[0].shape[1]), False)
+        return reduction if is_training else (Role.ELEMENTWISE, Domain(out_elements))
     if name in SCATTERS:
-        at = SCATTERS[name]
-        source = args[at]
+        source = args[SCATTERS[name]]
         return Role.ELEMENTWISE, Domain(source.numel() if hasattr(source, "numel") else out_elements)
     role = _ROLES.get(name)
     if name in ("max", "min") and len(args) > 1 and hasattr(args[1], "numel"):
         role = Role.ELEMENTWISE  # of two tensors
-    if role is None and (name.startswith("_foreach") or name.startswith("_amp_foreach")):
+    if role is None and name.startswith(("_foreach", "_amp_foreach")):
         role = Role.ALONE
     if role is None:
         role = Role.ELEMENTWISE if "pointwise" in tags else Role.REDUCTION if "reduction" in tags else None
@@ -178,36 +158,23 @@ def _is_inner(name: str, args: Sequence[Any]) -> bool:
     """Say whether the last dimension is summed up, where an argument says which are."""
     if "batch_norm" in name:
         return False
-    x = args[0]
-    if name in ("_softmax_backward_data", "_log_softmax_backward_data"):
-        dims = args[2]
-    elif name in _NORMS and "softmax" not in name:
+    if name in _NORMS and "softmax" not in name:
         return True
-    elif name in ("norm", "linalg_vector_norm"):
-        dims = args[2]
-    else:
-        dims = args[1] if len(args) > 1 else None
-    if isinstance(dims, int):
-        dims = [dims]
+    dims = next(iter(args[2 if name in _DIMS_THIRD else 1 :][:1]), None)
+    dims = [dims] if isinstance(dims, int) else dims
     if not isinstance(dims, list | tuple) or not dims or not all(type(dim) is int for dim in dims):
         return True  # all of them
-    return any(dim in (-1, x.dim() - 1) for dim in dims)
+    return any(dim in (-1, args[0].dim() - 1) for dim in dims)
+
+
+_DIMS_THIRD = ("_softmax_backward_data", "_log_softmax_backward_data", "norm", "linalg_vector_norm")
 
 
 _BACKWARD = "backward"
 
 
 class _Facts(NamedTuple):
-    """Facts of an operator's schema.
-
-    Attributes:
-        name: without overload and the underscore of an in-place form.
-        full_name: with its namespace.
-        arguments: their names.
-        written: positions of arguments that it writes.
-        tags: names of its tags.
-        is_in_place: it writes its first argument.
-    """
+    """Facts of an operator's schema; the name is without overload and the underscore of an in-place form."""
 
     name: str
     full_name: str
@@ -240,15 +207,9 @@ def current_precision() -> Precision:
 class Recorder(TorchDispatchMode):
     """Writes down every operation that runs within it.
 
-    Args:
-        precision: of fp32.
-        run: runs an operation, and returns the arguments that it ran with, and its result; None: as it was called.
-        mark: makes a context around each operation that may be written down, by its number; None: there is none.
-
     Attributes:
         trace: what was written down.
-        path: of the module that runs.
-        last_path: of the module that ran the last operation.
+        path, last_path: of the module that runs, and of the module that ran the last operation.
         phase: what is said of operations that autograd does not run.
         call_of_mark: place in the trace of what ran under a mark, by its number.
     """
@@ -257,6 +218,11 @@ class Recorder(TorchDispatchMode):
         self, precision: Precision, run: Callable[[Any, Any, Any], Any] | None = None,
         mark: Callable[[int], AbstractContextManager[Any]] | None = None,
     ) -> None:  # fmt: skip
+        """Record with `precision` of fp32.
+
+        `run` runs an operation, and returns the arguments that it ran with, and its result; None: as it was called.
+        `mark` makes a context around each operation that may be written down, by its number; None: there is none.
+        """
         super().__init__()
         self.trace = Trace()
         self.precision = precision
@@ -273,10 +239,8 @@ class Recorder(TorchDispatchMode):
         self._path_of_node: dict[int, str] = {}
         self._backward_path = ""
 
-    # ---- memory ----------------------------------------------------------------------------------------------------
-
     def buffer_of(self, tensor: Any) -> int:
-        """Number of the storage of a tensor. A weak reference keeps its identity from being given to another one."""
+        """Return the number of a tensor's storage; a weak reference keeps its identity from being given to others."""
         storage = StorageWeakRef(tensor.untyped_storage())
         number = self._buffers.get(storage.cdata)
         if number is None:
@@ -284,11 +248,11 @@ class Recorder(TorchDispatchMode):
             self._storages.append(storage)
         return number
 
-    def _read(self, tensor: Any, num_bytes: int | None = None) -> Access:
+    def _read(self, tensor: Any) -> Access:
         buffer = self.buffer_of(tensor)
         if buffer not in self._written:
             self.trace.kept.add(buffer)
-        return Access(buffer, _seen_bytes(tensor) if num_bytes is None else num_bytes)
+        return Access(buffer, _seen_bytes(tensor))
 
     def _write(self, tensor: Any, num_bytes: int | None = None) -> Access:
         buffer = self.buffer_of(tensor)
@@ -302,8 +266,6 @@ class Recorder(TorchDispatchMode):
         self._storages.clear()
         self._buffers.clear()
         return self.trace
-
-    # ---- what runs -------------------------------------------------------------------------------------------------
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -344,8 +306,11 @@ class Recorder(TorchDispatchMode):
         return out
 
     @contextmanager
-    def _marked(self) -> Iterator[None]:
-        assert self._mark is not None
+    def marked(self) -> Iterator[None]:
+        """Stand around what is written down as one operation."""
+        if self._mark is None or self._num_quiet:
+            yield
+            return
         number, before = self._num_marks, len(self.trace.calls)
         self._num_marks += 1
         with self._mark(number):
@@ -353,17 +318,15 @@ class Recorder(TorchDispatchMode):
         if len(self.trace.calls) > before:
             self.call_of_mark[number] = len(self.trace.calls) - 1
 
-    def marked(self) -> AbstractContextManager[None]:
-        """Stand around what is written down as one operation."""
-        return nullcontext() if self._mark is None or self._num_quiet else self._marked()
-
     def _record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         facts = _facts(func)
         inputs, outputs = list(_tensors((args, kwargs))), list(_tensors(out))
         if not outputs or facts.name in FREE:
             return
         if facts.name in ("_unsafe_view", "_reshape_alias", "view_as_real", "_to_dense"):
-            self._alias(inputs[0], outputs)
+            number = self.buffer_of(inputs[0])
+            for other in outputs:
+                self._buffers[StorageWeakRef(other.untyped_storage()).cdata] = number
             return
         path, phase = self._place()
         known = {self.buffer_of(tensor) for tensor in inputs}
@@ -371,13 +334,8 @@ class Recorder(TorchDispatchMode):
             return  # a view
         self.trace.calls.append(self._call(facts, args, kwargs, inputs, outputs, path, phase))
 
-    def _alias(self, tensor: Any, others: Sequence[Any]) -> None:
-        number = self.buffer_of(tensor)
-        for other in others:
-            self._buffers[StorageWeakRef(other.untyped_storage()).cdata] = number
-
     def _place(self) -> tuple[str, str]:
-        """Module and phase of what runs: autograd's nodes remember where they were made."""
+        """Return module and phase of what runs: autograd's nodes remember where they were made."""
         node = torch._C._current_autograd_node()
         if node is None:
             if self.phase == _BACKWARD:  # sums of gradients, between nodes
@@ -393,14 +351,7 @@ class Recorder(TorchDispatchMode):
     ) -> Call:  # fmt: skip
         bound = dict(zip(facts.arguments, args, strict=False)) | kwargs
         full = tuple(bound.get(name) for name in facts.arguments)
-        works = matmul_works(facts.name, full, outputs[0], self.precision)
-        eager: tuple[Work, ...] = ()
-        if works is None:
-            works, eager = convolution_works(facts.name, full, outputs[0], self.precision)
-        if works is None:
-            works = kernel_attention_works(facts.name, bound, self.precision)
-        if works is None:
-            works = custom_works(facts.full_name, bound, self.precision)
+        works, eager = library_works(facts.name, facts.full_name, full, bound, outputs[0], self.precision)
         reads, writes = self._accesses(facts, full, inputs, outputs)
         num_out = max(tensor.numel() for tensor in outputs)
         if works is not None:
@@ -409,7 +360,7 @@ class Recorder(TorchDispatchMode):
         result = role_of(facts.name, facts.tags, full, num_in, num_out)
         if result is None:
             num_bytes = sum(access.num_bytes for access in (*reads, *writes))
-            unpriced = UnpricedWork(f"no model of {facts.full_name}", num_bytes, _counted_flop(func_of(facts), full))
+            unpriced = UnpricedWork(f"no model of {facts.full_name}", num_bytes, _counted_flop(facts, full))
             return Call(facts.full_name, path, phase, Role.EXTERN, Domain(num_out), reads, writes, (unpriced,))
         role, domain = result
         if not reads and role is Role.ELEMENTWISE and facts.name in WRITES_ONLY:
@@ -421,44 +372,32 @@ class Recorder(TorchDispatchMode):
     def _accesses(
         self, facts: _Facts, args: Sequence[Any], inputs: list[Any], outputs: list[Any]
     ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
-        """Memory read and written, each tensor once."""
         written = [args[at] for at in facts.written if at < len(args)]
-        targets = list(_tensors(written)) if written else outputs
-        sources = inputs
+        targets, sources = list(_tensors(written)) if written else outputs, inputs
         limit: int | None = None
-        if facts.is_in_place and facts.name in WRITES_ONLY:
+        if facts.is_in_place and (facts.name in WRITES_ONLY or facts.name in SCATTERS):
             sources = [tensor for tensor in inputs if tensor is not targets[0]]
-        if facts.name in SCATTERS:
-            source = args[SCATTERS[facts.name]]
-            limit = _seen_bytes(source) if isinstance(source, torch.Tensor) else _seen_bytes(targets[0])
-            if facts.is_in_place:
-                sources = [tensor for tensor in inputs if tensor is not targets[0]]
-        reads = tuple(self._read(tensor) for tensor in sources)
-        if facts.name in GATHERS and reads and facts.name not in SCATTERS:
-            first = reads[0]
-            reads = (first._replace(num_bytes=min(first.num_bytes, _seen_bytes(outputs[0]))), *reads[1:])
-        in_place_limit = limit if facts.is_in_place else None
-        writes = tuple(self._write(tensor, in_place_limit) for tensor in targets)
+            if facts.name in SCATTERS:
+                source = args[SCATTERS[facts.name]]
+                limit = _seen_bytes(source if isinstance(source, torch.Tensor) else targets[0])
+        reads = [self._read(tensor) for tensor in sources]
+        if facts.name in GATHERS and reads:
+            reads[0] = reads[0]._replace(num_bytes=min(reads[0].num_bytes, _seen_bytes(outputs[0])))
+        writes = [self._write(tensor, limit) for tensor in targets]
         return _some(reads), _some(writes)
 
 
 def _some(accesses: Iterable[Access]) -> tuple[Access, ...]:
-    """Each once, without empty tensors."""
     return tuple(dict.fromkeys(access for access in accesses if access.num_bytes))
 
 
-def func_of(facts: _Facts) -> Any:
-    """The operator packet of these facts."""
-    namespace, _, name = facts.full_name.partition(".")
-    return getattr(getattr(torch.ops, namespace), name)
-
-
-def _counted_flop(packet: Any, args: Sequence[Any]) -> int:
+def _counted_flop(facts: _Facts, args: Sequence[Any]) -> int:
     """Return the operations that torch counts where no model knows the operation; 0: none."""
     from torch.utils.flop_counter import flop_registry
 
-    known = flop_registry.get(packet)
-    return 0 if known is None else int(known(*args, out_val=None))
+    namespace, _, name = facts.full_name.partition(".")
+    count = flop_registry.get(getattr(getattr(torch.ops, namespace), name))
+    return 0 if count is None else int(count(*args, out_val=None))
 
 
 @lru_cache(maxsize=256)
@@ -471,20 +410,14 @@ def _is_plain(kind: type) -> bool:
 def _tensors(value: Any) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _tensors(item)
 
 
 def _num_seen(tensor: Any) -> int:
-    number = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if stride or not size:
-            number *= int(size)
-    return number
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(int(size) for size, stride in sizes if stride or not size)
 
 
 def _seen_bytes(tensor: Any) -> int:

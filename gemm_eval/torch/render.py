@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gemm_eval.extras import needs_extra
 from gemm_eval.report import Cell, Column, Facts, Page, Section, Table, Text
 from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
 
@@ -21,16 +22,10 @@ _MAX_UNPRICED = 10
 
 @dataclass(frozen=True, slots=True)
 class FoldedModule:
-    """Modules whose paths differ by numbers alone, and that are of one class, as are those around them.
+    """Modules of one class whose paths differ by numbers alone, as do those around them.
 
-    Attributes:
-        path: with ``*`` in the place of numbers, where there are several.
-        module_class: of all.
-        depth: below the outermost.
-        count: how many.
-        latency_us, low_us, high_us: of all.
-        share_frac: of the outermost module's time.
-        bound: what limits most of the time of the first.
+    `path` has ``*`` in the place of numbers, where there are several; `depth` is below the outermost; times and share
+    are of all, `bound` is what limits most of the time of the first.
     """
 
     path: str
@@ -46,14 +41,7 @@ class FoldedModule:
 
 @dataclass(frozen=True, slots=True)
 class FoldedOperation:
-    """Operations that are alike: name, sizes, phase and folded path.
-
-    Attributes:
-        first: one of them.
-        path: with ``*`` in the place of numbers, where there are several.
-        count: how many.
-        latency_us: of all.
-    """
+    """Operations that are alike: name, sizes, phase and folded path; the first of them, and the time of all."""
 
     first: PredictedOperation
     path: str
@@ -62,7 +50,7 @@ class FoldedOperation:
 
 
 def folded_path(path: str) -> str:
-    """A path with ``*`` in the place of numbers that stand at the end of a name: ``layers.*``, ``layer_*``."""
+    """Return a path with ``*`` in the place of numbers at the end of a name: ``layers.*``, ``layer_*``."""
     return _NUMBER.sub("*", path)
 
 
@@ -70,31 +58,31 @@ def fold_modules(prediction: ModulePrediction, *, depth: int | None, fold: bool)
     """Return modules, outer ones first, down to a depth."""
     groups: dict[tuple[str, tuple[str, ...]], list[ModulePrediction]] = {}
     classes: dict[str, tuple[str, ...]] = {}  # of a module and those around it
-    base = prediction.path.count(".") + 1 if prediction.path else 0
+    base = _level(prediction.path)
     for node in prediction.walk():
-        level = (node.path.count(".") + 1 if node.path else 0) - base
-        if depth is None or level <= depth:
+        if depth is None or _level(node.path) - base <= depth:
             path = folded_path(node.path) if fold else node.path
             classes[node.path] = (*classes.get(node.path.rpartition(".")[0], ()), node.module_class)
             groups.setdefault((path, classes[node.path]), []).append(node)
     rows = []
     for (path, _), nodes in groups.items():
         first = nodes[0]
-        level = (first.path.count(".") + 1 if first.path else 0) - base
-        sums = [sum(values) for values in zip(*((n.latency_us, n.low_us, n.high_us) for n in nodes), strict=True)]
-        share = sum(node.share_frac for node in nodes)
-        shown = path if len(nodes) > 1 else first.path
-        rows.append(
-            FoldedModule(shown, first.module_class, level, len(nodes), sums[0], sums[1], sums[2], share, first.bound)
-        )
+        names = ("latency_us", "low_us", "high_us", "share_frac")
+        sums = {name: sum(getattr(node, name) for node in nodes) for name in names}
+        shown, level = path if len(nodes) > 1 else first.path, _level(first.path) - base
+        rows.append(FoldedModule(shown, first.module_class, level, len(nodes), **sums, bound=first.bound))
     return rows
+
+
+def _level(path: str) -> int:
+    return path.count(".") + 1 if path else 0
 
 
 def fold_operations(operations: Iterable[PredictedOperation]) -> list[FoldedOperation]:
     """Return operations that are alike in one row, those that take most of the time first."""
     groups: dict[tuple[str, ...], list[PredictedOperation]] = {}
-    for one in operations:
-        groups.setdefault((folded_path(one.path), one.name, one.phase, one.kind, one.detail), []).append(one)
+    for each in operations:
+        groups.setdefault((folded_path(each.path), each.name, each.phase, each.kind, each.detail), []).append(each)
     rows = [
         FoldedOperation(
             result[0], key[0] if len(result) > 1 else result[0].path, len(result), sum(one.latency_us for one in result)
@@ -138,12 +126,12 @@ def _headline(prediction: ModulePrediction) -> str:
 
 
 def us_text(us: float) -> str:
-    """Microseconds with as many digits as matter."""
+    """Return microseconds with as many digits as matter."""
     return f"{us:,.0f}" if us >= 1000 else f"{us:,.1f}" if us >= 10 else f"{us:,.2f}"
 
 
 def aligned(rows: Sequence[tuple[str, ...]], right: set[int]) -> list[str]:
-    """Lines of cells in columns; those of `right` are aligned to the right."""
+    """Return lines of cells in columns; those of `right` are aligned to the right."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return [
         "  ".join(
@@ -156,12 +144,7 @@ def aligned(rows: Sequence[tuple[str, ...]], right: set[int]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SizeTable:
-    """A prediction for each combination of sizes.
-
-    Attributes:
-        names: of the sizes.
-        rows: a value of each, and the prediction.
-    """
+    """A prediction for each combination of sizes: their names, and rows of a value of each and the prediction."""
 
     names: tuple[str, ...]
     rows: tuple[tuple[tuple[int, ...], ModulePrediction], ...]
@@ -176,28 +159,25 @@ class SizeTable:
         head = (*self.names, "us", "TFLOP/s", "bound", "not priced")
         lines = [
             (
-                *map(str, point), us_text(found.latency_us), f"{found.flop / max(found.latency_us, 1e-9) / 1e6:,.1f}",
-                found.bound, str(len(found.unpriced) or ""),
+                *map(str, point), us_text(each.latency_us), f"{each.flop / max(each.latency_us, 1e-9) / 1e6:,.1f}",
+                each.bound, str(len(each.unpriced) or ""),
             )
-            for point, found in self.rows
+            for point, each in self.rows
         ]  # fmt: skip
         return "\n".join(aligned([head, *lines], right=set(range(len(self.names) + 2))))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a row for each combination as plain values: sizes, time, interval, FLOP, bytes, bound."""
+        names = ("latency_us", "low_us", "high_us", "flop", "num_bytes", "bound")
         return [
             dict(zip(self.names, point, strict=True))
-            | {
-                "latency_us": found.latency_us, "low_us": found.low_us, "high_us": found.high_us, "flop": found.flop,
-                "num_bytes": found.num_bytes, "bound": found.bound, "num_unpriced": len(found.unpriced),
-            }
-            for point, found in self.rows
-        ]  # fmt: skip
+            | {name: getattr(each, name) for name in names}
+            | {"num_unpriced": len(each.unpriced)}
+            for point, each in self.rows
+        ]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a DataFrame with the rows of `to_dicts`."""
-        from gemm_eval.extras import needs_extra
-
         with needs_extra("a DataFrame", "sweep"):
             import pandas as pd
         return pd.DataFrame(self.to_dicts())
@@ -227,7 +207,7 @@ def prediction_page(prediction: ModulePrediction) -> Page:
          row.high_us, row.bound]
         for row in fold_modules(prediction, depth=None, fold=True)
     ]  # fmt: skip
-    folded = fold_operations(one for one in prediction.operations if one.kind != "unpriced")
+    folded = fold_operations(each for each in prediction.operations if each.kind != "unpriced")
     operations: list[list[Cell]] = [
         [row.first.name, row.path, row.first.phase, row.count, row.first.latency_us, row.latency_us,
          100 * row.latency_us / total_us if total_us else 0.0, row.first.bound, row.first.source, row.first.detail]
@@ -322,12 +302,9 @@ _MAX_ROWS = 40
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOperation:
-    """An operation of torch, as predicted and as it ran.
+    """An operation of torch, as predicted, and as it ran: the median time of its kernels, and their names.
 
-    Attributes:
-        operations: what is predicted of it; empty: it is taken for free (a view, an empty tensor).
-        measured_us: median time of its kernels.
-        kernels: their names.
+    Without `operations` it is taken for free (a view, an empty tensor).
     """
 
     operations: tuple[PredictedOperation, ...]
@@ -360,7 +337,6 @@ class Comparison:
     """A module on a GPU, predicted and measured, operation by operation.
 
     Attributes:
-        prediction: of all.
         operations: in the order they ran.
         outside_us: time of kernels that belong to no operation: copies between host and device.
         graph_us: time of a replay of everything as a CUDA graph, of the operations that run in eager mode: modules were
@@ -382,7 +358,7 @@ class Comparison:
     @property
     def measured_us(self) -> float:
         """Sum of the times of all kernels, without gaps between them."""
-        return sum(one.measured_us for one in self.operations) + self.outside_us
+        return sum(each.measured_us for each in self.operations) + self.outside_us
 
     @property
     def ratio(self) -> float:
@@ -399,17 +375,17 @@ class Comparison:
         rows = [("module", "operation", "runs", "predicted us", "measured us", "ratio", "sizes", "kernel")]
         groups = self._groups()
         for (path, name, detail), result in groups[:_MAX_ROWS]:
-            predicted, measured = sum(o.predicted_us for o in result), sum(o.measured_us for o in result)
+            predicted, measured = _sums(result)
             ratio = f"{predicted / measured:.2f}" if measured else ""
             kernel = result[0].kernels[0][:40] if result[0].kernels else ""
             rows.append((path if len(result) > 1 else result[0].path, name, str(len(result)), us_text(predicted),
                          us_text(measured), ratio, detail, kernel))  # fmt: skip
         lines = [head, *aligned(rows, right={2, 3, 4, 5})]
         if len(groups) > _MAX_ROWS:
-            rest = [one for _, result in groups[_MAX_ROWS:] for one in result]
+            predicted, measured = _sums([each for _, result in groups[_MAX_ROWS:] for each in result])
             lines.append(
-                f"{len(groups) - _MAX_ROWS} more kinds: predicted {us_text(sum(o.predicted_us for o in rest))} us, "
-                f"measured {us_text(sum(o.measured_us for o in rest))} us"
+                f"{len(groups) - _MAX_ROWS} more kinds: predicted {us_text(predicted)} us, "
+                f"measured {us_text(measured)} us"
             )
         if self.outside_us:
             lines.append(f"kernels of no operation: {us_text(self.outside_us)} us")
@@ -418,14 +394,18 @@ class Comparison:
     def _groups(self) -> list[tuple[tuple[str, str, str], list[MeasuredOperation]]]:
         """Operations that are alike, those that were measured longest first."""
         groups: dict[tuple[str, str, str], list[MeasuredOperation]] = {}
-        for one in self.operations:
-            groups.setdefault((folded_path(one.path), one.name, one.detail), []).append(one)
-        return sorted(groups.items(), key=lambda item: -sum(one.measured_us for one in item[1]))
+        for each in self.operations:
+            groups.setdefault((folded_path(each.path), each.name, each.detail), []).append(each)
+        return sorted(groups.items(), key=lambda item: -_sums(item[1])[1])
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a row for each operation as plain values."""
+        names = ("path", "name", "detail", "predicted_us", "measured_us")
         return [
-            {"path": one.path, "name": one.name, "detail": one.detail, "predicted_us": one.predicted_us,
-             "measured_us": one.measured_us, "kernels": list(one.kernels)}
-            for one in self.operations
-        ]  # fmt: skip
+            {name: getattr(each, name) for name in names} | {"kernels": list(each.kernels)} for each in self.operations
+        ]
+
+
+def _sums(operations: Iterable[MeasuredOperation]) -> tuple[float, float]:
+    predicted, measured = zip(*((each.predicted_us, each.measured_us) for each in operations), strict=True)
+    return sum(predicted), sum(measured)

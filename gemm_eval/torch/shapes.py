@@ -53,12 +53,9 @@ class Shapes:
         self._storages: list[Any] = []
 
     def of(self, tensor: Any, *, keeps_grad: bool = False, is_weight: bool = False) -> Any:
-        """Return the tensor that stands for another one, with its values where they are few.
+        """Return the tensor that stands for another dense one, with its values where they are few and no weights.
 
-        Args:
-            tensor: a dense one, on any device.
-            keeps_grad: it requires a gradient where the other does.
-            is_weight: of no values.
+        `keeps_grad`: it requires a gradient where the other does.
         """
         known = self._metas.get(id(tensor))
         if known is not None:
@@ -87,18 +84,20 @@ class Shapes:
         """Run an operation; return the arguments that it ran with, and its result."""
         if any(map(_is_foreign, args)) or any(map(_is_foreign, kwargs.values())):
             args, kwargs = tree_map_only(torch.Tensor, self.of, (args, kwargs))
-        if _has_masks(func, args):
-            args = (args[0], [self._places(func, one) for one in args[1]], *args[2:])
+        if func._schema.name == "aten::index" and len(args) > 1:
+            args = (args[0], [self._places(func, index) for index in args[1]], *args[2:])
         values = self._values_for(func, args, kwargs)
         if _asks_for_values(func, args, kwargs):
             if values is None:
                 self.refuse(func)
-            return args, kwargs, self._answer(func, values)
+            answer = func(*values[0], **values[1])
+            is_tensor = isinstance(answer, torch.Tensor | tuple | list)
+            return args, kwargs, tree_map_only(torch.Tensor, self.of, answer) if is_tensor else answer
         if kwargs.get("device") is not None or _is_factory(func):
             kwargs = kwargs | {"device": _META}
         out = func(*args, **kwargs)
         if func._schema.name in _LIES_OTHERWISE:
-            out = _as_on_a_gpu(func, args, out)
+            out = _as_on_a_gpu(func._schema.name, args, out)
         if values is not None and _is_small(out):
             self._learn(out, func(*values[0], **values[1]))
         elif func._schema.is_mutable:
@@ -123,16 +122,15 @@ class Shapes:
         """Arguments with values in the places of tensors; None: some are not known, or the result is to have none."""
         if any(word in func._schema.name for word in _NEVER_KNOWN):
             return None
-        for tensor in _tensors((args, kwargs)):
-            if self.value_of(tensor) is None:
-                return None
+        if any(self.value_of(tensor) is None for tensor in _tensors((args, kwargs))):
+            return None
         swapped_args, swapped = tree_map_only(torch.Tensor, self.value_of, (args, kwargs))
         if swapped.get("device") is not None or _is_factory(func):
             swapped = swapped | {"device": _CPU}
         return swapped_args, swapped
 
     def _places(self, func: Any, index: Any) -> Any:
-        """A mask of truth values as the places where it holds; any other index as it is."""
+        """Return a mask of truth values, which says how many come out, as the places where it holds."""
         if index is None or index.dtype not in _MASKS:
             return index
         value = self.value_of(index)
@@ -140,32 +138,25 @@ class Shapes:
             self.refuse(func)
         return self.of(value.nonzero().squeeze(1))
 
-    def _answer(self, func: Any, values: tuple[Any, Any]) -> Any:
-        result = func(*values[0], **values[1])
-        if not isinstance(result, torch.Tensor | tuple | list):
-            return result
-        return tree_map_only(torch.Tensor, self.of, result)
-
     def _learn(self, tensor: Any, value: Any) -> None:
-        """Keep the values of a tensor as long as it lives here."""
-        for one, known in zip(_tensors(tensor), _tensors(value), strict=True):
-            self._values[id(one)] = one, known
+        for each, values in zip(_tensors(tensor), _tensors(value), strict=True):
+            self._values[id(each)] = each, values
 
     def _forget(self, func: Any, args: Sequence[Any]) -> None:
         """Forget the values of tensors that are written over, and of other views of them."""
-        for at, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write and at < len(args):
-                for tensor in _tensors(args[at]):
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for tensor in _tensors(value):
                     storage = StorageWeakRef(tensor.untyped_storage())
                     self._storages.append(storage)  # its identity is given to no other
                     self._stale.add(storage.cdata)
 
 
-def _as_on_a_gpu(func: Any, args: Sequence[Any], out: Any) -> Any:
-    """The result of an operation as it lies in memory on a GPU."""
+def _as_on_a_gpu(name: str, args: Sequence[Any], out: Any) -> Any:
+    """Return the result of an operation as it lies in memory on a GPU."""
     first, *rest = _tensors(out)
     form = torch.contiguous_format
-    if func._schema.name == _CONVOLUTION and any(has_channels_last(one) for one in args[:2]):
+    if name == _CONVOLUTION and any(has_channels_last(one) for one in args[:2]):
         form = torch.channels_last if first.dim() == 4 else torch.channels_last_3d
     if not first.is_contiguous(memory_format=form):
         first = torch.empty_like(first, memory_format=form)
@@ -179,15 +170,8 @@ def _asks_for_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return name in _READ or name in _SIZED_BY_VALUES
 
 
-def _has_masks(func: Any, args: Sequence[Any]) -> bool:
-    """Say whether an operation picks elements by truth values, so that these say how many come out."""
-    is_pick = func._schema.name == "aten::index" and len(args) > 1
-    return is_pick and any(one is not None and one.dtype in _MASKS for one in args[1])
-
-
 @lru_cache(maxsize=4096)
 def _is_factory(func: Any) -> bool:
-    """Say whether an operation takes a device and no tensor."""
     arguments = func._schema.arguments
     return any(one.name == "device" for one in arguments) and not any("Tensor" in str(one.type) for one in arguments)
 

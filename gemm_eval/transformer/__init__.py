@@ -20,7 +20,7 @@ from gemm_eval.transformer.memory import (
     say_memory,
 )
 from gemm_eval.transformer.operations import model_operations
-from gemm_eval.transformer.parameters import ParameterCounts, count_parameters, num_mtp_parameters, num_parameters
+from gemm_eval.transformer.parameters import ParameterCounts, count_parameters, num_parameters
 from gemm_eval.transformer.parts import (
     Attention,
     Ffn,
@@ -42,6 +42,6 @@ __all__ = [
     "ModelConfig", "ModelMemory", "Moe", "MoeWork", "Operation", "ParameterCounts", "PublishedParameters",
     "Quantization", "QuantizedPart", "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch",
     "largest_seq_len", "layer_kinds", "list_models", "load_model", "memory_document", "memory_levers", "model_memory",
-    "model_on", "model_operations", "moe_layer_of", "num_joined", "num_mtp_parameters", "num_parameters", "say_memory",
+    "model_on", "model_operations", "moe_layer_of", "num_joined", "num_parameters", "say_memory",
     "stage_config", "stage_layers", "transformer_gemms", "types_on",
 ]  # fmt: skip

@@ -63,9 +63,6 @@ class ModelConfig(Frozen):
     norms_per_layer: Few = Field(default=2, description="norms over hidden_size; one more follows the last layer")
     num_positions: Maybe = Field(default=0, description="rows of a learned position table, 0 if there is none")
     lm_head_bias: bool = Field(default=False, description="a bias for each row of the vocabulary")
-    num_mtp_layers: Maybe = Field(
-        default=0, description="layers that predict further tokens (MTP), which are no part of the model's own"
-    )
     dtype: Annotated[DType, Field(strict=False)] | None = Field(
         default=None, description="type of what is not quantized; None: not said"
     )
@@ -84,10 +81,6 @@ class ModelConfig(Frozen):
             raise ValueError(
                 f"attention.num_window_layers must be <= num_layers = {self.num_layers}, got {self.num_window_layers}"
             )
-        self._check_layers_exist()
-        return self
-
-    def _check_layers_exist(self) -> None:
         attention = self.attention if isinstance(self.attention, GroupedAttention) else None
         for what, layers in (
             ("moe.layers", self.moe and self.moe.layers),
@@ -96,6 +89,7 @@ class ModelConfig(Frozen):
         ):
             if layers and parse_layers(layers)[-1] >= self.num_layers:
                 raise ValueError(f"{what} must be layers of 0..{self.num_layers - 1}, got {layers}")
+        return self
 
     @property
     def num_moe_layers(self) -> int:
@@ -175,12 +169,8 @@ def stage_layers(num_layers: int, pipeline_parallel: int) -> tuple[range, ...]:
     if stages > num_layers:
         raise InvalidOptionError(f"pipeline_parallel must be at most the number of layers, {num_layers}, got {stages}")
     each, more = divmod(num_layers, stages)
-    result, first = [], 0
-    for stage in range(stages):
-        num = each + (stages - 1 - more <= stage < stages - 1)
-        result.append(range(first, first + num))
-        first += num
-    return tuple(result)
+    firsts = [stage * each + max(0, stage - (stages - 1 - more)) for stage in range(stages)]
+    return tuple(range(first, end) for first, end in zip(firsts, (*firsts[1:], num_layers), strict=True))
 
 
 def stage_config(config: ModelConfig, layers: Iterable[int]) -> ModelConfig:
@@ -195,84 +185,67 @@ def stage_config(config: ModelConfig, layers: Iterable[int]) -> ModelConfig:
 def _config_of(config: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
     if len(layers) == config.num_layers:
         return config
-    place = {layer: index for index, layer in enumerate(layers)}
-    moe_layers = _placed(config.moe_layers, place)
+    index_of = {layer: index for index, layer in enumerate(layers)}
+    moe_layers = _placed(config.moe_layers, index_of)
     moe = None
     if config.moe is not None and moe_layers:
         moe = config.moe.model_copy(update={"num_layers": len(moe_layers), "layers": layers_text(moe_layers)})
     changes: dict[str, Any] = {
         "num_layers": len(layers), "moe": moe, "ffn": config.ffn if len(moe_layers) < len(layers) else None,
-        "attention": _attention_of(config, place), "published": None, "num_mtp_layers": 0,
+        "attention": _attention_of(config, index_of), "published": None,
     }  # fmt: skip
     if config.quantization is not None:
         parts = []
         for part in config.quantization.parts:
-            inside = None if part.layers is None else _placed(parse_layers(part.layers), place)
-            if inside is None:
-                parts.append(part)
-            elif inside:
-                parts.append(part.model_copy(update={"layers": layers_text(inside)}))
+            inside = None if part.layers is None else layers_text(_placed(parse_layers(part.layers), index_of))
+            if inside != "":
+                parts.append(part.model_copy(update={"layers": inside}))
         changes["quantization"] = config.quantization.model_copy(update={"parts": tuple(parts)})
     return config.model_copy(update=changes)
 
 
-def _attention_of(config: ModelConfig, place: Mapping[int, int]) -> Attention:
+def _attention_of(config: ModelConfig, index_of: Mapping[int, int]) -> Attention:
     attention = config.attention
     if not isinstance(attention, GroupedAttention):
         return attention
-    windows = _placed(config.window_layers, place)
-    no_rope = _placed(parse_layers(attention.no_rope_layers), place) if attention.no_rope_layers else ()
+    windows = _placed(config.window_layers, index_of)
+    no_rope = _placed(parse_layers(attention.no_rope_layers) if attention.no_rope_layers else (), index_of)
     return attention.model_copy(
         update={
             "window_size": attention.window_size if windows else None,
             "num_window_layers": len(windows),
-            "window_layers": layers_text(windows) if windows else None,
-            "no_rope_layers": layers_text(no_rope) if no_rope else None,
+            "window_layers": layers_text(windows) or None,
+            "no_rope_layers": layers_text(no_rope) or None,
         }
     )
 
 
-def _placed(chosen: Iterable[int], place: Mapping[int, int]) -> tuple[int, ...]:
-    return tuple(place[layer] for layer in chosen if layer in place)
+def _placed(chosen: Iterable[int], index_of: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(index_of[layer] for layer in chosen if layer in index_of)
 
 
 class LayerKind(NamedTuple):
-    """Layers of a model that do the same.
-
-    Attributes:
-        name: in words: ``"window attention, experts"``.
-        layers: which, counted from 0.
-        is_window: they attend to a window.
-        has_experts: they have experts.
-        has_rope: their positions are rotary.
-    """
+    """Layers of a model, counted from 0, that do the same: ``"window attention, experts"``."""
 
     name: str
     layers: tuple[int, ...]
-    is_window: bool
-    has_experts: bool
     has_rope: bool
 
 
 @lru_cache(maxsize=1024)
 def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
     """Return the kinds of layers that a model has, in the order in which they first occur."""
-    windows, experts = set(config.window_layers), set(config.moe_layers)
-    without: set[int] = set()
-    never = False
-    if isinstance(config.attention, GroupedAttention):
-        never = config.attention.rotary_dim == 0
-        if config.attention.no_rope_layers is not None:
-            without = set(parse_layers(config.attention.no_rope_layers))
+    windows, experts, attention = set(config.window_layers), set(config.moe_layers), config.attention
+    never, without = False, set[int]()
+    if isinstance(attention, GroupedAttention):
+        never = attention.rotary_dim == 0
+        without = set(parse_layers(attention.no_rope_layers) if attention.no_rope_layers else ())
     result: dict[tuple[bool, bool, bool], list[int]] = {}
     for layer in range(config.num_layers):
         result.setdefault((layer in windows, layer in experts, not never and layer not in without), []).append(layer)
-    return tuple(
-        LayerKind(
-            f"{'window' if kind[0] else 'full'} attention{'' if kind[2] or never else ' without rotary positions'}, "
-            f"{'experts' if kind[1] else 'dense'}",
-            tuple(layers),
-            *kind,
-        )
-        for kind, layers in result.items()
-    )
+    kinds = []
+    for (is_window, has_experts, has_rope), layers in result.items():
+        rope = "" if has_rope or never else " without rotary positions"
+        name = f"{'window' if is_window else 'full'} attention{rope}, {'experts' if has_experts else 'dense'}"
+        kinds.append(LayerKind(name, tuple(layers), has_rope))
+    return tuple(kinds)

@@ -19,43 +19,34 @@ from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem, problem_of
 PHASES = ("prefill", "decode")
 """Which forward passes there are."""
 
-_MAX_SEED = (1 << 63) - 1
-
 
 @dataclass(frozen=True, slots=True)
 class LayerGemm:
-    """A kind of GEMM in a model.
+    """A kind of GEMM in a model, ``"qkv_proj"``, and the layers that have it: 1 for the LM head.
 
-    Attributes:
-        name: what it computes, e.g. ``"qkv_proj"``; unique in a model.
-        problem: sizes and data types.
-        count_per_layer: how often it runs in a layer that has it.
-        num_layers: layers that have it; 1 for the LM head.
-        is_weight: whether B is a weight; else both operands are activations.
+    `is_weight` says whether B is a weight; else both operands are activations.
     """
 
     name: str
     problem: GemmProblem
-    count_per_layer: int
     num_layers: int
     is_weight: bool
 
     def __repr__(self) -> str:
-        return f"<LayerGemm {self.name}: {self.problem}, {self.count_per_layer} in each of {self.num_layers} layers>"
+        return f"<LayerGemm {self.name}: {self.problem}, 1 in each of {self.num_layers} layers>"
 
     @property
     def total_count(self) -> int:
         """Number of runs in one forward pass."""
-        return self.count_per_layer * self.num_layers
+        return self.num_layers
 
 
 def transformer_gemms(
     config: ModelConfig, *, phase: Literal["prefill", "decode"], batch_size: int, seq_len: int,
     tensor_parallel: int = 1, expert_parallel: int = 1, dtype: str | DtypeScheme | None = None,
     dense_dtype: str | None = None, quantize_lm_head: bool = False, quantize_router: bool = False,
-    expert_imbalance: float = 1.0, absorb_mla: bool | None = None, lm_head_all_tokens: bool = False,
-    expert_dtype: str | DtypeScheme | None = None, expert_load: str | Distribution = UNIFORM, expert_seed: int = 0,
-    new_tokens: int | None = None,
+    expert_imbalance: float = 1.0, absorb_mla: bool | None = None, expert_dtype: str | DtypeScheme | None = None,
+    expert_load: str | Distribution = UNIFORM, new_tokens: int | None = None,
 ) -> tuple[LayerGemm, ...]:  # fmt: skip
     """Return the GEMMs of one forward pass on one device, in the order they run, as G, M, K, N.
 
@@ -64,63 +55,28 @@ def transformer_gemms(
     it is another number: in prefill a chunk whose predecessors are in the cache, in decode k tokens that are guessed
     and verified at once (speculative decoding), each of which the LM head sees.
 
-    **Attention.** Scores and values are GEMMs of their own, batched over sequences and KV heads; the query heads of a
-    KV head are rows of one GEMM. Prefill counts the full square of scores: that a causal kernel may skip half of it
-    is left to the kernel. A window layer counts `window_size` keys for each query once the context is longer.
+    MODELS.md, "GEMMs of a forward pass", says how attention, MLA, experts and parallel degrees become GEMMs.
 
-    **MLA.** Without absorption, keys and values are expanded (`kv_b_proj`: of new tokens, in a later chunk of prefill
-    of all positions, as the cache has latents) and each head has its own. With it, `kv_b_proj` is folded into the query
-    (`q_absorb`) and the output (`v_absorb`), and all heads attend to the one latent: more operations, far less cache to
-    read. `absorb_mla` None absorbs in decode only. Sources: DeepSeek-V2, arXiv:2405.04434, section 2.1.2; DeepSeek-V3
-    `inference/model.py`, `attn_impl` naive and absorb.
-
-    **Experts** run as one grouped GEMM: each expert of the device is a group, with a row for each token that chose it.
-    `expert_load` says how many these are:
-
-    - ``"uniform"``: as routing at random gives in expectation, an expert's tokens being binomial: so a step of decode
-      leaves experts idle, whose weights nobody reads, and some have more rows than others, which tiles feel. It is the
-      default because it neither hides imbalance nor invents a skew, and needs no seed: the same question has one
-      answer, and few different GEMMs.
-    - a distribution of `gemm_eval.moe`, as a word (``"power_law_1.2"``) or a value: rows of the most loaded device, in
-      the draw of median load out of five from `expert_seed`.
-    - ``"expected"``: G active experts of M rows each, a batched GEMM; `shapes.py` has the formulas of both.
-
-    `expert_imbalance` above 1 (busiest over mean load) asks for ``"expected"`` with all experts charged as the busiest,
-    which is a bound. So do devices of more than 1,024 experts. Shared experts run as one FFN.
-
-    **Parallel degrees.** `tensor_parallel` divides heads, intermediate sizes and the vocabulary (rounded up); KV heads
-    are replicated beyond one a device; latent projections and routers are not divided. `expert_parallel` spreads whole
-    experts. One degree divides the other: below `tensor_parallel` it lies inside the group, and the rest of the group
-    divides each expert; above, ``expert_parallel / tensor_parallel`` groups run side by side, each with its own
-    `batch_size`, and all their tokens meet in the experts. Models without experts take no `expert_parallel` but 1.
-
-    **Data types.** `dtype` None: as the model's file says, each GEMM in the types of its `quantization`, the rest in
-    its `dtype`; fp16 where it says nothing. A GEMM that is not stored alike in all layers is there once for each way,
-    named after its type from the second on (``"qkv_proj_bf16"``). Else `dtype` is a shorthand (``"bf16"``,
-    ``"fp8_block"``, ``"w4a16"``) or a `DtypeScheme`, and holds for the projections of attention, the feed-forward
-    networks and the experts. Scores and values of attention, the routers and the LM head are kept in `dense_dtype`, as
-    fp8 and int4 checkpoints keep them: by default the input type of `dtype`, or bf16 where that has fewer than 16 bits.
-    `quantize_lm_head`, `quantize_router` give these `dtype` too. Routed experts can have an `expert_dtype` of their
-    own: gpt-oss keeps all but them in BF16 (``"w4a16_mxfp4"``). Source: DeepSeek-V3, arXiv:2412.19437, section 3.3.1:
-    embedding, head, gating and attention keep BF16 or FP32.
-
-    In prefill the LM head sees the last token of each sequence, or all with `lm_head_all_tokens`.
+    Args:
+        dtype: None: as the model's file says; else a shorthand (``"bf16"``, ``"fp8_block"``, ``"w4a16"``) or a
+            `DtypeScheme` for the projections of attention, the feed-forward networks and the experts.
+        dense_dtype: of scores and values of attention, routers and the LM head; None: the input type of `dtype`, or
+            bf16 where that has fewer than 16 bits. `quantize_lm_head`, `quantize_router` give these `dtype` too.
+        expert_dtype: of routed experts; None: `dtype`.
+        expert_load: rows of each expert: ``"uniform"``, as routing at random gives in expectation; ``"expected"``: as
+            many for all that are active; or a distribution of `gemm_eval.moe`, as a word or a value.
+        expert_imbalance: above 1 (busiest over mean load): all experts are charged as the busiest, which is a bound.
+        absorb_mla: fold `kv_b_proj` into query and output; None: in decode only.
 
     Raises:
         InvalidOptionError: an option is out of range, or a degree does not divide what it splits.
         InvalidProblemError: `dtype` is unknown, or a GEMM would be too large.
     """
-    check_word("phase", phase, PHASES)
-    for name, flag in (
-        ("quantize_lm_head", quantize_lm_head), ("quantize_router", quantize_router),
-        ("lm_head_all_tokens", lm_head_all_tokens), ("absorb_mla", False if absorb_mla is None else absorb_mla),
-    ):  # fmt: skip
-        check_flag(name, flag)
+    check_flag("quantize_lm_head", quantize_lm_head)
+    check_flag("quantize_router", quantize_router)
     step = make_step(
         config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_imbalance=expert_imbalance,
-        expert_load=expert_load, expert_seed=expert_seed,
-        absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla, lm_head_all_tokens=lm_head_all_tokens,
-        new_tokens=new_tokens,
+        expert_load=expert_load, absorb_mla=absorb_mla, new_tokens=new_tokens,
     )  # fmt: skip
     types = weight_types(
         config, dtype, dense_dtype, expert_dtype, quantize_lm_head=quantize_lm_head, quantize_router=quantize_router
@@ -131,15 +87,20 @@ def transformer_gemms(
 
 def make_step(
     config: ModelConfig, phase: str, batch_size: int, seq_len: int, tensor_parallel: int, expert_parallel: int, *,
-    expert_imbalance: float = 1.0, expert_load: Any = UNIFORM, expert_seed: int = 0, absorb_mla: bool = False,
-    lm_head_all_tokens: bool = False, new_tokens: int | None = None,
+    expert_imbalance: float = 1.0, expert_load: Any = UNIFORM, absorb_mla: bool | None = None,
+    new_tokens: int | None = None,
 ) -> Step:  # fmt: skip
     """Check the options of `transformer_gemms` that sizes depend on."""
+    check_word("phase", phase, PHASES)
+    is_prefill = phase == "prefill"
+    absorbs = not is_prefill if absorb_mla is None else absorb_mla
+    check_flag("absorb_mla", absorbs)
     if not isinstance(config, ModelConfig):
         raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
     context = as_integer("seq_len", seq_len, 1, MAX_DIM)
-    imbalance = _check_imbalance(expert_imbalance)
-    is_prefill = phase == "prefill"
+    imbalance = plain_number(expert_imbalance)
+    if imbalance is None or imbalance < 1:
+        raise InvalidOptionError(f"expert_imbalance must be a finite number >= 1, got {shown(expert_imbalance)}")
     usual = context if is_prefill else 1
     new = usual if new_tokens is None else as_integer("new_tokens", new_tokens, 1, context)
     return Step(
@@ -147,8 +108,7 @@ def make_step(
         tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
         expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM), expert_imbalance=imbalance,
         expert_load=check_expert_load(expert_load, imbalance),
-        expert_seed=as_integer("expert_seed", expert_seed, 0, _MAX_SEED), absorb_mla=absorb_mla,
-        lm_head_all_tokens=lm_head_all_tokens or not is_prefill, expands_cache=is_prefill and new < context,
+        absorb_mla=absorbs, lm_head_all_tokens=not is_prefill, expands_cache=is_prefill and new < context,
     )  # fmt: skip
 
 
@@ -167,12 +127,5 @@ def layer_gemms(shape: Shape, types: WeightTypes, stored_as: str | None = None) 
         else:
             words: Any = stored.types.words
             problem = GemmProblem(*sizes, row_groups=shape.row_groups, **words)  # which checks and may refuse it
-        result.append(LayerGemm(name, problem, 1, stored.num_layers, shape.operand is not Operand.ACTIVATION))
+        result.append(LayerGemm(name, problem, stored.num_layers, shape.operand is not Operand.ACTIVATION))
     return tuple(result)
-
-
-def _check_imbalance(value: Any) -> float:
-    imbalance = plain_number(value)
-    if imbalance is None or imbalance < 1:
-        raise InvalidOptionError(f"expert_imbalance must be a finite number >= 1, got {shown(value)}")
-    return imbalance

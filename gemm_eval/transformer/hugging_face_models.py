@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from gemm_eval.transformer.json import Keys
@@ -58,6 +59,16 @@ def rotary_dim(keys: Keys, size: int) -> int | None:
     return None if factor == 1 else int(size * factor)
 
 
+def _layers_of_type(keys: Keys, kind: str) -> list[int] | None:
+    """Layers that `layer_types` says are of a kind, not full attention; None: it is not given."""
+    types = keys.items("layer_types", str)
+    if types is None:
+        return None
+    if len(types) != num_layers(keys) or not set(types) <= {"full_attention", kind}:
+        keys.refuse("layer_types", f"must be {num_layers(keys)} times full_attention or {kind}")
+    return [layer for layer, word in enumerate(types) if word == kind]
+
+
 def attention(keys: Keys, *, windows: Iterable[int] = (), derives_kv_heads: bool = False, **options: Any) -> Fields:
     """Grouped attention from the usual keys.
 
@@ -66,14 +77,9 @@ def attention(keys: Keys, *, windows: Iterable[int] = (), derives_kv_heads: bool
     """
     heads = keys.size("num_attention_heads")
     num_kv_heads = kv_heads(keys, heads if derives_kv_heads else None)
-    layers, types = num_layers(keys), keys.items("layer_types", str)
-    if types is not None:
-        if len(types) != layers or not set(types) <= {"full_attention", "sliding_attention"}:
-            keys.refuse("layer_types", f"must be {layers} times full_attention or sliding_attention")
-        windows = [layer for layer, kind in enumerate(types) if kind == "sliding_attention"]
-    elif "sliding_window" not in keys:
-        windows = ()
-    windows = tuple(windows)
+    layers, listed = num_layers(keys), _layers_of_type(keys, "sliding_attention")
+    usual = windows if "sliding_window" in keys else ()
+    windows = tuple(usual if listed is None else listed)
     size = keys.size("head_dim") if "head_dim" in keys else head_dim(keys)
     return {
         "kind": "gqa", "num_heads": heads, "num_kv_heads": num_kv_heads, "head_dim": size,
@@ -82,51 +88,10 @@ def attention(keys: Keys, *, windows: Iterable[int] = (), derives_kv_heads: bool
     }  # fmt: skip
 
 
-def gated(keys: Keys, *, has_bias: bool = False) -> Fields:
-    """A gated FFN of `intermediate_size`."""
-    return {"intermediate_size": keys.size("intermediate_size"), "has_bias": has_bias}
-
-
-def biases(keys: Keys) -> Fields:
+def all_biases(keys: Keys) -> Fields:
     """`attention_bias` as Llama means it: on all four projections."""
     bias = keys.flag("attention_bias", default=False)
     return {"qkv_bias": bias, "output_bias": bias}
-
-
-def read_llama(keys: Keys) -> Fields:
-    """Llama 1 to 3."""
-    ffn = gated(keys, has_bias=keys.flag("mlp_bias", default=False))
-    attended = attention(keys, derives_kv_heads=True, **biases(keys))
-    return {**sizes(keys), "attention": attended, "ffn": ffn}
-
-
-def read_mistral(keys: Keys) -> Fields:
-    """Mistral: all layers have the window, if there is one."""
-    keys.require("sliding_window")  # null is no window, but a missing one would be 4096
-    return {**sizes(keys), "attention": attention(keys, windows=range(num_layers(keys))), "ffn": gated(keys)}
-
-
-def read_ministral(keys: Keys) -> Fields:
-    """Ministral, whose file says of each layer whether it has the window; Ministral 3, which has none."""
-    return {**sizes(keys), "attention": attention(keys, windows=range(num_layers(keys))), "ffn": gated(keys)}
-
-
-def read_phi3(keys: Keys) -> Fields:
-    """Phi-3, Phi-4, Phi-4-mini: all layers have the window, if there is one."""
-    attended = attention(keys, windows=range(num_layers(keys)), derives_kv_heads=True)
-    return {**sizes(keys), "attention": attended, "ffn": gated(keys)}
-
-
-def read_glm(keys: Keys) -> Fields:
-    """GLM-4: biases on queries, keys and values, half of a head turns."""
-    bias = keys.flag("attention_bias", default=False)
-    keys.fraction("partial_rotary_factor", 1.0)
-    return {**sizes(keys), "attention": attention(keys, qkv_bias=bias), "ffn": gated(keys)}
-
-
-def read_glm4(keys: Keys) -> Fields:
-    """GLM-4-0414: norms after attention and FFN too."""
-    return read_glm(keys) | {"norms_per_layer": 4}
 
 
 def qwen_windows(keys: Keys) -> Iterable[int]:
@@ -136,46 +101,61 @@ def qwen_windows(keys: Keys) -> Iterable[int]:
     return range(keys.count("max_window_layers"), num_layers(keys))
 
 
-def read_qwen2(keys: Keys) -> Fields:
-    """Qwen2 and Qwen2.5, also the language part of Qwen2-VL and Qwen2.5-VL."""
-    attended = attention(keys, windows=qwen_windows(keys), qkv_bias=True)
-    return {**sizes(keys), "attention": attended, "ffn": gated(keys)}
+def all_windows(keys: Keys) -> Iterable[int]:
+    """All layers have the window, if there is one."""
+    return range(num_layers(keys))
 
 
-def read_qwen3(keys: Keys) -> Fields:
-    """Qwen3, also the language part of Qwen3-VL."""
-    keys.size("head_dim")  # Qwen3 does not derive it from hidden_size
-    attended = attention(keys, windows=qwen_windows(keys), qk_norm=True, **biases(keys))
-    return {**sizes(keys), "attention": attended, "ffn": gated(keys)}
-
-
-def read_gemma(keys: Keys) -> Fields:
-    """Gemma 1."""
-    return _gemma(keys)
-
-
-def read_gemma2(keys: Keys) -> Fields:
-    """Gemma 2: every other layer, from the first on, attends to a window."""
+def even_windows(keys: Keys) -> Iterable[int]:
+    """Every other layer, from the first on, attends to a window, which must be given."""
     keys.size("sliding_window")
-    return _gemma(keys, windows=range(0, num_layers(keys), 2)) | {"norms_per_layer": 4}
+    return range(0, num_layers(keys), 2)
 
 
-def read_gemma3(keys: Keys) -> Fields:
-    """Gemma 3, text: all layers but each sliding_window_pattern-th attend to a window."""
-    windows: list[int] = []
+def gemma3_windows(keys: Keys) -> Iterable[int]:
+    """All layers but each sliding_window_pattern-th attend to a window, where layer_types does not say which."""
     keys.size("sliding_window")
     keys.ignore("_sliding_window_pattern", "sliding_window_pattern")
-    if "layer_types" not in keys:
-        key = "_sliding_window_pattern" if "_sliding_window_pattern" in keys else "sliding_window_pattern"
-        period = keys.size(key)
-        windows = [layer for layer in range(num_layers(keys)) if (layer + 1) % period]
-    return _gemma(keys, windows=windows, qk_norm=True) | {"norms_per_layer": 4}
+    if "layer_types" in keys:
+        return ()
+    period = keys.size("_sliding_window_pattern" if "_sliding_window_pattern" in keys else "sliding_window_pattern")
+    return [layer for layer in range(num_layers(keys)) if (layer + 1) % period]
 
 
-def _gemma(keys: Keys, *, windows: Iterable[int] = (), **options: Any) -> Fields:
-    keys.size("head_dim")  # Gemma does not derive it from hidden_size
-    attended = attention(keys, windows=windows, **options, **biases(keys))
-    return {**sizes(keys, tied=True), "attention": attended, "ffn": gated(keys)}
+def no_windows(_: Keys) -> Iterable[int]:
+    """No layer attends to a window where layer_types does not say so."""
+    return ()
+
+
+def qkv_biases(keys: Keys) -> Fields:
+    """`attention_bias` as GLM means it: on queries, keys and values."""
+    return {"qkv_bias": keys.flag("attention_bias", default=False)}
+
+
+def read_dense(
+    keys: Keys, *, windows: Callable[[Keys], Iterable[int]] = no_windows,
+    biases: Callable[[Keys], Fields] | None = None, has_own_head_dim: bool = False, derives_kv_heads: bool = False,
+    has_mlp_bias: bool = False, tied: bool = False, norms_per_layer: int = 2, **options: Any,
+) -> Fields:  # fmt: skip
+    """Read grouped attention and a gated FFN in every layer.
+
+    `has_own_head_dim`: head_dim is not derived from hidden_size. `options` are fields of the attention.
+    """
+    if has_own_head_dim:
+        keys.size("head_dim")
+    more = options if biases is None else options | biases(keys)
+    ffn = {
+        "intermediate_size": keys.size("intermediate_size"),
+        "has_bias": has_mlp_bias and keys.flag("mlp_bias", default=False),
+    }
+    attended = attention(keys, windows=windows(keys), derives_kv_heads=derives_kv_heads, **more)
+    return {**sizes(keys, tied=tied), "attention": attended, "ffn": ffn, "norms_per_layer": norms_per_layer}
+
+
+def read_mistral(keys: Keys) -> Fields:
+    """Mistral: a window of null is none, but a missing one would be 4096."""
+    keys.require("sliding_window")
+    return read_dense(keys, windows=all_windows)
 
 
 _OPT_POSITION_OFFSET = 2  # OPT's position table has two rows more than positions (OPTLearnedPositionalEmbedding)
@@ -234,7 +214,6 @@ _ROPE_INTERVAL = 4  # of Llama 4: every fourth layer has no rotary positions, wh
 
 
 def _experts(keys: Keys, layers: Iterable[int], experts_key: str, width_key: str, **more: Any) -> Fields | None:
-    """The experts of `layers`; None: there are none."""
     result = tuple(layers)
     if not result:
         keys.ignore(experts_key, "num_experts_per_tok", width_key)
@@ -246,7 +225,6 @@ def _experts(keys: Keys, layers: Iterable[int], experts_key: str, width_key: str
 
 
 def _dense(keys: Keys, moe: Fields | None, key: str = "intermediate_size") -> Fields | None:
-    """The FFN of the layers without experts; None: all have them."""
     if moe is not None and moe["num_layers"] == num_layers(keys):
         keys.ignore(key)
         return None
@@ -263,7 +241,7 @@ def read_mixtral(keys: Keys) -> Fields:
 def read_phimoe(keys: Keys) -> Fields:
     """Phi-3.5-MoE: Mixtral with layer norms and biases, one on the LM head too."""
     return read_mixtral(keys) | {
-        "attention": attention(keys, windows=range(num_layers(keys)), **biases(keys)),
+        "attention": attention(keys, windows=range(num_layers(keys)), **all_biases(keys)),
         "norm": "layer",
         "lm_head_bias": keys.flag("lm_head_bias", default=False),
     }
@@ -289,7 +267,7 @@ def read_qwen3_moe(keys: Keys) -> Fields:
     """Qwen3 MoE, also the language part of Qwen3-VL-MoE."""
     if not keys.flag("use_qk_norm", default=True):
         keys.refuse("use_qk_norm", "must be true: Qwen3 has norms of queries and keys")
-    attended = attention(keys, windows=qwen_windows(keys), qk_norm=True, **biases(keys))
+    attended = attention(keys, windows=qwen_windows(keys), qk_norm=True, **all_biases(keys))
     return {**sizes(keys), "attention": attended, **_qwen_experts(keys)}
 
 
@@ -314,32 +292,27 @@ def read_deepseek(keys: Keys) -> Fields:
     moe = _experts(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=method == "noaux_tc")
     if moe is not None:
         moe["num_shared_experts"] = keys.count("n_shared_experts", 0)
-    rest = {"ffn": _dense(keys, moe), "moe": moe, "num_mtp_layers": _num_mtp_layers(keys)}
-    return {**sizes(keys), "attention": latent, **rest}
-
-
-def _num_mtp_layers(keys: Keys) -> int:
-    return keys.count("num_nextn_predict_layers", 0)
+    keys.count("num_nextn_predict_layers", 0)  # layers that predict further tokens are no part of the model's own
+    return {**sizes(keys), "attention": latent, "ffn": _dense(keys, moe), "moe": moe}
 
 
 def read_glm4_moe(keys: Keys) -> Fields:
     """GLM-4.5, 4.6, 4.7: DeepSeek-V3's experts behind grouped attention, half of a head turns."""
-    bias = keys.flag("attention_bias", default=False)
-    attended = attention(keys, qkv_bias=bias, qk_norm=keys.flag("use_qk_norm", default=False))
+    attended = attention(keys, **qkv_biases(keys), qk_norm=keys.flag("use_qk_norm", default=False))
     layers = range(min(keys.count("first_k_dense_replace"), num_layers(keys)), num_layers(keys))
     moe = _experts(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=True)
     if moe is not None:
         moe["num_shared_experts"] = keys.count("n_shared_experts")
-    rest = {"ffn": _dense(keys, moe), "moe": moe, "num_mtp_layers": _num_mtp_layers(keys)}
-    return {**sizes(keys), "attention": attended, **rest}
+    keys.count("num_nextn_predict_layers", 0)
+    return {**sizes(keys), "attention": attended, "ffn": _dense(keys, moe), "moe": moe}
 
 
 def read_gpt_oss(keys: Keys) -> Fields:
     """gpt-oss: biases everywhere, sinks in attention; every other layer, from the first on, attends to a window."""
-    layers = num_layers(keys)
-    keys.size("sliding_window")
-    attended = attention(keys, windows=range(0, layers, 2), sinks=True, **biases(keys))
-    moe = _experts(keys, range(layers), "num_local_experts", "intermediate_size", router_bias=True, expert_bias=True)
+    attended = attention(keys, windows=even_windows(keys), sinks=True, **all_biases(keys))
+    moe = _experts(
+        keys, range(num_layers(keys)), "num_local_experts", "intermediate_size", router_bias=True, expert_bias=True
+    )
     return {**sizes(keys), "attention": attended, "moe": moe}
 
 
@@ -351,14 +324,15 @@ def read_llama4(keys: Keys) -> Fields:
     layers = num_layers(keys)
     with_rope = _rope_layers(keys, layers)
     chunk = keys.optional_size("attention_chunk_size")
-    chunked = _chunked_layers(keys, with_rope) if chunk is not None else []
+    listed = None if chunk is None else _layers_of_type(keys, "chunked_attention")
+    chunked = [] if chunk is None else with_rope if listed is None else listed
     size = keys.size("head_dim")
     attended = {
         "kind": "gqa", "num_heads": keys.size("num_attention_heads"), "num_kv_heads": kv_heads(keys), "head_dim": size,
         "window_size": chunk if chunked else None, "num_window_layers": len(chunked),
         "window_layers": some(chunked, layers), "window_is_chunk": bool(chunked), "rotary_dim": rotary_dim(keys, size),
         "no_rope_layers": some(set(range(layers)) - set(with_rope), layers),
-        "qk_l2_norm": keys.flag("use_qk_norm", default=True), **biases(keys),
+        "qk_l2_norm": keys.flag("use_qk_norm", default=True), **all_biases(keys),
     }  # fmt: skip
     moe = _experts(keys, _llama4_moe_layers(keys, layers), "num_local_experts", "intermediate_size")
     if moe is not None:
@@ -379,16 +353,6 @@ def _rope_layers(keys: Keys, layers: int) -> list[int]:
     return [layer for layer in range(layers) if with_rope[layer]]
 
 
-def _chunked_layers(keys: Keys, with_rope: list[int]) -> list[int]:
-    types = keys.items("layer_types", str)
-    if types is None:
-        return with_rope
-    layers = num_layers(keys)
-    if len(types) != layers or not set(types) <= {"full_attention", "chunked_attention"}:
-        keys.refuse("layer_types", f"must be {layers} times full_attention or chunked_attention")
-    return [layer for layer, kind in enumerate(types) if kind == "chunked_attention"]
-
-
 def _llama4_moe_layers(keys: Keys, layers: int) -> list[int]:
     """Layers with experts: those listed, or each interleave_moe_layer_step-th."""
     listed = keys.items("moe_layers", int)
@@ -398,3 +362,24 @@ def _llama4_moe_layers(keys: Keys, layers: int) -> list[int]:
     if len(set(listed)) != len(listed) or not all(0 <= layer < layers for layer in listed):
         keys.refuse("moe_layers", f"must be different layers of 0..{layers - 1}")
     return sorted(listed)
+
+
+_qwen2 = partial(read_dense, windows=qwen_windows, qkv_bias=True)
+_qwen3 = partial(read_dense, windows=qwen_windows, qk_norm=True, biases=all_biases, has_own_head_dim=True)
+_gemma = partial(read_dense, biases=all_biases, has_own_head_dim=True, tied=True)
+_glm4 = partial(read_dense, biases=qkv_biases, norms_per_layer=4)
+READERS: Mapping[str, Callable[[Keys], Fields]] = {
+    "deepseek_v2": read_deepseek, "deepseek_v3": read_deepseek, "kimi_k2": read_deepseek, "gemma": _gemma,
+    "gemma2": partial(_gemma, windows=even_windows, norms_per_layer=4),
+    "gemma3_text": partial(_gemma, windows=gemma3_windows, norms_per_layer=4, qk_norm=True),
+    "glm": partial(read_dense, biases=qkv_biases), "glm4": _glm4, "glm4v_text": _glm4, "glm4_moe": read_glm4_moe,
+    "glm4v_moe_text": read_glm4_moe, "gpt2": read_gpt2, "gpt_neox": read_gpt_neox, "gpt_oss": read_gpt_oss,
+    "llama": partial(read_dense, biases=all_biases, derives_kv_heads=True, has_mlp_bias=True),
+    "llama4_text": read_llama4, "ministral": partial(read_dense, windows=all_windows),
+    "ministral3": partial(read_dense, windows=all_windows), "mistral": read_mistral, "mixtral": read_mixtral,
+    "opt": read_opt, "phi3": partial(read_dense, windows=all_windows, derives_kv_heads=True), "phimoe": read_phimoe,
+    "qwen2": _qwen2, "qwen2_5_vl": _qwen2, "qwen2_5_vl_text": _qwen2, "qwen2_vl": _qwen2, "qwen2_vl_text": _qwen2,
+    "qwen2_moe": read_qwen2_moe, "qwen3": _qwen3, "qwen3_vl_text": _qwen3, "qwen3_moe": read_qwen3_moe,
+    "qwen3_vl_moe_text": read_qwen3_moe,
+}  # fmt: skip
+"""Readers of the `model_type` values of `config.json`."""

@@ -24,60 +24,49 @@ _OTHER_EXPERT = re.compile(r"experts\.(?!0(?:\.|$))\d+(?=\.|$)")
 _OTHER_MODELS = ("vision", "visual", "multi_modal_projector", "mm_projector", "audio")
 
 
-class NameRules:
-    """Modules by name: whole names, parts of names between dots (with ``*``), and regular expressions (``re:``).
+_Says = Callable[[str], bool]
 
-    A pattern that is no regular expression means a module if its parts, as dots cut it, are parts of the module's
-    name one after the other: ``"lm_head"``, ``"self_attn"``, ``"model.layers.0"``, ``"model.layers.*.mlp.gate"``.
+
+def name_rules(patterns: Iterable[str], keys: Keys, key: str) -> _Says:
+    """Return what says whether patterns mean a module; `keys` and `key` say where they stand.
+
+    They are whole names, parts of names between dots (with ``*``), and regular expressions (``re:``). A pattern that is
+    no regular expression means a module if its parts, as dots cut it, are parts of the module's name one after the
+    other: ``"lm_head"``, ``"self_attn"``, ``"model.layers.0"``, ``"model.layers.*.mlp.gate"``.
     """
-
-    def __init__(self, patterns: Iterable[str], keys: Keys, key: str) -> None:
-        """Read `patterns`; `keys` and `key` say where they stand."""
-        self._whole: set[str] = set()
-        self._within: list[str] = []
-        self._globs: list[re.Pattern[str]] = []
-        self._regexes: list[re.Pattern[str]] = []
-        result = [pattern for pattern in dict.fromkeys(patterns) if not _is_elsewhere(pattern)]
-        if len(result) > _MAX_RULES or any(len(pattern) > _MAX_CHARS for pattern in result):
-            keys.refuse(key, f"must have at most {_MAX_RULES} patterns, of {_MAX_CHARS} letters each")
-        every = set(result)
-        for pattern in result:
-            first = _OTHER_EXPERT.sub("experts.0", pattern)
-            if first not in every:
-                keys.refuse(key, f"must treat the experts of a layer alike, but names {shown(pattern)} alone")
-            if first == pattern:
-                self._add(pattern, keys, key)
-        if len(self._regexes) + len(self._globs) > _MAX_REGEXES:
-            keys.refuse(key, f"must have at most {_MAX_REGEXES} patterns that are no plain names")
-
-    def _add(self, pattern: str, keys: Keys, key: str) -> None:
+    # encoders of images or sound, of which some lists have hundreds, are elsewhere
+    names = [name for name in dict.fromkeys(patterns) if not name.removeprefix("model.").startswith(_OTHER_MODELS)]
+    if len(names) > _MAX_RULES or any(len(name) > _MAX_CHARS for name in names):
+        keys.refuse(key, f"must have at most {_MAX_RULES} patterns, of {_MAX_CHARS} letters each")
+    every, whole, within, regexes = set(names), set[str](), list[str](), list[re.Pattern[str]]()
+    for pattern in names:
+        first = _OTHER_EXPERT.sub("experts.0", pattern)
+        if first not in every:
+            keys.refuse(key, f"must treat the experts of a layer alike, but names {shown(pattern)} alone")
+        if first != pattern:
+            continue
         if pattern.startswith(_REGEX):
-            self._regexes.append(_compiled(pattern.removeprefix(_REGEX), keys, key))
+            regexes.append(_compiled(pattern.removeprefix(_REGEX), keys, key))
         elif any(letter in pattern for letter in "*?["):
             if pattern.count("*") > _MAX_QUANTIFIERS:
                 _refuse_slow(keys, key)
-            self._globs.append(re.compile(rf"(?:.*\.)?{fnmatch.translate(pattern.strip('.'))[:-2]}(?:\..*)?"))
+            regexes.append(re.compile(rf"(?:.*\.)?{fnmatch.translate(pattern.strip('.'))[:-2]}(?:\..*)?\Z"))
         elif pattern.startswith(("model.", "language_model.")):
-            self._whole.add(pattern.strip("."))
+            whole.add(pattern.strip("."))
         else:
-            self._within.append(f".{pattern.strip('.')}.")
+            within.append(f".{pattern.strip('.')}.")
+    if len(regexes) > _MAX_REGEXES:
+        keys.refuse(key, f"must have at most {_MAX_REGEXES} patterns that are no plain names")
 
-    def matches(self, name: str) -> bool:
-        """Say whether a module is meant."""
-        parts = name.split(".")
-        if any(".".join(parts[:num]) in self._whole for num in range(1, len(parts) + 1)):
-            return True
-        dotted = f".{name}."
+    def matches(name: str) -> bool:
+        ends = (at for at, letter in enumerate(f"{name}.") if letter == ".")
         return (
-            any(part in dotted for part in self._within)
-            or any(glob.fullmatch(name) for glob in self._globs)
-            or any(regex.match(name) for regex in self._regexes)
+            any(name[:end] in whole for end in ends)
+            or any(part in f".{name}." for part in within)
+            or any(regex.match(name) for regex in regexes)
         )
 
-
-def _is_elsewhere(pattern: str) -> bool:
-    """Say whether a name is of an encoder of images or sound, of which some lists have hundreds."""
-    return pattern.removeprefix("model.").startswith(_OTHER_MODELS)
+    return matches
 
 
 def _compiled(pattern: str, keys: Keys, key: str) -> re.Pattern[str]:
@@ -111,26 +100,18 @@ _KNOWN = frozenset(
 )  # fmt: skip
 """Keys that are read where they matter, or say how weights were found and not how they are stored."""
 
-_Targets = Callable[[str], bool] | None
-
-
-class Scheme(NamedTuple):
-    """A format, and the modules that have it; None: all linear layers."""
-
-    targets: _Targets
-    format: WeightFormat
+_Scheme = tuple[_Says | None, WeightFormat]  # which modules have a format; None: all linear layers
 
 
 class Schemes(NamedTuple):
     """The content of a `quantization_config`: the first scheme that means a module holds, unless it is ignored."""
 
-    schemes: Sequence[Scheme]
-    ignored: Callable[[str], bool]
+    schemes: Sequence[_Scheme]
+    ignored: _Says
     list_key: str
     has_lm_head: bool = False
     experts_only: bool = False
     kv_cache_dtype: DType | None = None
-    known_keys: frozenset[str] = _KNOWN
 
 
 def make_format(**fields: Any) -> WeightFormat:
@@ -138,26 +119,23 @@ def make_format(**fields: Any) -> WeightFormat:
     return WeightFormat(**{name: value for name, value in fields.items() if value is not None})
 
 
-def ignored_modules(keys: Keys) -> tuple[NameRules, str]:
-    """The modules that are kept, whatever their list is called."""
-    for key in _LISTS:
-        patterns = keys.items(key, str)
-        if patterns is not None:
-            return NameRules(patterns, keys, key), key
-    return NameRules((), keys, _LISTS[0]), _LISTS[0]
+def ignored_modules(keys: Keys) -> tuple[_Says, str]:
+    """Return the modules that are kept, whatever their list is called."""
+    key = next((key for key in _LISTS if key in keys), _LISTS[0])
+    return name_rules(keys.items(key, str) or (), keys, key), key
 
 
 def read_simple_format(keys: Keys, method: str) -> Schemes:
     """Read the methods that have one format for all: AWQ, GPTQ, fp8, MXFP4, bitsandbytes, ModelOpt."""
     if method not in _SIMPLE:
         keys.refuse("quant_method", f"must be one of {', '.join(sorted((*_SIMPLE, 'compressed-tensors')))}")
-    rules, key = ignored_modules(keys)
+    ignored, key = ignored_modules(keys)
     form = _SIMPLE[method](keys)
-    if method == "mxfp4":
-        return Schemes([Scheme(None, form)], rules.matches, key, experts_only=True)
     if method == "gptq":
-        return _gptq_schemes(keys, form, rules, key)
-    return Schemes([Scheme(None, form)], rules.matches, key, kv_cache_dtype=kv_cache_dtype_of(keys))
+        return _gptq_schemes(keys, form, ignored, key)
+    if method == "mxfp4":
+        return Schemes([(None, form)], ignored, key, experts_only=True)
+    return Schemes([(None, form)], ignored, key, kv_cache_dtype=kv_cache_dtype_of(keys))
 
 
 def _awq(keys: Keys) -> WeightFormat:
@@ -189,23 +167,28 @@ def _gptq(keys: Keys) -> WeightFormat:
     )  # fmt: skip
 
 
-def _gptq_schemes(keys: Keys, form: WeightFormat, rules: NameRules, key: str) -> Schemes:
+def _gptq_schemes(keys: Keys, form: WeightFormat, ignored: _Says, key: str) -> Schemes:
     """GPTQModel's `dynamic`: ``-:`` patterns are kept, others have bits and groups of their own."""
-    schemes, kept = [], [rules.matches]
+    schemes: list[_Scheme] = []
+    kept = [ignored]
     if "dynamic" in keys:
         dynamic = keys.part("dynamic")
         for pattern in dynamic.names():
-            meant = NameRules([f"re:{pattern.removeprefix('-:').removeprefix('+:')}"], keys, "dynamic").matches
+            meant = name_rules([f"re:{pattern.removeprefix('-:').removeprefix('+:')}"], keys, "dynamic")
             if pattern.startswith("-:"):
                 kept.append(meant)
             else:
                 inner = dynamic.part(pattern)
                 own = inner.over(keys, ("bits", "group_size", "sym", "desc_act"), {})
-                schemes.append(Scheme(meant, _gptq(own)))
+                schemes.append((meant, _gptq(own)))
                 own.refuse_rest(_KNOWN)
-    within = keys.nested_texts("modules_in_block_to_quantize")
-    targets = None if within is None else NameRules(within, keys, "modules_in_block_to_quantize").matches
-    schemes.append(Scheme(targets, form))
+    blocks, targets = keys.items("modules_in_block_to_quantize", list), None
+    if blocks is not None:
+        names = [name for block in blocks for name in block]
+        if not all(type(name) is str for name in names):
+            keys.refuse("modules_in_block_to_quantize", "must be a list of lists of str")
+        targets = name_rules(names, keys, "modules_in_block_to_quantize")
+    schemes.append((targets, form))
     return Schemes(
         schemes, lambda name: any(meant(name) for meant in kept), key, has_lm_head=keys.flag("lm_head", default=False)
     )
@@ -215,24 +198,17 @@ def _fp8(keys: Keys) -> WeightFormat:
     """fp8 of transformers and DeepSeek: one scale for a block (fp32), or for a matrix."""
     keys.ignore("activation_scheme")
     is_static = word_of(keys, "activation_scheme", ("static", "dynamic"), "dynamic") == "static"
-    block = keys.items("weight_block_size", int)
-    if block is None:
-        return make_format(weight_dtype=DType.FP8, input_dtype=DType.FP8, num_tensor_scales=1 + is_static)
-    if len(block) != 2 or min(block) < 1:
-        keys.refuse("weight_block_size", "must be two sizes, of N and of K")
-    return make_format(
-        weight_dtype=DType.FP8, input_dtype=DType.FP8, group_n=block[0], group_size=block[1], scale_dtype=DType.FP32
-    )
+    fp8 = {"weight_dtype": DType.FP8, "input_dtype": DType.FP8}
+    if "weight_block_size" in keys:
+        return make_format(**fp8, **_block(keys, "weight_block_size"))
+    return make_format(**fp8, num_tensor_scales=1 + is_static)
 
 
-def _fbgemm_fp8(_: Keys) -> WeightFormat:
-    """fp8 with one scale for each column, and one for each token as it comes."""
-    return make_format(weight_dtype=DType.FP8, input_dtype=DType.FP8, column_scale_dtype=DType.FP32)
-
-
-def _mxfp4(_: Keys) -> WeightFormat:
-    """gpt-oss: experts in MXFP4, activations in the model's type."""
-    return make_format(weight_dtype=DType.FP4, group_size=32, scale_dtype=DType.E8M0)
+def _block(keys: Keys, key: str) -> Fields:
+    block = keys.items(key, int)
+    if block is None or len(block) != 2 or min(block) < 1:
+        keys.refuse(key, "must be two sizes, of N and of K")
+    return {"group_n": block[0], "group_size": block[1], "scale_dtype": DType.FP32}
 
 
 def _bitsandbytes(keys: Keys) -> WeightFormat:
@@ -256,8 +232,11 @@ def _modelopt(keys: Keys) -> WeightFormat:
 
 
 _SIMPLE: Mapping[str, Callable[[Keys], WeightFormat]] = {
-    "awq": _awq, "bitsandbytes": _bitsandbytes, "fbgemm_fp8": _fbgemm_fp8, "fp8": _fp8, "gptq": _gptq,
-    "modelopt": _modelopt, "mxfp4": _mxfp4,
+    "awq": _awq, "bitsandbytes": _bitsandbytes, "fp8": _fp8, "gptq": _gptq, "modelopt": _modelopt,
+    # one scale for each column, and one for each token as it comes
+    "fbgemm_fp8": lambda _: make_format(weight_dtype=DType.FP8, input_dtype=DType.FP8, column_scale_dtype=DType.FP32),
+    # gpt-oss: experts in MXFP4, activations in the model's type
+    "mxfp4": lambda _: make_format(weight_dtype=DType.FP4, group_size=32, scale_dtype=DType.E8M0),
 }  # fmt: skip
 
 
@@ -271,7 +250,7 @@ def word_of(keys: Keys, key: str, known: Sequence[str], default: str | None) -> 
 
 def _group(keys: Keys, key: str) -> int | None:
     """A group size; None: one group for all K, which is written as -1."""
-    value = keys.integer(key, _PER_COLUMN)
+    value = keys.count(key, at_least=_PER_COLUMN)
     if value == 0:
         keys.refuse(key, "must be a size, or -1 for all K")
     return None if value == _PER_COLUMN else value
@@ -296,51 +275,53 @@ _CT_FORMATS = (
 )  # fmt: skip
 
 
-def read_compressed_tensors(keys: Keys, method: str) -> Schemes:
+def read_compressed_tensors(keys: Keys) -> Schemes:
     """Read compressed-tensors: groups of modules, each with the types of its weights and activations."""
-    del method
     word_of(keys, "format", _CT_FORMATS, "dense")
-    rules, key = ignored_modules(keys)
+    ignored, key = ignored_modules(keys)
     for name in ("sparsity_config", "transform_config"):
         if name in keys:
             inner = keys.part(name)
             if inner.names() and inner.text("format", "") != "dense":
                 keys.refuse(name, "must be empty: sparse weights and online transforms are not modelled")
-    schemes: list[Scheme] = []
+    schemes: list[_Scheme] = []
     groups = keys.part("config_groups")
     for name in groups.names():
         group = groups.part(name)
         if "weights" not in group:
             continue
-        targets = group.items("targets", str) or []
-        form = _ct_format(group)
-        if "Linear" not in targets:
-            schemes.insert(0, Scheme(NameRules(targets, group, "targets").matches, form))
+        targets, form = group.items("targets", str) or [], _ct_format(group)
+        if "Linear" in targets:
+            schemes.append((None, form))
         else:
-            schemes.append(Scheme(None, form))
-    return Schemes(schemes, rules.matches, key, has_lm_head=True, kv_cache_dtype=kv_cache_dtype_of(keys))
+            schemes.insert(0, (name_rules(targets, group, "targets"), form))
+    return Schemes(schemes, ignored, key, has_lm_head=True, kv_cache_dtype=kv_cache_dtype_of(keys))
+
+
+_CT_TYPES = {(4, "int"): DType.INT4, (8, "int"): DType.INT8, (8, "float"): DType.FP8, (4, "float"): DType.FP4}
 
 
 def _ct_format(group: Keys) -> WeightFormat:
     weights = group.part("weights")
     activations = group.part("input_activations") if "input_activations" in group else None
     bits, kind = weights.size("num_bits"), word_of(weights, "type", ("int", "float"), "int")
-    types = {(4, "int"): DType.INT4, (8, "int"): DType.INT8, (8, "float"): DType.FP8, (4, "float"): DType.FP4}
-    if (bits, kind) not in types:
+    if (bits, kind) not in _CT_TYPES:
         weights.refuse("num_bits", "must be 4 or 8")
-    dtype = types[bits, kind]
+    dtype = _CT_TYPES[bits, kind]
     inputs = None if activations is None else _ct_inputs(activations, dtype)
     is_static = activations is not None and activations.item("dynamic") is False
     strategy = word_of(weights, "strategy", ("tensor", "channel", "group", "tensor_group", "block"), "tensor")
     fields: dict[str, Any] = {"weight_dtype": dtype, "input_dtype": inputs}
     if strategy in ("group", "tensor_group"):
         fields["group_size"] = weights.size("group_size")
-        fields |= _ct_group_scales(weights, dtype, strategy)
+        if dtype is not DType.FP4:
+            fields["zero_dtype"] = None if weights.flag("symmetric", default=True) else dtype
+        elif strategy == "tensor_group":  # NVFP4
+            fields |= {"scale_dtype": DType.FP8, "num_tensor_scales": 2}
+        else:
+            fields["scale_dtype"] = DType.E8M0
     elif strategy == "block":
-        block = weights.items("block_structure", int)
-        if block is None or len(block) != 2 or min(block) < 1:
-            weights.refuse("block_structure", "must be two sizes, of N and of K")
-        fields |= {"group_n": block[0], "group_size": block[1], "scale_dtype": DType.FP32}
+        fields |= _block(weights, "block_structure")
     elif inputs is dtype:
         fields |= {"column_scale_dtype": DType.FP32} if strategy == "channel" else {"num_tensor_scales": 1 + is_static}
     is_ordered = weights.item("actorder") in (None, False, "weight", "static")
@@ -349,22 +330,12 @@ def _ct_format(group: Keys) -> WeightFormat:
     return make_format(**fields)
 
 
-def _ct_group_scales(weights: Keys, dtype: DType, strategy: str) -> dict[str, Any]:
-    if dtype is DType.FP4:
-        is_nvfp4 = strategy == "tensor_group"
-        return {"scale_dtype": DType.FP8, "num_tensor_scales": 2} if is_nvfp4 else {"scale_dtype": DType.E8M0}
-    zeros = None if weights.flag("symmetric", default=True) else dtype
-    return {"zero_dtype": zeros}
-
-
 def _ct_inputs(activations: Keys, weights: DType) -> DType:
     bits, kind = activations.size("num_bits"), word_of(activations, "type", ("int", "float"), "int")
-    result = {(8, "int"): DType.INT8, (8, "float"): DType.FP8, (4, "float"): DType.FP4}.get((bits, kind))
-    if result is None or (
-        result is not weights and (result, weights) not in ((DType.FP8, DType.INT4), (DType.INT8, DType.INT4))
-    ):
+    result = _CT_TYPES.get((bits, kind))
+    is_wider = (result, weights) in ((DType.FP8, DType.INT4), (DType.INT8, DType.INT4))
+    if result is None or result is DType.INT4 or not (result is weights or is_wider):
         activations.refuse("num_bits", f"must go with {weights} weights")
-    assert result is not None
     return result
 
 
@@ -376,14 +347,11 @@ _INTEGERS = ("awq", "gptq")  # their tools know the modules of each architecture
 def read_quantization(keys: Keys, config: ModelConfig, model_type: str) -> Fields:
     """Return the fields of a `Quantization` that a `quantization_config` describes.
 
-    Args:
-        keys: the content of `quantization_config`.
-        config: the model, without its quantization.
-        model_type: its architecture.
+    `config` is the model without its quantization, of the architecture `model_type`.
     """
     method = keys.text("quant_method", "awq" if "w_bit" in keys else "gptq" if "bits" in keys else "")
-    read = read_compressed_tensors if method == "compressed-tensors" else read_simple_format
-    schemes = read(keys, method)
+    is_ct = method == "compressed-tensors"
+    schemes = read_compressed_tensors(keys) if is_ct else read_simple_format(keys, method)
     result: dict[tuple[str | None, WeightFormat], list[str]] = {}
     for gemm in GEMM_NAMES:
         if not _can_be_quantized(gemm, method, model_type, schemes):
@@ -399,7 +367,7 @@ def read_quantization(keys: Keys, config: ModelConfig, model_type: str) -> Field
         for form, of_form in by_format.items():
             text = None if len(of_form) == len(layers) else some((i for i in of_form if i is not None), 1 << 16)
             result.setdefault((text, form), []).append(gemm)
-    keys.refuse_rest(schemes.known_keys)
+    keys.refuse_rest(_KNOWN)
     parts = [
         {"gemms": tuple(gemms), "layers": text, "format": form.model_dump(exclude_unset=True)}
         for (text, form), gemms in result.items()
@@ -416,21 +384,12 @@ def _can_be_quantized(gemm: str, method: str, model_type: str, schemes: Schemes)
 
 
 def _format_of(gemm: str, layer: int | None, schemes: Schemes, keys: Keys) -> WeightFormat | None:
-    """The format that all modules of a GEMM have in a layer."""
-    formats = {_module_format(names, schemes.ignored, schemes.schemes) for names in module_names(gemm, layer)}
+    formats = set()
+    for names in module_names(gemm, layer):
+        is_kept = any(map(schemes.ignored, names))
+        meant = (form for targets, form in schemes.schemes if targets is None or any(map(targets, names)))
+        formats.add(None if is_kept else next(meant, None))
     if len(formats) > 1:
         where = "" if layer is None else f" of layer {layer}"
         keys.refuse(schemes.list_key, f"must treat alike what runs as one GEMM, {gemm}{where}, but does not")
     return formats.pop()
-
-
-def _module_format(
-    names: Iterable[str], ignored: Callable[[str], bool], schemes: Sequence[Scheme]
-) -> WeightFormat | None:
-    names = tuple(names)
-    if any(map(ignored, names)):
-        return None
-    for scheme in schemes:
-        if scheme.targets is None or any(map(scheme.targets, names)):
-            return scheme.format
-    return None

@@ -28,9 +28,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read one JSON file whose top level is an object."""
     raw = read_bounded(path, _MAX_FILE_BYTES, "config", unreadable=ModelConfigError, too_large=ModelConfigError)
     try:
-        data = json.loads(
-            raw.decode("utf-8"), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
-        )
+        data = json.loads(raw.decode("utf-8"), object_pairs_hook=_object, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise ModelConfigError(f"{path}: nested deeper than {_MAX_DEPTH} levels") from None
     except ValueError as error:  # JSON and Unicode errors, integers too long to convert, the refusals below
@@ -50,14 +48,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
-
-
 def _finite(text: str) -> float:
-    value = float(text)
+    value = float(text)  # "Infinity" and "NaN" too, which are words of Python's JSON
     if not math.isfinite(value):
-        raise ValueError(f"{shown(text)} is too large a number")
+        raise ValueError(f"{shown(text)} is no number, or too large a one")
     return value
 
 
@@ -91,17 +85,13 @@ class Keys:
         """Return an integer of at least 1."""
         return self._integer(key, default, 1, at_most)
 
-    def count(self, key: str, default: int | _Required = _REQUIRED) -> int:
-        """Return an integer of at least 0."""
-        return self._integer(key, default, 0, _MAX_SIZE)
+    def count(self, key: str, default: int | _Required = _REQUIRED, *, at_least: int = 0) -> int:
+        """Return an integer of at least 0, or of `at_least`."""
+        return self._integer(key, default, at_least, _MAX_SIZE)
 
     def optional_size(self, key: str) -> int | None:
         """Return an integer of at least 1, or None if the key is missing."""
         return None if self._get(key) is None else self.size(key)
-
-    def integer(self, key: str, at_least: int) -> int:
-        """Return an integer of at least `at_least`."""
-        return self._integer(key, _REQUIRED, at_least, _MAX_SIZE)
 
     def item(self, key: str) -> Any:
         """Return a value of any type; None: there is none."""
@@ -111,49 +101,39 @@ class Keys:
         """Return all keys that are there."""
         return tuple(self._data)
 
-    def nested_texts(self, key: str) -> list[str] | None:
-        """Return the strings of a list of lists of strings, or None if the key is missing."""
-        lists = self.items(key, list)
-        if lists is None:
-            return None
-        result = [text for inner in lists for text in inner]
-        if not all(type(text) is str for text in result):
-            self._refuse(key, "must be a list of lists of str", lists)
-        return result
-
     def fraction(self, key: str, default: float) -> float:
         """Return a number above 0, of at most 1."""
         value = self._value(key, default)
         if type(value) not in (int, float) or not 0 < value <= 1:
-            self._refuse(key, "must be a number above 0, of at most 1", value)
+            self.refuse(key, "must be a number above 0, of at most 1")
         return float(value)
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return a truth value."""
         value = self._value(key, default)
         if not isinstance(value, bool):
-            self._refuse(key, "must be true or false", value)
+            self.refuse(key, "must be true or false")
         return value
 
     def text(self, key: str, default: str | _Required = _REQUIRED) -> str:
         """Return a string."""
         value = self._value(key, default)
         if not isinstance(value, str):
-            self._refuse(key, "must be a string", value)
+            self.refuse(key, "must be a string")
         return value
 
     def items(self, key: str, item_type: type) -> list[Any] | None:
         """Return a list whose items are all of `item_type`, or None if the key is missing."""
         value = self._get(key)
         if value is not None and not (isinstance(value, list) and all(type(item) is item_type for item in value)):
-            self._refuse(key, f"must be a list of {item_type.__name__}", value)
+            self.refuse(key, f"must be a list of {item_type.__name__}")
         return value
 
     def part(self, key: str) -> Keys:
         """Return the keys of an object inside."""
         value = self._value(key, _REQUIRED)
         if not isinstance(value, dict):
-            self._refuse(key, "must be an object of keys", value)
+            self.refuse(key, "must be an object of keys")
         return Keys(value, f"{self.origin}: {key}")
 
     def over(self, outer: Keys, names: Iterable[str], defaults: Mapping[str, Any]) -> Keys:
@@ -171,9 +151,9 @@ class Keys:
     def refuse_rest(self, known: Iterable[str]) -> None:
         """Refuse the first key that nobody read and that is not `known`, unless it switches nothing on."""
         for name, value in self._data.items():
-            if name not in self._seen and name not in known and not _is_inert(value):
+            if name not in self._seen and name not in known and value:
                 rule = "is not a key that is known here: it may change sizes or operations; take it out if it does not"
-                self._refuse(name, rule, value)
+                self.refuse(name, rule)
 
     def require(self, *names: str) -> None:
         """Check that all `names` are there, null or not: for keys whose default differs from null."""
@@ -184,7 +164,7 @@ class Keys:
 
     def refuse(self, key: str, rule: str) -> NoReturn:
         """Raise the error that the value of `key` breaks `rule`."""
-        self._refuse(key, rule, self._data.get(key))
+        raise ModelConfigError(f"{key} {rule}, got {shown(self._data.get(key))} ({self.origin}: {key})")
 
     def __contains__(self, key: str) -> bool:
         return self._get(key) is not None
@@ -204,13 +184,5 @@ class Keys:
     def _integer(self, key: str, default: int | _Required, at_least: int, at_most: int) -> int:
         value = self._value(key, default)
         if type(value) is not int or not at_least <= value <= at_most:
-            self._refuse(key, f"must be an integer in {at_least}..{at_most}", value)
+            self.refuse(key, f"must be an integer in {at_least}..{at_most}")
         return int(value)
-
-    def _refuse(self, key: str, rule: str, value: Any) -> NoReturn:
-        raise ModelConfigError(f"{key} {rule}, got {shown(value)} ({self.origin}: {key})")
-
-
-def _is_inert(value: Any) -> bool:
-    """Say whether a value switches nothing on: null, false, 0 or an empty value."""
-    return value is None or value is False or value == 0 or (isinstance(value, str | list | dict) and not value)

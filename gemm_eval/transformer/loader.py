@@ -1,18 +1,15 @@
 """Load model configs: presets by name, YAML files, and Hugging Face `config.json` files as they are.
 
-Each architecture is read by its own key names. Where a key is missing, the value is the one that the architecture
-itself derives (KV heads from heads, say); other missing keys are errors, because a default of some library version
-would be a guess. Keys that are neither read nor known to leave sizes and operations alone are refused by name.
-Source of names, rules, biases and norms: `configuration_*.py` and `modeling_*.py` of the architectures in Hugging
-Face transformers (4.40 to 4.57), and the DeepSeek model repositories.
+Names, rules and what a missing key stands for are those of `configuration_*.py` and `modeling_*.py` in Hugging Face
+transformers (4.40 to 4.57) and the DeepSeek repositories. Other keys are refused by name: a default would be a guess.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +17,7 @@ from gemm_eval.arch import data_root, preset_files, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError, ModelConfigError
 from gemm_eval.transformer.config import ModelConfig, build_config
-from gemm_eval.transformer.hugging_face_models import (
-    Fields,
-    read_deepseek,
-    read_gemma,
-    read_gemma2,
-    read_gemma3,
-    read_glm,
-    read_glm4,
-    read_glm4_moe,
-    read_gpt2,
-    read_gpt_neox,
-    read_gpt_oss,
-    read_llama,
-    read_llama4,
-    read_ministral,
-    read_mistral,
-    read_mixtral,
-    read_opt,
-    read_phi3,
-    read_phimoe,
-    read_qwen2,
-    read_qwen2_moe,
-    read_qwen3,
-    read_qwen3_moe,
-)
+from gemm_eval.transformer.hugging_face_models import READERS, Fields
 from gemm_eval.transformer.hugging_face_quantization import read_quantization
 from gemm_eval.transformer.json import Keys, read_json
 from gemm_eval.words import did_you_mean, shown
@@ -105,28 +78,19 @@ WRAPPERS = {
 }  # fmt: skip
 """Models that hold a language model in `text_config`, and the `model_type` of that where it does not say its own."""
 
-REFUSED_TYPES = {
-    "bamba": "its state-space layers",
-    "deepseek_v32": "its sparse attention (index_topk), an indexer before each layer of attention",
-    "falcon_h1": "its state-space layers",
-    "gemma3n": "its per-layer embeddings and shared KV layers",
-    "gemma3n_text": "its per-layer embeddings and shared KV layers",
-    "glm_moe_dsa": "its sparse attention (index_topk), an indexer before each layer of attention",
-    "jamba": "its state-space layers",
-    "kimi_linear": "its linear attention (Kimi delta attention)",
-    "lfm2": "its short convolutions",
-    "lfm2_moe": "its short convolutions",
-    "mamba": "its state-space layers",
-    "mamba2": "its state-space layers",
-    "minimax": "its linear attention (lightning attention)",
-    "mllama": "its layers of cross-attention to an image",
-    "mllama_text_model": "its layers of cross-attention to an image",
-    "nemotron_h": "its state-space layers",
-    "qwen3_5": "its linear attention (gated delta net)",
-    "qwen3_5_moe": "its linear attention (gated delta net)",
-    "qwen3_next": "its linear attention (gated delta net) in three layers of four",
-    "rwkv": "its recurrent layers",
+_NOT_MODELLED = {
+    "its state-space layers": "bamba falcon_h1 jamba mamba mamba2 nemotron_h",
+    "its sparse attention (index_topk), an indexer before each layer of attention": "deepseek_v32 glm_moe_dsa",
+    "its per-layer embeddings and shared KV layers": "gemma3n gemma3n_text",
+    "its linear attention (Kimi delta attention)": "kimi_linear",
+    "its short convolutions": "lfm2 lfm2_moe",
+    "its linear attention (lightning attention)": "minimax",
+    "its layers of cross-attention to an image": "mllama mllama_text_model",
+    "its linear attention (gated delta net)": "qwen3_5 qwen3_5_moe",
+    "its linear attention (gated delta net) in three layers of four": "qwen3_next",
+    "its recurrent layers": "rwkv",
 }
+REFUSED_TYPES = {kind: what for what, kinds in _NOT_MODELLED.items() for kind in kinds.split()}
 """Known architectures that are refused, and what of theirs is not modelled."""
 
 
@@ -134,10 +98,8 @@ _DTYPES = {"bfloat16": DType.BF16, "float16": DType.FP16, "float32": DType.FP32}
 _INHERITED = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
 # Gemma 3's published files leave out of text_config what its configuration class says (transformers, Gemma3TextConfig).
 _TEXT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "gemma3": {
-        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-        "sliding_window_pattern": 6,
-    },
+    "gemma3": {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "sliding_window_pattern": 6},
 }  # fmt: skip
 
 
@@ -156,7 +118,7 @@ def parse_config(data: Mapping[str, Any], *, name: str, origin: str) -> ModelCon
         )
         kind = keys.text("model_type")
         said = f"{said}, text_config of model_type {kind}"
-    reader = _READERS.get(kind)
+    reader = READERS.get(kind)
     if reader is None:
         if kind in REFUSED_TYPES:
             keys.refuse("model_type", f"is of an architecture that is not modelled: {REFUSED_TYPES[kind]}")
@@ -174,7 +136,6 @@ def parse_config(data: Mapping[str, Any], *, name: str, origin: str) -> ModelCon
 
 
 def _dtype(keys: Keys) -> DType | None:
-    """`dtype`, or `torch_dtype` as older files call it."""
     key = "dtype" if "dtype" in keys else "torch_dtype"
     keys.ignore("torch_dtype")
     if key not in keys:
@@ -185,18 +146,7 @@ def _dtype(keys: Keys) -> DType | None:
     return _DTYPES[word]
 
 
-_READERS: Mapping[str, Callable[[Keys], Fields]] = {
-    "deepseek_v2": read_deepseek, "deepseek_v3": read_deepseek, "gemma": read_gemma, "gemma2": read_gemma2,
-    "gemma3_text": read_gemma3, "glm": read_glm, "glm4": read_glm4, "glm4_moe": read_glm4_moe,
-    "glm4v_moe_text": read_glm4_moe, "glm4v_text": read_glm4, "gpt2": read_gpt2, "gpt_neox": read_gpt_neox,
-    "gpt_oss": read_gpt_oss, "kimi_k2": read_deepseek, "llama": read_llama, "llama4_text": read_llama4,
-    "ministral": read_ministral, "ministral3": read_ministral, "mistral": read_mistral, "mixtral": read_mixtral,
-    "opt": read_opt, "phi3": read_phi3, "phimoe": read_phimoe, "qwen2": read_qwen2, "qwen2_5_vl": read_qwen2,
-    "qwen2_5_vl_text": read_qwen2, "qwen2_moe": read_qwen2_moe, "qwen2_vl": read_qwen2, "qwen2_vl_text": read_qwen2,
-    "qwen3": read_qwen3, "qwen3_moe": read_qwen3_moe, "qwen3_vl_moe_text": read_qwen3_moe, "qwen3_vl_text": read_qwen3,
-}  # fmt: skip
-
-MODEL_TYPES = tuple(sorted({*_READERS, *WRAPPERS}))
+MODEL_TYPES = tuple(sorted({*READERS, *WRAPPERS}))
 """The `model_type` values of `config.json` that are read."""
 
 
@@ -223,19 +173,15 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelConfig:
         ModelConfigError: there is no such preset or file, or its content is malformed, unsafe, of an unknown
             architecture, or does not hold together; the message names file and key.
     """
-    if isinstance(name_or_path, str) and (preset := _preset_paths(data_root()).get(name_or_path)) is not None:
-        return _load_preset(preset)
+    if isinstance(name_or_path, str) and (preset := _load_preset(name_or_path, data_root())) is not None:
+        return preset
     return _load(_resolve(name_or_path))
 
 
-@cache
-def _preset_paths(root: Path) -> Mapping[str, Path]:  # noqa: ARG001  another root has other presets
-    return preset_files("models")
-
-
-@cache
-def _load_preset(path: Path) -> ModelConfig:
-    return _load(path)
+@lru_cache(maxsize=256)
+def _load_preset(name: str, root: Path) -> ModelConfig | None:  # noqa: ARG001  another root has other presets
+    path = preset_files("models").get(name)
+    return None if path is None else _load(path)
 
 
 def _load(path: Path) -> ModelConfig:
@@ -246,8 +192,7 @@ def _load(path: Path) -> ModelConfig:
             data = read_yaml(path)
         except ArchError as error:
             raise ModelConfigError(str(error)) from None
-        data.setdefault("name", path.stem)
-        return build_config(data, origin=str(path))
+        return build_config({"name": path.stem} | data, origin=str(path))
     return parse_config(read_json(path), name=_name_of(path), origin=str(path))
 
 
@@ -259,12 +204,9 @@ def _resolve(name_or_path: str | os.PathLike[str]) -> Path:
         raise ModelConfigError(f"no model of the name {shown(text)}")
     if isinstance(name_or_path, os.PathLike) or text.endswith((".yaml", ".yml", ".json")) or os.sep in text:
         return Path(text)
-    presets = preset_files("models")
-    if text in presets:
-        return presets[text]
     if text and _is_folder(Path(text)):
         return Path(text)
-    hint = did_you_mean(text, sorted(presets)) or f"; known: {', '.join(sorted(presets))}"
+    hint = did_you_mean(text, list_models()) or f"; known: {', '.join(list_models())}"
     raise ModelConfigError(f"no model of the name {shown(text)}{hint} (a file is given by its path)")
 
 
@@ -276,7 +218,6 @@ def _is_folder(path: Path) -> bool:
 
 
 def _name_of(path: Path) -> str:
-    """The name of a model from where its `config.json` lies."""
     resolved = path.resolve() if path.name != _CONFIG_FILE else path.absolute()
     name = resolved.stem if path.name != _CONFIG_FILE else resolved.parent.name
     for parent in resolved.parents:

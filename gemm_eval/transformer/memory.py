@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, check_flag, plain_number
-from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype
+from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.transformer.config import ModelConfig, stage_config, stage_layers
 from gemm_eval.transformer.gemms import make_step
-from gemm_eval.transformer.parameters import MTP_NORMS, num_bias_elems, num_norm_elems
+from gemm_eval.transformer.parameters import num_bias_elems, num_norm_elems
 from gemm_eval.transformer.parts import GroupedAttention
 from gemm_eval.transformer.shapes import EXPECTED, Operand, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
-from gemm_eval.transformer.types import WeightTypes, weight_types
+from gemm_eval.transformer.types import WeightTypes, kv_type, weight_types
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM
 
@@ -25,14 +26,10 @@ _BITS_PER_BYTE = 8
 
 @dataclass(frozen=True, slots=True)
 class WeightPart:
-    """Some weights of one type on one device, in all of its layers.
+    """Some weights of one type on one device, in all of its layers, with all that is stored beside them.
 
-    Attributes:
-        name: the GEMM they are of, ``"embedding"``, ``"positions"``, ``"norms"`` or ``"biases"``; those of layers that
-            predict further tokens begin with ``mtp_``.
-        types: type of an element, and how it is scaled.
-        num_elems: elements without scales.
-        num_bytes: with all that is stored beside them.
+    The name is that of their GEMM, ``"embedding"``, ``"positions"``, ``"norms"`` or ``"biases"``. `num_elems` counts no
+    scales.
     """
 
     name: str
@@ -49,38 +46,19 @@ def local_weights(
     The vocabulary and what belongs to heads and intermediate channels is divided; norms, routers, latent projections
     and biases on hidden channels are on every device.
     """
-    head = lm_head_shape(config, step)
-    result = [*_matrices(layer_shapes(config, step), types)]
-    if has_embedding or (has_head and config.tied_embeddings):
-        result.insert(0, _kept("embedding", head.N * config.hidden_size, types.kept))
-    if has_embedding and config.num_positions:
-        result.append(_kept("positions", config.num_positions * config.hidden_size, types.kept))
-    result.append(_kept("norms", num_norm_elems(config, has_head=has_head), types.kept))
+    head, kept, hidden = lm_head_shape(config, step), types.kept, config.hidden_size
     biases = num_bias_elems(config, step) + has_head * config.lm_head_bias * head.N
-    if biases:
-        result.append(_kept("biases", biases, types.kept))
-    if has_head and not config.tied_embeddings:
-        result += _matrices((head,), types)
-    return tuple(result)
-
-
-def mtp_weights(
-    config: ModelConfig, step: Step, dtype: str | DtypeScheme | None, dense_dtype: str | None
-) -> tuple[WeightPart, ...]:
-    """Return the weights of the layers that predict further tokens: each a last layer, a projection and three norms.
-
-    Embedding and head are the model's own.
-    """
-    last = stage_config(config, range(config.num_layers - 1, config.num_layers))
-    types = weight_types(last, dtype, dense_dtype)
-    hidden = config.hidden_size
-    one = [
-        *local_weights(last, step, types, has_embedding=False, has_head=False),
-        _kept("eh_proj", 2 * hidden * hidden, types.kept),
-        _kept("norms", MTP_NORMS * hidden, types.kept),
-    ]
-    num = config.num_mtp_layers
-    return tuple(WeightPart(f"mtp_{p.name}", p.types, num * p.num_elems, num * p.num_bytes) for p in one if num)
+    outside = (
+        _kept("positions", has_embedding * config.num_positions * hidden, kept),
+        _kept("norms", num_norm_elems(config, has_head=has_head), kept), _kept("biases", biases, kept),
+    )  # fmt: skip
+    has_rows = has_embedding or (has_head and config.tied_embeddings)
+    has_own_head = has_head and not config.tied_embeddings
+    rows = [_kept("embedding", head.N * hidden, kept)] if has_rows else []
+    return (
+        *rows, *_matrices(layer_shapes(config, step), types),
+        *(part for part in outside if part.num_elems), *(_matrices((head,), types) if has_own_head else []),
+    )  # fmt: skip
 
 
 def _kept(name: str, num_elems: int, dtype: DType) -> WeightPart:
@@ -133,29 +111,14 @@ def activation_bytes(
 ) -> int:
     """Return the bytes of activations that are alive at once, at the peak of a pass over `num_tokens` tokens.
 
-    With T tokens, a bytes an element, h the width of the model and all other widths those of one device:
-
-        peak = a T 2h + max(attention, ffn, experts, head)
-
-        residual and the block's input, which live through each block                        2h
-        attention   projections (of MLA all latents too), heads' outputs, o_proj's output
-        ffn         gate and up, the activation, down's output                               (2 + 1) I + h
-        experts     of T k rows: gate and up or what is added up, whichever is wider, the activation; the router's
-                    logits in fp32; the sum                                                k (max(2 I, h) + I) + ... + h
-                    where rows are copied before GEMM 1 (`expert_copies`): if it is more   k (h + 2 I)
-        head        of the rows that are sampled: logits of this device, of all where there are others, and in fp32
-
-    Each operation keeps its inputs until it is done, and the allocator gives back what is freed: PyTorch's caching
-    allocator with the modules of vLLM, without its own workspaces. Kernels keep scores in registers.
+    MODELS.md has the formula. `expert_copies`: rows of experts are copied before GEMM 1.
     """
     whole = replace(step, num_seqs=1, new_tokens=num_tokens, context=num_tokens, absorb_mla=False, expands_cache=False)
     widths = {s.name: s for s in layer_shapes(config, whole) if s.operand is not Operand.ACTIVATION}
     hidden = config.hidden_size
     inner = ("qkv_proj", "q_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj")
     phases = [sum(widths[name].N for name in inner if name in widths) + widths["o_proj"].K + hidden]
-    for up, down in (("gate_up_proj", "down_proj"), ("up_proj", "down_proj")):
-        if up in widths:
-            phases.append(widths[up].N + widths[down].K + hidden)
+    phases += [widths[up].N + widths["down_proj"].K + hidden for up in ("gate_up_proj", "up_proj") if up in widths]
     elems = num_tokens * max(phases)
     num_bytes = kept.bits // _BITS_PER_BYTE
     peak = max(elems * num_bytes, _expert_bytes(config, step, num_tokens, num_bytes, expert_copies=expert_copies))
@@ -168,7 +131,7 @@ def activation_bytes(
 
 
 def _expert_bytes(config: ModelConfig, step: Step, num_tokens: int, num_bytes: int, *, expert_copies: bool) -> int:
-    """Bytes of a layer of experts; beyond the tensor-parallel group, tokens are where their experts are."""
+    """Return the bytes of a layer of experts; beyond the tensor-parallel group, tokens are where their experts are."""
     moe, hidden = config.moe, config.hidden_size
     if moe is None:
         return 0
@@ -196,14 +159,10 @@ CHUNK_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """Memory of a device that a model takes, without that of the runtime.
+    """Memory of a device that a model takes in one pipeline stage, counted from 0, without that of the runtime.
 
-    Attributes:
-        weight_bytes: all weights as stored, with the scales of quantized ones, all experts, and the embedding.
-        kv_cache_bytes: keys and values of all positions; of latent attention the latents.
-        activation_bytes: what is alive at the peak of a pass; `gemm_eval.transformer.memory` has the formula.
-        weights: the parts of `weight_bytes`, in the order they are used.
-        stage: the pipeline stage that it is of, counted from 0.
+    Weights are as stored, with scales, all experts and the embedding; `weights` are their parts in the order they are
+    used. `activation_bytes` are alive at the peak of a pass (MODELS.md has the formula).
     """
 
     weight_bytes: int
@@ -220,46 +179,36 @@ class ModelMemory:
     @property
     def weight_bytes_by_type(self) -> dict[str, int]:
         """Bytes of weights by how they are stored, most first."""
-        result: dict[str, int] = {}
+        result: Counter[str] = Counter()
         for part in self.weights:
-            result[part.types] = result.get(part.types, 0) + part.num_bytes
-        return dict(sorted(result.items(), key=lambda item: -item[1]))
+            result[part.types] += part.num_bytes
+        return dict(result.most_common())
 
 
 def model_memory(
     config: ModelConfig, *, batch_size: int, seq_len: int, tensor_parallel: int = 1, expert_parallel: int = 1,
     pipeline_parallel: int = 1, stage: int | None = None, dtype: str | DtypeScheme | None = None,
     dense_dtype: str | None = None, expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None,
-    block_size: int = 1, chunk_tokens: int = CHUNK_TOKENS, with_mtp: bool = False, expert_copies: bool = False,
+    block_size: int = 1, chunk_tokens: int = CHUNK_TOKENS, expert_copies: bool = False,
 ) -> ModelMemory:  # fmt: skip
-    """Return what a device holds of a model with `batch_size` sequences of `seq_len` positions.
+    """Return what a device holds of a model with `batch_size` sequences of `seq_len` positions in the cache.
 
-    Arguments not named here are those of `transformer_gemms`. Embedding and LM head are divided over the
+    Arguments not named here, and errors, are those of `transformer_gemms`. Embedding and LM head are divided over the
     tensor-parallel group, latents and norms are replicated in it.
 
     Args:
-        config: the model.
-        batch_size, seq_len: sequences in the cache, and positions of each.
-        tensor_parallel, expert_parallel: as for `transformer_gemms`.
         pipeline_parallel: stages that the layers are divided over; see `gemm_eval.transformer.config`.
         stage: which of them; None: the one that holds most.
-        dtype, dense_dtype, expert_dtype: as for `transformer_gemms`.
         kv_dtype: type of the KV cache; None: that of the checkpoint where `dtype` is None and it says one, else the
             type of what is kept.
         block_size: positions of a block of the cache (paged attention).
         chunk_tokens: tokens of a pass at most.
         expert_copies: the library of experts copies rows before their GEMM (PyTorch's, CUTLASS's and our grouped
             kernels), not reads them where tokens are (Triton's).
-        with_mtp: also the layers that predict further tokens, which engines load to guess tokens by them; they are
-            with the last stage.
-
-    Raises:
-        InvalidOptionError, InvalidProblemError: as `transformer_gemms`.
     """
     step = make_step(config, "prefill", batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=EXPECTED)
     block = as_integer("block_size", block_size, 1, MAX_DIM)
     num_tokens = min(step.tokens, as_integer("chunk_tokens", chunk_tokens, 1, MAX_DIM))
-    check_flag("with_mtp", with_mtp)
     check_flag("expert_copies", expert_copies)
     stages = stage_layers(config.num_layers, pipeline_parallel)
     asked = range(len(stages)) if stage is None else (as_integer("stage", stage, 0, len(stages) - 1),)
@@ -268,21 +217,12 @@ def model_memory(
         part = stage_config(config, stages[index])
         is_first, is_last = index == 0, index == len(stages) - 1
         types = weight_types(part, dtype, dense_dtype, expert_dtype)
-        own_kv = config.quantization.kv_cache_dtype if dtype is None and config.quantization is not None else None
-        kv = parse_dtype(kv_dtype or own_kv or types.kept, what="kv_dtype")
+        kv = kv_type(config, types, dtype, kv_dtype)
         inner = step if part.moe is not None or config.moe is None else replace(step, expert_parallel=1)
         weights = local_weights(part, inner, types, has_embedding=is_first, has_head=is_last)
-        if with_mtp and is_last:
-            weights += mtp_weights(config, step, dtype, dense_dtype)
-        result.append(
-            ModelMemory(
-                sum(item.num_bytes for item in weights),
-                kv_cache_bytes(part, inner, kv, block),
-                activation_bytes(part, inner, types.kept, num_tokens, has_head=is_last, expert_copies=expert_copies),
-                weights,
-                index,
-            )
-        )
+        alive = activation_bytes(part, inner, types.kept, num_tokens, has_head=is_last, expert_copies=expert_copies)
+        num_bytes = sum(item.num_bytes for item in weights)
+        result.append(ModelMemory(num_bytes, kv_cache_bytes(part, inner, kv, block), alive, weights, index))
     return max(result, key=lambda memory: memory.total_bytes)
 
 
@@ -291,18 +231,11 @@ MEMORY_FRAC = 0.9
 
 _MAX_DEGREE = 1024  # of parallelism, up to which one that fits is looked for
 _MAX_COUNT = 1 << 30
-_NARROWER = ("fp8", "w4a16")
-_KV_NARROWER = ("fp8",)
+_NARROWER = (("dtype", "fp8"), ("dtype", "w4a16"), ("kv_dtype", "fp8"))
 
 
 class MemoryLever(NamedTuple):
-    """A change of options that makes a model fit.
-
-    Attributes:
-        option: the argument of `model_memory`.
-        value: the least change of it that does.
-        total_bytes: what a device then holds.
-    """
+    """The least change of an argument of `model_memory` that makes a model fit, and what a device then holds."""
 
     option: str
     value: int | str
@@ -315,20 +248,13 @@ class MemoryLever(NamedTuple):
 def check_memory(
     config: ModelConfig, arch: ArchSpec, *, memory_frac: float = MEMORY_FRAC, **options: Any
 ) -> ModelMemory:
-    """Check that a model fits into the DRAM of each device, as far as the size of that is known.
+    """Check that a model fits into the DRAM of each device, as far as the size of that is known; return what it takes.
 
-    Args:
-        config: the model.
-        arch: the device; multi-core chips do not say the size of their DRAM, and are not checked.
-        memory_frac: share of the DRAM that may be used.
-        options: as for `model_memory`.
-
-    Returns:
-        What it takes of a device.
+    Multi-core chips do not say the size of their DRAM, and are not checked. `memory_frac` is the share of the DRAM that
+    may be used; `options` and other errors are those of `model_memory`.
 
     Raises:
-        InfeasibleError: it is larger than that share of `dram_bytes`; it says what would help, with the figure of each.
-        InvalidOptionError, InvalidProblemError: as `model_memory`.
+        InfeasibleError: it is larger than that share; the error says what would help, with the figure of each.
     """
     memory = model_memory(config, **options)
     limit = _limit(arch, memory_frac)
@@ -337,12 +263,9 @@ def check_memory(
             f"{config.name} does not fit into {memory_frac:g} of the DRAM of a device ({arch.name}; memory_frac), with "
             f"weights of {memory.weight_bytes:,}, a KV cache of {memory.kv_cache_bytes:,} and activations of "
             f"{memory.activation_bytes:,} bytes",
-            resource="dram",
-            demand=memory.total_bytes,
-            limit=limit,
-            unit="bytes",
+            resource="dram", demand=memory.total_bytes, limit=limit, unit="bytes",
             levers=tuple(map(str, memory_levers(config, limit, arch=arch, **options))),
-        )
+        )  # fmt: skip
     return memory
 
 
@@ -367,14 +290,9 @@ def say_memory(memory: ModelMemory, arch: ArchSpec, memory_frac: float = MEMORY_
 def memory_document(
     memory: ModelMemory, config: ModelConfig, arch: ArchSpec | None, *, memory_frac: float = MEMORY_FRAC, **options: Any
 ) -> dict[str, Any]:
-    """Return a model's memory as plain values, for JSON and tables.
+    """Return a model's memory for `options` of `model_memory` as plain values, for JSON and tables.
 
-    Args:
-        memory: what `model_memory` says for `options`.
-        config: the model.
-        arch: a GPU whose largest batch is asked for; None: it is not asked for.
-        memory_frac: share of its DRAM that may be used, which leaves a runtime its part.
-        options: as for `model_memory`.
+    `arch` is a GPU whose largest batch is asked for, in that share of its DRAM; None: it is not asked for.
     """
     document = dataclasses.asdict(memory) | {"total_bytes": memory.total_bytes}
     if isinstance(arch, GpuSpec):
@@ -389,13 +307,7 @@ def memory_document(
 def largest_batch(config: ModelConfig, limit_bytes: int, **options: Any) -> int:
     """Return the most sequences of `seq_len` positions with which a model fits into `limit_bytes`; 0: not one.
 
-    Args:
-        config: the model.
-        limit_bytes: memory that may be used of a device, such as 0.9 of its DRAM.
-        options: as for `model_memory`, without `batch_size`.
-
-    Raises:
-        InvalidOptionError, InvalidProblemError: as `model_memory`.
+    `options` and errors are those of `model_memory`, without `batch_size`.
     """
     options.pop("batch_size", None)
     return _largest(lambda num: model_memory(config, batch_size=num, **options).total_bytes <= limit_bytes)
@@ -404,14 +316,14 @@ def largest_batch(config: ModelConfig, limit_bytes: int, **options: Any) -> int:
 def largest_seq_len(config: ModelConfig, limit_bytes: int, **options: Any) -> int:
     """Return the most positions of each of `batch_size` sequences with which a model fits; 0: not one.
 
-    Arguments and errors are those of `largest_batch`, with `batch_size` and without `seq_len`.
+    `options` and errors are those of `model_memory`, without `seq_len`.
     """
     options.pop("seq_len", None)
     return _largest(lambda num: model_memory(config, seq_len=num, **options).total_bytes <= limit_bytes)
 
 
 def _largest(fits: Callable[[int], bool]) -> int:
-    """The largest number that fits, for what only grows; 0: not even 1."""
+    """Return the largest number that fits, for what only grows; 0: not even 1."""
     low, high = 0, 1
     while high < _MAX_COUNT and fits(high):
         low, high = high, 2 * high
@@ -430,45 +342,35 @@ def memory_levers(
     sequences and positions. Groups of tensor and expert parallelism stay within the devices that the link of `arch`
     joins. `options` are those of `model_memory`.
     """
-    joined = _MAX_DEGREE if arch is None else num_joined(arch)
-    return tuple(_levers(config, limit_bytes, joined, options))
 
-
-def num_joined(arch: ArchSpec) -> int:
-    """Return how many devices the link of an arch joins; 1: its spec has none."""
-    return arch.interconnect.num_gpus if isinstance(arch, GpuSpec) and arch.interconnect is not None else 1
-
-
-def _levers(config: ModelConfig, limit: int, joined: int, options: dict[str, Any]) -> Iterator[MemoryLever]:
     def lever(option: str, value: int | str, **more: Any) -> MemoryLever | None:
         try:
             total = model_memory(config, **options | {option: value} | more).total_bytes
         except InvalidOptionError:  # a degree that does not divide the model
             return None
-        return MemoryLever(option, value, total) if total <= limit else None
+        return MemoryLever(option, value, total) if total <= limit_bytes else None
 
+    joined = _MAX_DEGREE if arch is None else num_joined(arch)
+    result: list[MemoryLever | None] = []
     for option, at_most in (
         ("tensor_parallel", joined),
         ("pipeline_parallel", min(_MAX_DEGREE, config.num_layers)),
         ("expert_parallel", min(joined, config.moe.num_experts) if config.moe is not None else 0),
     ):
-        degree = 2 * options.get(option, 1)
-        result = None
-        while result is None and degree <= at_most:
-            result = lever(option, degree)
-            degree *= 2
-        if result is not None:
-            yield result
-    for dtype in _NARROWER:
-        result = lever("dtype", dtype, expert_dtype=None)
-        if result is not None and result.total_bytes < model_memory(config, **options).total_bytes:
-            yield result
-    for dtype in _KV_NARROWER:
-        result = lever("kv_dtype", dtype)
-        if result is not None:
-            yield result
+        now = options.get(option, 1)
+        degrees = (now << power for power in range(1, at_most.bit_length()) if now << power <= at_most)
+        result.append(next(filter(None, (lever(option, degree) for degree in degrees)), None))
+    total_bytes = model_memory(config, **options).total_bytes
+    for option, dtype in _NARROWER:
+        narrower = lever(option, dtype, **({"expert_dtype": None} if option == "dtype" else {}))
+        is_gain = narrower is not None and (option == "kv_dtype" or narrower.total_bytes < total_bytes)
+        result.append(narrower if is_gain else None)
     for option, most in (("batch_size", largest_batch), ("seq_len", largest_seq_len)):
-        num = most(config, limit, **options)
-        result = lever(option, num) if 0 < num < options[option] else None
-        if result is not None:
-            yield result
+        num = most(config, limit_bytes, **options)
+        result.append(lever(option, num) if 0 < num < options[option] else None)
+    return tuple(filter(None, result))
+
+
+def num_joined(arch: ArchSpec) -> int:
+    """Return how many devices the link of an arch joins; 1: its spec has none."""
+    return arch.interconnect.num_gpus if isinstance(arch, GpuSpec) and arch.interconnect is not None else 1

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from gemm_eval.checks import as_integer, check_flag, check_word
-from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype
+from gemm_eval.checks import as_integer, check_flag
+from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution, MoeLayer
-from gemm_eval.transformer.config import ModelConfig, layer_kinds, stage_config, stage_layers
-from gemm_eval.transformer.gemms import PHASES, layer_gemms, make_step
+from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config, stage_layers
+from gemm_eval.transformer.gemms import layer_gemms, make_step
 from gemm_eval.transformer.parts import GroupedAttention, LatentAttention, Moe
 from gemm_eval.transformer.shapes import EXPECTED, UNIFORM, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
-from gemm_eval.transformer.types import WeightTypes, weight_types
+from gemm_eval.transformer.types import WeightTypes, kv_type, weight_types
 from gemm_eval.transformer.work import (
     AttentionWork,
     CollectiveWork,
@@ -44,87 +44,68 @@ def model_operations(
     new_tokens: int | None = None, tensor_parallel: int = 1, expert_parallel: int = 1, pipeline_parallel: int = 1,
     stage: int = 0, dtype: str | DtypeScheme | None = None, dense_dtype: str | None = None,
     expert_dtype: str | DtypeScheme | None = None, kv_dtype: str | None = None, absorb_mla: bool | None = None,
-    lm_head_all_tokens: bool = False, expert_load: str | Distribution = UNIFORM, expert_seed: int = 0,
-    experts_as_layer: bool = True, fusions: Fusions | None = None,
+    expert_load: str | Distribution = UNIFORM, experts_as_layer: bool = True, fusions: Fusions | None = None,
 ) -> tuple[Operation, ...]:  # fmt: skip
     """Return the operations of one step on one device: embedding, layers by kind, norm, LM head, sampling.
 
     Layers of one kind stand together, at the place of the first of them; each operation says in how many layers it
-    runs. Arguments not named here are those of `transformer_gemms`.
+    runs. Arguments not named here, and errors, are those of `transformer_gemms`.
 
     Args:
-        config: the model.
-        phase, batch_size, seq_len, new_tokens: the step.
-        tensor_parallel, expert_parallel: degrees.
         pipeline_parallel, stage: stages, and which of them: the first has the embedding, the last norm and LM head;
             all others send what they computed to the next.
-        dtype, dense_dtype, expert_dtype: types of GEMMs.
         kv_dtype: type of the KV cache, as for `model_memory`.
-        absorb_mla, lm_head_all_tokens, expert_load, expert_seed: as for `transformer_gemms`.
         experts_as_layer: routed experts as one `MoeWork`; False: as grouped GEMMs, with what is around them.
         fusions: which operations run as one kernel; None: all that engines fuse.
-
-    Raises:
-        InvalidOptionError, InvalidProblemError: as `transformer_gemms`.
     """
-    check_word("phase", phase, PHASES)
     check_flag("experts_as_layer", experts_as_layer)
     fused = Fusions() if fusions is None else fusions
     if not isinstance(fused, Fusions):
         raise InvalidOptionError(f"fusions must be Fusions, got {shown(fusions)}")
     step = make_step(
         config, phase, batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=expert_load,
-        expert_seed=expert_seed, absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla,
-        lm_head_all_tokens=lm_head_all_tokens, new_tokens=new_tokens,
+        absorb_mla=absorb_mla, new_tokens=new_tokens,
     )  # fmt: skip
     if config.moe is None and step.expert_parallel > 1:
         raise InvalidOptionError(f"expert_parallel is for models with experts, which {config.name} has not")
     stages = stage_layers(config.num_layers, pipeline_parallel)
     index = as_integer("stage", stage, 0, len(stages) - 1)
     part = stage_config(config, stages[index])
-    checkpoint = config.quantization if dtype is None else None
     types = weight_types(part, dtype, dense_dtype, expert_dtype)
-    kv = parse_dtype(kv_dtype or (checkpoint and checkpoint.kv_cache_dtype) or types.kept, what="kv_dtype")
+    kv = kv_type(part, types, dtype, kv_dtype)
 
-    outside = _Outside(part, step, types, kv, fused, "")
+    outside = _Part(part, step, types, kv, fused)
     operations = list(outside.embedding()) if index == 0 else []
     for kind in layer_kinds(part):
         alone = stage_config(part, kind.layers)
         inner = step if alone.moe is not None else replace(step, expert_parallel=1)
-        layers = _Layers(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, kind.name)
-        layers.has_rope, layers.experts_as_layer = kind.has_rope, experts_as_layer
-        operations += layers.operations(is_start=index == 0 and 0 in kind.layers)
+        layers = _Part(alone, inner, weight_types(alone, dtype, dense_dtype, expert_dtype), kv, fused, kind)
+        operations += layers.layer(is_start=index == 0 and 0 in kind.layers, experts_as_layer=experts_as_layer)
     operations += outside.head() if index == len(stages) - 1 else outside.send()
     return tuple(operations)
 
 
 class _Part:
-    """A part of a model in one step of inference on one device.
+    """Layers of one kind in one step of inference on one device; without a `kind` what is outside of layers.
 
-    Attributes:
-        config: a model of these layers alone.
-        step: sizes of the step.
-        types, kv_dtype: types of GEMMs and of the KV cache.
-        fusions: which operations run as one.
-        layer_kind, num_layers: the kind of layers that it is, and how many; outside of layers an empty text and 1.
-        elem_bytes: bytes of an element of an activation.
+    `config` is a model of these layers alone. `elem_bytes` are those of an element of an activation.
     """
 
     def __init__(
-        self, config: ModelConfig, step: Step, types: WeightTypes, kv_dtype: DType, fusions: Fusions, layer_kind: str
-    ) -> None:
+        self, config: ModelConfig, step: Step, types: WeightTypes, kv_dtype: DType, fusions: Fusions,
+        kind: LayerKind | None = None,
+    ) -> None:  # fmt: skip
         self.config, self.step, self.types, self.kv_dtype, self.fusions = config, step, types, kv_dtype, fusions
-        self.layer_kind, self.num_layers = layer_kind, config.num_layers if layer_kind else 1
+        self.layer_kind = "" if kind is None else kind.name
+        self.num_layers = 1 if kind is None else config.num_layers
+        self.has_rope = kind is not None and kind.has_rope
         self.elem_bytes = types.kept.bits // _BITS_PER_BYTE
 
     def _operation(self, name: str, work: Work, num_layers: int = 0) -> Operation:
         return Operation(name, self.layer_kind, num_layers or self.num_layers, work)
 
     def _gemms(self, shape: Shape, name: str | None = None, *, is_quantized: bool = False) -> Iterator[Operation]:
-        """Yield a GEMM, once for each way in which layers store its weights.
-
-        `is_quantized`: the kernel before writes A as narrow as the GEMM reads it.
-        """
+        """Yield a GEMM for each way of storing weights; `is_quantized`: the kernel before writes A as narrow."""
         kept = self.types.kept
         for gemm in layer_gemms(shape if name is None else shape._replace(name=name), self.types, shape.name):
             is_narrow = gemm.problem.input_dtype.bits < kept.bits
@@ -132,10 +113,7 @@ class _Part:
             yield self._operation(gemm.name, work, gemm.num_layers)
 
     def _narrow_input(self, *shapes: Shape) -> Operand | None:
-        """Return A of these GEMMs, which read the same tensor, if the kernel before can write it for all of them.
-
-        That is so where all of them, in all layers, read the same type, narrower than activations.
-        """
+        """Return A of GEMMs that read one tensor, if all read the same type, narrower than activations; else None."""
         if not self.fusions.quantization:
             return None
         inputs = {stored.types.a for shape in shapes for stored in self.types.of(shape)}
@@ -160,10 +138,7 @@ class _Part:
     def _norms(
         self, name: str, *, adds: bool, starts: bool = False, operand: Operand | None = None
     ) -> Iterator[Operation]:
-        """Yield a norm of the hidden state, after a residual is added to it if it `adds`; not in a first layer.
-
-        `operand`: A of the GEMM behind, which the norm writes (`_narrow_input`); None: activations.
-        """
+        """Yield a norm, after a residual if it `adds` (but in a first layer); `operand`: A of the GEMM behind."""
         hidden = self.config.hidden_size
         written = self._written(operand, self.step.tokens, hidden)
         what = "rms_norm" if self.config.norm == "rms" else "layer_norm"
@@ -183,10 +158,6 @@ class _Part:
         if ranks > 1:
             size = self.step.tokens * self.config.hidden_size * self.elem_bytes
             yield self._operation(name, CollectiveWork("all_reduce", size, ranks))
-
-
-class _Outside(_Part):
-    """Embedding and head, or the message to the next pipeline stage."""
 
     def embedding(self) -> Iterator[Operation]:
         """Yield rows of the embedding; each device of a group has some of the vocabulary, so that they are added up."""
@@ -214,18 +185,9 @@ class _Outside(_Part):
         size = tensors * self.step.tokens * self.config.hidden_size * self.elem_bytes
         yield self._operation("stage_send", CollectiveWork("send", size, 2))
 
+    # ---- a layer ---------------------------------------------------------------------------------------------------
 
-class _Layers(_Part):
-    """Layers of one kind.
-
-    Attributes:
-        has_rope: their positions are rotary.
-        experts_as_layer: routed experts are one operation.
-    """
-
-    has_rope = experts_as_layer = True
-
-    def operations(self, *, is_start: bool) -> Iterator[Operation]:
+    def layer(self, *, is_start: bool, experts_as_layer: bool) -> Iterator[Operation]:
         """Yield the operations of a layer. `is_start`: one is the model's first, which has no residual to add yet."""
         config, shapes = self.config, {shape.name: shape for shape in layer_shapes(self.config, self.step)}
         num_norms, moe = config.norms_per_layer, config.moe
@@ -245,7 +207,7 @@ class _Layers(_Part):
             operand = None if up is None else self._narrow_input(up)  # a router reads what is not quantized
             yield from self._norms("ffn_norm", adds=True, operand=operand)
         if moe is not None:
-            yield from self._experts(moe, shapes)
+            yield from self._experts(moe, shapes, as_layer=experts_as_layer)
         else:
             assert up is not None
             assert down is not None
@@ -254,13 +216,8 @@ class _Layers(_Part):
         if num_norms >= _POST_FFN:
             yield from self._norms("post_ffn_norm", adds=False)
 
-    # ---- feed-forward networks and experts -------------------------------------------------------------------------
-
     def _network(self, up: Shape, down: Shape, activation: str, *, is_quantized: bool = False) -> Iterator[Operation]:
-        """Yield up (with gate), the activation and down of a feed-forward network.
-
-        `is_quantized`: the norm before writes its input as narrow as GEMMs read it.
-        """
+        """Yield up (with gate), the activation and down; `is_quantized`: the norm before writes narrow input."""
         is_gated = "gate_up" in up.name
         if is_gated and not self.fusions.gate_up:
             half = up._replace(N=up.N // 2)
@@ -284,7 +241,7 @@ class _Layers(_Part):
         if is_gated:
             yield self._memory(f"{name}_product", "mul", width, reads=2, writes=written, rows=rows)
 
-    def _experts(self, moe: Moe, shapes: dict[str, Shape]) -> Iterator[Operation]:
+    def _experts(self, moe: Moe, shapes: dict[str, Shape], *, as_layer: bool) -> Iterator[Operation]:
         """Yield router, messages, routed experts and shared experts.
 
         Beyond a tensor-parallel group (`expert_parallel` above `tensor_parallel`) tokens go to their experts and back,
@@ -297,9 +254,16 @@ class _Layers(_Part):
         if is_spread:
             input_bits = self.types.of(up)[0].types.a.dtype.bits
             yield self._all_to_all("dispatch", moe, max(1, input_bits // _BITS_PER_BYTE))
-        if self.experts_as_layer:
+        if as_layer:
+            step, load = self.step, self.step.expert_load
             for stored in self.types.of(up):
-                layer = self._moe_layer(moe).with_(dtype=stored.types)
+                layer = MoeLayer(
+                    step.tokens * max(1, step.expert_parallel // step.tensor_parallel), self.config.hidden_size,
+                    moe.intermediate_size, moe.num_experts, moe.experts_per_token,
+                    tp=max(1, step.tensor_parallel // step.expert_parallel), ep=step.expert_parallel,
+                    distribution="balanced" if load == EXPECTED else load, gated=moe.is_gated,
+                    dtype=stored.types,
+                )  # fmt: skip
                 yield self._operation("experts", MoeWork(layer), stored.num_layers)
         else:
             yield from self._routed(moe, up, shapes["expert_down"])
@@ -318,15 +282,6 @@ class _Layers(_Part):
         size = copies * self.config.hidden_size * elem_bytes
         return self._operation(name, CollectiveWork("all_to_all", size, self.step.expert_parallel))
 
-    def _moe_layer(self, moe: Moe) -> MoeLayer:
-        step, load = self.step, self.step.expert_load
-        return MoeLayer(
-            step.tokens * max(1, step.expert_parallel // step.tensor_parallel),
-            self.config.hidden_size, moe.intermediate_size, moe.num_experts, moe.experts_per_token,
-            tp=max(1, step.tensor_parallel // step.expert_parallel), ep=step.expert_parallel,
-            distribution="balanced" if load == EXPECTED else load, gated=moe.is_gated, seed=step.expert_seed,
-        )  # fmt: skip
-
     def _routed(self, moe: Moe, up: Shape, down: Shape) -> Iterator[Operation]:
         """Yield routed experts as grouped GEMMs, with what is around them."""
         tokens, hidden, experts = self.step.tokens, self.config.hidden_size, moe.num_experts
@@ -340,16 +295,11 @@ class _Layers(_Part):
         yield from self._gemms(down)
         yield self._memory("finalize", "weighted_sum", hidden, reads=rows / tokens)
 
-    # ---- attention -------------------------------------------------------------------------------------------------
-
     def _attention(self, shapes: dict[str, Shape], *, is_quantized: bool) -> Iterator[Operation]:
-        """Yield attention, from the projections of queries, keys and values to that of the output.
-
-        `is_quantized`: the norm before writes its output as narrow as GEMMs read it.
-        """
+        """Yield attention with its projections; `is_quantized`: the norm before writes narrow input."""
         attention = self.config.attention
         if isinstance(attention, GroupedAttention):
-            yield from self._grouped(attention, shapes, is_quantized)
+            yield from self._grouped(attention, shapes["qkv_proj"], is_quantized)
         else:
             yield from self._latent(attention, shapes, is_quantized)
         # attention writes fp8 by one known scale: scales of blocks and tokens need the values of several heads
@@ -357,10 +307,8 @@ class _Layers(_Part):
         has_static_scale = operand is not None and operand.dtype is DType.FP8 and operand.scale is None
         yield from self._gemms(shapes["o_proj"], is_quantized=has_static_scale)
 
-    def _grouped(
-        self, attention: GroupedAttention, shapes: dict[str, Shape], is_quantized: bool
-    ) -> Iterator[Operation]:
-        step, size, qkv = self.step, attention.head_dim, shapes["qkv_proj"]
+    def _grouped(self, attention: GroupedAttention, qkv: Shape, is_quantized: bool) -> Iterator[Operation]:
+        step, size = self.step, attention.head_dim
         heads = step.tensor_split(attention.num_heads, "num_heads")
         kv_heads = local_kv_heads(attention.num_kv_heads, step)
         if self.fusions.qkv:
@@ -373,18 +321,15 @@ class _Layers(_Part):
         turning = (size if attention.rotary_dim is None else attention.rotary_dim) * self.has_rope
         yield from self._positions(queries=heads * turning, keys=kv_heads * turning, cached=2 * kv_heads * size)
         window, is_chunk = attention.window_size, attention.window_is_chunk
-        for batch, q_len, kv_len in _pieces(step, window if is_chunk else None):
+        for sizes in _pieces(step, window if is_chunk else None):
             problem = AttentionProblem(
-                batch, q_len, kv_len, heads, kv_heads, size, self.types.kept, self.kv_dtype,
-                window=None if is_chunk else window, has_sinks=attention.sinks,
+                *sizes, heads, kv_heads, size, self.types.kept, self.kv_dtype, window=None if is_chunk else window,
+                has_sinks=attention.sinks,
             )  # fmt: skip
             yield self._operation("attention", AttentionWork(problem))
 
     def _positions(self, *, queries: int, keys: int, cached: int) -> Iterator[Operation]:
-        """Yield what turns queries and keys and writes the cache. Sizes are elements of a token.
-
-        Turned queries are written where they were; keys are read once and written to the cache, turned.
-        """
+        """Yield what turns queries in place and writes keys, turned, to the cache; sizes are elements of a token."""
         narrowed = self.kv_dtype.bits / self.types.kept.bits
         if self.fusions.rotary_kv_write or not queries:
             what = "rotary_kv_write" if queries else "kv_write"
@@ -398,31 +343,28 @@ class _Layers(_Part):
         step, latent, rope = self.step, attention.kv_lora_rank, attention.qk_rope_head_dim
         heads = step.tensor_split(attention.num_heads, "num_heads")
         rank = attention.q_lora_rank
-        if rank is None:
-            yield from self._gemms(shapes["q_proj"], is_quantized=is_quantized)
-            yield from self._gemms(shapes["kv_a_proj"], is_quantized=is_quantized)
+        q_a, kv_a = shapes["q_proj" if rank is None else "q_a_proj"], shapes["kv_a_proj"]
+        if rank is not None and self.fusions.qkv and self.types.of(q_a) == self.types.of(kv_a):
+            yield from self._gemms(q_a._replace(N=q_a.N + kv_a.N), "qkv_a_proj", is_quantized=is_quantized)
         else:
-            q_a, kv_a, q_b = shapes["q_a_proj"], shapes["kv_a_proj"], shapes["q_b_proj"]
-            if self.fusions.qkv and self.types.of(q_a) == self.types.of(kv_a):
-                yield from self._gemms(q_a._replace(N=q_a.N + kv_a.N), "qkv_a_proj", is_quantized=is_quantized)
-            else:
-                yield from self._gemms(q_a, is_quantized=is_quantized)
-                yield from self._gemms(kv_a, is_quantized=is_quantized)
+            yield from self._gemms(q_a, is_quantized=is_quantized)
+            yield from self._gemms(kv_a, is_quantized=is_quantized)
+        if rank is not None:
+            q_b = shapes["q_b_proj"]
             operand = self._narrow_input(q_b)
             yield self._memory("q_a_norm", "rms_norm", rank, writes=self._written(operand, step.tokens, rank))
             yield from self._gemms(q_b, is_quantized=operand is not None)
         yield self._memory("kv_a_norm", "rms_norm", latent)
         cached = latent + rope
         yield from self._positions(queries=heads * rope, keys=rope, cached=cached)
-        kept, cache = self.types.kept, self.kv_dtype
+        kept = self.types.kept
         if step.absorb_mla:
             yield from self._gemms(shapes["q_absorb"])
-            key, value, kv_heads = cached, latent, 1
+            key, value, kv_heads, cache = cached, latent, 1, self.kv_dtype
         else:
             expanded = shapes["kv_b_proj"]
             yield from self._gemms(expanded)
-            key, value, kv_heads = attention.qk_nope_head_dim + rope, attention.v_head_dim, heads
-            cache = kept
+            key, value, kv_heads, cache = attention.qk_nope_head_dim + rope, attention.v_head_dim, heads, kept
             # the part with positions, which all heads share, is copied beside each head's own
             yield self._memory("keys_concat", "concat", heads * key, rows=expanded.M)
         problem = AttentionProblem(
@@ -435,10 +377,7 @@ class _Layers(_Part):
 
 
 def _pieces(step: Step, chunk: int | None) -> Sequence[tuple[int, int, int]]:
-    """Return (batch, queries, keys) of each call of attention.
-
-    Without chunks there is one call; else the first, the whole and the last chunk that the new tokens reach into.
-    """
+    """Return (batch, queries, keys) of calls of attention: in chunks of the first, the whole and the last one."""
     if chunk is None:
         return [(step.num_seqs, step.new_tokens, step.context)]
     filled = (step.context - step.new_tokens) % chunk

@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from gemm_eval.transformer.config import ModelConfig, stage_config
+from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.parts import GroupedAttention
 from gemm_eval.transformer.shapes import Operand, Step, layer_shapes, local_kv_heads
-
-MTP_NORMS = 3
-"""Norms of a layer that predicts further tokens, besides a layer's own: of embedding, hidden state and output."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterCounts:
     """Parameters of a model by part, over all layers; the parts do not overlap.
 
-    Attributes:
-        embedding: the token embedding.
-        position: the learned position table.
-        attention, ffn, router, experts, shared_experts: weight matrices (router: with the shared experts' gate).
-        lm_head: the output projection, 0 if it is the embedding.
-        vectors: norms, biases and attention's sinks.
-        idle_experts: the part of `experts` that a token does not use.
-        idle_vectors: the part of `vectors` that belongs to these experts: their biases.
+    The router has the shared experts' gate with it; `vectors` are norms, biases and attention's sinks; `lm_head` is 0
+    if it is the embedding. `idle_experts` and `idle_vectors` are parts of `experts` and `vectors`: of experts that a
+    token does not use.
     """
 
     embedding: int
@@ -63,19 +55,6 @@ def num_parameters(config: ModelConfig) -> int:
     return count_parameters(config).total
 
 
-def num_mtp_parameters(config: ModelConfig) -> int:
-    """Return the parameters of the layers that predict further tokens, without their copies of embedding and head.
-
-    Each is a last layer, a projection of hidden state and embedding to one, and three norms (DeepSeek-V3,
-    README_WEIGHTS.md).
-    """
-    hidden = config.hidden_size
-    last = count_parameters(stage_config(config, (config.num_layers - 1,)))
-    outside = last.embedding + last.position + last.lm_head + hidden * (1 if config.norm == "rms" else 2)
-    outside += config.lm_head_bias * config.vocab_size
-    return config.num_mtp_layers * (last.total - outside + 2 * hidden * hidden + MTP_NORMS * hidden)
-
-
 def count_parameters(config: ModelConfig) -> ParameterCounts:
     """Return the exact parameter count of `config`, part by part: of matrices those that its GEMMs multiply by."""
     step, hidden, moe = Step.of_whole(config.name), config.hidden_size, config.moe
@@ -87,11 +66,7 @@ def count_parameters(config: ModelConfig) -> ParameterCounts:
     return ParameterCounts(
         embedding=config.vocab_size * hidden,
         position=config.num_positions * hidden,
-        attention=matrices["attention"],
-        ffn=matrices["ffn"],
-        router=matrices["router"],
-        experts=matrices["experts"],
-        shared_experts=matrices["shared_experts"],
+        **{part: matrices[part] for part in ("attention", "ffn", "router", "experts", "shared_experts")},
         lm_head=0 if config.tied_embeddings else config.vocab_size * hidden,
         vectors=num_norm_elems(config, has_head=True)
         + num_bias_elems(config, step)
@@ -144,6 +119,5 @@ def num_bias_elems(config: ModelConfig, step: Step) -> int:
 
 
 def _expert_bias_elems(config: ModelConfig, width: int) -> int:
-    """Return the biases of one expert of `width` channels in all layers."""
     moe = config.moe
     return 0 if moe is None else moe.num_layers * moe.expert_bias * ((1 + moe.is_gated) * width + config.hidden_size)

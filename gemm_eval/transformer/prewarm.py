@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, Literal
@@ -30,7 +30,6 @@ class PrewarmReport:
     """The outcome of a prewarm.
 
     Attributes:
-        model: name of the model.
         num_gemms: GEMMs over all ranges, the same shape counted each time that it occurs.
         num_unique: different problems among them.
         num_known: of these, how many were in the cache before.
@@ -68,12 +67,8 @@ def prewarm(
     Afterwards each of these GEMMs is a cache hit, in this process and (unless the disk cache is off) in later ones.
 
     Args:
-        evaluator: the evaluator to warm.
-        model: a `ModelConfig`, or the name or path of one.
-        batch_sizes: numbers of sequences.
         seq_lens: tokens of a sequence: new ones in prefill, the context in decode.
         phases: ``"prefill"``, ``"decode"`` or both.
-        tensor_parallel, expert_parallel: degrees.
         dtypes: shorthands for weight GEMMs; None: as the model's file says, else the default type of the arch.
         dense_dtype: of attention's scores and values, routers and the LM head; None: see `transformer_gemms`.
         progress: as for `GEMMEvaluator.evaluate_many`.
@@ -87,11 +82,11 @@ def prewarm(
     started_s = time.perf_counter()
     _check_evaluator(evaluator)
     config = model_on(evaluator.arch, model if isinstance(model, ModelConfig) else load_model(model))
-    ranges = [
-        _values("phases", phases), _values("batch_sizes", batch_sizes), _values("seq_lens", seq_lens),
-        _values("tensor_parallel", tensor_parallel), _values("expert_parallel", expert_parallel),
-        _values("dtypes", dtypes),
-    ]  # fmt: skip
+    asked = {
+        "phases": phases, "batch_sizes": batch_sizes, "seq_lens": seq_lens, "tensor_parallel": tensor_parallel,
+        "expert_parallel": expert_parallel, "dtypes": dtypes,
+    }  # fmt: skip
+    ranges = [_values(name, values) for name, values in asked.items()]
     if (num := math.prod(map(len, ranges))) > _MAX_COMBINATIONS:
         raise InvalidOptionError(f"the ranges must have at most {_MAX_COMBINATIONS:,} combinations, got {num:,}")
     problems = [
@@ -114,9 +109,7 @@ def prewarm_for_transformer(
     """Prewarm the GEMMs of a transformer given by its sizes, in prefill and decode; `prewarm` takes models and ranges.
 
     Args:
-        evaluator: the evaluator to warm.
         hidden_size, intermediate_size: widths of the model and of its feed-forward network.
-        batch_size: number of sequences.
         seq_len: tokens of a sequence: new ones in prefill, the context in decode.
         num_heads: query heads (default: hidden_size / head_dim).
         num_kv_heads: key and value heads (default: num_heads).
@@ -144,18 +137,12 @@ def prewarm_for_transformer(
             )
         num_heads = hidden_size // head_dim
     sizes = {
-        "name": f"transformer-{hidden_size}-{intermediate_size}",
-        "hidden_size": hidden_size,
-        "num_layers": 1,
+        "name": f"transformer-{hidden_size}-{intermediate_size}", "hidden_size": hidden_size, "num_layers": 1,
         "vocab_size": 1 if vocab_size is None else vocab_size,
-        "attention": {
-            "kind": "gqa",
-            "num_heads": num_heads,
-            "num_kv_heads": num_heads if num_kv_heads is None else num_kv_heads,
-            "head_dim": head_dim,
-        },
+        "attention": {"kind": "gqa", "num_heads": num_heads, "head_dim": head_dim,
+            "num_kv_heads": num_heads if num_kv_heads is None else num_kv_heads},
         "ffn": {"intermediate_size": intermediate_size, "is_gated": is_gated},
-    }
+    }  # fmt: skip
     try:
         config = build_config(sizes, origin="prewarm_for_transformer")
     except ModelConfigError as error:
@@ -172,7 +159,7 @@ def prewarm_for_transformer(
 
 
 def _values(name: str, values: Any) -> tuple[Any, ...]:
-    """A range that a user gives, which may be endless."""
+    """Return a range that a user gives, which may be endless."""
     is_range = (
         isinstance(values, Collection) and not isinstance(values, str | bytes) and getattr(values, "ndim", 1) == 1
     )
@@ -188,10 +175,9 @@ def _check_evaluator(evaluator: object) -> None:
 
 
 def _warm(
-    evaluator: GEMMEvaluator, name: str, problems: Iterable[GemmProblem], started_s: float, progress: bool | None
+    evaluator: GEMMEvaluator, name: str, problems: Sequence[GemmProblem], started_s: float, progress: bool | None
 ) -> PrewarmReport:
-    every = list(problems)
-    unique = list(dict.fromkeys(every))
+    unique = list(dict.fromkeys(problems))
     hits_before = evaluator.cache_info().records.hits
     table = evaluator.evaluate_many(unique, errors="mark", progress=progress)
     num_known = evaluator.cache_info().records.hits - hits_before
@@ -199,7 +185,7 @@ def _warm(
     hits_before = evaluator.cache_info().records.hits
     evaluator.evaluate_many([problem for problem, fits in zip(unique, table.is_feasible, strict=True) if fits])
     return PrewarmReport(
-        model=name, num_gemms=len(every), num_unique=len(unique), num_known=num_known,
+        model=name, num_gemms=len(problems), num_unique=len(unique), num_known=num_known,
         num_infeasible=int((~table.is_feasible).sum()), num_stored=num_stored,
         num_hits_after=evaluator.cache_info().records.hits - hits_before, seconds=time.perf_counter() - started_s,
     )  # fmt: skip

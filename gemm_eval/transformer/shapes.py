@@ -67,7 +67,6 @@ class Step:
     expert_parallel: int
     expert_imbalance: float = 1.0
     expert_load: str | Distribution = EXPECTED
-    expert_seed: int = 0
     absorb_mla: bool = False
     lm_head_all_tokens: bool = False
     expands_cache: bool = False
@@ -125,26 +124,21 @@ def check_expert_load(load: Any, imbalance: float) -> str | Distribution:
 
 @lru_cache(maxsize=_NUM_KEPT)
 def expert_rows(
-    tokens: int, num_experts: int, experts_per_token: int, num_ranks: int, load: str | Distribution, seed: int
+    tokens: int, num_experts: int, experts_per_token: int, num_ranks: int, load: str | Distribution
 ) -> RowGroups | None:
     """Return the rows of each expert of a device, most first; None where a batch of equal experts must do.
 
-    Args:
-        tokens: that all devices see which share the experts.
-        num_experts, experts_per_token: of the layer.
-        num_ranks: devices that share the experts, each having num_experts/num_ranks of them.
-        load: `UNIFORM`: the expected histogram (`gemm_eval.moe.expected_counts`) of a device; `EXPECTED`: None; or a
-            distribution: of five draws the one in which the most loaded device has the median load, and that device.
-        seed: of the draws.
+    `tokens` are those that all devices see which share the experts, `num_ranks` devices with num_experts/num_ranks of
+    them each. `load` is `UNIFORM`: the expected histogram (`gemm_eval.moe.expected_counts`) of a device; `EXPECTED`:
+    None; or a distribution: of five draws the one in which the most loaded device has the median load.
     """
     local = num_experts // num_ranks
     if load == EXPECTED or local > MAX_GROUPS:
         return None
     if isinstance(load, str):
-        counts = expected_counts(tokens, num_experts, experts_per_token, local)
-        return tuple(counts.tolist())
+        return tuple(expected_counts(tokens, num_experts, experts_per_token, local).tolist())
     layer = MoeLayer(
-        tokens, 1, 1, num_experts, experts_per_token, ep=num_ranks, distribution=load, num_draws=_NUM_DRAWS, seed=seed
+        tokens, 1, 1, num_experts, experts_per_token, ep=num_ranks, distribution=load, num_draws=_NUM_DRAWS
     )
     drawn = route(layer)
     order = np.argsort(drawn.rows, kind="stable")
@@ -182,10 +176,8 @@ def _round(value: float) -> int:
 def moe_layer_of(config: ModelConfig, num_tokens: int, **options: Any) -> MoeLayer:
     """Return the layer of experts of a model, for `gemm_eval.moe_layers`, its shared experts included.
 
-    Args:
-        config: the model.
-        num_tokens: tokens that all ranks of an expert-parallel group see together.
-        options: other fields of `MoeLayer` (`tp`, `ep`, `distribution`, `dtype`, ...); they win over the model's sizes.
+    `num_tokens` are those that all ranks of an expert-parallel group see together; `options` are other fields of
+    `MoeLayer` (`tp`, `ep`, `distribution`, `dtype`, ...), which win over the model's sizes.
 
     Raises:
         InvalidOptionError: the model has no experts, or see `MoeLayer`.
@@ -206,14 +198,20 @@ def moe_layer_of(config: ModelConfig, num_tokens: int, **options: Any) -> MoeLay
 
 def layer_shapes(config: ModelConfig, step: Step) -> Iterator[Shape]:
     """Yield the GEMMs of the layers of a model on one device: attention, dense layers, layers with experts."""
-    yield from _attention_shapes(config, step)
-    yield from _ffn_shapes(config, step)
-
-
-def _attention_shapes(config: ModelConfig, step: Step) -> Iterator[Shape]:
     if isinstance(config.attention, GroupedAttention):
-        return _grouped_shapes(config, config.attention, step)
-    return _latent_shapes(config, config.attention, step)
+        yield from _grouped_shapes(config, config.attention, step)
+    else:
+        yield from _latent_shapes(config, config.attention, step)
+    if config.ffn is not None:
+        width = step.tensor_split(config.ffn.intermediate_size, "ffn.intermediate_size")
+        yield from _network(config, "", width, config.ffn.is_gated, 1, step.tokens, config.num_dense_layers)
+    if config.moe is not None:
+        yield from _moe_shapes(config, config.moe, step)
+    elif step.expert_parallel > 1:
+        raise InvalidOptionError(
+            f"expert_parallel is for models with experts, which {step.model} has not: leave it at 1, got "
+            f"{step.expert_parallel}"
+        )
 
 
 def _grouped_shapes(config: ModelConfig, attention: GroupedAttention, step: Step) -> Iterator[Shape]:
@@ -235,7 +233,7 @@ def _grouped_shapes(config: ModelConfig, attention: GroupedAttention, step: Step
 
 
 def local_kv_heads(num_kv_heads: int, step: Step) -> int:
-    """KV heads of one device; beyond one device a KV head, each is replicated."""
+    """Return the KV heads of one device; beyond one device a KV head, each is replicated."""
     if step.tensor_parallel <= num_kv_heads:
         return step.tensor_split(num_kv_heads, "num_kv_heads")
     if step.tensor_parallel % num_kv_heads:
@@ -276,19 +274,6 @@ def _latent_shapes(config: ModelConfig, attention: LatentAttention, step: Step) 
     yield Shape("o_proj", 1, tokens, heads * attention.v_head_dim, hidden, layers)
 
 
-def _ffn_shapes(config: ModelConfig, step: Step) -> Iterator[Shape]:
-    if config.ffn is not None:
-        width = step.tensor_split(config.ffn.intermediate_size, "ffn.intermediate_size")
-        yield from _network(config, "", width, config.ffn.is_gated, 1, step.tokens, config.num_dense_layers)
-    if config.moe is not None:
-        yield from _moe_shapes(config, config.moe, step)
-    elif step.expert_parallel > 1:
-        raise InvalidOptionError(
-            f"expert_parallel is for models with experts, which {step.model} has not: leave it at 1, got "
-            f"{step.expert_parallel}"
-        )
-
-
 def _moe_shapes(config: ModelConfig, moe: Moe, step: Step) -> Iterator[Shape]:
     router = Shape("router", 1, step.tokens, config.hidden_size, moe.num_experts, moe.num_layers, Operand.ROUTER)
     yield router
@@ -306,16 +291,11 @@ def _moe_shapes(config: ModelConfig, moe: Moe, step: Step) -> Iterator[Shape]:
     option = "tensor_parallel / expert_parallel" if step.expert_parallel > 1 else "tensor_parallel"
     width = split(moe.intermediate_size, per_expert, option, f"moe.intermediate_size {where}")
     tokens = step.tokens * num_groups
-    groups = expert_rows(
-        tokens, moe.num_experts, moe.experts_per_token, step.expert_parallel, step.expert_load, step.expert_seed
-    )
-    if groups is None:
-        G, M = expected_expert_load(
-            tokens, num_experts=moe.num_experts, experts_per_token=moe.experts_per_token, num_local_experts=local,
-            imbalance=step.expert_imbalance,
-        )  # fmt: skip
-    else:
-        G, M = len(groups), groups[0]
+    groups = expert_rows(tokens, moe.num_experts, moe.experts_per_token, step.expert_parallel, step.expert_load)
+    G, M = (len(groups), groups[0]) if groups is not None else expected_expert_load(
+        tokens, num_experts=moe.num_experts, experts_per_token=moe.experts_per_token, num_local_experts=local,
+        imbalance=step.expert_imbalance,
+    )  # fmt: skip
     for shape in _network(config, "expert_", width, moe.is_gated, G, M, moe.num_layers):
         yield shape._replace(operand=Operand.EXPERT, num_held=local, row_groups=groups)
 
@@ -329,7 +309,7 @@ def _moe_shapes(config: ModelConfig, moe: Moe, step: Step) -> Iterator[Shape]:
 def _network(
     config: ModelConfig, prefix: str, width: int, is_gated: bool, G: int, M: int, num_layers: int
 ) -> Iterator[Shape]:
-    """Gate and up projection as one GEMM (or up alone), and down; only dense networks are called ``*_proj``."""
+    """Yield gate and up projection as one GEMM (or up alone), and down; only dense networks are called ``*_proj``."""
     suffix = "" if prefix else "_proj"
     up = "gate_up" if is_gated else "up"
     yield Shape(f"{prefix}{up}{suffix}", G, M, config.hidden_size, (1 + is_gated) * width, num_layers)
@@ -337,7 +317,7 @@ def _network(
 
 
 def lm_head_shape(config: ModelConfig, step: Step) -> Shape:
-    """The LM head on the last token of each sequence, or on all; its columns are padded to split evenly."""
+    """Return the LM head on the last token of each sequence, or on all; its columns are padded to split evenly."""
     rows = step.tokens if step.lm_head_all_tokens else step.num_seqs
     columns = -(-config.vocab_size // step.tensor_parallel)
     return Shape("lm_head", 1, rows, config.hidden_size, columns, 1, Operand.LM_HEAD)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypedDict
 
@@ -18,35 +18,31 @@ from gemm_eval.workload import GemmTypes, make_types
 # Engines run some projections as one GEMM; checkpoints have them apart, or under several names.
 _ATTENTION = "self_attn"
 _FFNS = ("mlp", "feed_forward", "block_sparse_moe")
-_SHARED = ("shared_experts", "shared_expert")
+_INNER = {"": ("",), "expert": ("experts.0.",), "shared": ("shared_experts.", "shared_expert.")}
 _ATTENTION_PARTS = {
     "qkv_proj": (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj")), "q_proj": (("q_proj",),),
     "q_a_proj": (("q_a_proj",),), "q_b_proj": (("q_b_proj",),), "kv_a_proj": (("kv_a_proj_with_mqa",),),
     "kv_b_proj": (("kv_b_proj",),), "o_proj": (("o_proj",),),
 }  # fmt: skip
-_GATE, _UP, _DOWN = ("gate_proj", "gate_up_proj", "w1"), ("up_proj", "gate_up_proj", "w3"), ("down_proj", "w2")
-_FFN_PARTS = {"gate_up": (_GATE, _UP), "up": (_UP,), "down": (_DOWN,)}
-_EXPERT = "experts.0"
-_ROUTERS, _SHARED_GATE = ("gate", "router"), ("shared_expert_gate",)
+_UP = ("up_proj", "gate_up_proj", "w3")
+_FFN_PARTS = {
+    "gate_up": (("gate_proj", "gate_up_proj", "w1"), _UP), "up": (_UP,), "down": (("down_proj", "w2"),),
+    "router": (("gate", "router"),), "shared_gate": (("shared_expert_gate",),),
+}  # fmt: skip
 _PREFIXES = ("model.layers", "language_model.model.layers", "model.language_model.layers")
 _HEADS = ("lm_head", "language_model.lm_head")
 
 
 @lru_cache(maxsize=256)
 def _parts_of(gemm: str) -> tuple[tuple[str, ...], ...]:
-    """The modules of a GEMM within a layer, each under all of its names."""
+    """Return the modules of a GEMM within a layer, each under all of its names."""
     if gemm in _ATTENTION_PARTS:
         return tuple(tuple(f"{_ATTENTION}.{name}" for name in names) for names in _ATTENTION_PARTS[gemm])
-    if gemm == "router":
-        return (tuple(f"{ffn}.{name}" for ffn in _FFNS for name in _ROUTERS),)
-    if gemm == "shared_gate":
-        return (tuple(f"{ffn}.{name}" for ffn in _FFNS for name in _SHARED_GATE),)
-    kind, _, part = gemm.removesuffix("_proj").partition("_") if gemm.startswith(("expert_", "shared_")) else (
-        "", "", gemm.removesuffix("_proj")
-    )  # fmt: skip
-    inner = {"expert": (f"{_EXPERT}.",), "shared": tuple(f"{name}." for name in _SHARED), "": ("",)}[kind]
+    part, kind = gemm.removesuffix("_proj"), ""
+    if part not in _FFN_PARTS:
+        kind, _, part = part.partition("_")
     return tuple(
-        tuple(f"{ffn}.{within}{name}" for ffn in _FFNS for within in inner for name in names)
+        tuple(f"{ffn}.{within}{name}" for ffn in _FFNS for within in _INNER[kind] for name in names)
         for names in _FFN_PARTS[part]
     )
 
@@ -78,9 +74,7 @@ def _gemms_of(config: ModelConfig) -> frozenset[str]:
 
 
 _DEFAULT = "fp16"  # of models that do not say their type
-
 _ABSORBED = ("q_absorb", "v_absorb")
-
 _KEPT_BITS = 16  # what checkpoints keep has at least so many
 
 
@@ -106,64 +100,34 @@ class StoredTypes(NamedTuple):
         return self.types.b.total_bits(N, K) if self.form is None else self.form.stored_bits(N, K, kept)
 
 
-class WeightTypes(ABC):
-    """The types of every GEMM of a model, as they were asked for or as its checkpoint has them."""
+class WeightTypes:
+    """The types of every GEMM of a model.
 
-    def __init__(self, kept: DType) -> None:
-        """`kept` is the type of embeddings, norms, activations, scores and values of attention."""
-        self.kept = kept
+    `kept` is the type of embeddings, norms, activations, scores and values of attention; `types_of` has the types by
+    what B is, as a caller named them. What it lacks is as the quantization of `config` says.
+    """
 
-    @abstractmethod
-    def of(self, shape: Shape) -> tuple[StoredTypes, ...]:
-        """Return the types of a GEMM: several where layers differ, the quantized ones first."""
-
-
-class _OwnTypes(WeightTypes):
-    """Types that a caller names for all GEMMs of a kind."""
-
-    def __init__(self, types_of: dict[Operand, DtypeScheme | DType]) -> None:
-        self._types_of = {
-            operand: make_types(input_dtype=types) if isinstance(types, DType) else make_types(**types._asdict())
-            for operand, types in types_of.items()
-        }
-        super().__init__(self._types_of[Operand.ACTIVATION].a.dtype)
+    def __init__(self, kept: DType, types_of: Mapping[Operand, GemmTypes], config: ModelConfig | None = None) -> None:
+        self.kept, self._types_of, self._config = kept, types_of, config
 
     def of(self, shape: Shape) -> tuple[StoredTypes, ...]:
-        """Return the types of a GEMM, the same in all layers. Absorbed projections are kept, as engines do."""
+        """Return the types of a GEMM: several where layers differ, the quantized ones first.
+
+        Absorbed projections are kept, as engines do.
+        """
         operand = Operand.ACTIVATION if shape.name in _ABSORBED else shape.operand
-        return (StoredTypes(shape.num_layers, self._types_of[operand]),)
-
-
-class _CheckpointTypes(WeightTypes):
-    """Types that a model's `quantization` says; what it does not name is kept."""
-
-    def __init__(self, config: ModelConfig, kept: DType, experts: GemmTypes | None) -> None:
-        super().__init__(kept)
-        self._config, self._experts = config, experts
-        self._kept_types = make_types(input_dtype=kept)
-
-    def of(self, shape: Shape) -> tuple[StoredTypes, ...]:
-        """Return the types of a GEMM by how its weights are stored. Absorbed projections are kept, as engines do."""
-        if shape.operand is Operand.ACTIVATION:
-            return (StoredTypes(shape.num_layers, self._kept_types),)
-        if shape.operand is Operand.EXPERT and self._experts is not None:
-            return (StoredTypes(shape.num_layers, self._experts),)
-        counts: dict[WeightFormat | None, int] = {}
-        for form in self._formats(shape):
-            counts[form] = counts.get(form, 0) + 1
+        if operand in self._types_of:
+            return (StoredTypes(shape.num_layers, self._types_of[operand]),)
+        assert self._config is not None
+        assert self._config.quantization is not None
+        form_of = self._config.quantization.format_of
+        layers = gemm_layers(self._config, shape.name) or (None,) * shape.num_layers  # the LM head is outside of them
+        counts = Counter(form_of(shape.name, layer) for layer in layers)
+        kept_types = self._types_of[Operand.ACTIVATION]
         return tuple(
-            StoredTypes(num, self._kept_types if form is None else form.types(self.kept), form)
+            StoredTypes(num, kept_types if form is None else form.types(self.kept), form)
             for form, num in sorted(counts.items(), key=lambda item: item[0] is None)
         )
-
-    def _formats(self, shape: Shape) -> Iterator[WeightFormat | None]:
-        quantization = self._config.quantization
-        assert quantization is not None
-        layers = gemm_layers(self._config, shape.name)
-        if not layers:  # the LM head, and what is no GEMM of a checkpoint: absorbed projections
-            yield from (quantization.format_of(shape.name) for _ in range(shape.num_layers))
-        for layer in layers:
-            yield quantization.format_of(shape.name, layer)
 
 
 def weight_types(
@@ -176,8 +140,10 @@ def weight_types(
             if flag:
                 raise InvalidOptionError(f"{name} is for a dtype of your own: {config.name} says what is quantized")
         kept = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
-        experts = None if expert_dtype is None else make_types(**_dequantized(_scheme_of(expert_dtype), kept)._asdict())
-        return _CheckpointTypes(config, kept, experts)
+        types_of = {Operand.ACTIVATION: make_types(input_dtype=kept)}
+        if expert_dtype is not None:
+            types_of[Operand.EXPERT] = _widened(_scheme_of(expert_dtype), kept)
+        return WeightTypes(kept, types_of, config)
     options = (
         str(config.dtype or _DEFAULT) if dtype is None else dtype, dense_dtype, expert_dtype, quantize_lm_head,
         quantize_router,
@@ -193,31 +159,27 @@ def _own_types(
     dtype: str | DtypeScheme, dense_dtype: str | None, expert_dtype: str | DtypeScheme | None, quantize_lm_head: bool,
     quantize_router: bool,
 ) -> WeightTypes:  # fmt: skip
-    types_of = _operand_types(dtype, dense_dtype, expert_dtype)
-    for operand, is_quantized in ((Operand.LM_HEAD, quantize_lm_head), (Operand.ROUTER, quantize_router)):
-        if is_quantized:
-            types_of[operand] = types_of[Operand.WEIGHT]
-    return _OwnTypes(types_of)
-
-
-def _operand_types(
-    dtype: str | DtypeScheme, dense_dtype: str | None, expert_dtype: str | DtypeScheme | None = None
-) -> dict[Operand, DtypeScheme | DType]:
-    """The types of GEMMs by what their B is."""
     scheme, dense = _weight_and_dense_types(dtype, dense_dtype)
-    kept = (Operand.ROUTER, Operand.LM_HEAD, Operand.ACTIVATION)
-    experts = scheme if expert_dtype is None else _scheme_of(expert_dtype)
-    return {
-        Operand.WEIGHT: _dequantized(scheme, dense),
-        Operand.EXPERT: _dequantized(experts, dense),
-        **dict.fromkeys(kept, dense),
-    }
+    weights, kept = _widened(scheme, dense), make_types(input_dtype=dense)
+    return WeightTypes(dense, {
+        Operand.WEIGHT: weights,
+        Operand.EXPERT: weights if expert_dtype is None else _widened(_scheme_of(expert_dtype), dense),
+        Operand.LM_HEAD: weights if quantize_lm_head else kept,
+        Operand.ROUTER: weights if quantize_router else kept,
+        Operand.ACTIVATION: kept,
+    })  # fmt: skip
 
 
-def _dequantized(scheme: DtypeScheme, activation: DType) -> DtypeScheme:
+def _widened(scheme: DtypeScheme, activation: DType) -> GemmTypes:
     """Return the types of a GEMM whose output has the type of activations, where its inputs are narrower."""
     is_narrow = scheme.input_dtype.bits < min(activation.bits, _KEPT_BITS)
-    return scheme._replace(output_dtype=output_of_narrow(activation)) if is_narrow else scheme
+    return make_types(**(scheme._replace(output_dtype=output_of_narrow(activation)) if is_narrow else scheme)._asdict())
+
+
+def kv_type(config: ModelConfig, types: WeightTypes, dtype: str | DtypeScheme | None, kv_dtype: str | None) -> DType:
+    """Return the type of the KV cache: as asked for, as the checkpoint has scales for, or that of what is kept."""
+    stored = config.quantization.kv_cache_dtype if dtype is None and config.quantization is not None else None
+    return parse_dtype(kv_dtype or stored or types.kept, what="kv_dtype")
 
 
 def _scheme_of(dtype: str | DtypeScheme) -> DtypeScheme:
@@ -225,7 +187,6 @@ def _scheme_of(dtype: str | DtypeScheme) -> DtypeScheme:
 
 
 def _weight_and_dense_types(dtype: str | DtypeScheme, dense_dtype: str | None) -> tuple[DtypeScheme, DType]:
-    """Return the types of quantized weights, and that of what is kept."""
     scheme = _scheme_of(dtype)
     dense = parse_dtype(scheme.input_dtype if dense_dtype is None else dense_dtype, what="dense_dtype")
     return scheme, dense if dense_dtype is not None or dense.bits >= _KEPT_BITS else DType.BF16
@@ -252,14 +213,16 @@ def model_on(arch: ArchSpec, config: ModelConfig) -> ModelConfig:
     return config.model_copy(update={"quantization": quantization.model_copy(update={"parts": tuple(parts)})})
 
 
+def _types_known_to(arch: ArchSpec) -> Mapping[DType, float]:
+    return arch.tensor_flop_per_cycle if isinstance(arch, GpuSpec) else arch.cube_steps_per_cycle
+
+
 def _format_on(arch: ArchSpec, form: WeightFormat) -> WeightFormat | None:
     """Return the format that an arch runs weights in; None: in the type of activations."""
-    types = form.types(DType.BF16)
+    has_own_input = form.input_dtype is None or form.input_dtype in _types_known_to(arch)
     if isinstance(arch, GpuSpec):
-        is_taken = form.input_dtype is None or form.input_dtype in arch.tensor_flop_per_cycle
-        return form if is_taken else form.model_copy(update={"input_dtype": None})
-    has_own_input = form.input_dtype is None or form.input_dtype in arch.cube_steps_per_cycle
-    can_expand = arch.dequant != "none"
+        return form if has_own_input else form.model_copy(update={"input_dtype": None})
+    types, can_expand = form.types(DType.BF16), arch.dequant != "none"
     can_run = can_expand if types.is_weight_quantized else not types.is_block_scaled
     if can_run and has_own_input:
         return form
@@ -271,27 +234,24 @@ def types_on(
 ) -> ModelTypes:
     """Return the types that a model has on an arch, for `transformer_gemms`.
 
-    Args:
-        arch: what it runs on.
-        dtype: None: as the model's file says, if `config` is given and says it; else the default type of the arch.
-        dense_dtype: None: as `transformer_gemms` has it, or fp16 in place of bf16 where the arch has no bf16.
-        config: the model.
+    `dtype` None: as the model's file says, if `config` is given and says it; else the default type of the arch.
+    `dense_dtype` None: as `transformer_gemms` has it, or fp16 in place of bf16 where the arch has no bf16.
 
     Raises:
         InvalidProblemError: no such type.
     """
-    known = arch.tensor_flop_per_cycle if isinstance(arch, GpuSpec) else arch.cube_steps_per_cycle
+    known = _types_known_to(arch)
     weights = str(arch.default_dtype) if dtype is None else dtype
-    if dtype is None and config is not None:
-        if config.quantization is not None:
-            kept = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
-            if dense_dtype is None and kept not in known and DType.FP16 in known:
-                kept = DType.FP16
-            return {"dtype": None, "dense_dtype": str(kept)}
-        if config.dtype in known:
+    is_stored = dtype is None and config is not None and config.quantization is not None
+    if is_stored:
+        assert config is not None
+        dense = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
+        is_widened = dense_dtype is None
+    else:
+        if dtype is None and config is not None and config.dtype in known:
             weights = str(config.dtype)
-    scheme, dense = _weight_and_dense_types(weights, dense_dtype)
-    is_widened = dense_dtype is None and dense != scheme.input_dtype
+        scheme, dense = _weight_and_dense_types(weights, dense_dtype)
+        is_widened = dense_dtype is None and dense != scheme.input_dtype
     if is_widened and dense not in known and DType.FP16 in known:
         dense = DType.FP16
-    return {"dtype": weights, "dense_dtype": str(dense)}
+    return {"dtype": None if is_stored else weights, "dense_dtype": str(dense)}

@@ -16,7 +16,6 @@ class GemmWork:
     """A GEMM on the matrix units.
 
     Attributes:
-        problem: sizes and types.
         quantize_from: type of activations, where the GEMM reads narrower ones; None: it reads them as they are.
         is_quantized: the kernel before writes A as narrow as the GEMM reads it; else a kernel of its own quantizes it.
         note: an assumption about it; empty: none.
@@ -30,13 +29,10 @@ class GemmWork:
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Scores, softmax and values of all heads of one device, forward or backward.
+    """Scores, softmax and values of all heads of one device, forward or backward (gradients of all three inputs).
 
-    Attributes:
-        problem: sizes and types; where attention stays within chunks of positions, each chunk is a sequence.
-        mask_bytes: bytes of a mask or bias that is read; 0: none.
-        is_backward: gradients of queries, keys and values.
-        note: an assumption about it; empty: none.
+    Where attention stays within chunks of positions, each chunk is a sequence. `mask_bytes` are those of a mask or bias
+    that is read; `note` is an assumption about it.
     """
 
     problem: AttentionProblem
@@ -71,8 +67,7 @@ class MemoryWork:
 class MoeWork:
     """The routed experts of a layer: choice, permutation, both grouped GEMMs, activation and weighted sum.
 
-    Attributes:
-        layer: sizes for `gemm_eval.moe_layers`, without the shared experts, which are GEMMs of their own.
+    Shared experts are GEMMs of their own.
     """
 
     layer: MoeLayer
@@ -80,12 +75,9 @@ class MoeWork:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveWork:
-    """A collective of several devices.
+    """A collective of several devices; `message_bytes` is what one device adds, contributes or sends in all.
 
-    Attributes:
-        what: ``"all_reduce"``, ``"all_gather"``, ``"all_to_all"`` or ``"send"``.
-        message_bytes: bytes of one device: what it adds, contributes or sends in all.
-        num_ranks: devices that take part.
+    `what` is ``"all_reduce"``, ``"all_gather"``, ``"all_to_all"`` or ``"send"``.
     """
 
     what: str
@@ -98,13 +90,9 @@ Work = GemmWork | AttentionWork | MemoryWork | MoeWork | CollectiveWork
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of a step, which runs once in each of `num_layers` layers.
+    """An operation of a step, ``"o_proj"``, which runs once in each of `num_layers` layers.
 
-    Attributes:
-        name: its purpose: ``"o_proj"``, ``"ffn_norm"``, ``"attention"``.
-        layer_kind: the kind of layers it is in (`LayerKind`); empty: outside of layers.
-        num_layers: how often it runs in the step.
-        work: what runs.
+    `layer_kind` is the kind of layers it is in (`LayerKind`); empty: outside of layers.
     """
 
     name: str

@@ -1,47 +1,32 @@
-"""What a model is compared with: rooflines, from the data sheet alone and with fitted constants, and a table."""
+"""Baselines: rooflines, from the data sheet alone and with fitted constants, and an interpolated table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.dtypes import DType
+from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.units import bytes_per_us, tflop_per_s
-from gemm_eval.validation.fit import MIN_ROWS, robust_fit
-from gemm_eval.validation.timings import Floats, Ints, Timings
+from gemm_eval.validation.fit import robust_fit
+from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 _US_PER_TFLOP_PER_S = 1.0 / tflop_per_s(1.0, 1.0)  # flop in a microsecond, at 1 TFLOP/s
 
-# The fit runs over logarithms of (overhead_us, compute_frac, dram_frac, sharpness), which keeps all of them positive.
+# The fit runs over logarithms of the fields of `SmoothRoof`, which keeps all of them positive.
 _START = (3.0, 0.7, 0.8, 4.0)
 _LOWER = (0.1, 0.05, 0.05, 1.0)
 _UPPER = (50.0, 1.5, 1.5, 32.0)
-_TYPE_COLUMNS = ("input_dtype", "weight_dtype", "output_dtype", "group_size")
+_TYPE_COLUMNS = ["input_dtype", "weight_dtype", "output_dtype", "group_size"]
 _LEAST_POINTS = 8  # of a table, for anything but its nearest one
 _LOSS_SCALE = 0.1  # relative errors beyond 10% count linearly, not squared
 
 
-class RooflineSpec(Protocol):
-    """What a roofline reads of an arch spec: published numbers only."""
-
-    @property
-    def name(self) -> str:
-        """Name of the arch."""
-
-    @property
-    def dram_gb_per_s(self) -> float:
-        """Published DRAM bandwidth, 1e9 bytes a second."""
-
-    def peak_tflop_per_s(self, dtype: DType | str | None = None) -> float:
-        """Published dense peak for inputs of `dtype`, in 1e12 FLOP/s."""
-
-
-def rooflines(arch: RooflineSpec, rows: Timings) -> tuple[Floats, Floats]:
+def rooflines(arch: GpuSpec, rows: Timings) -> tuple[Floats, Floats]:
     """Return the time of each row at the published peak and at the published DRAM bandwidth, in microseconds.
 
     The peak is that of the input type, since weights of fewer bits are multiplied in it; the bytes are compulsory ones.
@@ -63,7 +48,7 @@ def rooflines(arch: RooflineSpec, rows: Timings) -> tuple[Floats, Floats]:
 class NaiveRoofline:
     """max(flop / published peak, compulsory bytes / published bandwidth): nothing is fitted."""
 
-    arch: RooflineSpec = field(repr=False)
+    arch: GpuSpec = field(repr=False)
     name: str = "naive roofline"
 
     def fit(self, *_: Timings) -> NaiveRoofline:
@@ -72,18 +57,20 @@ class NaiveRoofline:
 
     def predict(self, rows: Timings) -> Floats:
         """Return the latency of each row, in microseconds."""
-        compute_us, dram_us = rooflines(self.arch, rows)
-        longer: Floats = np.maximum(compute_us, dram_us) + rows.timer_us
+        longer: Floats = np.maximum(*rooflines(self.arch, rows)) + rows.timer_us
         return longer
 
 
 class SmoothRoof(NamedTuple):
-    """Constants of t0 + a smooth maximum of two roofs; see `FittedRoofline`."""
+    """Constants of an overhead and a smooth maximum of two roofs, of whose rates shares are reached.
 
-    overhead_us: float
-    compute_frac: float
-    dram_frac: float
-    sharpness: float
+    The smooth maximum is the p-norm (c^p + d^p)^(1/p), p being the sharpness: the sum at 1, the maximum as p grows.
+    """
+
+    overhead_us: float = _START[0]
+    compute_frac: float = _START[1]
+    dram_frac: float = _START[2]
+    sharpness: float = _START[3]
 
     def predict(self, compute_us: Floats, dram_us: Floats) -> Floats:
         """Return the latency of each row, whose roofs are given and positive, in microseconds."""
@@ -109,80 +96,45 @@ def fit_roof(
 
 @dataclass(frozen=True)
 class FittedRoofline:
-    """t0 + a smooth maximum of the two roofs with fitted efficiencies, the fairest roofline that there is.
+    """The roofline whose constants are fitted, the fairest that there is: on all rows, or by group (`Timings.groups`).
 
-    The smooth maximum is the p-norm (c^p + d^p)^(1/p): the sum at p = 1, the maximum as p grows.
-
-    Attributes:
-        overhead_us: t0.
-        compute_frac, dram_frac: share of the published peak and bandwidth that is reached.
-        sharpness: p.
+    A group with fewer than `min_rows` rows has the constants that a fit starts at.
     """
 
-    arch: RooflineSpec = field(repr=False)
+    arch: GpuSpec = field(repr=False)
+    by_group: bool = False
+    min_rows: int = 1
+    roofs: Mapping[str, SmoothRoof] = field(default_factory=dict)
     name: str = "fitted roofline"
-    overhead_us: float = field(default=_START[0])
-    compute_frac: float = field(default=_START[1])
-    dram_frac: float = field(default=_START[2])
-    sharpness: float = field(default=_START[3])
 
     def fit(self, *train: Timings) -> FittedRoofline:
-        """Return one with the constants that fit `train` best: least squares of log errors, with a robust loss."""
-        roofs = [rooflines(self.arch, timings) for timings in train]
-        compute_us, dram_us = (np.concatenate(times) for times in zip(*roofs, strict=True))
-        measured_us = np.concatenate([timings.measured_us for timings in train])
-        return replace(self, **fit_roof(compute_us, dram_us, measured_us)._asdict())
+        """Return one whose constants are fitted on `train`."""
+        columns = [(*rooflines(self.arch, timings), timings.measured_us) for timings in train]
+        roofs = {}
+        for name in dict.fromkeys(name for timings in train for name in self._groups(timings)):
+            masks = [self._groups(timings).get(name, slice(0)) for timings in train]
+            of_group = [[column[mask] for column in of_set] for of_set, mask in zip(columns, masks, strict=True)]
+            compute_us, dram_us, measured_us = (np.concatenate(parts) for parts in zip(*of_group, strict=True))
+            if len(measured_us) >= self.min_rows:
+                roofs[name] = fit_roof(compute_us, dram_us, measured_us)
+        return replace(self, roofs=roofs)
 
     def predict(self, rows: Timings) -> Floats:
         """Return the latency of each row, in microseconds."""
-        roof = SmoothRoof(self.overhead_us, self.compute_frac, self.dram_frac, self.sharpness)
-        return roof.predict(*rooflines(self.arch, rows))
-
-
-@dataclass(frozen=True)
-class GroupedRoofline:
-    """A `FittedRoofline` for each group of rows (`Timings.groups`): families of kernels, or data types.
-
-    Attributes:
-        min_rows: of a group, for a fit; with fewer it has the constants of `FittedRoofline`.
-        fitted: by group.
-    """
-
-    arch: RooflineSpec = field(repr=False)
-    min_rows: int = MIN_ROWS
-    name: str = "fitted roofline"
-    fitted: Mapping[str, FittedRoofline] = field(default_factory=dict)
-
-    def fit(self, *train: Timings) -> GroupedRoofline:
-        """Return one whose constants are fitted on `train`, group by group."""
-        fitted = {}
-        for name in dict.fromkeys(name for timings in train for name in timings.groups):
-            of_group = [timings.select(timings.of_group(name)) for timings in train]
-            if sum(map(len, of_group)) >= self.min_rows:
-                fitted[name] = FittedRoofline(self.arch).fit(*of_group)
-        return replace(self, fitted=fitted)
-
-    def predict(self, rows: Timings) -> Floats:
-        """Return the latency of each row, in microseconds."""
-        latency_us = np.empty(len(rows))
-        for name in rows.groups:
-            if (mask := rows.of_group(name)).any():
-                latency_us[mask] = self.fitted.get(name, FittedRoofline(self.arch)).predict(rows.select(mask))
+        latency_us, columns = np.empty(len(rows)), rooflines(self.arch, rows)
+        for name, mask in self._groups(rows).items():
+            latency_us[mask] = self.roofs.get(name, SmoothRoof()).predict(*(column[mask] for column in columns))
         return latency_us
+
+    def _groups(self, rows: Timings) -> dict[str, Any]:
+        return {name: rows.of_group(name) for name in rows.groups} if self.by_group else {"": slice(None)}
 
 
 @dataclass(frozen=True, eq=False)
 class TableInterpolation:
-    """Latencies of other GEMMs of the same types, interpolated: linear in the logarithms of sizes and of the latency.
+    """Latencies of other GEMMs of the same types (`train`), interpolated, as planners do that keep a table a GPU."""
 
-    As planners do that keep a table for each GPU. Beyond the GEMMs of the table the nearest one counts, times the ratio
-    of the rooflines of the data sheet.
-
-    Attributes:
-        train: the table, one part for each set that it comes from.
-    """
-
-    arch: RooflineSpec = field(repr=False)
+    arch: GpuSpec = field(repr=False)
     name: str = "interpolation"
     train: tuple[Timings, ...] = ()
 
@@ -192,32 +144,29 @@ class TableInterpolation:
 
     def predict(self, rows: Timings) -> Floats:
         """Return the latency of each row, in microseconds; nan where the table has no GEMM of its types."""
-        latency_us = np.full(len(rows), np.nan)
-        types_of = _types_of(rows)
-        for types in set(types_of):
-            wanted = np.array([item == types for item in types_of])
-            parts = [part.select(np.array([item == types for item in _types_of(part)])) for part in self.train]
-            if parts := [part for part in parts if len(part)]:
-                latency_us[wanted] = self._of_types(parts, rows.select(wanted))
+        latency_us, roof = np.full(len(rows), np.nan), NaiveRoofline(self.arch)
+        for types in rows.frame[_TYPE_COLUMNS].drop_duplicates().to_numpy().tolist():
+            mask = _is_of(rows, types)
+            asked = rows.select(mask)
+            parts = [part for part in (item.select(_is_of(item, types)) for item in self.train) if len(part)]
+            if parts:
+                latency_us[mask] = interpolated(
+                    np.concatenate([part.sizes for part in parts]),
+                    np.concatenate([part.measured_us for part in parts]),
+                    np.concatenate([roof.predict(part) for part in parts]), asked.sizes, roof.predict(asked),
+                )  # fmt: skip
         return latency_us
 
-    def _of_types(self, train: list[Timings], rows: Timings) -> Floats:
-        roof = NaiveRoofline(self.arch)
-        measured_us = np.concatenate([part.measured_us for part in train])
-        roof_us = np.concatenate([roof.predict(part) for part in train])
-        return interpolated(_sizes(train), measured_us, roof_us, rows.sizes, roof.predict(rows))
+
+def _is_of(rows: Timings, types: list[object]) -> Mask:
+    return (rows.frame[_TYPE_COLUMNS] == types).all(axis=1).to_numpy(bool)
 
 
 def interpolated(known: Ints, measured_us: Floats, roof_us: Floats, asked: Ints, asked_roof_us: Floats) -> Floats:
     """Return the latency of GEMMs by those of others: linear in the logarithms of sizes and of the latency.
 
-    Beyond the known ones the nearest counts, times the ratio of their roofs.
-
-    Args:
-        known: [num_known, num_sizes], sizes of GEMMs whose latency is known.
-        measured_us, roof_us: [num_known], of them: as measured, and by a roofline.
-        asked: [num_asked, num_sizes].
-        asked_roof_us: [num_asked].
+    Sizes are [GEMMs, sizes]; `roof_us` and `asked_roof_us` are times by a roofline. Beyond the known GEMMs the nearest
+    counts, times the ratio of their roofs.
     """
     from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
     from scipy.spatial import QhullError
@@ -232,11 +181,3 @@ def interpolated(known: Ints, measured_us: Floats, roof_us: Floats, asked: Ints,
             inside = LinearNDInterpolator(at[:, varies], logs)(wanted[:, varies])
     result: Floats = np.exp(np.where(np.isnan(inside), nearest, inside))
     return result
-
-
-def _sizes(sets: list[Timings]) -> Ints:
-    return np.concatenate([item.sizes for item in sets])
-
-
-def _types_of(rows: Timings) -> list[tuple[object, ...]]:
-    return list(zip(*(rows.frame[name] for name in _TYPE_COLUMNS), strict=True))

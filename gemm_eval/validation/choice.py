@@ -1,9 +1,9 @@
-"""Quality of the config that a predictor would choose, and the cost of choosing it."""
+"""Quality of the config that a predictor would choose for a GEMM, and the cost of choosing it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,29 +17,22 @@ from gemm_eval.validation.predictors.w4a16 import types_of
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 TOP = (1, 3, 10)
-"""Shares of GEMMs are told whose best config is among so many first ones."""
+"""Shares of GEMMs are reported whose best config is among so many first ones."""
 
-_SMALL_TILE, _LARGE_TILE, _LARGE_M = 64, 128, 128
-_PREFERRED_POINTS, _SMALLER_POINTS = 100.0, 50.0
-_COLUMNS_OF_POINT = 32
-_STEP, _STEP_POINTS = 64, 10.0
-_CLUSTER_SIZES, _CLUSTER_POINTS = 128, 5.0
-_COOPERATIVE_POINTS = 20.0
 _LEAST_SPEED_PERCENTILE = 5.0
 _US_PER_S = 1e6
 
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """What a method chose for each GEMM.
+    """Choices of a method, one for each GEMM: arrays are [gemms].
 
     Attributes:
-        method: its name.
-        chosen_us: [gemms], measured time of the choice; of several, the best, because they are profiled.
-        speeds: [gemms], best measured time over that, 0..1.
-        place: [gemms], place of the best config in the method's order, from 1; NaN where it gives no order.
+        chosen_us: measured time of the choice; of several, the best, because they are profiled.
+        speeds: best measured time over that, 0..1.
+        place: of the best config in the method's order, from 1; NaN where it gives no order.
         in_top: [gemms, `TOP`], whether the best is among so many first ones, or how likely; NaN likewise.
-        profiled_us: [gemms], device time of timing what the method wants timed.
+        profiled_us: device time of timing what the method wants timed.
         how: in a few words; of methods that time several, how many.
     """
 
@@ -54,19 +47,15 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How far choices are from the best measured, as fractions (0.02 is 2%), over GEMMs.
+    """Loss of choices against the best measured, as fractions (0.02 is 2%), over GEMMs of a group and regime.
 
     Attributes:
-        method: its name.
-        how: as in `Choices`.
-        group, regime: which GEMMs.
-        num_gemms: how many.
         mean_frac, median_frac, p95_frac, worst_frac: of the regret: measured time of the choice / best measured - 1.
         speed_frac: geometric mean of best measured / time of the choice (1: always the best).
         p5_speed_frac, least_speed_frac: its 5th percentile, and the least.
         top1_frac, top3_frac, top10_frac: share of GEMMs whose best config is among so many first ones of the method's
             order; None: it gives no order that goes so far.
-        profiled_s: median device time of what the method times, in seconds; 0: nothing.
+        profiled_s: median device time of what the method times, in seconds.
     """
 
     method: str
@@ -93,25 +82,21 @@ def first_rows(timings: Timings) -> Ints:
 
 
 def static_points(timings: Timings) -> Floats:
-    """Points of each row by a fixed rule, [rows]: what practitioners write before they have a model. More is better.
+    """Return points of each row by a fixed rule, [rows], as written before one has a model; more is better.
 
     100 where the tile has as many tokens as preferred (64 below M = 128, else 128), 50 where it has fewer; the columns
     of the tile / 32; 10 for steps of 64 k; 5 for each CTA of the cluster where M and N are at least 128; 20 for
-    cooperating warpgroups. Ties go to the first in the order of the registry.
+    cooperating warpgroups.
     """
     names = ("M", "N", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n")
     M, N, cta_m, cta_n, cta_k, cluster_m, cluster_n = (timings.column(name) for name in names)
     is_cooperative = timings.frame["schedule"].str.upper().to_numpy(str) == Schedule.COOPERATIVE.name
-    preferred = np.where(M < _LARGE_M, _SMALL_TILE, _LARGE_TILE)
-    points = np.where(cta_m == preferred, _PREFERRED_POINTS, 0.0)
-    points += np.where(cta_m < preferred, _SMALLER_POINTS, 0.0)
-    points += cta_n / _COLUMNS_OF_POINT
-    points += np.where(cta_k == _STEP, _STEP_POINTS, 0.0)
-    is_large = np.minimum(M, N) >= _CLUSTER_SIZES
-    points += np.where(is_large, _CLUSTER_POINTS * cluster_m * cluster_n, 0.0)
-    points += np.where(is_cooperative, _COOPERATIVE_POINTS, 0.0)
-    result: Floats = points
-    return result
+    preferred = np.where(M < 128, 64, 128)
+    points: Floats = np.where(cta_m == preferred, 100.0, np.where(cta_m < preferred, 50.0, 0.0)) + cta_n / 32
+    points += np.where(cta_k == 64, 10.0, 0.0)
+    points += np.where(np.minimum(M, N) >= 128, 5.0 * cluster_m * cluster_n, 0.0)
+    points += np.where(is_cooperative, 20.0, 0.0)
+    return points
 
 
 def order_by(timings: Timings, cost: Floats) -> Ints:
@@ -119,12 +104,11 @@ def order_by(timings: Timings, cost: Floats) -> Ints:
 
     Triton's kernels have no registry: there ties are in the order of the table.
     """
-    assert timings.packed is not None
-    return np.lexsort((timings.packed.place, cost, timings.gemm))
+    return np.lexsort((timings.column("registry_place"), cost, timings.gemm))
 
 
 def profile_us(timings: Timings) -> Floats:
-    """Device time of timing each row once as the table says: replays x calls x latency, [rows], in microseconds."""
+    """Return the device time of timing each row as its table says: replays x calls x latency, in microseconds."""
     calls = timings.frame["num_replays"].to_numpy(np.float64)
     if "calls_per_replay" in timings.frame:
         calls = calls * timings.frame["calls_per_replay"].to_numpy(np.float64)
@@ -155,7 +139,7 @@ def ranked_choice(timings: Timings, method: str, order: Ints, num: int | Ints = 
 
 
 def random_choice(timings: Timings) -> Choices:
-    """Choose any timed config of a GEMM, each as likely: what is expected of that."""
+    """Return the expected choice of a method that takes any timed config of a GEMM, each as likely."""
     num = np.bincount(timings.gemm).astype(np.float64)
     chosen_us = np.bincount(timings.gemm, timings.measured_us) / num
     in_top = np.minimum(np.array(TOP), num[:, None]) / num[:, None]
@@ -166,11 +150,10 @@ def random_choice(timings: Timings) -> Choices:
 
 def random_speeds(timings: Timings, how: str) -> Choices:
     """Choose as `random_choice`, but by the geometric mean over a GEMM's configs, as speeds are averaged."""
-    chosen = random_choice(timings)
     logs = np.log(timings.measured_us)
     speeds = np.array([np.exp(logs[rows].min() - logs[rows].mean()) for rows in rows_by_gemm(timings.gemm)])
     best_us = timings.best_us[first_rows(timings)]
-    return replace(chosen, method="at random", chosen_us=best_us / speeds, speeds=speeds, how=how)
+    return replace(random_choice(timings), method="at random", chosen_us=best_us / speeds, speeds=speeds, how=how)
 
 
 def measure_loss(timings: Timings, choices: Choices, gemms: Mask, group: str = ALL, regime: str = ALL) -> Loss:
@@ -187,20 +170,15 @@ def measure_loss(timings: Timings, choices: Choices, gemms: Mask, group: str = A
 
 
 _FLUSH_PASSES = 3  # over `cold_bytes` before each cold replay, where a meta file does not say: 2 reads and a write
-_CHOICE_COST_US_PER_S = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceCost:
-    """What it takes to choose a kernel for one GEMM, medians over those whose configs were all timed.
+    """Cost of choosing a kernel for one GEMM, medians over `num_gemms`, those whose configs were all timed.
 
-    Attributes:
-        num_gemms: GEMMs; 0: there is none, so the model's times are of all GEMMs, and what profiling takes is 0.
-        num_configs: configs of a GEMM.
-        model_us, model_p90_us: `select_config` on this machine, one thread, in microseconds; and its 90th
-            percentile.
-        profile_device_s: device time of all replays of all configs, as the tables say, in seconds.
-        profile_s: that and the pauses and L2 flushes between replays; no build, no launch that is not timed.
+    Where there are none, the model's times are of all GEMMs, and profiling takes 0. `model_us` and `model_p90_us` are
+    of `select_config` on this machine, one thread; `profile_device_s` of all replays of all configs, as the tables say;
+    `profile_s` also of the pauses and L2 flushes between replays, but of no build.
     """
 
     num_gemms: int
@@ -213,66 +191,51 @@ class ChoiceCost:
     @property
     def ratio(self) -> float:
         """Time of profiling over that of the model."""
-        return _CHOICE_COST_US_PER_S * self.profile_s / self.model_us if self.model_us else 0.0
+        return _US_PER_S * self.profile_s / self.model_us if self.model_us else 0.0
 
 
 def measure_choice_cost(
-    arch: GpuSpec, timings: Timings, is_full: Mask, protocols: dict[str, dict[str, Any]]
+    arch: GpuSpec, timings: Timings, is_full: Mask, protocols: Mapping[str, Mapping[str, Any]]
 ) -> ChoiceCost:
-    """Time the model's choice, and add up what profiling took.
-
-    Args:
-        arch: the GPU.
-        timings: rows of configs.
-        is_full: [gemms], whether all configs of a GEMM were timed.
-        protocols: see `pauses_and_flushes_s`.
-    """
+    """Time the model's choice, and add up what profiling took; `is_full` [gemms]: all configs were timed."""
     model_us = time_select_config(arch, timings, is_full if is_full.any() else np.ones(len(is_full), bool))
     median_us, p90_us = float(np.median(model_us)), float(np.quantile(model_us, 0.9))
     if not is_full.any():
         return ChoiceCost(0, 0, median_us, p90_us, 0.0, 0.0)
-    device_s = np.bincount(timings.gemm, profile_us(timings))[is_full] / _CHOICE_COST_US_PER_S
+    device_s = np.bincount(timings.gemm, profile_us(timings))[is_full] / _US_PER_S
     between_s = np.bincount(timings.gemm, pauses_and_flushes_s(arch, timings, protocols))[is_full]
     num_configs = int(np.median(np.bincount(timings.gemm)[is_full]))
-    return ChoiceCost(
-        int(is_full.sum()), num_configs, median_us, p90_us, float(np.median(device_s)),
-        float(np.median(device_s + between_s)),
-    )  # fmt: skip
+    seconds = float(np.median(device_s)), float(np.median(device_s + between_s))
+    return ChoiceCost(int(is_full.sum()), num_configs, median_us, p90_us, *seconds)
 
 
 def time_select_config(
     arch: GpuSpec, timings: Timings, gemms: Mask, clock: Callable[[], float] = time.perf_counter
 ) -> Floats:
     """Time `select_config` on each GEMM on this machine, one thread, the model loaded: [gemms], in us."""
-    rows = timings.frame.iloc[first_rows(timings)[gemms]].to_dict("records")
-    asked = [
-        (
-            replace(types_of(row["input_dtype"], row["mode"], row["group_size"]), M=row["M"], K=row["K"], N=row["N"]),
-            {"library": "gemm-eval", "l2": row.get("l2", "cold"), "clock": row.get("clock", "burst")},
+    asked = []
+    for row in timings.frame.iloc[first_rows(timings)[gemms]].to_dict("records"):
+        problem = replace(
+            types_of(row["input_dtype"], row["mode"], row["group_size"]), M=row["M"], K=row["K"], N=row["N"]
         )
-        for row in rows
-    ]
-    first_of_types = {(row["input_dtype"], row["mode"], row["group_size"]): place for place, row in enumerate(rows)}
-    for place in first_of_types.values():
-        select_config(asked[place][0], arch, **asked[place][1])  # compiles, or loads what was compiled
-    found = np.empty(len(rows))
-    for place, (problem, options) in enumerate(asked):
+        asked.append((problem, {"l2": row.get("l2", "cold"), "clock": row.get("clock", "burst")}))
+    for problem, options in {problem.types: (problem, options) for problem, options in asked}.values():
+        select_config(problem, arch, library="gemm-eval", **options)  # compiles, or loads what was compiled
+    times_us = []
+    for problem, options in asked:
         start = clock()
-        select_config(problem, arch, **options)
-        found[place] = _CHOICE_COST_US_PER_S * (clock() - start)
-    return found
+        select_config(problem, arch, library="gemm-eval", **options)
+        times_us.append(_US_PER_S * (clock() - start))
+    return np.array(times_us)
 
 
-def pauses_and_flushes_s(arch: GpuSpec, timings: Timings, protocols: dict[str, dict[str, Any]]) -> Floats:
-    """Time of each row that the device waits or flushes L2 between replays, [rows], in seconds; 0 where not known.
+def pauses_and_flushes_s(arch: GpuSpec, timings: Timings, protocols: Mapping[str, Mapping[str, Any]]) -> Floats:
+    """Return the time that the device waits or flushes L2 between a row's replays, [rows], in s; 0 where not known.
 
-    Args:
-        arch: the GPU.
-        timings: the rows.
-        protocols: of each table, the settings that its meta file has under `protocol`.
+    `protocols` has the settings that the meta file of each table has under `protocol`.
     """
     num = timings.frame["num_replays"].to_numpy(np.float64)
-    found = np.zeros(len(timings))
+    total_s = np.zeros(len(timings))
     bytes_per_s = 1e9 * arch.dram_achievable_gb_per_s
     for name, protocol in protocols.items():
         rows = (timings.frame["table"] == name).to_numpy(bool) & (num > 1)  # rows given up have one short replay
@@ -280,5 +243,5 @@ def pauses_and_flushes_s(arch: GpuSpec, timings: Timings, protocols: dict[str, d
         pause_s = np.where(is_long & (protocol.get("clock") == "burst"), protocol.get("idle_s", 0.0), 0.0)
         passes = protocol.get("flush_passes", _FLUSH_PASSES) if protocol.get("l2") == "cold" else 0
         flush_s = passes * protocol.get("cold_bytes", 0) / bytes_per_s
-        found[rows] = (num * (pause_s + flush_s))[rows]
-    return found
+        total_s[rows] = (num * (pause_s + flush_s))[rows]
+    return total_s

@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
-from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
-from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, RooflineSpec, TableInterpolation
-from gemm_eval.validation.exam import ALL_GPUS, FITTED
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, TableInterpolation
+from gemm_eval.validation.exam import FITTED, chosen_gpus
 from gemm_eval.validation.fit import assign_joint_folds, cross_fit
-from gemm_eval.validation.metrics import REGIMES, Metrics, Score, are_inside, make_score, measure_errors, score
+from gemm_eval.validation.metrics import REGIMES, Metrics, Score, are_inside, measure_errors, score, score_crossed
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.predictors.corrections import CorrectedPredictor, held_out_answers
 from gemm_eval.validation.predictors.corrections import is_available as can_learn
 from gemm_eval.validation.predictors.dense import describe_origin, fitted_sets, model_predictor, origin_of
 from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics, is_available, knows_types
 from gemm_eval.validation.tables import list_timings, measured_root
-from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
-from gemm_eval.words import refusal
+from gemm_eval.validation.timings import Floats, Mask, Timings
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
     """A predictor's score on a set.
 
-    Attributes:
-        score: its errors, and the predictions.
-        predictor: as it was before any fit.
-        train: what a curve of this predictor is fitted on; empty: it stays as it is.
-        note: of the model: where its coefficients come from.
+    `predictor` is as it was before any fit, and `train` what a curve of it is fitted on (empty: it stays as it is). The
+    note of the model says where its coefficients come from.
     """
 
     score: Score
@@ -50,12 +45,12 @@ class Compared:
 
 
 def is_default_training(timings: Timings) -> bool:
-    """Whether a calibration is fitted on this set unless others are named: cold weights, boost clock."""
+    """Return whether a calibration is fitted on this set unless others are named: cold weights, boost clock."""
     return timings.l2 == "cold" and timings.clock == "burst"
 
 
 def is_calibrated_on(arch: GpuSpec, timings: Timings) -> bool:
-    """Whether the main family of a set's rows has a calibration of this very GPU."""
+    """Return whether the main family of a set's rows has a calibration of this very GPU."""
     return origin_of(arch, timings).is_calibrated
 
 
@@ -68,103 +63,89 @@ def compare(
     Args:
         arch: the GPU that the sets are of.
         sets: what is scored.
-        num_folds: at most; a set with fewer (N, K) pairs has as many as pairs.
-        seed: deals the pairs to the folds.
+        num_folds: at most; a set with fewer (N, K) pairs has as many as pairs. `seed` deals them.
         refit: False: the model as it is; None: refitted on a GPU that has a calibration of its own, else as it is.
         is_joint: refit the model on all sets of a library together.
 
     Raises:
         UnsupportedError: the library has no kernels for these types on this GPU, or the GPU no peak.
     """
-    joint = _joint_scores(arch, sets, num_folds, seed) if is_joint else {}
+    joint: dict[str, list[Compared]] = {}
+    for library, of_library in _by_library(sets) if is_joint else ():
+        train = [timings for timings in of_library if is_default_training(timings)] or of_library
+        note = f"refitted jointly on {', '.join(timings.name for timings in train)}"
+        joint |= _refitted(arch, library, of_library, train, num_folds, seed, " joint", note)
     for timings in sets:
-        folds = min(num_folds, len(set(timings.pairs)))
         if is_joint:
-            models = joint[id(timings)]
+            models = joint[timings.name]
         elif is_calibrated_on(arch, timings) if refit is None else refit:
-            models = [
-                Compared(
-                    score(predictor, timings, folds, seed, has_interval=True), predictor, (timings,),
-                    "refitted on this set",
-                )
-                for predictor in _models(arch, timings.library)
-            ]  # fmt: skip
+            note = "refitted on this set"
+            models = _refitted(arch, timings.library, [timings], [timings], num_folds, seed, "", note)[timings.name]
         else:
-            yield _as_it_is(arch, timings, folds, seed)
+            yield _as_it_is(arch, timings, num_folds, seed)
             continue
-        yield [*models, *_refitted_baselines(arch, timings, folds, seed)]
+        yield [*models, *_refitted_baselines(arch, timings, num_folds, seed)]
 
 
 def _models(arch: GpuSpec, library: str) -> list[Predictor]:
-    """The model, and where it can be learned, the model with corrections: its coefficients are fitted alike."""
+    """Return the model, and where it can be learned, the model with corrections: its coefficients are fitted alike."""
     model = model_predictor(arch, library)
     return [model, CorrectedPredictor(model)] if can_learn() else [model]
 
 
-def _joint_scores(arch: GpuSpec, sets: Sequence[Timings], num_folds: int, seed: int) -> dict[int, list[Compared]]:
-    found: dict[int, list[Compared]] = {}
-    for library in dict.fromkeys(timings.library for timings in sets):
-        of_library = [timings for timings in sets if timings.library == library]
-        train = [timings for timings in of_library if is_default_training(timings)] or of_library
-        folds = min(num_folds, len({pair for item in of_library for pair in item.pairs}))
-        names = ", ".join(timings.name for timings in train)
-        for predictor in _models(arch, library):
-            crossed = cross_fit(predictor, of_library, folds, seed, train=train)
-            for place, timings in enumerate(of_library):
-                asked = timings.whole()
-                predicted_us = crossed.predict(asked, place)
-                scored = make_score(
-                    asked, predictor.name, predicted_us, f"{folds}-fold joint", folds,
-                    is_inside=are_inside(asked, predicted_us, crossed.folds[place]),
-                )  # fmt: skip
-                compared = Compared(scored, predictor, tuple(train), f"refitted jointly on {names}")
-                found.setdefault(id(timings), []).append(compared)
-    return found
+def _refitted(
+    arch: GpuSpec, library: str, sets: Sequence[Timings], train: Sequence[Timings], num_folds: int, seed: int,
+    how: str, note: str,
+) -> dict[str, list[Compared]]:  # fmt: skip
+    """Score models fitted on the sets `train` of `sets`, by name of the set."""
+    folds = min(num_folds, len({pair for item in sets for pair in item.pairs}))
+    by_set: dict[str, list[Compared]] = {item.name: [] for item in sets}
+    for predictor in _models(arch, library):
+        crossed = cross_fit(predictor, sets, folds, seed, train=train)
+        for index, item in enumerate(sets):
+            scored = score_crossed(crossed, predictor.name, item, index, f"{folds}-fold{how}", has_interval=True)
+            by_set[item.name].append(Compared(scored, predictor, tuple(train), note))
+    return by_set
 
 
-def make_baselines(arch: RooflineSpec, timings: Timings) -> list[Predictor]:
-    """Return what a model that is fitted on `timings` is compared with.
-
-    Rooflines, interpolation of the timings themselves, and nvMatmulHeuristics if it can.
-    """
+def make_baselines(arch: GpuSpec, timings: Timings) -> list[Predictor]:
+    """Return rooflines, interpolation of the timings themselves, and nvMatmulHeuristics if it can."""
     baselines: list[Predictor] = [NaiveRoofline(arch), FittedRoofline(arch), TableInterpolation(arch)]
     if is_available(arch.name) and knows_types(timings):
         baselines += [NvidiaHeuristics(arch.name), NvidiaHeuristics(arch.name, is_refit=True)]
     return baselines
 
 
-def _refitted_baselines(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> Iterator[Compared]:
-    asked = timings.whole()
+def _refitted_baselines(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Compared]:
+    asked, folds = timings.whole(), min(num_folds, len(set(timings.pairs)))
     for baseline in make_baselines(arch, asked):
         has_constants = not isinstance(baseline, NaiveRoofline)
         scored = score(baseline, asked, folds if has_constants else 0, seed)
         yield Compared(scored, baseline, (asked,) if has_constants else ())
 
 
-def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Compared]:
+def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> list[Compared]:
     origin = origin_of(arch, timings)
     model = model_predictor(arch, timings.library)
     carried = f"on {origin.gpu}" if origin.gpu else "as it is"
     how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
     note = f"{how}; coefficients: {describe_origin(arch, timings, origin)}"
     asked = timings.whole()
-    corrected = answer(arch, asked)
     compared = []
-    for name, answers in ((model.name, answer(arch, asked, correction=False)), ("corrected", corrected)):
-        if name == model.name or (corrected["source"] == "corrected").any():
+    for name, answers in ((model.name, answer(arch, asked, correction=False)), ("corrected", answer(arch, asked))):
+        if name == model.name or (answers["source"] == "corrected").any():
             predicted_us = answers["latency_us"] + asked.timer_us
-            scored = make_score(asked, name, predicted_us, carried, is_inside=are_in_answers(asked, answers))
+            scored = Score(asked, name, predicted_us, carried, is_inside=are_in_answers(asked, answers))
             compared.append(Compared(scored, model, (), note))
     if origin.is_calibrated:
-        return [*compared, *_refitted_baselines(arch, timings, folds, seed)]
+        return [*compared, *_refitted_baselines(arch, timings, num_folds, seed)]
     baselines: list[tuple[Predictor, str]] = [(NaiveRoofline(arch), "as it is")]
     if (roofline := carried_roofline(arch, timings)) is not None:
         baselines.append((roofline, carried))
     if is_available(arch.name) and knows_types(timings):
         baselines.append((NvidiaHeuristics(arch.name), "as it is"))
-    for baseline, words in baselines:
-        compared.append(Compared(make_score(asked, baseline.name, baseline.predict(asked), words), baseline))
-    return compared
+    scores = (Compared(Score(asked, item.name, item.predict(asked), words), item) for item, words in baselines)
+    return [*compared, *scores]
 
 
 def answer(arch: GpuSpec, asked: Timings, *, correction: bool = True) -> GEMMTable:
@@ -207,34 +188,19 @@ def _types(timings: Timings) -> set[tuple[str, str]]:
     return set(zip(timings.column("input_dtype").tolist(), timings.column("weight_dtype").tolist(), strict=True))
 
 
-ROOFLINE = FITTED
-"""A roofline whose constants are fitted on the training rows."""
-
-INTERPOLATION = "interpolation"
-"""The table of the training rows, interpolated."""
-
-PHYSICS = "physics"
-"""The model's terms alone."""
-
-CORRECTED = "corrected"
-"""The model with what was learned beyond its terms; of those who predict the last, in the order of columns."""
+ROOFLINE, INTERPOLATION, PHYSICS, CORRECTED = FITTED, "interpolation", "physics", "corrected"
+"""Predictors in the order of columns: a roofline whose constants are fitted on the training rows; the table of these
+rows, interpolated; the model's terms alone; the model with what was learned beyond its terms."""
 
 _MIN_ROWS = 200  # of a set: smaller ones are left to `validate dense`
 _LIBRARIES = ("cublas", "trtllm")
 
 
 class GpuLine(NamedTuple):
-    """Errors on the rows of a set and a regime.
+    """Errors by predictor on the rows of a table and a regime.
 
-    Attributes:
-        gpu: arch name.
-        data: name of the set, of all its L2 and clock states.
-        types: what was multiplied, in words.
-        regime: of `REGIMES`.
-        is_fitted: on other pairs of this GPU; else everything was carried over.
-        errors: by predictor; one that there is not for this set is missing.
-        coverage_frac: share of rows in 80% intervals of the model's last predictor: those of other folds' errors, or
-            what users get where all was carried over.
+    `is_fitted` says that they are of fits on other pairs of this GPU; else everything was carried over. `coverage_frac`
+    is the share of rows in 80% intervals of the last predictor: those of other folds' errors, or what users get.
     """
 
     gpu: str
@@ -253,40 +219,27 @@ def gpus_with_timings() -> list[str]:
 
 
 def compare_gpus(names: Sequence[str], num_folds: int = 5, seed: int = 0) -> Iterator[GpuLine]:
-    """Yield the lines of GPUs: those that something was fitted on first.
-
-    Args:
-        names: arch names, or `ALL_GPUS`.
-        num_folds: of the cross-validation by (N, K).
-        seed: deals the pairs to the folds.
+    """Yield the lines of GPUs (names, or ``all``): those that something was fitted on first.
 
     Raises:
         InvalidOptionError: a GPU without timings.
     """
-    known = gpus_with_timings()
-    wanted = known if list(names) == [ALL_GPUS] else list(dict.fromkeys(names))
-    for name in wanted:
-        if name not in known:
-            raise InvalidOptionError(refusal("gpu", name, (*known, ALL_GPUS)))
-    archs = [load_arch(name, GpuSpec) for name in wanted]
-    groups = [(arch, library, sets) for arch in archs for library, sets in _by_library(_sets_of(arch.name))]
-    is_own = {id(sets): is_calibrated_on(arch, sets[0]) for arch, _, sets in groups}
-    for arch, library, sets in sorted(groups, key=lambda group: not is_own[id(group[2])]):
-        yield from (_fitted if is_own[id(sets)] else _carried_over)(arch, library, sets, num_folds, seed)
+    archs = [load_arch(name, GpuSpec) for name in chosen_gpus(names, gpus_with_timings())]
+    groups = [
+        (not is_calibrated_on(arch, sets[0]), arch, library, sets)
+        for arch in archs
+        for library, sets in _by_library(_sets_of(arch.name))
+    ]
+    for is_carried, arch, library, sets in sorted(groups, key=lambda group: group[0]):
+        yield from _carried_over(arch, sets) if is_carried else _fitted(arch, library, sets, num_folds, seed)
 
 
 def _sets_of(gpu: str) -> list[Timings]:
-    """Default sets and those held back from fits, of libraries' own choices; large enough to say something."""
-    found = [item for item in list_timings(gpu, has_held_back=True) if item.library in _LIBRARIES]
-    sizes: dict[str, int] = {}
-    for item in found:
-        sizes[_name_of(item)] = sizes.get(_name_of(item), 0) + len(item)
-    return [item for item in found if sizes[_name_of(item)] >= _MIN_ROWS]
-
-
-def _name_of(timings: Timings) -> str:
-    """Return the name of a table, without the states of L2 and clock that its sets are of."""
-    return "/".join(timings.name.split("/")[:2])
+    """Return default sets and those held back from fits, of libraries' own choices; large enough to say something."""
+    sets = [item for item in list_timings(gpu, has_held_back=True) if item.library in _LIBRARIES]
+    by_table = _by_table(sets).values()
+    large = {index for of_table in by_table if sum(len(sets[i]) for i in of_table) >= _MIN_ROWS for index in of_table}
+    return [item for index, item in enumerate(sets) if index in large]
 
 
 def _by_library(sets: Sequence[Timings]) -> Iterator[tuple[str, list[Timings]]]:
@@ -294,61 +247,53 @@ def _by_library(sets: Sequence[Timings]) -> Iterator[tuple[str, list[Timings]]]:
         yield library, list(of_library)
 
 
+def _by_table(sets: Sequence[Timings]) -> dict[str, list[int]]:
+    """Return the places of sets by the name of their table, without states of L2 and clock."""
+    places: dict[str, list[int]] = {}
+    for index, item in enumerate(sets):
+        places.setdefault("/".join(item.name.split("/")[:2]), []).append(index)
+    return places
+
+
 def _fitted(arch: GpuSpec, library: str, sets: Sequence[Timings], num_folds: int, seed: int) -> Iterator[GpuLine]:
     folds = assign_joint_folds(sets, num_folds, seed)
     predictor = CorrectedPredictor(model_predictor(arch, library), fitted_sets(arch.name, library))
-    crossed = cross_fit(predictor, sets, num_folds, seed, folds=folds)
-    asked = [item.whole() for item in sets]
-    both = [held_out_answers(crossed, item, place) for place, item in enumerate(asked)]
-    of_model = {PHYSICS: [physics_us for physics_us, _ in both], CORRECTED: [corrected_us for _, corrected_us in both]}
-    for places in _by_table(asked):
-        of_table = [asked[place] for place in places]
-        of_folds = [folds[place] for place in places]
-        predicted = {
-            ROOFLINE: _crossed(FittedRoofline(arch), of_table, of_folds, num_folds),
-            INTERPOLATION: _crossed(TableInterpolation(arch), of_table, of_folds, num_folds),
-            **{name: np.concatenate([found[place] for place in places]) for name, found in of_model.items()},
-        }
-        inside = [are_inside(asked[place], of_model[CORRECTED][place], folds[place]) for place in places]
-        yield from _lines(arch.name, of_table, predicted, np.concatenate(inside), is_fitted=True)
-
-
-def _carried_over(arch: GpuSpec, _: str, sets: Sequence[Timings], *__: int) -> Iterator[GpuLine]:
-    for places in _by_table(sets):
-        of_table = [sets[place].whole() for place in places]
-        answers = [answer(arch, item) for item in of_table]
-        predicted = {
-            PHYSICS: np.concatenate(
-                [of_item["latency_us"] + item.timer_us for item, of_item in zip(of_table, answers, strict=True)]
-            )
-        }
-        inside = [are_in_answers(item, of_item) for item, of_item in zip(of_table, answers, strict=True)]
-        roofline = carried_roofline(arch, of_table[0])
-        if roofline is not None:
-            predicted = {ROOFLINE: np.concatenate([roofline.predict(item) for item in of_table])} | predicted
-        yield from _lines(arch.name, of_table, predicted, np.concatenate(inside), is_fitted=False)
-
-
-def _by_table(sets: Sequence[Timings]) -> list[list[int]]:
-    places: dict[str, list[int]] = {}
-    for place, item in enumerate(sets):
-        places.setdefault(_name_of(item), []).append(place)
-    return list(places.values())
-
-
-def _crossed(predictor: Any, sets: Sequence[Timings], folds: Sequence[Ints], num_folds: int) -> Floats:
     crossed = cross_fit(predictor, sets, num_folds, folds=folds)
-    return np.concatenate([crossed.predict(item, place) for place, item in enumerate(sets)])
+    asked = [item.whole() for item in sets]
+    of_model = [held_out_answers(crossed, item, index) for index, item in enumerate(asked)]
+    for name, indices in _by_table(asked).items():
+        of_table, of_folds = [asked[index] for index in indices], [folds[index] for index in indices]
+        predicted: dict[str, Sequence[Floats]] = {}
+        for who, baseline in ((ROOFLINE, FittedRoofline(arch)), (INTERPOLATION, TableInterpolation(arch))):
+            fits = cross_fit(baseline, of_table, num_folds, folds=of_folds)
+            predicted[who] = [fits.predict(item, index) for index, item in enumerate(of_table)]
+        predicted[PHYSICS], predicted[CORRECTED] = zip(*(of_model[index] for index in indices), strict=True)
+        inside = map(are_inside, of_table, predicted[CORRECTED], of_folds)
+        yield from _lines(arch.name, name, of_table, predicted, list(inside), is_fitted=True)
+
+
+def _carried_over(arch: GpuSpec, sets: Sequence[Timings]) -> Iterator[GpuLine]:
+    for name, indices in _by_table(sets).items():
+        of_table = [sets[index].whole() for index in indices]
+        answers = [answer(arch, item) for item in of_table]
+        roofline = carried_roofline(arch, of_table[0])
+        predicted: dict[str, Sequence[Floats]] = (
+            {} if roofline is None else {ROOFLINE: list(map(roofline.predict, of_table))}
+        )
+        predicted[PHYSICS] = [of["latency_us"] + item.timer_us for of, item in zip(answers, of_table, strict=True)]
+        inside = list(map(are_in_answers, of_table, answers))
+        yield from _lines(arch.name, name, of_table, predicted, inside, is_fitted=False)
 
 
 def _lines(
-    gpu: str, sets: Sequence[Timings], predicted: dict[str, Floats], is_inside: Mask, *, is_fitted: bool
-) -> Iterator[GpuLine]:
+    gpu: str, name: str, sets: Sequence[Timings], predicted: Mapping[str, Sequence[Floats]], inside: Sequence[Mask], *,
+    is_fitted: bool,
+) -> Iterator[GpuLine]:  # fmt: skip
     measured_us = np.concatenate([item.measured_us for item in sets])
-    types = sets[0].problems()[0].types
+    types = sets[0].problems()[0].types.inputs
     for regime in REGIMES:
-        mask = np.concatenate([regime.mask(item) & ~item.in_band for item in sets])
+        mask = np.concatenate([regime.mask(item.sizes[:, 1]) & ~item.in_band for item in sets])
         if mask.any():
-            errors = {name: measure_errors(measured_us[mask], us[mask]) for name, us in predicted.items()}
-            coverage_frac = float(is_inside[mask].mean())
-            yield GpuLine(gpu, _name_of(sets[0]), types.inputs, regime.name, is_fitted, errors, coverage_frac)
+            errors = {who: measure_errors(measured_us[mask], np.concatenate(us)[mask]) for who, us in predicted.items()}
+            coverage_frac = float(np.concatenate(inside)[mask].mean())
+            yield GpuLine(gpu, name, types, regime.name, is_fitted, errors, coverage_frac)

@@ -1,31 +1,18 @@
-"""From which M on a dense GEMM beats our W4A16 kernels: predicted, measured, plotted."""
+"""The M from which on a dense GEMM beats our W4A16 kernels: predicted, measured, plotted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from gemm_eval import figures
 from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import Crossover, GEMMEvaluator, w4a16_crossover
 from gemm_eval.extras import needs_extra
-from gemm_eval.figures import (
-    DASHES,
-    MARKERS,
-    SERIES,
-    TEXT,
-    add_grid,
-    add_legend,
-    add_title,
-    new_figure,
-    scale_axis,
-    set_rows_axis,
-    styled,
-)
 from gemm_eval.validation.plots import MEASURED
 from gemm_eval.validation.predictors.w4a16 import list_w4a16_tables
 
@@ -39,7 +26,6 @@ CLEAR_FRAC = 0.03
 """A measured win or loss is clear beyond this share: timings of another day move by some 2%."""
 
 _GEMM = ["N", "K", "M"]
-_PAIR = ["table", "N", "K"]
 
 
 class Bracket(NamedTuple):
@@ -57,10 +43,8 @@ class Bracket(NamedTuple):
 def measured_speedups(gpu: str, group_size: int = 128, dense_dtype: str = "fp16") -> pd.DataFrame:
     """Return the measured GEMMs that have both sides, from all tables of a GPU, those that were held back included.
 
-    Args:
-        gpu: arch name.
-        group_size: weights along K that share a scale; -1: one scale a column.
-        dense_dtype: of the dense weights and of the activations.
+    Weights share a scale along `group_size` of K (-1: one scale a column); `dense_dtype` is that of the dense weights
+    and of the activations.
 
     Returns:
         Columns table, is_held_back (no coefficient was fitted on it), N, K, M, w4a16_us (least of the configs),
@@ -69,44 +53,32 @@ def measured_speedups(gpu: str, group_size: int = 128, dense_dtype: str = "fp16"
     Raises:
         InvalidInputError: no such timings come with the library.
     """
-    parts = [
-        _read(path, is_held_back, group_size, dense_dtype)
-        for is_held_back in (False, True)
-        for path in list_w4a16_tables(gpu, is_held_back=is_held_back)
-        if path.with_name(f"{path.stem}-cublas.parquet").is_file()
-    ]
-    found = [part for part in parts if len(part)]
-    if not found:
+    parts = []
+    for is_held_back in (False, True):
+        for path in list_w4a16_tables(gpu, is_held_back=is_held_back):
+            beside = path.with_name(f"{path.stem}-cublas.parquet")
+            if not beside.is_file():
+                continue
+            ours, dense = pd.read_parquet(path), pd.read_parquet(beside)
+            is_asked = (ours["group_size"] == group_size) & (ours["input_dtype"] == dense_dtype)
+            best = ours[is_asked & ours["mode"].isin(["group", "column"])].groupby(_GEMM)["latency_us"]
+            dense_us = dense[dense["input_dtype"] == dense_dtype].groupby(_GEMM)["latency_us"].median()
+            frame = best.agg(w4a16_us="min", num_configs="size").join(dense_us.rename("dense_us"), how="inner")
+            frame = frame.reset_index().assign(table=path.stem, is_held_back=is_held_back)
+            parts.append(frame.sort_values(_GEMM))
+    if not any(map(len, parts)):
         raise InvalidInputError(
             f"no timings of W4A16 (group_size {group_size}) beside {dense_dtype} on {gpu} come with the library"
         )
-    return pd.concat(found, ignore_index=True)
-
-
-def _read(path: Path, is_held_back: bool, group_size: int, dense_dtype: str) -> pd.DataFrame:
-    ours = pd.read_parquet(path)
-    is_asked = (ours["group_size"] == group_size) & (ours["input_dtype"] == dense_dtype)
-    ours = ours[is_asked & ours["mode"].isin(["group", "column"])]
-    dense = pd.read_parquet(path.with_name(f"{path.stem}-cublas.parquet"))
-    dense = dense[dense["input_dtype"] == dense_dtype]
-    best = ours.groupby(_GEMM)["latency_us"].agg(w4a16_us="min", num_configs="size")
-    frame = best.join(dense.groupby(_GEMM)["latency_us"].median().rename("dense_us"), how="inner").reset_index()
-    frame = frame.astype(dict.fromkeys(_GEMM, "int64")).assign(
-        table=path.stem, is_held_back=is_held_back, speedup=frame["dense_us"] / frame["w4a16_us"]
-    )
-    columns = ["table", "is_held_back", *_GEMM, "w4a16_us", "dense_us", "speedup", "num_configs"]
-    return pd.DataFrame(frame[columns]).sort_values(_GEMM, ignore_index=True)
+    frame = pd.concat([part for part in parts if len(part)], ignore_index=True).astype(dict.fromkeys(_GEMM, "int64"))
+    frame = frame.assign(speedup=frame["dense_us"] / frame["w4a16_us"])
+    return pd.DataFrame(frame[["table", "is_held_back", *_GEMM, "w4a16_us", "dense_us", "speedup", "num_configs"]])
 
 
 def predict_speedups(
     arch: GEMMEvaluator | str, measured: pd.DataFrame, group_size: int = 128, dense_dtype: str = "fp16"
 ) -> pd.DataFrame:
-    """Return `measured` with predictions: cold L2 and burst clock, as measured, and the committed calibration.
-
-    Args:
-        arch: the GPU, or an evaluator of it.
-        measured: what `measured_speedups` returns, or rows of it.
-        group_size, dense_dtype: those of `measured`.
+    """Return rows of `measured_speedups` with predictions: cold L2 and burst clock, and the committed calibration.
 
     Returns:
         With the columns predicted_w4a16_us, predicted_dense_us, predicted_speedup, is_sign_right (both speedups are
@@ -131,88 +103,73 @@ def predict_speedups(
 
 
 def sign_shares(predicted: pd.DataFrame) -> pd.DataFrame:
-    """Say how often the predicted winner is the measured one.
-
-    Args:
-        predicted: what `predict_speedups` returns.
+    """Return how often the predicted winner is the measured one, of what `predict_speedups` returns, table by table.
 
     Returns:
-        A row for each table: num points and right_frac; num_clear and clear_right_frac of those whose measured speedup
-        is more than `CLEAR_FRAC` off 1; always_frac: the share of clear points that are wins, which is what "W4A16
-        always pays" gets right; lost_frac: how much longer than the measured best the predicted winner takes, in the
-        mean over all points; always_lost_frac and never_lost_frac: the same of always, and never, taking W4A16.
+        Columns num and right_frac; num_clear and clear_right_frac of points whose measured speedup is more than
+        `CLEAR_FRAC` off 1; always_frac, the share of these that are wins; lost_frac, how much longer than the measured
+        best the predicted winner takes in the mean; always_lost_frac and never_lost_frac: by always or never W4A16.
     """
     rows = []
     for (is_held_back, table), points in predicted.groupby(["is_held_back", "table"], sort=True):
         clear = points[points["is_clear"]]
-        takes_w4a16 = points["predicted_speedup"] > 1.0
-        taken_us = points["w4a16_us"].where(takes_w4a16, points["dense_us"])
+        taken_us = points["w4a16_us"].where(points["predicted_speedup"] > 1.0, points["dense_us"])
         best_us = points[["w4a16_us", "dense_us"]].min(axis=1)
         rows.append(
             {
-                "table": table,
-                "is_held_back": is_held_back,
-                "num": len(points),
-                "right_frac": points["is_sign_right"].mean(),
-                "num_clear": len(clear),
-                "clear_right_frac": clear["is_sign_right"].mean(),
-                "always_frac": (clear["speedup"] > 1.0).mean(),
+                "table": table, "is_held_back": is_held_back, "num": len(points),
+                "right_frac": points["is_sign_right"].mean(), "num_clear": len(clear),
+                "clear_right_frac": clear["is_sign_right"].mean(), "always_frac": (clear["speedup"] > 1.0).mean(),
                 "lost_frac": (taken_us / best_us - 1.0).mean(),
                 "always_lost_frac": (points["w4a16_us"] / best_us - 1.0).mean(),
                 "never_lost_frac": (points["dense_us"] / best_us - 1.0).mean(),
             }
-        )
+        )  # fmt: skip
     return pd.DataFrame(rows)
 
 
 def first_loss_bracket(M: Sequence[int], speedup: Sequence[float]) -> Bracket:
     """Return between which measured M, rising, W4A16 first stops winning."""
-    losses = [place for place, value in enumerate(speedup) if value <= 1.0]
-    if not losses:
-        return Bracket(M[-1], None)
-    return Bracket(M[losses[0] - 1] if losses[0] else None, M[losses[0]])
+    return _bracket(M, next((place for place, value in enumerate(speedup) if value <= 1.0), len(M)))
 
 
 def last_win_bracket(M: Sequence[int], speedup: Sequence[float]) -> Bracket:
     """Return after which measured M, rising, W4A16 does not win again: the last win and the M after it."""
-    wins = [place for place, value in enumerate(speedup) if value > 1.0]
-    if not wins:
-        return Bracket(None, M[0])
-    return Bracket(M[wins[-1]], M[wins[-1] + 1] if wins[-1] + 1 < len(M) else None)
+    return _bracket(M, 1 + max((place for place, value in enumerate(speedup) if value > 1.0), default=-1))
+
+
+def _bracket(M: Sequence[int], place: int) -> Bracket:
+    return Bracket(M[place - 1] if place else None, M[place] if place < len(M) else None)
 
 
 def compare_crossovers(
     arch: GEMMEvaluator | str, predicted: pd.DataFrame, group_size: int = 128, dense_dtype: str = "fp16"
 ) -> pd.DataFrame:
-    """Return the predicted crossover of each measured pair beside the measured one; M is looked at as far as measured.
+    """Return the predicted crossover of each measured pair beside the measured one, up to the largest M measured.
 
-    Args:
-        arch: the GPU, or an evaluator of it.
-        predicted: what `predict_speedups` returns; rows of pairs with several M.
-        group_size, dense_dtype: those of `predicted`.
+    `predicted` is what `predict_speedups` returns, of pairs with several M.
 
     Returns:
-        A row for each table and pair: table, N, K, num (measured M), max_M (the largest), predicted first_loss_M and
-        last_win_M of all M up to max_M (missing: no loss, no win); as a `Bracket` of measured M each:
-        measured_first_loss and measured_last_win, predicted_first_loss and predicted_last_win; num_right (measured M
-        with the right winner), num_clear and num_clear_right, agrees (all winners are right) and agrees_clearly (all
-        that are clear). first_loss_M may well lie off its bracket: tiles end at the M that people measure, and the
-        first loss is often one row beyond.
+        A row for each table and pair: table, N, K, num (measured M), max_M; predicted first_loss_M and last_win_M of
+        all M up to it (missing: no loss, no win); as a `Bracket` of measured M measured_first_loss, measured_last_win,
+        predicted_first_loss and predicted_last_win; num_right (measured M with the right winner), num_clear,
+        num_clear_right, agrees (all winners are right) and agrees_clearly (all that are clear). Tiles end at the M that
+        people measure, so first_loss_M may lie off its bracket, often by one row.
     """
     evaluator = arch if isinstance(arch, GEMMEvaluator) else GEMMEvaluator(arch)
     rows = []
-    groups: Iterator[tuple[Any, pd.DataFrame]] = iter(predicted.groupby(_PAIR, sort=False))
-    for (table, N, K), points in groups:
-        ordered = points.sort_values("M")
+    pair: Any
+    for pair, points in predicted.groupby(["table", "N", "K"], sort=False):
+        (table, N, K), ordered = pair, points.sort_values("M")
         M, speedup, predicted_speedup = (ordered[name].tolist() for name in ("M", "speedup", "predicted_speedup"))
-        found = w4a16_crossover(
+        crossover = w4a16_crossover(
             evaluator, int(K), int(N), group_size=group_size, dense_dtype=dense_dtype, max_M=int(M[-1])
         )
         right, clear = ordered["is_sign_right"], ordered["is_clear"]
         rows.append(
             {
                 "table": table, "N": N, "K": K, "num": len(M), "max_M": M[-1],
-                "first_loss_M": found.first_loss_M, "last_win_M": found.last_win_M,
+                "first_loss_M": crossover.first_loss_M, "last_win_M": crossover.last_win_M,
                 "measured_first_loss": first_loss_bracket(M, speedup),
                 "predicted_first_loss": first_loss_bracket(M, predicted_speedup),
                 "measured_last_win": last_win_bracket(M, speedup),
@@ -227,16 +184,13 @@ def compare_crossovers(
 
 
 _SPEEDUP_TICKS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-_FASTER_ALPHA = 0.15
 
 
-@styled
+@figures.styled
 def plot_crossover(crossover: Crossover, measured: pd.DataFrame | None = None) -> Figure:
     """Plot the speedup of W4A16 over M, and below it both latencies, whose steps are tiles and waves.
 
-    Args:
-        crossover: the predicted lines.
-        measured: rows of `measured_speedups`, of which those of this N and K are drawn as points.
+    Of `measured`, rows of `measured_speedups`, those of this N and K are drawn as points.
 
     Raises:
         GemmEvalError: matplotlib is not installed.
@@ -251,67 +205,53 @@ def plot_crossover(crossover: Crossover, measured: pd.DataFrame | None = None) -
             raise UnsupportedError(
                 f"timings are of cold L2 and burst clock, the crossover is of {crossover.l2} and {crossover.clock}"
             )
-    figure = new_figure(7.6, 6.4)
+    with needs_extra("plotting", "plot"):
+        from matplotlib.lines import Line2D
+
+    figure = figures.new_figure(7.6, 6.4)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    area = _draw_speedup(upper, crossover, points)
-    handles = _draw_latencies(lower, crossover, points)
+    is_faster = crossover.speedup >= 1.0
+    area = upper.fill_between(
+        crossover.M, crossover.speedup, 1.0, where=is_faster, color=figures.SERIES[0], alpha=0.15, linewidth=0,
+        label="W4A16 is faster",
+    )  # fmt: skip
+    upper.axhline(1.0, color=figures.TEXT, linewidth=0.8)
+    handles: list[Artist] = []
+    drawn: dict[Axes, list[npt.NDArray[np.float64]]] = {upper: [], lower: []}
+    for axes, side, values, column, label in (
+        (upper, 0, crossover.speedup, "speedup", ""),
+        (lower, 0, crossover.w4a16_us, "w4a16_us", "W4A16"),
+        (lower, 1, crossover.dense_us, "dense_us", crossover.dense_dtype),
+    ):
+        color, marker = figures.SERIES[side], figures.MARKERS[side]
+        lines = axes.plot(
+            crossover.M, values, color=color, linestyle=figures.DASHES[side], linewidth=1.0, label=f"{label}, predicted"
+        )
+        handles += lines if label else []
+        drawn[axes].append(values)
+        if points is not None:
+            axes.scatter(points["M"], points[column], color=color, marker=marker, **MEASURED)
+            measured_label = f"{label}, measured"
+            handles += [Line2D([], [], linestyle="", color=color, marker=marker, label=measured_label)] if label else []
+            drawn[axes].append(points[column].to_numpy(np.float64))
+    for axes in (upper, lower):
+        axes.set_yscale("log")
+        figures.add_grid(axes)
+    upper.set_ylabel(f"speedup of W4A16: {crossover.dense_dtype} time / W4A16 time")
+    figures.scale_axis(lower.yaxis, "latency_us", np.concatenate(drawn[lower]), is_log=True)
+    # few ticks, as plain numbers: on a log axis of less than a decade matplotlib would print powers of ten
+    speedups = np.concatenate(drawn[upper])
+    kept = [tick for tick in _SPEEDUP_TICKS if 0.9 * speedups.min() <= tick <= 1.1 * speedups.max()]
+    upper.set_yticks(kept, labels=[f"{tick:g}" for tick in kept])
+    upper.set_yticks([], minor=True)
     M = crossover.M if points is None else np.concatenate([crossover.M, points["M"]])
-    set_rows_axis(lower, M.min(), M.max())
+    figures.set_rows_axis(lower, M.min(), M.max())
     group = "one scale a column" if crossover.group_size < 0 else f"groups of {crossover.group_size}"
-    add_title(
+    figures.add_title(
         figure,
         f"W4A16 ({group}) against {crossover.dense_dtype}: K={crossover.K} N={crossover.N} on {crossover.arch_name}\n"
         f"{crossover.l2} L2, {crossover.clock} clock",
     )
-    add_legend(figure, handles + area)
+    figures.add_legend(figure, [*handles, *([area] if is_faster.any() else [])])
     figure.align_ylabels()
     return figure
-
-
-def _draw_speedup(axes: Axes, crossover: Crossover, points: pd.DataFrame | None) -> list[Artist]:
-    """Draw speedups in the colour of W4A16; returns the area where it is faster, if there is one, for the legend."""
-    is_faster = crossover.speedup >= 1.0
-    area = axes.fill_between(
-        crossover.M, crossover.speedup, 1.0, where=is_faster, color=SERIES[0], alpha=_FASTER_ALPHA, linewidth=0,
-        label="W4A16 is faster",
-    )  # fmt: skip
-    axes.axhline(1.0, color=TEXT, linewidth=0.8)
-    axes.plot(crossover.M, crossover.speedup, color=SERIES[0], linewidth=1.0)
-    values: npt.NDArray[np.float64] = crossover.speedup
-    if points is not None:
-        axes.scatter(points["M"], points["speedup"], color=SERIES[0], marker=MARKERS[0], **MEASURED)
-        values = np.concatenate([values, points["speedup"]])
-    axes.set(yscale="log", ylabel=f"speedup of W4A16: {crossover.dense_dtype} time / W4A16 time")
-    add_grid(axes)
-    _set_speedup_ticks(axes, float(values.min()), float(values.max()))
-    return [area] if is_faster.any() else []
-
-
-def _draw_latencies(axes: Axes, crossover: Crossover, points: pd.DataFrame | None) -> list[Artist]:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.lines import Line2D
-
-    handles: list[Artist] = []
-    drawn_us = []
-    sides = ((crossover.w4a16_us, "w4a16_us", "W4A16"), (crossover.dense_us, "dense_us", crossover.dense_dtype))
-    for place, (latency_us, column, words) in enumerate(sides):
-        color, marker = SERIES[place], MARKERS[place]
-        handles += axes.plot(
-            crossover.M, latency_us, color=color, linestyle=DASHES[place], linewidth=1.0, label=f"{words}, predicted"
-        )
-        drawn_us.append(latency_us)
-        if points is not None:
-            axes.scatter(points["M"], points[column], color=color, marker=marker, **MEASURED)
-            handles.append(Line2D([], [], linestyle="", color=color, marker=marker, label=f"{words}, measured"))
-            drawn_us.append(points[column].to_numpy(np.float64))
-    axes.set_yscale("log")
-    add_grid(axes)
-    scale_axis(axes.yaxis, "latency_us", np.concatenate(drawn_us), is_log=True)
-    return handles
-
-
-def _set_speedup_ticks(axes: Axes, low: float, high: float) -> None:
-    """Few ticks, as plain numbers: on a log axis of less than a decade matplotlib would print powers of ten."""
-    kept = [tick for tick in _SPEEDUP_TICKS if 0.9 * low <= tick <= 1.1 * high]
-    axes.set_yticks(kept, labels=[f"{tick:g}" for tick in kept])
-    axes.set_yticks([], minor=True)

@@ -8,13 +8,11 @@ and the errors that a calibration file records.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
-import pandas as pd
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
@@ -22,7 +20,7 @@ from gemm_eval.models.gpu import ErrorFigures
 from gemm_eval.validation.fit import sha256_of
 from gemm_eval.validation.metrics import Metrics, error_figures, measure_errors
 from gemm_eval.validation.tables import measured_root, meta_of, read_table
-from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.validation.timings import Floats, Ints, Mask, Table
 from gemm_eval.words import refusal
 
 MODEL, NAIVE, FITTED, TABLE = "gemm_eval", "naive roofline", "fitted roofline", "table"
@@ -33,34 +31,22 @@ ALL_GPUS = "all"
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredTable:
-    """A table of timings, a subclass for each subject.
+class MeasuredTable(Table):
+    """A table of timings, a CSV or parquet file in ``arch/measured/<gpu>``; a subclass for each subject.
 
-    A table is a CSV or parquet file in ``arch/measured/<gpu>``; the meta file beside it says of what GPU and library it
-    is, and what a latency covers.
-
-    Attributes:
-        frame: columns `COLUMNS` and others, index 0, 1, ...
-        path: of the file.
-        gpu: arch name.
-        library: whose kernels, or choice of algorithm.
+    The meta file beside it says of what GPU and library it is, and what a latency covers.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]]
     KEYS: ClassVar[tuple[str, ...]] = ("gpu", "library")
 
-    frame: pd.DataFrame
     path: Path
     gpu: str
     library: str
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a table and the meta file beside it.
-
-        Raises:
-            InvalidInputError: the file cannot be read, or a column or a key is missing.
-        """
+        """Read a table and the meta file beside it; InvalidInputError: unreadable, or a column or a key is missing."""
         frame, meta = read_table(path), meta_of(path)
         missing = [name for name in cls.COLUMNS if name not in frame.columns]
         missing += [key for key in cls.KEYS if key not in meta]
@@ -73,18 +59,10 @@ class MeasuredTable:
         """Return the fields of a table that its meta file, or its place, says."""
         return {key: str(meta[key]) for key in cls.KEYS}
 
-    def __len__(self) -> int:
-        return len(self.frame)
-
     @property
     def name(self) -> str:
         """Folder and file, as in ``memory-bound/kernels``."""
         return f"{self.path.parent.name}/{self.path.stem}"
-
-    @cached_property
-    def measured_us(self) -> Floats:
-        """Latencies, [rows], in microseconds."""
-        return cast("Floats", self.frame["latency_us"].to_numpy(np.float64))
 
     def column(self, name: str) -> Ints:
         """Return a column of integers."""
@@ -93,10 +71,6 @@ class MeasuredTable:
     def words(self, name: str) -> list[str]:
         """Return a column of words."""
         return [str(word) for word in self.frame[name]]
-
-    def select(self, mask: Mask) -> Self:
-        """Return the rows where `mask` is true."""
-        return replace(self, frame=self.frame.loc[mask].reset_index(drop=True))
 
 
 T = TypeVar("T")
@@ -109,13 +83,12 @@ class Exam(NamedTuple, Generic[T]):
         read: returns the tables of a GPU, by name.
         predict: returns the latencies of all rows of some tables, one table after the other, by who predicts them; 0 of
             rows for which the model has nothing to do.
-        groups: yields the rows of a table whose errors are told together, and the labels of their line.
-        is_joint: fits are on all tables of a GPU together.
+        groups: yields the rows of a table whose errors are reported together, and the labels of their line.
         headline: says what is held out.
         title: of the lines of a table, with labels in braces.
-        columns: header of each label that is shown.
-        baselines: header of each other predictor.
+        columns, baselines: header of each label that is shown, and of each other predictor.
         is_main: whether a line is printed where no single groups are asked for.
+        is_joint: fits are on all tables of a GPU together.
     """
 
     read: Callable[[str], list[T]]
@@ -130,11 +103,9 @@ class Exam(NamedTuple, Generic[T]):
 
 
 class Line(NamedTuple):
-    """Errors on some rows of a table.
+    """Errors by predictor on some rows of a table.
 
-    Attributes:
-        labels: gpu, data (name of the table), and what the subject tells its lines apart by, ``group`` last.
-        errors: by who predicts.
+    `labels` are gpu, data (name of the table), and what the subject tells its lines apart by, ``group`` last.
     """
 
     labels: Mapping[str, str]
@@ -155,22 +126,18 @@ def gpus_with(exam: Exam[T]) -> list[str]:
     return [name for name in list_archs() if measured_root(name).is_dir() and exam.read(name)]
 
 
-def score(exam: Exam[T], names: Sequence[str] = ()) -> Iterator[Line]:
-    """Yield the errors of rows that were held out, by table and group of rows.
-
-    Args:
-        exam: the subject's.
-        names: GPUs; empty or ``all``: every one with tables.
-
-    Raises:
-        InvalidOptionError: a GPU without any.
-    """
-    known = gpus_with(exam)
-    chosen = known if list(names) in ([], [ALL_GPUS]) else list(dict.fromkeys(names))
+def chosen_gpus(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the GPUs that are asked for, of the `known`; InvalidOptionError: another; no name or ``all``: each."""
+    chosen = known if list(names) in ([], [ALL_GPUS]) else dict.fromkeys(names)
     for name in chosen:
         if name not in known:
             raise InvalidOptionError(refusal("gpu", name, (*known, ALL_GPUS)))
-    for name in chosen:
+    return list(chosen)
+
+
+def score(exam: Exam[T], names: Sequence[str] = ()) -> Iterator[Line]:
+    """Yield the errors of rows that were held out, by table and group of rows; `names` as in `chosen_gpus`."""
+    for name in chosen_gpus(names, gpus_with(exam)):
         arch, sets = load_arch(name, GpuSpec), cast("list[Any]", exam.read(name))
         for together in [sets] if exam.is_joint else [[of_set] for of_set in sets]:
             yield from _lines(exam, name, together, exam.predict(arch, together))
@@ -194,11 +161,9 @@ def parts_of(sets: Iterable[Any]) -> Iterator[slice]:
 
 
 def held_out(groups: Ints | Sequence[str], predict: Callable[[Mask], Mapping[str, Floats]]) -> dict[str, Floats]:
-    """Return the predictions of all rows, each by fits on the rows of other groups.
+    """Return the predictions of all rows by who makes them, each by fits on the rows of other groups.
 
-    Args:
-        groups: [rows], what is held out together.
-        predict: takes which rows are held out, and returns predictions of these by who makes them.
+    `groups` [rows] are held out together; `predict` takes which rows are held out, and returns predictions of these.
     """
     names = np.asarray(groups)
     predicted: dict[str, Floats] = {}
@@ -212,15 +177,10 @@ def held_out(groups: Ints | Sequence[str], predict: Callable[[Mask], Mapping[str
 def errors_of(table: MeasuredTable, predicted_us: Floats) -> ErrorFigures:
     """Return the errors on a table as a calibration file has them; rows predicted as 0 do not count."""
     kept = predicted_us > 0.0
-    figures = error_figures(table.measured_us[kept], predicted_us[kept])
-    return ErrorFigures(data=table.name, sha256=sha256_of(table.path), **figures)
+    return error_figures(table.name, sha256_of(table.path), table.measured_us[kept], predicted_us[kept])
 
 
 def check_gpu(arch: GpuSpec, table: MeasuredTable) -> None:
-    """Refuse a table of another GPU.
-
-    Raises:
-        InvalidInputError: it is one.
-    """
+    """Raise InvalidInputError for a table of another GPU."""
     if table.gpu != arch.name:
         raise InvalidInputError(f"{table.name} is of {table.gpu}, not of {arch.name}")

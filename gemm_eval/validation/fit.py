@@ -1,10 +1,7 @@
 """Robust least squares, the one search behind all coefficients, and cross-validation by pairs (N, K).
 
-Coefficients are fitted on the logarithms of latencies, within their ranges, which the search sees as 0..1. Their
-derivatives are differences; errors well below `Search.loss_scale` count by their squares, those above by their size.
-
-The rows of a pair (N, K) stay together in folds, whatever their M and G: a model that was fitted on M = 64 and M = 256
-of a weight matrix has seen M = 128 of it, or nearly. Only pairs that it never saw say how it does on a new layer.
+Coefficients are fitted on the logarithms of latencies, within their ranges, which the search sees as 0..1. Rows of a
+pair (N, K) stay together in folds: a fit that saw M = 64 and M = 256 of a weight matrix nearly saw M = 128 of it.
 """
 
 from __future__ import annotations
@@ -17,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.validation.predictors import P, Predictor
+from gemm_eval.validation.predictors import P
 from gemm_eval.validation.timings import Floats, Ints, Timings
 
 MIN_ROWS = 30
@@ -32,14 +29,10 @@ _DIGITS = 6  # of a coefficient in a file
 
 
 class Search(NamedTuple):
-    """How a fit searches.
+    """Settings of a fit: log errors count by their squares up to `loss_scale`, larger ones by their size.
 
-    Attributes:
-        loss_scale: log ratio up to which errors are squared.
-        difference: for derivatives, relative to a share.
-        off_bounds: how far inside the range a start lies: scipy wants that.
-        evaluations: at most, without those for derivatives.
-        tolerance: of the loss, relative, at which a fit ends.
+    Derivatives are differences of a share; a start lies `off_bounds` inside the range; `evaluations` count without
+    those for derivatives; `tolerance` is of the loss, relative.
     """
 
     loss_scale: float
@@ -51,12 +44,7 @@ class Search(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranges:
-    """Coefficients that are fitted, as shares 0..1 of their ranges, and others that are not.
-
-    Attributes:
-        items: those that are fitted, each with name, low and high (`models.gpu.coefficients.Coefficient`).
-        others: values of those that are not.
-    """
+    """Coefficients that are fitted (`items`), as shares 0..1 of their ranges, and the values of `others`."""
 
     items: Sequence[Any]
     others: Mapping[str, float] = field(default_factory=dict)
@@ -70,8 +58,8 @@ class Ranges:
     def values(self, shares: Floats) -> dict[str, float]:
         """Return all coefficients, each in its unit."""
         low, high = self._ends
-        found = np.clip(low + shares * (high - low), low, high).tolist()
-        return {**self.others, **{item.name: value for item, value in zip(self.items, found, strict=True)}}
+        fitted = np.clip(low + shares * (high - low), low, high).tolist()
+        return {**self.others, **{item.name: value for item, value in zip(self.items, fitted, strict=True)}}
 
     @cached_property
     def _ends(self) -> tuple[Floats, Floats]:
@@ -84,26 +72,18 @@ def robust_fit(
     """Return what makes `errors` small: least squares with a soft L1 loss, which begins at `loss_scale`, in bounds."""
     from scipy.optimize import least_squares
 
-    found: Floats = least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=loss_scale, **how).x
-    return found
+    fitted: Floats = least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=loss_scale, **how).x
+    return fitted
 
 
 def fit_logs(
     ranges: Ranges, predict: Callable[[dict[str, float]], Floats], measured_us: Floats, shares: Floats, search: Search,
     weights: Floats | float = 1.0,
 ) -> Floats:  # fmt: skip
-    """Fit coefficients to latencies.
+    """Fit coefficients to latencies [rows]; return their shares, of which `Ranges.values` makes coefficients.
 
-    Args:
-        ranges: what is fitted.
-        predict: coefficients -> latencies, [rows], in microseconds.
-        measured_us: [rows].
-        shares: where to begin, [coefficients].
-        search: how.
-        weights: of the log errors, [rows]; a row counts by the square.
-
-    Returns:
-        Shares; `Ranges.values` makes coefficients of them.
+    `predict` takes coefficients and returns latencies in microseconds; `shares` are where to begin; `weights` are of
+    the log errors, so a row counts by the square.
     """
     logs = np.log(measured_us)
 
@@ -127,15 +107,7 @@ def rounded(coefficients: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.{_DIGITS}g}") for name, value in coefficients.items()}
 
 
-class Provenance(TypedDict):
-    """How and when a calibration came about: fields of its file."""
-
-    code_version: str
-    date: str
-    folds: str
-
-
-def provenance(num_folds: int, what: str, seed: int, by: str = "(N, K)") -> Provenance:
+def provenance(num_folds: int, what: str, seed: int, by: str = "(N, K)") -> dict[str, Any]:
     """Return how and when a calibration came about, as its file has it; `what`: of what all the pairs were dealt."""
     return {
         "code_version": version("gemm_eval"),
@@ -149,30 +121,17 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-P_co = TypeVar("P_co", bound=Predictor, covariant=True)
+class CrossFit(NamedTuple, Generic[P]):
+    """Fits on all folds but one: `fits` by the fold that was held out, `folds` of the rows of each set."""
 
-
-class CrossFit(NamedTuple, Generic[P_co]):
-    """Fits on all folds but one.
-
-    Attributes:
-        fits: by the fold that was held out.
-        folds: of each set, [rows], the fold of each row.
-    """
-
-    fits: tuple[P_co, ...]
+    fits: tuple[P, ...]
     folds: tuple[Ints, ...]
 
-    def predict(self, timings: Timings, place: int = 0) -> Floats:
-        """Return out-of-fold predictions, [rows], in microseconds: each row by the fit that its pair is not in.
-
-        Args:
-            timings: the rows of the set in `place`, in their order.
-            place: which set.
-        """
+    def predict(self, timings: Timings, set_index: int = 0) -> Floats:
+        """Return the latency of each row of a set by the fit that its pair is not in, in microseconds."""
         predicted_us = np.empty(len(timings))
         for fold, fitted in enumerate(self.fits):
-            held_out = self.folds[place] == fold
+            held_out = self.folds[set_index] == fold
             if held_out.any():
                 predicted_us[held_out] = fitted.predict(timings.select(held_out))
         return predicted_us
@@ -189,45 +148,37 @@ def cross_fit(
     Args:
         predictor: what is fitted; several: one for each fold, where fits start at different places.
         sets: all in one cross-validation.
-        num_folds, seed: see `assign_joint_folds`.
+        num_folds, seed: see `assign_joint_folds`; InvalidOptionError: fewer pairs than folds.
         train: those of `sets` that are fitted on; empty: all.
-        folds: of the rows of each set, where they are not to be dealt here; the seed does not matter then.
+        folds: of the rows of each set, where they are not to be dealt here.
         num_threads: fits at a time, for predictors that leave Python's lock to others.
-
-    Raises:
-        InvalidOptionError: fewer pairs than folds.
     """
-    number_of = folds or assign_joint_folds(sets, num_folds, seed)
+    fold_of = folds or assign_joint_folds(sets, num_folds, seed)
     predictors = predictor if isinstance(predictor, Sequence) else [predictor] * num_folds
 
     def fit(fold: int) -> P:
         kept = [
-            timings.select((number != fold) & ~timings.in_band)
-            for timings, number in zip(sets, number_of, strict=True)
+            timings.select((of_set != fold) & ~timings.in_band)
+            for timings, of_set in zip(sets, fold_of, strict=True)
             if not train or any(timings is item for item in train)
         ]
         return predictors[fold].fit(*(timings for timings in kept if len(timings)))
 
-    if num_threads == 1:
-        return CrossFit(tuple(map(fit, range(num_folds))), tuple(number_of))
     with ThreadPoolExecutor(min(num_folds, num_threads)) as threads:
-        return CrossFit(tuple(threads.map(fit, range(num_folds))), tuple(number_of))
+        fits = threads.map(fit, range(num_folds)) if num_threads > 1 else map(fit, range(num_folds))
+        return CrossFit(tuple(fits), tuple(fold_of))
 
 
 def assign_folds(timings: Timings, num_folds: int = 5, seed: int = 0) -> Ints:
-    """Return the fold of each row, 0 .. `num_folds` - 1.
-
-    The pairs are dealt to the folds in the order of a hash of (seed, N, K): the same set of pairs gives the same folds
-    on every machine, in whatever order the rows come, and the folds differ by one pair at most.
-
-    Raises:
-        InvalidOptionError: fewer than two folds, or more folds than pairs.
-    """
+    """Return the fold of each row, 0 .. `num_folds` - 1; see `assign_joint_folds`."""
     return assign_joint_folds([timings], num_folds, seed)[0]
 
 
 def assign_joint_folds(sets: Sequence[Timings], num_folds: int = 5, seed: int = 0) -> list[Ints]:
     """Return the fold of each row of each set; a pair that several sets have is in the same fold in all of them.
+
+    The pairs are dealt to the folds in the order of a hash of (seed, N, K): the same set of pairs gives the same folds
+    on every machine, in whatever order the rows come, and the folds differ by one pair at most.
 
     Raises:
         InvalidOptionError: fewer than two folds, or more folds than pairs.
@@ -238,18 +189,10 @@ def assign_joint_folds(sets: Sequence[Timings], num_folds: int = 5, seed: int = 
 
 
 def fold_of_pairs(pairs: Set[tuple[int, int]], num_folds: int, seed: int, what: str) -> dict[tuple[int, int], int]:
-    """Return the fold of each pair (N, K).
-
-    Raises:
-        InvalidOptionError: fewer than two folds, or more folds than pairs; `what` names the pairs' owner.
-    """
-    ordered = sorted(pairs, key=lambda pair: _digest(seed, *pair))
+    """Return the fold of each pair (N, K) of `what`; see `assign_joint_folds`."""
+    ordered = sorted(pairs, key=lambda pair: hashlib.sha256(f"{seed}:{pair[0]}:{pair[1]}".encode()).digest())
     if not 2 <= num_folds <= len(ordered):
         raise InvalidOptionError(
             f"num_folds must be in 2..{len(ordered)}, the number of (N, K) pairs of {what}, got {num_folds}"
         )
     return {pair: place % num_folds for place, pair in enumerate(ordered)}
-
-
-def _digest(seed: int, N: int, K: int) -> bytes:
-    return hashlib.sha256(f"{seed}:{N}:{K}".encode()).digest()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import pandas as pd
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.extras import needs_extra
 from gemm_eval.figures import (
+    DASHES,
     MARKERS,
     MUTED,
     SERIES,
@@ -29,14 +31,16 @@ from gemm_eval.figures import (
     set_rows_axis,
     styled,
 )
+from gemm_eval.validation.ablation import Ablated, Ablation
+from gemm_eval.validation.choice import first_rows
 from gemm_eval.validation.metrics import REGIMES, Score
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.report import title_of
+from gemm_eval.validation.studies import Study
 from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Mask, Timings
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -53,32 +57,46 @@ _DENSE_STEP = 8
 _MIN_CURVE_ROWS = 8  # different M of a pair, for a curve
 _BINS_PER_OCTAVE = 2
 _BANDS = ((0.1, 0.9, 0.2), (0.25, 0.75, 0.35))  # from, to, alpha
+_LEAST_PERCENT = 0.1  # regrets below are drawn here, since the axis is logarithmic
+_LINEAR_POINTS = 0.01  # the axis of ablations is linear up to here
+_BAR = 0.4
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG on white; the folder is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=_DPI, facecolor=SURFACE)
 
 
 @styled
 def plot_predicted(scored: Score) -> Figure:
     """Plot predicted against measured latency, log-log, with lines at -10%, 0 and +10%."""
-    figure = new_figure(6.4, 6.4)
-    handles = draw_predicted(figure.add_subplot(), scored.timings, scored.predicted_us)
-    add_title(figure, _title_of(scored))
-    add_legend(figure, handles)
-    return figure
+    return _predicted(scored.timings, scored.predicted_us, _title_of(scored))
 
 
-def draw_predicted(axes: Axes, timings: Timings, predicted_us: Floats) -> list[Artist]:
-    """Draw predicted latency [rows], in us, against the measured one by regime of M: log-log, with the same limits.
+@styled
+def plot_family(study: Study, family: str) -> Figure:
+    """Plot predicted against measured latency of one family's configs, as `plot_predicted`."""
+    rows = study.timings.of_group(family)
+    title = f"{family}: {rows.sum():,} timings\n{_short(study.title)}"
+    return _predicted(study.timings.select(rows), study.scores[0].predicted_us[rows], title)
 
-    The more points, the smaller; very many are pixels in a vector format too. Returns what the legend shows: regimes
-    that have rows, and the lines where predictions are equal or 10% off.
+
+def _predicted(timings: Timings, predicted_us: Floats, title: str) -> Figure:
+    """Plot latencies by regime of M: log-log, with the same limits.
+
+    The more points, the smaller; very many are pixels in a vector format too.
     """
     with needs_extra("plotting", "plot"):
         from matplotlib.lines import Line2D
 
+    figure = new_figure(6.4, 6.4)
+    axes = figure.add_subplot()
     is_dense = len(timings) > _MANY_POINTS
     area = 5 if is_dense else 10 if len(timings) > _FEW_POINTS else 20  # square points
     handles: list[Artist] = []
     for regime, color, marker in zip(REGIMES[:-1], SERIES, MARKERS, strict=False):
-        rows = regime.mask(timings)
+        rows = regime.mask(timings.sizes[:, 1])
         if rows.any():
             axes.scatter(
                 timings.measured_us[rows], predicted_us[rows], s=area, color=color, marker=marker, linewidths=0,
@@ -98,7 +116,9 @@ def draw_predicted(axes: Axes, timings: Timings, predicted_us: Floats) -> list[A
     add_grid(axes)
     for axis, name in ((axes.xaxis, "measured_latency_us"), (axes.yaxis, "predicted_latency_us")):
         scale_axis(axis, name, both_us, is_log=True)
-    return handles + guide
+    add_title(figure, title)
+    add_legend(figure, [*handles, *guide])
+    return figure
 
 
 @styled
@@ -109,19 +129,18 @@ def plot_error_by_rows(scored: Score) -> Figure:
     """
     figure = new_figure(7.4, 4.4)
     axes = figure.add_subplot()
-    percent = 100.0 * (scored.predicted_us / scored.timings.measured_us - 1.0)
-    M = scored.timings.column("M").astype(np.float64)
-    bins = np.round(_BINS_PER_OCTAVE * np.log2(M))
-    by_rows = pd.Series(percent).groupby(bins)
-    M = np.exp2(pd.Series(np.log2(M)).groupby(bins).mean().to_numpy())
+    percent = 100.0 * scored.error_frac
+    octaves = np.log2(scored.timings.sizes[:, 1].astype(np.float64))
+    frame = pd.DataFrame({"percent": percent, "octave": octaves}).groupby(np.round(_BINS_PER_OCTAVE * octaves))
+    M, errors = np.exp2(frame["octave"].mean().to_numpy()), frame["percent"]
     handles: list[Artist] = [
         axes.fill_between(
-            M, by_rows.quantile(low), by_rows.quantile(high), color=SERIES[0], alpha=alpha, linewidth=0,
+            M, errors.quantile(low), errors.quantile(high), color=SERIES[0], alpha=alpha, linewidth=0,
             label=f"{low:.0%} to {high:.0%} of rows",
         )
         for low, high, alpha in _BANDS
     ]  # fmt: skip
-    handles += axes.plot(M, by_rows.quantile(0.5), color=SERIES[0], marker=MARKERS[0], label="median")
+    handles += axes.plot(M, errors.quantile(0.5), color=SERIES[0], marker=MARKERS[0], label="median")
     axes.axhline(0.0, color=TEXT, linewidth=0.8)
     add_grid(axes)
     set_rows_axis(axes, M.min(), M.max())
@@ -135,11 +154,8 @@ def plot_error_by_rows(scored: Score) -> Figure:
 def plot_latency_curves(predictor: Predictor, timings: Timings, pairs: Sequence[tuple[int, int]] = ()) -> Figure:
     """Plot measured latencies over M, and the predicted curve between them, which shows the steps of the waves.
 
-    Args:
-        predictor: with its constants; it is not fitted here.
-        timings: the measured rows.
-        pairs: (N, K) of the curves, up to eight; empty: up to six pairs of `timings` with many M, spread over the sizes
-            of their weights. Of a pair with several G or types, the combination with most rows is drawn.
+    The predictor is not fitted here. Curves are of up to eight `pairs` (N, K); none given: of up to six with many M,
+    spread over the sizes of their weights. Of a pair with several G or types the combination with most rows is drawn.
 
     Raises:
         InvalidInputError: more than eight pairs, or no row of any.
@@ -153,12 +169,10 @@ def plot_latency_curves(predictor: Predictor, timings: Timings, pairs: Sequence[
     axes = figure.add_subplot()
     handles: list[Artist] = []
     drawn_us, drawn_M = [], []
-    for place, pair in enumerate(pairs or _spread_pairs(timings)):
-        of_pair = _most_alike(timings.select(_is_pair(timings, pair)))
+    for (N, K), color, marker in zip(pairs or _spread_pairs(timings), SERIES, MARKERS, strict=False):
+        of_pair = _most_alike(timings.select(_is_pair(timings, N, K)))
         if not len(of_pair):
             continue
-        color, marker = SERIES[place], MARKERS[place]
-        N, K = pair
         G = int(of_pair.column("G")[0])
         label = f"N={N} K={K}" if G == 1 else f"G={G} N={N} K={K}"
         dense = problems_over_rows(of_pair)
@@ -196,19 +210,13 @@ def problems_over_rows(timings: Timings, step: int = _DENSE_STEP) -> Timings:
     return replace(timings, frame=frame)
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG on white; the folder is made if it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=_DPI, facecolor=SURFACE)
-
-
 def _title_of(scored: Score) -> str:
     name, _, rest = title_of(scored.timings).partition(": ")
     return f"{scored.predictor} ({scored.how}), {name}\n{rest}"
 
 
 def _most_alike(timings: Timings) -> Timings:
-    """The rows whose G and types are those of most rows: only M differs among them."""
+    """Return the rows whose G and types are those of most rows: only M differs among them."""
     groups = timings.frame.groupby([column for column in PROBLEM_COLUMNS if column != "M"]).ngroup()
     return timings.select((groups == groups.mode()[0]).to_numpy(dtype=bool)) if len(groups) else timings
 
@@ -217,11 +225,93 @@ def _spread_pairs(timings: Timings) -> list[tuple[int, int]]:
     pairs = timings.frame.groupby(["N", "K"])["M"].nunique().rename("rows").reset_index()
     pairs = pairs[pairs["rows"] >= min(_MIN_CURVE_ROWS, pairs["rows"].max())]
     ordered = pairs.assign(size=pairs["N"] * pairs["K"]).sort_values(["size", "N", "K"])
-    places = np.unique(np.linspace(0, len(ordered) - 1, _MAX_PAIRS).round().astype(int))
-    chosen = ordered.iloc[places]
+    chosen = ordered.iloc[np.unique(np.linspace(0, len(ordered) - 1, _MAX_PAIRS).round().astype(int))]
     return list(zip(chosen["N"].tolist(), chosen["K"].tolist(), strict=True))
 
 
-def _is_pair(timings: Timings, pair: tuple[int, int]) -> Mask:
-    frame = timings.frame
-    return ((frame["N"] == pair[0]) & (frame["K"] == pair[1])).to_numpy(dtype=bool)
+def _is_pair(timings: Timings, N: int, K: int) -> Mask:
+    return ((timings.frame["N"] == N) & (timings.frame["K"] == K)).to_numpy(dtype=bool)
+
+
+@styled
+def plot_regret(study: Study) -> Figure:
+    """Plot, for each method, the share of GEMMs whose choice has at most that regret, in percent.
+
+    GEMMs whose configs were all timed, or all where there is none; regrets under 0.1% are drawn at 0.1%. Methods that
+    start with the same word have one colour: the same order, of which more or fewer are timed.
+    """
+    figure = new_figure(7.6, 5.4)
+    axes = figure.add_subplot()
+    gemms = study.is_full if study.is_full.any() else np.ones(len(study.is_full), bool)
+    best_us = study.timings.best_us[first_rows(study.timings)][gemms]
+    share = 100.0 * np.arange(len(best_us) + 1) / len(best_us)
+    choices = [choice for choice in study.choices if choice.method != "profile all"]
+    colors = dict(zip(dict.fromkeys(choice.method.split()[0] for choice in choices), cycle(SERIES), strict=False))
+    handles: list[Artist] = []
+    drawn = []
+    for choice, dash in zip(choices, cycle(DASHES), strict=False):
+        percent = np.maximum(100.0 * np.sort(choice.chosen_us[gemms] / best_us - 1.0), _LEAST_PERCENT)
+        handles += axes.step(
+            np.concatenate([percent[:1], percent]), share, where="post", linestyle=dash, label=choice.method,
+            color=colors[choice.method.split()[0]],
+        )  # fmt: skip
+        drawn.append(percent)
+    axes.set(xscale="log", ylabel="GEMMs (%)", ylim=(0, 101))
+    add_grid(axes)
+    scale_axis(axes.xaxis, "regret", np.concatenate(drawn), is_log=True)
+    least = f"less than {_LEAST_PERCENT:g} at {_LEAST_PERCENT:g}"
+    axes.set_xlabel(f"regret: time of the choice / best measured - 1 (%; {least})")
+    add_title(figure, f"{len(best_us)} GEMMs\n{_short(study.title)}")
+    add_legend(figure, handles)
+    return figure
+
+
+@styled
+def plot_ablation(terms: Sequence[Ablated], family: str) -> Figure:
+    """Plot what the removal of each term of a family does to its MAPE, in percentage points: in sample and held out."""
+    with needs_extra("plotting", "plot"):
+        from matplotlib.ticker import FuncFormatter
+
+    items = sorted((item for item in terms if item.part == family), key=lambda item: item.in_sample_points or 0.0)
+    figure = new_figure(7.6, 1.6 + 0.26 * len(items))
+    axes = figure.add_subplot()
+    place = np.arange(len(items))
+    sides = (
+        ("in sample, weighted", 0.5, [item.in_sample_points or 0.0 for item in items], ""),
+        ("held out by (N, K)", -0.5, [item.held_out_points for item in items], "///"),
+    )
+    handles: list[Any] = []
+    for (label, side, points, hatch), color in zip(sides, SERIES, strict=False):
+        values = np.array(points, np.float64)
+        kept = ~np.isnan(values)
+        if kept.any():
+            look: dict[str, Any] = {"facecolor": color, "hatch": hatch, "edgecolor": SURFACE, "linewidth": 0.5}
+            handles.append(axes.barh((place + side * _BAR)[kept], values[kept], _BAR, label=label, **look))
+    axes.axvline(0.0, color=TEXT, linewidth=0.8)
+    add_grid(axes, axis="x")
+    axes.set_yticks(place, labels=[item.coefficient for item in items])
+    axes.set_ylim(-0.6, len(items) - 0.4)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xscale("symlog", linthresh=_LINEAR_POINTS)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set(xlabel="change of the MAPE without the term (percentage points)", ylabel="coefficient")
+    add_title(figure, f"{family}: a term removed, the others fitted again")
+    add_legend(figure, handles)
+    return figure
+
+
+def save_study_plots(studies: Sequence[Study], ablation: Ablation | None, folder: Path) -> None:
+    """Write all plots as PNG files to a folder, which is made if it is missing."""
+    for study in studies:
+        stem = "w4a16-" + "-".join(dict.fromkeys(study.timings.frame["table"]))
+        present = set(study.timings.frame["family"])
+        for family in (name for name in study.timings.groups if name in present):
+            save_figure(plot_family(study, family), folder / f"{stem}-{family}-predicted.png")
+        save_figure(plot_regret(study), folder / f"{stem}-regret.png")
+    terms = () if ablation is None else ablation.terms
+    for family in dict.fromkeys(item.part for item in terms):
+        save_figure(plot_ablation(terms, family), folder / f"w4a16-ablation-{family}.png")
+
+
+def _short(title: str) -> str:
+    return title.replace("; ", ";\n", 1)

@@ -1,52 +1,169 @@
-"""Studies of single configs as tables for a terminal and as plots."""
+"""Studies of single configs and ablations as tables for a terminal, JSON documents and data frames.
+
+Of W4A16 kernels a study is told apart by family, and judged by regret; of Triton kernels by data set, and by speed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import cycle
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gemm_eval.extras import needs_extra
-from gemm_eval.figures import (
-    DASHES,
-    SERIES,
-    SURFACE,
-    TEXT,
-    add_grid,
-    add_legend,
-    add_title,
-    new_figure,
-    scale_axis,
-    styled,
-)
 from gemm_eval.validation.ablation import Ablated, Ablation
-from gemm_eval.validation.choice import Loss, first_rows
-from gemm_eval.validation.metrics import ALL, Errors
-from gemm_eval.validation.plots import draw_predicted, save_figure
-from gemm_eval.validation.report import FIGURES, error_cells, outlier_records, report_table, with_caption, worst_choices
+from gemm_eval.validation.choice import Loss
+from gemm_eval.validation.metrics import ALL, Errors, rows_by_gemm, worst_rows
+from gemm_eval.validation.predictors.triton import describe_config
+from gemm_eval.validation.report import FIGURES, error_cells, report_table
 from gemm_eval.validation.studies import FIRST, Study
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.figure import Figure
-
 
 _CHOICE_HEADERS = ("method", "mean", "p95", "worst", "speed", "top 1", "top 3", "top 10", "time")
 _SPEED_HEADERS = ("group", "method", "GEMMs", *FIRST, "p5", "worst")
+_FAMILY = "family"
 _US_PER_S = 1e6
 _IN_SECONDS_US = 0.01 * _US_PER_S  # a choice that takes longer
 _LEAST_TERM_US = 0.05
 
+# keys of a document -> attributes, by the form's group
+_CHOICE_KEYS: dict[str, dict[str, str]] = {
+    "family": {"gemms": "group"} | {
+        key: key
+        for key in (
+            "regime", "method", "num_gemms", "mean_frac", "median_frac", "p95_frac", "worst_frac", "speed_frac",
+            "top1_frac", "top3_frac", "top10_frac", "profiled_s",
+        )
+    },
+    "data_set": {
+        "method": "method", "data_set": "group", "regime": "regime", "num_gemms": "num_gemms", "top": "how",
+        "speed_frac": "speed_frac", "p5_frac": "p5_speed_frac", "worst_frac": "least_speed_frac",
+    },
+}  # fmt: skip
+_ABLATION_KEYS: dict[str, dict[str, str]] = {
+    "family": {"family": "part"} | {
+        key: key for key in (
+            "coefficient", "value", "why", "reached_frac", "in_sample_points", "held_out_points",
+            "held_out_near_points", "held_out_reached_points", "base_points",
+        )
+    },
+    "data_set": {
+        "coefficient": "coefficient", "value": "value", "held_out_points": "held_out_points",
+        "worst_set": "worst_group", "worst_set_points": "worst_group_points", "speed_points": "speed_points",
+        "base_points": "base_points",
+    },
+}  # fmt: skip
+_REMOVED_KEYS = {"family": "part"} | {
+    key: key for key in ("coefficients", "kept", "held_out_points", "held_out_near_points")
+}
+
+
+def _records(items: Iterable[Any], keys: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{key: getattr(item, attribute) for key, attribute in keys.items()} for item in items]
+
+
+def _error_records(study: Study) -> list[dict[str, Any]]:
+    """Return errors as records; tau over all rows is left out, as the one within GEMMs says more."""
+    group = study.timings.form.group
+    records = []
+    for item in study.errors:
+        head: dict[str, Any] = {"predictor": item.predictor, group: item.group, "regime": item.regime}
+        head["tau_within_gemms"] = item.tau_within_gemms
+        if group == _FAMILY:
+            head["num_gemms"] = item.num_gemms
+        records.append(head | {key: value for key, value in asdict(item.errors).items() if key != "kendall_tau"})
+    return records
+
+
+def _tables(study: Study) -> list[str]:
+    return list(dict.fromkeys(study.timings.frame["table"]))
+
+
+def study_frame(studies: Iterable[Study]) -> pd.DataFrame:
+    """Return all errors and choices as rows: `what` says which, `tables` of which data; errors are fractions."""
+    rows: list[dict[str, Any]] = []
+    for study in studies:
+        tables = {"tables": " ".join(_tables(study))} if "table" in study.timings.frame else {}
+        choices = _records(study.losses, _CHOICE_KEYS[study.timings.form.group])
+        rows += [{"what": "error"} | tables | item for item in _error_records(study)]
+        rows += [{"what": "choice"} | tables | item for item in choices]
+    return pd.DataFrame(rows)
+
+
+def study_document(study: Study, num_worst: int) -> dict[str, Any]:
+    """Return all numbers as a document for JSON; times in us or s as their names say, errors as fractions."""
+    group = study.timings.form.group
+    counts = {"num_rows": len(study.timings), "num_gemms": int(study.timings.gemm.max()) + 1}
+    predictors = {scored.predictor: scored.how for scored in study.scores}
+    choices, errors = _records(study.losses, _CHOICE_KEYS[group]), _error_records(study)
+    if group != _FAMILY:
+        worst = worst_choices(study, num_worst)
+        return counts | {"predictors": predictors, "errors": errors, "choices": choices, "worst": worst}
+    return {
+        "title": study.title,
+        "tables": _tables(study),
+        **counts,
+        "num_gemms_with_all_configs": int(study.is_full.sum()),
+        "predictors": predictors,
+        "errors": errors,
+        "choices": [item | {"choice_us": study.overhead_us.get(item["method"])} for item in choices],
+        "missing": list(study.missing),
+        "cost": {} if study.cost is None else asdict(study.cost) | {"ratio": study.cost.ratio},
+        "worst": outlier_records(study, num_worst),
+    }
+
+
+def outlier_records(study: Study, num: int) -> list[dict[str, Any]]:
+    """Return the rows near the best of their GEMM with the largest errors of the model, and its terms in us."""
+    timings, model = study.timings, study.scores[0]
+    records = []
+    for row in worst_rows(model, num).tolist():
+        values: dict[str, Any] = timings.frame.iloc[row].to_dict()
+        cut = {"STREAM_K": "stream-K", "SPLIT_K": f"split-K {values['split_k']}"}
+        tile = "x".join(str(values[name]) for name in ("cta_m", "cta_n", "cta_k"))
+        config = f"{tile} cluster {values['cluster_m']}x{values['cluster_n']} {values['num_stages']} stages "
+        config += f"{str(values['schedule']).lower()} {cut.get(str(values['decomposition']).upper(), '')}"
+        records.append(
+            {name: int(values[name]) for name in ("M", "N", "K")}
+            | {name: str(values[name]) for name in ("table", "mode", "family")}
+            | {
+                "config": config.rstrip(),
+                "measured_us": float(values["latency_us"]),
+                "predicted_us": float(model.predicted_us[row]),
+                "error_frac": float(model.error_frac[row]),
+                "over_best": float(values["latency_us"] / timings.best_us[row]),
+                "terms_us": model.breakdown(row),
+            }
+        )
+    return records
+
+
+def worst_choices(study: Study, num: int) -> list[dict[str, Any]]:
+    """Return the GEMMs for which the first choice of the Triton model is slowest against the best, worst first.
+
+    Returns:
+        Keys data_set, M, N, K, speed_frac, and config, measured_us and predicted_us of `chosen` and of `best`.
+    """
+    timings, predicted_us, measured_us = study.timings, study.scores[0].predicted_us, study.timings.measured_us
+    groups, speeds = rows_by_gemm(timings.gemm), study.choices[0].speeds
+    records = []
+    for gemm in np.argsort(speeds, kind="stable")[:num].tolist():
+        record: dict[str, Any] = {}
+        for name, us in (("chosen", predicted_us), ("best", measured_us)):
+            row = int(groups[gemm][np.argmin(us[groups[gemm]])])
+            times = {"measured_us": float(measured_us[row]), "predicted_us": float(predicted_us[row])}
+            record[name] = {"config": describe_config(timings, row), **times}
+        head: dict[Any, Any] = timings.frame.iloc[groups[gemm][0]][["data_set", "M", "N", "K"]].to_dict()
+        records.append(head | {"speed_frac": float(speeds[gemm]), **record})
+    return records
+
 
 def study_report(study: Study, num_worst: int) -> Iterator[RenderableType]:
-    """Yield all that is said of a study, in order; `num_worst`: of the largest errors or slowest choices."""
-    by_family = study.timings.form.group == "family"
+    """Yield all tables and sentences of a study, in order; `num_worst`: of the largest errors or slowest choices."""
+    by_family = study.timings.form.group == _FAMILY
     for table in (study_errors_table(study), *(choice_tables(study) if by_family else [speed_table(study)])):
         yield from (table, "")
     if by_family:
@@ -54,14 +171,20 @@ def study_report(study: Study, num_worst: int) -> Iterator[RenderableType]:
     if num_worst:
         words = "largest errors of the model near the best of a GEMM, with its terms in us"
         yield Text(words if by_family else "slowest first choices of the model", style="bold")
-        yield from map(Text, (outlier_lines if by_family else worst_choice_lines)(study, num_worst))
+        yield from map(Text, (_outlier_lines if by_family else _worst_choice_lines)(study, num_worst))
         if by_family:
             yield ""
 
 
+def with_caption(table: Table, caption: str) -> Table:
+    """Return the table with a text below it."""
+    table.caption, table.caption_justify = caption, "left"
+    return table
+
+
 def study_errors_table(study: Study) -> Table:
     """Return the errors of all predictors: by family and regime, those of held-back tables in brief; or by data set."""
-    by_family = study.timings.form.group == "family"
+    by_family = study.timings.form.group == _FAMILY
     is_brief = study.is_held_back or not by_family
     by_group: dict[tuple[str, str], list[Errors]] = {}
     for item in study.errors:
@@ -81,8 +204,8 @@ def study_errors_table(study: Study) -> Table:
             table.add_row(*head, item.predictor, *error_cells(item.errors, item.tau_within_gemms))
             last = group
     tau = "tau: Kendall's tau-b within a GEMM, mean over GEMMs"
-    near_best = study.timings.form.near_best
-    if near_best is not None:
+    if by_family:
+        near_best = study.timings.form.near_best
         caption = f"near best: measured up to {near_best:g} x the best of the GEMM. {tau} of more than 5 configs"
     else:
         caption = "; ".join(f"{scored.predictor}: {scored.how}" for scored in study.scores) + f". {tau}"
@@ -94,20 +217,17 @@ def choice_tables(study: Study) -> list[Table]:
     groups: dict[tuple[str, str], list[Loss]] = {}
     for item in study.losses:
         groups.setdefault((item.group, item.regime), []).append(item)
-    first = next(iter(groups))[0]
+    first = study.losses[0].group
     tables = []
-    for (gemms, regime), regrets in groups.items():
-        if regime != ALL and (gemms != first or study.is_held_back):
-            continue
-        if gemms != first and study.is_full.all():
+    for (gemms, regime), losses in groups.items():
+        if (gemms != first and (regime != ALL or study.is_full.all())) or (regime != ALL and study.is_held_back):
             continue
         words = gemms if regime == ALL else f"{gemms}, {regime}"
-        table = report_table(_CHOICE_HEADERS, f"choice of a kernel, regret: {words} ({regrets[0].num_gemms:,} GEMMs)")
-        for regret in regrets:
-            table.add_row(*_regret_cells(regret, study.overhead_us.get(regret.method)))
-        if regime == ALL:
-            for missing in study.missing:
-                table.add_row(missing)
+        table = report_table(_CHOICE_HEADERS, f"choice of a kernel, regret: {words} ({losses[0].num_gemms:,} GEMMs)")
+        for loss in losses:
+            table.add_row(*_regret_cells(loss, study.overhead_us.get(loss.method)))
+        for missing in study.missing if regime == ALL else ():
+            table.add_row(missing)
         tables.append(table)
     caption = (
         "regret: measured time of the choice / best measured - 1. speed: geometric mean of best / choice. top k: the "
@@ -119,13 +239,13 @@ def choice_tables(study: Study) -> list[Table]:
     return tables
 
 
-def _regret_cells(regret: Loss, overhead_us: float | None) -> tuple[str, ...]:
-    tops = (regret.top1_frac, regret.top3_frac, regret.top10_frac)
-    time_us = (overhead_us or 0.0) + _US_PER_S * regret.profiled_s
+def _regret_cells(loss: Loss, overhead_us: float | None) -> tuple[str, ...]:
+    tops = (loss.top1_frac, loss.top3_frac, loss.top10_frac)
+    time_us = (overhead_us or 0.0) + _US_PER_S * loss.profiled_s
     time = f"{time_us / _US_PER_S:.2g} s" if time_us > _IN_SECONDS_US else f"{time_us:,.0f} us" if time_us else "-"
     return (
-        regret.method, *(f"{size:.1%}" for size in (regret.mean_frac, regret.p95_frac, regret.worst_frac)),
-        f"{regret.speed_frac:.1%}", *("-" if top is None else f"{top:.1%}" for top in tops), time,
+        loss.method, *(f"{size:.1%}" for size in (loss.mean_frac, loss.p95_frac, loss.worst_frac)),
+        f"{loss.speed_frac:.1%}", *("-" if top is None else f"{top:.1%}" for top in tops), time,
     )  # fmt: skip
 
 
@@ -143,33 +263,31 @@ def cost_line(study: Study) -> str:
     )
 
 
-def outlier_lines(study: Study, num: int) -> list[str]:
-    """Return the rows of `outlier_records` in words, the largest terms first."""
-    lines = []
+def _outlier_lines(study: Study, num: int) -> Iterator[str]:
+    """Yield the rows of `outlier_records` in words, the largest terms first."""
     for item in outlier_records(study, num):
         terms = sorted(item["terms_us"].items(), key=lambda term: -abs(term[1]))
         shown = ", ".join(f"{name} {value:.1f}" for name, value in terms if abs(value) >= _LEAST_TERM_US)
-        lines.append(
+        yield (
             f"M {item['M']}, N {item['N']}, K {item['K']}: {item['family']} {item['config']}, measured "
             f"{item['measured_us']:.1f} us, predicted {item['predicted_us']:.1f} us, {item['error_frac']:+.1%}; {shown}"
         )
-    return lines
 
 
 def speed_table(study: Study) -> Table:
     """Return the speed of what each method chooses, over all data sets by regime, then over each data set."""
     table = report_table(_SPEED_HEADERS, "speed of the choice among a GEMM's timed configs; 100%: the best of them")
-    kept = [item for item in study.losses if ALL in (item.group, item.regime)]
-    groups = dict.fromkeys((item.group, item.regime) for item in kept)
-    for place, key in enumerate(groups):
+    by_group: dict[tuple[str, str], dict[str, dict[str, Loss]]] = {}
+    for item in study.losses:
+        if ALL in (item.group, item.regime):
+            by_group.setdefault((item.group, item.regime), {}).setdefault(item.method, {})[item.how] = item
+    for place, ((group, regime), methods) in enumerate(by_group.items()):
         if place:
             table.add_section()
-        of_group = [item for item in kept if (item.group, item.regime) == key]
-        for number, method in enumerate(dict.fromkeys(item.method for item in of_group)):
-            found = {item.how: item for item in of_group if item.method == method}
-            first = found[FIRST[0]]
-            speeds = (f"{found[top].speed_frac:.1%}" if top in found else "-" for top in FIRST)
-            head = ("" if number else key[0] if key[1] == ALL else key[1], method, f"{first.num_gemms:,}")
+        for number, (method, losses) in enumerate(methods.items()):
+            first = losses[FIRST[0]]
+            speeds = (f"{losses[top].speed_frac:.1%}" if top in losses else "-" for top in FIRST)
+            head = ("" if number else group if regime == ALL else regime, method, f"{first.num_gemms:,}")
             table.add_row(*head, *speeds, f"{first.p5_speed_frac:.1%}", f"{first.least_speed_frac:.1%}")
     caption = (
         "geometric means over GEMMs of best time / time of the choice: the method's first, the best of its first 3, "
@@ -178,116 +296,92 @@ def speed_table(study: Study) -> Table:
     return with_caption(table, caption)
 
 
-def worst_choice_lines(study: Study, num: int) -> list[str]:
-    """Return the GEMMs of `worst_choices` in words, two lines each."""
-    lines = []
+def _worst_choice_lines(study: Study, num: int) -> Iterator[str]:
+    """Yield the GEMMs of `worst_choices` in words, three lines each."""
     for item in worst_choices(study, num):
-        lines.append(f"{item['data_set']}, M {item['M']}, N {item['N']}, K {item['K']}: {item['speed_frac']:.1%}")
+        yield f"{item['data_set']}, M {item['M']}, N {item['N']}, K {item['K']}: {item['speed_frac']:.1%}"
         for name in ("chosen", "best"):
-            part = item[name]
-            lines.append(
-                f"  {name}: {part['config']}: measured {part['measured_us']:.1f} us, predicted "
-                f"{part['predicted_us']:.1f} us"
-            )
-    return lines
+            config, measured_us, predicted_us = item[name].values()
+            yield f"  {name}: {config}: measured {measured_us:.1f} us, predicted {predicted_us:.1f} us"
 
 
-_LEAST_PERCENT = 0.1  # regrets below are drawn here, since the axis is logarithmic
-_LINEAR_POINTS = 0.01  # the axis of ablations is linear up to here
-_BAR = 0.4
+_ABLATION_HEADERS = {
+    "family": ("coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"),
+    "data_set": ("coefficient", "held at", "held out", "worst set", "there", "speed"),
+}
 
 
-@styled
-def plot_family(study: Study, family: str) -> Figure:
-    """Plot predicted against measured latency of one family's configs, log-log, with lines at -10%, 0 and +10%."""
-    figure = new_figure(6.4, 6.6)
-    of_family = study.timings.of_group(family)
-    predicted_us = study.scores[0].predicted_us[of_family]
-    handles = draw_predicted(figure.add_subplot(), study.timings.select(of_family), predicted_us)
-    add_title(figure, f"{family}: {of_family.sum():,} timings\n{_short(study.title)}")
-    add_legend(figure, handles)
-    return figure
+def ablation_report(ablation: Ablation) -> Iterator[Table | str]:
+    """Yield what each term buys; changes of the MAPE in percentage points, positive: worse without the term.
 
-
-@styled
-def plot_regret(study: Study) -> Figure:
-    """Plot, for each method, the share of GEMMs whose choice has at most that regret, in percent.
-
-    GEMMs whose configs were all timed, or all where there is none; regrets under 0.1% are drawn at 0.1%. Methods that
-    start with the same word have one colour: the same order, of which more or fewer are timed.
+    Families are ablated one by one, Triton's one set of coefficients at once.
     """
-    figure = new_figure(7.6, 5.4)
-    axes = figure.add_subplot()
-    gemms = study.is_full if study.is_full.any() else np.ones(len(study.is_full), bool)
-    best_us = study.timings.best_us[first_rows(study.timings)][gemms]
-    share = 100.0 * np.arange(len(best_us) + 1) / len(best_us)
-    choices = [choice for choice in study.choices if choice.method != "profile all"]
-    colors = dict(zip(dict.fromkeys(choice.method.split()[0] for choice in choices), cycle(SERIES), strict=False))
-    handles: list[Artist] = []
-    drawn = []
-    for choice, dash in zip(choices, cycle(DASHES), strict=False):
-        percent = np.maximum(100.0 * np.sort(choice.chosen_us[gemms] / best_us - 1.0), _LEAST_PERCENT)
-        handles += axes.step(
-            np.concatenate([percent[:1], percent]), share, where="post", linestyle=dash, label=choice.method,
-            color=colors[choice.method.split()[0]],
-        )  # fmt: skip
-        drawn.append(percent)
-    axes.set(xscale="log", ylabel="GEMMs (%)", ylim=(0, 101))
-    add_grid(axes)
-    scale_axis(axes.xaxis, "regret", np.concatenate(drawn), is_log=True)
-    least = f"less than {_LEAST_PERCENT:g} at {_LEAST_PERCENT:g}"
-    axes.set_xlabel(f"regret: time of the choice / best measured - 1 (%; {least})")
-    add_title(figure, f"{len(best_us)} GEMMs\n{_short(study.title)}")
-    add_legend(figure, handles)
-    return figure
+    terms, by_family = ablation.terms, ablation.group == _FAMILY
+    if not terms:
+        return
+    names = ", ".join(".".join(filter(None, (item.part, item.coefficient))) for item in ablation.useless) or "none"
+    limit = f"Under {ablation.points:g} points, buys nothing: {names}"
+    if by_family:
+        title = "error when a term is removed and the family's others are fitted again (MAPE, points)"
+        caption = (
+            "held at: 0 costs nothing, 1e+09 limits nothing; others: a term's plain value (in the JSON report). in "
+            "sample: fits on all rows, weighted as in the fit. held out: only where that changes little; -: not needed."
+            f" reaches: rows that move by over 1%. In brackets: held-out MAPE with all terms. {limit}"
+        )
+    else:
+        yield ""
+        title = (
+            "held-out error when a coefficient is held at its neutral value and the others are fitted again "
+            f"(with all: MAPE {terms[0].base_points:.2f}%)"
+        )
+        caption = (
+            "changes in percentage points. held out: MAPE of all rows; worst set: the data set that loses most; speed: "
+            f"of the first choice. {limit}"
+        )
+    table = report_table(_ABLATION_HEADERS[ablation.group], title)
+    for part in dict.fromkeys(item.part for item in terms):
+        of_part = [item for item in terms if item.part == part]
+        if by_family:
+            table.add_section()
+            table.add_row(f"{part} ({of_part[0].base_points:.2f}%)")
+        for item in sorted(of_part, key=_bought_points, reverse=True):
+            table.add_row(*(_family_cells if by_family else _set_cells)(item))
+    yield with_caption(table, caption)
+    for gone in ablation.removed:
+        line = (
+            f"{gone.part}: {', '.join(gone.coefficients) or 'none'} together change the held-out MAPE by "
+            f"{gone.held_out_points:+.3f} points, near the best by {gone.held_out_near_points:+.3f}"
+        )
+        yield line + (f"; kept, since the others are gone: {', '.join(gone.kept)}" if gone.kept else "")
+    if by_family:
+        yield ""
 
 
-@styled
-def plot_ablation(found: Sequence[Ablated], family: str) -> Figure:
-    """Plot what the removal of each term of a family does to its MAPE, in percentage points: in sample and held out."""
-    with needs_extra("plotting", "plot"):
-        from matplotlib.patches import Patch
-        from matplotlib.ticker import FuncFormatter
-
-    items = sorted((item for item in found if item.part == family), key=lambda item: item.in_sample_points or 0.0)
-    figure = new_figure(7.6, 1.6 + 0.26 * len(items))
-    axes = figure.add_subplot()
-    sides: list[tuple[str, float, list[float | None]]] = [
-        ("in sample, weighted", 0.5, [item.in_sample_points or 0.0 for item in items]),
-        ("held out by (N, K)", -0.5, [item.held_out_points for item in items]),
-    ]
-    handles: list[Artist] = []
-    for (label, side, points), color, hatch in zip(sides, SERIES, ("", "///"), strict=False):
-        known = {place + side * _BAR: value for place, value in enumerate(points) if value is not None}
-        look: dict[str, Any] = {"facecolor": color, "hatch": hatch, "edgecolor": SURFACE, "linewidth": 0.5}
-        if known:
-            axes.barh(list(known), list(known.values()), _BAR, **look)
-            handles.append(Patch(label=label, **look))
-    axes.axvline(0.0, color=TEXT, linewidth=0.8)
-    add_grid(axes, axis="x")
-    axes.set_yticks(range(len(items)), labels=[item.coefficient for item in items])
-    axes.set_ylim(-0.6, len(items) - 0.4)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xscale("symlog", linthresh=_LINEAR_POINTS)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set(xlabel="change of the MAPE without the term (percentage points)", ylabel="coefficient")
-    add_title(figure, f"{family}: a term removed, the others fitted again")
-    add_legend(figure, handles)
-    return figure
+def _bought_points(item: Ablated) -> float:
+    return (item.held_out_points if item.in_sample_points is None else item.in_sample_points) or 0.0
 
 
-def save_study_plots(studies: Sequence[Study], ablation: Ablation | None, folder: Path) -> None:
-    """Write all plots as PNG files to a folder, which is made if it is missing."""
-    for study in studies:
-        stem = "w4a16-" + "-".join(dict.fromkeys(study.timings.frame["table"]))
-        present = set(study.timings.frame["family"])
-        for family in (name for name in study.timings.groups if name in present):
-            save_figure(plot_family(study, family), folder / f"{stem}-{family}-predicted.png")
-        save_figure(plot_regret(study), folder / f"{stem}-regret.png")
-    found = () if ablation is None else ablation.found
-    for family in dict.fromkeys(item.part for item in found):
-        save_figure(plot_ablation(found, family), folder / f"w4a16-ablation-{family}.png")
+def _family_cells(item: Ablated) -> tuple[str, ...]:
+    points = (item.held_out_points, item.held_out_near_points, item.held_out_reached_points)
+    return (
+        f"  {item.coefficient}", f"{item.value:.3g}", f"{item.reached_frac or 0.0:.1%}",
+        f"{item.in_sample_points or 0.0:+.2f}", *("-" if value is None else f"{value:+.3f}" for value in points),
+    )  # fmt: skip
 
 
-def _short(title: str) -> str:
-    return title.replace("; ", ";\n", 1)
+def _set_cells(item: Ablated) -> tuple[str, ...]:
+    return (
+        item.coefficient, f"{item.value:g}", f"{item.held_out_points or 0.0:+.3f}", item.worst_group,
+        f"{item.worst_group_points or 0.0:+.3f}", f"{item.speed_points or 0.0:+.2f}",
+    )  # fmt: skip
+
+
+def ablation_document(ablation: Ablation) -> dict[str, Any]:
+    """Return what each term buys under the key ``ablation``; nothing where there is nothing."""
+    terms = _records(ablation.terms, _ABLATION_KEYS[ablation.group])
+    if not terms:
+        return {}
+    if ablation.group != _FAMILY:
+        return {"ablation": terms}
+    useless = [f"{item.part}.{item.coefficient}" for item in ablation.useless]
+    return {"ablation": {"terms": terms, "useless": useless, "together": _records(ablation.removed, _REMOVED_KEYS)}}

@@ -24,7 +24,7 @@ rows are grouped GEMMs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,7 @@ TABLE_SUFFIXES = (".csv", ".parquet")
 """Of the files that hold timings."""
 _META_SUFFIX = ".meta.yaml"
 _NOT_READ = {"has_no_timings", "has_row_groups"}
-_HELD_BACK = "held_back"
-_IN_NO_DEFAULT = {"has_all_candidates", _HELD_BACK}
-_CORRECTED = "is_corrected"
+_CANDIDATES, _HELD_BACK, _CORRECTED = "has_all_candidates", "held_back", "is_corrected"
 _CONDITIONS = ("library", "l2", "clock")
 _TYPES = ("input_dtype", "weight_dtype", "output_dtype", "group_size")
 _DTYPES: dict[str, Any] = {**dict.fromkeys((*SIZES, "group_size"), "int64"), "latency_us": "float64"}
@@ -56,89 +54,78 @@ def measured_root(gpu: str) -> Path:
 
 
 def list_timings(gpu: str, *, has_candidates: bool = False, has_held_back: bool = False) -> list[Timings]:
-    """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for.
+    """Read all timings that come with the library for `gpu`, by name.
 
-    `has_candidates` asks for all of these, `has_held_back` for those on which no coefficient is fitted.
+    Tables in no default are read only if asked for: `has_candidates` asks for all of them, `has_held_back` for those on
+    which no coefficient is fitted.
     """
-    left_out = set(_NOT_READ)
-    if not has_candidates:
-        left_out |= _IN_NO_DEFAULT - ({_HELD_BACK} if has_held_back else set())
-    kept = [path for path in _committed(gpu) if not left_out & meta_of(path).keys()]
-    return [timings for path in kept for timings in read_timings(path)]
+    left_out = set() if has_candidates else {_CANDIDATES} if has_held_back else {_CANDIDATES, _HELD_BACK}
+    return _read_committed(gpu, lambda meta: not left_out & meta)
 
 
 def list_correction_timings(gpu: str) -> list[Timings]:
     """Read all timings that come with the library for `gpu` and that corrections are fitted on by default, by name."""
-    kept = []
-    for path in _committed(gpu):
-        meta = meta_of(path)
-        if not _NOT_READ & meta.keys() and (meta.get(_CORRECTED) or not _IN_NO_DEFAULT & meta.keys()):
-            kept.append(path)
+    return _read_committed(gpu, lambda meta: _CORRECTED in meta or not {_CANDIDATES, _HELD_BACK} & meta)
+
+
+def _read_committed(gpu: str, is_wanted: Callable[[set[str]], bool]) -> list[Timings]:
+    paths = sorted(path for path in measured_root(gpu).rglob("*") if path.suffix in TABLE_SUFFIXES)
+    keys_of = {path: {key for key, value in meta_of(path).items() if value} for path in paths}
+    kept = [path for path, keys in keys_of.items() if not _NOT_READ & keys and is_wanted(keys)]
     return [timings for path in kept for timings in read_timings(path)]
-
-
-def _committed(gpu: str) -> list[Path]:
-    root = measured_root(gpu)
-    return sorted(path for path in root.rglob("*") if path.suffix in TABLE_SUFFIXES) if root.is_dir() else []
 
 
 def find_timings(gpu: str, names: Sequence[str], *, has_held_back: bool = False, **given: Any) -> list[Timings]:
     """Return the sets that `names` name: a file's path, or a committed set or folder such as ``aiconfigurator``.
 
-    Args:
-        gpu: arch name.
-        names: what to read; empty: all that is committed for `gpu`.
-        has_held_back: also, if no names are given, those on which no coefficient is fitted.
-        given: for files, as in `read_timings`.
+    No names: all that is committed, with `has_held_back` as in `list_timings`. `given` is for files, as in
+    `read_timings`.
 
     Raises:
         InvalidInputError: nothing of that name, or a table that cannot be read.
     """
     if not names:
         return list_timings(gpu, has_held_back=has_held_back)
-    found: list[Timings] = []
+    chosen: list[Timings] = []
     has_committed = not all(name.endswith(TABLE_SUFFIXES) for name in names)
     committed = list_timings(gpu, has_candidates=True) if has_committed else []  # once, whatever is asked of them
     for name in names:
         if name.endswith(TABLE_SUFFIXES):
-            found += read_timings(Path(name), gpu=gpu, **given)
+            chosen += read_timings(Path(name), gpu=gpu, **given)
             continue
         matching = [timings for timings in committed if f"{timings.name}/".startswith(f"{name.rstrip('/')}/")]
         if not matching:
             known = ", ".join(timings.name for timings in committed) or "none"
             raise InvalidInputError(f"no timings named {name!r} for {gpu}; there are: {known} (or a .csv or .parquet)")
-        found += matching
-    return list({timings.name: timings for timings in found}.values())
+        chosen += matching
+    return list({timings.name: timings for timings in chosen}.values())
 
 
 def read_timings(path: Path, **given: Any) -> list[Timings]:
-    """Read the sets of a table.
+    """Read the sets of a .csv or .parquet table and of the meta file beside it, if there is one.
 
-    Args:
-        path: a .csv or .parquet file; its meta file lies beside it, if there is one.
-        given: gpu, library, dtype (fp16, w4a16, ...), l2, clock, source: for what neither table nor meta file says.
+    `given` are gpu, library, dtype (fp16, w4a16, ...), l2, clock, source: for what neither table nor meta file says.
 
     Raises:
         InvalidInputError: the file cannot be read, or something is missing or impossible in it.
         ArchValidationError: the meta file is no readable YAML.
     """
-    meta = {key: value for key, value in given.items() if value is not None}
-    meta |= meta_of(path)
+    meta = {key: value for key, value in given.items() if value is not None} | dict(meta_of(path))
     if not isinstance(meta.get("gpu"), str):  # `gemm-eval measure` describes the device at length there
         meta["gpu"] = _gpu_of_folder(path) or given.get("gpu") or "unknown"
     meta.setdefault("library", _LIBRARY_OF_KERNEL.get(str(meta.get("kernel"))))
     table = read_table(path)
-    if meta.get("has_all_candidates"):
+    if meta.get(_CANDIDATES):
         table = _where(table, {"rank": 0}, path)
     name = _name_of(path)
-    bands = {key: Band(**band) for key, band in _mapping(meta.get("bands", {}), path, "bands").items()}
+    meta["bands"] = {key: Band(**band) for key, band in _mapping(meta.get("bands", {}), path, "bands").items()}
     sets = _mapping(meta.get("sets", {}), path, "sets")
     if not sets:
-        return list(_split(table, meta, name, bands, path))
+        return list(_split(table, meta, name, path))
     read: list[Timings] = []
     for key, own in sets.items():
         rows = _where(table, _mapping(own.get("where", {}), path, f"sets.{key}.where"), path)
-        read += _split(rows, meta | own, f"{name}/{key}", bands, path)
+        read += _split(rows, meta | own, f"{name}/{key}", path)
     return read
 
 
@@ -149,11 +136,7 @@ def meta_of(path: Path) -> Mapping[str, Any]:
 
 
 def read_columns(path: Path, needed: Iterable[str], complaint: str) -> pd.DataFrame:
-    """Read a parquet table of single configs that has at least the columns `needed`.
-
-    Raises:
-        InvalidInputError: it cannot be read, or lacks columns: `complaint`, where {} stands for their names.
-    """
+    """Read a table that has the columns `needed`; InvalidInputError: `complaint`, where {} stands for those missing."""
     frame = read_table(path)
     if missing := [name for name in needed if name not in frame]:
         raise InvalidInputError(f"{path}{complaint.format(', '.join(missing))}")
@@ -161,11 +144,7 @@ def read_columns(path: Path, needed: Iterable[str], complaint: str) -> pd.DataFr
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Read a CSV or parquet file.
-
-    Raises:
-        InvalidInputError: it is neither, or cannot be read.
-    """
+    """Read a CSV or parquet file; InvalidInputError: it is neither, or cannot be read."""
     if path.suffix not in TABLE_SUFFIXES:
         raise InvalidInputError(f"timings must be a {' or '.join(TABLE_SUFFIXES)} file, got {path}")
     try:
@@ -174,47 +153,37 @@ def read_table(path: Path) -> pd.DataFrame:
         raise InvalidInputError(f"cannot read timings from {path}: {error}") from error
 
 
-def _split(
-    table: pd.DataFrame, meta: Mapping[str, Any], name: str, bands: Mapping[str, Band], path: Path
-) -> Iterator[Timings]:
+def _split(table: pd.DataFrame, meta: Mapping[str, Any], name: str, path: Path) -> Iterator[Timings]:
     """Complete the columns from `meta` and yield one set for each condition in the table."""
     for column in ("M", "K", "N", "latency_us"):
         if column not in table.columns:
             raise InvalidInputError(f"{path}: a table of timings needs the column {column}")
-    frame = table.assign(**{key: value for key, value in _types(meta).items() if key not in table.columns})
-    for column in _CONDITIONS:
+    scheme = parse_scheme(meta["dtype"]) if "dtype" in meta else None
+    defaults: dict[str, Any] = {"G": 1, "group_size": PER_COLUMN, **_DEFAULTS}
+    if scheme is not None:
+        group_size = PER_COLUMN if scheme.group_size is None else scheme.group_size
+        defaults |= dict(zip(_TYPES, (*map(str, scheme[:3]), group_size), strict=True))
+    defaults |= {key: meta[key] for key in (*_CONDITIONS, *_TYPES) if meta.get(key) is not None}
+    frame = table.assign(**{key: value for key, value in defaults.items() if key not in table.columns})
+    for column in (*_CONDITIONS, *_TYPES):
         if column not in frame.columns:
-            if meta.get(column) is None and column not in _DEFAULTS:
-                raise InvalidInputError(
-                    f"{path}: {column} must be given: a column, a key of the meta file, or --{column}"
-                )
-            frame[column] = meta.get(column, _DEFAULTS.get(column))
-    if "G" not in frame.columns:
-        frame["G"] = 1
-    missing = [column for column in _TYPES if column not in frame.columns]
-    if missing:
-        raise InvalidInputError(f"{path}: {missing[0]} must be given: a column, a key of the meta file, or --dtype")
+            option = "dtype" if column in _TYPES else column
+            raise InvalidInputError(f"{path}: {column} must be given: a column, a key of the meta file, or --{option}")
     frame["group_size"] = frame["group_size"].fillna(PER_COLUMN)
     frame = _with_numbers(frame, path)
     first = [*SIZES, *_TYPES, "latency_us"]
     rest = [column for column in frame.columns if column not in (*first, *_CONDITIONS)]
     groups = list(frame.groupby(list(_CONDITIONS), sort=True))
     for key, rows in groups:
-        conditions = dict(zip(_CONDITIONS, map(str, key), strict=True))
         yield Timings(
             rows[[*first, *rest]].reset_index(drop=True),
-            name if len(groups) == 1 else f"{name}/{'-'.join(conditions.values())}",
-            gpu=str(meta["gpu"]),
-            source=str(meta.get("source", "")),
-            bands=bands,
-            library=conditions["library"],
-            l2=conditions["l2"],
-            clock=conditions["clock"],
-            quantize_from=str(meta.get("quantize_from", "")),
-            is_net=bool(meta.get("is_net", False)),
-            group_n=_group_n(meta),
+            name if len(groups) == 1 else f"{name}/{'-'.join(map(str, key))}",
+            gpu=str(meta["gpu"]), source=str(meta.get("source", "")), bands=meta["bands"],
+            library=str(key[0]), l2=str(key[1]), clock=str(key[2]),
+            quantize_from=str(meta.get("quantize_from", "")), is_net=bool(meta.get("is_net", False)),
+            group_n=1 if scheme is None or scheme.group_n is None else scheme.group_n,
             timer_us=float(meta.get("timer_us", 0.0)),
-        )
+        )  # fmt: skip
 
 
 def _with_numbers(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -229,21 +198,6 @@ def _with_numbers(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     return converted
 
 
-def _types(meta: Mapping[str, Any]) -> dict[str, Any]:
-    types: dict[str, Any] = {"group_size": PER_COLUMN}
-    if "dtype" in meta:
-        scheme = parse_scheme(meta["dtype"])
-        types |= {key: str(value) for key, value in zip(_TYPES, scheme[:3], strict=False)}
-        types["group_size"] = PER_COLUMN if scheme.group_size is None else scheme.group_size
-    return types | {key: meta[key] for key in _TYPES if key in meta}
-
-
-def _group_n(meta: Mapping[str, Any]) -> int:
-    """Return how many columns of B share a scale."""
-    scheme = parse_scheme(meta["dtype"]) if "dtype" in meta else None
-    return 1 if scheme is None or scheme.group_n is None else scheme.group_n
-
-
 def _where(table: pd.DataFrame, wanted: Mapping[str, Any], path: Path) -> pd.DataFrame:
     for column, value in wanted.items():
         if column not in table.columns:
@@ -256,9 +210,7 @@ def _where(table: pd.DataFrame, wanted: Mapping[str, Any], path: Path) -> pd.Dat
 
 def _mapping(value: Any, path: Path, key: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidInputError(
-            f"{path.with_name(path.stem + _META_SUFFIX)}: {key} must be a mapping, got {shown(value)}"
-        )
+        raise InvalidInputError(f"{path.with_suffix(_META_SUFFIX)}: {key} must be a mapping, got {shown(value)}")
     return value
 
 

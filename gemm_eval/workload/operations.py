@@ -34,11 +34,9 @@ class AttentionProblem:
     num_kv_heads, head_dim or v_head_dim]; the output is as Q, with `v_head_dim`.
 
     Attributes:
-        batch: sequences.
-        q_len, kv_len: queries and keys of each, `q_len` <= `kv_len`; full attention may have more queries than keys, of
-            another sequence (cross-attention).
-        num_heads, num_kv_heads: query heads, and KV heads that equal groups of these share (MHA: as many; MQA: one).
-        head_dim: elements of a query and of a key.
+        q_len, kv_len: queries and keys of each sequence, `q_len` <= `kv_len`; full attention may have more queries than
+            keys, of another sequence (cross-attention).
+        num_kv_heads: KV heads that equal groups of query heads share (MHA: as many; MQA: one).
         dtype: of Q, and what products are computed in: fp16, bf16, or fp8 where queries are quantized. The output is of
             it too, of queries of 8 bits bf16.
         kv_dtype: of K and V in the cache, which may be narrower (fp8, int8, fp4); None: `dtype`.
@@ -214,11 +212,8 @@ class CollectiveProblem:
     - ``all_to_all``: what it sends in all, the share that it keeps (1/num_ranks) included.
     - ``send``: what one device sends to one other; num_ranks is 2.
 
-    Attributes:
-        what: one of `COLLECTIVES`.
-        message_bytes: of one device, as said.
-        num_ranks: devices that take part; 1: nothing is sent.
-        dtype: of the elements. It matters for sums only: switches add up 16 and 32 bits, and no narrower ones.
+    Devices that take part are `num_ranks`; 1: nothing is sent. `dtype` matters for sums only: switches add up 16 and 32
+    bits, and no narrower ones.
 
     Raises:
         InvalidProblemError: no such operation, a size that is no positive integer or too large, or a send of many.
@@ -281,7 +276,6 @@ class MemoryKernel(NamedTuple):
         row_threads: of a row; 0: one for every 16 bytes of it.
         is_dealt: elements are dealt to all SMs; else each row is one CTA's.
         element_trips, element_loads: trips and loads for each element of a thread, on top.
-        library: whose, `ENGINES` or `TORCH`.
     """
 
     trips: float = 1.0
@@ -294,13 +288,9 @@ class MemoryKernel(NamedTuple):
 
 
 def _of_torch(
-    trips: float,
-    loads: float,
-    row_threads: int,
-    per_element: tuple[float, float] = (0.0, 0.0),
-    *,
+    trips: float, loads: float, row_threads: int, per_element: tuple[float, float] = (0.0, 0.0), *,
     is_dealt: bool = True,
-) -> MemoryKernel:
+) -> MemoryKernel:  # fmt: skip
     return MemoryKernel(trips, loads, row_threads, is_dealt, *per_element, library=TORCH)
 
 
@@ -355,21 +345,10 @@ def memory_kernel(what: str) -> MemoryKernel:
     return _KERNELS.get(what, _OTHER)
 
 
-def has_cta_for_each_row(what: str) -> bool:
-    """Say whether a kernel of serving engines has a CTA for each row (token); others deal elements to all SMs."""
-    return not memory_kernel(what).is_dealt
-
-
 Sizes = int | npt.NDArray[np.int64]
 
-LAYER_TERMS = {
-    "routing_us": "top-k of the router's scores, and the order of tokens by expert",
-    "permute_us": "rows of tokens, copied to where their experts read them",
-    "quantize_us": "both activations, made as narrow as the GEMMs read them",
-    "activation_us": "the activation between the two GEMMs, with the product of gate and up",
-    "finalize_us": "the weighted sum over each token's experts",
-}
-"""Terms of a layer's time besides its GEMMs, in the order they run, and what that time goes to."""
+LAYER_TERMS = ("routing_us", "permute_us", "quantize_us", "activation_us", "finalize_us")
+"""Terms of a layer's time besides its GEMMs, in the order they run: `finalize_us` is the sum over experts."""
 
 
 class MoeWork(NamedTuple):
@@ -377,14 +356,11 @@ class MoeWork(NamedTuple):
 
     Attributes:
         num_tokens: tokens that all ranks of the expert-parallel group see together.
-        hidden: width of the model.
         inter: intermediate width of an expert on this rank: that of the model over the tensor-parallel degree.
-        num_experts: routed experts of the layer.
         num_local_experts: those of this rank.
         topk: experts of a token.
         local_rows: assignments (token, expert) on this rank.
-        num_active: experts of this rank that have tokens.
-        most_rows: of its experts, those of the one that has most.
+        num_active, most_rows: experts of this rank that have tokens, and rows of the one that has most.
         gated: gate and up projection; else up alone.
         types: of both GEMMs.
         has_grouped_router: whether groups of experts are chosen before experts, as DeepSeek-V3 does.

@@ -67,13 +67,8 @@ class Layouts(NamedTuple):
     """Row groups of many problems, as numba kernels take them.
 
     Groups of equally many rows stand together, the largest first, and those without a row are left out: nothing depends
-    on the order of groups. A problem without row groups is G groups of M rows, and has no entry.
-
-    Attributes:
-        of: [num_problems], which layout a problem has, -1: none; or [0], where no problem has any.
-        starts: [num_layouts + 1], where each one's groups start in the next two.
-        rows: [num_sizes], rows of such a group, at least 1.
-        counts: [num_sizes], groups that have so many.
+    on the order of groups. `of` [num_problems] is which layout a problem has, -1: none, or [0], where no problem has
+    any: G groups of M rows. Groups of layout i are `starts[i]` to `starts[i + 1]` of `rows`, and `counts` of each.
     """
 
     of: npt.NDArray[np.int64]

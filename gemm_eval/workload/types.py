@@ -27,13 +27,10 @@ _set = object.__setattr__
 
 @dataclass(frozen=True, slots=True)
 class BlockScale:
-    """Scales of a quantized operand: one for each row of A or column of B, or a few, and for each group of K in it.
+    """Scales of a quantized operand: one for `group_n` rows of A or columns of B, and for each group of K in them.
 
-    Attributes:
-        dtype: type of a scale.
-        group_size: elements along K that share one; None: all of K.
-        zero_dtype: type of the zero point beside each scale; None: symmetric.
-        group_n: rows of A or columns of B that share one.
+    `group_size` are the elements along K that share one; None: all of K. `zero_dtype` is the type of the zero point
+    beside each scale; None: symmetric.
     """
 
     dtype: DType
@@ -57,12 +54,7 @@ class BlockScale:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A or B as it lies in memory.
-
-    Attributes:
-        dtype: type of an element.
-        scale: None where elements are values by themselves.
-    """
+    """A or B as it lies in memory; `scale` is None where elements are values by themselves."""
 
     dtype: DType
     scale: BlockScale | None = None
@@ -85,11 +77,8 @@ class Operand:
 class GemmTypes:
     """The data types of a GEMM; all of them are known, and they go together.
 
-    Attributes:
-        a, b: A and B as stored; both are multiplied in `a.dtype`.
-        c: type of C as stored.
-        acc: type that products are added in.
-        words: all of these by the names that arguments of a `GemmProblem` have.
+    `a` and `b` are as stored; both are multiplied in `a.dtype`, and products are added in `acc`. `words` are all types
+    by the names that arguments of a `GemmProblem` have.
     """
 
     a: Operand
@@ -158,15 +147,9 @@ class GemmTypes:
 
 @lru_cache(maxsize=1024, typed=True)
 def make_types(
-    input_dtype: Any = DType.FP16,
-    weight_dtype: Any = None,
-    output_dtype: Any = None,
-    accumulator_dtype: Any = None,
-    group_size: Any = None,
-    scale_dtype: Any = None,
-    zero_dtype: Any = None,
-    group_n: Any = None,
-) -> GemmTypes:
+    input_dtype: Any = DType.FP16, weight_dtype: Any = None, output_dtype: Any = None, accumulator_dtype: Any = None,
+    group_size: Any = None, scale_dtype: Any = None, zero_dtype: Any = None, group_n: Any = None,
+) -> GemmTypes:  # fmt: skip
     """Return the types that a `GemmProblem` of these arguments has: one object for the same ones.
 
     Raises:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from gemm_eval import ArchError, ArchNotFoundError, ArchValidationError, GEMMEvaluator, list_archs, load_arch
-from gemm_eval.arch.yaml import read_yaml
+from gemm_eval import ArchError, ArchNotFoundError, ArchValidationError, GEMMEvaluator, load_arch
 from tests.arch.hostile_yaml import GOOD, HOSTILE, with_line
 
 MAX_SECONDS = 5.0
@@ -21,14 +20,6 @@ def write(folder: Path, text: str | bytes, name: str = "chip.yaml") -> Path:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     return path
-
-
-def test_presets_are_listed_sorted_and_load() -> None:
-    names = list_archs()
-
-    assert list(names) == sorted(set(names))
-    assert {"demo-8core", "sg2260e"} <= set(names)
-    assert all(load_arch(name).name == name for name in names)
 
 
 def test_str_path_and_path_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,13 +36,7 @@ def test_str_path_and_path_are_the_same(tmp_path: Path, monkeypatch: pytest.Monk
         == spec
     )
     assert load_arch(write(tmp_path, GOOD, "chip.yml")) == spec
-    assert GEMMEvaluator(str(path)).arch == spec
-
-
-def test_evaluator_takes_a_path_object(tmp_path: Path) -> None:
-    path = write(tmp_path, GOOD)
-
-    assert GEMMEvaluator(path).arch == load_arch(path)  # type: ignore[arg-type]
+    assert GEMMEvaluator(str(path)).arch == GEMMEvaluator(path).arch == spec
 
 
 @pytest.mark.parametrize(
@@ -164,20 +149,13 @@ def test_numbers_as_people_write_them(tmp_path: Path) -> None:
     assert (spec.dram_gb_per_s, spec.frequency_ghz, spec.noc_gb_per_s, spec.sram_bytes) == (100.0, 1.5, 150.0, 65536)
 
 
-def test_time_like_text_is_no_base_60_number(tmp_path: Path) -> None:
-    assert load_arch(write(tmp_path, with_line("title: 1:30"))).title == "1:30"
-
-
-def test_yes_and_no_are_words(tmp_path: Path) -> None:
-    assert load_arch(write(tmp_path, with_line("title: no"))).title == "no"
+def test_words_stay_words(tmp_path: Path) -> None:
+    for word in ("1:30", "no"):  # base 60 and a truth value in YAML 1.1
+        assert load_arch(write(tmp_path, with_line(f"title: {word}"))).title == word
 
 
 def test_byte_order_mark_and_null_options(tmp_path: Path) -> None:
     assert load_arch(write(tmp_path, b"\xef\xbb\xbf" + with_line("noc_gb_per_s:").encode())).noc_gb_per_s is None
-
-
-def test_read_yaml_gives_plain_data(tmp_path: Path) -> None:
-    assert read_yaml(write(tmp_path, "a: 1\nb: [1.5, x, null, true]\n")) == {"a": 1, "b": [1.5, "x", None, True]}
 
 
 def test_inheritance_from_a_preset(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-import re
 from typing import Any
 
 import numpy as np
@@ -13,37 +12,22 @@ import pytest
 from pydantic import ValidationError
 
 from gemm_eval import ArchValidationError, MulticoreSpec, load_arch
-from gemm_eval.arch import Provenance, ProvenanceKind, Published
+from gemm_eval.arch import Provenance, ProvenanceKind
 from gemm_eval.dtypes import DType
 from tests.cases import case
 
 DEMO = load_arch("demo-8core", MulticoreSpec)
 TABLES = [name for name in MulticoreSpec.model_fields if isinstance(getattr(DEMO, name), dict)]
 MINIMAL: dict[str, Any] = {
-    "name": "mine",
-    "num_cores": 4,
-    "frequency_ghz": 1.5,
-    "cube_m": 16,
-    "cube_k": 32,
-    "cube_n": 8,
-    "cube_steps_per_cycle": {"fp16": 1.0},
-    "sram_bytes": 1 << 20,
-    "dram_gb_per_s": 100.0,
-    "reduction": "none",
-}
+    "name": "mine", "num_cores": 4, "frequency_ghz": 1.5, "cube_m": 16, "cube_k": 32, "cube_n": 8,
+    "cube_steps_per_cycle": {"fp16": 1.0}, "sram_bytes": 1 << 20, "dram_gb_per_s": 100.0, "reduction": "none",
+}  # fmt: skip
 # field -> (smallest, largest) allowed value, and values just outside
 INT_BOUNDS = {
-    "num_cores": (1, 1 << 20),
-    "cube_m": (1, 1 << 16),
-    "cube_k": (1, 1 << 16),
-    "cube_n": (1, 1 << 16),
-    "fill_drain_cycles": (0, 1 << 30),
-    "sram_bytes": (1, 1 << 50),
-    "input_buffers": (1, 2),
-    "output_buffers": (1, 2),
-    "lane_num": (1, 1 << 16),
-    "align_bytes": (1, 1 << 16),
-}
+    "num_cores": (1, 1 << 20), "cube_m": (1, 1 << 16), "cube_k": (1, 1 << 16), "cube_n": (1, 1 << 16),
+    "fill_drain_cycles": (0, 1 << 30), "sram_bytes": (1, 1 << 50), "input_buffers": (1, 2), "output_buffers": (1, 2),
+    "lane_num": (1, 1 << 16), "align_bytes": (1, 1 << 16),
+}  # fmt: skip
 POSITIVE = ["frequency_ghz", "dram_gb_per_s", "dram_core_limit_gb_per_s", "noc_gb_per_s", "vector_ops_per_cycle",
             "dequant_ops_per_elem", "exp_ops_per_elem", "area_mm2", "tdp_w"]  # fmt: skip
 NON_NEGATIVE = ["launch_us", "static_w", "sram_pj_per_byte", "dram_pj_per_byte", "noc_pj_per_byte"]
@@ -70,37 +54,14 @@ def test_tables_cannot_be_changed(field: str) -> None:
     table = getattr(DEMO, field)
     key = next(iter(table), "new")
     before = dict(table)
-    attempts = {
-        "set": lambda: table.__setitem__(key, 9),
-        "delete": lambda: table.__delitem__(key),
-        "update": lambda: table.update({key: 9}),
-        "or": lambda: table.__ior__({key: 9}),
-        "pop": lambda: table.pop(key),
-        "popitem": lambda: table.popitem(),
-        "setdefault": lambda: table.setdefault("new", 9),
-        "clear": lambda: table.clear(),
-    }
-    for attempt in attempts.values():
+    for attempt in (
+        lambda: table.__setitem__(key, 9), lambda: table.__delitem__(key), lambda: table.update({key: 9}),
+        lambda: table.__ior__({key: 9}), lambda: table.pop(key), table.popitem, table.clear,
+        lambda: table.setdefault("new", 9),
+    ):  # fmt: skip
         with pytest.raises(TypeError, match="frozen"):
             attempt()
     assert dict(getattr(DEMO, field)) == before
-
-
-def test_tables_are_cut_off_from_what_built_them() -> None:
-    rates = {"fp16": 1.0}
-    spec = minimal(cube_steps_per_cycle=rates)
-    rates["fp16"] = 9.0
-
-    assert spec.cube_steps_per_cycle == {"fp16": 1.0}
-
-
-def test_published_is_frozen_too() -> None:
-    published = Published.model_validate({"peak_tflop_per_s": {"fp16": 1.0}, "source": "a sheet"})
-
-    with pytest.raises(ValidationError, match="frozen"):
-        published.source = "another"
-    with pytest.raises(TypeError):
-        published.peak_tflop_per_s[DType.FP16] = 9.0  # type: ignore[index]
 
 
 def test_value_semantics() -> None:
@@ -116,14 +77,6 @@ def test_value_semantics() -> None:
     assert MulticoreSpec.model_validate(DEMO.model_dump()) == DEMO
     with pytest.raises(TypeError):
         pickle.loads(pickle.dumps(DEMO)).cube_steps_per_cycle.clear()
-
-
-def test_minimal_spec_in_memory() -> None:
-    spec = minimal()
-
-    assert spec.default_dtype is DType.FP16
-    assert spec.sram_usable_bytes == 1 << 20
-    assert spec.provenance == {}
 
 
 @pytest.mark.parametrize("field", [field for field in MINIMAL if field not in ("name", "reduction")])
@@ -226,14 +179,10 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_long_input_is_cut_in_messages() -> None:
-    with pytest.raises(ArchValidationError) as caught:
-        DEMO.with_(num_cores="x" * 10_000)
-    assert len(str(caught.value)) < 300
-
-
-def test_a_number_too_long_to_print_is_refused() -> None:
-    with pytest.raises(ArchValidationError, match="num_cores"):
-        DEMO.with_(num_cores=10**5000)
+    for value in ("x" * 10_000, 10**5000):
+        with pytest.raises(ArchValidationError) as caught:
+            DEMO.with_(num_cores=value)
+        assert len(str(caught.value)) < 300
 
 
 def test_with_updates_provenance_and_keeps_the_rest() -> None:
@@ -281,17 +230,3 @@ def test_peak_arithmetic() -> None:
     assert spec.cube_k_of(DType.FP16) == 32
     with pytest.raises(KeyError):
         spec.peak_tflop_per_s("bf16")
-
-
-def test_usable_sram_is_rounded_down() -> None:
-    assert minimal(sram_bytes=1001, sram_usable_frac=0.5).sram_usable_bytes == 500
-
-
-def test_every_public_field_but_the_plain_ones_is_described() -> None:
-    """A field's unit is its suffix; what is neither a unit nor plain words needs a description."""
-    plain = re.compile(r"_(ghz|gb_per_s|per_byte|frac|w|mm2|cores|pj|us)$")
-    bare = [
-        name for name, field in MulticoreSpec.model_fields.items() if not field.description and not plain.search(name)
-    ]
-
-    assert set(bare) <= {"type", "name", "title", "timing", "published"}

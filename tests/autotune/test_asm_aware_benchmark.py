@@ -27,11 +27,9 @@ import triton_w4a16_gemm  # noqa: E402
 H200 = load_arch("h200-sxm", GpuSpec)
 KERNELS = {"gemm": triton_gemm, "w4a16": triton_w4a16_gemm}
 TENSORS = {
-    "fp32": ["part_ptr"],
-    "int32": ["count_ptr"],
-    "uint8": ["w_ptr"],
+    "fp32": ["part_ptr"], "int32": ["count_ptr"], "uint8": ["w_ptr"],
     "fp16": ["a_ptr", "b_ptr", "scale_ptr", "c_ptr"],
-}
+}  # fmt: skip
 ARGUMENTS = KernelArguments()
 RESULTS = json.loads(benchmark.DEFAULT_RESULTS.read_text(encoding="utf-8"))["results"]
 
@@ -42,33 +40,15 @@ def bare(kernel: str) -> Any:
 
 def call_of(kernel: str, M: int, N: int, K: int) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "M": M,
-        "N": N,
-        "K": K,
-        "stride_am": K,
-        "stride_bn": K,
-        "stride_wn": K // 2,
-        "stride_cm": N,
-    }
+        "M": M, "N": N, "K": K, "stride_am": K, "stride_bn": K, "stride_wn": K // 2, "stride_cm": N,
+    }  # fmt: skip
     values |= {name: TensorArgument(dtype) for dtype, names in TENSORS.items() for name in names}
     values |= {"GROUP_SIZE": benchmark.GROUP_SIZE}
     return {name: values[name] for name in bare(kernel).arg_names if name in values}
 
 
-def test_sizes() -> None:
-    assert len(set(benchmark.SIZES)) >= 40
-    assert {(256, 256, 256), (8192, 8192, 8192)} < set(benchmark.SIZES)
-
-
 def test_no_layer_of_the_benchmark_was_fitted_on() -> None:
     assert not {(n, k) for _, n, k in benchmark.SIZES} & set(triton_pool.PAIRS)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_configs(kernel: str) -> None:
-    configs = [str(config) for config in KERNELS[kernel].CONFIGS]
-
-    assert len(set(configs)) == len(configs) >= 60
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -142,10 +122,8 @@ def result_of(speeds: dict[str, float], noise: float) -> dict[str, Any]:
 
 def test_gains_over_full_tuning_are_counted_as_none() -> None:
     results = [
-        result_of({"asm_aware": 1.5}, 0.01),
-        result_of({"asm_aware": 0.81}, 0.01),
-        result_of({"model": 1.01}, 0.01),
-    ]
+        result_of({"asm_aware": 1.5}, 0.01), result_of({"asm_aware": 0.81}, 0.01), result_of({"model": 1.01}, 0.01),
+    ]  # fmt: skip
     summary = benchmark.summarize(results)
 
     assert summary["asm_aware"]["geo_mean"] == pytest.approx(0.81 ** (1 / 3))

@@ -175,10 +175,3 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
     assert (ran.code, ran.out) == (2, "")
     assert "missing.cubin: No such file or directory" in ran.err
-
-
-def test_help_names_what_is_read() -> None:
-    text = one_line(Ran("--help").out)
-
-    for word in ("PTX", "cubin", "SASS", "--kernel", "--arch", "nvdisasm"):
-        assert word in text

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gemm_eval.autotune.asm.sass import CubinKernel, read_cubin
+from gemm_eval.autotune.asm import ScoreCard
+from gemm_eval.autotune.asm.sass import read_cubin
 from gemm_eval.errors import InvalidInputError
 from tests.autotune.fake_cubin import ABI_CUDA_12, ABI_CUDA_13, FLAGS_SM_80, FLAGS_SM_90A, FakeKernel, make_cubin
 
@@ -16,7 +17,7 @@ ONE = FakeKernel("one", bytes(range(128)), registers=168, stack_bytes=56, reqnti
 
 
 def test_a_kernel() -> None:
-    assert read_cubin(make_cubin(ONE)) == (CubinKernel("one", "sm_90a", ONE.code, 256, 168, None, 56, 0),)
+    assert read_cubin(make_cubin(ONE)) == ((ScoreCard("one", "sm_90a", "cubin", 256, 168, None, 56, 0), ONE.code),)
 
 
 @pytest.mark.parametrize(
@@ -31,13 +32,13 @@ def test_a_kernel() -> None:
     ],
 )
 def test_attributes(kernel: FakeKernel, field: str, value: int | None) -> None:
-    (found,) = read_cubin(make_cubin(kernel))
+    ((found, _),) = read_cubin(make_cubin(kernel))
 
     assert getattr(found, field) == value
 
 
 def test_before_sm_90_all_shared_memory_is_the_kernels() -> None:
-    (found,) = read_cubin(make_cubin(FakeKernel("k", smem_bytes=512), flags=FLAGS_SM_80[ABI_CUDA_12]))
+    ((found, _),) = read_cubin(make_cubin(FakeKernel("k", smem_bytes=512), flags=FLAGS_SM_80[ABI_CUDA_12]))
 
     assert (found.target, found.static_smem_bytes) == ("sm_80", 512)
 
@@ -45,15 +46,13 @@ def test_before_sm_90_all_shared_memory_is_the_kernels() -> None:
 @pytest.mark.parametrize(
     ("abi", "flags", "options", "target"),
     [
-        (ABI_CUDA_12, FLAGS_SM_90A, None, "sm_90a"),
-        (ABI_CUDA_12, FLAGS_SM_80, None, "sm_80"),
-        (ABI_CUDA_13, FLAGS_SM_90A, "-v  -arch sm_90a", "sm_90a"),
-        (ABI_CUDA_13, FLAGS_SM_90A, None, "sm_90"),
+        (ABI_CUDA_12, FLAGS_SM_90A, None, "sm_90a"), (ABI_CUDA_12, FLAGS_SM_80, None, "sm_80"),
+        (ABI_CUDA_13, FLAGS_SM_90A, "-v  -arch sm_90a", "sm_90a"), (ABI_CUDA_13, FLAGS_SM_90A, None, "sm_90"),
         (ABI_CUDA_13, FLAGS_SM_80, "-arch=sm_80", "sm_80"),
     ],
-)
+)  # fmt: skip
 def test_targets(abi: int, flags: dict[int, int], options: str | None, target: str) -> None:
-    (found,) = read_cubin(make_cubin(ONE, flags=flags[abi], abi=abi, options=options))
+    ((found, _),) = read_cubin(make_cubin(ONE, flags=flags[abi], abi=abi, options=options))
 
     assert found.target == target
 
@@ -61,7 +60,7 @@ def test_targets(abi: int, flags: dict[int, int], options: str | None, target: s
 def test_all_kernels_but_not_what_they_call() -> None:
     found = read_cubin(make_cubin(FakeKernel("helper", is_entry=False), ONE, FakeKernel("two", registers=8)))
 
-    assert [(kernel.kernel, kernel.registers) for kernel in found] == [("one", 168), ("two", 8)]
+    assert [(card.kernel, card.registers) for card, _ in found] == [("one", 168), ("two", 8)]
 
 
 def test_what_is_no_cubin() -> None:
@@ -105,9 +104,9 @@ def test_what_ptxas_makes(tmp_path: Path) -> None:
         [ptxas, "-v", "-arch=sm_90", tmp_path / "k.ptx", "-o", tmp_path / "k.cubin"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    (found,) = read_cubin((tmp_path / "k.cubin").read_bytes())
+    ((found, code),) = read_cubin((tmp_path / "k.cubin").read_bytes())
 
     assert (found.kernel, found.target, found.num_threads) == ("first", "sm_90", 64)
     assert (found.static_smem_bytes, found.stack_bytes) == (768, 0)
     assert f"Used {found.registers} registers" in done.stderr
-    assert len(found.code) % 128 == 0
+    assert len(code) % 128 == 0

@@ -45,22 +45,18 @@ def repeated(text: str) -> str:
 
 
 TEXTS = {
-    "newlines": repeated("\n"),
-    "newlines in PTX": PTX + repeated("\n"),
-    "comments that do not end": PTX + repeated("/*/"),
-    "entries without a body": PTX + repeated(".entry a "),
+    "newlines": repeated("\n"), "newlines in PTX": PTX + repeated("\n"),
+    "comments that do not end": PTX + repeated("/*/"), "entries without a body": PTX + repeated(".entry a "),
     "kernels in kernels": PTX + repeated(".entry a{"),
     "kernels in kernels that end": PTX + repeated(".entry a{") + repeated("}"),
     "variables that do not end": PTX + repeated(".shared\n"),
     "variables beside kernels": PTX + ".entry a{} .shared .b8 x[1];\n" * 4000,
     "scopes": PTX + ".entry a{" + repeated("{ret;"),
     "scopes that end": PTX + ".entry a{" + repeated("{ret;") + repeated("}") + "}",
-    "a long opcode": "/*0000*/ " + repeated("A"),
-    "a long line": "/*0000*/ A" + repeated(" "),
-    "entries in one line": '\t.other k,@"' + repeated(',@"'),
-    "kernels of one line": repeated("Function : k\n"),
+    "a long opcode": "/*0000*/ " + repeated("A"), "a long line": "/*0000*/ A" + repeated(" "),
+    "entries in one line": '\t.other k,@"' + repeated(',@"'), "kernels of one line": repeated("Function : k\n"),
     "labels": repeated(".L_x:\n"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)

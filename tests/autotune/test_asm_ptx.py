@@ -8,8 +8,6 @@ import pytest
 
 from gemm_eval.autotune.asm import Access, OpCounts, score_file, score_ptx
 from gemm_eval.autotune.asm.ptx import split_ptx
-from gemm_eval.autotune.asm.score import PTX
-from gemm_eval.device.sass import Instruction
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton.code import MmaCount
 
@@ -100,8 +98,8 @@ def test_a_card(tmp_path: Path) -> None:
 
 def test_names_in_scopes() -> None:
     """Each loop ends at the label of its own scope; after the outer loop there is one more."""
-    (kernel,) = split_ptx(GEMM)
-    branches = [one for one in kernel.instructions if one.name == "bra"]
+    ((_, instructions),) = split_ptx(GEMM)
+    branches = [one for one in instructions if one.name == "bra"]
 
     assert [one.operands for one in branches] == ["waitLoop", "$L__BB0_2", "waitLoop"]
     assert [one.address - (one.target or 0) for one in branches] == [16, 16 * 12, 16]
@@ -155,103 +153,3 @@ def test_what_is_not_whole() -> None:
         score_ptx(GEMM.replace("@%p8 bra \t$L__BB0_2", "@%p8 bra \t$L__BB0_9"))
     with pytest.raises(InvalidInputError, match="no kernels"):
         score_ptx(".version 8.0\n.target sm_80\n")
-
-
-def as_instruction(line: str) -> Instruction:
-    opcode, _, operands = line.partition(" ")
-    return Instruction(0, "", opcode, operands, None)
-
-
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f1}", "tensor"),
-        ("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1}, {%r1}, {%r2}, {%f1}", "tensor"),
-        ("tcgen05.mma.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1", "tensor"),
-        ("wgmma.fence.sync.aligned", "wait"),
-        ("wgmma.commit_group.sync.aligned", "wait"),
-        ("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%r1}, [%r2]", "ldmatrix"),
-        ("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r2], {%r1}", "store_shared"),
-        ("cp.async.wait_group 2", "wait"),
-        ("cp.async.mbarrier.arrive.noinc.shared.b64 [%r1]", "barrier"),
-        ("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], [%r2]", "tma"),
-        ("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1], [%r1]", "store_global"),
-        ("cp.async.bulk.wait_group.read 0", "wait"),
-        ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd1], [%r1], 512", "atomic"),
-        ("ld.global.cg.v4.b32 {%r1}, [%rd1]", "load_global"),
-        ("ld.v2.b32 {%r1}, [%rd1]", "load_global"),
-        ("ld.shared::cta.b32 %r1, [%r2]", "load_shared"),
-        ("ld.local.b32 %r1, [%rd2]", "load_local"),
-        ("st.local.b32 [%rd2], %r1", "store_local"),
-        ("ld.param.b32 %r1, [p]", "other"),
-        ("atom.global.gpu.acq_rel.add.u32 %r1, [%rd1], 1", "atomic"),
-        ("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3]", "atomic"),
-        ("bar.sync 0", "barrier"),
-        ("barrier.cluster.arrive.aligned", "barrier"),
-        ("bar.warp.sync -1", "wait"),
-        ("fence.proxy.async.shared::cta", "wait"),
-        ("ret", "branch"),
-        ("add.s32 %r1, %r2, %r3", "integer"),
-        ("setp.lt.f32 %p1, %f1, %f2", "integer"),
-        ("lop3.b32 %r1, %r2, %r3, %r4, 0xea", "integer"),
-        ("div.s32 %r1, %r2, %r3", "integer"),
-        ("mul.wide.s32 %rd1, %r2, 2", "imad"),
-        ("fma.rn.bf16x2 %r1, %r2, %r3, %r4", "half"),
-        ("mul.f16 %rs1, %rs2, %rs3", "half"),
-        ("add.f32 %f1, %f2, %f3", "single"),
-        ("ex2.approx.f32 %f1, %f2", "special"),
-        ("cvt.rn.f16x2.f32 %r1, %f1, %f2", "convert"),
-        ("mov.b32 %r1, %r2", "other"),
-        ("shfl.sync.idx.b32 %r1, %r2, 0, 31, -1", "other"),
-    ],
-)
-def test_kinds(line: str, kind: str) -> None:
-    assert PTX.kind_of(as_instruction(line)) == kind
-    assert kind in OpCounts._fields
-
-
-@pytest.mark.parametrize(
-    ("line", "width"),
-    [
-        ("ld.global.cg.v4.b32 {%r1}, [%rd1]", 16),
-        ("ld.global.nc.L1::no_allocate.L2::128B.v2.u16 {%rs1}, [%rd1]", 4),
-        ("ld.shared.b64 %rd1, [%r1]", 8),
-        ("st.global.b8 [%rd1], %rs1", 1),
-        ("cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2", 16),
-        ("cp.async.ca.shared.global.L2::128B [%r1], [%rd1], 4", 4),
-        ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], 4096, [%r2]", None),
-        ("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%r1}, [%r2]", 16),
-        ("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r2]", 4),
-    ],
-)
-def test_widths(line: str, width: int | None) -> None:
-    assert PTX.width_of(as_instruction(line)) == width
-
-
-@pytest.mark.parametrize(
-    ("line", "mma"),
-    [
-        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f1}", (16, 8, 16, 16, True)),
-        ("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32 {%f1}, {%r1}, {%r2}, {%f1}", (16, 8, 32, 8, True)),
-        ("mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.u8.s32 {%f1}, {%r1}, {%r2}, {%f1}", (16, 8, 32, 8, True)),
-        ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f1}, {%r1}, {%r2}, {%f1}", (16, 8, 8, 32, True)),
-        ("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1}, {%r1}, {%r2}, {%f1}", (16, 16, 16, 16, True)),
-        (
-            "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {%f1,%f2}, %rd1, %rd2, 1, 1, 1",
-            (64, 256, 32, 8, False),
-        ),
-        (
-            "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1}, {%r1, %r2}, %rd2, 1, 1, 1, 0",
-            (64, 8, 16, 16, True),
-        ),
-        ("tcgen05.mma.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1", None),
-    ],
-)
-def test_shapes(line: str, mma: tuple[int, int, int, int, bool] | None) -> None:
-    assert PTX.mma_of(as_instruction(line)) == (None if mma is None else MmaCount(*mma, 1))
-
-
-def test_waits_for_all_wgmma() -> None:
-    assert PTX.is_mma_wait(as_instruction("wgmma.wait_group.sync.aligned 0"))
-    assert not PTX.is_mma_wait(as_instruction("wgmma.wait_group.sync.aligned 1"))
-    assert not PTX.is_mma_wait(as_instruction("cp.async.wait_group 0"))

@@ -9,8 +9,6 @@ import pytest
 
 from gemm_eval.autotune.asm import Access, OpCounts, ScoreCard, score_file, score_sass
 from gemm_eval.autotune.asm.sass import split_sass
-from gemm_eval.autotune.asm.score import SASS
-from gemm_eval.device.sass import Instruction
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton.code import MmaCount
 
@@ -48,18 +46,9 @@ BRA TO_SELF
 NOP
 """
 LOOP = OpCounts(
-    tensor=2,
-    cp_async=2,
-    load_shared=1,
-    store_local=1,
-    barrier=1,
-    wait=4,
-    branch=1,
-    integer=1,
-    imad=1,
-    half=1,
+    tensor=2, cp_async=2, load_shared=1, store_local=1, barrier=1, wait=4, branch=1, integer=1, imad=1, half=1,
     uniform=1,
-)
+)  # fmt: skip
 
 
 def nvdisasm(code: str, kernel: str = "gemm_kernel", *, registers: str = "", is_entry: bool = True) -> str:
@@ -74,12 +63,10 @@ def nvdisasm(code: str, kernel: str = "gemm_kernel", *, registers: str = "", is_
             number += 1
     head = [
         f"//--------------------- .text.{kernel} --------------------------",
-        f'\t.section\t.text.{kernel},"ax",@progbits',
-        registers,
-        f'        .other          {kernel},@"{"STO_CUDA_ENTRY " if is_entry else ""}STV_DEFAULT"',
-        f"{kernel}:",
+        f'\t.section\t.text.{kernel},"ax",@progbits', registers,
+        f'        .other          {kernel},@"{"STO_CUDA_ENTRY " if is_entry else ""}STV_DEFAULT"', f"{kernel}:",
         f".text.{kernel}:",
-    ]
+    ]  # fmt: skip
     return "\n".join([*head, *lines]) + "\n"
 
 
@@ -173,7 +160,7 @@ def test_several_kernels() -> None:
     text = nvdisasm(CODE) + nvdisasm("MOV R1, R2\nRET.REL.NODEC R4", "helper", is_entry=False)
     text += nvdisasm("FFMA R1, R2, R3, R4\nEXIT", "other")
 
-    assert [kernel.kernel for kernel in split_sass(text)] == ["gemm_kernel", "other"]
+    assert [card.kernel for card, _ in split_sass(text)] == ["gemm_kernel", "other"]
     assert score_sass(text, kernel="other").ops == OpCounts(single=1, branch=1)
     assert score_sass(text, kernel="gemm_kernel").loop.ops == LOOP
     with pytest.raises(InvalidInputError, match="2 kernels, say which: gemm_kernel, other"):
@@ -185,7 +172,7 @@ def test_several_kernels() -> None:
 def test_code_for_several_gpus() -> None:
     text = cuobjdump(CODE, "new") + cuobjdump(CODE, "old", "sm_80")
 
-    assert [(kernel.kernel, kernel.target) for kernel in split_sass(text)] == [("new", "sm_90a"), ("old", "sm_80")]
+    assert [(card.kernel, card.target) for card, _ in split_sass(text)] == [("new", "sm_90a"), ("old", "sm_80")]
 
 
 def test_a_text_that_triton_cut_off_is_refused() -> None:
@@ -246,91 +233,6 @@ def test_wgmma_that_the_compiler_serialized() -> None:
     ):
         loop = serialized(waits).loop
         assert (loop.mma_waits, loop.is_serialized) == (num, is_serialized)
-
-
-def as_instruction(line: str) -> Instruction:
-    guard = line.split(maxsplit=1)[0] if line.startswith("@") else ""
-    opcode, _, operands = line.removeprefix(guard).strip().partition(" ")
-    return Instruction(0, guard, opcode, operands, None)
-
-
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("QGMMA.64x128x32.F32.E4M3.E4M3 R24, gdesc[UR4], R24", "tensor"),
-        ("IMMA.16832.S8.S8 R4, R2.ROW, R3.COL, R4", "tensor"),
-        ("UTCHMMA gdesc[UR4], gdesc[UR6], tmem[UR8], tmem[UR10]", "tensor"),
-        ("LDSM.16.MT88.4 R4, [R2]", "ldmatrix"),
-        ("LDS.128 R4, [R2]", "load_shared"),
-        ("STSM.16.M88.4 [R2], R4", "store_shared"),
-        ("LDGSTS.E.BYPASS.128 [R7], desc[UR8][R10.64]", "cp_async"),
-        ("UTMALDG.2D [UR8], [UR4]", "tma"),
-        ("UBLKCP.S.G [UR6], [UR10], UR5", "tma"),
-        ("UBLKCP.G.S [UR6], [UR10], UR5", "store_global"),
-        ("UTMASTG.2D [UR8], [UR4]", "store_global"),
-        ("LDG.E.128.STRONG.GPU R4, desc[UR4][R2.64]", "load_global"),
-        ("ATOMG.E.ADD.STRONG.GPU PT, R4, desc[UR4][R2.64], R5", "atomic"),
-        ("LDL.LU R4, [R1]", "load_local"),
-        ("SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+URZ], R9", "barrier"),
-        ("WARPGROUP.DEPBAR.LE gsb0, 0x0", "wait"),
-        ("MEMBAR.ALL.GPU", "wait"),
-        ("BSYNC B0", "branch"),
-        ("VIADDMNMX R1, R2, R3, R4, PT", "integer"),
-        ("PRMT R1, R2, 0x4140, RZ", "integer"),
-        ("IMAD.MOV.U32 R1, RZ, RZ, R2", "imad"),
-        ("HMUL2.BF16_V2 R1, R2, R3", "half"),
-        ("FADD R1, R2, R3", "single"),
-        ("F2FP.BF16.F32.PACK_AB R1, R2, R3", "convert"),
-        ("MUFU.RCP R0, R0", "special"),
-        ("USEL UR4, UR5, UR6, UP0", "uniform"),
-        ("S2R R1, SR_TID.X", "other"),
-        ("@!PT LDS RZ, [RZ]", "other"),
-    ],
-)
-def test_kinds(line: str, kind: str) -> None:
-    assert SASS.kind_of(as_instruction(line)) == kind
-    assert kind in OpCounts._fields
-
-
-@pytest.mark.parametrize(
-    ("line", "width"),
-    [
-        ("LDGSTS.E.BYPASS.LTC128B.128 [R7], desc[UR8][R10.64]", 16),
-        ("LDG.E R4, desc[UR4][R2.64]", 4),
-        ("LDG.E.U8.CONSTANT R4, desc[UR4][R2.64]", 1),
-        ("LDS.S16 R4, [R2]", 2),
-        ("STG.E.64 desc[UR4][R2.64], R4", 8),
-        ("LDSM.16.M88 R4, [R2]", 4),
-        ("LDSM.16.MT88.2 R4, [R2]", 8),
-        ("STSM.16.M88.4 [R2], R4", 16),
-        ("UTMALDG.2D [UR8], [UR4]", None),
-    ],
-)
-def test_widths(line: str, width: int | None) -> None:
-    assert SASS.width_of(as_instruction(line)) == width
-
-
-@pytest.mark.parametrize(
-    ("line", "mma"),
-    [
-        ("HGMMA.64x16x16.F32 R24, R48, gdesc[UR4], R24, !UPT", (64, 16, 16, 16, True)),
-        ("HGMMA.64x64x8.F32.TF32 R24, gdesc[UR4], RZ, !UPT", (64, 64, 8, 32, False)),
-        ("QGMMA.64x256x32.F32.E4M3.E5M2 R24, gdesc[UR4], R24, gsb0", (64, 256, 32, 8, False)),
-        ("IGMMA.64x128x32.S8.S8 R24, gdesc[UR4], R24", (64, 128, 32, 8, False)),
-        ("HMMA.16816.F32.BF16 R8, R4, R6, R8", (16, 8, 16, 16, True)),
-        ("HMMA.1688.F32 R8, R4, R6, R8", (16, 8, 8, 16, True)),
-        ("HMMA.1684.F32.TF32 R8, R4, R6, R8", (16, 8, 4, 32, True)),
-        ("HMMA.1688.F32.TF32 R8, R4, R6, R8", (16, 8, 8, 32, True)),
-        ("IMMA.16832.S8.S8 R4, R2.ROW, R3.COL, R4", (16, 8, 32, 8, True)),
-        ("IMMA.8816.S8.S8 R4, R2.ROW, R3.COL, R4", (8, 8, 16, 8, True)),
-        ("IMMA.16864.S4.S4 R4, R2.ROW, R3.COL, R4", (16, 8, 64, 4, True)),
-        ("QMMA.16832.F32.E4M3.E4M3 R4, R8, R12, R4", (16, 8, 32, 8, True)),
-        ("DMMA.884 R4, R8, R12, R4", (8, 8, 4, 64, True)),
-        ("UTCHMMA gdesc[UR4], gdesc[UR6], tmem[UR8], tmem[UR10]", None),
-    ],
-)
-def test_shapes(line: str, mma: tuple[int, int, int, int, bool] | None) -> None:
-    assert SASS.mma_of(as_instruction(line)) == (None if mma is None else MmaCount(*mma, 1))
 
 
 def test_an_instruction_of_unknown_shape_counts_without_one() -> None:

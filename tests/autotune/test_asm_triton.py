@@ -76,11 +76,9 @@ def compile_case(case: Case) -> Any:
         "BLOCK_M": case.block_m, "BLOCK_N": case.block_n, "BLOCK_K": case.block_k, "IS_SWAPPED": case.is_swapped,
     }  # fmt: skip
     source = ASTSource(
-        gemm_kernel,
-        types | dict.fromkeys(constants, "constexpr"),
-        constants,
+        gemm_kernel, types | dict.fromkeys(constants, "constexpr"), constants,
         {(i,): [["tt.divisibility", 16]] for i in range(len(types))},
-    )
+    )  # fmt: skip
     options = {"num_warps": case.num_warps, "num_stages": 3}
     return triton.compile(source, target=GPUTarget("cuda", case.capability, _WARP), options=options)
 

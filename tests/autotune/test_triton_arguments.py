@@ -66,16 +66,9 @@ def test_w4a16_from_packed_weights() -> None:
     del call["b_ptr"]
 
     assert arguments.problem(call) == GemmProblem(
-        1,
-        16,
-        8192,
-        4096,
-        input_dtype="bf16",
-        weight_dtype="int4",
-        output_dtype="bf16",
-        group_size=64,
+        1, 16, 8192, 4096, input_dtype="bf16", weight_dtype="int4", output_dtype="bf16", group_size=64,
         zero_dtype="int4",
-    )
+    )  # fmt: skip
     assert arguments.problem({**call, "GROUP_SIZE": -1}).group_size is None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.triton.ranking import COMPILED_PER_KEPT, MIN_COMPILED, Outcome, rank_configs
+from gemm_eval.autotune.triton.ranking import COMPILED_PER_KEPT, MIN_COMPILED, rank_configs
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
 from tests.autotune.fake_triton import FakeModel, code_of
 
@@ -106,20 +106,21 @@ def test_ranking(case: Case) -> None:
         return [case.answers.get(i, code_of(case.configs[i], is_compiled=True)) for i in indices]
 
     options = {"k": len(case.kept), "code_of": None if case.answers is None else compile_configs, **case.options}
-    outcome: Outcome = rank_configs(H200, PROBLEM, case.configs, model=FakeModel(case.us), **options)
-    assert list(outcome.order[: outcome.num_kept]) == list(case.kept)
-    assert sorted(outcome.order) == list(range(len(case.configs)))
+    numbers = range(len(case.configs))  # in the place of Triton's configs
+    ranking = rank_configs(H200, PROBLEM, case.configs, numbers, kernel="k", model=FakeModel(case.us), **options)
+    verdicts = {verdict.given: verdict for verdict in ranking.verdicts}
+    assert ranking.kept == list(case.kept) == list(verdicts)[: len(case.kept)]
+    assert sorted(verdicts) == list(numbers)
     assert batches == [list(batch) for batch in case.batches]
-    assert outcome.num_compiled == sum(map(len, batches))
-    assert outcome.is_small is case.options.get("is_small", False)
+    assert ranking.num_compiled == sum(map(len, batches))
+    assert ranking.is_small is case.options.get("is_small", False)
     read = {
         i for batch in batches for i in batch if isinstance((case.answers or {}).get(i, code_of(CONFIGS[0])), tuple)
     }
-    assert {i for i, is_compiled in enumerate(outcome.is_compiled) if is_compiled} == read
+    assert {i for i, verdict in verdicts.items() if verdict.is_compiled} == read
     for i, reason in case.reasons.items():
-        assert reason in outcome.reasons[i]
-    assert all(not outcome.reasons[i] for i in case.kept)
-    assert case.note in "".join(outcome.notes)
+        assert reason in verdicts[i].reason
+    assert all(not verdicts[i].reason for i in case.kept)
+    assert case.note in "".join(ranking.notes)
     for i in case.kept:
-        config, time_us = case.configs[i], outcome.times_us[i]
-        assert time_us in (None, case.us(config, i in read))
+        assert verdicts[i].time_us in (None, case.us(case.configs[i], i in read))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import TensorArgument, is_small, reject_configs
-from gemm_eval.autotune.triton.arguments import RULES, SMALL_SHARE, shared_bytes_bounds, work_us
+from gemm_eval.autotune.triton.arguments import SMALL_SHARE, reject_alone, shared_bytes_bounds, work_us
 from gemm_eval.models.gpu.triton import TritonConfig
 from tests.autotune.fake_triton import FakeConfig
 
@@ -120,23 +120,18 @@ def test_stages_beyond_the_steps_are_for_the_model_to_judge() -> None:
 
 
 CONFIGS = st.builds(
-    TritonConfig,
-    *(st.sampled_from([8, 16, 32, 48, 64, 128, 256]),) * 3,
-    st.sampled_from([1, 2, 4, 8, 16, 32]),
-    st.integers(0, 7),
-    split_k=st.integers(1, 16),
-)
+    TritonConfig, *(st.sampled_from([8, 16, 32, 48, 64, 128, 256]),) * 3, st.sampled_from([1, 2, 4, 8, 16, 32]),
+    st.integers(0, 7), split_k=st.integers(1, 16),
+)  # fmt: skip
 PROBLEMS = st.builds(
-    GemmProblem,
-    st.just(1),
-    *(st.integers(1, 10_000),) * 3,
+    GemmProblem, st.just(1), *(st.integers(1, 10_000),) * 3,
     input_dtype=st.sampled_from(["fp16", "bf16", "fp8", "int8"]),
-)
+)  # fmt: skip
 
 
 @given(PROBLEMS, st.lists(CONFIGS, min_size=1, max_size=12))
 def test_comparing_never_rejects_all(problem: GemmProblem, configs: list[TritonConfig]) -> None:
-    alone = [any(rule(H200, problem, config) for rule in RULES) for config in configs]
+    alone = [reject_alone(H200, problem, config) is not None for config in configs]
     found = reject_configs(H200, problem, configs)
 
     assert all(no is not None for no, broken in zip(found, alone, strict=True) if broken)
@@ -170,13 +165,10 @@ def test_types_that_the_gpu_lacks_are_never_small() -> None:
 @pytest.mark.parametrize(
     ("arch", "dtype", "size", "stages"),
     [
-        ("a100-sxm-80gb", "fp16", 64, 3),
-        ("a100-sxm-80gb", "bf16", 64, 1),
-        ("h200-sxm", "fp16", 64, 3),
-        ("h200-sxm", "bf16", 32, 4),
-        ("h200-sxm", "fp8", 128, 3),
+        ("a100-sxm-80gb", "fp16", 64, 3), ("a100-sxm-80gb", "bf16", 64, 1), ("h200-sxm", "fp16", 64, 3),
+        ("h200-sxm", "bf16", 32, 4), ("h200-sxm", "fp8", 128, 3),
     ],
-)
+)  # fmt: skip
 def test_shared_memory_of_compiled_kernels_lies_within_the_bounds(
     arch: str,
     dtype: str,

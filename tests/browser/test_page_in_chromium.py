@@ -96,6 +96,14 @@ def test_the_keyboard_sorts_and_words_sort_with_their_numbers(open_page: Open) -
     assert sorted_by(opened) == ["none", "ascending", "none"]
 
 
+def test_cells_in_units_of_their_size_sort_by_what_they_are(open_page: Open) -> None:
+    sizes = [3 << 19, 64, 2**20, 2**18]
+    columns = [Column("chip", kind="text"), Column("sram_bytes", kind="capacity")]
+    opened = open_page(Page("units", sections=[Section("all", [Table(columns, [*enumerate(sizes)])])]))
+    opened.page.get_by_role("button", name="sram").click()
+    assert column(opened, 1) == ["64 B", "256 KiB", "1 MiB", "1.5 MiB"]
+
+
 def test_the_filter_keeps_rows_that_have_all_words(open_page: Open) -> None:
     opened = open_page(report())
     box = opened.page.get_by_role("searchbox").nth(0)

@@ -20,7 +20,8 @@ from gemm_eval.cli import configs as _configs
 from gemm_eval.cli.app import _Application
 from gemm_eval.cli.render_arch import unit_of
 from gemm_eval.kernels import config_cache
-from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
+from gemm_eval.kernels.config_cache import ConfigCache
+from gemm_eval.kernels.config_records import ConfigRecord
 from tests.cli.commands import Ran, chip_file
 from tests.kernels.checkpoint_samples import GPTQ, make_layer, write_checkpoint
 
@@ -31,48 +32,20 @@ pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
 
 def test_arch_list_json() -> None:
-    documents = Ran("arch", "list", "--json").json()["archs"]
+    documents = {document["name"]: document for document in Ran("arch", "list", "--json").json()["archs"]}
 
-    assert [document["name"] for document in documents] == list(list_archs())
-    chip = load_arch("sg2260e")
-    (shown,) = (document for document in documents if document["name"] == "sg2260e")
-    assert shown == {
-        "name": "sg2260e",
-        "type": "multicore",
-        "title": chip.title,
-        "num_cores": 4,
-        "default_dtype": "fp16",
-        "peak_tflop_per_s": chip.peak_tflop_per_s(),
-        "dram_gb_per_s": 273.056,
-        "sram_total_bytes": 64 << 20,
+    assert list(documents) == list(list_archs())
+    chip, gpu = load_arch("sg2260e"), load_arch("h200-sxm", GpuSpec)
+    shared = {"default_dtype": "fp16"}
+    assert documents["sg2260e"] == shared | {
+        "name": "sg2260e", "type": "multicore", "title": chip.title, "num_cores": 4,
+        "peak_tflop_per_s": chip.peak_tflop_per_s(), "dram_gb_per_s": 273.056, "sram_total_bytes": 64 << 20,
         "is_coarse": False,
-    }
-
-
-def test_arch_list_json_of_a_gpu() -> None:
-    documents = Ran("arch", "list", "--json").json()["archs"]
-
-    (shown,) = (document for document in documents if document["name"] == "h200-sxm")
-    gpu = load_arch("h200-sxm", GpuSpec)
-    assert shown == {
-        "name": "h200-sxm",
-        "type": "gpu",
-        "title": gpu.title,
-        "sm_arch": "sm_90",
-        "num_sms": 132,
-        "default_dtype": "fp16",
-        "peak_tflop_per_s": gpu.peak_tflop_per_s(),
-        "dram_gb_per_s": 4800.0,
-        "l2_bytes": 60 << 20,
-    }
-
-
-def test_arch_list_has_a_table_for_each_kind() -> None:
-    out = Ran("arch", "list", columns=120).out
-
-    multicore, gpu = out.index("\nmulticore "), out.index("\ngpu ")
-    assert multicore < out.index("\nwormhole-n150 ") < gpu < out.index("\na100-sxm-40gb ")
-    assert re.search(r"^h200-sxm +132 +989\.43 fp16 +4,800 +60 +NVIDIA H200 SXM", out, flags=re.MULTILINE)
+    }  # fmt: skip
+    assert documents["h200-sxm"] == shared | {
+        "name": "h200-sxm", "type": "gpu", "title": gpu.title, "sm_arch": "sm_90", "num_sms": 132,
+        "peak_tflop_per_s": gpu.peak_tflop_per_s(), "dram_gb_per_s": 4800.0, "l2_bytes": 60 << 20,
+    }  # fmt: skip
 
 
 def test_arch_show_groups_the_fields_of_a_gpu() -> None:
@@ -91,20 +64,12 @@ def test_arch_show_groups_the_fields_of_a_gpu() -> None:
     assert re.search(r"^fp16 +989\.4298 +989\.4 +919\.1 +773\.2", out, flags=re.MULTILINE)
 
 
-def test_arch_show_json_of_a_gpu() -> None:
-    gpu = load_arch("h200-sxm", GpuSpec)
-
-    document = Ran("arch", "show", "h200-sxm", "--json").json()
-
-    assert document["arch"] == gpu.model_dump(mode="json")
-    assert document["derived"]["sustained_tflop_per_s"]["bf16"] == gpu.tensor_tflop_per_s("bf16", "sustained")
-    assert document["derived"]["dram_achievable_gb_per_s"] == 4500.0
-    assert document["units"]["l2_bytes_per_cycle"] == "bytes/cycle"
-
-
 def test_arch_list_marks_what_is_coarse_and_keeps_names_whole() -> None:
     out = Ran("arch", "list").out
 
+    assert (
+        out.index("\nmulticore ") < out.index("\nwormhole-n150 ") < out.index("\ngpu ") < out.index("\na100-sxm-40gb ")
+    )
     for name in list_archs():
         assert re.search(rf"^{re.escape(name)} ", out, flags=re.MULTILINE)
     assert re.findall(r"^(\S+) \*", out, flags=re.MULTILINE) == [
@@ -129,6 +94,13 @@ def test_arch_show_gives_unit_kind_and_source_of_every_number() -> None:
 
 def test_arch_show_json_is_the_spec() -> None:
     chip = load_arch("tpu-v4")
+
+    gpu = load_arch("h200-sxm", GpuSpec)
+    document = Ran("arch", "show", "h200-sxm", "--json").json()
+    assert document["arch"] == gpu.model_dump(mode="json")
+    assert document["derived"]["sustained_tflop_per_s"]["bf16"] == gpu.tensor_tflop_per_s("bf16", "sustained")
+    assert document["derived"]["dram_achievable_gb_per_s"] == 4500.0
+    assert document["units"]["l2_bytes_per_cycle"] == "bytes/cycle"
 
     document = Ran("arch", "show", "tpu-v4", "--json").json()
 

@@ -8,28 +8,25 @@ from typing import Any
 import pytest
 import typer
 
-from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult
+from gemm_eval import GEMMEvaluator, GEMMResult
 from gemm_eval.cli.app import app
 from gemm_eval.cli.output import format_change, format_number
 from gemm_eval.cli.render import describe_difference
 from gemm_eval.cli.values import (
     MAX_VALUES,
-    all_sizes,
+    Sizes,
     check_count,
     format_mapping,
-    one_of_each,
     parse_all_values,
     parse_mapping,
     parse_rows,
     parse_values,
-    read_sizes,
 )
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu import GPU_MODEL_VERSION
 from gemm_eval.units import time_text
 from gemm_eval.workload import make_problem
 from tests.cli.commands import DEMO, SIZES, WORDS, Ran, demo, plain
-from tests.evaluate.grouped_stand_in import give_answers
 
 pytestmark = pytest.mark.usefixtures("compiled_kernels")
 
@@ -130,13 +127,6 @@ def test_evaluate_prints_what_the_result_says() -> None:
     assert "".join(result.explain().split()) in "".join(out.split())
 
 
-def test_evaluate_leaves_out_unknown_energy_and_explanations_on_demand() -> None:
-    out = Ran("evaluate", "--arch", "sg2260e", *WORDS, "--no-explain").out
-
-    assert "energy" not in out
-    assert "Would help" not in out
-
-
 def test_explanation_in_json_on_demand_only() -> None:
     words = ("evaluate", *DEMO, *WORDS, "--json")
 
@@ -177,10 +167,6 @@ def test_top_json_is_the_library_ranking(distinct: Any) -> None:
     document = Ran("top", *DEMO, *WORDS, "-c", "7", "--distinct", distinct, "--json").json()
 
     assert document == {"results": [plain(result.to_dict()) for result in expected]}
-
-
-def test_top_lists_ten_by_default() -> None:
-    assert len(Ran("top", *DEMO, *WORDS, "--json").json()["results"]) == 10
 
 
 @pytest.mark.parametrize("columns", [80, 300])
@@ -224,9 +210,8 @@ OF_GROUPS = ("-k", "512", "-n", "256", "--rows", "120,3,0,17")
 GROUPED = ("grouped", *DEMO, *OF_GROUPS)
 
 
-@pytest.fixture
-def expected(monkeypatch: pytest.MonkeyPatch) -> GEMMResult:
-    give_answers(monkeypatch)
+@pytest.fixture(scope="module")
+def expected() -> GEMMResult:
     return GEMMEvaluator("demo-8core", disk_cache=False).evaluate_grouped(GROUPS, 512, 256)
 
 
@@ -259,18 +244,10 @@ def test_text_speaks_of_groups(expected: GEMMResult) -> None:
         (["--dtype", "fp8_block", "--quantize-from", "bf16"], {"dtype": "fp8_block", "quantize_from": "bf16"}),
     ],
 )  # fmt: skip
-@pytest.mark.usefixtures("expected")
 def test_options_reach_the_library(words: list[str], options: dict[str, Any]) -> None:
     found = Ran("grouped", "--arch", "h200-sxm", *OF_GROUPS, *words, "--json").json()["results"]
 
     assert found == [plain(GEMMEvaluator("h200-sxm").evaluate_grouped(GROUPS, 512, 256, **options).to_dict())]
-
-
-@pytest.mark.usefixtures("expected")
-def test_archs_side_by_side() -> None:
-    found = Ran("grouped", *DEMO, "--arch", "h200-sxm", *OF_GROUPS, "--dtype", "fp16", "--json").json()["results"]
-
-    assert [one["arch_name"] for one in found] == ["demo-8core", "h200-sxm"]
 
 
 def test_top_is_the_library_ranking(expected: GEMMResult) -> None:
@@ -280,27 +257,6 @@ def test_top_is_the_library_ranking(expected: GEMMResult) -> None:
     out = Ran(*GROUPED, "--top", "3", columns=300).out
     assert out.startswith("G=4 rows=140 (of a group 0 to 120) K=512 N=256")
     assert re.findall(r"^ *(\d+) ", out, flags=re.MULTILINE) == ["1", "2", "3"]
-
-
-def test_a_mapping_is_replayed(expected: GEMMResult) -> None:
-    mapping = format_mapping(expected.mapping)
-
-    (found,) = Ran(*GROUPED, "--mapping", mapping, "--json").json()["results"]
-    assert (found["latency_us"], found["is_exhaustive"]) == (expected.latency_us, False)
-
-
-def test_equal_groups_are_a_batch_on_chips_and_run_grouped_kernels_on_gpus() -> None:
-    """Here the models answer themselves."""
-    results = {}
-    for arch in ("demo-8core", "h200-sxm"):
-        words = ("--arch", arch, "--dtype", "fp16", "--json")
-        (grouped,) = Ran("grouped", *words, "-k", "512", "-n", "256", "--rows", "64x3").json()["results"]
-        (batch,) = Ran("evaluate", *words, "3", "64", "512", "256").json()["results"]
-        results[arch] = grouped, batch
-    grouped, batch = results["demo-8core"]
-    assert (grouped["latency_us"], grouped["mapping"]) == (batch["latency_us"], batch["mapping"])
-    grouped, batch = results["h200-sxm"]
-    assert (grouped["options"]["library"], batch["options"]["library"]) == ("torch", "cublas")
 
 
 def test_rows_in_short() -> None:
@@ -321,15 +277,6 @@ def test_bad_rows_are_one_line(rows: str) -> None:
     if rows != "0,0":
         with pytest.raises(InvalidOptionError, match=r"^--rows must be"):
             parse_rows(rows)
-
-
-@pytest.mark.parametrize("arch", ["demo-8core", "h200-sxm"])
-def test_answers_of_the_models(arch: str) -> None:
-    (found,) = Ran("grouped", "--arch", arch, *OF_GROUPS, "--dtype", "bf16", "--json").json()["results"]
-
-    problem = GemmProblem.grouped(GROUPS, 512, 256, input_dtype="bf16")
-    assert found == plain(GEMMEvaluator(arch).evaluate_problem(problem).to_dict())
-    assert "Groups: 140 rows" in Ran("grouped", "--arch", arch, *OF_GROUPS, "--dtype", "bf16", columns=120).out
 
 
 GEMM = ("1", "64", "4096", "4096", "--arch", "h200-sxm", "--dtype", "bf16")
@@ -354,21 +301,6 @@ def test_no_correction_is_the_model_alone() -> None:
     assert document["latency_us"] == corrected["physics_us"] != corrected["latency_us"]
     assert corrected["low_us"] < corrected["latency_us"] < corrected["high_us"]
     assert "model alone" not in Ran("evaluate", *GEMM, "--no-correction", "--no-explain").out
-
-
-def test_top_takes_it_too() -> None:
-    corrected, physics = (
-        Ran("top", *GEMM, "-c", "3", "--json", *more).json()["results"] for more in ((), ("--no-correction",))
-    )
-    assert [one["mapping"] for one in corrected] == [one["mapping"] for one in physics]
-    assert {one["source"] for one in physics} == {"calibrated"}
-
-
-def test_a_multicore_chip_has_no_interval() -> None:
-    ran = Ran("evaluate", "1", "64", "512", "512", "--arch", "demo-8core", "--arch", "h200-sxm", "--dtype", "fp16")
-    assert ran.code == 0
-    assert "80% interval" in ran.out
-    assert "80% interval" not in Ran("evaluate", "1", "64", "512", "512", "--arch", "demo-8core").out
 
 
 @pytest.mark.parametrize(
@@ -421,29 +353,26 @@ def test_repeated_options_are_one_list() -> None:
 
 
 def test_sizes_in_a_row_or_by_name() -> None:
-    order = "G M K N"
-    nothing = dict.fromkeys("GMKN")
-    named = {"G": None, "M": "2", "K": "3", "N": "4"}
+    def sizes(*in_a_row: str, order: str = "G M K N", **by_name: str) -> Sizes:
+        return Sizes.of_words(order, in_a_row, **by_name)
 
-    assert read_sizes(order, ["1", "2", "3", "4"], nothing) == read_sizes(order, None, named)
-    assert read_sizes(order, [], named | {"G": "7"}) == {"G": "7", "M": "2", "K": "3", "N": "4"}
-    assert read_sizes(order, None, nothing) == {}
-    assert one_of_each("K N", ["3", "4k"], {}) == [3, "4k"]
-    assert all_sizes(order, ["1", "1..4", "8", "3,5"], nothing) == [
-        (1, m, 8, n) for m in (1, 2, 4) for n in (3, 5)
-    ]  # fmt: skip
-    assert all_sizes(order, ["x", "1", "8", "3"], nothing) == [("x", 1, 8, 3)]
-    for in_a_row, by_name, message in (
-        (["1"], named, "sizes are G M K N or have names, never both: got 1 and -m -k -n"),
-        (["1"] * 5, nothing, "sizes are G M K N, or by name -m M -k K -n N, and -g G where it is not 1; got 5: 1 1 1"),
-        ([], nothing | {"G": "1"}, "-m and -k and -n must be given, too"),
+    named = {"m": "2", "k": "3", "n": "4"}
+    assert sizes("1", "2", "3", "4").words() == sizes(**named).words()
+    assert sizes(g="7", **named).words() == {"G": "7", "M": "2", "K": "3", "N": "4"}
+    assert sizes().words() == {}
+    assert sizes("3", "4k", order="K N").one() == [3, "4k"]
+    assert sizes("1", "1..4", "8", "3,5").all() == [(1, m, 8, n) for m in (1, 2, 4) for n in (3, 5)]
+    assert sizes("x", "1", "8", "3").all() == [("x", 1, 8, 3)]
+    for words, message in (
+        (sizes("1", **named), "sizes are G M K N or have names, never both: got 1 and -m -k -n"),
+        (sizes(*"11111"), "sizes are G M K N, or by name -m M -k K -n N, and -g G where it is not 1; got 5: 1 1 1"),
+        (sizes(g="1"), "-m and -k and -n must be given, too"),
+        (sizes("1", *3 * ["1..100:1"]), "at most 10,000 combinations of G M K N at once, got 1,000,000"),
     ):
         with pytest.raises(InvalidOptionError, match=message):
-            read_sizes(order, in_a_row, by_name)
+            words.all()
     with pytest.raises(InvalidOptionError, match="sizes are missing: K N, or by name -k K -n N, or --all"):
-        one_of_each("K N", [], {}, ", or --all")
-    with pytest.raises(InvalidOptionError, match="at most 10,000 combinations of G M K N at once, got 1,000,000"):
-        all_sizes(order, ["1", "1..100:1", "1..100:1", "1..100:1"], nothing)
+        sizes(order="K N").one(", or --all")
 
 
 def test_sizes_stand_in_one_order_and_have_one_name_in_every_command() -> None:
@@ -477,11 +406,6 @@ def test_names_say_the_same(in_a_row: str, by_name: str) -> None:
     assert row == name
     sizes = [name["results"][0]["problem"][letter] for letter in "KN"]
     assert sizes == [64, 48]
-
-
-def test_kernels_take_sizes_in_a_row() -> None:
-    words = ("kernels", "--arch", "h200-sxm", "--family", "w4a16_gemv", "--json")
-    assert Ran(*words, "4", "512", "256").json() == Ran(*words, "-m", "4", "-k", "512", "-n", "256").json()
 
 
 def test_ranges_of_options() -> None:

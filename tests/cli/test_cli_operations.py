@@ -44,12 +44,6 @@ def test_json_and_text_are_what_the_library_says(arch: str, words: list[str], op
         assert " ".join(ran.out.split()) == " ".join(result.explain().split())
 
 
-def test_several_chips_stand_one_after_the_other() -> None:
-    ran = Ran("attention", "--arch", "h200-sxm", "--arch", "b200", *ATTENTION)
-    assert ran.out.index("on h200-sxm") < ran.out.index("on b200")
-    assert len(Ran("attention", "--arch", "h200-sxm", "--arch", "b200", *ATTENTION, "--json").json()) == 2
-
-
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the table that is fitted in no time."""
@@ -115,11 +109,6 @@ def test_sizes() -> None:
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(InvalidOptionError, match=r"^sizes(: a range goes up| must be bytes such as 4096)"):
         sizes_of(text)
-
-
-def test_too_many_sizes() -> None:
-    with pytest.raises(InvalidOptionError, match="sizes must be at most 10,000 values"):
-        sizes_of("1..1GiB:1")
 
 
 def test_errors_and_calibration(tmp_path: Path) -> None:

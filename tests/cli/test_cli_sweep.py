@@ -122,12 +122,6 @@ def test_a_second_call_goes_on_where_the_first_was(tmp_path: Path, points: Path)
     assert part.stat().st_mtime_ns == before
 
 
-def test_limit_says_how_many_more(points: Path, result: SweepResult) -> None:
-    out = Ran("pareto", points, "--limit", "2").out
-    assert len(table(out)) == 2
-    assert f"{len(result.pareto()) - 2} more: --limit" in out
-
-
 def test_names_of_archs_stand_in_the_table_where_there_are_several(tmp_path: Path) -> None:
     chip = yaml.safe_load((ROOT / "arch" / "multicore" / "demo-8core.yaml").read_text(encoding="utf-8"))
     for name in ("left", "right"):
@@ -254,9 +248,3 @@ def test_reports_on_nothing_or_two_things_are_refused(points: Path, tmp_path: Pa
     ran = Ran("report", *(str(points) if word == "FOLDER" else word for word in words), "--out", tmp_path / "x.html")
     assert ran.code == 2
     assert not (tmp_path / "x.html").exists()
-
-
-def test_a_report_that_cannot_be_written(points: Path, tmp_path: Path) -> None:
-    ran = Ran("report", points, "--out", tmp_path)
-    assert (ran.code, ran.out) == (2, "")
-    assert "is not a file" in ran.err

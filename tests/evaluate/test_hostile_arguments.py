@@ -97,7 +97,7 @@ def test_words() -> None:
 def test_models() -> None:
     given = {"phase": "decode", "batch_size": 1, "seq_len": 8}
     model = load_model("mixtral-8x7b")
-    for name in ("quantize_lm_head", "quantize_router", "lm_head_all_tokens", "absorb_mla"):
+    for name in ("quantize_lm_head", "quantize_router", "absorb_mla"):
         refused(InvalidOptionError, transformer_gemms, model, **{**given, name: TWO})
     for imbalance in (10**400, "1.5", np.ma.masked, pd.NA, float("nan")):
         refused(InvalidOptionError, transformer_gemms, model, **given, expert_imbalance=imbalance)

@@ -8,7 +8,7 @@ from gemm_eval.models.gpu import BOUNDS
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.models.gpu.packed import L2_STATES
-from gemm_eval.models.gpu.quantization import QUANTIZED_FROM
+from gemm_eval.models.gpu.sizes import QUANTIZED_FROM
 from tests.golden.changes import Golden, changes, first_change_of_ranking, read
 from tests.golden.generate import GPU, MULTICORE
 

@@ -42,19 +42,11 @@ FAMILIES = families()
 CONFIGS = [config for family in FAMILIES.values() for config in family.configs()]
 # modes and types of the sample, with sizes that are no multiples of a block, a group or a tile
 SAMPLE = [
-    ("fp16", "group", 32, 200, 328),
-    ("fp16", "group", 64, 136, 72),
-    ("fp16", "group_zero", 128, 1032, 184),
-    ("bf16", "group_zero", 32, 328, 264),
-    ("bf16", "group", 128, 520, 520),
-    ("fp16", "column", None, 584, 136),
-    ("bf16", "column", None, 8, 8),
-    ("bf16", "group_zero", 64, 2056, 648),
-    ("fp16", "mxfp4", 32, 328, 264),
-    ("bf16", "mxfp4", 32, 1032, 184),
-    ("fp16", "nvfp4", 16, 200, 328),
-    ("bf16", "nvfp4", 16, 520, 520),
-]
+    ("fp16", "group", 32, 200, 328), ("fp16", "group", 64, 136, 72), ("fp16", "group_zero", 128, 1032, 184),
+    ("bf16", "group_zero", 32, 328, 264), ("bf16", "group", 128, 520, 520), ("fp16", "column", None, 584, 136),
+    ("bf16", "column", None, 8, 8), ("bf16", "group_zero", 64, 2056, 648), ("fp16", "mxfp4", 32, 328, 264),
+    ("bf16", "mxfp4", 32, 1032, 184), ("fp16", "nvfp4", 16, 200, 328), ("bf16", "nvfp4", 16, 520, 520),
+]  # fmt: skip
 
 
 class Case(NamedTuple):

@@ -16,12 +16,12 @@ from gemm_eval.kernels import (
     GroupedW4,
     Sizes,
     dequantize,
-    grouped_workspace_bytes,
     make_variant,
     pack_w4,
     stack_w4,
     w4a16_gemm,
     w4a16_grouped_gemm,
+    workspace_bytes,
 )
 from gemm_eval.kernels.families import grouped_families
 from gemm_eval.kernels.registry import why_not
@@ -33,18 +33,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 CONFIGS = [config for family in grouped_families().values() for config in family.configs()]
 RAGGED = (0, 5, 0, 0, 130, 1, 0, 33)
 SAMPLE = [
-    ("fp16", "group", 32, 200, 328),
-    ("fp16", "group", 64, 136, 72),
-    ("fp16", "group_zero", 128, 1032, 184),
-    ("bf16", "group_zero", 32, 328, 264),
-    ("bf16", "group", 128, 520, 520),
-    ("fp16", "column", None, 584, 136),
-    ("bf16", "column", None, 8, 8),
-    ("fp16", "mxfp4", 32, 200, 328),
-    ("bf16", "mxfp4", 32, 1032, 136),
-    ("fp16", "nvfp4", 16, 584, 264),
-    ("bf16", "nvfp4", 16, 136, 520),
-]
+    ("fp16", "group", 32, 200, 328), ("fp16", "group", 64, 136, 72), ("fp16", "group_zero", 128, 1032, 184),
+    ("bf16", "group_zero", 32, 328, 264), ("bf16", "group", 128, 520, 520), ("fp16", "column", None, 584, 136),
+    ("bf16", "column", None, 8, 8), ("fp16", "mxfp4", 32, 200, 328), ("bf16", "mxfp4", 32, 1032, 136),
+    ("fp16", "nvfp4", 16, 584, 264), ("bf16", "nvfp4", 16, 136, 520),
+]  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -238,5 +231,5 @@ def test_two_streams_at_once(cupy: Any) -> None:
 
 def test_a_workspace_of_ones_own(cupy: Any) -> None:
     case = make_case(cupy, (3, 0, 1), 4104, 648)
-    workspace = cupy.full(grouped_workspace_bytes(len(case.A), case.packed), 0xFF, cupy.uint8)
+    workspace = cupy.full(workspace_bytes(len(case.A), case.packed), 0xFF, cupy.uint8)
     check(cupy, case, run(cupy, case, workspace=workspace))

@@ -6,8 +6,9 @@ from typing import Any
 
 from gemm_eval.arch import load_arch
 from gemm_eval.kernels import Sizes, limits_of_spec
-from gemm_eval.kernels.config_cache import ConfigKey, ConfigRecord, Versions, kernel_hash_of
-from gemm_eval.kernels.registry import legal_configs, make_variant
+from gemm_eval.kernels.config_cache import Versions
+from gemm_eval.kernels.config_records import ConfigKey, ConfigRecord, kernel_hash_of
+from gemm_eval.kernels.registry import legal_configs
 from gemm_eval.mapping import Decomposition, KernelConfig
 
 GPU = "h200-sxm"
@@ -21,7 +22,7 @@ HERE = Versions("580.159.04", "13.0 13.0.88")
 
 
 def hash_of(config: KernelConfig, key: ConfigKey = KEY) -> str:
-    return kernel_hash_of(make_variant(config, key.activation, key.mode, key.group_size or None), LIMITS)
+    return kernel_hash_of(key.variant_of(config), LIMITS)
 
 
 def record(latency_us: float = 5.0, config: KernelConfig = CONFIGS[0], key: ConfigKey = KEY, **more: Any) -> Any:

@@ -9,11 +9,10 @@ import pytest
 
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.device import CompiledKernel
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidMappingError, InvalidOptionError, UnsupportedError
-from gemm_eval.kernels import DeviceLimits, Sizes, WeightMode
+from gemm_eval.kernels import DeviceLimits, Sizes, WeightMode, limits_of
 from gemm_eval.kernels.families import families, family_of
 from gemm_eval.kernels.plan import choose, rank, spec_of
 from gemm_eval.kernels.registry import check_kernel, legal_configs, list_kernels, make_variant, occupancy_of, why_not
@@ -23,14 +22,8 @@ from tests.cases import case
 SIZES = Sizes(64, 4096, 4096)
 
 
-def limits(name: str) -> DeviceLimits:
-    arch = load_arch(name)
-    assert isinstance(arch, GpuSpec)
-    return limits_of_spec(arch)
-
-
-HOPPER, ADA, AMPERE = limits("h200-sxm"), limits("rtx-4090"), limits("a100-sxm-80gb")
-BLACKWELL, ULTRA, RTX = limits("b200"), limits("b300"), limits("rtx-5090")
+HOPPER, ADA, AMPERE = limits_of("h200-sxm"), limits_of("rtx-4090"), limits_of("a100-sxm-80gb")
+BLACKWELL, ULTRA, RTX = limits_of("b200"), limits_of("b300"), limits_of("rtx-5090")
 ALL_GPUS = (HOPPER, ADA, AMPERE, BLACKWELL, ULTRA, RTX)
 PRESETS = {
     HOPPER: "h200-sxm", ADA: "rtx-4090", AMPERE: "a100-sxm-80gb", BLACKWELL: "b200", ULTRA: "b300", RTX: "rtx-5090"
@@ -122,6 +115,20 @@ def test_legal_configs_pass_the_check() -> None:
                 assert max(launch.grid[1:]) < 1 << 16
                 assert launch.smem_bytes <= gpu.smem_per_cta_bytes
                 assert (launch.workspace_bytes > 0) <= (launch.num_counters > 0)
+
+
+def test_ways_to_cut_k_are_legal() -> None:
+    for (family, gpu), sizes in itertools.product(itertools.product(families().values(), (HOPPER, ADA)), LEGAL_SIZES):
+        for config in family.configs():
+            variant = make_variant(config, "fp16", "group", 128)
+            if why_not(variant, sizes, gpu) is None:
+                splits = list(family.splits(variant, sizes, gpu))
+                first = Decomposition.SPLIT_K if family.name == "w4a16_sm90_cluster" else Decomposition.DATA_PARALLEL
+                assert splits[0] == (first, config.split_k)
+                assert len(set(splits)) == len(splits)
+                for decomposition, split_k in splits:
+                    cut = config._replace(decomposition=decomposition, split_k=split_k)
+                    assert why_not(variant._replace(config=cut), sizes, gpu) is None
 
 
 SHAPES = [(8, 8), (136, 72), (8, 28672), (28672, 8), (4096, 4096), (28672, 4096)]

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from gemm_eval.arch.paths import data_root
-from gemm_eval.cli.app import app
-from gemm_eval.device import compiler_version, disassemble, find_main_loop, parse_sass
+from gemm_eval.device import CLASSES, compiler_version, disassemble, find_main_loop, parse_sass
 from gemm_eval.device.sass import Instruction, class_of, nvdisasm_version
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels import Variant, WeightMode, kernel_table
+from gemm_eval.kernels import Variant, WeightMode
 from gemm_eval.kernels.families import families, family_of
 from gemm_eval.kernels.families.base import ceil_div
 from gemm_eval.kernels.families.gemv import team_warps_of
-from gemm_eval.kernels.kernel_table import (
+from gemm_eval.kernels.registry import compile_kernel
+from tools import kernel_table
+from tools.kernel_table import (
     COLUMNS,
     MODES,
     _describe_all,
@@ -34,7 +34,6 @@ from gemm_eval.kernels.kernel_table import (
     table_variants,
     write_kernel_tables,
 )
-from gemm_eval.kernels.registry import compile_kernel
 
 FOLDER = data_root() / "kernels" / "w4a16"
 TABLES = sorted(FOLDER.glob("*.csv"))
@@ -59,6 +58,7 @@ def tools() -> None:
 
 
 MULTISTAGE = ("w4a16_sm80", "w4a16_sm80_grouped")
+EVERYWHERE = {"w4a16_gemv", "w4a16_gemv_mma", "w4a16_gemv_mma_grouped", *MULTISTAGE}
 WGMMA = ("w4a16_sm90", "w4a16_sm90_cluster", "w4a16_sm90_grouped")
 
 
@@ -137,7 +137,7 @@ def a_kernel_of(family: str, target: str, activation: str, modes: Any, **fields:
 
 def main_loop_of(variant: Variant, target: str) -> Sequence[Instruction]:
     family = family_of(variant.config)
-    work = family.main_loop(variant).work
+    work = kernel_table.main_loop(variant).work
     instructions = parse_sass(disassemble(compile_kernel(family, variant, target).cubin))
     return find_main_loop(instructions, lambda instruction: instruction.name == work)
 
@@ -152,55 +152,43 @@ def test_every_target_has_its_tables() -> None:
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
-def test_only_the_streaming_kernels_with_the_most_to_hold_spill_and_little(file: Path) -> None:
-    """What a kernel is given of registers was chosen on Hopper: other compilers' targets need a few more."""
-    rows = [row for row in read(file) if row["spill_bytes"] != "0"]
-    grouped = [row for row in rows if row["family"].endswith("_grouped")]
-    spilled = [row for row in rows if not row["family"].endswith("_grouped")]
-
-    assert len(grouped) <= MOST_GROUPED_SPILLED  # what a tile's group is
-    assert all(int(row["spill_bytes"]) <= MOST_GROUPED_SPILL_BYTES for row in grouped)
-    assert len(spilled) <= MOST_SPILLED[of_file(file)[0]]
-    assert all(int(row["spill_bytes"]) <= MOST_SPILL_BYTES for row in spilled)
-    if file.stem.startswith(("sm_100", "sm_120")):
-        assert {row["family"] for row in spilled} <= {"w4a16_gemv", "w4a16_gemv_mma"}
-        found = {(row["cta_m"], row["cta_n"], row["num_warps"], row["group_size"]) for row in spilled}
-        assert found <= SPILL_ON_BLACKWELL
-
-
-@pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
-def test_a_table_has_the_kernels_of_the_registry(file: Path) -> None:
+def test_a_table_is_of_the_kernels_of_the_registry_and_of_these_sources(file: Path) -> None:
     target, activation = of_file(file)
     rows = read(file)
     expected = [identity(variant) for variant in table_variants(target, activation)]
+    meta = yaml.safe_load((FOLDER / "meta.yaml").read_text(encoding="utf-8"))["tables"][file.stem]
 
     assert list(rows[0]) == list(COLUMNS)
     assert [{name: row[name] for name in expected[0]} for row in rows] == expected
-    everywhere = {"w4a16_gemv", "w4a16_gemv_mma", "w4a16_gemv_mma_grouped", "w4a16_sm80", "w4a16_sm80_grouped"}
-    assert {row["family"] for row in rows} == everywhere | (set(WGMMA) if target == "sm_90a" else set())
+    assert {row["family"] for row in rows} == EVERYWHERE | (set(WGMMA) if target == "sm_90a" else set())
+    assert (meta["cuda_sources_sha256"], meta["num_rows"]) == (sources_digest(target), len(rows))
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
-def test_work_and_copies_are_those_of_the_arithmetic(file: Path) -> None:
+def test_work_and_copies_are_those_of_the_arithmetic_and_few_kernels_spill(file: Path) -> None:
+    """What a kernel is given of registers was chosen on Hopper: other compilers' targets need a few more."""
     target, activation = of_file(file)
-    classes = COLUMNS[COLUMNS.index("tensor") : COLUMNS.index("total")]
-    for row, variant in zip(read(file), table_variants(target, activation), strict=True):
+    rows = read(file)
+    for row, variant in zip(rows, table_variants(target, activation), strict=True):
         assert float(row["tensor"]) == pytest.approx(float(num_tensor(variant)), abs=1e-4), row
         assert float(row["copy"]) == pytest.approx(float(num_copies(variant)), abs=1e-4), row
-        assert float(row["total"]) == pytest.approx(sum(float(row[name]) for name in classes), abs=1e-3), row
+        assert float(row["total"]) == pytest.approx(sum(float(row[name]) for name in CLASSES), abs=1e-3), row
         if variant.config.family in {*MULTISTAGE, *WGMMA}:
             assert float(row["half"]) >= num_half(variant), row
             assert float(row["load_shared"]) >= 4, row
         assert (float(row["producer"]) > 0) == (variant.config.family in WGMMA)
-
-
-@pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
-def test_a_table_is_of_these_sources(file: Path) -> None:
-    meta = yaml.safe_load((FOLDER / "meta.yaml").read_text(encoding="utf-8"))["tables"][file.stem]
-
-    assert meta["cuda_sources_sha256"] == sources_digest(file.stem.rsplit("-", 1)[0])
-    assert meta["num_rows"] == len(read(file))
-    assert meta["command"].startswith("gemm-eval kernel-table")
+    spilled = [row for row in rows if row["spill_bytes"] != "0"]
+    plain = [row for row in spilled if not row["family"].endswith("_grouped")]
+    grouped = [row for row in spilled if row["family"].endswith("_grouped")]  # they keep what a tile's group is
+    for found, most, most_bytes in (
+        (grouped, MOST_GROUPED_SPILLED, MOST_GROUPED_SPILL_BYTES), (plain, MOST_SPILLED[target], MOST_SPILL_BYTES),
+    ):  # fmt: skip
+        assert len(found) <= most
+        assert all(int(row["spill_bytes"]) <= most_bytes for row in found)
+    if target in {"sm_100", "sm_120"}:
+        assert {row["family"] for row in plain} <= {"w4a16_gemv", "w4a16_gemv_mma"}
+        kinds = {(row["cta_m"], row["cta_n"], row["num_warps"], row["group_size"]) for row in plain}
+        assert kinds <= SPILL_ON_BLACKWELL
 
 
 @pytest.mark.usefixtures("tools")
@@ -322,16 +310,14 @@ def described(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("described")
-def test_the_command_writes_tables_and_what_made_them(tmp_path: Path) -> None:
+def test_the_command_writes_tables_and_what_made_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new"
     for activation in ("fp16", "bf16"):
-        words = ["kernel-table", "--target", "sm_80", "--activation", activation, "--out", str(out)]
-        result = CliRunner().invoke(app, words)
-        assert result.exit_code == 0, result.output
-        assert f"sm_80-{activation}.csv: 2 kernels" in result.stdout.replace("\n", "")
+        kernel_table.main(["--target", "sm_80", "--activation", activation, "--out", str(out)])
+        assert f"sm_80-{activation}.csv: 2 kernels" in capsys.readouterr().out
 
     meta = yaml.safe_load((out / "meta.yaml").read_text(encoding="utf-8"))["tables"]
     assert set(meta) == {"sm_80-fp16", "sm_80-bf16"}  # the second keeps what is known of the first
     assert meta["sm_80-fp16"]["nvrtc"] == "13.0"
-    assert meta["sm_80-fp16"]["command"] == f"gemm-eval kernel-table --target sm_80 --activation fp16 --out {out}"
+    assert meta["sm_80-fp16"]["command"] == f"python -m tools.kernel_table --target sm_80 --activation fp16 --out {out}"
     assert len(read(out / "sm_80-bf16.csv")) == 2

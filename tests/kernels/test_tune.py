@@ -108,7 +108,7 @@ class FakeDevice:
         ]
 
 
-def device_of(*latencies_us: float) -> FakeDevice:
+def device_of(*latencies_us: float) -> Any:
     return FakeDevice(dict(zip(CONFIGS, latencies_us, strict=False)))
 
 
@@ -194,7 +194,7 @@ def test_memory_is_freed_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_nothing_is_timed_while_a_graph_is_captured() -> None:
-    device = FakeDevice({}, is_capturing=True)
+    device: Any = FakeDevice({}, is_capturing=True)
     with pytest.raises(InvalidOptionError, match="is being captured"):
         time_configs(device, CONFIGS[:1], 16)
 
@@ -218,14 +218,6 @@ def test_copies_exceed_l2_and_stay_within_memory(weight_bytes: int, l2_bytes: in
     has_room = new_bytes + weight_bytes <= min(MAX_COPIES_BYTES, room_bytes // 2)
     assert not has_room or copies >= 400 or (copies >= 2 and (copies - 1) * weight_bytes > 4 * l2_bytes - weight_bytes)
     assert num_copies(weight_bytes, l2_bytes, room_bytes, WARM) == 1
-
-
-@given(st.floats(0.5, 1e6))
-def test_bursts_are_short(latency_us: float) -> None:
-    calls = num_calls(latency_us, COLD)
-
-    assert 1 <= calls <= 400
-    assert calls * latency_us <= 9000 or calls == 1
 
 
 # ---- CuPy's device, on a CuPy that only pretends -------------------------------------------------------------------

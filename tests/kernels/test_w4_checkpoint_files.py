@@ -12,7 +12,6 @@ import pytest
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError, ModelConfigError
 from gemm_eval.kernels import (
     PackedLayer,
-    WeightMode,
     convert_checkpoint,
     dequantize,
     load_packed,
@@ -63,11 +62,6 @@ def check_layers(found: dict[str, PackedLayer], layers: dict[str, SampleLayer]) 
             np.testing.assert_array_equal(values, expected)
 
 
-def test_layers_mean_what_they_meant(sample: tuple[Path, dict[str, SampleLayer]]) -> None:
-    folder, layers = sample
-    check_layers(dict(pack_checkpoint(folder)), layers)
-
-
 def test_a_converted_checkpoint_loads_back(sample: tuple[Path, dict[str, SampleLayer]], tmp_path: Path) -> None:
     folder, layers = sample
     made = convert_checkpoint(folder, tmp_path / "packed")
@@ -79,6 +73,7 @@ def test_a_converted_checkpoint_loads_back(sample: tuple[Path, dict[str, SampleL
 
     assert (made.folder, made.num_layers, made.num_other, made.num_files) == (out, 4, len(OTHERS), 1)
     assert made.num_permuted == permuted
+    check_layers(dict(pack_checkpoint(folder)), layers)
     check_layers(dict(load_packed(out)), layers)
     assert (config["hidden_size"], config["quantization_config"]["quant_method"]) == (6, "gemm_eval_w4a16")
     assert (out / "tokenizer.json").is_file()
@@ -144,12 +139,6 @@ def test_rules_for_some_layers(tmp_path: Path) -> None:
         list(pack_checkpoint(tmp_path))
 
 
-def test_symmetric_weights_have_no_zero_points(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, layers_of({"method": "gptq", "is_symmetric": True}), {**GPTQ, "sym": True})
-
-    assert {packed.mode for packed, _ in dict(pack_checkpoint(tmp_path)).values()} == {WeightMode.GROUP}
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "rule"),
     [
@@ -190,7 +179,7 @@ def test_what_kernels_do_not_read_is_refused(
 
 def test_other_layouts_of_awq_are_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, {"l": make_layer("awq", 128, 64, 64, 1)}, {**AWQ, "version": "gemv"})
-    with pytest.raises(InvalidProblemError, match="version must be gemm, AutoAWQ's usual layout, got 'gemv'"):
+    with pytest.raises(InvalidProblemError, match="version must be gemm, got 'gemv'"):
         list(pack_checkpoint(tmp_path))
     write_checkpoint(tmp_path, {"l": make_layer("awq", 128, 64, 64, 1)}, {**AWQ, "version": "GEMM"})
     assert len(list(pack_checkpoint(tmp_path))) == 1
@@ -276,13 +265,11 @@ def test_folders_that_hold_no_checkpoint_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("weight_map", "rule"),
     [
-        ({"x": "../a.safetensors"}, "name of a file beside it"),
-        ({"x": 3}, "name of a file beside it"),
-        ([], "name of a file beside it"),
-        ({"x": "none.safetensors"}, r"cannot read .*none\.safetensors"),
+        ({"x": "../a.safetensors"}, "name of a file beside it"), ({"x": 3}, "name of a file beside it"),
+        ([], "name of a file beside it"), ({"x": "none.safetensors"}, r"cannot read .*none\.safetensors"),
         ({"x": "a.safetensors"}, "lists tensor 'x', which a.safetensors has not"),
     ],
-)
+)  # fmt: skip
 def test_indices_that_lead_nowhere_are_refused(tmp_path: Path, weight_map: Any, rule: str) -> None:
     write_tensors(tmp_path / "a.safetensors", OTHERS)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))

@@ -118,25 +118,17 @@ def check(found: dict[str, Any], sample: Sample, activation: str) -> None:
 
 @pytest.mark.parametrize("activation", [None, "fp16", "bf16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_layer_is_packed(kind: str, activation: str | None, tmp_path: Path) -> None:
-    sample = Sample(kind)
-    folder = sample.write(tmp_path / "a")
-
-    check(dict(pack_checkpoint(folder, activation=activation)), sample, activation or "bf16")
-
-
-@pytest.mark.parametrize("activation", [None, "fp16"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_converted_and_loaded(kind: str, activation: str | None, tmp_path: Path) -> None:
+def test_packed_converted_and_loaded(kind: str, activation: str | None, tmp_path: Path) -> None:
     sample = Sample(kind)
     folder = sample.write(tmp_path / "a")
     (folder / "hf_quant_config.json").write_text("{}")
+    check(dict(pack_checkpoint(folder, activation=activation)), sample, activation or "bf16")
     made = convert_checkpoint(folder, tmp_path / "b", activation=activation)
 
     check(dict(load_packed(tmp_path / "b")), sample, activation or "bf16")
     file = TensorFile(tmp_path / "b" / "packed-00001.safetensors")
     layer = next(iter(sample.meant))
-    assert file[f"{layer}.scales"].dtype == ("U8" if activation else "I8")
+    assert file[f"{layer}.scales"].dtype == ("U8" if activation == "fp16" else "I8")
     assert made.num_layers == len(sample.meant)
     others = set(OTHER) | {name for name in sample.tensors if name.endswith("input_scale")}
     assert {name for name in file.names if name in sample.tensors and ".bias" not in name} == others

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from gemm_eval.kernels.families import WeightMode
-from gemm_eval.kernels.fp4_layout import E2M1_VALUES, stored_values, to_kernel_order
-from gemm_eval.kernels.layout import parse_activation
+from gemm_eval.kernels.layout import E2M1_VALUES, parse_activation, stored_values, to_kernel_order
 from gemm_eval.kernels.registry import COMMON, SOURCES
 from tests.oracle import fragments
 

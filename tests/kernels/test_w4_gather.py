@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import GpuSpec, load_arch
-from gemm_eval.arch import DeviceLimits, limits_of_spec
-from gemm_eval.kernels import call
+from gemm_eval.kernels import call, limits_of
 from gemm_eval.kernels.call import compile_gather, gather_bytes, gather_launch
 
 GPUS = ["h200-sxm", "a100-sxm-80gb", "l40s"]
@@ -51,12 +49,6 @@ extern "C" void run(int parts, int rows, const unsigned short* a, const int4* pe
     }
 }
 """
-
-
-def limits(name: str) -> DeviceLimits:
-    spec = load_arch(name)
-    assert isinstance(spec, GpuSpec)
-    return limits_of_spec(spec)
 
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["from_caches", "staged"])
@@ -104,7 +96,7 @@ def test_no_permutation_reads_beyond_a_row(kernel: Any) -> None:
 @pytest.mark.parametrize("M", [1, 2, 3, 16, 131, 4096, 1 << 20])
 @pytest.mark.parametrize("K", [8, 136, 4096, 28672, 65536])
 def test_launches_fit_the_gpu_and_fill_it_once(name: str, M: int, K: int) -> None:
-    of_gpu = limits(name)
+    of_gpu = limits_of(name)
     (parts, rows, _), smem_bytes = gather_launch(M, K, of_gpu)
 
     assert smem_bytes in {0, 4 * K}
@@ -117,8 +109,8 @@ def test_launches_fit_the_gpu_and_fill_it_once(name: str, M: int, K: int) -> Non
 
 
 def test_rows_too_long_for_shared_memory_are_not_staged() -> None:
-    assert gather_launch(16, 28672, limits("h200-sxm")).smem_bytes == 4 * 28672
-    assert gather_launch(16, 28672, limits("l40s")).smem_bytes == 0
+    assert gather_launch(16, 28672, limits_of("h200-sxm")).smem_bytes == 4 * 28672
+    assert gather_launch(16, 28672, limits_of("l40s")).smem_bytes == 0
 
 
 @pytest.mark.parametrize(("M", "K"), [(1, 8), (3, 136), (64, 4096)])
@@ -131,7 +123,7 @@ def test_gathered_activations_have_their_memory(M: int, K: int) -> None:
 @pytest.mark.parametrize("is_staged", [True, False])
 def test_compiles_without_spills(name: str, is_staged: bool) -> None:
     pytest.importorskip("cupy")
-    compiled = compile_gather(limits(name), is_staged=is_staged)
+    compiled = compile_gather(limits_of(name), is_staged=is_staged)
 
     assert compiled.spill_store_bytes == compiled.spill_load_bytes == compiled.static_smem_bytes == 0
     assert compiled.warnings == ()

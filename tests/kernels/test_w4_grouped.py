@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gemm_eval import DType, load_arch
 from gemm_eval.arch import GpuSpec, limits_of_spec
 from gemm_eval.device import CompiledKernel
-from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError
+from gemm_eval.errors import GemmEvalError, InvalidMappingError, InvalidProblemError
 from gemm_eval.kernels import (
     SOURCES,
     GroupedW4,
@@ -24,7 +21,6 @@ from gemm_eval.kernels import (
     choose,
     dequantize,
     gemm,
-    grouped_workspace_bytes,
     legal_configs,
     make_variant,
     pack_w4,
@@ -32,6 +28,7 @@ from gemm_eval.kernels import (
     stack_w4,
     w4a16_gemm,
     w4a16_grouped_gemm,
+    workspace_bytes,
 )
 from gemm_eval.kernels.families import GroupedSizes, Sizes, ceil_div, grouped_families
 from gemm_eval.kernels.families.grouped import MAX_CUT_WAVES, MAX_GROUPS
@@ -156,40 +153,33 @@ def test_without_rows_nothing_is_launched(gpu: Gpu, packed: GroupedW4) -> None: 
     assert gpu.launches == []
 
 
-@pytest.mark.parametrize(
-    ("A", "given", "message"),
-    [
-        (Array((4, K)), None, rf"A must be \[{GROUPS}, M, {K}\] where offsets are not given, got \[4, {K}\]"),
-        (Array((3, 4, K)), None, "A must be"),
-        (Array((4, K)), offsets(3), rf"offsets must be int32 \[{GROUPS + 1}\]"),
-        (Array((4, K)), Array((GROUPS + 1,), "int64"), "offsets must be int32 .* got int64"),
-        (Array((4, K)), Array((GROUPS + 1,), "int32", strides=(2,)), "offsets must be contiguous"),
-        (Array((4, K)), np.zeros(GROUPS + 1, np.int32), "offsets must be an array on a GPU"),
-        (Array((4, K)), offsets(device=1), "offsets must be on GPU 0"),
-        (Array((4, K), "uint16"), offsets(), "A must be float16"),
-        (Array((4, K - 8)), offsets(), "A must have shape"),
-    ],
-)
-def test_operands_that_kernels_cannot_read_are_refused(
-    gpu: Gpu, packed: GroupedW4, A: Any, given: Any, message: str  # noqa: F811
-) -> None:  # fmt: skip
-    with pytest.raises(InvalidProblemError, match=message):
-        w4a16_grouped_gemm(A, packed, given)
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"offsets": None}, rf"A must be \[{GROUPS}, M, {K}\] where offsets are not given, got \[4, {K}\]"),
+    ({"A": Array((3, 4, K)), "offsets": None}, "A must be"),
+    ({"offsets": offsets(3)}, rf"offsets must be int32 \[{GROUPS + 1}\]"),
+    ({"offsets": Array((GROUPS + 1,), "int64")}, "offsets must be int32 .* got int64"),
+    ({"offsets": Array((GROUPS + 1,), "int32", strides=(2,))}, "offsets must be contiguous"),
+    ({"offsets": np.zeros(GROUPS + 1, np.int32)}, "offsets must be an array on a GPU"),
+    ({"offsets": offsets(device=1)}, "offsets must be on GPU 0"),
+    ({"A": Array((4, K), "uint16")}, "A must be float16"),
+    ({"A": Array((4, K - 8))}, "A must have shape"),
+    ({"bias": Array((N,))}, rf"bias must be contiguous \[{GROUPS}, {N}\]"),
+    ({"bias": Array((GROUPS, N), strides=(N + 8, 1))}, "bias must be contiguous"),
+    ({"bias": Array((GROUPS, N), "float32")}, "bias must be float16"),
+    ({"bias": Array((GROUPS, N), at=2)}, "bias must start at a multiple of 16"),
+    ({"packed": CPU}, "packed must be a GroupedW4, as stack_w4 makes it"),
+    ({"packed": stack_w4([CPU] * GROUPS)}, "packed must be on a GPU"),
+    ({"config": "profile"}, "config must be a KernelConfig or 'auto'"),
+    ({"config": next(legal_configs(Sizes(4, K, N), HOPPER))}, "has kernels of one GEMM, which w4a16_gemm runs"),
+    ({"expected_rows": 5}, r"expected_rows must be an integer in 1\.\.4"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_bad_arguments(gpu: Gpu, packed: GroupedW4, changes: dict[str, Any], message: str) -> None:  # noqa: F811
+    with pytest.raises(GemmEvalError, match=message):
+        w4a16_grouped_gemm(**{"A": Array((4, K)), "packed": packed, "offsets": offsets()} | changes)
     assert gpu.launches == []
-
-
-@pytest.mark.parametrize(
-    ("bias", "message"),
-    [
-        (Array((N,)), rf"bias must be contiguous \[{GROUPS}, {N}\]"),
-        (Array((GROUPS, N), strides=(N + 8, 1)), "bias must be contiguous"),
-        (Array((GROUPS, N), "float32"), "bias must be float16"),
-        (Array((GROUPS, N), at=2), "bias must start at a multiple of 16"),
-    ],
-)
-def test_a_bias_that_kernels_cannot_read_is_refused(packed: GroupedW4, bias: Any, message: str) -> None:
-    with pytest.raises(InvalidProblemError, match=message):
-        w4a16_grouped_gemm(Array((4, K)), packed, offsets(), bias)
 
 
 def test_an_output_that_shares_memory_is_refused(packed: GroupedW4) -> None:
@@ -200,26 +190,12 @@ def test_an_output_that_shares_memory_is_refused(packed: GroupedW4) -> None:
         w4a16_grouped_gemm(A, packed, offsets(), out=out)
 
 
-def test_weights_that_kernels_cannot_read_are_refused(packed: GroupedW4) -> None:
-    with pytest.raises(InvalidProblemError, match="packed must be a GroupedW4, as stack_w4 makes it"):
-        w4a16_grouped_gemm(Array((4, K)), CPU, offsets())  # type: ignore[arg-type]
-    with pytest.raises(InvalidProblemError, match="packed must be on a GPU"):
-        w4a16_grouped_gemm(Array((4, K)), stack_w4([CPU] * GROUPS), offsets())
+def test_what_else_is_refused(packed: GroupedW4) -> None:
     with pytest.raises(InvalidProblemError, match=f"at most {MAX_GROUPS:,} groups, got 1,025"):
-        grouped_workspace_bytes(4, stack_w4([pack_w4(np.ones((8, 8), np.float32))] * (MAX_GROUPS + 1)))
-
-
-def test_each_call_refuses_kernels_of_the_other(packed: GroupedW4) -> None:
-    of_one = next(legal_configs(Sizes(4, K, N), HOPPER))
-    with pytest.raises(InvalidMappingError, match="has kernels of one GEMM, which w4a16_gemm runs"):
-        w4a16_grouped_gemm(Array((4, K)), packed, offsets(), config=of_one)
+        workspace_bytes(4, stack_w4([pack_w4(np.ones((8, 8), np.float32))] * (MAX_GROUPS + 1)))
     grouped = configs_of("w4a16_sm90_grouped")[0]
     with pytest.raises(InvalidMappingError, match="grouped GEMMs, which w4a16_grouped_gemm runs"):
         w4a16_gemm(Array((4, K)), on_gpu(CPU), config=grouped)
-    with pytest.raises(InvalidOptionError, match="config must be a KernelConfig or 'auto'"):
-        w4a16_grouped_gemm(Array((4, K)), packed, offsets(), config="profile")
-    with pytest.raises(InvalidOptionError, match=r"expected_rows must be an integer in 1\.\.4"):
-        w4a16_grouped_gemm(Array((4, K)), packed, offsets(), expected_rows=5)
 
 
 # ---- the choice
@@ -289,20 +265,3 @@ def test_the_model_cuts_as_the_kernels_do() -> None:
 
     assert (number("CUT_UNITS"), number("MOST_PARTS")) == (shared_kernels.CUT_UNITS, shared_kernels.MOST_PARTS)
     assert shared_kernels.MAX_CUT_WAVES == MAX_CUT_WAVES
-
-
-@given(st.lists(st.integers(0, 70), min_size=1, max_size=40), st.sampled_from([8, 16, 24]))
-def test_a_search_finds_the_group_of_every_tile(counts: list[int], cta_m: int) -> None:
-    """As `count_tiles` and `find_group` do: the last group that starts at a tile or before has it."""
-    tiles = [ceil_div(count, cta_m) for count in counts]
-    starts = [sum(tiles[:place]) for place in range(len(counts) + 1)]
-    expected = [place for place, num in enumerate(tiles) for _ in range(num)]
-    found = []
-    for tile in range(starts[-1]):
-        low, high = 0, len(counts)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if starts[middle] <= tile else (low, middle)
-        found.append(low)
-    assert found == expected
-    assert Counter(found) == Counter({place: num for place, num in enumerate(tiles) if num})

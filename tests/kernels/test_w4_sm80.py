@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.kernels.families.base import Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels.families.sm80 import Sm80Family, WarpLayout
 from gemm_eval.kernels.registry import SOURCES
-from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.mapping import Decomposition, KernelConfig
 from tests.cases import case
 
 FAMILY = Sm80Family()
@@ -21,7 +20,6 @@ CONFIGS = tuple(FAMILY.configs())
 H200 = DeviceLimits((9, 0), 132, 232448, 233472, 1024, 65536, 2048, 32)
 A100 = DeviceLimits((8, 0), 108, 166912, 167936, 1024, 65536, 2048, 32)
 L40S = DeviceLimits((8, 9), 142, 101376, 102400, 1024, 65536, 1536, 24)
-T4 = DeviceLimits((7, 5), 40, 65536, 65536, 0, 65536, 1024, 16)
 SIZES = (Sizes(1, 4096, 4096), Sizes(17, 4104, 1000), Sizes(300, 120, 72), Sizes(4096, 8192, 28672))
 
 
@@ -53,7 +51,6 @@ def test_warps_cover_the_tile() -> None:
     for config in CONFIGS:
         with case(config):
             layout = WarpLayout.of(config)
-            assert layout is not None
             parts = (config.cta_m // layout.tokens) * (config.cta_n // layout.columns)
             assert parts * layout.slices == config.num_warps
             assert layout.tokens * layout.columns // 32 <= 128  # sums in registers
@@ -69,47 +66,22 @@ def test_rule_of_the_warps() -> None:
     assert WarpLayout.of(find(64, 64, 64, 4)) == (32, 32, 1)
     assert WarpLayout.of(find(128, 128, 64, 4)) == (64, 64, 1)
     assert WarpLayout.of(find(128, 128, 64, 8)) == (32, 64, 1)
-    assert WarpLayout.of(find(16, 128, 128, 4)._replace(num_warps=16)) is None
-    assert WarpLayout.of(find(128, 256, 64, 8)._replace(num_warps=4)) is None
-    assert WarpLayout.of(find(128, 256, 64, 8)._replace(cta_n=96)) is None
 
 
 def test_refusals() -> None:
     large, small = find(256, 128, 64, 8), find(16, 128, 128, 4)
-    assert "compute capability" in refuse(small, limits=T4)
     assert "shared memory" in refuse(large, limits=L40S)
-    assert "warps" in refuse(small, num_warps=16)
-    assert "schedule" in refuse(small, schedule=Schedule.PINGPONG)
-    assert "clusters" in refuse(small, cluster_m=2)
-    assert "64 or 128 k" in refuse(small, cta_k=32)
-    assert "2 stages" in refuse(small, num_stages=1)
-    assert "groups" in refuse(small, group=48)
     assert "multiples of 8" in refuse(small, Sizes(1, 4096, 4100))
     assert "multiples of 8" in refuse(small, Sizes(1, 4100, 4096))
-    assert "positive" in refuse(small, Sizes(0, 4096, 4096))
     assert "too few" in refuse(small, Sizes(1, 256, 4096), split_k=3, decomposition=Decomposition.SPLIT_K)
     assert "31 bits" in refuse(small, Sizes(2**24, 2**20, 2**20))
     assert not refuse(small, Sizes(1, 256, 4096), split_k=2, decomposition=Decomposition.SPLIT_K)
     assert "threads" in refuse(small, limits=H200._replace(registers_per_sm=4096))
 
 
-def test_config_of_another_family_has_no_macros() -> None:
-    with pytest.raises(ValueError, match="not a kernel"):
-        FAMILY.macros(variant(CONFIGS[0], num_warps=16))
-
-
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("limits", [H200, L40S], ids=["h200", "l40s"])
-def test_splits_fit_the_sizes(sizes: Sizes, limits: DeviceLimits) -> None:
-    for config in CONFIGS:
-        splits = list(FAMILY.splits(variant(config), sizes, limits))
-        assert splits[0] == (Decomposition.DATA_PARALLEL, 1)
-        assert len(set(splits)) == len(splits)
-        for decomposition, split_k in splits:
-            cut = variant(config, decomposition=decomposition, split_k=split_k)
-            assert FAMILY.refusal(cut, sizes, H200) is None
-    small = {d for d, _ in FAMILY.splits(variant(find(16, 128, 128, 4)), SIZES[0], limits)}
-    assert small == set(Decomposition)
+def test_few_tiles_are_cut_in_every_way() -> None:
+    for limits in (H200, L40S):
+        assert {d for d, _ in FAMILY.splits(variant(find(16, 128, 128, 4)), SIZES[0], limits)} == set(Decomposition)
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -148,111 +120,12 @@ def test_arguments_follow_the_kernel() -> None:
         expected = np.uint64 if pointer else {"int": np.int32, "u32": np.uint32, "float": np.float32}[kind]
         assert type(argument) is expected, words
     by_name = {words[-1]: argument for words, argument in zip(types, arguments, strict=True)}
-    assert (by_name["M"], by_name["N"], by_name["K"], by_name["units_of_tile"], by_name["split"]) == (
-        5,
-        520,
-        1000,
-        8,
-        3,
-    )
-    assert (by_name["lda"], by_name["raster_along_n"], by_name["raster_swizzle"]) == (1008, 0, 4)
+    numbers = {"M": 5, "N": 520, "K": 1000, "units_of_tile": 8, "split": 3, "lda": 1008}
+    numbers |= {"raster_along_n": 0, "raster_swizzle": 4}
+    assert numbers.items() <= by_name.items()
 
 
 # index arithmetic, as sm80.cu has it
-
-
-def first_unit(cta: int, units: int, ctas: int) -> int:
-    return cta * (units // ctas) + cta * (units % ctas) // ctas
-
-
-def owner_of(unit: int, units: int, ctas: int) -> int:
-    cta = min(int(np.float32(unit) * (np.float32(ctas) / np.float32(units))), ctas - 1)
-    while first_unit(cta, units, ctas) > unit:
-        cta -= 1
-    while cta + 1 < ctas and first_unit(cta + 1, units, ctas) <= unit:
-        cta += 1
-    return cta
-
-
-@pytest.mark.parametrize(
-    ("tiles", "units_of_tile", "ctas"), [(1, 7, 7), (5, 3, 4), (32, 32, 264), (37, 11, 29), (7, 64, 3)]
-)
-def test_stream_k_gives_each_unit_once_and_each_part_its_slot(tiles: int, units_of_tile: int, ctas: int) -> None:
-    units = tiles * units_of_tile
-    begins = [first_unit(cta, units, ctas) for cta in range(ctas + 1)]
-    assert begins == [cta * units // ctas for cta in range(ctas + 1)]
-    assert begins[0] == 0
-    assert begins[-1] == units
-    assert all(a < b for a, b in pairwise(begins))  # every CTA has work
-    assert [owner_of(u, units, ctas) for u in range(units)] == [((u + 1) * ctas - 1) // units for u in range(units)]
-    written: dict[int, dict[int, int]] = {}  # by tile: slot -> first unit
-    for cta in range(ctas):
-        unit, end = begins[cta], begins[cta + 1]
-        while unit < end:
-            tile = unit // units_of_tile
-            stop = min(end, (tile + 1) * units_of_tile)
-            if stop - unit != units_of_tile:
-                slot = 2 * cta + (begins[cta] < tile * units_of_tile)
-                assert all(slot not in slots for slots in written.values())
-                written.setdefault(tile, {})[slot] = unit
-            unit = stop
-    for tile, slots in written.items():
-        first = owner_of(tile * units_of_tile, units, ctas)
-        last = owner_of((tile + 1) * units_of_tile - 1, units, ctas)
-        read = [2 * first + (begins[first] < tile * units_of_tile), *(2 * cta for cta in range(first + 1, last + 1))]
-        assert read == sorted(slots, key=slots.__getitem__)  # all parts, in order of k
-        assert len(read) > 1
-
-
-@pytest.mark.parametrize(("units", "parts"), [(32, 5), (9, 9), (64, 7), (3, 2)])
-def test_split_k_is_even(units: int, parts: int) -> None:
-    begins = [first_unit(part, units, parts) for part in range(parts + 1)]
-    sizes = {b - a for a, b in pairwise(begins)}
-    assert (begins[0], begins[-1]) == (0, units)
-    assert max(sizes) - min(sizes) <= 1
-    assert min(sizes) >= 1
-
-
-@pytest.mark.parametrize(("along", "across", "swizzle"), [(5, 7, 1), (5, 7, 4), (3, 2, 8), (16, 16, 8)])
-def test_raster_visits_each_tile_once(along: int, across: int, swizzle: int) -> None:
-    places = []
-    for tile in range(along * across):
-        band = tile // (along * swizzle)
-        within = tile - band * along * swizzle
-        width = min(across - band * swizzle, swizzle)
-        places.append((within // width, band * swizzle + within % width))
-    assert sorted(places) == [(i, j) for i in range(along) for j in range(across)]
-    if swizzle == 1:
-        assert places[:along] == [(i, 0) for i in range(along)]
-
-
-@pytest.mark.parametrize("tile_k", [64, 128])
-@pytest.mark.parametrize("threads", [128, 256])
-def test_tokens_lie_without_bank_conflicts(tile_k: int, threads: int) -> None:
-    tile_m, chunks = 64, tile_k // 8
-    place = {}  # of (row, chunk), in bytes
-    for copy in range(tile_m * chunks):
-        tid, i = copy % threads, copy // threads
-        row, chunk = tid // chunks, tid % chunks
-        to = row * tile_k * 2 + (chunk ^ row % 8) * 16 + i * (threads // chunks) * tile_k * 2
-        place[row + i * (threads // chunks), chunk] = to
-    assert sorted(place.values()) == list(range(0, tile_m * tile_k * 2, 16))
-    order = list(place.values())
-    for first in range(0, len(order), 8):  # eight lanes write 128 bytes at a time
-        assert len({to // 16 % 8 for to in order[first : first + 8]}) == 8
-    for block in range(tile_k // 64):
-        for j in range(4):
-            for t in range(0, tile_m // 8, 2):
-                addresses = []
-                for lane in range(32):
-                    row = lane % 8 + lane // 16 * 8
-                    swizzle = (lane // 8 % 2 ^ lane % 8) * 16
-                    address = row * tile_k * 2 + block * 128 + (swizzle ^ j * 32) + t * 8 * tile_k * 2
-                    # matrix lane // 8: tokens 0..7 and k 0..7, then k 8..15, then tokens 8..15
-                    assert address == place[t * 8 + row, block * 8 + 2 * j + lane // 8 % 2]
-                    addresses.append(address)
-                for matrix in range(4):
-                    assert len({a // 16 % 8 for a in addresses[8 * matrix : 8 * matrix + 8]}) == 8
 
 
 def test_copies_fill_a_stage() -> None:
@@ -277,7 +150,6 @@ def test_copies_fill_a_stage() -> None:
             assert len(source) == len(target) == total
             # the weights of the warps' lanes
             layout = WarpLayout.of(config)
-            assert layout is not None
             groups, seen = layout.columns // 16, set()
             for warp_n in range(config.cta_n // layout.columns):
                 for block in range(blocks):
@@ -294,7 +166,6 @@ def test_epilogue_transposes_every_sum_once() -> None:
     for config in CONFIGS:
         with case(config):
             layout = WarpLayout.of(config)
-            assert layout is not None
             warps_m, token_groups, stride = config.cta_m // layout.tokens, layout.tokens // 8, config.cta_n + 4
             ring = FAMILY.smem_bytes(variant(config, WeightMode.COLUMN))
             groups = next(g for g in (8, 4, 2, 1) if g <= token_groups and warps_m * g * 8 * stride * 4 <= ring)
@@ -317,9 +188,3 @@ def test_epilogue_transposes_every_sum_once() -> None:
                     assert token == row // (groups * 8) * layout.tokens + number * (groups * 8) + row % (groups * 8)
                     written.add(token)
             assert written == set(range(config.cta_m))
-
-
-def test_targets_name_the_kernel() -> None:
-    assert FAMILY.targets[(9, 0)] == "sm_90a"
-    assert FAMILY.name == CONFIGS[0].family
-    assert {config.raster_order for config in CONFIGS} == set(RasterOrder)

@@ -23,7 +23,6 @@ from tests.cases import case
 FAMILY, CLUSTER_FAMILY = Sm90Family(), Sm90ClusterFamily()
 CONFIGS, CLUSTER_CONFIGS = tuple(FAMILY.configs()), tuple(CLUSTER_FAMILY.configs())
 H200 = DeviceLimits((9, 0), 132, 232448, 233472, 1024, 65536, 2048, 32)
-A100 = DeviceLimits((8, 0), 108, 166912, 167936, 1024, 65536, 2048, 32)
 KINDS = [(WeightMode.COLUMN, 0), *itertools.product((WeightMode.GROUP, WeightMode.GROUP_ZERO), (32, 64, 128))]
 SOURCE = (SOURCES / FAMILY.source).read_text()
 LANES = np.arange(32)
@@ -249,18 +248,6 @@ def test_the_raster_walks_along_m_in_bands() -> None:
 
 
 @settings(max_examples=60)
-@given(st.integers(1, 400), st.integers(1, 40), st.integers(1, 144))
-def test_the_owner_of_a_unit_is_whose_range_it_lies_in(tiles: int, num_units: int, clusters: int) -> None:
-    total = tiles * num_units
-    clusters = min(clusters, total)
-    p = Problem(tiles, 1, num_units, 0, *divmod(total, clusters), 1, 0, [])
-
-    assert first_unit(p, clusters) == total
-    owners = np.repeat(np.arange(clusters), np.diff([first_unit(p, c) for c in range(clusters + 1)]))
-    assert [owner(p, unit) for unit in range(0, total, 7)] == owners[::7].tolist()
-
-
-@settings(max_examples=60)
 @given(cases())
 def test_both_sides_of_the_ring_agree(case: Case) -> None:
     """Stage and phase of each step: the producer goes on, a consumer of ping-pong skips what the other takes."""
@@ -384,32 +371,6 @@ def test_results_go_through_shared_memory_to_their_places(tokens: int) -> None:
     np.testing.assert_array_equal(c, np.arange(tokens * 64).reshape(tokens, 64))
 
 
-@pytest.mark.parametrize("tokens", sorted({config.cta_m for config in CONFIGS if config.cta_m <= 16}))
-@pytest.mark.parametrize(("M", "N"), [(16, 64), (5, 40), (1, 8)])
-def test_few_results_go_straight_to_their_places(tokens: int, M: int, N: int) -> None:
-    c = np.full(M * N, -1)
-    for warp, lane, i in np.ndindex(4, 32, tokens // 2):
-        column = warp * 16 + lane // 4
-        token, n = i // 4 * 8 + lane % 4 * 2 + i % 2, column + 8 * (i % 4 // 2)
-        if token < M and n < N:
-            assert c[token * N + n] == -1
-            c[token * N + n] = sums_of(warp, tokens)[lane, i]
-    rows = min(M, tokens)
-
-    np.testing.assert_array_equal(c.reshape(M, N)[:rows], np.arange(rows * 64).reshape(rows, 64)[:, :N])
-    assert (c.reshape(M, N)[rows:] == -1).all()
-
-
-@pytest.mark.parametrize("tokens", [8, 96, 256])
-@pytest.mark.parametrize(("consumers", "blocks"), [(2, 1), (2, 2), (3, 1)])
-def test_parts_lie_in_the_workspace_without_overlap(tokens: int, consumers: int, blocks: int) -> None:
-    """Floats of a tile that each thread of all warpgroups writes, in 16 bytes at once."""
-    half, thread, block, i = (x.ravel() for x in np.indices((consumers, 128, blocks, tokens // 8)))
-    at = half * blocks * 64 * tokens + thread * 4 + (block * (tokens // 2) + 4 * i) * 128
-
-    assert sorted(at) == list(range(0, consumers * blocks * 64 * tokens, 4))
-
-
 # ---- parts of K in a cluster ----------------------------------------------------------------------------------------
 
 
@@ -487,32 +448,9 @@ def test_configs_are_unique_and_fit_whatever_the_weights() -> None:
         assert macros["MB"] * 64 * (macros["CONSUMERS"] if macros["COOPERATIVE"] else 1) == config.cta_n
 
 
-@pytest.mark.parametrize("rows", [64, 128, 256])
-def test_many_kernels_can_run_common_sizes(rows: int) -> None:
-    sizes = Sizes(rows, 4096, 4096)
-    able = [config for config in CONFIGS if FAMILY.refusal(variant(config), sizes, H200) is None]
-
-    assert len(able) >= 40
-    assert {config.schedule for config in able} == {Schedule.COOPERATIVE, Schedule.PINGPONG}
-
-
-@pytest.mark.parametrize("sizes", [Sizes(1, 8, 8), Sizes(7, 136, 72), Sizes(300, 4096, 1280), Sizes(4096, 8192, 28672)])
-def test_splits_make_sense(sizes: Sizes) -> None:
-    for config in CONFIGS:
-        if FAMILY.refusal(variant(config), sizes, H200) is not None:
-            continue
-        splits = list(FAMILY.splits(variant(config), sizes, H200))
-        assert splits[0] == (Decomposition.DATA_PARALLEL, 1)
-        assert len(set(splits)) == len(splits)
-        for decomposition, split_k in splits:
-            v = variant(config, decomposition=decomposition, split_k=split_k)
-            assert FAMILY.refusal(v, sizes, H200) is None
-
-
 @pytest.mark.parametrize(
     ("changes", "sizes", "limits", "reason"),
     [
-        ({}, None, A100, "needs wgmma and TMA of compute capability 9.0, the GPU has 8.0"),
         ({}, None, H200._replace(smem_per_cta_bytes=101376), "bytes of shared memory, a CTA has 101,376"),
         ({"cluster_m": 2}, Sizes(128, 4096, 4096), H200, "cluster_m 2 needs more than 128 tokens, there are 128"),
         ({"cluster_n": 2}, Sizes(128, 4096, 128), H200, "cluster_n 2 needs more than 128 columns, there are 128"),

@@ -96,12 +96,6 @@ def test_impossible_num_cores_is_refused() -> None:
                 enumerate_partitions(value)
 
 
-def test_numpy_integers_are_taken() -> None:
-    for value in [np.int64(8), np.int32(8)]:
-        with case(value):
-            assert len(enumerate_partitions(value)) == 20
-
-
 def test_large_chips_are_quick() -> None:
     assert len(rows(1 << 20)) == formula(1 << 20) == 1771
     assert len(rows((1 << 20) - 3)) == 4  # a prime

@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from gemm_eval.arch import ProvenanceKind
-from gemm_eval.measure.host import BandwidthPoint, BlasInfo, CacheLevel, Fact, HostFacts, HostMeasurement, HostShape
-from gemm_eval.measure.host import HostTiming as Timing
+from gemm_eval.measure.host.campaign import BandwidthPoint, HostMeasurement
+from gemm_eval.measure.host.cpu import BlasInfo, CacheLevel, Fact, HostFacts
+from gemm_eval.measure.host.timing import HostShape
+from gemm_eval.measure.host.timing import HostTiming as Timing
 
 MIB = 1 << 20
 FACTS = HostFacts(

@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 from gemm_eval.arch import ProvenanceKind
-from gemm_eval.measure.host import CacheLevel, detect_host
-from gemm_eval.measure.host.cpu import cores_of, parse_cpu_list, quota_cores, simd_width, sysctl_caches, sysfs_caches
+from gemm_eval.measure.host.cpu import (
+    CacheLevel,
+    cores_of,
+    detect_host,
+    parse_cpu_list,
+    quota_cores,
+    simd_width,
+    sysctl_caches,
+    sysfs_caches,
+)
 from tests.measure.host_samples import FACTS
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, MulticoreSpec, load_arch
 from gemm_eval.arch import ProvenanceKind
-from gemm_eval.measure.host import BlasInfo, Fact, HostMeasurement, host_spec_text
+from gemm_eval.measure.host.campaign import HostMeasurement
+from gemm_eval.measure.host.cpu import BlasInfo, Fact
+from gemm_eval.measure.host.spec import host_spec_text
 from tests.measure.host_samples import FACTS, measurement
 
 AVX512 = BlasInfo("openblas", "0.3.31", "SkylakeX", "2.4.6", 4)

@@ -12,13 +12,11 @@ from gemm_eval.measure import (
     GemmShape,
     list_shapes,
     read_timings,
-    shuffle_shapes,
 )
 from gemm_eval.measure.cublas import CandidateTable, CublasLtLibrary, HeuristicResult
 from tests.measure.fake_cublaslt import FP16, INTERNAL_ERROR, VERSION, WORKSPACE, FakeCublasLt, bare_runner
 
 SHAPE = GemmShape(1, 17, 4096, 1024)
-CANDIDATES = [Candidate(*shape, rank, 1 + rank) for shape in (SHAPE, GemmShape(1, 8, 512, 256)) for rank in range(3)]
 
 
 def table(fake: FakeCublasLt, count: int = 8) -> CandidateTable:
@@ -81,7 +79,7 @@ def test_each_candidate_runs_its_own_algorithm() -> None:
     library = CublasLtLibrary(fake, FP16, WORKSPACE)
     proposals = CandidateTable(library, 8)
     for candidate in proposals.of(SHAPE):
-        library.matmul(library.matmul_args(*proposals.find(candidate), (0x1000, 0x2000, 0x3000), 0x4000, 0x50))
+        library.bind(*proposals.find(candidate), (0x1000, 0x2000, 0x3000), 0x4000, 0x50)()
 
     assert fake.num_asked == 1
     assert [run["algo"] for run in fake.runs] == [0, 1, 2]
@@ -93,7 +91,7 @@ def test_each_candidate_runs_its_own_algorithm() -> None:
 
     fake.status = 7
     with pytest.raises(GemmEvalError, match="cublasLtMatmul returned status 7"):
-        library.matmul(library.matmul_args(*proposals.find(candidate), (1, 2, 3), 4, 5))
+        library.bind(*proposals.find(candidate), (1, 2, 3), 4, 5)()
 
 
 def test_the_runner_binds_checks_and_describes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,23 +118,6 @@ def test_the_runner_binds_checks_and_describes(monkeypatch: pytest.MonkeyPatch) 
     runner.candidates([], 2)
     with pytest.raises(GemmEvalError, match="proposes no algorithm at all"):
         runner.check()
-
-
-def test_candidates_of_a_gemm_stay_together() -> None:
-    shuffled = shuffle_shapes([*CANDIDATES[::-1], *CANDIDATES])
-
-    assert sorted(shuffled) == sorted(CANDIDATES)
-    assert [candidate.rank for candidate in shuffled] == [0, 1, 2, 0, 1, 2]
-    assert len({candidate.shape for candidate in shuffled[:3]}) == 1
-
-
-def test_the_set_has_its_problems() -> None:
-    shapes = list_shapes("candidates", "fp16")
-
-    assert len(shapes) == len(set(shapes)) == 652
-    assert len({(shape.N, shape.K) for shape in shapes}) == 30
-    assert len({shape.M for shape in shapes}) == 22
-    assert list_shapes("candidates", "int8") == []
 
 
 def test_the_committed_set_is_whole() -> None:

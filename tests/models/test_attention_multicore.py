@@ -10,7 +10,7 @@ import pytest
 from gemm_eval import AttentionProblem, InfeasibleError, MulticoreSpec, UnsupportedError, load_arch
 from gemm_eval.mapping import AttentionMapping, AttentionOrder, AttentionPartition, AttentionTile
 from gemm_eval.models.multicore import AttentionCost, attention_params, attention_sizes, unpack_attention_cost
-from gemm_eval.models.multicore.attention_cost_kernels import attention_sram_bytes
+from gemm_eval.models.multicore.attention_kernels import attention_sram_bytes
 from gemm_eval.search import find_best_fused_attention
 from tools.laws.multicore_attention import cost_of
 

@@ -7,11 +7,11 @@ import pytest
 from gemm_eval import GEMMEvaluator, GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec, list_archs
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.models.gpu import LIBRARIES, enumerate_configs, pack_gpu, unpack_gpu_cost
-from gemm_eval.models.gpu.space import enumerate_kernels
+from gemm_eval.models.gpu import LIBRARIES, pack_gpu, unpack_gpu_cost
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.workload import GemmTypes, RunOptions, make_problem
 from tests.cases import case
+from tools.laws.kernel_space import enumerate_configs, enumerate_kernels
 
 GPUS = {arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)}
 PHYSICS = RunOptions("trtllm", correction=False)

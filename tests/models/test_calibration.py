@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,20 @@ from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.models.gpu import calibration, calibration_stamp, coefficients_for
-from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures, load_calibration
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS, NO_LIMIT
+from gemm_eval.models.gpu.attention import ATTENTION_FAMILIES
+from gemm_eval.models.gpu.calibration import (
+    Calibration,
+    ErrorFigures,
+    Origin,
+    SingleCalibration,
+    chip_of,
+    load_calibration,
+)
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS, NO_LIMIT, Coefficient
+from gemm_eval.models.gpu.collective import COLLECTIVE_COEFFICIENTS, CollectiveCalibration
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_COEFFICIENTS, SWITCH_COEFFICIENTS, MemoryBoundCalibration
+from gemm_eval.models.gpu.triton import TRITON_COEFFICIENTS, TritonCalibration
 
 H200, H100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "h100-sxm", "l40s"))
 FAMILY = "sm90_wgmma"
@@ -101,13 +114,119 @@ def test_a_file_older_than_a_coefficient_has_its_term_absent(root: Path) -> None
     assert list(coefficients) == [item.name for item in COEFFICIENTS]
 
 
-def test_neutral_values_are_known_for_every_coefficient_of_every_family() -> None:
-    for family in FAMILIES:
-        items = {item.name: item for item in FAMILIES[family].coefficients}
-        for item in items.values():
-            assert item.neutral.why
-            assert item.source
-            assert item.neutral.same_as in {"", *items}
+TABLES: dict[str, Sequence[Coefficient]] = {
+    **{name: family.coefficients for name, family in FAMILIES.items()},
+    **{f"attention {name}": family.coefficients for name, family in ATTENTION_FAMILIES.items()},
+    "collective": COLLECTIVE_COEFFICIENTS, "memory-bound": MEMORY_BOUND_COEFFICIENTS, "switches": SWITCH_COEFFICIENTS,
+    "triton": TRITON_COEFFICIENTS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_coefficients_are_well_formed(table: str) -> None:
+    names = [item.name for item in TABLES[table]]
+    assert len(set(names)) == len(names)
+    for item in TABLES[table]:
+        assert 0 <= item.low <= item.default <= item.high, item.name
+        assert item.low < item.high, item.name
+        assert item.unit, item.name
+        assert item.meaning, item.name
+        assert item.source, item.name
+        assert item.neutral.why, item.name
+        assert item.neutral.same_as in {"", *names}, item.name
+
+
+# calibrations of one set of coefficients
+
+
+SINGLE: dict[type[SingleCalibration], tuple[str, dict[str, object]]] = {
+    CollectiveCalibration: ("collective.yaml", {"libraries": ("nccl 2.27",), "model_version": "1", "fitted": ()}),
+    MemoryBoundCalibration: ("memory-bound.yaml", {"model_version": "1"}),
+    TritonCalibration: ("triton.yaml", {"triton_version": "3.6.0"}),
+}
+KINDS = pytest.mark.parametrize("kind", SINGLE, ids=lambda kind: kind.__name__)
+
+
+def defaults_of(kind: type[SingleCalibration]) -> dict[str, float]:
+    return {item.name: item.default for item in kind.known}
+
+
+def make_single(kind: type[SingleCalibration], **changes: Any) -> SingleCalibration:
+    given: dict[str, Any] = {
+        "gpu": "h200-sxm", "code_version": "0", "date": "2026-01-02", "folds": "by shape", "errors": (ERRORS,),
+        "coefficients": defaults_of(kind),
+    }  # fmt: skip
+    return kind(**given | SINGLE[kind][1] | changes)
+
+
+def write_single(root: Path, folder: str, kind: type[SingleCalibration], **changes: Any) -> Path:
+    path = root / folder / SINGLE[kind][0]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(make_single(kind, **changes).to_yaml(), encoding="utf-8")
+    return path
+
+
+def taken(root: Path, kind: type[SingleCalibration], arch: GpuSpec) -> tuple[dict[str, float], Origin]:
+    """Take the coefficients of a chip from calibrations below a folder; the cache knows no second file."""
+    return calibration._transferred.__wrapped__(kind, root, chip_of(arch), SINGLE[kind][0])
+
+
+@KINDS
+def test_a_single_calibration_reads_what_it_wrote(tmp_path: Path, kind: type[SingleCalibration]) -> None:
+    path = write_single(tmp_path, "h200-sxm", kind)
+    assert kind.load(path) == make_single(kind)
+    for item in kind.known:
+        assert f": {item.meaning}" in path.read_text()
+
+
+@KINDS
+def test_a_single_calibration_that_is_none(kind: type[SingleCalibration]) -> None:
+    first, defaults = kind.known[0], defaults_of(kind)
+    for coefficients, message in (
+        (defaults | {"magic": 1.0}, "those of the model; wrong: magic"),
+        (defaults | {first.name: 2 * first.high + 1.0}, f"{first.name} must be in {first.low}..{first.high}"),
+        (defaults | {first.name: first.low - 1.0}, f"{first.name} must be in {first.low}..{first.high}"),
+        (defaults | {first.name: math.nan}, "finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_single(kind, coefficients=coefficients)
+    with pytest.raises(ValueError, match="Extra inputs"):
+        make_single(kind, more=1)
+
+
+@KINDS
+def test_where_single_coefficients_come_from(tmp_path: Path, kind: type[SingleCalibration]) -> None:
+    defaults, first = defaults_of(kind), kind.known[0]
+    assert taken(tmp_path, kind, H200) == (defaults, Origin(False, None, "defaults, fitted on nothing"))
+    fitted = defaults | {first.name: first.high}
+    write_single(tmp_path, "h200-sxm", kind, coefficients=fitted)
+    own = taken(tmp_path, kind, H200)
+    assert own == (fitted, Origin(True, "h200-sxm", "fitted on timings of h200-sxm (2026-01-02)"))
+    write_single(tmp_path, "a100-sxm-80gb", kind, gpu="a100-sxm-80gb")
+    assert taken(tmp_path, kind, H200) == own  # its own, though another comes first by name
+    text = "carried over from a100-sxm-80gb, fitted on nothing of this GPU"
+    assert taken(tmp_path, kind, L40S) == (defaults, Origin(False, "a100-sxm-80gb", text))
+
+
+@KINDS
+def test_a_single_calibration_older_than_a_coefficient(tmp_path: Path, kind: type[SingleCalibration]) -> None:
+    defaults, last = defaults_of(kind), kind.known[-1]
+    older = {name: value for name, value in defaults.items() if name != last.name}
+    write_single(tmp_path, "h200-sxm", kind, coefficients=older)
+    assert taken(tmp_path, kind, H200)[0] == older | {last.name: last.neutral.value}
+
+
+@KINDS
+def test_a_single_calibration_in_the_wrong_place(tmp_path: Path, kind: type[SingleCalibration]) -> None:
+    path = write_single(tmp_path, "l40s", kind)
+    with pytest.raises(ArchValidationError, match=rf"l40s/{path.name}: this is a calibration of h200-sxm"):
+        taken(tmp_path, kind, L40S)
+    path.write_text("gpu: l40s\n", encoding="utf-8")
+    with pytest.raises(ArchValidationError, match=rf"l40s/{path.name}: .*validation errors"):
+        taken(tmp_path, kind, L40S)
+
+
+# whose coefficients hold where
 
 
 @pytest.mark.usefixtures("root")
@@ -195,4 +314,3 @@ def test_committed_files_are_valid_and_of_measured_gpus() -> None:
         found = load_calibration(path)
         assert (calibration.data_root() / "measured" / found.gpu).is_dir()
         assert found.gpu != "h100-sxm"  # held back, to test the transfer on
-    assert all(item.low <= item.default <= item.high for item in COEFFICIENTS)

@@ -13,17 +13,17 @@ from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs
 from gemm_eval.kernels import Sizes, limits_of_spec
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import LIBRARIES, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import LIBRARIES, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.candidates import check_config, stage_bytes
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.families.family import since
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
-from gemm_eval.models.gpu.sizes import is_row_aligned, load_bytes_of, pad_problem
-from gemm_eval.models.gpu.space import enumerate_kernels, library_for
+from gemm_eval.models.gpu.sizes import load_bytes_of, pad_problem
 from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.workload import RunOptions, make_problem
 from tests.cases import case
 from tests.oracle import naive_gpu
+from tools.laws.kernel_space import enumerate_configs, enumerate_kernels, library_for
 
 GPUS = {arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)}
 BY_GENERATION = tuple({arch.sm_arch: arch for arch in GPUS.values()}.values())
@@ -84,7 +84,7 @@ def is_refused(arch: GpuSpec, problem: GemmProblem, library: str) -> bool:
     if not problem.is_weight_quantized:
         return library != "cublas" or problem.input_dtype not in arch.tensor_flop_per_cycle
     # our own kernels are of int4, for the GPUs that they are compiled for, and want rows on 16 bytes as trtllm does
-    is_theirs = problem.weight_dtype == "int4" and arch.sm_arch in OUR_TARGETS and is_row_aligned(problem)
+    is_theirs = problem.weight_dtype == "int4" and arch.sm_arch in OUR_TARGETS and load_bytes_of(problem) == 16
     return library == "gemm-eval" and not is_theirs
 
 
@@ -94,7 +94,7 @@ PLAIN_LIBRARIES = [name for name, library in LIBRARIES.items() if not library.gr
 def least_of(arch: GpuSpec, problem: GemmProblem, dtype: str, library: str) -> tuple[int, int]:
     """Configs and tiles that there are at least."""
     least = (500, 20) if arch.has_cp_async else (200, 15)  # there with two stages, and no other number
-    if not is_row_aligned(problem):
+    if load_bytes_of(problem) != 16:
         few = 30, 3  # mma.sync kernels for such rows are few, and some have no choice of stages
         if library == "trtllm":  # pads narrower weights
             return FEW.get((library, dtype, arch.sm_arch), (0, 0)) if problem.is_weight_quantized else (0, 0)
@@ -124,7 +124,7 @@ def test_every_problem_has_hundreds_of_configs_and_many_tiles() -> None:
                 loads = load_bytes_of(problem)
                 if loads not in listed:
                     listed[loads] = naive_gpu.kernels_of(arch, problem, library)
-                if library == "trtllm" and dtype == "int8" and not is_row_aligned(problem):
+                if library == "trtllm" and dtype == "int8" and load_bytes_of(problem) != 16:
                     assert not listed[loads].choices
                 found = naive_gpu.ways_of(listed[loads], arch, problem)
                 ways = np.array([len(splits) + is_stream for splits, is_stream in found], int)

@@ -16,8 +16,14 @@ from gemm_eval.models.gpu import (
     interval_of,
     load_calibration,
 )
-from gemm_eval.models.gpu.calibration import calibration_path
-from gemm_eval.models.gpu.intervals import ALIKE, OTHER_SMS, REGIMES_OF_M, regime_place, regime_places
+from gemm_eval.models.gpu.calibration import (
+    ALIKE,
+    OTHER_SMS,
+    REGIMES_OF_M,
+    calibration_path,
+    regime_place,
+    regime_places,
+)
 
 ROWS = np.array([1, 16, 17, 256, 257, 8192])
 

@@ -1,4 +1,4 @@
-"""Tiles of Triton's fused_moe: tables, their choice by release and number of tokens, and the rules without one."""
+"""Tiles of Triton's fused_moe: tables, their choice by release and number of tokens, and the rule without one."""
 
 from __future__ import annotations
 
@@ -8,88 +8,79 @@ import pytest
 
 from gemm_eval import GemmProblem, InvalidOptionError, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec, data_root, read_yaml
-from gemm_eval.models.gpu.moe_tiles import (
-    SGLANG_RELEASES,
-    TritonTile,
-    swaps_operands,
-    triton_tile,
-    triton_tile_source,
-    triton_types,
-)
+from gemm_eval.models.gpu.moe_tiles import SGLANG_RELEASES, TritonTile, triton_tile, triton_types
 from gemm_eval.workload import make_problem
 
 FOLDER = data_root() / "kernels" / "moe_triton"
 GPUS = sorted(path.stem for path in FOLDER.glob("*.csv"))
+BF16 = {"default_dtype": GemmProblem(1, 1, 1, 1).input_dtype}
 
 
-def _gpu(name: str) -> GpuSpec:
-    arch = load_arch(name)
-    assert isinstance(arch, GpuSpec)
-    return arch
+def tile(gpu: str, num_experts: int, inter: int, dtype: str, num_tokens: int, release: str = "0.5.14") -> TritonTile:
+    types = make_problem(1, 16, 4096, 4096, dtype=dtype, **BF16).types
+    return triton_tile(load_arch(gpu, GpuSpec), num_experts, inter, types, num_tokens, release=release)
 
 
-def test_rule_of_16_bits_changes_where_tokens_exceed_experts():
-    assert triton_tile("h200-sxm", 160, 1280, "bf16", 160, 8, 1) == TritonTile(16, 32, 64, 1, 4, 3)
-    assert triton_tile("h200-sxm", 160, 1280, "bf16", 161, 8, 1) == (64, 64, 32, 8, 4, 3)
-    assert triton_tile("h200-sxm", 160, 1280, "bf16", 161, 8, 2) == (64, 64, 32, 8, 4, 3)
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("h200-sxm", 160, 1280, "bf16", 160), (16, 32, 64, 1, 4, 3)),  # the rule changes where tokens exceed experts
+        (("h200-sxm", 160, 1280, "bf16", 161), (64, 64, 32, 8, 4, 3)),
+        *((("h200-sxm", 255, 512, "fp8_block", num), (64, 128, 128, 32, 4, 3)) for num in (1, 512, 16384)),
+        (("h200-sxm", 7, 99, "fp8", 7), (64, 128, 128, 1, 4, 4)),
+        (("h200-sxm", 7, 99, "fp8", 8), (128, 256, 128, 32, 8, 4)),
+        (("l40s", 7, 99, "fp8", 8), (64, 128, 256, 64, 4, 2)),  # shared memory counts since 0.5.14
+        (("l40s", 7, 99, "fp8", 8, "0.5.10"), (128, 256, 128, 32, 8, 4)),
+        (("b200", 8, 99, "bf16", 9), (64, 64, 32, 8, 4, 3)),
+    ],
+)
+def test_rule_without_a_table(asked, expected):
+    assert tile(*asked) == expected
 
 
-def test_rule_of_fp8_blocks_has_one_tile():
-    for num_tokens in (1, 512, 16384):
-        assert triton_tile("h200-sxm", 256, 512, "fp8_block", num_tokens, 8, 1) == (64, 128, 128, 32, 4, 3)
-
-
-def test_rule_of_fp8_depends_on_shared_memory_since_0_5_14():
-    assert triton_tile("h200-sxm", 7, 99, "fp8", 7, 2, 1) == (64, 128, 128, 1, 4, 4)
-    assert triton_tile("h200-sxm", 7, 99, "fp8", 8, 2, 1) == (128, 256, 128, 32, 8, 4)
-    assert triton_tile("l40s", 7, 99, "fp8", 8, 2, 1) == (64, 128, 256, 64, 4, 2)
-    assert triton_tile("l40s", 7, 99, "fp8", 8, 2, 1, release="0.5.10") == (128, 256, 128, 32, 8, 4)
-    assert triton_tile("h200-sxm", 7, 99, "fp8", 8, 2, 1, engine="vllm") == (64, 64, 32, 8, 4, 3)
+def lines_of(gpu: str, *key: str) -> dict[str, list[TritonTile]]:
+    """The tiles of a table of GEMM 1, by the version of Triton."""
+    tables: dict[str, list[TritonTile]] = {}
+    with (FOLDER / f"{gpu}.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if (row["types"], row["num_experts"], row["inter"], row["gemm"]) == (*key, "1"):
+                tables.setdefault(row["triton"], []).append(
+                    TritonTile(*(int(row[name]) for name in TritonTile._fields))
+                )
+    return tables
 
 
 def test_table_has_the_nearest_number_of_tokens_and_the_lower_of_two():
-    of = {
-        num_tokens: triton_tile("a100-sxm-80gb", 8, 3584, "16bit", num_tokens, 2, 1, release="0.5.10")
-        for num_tokens in (1, 2, 3, 4, 100_000)
-    }
+    of = {num: tile("a100-sxm-80gb", 8, 3584, "bf16", num, "0.5.10") for num in (1, 2, 3, 4, 100_000)}
     assert of[3] == of[2]
-    with (FOLDER / "a100-sxm-80gb.csv").open(encoding="utf-8") as file:
-        rows = [
-            row
-            for row in csv.DictReader(file)
-            if (row["types"], row["num_experts"], row["inter"]) == ("16bit", "8", "3584")
-        ]
-    assert {row["triton"] for row in rows} == {"3.1.0"}
-    assert of[1] == TritonTile(*(int(rows[0][name]) for name in TritonTile._fields))
-    assert of[100_000] == TritonTile(*(int(rows[-1][name]) for name in TritonTile._fields))
+    tables = lines_of("a100-sxm-80gb", "16bit", "8", "3584")
+    assert tables.keys() == {"3.1.0"}
+    assert (of[1], of[100_000]) == (tables["3.1.0"][0], tables["3.1.0"][-1])
 
 
-def test_a_release_takes_the_table_of_its_triton_then_the_newest_that_it_has():
-    assert triton_tile_source("h200-sxm", 512, 128, "bf16", release="0.5.10") == "table of Triton 3.5.1"
-    assert triton_tile_source("h200-sxm", 512, 64, "bf16") == "table of Triton 3.4.0"
-    assert triton_tile_source("h200-sxm", 256, 256, "fp8_block") == "table of Triton 3.1.0"
-    assert triton_tile_source("h200-sxm", 128, 704, "bf16") == "table of Triton 3.6.0"
-    assert triton_tile_source("h200-sxm", 128, 704, "bf16", release="0.5.10") == "rule"
-    assert triton_tile_source("h200-sxm", 8, 448, "bf16") == "rule"
+@pytest.mark.parametrize(
+    ("asked", "version"),
+    [
+        (("512", "128", "bf16", "0.5.10"), "3.5.1"),
+        (("512", "64", "bf16", "0.5.14"), "3.4.0"),
+        (("256", "256", "fp8_block", "0.5.14"), "3.1.0"),
+        (("128", "704", "bf16", "0.5.14"), "3.6.0"),
+    ],
+)
+def test_a_release_takes_the_table_of_its_triton_then_the_newest_that_it_has(asked, version):
+    experts, inter, dtype, release = asked
+    lines = lines_of("h200-sxm", "16bit" if dtype == "bf16" else dtype, experts, inter)[version]
+    assert tile("h200-sxm", int(experts), int(inter), dtype, 1, release) == lines[0]
+    assert tile("h200-sxm", int(experts), int(inter), dtype, 100_000, release) == lines[-1]
 
 
-def test_second_gemm_has_its_own_table_where_there_is_one_but_the_first_ones_rows():
-    gpu = _gpu("h200-sxm")
-    assert triton_tile_source(gpu, 257, 256, "fp8_block", 2) == "table of Triton 3.5.1"
-    differ = False
-    for num_tokens in (1, 16, 64, 256, 1024, 4096):
-        up = triton_tile(gpu, 257, 256, "fp8_block", num_tokens, 8, 1)
-        down = triton_tile(gpu, 257, 256, "fp8_block", num_tokens, 8, 2)
-        assert up.block_m == down.block_m
-        assert triton_tile(gpu, 257, 256, "fp8_block", num_tokens, 8, 2, own_down_table=False) == up
-        differ |= up != down
-    assert differ
+def test_a_table_that_is_younger_than_a_release_is_not_its():
+    assert tile("h200-sxm", 128, 704, "bf16", 128, "0.5.10") == (16, 32, 64, 1, 4, 3)
 
 
 def test_names_of_types():
     def types(**words: object) -> str:
-        problem = make_problem(1, 16, 4096, 4096, default_dtype=GemmProblem(1, 1, 1, 1).input_dtype, **words)
-        return triton_types(problem.types)
+        return triton_types(make_problem(1, 16, 4096, 4096, **BF16, **words).types)
 
     assert types(dtype="bf16") == types(dtype="fp16") == "16bit"
     assert types(dtype="fp8") == "fp8"
@@ -99,16 +90,6 @@ def test_names_of_types():
     for dtype in ("w4a16", "nvfp4", "tf32"):
         with pytest.raises(UnsupportedError, match="fused_moe takes"):
             types(dtype=dtype)
-    assert triton_tile("b200", 8, 99, GemmProblem(1, 16, 64, 64).types, 9, 2, 1) == (64, 64, 32, 8, 4, 3)
-
-
-def test_hopper_swaps_operands_of_few_rows_in_fp8():
-    few, many = TritonTile(16, 128, 128, 1), TritonTile(64, 128, 128, 1)
-    assert swaps_operands(_gpu("h200-sxm"), "fp8_block", few)
-    assert not swaps_operands(_gpu("h200-sxm"), "fp8_block", many)
-    assert not swaps_operands(_gpu("h200-sxm"), "fp8_block", TritonTile(16, 32, 128, 1))
-    assert not swaps_operands(_gpu("h200-sxm"), "bf16", few)
-    assert not swaps_operands(_gpu("b200"), "fp8_block", few)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -137,12 +118,4 @@ def test_meta_names_every_table():
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(InvalidOptionError, match="release must be one of"):
-        triton_tile("h200-sxm", 8, 8, "bf16", 1, 2, 1, release="0.4.0")
-    with pytest.raises(InvalidOptionError, match="gemm must be 1"):
-        triton_tile("h200-sxm", 8, 8, "bf16", 1, 2, 3)
-    with pytest.raises(InvalidOptionError, match="num_tokens must be >= 1, got 0"):
-        triton_tile("h200-sxm", 8, 8, "bf16", 0, 2, 1)
-    with pytest.raises(InvalidOptionError, match="types must be"):
-        triton_tile("h200-sxm", 8, 8, "int4", 1, 2, 1)
-    with pytest.raises(UnsupportedError, match="runs on GPUs"):
-        triton_tile("sg2260e", 8, 8, "bf16", 1, 2, 1)
+        tile("h200-sxm", 8, 8, "bf16", 1, "0.4.0")

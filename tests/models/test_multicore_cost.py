@@ -17,25 +17,11 @@ from gemm_eval.workload import BlockScale, GemmTypes, Operand
 from tests.oracle import chip_walk, naive
 
 CHIP = MulticoreSpec(
-    name="ragged",
-    num_cores=60,
-    frequency_ghz=1.0,
-    cube_m=2,
-    cube_k=2,
-    cube_n=2,
-    cube_steps_per_cycle={DType.FP16: 1.0, DType.INT4: 4.0},
-    sram_bytes=1 << 16,
-    dram_gb_per_s=7.0,
-    dram_sharing="fair",
-    reduction="dram",
-    vector_ops_per_cycle=4.0,
-    noc_gb_per_s=0.3,
-    mac_pj={DType.FP16: 0.7, DType.INT4: 0.1},
-    sram_pj_per_byte=1.3,
-    dram_pj_per_byte=17.0,
-    noc_pj_per_byte=2.9,
-    static_w=0.01,
-)
+    name="ragged", num_cores=60, frequency_ghz=1.0, cube_m=2, cube_k=2, cube_n=2,
+    cube_steps_per_cycle={DType.FP16: 1.0, DType.INT4: 4.0}, sram_bytes=1 << 16, dram_gb_per_s=7.0, dram_sharing="fair",
+    reduction="dram", vector_ops_per_cycle=4.0, noc_gb_per_s=0.3, mac_pj={DType.FP16: 0.7, DType.INT4: 0.1},
+    sram_pj_per_byte=1.3, dram_pj_per_byte=17.0, noc_pj_per_byte=2.9, static_w=0.01,
+)  # fmt: skip
 SHARINGS = itertools.product(("private", "multicast"), ("dram", "noc"))
 
 

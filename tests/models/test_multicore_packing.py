@@ -10,20 +10,10 @@ from gemm_eval import ArchValidationError, GEMMEvaluator, GemmProblem, GEMMResul
 from gemm_eval.dtypes import DType
 
 CHIP = MulticoreSpec(
-    name="packer",
-    num_cores=4,
-    frequency_ghz=1.0,
-    cube_m=4,
-    cube_k=1,
-    cube_n=8,
-    cube_steps_per_cycle={DType.FP32: 1.0},
-    default_dtype=DType.FP32,
-    sram_bytes=1 << 20,
-    dram_gb_per_s=100.0,
-    dram_sharing="fair",
-    reduction="none",
+    name="packer", num_cores=4, frequency_ghz=1.0, cube_m=4, cube_k=1, cube_n=8, cube_steps_per_cycle={DType.FP32: 1.0},
+    default_dtype=DType.FP32, sram_bytes=1 << 20, dram_gb_per_s=100.0, dram_sharing="fair", reduction="none",
     launch_us=1.0,
-)
+)  # fmt: skip
 PROBLEM = GemmProblem(1, 32, 64, 128, input_dtype="fp32")
 A_BYTES, B_BYTES = 4 * 32 * 64, 4 * 64 * 128
 QUARTERS = ((1, 2, 2, 1), (16, 64, 64), "mnk")

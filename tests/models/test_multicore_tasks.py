@@ -8,19 +8,10 @@ from gemm_eval import ArchValidationError, GEMMEvaluator, GemmProblem, GEMMResul
 from gemm_eval.dtypes import DType
 
 CHIP = MulticoreSpec(
-    name="starter",
-    num_cores=2,
-    frequency_ghz=1.0,
-    cube_m=4,
-    cube_k=1,
-    cube_n=8,
-    cube_steps_per_cycle={DType.FP32: 1.0},
-    default_dtype=DType.FP32,
-    sram_bytes=1 << 20,
-    dram_gb_per_s=100.0,
-    reduction="none",
-    launch_us=1.0,
-)
+    name="starter", num_cores=2, frequency_ghz=1.0, cube_m=4, cube_k=1, cube_n=8,
+    cube_steps_per_cycle={DType.FP32: 1.0}, default_dtype=DType.FP32, sram_bytes=1 << 20, dram_gb_per_s=100.0,
+    reduction="none", launch_us=1.0,
+)  # fmt: skip
 TASK_US = 3.0
 
 

@@ -12,8 +12,8 @@ import pytest
 from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, InvalidOptionError, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu import coefficients_for, pack_gpu, quantization_of
-from gemm_eval.models.gpu.quantization import NO_QUANTIZATION, QUANTIZED_FROM, Quantization
-from gemm_eval.models.gpu.quantization_kernels import miss_frac
+from gemm_eval.models.gpu.generic_kernels import miss_frac
+from gemm_eval.models.gpu.sizes import NO_QUANTIZATION, QUANTIZED_FROM, Quantization
 from gemm_eval.units import time_text
 from gemm_eval.workload import GemmTypes, RunOptions
 from tests.cases import case

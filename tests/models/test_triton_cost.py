@@ -9,20 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import yaml
-from pydantic import ValidationError
 
 from gemm_eval import DType, GemmProblem, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec, occupancy_of_cta
-from gemm_eval.errors import ArchValidationError, GemmEvalError
-from gemm_eval.models.gpu.calibration import Chip, Origin, _transferred, chip_of
+from gemm_eval.errors import GemmEvalError
 from gemm_eval.models.gpu.triton import (
     TRITON_COEFFICIENTS,
     KernelCode,
     MainLoop,
     MmaCount,
-    TritonCalibration,
     TritonConfig,
     default_triton_coefficients,
     estimate_code,
@@ -205,17 +201,6 @@ def test_only_a_split_k_is_added_up() -> None:
 # coefficients
 
 
-def test_coefficients_are_well_formed() -> None:
-    names = [item.name for item in TRITON_COEFFICIENTS]
-    assert len(set(names)) == len(names)
-    for item in TRITON_COEFFICIENTS:
-        assert 0 <= item.low < item.high
-        assert item.low <= item.default <= item.high, item.name
-        assert item.unit
-        assert item.meaning
-    assert default_triton_coefficients() == {item.name: item.default for item in TRITON_COEFFICIENTS}
-
-
 @pytest.mark.parametrize("item", TRITON_COEFFICIENTS, ids=lambda item: item.name)
 def test_each_coefficient_moves_some_time(item: Any) -> None:
     problem = GemmProblem(1, 4096, 8192, 8192)
@@ -225,93 +210,6 @@ def test_each_coefficient_moves_some_time(item: Any) -> None:
     ends = [launch_times(H200, packed, ROUND | {item.name: value}).latency_us for value in (item.low, item.high)]
     assert np.isfinite(ends).all()
     assert (ends[0] != ends[1]).any()
-
-
-ERRORS = {
-    "data": "triton/fp16", "sha256": "0" * 64, "num_rows": 100, "mape_percent": 8.0, "median_percent": 6.0,
-    "p90_percent": 17.0, "bias_percent": 0.5, "kendall_tau": 0.95,
-}  # fmt: skip
-
-
-def calibration(**changes: Any) -> dict[str, Any]:
-    return {
-        "gpu": "h200-sxm", "triton_version": "3.6.0", "code_version": "abc", "date": "2026-01-01", "folds": "by shape",
-        "coefficients": default_triton_coefficients(), "errors": [ERRORS],
-    } | changes  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"coefficients": default_triton_coefficients() | {"magic": 1.0}}, "those of the model; wrong: magic"),
-        (
-            {"coefficients": default_triton_coefficients() | {"wgmma_frac": 1.5}},
-            r"wgmma_frac must be in 0.5..1.0 1, got 1.5",
-        ),
-        ({"coefficients": default_triton_coefficients() | {"kernel_us": 0.5}}, r"kernel_us must be in 1.0..8.0 us"),
-        ({"coefficients": default_triton_coefficients() | {"kernel_us": math.nan}}, "finite"),
-        ({"more": 1}, "Extra inputs"),
-    ],
-)
-def test_a_calibration_that_is_none(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        TritonCalibration.model_validate(calibration(**changes))
-
-
-def test_a_calibration_reads_what_it_wrote() -> None:
-    found = TritonCalibration.model_validate(calibration())
-    text = found.to_yaml()
-    assert TritonCalibration.model_validate(yaml.safe_load(text)) == found
-    for item in TRITON_COEFFICIENTS:
-        assert f"# {item.unit}: {item.meaning}" in text
-
-
-def write(root: Path, folder: str, **changes: Any) -> None:
-    path = root / folder / "triton.yaml"
-    path.parent.mkdir()
-    path.write_text(TritonCalibration.model_validate(calibration(**changes)).to_yaml(), encoding="utf-8")
-
-
-def transferred(root: Path, chip: Chip) -> tuple[dict[str, float], Origin]:
-    """Take the coefficients of a chip from calibrations below a folder; the cache knows no second file."""
-    return _transferred.__wrapped__(TritonCalibration, root, chip, "triton.yaml")
-
-
-def test_where_coefficients_come_from(tmp_path: Path) -> None:
-    of = transferred
-    values, origin = of(tmp_path, chip_of(H200))
-    assert (values, origin.is_calibrated, origin.gpu) == (default_triton_coefficients(), False, None)
-    assert origin.text == "defaults, fitted on nothing"
-
-    fitted = default_triton_coefficients() | {"kernel_us": 2.5}
-    write(tmp_path, "h200-sxm", coefficients=fitted)
-    values, origin = of(tmp_path, chip_of(H200))
-    assert (values, origin.is_calibrated, origin.gpu) == (fitted, True, "h200-sxm")
-    assert origin.text == "fitted on timings of h200-sxm (2026-01-01)"
-
-    write(tmp_path, "a100-sxm-80gb", gpu="a100-sxm-80gb")
-    assert of(tmp_path, chip_of(H200))[0] == fitted  # its own, though another comes first by name
-    values, origin = of(tmp_path, chip_of(L40S))
-    assert (values, origin.is_calibrated, origin.gpu) == (default_triton_coefficients(), False, "a100-sxm-80gb")
-    assert origin.text == "carried over from a100-sxm-80gb, fitted on nothing of this GPU"
-
-
-def test_a_calibration_older_than_a_coefficient_has_its_term_absent(tmp_path: Path) -> None:
-    defaults = default_triton_coefficients()
-    older = {name: value for name, value in defaults.items() if name not in ("issue_frac", "spill_cycles")}
-    write(tmp_path, "h200-sxm", coefficients=older)
-    values, _ = transferred(tmp_path, chip_of(H200))
-    assert values == defaults | {"issue_frac": 1.0, "spill_cycles": 0.0}
-
-
-def test_a_calibration_in_the_wrong_place_is_refused(tmp_path: Path) -> None:
-    of = transferred
-    write(tmp_path, "l40s")
-    with pytest.raises(ArchValidationError, match=r"l40s/triton.yaml: this is a calibration of h200-sxm"):
-        of(tmp_path, chip_of(L40S))
-    (tmp_path / "l40s" / "triton.yaml").write_text("gpu: l40s\n", encoding="utf-8")
-    with pytest.raises(ArchValidationError, match=r"l40s/triton.yaml: .*validation errors"):
-        of(tmp_path, chip_of(L40S))
 
 
 def test_the_package_has_coefficients_for_every_gpu() -> None:

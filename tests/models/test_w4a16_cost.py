@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import DType, GEMMEvaluator, GemmProblem, InvalidMappingError, UnsupportedError, load_arch
+from gemm_eval import DType, GemmProblem, InvalidMappingError, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.jit import read_only
 from gemm_eval.kernels import pack_w4
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GpuCost, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GpuCost, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.calibration import calibration_path, coefficients_for, load_calibration
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, KERNEL_COST_DTYPE
@@ -26,6 +26,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.search.gpu_kernels import OF_OURS
 from gemm_eval.workload import NO_LAYOUTS, RunOptions
+from tools.laws.kernel_space import enumerate_configs
 
 H200, A100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "l40s"))
 GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = W4A16_FAMILIES
@@ -407,26 +408,16 @@ def test_a_larger_coefficient_never_goes_against_its_direction(family: str) -> N
         assert (less <= more * (1 + 1e-9)).all(), item.name
 
 
-def test_coefficients_are_well_formed() -> None:
-    names = [item.coefficient.name for item in W4A16_COEFFICIENTS]
-    assert len(set(names)) == len(names)
+def test_coefficients_are_those_of_their_families() -> None:
     generic = {item.name: item for item in COEFFICIENTS}
     for item, defaults in W4A16_COEFFICIENTS:
-        assert defaults
         assert set(defaults) <= set(W4A16_FAMILIES), item.name
-        assert all(item.low <= value <= item.high for value in defaults.values()), item.name
-        assert item.low >= 0
-        assert item.unit
-        assert item.meaning
-        if item.name in generic:
-            assert item.unit == generic[item.name].unit
-    for family in W4A16_FAMILIES:
-        of_family = {item.name: defaults[family] for item, defaults in W4A16_COEFFICIENTS if family in defaults}
-        assert list(default_coefficients(family).items()) == list(of_family.items())
-    packed = pack_w4a16_coefficients({family: default_coefficients(family) for family in W4A16_FAMILIES})
+        assert item.name not in generic or item.unit == generic[item.name].unit
+    packed = pack_w4a16_coefficients(DEFAULTS)
     for family, record in zip(W4A16_FAMILIES, packed, strict=True):
-        has = {name for name in packed.dtype.names if record[name] != 0}
-        assert has == set(default_coefficients(family))
+        of_family = {item.name: defaults[family] for item, defaults in W4A16_COEFFICIENTS if family in defaults}
+        assert list(DEFAULTS[family].items()) == list(of_family.items())
+        assert {name for name in packed.dtype.names if record[name] != 0} == set(of_family)
 
 
 @pytest.mark.parametrize("family", W4A16_FAMILIES)
@@ -445,13 +436,6 @@ def test_committed_calibrations_have_the_coefficients_of_their_family(family: st
     packed = pack_gpu(H200, typed(1, 64, 64).types, RunOptions()).coefficients[0]
     expected = pack_w4a16_coefficients({name: coefficients(name) for name in W4A16_FAMILIES})
     assert (packed == expected).all()
-
-
-def test_results_say_where_coefficients_come_from() -> None:
-    for name, source in (("h200-sxm", "calibrated"), ("a100-sxm-80gb", "analytic")):
-        result = GEMMEvaluator(name, disk_cache=False).evaluate_problem(typed(64, 4096, 4096), library="gemm-eval")
-        assert result.source == source
-        assert f"coefficients of gemm-eval's {result.mapping.family} kernels: " in result.explain()  # type: ignore[union-attr]
 
 
 # what is refused

@@ -17,19 +17,12 @@ from tests.oracle.simulators import Block, Core, Visit, bits_of, walk_visits
 
 
 class Run(NamedTuple):
-    """Tile visits of equal batch elements or groups.
+    """Tile visits of equal batch elements or groups."""
 
-    Attributes:
-        block: what the core computes of them.
-        sharers: cores that need the same of B.
-        visits: in their order.
-        k_start: where the block begins along K.
-    """
-
-    block: Block
-    sharers: int
-    visits: list[Visit]
-    k_start: int
+    block: Block  # what the core computes of them
+    sharers: int  # cores that need the same of B
+    visits: list[Visit]  # in their order
+    k_start: int  # where the block begins along K
 
 
 class FromDram(NamedTuple):

@@ -448,13 +448,7 @@ def cost_of(
     quantize_from: str | None,
     coefficients: Mapping[str, float],
 ) -> Cost:
-    """The cost of a config that the GPU can run.
-
-    Args:
-        arch, problem, config: what runs where.
-        l2, clock, quantize_from: as `RunOptions` has them.
-        coefficients: as of `coefficients_of_library`.
-    """
+    """The cost of a config that the GPU can run."""
     c = coefficients
     problem = padded(problem)
     cycles_per_us = arch.max_clock_ghz * 1e3

@@ -25,9 +25,9 @@ from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, STREAM_K
 from gemm_eval.models.gpu.generic_kernels import config_cost, problem_terms
 from gemm_eval.models.gpu.libraries import LIBRARIES, SplitRule
 from gemm_eval.models.gpu.sizes import load_bytes_of
-from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, library_for
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.oracle import naive_dense
+from tools.laws.kernel_space import KernelChoice, enumerate_kernels, library_for
 
 EXACT = 1.0 - 1e-12
 """Two rasters of nearly the same traffic differ by less than rounding, so the best of them is one of two."""

@@ -39,17 +39,11 @@ def spread_groups(problem: GemmProblem, cube_m: int, P_G: int, P_M: int) -> list
 
 
 class Run(NamedTuple):
-    """The groups of equal rows that a core has.
+    """The groups of equal rows that a core has."""
 
-    Attributes:
-        block: what it computes of them, as a batch.
-        setting: speeds, and the E_M of these groups.
-        full_m: rows of their full block.
-    """
-
-    block: Block
-    setting: Setting
-    full_m: int
+    block: Block  # what it computes of them, as a batch
+    setting: Setting  # speeds, and the E_M of these groups
+    full_m: int  # rows of their full block
 
 
 class GroupedCore(NamedTuple):

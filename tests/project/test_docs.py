@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from functools import cache
 from pathlib import Path
@@ -74,14 +73,6 @@ def test_a_field_says_what_it_takes_in_which_unit_and_what_not() -> None:
     assert of_chip["timing"].kind == r"`overlap` \| `pipeline`"
 
 
-def test_a_field_without_words_is_refused() -> None:
-    class Silent(reference.BaseModel):
-        size: int
-
-    with pytest.raises(LookupError, match=r"Silent\.size has no description"):
-        reference.spec_fields(Silent)
-
-
 def test_the_reference_has_every_coefficient_that_model_pages_name() -> None:
     known = {item.name for items in reference.COEFFICIENT_TABLES.values() for item in items}
     for path in (ROOT / "gemm_eval" / "models").rglob("MODEL.md"):
@@ -143,10 +134,6 @@ def test_symbols_name_code_that_exists(path: Path) -> None:
             assert field in identifiers(file).get(of, set()), f"{symbol}: {file.name} has no {name}"
 
 
-def test_models_that_have_equations_have_their_symbols() -> None:
-    assert {path.parent.name for path in MODEL_PAGES} >= {"multicore", "gpu", "triton", "w4a16"}
-
-
 def test_public_names_are_documented_each_on_a_page() -> None:
     for page, module in pages.API.items():
         text = pages.api_page(page)
@@ -179,43 +166,6 @@ def test_markdown_is_as_the_site_reads_it() -> None:
     assert pages.prepared("E_G*E_M and `a*b`, *so*\n") == "E_G\\*E_M and `a*b`, *so*\n"
     assert pages.prepared("x\n\n    a*(b + c)\n") == "x\n\n    a*(b + c)\n"
     assert pages.prepared("```diff a/b.py\n- a*b\n```\n") == '```diff title="a/b.py"\n- a*b\n```\n'
-
-
-def test_examples_of_docstrings_are_code() -> None:
-    assert pages.fenced_prompts([">>> f()", "3", "", "so"]) == ["```pycon", ">>> f()", "3", "```", "", "so"]
-    assert pages.fenced_prompts(["```pycon", ">>> f()", "```"]) == ["```pycon", ">>> f()", "```"]
-
-
-def test_drawings_are_part_of_their_page(tmp_path: Path) -> None:
-    (tmp_path / "a.svg").write_text("<svg/>\n")
-    found = pages.drawn("![What it shows.](a.svg)\n", tmp_path)
-    assert "<svg/>" in found
-    assert "<figcaption>What it shows.</figcaption>" in found
-
-
-def test_a_source_page_shows_its_file() -> None:
-    found = pages.source_page("examples/sweep_chip.py")
-    assert found.startswith("# `examples/sweep_chip.py`\n\n````py\n")
-    assert (ROOT / "examples" / "sweep_chip.py").read_text(encoding="utf-8") in found
-    assert "- [`sweep_chip.py`](examples/sweep_chip.py)\n" in pages.source_page("examples")
-
-
-def test_a_notebook_is_shown_with_its_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs = [
-        {"output_type": "stream", "name": "stdout", "text": ["3\n"]},
-        {"output_type": "display_data", "data": {"image/png": "QUJD\n", "text/plain": ["<Figure>"]}},
-        {"output_type": "execute_result", "data": {"text/html": "<b>4</b>", "text/plain": ["4"]}},
-    ]
-    cells = [
-        {"cell_type": "markdown", "source": ["# Title\n", "words"]},
-        {"cell_type": "code", "source": ["f()"], "outputs": outputs},
-    ]
-    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
-    monkeypatch.setattr(pages, "ROOT", tmp_path)
-    parts = pages.source_page("a.ipynb").split("\n\n")
-    assert parts[:3] == ["# Title\nwords", "```python\nf()\n```", "````text\n3\n````"]
-    assert parts[3].endswith('src="data:image/png;base64,QUJD">')
-    assert parts[4] == "````text\n4\n````\n"
 
 
 def test_equations_in_pictures_name_code_that_exists() -> None:

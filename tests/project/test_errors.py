@@ -25,48 +25,22 @@ def drawn_tree() -> dict[str, tuple[str | None, str]]:
     return tree
 
 
-def classes() -> dict[str, type[Exception]]:
-    return {name: getattr(errors, name) for name in errors.__all__}
+def infeasible(levers: tuple[str, ...] = ("sram_bytes >= 3000", "a smaller tile")) -> errors.InfeasibleError:
+    return errors.InfeasibleError("too big", resource="sram", demand=3000, limit=1000, unit="bytes", levers=levers)
 
 
-def infeasible() -> errors.InfeasibleError:
-    return errors.InfeasibleError(
-        "too big",
-        resource="sram",
-        demand=3000,
-        limit=1000,
-        unit="bytes",
-        levers=("sram_bytes >= 3000", "a smaller tile"),
-    )
+def test_every_class_is_drawn_where_it_is_and_is_public() -> None:
+    tree = drawn_tree()
+    own = [name for name, cls in vars(errors).items() if inspect.isclass(cls) and cls.__module__ == errors.__name__]
 
-
-def test_the_drawing_holds_every_class() -> None:
-    assert sorted(drawn_tree()) == sorted(errors.__all__) == errors.__all__
-
-
-@pytest.mark.parametrize("name", errors.__all__)
-def test_class_is_where_it_is_drawn(name: str) -> None:
-    parent, text = drawn_tree()[name]
-    bases = [base.__name__ for base in classes()[name].__bases__]
-
-    assert bases[0] == (parent or "Exception")
-    also = re.search(r"also a (\w+)", text)
-    assert bases[1:] == ([also[1]] if also else [])
-
-
-@pytest.mark.parametrize("name", errors.__all__)
-def test_class_is_public_documented_and_caught_by_the_root(name: str) -> None:
-    cls = classes()[name]
-
-    assert getattr(gemm_eval, name) is cls
-    assert issubclass(cls, gemm_eval.GemmEvalError)
-    assert cls.__doc__
-
-
-def test_module_defines_no_other_exception() -> None:
-    own = {n for n, c in vars(errors).items() if inspect.isclass(c) and c.__module__ == errors.__name__}
-
-    assert own == set(errors.__all__)
+    assert sorted(tree) == sorted(own) == errors.__all__
+    for name, (parent, text) in tree.items():
+        cls = getattr(gemm_eval, name)
+        also = re.search(r"also a (\w+)", text)
+        assert cls is getattr(errors, name)
+        assert [base.__name__ for base in cls.__bases__] == [parent or "Exception", *([also[1]] if also else [])]
+        assert issubclass(cls, gemm_eval.GemmEvalError)
+        assert cls.__doc__
 
 
 def test_infeasible_error_says_demand_limit_gap_unit_and_levers() -> None:
@@ -78,17 +52,10 @@ def test_infeasible_error_says_demand_limit_gap_unit_and_levers() -> None:
         assert part in str(error)
 
 
-def test_infeasible_error_without_levers_mentions_none() -> None:
-    error = errors.InfeasibleError("no", resource="x", demand=2, limit=1, unit="cores", levers=())
-
-    assert "levers" not in str(error)
-
-
-def test_mapping_error_carries_its_rule() -> None:
+def test_what_is_not_given_is_not_mentioned() -> None:
+    assert "levers" not in str(infeasible(()))
     error = errors.InvalidMappingError("too big", rule="sram")
-
-    assert error.rule == "sram"
-    assert str(error) == "too big"
+    assert (error.rule, str(error)) == ("sram", "too big")
 
 
 @pytest.mark.parametrize(

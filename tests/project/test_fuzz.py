@@ -15,20 +15,13 @@ from tools.fuzz.mutate import mutate_bytes, mutate_text
 KIND = fake_fuzz_kind.__name__
 LIMITS = Limits(cpu_s=0.4, wall_s=5.0, growth_bytes=50 << 20)
 SAID = {
-    "nothing": "",
-    "raises": "KeyError at fake_fuzz_kind.py:",
-    "burns": "s of CPU time",
-    "grows": "memory grew by",
-    "runs_away": "MemoryError at",
-    "writes_elsewhere": "open outside of its folders: ",
-    "opens_a_link_itself": "",
+    "nothing": "", "raises": "KeyError at fake_fuzz_kind.py:", "burns": "s of CPU time", "grows": "memory grew by",
+    "runs_away": "MemoryError at", "writes_elsewhere": "open outside of its folders: ", "opens_a_link_itself": "",
     "writes_through_a_link": "open outside of its folders: ",
-    "renames_elsewhere": "os.rename outside of its folders: ",
-    "lets_others_write_at_home": "left behind: ",
-    "forgets_a_temporary_file": "left behind: ",
-    "dies": "its worker died of SIGSEGV",
+    "renames_elsewhere": "os.rename outside of its folders: ", "lets_others_write_at_home": "left behind: ",
+    "forgets_a_temporary_file": "left behind: ", "dies": "its worker died of SIGSEGV",
     "hangs": "its worker was killed",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -44,24 +44,15 @@ def test_checkout_reads_the_folder_beside_the_package() -> None:
     assert PRESETS
 
 
-def test_data_inside_the_package_win(package: Path) -> None:
+def test_data_inside_the_package_win_over_those_beside_it(package: Path) -> None:
     inside, beside = package / "_arch_data", package.parent / "arch"
-    for folder in (inside, beside):
-        (folder / "multicore").mkdir(parents=True)
-
-    assert _paths.data_root() == inside
-
-
-def test_data_beside_the_package_are_found(package: Path) -> None:
-    (package.parent / "arch" / "multicore").mkdir(parents=True)
-
-    assert _paths.data_root() == package.parent / "arch"
-
-
-def test_a_stranger_named_arch_is_not_our_data(package: Path) -> None:
-    (package.parent / "arch").mkdir()
-    with pytest.raises(ArchNotFoundError, match="reinstall gemm_eval"):
+    beside.mkdir()
+    with pytest.raises(ArchNotFoundError, match="reinstall gemm_eval"):  # a stranger named arch is not our data
         _paths.data_root()
+    for folder in (beside, inside):
+        (folder / "multicore").mkdir(parents=True)
+        _paths.data_root.cache_clear()
+        assert _paths.data_root() == folder
 
 
 @pytest.fixture(scope="module")

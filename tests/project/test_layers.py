@@ -21,7 +21,7 @@ LAYERS = [
     "errors", "units", "frozen", "lazy", "version", "words", "storage", "checks", "extras", "dtypes", "jit",
     "arch", "device", "workload", "mapping", "models", "search", "evaluate", "figures", "moe", "transformer",
     "estimate", "sweep",
-    "kernels", "measure", "validation", "autotune", "report", "torch", "", "cli",
+    "kernels", "measure", "validation", "autotune", "report", "torch", "compiled", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
 IMPORTERS = ("import_module", "importlib.import_module", "__import__")
@@ -45,7 +45,7 @@ OUTSIDE_OF = {
     "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics"},
     "sweep": {"scipy", "pyarrow", "optuna", "SALib", "distributed"},
     "cli": {"pyarrow"},  # tables of shapes and answers in parquet
-    "figures": {"matplotlib", "plotly"},
+    "figures": {"matplotlib"},
     "torch": {"torch"},
 }
 
@@ -210,12 +210,6 @@ def test_what_needs_torch_says_so_without_it() -> None:
             getattr(package, name)
     with pytest.raises(GemmEvalError, match=r"^predict_module needs torch: pip install 'gemm_eval\[torch\]'$"):
         package.predict_module(None, None, "h200-sxm")
-
-
-def test_modules_have_plain_names() -> None:
-    """What is public is what an `__init__` lists, so that an underscore would say nothing."""
-    names = [path.name for path in FILES]
-    assert {name for name in names if name.startswith("_")} == {"__init__.py", "__main__.py"}
 
 
 def test_machine_code_depends_on_kernels_and_terms_only() -> None:

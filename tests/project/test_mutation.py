@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ast
-import json
 from pathlib import Path
-
-import pytest
 
 from tools.mutation import __main__ as command
 from tools.mutation.areas import area_of
 from tools.mutation.mutants import mutants_of
-from tools.mutation.run import CAUGHT, SAME, SURVIVED
 
 ROOT = command.ROOT
 MODULE = Path("gemm_eval/models/multicore/count_kernels.py")
@@ -35,19 +31,3 @@ def test_every_module_has_tests_that_exist() -> None:
         area = area_of(path.relative_to(ROOT).as_posix())
         for file in area.plain + area.compiled:
             assert (ROOT / "tests" / file).is_file(), file
-
-
-@pytest.mark.parametrize(("verdicts", "code"), [([CAUGHT, SAME, SURVIVED], 1), ([CAUGHT, SAME, CAUGHT], 0)])
-def test_a_finished_run_only_reports(
-    verdicts: list[str], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mutants = command.draw_mutants(ROOT, 3, 7, MODULE.name)
-    lines = [
-        json.dumps({"name": mutant.name, "verdict": verdict, "how": "", "seconds": 1.0})
-        for mutant, verdict in zip(mutants, verdicts, strict=True)
-    ]
-    out = tmp_path / "judged.jsonl"
-    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    asked = ["--count", "3", "--seed", "7", "--only", MODULE.name, "--out", str(out)]
-    assert command.main(asked) == code
-    assert "2 change an answer" in capsys.readouterr().out

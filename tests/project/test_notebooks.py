@@ -20,13 +20,6 @@ from gemm_eval.cli.app import app
 from tools import notebooks
 
 NOTEBOOKS = notebooks.stored()
-NUMBERED = [
-    "01_first_steps.ipynb",
-    "02_design_space.ipynb",
-    "03_gpus.ipynb",
-    "04_mapping.ipynb",
-    "05_w4a16_validation.ipynb",
-]
 OF_A_MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|usr|var|work|Users)/|[A-Z]:\\|\b0x[0-9a-f]{6,}|\x1b")
 """What no text of an output has: paths of a machine, addresses of objects, codes of terminals."""
 NO_COMMAND = ("make", "pip", "python")  # of blocks, tested elsewhere
@@ -59,10 +52,6 @@ def commands() -> list[tuple[str, str]]:
                 lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
             found += [(path.stem, line) for line in lines if line]
     return found
-
-
-def test_numbered_notebooks() -> None:
-    assert [path.name for path in NOTEBOOKS if path.name[0].isdigit()] == NUMBERED
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
@@ -175,29 +164,3 @@ def test_what_a_run_may_not_differ_in(place: int, kind: str | None, change: Any,
     assert found.startswith("cell-00: ")
     assert said in found
     assert bool(notebooks.differences(timed, ran_timed)) == (kind is None)  # of a machine: number and kind alone
-
-
-def test_other_cells_are_not_the_same_notebook() -> None:
-    kept, ran = sample(), sample()
-    ran.cells[0].source = "draw(2)"
-    assert notebooks.differences(kept, ran) == ["the cells are not the same"]
-
-
-def test_what_differs_from_run_to_run_is_not_stored() -> None:
-    notebook = sample()
-    v4 = pytest.importorskip("nbformat").v4
-    cell = notebook.cells[0]
-    cell.id, cell.execution_count = "a1b2c3", 17
-    cell.metadata = {"execution": {"iopub.status.busy": "2026-01-01T00:00:00"}, "tags": ["timing"], "scrolled": True}
-    cell.outputs = [
-        v4.new_output("stream", name="stderr", text="gemm_eval: compiling its kernels, once per machine ...\n"),
-        v4.new_output("stream", name="stdout", text="\x1b[1mone\x1b[0m, "),
-        v4.new_output("stream", name="stdout", text="two\r\n"),
-        v4.new_output("display_data", data={"image/png": png(40, 30)}, metadata={"needs_background": "light"}),
-        v4.new_output("stream", name="stderr", text="a warning\n"),
-    ]
-    (cell,) = notebooks.clean(notebook).cells
-    assert (cell.id, cell.execution_count, cell.metadata) == ("cell-00", 1, {"tags": ["timing"]})
-    assert [output.get("text", "") for output in cell.outputs] == ["one, two\n", "", "a warning\n"]
-    assert cell.outputs[1].metadata == {}
-    assert notebooks.picture_size(cell.outputs[1].data["image/png"]) == (40, 30)

@@ -87,10 +87,3 @@ def test_commands_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     ran = CliRunner().invoke(app, shlex.split(command)[1:])
     assert ran.exit_code == 0, ran.output
     assert ran.output
-
-
-def test_figures_name_a_command_that_exists() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    named = {name for page in PAGES for name in re.findall(r"`make ([a-z]+)`", page.read_text(encoding="utf-8"))}
-    assert {"demo", "test", "bench"} <= named | {"demo", "test"}
-    assert all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in named)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gemm_eval import AttentionProblem, MulticoreSpec, load_arch
 from gemm_eval.mapping import AttentionOrder, AttentionPartition
 from gemm_eval.models.multicore import attention_params, attention_sizes, unpack_attention_cost
-from gemm_eval.models.multicore.attention_count_kernels import (
+from gemm_eval.models.multicore.attention_kernels import (
     attention_block_of,
     count_core,
     count_kept_rows,

@@ -12,7 +12,7 @@ from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu import BOUNDS, GpuCost, pack_gpu, unpack_gpu_cost
-from gemm_eval.models.gpu.sizes import is_row_aligned
+from gemm_eval.models.gpu.sizes import load_bytes_of
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, has_w4a16_kernels
 from gemm_eval.search.gpu import find_best_config
 from gemm_eval.workload import RunOptions
@@ -93,7 +93,7 @@ def test_what_no_library_runs_is_refused(arch: GpuSpec, data: st.DataObject) -> 
             is_refused |= not (has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(problem.K, problem.N))
         if library == "trtllm":
             is_padded = problem.is_weight_quantized or has_few_rows
-            is_refused |= not (is_row_aligned(problem) or is_padded)
+            is_refused |= not (load_bytes_of(problem) == 16 or is_padded)
         if is_refused:
             with pytest.raises(UnsupportedError):
                 best(arch, problem, options)

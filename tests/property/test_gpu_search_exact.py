@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 from gemm_eval import GemmProblem, InfeasibleError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import pack_gpu, unpack_gpu_cost
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions
 from tests import strategies
 from tests.oracle import naive_gpu
+from tools.laws.kernel_space import enumerate_configs
 
 Case = tuple[GpuSpec, GemmProblem, RunOptions]
 
@@ -77,9 +78,9 @@ def test_search_equals_brute_force(case: Case) -> None:
 @few
 @given(cases())
 def test_bounds_are_below_the_cost_of_every_config(case: Case) -> None:
-    from gemm_eval.models.gpu.bound_columns import pack_bound_columns
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, STREAM_K
     from gemm_eval.models.gpu.generic_kernels import config_cost, problem_terms, row_bounds_us
+    from gemm_eval.models.gpu.packed import pack_bound_columns
 
     arch, problem, options = case
     space = naive_gpu.space_of(arch, problem, options)

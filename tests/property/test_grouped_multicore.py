@@ -15,18 +15,19 @@ from gemm_eval import GemmProblem, InfeasibleError, InvalidMappingError, Multico
 from gemm_eval.mapping import MulticoreMapping, enumerate_partitions
 from gemm_eval.models.multicore import (
     COST_DTYPE,
+    FIRST,
     batch_sizes,
     block_of,
+    cost_of_mapping,
     evaluate_mapping,
     group_sizes,
+    lone_layout,
     pack_params,
     params_in_room,
     spread_of,
     unpack_cost,
 )
-from gemm_eval.models.multicore.cost_kernels import evaluate_one
-from gemm_eval.models.multicore.group_kernels import fill_spread, new_spread
-from gemm_eval.models.multicore.grouped_cost_kernels import chip_of, evaluate_grouped
+from gemm_eval.models.multicore.group_kernels import chip_of, fill_spread, new_spread
 from gemm_eval.search import grouped_bound_kernels as bounds_of
 from gemm_eval.search.grouped_kernels import find_top_grouped_overlap, find_top_grouped_pipeline
 from gemm_eval.search.multicore import (
@@ -161,8 +162,7 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
     (P_G, P_M, P_N, P_K), (tile_m, tile_n, tile_k), order = mapping
     params = params_in_room(pack_params(arch, problem.types), problem)
     p, (rows, counts) = params[0], group_sizes(problem)
-    out = np.zeros(1, COST_DTYPE)
-    evaluate_grouped(params, rows, counts, problem.K, problem.N, *mapping.partition, *mapping.tile, int(order), out)
+    out = cost_of_mapping(params, problem, mapping, as_groups=True)
     latency_us, moved_bytes = out["latency_us"][0], out["busiest_core_bytes"][0]
     spread = new_spread(counts, arch.num_cores)
     num_sets = fill_spread(p, rows, counts, P_G, P_M, spread)
@@ -210,10 +210,7 @@ def test_equal_groups_are_the_batch_to_the_bit(data: st.DataObject) -> None:
     problem = data.draw(strategies.problems(arch))
     mapping = data.draw(strategies.mappings(arch, problem))
     params = params_in_room(pack_params(arch, problem.types), problem)
-    numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
-    batch, grouped = np.zeros(1, COST_DTYPE), np.zeros(1, COST_DTYPE)
-    evaluate_one(params, *problem.sizes, *numbers, batch)
-    evaluate_grouped(params, *group_sizes(problem), problem.K, problem.N, *numbers, grouped)
+    batch, grouped = (cost_of_mapping(params, problem, mapping, as_groups=as_groups) for as_groups in (False, True))
     assert batch.tobytes() == grouped.tobytes()
 
 
@@ -224,10 +221,10 @@ def test_the_search_of_equal_groups_is_that_of_the_batch(data: st.DataObject, al
     problem = data.draw(strategies.problems(arch, max_units=3))
     params = params_in_room(pack_params(arch, problem.types), problem)
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
-    out = np.zeros(3, COST_DTYPE)
+    out = np.zeros((1, 3), COST_DTYPE)
     find_top = find_top_grouped_overlap if arch.timing == "overlap" else find_top_grouped_pipeline
     num = find_top(
-        params, *group_sizes(problem), problem.K, problem.N, partitions, allow_idle_cores, out
+        params, FIRST, np.array([problem.sizes]), *lone_layout(problem), 0, 1, partitions, allow_idle_cores, out
     )  # fmt: skip
     try:
         batch = find_best_few(arch, problem, params, 3, allow_idle_cores=allow_idle_cores)
@@ -235,9 +232,9 @@ def test_the_search_of_equal_groups_is_that_of_the_batch(data: st.DataObject, al
         assert num == 0
         return
     if arch.timing == "overlap":
-        assert uncounted(out[:num]) == uncounted(batch)
+        assert uncounted(out[0, :num]) == uncounted(batch)
     else:
-        assert out["latency_us"][:num] == pytest.approx(batch["latency_us"], rel=PIPELINE_RELATIVE_TOLERANCE)
+        assert out["latency_us"][0, :num] == pytest.approx(batch["latency_us"], rel=PIPELINE_RELATIVE_TOLERANCE)
 
 
 @given(st.data())
@@ -299,10 +296,8 @@ def test_a_mapping_is_no_faster_with_a_row_more(data: st.DataObject) -> None:
 
 
 def _latency_us(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> float:
-    out = np.zeros(1, COST_DTYPE)
-    numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
     params = params_in_room(pack_params(arch, problem.types), problem)
-    evaluate_grouped(params, *group_sizes(problem), problem.K, problem.N, *numbers, out)
+    out = cost_of_mapping(params, problem, mapping, as_groups=True)
     return float(out["latency_us"][0])
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, InfeasibleError, MulticoreSpec
-from gemm_eval.mapping import LoopOrder, enumerate_partitions
-from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one, sram_used_bytes
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, enumerate_partitions
+from gemm_eval.models.multicore import cost_of_mapping
+from gemm_eval.models.multicore.cost_kernels import block_of, sram_used_bytes
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.params import pack_params, params_in_room
 from tools.laws.multicore_draws import draw_chip, draw_problem, legal_sizes
@@ -48,12 +49,11 @@ def list_mappings(arch: MulticoreSpec, problem: GemmProblem, params: np.ndarray)
 def brute_force(arch: MulticoreSpec, problem: GemmProblem) -> Latencies | None:
     """Latencies of all that `top` may list, ascending; None where there are too many."""
     params = params_in_room(pack_params(arch, problem.types), problem)
-    cost = np.zeros(1, COST_DTYPE)
     best: dict[tuple, float] = {}
     for number, (mapping, group) in enumerate(list_mappings(arch, problem, params)):
         if number == MOST_MAPPINGS:
             return None
-        evaluate_one(params, *problem.sizes, *mapping, cost)
+        cost = cost_of_mapping(params, problem, MulticoreMapping(mapping[:4], mapping[4:7], mapping[7]))
         best[group] = min(best.get(group, np.inf), float(cost["latency_us"][0]))
     return sorted(best.values())
 

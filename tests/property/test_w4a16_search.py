@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GPU_COST_DTYPE, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GPU_COST_DTYPE, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.packed import Packed, pack_w4a16
@@ -24,6 +24,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import MAX_SPLITS, list_splits
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions, problem_of
 from tests import strategies
+from tools.laws.kernel_space import enumerate_configs
 
 Case = tuple[GpuSpec, GemmProblem, RunOptions]
 Records = npt.NDArray[np.void]

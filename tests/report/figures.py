@@ -1,4 +1,4 @@
-"""What the tests of plots share: archs, GEMMs, and questions to a figure."""
+"""What the tests of reports share: archs, GEMMs, and questions to a page or a figure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from gemm_eval.report import Chart, Page, Table
+
 ARCHS = ("demo-8core", "sg2260", "h200-sxm")
 SIZES = [(1, 1, 4096, 4096), (1, 64, 4096, 4096), (1, 1024, 4096, 4096), (8, 100, 128, 77)]
+
+
+def parts(page: Page, heading: str, kind: Any = object) -> list[Any]:
+    """The parts of a section, or those of a kind."""
+    found = [part for section in page.sections if section.heading == heading for part in section.parts]
+    return [part for part in found if isinstance(part, kind)]
+
+
+def rows(table: Table | Chart) -> list[dict[str, Any]]:
+    names = [column.name for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]
 
 
 def texts(figure: Any) -> list[str]:
@@ -94,9 +107,15 @@ def validation_figures(folder: Path) -> dict[str, Any]:
     from gemm_eval.validation.ablation import Ablated
     from gemm_eval.validation.baselines import NaiveRoofline
     from gemm_eval.validation.crossover import plot_crossover
-    from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted
+    from gemm_eval.validation.plots import (
+        plot_ablation,
+        plot_error_by_rows,
+        plot_family,
+        plot_latency_curves,
+        plot_predicted,
+        plot_regret,
+    )
     from gemm_eval.validation.predictors.w4a16 import list_w4a16_tables
-    from gemm_eval.validation.study_tables import plot_ablation, plot_family, plot_regret
 
     h200 = load_arch("h200-sxm", GpuSpec)
     (dense,) = find_timings("h200-sxm", ["aiconfigurator/float16"])

@@ -1,4 +1,4 @@
-"""Plots of designs, and what all plots have in common: labels, plotly twins, missing packages."""
+"""Plots of designs, and what all plots have in common: labels, missing packages, what they refuse."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gemm_eval.report.plots import (
     plot_roofline,
     plot_steps,
 )
-from gemm_eval.report.plots.shared import place_labels
+from gemm_eval.report.plots.roofline import place_labels
 from gemm_eval.sweep.pareto import pareto_front
 from gemm_eval.units import time_text
 from tests.report.figures import SIZES, draw, legend_of, offsets, same_points
@@ -99,7 +99,7 @@ def test_pareto_staircase_bounds_every_point(designs: dict[str, np.ndarray], lar
 
 
 def test_pareto_axes_and_title(designs: dict[str, np.ndarray]) -> None:
-    figure = plot_pareto(pd.DataFrame(designs), "area_mm2", "latency_us", color="dram_gb_per_s", label="num_cores")
+    figure = plot_pareto(pd.DataFrame(designs), "area_mm2", "latency_us", color="dram_gb_per_s")
     axes, bar = figure.axes
 
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("area (mm$^2$)", "latency (ms)")
@@ -108,7 +108,6 @@ def test_pareto_axes_and_title(designs: dict[str, np.ndarray]) -> None:
     assert axes.get_title().endswith("on the front of less area and less latency")
     assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
     assert legend_of(figure) == ["design", "Pareto front", "on the front"]
-    assert {"4", "32"} <= {text.get_text() for text in axes.texts}
     wide = {"a_us": np.array([1.0, 2.0, 100.0]), "b_us": np.array([3.0, 2.0, 1.0])}
     assert plot_pareto(wide, "a_us", "b_us").axes[0].get_xscale() == "log"
     assert plot_pareto(wide, "a_us", "b_us").axes[0].get_yscale() == "linear"
@@ -117,13 +116,11 @@ def test_pareto_axes_and_title(designs: dict[str, np.ndarray]) -> None:
 def test_pareto_colors_words_and_takes_a_front(designs: dict[str, np.ndarray]) -> None:
     mask = designs["num_cores"] == 8
     figure = plot_pareto(designs, "area_mm2", "latency_us", color="bound", front=mask)
-    by_name = plot_pareto({**designs, "best": mask}, "area_mm2", "latency_us", front="best")
 
     assert legend_of(figure) == ["bound compute", "bound dram", "Pareto front", "marked"]
     kept = mask & np.isfinite(designs["latency_us"])
-    for drawn in (figure, by_name):
-        ringed = np.asarray(drawn.axes[0].collections[-1].get_offsets())
-        assert same_points(ringed, designs["area_mm2"][kept], designs["latency_us"][kept])
+    ringed = np.asarray(figure.axes[0].collections[-1].get_offsets())
+    assert same_points(ringed, designs["area_mm2"][kept], designs["latency_us"][kept])
 
 
 def test_pareto_takes_a_table_of_gemms(evaluators: dict[str, GEMMEvaluator]) -> None:
@@ -149,7 +146,7 @@ def test_heat_map_cells_are_the_reduced_values(designs: dict[str, np.ndarray], r
     draw(figure)
 
 
-def test_heat_map_keeps_words_in_order_and_leaves_gaps() -> None:
+def test_heat_map_keeps_words_in_order_leaves_gaps_and_writes_in_few_cells() -> None:
     table = {"kind": np.array(["w", "a", "w"]), "num_cores": np.array([2, 1, 1]), "t_us": np.array([5.0, 7.0, 500.0])}
     figure = plot_heat_map(table, "kind", "num_cores", "t_us")
     cells = figure.axes[0].collections[0].get_array().reshape(2, 2)
@@ -159,51 +156,9 @@ def test_heat_map_keeps_words_in_order_and_leaves_gaps() -> None:
     assert cells.compressed().tolist() == [500.0, 7.0, 5.0]
     assert figure.axes[0].get_title() == "t"
     assert type(figure.axes[0].collections[0].norm).__name__ == "LogNorm"
-
-
-def test_large_heat_map_is_not_written_in() -> None:
     a, b = (axis.ravel() for axis in np.meshgrid(np.arange(40), np.arange(30)))
-    axes = plot_heat_map({"a": a, "b": b, "t_us": a + b + 100.0}, "a", "b", "t_us").axes[0]
-
-    assert len(axes.texts) == 0
-    assert len(axes.get_xticks()) == 20
-
-
-def test_plotly_twins_hold_the_same_points(
-    evaluators: dict[str, GEMMEvaluator], designs: dict[str, np.ndarray]
-) -> None:
-    pytest.importorskip("plotly")
-    evaluator = evaluators["h200-sxm"]
-    results = [evaluator.evaluate(*sizes) for sizes in SIZES]
-    roof = plot_roofline(evaluator, SIZES, interactive=True)
-    dots = [trace for trace in roof.data if trace.mode == "markers"]
-    assert sorted(y for trace in dots for y in trace.y) == sorted(result.tflop_per_s for result in results)
-    assert roof.layout.xaxis.type == "log"
-    assert roof.layout.yaxis.title.text == "achieved rate (TFLOP/s)"
-    assert any(str(results[0].mapping) in text for trace in dots for text in trace.text)
-
-    cloud = plot_pareto(designs, "area_mm2", "latency_us", color="bound", interactive=True)
-    assert [trace.name for trace in cloud.data] == ["bound compute", "bound dram", "Pareto front", "on the front"]
-    assert sum(len(trace.x) for trace in cloud.data[:2]) == 23
-    assert cloud.data[2].line.shape == "hv"
-    assert all(all(f"{name}: " in text for name in designs) for text in cloud.data[0].text)
-    assert cloud.layout.xaxis.title.text == "area (mm<sup>2</sup>)"
-    scaled = plot_pareto(designs, "area_mm2", "latency_us", color="num_cores", interactive=True)
-    assert scaled.data[0].marker.colorbar.title.text == "number of cores"
-
-    heat = plot_heat_map(designs, "num_cores", "sram_kib", "latency_us", interactive=True)
-    drawn = plot_heat_map(designs, "num_cores", "sram_kib", "latency_us").axes[0].collections[0].get_array()
-    np.testing.assert_allclose(heat.data[0].customdata[:, :, 0].ravel(), np.asarray(drawn).ravel())
-    assert heat.data[0].colorbar.title.text == "latency (us)"
-
-    over_m = plot_latency_over_m(evaluator, 4096, 4096, M=[8, 16, 24], interactive=True)
-    assert [trace.line.shape for trace in over_m.data] == ["hv"] * 4
-    results = [evaluator.evaluate(1, m, 4096, 4096) for m in (8, 16, 24)]
-    for trace, name in zip(over_m.data, ("low_us", "high_us", "latency_us", "tflop_per_s"), strict=True):
-        assert trace.y.tolist() == [getattr(result, name) for result in results]
-    assert (over_m.layout.yaxis.title.text, over_m.layout.yaxis2.title.text) == ("latency (us)", "rate (TFLOP/s)")
-    for figure in (roof, cloud, scaled, heat, over_m):
-        assert figure.to_json()
+    large = plot_heat_map({"a": a, "b": b, "t_us": a + b + 100.0}, "a", "b", "t_us").axes[0]
+    assert (len(large.texts), len(large.get_xticks())) == (0, 20)
 
 
 def test_labels_do_not_cover_each_other() -> None:
@@ -215,23 +170,21 @@ def test_labels_do_not_cover_each_other() -> None:
     axes.plot([0, 1], [0.4, 0.6])
     axes.set(xlim=(0, 1), ylim=(0, 1))
 
-    assert place_labels(axes, x, y, [f"label {number}" for number in range(12)]) == 0
+    place_labels(axes, x, y, [f"label {number}" for number in range(12)], np.full(12, 30.0))
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
     assert len(boxes) == 12
     assert all(box.count_overlaps(boxes) == 1 for box in boxes)  # itself
-    assert (
-        place_labels(axes, x[:1], y[:1], ["a label that is wider than the figure is, so it has no room at all " * 3])
-        == 1
-    )
+    wide = "a label that is wider than the figure is, so it has no room at all " * 3
+    place_labels(axes, x[:1], y[:1], [wide], np.full(1, 30.0))
+    assert wide not in [text.get_text() for text in axes.texts]
 
 
 def test_missing_packages_are_named(
     monkeypatch: pytest.MonkeyPatch, evaluators: dict[str, GEMMEvaluator], designs: dict[str, np.ndarray]
 ) -> None:
     result = evaluators["demo-8core"].evaluate(*SIZES[0])
-    for name in ("matplotlib.figure", "plotly.graph_objects"):
-        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     for plot in (
         lambda: plot_roofline(evaluators["demo-8core"], SIZES),
         lambda: plot_pareto(designs, "area_mm2", "latency_us"),
@@ -243,8 +196,6 @@ def test_missing_packages_are_named(
     ):
         with pytest.raises(GemmEvalError, match=r"plotting needs matplotlib: pip install 'gemm_eval\[plot\]'"):
             plot()
-    with pytest.raises(GemmEvalError, match=r"an interactive plot needs plotly: pip install 'gemm_eval\[plot\]'"):
-        plot_pareto(designs, "area_mm2", "latency_us", interactive=True)
 
 
 def test_nothing_touches_pyplot(evaluators: dict[str, GEMMEvaluator]) -> None:
@@ -283,8 +234,6 @@ def test_latency_steps_only_where_no_steps_are_left_out(
     assert {
         line.get_drawstyle() for axes in figure.axes for line in axes.lines if len(line.get_xdata()) == len(rows)
     } == {style}
-    page = plot_latency_over_m(evaluators["demo-8core"], 256, 256, M=rows, interactive=True)
-    assert {trace.line.shape for trace in page.data} == {"hv" if style == "steps-post" else "linear"}
 
 
 def test_what_plots_refuse(evaluators: dict[str, GEMMEvaluator], designs: dict[str, np.ndarray]) -> None:

@@ -10,23 +10,28 @@ import numpy as np
 import pytest
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, estimate_models, load_model, transformer_gemms
-from gemm_eval.figures import add_title, new_figure, set_rows_axis
-from gemm_eval.figures.scales import number_text, scale_of, tick_texts
-from gemm_eval.figures.style import (
+from gemm_eval.figures import (
     BOUND_MARKERS,
     DASHES,
     LINE,
     MARKERS,
-    NEUTRALS,
+    MUTED,
     ON_DARK_FILL,
     ON_LIGHT_FILL,
     RAMP,
     SERIES,
+    SURFACE,
     TERM_LOOKS,
     TEXT,
+    add_title,
     bound_color,
     ink_on,
     luminance,
+    new_figure,
+    number_text,
+    scale_of,
+    set_rows_axis,
+    tick_texts,
 )
 from gemm_eval.models import gpu, multicore
 from gemm_eval.report.plots import (
@@ -64,7 +69,6 @@ def designs() -> dict[str, Any]:
         "num_cores": cores, "sram_bytes": kib * 1024, "dram_gb_per_s": gb, "latency_us": latency_us,
         "area_mm2": area_mm2, "energy_pj": area_mm2 * np.nan_to_num(latency_us, nan=1.0) * 1e6,
         "bound": np.where(cores < gb / 10, "compute", "dram"),
-        "name": np.array([f"{c} cores {k} KiB" for c, k in zip(cores, kib, strict=True)]),
     }  # fmt: skip
 
 
@@ -95,7 +99,7 @@ def figures(
         "latency, octaves": plot_latency_over_m(h200, 4096, 14336, M=OCTAVES),
         "latency, chip": plot_latency_over_m(chip, 4096, 4096, M=range(1, 1000, 10)),
         "latency, several": plot_latency_over_m([demo, chip, h200, many], 4096, 4096, M=OCTAVES[:10], dtype="fp16"),
-        "pareto": plot_pareto(designs, "area_mm2", "latency_us", label="name"),
+        "pareto": plot_pareto(designs, "area_mm2", "latency_us"),
         "pareto, numbers": plot_pareto(designs, "area_mm2", "latency_us", color="energy_pj"),
         "pareto, bounds": plot_pareto(designs, "area_mm2", "latency_us", color="bound", front=designs["num_cores"] > 9),
         "heat map": plot_heat_map(designs, "num_cores", "dram_gb_per_s", "latency_us"),
@@ -148,7 +152,7 @@ def test_axes_have_labels(figures: dict[str, Any]) -> None:
 def test_colors_are_those_of_meanings_and_neutrals_are_named(figures: dict[str, Any]) -> None:
     ramp = {mpl.colors.to_hex(color) for color in mpl.colormaps[RAMP](range(256))}
     meant = {look.color for look in TERM_LOOKS.values()} | set(SERIES) | {ON_DARK_FILL, ON_LIGHT_FILL}
-    known = {color.lower() for color in meant | set(NEUTRALS.values())} | ramp
+    known = {color.lower() for color in meant | {TEXT, MUTED, LINE, SURFACE}} | ramp
     for name, figure in figures.items():
         assert colors_of(figure) <= known, (name, colors_of(figure) - known)
         assert figure.get_facecolor()[3] == 0.0

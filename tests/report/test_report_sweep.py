@@ -15,9 +15,9 @@ import pytest
 from gemm_eval import GEMMEvaluator, load_arch
 from gemm_eval.report import sweep_report
 from gemm_eval.report.page import Page
-from gemm_eval.report.parts import Chart, Facts, Figure, Part, Table, Text, Verdict
-from gemm_eval.report.sweep_page import names_of_best, sweep_page
-from gemm_eval.report.sweep_tables import effects, find_best, say_field, say_sampling, say_value
+from gemm_eval.report.parts import Chart, Facts, Figure, Table, Text, Verdict
+from gemm_eval.report.sweep_page import names_of_best
+from gemm_eval.report.sweep_points import Points, say_field, say_sampling, say_value
 from gemm_eval.sweep import (
     Adaptive,
     LatinHypercube,
@@ -32,6 +32,7 @@ from gemm_eval.sweep import (
 )
 from gemm_eval.units import time_text
 from gemm_eval.workload import make_problem
+from tests.report.figures import parts, rows
 
 GEMMS = [(1, 16, 1024, 1024), (1, 256, 1024, 2048)]
 AREA = "= num_cores * (2.0 + 1.2 * sram_bytes / 2**20) + 0.02 * dram_gb_per_s"
@@ -58,21 +59,11 @@ def result() -> SweepResult:
 
 @pytest.fixture(scope="module")
 def page(result: SweepResult) -> Page:
-    return sweep_page(result)
+    return sweep_report(result)
 
 
 def headings(page: Page) -> list[str]:
     return [section.heading for section in page.sections]
-
-
-def parts(page: Page, heading: str, kind: Any = None) -> list[Any]:
-    found: list[Part] = [part for section in page.sections if section.heading == heading for part in section.parts]
-    return [part for part in found if kind is None or isinstance(part, kind)]
-
-
-def rows(table: Table | Chart) -> list[dict[str, Any]]:
-    names = [column.name for column in table.columns]
-    return [dict(zip(names, row, strict=True)) for row in table.rows]
 
 
 def same(row: dict[str, Any], expected: Any) -> bool:
@@ -84,14 +75,11 @@ def same(row: dict[str, Any], expected: Any) -> bool:
     )
 
 
-# content
-
-
 def test_sections_and_facts(result: SweepResult, page: Page) -> None:
     assert page.title == "Design space of demo-8core"
     assert page.subtitle == "18 chips, first, second"
     assert headings(page) == [
-        "Overview", "Trade-offs", "Best designs, and why", "Pareto front", "All points", "Excluded points",
+        "Overview", "Trade-offs", "Best designs, and why", "Figures", "Pareto front", "All points", "Excluded points",
     ]  # fmt: skip
     (facts,) = parts(page, "Overview", Facts)
     found = dict(facts.items)
@@ -116,6 +104,8 @@ def test_tables_of_points_are_the_front_and_all_feasible_points(result: SweepRes
         assert same(row, table.loc[row["point"]])
     names = [column.name for column in everything.columns]
     assert names[:6] == ["point", "num_cores", "sram_bytes", "dram_gb_per_s", "area_mm2", "latency_us"]
+    (excluded,) = parts(page, "Excluded points")
+    assert [list(row.values()) for row in rows(excluded)] == result.excluded().to_numpy().tolist()
     assert set(result.columns) - set(names) <= {"arch", "excluded"} | {n for n in table if table[n].isna().all()}
 
 
@@ -132,6 +122,9 @@ def test_best_designs_are_the_best(result: SweepResult, page: Page) -> None:
     assert "ratios" in table.note
     points = [row["point"] for row in rows(table)]
     assert len(set(points)) == len(points)
+    sram, latency = (next(c for c in table.columns if c.name == name) for name in ("sram_bytes", "latency_us"))
+    assert (sram.heading, sram.format(2**20), sram.format(3 << 19)) == ("sram", "1 MiB", "1.5 MiB")
+    assert (latency.heading, latency.format(20_805_922.82)) == ("latency", "20.8 s")
 
 
 def test_what_varies_and_how_much_it_matters(result: SweepResult, page: Page) -> None:
@@ -150,7 +143,9 @@ def test_what_varies_and_how_much_it_matters(result: SweepResult, page: Page) ->
     assert "area_mm2 differs by" in found["num_cores"]
 
 
-def test_charts_hold_all_feasible_points_and_mark_the_front(result: SweepResult, page: Page) -> None:
+def test_the_chart_holds_all_feasible_points_marks_the_front_and_names_the_best(
+    result: SweepResult, page: Page
+) -> None:
     _, chart = page.lead
     assert isinstance(chart, Chart)
 
@@ -159,12 +154,15 @@ def test_charts_hold_all_feasible_points_and_mark_the_front(result: SweepResult,
     assert len(chart.rows) == int(result.is_feasible.sum())
     marked = {row["point"] for row, mark in zip(rows(chart), chart.highlight, strict=True) if mark}
     assert marked == set(result.pareto()["point"])
+    named = {chart.rows[row][0]: name for row, name in chart.names.items()}
+    assert named == names_of_best(Points(result).best)
+    assert "Fastest" in " ".join(named.values())
 
 
 def test_the_verdict_holds_the_best_design_against_the_base(result: SweepResult, page: Page) -> None:
     verdict = page.lead[0]
     assert isinstance(verdict, Verdict)
-    best = find_best(result, result.pareto())[0]
+    best = Points(result).best[0]
     base = GEMMEvaluator("demo-8core", disk_cache=False)
     base_us = sum(count * base.evaluate_problem(problem).latency_us for load in LOADS for problem, count in load.gemms)
     ratio = base_us / best.row["latency_us"]
@@ -183,12 +181,12 @@ def test_the_verdict_holds_the_best_design_against_the_base(result: SweepResult,
 def test_what_would_help_is_of_the_objective_of_the_headline() -> None:
     load = workload("large", (1, 4096, 4096, 4096))
     result = sweep(space(), [load], ["dram_bytes", "latency_us"], progress=False)
-    page = sweep_page(result)
+    page = sweep_report(result)
     verdict = page.lead[0]
     assert isinstance(verdict, Verdict)
     helps = dict(verdict.points)["What would help it"].split("; ")
 
-    best = find_best(result, result.pareto())[0]
+    best = Points(result).best[0]
     arch = result.arch(best.point)
     base = float(best.row["dram_bytes"])
     for text in helps:
@@ -201,25 +199,8 @@ def test_what_would_help_is_of_the_objective_of_the_headline() -> None:
     assert not any("dram_gb_per_s" in text for text in helps)  # which would save time, and no byte
 
 
-def test_the_chart_names_the_best_designs(result: SweepResult, page: Page) -> None:
-    chart = page.lead[1]
-    assert isinstance(chart, Chart)
-
-    named = {chart.rows[row][0]: name for row, name in chart.names.items()}
-    assert named == {one.point: names_of_best([one])[one.point] for one in find_best(result, result.pareto())}
-    assert "Fastest" in " ".join(named.values())
-
-
-def test_units_are_scaled(page: Page) -> None:
-    (table,) = parts(page, "Overview", Table)
-    column = next(column for column in table.columns if column.name == "sram_bytes")
-    assert (column.heading, column.format(2**20), column.format(3 << 19)) == ("sram", "1 MiB", "1.5 MiB")
-    column = next(column for column in table.columns if column.name == "latency_us")
-    assert (column.heading, column.format(20_805_922.82)) == ("latency", "20.8 s")
-
-
 def test_designs_are_explained_by_their_gemms(result: SweepResult, page: Page) -> None:
-    best = find_best(result, result.pareto())
+    best = Points(result).best
     tables, texts = (parts(page, "Best designs, and why", kind) for kind in (Table, Text))
 
     assert [text.title for text in texts if text.title] == [f"Point {one.point}: {one.best_in}" for one in best]
@@ -237,93 +218,68 @@ def test_designs_are_explained_by_their_gemms(result: SweepResult, page: Page) -
     assert at == len(tables)
 
 
-def test_excluded_points(result: SweepResult, page: Page) -> None:
-    (table,) = parts(page, "Excluded points")
-    assert [list(row.values()) for row in rows(table)] == result.excluded().to_numpy().tolist()
+def test_the_whole_report_has_figures_and_is_a_page(result: SweepResult, page: Page) -> None:
+    points = Points(result)
+    point, (across, up, *_) = points.best[-1].point, points.strongest("latency_us")
 
-
-def test_the_whole_report_has_figures_and_is_a_page(result: SweepResult, tmp_path: Path) -> None:
-    page = sweep_report(result)
-    figures = parts(page, "Figures", Figure)
-    balanced = find_best(result, result.pareto())[-1].point
-
-    assert [figure.caption for figure in figures[:2]] == [
-        f"Point {balanced}: its GEMMs under its roofs",
-        f"Point {balanced}: where the time of its GEMMs goes",
+    assert [figure.caption for figure in parts(page, "Figures", Figure)] == [
+        f"Point {point}: its GEMMs under its roofs",
+        f"Point {point}: where the time of its GEMMs goes",
+        f"Best latency_us over {across} and {up}",
     ]
-    feasible = result.rows(np.flatnonzero(result.is_feasible))
-    effect = effects(result, feasible, "latency_us")
-    drawn = sorted((name for name in effect if name != "area_mm2"), key=lambda name: -effect[name])
-    assert figures[2].caption == f"Best latency_us over {drawn[0]} and {drawn[1]}"
-    html = page.write(tmp_path / "x.html").read_text(encoding="utf-8")
+    html = page.to_html()
+    assert html == sweep_report(result).to_html()
     assert html.count("<svg") == 3
     assert "LogRange(" not in html
     assert "Choices(" not in html
 
 
-def test_names_from_outside_are_text(result: SweepResult) -> None:
-    hostile = "</script><script>alert(1)</script>"
-    figure = Figure('<svg width="1" height="1"/>', caption=hostile)
-    label = {hostile: load_arch("demo-8core"), "other": load_arch("demo-8core")}
-    labelled = sweep(Space(label, num_cores=[4, 8]), LOADS, progress=False)
-
-    for page in (sweep_page(result, title=hostile, figures=[figure]), sweep_page(labelled)):
-        html = page.to_html()
-        assert "<script>alert" not in html
-        assert "&lt;/script&gt;" in html
+def test_names_from_outside_are_text() -> None:
+    label = {"</script><script>alert(1)</script>": load_arch("demo-8core"), "other": load_arch("demo-8core")}
+    html = sweep_report(sweep(Space(label, num_cores=[4, 8]), LOADS, progress=False)).to_html()
+    assert "<script>alert" not in html
+    assert "&lt;/script&gt;" in html
 
 
-# kinds of sweeps
-
-
-def test_one_objective_over_its_fields() -> None:
+def test_one_objective_over_its_fields_and_one_to_be_large() -> None:
     result = sweep(space(), GEMMS, progress=False)
-    page = sweep_page(result)
+    page = sweep_report(result)
     charts = [part for part in page.lead if isinstance(part, Chart)] + parts(page, "Trade-offs", Chart)
 
-    table = result.to_pandas()
-    effect = effects(result, table, "latency_us")
+    frame = result.to_pandas()
+    effect = Points(result).effects("latency_us")
     assert [chart.x for chart in charts] == sorted(effect, key=lambda name: -effect[name])
     assert len(charts) == 3
     assert {chart.joined for chart in charts} == {"line"}
     for chart in charts:
         for row, mark in zip(rows(chart), chart.highlight, strict=True):
-            best = table.loc[table[chart.x] == row[chart.x], "latency_us"].min()
+            best = frame.loc[frame[chart.x] == row[chart.x], "latency_us"].min()
             assert mark == (row["latency_us"] == best)
     (best_table,) = parts(page, "Overview", Table)
     assert [row["best in"] for row in rows(best_table)] == ["least latency_us"]
     assert best_table.note == ""
 
-
-def test_more_is_better_for_some_objectives() -> None:
     result = sweep(space(), LOADS, ["first_tokens_per_s", "dram_bytes"], progress=False)
-    (table,) = parts(sweep_page(result), "Overview", Table)
-
+    (table,) = parts(sweep_report(result), "Overview", Table)
     (most,) = [row for row in rows(table) if "most first_tokens_per_s" in row["best in"]]
     assert most["first_tokens_per_s"] == result["first_tokens_per_s"].max()
 
 
-def test_several_base_archs() -> None:
+def test_several_base_archs_gpus_and_nothing_that_varies() -> None:
     bases = ["demo-8core", "sg2260e"]
     page = sweep_report(sweep(Space(bases, dram_gb_per_s=[200.0, 400.0]), GEMMS, dtype="fp16", progress=False))
-
     assert page.title == "Design space of demo-8core, sg2260e"
     found = rows(parts(page, "Trade-offs", Table)[0])
     assert (found[0]["field"], found[0]["values"]) == ("arch", "demo-8core, sg2260e")
     assert {row["arch"] for row in rows(parts(page, "All points")[0])} == set(bases)
 
-
-def test_gpus() -> None:
-    result = sweep(Space("h100-sxm", dram_gb_per_s=[2000.0, 4000.0], num_sms=[132]), GEMMS[:1], progress=False)
-    page = sweep_report(result)
-
+    gpus = Space("h100-sxm", dram_gb_per_s=[2000.0, 4000.0], num_sms=[132])
+    page = sweep_report(sweep(gpus, GEMMS[:1], progress=False))
     (facts,) = parts(page, "Overview", Facts)
     assert dict(facts.items)["cost model"].startswith("gpu")
     assert len(rows(parts(page, "All points")[0])) == 2
     assert len(parts(page, "Figures")) == 2  # one field varies: no heat map
 
-
-def test_nothing_varies() -> None:
     page = sweep_report(sweep(Space("demo-8core"), GEMMS, progress=False))
     assert parts(page, "Trade-offs", Chart) == []
     assert page.subtitle == "1 chip, gemms"
@@ -348,7 +304,7 @@ def test_an_objective_that_is_not_known() -> None:
 
 def test_an_unfinished_sweep_says_so(tmp_path: Path) -> None:
     whole = sweep(space(), GEMMS, path=tmp_path / "whole", chunk_size=6, progress=False)
-    assert not parts(sweep_page(whole), "Overview", Text)
+    assert not parts(sweep_report(whole), "Overview", Text)
     for left, num in ((["points-0000000006.parquet"], 6), ([], 0)):
         folder = tmp_path / f"part{num}"
         folder.mkdir()
@@ -372,7 +328,7 @@ def test_values_of_every_kind() -> None:
         reduction=["dram", "noc"],
         vector_is_concurrent=[True, False],
     )
-    page = sweep_page(sweep(varied, GEMMS[:1], progress=False))
+    page = sweep_report(sweep(varied, GEMMS[:1], progress=False))
 
     found = {row["field"]: row for row in rows(parts(page, "Trade-offs", Table)[0])}
     assert found["cube_steps_per_cycle"]["values"] == "(fp16 1, int8 1, fp8 1), (fp16 2, int8 4, fp8 1.5)"
@@ -386,7 +342,7 @@ def test_pages_of_many_points_stay_small() -> None:
     many = Space("demo-8core", num_cores=[8, 16], sram_bytes=LogRange(2**18, 2**22), dram_gb_per_s=Range(100.0, 1600.0))
     aims = ["latency_us", "sram_bytes", "dram_gb_per_s"]
     result = sweep(many, [(1, 16, 128, 128)], aims, sampling=Random(5000), progress=False)
-    page = sweep_page(result)
+    page = sweep_report(result)
     html = page.to_html()
 
     assert len(html) < 2_500_000
@@ -396,13 +352,6 @@ def test_pages_of_many_points_stay_small() -> None:
     assert [row["latency_us"] for row in rows(everything)] == sorted(result["latency_us"])[:1000]
     (table,) = parts(page, "Trade-offs", Table)
     assert {row["field"]: row["on the front"] for row in rows(table)}["sram_bytes"].count(" to ") == 1
-
-
-def test_the_same_sweep_gives_the_same_page(result: SweepResult) -> None:
-    assert sweep_page(result).to_html() == sweep_page(result).to_html()
-
-
-# words
 
 
 @pytest.mark.parametrize(

@@ -352,7 +352,7 @@ def test_root_does_not_run_what_another_user_left(folder: Path) -> None:
         return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
 
     kernels = Path(where().strip())
-    for entry in ("evaluate_one", "block_of"):
+    for entry in ("evaluate_range", "block_of"):
         (kernels / f"cost_kernels.{entry}-1.py311.nbi").write_bytes(
             b"cos\nsystem\n(S'touch " + str(mark).encode() + b"'\ntR."
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from gemm_eval import GEMMEvaluator, load_arch
-from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError
-from gemm_eval.sweep import LogRange, Range, Space, sensitivity
-from gemm_eval.sweep.sensitivity_analysis import MEASURES, METHODS, SensitivityResult, _unit_of, analyze_sensitivity
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.sweep import Range, SensitivityResult, Space, sensitivity
+from gemm_eval.sweep.sensitivity_analysis import MEASURES, METHODS, analyze_sensitivity
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,43 +43,28 @@ def infeasible_below(limit: float, value: float = np.nan) -> Callable[[Floats], 
 
 
 def analyze(
-    evaluate: Callable[[Floats], npt.ArrayLike] = linear, output_names: tuple[str, ...] = ("us",), **options: Any
+    evaluate: Callable[[Floats], Floats] = linear, output_names: tuple[str, ...] = ("us",), **options: Any
 ) -> SensitivityResult:
     return analyze_sensitivity(evaluate, NAMES, output_names=output_names, **options)
 
 
 def test_oat_of_a_linear_function_is_exact() -> None:
-    result = analyze(method="oat", base=[0.5, 0.0, 1.0], num_samples=3)
-    at_base = 10.0 + 0.5 + 2.0
-
+    result = analyze(method="oat", num_samples=3)
     assert result.num_evaluations == 1 + 3 * 3
-    assert result.measures["low"].ravel().tolist() == [12.0, 9.5, 10.5]
-    assert result.measures["high"].ravel().tolist() == [13.0, 12.5, 12.5]
-    assert result.measures["swing"].ravel().tolist() == [1.0, 3.0, 2.0]
-    assert result.measures["relative_swing"].ravel().tolist() == [1.0 / at_base, 3.0 / at_base, 2.0 / at_base]
-    assert result.measures["num_infeasible"].ravel().tolist() == [0.0] * 3
+    for name, values in {
+        "low": [9.5, 8.5, 9.0], "high": [10.5, 11.5, 11.0], "swing": [1.0, 3.0, 2.0], "relative_swing": [0.1, 0.3, 0.2],
+        "num_infeasible": [0.0] * 3,
+    }.items():  # fmt: skip
+        assert result.measures[name].ravel().tolist() == values
 
-
-def test_oat_moves_one_input_at_a_time() -> None:
     seen: list[Floats] = []
     analyze(lambda unit: (seen.append(unit), linear(unit))[1], method="oat", num_samples=2)
-    half = 0.5
-    assert seen[0].tolist() == [
-        [half, half, half],
-        [0.0, half, half],
-        [1.0, half, half],
-        [half, 0.0, half],
-        [half, 1.0, half],
-        [half, half, 0.0],
-        [half, half, 1.0],
-    ]
+    steps = [np.array([(to if at == moved else 0.5) for at in range(3)]) for moved in range(3) for to in (0.0, 1.0)]
+    np.testing.assert_array_equal(seen[0], [[0.5] * 3, *steps])
 
-
-def test_oat_counts_its_base_as_a_value_of_every_input() -> None:
-    result = analyze(lambda unit: np.abs(unit[:, :1] - 0.5), method="oat", num_samples=2)
-    assert result.measures["low"][0] == 0.0
-    assert result.measures["swing"].ravel().tolist() == [0.5, 0.0, 0.0]
-    assert np.isnan(result.measures["relative_swing"]).all()  # the output is 0 at the base
+    bent = analyze(lambda unit: np.abs(unit[:, :1] - 0.5), method="oat", num_samples=2)  # the base counts too
+    assert bent.measures["swing"].ravel().tolist() == [0.5, 0.0, 0.0]
+    assert np.isnan(bent.measures["relative_swing"]).all()  # the output is 0 at the base
 
 
 def test_morris_of_a_linear_function_finds_its_slopes() -> None:
@@ -90,6 +75,9 @@ def test_morris_of_a_linear_function_finds_its_slopes() -> None:
     np.testing.assert_allclose(result.measures["mu_star"][:, 0], np.abs(WEIGHTS), rtol=1e-12)
     np.testing.assert_allclose(result.measures["sigma"], 0.0, atol=1e-12)
     np.testing.assert_allclose(result.measures["mu_star_conf"], 0.0, atol=1e-12)
+    seen: list[Floats] = []
+    analyze(lambda unit: (seen.append(unit), linear(unit))[1], method="morris", num_samples=50)
+    assert set(seen[0].ravel()) == {0.0, 1 / 3, 2 / 3, 1.0}  # to the bit
 
 
 def test_morris_tells_inputs_that_interact() -> None:
@@ -97,21 +85,6 @@ def test_morris_tells_inputs_that_interact() -> None:
     sigma = result.measures["sigma"][:, 0]
     assert sigma[2] == pytest.approx(0.0, abs=1e-12)
     assert min(sigma[:2]) > 0.1
-
-
-def test_morris_gives_levels_to_the_bit() -> None:
-    seen: list[Floats] = []
-    analyze(lambda unit: (seen.append(unit), linear(unit))[1], method="morris", num_samples=50)
-    assert set(seen[0].ravel()) == {0.0, 1 / 3, 2 / 3, 1.0}
-
-
-def test_sobol_of_a_linear_function_shares_its_variance() -> None:
-    result = analyze(method="sobol", num_samples=1024)
-    shares = WEIGHTS**2 / (WEIGHTS**2).sum()
-
-    assert result.num_evaluations == 1024 * (3 + 2)
-    np.testing.assert_allclose(result.measures["S1"][:, 0], shares, atol=0.01)
-    np.testing.assert_allclose(result.measures["ST"][:, 0], shares, atol=0.01)
 
 
 def test_sobol_of_ishigami() -> None:
@@ -124,21 +97,13 @@ def test_sobol_of_ishigami() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_same_seed_gives_the_same_result(method: str) -> None:
-    first, again = analyze(ishigami, method=method), analyze(ishigami, method=method)
-    other = analyze(ishigami, method=method, seed=1)
-
-    for name in MEASURES[method]:
-        np.testing.assert_array_equal(first.measures[name], again.measures[name])
-    assert (first.importance == other.importance).all() == (method == "oat")
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_outputs_do_not_touch_each_other(method: str) -> None:
-    alone = analyze(ishigami, method=method)
+def test_the_same_seed_gives_the_same_result_whatever_other_outputs_are(method: str) -> None:
+    first, other = analyze(ishigami, method=method), analyze(ishigami, method=method, seed=1)
     both = analyze(lambda unit: np.hstack([linear(unit), ishigami(unit)]), ("us", "pj"), method=method)
+
     for name in MEASURES[method]:
-        np.testing.assert_array_equal(both.measures[name][:, 1], alone.measures[name][:, 0])
+        np.testing.assert_array_equal(both.measures[name][:, 1], first.measures[name][:, 0])
+    assert (first.importance == other.importance).all() == (method == "oat")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -147,13 +112,6 @@ def test_a_constant_owes_nothing_to_any_input(method: str) -> None:
     assert result.num_evaluations == NUM_POINTS[method]
     for name in set(MEASURES[method]) - {"low", "high"}:
         assert (result.measures[name] == 0.0).all()
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_single_input(method: str) -> None:
-    result = analyze_sensitivity(lambda unit: 2.0 * unit, ["cores"], output_names=["us"], method=method)
-    expected = 1.0 if method == "sobol" else 2.0
-    assert result.importance == pytest.approx(np.array([[expected]]), abs=0.01)
 
 
 def test_sobol_says_nan_where_its_base_samples_see_no_change() -> None:
@@ -207,15 +165,9 @@ def test_oat_can_leave_infeasible_levels_out() -> None:
     assert result.measures["num_infeasible"].tolist() == [[0, 0], [2, 0], [0, 0]]  # levels 0 and 0.25 of sram
     assert result.measures["swing"][:, 0].tolist() == [1.0, 1.5, 2.0]
     assert np.isfinite(result.measures["relative_swing"]).all()
-
-
-def test_oat_from_an_infeasible_base() -> None:
-    result = analyze(infeasible_below(0.3), ("us", "mm2"), method="oat", on_infeasible="omit", base=[0.5, 0.0, 0.5])
-    assert np.isnan(result.measures["swing"][[0, 2], 0]).all()
-    assert result.measures["swing"][1, 0] == 1.5
-    assert np.isnan(result.measures["relative_swing"][:, 0]).all()
-    assert result.measures["num_infeasible"][:, 0].tolist() == [5, 2, 5]
-    assert result.to_pandas().query("output == 'us'")["input"].tolist() == ["sram", "cores", "dram"]
+    nowhere = analyze(infeasible_below(0.6), ("us", "mm2"), method="oat", on_infeasible="omit")
+    assert np.isnan(nowhere.measures["swing"][[0, 2], 0]).all()
+    assert nowhere.to_pandas().query("output == 'us'")["input"].tolist() == ["sram", "cores", "dram"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -237,22 +189,18 @@ def test_a_table_with_the_most_important_input_first(method: str) -> None:
     assert table[MEASURES[method][0]][0] == result.importance[1, 0]
 
 
-def test_results_cannot_be_changed() -> None:
-    result = analyze(method="oat")
-    with pytest.raises(ValueError, match="read-only"):
-        result.measures["swing"][0, 0] = 0.0
-    with pytest.raises(TypeError, match="frozen"):
-        result.measures["swing"] = np.zeros((3, 1))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_function_that_writes_into_its_points(method: str) -> None:
+def test_results_cannot_be_changed_and_points_may_be() -> None:
     def careless(unit: Floats) -> Floats:
         found = linear(unit)
         unit[:] = 0.0
         return found
 
-    np.testing.assert_array_equal(analyze(careless, method=method).importance, analyze(method=method).importance)
+    result = analyze(careless, method="oat")
+    assert result.importance.ravel().tolist() == [1.0, 3.0, 2.0]
+    with pytest.raises(ValueError, match="read-only"):
+        result.measures["swing"][0, 0] = 0.0
+    with pytest.raises(TypeError, match="frozen"):
+        result.measures["swing"] = np.zeros((3, 1))
 
 
 @pytest.mark.parametrize("method", ["morris", "sobol"])
@@ -270,22 +218,13 @@ def test_without_salib(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "message"),
     [
         ({"method": "fast"}, "method must be one of oat, morris, sobol, got 'fast'"),
-        ({"seed": -1}, "seed must be an integer >= 0, got -1"),
-        ({"seed": True}, "seed must be an integer >= 0, got True"),
-        ({"num_samples": 1}, "num_samples must be an integer >= 2, got 1"),
-        ({"num_samples": 8.0}, "num_samples must be an integer >= 2, got 8.0"),
+        ({"seed": -1}, "seed must be an integer in 0..2**31, got -1"),
+        ({"seed": True}, "seed must be an integer in"),
+        ({"num_samples": 1}, "num_samples must be an integer in 2..2**31, got 1"),
+        ({"num_samples": 8.0}, "num_samples must be an integer in"),
         ({"method": "sobol", "num_samples": 1000}, "num_samples must be a power of 2 for sobol, got 1000"),
-        ({"on_infeasible": "omit"}, "on_infeasible must be one of raise, worst for morris, got 'omit'"),
-        ({"on_infeasible": "skip", "method": "oat"}, "must be one of raise, worst, omit for oat, got 'skip'"),
-        ({"base": [0.5] * 3}, "base is for oat only"),
-        ({"method": "oat", "base": [0.5] * 2}, "base must be 3 numbers in 0..1"),
-        ({"method": "oat", "base": [0.5, 0.5, 1.5]}, "base must be 3 numbers in 0..1"),
-        ({"method": "oat", "base": [0.5, 0.5, np.nan]}, "base must be 3 numbers in 0..1"),
-        ({"method": "oat", "base": ["a", "b", "c"]}, "base must be 3 numbers in 0..1"),
-        ({"maximize": [True, False]}, "maximize must be one bool for each of the 1 outputs"),
-        ({"output_names": ()}, "output_names must be one str or more"),
-        ({"output_names": "us"}, "output_names must be one str or more"),
-        ({"output_names": ("us", "us")}, "output_names must be all different"),
+        ({"on_infeasible": "omit"}, "on_infeasible of morris must be one of raise, worst, got 'omit'"),
+        ({"on_infeasible": "skip", "method": "oat"}, "must be one of raise, worst, omit, got 'skip'"),
     ],
 )
 def test_options_that_are_refused_before_any_work(options: dict[str, Any], message: str) -> None:
@@ -295,20 +234,8 @@ def test_options_that_are_refused_before_any_work(options: dict[str, Any], messa
     with pytest.raises(InvalidOptionError) as caught:
         analyze(never, **options)
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (lambda unit: unit[:, 0], r"evaluate must return \[16, 1\] numbers, got shape \(16,\)"),
-        (lambda unit: unit, r"got shape \(16, 3\)"),
-        (lambda unit: [["slow"]] * len(unit), r"evaluate must return numbers \[16, 1\]"),
-        (lambda unit: None, r"got shape \(\)"),
-    ],
-)
-def test_functions_that_return_something_else(returned: Any, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        analyze(returned, method="oat")
+    with pytest.raises(InvalidOptionError, match="no field of the space varies"):
+        sensitivity(Space("demo-8core", area_mm2="= num_cores"), [GEMM])
 
 
 GEMM = (1, 64, 1024, 1024)
@@ -336,73 +263,19 @@ def test_a_field_that_does_not_matter_has_0(method: str) -> None:
 
 
 def test_oat_swings_are_those_of_chips_evaluated_by_hand() -> None:
-    cores, bandwidths = [4, 8, 16], (50.0, 400.0)
-    space = Space("demo-8core", num_cores=cores, dram_gb_per_s=Range(*bandwidths))
-    result = sensitivity(space, [GEMM], method="oat", num_samples=3, base={"num_cores": 16, "dram_gb_per_s": 100.0})
+    cores, bandwidths = [4, 8, 16], (50.0, 225.0, 400.0)
+    space = Space("demo-8core", num_cores=cores, dram_gb_per_s=Range(50.0, 400.0))
+    result = sensitivity(space, [GEMM], method="oat", num_samples=3)
 
-    at_base = by_hand_us(num_cores=16, dram_gb_per_s=100.0)
-    over_cores = [by_hand_us(num_cores=num, dram_gb_per_s=100.0) for num in cores]
-    over_dram = [at_base, *(by_hand_us(num_cores=16, dram_gb_per_s=rate) for rate in (50.0, 225.0, 400.0))]
+    at_base = by_hand_us(num_cores=8, dram_gb_per_s=225.0)
+    over_cores = [by_hand_us(num_cores=num, dram_gb_per_s=225.0) for num in cores]
+    over_dram = [by_hand_us(num_cores=8, dram_gb_per_s=rate) for rate in bandwidths]
     for name, found in (("num_cores", over_cores), ("dram_gb_per_s", over_dram)):
         assert measured(result, "low")[name] == pytest.approx(min(found), rel=1e-12)
         assert measured(result, "high")[name] == pytest.approx(max(found), rel=1e-12)
         assert measured(result, "swing")[name] == pytest.approx(max(found) - min(found), rel=1e-9)
         swing = (max(found) - min(found)) / at_base
         assert measured(result, "relative_swing")[name] == pytest.approx(swing, rel=1e-9)
-
-
-def test_the_base_is_the_middle_unless_it_is_given() -> None:
-    space = Space("demo-8core", num_cores=[4, 8, 16], dram_gb_per_s=Range(100.0, 300.0))
-    same = sensitivity(space, [GEMM], method="oat", base={"num_cores": 8, "dram_gb_per_s": 200.0})
-    assert measured(sensitivity(space, [GEMM], method="oat"), "swing") == measured(same, "swing")
-    partly = sensitivity(space, [GEMM], method="oat", base={"num_cores": 8})
-    assert measured(partly, "swing") == measured(same, "swing")
-
-
-FIELDS: list[tuple[Any, list[Any]]] = [
-    (Range(100.0, 1600.0), [100.0, 100.1, 123.456, 1599.99, 1600.0]),
-    (LogRange(0.001, 1e6), [0.001, 0.5, 1e3, 999_999.0]),
-    (Range(1, 100), [1, 2, 50, 99, 100]),
-    (LogRange(1, 10**6), [1, 2, 777, 10**6]),
-    (Range(0, 1024, step=64), [0, 64, 512, 1024]),
-    (LogRange(64, 4096, step=64), [64, 128, 4032]),
-    (Range(0.1, 0.9, step=0.1), [0.1, 0.5, 0.9]),
-    (["a", "b", "c"], ["a", "b", "c"]),
-    ([None, {"fp16": 1.0}, True, 5], [None, {"fp16": 1.0}, True, 5]),
-]
-
-
-@pytest.mark.parametrize(("field", "values"), FIELDS)
-def test_the_base_is_found_by_value(field: Any, values: list[Any]) -> None:
-    space = Space("demo-8core", variables={"x": field})
-    for value in values:
-        unit = _unit_of(space, "x", {"x": value})
-        (row,) = space.rows_of(np.array([[unit]]))
-        assert row == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value,)
-
-
-def test_the_base_of_a_stepped_field_is_its_nearest_value() -> None:
-    space = Space("demo-8core", variables={"x": Range(0, 100, step=10)})
-    for value, nearest in ((51, 50), (58.0, 60), (3, 0)):
-        assert space.rows_of(np.array([[_unit_of(space, "x", {"x": value})]])) == [(nearest,)]
-
-
-@pytest.mark.parametrize(
-    ("base", "message"),
-    [
-        ({"sram": 1}, "base names sram, which the space does not vary"),
-        ({"area": 1}, "base names area, which"),
-        ({"cores": 5}, "base: cores must be one of 4, 8, got 5"),
-        ({"x": 0.5}, r"base: x must be in 1..2, got 0.5"),
-        ({"x": float("nan")}, r"base: x must be in 1..2, got nan"),
-        ({"x": "fast"}, r"base: x must be in 1..2, got 'fast'"),
-        ({"x": True}, r"base: x must be in 1..2, got True"),
-    ],
-)
-def test_bases_that_cannot_be(base: Mapping[str, Any], message: str) -> None:
-    space = Space("demo-8core", variables={"cores": [4, 8], "x": Range(1.0, 2.0), "area": "= cores"})
-    with pytest.raises(InvalidOptionError, match=message):
-        sensitivity(space, [GEMM], method="oat", base=base)
 
 
 def test_infeasible_points() -> None:
@@ -438,9 +311,3 @@ def test_dependent_fields_follow_and_archs_can_vary() -> None:
 
     assert result.names == ("arch", "dram_gb_per_s")
     assert measured(result, "swing") == {"arch": 0.0, "dram_gb_per_s": 200.0}
-
-
-def test_workloads_may_come_one_by_one() -> None:
-    space = Space("demo-8core", num_cores=[4, 8])
-    once = sensitivity(space, (gemm for gemm in [GEMM]), "latency_us", method="oat")
-    assert measured(once, "swing") == measured(sensitivity(space, [GEMM], method="oat"), "swing")

@@ -64,13 +64,6 @@ def processes(num: int = 2) -> Iterator[ProcessPoolExecutor]:
         yield executor
 
 
-@pytest.mark.parametrize("num", [1, 3])
-def test_threads(num: int) -> None:
-    with ThreadPoolExecutor(num) as executor:
-        assert same(table(executor=executor), table())
-        assert executor.submit(int).result() == 0  # still its owner's
-
-
 def test_processes() -> None:
     with processes() as executor:
         assert same(table(executor=executor), table())
@@ -125,7 +118,7 @@ def test_few_chunks_wait_for_a_worker() -> None:
             yield number, int, ()
 
     with open_workers(None, 0) as own:
-        assert own._num_workers() == (os.cpu_count() or 1)
+        assert own.num_workers() == (os.cpu_count() or 1)
     with ThreadPoolExecutor(2) as executor:
         results = Workers(executor, lambda: 2).run(jobs())
         assert next(results) == (0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import random
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
 from gemm_eval.storage import FileLock
 from gemm_eval.sweep import Adaptive, LogRange, Random, Space, SweepResult, folder, load_sweep, read_sweep_file, sweep
 from gemm_eval.sweep.description import Chunks, digest_of
-from gemm_eval.sweep.sensitivity_analysis import _Places
+from gemm_eval.sweep.sensitivity_analysis import UnitPoints
 from tests.sweep.test_sweep_run import same
 
 pytest.importorskip("pandas")
@@ -105,8 +106,11 @@ def test_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert same(go(tmp_path / "s").to_arrow(), reference)
 
 
-def test_without_locks_nothing_is_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system that has none: who begins later goes on with what the first has begun."""
+def test_file_systems_without_links_or_locks_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without locks, who begins later goes on with what the first has begun."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no links here")))
+        assert same(go(tmp_path / "unlinked").to_arrow(), go(None).to_arrow())
     place = folder.place_new
     monkeypatch.setattr(FileLock, "acquire", lambda self: True)
 
@@ -119,16 +123,6 @@ def test_without_locks_nothing_is_doubled(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(folder, "place_new", place_late)
     assert same(go(tmp_path / "s").to_arrow(), go(None).to_arrow())
     assert load_sweep(tmp_path / "s").description["chunk_size"] == 5
-
-
-def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import errno
-
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.EPERM, "no links here")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    assert same(go(tmp_path / "s").to_arrow(), go(None).to_arrow())
 
 
 _HOLD = """
@@ -183,55 +177,64 @@ def test_locks_may_be_shared(tmp_path: Path) -> None:
 # Parts that do not belong
 
 
-def of_another_sweep(points: Path, tmp_path: Path) -> None:
+def other_part(points: Path, tmp_path: Path) -> None:
     go(tmp_path / "other", Space("demo-8core", {**SPACE.fields, "num_cores": [2, 4, 6]}))
     shutil.copy(tmp_path / "other" / PART, points / PART)
 
 
-def of_other_rows(points: Path, tmp_path: Path) -> None:
-    shutil.copy(points / "points-0000000006.parquet", points / PART)
+def rewritten(change: Callable[[Any], Any]) -> Callable[[Path, Path], None]:
+    """The same rows written anew, by somebody else, with a change."""
+
+    def spoil(points: Path, tmp_path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        pq.write_table(change(pq.read_table(points / PART, partitioning=None)), points / PART)
+
+    return spoil
 
 
-def of_another_length(points: Path, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(points / PART, partitioning=None)
-    pq.write_table(table.slice(0, 2), points / PART)
-
-
-def with_another_value(points: Path, tmp_path: Path) -> None:
+def another_value(table: Any) -> Any:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    table = pq.read_table(points / PART, partitioning=None)
-    at = table.schema.get_field_index("latency_us")
-    pq.write_table(table.set_column(at, "latency_us", pa.array([1e-9] * 3)), points / PART)
+    return table.set_column(table.schema.get_field_index("latency_us"), "latency_us", pa.array([1e-9] * 3))
 
 
-def a_folder(points: Path, tmp_path: Path) -> None:
-    (points / PART).unlink()
-    (points / PART).mkdir()
+def replaced(make: Callable[[Path], None]) -> Callable[[Path, Path], None]:
+    def spoil(points: Path, tmp_path: Path) -> None:
+        (points / PART).unlink()
+        make(points / PART)
+
+    return spoil
 
 
-def a_pipe(points: Path, tmp_path: Path) -> None:
-    (points / PART).unlink()
-    os.mkfifo(points / PART)
+def damaged(change: Callable[[bytearray], bytes]) -> Callable[[Path, Path], None]:
+    return lambda points, _: (points / PART).write_bytes(change(bytearray((points / PART).read_bytes()))) and None
 
 
-def a_link_to_nothing(points: Path, tmp_path: Path) -> None:
-    (points / PART).unlink()
-    (points / PART).symlink_to(tmp_path / "nothing")
+def flipped(data: bytearray) -> bytes:
+    data[len(data) // 4] ^= 0x40  # in the middle of the values, where the format itself sees nothing
+    return data
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        of_another_sweep, of_other_rows, of_another_length, with_another_value, a_folder, a_pipe, a_link_to_nothing
-    ],
-)  # fmt: skip
-def test_a_part_proves_that_it_belongs(points: Path, tmp_path: Path, spoil: Any) -> None:
+SPOILS: dict[str, Callable[[Path, Path], Any]] = {
+    "of another sweep": other_part,
+    "of other rows": lambda points, _: shutil.copy(points / "points-0000000006.parquet", points / PART),
+    "of another length": rewritten(lambda table: table.slice(0, 2)),
+    "with another value": rewritten(another_value),
+    "a folder": replaced(Path.mkdir),
+    "a pipe": replaced(os.mkfifo),
+    "a link to nothing": replaced(lambda path: path.symlink_to("../nothing")),
+    "empty": damaged(lambda data: b""),
+    "cut": damaged(lambda data: data[:-20]),
+    "flipped": damaged(flipped),
+    "other bytes": damaged(lambda data: b"x" * 500),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_a_part_proves_that_it_belongs(points: Path, tmp_path: Path, spoil: str) -> None:
     expected = load_sweep(points).to_arrow()
-    spoil(points, tmp_path)
+    SPOILS[spoil](points, tmp_path)
     with pytest.raises(GemmEvalError, match=f"{PART} cannot be used: .*; the same call of sweep evaluates its points"):
         load_sweep(points).pareto()
     with pytest.warns(RuntimeWarning, match=f"{PART} is set aside as _damaged-{PART}: .* are evaluated anew"):
@@ -288,9 +291,9 @@ def test_parts_of_points_that_would_choose_something_else(tmp_path: Path, monkey
 
 def test_the_points_of_a_sensitivity_analysis_are_told_apart(tmp_path: Path) -> None:
     space = Space("demo-8core", sram_bytes=LogRange(1 << 14, 1 << 20))
-    go(tmp_path, space, _Places(np.array([[0.1], [0.2]])))
+    go(tmp_path, space, UnitPoints(np.array([[0.1], [0.2]])))
     with pytest.raises(InvalidOptionError, match=r"holds another sweep .it differs in sampling"):
-        go(tmp_path, space, _Places(np.array([[0.1], [0.3]])))
+        go(tmp_path, space, UnitPoints(np.array([[0.1], [0.3]])))
 
 
 # The description
@@ -344,7 +347,7 @@ def test_a_mutated_description_is_refused_by_name(points: Path) -> None:
         (b"[]", "holds no table"),
         (b"{}", "of another version of gemm_eval"),
         (b'{"version": 1}', "of another version of gemm_eval"),
-        (b'{"version": 3}', "is damaged: its content is not what was written; bring it back"),
+        (b'{"version": 4}', "is damaged: its content is not what was written; bring it back"),
         (b"\xff\xfe", "is no folder of a sweep"),
         (b"[" * 100_000, "is no folder of a sweep"),
         (b"1" * 5000, "is no folder of a sweep"),
@@ -360,26 +363,25 @@ def test_descriptions_that_are_none(points: Path, raw: bytes, message: str) -> N
     assert (points / "_sweep.json").read_bytes() == raw
 
 
-def test_a_description_that_is_too_long_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (7, b"s", "a\0b"):
+        for use in (go, load_sweep):
+            with pytest.raises(GemmEvalError):
+                use(path)  # type: ignore[operator]
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InvalidOptionError, match="must be a folder, and is a file"):
+        go(tmp_path / "file")
+    with pytest.raises(GemmEvalError, match="is no folder of a sweep"):
+        load_sweep(tmp_path / "file")
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "letter.txt").write_text("dear")
+    with pytest.raises(InvalidOptionError, match=r"must be a new folder or one of a sweep, and holds letter\.txt"):
+        go(tmp_path / "letters")
+    assert [path.name for path in (tmp_path / "letters").iterdir() if path.name != ".lock"] == ["letter.txt"]
     monkeypatch.setattr("gemm_eval.sweep.description._MAX_BYTES", 1000)
     with pytest.raises(InvalidOptionError, match="takes 1,000 bytes at most"):
         go(tmp_path / "s")
     assert not (tmp_path / "s" / "_sweep.json").exists()
-
-
-@pytest.mark.parametrize("path", [7, b"s", "a\0b"])
-def test_paths_that_are_none(path: Any) -> None:
-    for use in (go, load_sweep):
-        with pytest.raises(GemmEvalError):
-            use(path)
-
-
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "s").write_text("x")
-    with pytest.raises(InvalidOptionError, match="must be a folder, and is a file"):
-        go(tmp_path / "s")
-    with pytest.raises(GemmEvalError, match="is no folder of a sweep"):
-        load_sweep(tmp_path / "s")
 
 
 # Full disks

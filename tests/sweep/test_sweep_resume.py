@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +13,14 @@ import pytest
 
 from gemm_eval import load_arch
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
-from gemm_eval.sweep import Adaptive, Grid, LogRange, Random, Range, Space, SweepResult, load_sweep, run, sweep
+from gemm_eval.sweep import Adaptive, Grid, Random, Range, Space, load_sweep, run, sweep
+from tests.sweep.test_sweep_folder import AIMS, SHAPES, SPACE, go
 from tests.sweep.test_sweep_run import same
 
 pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-SHAPES = [(1, 64, 96, 128)]
-SPACE = Space("demo-8core", num_cores=[2, 4, 8], sram_bytes=LogRange(1 << 14, 1 << 20, 6), area_mm2="= num_cores")
 SAMPLINGS = [Grid(), Random(18, seed=2), Adaptive(18, 6, seed=2)]
-AIMS = ("latency_us", "area_mm2")
 
 
 class Counted:
@@ -49,10 +45,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return Counted(monkeypatch)
 
 
-def go(path: Path | None, sampling: Any = None, **options: Any) -> SweepResult:
-    return sweep(SPACE, SHAPES, AIMS, sampling=sampling, path=path, **{"chunk_size": 3, **options})
-
-
 def files(path: Path) -> list[str]:
     """Names but for the lock's, which stays."""
     return sorted(entry.name for entry in path.iterdir() if entry.name != ".lock")
@@ -64,38 +56,22 @@ def files(path: Path) -> list[str]:
 def test_interrupted_and_resumed(
     tmp_path: Path, counted: Counted, sampling: Any, fails_at: int, error: type[BaseException]
 ) -> None:
-    whole = go(None, sampling).to_arrow()
+    whole = go(None, sampling=sampling).to_arrow()
     counted.points.clear()
     counted.fails_at, counted.error = fails_at, error
     with pytest.raises(error):
-        go(tmp_path / "s", sampling)
+        go(tmp_path / "s", sampling=sampling)
     stored = load_sweep(tmp_path / "s")["point"].tolist()
     assert not set(range(fails_at, fails_at + 3)) & set(stored)
     assert not [name for name in files(tmp_path / "s") if name.startswith(".")]
     counted.fails_at = None
     counted.points.clear()
-    result = go(tmp_path / "s", sampling)
+    result = go(tmp_path / "s", sampling=sampling)
     assert sorted(counted.points + stored) == list(range(18))  # what was stored is not evaluated again
     assert same(result.to_arrow(), whole)
     counted.points.clear()
-    assert same(go(tmp_path / "s", sampling).to_arrow(), whole)
+    assert same(go(tmp_path / "s", sampling=sampling).to_arrow(), whole)
     assert counted.points == []
-
-
-def test_interrupted_by_the_progress_bar(tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def bar(*_: Any) -> Iterator[Any]:
-        def advance(_: int) -> None:
-            raise KeyboardInterrupt
-
-        yield advance
-
-    monkeypatch.setattr(run, "progress_bar", bar)
-    with pytest.raises(KeyboardInterrupt):
-        go(tmp_path)
-    assert len(load_sweep(tmp_path)) == 3
-    monkeypatch.undo()
-    assert same(go(tmp_path).to_arrow(), go(None).to_arrow())
 
 
 def test_threads_stop_soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -114,7 +90,7 @@ def test_threads_stop_soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
     monkeypatch.setattr(chunk, "find_best_of_archs", slow)
     monkeypatch.setattr(chunk, "_GEMMS_AT_ONCE", 1)
-    monkeypatch.setattr(run.MemoryStore, "put", fail)
+    monkeypatch.setattr(run.Store, "put", fail)
     with pytest.raises(KeyboardInterrupt):
         sweep(Space("demo-8core", sram_bytes=Range(1 << 14, 1 << 20, 400)), SHAPES, chunk_size=10)
     num = len(begun)
@@ -130,7 +106,9 @@ def test_the_folder_keeps_its_chunks(tmp_path: Path, counted: Counted) -> None:
         assert same(go(tmp_path, chunk_size=size).to_arrow(), go(None).to_arrow())
         assert "points-0000000004.parquet" in files(tmp_path)
     assert counted.points[:4] == [4, 5, 6, 7]
-    assert load_sweep(tmp_path).description["chunk_size"] == 4
+    description = json.loads((tmp_path / "_sweep.json").read_text())
+    assert load_sweep(tmp_path).description == description
+    assert (description["chunk_size"], description["num_points"], description["constraints"]) == (4, 18, [])
 
 
 def test_other_objectives_are_the_same_grid(tmp_path: Path) -> None:
@@ -138,7 +116,7 @@ def test_other_objectives_are_the_same_grid(tmp_path: Path) -> None:
     assert sweep(SPACE, SHAPES, "dram_bytes", path=tmp_path).objectives == ("dram_bytes",)
     assert load_sweep(tmp_path).objectives == AIMS
     adaptive = tmp_path / "adaptive"
-    go(adaptive, Adaptive(4, 2))
+    go(adaptive, sampling=Adaptive(4, 2))
     with pytest.raises(InvalidOptionError, match="differs in objectives"):
         sweep(SPACE, SHAPES, "dram_bytes", path=adaptive, sampling=Adaptive(4, 2))
 
@@ -162,33 +140,6 @@ def test_another_sweep_is_refused(tmp_path: Path, options: dict[str, Any], diffe
     with pytest.raises(InvalidOptionError, match=f"holds another sweep .it differs in {differs}.: choose another"):
         sweep(**arguments, path=tmp_path)
     assert before == {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
-
-
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(InvalidOptionError, match=r"must be a new folder or one of a sweep, and holds letter\.txt"):
-        go(tmp_path)
-    assert files(tmp_path) == ["letter.txt"]
-    with pytest.raises(GemmEvalError, match="is no folder of a sweep"):
-        load_sweep(tmp_path)
-
-
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other"])
-def test_damaged_parts_are_evaluated_anew(tmp_path: Path, counted: Counted, damage: str) -> None:
-    whole = go(tmp_path).to_arrow()
-    part = tmp_path / "points-0000000006.parquet"
-    data = bytearray(part.read_bytes())
-    if damage == "flipped":  # in the middle of the values, where the format itself sees nothing
-        place = len(data) // 4
-        data[place] ^= 0x40
-    part.write_bytes({"empty": b"", "cut": data[:-20], "flipped": data, "other": b"x" * 500}[damage])
-    with pytest.raises(GemmEvalError, match=r"points-0000000006.parquet cannot be used: .*evaluates its points anew"):
-        load_sweep(tmp_path).to_arrow()
-    counted.points.clear()
-    with pytest.warns(RuntimeWarning, match=r"points-0000000006.parquet is set aside as _damaged-points-0000000006"):
-        result = go(tmp_path)
-    assert same(result.to_arrow(), whole)
-    assert counted.points == [6, 7, 8]
 
 
 def test_what_killed_writers_left_is_not_read(tmp_path: Path) -> None:
@@ -273,11 +224,3 @@ def test_a_sweep_with_gaps(tmp_path: Path) -> None:
     kept = frame[frame["point"].isin(rest["point"])]
     assert front["latency_us"].min() == kept.loc[kept["excluded"] == "", "latency_us"].min()
     assert set(front["point"]) <= set(rest["point"])
-
-
-def test_the_description_is_plain(tmp_path: Path) -> None:
-    go(tmp_path)
-    description = json.loads((tmp_path / "_sweep.json").read_text())
-    assert description["constraints"] == []
-    assert description["num_points"] == 18
-    assert load_sweep(tmp_path).description == description

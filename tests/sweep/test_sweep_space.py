@@ -36,12 +36,9 @@ def test_a_grid_is_all_combinations_with_the_last_field_fastest() -> None:
     ]
     assert space.grid_rows(2, 5) == space.grid_rows(0, 6)[2:5]
     assert space.names == ("arch", "num_cores", "sram_bytes")
-
-
-def test_a_space_without_fields_is_its_base() -> None:
-    space = Space(DEMO)
-    assert (space.grid_size, space.grid_rows(0, 1)) == (1, [()])
-    assert space.arch(space.values(())[0]) == load_arch(DEMO)
+    alone = Space(DEMO)
+    assert (alone.grid_size, alone.grid_rows(0, 1)) == (1, [()])
+    assert alone.arch(alone.values(())[0]) == load_arch(DEMO)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +71,6 @@ def test_sampled_whole_numbers_are_equally_likely() -> None:
     assert np.bincount(Choices((0, 1)).take(unit)).tolist() == [2000, 2000]
     logs = np.bincount(LogRange(1, 4).take(unit))
     assert logs[1] > logs[2] > logs[3] > logs[4] > 0
-
-
-@pytest.mark.parametrize(
-    "field", [Range(8, 64), LogRange(8, 64), Range(8.0, 64.0), LogRange(8.0, 64.0), Choices((8, 64))]
-)
-def test_the_ends_of_the_unit_interval_are_the_ends(field: Any) -> None:
-    assert field.take(np.array([0.0, 1.0])) == [8, 64]
 
 
 def test_what_a_range_gives_is_what_the_field_takes() -> None:
@@ -143,15 +133,9 @@ def test_an_entry_of_a_table_varies_alone() -> None:
         {**base.mac_pj, "fp16": pj, "int8": pj / 2} for pj in (0.5, 0.25)
     ]  # fmt: skip
     assert [arch.static_w for arch in archs] == [2.0, 1.0]
-
-
-def test_the_spec_is_that_of_with_but_for_its_words() -> None:
-    base = load_arch(DEMO)
-    space = Space(base, num_cores=[16], dram_gb_per_s=[500.0])
-    arch = space.arch(grid(space)[0])
-    other = base.with_(num_cores=16, dram_gb_per_s=500.0)
+    other = base.with_(mac_pj=archs[1].mac_pj, static_w=1.0)
     words = {"provenance", "sources", "notes", "title", "published"}
-    assert arch.model_dump(exclude=words) == other.model_dump(exclude=words)
+    assert archs[1].model_dump(exclude=words) == other.model_dump(exclude=words)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +145,8 @@ def test_dependent_fields(of: Any) -> None:
     space = Space(DEMO, area_mm2=of, num_cores=[8, 16], sram_bytes=[1 << 20])  # the order does not matter
     assert column(space, "area_mm2") == [5.0, 9.0]
     assert space.grid_size == 2
+    whole = Space(DEMO, num_cores=lambda a: np.float64(a.cube_m) / 2, sram_bytes="= 2.0 ** 20")
+    assert (type(column(whole, "num_cores")[0]), column(whole, "sram_bytes")) == (int, [1 << 20])
 
 
 def test_dependents_of_dependents_and_of_variables() -> None:
@@ -173,11 +159,6 @@ def test_dependents_of_dependents_and_of_variables() -> None:
     )
     assert [(v["num_cores"], v["area_mm2"], v["static_w"]) for v in grid(space)] == [(4, 8.0, 2.0), (16, 32.0, 3.2)]
     assert space.names == ("arch", "rows", "columns", "per_core", "num_cores", "area_mm2", "static_w")
-
-
-def test_a_whole_field_takes_a_whole_float() -> None:
-    space = Space(DEMO, num_cores=lambda a: np.float64(a.cube_m) / 2, sram_bytes="= 2.0 ** 20")
-    assert (type(column(space, "num_cores")[0]), column(space, "sram_bytes")) == (int, [1 << 20])
 
 
 @pytest.mark.parametrize(
@@ -234,10 +215,7 @@ def test_mistakes_in_functions_are_no_matter_of_the_point(fields: dict[str, Any]
     space = Space(DEMO, fields)
     with pytest.raises(InvalidOptionError, match=message):
         space.values(())
-
-
-def test_a_function_may_ask_whether_there_is_a_field() -> None:
-    assert column(Space(DEMO, area_mm2=lambda a: getattr(a, "nothing", 2.0)), "area_mm2") == [2.0]
+    assert column(Space(DEMO, area_mm2=lambda a: getattr(a, "nothing", 2.0)), "area_mm2") == [2.0]  # it may ask
 
 
 @pytest.mark.parametrize(
@@ -247,14 +225,14 @@ def test_a_function_may_ask_whether_there_is_a_field() -> None:
         (lambda: LogRange(0, 2), "1e-100 <= low < high"),
         (lambda: Range(0, float("inf")), "high of a range must be a finite number"),
         (lambda: Range(False, 8), "low of a range must be a finite number, 1e.100 at most, got False"),
-        (lambda: Range(1, 8, num=1), "num of a range must be a whole number >= 2"),
+        (lambda: Range(1, 8, num=1), "num of a range must be an integer in 2..1000000, got 1"),
         (lambda: Range(1, 8, step=0), "step of a range must be a number >= 1e-100"),
         (lambda: Range(1, 8, step="2"), "step of a range must be a number >= 1e-100"),  # type: ignore[arg-type]
         (lambda: Range(1, 5, step=10), "must hold a multiple of its step"),
         (lambda: Range(1, 8).grid(), "a full grid needs num"),
         (lambda: Range(0, 10**400), "high of a range must be a finite number, 1e.100 at most, got <int of 1,329 bits>"),
         (lambda: Range(0, 1, step=5e-324), "step of a range must be a number >= 1e-100"),
-        (lambda: Range(0, 1, num=10**12), "num of a range must be 1,000,000 at most"),
+        (lambda: Range(0, 1, num=10**12), "num of a range must be an integer in 2..1000000"),
         (lambda: Range(0, 10**12, step=1).grid(), "takes 1,000,000 values of a range at most"),
         (lambda: Choices(("\x1b[31mred",)), "none of them a control character, got '.x1b"),
         (lambda: Choices(({"a\nb": 1},)), "none of them a control character"),
@@ -264,10 +242,10 @@ def test_a_function_may_ask_whether_there_is_a_field() -> None:
         (lambda: Choices((10**5000,)), "a number must be finite"),
         (lambda: Space({"\x1b[31mred": DEMO}), "none of them a control character"),
         (lambda: Space(DEMO, variables={f"v{n}": 1 for n in range(300)}), "at most 256 fields and variables, got 300"),
-        (lambda: Random(5, seed=-1), "seed must be a whole number >= 0 and < 2.63, got -1"),
-        (lambda: Random(5, seed=0.5), "seed must be a whole number"),  # type: ignore[arg-type]
-        (lambda: Random(1 << 63), "num_points must be a whole number >= 1 and < 2.63"),
-        (lambda: Adaptive(5, seed=1 << 32), "seed must be a whole number >= 0 and < 2.32"),
+        (lambda: Random(5, seed=-1), r"seed must be an integer in 0..2\*\*62, got -1"),
+        (lambda: Random(5, seed=0.5), "seed must be an integer"),  # type: ignore[arg-type]
+        (lambda: Random(1 << 63), r"num_points must be an integer in 1..2\*\*62"),
+        (lambda: Adaptive(5, seed=1 << 32), r"seed must be an integer in 0..2\*\*31"),
         (lambda: LatinHypercube(10**10).rows(Space(DEMO, num_cores=[1]), 0, 1), "draws all its points at once"),
         (lambda: Space(DEMO, variables={"num_cores": [1]}), "names that nothing else has, got num_cores"),
         (lambda: Space(DEMO, variables={"point": [1]}), "names that nothing else has, got point"),

@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
 
-from gemm_eval import GEMMEvaluator  # noqa: E402
 from gemm_eval.torch import predict_module  # noqa: E402
 from gemm_eval.torch.fusion import kernels_of  # noqa: E402
 from gemm_eval.torch.graph import ConvolutionWork, Work  # noqa: E402
@@ -75,27 +74,21 @@ CASES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "filled": (lambda: torch.zeros_like(X), ["torch_vector"]),
     "looked up": (lambda: functional.embedding(PLACES, X), ["torch_vector"]),
     "layer norm": (lambda: functional.layer_norm(X, (512,)), ["torch_layer_norm"]),
-    "layer norm of what has gaps": (
-        lambda: functional.layer_norm(HEADS.transpose(1, 2), (64,)), ["torch_offsets", "torch_layer_norm"]
-    ),
+    "layer norm of what has gaps": (lambda: functional.layer_norm(HEADS.transpose(1, 2), (64,)),
+        ["torch_offsets", "torch_layer_norm"]),
     "softmax in registers": (lambda: X.softmax(-1), ["torch_softmax"]),
     "softmax of long rows": (lambda: tensor(64, 4096).softmax(-1), ["torch_softmax_cta"]),
     "sums of rows": (lambda: X.sum(-1), ["torch_sum"]),
     "sums of long rows": (lambda: tensor(64, 10_000).sum(-1), ["torch_sum_cta"]),
     "sums of columns": (lambda: X.sum(0), ["torch_vector"]),
-    "batch norm": (
-        lambda: functional.batch_norm(IMAGE, *STATS), ["torch_vector", "torch_vector", "torch_batch_norm"]
-    ),
-    "batch norm of channels side by side": (
-        lambda: functional.batch_norm(LAST, *STATS), ["torch_vector", "torch_vector", "torch_batch_norm_last"]
-    ),
+    "batch norm": (lambda: functional.batch_norm(IMAGE, *STATS), ["torch_vector", "torch_vector", "torch_batch_norm"]),
+    "batch norm of channels side by side": (lambda: functional.batch_norm(LAST, *STATS),
+        ["torch_vector", "torch_vector", "torch_batch_norm_last"]),
     "group norm": (lambda: functional.group_norm(IMAGE, 16), ["torch_moments", "torch_vector", "torch_offsets"]),
     "max pool": (lambda: functional.max_pool2d(IMAGE, 3), ["torch_max_pool"]),
     "average pool": (lambda: functional.avg_pool2d(IMAGE, 2), ["torch_avg_pool"]),
     "larger, nearest": (lambda: functional.interpolate(IMAGE, scale_factor=2), ["torch_offsets"]),
-    "larger, bilinear": (
-        lambda: functional.interpolate(IMAGE, scale_factor=2, mode="bilinear"), ["torch_bilinear"]
-    ),
+    "larger, bilinear": (lambda: functional.interpolate(IMAGE, scale_factor=2, mode="bilinear"), ["torch_bilinear"]),
 }  # fmt: skip
 
 
@@ -118,38 +111,25 @@ def test_a_kernel_has_the_bytes_and_elements_of_its_operation() -> None:
 
 LAYOUT = "cudnn_layout"
 CONVOLUTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
-    "window, channels first": (
-        lambda: functional.conv2d(IMAGE, tensor(64, 96, 3, 3)), [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT]
-    ),
-    "with bias": (
-        lambda: functional.conv2d(IMAGE, tensor(64, 96, 3, 3), tensor(64)),
-        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT, "torch_offsets"],
-    ),
-    "window, channels last": (
-        lambda: functional.conv2d(LAST, FILTERS_LAST, tensor(64)), ["ConvolutionWork", "torch_offsets"]
-    ),
+    "window, channels first": (lambda: functional.conv2d(IMAGE, tensor(64, 96, 3, 3)),
+        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT]),
+    "with bias": (lambda: functional.conv2d(IMAGE, tensor(64, 96, 3, 3), tensor(64)),
+        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT, "torch_offsets"]),
+    "window, channels last": (lambda: functional.conv2d(LAST, FILTERS_LAST, tensor(64)),
+        ["ConvolutionWork", "torch_offsets"]),
     "pointwise, channels first": (lambda: functional.conv2d(IMAGE, tensor(64, 96, 1, 1)), ["ConvolutionWork"]),
-    "pointwise in steps": (
-        lambda: functional.conv2d(IMAGE, tensor(64, 96, 1, 1), stride=2), [LAYOUT, "ConvolutionWork", LAYOUT]
-    ),
-    "pointwise, an odd number of positions": (
-        lambda: functional.conv2d(tensor(8, 96, 7, 7), tensor(64, 96, 1, 1)), [LAYOUT, "ConvolutionWork", LAYOUT]
-    ),
-    "depthwise, channels first": (
-        lambda: functional.conv2d(IMAGE, tensor(96, 1, 7, 7), tensor(96), groups=96), ["ConvolutionWork"]
-    ),
-    "depthwise, channels last": (
-        lambda: functional.conv2d(LAST, tensor(96, 1, 7, 7), tensor(96), groups=96),
-        ["ConvolutionWork", "torch_offsets"],
-    ),
-    "first layer": (
-        lambda: functional.conv2d(tensor(8, 3, 64, 64), tensor(64, 3, 7, 7)),
-        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT],
-    ),
-    "first layer, channels last": (
-        lambda: functional.conv2d(FEW_LAST, tensor(64, 3, 7, 7)),
-        ["torch_vector", "torch_vector", "ConvolutionWork"],
-    ),
+    "pointwise in steps": (lambda: functional.conv2d(IMAGE, tensor(64, 96, 1, 1), stride=2),
+        [LAYOUT, "ConvolutionWork", LAYOUT]),
+    "pointwise, an odd number of positions": (lambda: functional.conv2d(tensor(8, 96, 7, 7), tensor(64, 96, 1, 1)),
+        [LAYOUT, "ConvolutionWork", LAYOUT]),
+    "depthwise, channels first": (lambda: functional.conv2d(IMAGE, tensor(96, 1, 7, 7), tensor(96), groups=96),
+        ["ConvolutionWork"]),
+    "depthwise, channels last": (lambda: functional.conv2d(LAST, tensor(96, 1, 7, 7), tensor(96), groups=96),
+        ["ConvolutionWork", "torch_offsets"]),
+    "first layer": (lambda: functional.conv2d(tensor(8, 3, 64, 64), tensor(64, 3, 7, 7)),
+        [LAYOUT, LAYOUT, "ConvolutionWork", LAYOUT]),
+    "first layer, channels last": (lambda: functional.conv2d(FEW_LAST, tensor(64, 3, 7, 7)),
+        ["torch_vector", "torch_vector", "ConvolutionWork"]),
     "small first layer": (lambda: functional.conv2d(tensor(8, 3, 64, 64), tensor(64, 3, 4, 4)), ["ConvolutionWork"]),
 }  # fmt: skip
 
@@ -210,28 +190,6 @@ def test_rms_norm_is_one_kernel_of_eager_mode() -> None:
             assert len(predict_module(norm.float(), x, "h200-sxm", fusion="eager").operations) > 1
     wanting = x.clone().requires_grad_()
     assert len(predict_module(norm.to(BF16), wanting, "h200-sxm", fusion="eager", backward=True).operations) > 2
-
-
-def test_eager_kernels_have_coefficients_of_their_own() -> None:
-    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
-    moved = 1 << 24
-    vector, offsets, scattered = (
-        evaluator.evaluate_memory_bound(moved, moved, 1024, moved // 2048, f"torch_{what}").latency_us
-        for what in ("vector", "offsets", "scattered")
-    )
-    assert vector < offsets < scattered
-    short, long = (
-        evaluator.evaluate_memory_bound(moved, moved, width, moved // 2 // width, "torch_layer_norm").latency_us
-        for width in (64, 4096)
-    )
-    assert long < short  # a CTA for each row, however short
-
-
-@pytest.mark.parametrize(("dtype", "source"), [(FP32, "peak"), (BF16, "none")])
-def test_types_without_tensor_cores_are_as_of_any_gemm(dtype: Any, source: str) -> None:
-    """A T4 multiplies neither tf32 nor bf16 on tensor cores: fp32 has its peak, and of bf16 nothing is known."""
-    found = predict_module(torch.nn.Conv2d(64, 64, 3).to(dtype), tensor(2, 64, 32, 32, dtype=dtype), "t4")
-    assert [one.source for one in found.operations] == [source]
 
 
 def test_other_chips_have_one_kernel_for_an_operation() -> None:

@@ -64,16 +64,6 @@ def test_the_tree_adds_up(prediction: ModulePrediction) -> None:
         prediction["layers.7"]
 
 
-def test_alike_layers_take_alike(prediction: ModulePrediction) -> None:
-    times = {prediction[f"layers.{at}.up"].latency_us for at in range(3)}
-    assert len(times) == 1
-    up = prediction["layers.0.up"].own_operations[0]
-    result = EVALUATOR.evaluate(1, 2048, 512, 2048, dtype="bf16")
-    more_us = EVALUATOR.switch_us(2048)
-    assert result.low_us is not None
-    assert (up.latency_us, up.low_us, up.bound) == (result.latency_us + more_us, result.low_us + more_us, result.bound)
-
-
 def test_operations_run_one_after_the_other(prediction: ModulePrediction) -> None:
     now = 0.0
     for one in prediction.operations:
@@ -167,15 +157,6 @@ def test_six_gpus_answer_one_module() -> None:
              ("t4", "a100-sxm-80gb", "l40s", "h100-sxm", "b200", "demo-8core")}  # fmt: skip
     assert times["t4"] > times["a100-sxm-80gb"] > times["h100-sxm"] > times["b200"]
     assert min(times.values()) > 0
-
-
-def test_what_the_package_lists_is_there() -> None:
-    import gemm_eval.torch as package
-
-    assert list(package.__all__) == sorted(package.__all__) == dir(package)
-    assert all(getattr(package, name).__doc__ for name in package.__all__)
-    assert callable(package.predict)
-    assert callable(package.compare)
 
 
 def test_modules_of_different_classes_share_no_row() -> None:

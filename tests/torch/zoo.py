@@ -154,28 +154,18 @@ def lstm() -> Model:
 
 MODELS: dict[str, Callable[[], Model]] = {
     "llama": llama,
-    "qwen3": lambda: _hugging_face(
-        _config("Qwen3Config", num_hidden_layers=2), "AutoModelForCausalLM", input_ids=ids()
-    ),
     "qwen3-moe": lambda: _moe("Qwen3MoeConfig"),
     "mixtral": lambda: _moe("MixtralConfig"),
     "gemma3": gemma3,
-    "phi3": lambda: _hugging_face(
-        _config("Phi3Config", num_hidden_layers=2, pad_token_id=0), "AutoModelForCausalLM", input_ids=ids()
-    ),
     "gpt2": lambda: _hugging_face(_config("GPT2Config", n_layer=2), "AutoModelForCausalLM", input_ids=ids()),
     "bert": lambda: _hugging_face(_config("BertConfig", num_hidden_layers=2), input_ids=ids()),
-    "distilbert": lambda: _hugging_face(_config("DistilBertConfig", n_layers=2), input_ids=ids()),
-    "t5": lambda: _hugging_face(
-        _config("T5Config", num_layers=2, num_decoder_layers=2), input_ids=ids(), decoder_input_ids=ids()
-    ),
+    "t5": lambda: _hugging_face(_config("T5Config", num_layers=2, num_decoder_layers=2), input_ids=ids(),
+        decoder_input_ids=ids()),
     "whisper": whisper,
-    "mamba": lambda: _hugging_face(
-        _config("MambaConfig", num_hidden_layers=2), "AutoModelForCausalLM", input_ids=ids()
-    ),
+    "mamba": lambda: _hugging_face(_config("MambaConfig", num_hidden_layers=2), "AutoModelForCausalLM",
+        input_ids=ids()),
     "clip": lambda: _hugging_face(_config("CLIPConfig"), input_ids=ids(), pixel_values=pixels()),
     "vit": lambda: _hugging_face(_config("ViTConfig", num_hidden_layers=2), pixel_values=pixels()),
-    "deit": lambda: _hugging_face(_config("DeiTConfig", num_hidden_layers=2), pixel_values=pixels()),
     "swin-v2": lambda: _vision("swin_v2_t", 256),
     "resnet50": lambda: _vision("resnet50"),
     "convnext": lambda: _vision("convnext_tiny"),
@@ -184,4 +174,4 @@ MODELS: dict[str, Callable[[], Model]] = {
     "vit-b16-torchvision": lambda: _vision("vit_b_16"),
     "unet": unet,
     "lstm": lstm,
-}
+}  # fmt: skip

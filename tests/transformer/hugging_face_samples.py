@@ -3,7 +3,9 @@
 Keys that say nothing about sizes are left out but for a few, which a reader has to ignore. Counts are the safetensors
 totals of the model pages (for gpt-neox-20b: its model card; for deepseek-v3: the main model, without the
 multi-token-prediction layer and the scales of FP8; for gpt-oss: its model card, arXiv:2508.10925, to the parameter as
-GGUF files count them; for Llama 4: without the vision encoder and its projector, 871,932,416 together).
+GGUF files count them). Left out are encoders and projectors (Llama 4: 871,932,416; Gemma 3: 416,866,032 and
+1152 x hidden_size + 1152; Mistral Small 3.1: the total is that of 2501, which has the language model alone), the
+multi-token-prediction layers of GLM-4.5, and the scales of fp8 (Kimi K2).
 """
 
 from __future__ import annotations
@@ -96,89 +98,121 @@ _MAVERICK = _llama4(128, 2, use_qk_norm=False, no_rope_layers=[])
 _LLAMA_2_7B = decoder("llama", 4096, 32, 32000, 32, 32, 11008, **UNTIED)
 del _LLAMA_2_7B["num_key_value_heads"]  # older files have none: one KV head a head
 
+_TIED = {"tie_word_embeddings": True}
+_NO_WINDOW = {"head_dim": 128, "sliding_window": None}
+_GLM4 = {"attention_bias": True, "head_dim": 128, "partial_rotary_factor": 0.5, **UNTIED}
+
+
+def _seeing(kind: str, text: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A model that also sees: `text_config` beside an encoder, whose keys nobody reads."""
+    return {
+        "architectures": ["AnyForConditionalGeneration"], "image_token_index": 10, "model_type": kind,
+        "text_config": text, "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1024, "num_hidden_layers": 2},
+        **more,
+    }  # fmt: skip
+
+
+def _gemma3(hidden: int, layers: int, width: int, **more: Any) -> dict[str, Any]:
+    """As published, the file leaves out what the smallest model of the family has too."""
+    text = {
+        "hidden_size": hidden, "intermediate_size": width, "model_type": "gemma3_text", "num_hidden_layers": layers,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024, **more,
+    }  # fmt: skip
+    return _seeing("gemma3", text, boi_token_index=255999, eoi_token_index=256000, mm_tokens_per_image=256)
+
+
+def _glm4_moe(hidden: int, layers: int, width: int, dense: int, experts: int, expert_width: int) -> dict[str, Any]:
+    return decoder(
+        "glm4_moe", *(hidden, layers, 151552, 96, 8, width), **_GLM4, first_k_dense_replace=dense,
+        moe_intermediate_size=expert_width, n_group=1, n_routed_experts=experts, n_shared_experts=1,
+        norm_topk_prob=True, num_experts_per_tok=8, num_nextn_predict_layers=1, routed_scaling_factor=1.0, topk_group=1,
+        use_qk_norm=dense > 1,
+    )  # fmt: skip
+
+
+_KIMI_K2 = decoder(
+    "kimi_k2", *(7168, 61, 163840, 64, 64, 18432), **deepseek(1536, 1, 384, 1, 8, 2048), topk_method="noaux_tc",
+    scoring_func="sigmoid", seq_aux=True, ep_size=1, num_nextn_predict_layers=0,
+)  # fmt: skip
+_MOONLIGHT = decoder(
+    "deepseek_v3", 2048, 27, 163840, 16, 16, 11264, **deepseek(None, 1, 64, 2, 6, 1408), topk_method="noaux_tc"
+)
+_QWEN3_MOE = decoder("qwen3_moe", 2048, 48, 151936, 32, 4, 6144, **qwen_moe(128, 8, 768), **QWEN3)
+_QWEN3 = decoder("qwen3", 4096, 36, 151936, 32, 8, 12288, **QWEN3)
+_QWEN2_5 = decoder("qwen2", 3584, 28, 152064, 28, 4, 18944, **QWEN)
+_MISTRAL = decoder("mistral", 5120, 40, 131072, 32, 8, 32768, **_NO_WINDOW)
+_GLM_9B = (4096, 40, 151552, 32, 2, 13696)
+
 SAMPLES: dict[str, Sample] = {
     "llama-2-7b": Sample(_LLAMA_2_7B, 6_738_415_616, "llama-2-7b"),
     "llama-3-8b": Sample(decoder("llama", 4096, 32, 128256, 32, 8, 14336, **LLAMA), 8_030_261_248, "llama-3-8b"),
-    "llama-3-70b": Sample(decoder("llama", 8192, 80, 128256, 64, 8, 28672, **LLAMA), 70_553_706_496, "llama-3-70b"),
-    "llama-3.1-405b": Sample(
-        decoder("llama", 16384, 126, 128256, 128, 8, 53248, **LLAMA), 405_853_388_800, "llama-3.1-405b"
-    ),
-    "mistral-7b-v0.1": Sample(
-        decoder("mistral", 4096, 32, 32000, 32, 8, 14336, sliding_window=4096, **UNTIED), 7_241_732_096, "mistral-7b"
-    ),
-    "mixtral-8x7b": Sample(
-        decoder(
-            "mixtral", *(4096, 32, 32000, 32, 8, 14336), num_local_experts=8, num_experts_per_tok=2,
-            sliding_window=None, **UNTIED,
-        ),
-        46_702_792_704,
-        "mixtral-8x7b",
-    ),
+    "mistral-7b-v0.1": Sample(decoder("mistral", 4096, 32, 32000, 32, 8, 14336, sliding_window=4096, **UNTIED),
+        7_241_732_096, "mistral-7b"),
+    "mixtral-8x7b": Sample(decoder("mixtral", *(4096, 32, 32000, 32, 8, 14336), num_local_experts=8,
+        num_experts_per_tok=2, sliding_window=None, **UNTIED), 46_702_792_704, "mixtral-8x7b"),
     "qwen2.5-7b": Sample(decoder("qwen2", 3584, 28, 152064, 28, 4, 18944, **QWEN), 7_615_616_512, "qwen2.5-7b"),
-    "qwen2.5-72b": Sample(decoder("qwen2", 8192, 80, 152064, 64, 8, 29568, **QWEN), 72_706_203_648, "qwen2.5-72b"),
     "qwen3-8b": Sample(decoder("qwen3", 4096, 36, 151936, 32, 8, 12288, **QWEN3), 8_190_735_360, "qwen3-8b"),
-    "qwen1.5-moe-a2.7b": Sample(
-        decoder(
-            "qwen2_moe", *(2048, 24, 151936, 16, 16, 5632),
-            **qwen_moe(60, 4, 1408, shared_expert_intermediate_size=5632), **QWEN,
-        ),
-        14_315_784_192,
-        "qwen1.5-moe-a2.7b",
-    ),
-    "qwen3-30b-a3b": Sample(
-        decoder("qwen3_moe", 2048, 48, 151936, 32, 4, 6144, **qwen_moe(128, 8, 768), **QWEN3),
-        30_532_122_624,
-        "qwen3-30b-a3b",
-    ),
-    "qwen3-235b-a22b": Sample(
-        decoder("qwen3_moe", 4096, 94, 151936, 64, 4, 12288, **qwen_moe(128, 8, 1536), **QWEN3),
-        235_093_634_560,
-        "qwen3-235b-a22b",
-    ),
+    "qwen1.5-moe-a2.7b": Sample(decoder("qwen2_moe", *(2048, 24, 151936, 16, 16, 5632),
+        **qwen_moe(60, 4, 1408, shared_expert_intermediate_size=5632), **QWEN), 14_315_784_192, "qwen1.5-moe-a2.7b"),
+    "qwen3-30b-a3b": Sample(decoder("qwen3_moe", 2048, 48, 151936, 32, 4, 6144, **qwen_moe(128, 8, 768), **QWEN3),
+        30_532_122_624, "qwen3-30b-a3b"),
     "gpt-oss-20b": Sample(_gpt_oss(24, 32), 20_914_757_184, "gpt-oss-20b"),
-    "gpt-oss-120b": Sample(_gpt_oss(36, 128), 116_829_156_672, "gpt-oss-120b"),
     "llama-4-scout": Sample(_SCOUT, 107_769_861_120, "llama-4-scout"),
     "llama-4-maverick": Sample(_MAVERICK, 400_711_848_960, "llama-4-maverick"),
     "llama-4-scout-text": Sample({**_SCOUT["text_config"], **UNTIED}, 107_769_861_120, "llama-4-scout"),
-    "deepseek-v2": Sample(
-        decoder("deepseek_v2", 5120, 60, 102400, 128, 128, 12288, **deepseek(1536, 1, 160, 2, 6, 1536)),
-        235_741_434_880,
-        "deepseek-v2",
-    ),
-    "deepseek-v2-lite": Sample(
-        decoder("deepseek_v2", 2048, 27, 102400, 16, 16, 10944, **deepseek(None, 1, 64, 2, 6, 1408)),
-        15_706_484_224,
-        "deepseek-v2-lite",
-    ),
-    "deepseek-v3": Sample(
-        decoder(
-            "deepseek_v3", *(7168, 61, 129280, 128, 128, 18432), topk_method="noaux_tc", num_nextn_predict_layers=1,
-            **deepseek(1536, 3, 256, 1, 8, 2048),
-        ),
-        671_026_419_200,
-        "deepseek-v3",
-    ),
-    "gemma-2b": Sample(decoder("gemma", 2048, 18, 256000, 8, 1, 16384, **GEMMA), 2_506_172_416),
+    "deepseek-v2": Sample(decoder("deepseek_v2", 5120, 60, 102400, 128, 128, 12288,
+        **deepseek(1536, 1, 160, 2, 6, 1536)), 235_741_434_880, "deepseek-v2"),
+    "deepseek-v2-lite": Sample(decoder("deepseek_v2", 2048, 27, 102400, 16, 16, 10944,
+        **deepseek(None, 1, 64, 2, 6, 1408)), 15_706_484_224, "deepseek-v2-lite"),
+    "deepseek-v3": Sample(decoder("deepseek_v3", *(7168, 61, 129280, 128, 128, 18432), topk_method="noaux_tc",
+        num_nextn_predict_layers=1, **deepseek(1536, 3, 256, 1, 8, 2048)), 671_026_419_200, "deepseek-v3"),
     "gemma-7b": Sample(decoder("gemma", 3072, 28, 256000, 16, 16, 24576, **GEMMA), 8_537_680_896, "gemma-7b"),
-    "gemma-2-9b": Sample(
-        decoder("gemma2", 3584, 42, 256000, 16, 8, 14336, sliding_window=4096, **GEMMA), 9_241_705_984, "gemma-2-9b"
-    ),
-    "gemma-3-1b": Sample(
-        decoder("gemma3_text", *(1152, 26, 262144, 4, 1, 6912), sliding_window=512, sliding_window_pattern=6, **GEMMA),
-        999_885_952,
-    ),
+    "gemma-2-9b": Sample(decoder("gemma2", 3584, 42, 256000, 16, 8, 14336, sliding_window=4096, **GEMMA), 9_241_705_984,
+        "gemma-2-9b"),
+    "gemma-3-1b": Sample(decoder("gemma3_text", *(1152, 26, 262144, 4, 1, 6912), sliding_window=512,
+        sliding_window_pattern=6, **GEMMA), 999_885_952),
     "gpt2": Sample(_gpt2(768, 12, 12), 124_439_808),
-    "gpt2-xl": Sample(_gpt2(1600, 48, 25), 1_557_611_200),
-    "gpt-neox-20b": Sample(
-        {
-            "model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576, "num_attention_heads": 64,
-            "num_hidden_layers": 44, "rotary_pct": 0.25, "use_parallel_residual": True, "vocab_size": 50432, **UNTIED,
-        },
-        20_554_567_680,
-    ),
+    "gpt-neox-20b": Sample({"model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576,
+        "num_attention_heads": 64, "num_hidden_layers": 44, "rotary_pct": 0.25, "use_parallel_residual": True,
+        "vocab_size": 50432, **UNTIED}, 20_554_567_680),
     "opt-125m": Sample(_opt(768, 12, 12), 125_239_296),
-    "opt-1.3b": Sample(_opt(2048, 24, 32), 1_315_758_080),
-    "phi-3-mini-4k": Sample(
-        decoder("phi3", 3072, 32, 32064, 32, 32, 8192, sliding_window=2047, **UNTIED), 3_821_079_552, "phi-3-mini"
-    ),
+    "phi-3-mini-4k": Sample(decoder("phi3", 3072, 32, 32064, 32, 32, 8192, sliding_window=2047, **UNTIED),
+        3_821_079_552, "phi-3-mini"),
+    "llama-3.2-1b": Sample(decoder("llama", 2048, 16, 128256, 32, 8, 8192, **{**LLAMA, **_TIED}, head_dim=64),
+        1_235_814_400, "llama-3.2-1b"),
+    "qwen2.5-vl-7b": Sample({**_QWEN2_5, "model_type": "qwen2_5_vl", "vision_config": {"depth": 32}}, 7_615_616_512),
+    "qwen2-vl-7b": Sample(_seeing("qwen2_vl", {**_QWEN2_5, "model_type": "qwen2_vl_text"}, **UNTIED), 7_615_616_512,
+        "qwen2.5-7b"),
+    "qwen3-vl-8b": Sample(_seeing("qwen3_vl", {**_QWEN3, "model_type": "qwen3_vl_text"}, **UNTIED), 8_190_735_360),
+    "qwen3-vl-30b-a3b": Sample(_seeing("qwen3_vl_moe", {**_QWEN3_MOE, "model_type": "qwen3_vl_moe_text"}, **UNTIED),
+        30_532_122_624, "qwen3-30b-a3b"),
+    "gemma-3-4b": Sample(_gemma3(2560, 34, 10240), 4_300_079_472 - 416_866_032 - 2_950_272, "gemma-3-4b"),
+    "gemma-3-27b": Sample(_gemma3(5376, 62, 21504, num_attention_heads=32, num_key_value_heads=16, head_dim=128),
+        27_432_406_640 - 416_866_032 - 6_194_304, "gemma-3-27b"),
+    "mistral-small-3.1-24b": Sample(_seeing("mistral3", _MISTRAL, spatial_merge_size=2), 23_572_403_200,
+        "mistral-small-3.1-24b"),
+    "mistral-nemo-12b": Sample(decoder("mistral", 5120, 40, 131072, 32, 8, 14336, **_NO_WINDOW, **UNTIED),
+        12_247_782_400, "mistral-nemo-12b"),
+    "ministral-8b": Sample(decoder("mistral", 4096, 36, 131072, 32, 8, 12288, head_dim=128, sliding_window=32768,
+        **UNTIED), 8_019_808_256, "ministral-8b"),
+    "ministral-8b-as-ministral": Sample(decoder("ministral", 4096, 36, 131072, 32, 8, 12288, head_dim=128,
+        sliding_window=32768, **UNTIED), 8_019_808_256, "ministral-8b"),
+    "mistral-nemo-as-ministral3": Sample(decoder("ministral3", 5120, 40, 131072, 32, 8, 14336, **_NO_WINDOW, **UNTIED),
+        12_247_782_400, "mistral-nemo-12b"),
+    "phi-4-mini": Sample(decoder("phi3", *(3072, 32, 200064, 24, 8, 8192), sliding_window=262144,
+        partial_rotary_factor=0.75, **_TIED), 3_836_021_760, "phi-4-mini"),
+    "phi-3.5-moe": Sample(decoder("phimoe", *(4096, 32, 32064, 32, 8, 6400), attention_bias=True, lm_head_bias=True,
+        num_local_experts=16, num_experts_per_tok=2, sliding_window=131072, **UNTIED), 41_873_153_344, "phi-3.5-moe"),
+    "glm-4-9b": Sample(decoder("glm", *_GLM_9B, **_GLM4), 9_400_279_040 - 40 * 2 * 4096),  # 0414 has two norms more
+    "glm-4-9b-0414": Sample(decoder("glm4", *_GLM_9B, **_GLM4), 9_400_279_040, "glm-4-9b-0414"),
+    "glm-4.1v-9b": Sample(_seeing("glm4v", decoder("glm4v_text", *_GLM_9B, **_GLM4), **UNTIED), 9_400_279_040,
+        "glm-4-9b-0414"),
+    "glm-4.5-air": Sample(_glm4_moe(4096, 46, 10944, 1, 128, 1408), 110_468_824_832 - 2_375_059_584 - 1_241_513_984,
+        "glm-4.5-air"),
+    "glm-4.5v": Sample(_seeing("glm4v_moe",
+        {**_glm4_moe(4096, 46, 10944, 1, 128, 1408), "model_type": "glm4v_moe_text"}, **UNTIED),
+        110_468_824_832 - 2_375_059_584 - 1_241_513_984, "glm-4.5-air"),
+    "kimi-k2": Sample(_KIMI_K2, 1_026_408_232_448, "kimi-k2"),
+    "kimi-k2.5": Sample(_seeing("kimi_k25", _KIMI_K2, **UNTIED), 1_026_408_232_448, "kimi-k2"),
+    "kimi-vl-a3b": Sample(_seeing("kimi_vl", _MOONLIGHT, **UNTIED), 15_960_110_208),  # of the sizes alone
 }  # fmt: skip

@@ -29,9 +29,7 @@ from gemm_eval.transformer import (
     model_operations,
     transformer_gemms,
 )
-from gemm_eval.transformer.loader import parse_config
 from gemm_eval.workload import AttentionProblem
-from tests.transformer.hugging_face_samples import SAMPLES
 
 NONE = Fusions(
     residual_norm=False, qkv=False, gate_up=False, gated_activation=False, rotary_kv_write=False, quantization=False
@@ -251,20 +249,6 @@ def test_experts_are_a_layer_for_moe_layers(tensor: int, expert: int) -> None:
         8 * groups, 7168, 2048, 256, 8, tp=max(1, tensor // expert), ep=expert, distribution="uniform"
     )
     assert str(getattr(layer.dtype, "b", "")) == "fp8 (group 128x128)"
-
-
-def test_types_of_a_checkpoint() -> None:
-    config = parse_config(
-        SAMPLES["deepseek-v3"].config
-        | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
-        name="v3",
-        origin="here",
-    )
-    found = {(o.name, o.layer_kind): o.work for o in operations(config) if isinstance(o.work, GemmWork)}
-    wide = {name for (name, _), o in found.items() if o.quantize_from is None}
-
-    assert wide == {"router", "lm_head", "q_absorb", "v_absorb"}
-    assert {o.quantize_from for o in found.values()} == {None, DType.BF16}
 
 
 @pytest.mark.parametrize(

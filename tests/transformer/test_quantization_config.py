@@ -23,10 +23,8 @@ from gemm_eval.transformer import (
 )
 from gemm_eval.transformer.loader import parse_config
 from tests.cases import case
-from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
-from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES
+from tests.transformer.hugging_face_samples import SAMPLES
 
-SAMPLES = FIRST_SAMPLES | NEWER_SAMPLES
 ONE: dict[str, Any] = {"batch_size": 1, "seq_len": 16}
 
 
@@ -78,72 +76,41 @@ BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": Fal
 FORMATS: dict[str, tuple[dict[str, Any], str, float]] = {
     "awq": (AWQ, "bf16 x int4 (group 128, int4 zeros) -> bf16", 4 + 20 / 128),
     "awq without zeros": (AWQ | {"zero_point": False, "group_size": 64}, "bf16 x int4 (group 64) -> bf16", 4 + 16 / 64),
-    "AutoAWQ's own file": (
-        {"w_bit": 4, "q_group_size": 128, "zero_point": True, "version": "GEMM"},
-        "bf16 x int4 (group 128, int4 zeros) -> bf16",
-        4 + 20 / 128,
-    ),
+    "AutoAWQ's own file": ({"w_bit": 4, "q_group_size": 128, "zero_point": True, "version": "GEMM"},
+        "bf16 x int4 (group 128, int4 zeros) -> bf16", 4 + 20 / 128),
     "gptq": (GPTQ, "bf16 x int4 (group 128) -> bf16", 4 + 16 / 128),
     "gptq with zeros": (GPTQ | {"sym": False}, "bf16 x int4 (group 128, int4 zeros) -> bf16", 4 + 20 / 128),
     "gptq of 8 bits": (GPTQ | {"bits": 8, "group_size": 32}, "bf16 x int8 (group 32) -> bf16", 8 + 16 / 32),
     "gptq in act-order": (GPTQ | {"desc_act": True}, "bf16 x int4 (group 128) -> bf16", 4 + 16 / 128 + 32 / 6144),
     "gptq by column": (GPTQ | {"group_size": -1}, "bf16 x int4 (per column) -> bf16", 4 + 16 / 4096),
     "fp8 in blocks": (FP8, "fp8 (group 128) x fp8 (group 128x128) -> bf16", 8 + 32 / 128**2),
-    "fp8 static": (
-        {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
-        "fp8 x fp8 -> bf16",
-        8 + 64 / (6144 * 4096),
-    ),
-    "fbgemm": (
-        {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]},
-        "fp8 x fp8 -> bf16",
-        8 + 32 / 4096,
-    ),
+    "fp8 static": ({"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
+        "fp8 x fp8 -> bf16", 8 + 64 / (6144 * 4096)),
+    "fbgemm": ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]},
+        "fp8 x fp8 -> bf16", 8 + 32 / 4096),
     "pack-quantized": (compressed("pack-quantized", group(INT4)), "bf16 x int4 (group 128) -> bf16", 4 + 16 / 128),
-    "pack-quantized in act-order": (
-        compressed("pack-quantized", group(INT4 | {"actorder": "group", "symmetric": False})),
-        "bf16 x int4 (group 128, int4 zeros) -> bf16",
-        4 + 20 / 128 + 32 / 6144,
-    ),
-    "float-quantized, dynamic": (
-        compressed("float-quantized", group(FP8_CHANNEL, FP8_TOKEN)), "fp8 x fp8 -> bf16", 8 + 32 / 4096,
-    ),
-    "float-quantized, static": (
-        compressed("float-quantized", group(FP8_TENSOR, FP8_TENSOR)), "fp8 x fp8 -> bf16", 8 + 64 / (6144 * 4096),
-    ),
-    "float-quantized, blocks": (
-        compressed("float-quantized", group(FP8_BLOCK, FP8_TOKEN | {"strategy": "group", "group_size": 128})),
-        "fp8 (group 128) x fp8 (group 128x128) -> bf16",
-        8 + 32 / 128**2,
-    ),
-    "fp8 weights alone": (
-        compressed("naive-quantized", group(FP8_CHANNEL)), "bf16 x fp8 (per column) -> bf16", 8 + 16 / 4096,
-    ),
-    "int-quantized": (
-        compressed("int-quantized", group(INT8, INT8 | {"strategy": "token", "dynamic": True})),
-        "int8 x int8 -> bf16",
-        8 + 32 / 4096,
-    ),
-    "nvfp4": (
-        compressed("nvfp4-pack-quantized", group(NVFP4, NVFP4 | {"dynamic": "local"})),
-        "fp4 (group 16) x fp4 (group 16) -> bf16",
-        4 + 8 / 16 + 64 / (6144 * 4096),
-    ),
-    "nvfp4 weights alone": (
-        compressed("nvfp4-pack-quantized", group(NVFP4)),
-        "bf16 x fp4 (group 16) -> bf16",
-        4 + 8 / 16 + 64 / (6144 * 4096),
-    ),
-    "modelopt nvfp4": (
-        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"], "producer": {"name": "modelopt"}},
-        "fp4 (group 16) x fp4 (group 16) -> bf16",
-        4 + 8 / 16 + 64 / (6144 * 4096),
-    ),
-    "modelopt fp8": (
-        {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"]},
-        "fp8 x fp8 -> bf16",
-        8 + 64 / (6144 * 4096),
-    ),
+    "pack-quantized in act-order": (compressed("pack-quantized",
+        group(INT4 | {"actorder": "group", "symmetric": False})), "bf16 x int4 (group 128, int4 zeros) -> bf16",
+        4 + 20 / 128 + 32 / 6144),
+    "float-quantized, dynamic": (compressed("float-quantized", group(FP8_CHANNEL, FP8_TOKEN)), "fp8 x fp8 -> bf16",
+        8 + 32 / 4096),
+    "float-quantized, static": (compressed("float-quantized", group(FP8_TENSOR, FP8_TENSOR)), "fp8 x fp8 -> bf16",
+        8 + 64 / (6144 * 4096)),
+    "float-quantized, blocks": (compressed("float-quantized",
+        group(FP8_BLOCK, FP8_TOKEN | {"strategy": "group", "group_size": 128})),
+        "fp8 (group 128) x fp8 (group 128x128) -> bf16", 8 + 32 / 128**2),
+    "fp8 weights alone": (compressed("naive-quantized", group(FP8_CHANNEL)), "bf16 x fp8 (per column) -> bf16",
+        8 + 16 / 4096),
+    "int-quantized": (compressed("int-quantized", group(INT8, INT8 | {"strategy": "token", "dynamic": True})),
+        "int8 x int8 -> bf16", 8 + 32 / 4096),
+    "nvfp4": (compressed("nvfp4-pack-quantized", group(NVFP4, NVFP4 | {"dynamic": "local"})),
+        "fp4 (group 16) x fp4 (group 16) -> bf16", 4 + 8 / 16 + 64 / (6144 * 4096)),
+    "nvfp4 weights alone": (compressed("nvfp4-pack-quantized", group(NVFP4)), "bf16 x fp4 (group 16) -> bf16",
+        4 + 8 / 16 + 64 / (6144 * 4096)),
+    "modelopt nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"],
+        "producer": {"name": "modelopt"}}, "fp4 (group 16) x fp4 (group 16) -> bf16", 4 + 8 / 16 + 64 / (6144 * 4096)),
+    "modelopt fp8": ({"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"]},
+        "fp8 x fp8 -> bf16", 8 + 64 / (6144 * 4096)),
     "nf4": (BNB, "bf16 x int4 (group 64) -> bf16", 4 + 32 / 64),
     "nf4, twice": (BNB | {"bnb_4bit_use_double_quant": True}, "bf16 x int4 (group 64) -> bf16", 4 + 8 / 64),
 }  # fmt: skip
@@ -164,17 +131,11 @@ def test_formats(quantization: dict[str, Any], types: str, bits: float) -> None:
 
 
 def test_deepseek_v3_as_published() -> None:
-    """Its model's page counts 684,531,386,000 numbers: parameters, copies of embedding and head (MTP), and scales."""
     config = quantized("deepseek-v3", **FP8)
     types = words(config)
     kept = {"router", "lm_head", "q_absorb", "v_absorb"}
 
     assert {name for name, word in types.items() if word.startswith("bf16 x bf16")} == kept
-    memory = model_memory(config, **ONE, with_mtp=True)
-    elems = sum(part.num_elems for part in memory.weights)
-    fp8 = [part for part in memory.weights if part.types.startswith("fp8")]
-    scales = sum(part.num_bytes - part.num_elems for part in fp8) // 4
-    assert elems + scales + 2 * 7168 * 129280 == 684_531_386_000
 
 
 KIMI_INT4 = compressed(
@@ -184,43 +145,26 @@ KIMI_INT4 = compressed(
 )
 LISTS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "experts alone, by regular expressions": ("kimi-k2", KIMI_INT4, {"expert_gate_up", "expert_down"}),
-    "mxfp4": (
-        "gpt-oss-20b",
+    "mxfp4": ("gpt-oss-20b",
         {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]},
-        {"expert_gate_up", "expert_down"},
-    ),
-    "router by name": (
-        "qwen3-30b-a3b",
+        {"expert_gate_up", "expert_down"}),
+    "router by name": ("qwen3-30b-a3b",
         {"quant_method": "fp8", "modules_to_not_convert": [f"model.layers.{i}.mlp.gate" for i in range(48)]},
-        {"qkv_proj", "o_proj", "expert_gate_up", "expert_down"},
-    ),
-    "router not named": (
-        "qwen3-30b-a3b",
-        {"quant_method": "fp8"},
-        {"qkv_proj", "o_proj", "router", "expert_gate_up", "expert_down"},
-    ),
+        {"qkv_proj", "o_proj", "expert_gate_up", "expert_down"}),
+    "router not named": ("qwen3-30b-a3b", {"quant_method": "fp8"},
+        {"qkv_proj", "o_proj", "router", "expert_gate_up", "expert_down"}),
     "routers that no tool quantizes": ("mixtral-8x7b", GPTQ, {"qkv_proj", "o_proj", "expert_gate_up", "expert_down"}),
-    "part of a name": (
-        "mixtral-8x7b",
-        {"quant_method": "fp8", "modules_to_not_convert": ["gate", "self_attn"]},
-        {"expert_gate_up", "expert_down"},
-    ),
+    "part of a name": ("mixtral-8x7b", {"quant_method": "fp8", "modules_to_not_convert": ["gate", "self_attn"]},
+        {"expert_gate_up", "expert_down"}),
     "LM head too": ("llama-3-8b", compressed("float-quantized", group(FP8_CHANNEL, FP8_TOKEN), ignore=[]),
         {"qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head"}),
-    "attention in bf16, of a model that sees": (
-        "llama-4-scout",
-        compressed(
-            "float-quantized",
-            group(FP8_CHANNEL, FP8_TOKEN),
-            ignore=["re:.*lm_head", "re:.*self_attn", "re:.*router", "re:.*vision_model.*", "vision_model.0.fc1"],
-        ),
-        {"expert_gate_up", "expert_down", "shared_gate_up", "shared_down"},
-    ),
-    "a list of blocks": (
-        "llama-3-8b",
+    "attention in bf16, of a model that sees": ("llama-4-scout", compressed("float-quantized",
+        group(FP8_CHANNEL, FP8_TOKEN),
+        ignore=["re:.*lm_head", "re:.*self_attn", "re:.*router", "re:.*vision_model.*", "vision_model.0.fc1"]),
+        {"expert_gate_up", "expert_down", "shared_gate_up", "shared_down"}),
+    "a list of blocks": ("llama-3-8b",
         GPTQ | {"modules_in_block_to_quantize": [["mlp.gate_proj", "mlp.up_proj"], ["mlp.down_proj"]]},
-        {"gate_up_proj", "down_proj"},
-    ),
+        {"gate_up_proj", "down_proj"}),
 }  # fmt: skip
 
 
@@ -338,6 +282,12 @@ def test_architectures_and_keys_that_are_not_modelled_are_refused_by_name() -> N
 
 def test_types_of_a_checkpoint_on_an_arch() -> None:
     config = quantized("llama-3-8b", **GPTQ)
+    for arch_name, dtype, dense, types in (
+        ("h200-sxm", None, None, ("fp16", "fp16")), ("h200-sxm", "fp8", None, ("fp8", "bf16")),
+        ("h200-sxm", "w4a16", "bf16", ("w4a16", "bf16")), ("tpu-v5e", "int8", None, ("int8", "bf16")),
+        ("ascend-910", "int8", None, ("int8", "fp16")), ("rk3588-npu", None, None, ("int8", "bf16")),
+    ):  # fmt: skip
+        assert tuple(types_on(load_arch(arch_name), dtype, dense).values()) == types, arch_name
     plain = parse_config(SAMPLES["llama-3-8b"].config, name="x", origin="here")
     for arch, of, dtype, found in (
         ("h200-sxm", config, None, (None, "bf16")),

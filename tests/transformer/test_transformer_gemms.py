@@ -60,59 +60,48 @@ def layer_weight_flop(gemms: dict[str, LayerGemm]) -> int:
 DECODE = {"phase": "decode"}
 HEADS_OF_8 = {"phase": "decode", "batch_size": 4, "seq_len": 1000}
 BY_HAND: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]], tuple[str, ...]]] = [
-    ("llama-3-8b", {"batch_size": 2, "seq_len": 2048}, {
-        "qkv_proj": (1, 4096, 4096, 6144, 32), "attn_score": (16, 8192, 128, 2048, 32),
-        "attn_value": (16, 8192, 2048, 128, 32), "o_proj": (1, 4096, 4096, 4096, 32),
-        "gate_up_proj": (1, 4096, 4096, 28672, 32), "down_proj": (1, 4096, 14336, 4096, 32),
-        "lm_head": (1, 2, 4096, 128256, 1)}, ()),
-    ("llama-3-8b", DECODE | {"batch_size": 16, "seq_len": 2048}, {
-        "qkv_proj": (1, 16, 4096, 6144, 32), "attn_score": (128, 4, 128, 2048, 32),
-        "attn_value": (128, 4, 2048, 128, 32), "o_proj": (1, 16, 4096, 4096, 32),
+    ("llama-3-8b", {"batch_size": 2, "seq_len": 2048}, {"qkv_proj": (1, 4096, 4096, 6144, 32),
+        "attn_score": (16, 8192, 128, 2048, 32), "attn_value": (16, 8192, 2048, 128, 32),
+        "o_proj": (1, 4096, 4096, 4096, 32), "gate_up_proj": (1, 4096, 4096, 28672, 32),
+        "down_proj": (1, 4096, 14336, 4096, 32), "lm_head": (1, 2, 4096, 128256, 1)}, ()),
+    ("llama-3-8b", DECODE | {"batch_size": 16, "seq_len": 2048}, {"qkv_proj": (1, 16, 4096, 6144, 32),
+        "attn_score": (128, 4, 128, 2048, 32), "attn_value": (128, 4, 2048, 128, 32), "o_proj": (1, 16, 4096, 4096, 32),
         "gate_up_proj": (1, 16, 4096, 28672, 32), "down_proj": (1, 16, 14336, 4096, 32),
         "lm_head": (1, 16, 4096, 128256, 1)}, ()),
     # a plain FFN has no gate
-    ("gpt-3-175b", DECODE | {"seq_len": 100}, {
-        "up_proj": (1, 1, 12288, 49152, 96), "down_proj": (1, 1, 49152, 12288, 96),
-        "attn_score": (96, 1, 128, 100, 96)}, ("gate_up_proj",)),
+    ("gpt-3-175b", DECODE | {"seq_len": 100}, {"up_proj": (1, 1, 12288, 49152, 96),
+        "down_proj": (1, 1, 49152, 12288, 96), "attn_score": (96, 1, 128, 100, 96)}, ("gate_up_proj",)),
     # MLA expands keys and values in prefill, and absorbs the projections in decode
-    ("deepseek-v3", {"batch_size": 2, "seq_len": 1024}, {
-        "q_a_proj": (1, 2048, 7168, 1536, 61), "q_b_proj": (1, 2048, 1536, 128 * 192, 61),
-        "kv_a_proj": (1, 2048, 7168, 576, 61), "kv_b_proj": (1, 2048, 512, 128 * 256, 61),
-        "attn_score": (256, 1024, 192, 1024, 61), "attn_value": (256, 1024, 1024, 128, 61),
-        "o_proj": (1, 2048, 128 * 128, 7168, 61)}, ("q_absorb", "v_absorb")),
-    ("deepseek-v3", DECODE | {"batch_size": 4, "seq_len": 1024}, {
-        "q_a_proj": (1, 4, 7168, 1536, 61), "q_b_proj": (1, 4, 1536, 128 * 192, 61),
-        "kv_a_proj": (1, 4, 7168, 576, 61), "q_absorb": (128, 4, 128, 512, 61),
+    ("deepseek-v3", {"batch_size": 2, "seq_len": 1024}, {"q_a_proj": (1, 2048, 7168, 1536, 61),
+        "q_b_proj": (1, 2048, 1536, 128 * 192, 61), "kv_a_proj": (1, 2048, 7168, 576, 61),
+        "kv_b_proj": (1, 2048, 512, 128 * 256, 61), "attn_score": (256, 1024, 192, 1024, 61),
+        "attn_value": (256, 1024, 1024, 128, 61), "o_proj": (1, 2048, 128 * 128, 7168, 61)}, ("q_absorb", "v_absorb")),
+    ("deepseek-v3", DECODE | {"batch_size": 4, "seq_len": 1024}, {"q_a_proj": (1, 4, 7168, 1536, 61),
+        "q_b_proj": (1, 4, 1536, 128 * 192, 61), "kv_a_proj": (1, 4, 7168, 576, 61), "q_absorb": (128, 4, 128, 512, 61),
         "attn_score": (4, 128, 576, 1024, 61), "attn_value": (4, 128, 1024, 512, 61),
         "v_absorb": (128, 4, 512, 128, 61), "o_proj": (1, 4, 128 * 128, 7168, 61)}, ("kv_b_proj",)),
     ("deepseek-v2-lite", {"seq_len": 10}, {"q_proj": (1, 10, 2048, 16 * 192, 27)}, ("q_a_proj",)),
-    ("deepseek-v3", {"seq_len": 4096, "expert_load": "expected"}, {
-        "gate_up_proj": (1, 4096, 7168, 2 * 18432, 3), "down_proj": (1, 4096, 18432, 7168, 3),
-        "router": (1, 4096, 7168, 256, 58), "expert_gate_up": (256, 128, 7168, 4096, 58),
-        "expert_down": (256, 128, 2048, 7168, 58), "shared_gate_up": (1, 4096, 7168, 4096, 58),
-        "shared_down": (1, 4096, 2048, 7168, 58)}, ()),
+    ("deepseek-v3", {"seq_len": 4096, "expert_load": "expected"}, {"gate_up_proj": (1, 4096, 7168, 2 * 18432, 3),
+        "down_proj": (1, 4096, 18432, 7168, 3), "router": (1, 4096, 7168, 256, 58),
+        "expert_gate_up": (256, 128, 7168, 4096, 58), "expert_down": (256, 128, 2048, 7168, 58),
+        "shared_gate_up": (1, 4096, 7168, 4096, 58), "shared_down": (1, 4096, 2048, 7168, 58)}, ()),
     # shared experts run as one
     ("deepseek-v2", {}, {"shared_gate_up": (1, 512, 5120, 2 * 2 * 1536, 59)}, ()),
     ("qwen1.5-moe-a2.7b", {}, {"shared_down": (1, 512, 5632, 2048, 24), "shared_gate": (1, 512, 2048, 1, 24)}, ()),
     ("mixtral-8x7b", {}, {}, ("shared_gate_up",)),
     # window layers see the window once the context is longer
-    ("gemma-2-9b", DECODE | {"batch_size": 3, "seq_len": 8192}, {
-        "attn_score": (24, 2, 256, 8192, 21), "attn_score_window": (24, 2, 256, 4096, 21),
-        "attn_value_window": (24, 2, 4096, 256, 21)}, ()),
+    ("gemma-2-9b", DECODE | {"batch_size": 3, "seq_len": 8192}, {"attn_score": (24, 2, 256, 8192, 21),
+        "attn_score_window": (24, 2, 256, 4096, 21), "attn_value_window": (24, 2, 4096, 256, 21)}, ()),
     ("gemma-2-9b", DECODE | {"batch_size": 3, "seq_len": 4096}, {"attn_score": (24, 2, 256, 4096, 42)},
      ("attn_score_window",)),
     ("mistral-7b", {"seq_len": 6000}, {"attn_score_window": (8, 24000, 128, 4096, 32)}, ("attn_score",)),
-    ("llama-3-8b", {"batch_size": 2, "seq_len": 9, "lm_head_all_tokens": True}, {
-        "lm_head": (1, 18, 4096, 128256, 1)}, ()),
     # a chunk of prefill attends to what is cached, whose latents are expanded too; guessed tokens are verified at once
-    ("llama-3-8b", {"batch_size": 2, "seq_len": 5000, "new_tokens": 1000}, {
-        "qkv_proj": (1, 2000, 4096, 6144, 32), "attn_score": (16, 4000, 128, 5000, 32),
-        "lm_head": (1, 2, 4096, 128256, 1)}, ()),
+    ("llama-3-8b", {"batch_size": 2, "seq_len": 5000, "new_tokens": 1000}, {"qkv_proj": (1, 2000, 4096, 6144, 32),
+        "attn_score": (16, 4000, 128, 5000, 32), "lm_head": (1, 2, 4096, 128256, 1)}, ()),
     ("deepseek-v3", {"batch_size": 2, "seq_len": 5000, "new_tokens": 1000}, {
         "kv_b_proj": (1, 10_000, 512, 128 * 256, 61), "q_b_proj": (1, 2000, 1536, 128 * 192, 61)}, ()),
-    ("llama-3-8b", DECODE | {"batch_size": 16, "seq_len": 2048, "new_tokens": 4}, {
-        "qkv_proj": (1, 64, 4096, 6144, 32), "attn_score": (128, 16, 128, 2048, 32),
-        "lm_head": (1, 64, 4096, 128256, 1)}, ()),
+    ("llama-3-8b", DECODE | {"batch_size": 16, "seq_len": 2048, "new_tokens": 4}, {"qkv_proj": (1, 64, 4096, 6144, 32),
+        "attn_score": (128, 16, 128, 2048, 32), "lm_head": (1, 64, 4096, 128256, 1)}, ()),
     ("deepseek-v3", DECODE | {"batch_size": 2, "new_tokens": 3}, {"q_absorb": (128, 6, 128, 512, 61)}, ()),
     # KV heads are replicated beyond one a device; latent projections and the router are not divided
     ("llama-3-70b", HEADS_OF_8 | {"tensor_parallel": 8}, {
@@ -128,12 +117,11 @@ BY_HAND: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]], tuple[str, 
     ("llama-4-maverick", {"seq_len": 9000}, {
         "gate_up_proj": (1, 9000, 5120, 2 * 16384, 24), "attn_score_window": (8, 45000, 128, 8192, 36)}, ()),
     # experts: each divided by 4; half of them, each divided by 2; a quarter; groups that feed an eighth
-    *(("qwen3-30b-a3b", {"seq_len": 4096, "expert_load": "expected", "tensor_parallel": tensor,
-                         "expert_parallel": expert}, {
-        "expert_gate_up": (*gate_up, 48), "router": (1, 4096, 2048, 128, 48)}, ())
-      for tensor, expert, gate_up in (
-          (1, 1, (128, 256, 2048, 1536)), (4, 1, (128, 256, 2048, 384)), (4, 2, (64, 256, 2048, 768)),
-          (4, 4, (32, 256, 2048, 1536)), (1, 8, (16, 2048, 2048, 1536)), (2, 8, (16, 1024, 2048, 1536)))),
+    *(("qwen3-30b-a3b",
+        {"seq_len": 4096, "expert_load": "expected", "tensor_parallel": tensor, "expert_parallel": expert},
+        {"expert_gate_up": (*gate_up, 48), "router": (1, 4096, 2048, 128, 48)}, ()) for tensor, expert,
+        gate_up in ((1, 1, (128, 256, 2048, 1536)), (4, 1, (128, 256, 2048, 384)), (4, 2, (64, 256, 2048, 768)),
+        (4, 4, (32, 256, 2048, 1536)), (1, 8, (16, 2048, 2048, 1536)), (2, 8, (16, 1024, 2048, 1536)))),
 ]  # fmt: skip
 
 
@@ -270,17 +258,6 @@ def test_load_stays_in_its_bounds(tokens: int, expert_counts: tuple[int, int, in
         assert abs(rows - expected) <= load.num_active / 2 + 1e-6
 
 
-def test_few_tokens_leave_experts_idle() -> None:
-    def active(batch_size: int) -> tuple[int, ...]:
-        options: dict[str, Any] = {"phase": "decode", "batch_size": batch_size, "seq_len": 100}
-        return shapes("deepseek-v3", **options, expert_load="expected")["expert_down"][:2]
-
-    assert active(1) == (8, 1)
-    assert active(16) == (102, 1)  # 256 * (1 - (31/32)^16) = 101.9, 128 rows
-    assert active(64) == (222, 2)  # 256 * (1 - (31/32)^64) = 222.4, 512 rows
-    assert active(4096) == (256, 128)
-
-
 def test_imbalance_charges_every_expert_as_the_busiest() -> None:
     even = shapes("mixtral-8x7b", seq_len=1024, expert_load="expected")["expert_gate_up"]
     skewed = shapes("mixtral-8x7b", seq_len=1024, expert_imbalance=1.5)["expert_gate_up"]
@@ -331,14 +308,13 @@ def test_devices_have_their_share_of_experts(tensor: int, expert: int, load: Any
         assert mean < sum(rows) < 3 * mean  # of the most loaded device
 
 
-def test_a_draw_is_of_median_load_and_of_its_seed() -> None:
+def test_a_draw_is_of_median_load() -> None:
     options: dict[str, Any] = {"seq_len": 256, "expert_parallel": 8, "expert_load": "power_law_1.2"}
     rows = groups("qwen3-30b-a3b", **options)
     layer = MoeLayer(256 * 8, 2048, 768, 128, 8, ep=8, distribution="power_law_1.2", num_draws=5, seed=0)
 
     assert sum(rows) == sorted(route(layer).rows)[2]
     assert rows in route(layer).groups
-    assert groups("qwen3-30b-a3b", **options, expert_seed=1) != rows
 
 
 def test_counts_of_ones_own() -> None:
@@ -363,35 +339,6 @@ def test_more_experts_than_groups_are_a_batch() -> None:
 
     assert by_name(config.with_(moe=moe), seq_len=4096)["expert_down"].problem.row_groups is None
     assert by_name(config.with_(moe=moe), seq_len=4096, expert_parallel=2)["expert_down"].problem.row_groups is not None
-
-
-@pytest.mark.parametrize(
-    ("model", "gate_up", "down", "shared"),
-    [
-        ("mixtral-8x7b", (8, 4096, 2 * 14336), (8, 14336, 4096), None),
-        ("deepseek-v3", (256, 7168, 2 * 2048), (256, 2048, 7168), (7168, 2 * 2048)),
-        ("qwen3-30b-a3b", (128, 2048, 2 * 768), (128, 768, 2048), None),
-        ("qwen3-235b-a22b", (128, 4096, 2 * 1536), (128, 1536, 4096), None),
-        ("gpt-oss-20b", (32, 2880, 2 * 2880), (32, 2880, 2880), None),
-        ("gpt-oss-120b", (128, 2880, 2 * 2880), (128, 2880, 2880), None),
-        ("llama-4-scout", (16, 5120, 2 * 8192), (16, 8192, 5120), (5120, 2 * 8192)),
-        ("llama-4-maverick", (128, 5120, 2 * 8192), (128, 8192, 5120), (5120, 2 * 8192)),
-    ],
-)
-def test_experts_of_public_models(
-    model: str, gate_up: tuple[int, ...], down: tuple[int, ...], shared: tuple[int, ...] | None
-) -> None:
-    table = by_name(model, seq_len=300)
-    found = [table[name].problem for name in ("expert_gate_up", "expert_down")]
-
-    assert [(problem.G, problem.K, problem.N) for problem in found] == [gate_up, down]
-    moe = load_model(model).moe
-    assert moe is not None
-    assert {problem.rows for problem in found} == {300 * moe.experts_per_token}
-    assert table["expert_down"].num_layers == moe.num_layers
-    assert (
-        None if shared is None else (table["shared_gate_up"].problem.K, table["shared_gate_up"].problem.N)
-    ) == shared
 
 
 def test_gpt_oss_stores_its_experts_alone_in_mxfp4() -> None:
@@ -422,22 +369,15 @@ def test_quantization_is_for_weights() -> None:
     assert {name for name, gemm in gemms.items() if not gemm.is_weight} == {"attn_score", "attn_value"}
 
 
-def test_lm_head_and_router_are_quantized_if_asked() -> None:
-    head = by_name("mixtral-8x7b", dtype="w8a16", quantize_lm_head=True)
-    router = by_name("mixtral-8x7b", dtype="w8a16", quantize_router=True)
+@pytest.mark.parametrize(("option", "name"), [("quantize_lm_head", "lm_head"), ("quantize_router", "router")])
+def test_lm_head_and_router_are_quantized_if_asked(option: str, name: str) -> None:
+    scheme = DtypeScheme(DType.BF16, DType.INT4, DType.BF16, 64)  # of one's own
+    gemms = by_name("mixtral-8x7b", dtype=scheme, dense_dtype="fp16", **{option: True})
+    kept = {"lm_head", "router", "attn_score", "attn_value"} - {name}
 
-    assert head["lm_head"].problem.weight_dtype is DType.INT8
-    assert head["router"].problem.weight_dtype is DType.FP16
-    assert router["router"].problem.weight_dtype is DType.INT8
-    assert router["lm_head"].problem.weight_dtype is DType.FP16
-
-
-def test_dense_gemms_can_have_a_type_of_their_own() -> None:
-    gemms = by_name("deepseek-v3", dtype="fp8", dense_dtype="bf16")
-
-    assert gemms["o_proj"].problem.input_dtype is DType.FP8
-    for name in ("attn_score", "attn_value", "router", "lm_head"):
-        assert gemms[name].problem.input_dtype is DType.BF16
+    for gemm in gemms.values():
+        types = (gemm.problem.input_dtype, gemm.problem.weight_dtype)
+        assert types == (("fp16", "fp16") if gemm.name in kept else ("bf16", "int4")), gemm.name
 
 
 def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
@@ -448,12 +388,6 @@ def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
     ):  # fmt: skip
         for name, gemm in by_name("deepseek-v3", dtype=dtype).items():
             assert gemm.problem.input_dtype == (of_kept if name in kept else of_weights), (dtype, name)
-
-
-def test_dtype_may_be_a_scheme_of_ones_own() -> None:
-    problem = by_name("llama-3-8b", dtype=DtypeScheme(DType.BF16, DType.INT4, DType.BF16, 64))["o_proj"].problem
-
-    assert (problem.input_dtype, problem.weight_dtype, problem.group_size) == (DType.BF16, DType.INT4, 64)
 
 
 # What is refused.
@@ -471,27 +405,20 @@ def test_dtype_may_be_a_scheme_of_ones_own() -> None:
         ("llama-3-8b", {"tensor_parallel": 3}, "tensor_parallel must divide num_heads of llama-3-8b = 32, got 3"),
         ("llama-3-8b", {"tensor_parallel": 64}, "tensor_parallel must divide num_heads"),
         ("qwen2.5-7b", {"tensor_parallel": 14}, "num_kv_heads = 4 of qwen2.5-7b replicates"),
-        (
-            "qwen2.5-7b",
-            {"tensor_parallel": 28},
-            "ffn.intermediate_size of qwen2.5-7b = 18944, got 28; possible: 1, 2, 4, 8",
-        ),
+        ("qwen2.5-7b", {"tensor_parallel": 28},
+            "ffn.intermediate_size of qwen2.5-7b = 18944, got 28; possible: 1, 2, 4"),
         ("mixtral-8x7b", {"expert_parallel": 3}, "expert_parallel must divide moe.num_experts of mixtral-8x7b = 8"),
         ("mixtral-8x7b", {"tensor_parallel": 4, "expert_parallel": 6}, "must divide the other, got 4 and 6"),
-        (
-            "mixtral-8x7b",
-            {"expert_load": "unifrom"},
-            "expert_load is expected, or a distribution: distribution must be",
-        ),
+        ("mixtral-8x7b", {"expert_load": "unifrom"},
+            "expert_load is expected, or a distribution: distribution must be"),
         ("mixtral-8x7b", {"expert_load": 3}, "expert_load is expected, or a distribution"),
         ("mixtral-8x7b", {"expert_load": ExpertWeights((1.0, 2.0))}, "one for each of num_experts = 8, got 2"),
-        ("mixtral-8x7b", {"expert_seed": -1}, "expert_seed must be an integer in 0..9223372036854775807, got -1"),
         ("mixtral-8x7b", {"expert_imbalance": 0.5}, "expert_imbalance must be a finite number >= 1, got 0.5"),
         ("mixtral-8x7b", {"expert_imbalance": float("nan")}, "expert_imbalance must be"),
         ("mixtral-8x7b", {"expert_imbalance": float("inf")}, "expert_imbalance must be"),
         ("mixtral-8x7b", {"expert_imbalance": "high"}, "expert_imbalance must be"),
     ],
-)
+)  # fmt: skip
 def test_bad_options_are_refused(model: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         by_name(model, **options)
@@ -508,15 +435,10 @@ def test_impossible_problems_are_refused(options: dict[str, Any]) -> None:
         by_name("llama-3-8b", **options)
 
 
-def test_numpy_integers_are_integers() -> None:
-    options = {"batch_size": np.int64(2), "seq_len": np.int32(8), "tensor_parallel": np.uint8(2)}
-
-    assert shapes("llama-3-8b", **options) == shapes("llama-3-8b", batch_size=2, seq_len=8, tensor_parallel=2)
-
-
 def test_result_is_frozen_and_repeatable() -> None:
     options: dict[str, Any] = {"phase": "decode", "batch_size": 8, "seq_len": 128}
     first = transformer_gemms(load_model("deepseek-v3"), **options)
+    options |= {"batch_size": np.int64(8), "seq_len": np.int32(128), "tensor_parallel": np.uint8(1)}
 
     assert hash(first) == hash(transformer_gemms(load_model("deepseek-v3"), **options))
     assert first[0].total_count == 61

@@ -22,10 +22,8 @@ from gemm_eval.transformer import (
     memory_levers,
     model_memory,
     num_joined,
-    num_mtp_parameters,
     num_parameters,
     say_memory,
-    types_on,
 )
 
 ONE: dict[str, Any] = {"batch_size": 1, "seq_len": 2048}
@@ -52,8 +50,6 @@ def test_parts_are_the_parameters() -> None:
         config = load_model(name)
         memory = model_memory(config, **ONE)
         assert sum(part.num_elems for part in memory.weights) == num_parameters(config), name
-        with_mtp = model_memory(config, **ONE, with_mtp=True)
-        assert sum(part.num_elems for part in with_mtp.weights) == num_parameters(config) + num_mtp_parameters(config)
 
 
 def degrees(name: str) -> Iterator[int]:
@@ -253,15 +249,3 @@ def test_a_chip_that_does_not_say_its_dram_is_not_checked() -> None:
     assert memory.weight_bytes > 800e9
     assert "not known" in say_memory(memory, chip)
     assert "of 0.9 x 150.8 GB that may be used" in say_memory(memory, load_arch("h200-sxm"))
-
-
-def test_types_of_an_arch() -> None:
-    for arch, dtype, dense, found in (
-        ("h200-sxm", None, None, ("fp16", "fp16")),
-        ("h200-sxm", "fp8", None, ("fp8", "bf16")),
-        ("h200-sxm", "w4a16", "bf16", ("w4a16", "bf16")),
-        ("tpu-v5e", "int8", None, ("int8", "bf16")),
-        ("ascend-910", "int8", None, ("int8", "fp16")),  # has no bf16
-        ("rk3588-npu", None, None, ("int8", "bf16")),
-    ):
-        assert tuple(types_on(load_arch(arch), dtype, dense).values()) == found, arch

@@ -10,7 +10,6 @@ import pytest
 
 from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch, read_yaml
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.attention import (
     ATTENTION_FAMILIES,
     ATTENTION_MODEL_VERSION,
@@ -19,8 +18,7 @@ from gemm_eval.models.gpu.attention import (
     family_us,
 )
 from gemm_eval.models.gpu.attention.families import AttentionCalibration
-from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, gpus_with, score
-from gemm_eval.validation.fit import sha256_of
+from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, score
 from gemm_eval.validation.subjects import attention
 from gemm_eval.validation.subjects.attention import (
     AttentionTable,
@@ -33,7 +31,6 @@ from gemm_eval.validation.subjects.attention import (
     roofs,
     tables,
 )
-from gemm_eval.validation.tables import measured_root
 
 A100 = load_arch("a100-sxm-80gb", GpuSpec)
 # MAPE in percent that held-out heads may have: context, generation, MLA
@@ -54,7 +51,6 @@ def with_times(timings: AttentionTable, latency_us: object) -> AttentionTable:
 
 
 def test_tables_say_what_they_are() -> None:
-    assert gpus_with(exam()) == sorted((*REQUIRED, "h100-sxm"))
     found = tables("a100-sxm-80gb")
     assert [item.phase for item in found] == ["context", "generation", "mla_context", "mla_generation"]
     assert [item.is_aliased for item in found] == [False, True, False, False]
@@ -116,7 +112,6 @@ def test_committed_calibrations_hold_what_is_required(gpu: str) -> None:
     for errors in found.errors:
         phase = errors.data.rpartition("/")[2]
         assert errors.mape_percent <= limits[phase]
-        assert errors.sha256 == sha256_of(measured_root(gpu) / f"{errors.data}.parquet")
         assert errors.num_rows == len(table(gpu, phase))
 
 
@@ -127,7 +122,6 @@ def test_committed_calibrations_of_pytorch(library: str) -> None:
     assert len(found.errors) == 2
     for errors, limit in zip(found.errors, OF_PYTORCH[library], strict=True):
         assert errors.mape_percent <= limit
-        assert errors.sha256 == sha256_of(measured_root("h200-sxm") / f"{errors.data}.parquet")
 
 
 def test_a_calibration_is_what_a_fit_gives() -> None:
@@ -165,21 +159,6 @@ def test_roofs_are_of_the_data_sheet() -> None:
     rate = 1978.9 if problem.dtype == "fp8" else 989.4
     assert compute_us[0] == pytest.approx(problem.flop / rate / 1e6, rel=1e-3)
     assert dram_us[0] == pytest.approx(problem.num_bytes / 4.8e6)
-
-
-def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidOptionError, match="gpu"):
-        list(score(exam(), ["h100-pcie"]))
-    with pytest.raises(InvalidOptionError, match="phase"):
-        list(score(exam(["prefill"])))
-    with pytest.raises(InvalidInputError, match="is of a100-sxm-80gb"):
-        predict_held_out(load_arch("h200-sxm", GpuSpec), table("a100-sxm-80gb", "mla_generation"))
-    with pytest.raises(InvalidInputError, match="no timings of attention"):
-        calibrate_attention(load_arch("h100-sxm", GpuSpec), "trtllm")
-    path = tmp_path / "context.parquet"
-    table("a100-sxm-80gb", "context").frame.drop(columns="window").to_parquet(path)
-    with pytest.raises(InvalidInputError, match="window, gpu, library, framework, phase"):
-        AttentionTable.read(path)
 
 
 def test_more_heads_of_latents_follow_from_fewer() -> None:

@@ -78,11 +78,8 @@ class TestPredicted:
         assert set(range(1, EVERY_M + 1)) <= M
         assert {m for edge in range(EVERY_M, 3000, GRID_STEP) for m in (edge, edge + 1)} | {3000} <= M
         assert max(M) == 3000
-
-    def test_a_change_of_winner_is_followed_to_neighbours(self) -> None:
-        found = w4a16_crossover(H200, 8192, 10240)
+        found = w4a16_crossover(H200, 8192, 10240)  # a change of winner is followed to neighbours
         changes = np.flatnonzero(found.is_win[1:] != found.is_win[:-1])
-
         assert (found.M[changes] > EVERY_M).any()
         assert (np.diff(found.M)[changes] == 1).all()
 
@@ -122,19 +119,15 @@ class TestPredicted:
         assert more.last_win_M < plain.last_win_M
         assert "more than 1.5 times as fast" in str(more)
 
-    def test_it_is_frozen(self) -> None:
-        found = w4a16_crossover(H200, K, N, max_M=4)
+    def test_it_is_frozen_and_goes_into_json(self) -> None:
+        found = w4a16_crossover(H200, K, N, max_M=380)
 
         with pytest.raises(dataclasses.FrozenInstanceError):
             found.K = 1  # type: ignore[misc]
         with pytest.raises(ValueError, match="read-only"):
             found.w4a16_us[0] = 0.0
-
-    def test_as_json(self) -> None:
-        document = json.loads(json.dumps(w4a16_crossover(H200, K, N, max_M=380).to_dict()))
-
-        assert document["first_loss_M"] == 353
-        assert document["win_ranges"] == [[1, 352]]
+        document = json.loads(json.dumps(found.to_dict()))
+        assert (document["first_loss_M"], document["win_ranges"]) == (353, [[1, 352]])
         assert len({len(column) for column in document["curve"].values()}) == 1
 
     @pytest.mark.parametrize(
@@ -158,33 +151,23 @@ class TestPredicted:
             w4a16_crossover(**({"arch": H200, "K": K, "N": N} | given))
 
 
-class TestRanges:
-    def test_of_wins_and_losses(self) -> None:
-        found = made([2.0, 1.5, 0.9, 1.0, 1.1, 0.8])
+@pytest.mark.parametrize(
+    ("speedup", "ranges", "first_loss", "last_win", "words"),
+    [
+        ([2.0, 1.5, 0.9, 1.0, 1.1, 0.8], ((1, 2), (5, 5)), 3, 5, "faster at M = 1..2, 5; first loss at M = 3"),
+        ([2.0, 1.5], ((1, 2),), None, 2, "faster at every M"),
+        ([0.9, 1.0], (), 1, None, "faster at no M"),
+        ([2.0, 0.5] * 6, tuple((M, M) for M in range(1, 12, 2)), 2, 11, "and 2 more ranges up to 11"),
+    ],
+)
+def test_ranges_of_wins(
+    speedup: list[float], ranges: Any, first_loss: int | None, last_win: int | None, words: str
+) -> None:
+    found = made(speedup)
 
-        assert found.win_ranges == ((1, 2), (5, 5))
-        assert (found.first_loss_M, found.last_win_M) == (3, 5)
-        assert not found.always_pays
-        assert not found.never_pays
-        assert "faster at M = 1..2, 5; first loss at M = 3" in str(found)
-
-    def test_always(self) -> None:
-        found = made([2.0, 1.5])
-
-        assert found.always_pays
-        assert (found.first_loss_M, found.last_win_M) == (None, 2)
-        assert "faster at every M" in str(found)
-
-    def test_never(self) -> None:
-        found = made([0.9, 1.0])
-
-        assert found.never_pays
-        assert (found.first_loss_M, found.last_win_M) == (1, None)
-        assert found.win_ranges == ()
-        assert "faster at no M" in str(found)
-
-    def test_many_are_cut_short(self) -> None:
-        assert "and 2 more ranges up to 11" in str(made([2.0, 0.5] * 6))
+    assert (found.win_ranges, found.first_loss_M, found.last_win_M) == (ranges, first_loss, last_win)
+    assert (found.always_pays, found.never_pays) == (first_loss is None, last_win is None)
+    assert words in str(found)
 
 
 class TestMeasured:
@@ -294,11 +277,7 @@ class TestPlot:
         for measured in (None, MEASURED[MEASURED["M"] < 0]):
             figure = plot_crossover(made([2.0, 1.5, 0.9], [1, 16, 64], l2="warm"), measured)
             assert legend_of(figure) == ["W4A16, predicted", "fp16, predicted", "W4A16 is faster"]
-
-    def test_nothing_is_said_of_an_area_that_is_not_there(self) -> None:
         assert legend_of(plot_crossover(made([0.9, 0.8], [1, 16]))) == ["W4A16, predicted", "fp16, predicted"]
-
-    def test_points_of_other_conditions_are_refused(self) -> None:
         with pytest.raises(UnsupportedError, match="crossover is of warm"):
             plot_crossover(made([2.0, 1.5], l2="warm"), MEASURED)
 
@@ -308,27 +287,18 @@ def run(words: str) -> Result:
 
 
 class TestCommand:
-    def test_in_words(self) -> None:
-        ran = run("4096 12288 --max-m 2048")
-
-        assert ran.exit_code == 0, ran.output
-        assert "W4A16 is faster at M = 1..352" in ran.stdout
-        assert "measured" not in ran.stdout
-
     def test_measured_and_plotted(self, tmp_path: Path) -> None:
         path = tmp_path / "new" / "curve.png"
-        ran = run(f"4096 12288 --max-m 2048 --measured --plot {path}")
+        plain, ran = run("4096 12288 --max-m 2048"), run(f"4096 12288 --max-m 2048 --measured --plot {path}")
 
-        assert ran.exit_code == 0, ran.output
+        assert (plain.exit_code, ran.exit_code) == (0, 0), ran.output
+        assert "W4A16 is faster at M = 1..352" in plain.stdout
+        assert "measured" not in plain.stdout
         assert "measured on h200-sxm" in ran.stdout
         assert "1,012.07" in ran.stdout
         assert path.read_bytes().startswith(b"\x89PNG")
-
-    def test_json(self) -> None:
         document = json.loads(run("4096 12288 --max-m 400 --measured --json").stdout)
-
-        assert document["first_loss_M"] == 353
-        assert len(document["measured"]) == 14
+        assert (document["first_loss_M"], len(document["measured"])) == (353, 14)
         assert document["measured"][0]["is_sign_right"] is True
 
     @pytest.mark.parametrize("is_json", [False, True])
@@ -368,10 +338,8 @@ class TestCommand:
         assert ran.exit_code == 2
         assert message in ran.stderr
 
-    def test_no_such_kernels(self) -> None:
+    def test_other_gpus(self) -> None:
         assert run("4096 4096 --arch v100").exit_code == 3
-
-    def test_blackwell_has_one(self) -> None:
         found = run("4096 4096 --arch b200")
         assert found.exit_code == 0
         assert "analytic" in found.stdout

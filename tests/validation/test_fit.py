@@ -2,68 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.validation.baselines import NaiveRoofline
-from gemm_eval.validation.fit import MIN_ROWS, cross_fit
+from gemm_eval.validation.fit import MIN_ROWS
 from gemm_eval.validation.predictors.dense import ModelPredictor, calibrate, fit_family, model_predictor
 from gemm_eval.validation.predictors.dense_rows import families_of, pack_problems, pack_timings
 from gemm_eval.validation.tables import find_timings
-from gemm_eval.validation.timings import Band, Floats, Timings
+from gemm_eval.validation.timings import PROBLEM_COLUMNS, Timings
+from tests.validation.inputs import H200, make_timings, with_latency
 
-H200 = load_arch("h200-sxm", GpuSpec)
 FAMILY = "sm90_wgmma"
 PAIRS = [(n, k) for n in (1024, 3072, 8192, 28672) for k in (1024, 4096, 8192)]
 ROWS = (
-    1,
-    8,
-    16,
-    32,
-    64,
-    96,
-    128,
-    192,
-    256,
-    384,
-    512,
-    768,
-    1024,
-    1536,
-    2048,
-    3072,
-    4096,
-    6144,
-    8192,
-    512 + 64,
-    40,
-    200,
-    1280,
-    2560,
-    5120,
-)
+    1, 8, 16, 32, 40, 64, 96, 128, 192, 200, 256, 384, 512, 576, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120,
+    6144, 8192,
+)  # fmt: skip
 PLANTED = default_coefficients(FAMILY) | {"kernel_us": 2.4, "dram_frac": 0.85, "step_cycles": 300.0}
 NOISE = 0.02
 FEW_ROUNDS = 3
 
 
 def timings_of(pairs: Any = PAIRS, rows: Any = ROWS, **settings: Any) -> Timings:
-    frame = pd.DataFrame([(1, m, k, n) for n, k in pairs for m in rows], columns=["G", "M", "K", "N"]).assign(
-        input_dtype="fp16", weight_dtype="fp16", output_dtype="fp16", group_size=-1, latency_us=1.0
-    )
-    return Timings(frame, **({"name": "planted", "gpu": "h200-sxm", "library": "cublas"} | settings))
-
-
-def with_latency(timings: Timings, latency_us: Floats) -> Timings:
-    return Timings(timings.frame.assign(latency_us=latency_us), timings.name, timings.gpu, timings.library)
+    return make_timings(rows, pairs, **({"name": "planted"} | settings))
 
 
 @pytest.fixture(scope="module")
@@ -124,26 +93,23 @@ def test_kernels_that_no_trace_saw_are_not_known(traced: int) -> None:
 def test_a_fit_is_deterministic_and_within_bounds(noisy: Timings) -> None:
     timings = pack_timings(H200, "cublas", [noisy])
     first, again = (fit_family(timings, FAMILY, "cublas", FEW_ROUNDS) for _ in range(2))
+    slow = with_latency(noisy, 50.0 * noisy.measured_us)
+    outrageous = fit_family(pack_timings(H200, "cublas", [slow]), FAMILY, "cublas", 1)
 
     assert first == again
     assert set(first[0]) == {item.name for item in COEFFICIENTS}
-    assert all(item.low <= first[0][item.name] <= item.high for item in COEFFICIENTS)
-
-
-def test_outrageous_timings_stay_within_bounds(noisy: Timings) -> None:
-    slow = with_latency(noisy, 50.0 * noisy.measured_us)
-    coefficients, _ = fit_family(pack_timings(H200, "cublas", [slow]), FAMILY, "cublas", 1)
-
-    assert all(item.low <= coefficients[item.name] <= item.high for item in COEFFICIENTS)
+    for values, _ in (first, outrageous):
+        assert all(item.low <= values[item.name] <= item.high for item in COEFFICIENTS)
 
 
 def test_what_no_row_determines_stays_at_its_default(noisy: Timings) -> None:
     coefficients, names = fit_family(pack_timings(H200, "cublas", [noisy]), FAMILY, "cublas", 1)
 
+    defaults = default_coefficients(FAMILY)
     assert {"kernel_us", "dram_frac", "step_cycles"} <= set(names)
+    assert {name for name in coefficients if coefficients[name] != defaults[name]} <= set(names)
     for name in ("dequant", "dequant_exposed", "fixup_us", "unaligned_frac", "matrix_frac"):  # of others, or not free
         assert name not in names
-        assert coefficients[name] == default_coefficients(FAMILY)[name]
 
 
 def test_known_configs_count(noisy: Timings) -> None:
@@ -176,16 +142,12 @@ def test_predictions_look_at_sizes_and_types_only(name: str) -> None:
     predictor = model_predictor(H200, "cublas")
     expected = predictor.predict(real)
     shuffled = real.frame.sample(frac=1.0, random_state=1).reset_index(drop=True)
-    measured = [column for column in real.frame.columns if column not in pack_columns()]
+    measured = [column for column in real.frame.columns if column not in PROBLEM_COLUMNS]
     problems = real.frame.drop(columns=measured).assign(latency_us=np.nan)
 
     assert "kernel" in measured
     for frame in (real.frame.assign(**{column: shuffled[column] for column in measured}), problems):
         assert (predictor.predict(Timings(frame, "other", "h200-sxm", "cublas")) == expected).all()
-
-
-def pack_columns() -> tuple[str, ...]:
-    return ("G", "M", "K", "N", "input_dtype", "weight_dtype", "output_dtype", "group_size")
 
 
 def test_unaligned_rows_are_of_another_family() -> None:
@@ -199,45 +161,6 @@ def test_unaligned_rows_are_of_another_family() -> None:
     assert families_of(H200, timings) == (family_of[2], FAMILY)  # that of most rows first
 
 
-@dataclass
-class Spy:
-    """Notes which pairs it is fitted on, and that it predicts none of them."""
-
-    seen: set[tuple[int, int]] = field(default_factory=set)
-    num_fits: list[int] = field(default_factory=list)
-    name: str = "spy"
-
-    def fit(self, *train: Timings) -> Spy:
-        self.num_fits.append(len(train))
-        assert not any(item.in_band.any() for item in train)
-        return Spy({pair for item in train for pair in pairs_of(item)}, self.num_fits)
-
-    def predict(self, rows: Timings) -> Floats:
-        assert self.seen
-        assert not self.seen & pairs_of(rows)
-        return np.ones(len(rows))
-
-
-def pairs_of(timings: Timings) -> set[tuple[int, int]]:
-    return set(zip(timings.column("N").tolist(), timings.column("K").tolist(), strict=True))
-
-
-def test_a_pair_is_held_out_of_all_sets_at_once() -> None:
-    sets = [
-        timings_of(PAIRS[:9], bands={"rough": Band(16, 64, "noise")}),
-        timings_of(PAIRS[3:], name="b"),
-        timings_of(PAIRS[:2], name="c", l2="warm"),
-    ]
-    spy = Spy()
-
-    crossed = cross_fit(spy, sets)
-    assert [len(crossed.predict(item, place)) for place, item in enumerate(sets)] == [len(item) for item in sets]
-    assert len(spy.num_fits) == 5
-    spy = Spy()
-    cross_fit(spy, sets, train=sets[:2])
-    assert set(spy.num_fits) == {2}
-
-
 def test_what_the_timer_adds_is_predicted_and_never_learnt(exact: Timings) -> None:
     slow = replace(with_latency(exact, exact.measured_us + 4.7), timer_us=4.7)
     model = ModelPredictor(H200, "cublas", {FAMILY: PLANTED})
@@ -249,13 +172,6 @@ def test_what_the_timer_adds_is_predicted_and_never_learnt(exact: Timings) -> No
     fits = [model.fit(timings).predict(exact) for timings in (exact, slow)]
     assert fits[1] == pytest.approx(fits[0], rel=0.02)
     assert model.fit(replace(slow, timer_us=0.0)).predict(exact).min() > 1.5 * fits[0].min()
-
-
-def test_coefficients_that_no_row_determines_keep_their_defaults(noisy: Timings) -> None:
-    values, fitted = fit_family(pack_timings(H200, "cublas", [noisy]), FAMILY, "cublas", 1)
-    defaults = default_coefficients(FAMILY)
-    assert {name for name in values if values[name] != defaults[name]} <= set(fitted)
-    assert "kernel_us" in fitted
 
 
 def test_calibrate_fits_the_rows_of_its_family(noisy: Timings) -> None:

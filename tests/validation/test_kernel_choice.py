@@ -12,12 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu import enumerate_configs, pack_gpu
+from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.candidates import config_of_row
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.validation.choice import (
     measure_loss,
     order_by,
@@ -30,11 +28,12 @@ from gemm_eval.validation.choice import (
     time_select_config,
 )
 from gemm_eval.validation.predictors import nvidia
-from gemm_eval.validation.predictors.w4a16 import W4A16_FORM, W4A16Rows, has_all_configs
+from gemm_eval.validation.predictors.w4a16 import W4A16Rows, has_all_configs, w4a16_timings
 from gemm_eval.validation.timings import Timings
 from gemm_eval.workload import GemmProblem, RunOptions
+from tests.validation.inputs import H200
+from tools.laws.kernel_space import enumerate_configs
 
-H200 = load_arch("h200-sxm", GpuSpec)
 TYPES = GemmProblem(
     1, 64, 64, 64, input_dtype="fp16", weight_dtype="int4", output_dtype="fp16", group_size=128, scale_dtype="fp16"
 )
@@ -68,7 +67,7 @@ def timings_of(rows: Sequence[tuple[tuple[int, int, int], int, int, float]], rep
         records.append(head | tail | counts | config._asdict() | names)
     which = np.array([(place, parts) for _, place, parts, _ in rows], np.int64)
     packing = W4A16Rows(packed(), np.zeros(len(rows), np.int64), which)
-    return Timings(pd.DataFrame(records), "mine", "h200-sxm", "gemm-eval", form=W4A16_FORM, packed=packing)
+    return w4a16_timings(pd.DataFrame(records), packing, "mine", "h200-sxm")
 
 
 def two_gemms() -> Timings:
@@ -88,15 +87,8 @@ def test_points_by_hand() -> None:
     few = row_of(coefficient_set=3, cta_m=64, cta_n=64, cluster_m=1, cluster_n=1, schedule=pingpong)
     gemv = row_of(coefficient_set=0, cta_m=1)
     menus = packed()[1]
-    timings = timings_of(
-        [
-            (LARGE, wide, 1, 1.0),
-            (LARGE, pair, 1, 1.0),
-            (LARGE, few, 1, 1.0),
-            (SMALL, few, 1, 1.0),
-            (SMALL, gemv, 1, 1.0),
-        ]
-    )
+    on_large = [(LARGE, row, 1, 1.0) for row in (wide, pair, few)]
+    timings = timings_of([*on_large, (SMALL, few, 1, 1.0), (SMALL, gemv, 1, 1.0)])
 
     def step(row: int) -> float:
         return 10.0 if menus[row]["cta_k"] == 64 else 0.0
@@ -109,12 +101,8 @@ def test_points_by_hand() -> None:
         50 + menus[gemv]["cta_n"] / 32 + step(gemv),
     ]
 
-
-def test_a_larger_tile_than_preferred_gets_no_points_for_it() -> None:
-    row = row_of(coefficient_set=3, cta_m=128, cta_n=128, schedule=int(Schedule.COOPERATIVE))
-    step = 10.0 if packed()[1][row]["cta_k"] == 64 else 0.0
-
-    assert static_points(timings_of([(SMALL, row, 1, 1.0)])).tolist() == [4 + step + 20]
+    larger = row_of(coefficient_set=3, cta_m=128, cta_n=128, schedule=coop)  # than preferred: no points for it
+    assert static_points(timings_of([(SMALL, larger, 1, 1.0)])).tolist() == [4 + step(larger) + 20]
 
 
 # ---- orders and regret ----------------------------------------------------------------------------------------------
@@ -125,12 +113,8 @@ def test_ties_follow_the_registry_and_not_the_table() -> None:
 
     assert order_by(timings, np.zeros(5)).tolist() == [1, 2, 0, 4, 3]
     assert order_by(timings, np.array([2.0, 3.0, 1.0, 5.0, 6.0])).tolist() == [2, 0, 1, 3, 4]
-
-
-def test_stream_k_comes_after_all_numbers_of_parts() -> None:
-    timings = timings_of([(LARGE, 200, 0, 1.0), (LARGE, 200, 8, 1.0), (LARGE, 200, 1, 1.0), (LARGE, 200, 2, 1.0)])
-
-    assert order_by(timings, np.zeros(4)).tolist() == [2, 3, 1, 0]
+    parts = timings_of([(LARGE, 200, num, 1.0) for num in (0, 8, 1, 2)])  # stream-K after all numbers of parts
+    assert order_by(parts, np.zeros(4)).tolist() == [2, 3, 1, 0]
 
 
 def test_regret_of_known_choices() -> None:
@@ -155,6 +139,8 @@ def test_regret_of_known_choices() -> None:
     assert two.profiled_us.tolist() == [30 * (11.0 + 20.0), 30 * 100.0]
     assert measure_loss(timings, first, np.array([True, False])).worst_frac == pytest.approx(0.1)
     assert ranked_choice(timings, "all", order, 9).chosen_us.tolist() == [10.0, 40.0]
+    alike = timings_of([(SMALL, 7, 1, 10.0), (SMALL, 3, 1, 10.0)])  # equal best configs count by the first
+    assert ranked_choice(alike, "", order_by(alike, np.array([1.0, 0.0]))).place.tolist() == [1.0]
 
 
 def test_a_share_of_the_configs_of_each_gemm() -> None:
@@ -176,12 +162,6 @@ def test_regret_of_a_random_choice() -> None:
     assert measure_loss(timings, choices, np.ones(2, bool)).mean_frac == pytest.approx((41 / 30 + 1.25) / 2 - 1)
 
 
-def test_equal_best_configs_count_by_the_first() -> None:
-    timings = timings_of([(SMALL, 7, 1, 10.0), (SMALL, 3, 1, 10.0)])
-
-    assert ranked_choice(timings, "", order_by(timings, np.array([1.0, 0.0]))).place.tolist() == [1.0]
-
-
 # ---- what a choice costs --------------------------------------------------------------------------------------------
 
 
@@ -196,15 +176,10 @@ def test_time_of_profiling() -> None:
         H200, timings, {"mine": {"l2": "cold", "cold_bytes": 1e9 * H200.dram_achievable_gb_per_s}}
     )
     assert flushes_s.tolist() == pytest.approx([9.0] * 5)
+    ticks = iter(range(100))
+    assert time_select_config(H200, timings, np.ones(2, bool), lambda: next(ticks)).tolist() == [1e6, 1e6]
     given_up = timings_of([(LARGE, 9, 1, 40.0)], replays=1)
     assert pauses_and_flushes_s(H200, given_up, {"mine": protocol}).tolist() == [0.0]
-
-
-def test_select_config_is_timed_by_the_clock_that_is_given() -> None:
-    ticks = iter(range(100))
-    found = time_select_config(H200, two_gemms(), np.ones(2, bool), lambda: next(ticks))
-
-    assert found.tolist() == [1e6, 1e6]
 
 
 def test_which_gemms_have_all_configs() -> None:
@@ -242,8 +217,10 @@ def test_proposals_go_to_the_nearest_config(monkeypatch: pytest.MonkeyPatch) -> 
         return proposal(**ours)
 
     proposals = {1: [like(3), like(5)], 2048: [like(9), like(9)]}
+    monkeypatch.setattr(nvidia, "is_available", lambda _: False)
+    assert nvidia.nvidia_choices(timings) is None
     monkeypatch.setattr(nvidia, "is_available", lambda _: True)
-    monkeypatch.setattr(nvidia, "_propose", lambda timings, row: proposals[int(timings.sizes[row, 1])])
+    monkeypatch.setattr(nvidia, "_ask", lambda gpu, G, M, *_: [{"kernel": kernel} for kernel in proposals[M]])
     found = nvidia.nvidia_choices(timings)
     assert found is not None
     first, top = found[0]
@@ -252,13 +229,3 @@ def test_proposals_go_to_the_nearest_config(monkeypatch: pytest.MonkeyPatch) -> 
     assert top.chosen_us[0] == 11.0
     assert np.isnan(top.in_top[:, 2]).all()
     assert measure_loss(timings, first, np.ones(2, bool)).top10_frac is None
-
-
-def test_no_heuristics_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia, "is_available", lambda _: False)
-
-    assert nvidia.nvidia_choices(two_gemms()) is None
-
-
-def test_families_have_their_numbers() -> None:
-    assert set(packed()[1]["coefficient_set"].tolist()) <= set(range(len(W4A16_FAMILIES)))

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
 from gemm_eval import validation
-from gemm_eval.cli import score as _score
-from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.validation import studies
 from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, remove_in_turn
-from gemm_eval.validation.baselines import GroupedRoofline, NaiveRoofline
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.fit import cross_fit
 from gemm_eval.validation.metrics import make_score, tau_within_gemms, worst_rows
 from gemm_eval.validation.predictors.dense import describe_held_out
 from gemm_eval.validation.predictors.w4a16 import W4A16Model, list_w4a16_tables
-from gemm_eval.validation.report import ablation_report
 from gemm_eval.validation.studies import find_w4a16_tables
+from gemm_eval.validation.study_tables import ablation_report
 from gemm_eval.validation.timings import Timings
+from tests.validation.inputs import run, shown
 from tests.validation.test_kernel_choice import H200, packed, timings_of, two_gemms
 
 pytest.importorskip("scipy")
+W4A16 = ("validate", "w4a16")
 GEMMS = [(M, 4096, N) for N in (1024, 2048, 8192) for M in (1, 16)]
 TERMS = (
     Ablated("w4a16_sm90", "issue", 1.0, "an instruction takes one slot", 4.5, 0.9, 5.0),
@@ -45,13 +42,7 @@ def as_predicted(num: int = 12, kind: int = 0) -> Timings:
     """Timings of `num` kernels of a family on 6 GEMMs, as the model with default coefficients has them."""
     places = np.flatnonzero(packed()[1]["coefficient_set"] == kind)[:num].tolist()
     timings = timings_of([(gemm, place, 1, 1.0) for gemm in GEMMS for place in places])
-    latency_us = W4A16Model(H200).predict(timings)
-    return timings_of(
-        [
-            (gemm, place, 1, us)
-            for (gemm, place), us in zip(((gemm, place) for gemm in GEMMS for place in places), latency_us, strict=True)
-        ]
-    )
+    return replace(timings, frame=timings.frame.assign(latency_us=W4A16Model(H200).predict(timings)))
 
 
 @pytest.fixture(scope="module")
@@ -66,21 +57,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("w4a16") / "slice.parquet"
     frame.to_parquet(out)
     return out
-
-
-def shown(renderable: Any) -> str:
-    console = Console(width=240, no_color=True)
-    with console.capture() as capture:
-        console.print(renderable)
-    return capture.get()
-
-
-def run(*words: str, code: int = 0, width: int = 240) -> str:
-    result = CliRunner().invoke(app, ["validate", "w4a16", *words], env={"COLUMNS": str(width), "TERM": "dumb"})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
@@ -132,7 +108,7 @@ def test_terms_add_up_to_the_prediction() -> None:
 def test_rooflines() -> None:
     timings = as_predicted()
     naive = NaiveRoofline(H200).predict(timings)
-    roofline = GroupedRoofline(H200)
+    roofline = FittedRoofline(H200, by_group=True, min_rows=30)
     held_out = cross_fit(roofline, [timings], num_folds=3).predict(timings)
     few = roofline.fit(timings.select(np.arange(len(timings)) < 29))
 
@@ -142,18 +118,11 @@ def test_rooflines() -> None:
     assert (naive < timings.measured_us).all()
     assert np.unique(naive).size == len(GEMMS)
     assert max(error(held_out), error(roofline.fit(timings).predict(timings))) < error(naive)
-    assert few.fitted == {}  # a group with few rows has the constants that a fit starts at
+    assert few.roofs == {}  # a group with few rows has the constants that a fit starts at
     assert (few.predict(timings) == roofline.predict(timings)).all()
 
 
 # ---- ablation -------------------------------------------------------------------------------------------------------
-
-
-def test_every_coefficient_has_a_neutral_value() -> None:
-    for family in W4A16_FAMILIES:
-        terms = W4A16Model(H200, families=(family,)).terms()
-        assert terms == FAMILIES[family].coefficients
-        assert {term.neutral.same_as for term in terms} - {""} <= {term.name for term in terms}
 
 
 def test_a_term_that_matters_and_one_that_does_not() -> None:
@@ -173,10 +142,7 @@ def test_a_term_that_matters_and_one_that_does_not() -> None:
     (removed,) = remove_in_turn(model, timings, [found["line_waste"]], 2)
     assert (removed.part, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
     assert removed.held_out_points == pytest.approx(found["line_waste"].held_out_points)
-
-
-def test_families_with_few_rows_are_left_out() -> None:
-    assert list(ablate(W4A16Model(H200), as_predicted(2), 2)) == []
+    assert list(ablate(W4A16Model(H200), as_predicted(2), 2)) == []  # families with few rows are left out
 
 
 def test_what_buys_nothing() -> None:
@@ -221,7 +187,7 @@ def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_command_prints_tables(table: Path) -> None:
-    text = run("--data", str(table), "--no-fit", "--worst", "2", width=80)
+    text = run(*W4A16, "--data", table, "--no-fit", "--worst", 2, columns=80)
 
     assert "slice: " in text
     words = " ".join(text.split())
@@ -239,18 +205,17 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
     monkeypatch.setattr(validation, "run_ablation", lambda *_: ABLATION)
     csv, plots = tmp_path / "scores.csv", tmp_path / "plots"
     text = run(
-        "--data", str(table), "--folds", "2", "--ablation", "--json", "--csv", str(csv), "--plots", str(plots)
+        *W4A16, "--data", table, "--folds", 2, "--ablation", "--json", "--csv", csv, "--plots", plots
     )  # fmt: skip
     document = json.loads(text[text.index("{") :])
     (part,) = document["parts"]
 
-    assert document["arch"] == "h200-sxm"
-    assert (document["num_folds"], document["seed"]) == (2, 0)
+    assert (document["arch"], document["num_folds"], document["seed"]) == ("h200-sxm", 2, 0)
     assert part["tables"] == ["slice"]
     assert "2 folds, seed 0" in part["title"]
-    assert set(part["predictors"]) == {"model", "fitted roofline", "naive roofline"}
     whole = [item for item in part["errors"] if (item["family"], item["regime"]) == ("all", "all")]
-    assert [item["predictor"] for item in whole] == ["model", "fitted roofline", "naive roofline"]
+    names = ["model", "fitted roofline", "naive roofline"]
+    assert [item["predictor"] for item in whole] == names == list(part["predictors"])
     assert whole[0]["num"] == part["num_rows"]
     assert set(whole[0]) == {
         "predictor", "family", "regime", "num", "mape_frac", "median_frac", "p90_frac", "bias_frac",
@@ -278,21 +243,11 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
 
 
 def test_command_refuses_what_makes_no_sense(table: Path) -> None:
-    assert "No such option: --joint, which is one of root validate dense" in run("--joint", code=2)
-    assert "--ablation fits" in run("--ablation", "--no-fit", code=2)
-    assert "no timings of W4A16 kernels on l4" in run("--arch", "l4", code=2)
+    assert "No such option: --joint, which is one of root validate dense" in run(*W4A16, "--joint", code=2)
+    assert "--ablation fits" in run(*W4A16, "--ablation", "--no-fit", code=2)
+    assert "no timings of W4A16 kernels on l4" in run(*W4A16, "--arch", "l4", code=2)
 
 
-def test_public_timings_have_their_own_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-
-    def compare(spec: Any, sets: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        seen.extend(item.name for item in sets)
-        return []
-
-    monkeypatch.setattr(validation, "compare", compare)
-
-    assert _score._score_int4_wo(H200, 5, 0) == []
-    assert seen == ["aiconfigurator/int4_wo"]
-    assert "sm90_wgmma: held out" in describe_held_out("h200-sxm", "trtllm", seen[0])
-    assert describe_held_out("l4", "trtllm", seen[0]) == ""
+def test_held_out_errors_in_words() -> None:
+    assert "sm90_wgmma: held out" in describe_held_out("h200-sxm", "trtllm", "aiconfigurator/int4_wo")
+    assert describe_held_out("l4", "trtllm", "aiconfigurator/int4_wo") == ""

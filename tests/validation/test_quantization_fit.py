@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import load_calibration, pack_coefficients, pack_gpu, quantize_rows
 from gemm_eval.models.gpu.families import QUANTIZE
@@ -22,8 +22,8 @@ from gemm_eval.validation.predictors.dense import (
 from gemm_eval.validation.timings import QUANT_COLUMN, Floats, Timings
 from gemm_eval.workload import GemmTypes, RunOptions
 from tests.cli.commands import Ran
+from tests.validation.inputs import H200
 
-H200 = load_arch("h200-sxm", GpuSpec)
 PLANTED = QUANTIZE.defaults | {
     "quantize_us": 3.1, "quantize_row_ns": 1.5, "quantize_l2_frac": 0.45, "quantize_dram_frac": 0.7,
 }  # fmt: skip
@@ -79,20 +79,12 @@ def test_sizes_of_a_are_held_out() -> None:
     """Errors are those of fits that did not see the size: another seed deals other folds."""
     noise = np.exp(np.random.default_rng(0).normal(0.0, 0.05, len(SIZES) * 3))
     timings = timings_of()
-    noisy = Timings(
-        timings.frame.assign(quant_us=timings.frame[QUANT_COLUMN] * noise), "own/fp8", "h200-sxm", "cublas",
-        quantize_from="bf16", is_net=True,
-    )  # fmt: skip
-    one, two = (calibrate_quantization(H200, [noisy], seed=seed) for seed in (0, 1))
+    noisy = replace(timings, frame=timings.frame.assign(quant_us=timings.frame[QUANT_COLUMN] * noise))
+    without = replace(noisy, frame=timings.frame.drop(columns=QUANT_COLUMN), is_net=False)  # plays no part
+    one, two = (calibrate_quantization(H200, sets, seed=seed) for seed, sets in ((0, [without, noisy]), (1, [noisy])))
 
     assert one.coefficients == two.coefficients
     assert one.errors != two.errors
-
-
-def test_tables_without_the_column_play_no_part() -> None:
-    timings = timings_of()
-    without = Timings(timings.frame.drop(columns=QUANT_COLUMN), "own/other", "h200-sxm", "cublas", quantize_from="bf16")
-    assert calibrate_quantization(H200, [without, timings]) == calibrate_quantization(H200, [timings])
 
 
 @pytest.mark.parametrize(

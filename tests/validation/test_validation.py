@@ -8,38 +8,27 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.extras import check_extra
-from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, TableInterpolation, rooflines
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, SmoothRoof, TableInterpolation, rooflines
 from gemm_eval.validation.comparison import make_baselines
 from gemm_eval.validation.fit import assign_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, measure_errors, row_groups, score, worst_pairs
 from gemm_eval.validation.predictors import nvidia
 from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics
 from gemm_eval.validation.timings import Band, Floats, Timings
+from tests.validation import inputs
+from tests.validation.inputs import H200, with_latency
 
-H200 = load_arch("h200-sxm", GpuSpec)
 PAIRS = [(n, k) for n in (128, 1024, 4096, 16384) for k in (256, 2048, 8192)]
 ROWS = (1, 16, 17, 160, 256, 257, 4096)
 FOLDS_OF_SEED_0 = [2, 0, 3, 4, 4, 2, 3, 1, 1, 0, 0, 1]
 
 
 def make_timings(rows: Any = ROWS, pairs: Any = PAIRS, latency_us: Any = 1.0, **changes: Any) -> Timings:
-    sizes = [(1, m, k, n) for n, k in pairs for m in rows]
-    frame = pd.DataFrame(sizes, columns=["G", "M", "K", "N"]).assign(
-        input_dtype="fp16", weight_dtype="fp16", output_dtype="fp16", group_size=-1, latency_us=latency_us
-    )
-    settings: dict[str, Any] = {"name": "t", "gpu": "h200-sxm", "library": "cublas"}
-    columns = {key: changes.pop(key) for key in list(changes) if key in frame}
-    return Timings(frame.assign(**columns), **(settings | changes))
-
-
-def with_latency(timings: Timings, latency_us: Floats) -> Timings:
-    return Timings(timings.frame.assign(latency_us=latency_us), timings.name, timings.gpu, timings.library)
+    return inputs.make_timings(rows, pairs, latency_us, **changes)
 
 
 @dataclass(frozen=True)
@@ -69,49 +58,40 @@ def test_errors_by_hand() -> None:
     assert errors.kendall_tau == pytest.approx((9 - 1) / 10)  # of 10 pairs only (80, 100) is in the wrong order
 
 
-def test_tau_counts_ties_as_tau_b() -> None:
-    errors = measure_errors(np.array([1.0, 2.0, 3.0]), np.array([5.0, 5.0, 6.0]))
-
-    assert errors.kendall_tau == pytest.approx(2 / np.sqrt(3 * 2))  # 2 concordant, 1 tie of the predictions
-
-
-@pytest.mark.parametrize("predicted", [[5.0, 5.0], [5.0]])
-def test_tau_is_none_where_nothing_is_ordered(predicted: list[float]) -> None:
-    assert measure_errors(np.arange(1.0, len(predicted) + 1), np.array(predicted)).kendall_tau is None
+@pytest.mark.parametrize(
+    ("predicted", "tau"),  # of 1, 2, 3: 2 concordant, 1 tie of the predictions; nothing is ordered; one row
+    [([5.0, 5.0, 6.0], pytest.approx(2 / np.sqrt(3 * 2))), ([5.0, 5.0], None), ([5.0], None)],
+)
+def test_tau_is_tau_b(predicted: list[float], tau: Any) -> None:
+    assert measure_errors(np.arange(1.0, len(predicted) + 1), np.array(predicted)).kendall_tau == tau
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
-def test_impossible_predictions_are_refused(bad: float) -> None:
-    with pytest.raises(InvalidInputError, match=r"predicted latencies must be positive, got .* \(row 2\)"):
-        measure_errors(np.array([1.0, 2.0]), np.array([1.0, bad]))
+@pytest.mark.parametrize(
+    ("measured", "predicted", "message"),
+    [
+        *(([1.0, 2.0], [1.0, bad], r"must be positive, got .* \(row 2\)") for bad in (0.0, -1.0, np.nan, np.inf)),
+        ([1.0, 2.0], [1.0], "equally many"),
+        ([], [], "at least one"),
+    ],
+)
+def test_bad_predictions(measured: list[float], predicted: list[float], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        measure_errors(np.array(measured), np.array(predicted))
 
 
-def test_lengths_must_agree() -> None:
-    with pytest.raises(InvalidInputError, match="equally many"):
-        measure_errors(np.array([1.0, 2.0]), np.array([1.0]))
-    with pytest.raises(InvalidInputError, match="at least one"):
-        measure_errors(np.array([]), np.array([]))
-
-
-def test_regimes_cover_every_row_once() -> None:
+def test_regimes_cover_every_row_once_and_bands_stand_apart() -> None:
     timings = make_timings()
     groups = {regime: rows for _, regime, rows in row_groups(timings)}
+    M = timings.column("M")
 
     assert list(groups) == ["decode", "mid", "prefill", "all"]
     assert sum(groups[regime.name].astype(int) for regime in REGIMES[:-1]).tolist() == [1] * len(timings)
-    assert set(timings.column("M")[groups["decode"]]) == {1, 16}
-    assert set(timings.column("M")[groups["mid"]]) == {17, 160, 256}
-    assert set(timings.column("M")[groups["prefill"]]) == {257, 4096}
+    assert [set(M[groups[name]]) for name in groups][:3] == [{1, 16}, {17, 160, 256}, {257, 4096}]
 
-
-def test_bands_stand_apart() -> None:
-    timings = make_timings(bands={"rough": Band(160, 256, "noise")})
-    groups = {regime: rows for _, regime, rows in row_groups(timings)}
-
-    assert set(timings.column("M")[groups["rough"]]) == {160, 256}
-    assert set(timings.column("M")[groups["mid"]]) == {17}
-    assert not (groups["all"] & groups["rough"]).any()
-    assert (groups["all"] | groups["rough"]).all()
+    with_band = make_timings(bands={"rough": Band(160, 256, "noise")})
+    groups = {regime: rows for _, regime, rows in row_groups(with_band)}
+    assert [set(M[groups[name]]) for name in ("rough", "mid")] == [{160, 256}, {17}]
+    assert (groups["all"] ^ groups["rough"]).all()
 
 
 def test_pairs_are_on_one_side_only() -> None:
@@ -147,15 +127,11 @@ def test_no_row_is_predicted_by_a_fit_on_its_pair() -> None:
 
     assert cross_fit(MeanOfTrain(), [timings], num_folds=2).predict(timings).tolist() == [20.0, 20.0, 2.0, 2.0]
 
-
-def test_sets_that_are_fitted_together_hold_a_pair_out_of_both() -> None:
     first = make_timings(rows=(1,), pairs=[(64, 64), (64, 128)], latency_us=[1.0, 10.0])
-    second = make_timings(rows=(1,), pairs=[(64, 128), (64, 64)], latency_us=[30.0, 3.0])
-
-    both = cross_fit(MeanOfTrain(), [first, second], num_folds=2)
-    assert [both.predict(first, 0).tolist(), both.predict(second, 1).tolist()] == [[20.0, 2.0], [2.0, 20.0]]
-    one = cross_fit(MeanOfTrain(), [first, second], num_folds=2, train=[first])
-    assert [one.predict(first, 0).tolist(), one.predict(second, 1).tolist()] == [[10.0, 1.0], [1.0, 10.0]]
+    second = make_timings(rows=(1,), pairs=[(64, 128), (64, 64)], latency_us=[30.0, 3.0])  # pairs held out of both
+    for train, expected in (((), [[20.0, 2.0], [2.0, 20.0]]), ([first], [[10.0, 1.0], [1.0, 10.0]])):
+        fits = cross_fit(MeanOfTrain(), [first, second], num_folds=2, train=train)
+        assert [fits.predict(first, 0).tolist(), fits.predict(second, 1).tolist()] == expected
 
 
 def test_rooflines_are_fitted_on_several_sets_as_on_one() -> None:
@@ -179,8 +155,7 @@ def test_bands_are_predicted_but_not_fitted_on() -> None:
 def test_without_refit_the_predictor_stays_as_it_is() -> None:
     scored = score(MeanOfTrain(mean_us=7.0), make_timings(), num_folds=0)
 
-    assert set(scored.predicted_us) == {7.0}
-    assert scored.num_folds == 0
+    assert (set(scored.predicted_us), scored.num_folds) == ({7.0}, 0)
 
 
 def test_worst_pairs_come_first() -> None:
@@ -193,19 +168,15 @@ def test_worst_pairs_come_first() -> None:
     assert (table.loc[0, "worst_M"], table.loc[0, "worst_frac"]) == (1, 1.0)
 
 
-def test_work_of_a_row() -> None:
-    timings = make_timings(rows=(3,), pairs=[(8, 100)], G=2)
-
-    assert timings.flop.tolist() == [2 * 2 * 3 * 8 * 100]
-    assert timings.compulsory_bytes.tolist() == [2 * 2 * (3 * 100 + 100 * 8 + 3 * 8)]
-
-
 @pytest.mark.parametrize(("group_size", "num_scales"), [(-1, 8), (32, 4 * 8), (64, 2 * 8)])
-def test_bytes_of_quantized_weights(group_size: int, num_scales: int) -> None:
-    timings = make_timings(rows=(3,), pairs=[(8, 100)], weight_dtype="int4", group_size=group_size)
+def test_work_of_a_row(group_size: int, num_scales: int) -> None:
+    dense = make_timings(rows=(3,), pairs=[(8, 100)], G=2)
+    quantized = make_timings(rows=(3,), pairs=[(8, 100)], weight_dtype="int4", group_size=group_size)
 
-    assert timings.compulsory_bytes.tolist() == [2 * 3 * 100 + 100 * 8 / 2 + 2 * num_scales + 2 * 3 * 8]
-    assert timings.problems()[0].group_size == (None if group_size == -1 else group_size)
+    assert dense.flop.tolist() == [2 * 2 * 3 * 8 * 100]
+    assert dense.compulsory_bytes.tolist() == [2 * 2 * (3 * 100 + 100 * 8 + 3 * 8)]
+    assert quantized.compulsory_bytes.tolist() == [2 * 3 * 100 + 100 * 8 / 2 + 2 * num_scales + 2 * 3 * 8]
+    assert quantized.problems()[0].group_size == (None if group_size == -1 else group_size)
 
 
 def test_naive_roofline_is_the_data_sheet() -> None:
@@ -218,22 +189,16 @@ def test_naive_roofline_is_the_data_sheet() -> None:
 
 def test_fitted_roofline_recovers_what_was_planted() -> None:
     timings = make_timings()
-    planted = FittedRoofline(H200, overhead_us=2.5, compute_frac=0.66, dram_frac=0.85, sharpness=3.0)
+    planted = FittedRoofline(H200, roofs={"": SmoothRoof(2.5, 0.66, 0.85, 3.0)})
     exact = with_latency(timings, planted.predict(timings))
     exact.frame.loc[::10, "latency_us"] *= 3.0  # one row in ten is an outlier: the loss is robust
 
-    fitted = FittedRoofline(H200).fit(exact)
+    compute_us, dram_us = rooflines(H200, timings)
+    assert SmoothRoof(0.0, 1.0, 1.0, 2.0).predict(compute_us, dram_us) == pytest.approx(np.hypot(compute_us, dram_us))
+    fitted = FittedRoofline(H200).fit(exact).roofs[""]
     assert fitted.overhead_us == pytest.approx(2.5, rel=0.05)
     assert fitted.compute_frac == pytest.approx(0.66, rel=0.05)
     assert fitted.dram_frac == pytest.approx(0.85, rel=0.05)
-
-
-def test_smooth_roof_lies_between_maximum_and_sum() -> None:
-    timings = make_timings()
-    compute_us, dram_us = rooflines(H200, timings)
-    roof = FittedRoofline(H200, overhead_us=0.0, compute_frac=1.0, dram_frac=1.0, sharpness=2.0).predict(timings)
-
-    assert roof == pytest.approx(np.hypot(compute_us, dram_us))
 
 
 def test_interpolation_is_linear_in_logarithms_inside_and_scales_the_nearest_outside() -> None:
@@ -251,11 +216,6 @@ def test_interpolation_is_linear_in_logarithms_inside_and_scales_the_nearest_out
     assert fitted.predict(outside) == pytest.approx(fitted.predict(nearest) * growth)
     assert np.isnan(fitted.predict(make_timings(input_dtype="bf16", weight_dtype="bf16", output_dtype="bf16"))).all()
     assert np.isfinite(TableInterpolation(H200).fit(nearest).predict(inside)).all()  # a table of one GEMM
-
-
-def test_roofline_without_a_peak() -> None:
-    with pytest.raises(UnsupportedError, match="h200-sxm has no peak for fp32"):
-        NaiveRoofline(H200).predict(make_timings(input_dtype="fp32", weight_dtype="fp32"))
 
 
 @pytest.fixture
@@ -284,7 +244,8 @@ def fake_library(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", module)
     monkeypatch.setattr(nvidia, "has_package", lambda _: True)
     monkeypatch.setattr(nvidia, "check_extra", lambda *_: None)
-    monkeypatch.setattr(nvidia, "_libraries", {})
+    nvidia._library.cache_clear()
+    nvidia._proposals.cache_clear()
     return asked
 
 
@@ -320,9 +281,11 @@ def test_baselines_are_those_that_can_answer() -> None:
     assert [baseline.name for baseline in make_baselines(H200, quantized)] == names[:3]
 
 
-def test_nvidia_heuristics_know_their_gpus() -> None:
+def test_what_no_baseline_knows() -> None:
     with pytest.raises(UnsupportedError, match="no gtx-1080; it has a100"):
         NvidiaHeuristics("gtx-1080")
+    with pytest.raises(UnsupportedError, match="h200-sxm has no peak for fp32"):
+        NaiveRoofline(H200).predict(make_timings(input_dtype="fp32", weight_dtype="fp32"))
 
 
 def test_missing_extra_names_the_command() -> None:

@@ -144,18 +144,8 @@ def test_what_measure_writes_is_read(tmp_path: Path) -> None:
     path = tmp_path / "measured" / "h200-sxm" / "cublas" / "bf16.parquet"
     path.parent.mkdir(parents=True)
     types = {"input_dtype": "bf16", "weight_dtype": "bf16", "output_dtype": "bf16", "l2": "cold", "clock": "burst"}
-    row = {
-        "G": 2,
-        "M": 17,
-        "K": 64,
-        "N": 128,
-        "latency_us": 3.5,
-        "min_us": 3.4,
-        "kernel": "gemm_x",
-        "grid_x": 4,
-        **types,
-    }
-    write_timings(path, [row], {"gpu": {"name": "NVIDIA H200"}, "kernel": "cublas"})
+    row = {"G": 2, "M": 17, "K": 64, "N": 128, "latency_us": 3.5, "min_us": 3.4, "kernel": "gemm_x", "grid_x": 4}
+    write_timings(path, [row | types], {"gpu": {"name": "NVIDIA H200"}, "kernel": "cublas"})
     (timings,) = read_timings(path)
 
     assert (timings.name, timings.gpu, timings.library, timings.clock) == ("bf16", "h200-sxm", "cublas", "burst")
@@ -185,14 +175,14 @@ def test_bad_tables_are_refused(table: Path, text: str, message: str) -> None:
         read_timings(table, library="cublas", dtype="fp16")
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="cannot read timings from"):
-        read_timings(tmp_path / "none.csv")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("none.csv", "cannot read timings from"), ("x.parquet", "cannot read timings from"), ("x.txt", r"\.csv or \.par")],
+)
+def test_unreadable_files(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "x.parquet").write_text("no parquet")
-    with pytest.raises(InvalidInputError, match="cannot read timings from"):
-        read_timings(tmp_path / "x.parquet")
-    with pytest.raises(InvalidInputError, match=r"\.csv or \.parquet"):
-        read_timings(tmp_path / "x.txt")
+    with pytest.raises(InvalidInputError, match=message):
+        read_timings(tmp_path / name)
 
 
 def test_hash_is_of_content(table: Path) -> None:
@@ -214,9 +204,6 @@ def test_select_keeps_conditions(table: Path) -> None:
 
     assert (second.name, second.clock, second.column("M").tolist()) == (timings.name, "sustained", [16])
     assert second.frame.index.tolist() == [0]
-
-
-def test_missing_columns_are_named() -> None:
     with pytest.raises(InvalidInputError, match="x: columns are missing: G, M"):
         Timings(pd.DataFrame({"K": [1]}), "x", "h200-sxm", "cublas")
 

@@ -11,10 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.measure import dataset_hash
 from gemm_eval.measure import read_timings as read_measured
@@ -42,12 +39,12 @@ from gemm_eval.validation.predictors.triton import (
     without_code,
     write_codes,
 )
-from gemm_eval.validation.report import worst_choices
 from gemm_eval.validation.studies import study_triton
+from gemm_eval.validation.study_tables import worst_choices
 from gemm_eval.validation.tables import find_timings
 from gemm_eval.validation.timings import Floats, Timings
+from tests.validation.inputs import H200, run
 
-H200 = load_arch("h200-sxm", GpuSpec)
 TABLE = triton_table("h200-sxm")
 MODEL = TritonModel(H200)
 
@@ -93,18 +90,13 @@ def test_committed_table(committed: Timings) -> None:
     assert (meta["num_rows"], meta["sha256"]) == (len(committed), dataset_hash(TABLE))
     assert len(read_measured(TABLE)) == len(committed)
     assert (rows_of(committed).launches.ctas_per_sm > 0).all()
+    (fastest,) = find_timings("h200-sxm", ["triton/timings"])
+    assert (len(fastest), fastest.library, fastest.l2, set(fastest.frame["rank"])) == (730, "triton", "cold", {0})
     assert np.isfinite(MODEL.predict(without_code(committed))).all()
     ranks = committed.frame.sort_values([*GEMM_COLUMNS, "latency_us"], kind="stable")["rank"]
     assert (
         ranks.groupby(committed.gemm[ranks.index]).apply(lambda of_gemm: set(of_gemm) == set(range(len(of_gemm)))).all()
     )
-
-
-def test_the_fastest_of_each_gemm_is_a_set_of_timings() -> None:
-    (timings,) = find_timings("h200-sxm", ["triton/timings"])
-
-    assert (len(timings), timings.library, timings.l2) == (730, "triton", "cold")
-    assert set(timings.frame["rank"]) == {0}
 
 
 def test_every_kernel_has_its_code_and_back(tmp_path: Path) -> None:
@@ -154,24 +146,22 @@ def test_a_fit_recovers_coefficients_of_its_own_times(some: Timings) -> None:
             TRITON_COEFFICIENTS, np.tile([0.9, 1.1, 1.05], 6)[: len(TRITON_COEFFICIENTS)], strict=True
         )
     }
-    made = some.frame.assign(latency_us=replace(MODEL, values=true).predict(some))
+    made = some.frame.assign(latency_us=replace(MODEL, coefficients={"": true}).predict(some))
     fitted = MODEL.fit(replace(some, frame=made))
     found = fitted.values
 
-    assert np.abs(fitted.predict(some) / replace(MODEL, values=true).predict(some) - 1.0).max() < 0.01
+    assert MODEL.without({"add_cycles": 0.0}).fit(some).values["add_cycles"] == 0.0
+    assert np.abs(fitted.predict(some) / replace(MODEL, coefficients={"": true}).predict(some) - 1.0).max() < 0.01
     for item in TRITON_COEFFICIENTS:
         assert found[item.name] == pytest.approx(true[item.name], rel=0.1), item.name
-
-
-def test_fixed_coefficients_stay(some: Timings) -> None:
-    assert MODEL.without({"add_cycles": 0.0}).fit(some).values["add_cycles"] == 0.0
-    assert MODEL.terms() == TRITON_COEFFICIENTS
 
 
 def test_what_cannot_be_fitted_is_refused(some: Timings) -> None:
     with pytest.raises(InvalidInputError, match="at least 200 timings of Triton kernels, got 5"):
         MODEL.fit(some.select(np.arange(len(some)) < 5))
-    broken = rows_of(some).launches._replace(ctas_per_sm=np.where(np.arange(len(some)) == 7, 0.0, 1.0))
+    launches = some.packed.launches
+    is_seventh = np.arange(len(launches.ctas_per_sm)) == some.column("packed_row")[7]
+    broken = launches._replace(ctas_per_sm=np.where(is_seventh, 0.0, 1.0))
     with pytest.raises(InvalidInputError, match="row 8 has a kernel that cannot be launched"):
         MODEL.fit(replace(some, packed=TritonRows(broken, broken)))
 
@@ -191,7 +181,7 @@ def test_the_committed_figures_come_out_again(committed: Timings) -> None:
     found = calibration()
     folds = assign_folds(committed, 5, 0)
     train, held_out = committed.select(folds != 0), committed.select(folds == 0)
-    model = TritonModel(H200, found.coefficients)
+    model = TritonModel(H200, {"": found.coefficients})
     fitted = model.fit(train.select(np.arange(len(train)) % 4 == 0))
     stated = sum(errors.mape_percent * errors.num_rows for errors in found.errors) / len(committed)
 
@@ -222,27 +212,19 @@ def test_scores_of_a_table(some: Timings) -> None:
     assert worst["chosen"]["predicted_us"] <= worst["best"]["predicted_us"]
 
 
-def run(*args: object) -> str:
-    result = CliRunner().invoke(app, [str(arg) for arg in args], env={"COLUMNS": "80"})
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def test_validate_prints_at_most_80_columns(small_table: Path, tmp_path: Path) -> None:
-    text = run("validate", "triton", "--data", small_table, "--folds", 2, "--worst", 1, "--csv", tmp_path / "a.csv")
+    text = run(
+        "validate", "triton", "--data", small_table, "--folds", 2, "--worst", 1, "--csv", tmp_path / "a.csv", columns=80
+    )
 
     assert max(len(line) for line in text.splitlines()) <= 80
     for word in ("model", "no code", "fitted roofline", "naive roofline", "at random", "w4a16-fp16", "decode"):
         assert word in text
     assert set(pd.read_csv(tmp_path / "a.csv")["what"]) == {"error", "choice"}
 
-
-def test_validate_as_json(small_table: Path) -> None:
     document = json.loads(run("validate", "triton", "--data", small_table, "--no-fit", "--worst", 2, "--json"))
-
-    assert document["num_gemms"] == 13
+    assert (document["num_gemms"], len(document["worst"])) == (13, 2)
     assert set(document["predictors"]) == {"model", "no code", "naive roofline"}
-    assert len(document["worst"]) == 2
 
 
 def test_calibrate_writes_what_the_library_reads(small_table: Path, tmp_path: Path) -> None:
@@ -255,19 +237,16 @@ def test_calibrate_writes_what_the_library_reads(small_table: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("words", "message"),
     [
-        (("calibrate", "triton", "--arch", "h200-sxm", "--family", "sm90_wgmma"), "No such option: --family"),
-        (("calibrate", "triton", "--arch", "l4"), "no timings of Triton kernels on l4"),
-        (("validate", "triton", "--no-fit", "--ablation"), "nothing to fit on"),
-        (("validate", "triton", "--data", "a.parquet", "--data", "b.parquet"), "--data is given 2 times"),
+        ("calibrate triton --arch h200-sxm --family sm90_wgmma", "No such option: --family"),
+        ("calibrate triton --arch l4", "no timings of Triton kernels on l4"),
+        ("validate triton --no-fit --ablation", "nothing to fit on"),
+        ("validate triton --data a.parquet --data b.parquet", "--data is given 2 times"),
     ],
 )
-def test_options_that_do_not_go_together(args: tuple[str, ...], message: str) -> None:
-    result = CliRunner().invoke(app, list(args))
-
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.split())
+def test_options_that_do_not_go_together(words: str, message: str) -> None:
+    assert message in run(*words.split(), code=2)
 
 
 def test_the_committed_code_is_what_the_compiler_makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

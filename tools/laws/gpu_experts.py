@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gemm_eval import GEMMEvaluator, MoeLayer, MoeLayerTable, moe_layers
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.models.gpu import default_layer_library
-from gemm_eval.moe.terms import coefficients_of
+from gemm_eval.moe.runs import coefficients_of
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmTypes
 from tools.laws.report import Report

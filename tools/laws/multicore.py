@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from gemm_eval import GEMMEvaluator, GemmProblem, InfeasibleError, MulticoreSpec
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
-from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one
-from gemm_eval.models.multicore.groups import group_sizes
-from gemm_eval.models.multicore.model import MulticoreCost, unpack_cost
+from gemm_eval.models.multicore import cost_of_mapping
+from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of
+from gemm_eval.models.multicore.model import MulticoreCost, group_sizes, unpack_cost
 from gemm_eval.models.multicore.params import pack_params, params_in_room
 from gemm_eval.search.multicore import find_best, find_best_few
 from tests.oracle import naive
@@ -139,7 +139,7 @@ class Case:
             return None
 
     def evaluate_into(self, params: npt.NDArray[np.void], mapping: MulticoreMapping, out: Any) -> None:
-        evaluate_one(params, *self.problem.sizes, *mapping.partition, *mapping.tile, int(mapping.loop_order), out)
+        out[:] = cost_of_mapping(params, self.problem, mapping)
 
     # --- one mapping -------------------------------------------------------------------------------------------------
 

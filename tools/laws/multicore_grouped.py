@@ -15,10 +15,8 @@ import numpy.typing as npt
 
 from gemm_eval import GemmProblem
 from gemm_eval.mapping import LoopOrder, MulticoreMapping
-from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, evaluate_one
-from gemm_eval.models.multicore.grouped_cost_kernels import evaluate_grouped
-from gemm_eval.models.multicore.groups import batch_sizes, group_sizes
-from gemm_eval.models.multicore.model import unpack_cost
+from gemm_eval.models.multicore import cost_of_mapping
+from gemm_eval.models.multicore.model import batch_sizes, unpack_cost
 from tests.oracle import naive_grouped
 from tools.laws.multicore import PLAIN, ROUNDING, Case
 from tools.laws.multicore_draws import draw_chip, draw_grouped, draw_mapping
@@ -44,8 +42,7 @@ def run(seed: int, count: int) -> Report:
 
 class _GroupedCase(Case):
     def evaluate_into(self, params: npt.NDArray[np.void], mapping: MulticoreMapping, out: Any) -> None:
-        numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
-        evaluate_grouped(params, *group_sizes(self.problem), self.problem.K, self.problem.N, *numbers, out)
+        out[:] = cost_of_mapping(params, self.problem, mapping, as_groups=True)
 
     def check_mapping(self) -> None:
         """Laws that hold at any mapping, whether it fits in SRAM or not."""
@@ -93,10 +90,7 @@ class _GroupedCase(Case):
         self.report.checked[law] += 1
         mapping = draw_mapping(self.rng, self.arch, equal.problem, self.params)
         mapping = mapping._replace(loop_order=self.rng.choice(tuple(LoopOrder)))
-        out = np.zeros(1, COST_DTYPE)
-        numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
-        evaluate_one(equal.params, 3, rows, self.problem.K, self.problem.N, *numbers, out)
-        if equal.cost(mapping) != unpack_cost(out[0]):
+        if equal.cost(mapping) != unpack_cost(cost_of_mapping(equal.params, equal.problem, mapping)[0]):
             self.violates(law, f"{mapping}")
         before = self.best(self.arch)
         shuffled = self._regrouped([*self.rng.sample(groups, len(groups)), 0])

@@ -19,18 +19,6 @@ from gemm_eval.autotune.asm.card import (
 from gemm_eval.autotune.asm.score import score_cubin, score_cubins, score_file, score_ptx, score_sass
 
 __all__ = [
-    "Access",
-    "LoopCard",
-    "LoopCycles",
-    "OpCounts",
-    "ScoreCard",
-    "cycles_of_loop",
-    "kernel_code",
-    "loop_k",
-    "occupancy_of_card",
-    "score_cubin",
-    "score_cubins",
-    "score_file",
-    "score_ptx",
-    "score_sass",
-]
+    "Access", "LoopCard", "LoopCycles", "OpCounts", "ScoreCard", "cycles_of_loop", "kernel_code", "loop_k",
+    "occupancy_of_card", "score_cubin", "score_cubins", "score_file", "score_ptx", "score_sass",
+]  # fmt: skip

@@ -55,21 +55,18 @@ class OpCounts(NamedTuple):
     """Instructions of one warp by class; each takes one issue slot.
 
     Attributes:
-        tensor: tensor-core instructions: wgmma (HGMMA, QGMMA, IGMMA), mma.sync (HMMA, QMMA, IMMA).
-        ldmatrix: LDSM.
-        load_shared, store_shared: LDS; STS and STSM.
+        tensor: wgmma (HGMMA, QGMMA, IGMMA), mma.sync (HMMA, QMMA, IMMA).
         cp_async: LDGSTS: from global to shared memory, past the registers.
         tma: bulk and tensor copies to shared memory.
-        load_global, store_global: LDG; STG, and bulk stores.
+        store_global: STG, and bulk stores.
         atomic: atomics and reductions, whatever the memory.
-        load_local, store_local: LDL and STL: spilled registers, and arrays of a thread.
+        load_local, store_local: spilled registers, and arrays of a thread.
         barrier: of the CTA or cluster, and mbarriers.
         wait: for copies and tensor cores, with the commits that go with them; fences.
         branch: branches, and the bookkeeping of diverged lanes.
         integer: logic, additions, shifts, permutations, comparisons, selections, moves: on the ALU.
         imad: integer multiply-adds, and what the compiler moves and adds with them: on the FMA units.
         half, single: arithmetic of pairs of fp16 or bf16; of fp32.
-        convert: changes of type.
         special: MUFU: reciprocals, exponentials.
         uniform: of the uniform datapath.
         other: the rest, such as NOP and S2R; in PTX also moves, most of which vanish.
@@ -112,10 +109,7 @@ class OpCounts(NamedTuple):
 class Access(NamedTuple):
     """Loads or stores of one width.
 
-    Attributes:
-        kind: field of `OpCounts` that counts them.
-        width_bytes: of one lane; of a bulk copy None, because a register or a descriptor says it.
-        num: instructions of a warp.
+    `kind` is the field of `OpCounts` that counts them; `width_bytes` is of one lane, None where a register says it.
     """
 
     kind: str
@@ -200,8 +194,8 @@ class ScoreCard(NamedTuple):
     max_registers: int | None
     stack_bytes: int | None
     static_smem_bytes: int | None
-    ops: OpCounts
-    loop: LoopCard
+    ops: OpCounts = OpCounts()
+    loop: LoopCard = LoopCard(False, OpCounts(), (), (), 0, 0)
 
     @property
     def num_warps(self) -> int | None:
@@ -211,23 +205,17 @@ class ScoreCard(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, with the ratios that follow from it."""
         loop = self.loop
-        return self._asdict() | {
-            "num_warps": self.num_warps,
-            "ops": self.ops._asdict() | {"total": self.ops.total},
-            "loop": {
-                "is_loop": loop.is_loop,
-                "ops": loop.ops._asdict() | {"total": loop.ops.total},
-                "mma": [one._asdict() for one in loop.mma],
-                "accesses": [access._asdict() for access in loop.accesses],
-                "mma_waits": loop.mma_waits,
-                "copy_waits": loop.copy_waits,
-                "is_serialized": loop.is_serialized,
-                "issue_per_mma": loop.issue_per_mma,
-                "warp_flop": loop.warp_flop,
-                "copied_bytes": loop.copied_bytes,
-                "flop_per_copied_byte": loop.flop_per_copied_byte,
-            },
-        }
+        of_loop = loop._asdict() | {
+            "ops": _counts_of(loop.ops), "mma": [shape._asdict() for shape in loop.mma],
+            "accesses": [access._asdict() for access in loop.accesses],
+        }  # fmt: skip
+        ratios = ("is_serialized", "issue_per_mma", "warp_flop", "copied_bytes", "flop_per_copied_byte")
+        of_loop |= {name: getattr(loop, name) for name in ratios}
+        return self._asdict() | {"num_warps": self.num_warps, "ops": _counts_of(self.ops), "loop": of_loop}
+
+
+def _counts_of(ops: OpCounts) -> dict[str, int]:
+    return ops._asdict() | {"total": ops.total}
 
 
 def _warps_of(mma: MmaCount) -> int:
@@ -242,11 +230,9 @@ _DTYPES = {4: (DType.INT4,), 8: (DType.FP8, DType.INT8), 16: (DType.FP16,), 32: 
 
 
 class LoopCycles(NamedTuple):
-    """Cycles of an SM for one iteration of one warp: the larger one bounds the kernel.
+    """Cycles of an SM for one iteration of one warp, the larger of which bounds the kernel.
 
-    Attributes:
-        tensor: of all tensor cores, at their full rate.
-        issue: of all schedulers.
+    `tensor` is of all tensor cores at their full rate, `issue` of all schedulers.
     """
 
     tensor: float
@@ -256,13 +242,7 @@ class LoopCycles(NamedTuple):
 def loop_k(loop: LoopCard, *, block_m: int, block_n: int, num_warps: int) -> int:
     """Return the elements of K that a CTA finishes in one iteration, from its tensor-core instructions.
 
-    Args:
-        loop: the main loop.
-        block_m, block_n: tile of C of a CTA, in elements; the instructions may have its rows as their columns.
-        num_warps: of a CTA, those that multiply. More than the tile has instructions for do the same work twice.
-
-    Raises:
-        InvalidInputError: the loop has no tensor-core instructions, or they make no whole number of k.
+    More warps than the tile has instructions for do the same work twice.
     """
     if not loop.mma:
         raise InvalidInputError("the main loop has no tensor-core instructions of a known shape")
@@ -284,24 +264,18 @@ def _issuers(mma: MmaCount, block_m: int, block_n: int, num_warps: int) -> int:
 
 
 def kernel_code(
-    card: ScoreCard,
-    *,
-    block_m: int,
-    block_n: int,
-    num_warps: int,
-    block_k: int | None = None,
+    card: ScoreCard, *, block_m: int, block_n: int, num_warps: int, block_k: int | None = None,
     smem_bytes: int | None = None,
-) -> KernelCode:
+) -> KernelCode:  # fmt: skip
     """Return what the cost model of Triton kernels wants to know.
 
     Args:
         card: with registers, which that of a cubin always has.
         block_m, block_n: tile of C of a CTA, in elements.
         num_warps: of a CTA.
-        block_k: elements of K that the source has in one iteration, where it is known: an iteration of the machine code
-            is then a whole number of those, and what it computes beyond them it computes twice.
-        smem_bytes: shared memory of a CTA, static and dynamic, such as Triton's ``metadata.shared``. Default: the
-            static part.
+        block_k: elements of K of an iteration of the source: an iteration of the machine code is then a whole number of
+            those, and what it computes beyond them it computes twice.
+        smem_bytes: shared memory of a CTA, such as Triton's ``metadata.shared``; None: the static part.
 
     Raises:
         InvalidInputError: the card lacks registers, or its main loop does not fit the tile.
@@ -315,31 +289,17 @@ def kernel_code(
     if block_k is not None:
         k = (card.loop.copy_waits or max(1, k // block_k)) * block_k
     loop = MainLoop(
-        k=k,
-        mma=card.loop.mma,
-        issue=ops.total,
-        alu=ops.integer,
-        fma=ops.imad + ops.half + ops.single,
-        convert=ops.convert,
-        shared=ops.ldmatrix + ops.load_shared + ops.store_shared,
-        copy=ops.cp_async + ops.tma + ops.load_global,
-        store=ops.store_global + ops.atomic,
-        barrier=ops.barrier,
-        wait=ops.wait,
-        branch=ops.branch,
-        spill=ops.spill,
-        shared_wavefronts=sum(_wavefronts(access) for access in card.loop.accesses),
-        mma_wait=card.loop.mma_waits,
-    )
+        k=k, mma=card.loop.mma, issue=ops.total, alu=ops.integer, fma=ops.imad + ops.half + ops.single,
+        convert=ops.convert, shared=ops.ldmatrix + ops.load_shared + ops.store_shared,
+        copy=ops.cp_async + ops.tma + ops.load_global, store=ops.store_global + ops.atomic, barrier=ops.barrier,
+        wait=ops.wait, branch=ops.branch, spill=ops.spill,
+        shared_wavefronts=sum(map(_wavefronts, card.loop.accesses)), mma_wait=card.loop.mma_waits,
+    )  # fmt: skip
     return KernelCode(
-        num_warps=num_warps,
-        registers=card.registers,
+        num_warps=num_warps, registers=card.registers, stack_bytes=card.stack_bytes or 0,
         smem_bytes=(card.static_smem_bytes or 0) if smem_bytes is None else smem_bytes,
-        stack_bytes=card.stack_bytes or 0,
-        outside=card.ops.total - ops.total,
-        loop=loop,
-        is_compiled=card.source != "ptx",
-    )
+        outside=card.ops.total - ops.total, loop=loop, is_compiled=card.source != "ptx",
+    )  # fmt: skip
 
 
 def _wavefronts(access: Access) -> int:
@@ -352,10 +312,7 @@ def _wavefronts(access: Access) -> int:
 def occupancy_of_card(card: ScoreCard, arch: GpuSpec, *, smem_bytes: int | None = None) -> Occupancy | None:
     """Return how many CTAs an SM holds at once, or None where the code says no registers or threads.
 
-    Args:
-        card: of the kernel.
-        arch: the GPU.
-        smem_bytes: shared memory of a CTA, static and dynamic. Default: the static part.
+    `smem_bytes` is shared memory of a CTA, static and dynamic; None: the static part.
     """
     if card.num_threads is None or card.registers is None:
         return None

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from gemm_eval.autotune.asm.card import check_instructions, check_kernels, check_name
+from gemm_eval.autotune.asm.card import ScoreCard, check_instructions, check_kernels, check_name
 from gemm_eval.device import INSTRUCTION_BYTES, Instruction
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton import MmaCount
@@ -71,20 +70,11 @@ _ARITHMETIC = {"add", "sub", "mul", "mad", "fma", "neg", "abs", "addc", "subc", 
 _MULTIPLIES = {"mul", "mad", "madc", "mul24", "mad24", "dp4a"}
 
 
-class PtxKernel(NamedTuple):
-    """An entry; instructions are numbered as if each were one of the machine."""
+def split_ptx(text: str) -> Iterator[tuple[ScoreCard, tuple[Instruction, ...]]]:
+    """Yield cards without counts, and the instructions, of a module's kernels; refuse damaged text.
 
-    kernel: str
-    target: str | None
-    num_threads: int | None
-    max_registers: int | None
-    stack_bytes: int
-    static_smem_bytes: int
-    instructions: tuple[Instruction, ...]
-
-
-def split_ptx(text: str) -> Iterator[PtxKernel]:
-    """Yield the kernels of a module; refuse damaged text."""
+    Instructions are numbered as if each were one of the machine.
+    """
     text = _COMMENT.sub(lambda comment: " " + "\n" * comment[0].count("\n"), text)
     target = _TARGET.search(text)
     entries, module_smem_bytes, at = [], 0, 0
@@ -98,15 +88,15 @@ def split_ptx(text: str) -> Iterator[PtxKernel]:
     for name, words, body in entries:
         header = words.rpartition(")")[2]
         registers = _numbers(header, ".maxnreg")
-        yield PtxKernel(
-            check_name(name),
-            target[1] if target else None,
-            _threads(header, ".reqntid") or _threads(header, ".maxntid"),
-            registers[0] if registers else None,
-            sum(_size_of(line) for line in body.variables if line.startswith(".local")),
-            module_smem_bytes + sum(_size_of(line) for line in body.variables if line.startswith(".shared")),
-            body.resolved(),
+        local, shared = (
+            sum(_size_of(line) for line in body.variables if line.startswith(space)) for space in (".local", ".shared")
         )
+        card = ScoreCard(
+            check_name(name), target[1] if target else None, "ptx",
+            _threads(header, ".reqntid") or _threads(header, ".maxntid"), None, registers[0] if registers else None,
+            local, module_smem_bytes + shared,
+        )  # fmt: skip
+        yield card, body.resolved()
 
 
 def _smem_of_module(text: str) -> int:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gemm_eval.autotune.asm.card import check_instructions, check_kernels, check_name
+from gemm_eval.autotune.asm.card import ScoreCard, check_instructions, check_kernels, check_name
 from gemm_eval.device import INSTRUCTION_BYTES, Instruction, class_of
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton import MmaCount
@@ -33,19 +33,15 @@ _KINDS = {"load_matrix": "ldmatrix", "control": "branch", "copy": "load_global",
 _KIND_OF_NAME = {
     name: kind
     for kind, names in {
-        "cp_async": ("LDGSTS",),
-        "tma": ("UTMALDG", "UBLKCP", "UBLKPF", "UTMAPF"),
+        "cp_async": ("LDGSTS",), "tma": ("UTMALDG", "UBLKCP", "UBLKPF", "UTMAPF"),
         "store_global": ("STG", "ST", "UTMASTG"),
-        "atomic": ("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDAS", "UTMAREDG", "UBLKRED"),
-        "load_local": ("LDL",),
-        "store_local": ("STL",),
-        "barrier": ("BAR", "SYNCS", "ARRIVES", "UCGABAR_WAIT", "UCGABAR_ARV"),
+        "atomic": ("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDAS", "UTMAREDG", "UBLKRED"), "load_local": ("LDL",),
+        "store_local": ("STL",), "barrier": ("BAR", "SYNCS", "ARRIVES", "UCGABAR_WAIT", "UCGABAR_ARV"),
         "wait": ("UTMACMDFLUSH", "UTMACCTL"),
-        "integer": ("VIADDMNMX", "VIMNMX3", "FLO", "POPC", "BREV", "UIADDMNMX"),
-        "special": ("MUFU",),
+        "integer": ("VIADDMNMX", "VIMNMX3", "FLO", "POPC", "BREV", "UIADDMNMX"), "special": ("MUFU",),
     }.items()
     for name in names
-}
+}  # fmt: skip
 _NEVER = "@!PT"
 
 _SHAPE = re.compile(r"\.(?:(\d{1,4})x(\d{1,4})x(\d{1,4})|(16|8)8(\d{1,4}))\b")  # 64x128x16; 16816 is 16x8x16
@@ -55,34 +51,26 @@ _MATRIX_WIDTHS = {"2": 8, "4": 16}
 _DEFAULT_BYTES = 4
 
 
-class SassText(NamedTuple):
-    """A kernel in a text."""
+def split_sass(text: str) -> Iterator[tuple[ScoreCard, str]]:
+    """Yield cards without counts, and the text, of kernels as nvdisasm, cuobjdump or Triton writes them.
 
-    kernel: str
-    target: str | None
-    registers: int | None
-    text: str
-    is_from_triton: bool
-
-
-def split_sass(text: str) -> Iterator[SassText]:
-    """Yield the kernels of a text as nvdisasm, cuobjdump or Triton writes it; functions that they call are left out."""
+    Functions that they call are left out.
+    """
     marks = _KERNEL.finditer(text)
     mark = next(marks, None)
     entries = {match["kernel"] for match in _ENTRY.finditer(text) if "STO_CUDA_ENTRY" in match["flags"]}
     target = _target_of(text[: mark.start()] if mark else text)
     if mark is None:
-        yield SassText(_NAMELESS, target, None, text, is_from_triton=False)
+        yield ScoreCard(_NAMELESS, target, "sass", None, None, None, None, None), text
     while mark is not None:
         following = next(marks, None)
         end = following.start() if following else len(text)
         name, part = mark["section"] or mark["function"], text[mark.start() : end]
         if not entries or name in entries:
-            registers = _REGISTERS.search(part)
-            yield SassText(
-                check_name(name), target or _target_of(part), int(registers[1]) if registers else None, part,
-                is_from_triton=part.startswith("Function:"),
-            )  # fmt: skip
+            match = _REGISTERS.search(part)
+            registers = int(match[1]) if match else None
+            card = ScoreCard(check_name(name), target or _target_of(part), "sass", None, registers, None, None, None)
+            yield card, part
         target = _target_of(part) if "code for" in part else target  # of the next one, in a file for several GPUs
         mark = following
 
@@ -168,19 +156,6 @@ _SECTION_HEADER_BYTES = 64
 _MAX_READ_PER_BYTE = 4
 
 
-class CubinKernel(NamedTuple):
-    """A kernel of a cubin: its code, and its demand on an SM."""
-
-    kernel: str
-    target: str
-    code: bytes
-    num_threads: int | None
-    registers: int
-    max_registers: int | None
-    stack_bytes: int
-    static_smem_bytes: int
-
-
 class _Section(NamedTuple):
     name: str
     offset: int
@@ -189,11 +164,7 @@ class _Section(NamedTuple):
 
 
 class _Bytes:
-    """A cubin whose every part is asked for by place and size.
-
-    All parts together must not be several times as long as the file, where each stands once, or little more: tables
-    that name the same bytes again and again cannot make gigabytes of a small file.
-    """
+    """A cubin whose parts may together not be several times as long: tables must not make gigabytes of a small file."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -212,8 +183,8 @@ class _Bytes:
         return self._content.startswith(text, start)
 
 
-def read_cubin(cubin: bytes) -> tuple[CubinKernel, ...]:
-    """Return the kernels of a cubin, in time and memory in proportion to its length."""
+def read_cubin(cubin: bytes) -> tuple[tuple[ScoreCard, bytes], ...]:
+    """Return cards without counts, and the code, of a cubin, in time and memory in proportion to its length."""
     if cubin[:5] != b"\x7fELF\x02" or int.from_bytes(cubin[18:20], "little") != _MACHINE_CUDA:
         raise InvalidInputError("not a cubin: no 64-bit ELF file for CUDA")
     try:
@@ -224,11 +195,11 @@ def read_cubin(cubin: bytes) -> tuple[CubinKernel, ...]:
         raise InvalidInputError("this cubin is damaged, or not all of it is there") from None
     if not kernels:
         raise InvalidInputError("this cubin has no kernels")
-    check_instructions(sum(len(kernel.code) for kernel in kernels) // INSTRUCTION_BYTES)
+    check_instructions(sum(len(code) for _, code in kernels) // INSTRUCTION_BYTES)
     return kernels
 
 
-def _kernels(cubin: _Bytes) -> Iterator[CubinKernel]:
+def _kernels(cubin: _Bytes) -> Iterator[tuple[ScoreCard, bytes]]:
     sections = _sections(cubin)
     by_name = {section.name: section for section in sections}
     table = by_name[".symtab"]
@@ -261,16 +232,11 @@ def _kernels(cubin: _Bytes) -> Iterator[CubinKernel]:
             raise ValueError("no kernel is like this")
         if not 0 < registers <= _MAX_REGISTERS:
             raise ValueError("no kernel has so many registers")
-        yield CubinKernel(
-            name,
-            target,
-            code,
-            num_threads,
-            registers,
-            limit if limit < _MAX_REGISTERS else None,
-            of_all.get((_ATTRIBUTE_FRAME_SIZE, number), 0),
-            smem_bytes,
-        )
+        card = ScoreCard(
+            name, target, "cubin", num_threads, registers, limit if limit < _MAX_REGISTERS else None,
+            of_all.get((_ATTRIBUTE_FRAME_SIZE, number), 0), smem_bytes,
+        )  # fmt: skip
+        yield card, code
 
 
 def _sections(cubin: _Bytes) -> list[_Section]:

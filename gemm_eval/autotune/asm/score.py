@@ -28,7 +28,7 @@ from gemm_eval.autotune.asm.card import (
     check_kernels,
 )
 from gemm_eval.autotune.asm.ptx import split_ptx
-from gemm_eval.autotune.asm.sass import CubinKernel, read_cubin, split_sass
+from gemm_eval.autotune.asm.sass import read_cubin, split_sass
 from gemm_eval.device import INSTRUCTION_BYTES, Instruction, disassemble_code, find_main_loop, parse_sass
 from gemm_eval.device import sass as device_sass
 from gemm_eval.errors import GemmEvalError, InvalidInputError
@@ -59,11 +59,7 @@ PTX = Language(ptx.kind_of, ptx.width_of, ptx.mma_of, ptx.is_mma_wait, ptx.is_co
 
 
 def count_kernel(instructions: Sequence[Instruction], language: Language) -> tuple[OpCounts, LoopCard]:
-    """Count what a kernel and its main loop issue, by class.
-
-    The main loop is the innermost one with the most tensor-core instructions; in a kernel without any, with the most
-    arithmetic. Where no loop does such work, the whole kernel stands for it.
-    """
+    """Count what a kernel and its main loop issue, by class; where no loop does the work, the kernel stands for it."""
     used = _without_padding(instructions)
     kinds = {one.address: language.kind_of(one) for one in used}
     num = Counter(kinds.values())
@@ -102,13 +98,10 @@ def _loop_card(loop: Sequence[Instruction], kinds: dict[int, str], language: Lan
             accesses[kind, language.width_of(one)] += 1
     order = sorted(accesses, key=lambda access: (_ACCESSES.index(access[0]), -(access[1] or 0)))
     return LoopCard(
-        is_loop,
-        OpCounts(**num),
-        tuple(shape._replace(num=count) for shape, count in sorted(mma.items())),
-        tuple(Access(*access, accesses[access]) for access in order),
-        sum(map(language.is_mma_wait, loop)),
+        is_loop, OpCounts(**num), tuple(shape._replace(num=count) for shape, count in sorted(mma.items())),
+        tuple(Access(*access, accesses[access]) for access in order), sum(map(language.is_mma_wait, loop)),
         sum(map(language.is_copy_wait, loop)),
-    )
+    )  # fmt: skip
 
 
 Cards = tuple[ScoreCard, ...]
@@ -130,8 +123,8 @@ def _path_of(code: bytes) -> Path | None:
     return root / "asm" / f"{hashlib.sha256(_counting_version() + code).hexdigest()}.json"
 
 
-def load_cards(code: bytes) -> Cards | None:
-    """Return the cards of all kernels of a file, or None: it was not scored before, or the cache is turned off."""
+def _load_cards(code: bytes) -> Cards | None:
+    """Return the cards of all kernels of a file, or None where it was not scored before."""
     path = _path_of(code)
     content = None if path is None else read_checked(path)
     if content is None:
@@ -142,8 +135,7 @@ def load_cards(code: bytes) -> Cards | None:
         return None
 
 
-def save_cards(code: bytes, cards: Cards) -> None:
-    """Keep the cards of all kernels of a file. A folder that cannot be written only means no cache."""
+def _save_cards(code: bytes, cards: Cards) -> None:
     path = _path_of(code)
     if path is not None:
         write_checked(path, json.dumps(cards).encode())
@@ -151,7 +143,6 @@ def save_cards(code: bytes, cards: Cards) -> None:
 
 @cache
 def _adapter() -> TypeAdapter[Cards]:
-    """Return what makes cards of lists in JSON, and checks every value's type."""
     return TypeAdapter(Cards)
 
 
@@ -163,58 +154,30 @@ _NUM_IN_TRITON_SASS = 4096  # Triton reads addresses of four digits only, and st
 
 
 def score_cubin(cubin: bytes, *, kernel: str | None = None) -> ScoreCard:
-    """Return the score card of a kernel of a cubin, from the cache if it was scored before.
+    """Return the score card of a kernel of a cubin, such as Triton's ``CompiledKernel.asm["cubin"]``.
 
-    Args:
-        cubin: the file, such as Triton's ``CompiledKernel.asm["cubin"]``.
-        kernel: its name; may be left out where there is one only.
-
-    Raises:
-        InvalidInputError: it is no cubin, or has no such kernel.
-        GemmEvalError: there is no nvdisasm, or it does not read this.
+    `kernel` is its name, which may be left out where there is one only. A card that is in the cache is not made anew.
     """
     return _choose(_cards_of_cubins([cubin])[0], kernel)
 
 
 def score_cubins(cubins: Sequence[bytes]) -> Cards:
-    """Return the score cards of cubins with one kernel each.
-
-    nvdisasm is started once for all that are not in the cache: that takes a third of a second, reading a kernel some
-    20 ms.
-
-    Raises:
-        InvalidInputError: one of them is no cubin, or has several kernels.
-        GemmEvalError: there is no nvdisasm, or it does not read these.
-    """
+    """Return the score cards of cubins with one kernel each; nvdisasm, slow to start, is started once for all."""
     return tuple(_choose(cards, None) for cards in _cards_of_cubins(cubins))
 
 
 def score_sass(text: str, *, kernel: str | None = None) -> ScoreCard:
-    """Return the score card of a kernel in what nvdisasm, cuobjdump or Triton writes about machine code.
-
-    Raises:
-        InvalidInputError: it has no such kernel, or is not complete.
-    """
+    """Return the score card of a kernel in what nvdisasm, cuobjdump or Triton writes about machine code."""
     return _choose(_cards_of_text(text, "sass"), kernel)
 
 
 def score_ptx(text: str, *, kernel: str | None = None) -> ScoreCard:
-    """Return the score card of a kernel of a PTX module.
-
-    Raises:
-        InvalidInputError: it is not complete, or has no such kernel.
-    """
+    """Return the score card of a kernel of a PTX module."""
     return _choose(_cards_of_text(text, "ptx"), kernel)
 
 
 def score_file(path: Path | str, *, kernel: str | None = None) -> ScoreCard:
-    """Return the score card of a kernel in a file with PTX, a cubin, or SASS as text.
-
-    Raises:
-        InvalidInputError: the file cannot be read, is none of these, has no such kernel, or is larger than `limits`
-            allow.
-        GemmEvalError: there is no nvdisasm, or it does not read this.
-    """
+    """Return the score card of a kernel in a file with PTX, a cubin, or SASS as text."""
     content = read_bounded(path, MAX_FILE_BYTES, "compiled kernel")
     try:
         return _choose(_cards_of_content(content), kernel)
@@ -249,24 +212,27 @@ def _choose(cards: Cards, kernel: str | None) -> ScoreCard:
 
 
 def _cards_of_cubins(cubins: Sequence[bytes]) -> list[Cards]:
-    known = [load_cards(cubin) for cubin in cubins]
+    known = [_load_cards(cubin) for cubin in cubins]
     fresh = {cubin: read_cubin(cubin) for cubin, cards in zip(cubins, known, strict=True) if cards is None}
-    code = _instructions_of([kernel for kernels in fresh.values() for kernel in kernels])
+    codes = [(card.target, code) for kernels in fresh.values() for card, code in kernels]
+    instructions = _instructions_of(codes)
     made = {}
     for cubin, kernels in fresh.items():
-        made[cubin] = tuple(_card_of_cubin(kernel, code[kernel.target, kernel.code]) for kernel in kernels)
-        save_cards(cubin, made[cubin])
+        made[cubin] = tuple(_counted(card, instructions[card.target, code], SASS) for card, code in kernels)
+        _save_cards(cubin, made[cubin])
     return [made[cubin] if cards is None else cards for cubin, cards in zip(cubins, known, strict=True)]
 
 
-def _instructions_of(kernels: Iterable[CubinKernel]) -> dict[tuple[str, bytes], tuple[Instruction, ...]]:
+def _instructions_of(
+    kernels: Iterable[tuple[str | None, bytes]],
+) -> dict[tuple[str | None, bytes], tuple[Instruction, ...]]:
     """Return instructions by target and code; each target takes one call of nvdisasm."""
-    by_target: dict[str, dict[bytes, None]] = {}
-    for kernel in kernels:
-        by_target.setdefault(kernel.target, {})[kernel.code] = None
+    by_target: dict[str | None, dict[bytes, None]] = {}
+    for target, code in kernels:
+        by_target.setdefault(target, {})[code] = None
     by_code = {}
     for target, codes in by_target.items():
-        instructions = parse_sass(disassemble_code(b"".join(codes), target))
+        instructions = parse_sass(disassemble_code(b"".join(codes), str(target)))
         if len(instructions) != sum(map(len, codes)) // INSTRUCTION_BYTES:
             raise GemmEvalError(f"nvdisasm does not understand all of the code for {target}")
         start = 0
@@ -284,26 +250,19 @@ def _inside(instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
         yield one if one.target is None or first <= one.target <= last else one._replace(target=None)
 
 
-def _card_of_cubin(kernel: CubinKernel, instructions: tuple[Instruction, ...]) -> ScoreCard:
-    ops, loop = _counts(kernel.kernel, instructions, SASS)
-    return ScoreCard(
-        kernel.kernel, kernel.target, "cubin", kernel.num_threads, kernel.registers, kernel.max_registers,
-        kernel.stack_bytes, kernel.static_smem_bytes, ops, loop,
-    )  # fmt: skip
-
-
-def _counts(kernel: str, instructions: tuple[Instruction, ...], language: Language) -> tuple[OpCounts, LoopCard]:
-    check_instructions(len(instructions), kernel)
-    return count_kernel(instructions, language)
+def _counted(card: ScoreCard, instructions: tuple[Instruction, ...], language: Language) -> ScoreCard:
+    check_instructions(len(instructions), card.kernel)
+    ops, loop = count_kernel(instructions, language)
+    return card._replace(ops=ops, loop=loop)
 
 
 def _cards_of_text(text: str, language: str) -> Cards:
     check_instructions(text.count(";"))
     code = f"{language}\n{text}".encode(errors="surrogatepass")
-    cards = load_cards(code)
+    cards = _load_cards(code)
     if cards is None:
         cards = tuple(_cards_of_ptx(text) if language == "ptx" else _cards_of_sass(text))
-        save_cards(code, cards)
+        _save_cards(code, cards)
     return cards
 
 
@@ -311,24 +270,18 @@ def _cards_of_ptx(text: str) -> Iterator[ScoreCard]:
     kernels = list(split_ptx(text))
     if not kernels:
         raise InvalidInputError("this PTX has no kernels")
-    for kernel in kernels:
-        ops, loop = _counts(kernel.kernel, kernel.instructions, PTX)
-        yield ScoreCard(
-            kernel.kernel, kernel.target, "ptx", kernel.num_threads, None, kernel.max_registers,
-            kernel.stack_bytes, kernel.static_smem_bytes, ops, loop,
-        )  # fmt: skip
+    return (_counted(card, instructions, PTX) for card, instructions in kernels)
 
 
 def _cards_of_sass(text: str) -> Iterator[ScoreCard]:
-    for number, kernel in enumerate(split_sass(text), 1):
+    for number, (card, part) in enumerate(split_sass(text), 1):
         check_kernels(number)
-        if kernel.is_from_triton and kernel.text.count(";\n") >= _NUM_IN_TRITON_SASS:
+        if part.startswith("Function:") and part.count(";\n") >= _NUM_IN_TRITON_SASS:
             raise InvalidInputError(
-                f"Triton writes the first {_NUM_IN_TRITON_SASS:,} instructions of {kernel.kernel} only: score its cubin"
+                f"Triton writes the first {_NUM_IN_TRITON_SASS:,} instructions of {card.kernel} only: score its cubin"
             )
         try:
-            instructions = parse_sass(kernel.text)
+            instructions = parse_sass(part)
         except GemmEvalError as error:
             raise InvalidInputError(f"neither PTX nor a cubin, and as SASS: {error}") from None
-        ops, loop = _counts(kernel.kernel, instructions, SASS)
-        yield ScoreCard(kernel.kernel, kernel.target, "sass", None, kernel.registers, None, None, None, ops, loop)
+        yield _counted(card, instructions, SASS)

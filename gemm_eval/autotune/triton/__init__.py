@@ -22,20 +22,7 @@ from gemm_eval.autotune.triton.pruner import TritonPruner, autotune, num_kept
 from gemm_eval.autotune.triton.ranking import Ranking, TritonModel, Verdict
 
 __all__ = [
-    "CodeReader",
-    "CompiledConfig",
-    "KernelArguments",
-    "Ranking",
-    "Rejection",
-    "TensorArgument",
-    "TritonModel",
-    "TritonPruner",
-    "Verdict",
-    "autotune",
-    "compile_offline",
-    "dtype_of",
-    "gpu_spec",
-    "is_small",
-    "num_kept",
+    "CodeReader", "CompiledConfig", "KernelArguments", "Ranking", "Rejection", "TensorArgument", "TritonModel",
+    "TritonPruner", "Verdict", "autotune", "compile_offline", "dtype_of", "gpu_spec", "is_small", "num_kept",
     "reject_configs",
-]
+]  # fmt: skip

@@ -1,8 +1,6 @@
 """The GEMM that a call of a Triton kernel computes, and what can be said of its configs before anything is compiled.
 
-Rules reject a config for what the hardware or Triton cannot do, and for certain waste. Each is a function of the GPU,
-the GEMM and the config that returns None or a `Rejection`; `reject_configs` applies all of them, and then those that
-compare configs with each other.
+Rules reject a config for what the hardware or Triton cannot do, and for certain waste: alone, or beside others.
 """
 
 from __future__ import annotations
@@ -107,15 +105,7 @@ class KernelArguments:
     zero_dtype: str | None = None
 
     def problem(self, values: Mapping[str, Any]) -> GemmProblem:
-        """Return the GEMM that a call computes.
-
-        Args:
-            values: arguments of the call, and the values of one config, by name.
-
-        Raises:
-            InvalidOptionError: a name is not among `values`, or is of no use there.
-            InvalidProblemError: what they say is no GEMM.
-        """
+        """Return the GEMM of a call, from its arguments and the values of one config, by name."""
         sizes = {name: self._number(name, values) for name in _SIZES}
         a = self._dtype("input_dtype", "a", values)
         if a is None:
@@ -133,14 +123,7 @@ class KernelArguments:
         )  # fmt: skip
 
     def config(self, values: Mapping[str, Any]) -> TritonConfig:
-        """Return a config in this library's words.
-
-        Args:
-            values: arguments of the call, and the values of the config, by name.
-
-        Raises:
-            InvalidOptionError: a name is not among `values`.
-        """
+        """Return a config in this library's words, from the arguments of a call and the config's values, by name."""
         numbers: dict[str, Any] = {name: self._number(name, values) for name in _BLOCKS}
         for name in _OPTIONAL:
             numbers[name] = 1 if getattr(self, name) is None else self._number(name, values)
@@ -152,11 +135,7 @@ class KernelArguments:
         return TritonConfig(**numbers)
 
     def check(self, names: Iterable[str]) -> None:
-        """Check that every name is one that the kernel's arguments and configs have.
-
-        Raises:
-            InvalidOptionError: one is not; the message says which there are.
-        """
+        """Check that every name is one that the kernel's arguments and configs have."""
         known = {*names, *_BY_TRITON}
         for field in fields(self):
             source = getattr(self, field.name)
@@ -191,11 +170,7 @@ class KernelArguments:
 
 
 def dtype_of(tensor: Any) -> DType | None:
-    """Return the type of a tensor's elements, or None if it is none of ours.
-
-    Args:
-        tensor: of torch, CuPy or Triton, a descriptor of one (`.base`), a stand-in with `.dtype`, or a type itself.
-    """
+    """Return the type of the elements of a tensor or of a descriptor, or of a type itself; None: none of ours."""
     return _DTYPES.get(_name_of_dtype(tensor))
 
 
@@ -238,96 +213,52 @@ _SHARED_EXTRA_BYTES = 1024  # mbarriers, the scales of a step
 
 
 class Rejection(NamedTuple):
-    """The reason why a config falls.
-
-    Attributes:
-        rule: short name of the rule.
-        reason: one line with the numbers.
-        can_run: it would run, badly; else it would not compile, or not launch.
-    """
+    """The rule by which a config falls, and why, in one line; `can_run`: it would run, badly."""
 
     rule: str
     reason: str
     can_run: bool
 
 
-Rule = Callable[[GpuSpec, GemmProblem, TritonConfig], Rejection | None]
-
-
-def _blocks(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
-    del arch, problem
-    for name, value in zip(("M", "N", "K"), config[:3], strict=True):
+def reject_alone(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
+    """Return the first rule that a config breaks by itself, or None."""
+    warps, stages, ctas, split_k = config.num_warps, config.num_stages, config.num_ctas, config.split_k
+    for name, value in zip("MNK", config[:3], strict=True):
         if not _is_power_of_two(value):
             return Rejection("blocks", f"block {name} {value} is no power of two, as Triton's tiles are", False)
-    return None
-
-
-def _launch(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
-    del problem
-    warps, stages, ctas = config.num_warps, config.num_stages, config.num_ctas
-    if not _is_power_of_two(warps) or warps * THREADS_PER_WARP > MAX_THREADS_PER_CTA:
-        most = MAX_THREADS_PER_CTA // THREADS_PER_WARP
-        return Rejection("launch", f"{warps} warps: a program has a power of two of them, at most {most}", False)
+    most_warps = MAX_THREADS_PER_CTA // THREADS_PER_WARP
+    if not _is_power_of_two(warps) or warps > most_warps:
+        return Rejection("launch", f"{warps} warps: a program has a power of two of them, at most {most_warps}", False)
     if stages < 1:
         return Rejection("launch", f"{stages} stages: there must be at least 1", False)
     if ctas > arch.max_cluster_ctas:
-        return Rejection(
-            "launch", f"{ctas} CTAs in a cluster: {arch.sm_arch} has at most {arch.max_cluster_ctas}", False
-        )
-    if config.split_k < 1 or config.group_m < 1:
-        return Rejection("launch", f"split-K {config.split_k}, group {config.group_m}: both are at least 1", False)
-    return None
-
-
-def _k_step(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
-    del arch
+        text = f"{ctas} CTAs in a cluster: {arch.sm_arch} has at most {arch.max_cluster_ctas}"
+        return Rejection("launch", text, False)
+    if split_k < 1 or config.group_m < 1:
+        return Rejection("launch", f"split-K {split_k}, group {config.group_m}: both are at least 1", False)
     step = MIN_K_ELEMS_8BIT if problem.input_dtype.bits == 8 else MIN_K_ELEMS
     if config.block_k % step:
         what = f"block K {config.block_k} is no multiple of {step}"
         return Rejection("k_step", f"{what}, the K of a tensor-core instruction of {problem.input_dtype}", False)
-    return None
-
-
-def _mma_shape(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
-    del arch, problem
-    elems, least = config.block_m * config.block_n, config.num_warps * MIN_MMA_M * MIN_MMA_N
+    elems, least = config.block_m * config.block_n, warps * MIN_MMA_M * MIN_MMA_N
     if elems < least:
-        text = f"{elems} elements of C for {config.num_warps} warps: a tensor-core instruction m16n8 each is {least}"
+        text = f"{elems} elements of C for {warps} warps: a tensor-core instruction m16n8 each is {least}"
         return Rejection("mma_shape", text, True)
-    return None
-
-
-def _registers(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
-    del problem
-    if arch.mma_accumulators_in != "registers":
-        return None
-    threads = config.num_warps * THREADS_PER_WARP
-    limit = min(arch.max_registers_per_thread, arch.registers_per_sm // threads, config.maxnreg or 1 << 30)
-    demand = config.block_m * config.block_n // threads + MIN_OTHER_REGISTERS
-    if demand > limit:
-        text = f"{demand - MIN_OTHER_REGISTERS} accumulators a thread + {MIN_OTHER_REGISTERS} are {demand} registers"
-        return Rejection("registers", f"{text}, there are {limit}: it spills, or does not compile", True)
-    return None
-
-
-def _shared_memory(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
-    demand, limit = shared_bytes_bounds(problem, config)[0], arch.smem_per_cta_bytes
-    if demand > limit:
-        text = f"at least {demand:,} bytes of shared memory in {config.num_stages} stages, a CTA has {limit:,}"
+    if arch.mma_accumulators_in == "registers":
+        threads = warps * THREADS_PER_WARP
+        limit = min(arch.max_registers_per_thread, arch.registers_per_sm // threads, config.maxnreg or 1 << 30)
+        demand = elems // threads + MIN_OTHER_REGISTERS
+        if demand > limit:
+            text = f"{elems // threads} accumulators a thread + {MIN_OTHER_REGISTERS} are {demand} registers"
+            return Rejection("registers", f"{text}, there are {limit}: it spills, or does not compile", True)
+    smem_bytes, limit = shared_bytes_bounds(problem, config)[0], arch.smem_per_cta_bytes
+    if smem_bytes > limit:
+        text = f"at least {smem_bytes:,} bytes of shared memory in {stages} stages, a CTA has {limit:,}"
         return Rejection("shared_memory", text, False)
-    return None
-
-
-def _split_k(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
-    del arch
     steps = -(-problem.K // config.block_k)
-    if config.split_k > steps:
-        return Rejection("split_k", f"split-K {config.split_k} of {steps} steps along K: some parts are empty", True)
+    if split_k > steps:
+        return Rejection("split_k", f"split-K {split_k} of {steps} steps along K: some parts are empty", True)
     return None
-
-
-RULES: tuple[Rule, ...] = (_blocks, _launch, _k_step, _mma_shape, _registers, _shared_memory, _split_k)
-"""The rules that look at one config."""
 
 
 def shared_bytes_bounds(problem: GemmProblem, config: TritonConfig) -> tuple[int, int]:
@@ -350,45 +281,20 @@ def reject_configs(
 ) -> tuple[Rejection | None, ...]:
     """Return for each config why it falls, or None.
 
-    A config that others make pointless (a tile far beyond the problem, stages beyond its steps) falls only if one of
-    them stands to the end.
+    A config that others make pointless falls only if one of them stands to the end.
     """
-    rejections = [next((no for rule in RULES if (no := rule(arch, problem, config))), None) for config in configs]
-    for compare in (_oversized_m, _oversized_n, _oversized_k):
-        standing = [config for config, no in zip(configs, rejections, strict=True) if no is None]
-        rejections = [
-            no or compare(arch, problem, config, standing) for config, no in zip(configs, rejections, strict=True)
-        ]
+    rejections = [reject_alone(arch, problem, config) for config in configs]
+    blocks = zip("MNK", (problem.M, problem.N, problem.K), ("block_m", "block_n", "block_k"), strict=True)
+    for name, size, field in blocks:
+        # the rows of one instruction are no waste, be they M or, in a transposed product, N
+        enough = max(1 << (size - 1).bit_length(), MIN_K_ELEMS_8BIT if name == "K" else arch.mma_m)
+        standing = [i for i, no in enumerate(rejections) if no is None]
+        if any(getattr(configs[i], field) <= enough for i in standing):
+            for i in standing:
+                if (block := getattr(configs[i], field)) >= 2 * enough:
+                    text = f"block {name} {block} for {name} = {size}: {enough} does, and some config has no more"
+                    rejections[i] = Rejection("oversized", text, True)
     return tuple(rejections)
-
-
-def _oversized_m(
-    arch: GpuSpec, problem: GemmProblem, config: TritonConfig, others: Sequence[TritonConfig]
-) -> Rejection | None:
-    # the rows of one instruction are no waste, be they M or, in a transposed product, N
-    return _oversized("M", problem.M, arch.mma_m, config.block_m, [other.block_m for other in others])
-
-
-def _oversized_n(
-    arch: GpuSpec, problem: GemmProblem, config: TritonConfig, others: Sequence[TritonConfig]
-) -> Rejection | None:
-    return _oversized("N", problem.N, arch.mma_m, config.block_n, [other.block_n for other in others])
-
-
-def _oversized_k(
-    arch: GpuSpec, problem: GemmProblem, config: TritonConfig, others: Sequence[TritonConfig]
-) -> Rejection | None:
-    del arch
-    return _oversized("K", problem.K, MIN_K_ELEMS_8BIT, config.block_k, [other.block_k for other in others])
-
-
-def _oversized(name: str, size: int, least: int, block: int, others: Sequence[int]) -> Rejection | None:
-    """Reject a tile of at least twice the problem, where some config has a smaller one."""
-    enough = max(1 << (size - 1).bit_length(), least)
-    if block >= 2 * enough and any(other <= enough for other in others):
-        text = f"block {name} {block} for {name} = {size}: {enough} does, and some config has no more"
-        return Rejection("oversized", text, True)
-    return None
 
 
 def _is_power_of_two(value: int) -> bool:
@@ -410,11 +316,7 @@ _FLOP_PER_US_PER_TFLOP_PER_S = 1e6
 
 
 def is_small(problem: GemmProblem, arch: GpuSpec) -> bool:
-    """Return whether a launch costs more than all that a config can change about a GEMM.
-
-    What is then at stake between sane configs is less than a launch, while a benchmark of two takes as long as
-    thousands of calls: the model's choice stands.
-    """
+    """Return whether a launch costs more than all that a config can change about a GEMM."""
     return work_us(problem, arch) <= SMALL_SHARE * arch.graph_node_us
 
 
@@ -430,16 +332,12 @@ def work_us(problem: GemmProblem, arch: GpuSpec) -> float:
     except KeyError:
         return float("inf")
     G, M, K, N = problem.sizes
-    a = _elem_bytes(problem.input_dtype)
-    b = _elem_bytes(problem.weight_dtype)
-    c = _elem_bytes(problem.output_dtype)
+    a, b, c = (
+        (dtype.bits if dtype else 0) / _BITS_PER_BYTE
+        for dtype in (problem.input_dtype, problem.weight_dtype, problem.output_dtype)
+    )
     compute_us = problem.flop / (peak * _FLOP_PER_US_PER_TFLOP_PER_S)
     dram_us = G * (M * K * a + K * N * b + M * N * c) / bytes_per_us(arch.dram_achievable_gb_per_s)
     row_bytes = (min(M, SMALL_TILE) + min(N, SMALL_TILE)) * a
     chain_us = K * row_bytes / bytes_per_us(arch.l2_gb_per_s / arch.num_sms)
     return max(compute_us, dram_us) + chain_us
-
-
-def _elem_bytes(dtype: DType | None) -> float:
-    assert dtype is not None  # a GemmProblem has filled it in
-    return dtype.bits / _BITS_PER_BYTE

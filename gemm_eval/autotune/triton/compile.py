@@ -17,6 +17,7 @@ from gemm_eval.autotune.triton.ranking import CodeOf
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidInputError, InvalidOptionError
 from gemm_eval.extras import needs_extra
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
+from gemm_eval.words import one_line
 
 
 def import_triton() -> Any:
@@ -35,8 +36,8 @@ def without_autotuner(kernel: Any) -> Any:
 
 def jit_function(kernel: Any) -> Any | None:
     """Return the `JITFunction` below decorators; None if there is none, as under TRITON_INTERPRET=1."""
-    with needs_extra("tuning Triton kernels", "triton"):
-        from triton.runtime.jit import JITFunction
+    import_triton()
+    from triton.runtime.jit import JITFunction
 
     while not isinstance(kernel, JITFunction) and hasattr(kernel, "fn"):
         kernel = kernel.fn
@@ -62,8 +63,8 @@ def capability_of(arch: GpuSpec) -> int:
 
 def active_capability() -> int | None:
     """Return the generation of the GPU that Triton would launch on, or None if there is none of NVIDIA's."""
-    with needs_extra("tuning Triton kernels", "triton"):
-        from triton.runtime import driver
+    import_triton()
+    from triton.runtime import driver
 
     try:
         target = driver.active.get_current_target()
@@ -102,13 +103,7 @@ def _name_of_gpu() -> str:
 
 
 def gpu_spec(arch: GpuSpec | str | None) -> GpuSpec:
-    """Return the GPU that `arch` names; None: the one that runs.
-
-    Raises:
-        InvalidOptionError: it names something else than a GPU.
-        ArchError: no such preset or file, or one that does not hold together.
-        GemmEvalError: it is None, and there is no GPU.
-    """
+    """Return the GPU that `arch` names; None: the one that runs."""
     if arch is None:
         return running_gpu()
     spec = load_arch(arch) if isinstance(arch, str) else arch
@@ -122,14 +117,7 @@ RUN_ONLY = ("grid", "warmup")
 
 
 class CompiledConfig(NamedTuple):
-    """A compiled kernel.
-
-    Attributes:
-        cubin: its machine code.
-        smem_bytes: shared memory of a CTA.
-        num_warps: of a CTA.
-        key: Triton's hash of source, types, config and target.
-    """
+    """A compiled kernel: code, shared memory and warps of a CTA, and Triton's hash of all that it was made of."""
 
     cubin: bytes
     smem_bytes: int
@@ -137,26 +125,15 @@ class CompiledConfig(NamedTuple):
     key: str
 
 
-def default_num_threads() -> int:
-    """Return how many threads compile at once: MLIR, LLVM and ptxas leave Python's lock to others."""
-    return min(8, os.cpu_count() or 1)
-
-
 def compile_offline(
     kernel: Any, config: Any, named_args: Mapping[str, Any], *, arch: GpuSpec | str, **kwargs: Any
 ) -> CompiledConfig:
-    """Compile one config for a GPU that need not be there.
+    """Compile a `triton.Config` of a kernel for a GPU that need not be there; its `pre_hook` is not called.
 
-    Args:
-        kernel: of `@triton.jit`; `@triton.heuristics` and `@triton.autotune` may be around it.
-        config: a `triton.Config`; its `pre_hook` is not called.
-        named_args: the kernel's arguments by name; `TensorArgument` may stand for tensors.
-        arch: the GPU: a preset's name, a file, or a spec.
-        kwargs: more arguments by name.
+    `kernel` may have `@triton.heuristics` and `@triton.autotune` around it, and `TensorArgument` may stand for tensors.
 
     Raises:
-        GemmEvalError: Triton is missing.
-        InvalidOptionError: `kernel` is no kernel.
+        GemmEvalError: Triton is missing, or `kernel` is no kernel.
         Exception: what Triton raises when it does not compile.
     """
     compiled = compile_many_offline(kernel, [config], {**named_args, **kwargs}, gpu_spec(arch), num_threads=1)[0]
@@ -171,10 +148,9 @@ def compile_many_offline(
 ) -> list[CompiledConfig | Exception | None]:
     """Compile configs for a GPU that need not be there; what does not compile gives its exception."""
     triton = import_triton()
-    with needs_extra("tuning Triton kernels", "triton"):
-        from triton.backends.compiler import GPUTarget
-        from triton.compiler import ASTSource, make_backend
-        from triton.runtime.jit import create_function_from_signature
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, make_backend
+    from triton.runtime.jit import create_function_from_signature
 
     kernel = without_autotuner(kernel)
     function = jit_function(kernel)
@@ -227,8 +203,7 @@ def compile_with_jit(
 
 def _is_async() -> bool:
     """Return whether the caller compiles in threads of its own, in which this module then compiles too."""
-    with needs_extra("tuning Triton kernels", "triton"):
-        from triton.runtime._async_compile import active_mode
+    from triton.runtime._async_compile import active_mode
 
     return active_mode.get() is not None
 
@@ -265,10 +240,8 @@ def _finished(job: Any) -> CompiledConfig | None:
     if isinstance(job, Exception):
         raise job
     kernel = job.result() if hasattr(job, "result") else job
-    return None if kernel is None else _compiled(kernel)
-
-
-def _compiled(kernel: Any) -> CompiledConfig:
+    if kernel is None:
+        return None
     metadata = kernel.metadata
     return CompiledConfig(bytes(kernel.asm["cubin"]), int(metadata.shared), int(metadata.num_warps), str(kernel.hash))
 
@@ -283,28 +256,19 @@ _MAX_REASON_CHARS = 200
 class Assembly:
     """Compiles configs and reads their machine code, each code once: other shapes of a GEMM often share it."""
 
-    def __init__(self, num_threads: int, read_code: CodeReader | None = None) -> None:
-        self._num_threads = num_threads
+    def __init__(self, num_threads: int | None, read_code: CodeReader | None = None) -> None:
+        # MLIR, LLVM and ptxas leave Python's lock to others
+        self._num_threads = num_threads or min(8, os.cpu_count() or 1)
         self._read_code = read_code or _read_codes
         self._codes: dict[str, KernelCode] = {}  # by Triton's hash of source, types, config and target
 
     def code_of(
-        self,
-        kernel: Any,
-        arch: GpuSpec,
-        given: Sequence[Any],
-        configs: Sequence[TritonConfig],
-        values: Mapping[str, Any],
-        notes: list[str],
-    ) -> CodeOf | None:
+        self, kernel: Any, arch: GpuSpec, given: Sequence[Any], configs: Sequence[TritonConfig],
+        values: Mapping[str, Any], notes: list[str],
+    ) -> CodeOf | None:  # fmt: skip
         """Return what compiles the configs of a kernel for one call, by index; None if there is nothing to compile.
 
-        Args:
-            kernel: of `@triton.jit`, with or without heuristics; None: unknown.
-            arch: the GPU.
-            given, configs: the configs, as Triton's and as ours.
-            values: the arguments of the call, by name.
-            notes: where it says what keeps it from reading code.
+        `given` and `configs` are the configs as Triton's and as ours; `notes` gets what keeps it from reading code.
         """
         if kernel is None or jit_function(kernel) is None:
             return None
@@ -374,4 +338,4 @@ def _one_line(error: Exception) -> str:
     """Return the line of an error that says it: that of ptxas, or the last line of Triton's own errors."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     line = next((line for line in lines if line.startswith(("ptxas fatal", "ptxas error", "error"))), lines[-1])
-    return line if len(line) <= _MAX_REASON_CHARS else line[: _MAX_REASON_CHARS - 3] + "..."
+    return one_line(line, _MAX_REASON_CHARS)

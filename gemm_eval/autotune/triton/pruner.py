@@ -6,6 +6,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from gemm_eval.arch import GpuSpec
@@ -13,7 +14,6 @@ from gemm_eval.autotune.triton.arguments import KernelArguments, is_small
 from gemm_eval.autotune.triton.compile import (
     Assembly,
     CodeReader,
-    default_num_threads,
     gpu_spec,
     import_triton,
     running_gpu,
@@ -33,11 +33,7 @@ _MS_PER_US = 1e-3
 
 
 def num_kept(top_k: int | float, num_configs: int) -> int:
-    """Return how many of `num_configs` configs stay: a count, or a share rounded down; at least 1.
-
-    Raises:
-        InvalidOptionError: `top_k` is neither a count >= 1 nor a share in (0, 1].
-    """
+    """Return how many of `num_configs` configs stay: a count, or a share rounded down; at least 1."""
     if isinstance(top_k, bool) or not isinstance(top_k, int | float):
         raise InvalidOptionError(f"top_k must be a count (int) or a share (float), got {shown(top_k)}")
     if isinstance(top_k, int):
@@ -78,21 +74,12 @@ class TritonPruner:
     """
 
     def __init__(
-        self,
-        arch: GpuSpec | str | None = None,
-        arguments: KernelArguments | None = None,
-        *,
-        top_k: int | float = DEFAULT_TOP_K,
-        kernel: Any = None,
-        use_assembly: bool = True,
-        compile_k: int | float | None = None,
-        small: Callable[[GemmProblem, GpuSpec], bool] | None = is_small,
-        num_compile_threads: int | None = None,
-        verbose: bool = False,
-        bench: Callable[..., Any] | None = None,
-        model: TritonModel | None = None,
-        read_code: CodeReader | None = None,
-    ) -> None:
+        self, arch: GpuSpec | str | None = None, arguments: KernelArguments | None = None, *,
+        top_k: int | float = DEFAULT_TOP_K, kernel: Any = None, use_assembly: bool = True,
+        compile_k: int | float | None = None, small: Callable[[GemmProblem, GpuSpec], bool] | None = is_small,
+        num_compile_threads: int | None = None, verbose: bool = False, bench: Callable[..., Any] | None = None,
+        model: TritonModel | None = None, read_code: CodeReader | None = None,
+    ) -> None:  # fmt: skip
         num_kept(top_k, 1)
         if compile_k is not None:
             num_kept(compile_k, 1)
@@ -105,7 +92,7 @@ class TritonPruner:
         self.use_assembly, self.small, self.verbose, self.bench = use_assembly, small, verbose, bench
         self.last: Ranking | None = None
         self._model = model
-        self._assembly = Assembly(num_compile_threads or default_num_threads(), read_code)
+        self._assembly = Assembly(num_compile_threads, read_code)
         self._local = threading.local()
 
     @property
@@ -114,33 +101,20 @@ class TritonPruner:
         return {"early_config_prune": self.early_config_prune, "perf_model": self.perf_model, "top_k": 1.0}
 
     def early_config_prune(self, configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:
-        """Return the configs that are worth a benchmark, best first: Triton calls this before it tunes.
-
-        Args:
-            configs: each a `triton.Config`; at least one.
-            named_args: the positional arguments of the call, by name.
-            kwargs: its other arguments.
-
-        Raises:
-            InvalidOptionError: `arguments` names what the kernel has not.
-            GemmEvalError: `arch` is None, and the GPU that runs is unknown.
-        """
+        """Return the configs that are worth a benchmark, best first: Triton calls this before it tunes."""
         ranking = self.rank(configs, named_args, **kwargs)
         kept = ranking.kept
         self._local.only_us = (ranking.verdicts[0].time_us or 0.0) if len(kept) == 1 else None
         if self.verbose:
             from rich.console import Console
 
-            Console().print(ranking.table())
+            Console().print(str(ranking), soft_wrap=True, markup=False, highlight=False)
         return kept
 
     def perf_model(self, **kwargs: Any) -> float:
         """Return the predicted time of one config in microseconds, infinite if a rule rejects it.
 
         It fits Triton's `perf_model`, with a `top_k` of Triton's own. The latest ranking's times are not computed anew.
-
-        Args:
-            kwargs: the arguments of the call, and the config's values.
         """
         values = with_heuristics(without_autotuner(self.kernel), kwargs)
         config, problem = self.arguments.config(values), self.arguments.problem(values)
@@ -148,19 +122,17 @@ class TritonPruner:
             for verdict in self.last.verdicts:
                 if verdict.config == config:
                     return math.inf if verdict.time_us is None else verdict.time_us
-        arch = self._arch()
-        outcome = rank_configs(arch, problem, [config], k=1, model=self._cost_model())
-        time_us = outcome.times_us[0]
-        return math.inf if time_us is None or outcome.notes else time_us
+        ranking = rank_configs(
+            self._arch(), problem, [config], [None], kernel=_name_of(self.kernel), k=1, model=self._cost_model()
+        )
+        time_us = ranking.verdicts[0].time_us
+        return math.inf if time_us is None or ranking.notes else time_us
 
     def rank(self, configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> Ranking:
         """Rank configs for one call, without benchmarking any.
 
         With a GPU of the same generation as `arch`, Triton compiles as for a launch; else offline, where
         `TensorArgument` may stand for tensors, and each config's `pre_hook` is left out.
-
-        Args, Raises:
-            See `early_config_prune`.
         """
         if not configs:
             raise InvalidOptionError("configs must be at least one triton.Config, got none")
@@ -169,39 +141,25 @@ class TritonPruner:
         values = [with_heuristics(kernel, {**call, **config.all_kwargs()}) for config in configs]
         ours, problem = [self.arguments.config(one) for one in values], self.arguments.problem(values[0])
         arch, notes = self._arch(), list[str]()
-        k = num_kept(self.top_k, len(configs))
+        name = _name_of(kernel)
         try:
-            outcome = rank_configs(
-                arch, problem, ours, k=k, model=self._cost_model(),
+            ranking = rank_configs(
+                arch, problem, ours, configs, kernel=name, k=num_kept(self.top_k, len(configs)),
+                model=self._cost_model(),
                 code_of=self._assembly.code_of(kernel, arch, configs, ours, call, notes) if self.use_assembly else None,
                 num_to_compile=None if self.compile_k is None else num_kept(self.compile_k, len(configs)),
                 is_small=self.small is not None and self.small(problem, arch),
             )  # fmt: skip
+            self.last = replace(ranking, notes=(*ranking.notes, *notes))
         except UnsupportedError as error:
             note = f"all configs stay, for the model knows no such kernel: {error}"
             warnings.warn(note, stacklevel=3)
             verdicts = tuple(Verdict(*pair, None, False, True, "") for pair in zip(ours, configs, strict=True))
-            self.last = Ranking(_name_of(kernel), arch.name, problem, verdicts, notes=(note,))
-            return self.last
-        verdicts = tuple(
-            Verdict(
-                ours[i], configs[i], outcome.times_us[i], outcome.is_compiled[i], position < outcome.num_kept,
-                outcome.reasons[i],
-            )
-            for position, i in enumerate(outcome.order)
-        )  # fmt: skip
-        self.last = Ranking(
-            _name_of(kernel), arch.name, problem, verdicts, outcome.is_small, outcome.num_compiled, outcome.compile_s,
-            (*outcome.notes, *notes),
-        )  # fmt: skip
+            self.last = Ranking(name, arch.name, problem, verdicts, notes=(note,))
         return self.last
 
     def do_bench(self, kernel_call: Callable[[], Any], quantiles: Sequence[float] | None = None, **kwargs: Any) -> Any:
-        """Benchmark a kernel, unless its config is the only one that stayed: for the `do_bench` of `@triton.autotune`.
-
-        Returns:
-            What the benchmark returns, times in milliseconds; of a single config the predicted time instead.
-        """
+        """Benchmark a kernel for `@triton.autotune`; a config that alone stayed gets its predicted time instead."""
         only_us = getattr(self._local, "only_us", None)
         if only_us is not None:
             return only_us * _MS_PER_US if quantiles is None else [only_us * _MS_PER_US] * len(quantiles)
@@ -240,16 +198,10 @@ _REPLACED = {
 
 
 def autotune(
-    configs: Sequence[Any],
-    key: Sequence[str],
-    *,
-    arguments: KernelArguments | None = None,
-    arch: GpuSpec | str | None = None,
-    top_k: int | float = DEFAULT_TOP_K,
-    verbose: bool = False,
-    do_bench: Callable[..., Any] | None = None,
-    **options: Any,
-) -> Callable[[Any], Any]:
+    configs: Sequence[Any], key: Sequence[str], *, arguments: KernelArguments | None = None,
+    arch: GpuSpec | str | None = None, top_k: int | float = DEFAULT_TOP_K, verbose: bool = False,
+    do_bench: Callable[..., Any] | None = None, **options: Any,
+) -> Callable[[Any], Any]:  # fmt: skip
     """Decorate a GEMM kernel as `triton.autotune` does, but benchmark only what the model finds worth it.
 
     Rules reject, the model ranks, the best are compiled (in threads) and ranked again by their machine code, and of

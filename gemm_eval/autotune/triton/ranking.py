@@ -6,31 +6,22 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.triton.arguments import Rejection, reject_configs, shared_bytes_bounds
+from gemm_eval.autotune.triton.arguments import reject_configs, shared_bytes_bounds
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
 from gemm_eval.workload import GemmProblem
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one config.
+    """The verdict on one config: why it falls, or what is to be said of one that stays.
 
-    Attributes:
-        config: it, in this library's words.
-        given: it, as it was given: a `triton.Config`.
-        time_us: predicted time; None: not predicted.
-        is_compiled: whether the prediction knows its machine code.
-        is_kept: whether it stays.
-        reason: why it falls, in one line; or what is to be said of one that stays.
+    `time_us` is predicted, None where it is not; `is_compiled`: the prediction knows its machine code.
     """
 
     config: TritonConfig
@@ -69,43 +60,19 @@ class Ranking:
         """The configs that stay, as they were given, the one predicted fastest first."""
         return [verdict.given for verdict in self.verdicts if verdict.is_kept]
 
-    @property
-    def title(self) -> str:
-        """The kernel, the GPU and the GEMM, and how many configs stay."""
-        text = f"{self.kernel} on {self.gpu}, {self.problem}: {len(self.kept)} of {len(self.verdicts)} configs stay"
-        if self.is_small:
-            text += ", a small GEMM"
-        if self.num_compiled:
-            text += f", {self.num_compiled} compiled in {self.compile_s:.1f} s"
-        return text
-
-    def table(self) -> Table:
-        """Return a table for `rich`: each config with its time and what became of it."""
-        from rich.table import Table
-
-        table = Table(title=self.title, title_justify="left", caption="\n".join(self.notes) or None)
-        table.add_column("#", justify="right")
-        table.add_column("config")
-        table.add_column("us", justify="right")
-        table.add_column("by")
-        table.add_column("verdict", overflow="fold")
-        for number, verdict in enumerate(self.verdicts, 1):
-            table.add_row(str(number), *_cells(verdict), style=None if verdict.is_kept else "dim")
-        return table
-
     def __str__(self) -> str:
-        lines = [self.title, *self.notes]
+        title = f"{self.kernel} on {self.gpu}, {self.problem}: {len(self.kept)} of {len(self.verdicts)} configs stay"
+        if self.is_small:
+            title += ", a small GEMM"
+        if self.num_compiled:
+            title += f", {self.num_compiled} compiled in {self.compile_s:.1f} s"
+        lines = [title, *self.notes]
         for number, verdict in enumerate(self.verdicts, 1):
-            config, time, by, text = _cells(verdict)
-            lines.append(f"{number:4d}  {config}  {f'{time} us, {by}: ' if time else ''}{text}")
+            by = "code" if verdict.is_compiled else "estimate"
+            time = "" if verdict.time_us is None else f"{verdict.time_us:.2f} us, {by}: "
+            reason = f": {verdict.reason}" if verdict.reason else ""
+            lines.append(f"{number:4d}  {verdict.config}  {time}{'stays' if verdict.is_kept else 'falls'}{reason}")
         return "\n".join(lines)
-
-
-def _cells(verdict: Verdict) -> tuple[str, str, str, str]:
-    time = "" if verdict.time_us is None else f"{verdict.time_us:.2f}"
-    by = "" if verdict.time_us is None else ("code" if verdict.is_compiled else "estimate")
-    text = ("stays" if verdict.is_kept else "falls") + (f": {verdict.reason}" if verdict.reason else "")
-    return str(verdict.config), time, by, text
 
 
 COMPILED_PER_KEPT = 2
@@ -131,57 +98,42 @@ CodeOf = Callable[[Sequence[int]], Sequence[KernelCode | str | None]]
 """Compiles configs, by their index: their code; why one falls; None: its code cannot be read, the estimate holds."""
 
 
-class Outcome(NamedTuple):
-    """The result of a ranking; all sequences are in the order of the configs.
-
-    Attributes:
-        order: indices: those that stay, best first, then the others.
-        num_kept: how many of `order` stay.
-        times_us: predicted times; None: not predicted.
-        is_compiled: whether the prediction knows the machine code.
-        reasons: why a config falls.
-        is_small, num_compiled, compile_s, notes: see `Ranking`.
-    """
-
-    order: tuple[int, ...]
-    num_kept: int
-    times_us: tuple[float | None, ...]
-    is_compiled: tuple[bool, ...]
-    reasons: tuple[str, ...]
-    is_small: bool
-    num_compiled: int
-    compile_s: float
-    notes: tuple[str, ...]
-
-
 def rank_configs(
-    arch: GpuSpec,
-    problem: GemmProblem,
-    configs: Sequence[TritonConfig],
-    *,
-    k: int,
-    model: TritonModel,
-    code_of: CodeOf | None = None,
-    num_to_compile: int | None = None,
-    is_small: bool = False,
-) -> Outcome:
+    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], given: Sequence[Any], *, kernel: str, k: int,
+    model: TritonModel, code_of: CodeOf | None = None, num_to_compile: int | None = None, is_small: bool = False,
+) -> Ranking:  # fmt: skip
     """Rank configs; at least one stays, at most `k` if the model can tell them apart.
 
     Args:
         arch: the GPU.
         problem: the GEMM.
-        configs: at least one.
+        configs, given: at least one, in this library's words and as they were given.
+        kernel: its name.
         k: how many may stay.
         model: the cost model.
         code_of: compiles configs; None: estimates decide.
         num_to_compile: how many are compiled; None: `COMPILED_PER_KEPT` for each that stays, at least `MIN_COMPILED`.
         is_small: the estimate's best stays alone, and nothing is compiled.
     """
-    return _Ranker(arch, problem, configs, model).rank(k, code_of, num_to_compile, is_small)
+    ranker = _Ranker(arch, problem, configs, model)
+    kept, is_small = ranker.rank(k, code_of, num_to_compile, is_small)
+    others = sorted(
+        set(range(len(configs))) - set(kept),
+        key=lambda i: (i not in ranker.compiled, ranker.times[i] is None, ranker.times[i] or 0.0, i),
+    )
+    for i in kept:
+        ranker.reasons[i] = ""
+    verdicts = tuple(
+        Verdict(configs[i], given[i], ranker.times[i], i in ranker.compiled, i in kept, ranker.reasons[i])
+        for i in (*kept, *others)
+    )
+    return Ranking(
+        kernel, arch.name, problem, verdicts, is_small, ranker.num_compiled, ranker.compile_s, tuple(ranker.notes)
+    )
 
 
 class _Ranker:
-    """The state of one ranking."""
+    """The state of one ranking; lists are in the order of the configs, which go by their index."""
 
     def __init__(
         self, arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], model: TritonModel
@@ -194,32 +146,36 @@ class _Ranker:
         self.num_compiled, self.compile_s = 0, 0.0
         self.notes: list[str] = []
 
-    def rank(self, k: int, code_of: CodeOf | None, num_to_compile: int | None, is_small: bool) -> Outcome:
+    def rank(
+        self, k: int, code_of: CodeOf | None, num_to_compile: int | None, is_small: bool
+    ) -> tuple[list[int], bool]:
+        """Return those that stay, best first, and whether one is dispatched at once."""
         standing = self._by_rules()
         estimated = self._estimate(standing) if standing else []
         if not estimated:
-            kept = standing or list(range(len(self.configs)))
             self.notes.append(f"none is expected to be launched: {'what rules leave' if standing else 'all'} stay")
-            return self._outcome(kept, is_small=False)
+            return standing or list(range(len(self.configs))), False
         if is_small:
             best = min(estimated, key=lambda i: (not self._surely_fits(i), estimated.index(i)))
             for i in estimated:
                 self.reasons[i] = f"a small GEMM: {self.configs[best]} is dispatched at once"
-            return self._outcome([best], is_small=True)
-        if code_of is None or len(estimated) == 1:
-            return self._keep(estimated, k)
-        count = max(num_to_compile or max(COMPILED_PER_KEPT * k, MIN_COMPILED), k)
-        done = self._compile(estimated, k, count, code_of)
-        if not done:
-            self.notes.append(f"none of them compiled, and the estimate decides: {self.reasons[estimated[0]]}")
-            return self._keep(estimated, k)
-        return self._keep(done, k)
+            return [best], True
+        ranked = estimated
+        if code_of is not None and len(estimated) > 1:
+            count = max(num_to_compile or max(COMPILED_PER_KEPT * k, MIN_COMPILED), k)
+            ranked = self._compile(estimated, k, count, code_of)
+            if not ranked:
+                self.notes.append(f"none of them compiled, and the estimate decides: {self.reasons[estimated[0]]}")
+                ranked = estimated
+        for position, i in enumerate(ranked[k:], k + 1):
+            self.reasons[i] = f"number {position}: the best {k} stay"
+        return ranked[:k], False
 
     def _by_rules(self) -> list[int]:
         """Return indices of the configs that rules leave; if they leave none, of those that can run at all."""
         rejections = reject_configs(self.arch, self.problem, self.configs)
         for i, no in enumerate(rejections):
-            self.reasons[i] = _text(no)
+            self.reasons[i] = "" if no is None else f"{no.rule}: {no.reason}"
         standing = [i for i, no in enumerate(rejections) if no is None]
         if not standing:
             standing = [i for i, no in enumerate(rejections) if no is not None and no.can_run]
@@ -281,29 +237,6 @@ class _Ranker:
 
     def _surely_fits(self, i: int) -> bool:
         return shared_bytes_bounds(self.problem, self.configs[i])[1] <= self.arch.smem_per_cta_bytes
-
-    def _keep(self, ranked: list[int], k: int) -> Outcome:
-        kept = ranked[:k]
-        for position, i in enumerate(ranked[k:], k + 1):
-            self.reasons[i] = f"number {position}: the best {k} stay"
-        return self._outcome(kept, is_small=False)
-
-    def _outcome(self, kept: list[int], *, is_small: bool) -> Outcome:
-        others = sorted(
-            set(range(len(self.configs))) - set(kept),
-            key=lambda i: (i not in self.compiled, self.times[i] is None, self.times[i] or 0.0, i),
-        )
-        for i in kept:
-            self.reasons[i] = ""
-        return Outcome(
-            (*kept, *others), len(kept), tuple(self.times),
-            tuple(i in self.compiled for i in range(len(self.configs))), tuple(self.reasons),
-            is_small, self.num_compiled, self.compile_s, tuple(self.notes),
-        )  # fmt: skip
-
-
-def _text(no: Rejection | None) -> str:
-    return "" if no is None else f"{no.rule}: {no.reason}"
 
 
 def _needs(code: KernelCode) -> str:

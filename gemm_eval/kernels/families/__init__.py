@@ -27,15 +27,12 @@ __all__ = [
     "TensorMapOf", "Variant", "WeightMode", "ceil_div", "families", "family_of", "grouped_families",
 ]  # fmt: skip
 
-# Modules of the families and their classes, from few tokens to many.
+# Modules of the families and their classes, from few tokens to many; then those of grouped GEMMs.
 _FAMILIES = (
-    ("gemv", "GemvFamily"), ("gemv_mma", "GemvMmaFamily"), ("sm80", "Sm80Family"), ("sm90", "Sm90Family"),
+    ("gemv", "GemvFamily"), ("gemv", "GemvMmaFamily"), ("sm80", "Sm80Family"), ("sm90", "Sm90Family"),
     ("sm90", "Sm90ClusterFamily"),
 )  # fmt: skip
-
-
 _GROUPED = (("grouped", "GemvMmaGroupedFamily"), ("grouped", "Sm80GroupedFamily"), ("grouped", "Sm90GroupedFamily"))
-"""Those of grouped GEMMs."""
 
 
 @cache
@@ -56,11 +53,7 @@ def _made(classes: tuple[tuple[str, str], ...]) -> dict[str, Family]:
 
 
 def family_of(config: KernelConfig) -> Family:
-    """Return the family that `config` names.
-
-    Raises:
-        InvalidMappingError: there is no such family.
-    """
+    """Return the family that `config` names, of one GEMM or of groups."""
     known = families() | grouped_families()
     family = known.get(config.family) if isinstance(config.family, str) else None
     if family is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -75,14 +74,7 @@ class Sizes(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What a kernel is compiled for.
-
-    Attributes:
-        config: which kernel; how K is split does not matter to the compiler.
-        activation: DType.FP16 or DType.BF16.
-        mode: of the weights.
-        group_size: weights along K that share a scale, of `mode.group_sizes`; 0 in mode COLUMN.
-    """
+    """The parameters that a kernel is compiled for; `group_size` is of `mode.group_sizes`, 0 in mode COLUMN."""
 
     config: KernelConfig
     activation: DType
@@ -105,8 +97,6 @@ class Launch(NamedTuple):
     """The launch of a kernel for certain sizes.
 
     Attributes:
-        grid: CTAs.
-        num_threads: of a CTA.
         smem_bytes: dynamic shared memory of a CTA.
         workspace_bytes: partial sums of a split K; 0: none.
         num_counters: 32-bit counters that are 0 before the launch, and again after it.
@@ -123,14 +113,10 @@ class Operands(NamedTuple):
     """Device addresses, and what else a launch needs.
 
     Attributes:
-        a: activations [M, K], `lda` elements from row to row.
-        qweight, scales: as packed.
-        bias: [N], 0: none.
-        c: output [M, N], contiguous.
+        lda: elements of A from row to row.
+        bias: 0: none.
         workspace, counters: as `Launch` asks for, 0 if it does not.
-        alpha: factor of the product.
-        num_column_blocks, num_k_blocks, num_groups: NB, KB and GB of the packed weights (KERNELS.md): blocks, and rows
-            of scales.
+        num_column_blocks, num_k_blocks, num_groups: NB, KB and GB of the packed weights (KERNELS.md).
     """
 
     a: int
@@ -145,24 +131,6 @@ class Operands(NamedTuple):
     num_column_blocks: int
     num_k_blocks: int
     num_groups: int
-
-
-class MainLoop(NamedTuple):
-    """An iteration of a warp's main loop, as the source has it: the machine code is counted by it.
-
-    Attributes:
-        blocks: of weights, 64 x 64, that the warps which count here finish together.
-        warps: how many warps those are.
-        work: opcode that marks the loop.
-        num_work: how often a warp issues it.
-        copy: opcode that marks the loop of a warp that does nothing but copy, once for 64 k of tokens; empty: no warp.
-    """
-
-    blocks: Fraction
-    warps: int
-    work: str
-    num_work: int
-    copy: str = ""
 
 
 TensorMapOf = Callable[[int, DType, tuple[int, int], int, tuple[int, int]], Any]
@@ -213,14 +181,6 @@ class Family(ABC):
     def prelude(self, variant: Variant) -> str:  # noqa: ARG002
         """CUDA text that stands between the headers and the source."""
         return ""
-
-    @abstractmethod
-    def main_loop(self, variant: Variant) -> MainLoop:
-        """Return the work of an iteration of the main loop."""
-
-    def warps_of_team(self, variant: Variant) -> int:  # noqa: ARG002
-        """Warps that stream blocks of K together, each its columns; 1 where the CTA works as one."""
-        return 1
 
     @abstractmethod
     def smem_bytes(self, variant: Variant) -> int:

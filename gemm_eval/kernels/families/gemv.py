@@ -1,24 +1,27 @@
-"""Kernels for few tokens: what those on CUDA cores and on tensor cores have in common, and the family on CUDA cores."""
+"""Kernels for few tokens: what they have in common, the family on CUDA cores, and the one on tensor cores.
+
+Weights of the latter wait in shared memory in the order of operand registers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from gemm_eval.arch import THREADS_PER_WARP, DeviceLimits
+from gemm_eval.dtypes import DType
 from gemm_eval.kernels.families.base import (
     MMA_SYNC_TARGETS,
     Family,
     Launch,
-    MainLoop,
     Operands,
     Sizes,
     TensorMapOf,
     Variant,
+    WeightMode,
     ceil_div,
 )
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -52,7 +55,6 @@ class StreamingFamily(Family):
     max_tokens: ClassVar[int | None] = 64
 
     def configs(self) -> Iterator[KernelConfig]:
-        """All kernels that exist, each once, with K not split."""
         for shape in self.shapes:
             cta_m, cta_n, num_warps, num_stages = shape
             yield KernelConfig(
@@ -61,7 +63,7 @@ class StreamingFamily(Family):
             )  # fmt: skip
 
     def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
-        """The whole K, and cuts that give up to 4 CTAs an SM, or fill the GPU up to 4 times.
+        """Yield the whole K, and cuts that give up to 4 CTAs an SM, or fill the GPU up to 4 times.
 
         Of all cuts with the same number of steps for the busiest team only the coarsest is worth a try.
         """
@@ -82,17 +84,7 @@ class StreamingFamily(Family):
             yield Decomposition.SPLIT_K, split
 
     def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
-        """Why this kernel cannot run (for any sizes where `sizes` is None), or None."""
         config = variant.config
-        if config.family != self.name:
-            return f"{config.family} is another family than {self.name}"
-        shape = (config.cta_m, config.cta_n, config.num_warps, config.num_stages)
-        if shape not in self.shapes or config.cta_k * self.team_warps.get(shape, 1) != BLOCK_K * config.num_warps:
-            return "no such config"
-        if variant.group_size not in variant.mode.group_sizes:
-            return f"no groups of {variant.group_size} in mode {variant.mode.name}"
-        if limits.compute_capability < (8, 0):
-            return "needs compute capability 8.0"
         if self.smem_bytes(variant) > limits.smem_per_cta_bytes:
             return f"needs {self.smem_bytes(variant)} bytes of shared memory a CTA"
         if self.num_threads(variant) > limits.max_threads_per_sm:
@@ -108,7 +100,6 @@ class StreamingFamily(Family):
         return None
 
     def macros(self, variant: Variant) -> dict[str, int]:
-        """Macros besides those of `Variant.macros`."""
         config = variant.config
         return {
             "CTA_M": config.cta_m, "CTA_N": config.cta_n, "WARPS": config.num_warps, "WARPS_N": team_warps_of(variant),
@@ -134,12 +125,7 @@ class StreamingFamily(Family):
         config = variant.config
         return config.num_stages * (config.cta_m * BLOCK_K * 2 + variant.scale_bytes(config.cta_n, BLOCK_K))
 
-    def warps_of_team(self, variant: Variant) -> int:
-        """Warps that stream blocks of K together, each its columns."""
-        return team_warps_of(variant)
-
     def num_threads(self, variant: Variant) -> int:
-        """Threads of a CTA."""
         return THREADS_PER_WARP * variant.config.num_warps
 
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
@@ -153,30 +139,17 @@ class StreamingFamily(Family):
         )  # fmt: skip
 
     def arguments(
-        self,
-        variant: Variant,
-        sizes: Sizes,
-        launch: Launch,  # noqa: ARG002
-        operands: Operands,
-        tensor_map: TensorMapOf,  # noqa: ARG002
-    ) -> tuple[Any, ...]:
-        """Arguments of the kernel, as CuPy takes them."""
+        self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf,  # noqa: ARG002
+    ) -> tuple[Any, ...]:  # fmt: skip
         blocks, longer = divmod(ceil_div(sizes.K, BLOCK_K), variant.config.split_k)
         addresses = (
             operands.a, operands.qweight, operands.scales, operands.bias, operands.c, operands.workspace,
             operands.counters,
         )  # fmt: skip
-        integers = (
-            sizes.M,
-            sizes.N,
-            sizes.K,
-            operands.lda,
-            operands.num_column_blocks,
-            operands.num_k_blocks,
-            operands.num_groups,
-            blocks,  # of each part of K
-            longer,  # parts that have one more
-        )
+        integers = (  # the last: blocks of each part of K, and parts that have one more
+            sizes.M, sizes.N, sizes.K, operands.lda, operands.num_column_blocks, operands.num_k_blocks,
+            operands.num_groups, blocks, longer,
+        )  # fmt: skip
         return (*map(np.uint64, addresses), np.float32(operands.alpha), *map(np.int32, integers))
 
     def _resident(self, variant: Variant, limits: DeviceLimits) -> int:
@@ -204,14 +177,7 @@ class GemvFamily(StreamingFamily):
         """Scaling the sums of a group costs 2 operations per token, column and group, scaling weights 1 per weight."""
         return {**super().macros(variant), "SCALE_SUMS": int(variant.config.cta_m <= 2)}
 
-    def main_loop(self, variant: Variant) -> MainLoop:
-        """It goes around the ring; a token's 64 k come by two LDSM."""
-        config = variant.config
-        blocks = Fraction(config.cta_n, BLOCK_COLUMNS) * config.num_stages
-        return MainLoop(blocks, team_warps_of(variant), "LDSM", config.num_stages * config.cta_m * 2)
-
     def resident_threads(self, variant: Variant) -> int:
-        """Threads of an SM that the registers must suffice for."""
         return 256 if variant.config.cta_m == 8 else 512
 
 
@@ -222,3 +188,76 @@ def team_warps_of(variant: Variant) -> int:
 
 def _tiles(variant: Variant, sizes: Sizes) -> int:
     return ceil_div(sizes.N, variant.config.cta_n) * ceil_div(sizes.M, variant.config.cta_m)
+
+
+_SMEM_PER_SM, _SMEM_RESERVED = 228 << 10, 1 << 10  # of the largest SM, for the register allocator
+
+# Warps of an SM that the registers suffice for, by (cta_m, columns of a warp): groups of 64 or more and fp4, those with
+# zero points, groups of 32 integers (0: too few registers).
+_WARPS = {
+    (8, 16): (32, 32, 28), (8, 32): (32, 32, 32), (8, 64): (24, 24, 24), (8, 128): (20, 20, 20), (16, 16): (28, 28, 20),
+    (16, 32): (20, 20, 20), (16, 64): (16, 12, 12), (16, 128): (12, 8, 8), (24, 32): (16, 12, 12), (24, 64): (12, 8, 8),
+    (24, 128): (8, 8, 0), (32, 32): (12, 12, 8), (32, 64): (8, 8, 0),
+}  # fmt: skip
+
+_SHAPES: Mapping[int, tuple[tuple[int, int, int, int], ...]] = {  # by cta_m: (cta_n, num_warps, num_stages, team)
+    8: (
+        (16, 8, 8, 1), (16, 16, 4, 1), (32, 4, 6, 1), (32, 8, 4, 1), (32, 8, 8, 1), (32, 16, 2, 1), (32, 16, 4, 1),
+        (64, 4, 4, 1), (64, 4, 6, 1), (64, 8, 3, 1), (64, 8, 4, 1), (64, 16, 2, 1), (64, 16, 4, 1), (128, 4, 3, 1),
+        (128, 4, 4, 1), (128, 8, 2, 1), (128, 8, 4, 2),
+    ),
+    16: (
+        (16, 8, 8, 1), (16, 16, 4, 1), (32, 4, 6, 1), (32, 8, 3, 1), (32, 8, 4, 1), (32, 16, 4, 1), (64, 4, 4, 1),
+        (64, 4, 6, 1), (64, 8, 3, 1), (64, 8, 4, 1), (64, 8, 6, 2), (128, 4, 3, 1), (128, 4, 4, 1), (128, 8, 3, 2),
+        (128, 8, 4, 2), (256, 8, 4, 4),
+    ),
+    24: ((32, 8, 4, 1), (64, 4, 3, 1), (64, 8, 4, 1), (128, 4, 3, 1), (128, 4, 4, 2), (128, 8, 6, 4), (256, 8, 6, 4)),
+    32: (
+        (32, 8, 4, 1), (64, 4, 3, 1), (64, 4, 4, 1), (64, 4, 6, 2), (64, 8, 4, 1), (128, 4, 4, 2), (128, 4, 6, 2),
+        (128, 8, 6, 4), (256, 8, 4, 4), (256, 8, 6, 4),
+    ),
+}  # fmt: skip
+
+
+class GemvMmaFamily(StreamingFamily):
+    """`mma.sync.m16n8k16` with 16 columns of W as rows and tokens as columns: for up to 32 tokens at once.
+
+    A slot of a team's ring holds the weights, tokens and scales of a block; `num_stages` slots.
+    """
+
+    name: ClassVar[str] = "w4a16_gemv_mma"
+    source: ClassVar[str] = "gemv_mma.cu"
+    entry: ClassVar[str] = "w4a16_gemv_mma"
+    schedule: ClassVar[Schedule] = Schedule.MULTISTAGE
+    shapes: ClassVar[tuple[tuple[int, int, int, int], ...]] = tuple(
+        (m, *shape[:3]) for m, shapes in _SHAPES.items() for shape in shapes
+    )
+    team_warps: ClassVar[Mapping[tuple[int, int, int, int], int]] = MappingProxyType(
+        {(m, *shape[:3]): shape[3] for m, shapes in _SHAPES.items() for shape in shapes}
+    )
+
+    def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
+        reason = super().refusal(variant, sizes, limits)
+        return reason or ("too few registers" if _warps(variant) < variant.config.num_warps else None)
+
+    def macros(self, variant: Variant) -> dict[str, int]:
+        """The integers are subnormal fp16 numbers: the fewest instructions."""
+        return {**super().macros(variant), "SUBNORMAL": int(variant.activation is DType.FP16)}
+
+    def ring_bytes(self, variant: Variant) -> int:
+        """Shared memory of a team's ring, in multiples of 128 bytes."""
+        config = variant.config
+        weights = config.num_stages * config.cta_n * BLOCK_K // 2
+        return 128 * ceil_div(super().ring_bytes(variant) + weights, 128)
+
+    def resident_threads(self, variant: Variant) -> int:
+        """Threads of an SM that the registers must suffice for: no more than shared memory lets in."""
+        of_smem = _SMEM_PER_SM // (self.smem_bytes(variant) + _SMEM_RESERVED)
+        return min(of_smem * self.num_threads(variant), THREADS_PER_WARP * _warps(variant))
+
+
+def _warps(variant: Variant) -> int:
+    config = variant.config
+    zero_or_less = 2 if variant.group_size == 32 else int(variant.mode is WeightMode.GROUP_ZERO)
+    case = 0 if variant.mode.is_fp4 else zero_or_less
+    return _WARPS[config.cta_m, config.cta_n // team_warps_of(variant)][case]

@@ -7,7 +7,6 @@ once, each of which counts the tiles of all groups and takes its share. `DATA_PA
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from gemm_eval.arch import DeviceLimits
 from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
-from gemm_eval.kernels.families.gemv_mma import GemvMmaFamily
+from gemm_eval.kernels.families.gemv import GemvMmaFamily
 from gemm_eval.kernels.families.sm80 import Sm80Family
 from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
@@ -46,12 +45,9 @@ class GroupedSizes(NamedTuple):
 
 
 class GroupedOperands(NamedTuple):
-    """Device addresses, and what else a launch needs.
+    """Operands of one GEMM (weights, scales and bias of all groups follow each other), and two more addresses.
 
-    Attributes:
-        dense: as of one GEMM; weights, scales and bias of all groups follow each other.
-        offsets: int32 [num_groups + 1]: the first token of each group, and the end of the last.
-        factors: float32 [num_groups]: of the product of each group.
+    `offsets` are int32 [num_groups + 1], first tokens and the end of the last; `factors` float32 [num_groups].
     """
 
     dense: Operands
@@ -66,23 +62,24 @@ class GroupedFamily(Family):
     slots_of_cta: ClassVar[int]
     """Parts of tiles that a CTA leaves in the workspace at most."""
 
-    @abstractmethod
-    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:
+    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
         """CTAs that fit the GPU at once."""
+        return num_sms * ctas_per_sm
 
-    @abstractmethod
-    def counters_of_tile(self, config: KernelConfig) -> int:
+    def counters_of_tile(self, config: KernelConfig) -> int:  # noqa: ARG002
         """32-bit counters of a tile whose K is cut."""
+        return 1
+
+    def smem_bytes(self, variant: Variant) -> int:
+        return super().smem_bytes(variant) + _TABLE_BYTES  # type: ignore[safe-super]
 
     def splits(
         self, variant: Variant, sizes: Sizes, limits: DeviceLimits,  # noqa: ARG002
     ) -> Iterator[tuple[Decomposition, int]]:  # fmt: skip
-        """See `Family`."""
         yield Decomposition.DATA_PARALLEL, 1
         yield Decomposition.STREAM_K, 1
 
     def macros(self, variant: Variant) -> dict[str, int]:
-        """See `Family`."""
         return super().macros(variant) | {"GROUPED": 1, "GROUP_TILE_M": variant.config.cta_m}  # type: ignore[safe-super]
 
     def launch_groups(self, variant: Variant, sizes: GroupedSizes, num_sms: int, ctas_per_sm: int) -> Launch:
@@ -100,7 +97,6 @@ class GroupedFamily(Family):
     def arguments_of_groups(
         self, variant: Variant, sizes: GroupedSizes, launch: Launch, operands: GroupedOperands, tensor_map: TensorMapOf
     ) -> tuple[Any, ...]:
-        """Arguments of the kernel, as CuPy takes them."""
         return (
             *self.arguments(variant, sizes.of_all, launch, operands.dense, tensor_map), np.uint64(operands.offsets),
             np.uint32(sizes.num_groups), np.uint64(operands.factors),
@@ -124,16 +120,17 @@ class Sm90GroupedFamily(GroupedFamily, Sm90Family):
     slots_of_cta = 1
 
     def configs(self) -> Iterator[KernelConfig]:
-        """See `Family`."""
         return (config for config in super().configs() if config.cluster_n == 1)
 
     def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
-        """See `GroupedFamily`."""
         return self._resident_clusters(variant, num_sms)
 
     def counters_of_tile(self, config: KernelConfig) -> int:
         """See `GroupedFamily`: one for each warpgroup."""
         return sharing_warpgroups(config)
+
+    def smem_bytes(self, variant: Variant) -> int:
+        return Sm90Family.smem_bytes(self, variant)
 
     def _fixed_bytes(self, config: KernelConfig) -> int:
         return super()._fixed_bytes(config) + _PLACES_BYTES + _TABLE_BYTES
@@ -151,20 +148,7 @@ class Sm80GroupedFamily(GroupedFamily, Sm80Family):
     slots_of_cta = 2
 
     def configs(self) -> Iterator[KernelConfig]:
-        """See `Family`."""
         return (config for config in super().configs() if config.raster_order is RasterOrder.ALONG_M)
-
-    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
-        """See `GroupedFamily`."""
-        return num_sms * ctas_per_sm
-
-    def counters_of_tile(self, config: KernelConfig) -> int:  # noqa: ARG002
-        """See `GroupedFamily`."""
-        return 1
-
-    def smem_bytes(self, variant: Variant) -> int:
-        """See `Family`."""
-        return super().smem_bytes(variant) + _TABLE_BYTES
 
     def arguments(
         self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf
@@ -182,18 +166,5 @@ class GemvMmaGroupedFamily(GroupedFamily, GemvMmaFamily):
     slots_of_cta = MAX_CUT_WAVES
     max_tokens = None
 
-    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
-        """See `GroupedFamily`."""
-        return num_sms * ctas_per_sm
-
-    def counters_of_tile(self, config: KernelConfig) -> int:  # noqa: ARG002
-        """See `GroupedFamily`."""
-        return 1
-
-    def smem_bytes(self, variant: Variant) -> int:
-        """See `Family`."""
-        return super().smem_bytes(variant) + _TABLE_BYTES
-
     def macros(self, variant: Variant) -> dict[str, int]:
-        """See `Family`."""
         return super().macros(variant) | {"GROUP_TABLE_AT": self.smem_bytes(variant) - _TABLE_BYTES}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,6 @@ from gemm_eval.kernels.families.base import (
     MMA_SYNC_TARGETS,
     Family,
     Launch,
-    MainLoop,
     Operands,
     Sizes,
     TensorMapOf,
@@ -44,27 +42,19 @@ _RASTERS_OF_LARGE_TILES = ((RasterOrder.ALONG_M, 1), (RasterOrder.ALONG_N, 8))
 
 
 class WarpLayout(NamedTuple):
-    """The part of a tile that one warp of a CTA computes.
-
-    Attributes:
-        tokens, columns: of its part of the tile.
-        slices: warps with the same part, each with its share of the k of a step.
-    """
+    """The part of a tile that one warp computes; `slices` warps have the same part, each a share of a step's k."""
 
     tokens: int
     columns: int
     slices: int
 
     @classmethod
-    def of(cls, config: KernelConfig) -> WarpLayout | None:
-        """The layout that follows from a config, or None.
+    def of(cls, config: KernelConfig) -> WarpLayout:
+        """Return the layout that follows from a config.
 
-        A warp starts with 64 columns and up to 64 tokens. While the CTA has more warps than that makes, the part of a
-        warp is halved: first along k, if a step has 128 and the tile at most 64 tokens; then 64 tokens to 32; then 64
-        columns to 32.
+        A warp starts with 64 columns and up to 64 tokens. While the CTA has more warps than that makes, its part is
+        halved: first along k, if a step has 128 and the tile at most 64 tokens; then 64 tokens to 32; then 64 columns.
         """
-        if config.cta_m not in (8, 16, 32, 64, 128, 256) or config.cta_n % 64 or config.cta_n < 64:
-            return None
         tokens, columns, slices = min(config.cta_m, 64), 64, 1
         missing = config.num_warps / ((config.cta_m // tokens) * (config.cta_n // columns))
         if missing > 1 and config.cta_k == 128 and config.cta_m <= 64:
@@ -72,8 +62,8 @@ class WarpLayout(NamedTuple):
         if missing > 1 and tokens == 64:
             tokens, missing = 32, missing / 2
         if missing > 1:
-            columns, missing = 32, missing / 2
-        return cls(tokens, columns, slices) if missing == 1 else None
+            columns = 32
+        return cls(tokens, columns, slices)
 
 
 class Sm80Family(Family):
@@ -85,7 +75,6 @@ class Sm80Family(Family):
     targets = MMA_SYNC_TARGETS
 
     def configs(self) -> Iterator[KernelConfig]:
-        """All kernels that exist, each once, with K not split."""
         for (m, n, k), warps, stages in _TILES:
             for order, swizzle in _RASTERS_OF_LARGE_TILES if m * n >= 128 * 128 else _RASTERS:
                 yield KernelConfig(
@@ -107,21 +96,7 @@ class Sm80Family(Family):
         yield Decomposition.STREAM_K, 1
 
     def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
-        """Why this kernel cannot run (for any sizes where `sizes` is None), or None."""
         config = variant.config
-        if limits.compute_capability < (8, 0):
-            major, minor = limits.compute_capability
-            return f"cp.async and mma.sync.m16n8k16 need compute capability 8.0, this GPU has {major}.{minor}"
-        if (config.cluster_m, config.cluster_n) != (1, 1) or config.schedule is not Schedule.MULTISTAGE:
-            return "this family has no clusters, and only the multistage schedule"
-        if config.cta_k not in (64, 128):
-            return f"a step has 64 or 128 k, not {config.cta_k}"
-        if config.num_stages < 2:
-            return "the ring needs at least 2 stages"
-        if WarpLayout.of(config) is None:
-            return f"{config.num_warps} warps cannot share a tile of {config.cta_m} tokens x {config.cta_n} columns"
-        if variant.group_size not in variant.mode.group_sizes:
-            return f"mode {variant.mode.name} has groups of {variant.mode.group_sizes}, not of {variant.group_size}"
         smem, threads = self.smem_bytes(variant), self.num_threads(variant)
         if smem > limits.smem_per_cta_bytes:
             return (
@@ -129,36 +104,34 @@ class Sm80Family(Family):
             )
         if threads * _MIN_REGISTERS > limits.registers_per_sm or threads > limits.max_threads_per_sm:
             return f"an SM cannot hold {threads} threads of this kernel"
-        return None if sizes is None else _refusal_of_sizes(config, sizes)
+        if sizes is None:
+            return None
+        if sizes.N % 8 or sizes.K % 8:
+            return f"rows of 16-byte chunks: N and K must be multiples of 8, got N = {sizes.N}, K = {sizes.K}"
+        units = _units_of_tile(sizes)
+        if config.split_k > units:
+            return f"K = {sizes.K} has {units} units of {UNIT_K}, too few for {config.split_k} parts"
+        if _tiles(config, sizes) * max(units, config.split_k) >= 2**31:
+            return "more units of work than 31 bits count"
+        return None
 
     def macros(self, variant: Variant) -> dict[str, int]:
-        """Macros besides those of `Variant.macros`."""
-        config, layout = variant.config, _layout(variant.config)
+        config, layout = variant.config, WarpLayout.of(variant.config)
         return {
             "TILE_M": config.cta_m, "TILE_N": config.cta_n, "TILE_K": config.cta_k, "WARP_M": layout.tokens,
             "WARP_N": layout.columns, "WARPS_K": layout.slices, "STAGES": config.num_stages,
             "MIN_CTAS": _min_ctas(config),
         }  # fmt: skip
 
-    def main_loop(self, variant: Variant) -> MainLoop:
-        """It takes a step of the CTA, of which a warp has its part of the tile, for its share of k."""
-        config, layout = variant.config, _layout(variant.config)
-        k16_steps = config.cta_k // 16 // layout.slices
-        num_mma = layout.columns // 16 * (layout.tokens // 8) * k16_steps
-        return MainLoop(Fraction(config.cta_n * config.cta_k, _BLOCK**2), config.num_warps, "HMMA", num_mma)
-
     def smem_bytes(self, variant: Variant) -> int:
-        """Dynamic shared memory of a CTA, in bytes."""
         config = variant.config
         tokens, weights = config.cta_m * config.cta_k * 2, config.cta_n * config.cta_k // 2
         return config.num_stages * (tokens + weights + variant.scale_bytes(config.cta_n, config.cta_k))
 
     def num_threads(self, variant: Variant) -> int:
-        """Threads of a CTA."""
         return THREADS_PER_WARP * variant.config.num_warps
 
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:
-        """Grid and workspace; `ctas_per_sm` is how many CTAs an SM holds at once."""
         config = variant.config
         tiles, units = _tiles(config, sizes), _units_of_tile(sizes)
         tile_bytes = config.cta_m * config.cta_n * 4
@@ -174,14 +147,8 @@ class Sm80Family(Family):
         )  # fmt: skip
 
     def arguments(
-        self,
-        variant: Variant,
-        sizes: Sizes,
-        launch: Launch,  # noqa: ARG002
-        operands: Operands,
-        tensor_map: TensorMapOf,  # noqa: ARG002
-    ) -> tuple[Any, ...]:
-        """Arguments of the kernel, as CuPy takes them (numpy scalars, addresses as numpy.uint64)."""
+        self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf,  # noqa: ARG002
+    ) -> tuple[Any, ...]:  # fmt: skip
         config = variant.config
         return (
             np.uint64(operands.a), np.int32(operands.lda), np.uint64(operands.qweight), np.uint64(operands.scales),
@@ -195,31 +162,18 @@ class Sm80Family(Family):
 
     def _max_ctas_per_sm(self, variant: Variant, limits: DeviceLimits) -> int:
         """CTAs that an SM holds at most, if the compiler takes all registers it may."""
-        return max(
-            1,
-            min(
-                limits.smem_per_sm_bytes // (self.smem_bytes(variant) + limits.smem_reserved_bytes),
-                _min_ctas(variant.config),
-                limits.max_threads_per_sm // self.num_threads(variant),
-                limits.max_ctas_per_sm,
-            ),
-        )
+        of_smem = limits.smem_per_sm_bytes // (self.smem_bytes(variant) + limits.smem_reserved_bytes)
+        of_threads = limits.max_threads_per_sm // self.num_threads(variant)
+        return max(1, min(of_smem, _min_ctas(variant.config), of_threads, limits.max_ctas_per_sm))
 
 
 _MIN_REGISTERS = 80
 """Of a thread: no kernel of the family needs fewer."""
 
 
-def _layout(config: KernelConfig) -> WarpLayout:
-    layout = WarpLayout.of(config)
-    if layout is None:
-        raise ValueError(f"not a kernel of {Sm80Family.name}: {config}")
-    return layout
-
-
 def _min_ctas(config: KernelConfig) -> int:
     """CTAs of an SM that the compiler must leave registers for: what sums, weights and tokens of a warp allow."""
-    layout = _layout(config)
+    layout = WarpLayout.of(config)
     sums = layout.tokens * layout.columns // 32
     warps = 8 if sums >= 128 else 12 if sums == 64 else 16
     return warps // config.num_warps
@@ -231,16 +185,3 @@ def _tiles(config: KernelConfig, sizes: Sizes) -> int:
 
 def _units_of_tile(sizes: Sizes) -> int:
     return ceil_div(sizes.K, UNIT_K)
-
-
-def _refusal_of_sizes(config: KernelConfig, sizes: Sizes) -> str | None:
-    if sizes.M < 1 or sizes.K < 1 or sizes.N < 1:
-        return f"sizes must be positive: {sizes}"
-    if sizes.N % 8 or sizes.K % 8:
-        return f"rows of 16-byte chunks: N and K must be multiples of 8, got N = {sizes.N}, K = {sizes.K}"
-    units = _units_of_tile(sizes)
-    if config.split_k > units:
-        return f"K = {sizes.K} has {units} units of {UNIT_K}, too few for {config.split_k} parts"
-    if _tiles(config, sizes) * max(units, config.split_k) >= 2**31:
-        return "more units of work than 31 bits count"
-    return None

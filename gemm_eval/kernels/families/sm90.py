@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +12,6 @@ from gemm_eval.dtypes import DType
 from gemm_eval.kernels.families.base import (
     Family,
     Launch,
-    MainLoop,
     Operands,
     Sizes,
     TensorMapOf,
@@ -70,7 +68,6 @@ class Sm90Family(Family):
     wide_tokens: ClassVar[Sequence[int]] = _WIDE_TOKENS
 
     def configs(self) -> Iterator[KernelConfig]:
-        """See `Family`."""
         for cta_m in _TOKENS:
             for schedule, consumers, blocks in _SHARES:
                 if cta_m * blocks <= _MAX_ACCUMULATORS[consumers]:
@@ -98,7 +95,6 @@ class Sm90Family(Family):
                     yield alone._replace(num_stages=stages)
 
     def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
-        """See `Family`."""
         yield Decomposition.DATA_PARALLEL, 1
         config = variant.config
         units = ceil_div(sizes.K, _UNIT_K)
@@ -111,11 +107,7 @@ class Sm90Family(Family):
             yield Decomposition.STREAM_K, 1
 
     def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
-        """See `Family`."""
         config = variant.config
-        if limits.compute_capability[0] != 9:
-            major, minor = limits.compute_capability
-            return f"needs wgmma and TMA of compute capability 9.0, the GPU has {major}.{minor}"
         if (smem := self.smem_bytes(variant)) > limits.smem_per_cta_bytes:
             return f"needs {smem:,} bytes of shared memory, a CTA has {limits.smem_per_cta_bytes:,}"
         ctas = config.cluster_m * config.cluster_n
@@ -134,7 +126,6 @@ class Sm90Family(Family):
         return None
 
     def macros(self, variant: Variant) -> dict[str, int]:
-        """See `Family`."""
         config = variant.config
         return {
             "CTA_M": config.cta_m, "CONSUMERS": _consumers(config), "MB": _blocks(config),
@@ -159,13 +150,7 @@ class Sm90Family(Family):
             f'      : {outputs}\n      : {inputs}, "l"(b));\n}}\n'
         )
 
-    def main_loop(self, variant: Variant) -> MainLoop:
-        """It takes 128 k of all column blocks of a warpgroup; four wgmma for 64 k of each."""
-        blocks = _blocks(variant.config)
-        return MainLoop(Fraction(2 * blocks), _WARPS_OF_WARPGROUP, "HGMMA", 8 * blocks, copy="UTMALDG")
-
     def smem_bytes(self, variant: Variant) -> int:
-        """See `Family`."""
         config = variant.config
         stage = _stage_bytes(config, variant.mode, variant.group_size) + 16  # and two barriers
         return self._fixed_bytes(config) + config.num_stages * stage
@@ -206,7 +191,6 @@ class Sm90Family(Family):
     def arguments(
         self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf
     ) -> tuple[Any, ...]:
-        """See `Family`."""
         config = variant.config
         # rows outside A are slow to fill: a tile that is larger than A copies only what there is
         box_rows = min(config.cta_m // config.cluster_n, sizes.M)
@@ -244,7 +228,6 @@ class Sm90ClusterFamily(Sm90Family):
     name = "w4a16_sm90_cluster"
 
     def configs(self) -> Iterator[KernelConfig]:
-        """See `Family`."""
         for cta_m in _CLUSTER_K_TOKENS:
             for consumers, limit in _MAX_ACCUMULATORS.items():
                 for alone in self._of_tile(Schedule.COOPERATIVE, consumers, cta_m, 1) if cta_m <= limit else ():
@@ -260,11 +243,9 @@ class Sm90ClusterFamily(Sm90Family):
     def splits(
         self, variant: Variant, sizes: Sizes, limits: DeviceLimits,  # noqa: ARG002
     ) -> Iterator[tuple[Decomposition, int]]:  # fmt: skip
-        """See `Family`."""
         yield Decomposition.SPLIT_K, variant.config.split_k
 
     def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
-        """See `Family`."""
         result = super().refusal(variant, sizes, limits)
         parts = variant.config.split_k
         room = cluster_sms(limits.num_sms, parts) * self._ctas_per_sm(variant)
@@ -275,7 +256,6 @@ class Sm90ClusterFamily(Sm90Family):
         return result
 
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
-        """See `Family`."""
         ctas = _num_tiles(variant.config, sizes) * variant.config.split_k
         return Launch((ctas, 1, 1), self.num_threads(variant), self.smem_bytes(variant), 0, 0)
 

@@ -10,54 +10,22 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.measure.host.campaign import (
-        BandwidthPoint,
-        HostMeasurement,
-        measure_bandwidth,
-        measure_host,
-        stream_gb_per_s,
-        working_sets,
-    )
-    from gemm_eval.measure.host.cpu import (
-        BlasInfo,
-        CacheLevel,
-        Fact,
-        HostFacts,
-        blas_info,
-        check_host_packages,
-        detect_host,
-        pinned_blas,
-    )
-    from gemm_eval.measure.host.spec import HostFiles, host_spec_text, write_host_files
-    from gemm_eval.measure.host.timing import (
-        HOST_DTYPES,
-        HostShape,
-        HostTiming,
-        pick_host_shapes,
-        time_host_shapes,
-        time_launch,
-    )
+    from gemm_eval.measure.host.campaign import HostMeasurement, measure_host
+    from gemm_eval.measure.host.cpu import check_host_packages, detect_host, pinned_blas
+    from gemm_eval.measure.host.spec import write_host_files
+    from gemm_eval.measure.host.timing import HostTiming
 
 __all__ = [
-    "HOST_DTYPES", "BandwidthPoint", "BlasInfo", "CacheLevel", "Fact", "HostFacts", "HostFiles", "HostMeasurement",
-    "HostShape", "HostTiming", "blas_info", "check_host_packages", "detect_host", "host_spec_text",
-    "measure_bandwidth", "measure_host", "pick_host_shapes", "pinned_blas", "stream_gb_per_s", "time_host_shapes",
-    "time_launch", "working_sets", "write_host_files",
+    "HostMeasurement", "HostTiming", "check_host_packages", "detect_host", "measure_host", "pinned_blas",
+    "write_host_files",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        ".campaign": (
-            "BandwidthPoint", "HostMeasurement", "measure_bandwidth", "measure_host", "stream_gb_per_s", "working_sets",
-        ),
-        ".cpu": (
-            "BlasInfo", "CacheLevel", "Fact", "HostFacts", "blas_info", "check_host_packages", "detect_host",
-            "pinned_blas",
-        ),
-        ".spec": ("HostFiles", "host_spec_text", "write_host_files"),
-        ".timing": (
-            "HOST_DTYPES", "HostShape", "HostTiming", "pick_host_shapes", "time_host_shapes", "time_launch",
-        ),
+        ".campaign": ("HostMeasurement", "measure_host"),
+        ".cpu": ("check_host_packages", "detect_host", "pinned_blas"),
+        ".spec": ("write_host_files",),
+        ".timing": ("HostTiming",),
     },
-)  # fmt: skip
+)

@@ -42,14 +42,10 @@ _NUM_SAMPLES = 5
 
 
 class BandwidthPoint(NamedTuple):
-    """The rate at which a working set was streamed, again and again.
+    """The rate at which a working set was streamed again and again, by threads with a part of their own each.
 
-    Attributes:
-        kind: read, or copy, which reads one half and writes the other.
-        num_threads: each with a part of its own.
-        working_set_bytes: of all threads together.
-        gb_per_s: 1e9 bytes/s, read and written, of all threads together; of the fastest sample, as STREAM has it.
-        spread_frac: interquartile range of the samples over their median.
+    A copy reads one half and writes the other. The rate counts bytes read and written by all threads in the fastest
+    sample, as STREAM has it; the spread is the interquartile range of the samples over their median.
     """
 
     kind: Kind
@@ -74,14 +70,10 @@ def measure_bandwidth(
     sizes: Sequence[int], num_threads: int, cpus: Sequence[int], kinds: Sequence[Kind] = ("read", "copy"),
     stop_at: float | None = None,
 ) -> list[BandwidthPoint]:  # fmt: skip
-    """Stream working sets with threads of their own.
+    """Stream working sets (bytes of all threads together).
 
-    Args:
-        sizes: bytes of all threads together.
-        num_threads: how many.
-        cpus: logical CPUs for them, one each; empty: they are not pinned.
-        kinds: read and copy.
-        stop_at: of `time.monotonic`; sizes that are not begun by then are left out. None: no limit.
+    Threads are pinned to a logical CPU of `cpus` each, if there are any. Sizes that are not begun by `stop_at`, of
+    `time.monotonic`, are left out.
     """
     points: list[BandwidthPoint] = []
     for size in sizes:
@@ -176,14 +168,8 @@ _BUSY_CORES = 0.2
 class HostMeasurement:
     """The result of `measure_host`, from which a spec of this machine is written and calibrated.
 
-    Attributes:
-        facts: of the CPU; its number of cores is that of the threads.
-        blas: that was timed.
-        dtype: of the operands, fp32 or fp64.
-        bandwidth: streams of one thread and of all.
-        launch: of the least GEMM.
-        timings: of the GEMMs.
-        num_left_out: GEMMs that never ran undisturbed.
+    The number of cores is that of the threads, `launch` is of the least GEMM, and `num_left_out` GEMMs never ran
+    undisturbed.
     """
 
     facts: HostFacts

@@ -23,13 +23,7 @@ _SIZE = re.compile(r"(\d+)([KMG]?)")
 
 
 class CacheLevel(NamedTuple):
-    """A level of data cache.
-
-    Attributes:
-        level: 1 is the nearest.
-        size_bytes: of one instance.
-        num_cores: physical cores that share an instance.
-    """
+    """A level of data cache, 1 the nearest: bytes of an instance, and the physical cores that share it."""
 
     level: int
     size_bytes: int
@@ -38,19 +32,15 @@ class CacheLevel(NamedTuple):
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """Return the numbers in a list of the kernel's, such as ``0-3,8``."""
-    cpus: list[int] = []
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        cpus += range(int(first), int(last or first) + 1)
-    return tuple(cpus)
+    ends = (part.partition("-") for part in filter(None, text.strip().split(",")))
+    return tuple(cpu for first, _, last in ends for cpu in range(int(first), int(last or first) + 1))
 
 
 def cores_of(cpus: tuple[int, ...], root: Path = SYSFS_CPUS) -> tuple[int, ...]:
     """Return one logical CPU of each physical core among `cpus`: the first of its hardware threads."""
     core_cpus: dict[tuple[int, ...], int] = {}
     for cpu in sorted(cpus):
-        path = root / f"cpu{cpu}" / "topology" / "thread_siblings_list"
-        siblings = parse_cpu_list(_text(path)) if path.is_file() else (cpu,)
+        siblings = parse_cpu_list(_text(root / f"cpu{cpu}" / "topology" / "thread_siblings_list")) or (cpu,)
         core_cpus.setdefault(siblings, cpu)
     return tuple(sorted(core_cpus.values()))
 
@@ -59,12 +49,10 @@ def sysfs_caches(cpu: int, root: Path = SYSFS_CPUS) -> tuple[CacheLevel, ...]:
     """Return the data caches of a logical CPU on Linux, nearest first; none where the kernel tells none."""
     caches = []
     for index in sorted((root / f"cpu{cpu}" / "cache").glob("index*")):
-        size = _SIZE.fullmatch(_text(index / "size"))
-        if size is None or _text(index / "type") not in ("Data", "Unified"):
-            continue
-        sharing = cores_of(parse_cpu_list(_text(index / "shared_cpu_list")), root)
-        size_bytes = int(size[1]) * _UNITS[size[2]]
-        caches.append(CacheLevel(int(_text(index / "level")), size_bytes, max(1, len(sharing))))
+        level, kind, size, sharing = (_text(index / name) for name in ("level", "type", "size", "shared_cpu_list"))
+        if (match := _SIZE.fullmatch(size)) and kind in ("Data", "Unified"):
+            cores = cores_of(parse_cpu_list(sharing), root)
+            caches.append(CacheLevel(int(level), int(match[1]) * _UNITS[match[2]], max(1, len(cores))))
     return tuple(sorted(caches))
 
 
@@ -80,7 +68,7 @@ def sysctl_caches(values: Mapping[str, int], num_cores: int) -> tuple[CacheLevel
     return tuple(caches)
 
 
-def read_sysctl() -> dict[str, int]:
+def _read_sysctl() -> dict[str, int]:
     """Return the numbers of ``sysctl hw``; none where there is no such program."""
     try:
         done = subprocess.run(["/usr/sbin/sysctl", "hw"], capture_output=True, text=True, timeout=10, check=False)
@@ -102,13 +90,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Fact(Generic[T]):
-    """A value and how it is known.
-
-    Attributes:
-        value: in the unit that the field's name says.
-        kind: spec (the CPU or its system says it), measured, derived or assumed.
-        source: where it comes from, in words.
-    """
+    """A value, its kind (of spec: the CPU or its system says it), and where it comes from, in words."""
 
     value: T
     kind: ProvenanceKind
@@ -120,18 +102,12 @@ class HostFacts:
     """A CPU, as one sees it from this process.
 
     Attributes:
-        title: the maker's name of it.
         machine: instruction set, such as x86_64 or arm64.
-        system: operating system.
         num_cores: physical cores that this process may use.
         cpus: one logical CPU of each of them, as the system numbers them; empty where it cannot pin threads.
-        simd_bits: width of a vector register.
-        nominal_ghz: the clock that the system tells; None: it tells none.
-        clock_ghz: the clock of one busy core.
+        nominal_ghz, clock_ghz: the clock that the system tells, if any, and that of one busy core.
         caches: data caches, nearest first.
-        caches_source: where their sizes come from.
-        memory_bytes: main memory.
-        is_virtual: whether it says that it is a virtual machine, whose caches others may use as well.
+        is_virtual: it says that it is a virtual machine, whose caches others may use as well.
     """
 
     title: str
@@ -164,7 +140,7 @@ class HostFacts:
 
 _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _SVE_BYTES = Path("/proc/sys/abi/sve_default_vector_length")
-_WIDTHS = (("avx512f", 512), ("avx", 256), ("sse2", 128), ("asimd", 128), ("neon", 128))
+_WIDTHS = {"avx512f": 512, "avx": 256, "sse2": 128, "asimd": 128, "neon": 128}
 """Bits of a vector register by the flag that says so, widest first."""
 _CHAIN_LINKS = 200_000  # about half a millisecond: short enough that some run is not interrupted
 _CHAIN_RUNS = 60
@@ -195,7 +171,9 @@ def detect_host() -> HostFacts:
     num_cores = _num_cores(cpus, psutil.cpu_count(logical=False))
     caches, caches_source = _caches(info, cpus, num_cores.value)
     machine = platform.machine().lower()
-    hertz = (info.get("hz_advertised") or (0, 0))[0] or (psutil.cpu_freq().max * 1e6 if _has_clock(psutil) else 0)
+    hertz = (info.get("hz_advertised") or (0, 0))[0]
+    with suppress(AttributeError, NotImplementedError, OSError):  # psutil may not tell
+        hertz = hertz or (psutil.cpu_freq().max * 1e6 if psutil.cpu_freq() else 0)
     return HostFacts(
         title=str(info.get("brand_raw") or platform.processor() or machine),
         machine=machine,
@@ -204,7 +182,7 @@ def detect_host() -> HostFacts:
         cpus=cpus[: num_cores.value],
         simd_bits=simd_width(flags, machine),
         nominal_ghz=Fact(hertz / 1e9, ProvenanceKind.SPEC, "as the system tells it") if hertz else None,
-        clock_ghz=Fact(measure_clock_ghz(), ProvenanceKind.MEASURED, "one busy core, a chain of dependent operations"),
+        clock_ghz=Fact(_measure_clock_ghz(), ProvenanceKind.MEASURED, "one busy core, a chain of dependent operations"),
         caches=caches,
         caches_source=caches_source,
         memory_bytes=int(psutil.virtual_memory().total),
@@ -218,14 +196,6 @@ def count_busy_cores(seconds: float = 0.5) -> float:
         import psutil
     shares: list[float] = psutil.cpu_percent(interval=seconds, percpu=True)
     return sum(shares) / 100.0
-
-
-def _has_clock(psutil: Any) -> bool:
-    """Return whether the system tells a clock: on some, psutil has no such function, or it knows nothing."""
-    try:
-        return bool(psutil.cpu_freq())
-    except (AttributeError, NotImplementedError, OSError):
-        return False
 
 
 def _num_cores(cpus: tuple[int, ...], counted: int | None) -> Fact[int]:
@@ -254,15 +224,14 @@ def simd_width(flags: Iterable[str], machine: str) -> Fact[int]:
     if "sve" in known and _SVE_BYTES.is_file():
         bits = 8 * int(_SVE_BYTES.read_text(encoding="ascii"))
         return Fact(bits, ProvenanceKind.SPEC, "SVE, the vector length of this system")
-    for flag, bits in _WIDTHS:
-        if flag in known:
-            return Fact(bits, ProvenanceKind.SPEC, f"flag {flag} of the CPU")
+    if (widest := next((flag for flag in _WIDTHS if flag in known), None)) is not None:
+        return Fact(_WIDTHS[widest], ProvenanceKind.SPEC, f"flag {widest} of the CPU")
     if machine in ("arm64", "aarch64"):
         return Fact(128, ProvenanceKind.SPEC, "NEON, which every 64-bit ARM core has")
     return Fact(128, ProvenanceKind.ASSUMED, f"no flag of {machine} that is known here")
 
 
-def measure_clock_ghz() -> float:
+def _measure_clock_ghz() -> float:
     """Return the clock of one busy core: that of the fastest of many short runs, since interruptions only slow one."""
     from gemm_eval.measure.host.host_kernels import CYCLES_PER_LINK, run_chain
 
@@ -278,7 +247,7 @@ def measure_clock_ghz() -> float:
 def _caches(info: Mapping[str, Any], cpus: tuple[int, ...], num_cores: int) -> tuple[tuple[CacheLevel, ...], str]:
     if cpus and (levels_of_linux := sysfs_caches(cpus[0])):
         return levels_of_linux, "sysfs"
-    if values := read_sysctl():
+    if values := _read_sysctl():
         return sysctl_caches(values, num_cores), "sysctl"
     sizes = ((level, info.get(name)) for level, name in ((2, "l2_cache_size"), (3, "l3_cache_size")))
     levels = (CacheLevel(level, size, 1 if level == 2 else num_cores) for level, size in sizes if isinstance(size, int))
@@ -290,13 +259,10 @@ _UNCONTROLLED = 0
 
 
 class BlasInfo(NamedTuple):
-    """The library behind ``numpy.matmul``.
+    """The library behind ``numpy.matmul``, such as openblas or mkl.
 
     Attributes:
-        name: such as openblas or mkl.
-        version: of it, as far as it says one.
         kernels: which cores it takes its kernels for, such as SkylakeX; empty: it does not say.
-        numpy_version: of numpy.
         max_threads: that it would run now; 0: it does not let itself be asked, nor limited.
     """
 

@@ -44,12 +44,7 @@ _SEED = 0
 def pick_host_shapes(mac_per_us: float, budget_s: float, num_samples: int = 5) -> list[HostShape]:
     """Return GEMMs that can be timed within a budget, shuffled, always in the same order.
 
-    What would take more than its share, the largest on a slow machine, is left out.
-
-    Args:
-        mac_per_us: speed of the machine, as a large GEMM shows it.
-        budget_s: seconds for all of them.
-        num_samples: fewest times that each runs.
+    What would take more than its share at the speed of a large GEMM, the largest on a slow machine, is left out.
     """
     shapes = [HostShape(M, K, N) for index, (K, N) in enumerate(_PAIRS) for M in _ROWS[index % 2]]
     shapes.sort(key=lambda shape: shape.num_macs)
@@ -77,16 +72,9 @@ _SWITCH_EVERY_S = 0.02  # a long sample may be interrupted that often: it hardly
 
 
 class HostTiming(NamedTuple):
-    """The time of one GEMM.
+    """The time of one GEMM: the median of samples, the fastest, and their interquartile range over the median.
 
-    Attributes:
-        shape: the GEMM.
-        latency_us: median of the samples.
-        min_us: the fastest sample.
-        spread_frac: interquartile range of the samples over the median.
-        num_samples: how many counted.
-        calls_per_sample: runs that a sample is the mean of.
-        num_disturbed: samples that do not count: the system took a core away in them, for another process.
+    A sample is the mean of some runs. Those in which the system took a core away do not count.
     """
 
     shape: HostShape
@@ -123,13 +111,6 @@ def time_host_shapes(
     Every GEMM gets the same share of the budget, in several passes, each in an order of its own. A GEMM that takes
     longer than its share still runs twice in each pass, until the budget is spent. One that never ran undisturbed is
     left out: threads that wait for each other take forty times as long when one of them lost its core.
-
-    Args:
-        shapes: what to time.
-        dtype: fp32 or fp64.
-        budget_s: seconds for all of them.
-        seed: of the orders and of the operands.
-        say: told of each pass.
 
     Raises:
         GemmEvalError: a product is wrong.
@@ -260,12 +241,6 @@ def _summary(shape: HostShape, samples: Sequence[_Sample], num_calls: int) -> Ho
     good = [sample.seconds for sample in samples if not sample.is_disturbed]
     counted = good or [sample.seconds for sample in samples]
     low, middle, high = (float(value) for value in np.percentile(counted, (25, 50, 75)))
-    return HostTiming(
-        shape,
-        middle * 1e6,
-        min(counted) * 1e6,
-        (high - low) / middle,
-        len(counted),
-        num_calls,
-        len(samples) - len(good),
-    )
+    spread = (high - low) / middle
+    fastest_us, num_disturbed = min(counted) * 1e6, len(samples) - len(good)
+    return HostTiming(shape, middle * 1e6, fastest_us, spread, len(counted), num_calls, num_disturbed)

@@ -1,15 +1,21 @@
-"""Calibrations: fitted coefficients of a kernel library on one GPU, in YAML files, and the rule of transfer."""
+"""Calibrations: fitted coefficients of kernels on one GPU, intervals of their errors, and the rule of transfer.
+
+Intervals are those in which 80% of measured latencies lie, by regime of M: quantiles of log(measured / predicted) of
+rows whose (N, K) pair was held out (MODEL.md, "Intervals").
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, cast
 
+import numpy as np
+import numpy.typing as npt
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,9 +23,116 @@ from gemm_eval.arch import SM_ARCHS, GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError
 from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
-from gemm_eval.models.gpu.intervals import RegimeInterval
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
 from gemm_eval.words import shown
+
+COVERAGE_FRAC = 0.8
+"""Share of measured latencies that intervals are made to hold."""
+
+REGIMES_OF_M = (("decode", 1, 16), ("mid", 17, 256), ("prefill", 257, None))
+"""Name, least and most rows of A; None: no upper end."""
+
+MIN_INTERVAL_ROWS = 20
+"""Rows of a regime for quantiles of its own; with fewer it has those of all regimes."""
+
+_ALL = "all"
+ALIKE, OTHER_SMS = 0.02, 0.15
+"""Logarithm by which coefficients err on a GPU that they were not fitted on, of the same generation of SMs and of
+another: besides the errors on their own GPU, so added in squares. MODEL.md, "Intervals", says what that holds where
+timings are known."""
+
+_OF_DEFAULTS = math.log(2.0)
+_ENDS = np.array([most for _, _, most in REGIMES_OF_M if most is not None])
+
+
+class RegimeInterval(BaseModel):
+    """Quantiles of log(measured / predicted) of held-out rows of a regime."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    regime: str = Field(description="decode, mid or prefill, by rows M; or all")
+    num_rows: int = Field(description="timings of the regime")
+    low_log: float = Field(le=0.0, description="10th percentile, at most 0")
+    high_log: float = Field(ge=0.0, description="90th percentile, at least 0")
+
+    @model_validator(mode="after")
+    def _check(self) -> RegimeInterval:
+        names = [*(name for name, _, _ in REGIMES_OF_M), _ALL]
+        if self.regime not in names:
+            raise ValueError(f"regime must be one of {', '.join(names)}, got {self.regime}")
+        return self
+
+
+class Interval(NamedTuple):
+    """What a predicted latency is multiplied by, for each of `REGIMES_OF_M`."""
+
+    low_frac: tuple[float, ...]
+    high_frac: tuple[float, ...]
+
+    def of_rows(self, M: int) -> tuple[float, float]:
+        """Return both factors for a GEMM of M rows."""
+        place = regime_place(M)
+        return self.low_frac[place], self.high_frac[place]
+
+
+def regime_place(M: int) -> int:
+    """Return the place of a number of rows in `REGIMES_OF_M`."""
+    return sum(most is not None and most < M for _, _, most in REGIMES_OF_M)
+
+
+def regime_places(M: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    """Return `regime_place` of each."""
+    return np.searchsorted(_ENDS, M)
+
+
+def fit_intervals(M: npt.NDArray[np.int64], log_errors: npt.NDArray[np.float64]) -> tuple[RegimeInterval, ...]:
+    """Return the intervals of each regime that has rows enough, and of all rows.
+
+    Args:
+        M: [rows].
+        log_errors: [rows], log(measured / predicted) by fits that had not seen the row's pair.
+    """
+    places = regime_places(M)
+    found = []
+    for place, name in enumerate([*(name for name, _, _ in REGIMES_OF_M), _ALL]):
+        mask = np.ones(len(M), bool) if name == _ALL else places == place
+        if np.count_nonzero(mask) >= MIN_INTERVAL_ROWS or name == _ALL:
+            tail = (1.0 - COVERAGE_FRAC) / 2.0
+            low, high = np.quantile(log_errors[mask], (tail, 1.0 - tail)).tolist()
+            # a model that is biased is told by its bias; the prediction itself always lies inside
+            found.append(
+                RegimeInterval(
+                    regime=name, num_rows=int(np.count_nonzero(mask)), low_log=round(min(low, 0.0), 5),
+                    high_log=round(max(high, 0.0), 5),
+                )
+            )  # fmt: skip
+    return tuple(found)
+
+
+def interval_of(found: Sequence[RegimeInterval], carried_log: float = 0.0) -> Interval:
+    """Return the factors of fitted intervals; `carried_log`: 0, `ALIKE` or `OTHER_SMS`, what carrying over adds."""
+    by_name = {item.regime: item for item in found}
+    items = [by_name.get(name, by_name[_ALL]) for name, _, _ in REGIMES_OF_M]
+    return _interval(
+        (-math.hypot(item.low_log, carried_log) for item in items),
+        (math.hypot(item.high_log, carried_log) for item in items),
+    )
+
+
+def interval_of_error(p90_frac: float, carried_log: float = 0.0) -> Interval:
+    """Return the factors where only the 90th percentile of the size of errors is known."""
+    log = math.hypot(math.log1p(p90_frac), carried_log)
+    return _interval([-log] * len(REGIMES_OF_M), [log] * len(REGIMES_OF_M))
+
+
+def interval_of_defaults() -> Interval:
+    """Return the factors where nothing at all was fitted: half to twice the time."""
+    return _interval([-_OF_DEFAULTS] * len(REGIMES_OF_M), [_OF_DEFAULTS] * len(REGIMES_OF_M))
+
+
+def _interval(low: Iterable[float], high: Iterable[float]) -> Interval:
+    exp: Callable[[float], float] = math.exp
+    return Interval(tuple(map(exp, low)), tuple(map(exp, high)))
 
 
 class Frozen(BaseModel):
@@ -93,20 +206,15 @@ def _position(name: str) -> int:
 
 
 def coefficient_lines(
-    values: Mapping[str, float],
-    known: Sequence[Coefficient],
-    fitted: Collection[str] | None = None,
-    shared: Collection[str] = (),
-    indent: str = "  ",
-) -> list[str]:
+    values: Mapping[str, float], known: Sequence[Coefficient], fitted: Collection[str] | None = None,
+    shared: Collection[str] = (), indent: str = "  ",
+) -> list[str]:  # fmt: skip
     """Return the lines of coefficients in a file, with their units and meanings.
 
     Args:
-        values: by name.
         known: the coefficients of the model, in their order.
         fitted: names of those that are no defaults; None: all are fitted.
         shared: names of those that are of other fits.
-        indent: of a line.
     """
     lines = []
     for item in known:
@@ -205,19 +313,12 @@ class Origin(NamedTuple):
 
 
 class Chip(NamedTuple):
-    """Facts of a GPU that decide whose coefficients it takes; a key of caches.
+    """Facts of a GPU that decide whose coefficients it takes; a key of caches."""
 
-    Attributes:
-        name: of its spec.
-        sm_arch: its generation of SMs.
-        tensor_core: from where its instructions read operands, and where they accumulate.
-        dram_gb_per_s: bandwidth of its DRAM, as published.
-    """
-
-    name: str
-    sm_arch: str
-    tensor_core: tuple[str, str]
-    dram_gb_per_s: float
+    name: str  # of its spec
+    sm_arch: str  # its generation of SMs
+    tensor_core: tuple[str, str]  # from where its instructions read operands, and where they accumulate
+    dram_gb_per_s: float  # bandwidth of its DRAM, as published
 
 
 def chip_of(arch: GpuSpec) -> Chip:
@@ -226,21 +327,17 @@ def chip_of(arch: GpuSpec) -> Chip:
 
 
 def nearest_first(
-    root: Path,
-    chip: Chip,
-    pattern: str,
-    preferred: Sequence[str] = (),
+    root: Path, chip: Chip, pattern: str, preferred: Sequence[str] = (),
     distance: Callable[[GpuSpec], tuple[float, ...]] | None = None,
-) -> list[Path]:
+) -> list[Path]:  # fmt: skip
     """Return the calibration files from which a GPU may take coefficients, the best first.
 
     This is the rule of transfer for every kind of calibration. The GPU's own file comes first, then those of its own
     generation of SMs, of a generation in `preferred`, of the same kind of tensor core, of the nearest generation, of
-    the most similar DRAM bandwidth, and last the first by name.
+    the most similar DRAM bandwidth, and last the first by name. GPUs of another maker give none.
 
     Args:
         root: the folder that has a folder for each calibrated GPU.
-        chip: the GPU.
         pattern: of names of files, such as ``attention-trtllm.yaml``.
         preferred: generations of SMs whose coefficients carry better to this GPU than those of nearer ones.
         distance: of a calibrated GPU, where something else than its SMs decides; None: as above.
@@ -252,7 +349,7 @@ def nearest_first(
             theirs.sm_arch != chip.sm_arch,
             preferred.index(theirs.sm_arch) if theirs.sm_arch in preferred else len(preferred),
             sum(own != part for own, part in zip(chip.tensor_core, theirs.tensor_core, strict=True)),
-            abs(SM_ARCHS.index(theirs.sm_arch) - SM_ARCHS.index(chip.sm_arch)),
+            abs(_generation(theirs.sm_arch) - _generation(chip.sm_arch)),
             abs(math.log(theirs.dram_gb_per_s / chip.dram_gb_per_s)),
         )
 
@@ -260,15 +357,24 @@ def nearest_first(
         other = _preset(data_root(), path.parent.name)
         return path.parent.name != chip.name, (math.inf,) if other is None else (distance or of_sms)(other), path
 
-    return sorted(root.glob(f"*/{pattern}"), key=rank)
+    is_nvidia = chip.sm_arch in SM_ARCHS
+    paths = (path for path in root.glob(f"*/{pattern}") if _is_nvidia(path.parent.name) == is_nvidia)
+    return sorted(paths, key=rank)
+
+
+def _is_nvidia(gpu: str) -> bool:
+    preset = _preset(data_root(), gpu)
+    return preset is None or preset.sm_arch in SM_ARCHS
+
+
+def _generation(sm_arch: str) -> int:
+    return SM_ARCHS.index(sm_arch) if sm_arch in SM_ARCHS else len(SM_ARCHS)
 
 
 def origin_of(fitted_on: str, date: str, library: str = "", *, is_own: bool) -> Origin:
     """Return the origin of coefficients of a calibration.
 
     Args:
-        fitted_on: the GPU of the calibration.
-        date: of the calibration.
         library: whose kernels it is of, where that is to be said.
         is_own: it is of the very GPU and library that take them; else they are carried over.
     """
@@ -303,8 +409,6 @@ def transferred(kind: type[SingleCalibration], arch: GpuSpec, file_name: str) ->
     without any, defaults hold.
 
     Args:
-        kind: of the files of the subject.
-        arch: the GPU.
         file_name: of its calibrations, in the folders of GPUs.
     """
     values, origin = _transferred(kind, data_root() / "calibration", chip_of(arch), file_name)

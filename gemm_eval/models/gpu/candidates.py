@@ -1,30 +1,76 @@
-"""Which kernel configs exist: the families' rules of legality, and the table of configs that a search runs over."""
+"""Which kernel configs exist: the families' rules of legality, the table that a search runs over, and what is short."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import THREADS_PER_WARP, GpuSpec, ctas_per_sm
+from gemm_eval.arch import GpuSpec, cluster_sms, ctas_per_sm, least_registers_per_sm, smem_taken_bytes
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.cost_kernels import ROW_BYTES
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, Family, TileChoice
 from gemm_eval.models.gpu.libraries import cluster_grid_sms, library_of
-from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes
+
+
+class KernelNeeds(NamedTuple):
+    """What a kernel takes of a GPU, with as few stages as it can have."""
+
+    smem_bytes: int  # of a CTA
+    registers: int  # of a thread that computes
+    launch_registers: int  # of every thread when the CTA starts
+    num_threads: int  # of a CTA
+    cluster_ctas: int  # of a cluster
+
+
+class Shortage(NamedTuple):
+    """What is short, in words of `InfeasibleError`; `levers` names the field of the spec and the value that will do."""
+
+    resource: str
+    demand: int
+    limit: int
+    unit: str
+    levers: tuple[str, ...]
+
+
+def least_shortage(arch: GpuSpec, kernels: Iterable[KernelNeeds]) -> Shortage | None:
+    """Return what the kernel lacks most that lacks least; None: one of them runs, or there is none."""
+    worst = [max(_demands(arch, needs), key=_excess) for needs in kernels]
+    found = min(worst, key=_excess, default=None)
+    return None if found is None or _excess(found) <= 1.0 else found
+
+
+def _excess(shortage: Shortage) -> float:
+    return shortage.demand / max(shortage.limit, 0.5)
+
+
+def _demands(arch: GpuSpec, needs: KernelNeeds) -> Iterator[Shortage]:
+    def of(resource: str, field: str, demand: int, unit: str, limit: int | None = None) -> Shortage:
+        limit = int(getattr(arch, field)) if limit is None else limit
+        return Shortage(resource, demand, limit, unit, (f"{field} >= {demand:,}",))
+
+    yield of("smem", "smem_per_cta_bytes", needs.smem_bytes, "bytes")
+    yield of("smem", "smem_per_sm_bytes", smem_taken_bytes(arch, needs.smem_bytes), "bytes")
+    yield of("registers", "max_registers_per_thread", needs.registers, "registers a thread")
+    of_cta = least_registers_per_sm(arch, needs.num_threads, needs.launch_registers)
+    yield of("registers", "registers_per_sm", of_cta, "registers")
+    yield of("threads", "max_threads_per_sm", needs.num_threads, "threads")
+    yield of("cluster", "max_cluster_ctas", needs.cluster_ctas, "CTAs")
+    room = cluster_sms(arch.num_sms, needs.cluster_ctas)
+    yield of("sms", "num_sms", needs.cluster_ctas, "SMs that lie together", room)
+
 
 _INTS = (
     "family", "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages",
     "schedule", "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "sm_cap", "expected_cap",
-    "smem_bytes", "registers", "min_rows", "max_rows", "stream_cap", "min_stream_steps",
-    "cluster_k",
+    "smem_bytes", "registers", "min_rows", "max_rows", "stream_cap", "min_stream_steps", "cluster_k",
 )  # fmt: skip
 _FLOATS = (
     "cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "operand_bytes", "store_elem_bytes",
@@ -102,7 +148,7 @@ class _Needs(NamedTuple):
 
 def _needs(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> _Needs:
     family = FAMILIES[config.family]
-    threads = config.num_warps * THREADS_PER_WARP
+    threads = config.num_warps * arch.threads_per_warp
     groups = 2 if config.schedule == Schedule.PINGPONG else 1
     accumulators = 0
     if arch.mma_accumulators_in == "registers" or not family.has_tensor_memory:
@@ -112,9 +158,9 @@ def _needs(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> _Needs:
     staged = -(-register_stages * step_bytes // (threads * _REGISTER_BYTES))
     if family.is_compiled and family.operands == "registers":
         register_stages = 1  # Triton's pipeliner gives mma.sync a buffer less: what is multiplied has left its own
-    step = arch.register_alloc_per_warp // THREADS_PER_WARP
+    step = arch.register_alloc_per_warp // arch.threads_per_warp
     registers = -(-(accumulators + staged + _FIXED_REGISTERS) // step) * step
-    extra_threads = _PRODUCER_WARPS * THREADS_PER_WARP if family.is_warp_specialized else 0
+    extra_threads = _PRODUCER_WARPS * arch.threads_per_warp if family.is_warp_specialized else 0
     return _Needs(
         step_bytes, register_stages, accumulators, staged, registers,
         (registers * threads + _PRODUCER_REGISTERS * extra_threads) // (threads + extra_threads),
@@ -363,7 +409,7 @@ def dequant_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> flo
     ops = _OPS_PER_WEIGHT.get(types.b.dtype.bits, 1.0)
     if types.b.scale is not None and types.b.scale.zero_dtype is not None:
         ops += _ZERO_OPS
-    lanes = THREADS_PER_WARP * arch.issue_slots_per_cycle
+    lanes = arch.threads_per_warp * arch.issue_slots_per_cycle
     return config.cta_n * config.cta_k * ops / lanes
 
 
@@ -379,8 +425,7 @@ def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resourc
         sms * min(family.stream_ctas(config.cta_m), resources.ctas_per_sm), family.min_stream_steps, 0,
         math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, types, config),
         dequant_cycles(arch, types, config),
-        float(stage_bytes(types, config)), operand_bytes(types, config), types.c.bits / 8,
-        0.0, 0.0, 0.0, 0.0,
+        float(stage_bytes(types, config)), operand_bytes(types, config), types.c.bits / 8, 0.0, 0.0, 0.0, 0.0,
     )  # fmt: skip
 
 

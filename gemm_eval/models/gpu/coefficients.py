@@ -15,17 +15,11 @@ _ASSUMED = "assumed: no timing with a known config tells it yet"
 
 
 class Neutral(NamedTuple):
-    """What a coefficient is where its term is absent: for ablations, and for calibrations that are older than it.
+    """What a coefficient is where its term is absent: for ablations, and for calibrations that are older than it."""
 
-    Attributes:
-        value: in the coefficient's unit; it may lie outside the range.
-        why: what that means.
-        same_as: the value is that of this coefficient of the family instead.
-    """
-
-    value: float
-    why: str
-    same_as: str = ""
+    value: float  # in the coefficient's unit; it may lie outside the range
+    why: str  # what that means
+    same_as: str = ""  # the value is that of this coefficient of the family instead
 
     def of(self, values: Mapping[str, float]) -> float:
         """Return the value beside the other coefficients of the family."""
@@ -41,23 +35,17 @@ class Coefficient(NamedTuple):
     """One coefficient: its name in YAML and in the records of kernels is the same.
 
     Attributes:
-        name: as kernels read it.
-        unit: ``1`` for a share.
         low, high: its plausible range, in which fits stay.
-        default: before any fit.
-        neutral: its value where its term is absent.
-        meaning: what kernels do.
-        source: where the default comes from.
     """
 
-    name: str
-    unit: str
+    name: str  # as kernels read it
+    unit: str  # ``1`` for a share
     low: float
     high: float
-    default: float
-    neutral: Neutral
-    meaning: str
-    source: str = _FITTED
+    default: float  # before any fit
+    neutral: Neutral  # its value where its term is absent
+    meaning: str  # what kernels do
+    source: str = _FITTED  # where the default comes from
 
 
 COEFFICIENTS: tuple[Coefficient, ...] = (
@@ -251,8 +239,6 @@ def after_quantization(
 
     Args:
         of: those of the family that it is like.
-        highest: upper ends of its own ranges.
-        defaults: of its own quantization.
     """
     return tuple(
         item._replace(default=defaults.get(item.name, item.default), high=highest.get(item.name, item.high))

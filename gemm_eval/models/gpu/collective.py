@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,16 +17,14 @@ from gemm_eval.arch import LINKS, PCIE_BOXES, TWO_SOCKETS, GpuSpec, Interconnect
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError, UnsupportedError
 from gemm_eval.models.gpu.calibration import Chip, Origin, SingleCalibration, chip_of, nearest_first, origin_of
-from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, Neutral
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import CollectiveProblem
 
 _SOURCE = "round, within what fits of NCCL's and TensorRT-LLM's timings gave (arch/calibration, collective.yaml)"
 
 
-def _item(name: str, unit: str, low: float, high: float, default: float, neutral: Neutral, meaning: str) -> Coefficient:
-    return Coefficient(name, unit, low, high, default, neutral, meaning, _SOURCE)
-
+_item = partial(Coefficient, source=_SOURCE)
 
 RING = (
     _item("launch_us", "us", 0.5, 20.0, 5.0, FREE, "a kernel of a ring: launch, and the first meeting of the ranks"),
@@ -135,12 +133,11 @@ def collective_rows(link: Interconnect, library: str, problems: Sequence[Collect
         np.array([item.num_ranks for item in problems], np.float64),
         np.array([num_passes(item.what) for item in problems], np.float64),
         flags([item.what in ("all_to_all", "send") for item in problems]),
-        flags([item.what == "send" for item in problems]),
-        flags([item.is_sum for item in problems]),
+        flags([item.what == "send" for item in problems]), flags([item.is_sum for item in problems]),
         flags([can_add_in_switch(link, item.what, item.num_ranks, item.dtype) for item in problems]),
         flags([has_direct_kernels(link, library, item.what) for item in problems]),
         flags([is_engine_all_reduce(library, item.what) for item in problems]),
-    )
+    )  # fmt: skip
 
 
 def collectives_us(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> Floats:
@@ -178,13 +175,11 @@ class CollectiveTerms(NamedTuple):
 
     Attributes:
         start_us: launch, meeting of the ranks, and what the protocol takes once: fences, barriers, a pipeline to fill.
-        hops_us: latencies of the hops, one after the other.
-        link_us: bytes over the rate of the link.
     """
 
     start_us: Any
-    hops_us: Any
-    link_us: Any
+    hops_us: Any  # latencies of the hops, one after the other
+    link_us: Any  # bytes over the rate of the link
 
     @property
     def latency_us(self) -> Any:
@@ -200,7 +195,6 @@ def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention:
     sockets, are shared.
 
     Args:
-        link: what joins the GPUs.
         ranks: GPUs that take part, or an array of them.
         contention: power of 2 / ranks at which the rate falls across two sockets.
         far_contention: the same of 4 / ranks, beyond four ranks; None: as `contention`.
@@ -230,10 +224,9 @@ def ring(
     ll = CollectiveTerms(of["launch_us"], hops * of["hop_us"], sent / (rate * of["ll_frac"]))
     mid = CollectiveTerms(of["launch_us"] + of["mid_us"], hops * of["hop_us"], sent / (rate * of["mid_frac"]))
     simple = CollectiveTerms(
-        of["launch_us"] + of["simple_us"],
-        hops * of["simple_hop_us"],
+        of["launch_us"] + of["simple_us"], hops * of["simple_hop_us"],
         (sent + own_frac * share) / (rate * of["link_frac"]),
-    )
+    )  # fmt: skip
     return ll, mid, simple
 
 
@@ -258,10 +251,9 @@ def exchange(
     ll_bytes = sent if is_host else share
     ll = CollectiveTerms(of["peer_launch_us"], hops, ll_bytes / (rate * of["peer_ll_frac"]))
     simple = CollectiveTerms(
-        of["peer_launch_us"] + of["peer_simple_us"],
-        hops,
+        of["peer_launch_us"] + of["peer_simple_us"], hops,
         (sent + of["peer_own_frac"] * kept) / (rate * of["peer_link_frac"]),
-    )
+    )  # fmt: skip
     return ll, simple
 
 
@@ -306,15 +298,13 @@ class CollectiveCost(NamedTuple):
     """The algorithm that runs, and what it takes.
 
     Attributes:
-        algorithm: with its protocol.
         launch_us: the part of `terms.start_us` that every kernel of the library has for this operation: it does not
             grow with the message.
-        terms: of the algorithm.
     """
 
-    algorithm: str
+    algorithm: str  # with its protocol
     launch_us: float
-    terms: CollectiveTerms
+    terms: CollectiveTerms  # of the algorithm
 
     @property
     def breakdown(self) -> dict[str, float]:
@@ -347,14 +337,7 @@ def has_direct_kernels(link: Interconnect, library: str, what: str) -> bool:
 def collective_cost(
     link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
 ) -> CollectiveCost:
-    """Return what runs and what it takes, for two ranks or more.
-
-    Args:
-        link: what joins the GPUs.
-        of: all coefficients.
-        library: of `COLLECTIVE_LIBRARIES`.
-        problem: the message.
-    """
+    """Return what runs and what it takes, for two ranks or more."""
     options = _nccl(link, of, library, problem)
     is_direct = has_direct_kernels(link, library, problem.what)
     if is_direct and problem.message_bytes <= of["direct_bytes"]:
@@ -442,7 +425,6 @@ def collective_coefficients(arch: GpuSpec, link: Interconnect | None = None) -> 
     rate. Rates are shares of the link, so that they scale with what the spec says of it; latencies do not.
 
     Args:
-        arch: the GPU.
         link: what joins it to others; None: as its spec says.
 
     Raises:

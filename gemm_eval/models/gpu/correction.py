@@ -25,22 +25,20 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.calibration import (
+    ALIKE,
+    OTHER_SMS,
     Frozen,
+    Interval,
+    RegimeInterval,
     calibration_path,
     coefficients_for,
     has_sms_of,
-    load_calibration,
-)
-from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
-from gemm_eval.models.gpu.intervals import (
-    ALIKE,
-    OTHER_SMS,
-    Interval,
-    RegimeInterval,
     interval_of,
     interval_of_defaults,
     interval_of_error,
+    load_calibration,
 )
+from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmTypes, RunOptions
 
@@ -131,24 +129,17 @@ class Trees(NamedTuple):
     """Gradient-boosted trees: the log factor is `baseline` and the value of one leaf of each.
 
     Attributes:
-        number: [nodes], threshold of a node, or value of a leaf.
         left: [nodes], where what is at most the threshold goes; the rest goes to the node after that.
-        feature: [nodes], index into `FEATURES`; `LEAF`: a leaf.
-        roots: [trees], those of `SMOOTH_FEATURES` first.
-        num_smooth: [1], how many these are.
-        depth: [1], most nodes above a leaf.
-        baseline: where they start.
-        pairs: [pairs, 2], the (N, K) of their data.
     """
 
-    number: npt.NDArray[np.float64]
+    number: npt.NDArray[np.float64]  # [nodes], threshold of a node, or value of a leaf
     left: npt.NDArray[np.int16]
-    feature: npt.NDArray[np.int8]
-    roots: npt.NDArray[np.int16]
-    num_smooth: npt.NDArray[np.int16]
-    depth: npt.NDArray[np.int16]
-    baseline: npt.NDArray[np.float64]
-    pairs: npt.NDArray[np.int64]
+    feature: npt.NDArray[np.int8]  # [nodes], index into `FEATURES`; `LEAF`: a leaf
+    roots: npt.NDArray[np.int16]  # [trees], those of `SMOOTH_FEATURES` first
+    num_smooth: npt.NDArray[np.int16]  # [1], how many these are
+    depth: npt.NDArray[np.int16]  # [1], most nodes above a leaf
+    baseline: npt.NDArray[np.float64]  # where they start
+    pairs: npt.NDArray[np.int64]  # [pairs, 2], the (N, K) of their data
 
     def save(self, file: BinaryIO) -> None:
         """Write them as a .npz file of plain arrays."""
@@ -326,11 +317,7 @@ def pack_correction(
     """Pack trees, their bounds and region, and what the data sheet of a GPU allows.
 
     Args:
-        arch: the GPU.
-        types: data types of the GEMMs.
         options: of which the L2 state counts.
-        trees: what was learned.
-        region: where it holds.
         bounds: least and most of the log factor.
     """
     nodes = np.zeros(len(trees.number), NODE_DTYPE)

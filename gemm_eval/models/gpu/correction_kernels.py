@@ -119,7 +119,7 @@ def describe(records: Any, sizes: Any, out: Any) -> None:
 
 @kernel
 def _sum_of_trees(nodes: Any, roots: Any, first: int, stop: int, depth: int, x: Any) -> float:
-    """The sum over trees; each is walked to the same depth, so that no branch is guessed and walks overlap."""
+    """Return the sum over trees; each is walked to the same depth, so that no branch is guessed and walks overlap."""
     total = 0.0
     for tree in range(first, stop):
         place = roots[tree]
@@ -156,7 +156,7 @@ def _trust(pairs: Any, limit: Any, x: Any, G: int) -> float:
 
 @kernel
 def _floor_us(limit: Any, G: int, M: int, K: int, N: int) -> float:
-    """What no kernel is faster than, by the data sheet."""
+    """Return what no kernel is faster than, by the data sheet."""
     floor = float(limit["launch_us"])
     if limit["peak_flop_per_us"] > 0.0:
         floor = max(floor, 2.0 * G * M * K * N / limit["peak_flop_per_us"])

@@ -124,23 +124,20 @@ class CostRules(NamedTuple):
     family; `split` is a number of parts of K, or `STREAM_K`.
 
     Attributes:
-        problem_terms: (p, c, K, N, group_rows, group_counts) -> `ProblemTerms`, with the first of the coefficients.
         list_splits: (p, row, t, splits) -> how many ways to split K there are, which it writes to `splits`, the best of
             equal ones first.
         row_bounds_us: (p, c, t, columns, first, bounds), `c` those of all sets: writes to `bounds` [num] times that
             kernels from `first` on cannot beat however K is split; `columns` [columns, rows] is what was packed for it.
         is_beaten: (p, row, columns, index, c, t, split, best_us) -> whether the time is more than `best_us` for sure,
             which is cheaper to find out; `index` that of the row in `columns`.
-        latency_below_us: (p, row, c, t, split, best_us) -> the time, or inf where it is not below `best_us`.
-        config_cost: (p, row, c, t, split, raster) -> `ConfigCost`.
     """
 
-    problem_terms: Any
+    problem_terms: Any  # (p, c, K, N, group_rows, group_counts) -> `ProblemTerms`, with the first of the coefficients
     list_splits: Any
     row_bounds_us: Any
     is_beaten: Any
-    latency_below_us: Any
-    config_cost: Any
+    latency_below_us: Any  # (p, row, c, t, split, best_us) -> the time, or inf where it is not below `best_us`
+    config_cost: Any  # (p, row, c, t, split, raster) -> `ConfigCost`
 
 
 @kernel

@@ -7,11 +7,12 @@ in bytes, `_cycles` at the highest SM clock.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import inlined_kernel, kernel, vector_kernel
+from gemm_eval.jit import entry_point, inlined_kernel, kernel
 from gemm_eval.models.gpu.cost_kernels import (
     ALL_COLD,
     BEST_RASTER,
@@ -32,9 +33,114 @@ from gemm_eval.models.gpu.cost_kernels import (
     ceil_div,
     loaded_time_us,
 )
-from gemm_eval.models.gpu.quantization_kernels import cast_us, quantize_us
-from gemm_eval.models.gpu.row_tile_kernels import RowTiles, fill_row_tiles, round_up, row_tiles_of
 from gemm_eval.models.gpu.terms import Times
+
+_MOST_CTA_ROWS = 512  # as `check_config` allows
+_CLUSTER_SIZES = 5  # 1 to 16 CTAs
+
+
+@kernel
+def round_up(a: int, power_of_two: int) -> int:
+    """The next multiple of a power of two."""
+    return (a + power_of_two - 1) & -power_of_two
+
+
+class RowTiles(NamedTuple):
+    """Tiles along M of all groups."""
+
+    tiles: int
+    padded: int  # to whole clusters
+    empty_rows: int  # of the last tile of each group
+
+
+@inlined_kernel
+def row_tiles_of(t: ProblemTerms, cta_m: int, cluster_m: int) -> RowTiles:
+    """A tile has rows of one group only, so that each group's last one is ragged."""
+    total = padded = empty = 0
+    for place in range(len(t.group_rows)):
+        rows, count = t.group_rows[place], t.group_counts[place]
+        tiles = ceil_div(rows, cta_m)
+        total += count * tiles
+        padded += count * round_up(tiles, cluster_m)
+        empty += count * (tiles * cta_m - rows)
+    return RowTiles(total, padded, empty)
+
+
+@kernel
+def fill_row_tiles(t: ProblemTerms, cta_m: Any, cluster_m: Any, tiles: Any, clusters: Any, empty_rows: Any) -> None:
+    """Write what `row_tiles_of` says of each kernel [num], with whole clusters instead of their tiles."""
+    if len(t.group_rows) == 1:
+        G, M = float(t.G), float(t.M)
+        for i in range(len(tiles)):
+            of_one = np.ceil(M / cta_m[i])
+            tiles[i] = G * of_one
+            clusters[i] = G * np.ceil(of_one / cluster_m[i])
+            empty_rows[i] = G * (of_one * cta_m[i] - M)
+        return
+    known = np.full((_MOST_CTA_ROWS + 1, _CLUSTER_SIZES), -1)  # where the same tile stood before
+    for i in range(len(tiles)):
+        rows, size = int(cta_m[i]), int(np.log2(cluster_m[i]))
+        place = known[rows, size]
+        if place >= 0:
+            tiles[i], clusters[i], empty_rows[i] = tiles[place], clusters[place], empty_rows[place]
+            continue
+        known[rows, size] = i
+        found = row_tiles_of(t, rows, 1 << size)
+        tiles[i], clusters[i], empty_rows[i] = found.tiles, found.padded >> size, found.empty_rows
+
+
+_NEWTON_STEPS = 5  # from above, where a concave function leads straight to its root: rounding is left
+_NS_PER_US = 1e3
+
+
+@kernel
+def miss_frac(footprint: float) -> float:
+    """Share of bytes that a cache misses if `footprint` times its size is read in turn, again and again.
+
+    A miss takes the place of a random line. Of footprint * cache lines that are read in a turn a share m misses, so a
+    line is there still with probability exp(-m * footprint), which is 1 - m.
+    """
+    if footprint <= 1.0:
+        return 0.0
+    m = min(1.0, 2.0 * (footprint - 1.0))  # footprint = -log(1 - m) / m = 1 + m/2 + m**2/3 + ...
+    for _ in range(_NEWTON_STEPS):
+        lost = math.expm1(-m * footprint)
+        m += (m + lost) / ((1.0 + lost) * footprint - 1.0)
+    return min(1.0, max(0.0, m))
+
+
+@kernel
+def quantize_us(p: Any, c: Any, rows: float, K: float, to_bytes: float) -> float:
+    """Time of the kernels that make A [rows, K] of `to_bytes`, with scales; 0 where it is there already."""
+    passes = p["quantize_passes"]
+    if passes == 0:
+        return 0.0
+    from_bytes = rows * K * p["quantize_elem_bytes"]
+    moved = passes * from_bytes + to_bytes
+    missed = miss_frac((from_bytes + to_bytes) / p["l2_bytes"])
+    dram_bytes = missed * moved
+    if p["l2_state"] == ALL_COLD:
+        dram_bytes += (1.0 - missed) * from_bytes
+    l2 = moved / (p["l2_peak_bytes_per_us"] * c["quantize_l2_frac"])
+    dram = dram_bytes / (p["dram_spec_bytes_per_us"] * c["quantize_dram_frac"])
+    fixed = passes * c["quantize_us"] + rows * c["quantize_row_ns"] / _NS_PER_US
+    return float(fixed + math.sqrt(l2 * l2 + dram * dram))
+
+
+@kernel
+def cast_us(p: Any, c: Any) -> float:
+    """Time of the kernel that casts the one scale of A."""
+    return float(c["scale_cast_us"]) if p["has_cast"] != 0 else 0.0
+
+
+@entry_point
+def quantize_rows(params: Any, coefficients: Any, sizes: Any, out_us: Any) -> None:
+    """Time [num] us of the quantization of A alone; params and coefficients [1], sizes [num, 2] of M and K."""
+    p, c = params[0], coefficients[0]
+    for i in range(len(sizes)):
+        rows, K = float(sizes[i, 0]), float(sizes[i, 1])
+        out_us[i] = quantize_us(p, c, rows, K, rows * K * p["a_elem_bytes"])
+
 
 _RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
@@ -171,15 +277,6 @@ def _most_parts(
     """Most parts of K that the library makes of a tile, and whether it does not use the tile for this problem.
 
     A search decides it for all rows at once, so nothing here branches, and all numbers are floats.
-
-    Args:
-        num_sms: of the GPU.
-        min_steps, max_parts, is_full: how the library splits K, `SplitRule`.
-        tiles: of C, in all GEMMs.
-        steps: in K.
-        cap: `split_cap`.
-        is_vector: K is split over threads already.
-        has_other_rows: the library uses the tile for fewer rows only, or for more.
     """
     long_enough = np.floor(steps / min_steps)
     long_enough = max_parts if long_enough > max_parts else long_enough
@@ -218,7 +315,7 @@ class BoundColumns(NamedTuple):
 _AT = BoundColumns(*range(len(BoundColumns._fields)))  # the place of each
 
 
-@vector_kernel
+@kernel
 def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
     """Write to `bounds` [num] that no raster and no way to split K beats, inf for none: of kernels from `first` on.
 
@@ -380,11 +477,14 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
         waste *= 1.0 + c["half_line_waste"]
     l2_bytes = (a_l2 + b_l2 + first_bytes) * waste
     compulsory = t.a_read_bytes + t.b_read_bytes
-    read_bytes = compulsory
+    read_bytes, l3_us = compulsory, 0.0
     if raster != NO_RASTER and t.l2_hold_frac < 1.0 and cta_m < t.M and tiles_n > 1:
         waves_bytes, raster = _waves_bytes(t, cta_m, tiles_n, ctas, raster)
         if waves_bytes > compulsory:
-            read_bytes += (1.0 - t.l2_hold_frac) * (waves_bytes - compulsory)
+            again_bytes = (1.0 - t.l2_hold_frac) * (waves_bytes - compulsory)
+            l3_bytes = again_bytes * min(1.0, p["l3_bytes"] * t.G / (t.a_bytes + t.b_bytes + t.scale_bytes))
+            read_bytes += again_bytes - l3_bytes
+            l3_us = l3_bytes / p["l3_bytes_per_us"]
 
     outside_us = _outside_us(p, row, c, t, row_tiles, tiles_n, padded_n, all_steps)
 
@@ -437,14 +537,14 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     unit_l2 = l2_bytes / units
     dram_rate = c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * row["cluster_log2"]) / t.line_waste
     first_us = first / cycles_per_us
-    first_dram = rounds * ctas * unit_dram / dram_rate
+    first_dram = rounds * ctas * unit_dram / dram_rate + l3_us * (rounds * ctas / units)
     first_l2 = rounds * ctas * unit_l2 / c["l2_bytes_per_us"]
     first_outside = outside_us * (rounds * ctas / units)
     main = _norm4(first_us, first_dram, first_l2, first_outside)
     dram_us, l2_us, chip_us = first_dram, first_l2, first_us
     if rest > 0:
         last_us = last / cycles_per_us
-        last_dram = rest * unit_dram / dram_rate
+        last_dram = rest * unit_dram / dram_rate + l3_us * (rest / units)
         last_l2 = rest * unit_l2 / c["l2_bytes_per_us"]
         main += _norm4(last_us, last_dram, last_l2, outside_us * (rest / units))
         dram_us += last_dram

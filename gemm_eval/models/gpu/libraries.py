@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm_eval.arch import GpuSpec, cluster_sms, data_root, list_archs, load_arch
+from gemm_eval.arch import SM_ARCHS, GpuSpec, cluster_sms, data_root, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
@@ -49,19 +49,12 @@ No timings show that any library runs them, and A comes out of a quantization th
 
 
 class SplitRule(NamedTuple):
-    """How a library splits K.
+    """How a library splits K."""
 
-    Attributes:
-        min_steps: a part has at least so many k-steps.
-        is_full: it does not weigh the numbers of parts: it takes the most that fit the GPU at once.
-        max_parts: never more parts.
-        is_even: all parts have equally many k-steps.
-    """
-
-    min_steps: int
-    is_full: bool
-    max_parts: int = 1 << 20
-    is_even: bool = False
+    min_steps: int  # a part has at least so many k-steps
+    is_full: bool  # it does not weigh the numbers of parts: it takes the most that fit the GPU at once
+    max_parts: int = 1 << 20  # never more parts
+    is_even: bool = False  # all parts have equally many k-steps
 
 
 _FREE_SPLIT = SplitRule(8, is_full=False)
@@ -90,6 +83,7 @@ class Library:
             more, and batches, it leaves to cuBLAS.
         grouped_families: what it runs grouped GEMMs with, where each takes the GPU and the types: nothing else, then.
         tile: the one of its tiles that runs, as `tile_names` has it; empty: the best of all.
+        default_of: generations of another maker's GPUs, on which it runs everything where no library is named.
     """
 
     name: str
@@ -108,6 +102,7 @@ class Library:
     is_chosen_by_model: bool = False
     grouped_families: tuple[str, ...] = ()
     tile: str = ""
+    default_of: tuple[str, ...] = ()
 
     @property
     def has_plain_timings(self) -> bool:
@@ -116,6 +111,8 @@ class Library:
 
     def check(self, arch: GpuSpec, types: GemmTypes) -> None:
         """Raise `UnsupportedError` where the library has no kernels for these types on this GPU."""
+        if arch.sm_arch not in SM_ARCHS and arch.sm_arch not in self.default_of:
+            raise UnsupportedError(f"library {self.name} is for NVIDIA GPUs, and {arch.name} is {arch.sm_arch}")
         if types.a.dtype not in arch.tensor_flop_per_cycle:
             known = ", ".join(arch.tensor_flop_per_cycle)
             raise UnsupportedError(
@@ -304,8 +301,7 @@ LIBRARIES: dict[str, Library] = {
         Library(
             HYPOTHETICAL, {}, has_stream_k=True, is_dense=False, is_weight_only=True,
             weight_only_tiles=((64, 128, 256), (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)),
-            weight_only_inputs=(DType.FP16, DType.BF16, DType.FP8),
-            is_chosen_by_model=True,
+            weight_only_inputs=(DType.FP16, DType.BF16, DType.FP8), is_chosen_by_model=True,
         ),
         # tiles assumed: those of CUTLASS's mixed-input kernels; K in at most four parts, which is what its times of few
         # columns and long K show (arch/measured/h200-sxm/aiconfigurator)
@@ -378,8 +374,11 @@ def default_library(arch: GpuSpec, types: GemmTypes) -> str:
     own for few rows: no engine is known to run cuBLAS's. 4-bit weights in the formats of checkpoints run on our kernels
     (`AUTO`) where these ran and were timed on a GPU of that generation of SMs, and on TensorRT-LLM's elsewhere, which
     has kernels for all generations (its `fpA_intB_gemm_template.h`: for sm_70 in 2023 alone; sm_120 runs those of
-    sm_80). Other narrow weights are `AUTO`: sizes decide too.
+    sm_80). Other narrow weights are `AUTO`: sizes decide too. GPUs of other makers have a library that says so
+    (`default_of`).
     """
+    if arch.sm_arch not in SM_ARCHS:
+        return next(library.name for library in LIBRARIES.values() if arch.sm_arch in library.default_of)
     if types.is_weight_quantized:
         return TRTLLM if has_w4a16_format(types) and not _has_run_ours(arch) else AUTO
     has_own = types.is_block_scaled or LIBRARIES[TRTLLM].few_row_family(arch, types) is not None

@@ -1,8 +1,13 @@
-"""Kernels whose time is that of their bytes: norms, activations, positions, copies. MODEL.md, "Memory-bound"."""
+"""Kernels whose time is that of their bytes, convolutions, and what kernels take more in a step.
+
+MODEL.md, "Memory-bound" and "In a step"; TORCH.md, "Convolutions".
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,20 +16,62 @@ import numpy.typing as npt
 from pydantic import Field
 
 from gemm_eval.arch import GpuSpec, data_root
+from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.calibration import Origin, SingleCalibration, transferred
-from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, Neutral
-from gemm_eval.models.gpu.traffic import missed_frac, side_by_side
-from gemm_eval.units import bytes_per_us, cycles_per_us
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
+from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 from gemm_eval.workload import ENGINES, memory_kernel
 
 Floats = npt.NDArray[np.float64]
 
+_STEEP = 2  # of the way from all held to nothing held
+_NORM = 4.0  # of what runs side by side: the longest with a little of the others
+
+
+def missed_frac(held_bytes: Any, room_bytes: float, steep: float = _STEEP) -> Floats:
+    """Return the share of bytes that L2 does not hold any more when they are read again: a half where they fill a room.
+
+    Args:
+        held_bytes: [rows], different bytes for which there must be room.
+        steep: of the edge between all and nothing, a power.
+    """
+    missed: Floats = 1.0 / (1.0 + (room_bytes / np.maximum(held_bytes, 1.0)) ** steep)
+    return missed
+
+
+def l2_and_dram_us(
+    arch: GpuSpec, num_bytes: Any, held_bytes: Any, *, hold_frac: float, l2_frac: float, dram_frac: float
+) -> tuple[Floats, Floats]:
+    """Return the times that L2 and DRAM take for bytes of a kernel, [rows] each.
+
+    Args:
+        num_bytes: [rows], that SMs read and write.
+        held_bytes: [rows], different ones among them, for which there must be room.
+        hold_frac: of L2: the room.
+        l2_frac, dram_frac: shares of the rates that they reach.
+    """
+    missed = missed_frac(held_bytes, hold_frac * arch.l2_bytes)
+    l2_us = num_bytes / (bytes_per_us(arch.l2_gb_per_s) * l2_frac)
+    dram_us = missed * np.minimum(held_bytes, num_bytes) / (bytes_per_us(arch.dram_gb_per_s) * dram_frac)
+    return l2_us, dram_us
+
+
+def in_turns(l2_us: Any, dram_us: Any) -> Floats:
+    """Return the time of bytes that L2 and DRAM move in turns, [rows]: between the longer one and the sum."""
+    both: Floats = np.hypot(l2_us, dram_us)
+    return both
+
+
+def side_by_side(a: Any, b: Any) -> Floats:
+    """Return the time of two things that overlap, [rows]: hardly more than the longer one, unless they are alike."""
+    both: Floats = (a**_NORM + b**_NORM) ** (1.0 / _NORM)
+    return both
+
+
 _SOURCE = "round, within what fits of an H200's timings gave (arch/calibration/h200-sxm/memory-bound.yaml)"
 
 
-def _item(name: str, unit: str, low: float, high: float, default: float, neutral: Neutral, meaning: str) -> Coefficient:
-    return Coefficient(name, unit, low, high, default, neutral, meaning, _SOURCE)
-
+_item = partial(Coefficient, source=_SOURCE)
 
 MEMORY_BOUND_COEFFICIENTS = (
     _item("start_us", "us", 0.0, 3.0, 0.1, FREE, "start and end of a kernel, beyond a node of a graph"),
@@ -80,15 +127,13 @@ class MemoryBoundRows(NamedTuple):
 
     Attributes:
         read_bytes, write_bytes: [rows], of a kernel, each tensor once.
-        num_rows: [rows], that it works on, each by one CTA; 0: all SMs have as many bytes.
-        threads: [rows], of all its CTAs.
         trips, loads: [rows], as of a `MemoryKernel`, those of a thread's elements included.
     """
 
     read_bytes: Any
     write_bytes: Any
-    num_rows: Any
-    threads: Any
+    num_rows: Any  # [rows], that it works on, each by one CTA; 0: all SMs have as many bytes
+    threads: Any  # [rows], of all its CTAs
     trips: Any
     loads: Any
 
@@ -103,8 +148,6 @@ def memory_bound_row(
     """Return one kernel.
 
     Args:
-        what: its name; see `memory_kernel`.
-        read_bytes, write_bytes: of it, each tensor once.
         num_rows, row_elements: rows, and elements of one in one tensor; 0: not known.
         is_dealt: elements are dealt to all SMs; None: as engines have such a kernel.
     """
@@ -119,13 +162,7 @@ def memory_bound_row(
 
 
 def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundRows) -> dict[str, Floats]:
-    """Return the time of each of `MEMORY_BOUND_TERMS`, [rows], in microseconds.
-
-    Args:
-        arch: the GPU.
-        c: values of `MEMORY_BOUND_COEFFICIENTS`.
-        rows: the kernels.
-    """
+    """Return the time of each of `MEMORY_BOUND_TERMS`, [rows], in microseconds."""
     num_bytes = np.asarray(rows.read_bytes, np.float64) + rows.write_bytes
     num_rows = np.where(np.asarray(rows.num_rows) > 0, rows.num_rows, arch.num_sms)
     per_us = cycles_per_us(arch.boost_clock_ghz)
@@ -150,3 +187,109 @@ def memory_bound_us(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundRows
     """Return the times of kernels, [rows], in microseconds; arguments as of `memory_bound_terms`."""
     found: Floats = np.sum(list(memory_bound_terms(arch, c, rows).values()), axis=0)
     return found
+
+
+_START_CYCLES, _WAVE_CYCLES = 5800.0, 7600.0
+"""Of an implicit GEMM: before its first tile, and around the reduction of a tile of 128 x 128."""
+_RATE_FRAC = 0.97
+_STEP_BYTES, _BITS_PER_BYTE = 128, 8
+_TILES = ((256, 128, 1.6, 0.95), (128, 128, 1.0, 1.0), (128, 64, 0.7, 1.2), (64, 64, 0.5, 1.5))
+"""Rows and columns of C, time around the reduction, and time of a step for each FLOP, both over those of 128 x 128."""
+
+_FEW_TILE_M, _FEW_CTAS = 128, 2
+_FEW_CYCLES = {64: 630.0, 128: 1100.0}
+"""Of a place of the window, by columns of a tile: a load of 16 bytes holds all channels of one place."""
+_MAX_CUDA_CORE_K, _CUDA_CORE_FRAC, _CUDA_CORE_N = 64, 0.3, 64
+
+_BUILT_WINDOWS = (1, 9, 25)
+_FIRST_CYCLES, _FIRST_TAP_CYCLES, _GENERIC_TAP_CYCLES = 1.2, 0.12, 0.175
+_LAST_CYCLES, _LAST_TAP_CYCLES = 3700.0, 0.046
+"""Of an SM, for each output of a depthwise convolution and each place of its window."""
+
+
+def implicit_gemm_us(arch: GpuSpec, M: int, N: int, window: int, channels: int, dtype: DType) -> float:
+    """Return the time of a convolution on tensor cores whose channels lie side by side, in microseconds.
+
+    Waves of tiles, each a reduction over the places of the window and 128 bytes of channels; the best tile counts.
+
+    Args:
+        M, N: positions of the output in all images, and filters.
+    """
+    per_us = cycles_per_us(arch.boost_clock_ghz)
+    flop_per_us = arch.peak_tflop_per_s(dtype) * 1e6 / arch.num_sms * _RATE_FRAC
+    item_bytes = math.ceil(dtype.bits / _BITS_PER_BYTE)
+    steps, step_elements = window * math.ceil(channels * item_bytes / _STEP_BYTES), _STEP_BYTES / item_bytes
+    times = []
+    for tile_m, tile_n, around, slower in _TILES:
+        waves = math.ceil(math.ceil(M / tile_m) * math.ceil(N / tile_n) / arch.num_sms)
+        step_us = FLOP_PER_MAC * tile_m * tile_n * step_elements / flop_per_us * slower
+        times.append(waves * (around * _WAVE_CYCLES / per_us + steps * step_us))
+    return arch.graph_node_us + _START_CYCLES / per_us + min(times)
+
+
+def has_few_channels_on_cuda_cores(K: int) -> bool:
+    """Whether cuDNN takes no tensor cores for a first layer, of K = window x channels."""
+    return K <= _MAX_CUDA_CORE_K
+
+
+def few_channels_us(arch: GpuSpec, M: int, N: int, K: int, window: int) -> float:
+    """Return the time of a first layer, whose channels are less than 16 bytes, in microseconds."""
+    per_us = cycles_per_us(arch.boost_clock_ghz)
+    if has_few_channels_on_cuda_cores(K):
+        rate = FLOP_PER_MAC * arch.fp32_ops_per_cycle * arch.num_sms * per_us * _CUDA_CORE_FRAC
+        columns = math.ceil(N / _CUDA_CORE_N) * _CUDA_CORE_N
+        return arch.graph_node_us + FLOP_PER_MAC * M * columns * K / rate
+    tile_n = min(_FEW_CYCLES) if min(_FEW_CYCLES) >= N else max(_FEW_CYCLES)
+    tiles = math.ceil(M / _FEW_TILE_M) * math.ceil(N / tile_n)
+    waves = max(1.0, tiles / (_FEW_CTAS * arch.num_sms))
+    return arch.graph_node_us + waves * window * _FEW_CYCLES[tile_n] / per_us
+
+
+def depthwise_us(arch: GpuSpec, num_outputs: int, window: int, *, is_channels_first: bool) -> float:
+    """Return the time of a depthwise convolution, in microseconds.
+
+    Args:
+        is_channels_first: an image of one channel after the other: a kernel of PyTorch's, a thread for each output;
+            else cuDNN's for channels side by side.
+    """
+    per_us = cycles_per_us(arch.boost_clock_ghz)
+    if not is_channels_first:
+        cycles = _LAST_CYCLES + num_outputs * window * _LAST_TAP_CYCLES / arch.num_sms
+    elif window in _BUILT_WINDOWS:
+        cycles = num_outputs * (_FIRST_CYCLES + window * _FIRST_TAP_CYCLES) / arch.num_sms
+    else:
+        cycles = num_outputs * window * _GENERIC_TAP_CYCLES / arch.num_sms
+    return arch.graph_node_us + cycles / per_us
+
+
+_SWITCH_SOURCE = (
+    "round, of what a fit of 30 layers of an H200 gives (arch/measured/h200-sxm/switches; `validate stacks`)"
+)
+
+SWITCH_COEFFICIENTS = (
+    Coefficient(
+        "code_cycles", "cycles", 0.0, 4000.0, 120.0, FREE,
+        "instructions that come from L2, as other kernels ran since", _SWITCH_SOURCE,
+    ),
+    Coefficient(
+        "input_cycles", "cycles", 0.0, 6000.0, 2650.0, FREE,
+        "inputs of many rows that other SMs have just written", _SWITCH_SOURCE,
+    ),
+    Coefficient("half_rows", "1", 1.0, 200.0, 33.0, FREE, "rows that cost half of that", _SWITCH_SOURCE),
+)  # fmt: skip
+"""All of them."""
+
+SWITCH_DEFAULTS = {item.name: item.default for item in SWITCH_COEFFICIENTS}
+
+_MOST_ROWS = 64  # that were timed: more cost as many
+
+
+def switch_us(arch: GpuSpec, num_rows: Any, c: Mapping[str, float] = SWITCH_DEFAULTS) -> Any:
+    """Return how much longer a GEMM or attention takes between other kernels, in microseconds.
+
+    Args:
+        num_rows: of A and C, or queries; a number or an array.
+    """
+    rows = np.minimum(num_rows, _MOST_ROWS)
+    cycles = c["code_cycles"] + c["input_cycles"] * rows / (rows + c["half_rows"])
+    return cycles / cycles_per_us(arch.boost_clock_ghz)

@@ -21,8 +21,7 @@ from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
 from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
 from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, OURS, TRTLLM, default_library, library_of
 from gemm_eval.models.gpu.packed import L2_STATES, Carried, Packed, pack_kernels, pack_no_kernels, pack_w4a16
-from gemm_eval.models.gpu.quantization import quantization_of
-from gemm_eval.models.gpu.sizes import LOAD_BYTES
+from gemm_eval.models.gpu.sizes import LOAD_BYTES, quantization_of
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -95,8 +94,6 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
     Their answers are those of physics alone, unless `options.correction` is True.
 
     Args:
-        arch: the GPU.
-        types: data types.
         options: library, states of L2 and clock, quantization and correction.
         call_weights: bytes of weights that a repeated call reads in all, over those of each GEMM.
 
@@ -131,8 +128,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
         return pack_kernels(
             arch, types, library, coefficients, l2=l2, clock=clock, is_calibrated=origin.is_calibrated,
             load_bytes=load_bytes, call_weights=call_weights, quantization=quantization, correction=correction,
-            carried=carried,
-            make_fallback=make_fallback, most_rows=None if few_rows is None else few_rows.most_rows,
+            carried=carried, make_fallback=make_fallback, most_rows=None if few_rows is None else few_rows.most_rows,
         )  # fmt: skip
 
     def pack_others(loads: Sequence[int]) -> Packed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,8 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.libraries import engine_libraries, first_library
+from gemm_eval.models.gpu.memory_bound import l2_and_dram_us, side_by_side
 from gemm_eval.models.gpu.moe_tiles import triton_tile
-from gemm_eval.models.gpu.traffic import l2_and_dram_us, side_by_side
 from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork
 
 Floats = npt.NDArray[np.float64]
@@ -25,10 +25,8 @@ def layer_terms(arch: GpuSpec, c: Mapping[str, float], work: MoeWork) -> dict[st
     """Return the time of each of `LAYER_TERMS`, in microseconds; MODEL.md, "Layers of experts".
 
     Args:
-        arch: the GPU.
         c: coefficients of the library's family for them, those of `MOE_LAYER` among them; a step without the share of
             a rate at which it moves bytes is part of a GEMM.
-        work: what the layer asks.
     """
     tokens_of, hidden, rows = (np.asarray(size, np.float64) for size in (work.num_tokens, work.hidden, work.local_rows))
     grouped = np.asarray(work.has_grouped_router, np.float64)
@@ -80,7 +78,6 @@ def _moved_us(arch: GpuSpec, c: Mapping[str, float], num_bytes: Floats, frac: st
     return side_by_side(l2_us, dram_us)
 
 
-_GEMMS: tuple[Literal[1], Literal[2]] = (1, 2)
 _MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
 _MXFP4_FEW_ROWS = 4  # of an expert in the mean, up to which Triton's kernels for mxfp4 take tiles of 16 rows
 _GEN = "trtllm-gen"
@@ -109,10 +106,7 @@ def layer_libraries(
     """Return the library of each GEMM of a layer, with the tile that its rule takes: ``triton/64x64x32w4s3``.
 
     Args:
-        arch: the GPU.
         library: whose kernels, without a tile; those that try all their tiles, or weigh them by a model, come back so.
-        types: of both GEMMs.
-        shape: the layer.
         release: of SGLang, whose tables and rules Triton's kernels run by.
 
     Raises:
@@ -123,8 +117,11 @@ def layer_libraries(
         rows = 16 if shape.num_tokens * shape.topk <= _MXFP4_FEW_ROWS * shape.num_local_experts else 128
         return f"triton/{rows}x128", f"triton/{rows}x128"
     if library == "triton":
-        first, second = (_triton(arch, types, shape, gemm, release) for gemm in _GEMMS)
-        return first, second
+        tile = triton_tile(
+            arch, shape.num_local_experts, shape.inter, types, shape.num_tokens, release=release
+        )  # fmt: skip
+        size = f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
+        return (f"triton/{size}w{tile.num_warps}s{max(2, tile.num_stages)}",) * 2
     if library == _GEN:
         # FlashInfer 0.6: a power of two above the mean rows of an expert of the rank, as if all tokens were its own
         mean = -(-shape.num_tokens * shape.topk // shape.num_local_experts)
@@ -144,16 +141,6 @@ def _gen_most_rows(types: GemmTypes) -> int:
     if types.is_weight_quantized:
         return 64
     return 256 if types.a.dtype is DType.FP4 else 128
-
-
-def _triton(arch: GpuSpec, types: GemmTypes, shape: LayerShape, gemm: Literal[1, 2], release: str) -> str:
-    """The tile that SGLang's tables or its rule give one of the GEMMs."""
-    tile = triton_tile(
-        arch, shape.num_local_experts, shape.inter, types, shape.num_tokens, shape.topk, gemm, release=release,
-        own_down_table=False,
-    )  # fmt: skip
-    size = f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
-    return f"triton/{size}w{tile.num_warps}s{max(2, tile.num_stages)}"
 
 
 def _marlin(rows: int, K: int, N: int) -> str:

@@ -1,24 +1,14 @@
-"""Which tiles Triton's `fused_moe` kernel runs with: SGLang's tuned tables and its rule without one, and vLLM's rule.
+"""Tiles that Triton's `fused_moe` kernel runs with: SGLang's tuned tables, and its rule without one.
 
-Tables are data (``arch/kernels/moe_triton``, whose ``meta.yaml`` names their source). How they are used is that of
-SGLang 0.5.10 and 0.5.14 (``fused_moe_triton_config.py``: ``get_moe_configs``, ``get_default_config``,
-``try_get_optimal_moe_config``) and, without a table, of vLLM (vllm/model_executor/layers/fused_moe/fused_moe.py at
-13cb3e4: ``get_default_config``):
-
-- A table holds for one GPU, number of experts, columns (`inter` on a rank) and types. Of tables tuned with several
-  versions of Triton the one of the running version counts, else that of the newest.
-- In a table the line of the nearest number of tokens counts, the lower one of two that are as near: tokens of the
-  layer, before each goes to its `topk` experts. `topk` itself plays no part.
-- The second GEMM has a table of its own for few shapes, else it has the first one's tile. Rows are padded to `block_m`
-  once for both, so `block_m` is the first one's in any case. AIConfigurator's collector (collector/sglang/
-  collect_moe.py) hands one tile to both GEMMs: its timings are those of ``own_down_table=False``.
+Tables are data (``arch/kernels/moe_triton``, whose ``meta.yaml`` names their source), used as SGLang 0.5.10 and 0.5.14
+use them (``fused_moe_triton_config.py``: ``get_moe_configs``, ``get_default_config``, ``try_get_optimal_moe_config``).
 """
 
 from __future__ import annotations
 
 import csv
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from gemm_eval.arch import GpuSpec, data_root, load_arch
 from gemm_eval.dtypes import DType
@@ -35,88 +25,50 @@ SGLANG_RELEASES = {
 }
 """Releases of SGLang whose rules are known, and the versions of Triton whose tables each looks into, in order."""
 
-_TYPES = ("16bit", "fp8", "fp8_channel", "fp8_block", "int8", "int8_block", "w8a16")
-
 
 class TritonTile(NamedTuple):
-    """What `fused_moe` is compiled and launched with.
+    """What `fused_moe` is compiled and launched with."""
 
-    Attributes:
-        block_m, block_n, block_k: rows (padded for each expert), columns and the step along K of a program.
-        group_m: blocks of rows that take turns over one block of columns (1: all columns of a block of rows in a row).
-        num_warps, num_stages: of a program.
-    """
-
-    block_m: int
+    block_m: int  # rows of a program, padded for each expert
     block_n: int
     block_k: int
-    group_m: int
+    group_m: int  # blocks of rows that take turns over one block of columns (1: all columns of a block in a row)
     num_warps: int = _DEFAULT_WARPS
     num_stages: int = _DEFAULT_STAGES
 
 
-class _Key(NamedTuple):
-    """What names a table of a GPU."""
-
-    types: str
-    num_experts: int
-    inter: int
-    gemm: int
-    triton: str
-
-
 class _Table(NamedTuple):
-    """The lines of a table, and since which release there is one."""
-
-    since: str
+    since: str  # the release that has it first
     tiles: dict[int, TritonTile]  # by the number of tokens, ascending
 
 
 def triton_tile(
-    arch: GpuSpec | str,
-    num_experts: int,
-    inter: int,
-    types: GemmTypes | str,
-    num_tokens: int,
-    topk: int,
-    gemm: Literal[1, 2],
-    *,
-    release: str = "0.5.14",
-    engine: Literal["sglang", "vllm"] = "sglang",
-    own_down_table: bool = True,
+    arch: GpuSpec, num_experts: int, inter: int, types: GemmTypes, num_tokens: int, *, release: str = "0.5.14"
 ) -> TritonTile:
-    """Return the tile that `fused_moe` takes.
+    """Return the tile that `fused_moe` takes for both GEMMs of a layer.
+
+    A table holds for one GPU, number of experts, columns and types; of those tuned with several versions of Triton the
+    one of the running version counts, else that of the newest. In it the line of the nearest number of tokens counts,
+    the lower one of two that are as near. The second GEMM has a table of its own for few shapes, which AIConfigurator's
+    collector (collector/sglang/collect_moe.py) does not use: its timings hand one tile to both.
 
     Args:
-        arch: GPU, or its name.
-        num_experts: experts of a rank.
-        inter: columns of one of gate and up on a rank; GEMM 1 has twice as many, GEMM 2's K is `inter`.
-        types: of the GEMM, or their name in the tables (``16bit``, ``fp8``, ``fp8_channel``, ``fp8_block``, ``int8``,
-            ``int8_block``, ``w8a16``) or a shorthand (``bf16``).
-        num_tokens: of the layer.
-        topk: experts of a token. No rule reads it yet.
-        gemm: 1 (gate and up) or 2 (down).
-        release: of SGLang.
-        engine: ``vllm`` is its rule without a table; its tables are not known here.
-        own_down_table: whether a table for GEMM 2 is used where there is one.
+        inter: columns of one of gate and up on a rank.
+        num_tokens: of the layer, before each goes to its experts.
 
     Raises:
-        InvalidOptionError: a size below 1, another `gemm`, `release` or name of types.
+        InvalidOptionError: no such release.
         UnsupportedError: types that the kernel does not take.
-        ArchNotFoundError: no such GPU.
     """
-    del topk
-    spec = _gpu(arch)
-    name = _check(types, release, gemm, num_experts=num_experts, inter=inter, num_tokens=num_tokens)
-    if engine == "vllm":
-        return _vllm_default(name, num_experts, num_tokens)
-    table = _find(spec.name, name, num_experts, inter, 1, release)
-    tile = _default(spec, name, num_experts, num_tokens, release) if table is None else _nearest(table[1], num_tokens)
-    if gemm == 2 and own_down_table:
-        down = _find(spec.name, name, num_experts, inter, 2, release)
-        if down is not None:
-            return _nearest(down[1], num_tokens)._replace(block_m=tile.block_m)
-    return tile
+    if release not in SGLANG_RELEASES:
+        raise InvalidOptionError(f"release must be one of {', '.join(SGLANG_RELEASES)}, got {release!r}")
+    name, tables = triton_types(types), _tables(arch.name)
+    for version in SGLANG_RELEASES[release]:
+        table = tables.get((name, num_experts, inter, 1, version))
+        if table is not None and _order(table.since) <= _order(release):
+            nearest = min(table.tiles, key=lambda tokens: abs(tokens - num_tokens))  # of two the first, the lower
+            return table.tiles[nearest]
+    return _default(arch, name, num_experts, num_tokens, release)
 
 
 @cache
@@ -125,48 +77,13 @@ def known_tiles(types: str, sm_arch: str) -> tuple[TritonTile, ...]:
 
     The first of tiles that differ in `group_m` alone stands for them.
     """
-    found = [_default_of(types, num_tokens) for num_tokens in (1, 2)]
+    spacious = load_arch("h200-sxm", GpuSpec)
+    tiles = [_default(spacious, types, 1, num_tokens, "0.5.14") for num_tokens in (1, 2)]
     for path in sorted((data_root() / "kernels" / "moe_triton").glob("*.csv")):
-        if _gpu(path.stem).sm_arch == sm_arch:
-            found += [
-                tile for key, table in _tables(path.stem).items() if key.types == types for tile in table.tiles.values()
-            ]
-    return tuple({tile._replace(group_m=1): tile for tile in reversed(found)}.values())
-
-
-def _default_of(types: str, num_tokens: int) -> TritonTile:
-    """The rule's tile for two experts, on a GPU of much shared memory."""
-    return _default(load_arch("h200-sxm", GpuSpec), types, 1, num_tokens, "0.5.14")
-
-
-def triton_tile_source(
-    arch: GpuSpec | str, num_experts: int, inter: int, types: GemmTypes | str, gemm: int = 1, *, release: str = "0.5.14"
-) -> str:
-    """Return where SGLang has a tile from: ``"table of Triton 3.2.0"``, or ``"rule"`` where no table is known.
-
-    Raises:
-        InvalidOptionError, UnsupportedError, ArchNotFoundError: as `triton_tile`.
-    """
-    name = _check(types, release, gemm, num_experts=num_experts, inter=inter)
-    spec = _gpu(arch)
-    for which in (2, 1) if gemm == 2 else (1,):
-        found = _find(spec.name, name, num_experts, inter, which, release)
-        if found is not None:
-            return f"table of Triton {found[0]}"
-    return "rule"
-
-
-def swaps_operands(arch: GpuSpec, types: GemmTypes | str, tile: TritonTile) -> bool:
-    """Whether the kernel multiplies B^T x A^T, so that columns of B are the tensor core's rows.
-
-    It does for fp8 on Hopper where rows are few: wgmma has 64 rows at least (``should_enable_swap_ab`` in SGLang's
-    fused_moe_triton_kernels.py).
-
-    Raises:
-        InvalidOptionError, UnsupportedError: as `triton_tile`.
-    """
-    is_fp8 = _types_name(types).startswith("fp8")
-    return is_fp8 and arch.sm_arch == "sm_90" and tile.block_m < 64 <= tile.block_n
+        if load_arch(path.stem, GpuSpec).sm_arch == sm_arch:
+            tables = [table for key, table in _tables(path.stem).items() if key[0] == types]
+            tiles += [tile for table in tables for tile in table.tiles.values()]
+    return tuple({tile._replace(group_m=1): tile for tile in reversed(tiles)}.values())
 
 
 def triton_types(types: GemmTypes) -> str:
@@ -192,70 +109,27 @@ def triton_types(types: GemmTypes) -> str:
     )
 
 
-def _gpu(arch: GpuSpec | str) -> GpuSpec:
-    spec = load_arch(arch) if isinstance(arch, str) else arch
-    if not isinstance(spec, GpuSpec):
-        raise UnsupportedError(f"Triton's fused_moe runs on GPUs; got {spec.name}")
-    return spec
-
-
-def _types_name(types: GemmTypes | str) -> str:
-    if isinstance(types, GemmTypes):
-        return triton_types(types)
-    name = "16bit" if types in ("bf16", "fp16") else types
-    if name not in _TYPES:
-        raise InvalidOptionError(f"types must be GemmTypes or one of bf16, fp16, {', '.join(_TYPES)}; got {types!r}")
-    return name
-
-
-def _check(types: GemmTypes | str, release: str, gemm: int, **sizes: int) -> str:
-    """Return the name of the types."""
-    if release not in SGLANG_RELEASES:
-        raise InvalidOptionError(f"release must be one of {', '.join(SGLANG_RELEASES)}, got {release!r}")
-    if gemm not in (1, 2):
-        raise InvalidOptionError(f"gemm must be 1 (gate and up) or 2 (down), got {gemm!r}")
-    for name, value in sizes.items():
-        if value < 1:
-            raise InvalidOptionError(f"{name} must be >= 1, got {value}")
-    return _types_name(types)
-
-
-def _find(
-    arch_name: str, types: str, num_experts: int, inter: int, gemm: int, release: str
-) -> tuple[str, dict[int, TritonTile]] | None:
-    """The version of Triton and the lines of the table that a release takes; None: there is none."""
-    tables = _tables(arch_name)
-    for triton in SGLANG_RELEASES[release]:
-        table = tables.get(_Key(types, num_experts, inter, gemm, triton))
-        if table is not None and _order(table.since) <= _order(release):
-            return triton, table.tiles
-    return None
-
-
-def _nearest(tiles: dict[int, TritonTile], num_tokens: int) -> TritonTile:
-    return tiles[min(tiles, key=lambda known: abs(known - num_tokens))]  # of two the first, which is the lower
-
-
 def _order(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
 @cache
-def _tables(arch_name: str) -> dict[_Key, _Table]:
+def _tables(arch_name: str) -> dict[tuple[str, int, int, int, str], _Table]:
+    """Return the tables of a GPU by types, experts, columns, GEMM and version of Triton."""
     path = data_root() / "kernels" / "moe_triton" / f"{arch_name}.csv"
-    tables: dict[_Key, _Table] = {}
+    tables: dict[tuple[str, int, int, int, str], _Table] = {}
     if not path.is_file():
         return tables
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            key = _Key(row["types"], int(row["num_experts"]), int(row["inter"]), int(row["gemm"]), row["triton"])
+            key = row["types"], int(row["num_experts"]), int(row["inter"]), int(row["gemm"]), row["triton"]
             table = tables.setdefault(key, _Table(row["since"], {}))
             table.tiles[int(row["num_tokens"])] = TritonTile(*(int(row[name]) for name in TritonTile._fields))
     return tables
 
 
 def _default(arch: GpuSpec, types: str, num_experts: int, num_tokens: int, release: str) -> TritonTile:
-    """SGLang's rule without a table."""
+    """Return the tile of SGLang's rule without a table."""
     few = num_tokens <= num_experts
     if types == "fp8_block":
         return TritonTile(64, 128, 128, 32, 4, 3)
@@ -264,10 +138,3 @@ def _default(arch: GpuSpec, types: str, num_experts: int, num_tokens: int, relea
             return TritonTile(32, 64, 256, 1, 4, 4) if few else TritonTile(64, 128, 256, 64, 4, 2)
         return TritonTile(64, 128, 128, 1, 4, 4) if few else TritonTile(128, 256, 128, 32, 8, 4)
     return TritonTile(16, 32, 64, 1) if few else TritonTile(64, 64, 32, 8)
-
-
-def _vllm_default(types: str, num_experts: int, num_tokens: int) -> TritonTile:
-    """vLLM's: fp8 with a scale a tensor is like 16 bits."""
-    if types == "fp8_block":
-        return TritonTile(64, 128, 128, 32, 4, 3)
-    return TritonTile(16, 32, 64, 1) if num_tokens <= num_experts else TritonTile(64, 64, 32, 8)

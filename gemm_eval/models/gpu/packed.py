@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,18 +12,155 @@ import numpy.typing as npt
 
 from gemm_eval.arch import ClockState, GpuSpec, L2State
 from gemm_eval.jit import read_only
-from gemm_eval.models.gpu.bound_columns import no_bound_columns, pack_bound_columns, pack_w4a16_bound_columns
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
-from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, ROW_BYTES, SM_L2_BYTES_PER_CYCLE, WARM
+from gemm_eval.models.gpu.cost_kernels import (
+    ALL_COLD,
+    COLD,
+    COOPERATIVE,
+    PINGPONG,
+    ROW_BYTES,
+    SM_L2_BYTES_PER_CYCLE,
+    VECTOR,
+    WARM,
+)
 from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
 from gemm_eval.models.gpu.libraries import OURS, library_of
-from gemm_eval.models.gpu.quantization import NO_QUANTIZATION, Quantization
-from gemm_eval.models.gpu.sizes import ANY_SIZE, NO_PADDING, Padding, SizeRule, rows_on
+from gemm_eval.models.gpu.sizes import ANY_SIZE, NO_PADDING, NO_QUANTIZATION, Padding, Quantization, SizeRule, rows_on
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.cost_kernels import BATCH_BYTES, TWO_WARPGROUPS, W4A16BoundColumns, norm8, overlapped
+from gemm_eval.models.gpu.w4a16.family_kernels import (
+    GEMV_MMA_FAMILIES,
+    GROUPED_FAMILIES,
+    MULTISTAGE_FAMILIES,
+    SM90_CLUSTER,
+    STREAMING_FAMILIES,
+    WGMMA_FAMILIES,
+)
+from gemm_eval.models.gpu.w4a16.shared_kernels import (
+    BLOCK,
+    MAX_STREAMING_TOKENS,
+    PAIRS_OF_WARP,
+    SCHEDULERS,
+    SUM_BYTES,
+    TOKEN_ROW_BYTES,
+)
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmTypes
+
+
+def pack_bound_columns(
+    params: npt.NDArray[np.void], coefficients: npt.NDArray[np.void], candidates: npt.NDArray[np.void]
+) -> npt.NDArray[np.float64]:
+    """Return `BoundColumns` of kernels, [columns, rows].
+
+    Args:
+        params: array [1] of `GPU_PARAMS_DTYPE`.
+        coefficients: of their family, [1] of `COEFFICIENTS_DTYPE`.
+        candidates: [rows] of `CANDIDATE_DTYPE`.
+    """
+    p, c, schedule = params[0], coefficients[0], candidates["schedule"]
+    is_vector, is_pingpong, is_coop = schedule == VECTOR, schedule == PINGPONG, schedule == COOPERATIVE
+    matrix = candidates["matrix_cycles"] / np.where(is_vector, c["vector_frac"], c["matrix_frac"])
+    loss = np.where(is_vector, c["vector_step_cycles"], np.where(is_coop, c["coop_step_cycles"], c["step_cycles"]))
+    kernel_us = np.where(is_vector, c["vector_kernel_us"], c["kernel_us"])
+    clusters = candidates["cluster_log2"]
+    smem = (candidates["stage_bytes"] + candidates["operand_bytes"]) / p["smem_bytes_per_cycle"]
+    values = BoundColumns(
+        cta_m=candidates["cta_m"], cta_n=candidates["cta_n"], cta_k=candidates["cta_k"],
+        cluster_m=candidates["cluster_m"], cluster_n=candidates["cluster_n"], grid_cap=candidates["grid_cap"],
+        split_cap=split_cap(candidates["grid_cap"], clusters), min_rows=candidates["min_rows"],
+        max_rows=candidates["max_rows"], is_vector=is_vector, is_pingpong=is_pingpong,
+        busy_cycles=np.where(candidates["operand_bytes"] > 0.0, np.hypot(matrix, smem), np.maximum(matrix, smem)),
+        work_cycles=matrix + loss,
+        tile_cycles=np.where(is_coop, c["coop_tile_cycles"], c["tile_cycles"] + is_vector * c["vector_tile_cycles"]),
+        fixed_us=p["launch_us"] + kernel_us + p["load_latency_cycles"] / p["cycles_per_us"],
+        dram_bytes_per_us=c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * clusters),
+        outside_us_per_row_step=(schedule <= COOPERATIVE) / (c["outside_rows_per_cycle"] * p["cycles_per_us"]),
+    )  # fmt: skip
+    return read_only(np.array(values, np.float64))
+
+
+def pack_w4a16_bound_columns(
+    params: npt.NDArray[np.void], coefficients: npt.NDArray[np.void], candidates: npt.NDArray[np.void]
+) -> npt.NDArray[np.float64]:
+    """Return `W4A16BoundColumns` of our kernels, [columns, rows]; arguments as for `pack_bound_columns`."""
+    p, family, c = params[0], candidates["family"], coefficients[candidates["coefficient_set"]]
+    is_sm90, is_sm80 = np.isin(family, WGMMA_FAMILIES), np.isin(family, MULTISTAGE_FAMILIES)
+    is_gemv_mma = np.isin(family, GEMV_MMA_FAMILIES)
+    is_streaming = np.isin(family, STREAMING_FAMILIES)
+    matrix = candidates["matrix_cycles"]
+    slots = candidates["instructions"] / SCHEDULERS
+    together = np.where(candidates["num_warps"] > TWO_WARPGROUPS, c["three_issue"], c["issue"])
+    alone = slots * np.where(candidates["schedule"] == COOPERATIVE, together, c["pingpong_issue"])
+    with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
+        work = overlapped(alone, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / candidates["cta_k"]
+    lone = norm8(work, candidates["producer"] * c["producer_cycles"])
+    sharing = np.minimum(np.maximum(slots * c["shared_issue"], matrix), lone)
+    issue = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
+    teams = np.where(is_streaming, candidates["cta_k"] // BLOCK, 1)
+    serial = c["step_cycles"] + candidates["instructions"] * teams / candidates["num_warps"] * c["serial_cycles"]
+    alone_of_step = serial / (teams * candidates["ctas_per_sm"])
+    with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
+        taken = candidates["weight_bytes"] / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"])
+    others = np.hypot(np.hypot(issue + matrix, alone_of_step), np.where(is_gemv_mma, taken, 0.0))
+    sums = teams * (candidates["cta_m"] * (candidates["cta_n"] * SUM_BYTES))
+    start_cycles = np.where(is_gemv_mma, c["cta_cycles"], 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
+        start_cycles += np.where(is_streaming, sums / c["sums_bytes_per_cycle"], 0.0)
+        epilogue = np.where(is_sm90, candidates["cta_n"] * p["c_elem_bytes"] / c["epilogue_bytes_per_cycle"], 0.0)
+        box_row = np.where(is_sm90, TOKEN_ROW_BYTES / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"]), 0.0)
+    dram_frac = np.where(is_gemv_mma, c["dram_frac"], 1.0)
+    cut = np.maximum(candidates["cluster_k"], 1)
+    values = W4A16BoundColumns(
+        cta_m=candidates["cta_m"],
+        cta_n=candidates["cta_n"],
+        block_cycles=np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, sharing, lone), others),
+        lone_cycles=np.where(is_sm90, lone, 0.0),
+        fixed_us=p["launch_us"] + np.where(is_sm90, c["kernel_us"], 0.0) + start_cycles / p["cycles_per_us"],
+        fixed_cycles=np.where(is_sm80, c["cta_cycles"], 0.0),
+        row_cycles=epilogue / cut,  # a share of the tile each
+        pass_us=np.where(is_streaming, teams * c["team_sum_cycles"] / p["cycles_per_us"], 0.0),
+        pass_elems=PAIRS_OF_WARP * candidates["num_warps"],
+        dram_bytes_per_us=np.minimum(p["dram_peak_bytes_per_us"] * dram_frac, p["dram_spec_bytes_per_us"]),
+        store_us_per_byte=np.where(is_sm90, c["store_exposed_frac"], 0.0) / p["dram_peak_bytes_per_us"],
+        box_rows=candidates["cta_m"] // candidates["cluster_n"],
+        box_row_cycles=box_row,
+        weight_cycles=np.where(is_sm90, taken / candidates["cluster_m"], 0.0),
+        whole_cycles=np.where(candidates["cluster_k"] > 0, np.inf, 0.0),
+        cut_cycles=_cut_cycles(p, c, candidates),
+        most_parts=np.where(candidates["cluster_k"] > 0, cut, np.inf),
+        max_rows=np.where(is_streaming, MAX_STREAMING_TOKENS, np.inf),
+        max_tiles=np.where(family == SM90_CLUSTER, candidates["expected_cap"] // cut, np.inf),
+        is_grouped=np.isin(family, GROUPED_FAMILIES),
+    )
+    return read_only(np.array(values, np.float64))
+
+
+def _cut_cycles(p: np.void, c: npt.NDArray[np.void], candidates: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
+    """Cycles that any cut of K adds to a kernel of ours; `c` [rows] are the coefficients of each.
+
+    Stream-K of multistage kernels may give each CTA whole tiles, which adds nothing.
+    """
+    family = candidates["family"]
+    is_sm90, is_streaming = np.isin(family, WGMMA_FAMILIES), np.isin(family, STREAMING_FAMILIES)
+    tile_bytes = candidates["cta_m"] * (candidates["cta_n"] * SUM_BYTES)
+    batches = np.maximum(1.0, tile_bytes / (candidates["num_warps"] * BATCH_BYTES))
+    with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
+        stored = np.where(is_sm90, tile_bytes / c["part_write_bytes_per_cycle"], 0.0)
+        read = np.where(
+            is_sm90 & (candidates["cluster_k"] == 0),
+            tile_bytes / c["part_read_bytes_per_cycle"] + batches * c["part_cycles"], 0.0,
+        )  # fmt: skip
+    return np.where(is_sm90 | is_streaming, c["cut_us"] * p["cycles_per_us"] + stored + read, 0.0)
+
+
+def no_bound_columns(num_rows: int) -> npt.NDArray[np.float64]:
+    """Return the columns of kernels that are evaluated but never searched, so that nothing bounds them: [0, rows]."""
+    return read_only(np.empty((0, num_rows)))
+
 
 if TYPE_CHECKING:
     from gemm_eval.models.gpu.correction import PackedCorrection
@@ -38,7 +176,7 @@ _FLOATS = (
     "cycles_per_us", "tensor_cycles_per_us", "sustained_cycles_per_us", "launch_us", "load_latency_cycles",
     "l2_latency_cycles", "call_weights",
     "smem_bytes_per_cycle", "dram_peak_bytes_per_us", "dram_spec_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
-    "quantize_elem_bytes",
+    "quantize_elem_bytes", "l3_bytes", "l3_bytes_per_us",
 )  # fmt: skip
 GPU_PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """What of GPU, data types, library, L2 and clock state the kernels read."""
@@ -72,20 +210,11 @@ class Packed:
     """
 
     def __init__(
-        self,
-        params: npt.NDArray[np.void],
-        candidates: npt.NDArray[np.void],
-        coefficients: npt.NDArray[np.void],
-        sizes: SizeRule = ANY_SIZE,
-        *,
-        library: str,
-        columns: npt.NDArray[np.float64] | None = None,
-        make_fallback: Callable[[], Packed] | None = None,
-        has_kernels: bool = True,
-        correction: PackedCorrection | None = None,
-        carried: Carried | None = None,
-        most_rows: int | None = None,
-    ) -> None:
+        self, params: npt.NDArray[np.void], candidates: npt.NDArray[np.void], coefficients: npt.NDArray[np.void],
+        sizes: SizeRule = ANY_SIZE, *, library: str, columns: npt.NDArray[np.float64] | None = None,
+        make_fallback: Callable[[], Packed] | None = None, has_kernels: bool = True,
+        correction: PackedCorrection | None = None, carried: Carried | None = None, most_rows: int | None = None,
+    ) -> None:  # fmt: skip
         self.params, self.candidates = read_only(params), read_only(candidates)
         self.columns = no_bound_columns(len(candidates)) if columns is None else columns
         self.coefficients = read_only(coefficients[None])
@@ -123,17 +252,11 @@ class Packed:
 
 
 class Carried(NamedTuple):
-    """Answers to other questions on the same GEMMs, which decide the correction of an answer.
+    """Answers to other questions on the same GEMMs, which decide the correction of an answer."""
 
-    Attributes:
-        reference: its factor corrects the answer; None: the answer has trees of its own.
-        ceiling: the same in a slower state of L2, above whose latency no answer is; None: nothing.
-        limits: array [1] of LIMITS_DTYPE, the data sheet's floor.
-    """
-
-    reference: Packed | None
-    ceiling: Packed | None
-    limits: npt.NDArray[np.void]
+    reference: Packed | None  # its factor corrects the answer; None: the answer has trees of its own
+    ceiling: Packed | None  # the same in a slower state of L2, above whose latency no answer is; None: nothing
+    limits: npt.NDArray[np.void]  # array [1] of LIMITS_DTYPE, the data sheet's floor
 
 
 class Joined(NamedTuple):
@@ -158,9 +281,8 @@ def join_packed(packed: Sequence[Packed]) -> Joined:
         read_only(np.concatenate([one.candidates for one in packed])),
         read_only(np.concatenate([one.columns for one in packed], axis=1)),
         read_only(np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1).astype(np.int64)),
-        read_only(np.concatenate([one.coefficients for one in packed])),
-        packed[0].is_ours,
-    )
+        read_only(np.concatenate([one.coefficients for one in packed])), packed[0].is_ours,
+    )  # fmt: skip
 
 
 def split_by_size(
@@ -198,39 +320,21 @@ def split_by_size(
 
 
 def pack_kernels(
-    arch: GpuSpec,
-    types: GemmTypes,
-    library: str,
-    coefficients: Mapping[str, float],
-    *,
-    l2: str,
-    clock: str,
-    is_calibrated: bool,
-    load_bytes: int = ROW_BYTES,
-    call_weights: float = 1.0,
-    quantization: Quantization = NO_QUANTIZATION,
-    make_fallback: Callable[[], Packed] | None = None,
-    correction: PackedCorrection | None = None,
-    carried: Carried | None = None,
-    most_rows: int | None = None,
-) -> Packed:
+    arch: GpuSpec, types: GemmTypes, library: str, coefficients: Mapping[str, float], *, l2: str, clock: str,
+    is_calibrated: bool, load_bytes: int = ROW_BYTES, call_weights: float = 1.0,
+    quantization: Quantization = NO_QUANTIZATION, make_fallback: Callable[[], Packed] | None = None,
+    correction: PackedCorrection | None = None, carried: Carried | None = None, most_rows: int | None = None,
+) -> Packed:  # fmt: skip
     """Pack the generic kernels of a library.
 
     Args:
-        arch: the GPU.
-        types: data types.
-        library: whose kernels (`library_of`).
         coefficients: of the kernel family that the library uses for these types.
-        l2, clock: states, as `RunOptions` has them.
         is_calibrated: whether the coefficients were fitted on this GPU.
         load_bytes: of `LOAD_BYTES`, pack the kernels for rows that start on so many.
         call_weights: weights that a call of all that is timed reads, over those of this GEMM: what is warm has to hold
             them all.
-        quantization: how A was made.
         make_fallback: packs those for rows that do not.
-        correction: of their answers.
         carried: where that comes from, if it is of other answers.
-        most_rows: see `Packed`.
 
     Raises:
         UnsupportedError: GPU, types and library do not go together.
@@ -256,8 +360,7 @@ def pack_kernels(
     return Packed(
         params, candidates, packed, rows_on(types, load_bytes, padding), library=library,
         columns=pack_bound_columns(params, packed, candidates), make_fallback=make_fallback, correction=correction,
-        carried=carried,
-        most_rows=most_rows,
+        carried=carried, most_rows=most_rows,
     )  # fmt: skip
 
 
@@ -273,22 +376,13 @@ def pack_no_kernels(arch: GpuSpec, types: GemmTypes, library: str, *, l2: str, c
 
 
 def pack_w4a16(
-    arch: GpuSpec,
-    types: GemmTypes,
-    coefficients: Mapping[str, Mapping[str, float]],
-    *,
-    l2: str,
-    clock: str,
-    is_calibrated: bool,
-    make_fallback: Callable[[], Packed],
-) -> Packed:
+    arch: GpuSpec, types: GemmTypes, coefficients: Mapping[str, Mapping[str, float]], *, l2: str, clock: str,
+    is_calibrated: bool, make_fallback: Callable[[], Packed],
+) -> Packed:  # fmt: skip
     """Pack our W4A16 kernels.
 
     Args:
         arch: a GPU that has such kernels (`has_w4a16_kernels`).
-        types: data types.
-        coefficients: by family.
-        l2, clock: states, as `RunOptions` has them.
         is_calibrated: whether those of all families were fitted on this GPU.
         make_fallback: packs what runs rows that do not start on 16 bytes.
     """
@@ -335,6 +429,8 @@ def _pack_chip(
         "l2_peak_bytes_per_us": bytes_per_us(arch.l2_gb_per_s),
         "l2_bytes": arch.l2_bytes,
         "num_l2_partitions": arch.num_l2_partitions,
+        "l3_bytes": arch.l3_bytes or 0,
+        "l3_bytes_per_us": bytes_per_us(arch.l3_gb_per_s or math.inf),
     }
     params = np.zeros(1, GPU_PARAMS_DTYPE)
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Which sizes kernels take: rows of A, B and C have to start where their loads and stores can."""
+"""Which sizes kernels take, since rows have to start where loads and stores can; and how A becomes narrower before."""
 
 from __future__ import annotations
 
@@ -9,8 +9,50 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval.dtypes import DType, parse_dtype
+from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
+from gemm_eval.words import refusal
 from gemm_eval.workload import GemmProblem, GemmTypes
+
+QUANTIZED_FROM = (DType.BF16, DType.FP16, DType.FP32)
+"""Types that activations have before they are quantized."""
+
+
+class Quantization(NamedTuple):
+    """The kernels before a GEMM that make A narrower."""
+
+    num_passes: int  # over A: one scale for all of A needs its largest element first, one for a row or a block does not
+    elem_bytes: float  # of an element of A before
+    has_cast: bool  # whether a kernel of its own casts the one scale of A
+
+
+NO_QUANTIZATION = Quantization(0, 0.0, has_cast=False)
+
+
+def quantization_of(types: GemmTypes, quantize_from: str | None) -> Quantization:
+    """Return how A of these types is made of another type; None: A is there already.
+
+    Per tensor (fp8 and fp4 without scales in the GEMM) TensorRT-LLM 1.3 runs a kernel that finds the largest element,
+    one that converts, and one that casts the scale (arch/measured/h200-sxm/quantization); block-scaled types and int8,
+    whose scales are of a block or a row, take one kernel.
+
+    Raises:
+        InvalidOptionError: activations have no such type, or A is not narrower.
+    """
+    if quantize_from is None:
+        return NO_QUANTIZATION
+    if quantize_from not in QUANTIZED_FROM:
+        raise InvalidOptionError(refusal("quantize_from", quantize_from, QUANTIZED_FROM))
+    source = parse_dtype(quantize_from)
+    if types.a.dtype.bits >= min(source.bits, DType.FP16.bits):
+        raise InvalidOptionError(
+            f"quantize_from {source} needs a narrower type of A (fp8, fp4 or int8, block-scaled or not), "
+            f"but A is multiplied as {types.a.dtype}: leave quantize_from out"
+        )
+    is_per_tensor = not (types.is_block_scaled or types.a.dtype.is_integer)
+    return Quantization(2 if is_per_tensor else 1, source.bits / 8, is_per_tensor)
+
 
 LOAD_BYTES = (ROW_BYTES, NARROW_BYTES, 1)
 """What rows start on, by the loads of kernels: TMA and the widest cp.async; the narrowest cp.async; single elements."""
@@ -27,15 +69,12 @@ class SizeRule(NamedTuple):
     """Rows of A and B are K long, those of C are N long.
 
     Attributes:
-        k_multiple: K must be a multiple of it, in elements.
-        n_multiple: likewise N.
-        has_one_column: N = 1 is taken too: a single column is one row.
         k_pad, n_pad: K and N are padded to multiples of these first; not N = 1, where one column is taken.
     """
 
-    k_multiple: int
-    n_multiple: int
-    has_one_column: bool
+    k_multiple: int  # K must be a multiple of it, in elements
+    n_multiple: int  # likewise N
+    has_one_column: bool  # N = 1 is taken too: a single column is one row
     k_pad: int = 1
     n_pad: int = 1
 
@@ -100,8 +139,3 @@ def loads_of(rules: LoadRules, K: Ints, N: Ints) -> Ints:
     for num_bytes, rule in reversed(rules):
         loads[rule.takes(K, N)] = num_bytes
     return loads
-
-
-def is_row_aligned(problem: GemmProblem) -> bool:
-    """Whether the rows of A, B and C start on 16 bytes."""
-    return load_bytes_of(problem) == ROW_BYTES

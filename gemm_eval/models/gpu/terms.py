@@ -29,15 +29,10 @@ class Times(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A term.
+    """A term."""
 
-    Attributes:
-        resource: which of `RESOURCES` works meanwhile; empty: none of its own, so that it limits nothing.
-        meaning: what that time goes to.
-    """
-
-    resource: str
-    meaning: str
+    resource: str  # which of `RESOURCES` works meanwhile; empty: none of its own, so that it limits nothing
+    meaning: str  # what that time goes to
 
 
 TERMS: dict[str, Term] = {

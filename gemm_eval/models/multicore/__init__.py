@@ -5,19 +5,26 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.models.multicore.attention import (
+    from gemm_eval.models.multicore.attention_kernels import ATTENTION_COST_DTYPE, evaluate_attention_mapping
+    from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, Block, block_of, evaluate_range, sram_used_bytes
+    from gemm_eval.models.multicore.group_kernels import evaluate_grouped, spread_of
+    from gemm_eval.models.multicore.model import (
+        FIRST,
+        MODEL_VERSION,
         AttentionCost,
+        MulticoreCost,
         attention_params,
         attention_sizes,
+        batch_sizes,
+        cost_of_mapping,
+        evaluate_mapping,
+        group_sizes,
+        layer_terms,
+        lone_layout,
+        split_layouts,
         unpack_attention_cost,
+        unpack_cost,
     )
-    from gemm_eval.models.multicore.attention_cost_kernels import ATTENTION_COST_DTYPE, evaluate_attention_mapping
-    from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, Block, block_of, sram_used_bytes
-    from gemm_eval.models.multicore.group_kernels import spread_of
-    from gemm_eval.models.multicore.grouped_cost_kernels import replay_grouped
-    from gemm_eval.models.multicore.groups import batch_sizes, group_sizes, split_layouts
-    from gemm_eval.models.multicore.model import MODEL_VERSION, MulticoreCost, evaluate_mapping, unpack_cost
-    from gemm_eval.models.multicore.moe import layer_terms
     from gemm_eval.models.multicore.params import (
         OTHER_SOFTMAX_OPS_PER_SCORE,
         PARAMS_DTYPE,
@@ -25,84 +32,14 @@ if TYPE_CHECKING:
         params_in_room,
         with_room,
     )
-    from gemm_eval.models.multicore.replay_kernels import replay_range
     from gemm_eval.models.multicore.terms import BOUNDS, TERMS
 
 __all__ = [
-    "ATTENTION_COST_DTYPE",
-    "BOUNDS",
-    "COST_DTYPE",
-    "MODEL_VERSION",
-    "OTHER_SOFTMAX_OPS_PER_SCORE",
-    "PARAMS_DTYPE",
-    "TERMS",
-    "AttentionCost",
-    "Block",
-    "MulticoreCost",
-    "attention_params",
-    "attention_sizes",
-    "batch_sizes",
-    "block_of",
-    "evaluate_attention_mapping",
-    "evaluate_mapping",
-    "group_sizes",
-    "layer_terms",
-    "pack_params",
-    "params_in_room",
-    "replay_grouped",
-    "replay_range",
-    "split_layouts",
-    "spread_of",
-    "sram_used_bytes",
-    "unpack_attention_cost",
-    "unpack_cost",
-    "with_room",
-]
+    "ATTENTION_COST_DTYPE", "BOUNDS", "COST_DTYPE", "FIRST", "MODEL_VERSION", "OTHER_SOFTMAX_OPS_PER_SCORE",
+    "PARAMS_DTYPE", "TERMS", "AttentionCost", "Block", "MulticoreCost", "attention_params", "attention_sizes",
+    "batch_sizes", "block_of", "cost_of_mapping", "evaluate_attention_mapping", "evaluate_grouped", "evaluate_mapping",
+    "evaluate_range", "group_sizes", "layer_terms", "lone_layout", "pack_params", "params_in_room", "split_layouts",
+    "spread_of", "sram_used_bytes", "unpack_attention_cost", "unpack_cost", "with_room",
+]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".attention": (
-            "AttentionCost",
-            "attention_params",
-            "attention_sizes",
-            "unpack_attention_cost",
-        ),
-        ".attention_cost_kernels": (
-            "ATTENTION_COST_DTYPE",
-            "evaluate_attention_mapping",
-        ),
-        ".cost_kernels": (
-            "Block",
-            "COST_DTYPE",
-            "block_of",
-            "sram_used_bytes",
-        ),
-        ".group_kernels": ("spread_of",),
-        ".grouped_cost_kernels": ("replay_grouped",),
-        ".groups": (
-            "batch_sizes",
-            "group_sizes",
-            "split_layouts",
-        ),
-        ".model": (
-            "MODEL_VERSION",
-            "MulticoreCost",
-            "evaluate_mapping",
-            "unpack_cost",
-        ),
-        ".moe": ("layer_terms",),
-        ".params": (
-            "OTHER_SOFTMAX_OPS_PER_SCORE",
-            "PARAMS_DTYPE",
-            "pack_params",
-            "params_in_room",
-            "with_room",
-        ),
-        ".replay_kernels": ("replay_range",),
-        ".terms": (
-            "BOUNDS",
-            "TERMS",
-        ),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

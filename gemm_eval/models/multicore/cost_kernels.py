@@ -26,16 +26,14 @@ from gemm_eval.models.multicore.pipeline_kernels import (
 from gemm_eval.models.multicore.terms import BOUNDS, MAIN, PHASES, TERMS, Times
 
 _INTS = (
-    "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order",
-    "active_cores", "visits", "sram_used_bytes",
+    "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order", "active_cores", "visits", "sram_used_bytes",
     "dram_bytes", "a_bytes", "b_bytes", "scale_bytes", "c_store_bytes", "c_spill_bytes", "c_refill_bytes",
     "reduction_bytes", "core_bytes", "bound",
     "num_candidates", "num_refused_sram", "num_partitions", "num_partitions_bounded", "num_partitions_dropped",
 )  # fmt: skip
 _FLOATS = (
     "latency_us", "main_us", "compute_us", "dma_us", "dram_us", "shared_us", "noc_us", "feed_us", "reduction_us",
-    "hidden_us",
-    "busiest_core_bytes", "energy_pj",
+    "hidden_us", "busiest_core_bytes", "energy_pj",
 )  # fmt: skip
 
 COST_DTYPE = np.dtype(
@@ -655,10 +653,82 @@ def _bound_of(cost: CoreCost, times: Times) -> int:
     return _NOC if cost.noc_us > cost.dram_us else _DRAM
 
 
+RULES = (
+    "num_cores", "reduction",
+    "tile_m_block", "tile_m_multiple", "tile_n_block", "tile_n_multiple", "tile_k_block", "tile_k_multiple", "sram",
+)  # fmt: skip
+"""Rules of a legal mapping, in the order in which they are checked."""
+_NUM_CORES, _REDUCTION, _TILE_M, _TILE_N, _TILE_K, _SRAM = 0, 1, 2, 4, 6, 8
+_KEEPS_ALL = -1
+_NUM_ORDERS = 6
+
+
+@kernel
+def _broken_tile_rule(size: int, unit: int, block: int, first: int) -> int:
+    if size > block:
+        return first
+    return first + 1 if size % unit != 0 and size != block else _KEEPS_ALL
+
+
+@kernel
+def _broken_rule(
+    p: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int,
+    tile_m: int, tile_n: int, tile_k: int,
+) -> int:  # fmt: skip
+    used = P_G
+    for count in (P_M, P_N, P_K):  # one after another: the product of all may not fit into 63 bits
+        if max(used, count) > p["num_cores"]:
+            return _NUM_CORES
+        used *= count
+    if used > p["num_cores"]:
+        return _NUM_CORES
+    blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
+    if blk.E_K > 1 and p["reduction"] == 0:
+        return _REDUCTION
+    broken = _broken_tile_rule(tile_m, p["cube_m"], blk.m, _TILE_M)
+    if broken == _KEEPS_ALL:
+        broken = _broken_tile_rule(tile_n, p["cube_n"], blk.n, _TILE_N)
+    if broken == _KEEPS_ALL:
+        broken = _broken_tile_rule(tile_k, p["unit_k"], blk.k, _TILE_K)
+    if broken == _KEEPS_ALL and sram_used_bytes(p, tile_m, tile_n, tile_k) > p["sram_usable_bytes"]:
+        broken = _SRAM
+    return broken
+
+
 @entry_point
-def evaluate_one(
+def find_broken_rule(
     params: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int,
-    tile_m: int, tile_n: int, tile_k: int, order: int, out: Any,
-) -> None:  # fmt: skip
-    """Fill `out`, an array [1] of COST_DTYPE, with the cost of one legal mapping; `params` is [1] of PARAMS_DTYPE."""
-    evaluate_into(params[0], G, M, K, N, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k, order, out[0])
+    tile_m: int, tile_n: int, tile_k: int,
+) -> int:  # fmt: skip
+    """Which of `RULES` a mapping of numbers >= 1 breaks first, or -1; `params` is [1] of PARAMS_DTYPE."""
+    return _broken_rule(params[0], G, M, K, N, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k)
+
+
+@kernel
+def is_legal(p: Any, G: int, M: int, K: int, N: int, row: Any) -> bool:
+    """Whether a record of COST_DTYPE, whatever numbers it holds, has a legal mapping."""
+    P_G, P_M, P_N, P_K = row["P_G"], row["P_M"], row["P_N"], row["P_K"]
+    tile_m, tile_n, tile_k, order = row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"]
+    if min(P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k) < 1 or order < 0 or order >= _NUM_ORDERS:
+        return False
+    broken: int = _broken_rule(p, G, M, K, N, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k)
+    return broken == _KEEPS_ALL
+
+
+@entry_point
+def evaluate_range(
+    params: Any, type_of: Any, sizes: Any, start: int, stop: int, checks: bool, stored: Any, out: Any
+) -> None:
+    """Evaluate the mappings of the records start..stop-1 of `stored`; with `checks` whatever numbers they hold.
+
+    Shapes: params [num_types] of PARAMS_DTYPE; type_of [num]; sizes [num, 4] of G, M, K, N; stored [num] of COST_DTYPE;
+    out [num] of COST_DTYPE, zeros: they stay where a mapping was found illegal.
+    """
+    for i in range(start, stop):
+        p, row = params[type_of[i]], stored[i]
+        G, M, K, N = sizes[i]
+        if not checks or is_legal(p, G, M, K, N, row):
+            evaluate_into(
+                p, G, M, K, N, row["P_G"], row["P_M"], row["P_N"], row["P_K"],
+                row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"], out[i],
+            )  # fmt: skip

@@ -1,24 +1,101 @@
-"""Cost model 1 from Python's side: checks a mapping, calls the kernel, unpacks the cost."""
+"""Cost model 1 from Python's side: checks what is asked, calls the kernels, unpacks the costs."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import MulticoreSpec
-from gemm_eval.errors import InvalidMappingError
-from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
-from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one, sram_used_bytes
-from gemm_eval.models.multicore.grouped_cost_kernels import evaluate_grouped
-from gemm_eval.models.multicore.groups import batch_sizes, group_sizes
-from gemm_eval.models.multicore.params import params_in_room
-from gemm_eval.models.multicore.replay_kernels import RULES, find_broken_rule
+from gemm_eval.errors import InvalidMappingError, UnsupportedError
+from gemm_eval.frozen import FrozenDict
+from gemm_eval.jit import read_only
+from gemm_eval.mapping import (
+    AttentionMapping,
+    AttentionOrder,
+    AttentionPartition,
+    AttentionTile,
+    LoopOrder,
+    MulticoreMapping,
+    Partition,
+    Tile,
+)
+from gemm_eval.models.multicore.attention_kernels import ATTENTION_COST_DTYPE, AttentionSizes
+from gemm_eval.models.multicore.cost_kernels import (
+    COST_DTYPE,
+    RULES,
+    block_of,
+    evaluate_range,
+    find_broken_rule,
+    sram_used_bytes,
+)
+from gemm_eval.models.multicore.group_kernels import evaluate_grouped
+from gemm_eval.models.multicore.params import in_room, pack_params, params_in_room
 from gemm_eval.models.multicore.terms import BREAKDOWN, Times
+from gemm_eval.units import bytes_per_us
 from gemm_eval.words import shown
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import LAYER_TERMS, AttentionProblem, GemmProblem, Layouts, MoeWork
+
+FIRST = np.zeros(1, np.int64)
+"""Which parameters, or groups, a lone problem has: [1]."""
+
+
+class GroupSizes(NamedTuple):
+    """Row counts of the groups that have any."""
+
+    rows: npt.NDArray[np.int64]  # int64 [num_sizes], distinct, descending
+    counts: npt.NDArray[np.int64]  # int64 [num_sizes], groups that have so many
+
+
+def group_sizes(problem: GemmProblem) -> GroupSizes:
+    """Return the row counts of a problem; of a batch those of G groups of M rows."""
+    groups = problem.row_groups
+    counts = {problem.M: problem.G} if groups is None else Counter(filter(None, groups))
+    pairs = np.array(sorted(counts.items(), reverse=True), np.int64)
+    return GroupSizes(*(read_only(np.ascontiguousarray(column)) for column in pairs.T))
+
+
+def lone_layout(problem: GemmProblem) -> Layouts:
+    """Return the groups of a problem as kernels of many problems take them."""
+    rows, counts = group_sizes(problem)
+    return Layouts(FIRST, read_only(np.array([0, len(rows)])), rows, counts)
+
+
+def batch_sizes(problem: GemmProblem) -> tuple[int, int, int, int] | None:
+    """Return (G, M, K, N) of the batch that a problem is, groups without rows left out; None where rows differ."""
+    if problem.row_groups is None:
+        return problem.sizes
+    if not all(num_rows in (0, problem.M) for num_rows in problem.row_groups):
+        return None
+    return problem.row_groups.count(problem.M), problem.M, problem.K, problem.N
+
+
+class SplitLayouts(NamedTuple):
+    """Many problems, told apart by what kernels they are for.
+
+    Attributes:
+        batches: [num_batches], rows of those that are batches, also where groups without rows are left out.
+    """
+
+    batches: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]  # [num_batches, 4], their G, M, K, N
+    grouped: npt.NDArray[np.int64]  # rows of the others, whose groups differ
+
+
+def split_layouts(sizes: npt.NDArray[np.int64], layouts: Layouts) -> SplitLayouts:
+    """Tell problems of these sizes, int64 [num, 4], apart."""
+    num_sizes = np.append(np.diff(layouts.starts), 0)[layouts.of]  # row -1: none
+    batches = np.flatnonzero(num_sizes <= 1)
+    of_batches = sizes[batches]
+    equal = num_sizes[batches] == 1
+    first = layouts.starts[layouts.of[batches[equal]]]
+    of_batches[equal, 0] = layouts.counts[first]
+    of_batches[equal, 1] = layouts.rows[first]
+    return SplitLayouts(batches, of_batches, np.flatnonzero(num_sizes > 1))
+
 
 MODEL_VERSION = "multicore-4"
 """Changes whenever any answer of the model may change; MODEL.md's heading carries the same number."""
@@ -82,6 +159,7 @@ assert COST_DTYPE.names[_NUM_MAPPING_FIELDS:-_NUM_TERMS] == MulticoreCost._field
     "COST_DTYPE and MulticoreCost must agree"
 )
 _ORDERS = tuple(LoopOrder)
+_NUMBERS = COST_DTYPE.names[:_NUM_MAPPING_FIELDS]
 
 
 def unpack_cost(record: np.void) -> MulticoreCost:
@@ -104,13 +182,22 @@ def evaluate_mapping(
     mapping = _check_shape(mapping)
     params = params_in_room(params, problem)
     _check_rules(arch, problem, params, mapping)
-    out = np.zeros(1, COST_DTYPE)
-    numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
-    sizes = batch_sizes(problem)
+    return cost_of_mapping(params, problem, mapping)
+
+
+def cost_of_mapping(
+    params: npt.NDArray[np.void], problem: GemmProblem, mapping: MulticoreMapping, *, as_groups: bool = False
+) -> npt.NDArray[np.void]:
+    """Return the cost [1] of a mapping, unchecked; `as_groups`: by the kernels for groups that differ."""
+    stored, out = np.zeros((2, 1), COST_DTYPE)
+    for name, number in zip(_NUMBERS, (*mapping.partition, *mapping.tile, mapping.loop_order), strict=True):
+        stored[name] = number
+    sizes = None if as_groups else batch_sizes(problem)
+    asked = params, FIRST, np.array([sizes or problem.sizes])
     if sizes is None:
-        evaluate_grouped(params, *group_sizes(problem), problem.K, problem.N, *numbers, out)
+        evaluate_grouped(*asked, *lone_layout(problem), 0, 1, False, stored, out)
     else:
-        evaluate_one(params, *sizes, *numbers, out)
+        evaluate_range(*asked, 0, 1, False, stored, out)
     return out
 
 
@@ -166,3 +253,107 @@ def _check_rules(
             unit = {"m": arch.cube_m, "n": arch.cube_n, "k": int(params["unit_k"][0])}[dimension]
             text = f"{name} must be a multiple of {unit} or the whole block of {block_size}, got {size}"
     raise InvalidMappingError(text, rule=rule)
+
+
+class AttentionCost(NamedTuple):
+    """Cost of one mapping. Bytes are totals of the chip, times those of the slowest core; MODEL.md defines each.
+
+    `bound` is an index into `BOUNDS`; `num_candidates` and `num_partitions` say what the search has costed.
+    """
+
+    mapping: AttentionMapping
+    active_cores: int
+    visits: int
+    sram_used_bytes: int
+    dram_bytes: int
+    q_bytes: int
+    kv_bytes: int
+    o_store_bytes: int
+    o_spill_bytes: int
+    o_refill_bytes: int
+    reduction_bytes: int
+    scores: int
+    bound: int
+    num_candidates: int
+    num_partitions: int
+    latency_us: float
+    busiest_core_bytes: float
+    breakdown: dict[str, float]
+
+
+def attention_sizes(problem: AttentionProblem) -> AttentionSizes:
+    """Return a problem as kernels see it: without keys that no query attends to."""
+    keys = problem.num_keys
+    return AttentionSizes(
+        units=problem.batch * problem.num_kv_heads, rows=problem.q_len * problem.group, keys=keys, group=problem.group,
+        ahead=keys - problem.q_len, window=keys if problem.window is None else problem.window,
+        is_masked=int(problem.causal and problem.q_len > 1), head_dim=problem.head_dim, value_dim=problem.value_dim,
+        kv_width=problem.head_dim + (0 if problem.is_latent else problem.value_dim),
+    )  # fmt: skip
+
+
+def attention_params(arch: MulticoreSpec, problem: AttentionProblem) -> npt.NDArray[np.void]:
+    """Return parameters [1] of PARAMS_DTYPE: K and V are what weights are to a GEMM, and what is resident has its room.
+
+    Raises:
+        UnsupportedError: the chip cannot multiply the type of queries, has no vector unit for the softmax, or nothing
+            that widens narrow keys and values.
+    """
+    of_type = arch.for_dtype(problem.dtype)
+    if of_type.vector_ops_per_cycle is None:
+        raise UnsupportedError(
+            f"{arch.name} has no vector unit for the softmax of fused attention: set vector_ops_per_cycle, or take "
+            "fused=False"
+        )
+    gemm = GemmProblem(
+        1, 1, problem.head_dim, problem.num_keys, problem.dtype, problem.kv_type, problem.output_dtype
+    )  # fmt: skip
+    params = pack_params(arch, gemm.types)
+    units, width = problem.batch * problem.num_kv_heads, problem.head_dim
+    rows = units * problem.q_len * problem.group
+    kv_width = width + (0 if problem.is_latent else problem.value_dim)
+    elems = {"a": rows * width, "b": units * problem.kv_len * kv_width, "c": rows * problem.value_dim}
+    return in_room(params, elems)
+
+
+def unpack_attention_cost(record: np.void) -> AttentionCost:
+    """Turn one record of `ATTENTION_COST_DTYPE` into Python values."""
+    names = ATTENTION_COST_DTYPE.names or ()
+    row = dict(zip(names, record.item(), strict=True))
+    mapping = AttentionMapping(
+        AttentionPartition(row["P_U"], row["P_Q"], row["P_KV"]), AttentionTile(row["tile_q"], row["tile_kv"]),
+        AttentionOrder(row["loop_order"]), bool(row["is_folded"]),
+    )  # fmt: skip
+    plain = {name: row[name] for name in AttentionCost._fields if name in row}
+    return AttentionCost(mapping=mapping, breakdown={name: row[name] for name in BREAKDOWN}, **plain)
+
+
+_SCORE_BYTES = 4.0  # of a router's score, fp32
+_PICK_BYTES = 8.0  # of an assignment: the expert's number and its weight
+
+
+def layer_terms(arch: MulticoreSpec, work: MoeWork) -> FrozenDict[str, npt.NDArray[np.float64]]:
+    """Return the terms of a layer of experts besides its GEMMs, in us, in the shape of the sizes of `work`.
+
+    Each is a program of its own, which starts in `launch_us` and moves what it reads and writes at the DRAM bandwidth
+    that large transfers reach; the arithmetic hides behind that. A rank without an assignment only routes.
+    """
+    tokens, hidden, inter = (np.asarray(size, float) for size in (work.num_tokens, work.hidden, work.inter))
+    rows, experts = np.asarray(work.local_rows, float), np.asarray(work.num_experts, float)
+    is_busy, width, wide, narrow = rows > 0, rows * inter, work.wide_bytes, work.input_bytes
+
+    def move(num_bytes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        time: npt.NDArray[np.float64] = num_bytes / bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
+        return time + arch.launch_us
+
+    quantized = np.zeros_like(rows)
+    if work.is_quantized:
+        quantized = move(work.local_tokens * hidden * (wide + narrow)) + move(width * (wide + narrow))
+    times = {
+        "routing_us": move(tokens * (experts * _SCORE_BYTES + np.asarray(work.topk, float) * _PICK_BYTES)),
+        "permute_us": is_busy * move((work.local_tokens + rows) * hidden * narrow),
+        "quantize_us": is_busy * quantized,
+        "activation_us": is_busy * move((2 + work.gated) * width * wide),
+        "finalize_us": is_busy * move((rows + work.local_tokens) * hidden * wide),
+    }
+    return FrozenDict((name, np.broadcast_to(times[name], np.broadcast(tokens, rows).shape)) for name in LAYER_TERMS)

@@ -31,11 +31,9 @@ REDUCTIONS = ("none", "dram", "noc")
 _INTS = (
     "num_cores", "cube_m", "cube_k", "cube_n", "unit_k", "fill_drain_cycles",
     "sram_usable_bytes", "input_buffers", "output_buffers", "a_buffers", "b_buffers", "c_buffers", "lane_num",
-    "align_bytes",
-    "is_fair", "is_multicast", "has_noc", "reduction",
+    "align_bytes", "is_fair", "is_multicast", "has_noc", "reduction",
     "is_quantized", "has_dequant_copy", "vector_is_concurrent", "is_pipeline",
-    "a_half_bits", "b_half_bits", "c_half_bits", "acc_half_bits", "group_half_bits", "group_size",
-    "has_energy",
+    "a_half_bits", "b_half_bits", "c_half_bits", "acc_half_bits", "group_half_bits", "group_size", "has_energy",
     "spill_half_bits", "has_shared", "has_resident", "a_is_resident", "b_is_resident", "c_is_resident",
     "a_packing", "b_packing",
 )  # fmt: skip
@@ -172,7 +170,6 @@ def with_room(
         params: [num_types] of PARAMS_DTYPE.
         type_of: [num_problems], index into `params`.
         sizes: [num_problems, 4] of G, M, K, N.
-        layouts: the row groups of grouped GEMMs.
     """
     if not params["has_resident"].any():
         return params, type_of

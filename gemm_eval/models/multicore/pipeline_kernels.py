@@ -72,10 +72,6 @@ def overlap_main_us(
     It grows with every argument, so that a search gets a bound from arguments that are too small.
 
     Args:
-        loads: A, B and S.
-        c: stores, spills and refills.
-        compute_us: of all visits.
-        all_dma_us: of all bytes.
         tile_m, tile_n, tile_k: the full tile, cut to the block.
     """
     tail = c

@@ -27,15 +27,10 @@ class Times(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A term.
+    """A term."""
 
-    Attributes:
-        phase: which of `PHASES` it is part of.
-        meaning: what that time goes to.
-    """
-
-    phase: str
-    meaning: str
+    phase: str  # which of `PHASES` it is part of
+    meaning: str  # what that time goes to
 
 
 MAIN = "main"

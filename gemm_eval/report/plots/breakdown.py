@@ -8,25 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval import figures
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.estimate import KINDS, ModelEstimate, StepEstimate
 from gemm_eval.evaluate import GEMMResult
-from gemm_eval.extras import needs_extra
-from gemm_eval.figures import (
-    KIND_COLORS,
-    MUTED,
-    SMALL,
-    SURFACE,
-    TEXT,
-    add_grid,
-    add_legend,
-    axis_label,
-    ink_on,
-    new_figure,
-    scale_axis,
-    styled,
-    term_look,
-)
 from gemm_eval.units import time_text
 
 if TYPE_CHECKING:
@@ -36,7 +21,6 @@ if TYPE_CHECKING:
 
     from gemm_eval.workload import GemmProblem
 
-
 _LEAST_FRAC = 0.01  # terms below this part of every bar are drawn as one
 _OTHER = "other_us"
 _FADED = 0.62  # how much of the page's colour lies over hidden time
@@ -44,6 +28,7 @@ _BAR = 0.68
 _HIDDEN = "hidden (faded): overlaps other terms, not in the latency"
 
 
+@figures.styled
 def plot_breakdown(
     results: Iterable[GEMMResult], *, names: Sequence[str] | None = None, counts: Sequence[int] | None = None
 ) -> Figure:
@@ -66,6 +51,9 @@ def plot_breakdown(
         GemmEvalError: matplotlib is not installed.
         InvalidInputError: no results, not as many names or counts, or counts below 1.
     """
+    from matplotlib.colors import to_rgba
+    from matplotlib.patches import Patch
+
     gemms = list(results)
     if not gemms:
         raise InvalidInputError("results must hold at least one GEMMResult, got none")
@@ -74,14 +62,40 @@ def plot_breakdown(
             raise InvalidInputError(f"{what} must be as many as results ({len(gemms)}), got {len(given)}")
     if counts is not None and min(counts) < 1:
         raise InvalidInputError(f"counts must be >= 1, got {min(counts)}")
-    if names is None:
-        names = [_name(result.problem) for result in gemms]
+    labels = [_name(result.problem) for result in gemms] if names is None else list(names)
+    if counts is not None:
+        labels = [f"{name}  x{int(count)}" for name, count in zip(labels, counts, strict=True)]
     times = np.ones(len(gemms)) if counts is None else np.asarray(counts, float)
-    labels = [
-        name if counts is None else f"{name}  x{count}"
-        for name, count in zip(names, times.astype(int).tolist(), strict=True)
-    ]
-    return _draw(gemms, times, labels, is_counted=counts is not None)
+    latency_us = np.array([result.latency_us for result in gemms]) * times
+
+    figure = figures.new_figure(8.4, 1.9 + 0.36 * len(gemms))
+    axes = figure.add_subplot()
+    places = np.arange(len(gemms))
+    ends = np.zeros(len(gemms))
+    handles: list[Artist] = []
+    for term, values_us in _terms(gemms).items():
+        look = figures.term_look(term)
+        handles += axes.barh(
+            places, values_us * times, _BAR, left=ends, color=look.color, hatch=look.hatch, edgecolor=figures.SURFACE,
+            linewidth=0.5, label=_term_name(term),
+        )[:1]  # fmt: skip
+        handles[-1].set_label(_term_name(term))
+        ends += values_us * times
+    hidden: dict[str, Any] = {
+        "edgecolor": figures.MUTED, "linewidth": 0.7, "linestyle": (0, (2, 1.5)), "label": _HIDDEN,
+    }  # fmt: skip
+    fade = to_rgba(figures.SURFACE, _FADED)
+    axes.barh(places, np.maximum(ends - latency_us, 0.0), _BAR, left=latency_us, facecolor=fade, **hidden)
+    line = axes.vlines(
+        latency_us, places - 0.44, places + 0.44, color=figures.TEXT, linewidth=2.2, label="latency", zorder=4
+    )
+    for place, (end, value) in enumerate(zip(ends.tolist(), latency_us.tolist(), strict=True)):
+        _write_time(axes, value, max(end, value), place)
+    what = "time, terms stacked_us" if counts is None else "time of all runs, terms stacked_us"
+    _finish_bars(axes, labels, what, ends, 1.12 * ends.max())
+    figure.suptitle(f"Where the time goes: {', '.join(dict.fromkeys(result.arch_name for result in gemms))}")
+    figures.add_legend(figure, [line, *handles, Patch(facecolor="none", **hidden)])
+    return figure
 
 
 def _name(problem: GemmProblem) -> str:
@@ -89,63 +103,25 @@ def _name(problem: GemmProblem) -> str:
     return f"{rows} K{problem.K} N{problem.N}"
 
 
-@styled
-def _draw(gemms: list[GEMMResult], times: npt.NDArray[np.float64], labels: list[str], *, is_counted: bool) -> Figure:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.colors import to_rgba
-        from matplotlib.patches import Patch
-
-    figure = new_figure(8.4, 1.9 + 0.36 * len(gemms))
-    axes = figure.add_subplot()
-    places = np.arange(len(gemms))
-    ends = np.zeros(len(gemms))
-    handles: list[Artist] = []
-    for term, values_us in _terms(gemms).items():
-        look = term_look(term)
-        handles += axes.barh(
-            places, values_us * times, _BAR, left=ends, color=look.color, hatch=look.hatch, edgecolor=SURFACE,
-            linewidth=0.5, label=_term_name(term),
-        )[:1]  # fmt: skip
-        handles[-1].set_label(_term_name(term))
-        ends += values_us * times
-    latency_us = np.array([result.latency_us for result in gemms]) * times
-    hidden: dict[str, Any] = {"edgecolor": MUTED, "linewidth": 0.7, "linestyle": (0, (2, 1.5)), "label": _HIDDEN}
-    axes.barh(
-        places, np.maximum(ends - latency_us, 0.0), _BAR, left=latency_us, facecolor=to_rgba(SURFACE, _FADED), **hidden
-    )
-    axes.vlines(latency_us, places - 0.44, places + 0.44, color=TEXT, linewidth=2.2, label="latency", zorder=4)
-    _finish(axes, labels, latency_us, ends, is_counted=is_counted)
-    archs = ", ".join(dict.fromkeys(result.arch_name for result in gemms))
-    figure.suptitle(f"Where the time goes: {archs}")
-    add_legend(figure, [axes.collections[-1], *handles, Patch(facecolor="none", **hidden)])
-    return figure
-
-
 def _term_name(term: str) -> str:
     if term == _OTHER:
         return f"other (each < {_LEAST_FRAC:.0%})"
-    name = axis_label(term).partition(" (")[0]
+    name = figures.axis_label(term).partition(" (")[0]
     return f"{name[:-1]}{name[-1].upper()}" if name[-2:-1] == " " else name  # of an operand
 
 
-def _finish(
-    axes: Axes,
-    labels: list[str],
-    latency_us: npt.NDArray[np.float64],
-    ends: npt.NDArray[np.float64],
-    *,
-    is_counted: bool,
-) -> None:
-    for place, (end, value) in enumerate(zip(ends.tolist(), latency_us.tolist(), strict=True)):
-        at = (max(end, value), place)
-        axes.annotate(time_text(value), at, (5, 0), textcoords="offset points", va="center", fontsize=SMALL)
+def _write_time(axes: Axes, us: float, x: float, y: float) -> None:
+    axes.annotate(time_text(us), (x, y), (5, 0), textcoords="offset points", va="center", fontsize=figures.SMALL)
+
+
+def _finish_bars(axes: Axes, labels: list[str], name: str, values: npt.NDArray[np.float64], right: float) -> None:
+    """Name the bars, the first on top, and scale the axis below, whose end leaves room for the numbers."""
     axes.set_yticks(range(len(labels)), labels=labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.set_xlim(0, 1.12 * ends.max())  # room for the numbers
-    add_grid(axes, axis="x")
+    axes.set_xlim(0, right)
+    figures.add_grid(axes, axis="x")
     axes.tick_params(axis="y", length=0)
-    what = "time of all runs, terms stacked_us" if is_counted else "time, terms stacked_us"
-    scale_axis(axes.xaxis, what, ends, is_log=False)
+    figures.scale_axis(axes.xaxis, name, values, is_log=False)
 
 
 def _terms(gemms: list[GEMMResult]) -> dict[str, npt.NDArray[np.float64]]:
@@ -161,6 +137,7 @@ def _terms(gemms: list[GEMMResult]) -> dict[str, npt.NDArray[np.float64]]:
 _LETTER_SHARE = 0.0125  # of the width of the axes
 
 
+@figures.styled
 def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
     """Plot the last step of prefill and a step of decode of each estimate as stacked bars.
 
@@ -175,38 +152,28 @@ def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
         GemmEvalError: matplotlib is not installed.
         InvalidInputError: no estimates.
     """
+    from matplotlib.patches import Patch
+
     given = [estimates] if isinstance(estimates, ModelEstimate) else list(estimates)
     if not given:
         raise InvalidInputError("estimates must hold at least one ModelEstimate, got none")
-    return _draw_steps(given)
-
-
-@styled
-def _draw_steps(given: list[ModelEstimate]) -> Figure:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.patches import Patch
-
     phases = {
         "prefill": _distinct([(item.arch_name, item.prefill) for item in given]),
         "decode": _distinct([(f"{item.arch_name}, batch {item.batch:,}", item.decode) for item in given]),
     }
     sizes = [len(steps) for steps in phases.values()]
-    figure = new_figure(8.4, 2.0 + 0.37 * sum(sizes))
+    figure = figures.new_figure(8.4, 2.0 + 0.37 * sum(sizes))
     panels = figure.subplots(2, 1, height_ratios=[1.5 + size for size in sizes])
     for axes, (phase, steps) in zip(panels, phases.items(), strict=True):
         times_us = np.array([step.latency_us for _, step in steps])
         for row, (_, step) in enumerate(steps):
             _draw_step(axes, row, step, times_us.max() * _LETTER_SHARE)
-        axes.set_yticks(range(len(steps)), [label for label, _ in steps])
-        axes.set_ylim(len(steps) - 0.4, -0.6)
-        axes.set_xlim(0, 1.1 * times_us.max())  # room for the numbers
-        add_grid(axes, axis="x")
-        axes.tick_params(axis="y", length=0)
-        scale_axis(axes.xaxis, f"{phase}: time of a step_us", times_us, is_log=False)
+        _finish_bars(axes, [label for label, _ in steps], f"{phase}: time of a step_us", times_us, 1.1 * times_us.max())
     names = ", ".join(dict.fromkeys(item.model_name for item in given))
     figure.suptitle(f"Where the time of a step goes: {names}")
-    shown = [kind for kind in KINDS if any(_has(item, kind) for item in given)]
-    add_legend(figure, [Patch(color=KIND_COLORS[kind], label=kind) for kind in shown])
+    by_kind = [step.us_by_kind for item in given for step in (item.prefill, item.decode)]
+    kinds = [kind for kind in KINDS if any(us[kind] > 0 for us in by_kind)]
+    figures.add_legend(figure, [Patch(color=figures.KIND_COLORS[kind], label=kind) for kind in kinds])
     return figure
 
 
@@ -215,25 +182,20 @@ def _distinct(steps: list[tuple[str, StepEstimate]]) -> list[tuple[str, StepEsti
     return list({(label, step.latency_us, *step.us_by_kind.values()): (label, step) for label, step in steps}.values())
 
 
-def _has(estimate: ModelEstimate, kind: str) -> bool:
-    return any(step.us_by_kind[kind] > 0 for step in (estimate.prefill, estimate.decode))
-
-
 def _draw_step(axes: Axes, row: int, step: StepEstimate, letter_us: float) -> None:
     times: dict[tuple[str, str], float] = {}
     for cost in step.costs:
         key = cost.operation.name, cost.operation.kind
         times[key] = times.get(key, 0.0) + cost.total_us
     end = 0.0
+    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": figures.SMALL - 1}
     for (name, kind), us in times.items():
         if us <= 0:
             continue
-        color = KIND_COLORS[kind]
-        axes.barh(row, us, 0.68, left=end, color=color, edgecolor=SURFACE, linewidth=0.6)
+        color = figures.KIND_COLORS[kind]
+        axes.barh(row, us, _BAR, left=end, color=color, edgecolor=figures.SURFACE, linewidth=0.6)
         word = name.removesuffix("_proj").replace("_", " ")
         if us >= letter_us * (len(word) + 0.5):
-            axes.text(
-                end + us / 2, row, word, ha="center", va="center_baseline", fontsize=SMALL - 1, color=ink_on(color)
-            )
+            axes.text(end + us / 2, row, word, color=figures.ink_on(color), **look)
         end += us
-    axes.annotate(time_text(end), (end, row), (5, 0), textcoords="offset points", va="center", fontsize=SMALL)
+    _write_time(axes, end, end, row)

@@ -11,7 +11,6 @@ from gemm_eval import figures
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import GEMMResult, Kind
-from gemm_eval.extras import needs_extra
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import GROUPED_FAMILIES
@@ -34,6 +33,53 @@ _MOST_ROWS_OF_PATH = 64  # more are too flat for an arrow
 _LAST = figures.SERIES[1]
 
 
+@figures.styled
+def plot_mapping(result: GEMMResult) -> Figure:
+    """Draw the mapping of a result.
+
+    A multi-core chip: C, cut into the blocks of the cores, edge blocks true to size, and which cores stay idle (the
+    model does not number cores; here G is outermost, then M, N and K). Beside it the block of core 0: A, B and C cut
+    into tiles, the first of each filled, with arrows along the first steps of the loops; below it what the tiles take
+    of one core's SRAM, buffers included, in the same colours. Where K is split, the cores of a block each sum one part
+    of K over all of it; the stripes in the block are the shares that each of them finishes in the reduction. Where
+    blocks are too small for numbers, those of whole rows of blocks stand on the right.
+
+    A GPU: C, cut into the tiles of the CTAs, coloured by the wave in which they run under the kernel's raster (clusters
+    stay together, the parts of a split K follow each other), the last wave standing out. Beside it how many CTAs each
+    wave has, of those that the GPU can hold; below it the shared memory of one SM.
+
+    Batch elements lie below each other. What is too fine to be seen is cut off, and the title says so; where
+    blocks are too small for numbers, those of whole rows of blocks stand on the right.
+
+    Raises:
+        GemmEvalError: matplotlib is not installed.
+        InvalidInputError: not a `GEMMResult`.
+        UnsupportedError: groups of the problem differ.
+    """
+    if not isinstance(result, GEMMResult):
+        raise InvalidInputError(f"result must be a GEMMResult, got {shown(result)}")
+    arch, problem = result.arch, result.problem
+    if not isinstance(arch, GpuSpec):
+        return draw_partition(result)
+    if problem.is_grouped:
+        raise UnsupportedError(
+            f"the waves of {problem} cannot be drawn: its groups differ; draw a group alone, or plot_breakdown"
+        )
+    waves = _find_waves(result)
+    colors = _wave_colors(len(waves.ctas))
+    figure = figures.new_figure(9.6, 5.9)
+    panels = figure.subplot_mosaic([["tiles", "ctas"], ["smem", "smem"]], height_ratios=[11, 1], width_ratios=[5, 3])
+    _draw_tiles(panels["tiles"], waves, result, colors)
+    _draw_ctas(panels["ctas"], waves, colors)
+    resident = -(-int(waves.ctas[0]) // result.active_cores)
+    name = f"{resident} CTA{'s' if resident > 1 else ''}, stages and all"
+    parts = {name: (result.sram_used_bytes, figures.SERIES[0])}
+    draw_memory_bar(panels["smem"], parts, arch.smem_per_sm_bytes, "there is", "shared memory of one SM")
+    words = f"{problem} on {arch.name}: {time_text(result.latency_us)}, bound: {result.bound}"
+    figure.suptitle(f"{words}\n{result.mapping}")
+    return figure
+
+
 class _Waves(NamedTuple):
     """When each tile of C runs."""
 
@@ -46,26 +92,6 @@ class _Waves(NamedTuple):
     slots: int  # CTAs that the GPU holds at once
     num_batches: int  # batch elements in the picture
     parts: int  # CTAs that share a tile
-
-
-@figures.styled
-def draw_waves(result: GEMMResult) -> Figure:
-    """See `plot_mapping`."""
-    arch = result.arch
-    assert isinstance(arch, GpuSpec)
-    waves = _find_waves(result)
-    figure = figures.new_figure(9.6, 5.9)
-    panels = figure.subplot_mosaic([["tiles", "ctas"], ["smem", "smem"]], height_ratios=[11, 1], width_ratios=[5, 3])
-    _draw_tiles(panels["tiles"], waves, result)
-    _draw_ctas(panels["ctas"], waves)
-    resident = -(-int(waves.ctas[0]) // result.active_cores)
-    parts = {
-        f"{resident} CTA{'s' if resident > 1 else ''}, stages and all": (result.sram_used_bytes, figures.SERIES[0])
-    }
-    draw_memory_bar(panels["smem"], parts, arch.smem_per_sm_bytes, "there is", "shared memory of one SM")
-    words = f"{result.problem} on {arch.name}: {time_text(result.latency_us)}, bound: {result.bound}"
-    figure.suptitle(f"{words}\n{result.mapping}")
-    return figure
 
 
 def _find_waves(result: GEMMResult) -> _Waves:
@@ -131,19 +157,16 @@ def _raster(config: KernelConfig, clusters_m: int, clusters_n: int) -> npt.NDArr
     return np.kron(cluster * size, np.ones_like(inside)) + np.tile(inside, cluster.shape)
 
 
-def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult) -> None:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.colors import ListedColormap
+def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult, colors: list[str]) -> None:
+    from matplotlib.colors import ListedColormap
 
     # the last wave ends in the last corner: what does not fit is cut off at the other side
     top, left = (max(0, size - _MOST_CELLS) for size in waves.wave.shape)
     shown = waves.wave[top:, left:]
-    num_waves = len(waves.ctas)
-    colors = ListedColormap(_wave_colors(num_waves))
     size = max(shown.shape)
     width = 0.4 if size <= _FEW_EDGES else 0.2 if size <= _MOST_EDGES else 0.0
     axes.pcolormesh(
-        waves.columns[left:], waves.rows[top:], shown, cmap=colors, vmin=-0.5, vmax=num_waves - 0.5,
+        waves.columns[left:], waves.rows[top:], shown, cmap=ListedColormap(colors), vmin=-0.5, vmax=len(colors) - 0.5,
         edgecolors=figures.SURFACE if width else "none", linewidth=width,
     )  # fmt: skip
     M, N = result.problem.M, result.problem.N
@@ -156,7 +179,7 @@ def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult) -> None:
         axes.set_ylabel("M (rows of C), batch elements below each other")
     has_path = top == left == 0 and waves.order.size > 1 and len(waves.order) <= _MOST_ROWS_OF_PATH
     if has_path:
-        _draw_raster(axes, waves)
+        _draw_raster(axes, waves, colors)
     figures.style_axes(axes)
     for axis in (axes.xaxis, axes.yaxis):
         figures.tick_whole(axis)
@@ -167,21 +190,20 @@ def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult) -> None:
 
 
 def _wave_colors(num_waves: int) -> list[str]:
-    with needs_extra("plotting", "plot"):
-        from matplotlib import colormaps
-        from matplotlib.colors import to_hex
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
 
     full = colormaps[figures.RAMP](np.linspace(0.3, 0.95, max(1, num_waves - 1)))[: num_waves - 1]
     return [*map(to_hex, full), _LAST]
 
 
-def _draw_raster(axes: Axes, waves: _Waves) -> None:
+def _draw_raster(axes: Axes, waves: _Waves, colors: list[str]) -> None:
     """An arrow through the first tiles, in their order."""
     first = np.argsort(waves.order, axis=None)[:_PATH]
     row, column = np.unravel_index(first, waves.order.shape)
     x = (waves.columns[column] + waves.columns[column + 1]) / 2
     y = (waves.rows[row] + waves.rows[row + 1]) / 2
-    ink = figures.ink_on(_wave_colors(len(waves.ctas))[waves.wave.flat[first[0]]])
+    ink = figures.ink_on(colors[waves.wave.flat[first[0]]])
     axes.plot(x, y, color=ink, linewidth=1.0, marker="o", markersize=2.0)
     arrow = {"arrowstyle": "-|>", "color": ink, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", (x[-1], y[-1]), (x[-2], y[-2]), arrowprops=arrow)
@@ -204,13 +226,12 @@ def _say_tiles(waves: _Waves, result: GEMMResult, top: int, left: int) -> list[s
     return lines
 
 
-def _draw_ctas(axes: Axes, waves: _Waves) -> None:
+def _draw_ctas(axes: Axes, waves: _Waves, colors: list[str]) -> None:
     num_waves = len(waves.ctas)
     first = max(0, num_waves - _MOST_BARS)
     numbers = np.arange(first, num_waves) + 1
-    colors = _wave_colors(num_waves)[first:]
-    axes.barh(numbers, waves.ctas[first:], 0.8, color=colors)
-    for number, ctas, color in zip(numbers.tolist(), waves.ctas[first:].tolist(), colors, strict=True):
+    axes.barh(numbers, waves.ctas[first:], 0.8, color=colors[first:])
+    for number, ctas, color in zip(numbers.tolist(), waves.ctas[first:].tolist(), colors[first:], strict=True):
         axes.annotate(
             f"{ctas:,}", (ctas, number), (-4, 0), textcoords="offset points", ha="right", va="center",
             fontsize=figures.SMALL, color=figures.ink_on(color),
@@ -226,36 +247,3 @@ def _draw_ctas(axes: Axes, waves: _Waves) -> None:
     if first:
         lines.append(f"drawn: the last {_MOST_BARS}")
     axes.set_title("\n".join(lines), fontsize=figures.SMALL + 0.5)
-
-
-def plot_mapping(result: GEMMResult) -> Figure:
-    """Draw the mapping of a result.
-
-    A multi-core chip: C, cut into the blocks of the cores, edge blocks true to size, and which cores stay idle (the
-    model does not number cores; here G is outermost, then M, N and K). Beside it the block of core 0: A, B and C cut
-    into tiles, the first of each filled, with arrows along the first steps of the loops; below it what the tiles take
-    of one core's SRAM, buffers included, in the same colours. Where K is split, the cores of a block each sum one part
-    of K over all of it; the stripes in the block are the shares that each of them finishes in the reduction. Where
-    blocks are too small for numbers, those of whole rows of blocks stand on the right.
-
-    A GPU: C, cut into the tiles of the CTAs, coloured by the wave in which they run under the kernel's raster (clusters
-    stay together, the parts of a split K follow each other), the last wave standing out. Beside it how many CTAs each
-    wave has, of those that the GPU can hold; below it the shared memory of one SM.
-
-    Batch elements lie below each other. What is too fine to be seen is cut off, and the title says so; where
-    blocks are too small for numbers, those of whole rows of blocks stand on the right.
-
-    Raises:
-        GemmEvalError: matplotlib is not installed.
-        InvalidInputError: not a `GEMMResult`.
-        UnsupportedError: groups of the problem differ.
-    """
-    if not isinstance(result, GEMMResult):
-        raise InvalidInputError(f"result must be a GEMMResult, got {shown(result)}")
-    if not isinstance(result.mapping, KernelConfig):
-        return draw_partition(result)
-    if result.problem.is_grouped:
-        raise UnsupportedError(
-            f"the waves of {result.problem} cannot be drawn: its groups differ; draw a group alone, or plot_breakdown"
-        )
-    return draw_waves(result)

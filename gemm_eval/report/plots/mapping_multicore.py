@@ -12,7 +12,6 @@ from gemm_eval import figures
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate import GEMMResult
-from gemm_eval.extras import needs_extra
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.models.multicore import Block, batch_sizes, block_of, pack_params
 from gemm_eval.units import time_text
@@ -27,15 +26,12 @@ def draw_memory_bar(
 ) -> None:
     """Draw the parts [bytes, colour] one after the other in a single bar, and a line at the limit."""
     scale = figures.bytes_scale(title, max(limit_bytes, sum(size for size, _ in parts.values())))
-    left = 0.0
+    left, limit = 0.0, limit_bytes / scale.factor
+    look: dict[str, Any] = {"height": 0.6, "edgecolor": figures.SURFACE, "linewidth": 0.5}
     for name, (size_bytes, color) in parts.items():
         size = size_bytes / scale.factor
-        axes.barh(
-            0, size, left=left, height=0.6, color=color, edgecolor=figures.SURFACE, linewidth=0.5,
-            label=f"{name}: {figures.bytes_text(size_bytes)}",
-        )  # fmt: skip
+        axes.barh(0, size, left=left, color=color, label=f"{name}: {figures.bytes_text(size_bytes)}", **look)
         left += size
-    limit = limit_bytes / scale.factor
     label = f"{limit_name}: {figures.bytes_text(limit_bytes)}, {left / limit:.0%} used"
     axes.axvline(limit, color=figures.TEXT, linewidth=2, label=label)
     axes.set(xlim=(0, 1.03 * max(limit, left)), ylim=(-0.45, 0.45), yticks=[], xlabel=scale.label)
@@ -50,25 +46,31 @@ def draw_memory_bar(
 _LEAST_SPACING = 0.018  # of lines between tiles; finer ones are not drawn
 _STEPS = 6  # tiles of C on the path
 _SHORT, _LONG, _GAP = 0.42, 1.0, 0.13  # sides of the drawn operands: k, and m and n; not to scale
+_START = _SHORT + _GAP
 _LEAST_SIDE = 0.012  # of a tile, to be seen
 _LETTER, _LINE = 0.03, 0.075  # width and height that text takes
-_OPERAND_ALPHA, _TILE_ALPHA = 0.22, 1.0
+_OPERAND_ALPHA = 0.22
 
 
 class _Side(NamedTuple):
-    """A dimension of the block, cut into tiles."""
+    """A dimension of the block, cut into tiles, and the length that it is drawn with."""
 
     name: str
     size: int
     tile: int
+    length: float
 
     @property
     def trips(self) -> int:
         return -(-self.size // self.tile)
 
+    @property
+    def is_fine(self) -> bool:
+        return self.length / self.trips < _LEAST_SPACING
+
     def at(self, place: int) -> float:
-        """Return the start of a tile, as a part of the side."""
-        return min(place * self.tile, self.size) / self.size
+        """Return how far from its beginning a tile starts."""
+        return min(place * self.tile, self.size) / self.size * self.length
 
     def middle(self, place: int) -> float:
         return (self.at(place) + self.at(place + 1)) / 2
@@ -80,111 +82,99 @@ class _Side(NamedTuple):
 def draw_block(axes: Axes, block: Block, mapping: MulticoreMapping) -> None:
     """Draw A on the left of C and B above it, each cut along its two dimensions; filled: the first tile of each."""
     tile = mapping.tile
-    m, n, k = _Side("m", block.m, tile.tile_m), _Side("n", block.n, tile.tile_n), _Side("k", block.k, tile.tile_k)
-    start = _SHORT + _GAP
-    _draw_operand(axes, "A", (0.0, start), (k, m), (_SHORT, _LONG))
-    _draw_operand(axes, "B", (start, 0.0), (n, k), (_LONG, _SHORT))
-    _draw_operand(axes, "C", (start, start), (n, m), (_LONG, _LONG))
-    for side, x, y, turn in (
-        (m, -0.04, start + _LONG / 2, 90), (n, start + _LONG / 2, -0.04, 0), (k, _SHORT / 2, start + _LONG + 0.04, 0),
-    ):  # fmt: skip
-        axes.text(
-            x, y, str(side), rotation=turn, fontsize=figures.SMALL, color=figures.TEXT,
-            ha="right" if turn else "center", va="center" if turn else "top" if side is k else "bottom",
-        )  # fmt: skip
-    _draw_path(axes, mapping, (m, n, k), start)
-    axes.set(xlim=(-0.12, start + _LONG + 0.02), ylim=(start + _LONG + 0.12, -0.12))
+    m, n = _Side("m", block.m, tile.tile_m, _LONG), _Side("n", block.n, tile.tile_n, _LONG)
+    k = _Side("k", block.k, tile.tile_k, _SHORT)
+    _draw_operand(axes, "A", 0.0, _START, k, m)
+    _draw_operand(axes, "B", _START, 0.0, n, k)
+    _draw_operand(axes, "C", _START, _START, n, m)
+    for side, x, y, turn, ha, va in (
+        (m, -0.04, _START + _LONG / 2, 90, "right", "center"),
+        (n, _START + _LONG / 2, -0.04, 0, "center", "bottom"),
+        (k, _SHORT / 2, _START + _LONG + 0.04, 0, "center", "top"),
+    ):
+        axes.text(x, y, str(side), rotation=turn, fontsize=figures.SMALL, color=figures.TEXT, ha=ha, va=va)
+    _draw_path(axes, mapping, m, n, k)
+    axes.set(xlim=(-0.12, _START + _LONG + 0.02), ylim=(_START + _LONG + 0.12, -0.12))
     figures.style_axes(axes)
     axes.axis("off")  # without ticks, which a user can have back
     axes.set_title("\n".join(_say_loops(block, mapping, {"m": m, "n": n, "k": k})), fontsize=figures.SMALL + 0.5)
 
 
-def _draw_operand(
-    axes: Axes, name: str, at: tuple[float, float], sides: tuple[_Side, _Side], lengths: tuple[float, float]
-) -> None:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.patches import Rectangle
+def _draw_operand(axes: Axes, name: str, left: float, top: float, across: _Side, down: _Side) -> None:
+    from matplotlib.patches import Rectangle
 
-    (left, top), (across, down), (width, height) = at, sides, lengths
+    at, width, height = (left, top), across.length, down.length
     color = figures.OPERAND_COLORS[name]
     axes.add_patch(Rectangle(at, width, height, facecolor=color, alpha=_OPERAND_ALPHA, linewidth=0))
-    first = max(across.at(1) * width, _LEAST_SIDE), max(down.at(1) * height, _LEAST_SIDE)
-    axes.add_patch(Rectangle(at, *first, facecolor=color, alpha=_TILE_ALPHA, linewidth=0, label=f"tile of {name}"))
-    if width / across.trips >= _LEAST_SPACING:
-        lines = [left + across.at(place) * width for place in range(1, across.trips)]
-        axes.vlines(lines, top, top + height, color=figures.MUTED, linewidth=0.5)
-    if height / down.trips >= _LEAST_SPACING:
-        lines = [top + down.at(place) * height for place in range(1, down.trips)]
-        axes.hlines(lines, left, left + width, color=figures.MUTED, linewidth=0.5)
+    first = max(across.at(1), _LEAST_SIDE), max(down.at(1), _LEAST_SIDE)
+    axes.add_patch(Rectangle(at, *first, facecolor=color, alpha=1.0, linewidth=0, label=f"tile of {name}"))
+    thin: dict[str, Any] = {"color": figures.MUTED, "linewidth": 0.5}
+    if not across.is_fine:
+        axes.vlines([left + across.at(place) for place in range(1, across.trips)], top, top + height, **thin)
+    if not down.is_fine:
+        axes.hlines([top + down.at(place) for place in range(1, down.trips)], left, left + width, **thin)
     axes.add_patch(Rectangle(at, width, height, fill=False, edgecolor=figures.MUTED, linewidth=0.9))
-    if name == "B":  # above A and below C is room
-        x, y = left - 0.05, top + height / 2
-        align: dict[str, Any] = {"ha": "right", "va": "center"}
-    else:
-        is_above = name == "A"
-        y = top - 0.03 if is_above else top + height + 0.04
-        x, align = left + width / 2, {"ha": "center", "va": "bottom" if is_above else "top"}
-    axes.text(x, y, name, weight="bold", fontsize=figures.SMALL + 2, color=figures.TEXT, **align)
+    x, y, ha, va = {  # above A and below C is room
+        "A": (left + width / 2, top - 0.03, "center", "bottom"),
+        "B": (left - 0.05, top + height / 2, "right", "center"),
+        "C": (left + width / 2, top + height + 0.04, "center", "top"),
+    }[name]
+    axes.text(x, y, name, weight="bold", fontsize=figures.SMALL + 2, color=figures.TEXT, ha=ha, va=va)
 
 
-def _draw_path(axes: Axes, mapping: MulticoreMapping, sides: tuple[_Side, _Side, _Side], start: float) -> None:
+def _draw_path(axes: Axes, mapping: MulticoreMapping, m: _Side, n: _Side, k: _Side) -> None:
     """Arrows through the first tiles of C, with the number of the visit where it fits."""
-    m, n, k = sides
-    path = first_steps(mapping, {side.name: side.trips for side in sides})
-    centers = [(start + n.middle(column) * _LONG, start + m.middle(row) * _LONG) for _, row, column in path]
-    color = figures.OPERAND_COLORS["C"]
+    path = first_steps(mapping, {side.name: side.trips for side in (m, n, k)})
+    centers = [(_START + n.middle(column), _START + m.middle(row)) for _, row, column in path]
+    on_tile = figures.ink_on(figures.OPERAND_COLORS["C"])
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": figures.SMALL}
     letters = max(len(f"{visit:,}") for visit, _, _ in path)
-    is_roomy = n.at(1) * _LONG >= (letters + 1) * _LETTER and m.at(1) * _LONG >= _LINE
+    is_roomy = n.at(1) >= (letters + 1) * _LETTER and m.at(1) >= _LINE
     for begin, end in itertools.pairwise(centers):
         shrink = 0.0 if not is_roomy else 6.0 if begin[0] == end[0] else 3.0 + 2.2 * letters
         arrow = {"arrowstyle": "-|>", "color": figures.TEXT, "linewidth": 0.9, "shrinkA": shrink, "shrinkB": shrink}
         axes.annotate("", end, begin, arrowprops=arrow)
     if is_roomy and len(path) > 1:
         for (visit, _, _), center in zip(path, centers, strict=True):
-            axes.text(
-                *center, f"{visit:,}", ha="center", va="center", fontsize=figures.SMALL, weight="bold",
-                color=figures.ink_on(color) if center is centers[0] else figures.TEXT,
-            )  # fmt: skip
+            color = on_tile if center is centers[0] else figures.TEXT
+            axes.text(*center, f"{visit:,}", weight="bold", color=color, **look)
     elif len(path) == 1:
         visits = f"visits 1 to {k.trips:,}" if k.trips > 1 else "one visit"
-        axes.text(*centers[0], visits, ha="center", va="center", fontsize=figures.SMALL, color=figures.ink_on(color))
+        axes.text(*centers[0], visits, color=on_tile, **look)
 
 
 def first_steps(mapping: MulticoreMapping, trips: dict[str, int]) -> list[tuple[int, int, int]]:
     """The first visits that begin another tile of C, as (number of the visit, from 1, row, column)."""
     loops = mapping.loop_order.name.lower()
-    steps: list[tuple[int, int, int]] = []
+    row_at, column_at = loops.index("m"), loops.index("n")
+    steps: dict[tuple[int, int], int] = {}
+    last = None
     for visit, at in enumerate(itertools.product(*(range(trips[loop]) for loop in loops)), start=1):
-        where = dict(zip(loops, at, strict=True))
-        if not steps or steps[-1][1:] != (where["m"], where["n"]):
-            if len(steps) == _STEPS or any(step[1:] == (where["m"], where["n"]) for step in steps):
+        tile = at[row_at], at[column_at]
+        if tile != last:
+            if len(steps) == _STEPS or tile in steps:
                 break
-            steps.append((visit, where["m"], where["n"]))
-    return steps
+            steps[tile] = visit
+            last = tile
+    return [(visit, *tile) for tile, visit in steps.items()]
 
 
 def _say_loops(block: Block, mapping: MulticoreMapping, sides: dict[str, _Side]) -> list[str]:
     loops = mapping.loop_order.name.lower()
     nest = ", ".join(f"{loop} {sides[loop].trips} x {sides[loop].tile}" for loop in loops)
-    lines = [
+    trips_k = sides["k"].trips
+    is_left = any(sides[loop].trips > 1 for loop in loops[loops.index("k") + 1 :])
+    visits = "a tile of C has one visit; number: when"
+    if trips_k > 1:
+        visits = f"a tile of C stays for {trips_k} visits along k; number: the first"
+        visits = f"a tile of C leaves SRAM {trips_k} times; number: its first visit" if is_left else visits
+    fine = [f"{side.trips:,} along {name}" for name, side in sides.items() if side.is_fine]
+    return [
         f"block of core 0: {block.m:,} x {block.n:,}, k {block.k:,}",
         f"loops, outermost first: {f'g {block.g} x 1, ' if block.g > 1 else ''}{nest}",
+        visits,
+        *([f"too fine for lines: {' and '.join(fine)}"] if fine else []),
     ]
-    trips_k = sides["k"].trips
-    after_k = loops[loops.index("k") + 1 :]
-    if trips_k > 1 and any(sides[loop].trips > 1 for loop in after_k):
-        lines.append(f"a tile of C leaves SRAM {trips_k} times; number: its first visit")
-    elif trips_k > 1:
-        lines.append(f"a tile of C stays for {trips_k} visits along k; number: the first")
-    else:
-        lines.append("a tile of C has one visit; number: when")
-    lengths = {"m": _LONG, "n": _LONG, "k": _SHORT}
-    fine = [
-        f"{side.trips:,} along {name}" for name, side in sides.items() if lengths[name] / side.trips < _LEAST_SPACING
-    ]
-    if fine:
-        lines.append(f"too fine for lines: {' and '.join(fine)}")
-    return lines
 
 
 _MOST_BLOCKS = 4096  # that are drawn
@@ -198,15 +188,16 @@ _RAMP_ENDS = 0.15, 0.95
 
 
 class _Grid(NamedTuple):
-    """Return the part of C that each core has; core numbers count G, M, N, K, the last fastest."""
+    """The part of C that each core has; core numbers count G, M, N, K, the last fastest."""
 
     block: Block  # the full one
     sizes: tuple[int, int, int, int]  # G, M, K, N
     num_cores: int
+    rows: int  # of blocks that are drawn, batch parts below each other
+    columns: int
 
     @property
     def num_rows(self) -> int:
-        """Rows of blocks, batch parts below each other."""
         return self.block.E_G * self.block.E_M
 
     def rectangle(self, row: int, column: int) -> tuple[int, int, int, int]:
@@ -216,17 +207,11 @@ class _Grid(NamedTuple):
         top, left = row * self.block.m, column * self.block.n
         return left, part * M + top, min(self.block.n, N - left), min(self.block.m, M - top)
 
-    @property
-    def has_room(self) -> bool:
-        """True if every block can be drawn."""
-        return self.num_rows * self.block.E_N <= _MOST_BLOCKS
-
     def first_core(self, row: int, column: int) -> int:
         """The first of the E_K cores of a block."""
         return (row * self.block.E_N + column) * self.block.E_K
 
 
-@figures.styled
 def draw_partition(result: GEMMResult) -> Figure:
     """See `plot_mapping`."""
     arch, mapping, problem = result.arch, result.mapping, result.problem
@@ -239,11 +224,16 @@ def draw_partition(result: GEMMResult) -> Figure:
             "cores; groups of equally many rows can"
         )
     params = pack_params(arch, problem.types)[0]
+    block = block_of(params, *sizes, *mapping.partition)
+    rows, columns = block.E_G * block.E_M, block.E_N
+    if rows * columns > _MOST_BLOCKS:
+        columns = min(columns, _MOST_BLOCKS)
+        rows = min(rows, max(1, _MOST_BLOCKS // columns))
+    grid = _Grid(block, sizes, arch.num_cores, rows, columns)
     figure = figures.new_figure(9.6, 5.9)
     panels = figure.subplot_mosaic([["chip", "block"], ["sram", "sram"]], height_ratios=[11, 1])
-    grid = _Grid(block_of(params, *sizes, *mapping.partition), sizes, arch.num_cores)
     _draw_blocks(panels["chip"], grid, mapping)
-    draw_block(panels["block"], grid.block, mapping)
+    draw_block(panels["block"], block, mapping)
     parts = {
         name: (size, figures.OPERAND_COLORS[name.removeprefix("2 x ")])
         for name, size in sram_parts(params, mapping).items()
@@ -254,25 +244,20 @@ def draw_partition(result: GEMMResult) -> Figure:
 
 
 def _draw_blocks(axes: Axes, grid: _Grid, mapping: MulticoreMapping) -> None:
-    with needs_extra("plotting", "plot"):
-        from matplotlib import colormaps
-        from matplotlib.collections import PolyCollection
-        from matplotlib.colors import to_hex
+    from matplotlib import colormaps
+    from matplotlib.collections import PolyCollection
+    from matplotlib.colors import to_hex
 
-    block = grid.block
-    rows, columns = grid.num_rows, block.E_N
-    if not grid.has_room:
-        columns = min(columns, _MOST_BLOCKS)
-        rows = min(rows, max(1, _MOST_BLOCKS // columns))
-    stripes = block.E_K if rows * columns * block.E_K <= _MOST_BLOCKS else 1
+    block, rows, columns = grid.block, grid.rows, grid.columns
+    stripes = block.E_K if rows * columns * block.E_K <= _MOST_BLOCKS else 1  # of a block: its parts of K
     shades = colormaps[figures.RAMP](np.linspace(*_RAMP_ENDS, max(2, block.active_cores)))
     blocks = {at: grid.rectangle(*at) for at in itertools.product(range(rows), range(columns))}
     corners, cores = [], []
-    for (row, column), (left, top, width, height) in blocks.items():
+    for at, (left, top, width, height) in blocks.items():
         for stripe in range(stripes):
-            y = top + np.array([stripe, stripe + 1]) * (height / stripes)
-            corners.append([(left, y[0]), (left + width, y[0]), (left + width, y[1]), (left, y[1])])
-            cores.append(grid.first_core(row, column) + stripe)
+            low, high = (top + np.array([stripe, stripe + 1]) * (height / stripes)).tolist()
+            corners.append([(left, low), (left + width, low), (left + width, high), (left, high)])
+            cores.append(grid.first_core(*at) + stripe)
     left, top, width, height = blocks[rows - 1, columns - 1]
     right, bottom = left + width, top + height
     inches = _AXES_INCHES[0] / right, _AXES_INCHES[1] / bottom
@@ -289,11 +274,10 @@ def _draw_blocks(axes: Axes, grid: _Grid, mapping: MulticoreMapping) -> None:
         axes.hlines([y for corner in corners for _, y in corner[1:3]], 0, right, color=figures.SURFACE, linewidth=0.3)
     inks = [figures.ink_on(to_hex(shade)) for shade in shades]
     written = [_write_core(axes, grid, at, place, inches, inks, stripes) for at, place in blocks.items()]
-    _set_ticks(axes, grid, rows, columns)
+    _set_ticks(axes, grid)
     if not all(written):
-        _name_rows(axes, grid, rows)
-    said = _say_partition(grid, mapping, rows, columns)
-    lines = itertools.chain.from_iterable(textwrap.wrap(line, _LINE_LETTERS) for line in said)
+        _name_rows(axes, grid)
+    lines = itertools.chain.from_iterable(textwrap.wrap(line, _LINE_LETTERS) for line in _say_partition(grid, mapping))
     axes.set_title("\n".join(lines), fontsize=figures.SMALL + 0.5)
 
 
@@ -303,7 +287,7 @@ def _write_core(
 ) -> bool:  # fmt: skip
     """Write the cores into a block: their full names where they fit, else their numbers; return whether they did."""
     left, top, width, height = place
-    core, num_parts = grid.first_core(*at), grid.block.E_K
+    core, last = grid.first_core(*at), grid.first_core(*at) + grid.block.E_K - 1
     x, y = left + width / 2, top + height / 2
 
     def fits(text: str, tall: float) -> bool:
@@ -311,57 +295,53 @@ def _write_core(
 
     look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": figures.SMALL}
     if stripes > 1:
-        name = f"core {core}, K part 0"
-        if not fits(name, height * inches[1] / stripes):
+        if not fits(f"core {core}, K part 0", height * inches[1] / stripes):
             return False
         for stripe in range(stripes):
             middle = y + height * ((stripe + 0.5) / stripes - 0.5)
             axes.text(x, middle, f"core {core + stripe}, K part {stripe}", color=inks[core + stripe], **look)
         return True
-    number = str(core) if num_parts == 1 else f"{core}-{core + num_parts - 1}"
-    for text in (f"core {number}" if num_parts == 1 else f"cores {number}", number):
-        if fits(text, height * inches[1]):
-            axes.text(x, y, text, color=inks[core], **look)
-            return True
-    return False
+    texts = (f"core {core}", str(core)) if core == last else (f"cores {core}-{last}", f"{core}-{last}")
+    text = next((text for text in texts if fits(text, height * inches[1])), None)
+    if text is not None:
+        axes.text(x, y, text, color=inks[core], **look)
+    return text is not None
 
 
-def _name_rows(axes: Axes, grid: _Grid, rows: int) -> None:
+def _name_rows(axes: Axes, grid: _Grid) -> None:
     """Write on the right which cores have the blocks of a row, of rows as far apart as is readable."""
     per_row = grid.block.E_N * grid.block.E_K
-    shown = range(0, rows, -(-rows // _MOST_TICKS))
+    shown = range(0, grid.rows, -(-grid.rows // _MOST_TICKS))
     side = axes.secondary_yaxis("right")
     middles = [top + height / 2 for _, top, _, height in (grid.rectangle(row, 0) for row in shown)]
     side.set_yticks(middles, labels=[f"{row * per_row:,}-{(row + 1) * per_row - 1:,}" for row in shown])
-    side.set_ylabel("cores of a row of blocks" if len(shown) == rows else "cores of some rows of blocks")
+    side.set_ylabel("cores of a row of blocks" if len(shown) == grid.rows else "cores of some rows of blocks")
     figures.style_axes(side)
 
 
-def _set_ticks(axes: Axes, grid: _Grid, rows: int, columns: int) -> None:
+def _set_ticks(axes: Axes, grid: _Grid) -> None:
     G, M, _, N = grid.sizes
     block = grid.block
     for axis in (axes.xaxis, axes.yaxis):
         figures.tick_whole(axis)
-    if columns < _MOST_TICKS:
-        axes.set_xticks([min(column * block.n, N) for column in range(columns + 1)])
+    if grid.columns < _MOST_TICKS:
+        axes.set_xticks([min(column * block.n, N) for column in range(grid.columns + 1)])
     if block.E_G > 1:
-        parts = range(0, -(-rows // block.E_M), -(-block.E_G // _MOST_TICKS))
-        first = [part * block.g for part in parts]
-        last = [min(G, start + block.g) - 1 for start in first]
-        names = [f"batch\n{a}" if a == b else f"batch\n{a}-{b}" for a, b in zip(first, last, strict=True)]
+        parts = range(0, -(-grid.rows // block.E_M), -(-block.E_G // _MOST_TICKS))
+        ends = [(part * block.g, min(G, (part + 1) * block.g) - 1) for part in parts]
+        names = [f"batch\n{first}" if first == last else f"batch\n{first}-{last}" for first, last in ends]
         axes.set_yticks([(part + 0.5) * M for part in parts], labels=names)
         axes.set_ylabel(f"M ({M:,} rows of C), for each part of the batch")
-    elif rows < _MOST_TICKS:
-        axes.set_yticks([min(row * block.m, M) for row in range(rows + 1)])
+    elif grid.rows < _MOST_TICKS:
+        axes.set_yticks([min(row * block.m, M) for row in range(grid.rows + 1)])
 
 
-def _say_partition(grid: _Grid, mapping: MulticoreMapping, rows: int, columns: int) -> list[str]:
+def _say_partition(grid: _Grid, mapping: MulticoreMapping) -> list[str]:
     G, M, K, N = grid.sizes
-    block, split = grid.block, mapping.partition
-    cuts = ", ".join(f"{name[2]} in {parts}" for name, parts in split._asdict().items() if parts > 1)
-    lines = [
-        f"C[{G}, {M}, {N}] over {block.active_cores:,} of {grid.num_cores:,} cores" + (f": {cuts}" if cuts else "")
-    ]
+    block = grid.block
+    cuts = ", ".join(f"{name[2]} in {parts}" for name, parts in mapping.partition._asdict().items() if parts > 1)
+    cores = f"{block.active_cores:,} of {grid.num_cores:,} cores" + (f": {cuts}" if cuts else "")
+    lines = [f"C[{G}, {M}, {N}] over {cores}"]
     if block.E_K > 1:
         last = K - (block.E_K - 1) * block.k
         of_k = f"{block.k:,}" if last == block.k else f"{block.k:,}, the last of {last:,}"
@@ -371,10 +351,10 @@ def _say_partition(grid: _Grid, mapping: MulticoreMapping, rows: int, columns: i
         lines.append(f"every core computes its block of all {G:,} batch elements, one after the other")
     idle = grid.num_cores - block.active_cores
     if idle:
-        cores = f"{block.active_cores}-{grid.num_cores - 1}" if idle > 1 else str(block.active_cores)
-        lines.append(f"idle: {idle:,} ({'cores' if idle > 1 else 'core'} {cores})")
-    if rows < grid.num_rows or columns < block.E_N:
-        lines.append(f"drawn: the first {rows} x {columns} of {grid.num_rows:,} x {block.E_N:,} blocks")
+        names = f"cores {block.active_cores}-{grid.num_cores - 1}" if idle > 1 else f"core {block.active_cores}"
+        lines.append(f"idle: {idle:,} ({names})")
+    if grid.rows < grid.num_rows or grid.columns < block.E_N:
+        lines.append(f"drawn: the first {grid.rows} x {grid.columns} of {grid.num_rows:,} x {block.E_N:,} blocks")
     return lines
 
 

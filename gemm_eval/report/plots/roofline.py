@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,49 +13,25 @@ from gemm_eval import figures
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
-from gemm_eval.extras import needs_extra
-from gemm_eval.report.plots.shared import place_labels
 from gemm_eval.transformer import LayerGemm
-from gemm_eval.units import time_text
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
+Floats = npt.NDArray[np.float64]
 
-_X_LABEL = "arithmetic intensity (FLOP per DRAM byte)"
-_Y_LABEL = "achieved rate (TFLOP/s)"
 _TFLOP_PER_GB = 1e-3  # GB/s times FLOP/byte is GFLOP/s
 _MARGIN = 2.2  # factor between the outermost points and the edges
 _ROOF_DASHES = ("-", "--", "-.", ":")
-_AREAS = (22.0, 420.0)  # of a marker, square points: of no share, of all the time
+_AREAS, _PLAIN_AREA = (22.0, 420.0), 40.0  # of a marker, square points: of no share, of all the time; of unknown shares
 _LEGEND_SHARES = (0.05, 0.25, 0.5)
 
 
-class _Points(NamedTuple):
-    """The points that are drawn."""
-
-    results: list[GEMMResult]
-    names: list[str]
-    is_named: bool
-    share: npt.NDArray[np.float64] | None  # of the time of all, repetitions counted
-    intensity: npt.NDArray[np.float64]  # FLOP per DRAM byte
-    rate: npt.NDArray[np.float64]  # TFLOP/s
-
-
-class _Roofs(NamedTuple):
-    compute: dict[str, float]  # TFLOP/s, by what the legend calls it
-    dram_gb_per_s: float
-
-
-def plot_roofline(
-    evaluator: GEMMEvaluator,
-    gemms: Iterable[Any],
-    *,
-    names: Sequence[str] | None = None,
-    interactive: bool = False,
-) -> figures.AnyFigure:
+@figures.styled
+def plot_roofline(evaluator: GEMMEvaluator, gemms: Iterable[Any], *, names: Sequence[str] | None = None) -> Figure:
     """Plot what GEMMs achieve under the roofline of a chip, log-log.
 
     Across lies arithmetic intensity, FLOP per byte of DRAM traffic as the best mapping of each GEMM causes it (reloads
@@ -68,101 +45,55 @@ def plot_roofline(
         gemms: `GemmProblem`, (G, M, K, N) in the chip's default type, or `LayerGemm` of a model, which have names and
             counts.
         names: of the GEMMs; written beside their markers where there is room. Default: those of `LayerGemm`.
-        interactive: return a plotly figure.
 
     Raises:
-        GemmEvalError: matplotlib or plotly is not installed.
+        GemmEvalError: matplotlib is not installed.
         InvalidInputError: no GEMMs, or not as many names.
         InvalidProblemError, UnsupportedError, InfeasibleError: as `GEMMEvaluator.evaluate_many`.
     """
-    points = _find_points(evaluator, list(gemms), names)
-    roofs = _find_roofs(evaluator, points)
-    title = f"Roofline of {evaluator.arch.name}: {len(points.results)} GEMMs"
-    return _draw_plotly(points, roofs, title) if interactive else _draw(points, roofs, title)
+    from matplotlib.lines import Line2D
 
-
-def _find_points(evaluator: GEMMEvaluator, gemms: list[Any], names: Sequence[str] | None) -> _Points:
+    gemms = list(gemms)
     if not gemms:
         raise InvalidInputError("gemms must hold at least one GEMM, got none")
     if names is not None and len(names) != len(gemms):
         raise InvalidInputError(f"names must be as many as gemms ({len(gemms)}), got {len(names)}")
     results = list(evaluator.evaluate_many([gemm.problem if isinstance(gemm, LayerGemm) else gemm for gemm in gemms]))
+    areas = np.full(len(results), _PLAIN_AREA)
     are_layers = all(isinstance(gemm, LayerGemm) for gemm in gemms)
-    is_named = names is not None or are_layers
-    if names is None:
-        names = [gemm.name for gemm in gemms] if are_layers else [str(result.problem) for result in results]
-    share = None
     if are_layers:
+        names = [gemm.name for gemm in gemms] if names is None else names
         times_us = np.array([gemm.total_count * result.latency_us for gemm, result in zip(gemms, results, strict=True)])
-        share = times_us / times_us.sum()
-    return _Points(
-        results=results,
-        names=list(names),
-        is_named=is_named,
-        share=share,
-        intensity=np.array([result.flop / max(result.dram_bytes, 1) for result in results]),
-        rate=np.array([result.tflop_per_s for result in results]),
-    )
-
-
-def _find_roofs(evaluator: GEMMEvaluator, points: _Points) -> _Roofs:
-    arch = evaluator.arch
-    compute: dict[str, float] = {}
-    for result in points.results:
-        dtype = result.problem.input_dtype
-        if isinstance(arch, GpuSpec):
-            clock = result.options["clock"]
-            rate = arch.tensor_tflop_per_s(dtype, clock)
-            compute[f"{dtype} tensor cores, {clock} clock: {rate:,.4g} TFLOP/s"] = rate
-        else:
-            rate = arch.highest_tflop_per_s(dtype)
-            compute[f"{dtype} matrix units: {rate:,.4g} TFLOP/s"] = rate
-    ordered = dict(sorted(compute.items(), key=lambda roof: -roof[1]))
-    return _Roofs(ordered, arch.dram_gb_per_s * arch.dram_efficiency_frac)
-
-
-def _roof_lines(points: _Points, roofs: _Roofs) -> list[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-    """The lines as (name, intensity, rate): that of DRAM up to the highest compute roof, then the flat ones."""
-    slope = roofs.dram_gb_per_s * _TFLOP_PER_GB
-    ridges = [rate / slope for rate in roofs.compute.values()]
-    low = min(points.intensity.min(), *ridges) / _MARGIN
-    high = max(points.intensity.max(), *ridges) * _MARGIN
-    up = np.array([low, max(ridges)])
-    lines = [(f"DRAM, achievable: {roofs.dram_gb_per_s:,.4g} GB/s", up, up * slope)]
-    for (name, rate), ridge in zip(roofs.compute.items(), ridges, strict=True):
-        lines.append((name, np.array([ridge, high]), np.array([rate, rate])))
-    return lines
-
-
-@figures.styled
-def _draw(points: _Points, roofs: _Roofs, title: str) -> Figure:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.lines import Line2D
+        areas = _area(times_us / times_us.sum())
+    intensity = np.array([result.flop / max(result.dram_bytes, 1) for result in results])
+    rate = np.array([result.tflop_per_s for result in results])
 
     figure = figures.new_figure(7.4, 5.4)
     axes = figure.add_subplot()
-    lines = _roof_lines(points, roofs)
+    roofs = _roofs(evaluator, results, intensity)
     handles: list[Artist] = []
-    for place, (name, intensity, rate) in enumerate(lines):
-        handles += axes.plot(
-            intensity, rate, color=_roof_color(place), linestyle=_ROOF_DASHES[max(place - 1, 0) % len(_ROOF_DASHES)],
-            label=name, zorder=3,
-        )  # fmt: skip
-    bounds = np.array([result.bound for result in points.results])
-    for bound in _in_order(bounds):
+    for place, (name, across, up) in enumerate(roofs):
+        color = figures.bound_color("dram" if place == 0 else "compute")
+        dashes = _ROOF_DASHES[max(place - 1, 0) % len(_ROOF_DASHES)]
+        handles += axes.plot(across, up, color=color, linestyle=dashes, label=name, zorder=3)
+    bounds = np.array([result.bound for result in results])
+    for bound in sorted(set(bounds.tolist()), key=list(figures.BOUND_MARKERS).index):
         rows = bounds == bound
         look: dict[str, Any] = {"color": figures.bound_color(bound), "marker": figures.BOUND_MARKERS[bound]}
         axes.scatter(
-            points.intensity[rows], points.rate[rows], s=_areas(points)[rows], alpha=0.85, edgecolors=figures.SURFACE,
-            linewidths=0.5, zorder=4, **look,
+            intensity[rows], rate[rows], s=areas[rows], alpha=0.85, edgecolors=figures.SURFACE, linewidths=0.5,
+            zorder=4, **look,
         )  # fmt: skip
         handles.append(Line2D([], [], linestyle="", markersize=6, label=f"bound: {bound}", **look))
-    _set_limits(axes, points, lines)
+    axes.set(xscale="log", yscale="log")
+    axes.set_xlim(min(across.min() for _, across, _ in roofs), max(across.max() for _, across, _ in roofs))
+    lowest = min(rate.min(), *(up.min() for *_, up in roofs))
+    axes.set_ylim(lowest / _MARGIN, max(up.max() for *_, up in roofs) * _MARGIN)
     figures.add_grid(axes)
-    figures.scale_axis(axes.xaxis, _X_LABEL, points.intensity, is_log=True)
-    figures.scale_axis(axes.yaxis, "achieved_rate_tflop_per_s", points.rate, is_log=True)
-    axes.set_title(title)
-    if points.share is not None:
+    figures.scale_axis(axes.xaxis, "arithmetic intensity (FLOP per DRAM byte)", intensity, is_log=True)
+    figures.scale_axis(axes.yaxis, "achieved_rate_tflop_per_s", rate, is_log=True)
+    axes.set_title(f"Roofline of {evaluator.arch.name}: {len(results)} GEMMs")
+    if are_layers:
         handles += [
             Line2D(
                 [], [], linestyle="", marker="o", markersize=float(_area(np.array(share))) ** 0.5,
@@ -171,72 +102,105 @@ def _draw(points: _Points, roofs: _Roofs, title: str) -> Figure:
             for share in _LEGEND_SHARES
         ]  # fmt: skip
     figures.add_legend(figure, handles)
-    if points.is_named:
-        place_labels(axes, points.intensity, points.rate, points.names, areas=_areas(points))
+    if names is not None:
+        place_labels(axes, intensity, rate, names, areas)
     return figure
 
 
-def _roof_color(place: int) -> str:
-    """The first roof is that of DRAM, the others are of compute."""
-    return figures.bound_color("dram" if place == 0 else "compute")
-
-
-def _in_order(bounds: npt.NDArray[np.str_]) -> list[str]:
-    return sorted(set(bounds.tolist()), key=list(figures.BOUND_MARKERS).index)
-
-
-def _set_limits(axes: Axes, points: _Points, lines: list[tuple[str, Any, Any]]) -> None:
-    axes.set(xscale="log", yscale="log")
-    axes.set_xlim(min(line[1].min() for line in lines), max(line[1].max() for line in lines))
-    lowest = min(points.rate.min(), *(line[2].min() for line in lines))
-    axes.set_ylim(lowest / _MARGIN, max(line[2].max() for line in lines) * _MARGIN)
-
-
-def _areas(points: _Points) -> npt.NDArray[np.float64]:
-    if points.share is None:
-        return np.full(len(points.results), 40.0)
-    return _area(points.share)
-
-
-def _area(share: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _area(share: Floats) -> Floats:
     return _AREAS[0] + (_AREAS[1] - _AREAS[0]) * share
 
 
-def _draw_plotly(points: _Points, roofs: _Roofs, title: str) -> Any:
-    go = figures.plotly_objects()
-    figure = go.Figure()
-    for place, (name, intensity, rate) in enumerate(_roof_lines(points, roofs)):
-        dash = ("solid", "dash", "dashdot", "dot")[max(place - 1, 0) % 4]
-        line = {"color": _roof_color(place), "dash": dash}
-        figure.add_scatter(x=intensity, y=rate, mode="lines", line=line, name=name, hoverinfo="name")
-    bounds = np.array([result.bound for result in points.results])
-    for bound in _in_order(bounds):
-        rows = np.flatnonzero(bounds == bound)
-        marker = {
-            "size": np.sqrt(_areas(points)[rows]) * 1.6,  # plotly wants diameters in pixels
-            "color": figures.bound_color(bound),
-            "symbol": figures.PLOTLY_MARKERS[figures.BOUND_MARKERS[bound]],
-            "line": {"color": figures.SURFACE, "width": 0.5},
-        }
-        figure.add_scatter(
-            x=points.intensity[rows], y=points.rate[rows], mode="markers", marker=marker, name=f"bound: {bound}",
-            text=[_say(points, row) for row in rows.tolist()], hovertemplate="%{text}<extra></extra>",
-        )  # fmt: skip
-    figure.update_xaxes(type="log", title=_X_LABEL)
-    figure.update_yaxes(type="log", title=_Y_LABEL)
-    figures.style_plotly(figure, title=title)
-    return figure
+def _roofs(
+    evaluator: GEMMEvaluator, results: Sequence[GEMMResult], intensity: Floats
+) -> list[tuple[str, Floats, Floats]]:
+    """The roofs as (name, intensity, rate): that of DRAM up to the highest compute roof, then the flat ones."""
+    arch = evaluator.arch
+    compute: dict[str, float] = {}
+    for result in results:
+        dtype = result.problem.input_dtype
+        if isinstance(arch, GpuSpec):
+            clock = result.options["clock"]
+            rate = arch.tensor_tflop_per_s(dtype, clock)
+            compute[f"{dtype} tensor cores, {clock} clock: {rate:,.4g} TFLOP/s"] = rate
+        else:
+            rate = arch.highest_tflop_per_s(dtype)
+            compute[f"{dtype} matrix units: {rate:,.4g} TFLOP/s"] = rate
+    dram_gb_per_s = arch.dram_gb_per_s * arch.dram_efficiency_frac
+    slope = dram_gb_per_s * _TFLOP_PER_GB
+    ridges = {name: rate / slope for name, rate in sorted(compute.items(), key=lambda roof: -roof[1])}
+    low = min(intensity.min(), *ridges.values()) / _MARGIN
+    high = max(intensity.max(), *ridges.values()) * _MARGIN
+    up = np.array([low, max(ridges.values())])
+    flat = [(name, np.array([ridge, high]), np.full(2, compute[name])) for name, ridge in ridges.items()]
+    return [(f"DRAM, achievable: {dram_gb_per_s:,.4g} GB/s", up, up * slope), *flat]
 
 
-def _say(points: _Points, row: int) -> str:
-    result = points.results[row]
-    lines = [
-        f"<b>{points.names[row]}</b>",
-        str(result.problem),
-        f"{time_text(result.latency_us)}, {result.tflop_per_s:,.4g} TFLOP/s, {result.dram_gb_per_s:,.4g} GB/s",
-        f"bound: {result.bound}; {result.utilization_frac:.1%} of peak",
-        str(result.mapping),
-    ]
-    if points.share is not None:
-        lines.append(f"{points.share[row]:.1%} of the time")
-    return "<br>".join(lines)
+_RADII = (2.5, 8.0, 15.0, 24.0, 35.0, 49.0, 65.0)  # points from the edge of a marker
+_NEAR = 8.0  # points; a label farther away gets a line to its point
+_ANGLES = (0.35, 2.8, -0.35, -2.8, 1.57, -1.57, 0.9, 2.2, -0.9, -2.2)  # to the right of the point first
+_PADDING = 4.0  # points inside the edges of the axes; another dpi moves texts a little
+_EDGE = 1.0  # points around a marker that are kept free
+_LINE_PIECES = 200  # of a line, for boxes that cover it
+_LEADER_PIECES = 16
+_LINE_REACH = 0.5  # pixels
+
+
+def place_labels(axes: Axes, x: Floats, y: Floats, texts: Sequence[str], areas: Floats) -> None:
+    """Write a text beside each point, where it covers no other text, point or line; one without room is left out.
+
+    `areas` of the markers are in square points. Limits and scales of the axes must be final.
+    """
+    from matplotlib.transforms import Bbox
+
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # settles the layout, so that positions on the page are known
+    per_point = figure.dpi / 72.0
+    reaches = ((np.sqrt(areas) / 2 + _EDGE) * per_point).tolist()
+    places = axes.transData.transform(np.column_stack([x, y])).tolist()
+    taken = [box for line in axes.get_lines() for box in _boxes_of_line(line)]
+    taken += [Bbox.from_extents(px - r, py - r, px + r, py + r) for (px, py), r in zip(places, reaches, strict=True)]
+    inside = axes.get_window_extent().padded(-_PADDING * per_point)
+    written: list[Bbox] = []
+    for text, at, place, reach in zip(texts, zip(x.tolist(), y.tolist(), strict=True), places, reaches, strict=True):
+        label = axes.annotate(
+            text, at, (0, 0), textcoords="offset points", fontsize=figures.SMALL, in_layout=False, zorder=6
+        )
+        for radius, angle in itertools.product(_RADII, _ANGLES):
+            distance = radius + reach / per_point
+            dx, dy = distance * np.cos(angle), distance * np.sin(angle)
+            label.set_position((dx, dy))
+            label.set_horizontalalignment("center" if abs(np.cos(angle)) < 0.3 else "left" if dx > 0 else "right")
+            label.set_verticalalignment("center" if abs(np.sin(angle)) < 0.5 else "bottom" if dy > 0 else "top")
+            box = label.get_window_extent()
+            fits = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+            if not fits or box.count_overlaps(taken):
+                continue
+            end = (place[0] + dx * per_point, place[1] + dy * per_point)
+            leader = _boxes_along(place, end, _LEADER_PIECES) if radius > _NEAR else []
+            if any(piece.count_overlaps(written) for piece in leader):
+                continue
+            taken += [box, *leader]
+            written.append(box)
+            if leader:
+                line = {"arrowstyle": "-", "linewidth": 0.5, "color": figures.MUTED, "shrinkA": 0.0, "shrinkB": 3.0}
+                offset: dict[str, Any] = {"textcoords": "offset points", "arrowprops": line, "in_layout": False}
+                axes.annotate("", at, (dx, dy), zorder=2, **offset)
+            break
+        else:
+            label.remove()
+
+
+def _boxes_of_line(line: Any) -> list[Bbox]:
+    corners = np.asarray(line.get_transform().transform_path(line.get_path()).vertices, float)
+    pieces = _LINE_PIECES // max(1, len(corners) - 1) + 1
+    return [box for start, end in itertools.pairwise(corners) for box in _boxes_along(start, end, pieces)]
+
+
+def _boxes_along(start: Any, end: Any, pieces: int) -> list[Bbox]:
+    """Boxes that cover a straight line; `count_overlaps` takes no box without a width or a height."""
+    from matplotlib.transforms import Bbox
+
+    steps = np.linspace(start, end, pieces + 1)
+    return [Bbox([a, b]).padded(_LINE_REACH) for a, b in itertools.pairwise(steps)]

@@ -1,4 +1,4 @@
-"""The model of dense GEMMs and of the quantization of A: fits, calibrations, what their files say."""
+"""The model of dense GEMMs and of the quantization of A: fits, calibrations, the origin of coefficients."""
 
 from __future__ import annotations
 
@@ -14,23 +14,10 @@ import pandas as pd
 from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu import (
-    GPU_MODEL_VERSION,
-    LIBRARIES,
-    TRTLLM,
-    Calibration,
-    ErrorFigures,
-    Origin,
-    calibration_path,
-    coefficients_for,
-    fit_intervals,
-    load_calibration,
-    pack_coefficients,
-    pack_gpu,
-    quantize_rows,
-)
+from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE, default_coefficients
 from gemm_eval.models.gpu.triton import triton_calibration_path
+from gemm_eval.validation.exam import MODEL, held_out
 from gemm_eval.validation.fit import (
     MIN_ROWS,
     Ranges,
@@ -59,9 +46,7 @@ from gemm_eval.workload import RunOptions
 
 
 def calibration_out(gpu: str, library: str, family: str) -> Path:
-    """Return where a calibration is committed; only a checkout or an editable install has that.
-
-    That of Triton's kernels of any code has no family; those of its experts' kernels have.
+    """Return where a calibration is committed; that of Triton's kernels of any code has no family.
 
     Raises:
         InvalidOptionError: this is an installed wheel, whose files are not to be written.
@@ -69,40 +54,43 @@ def calibration_out(gpu: str, library: str, family: str) -> Path:
     if data_root().name == "_arch_data":
         raise InvalidOptionError("--out must be given: this is no checkout, and an installed package is not written to")
     is_of_any_code = library == "triton" and not family
-    return triton_calibration_path(gpu) if is_of_any_code else calibration_path(gpu, library, family)
+    return triton_calibration_path(gpu) if is_of_any_code else gpu_model.calibration_path(gpu, library, family)
+
+
+def _committed(gpu: str, library: str) -> list[gpu_model.Calibration]:
+    return [
+        gpu_model.load_calibration(path)
+        for path in sorted((data_root() / "calibration" / gpu).glob(f"{library}-*.yaml"))
+    ]
 
 
 def fitted_sets(gpu: str, library: str) -> frozenset[str]:
     """Return the names of the sets that the calibrations of a GPU and a library are fitted on."""
-    files = (data_root() / "calibration" / gpu).glob(f"{library}-*.yaml")
-    return frozenset(errors.data for path in files for errors in load_calibration(path).errors)
-
-
-def origin_of(arch: GpuSpec, timings: Timings) -> Origin:
-    """Where the coefficients of the family that most rows of a set run with come from."""
-    return coefficients_for(arch, timings.library, families_of(arch, timings)[0])[1]
-
-
-def describe_origin(arch: GpuSpec, timings: Timings, main: Origin) -> str:
-    """Where the coefficients of the main family come from, and those of other families where that differs."""
-    words = main.text
-    for family in families_of(arch, timings)[1:]:
-        text = coefficients_for(arch, timings.library, family)[1].text
-        words += f"; {family}: {text}" if text != main.text else ""
-    return words
+    return frozenset(errors.data for calibration in _committed(gpu, library) for errors in calibration.errors)
 
 
 def describe_held_out(gpu: str, library: str, data: str) -> str:
     """Return the held-out errors that the calibrations of a GPU and a library give for a set, a line each."""
-    files = sorted((data_root() / "calibration" / gpu).glob(f"{library}-*.yaml"))
-    found = [
+    return "\n".join(
         f"{calibration.family}: held out {errors.mape_percent:.1f}% MAPE, {errors.median_percent:.1f}% median, "
         f"{errors.p90_percent:.1f}% p90 ({calibration.folds})"
-        for calibration in map(load_calibration, files)
+        for calibration in _committed(gpu, library)
         for errors in calibration.errors
         if errors.data == data
-    ]
-    return "\n".join(found)
+    )
+
+
+def origin_of(arch: GpuSpec, timings: Timings) -> gpu_model.Origin:
+    """Return where the coefficients of the family that most rows of a set run with come from."""
+    return gpu_model.coefficients_for(arch, timings.library, families_of(arch, timings)[0])[1]
+
+
+def describe_origin(arch: GpuSpec, timings: Timings, main: gpu_model.Origin) -> str:
+    """Return where the coefficients of the main family come from, and those of other families where that differs."""
+    texts = {
+        name: gpu_model.coefficients_for(arch, timings.library, name)[1].text for name in families_of(arch, timings)[1:]
+    }
+    return "; ".join([main.text, *(f"{name}: {text}" for name, text in texts.items() if text != main.text)])
 
 
 ROUNDS = 8
@@ -122,26 +110,22 @@ _PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, n
 
 @dataclass(frozen=True)
 class ModelPredictor:
-    """The GPU cost model with coefficients of a library's kernel families; see `Predictor`.
+    """The GPU cost model with coefficients of a library's kernel families, defaults where there are none.
 
-    Attributes:
-        arch: the GPU.
-        library: whose kernels.
-        coefficients: by family; one that is missing has its defaults.
-        num_rounds: of search and fit.
+    A fit takes `num_rounds` of search and fit.
     """
 
     arch: GpuSpec
     library: str
     coefficients: Coefficients = field(default_factory=dict)
     num_rounds: int = ROUNDS
-    name: str = "gemm_eval"
+    name: str = MODEL
 
     def fit(self, *train: Timings) -> ModelPredictor:
         """Return one whose coefficients are fitted on `train` and on nothing else.
 
-        Families with fewer than `MIN_ROWS` rows get their defaults: what this predictor has may have been fitted on the
-        very rows that are held out now.
+        Families with fewer than `MIN_ROWS` rows get their defaults: its own may have been fitted on what is held out
+        now.
         """
         timings = pack_timings(self.arch, self.library, train)
         fitted = {
@@ -159,23 +143,18 @@ class ModelPredictor:
 
 def model_predictor(arch: GpuSpec, library: str) -> ModelPredictor:
     """Return the model with the coefficients that it has for this GPU and library."""
-    return ModelPredictor(arch, library, {family: coefficients_for(arch, library, family)[0] for family in GENERIC})
+    return ModelPredictor(
+        arch, library, {family: gpu_model.coefficients_for(arch, library, family)[0] for family in GENERIC}
+    )
 
 
 def calibrate(
     arch: GpuSpec, library: str, family: str, sets: Sequence[Timings], *, max_evaluations: int = ROUNDS, seed: int = 0
-) -> Calibration:
+) -> gpu_model.Calibration:
     """Fit a kernel family on all sets together; errors are held out by (N, K) over the union of the sets.
 
     Rows that the library runs with another family, and those of a band that is reported apart, do not count.
-
-    Args:
-        arch: the GPU that the timings are of.
-        library: whose kernels ran.
-        family: the kernel family whose coefficients are fitted.
-        sets: timings, with or without the configs.
-        max_evaluations: rounds of search and fit.
-        seed: deals the pairs to the folds.
+    `max_evaluations` are rounds of search and fit; `seed` deals the pairs to the folds.
 
     Raises:
         InvalidOptionError: no such library or family.
@@ -184,31 +163,22 @@ def calibrate(
     kept = rows_of_family(arch, library, family, sets)
     coefficients, fitted = fit_family(pack_timings(arch, library, kept), family, library, max_evaluations)
     crossed = cross_fit(ModelPredictor(arch, library, num_rounds=max_evaluations), kept, _FOLDS, seed)
-    predicted = [crossed.predict(item, place) for place, item in enumerate(kept)]
-    errors = tuple(
-        ErrorFigures(
-            data=item.name, sha256=item.content_hash.removeprefix("sha256:"),
-            **error_figures(item.measured_us, predicted_us),
-        )
-        for item, predicted_us in zip(kept, predicted, strict=True)
-    )  # fmt: skip
-    log_errors = [item.log_errors(us) for item, us in zip(kept, predicted, strict=True)]
-    intervals = fit_intervals(np.concatenate([item.sizes[:, 1] for item in kept]), np.concatenate(log_errors))
-    return Calibration(
-        gpu=arch.name, library=library, family=family, model_version=GPU_MODEL_VERSION,
-        coefficients=rounded(coefficients), fitted=fitted, errors=errors, intervals=intervals,
+    predicted = [(item, crossed.predict(item, index)) for index, item in enumerate(kept)]
+    errors = [
+        error_figures(item.name, item.content_hash[len("sha256:") :], item.measured_us, us) for item, us in predicted
+    ]
+    log_errors = np.concatenate([item.log_errors(us) for item, us in predicted])
+    return gpu_model.Calibration(
+        gpu=arch.name, library=library, family=family, model_version=gpu_model.GPU_MODEL_VERSION,
+        coefficients=rounded(coefficients), fitted=fitted, errors=tuple(errors),
+        intervals=gpu_model.fit_intervals(np.concatenate([item.sizes[:, 1] for item in kept]), log_errors),
         **provenance(_FOLDS, "sets", seed),
     )  # fmt: skip
 
 
 def rows_of_family(arch: GpuSpec, library: str, family: str, sets: Sequence[Timings]) -> list[Timings]:
-    """Return the rows of sets that a library runs with a kernel family, without those of bands; no set is empty.
-
-    Raises:
-        InvalidOptionError: no such library or family.
-        InvalidInputError: too few rows or pairs of the family, or sets of another GPU or library.
-    """
-    for what, name, known in (("library", library, LIBRARIES), ("family", family, FAMILIES)):
+    """Return the rows of sets that a library runs with a kernel family, without bands; raises what `calibrate` does."""
+    for what, name, known in (("library", library, gpu_model.LIBRARIES), ("family", family, FAMILIES)):
         if name not in known:
             raise InvalidOptionError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
     kept = []
@@ -233,24 +203,16 @@ def fit_family(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Fit the coefficients of `family` on its rows, at least one, from the family's defaults on.
 
-    The best of all rounds counts, its loss being that at the configs which are best with its coefficients.
-
-    Returns:
-        All coefficients, and the names of those that the rows determine; what changes nothing stays at its default.
+    The best of all rounds counts, its loss being that at the configs which are best with its coefficients. Returns all
+    coefficients, and the names of those that the rows determine; what changes nothing stays at its default.
     """
     goal = _Goal(timings.of_family(family), family, library)
     x = goal.ranges.shares(default_coefficients(family), _SEARCH.off_bounds)
-    configs = goal.configs(x)
-    best = goal.loss(x, configs), x, configs
+    rounds = [(x, goal.configs(goal.ranges.values(x)))]
     for _ in range(num_rounds):
-        x = goal.fit(x, configs)
-        configs = goal.configs(x)
-        loss = goal.loss(x, configs)
-        if loss < best[0]:
-            best = loss, x, configs
-    _, best_x, best_configs_of_x = best
-    determined = goal.determined(best_x, best_configs_of_x)
-    return goal.settled(goal.ranges.values(best_x), determined), determined
+        x = goal.fit(*rounds[-1])
+        rounds.append((x, goal.configs(goal.ranges.values(x))))
+    return goal.settled(*min(rounds, key=lambda of_round: goal.loss(*of_round)))
 
 
 class _Goal:
@@ -262,18 +224,18 @@ class _Goal:
         is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
         has_vector = bool((rows.candidates["schedule"] == Schedule.VECTOR).any())
         free = _free_names(family, library, is_quantized=is_quantized, has_vector=has_vector)
-        known_items = FAMILIES[family].coefficients
-        self.ranges = Ranges([item for item in known_items if item.name in free], default_coefficients(family))
+        items = [item for item in FAMILIES[family].coefficients if item.name in free]
+        self.ranges = Ranges(items, default_coefficients(family))
         # every row at its best config, then the known ones at theirs
-        self._kind_of = np.concatenate([rows.kind_of, rows.kind_of[known]])
-        self._sizes = np.concatenate([rows.sizes, rows.sizes[known]])
-        self._timer_us = np.concatenate([timings.timer_us, timings.timer_us[known]])
-        self._measured_us = np.concatenate([timings.measured_us, timings.measured_us[known]])
+        self._kind_of, self._sizes, self._timer_us, self._measured_us = (
+            np.concatenate([column, column[known]])
+            for column in (rows.kind_of, rows.sizes, timings.timer_us, timings.measured_us)
+        )
         self._weights = np.concatenate([np.ones(len(rows.kind_of)), np.full(len(known), _KNOWN_CONFIG_WEIGHT)])
 
-    def configs(self, x: Floats) -> Ints:
-        found = best_configs(self._rows, self._packed(self.ranges.values(x)))[1]
-        return np.concatenate([found, self._known_configs])
+    def configs(self, values: dict[str, float]) -> Ints:
+        best = best_configs(self._rows, with_families(self._rows, {self._family: values}))[1]
+        return np.concatenate([best, self._known_configs])
 
     def fit(self, x: Floats, configs: Ints) -> Floats:
         return fit_logs(
@@ -284,38 +246,25 @@ class _Goal:
         errors = np.log(self._latencies(self.ranges.values(x), configs)) - np.log(self._measured_us)
         return soft_l1(self._weights * errors, _SEARCH.loss_scale)
 
-    def determined(self, x: Floats, configs: Ints) -> tuple[str, ...]:
-        """The free coefficients that a latency depends on."""
-        here = self._latencies(self.ranges.values(x), configs)
-        names = []
-        for place, item in enumerate(self.ranges.items):
+    def settled(self, x: Floats, configs: Ints) -> tuple[dict[str, float], tuple[str, ...]]:
+        """Return coefficients, of which those that change no latency have their defaults, and the others' names."""
+        values = self.ranges.values(x)
+        here, determined = self._latencies(values, configs), []
+        for index, item in enumerate(self.ranges.items):
             probe = x.copy()
-            probe[place] += _PROBE if x[place] < 0.5 else -_PROBE
+            probe[index] += _PROBE if x[index] < 0.5 else -_PROBE
             if (self._latencies(self.ranges.values(probe), configs) != here).any():
-                names.append(item.name)
-        return tuple(names)
-
-    def settled(self, values: dict[str, float], determined: tuple[str, ...]) -> dict[str, float]:
-        """Return coefficients of which those that change no latency have their defaults.
-
-        A round in which other configs were best may have moved them.
-        """
-        here = self._best_latencies(values)
+                determined.append(item.name)
+        best = self._latencies(values, self.configs(values))
         for item in self.ranges.items:
             if item.name not in determined:
                 other = {**values, item.name: item.default}
-                values = other if np.array_equal(self._best_latencies(other), here) else values
-        return values
-
-    def _best_latencies(self, values: dict[str, float]) -> Floats:
-        found = best_configs(self._rows, self._packed(values))[1]
-        return self._latencies(values, np.concatenate([found, self._known_configs]))
-
-    def _packed(self, values: dict[str, float]) -> npt.NDArray[np.void]:
-        return with_families(self._rows, {self._family: values})
+                values = other if np.array_equal(self._latencies(other, self.configs(other)), best) else values
+        return values, tuple(determined)
 
     def _latencies(self, values: dict[str, float], configs: Ints) -> Floats:
-        latency_us = latencies(self._rows, self._packed(values), self._kind_of, self._sizes, configs)
+        packed = with_families(self._rows, {self._family: values})
+        latency_us = latencies(self._rows, packed, self._kind_of, self._sizes, configs)
         # where the library's choice is known, nothing is lost by it
         latency_us[len(self._rows.kind_of) :] /= 1.0 + values["choice_loss"]
         latency_us += self._timer_us
@@ -323,44 +272,44 @@ class _Goal:
 
 
 def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bool) -> set[str]:
-    """The coefficients that timings of such kernels can tell something about."""
+    """Return the coefficients that timings of such kernels can tell something about."""
     if family in ("mma_unaligned", "mma_elementwise"):
         return _FREE_OF_NARROW
-    names = {item.name for item in FAMILIES[family].coefficients} - {"line_conflict"}
-    if not LIBRARIES[library].has_stream_k:
+    of_family = FAMILIES[family]
+    names = {item.name for item in of_family.coefficients} - {"line_conflict"}
+    if not gpu_model.LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}
-    if FAMILIES[family].block_scaled is not None:  # one pass over A, no cast of a scale
+    if of_family.block_scaled is not None:  # one pass over A, no cast of a scale
         names -= {"scale_cast_us", "choice_loss"}
-    if FAMILIES[family].block_scaled is not None or LIBRARIES[library].never_splits(family):
+    if of_family.block_scaled is not None or gpu_model.LIBRARIES[library].never_splits(family):
         names -= {"reduce_us", "reduce_frac", "reduce_part_us"}
     if not is_quantized:
         names -= {name for name in names if name.startswith(("dequant", "vector_dequant"))}
     if not has_vector:
         names -= {name for name in names if name.startswith("vector_")}
-    if FAMILIES[family].is_warp_specialized:
-        names -= {"unaligned_frac"}  # TMA loads aligned rows only
-        # fits end at the bounds of these, or do without them; fewer coefficients generalize better
-        names -= {"l2_frac", "l2_first", "store_exposed_frac", "tile_cycles"}
-        if FAMILIES[family].block_scaled is None:
-            names -= {"matrix_frac"}
-    else:
-        names -= {"coop_step_cycles", "coop_tile_cycles", "pingpong_cycles", "cluster_loss", "outside_rows_per_cycle"}
-    return names
+    if not of_family.is_warp_specialized:
+        return names - {
+            "coop_step_cycles",
+            "coop_tile_cycles",
+            "pingpong_cycles",
+            "cluster_loss",
+            "outside_rows_per_cycle",
+        }
+    names -= {"unaligned_frac"}  # TMA loads aligned rows only
+    # fits end at the bounds of these, or do without them; fewer coefficients generalize better
+    names -= {"l2_frac", "l2_first", "store_exposed_frac", "tile_cycles"}
+    return names - {"matrix_frac"} if of_family.block_scaled is None else names
 
 
-_QUANTIZATION_FOLDS = 5
 _QUANTIZATION_SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=200)
 _NOT_IN_DATA = {"scale_cast_us"}
 _FREE = tuple(item for item in QUANTIZE.coefficients if item.name not in _NOT_IN_DATA)
 
 
-def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int = 0) -> Calibration:
-    """Fit what quantization loses; errors are held out by (M, K), as N plays no part.
+def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int = 0) -> gpu_model.Calibration:
+    """Fit the losses of the kernels that quantize A; errors are held out by (M, K), as N plays no part.
 
-    Args:
-        arch: the GPU that the timings are of.
-        sets: timings of GEMMs; those with the column ``quant_us`` count, the time of the quantization of their A alone.
-        seed: deals sizes to the folds.
+    Sets with the column ``quant_us`` count, the time of the quantization of their A alone; `seed` deals sizes to folds.
 
     Raises:
         InvalidInputError: too few sizes, or sets of another GPU, or of several types.
@@ -369,23 +318,31 @@ def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int 
     times = times_of_quantization(kept)
     if len(times) < MIN_ROWS:
         raise InvalidInputError(f"a fit needs {MIN_ROWS} sizes of A with {QUANT_COLUMN}, got {len(times)}")
-    params = _pack(arch, kept)
+    params = _pack_quantization(arch, kept)
     sizes, measured_us = times[["M", "K"]].to_numpy(np.int64), times[QUANT_COLUMN].to_numpy(np.float64)
-    pairs = list(zip(*sizes.T.tolist(), strict=True))
-    fold_of = fold_of_pairs(set(pairs), _QUANTIZATION_FOLDS, seed, f"{QUANT_COLUMN} on {arch.name}")
-    fold = np.array([fold_of[pair] for pair in pairs])
-    predicted_us = np.empty(len(sizes))
-    for number in range(_QUANTIZATION_FOLDS):
-        held = fold == number
-        predicted_us[held] = _predict(params, _fit(params, sizes[~held], measured_us[~held]), sizes[held])
-    errors = ErrorFigures(
-        data=f"{'/'.join(kept[0].name.split('/')[:2])} {QUANT_COLUMN}", sha256=hash_of_times(times),
-        **error_figures(measured_us, predicted_us),
-    )  # fmt: skip
-    return Calibration(
-        gpu=arch.name, library=TRTLLM, family=QUANTIZE.name, model_version=GPU_MODEL_VERSION,
-        coefficients=rounded(_fit(params, sizes, measured_us)), fitted=tuple(item.name for item in _FREE),
-        errors=(errors,), **provenance(_QUANTIZATION_FOLDS, "sets", seed, by="(M, K)"),
+    pairs = [(int(M), int(K)) for M, K in sizes]
+    fold_of = fold_of_pairs(set(pairs), _FOLDS, seed, f"{QUANT_COLUMN} on {arch.name}")
+    defaults = QUANTIZE.defaults
+    ranges = Ranges(_FREE, {name: defaults[name] for name in _NOT_IN_DATA})
+    start = ranges.shares(defaults, _QUANTIZATION_SEARCH.off_bounds)
+
+    def predict(values: dict[str, float], mask: npt.NDArray[np.bool_]) -> Floats:
+        out = np.empty(np.count_nonzero(mask))
+        gpu_model.quantize_rows(params, gpu_model.pack_coefficients(params, values), sizes[mask], out)
+        return out
+
+    def fit(mask: npt.NDArray[np.bool_]) -> dict[str, float]:
+        us = measured_us[mask]
+        return ranges.values(fit_logs(ranges, lambda values: predict(values, mask), us, start, _QUANTIZATION_SEARCH))
+
+    folds = np.array([fold_of[pair] for pair in pairs])
+    predicted_us = held_out(folds, lambda mask: {MODEL: predict(fit(~mask), mask)})[MODEL]
+    data = f"{'/'.join(kept[0].name.split('/')[:2])} {QUANT_COLUMN}"
+    return gpu_model.Calibration(
+        gpu=arch.name, library=gpu_model.TRTLLM, family=QUANTIZE.name, model_version=gpu_model.GPU_MODEL_VERSION,
+        coefficients=rounded(fit(np.ones(len(sizes), bool))), fitted=tuple(item.name for item in _FREE),
+        errors=(error_figures(data, hash_of_times(times), measured_us, predicted_us),),
+        **provenance(_FOLDS, "sets", seed, by="(M, K)"),
     )  # fmt: skip
 
 
@@ -401,8 +358,8 @@ def hash_of_times(times: pd.DataFrame) -> str:
     return hashlib.sha256(times.to_csv(index=False, lineterminator="\n").encode()).hexdigest()
 
 
-def _pack(arch: GpuSpec, sets: Sequence[Timings]) -> npt.NDArray[np.void]:
-    """What decides the time of quantization besides sizes, [1] of `GPU_PARAMS_DTYPE`."""
+def _pack_quantization(arch: GpuSpec, sets: Sequence[Timings]) -> npt.NDArray[np.void]:
+    """Return what decides the time of quantization besides sizes, [1] of `GPU_PARAMS_DTYPE`."""
     kinds = {(timings.quantize_from, problem.types) for timings in sets for problem in timings.problems()}
     if len(kinds) != 1 or {timings.gpu for timings in sets} != {arch.name}:
         raise InvalidInputError(
@@ -411,18 +368,4 @@ def _pack(arch: GpuSpec, sets: Sequence[Timings]) -> npt.NDArray[np.void]:
             f"on {', '.join(sorted({timings.gpu for timings in sets}))}"
         )
     ((source, types),) = kinds
-    return pack_gpu(arch, types, RunOptions(quantize_from=source)).params
-
-
-def _fit(params: npt.NDArray[np.void], sizes: Ints, measured_us: Floats) -> dict[str, float]:
-    defaults = QUANTIZE.defaults
-    ranges = Ranges(_FREE, {name: defaults[name] for name in _NOT_IN_DATA})
-    start = ranges.shares(defaults, _QUANTIZATION_SEARCH.off_bounds)
-    found = fit_logs(ranges, lambda values: _predict(params, values, sizes), measured_us, start, _QUANTIZATION_SEARCH)
-    return ranges.values(found)
-
-
-def _predict(params: npt.NDArray[np.void], values: dict[str, float], sizes: Ints) -> Floats:
-    out = np.empty(len(sizes))
-    quantize_rows(params, pack_coefficients(params, values), sizes, out)
-    return out
+    return gpu_model.pack_gpu(arch, types, RunOptions(quantize_from=source)).params

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import Coefficient
@@ -23,6 +23,7 @@ from gemm_eval.models.gpu.attention import (
     AttentionFamily,
     AttentionRows,
     FittedFamily,
+    attention_calibration_path,
     attention_coefficients,
     attention_costs,
     attention_rows,
@@ -42,6 +43,8 @@ from gemm_eval.validation.exam import (
 )
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded
 from gemm_eval.validation.metrics import ALL
+from gemm_eval.validation.subjects import Fitted
+from gemm_eval.validation.subjects.reports import fitted, rows_between
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.words import refusal
@@ -228,9 +231,7 @@ def _groups(table: AttentionTable) -> Iterator[tuple[dict[str, str], Mask]]:
     rows = table.rows
     is_context = "context" in table.phase
     sizes = rows.batch * (rows.q_len if is_context else rows.keys)
-    groups: dict[str, Mask] = {
-        name: (sizes > low) & (sizes <= high) for name, low, high in (_TOKENS if is_context else _KEYS)
-    }
+    groups = rows_between(sizes, _TOKENS if is_context else _KEYS)
     types = table.frame["dtype"] + ", KV " + table.frame["kv_dtype"]
     groups |= {str(name): (types == name).to_numpy(bool) for name in sorted(types.unique())}
     windows = (rows.window < rows.kv_len).astype(bool)
@@ -239,21 +240,29 @@ def _groups(table: AttentionTable) -> Iterator[tuple[dict[str, str], Mask]]:
         yield {"library": table.library, "phase": table.phase, "group": group}, mask
 
 
-def exam(phases: Sequence[str] = (), seed: int = 0) -> Exam[AttentionTable]:
+def calibrate(arch: str, library: str, seed: int) -> Iterator[Fitted]:
+    """Fit a library's families on a GPU; parameters are the options of the command."""
+    calibration = calibrate_attention(load_arch(arch, GpuSpec), library, seed)
+    title = f"Attention by {library} on {calibration.gpu}: errors {calibration.folds}"
+    yield fitted(calibration, attention_calibration_path(calibration.gpu, library), title)
+
+
+def exam(phase: Sequence[str] | None = None, seed: int = 0) -> Exam[AttentionTable]:
     """Return the exam.
 
     Args:
-        phases: of `PHASES`; empty: all.
+        phase: of `PHASES`; none: all.
         seed: deals heads to folds.
 
     Raises:
         InvalidOptionError: no such phase.
     """
-    for phase in phases:
-        if phase not in PHASES:
-            raise InvalidOptionError(refusal("phase", phase, PHASES))
+    phases = phase or PHASES
+    for name in phases:
+        if name not in PHASES:
+            raise InvalidOptionError(refusal("phase", name, PHASES))
     return Exam(
-        read=lambda gpu: [table for table in tables(gpu) if not phases or table.phase in phases],
+        read=lambda gpu: [table for table in tables(gpu) if table.phase in phases],
         predict=lambda arch, sets: predict_held_out(arch, sets[0], seed),
         groups=_groups,
         headline="heads held out: MAPE of a naive and of a fitted roofline, then the errors of gemm_eval",

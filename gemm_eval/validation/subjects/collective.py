@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 
-from gemm_eval.arch import TWO_SOCKETS, GpuSpec, Interconnect
+from gemm_eval.arch import TWO_SOCKETS, GpuSpec, Interconnect, load_arch
 from gemm_eval.dtypes import parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import Coefficient
@@ -23,6 +24,7 @@ from gemm_eval.models.gpu.collective import (
     SOCKETS,
     CollectiveCalibration,
     CollectiveRows,
+    collective_calibration_path,
     collective_rows,
     collectives_us,
 )
@@ -30,22 +32,29 @@ from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.exam import MODEL, TABLE, Exam, MeasuredTable, errors_of, held_out, parts_of
 from gemm_eval.validation.fit import Ranges, Search, fit_logs, provenance, robust_fit, rounded, soft_l1
 from gemm_eval.validation.metrics import ALL
+from gemm_eval.validation.subjects import Fitted
+from gemm_eval.validation.subjects.reports import fitted, rows_between
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.words import refusal
 from gemm_eval.workload import CollectiveProblem
 
 FITTED, NAIVE = "alpha-beta", "link rate"
-"""Who else predicts: latency and rate fitted, the rate of the link alone."""
+"""Baselines: latency and rate fitted, the rate of the link alone."""
 
 BLOCKS, RANKS = "blocks", "ranks"
 HOLD_OUTS = {
     BLOCKS: "held out: each block of as many ranks and a decade of bytes, all operations together",
     RANKS: "held out: all rows of as many ranks",
 }
-"""What is held out together."""
+"""Ways of holding out."""
 
 _REGIMES = (("up to 64 KiB", 0, 1 << 16), ("up to 8 MiB", 1 << 16, 1 << 23), ("more", 1 << 23, 1 << 62))
+_SEARCH = Search(loss_scale=0.1, difference=0.001, off_bounds=0.001, evaluations=60)
+_LIMITS = ("switch_bytes", "direct_bytes")  # where a library turns to something else: tried one by one, by doublings
+_LEAST_ROWS = 12  # of an algorithm, for a fit of its coefficients
+_LEAST_BASELINE_ROWS = 6
+_START, _LOW, _HIGH = (5.0, 1.0, 0.6), (0.1, 0.001, 0.001), (200.0, 100.0, 2.0)  # of alpha-beta
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,42 +87,24 @@ def tables(gpu: str) -> list[CollectiveTable]:
     return [CollectiveTable.read(path) for path in sorted(measured_root(gpu).glob("collective-*/*.parquet"))]
 
 
-_SEARCH = Search(loss_scale=0.1, difference=0.001, off_bounds=0.001, evaluations=60)
-_LIMITS = ("switch_bytes", "direct_bytes")  # where a library turns to something else: tried one by one, by doublings
-_LEAST_ROWS = 12  # of an algorithm, for a fit of its coefficients
-
-
 @dataclass(frozen=True)
 class LogRanges(Ranges):
-    """Coefficients as shares 0..1 of their ranges, in the logarithm: they span orders of magnitude."""
+    """Coefficients as shares 0..1 of the logarithms of their ranges, which span orders of magnitude."""
 
     def shares(self, values: Mapping[str, float], off_bounds: float) -> Floats:
         """Return where values lie in the ranges, inside the bounds."""
-        low, high = self._logs
-        found: Floats = (np.log([values[item.name] for item in self.items]) - low) / (high - low)
-        return np.clip(found, off_bounds, 1.0 - off_bounds)
+        logs = np.log([values[item.name] for item in self.items])
+        return super().shares({item.name: log for item, log in zip(self.items, logs, strict=True)}, off_bounds)
 
     def values(self, shares: Floats) -> dict[str, float]:
         """Return all coefficients, each in its unit."""
-        low, high = self._logs
-        found = np.exp(np.clip(low + shares * (high - low), low, high)).tolist()
-        return {**self.others, **{item.name: value for item, value in zip(self.items, found, strict=True)}}
+        logs = super().values(shares)
+        names = [item.name for item in self.items]
+        return logs | dict(zip(names, np.exp([logs[name] for name in names]).tolist(), strict=True))
 
     @cached_property
-    def _logs(self) -> tuple[Floats, Floats]:
+    def _ends(self) -> tuple[Floats, Floats]:
         return np.log([item.low for item in self.items]), np.log([item.high for item in self.items])
-
-
-@dataclass(frozen=True)
-class MeasuredRows:
-    """All timings of a GPU: columns of problems, and latencies. Where no direct kernel runs, all are NCCL's."""
-
-    rows: CollectiveRows
-    measured_us: Floats
-
-    def take(self, mask: Mask) -> MeasuredRows:
-        """Return some of the rows."""
-        return MeasuredRows(self.rows.take(mask), self.measured_us[mask])
 
 
 def interconnect_of(arch: GpuSpec) -> Interconnect:
@@ -122,147 +113,117 @@ def interconnect_of(arch: GpuSpec) -> Interconnect:
     return arch.interconnect
 
 
-def measured_rows(link: Interconnect, sets: Sequence[CollectiveTable]) -> MeasuredRows:
-    """Return the rows of several tables of a GPU, one after the other."""
-    parts = [collective_rows(link, timings.library, timings.problems) for timings in sets]
-    names = list(vars(parts[0]))
-    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    return MeasuredRows(CollectiveRows(*columns), np.concatenate([item.measured_us for item in sets]))
+def measured_rows(link: Interconnect, sets: Sequence[CollectiveTable]) -> tuple[CollectiveRows, Floats]:
+    """Return the problems as columns, and the latencies, of several tables of a GPU, one after the other."""
+    parts = [collective_rows(link, table.library, table.problems) for table in sets]
+    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0]))
+    return CollectiveRows(*columns), np.concatenate([table.measured_us for table in sets])
 
 
-def fit_collectives(link: Interconnect, of: MeasuredRows) -> dict[str, float]:
-    """Return all coefficients, fitted on some rows; what no row tells keeps its default."""
-    found = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
-    is_across = link.topology == TWO_SOCKETS
-    rings = [*RING, *(MULTICAST if link.has_multicast else ()), *(SOCKETS[:3] if is_across else ())]
-    steps: list[tuple[list[Coefficient], Mask]] = [
-        (rings, ~of.rows.is_direct & ~of.rows.is_exchange),
-        ([*EXCHANGE, *(SOCKETS[3:] if is_across else ())], of.rows.is_exchange),
-        (list(DIRECT), of.rows.is_direct),
-    ]
-    for items, mask in steps:
+def fit_collectives(link: Interconnect, rows: CollectiveRows, measured_us: Floats) -> dict[str, float]:
+    """Return all coefficients, fitted on some rows; one that no row depends on keeps its default."""
+    across = SOCKETS if link.topology == TWO_SOCKETS else ()
+    values = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
+    for items, mask in (
+        ((*RING, *(MULTICAST if link.has_multicast else ()), *across[:3]), ~rows.is_direct & ~rows.is_exchange),
+        ((*EXCHANGE, *across[3:]), rows.is_exchange),
+        (DIRECT, rows.is_direct),
+    ):
         if mask.sum() >= _LEAST_ROWS:
-            found = _fit(link, items, found, of.take(mask))
-    return found
+            values = _fit(link, items, values, rows.take(mask), measured_us[mask])
+    return values
 
 
 def _fit(
-    link: Interconnect, items: Sequence[Coefficient], start: Mapping[str, float], of: MeasuredRows
-) -> dict[str, float]:
-    """Fit some coefficients, for each value of a limit among them: errors have a step there, and no derivative."""
-    limit = next((item for item in items if item.name in _LIMITS), None)
-    free = [item for item in items if item is not limit]
-    if limit is None:
-        return _fit_free(link, free, start, of)[1]
-    found = [_fit_free(link, free, {**start, limit.name: value}, of) for value in _doublings(limit)]
-    return min(found, key=lambda item: item[0])[1]
-
-
-def _doublings(limit: Coefficient) -> list[float]:
-    """Values between powers of two, at which sizes lie, within the range."""
-    exponents = range(int(np.ceil(np.log2(limit.low) - 0.5)), int(np.floor(np.log2(limit.high) - 0.5)) + 1)
-    return [float(round(2.0 ** (exponent + 0.5))) for exponent in exponents]
-
-
-def _fit_free(
-    link: Interconnect, free: Sequence[Coefficient], start: Mapping[str, float], of: MeasuredRows
-) -> tuple[float, dict[str, float]]:
-    names = {item.name for item in free}
-    ranges = LogRanges(free, {name: value for name, value in start.items() if name not in names})
+    link: Interconnect, items: Sequence[Coefficient], start: Mapping[str, float], rows: CollectiveRows,
+    measured_us: Floats,
+) -> dict[str, float]:  # fmt: skip
+    """Fit some coefficients for each value of a limit among them: errors have a step there, and no derivative."""
+    limits = [item for item in items if item.name in _LIMITS]
+    free = [item for item in items if item not in limits]
 
     def predict(values: dict[str, float]) -> Floats:
-        return collectives_us(link, values, of.rows)
+        return collectives_us(link, values, rows)
 
-    shares = fit_logs(ranges, predict, of.measured_us, ranges.shares(start, _SEARCH.off_bounds), _SEARCH)
-    values = ranges.values(shares)
-    errors = np.log(predict(values)) - np.log(of.measured_us)
-    return soft_l1(errors, _SEARCH.loss_scale), values
-
-
-_BASELINE_LOSS_SCALE = 0.1
-_START, _LOW, _HIGH = (5.0, 1.0, 0.6), (0.1, 0.001, 0.001), (200.0, 100.0, 2.0)
-_BASELINE_ROWS = 6
-
-
-class Kinds(NamedTuple):
-    """Columns of rows of several tables, for baselines: library and operation, type, bytes sent, hops, size, ranks."""
-
-    names: list[tuple[str, str]]
-    dtypes: list[str]
-    wire_bytes: Floats
-    hops: Floats
-    size: Floats
-    ranks: Floats
+    fits: list[tuple[float, dict[str, float]]] = []
+    for limit in _doublings(*limits) if limits else ({},):
+        begin = {**start, **limit}
+        ranges = LogRanges(free, {name: value for name, value in begin.items() if name not in {i.name for i in free}})
+        shares = fit_logs(ranges, predict, measured_us, ranges.shares(begin, _SEARCH.off_bounds), _SEARCH)
+        values = ranges.values(shares)
+        fits.append((soft_l1(np.log(predict(values)) - np.log(measured_us), _SEARCH.loss_scale), values))
+    return min(fits, key=lambda item: item[0])[1]
 
 
-def kinds_of(sets: Sequence[CollectiveTable]) -> Kinds:
-    """Return the columns of all rows, one table after the other."""
-    problems = [problem for timings in sets for problem in timings.problems]
-    return Kinds(
-        [(timings.library, problem.what) for timings in sets for problem in timings.problems],
-        [str(problem.dtype) for problem in problems],
-        np.array([problem.wire_bytes for problem in problems]),
-        np.array([(problem.num_ranks - 1) * (2 if problem.what == "all_reduce" else 1) for problem in problems], float),
-        np.array([problem.buffer_bytes for problem in problems], float),
-        np.array([problem.num_ranks for problem in problems], float),
-    )
+def _doublings(limit: Coefficient) -> list[dict[str, float]]:
+    """Return values between powers of two, at which sizes lie, within the range."""
+    exponents = range(int(np.ceil(np.log2(limit.low) - 0.5)), int(np.floor(np.log2(limit.high) - 0.5)) + 1)
+    return [{limit.name: float(round(2.0 ** (exponent + 0.5)))} for exponent in exponents]
 
 
-def link_us(link: Interconnect, kinds: Kinds) -> Floats:
-    """Return the bytes that a rank sends over the rate of the link, [rows], in microseconds."""
-    return kinds.wire_bytes / bytes_per_us(link.gb_per_s)
+def _groups_by(frame: pd.DataFrame, *names: str) -> list[Ints]:
+    """Return the rows of each combination of values of some columns."""
+    numbers = frame.groupby(list(names)).ngroup().to_numpy()
+    return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
 
 
-def alpha_beta(link: Interconnect, kinds: Kinds, measured_us: Floats, train: Mask) -> Floats:
-    """Return alpha + hops * alpha' + bytes / (share of the link), three constants for each library and operation.
+def _columns(sets: Sequence[CollectiveTable]) -> pd.DataFrame:
+    """Return what baselines see of all rows, one table after the other."""
+    rows = [
+        (f"{table.library} {of.what}", str(of.dtype), of.wire_bytes, of.buffer_bytes, of.num_ranks,
+         (of.num_ranks - 1) * (2 if of.what == "all_reduce" else 1))
+        for table in sets for of in table.problems
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["operation", "dtype", "wire_bytes", "size", "ranks", "hops"])
+    return frame.astype(dict.fromkeys(("wire_bytes", "size", "ranks", "hops"), np.float64))
 
-    They are fitted on the logarithms of the rows of `train`, and predict all, [rows].
-    """
-    predicted = np.full(len(measured_us), np.nan)
-    least = link_us(link, kinds)
-    for name in dict.fromkeys(kinds.names):
-        of = np.array([item == name for item in kinds.names])
-        rows = of & train
-        if rows.sum() < _BASELINE_ROWS:
-            rows = train
 
-        def times(x: Floats, mask: Mask) -> Floats:
-            first_us, hop_us, frac = np.exp(x)
-            found: Floats = first_us + hop_us * kinds.hops[mask] + least[mask] / frac
-            return found
+def _alpha_beta(frame: pd.DataFrame, least_us: Floats, measured_us: Floats, train: Mask) -> Floats:
+    """Predict all rows by alpha + hops * alpha' + bytes / (share of the link), fitted for each operation."""
+    predicted, hops = np.empty(len(frame)), frame["hops"].to_numpy()
+    for of_operation in _groups_by(frame, "operation"):
+        rows = of_operation[train[of_operation]]
+        if len(rows) < _LEAST_BASELINE_ROWS:
+            rows = np.flatnonzero(train)
 
-        def errors(x: Floats, mask: Mask = rows) -> Floats:
-            found: Floats = np.log(times(x, mask) / measured_us[mask])
-            return found
+        def times(logs: Floats, rows: Ints) -> Floats:
+            first_us, hop_us, frac = np.exp(logs)
+            latency_us: Floats = first_us + hop_us * hops[rows] + least_us[rows] / frac
+            return latency_us
 
-        found = robust_fit(errors, np.log(_START), np.log(_LOW), np.log(_HIGH), _BASELINE_LOSS_SCALE)
-        predicted[of] = times(found, of)
+        def errors(logs: Floats, rows: Ints = rows) -> Floats:
+            off: Floats = np.log(times(logs, rows) / measured_us[rows])
+            return off
+
+        logs = robust_fit(errors, np.log(_START), np.log(_LOW), np.log(_HIGH), _SEARCH.loss_scale)
+        predicted[of_operation] = times(logs, of_operation)
     return predicted
 
 
-def interpolated_table(kinds: Kinds, measured_us: Floats, train: Mask) -> Floats:
-    """Return what a table of the rows of `train` says, [rows]: on log axes, for each library, operation, type.
+def _interpolated(frame: pd.DataFrame, measured_us: Floats, train: Mask) -> Floats:
+    """Predict all rows by a table on log axes for each operation and type.
 
     Beyond its ends, and where no row has as many ranks, the nearest two points or numbers of ranks are drawn on.
     """
-    predicted = np.full(len(measured_us), np.nan)
-    keys = list(zip(kinds.names, kinds.dtypes, strict=True))
-    logs, sizes = np.log(measured_us), np.log(kinds.size)
-    for key in dict.fromkeys(keys):
-        of = np.array([item == key for item in keys])
-        known = sorted(set(kinds.ranks[of & train].tolist()))
-        for ranks in sorted(set(kinds.ranks[of].tolist())):
-            rows = of & (kinds.ranks == ranks)
-            near = [ranks] if ranks in known else sorted(sorted(known, key=lambda n: abs(np.log(n / ranks)))[:2])
-            tables = []
-            for num in near:
-                points = of & train & (kinds.ranks == num)
-                tables.append(_line(sizes[points], logs[points], sizes[rows]))
-            if len(near) == 1:
-                predicted[rows] = np.exp(tables[0])
-            else:
-                share = np.log(ranks / near[0]) / np.log(near[1] / near[0])
-                predicted[rows] = np.exp(tables[0] + share * (tables[1] - tables[0]))
+    predicted = np.empty(len(frame))
+    logs, sizes, ranks = np.log(measured_us), np.log(frame["size"].to_numpy()), frame["ranks"].to_numpy()
+    for of_key in _groups_by(frame, "operation", "dtype"):
+        trained = of_key[train[of_key]]
+        measured_ranks = np.unique(ranks[trained])
+        for num in np.unique(ranks[of_key]).tolist():
+            rows = of_key[ranks[of_key] == num]
+            near = [num]
+            if num not in measured_ranks:
+                near = sorted(measured_ranks[place] for place in np.argsort(abs(np.log(measured_ranks / num)))[:2])
+            at_near = []
+            for other in near:
+                points = trained[ranks[trained] == other]
+                at_near.append(_line(sizes[points], logs[points], sizes[rows]))
+            latency = at_near[0]
+            if len(near) == 2:
+                share = np.log(num / near[0]) / np.log(near[1] / near[0])
+                latency = at_near[0] + share * (at_near[1] - at_near[0])
+            predicted[rows] = np.exp(latency)
     return predicted
 
 
@@ -270,12 +231,12 @@ def _line(x: Floats, y: Floats, at: Floats) -> Floats:
     """Interpolate linearly, and go on beyond the ends in the direction of the last two points."""
     order = np.argsort(x)
     x, y = x[order], y[order]
-    found: Floats = np.interp(at, x, y)
+    values: Floats = np.interp(at, x, y)
     if len(x) > 1:
         for end, next_to, beyond in ((0, 1, at < x[0]), (-1, -2, at > x[-1])):
             slope = (y[end] - y[next_to]) / (x[end] - x[next_to])
-            found[beyond] = y[end] + slope * (at[beyond] - x[end])
-    return found
+            values[beyond] = y[end] + slope * (at[beyond] - x[end])
+    return values
 
 
 def groups_of(sets: Sequence[CollectiveTable], hold_out: str = BLOCKS) -> list[str]:
@@ -286,26 +247,26 @@ def groups_of(sets: Sequence[CollectiveTable], hold_out: str = BLOCKS) -> list[s
     """
     if hold_out not in HOLD_OUTS:
         raise InvalidOptionError(refusal("hold-out", hold_out, tuple(HOLD_OUTS)))
-    kinds = kinds_of(sets)
-    decades = np.floor(np.log10(kinds.size)).astype(int).tolist()
     return [
-        f"{ranks:.0f} ranks" + (f", 1e{decade} bytes" if hold_out == BLOCKS else "")
-        for ranks, decade in zip(kinds.ranks.tolist(), decades, strict=True)
+        f"{of.num_ranks} ranks" + (f", 1e{int(np.floor(np.log10(of.buffer_bytes)))} bytes" * (hold_out == BLOCKS))
+        for table in sets
+        for of in table.problems
     ]
 
 
 def predict_held_out(arch: GpuSpec, sets: Sequence[CollectiveTable], groups: Sequence[str]) -> dict[str, Floats]:
-    """Return predictions by who makes them, [rows] of all tables: each row by fits on all groups but its own."""
-    link = interconnect_of(arch)
-    rows, kinds = measured_rows(link, sets), kinds_of(sets)
+    """Return the predictions of each predictor, [rows] of all tables: each row by fits on all groups but its own."""
+    link, frame = interconnect_of(arch), _columns(sets)
+    rows, measured_us = measured_rows(link, sets)
+    least_us = frame["wire_bytes"].to_numpy() / bytes_per_us(link.gb_per_s)
 
     def predict(held: Mask) -> dict[str, Floats]:
-        coefficients = fit_collectives(link, rows.take(~held))
+        coefficients = fit_collectives(link, rows.take(~held), measured_us[~held])
         return {
-            NAIVE: link_us(link, kinds)[held],
-            FITTED: alpha_beta(link, kinds, rows.measured_us, ~held)[held],
-            TABLE: interpolated_table(kinds, rows.measured_us, ~held)[held],
-            MODEL: collectives_us(link, coefficients, rows.rows.take(held)),
+            NAIVE: least_us[held],
+            FITTED: _alpha_beta(frame, least_us, measured_us, ~held)[held],
+            TABLE: _interpolated(frame, measured_us, ~held)[held],
+            MODEL: collectives_us(link, coefficients, rows.take(held)),
         }
 
     return held_out(groups, predict)
@@ -322,11 +283,9 @@ def calibrate_collectives(arch: GpuSpec) -> CollectiveCalibration:
         raise InvalidInputError(f"no timings of collectives on {arch.name} are committed")
     link = interconnect_of(arch)
     predicted = predict_held_out(arch, sets, groups_of(sets))[MODEL]
-    fitted = [*RING, *EXCHANGE]
-    fitted += MULTICAST if link.has_multicast else ()
-    fitted += DIRECT if link.is_nvlink else ()
-    fitted += SOCKETS if link.topology == TWO_SOCKETS else ()
-    names = {item.name for item in fitted}
+    parts = {RING: True, EXCHANGE: True, MULTICAST: link.has_multicast, DIRECT: link.is_nvlink,
+             SOCKETS: link.topology == TWO_SOCKETS}  # fmt: skip
+    names = {item.name for items, is_there in parts.items() if is_there for item in items}
     how = "each block of as many ranks and a decade of bytes by a fit on the others, all operations together"
     return CollectiveCalibration(
         gpu=arch.name,
@@ -334,15 +293,22 @@ def calibrate_collectives(arch: GpuSpec) -> CollectiveCalibration:
         model_version=COLLECTIVE_MODEL_VERSION,
         errors=tuple(errors_of(table, predicted[rows]) for table, rows in zip(sets, parts_of(sets), strict=True)),
         fitted=tuple(item.name for item in COLLECTIVE_COEFFICIENTS if item.name in names),
-        coefficients=rounded(fit_collectives(link, measured_rows(link, sets))),
+        coefficients=rounded(fit_collectives(link, *measured_rows(link, sets))),
         **(provenance(1, "rows", 0) | {"folds": how}),
     )
 
 
+def calibrate(arch: str) -> Iterator[Fitted]:
+    """Fit collectives on a GPU; parameters are the options of the command."""
+    calibration = calibrate_collectives(load_arch(arch, GpuSpec))
+    path = collective_calibration_path(calibration.gpu)
+    yield fitted(calibration, path, f"Collectives of {calibration.gpu}: errors of blocks held out")
+
+
 def _groups(table: CollectiveTable) -> Iterator[tuple[dict[str, str], Mask]]:
-    ranks, size, what = table.column("num_ranks"), table.size_bytes, np.array(table.words("what"))
-    groups: dict[str, Mask] = {name: (size > low) & (size <= high) for name, low, high in _REGIMES}
-    groups |= {f"{num} ranks": ranks == num for num in sorted(set(ranks.tolist()))}
+    ranks, what = table.column("num_ranks"), np.array(table.words("what"))
+    groups = rows_between(table.size_bytes, _REGIMES)
+    groups |= {f"{num} ranks": ranks == num for num in np.unique(ranks).tolist()}
     groups |= {ALL: np.ones(len(table), np.bool_)}
     operations = list(dict.fromkeys(what.tolist()))
     for operation in (*operations, *((ALL,) if len(operations) > 1 else ())):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
@@ -22,6 +22,7 @@ from gemm_eval.models.gpu import (
     Calibration,
     Joined,
     Library,
+    Packed,
     calibration_path,
     coefficients_for,
     fit_intervals,
@@ -41,6 +42,8 @@ from gemm_eval.validation.baselines import fit_roof
 from gemm_eval.validation.exam import FITTED, MODEL, Exam, check_gpu, errors_of, held_out
 from gemm_eval.validation.fit import Ranges, Search, fit_logs, provenance, rounded
 from gemm_eval.validation.metrics import REGIMES
+from gemm_eval.validation.predictors.dense import calibration_out
+from gemm_eval.validation.subjects import Fitted
 from gemm_eval.validation.subjects.experts_tables import (
     ExpertTable,
     GroupedTable,
@@ -48,6 +51,8 @@ from gemm_eval.validation.subjects.experts_tables import (
     grouped_tables,
     layer_tables,
 )
+from gemm_eval.validation.subjects.gemms import family_title
+from gemm_eval.validation.subjects.reports import fitted
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.words import refusal
 from gemm_eval.workload import Layouts, MoeWork, pack_layouts, run_options, without_lone_groups
@@ -71,169 +76,122 @@ class PackedLayers(NamedTuple):
     num_draws: Ints  # [rows]
 
 
-def pack_grouped(arch: GpuSpec, table: GroupedTable) -> PackedLayers:
-    """Pack rows that are one grouped GEMM each, with default coefficients.
-
-    Raises:
-        UnsupportedError: the library does not run these types on this GPU.
-    """
-    types, groups = table.types, table.row_groups
-    defaults = default_coefficients(library_of(table.library).family(arch, types))
-    kernels = pack_kernels(arch, types, table.library, defaults, l2="cold", clock="burst", is_calibrated=False)
-    G, M = ([of(load) for load in groups] for of in (len, max))
-    depth, columns = (table.frame[name].to_numpy(np.int64) for name in ("K", "N"))
-    sizes, layouts = without_lone_groups(np.column_stack([G, M, depth, columns]), pack_layouts(groups))
-    num = len(table)
-    zeros, rows = read_only(np.zeros(num, np.int64)), np.arange(num)
-    return PackedLayers(
-        join_packed([kernels]), zeros, read_only(sizes), layouts, rows[:, None], rows, None, np.ones(num, np.int64)
-    )
-
-
-def pack_layers(arch: GpuSpec, table: LayerTable, seed: int = 0, l2: str = "warm") -> PackedLayers:
-    """Pack rows as `moe_layers` does, with nothing that a user does not say, but with default coefficients.
+def pack_table(arch: GpuSpec, table: ExpertTable, seed: int = 0, l2: str = "warm") -> PackedLayers:
+    """Pack rows of either kind, with nothing that a user does not say, but with default coefficients.
 
     Args:
-        arch, table: the layers.
+        arch, table: the layers, or grouped GEMMs.
         seed: of the draws of loads.
-        l2: ``warm``, as all tables were timed; ``cold``, as layers of a model are.
+        l2: of layers: ``warm``, as all tables were timed; ``cold``, as layers of a model are.
 
     Raises:
         UnsupportedError: the library does not run these types on this GPU.
     """
-    layers, row_of = table.layers(seed)
-    types = table.types
-    runs = make_runs(layers, [types] * len(layers), GEMMEvaluator(arch), run_options(table.library, l2, None))
+    types, num = table.types, len(table)
     defaults = default_coefficients(library_of(table.library).family(arch, types))
-    packed = [
-        pack_kernels(
-            arch,
-            types,
-            str(kind.options.library),
-            defaults,
-            l2=l2,
-            clock=str(kind.options.clock),
-            is_calibrated=False,
-            call_weights=kind.call_weights,
+
+    def kernels(library: str, l2: str, clock: str, call_weights: float = 1.0) -> Packed:
+        return pack_kernels(
+            arch, types, library, defaults, l2=l2, clock=clock, is_calibrated=False, call_weights=call_weights
         )
-        for kind in runs.batch.kinds
-    ]
+
+    if isinstance(table, GroupedTable):
+        groups, rows = table.row_groups, np.arange(num)
+        G, M = ([of(load) for load in groups] for of in (len, max))
+        sizes, layouts = without_lone_groups(
+            np.column_stack([G, M, table.column("K"), table.column("N")]), pack_layouts(groups)
+        )
+        joined, zeros = join_packed([kernels(table.library, "cold", "burst")]), read_only(np.zeros(num, np.int64))
+        return PackedLayers(
+            joined, zeros, read_only(sizes), layouts, rows[:, None], rows, None, np.ones(num, np.int64)
+        )  # fmt: skip
+    assert isinstance(table, LayerTable)
+    layers, row_of = table.layers(seed)
+    runs = make_runs(layers, [types] * len(layers), GEMMEvaluator(arch), run_options(table.library, l2, None))
     batch = runs.batch
+    packed = [
+        kernels(str(kind.options.library), l2, str(kind.options.clock), kind.call_weights) for kind in batch.kinds
+    ]
     sizes, layouts = without_lone_groups(batch.sizes, batch.layouts(range(len(batch.sizes))))
     works = [(chosen, work) for _, chosen, work in works_of(runs)]
-    names = [name for name in MoeWork._fields if name != "types"]
     order = np.argsort(np.concatenate([chosen for chosen, _ in works]), kind="stable")
     merged = {
         name: np.concatenate([np.broadcast_to(getattr(work, name), chosen.shape) for chosen, work in works])[order]
-        for name in names
+        for name in MoeWork._fields
+        if name != "types"
     }
     row_of_run = row_of[runs.layer_of]
     return PackedLayers(
         join_packed(packed), read_only(batch.kind_of), read_only(sizes), layouts, runs.gemm_rows, row_of_run,
-        MoeWork(**merged, types=types), np.bincount(row_of_run, minlength=len(table)),
+        MoeWork(**merged, types=types), np.bincount(row_of_run, minlength=num),
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LayerModel:
-    """The model of a library's layers on a GPU with some coefficients.
-
-    Attributes:
-        arch: the GPU.
-        library: whose kernels.
-        coefficients: of the library's family for the types.
-    """
+    """The model of a library's layers on a GPU, with some coefficients of the library's family for the types."""
 
     arch: GpuSpec
-    library: str
     coefficients: Mapping[str, float]
-    name: str = field(default="gemm_eval")
 
-    def predict(
-        self, table: ExpertTable, packed: PackedLayers, mask: Mask | None = None,
-        gemms_us: Floats | None = None,
-    ) -> Floats:  # fmt: skip
+    def predict(self, packed: PackedLayers, mask: Mask | None = None, gemms_us: Floats | None = None) -> Floats:
         """Return the time of each row, in microseconds, the mean over draws; only where `mask` is true, else 0.
 
         Args:
-            table, packed: the rows.
+            packed: the rows.
             mask: [rows]; None: all.
             gemms_us: times of the GEMMs, as `gemms_us` returns them; None: they are evaluated.
         """
+        num_rows = len(packed.num_draws)
         runs = np.arange(len(packed.row_of)) if mask is None else np.flatnonzero(mask[packed.row_of])
         if gemms_us is None:
             gemms_us = self.gemms_us(packed, mask)
         total = gemms_us[packed.gemm_rows[runs]].sum(axis=1)
         if packed.work is not None:
             of_runs = {name: value[runs] for name, value in packed.work._asdict().items() if name != "types"}
-            work = packed.work._replace(**of_runs)
-            total += sum(layer_terms(self.arch, self.coefficients, work).values(), np.zeros(len(runs)))
-        sums = np.bincount(packed.row_of[runs], total, minlength=len(table))
-        mean: Floats = sums / np.maximum(packed.num_draws, 1)
+            terms = layer_terms(self.arch, self.coefficients, packed.work._replace(**of_runs))
+            total += sum(terms.values(), np.zeros(len(runs)))
+        mean: Floats = np.bincount(packed.row_of[runs], total, minlength=num_rows) / np.maximum(packed.num_draws, 1)
         return mean
 
     def gemms_us(self, packed: PackedLayers, mask: Mask | None = None) -> Floats:
         """Return the time of each GEMM of the rows where `mask` is true, else 0; the last is that of no GEMM."""
+        kernels = packed.kernels
         rows = packed.gemm_rows if mask is None else packed.gemm_rows[mask[packed.row_of]]
         gemms = np.unique(rows[rows >= 0])
-        coefficients = self._packed(packed)
-        found: Floats = np.zeros(len(packed.sizes) + 1)
-        found[gemms] = _best_us(
-            packed.kernels, _columns(packed.kernels, coefficients), coefficients, packed.type_of[gemms],
-            packed.sizes[gemms], packed.layouts.take(gemms),
-        )  # fmt: skip
-        return found
+        params = [kernels.params[kind : kind + 1] for kind in range(len(kernels.params))]
+        coefficients = read_only(np.stack([pack_coefficients(of_kind, self.coefficients) for of_kind in params]))
+        bounds = [
+            pack_bound_columns(of_kind, coefficients[kind], kernels.candidates[first:stop])
+            for kind, (of_kind, (first, stop)) in enumerate(zip(params, kernels.ranges.tolist(), strict=True))
+        ]
+        columns, layouts = read_only(np.concatenate(bounds, axis=1)), packed.layouts.take(gemms)
+        type_of, sizes = read_only(packed.type_of[gemms]), read_only(packed.sizes[gemms])
+        best_us, which = np.empty(len(gemms)), np.empty((len(gemms), 2), np.int64)
 
-    def _packed(self, packed: PackedLayers) -> npt.NDArray[np.void]:
-        params = packed.kernels.params
-        return read_only(
-            np.stack([pack_coefficients(params[place : place + 1], self.coefficients) for place in range(len(params))])
-        )
+        def work(start: int, stop: int) -> None:
+            OF_GENERIC.find_best_rows(
+                kernels.params, kernels.candidates, columns, kernels.ranges, coefficients, type_of, sizes, layouts,
+                start, stop, best_us, which,
+            )  # fmt: skip
 
-
-def _columns(kernels: Joined, coefficients: npt.NDArray[np.void]) -> Floats:
-    columns = [
-        pack_bound_columns(kernels.params[kind : kind + 1], coefficients[kind], kernels.candidates[first:stop])
-        for kind, (first, stop) in enumerate(kernels.ranges.tolist())
-    ]
-    return read_only(np.concatenate(columns, axis=1))
-
-
-def _best_us(
-    kernels: Joined, columns: Floats, coefficients: npt.NDArray[np.void], type_of: Ints, sizes: Ints, layouts: Layouts
-) -> Floats:
-    latency_us, which = np.empty(len(sizes)), np.empty((len(sizes), 2), np.int64)
-
-    def work(start: int, stop: int) -> None:
-        OF_GENERIC.find_best_rows(
-            kernels.params, kernels.candidates, columns, kernels.ranges, coefficients, read_only(type_of),
-            read_only(sizes), layouts, start, stop, latency_us, which,
-        )  # fmt: skip
-
-    run_in_chunks(work, len(sizes))
-    return latency_us
+        run_in_chunks(work, len(gemms))
+        latency_us: Floats = np.zeros(len(packed.sizes) + 1)
+        latency_us[gemms] = best_us
+        return latency_us
 
 
 def layer_model(arch: GpuSpec, table: ExpertTable) -> LayerModel:
     """Return the model with the coefficients that it has for this GPU, library and types."""
     rules = library_of(table.library)
-    return LayerModel(arch, rules.name, coefficients_for(arch, rules.name, rules.family(arch, table.types))[0])
+    return LayerModel(arch, coefficients_for(arch, rules.name, rules.family(arch, table.types))[0])
 
 
 def fit_layers(
     arch: GpuSpec, table: ExpertTable, packed: PackedLayers, train: Mask, free: Sequence[str],
     seed: int = 0, held: Mapping[str, float] = MappingProxyType({}),
 ) -> LayerModel:  # fmt: skip
-    """Fit coefficients of the library's family on some rows, from its defaults on.
-
-    Args:
-        arch: the GPU.
-        table, packed: the rows.
-        train: [rows], those that count.
-        free: names of the coefficients that are fitted; others keep their defaults.
-        seed: draws the rows of the fit.
-        held: values of coefficients that no row tells, in place of their defaults.
-    """
+    """Fit the coefficients `free` of the library's family on the rows of `train`; others keep `held`, or defaults."""
     rules = library_of(table.library)
     family = FAMILIES[rules.family(arch, table.types)]
     items = [item for item in family.coefficients if item.name in free]
@@ -244,7 +202,7 @@ def fit_layers(
         chosen = np.sort(np.random.default_rng(seed).choice(chosen, _FIT_ROWS, replace=False))
     mask = np.zeros(len(table), np.bool_)
     mask[chosen] = True
-    model = LayerModel(arch, rules.name, start)
+    model = LayerModel(arch, start)
     known: dict[tuple[float, ...], Floats] = {}  # times of the GEMMs, which most coefficients of a layer leave alone
 
     def predict(values: dict[str, float]) -> Floats:
@@ -253,7 +211,7 @@ def fit_layers(
         if key not in known:
             known.clear()
             known[key] = changed.gemms_us(packed, mask)
-        return changed.predict(table, packed, mask, known[key])[chosen]
+        return changed.predict(packed, mask, known[key])[chosen]
 
     shares = ranges.shares(start, _SEARCH.off_bounds)
     found = fit_logs(ranges, predict, table.measured_us[chosen], shares, _SEARCH)
@@ -310,13 +268,7 @@ _TOLD_BY = {
 
 
 class Told(NamedTuple):
-    """Facts that a table tells of the coefficients of its family.
-
-    Attributes:
-        free: names of those that are fitted.
-        held: value of each that the table cannot tell, but tables of other types of the library can.
-        sources: where each value of `held` is from.
-    """
+    """The coefficients that a table tells, and values and sources of those that only tables of other types tell."""
 
     free: tuple[str, ...]
     held: dict[str, float]
@@ -328,10 +280,6 @@ def told_by(arch: GpuSpec, table: ExpertTable, packed: PackedLayers, train: Mask
 
     A coefficient that these rows cannot tell is the mean of those that were fitted on such tables, or keeps its
     default: left free, it would end anywhere in its range, and rows that are held out would pay for it.
-
-    Args:
-        arch, table, packed: the table.
-        train: [rows], those of the fit.
     """
     library = library_of(table.library)
     family = library.family(arch, table.types)
@@ -367,14 +315,6 @@ def find_tables(gpu: str, names: Sequence[str] = ()) -> list[ExpertTable]:
     return [by_name[name] for name in names or by_name]
 
 
-def pack_table(arch: GpuSpec, table: ExpertTable, seed: int = 0) -> PackedLayers:
-    """Pack rows of either kind."""
-    if isinstance(table, LayerTable):
-        return pack_layers(arch, table, seed)
-    assert isinstance(table, GroupedTable)
-    return pack_grouped(arch, table)
-
-
 def predict_held_out(
     arch: GpuSpec, table: ExpertTable, seed: int = 0, packed: PackedLayers | None = None
 ) -> dict[str, Floats]:
@@ -392,7 +332,7 @@ def predict_held_out(
         roof = fit_roof(compute_us[train], dram_us[train], table.measured_us[train], _MOST_OVERHEAD_US)
         roof_us = np.zeros(len(table))
         roof_us[some] = roof.predict(compute_us[some], dram_us[some])
-        return {FITTED: roof_us[held], MODEL: fitted.predict(table, rows, held)[held]}
+        return {FITTED: roof_us[held], MODEL: fitted.predict(rows, held)[held]}
 
     return held_out(_folds(table), predict)
 
@@ -451,6 +391,16 @@ def calibrate_layers(arch: GpuSpec, table: ExpertTable, seed: int = 0) -> Calibr
     )
 
 
+def calibrate(arch: str, data: str, seed: int, out: Path | None) -> Iterator[Fitted]:
+    """Fit a family of grouped kernels; parameters are the options of the command."""
+    spec = load_arch(arch, GpuSpec)
+    (table,) = find_tables(spec.name, [data])
+    calibration = calibrate_layers(spec, table, seed)
+    path = out or calibration_out(spec.name, calibration.library, calibration.family)
+    notes = [f"{name} = {calibration.coefficients[name]:.6g}, {why}" for name, why in calibration.shared.items()]
+    yield fitted(calibration, path, family_title(calibration), {table.name: len(table)}, notes)
+
+
 def _groups(table: ExpertTable) -> Iterator[tuple[dict[str, str], Mask]]:
     models, tokens = np.array(table.models), table.num_tokens
     groups: dict[str, Mask] = {}
@@ -462,7 +412,7 @@ def _groups(table: ExpertTable) -> Iterator[tuple[dict[str, str], Mask]]:
         yield {"library": table.library, "dtype": table.dtype, "group": group}, mask
 
 
-def exam(data: Sequence[str] = (), seed: int = 0) -> Exam[ExpertTable]:
+def exam(data: Sequence[str] | None = None, seed: int = 0) -> Exam[ExpertTable]:
     """Return the exam.
 
     Args:
@@ -470,7 +420,7 @@ def exam(data: Sequence[str] = (), seed: int = 0) -> Exam[ExpertTable]:
         seed: of the draws of loads, and of rows in fits.
     """
     return Exam(
-        read=lambda gpu: find_tables(gpu, data),
+        read=lambda gpu: find_tables(gpu, data or ()),
         predict=lambda arch, sets: predict_held_out(arch, sets[0], seed),
         groups=_groups,
         headline="whole models held out: MAPE of a fitted roofline, then the errors of gemm_eval",

@@ -11,7 +11,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gemm_eval.moe import ExpertCounts, MoeLayer, group_limited_counts, most_loaded_rank_first, parse_distribution
+from gemm_eval.moe import (
+    ExpertCounts,
+    MoeLayer,
+    Routed,
+    group_limited_counts,
+    most_loaded_rank_first,
+    parse_distribution,
+)
 from gemm_eval.validation.exam import MeasuredTable
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Ints
@@ -23,12 +30,7 @@ _MODEL = ["hidden_size", "inter_size", "topk", "num_experts", "gated"]
 
 @dataclass(frozen=True, eq=False)
 class ExpertTable(MeasuredTable, ABC):
-    """Base of the tables of layers of experts.
-
-    Attributes:
-        dtype: shorthand of the types.
-        source: who measured.
-    """
+    """Base of the tables of layers of experts, with the shorthand of their types and who measured."""
 
     dtype: str
     source: str
@@ -136,10 +138,8 @@ def _routed_counts(layer: MoeLayer, router_groups: tuple[int, int, int]) -> list
     if str(layer.distribution) == "balanced":
         draws: list[Ints | None] = [None]
     else:
-        drawn = parse_distribution(layer.distribution).draw(
-            layer.num_tokens, layer.num_experts, layer.topk, num_ranks=layer.ep, num_draws=layer.num_draws,
-            rng=np.random.default_rng(layer.seed),
-        )  # fmt: skip
+        sizes = Routed(layer.num_tokens, layer.num_experts, layer.topk, layer.ep, layer.num_draws)
+        drawn = parse_distribution(layer.distribution).draw(sizes, np.random.default_rng(layer.seed))
         draws = list(most_loaded_rank_first(drawn, layer.ep))
     routed = (group_limited_counts(counts, layer.num_tokens, layer.topk, router_groups) for counts in draws)
     return [ExpertCounts(tuple(counts.tolist())) for counts in routed]

@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import InvalidInputError
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.memory_bound import (
     MEMORY_BOUND_COEFFICIENTS,
     MEMORY_BOUND_VERSION,
     MemoryBoundCalibration,
     MemoryBoundRows,
+    memory_bound_calibration_path,
     memory_bound_row,
     memory_bound_us,
 )
@@ -34,8 +35,11 @@ from gemm_eval.validation.exam import (
 )
 from gemm_eval.validation.fit import Ranges, Search, fit_logs, provenance, robust_fit, rounded
 from gemm_eval.validation.metrics import ALL
+from gemm_eval.validation.subjects import Fitted
+from gemm_eval.validation.subjects.reports import fitted, rows_between
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.words import shown
 from gemm_eval.workload import ENGINES, TORCH, memory_kernel
 
 _SEARCH = Search(loss_scale=0.1, difference=0.001, off_bounds=0.01, evaluations=100)
@@ -172,21 +176,32 @@ def _interpolated(table: MemoryBoundTable, least_us: Floats, held: Mask) -> Floa
 
 
 def _groups(table: MemoryBoundTable) -> Iterator[tuple[dict[str, str], Mask]]:
-    what, num_rows = np.array(table.words("what")), table.column("rows")
-    regimes = {name: (num_rows > low) & (num_rows <= high) for name, low, high in _REGIMES}
+    what = np.array(table.words("what"))
+    regimes = rows_between(table.column("rows"), _REGIMES) | {ALL: np.ones(len(table), np.bool_)}
     for kernel in (*dict.fromkeys(what.tolist()), ALL):
-        for group, mask in (regimes | {ALL: np.ones(len(table), np.bool_)}).items():
+        for group, mask in regimes.items():
             yield {"what": kernel, "group": group}, mask & ((what == kernel) | (kernel == ALL))
 
 
-EXAM = Exam(
-    read=tables,
-    predict=lambda arch, sets: predict_held_out(arch, sets[0]),
-    groups=_groups,
-    headline="held out: all rows of a width, or of an octave of elements of PyTorch's kernels; MAPE of the data "
-    "sheet's rate, of overhead and rate fitted for each kernel, of a table, then errors of gemm_eval",
-    title="{gpu}, {data}",
-    columns={"what": "kernel", "group": "rows of"},
-    baselines={NAIVE: "naive", FITTED: "roofline", TABLE: "table"},
-    is_main=lambda labels: ALL in (labels["group"], labels["what"]),
-)
+def calibrate(arch: str, library: str) -> Iterator[Fitted]:
+    """Fit a library's kernels on a GPU; parameters are the options of the command."""
+    if library not in _FOLDS:
+        raise InvalidOptionError(f"--library must be one of {', '.join(_FOLDS)}, got {shown(library)}")
+    calibration = calibrate_memory_bound(load_arch(arch, GpuSpec), library)
+    title = f"Memory-bound kernels of {library} on {calibration.gpu}: errors of what was held out"
+    yield fitted(calibration, memory_bound_calibration_path(calibration.gpu, library), title)
+
+
+def exam() -> Exam[MemoryBoundTable]:
+    """Return the exam."""
+    return Exam(
+        read=tables,
+        predict=lambda arch, sets: predict_held_out(arch, sets[0]),
+        groups=_groups,
+        headline="held out: all rows of a width, or of an octave of elements of PyTorch's kernels; MAPE of the data "
+        "sheet's rate, of overhead and rate fitted for each kernel, of a table, then errors of gemm_eval",
+        title="{gpu}, {data}",
+        columns={"what": "kernel", "group": "rows of"},
+        baselines={NAIVE: "naive", FITTED: "roofline", TABLE: "table"},
+        is_main=lambda labels: ALL in (labels["group"], labels["what"]),
+    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
+from rich.table import Table
 
 from gemm_eval.arch import ArchSpec, GpuSpec, load_arch
 from gemm_eval.dtypes import DType, DtypeScheme
@@ -28,23 +29,30 @@ from gemm_eval.transformer import (
 )
 from gemm_eval.units import bytes_per_us, us_at_peak
 from gemm_eval.validation.fit import Ranges, Search, fit_logs
+from gemm_eval.validation.subjects import Report
+from gemm_eval.validation.subjects.reports import text_table
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats
 from gemm_eval.words import refusal
 
 _FOLDER, _WHOLE = "stacks", "step"
+_KEYS = ["model", "num_layers", "dtype", "batch", "q_len", "kv_len"]
+_BYTES = ["weight_bytes", "cache_bytes", "activation_bytes"]
+_TYPES: Mapping[str, str | DtypeScheme] = {
+    "bf16": "bf16",
+    "w4a16": DtypeScheme(DType.BF16, DType.INT4, DType.BF16, 128),
+}
+_OURS, _ATTENTION = "gemm-eval", "cudnn"
+_OF_EXPERTS = "expert_"
+_NOT_RUN = ("sampling",)  # of models, and not of these stacks, which end with logits in fp32
 
 
 class StackStep(NamedTuple):
-    """A measured step.
+    """A measured step of the first layers of a model, whose activations are bf16.
 
     Attributes:
-        gpu: arch name.
-        model, num_layers: preset, and how many of its layers there were.
-        dtype: ``bf16`` or ``w4a16``, of the weights; activations are bf16.
         batch, q_len, kv_len: sequences, tokens of each in this step, and positions of each in its cache.
-        latency_us: of the step.
-        operations: microseconds of each operation in all layers together, by name, in the order of the step.
+        operations: microseconds of each operation in all layers together, in the order of the step.
         weight_bytes, cache_bytes, activation_bytes: what was held, the last at the peak of the step.
         expert_rows: rows of each expert, of each layer; empty: it has none.
     """
@@ -75,9 +83,6 @@ class StackStep(NamedTuple):
         return f"{self.model} {self.dtype}, {what}"
 
 
-_KEYS = ["model", "num_layers", "dtype", "batch", "q_len", "kv_len"]
-
-
 def gpus_with_stacks() -> list[str]:
     """Return the GPUs that have measured stacks."""
     return sorted(path.parent.name for path in measured_root("").glob(f"*/{_FOLDER}"))
@@ -94,41 +99,17 @@ def list_stack_steps(gpu: str) -> Iterator[StackStep]:
     folder = measured_root(gpu) / _FOLDER
     memory = {tuple(row[name] for name in _KEYS): row for row in pd.read_csv(folder / "held.csv").to_dict("records")}
     for key, rows in pd.read_csv(folder / "steps.csv").groupby(_KEYS, sort=False):
-        model, num_layers, dtype, batch, q_len, kv_len = cast("tuple[str, int, str, int, int, int]", key)
-        held = memory[tuple(key)]
+        names = cast("tuple[str, int, str, int, int, int]", key)
+        held = memory[names]
         times: dict[str, float] = dict(zip(rows["operation"], rows["latency_us"], strict=True))
-        yield StackStep(
-            gpu, model, num_layers, dtype, batch, q_len, kv_len, times.pop(_WHOLE), times, int(held["weight_bytes"]),
-            int(held["cache_bytes"]), int(held["activation_bytes"]),
-            _expert_rows(held["expert_rows"]),
-        )  # fmt: skip
-
-
-def _expert_rows(text: object) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(text, str):
-        return ()
-    return tuple(tuple(map(int, layer.split())) for layer in text.split(";"))
-
-
-_TYPES: Mapping[str, str | DtypeScheme] = {
-    "bf16": "bf16",
-    "w4a16": DtypeScheme(DType.BF16, DType.INT4, DType.BF16, 128),
-}
-_OURS = "gemm-eval"
-_ATTENTION = "cudnn"
-_OF_EXPERTS = "expert_"
-_NOT_RUN = ("sampling",)  # of models, and not of these stacks, which end with logits in fp32
+        layers = held["expert_rows"].split(";") if isinstance(held["expert_rows"], str) else ()
+        expert_rows = tuple(tuple(map(int, layer.split())) for layer in layers)
+        weights, cache, activations = (int(held[name]) for name in _BYTES)
+        yield StackStep(gpu, *names, times.pop(_WHOLE), times, weights, cache, activations, expert_rows)
 
 
 class StackLine(NamedTuple):
-    """A step, predicted.
-
-    Attributes:
-        step: as measured.
-        predicted_us: microseconds of each operation that was measured, in all layers together.
-        roofline_us: microseconds of the step by the data sheet: of each operation the longer of its FLOP and its bytes.
-        predicted_bytes: weights, cache and activations.
-    """
+    """A step, predicted: each operation in all layers, the step by the data sheet, and weights, cache, activations."""
 
     step: StackStep
     predicted_us: Mapping[str, float]
@@ -156,6 +137,11 @@ class StackLine(NamedTuple):
         step = self.step
         return sum(self.predicted_bytes) / (step.weight_bytes + step.cache_bytes + step.activation_bytes) - 1
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        derived = ("latency_us", "error_frac", "roofline_error_frac", "memory_error_frac")
+        return self._asdict() | {"step": self.step._asdict()} | {name: getattr(self, name) for name in derived}
+
 
 def score_stacks(gpu: str) -> Iterator[StackLine]:
     """Yield all measured steps of a GPU with predictions, which are fitted on no step.
@@ -169,74 +155,61 @@ def score_stacks(gpu: str) -> Iterator[StackLine]:
     evaluators = {"bf16": GEMMEvaluator(gpu), "w4a16": GEMMEvaluator(gpu, library=_OURS)}
     for step in list_stack_steps(gpu):
         evaluator, config = evaluators[step.dtype], stage_config(load_model(step.model), range(step.num_layers))
-        found, roofline_us = dict.fromkeys(step.operations, 0.0), 0.0
+        predicted_us, roofline_us = dict.fromkeys(step.operations, 0.0), 0.0
         for operation, total_us in _costs(evaluator, config, step):
             roofline_us += _roofline_us(evaluator.arch, operation)
-            found[operation.name] += total_us
-        yield StackLine(step, found, roofline_us, _held(config, step))
+            predicted_us[operation.name] += total_us
+        memory = model_memory(
+            config, batch_size=step.batch, seq_len=step.kv_len, dtype=_TYPES[step.dtype],
+            chunk_tokens=step.batch * step.q_len, expert_copies=True,
+        )  # fmt: skip
+        num_bytes = memory.weight_bytes, memory.kv_cache_bytes, memory.activation_bytes
+        yield StackLine(step, predicted_us, roofline_us, num_bytes)
 
 
 def _costs(evaluator: GEMMEvaluator, config: ModelConfig, step: StackStep) -> Iterator[tuple[Operation, float]]:
-    """All operations that take time, and how long in all their layers; those of experts by layer."""
-    for cost in operation_costs(evaluator, _operations(config, step), attention_library=_ATTENTION):
+    """Yield all operations that take time, and how long in all their layers; those of experts by layer."""
+
+    def operations(config: ModelConfig, expert_load: str | Distribution = "uniform") -> tuple[Operation, ...]:
+        return model_operations(
+            config, phase="prefill" if step.is_prompt else "decode", batch_size=step.batch, seq_len=step.kv_len,
+            dtype=_TYPES[step.dtype], experts_as_layer=False, expert_load=expert_load,
+        )  # fmt: skip
+
+    for cost in operation_costs(evaluator, operations(config), attention_library=_ATTENTION):
         name = cost.operation.name
         if not name.startswith(_OF_EXPERTS) and name not in _NOT_RUN:
             yield cost.operation, cost.total_us
-    one = stage_config(config, range(1))
-    expected = {item.name: item for item in _operations(one, step)}
+    layer = stage_config(config, range(1))
+    expected = {item.name: item.work for item in operations(layer)}
     for rows in step.expert_rows:
-        for item in _operations(one, step, ExpertCounts(rows)):
-            if isinstance(item.work, GemmWork) and item.name.startswith(_OF_EXPERTS):
-                yield item, _grouped_us(evaluator, expected[item.name], item.work)
-            elif item.name.startswith(_OF_EXPERTS):
+        for item in operations(layer, ExpertCounts(rows)):
+            if not item.name.startswith(_OF_EXPERTS):
+                continue
+            if not isinstance(item.work, GemmWork):
                 yield item, operation_costs(evaluator, [item])[0].latency_us
+                continue
+            # the kernel is chosen before the GPU knows the rows of each group, and then has those that there are
+            before = expected[item.name]
+            assert isinstance(before, GemmWork)
+            problem, mapping = item.work.problem, evaluator.evaluate_problem(before.problem).mapping
+            yield item, evaluator.evaluate_mapping(problem, mapping).latency_us + evaluator.switch_us(problem.rows)
 
 
 def _roofline_us(arch: ArchSpec, operation: Operation) -> float:
     """The longer of its FLOP at the peak of the data sheet and its bytes at the DRAM bandwidth, in all its layers."""
     assert isinstance(arch, GpuSpec)
     work = operation.work
-    assert isinstance(work, GemmWork | AttentionWork | MemoryWork)
-    flop, num_bytes, peak = 0, 0, 1.0
+    flop, peak = 0, 1.0
     if isinstance(work, MemoryWork):
         num_bytes = work.num_bytes
     elif isinstance(work, AttentionWork):
-        flop, num_bytes = work.problem.flop, work.problem.num_bytes
-        peak = arch.peak_tflop_per_s(work.problem.dtype)
+        flop, num_bytes, peak = work.problem.flop, work.problem.num_bytes, arch.peak_tflop_per_s(work.problem.dtype)
     else:
+        assert isinstance(work, GemmWork)
         flop, num_bytes = work.problem.flop, work.problem.compulsory_bytes
         peak = arch.peak_tflop_per_s(work.problem.input_dtype)
-    longer_us = max(us_at_peak(flop, peak), num_bytes / bytes_per_us(arch.dram_gb_per_s))
-    return operation.num_layers * longer_us
-
-
-def _grouped_us(evaluator: GEMMEvaluator, expected: Operation, seen: GemmWork) -> float:
-    """The kernel is chosen before the GPU knows the rows of each group, and then has those that there are."""
-    assert isinstance(expected.work, GemmWork)
-    mapping = evaluator.evaluate_problem(expected.work.problem).mapping
-    return evaluator.evaluate_mapping(seen.problem, mapping).latency_us + evaluator.switch_us(seen.problem.rows)
-
-
-def _operations(
-    config: ModelConfig, step: StackStep, expert_load: str | Distribution = "uniform"
-) -> tuple[Operation, ...]:
-    return model_operations(
-        config,
-        phase="prefill" if step.is_prompt else "decode",
-        batch_size=step.batch,
-        seq_len=step.kv_len,
-        dtype=_TYPES[step.dtype],
-        experts_as_layer=False,
-        expert_load=expert_load,
-    )
-
-
-def _held(config: ModelConfig, step: StackStep) -> tuple[int, int, int]:
-    memory = model_memory(
-        config, batch_size=step.batch, seq_len=step.kv_len, dtype=_TYPES[step.dtype],
-        chunk_tokens=step.batch * step.q_len, expert_copies=True,
-    )  # fmt: skip
-    return memory.weight_bytes, memory.kv_cache_bytes, memory.activation_bytes
+    return operation.num_layers * max(us_at_peak(flop, peak), num_bytes / bytes_per_us(arch.dram_gb_per_s))
 
 
 _SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-2, evaluations=100)
@@ -245,14 +218,7 @@ _NUM_NORMS = 2
 
 
 class SwitchScore(NamedTuple):
-    """How far off layers are, in the mean.
-
-    Attributes:
-        num_layers: that were timed.
-        alone_frac: their operations by themselves, added up, memory-bound ones as predicted.
-        held_out_frac: and what switching takes, each size of layer by a fit on the others.
-        coefficients: fitted on all.
-    """
+    """The mean errors of layers: of their operations alone, and with what switching takes, sizes held out."""
 
     num_layers: int
     alone_frac: float
@@ -271,46 +237,41 @@ def score_switches(gpu: str) -> SwitchScore | None:
     table = read_switches(gpu)
     if table is None:
         return None
-    alone_us, layer_us = _alone_us(gpu, table), _column(table, "layer_us")
+    alone_us, layer_us, hidden = _alone_us(gpu, table), _column(table, "layer_us"), _column(table, "hidden")
     held_us = np.empty(len(table))
-    for hidden in np.unique(_column(table, "hidden")):
-        held = _column(table, "hidden") == hidden
+    for width in np.unique(hidden):
+        held = hidden == width
         held_us[held] = _more_us(gpu, table[held], fit_switches(gpu, table[~held]))
-    return SwitchScore(
-        len(table),
-        float(np.abs(alone_us / layer_us - 1).mean()),
-        float(np.abs((alone_us + held_us) / layer_us - 1).mean()),
-        fit_switches(gpu, table),
-    )
+    alone, held_out = (float(np.abs(us / layer_us - 1).mean()) for us in (alone_us, alone_us + held_us))
+    return SwitchScore(len(table), alone, held_out, fit_switches(gpu, table))
 
 
 def fit_switches(gpu: str, table: pd.DataFrame) -> dict[str, float]:
     """Return the coefficients, fitted on the times of layers."""
-    ranges = Ranges(SWITCH_COEFFICIENTS)
-    alone_us = _alone_us(gpu, table)
-    start = ranges.shares(SWITCH_DEFAULTS, _SEARCH.off_bounds)
+    ranges, alone_us = Ranges(SWITCH_COEFFICIENTS), _alone_us(gpu, table)
 
     def predict(values: dict[str, float]) -> Floats:
         return alone_us + _more_us(gpu, table, values)
 
+    start = ranges.shares(SWITCH_DEFAULTS, _SEARCH.off_bounds)
     return ranges.values(fit_logs(ranges, predict, _column(table, "layer_us"), start, _SEARCH))
 
 
-def _more_us(gpu: str, table: pd.DataFrame, c: Mapping[str, float]) -> Floats:
-    found: Floats = len(_TIMED_ALONE) * switch_us(load_arch(gpu, GpuSpec), _column(table, "batch"), c)
-    return found
+def _more_us(gpu: str, table: pd.DataFrame, values: Mapping[str, float]) -> Floats:
+    more_us: Floats = len(_TIMED_ALONE) * switch_us(load_arch(gpu, GpuSpec), _column(table, "batch"), values)
+    return more_us
 
 
 def _alone_us(gpu: str, table: pd.DataFrame) -> Floats:
-    evaluator = GEMMEvaluator(gpu)
+    predict = GEMMEvaluator(gpu).evaluate_memory_bound
 
     def memory_us(row: Mapping[str, int]) -> float:
         batch, hidden, inner = row["batch"], row["hidden"], row["inner"]
         width = (row["heads"] + 2 * row["kv_heads"]) * 128
         turned, wide = 2 * batch * width, 2 * batch * inner
-        norm = evaluator.evaluate_memory_bound(4 * batch * hidden, 4 * batch * hidden, hidden, batch, "add_rms_norm")
-        turn = evaluator.evaluate_memory_bound(turned, turned, width, batch, "rotary_kv_write")
-        act = evaluator.evaluate_memory_bound(2 * wide, wide, inner, batch, "act_mul")
+        norm = predict(4 * batch * hidden, 4 * batch * hidden, hidden, batch, "add_rms_norm")
+        turn = predict(turned, turned, width, batch, "rotary_kv_write")
+        act = predict(2 * wide, wide, inner, batch, "act_mul")
         return _NUM_NORMS * norm.latency_us + turn.latency_us + act.latency_us
 
     memory = [memory_us(cast("dict[str, int]", row)) for row in table.to_dict("records")]
@@ -319,3 +280,63 @@ def _alone_us(gpu: str, table: pd.DataFrame) -> Floats:
 
 def _column(table: pd.DataFrame, name: str) -> Floats:
     return cast("Floats", table[name].to_numpy(np.float64))
+
+
+def validate(names: Sequence[str] | None, operations: bool) -> Report:
+    """Score stacks; parameters are the options of the command."""
+    scored = {name: list(score_stacks(name)) for name in names or gpus_with_stacks()}
+    switches = {name: switch for name in scored if (switch := score_switches(name)) is not None}
+
+    def document() -> dict[str, Any]:
+        return {
+            "gpus": {name: [line.to_dict() for line in lines] for name, lines in scored.items()},
+            "switches": {name: switch._asdict() for name, switch in switches.items()},
+        }
+
+    def parts() -> Iterator[Table | str]:
+        yield (
+            "whole steps in CUDA graphs; nothing is fitted on them. Errors of gemm_eval, of the roofline of the data "
+            "sheet, and of bytes that weights, cache and activations take"
+        )
+        for name, lines in scored.items():
+            yield _steps(lines, f"{name}, stacks of {lines[0].step.num_layers} layers")
+            sizes = (
+                _sizes([getattr(line, f"{kind}error_frac") for line in lines]) for kind in ("", "roofline_", "memory_")
+            )
+            yield "{} steps: gemm_eval {}; roofline {}; memory {}".format(len(lines), *sizes)
+            if (switch := switches.get(name)) is not None:
+                yield (
+                    f"{switch.num_layers} layers of a decode step beside their operations alone: these add up to "
+                    f"{switch.alone_frac:.1%} off, with what switching takes {switch.held_out_frac:.1%}, sizes held out"
+                )
+            for line in lines if operations else ():
+                yield ""
+                yield _operations_of(line)
+
+    return Report(document, parts)
+
+
+def _sizes(errors: Sequence[float]) -> str:
+    sizes = [abs(error) for error in errors]
+    return f"{sum(sizes) / len(sizes):.1%} in the mean, {max(sizes):.1%} at most"
+
+
+def _steps(lines: Sequence[StackLine], title: str) -> Table:
+    table = text_table(("step", "measured us", "predicted", "error", "roofline", "memory"), title)
+    for line in lines:
+        table.add_row(
+            line.step.name, f"{line.step.latency_us:,.0f}", f"{line.latency_us:,.0f}", f"{line.error_frac:+.1%}",
+            f"{line.roofline_error_frac:+.0%}", f"{line.memory_error_frac:+.1%}",
+        )  # fmt: skip
+    return table
+
+
+def _operations_of(line: StackLine) -> Table:
+    table = text_table(("operation", "measured us", "predicted", "error", "of the step"), line.step.name)
+    for name, measured_us in line.step.operations.items():
+        predicted_us = line.predicted_us[name]
+        table.add_row(
+            name, f"{measured_us:,.1f}", f"{predicted_us:,.1f}", f"{predicted_us / measured_us - 1:+.1%}",
+            f"{(predicted_us - measured_us) / line.step.latency_us:+.2%}",
+        )  # fmt: skip
+    return table

@@ -32,7 +32,7 @@ from gemm_eval import (
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels.config_cache import ConfigKey
+from gemm_eval.kernels.config_records import ConfigKey
 from gemm_eval.mapping import KernelConfig, enumerate_partitions
 from tools.fuzz.labels import label_of
 
@@ -172,7 +172,7 @@ def _calls(rng: random.Random) -> list[Callable[[], _Call]]:
         lambda: (transformer_gemms, {
             "config": _shared("model"), "phase": "decode", "batch_size": 2, "seq_len": 8, "tensor_parallel": 1,
             "expert_parallel": 1, "dtype": "fp16", "dense_dtype": None, "quantize_lm_head": False,
-            "quantize_router": False, "expert_imbalance": 1.0, "absorb_mla": None, "lm_head_all_tokens": False}),
+            "quantize_router": False, "expert_imbalance": 1.0, "absorb_mla": None}),
         lambda: (prewarm, {"evaluator": chip, "model": "llama-3-8b", "batch_sizes": [1], "seq_lens": [16],
                            "phases": ["decode"], "tensor_parallel": (1,), "expert_parallel": (1,), "dtypes": [None]}),
         lambda: (prewarm_for_transformer, {

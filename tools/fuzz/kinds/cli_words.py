@@ -44,7 +44,7 @@ _SIZES = (*_COUNTS, "7", "16", "100", "4096", "12288", "1,4", "1..8", "8..1", "1
 _SLOW = {"compile_", "measured", "all_", "plot", "plots", "ablation", "joint", "refit"}
 # Words that keep a command from work that takes minutes, or a GPU; they come first, where no option takes them.
 _FIRST = {
-    "measure": ("--list",), "profile": ("--dtype", "fp61"), "kernel-table": ("--target", "sm_1"),
+    "measure": ("--list",), "profile": ("--dtype", "fp61"),
     **dict.fromkeys(("validate dense", "validate w4a16", "validate triton", "calibrate dense", "calibrate w4a16",
                      "calibrate triton"), ("--data", "nothing.csv")),
     "configs list": ("--json",), "configs build": ("nothing",),

@@ -48,7 +48,7 @@ def run_one(rng: random.Random, folder: Path) -> str:
             warnings.simplefilter("always")
             found = ConfigCache.load(file, is_read_only=rng.random() < 0.2)
             found.find(key)
-            found.update_file(other)
+            config_cache.change_file(other, found.merge)
     except GemmEvalError as error:
         return label_of(error)
     assert all(len(str(warning.message)) < 2000 for warning in warned)

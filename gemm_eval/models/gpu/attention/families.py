@@ -80,23 +80,14 @@ Terms = Callable[[GpuSpec, Mapping[str, float], AttentionRows], dict[str, Floats
 
 
 class AttentionFamily(NamedTuple):
-    """Kernels that share a model.
+    """Kernels that share a model."""
 
-    Attributes:
-        name: as calibrations have it.
-        what: the kernels, in words.
-        coefficients: those of its model.
-        term_meanings: its terms, and what their time goes to.
-        terms: the model.
-        library: whose kernels they are, of `ATTENTION_LIBRARIES`.
-    """
-
-    name: str
-    what: str
-    coefficients: Sequence[Coefficient]
-    term_meanings: Mapping[str, str]
-    terms: Terms
-    library: str = DEFAULT_ATTENTION
+    name: str  # as calibrations have it
+    what: str  # the kernels, in words
+    coefficients: Sequence[Coefficient]  # those of its model
+    term_meanings: Mapping[str, str]  # its terms, and what their time goes to
+    terms: Terms  # the model
+    library: str = DEFAULT_ATTENTION  # whose kernels they are, of `ATTENTION_LIBRARIES`
 
     @property
     def defaults(self) -> dict[str, float]:
@@ -233,9 +224,6 @@ def families_of_rows(arch: GpuSpec, rows: AttentionRows, library: str, *, is_dec
     """Return the family that a library runs each problem with.
 
     Args:
-        arch: the GPU.
-        rows: the problems.
-        library: of `ATTENTION_LIBRARIES`.
         is_decode: as kernels for few queries take them; else as those for many do.
     """
     if library == FLASHINFER:
@@ -351,17 +339,11 @@ def _coefficients(root: Path, chip: Chip, library: str) -> AttentionCoefficients
 
 
 class AttentionCosts(NamedTuple):
-    """What problems take.
+    """What problems take."""
 
-    Attributes:
-        latency_us: [rows].
-        families: [rows], names of `ATTENTION_FAMILIES`.
-        terms: of each row, by name, in microseconds; they add up to its latency.
-    """
-
-    latency_us: Floats
-    families: npt.NDArray[np.str_]
-    terms: list[dict[str, float]]
+    latency_us: Floats  # [rows]
+    families: npt.NDArray[np.str_]  # [rows], names of `ATTENTION_FAMILIES`
+    terms: list[dict[str, float]]  # of each row, by name, in microseconds; they add up to its latency
 
 
 def family_us(arch: GpuSpec, name: str, c: Mapping[str, float], rows: AttentionRows) -> Floats:
@@ -377,42 +359,22 @@ def attention_costs(
 
     Several tokens over a longer cache can be verified by either kind of kernels; the faster is taken. One token runs on
     those for few queries, a whole prompt on those for many.
-
-    Args:
-        arch: the GPU.
-        coefficients: of each family, by its name.
-        rows: the problems.
-        library: whose kernels, of `ATTENTION_LIBRARIES`.
     """
-    few, many = can_run_as_generation(rows, library), can_run_as_context(rows, library)
-    both = [
-        _of_kind(arch, coefficients, rows, library, mask, is_decode=kind) for mask, kind in ((few, True), (many, False))
-    ]
-    is_first = both[0].latency_us <= both[1].latency_us
-    return AttentionCosts(
-        np.where(is_first, both[0].latency_us, both[1].latency_us),
-        np.where(is_first, both[0].families, both[1].families),
-        [a if first else b for first, a, b in zip(is_first.tolist(), both[0].terms, both[1].terms, strict=True)],
-    )
-
-
-def _of_kind(
-    arch: GpuSpec, coefficients: Mapping[str, Mapping[str, float]], rows: AttentionRows, library: str,
-    mask: npt.NDArray[np.bool_], *, is_decode: bool,
-) -> AttentionCosts:  # fmt: skip
-    num = len(rows)
-    latency_us = np.full(num, np.inf)
-    terms: list[dict[str, float]] = [{} for _ in range(num)]
-    families = np.full(num, "", dtype="U32")
-    some = np.flatnonzero(mask)
-    if some.size:
+    latency_us, families = np.full(len(rows), np.inf), np.full(len(rows), "", dtype="U32")
+    terms: list[dict[str, float]] = [{} for _ in range(len(rows))]
+    for is_decode, can_run in ((True, can_run_as_generation), (False, can_run_as_context)):
+        some = np.flatnonzero(can_run(rows, library))
+        if not some.size:
+            continue
         names = families_of_rows(arch, rows.take(some), library, is_decode=is_decode)
         for name in np.unique(names).tolist():
             places = some[names == name]
-            found = ATTENTION_FAMILIES[name].terms(arch, coefficients[name], rows.take(places))
-            latency_us[places] = np.sum(list(found.values()), axis=0)
-            families[places] = name
-            columns = {term: values.tolist() for term, values in found.items()}
-            for place, *values in zip(places.tolist(), *columns.values(), strict=True):
-                terms[place] = dict(zip(columns, values, strict=True))
+            times = ATTENTION_FAMILIES[name].terms(arch, coefficients[name], rows.take(places))
+            us: Floats = np.sum(list(times.values()), axis=0)
+            is_faster = us < latency_us[places]
+            places = places[is_faster]
+            latency_us[places], families[places] = us[is_faster], name
+            columns = (of_term[is_faster].tolist() for of_term in times.values())
+            for place, *values in zip(places.tolist(), *columns, strict=True):
+                terms[place] = dict(zip(times, values, strict=True))
     return AttentionCosts(latency_us, families, terms)

@@ -16,7 +16,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.attention.rows import EXPS_PER_CYCLE, AttentionRows, all_tile_counts, coefficient
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
-from gemm_eval.models.gpu.traffic import missed_frac, side_by_side
+from gemm_eval.models.gpu.memory_bound import missed_frac, side_by_side
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 
 Floats = npt.NDArray[np.float64]
@@ -102,25 +102,20 @@ class LatentKernel(NamedTuple):
 
     Attributes:
         q_tile, k_tile: of context.
-        has_narrow: an 8-bit cache is computed in 8 bits; else as 16-bit ones.
         schedule: ``even``: all keys of all sequences are spread evenly over the CTAs (FlashMLA); ``parts``: each
             sequence is cut into as many parts as fill the SMs (trtllm-gen); ``whole``: keys are never cut.
-        part_keys: fewest keys of a part, whose time is in `fixed_us`.
-        swaps_heads: few heads stand in the columns of the product, 8 or 16 a CTA, instead of 64 in its rows.
-        has_positions: a kernel of the call turns positions and writes the cache.
         columns: CTAs that share a tile of query heads, each with some of the value's elements: 16 and 8 bits.
-        ctas_per_sm: that run at once, likewise.
     """
 
     q_tile: int = 128
     k_tile: int = 128
-    has_narrow: bool = True
+    has_narrow: bool = True  # an 8-bit cache is computed in 8 bits; else as 16-bit ones
     schedule: Literal["even", "parts", "whole"] = "whole"
-    part_keys: int = 64
-    swaps_heads: bool = False
-    has_positions: bool = True
+    part_keys: int = 64  # fewest keys of a part, whose time is in `fixed_us`
+    swaps_heads: bool = False  # few heads stand in the columns of the product, 8 or 16 a CTA, instead of 64 in its rows
+    has_positions: bool = True  # a kernel of the call turns positions and writes the cache
     columns: tuple[int, int] = (1, 1)
-    ctas_per_sm: tuple[int, int] = (2, 2)
+    ctas_per_sm: tuple[int, int] = (2, 2)  # that run at once, likewise
 
 
 _TCGEN05 = LatentKernel(schedule="parts", part_keys=256, swaps_heads=True)
@@ -197,9 +192,6 @@ def latent_terms(
     """Return the time of each of `LATENT_TERMS`, [rows], in microseconds; MODEL.md, "Attention".
 
     Args:
-        arch: the GPU.
-        c: coefficients of the family.
-        rows: the problems.
         kernel: how its kernels cut the work; None: as TensorRT-LLM's do on this GPU.
     """
     kernel = latent_kernel(arch) if kernel is None else kernel

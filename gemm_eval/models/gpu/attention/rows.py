@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import gcd
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, Neutral
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.workload import AttentionProblem
 
 _SOURCE = "round, within what fits of TensorRT-LLM's timings gave (arch/calibration, attention.yaml)"
@@ -22,12 +22,8 @@ HEAD_DIMS = (64, 128, 192, 256)
 """For which kernels on mma.sync are compiled; others are padded to the next."""
 
 
-def coefficient(
-    name: str, unit: str, low: float, high: float, default: float, neutral: Neutral, meaning: str
-) -> Coefficient:
-    """Return a coefficient of attention, whose default comes from its fits."""
-    return Coefficient(name, unit, low, high, default, neutral, meaning, _SOURCE)
-
+coefficient = partial(Coefficient, source=_SOURCE)
+"""A coefficient of attention, whose default comes from its fits."""
 
 _MEMORY = (
     coefficient("fixed_us", "us", 1.0, 30.0, 8.0, FREE, "start and end of the operation's kernels"),
@@ -102,12 +98,11 @@ PACKED_PLAIN = (
 """Of kernels that do nothing but attention, without windows."""
 
 SINGLE_HEADS = (
-    *_MEMORY,
-    coefficient("cta_us", "us", 0.0, 25.0, 5.5, FREE, "a CTA besides its keys"),
+    *_MEMORY, coefficient("cta_us", "us", 0.0, 25.0, 5.5, FREE, "a CTA besides its keys"),
     coefficient("key_ns", "ns", 0.0, 400.0, 42.0, FREE, "a key of 128 elements, of a CTA of 256 threads"),
     coefficient("sm_key_ns", "ns", 0.0, 400.0, 8.0, FREE, "likewise, of an SM that is full"),
     coefficient("sum_us", "us", 0.0, 15.0, 4.0, FREE, "sum of the parts where keys are cut"),
-)
+)  # fmt: skip
 
 
 Floats = npt.NDArray[np.float64]
@@ -119,10 +114,7 @@ class AttentionRows:
 
     Attributes:
         batch, q_len, kv_len, num_heads, num_kv_heads, head_dim, value_dim: as of `AttentionProblem`.
-        window: positions that a query attends to at most; `kv_len` where it is all.
-        is_causal: 1.0 or 0.0.
         q_bits, kv_bits: of an element.
-        is_latent: 1.0 where values are elements of the keys, which are read once for both.
         is_aliased: 1.0 where keys and values of a measured row lie in the same memory, by an oversight of who timed it.
     """
 
@@ -133,11 +125,11 @@ class AttentionRows:
     num_kv_heads: Floats
     head_dim: Floats
     value_dim: Floats
-    window: Floats
-    is_causal: Floats
+    window: Floats  # positions that a query attends to at most; `kv_len` where it is all
+    is_causal: Floats  # 1.0 or 0.0
     q_bits: Floats
     kv_bits: Floats
-    is_latent: Floats
+    is_latent: Floats  # 1.0 where values are elements of the keys, which are read once for both
     is_aliased: Floats
 
     def __len__(self) -> int:
@@ -178,17 +170,11 @@ def attention_rows(problems: Sequence[AttentionProblem]) -> AttentionRows:
 
 
 class TileCounts(NamedTuple):
-    """Tiles of keys that the CTAs of one head and sequence visit.
+    """Tiles of keys that the CTAs of one head and sequence visit."""
 
-    Attributes:
-        num_ctas: tiles of queries.
-        total: visits of all of them.
-        most: visits of the one that has most.
-    """
-
-    num_ctas: int
-    total: int
-    most: int
+    num_ctas: int  # tiles of queries
+    total: int  # visits of all of them
+    most: int  # visits of the one that has most
 
 
 @lru_cache(maxsize=4)  # a fit asks for the same rows again and again
@@ -196,8 +182,6 @@ def all_tile_counts(rows: AttentionRows, q_tile: int, k_tiles: tuple[int, ...]) 
     """Return the fields of `TileCounts` of each row, each [rows].
 
     Args:
-        rows: the problems.
-        q_tile: queries of a tile.
         k_tiles: keys of a tile of each row.
     """
     columns = zip(rows.q_len, rows.kv_len, rows.window, rows.is_causal, k_tiles, strict=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.attention.rows import EXPS_PER_CYCLE, HEAD_DIMS, AttentionRows, all_tile_counts
-from gemm_eval.models.gpu.traffic import in_turns, l2_and_dram_us, side_by_side
+from gemm_eval.models.gpu.memory_bound import in_turns, l2_and_dram_us, side_by_side
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us, us_at_peak
 
 Floats = npt.NDArray[np.float64]
@@ -24,7 +24,6 @@ def moved_us(
     """Return the time of bytes through L2, and through DRAM as far as L2 does not hold them from the call before.
 
     Args:
-        arch: the GPU.
         c: coefficients l2_frac, dram_frac, hold_frac.
         num_bytes: [rows], that SMs read and write.
         held_bytes: [rows], different ones among them, for which there must be room.
@@ -57,14 +56,12 @@ class ContextKernel(NamedTuple):
     """How a library cuts such work.
 
     Attributes:
-        q_tile: queries of a CTA.
         key_tiles: keys of a step by padded head_dim; None: as TensorRT-LLM has them for the generation and type.
-        has_positions: positions are turned and the cache is written in the same call.
     """
 
-    q_tile: int = 64
+    q_tile: int = 64  # queries of a CTA
     key_tiles: Mapping[int, int] | None = None
-    has_positions: bool = True
+    has_positions: bool = True  # positions are turned and the cache is written in the same call
 
 
 def padded_head_dim(head_dim: float) -> int:
@@ -89,14 +86,7 @@ def matrix_rate_name(c: Mapping[str, float], bits: int, head_dim: int) -> str:
 def context_terms(
     arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows, kernel: ContextKernel
 ) -> dict[str, Floats]:
-    """Return the time of each of `CONTEXT_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters.
-
-    Args:
-        arch: the GPU.
-        c: coefficients of the family.
-        rows: the problems.
-        kernel: its tiles.
-    """
+    """Return the time of each of `CONTEXT_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters."""
     is_8 = computes_in_8_bits(arch, rows)
     k_tiles, step_us = np.empty(len(rows), np.int64), np.empty(len(rows))
     per_us = cycles_per_us(arch.max_clock_ghz)
@@ -184,26 +174,19 @@ class PackedKernel(NamedTuple):
     """How a library cuts such work. Sources: TensorRT-LLM 1.x, its XQA kernels and their launcher, and what fits say.
 
     Attributes:
-        key_tile: keys of a step.
-        row_tile: query heads times tokens that a tile of the product has.
         waves: CTAs that keys may be cut into, for all SMs, in multiples of their number; None: as FlashAttention cuts.
-        part_keys: fewest keys of a part, as the launcher counts.
-        max_parts: of a sequence; 1: keys are never cut.
         counts_all_keys: the launcher cuts by the length of the sequence, also where a window leaves most of it out.
-        padded_to: heads of other sizes are computed as of this one, from 129 elements on; 0: as they are.
-        packs_heads: query heads of a group stand in the rows of a tile; else each has CTAs of its own.
-        has_positions: positions are turned and the cache is written in the same call.
     """
 
-    key_tile: int = 64
-    row_tile: int = 16
+    key_tile: int = 64  # keys of a step
+    row_tile: int = 16  # query heads times tokens that a tile of the product has
     waves: float | None = 8.0
-    part_keys: int = 128
-    max_parts: int = 64
+    part_keys: int = 128  # fewest keys of a part, as the launcher counts
+    max_parts: int = 64  # of a sequence; 1: keys are never cut
     counts_all_keys: bool = True
-    padded_to: int = 0
-    packs_heads: bool = True
-    has_positions: bool = True
+    padded_to: int = 0  # heads of other sizes are computed as of this one, from 129 elements on; 0: as they are
+    packs_heads: bool = True  # query heads of a group stand in the rows of a tile; else each has CTAs of its own
+    has_positions: bool = True  # positions are turned and the cache is written in the same call
 
 
 MMA_PACKED = PackedKernel()
@@ -214,10 +197,8 @@ def num_parts(num_sms: int, units: Floats, keys: Floats, kernel: PackedKernel) -
     """Return into how many parts the keys of a sequence are cut.
 
     Args:
-        num_sms: of the GPU.
         units: CTAs without a cut, [rows].
         keys: of a sequence, [rows].
-        kernel: the rule.
     """
     assert kernel.waves is not None
     most = np.ceil(kernel.waves * num_sms / units)

@@ -1,5 +1,6 @@
 """Kernel families: what each kind of kernel needs of the hardware, its tiles, and what it loses before any fit."""
 
+from gemm_eval.arch import SM_ARCHS
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families.cublas import (
     ELEMENTWISE,
@@ -45,8 +46,8 @@ GENERIC = tuple(name for name, family in FAMILIES.items() if not (family.is_ours
 def family_for(sm_arch: str, input_dtype: str, *, load_bytes: int, is_block_scaled: bool = False) -> Family:
     """Return the family that kernel libraries use on a generation of SMs for an input type.
 
-    Rows that do not start on 16 bytes have families of their own, as TMA cannot load them; so may block-scaled types,
-    for which a caller asks.
+    On NVIDIA's GPUs rows that do not start on 16 bytes have families of their own, as TMA cannot load them; so may
+    block-scaled types, for which a caller asks.
 
     Args:
         sm_arch: generation of SMs.
@@ -54,7 +55,7 @@ def family_for(sm_arch: str, input_dtype: str, *, load_bytes: int, is_block_scal
         load_bytes: what all rows start on: 16, 4 or 1.
         is_block_scaled: whether A has scales.
     """
-    if load_bytes < ROW_BYTES:
+    if load_bytes < ROW_BYTES and sm_arch in SM_ARCHS:
         return UNALIGNED if load_bytes == NARROW_BYTES else ELEMENTWISE
     if is_block_scaled:
         of_blocks = (family for family in FAMILIES.values() if family.block_scaled == input_dtype)

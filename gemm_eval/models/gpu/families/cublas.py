@@ -8,19 +8,19 @@ from dataclasses import replace
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import with_defaults
-from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles, since
+from gemm_eval.models.gpu.families.family import SINGLE, Family, TileChoice, no_tiles, since
 
 
 def _tiles() -> Iterator[TileChoice]:
     for m in (1, 2, 4, 8):
         for n in (8, 16, 32):
-            yield TileChoice("gemv", m, n, 4, Schedule.VECTOR, ((1, 1),))
+            yield TileChoice("gemv", m, n, 4, Schedule.VECTOR, SINGLE)
 
 
 def single_row_tiles() -> Iterator[TileChoice]:
     """Kernels of cuBLAS for one row of 16-bit types (gemv)."""
     for n in (1, 2, 4, 8, 16, 32):
-        yield TileChoice("gemv", 1, n, 4, Schedule.VECTOR, ((1, 1),))
+        yield TileChoice("gemv", 1, n, 4, Schedule.VECTOR, SINGLE)
 
 
 VECTOR_FAMILY = Family(
@@ -98,7 +98,6 @@ WGMMA = Family(
 
 
 _MS = Schedule.MULTISTAGE
-_SINGLE = ((1, 1),)
 
 
 def _ampere_tiles(family: str) -> Iterator[TileChoice]:
@@ -109,7 +108,7 @@ def _ampere_tiles(family: str) -> Iterator[TileChoice]:
         (128, 128, 8), (128, 160, 8), (128, 192, 8), (128, 256, 8), (160, 128, 8), (192, 128, 8), (256, 64, 4),
         (256, 96, 8), (256, 128, 8),
     ):  # fmt: skip
-        yield TileChoice(family, m, n, warps, _MS, _SINGLE)
+        yield TileChoice(family, m, n, warps, _MS, SINGLE)
 
 
 def _cublas_tiles(family: str) -> Iterator[TileChoice]:
@@ -121,13 +120,13 @@ def _cublas_tiles(family: str) -> Iterator[TileChoice]:
         (32, 64, 4), (64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 128, 4), (128, 128, 8), (256, 64, 4), (64, 256, 4),
         (256, 128, 8), (128, 256, 8),
     ):  # fmt: skip
-        yield TileChoice(family, m, n, warps, _MS, _SINGLE)
+        yield TileChoice(family, m, n, warps, _MS, SINGLE)
 
 
 def _int8_on_hopper_tiles() -> Iterator[TileChoice]:
     """Tiles of the kernels that cuBLAS 13.1 takes for int8 on Hopper (names in arch/measured/h200-sxm/cublaslt)."""
     for m, n, warps in ((64, 64, 4), (64, 128, 4), (128, 128, 4), (256, 128, 8), (128, 256, 8)):
-        yield TileChoice("sm80_mma", m, n, warps, _MS, _SINGLE)
+        yield TileChoice("sm80_mma", m, n, warps, _MS, SINGLE)
 
 
 def _dense_tiles(sm_arch: str, input_dtype: DType) -> Iterator[TileChoice]:
@@ -143,7 +142,7 @@ def _few_row_tiles(input_dtype: DType, most: int) -> Iterator[TileChoice]:
     """Tiles of cuBLAS's kernels "gemv", of one token, and "gemmSN_TN", of a few (names in arch/measured)."""
     for m in (1, 2, 4, 8, 16):
         if m <= most and input_dtype in (DType.FP16, DType.BF16):
-            yield TileChoice("gemv", m, 8, 4, Schedule.VECTOR, _SINGLE)
+            yield TileChoice("gemv", m, 8, 4, Schedule.VECTOR, SINGLE)
 
 
 def _unaligned_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
@@ -152,7 +151,7 @@ def _unaligned_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
         (16, 16, 1), (32, 32, 4), (64, 64, 4), (64, 128, 4), (128, 64, 4), (64, 256, 4), (128, 128, 4), (128, 256, 8),
         (256, 128, 8),
     ):  # fmt: skip
-        yield TileChoice("mma_unaligned", m, n, warps, _MS, _SINGLE)
+        yield TileChoice("mma_unaligned", m, n, warps, _MS, SINGLE)
     yield from _few_row_tiles(input_dtype, 1)
 
 
@@ -160,7 +159,7 @@ def _elementwise_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
     """Tiles of cuBLAS's kernels "cutlass_75 .. align1", small ones in fp16 alone (names in arch/measured/h200-sxm)."""
     for m, n, warps in ((16, 16, 1), (32, 32, 4), (64, 64, 4), (128, 128, 4), (128, 256, 8)):
         if m >= 64 or input_dtype is not DType.BF16:
-            yield TileChoice("mma_elementwise", m, n, warps, _MS, _SINGLE)
+            yield TileChoice("mma_elementwise", m, n, warps, _MS, SINGLE)
     yield from _few_row_tiles(input_dtype, 16 if input_dtype is DType.BF16 else 1)
 
 
@@ -193,15 +192,10 @@ MMA_SYNC = Family(
 # fp8 of cuBLASLt on Ada and RTX Blackwell: kernels of their own, which lose less at a k-step and more at the end of a
 # split K. One set of coefficients with 16 bits' costs an L40S and an RTX PRO 6000 1 to 2 points (arch/measured)
 MMA_FP8 = replace(
-    MMA_SYNC,
-    name="sm89_mma_fp8",
-    number=30,
-    sm_archs=since("sm_89"),
-    own_of=("sm_89", "sm_120"),
+    MMA_SYNC, name="sm89_mma_fp8", number=30, sm_archs=since("sm_89"), own_of=("sm_89", "sm_120"),
     other_dtypes=tuple(dtype for dtype in DType if dtype is not DType.FP8),
-    dense_tiles=lambda *_: _cublas_tiles("sm89_mma_fp8"),
-    weight_only_tiles=lambda *_: _ampere_tiles("sm89_mma_fp8"),
-)
+    dense_tiles=lambda *_: _cublas_tiles("sm89_mma_fp8"), weight_only_tiles=lambda *_: _ampere_tiles("sm89_mma_fp8"),
+)  # fmt: skip
 UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one load
     MMA_SYNC,
     name="mma_unaligned",
@@ -209,34 +203,23 @@ UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one lo
     sm_archs=since("sm_70"),
     num_warps=(1, 4, 8),
     coefficients=with_defaults(
-        **_DEFAULTS | {"step_cycles": 400.0, "epilogue_bytes_per_cycle": 18.0, "dram_frac": 0.75},
-        line_waste=0.0,
-        unaligned_frac=0.21,
-        reduce_us=2.5,
-        reduce_frac=1.0,
-        vector_step_cycles=65.0,
-        vector_frac=1.0,
+        **_DEFAULTS | {"step_cycles": 400.0, "epilogue_bytes_per_cycle": 18.0, "dram_frac": 0.75}, line_waste=0.0,
+        unaligned_frac=0.21, reduce_us=2.5, reduce_frac=1.0, vector_step_cycles=65.0, vector_frac=1.0,
     ),
     dense_tiles=_unaligned_tiles,
     weight_only_tiles=no_tiles,
-)
+)  # fmt: skip
 ELEMENTWISE = replace(  # other rows: too little for cp.async, so each element goes through a register
     UNALIGNED,
     name="mma_elementwise",
     number=20,
     has_cp_async=False,
     coefficients=with_defaults(
-        **_DEFAULTS | {"epilogue_bytes_per_cycle": 7.0, "dram_frac": 0.75},
-        line_waste=0.0,
-        unaligned_frac=0.26,
-        line_conflict=0.27,
-        reduce_us=1.7,
-        reduce_frac=1.1,
-        vector_step_cycles=280.0,
-        vector_frac=0.05,
+        **_DEFAULTS | {"epilogue_bytes_per_cycle": 7.0, "dram_frac": 0.75}, line_waste=0.0, unaligned_frac=0.26,
+        line_conflict=0.27, reduce_us=1.7, reduce_frac=1.1, vector_step_cycles=280.0, vector_frac=0.05,
     ),
     dense_tiles=_elementwise_tiles,
-)
+)  # fmt: skip
 
 
 _FAMILY = "sm70_mma"
@@ -250,7 +233,7 @@ def _volta_tiles(*_: object) -> Iterator[TileChoice]:
         (128, 96, 8), (128, 128, 4), (128, 128, 8), (128, 192, 8), (128, 256, 8), (192, 128, 8), (256, 64, 8),
         (256, 128, 8),
     ):  # fmt: skip
-        yield TileChoice(_FAMILY, m, n, warps, MMA_SYNC.schedules[0], ((1, 1),))
+        yield TileChoice(_FAMILY, m, n, warps, MMA_SYNC.schedules[0], SINGLE)
 
 
 # assumed: those of mma.sync on later chips, but a k-step waits for its stores to shared memory and for a barrier, which

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -35,8 +35,29 @@ class TileChoice(NamedTuple):
     num_stages: int = 0  # 0: whatever fits best
 
 
+SINGLE = ((1, 1),)
+PAIRS = ((1, 1), (1, 2), (2, 1))
+"""Clusters of one CTA, and of up to two."""
+
+BLACKWELL_SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+BLACKWELL_SIZES = tuple(dict.fromkeys([(128, n) for n in BLACKWELL_SIDES] + [(m, 128) for m in BLACKWELL_SIDES]))
+"""Tiles of DeepGEMM on data-center Blackwell: 128 rows of either operand."""
+
+
+def fixed_tiles(
+    family: str, sizes: Iterable[tuple[int, int]], warps: int, schedule: Schedule,
+    clusters: tuple[tuple[int, int], ...] = SINGLE, **more: int,
+) -> Callable[..., Iterator[TileChoice]]:  # fmt: skip
+    """Return what yields the same tiles on every GPU and for every type."""
+
+    def tiles(*_: object) -> Iterator[TileChoice]:
+        return (TileChoice(family, m, n, warps, schedule, clusters, **more) for m, n in sizes)
+
+    return tiles
+
+
 def since(sm_arch: str) -> tuple[str, ...]:
-    """Return this generation of SMs and all later ones: those of an instruction that no later one took out."""
+    """Return this generation of NVIDIA's SMs and all later ones: those of an instruction that none took out."""
     return SM_ARCHS[SM_ARCHS.index(sm_arch) :]
 
 
@@ -60,69 +81,48 @@ class Family:
     """A kind of kernel: which hardware it needs, how its CTAs are built, and the tiles that libraries have of it.
 
     Attributes:
-        name: as in `KernelConfig`.
-        number: of it in records; never given to another.
-        sm_archs: generations of SMs that run it.
-        own_of: those on which vendors' libraries run it; elsewhere they run `sm80_mma`.
-        other_dtypes: input types for which they do not, even there.
-        schedules: how its warps share the work.
         mma_m, mma_n_step: rows of its instruction; its columns are a multiple of the other.
-        num_warps: that compute.
-        max_registers: of a computing thread.
-        operands: where the instruction reads A and B from.
-        has_clusters: whether its CTAs can share loads by multicast.
-        has_cp_async: whether its loads bypass registers where the chip can do that.
-        is_warp_specialized: whether warps of their own load; such a kernel is persistent and fills its SM.
         is_compiled: whether a compiler wrote its main loop (Triton): it reads operands and multiplies in turn, and does
             not load rows beyond a group.
-        has_tensor_memory: whether accumulators lie in tensor memory where the chip has that.
         rate_frac: share of the chip's tensor rate that its instruction reaches, by `sm_arch`; see `rate_on`.
-        is_ours: its configs are the kernels of `gemm_eval.kernels`, from a table; see `models.gpu.w4a16`.
-        is_quantization: it computes no GEMM: its kernels quantize A before one.
         block_scaled: input type of the block-scaled GEMMs that it is for, and nothing else; None: others.
-        step_bytes: of a row of A or B in one k-step.
-        more_step_bytes: others that tiles of it have.
         min_rows, most_rows: fewest and most rows of C for which libraries use its tiles.
-        max_stages: most buffers of its ring.
-        max_rows: rows of a tile -> most rows of C for which libraries use it.
-        min_stream_steps: fewest k-steps of a CTA of stream-K.
         stream_ctas: rows of a tile -> most CTAs of an SM among which stream-K spreads the work.
-        coefficients: what its kernels lose, with its defaults.
         for_types: of a family of grouped kernels, the types that they are for; None: it is of plain GEMMs.
         carries_from: sm_arch -> generations whose coefficients carry over to it better than those of nearer ones.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
         weight_only_tiles: (columns of weights, rows of tokens that a library has) -> tiles for narrower weights.
     """
 
-    name: str
-    number: int
-    sm_archs: tuple[str, ...]
-    schedules: tuple[Schedule, ...]
+    name: str  # as in `KernelConfig`
+    number: int  # of it in records; never given to another
+    sm_archs: tuple[str, ...]  # generations of SMs that run it
+    schedules: tuple[Schedule, ...]  # how its warps share the work
     mma_m: int
     mma_n_step: int
-    num_warps: tuple[int, ...]
-    max_registers: int
-    operands: Literal["smem", "registers", "vector"]
-    coefficients: tuple[Coefficient, ...] = COEFFICIENTS
-    own_of: tuple[str, ...] = ()
-    other_dtypes: tuple[DType, ...] = ()
-    has_clusters: bool = False
-    has_cp_async: bool = True
-    is_warp_specialized: bool = False
+    num_warps: tuple[int, ...]  # that compute
+    max_registers: int  # of a computing thread
+    operands: Literal["smem", "registers", "vector"]  # where the instruction reads A and B from
+    coefficients: tuple[Coefficient, ...] = COEFFICIENTS  # what its kernels lose, with its defaults
+    own_of: tuple[str, ...] = ()  # those on which vendors' libraries run it; elsewhere they run `sm80_mma`
+    other_dtypes: tuple[DType, ...] = ()  # input types for which they do not, even there
+    has_clusters: bool = False  # whether its CTAs can share loads by multicast
+    has_cp_async: bool = True  # whether its loads bypass registers where the chip can do that
+    is_warp_specialized: bool = False  # whether warps of their own load; such a kernel is persistent and fills its SM
     is_compiled: bool = False
-    has_tensor_memory: bool = False
+    has_tensor_memory: bool = False  # whether accumulators lie in tensor memory where the chip has that
     rate_frac: Mapping[str, float] = field(default_factory=dict)
-    is_ours: bool = False
-    is_quantization: bool = False
+    is_ours: bool = False  # its configs are the kernels of `gemm_eval.kernels`, from a table; see `models.gpu.w4a16`
+    is_quantization: bool = False  # it computes no GEMM: its kernels quantize A before one
     block_scaled: DType | None = None
-    max_rows: Callable[[int], int] = any_rows
+    max_rows: Callable[[int], int] = any_rows  # rows of a tile -> most rows of C for which libraries use it
     min_rows: int = 1
     most_rows: int = MAX_DIM
-    step_bytes: int = LINE_BYTES
-    more_step_bytes: tuple[int, ...] = ()
-    min_stream_steps: int = MIN_STREAM_STEPS
+    step_bytes: int = LINE_BYTES  # of a row of A or B in one k-step
+    more_step_bytes: tuple[int, ...] = ()  # others that tiles of it have
+    min_stream_steps: int = MIN_STREAM_STEPS  # fewest k-steps of a CTA of stream-K
     stream_ctas: Callable[[int], int] = one_cta
-    max_stages: int = MAX_STAGES
+    max_stages: int = MAX_STAGES  # most buffers of its ring
     for_types: Callable[[GemmTypes], bool] | None = None
     carries_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
@@ -138,5 +138,7 @@ class Family:
 
         A generation that `rate_frac` does not name is as the last before it that it names; 1 without any.
         """
+        if sm_arch not in SM_ARCHS:  # another maker's
+            return self.rate_frac.get(sm_arch, 1.0)
         known = [self.rate_frac[name] for name in SM_ARCHS[: SM_ARCHS.index(sm_arch) + 1] if name in self.rate_frac]
         return known[-1] if known else 1.0

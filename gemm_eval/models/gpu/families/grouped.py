@@ -1,6 +1,6 @@
 """Kernels of grouped GEMMs: one launch for all experts of a layer.
 
-Tiles are what the libraries' sources say; rules by which they choose one stand in `models.gpu.moe_rules`.
+Tiles are what the libraries' sources say; rules by which they choose one stand in `models.gpu.moe`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,20 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import MOE_LAYER, TRITON_OWN, Coefficient, with_ranges
 from gemm_eval.models.gpu.families.cublas import MMA_FP8, MMA_SYNC, TCGEN05, WGMMA
-from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles, since
+from gemm_eval.models.gpu.families.family import (
+    BLACKWELL_SIZES,
+    PAIRS,
+    SINGLE,
+    Family,
+    TileChoice,
+    fixed_tiles,
+    no_tiles,
+    since,
+)
 from gemm_eval.models.gpu.moe_tiles import TritonTile, known_tiles
 from gemm_eval.workload import GemmTypes
 
 _COOP, _PP, _MS = Schedule.COOPERATIVE, Schedule.PINGPONG, Schedule.MULTISTAGE
-_SINGLE = ((1, 1),)
-_PAIRS = ((1, 1), (1, 2), (2, 1))
 _16_BITS = (DType.FP16, DType.BF16)
 
 
@@ -56,14 +63,7 @@ def _coefficients(
     of: Sequence[Coefficient], *, has_layer: bool = True, fused: Collection[str] = (),
     **ranges: tuple[float, float, float],
 ) -> tuple[Coefficient, ...]:  # fmt: skip
-    """Return the coefficients of a family, with room for what schedulers of groups wait, and those of a layer.
-
-    Args:
-        of: those of the family of plain GEMMs that it is like.
-        has_layer: whether its layers are known, not its GEMMs alone.
-        fused: coefficients of steps of a layer that are part of its GEMMs.
-        ranges: low, high and default of its own.
-    """
+    """Return the coefficients of a family, with room for what schedulers of groups wait, and those of a layer."""
     own = {
         "kernel_us": (0.2, 12.0, 2.0), "step_cycles": (0.0, 3000.0, 100.0), "coop_step_cycles": (0.0, 3000.0, 150.0),
         "tile_cycles": (0.0, 12000.0, 500.0), "coop_tile_cycles": (0.0, 12000.0, 500.0),
@@ -76,20 +76,6 @@ def _coefficients(
 
 # GEMM 1 reads rows of tokens where they lie, and computes the activation before it stores; GEMM 2 adds up tokens
 _GATHERED, _ACTIVATED, _FINALIZED = "moe_token_frac", "moe_activation_frac", "moe_finalize_frac"
-
-
-def _fixed(
-    name: str,
-    sizes: Sequence[tuple[int, int]],
-    warps: int,
-    schedule: Schedule,
-    clusters: tuple[tuple[int, int], ...] = _SINGLE,
-    **more: int,
-) -> Callable[..., Iterator[TileChoice]]:
-    def tiles(*_: object) -> Iterator[TileChoice]:
-        return (TileChoice(name, m, n, warps, schedule, clusters, **more) for m, n in sizes)
-
-    return tiles
 
 
 # PyTorch 2.11's grouped_mm on Hopper (aten/src/ATen/native/cuda/GroupMM.cu): 64 rows where groups have at most 128 in
@@ -109,7 +95,7 @@ def _triton_tiles(table: str, few_rows: str, many_rows: str) -> Callable[[str, D
         for tile in known_tiles(table, sm_arch):
             has_wgmma = sm_arch == "sm_90" and tile.num_warps >= 4 and _uses_wgmma(table, tile)
             yield TileChoice(
-                many_rows if has_wgmma else few_rows, tile.block_m, tile.block_n, tile.num_warps, _MS, _SINGLE,
+                many_rows if has_wgmma else few_rows, tile.block_m, tile.block_n, tile.num_warps, _MS, SINGLE,
                 step_bytes=tile.block_k * dtype.bits // 8, num_stages=max(2, tile.num_stages),
             )  # fmt: skip
 
@@ -157,18 +143,17 @@ def _marlin_ctas(cta_m: int) -> int:
 
 def _marlin_tiles(*_: object) -> Iterator[TileChoice]:
     for m in _MARLIN_FEW_ROWS:
-        yield TileChoice("marlin_moe", m, 128, 8, _MS, _SINGLE, step_bytes=256, num_stages=4)
-        yield TileChoice("marlin_moe", m, 128, 4, _MS, _SINGLE, num_stages=4)
+        yield TileChoice("marlin_moe", m, 128, 8, _MS, SINGLE, step_bytes=256, num_stages=4)
+        yield TileChoice("marlin_moe", m, 128, 4, _MS, SINGLE, num_stages=4)
     for m in _MARLIN_ROWS:
-        yield TileChoice("marlin_moe", m, 256, 8, _MS, _SINGLE, num_stages=4)
-        yield TileChoice("marlin_moe", m, 128, 4, _MS, _SINGLE, num_stages=4)
+        yield TileChoice("marlin_moe", m, 256, 8, _MS, SINGLE, num_stages=4)
+        yield TileChoice("marlin_moe", m, 128, 4, _MS, SINGLE, num_stages=4)
 
 
 _GEN_SIZES = tuple((m, 128) for m in (8, 16, 32, 64, 128))
 # DeepGEMM on Hopper (csrc/jit_kernels/heuristics/sm90.hpp): its masked layout takes 64 or 128 rows, the contiguous one
 # 128, to which the rows of each group are padded; columns in steps of 16, as few as its sums in fp32 leave room for
 _DEEPGEMM_SM90 = tuple((m, n) for m in (64, 128) for n in range(16, 161, 16))
-_DEEPGEMM_SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 # TensorRT-LLM's CUTLASS kernels of experts (cutlass_heuristic.cpp), of which its tuner takes the fastest
 _CUTLASS_SM80 = ((16, 128), (32, 128), (64, 128), (128, 128))
@@ -183,15 +168,15 @@ def _cutlass(
     ranges: Mapping[str, tuple[float, float, float]] = MappingProxyType({}), **more: Any,
 ) -> Family:  # fmt: skip
     sizes, warps, schedule, clusters = {
-        "sm80_mma": (_CUTLASS_SM80, 4, _MS, _SINGLE),
-        "sm89_mma_fp8": (_CUTLASS_SM80, 4, _MS, _SINGLE),
-        "sm120_block": (_CUTLASS_SM120, 8, _COOP, _SINGLE),
-        "sm90_wgmma": (_CUTLASS_SM90, 8, _COOP, _PAIRS),
-        "sm100_tcgen05": (_CUTLASS_SM100, 8, _PP, _PAIRS),
+        "sm80_mma": (_CUTLASS_SM80, 4, _MS, SINGLE),
+        "sm89_mma_fp8": (_CUTLASS_SM80, 4, _MS, SINGLE),
+        "sm120_block": (_CUTLASS_SM120, 8, _COOP, SINGLE),
+        "sm90_wgmma": (_CUTLASS_SM90, 8, _COOP, PAIRS),
+        "sm100_tcgen05": (_CUTLASS_SM100, 8, _PP, PAIRS),
     }[of.name]
     return replace(
         of, name=name, number=number, own_of=(), for_types=for_types,
-        dense_tiles=_fixed(name, sizes, warps, schedule, clusters),
+        dense_tiles=fixed_tiles(name, sizes, warps, schedule, clusters),
         coefficients=_coefficients(of.coefficients, has_layer=True, fused=fused, **ranges), **more,
     )  # fmt: skip
 
@@ -275,7 +260,7 @@ GROUPED: tuple[Family, ...] = (
     ),
     replace(  # of triton_kernels: tiles are what steps of the timings show (arch/measured/h200-sxm, w4a16_mxfp4)
         _TRITON_WGMMA, name="triton_moe_mxfp4", number=60, for_types=_is_fp4_weights,
-        dense_tiles=_fixed("triton_moe_mxfp4", ((16, 128), (128, 128)), 8, _MS, step_bytes=128),
+        dense_tiles=fixed_tiles("triton_moe_mxfp4", ((16, 128), (128, 128)), 8, _MS, step_bytes=128),
         coefficients=with_ranges(_TRITON.coefficients, dequant=(0.3, 60.0, 17.0), dequant_exposed=(0.0, 1.0, 0.0)),
     ),
     replace(
@@ -284,26 +269,26 @@ GROUPED: tuple[Family, ...] = (
     ),
     replace(
         TCGEN05, name="gen_moe", number=45, own_of=(), for_types=_is_16_bit,
-        dense_tiles=_fixed("gen_moe", _GEN_SIZES, 8, _PP),
+        dense_tiles=fixed_tiles("gen_moe", _GEN_SIZES, 8, _PP),
         coefficients=_coefficients(TCGEN05.coefficients, fused=[_ACTIVATED]),
     ),
     replace(
         TCGEN05, name="gen_moe_fp8", number=46, own_of=(), block_scaled=DType.FP8, for_types=_is_fp8_block,
-        dense_tiles=_fixed("gen_moe_fp8", _GEN_SIZES, 8, _PP), coefficients=_coefficients(TCGEN05.coefficients),
+        dense_tiles=fixed_tiles("gen_moe_fp8", _GEN_SIZES, 8, _PP), coefficients=_coefficients(TCGEN05.coefficients),
     ),
     replace(
         TCGEN05, name="gen_moe_fp4", number=47, own_of=(), block_scaled=DType.FP4, for_types=_is_fp4_block,
-        dense_tiles=_fixed("gen_moe_fp4", (*_GEN_SIZES, (256, 128)), 8, _PP),
+        dense_tiles=fixed_tiles("gen_moe_fp4", (*_GEN_SIZES, (256, 128)), 8, _PP),
         coefficients=_coefficients(TCGEN05.coefficients, fused=[_ACTIVATED]),
     ),
     replace(
         TCGEN05, name="gen_moe_mxfp4", number=59, own_of=(), for_types=_is_4_bit_weights,
-        dense_tiles=_fixed("gen_moe_mxfp4", _GEN_SIZES[:4], 8, _PP),
+        dense_tiles=fixed_tiles("gen_moe_mxfp4", _GEN_SIZES[:4], 8, _PP),
         coefficients=_coefficients(TCGEN05.coefficients, fused=[_ACTIVATED]),
     ),
     replace(  # as DeepGEMM's kernels of plain GEMMs on an H200: no timings are known; rows beyond a group are in A
         WGMMA, name="sm90_deepgemm_moe", number=58, own_of=(), block_scaled=DType.FP8, for_types=_is_fp8_block,
-        dense_tiles=_fixed("sm90_deepgemm_moe", _DEEPGEMM_SM90, 8, _COOP, _PAIRS),
+        dense_tiles=fixed_tiles("sm90_deepgemm_moe", _DEEPGEMM_SM90, 8, _COOP, PAIRS),
         coefficients=_coefficients(
             WGMMA.coefficients, matrix_frac=(0.2, 1.0, 1.0), coop_step_cycles=(0.0, 3000.0, 180.0),
             coop_tile_cycles=(0.0, 12000.0, 35.0), epilogue_bytes_per_cycle=(4.0, 256.0, 8.2),
@@ -313,11 +298,7 @@ GROUPED: tuple[Family, ...] = (
     ),
     replace(
         TCGEN05, name="sm100_deepgemm_moe", number=48, own_of=(), block_scaled=DType.FP8, for_types=_is_fp8_block,
-        dense_tiles=_fixed(
-            "sm100_deepgemm_moe",
-            tuple(dict.fromkeys([(128, n) for n in _DEEPGEMM_SIDES] + [(m, 128) for m in _DEEPGEMM_SIDES])), 8, _PP,
-            _PAIRS,
-        ),
+        dense_tiles=fixed_tiles("sm100_deepgemm_moe", BLACKWELL_SIZES, 8, _PP, PAIRS),
         coefficients=_coefficients(TCGEN05.coefficients),
     ),
 )  # fmt: skip

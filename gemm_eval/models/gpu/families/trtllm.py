@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import QUANTIZATION, TRTLLM_OWN, Coefficient, after_quantization, with_defaults
 from gemm_eval.models.gpu.families.cublas import MMA_SYNC, TCGEN05, VECTOR_FAMILY, WGMMA
-from gemm_eval.models.gpu.families.family import Family, TileChoice, any_rows, no_tiles, since
+from gemm_eval.models.gpu.families.family import (
+    BLACKWELL_SIZES,
+    PAIRS,
+    SINGLE,
+    Family,
+    TileChoice,
+    any_rows,
+    fixed_tiles,
+    no_tiles,
+    since,
+)
 
 QUANTIZE = Family(
-    name="quantize",
-    number=16,
-    sm_archs=since("sm_70"),
-    schedules=(),
-    mma_m=1,
-    mma_n_step=1,
-    num_warps=(),
-    max_registers=255,
-    operands="vector",
-    is_quantization=True,
-    coefficients=QUANTIZATION,
-)
+    name="quantize", number=16, sm_archs=since("sm_70"), schedules=(), mma_m=1, mma_n_step=1, num_warps=(),
+    max_registers=255, operands="vector", is_quantization=True, coefficients=QUANTIZATION,
+)  # fmt: skip
 
 
 _SM_ARCHS = ("sm_80", "sm_89")
-_SINGLE = ((1, 1),)
 _MOST_WEIGHT_ONLY_ROWS = 15  # of C, of kernels without tensor cores, which are timed beside the others
 _MOST_INT8_ROWS = 4  # they take all GEMMs of so few rows, and no others
 _MOST_FP8_ROWS = 8  # likewise
@@ -38,22 +38,22 @@ _PASS_BYTES = 2048
 
 def _weight_only_tiles(*_: object) -> Iterator[TileChoice]:
     for m in range(1, _MOST_WEIGHT_ONLY_ROWS + 1):
-        yield TileChoice("weight_only_gemv", m, 32, 4, Schedule.VECTOR, _SINGLE)
+        yield TileChoice("weight_only_gemv", m, 32, 4, Schedule.VECTOR, SINGLE)
     for m, n in ((16, 128), (16, 256), (32, 128), (64, 128), (128, 128)):  # all four warps along N
-        yield TileChoice("sm80_weight_only", m, n, 4, Schedule.MULTISTAGE, _SINGLE)
+        yield TileChoice("sm80_weight_only", m, n, 4, Schedule.MULTISTAGE, SINGLE)
 
 
 def _int8_tiles(*_: object) -> Iterator[TileChoice]:
     for m in range(1, _MOST_INT8_ROWS + 1):
-        yield TileChoice("int8_gemv", m, 2, 4, Schedule.VECTOR, _SINGLE)
+        yield TileChoice("int8_gemv", m, 2, 4, Schedule.VECTOR, SINGLE)
     # what is called 128x64 there is 128x128
     for m, n, warps in ((32, 128, 4), (64, 128, 4), (64, 64, 4), (128, 128, 8), (128, 256, 8), (256, 128, 8)):
-        yield TileChoice("sm80_int8", m, n, warps, Schedule.MULTISTAGE, _SINGLE)
+        yield TileChoice("sm80_int8", m, n, warps, Schedule.MULTISTAGE, SINGLE)
 
 
 def _fp8_tiles(*_: object) -> Iterator[TileChoice]:
     for m in range(1, _MOST_FP8_ROWS + 1):
-        yield TileChoice("fp8_gemv", m, 2, 4, Schedule.VECTOR, _SINGLE)
+        yield TileChoice("fp8_gemv", m, 2, 4, Schedule.VECTOR, SINGLE)
 
 
 # parts of K are added one after another, a CTA waiting for the next; the kernels without tensor cores load, wait,
@@ -73,61 +73,30 @@ _VECTOR = replace(
 
 TRTLLM_FAMILIES: tuple[Family, ...] = (
     replace(
-        _TENSOR,
-        name="sm80_weight_only",
-        number=21,
-        max_stages=4,
-        weight_only_tiles=_weight_only_tiles,
+        _TENSOR, name="sm80_weight_only", number=21, max_stages=4, weight_only_tiles=_weight_only_tiles,
         coefficients=_coefficients(step_cycles=400.0, vector_step_cycles=1500.0),
     ),
     replace(
-        _TENSOR,
-        name="sm80_int8",
-        number=17,
-        max_stages=6,
-        step_bytes=64,
-        min_rows=_MOST_INT8_ROWS + 1,
-        dense_tiles=_int8_tiles,
-        coefficients=_coefficients(),
+        _TENSOR, name="sm80_int8", number=17, max_stages=6, step_bytes=64, min_rows=_MOST_INT8_ROWS + 1,
+        dense_tiles=_int8_tiles, coefficients=_coefficients(),
     ),
     replace(_VECTOR, name="weight_only_gemv", number=18),
     replace(_VECTOR, name="int8_gemv", number=19),
     # every thread converts 16 weights and the tokens' 16 to fp32, once for each row and column of the tile
     replace(
-        _VECTOR,
-        name="fp8_gemv",
-        number=70,
-        sm_archs=("sm_89", "sm_120"),
-        most_rows=_MOST_FP8_ROWS,
-        dense_tiles=_fp8_tiles,
-        coefficients=_coefficients(vector_frac=0.1),
+        _VECTOR, name="fp8_gemv", number=70, sm_archs=("sm_89", "sm_120"), most_rows=_MOST_FP8_ROWS,
+        dense_tiles=_fp8_tiles, coefficients=_coefficients(vector_frac=0.1),
     ),
-)
+)  # fmt: skip
 """Those of tensor cores have coefficients for those without, which come from the same timings."""
 
 
 _COOP, _PP, _MS = Schedule.COOPERATIVE, Schedule.PINGPONG, Schedule.MULTISTAGE
-_PAIRS = ((1, 1), (1, 2), (2, 1))
 
 # DeepGEMM on Hopper: 64 or 128 rows of either operand, the other side in steps of 16; sums of a k-step are added to
 # fp32 sums by ordinary cores, which take as many registers again, so that tiles stay small
 _HOPPER_TOKENS_ON_COLUMNS = tuple((m, n) for n in (64, 128) for m in (16, 32, 48, 64))
 _HOPPER_TOKENS_ON_ROWS = tuple((128, n) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160))
-_BLACKWELL_SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-_BLACKWELL_SIZES = tuple(dict.fromkeys([(128, n) for n in _BLACKWELL_SIDES] + [(m, 128) for m in _BLACKWELL_SIDES]))
-
-
-def _tiles_of(
-    family: str,
-    sizes: tuple[tuple[int, int], ...],
-    warps: int,
-    schedule: Schedule,
-    clusters: tuple[tuple[int, int], ...] = _SINGLE,
-) -> Callable[..., Iterator[TileChoice]]:
-    def tiles(*_: object) -> Iterator[TileChoice]:
-        return (TileChoice(family, m, n, warps, schedule, clusters) for m, n in sizes)
-
-    return tiles
 
 
 def _coefficients_like(family: Family) -> tuple[Coefficient, ...]:
@@ -147,62 +116,32 @@ def _rows_of_rtx_blackwell(cta_m: int) -> int:
 
 BLOCK_SCALED = (
     replace(
-        WGMMA,
-        name="sm90_block_fp8",
-        number=10,
-        block_scaled=DType.FP8,
-        max_rows=_rows_of_hopper,
-        dense_tiles=_tiles_of("sm90_block_fp8", _HOPPER_TOKENS_ON_COLUMNS + _HOPPER_TOKENS_ON_ROWS, 8, _COOP, _PAIRS),
+        WGMMA, name="sm90_block_fp8", number=10, block_scaled=DType.FP8, max_rows=_rows_of_hopper,
+        dense_tiles=fixed_tiles("sm90_block_fp8", _HOPPER_TOKENS_ON_COLUMNS + _HOPPER_TOKENS_ON_ROWS, 8, _COOP, PAIRS),
         coefficients=_coefficients_like(WGMMA),
     ),
     replace(
-        TCGEN05,
-        name="sm100_block_fp8",
-        number=11,
-        block_scaled=DType.FP8,
-        dense_tiles=_tiles_of("sm100_block_fp8", _BLACKWELL_SIZES, 8, _PP, _PAIRS),
+        TCGEN05, name="sm100_block_fp8", number=11, block_scaled=DType.FP8,
+        dense_tiles=fixed_tiles("sm100_block_fp8", BLACKWELL_SIZES, 8, _PP, PAIRS),
         coefficients=_coefficients_like(TCGEN05),
     ),
     replace(
-        TCGEN05,
-        name="sm100_block_fp4",
-        number=12,
-        block_scaled=DType.FP4,
-        dense_tiles=_tiles_of("sm100_block_fp4", ((128, 256),), 8, _PP, ((2, 1),)),
+        TCGEN05, name="sm100_block_fp4", number=12, block_scaled=DType.FP4,
+        dense_tiles=fixed_tiles("sm100_block_fp4", ((128, 256),), 8, _PP, ((2, 1),)),
         coefficients=_coefficients_like(TCGEN05),
     ),
     replace(
-        MMA_SYNC,
-        name="sm89_block_fp8",
-        number=13,
-        sm_archs=("sm_89",),
-        own_of=("sm_89",),
-        block_scaled=DType.FP8,
-        dense_tiles=_tiles_of("sm89_block_fp8", ((32, 128),), 4, _MS),
+        MMA_SYNC, name="sm89_block_fp8", number=13, sm_archs=("sm_89",), own_of=("sm_89",), block_scaled=DType.FP8,
+        dense_tiles=fixed_tiles("sm89_block_fp8", ((32, 128),), 4, _MS), coefficients=_coefficients_like(MMA_SYNC),
+    ),
+    replace(
+        MMA_SYNC, name="sm120_block_fp8", number=14, sm_archs=("sm_120",), own_of=("sm_120",), block_scaled=DType.FP8,
+        max_rows=_rows_of_rtx_blackwell, dense_tiles=fixed_tiles("sm120_block_fp8", ((32, 128), (64, 128)), 8, _MS),
         coefficients=_coefficients_like(MMA_SYNC),
     ),
     replace(
-        MMA_SYNC,
-        name="sm120_block_fp8",
-        number=14,
-        sm_archs=("sm_120",),
-        own_of=("sm_120",),
-        block_scaled=DType.FP8,
-        max_rows=_rows_of_rtx_blackwell,
-        dense_tiles=_tiles_of("sm120_block_fp8", ((32, 128), (64, 128)), 8, _MS),
-        coefficients=_coefficients_like(MMA_SYNC),
+        MMA_SYNC, name="sm120_block_fp4", number=15, sm_archs=("sm_120",), own_of=("sm_120",), schedules=(_COOP,),
+        is_warp_specialized=True, block_scaled=DType.FP4, step_bytes=64,
+        dense_tiles=fixed_tiles("sm120_block_fp4", ((128, 128),), 8, _COOP), coefficients=_coefficients_like(MMA_SYNC),
     ),
-    replace(
-        MMA_SYNC,
-        name="sm120_block_fp4",
-        number=15,
-        sm_archs=("sm_120",),
-        own_of=("sm_120",),
-        schedules=(_COOP,),
-        is_warp_specialized=True,
-        block_scaled=DType.FP4,
-        step_bytes=64,
-        dense_tiles=_tiles_of("sm120_block_fp4", ((128, 128),), 8, _COOP),
-        coefficients=_coefficients_like(MMA_SYNC),
-    ),
-)
+)  # fmt: skip

@@ -17,21 +17,7 @@ from gemm_eval.models.gpu.triton.model import (
 )
 
 __all__ = [
-    "TRITON_COEFFICIENTS",
-    "KernelCode",
-    "LaunchTimes",
-    "Launches",
-    "MainLoop",
-    "MmaCount",
-    "TritonCalibration",
-    "TritonConfig",
-    "default_triton_coefficients",
-    "estimate_code",
-    "launch_times",
-    "pack_launches",
-    "stack_launches",
-    "triton_calibration_path",
-    "triton_coefficients",
-    "triton_costs",
-    "triton_times_us",
-]
+    "TRITON_COEFFICIENTS", "KernelCode", "LaunchTimes", "Launches", "MainLoop", "MmaCount", "TritonCalibration",
+    "TritonConfig", "default_triton_coefficients", "estimate_code", "launch_times", "pack_launches", "stack_launches",
+    "triton_calibration_path", "triton_coefficients", "triton_costs", "triton_times_us",
+]  # fmt: skip

@@ -116,23 +116,18 @@ class LaunchTimes(NamedTuple):
     """Where the time of launches goes, in us; `latency_us` is the whole.
 
     Attributes:
-        latency_us: from the start of a kernel to its end; infinite where it cannot be launched.
-        kernel_us: start and end of the kernel.
-        sm_us: the SMs' own time: all waves, as if memory were as fast as they ask.
         l2_us, dram_us: L2 and DRAM at their bandwidths.
-        reduction_us: adding the parts of a split K.
-        step_cycles: a k-step of a full SM, and what it would be if only one thing limited it:
         tensor_cycles, issue_cycles, shared_cycles: of the SM's units;
         chain_cycles, round_trip_cycles: instructions that wait for each other; loads under way.
     """
 
-    latency_us: Array
-    kernel_us: Array
-    sm_us: Array
+    latency_us: Array  # from the start of a kernel to its end; infinite where it cannot be launched
+    kernel_us: Array  # start and end of the kernel
+    sm_us: Array  # the SMs' own time: all waves, as if memory were as fast as they ask
     l2_us: Array
     dram_us: Array
-    reduction_us: Array
-    step_cycles: Array
+    reduction_us: Array  # adding the parts of a split K
+    step_cycles: Array  # a k-step of a full SM, and what it would be if only one thing limited it:
     tensor_cycles: Array
     issue_cycles: Array
     shared_cycles: Array
@@ -275,8 +270,7 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
     kernel_us = np.full_like(main_us, c["kernel_us"])
     return LaunchTimes(
         np.where(can_launch, kernel_us + main_us + reduction_us, np.inf), kernel_us, full_us + last_us, l2_us, dram_us,
-        reduction_us, step_of(resident), resident * tensor, resident * issue, resident * shared,
-        chain, round_trip,
+        reduction_us, step_of(resident), resident * tensor, resident * issue, resident * shared, chain, round_trip,
     )  # fmt: skip
 
 
@@ -329,18 +323,12 @@ def triton_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
 
 
 def triton_costs(
-    arch: GpuSpec,
-    problem: GemmProblem,
-    configs: Sequence[TritonConfig],
-    codes: Sequence[KernelCode],
+    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode],
     coefficients: Mapping[str, float] | None = None,
-) -> LaunchTimes:
+) -> LaunchTimes:  # fmt: skip
     """Return where the time of each config goes, all arrays [len(configs)]; operands are not in L2.
 
     Args:
-        arch: the GPU.
-        problem: the GEMM.
-        configs: what the kernel is launched with.
         codes: of each config: compiled (`gemm_eval.autotune.asm`), or `estimate_code`.
         coefficients: None: those of `triton_coefficients`.
 

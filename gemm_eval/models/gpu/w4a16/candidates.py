@@ -1,7 +1,7 @@
 """Our W4A16 kernels as a GPU can run them: the table of what each takes and issues, packed for the numba kernels.
 
 The table comes with the library, one file for each NVRTC target and type of activations
-(``arch/kernels/w4a16/<target>-<activation>.csv``; `gemm-eval kernel-table` writes it from the machine code).
+(``arch/kernels/w4a16/<target>-<activation>.csv``; `tools/kernel_table.py` writes it from the machine code).
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from gemm_eval.arch import GpuSpec, cluster_sms, ctas_per_sm, data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE
+from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, KernelNeeds
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.families.w4a16 import FP4_SCHEMES, W4A16_TARGETS, has_w4a16_format
 from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
-from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.models.gpu.sizes import SizeRule
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, coefficients_of
 from gemm_eval.words import shown

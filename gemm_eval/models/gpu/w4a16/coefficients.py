@@ -37,16 +37,9 @@ class FamilyCoefficient(NamedTuple):
 
 
 def _item(
-    name: str,
-    unit: str,
-    low: float,
-    high: float,
-    families: tuple[str, ...],
-    default: float,
-    neutral: Neutral,
-    meaning: str,
-    **of: float,
-) -> FamilyCoefficient:
+    name: str, unit: str, low: float, high: float, families: tuple[str, ...], default: float, neutral: Neutral,
+    meaning: str, **of: float,
+) -> FamilyCoefficient:  # fmt: skip
     names = {family: family.removeprefix("w4a16_").removesuffix("_cluster") for family in families}
     defaults = {family: of.get(name, default) for family, name in names.items()}
     return FamilyCoefficient(Coefficient(name, unit, low, high, default, neutral, meaning), defaults)

@@ -149,29 +149,54 @@ def panel_rereads(row: Any, t: Launch, hold_bytes: float, tiles_m: int, tiles_n:
     return max(0.0, (1.0 - hold_bytes / both) * (panels - both))
 
 
-@kernel
-def finish(
-    p: Any, row: Any, prologue_us: float, chip_us: float, matrix_us: float, dequant_us: float,
-    overhead_us: float, l2_us: float, dram_us: float, outside_us: float, store_us: float, reduction_us: float,
-    main_us: float, busy_us: float, read_bytes: float, num_ctas: int, num_tiles: int, num_waves: int,
-    last_wave_ctas: int, active_sms: int, moving_power: float,
-) -> ConfigCost:  # fmt: skip
-    """Add the clock under tensor load (`busy_us` at the highest clock) and what is in front of the main loop.
+class Loop(NamedTuple):
+    """The main loop of a config before its times are combined; what a form of kernel does not have is 0."""
 
-    `moving_power` is what data on their way take of power, as a share of what tensor cores do.
-    """
-    loaded_us = loaded_time_us(p, main_us, busy_us, 1.0 + moving_power)
-    latency_us = p["launch_us"] + prologue_us + loaded_us + store_us
-    matrix_us = min(matrix_us, chip_us)
-    dequant_us = min(dequant_us, chip_us - matrix_us)
-    overhead_us = min(overhead_us, chip_us - matrix_us - dequant_us)
+    first: float  # cycles of all whole rounds of a CTA's SM
+    last: float  # and of the rest
+    share: float  # of the work, that whole rounds have
+    rounds: int
+    rest: int  # CTAs, or clusters, after the last whole round
+    copied_rows: int  # of A, by a cluster of wgmma
+    num_blocks: float  # of 64 k, of all tiles of wgmma
+    prologue_us: float
+    chip_us: float  # that SMs take
+    over_us: float  # between rounds, in which no loads are under way
+    matrix_us: float
+    dequant_us: float
+    overhead_us: float  # between tiles
+    l2_us: float
+    dram_us: float
+    outside_us: float
+    store_us: float
+    reduction_us: float
+    busy_us: float  # tensor cores, at the highest clock
+    power: float  # that data on their way take, as a share of what tensor cores do
+    read_bytes: float
+    ctas: int
+    tiles: int
+    waves: int
+    last_ctas: int  # of the last wave
+    active_sms: int
+
+
+@kernel
+def finish(p: Any, row: Any, loop: Loop, main_us: float) -> ConfigCost:
+    """Add the clock under tensor load and what is in front of the main loop, which takes `main_us`."""
+    loaded_us = loaded_time_us(p, main_us, loop.busy_us, 1.0 + loop.power)
+    latency_us = p["launch_us"] + loop.prologue_us + loaded_us + loop.store_us
+    chip_us = loop.chip_us + loop.over_us
+    matrix_us = min(loop.matrix_us, chip_us)
+    dequant_us = min(loop.dequant_us, chip_us - matrix_us)
+    overhead_us = min(loop.overhead_us, chip_us - matrix_us - dequant_us)
     times = Times(
-        p["launch_us"], prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
-        l2_us, dram_us, outside_us, store_us, reduction_us, loaded_us - main_us, 0.0,
+        p["launch_us"], loop.prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us,
+        overhead_us, loop.l2_us, loop.dram_us, loop.outside_us, loop.store_us, loop.reduction_us, loaded_us - main_us,
+        0.0,
     )  # fmt: skip
     return ConfigCost(
-        latency_us, times, main_us, min(1.0, busy_us / main_us), read_bytes, num_ctas, num_tiles, num_waves,
-        last_wave_ctas, active_sms, row["raster_order"] * RASTER_CODE + row["raster_swizzle"],
+        latency_us, times, main_us, min(1.0, loop.busy_us / main_us), loop.read_bytes, loop.ctas, loop.tiles,
+        loop.waves, loop.last_ctas, loop.active_sms, row["raster_order"] * RASTER_CODE + row["raster_swizzle"],
     )  # fmt: skip
 
 
@@ -209,26 +234,6 @@ def _dram_bytes_per_us(p: Any, dram_frac: float) -> float:
     return float(min(p["dram_peak_bytes_per_us"] * dram_frac, p["dram_spec_bytes_per_us"]))
 
 
-class StreamingLoop(NamedTuple):
-    """The main loop of a config before its times are combined: times of the chip, and counts."""
-
-    prologue_us: float
-    chip_us: float
-    over_us: float  # between rounds
-    reduction_us: float
-    dram_us: float
-    l2_us: float
-    blocks: float  # of 64 k, of a CTA
-    issue: float  # cycles of one
-    matrix: float
-    done: float  # CTAs that an SM works through
-    read_bytes: float
-    tiles: int
-    ctas: int
-    waves: int
-    rest: int  # CTAs after the last whole round
-
-
 @kernel
 def parts_of_groups(row: Any, tiles_m: int, K: int, N: int) -> int:
     """Parts of K of all tiles, as a grouped kernel finds them on the GPU."""
@@ -250,7 +255,7 @@ def parts_of_groups(row: Any, tiles_m: int, K: int, N: int) -> int:
 
 
 @kernel
-def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> StreamingLoop:
+def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
     """The main loop of a config."""
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     tiles_m, tiles_n = t.tiles_m, ceil_div(t.N, cta_n)
@@ -321,9 +326,14 @@ def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Streaming
     prologue_us = (first_start + sums) / cycles_per_us
     if not is_mma:
         prologue_us += c["ramp_us"] * w_bytes / (w_bytes + _RAMP_BYTES)
-    return StreamingLoop(
-        prologue_us, chip_us, over_us, reduction_us, dram_us, l2_us, blocks, issue, matrix, rounds * resident + left,
-        read_bytes, tiles, ctas, waves, rest,
+    done = (rounds * resident + left) * blocks  # blocks of 64 k that an SM works through
+    last_ctas = rest if rest > 0 else ctas
+    return Loop(
+        first=0.0, last=0.0, share=0.0, rounds=rounds, rest=rest, copied_rows=0, num_blocks=0.0,
+        prologue_us=prologue_us, chip_us=chip_us, over_us=over_us, matrix_us=done * matrix / cycles_per_us,
+        dequant_us=done * issue / cycles_per_us, overhead_us=over_us, l2_us=l2_us, dram_us=dram_us, outside_us=0.0,
+        store_us=0.0, reduction_us=reduction_us, busy_us=0.0, power=0.0, read_bytes=read_bytes, ctas=ctas, tiles=tiles,
+        waves=waves, last_ctas=last_ctas, active_sms=min(ctas, num_sms),
     )  # fmt: skip
 
 
@@ -331,16 +341,9 @@ def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Streaming
 def streaming_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     """Kernels for few tokens: every team of warps streams its own blocks of k, and sums are added at the end."""
     s = streaming_loop(p, row, c, t, split)
-    cycles_per_us = p["cycles_per_us"]
-    main_us = norm3(s.chip_us, s.dram_us, s.l2_us, 0.0) + s.over_us
     if t.G > 1:  # CTAs that go on are at different places: loads of others hide what one does between two tiles
-        main_us = norm4(s.chip_us + s.over_us, s.dram_us, s.l2_us)
-    return finish(
-        p, row, s.prologue_us, s.chip_us + s.over_us, s.done * s.blocks * s.matrix / cycles_per_us,
-        s.done * s.blocks * s.issue / cycles_per_us, s.over_us, s.l2_us, s.dram_us, 0.0, 0.0, s.reduction_us,
-        main_us + s.reduction_us, 0.0, s.read_bytes, s.ctas, s.tiles, s.waves, s.rest if s.rest > 0 else s.ctas,
-        min(s.ctas, p["num_sms"]), 0.0,
-    )  # fmt: skip
+        return finish(p, row, s, norm4(s.chip_us + s.over_us, s.dram_us, s.l2_us) + s.reduction_us)
+    return finish(p, row, s, norm3(s.chip_us, s.dram_us, s.l2_us, 0.0) + s.over_us + s.reduction_us)
 
 
 MAX_STREAMING_TOKENS = 64

@@ -1,7 +1,7 @@
 """Control for racecheck: a ring of bulk copies between full and empty mbarriers, and nothing else.
 
-compute-sanitizer --tool racecheck python -m tests.gpu.racecheck_control         all threads signal that a stage is read
-compute-sanitizer --tool racecheck python -m tests.gpu.racecheck_control lane    one lane for its warp, after __syncwarp
+compute-sanitizer --tool racecheck python -m tools.racecheck_control         all threads signal that a stage is read
+compute-sanitizer --tool racecheck python -m tools.racecheck_control lane    one lane for its warp, after __syncwarp
 
 On an H200 (compute-sanitizer of CUDA 13.0) the first is clean and the second is reported, though both are right: what
 racecheck says of kernels that signal by one lane is to be read with that in mind.

@@ -1,7 +1,7 @@
 """One kernel of each family and way to cut K, in three modes, and that of act-order, once: compute-sanitizer is slow.
 
-compute-sanitizer --tool memcheck python -m tests.gpu.sanitize
-compute-sanitizer --tool racecheck python -m tests.gpu.sanitize
+compute-sanitizer --tool memcheck python -m tools.sanitize
+compute-sanitizer --tool racecheck python -m tools.sanitize
 """
 
 from __future__ import annotations

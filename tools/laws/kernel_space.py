@@ -1,4 +1,4 @@
-"""The whole space of kernel configs: every one that a library has and a GPU can run, for a given problem."""
+"""List the whole space of kernel configs: all that a library has and a GPU can run, for a given problem."""
 
 from __future__ import annotations
 

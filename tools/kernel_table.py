@@ -1,7 +1,11 @@
 """Tables of all compiled W4A16 kernels: what each takes of an SM, and what its main loop issues for a block of weights.
 
-Built without a GPU, from NVRTC's machine code. Instructions are of warps, for a block of 64 columns x 64 k of weights
-and all tokens of the tile, summed over the warps of a CTA that work on that block:
+    python -m tools.kernel_table --out arch/kernels/w4a16
+    python -m tools.kernel_table --out tables --target sm_90a --jobs 8
+
+One CSV file for each target and activation; a table takes some 15 minutes where its kernels are not in the cache. It
+is built without a GPU, from NVRTC's machine code. Instructions are of warps, for a block of 64 columns x 64 k of
+weights and all tokens of the tile, summed over the warps of a CTA that work on that block:
 
 * `w4a16_sm90`, `w4a16_sm90_cluster`: the four warps of the warpgroup that computes the block. The warp that copies
   weights and tokens is `producer`.
@@ -13,10 +17,12 @@ The loop's bookkeeping (waits, addresses, branches) is in the counts, by its sha
 
 from __future__ import annotations
 
+import argparse
 import csv
 import datetime
 import hashlib
 import multiprocessing
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from fractions import Fraction
@@ -27,9 +33,9 @@ import yaml
 
 from gemm_eval.arch import DeviceLimits
 from gemm_eval.device import (
-    InstructionCounts,
+    CLASSES,
+    class_of,
     compiler_version,
-    count_instructions,
     disassemble,
     find_main_loop,
     nvdisasm_version,
@@ -38,6 +44,10 @@ from gemm_eval.device import (
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels.families import Family, Variant, WeightMode, families, family_of, grouped_families
+from gemm_eval.kernels.families.gemv import GemvMmaFamily, StreamingFamily, team_warps_of
+from gemm_eval.kernels.families.sm80 import Sm80Family
+from gemm_eval.kernels.families.sm90 import Sm90Family
+from gemm_eval.kernels.layout import parse_activation
 from gemm_eval.kernels.registry import COMMON, SOURCES, compile_kernel, make_variant
 from gemm_eval.mapping import KernelConfig, RasterOrder
 from gemm_eval.storage import write_text
@@ -49,7 +59,7 @@ MODES: tuple[tuple[WeightMode, int], ...] = tuple((mode, group) for mode in Weig
 COLUMNS = (
     "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "split_k", "num_warps", "num_stages", "schedule",
     "mode", "group_size", "num_threads", "registers", "spill_bytes", "static_smem_bytes", "smem_bytes", "min_ctas",
-    "team_warps", "rasters", *InstructionCounts._fields, "total", "producer",
+    "team_warps", "rasters", *CLASSES, "total", "producer",
 )  # fmt: skip
 """Columns of a table. `split_k`: parts of K that are compiled in; `smem_bytes` is dynamic shared memory; `min_ctas`:
 CTAs of an SM that the compiler leaves registers for; `rasters`: those that the kernel is launched with, such as
@@ -62,12 +72,47 @@ _KEY = COLUMNS[: COLUMNS.index("group_size") + 1]
 _CHECKED_EVERY = 64
 
 
+class MainLoop(NamedTuple):
+    """An iteration of a warp's main loop, as the source has it: the machine code is counted by it.
+
+    Attributes:
+        blocks: of weights, 64 x 64, that the warps which count here finish together.
+        warps: how many warps those are.
+        work: opcode that marks the loop.
+        num_work: how often a warp issues it.
+        copy: opcode that marks the loop of a warp that does nothing but copy, once for 64 k of tokens; empty: no warp.
+    """
+
+    blocks: Fraction
+    warps: int
+    work: str
+    num_work: int
+    copy: str = ""
+
+
+def main_loop(variant: Variant) -> MainLoop:
+    """Return the work of an iteration of a kernel's main loop."""
+    config, family = variant.config, family_of(variant.config)
+    if isinstance(family, Sm90Family):  # 128 k of all column blocks of a warpgroup; four wgmma for 64 k of each
+        blocks = family.macros(variant)["MB"]
+        return MainLoop(Fraction(2 * blocks), 4, "HGMMA", 8 * blocks, copy="UTMALDG")
+    if isinstance(family, Sm80Family):  # a step of the CTA, of which a warp has its part of the tile
+        layout = family.macros(variant)
+        k16_steps = config.cta_k // 16 // layout["WARPS_K"]
+        num_mma = layout["WARP_N"] // 16 * (layout["WARP_M"] // 8) * k16_steps
+        return MainLoop(Fraction(config.cta_n * config.cta_k, _BLOCK**2), config.num_warps, "HMMA", num_mma)
+    blocks_n, team = Fraction(config.cta_n, _BLOCK), team_warps_of(variant)
+    if isinstance(family, GemvMmaFamily):  # 64 k of the team's columns; 16 columns more are for the offsets of integers
+        strips = config.cta_n // team // 16 + (0 if variant.mode.is_fp4 else 1)
+        return MainLoop(blocks_n, team, "HMMA", strips * (config.cta_m // 8) * 4)
+    # around the ring; a token's 64 k come by two LDSM
+    return MainLoop(blocks_n * config.num_stages, team, "LDSM", config.num_stages * config.cta_m * 2)
+
+
 class BlockCounts(NamedTuple):
     """Warp instructions for a block of 64 columns x 64 k of weights, as the module says.
 
-    Attributes:
-        counts: by class, in the order of `InstructionCounts`.
-        producer: of the warp that copies and does nothing else, where there is one.
+    `counts` are by class, in the order of `CLASSES`; `producer` is of the warp that only copies, where there is one.
     """
 
     counts: tuple[Fraction, ...]
@@ -80,13 +125,8 @@ class BlockCounts(NamedTuple):
 
 
 def block_counts(variant: Variant, sass: str) -> BlockCounts:
-    """Count what the main loop of a kernel issues for a block of weights.
-
-    Args:
-        variant: the kernel.
-        sass: what nvdisasm writes about it.
-    """
-    instructions, expected = parse_sass(sass), family_of(variant.config).main_loop(variant)
+    """Count what the main loop of a kernel issues for a block of weights, in what nvdisasm writes about it."""
+    instructions, expected = parse_sass(sass), main_loop(variant)
     loop = find_main_loop(instructions, lambda instruction: instruction.name == expected.work)
     num_work = sum(instruction.name == expected.work for instruction in loop)
     if num_work != expected.num_work:
@@ -99,7 +139,8 @@ def block_counts(variant: Variant, sass: str) -> BlockCounts:
         copying = find_main_loop(instructions, lambda instruction: instruction.name == expected.copy)
         copies = sum(instruction.name == expected.copy for instruction in copying)  # one for 64 k of tokens
         producer = Fraction(len(copying) * _BLOCK, copies * variant.config.cta_n)
-    return BlockCounts(tuple(share * count for count in count_instructions(loop)), producer)
+    num = Counter(map(class_of, loop))
+    return BlockCounts(tuple(share * num[name] for name in CLASSES), producer)
 
 
 def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | float]:
@@ -107,10 +148,11 @@ def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | floa
     family = family_of(variant.config)
     compiled = compile_kernel(family, variant, target)
     result = block_counts(variant, disassemble(compiled.cubin))
+    team_warps = team_warps_of(variant) if isinstance(family, StreamingFamily) else 1  # where the CTA works as one
     values = (
         *_kernel_values(variant), family.num_threads(variant), compiled.registers,
         compiled.spill_store_bytes + compiled.spill_load_bytes, compiled.static_smem_bytes,
-        family.smem_bytes(variant), _min_ctas(variant), family.warps_of_team(variant), _rasters(variant.config),
+        family.smem_bytes(variant), _min_ctas(variant), team_warps, _rasters(variant.config),
         *map(_number, result.counts), _number(result.total), _number(result.producer),
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
@@ -181,19 +223,9 @@ def table_variants(
 def write_kernel_tables(
     folder: Path, wanted: Sequence[tuple[str, DType]], *, jobs: int = 1, command: str = "", keep: bool = False
 ) -> Iterator[tuple[Path, int]]:
-    """Write a table for each (target, activation); yield its file and number of rows.
+    """Write `<target>-<activation>.csv` for each, and `meta.yaml`, which says by which `command`; yield file and rows.
 
-    Args:
-        folder: gets a file `<target>-<activation>.csv` each, and `meta.yaml`, which says what made them.
-        wanted: of `table_targets()` and fp16 or bf16.
-        jobs: processes that compile.
-        command: for `meta.yaml`.
-        keep: whether rows that a table has already stay, where what was written to the sources leaves the machine code
-            of those kernels as it was. One in 64 of them is compiled again all the same.
-
-    Raises:
-        InvalidOptionError: `jobs` is less than 1, or nothing is compiled for a target.
-        GemmEvalError: as `describe_kernel`; or a row that was to stay is another now.
+    `keep`: rows that a table already has stay, but one in 64 is compiled again, and must be the same.
     """
     if jobs < 1:
         raise InvalidOptionError(f"jobs must be >= 1, got {jobs}")
@@ -212,7 +244,7 @@ def write_kernel_tables(
 
 
 def _read_rows(file: Path) -> dict[tuple[str, ...], dict[str, str]]:
-    """The rows of a table by kernel and mode."""
+    """Return the rows of a table by kernel and mode."""
     if not file.is_file():
         return {}
     with file.open(encoding="utf-8", newline="") as stream:
@@ -222,7 +254,7 @@ def _read_rows(file: Path) -> dict[tuple[str, ...], dict[str, str]]:
 def _described(
     variants: Sequence[Variant], target: str, jobs: int, known: Mapping[tuple[str, ...], Mapping[str, str]]
 ) -> list[Mapping[str, str | int | float]]:
-    """The rows of kernels: those that are known, and the others compiled."""
+    """Return the rows of kernels: those that are known, and the others compiled."""
     keys = [tuple(map(str, _kernel_values(variant))) for variant in variants]
     kept = [index for index, key in enumerate(keys) if key in known]
     checked = set(kept[::_CHECKED_EVERY])
@@ -263,3 +295,26 @@ def sources_digest(target: str) -> str:
     for name in sorted(names):
         digest.update(f"{name}\n".encode() + (SOURCES / name).read_bytes())
     return digest.hexdigest()
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Write the tables that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the tables, such as arch/kernels/w4a16")
+    parser.add_argument("--target", action="append", help="what to compile for; may be repeated (default: all)")
+    parser.add_argument("--activation", action="append", help="fp16 or bf16; may be repeated (default: both)")
+    parser.add_argument("--jobs", type=int, default=1, help="kernels to compile at once")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave rows whose kernels' code an edit did not change; a sample is checked"
+    )
+    given = parser.parse_args(words)
+    targets, activations = given.target or table_targets(), given.activation or ("fp16", "bf16")
+    wanted = [(target, parse_activation(activation)) for target in targets for activation in activations]
+    options = "".join(f" --{name} {word}" for name in ("target", "activation") for word in getattr(given, name) or ())
+    command = f"python -m tools.kernel_table{options} --out {given.out.as_posix()}"
+    for file, num_rows in write_kernel_tables(given.out, wanted, jobs=given.jobs, command=command, keep=given.keep):
+        print(f"{file}: {num_rows} kernels")
+
+
+if __name__ == "__main__":
+    main()

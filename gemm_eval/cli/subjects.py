@@ -1,0 +1,414 @@
+"""The registry of predicted subjects: one value each, of which `validate NAME` and `calibrate NAME` are made.
+
+A subject's own code is a module of `gemm_eval.validation.subjects`. Nothing heavy is imported here at the top: a shell
+waits for completions.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Option(NamedTuple):
+    """An option of a command, or its argument.
+
+    Attributes:
+        name: the function's parameter; on the command line with hyphens, unless `flag` says otherwise.
+        help: its help.
+        type: as typer takes it.
+        default: `...`: it must be given.
+        flag: as in ``--refit/--no-fit``.
+        metavar: name of its value in the help.
+        least: smallest number.
+        complete: what a shell completes: ``gpus``, ``multicore``, ``measured_gpus``, ``measured_chips``.
+        is_argument: it stands without a name.
+    """
+
+    name: str
+    help: str
+    type: Any = str
+    default: Any = None
+    flag: str = ""
+    metavar: str | None = None
+    least: int | None = None
+    complete: str = ""
+    is_argument: bool = False
+
+
+class Command(NamedTuple):
+    """A command on a subject.
+
+    Attributes:
+        function: ``module.name`` in `gemm_eval.validation.subjects`. It takes the options that it has parameters for.
+            Of `validate` it returns an `Exam`, or a `Report` of its own; of `calibrate` it yields `Fitted` values.
+        options: in the order of the help.
+        title: first sentence of the help.
+        more: the rest of it.
+        examples: what stands after ``gemm-eval``.
+    """
+
+    function: str
+    options: tuple[Option, ...]
+    title: str
+    more: str = ""
+    examples: tuple[str, ...] = ()
+
+    @property
+    def help(self) -> str:
+        """The whole help, paragraph by paragraph."""
+        examples = [f"gemm-eval {words}" for words in self.examples]
+        return "\n\n".join(filter(None, (self.title, self.more, "Examples:", *examples)))
+
+    def run(self, given: Mapping[str, Any]) -> Any:
+        """Call the function.
+
+        Raises:
+            GemmEvalError: a package of the extra is missing, or whatever the function raises.
+        """
+        module, _, name = self.function.partition(".")
+        function = getattr(import_module(f"gemm_eval.validation.subjects.{module}"), name)
+        taken = inspect.signature(function).parameters
+        return function(**{name: value for name, value in given.items() if name in taken})
+
+
+class Subject(NamedTuple):
+    """A predicted subject: its name, and its commands as far as it has them."""
+
+    name: str
+    validate: Command | None = None
+    calibrate: Command | None = None
+
+
+RowGroup = enum.StrEnum("RowGroup", ["decode", "mid", "prefill", "all"])
+"""Regimes of M that can be chosen."""
+
+_Texts, _Files, _File = list[str] | None, list[Path] | None, Path | None
+
+
+def _presets(what: str) -> Option:
+    words = f"GPU presets with {what}, or all."
+    return Option("names", words, list[str], ..., metavar="NAME...", complete="measured_gpus", is_argument=True)
+
+
+def _names(name: str, text: str, metavar: str = "NAME") -> Option:
+    return Option(name, text, _Texts, metavar=metavar)
+
+
+def _archs(what: str) -> Option:
+    return _names("names", f"GPU presets with {what}. Repeatable. Default: all.")._replace(flag="--arch")
+
+
+def _flag(name: str, text: str, flag: str = "") -> Option:
+    return Option(name, text, bool, default=False, flag=flag or f"--{name}")
+
+
+def _seed(what: str) -> Option:
+    return Option("seed", f"What {what}.", int, 0, least=0)
+
+
+def _worst(what: str) -> Option:
+    return Option("worst", f"How many of the {what} to print.", int, 5, least=0)
+
+
+def _dense_data(default: str) -> Option:
+    text = (
+        "Timings: a .csv or .parquet file, or the name of a committed set or folder, such as aiconfigurator/float16. "
+        f"Repeatable. Default: {default}."
+    )
+    return _names("data", text, "FILE|NAME")
+
+
+def _w4a16_data(default: str) -> Option:
+    text = f"Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: {default}."
+    return Option("data", text, _Files, metavar="FILE")
+
+
+def _library(what: str, default: str) -> Option:
+    return Option("library", f"Whose kernels: {what}.", str, default, metavar="WORD")
+
+
+def _family(what: str) -> Option:
+    return Option("family", f"Kernel family whose {what}.", str, ...)
+
+
+_GPU = Option("arch", "GPU preset or YAML file.", str, ..., metavar="NAME|FILE", complete="gpus")
+_H200 = _GPU._replace(default="h200-sxm")
+_FOLDS = Option(
+    "folds", "Folds of the cross-validation, by (N, K) pair: at most as many as pairs.", int, 5, least=2
+)  # fmt: skip
+_PAIRS = _seed("deals the (N, K) pairs to folds")
+_HEADS = _seed("deals heads to folds")
+_LOADS = _seed("draws loads of experts, and the rows of fits")
+_REFIT = Option(
+    "refit", "Fit the model on the held-in rows, or score the committed calibration as it is. Default: fit on a GPU "
+    "that has a calibration of its own; elsewhere score the coefficients that carry over to it.", bool | None,
+    flag="--refit/--no-fit",
+)  # fmt: skip
+_REGIME = Option(
+    "regime", "Regimes to print: decode, mid, prefill, all. Repeatable. Default: each.", list[RowGroup] | None,
+    metavar="NAME",
+)  # fmt: skip
+_ABLATION = _flag("ablation", "Also what the error is without each term of the model; takes minutes.")
+_PLOTS = Option("plots", "Write plots (PNG) to this folder.", _File, metavar="DIR")
+_CSV = Option("csv", "Write the errors as CSV.", _File, metavar="FILE")
+_DTYPE = Option("dtype", "Types of a file that does not say them: fp16, w4a16, ...", str | None)
+_TRITON_DATA = Option(
+    "data", "A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.", _File,
+    metavar="FILE",
+)  # fmt: skip
+_CHIP_DATA = Option(
+    "data", "CSV of timings: chip, dtype, M, K, N, latency_us. Default: those that come with the library.", _File,
+    metavar="FILE",
+)  # fmt: skip
+_OUT = Option("out", "Where to write. Default: its place in arch/calibration of a checkout.", _File, metavar="FILE")
+
+SUBJECTS = (
+    Subject(
+        "dense",
+        Command(
+            "gemms.validate_dense",
+            (
+                _H200, _dense_data("all that is committed for the arch"), _FOLDS, _PAIRS, _REFIT,
+                _flag("joint", "Fit the model on all cold burst sets of a library together, as calibrate dense does."),
+                _REGIME, _worst("worst (N, K) pairs"),
+                Option("library", "Kernel library of a file that does not say it: cublas, trtllm.", str | None),
+                _DTYPE, _PLOTS, _CSV,
+            ),
+            "Score the model of cuBLAS kernels, and of TensorRT-LLM's for narrow weights: one time a GEMM.",
+            "Beside the model stand baselines on the same rows: the roofline of the data sheet, a roofline with fitted "
+            "constants, and nvMatmulHeuristics where it is installed. Regimes: decode M <= 16, mid M <= 256, prefill "
+            "above. On a GPU without a calibration of its own nothing is fitted on its timings: the model and the "
+            "fitted roofline carry over to it.",
+            ("validate dense --arch h200-sxm", "validate dense --arch h200-sxm --regime decode --worst 10"),
+        ),
+        Command(
+            "gemms.calibrate_dense",
+            (
+                _GPU, _family("coefficients are fitted, such as sm90_wgmma"), _library("cublas, trtllm", "cublas"),
+                _dense_data("all committed sets of the library on this GPU with cold L2 and burst clock"),
+                _DTYPE, _PAIRS, Option("max_evaluations", "Rounds of search and fit.", int | None, least=1), _OUT,
+                _flag("correction", "Then fit its corrections too, as `calibrate correction` does."),
+            ),
+            "Fit a kernel family of cuBLAS, or of TensorRT-LLM for narrow weights.",
+            "Rows that the library runs with another family, and rows of rough bands, are left out.",
+            (
+                "calibrate dense --arch h200-sxm --family sm90_wgmma",
+                "calibrate dense --arch l4 --family sm80_mma --data timings.csv --dtype fp16 --out l4.yaml",
+            ),
+        ),
+    ),
+    Subject(
+        "gpu",
+        Command(
+            "gemms.validate_gpu", (_presets("timings"), _FOLDS, _PAIRS, _REGIME),
+            "Score GPUs, types and regimes in one table, all held out by (N, K); takes minutes.",
+            "A fitted roofline and a table of the same rows, interpolated, stand beside the model and its learned "
+            "correction. Sets of few rows are left out. GPUs whose coefficients carry over from another one stand "
+            "apart.",
+            ("validate gpu h200-sxm l40s",),
+        ),
+    ),
+    Subject(
+        "correction",
+        calibrate=Command(
+            "gemms.calibrate_correction",
+            (
+                _GPU, _family("answers are corrected, such as sm90_wgmma"), _library("cublas, trtllm", "cublas"),
+                _dense_data(
+                    "all committed sets of the library on this GPU, and those held back that say is_corrected"
+                ),
+                _PAIRS, _OUT._replace(
+                    name="out_folder", help="Where to write. Default: arch/calibration of a checkout.", flag="--out",
+                    metavar="DIR",
+                ),
+            ),
+            "Learn what the timings of a kernel family show beyond the terms of the model: a correction a question.",
+            "A question is of types, L2 and clock state. A correction that is not better than the model alone in every "
+            "regime of M, on held-out (N, K) pairs, is written as off. Needs scikit-learn.",
+            ("calibrate correction --arch h200-sxm --family sm90_wgmma",),
+        ),
+    ),
+    Subject(
+        "intervals",
+        calibrate=Command(
+            "gemms.calibrate_intervals",
+            (_GPU, Option("family", "Kernel family, such as sm90_wgmma. Default: all.", str | None), _PAIRS),
+            "Fit the 80% intervals of the corrections of a GPU anew, on the sets of `calibrate correction`; takes a "
+            "minute.",
+            "Coefficients and corrections stay as they are: for what these intervals hold, corrections are learned on "
+            "four fifths of the (N, K) pairs at a time. Needs scikit-learn.",
+            ("calibrate intervals --arch h200-sxm",),
+        ),
+    ),
+    Subject(
+        "quantization",
+        calibrate=Command(
+            "gemms.calibrate_quantization", (_GPU, _dense_data("all that is committed for the arch"), _PAIRS, _OUT),
+            "Fit the kernels that quantize A by one scale, on timings of them alone (column quant_us).",
+            examples=("calibrate quantization --arch b200",),
+        ),
+    ),
+    Subject(
+        "moe",
+        Command(
+            "experts.exam",
+            (
+                _presets("measured layers"),
+                _names("data", "Tables, such as triton-bf16 or grouped/bf16. Repeatable. Default: each."),
+                _flag("groups", "Also a line for each model that was held out.", "--models"), _LOADS,
+            ),
+            "Score layers of experts and grouped GEMMs, each model by a fit on the others; takes minutes.",
+            "A roofline with fitted constants stands beside the model. Regimes: tokens of the layer, decode <= 16, mid "
+            "<= 256, prefill above.",
+            ("validate moe h200-sxm",),
+        ),
+        Command(
+            "experts.calibrate",
+            (
+                _GPU, Option("data", "Committed table, such as triton-bf16 or grouped/bf16.", str, ..., metavar="NAME"),
+                _LOADS, _OUT,
+            ),
+            "Fit a family of grouped kernels on measured layers of experts, or on grouped GEMMs; whole models are held "
+            "out.",
+            examples=("calibrate moe --arch h200-sxm --data triton-bf16",),
+        ),
+    ),
+    Subject(
+        "attention",
+        Command(
+            "attention.exam",
+            (
+                _presets("measured attention"),
+                _names("phase", "context, generation, mla_context or mla_generation. Repeatable. Default: each."),
+                _flag("groups", "Also by size, by types, and with windows."), _HEADS,
+            ),
+            "Score attention, each row by a fit on other heads: of (query heads, KV heads, head_dim), of MLA the "
+            "number.",
+            "A roofline from the data sheet and one with fitted constants stand beside the model. Takes two minutes "
+            "for all.",
+            ("validate attention all --groups",),
+        ),
+        Command(
+            "attention.calibrate", (_GPU, _library("trtllm, cudnn, flash or flashinfer", "trtllm"), _HEADS, _OUT),
+            "Fit a library's families of attention kernels on committed tables; heads are held out for the errors.",
+            examples=("calibrate attention --arch h200-sxm",),
+        ),
+    ),
+    Subject(
+        "collective",
+        Command(
+            "collective.exam",
+            (
+                _archs("measured collectives"),
+                Option("hold_out", "blocks: as many ranks and sizes of one decade; ranks: all rows of as many ranks.",
+                       str, "blocks", metavar="WORD"),
+                _flag("groups", "Also by size of the message, and by ranks."),
+            ),
+            "Score messages between the GPUs of a node, each block of sizes and ranks by a fit on the others.",
+            "The rate of the link, latency and rate fitted (alpha-beta), and a table interpolated stand beside the "
+            "model. Takes a minute for all.",
+            ("validate collective --arch h200-sxm",),
+        ),
+        Command(
+            "collective.calibrate", (_GPU, _OUT),
+            "Fit collectives between the GPUs of a node on committed tables; blocks of sizes and ranks are held out.",
+            examples=("calibrate collective --arch h200-sxm",),
+        ),
+    ),
+    Subject(
+        "memory-bound",
+        Command(
+            "memory_bound.exam", (_archs("measured kernels"), _flag("groups", "Also by number of rows.")),
+            "Score kernels whose time is that of their bytes, such as norms, each width of rows by a fit on the "
+            "others.",
+            "The rate of the data sheet, overhead and rate fitted for each kernel, and a table interpolated stand "
+            "beside the model. Takes seconds.",
+            ("validate memory-bound --arch h200-sxm --groups",),
+        ),
+        Command(
+            "memory_bound.calibrate", (_GPU, _library("engines or torch", "engines"), _OUT),
+            "Fit kernels whose time is that of their bytes, such as norms, on committed tables; widths are held out.",
+            examples=("calibrate memory-bound --arch h200-sxm",),
+        ),
+    ),
+    Subject(
+        "stacks",
+        Command(
+            "stacks.validate", (_archs("measured stacks"), _flag("operations", "Also each operation of each step.")),
+            "Set whole steps of stacks of layers, prompts and decode, beside what was timed, and their memory.",
+            "Llama-3-8B- and Qwen3-30B-A3B-shaped layers in torch, in bf16 and W4A16. Takes seconds.",
+            ("validate stacks --operations",),
+        ),
+    ),
+    Subject(
+        "w4a16",
+        Command(
+            "gemms.validate_w4a16",
+            (
+                _H200, _w4a16_data("those that come with the library"), _FOLDS, _PAIRS, _REFIT, _ABLATION,
+                _worst("largest errors near the best"), _PLOTS, _CSV,
+            ),
+            "Score the model of our W4A16 kernels, config by config, and the choice among the configs of a GEMM.",
+            "The choice is judged by its regret: how much longer the chosen config takes than the best that was timed, "
+            "for the model, for other rules, and for timing a few of the model's first. TensorRT-LLM's public W4A16 "
+            "timings stand below.",
+            ("validate w4a16 --worst 10", "validate w4a16 --ablation"),
+        ),
+        Command(
+            "gemms.calibrate_w4a16",
+            (
+                _GPU, _family("coefficients are fitted, such as w4a16_sm90"),
+                _w4a16_data("those that come with the library, but for those held back"), _PAIRS, _OUT,
+            ),
+            "Fit a family of our W4A16 kernels, each row at the config that ran.",
+            examples=("calibrate w4a16 --arch h200-sxm --family w4a16_sm90",),
+        ),
+    ),
+    Subject(
+        "multicore",
+        Command(
+            "chips.validate",
+            (
+                _presets("")._replace(help="Multi-core chips with timings, or all.", complete="measured_chips"),
+                _CHIP_DATA, _FOLDS, _PAIRS, _REFIT._replace(
+                    help="Fit on the held-in rows, or score the committed calibration as it is.", type=bool,
+                    default=True,
+                ),
+            ),
+            "Score multi-core chips, held out by (N, K), beside the roofline of the data sheet and a fitted one.",
+            examples=("validate multicore all", "validate multicore tpu-v4 --data timings.csv"),
+        ),
+        Command(
+            "chips.calibrate",
+            (
+                _GPU._replace(help="Multi-core preset or YAML file.", complete="multicore"), _CHIP_DATA,
+                _names("fit", "What is fitted: a field such as launch_us, or in a table load_clock_frac.bf16 (.* all "
+                       "types). Repeatable. Default: the coefficients that the YAML of the chip names.", "PATH"),
+                _FOLDS, _PAIRS, _OUT,
+            ),
+            "Fit the few numbers of a multi-core chip that only timings tell: launch, clock, bandwidths, overlap.",
+            "They are laid over the YAML of the chip whenever it is loaded; answers then say source: calibrated.",
+            ("calibrate multicore --arch tpu-v5e --out tpu-v5e.yaml",),
+        ),
+    ),
+    Subject(
+        "triton",
+        Command(
+            "gemms.validate_triton",
+            (_H200, _TRITON_DATA, _FOLDS, _PAIRS, _REFIT, _ABLATION, _worst("slowest first choices"), _CSV),
+            "Score the model of Triton kernels, config by config, and the choice among the configs of a GEMM.",
+            examples=("validate triton --arch h200-sxm --worst 10",),
+        ),
+        Command(
+            "gemms.calibrate_triton", (_GPU, _TRITON_DATA, _PAIRS, _OUT),
+            "Fit the model of Triton kernels, each row at the config that ran.",
+            examples=("calibrate triton --arch h200-sxm",),
+        ),
+    ),
+)  # fmt: skip
+"""Every subject, in the order of help."""

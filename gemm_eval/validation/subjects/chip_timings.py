@@ -1,0 +1,180 @@
+"""Timings of multi-core chips: a CSV for each chip, and a meta file that says how the chip was used for its rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gemm_eval.arch import data_root, read_yaml
+from gemm_eval.dtypes import parse_scheme
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.validation.timings import Floats, Mask
+from gemm_eval.words import refusal, shown
+
+_COLUMNS = ["dtype", "M", "K", "N", "latency_us"]
+
+
+class _Set(BaseModel):
+    """How the chip was used for some of the rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    what: str = ""
+    where: Mapping[str, str] = Field(default={}, description="columns, and text in them, that tell its rows")
+    policy: str | None = None
+    changes: Mapping[str, Any] = {}
+    timer_us: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0, description="what the way of timing adds to each latency; timer_why says how that is known"
+    )
+    timer_why: str = ""
+    is_fitted: bool = Field(default=True, description="False: rows that nothing can be fitted on, reported alone")
+
+
+class _Meta(BaseModel):
+    """The meta file of a table."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: Annotated[str, Field(min_length=1)]
+    licence: Annotated[str, Field(min_length=1)]
+    what: str = ""
+    sets: Mapping[str, _Set] = {}
+
+
+class TimingSet(NamedTuple):
+    """Rows (dtype, M, K, N, latency_us) for which the chip was used in the same way; see `_Set`."""
+
+    name: str
+    frame: pd.DataFrame
+    policy: str | None = None
+    changes: Mapping[str, Any] = {}
+    is_fitted: bool = True
+    timer_us: float = 0.0
+
+    def select(self, mask: Mask) -> TimingSet:
+        """Return some of the rows."""
+        return self._replace(frame=self.frame[mask].reset_index(drop=True))
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """(N, K) of each row."""
+        return list(zip(self.frame["N"].tolist(), self.frame["K"].tolist(), strict=True))
+
+    @property
+    def measured_us(self) -> Floats:
+        """The latency of each row."""
+        return self.frame["latency_us"].to_numpy(np.float64)
+
+
+class ChipTimings(NamedTuple):
+    """The timings of a chip in one file: its sets, whose they are, and the hash of the file."""
+
+    chip: str
+    sets: tuple[TimingSet, ...]
+    source: str
+    sha256: str
+
+
+def _committed_table(chip: str) -> Path:
+    return data_root() / "measured" / chip / "gemm.csv"
+
+
+def chips_with_timings() -> list[str]:
+    """Return the multi-core chips whose timings come with the library."""
+    return sorted(path.parent.name for path in (data_root() / "measured").glob("*/gemm.csv"))
+
+
+def read_chip_timings(chip: str, path: Path | None = None) -> ChipTimings:
+    """Read timings of a chip: those that come with the library, or a CSV of the same columns.
+
+    The columns are chip, dtype (as `evaluate` takes it), M, K, N, latency_us and, where there are sets, set; others are
+    left alone. ``<name>.meta.yaml`` beside it says whose the timings are and how the chip was used for each set. It can
+    also tell sets by the text in other columns (``where``). The library has such a file of a table that may not come
+    with it: it counts for a table with such rows that has no meta file beside it.
+
+    Raises:
+        InvalidOptionError: no timings of this chip come with the library.
+        InvalidInputError: the table, or its meta file, is not of that form.
+    """
+    if path is None:
+        path = _committed_table(chip)
+        if not path.is_file():
+            known = chips_with_timings()
+            raise InvalidOptionError(f"{refusal('chip with timings', chip, known)}: give --data FILE")
+    try:
+        frame, digest = pd.read_csv(path), hashlib.sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"{path}: {error}") from None
+    if missing := [name for name in ("chip", *_COLUMNS) if name not in frame]:
+        raise InvalidInputError(f"{path}: columns {', '.join(missing)} are missing")
+    if others := sorted(set(frame["chip"]) - {chip}):
+        raise InvalidInputError(f"{path}: these are timings of {', '.join(map(shown, others))}, not of {chip}")
+    for dtype in frame["dtype"].unique():
+        parse_scheme(dtype)
+    numbers = frame[_COLUMNS[1:]].to_numpy(np.float64)
+    if not (np.isfinite(numbers).all() and (numbers > 0.0).all()):
+        raise InvalidInputError(f"{path}: sizes and latencies must be numbers above 0")
+    meta = _read_meta(path.with_name(f"{path.stem}.meta.yaml")) or _meta_by_columns(chip, frame)
+    return ChipTimings(chip, _sets_of(frame, meta, path), meta.source if meta else _source_of(frame, path), digest)
+
+
+def _read_meta(path: Path) -> _Meta | None:
+    if not path.is_file():
+        return None
+    try:
+        return _Meta.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise InvalidInputError(f"{path}: {error}") from None
+
+
+def _meta_by_columns(chip: str, frame: pd.DataFrame) -> _Meta | None:
+    """Return the library's meta file of rows that it does not have, if this table has some of them."""
+    meta = _read_meta(_committed_table(chip).with_name("gemm.meta.yaml"))
+    told = [of for of in meta.sets.values() if of.where] if meta else []
+    return meta if any(_has_text(frame, of.where).any() for of in told) else None
+
+
+def _has_text(frame: pd.DataFrame, where: Mapping[str, str]) -> Mask:
+    """Return whether each row has all of this text in these columns."""
+    has = np.ones(len(frame), bool)
+    for column, text in where.items():
+        has &= frame[column].astype(str).str.contains(text, regex=False).to_numpy() if column in frame else False
+    return has
+
+
+def _sets_of(frame: pd.DataFrame, meta: _Meta | None, path: Path) -> tuple[TimingSet, ...]:
+    if meta is None or not meta.sets:
+        return (TimingSet("all", frame[_COLUMNS].reset_index(drop=True)),)
+    told = {name: of.where for name, of in meta.sets.items() if of.where}
+    known = list(meta.sets)
+    if told:  # of several sets whose text a row has, the first; of none, the first set without text
+        set_of = pd.Series(next((name for name in meta.sets if name not in told), None), frame.index, dtype=object)
+        for name in reversed(told):
+            set_of[_has_text(frame, told[name])] = name
+        known = [name for name in known if (set_of == name).any()]
+    else:
+        set_of = frame["set"] if "set" in frame else pd.Series(None, frame.index, dtype=object)
+    names = list(set_of.unique())
+    if set(names) != set(known):
+        raise InvalidInputError(f"{path}: sets {', '.join(map(str, names))}, its meta file has {', '.join(meta.sets)}")
+    usage = TimingSet._fields[2:]
+    return tuple(
+        TimingSet(
+            name, frame.loc[set_of == name, _COLUMNS].reset_index(drop=True),
+            *(getattr(meta.sets[name], field) for field in usage),
+        )
+        for name in known
+    )  # fmt: skip
+
+
+def _source_of(frame: pd.DataFrame, path: Path) -> str:
+    """Say whose timings these are: of the column source, what comes before the first bracket."""
+    if "source" not in frame:
+        return path.name
+    return ", ".join(sorted({str(text).split("(")[0].strip() for text in frame["source"].unique()}))[:400]

@@ -1,0 +1,99 @@
+"""What all subjects with an exam have in common: their tables, what they refuse, and their committed calibrations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
+from gemm_eval.cli.subjects import SUBJECTS
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.validation.exam import Exam, MeasuredTable, gpus_with, score
+from gemm_eval.validation.fit import sha256_of
+from gemm_eval.validation.subjects import attention, collective, experts, memory_bound
+from gemm_eval.validation.tables import measured_root
+
+
+class Case(NamedTuple):
+    """A subject: its exam, the GPUs with tables, a file of its calibrations, and calls that are refused."""
+
+    exam: Exam[Any]
+    gpus: tuple[str, ...]
+    dropped: str  # a column without which a table is none
+    missing: str  # what the refusal of such a table without a meta file names
+    files: str
+    predict: Callable[[GpuSpec, list[Any]], Any]
+    calibrate: Callable[[GpuSpec], Any] | None  # of a GPU without timings
+    message: str = ""
+
+
+CASES = {
+    "attention": Case(
+        attention.exam(),
+        ("a100-sxm-80gb", "b200", "h100-sxm", "h200-sxm", "l40s", "rtx-pro-6000-server"),
+        "window", "window, gpu, library, framework, phase", "attention-*.yaml",
+        lambda arch, sets: attention.predict_held_out(arch, sets[-1]),
+        lambda arch: attention.calibrate_attention(arch, "trtllm"), "no timings of attention by trtllm on t4",
+    ),
+    "collective": Case(
+        collective.exam(), ("a100-sxm-80gb", "b200", "h200-sxm", "l40s"),
+        "num_ranks", "num_ranks, gpu, library, framework", "collective.yaml",
+        lambda arch, sets: None,
+        collective.calibrate_collectives, "no timings of collectives on t4",
+    ),
+    "memory-bound": Case(
+        memory_bound.exam(), ("h200-sxm",), "width", "width, gpu", "memory-bound*.yaml",
+        lambda arch, sets: memory_bound.predict_held_out(arch, sets[0]),
+        memory_bound.calibrate_memory_bound, "no timings of memory-bound kernels of engines on t4",
+    ),
+    "moe": Case(
+        experts.exam(), ("a100-sxm-80gb", "b200", "h200-sxm"),
+        "topk", "topk, gpu, library, dtype, framework", "",
+        lambda arch, sets: experts.calibrate_layers(arch, sets[0]), None,
+    ),
+}  # fmt: skip
+
+
+def test_every_exam_is_a_case() -> None:
+    exams = {item.name for item in SUBJECTS if item.validate and item.validate.function.endswith(".exam")}
+    assert exams == set(CASES)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_tables_are_of_these_gpus_and_others_are_refused(case: Case, tmp_path: Path) -> None:
+    assert tuple(gpus_with(case.exam)) == tuple(sorted(case.gpus))
+    with pytest.raises(InvalidOptionError, match="gpu must be one of"):
+        list(score(case.exam, ["t4"]))
+    sets: list[MeasuredTable] = case.exam.read(case.gpus[0])
+    if case.files != "collective.yaml":  # whose rows are of a link, whatever the GPU
+        with pytest.raises(InvalidInputError, match=f"is of {case.gpus[0]}, not of l4"):
+            case.predict(load_arch("l4", GpuSpec), sets)
+    path = tmp_path / f"kernels{sets[0].path.suffix}"
+    frame = sets[0].frame.drop(columns=case.dropped)
+    frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_csv(path)
+    with pytest.raises(InvalidInputError, match=f"missing: {case.missing}"):
+        type(sets[0]).read(path)
+    if case.calibrate is not None:
+        with pytest.raises(InvalidInputError, match=case.message):
+            case.calibrate(load_arch("t4", GpuSpec))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_committed_calibrations_are_of_the_committed_tables(case: Case) -> None:
+    for path in (data_root() / "calibration").glob(f"*/{case.files}") if case.files else ():
+        for errors in read_yaml(path)["errors"]:
+            (table,) = measured_root(path.parent.name).glob(f"{errors['data']}.[cp]*")
+            assert errors["sha256"] == sha256_of(table), path
+
+
+def test_options_of_exams_are_checked() -> None:
+    for call, message in (
+        (lambda: attention.exam(["prefill"]), "phase must be one of context"),
+        (lambda: list(score(collective.exam("points"), ["l40s"])), "hold-out must be one of blocks, ranks"),
+        (lambda: experts.find_tables("h200-sxm", ["triton-bf61"]), "data must be one of .* did you mean triton-bf16"),
+    ):
+        with pytest.raises(InvalidOptionError, match=message):
+            call()
