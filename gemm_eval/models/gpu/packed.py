@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -66,12 +66,13 @@ def pack_bound_columns(
     matrix = candidates["matrix_cycles"] / np.where(is_vector, c["vector_frac"], c["matrix_frac"])
     loss = np.where(is_vector, c["vector_step_cycles"], np.where(is_coop, c["coop_step_cycles"], c["step_cycles"]))
     kernel_us = np.where(is_vector, c["vector_kernel_us"], c["kernel_us"])
-    clusters = candidates["cluster_log2"]
+    clusters: Any = candidates["cluster_log2"]
+    grid_cap: Any = candidates["grid_cap"]
     smem = (candidates["stage_bytes"] + candidates["operand_bytes"]) / p["smem_bytes_per_cycle"]
     values = BoundColumns(
         cta_m=candidates["cta_m"], cta_n=candidates["cta_n"], cta_k=candidates["cta_k"],
-        cluster_m=candidates["cluster_m"], cluster_n=candidates["cluster_n"], grid_cap=candidates["grid_cap"],
-        split_cap=split_cap(candidates["grid_cap"], clusters), min_rows=candidates["min_rows"],
+        cluster_m=candidates["cluster_m"], cluster_n=candidates["cluster_n"], grid_cap=grid_cap,
+        split_cap=split_cap(grid_cap, clusters), min_rows=candidates["min_rows"],
         max_rows=candidates["max_rows"], is_vector=is_vector, is_pingpong=is_pingpong,
         busy_cycles=np.where(candidates["operand_bytes"] > 0.0, np.hypot(matrix, smem), np.maximum(matrix, smem)),
         work_cycles=matrix + loss,
@@ -91,7 +92,7 @@ def pack_w4a16_bound_columns(
     is_sm90, is_sm80 = np.isin(family, WGMMA_FAMILIES), np.isin(family, MULTISTAGE_FAMILIES)
     is_gemv_mma = np.isin(family, GEMV_MMA_FAMILIES)
     is_streaming = np.isin(family, STREAMING_FAMILIES)
-    matrix = candidates["matrix_cycles"]
+    matrix: Any = candidates["matrix_cycles"]
     slots = candidates["instructions"] / SCHEDULERS
     together = np.where(candidates["num_warps"] > TWO_WARPGROUPS, c["three_issue"], c["issue"])
     alone = slots * np.where(candidates["schedule"] == COOPERATIVE, together, c["pingpong_issue"])
