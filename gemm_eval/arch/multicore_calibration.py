@@ -71,16 +71,16 @@ def with_calibration(data: dict[str, Any], chip: str) -> dict[str, Any]:
     if not path.is_file():
         return data
     try:
-        found = MulticoreCalibration.model_validate(read_yaml(path))
+        calibration = MulticoreCalibration.model_validate(read_yaml(path))
     except ValidationError as error:
         raise ArchValidationError(f"{path}: {error}") from None
-    if found.chip != chip:
-        raise ArchValidationError(f"{path}: this is a calibration of {found.chip}")
-    entry = {"kind": "fitted", "source": f"calibrate multicore: {found.words}"}
-    fitted = dict.fromkeys(found.coefficients, entry)
-    data = place_values(data, found.coefficients)
+    if calibration.chip != chip:
+        raise ArchValidationError(f"{path}: this is a calibration of {calibration.chip}")
+    entry = {"kind": "fitted", "source": f"calibrate multicore: {calibration.words}"}
+    fitted = dict.fromkeys(calibration.coefficients, entry)
+    data = place_values(data, calibration.coefficients)
     data["provenance"] = data.get("provenance", {}) | fitted
-    return data | {"calibration": found.words}
+    return data | {"calibration": calibration.words}
 
 
 def place_values(data: Mapping[str, Any], coefficients: Mapping[str, float]) -> dict[str, Any]:

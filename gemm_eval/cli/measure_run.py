@@ -64,9 +64,9 @@ def measure_this_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
     def gpu_of(runner: Runner) -> str:
         return asked.gpu_name or gpu_slug(getattr(runner, "gpu_name", "gpu"))
 
-    def measure(runner: Runner, what: str, items: Sequence[GemmItem], plan: str = "") -> Path:
+    def measure(runner: Runner, kind: str, items: Sequence[GemmItem], plan: str = "") -> Path:
         campaign = Campaign(
-            runner, protocol, asked.out, file_stem(gpu_of(runner), what, asked.dtype, protocol), _say,
+            runner, protocol, asked.out, file_stem(gpu_of(runner), kind, asked.dtype, protocol), _say,
             stop_at=None if asked.budget_seconds is None else begin + asked.budget_seconds,
             pool_bytes=int(asked.pool_gib * (1 << 30)), with_trace=asked.trace and asked.kernel != _OURS,
             plan=plan,

@@ -59,7 +59,7 @@ def command(
 def spread(function: CommandFunction) -> CommandFunction:
     """Return a command as typer reads it: the options of each parameter that is a group stand in its place."""
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, tuple[Callable[..., Any], list[inspect.Parameter]]] = {}
+    groups: dict[str, tuple[Any, list[inspect.Parameter]]] = {}
     params: list[inspect.Parameter] = []
     for name, param in inspect.signature(function).parameters.items():
         hint = hints[name]

@@ -439,5 +439,5 @@ def _read_parquet(path: Path) -> Iterable[Record]:
         rows = pq.read_table(path).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InvalidInputError(f"{path} cannot be read as parquet: {error}") from None
-    for place, row in enumerate(rows, 1):
-        yield f"{path}, row {place}", {name: None if cell != cell else cell for name, cell in row.items()}  # noqa: PLR0124  nan
+    for number, row in enumerate(rows, 1):
+        yield f"{path}, row {number}", {name: None if cell != cell else cell for name, cell in row.items()}  # noqa: PLR0124  nan

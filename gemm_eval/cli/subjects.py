@@ -90,29 +90,29 @@ RowGroup = enum.StrEnum("RowGroup", ["decode", "mid", "prefill", "all"])
 _Texts, _Files, _File = list[str] | None, list[Path] | None, Path | None
 
 
-def _presets(what: str) -> Option:
-    words = f"GPU presets with {what}, or all."
-    return Option("names", words, list[str], ..., metavar="NAME...", complete="measured_gpus", is_argument=True)
+def _presets(words: str) -> Option:
+    text = f"GPU presets with {words}, or all."
+    return Option("names", text, list[str], ..., metavar="NAME...", complete="measured_gpus", is_argument=True)
 
 
 def _names(name: str, text: str, metavar: str = "NAME") -> Option:
     return Option(name, text, _Texts, metavar=metavar)
 
 
-def _archs(what: str) -> Option:
-    return _names("names", f"GPU presets with {what}. Repeatable. Default: all.")._replace(flag="--arch")
+def _archs(words: str) -> Option:
+    return _names("names", f"GPU presets with {words}. Repeatable. Default: all.")._replace(flag="--arch")
 
 
 def _flag(name: str, text: str, flag: str = "") -> Option:
     return Option(name, text, bool, default=False, flag=flag or f"--{name}")
 
 
-def _seed(what: str) -> Option:
-    return Option("seed", f"What {what}.", int, 0, least=0)
+def _seed(words: str) -> Option:
+    return Option("seed", f"What {words}.", int, 0, least=0)
 
 
-def _worst(what: str) -> Option:
-    return Option("worst", f"How many of the {what} to print.", int, 5, least=0)
+def _worst(words: str) -> Option:
+    return Option("worst", f"How many of the {words} to print.", int, 5, least=0)
 
 
 def _dense_data(default: str) -> Option:
@@ -128,12 +128,12 @@ def _w4a16_data(default: str) -> Option:
     return Option("data", text, _Files, metavar="FILE")
 
 
-def _library(what: str, default: str) -> Option:
-    return Option("library", f"Whose kernels: {what}.", str, default, metavar="WORD")
+def _library(words: str, default: str) -> Option:
+    return Option("library", f"Whose kernels: {words}.", str, default, metavar="WORD")
 
 
-def _family(what: str) -> Option:
-    return Option("family", f"Kernel family whose {what}.", str, ...)
+def _family(words: str) -> Option:
+    return Option("family", f"Kernel family whose {words}.", str, ...)
 
 
 _GPU = Option("arch", "GPU preset or YAML file.", str, ..., metavar="NAME|FILE", complete="gpus")

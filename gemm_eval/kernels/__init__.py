@@ -70,28 +70,4 @@ __all__ = [
     "stack_w4", "unpack_fp4", "unpack_w4", "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "gemm_eval.arch": ("DeviceLimits", "Occupancy", "limits_of_spec"),
-        ".checkpoint_tensors": ("PackedLayer",),
-        ".checkpoints": ("from_awq", "from_gptq", "pack_checkpoint"),
-        ".families": ("GroupedSizes", "Sizes", "Variant", "WeightMode"),
-        ".fp4": ("QuantizedFp4", "pack_fp4", "pack_mxfp4", "pack_nvfp4", "quantize_fp4", "unpack_fp4"),
-        ".gemm": ("occupancy", "w4a16_gemm", "w4a16_grouped_gemm", "workspace_bytes"),
-        ".grouped_weights": ("GroupedW4", "stack_w4"),
-        ".layout": (
-            *("BLOCK_COLUMNS", "BLOCK_K", "MIDDLE", "check_sizes", "encode", "k_blocks", "pack_scales"),
-            *("parse_activation", "scale_rows", "scale_unit", "scales_dtype", "scales_shape"),
-        ),
-        ".packed_files": ("Conversion", "convert_checkpoint", "load_packed", "save_packed"),
-        ".plan": (
-            *("Plan", "choose", "choose_grouped", "limits_of", "make_plan", "problem_of", "rank", "spec_of_device"),
-        ),
-        ".registry": (
-            *("SOURCES", "KernelEntry", "compile_for", "legal_configs", "legal_splits", "list_kernels"),
-            *("make_variant", "occupancy_of"),
-        ),
-        ".weights": ("PackedW4", "QuantizedW4", "dequantize", "pack_w4", "quantize_w4", "unpack_w4"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -111,7 +111,7 @@ class Scratch(NamedTuple):
 
 
 def on_device_array(x: Any, what: str, device: int, stream: int) -> DeviceArray:
-    """An array on the GPU where the weights are."""
+    """Return an array on the GPU where the weights are."""
     array = as_device_array(x, what, stream)
     if array.device != device:
         raise InvalidProblemError(f"{what} must be on GPU {device}, where the weights are, got GPU {array.device}")
@@ -129,7 +129,7 @@ def matrix(x: Any, what: str, num_columns: int, activation: DType, device: int, 
 
 
 def new_output(A: Any, activation: DType, num_columns: int, stream: int) -> Any:
-    """A CuPy array of the shape of A with other columns."""
+    """Return a CuPy array of the shape of A with other columns."""
     runtime.refuse_capture(stream, "give out")
     dtype = "float16" if activation is DType.FP16 else "uint16"
     if isinstance(A, runtime.import_cupy().ndarray):

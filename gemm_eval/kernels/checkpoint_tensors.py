@@ -213,7 +213,7 @@ class TensorFolder:
 
 
 def encoded_bias(stored: StoredTensor | None, packed: PackedW4, xp: Any) -> Array | None:
-    """A bias as `PackedLayer` has it."""
+    """Return a bias as `PackedLayer` has it."""
     if stored is None:
         return None
     if stored.shape != (packed.N,):

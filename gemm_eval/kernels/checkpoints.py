@@ -270,7 +270,7 @@ def _pack_fp4_layer(
 
 
 def _part(stored: StoredTensor, expert: int | None) -> StoredTensor:
-    """That of one expert, if experts share the tensor."""
+    """Return that of one expert, if experts share the tensor."""
     if expert is None:
         return stored
     if not stored.shape or expert >= stored.shape[0]:

@@ -266,7 +266,7 @@ _loaded: dict[Path, tuple[tuple[int, ...], ConfigCache]] = {}
 
 
 def user_path() -> Path | None:
-    """The file of what this user's GPUs were found to do best; None: caching is turned off."""
+    """Return the file of what this user's GPUs were found to do best; None: caching is turned off."""
     folder = cache_dir()
     return None if folder is None else folder / _USER_NAME
 

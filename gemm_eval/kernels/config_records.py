@@ -71,7 +71,7 @@ class ConfigKey(NamedTuple):
         return f"{self.gpu} M={self.M} K={self.K} N={self.N} {weights}"
 
     def variant_of(self, config: KernelConfig) -> Variant:
-        """What a kernel for this GEMM is compiled for."""
+        """Return what a kernel for this GEMM is compiled for."""
         return make_variant(config, self.activation, self.mode, self.group_size or None)
 
     @classmethod
@@ -135,7 +135,7 @@ class ConfigRecord:
         return f"<ConfigRecord {gemm} on {gpu}: {self.latency_us:.4g} us ({self.found_by}), {self.config!r}>"
 
     def order(self) -> tuple[Any, ...]:
-        """A total order: faster before slower, later before earlier; then by content."""
+        """Return a total order: faster before slower, later before earlier; then by content."""
         return self.latency_us, -date.fromisoformat(self.date).toordinal(), self.to_line()
 
     def to_line(self) -> str:
@@ -240,7 +240,7 @@ Content = tuple[tuple[ConfigRecord, ...], str | None]
 
 
 def to_text(records: Sequence[ConfigRecord]) -> str:
-    """A JSON document with a line for each record, in ASCII."""
+    """Return a JSON document with a line for each record, in ASCII."""
     head = f'{{\n"format": {json.dumps(_FORMAT)},\n"version": {_VERSION},\n"records": ['
     text = head + ",".join(f"\n{record.to_line()}" for record in records) + "\n]\n}\n"
     if len(text) > _MAX_FILE_BYTES:

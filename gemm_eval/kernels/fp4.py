@@ -84,7 +84,7 @@ def quantize_fp4(weights: Any, mode: WeightMode | str = "mxfp4") -> QuantizedFp4
 
 
 def _nearest_e4m3(values: Array) -> Array:
-    """The e4m3 bytes nearest to values that are not negative, ties to even, 448 at most."""
+    """Return the e4m3 bytes nearest to values that are not negative, ties to even, 448 at most."""
     xp = module_of(values)
     exponent = xp.maximum(xp.frexp(values)[1] - 1, -6)  # of subnormal numbers that of the least normal
     units = xp.rint(xp.ldexp(values, 3 - exponent)).astype(xp.int32)  # 8 to 16 of normal numbers
@@ -244,7 +244,7 @@ def _from_rows(rows: Array, scales: Array, tensor_scale: float, mode: WeightMode
 
 
 def _bytes(values: Any, what: str, xp: ModuleType | None) -> Array:
-    """An array of bytes; e4m3 of ml_dtypes by its bits."""
+    """Return an array of bytes; e4m3 of ml_dtypes by its bits."""
     if getattr(getattr(values, "dtype", None), "name", "") in ("float8_e4m3fn", "float8_e8m0fnu"):
         values = values.view("uint8")
     array = as_array(values, what, xp)

@@ -98,7 +98,7 @@ def stack_w4(weights: Iterable[PackedW4]) -> GroupedW4:
 
 
 def _with_zeros(packed: PackedW4) -> PackedW4:
-    """The same weights in mode GROUP_ZERO."""
+    """Return the same weights in mode GROUP_ZERO."""
     if packed.mode is WeightMode.GROUP_ZERO:
         return packed
     xp = module_of(packed.scales)

@@ -49,7 +49,7 @@ BIASES = {DType.FP16: (1024, 64), DType.BF16: (128, 128)}
 
 
 def module_of(array: Array) -> Any:
-    """The library of an array: CuPy for whatever lies on a GPU, else numpy."""
+    """Return the library of an array: CuPy for whatever lies on a GPU, else numpy."""
     return import_cupy() if hasattr(array, "__cuda_array_interface__") else numpy
 
 
@@ -82,7 +82,7 @@ def check_array(what: str, array: Array, dtype: str, shape: tuple[int, ...]) -> 
 
 
 def parse_mode(value: object) -> WeightMode:
-    """The mode that `value`, a `WeightMode` or its name in small letters, means."""
+    """Return the mode that `value`, a `WeightMode` or its name in small letters, means."""
     if isinstance(value, WeightMode):
         return value
     if isinstance(value, str) and value.islower() and value.upper() in WeightMode.__members__:
@@ -91,7 +91,7 @@ def parse_mode(value: object) -> WeightMode:
 
 
 def parse_activation(value: object) -> DType:
-    """The type of the activations: fp16 or bf16."""
+    """Return the type of the activations: fp16 or bf16."""
     dtype = parse_dtype(value, what="activation")
     if dtype not in BIASES:
         raise InvalidProblemError(f"activation must be one of {', '.join(BIASES)}, got {dtype}")
@@ -137,7 +137,7 @@ def k_blocks(K: int) -> int:
 
 
 def padded(values: Array, shape: tuple[int, int], fill: int) -> Array:
-    """A matrix at the top left of a larger one of the same type; itself, if it has that shape."""
+    """Return a matrix at the top left of a larger one of the same type; itself, if it has that shape."""
     if values.shape == shape:
         return values
     result = module_of(values).full(shape, fill, dtype=values.dtype)
@@ -155,7 +155,7 @@ def encode(values: Array, activation: DType) -> Array:
 
 
 def decode(stored: Array, activation: DType) -> Array:
-    """The values, as float32, of what `encode` made."""
+    """Return the values, as float32, of what `encode` made."""
     xp = module_of(stored)
     if activation is DType.FP16:
         return stored.astype(xp.float32)
@@ -163,7 +163,7 @@ def decode(stored: Array, activation: DType) -> Array:
 
 
 def rounded_up(magnitudes: Array, activation: DType) -> Array:
-    """The least values of the type that are not below `magnitudes`, which are not negative; float64."""
+    """Return the least values of the type that are not below `magnitudes`, which are not negative; float64."""
     xp = module_of(magnitudes)
     nearest = encode(magnitudes, activation)
     is_below = decode(nearest, activation) < magnitudes
@@ -188,7 +188,7 @@ def pack_words(integers: Array) -> Array:
 
 
 def unpack_words(words: Array) -> Array:
-    """The inverse of `pack_words`."""
+    """Return the inverse of `pack_words`."""
     xp = module_of(words)
     num_n, num_k = words.shape[:2]
     moved = xp.ascontiguousarray(words.reshape(num_n, num_k, 4, 8, 4, 4).transpose(1, 5, 4, 0, 2, 3))
@@ -223,7 +223,7 @@ def scales_dtype(mode: WeightMode, activation: DType) -> str:
 
 
 def scale_unit(scales: Array, activation: DType) -> float | None:
-    """The power of 2 of which the stored scales of mode GROUP are multiples, float64 [GB, 64 NB]; None: they span too
+    """Return the power of 2 of which scales of mode GROUP are multiples, float64 [GB, 64 NB]; None: they span too
     much for that mode."""
     xp = module_of(scales)
     columns = abs(scales).max(axis=0)
@@ -251,7 +251,7 @@ def pack_scales(scales: Array, zeros: Array | None, mode: WeightMode, activation
 
 
 def unpack_scales(stored: Array, mode: WeightMode, activation: DType) -> tuple[Array, Array | None]:
-    """The inverse of `pack_scales`."""
+    """Return the inverse of `pack_scales`."""
     xp = module_of(stored)
     if mode is WeightMode.COLUMN:
         return decode(stored, activation).reshape(1, -1), None
@@ -270,7 +270,7 @@ def to_pairs(values: Array) -> Array:
 
 
 def from_pairs(pairs: Array) -> Array:
-    """The inverse of `to_pairs`."""
+    """Return the inverse of `to_pairs`."""
     num_n, num_groups = pairs.shape[:2]
     split = pairs.reshape(num_n, num_groups, 4, 8, 2)
     return split.transpose(1, 0, 2, 4, 3).reshape(num_groups, num_n * BLOCK_COLUMNS)
@@ -356,7 +356,7 @@ def to_kernel_order(words: Array, activation: DType) -> Array:
 
 
 def to_natural_order(words: Array, activation: DType) -> Array:
-    """The inverse of `to_kernel_order`."""
+    """Return the inverse of `to_kernel_order`."""
     xp = module_of(words)
     result = xp.zeros_like(words)
     for by, bits in MOVES[activation].items():
@@ -382,7 +382,7 @@ def e8m0_values(scales: Array) -> Array:
 
 
 def e4m3_values(scales: Array) -> Array:
-    """The values of e4m3 bytes without a sign, float64."""
+    """Return the values of e4m3 bytes without a sign, float64."""
     xp = module_of(scales)
     field, mantissa = (scales >> _E4M3_MANTISSA_BITS).astype(xp.int32), (scales & 7).astype(xp.int32)
     significand = xp.where(field > 0, mantissa + 8, mantissa).astype(xp.float64)
@@ -438,7 +438,7 @@ def stored_values(stored: Array, mode: WeightMode, activation: DType) -> Array:
 
 
 def original_scales(stored: Array, mode: WeightMode, activation: DType, unit: float) -> Array:
-    """The e8m0 or e4m3 bytes of which `store_e8m0` or `store_e4m3` made these; 0 where they stored 0."""
+    """Return the e8m0 or e4m3 bytes of which `store_e8m0` or `store_e4m3` made these; 0 where they stored 0."""
     xp = module_of(stored)
     if mode is WeightMode.NVFP4:
         exponent = (stored >> 3).astype(xp.int32) - _E5M3_BIAS
@@ -461,7 +461,7 @@ def pack_fp4_scales(stored: Array, group_size: int) -> Array:
 
 
 def unpack_fp4_scales(packed: Array) -> Array:
-    """The inverse of `pack_fp4_scales`."""
+    """Return the inverse of `pack_fp4_scales`."""
     num_n, num_k, pairs, of_pair = packed.shape
     of_block = of_pair // 2
     moved = packed.reshape(num_n, num_k, pairs, of_block, 2).transpose(0, 1, 3, 2, 4)

@@ -111,7 +111,7 @@ class W4Linear(torch.nn.Module):
 
     @classmethod
     def from_packed(cls, packed: PackedW4, bias: Any = None) -> W4Linear:
-        """A layer of packed weights, copied, where they lie; `bias` [N]: floats, or bits of bf16 as in `PackedLayer`.
+        """Return a layer of packed weights, copied; `bias` [N]: floats, or bits of bf16 as in `PackedLayer`.
 
         Raises:
             InvalidProblemError: `packed` is no `PackedW4`, or the bias has another shape or type.
@@ -159,7 +159,7 @@ class W4Linear(torch.nn.Module):
         cls, qweight: Any, qzeros: Any, scales: Any, group_size: int | None = 128, *, bias: Any = None,
         activation: DType | str | None = None,
     ) -> W4Linear:  # fmt: skip
-        """A layer of an AWQ checkpoint; see `gemm_eval.kernels.from_awq`. `activation` None: type of the scales."""
+        """Return a layer of an AWQ checkpoint; see `kernels.from_awq`. `activation` None: type of the scales."""
         known = _activation_of(scales, activation)
         return cls.from_packed(
             from_awq(_array(qweight), _array(qzeros), _array(scales), group_size, activation=known), bias
@@ -170,7 +170,7 @@ class W4Linear(torch.nn.Module):
         cls, qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, group_size: int | None = 128, *,
         version: int = 1, sym: bool | None = None, bias: Any = None, activation: DType | str | None = None,
     ) -> W4Linear:  # fmt: skip
-        """A layer of a GPTQ checkpoint; see `gemm_eval.kernels.from_gptq`. `activation` None: type of the scales."""
+        """Return a layer of a GPTQ checkpoint; see `kernels.from_gptq`. `activation` None: type of the scales."""
         known = _activation_of(scales, activation)
         packed = from_gptq(
             _array(qweight), _array(qzeros), _array(scales), _array(g_idx), group_size,
@@ -193,7 +193,7 @@ class W4Linear(torch.nn.Module):
         cls, weight: Any, scales: Any, tensor_scale: Any = None, *, global_scale: Any = None, bias: Any = None,
         activation: DType | str = "bf16",
     ) -> W4Linear:  # fmt: skip
-        """A layer of NVFP4 weights [N, K / 2] of ModelOpt or compressed-tensors; see `gemm_eval.kernels.pack_nvfp4`.
+        """Return a layer of NVFP4 weights [N, K / 2] of ModelOpt or compressed-tensors; see `kernels.pack_nvfp4`.
 
         Raises:
             InvalidOptionError, InvalidProblemError: as `pack_nvfp4`; or the weights are those of several experts.
@@ -244,7 +244,7 @@ class W4Linear(torch.nn.Module):
         )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-        """Moves, never casts: packed zero points are numbers that another type would round to others."""
+        """Move, and never cast: packed zero points are numbers that another type would round to others."""
         result = {name: self._buffers[name] for name in _FLOATS}
         held = {name: x.dtype for name, x in result.items() if x is not None and x.is_floating_point()}
         for name in held:

@@ -65,7 +65,7 @@ def dequantize_tensors(
     qweight: torch.Tensor, scales: torch.Tensor, permutation: torch.Tensor | None, N: int, K: int, mode: int,
     group_size: int, scale_unit: float,
 ) -> torch.Tensor:  # fmt: skip
-    """The weights [K, N] that packed tensors mean, in fp32: `gemm_eval.kernels.dequantize` in torch's operations."""
+    """Return the weights [K, N] that packed tensors mean, in fp32: `kernels.dequantize` in torch's operations."""
     known = WeightMode(mode)
     if known.is_fp4:
         values, result = _fp4_values(qweight, scales, known)

@@ -293,7 +293,7 @@ def unpack_w4(packed: PackedW4) -> QuantizedW4:
 
 
 def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
-    """The weights [K, N] that are meant, computed in `dtype`: in float64, not rounded. Rows are in order.
+    """Return the weights [K, N] that are meant, computed in `dtype`: in float64, not rounded. Rows are in order.
 
     s * (u - z) of integers; code times scale, times the scale of the tensor, of fp4.
 
@@ -333,7 +333,7 @@ def _fp4_values(packed: PackedW4, dtype: Any) -> Array:
 
 
 def unpack_codes(packed: PackedW4) -> Array:
-    """The 4 bits of each weight, uint8 [K, N], without padding; rows in the order in which they were packed."""
+    """Return the 4 bits of each weight, uint8 [K, N], without padding; rows in the order in which they were packed."""
     words = packed.qweight
     if packed.mode.is_fp4:
         words = layout.to_natural_order(words, packed.activation)

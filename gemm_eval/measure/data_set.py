@@ -222,7 +222,7 @@ def columns_of(item: GemmItem) -> dict[str, Any]:
 
 
 def add_ranks(rows: Sequence[dict[str, Any]]) -> None:
-    """Number the rows of each GEMM by their time, from 0."""
+    """Rank the rows of each GEMM by their time, from 0."""
     counts: dict[tuple[Any, ...], int] = {}
     for row in sorted(rows, key=lambda row: float(row["latency_us"])):
         gemm = tuple(row[name] for name in _GEMM_COLUMNS)

@@ -46,4 +46,4 @@ _NAMES = {
     ".runs": ("make_runs", "works_of"),
     ".table": ("BREAKDOWN", "MoeDraw", "MoeLayerResult", "MoeLayerTable"),
 }  # fmt: skip
-__getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -344,7 +344,7 @@ def _term_table(contest: Contest) -> Table:
 
 
 def _heaviest(contest: Contest) -> list[tuple[Runs, Run]]:
-    """The GEMM that takes most of the fastest arch's time, on each arch, the fastest first."""
+    """Return the GEMM that takes most of the fastest arch's time, on each arch, the fastest first."""
     order = ranked(contest)
     runs = order[0].runs
     heaviest = max(range(len(runs)), key=lambda at: runs[at].total_us)

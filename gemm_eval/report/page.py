@@ -112,7 +112,7 @@ def _script() -> str:
 
 
 def _source(code: str) -> str:
-    """A source expression of a content security policy that allows exactly this code."""
+    """Return a source expression of a content security policy that allows exactly this code."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
 
 
@@ -122,7 +122,7 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:[num]?s|[KMGT]?i?B|[num]?J|W|GB/s|TFLOP/s|tok
 
 @functools.cache
 def _template() -> jinja2.Template:
-    """The template of pages: whatever text it writes is escaped, and what is not seen in it written out."""
+    """Return the template of pages: whatever text it writes is escaped, and what is not seen in it written out."""
     with needs_extra("a page", "plot"):
         import jinja2
 

@@ -110,7 +110,7 @@ class Runs:
         return {result.bound: result.backend.say_bound(result.bound) for _, result, _ in self.runs}
 
     def heaviest(self, number: int) -> list[Run]:
-        """The GEMMs that take most of the time, the first one most."""
+        """Return the GEMMs that take most of the time, the first one most."""
         return sorted(self.runs, key=lambda run: -run.total_us)[:number]
 
     def say_bounds(self) -> str:

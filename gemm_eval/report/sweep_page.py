@@ -89,7 +89,7 @@ def _verdict(points: Points) -> Verdict:
 
 
 def _runs_of(result: SweepResult, point: int) -> list[Runs]:
-    """The GEMMs of a point, workload by workload."""
+    """Return the GEMMs of a point, workload by workload."""
     evaluator, tables = result.evaluator(point), result.evaluate(point).values()
     of_loads = []
     for load, table in zip(result.workloads, tables, strict=True):
@@ -99,7 +99,7 @@ def _runs_of(result: SweepResult, point: int) -> list[Runs]:
 
 
 def _what_if(result: SweepResult, arch: Any, changes: Any) -> pd.DataFrame | None:
-    """Changes of a chip in the first objective; None if it is one that only the points of the sweep have."""
+    """Return changes of a chip in the first objective; None if it is one that only the points of the sweep have."""
     options = {name: value for name, value in result.description["options"].items() if value is not None}
     table: pd.DataFrame | None = None
     with contextlib.suppress(GemmEvalError):
@@ -217,7 +217,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _explained(points: Points, best: BestDesign) -> list[Part]:
-    """A design in full: its GEMMs, and for each workload what the heaviest one waits for."""
+    """Return a design in full: its GEMMs, and for each workload what the heaviest one waits for."""
     result, name = points.result, f"Point {best.point}"
     chip = ", ".join(points.say_all(result.field_names, best.row))
     columns = [points.column(aim) for aim in result.objectives]

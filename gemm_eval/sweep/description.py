@@ -120,8 +120,8 @@ VERSION = 4
 """The version of descriptions and of the parts beside them."""
 
 _MAX_BYTES = 1 << 24
-_FIELDS = {kind.__name__: kind for kind in (Choices, Range, LogRange, Dependent)}
-_SAMPLINGS = {kind.__name__: kind for kind in (Grid, Random, LatinHypercube, Adaptive)}
+_FIELDS: dict[str, Callable[..., Field]] = {kind.__name__: kind for kind in (Choices, Range, LogRange, Dependent)}
+_SAMPLINGS: dict[str, Callable[..., Any]] = {kind.__name__: kind for kind in (Grid, Random, LatinHypercube, Adaptive)}
 
 T = TypeVar("T")
 
@@ -166,7 +166,7 @@ def _counted(problem: GemmProblem | AttentionProblem, count: int) -> dict[str, A
 
 
 def _described(value: Any) -> dict[str, Any]:
-    """A dataclass as its name and fields; of anything else, such as a user's own sampling, what it says of itself."""
+    """Return a dataclass as its name and fields; of anything else, such as a user's own sampling, its repr."""
     if isinstance(value, Dependent) and not isinstance(value.of, str):
         return {"kind": "Dependent", "function": fingerprint(value.of)}
     if not dataclasses.is_dataclass(value):
@@ -176,7 +176,7 @@ def _described(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Return a value as JSON has it."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -132,7 +132,7 @@ class Range:
         return isinstance(self.low, int) and isinstance(self.high, int) and is_stepped
 
     def grid(self) -> tuple[Any, ...]:
-        """The values of a grid: `num` of them, fewer where several round to the same, or all multiples of `step`."""
+        """Return the values of a grid: `num`, fewer where several round to the same, or all multiples of `step`."""
         if self.num is None and self.step is None:
             raise InvalidOptionError(f"a full grid needs num, how many values of a range to take: {self}")
         if self.num is None:
@@ -169,7 +169,7 @@ class Range:
         return int(self.high) // int(step) if self.is_whole else math.floor(self.high / step + _ULPS)
 
     def _multiple(self, place: int) -> Any:
-        """The multiple of the step, or the nearest one between the ends."""
+        """Return the multiple of the step, or the nearest one between the ends."""
         place = min(max(place, self._first), self._last)
         if self.is_whole:
             return place * (1 if self.step is None else int(self.step))

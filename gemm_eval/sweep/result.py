@@ -246,7 +246,7 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
 
 
 def _kind_of(reason: str) -> str:
-    """The part of a reason that points share: its kind, or the column of a constraint."""
+    """Return the part of a reason that points share: its kind, or the column of a constraint."""
     head, colon, _ = reason.partition(": ")
     if colon and head in ("invalid", "unsupported", "infeasible"):
         return head

@@ -203,7 +203,7 @@ _PLANS: dict[str, Callable[[int, int, int], _Plan]] = {
 
 
 def _import_salib(method: str) -> list[Any]:
-    """The sampling and the analysis module of a method."""
+    """Return the sampling and the analysis module of a method."""
     with needs_extra(f"method {method!r}", "sweep"):
         return [import_module(f"SALib.{part}.{method}") for part in ("sample", "analyze")]
 
@@ -243,7 +243,7 @@ def _settle_infeasible(
 
 
 def _checked_options(method: str, num_samples: int | None, seed: int, on_infeasible: str) -> int:
-    """The number of samples."""
+    """Return the number of samples."""
     check_word("method", method, METHODS)
     as_integer("seed", seed, 0, _LARGEST)
     check_word(f"on_infeasible of {method}", on_infeasible, _ON_INFEASIBLE if method == "oat" else _ON_INFEASIBLE[:-1])

@@ -25,15 +25,4 @@ __all__ = [
     "predict_sizes", "prune_inductor",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".measure_module": ("compare",),
-        ".inductor": ("prune_inductor",),
-        ".inductor_report": ("PruneReport", "PrunedGemm", "PrunedTemplate", "RankedConfig"),
-        ".trace": ("Prediction", "predict"),
-        ".evaluate_module": ("predict_module", "predict_sizes"),
-        ".prediction": ("ModulePrediction", "PredictedOperation"),
-        ".render": ("Comparison", "MeasuredOperation", "SizeTable"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

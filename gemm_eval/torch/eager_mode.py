@@ -107,7 +107,7 @@ def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
 def _loop(
     name: str, inputs: Sequence[Any], outputs: Sequence[Any], count: int, read_bytes: int, write_bytes: int
 ) -> MemoryWork:
-    """A loop of TensorIterator: over vectors, over single elements, or with divisions that find each element."""
+    """Return a loop of TensorIterator: over vectors, over single elements, or with divisions that find each element."""
     tensors = [tensor for tensor in (*inputs, *outputs) if tensor.dim()]
     if all(_lies_as(tensors[0], tensor) for tensor in tensors):
         types = {str(tensor.dtype) for tensor in tensors}
@@ -175,7 +175,7 @@ def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
 
 
 def _made_contiguous(tensor: Any) -> tuple[MemoryWork, ...]:
-    """The copy that a kernel of contiguous rows needs of another tensor."""
+    """Return the copy that a kernel of contiguous rows needs of another tensor."""
     if tensor.is_contiguous():
         return ()
     num_bytes = tensor.numel() * tensor.element_size()

@@ -174,7 +174,7 @@ def _attention(module: Any, x: Any) -> Any:
 
 
 def _layer(recorder: Recorder, layer: Any, src: Any) -> Any:
-    """An encoder layer of src[B, S, E]: sums in place, and an activation that is a GEMM's."""
+    """Return an encoder layer of src[B, S, E]: sums in place, and an activation that is a GEMM's."""
 
     def norm(name: str, x: Any) -> Any:
         with _within(recorder, name):

@@ -125,7 +125,7 @@ def _fuse(graph: _Graph) -> list[list[int]]:
 def _candidates(
     graph: _Graph, own: _Group, call: Call, group_of: dict[int, int], readers_of_input: dict[int, list[int]]
 ) -> list[int]:
-    """Calls with whose kernels this one may fuse: those whose results it reads, then those that read the same."""
+    """Return calls whose kernels it may fuse with: those whose results it reads, then those that read the same."""
     result: list[int] = []
     if call.role is not Role.WINDOW:
         result += sorted((writer for writer in graph.writers_of[own.num] if writer in group_of), reverse=True)

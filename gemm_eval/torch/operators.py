@@ -82,7 +82,7 @@ def _bmm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
 
 
 def _with_bias(of: Callable[..., tuple[Work, ...]]) -> Callable[..., tuple[Work, ...]]:
-    """A GEMM onto its first argument: a vector is added by the kernel, a matrix is copied to the result before."""
+    """Return a GEMM onto its first argument: the kernel adds a vector, a matrix is copied to the result before."""
 
     def works(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
         result = of(args[1:], out, is_tf32)
@@ -220,7 +220,7 @@ def _work(
 
 
 def _padded(size: int, window: int, unit: int) -> int:
-    """A reduction or a number of columns, whose channels are filled up: of a window of them each position's."""
+    """Return a reduction or a number of columns, whose channels are filled up: of a window of them each position's."""
     per_window = window if size % window == 0 and window > 1 else 1
     channels = size // per_window
     return -(-channels // unit) * unit * per_window
@@ -258,7 +258,7 @@ def _convolution_works(
 
 
 def _eager(work: ConvolutionWork, x: Any, weight: Any, out: Any, bias: Any, is_tf32: bool) -> tuple[Work, ...]:
-    """The kernels of eager mode: changes of layout around that of channels side by side, and the bias by itself."""
+    """Return the kernels of eager mode: changes of layout around that of channels side by side, and the bias."""
     channels, filters = int(x.shape[-weight.dim() + 1]), int(out.shape[-weight.dim() + 1])
     images = int(x.shape[0]) if x.dim() == weight.dim() else 1
     in_positions, out_positions = (t.numel() // max(1, images * c) for t, c in ((x, channels), (out, filters)))

@@ -21,7 +21,7 @@ def num_layers(keys: Keys) -> int:
 
 
 def sizes(keys: Keys, *, tied: bool = False) -> Fields:
-    """The fields whose keys most architectures share; `tied` is what a missing `tie_word_embeddings` stands for."""
+    """Return the fields whose keys most architectures share; `tied`: the default of `tie_word_embeddings`."""
     return {
         "hidden_size": keys.size("hidden_size"), "num_layers": num_layers(keys), "vocab_size": keys.size("vocab_size"),
         "tied_embeddings": keys.flag("tie_word_embeddings", default=tied),
@@ -29,7 +29,7 @@ def sizes(keys: Keys, *, tied: bool = False) -> Fields:
 
 
 def head_dim(keys: Keys, hidden_key: str = "hidden_size", heads_key: str = "num_attention_heads") -> int:
-    """The size of a head where the architecture derives it: hidden size over heads."""
+    """Return the size of a head where the architecture derives it: hidden size over heads."""
     hidden, heads = keys.size(hidden_key), keys.size(heads_key)
     if hidden % heads:
         keys.refuse(heads_key, f"must divide {hidden_key} = {hidden}, as no head_dim is given")
@@ -37,7 +37,7 @@ def head_dim(keys: Keys, hidden_key: str = "hidden_size", heads_key: str = "num_
 
 
 def some(layers: Iterable[int], num: int) -> str | None:
-    """Some of `num` layers as text; None: all or none, which needs no saying."""
+    """Return some of `num` layers as text; None: all or none, which needs no saying."""
     result = sorted(layers)
     return layers_text(result) if 0 < len(result) < num else None
 
@@ -70,7 +70,7 @@ def _layers_of_type(keys: Keys, kind: str) -> list[int] | None:
 
 
 def attention(keys: Keys, *, windows: Iterable[int] = (), derives_kv_heads: bool = False, **options: Any) -> Fields:
-    """Grouped attention from the usual keys.
+    """Return grouped attention from the usual keys.
 
     `windows` are the layers with a window where one is given but no layer_types; `derives_kv_heads`: none given means
     one a head.

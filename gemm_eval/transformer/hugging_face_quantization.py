@@ -249,7 +249,7 @@ def word_of(keys: Keys, key: str, known: Sequence[str], default: str | None) -> 
 
 
 def _group(keys: Keys, key: str) -> int | None:
-    """A group size; None: one group for all K, which is written as -1."""
+    """Return a group size; None: one group for all K, which is written as -1."""
     value = keys.count(key, at_least=_PER_COLUMN)
     if value == 0:
         keys.refuse(key, "must be a size, or -1 for all K")
@@ -257,7 +257,7 @@ def _group(keys: Keys, key: str) -> int | None:
 
 
 def kv_cache_dtype_of(keys: Keys) -> DType | None:
-    """The type that a checkpoint has scales of keys and values for."""
+    """Return the type that a checkpoint has scales of keys and values for."""
     if "kv_cache_quant_algo" in keys:
         word_of(keys, "kv_cache_quant_algo", ("FP8", "fp8"), None)
         return DType.FP8

@@ -72,6 +72,8 @@ def outside_imports(node: ast.AST, installed: frozenset[str]) -> Iterator[tuple[
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             continue
+        if isinstance(child, ast.Expr | ast.Assign) and ast.unparse(child.value) == "import_triton()":
+            installed |= EXTRAS["triton"]  # it has `needs_extra`
         names: list[str] = []
         if isinstance(child, ast.Import):
             names = [alias.name for alias in child.names]

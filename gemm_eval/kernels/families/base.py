@@ -163,7 +163,7 @@ class Family(ABC):
         """All kernels that exist, each once, with K not split unless it is compiled so."""
 
     def compiled(self, config: KernelConfig) -> KernelConfig:
-        """The kernel that a config runs, as `configs` has it: how K is cut is an argument of its launch."""
+        """Return the kernel that a config runs, as `configs` has it: how K is cut is an argument of its launch."""
         return config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
 
     @abstractmethod
@@ -202,5 +202,5 @@ class Family(ABC):
 
 
 def ceil_div(a: int, b: int) -> int:
-    """a / b, rounded up."""
+    """Return a / b, rounded up."""
     return -(-a // b)

@@ -129,7 +129,7 @@ class StreamingFamily(Family):
         return THREADS_PER_WARP * variant.config.num_warps
 
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
-        """A CTA for each tile of C and each part of K."""
+        """Return a CTA for each tile of C and each part of K."""
         config = variant.config
         tiles, split = _tiles(variant, sizes), config.split_k
         return Launch(
@@ -241,7 +241,7 @@ class GemvMmaFamily(StreamingFamily):
         return reason or ("too few registers" if _warps(variant) < variant.config.num_warps else None)
 
     def macros(self, variant: Variant) -> dict[str, int]:
-        """The integers are subnormal fp16 numbers: the fewest instructions."""
+        """Read the integers as subnormal fp16 numbers: the fewest instructions."""
         return {**super().macros(variant), "SUBNORMAL": int(variant.activation is DType.FP16)}
 
     def ring_bytes(self, variant: Variant) -> int:

@@ -136,7 +136,7 @@ class Sm90Family(Family):
         }  # fmt: skip
 
     def prelude(self, variant: Variant) -> str:
-        """The instruction for this many tokens; its operands cannot be written once for all."""
+        """Return the instruction for this many tokens; its operands cannot be written once for all."""
         n = variant.config.cta_m
         sums = n // 2
         d = ", ".join(f"%{i}" for i in range(sums))
@@ -271,7 +271,7 @@ def _cluster_k(config: KernelConfig) -> int:
 
 
 def _exchange_bytes(config: KernelConfig) -> int:
-    """Sums of all parts for a CTA's share of the tokens, which take the place of the ring."""
+    """Return sums of all parts for a CTA's share of the tokens, which take the place of the ring."""
     shares = ceil_div(config.cta_m // _TOKEN_GROUP, config.split_k)
     return config.split_k * shares * _TOKEN_GROUP * config.cta_n * _SUM_BYTES
 

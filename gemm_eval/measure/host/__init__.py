@@ -1,4 +1,4 @@
-"""This machine's CPU as a multi-core chip: its cores and caches, how fast its memories and numpy's BLAS are.
+"""The CPU of this machine as a multi-core chip: its cores and caches, how fast its memories and numpy's BLAS are.
 
 >>> from gemm_eval.measure.host import detect_host
 >>> detect_host().num_cores.value  # doctest: +SKIP
@@ -20,12 +20,4 @@ __all__ = [
     "write_host_files",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".campaign": ("HostMeasurement", "measure_host"),
-        ".cpu": ("check_host_packages", "detect_host", "pinned_blas"),
-        ".spec": ("write_host_files",),
-        ".timing": ("HostTiming",),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,4 +1,4 @@
-"""This machine's CPU and BLAS: cores, caches, vector width and clock, each number with its kind and source."""
+"""CPU and BLAS of this machine: cores, caches, vector width and clock, each number with its kind and source."""
 
 from __future__ import annotations
 

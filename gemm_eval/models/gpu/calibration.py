@@ -489,7 +489,7 @@ def _has_sms(chip: Chip, gpu: str) -> bool:
 
 
 def calibration_stamp(arch: GpuSpec) -> str:
-    """A digest of all coefficients and corrections that can decide a cost on this GPU."""
+    """Return a digest of all coefficients and corrections that can decide a cost on this GPU."""
     return _stamp(data_root() / "calibration", chip_of(arch))
 
 

@@ -354,7 +354,7 @@ def collective_cost(
 def _nccl(
     link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
 ) -> dict[str, CollectiveTerms]:
-    """The algorithms and protocols of NCCL that may run, of which the fastest does."""
+    """Return the algorithms and protocols of NCCL that may run, of which the fastest does."""
     what, ranks = problem.what, problem.num_ranks
     share = problem.buffer_bytes / ranks
     if what in _EXCHANGES:

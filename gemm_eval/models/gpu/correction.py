@@ -120,7 +120,7 @@ class Correction(Frozen):
         return self
 
     def to_yaml(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         head = "# Written by `gemm-eval calibrate correction`; not to be edited by hand.\n"
         return head + yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 

@@ -168,7 +168,7 @@ def loaded_time_us(p: Any, main_us: float, matrix_us: float, power: float) -> fl
 
 @kernel
 def _bound_of(times: Times) -> int:
-    """The resource whose terms are the longest; where it is the SMs, their largest part gives the name."""
+    """Return the resource whose terms are the longest; where it is the SMs, their largest part gives the name."""
     bound, longest = 0, -1.0
     for resource in range(len(_BOUND_OF_RESOURCE)):
         total = 0.0

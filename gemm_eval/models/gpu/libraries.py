@@ -154,7 +154,7 @@ class Library:
         return self if family is None or (G == 1 and family.most_rows >= M) else LIBRARIES["cublas"]
 
     def padding(self, sm_arch: str, types: GemmTypes) -> Padding:
-        """What K and N are padded to before its kernels run GEMMs of these types: `_PAD_BYTES`, and packed weights.
+        """Return the padding of K and N before its kernels run GEMMs of these types: `_PAD_BYTES`, packed weights.
 
         A framework stores weights with padded rows once, lets the kernel that quantizes tokens write padded rows, and
         leaves out columns of C beyond N: none of that takes time.
@@ -182,7 +182,7 @@ class Library:
         return self.has_unaligned and not (types.is_block_scaled or types.a.dtype is DType.FP4)
 
     def family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int = ROW_BYTES) -> str:
-        """The kernel family that the library uses for these types, where rows start on so many bytes."""
+        """Return the kernel family that the library uses for these types, where rows start on so many bytes."""
         return self._family(arch, types, load_bytes=load_bytes).name
 
     def _grouped_family(self, arch: GpuSpec, types: GemmTypes) -> Family:

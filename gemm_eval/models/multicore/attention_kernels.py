@@ -473,7 +473,7 @@ def attention_sram_bytes(p: Any, s: AttentionSizes, tile_q: int, tile_kv: int) -
 def _kept_frac(
     p: Any, blk: AttentionBlock, q: float, q_once: float, kv: float, kv_once: float, partial: float
 ) -> float:
-    """What part of all that DRAM would give again the memory between DRAM and SRAM keeps."""
+    """Return what part of all that DRAM would give again the memory between DRAM and SRAM keeps."""
     kept_bytes = 0.0
     if q > q_once:
         kept_bytes += q_once

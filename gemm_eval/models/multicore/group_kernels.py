@@ -58,7 +58,7 @@ def new_spread(counts: Any, num_cores: int) -> Spread:
 
 @kernel
 def _least_loaded(loads: Any, members: Any, num_sets: int) -> int:
-    """The set of the least load, of equal ones the one of the fewest groups, of those the first."""
+    """Return the set of the least load, of equal ones the one of the fewest groups, of those the first."""
     chosen = 0
     for s in range(1, num_sets):
         if loads[s] < loads[chosen] or (loads[s] == loads[chosen] and members[s] < members[chosen]):

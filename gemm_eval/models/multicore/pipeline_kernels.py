@@ -35,7 +35,7 @@ def traffic_us(p: Any, blk: Any, moved: Traffic) -> float:
 
 @inlined_kernel
 def c_traffic(p: Any, blk: Any, stored: float, spilled: float) -> Traffic:
-    """What bytes of C pass that leave a core for good, and others that leave it and come back."""
+    """Return what bytes of C pass that leave a core for good, and others that leave it and come back."""
     spilled *= p["c_dram"]
     written = spilled
     if blk.E_K > 1 or not p["c_is_resident"]:  # partial results of a split K meet in DRAM, wherever C lies
@@ -55,7 +55,7 @@ def dma_us(p: Any, blk: Any, a: float, b: float, c: float) -> float:
 
 @inlined_kernel
 def loads_traffic(p: Any, blk: Any, a: float, b: float) -> Traffic:
-    """What bytes of A, and of B with its scales, pass on their way to a core, where none is kept on the way."""
+    """Return what bytes of A, and of B with its scales, pass on their way to a core, where none is kept on the way."""
     a_shared = a / blk.E_N if p["is_multicast"] else a
     b_shared = b / blk.E_M if p["is_multicast"] else b
     moved = a_shared * p["a_dram"] + b_shared * p["b_dram"]

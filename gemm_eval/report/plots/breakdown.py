@@ -125,7 +125,7 @@ def _finish_bars(axes: Axes, labels: list[str], name: str, values: npt.NDArray[n
 
 
 def _terms(gemms: list[GEMMResult]) -> dict[str, npt.NDArray[np.float64]]:
-    """The positive terms of all results [num_results], in us, in the order of the breakdowns; small ones as one."""
+    """Return the positive terms of all results [num_results], in us, in the order of breakdowns; small ones as one."""
     names = dict.fromkeys(name for result in gemms for name in result.breakdown if name != "hidden_us")
     terms = {name: np.array([max(0.0, result.breakdown.get(name, 0.0)) for result in gemms]) for name in names}
     least_us = _LEAST_FRAC * sum(terms.values(), np.zeros(len(gemms)))
@@ -178,7 +178,7 @@ def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
 
 
 def _distinct(steps: list[tuple[str, StepEstimate]]) -> list[tuple[str, StepEstimate]]:
-    """Steps without those that have the label and the times of another: batches of decode share their prefill."""
+    """Drop steps that have the label and the times of another: batches of decode share their prefill."""
     return list({(label, step.latency_us, *step.us_by_kind.values()): (label, step) for label, step in steps}.values())
 
 

@@ -222,7 +222,7 @@ def _distinct(items: list[Any]) -> list[Any]:
 
 
 def _ticks(items: list[Any], name: str) -> tuple[str, list[int], list[str]]:
-    """The label of an axis, and places and texts of its ticks."""
+    """Return the label of an axis, and places and texts of its ticks."""
     places = list(range(0, len(items), -(-len(items) // _MOST_TICKS)))
     label, texts = figures.tick_texts(name, [items[place] for place in places])
     return label, places, texts

@@ -140,7 +140,7 @@ def _num_parts(config: KernelConfig, K: int) -> int:
 
 
 def _raster(config: KernelConfig, clusters_m: int, clusters_n: int) -> npt.NDArray[np.int64]:
-    """Number of each tile of the padded grid [tiles_m, tiles_n] in the order in which CTAs are handed out.
+    """Return the number of each tile of the padded grid [tiles_m, tiles_n] in the order in which CTAs are handed out.
 
     The raster goes along one dimension in bands of `raster_swizzle` tiles, and takes whole clusters.
     """
@@ -198,7 +198,7 @@ def _wave_colors(num_waves: int) -> list[str]:
 
 
 def _draw_raster(axes: Axes, waves: _Waves, colors: list[str]) -> None:
-    """An arrow through the first tiles, in their order."""
+    """Draw an arrow through the first tiles, in their order."""
     first = np.argsort(waves.order, axis=None)[:_PATH]
     row, column = np.unravel_index(first, waves.order.shape)
     x = (waves.columns[column] + waves.columns[column + 1]) / 2

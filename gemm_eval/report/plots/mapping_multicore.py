@@ -144,7 +144,7 @@ def _draw_path(axes: Axes, mapping: MulticoreMapping, m: _Side, n: _Side, k: _Si
 
 
 def first_steps(mapping: MulticoreMapping, trips: dict[str, int]) -> list[tuple[int, int, int]]:
-    """The first visits that begin another tile of C, as (number of the visit, from 1, row, column)."""
+    """Return the first visits that begin another tile of C, as (number of the visit, from 1, row, column)."""
     loops = mapping.loop_order.name.lower()
     row_at, column_at = loops.index("m"), loops.index("n")
     steps: dict[tuple[int, int], int] = {}
@@ -208,7 +208,7 @@ class _Grid(NamedTuple):
         return left, part * M + top, min(self.block.n, N - left), min(self.block.m, M - top)
 
     def first_core(self, row: int, column: int) -> int:
-        """The first of the E_K cores of a block."""
+        """Return the first of the E_K cores of a block."""
         return (row * self.block.E_N + column) * self.block.E_K
 
 

@@ -114,7 +114,7 @@ def _area(share: Floats) -> Floats:
 def _roofs(
     evaluator: GEMMEvaluator, results: Sequence[GEMMResult], intensity: Floats
 ) -> list[tuple[str, Floats, Floats]]:
-    """The roofs as (name, intensity, rate): that of DRAM up to the highest compute roof, then the flat ones."""
+    """Return the roofs as (name, intensity, rate): that of DRAM up to the highest compute roof, then the flat ones."""
     arch = evaluator.arch
     compute: dict[str, float] = {}
     for result in results:

@@ -166,7 +166,7 @@ def _overhead_and_rate(table: MemoryBoundTable, least_us: Floats, held: Mask) ->
 
 
 def _interpolated(table: MemoryBoundTable, least_us: Floats, held: Mask) -> Floats:
-    """A table of rows and width for each kernel."""
+    """Return a table of rows and width for each kernel."""
     predicted = np.full(len(table), np.nan)
     sizes = np.stack([table.column("rows"), table.column("width")], axis=1)
     for rows, others in _kernels(table, held):

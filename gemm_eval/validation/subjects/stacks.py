@@ -197,7 +197,7 @@ def _costs(evaluator: GEMMEvaluator, config: ModelConfig, step: StackStep) -> It
 
 
 def _roofline_us(arch: ArchSpec, operation: Operation) -> float:
-    """The longer of its FLOP at the peak of the data sheet and its bytes at the DRAM bandwidth, in all its layers."""
+    """Return the longer of its FLOP at the data sheet's peak and its bytes at DRAM bandwidth, in all its layers."""
     assert isinstance(arch, GpuSpec)
     work = operation.work
     flop, peak = 0, 1.0

@@ -290,7 +290,7 @@ class AttentionCalibration(CalibrationFile):
         return self
 
     def text_of_coefficients(self) -> str:
-        """The last part of a file."""
+        """Return the last part of a file."""
         lines = ["families:"]
         for name, fitted in self.families.items():
             family = ATTENTION_FAMILIES[name]

@@ -123,7 +123,7 @@ def _key_tile(arch: GpuSpec, bits: int, head_dim: int) -> int:
 
 
 def _step_us(arch: GpuSpec, c: Mapping[str, float], bits: int, padded: int, elements: float, pairs: int) -> float:
-    """A tile of keys of an SM: products and exponentials side by side, and what stands around them."""
+    """Return a tile of keys of an SM: products and exponentials side by side, and what stands around them."""
     dtype = (
         DType.FP8 if bits == _NARROW_BITS else DType.BF16 if DType.BF16 in arch.tensor_flop_per_cycle else DType.FP16
     )
@@ -150,7 +150,7 @@ def _prepare_us(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows) -> F
 
 
 def _plain_bytes(rows: AttentionRows) -> tuple[Floats, Floats]:
-    """Queries, keys, values and outputs, [rows], twice: all of them differ."""
+    """Return queries, keys, values and outputs, [rows], twice: all of them differ."""
     elements = rows.batch * rows.q_len * rows.num_heads * (rows.head_dim + rows.value_dim)
     num: Floats = elements * rows.q_bits / 8.0 + rows.kv_bytes
     return num, num
@@ -317,7 +317,7 @@ def _different_bytes(rows: AttentionRows) -> Floats:
 
 
 def _prepare_bytes(rows: AttentionRows) -> Floats:
-    """Queries, keys and values of the new tokens, in 16 bits, read and written."""
+    """Return queries, keys and values of the new tokens, in 16 bits, read and written."""
     elements = 2.0 * rows.num_heads + 2.0 * rows.num_kv_heads
     num: Floats = rows.batch * rows.q_len * elements * rows.head_dim * 2.0 * 2.0
     return num

@@ -239,12 +239,12 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
     round_trip = latency / np.maximum(x.num_stages - _STAGES_NOT_IN_FLIGHT, _LEAST_IN_FLIGHT)
 
     def step_of(ctas: Array) -> Array:
-        """A k-step of an SM with so many CTAs."""
+        """Return a k-step of an SM with so many CTAs."""
         busy = _norm(_THROUGHPUT_NORM, ctas * tensor, ctas * issue, ctas * shared)
         return _norm(_LATENCY_NORM, busy, chain, round_trip)
 
     def tile_of(ctas: Array) -> Array:
-        """What a CTA does besides its main loop, with so many on an SM."""
+        """Return what a CTA does besides its main loop, with so many on an SM."""
         elems = np.minimum(x.block_m, x.M) * np.minimum(x.block_n, x.N)
         part = elems * _ACCUMULATOR_BYTES / c["part_bytes_per_cycle"] * ctas
         return c["tile_cycles"] + np.where(is_split, part, 0.0)
@@ -275,7 +275,7 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
 
 
 def _norm(power: float, *times: Array) -> Array:
-    """A little more than the longest: the more, the more are alike."""
+    """Return a little more than the longest: the more, the more are alike."""
     total: Array = np.sum([time**power for time in times], axis=0) ** (1.0 / power)
     return total
 

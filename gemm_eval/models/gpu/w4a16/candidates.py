@@ -139,7 +139,7 @@ def _entries(target: str, activation: DType, mode: str, group_size: int) -> tupl
 
 @cache
 def _table(target: str, activation: DType) -> tuple[list[str], dict[tuple[str, str], list[list[str]]]]:
-    """The header, and the lines by mode and group: a reader of all types parses each line once."""
+    """Return the header, and the lines by mode and group: a reader of all types parses each line once."""
     path = data_root() / "kernels" / "w4a16" / f"{target}-{activation}.csv"
     with path.open(newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file)

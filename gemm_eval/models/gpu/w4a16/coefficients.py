@@ -147,12 +147,12 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
 
 
 def coefficients_of(family: str) -> str:
-    """The family whose coefficients a family of ours has: that of plain GEMMs, of a grouped one."""
+    """Return the family whose coefficients a family of ours has: that of plain GEMMs, of a grouped one."""
     return family.removesuffix("_grouped")
 
 
 def w4a16_coefficients_of(family: str) -> tuple[Coefficient, ...]:
-    """The coefficients that a family has, with its defaults; `FAMILIES` has them for all others to read."""
+    """Return the coefficients that a family has, with its defaults; `FAMILIES` has them for all others to read."""
     return tuple(
         item.coefficient._replace(default=item.defaults[family])
         for item in W4A16_COEFFICIENTS

@@ -40,7 +40,7 @@ HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coef
 
 @kernel
 def norm3(a: float, b: float, c: float, d: float) -> float:
-    """The 3-norm: the largest of four times, and a little more where two are alike, because overlap is not perfect."""
+    """Return the 3-norm: the largest of four times, and a little more where two are alike: overlap is not perfect."""
     total = a * a * a + b * b * b + c * c * c + d * d * d
     result: float = total ** (1.0 / 3.0)
     return result
@@ -48,7 +48,7 @@ def norm3(a: float, b: float, c: float, d: float) -> float:
 
 @kernel
 def norm4(a: float, b: float, c: float) -> float:
-    """The 4-norm: work that waits for data in places of its own hides more of them than under the 3-norm."""
+    """Return the 4-norm: work that waits for data in places of its own hides more of them than under the 3-norm."""
     a2, b2, c2 = a * a, b * b, c * c
     result: float = np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2))
     return result
@@ -105,7 +105,7 @@ class Launch(NamedTuple):
 
 @inlined_kernel
 def launch_of(row: Any, t: ProblemTerms) -> Launch:
-    """What each launch of a kernel does; a batch by a kernel of one GEMM is as many launches."""
+    """Return what each launch of a kernel does; a batch by a kernel of one GEMM is as many launches."""
     G, cluster_rows = t.G, row["cta_m"] * row["cluster_m"]
     if G == 1:
         return Launch(
@@ -224,7 +224,7 @@ def _sums_cycles(row: Any, c: Any, t: Launch) -> float:
 
 @kernel
 def _passes(row: Any, t: Launch) -> int:
-    """Rounds of all threads of a streaming CTA over the pairs of columns of all tokens."""
+    """Return rounds of all threads of a streaming CTA over the pairs of columns of all tokens."""
     return ceil_div(min(row["cta_m"], t.M) * row["cta_n"], PAIRS_OF_WARP * row["num_warps"])
 
 
@@ -256,7 +256,7 @@ def parts_of_groups(row: Any, tiles_m: int, K: int, N: int) -> int:
 
 @kernel
 def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
-    """The main loop of a config."""
+    """Return the main loop of a config."""
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     tiles_m, tiles_n = t.tiles_m, ceil_div(t.N, cta_n)
     tiles = tiles_m * tiles_n
