@@ -299,8 +299,9 @@ class FunctionMode(TorchFunctionMode):
                 args, kwargs = cast_as_autocast(args, kwargs)
             return self._attention(func, args, kwargs)
         if getattr(func, "_name", "") == _FLEX and isinstance(func, torch._ops.HigherOrderOperator):
-            works = partial(flex_attention_work, *args[:3], args[4], self._recorder.precision)
-            return self._run(func, args, kwargs, _FLEX, works, args[:3])
+            q, k, v, _, mask = args[:5]
+            works = partial(flex_attention_work, q, k, v, mask, self._recorder.precision)
+            return self._run(func, args, kwargs, _FLEX, works, [q, k, v])
         if func is torch.nn.functional.multi_head_attention_forward:
             with self._attention_inside():
                 return func(*args, **kwargs)
