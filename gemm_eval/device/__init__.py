@@ -21,22 +21,7 @@ if TYPE_CHECKING:
     )
     from gemm_eval.device.bench import MARKER_NAME, BenchDevice, StreamTimer, describe_gpu, read_gpu_state
     from gemm_eval.device.nvrtc import COMPILE_OPTIONS, CompiledKernel, compile_text, compiler_version
-    from gemm_eval.device.runtime import (
-        Scratch,
-        StreamHandle,
-        allocate,
-        clear_bytes,
-        current_device,
-        import_cupy,
-        limits_of_device,
-        load_function,
-        name_of_device,
-        on_device,
-        refuse_capture,
-        scratch_of,
-        stream_handle,
-        wait_for_stream,
-    )
+    from gemm_eval.device.runtime import allocate, import_cupy, limits_of_device, load_function
     from gemm_eval.device.sass import (
         CLASSES,
         INSTRUCTION_BYTES,
@@ -63,12 +48,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLASSES", "COMPILE_OPTIONS", "INSTRUCTION_BYTES", "MARKER_NAME", "BenchDevice", "Call", "CompiledKernel",
-    "DeviceArray", "Instruction", "Rows", "Scratch", "StreamHandle", "StreamTimer", "TimedGraph", "Timer", "Timing",
-    "TimingProtocol", "allocate", "as_device_array", "as_rows", "capture_calls", "check_dtype", "check_vector",
-    "class_of", "clear_bytes", "compile_text", "compiler_version", "current_device", "describe_gpu", "disassemble",
-    "disassemble_code", "encode_tensor_map", "find_main_loop", "import_cupy", "limits_of_device", "load_function",
-    "measure_floor_us", "name_of_device", "num_calls", "nvdisasm_version", "on_device", "overlaps", "parse_sass",
-    "read_gpu_state", "refuse_capture", "scratch_of", "stream_handle", "summarize", "time_in_turns", "wait_for_stream",
+    "DeviceArray", "Instruction", "Rows", "StreamTimer", "TimedGraph", "Timer", "Timing", "TimingProtocol", "allocate",
+    "as_device_array", "as_rows", "capture_calls", "check_dtype", "check_vector", "class_of", "compile_text",
+    "compiler_version", "describe_gpu", "disassemble", "disassemble_code", "encode_tensor_map", "find_main_loop",
+    "import_cupy", "limits_of_device", "load_function", "measure_floor_us", "num_calls", "nvdisasm_version", "overlaps",
+    "parse_sass", "read_gpu_state", "summarize", "time_in_turns",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

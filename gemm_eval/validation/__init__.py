@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         INTERPOLATION,
         PHYSICS,
         ROOFLINE,
-        Compared,
         GpuLine,
         compare,
         compare_gpus,
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from gemm_eval.validation.metrics import Metrics, Score, make_score, regime_of, score, worst_rows
     from gemm_eval.validation.plots import (
         plot_error_by_rows,
-        plot_latency_curves,
         plot_predicted,
         save_figure,
         save_study_plots,
@@ -96,14 +94,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLEAR_FRAC", "CONFIG_COLUMNS", "CORRECTED", "GEMM_COLUMNS", "INTERPOLATION", "PHYSICS", "ROOFLINE",
-    "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablation", "Compared", "GpuLine", "KernelKey", "Metrics", "Score", "Study",
+    "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablation", "GpuLine", "KernelKey", "Metrics", "Score", "Study",
     "Timings", "TritonModel", "W4A16Model", "ablation_document", "ablation_report", "assign_folds", "calibrate",
     "calibrate_correction", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "calibration_out",
     "compare", "compare_crossovers", "compare_gpus", "cross_fit", "describe_held_out", "errors_frame", "errors_table",
     "find_timings", "find_w4a16_tables", "first_rows", "is_calibrated_on", "is_default_training",
     "is_triton_calibrated", "list_correction_timings", "list_timings", "list_w4a16_tables", "make_score",
     "measure_loss", "measured_speedups", "model_predictor", "order_by", "plot_crossover", "plot_error_by_rows",
-    "plot_latency_curves", "plot_predicted", "predict_speedups", "random_choice", "ranked_choice", "read_timings",
+    "plot_predicted", "predict_speedups", "random_choice", "ranked_choice", "read_timings",
     "read_triton_timings", "read_w4a16_timings", "refit_intervals", "regime_of", "report_document", "report_table",
     "run_ablation", "save_figure", "save_study_plots", "score", "sign_shares", "static_points", "study_document",
     "study_frame", "study_report", "study_triton", "study_w4a16", "triton_table", "worst_rows", "worst_table",

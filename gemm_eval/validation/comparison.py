@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from typing import NamedTuple
@@ -25,25 +25,6 @@ from gemm_eval.validation.tables import list_timings, measured_root
 from gemm_eval.validation.timings import Floats, Mask, Timings
 
 
-@dataclass(frozen=True, eq=False)
-class Compared:
-    """A predictor's score on a set.
-
-    `predictor` is as it was before any fit, and `train` what a curve of it is fitted on (empty: it stays as it is). The
-    note of the model says where its coefficients come from.
-    """
-
-    score: Score
-    predictor: Predictor
-    train: tuple[Timings, ...] = ()
-    note: str = ""
-
-    def fitted(self) -> Predictor:
-        """Return the predictor, fitted on all of `train` outside the bands; for curves, not for errors."""
-        kept = [timings.select(~timings.in_band) for timings in self.train]
-        return self.predictor.fit(*kept) if kept else self.predictor
-
-
 def is_default_training(timings: Timings) -> bool:
     """Return whether a calibration is fitted on this set unless others are named: cold weights, boost clock."""
     return timings.l2 == "cold" and timings.clock == "burst"
@@ -57,7 +38,7 @@ def is_calibrated_on(arch: GpuSpec, timings: Timings) -> bool:
 def compare(
     arch: GpuSpec, sets: Sequence[Timings], num_folds: int = 5, seed: int = 0, *,
     refit: bool | None = None, is_joint: bool = False,
-) -> Iterator[list[Compared]]:  # fmt: skip
+) -> Iterator[list[Score]]:  # fmt: skip
     """Score each set: the model first, then the model with learned corrections, then the baselines.
 
     Args:
@@ -70,7 +51,7 @@ def compare(
     Raises:
         UnsupportedError: the library has no kernels for these types on this GPU, or the GPU no peak.
     """
-    joint: dict[str, list[Compared]] = {}
+    joint: dict[str, list[Score]] = {}
     for library, of_library in _by_library(sets) if is_joint else ():
         train = [timings for timings in of_library if is_default_training(timings)] or of_library
         note = f"refitted jointly on {', '.join(timings.name for timings in train)}"
@@ -96,15 +77,15 @@ def _models(arch: GpuSpec, library: str) -> list[Predictor]:
 def _refitted(
     arch: GpuSpec, library: str, sets: Sequence[Timings], train: Sequence[Timings], num_folds: int, seed: int,
     how: str, note: str,
-) -> dict[str, list[Compared]]:  # fmt: skip
+) -> dict[str, list[Score]]:  # fmt: skip
     """Score models fitted on the sets `train` of `sets`, by name of the set."""
     folds = min(num_folds, len({pair for item in sets for pair in item.pairs}))
-    by_set: dict[str, list[Compared]] = {item.name: [] for item in sets}
+    by_set: dict[str, list[Score]] = {item.name: [] for item in sets}
     for predictor in _models(arch, library):
         crossed = cross_fit(predictor, sets, folds, seed, train=train)
         for index, item in enumerate(sets):
             scored = score_crossed(crossed, predictor.name, item, index, f"{folds}-fold{how}", has_interval=True)
-            by_set[item.name].append(Compared(scored, predictor, tuple(train), note))
+            by_set[item.name].append(replace(scored, note=note))
     return by_set
 
 
@@ -116,36 +97,32 @@ def make_baselines(arch: GpuSpec, timings: Timings) -> list[Predictor]:
     return baselines
 
 
-def _refitted_baselines(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Compared]:
+def _refitted_baselines(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Score]:
     asked, folds = timings.whole(), min(num_folds, len(set(timings.pairs)))
     for baseline in make_baselines(arch, asked):
-        has_constants = not isinstance(baseline, NaiveRoofline)
-        scored = score(baseline, asked, folds if has_constants else 0, seed)
-        yield Compared(scored, baseline, (asked,) if has_constants else ())
+        yield score(baseline, asked, 0 if isinstance(baseline, NaiveRoofline) else folds, seed)
 
 
-def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> list[Compared]:
+def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> list[Score]:
     origin = origin_of(arch, timings)
     model = model_predictor(arch, timings.library)
     carried = f"on {origin.gpu}" if origin.gpu else "as it is"
     how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
     note = f"{how}; coefficients: {describe_origin(arch, timings, origin)}"
     asked = timings.whole()
-    compared = []
+    scores = []
     for name, answers in ((model.name, answer(arch, asked, correction=False)), ("corrected", answer(arch, asked))):
         if name == model.name or (answers["source"] == "corrected").any():
-            predicted_us = answers["latency_us"] + asked.timer_us
-            scored = Score(asked, name, predicted_us, carried, is_inside=are_in_answers(asked, answers))
-            compared.append(Compared(scored, model, (), note))
+            us, inside = answers["latency_us"] + asked.timer_us, are_in_answers(asked, answers)
+            scores.append(Score(asked, name, us, carried, is_inside=inside, note=note))
     if origin.is_calibrated:
-        return [*compared, *_refitted_baselines(arch, timings, num_folds, seed)]
+        return [*scores, *_refitted_baselines(arch, timings, num_folds, seed)]
     baselines: list[tuple[Predictor, str]] = [(NaiveRoofline(arch), "as it is")]
     if (roofline := carried_roofline(arch, timings)) is not None:
         baselines.append((roofline, carried))
     if is_available(arch.name) and knows_types(timings):
         baselines.append((NvidiaHeuristics(arch.name), "as it is"))
-    scores = (Compared(Score(asked, item.name, item.predict(asked), words), item) for item, words in baselines)
-    return [*compared, *scores]
+    return [*scores, *(Score(asked, item.name, item.predict(asked), words) for item, words in baselines)]
 
 
 def answer(arch: GpuSpec, asked: Timings, *, correction: bool = True) -> GEMMTable:

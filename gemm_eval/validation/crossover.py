@@ -13,7 +13,6 @@ from gemm_eval import figures
 from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import Crossover, GEMMEvaluator, w4a16_crossover
 from gemm_eval.extras import needs_extra
-from gemm_eval.validation.plots import MEASURED
 from gemm_eval.validation.predictors.w4a16 import list_w4a16_tables
 
 if TYPE_CHECKING:
@@ -183,6 +182,7 @@ def compare_crossovers(
     return frame.astype({"first_loss_M": "Int64", "last_win_M": "Int64"})
 
 
+_MEASURED: dict[str, Any] = {"s": 24, "edgecolors": figures.SURFACE, "linewidths": 0.4, "zorder": 3}
 _SPEEDUP_TICKS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
@@ -230,7 +230,7 @@ def plot_crossover(crossover: Crossover, measured: pd.DataFrame | None = None) -
         handles += lines if label else []
         drawn[axes].append(values)
         if points is not None:
-            axes.scatter(points["M"], points[column], color=color, marker=marker, **MEASURED)
+            axes.scatter(points["M"], points[column], color=color, marker=marker, **_MEASURED)
             measured_label = f"{label}, measured"
             handles += [Line2D([], [], linestyle="", color=color, marker=marker, label=measured_label)] if label else []
             drawn[axes].append(points[column].to_numpy(np.float64))

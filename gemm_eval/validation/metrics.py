@@ -184,6 +184,7 @@ class Score:
         fitted: what predicted the rows, where that is to be asked again; several: one for each fold.
         fit_of: [rows], which of `fitted` predicted a row.
         is_inside: [rows], whether the measured time lies in the 80% interval around the prediction; None: it has none.
+        note: of the model: where its coefficients come from.
     """
 
     timings: Timings
@@ -195,6 +196,7 @@ class Score:
     fitted: Sequence[Any] = ()
     fit_of: Ints | None = None
     is_inside: Mask | None = None
+    note: str = ""
 
     @cached_property
     def errors(self) -> tuple[Errors, ...]:

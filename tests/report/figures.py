@@ -104,14 +104,11 @@ def validation_figures(folder: Path) -> dict[str, Any]:
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.evaluate.crossover import w4a16_crossover
     from gemm_eval.validation import find_timings, measured_speedups, model_predictor, score, study_w4a16
-    from gemm_eval.validation.ablation import Ablated
     from gemm_eval.validation.baselines import NaiveRoofline
     from gemm_eval.validation.crossover import plot_crossover
     from gemm_eval.validation.plots import (
-        plot_ablation,
         plot_error_by_rows,
         plot_family,
-        plot_latency_curves,
         plot_predicted,
         plot_regret,
     )
@@ -131,22 +128,13 @@ def validation_figures(folder: Path) -> dict[str, Any]:
     frame = frame[frame["N"].isin(sorted(frame["N"].unique())[:4])].groupby(["M", "K", "N"]).head(24)
     frame.to_parquet(folder / "slice.parquet")
     study = study_w4a16(h200, [folder / "slice.parquet"], train=[folder / "slice.parquet"])
-    terms = [
-        Ablated("w4a16_sm90", f"{name}_cycles", 0.0, "costs nothing", 4.5, 0.9, points, held_out)
-        for name, points, held_out in (
-            ("issue", 5.0, None), ("dequantization_of_a_step", 0.4, 0.38), ("wait", 0.02, 0.03), ("part", 0.0, -0.004),
-        )
-    ]  # fmt: skip
     return {
         "validation, predicted": plot_predicted(scored),
         "validation, predicted far off": plot_predicted(score(NaiveRoofline(h200), few, 0)),
         "validation, error": plot_error_by_rows(scored),
         "validation, error of few": plot_error_by_rows(score(NaiveRoofline(h200), few, 0)),
-        "validation, curves": plot_latency_curves(model, dense),
-        "validation, one curve": plot_latency_curves(model, few, few.pairs[:1]),
         "validation, crossover": plot_crossover(w4a16_crossover(evaluator, 4096, 12288, max_M=2048), speedups),
         "validation, predicted crossover": plot_crossover(w4a16_crossover(evaluator, 8192, 1280, max_M=16384)),
         "validation, family": plot_family(study, study.timings.groups[0]),
         "validation, regret": plot_regret(study),
-        "validation, ablation": plot_ablation(terms, "w4a16_sm90"),
     }  # fmt: skip

@@ -125,16 +125,16 @@ def test_sets_that_are_held_back_can_correct_all_the_same() -> None:
 
 def test_validation_shows_the_corrected_model_and_coverage(timings: Timings) -> None:
     (compared,) = compare(A100, [timings], 3)
-    names = [item.score.predictor for item in compared]
+    names = [item.predictor for item in compared]
 
     assert names[:2] == ["gemm_eval", "corrected"]
-    assert all(0.7 < item.score.coverage["all"] < 0.9 for item in compared[:2])
-    assert compared[2].score.coverage == {}
+    assert all(0.7 < item.coverage["all"] < 0.9 for item in compared[:2])
+    assert compared[2].coverage == {}
     rng = np.random.default_rng(0)  # intervals hold 80% of rows that they have not seen
     predicted_us = timings.measured_us * np.exp(rng.normal(0.0, 0.1, len(timings)))
     inside = are_inside(timings, predicted_us, rng.integers(0, 5, len(timings)))
     assert inside.mean() == pytest.approx(0.8, abs=0.04)
-    headers = [str(column.header) for column in errors_table([item.score for item in compared]).columns]
+    headers = [str(column.header) for column in errors_table(compared).columns]
     assert headers[-1] == "in 80%"
 
 
@@ -143,7 +143,7 @@ def test_without_scikit_learn_the_model_stands_alone(timings: Timings, monkeypat
 
     monkeypatch.setattr(comparison, "can_learn", lambda: False)
     (compared,) = compare(A100, [timings], 3)
-    assert [item.score.predictor for item in compared][:2] == ["gemm_eval", "naive roofline"]
+    assert [item.predictor for item in compared][:2] == ["gemm_eval", "naive roofline"]
 
 
 def test_the_command_writes_a_correction(tmp_path: Path) -> None:

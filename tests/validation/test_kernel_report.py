@@ -239,7 +239,7 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
     frame = pd.read_csv(csv)
     assert set(frame["what"]) == {"error", "choice"}
     assert len(frame) == len(part["errors"]) + len(part["choices"])
-    assert {"w4a16-slice-regret.png", "w4a16-ablation-w4a16_sm90.png"} <= {path.name for path in plots.iterdir()}
+    assert {"w4a16-slice-regret.png"} <= {path.name for path in plots.iterdir()}
 
 
 def test_command_refuses_what_makes_no_sense(table: Path) -> None:

@@ -7,30 +7,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from gemm_eval import validation
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.calibration import Origin
 from gemm_eval.models.gpu.families import GENERIC
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.validation import comparison
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.metrics import Score, score
-from gemm_eval.validation.plots import (
-    plot_error_by_rows,
-    plot_latency_curves,
-    plot_predicted,
-    problems_over_rows,
-    save_figure,
-)
+from gemm_eval.validation.plots import plot_error_by_rows, plot_predicted, save_figure
 from gemm_eval.validation.report import errors_frame, errors_table, report_document, worst_table
 from gemm_eval.validation.tables import find_timings, read_timings
 from gemm_eval.validation.timings import Floats, Timings
-from tests.report.figures import legend_of
 from tests.validation.inputs import H200, run, shown
 
 TABLE = "M,K,N,latency_us\n" + "".join(
@@ -114,37 +105,22 @@ def test_frame_and_document_say_the_same(scores: list[Score]) -> None:
     json.dumps(document, allow_nan=False)
 
 
-def test_plots_have_labels_and_units(scores: list[Score], timings: Timings, tmp_path: Path) -> None:
+def test_plots_have_labels_and_units(scores: list[Score], tmp_path: Path) -> None:
     image = pytest.importorskip("matplotlib.image")
-    curves = plot_latency_curves(FittedRoofline(H200), timings, [(64, 128), (1, 1)])
     labels = {
         figure: (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel())
-        for figure in (plot_predicted(scores[0]), plot_error_by_rows(scores[0]), curves)
+        for figure in (plot_predicted(scores[0]), plot_error_by_rows(scores[0]))
     }
 
     assert list(labels.values()) == [
         ("measured latency (us)", "predicted latency (us)"),
         ("M (rows of A and C)", "predicted / measured - 1 (%)"),
-        ("M (rows of A and C)", "latency (us)"),
     ]
-    assert legend_of(curves) == ["N=64 K=128"]
     for place, figure in enumerate(labels):
         save_figure(figure, tmp_path / "new" / f"{place}.png")
     for path in (tmp_path / "new").iterdir():
         assert path.stat().st_size > 1000
         assert image.imread(path)[0, 0].tolist() == [1.0, 1.0, 1.0, 1.0]  # white, where a page may be dark
-
-
-def test_curves_have_rows_and_meet_every_step(timings: Timings) -> None:
-    pytest.importorskip("matplotlib")
-    with pytest.raises(InvalidInputError, match="pairs must be up to 8, got 9"):
-        plot_latency_curves(FittedRoofline(H200), timings, [(64, 128)] * 9)
-    with pytest.raises(InvalidInputError, match=r"mine: there is no row of any of the pairs \(N, K\)"):
-        plot_latency_curves(FittedRoofline(H200), timings, [(1, 1)])
-    M = problems_over_rows(timings, step=8).column("M")
-    assert (M[0], M[-1]) == (1, 512)
-    assert {128, 129, 256, 257, 384, 385} <= set(M.tolist())
-    assert (np.diff(M) > 0).all()
 
 
 def test_validate_writes_json_csv_and_plots(table: Path, tmp_path: Path) -> None:
@@ -158,7 +134,7 @@ def test_validate_writes_json_csv_and_plots(table: Path, tmp_path: Path) -> None
     ]  # fmt: skip
     assert document["coefficients"] == {"mine": "refitted on this set"}
     assert set(pd.read_csv(csv)["group"]) == {"decode", "mid", "prefill", "all"}
-    assert len(list(plots.glob("mine-*.png"))) == 3 * 4
+    assert len(list(plots.glob("mine-*.png"))) == 2 * 4
 
 
 def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
@@ -185,10 +161,9 @@ def test_transferred_roofline_is_one_of_shares(table: Path) -> None:
     """Constants of an H200 fit, on the data sheet of an H100."""
     h100 = load_arch("h100-sxm", GpuSpec)
     (timings,) = read_timings(table, gpu="h100-sxm", library="cublas", dtype="fp16")
-    (of_set,) = comparison.compare(h100, [timings])
-    roofline = of_set[-1].predictor
+    roofline = comparison.carried_roofline(h100, timings)
 
-    assert isinstance(roofline, FittedRoofline)
+    assert roofline is not None
     assert roofline.arch is h100
     assert 0.5 < roofline.roofs[""].dram_frac < 1.1
     of_h200 = FittedRoofline(H200).fit(*find_timings("h200-sxm", ["aiconfigurator/float16", "cublas/fp16"]))

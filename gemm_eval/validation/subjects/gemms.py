@@ -21,7 +21,7 @@ from gemm_eval.validation.subjects.reports import fitted, plain_lines, tau_cell,
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
-    from gemm_eval.validation import Ablation, Compared, GpuLine, Study
+    from gemm_eval.validation import Ablation, GpuLine, Score, Study
 
 Files = Sequence[Path] | None
 Names = Sequence[str] | None
@@ -47,39 +47,37 @@ def validate_dense(
         raise InvalidOptionError("--joint fits, --no-fit does not: give one of them")
     if joint and refit is None and not all(validation.is_calibrated_on(spec, timings) for timings in sets):
         raise InvalidOptionError(f"--joint would fit on timings of {spec.name}, which has no calibration: add --refit")
-    compared: list[list[Compared]] = []
+    compared: list[list[Score]] = []
     for of_set in validation.compare(spec, sets, folds, seed, refit=refit, is_joint=joint):
         compared.append(of_set)
         if plots is not None:
             for item in of_set:
                 _save_plots(item, plots)
-    scores = [item.score for of_set in compared for item in of_set]
+    scores = [scored for of_set in compared for scored in of_set]
     if csv is not None:
         write_csv(validation.errors_frame(scores), csv)
 
     def document() -> dict[str, Any]:
-        notes = {of_set[0].score.timings.name: of_set[0].note for of_set in compared}
+        notes = {of_set[0].timings.name: of_set[0].note for of_set in compared}
         return {"arch": spec.name, "coefficients": notes} | validation.report_document(scores, worst, groups)
 
     def parts() -> Iterator[RenderableType]:
         for place, of_set in enumerate(compared):
             if place:
                 yield ""
-            yield validation.errors_table([item.score for item in of_set], groups, of_set[0].note)
+            yield validation.errors_table(of_set, groups, of_set[0].note)
             if worst:
                 yield ""
-                yield validation.worst_table(of_set[0].score, worst)
+                yield validation.worst_table(of_set[0], worst)
 
     return Report(document, parts)
 
 
-def _save_plots(item: Compared, folder: Path) -> None:
-    scored = item.score
+def _save_plots(scored: Score, folder: Path) -> None:
     stem = f"{scored.timings.name}-{scored.predictor}".replace("/", "-").replace(" ", "-")
     figures = {
         "predicted": validation.plot_predicted(scored),
         "error": validation.plot_error_by_rows(scored),
-        "curves": validation.plot_latency_curves(item.fitted(), scored.timings),
     }
     for name, figure in figures.items():
         validation.save_figure(figure, folder / f"{stem}-{name}.png")
@@ -150,21 +148,20 @@ def validate_w4a16(
     sets = [] if data else [timings for timings in validation.list_timings(spec.name) if timings.name == _INT4_WO]
     public = [item for of_set in validation.compare(spec, sets, folds, seed, refit=False) for item in of_set]
     if plots is not None:
-        validation.save_study_plots(studies, ablated, plots)
+        validation.save_study_plots(studies, plots)
     if csv is not None:
         write_csv(validation.study_frame(studies), csv)
-    scores = [item.score for item in public]
 
     def document() -> dict[str, Any]:
         head = {"arch": spec.name, "num_folds": folds, "seed": seed}
         head |= {"parts": [validation.study_document(study, worst) for study in studies]}
-        return head | _ablation_document(ablated) | {"int4_wo": validation.report_document(scores, worst)}
+        return head | _ablation_document(ablated) | {"int4_wo": validation.report_document(public, worst)}
 
     def parts() -> Iterator[RenderableType]:
         yield from _study_parts(studies, ablated, worst)
         if public:
             note = f"{public[0].note}\n{validation.describe_held_out(spec.name, TRTLLM, _INT4_WO)}".rstrip()
-            yield validation.errors_table(scores, note=note)
+            yield validation.errors_table(public, note=note)
 
     return Report(document, parts)
 
