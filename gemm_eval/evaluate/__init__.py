@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.batch import ProblemBatch
     from gemm_eval.evaluate.collective import CollectiveResult
     from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
-    from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator
+    from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator, GemmOptions, RunArguments
     from gemm_eval.evaluate.memory_bound import MemoryBoundResult, memory_bounds
     from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.evaluate.select import select_config
@@ -24,9 +24,11 @@ __all__ = [
     "GEMMEvaluator",
     "GEMMResult",
     "GEMMTable",
+    "GemmOptions",
     "Kind",
     "MemoryBoundResult",
     "ProblemBatch",
+    "RunArguments",
     "memory_bounds",
     "progress_bar",
     "select_config",
@@ -40,23 +42,11 @@ __getattr__, __dir__ = lazy_names(
         ".backend": ("Kind",),
         ".batch": ("ProblemBatch",),
         ".collective": ("CollectiveResult",),
-        ".crossover": (
-            "Crossover",
-            "w4a16_crossover",
-        ),
-        ".evaluator": (
-            "CacheInfo",
-            "GEMMEvaluator",
-        ),
-        ".memory_bound": (
-            "MemoryBoundResult",
-            "memory_bounds",
-        ),
+        ".crossover": ("Crossover", "w4a16_crossover"),
+        ".evaluator": ("CacheInfo", "GEMMEvaluator", "GemmOptions", "RunArguments"),
+        ".memory_bound": ("MemoryBoundResult", "memory_bounds"),
         ".result": ("GEMMResult",),
         ".select": ("select_config",),
-        ".table": (
-            "GEMMTable",
-            "progress_bar",
-        ),
+        ".table": ("GEMMTable", "progress_bar"),
     },
 )

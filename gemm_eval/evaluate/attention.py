@@ -1,17 +1,17 @@
-"""Attention on one arch: what is asked, the result, fused and unfused answers."""
+"""The time of attention on one arch, by fused kernels or by two GEMMs with a softmax between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import check_flag, check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.memory_bound import memory_bound
-from gemm_eval.evaluate.result import GEMMResult
+from gemm_eval.evaluate.result import GEMMResult, Result, term_lines
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import AttentionMapping
 from gemm_eval.models.gpu.attention import (
@@ -33,13 +33,10 @@ _SHOWN_FROM_US = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionResult:
+class AttentionResult(Result):
     """The time of attention on an arch, term by term.
 
     Attributes:
-        problem: sizes and types.
-        arch_name: name of the arch.
-        latency_us: time of the call, in microseconds.
         breakdown: microseconds by term, in the order they run; they add up to `latency_us`. On multi-core chips they
             are the times of the parts, and what of them overlaps is below 0, `hidden_us`.
         term_meanings: what the time of each term goes to.
@@ -71,6 +68,7 @@ class AttentionResult:
     origin: str
     mapping: AttentionMapping | None = None
     dram_bytes: int | None = None
+    _derived: ClassVar = ("flop", "tflop_per_s", "gb_per_s")
 
     def __repr__(self) -> str:
         return (
@@ -95,30 +93,15 @@ class AttentionResult:
 
     def explain(self) -> str:
         """Return a short text: how long, what bounds it, and where the time goes."""
-        times = [
-            f"  {name.removesuffix('_us'):8} {time_text(us):>9}  {self.term_meanings.get(name, '')}"
-            for name, us in self.breakdown.items()
-            if abs(us) >= _SHOWN_FROM_US
-        ]
         at_least = ", ".join(f"{name} {time_text(us)}" for name, us in self.roofs.items())
-        return "\n".join(
-            [
-                f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)}, {self.tflop_per_s:,.1f} TFLOP/s, "
-                f"{self.gb_per_s:,.0f} GB/s, bound by {self.bound}.",
-                f"Kernel: {self.kernel}; coefficients {self.origin}.",
-                *times,
-                f"At least: {at_least}.",
-            ]
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values, ready for JSON."""
-        data: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
-        data["problem"] = {item.name: getattr(self.problem, item.name) for item in fields(self.problem)}
-        for name in ("breakdown", "term_meanings", "roofs"):
-            data[name] = dict(data[name])
-        data["mapping"] = None if self.mapping is None else self.mapping.to_dict()
-        return data | {"flop": self.flop, "tflop_per_s": self.tflop_per_s, "gb_per_s": self.gb_per_s}
+        lines = [
+            f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)}, {self.tflop_per_s:,.1f} TFLOP/s, "
+            f"{self.gb_per_s:,.0f} GB/s, bound by {self.bound}.",
+            f"Kernel: {self.kernel}; coefficients {self.origin}.",
+            *term_lines(self.breakdown, self.term_meanings, _SHOWN_FROM_US),
+            f"At least: {at_least}.",
+        ]
+        return "\n".join(lines)
 
 
 CORES, CORES_IF_THEY_CAN = "cores", "cores if they can"
@@ -133,7 +116,7 @@ _UNFUSED_TERMS = {
 }
 
 
-def attention_library(arch: ArchSpec, fused: bool | None, library: str | None) -> str | None:
+def attention_kernels(arch: ArchSpec, fused: bool | None, library: str | None) -> str | None:
     """Return whose fused kernels run, on multi-core chips `CORES` or `CORES_IF_THEY_CAN`; None: attention is not fused.
 
     Raises:
@@ -153,12 +136,34 @@ def attention_library(arch: ArchSpec, fused: bool | None, library: str | None) -
     return library or DEFAULT_ATTENTION
 
 
-def fused_attention(arch: GpuSpec, problems: Sequence[AttentionProblem], library: str) -> list[AttentionResult]:
-    """Return what fused kernels of a GPU take, as a library of `ATTENTION_LIBRARIES` runs them.
+def attention_results(
+    arch: ArchSpec,
+    problems: Sequence[AttentionProblem],
+    kernels: str | None,
+    evaluate: Callable[[GemmProblem], GEMMResult],
+) -> list[AttentionResult]:
+    """Return the times of attention by `attention_kernels`; `evaluate` answers for the GEMMs of unfused attention.
 
     Raises:
-        UnsupportedError: the tensor cores do not take a type of queries, or the library has no kernel.
+        UnsupportedError: the chip does not compute in a type of queries, or fused, or the library has no kernel.
+        InfeasibleError: no tile fits in SRAM.
     """
+    if isinstance(arch, GpuSpec) and kernels is not None:
+        return _fused_on_gpu(arch, problems, kernels)
+    results = []
+    for problem in problems:
+        result = None
+        if isinstance(arch, MulticoreSpec) and kernels is not None:
+            try:
+                result = _fused_on_cores(arch, problem)
+            except (UnsupportedError, InfeasibleError):
+                if kernels == CORES:
+                    raise
+        results.append(_unfused(arch, problem, evaluate) if result is None else result)
+    return results
+
+
+def _fused_on_gpu(arch: GpuSpec, problems: Sequence[AttentionProblem], library: str) -> list[AttentionResult]:
     for problem in problems:
         check_attention_library(problem, library)
         if problem.dtype not in arch.tensor_flop_per_cycle:
@@ -166,28 +171,23 @@ def fused_attention(arch: GpuSpec, problems: Sequence[AttentionProblem], library
             raise UnsupportedError(f"{arch.name} has no tensor cores for {problem.dtype} attention, but for {known}")
     coefficients = attention_coefficients(arch, library)
     costs = attention_costs(arch, coefficients.values, attention_rows(problems), library)
-    return [
-        _result(
-            arch, problem, FrozenDict(terms), ATTENTION_FAMILIES[family].term_meanings, kernel=family, is_fused=True,
-            has_positions=library == DEFAULT_ATTENTION, is_calibrated=coefficients.origins[family].is_calibrated,
-            origin=coefficients.origins[family].text,
+    results = []
+    for problem, family, terms in zip(problems, costs.families.tolist(), costs.terms, strict=True):
+        origin, meanings = coefficients.origins[family], ATTENTION_FAMILIES[family].term_meanings
+        has_positions = library == DEFAULT_ATTENTION
+        results.append(
+            _result(arch, problem, terms, meanings, family, has_positions, origin.is_calibrated, origin.text)
         )
-        for problem, family, terms in zip(problems, costs.families.tolist(), costs.terms, strict=True)
-    ]  # fmt: skip
+    return results
 
 
-def unfused_attention(
+def _unfused(
     arch: ArchSpec, problem: AttentionProblem, evaluate: Callable[[GemmProblem], GEMMResult]
 ) -> AttentionResult:
-    """Return what two batched GEMMs take, over the full square of queries and keys, and a softmax through DRAM.
+    """Return the time of two batched GEMMs, over the full square of queries and keys, and a softmax through DRAM.
 
     Query heads of a group stand in the rows of its KV head's GEMM. Rows of scores begin at multiples of 16 bytes, as
     whoever lays them out would have it: kernels for other rows are slower.
-
-    Args:
-        arch: the chip.
-        problem: sizes and types; masks save nothing here.
-        evaluate: of a GEMM.
     """
     num, rows = problem.batch * problem.num_kv_heads, problem.q_len * problem.group
     types = problem.dtype, problem.dtype, problem.output_dtype
@@ -196,22 +196,16 @@ def unfused_attention(
     scores = evaluate(GemmProblem(num, rows, problem.head_dim, keys, *types))
     values = evaluate(GemmProblem(num, rows, keys, problem.value_dim, *types))
     score_bytes = num * rows * keys * problem.output_dtype.half_bits / 16
-    terms = {
-        "scores_us": scores.latency_us,
-        "softmax_us": memory_bound(arch, 2 * score_bytes, score_bytes, keys).latency_us,
-        "values_us": values.latency_us,
-    }
+    softmax = memory_bound(arch, 2 * score_bytes, score_bytes, keys)
+    terms = dict(zip(_UNFUSED_TERMS, (scores.latency_us, softmax.latency_us, values.latency_us), strict=True))
     is_calibrated = scores.source != "analytic"
     origin = "of the GEMMs" if is_calibrated else "none"
-    return _result(
-        arch, problem, FrozenDict(terms), _UNFUSED_TERMS, kernel="unfused", is_fused=False,
-        has_positions=False, is_calibrated=is_calibrated, origin=origin,
-    )  # fmt: skip
+    return _result(arch, problem, terms, _UNFUSED_TERMS, "unfused", False, is_calibrated, origin)
 
 
 def _result(
-    arch: ArchSpec, problem: AttentionProblem, terms: FrozenDict[str, float], meanings: Mapping[str, str], *,
-    kernel: str, is_fused: bool, has_positions: bool, is_calibrated: bool, origin: str,
+    arch: ArchSpec, problem: AttentionProblem, terms: Mapping[str, float], meanings: Mapping[str, str], kernel: str,
+    has_positions: bool, is_calibrated: bool, origin: str,
 ) -> AttentionResult:  # fmt: skip
     latency_us = sum(terms.values())
     roofs = _roofs(arch, problem)
@@ -219,7 +213,7 @@ def _result(
     largest = max(limits, key=lambda name: limits[name])
     bound = largest if limits[largest] >= _DECISIVE_FRAC * latency_us else "latency"
     return AttentionResult(
-        problem, arch.name, latency_us, terms, FrozenDict(meanings), bound, kernel, is_fused,
+        problem, arch.name, latency_us, FrozenDict(terms), FrozenDict(meanings), bound, kernel, kernel != "unfused",
         has_positions, FrozenDict(roofs), "calibrated" if is_calibrated else "analytic", origin,
     )  # fmt: skip
 
@@ -252,30 +246,7 @@ _MEANINGS = {_TERM_NAMES.get(name, name): term.meaning for name, term in TERMS.i
 }
 
 
-def multicore_attention(
-    arch: MulticoreSpec, problem: AttentionProblem, library: str, evaluate: Callable[[GemmProblem], GEMMResult]
-) -> AttentionResult:
-    """Return what attention takes fused; unfused where that cannot be, if `library` is not `CORES`.
-
-    Args:
-        arch: the chip.
-        problem: sizes and types.
-        library: from `attention_library`.
-        evaluate: of a GEMM.
-
-    Raises:
-        UnsupportedError: the chip cannot compute it, as one without a vector unit.
-        InfeasibleError: no tile fits in SRAM.
-    """
-    try:
-        return _fused(arch, problem)
-    except (UnsupportedError, InfeasibleError):
-        if library == CORES:
-            raise
-        return unfused_attention(arch, problem, evaluate)
-
-
-def _fused(arch: MulticoreSpec, problem: AttentionProblem) -> AttentionResult:
+def _fused_on_cores(arch: MulticoreSpec, problem: AttentionProblem) -> AttentionResult:
     """Return what fused attention takes with its best mapping; `packs` and `rules` of the spec are of GEMMs alone.
 
     Keys and values of a whole prompt are read as the projection leaves them: only the cache, which nothing reads yet,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,20 +28,13 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Kind
 
 
+_Sizes: TypeAlias = npt.NDArray[np.int64]
 SIZES = ("G", "M", "K", "N")
 """Names of the sizes, in their order."""
 
 
-class MakeKind(Protocol):
-    """Makes a kind from what a row of a batch says of types and options, with the defaults of the call."""
-
-    def __call__(self, *, is_grouped: bool = False, **said: Any) -> Kind:
-        """Return it; `is_grouped`: the row is given as groups of rows.
-
-        Raises:
-            InvalidProblemError, InvalidOptionError, UnsupportedError: what the row says cannot be.
-        """
-        ...
+MakeKind: TypeAlias = Callable[..., "Kind"]
+"""Makes a kind from the types and options of a row, by name, and `is_grouped`; it raises where they cannot be."""
 
 
 class ProblemBatch(NamedTuple):
@@ -66,12 +59,12 @@ class ProblemBatch(NamedTuple):
     def rows(self) -> npt.NDArray[np.int64]:
         """[num_problems], rows of A and C in all."""
         rows: npt.NDArray[np.int64] = self.sizes[:, 0] * self.sizes[:, 1]
-        for place in self.grouped_places:
+        for place in self.grouped_rows:
             rows[place] = sum(self.row_groups_of(place) or ())
         return rows
 
     @property
-    def grouped_places(self) -> list[int]:
+    def grouped_rows(self) -> list[int]:
         """Rows of the batch that are grouped GEMMs."""
         return [place for place, groups in enumerate(self.row_groups or ()) if groups is not None]
 
@@ -83,8 +76,7 @@ class ProblemBatch(NamedTuple):
         """Return the row groups of some problems as kernels take them."""
         if self.row_groups is None:
             return NO_LAYOUTS
-        groups = [self.row_groups[row] for row in chosen]
-        return pack_layouts(groups)
+        return pack_layouts([self.row_groups[row] for row in chosen])
 
     def problem(self, row: int) -> GemmProblem:
         """Return the problem of a row."""
@@ -93,7 +85,7 @@ class ProblemBatch(NamedTuple):
 
 
 def are_sizes(G: Any, M: Any, K: Any, N: Any) -> bool:
-    """Say whether these are plain ints that make a GEMM; other things may make one too."""
+    """Return True if these are plain ints that make a GEMM; other things may make one too."""
     return (
         type(G) is type(M) is type(K) is type(N) is int
         and 1 <= G <= MAX_DIM
@@ -105,12 +97,11 @@ def are_sizes(G: Any, M: Any, K: Any, N: Any) -> bool:
 
 
 def read_batch(problems: Any, make_kind: MakeKind, kind_of_problem: Callable[[GemmProblem], Kind]) -> ProblemBatch:
-    """Read a batch.
+    """Read a batch as `GEMMEvaluator.evaluate_many` takes it.
 
     Args:
-        problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4], or a DataFrame with
-            columns as `read_frame` takes them.
-        make_kind: makes a kind from what a row says of types and options, with the defaults of the call.
+        problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4], or a DataFrame.
+        make_kind: makes the kind of a row, with the defaults of the call.
         kind_of_problem: makes the kind of a problem, with the options of the call.
 
     Raises:
@@ -138,25 +129,21 @@ def _is_row(item: Any) -> bool:
     return is_sequence and len(item) == len(SIZES)
 
 
-def _read_tuples(items: Sequence[Any], places: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
+def _read_tuples(items: Sequence[Any], places: Sequence[int] | None = None) -> _Sizes:
     kinds = set(map(type, chain.from_iterable(items)))
     are_plain = all(kind is int or (issubclass(kind, np.integer) and np.dtype(kind).kind in "iu") for kind in kinds)
     try:
-        sizes = np.array(items if are_plain else _sizes_one_by_one(items, places), dtype=np.int64).reshape(-1, 4)
+        sizes = np.array(items if are_plain else _sizes_one_by_one(items, places), dtype=np.int64)
     except OverflowError:
         sizes = np.array(_sizes_one_by_one(items, places), dtype=np.int64)
-    return check_sizes(sizes, places)
+    return check_sizes(sizes.reshape(-1, 4), places)
 
 
-def check_sizes(sizes: npt.NDArray[Any], places: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
-    """Return a copy of an array [num, 4] of G, M, K, N, after a look at each number.
-
-    Args:
-        sizes: what a user gives.
-        places: [num], where each row stands among the problems; None: at its own number.
+def check_sizes(sizes: npt.NDArray[Any], places: Sequence[int] | None = None) -> _Sizes:
+    """Return a copy of an array [num, 4] of G, M, K, N, after a look at each number; `places`: for the messages.
 
     Raises:
-        InvalidProblemError: a row is no GEMM; the message gives its place.
+        InvalidProblemError: a row is no GEMM.
     """
     if sizes.ndim != 2 or sizes.shape[1] != len(SIZES):
         raise InvalidProblemError(f"an array of problems must have the shape [num, 4] of G, M, K, N, got {sizes.shape}")
@@ -165,7 +152,7 @@ def check_sizes(sizes: npt.NDArray[Any], places: Sequence[int] | None = None) ->
     if np.ma.is_masked(sizes):
         place = int(np.flatnonzero(np.ma.getmaskarray(sizes).any(axis=1))[0])
         raise InvalidProblemError(f"problem {place}: G, M, K and N must be integers >= 1, got a masked one")
-    checked: npt.NDArray[np.int64] = np.array(sizes, dtype=np.int64, order="C", subok=False)  # never the caller's own
+    checked: _Sizes = np.array(sizes, dtype=np.int64, order="C", subok=False)  # never the caller's own
     # products in floating point are off by parts in 1e15; what comes near the limit is looked at exactly
     is_doubtful = (sizes < 1) | (sizes > MAX_DIM)
     is_large = checked.astype(np.float64).prod(axis=1) > MAX_MACS * (1 - 1e-9)
@@ -191,20 +178,21 @@ def _read_problems(
     items: Sequence[Any], make_kind: MakeKind, kind_of_problem: Callable[[GemmProblem], Kind]
 ) -> ProblemBatch:
     kinds: dict[Kind, int] = {}
-    kind_of = np.empty(len(items), np.int64)
-    sizes = np.empty((len(items), 4), np.int64)
+    kind_of, sizes = np.empty(len(items), np.int64), np.empty((len(items), 4), np.int64)
+    row_groups: list[RowGroups | None] = [None] * len(items)
     places = [place for place, item in enumerate(items) if not isinstance(item, GemmProblem)]
     if places:
         sizes[places] = _read_tuples([items[place] for place in places], places)
         kind_of[places] = kinds.setdefault(make_kind(), len(kinds))
-    row_groups: list[RowGroups | None] = [None] * len(items)
     for place, item in enumerate(items):
         if isinstance(item, GemmProblem):
-            sizes[place] = item.sizes
+            sizes[place], row_groups[place] = item.sizes, item.row_groups
             kind_of[place] = kinds.setdefault(kind_of_problem(item), len(kinds))
-            row_groups[place] = item.row_groups
-    are_plain = row_groups.count(None) == len(items)
-    return ProblemBatch(sizes, kind_of, tuple(kinds), None if are_plain else tuple(row_groups))
+    return ProblemBatch(sizes, kind_of, tuple(kinds), _groups_or_none(row_groups))
+
+
+def _groups_or_none(row_groups: Sequence[RowGroups | None]) -> tuple[RowGroups | None, ...] | None:
+    return None if row_groups.count(None) == len(row_groups) else tuple(row_groups)
 
 
 _ROW_GROUPS = "row_groups"
@@ -212,33 +200,21 @@ _KIND_COLUMNS = (
     *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype"),
     *("group_n", "library", "l2", "clock", "quantize_from", "correction"),
 )
-_Sizes = npt.NDArray[np.int64]
 
 
 def read_frame(frame: Any, make_kind: MakeKind) -> ProblemBatch:
-    """Read a DataFrame of problems.
+    """Read a DataFrame with columns G, M, K, N and any of row_groups and the names of types and options.
 
-    Args:
-        frame: with columns G, M, K, N and any of row_groups, dtype, input_dtype, weight_dtype, output_dtype,
-            group_size, scale_dtype, zero_dtype, group_n, library, l2, clock, quantize_from, correction. Where a row has
-            row_groups, G and M may be missing.
-        make_kind: makes a kind from what a row says of types and options.
+    Where a row has row_groups, G and M may be missing.
 
     Raises:
         InvalidProblemError: a row is no GEMM, or a column is missing or twice there.
         InvalidOptionError, UnsupportedError: options that `make_kind` refuses.
     """
-    batch = _read(frame, make_kind)
-    are_own = [not (isinstance(name, str) and name in (*SIZES, _ROW_GROUPS)) for name in frame.columns]
-    return batch._replace(own=frame.loc[:, are_own].copy())
-
-
-def _read(frame: Any, make_kind: MakeKind) -> ProblemBatch:
     names = [name for name in frame.columns if isinstance(name, str)]
     # a table's own frame has the column whether any row needs it or not
     has_groups = _ROW_GROUPS in names and (names.count(_ROW_GROUPS) > 1 or not frame[_ROW_GROUPS].isna().all())
-    needed = SIZES[2:] if has_groups else SIZES
-    missing = [name for name in needed if name not in names]
+    missing = [name for name in (SIZES[2:] if has_groups else SIZES) if name not in names]
     if missing:
         raise InvalidProblemError(
             f"a DataFrame of problems needs the columns G, M, K, N (or row_groups, K, N); {', '.join(missing)} missing"
@@ -253,42 +229,47 @@ def _read(frame: Any, make_kind: MakeKind) -> ProblemBatch:
     else:
         sizes = check_sizes(np.column_stack([_integers(frame[name], name) for name in SIZES]))
     kind_of = np.zeros(len(sizes), np.int64)
-    if not named and row_groups is None:
-        return ProblemBatch(sizes, kind_of, (make_kind(),))
     kinds: dict[Kind, int] = {}
     seen: dict[tuple[Any, ...], int] = {}
-    are_grouped = [False] * len(sizes) if row_groups is None else [groups is not None for groups in row_groups]
-    columns = (_values(frame[name], name) for name in named)
-    for place, row in enumerate(zip(are_grouped, *columns, strict=True)):
-        if row not in seen:
-            given = {name: value for name, value in zip(named, row[1:], strict=True) if value is not None}
-            try:
-                kind = make_kind(is_grouped=row[0], **given)
-            except (InvalidProblemError, InvalidOptionError, UnsupportedError) as error:
-                raise type(error)(f"problem {place}: {error}") from None
-            seen[row] = kinds.setdefault(kind, len(kinds))
-        kind_of[place] = seen[row]
-    return ProblemBatch(sizes, kind_of, tuple(kinds), row_groups)
+    if not named and row_groups is None:
+        kinds[make_kind()] = 0
+    else:
+        are_grouped = [groups is not None for groups in row_groups or [None] * len(sizes)]
+        columns = (_values(frame[name], name) for name in named)
+        for place, row in enumerate(zip(are_grouped, *columns, strict=True)):
+            if row not in seen:
+                given = {name: value for name, value in zip(named, row[1:], strict=True) if value is not None}
+                try:
+                    kind = make_kind(is_grouped=row[0], **given)
+                except (InvalidProblemError, InvalidOptionError, UnsupportedError) as error:
+                    raise type(error)(f"problem {place}: {error}") from None
+                seen[row] = kinds.setdefault(kind, len(kinds))
+            kind_of[place] = seen[row]
+    are_own = [not (isinstance(name, str) and name in (*SIZES, _ROW_GROUPS)) for name in frame.columns]
+    return ProblemBatch(sizes, kind_of, tuple(kinds), row_groups, frame.loc[:, are_own].copy())
 
 
 def _read_sizes(frame: Any) -> tuple[_Sizes, tuple[RowGroups | None, ...] | None]:
     """Return sizes [num, 4] and row groups of a frame some of whose rows may be grouped GEMMs."""
     given = _with_gaps(frame[_ROW_GROUPS])
     columns = [_with_gaps(frame[name]) if name in frame.columns else [None] * len(given) for name in SIZES]
-    found: list[GemmProblem] = []
+    problems: list[GemmProblem] = []
     for place, (groups, *sizes) in enumerate(zip(given, *columns, strict=True)):
         try:
-            found.append(_problem(groups, sizes))
+            problems.append(_problem(groups, sizes))
         except InvalidProblemError as error:
             raise InvalidProblemError(f"problem {place}: {error}") from None
-    all_groups = tuple(problem.row_groups for problem in found)
-    sizes_of = np.array([problem.sizes for problem in found], np.int64).reshape(-1, len(SIZES))
-    return sizes_of, None if all_groups.count(None) == len(found) else all_groups
+    all_sizes = np.array([problem.sizes for problem in problems], np.int64).reshape(-1, len(SIZES))
+    return all_sizes, _groups_or_none([problem.row_groups for problem in problems])
 
 
 def _problem(row_groups: Any, sizes: Sequence[Any]) -> GemmProblem:
     """Return the problem of a row, its types left aside; G and M that are given must be those of its groups."""
-    G, M, K, N = (_whole(size) for size in sizes)
+    # a column with gaps is a column of floats
+    G, M, K, N = (
+        int(size) if isinstance(size, float) and size.is_integer() and plain_integer(size) is None else size
+        for size in sizes
+    )
     if row_groups is None:
         for name, size in (("G", G), ("M", M)):
             if size is None:
@@ -302,11 +283,6 @@ def _with_gaps(column: Any) -> list[Any]:
     """Return the values of a column, with None for gaps: nan, None, NA."""
     values = zip(column.tolist(), column.isna().tolist(), strict=True)
     return [None if is_gap else value for value, is_gap in values]
-
-
-def _whole(value: Any) -> Any:
-    """Return the int of a whole float, since a column with gaps is a column of floats; all else as it is."""
-    return int(value) if isinstance(value, float) and value.is_integer() and plain_integer(value) is None else value
 
 
 def _integers(column: Any, name: str) -> _Sizes:
@@ -326,13 +302,10 @@ def _values(column: Any, name: str) -> Iterable[Any]:
     values: list[Any] = []
     for place, value in enumerate(_with_gaps(column)):
         plain = value.item() if isinstance(value, np.generic) else value
-        if value is None:
-            plain = None
-        elif name in ("group_size", "group_n") and isinstance(plain, float) and plain.is_integer():
+        if name in ("group_size", "group_n") and isinstance(plain, float) and plain.is_integer():
             plain = int(plain)  # a column with gaps is a column of floats
-        elif name == "correction" and isinstance(plain, bool):
-            pass
-        elif isinstance(plain, bool) or not isinstance(plain, str | int | float):
+        is_flag = name == "correction" and isinstance(plain, bool)
+        if value is not None and not is_flag and (isinstance(plain, bool) or not isinstance(plain, str | int | float)):
             raise InvalidProblemError(f"problem {place}: {name} must be a plain value, got {shown(value)}")
         values.append(plain)
     return values

@@ -1,4 +1,4 @@
-"""Collectives between GPUs: what is asked, and the result."""
+"""The time of collectives between GPUs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import check_word
 from gemm_eval.errors import UnsupportedError
+from gemm_eval.evaluate.result import Result, term_lines
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu.collective import (
     COLLECTIVE_LIBRARIES,
@@ -26,18 +27,16 @@ COLLECTIVE_TERMS = {
     "hops_us": "latencies of the hops, one after the other",
     "link_us": "bytes over the link",
 }
-"""What the time of each term goes to."""
+"""Terms, and the work that each stands for."""
 
 _BYTES_PER_US_OF_GB = 1e3
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveResult:
+class CollectiveResult(Result):
     """The time of a collective, term by term.
 
     Attributes:
-        problem: the message.
-        arch_name: name of the arch of all ranks.
         library: whose choice of algorithm: ``trtllm`` (own kernels for all-reduces over NVLink, else NCCL) or ``nccl``.
         latency_us: time of the call, in microseconds; 0 for one rank.
         algorithm: what runs, with its protocol: ``ring, LL``, ``NVLS``, ``one-shot``, ...; ``none`` for one rank.
@@ -48,7 +47,6 @@ class CollectiveResult:
         source: ``calibrated`` where coefficients were fitted on this very GPU, else ``analytic``; of a send, which
             nobody timed, always ``analytic``: it goes as an all-to-all does.
         origin: where the coefficients come from, in words.
-        model_version: version of the model.
     """
 
     problem: CollectiveProblem
@@ -93,31 +91,22 @@ class CollectiveResult:
 
     def explain(self) -> str:
         """Return a short text: how long, how, and where the time goes."""
-        times = [
-            f"  {name.removesuffix('_us'):8} {time_text(us):>9}  {COLLECTIVE_TERMS[name]}"
-            for name, us in self.breakdown.items()
+        lines = [
+            f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)} by {self.algorithm}, "
+            f"{self.bus_gb_per_s:,.1f} of {self.link_gb_per_s:,.0f} GB/s a direction.",
+            f"Joined by {self.interconnect}. Library: {self.library}; coefficients {self.origin}.",
+            *term_lines(self.breakdown, COLLECTIVE_TERMS),
         ]
-        return "\n".join(
-            [
-                f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)} by {self.algorithm}, "
-                f"{self.bus_gb_per_s:,.1f} of {self.link_gb_per_s:,.0f} GB/s a direction.",
-                f"Joined by {self.interconnect}. Library: {self.library}; coefficients {self.origin}.",
-                *times,
-            ]
-        )
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values, ready for JSON."""
-        problem = self.problem
-        of_problem = {name: getattr(problem, name) for name in ("what", "message_bytes", "num_ranks")}
-        names = ("arch_name", "library", "latency_us", "algorithm", "bound", "bus_gb_per_s", "algorithm_gb_per_s")
-        more = ("link_gb_per_s", "interconnect", "source", "origin", "model_version")
-        return {
-            "problem": of_problem | {"dtype": str(problem.dtype)},
-            **{name: getattr(self, name) for name in names},
-            "breakdown": dict(self.breakdown),
-            **{name: getattr(self, name) for name in more},
-        }
+        data = Result.to_dict(self)
+        data["problem"]["dtype"] = str(self.problem.dtype)
+        rates = {name: getattr(self, name) for name in ("bound", "bus_gb_per_s", "algorithm_gb_per_s")}
+        names = list(data)
+        before = names.index("breakdown")
+        return {**{name: data[name] for name in names[:before]}, **rates, **{n: data[n] for n in names[before:]}}
 
 
 _DEFAULT_LIBRARY = TRTLLM_DIRECT  # serving engines have kernels of their own for the short all-reduces of a decode step
@@ -125,14 +114,16 @@ _NOTHING = FrozenDict(dict.fromkeys(COLLECTIVE_TERMS, 0.0))
 
 
 def find_collective(
-    arch: ArchSpec, problem: CollectiveProblem, library: str | None, interconnect: str | None
+    arch: ArchSpec,
+    what: str,
+    message_bytes: int,
+    num_ranks: int,
+    dtype: str | None,
+    library: str | None,
+    interconnect: str | None,
 ) -> CollectiveResult:
-    """Return what a collective takes.
-
-    Raises:
-        InvalidOptionError: no such library or interconnect.
-        UnsupportedError: the spec does not say what joins its chips, it joins fewer, or not by PCIe.
-    """
+    """Return the time of a collective; arguments and errors as of `GEMMEvaluator.evaluate_collective`."""
+    problem = CollectiveProblem(what, message_bytes, num_ranks, *(() if dtype is None else (dtype,)))
     library = _DEFAULT_LIBRARY if library is None else library
     check_word("library", library, COLLECTIVE_LIBRARIES)
     if not isinstance(arch, GpuSpec):

@@ -1,14 +1,13 @@
-"""When W4A16 pays: the M at which 4-bit weights stop beating a dense GEMM of the same shape on a GPU, as predicted.
+"""The M up to which 4-bit weights beat a dense GEMM of the same shape on a GPU, as predicted.
 
-At few rows a GEMM takes the time of reading its weights, and those of 4 bits are a quarter of the bytes; at many rows
-it takes the time of its products, which W4A16 kernels dequantize for. In between both sides climb in steps, where tiles
-and waves fill up, at different M: so there is rarely one M that parts wins from losses.
+At few rows a GEMM takes the time of reading its weights, of which 4 bits are a quarter; at many rows that of its
+products. In between both sides climb in steps at different M: there is rarely one M that parts wins from losses.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -28,9 +27,7 @@ EVERY_M = 1024
 GRID_STEP = 64
 """Beyond, the last M of every full row of tiles of this many rows, and the one after it: time climbs in steps there."""
 MAX_M = 1 << 20
-"""The largest bound that a crossover is looked for up to."""
-DENSE_DTYPES = ("fp16", "bf16")
-"""What the weights may be compared with; the activations are of the same type on both sides."""
+DENSE_DTYPES = ("fp16", "bf16")  # of the dense weights; the activations are of the same type on both sides
 
 _NUM_RANGES_SHOWN = 4
 
@@ -48,14 +45,6 @@ class MRange(NamedTuple):
         return f"{self.first:,}" if self.first == self.last else f"{self.first:,}..{self.last:,}"
 
 
-class _Side(NamedTuple):
-    """One of the two GEMMs at some M."""
-
-    latency_us: Floats
-    bound: npt.NDArray[np.object_]
-    is_calibrated: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Crossover:
     """W4A16 beside the dense GEMM C[M,N] = A[M,K] x B[K,N] on one GPU, over M; `str` says it in words.
@@ -63,12 +52,8 @@ class Crossover:
     Both sides are their library's best config by the cost model: gemm-eval for W4A16, cublas for dense weights.
 
     Attributes:
-        arch_name: the GPU.
-        K, N: reduction length and columns.
         group_size: weights along K that share a scale; -1: one scale a column.
         dense_dtype: type of the dense weights, and of the activations of both.
-        l2, clock: as for `GEMMEvaluator.evaluate`.
-        max_M: M is 1 .. max_M.
         min_speedup: how many times as long the dense GEMM must take for W4A16 to win.
         is_calibrated: whether the coefficients of both libraries were fitted on timings of this GPU.
         M: [num_samples], rising: every M up to `EVERY_M`, both sides of every multiple of `GRID_STEP` beyond, and both
@@ -121,12 +106,12 @@ class Crossover:
 
     @property
     def always_pays(self) -> bool:
-        """Whether W4A16 wins at every M up to `max_M`."""
+        """True if W4A16 wins at every M up to `max_M`."""
         return bool(self.is_win.all())
 
     @property
     def never_pays(self) -> bool:
-        """Whether W4A16 wins at no M up to `max_M`."""
+        """True if W4A16 wins at no M up to `max_M`."""
         return not self.is_win.any()
 
     @cached_property
@@ -147,33 +132,30 @@ class Crossover:
             f"{self.l2} L2, {self.clock} clock, M = 1..{self.max_M:,}; predicted, {source}.",
             self._say_ranges(),
         ]
-        named = [("At few rows", 0), ("Most gained", int(np.argmax(self.speedup)))]
+        points = {"At few rows": 0, "Most gained": int(np.argmax(self.speedup))}
         if self.first_loss_M is not None:
-            named.append(("First loss", int(np.argmin(self.is_win))))
-            named.append(("Most lost" if self.speedup.min() < 1.0 else "Least gained", int(np.argmin(self.speedup))))
+            points["First loss"] = int(np.argmin(self.is_win))
+            points["Most lost" if self.speedup.min() < 1.0 else "Least gained"] = int(np.argmin(self.speedup))
         if self.last_win_M is not None:
-            named.append(("Last win", int(np.flatnonzero(self.is_win)[-1])))
-        named.append(("At most rows", len(self.M) - 1))
-        said: set[int] = set()
-        for words, place in sorted(named, key=lambda item: item[1]):
-            if place not in said:
-                lines.append(f"{words}, {self._say_sample(place)}")
-            said.add(place)
-        return "\n".join(lines)
+            points["Last win"] = int(np.flatnonzero(self.is_win)[-1])
+        points["At most rows"] = len(self.M) - 1
+        words_of: dict[int, str] = {}
+        for words, sample in points.items():
+            words_of.setdefault(sample, words)
+        return "\n".join([*lines, *(f"{words}, {self._say_sample(i)}" for i, words in sorted(words_of.items()))])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values, ready for JSON; `curve` has a list for each column."""
-        names = ("arch_name", "K", "N", "group_size", "dense_dtype", "l2", "clock", "max_M", "min_speedup")
-        curve = ("M", "w4a16_us", "dense_us", "speedup", "w4a16_bound", "dense_bound")
+        names = [item.name for item in fields(self)]
+        scalars, columns = names[: names.index("is_calibrated")], names[names.index("M") :]
+        columns.insert(columns.index("w4a16_bound"), "speedup")
+        answers = ("first_loss_M", "last_win_M", "always_pays", "never_pays")
         return {
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in scalars},
             "source": "calibrated" if self.is_calibrated else "analytic",
-            "first_loss_M": self.first_loss_M,
-            "last_win_M": self.last_win_M,
-            "always_pays": self.always_pays,
-            "never_pays": self.never_pays,
+            **{name: getattr(self, name) for name in answers},
             "win_ranges": [list(item) for item in self.win_ranges],
-            "curve": {name: getattr(self, name).tolist() for name in curve},
+            "curve": {name: getattr(self, name).tolist() for name in columns},
         }
 
     def _say_ranges(self) -> str:
@@ -235,28 +217,28 @@ def w4a16_crossover(
         raise InvalidOptionError(f"min_speedup must be a positive number, got {shown(min_speedup)}")
     if not isinstance(evaluator.arch, GpuSpec):
         raise UnsupportedError(f"W4A16 kernels run on GPUs; {evaluator.arch.name} is none")
-    types: dict[str, Any] = {"input_dtype": dense_dtype, "output_dtype": dense_dtype, "l2": l2, "clock": clock}
+    types: Any = {"input_dtype": dense_dtype, "output_dtype": dense_dtype, "l2": l2, "clock": clock}
     ours = types | {"weight_dtype": "int4", "group_size": group_size, "library": "gemm-eval"}
     dense = types | {"weight_dtype": dense_dtype, "library": "cublas"}
     # says what is wrong with sizes, types and options before they are used below
     first = evaluator.evaluate(1, 1, K, N, **ours)
     K, N = first.problem.K, first.problem.N
     M = _samples(max_M)
-    sides = [_evaluate(evaluator, M, K, N, options) for options in (ours, dense)]
-    while len(between := _undecided(M, sides[1].latency_us / sides[0].latency_us > least)):
-        M = np.concatenate([M, between])
-        order = np.argsort(M)
-        M = M[order]
+    while True:
+        sizes = np.column_stack([np.ones_like(M), M, np.full_like(M, K), np.full_like(M, N)])
+        # of one side timings may have told more than of the other: what the model says of both is compared
         sides = [
-            _joined(side, _evaluate(evaluator, between, K, N, options), order)
-            for side, options in zip(sides, (ours, dense), strict=True)
+            evaluator.evaluate_many(sizes, correction=False, progress=False, **options) for options in (ours, dense)
         ]
-    columns = (M, sides[0].latency_us, sides[1].latency_us, sides[0].bound, sides[1].bound)
-    for column in columns:
-        column.setflags(write=False)
+        between = _undecided(M, sides[1]["latency_us"] / sides[0]["latency_us"] > least)
+        if not len(between):
+            break
+        M = np.union1d(M, between)  # the evaluator remembers the rest
+    M.setflags(write=False)
     return Crossover(
         evaluator.arch.name, K, N, group_size, dense_dtype, l2, clock, max_M, float(min_speedup),
-        all(side.is_calibrated for side in sides), *columns,
+        all(side[0].source == "calibrated" for side in sides),
+        M, *(side["latency_us"] for side in sides), *(side["bound"] for side in sides),
     )  # fmt: skip
 
 
@@ -272,18 +254,3 @@ def _undecided(M: Integers, is_win: npt.NDArray[np.bool_]) -> Integers:
     gaps = np.flatnonzero((is_win[1:] != is_win[:-1]) & (np.diff(M) > 1))
     middles: Integers = (M[gaps] + M[gaps + 1]) // 2
     return middles
-
-
-def _evaluate(evaluator: GEMMEvaluator, M: Integers, K: int, N: int, options: dict[str, Any]) -> _Side:
-    sizes = np.column_stack([np.ones_like(M), M, np.full_like(M, K), np.full_like(M, N)])
-    # of one side timings may have told more than of the other: what the model says of both is compared
-    table = evaluator.evaluate_many(sizes, correction=False, progress=False, **options)
-    return _Side(table["latency_us"].copy(), table["bound"].copy(), table[0].source == "calibrated")
-
-
-def _joined(side: _Side, more: _Side, order: npt.NDArray[np.intp]) -> _Side:
-    return _Side(
-        np.concatenate([side.latency_us, more.latency_us])[order],
-        np.concatenate([side.bound, more.bound])[order],
-        side.is_calibrated and more.is_calibrated,
-    )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
-from gemm_eval.evaluate.backend import Backend, Kind
+from gemm_eval.evaluate.backend import Kind
 from gemm_eval.evaluate.batch import ProblemBatch, are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts, RecordCacheInfo
 from gemm_eval.evaluate.result import GEMMResult, ResultOrigin
@@ -22,14 +22,13 @@ from gemm_eval.workload import (
     MAX_DIM,
     MAX_GROUPS,
     AttentionProblem,
-    CollectiveProblem,
     GemmProblem,
     GemmTypes,
     RowGroups,
     RunOptions,
     check_row_groups,
-    make_problem,
     problem_of,
+    resolve_types,
     run_options,
 )
 
@@ -46,11 +45,60 @@ _MAX_TOP = 10_000
 _MAX_ATTENTION = 1 << 16  # results that are kept, of about 1 KB each
 _MAX_COLLECTIVES = 1 << 14  # likewise
 _NUM_KINDS = 256  # types and options as users spell them
-_NONE_SAID = (None,) * 7  # of what `evaluate` is rarely told
 _INT_ONLY = {int}
-_TYPES = (
-    "dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "zero_dtype", "scale_dtype", "group_n",
-)  # fmt: skip
+
+
+class GemmOptions(TypedDict, total=False):
+    """Data types of a GEMM and options of the GPU that runs it: keywords of `GEMMEvaluator.evaluate` and others.
+
+    Types are words in any case, or objects of numpy, torch and others: ``"bfloat16"``, ``np.float16``,
+    ``torch.float8_e4m3fn``. Single types win over the shorthand `dtype`. None: the default.
+    """
+
+    input_dtype: str | None
+    """Type of A, and of both operands when the matrix unit multiplies them."""
+    weight_dtype: str | None
+    """Type of B as stored."""
+    output_dtype: str | None
+    """Type of C as stored."""
+    group_size: int | None
+    """Quantized weights, and fp8 or fp4 in A and B: elements along K that share a scale; -1 for one scale per column
+    (A and B: for none)."""
+    zero_dtype: str | None
+    """Quantized weights: type of zero points; None for symmetric quantization."""
+    scale_dtype: str | None
+    """Type of the scales; default: as the formats have it that people use (`GemmProblem`)."""
+    group_n: int | None
+    """Columns of B that share a scale; default: 1."""
+    library: str | None
+    """GPUs: whose kernels run: ``"cublas"`` (the default where both operands have one type, unscaled), ``"gemm-eval"``
+    (our own W4A16 kernels, the default for 4-bit weights on Hopper, where they were timed), ``"trtllm"`` (TensorRT-LLM,
+    the default for 4-bit weights elsewhere, for block-scaled types and for fp8 on Ada and RTX Blackwell; int8 on Ampere
+    and Ada, too) or ``"hypothetical"`` (weight-only kernels that nobody has written, the default for other narrow
+    weights). Grouped GEMMs: see `GEMMEvaluator.evaluate_grouped`. ``"auto"``: the default; the options of the result
+    say which that is."""
+    l2: str | None
+    """GPUs: ``"cold"`` (the default): weights come from DRAM, and L2 keeps A and C from the call before as far as they
+    fit beside them; ``"cold-all"``: nothing is in L2; ``"warm"``: everything that fits."""
+    clock: str | None
+    """GPUs: ``"burst"`` (the default): the GPU is cool and idle before; or ``"sustained"``: as under minutes of
+    load."""
+    quantize_from: str | None
+    """GPUs: type that A has before (``"bf16"``, ``"fp16"``, ``"fp32"``) where kernels of their own quantize it to that
+    of the problem, with scales as the types have them: their time is the term `quantize_us`. None: A is there already.
+    """
+    correction: bool | None
+    """GPUs: add what timings showed beyond the terms of the model, where that was learned (the default), or False."""
+
+
+class RunArguments(TypedDict, total=False):
+    """Options of the GPU that runs a GEMM: the last five of `GemmOptions`."""
+
+    library: str | None
+    l2: str | None
+    clock: str | None
+    quantize_from: str | None
+    correction: bool | None
 
 
 class CacheInfo(NamedTuple):
@@ -91,6 +139,10 @@ class GEMMEvaluator:
             where it has kernels for the data types, elsewhere the default: a model has GEMMs of several types.
         correction: GPUs only: likewise; False: physics alone, whatever was learned from timings.
 
+    Attributes:
+        backend: the cost model and search behind it.
+        preferred: options of a GPU for calls that do not say them.
+
     Raises:
         ArchError: `arch` names no valid architecture.
         InvalidInputError: `arch` is something else.
@@ -124,18 +176,18 @@ class GEMMEvaluator:
             "library": library, "l2": l2, "clock": clock, "correction": correction,
         }  # fmt: skip
         self._origin = ResultOrigin(arch, self._settings)
-        self._backend = self._origin.backend
-        self._defaults = run_options(library, l2, clock, correction=correction)
-        self._backend.check(self._defaults)
-        self._costs = FoundCosts(self._backend, disk_cache)
+        self.backend = self._origin.backend
+        self.preferred = run_options(library, l2, clock, correction=correction)
+        self.backend.check(self.preferred)
+        self._costs = FoundCosts(self.backend, disk_cache)
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
         self._attention: dict[tuple[AttentionProblem, str | None], AttentionResult] = {}
-        self._collective = lru_cache(maxsize=_MAX_COLLECTIVES, typed=True)(self._find_collective)
+        self._collective = lru_cache(maxsize=_MAX_COLLECTIVES, typed=True)(partial(_find_collective, arch))
         self._kind_of_words = lru_cache(maxsize=_NUM_KINDS, typed=True)(self._make_kind)
 
     def __repr__(self) -> str:
-        said = [f"{name}={value!r}" for name, value in self._defaults._asdict().items() if value is not None]
+        said = [f"{name}={value!r}" for name, value in self.preferred._asdict().items() if value is not None]
         if isinstance(self.arch, MulticoreSpec):
             said.append(f"allow_idle_cores={self._settings['allow_idle_cores']}")
             if self._settings["policy"] is not None:
@@ -148,42 +200,14 @@ class GEMMEvaluator:
     @property
     def arch(self) -> ArchSpec:
         """The architecture."""
-        return self._backend.arch
-
-    @property
-    def backend(self) -> Backend:
-        """The cost model and search behind this evaluator."""
-        return self._backend
-
-    @property
-    def preferred(self) -> RunOptions:
-        """Options for calls that do not say them."""
-        return self._defaults
+        return self.backend.arch
 
     def on(self, arch: ArchSpec | str | os.PathLike[str]) -> GEMMEvaluator:
         """Return an evaluator with the same options for another arch."""
         return self._origin.on(arch)
 
     def evaluate(
-        self,
-        G: int,
-        M: int,
-        K: int,
-        N: int,
-        dtype: str | None = None,
-        *,
-        input_dtype: str | None = None,
-        weight_dtype: str | None = None,
-        output_dtype: str | None = None,
-        group_size: int | None = None,
-        zero_dtype: str | None = None,
-        scale_dtype: str | None = None,
-        group_n: int | None = None,
-        library: str | None = None,
-        l2: str | None = None,
-        clock: str | None = None,
-        quantize_from: str | None = None,
-        correction: bool | None = None,
+        self, G: int, M: int, K: int, N: int, dtype: str | None = None, **options: Unpack[GemmOptions]
     ) -> GEMMResult:
         """Find the best mapping of C[G,M,N] = A[G,M,K] x B[G,K,N] and say what it costs.
 
@@ -192,28 +216,7 @@ class GEMMEvaluator:
             dtype: shorthand: a type for everything (``"fp16"``); int8 for both (``"w8a8"``); quantized weights:
                 ``"w4a16"``, ``"w8a16"``, ``"w4a8"``, ``"w4a8_fp8"``, ``"w4a16_mxfp4"``, ``"w4a16_nvfp4"``;
                 block-scaled: ``"fp8_block"``, ``"mxfp8"``, ``"mxfp4"``, ``"nvfp4"``. Default: the arch's default type.
-            input_dtype, weight_dtype, output_dtype: single types; they win over the shorthand. Types are words in any
-                case, or objects of numpy, torch and others: ``"bfloat16"``, ``np.float16``, ``torch.float8_e4m3fn``.
-            group_size: quantized weights, and fp8 or fp4 in A and B: elements along K that share a scale; -1 for one
-                scale per column (A and B: for none).
-            zero_dtype: quantized weights: type of zero points; None for symmetric quantization.
-            scale_dtype: type of the scales; default: as the formats have it that people use (`GemmProblem`).
-            group_n: columns of B that share a scale; default: 1.
-            library: GPUs: whose kernels run: ``"cublas"`` (the default where both operands have one type, unscaled),
-                ``"gemm-eval"`` (our own W4A16 kernels, the default for 4-bit weights on Hopper, where they were
-                timed), ``"trtllm"`` (TensorRT-LLM, the default for 4-bit weights elsewhere, for block-scaled types and
-                for fp8 on Ada and RTX Blackwell; int8 on Ampere and Ada, too) or ``"hypothetical"`` (weight-only
-                kernels that nobody has written, the default for other narrow weights). ``"auto"``: the default; the
-                options of the result say which that is.
-            l2: GPUs: ``"cold"`` (the default): weights come from DRAM, and L2 keeps A and C from the call before as far
-                as they fit beside them; ``"cold-all"``: nothing is in L2; ``"warm"``: everything that fits.
-            clock: GPUs: ``"burst"`` (the default): the GPU is cool and idle before; or ``"sustained"``: as under
-                minutes of load.
-            quantize_from: GPUs: type that A has before (``"bf16"``, ``"fp16"``, ``"fp32"``) where kernels of their own
-                quantize it to that of the problem, with scales as the types have them: their time is the term
-                `quantize_us`. None: A is there already.
-            correction: GPUs: add what timings showed beyond the terms of the model, where that was learned (the
-                default), or False: not.
+            **options: single types, and how a GPU runs it: `GemmOptions` says what each is.
 
         Raises:
             InvalidProblemError: sizes or types that make no GEMM.
@@ -222,46 +225,14 @@ class GEMMEvaluator:
             InfeasibleError: no mapping fits.
         """
         try:
-            said = (scale_dtype, group_n, library, l2, clock, quantize_from, correction)
-            if said == _NONE_SAID:
-                return self._evaluate_cached(
-                    G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype
-                )
-            if isinstance(library, str) and isinstance(self.arch, GpuSpec):
-                from gemm_eval.models.gpu import check_plain_library
-
-                check_plain_library(library)
-            return self._evaluate_cached(
-                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, None, scale_dtype,
-                group_n, library, l2, clock, quantize_from, correction,
-            )  # fmt: skip
+            return self._evaluate_cached(G, M, K, N, dtype, **options)
         except InvalidInputError:
             raise
         except (TypeError, ValueError):  # no hash: an error in the words of the checks behind, or a 0-d array
-            return self._evaluate(
-                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, None, scale_dtype,
-                group_n, library, l2, clock, quantize_from, correction,
-            )  # fmt: skip
+            return self._evaluate(G, M, K, N, dtype, **options)
 
     def evaluate_grouped(
-        self,
-        row_groups: Iterable[int],
-        K: int,
-        N: int,
-        dtype: str | None = None,
-        *,
-        input_dtype: str | None = None,
-        weight_dtype: str | None = None,
-        output_dtype: str | None = None,
-        group_size: int | None = None,
-        zero_dtype: str | None = None,
-        scale_dtype: str | None = None,
-        group_n: int | None = None,
-        library: str | None = None,
-        l2: str | None = None,
-        clock: str | None = None,
-        quantize_from: str | None = None,
-        correction: bool | None = None,
+        self, row_groups: Iterable[int], K: int, N: int, dtype: str | None = None, **options: Unpack[GemmOptions]
     ) -> GEMMResult:
         """Find the best mapping of a grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for each group, in one launch.
 
@@ -277,41 +248,25 @@ class GEMMEvaluator:
             row_groups: rows m_i of A and C of each group, 1 to 1,024 of them; 0 for a group without a row, whose
                 weights nobody reads. A tuple is the fastest; lists, arrays and other iterables of integers do too.
             K, N: reduction length and columns, the same in all groups.
-            dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n: as for
-                `evaluate`.
-            library, l2, clock, quantize_from, correction: as for `evaluate`.
+            dtype, options: as for `evaluate`.
 
         Raises:
-            InvalidProblemError: groups, sizes or types that make no GEMM, or no group with a row.
-            InvalidOptionError: no such `library`, `l2` or `clock`, or nothing to quantize.
-            UnsupportedError: the arch cannot run these types or groups, or takes no options of GPUs.
-            InfeasibleError: no mapping fits.
+            InvalidProblemError: groups, sizes or types that make no GEMM, or no group with a row; else as `evaluate`.
         """
         # of what is in a tuple a cache looks at values alone: True must not find the result of 1
         if type(row_groups) is not tuple or set(map(type, row_groups)) != _INT_ONLY:
             row_groups = check_row_groups(row_groups)
         try:
-            said = (scale_dtype, group_n, library, l2, clock, quantize_from, correction)
-            if said == _NONE_SAID:
-                return self._evaluate_cached(
-                    None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups
-                )
-            return self._evaluate_cached(
-                None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups,
-                scale_dtype, group_n, library, l2, clock, quantize_from, correction,
-            )  # fmt: skip
+            return self._evaluate_cached(None, None, K, N, dtype, row_groups, **options)
         except InvalidInputError:
             raise
         except (TypeError, ValueError):  # as in `evaluate`
-            return self._evaluate(
-                None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups,
-                scale_dtype, group_n, library, l2, clock, quantize_from, correction,
-            )  # fmt: skip
+            return self._evaluate(None, None, K, N, dtype, row_groups, **options)
 
     def evaluate_memory_bound(
         self, read_bytes: float, write_bytes: float, row_elements: int = 0, num_rows: int = 0, what: str = ""
     ) -> MemoryBoundResult:
-        """Say what a kernel takes whose time is that of its bytes: a norm, an activation, a copy.
+        """Return the time of a kernel that only reads and writes its bytes: a norm, an activation, a copy.
 
         Args:
             read_bytes, write_bytes: each tensor once; what fits in L2 is taken to be there still, as the kernel before
@@ -332,14 +287,11 @@ class GEMMEvaluator:
         return memory_bound(self.arch, read_bytes, write_bytes, row_elements, num_rows, what)
 
     def switch_us(self, num_rows: int) -> float:
-        """Say how much longer a GEMM or attention takes in a step of inference than by itself, in microseconds.
+        """Return the extra time of a GEMM or of attention in a step of inference, relative to itself alone, in us.
 
-        What `evaluate` and `evaluate_attention` say is of a kernel that runs again and again. Between others its code
-        is no longer near the SMs, and its inputs have just been written by them (MODEL.md of GPUs, "In a step").
-        Memory-bound kernels were timed between others. 0 on multi-core chips.
-
-        Args:
-            num_rows: rows of A and C, or queries.
+        `evaluate` and `evaluate_attention` time a kernel that runs again and again. Between others its code is not near
+        the SMs any more, and its inputs have just been written by them (MODEL.md of GPUs, "In a step"). Memory-bound
+        kernels were timed between others. `num_rows` are rows of A and C, or queries. 0 on multi-core chips.
         """
         if not isinstance(self.arch, GpuSpec):
             return 0.0
@@ -366,7 +318,7 @@ class GEMMEvaluator:
         fused: bool | None = None,
         library: str | None = None,
     ) -> AttentionResult:
-        """Say what the attention of one layer takes: scores, softmax and values of all heads of one device.
+        """Return the time of the attention of one layer: scores, softmax and values of all heads of one device.
 
         >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
         >>> r = ev.evaluate_attention(batch=8, q_len=1, kv_len=4096, num_heads=32, num_kv_heads=8)    # doctest: +SKIP
@@ -405,36 +357,24 @@ class GEMMEvaluator:
     def evaluate_attention_problems(
         self, problems: Sequence[AttentionProblem], *, fused: bool | None = None, library: str | None = None
     ) -> list[AttentionResult]:
-        """Say what attention takes, of many problems at once; see `evaluate_attention`."""
-        from gemm_eval.evaluate.attention import attention_library
+        """Return the time of attention for many problems at once; see `evaluate_attention`."""
+        from gemm_eval.evaluate.attention import attention_kernels, attention_results
 
-        kind = attention_library(self.arch, fused, library)
-        new = [problem for problem in dict.fromkeys(problems) if (problem, kind) not in self._attention]
+        kernels = attention_kernels(self.arch, fused, library)
+        new = [problem for problem in dict.fromkeys(problems) if (problem, kernels) not in self._attention]
         if new:
             if len(self._attention) + len(new) > _MAX_ATTENTION:
                 self._attention.clear()
                 new = list(dict.fromkeys(problems))
-            self._attention.update(
-                ((problem, kind), found) for problem, found in zip(new, self._find_attention(new, kind), strict=True)
-            )
-        return [self._attention[problem, kind] for problem in problems]
-
-    def _find_attention(self, problems: Sequence[AttentionProblem], library: str | None) -> list[AttentionResult]:
-        from gemm_eval.evaluate.attention import fused_attention, unfused_attention
-
-        if library is None:
-            return [unfused_attention(self.arch, problem, self.evaluate_problem) for problem in problems]
-        if isinstance(self.arch, GpuSpec):
-            return fused_attention(self.arch, problems, library)
-        from gemm_eval.evaluate.attention import multicore_attention
-
-        return [multicore_attention(self.arch, problem, library, self.evaluate_problem) for problem in problems]
+            results = attention_results(self.arch, new, kernels, self.evaluate_problem)
+            self._attention.update(((problem, kernels), result) for problem, result in zip(new, results, strict=True))
+        return [self._attention[problem, kernels] for problem in problems]
 
     def evaluate_collective(
         self, what: str, message_bytes: int, num_ranks: int, *, dtype: str | None = None, library: str | None = None,
         interconnect: str | None = None,
     ) -> CollectiveResult:  # fmt: skip
-        """Say what a message between GPUs of this kind in one node takes.
+        """Return the time of a collective between GPUs of this kind in one node.
 
         >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
         >>> r = ev.evaluate_collective("all_reduce", 1 << 20, 8)    # doctest: +SKIP
@@ -461,25 +401,11 @@ class GEMMEvaluator:
         except InvalidInputError:
             raise
         except TypeError:  # no hash: an error in the words of the checks behind
-            return self._find_collective(what, message_bytes, num_ranks, dtype, library, interconnect)
+            return self._collective.__wrapped__(what, message_bytes, num_ranks, dtype, library, interconnect)
 
-    def _find_collective(
-        self, what: str, message_bytes: int, num_ranks: int, dtype: str | None, library: str | None,
-        interconnect: str | None,
-    ) -> CollectiveResult:  # fmt: skip
-        from gemm_eval.evaluate.collective import find_collective
-
-        types = () if dtype is None else (dtype,)
-        problem = CollectiveProblem(what, message_bytes, num_ranks, *types)
-        return find_collective(self.arch, problem, library, interconnect)
-
-    def evaluate_problem(
-        self, problem: GemmProblem, *, library: str | None = None, l2: str | None = None, clock: str | None = None,
-        quantize_from: str | None = None,
-        correction: bool | None = None,
-    ) -> GEMMResult:  # fmt: skip
-        """Find the best mapping of a `GemmProblem`; see `evaluate`."""
-        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from, correction))
+    def evaluate_problem(self, problem: GemmProblem, **options: Unpack[RunArguments]) -> GEMMResult:
+        """Find the best mapping of a `GemmProblem`; options as for `evaluate`."""
+        kind = self._kind_of(problem, run_options(**options))
         return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
 
     def evaluate_many(
@@ -487,20 +413,9 @@ class GEMMEvaluator:
         problems: Any,
         dtype: str | None = None,
         *,
-        input_dtype: str | None = None,
-        weight_dtype: str | None = None,
-        output_dtype: str | None = None,
-        group_size: int | None = None,
-        zero_dtype: str | None = None,
-        scale_dtype: str | None = None,
-        group_n: int | None = None,
-        library: str | None = None,
-        l2: str | None = None,
-        clock: str | None = None,
-        quantize_from: str | None = None,
-        correction: bool | None = None,
         errors: Literal["raise", "mark"] = "raise",
         progress: bool | None = None,
+        **options: Unpack[GemmOptions],
     ) -> GEMMTable:
         """Find the best mapping of many GEMMs, on all cores of this machine; the same results as one by one.
 
@@ -512,46 +427,35 @@ class GEMMEvaluator:
                 output_dtype, group_size, zero_dtype, scale_dtype, group_n, library, l2, clock, quantize_from,
                 correction. A grouped GEMM is a `GemmProblem.grouped`, or a row whose `row_groups` is a tuple or list:
                 there G and M may be missing.
-            dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n: as for
-                `evaluate`, for all problems that do not say otherwise; a row's own `dtype` replaces all of them.
-            library, l2, clock, quantize_from, correction: as for `evaluate`, for all rows that do not say otherwise.
+            dtype, options: as for `evaluate`, for all problems that do not say otherwise; a row's own `dtype` replaces
+                all types of the call.
             errors: ``"raise"`` an `InfeasibleError` for the first problem that does not fit, or ``"mark"`` its row.
             progress: show a progress bar on stderr; None: if stderr is a terminal and the work takes over a second.
 
         Raises:
             InvalidProblemError: something in `problems` is no GEMM; nothing has been computed then.
-            InvalidOptionError: no such `library`, `l2`, `clock` or `errors`.
-            UnsupportedError: the arch cannot run the types, or takes no options of GPUs.
-            InfeasibleError: no mapping fits a problem, with ``errors="raise"``.
+            InfeasibleError: no mapping fits a problem, with ``errors="raise"``; else as `evaluate`.
         """
         check_word("errors", errors, ("raise", "mark"))
         if progress is not None:
             check_flag("progress", progress)
-        said = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
-        types = dict(zip(_TYPES, said, strict=True))
-        asked = run_options(library, l2, clock, quantize_from, correction)
+        asked = {name: options.get(name) for name in RunOptions._fields}
+        of_run = run_options(**asked)
 
         def make_kind(*, is_grouped: bool = False, **row: Any) -> Kind:
-            options = run_options(*(row.pop(name, None) for name in RunOptions._fields))
             # a row's own shorthand replaces every type of the call
-            problem = self._make_problem(1, 1, 1, 1, **((dict.fromkeys(_TYPES) if "dtype" in row else types) | row))
-            return self._resolved(problem.types, options.over(asked), is_grouped=is_grouped)
+            words: dict[str, Any] = asked if "dtype" in row else {"dtype": dtype, **options}
+            return self._make_kind(is_grouped, **(words | row))
 
-        batch = read_batch(problems, make_kind, lambda problem: self._kind_of(problem, asked))
+        batch = read_batch(problems, make_kind, lambda problem: self._kind_of(problem, of_run))
         return self.evaluate_batch(batch, errors=errors, progress=progress)
 
     def evaluate_batch(
         self, batch: ProblemBatch, *, errors: Literal["raise", "mark"] = "raise", progress: bool | None = None
     ) -> GEMMTable:
-        """Find the best mapping of a batch whose problems were checked before, as `evaluate_many` makes it.
+        """Find the best mapping of a batch whose problems were checked before, of kinds that `kind_of_types` made.
 
-        Args:
-            batch: sizes, rows of groups, and kinds (`kind_of_types`).
-            errors, progress: as for `evaluate_many`.
-
-        Raises:
-            UnsupportedError: the arch cannot run the types.
-            InfeasibleError: no mapping fits a problem, with ``errors="raise"``.
+        `errors`, `progress` and what is raised: as for `evaluate_many`.
         """
         table = GEMMTable(self, batch, self._costs.find_many(batch, progress))
         if errors == "raise" and not table.is_feasible.all():
@@ -559,15 +463,7 @@ class GEMMEvaluator:
         return table
 
     def evaluate_mapping(
-        self,
-        problem: GemmProblem,
-        mapping: MulticoreMapping | KernelConfig,
-        *,
-        library: str | None = None,
-        l2: str | None = None,
-        clock: str | None = None,
-        quantize_from: str | None = None,
-        correction: bool | None = None,
+        self, problem: GemmProblem, mapping: MulticoreMapping | KernelConfig, **options: Unpack[RunArguments]
     ) -> GEMMResult:
         """Replay a mapping that the user gives: ((P_G, P_M, P_N, P_K), (tile_m, tile_n, tile_k), loop order).
 
@@ -575,12 +471,10 @@ class GEMMEvaluator:
 
         Raises:
             InvalidMappingError: the mapping breaks a rule of the arch or the problem; the message says which.
-            InvalidOptionError: no such `library`, `l2` or `clock`, or nothing to quantize.
-            UnsupportedError: the arch cannot run these types, or takes no options of GPUs.
         """
-        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from, correction))
-        cost = self._backend.replay(problem, self._backend.pack(kind), mapping)
-        return self._backend.make_result(problem, kind.options, cost[0], self._origin, is_found=False)
+        kind = self._kind_of(problem, run_options(**options))
+        cost = self.backend.replay(problem, self.backend.pack(kind), mapping)
+        return self.backend.make_result(problem, kind.options, cost[0], self._origin, is_found=False)
 
     def top(
         self,
@@ -588,11 +482,7 @@ class GEMMEvaluator:
         k: int = 5,
         *,
         distinct: Literal["mapping", "partition"] = "mapping",
-        library: str | None = None,
-        l2: str | None = None,
-        clock: str | None = None,
-        quantize_from: str | None = None,
-        correction: bool | None = None,
+        **options: Unpack[RunArguments],
     ) -> list[GEMMResult]:
         """Return the `k` best mappings, best first; fewer when there are not so many.
 
@@ -603,16 +493,16 @@ class GEMMEvaluator:
             problem: the GEMM.
             k: how many, 1 to 10,000.
             distinct: ``"mapping"``, or ``"partition"`` for the best mapping of each partition of a multi-core chip.
-            library, l2, clock, quantize_from, correction: as for `evaluate`.
+            **options: as for `evaluate`.
 
         Raises:
             InvalidOptionError: `k` or `distinct` out of range; otherwise as `evaluate`.
         """
         k = as_integer("k", k, 1, _MAX_TOP)
         check_word("distinct", distinct, ("mapping", "partition"))
-        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from, correction))
-        costs = self._backend.find_top(problem, self._backend.pack(kind), k, distinct)
-        return [self._backend.make_result(problem, kind.options, cost, self._origin, is_found=True) for cost in costs]
+        kind = self._kind_of(problem, run_options(**options))
+        costs = self.backend.find_top(problem, self.backend.pack(kind), k, distinct)
+        return [self.backend.make_result(problem, kind.options, cost, self._origin, is_found=True) for cost in costs]
 
     def cache_info(self) -> CacheInfo:
         """Return how the memory of results is doing: that of `evaluate` calls, and that of costs behind all calls."""
@@ -625,31 +515,23 @@ class GEMMEvaluator:
         self._attention.clear()
 
     def save_to_disk(self, table: GEMMTable) -> int:
-        """Keep the results of `evaluate_many` for later processes, in the user's cache folder.
+        """Keep the results of `evaluate_many` for later processes, in the user's cache folder; return how many.
 
         An evaluator of the same arch and options reads them back at its first evaluation. Nothing is kept unasked: a
-        search costs less than a write.
-
-        Returns:
-            How many were written: 0 where the disk cache is off or cannot be written.
+        search costs less than a write. 0 are written where the disk cache is off or cannot be written.
 
         Raises:
             InvalidInputError: the table was made for another arch, or by other options.
         """
         if not isinstance(table, GEMMTable):
             raise InvalidInputError(f"table must be a GEMMTable, as evaluate_many returns one, got {shown(table)}")
-        if table.evaluator.costs_as != self.costs_as:
+        if table.evaluator.backend.stored_as() != self.backend.stored_as():
             raise InvalidInputError(f"the table was made by {table.evaluator!r}, whose costs are not those of {self!r}")
         return self._costs.save(table.batch, table.records)
 
-    @property
-    def costs_as(self) -> Hashable:
-        """What decides the costs: evaluators in which this is equal give equal answers to equal questions."""
-        return self._backend.costs_as
-
     def result_of_record(self, problem: GemmProblem, options: RunOptions, record: np.void) -> GEMMResult:
         """Return the result that a record found by this evaluator's plan stands for."""
-        return self._backend.make_result(problem, options, record, self._origin, is_found=True)
+        return self.backend.make_result(problem, options, record, self._origin, is_found=True)
 
     def kind_of_types(self, types: GemmTypes, asked: RunOptions, *, is_grouped: bool = False) -> Kind:
         """Return what problems of some types can share, with this evaluator's options where nothing is asked.
@@ -658,54 +540,60 @@ class GEMMEvaluator:
             InvalidOptionError: no such option.
             UnsupportedError: options that an arch of this kind has no use for.
         """
-        return self._resolved(types, asked, is_grouped=is_grouped)
+        return Kind(types, self.backend.resolve(types, asked, self.preferred, is_grouped=is_grouped))
 
     def _kind_of(self, problem: GemmProblem, asked: RunOptions) -> Kind:
         if not isinstance(problem, GemmProblem):
             raise InvalidProblemError(
                 f"problem must be a GemmProblem, got {shown(problem)}; evaluate(G, M, K, N) takes sizes"
             )
-        return self._resolved(problem.types, asked, is_grouped=problem.is_grouped)
-
-    def _resolved(self, types: GemmTypes, asked: RunOptions, *, is_grouped: bool) -> Kind:
-        return Kind(types, self._backend.resolve(types, asked, self._defaults, is_grouped=is_grouped))
-
-    def _make_problem(self, G: int, M: int, K: int, N: int, **types: Any) -> GemmProblem:
-        return make_problem(G, M, K, N, default_dtype=self.arch.default_dtype, **types)
+        return self.kind_of_types(problem.types, asked, is_grouped=problem.is_grouped)
 
     def _evaluate(
-        self, G: int | None, M: int | None, K: int, N: int, dtype: str | None, input_dtype: str | None,
-        weight_dtype: str | None, output_dtype: str | None, group_size: int | None, zero_dtype: str | None,
-        row_groups: RowGroups | None = None, scale_dtype: str | None = None, group_n: int | None = None,
-        library: str | None = None, l2: str | None = None, clock: str | None = None,
-        quantize_from: str | None = None, correction: bool | None = None,
-    ) -> GEMMResult:  # fmt: skip
+        self,
+        G: int | None,
+        M: int | None,
+        K: int,
+        N: int,
+        dtype: str | None = None,
+        row_groups: RowGroups | None = None,
+        **options: Unpack[GemmOptions],
+    ) -> GEMMResult:
         """See `evaluate`; with row groups, of plain ints, `evaluate_grouped`, where G and M follow from these."""
-        types = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
+        library = options.get("library")
+        if isinstance(library, str) and row_groups is None and isinstance(self.arch, GpuSpec):
+            from gemm_eval.models.gpu import check_plain_library
+
+            check_plain_library(library)
+        try:
+            kind = self._kind_of_words(row_groups is not None, dtype, **options)
+        except InvalidInputError:
+            raise
+        except (TypeError, ValueError):  # no hash
+            kind = self._make_kind(row_groups is not None, dtype, **options)
         if row_groups is not None:
             G, M = len(row_groups), max(row_groups)
             if G > MAX_GROUPS or min(row_groups) < 0 or not 0 < M <= MAX_DIM:
                 check_row_groups(row_groups)  # raises
-        if not are_sizes(G, M, K, N):
-            words = dict(zip(_TYPES, types, strict=True))
-            problem = self._make_problem(G, M, K, N, row_groups=row_groups, **words)  # type: ignore[arg-type]
-            return self.evaluate_problem(
-                problem, library=library, l2=l2, clock=clock, quantize_from=quantize_from, correction=correction
-            )
-        try:
-            kind = self._kind_of_words(row_groups is not None, *types, library, l2, clock, quantize_from, correction)
-        except InvalidInputError:
-            raise
-        except (TypeError, ValueError):  # no hash
-            kind = self._make_kind(row_groups is not None, *types, library, l2, clock, quantize_from, correction)
-        problem = problem_of(kind.types, G, M, K, N, row_groups)  # type: ignore[arg-type]  # `are_sizes` says so
+        if are_sizes(G, M, K, N):
+            problem = problem_of(kind.types, G, M, K, N, row_groups)  # type: ignore[arg-type]
+        else:
+            problem = GemmProblem(G, M, K, N, **kind.types.words, row_groups=row_groups)  # type: ignore[arg-type]
         return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
 
-    def _make_kind(self, is_grouped: bool, *words: Any) -> Kind:
+    def _make_kind(self, is_grouped: bool, dtype: str | None = None, **options: Any) -> Kind:
         """Return the kind of data types and options as `evaluate` takes them."""
-        types = self._make_problem(1, 1, 1, 1, **dict(zip(_TYPES, words[: len(_TYPES)], strict=True))).types
-        return self._resolved(types, run_options(*words[len(_TYPES) :]), is_grouped=is_grouped)
+        asked = run_options(**{name: options.pop(name, None) for name in RunOptions._fields})
+        return self.kind_of_types(
+            resolve_types(self.arch.default_dtype, dtype, **options), asked, is_grouped=is_grouped
+        )
 
 
 def _rebuild(arch: ArchSpec | str | os.PathLike[str], settings: dict[str, Any]) -> GEMMEvaluator:
     return GEMMEvaluator(arch, **settings)
+
+
+def _find_collective(arch: ArchSpec, *asked: Any) -> CollectiveResult:
+    from gemm_eval.evaluate.collective import find_collective
+
+    return find_collective(arch, *asked)

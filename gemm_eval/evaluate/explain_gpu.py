@@ -1,8 +1,8 @@
-"""What `explain` says of a GPU: the waves of a kernel, and changes of the spec that could help."""
+"""Lines of `explain` about a GPU: the waves of a kernel, its padding, and changes of the spec that could help."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import GpuSpec
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def say_waves(arch: GpuSpec, record: np.void) -> str:
-    """Say how the CTAs of a kernel, by its record of `GPU_COST_DTYPE`, fill the SMs."""
+    """Describe how the CTAs of a kernel, by its record of `GPU_COST_DTYPE`, fill the SMs."""
     cost = unpack_gpu_cost(record)
     config = cost.config
     num_ctas = min(cost.num_ctas, cost.ctas_per_sm * cost.active_sms)  # some kernels launch more, which wait
@@ -44,14 +44,9 @@ def say_waves(arch: GpuSpec, record: np.void) -> str:
 def say_padding(
     arch: GpuSpec, problem: GemmProblem, library: str, latency_us: float, latency_of: Callable[[GemmProblem], float]
 ) -> list[str]:
-    """Say what rows are padded to, and what padding would save where they do not start on 16 bytes.
+    """Describe how rows are padded, and how much padding would save where they do not start on 16 bytes.
 
-    Args:
-        arch: the GPU.
-        problem: what was evaluated.
-        library: that ran it.
-        latency_us: how long that takes.
-        latency_of: evaluates a padded problem, in microseconds.
+    `latency_us` is of the problem by the library, `latency_of` evaluates a padded one, in microseconds.
     """
     rules, types = library_of(library), problem.types
     if not rules.runs_unaligned(types):
@@ -89,10 +84,10 @@ def spec_changes(arch: GpuSpec, problem: GemmProblem) -> list[tuple[str, dict[st
         changes: dict[str, Any] = {}
         for field in fields:
             value = getattr(arch, field)
-            if isinstance(value, int):
-                changes[field] = int(value * factor)
+            if isinstance(value, Mapping):
+                changes[field] = {dtype: rate * factor for dtype, rate in value.items()}
             else:
-                changes[field] = value * factor if isinstance(value, float) else _scaled(value, factor)
+                changes[field] = type(value)(value * factor)
         return changes
 
     clocks = ("max_clock_ghz", "boost_clock_ghz", "tensor_clock_burst_ghz", "tensor_clock_sustained_ghz")
@@ -112,7 +107,3 @@ def spec_changes(arch: GpuSpec, problem: GemmProblem) -> list[tuple[str, dict[st
         alus = ("issue_slots_per_cycle", "fp32_ops_per_cycle", "half2_ops_per_cycle", "int32_ops_per_cycle")
         changes.append(("ALUs and issue slots x2", times(2, *alus, "conversion_ops_per_cycle")))
     return changes
-
-
-def _scaled(table: Any, factor: float) -> dict[Any, float]:
-    return {dtype: value * factor for dtype, value in table.items()}

@@ -1,4 +1,4 @@
-"""What `explain` says of a multi-core chip: changes of the spec that could help."""
+"""Changes of the spec of a multi-core chip that could help, for `explain`."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate.backend import NUM_PACKED, Kind
+from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Records
 from gemm_eval.evaluate.explain_gpu import say_padding, say_waves, spec_changes
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
@@ -52,18 +52,12 @@ from gemm_eval.models.gpu import (
 )
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import coefficients_of, kernel_target
-from gemm_eval.search import (
-    evaluate_config,
-    find_best_config,
-    find_best_config_many,
-    find_top_configs,
-)
+from gemm_eval.search import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions, make_problem
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.backend import Records
     from gemm_eval.evaluate.result import ResultOrigin
     from gemm_eval.search import PlanOptions, SearchPlan
 
@@ -78,18 +72,33 @@ _WORDS = {"name", "title", "notes", "published", "sources", "provenance", "inter
 _FIELDS = {"sram_used_bytes": "smem_bytes", "active_cores": "active_sms"}  # column -> field of a record
 _CODES = {"schedule": Schedule, "decomposition": Decomposition, "raster_order": RasterOrder}  # of a `KernelConfig`
 _FAMILY_OF_CODE = {family.number: name for name, family in FAMILIES.items()}
-_NAMED = ("bound", "family", *_CODES)  # what a record holds as a code
+_WORD_OF_CODE: dict[str, dict[int, str]] = {  # what a record holds as a code
+    "bound": dict(enumerate(BOUNDS)),
+    "family": _FAMILY_OF_CODE,
+    **{name: {int(item): item.name for item in codes} for name, codes in _CODES.items()},
+}
 
 
-class GpuBackend:
+class _Facts(NamedTuple):
+    """Facts that answers of one kind share, for configs of one family."""
+
+    rules: LoadRules
+    intervals: dict[int, Interval]  # by the bytes that rows start on
+    options: FrozenDict[str, Any]
+    source: str
+
+
+class GpuBackend(Backend):
     """See `Backend`."""
 
     record_dtype = GPU_COST_DTYPE
     search_counts = ("num_candidates", "num_bounded")
-    is_exhaustive = True
     mapping_columns = KernelConfig._fields
     term_columns = (*TERMS, "correction_us", "hidden_us")
     option_columns = RunOptions._fields
+    bounds = BOUNDS
+    active_field = "active_sms"
+    arch: GpuSpec
 
     def __init__(self, arch: GpuSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> None:
         name = getattr(plan, "plan", plan)
@@ -107,23 +116,15 @@ class GpuBackend:
         self._has_kernels = lru_cache(maxsize=_NUM_TYPES)(self._can_pack)
         self._packed = lru_cache(maxsize=NUM_PACKED)(self._pack)
         self._interval = lru_cache(maxsize=_NUM_TYPES)(self._find_interval)
+        self._facts = lru_cache(maxsize=_NUM_TYPES)(self._find_facts)
         self._is_preset = is_preset(arch)
         self.highest_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.highest_tflop_per_s)
-
-    @property
-    def costs_as(self) -> Hashable:
-        return self.arch, calibration_stamp(self.arch)
 
     def check(self, asked: RunOptions) -> None:
         check_options(asked)
 
     def resolve(
-        self,
-        types: GemmTypes,
-        asked: RunOptions,
-        preferred: RunOptions = NOTHING_SAID,
-        *,
-        is_grouped: bool = False,
+        self, types: GemmTypes, asked: RunOptions, preferred: RunOptions = NOTHING_SAID, *, is_grouped: bool = False
     ) -> RunOptions:
         if asked != NOTHING_SAID:
             self.check(asked)
@@ -154,14 +155,9 @@ class GpuBackend:
         return find_best_config(self.arch, problem, packed)
 
     def find_many(
-        self,
-        types: Sequence[GemmTypes],  # noqa: ARG002
-        packed: Sequence[Packed],
-        kind_of: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-        layouts: Layouts,
-        advance: Callable[[int], None],
-    ) -> Records:
+        self, types: Sequence[GemmTypes], packed: Sequence[Packed], kind_of: Integers, sizes: Integers,  # noqa: ARG002
+        layouts: Layouts, advance: Callable[[int], None],
+    ) -> Records:  # fmt: skip
         return find_best_config_many(packed, kind_of, sizes, layouts=layouts, on_progress=advance)
 
     def find_top(self, problem: GemmProblem, packed: Packed, k: int, distinct: str) -> Records:
@@ -172,50 +168,37 @@ class GpuBackend:
     def replay(self, problem: GemmProblem, packed: Packed, mapping: Any) -> Records:
         return evaluate_config(self.arch, problem, packed, _as_config(mapping))
 
-    def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
-        feasible: npt.NDArray[np.bool_] = records["active_sms"] > 0
-        return feasible
-
     def make_result(
         self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool
     ) -> GEMMResult:
         cost = unpack_gpu_cost(record)
         peak_flop_per_us = self.highest_tflop_per_s(problem.input_dtype) * 1e6
         flop = problem.flop
-        kind = Kind(problem.types, options)
-        interval = self._interval(
-            kind, cost.config.family, _load_bytes(self.arch.sm_arch, kind, problem), cost.is_corrected
-        )
+        family, is_corrected = cost.config.family, cost.is_corrected
+        facts = self._facts(problem.types, options, family, cost.is_calibrated, is_corrected)
+        load_bytes = _load_bytes(facts.rules, problem)
+        interval = facts.intervals.get(load_bytes)
+        if interval is None:
+            interval = self._interval(Kind(problem.types, options), family, load_bytes, is_corrected)
+            facts.intervals[load_bytes] = interval
         # of groups the mean, as the sets have it that grouped kernels were fitted on
         rows = problem.M if problem.row_groups is None else max(1, problem.rows // problem.G)
         low_frac, high_frac = interval.of_rows(rows)
         return GEMMResult(
-            problem=problem,
-            arch_name=self.arch.name,
-            latency_us=cost.latency_us,
-            physics_us=cost.physics_us,
-            low_us=cost.latency_us * low_frac,
-            high_us=cost.latency_us * high_frac,
-            compute_us=cost.compute_us,
-            dram_us=cost.dram_us,
-            flop=flop,
-            dram_bytes=cost.dram_bytes,
-            utilization_frac=flop / (cost.latency_us * peak_flop_per_us),
-            bound=cost.bound,
-            mapping=cost.config,
-            breakdown=cost.breakdown,
-            traffic=cost.traffic,
-            energy_pj=None,
-            sram_used_bytes=cost.smem_bytes,
-            active_cores=cost.active_sms,
-            options=_spelled(options, cost.config.family),
-            source=self._source(cost.is_calibrated, cost.is_corrected),
-            model_version=GPU_MODEL_VERSION,
-            is_exhaustive=is_found,
-            num_candidates=cost.num_candidates,
-            num_refused=cost.num_refused,
-            _origin=origin,
-        )
+            problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.physics_us,
+            low_us=cost.latency_us * low_frac, high_us=cost.latency_us * high_frac, compute_us=cost.compute_us,
+            dram_us=cost.dram_us, flop=flop, dram_bytes=cost.dram_bytes,
+            utilization_frac=flop / (cost.latency_us * peak_flop_per_us), bound=cost.bound, mapping=cost.config,
+            breakdown=cost.breakdown, traffic=cost.traffic, energy_pj=None, sram_used_bytes=cost.smem_bytes,
+            active_cores=cost.active_sms, options=facts.options, source=facts.source, model_version=GPU_MODEL_VERSION,
+            is_exhaustive=is_found, num_candidates=cost.num_candidates, num_refused=cost.num_refused, _origin=origin,
+        )  # fmt: skip
+
+    def _find_facts(
+        self, types: GemmTypes, options: RunOptions, family: str, is_calibrated: bool, is_corrected: bool
+    ) -> _Facts:
+        rules, source = _load_rules(self.arch.sm_arch, Kind(types, options)), self._source(is_calibrated, is_corrected)
+        return _Facts(rules, {}, _spelled(options, family), source)
 
     def _find_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
         """The interval around answers of a kind, whose best config is of a family."""
@@ -245,34 +228,23 @@ class GpuBackend:
         return library.name, library.family(self.arch, kind.types, load_bytes=load_bytes)
 
     def intervals(
-        self,
-        kinds: Sequence[Kind],
-        kind_of: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-        layouts: Layouts,
-        records: Records,
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        low_us, high_us = np.full(len(records), np.nan), np.full(len(records), np.nan)
-        mean_rows = np.maximum(1, layouts.mean_rows(sizes))
-        regimes, rows = regime_places(mean_rows), np.flatnonzero(self.is_feasible(records))
+        self, kinds: Sequence[Kind], kind_of: Integers, sizes: Integers, layouts: Layouts, records: Records
+    ) -> npt.NDArray[np.float64]:
+        ends = np.full((2, len(records)), np.nan)
+        regimes = regime_places(np.maximum(1, layouts.mean_rows(sizes)))
         loads = np.zeros(len(records), np.int64)
         for number in np.unique(kind_of).tolist():
-            of_kind = kind_of == number
-            loads[of_kind] = loads_of(
-                _load_rules(self.arch.sm_arch, kinds[number]), sizes[of_kind, 2], sizes[of_kind, 3]
-            )
+            rows = kind_of == number
+            loads[rows] = loads_of(_load_rules(self.arch.sm_arch, kinds[number]), sizes[rows, 2], sizes[rows, 3])
         is_corrected = records["correction_factor"] != 1.0
-        columns = (kind_of, records["family"], loads, is_corrected)
-        groups = np.column_stack([column[rows] for column in columns]).astype(np.int64)
-        found, group_of = np.unique(groups, axis=0, return_inverse=True)
-        group_of = group_of.reshape(-1)  # numpy 2.0.0 has it as a column
-        for place, (number, family, load_bytes, corrected) in enumerate(found.tolist()):
-            name = _FAMILY_OF_CODE[family]
-            interval = self._interval(kinds[number], name, load_bytes, bool(corrected))
-            some = rows[group_of == place]
-            low_us[some] = records["latency_us"][some] * np.array(interval.low_frac)[regimes[some]]
-            high_us[some] = records["latency_us"][some] * np.array(interval.high_frac)[regimes[some]]
-        return low_us, high_us
+        columns = np.column_stack([kind_of, records["family"], loads, is_corrected]).astype(np.int64)
+        feasible = self.is_feasible(records)
+        for number, family, load_bytes, corrected in np.unique(columns[feasible], axis=0).tolist():
+            interval = self._interval(kinds[number], _FAMILY_OF_CODE[family], load_bytes, bool(corrected))
+            rows = feasible & (columns == (number, family, load_bytes, corrected)).all(axis=1)
+            fracs = np.array([interval.low_frac, interval.high_frac])
+            ends[:, rows] = records["latency_us"][rows] * fracs[:, regimes[rows]]
+        return ends
 
     def _source(self, is_calibrated: bool, is_corrected: bool) -> str:
         if is_corrected:
@@ -285,32 +257,24 @@ class GpuBackend:
                 column[row] = library_of_family(AUTO, unpack_config(records[row]).family)
         return column
 
-    def column(self, name: str, records: Records) -> npt.NDArray[Any]:
-        feasible = self.is_feasible(records)
-        column: npt.NDArray[Any]
+    def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:
         if name == "source":
-            column = np.full(len(records), None, object)
-            for row in np.flatnonzero(feasible):
-                column[row] = self._source(records["is_calibrated"][row], records["correction_factor"][row] != 1.0)
-            return column
+            pairs = zip(records["is_calibrated"].tolist(), records["correction_factor"].tolist(), strict=True)
+            return np.array([self._source(is_calibrated, factor != 1.0) for is_calibrated, factor in pairs], object)
+        if name in _WORD_OF_CODE:
+            return np.array([_WORD_OF_CODE[name][code] for code in records[name].tolist()], object)
+        return None
+
+    def numbers_of(self, name: str, records: Records) -> npt.NDArray[Any]:
         if name == "energy_pj":
             return np.full(len(records), np.nan)
-        if name in _NAMED:  # one record of each code tells the word
-            column = np.full(len(records), None, object)
-            rows = np.flatnonzero(feasible)
-            _, firsts, codes = np.unique(records[name][rows], return_index=True, return_inverse=True)
-            words = [_word_of(name, records[row]) for row in rows[firsts]]
-            column[rows] = np.array(words, object)[codes]
-            return column
+        column: npt.NDArray[Any]
         if name in ("correction_us", "hidden_us"):  # these two as `unpack_gpu_cost` has them, to the bit
             column = records["latency_us"] - records["physics_us"]
             if name == "hidden_us":
                 column = records["latency_us"] - (sum(records[term] for term in TERMS) + column)
-            column[~feasible] = np.nan
             return column
         column = records[_FIELDS.get(name, name)].copy()
-        if column.dtype.kind == "f":
-            column[~feasible] = np.nan
         return column
 
     def stored_as(self) -> Mapping[str, object]:
@@ -319,9 +283,6 @@ class GpuBackend:
             "arch": self.arch.model_dump(mode="json", exclude=_WORDS),
             "calibration": calibration_stamp(self.arch),
         }
-
-    def say_bound(self, bound: str) -> str:
-        return BOUNDS[bound]
 
     def say_mapping(self, result: GEMMResult) -> list[str]:
         config = result.mapping
@@ -344,7 +305,7 @@ class GpuBackend:
         config, library = result.mapping, result.options["library"]
         assert isinstance(config, KernelConfig)
         kind = Kind(result.problem.types, RunOptions(library))
-        load_bytes = _load_bytes(self.arch.sm_arch, kind, result.problem)
+        load_bytes = _load_bytes(_load_rules(self.arch.sm_arch, kind), result.problem)
         _, family = home = self._home_of(kind, config.family, load_bytes)
         _, origin = coefficients_for(self.arch, *home)
         fitted = family if FAMILIES[config.family].is_ours else config.family
@@ -370,7 +331,7 @@ class GpuBackend:
         return lines
 
     def _say_default(self, result: GEMMResult) -> list[str]:
-        """Say why a library is the default for 4-bit weights, and where 16 bits are faster."""
+        """Explain why a library is the default for 4-bit weights, and where 16 bits are faster."""
         problem, options = result.problem, _asked(result)
         reason = say_default(self.arch, problem.types, str(options.library))
         if not reason or problem.is_grouped:
@@ -387,7 +348,7 @@ class GpuBackend:
         ]
 
     def _timed(self, types: GemmTypes, options: Mapping[str, Any], home: tuple[str, str]) -> str:
-        """Say on which GPU, and in which states, the timings were taken that correct an answer."""
+        """Name the GPU and the states in which the timings were taken that correct an answer."""
         asked = RunOptions(**options)
         near = nearest_corrected(preset_of(self.arch) or self.arch, *home, types, asked, GPU_MODEL_VERSION) or asked
         where = "this GPU" if self._is_preset else f"{self.arch.name}, of which this spec is a change,"
@@ -404,29 +365,25 @@ def _asked(result: GEMMResult) -> RunOptions:
     return RunOptions(**{"correction": True} | result.options)
 
 
-def _load_bytes(sm_arch: str, kind: Kind, problem: GemmProblem) -> int:
-    """What rows of a problem start on, as its library pads them."""
-    return next(num for num, rule in _load_rules(sm_arch, kind) if rule.takes(problem.K, problem.N))
+def _load_bytes(rules: LoadRules, problem: GemmProblem) -> int:
+    """Return the most bytes that all rows of a problem start on, as its library pads them."""
+    for load_bytes, rule in rules:
+        if rule.takes(problem.K, problem.N):
+            return load_bytes
+    return 1
 
 
 @lru_cache(maxsize=_NUM_TYPES)
 def _load_rules(sm_arch: str, kind: Kind) -> LoadRules:
-    """What rows start on, as the library of a kind pads them."""
+    """Return which sizes have rows that start on how many bytes, as the library of a kind pads them."""
     library = library_of(HYPOTHETICAL if kind.options.library in (None, AUTO) else str(kind.options.library))
     return load_rules(kind.types, library.padding(sm_arch, kind.types))
 
 
-@lru_cache(maxsize=_NUM_TYPES)
 def _spelled(options: RunOptions, family: str) -> FrozenDict[str, Any]:
     """Return options with the library that answers; that corrections are on goes without saying."""
     said = {name: value for name, value in options._asdict().items() if value is not None and value is not True}
     return FrozenDict(said | {"library": library_of_family(said["library"], family)})
-
-
-def _word_of(name: str, record: np.void) -> str:
-    cost = unpack_gpu_cost(record)
-    value = cost.bound if name == "bound" else getattr(cost.config, name)
-    return str(getattr(value, "name", value))
 
 
 def _as_config(mapping: Any) -> KernelConfig:
@@ -446,7 +403,7 @@ def _as_config(mapping: Any) -> KernelConfig:
             rule="form",
         ) from None
     for name, value in values.items():
-        if name in _NAMED:
+        if name in _WORD_OF_CODE:
             continue
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value < 1 << 31:
             raise InvalidMappingError(f"{name} must be an integer >= 1, got {shown(value)}", rule="form")

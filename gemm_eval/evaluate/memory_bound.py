@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.errors import InvalidProblemError
+from gemm_eval.evaluate.result import Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu.memory_bound import (
     MEMORY_BOUND_TERMS,
@@ -23,15 +24,10 @@ _MAX_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryBoundResult:
+class MemoryBoundResult(Result):
     """The time of a kernel that reads and writes some bytes, and computes next to nothing.
 
-    Attributes:
-        arch_name: name of the arch.
-        read_bytes, write_bytes: of the kernel.
-        latency_us: its time, in microseconds.
-        breakdown: microseconds by term; they add up to `latency_us`.
-        source: ``calibrated`` on a GPU that the coefficients were fitted on, else ``analytic``.
+    `source` is ``calibrated`` on a GPU that the coefficients were fitted on, else ``analytic``.
     """
 
     arch_name: str
@@ -58,12 +54,7 @@ class MemoryBoundResult:
 def memory_bound(
     arch: ArchSpec, read_bytes: float, write_bytes: float, row_elements: int = 0, num_rows: int = 0, what: str = ""
 ) -> MemoryBoundResult:
-    """Return what such a kernel takes; arguments as of `GEMMEvaluator.evaluate_memory_bound`.
-
-    Raises:
-        InvalidProblemError: a number of bytes that is none.
-        InvalidOptionError: `row_elements` or `num_rows` is no number of elements or rows.
-    """
+    """Return the time of such a kernel; arguments and errors as of `GEMMEvaluator.evaluate_memory_bound`."""
     for name, value in (("read_bytes", read_bytes), ("write_bytes", write_bytes)):
         number = plain_number(value)
         if number is None or not 0 <= number <= _MAX_BYTES:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import MulticoreSpec
+from gemm_eval.arch import LibraryPath, MulticoreSpec
 from gemm_eval.checks import check_word
-from gemm_eval.dtypes import DType
+from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate.backend import NUM_PACKED
+from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Records
 from gemm_eval.evaluate.explain_multicore import spec_changes
-from gemm_eval.evaluate.library_paths import LibraryPaths
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import LoopOrder
@@ -27,7 +27,6 @@ from gemm_eval.models.multicore import (
     COST_DTYPE,
     MODEL_VERSION,
     TERMS,
-    MulticoreCost,
     evaluate_mapping,
     pack_params,
     unpack_cost,
@@ -62,7 +61,6 @@ from gemm_eval.workload import (
 )
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.backend import Kind, Records
     from gemm_eval.evaluate.result import ResultOrigin
 
 
@@ -74,6 +72,10 @@ FIDELITY = ("cube_steps_per_cycle",)
 """Fields that say how exactly the matrix unit multiplies: fewer passes over the mantissas are more steps a cycle."""
 _NO_OPTIONS: FrozenDict[str, Any] = FrozenDict()
 _BOUND_NAMES = tuple(BOUNDS)
+_WORDS_OF_CODES = {"bound": _BOUND_NAMES, "loop_order": tuple(LoopOrder.__members__)}
+_TRAFFIC = tuple(f"{name}_bytes" for name in ("a", "b", "scale", "c_store", "c_spill", "c_refill", "reduction"))
+_NO_PATH = -1
+_traffic_of = operator.attrgetter(*_TRAFFIC)
 
 
 class Policy(enum.StrEnum):
@@ -94,7 +96,7 @@ def _policy_of(arch: MulticoreSpec, policy: str | None, *, is_exhaustive: bool) 
     return Policy(policy)
 
 
-class MulticoreBackend:
+class MulticoreBackend(Backend):
     """See `Backend`."""
 
     record_dtype = COST_DTYPE
@@ -104,6 +106,9 @@ class MulticoreBackend:
     mapping_columns = ("P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order")
     term_columns = (*TERMS, "hidden_us")
     option_columns = ()
+    bounds = BOUNDS
+    active_field = "active_cores"
+    arch: MulticoreSpec
 
     def __init__(
         self,
@@ -118,7 +123,7 @@ class MulticoreBackend:
         if not isinstance(plan, PlanOptions):
             check_word("plan", plan, SearchPlan)
         self._plan = as_plan_options(plan)
-        self._allow_idle_cores = allow_idle_cores
+        self._idle: dict[str, bool] = {"allow_idle_cores": allow_idle_cores}
         self._source = "calibrated" if arch.calibration else "analytic"
         self.is_exhaustive = self._plan.plan is SearchPlan.EXACT
         self.policy = _policy_of(arch, policy, is_exhaustive=self.is_exhaustive)
@@ -128,13 +133,17 @@ class MulticoreBackend:
         believed = self._chip.with_(**self._rules.believes) if self._rules and self._rules.believes else self._chip
         self._packed_as_believed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, believed))
         self.highest_tflop_per_s = lru_cache(maxsize=NUM_PACKED)(self._find_peak)
-        self._paths = LibraryPaths(arch, self._rules.paths if self._rules else {}, self._on_path)
-
-    def _on_path(self, arch: MulticoreSpec) -> MulticoreBackend:
-        return self._with(arch, self.policy)
+        self._paths: tuple[LibraryPath, ...] = ()
+        self._on_paths: tuple[tuple[str, MulticoreBackend], ...] = ()
+        if self._rules and self._rules.paths:
+            self._paths = tuple(self._rules.paths.values())
+            self._on_paths = tuple(
+                (name, self._with(arch.with_(rules=self._rules.on_path(name)), self.policy))
+                for name in self._rules.paths
+            )
 
     def _with(self, arch: MulticoreSpec, policy: Policy) -> MulticoreBackend:
-        return MulticoreBackend(arch, self._plan, allow_idle_cores=self._allow_idle_cores, policy=policy)
+        return MulticoreBackend(arch, self._plan, **self._idle, policy=policy)
 
     @cached_property
     def _library(self) -> MulticoreBackend | None:
@@ -157,27 +166,18 @@ class MulticoreBackend:
     def _find_peak(self, dtype: DType) -> float:
         """Return the peak of the chip as this policy uses it, on the fastest of a library's paths, in TFLOP/s."""
         own = self._chip.for_dtype(dtype).highest_tflop_per_s(dtype)
-        return max([own, *(path.highest_tflop_per_s(dtype) for path in self._paths.backends)])
-
-    @property
-    def costs_as(self) -> Hashable:
-        return self.arch, self._plan, self._allow_idle_cores, self.policy
+        return max([own, *(path.highest_tflop_per_s(dtype) for _, path in self._on_paths)])
 
     def check(self, asked: RunOptions) -> None:
-        for name, value in zip(asked._fields, asked, strict=True):
+        for name, value in asked._asdict().items():
             if value is not None:
                 raise UnsupportedError(
                     f"{name} is for GPUs, and {self.arch.name} is a multi-core chip: leave it out, got {shown(value)}"
                 )
 
     def resolve(
-        self,
-        types: GemmTypes,  # noqa: ARG002
-        asked: RunOptions,
-        preferred: RunOptions = NOTHING_SAID,  # noqa: ARG002
-        *,
-        is_grouped: bool = False,  # noqa: ARG002
-    ) -> RunOptions:
+        self, types: GemmTypes, asked: RunOptions, preferred: RunOptions = NOTHING_SAID, *, is_grouped: bool = False  # noqa: ARG002
+    ) -> RunOptions:  # fmt: skip
         if asked != NOTHING_SAID:
             self.check(asked)
         return asked
@@ -185,265 +185,201 @@ class MulticoreBackend:
     def pack(self, kind: Kind) -> Records:
         return self._packed(kind.types)
 
-    def packed_of(self, types: GemmTypes) -> Records:
-        """Return the parameters for these types."""
-        return self._packed(types)
+    def _path_of(self, problem: GemmProblem) -> tuple[str, MulticoreBackend] | None:
+        """Return the path of the library that a GEMM takes, if any, by its name, and the backend of it."""
+        if not self._paths:
+            return None
+        place = int(_choose_paths(self._paths, problem.types, np.array([problem.sizes], np.int64))[0])
+        return None if place == _NO_PATH else self._on_paths[place]
 
     def find(self, problem: GemmProblem, packed: Records) -> Records:
-        if (path := self._paths.backend_of(problem)) is not None:
-            return path.find(problem, path.packed_of(problem.types))
+        if (path := self._path_of(problem)) is not None:
+            return path[1].find_of(problem)
         if self._rules is not None:
-            return self._find_ruled(problem, packed)
+            layouts = NO_LAYOUTS if problem.row_groups is None else pack_layouts([problem.row_groups])
+            sizes = np.array([problem.sizes], np.int64)
+            records = self._find_ruled_many([problem.types], [packed], np.zeros(1, np.int64), sizes, layouts, None)
+            if not records["active_cores"][0]:
+                self._raise_ruled_out(problem, packed)
+            return records
         if self._library is not None:
             return self.find_top(problem, packed, 1, "mapping")
         if self.is_exhaustive:
-            return find_best(self.arch, problem, packed, allow_idle_cores=self._allow_idle_cores)
-        found = find_planned(
-            AnalyticCostModel(self.arch), self.arch, problem, self._plan, allow_idle_cores=self._allow_idle_cores
-        )
-        cost = evaluate_mapping(self.arch, problem, packed, found.mapping)
-        cost["num_candidates"] = found.num_evaluated
+            return find_best(self.arch, problem, packed, **self._idle)
+        planned = find_planned(AnalyticCostModel(self.arch), self.arch, problem, self._plan, **self._idle)
+        cost = evaluate_mapping(self.arch, problem, packed, planned.mapping)
+        cost["num_candidates"] = planned.num_evaluated
         return cost
 
-    def _find_ruled(self, problem: GemmProblem, packed: Records) -> Records:
-        """What the library would choose; where groups differ, of all mappings."""
-        layouts = NO_LAYOUTS if problem.row_groups is None else pack_layouts([problem.row_groups])
-        rows = np.array([problem.sizes], np.int64)
-        found = self._find_ruled_many([problem.types], [packed], np.zeros(1, np.int64), rows, layouts, None)
-        if not found["active_cores"][0]:
-            self._raise_ruled_out(problem, packed)
-        return found
+    def find_of(self, problem: GemmProblem) -> Records:
+        """Return the record [1] of the best mapping, packing its types."""
+        return self.find(problem, self._packed(problem.types))
 
     def _raise_ruled_out(self, problem: GemmProblem, packed: Records) -> NoReturn:
-        find_best(self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores)  # raises if nothing fits
+        find_best(self._chip, problem, packed, **self._idle)  # raises if nothing fits
         assert self._rules is not None
-        believed = self._packed_as_believed(problem.types)
-        raise ruled_out_error(self._chip, self._rules, problem, believed, allow_idle_cores=self._allow_idle_cores)
+        raise ruled_out_error(self._chip, self._rules, problem, self._packed_as_believed(problem.types), **self._idle)
 
     def _find_ruled_top(self, problem: GemmProblem, packed: Records, k: int, distinct: str) -> Records:
         """Return the mappings that the library ranks highest by what it believes, with what they cost."""
         assert self._rules is not None
-        found = find_ruled_few(
-            self._chip, self._rules, problem, self._packed_as_believed(problem.types), k,
-            by_partition=distinct == "partition", allow_idle_cores=self._allow_idle_cores,
-        )  # fmt: skip
-        if not len(found):
+        believed = self._packed_as_believed(problem.types)
+        by_partition = distinct == "partition"
+        ranked = find_ruled_few(self._chip, self._rules, problem, believed, k, by_partition=by_partition, **self._idle)
+        if not len(ranked):
             self._raise_ruled_out(problem, packed)
-        num = len(found)
+        num = len(ranked)
         layouts = NO_LAYOUTS if problem.row_groups is None else pack_layouts([problem.row_groups] * num)
-        sizes = np.array([problem.sizes] * num, np.int64)
-        return self._replay_found(packed, np.zeros(num, np.int64), sizes, layouts, found)
-
-    def _replay_found(
-        self, costs: Records, kind_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], layouts: Layouts,
-        found: Records,
-    ) -> Records:  # fmt: skip
-        """Return what the mappings of a search cost, with the counts of the search."""
-        replayed = replay_mappings(costs, kind_of, sizes, found, layouts=layouts)
-        for name in self.search_counts:
-            replayed[name] = found[name]
-        return replayed
+        return self._replayed(packed, np.zeros(num, np.int64), np.array([problem.sizes] * num), layouts, ranked)
 
     def _find_ruled_many(
-        self,
-        types: Sequence[GemmTypes],
-        packed: Sequence[Records],
-        kind_of: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-        layouts: Layouts,
-        advance: Callable[[int], None] | None,
-    ) -> Records:
+        self, types: Sequence[GemmTypes], packed: Sequence[Records], kind_of: Integers, sizes: Integers,
+        layouts: Layouts, advance: Callable[[int], None] | None,
+    ) -> Records:  # fmt: skip
+        """Return what the library would choose; where groups differ, of all mappings."""
         assert self._rules is not None
-        costs, believed = np.concatenate(packed), np.concatenate([self._packed_as_believed(of) for of in types])
-        found = find_ruled_many(
-            self._chip, self._rules, believed, kind_of, sizes, layouts,
-            allow_idle_cores=self._allow_idle_cores, on_progress=advance,
-        )  # fmt: skip
-        return self._replay_found(costs, kind_of, sizes, layouts, found)
+        believed = np.concatenate([self._packed_as_believed(item) for item in types])
+        chosen = find_ruled_many(
+            self._chip, self._rules, believed, kind_of, sizes, layouts, on_progress=advance, **self._idle
+        )
+        return self._replayed(np.concatenate(packed), kind_of, sizes, layouts, chosen)
+
+    def _replayed(
+        self, packed: Records, kind_of: Integers, sizes: Integers, layouts: Layouts, chosen: Records
+    ) -> Records:
+        """Return what the mappings of a search cost, with the counts of the search."""
+        records = replay_mappings(packed, kind_of, sizes, chosen, layouts=layouts)
+        for name in self.search_counts:
+            records[name] = chosen[name]
+        return records
 
     def find_many(
-        self,
-        types: Sequence[GemmTypes],
-        packed: Sequence[Records],
-        kind_of: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-        layouts: Layouts,
-        advance: Callable[[int], None],
-    ) -> Records:
+        self, types: Sequence[GemmTypes], packed: Sequence[Records], kind_of: Integers, sizes: Integers,
+        layouts: Layouts, advance: Callable[[int], None],
+    ) -> Records:  # fmt: skip
         if self._paths:
-            return self._paths.of_each(
-                types, kind_of, sizes,
-                lambda path, rows: path.find_many(
-                    types, [path.packed_of(of) for of in types], kind_of[rows], sizes[rows], layouts.take(rows), advance
-                ),
-                lambda rows: self._find_ruled_many(
-                    types, packed, kind_of[rows], sizes[rows], layouts.take(rows), advance
-                ),
-            )  # fmt: skip
+            return self._find_many_by_path(types, packed, kind_of, sizes, layouts, advance)
         if self._rules is not None:
             return self._find_ruled_many(types, packed, kind_of, sizes, layouts, advance)
         if self.is_exhaustive:
-            found = find_best_many(
-                self.arch, np.concatenate(packed), kind_of, sizes, layouts=layouts,
-                allow_idle_cores=self._allow_idle_cores, on_progress=advance,
-            )  # fmt: skip
-            return found if self._library is None else self._or_library(found, types, kind_of, sizes, layouts)
+            records = find_best_many(
+                self.arch, np.concatenate(packed), kind_of, sizes, layouts=layouts, on_progress=advance, **self._idle
+            )
+            if self._library is None:
+                return records
+            library = self._library.find_many(types, self._library._pack_all(types), kind_of, sizes, layouts, _ignore)
+            is_faster = library["latency_us"] < records["latency_us"]
+            is_faster |= ~self.is_feasible(records)
+            return np.where(is_faster & self.is_feasible(library), library, records)
         records = np.zeros(len(sizes), COST_DTYPE)
-        for row, (kind, of_row) in enumerate(zip(kind_of.tolist(), sizes.tolist(), strict=True)):
-            G, M, K, N = of_row
-            groups = layouts.row_groups(row, G)
+        for row, (kind, (G, M, K, N)) in enumerate(zip(kind_of.tolist(), sizes.tolist(), strict=True)):
+            problem = problem_of(types[kind], G, M, K, N, layouts.row_groups(row, G))
             with contextlib.suppress(InfeasibleError):  # its row stays zero, which is how a table marks it
-                records[row] = self.find(problem_of(types[kind], G, M, K, N, groups), packed[kind])[0]
+                records[row] = self.find(problem, packed[kind])[0]
             advance(1)
         return records
 
+    def _pack_all(self, types: Iterable[GemmTypes]) -> list[Records]:
+        return [self._packed(item) for item in types]
+
+    def _find_many_by_path(
+        self, types: Sequence[GemmTypes], packed: Sequence[Records], kind_of: Integers, sizes: Integers,
+        layouts: Layouts, advance: Callable[[int], None],
+    ) -> Records:  # fmt: skip
+        path_of = np.full(len(sizes), _NO_PATH, np.int64)
+        for kind in np.unique(kind_of):
+            rows = np.flatnonzero(kind_of == kind)
+            path_of[rows] = _choose_paths(self._paths, types[kind], sizes[rows])
+        records = np.zeros(len(sizes), COST_DTYPE)
+        for place in np.unique(path_of).tolist():
+            rows = np.flatnonzero(path_of == place)
+            some = kind_of[rows], sizes[rows], layouts.take(rows), advance
+            if place == _NO_PATH:
+                records[rows] = self._find_ruled_many(types, packed, *some)
+            else:
+                path = self._on_paths[place][1]
+                records[rows] = path.find_many(types, path._pack_all(types), *some)
+        return records
+
     def find_top(self, problem: GemmProblem, packed: Records, k: int, distinct: str) -> Records:
-        if (path := self._paths.backend_of(problem)) is not None:
-            return path.find_top(problem, path.packed_of(problem.types), k, distinct)
+        if (path := self._path_of(problem)) is not None:
+            return path[1].find_top(problem, path[1]._packed(problem.types), k, distinct)
         if self._rules is not None:
             return self._find_ruled_top(problem, packed, k, distinct)
         library = None
         if self._library is not None:
             with contextlib.suppress(InfeasibleError):
-                library = self._library.find(problem, self._library.packed_of(problem.types))
+                library = self._library.find_of(problem)
         try:
             if distinct == "mapping":
-                found = find_best_few(self._chip, problem, packed, k, allow_idle_cores=self._allow_idle_cores)
+                records = find_best_few(self._chip, problem, packed, k, **self._idle)
             else:
-                found = find_best_of_each_partition(
-                    self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores
-                )
+                records = find_best_of_each_partition(self._chip, problem, packed, **self._idle)
         except InfeasibleError:
             if library is None:
                 raise
             return library
-        if library is not None and library["latency_us"][0] < found["latency_us"][0]:
-            found = np.concatenate([library, found])
-        return found[:k]
+        if library is not None and library["latency_us"][0] < records["latency_us"][0]:
+            records = np.concatenate([library, records])
+        return records[:k]
 
     def replay(self, problem: GemmProblem, packed: Records, mapping: Any) -> Records:
-        if (path := self._paths.backend_of(problem)) is not None:
-            return path.replay(problem, path.packed_of(problem.types), mapping)
+        if (path := self._path_of(problem)) is not None:
+            return path[1].replay(problem, path[1]._packed(problem.types), mapping)
         if self._library is not None:
             with contextlib.suppress(InfeasibleError):
-                library = self._library.find(problem, self._library.packed_of(problem.types))
+                library = self._library.find_of(problem)
                 if unpack_cost(library[0]).mapping == mapping and self._is_faster(library, problem, packed, mapping):
                     return library
         return evaluate_mapping(self._chip, problem, packed, mapping)
 
     def _is_faster(self, library: Records, problem: GemmProblem, packed: Records, mapping: Any) -> bool:
-        """Say whether the library's answer is faster than its mapping on the chip, or does not fit there."""
+        """Return True if the library's answer is faster than its mapping on the chip, or does not fit there."""
         try:
             own = evaluate_mapping(self._chip, problem, packed, mapping)
         except InvalidMappingError:
             return True
         return bool(library["latency_us"][0] < own["latency_us"][0])
 
-    def _or_library(
-        self,
-        found: Records,
-        types: Sequence[GemmTypes],
-        kind_of: npt.NDArray[np.int64],
-        sizes: npt.NDArray[np.int64],
-        layouts: Layouts,
-    ) -> Records:
-        """Return records with the library's answers where those are faster; the rest as for `find_many`."""
-        assert self._library is not None
-        packed = [self._library.packed_of(of) for of in types]
-        library = self._library.find_many(types, packed, kind_of, sizes, layouts, lambda num: None)  # noqa: ARG005
-        is_faster = (library["active_cores"] > 0) & (
-            (library["latency_us"] < found["latency_us"]) | (found["active_cores"] == 0)
-        )
-        return np.where(is_faster, library, found)
-
-    def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
-        feasible: npt.NDArray[np.bool_] = records["active_cores"] > 0
-        return feasible
-
     def make_result(
-        self,
-        problem: GemmProblem,
-        options: RunOptions,  # noqa: ARG002
-        record: np.void,
-        origin: ResultOrigin,
-        *,
-        is_found: bool,
-    ) -> GEMMResult:
+        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool  # noqa: ARG002
+    ) -> GEMMResult:  # fmt: skip
         cost = unpack_cost(record)
-        peak_flop_per_us = self.highest_tflop_per_s(problem.input_dtype) * 1e6
+        flop = problem.flop
+        num_refused: FrozenDict[str, int] = FrozenDict(
+            sram=cost.num_refused_sram, partition_bound=cost.num_partitions_bounded,
+            partition_dropped=cost.num_partitions_dropped,
+        )  # fmt: skip
         return GEMMResult(
-            problem=problem,
-            arch_name=self.arch.name,
-            latency_us=cost.latency_us,
-            physics_us=cost.latency_us,
-            low_us=None,
-            high_us=None,
-            compute_us=cost.compute_us,
-            dram_us=cost.dram_us,
-            flop=problem.flop,
+            problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.latency_us,
+            low_us=None, high_us=None, compute_us=cost.compute_us, dram_us=cost.dram_us, flop=flop,
             dram_bytes=cost.dram_bytes,
-            utilization_frac=problem.flop / (cost.latency_us * peak_flop_per_us),
-            bound=_BOUND_NAMES[cost.bound],
-            mapping=cost.mapping,
-            breakdown=FrozenDict(cost.breakdown),
-            traffic=FrozenDict(_traffic(cost)),
-            energy_pj=cost.energy_pj,
-            sram_used_bytes=cost.sram_used_bytes,
-            active_cores=cost.active_cores,
-            options=_NO_OPTIONS,
-            source=self._source,
-            model_version=MODEL_VERSION,
-            is_exhaustive=is_found and self.is_exhaustive,
-            num_candidates=cost.num_candidates,
-            num_refused=FrozenDict(
-                sram=cost.num_refused_sram,
-                partition_bound=cost.num_partitions_bounded,
-                partition_dropped=cost.num_partitions_dropped,
-            ),
-            _origin=origin,
-        )
+            utilization_frac=flop / (cost.latency_us * (self.highest_tflop_per_s(problem.input_dtype) * 1e6)),
+            bound=_BOUND_NAMES[cost.bound], mapping=cost.mapping, breakdown=FrozenDict(cost.breakdown),
+            traffic=FrozenDict(zip(_TRAFFIC, _traffic_of(cost), strict=True)), energy_pj=cost.energy_pj,
+            sram_used_bytes=cost.sram_used_bytes, active_cores=cost.active_cores, options=_NO_OPTIONS,
+            source=self._source, model_version=MODEL_VERSION, is_exhaustive=is_found and self.is_exhaustive,
+            num_candidates=cost.num_candidates, num_refused=num_refused, _origin=origin,
+        )  # fmt: skip
 
-    def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:  # noqa: ARG002
-        return column
-
-    def column(self, name: str, records: Records) -> npt.NDArray[Any]:
-        column: npt.NDArray[Any]
-        if name == "physics_us":
-            return self.column("latency_us", records)
+    def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:
         if name == "source":
-            column = np.full(len(records), self._source, object)
-            column[~self.is_feasible(records)] = None
-            return column
-        words = {"bound": _BOUND_NAMES, "loop_order": tuple(LoopOrder.__members__)}.get(name)
-        if words is not None:
-            column = np.array([*words, None], object)[np.where(self.is_feasible(records), records[name], len(words))]
-            return column
-        column = records[name].copy()
-        if column.dtype.kind == "f":
-            column[~self.is_feasible(records)] = np.nan
-        return column
+            return np.full(len(records), self._source, object)
+        words = _WORDS_OF_CODES.get(name)
+        return None if words is None else np.array(words, object)[records[name]]
 
-    def intervals(
-        self,
-        kinds: Sequence[Kind],  # noqa: ARG002
-        kind_of: npt.NDArray[np.int64],  # noqa: ARG002
-        sizes: npt.NDArray[np.int64],  # noqa: ARG002
-        layouts: Layouts,  # noqa: ARG002
-        records: Records,
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        # calibrations of these chips have errors of whole sets of rows, not the residuals that intervals take
-        return np.full(len(records), np.nan), np.full(len(records), np.nan)
+    def numbers_of(self, name: str, records: Records) -> npt.NDArray[Any]:
+        column: npt.NDArray[Any] = records["latency_us" if name == "physics_us" else name].copy()
+        return column
 
     def stored_as(self) -> Mapping[str, object]:
         return {
             "model": MODEL_VERSION,
             "arch": self.arch.model_dump(mode="json", exclude=_WORDS),
-            "options": {"allow_idle_cores": self._allow_idle_cores, "plan": dataclasses.astuple(self._plan)}
+            "options": self._idle
+            | {"plan": dataclasses.astuple(self._plan)}
             | ({"policy": str(self.policy)} if self.arch.rules else {}),
         }
-
-    def say_bound(self, bound: str) -> str:
-        return BOUNDS[bound]
 
     def say_mapping(self, result: GEMMResult) -> list[str]:
         return [
@@ -452,47 +388,61 @@ class MulticoreBackend:
         ]
 
     def say_source(self, result: GEMMResult) -> list[str]:
-        said = [f"{self.arch.name} is described coarsely; expect a rough answer."] if self.arch.is_coarse else []
+        lines = [f"{self.arch.name} is described coarsely; expect a rough answer."] if self.arch.is_coarse else []
         if self.arch.setting:
-            said.append(f"Setting: {self.arch.setting.strip()}")
+            lines.append(f"Setting: {self.arch.setting.strip()}")
         if self.arch.calibration:
-            said.append(f"Some of its numbers were fitted on timings: {self.arch.calibration}.")
-        if (path := self._paths.backend_of(result.problem)) is not None:
-            said.append(f"The library takes its path {self._paths.name_of(result.problem)} for GEMMs of this size.")
-            return [*said, *path.say_source(result)[self.arch.is_coarse + bool(self.arch.setting) :]]
-        if self._rules is not None:
-            library = self._rules.title or "its library"
-            dtype = result.problem.input_dtype
-            own, best_rate = (
-                chip.for_dtype(dtype).cube_steps_per_cycle[dtype] for chip in (self._chip, self.arch)
-            )  # fmt: skip
-            if own != best_rate:
-                said.append(
-                    f"{library} multiplies {dtype} in {best_rate / own:g} of the passes of policy best; the peak here "
-                    f"is that of its passes, {self.highest_tflop_per_s(dtype):,.1f} TFLOP/s."
-                )
-            best = unpack_cost(self._best.find(result.problem, self._best.packed_of(result.problem.types))[0])
-            gain = 1.0 - best.latency_us / result.latency_us
-            if gain <= 0.0:
-                said.append(f"{library} chooses this mapping, and none is better.")
-            elif gain < _LEAST_GAIN:
-                said.append(f"{library} chooses this mapping, and the best is {gain:.2%} faster.")
-            else:
-                better = f"the best takes {time_text(best.latency_us)} (-{gain:.0%}): {best.mapping}"
-                said.append(f"{library} chooses this mapping; {better}.")
-        return said
+            lines.append(f"Some of its numbers were fitted on timings: {self.arch.calibration}.")
+        if (path := self._path_of(result.problem)) is not None:
+            lines.append(f"The library takes its path {path[0]} for GEMMs of this size.")
+            return [*lines, *path[1]._say_library(result)]
+        return [*lines, *self._say_library(result)]
+
+    def _say_library(self, result: GEMMResult) -> list[str]:
+        """Compare the mapping of the library, if it chooses, with the best."""
+        if self._rules is None:
+            return []
+        lines = []
+        library = self._rules.title or "its library"
+        dtype = result.problem.input_dtype
+        own, best_rate = (chip.for_dtype(dtype).cube_steps_per_cycle[dtype] for chip in (self._chip, self.arch))
+        if own != best_rate:
+            lines.append(
+                f"{library} multiplies {dtype} in {best_rate / own:g} of the passes of policy best; the peak here "
+                f"is that of its passes, {self.highest_tflop_per_s(dtype):,.1f} TFLOP/s."
+            )
+        best = unpack_cost(self._best.find_of(result.problem)[0])
+        gain = 1.0 - best.latency_us / result.latency_us
+        if gain <= 0.0:
+            better = "and none is better"
+        elif gain < _LEAST_GAIN:
+            better = f"and the best is {gain:.2%} faster"
+        else:
+            better = f"the best takes {time_text(best.latency_us)} (-{gain:.0%}): {best.mapping}"
+        separator = "; " if gain >= _LEAST_GAIN else ", "
+        return [*lines, f"{library} chooses this mapping{separator}{better}."]
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:  # noqa: ARG002
         return spec_changes(self.arch)
 
 
-def _traffic(cost: MulticoreCost) -> dict[str, int]:
-    return {
-        "a_bytes": cost.a_bytes,
-        "b_bytes": cost.b_bytes,
-        "scale_bytes": cost.scale_bytes,
-        "c_store_bytes": cost.c_store_bytes,
-        "c_spill_bytes": cost.c_spill_bytes,
-        "c_refill_bytes": cost.c_refill_bytes,
-        "reduction_bytes": cost.reduction_bytes,
-    }
+def _choose_paths(paths: Sequence[LibraryPath], types: GemmTypes, sizes: Integers) -> Integers:
+    """Return the place [num] of the first path whose limits hold, of GEMMs of one kind; -1: none."""
+    _, M, K, N = sizes.T.astype(object)  # Python ints: products of any size
+    half_bits = M * K * types.a.dtype.half_bits + K * N * types.b.dtype.half_bits + M * N * types.c.half_bits
+    path_of = np.full(len(sizes), _NO_PATH, np.int64)
+    for place, path in reversed(list(enumerate(paths))):
+        most_half_bits = None if path.max_bytes is None else path.max_bytes * HALF_BITS_PER_BYTE
+        holds = np.ones(len(sizes), bool)
+        for size, most in (
+            (M, path.max_rows), (N, path.max_columns), (K, path.max_reduction), (M * K * N, path.max_macs),
+            (half_bits, most_half_bits),
+        ):  # fmt: skip
+            if most is not None:
+                holds &= (size <= most).astype(bool)
+        path_of[holds] = place
+    return path_of
+
+
+def _ignore(num_done: int) -> None:
+    """Take the progress of a search that is half of another one."""

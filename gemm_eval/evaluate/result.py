@@ -1,4 +1,4 @@
-"""`GEMMResult`: the answer for one GEMM, the text that explains it, and its page in a notebook."""
+"""`Result`, the base of all answers, and `GEMMResult`: its text that explains it, and its page in a notebook."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import html
 import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate.backend import Backend, make_backend
@@ -19,10 +19,53 @@ from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
-    from gemm_eval.evaluate.backend import Backend
     from gemm_eval.evaluate.evaluator import GEMMEvaluator
     from gemm_eval.evaluate.table import GEMMTable
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
+
+
+class Result:
+    """The predicted time of one operation on an arch.
+
+    Each has `arch_name`, `latency_us`, its `breakdown` by term (microseconds that add up to it), the `bound` that
+    limits it, and the `source` of its numbers.
+    """
+
+    __slots__ = ()
+    _derived: ClassVar[tuple[str, ...]] = ()  # properties that `to_dict` has beside the fields
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values, ready for JSON."""
+        names = (item.name for item in fields(self) if item.init and not item.name.startswith("_"))  # type: ignore[arg-type]
+        return {name: as_plain(getattr(self, name)) for name in (*names, *self._derived)}
+
+
+def as_plain(value: Any) -> Any:
+    """Return a value of a result as JSON has it: enums by name, tuples with names as dicts."""
+    if isinstance(value, GemmProblem):
+        groups = None if value.row_groups is None else list(value.row_groups)
+        words = {name: as_plain(word) for name, word in value.types.words.items()}
+        return dict(zip("GMKN", value.sizes, strict=True)) | {"row_groups": groups} | words
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, enum.IntEnum):
+        return value.name
+    if is_dataclass(value):
+        return {item.name: getattr(value, item.name) for item in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: as_plain(item) for name, item in value._asdict().items()}
+    if isinstance(value, str):
+        return str(value)
+    return dict(value) if isinstance(value, dict) else value
+
+
+def term_lines(breakdown: Mapping[str, float], meanings: Mapping[str, str], least_us: float = 0.0) -> list[str]:
+    """Return a line of text for each term that takes `least_us` or more: its name, its time, what it goes to."""
+    return [
+        f"  {name.removesuffix('_us'):8} {time_text(us):>9}  {meanings.get(name, '')}"
+        for name, us in breakdown.items()
+        if abs(us) >= least_us
+    ]
 
 
 class ResultOrigin:
@@ -77,7 +120,7 @@ _WORDS = {"dram": "DRAM", "noc": "NoC", "l2": "L2", "smem": "shared memory", "a"
 
 
 class Lever(NamedTuple):
-    """One spec change and what it does to a GEMM, the mapping being searched anew."""
+    """A change of the spec and the time of a GEMM with it, the mapping being searched anew."""
 
     change: str
     latency_us: float
@@ -124,7 +167,7 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
 
 
 def _say_share(result: GEMMResult) -> str:
-    """Say how much DRAM traffic there is beside A, B and C, of which L2 may have some from the kernel before."""
+    """Compare DRAM traffic with A, B and C, of which L2 may have some from the kernel before."""
     share = result.dram_bytes / result.problem.compulsory_bytes
     if share < 1.0:
         return f"{share:.1%} of A, B and C: L2 has the rest"
@@ -132,7 +175,7 @@ def _say_share(result: GEMMResult) -> str:
 
 
 def say_groups(problem: GemmProblem) -> list[str]:
-    """Say how the rows of a grouped GEMM lie in its groups; nothing of others."""
+    """Describe how the rows of a grouped GEMM lie in its groups; no line for others."""
     groups = problem.row_groups
     if groups is None:
         return []
@@ -218,25 +261,23 @@ def _escaped(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class GEMMResult:
+class GEMMResult(Result):
     """The best mapping of a GEMM on an arch (or a mapping that the user gave), its cost, and why.
 
+    Times are in microseconds.
+
     Attributes:
-        problem: the GEMM.
-        arch_name: name of the arch.
-        latency_us: time of the whole GEMM, in microseconds.
-        physics_us: what the terms of the model alone say, before what timings showed beyond them is added; the same as
-            `latency_us` where nothing is corrected.
+        latency_us: time of the whole GEMM.
+        physics_us: by the terms of the model alone, before what timings showed beyond them is added; `latency_us` where
+            nothing is corrected.
         low_us, high_us: the interval around `latency_us` that holds 80% of measured times, by what was held out of
             fits; None for multi-core chips, whose calibrations keep the errors of sets of rows, not of single ones.
         compute_us: time that the compute units of the slowest core (GPU: the tensor cores) need, overlap left aside.
         dram_us: time that DRAM needs for the slowest core (GPU: for all), overlap left aside.
-        flop: operations, a multiply-accumulate being two.
         dram_bytes: DRAM traffic of the whole chip, reads and writes.
         utilization_frac: achieved over the highest FLOP/s of the whole chip, for the input type: at most 1.
         bound: what limits: ``compute`` (matrix unit), ``vector``, ``dram``, ``noc``, ``reduction`` or ``launch``; on a
             GPU ``compute``, ``dequant``, ``latency``, ``l2``, ``dram``, ``reduction``, ``launch`` or ``store``.
-        mapping: the choices behind these numbers: a `MulticoreMapping`, or the `KernelConfig` of a GPU kernel.
         breakdown: microseconds by term; they add up to `latency_us`. `hidden_us` is negative: what overlaps;
             `correction_us`, on GPUs, has either sign.
         traffic: DRAM bytes by operand; they add up to `dram_bytes`.
@@ -248,7 +289,6 @@ class GEMMResult:
             off; nothing on a multi-core chip.
         source: where the numbers come from: ``analytic``, ``calibrated``, ``corrected`` (calibrated, and what timings
             showed beyond the terms added) or ``measured``.
-        model_version: version of the cost model.
         is_exhaustive: the mapping is the best of its whole space (False for a mapping that the user gave).
         num_candidates: mappings whose cost was computed; bounds dismissed the rest.
         num_refused: choices dismissed, by reason.
@@ -279,6 +319,7 @@ class GEMMResult:
     num_candidates: int
     num_refused: FrozenDict[str, int]
     _origin: ResultOrigin = field(repr=False, compare=False)
+    _derived: ClassVar = ("tflop_per_s", "dram_gb_per_s")
 
     def __repr__(self) -> str:
         options = "".join(f", {name} {value}" for name, value in self.options.items())
@@ -288,7 +329,6 @@ class GEMMResult:
         )
 
     def _repr_html_(self) -> str:
-
         return result_html(self)
 
     @property
@@ -318,30 +358,4 @@ class GEMMResult:
 
     def explain(self) -> str:
         """Return a short text: what bounds this GEMM, where the time goes, which spec change would help most."""
-
         return explain_result(self, self._origin)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python values, ready for JSON."""
-        data: dict[str, Any] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name == "problem":
-                words = {name: _plain(word) for name, word in value.types.words.items()}
-                groups = None if value.row_groups is None else list(value.row_groups)
-                data["problem"] = dict(zip("GMKN", value.sizes, strict=True)) | {"row_groups": groups} | words
-            elif item.name == "mapping":
-                data["mapping"] = {name: _plain(choice) for name, choice in value._asdict().items()}
-            elif item.name != "_origin":
-                data[item.name] = dict(value) if isinstance(value, FrozenDict) else value
-        data["tflop_per_s"] = self.tflop_per_s
-        data["dram_gb_per_s"] = self.dram_gb_per_s
-        return data
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, enum.IntEnum):
-        return value.name
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return value._asdict()
-    return str(value) if isinstance(value, str) else value

@@ -29,12 +29,9 @@ _SHOW_AFTER_S = 1.0
 
 @contextmanager
 def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the number of items newly done.
+    """Yield a function that takes the number of items newly done, of `total`; `what` is done, in a few words.
 
-    Args:
-        total: number of items.
-        what: what is being done, in a few words.
-        is_shown: whether to show the bar; None: if stderr is a terminal and the work takes over a second.
+    `is_shown` None: show the bar if stderr is a terminal and the work takes over a second.
     """
     if is_shown is False or (is_shown is None and not _is_terminal()):
         yield lambda _: None
@@ -99,19 +96,24 @@ class GEMMTable:
 
     `row_groups` of a grouped GEMM are a tuple (in `to_dicts` a list), None elsewhere; its G is the number of groups,
     its M the rows of the largest, and its FLOP are those of the rows that there are.
+
+    Attributes:
+        evaluator: the evaluator that made this table.
+        batch: the problems, and the kinds that they are of.
+        records: [num_rows], read-only: the costs as the model returns them, in its own structured type.
     """
 
     def __init__(self, evaluator: GEMMEvaluator, batch: ProblemBatch, records: npt.NDArray[np.void]) -> None:
-        self._evaluator = evaluator
-        self._batch = batch
-        self._records = records
+        self.evaluator = evaluator
+        self.batch = batch
+        self.records = records
         self._columns: dict[str, npt.NDArray[Any]] = {}
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self.records)
 
     def __repr__(self) -> str:
-        return f"<GEMMTable of {len(self)} GEMMs on {self._evaluator.arch.name}>"
+        return f"<GEMMTable of {len(self)} GEMMs on {self.evaluator.arch.name}>"
 
     def _repr_html_(self) -> str:
         from gemm_eval.evaluate.result import table_html
@@ -127,45 +129,30 @@ class GEMMTable:
         row = operator.index(key)
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        problem, options = self.problem(row), self._batch.kinds[self._batch.kind_of[row]].options
+        problem, options = self.problem(row), self.batch.kinds[self.batch.kind_of[row]].options
         if not self.is_feasible[row]:
-            return self._evaluator.evaluate_problem(problem, **options._asdict())  # raises, and says what would help
-        return self._evaluator.result_of_record(problem, options, self._records[row])
+            return self.evaluator.evaluate_problem(problem, **options._asdict())  # raises, and says what would help
+        return self.evaluator.result_of_record(problem, options, self.records[row])
 
     def problem(self, row: int) -> GemmProblem:
         """Return the problem of a row."""
-        return self._batch.problem(row)
-
-    @property
-    def batch(self) -> ProblemBatch:
-        """The problems, and the kinds that they are of."""
-        return self._batch
-
-    @property
-    def records(self) -> npt.NDArray[np.void]:
-        """[num_rows], read-only: the costs as the model returns them, in its own structured type."""
-        return self._records
-
-    @property
-    def evaluator(self) -> GEMMEvaluator:
-        """The evaluator that made this table."""
-        return self._evaluator
+        return self.batch.problem(row)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of all columns, with units."""
-        backend = self._evaluator.backend
+        backend = self.evaluator.backend
         terms = (name for name in backend.term_columns if name not in _COST_COLUMNS)  # a GPU's dram_us is both
         return (*self._problem_columns, *_COST_COLUMNS, *terms, *backend.mapping_columns)
 
     @property
     def _problem_columns(self) -> tuple[str, ...]:
-        return ("G", "M", "K", "N", "row_groups", *_TYPE_COLUMNS, *self._evaluator.backend.option_columns)
+        return ("G", "M", "K", "N", "row_groups", *_TYPE_COLUMNS, *self.evaluator.backend.option_columns)
 
     @cached_property
     def is_feasible(self) -> npt.NDArray[np.bool_]:
         """[num_rows], read-only: whether any mapping fits."""
-        feasible = self._evaluator.backend.is_feasible(self._records)
+        feasible = self.evaluator.backend.is_feasible(self.records)
         feasible.setflags(write=False)
         return feasible
 
@@ -196,7 +183,7 @@ class GEMMTable:
         with needs_extra("to_pandas", "table"):
             import pandas as pd
         frame = pd.DataFrame({name: self._column(name) for name in self.columns})
-        if (own := self._batch.own) is None:
+        if (own := self.batch.own) is None:
             return frame
         frame.index = own.index
         says_more = [not (name in self.columns and self._is_said(frame, name, own)) for name in map(_text, own.columns)]
@@ -204,7 +191,7 @@ class GEMMTable:
         return pd.concat([kept, frame], axis=1)
 
     def _is_said(self, frame: Any, name: str, own: Any) -> bool:
-        """Whether a column of the user's says nothing beside ours of its name."""
+        """Return True if a column of the user's adds nothing to ours of its name."""
         given = own[name]
         return name in self._problem_columns or given.ndim > 1 or given.isna().all() or given.equals(frame[name])
 
@@ -220,34 +207,35 @@ class GEMMTable:
     def _make_column(self, name: str) -> npt.NDArray[Any]:
         column: npt.NDArray[Any]
         if name in ("G", "M", "K", "N"):
-            return self._batch.sizes[:, "GMKN".index(name)].copy()
+            return self.batch.sizes[:, "GMKN".index(name)].copy()
         if name == "row_groups":
             column = np.full(len(self), None, object)
-            for place in self._batch.grouped_places:
-                column[place] = self._batch.row_groups_of(place)
+            for place in self.batch.grouped_rows:
+                column[place] = self.batch.row_groups_of(place)
             return column
-        kinds, kind_of = self._batch.kinds, self._batch.kind_of
+        kinds, kind_of = self.batch.kinds, self.batch.kind_of
         if name in self._problem_columns:
             values = [
                 kind.types.words[name] if name in _TYPE_COLUMNS else getattr(kind.options, name) for kind in kinds
             ]
             column = np.array([getattr(value, "value", value) for value in values], object)[kind_of]
-            return self._evaluator.backend.spell_options(name, column, self._records)
+            return self.evaluator.backend.spell_options(name, column, self.records)
         if name in _INTERVAL:
-            layouts = self._batch.layouts(range(len(self)))
-            ends = self._evaluator.backend.intervals(kinds, kind_of, self._batch.sizes, layouts, self._records)
-            return ends[_INTERVAL.index(name)]
+            layouts = self.batch.layouts(range(len(self)))
+            ends = self.evaluator.backend.intervals(kinds, kind_of, self.batch.sizes, layouts, self.records)
+            column = ends[_INTERVAL.index(name)]
+            return column
         if name in ("tflop_per_s", "utilization_frac"):
-            macs = self._batch.rows * self._batch.sizes[:, 2:].prod(axis=1)  # exact: below 2**63, see MAX_MACS
+            macs = self.batch.rows * self.batch.sizes[:, 2:].prod(axis=1)  # exact: below 2**63, see MAX_MACS
             flop = FLOP_PER_MAC * macs
             latency_us: npt.NDArray[np.float64] = self._column("latency_us")
             if name == "tflop_per_s":
                 column = flop / latency_us / 1e6  # these two as `GEMMResult` has them, to the bit
                 return column
-            peaks = np.array([self._evaluator.backend.highest_tflop_per_s(kind.types.a.dtype) for kind in kinds], float)
+            peaks = np.array([self.evaluator.backend.highest_tflop_per_s(kind.types.a.dtype) for kind in kinds], float)
             column = flop / (latency_us * (peaks * 1e6)[kind_of])
             return column
-        return self._evaluator.backend.column(name, self._records)
+        return self.evaluator.backend.column(name, self.records)
 
 
 def _text(label: Any) -> str:

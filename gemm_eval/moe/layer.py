@@ -16,7 +16,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe.distributions import MAX_EXPERTS, Distribution, Routed, parse_distribution
 from gemm_eval.moe.routing import Counts, most_loaded_rank_first
 from gemm_eval.words import shown
-from gemm_eval.workload import MAX_DIM, MAX_GROUPS, GemmTypes, RowGroups, make_problem, make_types
+from gemm_eval.workload import MAX_DIM, MAX_GROUPS, GemmTypes, RowGroups, make_types, resolve_types
 
 _MAX_DRAWS = 10_000
 _MAX_SEED = (1 << 63) - 1
@@ -204,7 +204,7 @@ def types_of(layer: MoeLayer, arch: ArchSpec) -> GemmTypes:
         return layer.dtype
     if isinstance(layer.dtype, DtypeScheme):
         return make_types(**layer.dtype._asdict())
-    return make_problem(1, 1, 1, 1, default_dtype=arch.default_dtype, dtype=layer.dtype).types
+    return resolve_types(arch.default_dtype, layer.dtype)
 
 
 def shown_distribution(distribution: Distribution | str) -> str:

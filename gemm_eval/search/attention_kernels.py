@@ -1,9 +1,7 @@
 """Numba kernels of the exact search for a mapping of fused attention on a multi-core chip, and of its bounds.
 
-The cost of a mapping is that of its slowest core, so the cost of any one core is a bound on it, and what a core does at
-least, whatever its tile, gives a bound on a partition. Costs grow with all that they are made of, in floating point as
-well, so that no bound needs slack. Partitions are searched by their bounds, ascending, until one is above the best. Of
-each candidate a core with many scores is costed first, then the one that ruled out another candidate, then all.
+The cost of any one core is a bound on a mapping, and what a core does at least, whatever its tile, on a partition.
+Costs grow with all that they are made of, in floating point as well, so that no bound needs slack.
 """
 
 from __future__ import annotations
@@ -267,10 +265,9 @@ def _may_win_by(
 
 @kernel
 def _list_sizes(unit: int, block: int, is_each: int) -> Any:
-    """Tile sizes of a dimension: each multiple of the unit, or the smallest for each trip count.
+    """Tile sizes of a dimension: each multiple of the unit, or the smallest for each trip count, which stands for all.
 
-    Without a mask tiles count through their trips only, and what cannot overlap grows with them: the smallest stand for
-    all.
+    Without a mask tiles count through their trips only, and what cannot overlap grows with them.
     """
     units = ceil_div(block, unit)
     sizes = np.empty(units, np.int64)
@@ -333,9 +330,9 @@ def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, 
 
 @kernel
 def _list_partitions(p: Any, s: AttentionSizes, out: Any) -> int:
-    """Fill the rows of `out` with P_U, P_Q, P_KV, is_folded of each partition, and count them; with no rows count only.
+    """Fill rows of `out` with P_U, P_Q, P_KV, is_folded of each partition but those with the blocks of a smaller one.
 
-    Partitions whose blocks are those of a smaller one are left out.
+    Return how many there are, also where `out` has no rows.
     """
     num = 0
     num_cores = p["num_cores"]
@@ -361,13 +358,10 @@ def _list_partitions(p: Any, s: AttentionSizes, out: Any) -> int:
 
 @entry_point
 def find_best_attention(params: Any, s: AttentionSizes, pairs: int, floats: Any, ints: Any, counters: Any) -> None:
-    """Find the best mapping; `ints` [10] and `floats` [2] get its key, with latency inf where nothing fits.
+    """Find the best mapping; `ints` and `floats` of `_Best` get its key, with latency inf where nothing fits.
 
-    Args:
-        params: [1] of PARAMS_DTYPE.
-        s: the problem.
-        pairs: of a row and a key that it attends to, of one unit.
-        floats, ints, counters: as `_Best` has them.
+    Partitions are searched by their bounds, ascending, until one is above the best. `pairs` are those of a row and a
+    key that it attends to, of one unit.
     """
     p = params[0]
     best = _Best(floats, ints, np.zeros(ATTENTION_KEY_INTS, np.int64), np.zeros(2, np.int64), counters)

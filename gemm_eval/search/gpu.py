@@ -1,13 +1,13 @@
-"""Exact search for the best kernel config of a GEMM on a GPU, and learned corrections of what it finds.
+"""Exact search for the best kernel config of a GEMM on a GPU, and learned corrections of the result.
 
 A correction is one factor for a GEMM, that of its best config, so that the order of configs stays that of the model.
-Where an answer has no trees of its own, it is the factor of the same GEMM in another state, or on the preset that a
-spec was made of.
+Without trees of its own it is that of the same GEMM in another state, or on the preset that a spec was made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -57,32 +57,29 @@ from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, distinct_groups
 _FIRST = np.zeros(1, np.int64)
 _COST_BYTES = GPU_COST_DTYPE.itemsize
 
+Integers: TypeAlias = npt.NDArray[np.int64]
+Records: TypeAlias = npt.NDArray[np.void]
+"""Costs of configs, of GPU_COST_DTYPE."""
 
-def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> npt.NDArray[np.void]:
-    """Find the best config of all that the library has; exhaustive, see MODEL.md, "Choice".
 
-    Returns an array [1] of GPU_COST_DTYPE.
+def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Records:
+    """Find the best config of all that the library has, as a record [1]; exhaustive, see MODEL.md, "Choice".
 
     Raises:
         InfeasibleError: the library has no kernel that this GPU can run on these types.
         UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
-    out: npt.NDArray[np.void] = np.ndarray(1, GPU_COST_DTYPE, bytearray(_COST_BYTES))  # eight times as fast as np.zeros
+    out: Records = np.ndarray(1, GPU_COST_DTYPE, bytearray(_COST_BYTES))  # eight times as fast as np.zeros
     chosen, sizes, layouts = packed.for_sizes(*problem.sizes), *_sizes_of(problem)
     _search(chosen, _FIRST, sizes, layouts, 0, 1, out)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
-    correct_best(chosen, problem, sizes, out, find_plain)
+    _correct_best(chosen, problem, sizes, out)
     return out
 
 
-def find_plain(packed: Packed, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
-    """Find the best configs of problems [num, 4] without groups of rows, all with what is packed."""
-    return find_best_config_many([packed], np.zeros(len(sizes), np.int64), sizes)
-
-
-def _sizes_of(problem: GemmProblem) -> tuple[npt.NDArray[np.int64], Layouts]:
-    """G, M, K, N [1, 4] and groups of a problem; a group that alone has rows is a GEMM."""
+def _sizes_of(problem: GemmProblem) -> tuple[Integers, Layouts]:
+    """Return G, M, K, N [1, 4] and groups of a problem; a group that alone has rows is a GEMM."""
     if problem.row_groups is None:
         return np.array([problem.sizes], np.int64), NO_LAYOUTS
     return without_lone_groups(np.array([problem.sizes], np.int64), pack_layouts([problem.row_groups]))
@@ -90,12 +87,12 @@ def _sizes_of(problem: GemmProblem) -> tuple[npt.NDArray[np.int64], Layouts]:
 
 def find_best_config_many(
     packed: Sequence[Packed],
-    type_of: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
+    type_of: Integers,
+    sizes: Integers,
     *,
     layouts: Layouts = NO_LAYOUTS,
     on_progress: Callable[[int], None] | None = None,
-) -> npt.NDArray[np.void]:
+) -> Records:
     """Find the best config of many problems, on all cores of this machine; the result does not depend on how many.
 
     Args:
@@ -106,61 +103,39 @@ def find_best_config_many(
         on_progress: called now and then with the number of problems that are newly done.
 
     Returns:
-        [num_problems] of GPU_COST_DTYPE, with active_sms 0 where no kernel exists.
+        Records [num_problems], with active_sms 0 where no kernel exists.
     """
     out = np.zeros(len(sizes), GPU_COST_DTYPE)
     is_batch = ~layouts.is_grouped(len(sizes))
     sizes, layouts = without_lone_groups(sizes, layouts)
-    for some, place_of, rows in by_kernels(packed, type_of, sizes):
-        of_rows = layouts.take(rows)
-        out[rows] = search_many(join_packed(some), place_of, sizes[rows], of_rows, on_progress)
-        correct_many(some, place_of, rows, sizes, is_batch, out, find_plain)
-    return out
-
-
-def search_many(
-    packed: Packed | Joined,
-    place_of: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    layouts: Layouts,
-    on_progress: Callable[[int], None] | None = None,
-) -> npt.NDArray[np.void]:
-    """Return the best configs [num] of problems [num, 4]; `place_of` [num]: which of the joined kernels run each."""
-    out = np.zeros(len(sizes), GPU_COST_DTYPE)
-
-    def work(start: int, stop: int) -> None:
-        _search(packed, place_of, sizes, layouts, start, stop, out)
-
-    run_in_chunks(work, len(sizes), on_progress)
-    return out
-
-
-def by_kernels(
-    packed: Sequence[Packed], type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> Iterator[tuple[list[Packed], npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Yield the problems that generic kernels run, and those that ours run, if there are any.
-
-    Arguments are those of `find_best_config_many`. Each time these are kernels, for each problem the index into them,
-    and which problems they are.
-    """
     chosen, place_of = split_by_size(packed, type_of, sizes)
     for is_ours in (False, True):
         some = [index for index, kernels in enumerate(chosen) if kernels.is_ours is is_ours]
-        if some:
-            new_place = np.full(len(chosen), -1)
-            new_place[some] = np.arange(len(some))
-            rows = np.flatnonzero(new_place[place_of] >= 0)
-            yield [chosen[index] for index in some], new_place[place_of[rows]], rows
+        if not some:
+            continue
+        new_place = np.full(len(chosen), -1)
+        new_place[some] = np.arange(len(some))
+        rows = np.flatnonzero(new_place[place_of] >= 0)
+        kernels_of, kernels = new_place[place_of[rows]], [chosen[index] for index in some]
+        out[rows] = _search_many(join_packed(kernels), kernels_of, sizes[rows], layouts.take(rows), on_progress)
+        for index, corrected in enumerate(kernels):
+            # groups of rows are not corrected
+            _correct(corrected, rows[(kernels_of == index) & is_batch[rows]], sizes, out)
+    return out
+
+
+def _search_many(
+    joined: Joined, place_of: Integers, sizes: Integers, layouts: Layouts, on_progress: Callable[[int], None] | None
+) -> Records:
+    out = np.zeros(len(sizes), GPU_COST_DTYPE)
+    run_in_chunks(
+        lambda start, stop: _search(joined, place_of, sizes, layouts, start, stop, out), len(sizes), on_progress
+    )
+    return out
 
 
 def _search(
-    packed: Packed | Joined,
-    place_of: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    layouts: Layouts,
-    start: int,
-    stop: int,
-    out: npt.NDArray[np.void],
+    packed: Packed | Joined, place_of: Integers, sizes: Integers, layouts: Layouts, start: int, stop: int, out: Records
 ) -> None:
     """Fill out[start:stop]."""
     _searches(packed).find_best_of_range(
@@ -170,12 +145,11 @@ def _search(
 
 
 def _searches(packed: Packed | Joined) -> Searches:
-    """Return the searches that are compiled for these kernels."""
     return OF_OURS if packed.is_ours else OF_GENERIC
 
 
-def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int) -> npt.NDArray[np.void]:
-    """Find the `k` best configs, best first; fewer when there are not so many. Returns an array of GPU_COST_DTYPE.
+def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int) -> Records:
+    """Find the `k` best configs, best first; fewer when there are not so many.
 
     Configs that another one stands for are not listed: fewer stages at the same occupancy, another raster, more parts
     of K that are no shorter.
@@ -195,12 +169,13 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
     best = np.argsort(latency_us, kind="stable")[:k]
     out = np.concatenate([_cost(packed, row, split, BEST_RASTER, problem) for row, split in which[best].tolist()])
     out["num_candidates"] = num
-    scale_by(out, correct_best(packed, problem, sizes, out[:1], find_plain))
+    _correct_best(packed, problem, sizes, out[:1])
+    _scale_by(out, float(out["correction_factor"][0]))
     return out
 
 
-def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProblem) -> npt.NDArray[np.void]:
-    """Return the cost of one of the candidates, array [1] of GPU_COST_DTYPE."""
+def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProblem) -> Records:
+    """Return the cost [1] of one of the candidates."""
     out, (sizes, layouts) = np.zeros(1, GPU_COST_DTYPE), _sizes_of(problem)
     _searches(packed).evaluate_one(
         packed.params, packed.candidates, packed.coefficients, row, split, raster, *sizes[0].tolist(), layouts,
@@ -215,11 +190,14 @@ def _factor(packed: Packed, problem: GemmProblem) -> float:
         return 1.0
     out, (sizes, layouts) = np.zeros(1, GPU_COST_DTYPE), _sizes_of(problem)
     _search(packed, _FIRST, sizes, layouts, 0, 1, out)
-    return correct_best(packed, problem, sizes, out, find_plain) if out["active_sms"][0] else 1.0
+    if not out["active_sms"][0]:
+        return 1.0
+    _correct_best(packed, problem, sizes, out)
+    return float(out["correction_factor"][0])
 
 
-def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config: KernelConfig) -> npt.NDArray[np.void]:
-    """Cost of a config that the user gives, array [1] of GPU_COST_DTYPE.
+def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config: KernelConfig) -> Records:
+    """Return the cost [1] of a config that the user gives.
 
     Raises:
         InvalidMappingError: the GPU cannot run it; the message gives the hardware reason, `.rule` its name.
@@ -233,7 +211,7 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     row = candidate_row(arch, problem.types, config, check_config(arch, problem, config))
     alone = Packed(packed.params, np.array([row], CANDIDATE_DTYPE), packed.coefficients[0], library=packed.library)
     out = _cost(alone, 0, split, int(config.raster_order) * RASTER_CODE + config.raster_swizzle, problem)
-    scale_by(out, _factor(packed, problem))
+    _scale_by(out, _factor(packed, problem))
     return out
 
 
@@ -281,62 +259,36 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     )
 
 
-Ints = npt.NDArray[np.int64]
-Records = npt.NDArray[np.void]
+def _correct_best(packed: Packed, problem: GemmProblem, sizes: Integers, records: Records) -> None:
+    """Correct the record [1] of a best config, found with `packed`.
 
-Search = Callable[[Packed, Ints], Records]
-"""Finds the corrected best configs of plain problems [num, 4] with what is packed, as records [num]."""
-
-
-def correct_best(packed: Packed, problem: GemmProblem, sizes: Ints, records: Records, search: Search) -> float:
-    """Correct the record [1] of a best config, found with `packed`; return the factor.
-
-    Groups of rows have none, also where all are alike: corrections were learned from plain GEMMs and batches.
+    Groups of rows are not corrected, also where all are alike: corrections were learned from plain GEMMs and batches.
     """
-    if (packed.correction is not None or packed.carried is not None) and not problem.is_grouped:
-        _correct(packed, _FIRST, sizes, records, search)
-    return float(records["correction_factor"][0])
+    if problem.row_groups is None:
+        _correct(packed, _FIRST, sizes, records)
 
 
-def correct_many(
-    packed: Sequence[Packed], place_of: Ints, rows: Ints, sizes: Ints, is_batch: npt.NDArray[np.bool_],
-    records: Records, search: Search,
-) -> None:  # fmt: skip
-    """Correct records of best configs.
-
-    Args:
-        packed: what they were found with.
-        place_of: [some], index into `packed`.
-        rows: [some], which records these are.
-        sizes: [num, 4] of G, M, K, N, of all records.
-        is_batch: [num], whether each is a plain GEMM or a batch; groups of rows are not corrected.
-        records: [num] of GPU_COST_DTYPE.
-        search: finds what other answers are.
-    """
-    for index, kernels in enumerate(packed):
-        if kernels.correction is not None or kernels.carried is not None:
-            _correct(kernels, rows[(place_of == index) & is_batch[rows]], sizes, records, search)
-
-
-def _correct(packed: Packed, rows: Ints, sizes: Ints, records: Records, search: Search) -> None:
+def _correct(packed: Packed, rows: Integers, sizes: Integers, records: Records) -> None:
+    """Correct records of some rows of all problems, whose sizes are [num, 4]."""
     if packed.correction is not None:
         correct(records.view(KERNEL_COST_DTYPE), rows, sizes, *packed.correction)
     if packed.carried is not None:
-        _carry(packed.carried, rows, sizes, records, search)
+        _carry(packed.carried, rows, sizes, records)
 
 
-def _carry(carried: Carried, rows: Ints, sizes: Ints, records: Records, search: Search) -> None:
+def _carry(carried: Carried, rows: Integers, sizes: Integers, records: Records) -> None:
     factors, ceilings_us = records["correction_factor"][rows], np.full(len(rows), np.inf)
+    types = np.zeros(len(rows), np.int64)
     if carried.reference is not None:
-        others = search(carried.reference, sizes[rows])
+        others = find_best_config_many([carried.reference], types, sizes[rows])
         factors = np.where(others["active_sms"] > 0, others["correction_factor"], 1.0)
     if carried.ceiling is not None:
-        others = search(carried.ceiling, sizes[rows])
+        others = find_best_config_many([carried.ceiling], types, sizes[rows])
         ceilings_us = np.where(others["active_sms"] > 0, others["latency_us"], np.inf)
     carry(records.view(KERNEL_COST_DTYPE), rows, sizes, factors, ceilings_us, carried.limits)
 
 
-def scale_by(records: Records, factor: float) -> None:
+def _scale_by(records: Records, factor: float) -> None:
     """Give records of other configs the factor of their GEMM."""
     if factor != 1.0:
         records["correction_factor"] = factor

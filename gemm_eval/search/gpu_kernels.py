@@ -1,10 +1,8 @@
 """Numba kernels of the exact search over kernel configs of a GPU, compiled for the rules of each kind of kernels.
 
-Shapes: params [types] of GPU_PARAMS_DTYPE; candidates [rows] of CANDIDATE_DTYPE, those of all types one after another;
-columns [columns, rows], what else is packed for their bounds; ranges [types, 2], first and stop of each type's
-candidates; coefficients [types, sets] of COEFFICIENTS_DTYPE; type_of [num], index into params; sizes [num, 4] of G, M,
-K, N; layouts: `Layouts` of the problems, without any entry where all are plain; `split` is a number of parts of K, or
-STREAM_K.
+params [types] of GPU_PARAMS_DTYPE; candidates [rows] of CANDIDATE_DTYPE, of all types one after another; columns
+[columns, rows] for their bounds; ranges [types, 2], first and stop of each type's candidates; coefficients [types,
+sets]; type_of [num]; sizes [num, 4]; layouts: `Layouts`; `split` is a number of parts of K, or STREAM_K.
 """
 
 from __future__ import annotations

@@ -233,12 +233,7 @@ def chip_bound(
     p: Any, chip: Block, r: Rates, sums: SetSums, num_sets: int, slowest: int, order: int, T_n: int, T_k: int,
     tile_m: int, tile_n: int, tile_k: int, worst_us: float, worst_bytes: float,
 ) -> float:  # fmt: skip
-    """Latency that no such candidate is below; inf as soon as one set shows that it cannot be among the best.
-
-    Args:
-        slowest: the set to look at first.
-        worst_us, worst_bytes: what a candidate must not exceed.
-    """
+    """Latency that no such candidate is below; inf where a set is above the worst. `slowest` is asked first."""
     bound_us, bound_bytes = set_bound(p, chip, r, sums, slowest, order, T_n, T_k, tile_m, tile_n, tile_k)
     if bound_us > worst_us or bound_bytes > worst_bytes:
         return np.inf
@@ -258,15 +253,8 @@ def _least_traffic(
 ) -> float:  # fmt: skip
     """Least time to load A and B of one group and to spill its C, whatever the order and the tiles of n and k.
 
-    As `multicore_bound_kernels` has it for a batch: the operand that stays while the innermost loop runs has to fit in
-    SRAM, and the trips of its two dimensions set how often the other two move.
-
-    Args:
-        m: rows of the block.
-        T_m: its trips along m; 0: of any tile.
-        a, b, spill: times to move all of A and of B once, and to spill and refill C once.
-        floor_T_k: least trips of k.
-        trips_mn, trips_mk: for each row, and trips_nk: see `least_trips`.
+    As `multicore_bound_kernels` has it for a batch. `a`, `b` and `spill` are times to move each once; T_m 0: of any
+    tile; `trips_mn` and `trips_mk` of `least_trips` are for each row.
     """
     if T_m == 0:
         c_stays = least_sum(a, b, trips_mn * m)
@@ -285,11 +273,7 @@ def _least_traffic(
 def sram_bound_us(
     p: Any, chip: Block, r: Rates, sums: SetSums, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int
 ) -> float:
-    """Return a latency of a set that no tiles of n and k and no order beat, because operands share SRAM.
-
-    Args:
-        tile_m: rows of the tile, of which the sums were filled; 0: any.
-    """
+    """Return a latency of a set that no tiles of n and k and no order beat, as operands share SRAM; tile_m 0: any."""
     trips_mn, trips_mk, trips_nk = least_trips(p, chip)
     trips_mn /= chip.m
     trips_mk /= chip.m
@@ -377,12 +361,8 @@ def floor_us_of_cut(
     """Return a latency that no spread of the groups over `num_sets` sets of cores beats; the reduction does not count.
 
     The slowest set has at least the mean of all work, and of all traffic of a core where each has a fixed bandwidth.
-    Where active cores share it, all that the chip moves passes through all of it.
-
-    Args:
-        blk: `block_of` the largest group alone.
-        all_rows: of all groups.
-        of_cut: rows, steps and parts of `CutRows`.
+    Where active cores share it, all that the chip moves passes through all of it. `blk` is `block_of` the largest group
+    alone, `of_cut` rows, steps and parts of `CutRows`.
     """
     rows, steps, parts = of_cut
     a_size = p["a_half_bits"] / 16.0

@@ -50,7 +50,6 @@ from gemm_eval.search.multicore_bound_kernels import (
     least_trips_k,
     may_enter,
     new_best,
-    offer,
     worst_bytes_of,
     worst_us_of,
 )
@@ -63,6 +62,8 @@ from gemm_eval.search.multicore_kernels import (
     REFUSED_SRAM,
     most_units,
     most_units_k,
+    offer_cost,
+    write_counts,
 )
 
 _MNK, _MKN, _NMK, _NKM, _, _KNM = range(6)
@@ -123,17 +124,10 @@ def _offer(
     p: Any, part: _Part, best: Best, cost: _Cost, order: int, tile_m: int, tile_n: int, tile_k: int
 ) -> None:  # fmt: skip
     """Offer a candidate that fits in SRAM."""
-    if may_enter(best, cost.latency_us, cost.moved_bytes):
-        key = best.key
-        key[0] = part.chip.active_cores
-        key[1] = cost.visits
-        key[2] = sram_used_bytes(p, tile_m, tile_n, tile_k)
-        key[3] = part.rank
-        key[4] = order
-        key[5] = tile_m
-        key[6] = tile_n
-        key[7] = tile_k
-        offer(best, cost.latency_us, cost.moved_bytes)
+    offer_cost(
+        p, best, cost.latency_us, cost.moved_bytes, part.chip.active_cores, cost.visits, part.rank, order,
+        tile_m, tile_n, tile_k,
+    )  # fmt: skip
 
 
 @kernel
@@ -412,10 +406,7 @@ def _make_find_top(search: Callable[..., None], evaluate: Callable[..., None], n
         p: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, rank: int, spread: Spread, sums: SetSums,
         best: Best, is_full: bool,
     ) -> bool:  # fmt: skip
-        """Search one partition, unless a bound shows that none of its mappings is among the best: whether it did.
-
-        `is_full`: see `_search_pipeline`.
-        """
+        """Search one partition, unless a bound shows that none of its mappings is among the best: whether it did."""
         P_G, P_M, P_N, P_K = partitions[rank]
         num_sets = fill_spread(p, rows, counts, P_G, P_M, spread)
         chip = chip_of(p, rows, K, N, P_M, P_N, P_K, spread, num_sets)
@@ -462,11 +453,7 @@ def _make_find_top(search: Callable[..., None], evaluate: Callable[..., None], n
             evaluate(
                 p, rows, counts, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], spread, out[row]
             )  # fmt: skip
-            out[row]["num_candidates"] = counters[CANDIDATES]
-            out[row]["num_refused_sram"] = counters[REFUSED_SRAM]
-            out[row]["num_partitions"] = counters[PARTITIONS]
-            out[row]["num_partitions_bounded"] = counters[BOUNDED]
-            out[row]["num_partitions_dropped"] = counters[DROPPED]
+            write_counts(counters, out[row])
         num_found: int = best.num[0]
         return num_found
 

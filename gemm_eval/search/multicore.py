@@ -1,8 +1,13 @@
-"""Exact search for the best mapping of a GEMM or of fused attention on a multi-core chip."""
+"""Exact search for the best mapping of a GEMM or of fused attention on a multi-core chip.
+
+Records are of COST_DTYPE and parameters of PARAMS_DTYPE; `type_of` [num_problems] is an index into `params`, `sizes`
+[num_problems, 4] are G, M, K, N, and `layouts` the row groups of grouped GEMMs. MODEL.md, "Choice", is the order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +39,9 @@ from gemm_eval.workload import NO_LAYOUTS, AttentionProblem, GemmProblem, Layout
 MAX_IDLE_CORES = 4096
 """Largest chip on which partitions that leave cores idle are searched: their number grows as cores * log(cores)**3."""
 
+Records: TypeAlias = npt.NDArray[np.void]
+Integers: TypeAlias = npt.NDArray[np.int64]
+
 # What a search compares, MODEL.md, "Choice"; the rank of a partition is that of (P_K, P_G, P_M, P_N).
 _KEY = (
     *("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes", "P_K", "P_G", "P_M", "P_N"),
@@ -41,12 +49,8 @@ _KEY = (
 )
 
 
-def find_best(
-    arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], *, allow_idle_cores: bool
-) -> npt.NDArray[np.void]:
-    """Find the best mapping over every partition, legal tile and loop order; exhaustive, see MODEL.md, "Choice".
-
-    Returns an array [1] of COST_DTYPE.
+def find_best(arch: MulticoreSpec, problem: GemmProblem, params: Records, *, allow_idle_cores: bool) -> Records:
+    """Find the best mapping over every partition, legal tile and loop order; return its record [1].
 
     Args:
         arch: the chip.
@@ -61,18 +65,14 @@ def find_best(
 
 
 def find_best_few(
-    arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], limit: int, *, allow_idle_cores: bool
-) -> npt.NDArray[np.void]:
-    """Find the `limit` best mappings, best first (fewer when there are not so many).
+    arch: MulticoreSpec, problem: GemmProblem, params: Records, limit: int, *, allow_idle_cores: bool
+) -> Records:
+    """Find the `limit` best mappings, best first (fewer when there are not so many); else as `find_best`.
 
     Mappings that another one stands for are not listed: the same data movement under another name of the loop order, a
-    larger tile with the same trip counts, or (overlap timing) another tile_k, of which the best is listed. Returns an
-    array of COST_DTYPE.
-
-    Raises:
-        InfeasibleError: not even the smallest tile fits in SRAM.
+    larger tile with the same trip counts, or (overlap timing) another tile_k, of which the best is listed.
     """
-    partitions = _partitions(arch, allow_idle_cores)
+    partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
     costs = _run(arch, problem, params, partitions, limit, allow_idle_cores)
     if not len(costs):
         raise infeasible_error(arch, problem, params, allow_idle_cores=allow_idle_cores)
@@ -80,16 +80,15 @@ def find_best_few(
 
 
 def find_best_of_each_partition(
-    arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], *, allow_idle_cores: bool
-) -> npt.NDArray[np.void]:
+    arch: MulticoreSpec, problem: GemmProblem, params: Records, *, allow_idle_cores: bool
+) -> Records:
     """Find the best mapping within every partition, best first; partitions that amount to the same appear once.
 
     Raises:
         InfeasibleError: not even the smallest tile fits in SRAM.
     """
-    partitions = _partitions(arch, allow_idle_cores)
-    best: dict[tuple[int | bytes, ...], npt.NDArray[np.void]] = {}
-    for row in partitions:
+    best: dict[tuple[int | bytes, ...], Records] = {}
+    for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores):
         parts = _parts(problem, params, row.tolist())
         if parts not in best:
             costs = _run(arch, problem, params, row.reshape(1, 4), 1, False)
@@ -100,108 +99,109 @@ def find_best_of_each_partition(
     return sort_costs(np.concatenate(list(best.values())))
 
 
-def sort_costs(costs: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Return records [num] of COST_DTYPE, best first: MODEL.md, "Choice"."""
+def sort_costs(costs: Records) -> Records:
+    """Return records, best first."""
     return costs[np.lexsort([costs[name] for name in reversed(_KEY)])]
 
 
 def find_best_many(
     arch: MulticoreSpec,
-    params: npt.NDArray[np.void],
-    type_of: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
+    params: Records,
+    type_of: Integers,
+    sizes: Integers,
     layouts: Layouts = NO_LAYOUTS,
     *,
     allow_idle_cores: bool,
     on_progress: Callable[[int], None] | None = None,
-) -> npt.NDArray[np.void]:
-    """Find the best mapping of many problems, on all cores of this machine.
+) -> Records:
+    """Find the best mapping of many problems, on all cores of this machine; active_cores is 0 where nothing fits.
 
     Threads take chunks of the problems and release the GIL. A result does not depend on how many threads there are.
-
-    Args:
-        arch: the chip.
-        params: [num_types] of PARAMS_DTYPE.
-        type_of: [num_problems], index into `params`.
-        sizes: [num_problems, 4] of G, M, K, N, each within the limits that `GemmProblem` sets.
-        layouts: the row groups of grouped GEMMs.
-        allow_idle_cores: as for `find_best`.
-        on_progress: called now and then with the number of problems that are newly done.
-
-    Returns:
-        [num_problems] of COST_DTYPE, with active_cores 0 where nothing fits.
+    `on_progress` is called now and then with the number of problems that are newly done.
     """
+    partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
     return _find_many(
-        _partitions(arch, allow_idle_cores), params, type_of, sizes, layouts, allow_idle_cores,
+        partitions, params, type_of, sizes, layouts, allow_idle_cores,
         lambda work, num: run_in_chunks(work, num, on_progress),
     )  # fmt: skip
 
 
 def find_best_of_archs(
     num_cores: int,
-    params: npt.NDArray[np.void],
-    type_of: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
+    params: Records,
+    type_of: Integers,
+    sizes: Integers,
     layouts: Layouts = NO_LAYOUTS,
     *,
     allow_idle_cores: bool,
-) -> npt.NDArray[np.void]:
-    """Find the best mapping of many problems on many chips, in this thread; the GIL is released.
+) -> Records:
+    """Find the best mapping of many problems on many chips, in this thread; active_cores is 0 where nothing fits.
 
-    Args:
-        num_cores: of every chip.
-        params: [num_types] of PARAMS_DTYPE, of any chips that have this many cores and the same timing.
-        type_of, sizes, layouts, allow_idle_cores: as for `find_best_many`.
-
-    Returns:
-        [num_problems] of COST_DTYPE, with active_cores 0 where nothing fits.
+    `params` are of any chips that have this many cores and the same timing; else as `find_best_many`.
     """
     partitions = enumerate_partitions(num_cores, allow_idle_cores=allow_idle_cores)
-    return _find_many(
-        partitions, params, type_of, sizes, layouts, allow_idle_cores, lambda work, num: work(0, num)
-    )  # fmt: skip
+    return _find_many(partitions, params, type_of, sizes, layouts, allow_idle_cores, lambda work, num: work(0, num))
 
 
 def _find_many(
-    partitions: npt.NDArray[np.int64],
-    params: npt.NDArray[np.void],
-    type_of: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    layouts: Layouts,
-    allow_idle_cores: bool,
-    run: Callable[[Callable[[int, int], object], int], object],
-) -> npt.NDArray[np.void]:
+    partitions: Integers, params: Records, type_of: Integers, sizes: Integers, layouts: Layouts,
+    allow_idle_cores: bool, run: Callable[[Callable[[int, int], object], int], object],
+) -> Records:  # fmt: skip
     """Find the best mappings of batches and of grouped GEMMs; `run` gets what to do from start to stop, and the end."""
     params, type_of = with_room(read_only(params), type_of, sizes, layouts)
     is_pipeline = bool(params["is_pipeline"][0])
     find = find_top_pipeline if is_pipeline else find_top_overlap
+    find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
+    rest = partitions, allow_idle_cores
 
-    def find_batches(type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
-        out = np.zeros((len(sizes), 1), COST_DTYPE)
-        run(
-            lambda start, stop: find(params, type_of, sizes, start, stop, partitions, allow_idle_cores, out), len(sizes)
-        )  # fmt: skip
-        return out[:, 0]
+    def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
+        types, best = type_of[rows], out.reshape(-1, 1)
+        run(lambda start, stop: find(params, types, sizes, start, stop, *rest, best), len(out))
 
+    def fill_grouped(rows: Any, sizes: Integers, out: Records) -> None:
+        given, best = (params, type_of[rows], sizes, layouts.of[rows], *layouts[1:]), out.reshape(-1, 1)
+        run(lambda start, stop: find_grouped(*given, start, stop, *rest, best), len(out))
+
+    return fill_by_layout(sizes, layouts, fill_batches, fill_grouped)
+
+
+Fill: TypeAlias = Callable[[Any, Integers, Records], None]
+"""Fills records [some], given which rows these are of all problems, and their sizes."""
+
+
+def fill_by_layout(sizes: Integers, layouts: Layouts, fill_batches: Fill, fill_grouped: Fill) -> Records:
+    """Return the records of batches, equal groups among them, and of GEMMs whose groups differ."""
+    out = np.zeros(len(sizes), COST_DTYPE)
     if not len(layouts.of):
-        return find_batches(type_of, sizes)
+        fill_batches(slice(None), sizes, out)
+        return out
     split = split_layouts(sizes, layouts)
-    records = np.zeros(len(sizes), COST_DTYPE)
-    if len(split.batches):
-        records[split.batches] = find_batches(type_of[split.batches], split.sizes)
-    if len(split.grouped):
-        of_rows, of_sizes, of = type_of[split.grouped], sizes[split.grouped], layouts.of[split.grouped]
-        find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
-        out = np.zeros((len(split.grouped), 1), COST_DTYPE)
+    for rows, of_rows, fill in (
+        (split.batches, split.sizes, fill_batches),
+        (split.grouped, sizes[split.grouped], fill_grouped),
+    ):
+        if len(rows):
+            some = np.zeros(len(rows), COST_DTYPE)
+            fill(rows, of_rows, some)
+            out[rows] = some
+    return out
 
-        def search_grouped(start: int, stop: int) -> None:
-            find_grouped(
-                params, of_rows, of_sizes, of, *layouts[1:], start, stop, partitions, allow_idle_cores, out
-            )  # fmt: skip
 
-        run(search_grouped, len(out))
-        records[split.grouped] = out[:, 0]
-    return records
+def replay_mappings(
+    params: Records, type_of: Integers, sizes: Integers, records: Records, layouts: Layouts = NO_LAYOUTS
+) -> Records:
+    """Evaluate the mappings of records again; zeros where one is illegal, and counts of the search are 0."""
+    params, type_of = with_room(read_only(params), type_of, sizes, layouts)
+
+    def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
+        types, some = type_of[rows], records[rows].copy()  # numba compiles anew for an array that is read-only
+        run_in_chunks(lambda start, stop: evaluate_range(params, types, sizes, start, stop, True, some, out), len(out))
+
+    def fill_grouped(rows: Any, sizes: Integers, out: Records) -> None:
+        given, some = (params, type_of[rows], sizes, layouts.of[rows], *layouts[1:]), records[rows]
+        run_in_chunks(lambda start, stop: evaluate_grouped(*given, start, stop, True, some, out), len(out))
+
+    return fill_by_layout(sizes, layouts, fill_batches, fill_grouped)
 
 
 def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
@@ -212,18 +212,9 @@ def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
         )
 
 
-def _partitions(arch: MulticoreSpec, allow_idle_cores: bool) -> npt.NDArray[np.int64]:
-    return enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
-
-
 def _run(
-    arch: MulticoreSpec,
-    problem: GemmProblem,
-    params: npt.NDArray[np.void],
-    partitions: npt.NDArray[np.int64],
-    limit: int,
-    has_all_products: bool,
-) -> npt.NDArray[np.void]:
+    arch: MulticoreSpec, problem: GemmProblem, params: Records, partitions: Integers, limit: int, has_all_products: bool
+) -> Records:
     out = np.zeros((1, limit), COST_DTYPE)
     if arch.resident or arch.by_dtype:  # a look into the record takes longer
         params = params_in_room(params, problem)
@@ -240,7 +231,7 @@ def _run(
     return out[0, :num]
 
 
-def _parts(problem: GemmProblem, params: npt.NDArray[np.void], partition: list[int]) -> tuple[int | bytes, ...]:
+def _parts(problem: GemmProblem, params: Records, partition: list[int]) -> tuple[int | bytes, ...]:
     """Return what tells a partition from others: blocks of a batch, or the rows of groups that a set of cores has."""
     sizes = batch_sizes(problem)
     block = block_of(params[0], *(sizes or problem.sizes), *partition)
@@ -252,39 +243,25 @@ def _parts(problem: GemmProblem, params: npt.NDArray[np.void], partition: list[i
 
 
 def infeasible_error(
-    arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], *, allow_idle_cores: bool
+    arch: MulticoreSpec, problem: GemmProblem, params: Records, *, allow_idle_cores: bool
 ) -> InfeasibleError:
     """Return the error for a problem that no mapping fits: what the smallest tile needs, and what would help."""
     record = params_in_room(params, problem)[0]
     demands = []
-    for row in _partitions(arch, allow_idle_cores):
+    for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores):
         block = block_of(record, *problem.sizes, *row.tolist())
-        if block.E_K > 1 and arch.reduction == "none":
-            continue
-        tile = (
-            min(arch.cube_m, block.m),
-            min(arch.cube_n, block.n),
-            min(int(record["unit_k"]), block.k),
-        )
-        demands.append((int(sram_used_bytes(record, *tile)), tile))
+        if block.E_K == 1 or arch.reduction != "none":
+            tile = min(arch.cube_m, block.m), min(arch.cube_n, block.n), min(int(record["unit_k"]), block.k)
+            demands.append((int(sram_used_bytes(record, *tile)), tile))
     if not demands:
         return InfeasibleError(
             f"every partition of {arch.num_cores} cores splits K, and {arch.name} cannot add partial results",
-            resource="partition",
-            demand=2,
-            limit=1,
-            unit="cores along K",
+            resource="partition", demand=2, limit=1, unit="cores along K",
             levers=("allow_idle_cores", "reduction: dram"),
-        )
+        )  # fmt: skip
     demand, tile = min(demands)
-    taken = arch.sram_usable_bytes - int(record["sram_usable_bytes"])
-    levers = [f"sram_bytes >= {-(-(demand + taken) // arch.sram_usable_frac):,.0f}"]
-    if arch.resident:
-        levers.append("fewer resident operands")
-    if arch.input_buffers == 2 and arch.timing == "overlap":
-        levers.append("input_buffers: 1")
-    if arch.output_buffers == 2:
-        levers.append("output_buffers: 1")
+    limit = int(record["sram_usable_bytes"])
+    levers = _sram_levers(arch, demand, limit)
     if arch.lane_num > 1 or arch.align_bytes > 1:
         levers.append("smaller lane_num or align_bytes (padding)")
     if problem.group_size and int(record["unit_k"]) > arch.cube_k_of(problem.input_dtype):
@@ -294,64 +271,23 @@ def infeasible_error(
     return InfeasibleError(
         f"{problem} does not fit {arch.name}: its smallest tile, {tile[0]}x{tile[1]}x{tile[2]} (m x n x k), "
         "is larger than the usable SRAM of a core",
-        resource="sram",
-        demand=demand,
-        limit=int(record["sram_usable_bytes"]),
-        unit="bytes",
-        levers=tuple(levers),
-    )
+        resource="sram", demand=demand, limit=limit, unit="bytes", levers=tuple(levers),
+    )  # fmt: skip
 
 
-def replay_mappings(
-    params: npt.NDArray[np.void],
-    type_of: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    found: npt.NDArray[np.void],
-    layouts: Layouts = NO_LAYOUTS,
-) -> npt.NDArray[np.void]:
-    """Evaluate the mappings of records again, whatever numbers they hold.
-
-    Args:
-        params: [num_types] of PARAMS_DTYPE.
-        type_of: [num], index into `params`.
-        sizes: [num, 4] of G, M, K, N.
-        found: [num] of COST_DTYPE.
-        layouts: the row groups of grouped GEMMs.
-
-    Returns:
-        [num] of COST_DTYPE, zeros where a mapping is illegal; counts of the search are 0.
-    """
-    params, type_of = with_room(read_only(params), type_of, sizes, layouts)
-    if not len(layouts.of):
-        return _replay_batches(params, type_of, sizes, found)
-    split = split_layouts(sizes, layouts)
-    out = np.zeros(len(found), COST_DTYPE)
-    out[split.batches] = _replay_batches(params, type_of[split.batches], split.sizes, found[split.batches])
-    rows = split.grouped
-    if len(rows):
-        replayed = np.zeros(len(rows), COST_DTYPE)
-        of_rows = (type_of[rows], sizes[rows], layouts.of[rows], *layouts[1:])
-        stored = found[rows]
-        run_in_chunks(
-            lambda start, stop: evaluate_grouped(params, *of_rows, start, stop, True, stored, replayed), len(rows)
-        )  # fmt: skip
-        out[rows] = replayed
-    return out
+def _sram_levers(arch: MulticoreSpec, demand: int, limit: int) -> list[str]:
+    taken = arch.sram_usable_bytes - limit
+    levers = [f"sram_bytes >= {-(-(demand + taken) // arch.sram_usable_frac):,.0f}"]
+    if arch.resident:
+        levers.append("fewer resident operands")
+    if arch.input_buffers == 2 and arch.timing == "overlap":
+        levers.append("input_buffers: 1")
+    if arch.output_buffers == 2:
+        levers.append("output_buffers: 1")
+    return levers
 
 
-def _replay_batches(
-    params: npt.NDArray[np.void],
-    type_of: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    found: npt.NDArray[np.void],
-) -> npt.NDArray[np.void]:
-    found = found.copy()  # numba compiles anew for an array that is read-only
-    out = np.zeros(len(found), COST_DTYPE)
-    run_in_chunks(lambda start, stop: evaluate_range(params, type_of, sizes, start, stop, True, found, out), len(found))
-    return out
-
-
-def find_best_fused_attention(arch: MulticoreSpec, problem: AttentionProblem) -> npt.NDArray[np.void]:
+def find_best_fused_attention(arch: MulticoreSpec, problem: AttentionProblem) -> Records:
     """Find the best mapping over every partition, tile and loop order; exhaustive: MODEL.md, "Fused attention".
 
     Returns an array [1] of ATTENTION_COST_DTYPE.
@@ -373,23 +309,14 @@ def find_best_fused_attention(arch: MulticoreSpec, problem: AttentionProblem) ->
     counters = np.array([0, 0, np.iinfo(np.int64).max])
     find_best_attention(params, sizes, problem.num_pairs * problem.group, floats, ints, counters)
     if np.isinf(floats[0]):
-        raise _attention_error(arch, problem, demand=int(counters[2]), limit=int(params["sram_usable_bytes"][0]))
+        demand, limit = int(counters[2]), int(params["sram_usable_bytes"][0])
+        raise InfeasibleError(
+            f"no tiles of fused attention, {problem}, fit in the SRAM of a core of {arch.name}",
+            resource="sram", demand=demand, limit=limit, unit="bytes",
+            levers=(*_sram_levers(arch, demand, limit), "fused=False"),
+        )  # fmt: skip
     _, _, _, P_KV, P_U, P_Q, is_folded, order, tile_q, tile_kv = ints.tolist()
     out = np.zeros(1, ATTENTION_COST_DTYPE)
     evaluate_attention_mapping(params, sizes, P_U, P_Q, P_KV, is_folded, tile_q, tile_kv, order, out)
     out["num_candidates"], out["num_partitions"] = counters[:2].tolist()
     return out
-
-
-def _attention_error(arch: MulticoreSpec, problem: AttentionProblem, *, demand: int, limit: int) -> InfeasibleError:
-    levers = [f"sram_bytes >= {-(-(demand + arch.sram_usable_bytes - limit) // arch.sram_usable_frac):,.0f}"]
-    if arch.resident:
-        levers.append("fewer resident operands")
-    if arch.input_buffers == 2 and arch.timing == "overlap":
-        levers.append("input_buffers: 1")
-    if arch.output_buffers == 2:
-        levers.append("output_buffers: 1")
-    return InfeasibleError(
-        f"no tiles of fused attention, {problem}, fit in the SRAM of a core of {arch.name}",
-        resource="sram", demand=demand, limit=limit, unit="bytes", levers=(*levers, "fused=False"),
-    )  # fmt: skip

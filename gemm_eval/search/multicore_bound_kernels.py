@@ -263,11 +263,9 @@ def _rough_bound_us(p: Any, q: Bound, dma_us: float, edges: Edges, visits: float
 
 @kernel
 def floor_us_of(p: Any, q: Bound, edges: Edges, parts: int, us_per_byte: float) -> float:
-    """Return a latency that no partition of a problem into so many parts beats: all work and traffic evenly spread.
+    """Return a latency that no partition into so many parts beats: all work and traffic evenly spread.
 
-    Args:
-        q, edges: of the whole problem on one core.
-        us_per_byte: time that a byte of all that is moved takes.
+    `q` and `edges` are of the whole problem on one core.
     """
     a_us, b_us = us_per_byte * p["a_dram"], us_per_byte * p["b_dram"]
     whole_share = min(
@@ -289,15 +287,8 @@ def _bound_us(
 ) -> float:
     """Return a latency that no candidate with at least these times, these loads of B and these visits beats.
 
-    More visits compute longer, but load less before they begin, and compute less when all is loaded.
-
-    Args:
-        dma_us: time of all traffic.
-        loads_us: time of all loads and of what is stored after them.
-        last_c: bytes stored after all computation.
-        edges: what is loaded before it, where inputs have two buffers.
-        f_b: loads of B.
-        visits: tile visits.
+    More visits compute longer, but load less before they begin, and compute less when all is loaded. `dma_us` is of all
+    traffic, `loads_us` of all loads and of what is stored after them, `last_c` bytes stored after all computation.
     """
     overlap = q.overlap_frac
     dma_us = max(dma_us, q.feed_us)

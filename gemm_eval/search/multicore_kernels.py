@@ -11,8 +11,7 @@ Exactness rests on three facts, each held by a test against brute force:
 3. With pipeline timing sizes matter, not only trip counts. There a bound per class of trip counts decides whether
    the tiles of the class are tried one by one.
 
-Candidates are compared by the whole key of MODEL.md, "Choice", so ties fall the same way everywhere
-(`multicore_best_kernels`).
+Candidates are compared by the whole key of MODEL.md, "Choice", so ties fall the same way everywhere.
 """
 
 from __future__ import annotations
@@ -107,17 +106,38 @@ def offer_mapping(
 ) -> None:  # fmt: skip
     """Cost one candidate that fits in SRAM, and offer it."""
     cost = _cost_of(p, blk, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, pipeline_us)
-    if may_enter(best, cost.latency_us, cost.busiest_bytes):
+    offer_cost(
+        p, best, cost.latency_us, cost.busiest_bytes, blk.active_cores, cost.visits, rank, order, tile_m, tile_n, tile_k
+    )  # fmt: skip
+
+
+@kernel
+def offer_cost(
+    p: Any, best: Best, latency_us: float, busiest_bytes: float, active_cores: int, visits: int, rank: int, order: int,
+    tile_m: int, tile_n: int, tile_k: int,
+) -> None:  # fmt: skip
+    """Offer a candidate that fits in SRAM."""
+    if may_enter(best, latency_us, busiest_bytes):
         key = best.key
-        key[0] = blk.active_cores
-        key[1] = cost.visits
+        key[0] = active_cores
+        key[1] = visits
         key[2] = sram_used_bytes(p, tile_m, tile_n, tile_k)
         key[3] = rank
         key[4] = order
         key[5] = tile_m
         key[6] = tile_n
         key[7] = tile_k
-        offer(best, cost.latency_us, cost.busiest_bytes)
+        offer(best, latency_us, busiest_bytes)
+
+
+@kernel
+def write_counts(counters: Any, out: Any) -> None:
+    """Write the counts of a search to a record that it found."""
+    out["num_candidates"] = counters[CANDIDATES]
+    out["num_refused_sram"] = counters[REFUSED_SRAM]
+    out["num_partitions"] = counters[PARTITIONS]
+    out["num_partitions_bounded"] = counters[BOUNDED]
+    out["num_partitions_dropped"] = counters[DROPPED]
 
 
 @kernel
@@ -266,9 +286,8 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
             top_k = units_k
             visits = float(blk.g * T_m * T_n)
             edges = edges_of(p, blk, tile_m, tile_n, T_m, T_n)
-            edges = Edges(
-                edges.lead_a, edges.lead_b, 0.0, edges.most_visits, edges.refills
-            )  # its last tile may be what remains of one
+            # its last tile may be what remains of one
+            edges = Edges(edges.lead_a, edges.lead_b, 0.0, edges.most_visits, edges.refills)
             worst_us = worst_us_of(best)
             if least_T_k == np.inf:
                 best.counters[REFUSED_SRAM] += 1
@@ -289,9 +308,8 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
                 first_b = tile_k * tile_n * b_size
                 for order in range(6):
                     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                    if pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b) > worst_us_of(
-                        best
-                    ):
+                    bound_us = pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b)
+                    if bound_us > worst_us_of(best):
                         continue
                     if is_full:
                         _search_class(
@@ -378,15 +396,10 @@ def _plan_partitions(
     p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, ranks: Any, floors: Any,
     counters: Any,
 ) -> int:  # fmt: skip
-    """Choose which partitions deserve a look, in which order.
+    """Choose which partitions deserve a look, and return how many: their ranks in `ranks`, latency floors in `floors`.
 
-    Args:
-        ranks: int64 [num_partitions], filled with their ranks: first the one with the lowest bound, since most of the
-            others then fall to a bound at once, the rest as they come.
-        floors: float64 [num_partitions], filled with a latency floor for each entry of `ranks`.
-
-    Returns:
-        How many there are.
+    First comes the one with the lowest bound, since most of the others then fall to a bound at once; the rest as they
+    come. Both arrays [num_partitions].
     """
     num_cores = p["num_cores"]
     tight = np.empty((4, num_cores + 1), np.bool_)
@@ -401,10 +414,7 @@ def _plan_partitions(
     num = 0
     least_us = np.inf
     for rank in range(partitions.shape[0]):
-        P_G = partitions[rank, 0]
-        P_M = partitions[rank, 1]
-        P_N = partitions[rank, 2]
-        P_K = partitions[rank, 3]
+        P_G, P_M, P_N, P_K = partitions[rank]
         if has_all_products and not (tight[0, P_G] and tight[1, P_M] and tight[2, P_N] and tight[3, P_K]):
             continue
         if P_K > 1 and p["reduction"] == 0 and _block_of_rank(p, G, M, K, N, partitions, rank).E_K > 1:
@@ -432,24 +442,18 @@ def _plan_partitions(
 
 @kernel
 def _block_of_rank(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rank: int) -> Block:
-    return block_of(
-        p, G, M, K, N, partitions[rank, 0], partitions[rank, 1], partitions[rank, 2], partitions[rank, 3]
-    )  # fmt: skip
+    P_G, P_M, P_N, P_K = partitions[rank]
+    return block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
 
 
 def _make_write(evaluate: Callable[..., None]) -> Callable[..., int]:
     @kernel
     def write(p: Any, G: int, M: int, K: int, N: int, partitions: Any, best: Best, out: Any) -> int:
-        counters = best.counters
         for row in range(best.num[0]):
             key = best.keys_i[row]
             P_G, P_M, P_N, P_K = partitions[key[3]]
             evaluate(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
-            out[row]["num_candidates"] = counters[CANDIDATES]
-            out[row]["num_refused_sram"] = counters[REFUSED_SRAM]
-            out[row]["num_partitions"] = counters[PARTITIONS]
-            out[row]["num_partitions_bounded"] = counters[BOUNDED]
-            out[row]["num_partitions_dropped"] = counters[DROPPED]
+            write_counts(best.counters, out[row])
         return best.num[0]
 
     return write

@@ -1,7 +1,7 @@
 """Searches of a part of the space: candidates of search plans, for any cost model, and the mappings that a library has.
 
-The library's own model searches exactly in tens of microseconds, so a plan saves it nothing (``make plans`` prints what
-each costs and loses). Plans are for cost models whose every evaluation is expensive: a simulator, a compiler, a chip.
+Plans are for cost models whose every evaluation is expensive: a simulator, a compiler, a chip. The library's own model
+searches exactly in tens of microseconds (``make plans`` prints what each plan costs and loses).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
 from gemm_eval.arch import LibraryRules, MulticoreSpec
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
@@ -29,12 +28,14 @@ from gemm_eval.models.multicore import (
     evaluate_mapping,
     pack_params,
     params_in_room,
-    split_layouts,
     sram_used_bytes,
     with_room,
 )
 from gemm_eval.search.multicore import (
+    Integers,
+    Records,
     check_idle_cores,
+    fill_by_layout,
     find_best_few,
     find_best_many,
     find_best_of_each_partition,
@@ -185,12 +186,7 @@ def find_planned(
 def enumerate_candidates(
     arch: MulticoreSpec, problem: GemmProblem, options: PlanOptions, *, allow_idle_cores: bool = True
 ) -> Iterator[MulticoreMapping]:
-    """Yield the mappings that a plan tries, the most promising first (plan exact: by rank, every legal one).
-
-    Raises:
-        UnsupportedError: the arch cannot run the types, or a heuristic plan is asked for groups that differ.
-        InvalidOptionError: `allow_idle_cores` on a chip too large for it.
-    """
+    """Yield the mappings that a plan tries, the most promising first (plan exact: by rank, every legal one)."""
     check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
     params = params_in_room(pack_params(arch, problem.types), problem)
     sizes = batch_sizes(problem)
@@ -244,11 +240,7 @@ def check_cost_model(cost_model: CostModel, arch: MulticoreSpec, problem: GemmPr
 
 
 def as_plan_options(plan: PlanOptions | SearchPlan | str) -> PlanOptions:
-    """Return the options that a plan's name stands for, or the options themselves.
-
-    Raises:
-        InvalidOptionError: no such plan.
-    """
+    """Return the options that a plan's name stands for, or the options themselves."""
     return plan if isinstance(plan, PlanOptions) else PlanOptions(plan)  # type: ignore[arg-type]
 
 
@@ -262,7 +254,7 @@ def _largest_tiles(params: bytes, m: int, n: int, k: int, limit: int) -> tuple[T
     return tuple(Tile(*row) for row in out[:num].tolist())
 
 
-def _legal_tiles(arch: MulticoreSpec, params: npt.NDArray[np.void], m: int, n: int, k: int) -> Iterator[Tile]:
+def _legal_tiles(arch: MulticoreSpec, params: Records, m: int, n: int, k: int) -> Iterator[Tile]:
     record = params[0]
     for tile_m in _legal_sizes(m, arch.cube_m):
         for tile_n in _legal_sizes(n, arch.cube_n):
@@ -284,79 +276,56 @@ _RULES = ("splits", "partitions", "loop_orders", "tile_m", "tile_n", "tile_k", "
 def find_ruled_many(
     arch: MulticoreSpec,
     rules: LibraryRules,
-    params: npt.NDArray[np.void],
-    type_of: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
+    params: Records,
+    type_of: Integers,
+    sizes: Integers,
     layouts: Layouts = NO_LAYOUTS,
     *,
     allow_idle_cores: bool,
     on_progress: Callable[[int], None] | None = None,
-) -> npt.NDArray[np.void]:
-    """Find the best mapping of many problems among those that a library has; exhaustive, see MODEL.md, "Choice".
+) -> Records:
+    """Find the best mapping of many problems among those that a library has; else as `find_best_many`.
+
+    GEMMs whose groups differ are searched as if there were no rules.
 
     Args:
         arch: the chip, as the library uses it.
         rules: which mappings there are.
-        params: [num_types] of PARAMS_DTYPE, of what the library believes the chip to be.
-        type_of: [num_problems], index into `params`.
-        sizes: [num_problems, 4] of G, M, K, N.
-        layouts: the row groups of grouped GEMMs, which are searched as if there were no rules where groups differ.
-        allow_idle_cores: as for `find_best`.
-        on_progress: as for `find_best_many`.
-
-    Returns:
-        [num_problems] of COST_DTYPE, with active_cores 0 where nothing fits.
+        params: of what the library believes the chip to be.
+        type_of, sizes, layouts, allow_idle_cores, on_progress: as for `find_best_many`.
     """
+    options: dict[str, Any] = {"allow_idle_cores": allow_idle_cores, "on_progress": on_progress}
     if not (rules.restricts_tiles or rules.restricts_partitions):
-        options: dict[str, Any] = {"allow_idle_cores": allow_idle_cores, "on_progress": on_progress}
         return find_best_many(arch, params, type_of, sizes, layouts, **options)
-    if len(layouts.of):
-        split = split_layouts(sizes, layouts)
-        out = np.zeros(len(sizes), COST_DTYPE)
-        out[split.batches] = find_ruled_many(
-            arch, rules, params, type_of[split.batches], split.sizes,
-            allow_idle_cores=allow_idle_cores, on_progress=on_progress,
-        )  # fmt: skip
-        rows = split.grouped
-        if len(rows):
-            out[rows] = find_best_many(
-                arch, params, type_of[rows], sizes[rows], layouts.take(rows),
-                allow_idle_cores=allow_idle_cores, on_progress=on_progress,
-            )  # fmt: skip
-        return out
-    params, type_of = with_room(read_only(params), type_of, sizes, NO_LAYOUTS)
     partitions = allowed_partitions(arch, rules, allow_idle_cores=allow_idle_cores)
     packed = _pack(rules)
-    best = np.zeros((len(sizes), 1), COST_DTYPE)
-    run_in_chunks(
-        lambda start, stop: find_top_ruled(params, type_of, sizes, start, stop, partitions, packed, best),
-        len(sizes),
-        on_progress,
-    )
-    return best[:, 0]
+
+    def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
+        (fitted, types), best = with_room(read_only(params), type_of[rows], sizes, NO_LAYOUTS), out.reshape(-1, 1)
+        run_in_chunks(
+            lambda start, stop: find_top_ruled(fitted, types, sizes, start, stop, partitions, packed, best),
+            len(out), on_progress,
+        )  # fmt: skip
+
+    def fill_grouped(rows: Any, sizes: Integers, out: Records) -> None:
+        out[:] = find_best_many(arch, params, type_of[rows], sizes, layouts.take(rows), **options)
+
+    return fill_by_layout(sizes, layouts, fill_batches, fill_grouped)
 
 
 def find_ruled_few(
     arch: MulticoreSpec,
     rules: LibraryRules,
     problem: GemmProblem,
-    params: npt.NDArray[np.void],
+    params: Records,
     limit: int,
     *,
     by_partition: bool,
     allow_idle_cores: bool,
-) -> npt.NDArray[np.void]:
-    """Find the best few mappings among those that a library has, best first: the first is that of `find_ruled_many`.
+) -> Records:
+    """Find the best few mappings that a library has, costed as it believes, best first; none where nothing fits.
 
-    Args:
-        arch, rules, allow_idle_cores: as for `find_ruled_many`.
-        problem: the GEMM; where its groups differ, the search is as if the rules left all mappings.
-        params: [1] of PARAMS_DTYPE, of what the library believes the chip to be.
-        limit: how many.
-        by_partition: return the best of each partition.
-
-    Returns:
-        [at most `limit`] of COST_DTYPE, costed as the library believes; none where nothing fits.
+    The first is that of `find_ruled_many`, as are the arguments; `by_partition`: return the best of each partition.
     """
     sizes = batch_sizes(problem)
     if sizes is None or not (rules.restricts_tiles or rules.restricts_partitions):
@@ -384,19 +353,9 @@ def find_ruled_few(
 
 
 def ruled_out_error(
-    arch: MulticoreSpec,
-    rules: LibraryRules,
-    problem: GemmProblem,
-    params: npt.NDArray[np.void],
-    *,
-    allow_idle_cores: bool,
+    arch: MulticoreSpec, rules: LibraryRules, problem: GemmProblem, params: Records, *, allow_idle_cores: bool
 ) -> InfeasibleError:
-    """Return the error for a problem that has mappings on the chip, but none that its library has.
-
-    Args:
-        arch, rules, params, allow_idle_cores: as for `find_ruled_many`, of one type.
-        problem: which.
-    """
+    """Return the error for a problem that has mappings on the chip, but none that its library has."""
     sizes, values = np.array([problem.sizes], np.int64), {name: getattr(rules, name) for name in rules.model_fields_set}
     given = [name for name in _RULES if values.get(name)]
 
@@ -409,15 +368,12 @@ def ruled_out_error(
     named = (" and also " if alone else " with ").join(f"rules.{name}" for name in alone or given)
     return InfeasibleError(
         f"{problem} fits {arch.name}, but {rules.title or 'its library'} has no mapping for it: {named} leaves none",
-        resource="rules",
-        demand=1,
-        limit=0,
-        unit="mappings",
+        resource="rules", demand=1, limit=0, unit="mappings",
         levers=("policy='best'", *(f"without rules.{name}" for name in alone)),
-    )
+    )  # fmt: skip
 
 
-def allowed_partitions(arch: MulticoreSpec, rules: LibraryRules, *, allow_idle_cores: bool) -> npt.NDArray[np.int64]:
+def allowed_partitions(arch: MulticoreSpec, rules: LibraryRules, *, allow_idle_cores: bool) -> Integers:
     """Return the partitions that a library has, int64 [num, 4] of (P_G, P_M, P_N, P_K) by rank."""
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
     if rules.partitions:
@@ -437,11 +393,7 @@ def _pack(rules: LibraryRules) -> Rules:
         read_only(np.array(sorted(sizes), np.int64)) for sizes in (rules.tile_m, rules.tile_n, rules.tile_k)
     )
     return Rules(
-        tile_m,
-        tile_n,
-        tile_k,
-        read_only(np.array([name in rules.whole for name in "MNK"])),
-        read_only(np.array([name in rules.loads_once for name in "ABC"])),
-        read_only(np.array(limits, np.int64)),
+        tile_m, tile_n, tile_k, read_only(np.array([name in rules.whole for name in "MNK"])),
+        read_only(np.array([name in rules.loads_once for name in "ABC"])), read_only(np.array(limits, np.int64)),
         read_only(np.array(orders)),
-    )
+    )  # fmt: skip

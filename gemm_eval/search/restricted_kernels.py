@@ -37,6 +37,7 @@ from gemm_eval.search.multicore_kernels import (
     most_units_k,
     offer_mapping,
     partition_bound,
+    write_counts,
 )
 
 NO_LIMIT = 1 << 62
@@ -163,10 +164,7 @@ def _is_block_before(blocks: Any, rank: int, blk: Block) -> bool:
         row = blocks[other]
         if row[0] == blk.g and row[1] == blk.m and row[2] == blk.n and row[3] == blk.k:
             return True
-    blocks[rank, 0] = blk.g
-    blocks[rank, 1] = blk.m
-    blocks[rank, 2] = blk.n
-    blocks[rank, 3] = blk.k
+    blocks[rank] = (blk.g, blk.m, blk.n, blk.k)
     return False
 
 
@@ -192,10 +190,7 @@ def _find_top(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rules: Ru
         key = best.keys_i[row]
         P_G, P_M, P_N, P_K = partitions[key[3]]
         evaluate_into(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
-        out[row]["num_candidates"] = counters[CANDIDATES]
-        out[row]["num_refused_sram"] = counters[REFUSED_SRAM]
-        out[row]["num_partitions"] = counters[PARTITIONS]
-        out[row]["num_partitions_bounded"] = counters[BOUNDED]
+        write_counts(counters, out[row])
     num: int = best.num[0]
     return num
 
@@ -271,13 +266,10 @@ def _volume(tile_m: int, tile_n: int, tile_k: int) -> float:
 
 @entry_point
 def fill_largest_tiles(params: Any, m: int, n: int, k: int, out: Any) -> int:
-    """Fill `out`, int64 [limit, 3] of tile_m, tile_n, tile_k, with the largest tiles of a block, largest first.
+    """Fill `out`, int64 [limit, 3] of tile_m, tile_n, tile_k, with the largest tiles of a block; return how many fit.
 
-    Of the tiles with the same trip counts the smallest stands for all. Size is the volume tile_m*tile_n*tile_k, which
-    for given SRAM is largest for the shape that moves least.
-
-    Returns:
-        How many there are: 0 if none fits.
+    The largest volume tile_m*tile_n*tile_k comes first: for given SRAM it is the shape that moves least. Of the tiles
+    with the same trip counts the smallest stands for all.
     """
     p = params[0]
     limit = out.shape[0]
@@ -307,9 +299,6 @@ def fill_largest_tiles(params: Any, m: int, n: int, k: int, out: Any) -> int:
                 continue
             num = min(num + 1, limit)
             for later in range(num - 1, row, -1):
-                for i in range(3):
-                    out[later, i] = out[later - 1, i]
-            out[row, 0] = tile_m
-            out[row, 1] = tile_n
-            out[row, 2] = tile_k
+                out[later] = out[later - 1]
+            out[row] = (tile_m, tile_n, tile_k)
     return num

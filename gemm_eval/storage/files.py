@@ -1,12 +1,7 @@
 """Files of the library: its cache folder, folders that only this user can write, whole writes, bounded reads, locks.
 
 A path is unsafe if it, or a folder above it, belongs to another user than this one and root, or may be written by
-others: they could put a file there, or exchange a folder. Above the path itself the sticky bit is enough (``/tmp``):
-under it nobody renames files of others. Windows has no modes, and its profiles keep others out: there every path is
-safe.
-
-A file is written under another name beside its own and then renamed, so that others see all of it or nothing. A writer
-that is killed leaves its temporary file; `is_temporary` recognises the name.
+others. A file is written under another name beside its own and then renamed: others see all of it or nothing.
 """
 
 from __future__ import annotations
@@ -46,9 +41,6 @@ _EXTRA_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # Wind
 _POLL_S = 0.005
 
 
-# folders
-
-
 def cache_dir() -> Path | None:
     """Return the user's cache folder of this library; None: caching is turned off, or others can write there.
 
@@ -81,7 +73,8 @@ def _is_ours(folder: Path) -> bool:
 def why_unsafe(*paths: Path) -> str | None:
     """Return why others could have written one of these files or folders, and what to do; None: nobody could.
 
-    Of a path that does not exist, the folders above decide. Links are followed.
+    Of a path that does not exist, the folders above decide; of those the sticky bit is enough (``/tmp``): under it
+    nobody renames files of others. Links are followed. Windows has no modes, and its profiles keep others out.
     """
     if not hasattr(os, "geteuid"):
         return None
@@ -115,43 +108,30 @@ def _why_unsafe(path: Path, own_uids: set[int]) -> str | None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and the missing ones above it, for this user alone.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """Make a folder, and the missing ones above it, for this user alone."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(mode=stat.S_IRWXU, exist_ok=True)
 
 
-# whole writes
-
-
 def is_temporary(name: str) -> bool:
-    """Say whether a file name, without its folder, is that of a file that `staged` wrote."""
+    """Return True if a file name, without its folder, is that of a file that `staged` wrote."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
-def staged(path: Path, content: bytes, *, is_durable: bool = True, is_private: bool = False) -> Iterator[Path]:
-    """Write a file under another name beside its own; yield that path, which is removed unless it was renamed.
+def staged(path: Path, *parts: bytes | memoryview, is_durable: bool = True, is_private: bool = False) -> Iterator[Path]:
+    """Write a file of these parts beside its own name; yield that path, which is removed unless it was renamed.
 
-    Args:
-        path: the name that the file shall have.
-        content: all of it.
-        is_durable: wait until the disk has it, so that a name never appears before its bytes. Without it, a loss of
-            power may leave a file of zeros: for files that carry a checksum.
-        is_private: readable by this user only, whatever the umask says.
-
-    Raises:
-        OSError: it cannot be written.
+    `is_durable`: wait until the disk has it, so that a name never appears before its bytes. Without it, a loss of power
+    may leave a file of zeros: for files that carry a checksum. `is_private`: readable by this user only.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     opener = functools.partial(os.open, mode=_PRIVATE_MODE if is_private else _USUAL_MODE)
     try:
         with open(temporary, "xb", opener=opener) as file:
-            file.write(content)
+            for part in parts:
+                file.write(part)
             if is_durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -161,11 +141,7 @@ def staged(path: Path, content: bytes, *, is_durable: bool = True, is_private: b
 
 
 def write_whole(path: Path, content: bytes, *, is_durable: bool = True, is_private: bool = False) -> None:
-    """Replace a file, or make it; arguments as for `staged`.
-
-    Raises:
-        OSError: it cannot be written; the old file is as it was.
-    """
+    """Replace a file, or make it; arguments as for `staged`. After an `OSError` the old file is as it was."""
     with staged(path, content, is_durable=is_durable, is_private=is_private) as temporary:
         temporary.replace(path)
     if is_durable:
@@ -173,11 +149,7 @@ def write_whole(path: Path, content: bytes, *, is_durable: bool = True, is_priva
 
 
 def place_new(temporary: Path, path: Path) -> None:
-    """Rename a staged file, unless a file has that name: on a file system without locks another may be faster.
-
-    Raises:
-        OSError: it cannot have that name.
-    """
+    """Rename a staged file, unless a file has that name: on a file system without locks another may be faster."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:
@@ -214,15 +186,8 @@ def _sync_folder(folder: Path) -> None:
 def set_aside(path: Path, name: str, *, earlier: str | None = None, num_kept: int = 0) -> Path:
     """Rename a damaged file within its folder, and return its new path; a file of that name may be replaced.
 
-    Args:
-        path: the file.
-        name: its new name, without the folder.
-        earlier: a regular expression of the names of files set aside: the oldest go, by the numbers in their names.
-            None: all stay.
-        num_kept: how many stay, this one included.
-
-    Raises:
-        OSError: it cannot be renamed.
+    `earlier` is a regular expression of the names of files set aside: the newest `num_kept` stay, by the numbers in
+    their names. None: all stay.
     """
     aside = path.with_name(name)
     path.replace(aside)
@@ -240,9 +205,6 @@ def _age(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in _NUMBERS.split(name)]
 
 
-# bounded reads
-
-
 def read_bounded(
     path: str | os.PathLike[str],
     max_bytes: int,
@@ -257,11 +219,7 @@ def read_bounded(
         path: the file.
         max_bytes: the largest size that is taken, in bytes.
         what: what the file holds, in the singular, for messages: "spec", "cubin".
-        unreadable: raised where there is no such file, or it cannot be read; its cause is the `OSError`, if one.
-        too_large: raised where the file is larger than `max_bytes`.
-
-    Raises:
-        GemmEvalError: `unreadable` or `too_large`, each with the path in the message.
+        unreadable, too_large: errors to raise, with the path in the message; the cause of the first is the `OSError`.
     """
     name = one_line(str(Path(path)), _MAX_PATH_CHARS)  # all of it, unless no file system would take it
     try:
@@ -298,9 +256,6 @@ def write_checked(path: Path, content: bytes) -> None:
         write_whole(path, checksum + b"\n" + content, is_durable=False, is_private=True)
 
 
-# locks
-
-
 _held: set[int] = set()
 
 
@@ -318,14 +273,9 @@ class FileLock:
         self._descriptor = -1
 
     def acquire(self, *, shared: bool = False, timeout_s: float = 0.0) -> bool:
-        """Return True once it is held, False if others still hold it after so many seconds.
+        """Return True once it is held, False if others still hold it after `timeout_s`; raise `OSError` without a file.
 
-        Args:
-            shared: with others that hold it shared; on Windows always alone.
-            timeout_s: how long to try.
-
-        Raises:
-            OSError: the file cannot be made or opened.
+        `shared` with others that hold it shared; on Windows always alone.
         """
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
         self._descriptor = os.open(self._path, flags, _PRIVATE_MODE)

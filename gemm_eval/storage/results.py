@@ -95,7 +95,11 @@ class ResultFile:
             try:
                 return _arrays_of(_members(path), section)
             except _DamagedError as damage:
-                return self._read_or_set_aside(path, section, damage)
+                try:
+                    with self._locked(path) as is_held:  # another process may have replaced it
+                        return self._load_or_set_aside(path, section)[1] if is_held else {}
+                except OSError as error:
+                    raise _NoCacheError(f"{damage}, and cannot be set aside ({error.strerror or error})") from None
         return {}
 
     def merge(self, section: str, change: Callable[[Arrays], Arrays]) -> bool:
@@ -114,29 +118,23 @@ class ResultFile:
                 for file in path.parent.iterdir():
                     if left_by_killed.fullmatch(file.name):
                         file.unlink(missing_ok=True)
-                try:
-                    members = _members(path)
-                    old = _arrays_of(members, section)
-                except _DamagedError as damage:
-                    self._set_aside(path, damage)
-                    members, old = {}, {}
+                members, old = self._load_or_set_aside(path, section)
                 own = {f"{section}/{name}.npy": _bytes_of(array) for name, array in change(old).items()}
                 others = {name: raw for name, raw in members.items() if not name.startswith(f"{section}/")}
                 write_whole(path, _packed(others, own, self._max_bytes), is_private=True)
                 return True
         return False
 
-    def _read_or_set_aside(self, path: Path, section: str, damage: _DamagedError) -> Arrays:
+    def _load_or_set_aside(self, path: Path, section: str) -> tuple[dict[str, bytes], Arrays]:
+        """Return all members, and the arrays of a section; none of a damaged file, which is set aside."""
         try:
-            with self._locked(path) as is_held:
-                if is_held:
-                    try:
-                        return _arrays_of(_members(path), section)  # another process may have replaced it
-                    except _DamagedError as later:
-                        self._set_aside(path, later)
-        except OSError as error:
-            raise _NoCacheError(f"{damage}, and cannot be set aside ({error.strerror or error})") from None
-        return {}
+            members = _members(path)
+            return members, _arrays_of(members, section)
+        except _DamagedError as damage:
+            name = f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{os.getpid()}"
+            aside = set_aside(path, name, earlier=rf"{re.escape(path.name)}\.damaged-.*", num_kept=_NUM_KEPT_ASIDE)
+            self._warn(f"cannot use the cache file {path}: {damage}; it was set aside as {aside.name}", is_once=False)
+            return {}, {}
 
     @contextlib.contextmanager
     def _locked(self, path: Path) -> Iterator[bool]:
@@ -147,22 +145,14 @@ class ResultFile:
         finally:
             lock.release()
 
-    def _set_aside(self, path: Path, damage: _DamagedError) -> None:
-        name = f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{os.getpid()}"
-        aside = set_aside(path, name, earlier=rf"{re.escape(path.name)}\.damaged-.*", num_kept=_NUM_KEPT_ASIDE)
-        self._warn(f"cannot use the cache file {path}: {damage}; it was set aside as {aside.name}", is_once=False)
-
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
         """Turn trouble into a warning, or an error where the user named a file of somebody's."""
         try:
             yield
         except _NoCacheError as trouble:
-            text = (
-                f"{self.path} is no cache of gemm_eval: {trouble}"
-                if trouble.is_foreign
-                else (f"no cache in {self.path}: {trouble}")
-            )
+            words = f"{self.path} is no cache of gemm_eval" if trouble.is_foreign else f"no cache in {self.path}"
+            text = f"{words}: {trouble}"
             if trouble.is_foreign and self._is_chosen:
                 raise StorageError(f"disk_cache: {text}; give the path of a new file, or delete this one") from None
             self._warn(text)
@@ -206,7 +196,7 @@ def _members(path: Path) -> dict[str, bytes]:
     return members
 
 
-def _arrays_of(members: Mapping[str, bytes], section: str) -> dict[str, npt.NDArray[Any]]:
+def _arrays_of(members: Mapping[str, bytes], section: str) -> Arrays:
     prefix = f"{section}/"
     try:
         return {

@@ -1,8 +1,7 @@
 """Files of tensors in the format safetensors, read without copying and written in one pass, with numpy alone.
 
-The format: 8 bytes, the length of the header; the header, a JSON object of name -> dtype, shape and place of the bytes,
-padded with spaces; the bytes. https://github.com/huggingface/safetensors#format says the rest. numpy has no bf16, and
-the package safetensors gives none without torch: here a tensor is its bytes, and bf16 the bits in uint16.
+https://github.com/huggingface/safetensors#format says how they look. numpy has no bf16, and the package safetensors
+gives none without torch: here a tensor is its bytes, and bf16 the bits in uint16.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from gemm_eval.errors import InvalidInputError
+from gemm_eval.storage.files import staged
 from gemm_eval.words import one_line, shown
 
 _LENGTH_BYTES = 8
@@ -89,7 +88,7 @@ class TensorFile:
                 length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
                 if num_bytes < _LENGTH_BYTES or length > min(_MAX_HEADER_BYTES, num_bytes - _LENGTH_BYTES):
                     raise self._refusal(f"a header of {length:,} bytes in a file of {num_bytes:,}")
-                header = _parsed(file.read(length), self)
+                header = self._parsed(file.read(length))
             self._bytes = numpy.memmap(path, numpy.uint8, "r")
         except OSError as error:
             raise InvalidInputError(f"cannot read {path}: {error.strerror or error}") from error
@@ -118,6 +117,15 @@ class TensorFile:
             raise self._refusal(f"tensor {shown(name)} with {offsets[1] - offsets[0]:,} bytes for {dtype} {shape}")
         return dtype, tuple(shape), offsets[0], offsets[1]
 
+    def _parsed(self, text: bytes) -> dict[str, Any]:
+        try:
+            header = json.loads(text.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise self._refusal(f"a header that is no JSON: {one_line(str(error))}") from None
+        if not isinstance(header, dict):
+            raise self._refusal("a header that is no object")
+        return header
+
     def _refusal(self, found: str) -> InvalidInputError:
         return InvalidInputError(f"{self.path} is no whole file of safetensors: {found}")
 
@@ -137,27 +145,9 @@ def write_tensors(path: Path, tensors: Mapping[str, StoredTensor], metadata: Map
         end += data.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _HEADER_MULTIPLE)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
-            for name in names:
-                file.write(tensors[name].data.data)
-            file.flush()
-            os.fsync(file.fileno())
+    parts = (len(text).to_bytes(_LENGTH_BYTES, "little"), text, *(tensors[name].data.data for name in names))
+    with staged(path, *parts) as temporary:
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _parsed(text: bytes, file: TensorFile) -> dict[str, Any]:
-    try:
-        header = json.loads(text.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise file._refusal(f"a header that is no JSON: {one_line(str(error))}") from None
-    if not isinstance(header, dict):
-        raise file._refusal("a header that is no object")
-    return header
 
 
 def _are_sizes(value: Any) -> bool:

@@ -53,8 +53,7 @@ class SweepWork:
         """For each workload the columns of its GEMMs and attention, in `problems` and then `attention`, with counts."""
         place_of = {problem: at for at, problem in enumerate((*self.problems, *self.attention))}
         return tuple(
-            tuple((place_of[problem], count) for problem, count in (*workload.gemms, *workload.attention))
-            for workload in self.workloads
+            tuple((place_of[problem], count) for problem, count in workload.problems) for workload in self.workloads
         )
 
     @cached_property
@@ -75,7 +74,7 @@ class SweepWork:
         flop_of_workloads = []
         for workload in self.workloads:
             flop: dict[DType, int] = {}
-            for problem, count in (*workload.gemms, *workload.attention):
+            for problem, count in workload.problems:
                 dtype = problem.input_dtype if isinstance(problem, GemmProblem) else problem.dtype
                 flop[dtype] = flop.get(dtype, 0) + count * problem.flop
             flop_of_workloads.append(flop)

@@ -120,8 +120,8 @@ VERSION = 4
 """The version of descriptions and of the parts beside them."""
 
 _MAX_BYTES = 1 << 24
-_FIELDS = {kind.__name__: kind for kind in (Choices, Range, LogRange, Dependent)}
-_SAMPLINGS = {kind.__name__: kind for kind in (Grid, Random, LatinHypercube, Adaptive)}
+_FIELDS: dict[str, Callable[..., Field]] = {kind.__name__: kind for kind in (Choices, Range, LogRange, Dependent)}
+_SAMPLINGS: dict[str, Callable[..., Any]] = {kind.__name__: kind for kind in (Grid, Random, LatinHypercube, Adaptive)}
 
 T = TypeVar("T")
 

@@ -252,10 +252,13 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
 }
 
 
+_TYPES: tuple[tuple[str, set[type]], ...] = (("truth", {bool}), ("whole", {int}), ("number", {int, float}))
+
+
 def _kind_of(values: Sequence[Any]) -> str:
     known = [value for value in values if value is not None]
+    if not known:
+        return "number"
     types = {type(value) for value in known}
-    for kind, allowed in (("number", set[type]()), ("truth", {bool}), ("whole", {int}), ("number", {int, float})):
-        if types <= allowed:
-            return kind
-    return "text" if all(isinstance(value, str) for value in known) else "json"
+    text = "text" if all(isinstance(value, str) for value in known) else "json"
+    return next((kind for kind, allowed in _TYPES if types <= allowed), text)

@@ -168,7 +168,8 @@ def _workloads(file: Path, space: Space, items: list[dict[str, Any]]) -> tuple[W
     workloads: list[Workload] = []
     for at, item in enumerate(items, 1):
         origin = f"workloads, {at}"
-        asked = build_spec(_Model if "model" in item else _Gemms, item, origin=origin)
+        kind: type[_Model] | type[_Gemms] = _Model if "model" in item else _Gemms
+        asked = build_spec(kind, item, origin=origin)
         try:
             workloads += asked.workloads(file, base)
         except GemmEvalError as error:

@@ -72,7 +72,12 @@ class Workload:
     @property
     def flop(self) -> int:
         """Operations of one run, a MAC being two."""
-        return sum(count * problem.flop for problem, count in (*self.gemms, *self.attention))
+        return sum(count * problem.flop for problem, count in self.problems)
+
+    @property
+    def problems(self) -> tuple[tuple[GemmProblem | AttentionProblem, int], ...]:
+        """GEMMs, then attention, with counts."""
+        return (*self.gemms, *self.attention)
 
 
 def transformer_workloads(

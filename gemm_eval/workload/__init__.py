@@ -26,6 +26,7 @@ from gemm_eval.workload.problem import (
     make_problem,
     pack_layouts,
     problem_of,
+    resolve_types,
     without_lone_groups,
 )
 from gemm_eval.workload.types import (
@@ -45,5 +46,5 @@ __all__ = [
     "MAX_RANKS", "NOTHING_SAID", "NO_LAYOUTS", "TORCH", "TYPE_NAMES", "AttentionProblem", "BlockScale",
     "CollectiveProblem", "GemmProblem", "GemmTypes", "Layouts", "MemoryKernel", "MoeWork", "Operand", "RowGroups",
     "RunOptions", "check_row_groups", "distinct_groups", "make_problem", "make_types", "memory_kernel", "pack_layouts",
-    "problem_of", "run_options", "without_lone_groups",
+    "problem_of", "resolve_types", "run_options", "without_lone_groups",
 ]  # fmt: skip

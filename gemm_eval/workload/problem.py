@@ -214,12 +214,7 @@ class GemmProblem:
                 f"G*M*K*N must be <= 2**57 = {MAX_MACS:.3g} MAC, got {macs:.3g} "
                 f"(G={self.G}, M={self.M}, K={self.K}, N={self.N}); split the problem"
             )
-        words = [getattr(self, name) for name in TYPE_NAMES]
-        try:
-            types = make_types(*words)
-        except TypeError:  # no hash: an error in the words of the checks behind
-            types = make_types.__wrapped__(*words)
-        fill_types(self, types)
+        fill_types(self, _types_of(*(getattr(self, name) for name in TYPE_NAMES)))
 
     def _check_row_groups(self, groups: RowGroups) -> None:
         if (len(groups), max(groups)) != (self.G, self.M):
@@ -319,19 +314,24 @@ class GemmProblem:
         return f"{self.sizes_text} {inputs} -> {self.output_dtype}"
 
 
-def make_problem(
-    G: int, M: int, K: int, N: int, *, default_dtype: DType, dtype: str | None = None, input_dtype: str | None = None,
-    weight_dtype: str | None = None, output_dtype: str | None = None, group_size: int | None = None,
-    zero_dtype: str | None = None, scale_dtype: str | None = None, group_n: int | None = None,
-    row_groups: RowGroups | None = None,
-) -> GemmProblem:  # fmt: skip
-    """Build a problem from what users write: a `dtype` shorthand, single types, or both (single types win).
+def resolve_types(
+    default_dtype: DType,
+    dtype: str | None = None,
+    input_dtype: str | None = None,
+    weight_dtype: str | None = None,
+    output_dtype: str | None = None,
+    group_size: int | None = None,
+    zero_dtype: str | None = None,
+    scale_dtype: str | None = None,
+    group_n: int | None = None,
+) -> GemmTypes:
+    """Return the types that users ask for: by a `dtype` shorthand, single types, or both (single types win).
 
     `group_size` -1 asks for one scale per column where a shorthand would set a group; block-scaled types have no scales
     then.
 
     Raises:
-        InvalidProblemError: see `GemmProblem`.
+        InvalidProblemError: they do not go together.
     """
     scheme = parse_scheme(default_dtype if dtype is None else dtype)
     is_block_scaled = scheme.input_dtype is scheme.weight_dtype and scheme.group_size is not None
@@ -352,10 +352,28 @@ def make_problem(
         group_size = scheme.group_size if group_size is None else group_size
         scale_dtype = scheme.scale_dtype if scale_dtype is None else scale_dtype
         group_n = scheme.group_n if group_n is None else group_n
-    return GemmProblem(
-        G, M, K, N, a, b, c if output_dtype is None else output_dtype, None, group_size, scale_dtype, zero_dtype,  # type: ignore[arg-type]
-        group_n, row_groups,
-    )  # fmt: skip
+    return _types_of(
+        a, b, c if output_dtype is None else output_dtype, None, group_size, scale_dtype, zero_dtype, group_n
+    )
+
+
+def make_problem(
+    G: int, M: int, K: int, N: int, *, default_dtype: DType, row_groups: RowGroups | None = None, **types: Any
+) -> GemmProblem:
+    """Build a problem from what users write; `types` as for `resolve_types`.
+
+    Raises:
+        InvalidProblemError: see `GemmProblem`.
+    """
+    words: Any = resolve_types(default_dtype, **types).words
+    return GemmProblem(G, M, K, N, **words, row_groups=row_groups)
+
+
+def _types_of(*words: Any) -> GemmTypes:
+    try:
+        return make_types(*words)
+    except TypeError:  # no hash: an error in the words of the checks behind
+        return make_types.__wrapped__(*words)
 
 
 def fill_types(problem: GemmProblem, types: GemmTypes) -> None:

@@ -269,7 +269,9 @@ NOTHING_SAID = RunOptions()
 """The options of a call that names none."""
 
 
-def run_options(library: Any, l2: Any, clock: Any, quantize_from: Any = None, correction: Any = None) -> RunOptions:
+def run_options(
+    library: Any = None, l2: Any = None, clock: Any = None, quantize_from: Any = None, correction: Any = None
+) -> RunOptions:
     """Return what a caller asks for; which words there are is known to the model (`check_options`).
 
     Raises:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, load_arch
+from gemm_eval import GemmProblem, load_arch
 from gemm_eval.evaluate import select_config
 from gemm_eval.models.gpu import Packed, pack_gpu
 from gemm_eval.search.gpu import find_best_config
@@ -82,31 +82,3 @@ def test_choice(benchmark: Any, regime: str) -> None:
             "num_costed": float(np.median([record["num_candidates"][0] for record in best])),
             "ratio": round(float(np.median(plain_us / us)), 2),
         }
-
-
-@pytest.mark.benchmark(group="evaluating a W4A16 GEMM on an H200, nothing remembered, all regimes")
-def test_evaluate(benchmark: Any) -> None:
-    asked = problems(tuple(itertools.chain(*TOKENS.values())))
-    evaluator = GEMMEvaluator(ARCH, disk_cache=False)
-    evaluator.evaluate_problem(asked[0])
-
-    def evaluate(problem: GemmProblem) -> float:
-        return evaluator.evaluate(1, problem.M, problem.K, problem.N, "w4a16").latency_us
-
-    def evaluate_all() -> list[float]:
-        evaluator.cache_clear()
-        return [evaluate(problem) for problem in asked]
-
-    found = benchmark.pedantic(evaluate_all, rounds=3, warmup_rounds=1)
-    assert found == [evaluator.evaluate_problem(problem).latency_us for problem in asked]
-    if benchmark.stats:
-        us = np.full(len(asked), np.inf)
-        for _ in range(TRIES):
-            evaluator.cache_clear()
-            for place, problem in enumerate(asked):
-                start = time.perf_counter()
-                evaluate(problem)
-                us[place] = min(us[place], US_PER_S * (time.perf_counter() - start))
-        benchmark.extra_info |= {
-            "median_us": round(float(np.median(us)), 1), "p90_us": round(float(np.quantile(us, 0.9)), 1),
-        }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the first W4A16 GEMM of a kind waits for: the choice of a kernel, and its machine code.
+"""What the first W4A16 GEMM of a kind waits for: the machine code of its kernel.
 
 NVRTC is loaded already. As plain tests these only check that the ways agree.
 """
@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from gemm_eval import load_arch, select_config
+from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.device import CompiledKernel, compiler_version, nvrtc
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import Sizes, Variant, WeightMode
-from gemm_eval.kernels.plan import choose, problem_of
-from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant
+from gemm_eval.kernels.plan import choose
+from gemm_eval.kernels.registry import compile_for, make_variant
 
 SPEC = load_arch("h200-sxm", GpuSpec)
 H200 = limits_of_spec(SPEC)
@@ -84,11 +84,3 @@ def test_remembered_by_the_process(benchmark: Any, folder: Path, sizes: Sizes) -
     variant = variant_of(sizes)
     first = compile_for(variant, H200)
     assert benchmark.pedantic(compile_for, (variant, H200), rounds=50, iterations=10) is first
-
-
-@pytest.mark.benchmark(group="choice of a W4A16 kernel for one GEMM on an H200 (K = 4096, N = 28672)")
-@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"M={sizes.M}")
-def test_select_config(benchmark: Any, sizes: Sizes) -> None:
-    problem = problem_of(sizes, *TYPES)
-    (chosen,) = benchmark.pedantic(select_config, (problem, SPEC), rounds=200, warmup_rounds=5)
-    check_kernel(make_variant(chosen, *TYPES), sizes, H200)

@@ -50,33 +50,35 @@ class TestOneGemm:
         assert found[0] == evaluator.evaluate(*SQUARE).mapping
 
 
+def check_cold(benchmark: Any, evaluator: GEMMEvaluator, **types: str) -> None:
+    """Time 1,000 transformer GEMMs that nobody asked for before, each alone."""
+    shapes = transformer_gemms(1000)
+    evaluator.evaluate(*shapes[0], **types)  # type: ignore[arg-type]
+    evaluator.cache_clear()
+    turn = itertools.cycle(shapes)
+    result = benchmark.pedantic(evaluator.evaluate, setup=lambda: (next(turn), types), rounds=len(shapes))
+    assert result.is_exhaustive
+    assert evaluator.cache_info().hits == 0
+
+
 @pytest.mark.benchmark(group="1,000 transformer GEMMs, cold, each timed alone (microseconds a GEMM)")
 @pytest.mark.parametrize("idle", [False, True], ids=["all-cores", "idle-cores"])
 @pytest.mark.parametrize("dtype", ["fp16", "w4a16"])
 @pytest.mark.parametrize("num_cores", [8, 64, 132])
 def test_cold_transformer_gemms(benchmark: Any, num_cores: int, dtype: str, idle: bool) -> None:
-    base = load_arch("demo-8core")
-    arch = base.with_(num_cores=num_cores, dram_gb_per_s=base.dram_gb_per_s * num_cores / base.num_cores)
-    evaluator = GEMMEvaluator(arch, allow_idle_cores=idle)
-    shapes = transformer_gemms(1000)
-    evaluator.evaluate(*shapes[0], dtype=dtype)
-    evaluator.cache_clear()
-    turn = itertools.cycle(shapes)
-    result = benchmark.pedantic(evaluator.evaluate, setup=lambda: (next(turn), {"dtype": dtype}), rounds=len(shapes))
-    assert result.is_exhaustive
-    assert evaluator.cache_info().hits == 0
+    check_cold(benchmark, GEMMEvaluator(scaled(num_cores), allow_idle_cores=idle), dtype=dtype)
 
 
 @pytest.mark.benchmark(group="1,000 transformer GEMMs, cold, by preset (microseconds a GEMM)")
 @pytest.mark.parametrize("name", ["sg2260e", "tpu-v5e", "ascend-910", "wormhole-n150", "ipu-gc200"])
 def test_cold_presets(benchmark: Any, name: str) -> None:
-    evaluator = GEMMEvaluator(load_arch(name))
-    shapes = transformer_gemms(1000)
-    evaluator.evaluate(*shapes[0])
-    evaluator.cache_clear()
-    turn = itertools.cycle(shapes)
-    result = benchmark.pedantic(evaluator.evaluate, setup=lambda: (next(turn), {}), rounds=len(shapes))
-    assert result.is_exhaustive
+    check_cold(benchmark, GEMMEvaluator(name))
+
+
+def scaled(num_cores: int) -> MulticoreSpec:
+    """The teaching chip with other cores, and as much DRAM bandwidth for each."""
+    base = load_arch("demo-8core", MulticoreSpec)
+    return base.with_(num_cores=num_cores, dram_gb_per_s=base.dram_gb_per_s * num_cores / base.num_cores)
 
 
 def with_all_levels(arch: MulticoreSpec) -> MulticoreSpec:
@@ -122,14 +124,7 @@ def test_cold_levels(benchmark: Any, name: str, shape: tuple[int, int, int, int]
 def test_cold_transformer_gemms_with_levels(benchmark: Any, name: str, levels: str) -> None:
     benchmark.group = f"1,000 transformer GEMMs, cold, with one level and no optional field, and with all: {name}"
     arch = load_arch(name, MulticoreSpec)
-    evaluator = GEMMEvaluator(with_all_levels(arch) if levels == "all" else arch)
-    shapes = transformer_gemms(1000)
-    evaluator.evaluate(*shapes[0])
-    evaluator.cache_clear()
-    turn = itertools.cycle(shapes)
-    result = benchmark.pedantic(evaluator.evaluate, setup=lambda: (next(turn), {}), rounds=len(shapes))
-    assert result.is_exhaustive
-    assert evaluator.cache_info().hits == 0
+    check_cold(benchmark, GEMMEvaluator(with_all_levels(arch) if levels == "all" else arch))
 
 
 @pytest.mark.benchmark(group="pipeline timing, 8 cores, cold")
@@ -153,8 +148,7 @@ def routed(num_groups: int, num_rows: int, skew: float) -> tuple[int, ...]:
 @pytest.mark.parametrize("num_rows", [96, 1536, 12288])
 @pytest.mark.parametrize("num_cores", [8, 64])
 def test_cold_grouped(benchmark: Any, num_cores: int, num_rows: int, skew: float) -> None:
-    base = load_arch("demo-8core")
-    arch = base.with_(num_cores=num_cores, dram_gb_per_s=base.dram_gb_per_s * num_cores / base.num_cores)
+    arch = scaled(num_cores)
     problem = GemmProblem.grouped(routed(64, num_rows, skew), 7168, 4096)
     params = pack_params(arch, problem.types)
     find_best(arch, problem, params, allow_idle_cores=True)

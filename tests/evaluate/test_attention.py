@@ -123,16 +123,6 @@ def test_multicore_chips_that_cannot_fuse_fall_back() -> None:
         assert evaluator.evaluate_attention(**sizes).kernel == "unfused"  # type: ignore[arg-type]
 
 
-def test_what_is_refused() -> None:
-    evaluator = GEMMEvaluator("a100-sxm-80gb")
-    with pytest.raises(InvalidProblemError, match="num_kv_heads must divide"):
-        evaluator.evaluate_attention(**SIZES | {"num_heads": 12})
-    with pytest.raises(InvalidOptionError, match="fused must be True or False"):
-        evaluator.evaluate_attention(**SIZES, fused="yes")  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match="no tensor cores for fp8 attention"):
-        evaluator.evaluate_attention(**SIZES, dtype="fp8")
-
-
 def test_kernels_that_pytorch_calls() -> None:
     evaluator = GEMMEvaluator("h200-sxm")
     prompt = {"batch": 1, "q_len": 8192, "kv_len": 8192, "num_heads": 32, "num_kv_heads": 8, "dtype": "bf16"}
@@ -148,27 +138,28 @@ def test_kernels_that_pytorch_calls() -> None:
     )  # fmt: skip
 
 
+CUDNN = {"dtype": "bf16", "library": "cudnn"}
+
+
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("arch", "more", "error", "words"),
     [
-        ({"kv_dtype": "fp8"}, "types of 8 bits"),
-        ({"window": 128}, "windows"),
-        ({"head_dim": 512}, "heads of more than 256"),
-        ({"v_head_dim": 64}, "values of another size"),
-        ({"has_sinks": True}, "attention sinks"),
-        ({"q_len": 16}, "chunks of a prompt"),
+        ("a100-sxm-80gb", {"num_heads": 12}, InvalidProblemError, "num_kv_heads must divide"),
+        ("a100-sxm-80gb", {"fused": "yes"}, InvalidOptionError, "fused must be True or False"),
+        ("a100-sxm-80gb", {"dtype": "fp8"}, UnsupportedError, "no tensor cores for fp8 attention"),
+        ("h200-sxm", {"fused": False, "library": "cudnn"}, InvalidOptionError, "fused attention on GPUs"),
+        ("h200-sxm", {"library": "xformers"}, InvalidOptionError, "library"),
+        ("h200-sxm", CUDNN | {"kv_dtype": "fp8"}, UnsupportedError, "types of 8 bits.*cudnn"),
+        ("h200-sxm", CUDNN | {"window": 128}, UnsupportedError, "windows.*cudnn"),
+        ("h200-sxm", CUDNN | {"head_dim": 512}, UnsupportedError, "heads of more than 256.*cudnn"),
+        ("h200-sxm", CUDNN | {"v_head_dim": 64}, UnsupportedError, "values of another size.*cudnn"),
+        ("h200-sxm", CUDNN | {"has_sinks": True}, UnsupportedError, "attention sinks.*cudnn"),
+        ("h200-sxm", CUDNN | {"q_len": 16}, UnsupportedError, "chunks of a prompt.*cudnn"),
     ],
 )
-def test_what_kernels_of_pytorch_do_not_do(more: dict[str, object], said: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"{said}.*cudnn"):
-        GEMMEvaluator("h200-sxm").evaluate_attention(**SIZES | {"dtype": "bf16", "library": "cudnn"} | more)  # type: ignore[arg-type]
-
-
-def test_a_library_goes_with_fused_attention_on_gpus() -> None:
-    with pytest.raises(InvalidOptionError, match="fused attention on GPUs"):
-        GEMMEvaluator("h200-sxm").evaluate_attention(**SIZES, fused=False, library="cudnn")
-    with pytest.raises(InvalidOptionError, match="library"):
-        GEMMEvaluator("h200-sxm").evaluate_attention(**SIZES, library="xformers")
+def test_refusal(arch: str, more: dict[str, object], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        GEMMEvaluator(arch).evaluate_attention(**SIZES | more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["demo-8core", "trainium1", "tpu-v5e"])

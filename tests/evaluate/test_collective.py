@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -141,22 +142,24 @@ def test_results_are_shared_and_travel() -> None:
     assert repr(result).startswith("<CollectiveResult all_reduce of 4,096 bytes, 4 ranks on b200: ")
 
 
-def test_what_is_refused() -> None:
-    evaluator = GEMMEvaluator("h200-sxm")
-    with pytest.raises(InvalidProblemError, match="what must be one of"):
-        evaluator.evaluate_collective("broadcast", 64, 2)
-    with pytest.raises(InvalidProblemError, match="message_bytes must be an integer"):
-        evaluator.evaluate_collective("all_reduce", [64], 2)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOptionError, match="library must be one of"):
-        evaluator.evaluate_collective("all_reduce", 64, 2, library="rccl")
-    with pytest.raises(InvalidOptionError, match="interconnect must be one of pcie-one-socket"):
-        GEMMEvaluator("l4").evaluate_collective("all_reduce", 64, 2, interconnect="pcie")
-    with pytest.raises(UnsupportedError, match="these are joined by nvlink4"):
-        evaluator.evaluate_collective("all_reduce", 64, 2, interconnect="pcie-one-socket")
-    with pytest.raises(UnsupportedError, match="joins at most 8 GPUs, got 16 ranks"):
-        evaluator.evaluate_collective("all_reduce", 64, 16)
-    with pytest.raises(UnsupportedError, match="demo-8core does not say what joins it to other chips"):
-        GEMMEvaluator("demo-8core").evaluate_collective("all_reduce", 64, 2)
+@pytest.mark.parametrize(
+    ("arch", "asked", "options", "error", "words"),
+    [
+        ("h200-sxm", ("broadcast", 64, 2), {}, InvalidProblemError, "what must be one of"),
+        ("h200-sxm", ("all_reduce", [64], 2), {}, InvalidProblemError, "message_bytes must be an integer"),
+        ("h200-sxm", ("all_reduce", 64, 2), {"library": "rccl"}, InvalidOptionError, "library must be one of"),
+        ("l4", ("all_reduce", 64, 2), {"interconnect": "pcie"}, InvalidOptionError, "must be one of pcie-one-socket"),
+        ("h200-sxm", ("all_reduce", 64, 2), {"interconnect": "pcie-one-socket"}, UnsupportedError, "joined by nvlink4"),
+        ("h200-sxm", ("all_reduce", 64, 16), {}, UnsupportedError, "joins at most 8 GPUs, got 16 ranks"),
+        ("demo-8core", ("all_reduce", 64, 2), {}, UnsupportedError, "demo-8core does not say what joins it to other"),
+    ],
+)
+def test_refusal(arch: str, asked: Any, options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        GEMMEvaluator(arch).evaluate_collective(*asked, **options)
+
+
+def test_refusal_without_a_link() -> None:
     alone = load_arch("h200-sxm", GpuSpec).with_(interconnect=None)
     with pytest.raises(UnsupportedError, match="does not say what joins it to other GPUs: give its YAML"):
         GEMMEvaluator(alone).evaluate_collective("all_reduce", 64, 2)

@@ -107,16 +107,18 @@ def test_other_options_and_archs_find_nothing() -> None:
 
 
 def test_another_version_of_the_model_or_library_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    store()
-    for module, name, value in (
-        (_multicore, "MODEL_VERSION", "multicore-next"),
-        (_disk, "answers_stamp", lambda: "of another library"),
+    for arch, name, value in (
+        ("demo-8core", "multicore.MODEL_VERSION", "multicore-next"),
+        ("demo-8core", "disk.answers_stamp", lambda: "of another library"),
+        ("h100-sxm", "gpu.GPU_MODEL_VERSION", "gpu-next"),
+        ("h100-sxm", "gpu.calibration_stamp", lambda _: "fitted anew"),
     ):
-        with monkeypatch.context() as changed:
-            changed.setattr(module, name, value)
-            assert num_found() == 0
-            assert store(problems=PROBLEMS) == len(PROBLEMS)
-    assert num_found() == 1, "each leaves the others' costs in the file"
+        store(arch)
+        with case(f"{arch} {name}"), monkeypatch.context() as changed:
+            changed.setattr(f"gemm_eval.evaluate.{name}", value)
+            assert num_found(arch) == 0
+            assert store(arch, problems=PROBLEMS) == len(PROBLEMS)
+    assert num_found("demo-8core") == num_found("h100-sxm") == 1, "each leaves the others' costs in the file"
 
 
 CHANGES: dict[str | tuple[str, ...], Any] = {

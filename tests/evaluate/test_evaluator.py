@@ -10,7 +10,6 @@ import pickle
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,9 @@ from gemm_eval import (
     UnsupportedError,
     load_arch,
 )
+from gemm_eval.evaluate import GemmOptions, RunArguments
+from gemm_eval.evaluate.batch import _KIND_COLUMNS
+from gemm_eval.workload import RunOptions
 from tests.evaluate.gemm_laws import VARIANTS, check, evaluator, random_problems, same_cost
 
 HUGE = [(1, 2**20, 2**17, 2**20), (2**40, 1, 1, 1), (1, 2**40, 1, 2**17), (1, 2**28, 2, 2**27), (1, 1, 2**40, 1),
@@ -97,6 +99,16 @@ def test_documented_calls() -> None:
     assert isinstance(r.explain(), str)
 
 
+def test_options_have_one_set_of_names() -> None:
+    assert {"dtype", *GemmOptions.__annotations__} == {*_KIND_COLUMNS}
+    assert tuple(RunArguments.__annotations__) == RunOptions._fields
+    assert RunArguments.__annotations__.items() <= GemmOptions.__annotations__.items()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'libary'"):
+        evaluator("demo").evaluate(1, 8, 8, 8, libary="cublas")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'libary'"):
+        evaluator("demo").evaluate_many([(1, 8, 8, 8)], libary="cublas")  # type: ignore[call-arg]
+
+
 def test_results_are_frozen_and_shared() -> None:
     ev = GEMMEvaluator("demo-8core")
     r = ev.evaluate(1, 64, 64, 64)
@@ -140,15 +152,6 @@ def test_equal_arguments_of_other_types_are_not_confused() -> None:
         assert ev.evaluate(good, 8, 8, 8) == one
         assert type(ev.evaluate(good, 8, 8, 8).problem.G) is int
     assert ev.evaluate(1, 8, 8, 8, "fp16") == ev.evaluate(1, 8, 8, 8, DType.FP16) == one
-
-
-def test_threads_give_the_serial_answers() -> None:
-    problems = [p.sizes for p in random_problems("demo", 100)] * 4
-    serial, parallel = GEMMEvaluator("demo-8core"), GEMMEvaluator("demo-8core")
-    with ThreadPoolExecutor(32) as pool:
-        found = list(pool.map(lambda sizes: parallel.evaluate(*sizes), problems))
-
-    assert found == [serial.evaluate(*sizes) for sizes in problems]
 
 
 def test_a_fresh_process_gives_the_same_bits() -> None:

@@ -1,4 +1,4 @@
-"""`GEMMEvaluator` on GPUs: the lines that serve every chip, the options that only GPUs take, and the command line."""
+"""`GEMMEvaluator` on GPUs: the lines that serve every chip, and the options that only GPUs take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from gemm_eval import (
     GemmEvalError,
@@ -25,7 +24,6 @@ from gemm_eval import (
     InvalidOptionError,
     UnsupportedError,
     load_arch,
-    prewarm,
 )
 from gemm_eval.arch import GpuSpec, data_root, list_archs
 from gemm_eval.mapping import KernelConfig
@@ -33,7 +31,6 @@ from gemm_eval.models.gpu import BOUNDS, TERMS, coefficients_for
 from gemm_eval.models.gpu.packed import Packed
 from gemm_eval.models.gpu.terms import RESOURCES, Times
 from gemm_eval.units import time_text
-from gemm_eval.workload import RunOptions
 
 ARCH = load_arch("h100-sxm")
 SIZES = (1, 16, 4096, 12288)
@@ -72,9 +69,6 @@ def check(r: GEMMResult) -> None:
     assert r.energy_pj is None
     assert r.num_candidates >= 1
     json.dumps(r.to_dict(), allow_nan=False)
-
-
-# the lines of the README
 
 
 def test_documented_calls(ev: GEMMEvaluator) -> None:
@@ -133,9 +127,6 @@ def test_the_same_lines_on_a_multicore_chip_and_a_gpu() -> None:
     assert results[0].options == {}
 
 
-# options
-
-
 @pytest.mark.parametrize("options", SPELLED, ids=str)
 def test_options_mean_the_same_in_every_call(options: dict[str, Any]) -> None:
     ev, preset = GEMMEvaluator(ARCH), GEMMEvaluator(ARCH, **options)
@@ -161,11 +152,7 @@ def test_options_mean_the_same_in_every_call(options: dict[str, Any]) -> None:
 def test_what_a_call_says_wins_and_spelled_defaults_are_the_same_question() -> None:
     ev = GEMMEvaluator(ARCH, l2="warm", clock="sustained", library="trtllm")
 
-    assert ev.evaluate(*SIZES, "w4a16", l2="cold").options == {
-        "library": "trtllm",
-        "l2": "cold",
-        "clock": "sustained",
-    }
+    assert ev.evaluate(*SIZES, "w4a16", l2="cold").options == {"library": "trtllm", "l2": "cold", "clock": "sustained"}
     ev = GEMMEvaluator(ARCH, disk_cache=False)
     assert ev.evaluate(*SIZES) == ev.evaluate(*SIZES, library="cublas", l2="cold", clock="burst")
     assert ev.cache_info().records[:2] == (1, 1)
@@ -265,9 +252,6 @@ def test_waves_are_those_of_the_record(ev: GEMMEvaluator) -> None:
     assert "Waves: 1 tile of C, shared evenly by 16 CTAs at once, 1 an SM; 16 of 132 SMs at work" in stream
 
 
-# tables
-
-
 def test_a_table_is_what_one_by_one_gives(ev: GEMMEvaluator) -> None:
     table = ev.evaluate_many(SHAPES * 2, "w4a16", l2="warm")
 
@@ -302,9 +286,6 @@ def test_rows_of_a_frame_say_their_own_options(ev: GEMMEvaluator) -> None:
         ev.evaluate_many(frame.assign(l2=["cold", "warm", "hot", None]))
 
 
-# disk
-
-
 def test_costs_on_disk_are_kept_by_options(ev: GEMMEvaluator) -> None:
     tables = [ev.evaluate_many([*SHAPES, W4A16], dtype="w4a16", **options) for options in SPELLED]
     num = len(SHAPES)  # W4A16 is one of them
@@ -321,24 +302,6 @@ def test_costs_on_disk_are_kept_by_options(ev: GEMMEvaluator) -> None:
     renamed = GEMMEvaluator(ARCH.with_(title="another"))
     assert renamed.evaluate(*SIZES, "w4a16", library="gemm-eval").latency_us == tables[0]["latency_us"][1]
     assert renamed.cache_info().records.misses == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("calibration_stamp", lambda arch: "fitted anew"), ("GPU_MODEL_VERSION", "gpu-next")]
-)
-def test_costs_on_disk_are_not_those_of_another_model(
-    ev: GEMMEvaluator, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
-) -> None:
-    assert ev.save_to_disk(ev.evaluate_many(SHAPES)) == len(SHAPES)
-
-    with monkeypatch.context() as changed:
-        changed.setattr(f"gemm_eval.evaluate.gpu.{name}", value)
-        later = GEMMEvaluator(ARCH)
-        later.evaluate(*SHAPES[0])
-        assert (later.cache_info().records.misses, later.cache_info().records.currsize) == (1, 1)
-    again = GEMMEvaluator(ARCH)
-    again.evaluate_many(SHAPES)
-    assert again.cache_info().records.misses == 0
 
 
 def test_another_process_reads_what_is_pickled(ev: GEMMEvaluator, tmp_path: Path) -> None:
@@ -358,95 +321,16 @@ def test_another_process_reads_what_is_pickled(ev: GEMMEvaluator, tmp_path: Path
     assert done.stdout.split() == ["True", "True"]
 
 
-def test_prewarming_a_model() -> None:
-    ranges: dict[str, Any] = {"batch_sizes": [1, 4], "seq_lens": [64], "dtypes": ["w4a16"]}
-    report = prewarm(GEMMEvaluator(ARCH, library="trtllm", l2="warm"), "llama-3-8b", **ranges)
-    assert report.num_stored == report.num_unique == report.num_hits_after > 5
-
-    again = prewarm(GEMMEvaluator(ARCH, library="trtllm", l2="warm"), "llama-3-8b", **ranges)
-    assert again.num_known == again.num_unique
-    assert prewarm(GEMMEvaluator(ARCH, library="trtllm"), "llama-3-8b", **ranges).num_known == 0
-
-
 def test_words_about_an_evaluator() -> None:
     assert repr(GEMMEvaluator(ARCH)) == "GEMMEvaluator('h100-sxm')"
     assert repr(GEMMEvaluator(ARCH, l2="warm")) == "GEMMEvaluator('h100-sxm', l2='warm')"
-    assert RunOptions(l2="warm").over(RunOptions("cublas", "cold")) == RunOptions("cublas", "warm")
-
-
-# the command line
-
-
-def run(*words: str, columns: int = 100) -> Any:
-    from gemm_eval.cli.app import app
-
-    env = {"COLUMNS": str(columns), "TERM": "dumb", "FORCE_COLOR": None, "NO_COLOR": None}
-    result = CliRunner().invoke(app, list(words), env=env)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-WORDS = ("--arch", "h100-sxm", *map(str, SIZES))
-OPTIONS = ("--dtype", "w4a16", "--library", "trtllm", "--l2", "warm", "--clock", "sustained")
-
-
-def test_evaluate_and_top_print_what_the_library_says(ev: GEMMEvaluator) -> None:
-    options = {"library": "trtllm", "l2": "warm", "clock": "sustained"}
-    best = ev.evaluate(*SIZES, "w4a16", **options)  # type: ignore[arg-type]
-    as_json = json.loads(json.dumps(best.to_dict()))
-
-    assert json.loads(run("evaluate", *WORDS, *OPTIONS, "--json").stdout) == {"results": [as_json]}
-    top = json.loads(run("top", *WORDS, *OPTIONS, "--json", "-c", "3").stdout)["results"]
-    assert top == [json.loads(json.dumps(r.to_dict())) for r in ev.top(W4A16, 3, **options)]  # type: ignore[arg-type]
-    for width in (60, 80, 200):
-        text = run("evaluate", *WORDS, *OPTIONS, columns=width).stdout
-        assert "trtllm" in text
-        assert "".join(best.explain().split()) in "".join(text.split())
-        listed = run("top", *WORDS, *OPTIONS, "-c", "3", columns=width)
-        assert listed.exit_code == 0
-        assert "differences are" in " ".join(listed.stdout.split())
-
-
-def test_a_printed_mapping_can_be_replayed(ev: GEMMEvaluator) -> None:
-    text = run("evaluate", *WORDS, "--no-explain", columns=200).stdout
-    (line,) = [line for line in text.splitlines() if line.startswith("--mapping")]
-
-    (replayed,) = json.loads(run("evaluate", *WORDS, "--mapping", line.split()[1], "--json").stdout)["results"]
-
-    assert replayed["latency_us"] == ev.evaluate(*SIZES).latency_us
-    spaced = " / ".join(line.split()[1].split("/"))
-    assert json.loads(run("evaluate", *WORDS, "--mapping", spaced, "--json").stdout)["results"] == [replayed]
-    refused = run("evaluate", *WORDS, "--mapping", "1,4,2,1/256,512,144/mnk")
-    assert (refused.exit_code, refused.stderr[:32]) == (2, "error: --mapping must be FAMILY ")
-
-
-def test_a_gpu_beside_a_multicore_chip() -> None:
-    text = run("evaluate", "--arch", "demo-8core", *WORDS, "--no-explain", columns=200).stdout
-
-    for label in ("partition of G M N K", "CTA m x n x k", "active cores", "active SMs"):
-        (line,) = [line for line in text.splitlines() if line.startswith(label)]
-        assert "-" in line.split()
-    assert run("evaluate", "--arch", "demo-8core", *WORDS, "--l2", "warm").exit_code == 3
-
-
-def test_models_take_the_options_of_gpus() -> None:
-    words = ("llama-3-8b", "--arch", "h100-sxm", "--seq-len", "64", *OPTIONS)
-    document = json.loads(run("gemms", *words, "--phase", "decode", "--json").stdout)
-
-    libraries = {row["name"]: row["result"]["options"]["library"] for row in document["phases"]["decode"]}
-    assert libraries["qkv_proj"] == "trtllm"
-    assert libraries["attn_score"] == "cublas"
-    assert run("prewarm", *words).stdout.startswith("llama-3-8b: ")
-    assert run("gemms", *words[:-1], "slow").exit_code == 2
 
 
 SMALL = [(39, 67, 64, 64), (39, 67, 65, 64), (1, 16, 4096, 1)]  # of the last two rows do not start on 16 bytes
 
 
 @pytest.mark.parametrize(
-    ("name", "libraries"),
-    [("h200-sxm", ["gemm-eval", "hypothetical", "hypothetical"]), ("l40s", ["trtllm"] * 3)],
+    ("name", "libraries"), [("h200-sxm", ["gemm-eval", "hypothetical", "hypothetical"]), ("l40s", ["trtllm"] * 3)]
 )
 def test_auto_names_the_library_that_answers(name: str, libraries: list[str]) -> None:
     gpu = GEMMEvaluator(name, disk_cache=False)
@@ -511,17 +395,6 @@ def test_narrow_weights_run_on_kernels_that_ran_on_such_a_gpu(name: str) -> None
     odd = gpu.evaluate(1, 3, 250, 250, "w4a16").options["library"]
     assert odd == ("hypothetical" if library == "gemm-eval" else "trtllm")
     assert gpu.evaluate(1, 3, 256, 256, "w8a16").options["library"] == "hypothetical"
-
-
-def test_commands_take_the_default_library() -> None:
-    words = ("--arch", "a100-sxm-80gb", "1", "16", "4096", "4096", "--dtype", "w4a16", "--json")
-    for command in ("evaluate", "top"):
-        results = json.loads(run(command, *words).stdout)["results"]
-        assert {result["options"]["library"] for result in results} == {"trtllm"}
-    rows = json.loads(run("gemms", "llama-3-8b", *words[:2], *words[-3:], "--phase", "decode").stdout)["phases"][
-        "decode"
-    ]
-    assert {row["result"]["options"]["library"] for row in rows} == {"trtllm", "cublas"}
 
 
 def test_answers_say_where_narrow_weights_cost_time() -> None:

@@ -20,7 +20,8 @@ from gemm_eval.kernels.layout import scales_dtype, scales_shape
 from gemm_eval.kernels.registry import make_variant
 from gemm_eval.kernels.weights import PackedW4, dequantize
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.measure import BuiltKernel, KernelItem, W4A16Runner, w4a16
+from gemm_eval.measure import KernelItem, W4A16Runner, w4a16
+from gemm_eval.measure.runner import BuiltKernel
 from tests.measure.fake_runner import FakeRunner
 
 

@@ -7,13 +7,9 @@ from pathlib import Path
 import pytest
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, UnsupportedError
-from gemm_eval.measure import (
-    Candidate,
-    GemmShape,
-    list_shapes,
-    read_timings,
-)
+from gemm_eval.measure import GemmShape, list_shapes, read_timings
 from gemm_eval.measure.cublas import CandidateTable, CublasLtLibrary, HeuristicResult
+from gemm_eval.measure.shapes import Candidate
 from tests.measure.fake_cublaslt import FP16, INTERNAL_ERROR, VERSION, WORKSPACE, FakeCublasLt, bare_runner
 
 SHAPE = GemmShape(1, 17, 4096, 1024)

@@ -11,19 +11,9 @@ import yaml
 
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.kernels import WeightMode
-from gemm_eval.measure import (
-    CANDIDATE_COLUMNS,
-    COLUMNS,
-    GROUPED_COLUMNS,
-    KERNEL_COLUMNS,
-    Campaign,
-    Candidate,
-    GemmShape,
-    GroupedShape,
-    TimingProtocol,
-    dataset_hash,
-    read_timings,
-)
+from gemm_eval.measure import Campaign, GemmShape, GroupedShape, TimingProtocol, dataset_hash, read_timings
+from gemm_eval.measure.data_set import CANDIDATE_COLUMNS, COLUMNS, GROUPED_COLUMNS, KERNEL_COLUMNS
+from gemm_eval.measure.shapes import Candidate
 from tests.kernels.fake_kernels import FakeKernelRunner, item
 from tests.measure.fake_runner import FakeRunner
 

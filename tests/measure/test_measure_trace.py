@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm_eval.measure import KernelLaunch, parse_trace
+from gemm_eval.measure.runner import KernelLaunch, parse_trace
 
 
 def kernel(ts: float, name: str, grid: tuple[int, int, int], dur: float = 1.0) -> dict[str, Any]:

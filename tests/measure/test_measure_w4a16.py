@@ -18,9 +18,6 @@ from gemm_eval.device import measure_floor_us
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.measure import (
-    COLUMNS,
-    KERNEL_COLUMNS,
-    KERNEL_SETS,
     Campaign,
     Choice,
     GemmShape,
@@ -32,6 +29,8 @@ from gemm_eval.measure import (
     read_timings,
     w4a16,
 )
+from gemm_eval.measure.data_set import COLUMNS, KERNEL_COLUMNS
+from gemm_eval.measure.shapes import KERNEL_SETS
 from gemm_eval.measure.w4a16 import (
     SCALES_SHARE,
     _Reading,

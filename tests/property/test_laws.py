@@ -1,8 +1,9 @@
-"""Laws that users count on: more hardware never hurts, symmetry, and the same answer whoever asks."""
+"""Laws that users count on: more hardware never hurts, larger problems never help, and symmetry."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +21,59 @@ def _best(arch: MulticoreSpec, problem: GemmProblem) -> GEMMResult | None:
         return None
 
 
-def _check_no_worse(arch: MulticoreSpec, problem: GemmProblem, changes: dict[str, Any]) -> None:
+def _more_bandwidth(arch: MulticoreSpec, data: st.DataObject) -> dict[str, Any]:
+    factor = data.draw(st.floats(1.0, 8.0))
+    optional = ("noc_gb_per_s", "dram_write_gb_per_s", "shared_gb_per_s", "feed_bytes_per_cycle")
+    names = [name for name in optional if getattr(arch, name) is not None and data.draw(st.booleans())]
+    return {name: getattr(arch, name) * factor for name in ("dram_gb_per_s", *names)}
+
+
+def _more_shared(arch: MulticoreSpec, data: st.DataObject) -> dict[str, Any]:
+    assume(arch.timing == "overlap")
+    assert arch.shared_bytes is not None
+    return {"shared_bytes": arch.shared_bytes + data.draw(st.integers(0, 1 << 16))}
+
+
+def _with_shared(arch: MulticoreSpec) -> dict[str, Any]:
+    if arch.timing != "overlap":
+        return {}
+    gb_per_s = arch.shared_gb_per_s or 4.0 * arch.dram_gb_per_s
+    return {"shared_bytes": arch.shared_bytes or 100, "shared_gb_per_s": gb_per_s}
+
+
+def _faster_cubes(arch: MulticoreSpec, data: st.DataObject) -> dict[str, Any]:
+    factor = data.draw(st.floats(1.0, 8.0))
+    return {"cube_steps_per_cycle": {dtype: rate * factor for dtype, rate in arch.cube_steps_per_cycle.items()}}
+
+
+# what the chip is before, and what more it gets, which never hurts
+MORE: dict[str, tuple[Callable[[MulticoreSpec], dict[str, Any]], Callable[..., dict[str, Any]]]] = {
+    "bandwidth": (lambda _: {}, _more_bandwidth),
+    # with more room operands may come to lie in SRAM, where they take room from tiles
+    "sram": (
+        lambda _: {"resident": ()},
+        lambda arch, data: {"sram_bytes": arch.sram_bytes + data.draw(st.integers(0, 1 << 16))},
+    ),
+    "shared memory": (_with_shared, _more_shared),
+    "cores that share DRAM fairly": (
+        lambda _: {"dram_sharing": "fair", "resident": ()},
+        lambda arch, data: {"num_cores": arch.num_cores + data.draw(st.integers(1, 9))},
+    ),
+    "a faster matrix unit": (lambda _: {}, _faster_cubes),
+    "tasks that start sooner": (
+        lambda _: {},
+        lambda arch, data: {"task_us": arch.task_us * data.draw(st.floats(0.0, 1.0))},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MORE)
+@given(st.data())
+def test_more_never_hurts(what: str, data: st.DataObject) -> None:
+    before_of, more_of = MORE[what]
+    arch = data.draw(strategies.archs())
+    arch = arch.with_(**before_of(arch))
+    changes, problem = more_of(arch, data), data.draw(strategies.problems(arch))
     before = _best(arch, problem)
     assume(before is not None)
     after = _best(arch.with_(**changes), problem)
@@ -29,52 +82,6 @@ def _check_no_worse(arch: MulticoreSpec, problem: GemmProblem, changes: dict[str
     # a pipeline's time is a long sum, whose last bits depend on the mapping
     slack = 1.0 if arch.timing == "overlap" else 1.0 + 1e-12
     assert after.latency_us <= before.latency_us * slack
-
-
-@given(st.data(), st.floats(1.0, 8.0))
-def test_more_bandwidth_never_hurts(data: st.DataObject, factor: float) -> None:
-    arch = data.draw(strategies.archs())
-    changes: dict[str, Any] = {"dram_gb_per_s": arch.dram_gb_per_s * factor}
-    for name in ("noc_gb_per_s", "dram_write_gb_per_s", "shared_gb_per_s", "feed_bytes_per_cycle"):
-        if getattr(arch, name) is not None and data.draw(st.booleans()):
-            changes[name] = getattr(arch, name) * factor
-    _check_no_worse(arch, data.draw(strategies.problems(arch)), changes)
-
-
-@given(st.data(), st.integers(0, 1 << 16))
-def test_more_sram_never_hurts(data: st.DataObject, more_bytes: int) -> None:
-    # with more room operands may come to lie in SRAM, where they take room from tiles
-    arch = data.draw(strategies.archs()).with_(resident=())
-    _check_no_worse(arch, data.draw(strategies.problems(arch)), {"sram_bytes": arch.sram_bytes + more_bytes})
-
-
-@given(st.data(), st.integers(0, 1 << 16))
-def test_more_shared_memory_never_hurts(data: st.DataObject, more_bytes: int) -> None:
-    arch = data.draw(strategies.archs())
-    assume(arch.timing == "overlap")
-    gb_per_s = arch.shared_gb_per_s or 4.0 * arch.dram_gb_per_s
-    arch = arch.with_(shared_bytes=arch.shared_bytes or 100, shared_gb_per_s=gb_per_s)
-    assert arch.shared_bytes is not None
-    _check_no_worse(arch, data.draw(strategies.problems(arch)), {"shared_bytes": arch.shared_bytes + more_bytes})
-
-
-@given(st.data(), st.integers(1, 9))
-def test_more_cores_never_hurt_with_fair_sharing(data: st.DataObject, more: int) -> None:
-    arch = data.draw(strategies.archs()).with_(dram_sharing="fair", resident=())
-    _check_no_worse(arch, data.draw(strategies.problems(arch)), {"num_cores": arch.num_cores + more})
-
-
-@given(st.data(), st.floats(1.0, 8.0))
-def test_a_faster_matrix_unit_never_hurts(data: st.DataObject, factor: float) -> None:
-    arch = data.draw(strategies.archs())
-    rates = {dtype: rate * factor for dtype, rate in arch.cube_steps_per_cycle.items()}
-    _check_no_worse(arch, data.draw(strategies.problems(arch)), {"cube_steps_per_cycle": rates})
-
-
-@given(st.data(), st.floats(0.0, 1.0))
-def test_tasks_that_start_sooner_never_hurt(data: st.DataObject, share: float) -> None:
-    arch = data.draw(strategies.archs())
-    _check_no_worse(arch, data.draw(strategies.problems(arch)), {"task_us": arch.task_us * share})
 
 
 @given(st.data())
@@ -107,27 +114,9 @@ def test_latency_grows_with_every_size(data: st.DataObject) -> None:
         arch = arch.with_(packs=dict.fromkeys(arch.packs, "private"))
     problem = data.draw(strategies.problems(arch))
     size = data.draw(st.sampled_from(["G", "M", "N"]))
-    larger = {name: getattr(problem, name) + (name == size) for name in ("G", "M", "K", "N")}
-    bigger = GemmProblem(
-        **larger,
-        input_dtype=problem.input_dtype,
-        weight_dtype=problem.weight_dtype,
-        output_dtype=problem.output_dtype,
-        group_size=problem.group_size,
-        scale_dtype=problem.scale_dtype,
-        zero_dtype=problem.zero_dtype,
-    )
+    bigger = dataclasses.replace(problem, **{size: getattr(problem, size) + 1})
     before, after = _best(arch, problem), _best(arch, bigger)
     assume(before is not None and after is not None)
     assert before is not None
     assert after is not None
     assert after.latency_us >= before.latency_us * (1 - 1e-12)
-
-
-@given(st.lists(st.tuples(st.integers(1, 3), *[st.integers(1, 300)] * 3), min_size=1, max_size=20))
-def test_results_do_not_depend_on_threads(shapes: list[tuple[int, int, int, int]]) -> None:
-    alone = [GEMMEvaluator("demo-8core").evaluate(*shape) for shape in shapes]
-    shared = GEMMEvaluator("demo-8core")
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda shape: shared.evaluate(*shape), shapes))
-    assert together == alone

@@ -82,12 +82,7 @@ def test_round_trip_is_exact(case: Case) -> None:
     if zeros is not None:
         np.testing.assert_array_equal(found.zeros, zeros)
     again = pack_w4(
-        found.integers,
-        case.group_size,
-        case.mode,
-        scales=found.scales,
-        zeros=found.zeros,
-        activation=case.activation,
+        found.integers, case.group_size, case.mode, scales=found.scales, zeros=found.zeros, activation=case.activation
     )
     np.testing.assert_array_equal(again.qweight, packed.qweight)
     np.testing.assert_array_equal(again.scales, packed.scales)
@@ -179,10 +174,7 @@ def test_random_weights_move_by_half_a_scale_at_most(case: Case, exponent: int, 
     bound(case, ((rng.standard_t(3, (case.K, case.N)).clip(-9, 9) + skew) * 2.0**exponent).astype(np.float32))
 
 
-@given(
-    case=cases(),
-    column=arrays.arrays(np.float32, 40, elements=st.floats(-4096, 4096, width=32)),
-)
+@given(case=cases(), column=arrays.arrays(np.float32, 40, elements=st.floats(-4096, 4096, width=32)))
 def test_nasty_weights_move_by_half_a_scale_at_most(case: Case, column: Any) -> None:
     """Values that Hypothesis picks: ties, signed zeros, subnormals, one large among small."""
     case = case._replace(K=40, N=8)

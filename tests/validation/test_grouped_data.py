@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval.measure import COLUMNS, GROUPED_COLUMNS, GroupedShape, dataset_hash, list_grouped_shapes
-from gemm_eval.measure.data_set import cutlass_tile
+from gemm_eval.measure import GroupedShape, dataset_hash, list_grouped_shapes
+from gemm_eval.measure.data_set import COLUMNS, GROUPED_COLUMNS, cutlass_tile
 from gemm_eval.validation.tables import list_timings, measured_root, meta_of
 from gemm_eval.workload import MAX_GROUPS, GemmProblem
 

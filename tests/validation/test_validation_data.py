@@ -12,7 +12,7 @@ import yaml
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.arch import paths as _paths
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.measure import write_timings
+from gemm_eval.measure.data_set import write_timings
 from gemm_eval.validation.comparison import gpus_with_timings
 from gemm_eval.validation.predictors.dense import calibration_out
 from gemm_eval.validation.tables import find_timings, list_timings, measured_root, read_timings

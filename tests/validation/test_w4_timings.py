@@ -15,7 +15,8 @@ from gemm_eval.kernels import Sizes
 from gemm_eval.kernels.families import family_of
 from gemm_eval.kernels.registry import legal_configs, make_variant, why_not
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.measure import COLUMNS, KERNEL_COLUMNS, compare_kernels, list_quant_shapes, read_timings
+from gemm_eval.measure import compare_kernels, list_quant_shapes, read_timings
+from gemm_eval.measure.data_set import COLUMNS, KERNEL_COLUMNS
 from gemm_eval.validation import tables
 from gemm_eval.validation.tables import measured_root
 

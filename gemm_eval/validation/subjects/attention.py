@@ -115,16 +115,16 @@ class AttentionTable(MeasuredTable):
 
 def tables(gpu: str) -> list[AttentionTable]:
     """Read all measured attention of a GPU, in the order of libraries and `PHASES`."""
-    found = [AttentionTable.read(path) for path in sorted(measured_root(gpu).glob("attention-*/*.parquet"))]
+    sets = [AttentionTable.read(path) for path in sorted(measured_root(gpu).glob("attention-*/*.parquet"))]
     libraries = list(ATTENTION_LIBRARIES)
-    return sorted(found, key=lambda table: (libraries.index(table.library), PHASES.index(table.phase)))
+    return sorted(sets, key=lambda table: (libraries.index(table.library), PHASES.index(table.phase)))
 
 
 def folds_of_heads(table: AttentionTable, seed: int = 0) -> Ints:
     """Return the fold of each row: heads are dealt in the order of a hash, those of MLA one number of heads each."""
     ordered = sorted(set(table.heads), key=lambda heads: hashlib.sha256(f"{seed}:{heads}".encode()).digest())
     num = min(NUM_FOLDS, len(ordered))
-    fold_of = {heads: place % num for place, heads in enumerate(ordered)}
+    fold_of = {heads: index % num for index, heads in enumerate(ordered)}
     return np.array([fold_of[heads] for heads in table.heads], np.int64)
 
 

@@ -105,8 +105,7 @@ def read_chip_timings(chip: str, path: Path | None = None) -> ChipTimings:
     if path is None:
         path = _committed_table(chip)
         if not path.is_file():
-            known = chips_with_timings()
-            raise InvalidOptionError(f"{refusal('chip with timings', chip, known)}: give --data FILE")
+            raise InvalidOptionError(f"{refusal('chip with timings', chip, chips_with_timings())}: give --data FILE")
     try:
         frame, digest = pd.read_csv(path), hashlib.sha256(path.read_bytes()).hexdigest()
     except (OSError, ValueError) as error:
@@ -136,8 +135,8 @@ def _read_meta(path: Path) -> _Meta | None:
 def _meta_by_columns(chip: str, frame: pd.DataFrame) -> _Meta | None:
     """Return the library's meta file of rows that it does not have, if this table has some of them."""
     meta = _read_meta(_committed_table(chip).with_name("gemm.meta.yaml"))
-    told = [of for of in meta.sets.values() if of.where] if meta else []
-    return meta if any(_has_text(frame, of.where).any() for of in told) else None
+    texts = [of_set.where for of_set in meta.sets.values() if of_set.where] if meta else []
+    return meta if any(_has_text(frame, where).any() for where in texts) else None
 
 
 def _has_text(frame: pd.DataFrame, where: Mapping[str, str]) -> Mask:
@@ -151,17 +150,17 @@ def _has_text(frame: pd.DataFrame, where: Mapping[str, str]) -> Mask:
 def _sets_of(frame: pd.DataFrame, meta: _Meta | None, path: Path) -> tuple[TimingSet, ...]:
     if meta is None or not meta.sets:
         return (TimingSet("all", frame[_COLUMNS].reset_index(drop=True)),)
-    told = {name: of.where for name, of in meta.sets.items() if of.where}
-    known = list(meta.sets)
-    if told:  # of several sets whose text a row has, the first; of none, the first set without text
-        set_of = pd.Series(next((name for name in meta.sets if name not in told), None), frame.index, dtype=object)
-        for name in reversed(told):
-            set_of[_has_text(frame, told[name])] = name
-        known = [name for name in known if (set_of == name).any()]
+    texts = {name: of_set.where for name, of_set in meta.sets.items() if of_set.where}
+    expected = list(meta.sets)
+    if texts:  # of several sets whose text a row has, the first; of none, the first set without text
+        set_of = pd.Series(next((name for name in meta.sets if name not in texts), None), frame.index, dtype=object)
+        for name in reversed(texts):
+            set_of[_has_text(frame, texts[name])] = name
+        expected = [name for name in expected if (set_of == name).any()]
     else:
         set_of = frame["set"] if "set" in frame else pd.Series(None, frame.index, dtype=object)
     names = list(set_of.unique())
-    if set(names) != set(known):
+    if set(names) != set(expected):
         raise InvalidInputError(f"{path}: sets {', '.join(map(str, names))}, its meta file has {', '.join(meta.sets)}")
     usage = TimingSet._fields[2:]
     return tuple(
@@ -169,7 +168,7 @@ def _sets_of(frame: pd.DataFrame, meta: _Meta | None, path: Path) -> tuple[Timin
             name, frame.loc[set_of == name, _COLUMNS].reset_index(drop=True),
             *(getattr(meta.sets[name], field) for field in usage),
         )
-        for name in known
+        for name in expected
     )  # fmt: skip
 
 

@@ -271,11 +271,11 @@ def score_chip(
         for rows, by_name in zip(sets, predicted, strict=True)
         for line in _lines(timings.chip, rows, by_name, least_rows)
     ]
-    together = [place for place, rows in enumerate(sets) if rows.is_fitted]
-    if len(together) > 1:
-        measured = np.concatenate([sets[place].measured_us for place in together])
+    fitted_sets = [index for index, rows in enumerate(sets) if rows.is_fitted]
+    if len(fitted_sets) > 1:
+        measured = np.concatenate([sets[index].measured_us for index in fitted_sets])
         errors = {
-            name: measure_errors(measured, np.concatenate([predicted[place][name] for place in together]))
+            name: measure_errors(measured, np.concatenate([predicted[index][name] for index in fitted_sets]))
             for name in predicted[0]
         }
         lines.append(ChipLine(timings.chip, "all fitted sets", ALL, errors))
@@ -348,7 +348,7 @@ def _repeat_errors(rows: TimingSet) -> Metrics | None:
         times = of_gemm.to_numpy(np.float64)
         if len(times) > 1:
             measured += times.tolist()
-            others += [float(np.median(np.delete(times, place))) for place in range(len(times))]
+            others += [float(np.median(np.delete(times, index))) for index in range(len(times))]
     return measure_errors(np.array(measured), np.array(others)) if measured else None
 
 
@@ -396,9 +396,9 @@ def _interpolated(rows: TimingSet, roof_us: Floats, held: Mask) -> Floats:
     for dtype in np.unique(types):
         out, kept = (types == dtype) & held, (types == dtype) & ~held
         if out.any() and kept.any():
-            known, first, which = np.unique(sizes[kept], axis=0, return_index=True, return_inverse=True)
+            table, first, which = np.unique(sizes[kept], axis=0, return_index=True, return_inverse=True)
             mean_us = np.exp(np.bincount(which.ravel(), logs[kept]) / np.bincount(which.ravel()))
-            predicted[out] = interpolated(known, mean_us, roof_us[kept][first], sizes[out], roof_us[out])
+            predicted[out] = interpolated(table, mean_us, roof_us[kept][first], sizes[out], roof_us[out])
     return predicted
 
 
@@ -411,12 +411,12 @@ def chip_table(chip: str, score: ChipScore) -> Table:
     title = f"{chip}, {how}: MAPE of rooflines and a table, then errors of gemm_eval, in %"
     table = text_table(_HEADERS, title, num_left=2)
     for _, of_set in groupby(score.lines, lambda line: line.set):
-        for place, line in enumerate(of_set):
+        for index, line in enumerate(of_set):
             model = line.errors[MODEL]
             shares = [*(line.errors[name].mape_frac for name in (NAIVE, FITTED, TABLE)),
                       model.mape_frac, model.median_frac, model.p90_frac]  # fmt: skip
             table.add_row(
-                "" if place else line.set, line.rows, f"{model.num:,}", *(f"{100.0 * share:.1f}" for share in shares),
+                "" if index else line.set, line.rows, f"{model.num:,}", *(f"{100.0 * share:.1f}" for share in shares),
                 f"{100.0 * model.bias_frac:+.1f}", tau_cell(model),
             )  # fmt: skip
     return table

@@ -214,7 +214,7 @@ def _interpolated(frame: pd.DataFrame, measured_us: Floats, train: Mask) -> Floa
             rows = of_key[ranks[of_key] == num]
             near = [num]
             if num not in measured_ranks:
-                near = sorted(measured_ranks[place] for place in np.argsort(abs(np.log(measured_ranks / num)))[:2])
+                near = sorted(measured_ranks[index] for index in np.argsort(abs(np.log(measured_ranks / num)))[:2])
             at_near = []
             for other in near:
                 points = trained[ranks[trained] == other]

@@ -203,19 +203,19 @@ def fit_layers(
     mask = np.zeros(len(table), np.bool_)
     mask[chosen] = True
     model = LayerModel(arch, start)
-    known: dict[tuple[float, ...], Floats] = {}  # times of the GEMMs, which most coefficients of a layer leave alone
+    times: dict[tuple[float, ...], Floats] = {}  # times of the GEMMs, which most coefficients of a layer leave alone
 
     def predict(values: dict[str, float]) -> Floats:
         changed = replace(model, coefficients=values)
         key = tuple(value for name, value in values.items() if name not in _OF_LAYERS)
-        if key not in known:
-            known.clear()
-            known[key] = changed.gemms_us(packed, mask)
-        return changed.predict(packed, mask, known[key])[chosen]
+        if key not in times:
+            times.clear()
+            times[key] = changed.gemms_us(packed, mask)
+        return changed.predict(packed, mask, times[key])[chosen]
 
     shares = ranges.shares(start, _SEARCH.off_bounds)
-    found = fit_logs(ranges, predict, table.measured_us[chosen], shares, _SEARCH)
-    return replace(model, coefficients=ranges.values(found))
+    fitted_shares = fit_logs(ranges, predict, table.measured_us[chosen], shares, _SEARCH)
+    return replace(model, coefficients=ranges.values(fitted_shares))
 
 
 _GEMM = (
@@ -298,7 +298,7 @@ def _fitted_on_siblings(arch: GpuSpec, library: Library, family: str, name: str)
     """Return the values of a coefficient that were fitted for other families of a library on a GPU, by family."""
     paths = {other: calibration_path(arch.name, library.name, other) for other in library.grouped_families}
     fitted = {other: load_calibration(path) for other, path in paths.items() if other != family and path.is_file()}
-    return {other: found.coefficients[name] for other, found in fitted.items() if name in found.fitted}
+    return {other: of_other.coefficients[name] for other, of_other in fitted.items() if name in of_other.fitted}
 
 
 def find_tables(gpu: str, names: Sequence[str] = ()) -> list[ExpertTable]:

@@ -62,8 +62,8 @@ def validate_dense(
         return {"arch": spec.name, "coefficients": notes} | validation.report_document(scores, worst, groups)
 
     def parts() -> Iterator[RenderableType]:
-        for place, of_set in enumerate(compared):
-            if place:
+        for index, of_set in enumerate(compared):
+            if index:
                 yield ""
             yield validation.errors_table(of_set, groups, of_set[0].note)
             if worst:

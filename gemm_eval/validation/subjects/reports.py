@@ -47,8 +47,8 @@ def text_table(headers: Sequence[str], title: str, num_left: int = 1) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", pad_edge=False
     )
-    for place, header in enumerate(headers):
-        table.add_column(header, overflow="fold", justify="left" if place < num_left else "right")
+    for index, header in enumerate(headers):
+        table.add_column(header, overflow="fold", justify="left" if index < num_left else "right")
     return table
 
 
