@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,25 +16,15 @@ from typing import Any
 _IMPORT = re.compile(r"^    from (\S+) import (\([^)]*\)|.+)$", re.MULTILINE)
 
 
-def lazy_names(
-    package: str, modules: Mapping[str, Sequence[str]] | None = None
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package (PEP 562).
-
-    Args:
-        package: its dotted name.
-        modules: the public names by the module that has them, relative (".gemm") or absolute; default: as the imports
-            under ``if TYPE_CHECKING:`` say.
-    """
-    if modules is None:
-        source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
-        modules = {module: re.findall(r"\w+", names) for module, names in _IMPORT.findall(source)}
-    module_of = {name: module for module, names in modules.items() for name in names}
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package (PEP 562), given its dotted name."""
+    source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
+    module_of = {name: module for module, names in _IMPORT.findall(source) for name in re.findall(r"\w+", names)}
 
     def load(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(module_of[name], package), name)
+        value = getattr(import_module(module_of[name]), name)
         vars(sys.modules[package])[name] = value
         return value
 

@@ -17,36 +17,9 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.table import GEMMTable, progress_bar
 
 __all__ = [
-    "AttentionResult",
-    "CacheInfo",
-    "CollectiveResult",
-    "Crossover",
-    "GEMMEvaluator",
-    "GEMMResult",
-    "GEMMTable",
-    "GemmOptions",
-    "Kind",
-    "MemoryBoundResult",
-    "ProblemBatch",
-    "RunArguments",
-    "memory_bounds",
-    "progress_bar",
-    "select_config",
-    "w4a16_crossover",
-]
+    "AttentionResult", "CacheInfo", "CollectiveResult", "Crossover", "GEMMEvaluator", "GEMMResult", "GEMMTable",
+    "GemmOptions", "Kind", "MemoryBoundResult", "ProblemBatch", "RunArguments", "memory_bounds", "progress_bar",
+    "select_config", "w4a16_crossover",
+]  # fmt: skip
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        ".attention": ("AttentionResult",),
-        ".backend": ("Kind",),
-        ".batch": ("ProblemBatch",),
-        ".collective": ("CollectiveResult",),
-        ".crossover": ("Crossover", "w4a16_crossover"),
-        ".evaluator": ("CacheInfo", "GEMMEvaluator", "GemmOptions", "RunArguments"),
-        ".memory_bound": ("MemoryBoundResult", "memory_bounds"),
-        ".result": ("GEMMResult",),
-        ".select": ("select_config",),
-        ".table": ("GEMMTable", "progress_bar"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -201,7 +201,7 @@ class GpuBackend(Backend):
         return _Facts(rules, {}, _spelled(options, family), source)
 
     def _find_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
-        """The interval around answers of a kind, whose best config is of a family."""
+        """Return the interval around answers of a kind, whose best config is of a family."""
         library, family = self._home_of(kind, family, load_bytes)
         options = kind.options
         if options.quantize_from == DType.FP16:  # as many bytes as bf16, and the same kernels
@@ -215,7 +215,7 @@ class GpuBackend(Backend):
         return interval_for(self.arch, library, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
 
     def _home_of(self, kind: Kind, family: str, load_bytes: int) -> tuple[str, str]:
-        """The library and the family whose coefficients a config of a family has.
+        """Return the library and the family whose coefficients a config of a family has.
 
         They are the library's for the types, whatever family the config is of; but for ours.
         """

@@ -240,7 +240,7 @@ def _cost_all(
 def _counts_of(
     p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, place: int, tile_q: int, tile_kv: int
 ) -> AttentionCounts:
-    """Counts of a core of a span, where rows stay."""
+    """Return counts of a core of a span, where rows stay."""
     key_0, key_1 = span_of(s, blk, place)
     counts: AttentionCounts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
     return counts

@@ -489,7 +489,7 @@ def _find_overlap(p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_a
 
 @kernel
 def _find_pipeline(p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any) -> int:
-    """A first pass tries the smallest tile of each class, which makes the bounds of the second bite."""
+    """Search in two passes: the first tries the smallest tile of each class, so that bounds of the second bite."""
     counters = np.zeros(NUM_COUNTERS, np.int64)
     ranks = np.empty(partitions.shape[0], np.int64)
     floors = np.empty(partitions.shape[0], np.float64)

@@ -145,7 +145,7 @@ def write_tensors(path: Path, tensors: Mapping[str, StoredTensor], metadata: Map
         end += data.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _HEADER_MULTIPLE)
-    parts = (len(text).to_bytes(_LENGTH_BYTES, "little"), text, *(tensors[name].data.data for name in names))
+    parts = (len(text).to_bytes(_LENGTH_BYTES, "little"), text, *(memoryview(tensors[name].data) for name in names))
     with staged(path, *parts) as temporary:
         temporary.replace(path)
 

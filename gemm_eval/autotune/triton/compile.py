@@ -203,6 +203,7 @@ def compile_with_jit(
 
 def _is_async() -> bool:
     """Return whether the caller compiles in threads of its own, in which this module then compiles too."""
+    import_triton()
     from triton.runtime._async_compile import active_mode
 
     return active_mode.get() is not None

@@ -41,7 +41,7 @@ _CLUSTER_SIZES = 5  # 1 to 16 CTAs
 
 @kernel
 def round_up(a: int, power_of_two: int) -> int:
-    """The next multiple of a power of two."""
+    """Return the next multiple of a power of two."""
     return (a + power_of_two - 1) & -power_of_two
 
 
@@ -55,7 +55,7 @@ class RowTiles(NamedTuple):
 
 @inlined_kernel
 def row_tiles_of(t: ProblemTerms, cta_m: int, cluster_m: int) -> RowTiles:
-    """A tile has rows of one group only, so that each group's last one is ragged."""
+    """Return the tiles of rows: each has rows of one group only, so that each group's last one is ragged."""
     total = padded = empty = 0
     for place in range(len(t.group_rows)):
         rows, count = t.group_rows[place], t.group_counts[place]
@@ -152,7 +152,7 @@ _LRU_HOLD = 1.04  # of L2: where what is read in turn stops to stay (weights of 
 
 @kernel
 def _norm4(a: float, b: float, c: float, d: float) -> float:
-    """The 4-norm: the largest of four times, and a little more where two are alike, because overlap is not perfect."""
+    """Return the 4-norm: the largest of four times, and a little more where two are alike: overlap is not perfect."""
     a2, b2, c2, d2 = a * a, b * b, c * c, d * d
     result: float = np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2 + d2 * d2))
     return result
@@ -160,7 +160,7 @@ def _norm4(a: float, b: float, c: float, d: float) -> float:
 
 @kernel
 def _alignment(row_bytes: float) -> float:
-    """The largest power of two up to 16 that divides the bytes of a row; rows of half bytes count as 1."""
+    """Return the largest power of two up to 16 that divides the bytes of a row; rows of half bytes count as 1."""
     for aligned in (16.0, 8.0, 4.0, 2.0):
         if row_bytes % aligned == 0.0:
             return aligned
@@ -439,7 +439,7 @@ def _waves_bytes(t: ProblemTerms, cta_m: int, tiles_n: int, ctas: int, raster: i
 
 @kernel
 def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: int) -> ConfigCost:
-    """The time of one config: MODEL.md, "Time".
+    """Return the time of one config: MODEL.md, "Time".
 
     `split` CTAs share a tile of C; `STREAM_K` spreads k-steps evenly; `raster` as in `_wave_panels`.
     """
@@ -641,7 +641,7 @@ def _is_beaten(
 
 @inlined_kernel
 def _latency_below_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, best_us: float) -> float:
-    """The time of a config under its best raster; inf if it cannot be below `best_us`, which is cheaper to find out."""
+    """Return the time of a config under its best raster; inf if it cannot be below `best_us`, found out sooner."""
     latency_us = config_cost(p, row, c, t, split, NO_RASTER).latency_us
     if latency_us > best_us:
         return np.inf

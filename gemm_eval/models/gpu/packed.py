@@ -50,6 +50,10 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmTypes
 
+# Called from Python, a kernel's formula takes arrays too.
+_split_cap: Any = split_cap
+_overlapped: Any = overlapped
+
 
 def pack_bound_columns(
     params: npt.NDArray[np.void], coefficients: npt.NDArray[np.void], candidates: npt.NDArray[np.void]
@@ -97,7 +101,7 @@ def pack_w4a16_bound_columns(
     together = np.where(candidates["num_warps"] > TWO_WARPGROUPS, c["three_issue"], c["issue"])
     alone = slots * np.where(candidates["schedule"] == COOPERATIVE, together, c["pingpong_issue"])
     with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
-        work = overlapped(alone, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / candidates["cta_k"]
+        work = _overlapped(alone, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / candidates["cta_k"]
     lone = norm8(work, candidates["producer"] * c["producer_cycles"])
     sharing = np.minimum(np.maximum(slots * c["shared_issue"], matrix), lone)
     issue = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]

@@ -52,7 +52,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
 
 @kernel
 def sm80_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
-    """The main loop of a config."""
+    """Return the main loop of a config."""
     is_stream = split == STREAM_K
     split = max(1, split)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
@@ -177,7 +177,7 @@ def _sm90_step(
 def _of_groups_us(
     p: Any, row: Any, first: float, last: float, dram_us: float, blocks: float, copied_rows: int,
 ) -> float:  # fmt: skip
-    """Main loops of tiles of several groups, `first` and `last` cycles of whole waves and the rest of a CTA.
+    """Return main loops of tiles of several groups, `first` and `last` cycles of whole waves and the rest of a CTA.
 
     CTAs are not at one place of K, as those of one GEMM are, so waves run into each other and hide more of DRAM. Each
     of `blocks` of 64 k takes in tokens and weights, and beside DRAM L2 gives no more than its peak.
@@ -198,7 +198,7 @@ def _sm90_work(row: Any, c: Any) -> float:
 
 @kernel
 def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work: float) -> Loop:
-    """The main loop of a config.
+    """Return the main loop of a config.
 
     `lone` and `work` are cycles of 64 k of a CTA alone on its SM that waits for no data, and of its warps that compute.
     """
@@ -521,7 +521,7 @@ def w4a16_terms(
 
 @kernel
 def _launched(cost: ConfigCost, num: int) -> ConfigCost:
-    """A kernel that is launched so many times."""
+    """Return a kernel that is launched so many times."""
     us = cost.times
     times = Times(
         us[0] * num, us[1] * num, us[2] * num, us[3] * num, us[4] * num, us[5] * num, us[6] * num, us[7] * num,
@@ -536,7 +536,7 @@ def _launched(cost: ConfigCost, num: int) -> ConfigCost:
 
 @kernel
 def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: int) -> ConfigCost:  # noqa: ARG001
-    """The time of one kernel of ours, which has its raster, with K cut into `split` parts: see MODEL.md.
+    """Return the time of one kernel of ours, which has its raster, with K cut into `split` parts: see MODEL.md.
 
     A batch by a kernel of one GEMM is as many launches.
     """
