@@ -139,10 +139,10 @@ def estimate_model(
     tokens = sum(share**index for index in range(speculative_tokens + 1))
     limit = int(evaluator.arch.dram_bytes * memory_frac) if isinstance(evaluator.arch, GpuSpec) else None
     num_groups = max(1, expert_parallel // tensor_parallel)
-    options = asked | degrees | types | libraries | {
+    options = asked | degrees | types | {
         "acceptance": share, "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
         "separate_quantization": not (fusions or Fusions()).quantization, "interconnect": box,
-    }  # fmt: skip
+    } | libraries  # fmt: skip
     return ModelEstimate(
         model_name=config.name, arch_name=evaluator.arch.name, batch=batch, prompt_len=prompt_len,
         output_len=output_len, num_devices=pipeline_parallel * tensor_parallel * num_groups, num_groups=num_groups,
