@@ -145,8 +145,8 @@ def write_tensors(path: Path, tensors: Mapping[str, StoredTensor], metadata: Map
         end += data.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _HEADER_MULTIPLE)
-    parts = (len(text).to_bytes(_LENGTH_BYTES, "little"), text, *(memoryview(tensors[name].data) for name in names))
-    with staged(path, *parts) as temporary:
+    begin = len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    with staged(path, begin, *(tensors[name].data.data for name in names)) as temporary:
         temporary.replace(path)
 
 
