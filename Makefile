@@ -56,7 +56,7 @@ check: $(VENV)/.dev  ## formatting, lint and types only
 	$(BIN)/mypy
 
 kernels: $(VENV)/.dev  # so that no two processes of the tests compile the same ones at the same time
-	@$(BIN)/python -m gemm_eval.compiled
+	@$(BIN)/python -m gemm_eval.compiled --all
 
 unit: $(VENV)/.dev browser  ## all tests that need no GPU and are not slow
 	$(BIN)/pytest -m "not gpu and not slow" -n auto

@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         and not is_worker
         and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
     ):
-        subprocess.run([sys.executable, "-m", "gemm_eval.compiled"], cwd=Path(__file__).parents[1], check=True)
+        subprocess.run([sys.executable, "-m", "gemm_eval.compiled", "--all"], cwd=Path(__file__).parents[1], check=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
