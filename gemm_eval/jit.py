@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import itertools
 import os
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from typing import Any, Self, TypeVar
 
 import numba
 import numpy.typing as npt
-from numba.core import caching, codegen, compiler, event
+from numba.core import bytecode, caching, codegen, compiler, event
 from numba.core.runtime import rtsys
 
 from gemm_eval.storage import FileLock, cache_dir, make_folder, set_aside, why_unsafe
@@ -37,6 +38,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 
 _entry_functions: set[Any] = set()
+
+# Numba numbers functions from 1 in every process, and the numbers are in the names of machine code. Code that several
+# processes compiled is loaded into one, where one function would be run for another of the same name and number.
+bytecode.FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "big"))
 
 _MAX_COMPILE_S = 600.0  # all kernels take half a minute on two cores
 

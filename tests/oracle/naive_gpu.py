@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.jit import kernel
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, RASTER_SWIZZLES, candidate_row
@@ -152,7 +152,7 @@ def find_best(problem: GemmProblem, space: Space) -> Best:
     return Best(config, latency_us)
 
 
-@kernel
+@numba.njit(nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def walk(
     params: Any, coefficients: Any, menu: Any, splits: Any, rasters: Any, G: int, M: int, K: int, N: int
 ) -> tuple[float, int, int, int, bool, int]:
