@@ -165,7 +165,10 @@ def _types(timings: Timings) -> set[tuple[str, str]]:
     return set(zip(timings.column("input_dtype").tolist(), timings.column("weight_dtype").tolist(), strict=True))
 
 
-ROOFLINE, INTERPOLATION, PHYSICS, CORRECTED = FITTED, "interpolation", "physics", "corrected"
+ROOFLINE = FITTED
+INTERPOLATION = "interpolation"
+PHYSICS = "physics"
+CORRECTED = "corrected"
 """Predictors in the order of columns: a roofline whose constants are fitted on the training rows; the table of these
 rows, interpolated; the model's terms alone; the model with what was learned beyond its terms."""
 
