@@ -131,9 +131,9 @@ def _config_of(values: Mapping[str, Any], band_rows: int | None = None) -> Trito
     names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
     if not set(names) <= values.keys():
         return None
-    sizes = [int(values[name]) for name in names]
-    group_m = values.get("GROUP_M", _DEFAULT_GROUP_M) if band_rows is None else math.ceil(band_rows / sizes[0])
-    return TritonConfig(*sizes, int(group_m))
+    m, n, k, warps, stages = (int(values[name]) for name in names)
+    group_m = values.get("GROUP_M", _DEFAULT_GROUP_M) if band_rows is None else math.ceil(band_rows / m)
+    return TritonConfig(m, n, k, warps, stages, int(group_m))
 
 
 def _traits_of(values: Mapping[str, Any], a: _Operand, b: _Operand) -> KernelTraits:
@@ -316,7 +316,7 @@ class Pruning:
         """Return the candidates of one GEMM that stay, in their order: `KernelTemplateChoice`s."""
         if not self.report.is_active or inputs.device_type != "cuda":
             return choices
-        return self._or_all(choices, op_name, lambda: self._template_choices(choices, inputs, op_name))
+        return self._or_all(choices, op_name, self._template_choices, choices, inputs, op_name)
 
     def callers(self, choices: list[Any]) -> list[Any]:
         """Return the candidates of a grouped GEMM that stay, and all of other operations: `ChoiceCaller`s.
@@ -325,17 +325,18 @@ class Pruning:
         """
         from torch._inductor.virtualized import V
 
-        if not self.report.is_active or getattr(V.choices, "gemm_eval_pruning", None) is not self:
+        innermost = getattr(V.choices, "gemm_eval_pruning", None)
+        if not self.report.is_active or innermost is not self:
             return choices
         if any(map(_is_grouped, choices)):
-            return self._or_all(choices, "grouped_mm", lambda: self._callers(choices))
+            return self._or_all(choices, "grouped_mm", self._callers, choices)
         if any(choice.name in (*_LIBRARY_OPS, "bias_addmm") for choice in choices):
-            return self._or_all(choices, "GEMM", lambda: _timed_in_graphs(choices))
+            return self._or_all(choices, "GEMM", _timed_in_graphs, choices)
         return choices
 
-    def _or_all(self, choices: list[Any], op_name: str, prune: Callable[[], list[Any]]) -> list[Any]:
+    def _or_all(self, choices: list[Any], op_name: str, prune: Callable[..., list[Any]], *args: Any) -> list[Any]:
         try:
-            return prune()
+            return prune(*args)
         except Exception as error:  # whatever an unknown torch raises: a compilation must not end here
             text = f"all candidates of this {op_name} stay, for they cannot be read: {type(error).__name__}: {error}"
             self.report.warn(text, 4)

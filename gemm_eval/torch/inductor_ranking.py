@@ -143,8 +143,9 @@ def _roofline_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonCo
         compute_us *= 1.0 + 2.0 / (_LOADED_ELEMS * np.sqrt(block_m * block_n / (warps * _LANES)))
     l2_us = tiles * whole_k * (block_m * a + block_n * b) / bytes_per_us(arch.l2_gb_per_s)
     in_flight = stages * block_k * (block_m * a + block_n * b)
-    times: Array = np.maximum(np.maximum(compute_us, l2_us), dram_us)
-    return times * (1.0 + _TIE_FRAC * (1.0 - in_flight / arch.smem_per_cta_bytes))
+    floor_us = np.maximum(np.maximum(compute_us, l2_us), dram_us)
+    times: Array = floor_us * (1.0 + _TIE_FRAC * (1.0 - in_flight / arch.smem_per_cta_bytes))
+    return times
 
 
 TRITON_ERROR_FRAC = 0.19

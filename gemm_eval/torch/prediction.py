@@ -5,21 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.evaluate.result import Lever
 from gemm_eval.torch.graph import UNPRICED, Work
 
 if TYPE_CHECKING:
     import os
-
-
-class Lever(NamedTuple):
-    """A change of the arch, ``"dram_gb_per_s x2"``, the time of the module with it, and the share that it saves."""
-
-    change: str
-    latency_us: float
-    gain_frac: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,11 @@ class ModelMemory:
             result[part.types] += part.num_bytes
         return dict(result.most_common())
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sums as plain values."""
+        names = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "total_bytes", "weight_bytes_by_type")
+        return {name: getattr(self, name) for name in names}
+
 
 def model_memory(
     config: ModelConfig, *, batch_size: int, seq_len: int, tensor_parallel: int = 1, expert_parallel: int = 1,

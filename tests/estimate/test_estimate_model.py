@@ -24,7 +24,8 @@ from gemm_eval import (
 )
 from gemm_eval.arch import GpuSpec
 from gemm_eval.estimate import IN_ATTENTION, KINDS, operation_costs
-from gemm_eval.transformer import Fusions, GemmWork, MoeWork, model_memory, model_operations
+from gemm_eval.moe import MoeLayer
+from gemm_eval.transformer import Fusions, GemmWork, model_memory, model_operations
 
 H200 = GEMMEvaluator("h200-sxm")
 
@@ -85,9 +86,9 @@ def test_positions_are_in_attention_once() -> None:
 
 def test_experts_are_those_of_moe_layer() -> None:
     found = estimate("qwen3-30b-a3b", batch=64)
-    (cost,) = (cost for cost in found.decode.costs if isinstance(cost.operation.work, MoeWork))
-    assert isinstance(cost.operation.work, MoeWork)
-    layer = cost.operation.work.layer
+    (cost,) = (cost for cost in found.decode.costs if isinstance(cost.operation.work, MoeLayer))
+    assert isinstance(cost.operation.work, MoeLayer)
+    layer = cost.operation.work
     alone = moe_layer(
         H200, layer.num_tokens, layer.hidden, layer.inter, layer.num_experts, layer.topk,
         distribution=layer.distribution, dtype=layer.dtype,
