@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from gemm_eval.estimate.price import OperationCost
-from gemm_eval.evaluate.result import Result
+from gemm_eval.evaluate import Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.transformer import GemmWork, ModelConfig, ModelMemory, largest_batch
 from gemm_eval.units import time_text

@@ -325,8 +325,8 @@ class Pruning:
         """
         from torch._inductor.virtualized import V
 
-        innermost = getattr(V.choices, "gemm_eval_pruning", None)
-        if not self.report.is_active or innermost is not self:
+        is_innermost = getattr(V.choices, "gemm_eval_pruning", None) is self
+        if not (self.report.is_active and is_innermost):
             return choices
         if any(map(_is_grouped, choices)):
             return self._or_all(choices, "grouped_mm", self._callers, choices)

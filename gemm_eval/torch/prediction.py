@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.evaluate.result import Lever
+from gemm_eval.evaluate import GEMMEvaluator, Lever
 from gemm_eval.torch.graph import UNPRICED, Work
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, UnsupportedError
 from gemm_eval.estimate import Price, Prices, price_of
-from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.evaluate.result import Lever
+from gemm_eval.evaluate import GEMMEvaluator, Lever
 from gemm_eval.models.gpu import depthwise_us, few_channels_us, implicit_gemm_us
 from gemm_eval.torch.fusion import Kernel, kernels_of
 from gemm_eval.torch.graph import (
