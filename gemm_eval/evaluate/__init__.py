@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionResult", "CacheInfo", "CollectiveResult", "Crossover", "GEMMEvaluator", "GEMMResult", "GEMMTable",
-    "GemmOptions", "Kind", "Lever", "MemoryBoundResult", "ProblemBatch", "Result", "RunArguments", "memory_bounds", "progress_bar",
-    "select_config", "w4a16_crossover",
+    "GemmOptions", "Kind", "Lever", "MemoryBoundResult", "ProblemBatch", "Result", "RunArguments", "memory_bounds",
+    "progress_bar", "select_config", "w4a16_crossover",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)
