@@ -61,9 +61,7 @@ def gpu() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def h200() -> GpuSpec:
-    arch = load_arch("h200-sxm")
-    assert isinstance(arch, GpuSpec)
-    return arch
+    return load_arch("h200-sxm", GpuSpec)
 
 
 def bf16(M: int, N: int, K: int) -> GemmProblem:
