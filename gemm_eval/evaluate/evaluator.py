@@ -430,8 +430,8 @@ class GEMMEvaluator:
             problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4] of G, M, K, N, or
                 a DataFrame with columns G, M, K, N and any of row_groups, dtype, input_dtype, weight_dtype,
                 output_dtype, group_size, zero_dtype, scale_dtype, group_n, layout, accumulate, library, l2, clock,
-                quantize_from, correction. A grouped GEMM is a `GemmProblem.grouped`, or a row whose `row_groups` is a tuple or list:
-                there G and M may be missing.
+                quantize_from, correction. A grouped GEMM is a `GemmProblem.grouped`, or a row whose `row_groups` is a
+                tuple or list: there G and M may be missing.
             dtype, options: as for `evaluate`, for all problems that do not say otherwise; a row's own `dtype` replaces
                 all types of the call.
             errors: ``"raise"`` an `InfeasibleError` for the first problem that does not fit, or ``"mark"`` its row.
