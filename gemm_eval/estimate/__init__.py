@@ -1,8 +1,7 @@
 """Whole models on an arch: from their operations to time to first token, time per token, tokens a second and memory."""
 
-from gemm_eval.estimate.model import estimate_model, estimate_models
+from gemm_eval.estimate.model import KINDS, ModelEstimate, StepEstimate, estimate_model, estimate_models
 from gemm_eval.estimate.price import IN_ATTENTION, OperationCost, Price, Prices, operation_costs, price_of
-from gemm_eval.estimate.result import KINDS, ModelEstimate, StepEstimate
 
 __all__ = [
     "IN_ATTENTION", "KINDS", "ModelEstimate", "OperationCost", "Price", "Prices", "StepEstimate", "estimate_model",

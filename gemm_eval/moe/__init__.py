@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.moe.distributions import (
+    from gemm_eval.moe.layer import (
         DISTRIBUTION_FORMS,
         Balanced,
         Distribution,
         ExpertCounts,
         ExpertWeights,
+        MoeLayer,
         PowerLaw,
         Routed,
         Uniform,
         parse_distribution,
+        route,
     )
-    from gemm_eval.moe.evaluate import moe_layer, moe_layers
-    from gemm_eval.moe.layer import MoeLayer, route
     from gemm_eval.moe.routing import (
         balanced_counts,
         expected_counts,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         power_law_counts,
         uniform_counts,
     )
-    from gemm_eval.moe.runs import make_runs, works_of
+    from gemm_eval.moe.runs import make_runs, moe_layer, moe_layers, works_of
     from gemm_eval.moe.table import BREAKDOWN, MoeDraw, MoeLayerResult, MoeLayerTable
 
 __all__ = [

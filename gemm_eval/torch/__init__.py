@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from gemm_eval.torch.measure_module import compare
     from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
     from gemm_eval.torch.render import Comparison, MeasuredOperation, SizeTable
-    from gemm_eval.torch.trace import Prediction, predict
+    from gemm_eval.torch.trace import predict
 
 __all__ = [
-    "Comparison", "MeasuredOperation", "ModulePrediction", "PredictedOperation", "Prediction", "PruneReport",
+    "Comparison", "MeasuredOperation", "ModulePrediction", "PredictedOperation", "PruneReport",
     "PrunedGemm", "PrunedTemplate", "RankedConfig", "SizeTable", "compare", "predict", "predict_module",
     "predict_sizes", "prune_inductor",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from gemm_eval.errors import ArchNotFoundError, InvalidInputError, InvalidOption
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.eager_mode import optimizer_works
-from gemm_eval.torch.fusion import FUSIONS
+from gemm_eval.torch.graph import FUSIONS
 from gemm_eval.torch.prediction import ModulePrediction
 from gemm_eval.torch.price import assemble
 from gemm_eval.torch.render import SizeTable
@@ -36,12 +36,6 @@ ATTENTION_LIBRARIES = ("flash", "cudnn", "trtllm")
 
 Arch = ArchSpec | GEMMEvaluator | str | os.PathLike[str]
 """Where: an arch, the name or path of one, or an evaluator with options of one's own."""
-
-
-def check_attention_library(name: str | None) -> None:
-    """Refuse what is none of `ATTENTION_LIBRARIES`; None is torch's own choice."""
-    if name is not None:
-        check_word("attention_library", name, ATTENTION_LIBRARIES)
 
 
 def predict_module(
@@ -83,11 +77,9 @@ def predict_module(
     from gemm_eval.torch.trace import trace_module
 
     check_flag("backward", backward)
-    check_word("fusion", fusion, FUSIONS)
-    check_attention_library(attention_library)
     if optimizer is not None and not backward:
         raise InvalidOptionError("optimizer needs backward=True: a step is made of gradients")
-    evaluator = evaluator_for(arch, options)
+    evaluator = evaluator_of(arch, options, attention_library, fusion)
     steps = [] if optimizer is None else optimizer_works(optimizer, module.parameters())
     args, kwargs = arguments_of(example_inputs)
     trace = trace_module(module, args, kwargs, backward=backward, is_compiled=fusion == "inductor")
@@ -115,7 +107,7 @@ def predict_sizes(
     ours = {
         name: options.pop(name) for name in ("backward", "optimizer", "fusion", "attention_library") if name in options
     }
-    evaluator = evaluator_for(arch, options)
+    evaluator = evaluator_of(arch, options)
     points = itertools.product(*values.values())
     inputs = ((point, make_inputs(**dict(zip(values, point, strict=True)))) for point in points)
     return SizeTable(
@@ -123,8 +115,13 @@ def predict_sizes(
     )
 
 
-def evaluator_for(arch: Arch, options: Mapping[str, Any]) -> GEMMEvaluator:
-    """Return an evaluator of an arch, or the one that was given."""
+def evaluator_of(
+    arch: Arch, options: Mapping[str, Any], attention_library: str | None = None, fusion: str = "eager"
+) -> GEMMEvaluator:
+    """Check options of a prediction; return an evaluator of an arch with the others, or the one that was given."""
+    check_word("fusion", fusion, FUSIONS)
+    if attention_library is not None:
+        check_word("attention_library", attention_library, ATTENTION_LIBRARIES)
     if isinstance(arch, GEMMEvaluator):
         if options:
             raise InvalidOptionError(f"an evaluator has options of its own, got {', '.join(options)} too")

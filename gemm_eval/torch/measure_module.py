@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.evaluate_module import Arch, arch_of_name, arguments_of, check_attention_library, evaluator_for
+from gemm_eval.torch.evaluate_module import Arch, arch_of_name, arguments_of, evaluator_of
 from gemm_eval.torch.functions import functions_caught, replaced
-from gemm_eval.torch.fusion import kernels_of
+from gemm_eval.torch.graph import kernels_of
 from gemm_eval.torch.price import assemble, price_kernels
 from gemm_eval.torch.recorder import Recorder, current_precision
 from gemm_eval.torch.render import Comparison, MeasuredOperation
@@ -131,10 +131,10 @@ def compare(
     """
     repeats = as_integer("repeats", repeats, 1, 1000)
     check_flag("cuda_graph", cuda_graph)
-    check_attention_library(attention_library)
     if not torch.cuda.is_available():
         raise GemmEvalError("compare measures on a GPU, and torch sees none; predict_module needs none")
-    evaluator = evaluator_for(arch_of_name(torch.cuda.get_device_name()) if arch is None else arch, options)
+    of = arch_of_name(torch.cuda.get_device_name()) if arch is None else arch
+    evaluator = evaluator_of(of, options, attention_library)
     args, kwargs = arguments_of(example_inputs)
 
     def run() -> Any:

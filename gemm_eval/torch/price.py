@@ -14,18 +14,19 @@ from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, 
 from gemm_eval.estimate import Price, Prices, price_of
 from gemm_eval.evaluate import GEMMEvaluator, Lever
 from gemm_eval.models.gpu import depthwise_us, few_channels_us, implicit_gemm_us
-from gemm_eval.torch.fusion import Kernel, kernels_of
 from gemm_eval.torch.graph import (
     CTA_ELEMENTS,
     DEALT,
     UNPRICED,
     ConvolutionWork,
+    Kernel,
     Role,
     Trace,
     UnpricedWork,
     VectorGemmWork,
     Work,
     dealt,
+    kernels_of,
     work_flop,
 )
 from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation, build_tree

@@ -310,7 +310,7 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         facts = _facts(func)
-        inputs, outputs = list(_tensors((args, kwargs))), list(_tensors(out))
+        inputs, outputs = list(tensors_of((args, kwargs))), list(tensors_of(out))
         if not outputs or facts.name in FREE:
             return
         if facts.name in ("_unsafe_view", "_reshape_alias", "view_as_real", "_to_dense"):
@@ -363,7 +363,7 @@ class Recorder(TorchDispatchMode):
         self, facts: _Facts, args: Sequence[Any], inputs: list[Any], outputs: list[Any]
     ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
         written = [args[at] for at in facts.written if at < len(args)]
-        targets, sources = list(_tensors(written)) if written else outputs, inputs
+        targets, sources = list(tensors_of(written)) if written else outputs, inputs
         limit: int | None = None
         if facts.is_in_place and (facts.name in WRITES_ONLY or facts.name in SCATTERS):
             sources = [tensor for tensor in inputs if tensor is not targets[0]]
@@ -397,12 +397,13 @@ def _is_plain(kind: type) -> bool:
     )  # fmt: skip
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def tensors_of(value: Any) -> Iterator[Any]:
+    """Yield the tensors of a value, in its containers too."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(item)
+            yield from tensors_of(item)
 
 
 def _num_seen(tensor: Any) -> int:

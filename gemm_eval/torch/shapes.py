@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.eager_mode import has_channels_last
+from gemm_eval.torch.recorder import tensors_of
 
 with needs_extra("gemm_eval.torch", "torch"):
     import torch
@@ -122,7 +123,7 @@ class Shapes:
         """Arguments with values in the places of tensors; None: some are not known, or the result is to have none."""
         if any(word in func._schema.name for word in _NEVER_KNOWN):
             return None
-        if any(self.value_of(tensor) is None for tensor in _tensors((args, kwargs))):
+        if any(self.value_of(tensor) is None for tensor in tensors_of((args, kwargs))):
             return None
         swapped_args, swapped = tree_map_only(torch.Tensor, self.value_of, (args, kwargs))
         if swapped.get("device") is not None or _is_factory(func):
@@ -139,14 +140,14 @@ class Shapes:
         return self.of(value.nonzero().squeeze(1))
 
     def _learn(self, tensor: Any, value: Any) -> None:
-        for each, values in zip(_tensors(tensor), _tensors(value), strict=True):
+        for each, values in zip(tensors_of(tensor), tensors_of(value), strict=True):
             self._values[id(each)] = each, values
 
     def _forget(self, func: Any, args: Sequence[Any]) -> None:
         """Forget the values of tensors that are written over, and of other views of them."""
         for argument, value in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:
-                for tensor in _tensors(value):
+                for tensor in tensors_of(value):
                     storage = StorageWeakRef(tensor.untyped_storage())
                     self._storages.append(storage)  # its identity is given to no other
                     self._stale.add(storage.cdata)
@@ -154,7 +155,7 @@ class Shapes:
 
 def _as_on_a_gpu(name: str, args: Sequence[Any], out: Any) -> Any:
     """Return the result of an operation as it lies in memory on a GPU."""
-    first, *rest = _tensors(out)
+    first, *rest = tensors_of(out)
     form = torch.contiguous_format
     if name == _CONVOLUTION and any(has_channels_last(one) for one in args[:2]):
         form = torch.channels_last if first.dim() == 4 else torch.channels_last_3d
@@ -177,23 +178,12 @@ def _is_factory(func: Any) -> bool:
 
 
 def _is_small(value: Any) -> bool:
-    result = _tensors(value)
-    return bool(result) and all(
-        one.numel() <= _MAX_KNOWN[not (one.is_floating_point() or one.is_complex())] for one in result
-    )
+    sizes = [tensor.numel() <= _MAX_KNOWN[not (tensor.is_floating_point() or tensor.is_complex())]
+             for tensor in tensors_of(value)]  # fmt: skip
+    return bool(sizes) and all(sizes)
 
 
 def _is_foreign(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_is_foreign, value))
     return isinstance(value, torch.Tensor) and not value.is_meta
-
-
-def _tensors(value: Any) -> list[Any]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in _tensors(item)]
-    return []

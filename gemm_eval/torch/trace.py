@@ -8,12 +8,10 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
-from gemm_eval.checks import check_word
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.extras import needs_extra
-from gemm_eval.torch.evaluate_module import Arch, check_attention_library, evaluator_for
+from gemm_eval.torch.evaluate_module import Arch, evaluator_of
 from gemm_eval.torch.functions import functions_caught, replaced
-from gemm_eval.torch.fusion import FUSIONS
 from gemm_eval.torch.graph import Trace
 from gemm_eval.torch.operators import type_of
 from gemm_eval.torch.prediction import ModulePrediction
@@ -156,33 +154,6 @@ def _as_written(is_compiled: bool) -> Iterator[None]:
         yield
 
 
-class Prediction:
-    """The result of `predict`: the trace while code runs, and the prediction once the block is left."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        self._result: ModulePrediction | None = None
-
-    @property
-    def result(self) -> ModulePrediction:
-        """The prediction.
-
-        Raises:
-            GemmEvalError: the block has not been left yet.
-        """
-        if self._result is None:
-            raise GemmEvalError("the prediction is there once its `with` block is left")
-        return self._result
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.result, name)
-
-    def __str__(self) -> str:
-        return str(self.result)
-
-
 class predict:  # noqa: N801  it is used as a function
     """Write down what runs in a block, on tensors that are there, and predict what it would take on an arch.
 
@@ -203,24 +174,42 @@ class predict:  # noqa: N801  it is used as a function
     def __init__(
         self, arch: Arch, *, fusion: str = "eager", attention_library: str | None = None, **options: Any
     ) -> None:
-        check_word("fusion", fusion, FUSIONS)
-        check_attention_library(attention_library)
-        self._evaluator = evaluator_for(arch, options)
+        self._evaluator = evaluator_of(arch, options, attention_library, fusion)
         self._fusion, self._attention_library = fusion, attention_library
+        self._recorder = Recorder(current_precision())
+        self.trace = self._recorder.trace
         self._stack: ExitStack | None = None
+        self._result: ModulePrediction | None = None
 
-    def __enter__(self) -> Prediction:
+    @property
+    def result(self) -> ModulePrediction:
+        """The prediction, whose attributes are those of this object too.
+
+        Raises:
+            GemmEvalError: the block has not been left yet.
+        """
+        if self._result is None:
+            raise GemmEvalError("the prediction is there once its `with` block is left")
+        return self._result
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.result, name)
+
+    def __str__(self) -> str:
+        return str(self.result)
+
+    def __enter__(self) -> predict:
         if self._stack is not None:
             raise GemmEvalError("a block of predict cannot be entered twice; make another one")
-        self._recorder = Recorder(current_precision())
         self._stack = ExitStack()
         for context in (
             follow_modules(self._recorder), _quantized_layers(self._recorder),
             functions_caught(self._recorder, is_compiled=self._fusion == "inductor"), self._recorder,
         ):  # fmt: skip
             self._stack.enter_context(context)
-        self._prediction = Prediction(self._recorder.trace)
-        return self._prediction
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -228,8 +217,7 @@ class predict:  # noqa: N801  it is used as a function
         assert self._stack is not None
         self._stack.close()
         if kind is None:
-            trace = self._recorder.finish()
-            self._prediction._result = assemble(trace, self._evaluator, self._fusion, self._attention_library)
+            self._result = assemble(self._recorder.finish(), self._evaluator, self._fusion, self._attention_library)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Transformer models as GEMMs: model configs, their exact parameter counts, and the GEMMs of prefill and decode."""
 
 from gemm_eval.transformer.config import LayerKind, ModelConfig, layer_kinds, stage_config, stage_layers
-from gemm_eval.transformer.gemms import LayerGemm, transformer_gemms
+from gemm_eval.transformer.gemms import LayerGemm, model_on, transformer_gemms, types_on
 from gemm_eval.transformer.loader import list_models, load_model
 from gemm_eval.transformer.memory import (
     CHUNK_TOKENS,
@@ -9,18 +9,20 @@ from gemm_eval.transformer.memory import (
     WHAT_COUNTS,
     MemoryLever,
     ModelMemory,
+    ParameterCounts,
     WeightPart,
     check_memory,
+    count_parameters,
     largest_batch,
     largest_seq_len,
     memory_document,
     memory_levers,
     model_memory,
     num_joined,
+    num_parameters,
     say_memory,
 )
-from gemm_eval.transformer.operations import model_operations
-from gemm_eval.transformer.parameters import ParameterCounts, count_parameters, num_parameters
+from gemm_eval.transformer.operations import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, model_operations
 from gemm_eval.transformer.parts import (
     Attention,
     Ffn,
@@ -33,8 +35,6 @@ from gemm_eval.transformer.parts import (
     WeightFormat,
 )
 from gemm_eval.transformer.shapes import moe_layer_of
-from gemm_eval.transformer.types import model_on, types_on
-from gemm_eval.transformer.work import AttentionWork, Fusions, GemmWork, MemoryWork, Operation
 
 __all__ = [
     "CHUNK_TOKENS", "MEMORY_FRAC", "WHAT_COUNTS", "Attention", "AttentionWork", "Ffn", "Fusions",

@@ -1,20 +1,259 @@
-"""`transformer_gemms`: the GEMMs of one forward pass of a transformer on one device."""
+"""`transformer_gemms`: the GEMMs of one forward pass on one device, in types as asked for, or of a checkpoint."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
-from gemm_eval.dtypes import DtypeScheme
+from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer.config import ModelConfig
+from gemm_eval.transformer.parts import WeightFormat, output_of_narrow
 from gemm_eval.transformer.shapes import UNIFORM, Operand, Shape, Step, check_expert_load, layer_shapes, lm_head_shape
-from gemm_eval.transformer.types import WeightTypes, weight_types
 from gemm_eval.words import shown
-from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem, problem_of
+from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem, GemmTypes, make_types, problem_of
+
+# Engines run some projections as one GEMM; checkpoints have them apart, or under several names.
+_ATTENTION = "self_attn"
+_FFNS = ("mlp", "feed_forward", "block_sparse_moe")
+_INNER = {"": ("",), "expert": ("experts.0.",), "shared": ("shared_experts.", "shared_expert.")}
+_ATTENTION_PARTS = {
+    "qkv_proj": (("q_proj", "qkv_proj"), ("k_proj", "qkv_proj"), ("v_proj", "qkv_proj")), "q_proj": (("q_proj",),),
+    "q_a_proj": (("q_a_proj",),), "q_b_proj": (("q_b_proj",),), "kv_a_proj": (("kv_a_proj_with_mqa",),),
+    "kv_b_proj": (("kv_b_proj",),), "o_proj": (("o_proj",),),
+}  # fmt: skip
+_UP = ("up_proj", "gate_up_proj", "w3")
+_FFN_PARTS = {
+    "gate_up": (("gate_proj", "gate_up_proj", "w1"), _UP), "up": (_UP,), "down": (("down_proj", "w2"),),
+    "router": (("gate", "router"),), "shared_gate": (("shared_expert_gate",),),
+}  # fmt: skip
+_PREFIXES = ("model.layers", "language_model.model.layers", "model.language_model.layers")
+_HEADS = ("lm_head", "language_model.lm_head")
+
+
+@lru_cache(maxsize=256)
+def _parts_of(gemm: str) -> tuple[tuple[str, ...], ...]:
+    """Return the modules of a GEMM within a layer, each under all of its names."""
+    if gemm in _ATTENTION_PARTS:
+        return tuple(tuple(f"{_ATTENTION}.{name}" for name in names) for names in _ATTENTION_PARTS[gemm])
+    part, kind = gemm.removesuffix("_proj"), ""
+    if part not in _FFN_PARTS:
+        kind, _, part = part.partition("_")
+    return tuple(
+        tuple(f"{ffn}.{within}{name}" for ffn in _FFNS for within in _INNER[kind] for name in names)
+        for names in _FFN_PARTS[part]
+    )
+
+
+def module_names(gemm: str, layer: int | None) -> Iterator[tuple[str, ...]]:
+    """Yield the modules of a GEMM in a layer (None: outside of layers), each under all names it may have.
+
+    Experts are alike: the first stands for all.
+    """
+    if layer is None:
+        yield _HEADS
+        return
+    for names in _parts_of(gemm):
+        yield tuple(f"{prefix}.{layer}.{name}" for prefix in _PREFIXES for name in names)
+
+
+def gemm_layers(config: ModelConfig, gemm: str) -> tuple[int, ...]:
+    """Return the layers that have a GEMM of this name; none for the LM head, and for what the model has not."""
+    if gemm not in _gemms_of(config):
+        return ()
+    if gemm in _ATTENTION_PARTS:
+        return tuple(range(config.num_layers))
+    return config.dense_layers if gemm.endswith("_proj") else config.moe_layers
+
+
+@lru_cache(maxsize=256)
+def _gemms_of(config: ModelConfig) -> frozenset[str]:
+    return frozenset(shape.name for shape in layer_shapes(config, Step.of_whole(config.name)))
+
+
+_DEFAULT = "fp16"  # of models that do not say their type
+_ABSORBED = ("q_absorb", "v_absorb")
+_KEPT_BITS = 16  # what checkpoints keep has at least so many
+
+
+class StoredTypes(NamedTuple):
+    """The types of a GEMM in some of the layers that have it.
+
+    `form` is how a checkpoint stores the weights; None: as `types` say.
+    """
+
+    num_layers: int
+    types: GemmTypes
+    form: WeightFormat | None = None
+
+    def stored_bits(self, N: int, K: int, kept: DType) -> int:
+        """Bits of one matrix of N columns of K, in a model whose other tensors are of type `kept`."""
+        return self.types.b.total_bits(N, K) if self.form is None else self.form.stored_bits(N, K, kept)
+
+
+class WeightTypes:
+    """The types of every GEMM of a model.
+
+    `kept` is the type of embeddings, norms, activations, scores and values of attention; `types_of` has the types by
+    what B is, as a caller named them. What it lacks is as the quantization of `config` says.
+    """
+
+    def __init__(self, kept: DType, types_of: Mapping[Operand, GemmTypes], config: ModelConfig | None = None) -> None:
+        self.kept, self._types_of, self._config = kept, types_of, config
+
+    def of(self, shape: Shape) -> tuple[StoredTypes, ...]:
+        """Return the types of a GEMM: several where layers differ, the quantized ones first.
+
+        Absorbed projections are kept, as engines do.
+        """
+        operand = Operand.ACTIVATION if shape.name in _ABSORBED else shape.operand
+        if operand in self._types_of:
+            return (StoredTypes(shape.num_layers, self._types_of[operand]),)
+        assert self._config is not None
+        assert self._config.quantization is not None
+        form_of = self._config.quantization.format_of
+        layers = gemm_layers(self._config, shape.name) or (None,) * shape.num_layers  # the LM head is outside of them
+        counts = Counter(form_of(shape.name, layer) for layer in layers)
+        kept_types = self._types_of[Operand.ACTIVATION]
+        return tuple(
+            StoredTypes(num, kept_types if form is None else form.types(self.kept), form)
+            for form, num in sorted(counts.items(), key=lambda item: item[0] is None)
+        )
+
+
+def weight_types(
+    config: ModelConfig, dtype: str | DtypeScheme | None, dense_dtype: str | None,
+    expert_dtype: str | DtypeScheme | None = None, *, quantize_lm_head: bool = False, quantize_router: bool = False,
+) -> WeightTypes:  # fmt: skip
+    """Return the types of a model's GEMMs, as `transformer_gemms` documents them."""
+    if dtype is None and config.quantization is not None:
+        for name, flag in (("quantize_lm_head", quantize_lm_head), ("quantize_router", quantize_router)):
+            if flag:
+                raise InvalidOptionError(f"{name} is for a dtype of your own: {config.name} says what is quantized")
+        kept = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
+        types_of = {Operand.ACTIVATION: make_types(input_dtype=kept)}
+        if expert_dtype is not None:
+            types_of[Operand.EXPERT] = _widened(_scheme_of(expert_dtype), kept)
+        return WeightTypes(kept, types_of, config)
+    options = (
+        str(config.dtype or _DEFAULT) if dtype is None else dtype, dense_dtype, expert_dtype, quantize_lm_head,
+        quantize_router,
+    )  # fmt: skip
+    try:
+        return _own_types(*options)
+    except TypeError:  # a type without a hash is none that is known
+        return _own_types.__wrapped__(*options)
+
+
+@lru_cache(maxsize=256)
+def _own_types(
+    dtype: str | DtypeScheme, dense_dtype: str | None, expert_dtype: str | DtypeScheme | None, quantize_lm_head: bool,
+    quantize_router: bool,
+) -> WeightTypes:  # fmt: skip
+    scheme, dense = _weight_and_dense_types(dtype, dense_dtype)
+    weights, kept = _widened(scheme, dense), make_types(input_dtype=dense)
+    return WeightTypes(dense, {
+        Operand.WEIGHT: weights,
+        Operand.EXPERT: weights if expert_dtype is None else _widened(_scheme_of(expert_dtype), dense),
+        Operand.LM_HEAD: weights if quantize_lm_head else kept,
+        Operand.ROUTER: weights if quantize_router else kept,
+        Operand.ACTIVATION: kept,
+    })  # fmt: skip
+
+
+def _widened(scheme: DtypeScheme, activation: DType) -> GemmTypes:
+    """Return the types of a GEMM whose output has the type of activations, where its inputs are narrower."""
+    is_narrow = scheme.input_dtype.bits < min(activation.bits, _KEPT_BITS)
+    return make_types(**(scheme._replace(output_dtype=output_of_narrow(activation)) if is_narrow else scheme)._asdict())
+
+
+def kv_type(config: ModelConfig, types: WeightTypes, dtype: str | DtypeScheme | None, kv_dtype: str | None) -> DType:
+    """Return the type of the KV cache: as asked for, as the checkpoint has scales for, or that of what is kept."""
+    stored = config.quantization.kv_cache_dtype if dtype is None and config.quantization is not None else None
+    return parse_dtype(kv_dtype or stored or types.kept, what="kv_dtype")
+
+
+def _scheme_of(dtype: str | DtypeScheme) -> DtypeScheme:
+    return dtype if isinstance(dtype, DtypeScheme) else parse_scheme(dtype)
+
+
+def _weight_and_dense_types(dtype: str | DtypeScheme, dense_dtype: str | None) -> tuple[DtypeScheme, DType]:
+    scheme = _scheme_of(dtype)
+    dense = parse_dtype(scheme.input_dtype if dense_dtype is None else dense_dtype, what="dense_dtype")
+    return scheme, dense if dense_dtype is not None or dense.bits >= _KEPT_BITS else DType.BF16
+
+
+def model_on(arch: ArchSpec, config: ModelConfig) -> ModelConfig:
+    """Return a model as an arch runs its checkpoint.
+
+    Where the arch does not multiply the inputs of a format (fp8 on an A100, fp4 on an H200, block-scaled types on
+    multi-core chips), engines keep the weights as they are stored and expand them to the type of activations, as the
+    Marlin kernels of vLLM do. Multi-core chips do so with scales for each column, and keep weights in the type of
+    activations where nothing of them dequantizes.
+    """
+    quantization = config.quantization
+    if quantization is None:
+        return config
+    parts = []
+    for part in quantization.parts:
+        form = _format_on(arch, part.format)
+        if form is not None:
+            parts.append(part if form is part.format else part.model_copy(update={"format": form}))
+    if tuple(parts) == quantization.parts:
+        return config
+    return config.model_copy(update={"quantization": quantization.model_copy(update={"parts": tuple(parts)})})
+
+
+def _types_known_to(arch: ArchSpec) -> Mapping[DType, float]:
+    return arch.tensor_flop_per_cycle if isinstance(arch, GpuSpec) else arch.cube_steps_per_cycle
+
+
+def _format_on(arch: ArchSpec, form: WeightFormat) -> WeightFormat | None:
+    """Return the format that an arch runs weights in; None: in the type of activations."""
+    has_own_input = form.input_dtype is None or form.input_dtype in _types_known_to(arch)
+    if isinstance(arch, GpuSpec):
+        return form if has_own_input else form.model_copy(update={"input_dtype": None})
+    types, can_expand = form.types(DType.BF16), arch.dequant != "none"
+    can_run = can_expand if types.is_weight_quantized else not types.is_block_scaled
+    if can_run and has_own_input:
+        return form
+    return None if not can_expand else form.model_copy(update={"input_dtype": None, "group_n": None})
+
+
+def types_on(
+    arch: ArchSpec, dtype: str | None, dense_dtype: str | None = None, config: ModelConfig | None = None
+) -> dict[str, Any]:
+    """Return the types that a model has on an arch: `dtype` and `dense_dtype` of `transformer_gemms`.
+
+    `dtype` None: as the model's file says, if `config` is given and says it; else the default type of the arch.
+    `dense_dtype` None: as `transformer_gemms` has it, or fp16 in place of bf16 where the arch has no bf16.
+
+    Raises:
+        InvalidProblemError: no such type.
+    """
+    known = _types_known_to(arch)
+    weights = str(arch.default_dtype) if dtype is None else dtype
+    is_stored = False
+    if dtype is None and config is not None and config.quantization is not None:
+        is_stored = True
+        dense = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
+        is_widened = dense_dtype is None
+    else:
+        if dtype is None and config is not None and config.dtype in known:
+            weights = str(config.dtype)
+        scheme, dense = _weight_and_dense_types(weights, dense_dtype)
+        is_widened = dense_dtype is None and dense != scheme.input_dtype
+    if is_widened and dense not in known and DType.FP16 in known:
+        dense = DType.FP16
+    return {"dtype": None if is_stored else weights, "dense_dtype": str(dense)}
+
 
 PHASES = ("prefill", "decode")
 """Which forward passes there are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -69,93 +69,78 @@ def _layers_of_type(keys: Keys, kind: str) -> list[int] | None:
     return [layer for layer, word in enumerate(types) if word == kind]
 
 
-def attention(keys: Keys, *, windows: Iterable[int] = (), derives_kv_heads: bool = False, **options: Any) -> Fields:
-    """Return grouped attention from the usual keys.
-
-    `windows` are the layers with a window where one is given but no layer_types; `derives_kv_heads`: none given means
-    one a head.
-    """
-    heads = keys.size("num_attention_heads")
-    num_kv_heads = kv_heads(keys, heads if derives_kv_heads else None)
-    layers, listed = num_layers(keys), _layers_of_type(keys, "sliding_attention")
-    usual = windows if "sliding_window" in keys else ()
-    windows = tuple(usual if listed is None else listed)
-    size = keys.size("head_dim") if "head_dim" in keys else head_dim(keys)
-    return {
-        "kind": "gqa", "num_heads": heads, "num_kv_heads": num_kv_heads, "head_dim": size,
-        "window_size": keys.size("sliding_window") if windows else None, "num_window_layers": len(windows),
-        "window_layers": some(windows, layers), "rotary_dim": rotary_dim(keys, size), **options,
-    }  # fmt: skip
-
-
-def all_biases(keys: Keys) -> Fields:
-    """`attention_bias` as Llama means it: on all four projections."""
-    bias = keys.flag("attention_bias", default=False)
-    return {"qkv_bias": bias, "output_bias": bias}
-
-
-def qwen_windows(keys: Keys) -> Iterable[int]:
-    """Qwen windows its upper layers, from max_window_layers on, and only if use_sliding_window says so."""
-    if not keys.flag("use_sliding_window", default=False):
-        return ()
-    return range(keys.count("max_window_layers"), num_layers(keys))
-
-
-def all_windows(keys: Keys) -> Iterable[int]:
-    """All layers have the window, if there is one."""
-    return range(num_layers(keys))
-
-
-def even_windows(keys: Keys) -> Iterable[int]:
-    """Every other layer, from the first on, attends to a window, which must be given."""
-    keys.size("sliding_window")
-    return range(0, num_layers(keys), 2)
-
-
-def gemma3_windows(keys: Keys) -> Iterable[int]:
-    """All layers but each sliding_window_pattern-th attend to a window, where layer_types does not say which."""
-    keys.size("sliding_window")
-    keys.ignore("_sliding_window_pattern", "sliding_window_pattern")
-    if "layer_types" in keys:
-        return ()
-    period = keys.size("_sliding_window_pattern" if "_sliding_window_pattern" in keys else "sliding_window_pattern")
-    return [layer for layer in range(num_layers(keys)) if (layer + 1) % period]
-
-
-def no_windows(_: Keys) -> Iterable[int]:
-    """No layer attends to a window where layer_types does not say so."""
+def _window_layers(keys: Keys, rule: str) -> Iterable[int]:
+    """Return the layers with a window where one is given but no layer_types, by an architecture's own rule."""
+    layers = num_layers(keys)
+    if rule == "all":
+        return range(layers)
+    if rule == "even":  # every other layer, from the first on; the window must be given
+        keys.size("sliding_window")
+        return range(0, layers, 2)
+    if rule == "qwen":  # the upper layers, from max_window_layers on, and only if use_sliding_window says so
+        is_used = keys.flag("use_sliding_window", default=False)
+        return range(keys.count("max_window_layers"), layers) if is_used else ()
+    if rule == "gemma3":  # all but each sliding_window_pattern-th
+        keys.size("sliding_window")
+        keys.ignore("_sliding_window_pattern", "sliding_window_pattern")
+        if "layer_types" not in keys:
+            name = "_sliding_window_pattern" if "_sliding_window_pattern" in keys else "sliding_window_pattern"
+            period = keys.size(name)
+            return [layer for layer in range(layers) if (layer + 1) % period]
     return ()
 
 
-def qkv_biases(keys: Keys) -> Fields:
-    """`attention_bias` as GLM means it: on queries, keys and values."""
-    return {"qkv_bias": keys.flag("attention_bias", default=False)}
+def attention(
+    keys: Keys, *, windows: str = "", biases: Sequence[str] = (), derives_kv_heads: bool = False, **options: Any
+) -> Fields:
+    """Return grouped attention from the usual keys.
+
+    `windows` is a rule of `_window_layers`, `biases` are those that `attention_bias` switches on; `derives_kv_heads`:
+    none given means one a head. `options` are other fields.
+    """
+    heads = keys.size("num_attention_heads")
+    num_kv_heads = kv_heads(keys, heads if derives_kv_heads else None)
+    layers, usual = num_layers(keys), tuple(_window_layers(keys, windows))
+    listed = _layers_of_type(keys, "sliding_attention")
+    with_window = tuple(listed) if listed is not None else usual if "sliding_window" in keys else ()
+    size = keys.size("head_dim") if "head_dim" in keys else head_dim(keys)
+    return {
+        "kind": "gqa", "num_heads": heads, "num_kv_heads": num_kv_heads, "head_dim": size,
+        "window_size": keys.size("sliding_window") if with_window else None, "num_window_layers": len(with_window),
+        "window_layers": some(with_window, layers), "rotary_dim": rotary_dim(keys, size), **_biases(keys, biases),
+        **options,
+    }  # fmt: skip
+
+
+_QKV, _ALL = ("qkv_bias",), ("qkv_bias", "output_bias")  # what `attention_bias` means to GLM, and to Llama
+
+
+def _biases(keys: Keys, names: Sequence[str]) -> Fields:
+    return dict.fromkeys(names, keys.flag("attention_bias", default=False)) if names else {}
 
 
 def read_dense(
-    keys: Keys, *, windows: Callable[[Keys], Iterable[int]] = no_windows,
-    biases: Callable[[Keys], Fields] | None = None, has_own_head_dim: bool = False, derives_kv_heads: bool = False,
-    has_mlp_bias: bool = False, tied: bool = False, norms_per_layer: int = 2, **options: Any,
+    keys: Keys, *, has_own_head_dim: bool = False, has_mlp_bias: bool = False, tied: bool = False,
+    norms_per_layer: int = 2, **options: Any,
 ) -> Fields:  # fmt: skip
-    """Read grouped attention and a gated FFN in every layer.
+    """Read grouped attention (`options` are those of `attention`) and a gated FFN in every layer.
 
-    `has_own_head_dim`: head_dim is not derived from hidden_size. `options` are fields of the attention.
+    `has_own_head_dim`: head_dim is not derived from hidden_size.
     """
     if has_own_head_dim:
         keys.size("head_dim")
-    more = options if biases is None else options | biases(keys)
     ffn = {
         "intermediate_size": keys.size("intermediate_size"),
         "has_bias": has_mlp_bias and keys.flag("mlp_bias", default=False),
     }
-    attended = attention(keys, windows=windows(keys), derives_kv_heads=derives_kv_heads, **more)
+    attended = attention(keys, **options)
     return {**sizes(keys, tied=tied), "attention": attended, "ffn": ffn, "norms_per_layer": norms_per_layer}
 
 
 def read_mistral(keys: Keys) -> Fields:
     """Mistral: a window of null is none, but a missing one would be 4096."""
     keys.require("sliding_window")
-    return read_dense(keys, windows=all_windows)
+    return read_dense(keys, windows="all")
 
 
 _OPT_POSITION_OFFSET = 2  # OPT's position table has two rows more than positions (OPTLearnedPositionalEmbedding)
@@ -233,15 +218,14 @@ def _dense(keys: Keys, moe: Fields | None, key: str = "intermediate_size") -> Fi
 
 def read_mixtral(keys: Keys) -> Fields:
     """Mixtral."""
-    layers = range(num_layers(keys))
-    moe = _experts(keys, layers, "num_local_experts", "intermediate_size")
-    return {**sizes(keys), "attention": attention(keys, windows=layers), "moe": moe}
+    moe = _experts(keys, range(num_layers(keys)), "num_local_experts", "intermediate_size")
+    return {**sizes(keys), "attention": attention(keys, windows="all"), "moe": moe}
 
 
 def read_phimoe(keys: Keys) -> Fields:
     """Phi-3.5-MoE: Mixtral with layer norms and biases, one on the LM head too."""
     return read_mixtral(keys) | {
-        "attention": attention(keys, windows=range(num_layers(keys)), **all_biases(keys)),
+        "attention": attention(keys, windows="all", biases=_ALL),
         "norm": "layer",
         "lm_head_bias": keys.flag("lm_head_bias", default=False),
     }
@@ -257,7 +241,7 @@ def _qwen_experts(keys: Keys, **shared: Any) -> Fields:
 
 def read_qwen2_moe(keys: Keys) -> Fields:
     """Qwen1.5 and Qwen2 MoE: a shared expert with a gate of its own."""
-    attended = attention(keys, windows=qwen_windows(keys), qkv_bias=keys.flag("qkv_bias", default=True))
+    attended = attention(keys, windows="qwen", qkv_bias=keys.flag("qkv_bias", default=True))
     shared = keys.size("shared_expert_intermediate_size")
     experts = _qwen_experts(keys, num_shared_experts=1, shared_intermediate_size=shared, shared_gate=True)
     return {**sizes(keys), "attention": attended, **experts}
@@ -267,7 +251,7 @@ def read_qwen3_moe(keys: Keys) -> Fields:
     """Qwen3 MoE, also the language part of Qwen3-VL-MoE."""
     if not keys.flag("use_qk_norm", default=True):
         keys.refuse("use_qk_norm", "must be true: Qwen3 has norms of queries and keys")
-    attended = attention(keys, windows=qwen_windows(keys), qk_norm=True, **all_biases(keys))
+    attended = attention(keys, windows="qwen", qk_norm=True, biases=_ALL)
     return {**sizes(keys), "attention": attended, **_qwen_experts(keys)}
 
 
@@ -298,7 +282,7 @@ def read_deepseek(keys: Keys) -> Fields:
 
 def read_glm4_moe(keys: Keys) -> Fields:
     """GLM-4.5, 4.6, 4.7: DeepSeek-V3's experts behind grouped attention, half of a head turns."""
-    attended = attention(keys, **qkv_biases(keys), qk_norm=keys.flag("use_qk_norm", default=False))
+    attended = attention(keys, biases=_QKV, qk_norm=keys.flag("use_qk_norm", default=False))
     layers = range(min(keys.count("first_k_dense_replace"), num_layers(keys)), num_layers(keys))
     moe = _experts(keys, layers, "n_routed_experts", "moe_intermediate_size", router_bias=True)
     if moe is not None:
@@ -309,7 +293,7 @@ def read_glm4_moe(keys: Keys) -> Fields:
 
 def read_gpt_oss(keys: Keys) -> Fields:
     """gpt-oss: biases everywhere, sinks in attention; every other layer, from the first on, attends to a window."""
-    attended = attention(keys, windows=even_windows(keys), sinks=True, **all_biases(keys))
+    attended = attention(keys, windows="even", sinks=True, biases=_ALL)
     moe = _experts(
         keys, range(num_layers(keys)), "num_local_experts", "intermediate_size", router_bias=True, expert_bias=True
     )
@@ -332,7 +316,7 @@ def read_llama4(keys: Keys) -> Fields:
         "window_size": chunk if chunked else None, "num_window_layers": len(chunked),
         "window_layers": some(chunked, layers), "window_is_chunk": bool(chunked), "rotary_dim": rotary_dim(keys, size),
         "no_rope_layers": some(set(range(layers)) - set(with_rope), layers),
-        "qk_l2_norm": keys.flag("use_qk_norm", default=True), **all_biases(keys),
+        "qk_l2_norm": keys.flag("use_qk_norm", default=True), **_biases(keys, _ALL),
     }  # fmt: skip
     moe = _experts(keys, _llama4_moe_layers(keys, layers), "num_local_experts", "intermediate_size")
     if moe is not None:
@@ -364,20 +348,20 @@ def _llama4_moe_layers(keys: Keys, layers: int) -> list[int]:
     return sorted(listed)
 
 
-_qwen2 = partial(read_dense, windows=qwen_windows, qkv_bias=True)
-_qwen3 = partial(read_dense, windows=qwen_windows, qk_norm=True, biases=all_biases, has_own_head_dim=True)
-_gemma = partial(read_dense, biases=all_biases, has_own_head_dim=True, tied=True)
-_glm4 = partial(read_dense, biases=qkv_biases, norms_per_layer=4)
+_qwen2 = partial(read_dense, windows="qwen", qkv_bias=True)
+_qwen3 = partial(read_dense, windows="qwen", qk_norm=True, biases=_ALL, has_own_head_dim=True)
+_gemma = partial(read_dense, biases=_ALL, has_own_head_dim=True, tied=True)
+_glm4 = partial(read_dense, biases=_QKV, norms_per_layer=4)
 READERS: Mapping[str, Callable[[Keys], Fields]] = {
     "deepseek_v2": read_deepseek, "deepseek_v3": read_deepseek, "kimi_k2": read_deepseek, "gemma": _gemma,
-    "gemma2": partial(_gemma, windows=even_windows, norms_per_layer=4),
-    "gemma3_text": partial(_gemma, windows=gemma3_windows, norms_per_layer=4, qk_norm=True),
-    "glm": partial(read_dense, biases=qkv_biases), "glm4": _glm4, "glm4v_text": _glm4, "glm4_moe": read_glm4_moe,
+    "gemma2": partial(_gemma, windows="even", norms_per_layer=4),
+    "gemma3_text": partial(_gemma, windows="gemma3", norms_per_layer=4, qk_norm=True),
+    "glm": partial(read_dense, biases=_QKV), "glm4": _glm4, "glm4v_text": _glm4, "glm4_moe": read_glm4_moe,
     "glm4v_moe_text": read_glm4_moe, "gpt2": read_gpt2, "gpt_neox": read_gpt_neox, "gpt_oss": read_gpt_oss,
-    "llama": partial(read_dense, biases=all_biases, derives_kv_heads=True, has_mlp_bias=True),
-    "llama4_text": read_llama4, "ministral": partial(read_dense, windows=all_windows),
-    "ministral3": partial(read_dense, windows=all_windows), "mistral": read_mistral, "mixtral": read_mixtral,
-    "opt": read_opt, "phi3": partial(read_dense, windows=all_windows, derives_kv_heads=True), "phimoe": read_phimoe,
+    "llama": partial(read_dense, biases=_ALL, derives_kv_heads=True, has_mlp_bias=True),
+    "llama4_text": read_llama4, "ministral": partial(read_dense, windows="all"),
+    "ministral3": partial(read_dense, windows="all"), "mistral": read_mistral, "mixtral": read_mixtral,
+    "opt": read_opt, "phi3": partial(read_dense, windows="all", derives_kv_heads=True), "phimoe": read_phimoe,
     "qwen2": _qwen2, "qwen2_5_vl": _qwen2, "qwen2_5_vl_text": _qwen2, "qwen2_vl": _qwen2, "qwen2_vl_text": _qwen2,
     "qwen2_moe": read_qwen2_moe, "qwen3": _qwen3, "qwen3_vl_text": _qwen3, "qwen3_moe": read_qwen3_moe,
     "qwen3_vl_moe_text": read_qwen3_moe,

@@ -14,9 +14,8 @@ from gemm_eval.checks import as_integer
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, ModelConfigError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.transformer.config import ModelConfig, build_config
-from gemm_eval.transformer.gemms import transformer_gemms
+from gemm_eval.transformer.gemms import model_on, transformer_gemms, types_on
 from gemm_eval.transformer.loader import load_model
-from gemm_eval.transformer.types import model_on, types_on
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
