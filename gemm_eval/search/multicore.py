@@ -6,7 +6,8 @@ Records are of COST_DTYPE and parameters of PARAMS_DTYPE; `type_of` [num_problem
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from gemm_eval.models.multicore import (
     evaluate_grouped,
     evaluate_range,
     group_sizes,
-    lone_layout,
+    kernel_sizes,
     params_in_room,
     split_layouts,
     spread_of,
@@ -41,6 +42,10 @@ MAX_IDLE_CORES = 4096
 
 Records: TypeAlias = npt.NDArray[np.void]
 Integers: TypeAlias = npt.NDArray[np.int64]
+Run: TypeAlias = Callable[[Callable[[int, int], object], int], object]
+
+# of overlap and of pipeline timing: of batches, and of GEMMs whose groups differ
+SEARCHES = (find_top_overlap, find_top_grouped_overlap), (find_top_pipeline, find_top_grouped_pipeline)
 
 # What a search compares, MODEL.md, "Choice"; the rank of a partition is that of (P_K, P_G, P_M, P_N).
 _KEY = (
@@ -53,8 +58,6 @@ def find_best(arch: MulticoreSpec, problem: GemmProblem, params: Records, *, all
     """Find the best mapping over every partition, legal tile and loop order; return its record [1].
 
     Args:
-        arch: the chip.
-        problem: the GEMM.
         params: from `pack_params(arch, problem.types)`.
         allow_idle_cores: also search partitions whose product is below num_cores.
 
@@ -105,28 +108,6 @@ def sort_costs(costs: Records) -> Records:
 
 
 def find_best_many(
-    arch: MulticoreSpec,
-    params: Records,
-    type_of: Integers,
-    sizes: Integers,
-    layouts: Layouts = NO_LAYOUTS,
-    *,
-    allow_idle_cores: bool,
-    on_progress: Callable[[int], None] | None = None,
-) -> Records:
-    """Find the best mapping of many problems, on all cores of this machine; active_cores is 0 where nothing fits.
-
-    Threads take chunks of the problems and release the GIL. A result does not depend on how many threads there are.
-    `on_progress` is called now and then with the number of problems that are newly done.
-    """
-    partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
-    return _find_many(
-        partitions, params, type_of, sizes, layouts, allow_idle_cores,
-        lambda work, num: run_in_chunks(work, num, on_progress),
-    )  # fmt: skip
-
-
-def find_best_of_archs(
     num_cores: int,
     params: Records,
     type_of: Integers,
@@ -134,74 +115,59 @@ def find_best_of_archs(
     layouts: Layouts = NO_LAYOUTS,
     *,
     allow_idle_cores: bool,
+    run: Run = run_in_chunks,
 ) -> Records:
-    """Find the best mapping of many problems on many chips, in this thread; active_cores is 0 where nothing fits.
+    """Find the best mapping of many problems; active_cores is 0 where nothing fits.
 
-    `params` are of any chips that have this many cores and the same timing; else as `find_best_many`.
+    Args:
+        params: of any chips that have this many cores and the same timing.
+        run: gets what to do from start to stop, and the number of problems. A result does not depend on it.
     """
     partitions = enumerate_partitions(num_cores, allow_idle_cores=allow_idle_cores)
-    return _find_many(partitions, params, type_of, sizes, layouts, allow_idle_cores, lambda work, num: work(0, num))
+    kernels = SEARCHES[bool(params["is_pipeline"][0])]
+    return run_by_layout(kernels, params, type_of, sizes, layouts, partitions, allow_idle_cores, run=run)
 
 
-def _find_many(
-    partitions: Integers, params: Records, type_of: Integers, sizes: Integers, layouts: Layouts,
-    allow_idle_cores: bool, run: Callable[[Callable[[int, int], object], int], object],
+def run_by_layout(
+    kernels: Sequence[Callable[..., object]], params: Records, type_of: Integers, sizes: Integers, layouts: Layouts,
+    *options: object, stored: Records | None = None, run: Run = run_in_chunks,
 ) -> Records:  # fmt: skip
-    """Find the best mappings of batches and of grouped GEMMs; `run` gets what to do from start to stop, and the end."""
+    """Return what kernels write: one for batches, equal groups among them, one for GEMMs whose groups differ.
+
+    Args:
+        options: of both kernels, after the numbers of the first problem and of the one behind the last.
+        stored: records of the problems, which the kernels read.
+    """
     params, type_of = with_room(read_only(params), type_of, sizes, layouts)
-    is_pipeline = bool(params["is_pipeline"][0])
-    find = find_top_pipeline if is_pipeline else find_top_overlap
-    find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
-    rest = partitions, allow_idle_cores
-
-    def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
-        types, best = type_of[rows], out.reshape(-1, 1)
-        run(lambda start, stop: find(params, types, sizes, start, stop, *rest, best), len(out))
-
-    def fill_grouped(rows: Any, sizes: Integers, out: Records) -> None:
-        given, best = (params, type_of[rows], sizes, layouts.of[rows], *layouts[1:]), out.reshape(-1, 1)
-        run(lambda start, stop: find_grouped(*given, start, stop, *rest, best), len(out))
-
-    return fill_by_layout(sizes, layouts, fill_batches, fill_grouped)
-
-
-Fill: TypeAlias = Callable[[Any, Integers, Records], None]
-"""Fills records [some], given which rows these are of all problems, and their sizes."""
-
-
-def fill_by_layout(sizes: Integers, layouts: Layouts, fill_batches: Fill, fill_grouped: Fill) -> Records:
-    """Return the records of batches, equal groups among them, and of GEMMs whose groups differ."""
     out = np.zeros(len(sizes), COST_DTYPE)
-    if not len(layouts.of):
-        fill_batches(slice(None), sizes, out)
-        return out
-    split = split_layouts(sizes, layouts)
-    for rows, of_rows, fill in (
-        (split.batches, split.sizes, fill_batches),
-        (split.grouped, sizes[split.grouped], fill_grouped),
-    ):
-        if len(rows):
-            some = np.zeros(len(rows), COST_DTYPE)
-            fill(rows, of_rows, some)
-            out[rows] = some
+    parts: list[tuple[Any, tuple[Any, ...]]] = [(slice(None), (sizes,))]
+    if len(layouts.of):
+        split = split_layouts(sizes, layouts)
+        of_groups = sizes[split.grouped], layouts.of[split.grouped], *layouts[1:]
+        parts = [(split.batches, (split.sizes,)), (split.grouped, of_groups)]
+    for kernel, (rows, problems) in zip(kernels, parts, strict=False):
+        some = out[rows].reshape(-1, 1)
+        given = params, type_of[rows], *problems
+        # numba compiles anew for an array that is read-only
+        rest = (*options, some) if stored is None else (*options, stored[rows].copy(), some)
+        if len(some):
+            run(partial(_run_part, kernel, given, rest), len(some))
+        out[rows] = some[:, 0]
     return out
+
+
+def _run_part(
+    kernel: Callable[..., object], given: tuple[Any, ...], rest: tuple[Any, ...], start: int, stop: int
+) -> None:
+    kernel(*given, start, stop, *rest)
 
 
 def replay_mappings(
     params: Records, type_of: Integers, sizes: Integers, records: Records, layouts: Layouts = NO_LAYOUTS
 ) -> Records:
     """Evaluate the mappings of records again; zeros where one is illegal, and counts of the search are 0."""
-    params, type_of = with_room(read_only(params), type_of, sizes, layouts)
-
-    def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
-        types, some = type_of[rows], records[rows].copy()  # numba compiles anew for an array that is read-only
-        run_in_chunks(lambda start, stop: evaluate_range(params, types, sizes, start, stop, True, some, out), len(out))
-
-    def fill_grouped(rows: Any, sizes: Integers, out: Records) -> None:
-        given, some = (params, type_of[rows], sizes, layouts.of[rows], *layouts[1:]), records[rows]
-        run_in_chunks(lambda start, stop: evaluate_grouped(*given, start, stop, True, some, out), len(out))
-
-    return fill_by_layout(sizes, layouts, fill_batches, fill_grouped)
+    kernels = evaluate_range, evaluate_grouped
+    return run_by_layout(kernels, params, type_of, sizes, layouts, True, stored=records)
 
 
 def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
@@ -218,16 +184,9 @@ def _run(
     out = np.zeros((1, limit), COST_DTYPE)
     if arch.resident or arch.by_dtype:  # a look into the record takes longer
         params = params_in_room(params, problem)
-    is_pipeline = arch.timing == "pipeline"
-    sizes = batch_sizes(problem)
-    table = np.array([sizes or problem.sizes])
-    if sizes is None:
-        find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
-        layout = lone_layout(problem)
-        num = find_grouped(params, FIRST, table, *layout, 0, 1, partitions, has_all_products, out)
-    else:
-        find_top = find_top_pipeline if is_pipeline else find_top_overlap
-        num = find_top(params, FIRST, table, 0, 1, partitions, has_all_products, out)
+    sizes = kernel_sizes(problem)
+    find_top = SEARCHES[arch.timing == "pipeline"][len(sizes) > 1]
+    num = find_top(params, FIRST, *sizes, 0, 1, partitions, has_all_products, out)
     return out[0, :num]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -29,17 +29,18 @@ from gemm_eval.models.multicore import (
     pack_params,
     params_in_room,
     sram_used_bytes,
-    with_room,
 )
 from gemm_eval.search.multicore import (
+    SEARCHES,
     Integers,
     Records,
+    Run,
     check_idle_cores,
-    fill_by_layout,
     find_best_few,
     find_best_many,
     find_best_of_each_partition,
     infeasible_error,
+    run_by_layout,
     sort_costs,
 )
 from gemm_eval.search.restricted_kernels import (
@@ -282,7 +283,7 @@ def find_ruled_many(
     layouts: Layouts = NO_LAYOUTS,
     *,
     allow_idle_cores: bool,
-    on_progress: Callable[[int], None] | None = None,
+    run: Run = run_in_chunks,
 ) -> Records:
     """Find the best mapping of many problems among those that a library has; else as `find_best_many`.
 
@@ -290,27 +291,23 @@ def find_ruled_many(
 
     Args:
         arch: the chip, as the library uses it.
-        rules: which mappings there are.
         params: of what the library believes the chip to be.
-        type_of, sizes, layouts, allow_idle_cores, on_progress: as for `find_best_many`.
     """
-    options: dict[str, Any] = {"allow_idle_cores": allow_idle_cores, "on_progress": on_progress}
     if not (rules.restricts_tiles or rules.restricts_partitions):
-        return find_best_many(arch, params, type_of, sizes, layouts, **options)
-    partitions = allowed_partitions(arch, rules, allow_idle_cores=allow_idle_cores)
-    packed = _pack(rules)
+        return find_best_many(
+            arch.num_cores, params, type_of, sizes, layouts, allow_idle_cores=allow_idle_cores, run=run
+        )
+    allowed, packed = allowed_partitions(arch, rules, allow_idle_cores=allow_idle_cores), _pack(rules)
+    partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
+    find_grouped = SEARCHES[bool(params["is_pipeline"][0])][1]
 
-    def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
-        (fitted, types), best = with_room(read_only(params), type_of[rows], sizes, NO_LAYOUTS), out.reshape(-1, 1)
-        run_in_chunks(
-            lambda start, stop: find_top_ruled(fitted, types, sizes, start, stop, partitions, packed, best),
-            len(out), on_progress,
-        )  # fmt: skip
+    def find_ruled(*given: Any) -> None:
+        find_top_ruled(*given[:-1], allowed, packed, given[-1])
 
-    def fill_grouped(rows: Any, sizes: Integers, out: Records) -> None:
-        out[:] = find_best_many(arch, params, type_of[rows], sizes, layouts.take(rows), **options)
+    def find_all(*given: Any) -> None:
+        find_grouped(*given[:-1], partitions, allow_idle_cores, given[-1])
 
-    return fill_by_layout(sizes, layouts, fill_batches, fill_grouped)
+    return run_by_layout((find_ruled, find_all), params, type_of, sizes, layouts, run=run)
 
 
 def find_ruled_few(
@@ -342,13 +339,11 @@ def find_ruled_few(
     if not by_partition:
         out = np.zeros((1, limit), COST_DTYPE)
         return out[0, : find_top_ruled(*asked, partitions, packed, out)]
-    costs = np.zeros((len(partitions), 1), COST_DTYPE)
-    seen = set()
-    for row, partition in enumerate(partitions):
-        block = block_of(params[0], *sizes, *partition.tolist())
-        if block[:4] not in seen:
-            seen.add(block[:4])
-            find_top_ruled(*asked, partition.reshape(1, 4), packed, costs[row : row + 1])
+    # by blocks: of partitions that cut the same ones the last of these, which is the first
+    distinct = {block_of(params[0], *sizes, *row.tolist())[:4]: row for row in partitions[::-1]}
+    costs = np.zeros((len(distinct), 1), COST_DTYPE)
+    for place, partition in enumerate(distinct.values()):
+        find_top_ruled(*asked, partition.reshape(1, 4), packed, costs[place : place + 1])
     return sort_costs(costs[costs["active_cores"] > 0])[:limit]
 
 
@@ -361,7 +356,7 @@ def ruled_out_error(
 
     def is_ruled_out_by(name: str) -> bool:
         others = LibraryRules(**{rule: value for rule, value in values.items() if rule != name})
-        records = find_ruled_many(arch, others, params, np.zeros(1, np.int64), sizes, allow_idle_cores=allow_idle_cores)
+        records = find_ruled_many(arch, others, params, FIRST, sizes, allow_idle_cores=allow_idle_cores)
         return bool(records["active_cores"][0])
 
     alone = [name for name in given if is_ruled_out_by(name)]

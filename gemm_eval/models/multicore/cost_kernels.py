@@ -722,7 +722,7 @@ def evaluate_range(
     """Evaluate the mappings of the records start..stop-1 of `stored`; with `checks` whatever numbers they hold.
 
     Shapes: params [num_types] of PARAMS_DTYPE; type_of [num]; sizes [num, 4] of G, M, K, N; stored [num] of COST_DTYPE;
-    out [num] of COST_DTYPE, zeros: they stay where a mapping was found illegal.
+    out [num, 1] of COST_DTYPE, zeros: they stay where a mapping was found illegal.
     """
     for i in range(start, stop):
         p, row = params[type_of[i]], stored[i]
@@ -730,5 +730,5 @@ def evaluate_range(
         if not checks or is_legal(p, G, M, K, N, row):
             evaluate_into(
                 p, G, M, K, N, row["P_G"], row["P_M"], row["P_N"], row["P_K"],
-                row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"], out[i],
+                row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"], out[i, 0],
             )  # fmt: skip

@@ -324,5 +324,5 @@ def evaluate_grouped(
             evaluate_grouped_into(
                 p, rows[first:last], counts[first:last], K, N, row["P_G"], row["P_M"], row["P_N"], row["P_K"],
                 row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"],
-                new_spread(counts[first:last], row["P_G"]), out[i],
+                new_spread(counts[first:last], row["P_G"]), out[i, 0],
             )  # fmt: skip
