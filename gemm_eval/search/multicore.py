@@ -45,7 +45,9 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 Run: TypeAlias = Callable[[Callable[[int, int], object], int], object]
 
 # of overlap and of pipeline timing: of batches, and of GEMMs whose groups differ
-SEARCHES = (find_top_overlap, find_top_grouped_overlap), (find_top_pipeline, find_top_grouped_pipeline)
+SEARCHES: tuple[tuple[Callable[..., int], ...], ...] = (
+    (find_top_overlap, find_top_grouped_overlap), (find_top_pipeline, find_top_grouped_pipeline)
+)  # fmt: skip
 
 # What a search compares, MODEL.md, "Choice"; the rank of a partition is that of (P_K, P_G, P_M, P_N).
 _KEY = (
@@ -166,7 +168,7 @@ def replay_mappings(
     params: Records, type_of: Integers, sizes: Integers, records: Records, layouts: Layouts = NO_LAYOUTS
 ) -> Records:
     """Evaluate the mappings of records again; zeros where one is illegal, and counts of the search are 0."""
-    kernels = evaluate_range, evaluate_grouped
+    kernels: tuple[Callable[..., None], ...] = evaluate_range, evaluate_grouped
     return run_by_layout(kernels, params, type_of, sizes, layouts, True, stored=records)
 
 

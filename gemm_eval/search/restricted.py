@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -300,9 +300,10 @@ def find_ruled_many(
     allowed, packed = allowed_partitions(arch, rules, allow_idle_cores=allow_idle_cores), _pack(rules)
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
     find_grouped = SEARCHES[bool(params["is_pipeline"][0])][1]
+    find_batches: Callable[..., int] = find_top_ruled
 
     def find_ruled(*given: Any) -> None:
-        find_top_ruled(*given[:-1], allowed, packed, given[-1])
+        find_batches(*given[:-1], allowed, packed, given[-1])
 
     def find_all(*given: Any) -> None:
         find_grouped(*given[:-1], partitions, allow_idle_cores, given[-1])

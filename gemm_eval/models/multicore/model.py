@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +68,7 @@ def batch_sizes(problem: GemmProblem) -> tuple[int, int, int, int] | None:
     return problem.row_groups.count(problem.M), problem.M, problem.K, problem.N
 
 
-def kernel_sizes(problem: GemmProblem, *, as_groups: bool = False) -> tuple[npt.NDArray[np.int64], ...]:
+def kernel_sizes(problem: GemmProblem, *, as_groups: bool = False) -> tuple[Any, ...]:
     """Return a problem as kernels take it: sizes [1, 4], and `Layouts` where groups differ or `as_groups`."""
     sizes = None if as_groups else batch_sizes(problem)
     if sizes is not None:
@@ -196,7 +197,7 @@ def cost_of_mapping(
     for name, number in zip(_NUMBERS, (*mapping.partition, *mapping.tile, mapping.loop_order), strict=True):
         stored[name] = number
     sizes = kernel_sizes(problem, as_groups=as_groups)
-    evaluate = evaluate_range if len(sizes) == 1 else evaluate_grouped
+    evaluate: Callable[..., None] = evaluate_range if len(sizes) == 1 else evaluate_grouped
     evaluate(params, FIRST, *sizes, 0, 1, False, stored, out.reshape(1, 1))
     return out
 
