@@ -29,6 +29,9 @@ from gemm_eval.models.multicore.attention_kernels import (
     stream_keys_of,
 )
 from gemm_eval.models.multicore.count_kernels import ceil_div
+from gemm_eval.search.multicore_bound_kernels import Best, may_enter, new_best, offer, worst_us_of
+
+ATTENTION_KEY_INTS = 10  # active_cores, visits, sram_used_bytes, P_KV, P_U, P_Q, is_folded, loop order, tile_q, tile_kv
 
 
 @kernel
@@ -166,50 +169,13 @@ def partition_bound_us(p: Any, s: AttentionSizes, blk: AttentionBlock, pairs: in
 ATTENTION_KEY_INTS = 10  # active_cores, visits, sram_used_bytes, P_KV, P_U, P_Q, is_folded, loop order, tile_q, tile_kv
 
 
-class _Best(NamedTuple):
-    """The best candidate so far."""
-
-    floats: Any  # float64 [2]: latency_us, busiest_core_bytes
-    ints: Any  # int64 [ATTENTION_KEY_INTS]
-    key: Any  # int64 [ATTENTION_KEY_INTS]: the candidate at hand
-    probe: Any  # int64 [2]: core and span that took longer than the best in another candidate
-    counters: Any  # int64 [3]: candidates costed, partitions, least SRAM of any tiles
-
-
-@kernel
-def _may_win(best: _Best, latency_us: float, busiest_bytes: float) -> bool:
-    """Say whether a candidate that is at least this costly could still be the best."""
-    best_us: float = best.floats[0]
-    best_bytes: float = best.floats[1]
-    return latency_us < best_us or (latency_us == best_us and busiest_bytes <= best_bytes)
-
-
-@kernel
-def _offer(best: _Best, latency_us: float, busiest_bytes: float) -> None:
-    """Keep the candidate whose integers are in `best.key` if its key is smaller: MODEL.md, "Choice"."""
-    if latency_us > best.floats[0]:
-        return
-    if latency_us == best.floats[0]:
-        if busiest_bytes > best.floats[1]:
-            return
-        if busiest_bytes == best.floats[1]:
-            place = 0
-            while place < ATTENTION_KEY_INTS - 1 and best.key[place] == best.ints[place]:
-                place += 1
-            if best.key[place] >= best.ints[place]:
-                return
-    best.floats[0] = latency_us
-    best.floats[1] = busiest_bytes
-    best.ints[:] = best.key
-
-
 @kernel
 def _cost_all(
-    p: Any, s: AttentionSizes, blk: AttentionBlock, tile_q: int, tile_kv: int, order: int, best: _Best
+    p: Any, s: AttentionSizes, blk: AttentionBlock, tile_q: int, tile_kv: int, order: int, best: Best, probe: Any
 ) -> tuple[float, float, int]:
     """Latency, busiest core's bytes and visits of a candidate; inf as soon as a core takes longer than the best.
 
-    That core is the next probe.
+    That core is the next `probe`, int64 [2]: a core, and its span.
     """
     latency_us = busiest_bytes = 0.0
     visits = 0
@@ -229,9 +195,9 @@ def _cost_all(
             latency_us = max(latency_us, cost.latency_us)
             busiest_bytes = max(busiest_bytes, cost.busiest_bytes)
             visits = max(visits, cost.visits)
-            if latency_us > best.floats[0]:
-                best.probe[0] = core
-                best.probe[1] = place
+            if latency_us > worst_us_of(best):
+                probe[0] = core
+                probe[1] = place
                 return np.inf, busiest_bytes, visits
     return latency_us, busiest_bytes, visits
 
@@ -249,7 +215,7 @@ def _counts_of(
 @kernel
 def _may_win_by(
     p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, place: int, counts: AttentionCounts,
-    tile_q: int, tile_kv: int, order: int, best: _Best,
+    tile_q: int, tile_kv: int, order: int, best: Best,
 ) -> bool:  # fmt: skip
     """Say whether a candidate could be the best, by what one of its cores with these counts takes at least."""
     key_0, key_1 = span_of(s, blk, place)
@@ -260,7 +226,7 @@ def _may_win_by(
         p, s, blk, counts, blk.units, core, key_1 - key_0, stream_keys, row_tiles_of(s, blk, core, tile_q),
         tile_q, tile_kv, order,
     )  # fmt: skip
-    return _may_win(best, cost.latency_us, cost.busiest_bytes)
+    return may_enter(best, cost.latency_us, cost.busiest_bytes)
 
 
 @kernel
@@ -282,11 +248,9 @@ def _list_sizes(unit: int, block: int, is_each: int) -> Any:
 
 
 @kernel
-def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, best: _Best) -> None:
+def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, best: Best) -> None:
     """All tiles and loop orders of one partition, whose integers are in `best.key`; sizes by ascending bounds."""
-    probe = best.probe
-    probe[0] = heavy.core
-    probe[1] = heavy.place
+    probe = np.array((heavy.core, heavy.place))  # what took longer than the best in another candidate
     sizes_q = _list_sizes(p["cube_m"], blk.strip, s.is_masked)
     sizes_kv = _list_sizes(unit_kv_of(p), blk.span, s.is_masked)
     best.counters[2] = min(best.counters[2], attention_sram_bytes(p, s, sizes_q[-1], sizes_kv[-1]))
@@ -298,11 +262,11 @@ def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, 
         bounds_kv[i] = least_of_keys_us(p, s, blk, heavy, sizes_kv[i])
     by_bound = np.argsort(bounds_kv)
     for i in np.argsort(bounds_q):
-        if bounds_q[i] > best.floats[0]:
+        if bounds_q[i] > worst_us_of(best):
             break
         tile_q = sizes_q[i]
         for j in by_bound:
-            if bounds_kv[j] > best.floats[0]:
+            if bounds_kv[j] > worst_us_of(best):
                 break
             tile_kv = sizes_kv[j]
             sram = attention_sram_bytes(p, s, tile_q, tile_kv)
@@ -319,13 +283,13 @@ def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, 
                     counts = _counts_of(p, s, blk, probe[0], probe[1], tile_q, tile_kv)
                     if not _may_win_by(p, s, blk, probe[0], probe[1], counts, tile_q, tile_kv, order, best):
                         continue
-                latency_us, busiest_bytes, visits = _cost_all(p, s, blk, tile_q, tile_kv, order, best)
+                latency_us, busiest_bytes, visits = _cost_all(p, s, blk, tile_q, tile_kv, order, best, probe)
                 best.key[1] = visits
                 best.key[2] = sram
                 best.key[7] = order
                 best.key[8] = tile_q
                 best.key[9] = tile_kv
-                _offer(best, latency_us, busiest_bytes)
+                offer(best, latency_us, busiest_bytes)
 
 
 @kernel
@@ -357,15 +321,14 @@ def _list_partitions(p: Any, s: AttentionSizes, out: Any) -> int:
 
 
 @entry_point
-def find_best_attention(params: Any, s: AttentionSizes, pairs: int, floats: Any, ints: Any, counters: Any) -> None:
-    """Find the best mapping; `ints` and `floats` of `_Best` get its key, with latency inf where nothing fits.
+def find_best_attention(params: Any, s: AttentionSizes, pairs: int, ints: Any, counters: Any) -> bool:
+    """Find the best mapping, write the integers of its key to `ints`, and say whether there is one.
 
     Partitions are searched by their bounds, ascending, until one is above the best. `pairs` are those of a row and a
-    key that it attends to, of one unit.
+    key that it attends to, of one unit; `counters` candidates costed, partitions, and the least SRAM of any tiles.
     """
     p = params[0]
-    best = _Best(floats, ints, np.zeros(ATTENTION_KEY_INTS, np.int64), np.zeros(2, np.int64), counters)
-    floats[:] = np.inf
+    best = new_best(1, ATTENTION_KEY_INTS, counters)
     partitions = np.empty((_list_partitions(p, s, np.empty((0, 4), np.int64)), 4), np.int64)
     _list_partitions(p, s, partitions)
     bounds_us = np.empty(len(partitions))
@@ -373,12 +336,12 @@ def find_best_attention(params: Any, s: AttentionSizes, pairs: int, floats: Any,
         P_U, P_Q, P_KV, is_folded = partitions[i]
         bounds_us[i] = partition_bound_us(p, s, attention_block_of(p, s, P_U, P_Q, P_KV, is_folded), pairs)
     for i in np.argsort(bounds_us):
-        if bounds_us[i] > best.floats[0]:
+        if bounds_us[i] > worst_us_of(best):
             break
         P_U, P_Q, P_KV, is_folded = partitions[i]
         blk = attention_block_of(p, s, P_U, P_Q, P_KV, is_folded)
         heavy = heavy_of(p, s, blk)
-        if least_of_heavy_us(p, s, blk, heavy) > best.floats[0]:
+        if least_of_heavy_us(p, s, blk, heavy) > worst_us_of(best):
             continue
         best.counters[1] += 1
         best.key[0] = blk.active_cores
@@ -387,3 +350,6 @@ def find_best_attention(params: Any, s: AttentionSizes, pairs: int, floats: Any,
         best.key[5] = P_Q
         best.key[6] = is_folded
         _search_tiles(p, s, blk, heavy, best)
+    if best.num[0]:
+        ints[:] = best.keys_i[0]
+    return bool(best.num[0])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import entry_point, kernel
+from gemm_eval.jit import kernel, named_entry_point
 from gemm_eval.models.multicore.cost_kernels import Block, block_of, sram_used_bytes
 from gemm_eval.models.multicore.count_kernels import ceil_div
 from gemm_eval.models.multicore.group_kernels import (
@@ -46,6 +46,7 @@ from gemm_eval.search.grouped_bound_kernels import (
 )
 from gemm_eval.search.multicore_bound_kernels import (
     BOUND_SLACK,
+    KEY_INTS,
     Best,
     least_trips_k,
     may_enter,
@@ -398,8 +399,10 @@ def _plan_partitions(
     return num
 
 
-def _make_find_top(search: Callable[..., None], evaluate: Callable[..., None], num_passes: int) -> Callable[..., int]:
-    """Return the kernel that finds the best candidates, for one timing: see `find_top_grouped_overlap`."""
+def _make_find_top(
+    timing: str, search: Callable[..., None], evaluate: Callable[..., None], num_passes: int
+) -> Callable[..., int]:
+    """Return the search under one timing; all passes but the last one only make the bounds of the last bite."""
 
     @kernel
     def search_partition(
@@ -438,7 +441,7 @@ def _make_find_top(search: Callable[..., None], evaluate: Callable[..., None], n
         ranks = np.argsort(floors)  # the lowest first, so that most of the others fall to a bound at once
         spread = new_spread(counts, p["num_cores"])
         sums = new_set_sums(spread.loads.shape[0])
-        best = new_best(out.shape[0], counters)
+        best = new_best(out.shape[0], KEY_INTS, counters)
         for pass_ in range(num_passes):
             counters[BOUNDED] = 0
             for turn in range(num):
@@ -454,55 +457,26 @@ def _make_find_top(search: Callable[..., None], evaluate: Callable[..., None], n
                 p, rows, counts, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], spread, out[row]
             )  # fmt: skip
             write_counts(counters, out[row])
-        num_found: int = best.num[0]
-        return num_found
+        num_best: int = best.num[0]
+        return num_best
 
-    return find_top
+    @named_entry_point(timing)
+    def find_top_grouped(
+        params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
+        partitions: Any, has_all_products: bool, out: Any,
+    ) -> int:  # fmt: skip
+        """As `multicore_kernels.find_top_overlap`, of grouped GEMMs; of [num_problems] and the next are `Layouts`."""
+        num = 0
+        for i in range(start, stop):
+            first, last = starts[of[i]], starts[of[i] + 1]
+            num = find_top(
+                params[type_of[i]], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
+                has_all_products, out[i],
+            )  # fmt: skip
+        return num
 
-
-_find_top_overlap = _make_find_top(_search_overlap, evaluate_grouped_overlap_into, 1)
-_find_top_pipeline = _make_find_top(_search_pipeline, evaluate_grouped_into, 2)
-
-
-@entry_point
-def find_top_grouped_overlap(
-    params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
-    partitions: Any, has_all_products: bool, out: Any,
-) -> int:  # fmt: skip
-    """Find the best candidates over all partitions, tiles and loop orders of grouped GEMMs, under overlap timing.
-
-    Args:
-        params: array [num_types] of PARAMS_DTYPE.
-        type_of: int64 [num_problems], index into `params`.
-        sizes: int64 [num_problems, 4] of G, M, K, N.
-        of: int64 [num_problems], which layout a problem has.
-        starts, rows, counts: those of `workload.Layouts`: row counts descending, and how many groups have each.
-        start, stop, partitions, has_all_products, out: as for `multicore_kernels.find_top_overlap`, as what it returns.
-    """
-    num = 0
-    for i in range(start, stop):
-        first, last = starts[of[i]], starts[of[i] + 1]
-        num = _find_top_overlap(
-            params[type_of[i]], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
-            has_all_products, out[i],
-        )  # fmt: skip
-    return num
+    return find_top_grouped
 
 
-@entry_point
-def find_top_grouped_pipeline(
-    params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
-    partitions: Any, has_all_products: bool, out: Any,
-) -> int:  # fmt: skip
-    """Find the best candidates under pipeline timing; otherwise as `find_top_grouped_overlap`.
-
-    A first pass tries the smallest tile of each class, which makes the bounds of the second bite.
-    """
-    num = 0
-    for i in range(start, stop):
-        first, last = starts[of[i]], starts[of[i] + 1]
-        num = _find_top_pipeline(
-            params[type_of[i]], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
-            has_all_products, out[i],
-        )  # fmt: skip
-    return num
+find_top_grouped_overlap = _make_find_top("overlap", _search_overlap, evaluate_grouped_overlap_into, 1)
+find_top_grouped_pipeline = _make_find_top("pipeline", _search_pipeline, evaluate_grouped_into, 2)

@@ -266,10 +266,8 @@ def find_best_fused_attention(arch: MulticoreSpec, problem: AttentionProblem) ->
     from gemm_eval.search.attention_kernels import ATTENTION_KEY_INTS, find_best_attention
 
     params, sizes = attention_params(arch, problem), attention_sizes(problem)
-    floats, ints = np.empty(2), np.empty(ATTENTION_KEY_INTS, np.int64)
-    counters = np.array([0, 0, np.iinfo(np.int64).max])
-    find_best_attention(params, sizes, problem.num_pairs * problem.group, floats, ints, counters)
-    if np.isinf(floats[0]):
+    ints, counters = np.empty(ATTENTION_KEY_INTS, np.int64), np.array([0, 0, np.iinfo(np.int64).max])
+    if not find_best_attention(params, sizes, problem.num_pairs * problem.group, ints, counters):
         demand, limit = int(counters[2]), int(params["sram_usable_bytes"][0])
         raise InfeasibleError(
             f"no tiles of fused attention, {problem}, fit in the SRAM of a core of {arch.name}",

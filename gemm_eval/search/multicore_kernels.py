@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval.jit import entry_point, inlined_kernel, kernel
+from gemm_eval.jit import inlined_kernel, kernel, named_entry_point
 from gemm_eval.models.multicore.cost_kernels import (
     Block,
     CoreCost,
@@ -36,6 +36,7 @@ from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.pipeline_kernels import overlap_main_us, pipeline_main_us
 from gemm_eval.search.multicore_bound_kernels import (
     BOUND_SLACK,
+    KEY_INTS,
     Best,
     Bound,
     Edges,
@@ -150,7 +151,7 @@ def most_units(p: Any, other: int, unit: int, units: int, block: int) -> int:
 
 
 @kernel
-def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, best: Best) -> None:
+def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, best: Best, is_full: bool) -> None:  # noqa: ARG001
     """All candidates of one partition that can win under overlap timing; none of them is below `floor_us`."""
     sizes = bytes_bound_of(blk, q)
     _, trips_mk, trips_nk = least_trips(p, blk)
@@ -258,7 +259,7 @@ def _try_pipeline(
 
 
 @kernel
-def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_full: bool) -> None:
+def _search_pipeline(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, best: Best, is_full: bool) -> None:  # noqa: ARG001
     """All candidates of one partition under pipeline timing; unless `is_full`, only the smallest tile of each class."""
     unit_m = p["cube_m"]
     unit_n = p["cube_n"]
@@ -446,103 +447,68 @@ def _block_of_rank(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rank
     return block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
 
 
-def _make_write(evaluate: Callable[..., None]) -> Callable[..., int]:
+def _make_find_top(
+    timing: str, search: Callable[..., None], evaluate: Callable[..., None], num_passes: int
+) -> Callable[..., int]:
+    """Return the search under one timing; all passes but the last one only make the bounds of the last bite."""
+
     @kernel
-    def write(p: Any, G: int, M: int, K: int, N: int, partitions: Any, best: Best, out: Any) -> int:
+    def find(p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any) -> int:
+        counters = np.zeros(NUM_COUNTERS, np.int64)
+        ranks = np.empty(partitions.shape[0], np.int64)
+        floors = np.empty(partitions.shape[0], np.float64)
+        num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
+        best = new_best(out.shape[0], KEY_INTS, counters)
+        worst_us = np.inf
+        for pass_ in range(num_passes):
+            for turn in range(num):
+                if floors[turn] <= worst_us:
+                    blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
+                    bound_us, bound_bytes = partition_bound(p, blk)
+                    if bound_us <= worst_us and may_enter(best, bound_us, bound_bytes):
+                        q = bound_of(p, blk)
+                        bound_us = max(bound_us, sram_bound_us(p, blk, q))
+                        bound_bytes = max(bound_bytes, sram_bound_us(p, blk, bytes_bound_of(blk, q)))
+                        if may_enter(best, bound_us, bound_bytes):
+                            search(p, blk, q, bound_us, ranks[turn], best, pass_ > 0)
+                            worst_us = worst_us_of(best)
+                            continue
+                if pass_ == num_passes - 1:
+                    counters[BOUNDED] += 1
         for row in range(best.num[0]):
             key = best.keys_i[row]
             P_G, P_M, P_N, P_K = partitions[key[3]]
             evaluate(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
-            write_counts(best.counters, out[row])
-        return best.num[0]
+            write_counts(counters, out[row])
+        num_best: int = best.num[0]
+        return num_best
 
-    return write
+    @named_entry_point(timing)
+    def find_top(
+        params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, has_all_products: bool, out: Any
+    ) -> int:
+        """Find the best candidates over all partitions, tiles and loop orders of problems.
 
+        Args:
+            params: array [num_types] of PARAMS_DTYPE.
+            type_of: int64 [num_problems], index into `params`.
+            sizes: int64 [num_problems, 4] of G, M, K, N.
+            start, stop: which problems; several threads share the arrays.
+            partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
+            has_all_products: the list holds every product up to num_cores, so that duplicates can be dropped.
+            out: array [num_problems, limit] of COST_DTYPE, zeros; filled with the best of each, best first.
 
-_write_overlap = _make_write(evaluate_overlap_into)
-_write_pipeline = _make_write(evaluate_into)
+        Returns:
+            Number of records filled of the last problem: 0 if nothing fits, fewer than `limit` if there are fewer.
+        """
+        num = 0
+        for i in range(start, stop):
+            G, M, K, N = sizes[i]
+            num = find(params[type_of[i]], G, M, K, N, partitions, has_all_products, out[i])
+        return num
 
-
-@kernel
-def _find_overlap(p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any) -> int:
-    counters = np.zeros(NUM_COUNTERS, np.int64)
-    ranks = np.empty(partitions.shape[0], np.int64)
-    floors = np.empty(partitions.shape[0], np.float64)
-    num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
-    best = new_best(out.shape[0], counters)
-    worst_us = np.inf
-    for turn in range(num):
-        if floors[turn] <= worst_us:
-            blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
-            bound_us, bound_bytes = partition_bound(p, blk)
-            if bound_us <= worst_us and may_enter(best, bound_us, bound_bytes):
-                q = bound_of(p, blk)
-                bound_us = max(bound_us, sram_bound_us(p, blk, q))
-                bound_bytes = max(bound_bytes, sram_bound_us(p, blk, bytes_bound_of(blk, q)))
-                if may_enter(best, bound_us, bound_bytes):
-                    _search_overlap(p, blk, q, bound_us, ranks[turn], best)
-                    worst_us = worst_us_of(best)
-                    continue
-        counters[BOUNDED] += 1
-    return _write_overlap(p, G, M, K, N, partitions, best, out)
+    return find_top
 
 
-@kernel
-def _find_pipeline(p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any) -> int:
-    """Search in two passes: the first tries the smallest tile of each class, so that bounds of the second bite."""
-    counters = np.zeros(NUM_COUNTERS, np.int64)
-    ranks = np.empty(partitions.shape[0], np.int64)
-    floors = np.empty(partitions.shape[0], np.float64)
-    num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
-    best = new_best(out.shape[0], counters)
-    worst_us = np.inf
-    for pass_ in range(2):
-        for turn in range(num):
-            if floors[turn] <= worst_us:
-                blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
-                bound_us, bound_bytes = partition_bound(p, blk)
-                if bound_us <= worst_us and may_enter(best, bound_us, bound_bytes):
-                    q = bound_of(p, blk)
-                    if sram_bound_us(p, blk, q) <= worst_us:
-                        _search_pipeline(p, blk, q, ranks[turn], best, pass_ == 1)
-                        worst_us = worst_us_of(best)
-                        continue
-            counters[BOUNDED] += pass_
-    return _write_pipeline(p, G, M, K, N, partitions, best, out)
-
-
-@entry_point
-def find_top_overlap(
-    params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, has_all_products: bool, out: Any
-) -> int:
-    """Find the best candidates over all partitions, tiles and loop orders of problems, under overlap timing.
-
-    Args:
-        params: array [num_types] of PARAMS_DTYPE.
-        type_of: int64 [num_problems], index into `params`.
-        sizes: int64 [num_problems, 4] of G, M, K, N.
-        start, stop: which problems; several threads share the arrays.
-        partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
-        has_all_products: the list holds every product up to num_cores, so that duplicates can be dropped.
-        out: array [num_problems, limit] of COST_DTYPE, zeros; filled with the best of each, best first.
-
-    Returns:
-        Number of records filled of the last problem: 0 if nothing fits, fewer than `limit` if there are fewer.
-    """
-    num = 0
-    for i in range(start, stop):
-        G, M, K, N = sizes[i]
-        num = _find_overlap(params[type_of[i]], G, M, K, N, partitions, has_all_products, out[i])
-    return num
-
-
-@entry_point
-def find_top_pipeline(
-    params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, has_all_products: bool, out: Any
-) -> int:
-    """Find the best candidates under pipeline timing; otherwise as `find_top_overlap`."""
-    num = 0
-    for i in range(start, stop):
-        G, M, K, N = sizes[i]
-        num = _find_pipeline(params[type_of[i]], G, M, K, N, partitions, has_all_products, out[i])
-    return num
+find_top_overlap = _make_find_top("overlap", _search_overlap, evaluate_overlap_into, 1)
+find_top_pipeline = _make_find_top("pipeline", _search_pipeline, evaluate_into, 2)

@@ -17,6 +17,7 @@ from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_us_if_any
 from gemm_eval.search.multicore_bound_kernels import (
     BOUND_SLACK,
+    KEY_INTS,
     Best,
     Bound,
     bound_of,
@@ -172,7 +173,7 @@ def _is_block_before(blocks: Any, rank: int, blk: Block) -> bool:
 def _find_top(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rules: Rules, out: Any) -> int:
     counters = np.zeros(NUM_COUNTERS, np.int64)
     counters[PARTITIONS] = partitions.shape[0]
-    best = new_best(out.shape[0], counters)
+    best = new_best(out.shape[0], KEY_INTS, counters)
     blocks = np.zeros((partitions.shape[0] if out.shape[0] > 1 else 0, 4), np.int64)
     for rank in range(partitions.shape[0]):
         P_G, P_M, P_N, P_K = partitions[rank]

@@ -356,7 +356,7 @@ _AT = W4A16BoundColumns(*range(len(W4A16BoundColumns._fields)))  # the place of 
 
 
 @kernel
-def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
+def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:  # noqa: ARG001
     """Write to `bounds` [num] times that kernels from `first` on cannot beat however K is cut; inf: they run it not.
 
     K is whole, so that an SM has a number of tiles, or work is spread over all SMs and parts are added up. Nothing is
@@ -559,10 +559,5 @@ def _latency_below_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, bes
     return w4a16_cost(p, row, c, t, split, BEST_RASTER).latency_us
 
 
-@kernel
-def _bounds_of(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:  # noqa: ARG001
-    row_bounds_us(p, t, columns, first, bounds)
-
-
-W4A16 = CostRules(w4a16_terms, list_splits, _bounds_of, is_beaten, _latency_below_us, w4a16_cost)
+W4A16 = CostRules(w4a16_terms, list_splits, row_bounds_us, is_beaten, _latency_below_us, w4a16_cost)
 """What a search needs of our kernels."""
