@@ -235,7 +235,7 @@ class GpuBackend(Backend):
         loads = np.zeros(len(records), np.int64)
         for number in np.unique(kind_of).tolist():
             rows = kind_of == number
-            loads[rows] = loads_of(_load_rules(self.arch.sm_arch, kinds[number]), sizes[rows, 2], sizes[rows, 3])
+            loads[rows] = loads_of(_load_rules(self.arch.sm_arch, kinds[number]), *sizes[rows, 1:].T)
         is_corrected = records["correction_factor"] != 1.0
         columns = np.column_stack([kind_of, records["family"], loads, is_corrected]).astype(np.int64)
         feasible = self.is_feasible(records)
@@ -248,7 +248,8 @@ class GpuBackend(Backend):
 
     def _source(self, is_calibrated: bool, is_corrected: bool) -> str:
         if is_corrected:
-            return CORRECTED if self._is_preset else f"{CORRECTED} as {self.arch.name}"
+            own = CORRECTED if is_calibrated else "analytic"  # by a sibling's timings
+            return own if self._is_preset else f"{CORRECTED} as {self.arch.name}"
         return "calibrated" if is_calibrated else "analytic"
 
     def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:
@@ -312,7 +313,7 @@ class GpuBackend(Backend):
         lines = [f"Source: {result.source}; coefficients of {library}'s {fitted} kernels: {origin.text}."]
         if not (library == OURS and origin.is_calibrated):
             lines += self._say_default(result)
-        if result.source.startswith(CORRECTED):
+        if result.latency_us != result.physics_us:
             lines.append(
                 f"Corrected: {result.latency_us / result.physics_us:.3f} times the {time_text(result.physics_us)} of "
                 f"the terms, by what timings of such GEMMs on {self._timed(kind.types, result.options, home)} showed "
@@ -351,7 +352,9 @@ class GpuBackend(Backend):
         """Name the GPU and the states in which the timings were taken that correct an answer."""
         asked = RunOptions(**options)
         near = nearest_corrected(preset_of(self.arch) or self.arch, *home, types, asked, GPU_MODEL_VERSION) or asked
-        where = "this GPU" if self._is_preset else f"{self.arch.name}, of which this spec is a change,"
+        sibling = coefficients_for(self.arch, *home)[1].gpu or self.arch.name
+        where = "this GPU" if sibling == self.arch.name else f"{sibling}, its sibling,"
+        where = where if self._is_preset else f"{self.arch.name}, of which this spec is a change,"
         if (near.l2, near.clock) != (asked.l2, asked.clock):
             where += f" with {near.l2} L2 and {near.clock} clock"
         return where
@@ -368,7 +371,7 @@ def _asked(result: GEMMResult) -> RunOptions:
 def _load_bytes(rules: LoadRules, problem: GemmProblem) -> int:
     """Return the most bytes that all rows of a problem start on, as its library pads them."""
     for load_bytes, rule in rules:
-        if rule.takes(problem.K, problem.N):
+        if rule.takes(*problem.sizes[1:]):
             return load_bytes
     return 1
 

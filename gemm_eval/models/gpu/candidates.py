@@ -342,13 +342,14 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
     """Cycles of an SM's tensor cores for one k-step of one CTA, operand reads from shared memory included."""
     family = FAMILIES[config.family]
     m, n = config.cta_m, config.cta_n
-    rate = arch.tensor_flop_per_cycle[types.a.dtype] * family.rate_on(arch.sm_arch)
+    rate = arch.flop_per_cycle(types.a.dtype) * family.rate_on(arch.sm_arch)
     k, step_bytes = config.cta_k, config.cta_k * types.a.dtype.bits // 8
     flop_cycles = 2.0 * m * n * k / rate
     if family.is_compiled:
         return flop_cycles
     if family.operands == "vector":
-        return m * n * k / (2.0 * arch.half2_ops_per_cycle)  # two products an operation
+        ops = arch.fp32_ops_per_cycle if types.a.dtype.bits > 16 else 2.0 * arch.half2_ops_per_cycle  # half2: two
+        return m * n * k / ops
     if family.operands == "registers":
         warps_m, warps_n = _warp_grid(config)
         reads = (m * warps_n + n * warps_m) * step_bytes

@@ -168,12 +168,14 @@ def _alignment(row_bytes: float) -> float:
 
 
 @kernel
-def row_alignment(p: Any, K: int, N: int) -> float:
-    """Bytes, at most 16, on which the rows of A, B (K long) and C (N long) all start.
+def row_alignment(p: Any, M: int, K: int, N: int) -> float:
+    """Bytes, at most 16, on which all rows of A, B and C start, as the layout has them; those of C are N long.
 
     Of a single column, C is one row; not so in weight-only kernels, which have columns on the instruction's rows.
     """
-    result: float = min(_alignment(K * p["a_elem_bytes"]), _alignment(K * p["b_elem_bytes"]))
+    a_row = M if p["is_a_along_m"] != 0 and M > 1 else K
+    b_row = N if p["is_b_along_n"] != 0 and N > 1 else K
+    result: float = min(_alignment(a_row * p["a_elem_bytes"]), _alignment(b_row * p["b_elem_bytes"]))
     if N > 1 or p["b_elem_bytes"] < p["a_elem_bytes"]:
         result = min(result, _alignment(N * p["c_elem_bytes"]))
     return result
@@ -223,10 +225,10 @@ def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts:
     # the GEMMs of a batch follow each other: what is read again is of one of them
     l2_hold_frac = min(1.0, c["l2_hold_bytes"] * G / (a_bytes + b_bytes + scale_bytes))
     line_waste = 1.0
-    row_bytes = K * p["b_elem_bytes"]
+    row_bytes = (N if p["is_b_along_n"] != 0 else K) * p["b_elem_bytes"]
     if row_bytes % _LINE_BYTES != 0.0 and row_bytes > _LINE_BYTES:
         line_waste = 1.0 + c["line_waste"]
-    aligned = row_alignment(p, K, N)
+    aligned = row_alignment(p, M, K, N)
     load_frac = 1.0
     if aligned < ROW_BYTES:
         load_frac = c["unaligned_frac"] * (min(aligned, NARROW_BYTES) / NARROW_BYTES)
@@ -290,6 +292,13 @@ def _most_parts(
     return most, is_refused
 
 
+@kernel
+def _max_parts(p: Any, t: ProblemTerms) -> float:
+    """Most parts of K by the library's rule, which may leave batches whole."""
+    is_whole = p["is_split_lone"] != 0 and t.G > 1 and not t.is_grouped
+    return 1.0 if is_whole else float(p["max_split_parts"])
+
+
 class BoundColumns(NamedTuple):
     """What `row_bounds_us` reads of each kernel, its family's coefficients in it; see `pack_bound_columns`."""
 
@@ -337,7 +346,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     tiles_along_m, clusters_along_m, empty_rows = np.empty((3, len(bounds)))
     fill_row_tiles(t, cta_m, cluster_m, tiles_along_m, clusters_along_m, empty_rows)
     G, M, K, N = float(t.G), float(t.M), float(t.K), float(t.N)
-    num_sms, min_steps, max_parts = float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"])
+    num_sms, min_steps, max_parts = float(p["num_sms"]), float(p["min_split_steps"]), _max_parts(p, t)
     is_full, has_stream_k = p["is_split_full"] != 0, p["has_stream_k"] != 0
     w_bytes = t.b_bytes + t.scale_bytes
     dram_bytes = (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac)) * t.line_waste
@@ -607,7 +616,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     steps = ceil_div(t.K, row["cta_k"])
     tiles = float(row_tiles_of(t, row["cta_m"], 1).tiles * ceil_div(t.N, row["cta_n"]))
     most, is_refused = _most_parts(
-        float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"]), p["is_split_full"] != 0,
+        float(p["num_sms"]), float(p["min_split_steps"]), _max_parts(p, t), p["is_split_full"] != 0,
         tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == VECTOR,
         row["max_rows"] < t.M or row["min_rows"] > t.M,
     )  # fmt: skip
