@@ -17,21 +17,8 @@ from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import enumerate_partitions
-from gemm_eval.models.multicore import (
-    COST_DTYPE,
-    FIRST,
-    batch_sizes,
-    block_of,
-    evaluate_grouped,
-    evaluate_range,
-    group_sizes,
-    kernel_sizes,
-    params_in_room,
-    split_layouts,
-    spread_of,
-    sram_used_bytes,
-    with_room,
-)
+from gemm_eval.models import multicore as model
+from gemm_eval.models.multicore import COST_DTYPE
 from gemm_eval.search.grouped_kernels import find_top_grouped_overlap, find_top_grouped_pipeline
 from gemm_eval.search.multicore_kernels import find_top_overlap, find_top_pipeline
 from gemm_eval.search.threads import run_in_chunks
@@ -140,11 +127,11 @@ def run_by_layout(
         options: of both kernels, after the numbers of the first problem and of the one behind the last.
         stored: records of the problems, which the kernels read.
     """
-    params, type_of = with_room(read_only(params), type_of, sizes, layouts)
+    params, type_of = model.with_room(read_only(params), type_of, sizes, layouts)
     out = np.zeros(len(sizes), COST_DTYPE)
     parts: list[tuple[Any, tuple[Any, ...]]] = [(slice(None), (sizes,))]
     if len(layouts.of):
-        split = split_layouts(sizes, layouts)
+        split = model.split_layouts(sizes, layouts)
         of_groups = sizes[split.grouped], layouts.of[split.grouped], *layouts[1:]
         parts = [(split.batches, (split.sizes,)), (split.grouped, of_groups)]
     for kernel, (rows, problems) in zip(kernels, parts, strict=False):
@@ -168,7 +155,7 @@ def replay_mappings(
     params: Records, type_of: Integers, sizes: Integers, records: Records, layouts: Layouts = NO_LAYOUTS
 ) -> Records:
     """Evaluate the mappings of records again; zeros where one is illegal, and counts of the search are 0."""
-    kernels: tuple[Callable[..., None], ...] = evaluate_range, evaluate_grouped
+    kernels: tuple[Callable[..., None], ...] = model.evaluate_range, model.evaluate_grouped
     return run_by_layout(kernels, params, type_of, sizes, layouts, True, stored=records)
 
 
@@ -185,35 +172,35 @@ def _run(
 ) -> Records:
     out = np.zeros((1, limit), COST_DTYPE)
     if arch.resident or arch.by_dtype:  # a look into the record takes longer
-        params = params_in_room(params, problem)
-    sizes = kernel_sizes(problem)
+        params = model.params_in_room(params, problem)
+    sizes = model.kernel_sizes(problem)
     find_top = SEARCHES[arch.timing == "pipeline"][len(sizes) > 1]
-    num = find_top(params, FIRST, *sizes, 0, 1, partitions, has_all_products, out)
+    num = find_top(params, model.FIRST, *sizes, 0, 1, partitions, has_all_products, out)
     return out[0, :num]
 
 
 def _parts(problem: GemmProblem, params: Records, partition: list[int]) -> tuple[int | bytes, ...]:
     """Return what tells a partition from others: blocks of a batch, or the rows of groups that a set of cores has."""
-    sizes = batch_sizes(problem)
-    block = block_of(params[0], *(sizes or problem.sizes), *partition)
+    sizes = model.batch_sizes(problem)
+    block = model.block_of(params[0], *(sizes or problem.sizes), *partition)
     if sizes is not None:
         return block.g, block.m, block.n, block.k
-    rows, counts = group_sizes(problem)
+    rows, counts = model.group_sizes(problem)
     blocks = -(-rows // partition[1])
-    return block.n, block.k, blocks.tobytes(), spread_of(params, rows, counts, *partition[:2]).tobytes()
+    return block.n, block.k, blocks.tobytes(), model.spread_of(params, rows, counts, *partition[:2]).tobytes()
 
 
 def infeasible_error(
     arch: MulticoreSpec, problem: GemmProblem, params: Records, *, allow_idle_cores: bool
 ) -> InfeasibleError:
     """Return the error for a problem that no mapping fits: what the smallest tile needs, and what would help."""
-    record = params_in_room(params, problem)[0]
+    record = model.params_in_room(params, problem)[0]
     demands = []
     for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores):
-        block = block_of(record, *problem.sizes, *row.tolist())
+        block = model.block_of(record, *problem.sizes, *row.tolist())
         if block.E_K == 1 or arch.reduction != "none":
             tile = min(arch.cube_m, block.m), min(arch.cube_n, block.n), min(int(record["unit_k"]), block.k)
-            demands.append((int(sram_used_bytes(record, *tile)), tile))
+            demands.append((int(model.sram_used_bytes(record, *tile)), tile))
     if not demands:
         return InfeasibleError(
             f"every partition of {arch.num_cores} cores splits K, and {arch.name} cannot add partial results",
