@@ -58,8 +58,8 @@ class _Cost(NamedTuple):
     visits: int
 
 
-def _make_cost_of(pipeline_us_of: Callable[..., float]) -> Callable[..., _Cost]:
-    """Return the kernel that costs one candidate, for one way to time its main loops."""
+def _make_cost_of(*, is_pipeline: bool) -> Callable[..., _Cost]:
+    """Return the kernel that costs one candidate under one timing."""
 
     @kernel
     def cost_of(p: Any, part: _Part, best: Best, order: int, tile_m: int, tile_n: int, tile_k: int) -> _Cost:
@@ -69,9 +69,11 @@ def _make_cost_of(pipeline_us_of: Callable[..., float]) -> Callable[..., _Cost]:
         moved_bytes = 0.0
         visits = 0
         for which in range(part.num_sets):
-            pipeline_us = pipeline_us_of(
-                p, part.chip, part.rows, part.P_M, part.spread, which, tile_m, tile_n, tile_k, order
-            )
+            pipeline_us = 0.0
+            if is_pipeline:
+                pipeline_us = groups.set_pipeline_us(
+                    p, part.chip, part.rows, part.P_M, part.spread, which, tile_m, tile_n, tile_k, order
+                )
             cost = groups.set_cost(
                 p, part.chip, part.rows, part.P_M, part.spread, which, tile_m, tile_n, tile_k, order, pipeline_us
             )  # fmt: skip
@@ -83,8 +85,8 @@ def _make_cost_of(pipeline_us_of: Callable[..., float]) -> Callable[..., _Cost]:
     return cost_of
 
 
-_cost_overlap = _make_cost_of(groups.no_set_pipeline_us)
-_cost_pipeline = _make_cost_of(groups.set_pipeline_us)
+_cost_overlap = _make_cost_of(is_pipeline=False)
+_cost_pipeline = _make_cost_of(is_pipeline=True)
 
 
 @kernel

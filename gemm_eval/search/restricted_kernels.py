@@ -178,15 +178,7 @@ def _find_top(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rules: Ru
 def find_top_ruled(
     params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, rules: Rules, out: Any
 ) -> int:
-    """Find the best candidates of problems among those that the rules leave.
-
-    Args:
-        params, type_of, sizes, start, stop, partitions, out: as for `multicore_kernels.find_top_overlap`.
-        rules: which tiles and loop orders there are.
-
-    Returns:
-        Number of records filled of the last problem.
-    """
+    """Find the best candidates of problems that the rules leave; else as `multicore_kernels.find_top_overlap`."""
     num = 0
     for i in range(start, stop):
         G, M, K, N = sizes[i]

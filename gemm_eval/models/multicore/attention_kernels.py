@@ -60,11 +60,9 @@ def attention_block_of(p: Any, s: AttentionSizes, P_U: int, P_Q: int, P_KV: int,
     E_Q = ceil_div(num_strips, 2) if is_folded else num_strips
     E_K = ceil_div(s.keys, span)
     active = E_U * E_Q * E_K
-    share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
-    share = min(share, p["dram_core_limit_bytes_per_us"])
+    share, write_cost, shared_share = costs.shares_of(p, active)
     return AttentionBlock(
-        units, strip, span, E_U, E_Q, E_K, num_strips, is_folded, active,
-        share, costs.write_cost_of(p, active, share), costs.shared_share_of(p, active),
+        units, strip, span, E_U, E_Q, E_K, num_strips, is_folded, active, share, write_cost, shared_share
     )  # fmt: skip
 
 

@@ -143,11 +143,9 @@ def chip_of(p: Any, rows: Any, K: int, N: int, P_M: int, P_N: int, P_K: int, spr
     """Return the block of the largest group, with sets of cores as E_G, and the active cores and shares of the chip."""
     blk = cores.block_of(p, 1, rows[0], K, N, 1, P_M, P_N, P_K)
     active = active_cores_of(rows, P_M, blk.E_N, blk.E_K, spread, num_sets)
-    share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
-    share = min(share, p["dram_core_limit_bytes_per_us"])
+    share, write_cost, shared_share = cores.shares_of(p, active)
     return Block(
-        1, blk.m, blk.n, blk.k, num_sets, blk.E_M, blk.E_N, blk.E_K, active, share,
-        cores.write_cost_of(p, active, share), cores.shared_share_of(p, active),
+        1, blk.m, blk.n, blk.k, num_sets, blk.E_M, blk.E_N, blk.E_K, active, share, write_cost, shared_share
     )  # fmt: skip
 
 
@@ -227,28 +225,8 @@ def set_pipeline_us(
     return total + pipeline_first_us(p, largest, largest.m, chip.n, chip.k, tile_m, tile_n, tile_k)
 
 
-@kernel
-def no_set_pipeline_us(
-    p: Any, chip: Block, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int, tile_n: int, tile_k: int,  # noqa: ARG001
-    order: int,  # noqa: ARG001
-) -> float:  # fmt: skip
-    """Return 0."""
-    return 0.0
-
-
-@kernel
-def _set_pipeline_us_if_any(
-    p: Any, chip: Block, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int, tile_n: int, tile_k: int,
-    order: int,
-) -> float:  # fmt: skip
-    us = 0.0
-    if p["is_pipeline"]:
-        us = set_pipeline_us(p, chip, rows, P_M, spread, which, tile_m, tile_n, tile_k, order)
-    return us
-
-
-def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
-    """Return the kernel that fills a record with the cost of a mapping, for one way to time its main loops."""
+def _make_evaluate(*, has_pipeline: bool) -> Callable[..., None]:
+    """Return the kernel that fills a record with the cost of a mapping, for every timing or for overlap alone."""
 
     @kernel
     def evaluate_into(
@@ -266,7 +244,9 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
         visits = 0
         for which in range(num_sets):
             # no core of a set has more of anything than the one with the full blocks
-            pipeline_us = pipeline_us_of(p, chip, rows, P_M, spread, which, tile_m, tile_n, tile_k, order)
+            pipeline_us = 0.0
+            if has_pipeline and p["is_pipeline"]:
+                pipeline_us = set_pipeline_us(p, chip, rows, P_M, spread, which, tile_m, tile_n, tile_k, order)
             cost = set_cost(p, chip, rows, P_M, spread, which, tile_m, tile_n, tile_k, order, pipeline_us)
             if cost.latency_us > slowest_us:
                 slowest_us = cost.latency_us
@@ -290,11 +270,8 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
     return evaluate_into
 
 
-evaluate_grouped_into = _make_evaluate(_set_pipeline_us_if_any)
-"""For every timing."""
-
-evaluate_grouped_overlap_into = _make_evaluate(no_set_pipeline_us)
-"""For overlap timing: it compiles faster."""
+evaluate_grouped_into = _make_evaluate(has_pipeline=True)
+evaluate_grouped_overlap_into = _make_evaluate(has_pipeline=False)
 
 
 @entry_point
