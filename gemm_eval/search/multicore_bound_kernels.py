@@ -164,19 +164,36 @@ def least_sum(per_x: float, per_y: float, least_product: float) -> float:
 
 
 @kernel
-def _least_traffic(q: Bound, a: float, b: float, c: float, trips_mn: float, trips_mk: float, trips_nk: float) -> float:
-    """Least traffic of a partition, given what a byte of A, B and C counts and the trips that SRAM asks for.
+def least_loads(a: float, b: float, spill: float, trips_mn: float, trips_mk: float, trips_nk: float) -> float:
+    """Least time to load A and B and to spill C, given that of each once, and the trips that SRAM asks for.
 
     Whichever operand stays while the innermost loop runs, the trips of its two dimensions set how often the other two
     are loaded, and the operand's tile has to fit.
     """
-    a *= q.a
-    b *= q.b + q.scale_row
-    spill = q.c_spill * c
-    c_stays = least_sum(a, b, trips_mn)
     a_stays = a + least_sum(b, spill, trips_mk) - spill
     b_stays = b + least_sum(a, spill, trips_nk) - spill
-    return q.c_store * c + min(c_stays, a_stays, b_stays)
+    return min(least_sum(a, b, trips_mn), a_stays, b_stays)
+
+
+@kernel
+def least_loads_beside(
+    a: float, b: float, spill: float, T_m: int, T_n: int, floor_T_k: float, trips_mk: float, trips_nk: float
+) -> float:
+    """As `least_loads`, with T_m trips of m, any number of n trips from T_n up, and of k from `floor_T_k`."""
+    c_stays = a * T_n + b * T_m
+    a_stays = a + b * T_m + spill * (max(floor_T_k, trips_mk / T_m) - 1.0)
+    turn_n = max(float(T_n), trips_nk / floor_T_k)  # where more trips cost more
+    if a > 0.0:
+        turn_n = max(float(T_n), min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))
+    b_stays = a * turn_n + b + spill * (max(floor_T_k, trips_nk / turn_n) - 1.0)
+    return min(c_stays, a_stays, b_stays)
+
+
+@kernel
+def _least_traffic(q: Bound, a: float, b: float, c: float, trips_mn: float, trips_mk: float, trips_nk: float) -> float:
+    """Least traffic of a partition, given what a byte of A, B and C counts."""
+    loads = least_loads(a * q.a, b * (q.b + q.scale_row), q.c_spill * c, trips_mn, trips_mk, trips_nk)
+    return q.c_store * c + loads
 
 
 @kernel
@@ -375,17 +392,9 @@ def pair_bound_us(p: Any, q: Bound, T_m: int, T_n: int, T_k: float, visits: floa
 def _wider_traffic(
     q: Bound, a: float, b: float, c: float, T_m: int, T_n: int, floor_T_k: float, trips_mk: float, trips_nk: float
 ) -> float:  # fmt: skip
-    """Least traffic with T_m trips of m and any number of n trips from T_n up, as `_least_traffic`."""
-    a *= q.a
-    b *= q.b + q.scale_row
-    spill = q.c_spill * c
-    c_stays = a * T_n + b * T_m
-    a_stays = a + b * T_m + spill * (max(floor_T_k, trips_mk / T_m) - 1.0)
-    turn_n = max(float(T_n), trips_nk / floor_T_k)  # where more trips cost more
-    if a > 0.0:
-        turn_n = max(float(T_n), min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))
-    b_stays = a * turn_n + b + spill * (max(floor_T_k, trips_nk / turn_n) - 1.0)
-    return q.c_store * c + min(c_stays, a_stays, b_stays)
+    """As `_least_traffic`, with trips as of `least_loads_beside`."""
+    a, b, spill = a * q.a, b * (q.b + q.scale_row), q.c_spill * c
+    return q.c_store * c + least_loads_beside(a, b, spill, T_m, T_n, floor_T_k, trips_mk, trips_nk)
 
 
 @kernel

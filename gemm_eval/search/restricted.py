@@ -240,17 +240,13 @@ def _largest_tiles(params: bytes, m: int, n: int, k: int, limit: int) -> tuple[T
 
 def _legal_tiles(arch: MulticoreSpec, params: Records, m: int, n: int, k: int) -> Iterator[Tile]:
     record = params[0]
-    for tile_m in _legal_sizes(m, arch.cube_m):
-        for tile_n in _legal_sizes(n, arch.cube_n):
-            for tile_k in _legal_sizes(k, int(record["unit_k"])):
-                if model.sram_used_bytes(record, tile_m, tile_n, tile_k) > record["sram_usable_bytes"]:
-                    break
-                yield Tile(tile_m, tile_n, tile_k)
-
-
-def _legal_sizes(block: int, unit: int) -> Iterator[int]:
-    yield from range(unit, block, unit)
-    yield block
+    units = (m, arch.cube_m), (n, arch.cube_n), (k, int(record["unit_k"]))
+    sizes_m, sizes_n, sizes_k = ([*range(unit, block, unit), block] for block, unit in units)
+    for tile_m, tile_n in itertools.product(sizes_m, sizes_n):
+        for tile_k in sizes_k:
+            if model.sram_used_bytes(record, tile_m, tile_n, tile_k) > record["sram_usable_bytes"]:
+                break
+            yield Tile(tile_m, tile_n, tile_k)
 
 
 _RULES = ("splits", "partitions", "loop_orders", "tile_m", "tile_n", "tile_k", "whole", "loads_once", "max_tile_bytes")
