@@ -149,16 +149,14 @@ def _write(cache: ConfigCache, out: Path, *, as_json: bool) -> None:
 
 
 def _print_tables(files: Sequence[tuple[Path, ConfigCache]]) -> None:
-    from gemm_eval.cli.output import make_console, rows_table, widest
+    from gemm_eval.cli.output import make_console, print_wide, rows_table
 
     console = make_console()
     if not files:
         console.print("no files of configs: neither of yours nor of the library")
     for path, cache in files:
-        table = rows_table(list(map(_cells, cache.records)), _HEADERS)
         console.print(f"{path}: {len(cache)} records", soft_wrap=True)
-        console.width = max(console.width, widest(console, table))  # a record is a line, for grep
-        console.print(table)
+        print_wide(rows_table(list(map(_cells, cache.records)), _HEADERS))
 
 
 _HEADERS = ("GPU", "M", "K", "N", "A", "weights", "L2", "us", "found by", "date", "config")

@@ -16,8 +16,7 @@ from gemm_eval.cli.output import (
     format_share,
     make_console,
     make_table,
-    print_whole_or,
-    rows_table,
+    print_table,
 )
 from gemm_eval.kernels import Occupancy
 from gemm_eval.mapping import KernelConfig
@@ -43,7 +42,7 @@ class Chosen(NamedTuple):
 
 
 def print_profile(profile: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int) -> None:
-    """Print the fastest kernels, and a line for each choice; in two tables where one is wider than the terminal."""
+    """Print the fastest kernels, and a line for each choice."""
     gemm, console = profile.gemm, make_console()
     weights = gemm.mode.name.lower() + (f" of {gemm.group_size}" if gemm.group_size else "")
     title = f"M {gemm.M}, N {gemm.N}, K {gemm.K}, {dtype} x int4 (scales: {weights}) on {gpu}"
@@ -51,12 +50,7 @@ def print_profile(profile: Profile, choices: Sequence[Chosen], gpu: str, dtype: 
         {"#": str(rank)} | _which(profile, kernel) | _how(profile, kernel)
         for rank, kernel in enumerate(profile.kernels[:count], 1)
     ]
-    how = ("#", *_how(profile, profile.kernels[0]))
-    which = [header for header in rows[0] if header == "#" or header not in how]
-    again = "The same kernels: what they reach, and how they are built"
-    print_whole_or(
-        rows_table(rows, title=title), rows_table(rows, which, title=title), rows_table(rows, how, title=again)
-    )
+    print_table(rows, title=title)
     console.print()
     failed = f"; {len(profile.errors)} failed" if profile.errors else ""
     console.print(

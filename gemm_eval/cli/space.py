@@ -123,15 +123,14 @@ def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | 
 def _print_front(
     result: SweepResult, front: pd.DataFrame, columns: list[str], reasons: pd.DataFrame, limit: int
 ) -> None:
-    from gemm_eval.cli.output import make_console, make_table, widest
+    from gemm_eval.cli.output import make_console, make_table, print_wide
 
     console = make_console()
     headers = [_header(name) for name in columns]
     table = make_table(headers, title=f"Pareto front: {len(front)} of {len(result):,} points", right=headers)
     for row in front[columns].head(limit).itertuples(index=False):
         table.add_row(*(_format(value) for value in row))
-    console.width = max(console.width, widest(console, table))  # a digit on a line of its own says nothing
-    console.print(table)
+    print_wide(table)
     if len(front) > limit:
         console.print(f"{len(front) - limit} more: --limit")
     if len(result) < result.description["num_points"]:
