@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _UNBOUNDED_WIDTH = 1 << 16
-_PROSE_CHARS = 28  # a column of prose keeps so many before the table is cut into parts
+_PROSE_CHARS = 16  # a column of prose keeps so many before the table is cut into parts
 _TERM_WORDS = {
     **{"a": "A", "b": "B", "c": "C", "dram": "DRAM", "noc": "NoC", "l2": "L2", "smem": "shared memory"},
     "hidden": "hidden by overlap",
@@ -171,10 +171,16 @@ def _part(table: Table, num_keys: int, others: slice, *, is_first: bool) -> Tabl
 
 
 def _narrow(table: Table, excess: int, least: int) -> int:
-    """Take `excess` characters from the widest columns, none below `least` or its longest word; return what is left."""
+    """Take `excess` characters from the widest columns, none below its longest word; return what is left.
+
+    Given `least`, from columns of words alone, which keep as much.
+    """
     texts = [[str(cell) for cell in (column.header, *column.cells)] for column in table.columns]
     now = [max(cell_len(line) for text in of for line in (text.splitlines() or [""])) for of in texts]
     limits = [max(least, *(cell_len(word) for text in of for word in (text.split() or [""]))) for of in texts]
+    if least:
+        of_words = [column.justify == "left" for column in table.columns]
+        limits = [limit if is_word else most for limit, is_word, most in zip(limits, of_words, now, strict=True)]
     while excess > 0:
         at = max(range(len(now)), key=lambda index: (now[index] > limits[index], now[index]))
         if now[at] <= limits[at]:

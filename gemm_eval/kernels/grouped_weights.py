@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.kernels import layout
 from gemm_eval.kernels.families import WeightMode
@@ -31,14 +30,7 @@ class GroupedW4(PackedArrays):
         InvalidProblemError: as `PackedW4`, or arrays that are not stacked so.
     """
 
-    qweight: Array
-    scales: Array
     scale_units: Array
-    N: int
-    K: int
-    mode: WeightMode
-    group_size: int
-    activation: DType
     _names: ClassVar[tuple[str, ...]] = ("qweight", "scales", "scale_units")
 
     def __post_init__(self) -> None:
@@ -94,7 +86,7 @@ def stack_w4(weights: Iterable[PackedW4]) -> GroupedW4:
     xp = module_of(parts[0].qweight)
     units = xp.asarray([part.scale_unit for part in parts], dtype=xp.float32)
     qweight, scales = (xp.stack([getattr(part, name) for part in parts]) for name in ("qweight", "scales"))
-    return GroupedW4(qweight, scales, units, *(getattr(parts[0], name) for name in _SAME))
+    return GroupedW4(qweight, scales, *(getattr(parts[0], name) for name in _SAME), units)
 
 
 def _with_zeros(packed: PackedW4) -> PackedW4:

@@ -48,6 +48,7 @@ class QuantizedW4(NamedTuple):
         return f"<QuantizedW4 {', '.join(f'{name} {x}' for name, x in zip(self._fields, arrays, strict=True))}>"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class PackedArrays:
     """Packed weights of one GEMM or of groups: arrays that lie all on the CPU or all on a GPU, and what they hold."""
 
@@ -129,13 +130,6 @@ class PackedW4(PackedArrays):
             none.
     """
 
-    qweight: Array
-    scales: Array
-    N: int
-    K: int
-    mode: WeightMode
-    group_size: int
-    activation: DType
     scale_unit: float = 1.0
     permutation: Array | None = None
     _names: ClassVar[tuple[str, ...]] = ("qweight", "scales", "permutation")
@@ -153,21 +147,6 @@ class PackedW4(PackedArrays):
     def __repr__(self) -> str:
         order = "" if self.permutation is None else ", act-order"
         return f"<PackedW4 {self._text()}{order}>"
-
-    @property
-    def num_column_blocks(self) -> int:
-        """NB: blocks of 64 columns."""
-        return self.blocks_and_groups[0]
-
-    @property
-    def num_k_blocks(self) -> int:
-        """KB: blocks of 64 along K; even."""
-        return self.blocks_and_groups[1]
-
-    @property
-    def num_groups(self) -> int:
-        """GB: rows of scales. Groups of a column, with those of the padding; 1 in mode COLUMN; blocks in fp4 modes."""
-        return self.blocks_and_groups[2]
 
 
 def quantize_w4(

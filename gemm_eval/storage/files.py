@@ -148,17 +148,6 @@ def write_whole(path: Path, content: bytes, *, is_durable: bool = True, is_priva
         _sync_folder(path.parent)
 
 
-def place_new(temporary: Path, path: Path) -> None:
-    """Rename a staged file, unless a file has that name: on a file system without locks another may be faster."""
-    try:
-        path.hardlink_to(temporary)
-    except FileExistsError:
-        return
-    except OSError:  # a file system without hard links, such as FAT; any other trouble stops the renaming too
-        if not os.path.lexists(path):
-            temporary.rename(path)
-
-
 def write_text(path: Path, text: str) -> None:
     """Replace a file that a user named by a text in UTF-8; makes its folder, and a link stays a link.
 

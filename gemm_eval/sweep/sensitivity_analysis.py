@@ -159,7 +159,7 @@ def _plan_morris(num_inputs: int, num_trajectories: int, seed: int) -> _Plan:
     points = np.round(raw * last_level) / last_level
     options = {"num_levels": _MORRIS_LEVELS, "conf_level": CONFIDENCE_FRAC, "seed": seed + 1}
     return _Plan(
-        points, _each_output("morris", num_inputs, lambda values: analyzer.analyze(problem, points, values, **options))
+        points, _output_by_output("morris", lambda values: analyzer.analyze(problem, points, values, **options))
     )
 
 
@@ -170,29 +170,21 @@ def _plan_sobol(num_inputs: int, num_base: int, seed: int) -> _Plan:
     options = {"calc_second_order": False, "conf_level": CONFIDENCE_FRAC, "seed": seed + 1}
 
     def indices(values: Floats) -> Mapping[str, Any]:
-        if np.ptp(values) == 0.0:  # SALib would divide by no variance
-            return dict.fromkeys(MEASURES["sobol"], 0.0)
         base = np.concatenate([values[::stride], values[stride - 1 :: stride]])
-        if np.ptp(base) <= values.std() * np.finfo(np.float64).eps:
-            return dict.fromkeys(MEASURES["sobol"], np.nan)
-        found: Mapping[str, Any] = analyzer.analyze(problem, values, **options)
-        return found
+        if np.ptp(base) <= values.std() * np.finfo(np.float64).eps:  # SALib would divide by no variance
+            return dict.fromkeys(MEASURES["sobol"], np.full(num_inputs, np.nan if np.ptp(values) else 0.0))
+        result: Mapping[str, Any] = analyzer.analyze(problem, values, **options)
+        return result
 
-    return _Plan(points, _each_output("sobol", num_inputs, indices))
+    return _Plan(points, _output_by_output("sobol", indices))
 
 
-def _each_output(
-    method: str, num_inputs: int, indices: Callable[[Floats], Mapping[str, Any]]
+def _output_by_output(
+    method: str, indices: Callable[[Floats], Mapping[str, Any]]
 ) -> Callable[[Floats], dict[str, Floats]]:
-    """Return a function that measures output by output."""
-
     def measure(answers: Floats) -> dict[str, Floats]:
         of_outputs = [indices(values) for values in answers.T.copy()]
-        shape = (num_inputs,)
-        return {
-            name: np.stack([np.broadcast_to(np.asarray(of[name], np.float64), shape) for of in of_outputs], axis=1)
-            for name in MEASURES[method]
-        }
+        return {name: np.stack([np.asarray(of[name], np.float64) for of in of_outputs], 1) for name in MEASURES[method]}
 
     return measure
 

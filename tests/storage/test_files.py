@@ -23,7 +23,6 @@ from gemm_eval.storage import (
     files,
     is_temporary,
     make_folder,
-    place_new,
     read_bounded,
     read_checked,
     set_aside,
@@ -82,19 +81,6 @@ def test_a_private_file_is_nobody_elses_whatever_the_umask_says(tmp_path: Path) 
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     assert modes == {"usual": 0o644, "private": 0o600, "made": 0o700, "checked": 0o600}
-
-
-@pytest.mark.parametrize("has_links", [True, False])
-def test_a_new_file_never_replaces_another(has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError("no links here")
-
-    if not has_links:
-        monkeypatch.setattr(Path, "hardlink_to", refuse)
-    for content in (b"first", b"second"):
-        with staged(tmp_path / "a", content) as temporary:
-            place_new(temporary, tmp_path / "a")
-    assert (names(tmp_path), (tmp_path / "a").read_bytes()) == (["a"], b"first")
 
 
 def test_a_text_goes_where_a_link_leads(tmp_path: Path) -> None:
