@@ -114,11 +114,7 @@ def luminance(color: str) -> float:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty Figure without a background, sizes in inches, that pyplot does not know of.
-
-    Raises:
-        GemmEvalError: matplotlib is not installed.
-    """
+    """Return an empty Figure without a background, sizes in inches, that pyplot does not know of."""
     import_matplotlib()
     with needs_extra("plotting", "plot"):
         from matplotlib.figure import Figure
@@ -129,11 +125,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def import_matplotlib() -> ModuleType:
-    """Return the package matplotlib, whose caches lie in the cache folder of this package, or go with the process.
-
-    Raises:
-        GemmEvalError: it is not installed.
-    """
+    """Return the package matplotlib, whose caches lie in the cache folder of this package, or go with the process."""
     given: dict[str, str] = {}
     if "matplotlib" not in sys.modules and "MPLCONFIGDIR" not in os.environ:
         given["MPLCONFIGDIR"] = str(_folder())

@@ -52,11 +52,7 @@ _OURS, _CANDIDATES = "w4a16", "cublaslt-candidates"  # kernels
 
 
 def measure_this_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
-    """Measure, write and print, or list what would be measured.
-
-    Raises:
-        InvalidOptionError: options out of range, or that this kernel has no use for.
-    """
+    """Measure, write and print, or list what would be measured."""
     begin = time.monotonic()
     _check(ctx, asked)
     protocol = (TimingProtocol.quick if asked.quick else TimingProtocol)(l2=asked.l2, clock=asked.clock)

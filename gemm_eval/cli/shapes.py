@@ -85,11 +85,7 @@ def evaluate_shapes(
 ) -> list[Answer]:
     """Evaluate shapes, in their order; a shape that does not fit is an answer, too.
 
-    Args:
-        evaluator: of the arch.
-        shapes: what they say wins over `types` and `options`; a `dtype` of theirs replaces all types.
-        types: as for `evaluate_many`.
-        options: as for `evaluate_many`; all of them.
+    What shapes say wins over `types` and `options`, which are as for `evaluate_many`; a `dtype` replaces all types.
     """
     problems = [_problem(evaluator, shape, types) for shape in shapes]
     alike: dict[Any, list[int]] = {}

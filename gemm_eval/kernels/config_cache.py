@@ -202,15 +202,7 @@ _DIGITS = 3  # nanoseconds, for readers; replays differ by more
 def build_from_timings(table: pd.DataFrame, meta: Mapping[str, Any], gpu: str) -> ConfigCache:
     """Return the fastest config of each GEMM that was timed, of those that kernels of today have.
 
-    Args:
-        table: a row for each GEMM and config, with the columns of data sets in arch/measured/<gpu>/w4a16 and times in
-            us.
-        meta: what the .meta.yaml beside it says: versions of driver and compiler, and when it was measured.
-        gpu: preset of the GPU.
-
-    Raises:
-        InvalidProblemError: the table lacks columns, or `meta` a version or a time.
-        ArchError: there is no such preset.
+    `table` has the columns of data sets in arch/measured/<gpu>/w4a16, `meta` is what the .meta.yaml beside it says.
     """
     columns = [*_GEMM, *KernelConfig._fields, "latency_us"]
     if missing := set(columns) - set(table.columns):

@@ -86,7 +86,7 @@ def stack_w4(weights: Iterable[PackedW4]) -> GroupedW4:
     xp = module_of(parts[0].qweight)
     units = xp.asarray([part.scale_unit for part in parts], dtype=xp.float32)
     qweight, scales = (xp.stack([getattr(part, name) for part in parts]) for name in ("qweight", "scales"))
-    return GroupedW4(qweight, scales, *(getattr(parts[0], name) for name in _SAME), units)
+    return GroupedW4(qweight, scales, **{name: getattr(parts[0], name) for name in _SAME}, scale_units=units)
 
 
 def _with_zeros(packed: PackedW4) -> PackedW4:

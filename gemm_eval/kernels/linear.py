@@ -17,9 +17,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.extras import needs_extra
 from gemm_eval.kernels.checkpoint_tensors import PackedLayer
-from gemm_eval.kernels.checkpoints import from_awq, from_gptq
 from gemm_eval.kernels.families import WeightMode
-from gemm_eval.kernels.fp4 import pack_mxfp4, pack_nvfp4
 from gemm_eval.kernels.layout import (
     as_array,
     check_array,
@@ -154,56 +152,6 @@ class W4Linear(torch.nn.Module):
             raise InvalidProblemError(f"weights are {weight.dtype}: say in which activation, fp16 or bf16, to run")
         return cls.from_packed(pack_w4(_array(weight.t()), group_size, mode, activation=known), linear.bias)
 
-    @classmethod
-    def from_awq(
-        cls, qweight: Any, qzeros: Any, scales: Any, group_size: int | None = 128, *, bias: Any = None,
-        activation: DType | str | None = None,
-    ) -> W4Linear:  # fmt: skip
-        """Return a layer of an AWQ checkpoint; see `kernels.from_awq`. `activation` None: type of the scales."""
-        known = _activation_of(scales, activation)
-        return cls.from_packed(
-            from_awq(_array(qweight), _array(qzeros), _array(scales), group_size, activation=known), bias
-        )
-
-    @classmethod
-    def from_gptq(
-        cls, qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, group_size: int | None = 128, *,
-        version: int = 1, sym: bool | None = None, bias: Any = None, activation: DType | str | None = None,
-    ) -> W4Linear:  # fmt: skip
-        """Return a layer of a GPTQ checkpoint; see `kernels.from_gptq`. `activation` None: type of the scales."""
-        known = _activation_of(scales, activation)
-        packed = from_gptq(
-            _array(qweight), _array(qzeros), _array(scales), _array(g_idx), group_size,
-            version=version, sym=sym, activation=known,
-        )  # fmt: skip
-        return cls.from_packed(packed, bias)
-
-    @classmethod
-    def from_mxfp4(cls, blocks: Any, scales: Any, *, bias: Any = None, activation: DType | str = "bf16") -> W4Linear:
-        """Return a layer of MXFP4 weights, [N, K / 32, 16] or [N, K / 2]; see `gemm_eval.kernels.pack_mxfp4`.
-
-        Raises:
-            InvalidProblemError: as `pack_mxfp4`; or the weights are those of several experts.
-        """
-        packed = pack_mxfp4(_bits(blocks), _bits(scales), activation=activation)
-        return cls.from_packed(_of_one(packed), bias)
-
-    @classmethod
-    def from_nvfp4(
-        cls, weight: Any, scales: Any, tensor_scale: Any = None, *, global_scale: Any = None, bias: Any = None,
-        activation: DType | str = "bf16",
-    ) -> W4Linear:  # fmt: skip
-        """Return a layer of NVFP4 weights [N, K / 2] of ModelOpt or compressed-tensors; see `kernels.pack_nvfp4`.
-
-        Raises:
-            InvalidOptionError, InvalidProblemError: as `pack_nvfp4`; or the weights are those of several experts.
-        """
-        packed = pack_nvfp4(
-            _bits(weight), _bits(scales), _array(tensor_scale), global_scale=_array(global_scale),
-            activation=activation,
-        )  # fmt: skip
-        return cls.from_packed(_of_one(packed), bias)
-
     @property
     def activation(self) -> DType:
         """Type of x and y that the weights were packed for."""
@@ -326,35 +274,11 @@ def replace_linears(model: torch.nn.Module, layers: Iterable[tuple[str, PackedLa
     return count
 
 
-def _activation_of(scales: Any, activation: DType | str | None) -> DType:
-    if activation is not None:
-        return parse_activation(activation)
-    name = str(getattr(scales, "dtype", None)).removeprefix("torch.")
-    known = {str(dtype).removeprefix("torch."): result for dtype, result in ACTIVATION_OF.items()}
-    if name not in known:
-        raise InvalidProblemError(f"scales are {name}: say in which activation, fp16 or bf16, to run")
-    return known[name]
-
-
-def _array(x: Any) -> Any:
-    """Return a tensor as an array of numpy or CuPy, which have no bf16: that comes as fp32. Anything else as it is."""
-    if not isinstance(x, torch.Tensor):
-        return x
+def _array(x: torch.Tensor) -> Any:
+    """Return a tensor as an array of numpy or CuPy, which have no bf16: that comes as fp32."""
     plain = x.detach()
     plain = (plain.float() if plain.dtype is torch.bfloat16 else plain).contiguous()
     return import_cupy().from_dlpack(plain) if plain.is_cuda else plain.numpy()
-
-
-def _bits(x: Any) -> Any:
-    """As `_array`; 8-bit floats as their bits."""
-    is_bytes = isinstance(x, torch.Tensor) and x.element_size() == 1
-    return _array(x.view(torch.uint8) if is_bytes else x)
-
-
-def _of_one(packed: PackedW4 | tuple[PackedW4, ...]) -> PackedW4:
-    if isinstance(packed, tuple):
-        raise InvalidProblemError(f"a linear layer has the weights of one matrix, got those of {len(packed)} experts")
-    return packed
 
 
 def _bias(given: Any, packed: PackedW4) -> torch.Tensor:

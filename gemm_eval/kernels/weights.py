@@ -105,7 +105,7 @@ class PackedArrays:
 
     def _moved(self, xp: ModuleType) -> Self:
         moved = {name: as_array(array, name, xp) for name, array in self._arrays().items()}
-        return replace(self, **moved)  # type: ignore[type-var]
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -147,6 +147,21 @@ class PackedW4(PackedArrays):
     def __repr__(self) -> str:
         order = "" if self.permutation is None else ", act-order"
         return f"<PackedW4 {self._text()}{order}>"
+
+    @property
+    def num_column_blocks(self) -> int:
+        """NB: blocks of 64 columns."""
+        return self.blocks_and_groups[0]
+
+    @property
+    def num_k_blocks(self) -> int:
+        """KB: blocks of 64 along K; even."""
+        return self.blocks_and_groups[1]
+
+    @property
+    def num_groups(self) -> int:
+        """GB: rows of scales."""
+        return self.blocks_and_groups[2]
 
 
 def quantize_w4(

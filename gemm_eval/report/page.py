@@ -65,7 +65,6 @@ class Page:
 
         Raises:
             InvalidOptionError: a figure cannot be embedded, or a cell is not what its column says.
-            GemmEvalError: jinja2 is not installed.
         """
         numbers = itertools.count(1)
         anchors = [f"section-{next(numbers)}" for _ in self.sections]

@@ -30,10 +30,7 @@ _LADDERS = {
 def scaled_text(kind: str, value: float) -> str:
     """Return a value in the unit of its size: ``12.3 ms``, ``101 MB``, ``1.5 MiB``, ``3.20 mJ``, ``1.11 GFLOP``.
 
-    Args:
-        kind: ``"time"`` (in us), ``"bytes"`` (that move), ``"capacity"`` (bytes of a memory), ``"energy"`` (in pJ) or
-            ``"flop"``.
-        value: in the base unit.
+    Kinds are those of `Column`, and ``"flop"``; values are in the base unit.
     """
     if kind == "time":
         return time_text(value)

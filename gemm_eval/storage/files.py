@@ -149,11 +149,7 @@ def write_whole(path: Path, content: bytes, *, is_durable: bool = True, is_priva
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file that a user named by a text in UTF-8; makes its folder, and a link stays a link.
-
-    Raises:
-        GemmEvalError: it cannot be written; the old one is as it was.
-    """
+    """Replace a file that a user named by a text in UTF-8; makes its folder, and a link stays a link."""
     path = Path(os.path.realpath(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -204,11 +200,7 @@ def read_bounded(
 ) -> bytes:
     """Return the content of a file; pipes, devices, sockets and folders are refused before anything is read of them.
 
-    Args:
-        path: the file.
-        max_bytes: the largest size that is taken, in bytes.
-        what: what the file holds, in the singular, for messages: "spec", "cubin".
-        unreadable, too_large: errors to raise, with the path in the message; the cause of the first is the `OSError`.
+    `what` the file holds, such as "spec", is for messages. The cause of an `unreadable` error is the `OSError`.
     """
     name = one_line(str(Path(path)), _MAX_PATH_CHARS)  # all of it, unless no file system would take it
     try:
@@ -251,10 +243,8 @@ _held: set[int] = set()
 class FileLock:
     """A lock between processes and threads, on a file of its own, which is made and stays.
 
-    It is the operating system's, so it ends with its process. On a file system without locks nobody is kept out.
-
-    Args:
-        path: of the lock's own file; a link is refused.
+    It is the operating system's, so it ends with its process. On a file system without locks nobody is kept out. A link
+    in the place of the lock's own file is refused.
     """
 
     def __init__(self, path: Path) -> None:

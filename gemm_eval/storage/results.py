@@ -85,11 +85,7 @@ class ResultFile:
         self._timeout_s = timeout_s
 
     def read(self, section: str) -> Arrays:
-        """Return the arrays of a section by name; none where it is missing or the file cannot be used.
-
-        Raises:
-            StorageError: the file that the user named is no such cache.
-        """
+        """Return the arrays of a section by name; none where it is missing or the file cannot be used."""
         with self._reported():
             path = Path(os.path.realpath(self.path))
             try:
@@ -103,11 +99,7 @@ class ResultFile:
         return {}
 
     def merge(self, section: str, change: Callable[[Arrays], Arrays]) -> bool:
-        """Replace a section by what `change` makes of its arrays of now; return whether it was written.
-
-        Raises:
-            StorageError: as for `read`.
-        """
+        """Replace a section by what `change` makes of its arrays of now; return whether it was written."""
         with self._reported():
             path = Path(os.path.realpath(self.path))
             make_folder(path.parent)

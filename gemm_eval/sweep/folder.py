@@ -126,7 +126,7 @@ class FolderStore(Store):
             names = [entry.name for entry in self._path.iterdir()]
         except OSError as error:
             raise GemmEvalError(f"cannot read {self._path}: {error.strerror or error}") from error
-        numbers = [int(match[1]) for match in map(_PART.fullmatch, names) if match]
+        numbers = {int(match[1]) for match in map(_PART.fullmatch, names) if match}
         return sorted(first for first in numbers if self._chunks.num_at(first) and _part_name(first) in names)
 
     def holds(self, first: int, rows: Rows) -> bool:

@@ -78,11 +78,7 @@ class SensitivityResult:
         return self.measures[MEASURES[self.method][0]]
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame: a row for each output and input, the most important input of an output first.
-
-        Raises:
-            GemmEvalError: pandas is not installed.
-        """
+        """Return a pandas DataFrame: a row for each output and input, the most important input of an output first."""
         with needs_extra("to_pandas", "sweep"):
             import pandas as pd
         rows = [
@@ -111,15 +107,10 @@ def analyze_sensitivity(
     on_infeasible: str = "raise",
     maximize: Sequence[bool] = (),
 ) -> SensitivityResult:
-    """Measure how much each input of a function of the unit cube matters to each output.
+    """Measure how much each input of a function of the unit cube matters to each output; options as of `sensitivity`.
 
-    Args:
-        evaluate: called once with all points, float64 [num_points, num_inputs], each 0..1 with both ends possible;
-            returns [num_points, num_outputs], where nan or infinite means infeasible. Many points may mean the same.
-        names: [num_inputs], all different.
-        output_names: [num_outputs], all different.
-        method, num_samples, seed, on_infeasible: see `sensitivity`.
-        maximize: [num_outputs], which outputs are better when larger, for ``"worst"``; empty: none.
+    `evaluate` is called once with points [num_points, num_inputs], and returns [num_points, num_outputs], where nan or
+    infinite means infeasible. `maximize` says which outputs are better when larger, for ``"worst"``; empty: none.
     """
     num_samples = _checked_options(method, num_samples, seed, on_infeasible)
     plan = _PLANS[method](len(names), num_samples, seed)

@@ -48,7 +48,6 @@ def plot_pareto(
         maximize: which of `x` and `y` are better when larger.
 
     Raises:
-        GemmEvalError: matplotlib is not installed.
         InvalidInputError: columns of words where numbers are needed, or of unequal lengths.
         InvalidOptionError: no such column, or nothing feasible.
     """
@@ -159,7 +158,6 @@ def plot_heat_map(table: Any, x: str, y: str, value: str, *, reduce: str = "min"
         reduce: ``"min"``, ``"max"`` or ``"median"`` over everything else that varies.
 
     Raises:
-        GemmEvalError: matplotlib is not installed.
         InvalidInputError: `value` holds words.
         InvalidOptionError: no such column or reduction, or nothing feasible.
     """
