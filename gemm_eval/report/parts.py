@@ -177,12 +177,9 @@ def table_of(
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing: a matplotlib Figure, or SVG text whose styles are attributes (matplotlib's are).
+    """A drawing, whose black and white, and the neutral colours of our own plots, become those of the page."""
 
-    Black and white, and the neutral colours of our own plots, become those of the page, light or dark.
-    """
-
-    figure: str | matplotlib.figure.Figure
+    figure: matplotlib.figure.Figure
     caption: str = ""
 
 
