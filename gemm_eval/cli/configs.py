@@ -167,13 +167,10 @@ def _cells(record: ConfigRecord) -> dict[str, str]:
     from gemm_eval.cli.values import format_mapping
 
     key, void, mode = record.key, _void(record), record.key.mode.name.lower()
+    way = f"{record.found_by.removesuffix('_k')} {record.num_timed}"  # of the k of "top_k"
     return {
         "GPU": key.gpu, "M": str(key.M), "K": str(key.K), "N": str(key.N), "A": str(key.activation),
         "weights": f"{mode} {key.group_size}" if key.group_size else mode, "L2": key.l2,
-        "us": format_number(record.latency_us), "found by": _way(record), "date": record.date,
+        "us": format_number(record.latency_us), "found by": way, "date": record.date,
         "config": format_mapping(record.config) if void is None else f"void: {void}",
     }  # fmt: skip
-
-
-def _way(record: ConfigRecord) -> str:
-    return f"{'all' if record.found_by == 'all' else 'top'} {record.num_timed}"

@@ -382,7 +382,8 @@ def _rows_of_csv(path: Path, lines: Any) -> Iterator[Record]:
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]
-                _check_header(where, header)
+                if twice := [name for index, name in enumerate(header) if name in header[:index]]:
+                    raise InvalidInputError(f"{where}: column {shown(twice[0])} is there twice")
             elif len(cells) > len(header):
                 raise InvalidInputError(f"{where}: {len(cells)} cells under {len(header)} columns")
             else:
@@ -390,12 +391,6 @@ def _rows_of_csv(path: Path, lines: Any) -> Iterator[Record]:
                 yield where, dict(zip(header, stripped + [None] * (len(header) - len(cells)), strict=True))
     except csv.Error as error:
         raise InvalidInputError(f"{path}, line {lines.line_num}: {error}") from None
-
-
-def _check_header(where: str, names: Sequence[str]) -> None:
-    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
-    if twice is not None:
-        raise InvalidInputError(f"{where}: column {shown(twice)} is there twice")
 
 
 def _read_parquet(path: Path) -> Iterable[Record]:

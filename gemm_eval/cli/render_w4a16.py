@@ -144,7 +144,8 @@ def _table(family: str, rows: Sequence[_Row], *, has_last: bool) -> Table:
             "KiB": f"{entry.smem_bytes / _KIB:,.1f}",
         }
         if is_compiled:
-            row["regs"] = "-" if occupancy is None else _registers(occupancy)
+            spilled = f" ({occupancy.spill_bytes} spilled)" if occupancy and occupancy.spill_bytes else ""
+            row["regs"] = "-" if occupancy is None else f"{occupancy.registers}{spilled}"
             row["CTAs"] = "-" if occupancy is None else str(occupancy.ctas_per_sm)
         if has_last:
             row["split-K"] = entry.refusal or _in_short(splits or ["yes"])
@@ -156,10 +157,6 @@ def _in_short(splits: Sequence[str]) -> str:
     """Return the cell of "split-K": 1 for a K that is not split, the parts, and stream-K."""
     short = {"data parallel": "1", "stream-K": "stream"}
     return ", ".join(short.get(split, split.removeprefix("split-K ")) for split in splits)
-
-
-def _registers(occupancy: Occupancy) -> str:
-    return f"{occupancy.registers}" + (f" ({occupancy.spill_bytes} spilled)" if occupancy.spill_bytes else "")
 
 
 # Crossovers: up to which M our W4A16 kernels beat a dense GEMM, predicted and measured.

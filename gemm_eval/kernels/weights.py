@@ -302,18 +302,17 @@ def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
         raise InvalidProblemError(f"dtype must be a type of floats, such as numpy.float32, got {shown(dtype)}")
     check_packed(packed)
     xp = module_of(packed.qweight)
-    result = _fp4_values(packed, dtype) if packed.mode.is_fp4 else _integer_values(packed, dtype)
+    if packed.mode.is_fp4:
+        result = _fp4_values(packed, dtype)
+    else:
+        integers, scales, zeros = unpack_w4(packed)
+        middles = MIDDLE if zeros is None else _spread(zeros, packed, dtype)
+        result = _spread(scales, packed, dtype) * (integers.astype(dtype) - middles)
     if packed.permutation is None:
         return result
     in_order = xp.empty_like(result)
     in_order[packed.permutation] = result
     return in_order
-
-
-def _integer_values(packed: PackedW4, dtype: Any) -> Array:
-    integers, scales, zeros = unpack_w4(packed)
-    scale = _spread(scales, packed, dtype)
-    return scale * (integers.astype(dtype) - (MIDDLE if zeros is None else _spread(zeros, packed, dtype)))
 
 
 def _fp4_values(packed: PackedW4, dtype: Any) -> Array:

@@ -209,7 +209,11 @@ def _chart(chart: Chart) -> dict[str, Any]:
     names = [column.name for column in chart.columns]
     axes = [(names.index(chart.x), chart.log_x), (names.index(chart.y), chart.log_y)]
     marks = chart.highlight if chart.highlight is not None else [False] * len(chart.rows)
-    placed = [at for at, row in enumerate(chart.rows) if all(_can_place(row[place], is_log) for place, is_log in axes)]
+
+    def can_place(value: Cell, is_log: bool) -> bool:
+        return isinstance(value, Real) and math.isfinite(value) and (value > 0 or not is_log)
+
+    placed = [at for at, row in enumerate(chart.rows) if all(can_place(row[place], is_log) for place, is_log in axes)]
     plain = [at for at in placed if not marks[at]]
     stride = math.ceil(len(plain) / max(1, chart.max_points))
     left_out = set(plain).difference(plain[:: max(1, stride)])
@@ -241,10 +245,6 @@ def _chart(chart: Chart) -> dict[str, Any]:
     }  # fmt: skip
     caption = f"{chart.caption}." if notes and chart.caption and not chart.caption.endswith(".") else chart.caption
     return {"data": _plain(data), "caption": " ".join(filter(None, [caption, *notes]))}
-
-
-def _can_place(value: Cell, is_log: bool) -> bool:
-    return isinstance(value, Real) and math.isfinite(value) and (value > 0 or not is_log)
 
 
 _PX_PER_PT = 4 / 3  # as CSS defines them

@@ -33,7 +33,7 @@ _OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
 _USUAL_MODE = 0o666  # less what the umask takes
 _PRIVATE_MODE = 0o600
 _TEMPORARY = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
-_NUMBERS = re.compile(r"(\d+)")
+_NUM_KEPT_ASIDE = 3
 _MAX_PATH_CHARS = 1024
 _MAX_CHECKED_BYTES = 1 << 26  # a cubin takes a few megabytes at most, and a larger file is made anew
 # Without O_NONBLOCK, opening a FIFO may wait for a writer for ever; without O_NOCTTY, a terminal may become ours.
@@ -168,26 +168,20 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def set_aside(path: Path, name: str, *, earlier: str | None = None, num_kept: int = 0) -> Path:
-    """Rename a damaged file within its folder, and return its new path; a file of that name may be replaced.
+def set_aside(path: Path, name: str | None = None) -> Path:
+    """Rename a damaged file within its folder, by default to ``<name>.damaged-<n>``; return its new path.
 
-    `earlier` is a regular expression of the names of files set aside: the newest `num_kept` stay, by the numbers in
-    their names. None: all stay.
+    Numbers count up, and the last three files stay. A file that has the given name is replaced.
     """
-    aside = path.with_name(name)
+    number = re.compile(re.escape(path.name) + r"\.damaged-(\d+)")
+    matches = (number.fullmatch(file.name) for file in path.parent.iterdir())
+    earlier = [] if name else sorted(int(match[1]) for match in matches if match)
+    aside = path.with_name(name or f"{path.name}.damaged-{earlier[-1] + 1 if earlier else 1}")
     path.replace(aside)
-    if earlier is not None:
-        with contextlib.suppress(OSError):  # too many files take room, and harm nobody
-            old = [file for file in path.parent.iterdir() if re.fullmatch(earlier, file.name)]
-            for file in sorted(old, key=lambda file: _age(file.name))[:-num_kept]:
-                if file.is_symlink() or file.is_file():  # a folder is not ours
-                    file.unlink(missing_ok=True)
+    for old in (path.with_name(f"{path.name}.damaged-{number}") for number in earlier[: 1 - _NUM_KEPT_ASIDE]):
+        with contextlib.suppress(OSError):  # too many files take room, and harm nobody; a folder is not ours
+            old.unlink(missing_ok=True)
     return aside
-
-
-def _age(name: str) -> list[tuple[int, str]]:
-    """Return the numbers of a name as numbers: ``damaged-10`` is younger than ``damaged-9``."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in _NUMBERS.split(name)]
 
 
 def read_bounded(

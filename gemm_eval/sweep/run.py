@@ -226,14 +226,10 @@ def _run_adaptive(
     proposer = Proposer(work.space, sampling, [is_maximized(name, work.workloads) for name in aims])
     for begin in range(0, sampling.num_points, sampling.batch_size):
         rows = proposer.propose(min(sampling.batch_size, sampling.num_points - begin))
-        run(begin, begin + len(rows), partial(_slice, rows, begin))
+        run(begin, begin + len(rows), lambda first, stop, rows=rows, begin=begin: rows[first - begin : stop - begin])
         done = store.take(np.arange(begin, begin + len(rows)), list(dict.fromkeys([*aims, "excluded"])))
         values = np.stack([done[name].to_numpy().astype(np.float64) for name in aims], axis=1)
         proposer.tell(values, done["excluded"].to_numpy() == "")
-
-
-def _slice(rows: Rows, begin: int, first: int, stop: int) -> Rows:
-    return rows[first - begin : stop - begin]
 
 
 def _first_rows(space: Space, sampling: Any) -> tuple[int, Rows]:

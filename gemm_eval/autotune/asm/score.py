@@ -105,6 +105,7 @@ def _loop_card(loop: Sequence[Instruction], kinds: dict[int, str], language: Lan
 
 
 Cards = tuple[ScoreCard, ...]
+_ADAPTER = TypeAdapter(Cards)
 
 
 @cache
@@ -130,7 +131,7 @@ def _load_cards(code: bytes) -> Cards | None:
     if content is None:
         return None
     try:
-        return _adapter().validate_json(content, strict=True)
+        return _ADAPTER.validate_json(content, strict=True)
     except ValidationError:
         return None
 
@@ -139,11 +140,6 @@ def _save_cards(code: bytes, cards: Cards) -> None:
     path = _path_of(code)
     if path is not None:
         write_checked(path, json.dumps(cards).encode())
-
-
-@cache
-def _adapter() -> TypeAdapter[Cards]:
-    return TypeAdapter(Cards)
 
 
 _ELF = b"\x7fELF"
