@@ -73,9 +73,7 @@ def list_(
 
 @command(app)
 def merge(
-    files: Annotated[list[Path], argument("Files to merge.", "FILE...")],
-    out: _Out,
-    json: JsonOption = False,
+    files: Annotated[list[Path], argument("Files to merge.", "FILE...")], out: _Out, json: JsonOption = False
 ) -> None:
     """Write the records of several files into one: of the same GEMM, GPU and kernel the fastest that was measured.
 

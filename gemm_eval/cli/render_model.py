@@ -7,14 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gemm_eval.arch import ArchSpec
-from gemm_eval.cli.output import (
-    Column,
-    format_number,
-    format_share,
-    format_term,
-    make_console,
-    print_table,
-)
+from gemm_eval.cli.output import Column, format_number, format_share, format_term, make_console, print_table
 from gemm_eval.estimate import ModelEstimate, StepEstimate
 from gemm_eval.evaluate import AttentionResult, CollectiveResult, GEMMResult
 from gemm_eval.moe import BREAKDOWN, MoeLayerTable

@@ -23,8 +23,7 @@ _OF_MODELS = {
 }  # fmt: skip
 
 LimitOption = Annotated[
-    int | None,
-    opt.option("Points of the front to print. Default: 20; all with --json and --out.", min=1),
+    int | None, opt.option("Points of the front to print. Default: 20; all with --json and --out.", min=1)
 ]
 
 

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq, pack_checkpoint
     from gemm_eval.kernels.families import GroupedSizes, Sizes, Variant, WeightMode
     from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
-    from gemm_eval.kernels.gemm import (
-        occupancy,
-        w4a16_gemm,
-        w4a16_grouped_gemm,
-        workspace_bytes,
-    )
+    from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, w4a16_grouped_gemm, workspace_bytes
     from gemm_eval.kernels.grouped_weights import GroupedW4, stack_w4
     from gemm_eval.kernels.layout import (
         BLOCK_COLUMNS,

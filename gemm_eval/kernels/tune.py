@@ -15,15 +15,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 from gemm_eval.arch import gpu_slug
-from gemm_eval.device import (
-    Call,
-    StreamTimer,
-    TimingProtocol,
-    capture_calls,
-    measure_floor_us,
-    runtime,
-    time_in_turns,
-)
+from gemm_eval.device import Call, StreamTimer, TimingProtocol, capture_calls, measure_floor_us, runtime, time_in_turns
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels.config_cache import lookup, new_record, present_versions, remember
 from gemm_eval.kernels.config_records import ConfigKey

@@ -196,11 +196,7 @@ def _salib_problem(num_inputs: int) -> dict[str, Any]:
 
 
 def _settle_infeasible(
-    answers: Floats,
-    output_names: tuple[str, ...],
-    method: str,
-    on_infeasible: str,
-    is_maximized: npt.NDArray[np.bool_],
+    answers: Floats, output_names: tuple[str, ...], method: str, on_infeasible: str, is_maximized: npt.NDArray[np.bool_]
 ) -> int:
     """Refuse, replace or mark with nan, in place, what is not finite; returns how many points had a value replaced."""
     is_infeasible = ~np.isfinite(answers)

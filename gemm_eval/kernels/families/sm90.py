@@ -9,16 +9,7 @@ import numpy as np
 
 from gemm_eval.arch import DeviceLimits, cluster_sms
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels.families.base import (
-    Family,
-    Launch,
-    Operands,
-    Sizes,
-    TensorMapOf,
-    Variant,
-    WeightMode,
-    ceil_div,
-)
+from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, WeightMode, ceil_div
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
 _ROWS, _BLOCK_K, _BLOCK_BYTES = 64, 64, 2048  # columns and k of a packed block, and its bytes
