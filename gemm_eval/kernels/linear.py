@@ -17,7 +17,9 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.extras import needs_extra
 from gemm_eval.kernels.checkpoint_tensors import PackedLayer
+from gemm_eval.kernels.checkpoints import from_awq, from_gptq
 from gemm_eval.kernels.families import WeightMode
+from gemm_eval.kernels.fp4 import pack_mxfp4, pack_nvfp4
 from gemm_eval.kernels.layout import (
     as_array,
     check_array,
@@ -152,6 +154,50 @@ class W4Linear(torch.nn.Module):
             raise InvalidProblemError(f"weights are {weight.dtype}: say in which activation, fp16 or bf16, to run")
         return cls.from_packed(pack_w4(_array(weight.t()), group_size, mode, activation=known), linear.bias)
 
+    @classmethod
+    def _of_tensors(
+        cls, pack: Callable[..., Any], tensors: Iterable[Any], bias: Any, activation: DType | str | None, **options: Any
+    ) -> W4Linear:
+        """Return a layer of a checkpoint's tensors, which `pack` of `gemm_eval.kernels` packs."""
+        packed = pack(*map(_bits, tensors), activation=activation, **options)
+        if isinstance(packed, tuple):
+            raise InvalidProblemError(
+                f"a linear layer has the weights of one matrix, got those of {len(packed)} experts"
+            )
+        return cls.from_packed(packed, bias)
+
+    @classmethod
+    def from_awq(
+        cls, qweight: Any, qzeros: Any, scales: Any, group_size: int | None = 128, *, bias: Any = None,
+        activation: DType | str | None = None,
+    ) -> W4Linear:  # fmt: skip
+        """Return a layer of an AWQ checkpoint; see `kernels.from_awq`. `activation` None: type of the scales."""
+        known = _activation_of(scales, activation)
+        return cls._of_tensors(from_awq, (qweight, qzeros, scales), bias, known, group_size=group_size)
+
+    @classmethod
+    def from_gptq(
+        cls, qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, group_size: int | None = 128, *,
+        bias: Any = None, activation: DType | str | None = None, **options: Any,
+    ) -> W4Linear:  # fmt: skip
+        """Return a layer of a GPTQ checkpoint; see `kernels.from_gptq`. `activation` None: type of the scales."""
+        known, tensors = _activation_of(scales, activation), (qweight, qzeros, scales, g_idx)
+        return cls._of_tensors(from_gptq, tensors, bias, known, group_size=group_size, **options)
+
+    @classmethod
+    def from_mxfp4(cls, blocks: Any, scales: Any, *, bias: Any = None, activation: DType | str = "bf16") -> W4Linear:
+        """Return a layer of MXFP4 weights of one matrix; see `kernels.pack_mxfp4`."""
+        return cls._of_tensors(pack_mxfp4, (blocks, scales), bias, activation)
+
+    @classmethod
+    def from_nvfp4(
+        cls, weight: Any, scales: Any, tensor_scale: Any = None, *, global_scale: Any = None, bias: Any = None,
+        activation: DType | str = "bf16",
+    ) -> W4Linear:  # fmt: skip
+        """Return a layer of NVFP4 weights of one matrix; see `kernels.pack_nvfp4`."""
+        tensors = weight, scales, tensor_scale
+        return cls._of_tensors(pack_nvfp4, tensors, bias, activation, global_scale=_bits(global_scale))
+
     @property
     def activation(self) -> DType:
         """Type of x and y that the weights were packed for."""
@@ -272,6 +318,23 @@ def replace_linears(model: torch.nn.Module, layers: Iterable[tuple[str, PackedLa
         setattr(parent, own, new if device.type == "meta" else new.to(device))
         count += 1
     return count
+
+
+def _activation_of(scales: Any, activation: DType | str | None) -> DType:
+    if activation is not None:
+        return parse_activation(activation)
+    name = str(getattr(scales, "dtype", None)).removeprefix("torch.")
+    known = {str(dtype).removeprefix("torch."): result for dtype, result in ACTIVATION_OF.items()}
+    if name not in known:
+        raise InvalidProblemError(f"scales are {name}: say in which activation, fp16 or bf16, to run")
+    return known[name]
+
+
+def _bits(x: Any) -> Any:
+    """Return a tensor as an array, 8-bit floats as their bits; anything else as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    return _array(x.view(torch.uint8) if x.element_size() == 1 else x)
 
 
 def _array(x: torch.Tensor) -> Any:

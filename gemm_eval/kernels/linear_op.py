@@ -181,7 +181,7 @@ def _on_gpu(
     rows = _readable(x.reshape(-1, K))
     with torch.cuda.device(x.device):
         addresses = [0 if tensor is None else _address(tensor) for tensor in (qweight, scales, permutation)]
-        packed = _packed_at(*addresses, N, K, mode, group_size, scale_unit, scales.dtype, int(x.device.index))
+        packed = _packed_at(*addresses, N, K, mode, group_size, scale_unit, scales.dtype, _device_of(x))
         workspace = None
         # Memory of a graph has to be torch's own; so is that of gathered activations, which may be large.
         if permutation is not None or torch.cuda.is_current_stream_capturing():
@@ -199,6 +199,10 @@ def _readable(rows: torch.Tensor) -> torch.Tensor:
     if is_readable and rows.data_ptr() % _ALIGNMENT_BYTES == 0:
         return rows
     return rows.clone(memory_format=torch.contiguous_format)
+
+
+def _device_of(x: torch.Tensor) -> int:
+    return int(x.device.index)
 
 
 def _address(tensor: torch.Tensor) -> int:

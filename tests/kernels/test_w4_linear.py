@@ -21,9 +21,11 @@ from gemm_eval.kernels import (
     dequantize,
     load_packed,
     pack_checkpoint,
+    pack_mxfp4,
+    pack_nvfp4,
     pack_w4,
 )
-from tests.kernels.checkpoint_samples import AWQ, GPTQ, make_layer, write_checkpoint
+from tests.kernels.checkpoint_samples import AWQ, GPTQ, SampleLayer, make_layer, write_checkpoint
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'gemm_eval[torch]'")
 
@@ -370,6 +372,25 @@ def test_from_linear(dtype: Any, has_bias: bool) -> None:
     np.testing.assert_array_equal(dequantize(layer.to_packed().packed), meant)
 
 
+def test_from_tensors_of_four_bit_floats() -> None:
+    random = np.random.default_rng(2)
+    rows = torch.from_numpy(random.integers(0, 256, (N, K // 2), dtype=np.uint8))
+    powers = torch.from_numpy(random.integers(110, 125, (N, -(-K // 32)), dtype=np.uint8))
+    numbers = torch.from_numpy(random.integers(60, 120, (N, -(-K // 16)), dtype=np.uint8)).view(torch.float8_e4m3fn)
+    unit, bias, x = torch.tensor([0.25]), torch.arange(N, dtype=torch.float32), tokens(3, K, activation="bf16")
+    for layer, packed in (
+        (W4Linear.from_mxfp4(rows, powers, bias=bias), pack_mxfp4(rows.numpy(), powers.numpy())),
+        (
+            W4Linear.from_nvfp4(rows, numbers, unit, bias=bias),
+            pack_nvfp4(rows.numpy(), numbers.view(torch.uint8).numpy(), global_scale=4.0),
+        ),
+    ):
+        assert layer.activation == "bf16"
+        assert error_of(layer(x), x.double().numpy() @ dequantize(packed) + bias.numpy()) < WORST_ERROR["bf16"]
+    with pytest.raises(InvalidProblemError, match="one matrix, got those of 2 experts"):
+        W4Linear.from_mxfp4(torch.stack([rows] * 2), torch.stack([powers] * 2))
+
+
 def test_what_cannot_be_quantized_is_refused() -> None:
     with pytest.raises(InvalidProblemError, match=r"linear must be a torch\.nn\.Linear, got Conv1d"):
         W4Linear.from_linear(torch.nn.Conv1d(8, 8, 1))
@@ -387,6 +408,34 @@ def test_what_cannot_be_quantized_is_refused() -> None:
         W4Linear.from_packed(packed_of(), np.ones(3, np.float32))
     with pytest.raises(InvalidProblemError, match="packed must be a PackedW4"):
         W4Linear.from_packed(torch.ones(8, 8))
+
+
+def tensors_of(layer: SampleLayer) -> dict[str, Any]:
+    """As safetensors.torch gives them."""
+    found = {}
+    for name, stored in layer.tensors.items():
+        tensor = torch.from_numpy(stored.array.view(np.int16).copy() if stored.dtype == "BF16" else stored.array)
+        found[name] = tensor.view(torch.bfloat16) if stored.dtype == "BF16" else tensor
+    return found
+
+
+@pytest.mark.parametrize("is_bf16", [True, False])
+@pytest.mark.parametrize("method", ["awq", "gptq"])
+def test_from_tensors_of_checkpoints(method: str, is_bf16: bool) -> None:
+    sample = make_layer(method, K, N, 64, 3, has_bias=True, is_sorted=method == "awq", is_bf16=is_bf16)
+    tensors = tensors_of(sample)
+    make = W4Linear.from_awq if method == "awq" else W4Linear.from_gptq
+    layer = make(**tensors, group_size=64)
+    x = tokens(5, K, activation="bf16" if is_bf16 else "fp16")
+
+    assert layer.scales.dtype is x.dtype
+    assert (
+        error_of(layer(x), x.double().numpy() @ sample.meant + sample.bias) < WORST_ERROR["bf16" if is_bf16 else "fp16"]
+    )
+    tensors["scales"] = tensors["scales"].float()
+    with pytest.raises(InvalidProblemError, match="scales are float32: say in which activation"):
+        make(**tensors, group_size=64)
+    assert make(**tensors, group_size=64, activation="fp16").scales.dtype is torch.float16
 
 
 class Model(torch.nn.Module):
