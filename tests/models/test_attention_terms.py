@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from gemm_eval import AttentionProblem, GEMMEvaluator, list_archs, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.attention import (
-    attention_coefficients,
-    attention_costs,
-    attention_rows,
-    families_of_rows,
-)
+from gemm_eval.models.gpu.attention import attention_coefficients, attention_costs, attention_rows, families_of_rows
 from gemm_eval.models.gpu.attention.rows import tile_counts
 from gemm_eval.models.gpu.attention.streams import _even_parts, padded_head_dim
 

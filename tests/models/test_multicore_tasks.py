@@ -25,14 +25,7 @@ def cost(rows: int | tuple[int, ...], tile_m: int, P_M: int = 1, **changes: floa
 
 @pytest.mark.parametrize(
     ("rows", "tile_m", "P_M", "tasks"),
-    [
-        (32, 32, 1, 1),
-        (32, 8, 1, 4),
-        (30, 8, 1, 4),
-        (32, 8, 2, 2),
-        ((32, 32, 0), 8, 1, 8),
-        ((32, 8, 3), 8, 1, 6),
-    ],
+    [(32, 32, 1, 1), (32, 8, 1, 4), (30, 8, 1, 4), (32, 8, 2, 2), ((32, 32, 0), 8, 1, 8), ((32, 8, 3), 8, 1, 6)],
 )
 def test_tiles_of_the_same_rows_are_a_task(rows: int | tuple[int, ...], tile_m: int, P_M: int, tasks: int) -> None:
     plain, started = cost(rows, tile_m, P_M), cost(rows, tile_m, P_M, task_us=TASK_US)
