@@ -32,7 +32,7 @@ _MULTICORE = Area(
 _TRITON = Area(
     ("triton",),
     ("models/test_triton_cost.py", "property/test_triton_cost.py"),
-    ("autotune/test_asm_model.py", "autotune/test_triton_ranker.py", "validation/test_validation_triton.py"),
+    ("autotune/test_asm_model.py", "autotune/test_triton_rules.py", "validation/test_validation_triton.py"),
 )
 _W4A16 = Area(
     ("gpu", "top"),
