@@ -1,4 +1,4 @@
-"""Pruning of Triton configs without Triton: rules, ranking in two steps, what stays of a list and what is said of it."""
+"""Pruning of Triton configs without Triton: rules, ranking in two steps, what stays of a list, and what is said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs on disk: which are whose, where they are kept, and that threads and processes share them."""
+"""Costs in memory and on disk: whose entries are whose, where they lie, and threads and processes that share them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,64 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.evaluate import multicore as _multicore
 from gemm_eval.evaluate.backend import Kind
-from gemm_eval.evaluate.costs import default_path
+from gemm_eval.evaluate.costs import FoundCosts, default_path
 from gemm_eval.evaluate.disk import CostStore
 from gemm_eval.storage import results
 from gemm_eval.transformer.prewarm import prewarm
 from gemm_eval.workload import RunOptions
 from tests.cases import case
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+EVALUATOR = GEMMEvaluator("demo-8core", disk_cache=False)
+FEW_ROWS = [GemmProblem(1, M, 32, 16) for M in range(1, 81)]
+KIND: Kind = EVALUATOR.kind_of_types(FEW_ROWS[0].types, EVALUATOR.preferred)
+
+
+def memory(maxsize: int) -> FoundCosts:
+    return FoundCosts(EVALUATOR.backend, disk_cache=False, maxsize=maxsize)
+
+
+def find(costs: FoundCosts, *places: int) -> None:
+    for place in places:
+        latency_us = costs.find(FEW_ROWS[place], KIND)["latency_us"]
+        assert latency_us == EVALUATOR.evaluate_problem(FEW_ROWS[place]).latency_us
+
+
+@pytest.mark.parametrize("maxsize", [2, 3, 10, 64])
+def test_the_oldest_half_is_forgotten_where_there_are_too_many(maxsize: int) -> None:
+    costs = memory(maxsize)
+    find(costs, *range(maxsize))
+    assert costs.info() == (0, maxsize, maxsize, maxsize)
+    find(costs, *range(maxsize))
+    assert costs.info() == (maxsize, maxsize, maxsize, maxsize)
+    find(costs, maxsize)  # one too many
+    assert costs.info().currsize == maxsize // 2
+    find(costs, maxsize)
+    assert costs.info()[:2] == (maxsize + 1, maxsize + 1)
+    find(costs, 0)
+    assert costs.info().misses == maxsize + 2
+    costs.clear()
+    assert costs.info() == (0, 0, maxsize, 0)
+
+
+def test_threads_never_see_a_wrong_record() -> None:
+    costs = memory(50)
+
+    def work(seed: int) -> None:
+        for turn in range(400):
+            find(costs, (seed * 7 + turn * 11) % len(FEW_ROWS))
+            if (turn, seed) == (200, 0):
+                costs.clear()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert costs.info().currsize <= 50 + 8  # each thread may add one at once
+
+
+# ---- disk ------------------------------------------------------------------------------------------------------------
+
 
 SIZES, OTHER_SIZES = (1, 16, 512, 768), (1, 16, 512, 769)
 PROBLEMS = [(1, m, 256, 64) for m in range(1, 40)]

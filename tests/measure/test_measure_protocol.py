@@ -108,7 +108,7 @@ def test_sustained_warms_up() -> None:
 
 
 def test_unknown_words_are_errors() -> None:
-    with pytest.raises(InvalidOptionError, match="l2 must be one of .*, got 'hot'"):
+    with pytest.raises(InvalidOptionError, match=r"l2 must be one of .*, got 'hot'"):
         TimingProtocol(l2="hot")
     with pytest.raises(InvalidOptionError, match="clock must be one of burst, sustained"):
         TimingProtocol(clock="base")
