@@ -15,7 +15,8 @@ from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.models.multicore.terms import BOUNDS, BREAKDOWN, MAIN, PHASES, TERMS, Times
 from gemm_eval.search.multicore_kernels import partition_bound
 from gemm_eval.workload import BlockScale, GemmTypes, Operand
-from tests.oracle import chip_walk, naive
+from tests.oracle import naive, simulators_grouped
+from tests.oracle.simulators_grouped import sets_of_batch
 
 # ---- against the oracle ----------------------------------------------------------------------------------------------
 
@@ -45,7 +46,7 @@ def test_every_way_of_cutting_a_problem_into_parts(load_sharing: str, reduction:
                 Partition(*cut), Tile(min(2, block.m), min(2, block.n), min(2, block.k)), LoopOrder.KNM
             )  # fmt: skip
             result, cost = evaluator.evaluate_mapping(problem, mapping), naive.evaluate_mapping(arch, problem, mapping)
-            walk = chip_walk.simulate_chip(arch, problem, mapping)
+            walk = simulators_grouped.simulate_chip(arch, problem, mapping, sets_of_batch(problem, mapping))
             assert (result.latency_us, result.dram_bytes) == (cost.latency_us, cost.dram_bytes), mapping
             assert result.latency_us == max(walk.latency_us.values()), mapping
             assert result.active_cores == len(walk.latency_us), mapping
