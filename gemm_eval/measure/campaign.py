@@ -318,6 +318,7 @@ class Campaign:
     def _write(self, work: WorkFile) -> None:
         common = {name: getattr(self.runner, name) for name in ("input_dtype", "weight_dtype", "output_dtype")}
         common |= {"l2": self.protocol.l2, "clock": self.protocol.clock}
+        common["accumulate"] = getattr(self.runner, "accumulate", None)
         rows = [
             {**columns_of(item), **common, **timing, **work.kernels.get(item, {})}
             for item, timing in work.timings.items()

@@ -40,8 +40,8 @@ KERNEL_COLUMNS: dict[str, str] = {
     "spill_bytes": _INTEGER, "ctas_per_sm": _INTEGER, "kernel_hash": _TEXT,
 }  # fmt: skip
 """Further columns where our kernels for 4-bit weights are timed: place by time, weights, config, and the build."""
-DRAWN_COLUMNS: dict[str, str] = {"layout": _TEXT, "seed": _INTEGER}
-"""Further columns of GEMMs drawn at random: how operands lie in memory, and whose random numbers."""
+DRAWN_COLUMNS: dict[str, str] = {"layout": _TEXT, "accumulate": _TEXT, "seed": _INTEGER}
+"""Further columns of GEMMs drawn at random: how operands lie in memory, how fp8 is added, whose random numbers."""
 GROUPED_COLUMNS: dict[str, str] = {
     "row_groups": _TEXT, "rows": _INTEGER, "model": _TEXT, "gemm": _INTEGER, "num_tokens": _INTEGER,
     "num_experts": _INTEGER, "topk": _INTEGER, "tp": _INTEGER, "ep": _INTEGER, "distribution": _TEXT,

@@ -13,6 +13,7 @@ from gemm_eval.extras import install_command
 from gemm_eval.measure.runner import CHECK_SHAPES, MAX_ERRORS, LibraryRunner, relative_error
 from gemm_eval.measure.shapes import DrawnShape, GemmShape, GroupedShape
 from gemm_eval.words import shown
+from gemm_eval.workload import ACCUMULATE
 
 
 class TorchDevice(BenchDevice):
@@ -95,6 +96,7 @@ class TorchRunner(LibraryRunner, TorchDevice):
         self.dtype, self._how = dtype, _ELEMENTS[dtype]
         self.input_dtype = self.weight_dtype = dtype.partition("-")[0]
         self.output_dtype = _OUTPUT_NAMES[self._how.outputs]
+        self.accumulate = ACCUMULATE[1] if dtype.endswith("-full") else None
         self.pool_bytes = 0
         self._input, self._output = getattr(torch, self._how.inputs), getattr(torch, self._how.outputs)
         self._scale = torch.full((), 1.0 / self._how.sigma, device="cuda", dtype=torch.float32)
