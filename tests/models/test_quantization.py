@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,34 +217,13 @@ def test_words_of_others_are_understood(h200: GEMMEvaluator) -> None:
     assert quantized(h200, FEW, "fp8", "float32") == quantized(h200, FEW, "fp8", "fp32") != expected
 
 
-def test_every_way_gives_the_same(h200: GEMMEvaluator, b200: GEMMEvaluator, tmp_path: Path) -> None:
-    pd = pytest.importorskip("pandas")
+def test_it_takes_time(h200: GEMMEvaluator, b200: GEMMEvaluator) -> None:
     for dtype, source in EVERY_WAY:
         evaluator = b200 if dtype.startswith("mx") else h200
         with case(dtype, source):
             result = quantized(evaluator, FEW, dtype, source)
-            problem = result.problem
-            assert result.options["quantize_from"] == source
             assert result.breakdown["quantize_us"] > 0
-            assert evaluator.evaluate_problem(problem, quantize_from=source) == result
-            replayed = evaluator.evaluate_mapping(problem, result.mapping, quantize_from=source)
-            assert (replayed.latency_us, replayed.breakdown) == (result.latency_us, result.breakdown)
-            best = evaluator.top(problem, 1, quantize_from=source)[0]
-            assert (best.latency_us, best.mapping, best.options) == (result.latency_us, result.mapping, result.options)
-            assert list(evaluator.evaluate_many([FEW], dtype, quantize_from=source)) == [result]
-            assert list(evaluator.evaluate_many([problem], quantize_from=source)) == [result]
-            row = {**dict(zip("GMKN", FEW, strict=True)), "dtype": dtype}
-            frame = pd.DataFrame([row | {"quantize_from": source}, row])
-            table = evaluator.evaluate_many(frame)
-            assert list(table) == [result, evaluator.evaluate(*FEW, dtype)]
-            assert list(evaluator.evaluate_many(table.to_pandas())) == list(table)
-            file = tmp_path / f"{dtype}.npz"
-            writer = GEMMEvaluator(evaluator.arch, disk_cache=file)
-            assert writer.save_to_disk(writer.evaluate_many([FEW], dtype, quantize_from=source)) == 1
-            reader = GEMMEvaluator(evaluator.arch, disk_cache=file)
-            assert quantized(reader, FEW, dtype, source) == result
-            assert reader.cache_info().records.hits == 1
-            assert reader.evaluate(*FEW, dtype).latency_us < result.latency_us  # another entry
+            assert evaluator.evaluate(*FEW, dtype).latency_us < result.latency_us
 
 
 def test_the_command_line_gives_the_same(h200: GEMMEvaluator) -> None:
