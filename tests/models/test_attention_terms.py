@@ -99,20 +99,6 @@ def test_many_problems_cost_what_each_costs(name: str, drawn: list[tuple[int, ..
         assert alone.families[0] == together.families[place]
 
 
-@pytest.mark.parametrize("name", TIMED)
-@pytest.mark.parametrize("size", ["kv_len", "batch"])
-def test_more_work_takes_longer(name: str, size: str) -> None:
-    """Over factors of four: between neighbours launchers cut keys otherwise, and a step can be one down."""
-    evaluator = GEMMEvaluator(name)
-    for heads in ((32, 32), (32, 8), (64, 1)):
-        sizes = {"batch": 4, "q_len": 1, "kv_len": 512, "num_heads": heads[0], "num_kv_heads": heads[1]}
-        times = [
-            evaluator.evaluate_attention(**sizes | {size: sizes[size] * 4**factor}, dtype="bf16").latency_us
-            for factor in range(5)
-        ]
-        assert times == sorted(times)
-
-
 def families(name: str, *, decode: bool, library: str = "trtllm", **sizes: object) -> str:
     given_sizes = {"batch": 8, "q_len": 1, "kv_len": 4096, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128}
     rows = attention_rows([AttentionProblem(**(given_sizes | sizes))])  # type: ignore[arg-type]
