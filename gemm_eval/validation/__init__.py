@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         save_figure,
         save_study_plots,
     )
-    from gemm_eval.validation.predictors.corrections import calibrate_correction, refit_intervals
+    from gemm_eval.validation.predictors.corrections import calibrate_correction, list_training, refit_intervals
     from gemm_eval.validation.predictors.dense import (
         calibrate,
         calibrate_quantization,
@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from gemm_eval.validation.tables import (
         TABLE_SUFFIXES,
         find_timings,
-        list_correction_timings,
         list_timings,
         read_timings,
     )
@@ -99,7 +98,7 @@ __all__ = [
     "calibrate_correction", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "calibration_out",
     "compare", "compare_crossovers", "compare_gpus", "cross_fit", "describe_held_out", "errors_frame", "errors_table",
     "find_timings", "find_w4a16_tables", "first_rows", "is_calibrated_on", "is_default_training",
-    "is_triton_calibrated", "list_correction_timings", "list_timings", "list_w4a16_tables", "make_score",
+    "is_triton_calibrated", "list_timings", "list_training", "list_w4a16_tables", "make_score",
     "measure_loss", "measured_speedups", "model_predictor", "order_by", "plot_crossover", "plot_error_by_rows",
     "plot_predicted", "predict_speedups", "random_choice", "ranked_choice", "read_timings",
     "read_triton_timings", "read_w4a16_timings", "refit_intervals", "regime_of", "report_document", "report_table",

@@ -254,7 +254,7 @@ def calibrate_correction(arch: str, family: str, library: str, data: Names, seed
     _check_library(library)
     spec = _load_gpu_of(arch, family)
     folder = validation.calibration_out(spec.name, library, family).parent / "corrections"
-    sets = validation.find_timings(spec.name, data) if data else validation.list_correction_timings(spec.name)
+    sets = validation.find_timings(spec.name, data) if data else validation.list_training(spec, library, family)
     sets = [timings for timings in sets if timings.library == library]
     if not sets:
         raise InvalidOptionError(f"no timings of {library} on {spec.name} are committed: give --data FILE")
@@ -266,7 +266,6 @@ def calibrate_correction(arch: str, family: str, library: str, data: Names, seed
 def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fitted]:
     """Fit the intervals of corrections anew, and write them into their files."""
     spec = load_arch(arch, GpuSpec)
-    sets = validation.list_correction_timings(spec.name)
     folder = validation.calibration_out(spec.name, "cublas", "").parent / "corrections"
     committed = [load_correction(path)[0] for path in sorted(folder.glob("*.yaml"))]
     table = text_table(("correction", "regime", "low", "high"), f"80% intervals on {spec.name}", num_left=4)
@@ -277,7 +276,7 @@ def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fi
     for library, fitted_family in dict.fromkeys((item.library, item.family) for item in committed):
         if fitted_family not in families:
             continue
-        of_library = [timings for timings in sets if timings.library == library]
+        of_library = validation.list_training(spec, library, fitted_family)
         for learned in validation.refit_intervals(spec, library, fitted_family, of_library, seed=seed):
             name = _correction_name(learned)
             (folder / f"{name}.yaml").write_text(learned.to_yaml(), encoding="utf-8")
