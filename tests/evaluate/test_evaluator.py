@@ -183,28 +183,20 @@ def test_a_fresh_process_gives_the_same_bits() -> None:
 @pytest.mark.parametrize(
     ("rule", "mapping"),
     [
-        ("form", None),
-        ("form", ((1, 2, 4), (32, 16, 64), "mnk")),
-        ("form", ((1, 2, 4, 1), (32, 16, 64))),
-        ("form", ("1241", (32, 16, 64), "mnk")),
-        ("form", ((0, 2, 4, 1), (32, 16, 64), "mnk")),
-        ("form", ((1, 2, 4, 1), (-32, 16, 64), "mnk")),
-        ("form", ((1, 2, 4, 1.0), (32, 16, 64), "mnk")),
-        ("form", ((True, 2, 4, 1), (32, 16, 64), "mnk")),
-        ("form", ((1, 2, 4, 1), (32, 16, 64), "abc")),
-        ("form", ((1, 2, 4, 1), (32, 16, 64), 6)),
-        ("form", ((1, 2, 4, 1), (32, 16, 64), True)),
-        ("form", ((1, 2, 4, 1), (32, 16, 64), 0.0)),
-        ("num_cores", ((1, 3, 3, 1), (16, 16, 64), "mnk")),
+        ("form", None), ("form", ((1, 2, 4), (32, 16, 64), "mnk")), ("form", ((1, 2, 4, 1), (32, 16, 64))),
+        ("form", ("1241", (32, 16, 64), "mnk")), ("form", ((0, 2, 4, 1), (32, 16, 64), "mnk")),
+        ("form", ((1, 2, 4, 1), (-32, 16, 64), "mnk")), ("form", ((1, 2, 4, 1.0), (32, 16, 64), "mnk")),
+        ("form", ((True, 2, 4, 1), (32, 16, 64), "mnk")), ("form", ((1, 2, 4, 1), (32, 16, 64), "abc")),
+        ("form", ((1, 2, 4, 1), (32, 16, 64), 6)), ("form", ((1, 2, 4, 1), (32, 16, 64), True)),
+        ("form", ((1, 2, 4, 1), (32, 16, 64), 0.0)), ("num_cores", ((1, 3, 3, 1), (16, 16, 64), "mnk")),
         ("num_cores", ((1 << 61, 1 << 61, 1, 1), (16, 16, 64), "mnk")),
-        ("tile_m_block", ((1, 2, 4, 1), (64, 16, 64), "mnk")),
-        ("tile_n_block", ((1, 2, 4, 1), (32, 32, 64), "mnk")),
+        ("tile_m_block", ((1, 2, 4, 1), (64, 16, 64), "mnk")), ("tile_n_block", ((1, 2, 4, 1), (32, 32, 64), "mnk")),
         ("tile_k_block", ((1, 2, 2, 2), (32, 32, 64), "mnk")),
         ("tile_m_multiple", ((1, 2, 4, 1), (17, 16, 64), "mnk")),
         ("tile_n_multiple", ((1, 2, 2, 1), (32, 24, 64), "mnk")),
         ("tile_k_multiple", ((1, 2, 4, 1), (32, 16, 40), "mnk")),
     ],
-)
+)  # fmt: skip
 def test_mapping_refusal(rule: str, mapping: Any) -> None:
     with pytest.raises(InvalidMappingError) as caught:
         evaluator("demo").evaluate_mapping(GemmProblem(1, 64, 64, 64), mapping)

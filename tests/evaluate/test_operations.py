@@ -402,12 +402,10 @@ def test_only_the_gpu_that_was_timed_is_calibrated() -> None:
 @pytest.mark.parametrize(
     ("sizes", "error"),
     [
-        ((-1, 0), InvalidProblemError),
-        (("a", 1), InvalidProblemError),
-        ((1, 1, -1), InvalidOptionError),
+        ((-1, 0), InvalidProblemError), (("a", 1), InvalidProblemError), ((1, 1, -1), InvalidOptionError),
         ((1, 1, 0, -1), InvalidOptionError),
     ],
-)
+)  # fmt: skip
 def test_refused_sizes(sizes: tuple[int, ...], error: type[Exception]) -> None:
     with pytest.raises(error):
         GEMMEvaluator("h200-sxm").evaluate_memory_bound(*sizes)

@@ -19,17 +19,10 @@ L2_BYTES = FakeRunner.l2_bytes
 @pytest.mark.parametrize(
     ("latency_us", "calls"),
     [
-        (1.0, 400),
-        (3.0, 400),
-        (10.0, 300),
-        (1000.0, 3),
-        (2000.0, 3),
-        (3000.0, 3),
-        (4000.0, 2),
-        (8999.0, 1),
+        (1.0, 400), (3.0, 400), (10.0, 300), (1000.0, 3), (2000.0, 3), (3000.0, 3), (4000.0, 2), (8999.0, 1),
         (20_000.0, 1),
     ],
-)
+)  # fmt: skip
 def test_calls_of_a_replay(latency_us: float, calls: int) -> None:
     assert num_calls(latency_us, COLD) == calls
 

@@ -28,12 +28,9 @@ from tests.measure.fake_runner import FakeRunner
 
 
 SETS = [
-    ("model-zoo", "fp16"),
-    ("model-zoo-few", "bf16"),
-    ("batched", "fp16"),
-    ("model-zoo", "fp8"),
+    ("model-zoo", "fp16"), ("model-zoo-few", "bf16"), ("batched", "fp16"), ("model-zoo", "fp8"),
     ("model-zoo", "int8"),
-]
+]  # fmt: skip
 
 
 def test_fp16_has_points_enough_of_sixty_pairs() -> None:

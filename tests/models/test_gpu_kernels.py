@@ -40,13 +40,8 @@ def typed(dtype: str, *sizes: int) -> GemmProblem:
 
 # cycles of m64nNk16 for each of two warpgroups on an SM, measured on an H200; an SM's cycles are half of that
 MEASURED = {
-    8: (26.4, 36.1),
-    16: (26.4, 40.1),
-    32: (32.4, 48.2),
-    64: (64.6, 64.2),
-    128: (128.5, 128.3),
-    256: (256.4, 256.3),
-}
+    8: (26.4, 36.1), 16: (26.4, 40.1), 32: (32.4, 48.2), 64: (64.6, 64.2), 128: (128.5, 128.3), 256: (256.4, 256.3),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("n", "from_registers", "from_smem"), [(n, *pair) for n, pair in MEASURED.items()])
@@ -234,13 +229,11 @@ def test_a_record_of_an_unknown_family_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arch", "changes", "resource"),
     [
-        (H100, {"smem_per_cta_bytes": 2000}, "smem"),
-        (A100, {"smem_per_cta_bytes": 600}, "smem"),
-        (H100, {"registers_per_sm": 2048}, "registers"),
-        (A100, {"max_threads_per_sm": 64}, "threads"),
+        (H100, {"smem_per_cta_bytes": 2000}, "smem"), (A100, {"smem_per_cta_bytes": 600}, "smem"),
+        (H100, {"registers_per_sm": 2048}, "registers"), (A100, {"max_threads_per_sm": 64}, "threads"),
     ],
     ids=lambda value: value.name if isinstance(value, GpuSpec) else str(value),
-)
+)  # fmt: skip
 def test_its_levers_lead_to_a_chip_that_runs_it(arch: GpuSpec, dtype: str, changes: Any, resource: str) -> None:
     arch, seen = arch.with_(**changes), []
     while (error := what_it_lacks(arch, dtype)) is not None:

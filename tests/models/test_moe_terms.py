@@ -291,12 +291,10 @@ def test_table_has_the_nearest_number_of_tokens_and_the_lower_of_two():
 @pytest.mark.parametrize(
     ("asked", "version"),
     [
-        (("512", "128", "bf16", "0.5.10"), "3.5.1"),
-        (("512", "64", "bf16", "0.5.14"), "3.4.0"),
-        (("256", "256", "fp8_block", "0.5.14"), "3.1.0"),
-        (("128", "704", "bf16", "0.5.14"), "3.6.0"),
+        (("512", "128", "bf16", "0.5.10"), "3.5.1"), (("512", "64", "bf16", "0.5.14"), "3.4.0"),
+        (("256", "256", "fp8_block", "0.5.14"), "3.1.0"), (("128", "704", "bf16", "0.5.14"), "3.6.0"),
     ],
-)
+)  # fmt: skip
 def test_a_release_takes_the_table_of_its_triton_then_the_newest_that_it_has(asked, version):
     experts, inter, dtype, release = asked
     lines = lines_of("h200-sxm", "16bit" if dtype == "bf16" else dtype, experts, inter)[version]

@@ -162,13 +162,10 @@ def test_without_packing_nothing_is_packed() -> None:
 @pytest.mark.parametrize(
     ("packs", "packed_bytes"),
     [
-        ({"A": "private"}, A_BYTES / 2),
-        ({"A": "shared"}, A_BYTES / 4),
-        ({"B": "private"}, B_BYTES / 2),
-        ({"B": "shared"}, B_BYTES / 4),
-        ({"A": "shared", "B": "private"}, A_BYTES / 4 + B_BYTES / 2),
+        ({"A": "private"}, A_BYTES / 2), ({"A": "shared"}, A_BYTES / 4), ({"B": "private"}, B_BYTES / 2),
+        ({"B": "shared"}, B_BYTES / 4), ({"A": "shared", "B": "private"}, A_BYTES / 4 + B_BYTES / 2),
     ],
-)
+)  # fmt: skip
 def test_a_core_packs_its_block_or_a_part_of_it(packs: dict[str, str], packed_bytes: float) -> None:
     plain, packed = cost_of_packer(), cost_of_packer(packs=packs, pack_gb_per_s=2.0)
 

@@ -193,19 +193,10 @@ def test_legality() -> None:
 def _chip(**changes: Any) -> MulticoreSpec:
     """1 GHz, 1,000 bytes/us (1 byte/ns), 2x2x2 cube of one step a cycle: a step is a ns, a byte from DRAM too."""
     fields: dict[str, Any] = {
-        "name": "hand",
-        "num_cores": 1,
-        "frequency_ghz": 1.0,
-        "cube_m": 2,
-        "cube_k": 2,
-        "cube_n": 2,
-        "cube_steps_per_cycle": {DType.FP16: 1.0},
-        "sram_bytes": 1 << 20,
-        "input_buffers": 1,
-        "dram_gb_per_s": 1.0,
-        "dram_sharing": "fair",
-        "reduction": "none",
-    }
+        "name": "hand", "num_cores": 1, "frequency_ghz": 1.0, "cube_m": 2, "cube_k": 2, "cube_n": 2,
+        "cube_steps_per_cycle": {DType.FP16: 1.0}, "sram_bytes": 1 << 20, "input_buffers": 1, "dram_gb_per_s": 1.0,
+        "dram_sharing": "fair", "reduction": "none",
+    }  # fmt: skip
     return MulticoreSpec(**(fields | changes))
 
 

@@ -197,15 +197,10 @@ def test_a_cost_adds_up_and_no_bound_is_beaten(case: Case) -> None:
     longest = {"chip": chip_us, "quantize": breakdown["quantize_us"] + breakdown["cast_us"]} | {
         name: breakdown[f"{term}_us"]
         for name, term in (
-            ("launch", "launch"),
-            ("prologue", "prologue"),
-            ("l2", "l2"),
-            ("dram", "dram"),
-            ("fill", "outside"),
-            ("store", "store"),
-            ("reduction", "reduction"),
+            ("launch", "launch"), ("prologue", "prologue"), ("l2", "l2"), ("dram", "dram"), ("fill", "outside"),
+            ("store", "store"), ("reduction", "reduction"),
         )
-    }
+    }  # fmt: skip
     of_chip = {"compute", "dequant", "latency"}
     assert cost.bound in BOUNDS
     assert longest["chip" if cost.bound in of_chip else cost.bound] == max(longest.values())
