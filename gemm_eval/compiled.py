@@ -105,11 +105,7 @@ RARE_JOBS: dict[str, tuple[float, Callable[[], None]]] = {
 
 
 def run_job(name: str) -> float:
-    """Compile the kernels of a job in a process of its own; return the job's seconds.
-
-    Raises:
-        subprocess.CalledProcessError: the process failed.
-    """
+    """Compile the kernels of a job in a process of its own; return the job's seconds."""
     environment = os.environ | {"GEMM_EVAL_COMPILE": "needed"}
     command = [sys.executable, "-m", "gemm_eval.compiled", name]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -162,14 +162,7 @@ class _Chunk:
 def evaluate_rows(
     work: SweepWork, rows: Sequence[tuple[Any, ...]], first: int, is_stopped: Callable[[], bool] = lambda: False
 ) -> Any:
-    """Evaluate points; returns a pyarrow Table with a row for each.
-
-    Args:
-        work: the sweep.
-        rows: the choices of each point, as `Space.drawn` orders them.
-        first: number of the first point.
-        is_stopped: asked now and then.
-    """
+    """Return a pyarrow Table with a row for each point; `rows` are their choices, `first` the number of the first."""
     num = len(rows)
     chunk = _Chunk(work, num)
     early = [limit for limit in work.constraints if limit.column in work.space.names or limit.column == "area_mm2"]

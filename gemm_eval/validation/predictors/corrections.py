@@ -345,7 +345,7 @@ def corrected_predictor(arch: GpuSpec, library: str, family: str) -> CorrectedPr
 
 def held_out(crossed: CrossFit[CorrectedPredictor], timings: Timings, set_index: int = 0) -> tuple[Floats, Floats]:
     """Return the times of a set's rows by physics and by the corrected model, from fits without their pairs."""
-    physics = CrossFit(tuple(fit.physics for fit in crossed.fits), crossed.folds)
+    physics = CrossFit(tuple(replace(fit, learned={}) for fit in crossed.fits), crossed.folds)  # of a sibling, too
     return physics.predict(timings, set_index), crossed.predict(timings, set_index)
 
 
