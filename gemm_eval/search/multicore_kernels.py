@@ -22,16 +22,8 @@ from typing import Any
 import numpy as np
 
 from gemm_eval.jit import inlined_kernel, kernel, named_entry_point
-from gemm_eval.models.multicore.cost_kernels import (
-    Block,
-    CoreCost,
-    block_of,
-    core_cost,
-    evaluate_into,
-    evaluate_overlap_into,
-    padded_tile_bytes,
-    sram_used_bytes,
-)
+from gemm_eval.models.multicore import cost_kernels as costs
+from gemm_eval.models.multicore.cost_kernels import Block, CoreCost
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.pipeline_kernels import overlap_main_us, pipeline_main_us
 from gemm_eval.search import multicore_bound_kernels as bounds
@@ -47,21 +39,21 @@ def most_units_k(p: Any, k: int, tile_m: int, tile_n: int, units_k: int) -> int:
     """Largest tile_k, in units, that fits in SRAM beside tile_m and tile_n; 0 if none does."""
     unit = p["unit_k"]
     limit = p["sram_usable_bytes"]
-    if sram_used_bytes(p, tile_m, tile_n, k) <= limit:
+    if costs.sram_used_bytes(p, tile_m, tile_n, k) <= limit:
         return units_k
     if units_k == 1:
         return 0
     # SRAM bytes per unit of k without padding of A's rows and B's number of rows: an upper bound to start from
-    row_b = padded_tile_bytes(p, 1, tile_n * p["b_half_bits"]) // p["lane_num"]
+    row_b = costs.padded_tile_bytes(p, 1, tile_n * p["b_half_bits"]) // p["lane_num"]
     half_bits = p["a_buffers"] * ceil_div(tile_m, p["lane_num"]) * p["lane_num"] * p["a_half_bits"]
     half_bits += p["b_buffers"] * 16 * row_b
     if p["has_dequant_copy"]:
-        half_bits += 16 * (padded_tile_bytes(p, 1, tile_n * p["a_half_bits"]) // p["lane_num"])
-    output = p["c_buffers"] * padded_tile_bytes(p, tile_m, tile_n * p["acc_half_bits"])
+        half_bits += 16 * (costs.padded_tile_bytes(p, 1, tile_n * p["a_half_bits"]) // p["lane_num"])
+    output = p["c_buffers"] * costs.padded_tile_bytes(p, tile_m, tile_n * p["acc_half_bits"])
     if output >= limit:
         return 0
     units = min(16 * (limit - output) // (half_bits * unit) + 1, units_k - 1)
-    while units > 0 and sram_used_bytes(p, tile_m, tile_n, units * unit) > limit:
+    while units > 0 and costs.sram_used_bytes(p, tile_m, tile_n, units * unit) > limit:
         units -= 1
     return units
 
@@ -73,7 +65,7 @@ def _cost_of(
 ) -> CoreCost:  # fmt: skip
     """Cost of the full block under one mapping."""
     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-    return core_cost(
+    return costs.core_cost(
         p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us
     )  # fmt: skip
 
@@ -100,7 +92,7 @@ def offer_cost(
         key = best.key
         key[0] = active_cores
         key[1] = visits
-        key[2] = sram_used_bytes(p, tile_m, tile_n, tile_k)
+        key[2] = costs.sram_used_bytes(p, tile_m, tile_n, tile_k)
         key[3] = rank
         key[4] = order
         key[5] = tile_m
@@ -298,7 +290,7 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, b
                         _search_class(
                             p, blk, q, rank, best, order, T_m, T_n, T_k, low_m, top_m, low_n, top_n, low_k, top_k
                         )
-                    elif sram_used_bytes(p, tile_m, tile_n, tile_k) <= limit:
+                    elif costs.sram_used_bytes(p, tile_m, tile_n, tile_k) <= limit:
                         _try_pipeline(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
                     else:
                         best.counters[REFUSED_SRAM] += 1
@@ -329,7 +321,7 @@ def _search_class(
                 bound_us = bounds.pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b)
                 if bound_us > bounds.worst_us_of(best):
                     break  # a larger tile only has more to load first
-                if sram_used_bytes(p, tile_m, tile_n, tile_k) > limit:
+                if costs.sram_used_bytes(p, tile_m, tile_n, tile_k) > limit:
                     best.counters[REFUSED_SRAM] += 1
                     break
                 last_k = units_k
@@ -355,7 +347,7 @@ def _mark_tight(marks: Any, dimension: int, size: int, q: int) -> None:
 @kernel
 def _fill_floors(p: Any, floors: Any, G: int, M: int, K: int, N: int) -> None:
     """Latency that no partition into that many parts beats: all work and all compulsory traffic, evenly spread."""
-    whole = block_of(p, G, M, K, N, 1, 1, 1, 1)
+    whole = costs.block_of(p, G, M, K, N, 1, 1, 1, 1)
     q = bounds.bound_of(p, whole)
     edges = bounds.edges_of_any(p, whole, q)
     for parts in range(1, floors.shape[0]):
@@ -370,7 +362,7 @@ def partition_bound(p: Any, blk: Block) -> tuple[float, float]:
     tile_m = min(p["cube_m"], blk.m)
     tile_n = min(p["cube_n"], blk.n)
     tile_k = min(p["unit_k"], blk.k)
-    cost = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, 1, 1, 1, 1, 1, 1, -1.0)
+    cost = costs.core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, 1, 1, 1, 1, 1, 1, -1.0)
     return cost.latency_us, cost.busiest_bytes
 
 
@@ -426,7 +418,7 @@ def _plan_partitions(
 @kernel
 def _block_of_rank(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rank: int) -> Block:
     P_G, P_M, P_N, P_K = partitions[rank]
-    return block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
+    return costs.block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
 
 
 def _make_find_top(
@@ -492,5 +484,5 @@ def _make_find_top(
     return find_top
 
 
-find_top_overlap = _make_find_top("overlap", _search_overlap, evaluate_overlap_into, 1)
-find_top_pipeline = _make_find_top("pipeline", _search_pipeline, evaluate_into, 2)
+find_top_overlap = _make_find_top("overlap", _search_overlap, costs.evaluate_overlap_into, 1)
+find_top_pipeline = _make_find_top("pipeline", _search_pipeline, costs.evaluate_into, 2)

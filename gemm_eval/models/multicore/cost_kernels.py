@@ -13,15 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import entry_point, inlined_kernel, kernel
+from gemm_eval.models.multicore import pipeline_kernels as pipelines
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_half_bits
-from gemm_eval.models.multicore.pipeline_kernels import (
-    Traffic,
-    add_traffic,
-    c_traffic,
-    overlap_main_us,
-    pipeline_us_if_any,
-    traffic_us,
-)
+from gemm_eval.models.multicore.pipeline_kernels import Traffic
 from gemm_eval.models.multicore.terms import BOUNDS, MAIN, PHASES, TERMS, Times
 
 _INTS = (
@@ -314,17 +308,17 @@ def cost_of_sums(
     a_dram, b_dram, spill_dram = dram_bytes_of(p, blk, sums, kept_frac)
     shared_bytes = a_charged + sums.b_charged * p["b_dram"]
     loads = Traffic(a_dram + b_dram, shared_bytes, float(sums.a_bytes + sums.b_bytes + sums.s_bytes))
-    c = c_traffic(p, blk, float(sums.store_bytes), float(sums.spill_bytes))
+    c = pipelines.c_traffic(p, blk, float(sums.store_bytes), float(sums.spill_bytes))
     if kept_frac > 0.0:
-        c = Traffic(c_traffic(p, blk, float(sums.store_bytes), spill_dram).dram, c.shared, c.port)
-    moved = add_traffic(loads, c)
+        c = Traffic(pipelines.c_traffic(p, blk, float(sums.store_bytes), spill_dram).dram, c.shared, c.port)
+    moved = pipelines.add_traffic(loads, c)
     dram_us = moved.dram / blk.dram_share
     shared_us = moved.shared / blk.shared_share if p["has_shared"] else 0.0
     noc_us = 0.0
     if p["has_noc"]:
         noc_us = moved.port / p["noc_bytes_per_us"]
     feed_us = sums.steps * p["feed_us_per_step"]
-    all_dma_us = max(traffic_us(p, blk, moved), feed_us)
+    all_dma_us = max(pipelines.traffic_us(p, blk, moved), feed_us)
 
     step_cycles = sums.steps / p["steps_per_cycle"]
     fill_drain = sums.visits * p["fill_drain_cycles"] + sums.fills * p["weight_load_cycles"]
@@ -345,7 +339,7 @@ def cost_of_sums(
         red_add_us = sums.red_adds / p["vector_ops_per_cycle"] / p["cycles_per_us"]
 
     if not p["is_pipeline"]:
-        main_us = overlap_main_us(p, blk, loads, c, compute_us, all_dma_us, tile_m, tile_n, tile_k)
+        main_us = pipelines.overlap_main_us(p, blk, loads, c, compute_us, all_dma_us, tile_m, tile_n, tile_k)
     elif pipeline_us < 0.0:
         # the pipeline counts unrounded bytes and adds up step by step: stay below both roundings
         rounding_us = 8.0 / blk.dram_share + 8.0 / p["noc_bytes_per_us"]
@@ -525,7 +519,9 @@ def _make_evaluate(*, has_pipeline: bool) -> Callable[..., None]:
             # no core of a set has more of anything than the one with the full block
             pipeline_us = 0.0
             if has_pipeline:
-                pipeline_us = pipeline_us_if_any(p, blk, g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
+                pipeline_us = pipelines.pipeline_us_if_any(
+                    p, blk, g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order
+                )
             cost = core_cost(
                 p, blk, g, blk.m, blk.n, blk.k, min(tile_m, blk.m), min(tile_n, blk.n), min(tile_k, blk.k),
                 T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us,
