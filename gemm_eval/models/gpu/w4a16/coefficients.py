@@ -79,7 +79,8 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "of an instruction of the thread that copies, which has nothing to hide its latency",
     ),
     _item(
-        "serial_cycles", "cycles", 0.0, 8.0, (GEMV, GEMV_MMA, SM80), 1.6, FREE, "of an instruction of a warp by itself",
+        "serial_cycles", "cycles", 0.0, 8.0, (GEMV, GEMV_MMA, SM80), 1.6, FREE,
+        "of an instruction of a warp by itself",
     ),
     _item("step_cycles", "cycles", 0.0, 1500.0, _STREAMING, 350.0, FREE, "waits of a step of a warp by itself"),
     _item(
