@@ -507,10 +507,14 @@ def offer(best: Best, latency_us: float, busiest_bytes: float) -> None:
     if best.num[0] < limit:
         best.num[0] += 1
     for later in range(best.num[0] - 1, row, -1):
-        best.keys_f[later] = best.keys_f[later - 1]
-        best.keys_i[later] = best.keys_i[later - 1]
-    best.keys_f[row] = (latency_us, busiest_bytes)
-    best.keys_i[row] = best.key
+        best.keys_f[later, 0] = best.keys_f[later - 1, 0]  # number by number: rows take a second to compile
+        best.keys_f[later, 1] = best.keys_f[later - 1, 1]
+        for i in range(num_ints):
+            best.keys_i[later, i] = best.keys_i[later - 1, i]
+    best.keys_f[row, 0] = latency_us
+    best.keys_f[row, 1] = busiest_bytes
+    for i in range(num_ints):
+        best.keys_i[row, i] = best.key[i]
 
 
 @kernel

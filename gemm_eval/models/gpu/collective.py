@@ -145,8 +145,8 @@ def collective_rows(link: Interconnect, library: str, problems: Sequence[Collect
     can_switch = np.array([item.dtype in _SUMMED_IN_SWITCH for item in problems], np.bool_) & link.has_multicast
     is_engine = is_all_reduce & (library == TRTLLM_DIRECT)
     return CollectiveRows(
-        size, ranks, np.where(is_all_reduce, 2.0, 1.0), is_exchange, is_send, np.array([item.is_sum for item in problems], np.bool_),
-        is_all_reduce & can_switch & (ranks >= NVLS_FROM_RANKS), is_engine & link.is_nvlink, is_engine,
+        size, ranks, np.where(is_all_reduce, 2.0, 1.0), is_exchange, is_send,
+        np.array([item.is_sum for item in problems], np.bool_), is_all_reduce & can_switch & (ranks >= NVLS_FROM_RANKS), is_engine & link.is_nvlink, is_engine,
     )  # fmt: skip
 
 
