@@ -146,7 +146,8 @@ def collective_rows(link: Interconnect, library: str, problems: Sequence[Collect
     is_engine = is_all_reduce & (library == TRTLLM_DIRECT)
     return CollectiveRows(
         size, ranks, np.where(is_all_reduce, 2.0, 1.0), is_exchange, is_send,
-        np.array([item.is_sum for item in problems], np.bool_), is_all_reduce & can_switch & (ranks >= NVLS_FROM_RANKS), is_engine & link.is_nvlink, is_engine,
+        np.array([item.is_sum for item in problems], np.bool_),
+        is_all_reduce & can_switch & (ranks >= NVLS_FROM_RANKS), is_engine & link.is_nvlink, is_engine,
     )  # fmt: skip
 
 
