@@ -25,8 +25,7 @@ def unit_kv_of(p: Any) -> int:
     a, b = p["cube_n"], p["cube_k"]
     while b:
         a, b = b, a % b
-    unit: int = p["cube_n"] // a * p["cube_k"]
-    return unit
+    return p["cube_n"] // a * p["cube_k"]
 
 
 class Heavy(NamedTuple):
@@ -93,8 +92,7 @@ def least_of_heavy_us(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Hea
     """Time that no tile is below."""
     key_0, key_1 = model.span_of(s, blk, heavy.place)
     tile_q, tile_kv = min(p["cube_m"], blk.strip), min(unit_kv_of(p), key_1 - key_0)
-    us: float = least_us(p, s, blk, heavy.core, key_1 - key_0, heavy.counts, 1, tile_q, tile_kv)
-    return us
+    return least_us(p, s, blk, heavy.core, key_1 - key_0, heavy.counts, 1, tile_q, tile_kv)
 
 
 @kernel
@@ -108,8 +106,7 @@ def least_of_rows_us(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heav
         ceil_div(counts.q_rows, tile_q), counts.q_rows,
     )  # fmt: skip
     row_tiles = model.row_tiles_of(s, blk, heavy.core, tile_q)
-    us: float = least_us(p, s, blk, heavy.core, span, least, row_tiles, tile_q, min(unit_kv_of(p), span))
-    return us
+    return least_us(p, s, blk, heavy.core, span, least, row_tiles, tile_q, min(unit_kv_of(p), span))
 
 
 @kernel
@@ -123,8 +120,7 @@ def least_of_keys_us(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heav
         counts.q_rows, counts.once_keys, 0, counts.once_keys, counts.scores, counts.steps,
         model.key_steps_of(p, s, counts.once_keys), ceil_div(counts.once_keys, tile_kv), counts.visit_rows,
     )  # fmt: skip
-    us: float = least_us(p, s, blk, heavy.core, span, least, 1, tile_q, min(tile_kv, span))
-    return us
+    return least_us(p, s, blk, heavy.core, span, least, 1, tile_q, min(tile_kv, span))
 
 
 @kernel
@@ -197,8 +193,7 @@ def _counts_of(
 ) -> AttentionCounts:
     """Return counts of a core of a span, where rows stay."""
     key_0, key_1 = model.span_of(s, blk, place)
-    counts: AttentionCounts = model.count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
-    return counts
+    return model.count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
 
 
 @kernel

@@ -303,8 +303,7 @@ def sram_bound_us(
     compute_us = sums.steps[which] * r.step_us + visits * r.visit_us
     overlap = 1.0 if p["is_pipeline"] else p["overlap_frac"]
     main_us = (1.0 - overlap) * (compute_us + dma_us) + overlap * max(compute_us, dma_us)
-    bound_us: float = (p["launch_us"] + main_us + sums.red_us[which]) * (1.0 - BOUND_SLACK)
-    return bound_us
+    return (p["launch_us"] + main_us + sums.red_us[which]) * (1.0 - BOUND_SLACK)
 
 
 class CutRows(NamedTuple):
@@ -384,5 +383,4 @@ def floor_us_of_cut(
     of_mean = (steps * step_cycles + num_groups * p["fill_drain_cycles"]) / num_sets
     compute_us = max(of_largest, of_mean) / p["cycles_per_us"]
     # one set may compute the most and another one move the most, so the two do not add up
-    floor_us: float = (p["launch_us"] + max(compute_us, dma_us)) * (1.0 - 1e-9)
-    return floor_us
+    return (p["launch_us"] + max(compute_us, dma_us)) * (1.0 - 1e-9)

@@ -109,11 +109,10 @@ def _bound_us(
     worst_bytes = np.inf
     if worst_us <= part.floor_us:  # then fewer bytes are all that can win
         worst_bytes = worst_bytes_of(best)
-    bound_us: float = bounds.chip_bound(
+    return bounds.chip_bound(
         p, part.chip, part.rates, part.sums, part.num_sets, part.slowest, order, T_n, T_k, tile_m, tile_n, tile_k,
         worst_us, worst_bytes,
     )  # fmt: skip
-    return bound_us
 
 
 @kernel
@@ -426,8 +425,7 @@ def _make_find_top(
                 p, rows, counts, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], spread, out[row]
             )  # fmt: skip
             searches.write_counts(counters, out[row])
-        num_best: int = best.num[0]
-        return num_best
+        return best.num[0]
 
     @named_entry_point(timing)
     def find_top_grouped(

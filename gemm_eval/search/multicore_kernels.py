@@ -454,8 +454,7 @@ def _make_find_top(
             P_G, P_M, P_N, P_K = partitions[key[3]]
             evaluate(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
             write_counts(counters, out[row])
-        num_best: int = best.num[0]
-        return num_best
+        return best.num[0]
 
     @named_entry_point(timing)
     def find_top(

@@ -80,8 +80,7 @@ def _least_cut_k(p: Any, rules: Rules, tile_m: int, tile_n: int, k: int) -> int:
             low = middle
         else:
             high = middle - 1
-    tile_k: int = min(ceil_div(units, ceil_div(units, low)) * p["unit_k"], k)
-    return tile_k
+    return min(ceil_div(units, ceil_div(units, low)) * p["unit_k"], k)
 
 
 @kernel
@@ -170,8 +169,7 @@ def _find_top(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rules: Ru
         P_G, P_M, P_N, P_K = partitions[key[3]]
         evaluate_into(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
         searches.write_counts(counters, out[row])
-    num: int = best.num[0]
-    return num
+    return best.num[0]
 
 
 @entry_point

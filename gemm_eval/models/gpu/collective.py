@@ -153,8 +153,7 @@ def collective_rows(link: Interconnect, library: str, problems: Sequence[Collect
 
 def collectives_us(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> Floats:
     """Return the latency of each row, in microseconds."""
-    result: Floats = np.min([terms.latency_us for terms in _algorithms(link, of, rows).values()], axis=0)
-    return result
+    return np.min([terms.latency_us for terms in _algorithms(link, of, rows).values()], axis=0)
 
 
 def _algorithms(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> dict[str, CollectiveTerms]:

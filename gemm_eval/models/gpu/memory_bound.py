@@ -35,8 +35,7 @@ def missed_frac(held_bytes: Any, room_bytes: float, steep: float = _STEEP) -> Fl
         held_bytes: [rows], different bytes for which there must be room.
         steep: of the edge between all and nothing, a power.
     """
-    missed: Floats = 1.0 / (1.0 + (room_bytes / np.maximum(held_bytes, 1.0)) ** steep)
-    return missed
+    return 1.0 / (1.0 + (room_bytes / np.maximum(held_bytes, 1.0)) ** steep)
 
 
 def l2_and_dram_us(
@@ -55,14 +54,12 @@ def l2_and_dram_us(
 
 def in_turns(l2_us: Any, dram_us: Any) -> Floats:
     """Return the time of bytes that L2 and DRAM move in turns, [rows]: between the longer one and the sum."""
-    both: Floats = np.hypot(l2_us, dram_us)
-    return both
+    return np.hypot(l2_us, dram_us)
 
 
 def side_by_side(a: Any, b: Any) -> Floats:
     """Return the time of two things that overlap, [rows]: hardly more than the longer one, unless they are alike."""
-    both: Floats = (a**_NORM + b**_NORM) ** (1.0 / _NORM)
-    return both
+    return (a**_NORM + b**_NORM) ** (1.0 / _NORM)
 
 
 _SOURCE = "round, within what fits of an H200's timings gave (arch/calibration/h200-sxm/memory-bound.yaml)"
@@ -175,8 +172,7 @@ def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundR
 
 def memory_bound_us(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundRows) -> Floats:
     """Return the times of kernels, [rows], in microseconds; arguments as of `memory_bound_terms`."""
-    found: Floats = np.sum(list(memory_bound_terms(arch, c, rows).values()), axis=0)
-    return found
+    return np.sum(list(memory_bound_terms(arch, c, rows).values()), axis=0)
 
 
 _START_CYCLES, _WAVE_CYCLES = 5800.0, 7600.0

@@ -455,8 +455,7 @@ def attention_sram_bytes(p: Any, s: AttentionSizes, tile_q: int, tile_kv: int) -
     scores += costs.padded_tile_bytes(p, tile_q, tile_kv * p["a_half_bits"])
     output = costs.padded_tile_bytes(p, tile_q, s.value_dim * p["acc_half_bits"])
     stats = costs.padded_tile_bytes(p, tile_q, STATS_PER_ROW * p["acc_half_bits"])
-    total: int = p["input_buffers"] * inputs + copies + scores + p["output_buffers"] * output + stats
-    return total
+    return p["input_buffers"] * inputs + copies + scores + p["output_buffers"] * output + stats
 
 
 @inlined_kernel
@@ -506,8 +505,7 @@ def _main_us(
     tile_cycles += 2 * p["fill_drain_cycles"] + blocks * p["weight_load_cycles"]
     tile_us = min(tile_cycles / p["cycles_per_us"], compute_us)
     best_us = max(all_dma_us, compute_us + lead_us, tile_us + loads_us)
-    main_us: float = (1.0 - p["overlap_frac"]) * (compute_us + all_dma_us) + p["overlap_frac"] * best_us
-    return main_us
+    return (1.0 - p["overlap_frac"]) * (compute_us + all_dma_us) + p["overlap_frac"] * best_us
 
 
 @kernel

@@ -155,8 +155,7 @@ def write_cost_of(p: Any, active_cores: int, dram_share: float) -> float:
     if p["write_bytes_per_us"] == p["dram_bytes_per_us"]:
         return 1.0
     share = p["write_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"])
-    cost: float = dram_share / min(share, p["dram_core_limit_bytes_per_us"])
-    return cost
+    return dram_share / min(share, p["dram_core_limit_bytes_per_us"])
 
 
 @kernel
@@ -569,8 +568,7 @@ def energy_pj_of(p: Any, steps: float, macs: float, dram_bytes: float, core_byte
     if p["has_noc"]:
         energy_pj += core_bytes * p["noc_pj_per_byte"]
     energy_pj += p["static_pj_per_us"] * latency_us
-    result: float = energy_pj
-    return result
+    return energy_pj
 
 
 @kernel

@@ -92,8 +92,7 @@ def overlap_main_us(
     tile_cycles = steps / p["steps_per_cycle"] + p["fill_drain_cycles"] + fills * p["weight_load_cycles"]
     tile_us = tile_cycles / p["cycles_per_us"]
     best_us = max(all_dma_us, compute_us + lead_us, tile_us + loads_us)
-    main_us: float = (1.0 - p["overlap_frac"]) * (compute_us + all_dma_us) + p["overlap_frac"] * best_us
-    return main_us
+    return (1.0 - p["overlap_frac"]) * (compute_us + all_dma_us) + p["overlap_frac"] * best_us
 
 
 # Loops of each order, outermost first, as dimension numbers: m 0, n 1, k 2.
@@ -164,8 +163,7 @@ def pipeline_first_us(p: Any, blk: Any, m: int, n: int, k: int, tile_m: int, til
     """Time in us of the first loads of a core, which have nothing to hide behind."""
     first_k = min(tile_k, k)
     first_a = min(tile_m, m) * first_k * (p["a_half_bits"] / 16.0)
-    us: float = dma_us(p, blk, first_a, _b_tile_bytes(p, first_k, min(tile_n, n)), 0.0)
-    return us
+    return dma_us(p, blk, first_a, _b_tile_bytes(p, first_k, min(tile_n, n)), 0.0)
 
 
 @kernel
@@ -311,5 +309,4 @@ def pipeline_us_if_any(
     p: Any, blk: Any, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int
 ) -> float:
     """Return `pipeline_main_us` where that is the timing, else 0."""
-    us: float = pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order) if p["is_pipeline"] else 0.0
-    return us
+    return pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order) if p["is_pipeline"] else 0.0

@@ -165,8 +165,7 @@ def can_run_as_generation(rows: AttentionRows, library: str) -> npt.NDArray[np.b
         one: npt.NDArray[np.bool_] = rows.q_len == 1.0
         return one
     fits = (rows.q_len == 1.0) | ((rows.group * rows.q_len <= _MAX_PACKED_ROWS) & (rows.is_causal > 0))
-    few: npt.NDArray[np.bool_] = (fits & (rows.q_len != rows.kv_len)) | (rows.is_latent > 0)
-    return few
+    return (fits & (rows.q_len != rows.kv_len)) | (rows.is_latent > 0)
 
 
 def can_run_as_context(rows: AttentionRows, library: str) -> npt.NDArray[np.bool_]:
@@ -174,8 +173,7 @@ def can_run_as_context(rows: AttentionRows, library: str) -> npt.NDArray[np.bool
     is_one = rows.q_len == 1.0
     if library == DEFAULT_ATTENTION:
         is_one = is_one & (rows.q_len != rows.kv_len)
-    several: npt.NDArray[np.bool_] = ~is_one & (rows.is_latent == 0)
-    return several
+    return ~is_one & (rows.is_latent == 0)
 
 
 def check_attention_library(problem: AttentionProblem, library: str) -> None:
@@ -330,8 +328,7 @@ class AttentionCosts(NamedTuple):
 
 def family_us(arch: GpuSpec, name: str, c: Mapping[str, float], rows: AttentionRows) -> Floats:
     """Return the time of problems by one family, [rows], in microseconds."""
-    total: Floats = np.sum(list(ATTENTION_FAMILIES[name].terms(arch, c, rows).values()), axis=0)
-    return total
+    return np.sum(list(ATTENTION_FAMILIES[name].terms(arch, c, rows).values()), axis=0)
 
 
 def attention_costs(

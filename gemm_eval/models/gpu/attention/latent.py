@@ -270,15 +270,13 @@ def _heads_of_tile(arch: GpuSpec, kernel: LatentKernel, rows: AttentionRows) -> 
     ctas = rows.batch * rows.q_len * np.ceil(rows.num_heads / _SWAPPED_HEADS)
     parts = np.minimum(np.ceil(rows.keys / _SWAPPED_STEP), np.maximum(np.floor(arch.num_sms / ctas), 1.0))
     has_few_keys = (rows.keys / parts <= _SWAPPED_KEYS) & (ctas <= arch.num_sms)
-    heads: Floats = np.where((rows.num_heads <= _MOST_SWAPPED_HEADS) | has_few_keys, few, float(_ROW_TILE))
-    return heads
+    return np.where((rows.num_heads <= _MOST_SWAPPED_HEADS) | has_few_keys, few, float(_ROW_TILE))
 
 
 def _prologue_bytes(rows: AttentionRows, kernel: LatentKernel, narrow: npt.NDArray[np.bool_]) -> Floats:
     """Return the bytes of the kernel that turns positions of queries, and makes all of them narrow for 8 bits."""
     elements = rows.batch * rows.q_len * rows.num_heads
-    num: Floats = elements * np.where(narrow, rows.head_dim * 3.0, _ROPE * 2.0 * 2.0) * kernel.has_positions
-    return num
+    return elements * np.where(narrow, rows.head_dim * 3.0, _ROPE * 2.0 * 2.0) * kernel.has_positions
 
 
 def _is_narrow(arch: GpuSpec, kernel: LatentKernel, rows: AttentionRows) -> npt.NDArray[np.bool_]:
@@ -291,8 +289,7 @@ def _rate(arch: GpuSpec, c: Mapping[str, float], narrow: npt.NDArray[np.bool_]) 
     wide = DType.BF16 if DType.BF16 in arch.tensor_flop_per_cycle else DType.FP16
     rate16 = arch.peak_tflop_per_s(wide) * c["matrix16_frac"]
     rate8 = arch.peak_tflop_per_s(DType.FP8) * c["matrix8_frac"] if narrow.any() else rate16
-    rate: Floats = np.where(narrow, rate8, rate16) * 1e6 / arch.num_sms
-    return rate
+    return np.where(narrow, rate8, rate16) * 1e6 / arch.num_sms
 
 
 def _context_bytes(rows: AttentionRows, narrow: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:

@@ -202,8 +202,7 @@ def num_parts(num_sms: int, units: Floats, keys: Floats, kernel: PackedKernel) -
     """
     assert kernel.waves is not None
     most = np.ceil(kernel.waves * num_sms / units)
-    parts: Floats = np.clip(np.minimum(np.floor(keys / kernel.part_keys), most), 1.0, kernel.max_parts)
-    return parts
+    return np.clip(np.minimum(np.floor(keys / kernel.part_keys), most), 1.0, kernel.max_parts)
 
 
 _FLASH_CTAS = 2  # of an SM; this and the rules below: FlashAttention 2.7, flash_api.cpp
@@ -212,8 +211,7 @@ _FULL_FRAC, _GOOD_FRAC = 0.8, 0.85
 
 
 def _flash_keys(head_dim: Floats) -> Floats:
-    keys: Floats = np.where(head_dim <= 64, 256.0, np.where(head_dim <= 128, 128.0, 64.0))
-    return keys
+    return np.where(head_dim <= 64, 256.0, np.where(head_dim <= 128, 128.0, 64.0))
 
 
 def _even_parts(num_slots: int, units: Floats, blocks: Floats) -> Floats:
@@ -312,12 +310,10 @@ def single_heads_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRow
 
 
 def _different_bytes(rows: AttentionRows) -> Floats:
-    different: Floats = rows.kv_bytes * (1.0 - 0.5 * rows.is_aliased)
-    return different
+    return rows.kv_bytes * (1.0 - 0.5 * rows.is_aliased)
 
 
 def _prepare_bytes(rows: AttentionRows) -> Floats:
     """Return queries, keys and values of the new tokens, in 16 bits, read and written."""
     elements = 2.0 * rows.num_heads + 2.0 * rows.num_kv_heads
-    num: Floats = rows.batch * rows.q_len * elements * rows.head_dim * 2.0 * 2.0
-    return num
+    return rows.batch * rows.q_len * elements * rows.head_dim * 2.0 * 2.0

@@ -253,8 +253,7 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
 
 def _norm(power: float, *times: Array) -> Array:
     """Return a little more than the longest: the more, the more are alike."""
-    total: Array = np.sum([time**power for time in times], axis=0) ** (1.0 / power)
-    return total
+    return np.sum([time**power for time in times], axis=0) ** (1.0 / power)
 
 
 def _dram_read_bytes(arch: GpuSpec, x: Launches, tiles_m: Array, tiles_n: Array, in_flight: Array) -> Array:
@@ -272,8 +271,7 @@ def _dram_read_bytes(arch: GpuSpec, x: Launches, tiles_m: Array, tiles_n: Array,
     columns = np.minimum(run, tiles_n)
     again = np.maximum(1.0, tiles / wave) * (rows * a_bytes / tiles_m + columns * b_bytes / tiles_n)
     held = np.minimum(1.0, arch.l2_bytes / once)
-    result: Array = x.G * (once + (1.0 - held) * np.maximum(0.0, again - once))
-    return result
+    return x.G * (once + (1.0 - held) * np.maximum(0.0, again - once))
 
 
 class TritonCalibration(SingleCalibration):

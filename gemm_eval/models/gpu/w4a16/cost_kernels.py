@@ -123,15 +123,13 @@ def norm8(x: float, y: float) -> float:
     """Nearly the longer of two that wait for each other: they are rarely late at the same time."""
     a, b = x * x, y * y
     a, b = a * a, b * b
-    result: float = np.sqrt(np.sqrt(np.sqrt(a * a + b * b)))
-    return result
+    return np.sqrt(np.sqrt(np.sqrt(a * a + b * b)))
 
 
 @kernel
 def overlapped(issue: float, matrix: float, wgmma_frac: float) -> float:
     """Dequantization under wgmma, which takes `matrix` at the tensor rate and does not quite reach it."""
-    result: float = common.norm3(issue, matrix / wgmma_frac, 0.0, 0.0)
-    return result
+    return common.norm3(issue, matrix / wgmma_frac, 0.0, 0.0)
 
 
 @kernel
