@@ -81,6 +81,12 @@ class Table:
         """Measured latency of each row, in microseconds."""
         return self.frame["latency_us"].to_numpy(np.float64)
 
+    @property
+    def features(self) -> pd.DataFrame:
+        """Numbers that tell what each row is, [rows, columns]: those of the frame that are no times."""
+        numbers = self.frame.select_dtypes("number")
+        return numbers[[name for name in numbers if not str(name).endswith("_us")]]
+
     def select(self, mask: Mask) -> Self:
         """Return the rows where `mask` is true, in their order."""
         return replace(self, frame=self.frame.loc[mask].reset_index(drop=True))
@@ -127,9 +133,9 @@ class Timings(Table):
     packed: Any = None
 
     def __post_init__(self) -> None:
-        for what, value, allowed in (("l2", self.l2, MEASURED_L2_STATES), ("clock", self.clock, tuple(ClockState))):
+        for name, value, allowed in (("l2", self.l2, MEASURED_L2_STATES), ("clock", self.clock, tuple(ClockState))):
             if value not in allowed:
-                raise InvalidInputError(f"{self.name}: {what} must be one of {', '.join(allowed)}, got {shown(value)}")
+                raise InvalidInputError(f"{self.name}: {name} must be one of {', '.join(allowed)}, got {shown(value)}")
         needed = (*PROBLEM_COLUMNS, "latency_us", *((QUANT_COLUMN,) if self.is_net else ()))
         if missing := [column for column in needed if column not in self.frame.columns]:
             raise InvalidInputError(f"{self.name}: columns are missing: {', '.join(missing)}")
@@ -222,6 +228,11 @@ class Timings(Table):
         """Return each row as a problem."""
         rows = self.frame[list(PROBLEM_COLUMNS)].itertuples(index=False, name=None)
         return [_problem(row, self.group_n) for row in rows]
+
+    @property
+    def sha256(self) -> str:
+        """`content_hash` as files of calibrations have it."""
+        return self.content_hash.removeprefix("sha256:")
 
     @cached_property
     def content_hash(self) -> str:
