@@ -241,6 +241,20 @@ class GpuSpec(BaseSpec):
         )  # fmt: skip
         return self
 
+    def multiplies(self, dtype: DType | str) -> bool:
+        """Say whether it multiplies matrices of a type: its tensor cores take it, or it is fp32, of the CUDA cores."""
+        return dtype in self.tensor_flop_per_cycle or dtype == DType.FP32
+
+    def flop_per_cycle(self, dtype: DType | str) -> float:
+        """Return what an SM does with inputs of `dtype` in a cycle: its tensor cores, or its CUDA cores for fp32.
+
+        Raises:
+            KeyError: it multiplies no such type.
+        """
+        if dtype == DType.FP32 and DType.FP32 not in self.tensor_flop_per_cycle:
+            return 2.0 * self.fp32_ops_per_cycle
+        return self.tensor_flop_per_cycle[DType(dtype)]
+
     def peak_tflop_per_s(self, dtype: DType | str | None = None) -> float:
         """Peak of the whole chip as its maker states it: dense, for inputs of `dtype` (default: the arch's), 1e12/s.
 
@@ -267,7 +281,7 @@ class GpuSpec(BaseSpec):
         """
         check_word("clock", clock, ClockState)
         dtype = self.default_dtype if dtype is None else DType(dtype)
-        if dtype not in self.tensor_flop_per_cycle:
+        if not self.multiplies(dtype):
             raise KeyError(dtype)
         table = self.tensor_clock_burst_ghz if clock == ClockState.BURST else self.tensor_clock_sustained_ghz
         return table.get(dtype, table[self.default_dtype])
@@ -283,7 +297,7 @@ class GpuSpec(BaseSpec):
         return self._tflop_per_s(dtype, self.tensor_clock_ghz(dtype, clock))
 
     def _tflop_per_s(self, dtype: DType, clock_ghz: float) -> float:
-        return tflop_per_s(self.tensor_flop_per_cycle[dtype] * self.num_sms * cycles_per_us(clock_ghz), 1.0)
+        return tflop_per_s(self.flop_per_cycle(dtype) * self.num_sms * cycles_per_us(clock_ghz), 1.0)
 
     @property
     def max_warps_per_sm(self) -> int:

@@ -39,11 +39,22 @@ class GpuOptions:
     kernel: Annotated[
         str,
         option(
-            "Whose kernels: cublas (fp16, bf16), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped "
-            "(bf16; PyTorch's grouped GEMM) or w4a16, our own for 4-bit weights (fp16, bf16)."
+            "Whose kernels: cublas (fp16, bf16), torch (fp16, bf16, fp32, tf32, fp8, fp8-full, which sums in fp32, or "
+            "int8: what PyTorch runs), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped "
+            "(bf16; PyTorch's grouped GEMM) or w4a16, our own for 4-bit weights (fp16, bf16). Default: cublas, with "
+            "--draw torch.",
+            show_default=False,
         ),
-    ] = "cublas"
-    dtype: Annotated[str, option("fp16, bf16, fp8 or int8.")] = "fp16"
+    ] = ""
+    dtype: Annotated[str, option("fp16, bf16, fp32, tf32, fp8, fp8-full or int8.")] = "fp16"
+    draw: Annotated[
+        int | None,
+        option(
+            "Of torch: so many GEMMs drawn at random instead of a set, round and odd, in three layouts and in batches, "
+            "with all operands out of L2."
+        ),
+    ] = None
+    seed: Annotated[int, option("Of --draw: of its random numbers.")] = 0
     shape_sets: Annotated[
         list[str] | None,
         option(
@@ -67,7 +78,12 @@ class GpuOptions:
     quick: Annotated[
         bool, option("Three replays of a millisecond each, for campaigns over many kernels.", "--quick")
     ] = False
-    l2: Annotated[str, option("cold: weights come from memory; warm: from L2 where they fit.")] = "cold"
+    l2: Annotated[
+        str,
+        option(
+            "cold: weights come from memory; warm: from L2 where they fit; cold-all: like --draw.", show_default=False
+        ),
+    ] = ""
     clock: Annotated[str, option("burst: at boost clock; sustained: under constant load.")] = "burst"
     budget_seconds: Annotated[
         float | None, option("Stop before so many seconds and write what there is; a rerun goes on.")
@@ -89,6 +105,8 @@ def measure_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
     With --kernel cublaslt-candidates not only what the library picks for a GEMM is timed but each of the algorithms
     that it proposes, with its rank; 0 is the pick. Best with --set candidates.
 
+    With --draw these are GEMMs unlike those of any model: sizes from 1 to 18,000, log-uniform.
+
     With --kernel grouped these are grouped GEMMs, the experts of mixtures: groups with rows of their own in one call.
 
     With --kernel w4a16 each GEMM is timed with every legal config of our kernels, or with --top and --random some; a
@@ -97,6 +115,8 @@ def measure_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
     Examples:
 
     gemm-eval measure gpu --kernel cublas --dtype fp16 --quick --out timings
+
+    gemm-eval measure gpu --draw 500 --seed 1 --dtype bf16 --out timings
 
     gemm-eval measure gpu --kernel w4a16 --top 8 --out timings
     """

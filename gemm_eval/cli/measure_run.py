@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.arch import GpuSpec, MulticoreSpec, gpu_slug, load_arch
+from gemm_eval.arch import GpuSpec, L2State, MulticoreSpec, gpu_slug, load_arch
 from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line
 from gemm_eval.cli.words import refuse
 from gemm_eval.errors import InvalidOptionError
@@ -29,6 +30,7 @@ from gemm_eval.measure import (
     TimingProtocol,
     W4A16Runner,
     compare_kernels,
+    draw_shapes,
     estimate_seconds,
     file_stem,
     list_grouped_shapes,
@@ -58,6 +60,9 @@ def measure_this_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
         InvalidOptionError: options out of range, or that this kernel has no use for.
     """
     begin = time.monotonic()
+    is_drawn = asked.draw is not None
+    kernel, l2 = ("torch", L2State.COLD_ALL) if is_drawn else ("cublas", L2State.COLD)
+    asked = replace(asked, kernel=asked.kernel or kernel, l2=asked.l2 or l2)
     _check(ctx, asked)
     protocol = (TimingProtocol.quick if asked.quick else TimingProtocol)(l2=asked.l2, clock=asked.clock)
 
@@ -90,8 +95,12 @@ def measure_this_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
         return
     is_grouped = asked.kernel == "grouped"
     names = asked.shape_sets or ["grouped" if is_grouped else "model-zoo"]
-    listed = (list_grouped_shapes(name) if is_grouped else list_shapes(name, asked.dtype) for name in names)
-    shapes: list[GemmItem] = shuffle_shapes([shape for of_set in listed for shape in of_set])
+    listed: Iterator[Sequence[GemmItem]] = (
+        list_grouped_shapes(name) if is_grouped else list_shapes(name, asked.dtype) for name in names
+    )
+    if asked.draw is not None:
+        listed = iter([draw_shapes(asked.draw, asked.seed, asked.dtype)])
+    shapes = shuffle_shapes([shape for of_set in listed for shape in of_set])
     if not shapes:
         raise InvalidOptionError(f"--set {', '.join(names)} has no GEMMs of --dtype {asked.dtype}")
     num_candidates = 8 if asked.candidates is None else asked.candidates
@@ -104,7 +113,7 @@ def measure_this_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
         shapes = [*runner_of_library.candidates(dense, num_candidates)]
         if none := len(dense) - len({item[:4] for item in shapes}):
             _say(f"{none} GEMMs have no algorithm at all")
-    print_line(str(measure(runner_of_library, asked.kernel, shapes)))
+    print_line(str(measure(runner_of_library, f"{asked.kernel}-drawn" if is_drawn else asked.kernel, shapes)))
 
 
 def _check(ctx: typer.Context, asked: GpuOptions) -> None:
@@ -116,6 +125,12 @@ def _check(ctx: typer.Context, asked: GpuOptions) -> None:
         raise InvalidOptionError(f"--candidates needs --kernel {_CANDIDATES}, got --kernel {kernel}")
     if asked.candidates is not None and not 1 <= asked.candidates <= 64:
         raise InvalidOptionError(f"--candidates must be 1 to 64, got {asked.candidates}")
+    if asked.draw is not None and (kernel != "torch" or asked.shape_sets):
+        raise InvalidOptionError(f"--draw needs --kernel torch and no --set, got --kernel {kernel}")
+    if asked.draw is None:
+        refuse(ctx, "a set of GEMMs, without --draw,", {"seed"})
+        if asked.l2 == L2State.COLD_ALL:
+            raise InvalidOptionError("--l2 cold-all needs --draw: of other GEMMs the weights alone rotate")
     if kernel != _OURS:
         if asked.top is not None or asked.num_random:
             raise InvalidOptionError(f"--top and --random need --kernel {_OURS}, got --kernel {kernel}")

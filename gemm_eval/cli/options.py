@@ -195,6 +195,7 @@ PolicyOption = Annotated[str | None, option(
 
 TYPE_OPTIONS = (
     *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype", "group_n"),
+    *("layout", "accumulate"),
 )
 RUN_OPTIONS = ("library", "l2", "clock", "quantize_from", "correction")
 """Fields of `GemmOptions`, and columns of files of shapes."""
@@ -226,6 +227,13 @@ class GemmOptions:
     )] = None  # fmt: skip
     group_n: Annotated[
         int | None, option("Columns of B that share a scale. Default: 1.", "--group-n", panel=_TYPES)
+    ] = None
+    layout: Annotated[str | None, option(
+        "How A and B lie in memory: tn (default; K runs along both), nn (N along B), nt (and M along A) or tt.",
+        panel=_TYPES
+    )] = None  # fmt: skip
+    accumulate: Annotated[
+        str | None, option("fp8 on Hopper: fast (default), or full: products are added in fp32.", panel=_TYPES)
     ] = None
     library: Annotated[str | None, option(_LIBRARY_HELP, panel=_GPU)] = None
     l2: L2Option = None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from gemm_eval.arch import MEASURED_L2_STATES, ClockState
+from gemm_eval.arch import ClockState, L2State
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.words import refusal
 
@@ -59,6 +59,7 @@ class TimingProtocol:
     Attributes:
         l2: ``cold``: the calls of a replay rotate over weight copies, and L2 is flushed before each replay (outside the
             events). ``warm``: one weight copy, no flush. A and C are one buffer each: as the layer before leaves them.
+            ``cold-all``: like cold, and A and C have as many copies.
         clock: ``burst``: short replays with idle time between them, so that the clock stays at boost. ``sustained``:
             replays without a pause, after `warm_up_s` of them.
         target_busy_us, max_busy_us: busy time of a replay; n follows from it.
@@ -100,7 +101,7 @@ class TimingProtocol:
         return self == self.quick(l2=self.l2, clock=self.clock)
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (("l2", self.l2, MEASURED_L2_STATES), ("clock", self.clock, tuple(ClockState))):
+        for name, value, allowed in (("l2", self.l2, tuple(L2State)), ("clock", self.clock, tuple(ClockState))):
             if value not in allowed:
                 raise InvalidOptionError(refusal(name, value, allowed))
 
@@ -222,7 +223,7 @@ def time_in_turns(
                 sleep(idle_s)
             try:
                 graph.last_call()
-                if protocol.l2 == "cold":
+                if protocol.l2 != "warm":
                     device.flush_l2()
                 latency_us = (device.elapsed_us(graph.launch) - floor_us) / graph.num_calls
                 if failures is not None and not 0 < latency_us < math.inf:

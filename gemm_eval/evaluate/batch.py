@@ -198,7 +198,7 @@ def _groups_or_none(row_groups: Sequence[RowGroups | None]) -> tuple[RowGroups |
 _ROW_GROUPS = "row_groups"
 _KIND_COLUMNS = (
     *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype"),
-    *("group_n", "library", "l2", "clock", "quantize_from", "correction"),
+    *("group_n", "layout", "accumulate", "library", "l2", "clock", "quantize_from", "correction"),
 )
 
 

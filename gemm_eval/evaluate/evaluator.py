@@ -70,6 +70,11 @@ class GemmOptions(TypedDict, total=False):
     """Type of the scales; default: as the formats have it that people use (`GemmProblem`)."""
     group_n: int | None
     """Columns of B that share a scale; default: 1."""
+    layout: str | None
+    """How A and B lie in memory: ``"tn"`` (the default: K runs along both, as in linear layers), ``"nn"`` (N runs along
+    B), ``"nt"`` (and M along A, as for gradients of weights) or ``"tt"``. Multi-core chips are the same in all."""
+    accumulate: str | None
+    """fp8 on Hopper: ``"fast"`` (the default), or ``"full"``: products are added in fp32."""
     library: str | None
     """GPUs: whose kernels run: ``"cublas"`` (the default where both operands have one type, unscaled), ``"gemm-eval"``
     (our own W4A16 kernels, the default for 4-bit weights on Hopper, where they were timed), ``"trtllm"`` (TensorRT-LLM,
@@ -424,9 +429,9 @@ class GEMMEvaluator:
         Args:
             problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4] of G, M, K, N, or
                 a DataFrame with columns G, M, K, N and any of row_groups, dtype, input_dtype, weight_dtype,
-                output_dtype, group_size, zero_dtype, scale_dtype, group_n, library, l2, clock, quantize_from,
-                correction. A grouped GEMM is a `GemmProblem.grouped`, or a row whose `row_groups` is a tuple or list:
-                there G and M may be missing.
+                output_dtype, group_size, zero_dtype, scale_dtype, group_n, layout, accumulate, library, l2, clock,
+                quantize_from, correction. A grouped GEMM is a `GemmProblem.grouped`, or a row whose `row_groups` is a
+                tuple or list: there G and M may be missing.
             dtype, options: as for `evaluate`, for all problems that do not say otherwise; a row's own `dtype` replaces
                 all types of the call.
             errors: ``"raise"`` an `InfeasibleError` for the first problem that does not fit, or ``"mark"`` its row.

@@ -235,7 +235,7 @@ class GpuBackend(Backend):
         loads = np.zeros(len(records), np.int64)
         for number in np.unique(kind_of).tolist():
             rows = kind_of == number
-            loads[rows] = loads_of(_load_rules(self.arch.sm_arch, kinds[number]), sizes[rows, 2], sizes[rows, 3])
+            loads[rows] = loads_of(_load_rules(self.arch.sm_arch, kinds[number]), *sizes[rows, 1:].T)
         is_corrected = records["correction_factor"] != 1.0
         columns = np.column_stack([kind_of, records["family"], loads, is_corrected]).astype(np.int64)
         feasible = self.is_feasible(records)
@@ -368,7 +368,7 @@ def _asked(result: GEMMResult) -> RunOptions:
 def _load_bytes(rules: LoadRules, problem: GemmProblem) -> int:
     """Return the most bytes that all rows of a problem start on, as its library pads them."""
     for load_bytes, rule in rules:
-        if rule.takes(problem.K, problem.N):
+        if rule.takes(*problem.sizes[1:]):
             return load_bytes
     return 1
 

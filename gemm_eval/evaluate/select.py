@@ -56,7 +56,7 @@ def select_config(
         raise InvalidProblemError(f"problem must be a GemmProblem, got {shown(problem)}")
     k = as_integer("k", k, 1, _MAX_CONFIGS)
     types = problem.types
-    if library is None and W4A16_SIZES.takes(problem.K, problem.N) and has_w4a16_kernels(spec, types):
+    if library is None and W4A16_SIZES.takes(*problem.sizes[1:]) and has_w4a16_kernels(spec, types):
         library = OURS
     options = run_options(library, l2, clock)
     key = id(spec), types, options

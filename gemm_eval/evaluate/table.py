@@ -77,7 +77,10 @@ def _is_terminal() -> bool:
         return False
 
 
-_TYPE_COLUMNS = ("input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype", "group_n")
+_TYPE_COLUMNS = (
+    *("input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype", "group_n"),
+    *("layout", "accumulate"),
+)
 _COST_COLUMNS = (
     *("latency_us", "physics_us", "low_us", "high_us", "source"),
     *("tflop_per_s", "utilization_frac", "bound", "compute_us", "dram_us", "dram_bytes", "energy_pj"),

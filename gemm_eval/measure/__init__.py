@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from gemm_eval.measure.runner import Runner, measure_shape
     from gemm_eval.measure.shapes import (
         Choice,
+        DrawnShape,
         GemmItem,
         GemmShape,
         GroupedShape,
         KernelItem,
         QuantShape,
+        draw_shapes,
         list_grouped_shapes,
         list_items,
         list_quant_shapes,
@@ -30,10 +32,11 @@ if TYPE_CHECKING:
     from gemm_eval.measure.w4a16 import W4A16Runner
 
 __all__ = [
-    "Campaign", "CandidateRunner", "Choice", "ComparedGemm", "GemmItem", "GemmShape", "GroupedShape", "KernelItem",
-    "Profile", "ProfiledKernel", "QuantShape", "Runner", "TimingProtocol", "W4A16Runner", "compare_kernels",
-    "dataset_hash", "estimate_seconds", "file_stem", "list_grouped_shapes", "list_items", "list_quant_shapes",
-    "list_shapes", "make_runner", "measure_shape", "meta_path", "profile_kernels", "read_timings", "shuffle_shapes",
+    "Campaign", "CandidateRunner", "Choice", "ComparedGemm", "DrawnShape", "GemmItem", "GemmShape", "GroupedShape",
+    "KernelItem", "Profile", "ProfiledKernel", "QuantShape", "Runner", "TimingProtocol", "W4A16Runner",
+    "compare_kernels", "dataset_hash", "draw_shapes", "estimate_seconds", "file_stem", "list_grouped_shapes",
+    "list_items", "list_quant_shapes", "list_shapes", "make_runner", "measure_shape", "meta_path", "profile_kernels",
+    "read_timings", "shuffle_shapes",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -29,8 +29,17 @@ from gemm_eval.measure.data_set import (
     write_timings,
 )
 from gemm_eval.measure.runner import Runner, measure_shape, trace_kernels
-from gemm_eval.measure.shapes import Candidate, GemmItem, GemmShape, GroupedShape, KernelItem, rough_latency_us, rows_of
-from gemm_eval.measure.torch_gemms import CublasLtRunner, GroupedRunner
+from gemm_eval.measure.shapes import (
+    Candidate,
+    DrawnShape,
+    GemmItem,
+    GemmShape,
+    GroupedShape,
+    KernelItem,
+    rough_latency_us,
+    rows_of,
+)
+from gemm_eval.measure.torch_gemms import CublasLtRunner, GroupedRunner, TorchRunner
 from gemm_eval.measure.w4a16 import W4A16Runner
 from gemm_eval.storage import write_whole
 from gemm_eval.words import shown
@@ -103,6 +112,8 @@ class WorkFile:
 
 
 def _item(values: list[Any]) -> GemmItem:
+    if len(values) == len(DrawnShape._fields) and isinstance(values[4], str):
+        return DrawnShape(*values)
     for kind in (GemmShape, Candidate):
         if len(values) == len(kind._fields):
             return kind(*values)
@@ -307,6 +318,7 @@ class Campaign:
     def _write(self, work: WorkFile) -> None:
         common = {name: getattr(self.runner, name) for name in ("input_dtype", "weight_dtype", "output_dtype")}
         common |= {"l2": self.protocol.l2, "clock": self.protocol.clock}
+        common["accumulate"] = getattr(self.runner, "accumulate", None)
         rows = [
             {**columns_of(item), **common, **timing, **work.kernels.get(item, {})}
             for item, timing in work.timings.items()
@@ -322,7 +334,8 @@ class Campaign:
 
 
 RUNNERS: Mapping[str, Callable[[str], Runner]] = {
-    runner.kernel: runner for runner in (CublasRunner, CublasLtRunner, CandidateRunner, GroupedRunner, W4A16Runner)
+    runner.kernel: runner
+    for runner in (CublasRunner, TorchRunner, CublasLtRunner, CandidateRunner, GroupedRunner, W4A16Runner)
 }
 """Kernel names that `make_runner` knows, with the classes that run them."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.extras import needs_extra
 from gemm_eval.kernels import WeightMode
-from gemm_eval.measure.shapes import Candidate, GemmItem, GemmShape, GroupedShape, KernelItem
+from gemm_eval.measure.shapes import Candidate, DrawnShape, GemmItem, GemmShape, GroupedShape, KernelItem
 from gemm_eval.storage import write_whole
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ KERNEL_COLUMNS: dict[str, str] = {
     "spill_bytes": _INTEGER, "ctas_per_sm": _INTEGER, "kernel_hash": _TEXT,
 }  # fmt: skip
 """Further columns where our kernels for 4-bit weights are timed: place by time, weights, config, and the build."""
+DRAWN_COLUMNS: dict[str, str] = {"layout": _TEXT, "accumulate": _TEXT, "seed": _INTEGER}
+"""Further columns of GEMMs drawn at random: how operands lie in memory, how fp8 is added, whose random numbers."""
 GROUPED_COLUMNS: dict[str, str] = {
     "row_groups": _TEXT, "rows": _INTEGER, "model": _TEXT, "gemm": _INTEGER, "num_tokens": _INTEGER,
     "num_experts": _INTEGER, "topk": _INTEGER, "tp": _INTEGER, "ep": _INTEGER, "distribution": _TEXT,
@@ -60,6 +62,10 @@ class Extra(NamedTuple):
 
 EXTRAS: dict[type, Extra] = {
     GemmShape: Extra({}, {}),
+    DrawnShape: Extra(DRAWN_COLUMNS, {
+        "columns": "layout: first letter of B, second of A, as cuBLAS has it: K runs along memory in t of B and n of "
+        "A, N in n of B, M in t of A. seed: of the random numbers that drew the row",
+    }),
     Candidate: Extra(CANDIDATE_COLUMNS, {
         "library": "cublas",
         "has_all_candidates": True,
@@ -88,11 +94,11 @@ EXTRAS: dict[type, Extra] = {
     }),
 }  # fmt: skip
 """By the kind of the items that were timed."""
-_TYPES = COLUMNS | CANDIDATE_COLUMNS | KERNEL_COLUMNS | GROUPED_COLUMNS
+_TYPES = COLUMNS | DRAWN_COLUMNS | CANDIDATE_COLUMNS | KERNEL_COLUMNS | GROUPED_COLUMNS
 
 _SIZES = ("G", "M", "K", "N")
 _POSITIVE = ("latency_us", "min_us")
-_ORDER = ("N", "K", "G", "M", "row_groups", "take", "mode", "group_size", "rank")  # of rows in a file
+_ORDER = ("N", "K", "G", "M", "layout", "row_groups", "take", "mode", "group_size", "rank")  # of rows in a file
 
 
 def _import_pandas() -> Any:

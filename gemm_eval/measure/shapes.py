@@ -55,6 +55,17 @@ class Candidate(NamedTuple):
     split_k: int
 
 
+class DrawnShape(NamedTuple):
+    """A GEMM drawn at random (`draw_shapes`), and how its operands lie in memory (`gemm_eval.workload.LAYOUTS`)."""
+
+    G: int
+    M: int
+    K: int
+    N: int
+    layout: str
+    seed: int
+
+
 class QuantShape(NamedTuple):
     """A GEMM with 4-bit weights; G is 1, and `group_size` 0 in mode COLUMN."""
 
@@ -130,7 +141,7 @@ class GroupedShape(NamedTuple):
         return 2 * self.rows * self.K * self.N
 
 
-GemmItem: TypeAlias = GemmShape | Candidate | KernelItem | GroupedShape
+GemmItem: TypeAlias = GemmShape | DrawnShape | Candidate | KernelItem | GroupedShape
 """A GEMM as its library runs it, by a certain algorithm or by a certain kernel of ours, or a grouped GEMM."""
 
 
@@ -280,6 +291,48 @@ class _Experts(NamedTuple):
     topk: int
     tp: int
     ep: int
+
+
+_DRAWN = {"M": (1, 9000), "K": (16, 16000), "N": (16, 18000)}
+_DRAWN_BATCH = {"G": (2, 256), "M": (1, 2048), "K": (16, 2048), "N": (16, 2048)}
+_DRAWN_SET_BYTES = 3 << 30
+_NARROW_MULTIPLE = {"fp8": 16, "int8": 8}  # of K and N, without which PyTorch refuses
+_LAYOUTS_DRAWN = ("tn", "tn", "nn", "nt")
+
+
+def draw_shapes(count: int, seed: int, dtype: str) -> list[DrawnShape]:
+    """Draw GEMMs unlike those of any model: sizes log-uniform, round or odd, in three layouts, a fifth in batches.
+
+    Args:
+        count, seed: how many, and of which random numbers; each type has its own.
+        dtype: as `TorchRunner` takes it. fp8 and int8 have one layout, no batches, and sizes that PyTorch takes.
+
+    Raises:
+        InvalidOptionError: `count` or `seed` is out of range.
+    """
+    if count < 1 or seed < 0:
+        raise InvalidOptionError(f"--draw must be >= 1 and --seed >= 0, got {count} and {seed}")
+    rng = random.Random(f"{seed} {dtype}")
+    narrow = _NARROW_MULTIPLE.get(dtype.partition("-")[0], 0)
+    elem_bytes = 1.0 if narrow else 4.0 if dtype.endswith("32") else 2.0
+    drawn: dict[DrawnShape, None] = {}
+    while len(drawn) < count:
+        ranges = _DRAWN if narrow or rng.random() < 0.8 else _DRAWN_BATCH
+        sizes = {name: int(low * (high / low) ** rng.random()) for name, (low, high) in ranges.items()}
+        least = 17 if dtype == "int8" else 1
+        columns = narrow or rng.choice((64, 64, 8, 8, 1))
+        rows = rng.choice((1, 1, 8, 64))
+        G, M = sizes.get("G", 1), max(least, _to_multiple(sizes["M"], rows))
+        K, N = (_to_multiple(sizes[name], columns) for name in "KN")
+        shape = DrawnShape(G, M, K, N, "tn" if narrow else rng.choice(_LAYOUTS_DRAWN), seed)
+        set_bytes = elem_bytes * G * (M * K + K * N + M * N)
+        if set_bytes < _DRAWN_SET_BYTES and rough_latency_us(shape, elem_bytes) < _MAX_LATENCY_US:
+            drawn[shape] = None
+    return list(drawn)
+
+
+def _to_multiple(size: int, multiple: int) -> int:
+    return max(1, round(size / multiple)) * multiple
 
 
 _POWERS = {"power_law_1.01": 1.01, "power_law_1.2": 1.2}

@@ -1,18 +1,19 @@
-"""GEMMs of PyTorch: fp8 and int8 through cuBLASLt, and grouped bf16 GEMMs of CUTLASS."""
+"""GEMMs of PyTorch: dense ones of all types through cuBLAS and cuBLASLt, and grouped bf16 GEMMs of CUTLASS."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.device import BenchDevice, Call, import_cupy
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.extras import install_command
 from gemm_eval.measure.runner import CHECK_SHAPES, MAX_ERRORS, LibraryRunner, relative_error
-from gemm_eval.measure.shapes import GemmShape, GroupedShape
+from gemm_eval.measure.shapes import DrawnShape, GemmShape, GroupedShape
 from gemm_eval.words import shown
+from gemm_eval.workload import ACCUMULATE
 
 
 class TorchDevice(BenchDevice):
@@ -48,105 +49,179 @@ class TorchDevice(BenchDevice):
         self.torch.cuda.empty_cache()
 
 
-_OUTPUTS = {"fp8": ("bf16", 2), "int8": ("int32", 4)}
-_MIN_BUFFER_BYTES = 1 << 16
+class _Elements(NamedTuple):
+    """Numbers of one type, as PyTorch has them: names of its types, standard deviation and largest, largest error."""
+
+    inputs: str
+    outputs: str
+    sigma: float
+    largest: float
+    max_error: float
+    call: str
+
+
+_MATMUL = "torch.mm (G = 1) or torch.bmm"
+_NO_LIMIT = float("inf")
+_ELEMENTS = {
+    "fp16": _Elements("float16", "float16", 1.0, _NO_LIMIT, MAX_ERRORS["fp16"], _MATMUL),
+    "bf16": _Elements("bfloat16", "bfloat16", 1.0, _NO_LIMIT, MAX_ERRORS["bf16"], _MATMUL),
+    "fp32": _Elements("float32", "float32", 1.0, _NO_LIMIT, 1e-5, f"{_MATMUL}, without TF32"),
+    "tf32": _Elements("float32", "float32", 1.0, _NO_LIMIT, 1e-3, f"{_MATMUL}, with TF32 allowed"),
+    "fp8": _Elements(
+        "float8_e4m3fn", "bfloat16", 64.0, 448.0, 1e-2, "torch._scaled_mm(tensor-wise scales, use_fast_accum=True)"
+    ),
+    "fp8-full": _Elements("float8_e4m3fn", "bfloat16", 64.0, 448.0, 1e-2, "torch._scaled_mm(tensor-wise scales)"),
+    "int8": _Elements("int8", "int32", 32.0, 127.0, 1e-9, "torch._int_mm"),
+}  # fmt: skip
+_OUTPUT_NAMES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "int32": "int32"}
 _CHUNK_ELEMS = 1 << 27
-_FP8_SIGMA, _FP8_MAX = 64.0, 448.0
-_INT8_SIGMA, _INT8_MAX = 32.0, 127.0
-_MAX_ERROR = {"fp8": 1e-2, "int8": 1e-9}  # the bf16 output rounds; integers are exact
+_LINE_BYTES = 256
+_CHECK_LAYOUTS = ("tn", "nn", "nt", "tt")
 
 
-class CublasLtRunner(LibraryRunner, TorchDevice):
-    """`torch._scaled_mm` (fp8 e4m3, tensor-wise scales, bf16 output) and `torch._int_mm` (int8, int32 output)."""
+class TorchRunner(LibraryRunner, TorchDevice):
+    """Dense GEMMs as PyTorch runs them, by cuBLAS and cuBLASLt: of every type, layout, and in batches.
 
-    kernel = "cublaslt"
+    All operands of a drawn GEMM rotate. Of others B alone does, and A and C are one buffer each behind the pool.
+    """
+
+    kernel = "torch"
+    dtypes: ClassVar[tuple[str, ...]] = tuple(_ELEMENTS)
 
     def __init__(self, dtype: str) -> None:
-        if dtype not in _OUTPUTS:
-            raise UnsupportedError(f"--kernel cublaslt measures {', '.join(_OUTPUTS)}, got {shown(dtype)}; see cublas")
+        if dtype not in self.dtypes:
+            raise UnsupportedError(f"--kernel {self.kernel} measures {', '.join(self.dtypes)}, got {shown(dtype)}")
         super().__init__()
         torch = self.torch
-        self.input_dtype = self.weight_dtype = dtype
-        self.output_dtype, self._output_bytes = _OUTPUTS[dtype]
+        self.dtype, self._how = dtype, _ELEMENTS[dtype]
+        self.input_dtype = self.weight_dtype = dtype.partition("-")[0]
+        self.output_dtype = _OUTPUT_NAMES[self._how.outputs]
+        self.accumulate = ACCUMULATE[1] if dtype.endswith("-full") else None
         self.pool_bytes = 0
-        self._scale = torch.full((), 1.0 / _FP8_SIGMA, device="cuda", dtype=torch.float32)
-        self._element = torch.float8_e4m3fn if dtype == "fp8" else torch.int8
-        self._output = torch.bfloat16 if dtype == "fp8" else torch.int32
-        self._buffers: dict[str, Any] = {}
+        self._input, self._output = getattr(torch, self._how.inputs), getattr(torch, self._how.outputs)
+        self._scale = torch.full((), 1.0 / self._how.sigma, device="cuda", dtype=torch.float32)
+        self._inputs: Any = None
+        self._outputs: Any = None
+        torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
 
-    def allocate(self, shapes: Sequence[GemmShape], pool_bytes: int) -> None:
-        outputs = max(_MIN_BUFFER_BYTES, *(self._output_bytes * s.M * s.N for s in shapes))
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"dtype": self.dtype} if "-" in self.dtype else {}
+
+    def _sizes(self, shape: GemmShape | DrawnShape) -> tuple[int, int, int]:
+        """Return the bytes of A, B and C, to whole lines."""
+        G, M, K, N = shape[:4]
+        kinds = (self._input, G * M * K), (self._input, G * K * N), (self._output, G * M * N)
+        a, b, c = (-(-count * kind.itemsize // _LINE_BYTES) * _LINE_BYTES for kind, count in kinds)
+        return a, b, c
+
+    def weight_bytes(self, shape: GemmShape | DrawnShape) -> int:
+        """Return the bytes of what each call has a copy of: A and B of a drawn GEMM, else B."""
+        a, b, _ = self._sizes(shape)
+        return a + b if isinstance(shape, DrawnShape) else b
+
+    def _num_outputs(self, shape: GemmShape | DrawnShape) -> int:
+        """Return the copies of C among which calls go round: one, or as many as L2 does not hold."""
+        return self.flush_bytes // self._sizes(shape)[2] + 2 if isinstance(shape, DrawnShape) else 1
+
+    def allocate(self, shapes: Sequence[GemmShape | DrawnShape], pool_bytes: int) -> None:
+        checks = [DrawnShape(*shape, "tn", 0) for shape in CHECK_SHAPES.values()]
+        beside = max((self._sizes(s)[0] for s in shapes if not isinstance(s, DrawnShape)), default=0)
+        outputs = max(self._num_outputs(s) * self._sizes(s)[2] for s in (*shapes, *checks))
         self.torch.manual_seed(1)
-        self._buffers = {
-            "A": self._random(max(_MIN_BUFFER_BYTES, *(s.M * s.K for s in shapes))),
-            "W": self._random(pool_bytes),
-            "C": self.torch.empty(outputs, dtype=self.torch.uint8, device="cuda"),
-        }
+        self._inputs = self._random(pool_bytes + beside)
+        self._outputs = self.torch.empty(outputs, dtype=self.torch.uint8, device="cuda")
         self.torch.cuda.synchronize()
         self.torch.cuda.empty_cache()
         self.pool_bytes = pool_bytes
 
-    def _random(self, count: int) -> Any:
-        torch = self.torch
-        buffer = torch.empty(count, dtype=torch.uint8, device="cuda")
-        sigma, largest = (_FP8_SIGMA, _FP8_MAX) if self.input_dtype == "fp8" else (_INT8_SIGMA, _INT8_MAX)
-        for start in range(0, count, _CHUNK_ELEMS):
-            values = torch.randn(min(_CHUNK_ELEMS, count - start), device="cuda").mul_(sigma).clamp_(-largest, largest)
-            if self.input_dtype == "int8":
-                values.round_()
-            buffer[start : start + len(values)] = values.to(self._element).view(torch.uint8)
+    def _random(self, num_bytes: int) -> Any:
+        torch, size = self.torch, self._input.itemsize
+        buffer = torch.empty(-(-num_bytes // _LINE_BYTES) * _LINE_BYTES, dtype=torch.uint8, device="cuda")
+        elements = buffer.view(self._input)
+        for start in range(0, len(buffer) // size, _CHUNK_ELEMS):
+            part = elements[start : start + _CHUNK_ELEMS]
+            values = torch.randn(len(part), device="cuda").mul_(self._how.sigma)
+            values.clamp_(-self._how.largest, self._how.largest)
+            part.copy_(values.round_() if self.input_dtype == "int8" else values)
         return buffer
 
-    def weight_bytes(self, shape: GemmShape) -> int:
-        return shape.K * shape.N
+    def _views(self, shape: GemmShape | DrawnShape, offset: int) -> tuple[Any, Any, Any]:
+        """Return A[G,M,K], B[G,K,N] and C[G,M,N] of one call, without G where it is 1."""
+        if shape.G != 1 and not self._how.call.startswith(_MATMUL):
+            raise UnsupportedError(f"{self._how.call} takes G = 1, got G = {shape.G}")
+        G, M, K, N = shape[:4]
+        layout, (_, b_bytes, c_bytes) = getattr(shape, "layout", "tn"), self._sizes(shape)
+        a_offset = offset + b_bytes if isinstance(shape, DrawnShape) else self.pool_bytes
+        c_offset = offset // self.weight_bytes(shape) % self._num_outputs(shape) * c_bytes
 
-    def _views(self, shape: GemmShape, weight_offset: int) -> tuple[Any, Any, Any]:
-        if shape.G != 1:
-            raise UnsupportedError(f"--kernel cublaslt measures G = 1, got G = {shape.G}")
-        a = self._buffers["A"][: shape.M * shape.K].view(self._element).view(shape.M, shape.K)
-        w = self._buffers["W"][weight_offset : weight_offset + shape.N * shape.K]
-        c = self._buffers["C"][: self._output_bytes * shape.M * shape.N]
-        return a, w.view(self._element).view(shape.N, shape.K), c.view(self._output).view(shape.M, shape.N)
+        def view(buffer: Any, start: int, dtype: Any, rows: int, columns: int, *, is_turned: bool = False) -> Any:
+            part = buffer[start : start + dtype.itemsize * G * rows * columns].view(dtype)
+            whole = part.view(G, columns, rows).transpose(1, 2) if is_turned else part.view(G, rows, columns)
+            return whole if G > 1 else whole[0]
 
-    def bind(self, shape: GemmShape, weight_offsets: Sequence[int]) -> Sequence[Call]:
+        return (
+            view(self._inputs, a_offset, self._input, M, K, is_turned=layout[1] == "t"),
+            view(self._inputs, offset, self._input, K, N, is_turned=layout[0] == "t"),
+            view(self._outputs, c_offset, self._output, M, N),
+        )
+
+    def bind(self, shape: GemmShape | DrawnShape, weight_offsets: Sequence[int]) -> Sequence[Call]:
         return [self._bind_one(*self._views(shape, offset)) for offset in weight_offsets]
 
-    def _bind_one(self, a: Any, w: Any, c: Any) -> Call:
-        torch, b, scale = self.torch, w.t(), self._scale
+    def _bind_one(self, a: Any, b: Any, c: Any) -> Call:
+        torch, scale = self.torch, self._scale
         if self.input_dtype == "int8":
-            return lambda: torch._int_mm(a, b, out=c)
-        how = {"scale_a": scale, "scale_b": scale, "out_dtype": torch.bfloat16, "use_fast_accum": True, "out": c}
-        return lambda: torch._scaled_mm(a, b, **how)
+            return partial(torch._int_mm, a, b, out=c)
+        if self.input_dtype == "fp8":
+            how = {"scale_a": scale, "scale_b": scale, "out_dtype": torch.bfloat16, "out": c}
+            return partial(torch._scaled_mm, a, b, **how, use_fast_accum=self.dtype == "fp8")
+        return partial(torch.bmm if a.dim() == 3 else torch.mm, a, b, out=c)
 
     def check(self) -> Mapping[str, float]:
+        is_plain = self._how.call.startswith(_MATMUL)
+        cases = {"2-D": CHECK_SHAPES["2-D"]} | ({"batched": CHECK_SHAPES["batched"]} if is_plain else {})
+        errors = {}
+        for name, sizes in cases.items():
+            for layout in _CHECK_LAYOUTS if is_plain else _CHECK_LAYOUTS[:1]:
+                errors[f"{name} {layout}"] = self._check_one(DrawnShape(*sizes, layout, 0))
+        return errors
+
+    def _check_one(self, shape: DrawnShape) -> float:
         torch = self.torch
-        shape = CHECK_SHAPES["2-D"]
-        a, w, c = self._views(shape, 0)
-        self._buffers["C"].fill_(0xFF)  # NaN in bf16, -1 in int32
-        self.bind(shape, (0,))[0]()
+        a, b, c = self._views(shape, 0)
+        c.fill_(-1 if self.output_dtype == "int32" else float("nan"))
+        self._bind_one(a, b, c)()
         self.synchronize()
-        exact = a.to(torch.float64).cpu().numpy() @ w.to(torch.float64).cpu().numpy().T
+        exact = (a.to(torch.float64) @ b.to(torch.float64)).cpu().numpy()
         if self.input_dtype == "fp8":
-            exact = exact / _FP8_SIGMA**2
+            exact = exact / self._how.sigma**2
         error = relative_error(c.to(torch.float64).cpu().numpy(), exact)
-        if not error < _MAX_ERROR[self.input_dtype]:
-            raise GemmEvalError(f"{self.kernel} {self.input_dtype} is wrong: error {error:.2g}")
-        return {"2-D": error}
+        if not error < self._how.max_error:  # NaN does not pass
+            raise GemmEvalError(f"{self.kernel} {self.dtype} is wrong for {tuple(shape)}: error {error:.2g}")
+        return error
 
     def describe(self) -> dict[str, Any]:
         torch = self.torch
-        is_fp8 = self.input_dtype == "fp8"
-        call = "torch._scaled_mm(a, w.t(), tensor-wise scales, use_fast_accum=True)" if is_fp8 else "torch._int_mm"
+        is_bounded = self._how.largest < _NO_LIMIT
         return {
-            "library": "cuBLASLt through PyTorch",
+            "library": "cuBLAS and cuBLASLt through PyTorch",
             "library_version": f"torch {torch.__version__}, CUDA {torch.version.cuda}",
-            "routines": call,
+            "routines": self._how.call,
             "workspace_bytes": None,
             "workspace": "as PyTorch sets it by default",
-            "layouts": "A[M,K] and C[M,N] row-major; B is the transposed view of W[N,K], row-major",
-            "data": f"normal A and W, sigma {_FP8_SIGMA if is_fp8 else _INT8_SIGMA}, clipped to "
-            f"{_FP8_MAX if is_fp8 else _INT8_MAX}",
+            "layouts": "C[G,M,N] row-major; B is the transposed view of W[G,N,K] and A[G,M,K] row-major, where no "
+            "column says otherwise",
+            "data": f"normal A and B, sigma {self._how.sigma:g}"
+            + (f", clipped to {self._how.largest:g}" if is_bounded else ""),
         }
+
+
+class CublasLtRunner(TorchRunner):
+    """The types for which PyTorch runs cuBLASLt."""
+
+    kernel = "cublaslt"
+    dtypes: ClassVar[tuple[str, ...]] = ("fp8", "int8")
 
 
 _BYTES_PER_ELEM = 2

@@ -44,7 +44,11 @@ _CANDIDATES, _HELD_BACK, _CORRECTED = "has_all_candidates", "held_back", "is_cor
 _CONDITIONS = ("library", "l2", "clock")
 _TYPES = ("input_dtype", "weight_dtype", "output_dtype", "group_size")
 _DTYPES: dict[str, Any] = {**dict.fromkeys((*SIZES, "group_size"), "int64"), "latency_us": "float64"}
-_LIBRARY_OF_KERNEL = {"cublas": "cublas", "cublaslt": "cublas"}  # what `gemm-eval measure` calls them
+_LIBRARY_OF_KERNEL = {
+    "cublas": "cublas",
+    "cublaslt": "cublas",
+    "torch": "cublas",
+}  # what `gemm-eval measure` calls them
 _DEFAULTS = {"l2": "cold", "clock": "burst"}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from gemm_eval.arch import MEASURED_L2_STATES, ClockState
+from gemm_eval.arch import ClockState, L2State
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.units import FLOP_PER_MAC
@@ -27,6 +27,7 @@ SIZES = ("G", "M", "K", "N")
 _TYPES = ("input_dtype", "weight_dtype", "output_dtype")
 PROBLEM_COLUMNS = (*SIZES, *_TYPES, "group_size")
 """Columns that every set has, besides ``latency_us``."""
+_HOW = ("layout", "accumulate")  # columns that sets of drawn GEMMs have besides
 
 PER_COLUMN = -1
 """`group_size` of weights with one scale a column of B, and of dense weights, which have none."""
@@ -133,7 +134,7 @@ class Timings(Table):
     packed: Any = None
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (("l2", self.l2, MEASURED_L2_STATES), ("clock", self.clock, tuple(ClockState))):
+        for name, value, allowed in (("l2", self.l2, tuple(L2State)), ("clock", self.clock, tuple(ClockState))):
             if value not in allowed:
                 raise InvalidInputError(f"{self.name}: {name} must be one of {', '.join(allowed)}, got {shown(value)}")
         needed = (*PROBLEM_COLUMNS, "latency_us", *((QUANT_COLUMN,) if self.is_net else ()))
@@ -227,7 +228,9 @@ class Timings(Table):
     def problems(self) -> list[GemmProblem]:
         """Return each row as a problem."""
         rows = self.frame[list(PROBLEM_COLUMNS)].itertuples(index=False, name=None)
-        return [_problem(row, self.group_n) for row in rows]
+        how = self.frame.reindex(columns=_HOW)
+        words = how.astype(object).where(how.notna(), None).itertuples(index=False, name=None)
+        return [_problem(row, self.group_n, *of_row) for row, of_row in zip(rows, words, strict=True)]
 
     @property
     def sha256(self) -> str:
@@ -237,7 +240,7 @@ class Timings(Table):
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 of problems, latencies and conditions; the order of rows does not matter."""
-        columns = [*PROBLEM_COLUMNS, "latency_us"]
+        columns = [*PROBLEM_COLUMNS, *(name for name in _HOW if name in self.frame.columns), "latency_us"]
         rows = self.frame[columns].sort_values(columns).to_csv(index=False, lineterminator="\n")
         head = [self.gpu, self.library, self.l2, self.clock]
         if self.quantize_from:
@@ -247,11 +250,14 @@ class Timings(Table):
         return "sha256:" + hashlib.sha256("\n".join((*head, rows)).encode()).hexdigest()
 
 
-def _problem(row: tuple[Any, ...], group_n: int) -> GemmProblem:
+def _problem(row: tuple[Any, ...], group_n: int, layout: str | None, accumulate: str | None) -> GemmProblem:
     a, b, c = map(DType, row[4:7])
     group_size = int(row[7]) if row[7] != PER_COLUMN and (a is not b or a.is_block_scaled) else None
     G, M, K, N = map(int, row[:4])
-    return GemmProblem(G, M, K, N, a, b, c, group_size=group_size, group_n=group_n if group_n > 1 else None)
+    return GemmProblem(
+        G, M, K, N, a, b, c, group_size=group_size, group_n=group_n if group_n > 1 else None, accumulate=accumulate,
+        **({} if layout is None else {"layout": layout}),
+    )  # fmt: skip
 
 
 def _check_values(frame: pd.DataFrame, name: str) -> None:

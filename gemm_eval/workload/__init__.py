@@ -30,6 +30,8 @@ from gemm_eval.workload.problem import (
     without_lone_groups,
 )
 from gemm_eval.workload.types import (
+    ACCUMULATE,
+    LAYOUTS,
     MAX_DIM,
     NOTHING_SAID,
     TYPE_NAMES,
@@ -42,9 +44,9 @@ from gemm_eval.workload.types import (
 )
 
 __all__ = [
-    "COLLECTIVES", "ENGINES", "LAYER_TERMS", "MAX_DIM", "MAX_GROUPS", "MAX_HEAD_DIM", "MAX_MACS", "MAX_MESSAGE_BYTES",
-    "MAX_RANKS", "NOTHING_SAID", "NO_LAYOUTS", "TORCH", "TYPE_NAMES", "AttentionProblem", "BlockScale",
-    "CollectiveProblem", "GemmProblem", "GemmTypes", "Layouts", "MemoryKernel", "MoeWork", "Operand", "RowGroups",
-    "RunOptions", "check_row_groups", "distinct_groups", "make_problem", "make_types", "memory_kernel", "pack_layouts",
-    "problem_of", "resolve_types", "run_options", "without_lone_groups",
+    "ACCUMULATE", "COLLECTIVES", "ENGINES", "LAYER_TERMS", "LAYOUTS", "MAX_DIM", "MAX_GROUPS", "MAX_HEAD_DIM",
+    "MAX_MACS", "MAX_MESSAGE_BYTES", "MAX_RANKS", "NOTHING_SAID", "NO_LAYOUTS", "TORCH", "TYPE_NAMES",
+    "AttentionProblem", "BlockScale", "CollectiveProblem", "GemmProblem", "GemmTypes", "Layouts", "MemoryKernel",
+    "MoeWork", "Operand", "RowGroups", "RunOptions", "check_row_groups", "distinct_groups", "make_problem",
+    "make_types", "memory_kernel", "pack_layouts", "problem_of", "resolve_types", "run_options", "without_lone_groups",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from gemm_eval.errors import InvalidProblemError
 from gemm_eval.jit import read_only
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.words import shown
-from gemm_eval.workload.types import MAX_DIM, TYPE_NAMES, GemmTypes, check_size, default_scale_of, make_types
+from gemm_eval.workload.types import LAYOUTS, MAX_DIM, TYPE_NAMES, GemmTypes, check_size, default_scale_of, make_types
 
 MAX_GROUPS = 1024
 """Most groups of a grouped GEMM."""
@@ -180,6 +180,9 @@ class GemmProblem:
         scale_dtype: type of the scales (default: see `gemm_eval.workload.types.default_scale_of`).
         zero_dtype: type of the zero points, None for symmetric quantization. Quantized weights only.
         group_n: columns of B that share a scale (default: 1); a scale of A is always of one row.
+        layout: how A and B lie in memory, of `gemm_eval.workload.LAYOUTS` (default: ``"tn"``, as of linear layers).
+        accumulate: fp8 on Hopper: ``"fast"`` (default: None, the same) or ``"full"``, products added in fp32, as
+            `torch._scaled_mm` does where nothing else is said.
         row_groups: rows of each group of a grouped GEMM, at most `gemm_eval.workload.MAX_GROUPS`, 0 where a group has
             none; all may have as many. None: a batch of G, each with M rows.
         types: all types as one value, which other sizes can share.
@@ -200,6 +203,8 @@ class GemmProblem:
     scale_dtype: DType | None = None
     zero_dtype: DType | None = None
     group_n: int | None = None
+    layout: str = LAYOUTS[0]
+    accumulate: str | None = None
     row_groups: RowGroups | None = None
     types: GemmTypes = field(init=False, repr=False, compare=False)
 
@@ -302,6 +307,7 @@ class GemmProblem:
                 names.append("scale_dtype")
             if scale.group_n > 1:
                 names.append("group_n")
+        names += ["layout"] * (self.layout != LAYOUTS[0]) + ["accumulate"] * (self.accumulate is not None)
         values = ((name, getattr(self, name)) for name in names)
         types = (f"{name}={str(value)!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values)
         if self.row_groups is not None:
@@ -311,7 +317,8 @@ class GemmProblem:
     def __str__(self) -> str:
         a, b = self.types.a, self.types.b
         inputs = str(a) if b.scale is None else f"{a} x {b}"
-        return f"{self.sizes_text} {inputs} -> {self.output_dtype}"
+        layout = "" if self.layout == LAYOUTS[0] else f" {self.layout}"
+        return f"{self.sizes_text} {inputs} -> {self.output_dtype}{layout}"
 
 
 def resolve_types(
@@ -324,6 +331,8 @@ def resolve_types(
     zero_dtype: str | None = None,
     scale_dtype: str | None = None,
     group_n: int | None = None,
+    layout: str | None = None,
+    accumulate: str | None = None,
 ) -> GemmTypes:
     """Return the types that users ask for: by a `dtype` shorthand, single types, or both (single types win).
 
@@ -353,8 +362,9 @@ def resolve_types(
         scale_dtype = scheme.scale_dtype if scale_dtype is None else scale_dtype
         group_n = scheme.group_n if group_n is None else group_n
     return _types_of(
-        a, b, c if output_dtype is None else output_dtype, None, group_size, scale_dtype, zero_dtype, group_n
-    )
+        a, b, c if output_dtype is None else output_dtype, None, group_size, scale_dtype, zero_dtype, group_n, layout,
+        accumulate,
+    )  # fmt: skip
 
 
 def make_problem(

@@ -11,16 +11,26 @@ from gemm_eval.checks import check_flag, plain_integer
 from gemm_eval.dtypes import DType, accumulator_of, default_output_of, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.words import shown
+from gemm_eval.words import refusal, shown
 
 MAX_DIM = 1 << 40
 """Largest G, M, K, N or group of weights that is taken."""
 
 TYPE_NAMES = (
     "input_dtype", "weight_dtype", "output_dtype", "accumulator_dtype", "group_size", "scale_dtype", "zero_dtype",
-    "group_n",
+    "group_n", "layout", "accumulate",
 )  # fmt: skip
 """The arguments of a `GemmProblem` that are not sizes."""
+
+LAYOUTS = ("tn", "nn", "nt", "tt")
+"""How operands lie in memory: a letter for B, then one for A, as names of cuBLAS's kernels have them.
+
+K runs along memory in ``t`` of B and ``n`` of A, N in ``n`` of B, M in ``t`` of A; N does in C. Linear layers are
+``tn``, a plain product of row-major matrices ``nn``, gradients of weights ``nt``.
+"""
+
+ACCUMULATE = ("fast", "full")
+"""How fp8 kernels of Hopper add products: in the tensor cores alone, which keep fewer bits than fp32, or in fp32."""
 
 _set = object.__setattr__
 
@@ -77,14 +87,16 @@ class Operand:
 class GemmTypes:
     """The data types of a GEMM; all of them are known, and they go together.
 
-    `a` and `b` are as stored; both are multiplied in `a.dtype`, and products are added in `acc`. `words` are all types
-    by the names that arguments of a `GemmProblem` have.
+    `a` and `b` are as stored; both are multiplied in `a.dtype`, and products are added in `acc`. `layout` is one of
+    `LAYOUTS`, `accumulate` ``"full"`` or None. `words` are all by the names that arguments of a `GemmProblem` have.
     """
 
     a: Operand
     b: Operand
     c: DType
     acc: DType
+    layout: str = LAYOUTS[0]
+    accumulate: str | None = None
     words: FrozenDict[str, DType | int | None] = field(init=False, repr=False)
     _hash: int = field(init=False, repr=False)
 
@@ -93,22 +105,27 @@ class GemmTypes:
         of_scale: tuple[Any, ...] = (None, None, None, None)
         if scale is not None:
             of_scale = (scale.group_size, scale.dtype, scale.zero_dtype, scale.group_n)
-        words = zip(TYPE_NAMES, (self.a.dtype, self.b.dtype, self.c, self.acc, *of_scale), strict=True)
+        how = self.layout, self.accumulate
+        words = zip(TYPE_NAMES, (self.a.dtype, self.b.dtype, self.c, self.acc, *of_scale, *how), strict=True)
         _set(self, "words", FrozenDict(words))
-        _set(self, "_hash", hash((self.a, self.b, self.c, self.acc)))
+        _set(self, "_hash", hash(self._fields))
+
+    @property
+    def _fields(self) -> tuple[Any, ...]:
+        return self.a, self.b, self.c, self.acc, self.layout, self.accumulate
 
     def __eq__(self, other: object) -> bool:
         if self is other:  # nearly always, as `make_types` makes one object for the same types
             return True
         if not isinstance(other, GemmTypes):
             return NotImplemented
-        return (self.a, self.b, self.c, self.acc) == (other.a, other.b, other.c, other.acc)
+        return self._fields == other._fields
 
     def __hash__(self) -> int:
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GemmTypes, (self.a, self.b, self.c, self.acc)  # hashes of words differ from process to process
+        return GemmTypes, self._fields  # hashes of words differ from process to process
 
     @classmethod
     def parse(cls, dtype: str) -> GemmTypes:
@@ -118,6 +135,16 @@ class GemmTypes:
             InvalidProblemError: there is no such shorthand.
         """
         return make_types(**parse_scheme(dtype)._asdict())
+
+    @property
+    def is_a_along_m(self) -> bool:
+        """Whether M runs along memory in A."""
+        return self.layout[1] == "t"
+
+    @property
+    def is_b_along_n(self) -> bool:
+        """Whether N runs along memory in B."""
+        return self.layout[0] == "n"
 
     @property
     def inputs(self) -> str:
@@ -149,6 +176,7 @@ class GemmTypes:
 def make_types(
     input_dtype: Any = DType.FP16, weight_dtype: Any = None, output_dtype: Any = None, accumulator_dtype: Any = None,
     group_size: Any = None, scale_dtype: Any = None, zero_dtype: Any = None, group_n: Any = None,
+    layout: Any = None, accumulate: Any = None,
 ) -> GemmTypes:  # fmt: skip
     """Return the types that a `GemmProblem` of these arguments has: one object for the same ones.
 
@@ -174,17 +202,23 @@ def make_types(
             f"got {b} weights for {a} inputs"
         )
     is_block_scaled = a is b and a.is_block_scaled and group_size is not None
+    for name, word, allowed in (("layout", layout, LAYOUTS), ("accumulate", accumulate, ACCUMULATE)):
+        if word is not None and word not in allowed:
+            raise InvalidProblemError(refusal(name, word, allowed))
+    if accumulate is not None and (a is not DType.FP8 or b is not a or is_block_scaled):
+        raise InvalidProblemError(f"accumulate is for fp8 in A and B without scales in the GEMM, got {a} and {b}")
+    how = layout or LAYOUTS[0], None if accumulate == ACCUMULATE[0] else accumulate
     if a is b:
         given = {"group_size": group_size, "scale_dtype": scale_dtype, "zero_dtype": zero, "group_n": group_n}
         _check_unscaled(a, given, is_block_scaled=is_block_scaled)
         if not is_block_scaled:
-            return GemmTypes(Operand(a), Operand(a), c, acc)
+            return GemmTypes(Operand(a), Operand(a), c, acc, *how)
     group = None if group_size is None else check_size("group_size", group_size)
     scale = default_scale_of(a, b, group) if scale_dtype is None else parse_dtype(scale_dtype, what="scale_dtype")
     if scale.is_integer:
         raise InvalidProblemError(f"scale_dtype must be a floating-point type, got {scale}")
     of_b = BlockScale(scale, group, zero, 1 if group_n is None else check_size("group_n", group_n))
-    return GemmTypes(Operand(a, BlockScale(scale, group) if is_block_scaled else None), Operand(b, of_b), c, acc)
+    return GemmTypes(Operand(a, BlockScale(scale, group) if is_block_scaled else None), Operand(b, of_b), c, acc, *how)
 
 
 def _check_unscaled(dtype: DType, given: Mapping[str, Any], *, is_block_scaled: bool) -> None:

@@ -105,7 +105,7 @@ def test_dequantization_takes_alu_cycles_for_each_weight() -> None:
 )  # fmt: skip
 def test_alignment_is_that_of_the_worst_row(dtype: str, K: int, N: int, aligned: int) -> None:
     params = pack_gpu(H100, typed(dtype).types, RunOptions()).params
-    assert row_alignment(params[0], K, N) == aligned
+    assert row_alignment(params[0], 64, K, N) == aligned
 
 
 def test_bytes_of_a_problem() -> None:

@@ -90,7 +90,7 @@ def test_what_no_library_runs_is_refused(arch: GpuSpec, data: st.DataObject) -> 
             is_theirs |= has_few_rows
             is_refused = not (problem.types.is_block_scaled or is_theirs)
         if library == "gemm-eval":
-            is_refused |= not (has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(problem.K, problem.N))
+            is_refused |= not (has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(*problem.sizes[1:]))
         if library == "trtllm":
             is_padded = problem.is_weight_quantized or has_few_rows
             is_refused |= not (load_bytes_of(problem) == 16 or is_padded)

@@ -343,13 +343,13 @@ def _are_ours_within(case: Case, after: npt.NDArray[np.void], tolerance: float) 
 
 def _are_aligned(types: GemmProblem, sizes: Sizes) -> npt.NDArray[np.bool_]:
     """Whether rows start on 16 bytes; others run with the coefficients of another family, whatever the kernel."""
-    are: npt.NDArray[np.bool_] = rows_on(types.types, 16).takes(sizes[:, 2], sizes[:, 3])
+    are: npt.NDArray[np.bool_] = rows_on(types.types, 16).takes(*sizes[:, 1:].T)
     return are
 
 
 def _loads(types: GemmProblem, sizes: Sizes) -> npt.NDArray[np.int64]:
     """Return the bytes of loads that all rows allow: kernels of other loads have coefficients and corrections apart."""
-    return loads_of(load_rules(types.types, NO_PADDING), sizes[:, 2], sizes[:, 3])
+    return loads_of(load_rules(types.types, NO_PADDING), *sizes[:, 1:].T)
 
 
 def _have_whole_lines(case: Case, sizes: Sizes | None = None) -> npt.NDArray[np.bool_]:

@@ -70,7 +70,7 @@ def library_for(arch: GpuSpec, problem: GemmProblem, library: str | None = None)
     if library in (None, AUTO):
         library = default_library(arch, problem.types)
     if library == AUTO:
-        is_ours = has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(problem.K, problem.N)
+        is_ours = has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(*problem.sizes[1:])
         return OURS if is_ours else HYPOTHETICAL
     if library == OURS:
         library_of(library).check(arch, problem.types)

@@ -342,7 +342,7 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
     """Cycles of an SM's tensor cores for one k-step of one CTA, operand reads from shared memory included."""
     family = FAMILIES[config.family]
     m, n = config.cta_m, config.cta_n
-    rate = arch.tensor_flop_per_cycle[types.a.dtype] * family.rate_on(arch.sm_arch)
+    rate = arch.flop_per_cycle(types.a.dtype) * family.rate_on(arch.sm_arch)
     k, step_bytes = config.cta_k, config.cta_k * types.a.dtype.bits // 8
     flop_cycles = 2.0 * m * n * k / rate
     if family.is_compiled:

@@ -168,12 +168,14 @@ def _alignment(row_bytes: float) -> float:
 
 
 @kernel
-def row_alignment(p: Any, K: int, N: int) -> float:
-    """Bytes, at most 16, on which the rows of A, B (K long) and C (N long) all start.
+def row_alignment(p: Any, M: int, K: int, N: int) -> float:
+    """Bytes, at most 16, on which all rows of A, B and C start, as the layout has them; those of C are N long.
 
     Of a single column, C is one row; not so in weight-only kernels, which have columns on the instruction's rows.
     """
-    result: float = min(_alignment(K * p["a_elem_bytes"]), _alignment(K * p["b_elem_bytes"]))
+    a_row = M if p["is_a_along_m"] != 0 and M > 1 else K
+    b_row = N if p["is_b_along_n"] != 0 and N > 1 else K
+    result: float = min(_alignment(a_row * p["a_elem_bytes"]), _alignment(b_row * p["b_elem_bytes"]))
     if N > 1 or p["b_elem_bytes"] < p["a_elem_bytes"]:
         result = min(result, _alignment(N * p["c_elem_bytes"]))
     return result
@@ -223,10 +225,10 @@ def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts:
     # the GEMMs of a batch follow each other: what is read again is of one of them
     l2_hold_frac = min(1.0, c["l2_hold_bytes"] * G / (a_bytes + b_bytes + scale_bytes))
     line_waste = 1.0
-    row_bytes = K * p["b_elem_bytes"]
+    row_bytes = (N if p["is_b_along_n"] != 0 else K) * p["b_elem_bytes"]
     if row_bytes % _LINE_BYTES != 0.0 and row_bytes > _LINE_BYTES:
         line_waste = 1.0 + c["line_waste"]
-    aligned = row_alignment(p, K, N)
+    aligned = row_alignment(p, M, K, N)
     load_frac = 1.0
     if aligned < ROW_BYTES:
         load_frac = c["unaligned_frac"] * (min(aligned, NARROW_BYTES) / NARROW_BYTES)

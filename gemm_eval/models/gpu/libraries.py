@@ -16,7 +16,7 @@ from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice, family_f
 from gemm_eval.models.gpu.families.w4a16 import has_w4a16_format
 from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
 from gemm_eval.words import refusal
-from gemm_eval.workload import GemmTypes
+from gemm_eval.workload import LAYOUTS, GemmTypes
 
 OURS = "gemm-eval"
 """The library of our own W4A16 kernels (`gemm_eval.kernels`)."""
@@ -113,10 +113,14 @@ class Library:
         """Raise `UnsupportedError` where the library has no kernels for these types on this GPU."""
         if arch.sm_arch not in SM_ARCHS and arch.sm_arch not in self.default_of:
             raise UnsupportedError(f"library {self.name} is for NVIDIA GPUs, and {arch.name} is {arch.sm_arch}")
-        if types.a.dtype not in arch.tensor_flop_per_cycle:
+        if not arch.multiplies(types.a.dtype):
             known = ", ".join(arch.tensor_flop_per_cycle)
             raise UnsupportedError(
                 f"{arch.name} cannot multiply {types.a.dtype} (its tensor cores take {known}): tensor_flop_per_cycle"
+            )
+        if types.layout != LAYOUTS[0] and not self._takes_layout(arch, types):
+            raise UnsupportedError(
+                f"{self.name} runs {types.inputs} on {arch.name} in layout {LAYOUTS[0]} alone, got {types.layout}"
             )
         if self.grouped_families:
             self._grouped_family(arch, types)
@@ -141,6 +145,15 @@ class Library:
             raise UnsupportedError(
                 f"weight-only kernels of {self.name} take {', '.join(first)} or {last} inputs, got {types.a.dtype}"
             )
+
+    def _takes_layout(self, arch: GpuSpec, types: GemmTypes) -> bool:
+        """Say whether its kernels take other layouts: of packed weights and block scales none do.
+
+        Nor do those of 8 bits before data-center Blackwell, whose instructions want K along memory ("cublasLtMatmul",
+        https://docs.nvidia.com/cuda/cublas).
+        """
+        is_wide = types.a.dtype.bits >= 16 or arch.sm_arch in FAMILIES["sm100_tcgen05"].own_of
+        return is_wide and not (types.is_weight_quantized or types.is_block_scaled)
 
     def few_row_family(self, arch: GpuSpec, types: GemmTypes) -> Family | None:
         """Return what it runs single dense GEMMs of few rows with, where that is not what it runs others with."""
@@ -203,7 +216,10 @@ class Library:
         if own and load_bytes == ROW_BYTES and arch.sm_arch in FAMILIES[own].sm_archs:
             return FAMILIES[own]
         is_block_scaled = types.is_block_scaled and self.has_block_scaled
-        return family_for(arch.sm_arch, types.a.dtype, load_bytes=load_bytes, is_block_scaled=is_block_scaled)
+        return family_for(
+            arch.sm_arch, types.a.dtype, load_bytes=load_bytes, is_block_scaled=is_block_scaled,
+            is_full=types.accumulate is not None,
+        )  # fmt: skip
 
     def split_rule(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> SplitRule:
         """How the library's kernels for these types split K; cuBLAS's int8 kernels on Hopper do not."""

@@ -172,7 +172,8 @@ if TYPE_CHECKING:
 
 
 _INTS = (
-    "num_sms", "group_size", "group_n", "l2_state", "min_split_steps", "is_split_full", "max_split_parts",
+    "num_sms", "group_size", "group_n", "l2_state", "is_a_along_m", "is_b_along_n", "min_split_steps",
+    "is_split_full", "max_split_parts",
     "is_split_even", "has_stream_k", "is_calibrated", "k_pad", "n_pad", "quantize_passes", "has_cast",
     "num_l2_partitions",
 )  # fmt: skip
@@ -244,7 +245,7 @@ class Packed:
 
     def takes(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which problems [num, 4] of G, M, K, N the kernels run."""
-        taken: npt.NDArray[np.bool_] = np.asarray(self.sizes.takes(sizes[:, 2], sizes[:, 3]), bool)
+        taken: npt.NDArray[np.bool_] = np.asarray(self.sizes.takes(sizes[:, 1], sizes[:, 2], sizes[:, 3]), bool)
         if self.most_rows is not None:
             taken &= (sizes[:, 0] == 1) & (sizes[:, 1] <= self.most_rows)
         return taken
@@ -252,7 +253,7 @@ class Packed:
     def for_sizes(self, G: int, M: int, K: int, N: int) -> Packed:
         """Return the kernels that run problems of these sizes."""
         has_rows = self.most_rows is None or (G == 1 and self.most_rows >= M)
-        is_taken = (has_rows and self.sizes.takes(K, N)) or self._make_fallback is None
+        is_taken = (has_rows and self.sizes.takes(M, K, N)) or self._make_fallback is None
         return self if is_taken else self.fallback.for_sizes(G, M, K, N)
 
 
@@ -414,6 +415,8 @@ def _pack_chip(
         "group_size": types.group_size or 0,
         "group_n": 1 if types.b.scale is None else types.b.scale.group_n,
         "l2_state": L2_STATES[l2],
+        "is_a_along_m": types.is_a_along_m,
+        "is_b_along_n": types.is_b_along_n,
         "k_pad": padding.k_multiple,
         "n_pad": padding.n_multiple,
         "a_elem_bytes": types.a.dtype.bits / 8,

@@ -66,22 +66,27 @@ class Padding(NamedTuple):
 
 
 class SizeRule(NamedTuple):
-    """Rows of A and B are K long, those of C are N long.
+    """Multiples, in elements, that M, K and N must be where they run along memory in A, B or C.
 
     Attributes:
+        has_one_column: N = 1 is taken too: a single column is one row.
         k_pad, n_pad: K and N are padded to multiples of these first; not N = 1, where one column is taken.
+        m_multiple: of M, but M = 1: a single row of A lies in one piece, and its K decides.
     """
 
-    k_multiple: int  # K must be a multiple of it, in elements
-    n_multiple: int  # likewise N
-    has_one_column: bool  # N = 1 is taken too: a single column is one row
+    k_multiple: int
+    n_multiple: int
+    has_one_column: bool
     k_pad: int = 1
     n_pad: int = 1
+    m_multiple: int = 1
+    row_multiple: int = 1  # of K where M = 1
 
-    def takes(self, K: Any, N: Any) -> Any:
+    def takes(self, M: Any, K: Any, N: Any) -> Any:
         """Whether kernels take a problem of these sizes: of integers, or elementwise of arrays of them."""
         k, n = -(-K // self.k_pad) * self.k_pad, -(-N // self.n_pad) * self.n_pad
-        return (k % self.k_multiple == 0) & ((n % self.n_multiple == 0) | ((N == 1) & self.has_one_column))
+        is_taken = (k % self.k_multiple == 0) & ((n % self.n_multiple == 0) | ((N == 1) & self.has_one_column))
+        return is_taken & ((M % self.m_multiple == 0) | ((M == 1) & (k % self.row_multiple == 0)))
 
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -115,7 +120,11 @@ def rows_on(types: GemmTypes, num_bytes: int, padding: Padding = NO_PADDING) -> 
     """
     if num_bytes == 1:
         return ANY_SIZE
-    return SizeRule(*padding_to(types, num_bytes), not types.is_weight_quantized, *padding)
+    a, b, c = (_multiple(bits, num_bytes) for bits in (types.a.dtype.bits, types.b.dtype.bits, types.c.bits))
+    along_k = (1 if types.is_a_along_m else a, 1 if types.is_b_along_n else b)
+    along_n = (b if types.is_b_along_n else 1, c)
+    along_m = (a, a) if types.is_a_along_m else (1, 1)
+    return SizeRule(math.lcm(*along_k), math.lcm(*along_n), not types.is_weight_quantized, *padding, *along_m)
 
 
 def _multiple(bits: int, num_bytes: int) -> int:
@@ -125,7 +134,7 @@ def _multiple(bits: int, num_bytes: int) -> int:
 
 def load_bytes_of(problem: GemmProblem) -> int:
     """Return the most of `LOAD_BYTES` that all rows of A, B and C start on."""
-    return next(num for num in LOAD_BYTES if rows_on(problem.types, num).takes(problem.K, problem.N))
+    return next(num for num in LOAD_BYTES if rows_on(problem.types, num).takes(*problem.sizes[1:]))
 
 
 def load_rules(types: GemmTypes, padding: Padding) -> LoadRules:
@@ -133,9 +142,9 @@ def load_rules(types: GemmTypes, padding: Padding) -> LoadRules:
     return tuple((num_bytes, rows_on(types, num_bytes, padding)) for num_bytes in LOAD_BYTES)
 
 
-def loads_of(rules: LoadRules, K: Ints, N: Ints) -> Ints:
+def loads_of(rules: LoadRules, M: Ints, K: Ints, N: Ints) -> Ints:
     """Return the most bytes that all rows start on, by `load_rules`, for problems [num]."""
     loads = np.ones(len(K), np.int64)
     for num_bytes, rule in reversed(rules):
-        loads[rule.takes(K, N)] = num_bytes
+        loads[rule.takes(M, K, N)] = num_bytes
     return loads

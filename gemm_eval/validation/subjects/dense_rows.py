@@ -31,7 +31,7 @@ _COMPUTING_WARPS = 8
 # cutlass_75_tensorop_.. have no stages: two k-steps, or parts of one, of which one is in registers
 _CUTLASS = re.compile(
     r"cutlass_(?:75|80)_(?:wmma_)?tensorop_\w+?gemm_\w+?_(?P<cta_n>\d+)x(?P<cta_m>\d+)"
-    r"(?:_(?P<cta_k>\d+)x(?P<stages>\d+))?_tn_align(?P<elements>\d+)"
+    r"(?:_(?P<cta_k>\d+)x(?P<stages>\d+))?_[nt][nt]_align(?P<elements>\d+)"
 )
 _TWO_STAGES = 2
 _SWIZZLES = ((6, 8), (3, 4), (2, 2), (1, 1))  # from so many columns of tiles on, so many lie side by side in the grid
@@ -55,8 +55,9 @@ def config_of_kernel(problem: GemmProblem, name: str, num_ctas: int, num_threads
         split, rest = divmod(num_ctas, tiles_of_grid(problem, m, n, cluster_m, cluster_n))
         if rest or not 2 <= split <= -(-problem.K // k):
             return None
+    family = "sm90_wgmma_full" if problem.accumulate else "sm90_wgmma"
     return KernelConfig(
-        "sm90_wgmma", m, n, k, cluster_m, cluster_n, _COMPUTING_WARPS, stages,
+        family, m, n, k, cluster_m, cluster_n, _COMPUTING_WARPS, stages,
         Schedule.COOPERATIVE if "coop" in match["options"] else Schedule.PINGPONG,
         Decomposition.SPLIT_K if split > 1 else Decomposition.DATA_PARALLEL, split,
         RasterOrder.ALONG_N if match["raster"] == "v" else RasterOrder.ALONG_M, 1,

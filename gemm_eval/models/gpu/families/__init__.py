@@ -1,16 +1,20 @@
 """Kernel families: what each kind of kernel needs of the hardware, its tiles, and what it loses before any fit."""
 
 from gemm_eval.arch import SM_ARCHS
+from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families.cublas import (
     ELEMENTWISE,
     MMA_FP8,
     MMA_SYNC,
     MMA_VOLTA,
+    SIMT,
     TCGEN05,
+    TF32_HOPPER,
     UNALIGNED,
     VECTOR_FAMILY,
     WGMMA,
+    WGMMA_FULL,
 )
 from gemm_eval.models.gpu.families.family import Family, TileChoice
 from gemm_eval.models.gpu.families.grouped import GROUPED
@@ -35,6 +39,9 @@ FAMILIES: dict[str, Family] = {
         QUANTIZE,
         *TRTLLM_FAMILIES,
         *GROUPED,
+        WGMMA_FULL,
+        TF32_HOPPER,
+        SIMT,
     )
 }
 """Kernel families by name."""
@@ -43,7 +50,9 @@ GENERIC = tuple(name for name, family in FAMILIES.items() if not (family.is_ours
 """Those whose configs are costed by one formula, with coefficients of their own."""
 
 
-def family_for(sm_arch: str, input_dtype: str, *, load_bytes: int, is_block_scaled: bool = False) -> Family:
+def family_for(
+    sm_arch: str, input_dtype: str, *, load_bytes: int, is_block_scaled: bool = False, is_full: bool = False
+) -> Family:
     """Return the family that kernel libraries use on a generation of SMs for an input type.
 
     On NVIDIA's GPUs rows that do not start on 16 bytes have families of their own, as TMA cannot load them; so may
@@ -54,7 +63,12 @@ def family_for(sm_arch: str, input_dtype: str, *, load_bytes: int, is_block_scal
         input_dtype: of A.
         load_bytes: what all rows start on: 16, 4 or 1.
         is_block_scaled: whether A has scales.
+        is_full: whether fp8 products are added in fp32, which kernels of Hopper do apart.
     """
+    if input_dtype == DType.FP32 and sm_arch in SM_ARCHS:
+        return SIMT
+    if is_full and sm_arch in WGMMA_FULL.sm_archs:
+        return WGMMA_FULL
     if load_bytes < ROW_BYTES and sm_arch in SM_ARCHS:
         return UNALIGNED if load_bytes == NARROW_BYTES else ELEMENTWISE
     if is_block_scaled:

@@ -82,7 +82,10 @@ WGMMA = Family(
     number=0,
     sm_archs=("sm_90",),
     own_of=("sm_90",),
-    other_dtypes=(DType.INT8,),  # cuBLAS 13.1 takes mma.sync for it (kernel names in arch/measured/h200-sxm/cublaslt)
+    other_dtypes=(
+        DType.INT8,
+        DType.TF32,
+    ),  # cuBLAS 13.1 takes mma.sync for it (kernel names in arch/measured/h200-sxm/cublaslt)
     schedules=(_PP, _COOP),
     mma_m=64,
     mma_n_step=8,
@@ -94,6 +97,22 @@ WGMMA = Family(
     coefficients=with_defaults(l2_frac=1.4, store_exposed_frac=0.0),
     dense_tiles=lambda *_: wgmma_tiles("sm90_wgmma"),
     weight_only_tiles=lambda columns, rows: weight_only_tiles("sm90_wgmma", columns, rows),
+)
+
+
+_MOST_SUMS_TWICE = 160 * 128  # of a tile whose sums lie in registers twice
+
+
+def _full_tiles(*_: object) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's fp8 kernels that add in fp32 (nvjet's "algo2", arch/measured/h100-sxm/torch)."""
+    for choice in wgmma_tiles("sm90_wgmma_full"):
+        if choice.cta_m * choice.cta_n <= _MOST_SUMS_TWICE:
+            is_large = choice.cta_m * choice.cta_n > _MOST_SUMS_TWICE // 2
+            yield choice._replace(schedule=_COOP) if is_large else choice
+
+
+WGMMA_FULL = replace(
+    WGMMA, name="sm90_wgmma_full", number=71, own_of=(), dense_tiles=_full_tiles, weight_only_tiles=no_tiles
 )
 
 
@@ -196,6 +215,42 @@ MMA_FP8 = replace(
     other_dtypes=tuple(dtype for dtype in DType if dtype is not DType.FP8),
     dense_tiles=lambda *_: _cublas_tiles("sm89_mma_fp8"), weight_only_tiles=lambda *_: _ampere_tiles("sm89_mma_fp8"),
 )  # fmt: skip
+
+
+def _tf32_on_hopper_tiles(*_: object) -> Iterator[TileChoice]:
+    """Tiles of the kernels that cuBLAS 13.1 takes for tf32 on Hopper (names in arch/measured/h100-sxm/torch)."""
+    for m, n, warps in (
+        (32, 32, 4), (64, 64, 4), (128, 64, 4), (64, 128, 4), (128, 128, 4), (256, 64, 4), (64, 256, 4), (256, 128, 8),
+        (128, 256, 8),
+    ):  # fmt: skip
+        yield TileChoice("sm90_tf32", m, n, warps, _MS, SINGLE)
+
+
+# small tiles are multiplied by mma.sync, large ones by wgmma: one set of coefficients explains both
+TF32_HOPPER = replace(
+    MMA_SYNC, name="sm90_tf32", number=72, sm_archs=("sm_90",), own_of=("sm_90",), rate_frac={},
+    other_dtypes=tuple(dtype for dtype in DType if dtype is not DType.TF32),
+    coefficients=with_defaults(**_DEFAULTS | {"matrix_frac": 0.8}),
+    dense_tiles=_tf32_on_hopper_tiles, weight_only_tiles=no_tiles,
+)  # fmt: skip
+
+
+def _simt_tiles(*_: object) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's fp32 kernels on CUDA cores ("ffma", "simt_sgemm": names in arch/measured/h100-sxm/torch)."""
+    for m, n, warps in (
+        (32, 32, 2), (32, 64, 2), (64, 32, 2), (32, 128, 2), (128, 32, 4), (64, 64, 4), (128, 64, 4), (64, 128, 4),
+        (128, 128, 4), (256, 64, 4), (64, 256, 4), (256, 128, 8), (128, 256, 8),
+    ):  # fmt: skip
+        yield TileChoice("simt", m, n, warps, _MS, SINGLE)
+
+
+SIMT = replace(  # a k-step is 8 elements, each fetched by itself where rows start on 4 bytes
+    MMA_SYNC, name="simt", number=73, sm_archs=since("sm_70"), own_of=(), num_warps=(2, 4, 8), mma_m=8, rate_frac={},
+    step_bytes=32, coefficients=with_defaults(**_DEFAULTS | {"matrix_frac": 0.85, "step_cycles": 60.0}, line_waste=0.0),
+    dense_tiles=_simt_tiles, weight_only_tiles=no_tiles,
+)  # fmt: skip
+
+
 UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one load
     MMA_SYNC,
     name="mma_unaligned",

@@ -122,7 +122,7 @@ def kernel_target(arch: GpuSpec) -> str:
 
 def check_w4a16_sizes(problem: GemmProblem) -> None:
     """Raise `UnsupportedError` for sizes that our kernels do not take."""
-    if not W4A16_SIZES.takes(problem.K, problem.N):
+    if not W4A16_SIZES.takes(*problem.sizes[1:]):
         raise UnsupportedError(
             f"kernels of library {OURS} take K and N in multiples of {W4A16_SIZES.k_multiple}, got K={problem.K} "
             f"N={problem.N}: pad them; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
