@@ -219,7 +219,6 @@ def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention:
     sockets, are shared.
 
     Args:
-        ranks: GPUs that take part, or an array of them.
         contention: power of 2 / ranks at which the rate falls across two sockets.
         far_contention: the same of 4 / ranks, beyond four ranks; None: as `contention`.
     """

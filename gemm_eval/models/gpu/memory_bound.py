@@ -29,11 +29,9 @@ _NORM = 4.0  # of what runs side by side: the longest with a little of the other
 
 
 def missed_frac(held_bytes: Any, room_bytes: float, steep: float = _STEEP) -> Floats:
-    """Return the share of bytes that L2 does not hold any more when they are read again: a half where they fill a room.
+    """Return the share of bytes [rows] that L2 has lost when they are read again: a half where they fill the room.
 
-    Args:
-        held_bytes: [rows], different bytes for which there must be room.
-        steep: of the edge between all and nothing, a power.
+    `steep` is of the edge between all and nothing, a power.
     """
     return 1.0 / (1.0 + (room_bytes / np.maximum(held_bytes, 1.0)) ** steep)
 
@@ -134,11 +132,9 @@ class MemoryBoundRows(NamedTuple):
 def memory_bound_row(
     what: str, read_bytes: float, write_bytes: float, num_rows: int, row_elements: int, *, is_dealt: bool | None = None
 ) -> MemoryBoundRows:
-    """Return one kernel.
+    """Return one kernel of so many rows, with so many elements in one tensor; 0: not known.
 
-    Args:
-        num_rows, row_elements: rows, and elements of one in one tensor; 0: not known.
-        is_dealt: elements are dealt to all SMs; None: as engines have such a kernel.
+    `is_dealt`: elements are dealt to all SMs; None: as engines have such a kernel.
     """
     kernel = memory_kernel(what)
     dealt = kernel.is_dealt if is_dealt is None else is_dealt
@@ -196,10 +192,8 @@ _LAST_CYCLES, _LAST_TAP_CYCLES = 3700.0, 0.046
 def implicit_gemm_us(arch: GpuSpec, M: int, N: int, window: int, channels: int, dtype: DType) -> float:
     """Return the time of a convolution on tensor cores whose channels lie side by side, in microseconds.
 
-    Waves of tiles, each a reduction over the places of the window and 128 bytes of channels; the best tile counts.
-
-    Args:
-        M, N: positions of the output in all images, and filters.
+    Waves of tiles, each a reduction over the places of the window and 128 bytes of channels; the best tile counts. M
+    are positions of the output in all images, N filters.
     """
     per_us = cycles_per_us(arch.boost_clock_ghz)
     flop_per_us = arch.peak_tflop_per_s(dtype) * 1e6 / arch.num_sms * _RATE_FRAC
@@ -234,9 +228,7 @@ def few_channels_us(arch: GpuSpec, M: int, N: int, K: int, window: int) -> float
 def depthwise_us(arch: GpuSpec, num_outputs: int, window: int, *, is_channels_first: bool) -> float:
     """Return the time of a depthwise convolution, in microseconds.
 
-    Args:
-        is_channels_first: an image of one channel after the other: a kernel of PyTorch's, a thread for each output;
-            else cuDNN's for channels side by side.
+    With channels first it is a kernel of PyTorch's, a thread for each output; else cuDNN's for channels side by side.
     """
     per_us = cycles_per_us(arch.boost_clock_ghz)
     if not is_channels_first:
@@ -267,11 +259,7 @@ _MOST_ROWS = 64  # that were timed: more cost as many
 
 
 def switch_us(arch: GpuSpec, num_rows: Any, c: Mapping[str, float] = SWITCH_DEFAULTS) -> Any:
-    """Return how much longer a GEMM or attention takes between other kernels, in microseconds.
-
-    Args:
-        num_rows: of A and C, or queries; a number or an array.
-    """
+    """Return how much longer a GEMM or attention of so many rows takes between other kernels, in microseconds."""
     rows = np.minimum(num_rows, _MOST_ROWS)
     cycles = c["code_cycles"] + c["input_cycles"] * rows / (rows + c["half_rows"])
     return cycles / cycles_per_us(arch.boost_clock_ghz)

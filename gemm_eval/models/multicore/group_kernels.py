@@ -55,11 +55,7 @@ def _least_loaded(loads: Any, members: Any, num_sets: int) -> int:
 
 @kernel
 def fill_spread(p: Any, rows: Any, counts: Any, P_G: int, P_M: int, spread: Spread) -> int:
-    """Spread groups over at most P_G sets of cores; return how many sets have one.
-
-    Args:
-        rows, counts: int64 [num_sizes], row counts of the groups, descending, and how many groups have each.
-    """
+    """Spread groups over at most P_G sets of cores; return how many sets have one."""
     starts, loads, members, scratch = spread.starts, spread.loads, spread.members, spread.scratch
     num_sets = min(P_G, loads.shape[0])
     loads[:num_sets] = 0

@@ -109,10 +109,7 @@ class MulticoreCost(NamedTuple):
     """Cost of one mapping: the fields of `COST_DTYPE`, unpacked.
 
     Bytes are totals of the chip, times are those of the slowest core; MODEL.md defines each. `energy_pj` is None when
-    the arch gives no energy figures; `bound` is an index into `BOUNDS`. The counts at the end of the integers are those
-    of the search that found the mapping: mappings whose cost was computed, tile choices that do not fit in SRAM, and
-    partitions, of which some have a bound above the best and some are equal to a smaller one or split K where the chip
-    cannot reduce. All are 0 for a mapping that was given.
+    the arch gives no energy figures; `bound` is an index into `BOUNDS`. The counts are 0 for a mapping that was given.
     """
 
     mapping: MulticoreMapping
@@ -129,11 +126,11 @@ class MulticoreCost(NamedTuple):
     reduction_bytes: int
     core_bytes: int
     bound: int
-    num_candidates: int
-    num_refused_sram: int
+    num_candidates: int  # of the search: mappings whose cost was computed
+    num_refused_sram: int  # tile choices that do not fit in SRAM
     num_partitions: int
-    num_partitions_bounded: int
-    num_partitions_dropped: int
+    num_partitions_bounded: int  # with a bound above the best
+    num_partitions_dropped: int  # equal to a smaller one, or split K where the chip cannot reduce
     latency_us: float
     main_us: float
     compute_us: float

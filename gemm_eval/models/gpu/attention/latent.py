@@ -96,21 +96,18 @@ _CLUSTER_CTAS, _CLUSTER_HEADS = 4, 128
 class LatentKernel(NamedTuple):
     """Kernels that a generation of SMs runs; inferred from where measured times step, or from TensorRT-LLM 1.x.
 
-    Attributes:
-        q_tile, k_tile: of context.
-        schedule: ``even``: all keys of all sequences are spread evenly over the CTAs (FlashMLA); ``parts``: each
-            sequence is cut into as many parts as fill the SMs (trtllm-gen); ``whole``: keys are never cut.
-        columns: CTAs that share a tile of query heads, each with some of the value's elements: 16 and 8 bits.
+    Schedule ``even``: all keys of all sequences are spread evenly over the CTAs (FlashMLA); ``parts``: each sequence is
+    cut into as many parts as fill the SMs (trtllm-gen); ``whole``: keys are never cut.
     """
 
-    q_tile: int = 128
+    q_tile: int = 128  # of context
     k_tile: int = 128
     has_narrow: bool = True  # an 8-bit cache is computed in 8 bits; else as 16-bit ones
     schedule: Literal["even", "parts", "whole"] = "whole"
     part_keys: int = 64  # fewest keys of a part, whose time is in `fixed_us`
     swaps_heads: bool = False  # few heads stand in the columns of the product, 8 or 16 a CTA, instead of 64 in its rows
     has_positions: bool = True  # a kernel of the call turns positions and writes the cache
-    columns: tuple[int, int] = (1, 1)
+    columns: tuple[int, int] = (1, 1)  # CTAs that share a tile of heads, each with some of a value: 16 and 8 bits
     ctas_per_sm: tuple[int, int] = (2, 2)  # that run at once, likewise
 
 
@@ -185,11 +182,7 @@ def cluster_latent_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionR
 def latent_terms(
     arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows, kernel: LatentKernel | None = None
 ) -> dict[str, Floats]:
-    """Return the time of each of `LATENT_TERMS`, [rows], in microseconds; MODEL.md, "Attention".
-
-    Args:
-        kernel: how its kernels cut the work; None: as TensorRT-LLM's do on this GPU.
-    """
+    """Return the time of each of `LATENT_TERMS`, [rows], in us; `kernel` None: TensorRT-LLM's on this GPU."""
     kernel = latent_kernel(arch) if kernel is None else kernel
     narrow = _is_narrow(arch, kernel, rows)
     keys = np.ceil(rows.keys / _KEY_TILE) * _KEY_TILE

@@ -163,11 +163,7 @@ class TileCounts(NamedTuple):
 
 @lru_cache(maxsize=4)  # a fit asks for the same rows again and again
 def all_tile_counts(rows: AttentionRows, q_tile: int, k_tiles: tuple[int, ...]) -> tuple[Floats, Floats, Floats]:
-    """Return the fields of `TileCounts` of each row, each [rows].
-
-    Args:
-        k_tiles: keys of a tile of each row.
-    """
+    """Return the fields of `TileCounts` of each row, each [rows]; `k_tiles` are the keys of a tile of each."""
     columns = zip(rows.q_len, rows.kv_len, rows.window, rows.is_causal, k_tiles, strict=True)
     counts = [
         tile_counts(int(q), int(kv), int(window), bool(causal), q_tile, k_tile)
