@@ -24,7 +24,7 @@ from gemm_eval.cli.words import Command
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import progress_bar
 from gemm_eval.extras import check_extra
-from gemm_eval.validation.subjects.reports import write_csv
+from gemm_eval.validation.report import write_csv
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -238,7 +238,7 @@ def measure_this_host(out: Path | None, num_threads: int | None, budget_s: float
     if score is not None:
         from gemm_eval.validation.subjects.chips import chip_table
 
-        make_console().print(chip_table(score.lines[0].chip, score))
+        make_console().print(chip_table(score))
     for path in written:
         print_line(f"written to {path}")
 
@@ -259,8 +259,6 @@ def _score(spec_path: Path, timings_path: Path) -> ChipScore | None:
 
 
 def _document(measured: HostMeasurement, score: ChipScore | None) -> dict[str, Any]:
-    from gemm_eval.validation.subjects.reports import plain_lines
-
     fastest = max(measured.timings, key=_tflop_per_s)
     return {
         "cpu": measured.facts.title,
@@ -274,7 +272,7 @@ def _document(measured: HostMeasurement, score: ChipScore | None) -> dict[str, A
         "fastest": fastest.shape._asdict() | {"tflop_per_s": _tflop_per_s(fastest)},
         "folds": "" if score is None else score.folds,
         "coefficients": {} if score is None else score.coefficients,
-        "lines": [] if score is None else plain_lines(score.lines),
+        "lines": [] if score is None else [line.to_dict() for line in score.lines],
     }
 
 

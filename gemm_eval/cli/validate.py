@@ -54,8 +54,7 @@ def _validate(command: Command, *, json: bool, **given: Any) -> None:
     from gemm_eval.cli.output import make_console, print_json
 
     result = command.run(given)
-    from gemm_eval.validation.subjects import Report
-    from gemm_eval.validation.subjects.reports import exam_report
+    from gemm_eval.validation.subjects import Report, exam_report
 
     report = result if isinstance(result, Report) else exam_report(result, **given)
     if json:

@@ -216,10 +216,7 @@ def test_machine_code_depends_on_kernels_and_terms_only() -> None:
     """The cache of compiled kernels is stamped with the text of these; a constant from elsewhere would go stale."""
     for path in PACKAGE.rglob("*_kernels.py"):
         own = {module.rsplit(".", 1)[0] for _, module in imports(path) if module.startswith("gemm_eval.")}
-        assert all(name.endswith((".jit", "_kernels", ".terms")) for name in own), (
-            relative(path),
-            own,
-        )
+        assert all(name.endswith((".jit", "_kernels", ".terms")) for name in own), (relative(path), own)
 
 
 def test_one_room_of_validation_knows_the_models() -> None:
@@ -232,7 +229,7 @@ def test_one_room_of_validation_knows_the_models() -> None:
             ):  # errors and intervals as files have them
                 assert all(name.startswith("gemm_eval.models.gpu.") for name in of_models)
                 continue
-            assert not of_models or relative(path).startswith(("validation/predictors/", "validation/subjects/"))
+            assert not of_models or relative(path).startswith("validation/subjects/")
 
 
 def tops(path: Path) -> set[str]:

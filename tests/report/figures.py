@@ -106,8 +106,13 @@ def validation_figures(folder: Path) -> dict[str, Any]:
     from gemm_eval.validation import find_timings, measured_speedups, model_predictor, score, study_w4a16
     from gemm_eval.validation.baselines import NaiveRoofline
     from gemm_eval.validation.crossover import plot_crossover
-    from gemm_eval.validation.plots import plot_error_by_rows, plot_family, plot_predicted, plot_regret
-    from gemm_eval.validation.predictors.w4a16 import list_w4a16_tables
+    from gemm_eval.validation.plots import (
+        plot_error_by_rows,
+        plot_family,
+        plot_predicted,
+        plot_regret,
+    )
+    from gemm_eval.validation.subjects.w4a16 import list_w4a16_tables
 
     h200 = load_arch("h200-sxm", GpuSpec)
     (dense,) = find_timings("h200-sxm", ["aiconfigurator/float16"])
