@@ -150,8 +150,8 @@ def sweep(
         InvalidOptionError: an option, constraint or objective that cannot be.
         StorageError: the folder cannot be written, the disk is full, or another sweep is at work in it.
         GemmEvalError: a package of the extra ``[sweep]`` is missing, a worker is lost that nobody replaces, or the
-            description in the folder is damaged. Other files of the folder that are damaged or do not belong to the
-            sweep are set aside with a `RuntimeWarning`, and their points evaluated anew.
+            description in the folder is damaged. Parts of the folder that are damaged or of another sweep are set
+            aside with a `RuntimeWarning`, and their points evaluated anew.
     """
     check_extra("a sweep", "sweep", "pandas", "pyarrow")
     if not isinstance(space, Space):
