@@ -1,19 +1,13 @@
-"""Quality of the config that a predictor would choose for a GEMM, and the cost of choosing it."""
+"""Quality of the config that a predictor would choose for a GEMM, among those that were timed."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.evaluate import select_config
 from gemm_eval.mapping import Schedule
 from gemm_eval.validation.metrics import ALL, rows_by_gemm
-from gemm_eval.validation.predictors.w4a16 import types_of
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 TOP = (1, 3, 10)
@@ -23,8 +17,7 @@ _LEAST_SPEED_PERCENTILE = 5.0
 _US_PER_S = 1e6
 
 
-@dataclass(frozen=True, eq=False)
-class Choices:
+class Choices(NamedTuple):
     """Choices of a method, one for each GEMM: arrays are [gemms].
 
     Attributes:
@@ -45,8 +38,7 @@ class Choices:
     how: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(NamedTuple):
     """Loss of choices against the best measured, as fractions (0.02 is 2%), over GEMMs of a group and regime.
 
     Attributes:
@@ -125,12 +117,12 @@ def ranked_choice(timings: Timings, method: str, order: Ints, num: int | Ints = 
     """Choose by an order of the rows (`order_by`): the first of each GEMM, or the measured best of the first `num`."""
     gemm = timings.gemm[order]
     starts = np.flatnonzero(np.diff(gemm, prepend=-1))
-    place = np.arange(len(order)) - starts[gemm] + 1.0
+    rank = np.arange(len(order)) - starts[gemm] + 1.0
     measured_us = timings.measured_us[order]
-    is_chosen = place <= np.broadcast_to(num, len(starts))[gemm]
+    is_chosen = rank <= np.broadcast_to(num, len(starts))[gemm]
     chosen_us = np.minimum.reduceat(np.where(is_chosen, measured_us, np.inf), starts)
     is_best = measured_us == timings.best_us[order]
-    place_of_best = np.minimum.reduceat(np.where(is_best, place, np.inf), starts)
+    place_of_best = np.minimum.reduceat(np.where(is_best, rank, np.inf), starts)
     profiled = is_chosen if np.max(num) > 1 else np.zeros(len(order), bool)
     profiled_us = np.add.reduceat(np.where(profiled, profile_us(timings)[order], 0.0), starts)
     in_top = (place_of_best[:, None] <= np.array(TOP)).astype(np.float64)
@@ -153,7 +145,7 @@ def random_speeds(timings: Timings, how: str) -> Choices:
     logs = np.log(timings.measured_us)
     speeds = np.array([np.exp(logs[rows].min() - logs[rows].mean()) for rows in rows_by_gemm(timings.gemm)])
     best_us = timings.best_us[first_rows(timings)]
-    return replace(random_choice(timings), method="at random", chosen_us=best_us / speeds, speeds=speeds, how=how)
+    return random_choice(timings)._replace(method="at random", chosen_us=best_us / speeds, speeds=speeds, how=how)
 
 
 def measure_loss(timings: Timings, choices: Choices, gemms: Mask, group: str = ALL, regime: str = ALL) -> Loss:
@@ -167,81 +159,3 @@ def measure_loss(timings: Timings, choices: Choices, gemms: Mask, group: str = A
         float(np.percentile(speeds, _LEAST_SPEED_PERCENTILE)), float(speeds.min()), top1, top3, top10,
         float(np.median(choices.profiled_us[gemms])) / _US_PER_S,
     )  # fmt: skip
-
-
-_FLUSH_PASSES = 3  # over `cold_bytes` before each cold replay, where a meta file does not say: 2 reads and a write
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceCost:
-    """Cost of choosing a kernel for one GEMM, medians over `num_gemms`, those whose configs were all timed.
-
-    Where there are none, the model's times are of all GEMMs, and profiling takes 0. `model_us` and `model_p90_us` are
-    of `select_config` on this machine, one thread; `profile_device_s` of all replays of all configs, as the tables say;
-    `profile_s` also of the pauses and L2 flushes between replays, but of no build.
-    """
-
-    num_gemms: int
-    num_configs: int
-    model_us: float
-    model_p90_us: float
-    profile_device_s: float
-    profile_s: float
-
-    @property
-    def ratio(self) -> float:
-        """Time of profiling over that of the model."""
-        return _US_PER_S * self.profile_s / self.model_us if self.model_us else 0.0
-
-
-def measure_choice_cost(
-    arch: GpuSpec, timings: Timings, is_full: Mask, protocols: Mapping[str, Mapping[str, Any]]
-) -> ChoiceCost:
-    """Time the model's choice, and add up what profiling took; `is_full` [gemms]: all configs were timed."""
-    model_us = time_select_config(arch, timings, is_full if is_full.any() else np.ones(len(is_full), bool))
-    median_us, p90_us = float(np.median(model_us)), float(np.quantile(model_us, 0.9))
-    if not is_full.any():
-        return ChoiceCost(0, 0, median_us, p90_us, 0.0, 0.0)
-    device_s = np.bincount(timings.gemm, profile_us(timings))[is_full] / _US_PER_S
-    between_s = np.bincount(timings.gemm, pauses_and_flushes_s(arch, timings, protocols))[is_full]
-    num_configs = int(np.median(np.bincount(timings.gemm)[is_full]))
-    seconds = float(np.median(device_s)), float(np.median(device_s + between_s))
-    return ChoiceCost(int(is_full.sum()), num_configs, median_us, p90_us, *seconds)
-
-
-def time_select_config(
-    arch: GpuSpec, timings: Timings, gemms: Mask, clock: Callable[[], float] = time.perf_counter
-) -> Floats:
-    """Time `select_config` on each GEMM on this machine, one thread, the model loaded: [gemms], in us."""
-    asked = []
-    for row in timings.frame.iloc[first_rows(timings)[gemms]].to_dict("records"):
-        problem = replace(
-            types_of(row["input_dtype"], row["mode"], row["group_size"]), M=row["M"], K=row["K"], N=row["N"]
-        )
-        asked.append((problem, {"l2": row.get("l2", "cold"), "clock": row.get("clock", "burst")}))
-    for problem, options in {problem.types: (problem, options) for problem, options in asked}.values():
-        select_config(problem, arch, library="gemm-eval", **options)  # compiles, or loads what was compiled
-    times_us = []
-    for problem, options in asked:
-        start = clock()
-        select_config(problem, arch, library="gemm-eval", **options)
-        times_us.append(_US_PER_S * (clock() - start))
-    return np.array(times_us)
-
-
-def pauses_and_flushes_s(arch: GpuSpec, timings: Timings, protocols: Mapping[str, Mapping[str, Any]]) -> Floats:
-    """Return the time that the device waits or flushes L2 between a row's replays, [rows], in s; 0 where not known.
-
-    `protocols` has the settings that the meta file of each table has under `protocol`.
-    """
-    num = timings.frame["num_replays"].to_numpy(np.float64)
-    total_s = np.zeros(len(timings))
-    bytes_per_s = 1e9 * arch.dram_achievable_gb_per_s
-    for name, protocol in protocols.items():
-        rows = (timings.frame["table"] == name).to_numpy(bool) & (num > 1)  # rows given up have one short replay
-        is_long = timings.sizes[:, 1] > protocol.get("max_short_rows", np.inf)
-        pause_s = np.where(is_long & (protocol.get("clock") == "burst"), protocol.get("idle_s", 0.0), 0.0)
-        passes = protocol.get("flush_passes", _FLUSH_PASSES) if protocol.get("l2") == "cold" else 0
-        flush_s = passes * protocol.get("cold_bytes", 0) / bytes_per_s
-        total_s[rows] = (num * (pause_s + flush_s))[rows]
-    return total_s

@@ -176,6 +176,14 @@ def plot_regret(study: Study) -> Figure:
     return figure
 
 
+def save_score_plots(scores: Sequence[Score], folder: Path) -> None:
+    """Write predictions and errors over M of each score as PNG files to a folder, which is made if it is missing."""
+    for scored in scores:
+        stem = f"{scored.timings.name}-{scored.predictor}".replace("/", "-").replace(" ", "-")
+        save_figure(plot_predicted(scored), folder / f"{stem}-predicted.png")
+        save_figure(plot_error_by_rows(scored), folder / f"{stem}-error.png")
+
+
 def save_study_plots(studies: Sequence[Study], folder: Path) -> None:
     """Write all plots as PNG files to a folder, which is made if it is missing."""
     for study in studies:

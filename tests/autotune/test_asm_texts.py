@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gemm_eval.autotune.asm import Access, OpCounts, ScoreCard, score_file, score_ptx, score_sass
+from gemm_eval.autotune.asm import Access, OpCounts, ScoreCard, ptx, sass, score_file, score_ptx, score_sass
 from gemm_eval.autotune.asm.ptx import split_ptx
 from gemm_eval.autotune.asm.sass import split_sass
-from gemm_eval.autotune.asm.score import PTX, SASS, Language
 from gemm_eval.device.sass import Instruction
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton.code import MmaCount
@@ -152,10 +152,10 @@ SHAPES = [
 ]
 
 
-def parsed(line: str) -> tuple[Language, Instruction]:
+def parsed(line: str) -> tuple[Any, Instruction]:
     guard = line.split(maxsplit=1)[0] if line.startswith("@") else ""
     opcode, _, operands = line.removeprefix(guard).strip().partition(" ")
-    return SASS if opcode[0].isupper() else PTX, Instruction(0, guard, opcode, operands, None)
+    return sass if opcode[0].isupper() else ptx, Instruction(0, guard, opcode, operands, None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -178,7 +178,7 @@ def test_shapes(line: str, mma: tuple[int, int, int, int, bool] | None) -> None:
 
 def test_waits_for_all_wgmma() -> None:
     waits = ("wgmma.wait_group.sync.aligned 0", "wgmma.wait_group.sync.aligned 1", "cp.async.wait_group 0")
-    assert [PTX.is_mma_wait(parsed(line)[1]) for line in waits] == [True, False, False]
+    assert [ptx.is_mma_wait(parsed(line)[1]) for line in waits] == [True, False, False]
 
 
 # ---- PTX -------------------------------------------------------------------------------------------------------------

@@ -392,28 +392,6 @@ def test_what_was_ranked_is_the_gemm_of_the_call() -> None:
     )
 
 
-def test_perf_model_agrees_with_the_ranking_and_stands_alone() -> None:
-    chooser = pruner(top_k=1)
-    configs = [*tiles(), *tiles(sizes=(48,))]
-    alone = [chooser.perf_model(**CALL, **config.all_kwargs()) for config in configs]
-    assert alone == [163.84, 40.96, 10.24, math.inf, math.inf]
-
-    chooser.early_config_prune(configs, CALL)
-    assert [chooser.perf_model(**CALL, **config.all_kwargs()) for config in configs] == alone
-
-
-def test_perf_model_computes_nothing_that_the_ranking_knows() -> None:
-    model = FakeModel(area)
-    chooser = pruner(model=model)
-    chooser.early_config_prune(tiles(), CALL)
-    asked = len(model.asked)
-    chooser.perf_model(**CALL, **tiles()[0].all_kwargs())
-    assert len(model.asked) == asked
-
-    assert chooser.perf_model(**CALL | {"M": 2048}, **tiles()[0].all_kwargs()) == 163.84
-    assert len(model.asked) == asked + 1
-
-
 def test_a_single_survivor_is_not_benchmarked() -> None:
     calls: list[Any] = []
 

@@ -34,7 +34,7 @@ from gemm_eval.models.gpu import correction as _correction
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, correct, describe
 from gemm_eval.search.gpu import find_best_config
-from gemm_eval.validation.predictors.corrections import SAME_PERCENT, trees_of
+from gemm_eval.validation.subjects.corrections import SAME_PERCENT, trees_of
 from gemm_eval.validation.tables import find_timings
 from gemm_eval.workload import GemmTypes, RunOptions
 

@@ -225,7 +225,7 @@ def test_one_room_of_validation_knows_the_models() -> None:
             ):  # errors and intervals as files have them
                 assert all(name.startswith("gemm_eval.models.gpu.") for name in of_models)
                 continue
-            assert not of_models or relative(path).startswith(("validation/predictors/", "validation/subjects/"))
+            assert not of_models or relative(path).startswith("validation/subjects/")
 
 
 def tops(path: Path) -> set[str]:

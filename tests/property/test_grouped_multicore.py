@@ -20,7 +20,7 @@ from gemm_eval.models.multicore import (
     block_of,
     cost_of_mapping,
     group_sizes,
-    lone_layout,
+    kernel_sizes,
     pack_params,
     params_in_room,
     spread_of,
@@ -32,7 +32,6 @@ from gemm_eval.search.multicore import (
     find_best,
     find_best_few,
     find_best_many,
-    find_best_of_archs,
     replay_mappings,
 )
 from gemm_eval.workload import pack_layouts
@@ -138,7 +137,7 @@ def test_the_search_of_equal_groups_is_that_of_the_batch(data: st.DataObject, al
     out = np.zeros((1, 3), COST_DTYPE)
     find_top = find_top_grouped_overlap if arch.timing == "overlap" else find_top_grouped_pipeline
     num = find_top(
-        params, FIRST, np.array([problem.sizes]), *lone_layout(problem), 0, 1, partitions, allow_idle_cores, out
+        params, FIRST, *kernel_sizes(problem, as_groups=True), 0, 1, partitions, allow_idle_cores, out
     )  # fmt: skip
     try:
         batch = find_best_few(arch, problem, params, 3, allow_idle_cores=allow_idle_cores)
@@ -177,17 +176,19 @@ def test_many_at_a_time_are_each_alone(timing: str) -> None:
     params = pack_params(arch, problems[0].types)
     type_of, sizes = np.zeros(len(problems), np.int64), np.array([problem.sizes for problem in problems])
     layouts = pack_layouts([problem.row_groups for problem in problems])
-    found = find_best_many(arch, params, type_of, sizes, layouts=layouts, allow_idle_cores=True)
+    found = find_best_many(arch.num_cores, params, type_of, sizes, layouts=layouts, allow_idle_cores=True)
     alone = np.concatenate([find_best(arch, problem, params, allow_idle_cores=True) for problem in problems])
     assert found.tobytes() == alone.tobytes()
-    of_archs = find_best_of_archs(4, params, type_of, sizes, layouts=layouts, allow_idle_cores=True)
+    of_archs = find_best_many(
+        4, params, type_of, sizes, layouts, allow_idle_cores=True, run=lambda search, num: search(0, num)
+    )  # fmt: skip
     assert of_archs.tobytes() == alone.tobytes()
     replayed = replay_mappings(params, type_of, sizes, found, layouts=layouts)
     assert uncounted(replayed) == uncounted(found)
     some = np.array([1, 0, 5, 2])
     assert (
         find_best_many(
-            arch, params, type_of[some], sizes[some], layouts=layouts.take(some), allow_idle_cores=True
+            arch.num_cores, params, type_of[some], sizes[some], layouts=layouts.take(some), allow_idle_cores=True
         ).tobytes()
         == found[some].tobytes()
     )

@@ -112,7 +112,7 @@ def validation_figures(folder: Path) -> dict[str, Any]:
         plot_predicted,
         plot_regret,
     )
-    from gemm_eval.validation.predictors.w4a16 import list_w4a16_tables
+    from gemm_eval.validation.subjects.w4a16 import list_w4a16_tables
 
     h200 = load_arch("h200-sxm", GpuSpec)
     (dense,) = find_timings("h200-sxm", ["aiconfigurator/float16"])

@@ -27,7 +27,6 @@ from gemm_eval.validation.subjects.attention import (
     families_of,
     fit_family,
     folds_of_heads,
-    predict_held_out,
     roofs,
     tables,
 )
@@ -83,7 +82,7 @@ def test_held_out_rows_are_not_fitted_on(monkeypatch: pytest.MonkeyPatch) -> Non
         return ATTENTION_FAMILIES[name].defaults
 
     monkeypatch.setattr(attention, "fit_family", fit)
-    predict_held_out(A100, timings)
+    exam().held_out(A100, [timings])
     assert sorted(map(sorted, trained)) == [[0, 1, 2], [0, 1, 3], [0, 2, 3], [1, 2, 3]]
 
 

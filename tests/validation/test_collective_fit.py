@@ -17,16 +17,17 @@ from gemm_eval.models.gpu.collective import (
     collectives_us,
 )
 from gemm_eval.validation.exam import MODEL, TABLE, score
+from gemm_eval.validation.fit import held_out
 from gemm_eval.validation.subjects.collective import (
     FITTED,
     NAIVE,
     calibrate_collectives,
     exam,
     fit_collectives,
-    groups_of,
+    folds_of,
     interconnect_of,
     measured_rows,
-    predict_held_out,
+    predictions,
     tables,
 )
 
@@ -66,9 +67,9 @@ def test_a_fit_finds_what_was_planted(gpu: str) -> None:
 def test_blocks_held_out(gpu: str) -> None:
     """The figures of MODEL.md: all-reduces within 15%, and better than latency and rate fitted on the same rows."""
     arch, sets = load_arch(gpu, GpuSpec), tables(gpu)
-    groups = groups_of(sets)
+    groups = folds_of(sets)
     assert 20 <= len(set(groups)) <= 24
-    predicted = predict_held_out(arch, sets, groups)
+    predicted = exam().held_out(arch, sets)
     measured = np.concatenate([item.measured_us for item in sets])
     errors = {name: np.abs(us / measured - 1.0) for name, us in predicted.items()}
     reduced = np.array([name == "all_reduce" for item in sets for name in item.words("what")])
@@ -81,7 +82,7 @@ def test_blocks_held_out(gpu: str) -> None:
 def test_a_block_does_not_see_itself() -> None:
     """Rows of a block that were wrong tenfold change no prediction of that block."""
     arch, sets = load_arch("h200-sxm", GpuSpec), tables("h200-sxm")
-    groups = np.array(groups_of(sets))
+    groups = np.array(folds_of(sets))
     block = groups == "4 ranks, 1e5 bytes"
     wrong, start = [], 0
     for timings in sets:
@@ -90,7 +91,7 @@ def test_a_block_does_not_see_itself() -> None:
         frame = timings.frame.assign(latency_us=np.where(of_set, 10.0, 1.0) * timings.measured_us)
         wrong.append(replace(timings, frame=frame))
     two = np.where(block, "held", "others").tolist()
-    right, other = (predict_held_out(arch, of, two) for of in (sets, wrong))
+    right, other = (held_out(two, predictions(arch, of)) for of in (sets, wrong))
     for name in (MODEL, FITTED, TABLE):
         np.testing.assert_array_equal(right[name][block], other[name][block])
 

@@ -11,9 +11,9 @@ from gemm_eval.arch import GpuSpec, data_root, load_arch
 from gemm_eval.models.gpu import library_of, load_calibration
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
 from gemm_eval.validation.exam import gpus_with
-from gemm_eval.validation.predictors.dense import hash_of_times, times_of_quantization
-from gemm_eval.validation.predictors.dense_rows import pack_problems
 from gemm_eval.validation.subjects import experts
+from gemm_eval.validation.subjects.dense import hash_of_times, times_of_quantization
+from gemm_eval.validation.subjects.dense_rows import pack_problems
 from gemm_eval.validation.subjects.experts import find_tables, free_coefficients
 from gemm_eval.validation.tables import find_timings, measured_root
 from gemm_eval.validation.timings import QUANT_COLUMN

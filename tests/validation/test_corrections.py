@@ -12,17 +12,18 @@ from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import GPU_MODEL_VERSION, Correction, find_correction
-from gemm_eval.validation.comparison import compare
 from gemm_eval.validation.metrics import are_inside, score
-from gemm_eval.validation.predictors.corrections import (
+from gemm_eval.validation.report import errors_table
+from gemm_eval.validation.subjects import gemms
+from gemm_eval.validation.subjects.corrections import (
     MIN_PAIRS,
     CorrectedPredictor,
     calibrate_correction,
     corrected_predictor,
     refit_intervals,
 )
-from gemm_eval.validation.predictors.dense import ModelPredictor, model_predictor
-from gemm_eval.validation.report import errors_table
+from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor
+from gemm_eval.validation.subjects.gemms import compare
 from gemm_eval.validation.tables import find_timings, list_correction_timings, list_timings
 from gemm_eval.validation.timings import Timings
 from tests.cli.commands import Ran
@@ -139,9 +140,7 @@ def test_validation_shows_the_corrected_model_and_coverage(timings: Timings) -> 
 
 
 def test_without_scikit_learn_the_model_stands_alone(timings: Timings, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gemm_eval.validation import comparison
-
-    monkeypatch.setattr(comparison, "can_learn", lambda: False)
+    monkeypatch.setattr(gemms, "can_learn", lambda: False)
     (compared,) = compare(A100, [timings], 3)
     assert [item.predictor for item in compared][:2] == ["gemm_eval", "naive roofline"]
 

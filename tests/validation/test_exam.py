@@ -9,8 +9,8 @@ import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.validation.comparison import answer, are_in_answers
-from gemm_eval.validation.predictors.dense import model_predictor
+from gemm_eval.validation.subjects.dense import model_predictor
+from gemm_eval.validation.subjects.gemms import answer, are_in_answers
 from gemm_eval.validation.tables import list_timings
 from gemm_eval.validation.timings import QUANT_COLUMN, Timings
 

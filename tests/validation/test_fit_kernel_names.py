@@ -9,7 +9,7 @@ import pytest
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
-from gemm_eval.validation.predictors.dense_rows import config_of_kernel, tiles_of_grid
+from gemm_eval.validation.subjects.dense_rows import config_of_kernel, tiles_of_grid
 from gemm_eval.validation.tables import find_timings, measured_root
 from gemm_eval.workload import GemmProblem
 

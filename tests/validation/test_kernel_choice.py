@@ -19,16 +19,21 @@ from gemm_eval.models.gpu.w4a16.candidates import config_of_row
 from gemm_eval.validation.choice import (
     measure_loss,
     order_by,
-    pauses_and_flushes_s,
     profile_us,
     random_choice,
     ranked_choice,
     share_of_configs,
     static_points,
-    time_select_config,
 )
-from gemm_eval.validation.predictors import nvidia
-from gemm_eval.validation.predictors.w4a16 import W4A16Rows, has_all_configs, w4a16_timings
+from gemm_eval.validation.subjects import w4a16
+from gemm_eval.validation.subjects.w4a16 import (
+    W4A16Rows,
+    has_all_configs,
+    nvidia_choices,
+    pauses_and_flushes_s,
+    time_select_config,
+    w4a16_timings,
+)
 from gemm_eval.validation.timings import Timings
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.validation.inputs import H200
@@ -213,15 +218,15 @@ def test_proposals_go_to_the_nearest_config(monkeypatch: pytest.MonkeyPatch) -> 
 
     def like(row: int) -> SimpleNamespace:
         names = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_stages")
-        ours = dict(zip(nvidia._SIZES, (int(menus[row][name]) for name in names), strict=False))
+        ours = dict(zip(w4a16._SIZES, (int(menus[row][name]) for name in names), strict=False))
         return proposal(**ours)
 
     proposals = {1: [like(3), like(5)], 2048: [like(9), like(9)]}
-    monkeypatch.setattr(nvidia, "is_available", lambda _: False)
-    assert nvidia.nvidia_choices(timings) is None
-    monkeypatch.setattr(nvidia, "is_available", lambda _: True)
-    monkeypatch.setattr(nvidia, "_ask", lambda gpu, G, M, *_: [{"kernel": kernel} for kernel in proposals[M]])
-    found = nvidia.nvidia_choices(timings)
+    monkeypatch.setattr(w4a16, "has_heuristics", lambda _: False)
+    assert nvidia_choices(timings) is None
+    monkeypatch.setattr(w4a16, "has_heuristics", lambda _: True)
+    monkeypatch.setattr(w4a16, "ask_heuristics", lambda gpu, G, M, *_: [{"kernel": kernel} for kernel in proposals[M]])
+    found = nvidia_choices(timings)
     assert found is not None
     first, top = found[0]
 

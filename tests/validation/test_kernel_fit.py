@@ -19,7 +19,7 @@ from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.gpu import evaluate_config
 from gemm_eval.validation.fit import MIN_ROWS, cross_fit
-from gemm_eval.validation.predictors.w4a16 import (
+from gemm_eval.validation.subjects.w4a16 import (
     W4A16Model,
     calibrate_w4a16,
     list_w4a16_tables,

@@ -11,17 +11,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval import validation
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.validation import studies
-from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, remove_in_turn
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.fit import cross_fit
 from gemm_eval.validation.metrics import make_score, tau_within_gemms, worst_rows
-from gemm_eval.validation.predictors.dense import describe_held_out
-from gemm_eval.validation.predictors.w4a16 import W4A16Model, list_w4a16_tables
-from gemm_eval.validation.studies import find_w4a16_tables
-from gemm_eval.validation.study_tables import ablation_report
+from gemm_eval.validation.subjects import w4a16
+from gemm_eval.validation.subjects.configs import (
+    Ablated,
+    Ablation,
+    Removed,
+    ablate,
+    ablation_report,
+    remove_in_turn,
+)
+from gemm_eval.validation.subjects.dense import describe_held_out
+from gemm_eval.validation.subjects.w4a16 import W4A16Model, find_w4a16_tables, list_w4a16_tables
 from gemm_eval.validation.timings import Timings
 from tests.validation.inputs import run, shown
 from tests.validation.test_kernel_choice import H200, packed, timings_of, two_gemms
@@ -35,7 +39,7 @@ TERMS = (
     Ablated("w4a16_gemv", "cut_us", 0.0, "costs nothing", 5.0, 0.5, 0.1, 0.02, 0.0, 0.3),
 )
 TOGETHER = Removed("w4a16_sm90", ("part_cycles",), ("ramp_us",), 0.01, -0.02)
-ABLATION = Ablation("family", 0.02, TERMS, (TOGETHER,))
+ABLATION = Ablation(True, 0.02, TERMS, (TOGETHER,))
 
 
 def as_predicted(num: int = 12, kind: int = 0) -> Timings:
@@ -138,9 +142,9 @@ def test_a_term_that_matters_and_one_that_does_not() -> None:
     assert found["line_waste"].reached_frac == 0.0  # all K are multiples of 64
     assert found["line_waste"].held_out_points == pytest.approx(0.0, abs=0.02)
     assert found["line_waste"].held_out_reached_points is None
-    assert found["line_waste"] in Ablation("family", 0.02, tuple(found.values())).useless
+    assert found["line_waste"] in Ablation(True, 0.02, tuple(found.values())).useless
     (removed,) = remove_in_turn(model, timings, [found["line_waste"]], 2)
-    assert (removed.part, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
+    assert (removed.family, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
     assert removed.held_out_points == pytest.approx(found["line_waste"].held_out_points)
     assert list(ablate(W4A16Model(H200), as_predicted(2), 2)) == []  # families with few rows are left out
 
@@ -183,7 +187,7 @@ def test_which_tables_are_fitted_on(tmp_path: Path, table: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "nvidia_choices", lambda timings: None)
+    monkeypatch.setattr(w4a16, "nvidia_choices", lambda timings: None)
 
 
 def test_command_prints_tables(table: Path) -> None:
@@ -202,7 +206,7 @@ def test_command_prints_tables(table: Path) -> None:
 
 def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(validation, "run_ablation", lambda *_: ABLATION)
+    monkeypatch.setattr(w4a16, "run_ablation", lambda *_: ABLATION)
     csv, plots = tmp_path / "scores.csv", tmp_path / "plots"
     text = run(
         *W4A16, "--data", table, "--folds", 2, "--ablation", "--json", "--csv", csv, "--plots", plots

@@ -22,7 +22,6 @@ from gemm_eval.validation.subjects.memory_bound import (
     calibrate_memory_bound,
     exam,
     fit_memory_bound,
-    predict_held_out,
     tables,
 )
 
@@ -75,7 +74,7 @@ def test_a_width_does_not_see_itself() -> None:
     kept = timings.select(np.isin(timings.column("width"), (1024, 4096, 8192)))
     held = kept.column("width") == 4096
     frame = kept.frame.assign(latency_us=np.where(held, 10.0, 1.0) * kept.measured_us)
-    right, other = (predict_held_out(arch, of) for of in (kept, replace(kept, frame=frame)))
+    right, other = (exam().held_out(arch, [of]) for of in (kept, replace(kept, frame=frame)))
     for name in (MODEL, FITTED, TABLE):
         np.testing.assert_array_equal(right[name][held], other[name][held])
         assert not np.array_equal(right[name][~held], other[name][~held])
@@ -94,4 +93,4 @@ def test_committed_calibration_is_what_the_command_writes(library: str) -> None:
 def test_a_table_of_one_width_is_refused() -> None:
     timings = timings_of(ENGINES)
     with pytest.raises(InvalidInputError, match="one width"):
-        predict_held_out(load_arch(GPU, GpuSpec), timings.select(timings.column("width") == 1024))
+        exam().held_out(load_arch(GPU, GpuSpec), [timings.select(timings.column("width") == 1024)])

@@ -18,12 +18,12 @@ from gemm_eval.validation.subjects import experts
 from gemm_eval.validation.subjects.experts import (
     LayerModel,
     calibrate_layers,
+    exam,
     find_tables,
     fit_layers,
     free_coefficients,
     layer_model,
     pack_table,
-    predict_held_out,
     told_by,
 )
 from gemm_eval.validation.subjects.experts_tables import LayerTable
@@ -85,8 +85,8 @@ def test_whole_models_are_held_out(planted: LayerTable) -> None:
     one = models == models[0]
     changed = with_times(planted, np.where(one, 3.0, 1.0) * planted.measured_us)
 
-    before = predict_held_out(A100, planted)[MODEL]
-    after = predict_held_out(A100, changed)[MODEL]
+    before = exam().held_out(A100, [planted])[MODEL]
+    after = exam().held_out(A100, [changed])[MODEL]
 
     assert np.array_equal(before[one], after[one])
     for model in np.unique(models[~one]):
@@ -100,16 +100,16 @@ def test_a_table_of_one_model_holds_tokens_out(planted: LayerTable) -> None:
     is_held = np.isin(alone.num_tokens, tokens[1::2])
     changed = with_times(alone, np.where(is_held, 2.0, 1.0) * alone.measured_us)
 
-    before = predict_held_out(A100, alone)[MODEL]
-    after = predict_held_out(A100, changed)[MODEL]
+    before = exam().held_out(A100, [alone])[MODEL]
+    after = exam().held_out(A100, [changed])[MODEL]
 
     assert np.array_equal(before[is_held], after[is_held])
     assert not np.allclose(before[~is_held], after[~is_held], rtol=1e-3)
 
 
 def test_lines_by_regime_and_model(planted: LayerTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experts, "find_tables", lambda *_: [planted])
-    lines = list(score(experts.exam(), ["a100-sxm-80gb"]))
+    monkeypatch.setattr(experts, "tables", lambda *_: {"mine": planted})
+    lines = list(score(exam(), ["a100-sxm-80gb"]))
 
     by_group = {line.group: line.errors for line in lines}
     assert set(by_group) == {regime.name for regime in REGIMES} | set(planted.models)

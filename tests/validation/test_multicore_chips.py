@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,7 @@ def chip() -> MulticoreSpec:
 @pytest.fixture(scope="module")
 def timed(chip: MulticoreSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Timings that the model itself makes, with noise of 1%."""
-    rows = TimingSet("all", _rows(chip))
+    rows = TimingSet(_rows(chip), "all")
     noise = np.random.default_rng(1).normal(1.0, 0.01, len(rows.frame))
     path = tmp_path_factory.mktemp("timings") / "mine.csv"
     rows.frame.assign(latency_us=predict_set(chip, rows) * noise).to_csv(path, index=False)
@@ -66,7 +67,7 @@ def test_a_fit_finds_what_made_the_timings(chip: MulticoreSpec, timed: Path) -> 
         "dram_efficiency_frac": pytest.approx(0.6, rel=0.02),
     }
     fitted, score = calibrate_chip(start, timings)
-    of_all = next(line for line in score.lines if line.rows == "all")
+    of_all = next(line for line in score.lines if line.group == "all")
     assert of_all.errors[MODEL].mape_frac < 0.012 < of_all.errors[FITTED].mape_frac
     read_back = yaml.safe_load(calibration_text(fitted, start))
     assert read_back["coefficients"] == pytest.approx(fitted.coefficients)
@@ -96,7 +97,7 @@ def test_a_table_is_of_other_pairs(chip: MulticoreSpec, tmp_path: Path) -> None:
     odd = (frame["K"] == 256) & (frame["N"] == 256)
     frame.assign(latency_us=law.where(~odd, 3.0 * law)).to_csv(path, index=False)
     lines = score_chip(chip, read_chip_timings(chip.name, path), is_fitted=False).lines
-    found = next(line for line in lines if line.rows == "all").errors[TABLE]
+    found = next(line for line in lines if line.group == "all").errors[TABLE]
     # the odd one knows nothing of itself, and misleads some of its neighbours alone
     assert found.median_frac < 1e-9
     assert 2.0 / 3.0 / len(frame) < found.mape_frac < 1.0 / 3.0
@@ -104,7 +105,7 @@ def test_a_table_is_of_other_pairs(chip: MulticoreSpec, tmp_path: Path) -> None:
 
 def test_a_pair_is_in_one_fold(chip: MulticoreSpec, timed: Path) -> None:
     (rows,) = read_chip_timings(chip.name, timed).sets
-    (folds,) = folds_of([rows], 5, 0, chip.name)
+    folds = folds_of([rows], 5, 0, chip.name)
     by_pair: dict[tuple[int, int], set[int]] = {}
     for pair, fold in zip(rows.pairs, folds.tolist(), strict=True):
         by_pair.setdefault(pair, set()).add(fold)
@@ -174,7 +175,7 @@ def test_sets_by_what_stands_in_columns(chip: MulticoreSpec, timed: Path, tmp_pa
     start = chip.with_(launch_us=10.0, dram_efficiency_frac=0.9)
     assert fit_chip(start, timings.sets, chip.coefficients)["launch_us"] == pytest.approx(3.0, rel=0.03)
     slow = timings.sets[0]
-    plain = slow._replace(timer_us=0.0)
+    plain = replace(slow, timer_us=0.0)
     np.testing.assert_allclose(predict_set(chip, slow) - predict_set(chip, plain), 2.5)
     (tmp_path / "mine.meta.yaml").write_text(META.replace("  others: {}\n", ""), encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"sets .*its meta file has slow timer"):

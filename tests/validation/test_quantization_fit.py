@@ -14,7 +14,7 @@ import pytest
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import load_calibration, pack_coefficients, pack_gpu, quantize_rows
 from gemm_eval.models.gpu.families import QUANTIZE
-from gemm_eval.validation.predictors.dense import (
+from gemm_eval.validation.subjects.dense import (
     calibrate_quantization,
     hash_of_times,
     times_of_quantization,

@@ -25,7 +25,6 @@ class Case(NamedTuple):
     dropped: str  # a column without which a table is none
     missing: str  # what the refusal of such a table without a meta file names
     files: str
-    predict: Callable[[GpuSpec, list[Any]], Any]
     calibrate: Callable[[GpuSpec], Any] | None  # of a GPU without timings
     message: str = ""
 
@@ -35,24 +34,21 @@ CASES = {
         attention.exam(),
         ("a100-sxm-80gb", "b200", "h100-sxm", "h200-sxm", "l40s", "rtx-pro-6000-server"),
         "window", "window, gpu, library, framework, phase", "attention-*.yaml",
-        lambda arch, sets: attention.predict_held_out(arch, sets[-1]),
         lambda arch: attention.calibrate_attention(arch, "trtllm"), "no timings of attention by trtllm on t4",
     ),
     "collective": Case(
         collective.exam(), ("a100-sxm-80gb", "b200", "h200-sxm", "l40s"),
         "num_ranks", "num_ranks, gpu, library, framework", "collective.yaml",
-        lambda arch, sets: None,
         collective.calibrate_collectives, "no timings of collectives on t4",
     ),
     "memory-bound": Case(
         memory_bound.exam(), ("h200-sxm",), "width", "width, gpu", "memory-bound*.yaml",
-        lambda arch, sets: memory_bound.predict_held_out(arch, sets[0]),
         memory_bound.calibrate_memory_bound, "no timings of memory-bound kernels of engines on t4",
     ),
     "moe": Case(
         experts.exam(), ("a100-sxm-80gb", "b200", "h200-sxm"),
         "topk", "topk, gpu, library, dtype, framework", "",
-        lambda arch, sets: experts.calibrate_layers(arch, sets[0]), None,
+        None,
     ),
 }  # fmt: skip
 
@@ -68,9 +64,8 @@ def test_tables_are_of_these_gpus_and_others_are_refused(case: Case, tmp_path: P
     with pytest.raises(InvalidOptionError, match="gpu must be one of"):
         list(score(case.exam, ["t4"]))
     sets: list[MeasuredTable] = case.exam.read(case.gpus[0])
-    if case.files != "collective.yaml":  # whose rows are of a link, whatever the GPU
-        with pytest.raises(InvalidInputError, match=f"is of {case.gpus[0]}, not of l4"):
-            case.predict(load_arch("l4", GpuSpec), sets)
+    with pytest.raises(InvalidInputError, match=f"is of {case.gpus[0]}, not of l4"):
+        case.exam.held_out(load_arch("l4", GpuSpec), sets)
     path = tmp_path / f"kernels{sets[0].path.suffix}"
     frame = sets[0].frame.drop(columns=case.dropped)
     frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_csv(path)

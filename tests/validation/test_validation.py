@@ -12,12 +12,18 @@ import pytest
 
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.extras import check_extra
-from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, SmoothRoof, TableInterpolation, rooflines
-from gemm_eval.validation.comparison import make_baselines
+from gemm_eval.validation import baselines
+from gemm_eval.validation.baselines import (
+    FittedRoofline,
+    NaiveRoofline,
+    NvidiaHeuristics,
+    SmoothRoof,
+    TableInterpolation,
+    rooflines,
+)
 from gemm_eval.validation.fit import assign_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, measure_errors, row_groups, score, worst_pairs
-from gemm_eval.validation.predictors import nvidia
-from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics
+from gemm_eval.validation.subjects.gemms import make_baselines
 from gemm_eval.validation.timings import Band, Floats, Timings
 from tests.validation import inputs
 from tests.validation.inputs import H200, with_latency
@@ -242,10 +248,10 @@ def fake_library(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     module.NvMatmulHeuristicsNvidiaGpu = {"H200_SXM": 9003, "A100_SXM_80GB": 8000}
     module.NvMatmulHeuristicsInterfaceEx = Interface
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", module)
-    monkeypatch.setattr(nvidia, "has_package", lambda _: True)
-    monkeypatch.setattr(nvidia, "check_extra", lambda *_: None)
-    nvidia._library.cache_clear()
-    nvidia._proposals.cache_clear()
+    monkeypatch.setattr(baselines, "has_package", lambda _: True)
+    monkeypatch.setattr(baselines, "check_extra", lambda *_: None)
+    baselines._library.cache_clear()
+    baselines._proposals.cache_clear()
     return asked
 
 

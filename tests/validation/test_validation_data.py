@@ -13,8 +13,8 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.arch import paths as _paths
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.measure.data_set import write_timings
-from gemm_eval.validation.comparison import gpus_with_timings
-from gemm_eval.validation.predictors.dense import calibration_out
+from gemm_eval.validation.subjects.dense import calibration_out
+from gemm_eval.validation.subjects.gemms import gpus_with_timings
 from gemm_eval.validation.tables import find_timings, list_timings, measured_root, read_timings
 from gemm_eval.validation.timings import Timings
 
@@ -212,7 +212,7 @@ def test_calibrations_lie_in_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_pat
     path = calibration_out("h200-sxm", "cublas", "sm90_wgmma")
     assert path == _paths.data_root() / "calibration" / "h200-sxm" / "cublas-sm90_wgmma.yaml"
 
-    monkeypatch.setattr("gemm_eval.validation.predictors.dense.data_root", lambda: tmp_path / "_arch_data")
+    monkeypatch.setattr("gemm_eval.validation.subjects.dense.data_root", lambda: tmp_path / "_arch_data")
     with pytest.raises(InvalidOptionError, match="--out must be given"):
         calibration_out("h200-sxm", "cublas", "sm90_wgmma")
 

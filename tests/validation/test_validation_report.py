@@ -10,16 +10,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from gemm_eval import validation
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.models.gpu.calibration import Origin
 from gemm_eval.models.gpu.families import GENERIC
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.validation import comparison
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.metrics import Score, score
 from gemm_eval.validation.plots import plot_error_by_rows, plot_predicted, save_figure
 from gemm_eval.validation.report import errors_frame, errors_table, report_document, worst_table
+from gemm_eval.validation.subjects import dense, gemms
 from gemm_eval.validation.tables import find_timings, read_timings
 from gemm_eval.validation.timings import Floats, Timings
 from tests.validation.inputs import H200, run, shown
@@ -52,13 +51,11 @@ def table(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for the GPU model, calibrated on h200-sxm, and no nvMatmulHeuristics: both have tests elsewhere."""
-    monkeypatch.setattr(comparison, "model_predictor", lambda *_: Half())
-    monkeypatch.setattr(
-        comparison, "origin_of", lambda arch, _: Origin(arch.name == "h200-sxm", "h200-sxm", "of h200-sxm")
-    )
-    monkeypatch.setattr(comparison, "describe_origin", lambda arch, timings, origin: origin.text)
-    monkeypatch.setattr(comparison, "is_available", lambda _: False)
-    monkeypatch.setattr(comparison, "can_learn", lambda: False)
+    monkeypatch.setattr(gemms, "model_predictor", lambda *_: Half())
+    monkeypatch.setattr(gemms, "origin_of", lambda arch, _: Origin(arch.name == "h200-sxm", "h200-sxm", "of h200-sxm"))
+    monkeypatch.setattr(gemms, "describe_origin", lambda arch, timings, origin: origin.text)
+    monkeypatch.setattr(gemms, "has_heuristics", lambda _: False)
+    monkeypatch.setattr(gemms, "can_learn", lambda: False)
 
 
 @pytest.fixture
@@ -161,7 +158,7 @@ def test_transferred_roofline_is_one_of_shares(table: Path) -> None:
     """Constants of an H200 fit, on the data sheet of an H100."""
     h100 = load_arch("h100-sxm", GpuSpec)
     (timings,) = read_timings(table, gpu="h100-sxm", library="cublas", dtype="fp16")
-    roofline = comparison.carried_roofline(h100, timings)
+    roofline = gemms.carried_roofline(h100, timings)
 
     assert roofline is not None
     assert roofline.arch is h100
@@ -192,7 +189,7 @@ def test_calibrate_writes_what_was_fitted(monkeypatch: pytest.MonkeyPatch, tmp_p
         of = {"family": family, "library": library, "gpu": arch.name, "folds": "5-fold", "errors": (errors,)}
         return SimpleNamespace(to_yaml=lambda: "fitted: 1\n", **of)
 
-    monkeypatch.setattr(validation, "calibrate", fake)
+    monkeypatch.setattr(dense, "calibrate", fake)
     out = tmp_path / "new" / "x.yaml"
     words = ("--arch", "h200-sxm", "--family", "sm90_wgmma", "--out", str(out), "--max-evaluations", "7")
     rows = rows_of(run("calibrate", "dense", *words))

@@ -23,7 +23,8 @@ from gemm_eval.models.gpu.triton import (
 )
 from gemm_eval.validation.choice import order_by, ranked_choice, share_of_configs
 from gemm_eval.validation.fit import assign_folds
-from gemm_eval.validation.predictors.triton import (
+from gemm_eval.validation.studies import worst_choices
+from gemm_eval.validation.subjects.triton import (
     CODE_COLUMNS,
     CODES_FILE,
     GEMM_COLUMNS,
@@ -35,12 +36,11 @@ from gemm_eval.validation.predictors.triton import (
     read_codes,
     read_triton_timings,
     rows_of,
+    study_triton,
     triton_table,
     without_code,
     write_codes,
 )
-from gemm_eval.validation.studies import study_triton
-from gemm_eval.validation.study_tables import worst_choices
 from gemm_eval.validation.tables import find_timings
 from gemm_eval.validation.timings import Floats, Timings
 from tests.validation.inputs import H200, run

@@ -39,11 +39,11 @@ from gemm_eval.moe import make_runs, works_of
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
-from gemm_eval.validation.exam import FITTED, MODEL, Exam, check_gpu, errors_of, held_out
-from gemm_eval.validation.fit import Ranges, Search, fit_logs, provenance, rounded
+from gemm_eval.validation.exam import FITTED, MODEL, Exam, Groups, Predict, errors_of
+from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.metrics import REGIMES
-from gemm_eval.validation.predictors.dense import calibration_out
-from gemm_eval.validation.subjects import Fitted
+from gemm_eval.validation.subjects import Fitted, fitted
+from gemm_eval.validation.subjects.dense import calibration_out, family_title
 from gemm_eval.validation.subjects.experts_tables import (
     ExpertTable,
     GroupedTable,
@@ -51,8 +51,7 @@ from gemm_eval.validation.subjects.experts_tables import (
     grouped_tables,
     layer_tables,
 )
-from gemm_eval.validation.subjects.gemms import family_title
-from gemm_eval.validation.subjects.reports import fitted
+from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.words import refusal
 from gemm_eval.workload import Layouts, MoeWork, pack_layouts, run_options, without_lone_groups
@@ -83,9 +82,6 @@ def pack_table(arch: GpuSpec, table: ExpertTable, seed: int = 0, l2: str = "warm
         arch, table: the layers, or grouped GEMMs.
         seed: of the draws of loads.
         l2: of layers: ``warm``, as all tables were timed; ``cold``, as layers of a model are.
-
-    Raises:
-        UnsupportedError: the library does not run these types on this GPU.
     """
     types, num = table.types, len(table)
     defaults = default_coefficients(library_of(table.library).family(arch, types))
@@ -213,9 +209,7 @@ def fit_layers(
             times[key] = changed.gemms_us(packed, mask)
         return changed.predict(packed, mask, times[key])[chosen]
 
-    shares = ranges.shares(start, _SEARCH.off_bounds)
-    fitted_shares = fit_logs(ranges, predict, table.measured_us[chosen], shares, _SEARCH)
-    return replace(model, coefficients=ranges.values(fitted_shares))
+    return replace(model, coefficients=ranges.fit(predict, table.measured_us[chosen], _SEARCH, start))
 
 
 _GEMM = (
@@ -301,47 +295,44 @@ def _fitted_on_siblings(arch: GpuSpec, library: Library, family: str, name: str)
     return {other: of_other.coefficients[name] for other, of_other in fitted.items() if name in of_other.fitted}
 
 
-def find_tables(gpu: str, names: Sequence[str] = ()) -> list[ExpertTable]:
-    """Return the measured layers and grouped GEMMs of a GPU: all, or those named (``triton-bf16``).
-
-    Raises:
-        InvalidOptionError: none of that name.
-    """
+def tables(gpu: str) -> dict[str, ExpertTable]:
+    """Read the measured layers and grouped GEMMs of a GPU, by name, such as ``triton-bf16``."""
     layers = {table.path.stem: table for table in layer_tables(gpu)}
-    by_name: dict[str, ExpertTable] = {**layers, **{table.name: table for table in grouped_tables(gpu)}}
+    return {**layers, **{table.name: table for table in grouped_tables(gpu)}}
+
+
+def find_tables(gpu: str, names: Sequence[str] = ()) -> list[ExpertTable]:
+    """Return the tables of a GPU: all, or those named; InvalidOptionError: none of that name."""
+    by_name = tables(gpu)
     for name in names:
         if name not in by_name:
             raise InvalidOptionError(refusal("data", name, tuple(by_name)))
     return [by_name[name] for name in names or by_name]
 
 
-def predict_held_out(
-    arch: GpuSpec, table: ExpertTable, seed: int = 0, packed: PackedLayers | None = None
-) -> dict[str, Floats]:
-    """Return predictions by who makes them, [rows], in microseconds: each row by fits that have not seen its model.
+def predictions(arch: GpuSpec, table: ExpertTable, seed: int = 0) -> Predict:
+    """Return the predictions of a table, ready to be fitted. Rows without any work are 0."""
+    layers = pack_table(arch, table, seed)
+    compute_us, dram_us = _roofs(arch, table, layers)
+    has_work = dram_us > 0.0
 
-    Of a table of one model each half of its tokens is held out of the other. Rows without any work are 0.
-    """
-    rows = pack_table(arch, table, seed) if packed is None else packed
-    compute_us, dram_us = _roofs(arch, table, rows)
+    def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
+        told = told_by(arch, table, layers, train)
+        model = fit_layers(arch, table, layers, train, told.free, seed, told.held)
+        known, asked, roof_us = train & has_work, rows & has_work, np.zeros(len(table))
+        roof = fit_roof(compute_us[known], dram_us[known], table.measured_us[known], _MOST_OVERHEAD_US)
+        roof_us[asked] = roof.predict(compute_us[asked], dram_us[asked])
+        return {FITTED: roof_us[rows], MODEL: model.predict(layers, rows)[rows]}
 
-    def predict(held: Mask) -> dict[str, Floats]:
-        told = told_by(arch, table, rows, ~held)
-        fitted = fit_layers(arch, table, rows, ~held, told.free, seed, told.held)
-        train, some = ~held & (dram_us > 0.0), held & (dram_us > 0.0)
-        roof = fit_roof(compute_us[train], dram_us[train], table.measured_us[train], _MOST_OVERHEAD_US)
-        roof_us = np.zeros(len(table))
-        roof_us[some] = roof.predict(compute_us[some], dram_us[some])
-        return {FITTED: roof_us[held], MODEL: fitted.predict(rows, held)[held]}
-
-    return held_out(_folds(table), predict)
+    return predict
 
 
-def _folds(table: ExpertTable) -> list[str]:
+def folds_of(table: ExpertTable) -> list[str]:
+    """Return the model of each row; of a table of one model halves, by tokens."""
     models = table.models
     if len(set(models)) > 1:
         return models
-    return [str(place % 2) for place in np.unique(table.num_tokens, return_inverse=True)[1].tolist()]
+    return [str(index % 2) for index in np.unique(table.num_tokens, return_inverse=True)[1].tolist()]
 
 
 def _roofs(arch: GpuSpec, table: ExpertTable, packed: PackedLayers) -> tuple[Floats, Floats]:
@@ -364,31 +355,19 @@ def _roofs(arch: GpuSpec, table: ExpertTable, packed: PackedLayers) -> tuple[Flo
 
 
 def calibrate_layers(arch: GpuSpec, table: ExpertTable, seed: int = 0) -> Calibration:
-    """Fit the family of a library that a table is of, on all its rows; errors are of whole models that are held out.
-
-    Raises:
-        InvalidInputError: a table of another GPU.
-        UnsupportedError: the library does not run these types on this GPU.
-    """
-    check_gpu(arch, table)
-    library, packed = library_of(table.library), pack_table(arch, table, seed)
-    predicted_us = predict_held_out(arch, table, seed, packed)[MODEL]
-    everything = np.ones(len(table), np.bool_)
+    """Fit the family of a library that a table is of, on all its rows; errors are of whole models that are held out."""
+    predicted_us = exam(seed=seed).held_out(arch, [table])[MODEL]
+    library, packed, everything = library_of(table.library), pack_table(arch, table, seed), np.ones(len(table), bool)
     told = told_by(arch, table, packed, everything)
-    fitted = fit_layers(arch, table, packed, everything, told.free, seed, told.held)
+    model = fit_layers(arch, table, packed, everything, told.free, seed, told.held)
     kept = predicted_us > 0.0
     return Calibration(
-        gpu=arch.name,
-        library=library.name,
-        family=library.family(arch, table.types),
-        model_version=GPU_MODEL_VERSION,
-        coefficients=rounded(fitted.coefficients),
-        fitted=told.free,
-        shared=told.sources,
+        gpu=arch.name, library=library.name, family=library.family(arch, table.types), model_version=GPU_MODEL_VERSION,
+        coefficients=rounded(model.coefficients), fitted=told.free, shared=told.sources,
         errors=(errors_of(table, predicted_us),),
         intervals=fit_intervals(table.mean_rows[kept], np.log(table.measured_us[kept] / predicted_us[kept])),
-        **provenance(len(set(_folds(table))), "rows", seed, "model"),
-    )
+        **provenance(len(set(folds_of(table))), "rows", seed, "model"),
+    )  # fmt: skip
 
 
 def calibrate(arch: str, data: str, seed: int, out: Path | None) -> Iterator[Fitted]:
@@ -401,27 +380,25 @@ def calibrate(arch: str, data: str, seed: int, out: Path | None) -> Iterator[Fit
     yield fitted(calibration, path, family_title(calibration), {table.name: len(table)}, notes)
 
 
-def _groups(table: ExpertTable) -> Iterator[tuple[dict[str, str], Mask]]:
+def _groups(table: ExpertTable) -> Groups:
     models, tokens = np.array(table.models), table.num_tokens
-    groups: dict[str, Mask] = {}
-    for regime in REGIMES:
-        most = np.inf if regime.max_rows is None else regime.max_rows
-        groups[regime.name] = (tokens >= regime.min_rows) & (tokens <= most)
+    groups = {regime.name: regime.mask(tokens) for regime in REGIMES}
     groups |= {name: models == name for name in dict.fromkeys(table.models)}
     for group, mask in groups.items():
         yield {"library": table.library, "dtype": table.dtype, "group": group}, mask
 
 
 def exam(data: Sequence[str] | None = None, seed: int = 0) -> Exam[ExpertTable]:
-    """Return the exam.
-
-    Args:
-        data: names of tables; none: all.
-        seed: of the draws of loads, and of rows in fits.
-    """
+    """Return the exam of some tables, or all; `seed` is of the draws of loads, and of rows in fits."""
+    if data:
+        known = dict.fromkeys(name for path in measured_root("").iterdir() for name in tables(path.name))
+        for name in data:
+            if name not in known:
+                raise InvalidOptionError(refusal("data", name, tuple(known)))
     return Exam(
-        read=lambda gpu: find_tables(gpu, data or ()),
-        predict=lambda arch, sets: predict_held_out(arch, sets[0], seed),
+        read=lambda gpu: [table for name, table in tables(gpu).items() if not data or name in data],
+        predict=lambda arch, sets: predictions(arch, sets[0], seed),
+        folds=lambda sets: folds_of(sets[0]),
         groups=_groups,
         headline="whole models held out: MAPE of a fitted roofline, then the errors of gemm_eval",
         title="{gpu}, {data}: {dtype} by {library}",

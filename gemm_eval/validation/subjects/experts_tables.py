@@ -76,7 +76,6 @@ class LayerTable(ExpertTable):
 
     @classmethod
     def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a table that its meta file says."""
         cut = meta.get("router_groups")
         groups = None if cut is None else (int(cut[0]), int(cut[1]), int(cut[2]))
         return {**super().read_meta(path, meta), "source": str(meta.get("source", "")), "router_groups": groups}
@@ -160,7 +159,6 @@ class GroupedTable(ExpertTable):
 
     @classmethod
     def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a table that its meta file says."""
         gpu, dtype, source = path.parent.parent.name, str(meta["dtypes"][0]), str(meta["what"])
         return {"gpu": gpu, "library": _RUNNER, "dtype": dtype, "source": source}
 

@@ -1,10 +1,10 @@
-"""Triton kernels: code and timings of configs, their model, its calibration."""
+"""Triton kernels: code and timings of configs, their model, its calibration, and the choice among configs."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -12,13 +12,26 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pandas as pd
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import InvalidInputError
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import triton as triton_model
-from gemm_eval.validation.fit import Search, provenance, sha256_of
-from gemm_eval.validation.predictors.configs import ConfigModel
+from gemm_eval.validation import choice
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
+from gemm_eval.validation.fit import Search, cross_fit, provenance, sha256_of
+from gemm_eval.validation.metrics import Score, row_groups, score_crossed
+from gemm_eval.validation.report import write_csv
+from gemm_eval.validation.studies import FIRST, Study, study_document, study_frame, study_report
+from gemm_eval.validation.subjects import Fitted, Report, fitted
+from gemm_eval.validation.subjects.configs import (
+    ConfigModel,
+    ablation_document,
+    ablation_report,
+    check_ablation,
+    run_ablation,
+)
+from gemm_eval.validation.subjects.dense import calibration_out
 from gemm_eval.validation.tables import measured_root, meta_of, read_columns
-from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Form, Mask, Timings
+from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Form, Ints, Mask, Timings
 from gemm_eval.words import shown
 
 
@@ -221,11 +234,6 @@ class TritonModel(ConfigModel):
         return np.ones(len(rows), bool)
 
     def fit(self, *train: Timings) -> TritonModel:
-        """Return one that is fitted on all rows of one set.
-
-        Raises:
-            InvalidInputError: fewer than `_MIN_ROWS` rows, or one whose kernel cannot be launched on this GPU.
-        """
         (rows,) = train
         if len(rows) < _MIN_ROWS:
             raise InvalidInputError(f"a fit needs at least {_MIN_ROWS} timings of Triton kernels, got {len(rows)}")
@@ -236,18 +244,7 @@ class TritonModel(ConfigModel):
         return super().fit(rows)
 
     def predict(self, rows: Timings) -> Floats:
-        """Return the latency of each row at the config that ran, in microseconds."""
         return triton_model.launch_times(self.arch, rows_of(rows).launches, self.values_of("")).latency_us
-
-
-def is_triton_calibrated(arch: GpuSpec) -> bool:
-    """Return whether Triton kernels have a calibration of this very GPU."""
-    return triton_model.triton_coefficients(arch)[1].is_calibrated
-
-
-def describe_config(timings: Timings, row: int) -> str:
-    """Return the config of a row in words."""
-    return str(triton_model.TritonConfig(*timings.frame[list(CONFIG_COLUMNS)].iloc[row].tolist()))
 
 
 def calibrate_triton(arch: GpuSpec, path: Path, *, num_folds: int = 5, seed: int = 0) -> triton_model.TritonCalibration:
@@ -266,3 +263,90 @@ def calibrate_triton(arch: GpuSpec, path: Path, *, num_folds: int = 5, seed: int
         gpu=arch.name, triton_version=version, coefficients=values, errors=errors,
         **provenance(num_folds, "data sets", seed),
     )  # fmt: skip
+
+
+def study_triton(arch: GpuSpec, timings: Timings, num_folds: int = 5, seed: int = 0, *, is_fit: bool = True) -> Study:
+    """Score the model of Triton kernels and its baselines on a table of timings; a row by fits on other folds.
+
+    Without `is_fit` the coefficients that the library has for this GPU are scored.
+    """
+    naive = NaiveRoofline(arch)
+    scores = list((_held_out if is_fit else _as_it_is)(arch, timings, num_folds, seed))
+    scores.append(Score(timings, naive.name, naive.predict(timings), "data sheet"))
+    nums: list[int | Ints] = [1, 3, choice.share_of_configs(timings, 0.2)]
+    methods = [
+        [
+            choice.ranked_choice(timings, scored.predictor, choice.order_by(timings, scored.predicted_us), num, how)
+            for num, how in zip(nums, FIRST, strict=True)
+        ]
+        for scored in scores
+        if scored.has_order
+    ]
+    methods.append([choice.random_speeds(timings, FIRST[0])])
+    first = choice.first_rows(timings)
+    groups = [(rows[first], group, regime) for group, regime, rows in row_groups(timings)]
+    losses = [choice.measure_loss(timings, item, *group) for method in methods for group in groups for item in method]
+    title = (
+        f"Triton kernels on {timings.gpu}: {len(timings):,} timings of {timings.gemm.max() + 1:,} GEMMs, "
+        f"{len(set(timings.pairs))} (N, K) pairs, cold L2"
+    )
+    configs = timings.frame[list(CONFIG_COLUMNS)]
+    return Study(
+        title, timings, scores, losses, [item for method in methods for item in method],
+        describe=lambda row: str(triton_model.TritonConfig(*configs.iloc[row].tolist())),
+    )  # fmt: skip
+
+
+def _held_out(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Score]:
+    folds, num_threads = f"{num_folds}-fold by (N, K)", TritonModel.NUM_THREADS
+    bare = without_code(timings)
+    fits = cross_fit(TritonModel(arch), [timings], num_folds, seed, num_threads=num_threads)
+    refits = cross_fit(fits.fits, [bare], num_folds, folds=fits.folds, num_threads=num_threads)
+    roofline = cross_fit(FittedRoofline(arch, by_group=True), [timings], num_folds, seed)
+    yield score_crossed(fits, "model", timings, how=f"with machine code, {folds}", has_order=True)
+    yield score_crossed(refits, "no code, refit", bare, how=f"estimated code, fitted on it, {folds}", has_order=True)
+    yield score_crossed(fits, "no code", bare, how="estimated code, coefficients of the model", has_order=True)
+    yield score_crossed(roofline, "fitted roofline", timings, how=f"by data set, {folds}")
+
+
+def _as_it_is(arch: GpuSpec, timings: Timings, *_: int) -> Iterator[Score]:
+    model, origin = TritonModel.as_it_is(arch)
+    for name, code, rows in (("model", "with machine", timings), ("no code", "estimated", without_code(timings))):
+        yield Score(timings, name, model.predict(rows), f"{code} code, {origin}", has_order=True)
+
+
+def _table_of(gpu: str, data: Path | None) -> Path:
+    """Return the table of timings that `--data` names, or the one that comes with the library."""
+    path = data or triton_table(gpu)
+    if data is None and not path.is_file():
+        raise InvalidOptionError(f"no timings of Triton kernels on {gpu} are committed: give --data FILE")
+    return path
+
+
+def validate(
+    arch: str, data: Path | None, folds: int, seed: int, refit: bool | None, ablation: bool, worst: int,
+    csv: Path | None,
+) -> Report:  # fmt: skip
+    """Score Triton's kernels config by config; parameters are the options of the command."""
+    spec = load_arch(arch, GpuSpec)
+    is_fit = triton_model.triton_coefficients(spec)[1].is_calibrated if refit is None else refit
+    check_ablation(is_ablated=ablation, is_fit=is_fit)
+    timings = read_triton_timings(spec, _table_of(spec.name, data))
+    study = study_triton(spec, timings, folds, seed, is_fit=is_fit)
+    ablated = run_ablation(TritonModel(spec), timings, folds, seed) if ablation else None
+    if csv is not None:
+        write_csv(study_frame([study]), csv)
+
+    def document() -> dict[str, Any]:
+        head = {"arch": spec.name, "num_folds": folds, "seed": seed}
+        return head | study_document(study, worst) | ablation_document(ablated)
+
+    return Report(document, lambda: [*study_report(study, worst), *(ablation_report(ablated) if ablated else ())])
+
+
+def calibrate(arch: str, data: Path | None, seed: int, out: Path | None) -> Iterator[Fitted]:
+    """Fit the model of Triton's kernels; parameters are the options of the command."""
+    spec = load_arch(arch, GpuSpec)
+    path = out or calibration_out(spec.name, "triton", "")
+    calibration = calibrate_triton(spec, _table_of(spec.name, data), seed=seed)
+    yield fitted(calibration, path, f"Triton kernels on {calibration.gpu}: errors {calibration.folds}")

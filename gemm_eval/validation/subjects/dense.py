@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from gemm_eval.arch import GpuSpec, data_root
+from gemm_eval.arch import GpuSpec, data_root, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.mapping import Schedule
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE, default_coefficients
 from gemm_eval.models.gpu.triton import triton_calibration_path
-from gemm_eval.validation.exam import MODEL, held_out
+from gemm_eval.validation.exam import MODEL
 from gemm_eval.validation.fit import (
     MIN_ROWS,
     Ranges,
@@ -25,12 +25,13 @@ from gemm_eval.validation.fit import (
     cross_fit,
     fit_logs,
     fold_of_pairs,
+    held_out,
     provenance,
     rounded,
     soft_l1,
 )
 from gemm_eval.validation.metrics import error_figures
-from gemm_eval.validation.predictors.dense_rows import (
+from gemm_eval.validation.subjects.dense_rows import (
     Coefficients,
     KnownRows,
     best_configs,
@@ -40,17 +41,33 @@ from gemm_eval.validation.predictors.dense_rows import (
     pack_timings,
     with_families,
 )
-from gemm_eval.validation.timings import QUANT_COLUMN, Floats, Ints, Timings
+from gemm_eval.validation.timings import QUANT_COLUMN, Floats, Ints, Mask, Timings
 from gemm_eval.words import shown
 from gemm_eval.workload import RunOptions
 
 
-def calibration_out(gpu: str, library: str, family: str) -> Path:
-    """Return where a calibration is committed; that of Triton's kernels of any code has no family.
+def check_one_of(option: str, value: str, known: Collection[str]) -> None:
+    """Raise InvalidOptionError for a value of an option that is not known."""
+    if value not in known:
+        raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {shown(value)}")
 
-    Raises:
-        InvalidOptionError: this is an installed wheel, whose files are not to be written.
-    """
+
+def load_gpu_of(arch: str, family: str) -> GpuSpec:
+    """Return the spec of a GPU that runs a kernel family; InvalidOptionError: it does not."""
+    spec = load_arch(arch, GpuSpec)
+    if spec.sm_arch not in FAMILIES[family].sm_archs:
+        raise InvalidOptionError(f"--family {family} does not run on {spec.name}, which is {spec.sm_arch}")
+    return spec
+
+
+def family_title(calibration: gpu_model.Calibration) -> str:
+    """Return the title of the errors of a kernel family."""
+    family, gpu = calibration.family, calibration.gpu
+    return f"{family} kernels of {calibration.library} on {gpu}: errors {calibration.folds}"
+
+
+def calibration_out(gpu: str, library: str, family: str) -> Path:
+    """Return where a calibration is committed; that of Triton's kernels of any code has no family."""
     if data_root().name == "_arch_data":
         raise InvalidOptionError("--out must be given: this is no checkout, and an installed package is not written to")
     is_of_any_code = library == "triton" and not family
@@ -105,6 +122,9 @@ _FREE_OF_NARROW = {
     "step_cycles", "dram_frac", "unaligned_frac", "line_conflict", "reduce_us", "reduce_frac",
     "epilogue_bytes_per_cycle", "vector_step_cycles", "vector_frac",
 }  # fmt: skip
+_OF_WARPGROUPS = {
+    "coop_step_cycles", "coop_tile_cycles", "pingpong_cycles", "cluster_loss", "outside_rows_per_cycle"
+}  # fmt: skip
 _PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, no row determines
 
 
@@ -136,7 +156,6 @@ class ModelPredictor:
         return replace(self, coefficients=fitted)
 
     def predict(self, rows: Timings) -> Floats:
-        """Return the latency of each row at the best config of the library, in microseconds."""
         packed = pack_problems(self.arch, self.library, [rows])
         return best_configs(packed, with_families(packed, self.coefficients))[0] + rows.timer_us
 
@@ -164,9 +183,7 @@ def calibrate(
     coefficients, fitted = fit_family(pack_timings(arch, library, kept), family, library, max_evaluations)
     crossed = cross_fit(ModelPredictor(arch, library, num_rounds=max_evaluations), kept, _FOLDS, seed)
     predicted = [(item, crossed.predict(item, index)) for index, item in enumerate(kept)]
-    errors = [
-        error_figures(item.name, item.content_hash[len("sha256:") :], item.measured_us, us) for item, us in predicted
-    ]
+    errors = (error_figures(item.name, item.sha256, item.measured_us, us) for item, us in predicted)
     log_errors = np.concatenate([item.log_errors(us) for item, us in predicted])
     return gpu_model.Calibration(
         gpu=arch.name, library=library, family=family, model_version=gpu_model.GPU_MODEL_VERSION,
@@ -183,9 +200,8 @@ def rows_of_family(
 
     With `has_siblings` some sets may be of other GPUs with the same coefficients.
     """
-    for what, name, known in (("library", library, gpu_model.LIBRARIES), ("family", family, FAMILIES)):
-        if name not in known:
-            raise InvalidOptionError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
+    check_one_of("library", library, gpu_model.LIBRARIES)
+    check_one_of("family", family, FAMILIES)
     kept = []
     for item in sets:
         if (item.gpu != arch.name and not has_siblings) or item.library != library:
@@ -293,13 +309,7 @@ def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bo
     if not has_vector:
         names -= {name for name in names if name.startswith("vector_")}
     if not of_family.is_warp_specialized:
-        return names - {
-            "coop_step_cycles",
-            "coop_tile_cycles",
-            "pingpong_cycles",
-            "cluster_loss",
-            "outside_rows_per_cycle",
-        }
+        return names - _OF_WARPGROUPS
     names -= {"unaligned_frac"}  # TMA loads aligned rows only
     # fits end at the bounds of these, or do without them; fewer coefficients generalize better
     names -= {"l2_frac", "l2_first", "store_exposed_frac", "tile_cycles"}
@@ -307,17 +317,13 @@ def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bo
 
 
 _QUANTIZATION_SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=200)
-_NOT_IN_DATA = {"scale_cast_us"}
-_FREE = tuple(item for item in QUANTIZE.coefficients if item.name not in _NOT_IN_DATA)
+_FREE = tuple(item for item in QUANTIZE.coefficients if item.name != "scale_cast_us")  # which is not in the data
 
 
 def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int = 0) -> gpu_model.Calibration:
     """Fit the losses of the kernels that quantize A; errors are held out by (M, K), as N plays no part.
 
     Sets with the column ``quant_us`` count, the time of the quantization of their A alone; `seed` deals sizes to folds.
-
-    Raises:
-        InvalidInputError: too few sizes, or sets of another GPU, or of several types.
     """
     kept = [timings for timings in sets if QUANT_COLUMN in timings.frame and timings.quantize_from]
     times = times_of_quantization(kept)
@@ -327,21 +333,18 @@ def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int 
     sizes, measured_us = times[["M", "K"]].to_numpy(np.int64), times[QUANT_COLUMN].to_numpy(np.float64)
     pairs = [(int(M), int(K)) for M, K in sizes]
     fold_of = fold_of_pairs(set(pairs), _FOLDS, seed, f"{QUANT_COLUMN} on {arch.name}")
-    defaults = QUANTIZE.defaults
-    ranges = Ranges(_FREE, {name: defaults[name] for name in _NOT_IN_DATA})
-    start = ranges.shares(defaults, _QUANTIZATION_SEARCH.off_bounds)
+    ranges = Ranges(_FREE, QUANTIZE.defaults)
 
-    def predict(values: dict[str, float], mask: npt.NDArray[np.bool_]) -> Floats:
-        out = np.empty(np.count_nonzero(mask))
-        gpu_model.quantize_rows(params, gpu_model.pack_coefficients(params, values), sizes[mask], out)
+    def predict(values: dict[str, float], rows: Mask) -> Floats:
+        out = np.empty(np.count_nonzero(rows))
+        gpu_model.quantize_rows(params, gpu_model.pack_coefficients(params, values), sizes[rows], out)
         return out
 
-    def fit(mask: npt.NDArray[np.bool_]) -> dict[str, float]:
-        us = measured_us[mask]
-        return ranges.values(fit_logs(ranges, lambda values: predict(values, mask), us, start, _QUANTIZATION_SEARCH))
+    def fit(train: Mask) -> dict[str, float]:
+        return ranges.fit(lambda values: predict(values, train), measured_us[train], _QUANTIZATION_SEARCH)
 
-    folds = np.array([fold_of[pair] for pair in pairs])
-    predicted_us = held_out(folds, lambda mask: {MODEL: predict(fit(~mask), mask)})[MODEL]
+    folds = [fold_of[pair] for pair in pairs]
+    predicted_us = held_out(folds, lambda train, rows: {MODEL: predict(fit(train), rows)})[MODEL]
     data = f"{'/'.join(kept[0].name.split('/')[:2])} {QUANT_COLUMN}"
     return gpu_model.Calibration(
         gpu=arch.name, library=gpu_model.TRTLLM, family=QUANTIZE.name, model_version=gpu_model.GPU_MODEL_VERSION,

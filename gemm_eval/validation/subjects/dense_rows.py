@@ -140,11 +140,7 @@ class KnownRows(NamedTuple):
 
 
 def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
-    """Pack the problems of at least one set, one set after the other; only `PROBLEM_COLUMNS` are read.
-
-    Raises:
-        UnsupportedError: GPU, types and library do not go together.
-    """
+    """Pack the problems of at least one set, one set after the other; only `PROBLEM_COLUMNS` are read."""
     numbers: dict[object, int] = {}
     packed: list[gpu_model.Packed] = []
     families: list[str] = []
@@ -238,9 +234,7 @@ def best_configs(rows: Rows, coefficients: npt.NDArray[np.void]) -> tuple[Floats
     num = len(rows.kind_of)
     latency_us, configs = np.empty(num), np.empty((num, 2), np.int64)
     given = _searched(rows, coefficients)
-    run_in_chunks(
-        lambda start, stop: OF_GENERIC.find_best_rows(*given, start, stop, latency_us, configs), num
-    )  # fmt: skip
+    run_in_chunks(lambda start, stop: OF_GENERIC.find_best_rows(*given, start, stop, latency_us, configs), num)
     _check_found(rows, configs[:, 0] >= 0)
     return latency_us, configs
 
@@ -276,8 +270,7 @@ def _check_found(rows: Rows, is_found: Mask) -> None:
 
 def latencies(rows: Rows, coefficients: npt.NDArray[np.void], kind_of: Ints, sizes: Ints, configs: Ints) -> Floats:
     """Return the latency of problems at given configs of `rows`, in microseconds; arrays as in `Rows`, `KnownRows`."""
-    latency_us = np.empty(len(kind_of))
-    # too short for threads to pay
+    latency_us = np.empty(len(kind_of))  # too few for threads to pay
     OF_GENERIC.evaluate_rows(
         rows.params, rows.candidates, coefficients, kind_of, sizes, NO_LAYOUTS, configs, latency_us
     )

@@ -19,8 +19,8 @@ from gemm_eval.extras import has_package, needs_extra
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, cross_fit, provenance
 from gemm_eval.validation.metrics import ALL, REGIMES
-from gemm_eval.validation.predictors.dense import ModelPredictor, model_predictor, rows_of_family
-from gemm_eval.validation.predictors.dense_rows import best_records, pack_problems, with_families
+from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor, rows_of_family
+from gemm_eval.validation.subjects.dense_rows import best_records, pack_problems, with_families
 from gemm_eval.validation.tables import list_correction_timings, measured_root
 from gemm_eval.validation.timings import LEAST_KERNEL_US, Floats, Ints, Timings
 from gemm_eval.workload import GemmTypes, RunOptions
@@ -34,7 +34,7 @@ _SMOOTH: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.11}  # trees of sm
 _OF_KERNEL: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.15}  # those that know the kernel config too
 
 
-def is_available() -> bool:
+def can_learn() -> bool:
     """Return whether scikit-learn is installed."""
     return has_package("sklearn")
 
@@ -88,9 +88,9 @@ def trees_of(fitted: Any, pairs: Ints) -> gpu_model.Trees:
         nodes, root = predictor.nodes, len(rows)
         roots.append(root)
         order = [0]  # breadth first, so that both children of a node are neighbours
-        for place, node in enumerate(nodes[index] for index in order):
+        for number_of, node in enumerate(nodes[index] for index in order):
             if node["is_leaf"]:
-                rows.append((float(node["value"]), root + place, gpu_model.LEAF))
+                rows.append((float(node["value"]), root + number_of, gpu_model.LEAF))
             else:
                 rows.append((float(node["num_threshold"]), root + len(order), int(node["feature_idx"])))
                 order += [int(node["left"]), int(node["right"])]
@@ -150,7 +150,6 @@ class CorrectedPredictor:
     name: str = "corrected"
 
     def fit(self, *train: Timings) -> CorrectedPredictor:
-        """Return one whose coefficients and corrections are fitted on `train`."""
         own = [item for item in train if item.gpu == self.physics.arch.name]
         of_physics = [item for item in own if self.fitted_on is None or item.name in self.fitted_on]
         physics = self.physics.fit(*of_physics) if of_physics else self.physics
@@ -167,7 +166,6 @@ class CorrectedPredictor:
         return replace(self, learned=learned)
 
     def predict(self, rows: Timings) -> Floats:
-        """Return the latency of each row, in microseconds."""
         answers = self.answers(rows)
         for key in dict.fromkeys(answers.keys):
             if (learned := self.learned.get(key)) is not None:
@@ -242,7 +240,8 @@ _APART_OCTAVES = 0.25
 
 def _spread_out(pairs: Ints) -> Ints:
     """Return pairs (N, K) of which none lies near another: those left out hardly widen what they cover."""
-    logs, kept = np.log2(pairs.astype(np.float64)), []
+    logs = np.log2(pairs.astype(np.float64))
+    kept: list[int] = []
     for place, here in enumerate(logs):
         if not kept or np.min(np.linalg.norm(logs[kept] - here, axis=1)) > _APART_OCTAVES:
             kept.append(place)
@@ -282,11 +281,6 @@ def calibrate_correction(
     What is written is fitted on what the committed coefficients leave of all rows. Its errors are those of other fits,
     of coefficients and trees alike, on four fifths of the pairs (N, K), which `seed` deals. It is on if they are
     smaller than those of physics alone, in no regime of M worse by `SAME_PERCENT`, over at least `MIN_PAIRS` pairs.
-
-    Raises:
-        InvalidOptionError: no such library or family.
-        InvalidInputError: too few rows or pairs, sets of another GPU or library, or no calibration to correct.
-        GemmEvalError: scikit-learn is not installed.
     """
     coefficients, origin = gpu_model.coefficients_for(arch, library, family)
     if not origin.is_calibrated:
@@ -334,7 +328,7 @@ def refit_intervals(
         (gpu_model.find_correction(arch, library, of_family, question, gpu_model.GPU_MODEL_VERSION), rows)
         for (of_family, question), rows in _by_key(predictor, kept, crossed)
     ]
-    return [found[0].model_copy(update=_intervals_of(rows)) for found, rows in committed if found is not None]
+    return [pair[0].model_copy(update=_intervals_of(rows)) for pair, rows in committed if pair is not None]
 
 
 def corrected_predictor(arch: GpuSpec, library: str, family: str) -> CorrectedPredictor:
@@ -343,7 +337,9 @@ def corrected_predictor(arch: GpuSpec, library: str, family: str) -> CorrectedPr
     return CorrectedPredictor(ModelPredictor(arch, library), frozenset(errors.data for errors in named))
 
 
-def held_out(crossed: CrossFit[CorrectedPredictor], timings: Timings, set_index: int = 0) -> tuple[Floats, Floats]:
+def held_out_times(
+    crossed: CrossFit[CorrectedPredictor], timings: Timings, set_index: int = 0
+) -> tuple[Floats, Floats]:  # fmt: skip
     """Return the times of a set's rows by physics and by the corrected model, from fits without their pairs."""
     physics = CrossFit(tuple(replace(fit, learned={}) for fit in crossed.fits), crossed.folds)  # of a sibling, too
     return physics.predict(timings, set_index), crossed.predict(timings, set_index)
@@ -352,8 +348,8 @@ def held_out(crossed: CrossFit[CorrectedPredictor], timings: Timings, set_index:
 def held_out_answers(
     crossed: CrossFit[CorrectedPredictor], timings: Timings, set_index: int = 0
 ) -> tuple[Floats, Floats]:  # fmt: skip
-    """As `held_out`, but corrected only where the committed correction is on, as users' answers are."""
-    physics_us, corrected_us = held_out(crossed, timings, set_index)
+    """As `held_out_times`, but corrected only where the committed correction is on, as users' answers are."""
+    physics_us, corrected_us = held_out_times(crossed, timings, set_index)
     first = crossed.fits[0]
     keys = first.answers(timings).keys
     is_on = {}
@@ -370,10 +366,10 @@ def _by_key(
     frames = []
     for index, item in enumerate(kept):
         asked = item.whole()  # errors and intervals are those of what users get
-        physics_us, corrected_us = held_out(crossed, asked, index)
+        physics_us, corrected_us = held_out_times(crossed, asked, index)
         columns = {
             "data": item.name if item.gpu == predictor.physics.arch.name else f"{item.gpu}/{item.name}",
-            "sha256": item.content_hash.removeprefix("sha256:"), "key": predictor.answers(item).keys,
+            "sha256": item.sha256, "key": predictor.answers(item).keys,
             "M": item.sizes[:, 1], "physics_error": np.abs(physics_us / asked.measured_us - 1.0),
             "corrected_error": np.abs(corrected_us / asked.measured_us - 1.0),
             "physics_log": asked.log_errors(physics_us), "corrected_log": asked.log_errors(corrected_us),
@@ -393,16 +389,11 @@ def _intervals_of(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _errors_of(rows: pd.DataFrame) -> dict[str, Any]:
     """Return the fields of `HeldOut`."""
-    mapes = (
-        round(100.0 * float(rows[f"{name}_error"].to_numpy().mean()), _DIGITS) for name in ("physics", "corrected")
-    )
-    return dict(zip(("num_rows", "physics_mape_percent", "corrected_mape_percent"), (len(rows), *mapes), strict=True))
-
-
-def _is_better(errors: Sequence[gpu_model.CorrectionErrors]) -> bool:
-    """Return whether a correction helps over all rows, and costs no regime more than another deal of folds does."""
-    gains = {item.regime: item.physics_mape_percent - item.corrected_mape_percent for item in errors}
-    return gains[ALL] > 0.0 and min(gains.values()) > -SAME_PERCENT
+    percents = {
+        f"{name}_mape_percent": round(100.0 * float(rows[f"{name}_error"].to_numpy().mean()), _DIGITS)
+        for name in ("physics", "corrected")
+    }
+    return {"num_rows": len(rows), **percents}
 
 
 def _fitted(
@@ -416,11 +407,14 @@ def _fitted(
         gpu_model.CorrectionData(data=str(name), sha256=str(sha256), **_errors_of(part))
         for (name, sha256), part in rows.groupby(["data", "sha256"], sort=False)
     )
+    # it helps over all rows, and costs no regime more than another deal of folds does
+    gains = {item.regime: item.physics_mape_percent - item.corrected_mape_percent for item in errors}
+    is_better = gains[ALL] > 0.0 and min(gains.values()) > -SAME_PERCENT
     arrays = io.BytesIO()
     learned.trees.save(arrays)
     correction = gpu_model.Correction(
         gpu=arch.name, library=library, family=key[0], question=key[1], model_version=gpu_model.GPU_MODEL_VERSION,
-        is_on=_is_better(errors) and len(learned.trees.pairs) >= MIN_PAIRS, physics=digest,
+        is_on=is_better and len(learned.trees.pairs) >= MIN_PAIRS, physics=digest,
         arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=gpu_model.FEATURES,
         min_log_factor=learned.bounds[0], max_log_factor=learned.bounds[1], region=learned.region, data=data,
         errors=errors, **_intervals_of(rows), **provenance(_FOLDS, "sets", seed),
