@@ -53,7 +53,7 @@ SHAPES = ((1, 1, 4096, 4096), (1, 16, 1024, 12288), (1, 4096, 4096, 4096), (1, 1
 SCHEMES = ("fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16")
 
 
-# Fewer, configs and tiles: the kernel names of cuBLAS show five tiles for int8 on Hopper, TensorRT-LLM has ten of mixed
+# Fewer, configs and tiles: the kernel names of cuBLAS show five tiles for int8 on Hopper and nine for tf32, TensorRT-LLM has ten of mixed
 # input there, of which instructions of 128 rows leave seven. On Ampere and Ada it has five, and for int8 six, or those
 # without tensor cores alone. Our own W4A16 kernels are those that are written, each
 # with few ways to cut K and one raster; many tokens leave those of two families.
@@ -65,6 +65,7 @@ TRTLLM_FP8 = ("sm_89", "sm_120")
 FEW = {
     **{("gemm-eval", "w4a16", sm): few for sm, few in OUR_TARGETS.items()},
     ("cublas", "int8", "sm_90"): (300, 5),
+    ("cublas", "tf32", "sm_90"): (300, 9),
     **{("cublas", d, sm): (100, 9) for d in SCHEMES for sm in ("sm_80", "sm_89", "sm_120")},
     **{("trtllm", d, "sm_90"): (500, 10) for d in SCHEMES},
     **{("trtllm", d, sm): (100, 5) for d in SCHEMES for sm in TRTLLM_OWN},
