@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 app = group(
     "Checkpoints with 4-bit weights (AWQ, GPTQ, gpt-oss's MXFP4, NVFP4): pack them for our W4A16 kernels, and "
-    "show what was packed.",
+    "show what was packed."
 )
 
 

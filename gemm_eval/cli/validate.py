@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 validate = opt.group(
     "Compare predicted with measured latencies: of the dense kernels of vendors, of ours, or of Triton's.\n\n"
-    "A model is judged on rows that were held out of its fit, by (N, K) pair.",
+    "A model is judged on rows that were held out of its fit, by (N, K) pair."
 )
 calibrate = opt.group(
     "Fit the few coefficients of a kernel family, or of Triton kernels, on timings, and write them.\n\n"
-    "The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions.",
+    "The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions."
 )
 _JSON = Option("json", "Print one JSON document on stdout instead of tables.", bool, default=False, flag="--json")
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable, memory_bounds
-from gemm_eval.moe import moe_layers
-from gemm_eval.transformer import AttentionWork, CollectiveWork, GemmWork, MemoryWork, MoeWork, Operation
-from gemm_eval.workload import GemmProblem
+from gemm_eval.moe import MoeLayer, moe_layers
+from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork, Operation
+from gemm_eval.workload import CollectiveProblem, GemmProblem
 
 IN_ATTENTION = "in attention"
 """The bound of an operation that the attention of its layer contains: it takes no time of its own."""
@@ -61,15 +61,13 @@ class Prices:
     ) -> None:  # fmt: skip
         self.evaluator = evaluator
         self._switch_us = cache(evaluator.switch_us)
-        self._fused, self._attention_library, self._expert_library = fused, attention_library, expert_library
-        self._collective = {"library": collective_library, "interconnect": interconnect}
+        self._attention: dict[str, Any] = {"fused": fused, "library": attention_library}
+        self._collective: dict[str, Any] = {"library": collective_library, "interconnect": interconnect}
+        self._expert_library = expert_library
         self._prices: dict[Any, Price] = {}
-
-    @property
-    def _models(self) -> Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]]:
-        return {
-            AttentionWork: self._price_attention, MoeWork: self._price_experts, CollectiveWork: self._price_collectives,
-            GemmWork: self._price_gemms, MemoryWork: self._price_memory,
+        self._models: Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]] = {
+            AttentionWork: self._price_attention, MoeLayer: self._price_experts,
+            CollectiveProblem: self._price_collectives, GemmWork: self._price_gemms, MemoryWork: self._price_memory,
         }  # fmt: skip
 
     def find(self, works: Iterable[Any]) -> None:
@@ -139,41 +137,27 @@ class Prices:
         return price._replace(latency_us=price.latency_us + more_us, low_us=low_us, high_us=high_us)
 
     def _price_attention(self, works: Sequence[AttentionWork]) -> list[Price]:
-        problems = [work.problem for work in works]
-        results = self.evaluator.evaluate_attention_problems(
-            problems, fused=self._fused, library=self._attention_library
-        )
-        return [
-            self._between(
-                Price(
-                    result.latency_us, result.bound, result.source, result.kernel, has_positions=result.has_positions
-                ),
-                problem.batch * problem.q_len,
-            )
-            for problem, result in zip(problems, results, strict=True)
-        ]
+        results = self.evaluator.evaluate_attention_problems([work.problem for work in works], **self._attention)
+        prices = (Price(r.latency_us, r.bound, r.source, r.kernel, has_positions=r.has_positions) for r in results)
+        sizes = (work.problem.batch * work.problem.q_len for work in works)
+        return list(map(self._between, prices, sizes))
 
-    def _price_experts(self, works: Sequence[MoeWork]) -> list[Price]:
-        layers = [work.layer for work in works]
+    def _price_experts(self, layers: Sequence[MoeLayer]) -> list[Price]:
         results = moe_layers(self.evaluator, layers, library=self._expert_library, progress=False)
         return [Price(result.latency_us, result.bound) for result in results]
 
-    def _price_collectives(self, works: Sequence[CollectiveWork]) -> list[Price]:
-        results = (
-            self.evaluator.evaluate_collective(work.what, work.message_bytes, work.num_ranks, **self._collective)
-            for work in works
-        )
+    def _price_collectives(self, problems: Sequence[CollectiveProblem]) -> list[Price]:
+        sizes = ((problem.what, problem.message_bytes, problem.num_ranks) for problem in problems)
+        results = (self.evaluator.evaluate_collective(*each, **self._collective) for each in sizes)
         return [Price(result.latency_us, "link", how=result.algorithm) for result in results]
 
     def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:
         kernels = [(work.read_bytes, work.write_bytes, work.width, work.rows, work.what) for work in works]
+        results = memory_bounds(self.evaluator.arch, kernels)
+        is_decisive = (r.breakdown["bytes_us"] > _DECISIVE_FRAC * r.latency_us for r in results)
         return [
-            Price(
-                result.latency_us,
-                "dram" if result.breakdown["bytes_us"] > _DECISIVE_FRAC * result.latency_us else "launch",
-                result.source,
-            )
-            for result in memory_bounds(self.evaluator.arch, kernels)
+            Price(result.latency_us, "dram" if is_long else "launch", result.source)
+            for result, is_long in zip(results, is_decisive, strict=True)
         ]
 
 
@@ -201,23 +185,16 @@ class OperationCost(NamedTuple):
     @property
     def detail(self) -> str:
         """Its sizes, in words."""
-        work, how = self.operation.work, f", {self.how}" if self.how else ""
-        if isinstance(work, GemmWork | AttentionWork):
-            return f"{work.problem}{how}"
-        if isinstance(work, MoeWork):
-            return str(work.layer)
-        if isinstance(work, CollectiveWork):
-            return f"{work.what} of {work.message_bytes:,} bytes, {work.num_ranks} ranks{how}"
-        return f"{work.what}, {work.rows:,} x {work.width:,}"
+        work = self.operation.work
+        if isinstance(work, MemoryWork):
+            return f"{work.what}, {work.rows:,} x {work.width:,}"
+        sizes = work.problem if isinstance(work, GemmWork | AttentionWork) else work
+        return f"{sizes}, {self.how}" if self.how else str(sizes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        operation = self.operation
-        return {
-            "name": operation.name, "kind": operation.kind, "layer_kind": operation.layer_kind,
-            "num_layers": operation.num_layers, "latency_us": self.latency_us, "total_us": self.total_us,
-            "bound": self.bound, "detail": self.detail,
-        }  # fmt: skip
+        of_operation = {name: getattr(self.operation, name) for name in ("name", "kind", "layer_kind", "num_layers")}
+        return of_operation | {name: getattr(self, name) for name in ("latency_us", "total_us", "bound", "detail")}
 
 
 def operation_costs(

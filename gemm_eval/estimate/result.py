@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from gemm_eval.estimate.price import OperationCost
+from gemm_eval.evaluate import Result
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.transformer import GemmWork, ModelConfig, ModelMemory, largest_batch
 from gemm_eval.units import time_text
@@ -56,15 +57,13 @@ class StepEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return {
-            "phase": self.phase, "batch": self.batch, "new_tokens": self.new_tokens, "seq_len": self.seq_len,
-            "latency_us": self.latency_us, "stage_us": list(self.stage_us), "us_by_kind": self.us_by_kind,
-            "stages": [[cost.to_dict() for cost in stage] for stage in self.stages],
-        }  # fmt: skip
+        names = ("phase", "batch", "new_tokens", "seq_len", "latency_us", "stage_us", "us_by_kind")
+        stages = [[cost.to_dict() for cost in stage] for stage in self.stages]
+        return {name: getattr(self, name) for name in names} | {"stages": stages}
 
 
 @dataclass(frozen=True, slots=True)
-class ModelEstimate:
+class ModelEstimate(Result):
     """A model on an arch: how long until the first token, how long for each after it, how many a second, does it fit.
 
     Attributes:
@@ -106,6 +105,10 @@ class ModelEstimate:
     options: FrozenDict[str, Any]
     _config: ModelConfig = field(repr=False, compare=False)
     _held: FrozenDict[str, Any] = field(repr=False, compare=False)
+    _derived: ClassVar[tuple[str, ...]] = (
+        "request_us", "decode_tokens_per_s", "decode_tokens_per_s_per_device", "tokens_per_s_per_device", "fits",
+        "largest_batch",
+    )  # fmt: skip
 
     def __repr__(self) -> str:
         return (
@@ -195,20 +198,11 @@ class ModelEstimate:
         return tuple(sentences)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        skipped = {"prefill", "decode", "memory", "options", "_config", "_held"}
-        data = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in skipped}
-        return data | {name: getattr(self, name) for name in _FIGURES} | {
-            "memory": {name: getattr(self.memory, name) for name in _MEMORY}, "assumptions": list(self.assumptions),
-            "options": dict(self.options), "prefill": self.prefill.to_dict(), "decode": self.decode.to_dict(),
-        }  # fmt: skip
-
-
-_FIGURES = (
-    "request_us", "decode_tokens_per_s", "decode_tokens_per_s_per_device", "tokens_per_s_per_device", "fits",
-    "largest_batch",
-)  # fmt: skip
-_MEMORY = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "total_bytes", "weight_bytes_by_type")
+        """Return plain values, ready for JSON: figures first, steps last."""
+        data = Result.to_dict(self) | {"assumptions": list(self.assumptions)}
+        for name in ("memory", "assumptions", "options", "prefill", "decode"):
+            data[name] = data.pop(name)
+        return data
 
 
 def _shares(us_by_kind: Mapping[str, float]) -> str:

@@ -36,14 +36,4 @@ __all__ = [
     "parse_distribution", "power_law_counts", "route", "uniform_counts", "works_of",
 ]  # fmt: skip
 
-_NAMES = {
-    ".distributions": ("Balanced", "DISTRIBUTION_FORMS", "Distribution", "ExpertCounts", "ExpertWeights", "PowerLaw",
-        "Routed", "Uniform", "parse_distribution"),
-    ".evaluate": ("moe_layer", "moe_layers"),
-    ".layer": ("MoeLayer", "route"),
-    ".routing": ("balanced_counts", "expected_counts", "group_limited_counts", "most_loaded_rank_first",
-        "power_law_counts", "uniform_counts"),
-    ".runs": ("make_runs", "works_of"),
-    ".table": ("BREAKDOWN", "MoeDraw", "MoeLayerResult", "MoeLayerTable"),
-}  # fmt: skip
 __getattr__, __dir__ = lazy_names(__name__)

@@ -177,10 +177,10 @@ def _words(term: str) -> str:
 
 Floats = npt.NDArray[np.float64]
 
-_SPREAD = ("latency_us", "std_us", "min_us", "max_us")
 _WORD_COLUMNS = ("bound", "library")
 _COST_COLUMNS = (
-    *_SPREAD, *BREAKDOWN, *_WORD_COLUMNS, "imbalance", "expert_imbalance", "rows", "num_active", "flop", "dram_bytes",
+    "latency_us", "std_us", "min_us", "max_us", *BREAKDOWN, *_WORD_COLUMNS, "imbalance", "expert_imbalance", "rows",
+    "num_active", "flop", "dram_bytes",
 )  # fmt: skip
 
 
@@ -213,8 +213,7 @@ class MoeLayerTable:
         self._arch_name, self._layers, self._draws, self._gemms = arch_name, layers, draws, gemms
         self._errors = errors
         self._latency_us: Floats = draws.terms.sum(axis=1)
-        self._num_draws: npt.NDArray[np.int64] = np.diff(draws.starts)
-        self._columns: dict[str, npt.NDArray[Any]] = {}
+        self._columns: dict[str, npt.NDArray[Any]] = self._means()
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -231,12 +230,11 @@ class MoeLayerTable:
             if not -len(self) <= row < len(self):
                 raise IndexError(f"row {row} of {len(self)}")
             return self._result(row % len(self))
+        if key not in self.columns:
+            raise KeyError(refusal("column", key, self.columns))
         if key not in self._columns:
-            if key not in self.columns:
-                raise KeyError(refusal("column", key, self.columns))
-            column = self._column(key)
+            column = self._columns[key] = self._column(key)
             column.setflags(write=False)
-            self._columns[key] = column
         return self._columns[key]
 
     @property
@@ -276,36 +274,35 @@ class MoeLayerTable:
         """
         return _frame(self.to_dicts(), self.columns)
 
+    def _means(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of numbers: means over draws where a name does not say otherwise."""
+        starts, num_draws = self._draws.starts[:-1], np.diff(self._draws.starts)
+
+        def mean(of_draws: Floats) -> Floats:
+            means: Floats = np.add.reduceat(of_draws, starts) / num_draws
+            return means
+
+        columns = {term: mean(self._draws.terms[:, place]) for place, term in enumerate(BREAKDOWN)}
+        deviation = self._latency_us - np.repeat(mean(self._latency_us), num_draws)
+        columns |= {
+            "latency_us": sum(columns.values(), np.zeros(len(self))), "std_us": np.sqrt(mean(deviation**2)),
+            "min_us": np.minimum.reduceat(self._latency_us, starts),
+            "max_us": np.maximum.reduceat(self._latency_us, starts),
+            **{name: mean(values) for name, values in self._draws.values.items()},
+        }  # fmt: skip
+        local = np.array([layer.num_local_experts for layer in self._layers], float)
+        busiest, rows = columns.pop("max_rows") * local, columns["rows"]
+        columns["expert_imbalance"] = np.divide(busiest, rows, out=np.zeros(len(self)), where=rows > 0)
+        for column in columns.values():
+            column.setflags(write=False)
+        return columns
+
     def _column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column, of costs the mean over draws where its name does not say otherwise."""
-        if name in LAYER_FIELDS:
-            fields = [getattr(layer, name) for layer in self._layers]
-            return np.array(fields) if all(type(value) is int for value in fields) else _objects(fields)
         if name in _WORD_COLUMNS:
             word_of = self._bound if name == "bound" else self._library
             return _objects([word_of(row) if feasible else None for row, feasible in enumerate(self.is_feasible)])
-        result: Floats
-        if name in BREAKDOWN:
-            result = self._mean(self._draws.terms[:, BREAKDOWN.index(name)])
-        elif name == "latency_us":
-            result = sum((self[term] for term in BREAKDOWN), np.zeros(len(self)))
-        elif name == "std_us":
-            mean = np.repeat(self._mean(self._latency_us), self._num_draws)
-            result = np.sqrt(self._mean((self._latency_us - mean) ** 2))
-        elif name in ("min_us", "max_us"):
-            ends = np.minimum if name == "min_us" else np.maximum
-            result = ends.reduceat(self._latency_us, self._draws.starts[:-1])
-        elif name == "expert_imbalance":
-            local = np.array([layer.num_local_experts for layer in self._layers], float)
-            busiest, rows = self._mean(self._draws.values["max_rows"]), self["rows"]
-            result = np.divide(busiest * local, rows, out=np.zeros(len(self)), where=rows > 0)
-        else:
-            result = self._mean(self._draws.values[name])
-        return result
-
-    def _mean(self, of_draws: Floats) -> Floats:
-        means: Floats = np.add.reduceat(of_draws, self._draws.starts[:-1]) / self._num_draws
-        return means
+        fields = [getattr(layer, name) for layer in self._layers]
+        return np.array(fields) if all(type(value) is int for value in fields) else _objects(fields)
 
     def _median_gemms(self, row: int) -> list[int]:
         """Return the rows [2] of the GEMMs' table in the draw of median latency, the lower one of two."""

@@ -443,9 +443,9 @@ class Best(NamedTuple):
     """The best `limit` candidates so far, best first."""
 
     keys_f: Any  # float64 [limit, 2]: latency_us, busiest_core_bytes
-    keys_i: Any  # int64 [limit, KEY_INTS]
+    keys_i: Any  # int64 [limit, num_ints], such as KEY_INTS
     num: Any  # int64 [1]: how many rows are filled
-    key: Any  # int64 [KEY_INTS]: the candidate at hand
+    key: Any  # int64 [num_ints]: the candidate at hand
     counters: Any  # int64: what the search counts
 
 
@@ -476,7 +476,7 @@ def may_enter(best: Best, latency_us: float, busiest_bytes: float) -> bool:
 @kernel
 def offer(best: Best, latency_us: float, busiest_bytes: float) -> None:
     """Insert the candidate whose integers are in `best.key` at its place among the best, if it has one."""
-    limit = best.keys_f.shape[0]
+    limit, num_ints = best.keys_i.shape
     row = best.num[0]
     while row > 0:  # find the first row from the end that is not worse
         other_us = best.keys_f[row - 1, 0]
@@ -488,7 +488,7 @@ def offer(best: Best, latency_us: float, busiest_bytes: float) -> None:
                 break
             if busiest_bytes == other_bytes:
                 i = 0
-                while i < KEY_INTS - 1 and best.key[i] == best.keys_i[row - 1, i]:
+                while i < num_ints - 1 and best.key[i] == best.keys_i[row - 1, i]:
                     i += 1
                 if best.key[i] >= best.keys_i[row - 1, i]:
                     break
@@ -498,23 +498,16 @@ def offer(best: Best, latency_us: float, busiest_bytes: float) -> None:
     if best.num[0] < limit:
         best.num[0] += 1
     for later in range(best.num[0] - 1, row, -1):
-        best.keys_f[later, 0] = best.keys_f[later - 1, 0]
-        best.keys_f[later, 1] = best.keys_f[later - 1, 1]
-        for i in range(KEY_INTS):
-            best.keys_i[later, i] = best.keys_i[later - 1, i]
-    best.keys_f[row, 0] = latency_us
-    best.keys_f[row, 1] = busiest_bytes
-    for i in range(KEY_INTS):
-        best.keys_i[row, i] = best.key[i]
+        best.keys_f[later] = best.keys_f[later - 1]
+        best.keys_i[later] = best.keys_i[later - 1]
+    best.keys_f[row] = (latency_us, busiest_bytes)
+    best.keys_i[row] = best.key
 
 
 @kernel
-def new_best(limit: int, counters: Any) -> Best:
-    """Return an empty list of at most `limit` candidates."""
+def new_best(limit: int, num_ints: int, counters: Any) -> Best:
+    """Return an empty list of at most `limit` candidates, whose keys have so many integers."""
     return Best(
-        np.empty((limit, 2), np.float64),
-        np.empty((limit, KEY_INTS), np.int64),
-        np.zeros(1, np.int64),
-        np.empty(KEY_INTS, np.int64),
-        counters,
-    )
+        np.empty((limit, 2), np.float64), np.empty((limit, num_ints), np.int64), np.zeros(1, np.int64),
+        np.empty(num_ints, np.int64), counters,
+    )  # fmt: skip

@@ -12,8 +12,7 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.torch.evaluate_module import predict_module, predict_sizes
-    from gemm_eval.torch.inductor import prune_inductor
-    from gemm_eval.torch.inductor_report import PrunedGemm, PrunedTemplate, PruneReport, RankedConfig
+    from gemm_eval.torch.inductor import PrunedGemm, PrunedTemplate, PruneReport, RankedConfig, prune_inductor
     from gemm_eval.torch.measure_module import compare
     from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
     from gemm_eval.torch.render import Comparison, MeasuredOperation, SizeTable

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.torch.graph import CTA_ELEMENTS, DEALT, Domain, Role, dealt
+from gemm_eval.torch.graph import CTA_ELEMENTS, DEALT, Domain, Role, blocks, dealt
 from gemm_eval.transformer import MemoryWork
 from gemm_eval.words import shown
 
@@ -50,6 +50,10 @@ class Operation(NamedTuple):
     read_bytes: int
     write_bytes: int
 
+    def blocks(self, what: str) -> MemoryWork:
+        """Return a kernel that goes over all elements in blocks."""
+        return blocks(what, self.read_bytes, self.write_bytes, self.domain.num_elements)
+
 
 def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
     """Return the kernels that eager mode runs for an operation, in their order."""
@@ -59,25 +63,24 @@ def eager_works(of: Operation) -> tuple[MemoryWork, ...]:
         return (_window(of),)
     if of.role in (Role.ELEMENTWISE, Role.CONSTANT, Role.WINDOW):
         return _elementwise(of)
-    return (_dealt(_ENGINES_WORDS.get(of.name, of.name), of.read_bytes, of.write_bytes, of.domain.num_elements),)
+    return (of.blocks(_ENGINES_WORDS.get(of.name, of.name)),)
 
 
 def bias_work(num_elements: int, num_bytes: int) -> MemoryWork:
     """Return the kernel that adds a bias to the result of a convolution."""
-    return _dealt("torch_offsets", num_bytes, num_bytes, num_elements)
+    return blocks("torch_offsets", num_bytes, num_bytes, num_elements)
 
 
 def bias_of_mask_works(num_elements: int, item_bytes: int) -> tuple[MemoryWork, ...]:
     """Return the kernels that make a bias of a mask of truth values: two constants, then a choice between them."""
     constant = vector_work(0, item_bytes)
-    return constant, constant, _dealt("torch_offsets", num_elements, num_elements * item_bytes, num_elements)
+    return constant, constant, blocks("torch_offsets", num_elements, num_elements * item_bytes, num_elements)
 
 
 def layout_work(images: int, channels: int, positions: int, read_bytes: int, write_bytes: int) -> MemoryWork:
     """Return cuDNN's kernel between channels first and channels last; its tiles are of 32 channels x 32 positions."""
     in_tiles = (-(-size // _TILE) * _TILE for size in (channels, positions))
-    lanes = images * math.prod(in_tiles)
-    return _dealt("cudnn_layout", read_bytes, write_bytes, lanes)
+    return blocks("cudnn_layout", read_bytes, write_bytes, images * math.prod(in_tiles))
 
 
 def has_channels_last(tensor: Any) -> bool:
@@ -87,38 +90,45 @@ def has_channels_last(tensor: Any) -> bool:
     )
 
 
+def vector_work(read_bytes: int, write_bytes: int, what: str = "torch_vector") -> MemoryWork:
+    """Return a kernel of vector loads: threads for what it writes, or reads where that is all."""
+    return MemoryWork(what, read_bytes, write_bytes, -(-(write_bytes or read_bytes) // _CHUNK_BYTES), CTA_ELEMENTS)
+
+
 def _elementwise(of: Operation) -> tuple[MemoryWork, ...]:
-    count, read, written = of.domain.num_elements, of.read_bytes, of.write_bytes
+    read, written = of.read_bytes, of.write_bytes
     if of.name == "cat":
-        return (vector_work(read, written) if _is_joined_by_vectors(of) else _dealt("torch_cat", read, written, count),)
+        dim = of.args[1] if len(of.args) > 1 and isinstance(of.args[1], int) else 0
+        is_joined_by_vectors = all(
+            part.is_contiguous() and math.prod(part.shape[dim:]) * part.element_size() % _VECTOR_BYTES == 0
+            for part in of.inputs
+            if part.dim()
+        )
+        return (vector_work(read, written) if is_joined_by_vectors else of.blocks("torch_cat"),)
     if of.name == "roll":
         shifts = of.args[1] if isinstance(of.args[1], list | tuple) else [of.args[1]]
-        return (_dealt("torch_roll", read, written, count),) * max(1, len(shifts))
+        return (of.blocks("torch_roll"),) * max(1, len(shifts))
     if of.name == "constant_pad_nd":
-        size = _item_bytes(of.outputs)
-        return vector_work(0, written), _dealt("torch_offsets", read, read, read // size)
+        return vector_work(0, written), blocks("torch_offsets", read, read, read // _item_bytes(of.outputs))
     if "batch_norm" in of.name:
         return _batch_norm(of)
     if of.name in _GATHERED or of.role is Role.CONSTANT:
         return (vector_work(read, written),)
-    return (_loop(of.name, of.inputs, of.outputs, count, read, written),)
+    return (_loop(of),)
 
 
-def _loop(
-    name: str, inputs: Sequence[Any], outputs: Sequence[Any], count: int, read_bytes: int, write_bytes: int
-) -> MemoryWork:
+def _loop(of: Operation) -> MemoryWork:
     """Return a loop of TensorIterator: over vectors, over single elements, or with divisions that find each element."""
-    tensors = [tensor for tensor in (*inputs, *outputs) if tensor.dim()]
+    tensors = [tensor for tensor in (*of.inputs, *of.outputs) if tensor.dim()]
     if all(_lies_as(tensors[0], tensor) for tensor in tensors):
-        types = {str(tensor.dtype) for tensor in tensors}
-        narrows = len(tensors) == _MIN_SUMS and [str(t.dtype) for t in tensors] == ["torch.float32", "torch.bfloat16"]
-        if len(types) <= 1 or narrows:
-            return vector_work(read_bytes, write_bytes, "torch_gelu" if name in _ERROR_FUNCTIONS else "torch_vector")
-        return _dealt("torch_cast", read_bytes, write_bytes, count)
-    if outputs and any(_is_scattered(outputs[0], tensor) for tensor in inputs):
-        return _dealt("torch_scattered", read_bytes, write_bytes, count)
-    what = "torch_offsets_wide" if _item_bytes(outputs or tensors) >= 4 else "torch_offsets"
-    return _dealt(what, read_bytes, write_bytes, count)
+        types = [str(tensor.dtype) for tensor in tensors]
+        if len(set(types)) <= 1 or types == ["torch.float32", "torch.bfloat16"]:
+            what = "torch_gelu" if of.name in _ERROR_FUNCTIONS else "torch_vector"
+            return vector_work(of.read_bytes, of.write_bytes, what)
+        return of.blocks("torch_cast")
+    if of.outputs and any(_is_scattered(of.outputs[0], tensor) for tensor in of.inputs):
+        return of.blocks("torch_scattered")
+    return of.blocks("torch_offsets_wide" if _item_bytes(of.outputs or tensors) >= 4 else "torch_offsets")
 
 
 def _lies_as(one: Any, other: Any) -> bool:
@@ -134,52 +144,34 @@ def _is_scattered(out: Any, tensor: Any) -> bool:
         return False
     between = 1
     for at in sorted(range(out.dim()), key=out.stride):
-        if out.shape[at] == 1:
-            continue
-        if tensor.stride(at) <= 1:
+        if out.shape[at] != 1 and tensor.stride(at) <= 1:
             return between > _FAR
         between *= int(out.shape[at])
     return False
 
 
-def _is_joined_by_vectors(of: Operation) -> bool:
-    parts = of.inputs
-    dim = of.args[1] if len(of.args) > 1 and isinstance(of.args[1], int) else 0
-    return all(
-        part.is_contiguous() and math.prod(part.shape[dim:]) * part.element_size() % _VECTOR_BYTES == 0
-        for part in parts
-        if part.dim()
-    )
-
-
 def _of_rows(of: Operation) -> tuple[MemoryWork, ...]:
     sums, width = of.domain.rows or 0, of.domain.width
-    rows = max(1, sums)
-    read, written = of.read_bytes, of.write_bytes
+    rows, read, written = max(1, sums), of.read_bytes, of.write_bytes
     if of.name in _NORMS:
-        row = MemoryWork(_NORMS[of.name], read, written, rows, width)
-        return (*_made_contiguous(of.inputs[0]), row)
+        return (*_made_contiguous(of.inputs[0]), MemoryWork(_NORMS[of.name], read, written, rows, width))
     if of.name == "native_group_norm":
         few = sums * 4
         moments = MemoryWork("torch_moments", read, few, rows, width)
-        return moments, vector_work(few, few), _dealt("torch_offsets", read, written, of.domain.num_elements)
+        return moments, vector_work(few, few), of.blocks("torch_offsets")
     if of.name in _SOFTMAXES and of.domain.is_inner:
         return (*_made_contiguous(of.inputs[0]), _softmax(rows, width, read, written))
     if "backward" in of.name or ("norm" in of.name and of.name not in ("norm", "linalg_vector_norm")):
-        return (_dealt("torch_offsets", read, written, of.domain.num_elements),)
+        return (of.blocks("torch_offsets"),)
     if not of.domain.is_inner or rows < _MIN_SUMS:  # columns, or one sum that all SMs share
         return (vector_work(read + written, 0),)
-    if width > _LONG_SUM * _WARP:
-        return (MemoryWork("torch_sum_cta", read, written, rows, width),)
-    return (MemoryWork("torch_sum", read, written, rows, width),)
+    return (MemoryWork("torch_sum_cta" if width > _LONG_SUM * _WARP else "torch_sum", read, written, rows, width),)
 
 
 def _made_contiguous(tensor: Any) -> tuple[MemoryWork, ...]:
     """Return the copy that a kernel of contiguous rows needs of another tensor."""
-    if tensor.is_contiguous():
-        return ()
     num_bytes = tensor.numel() * tensor.element_size()
-    return (_dealt("torch_offsets", num_bytes, num_bytes, tensor.numel()),)
+    return () if tensor.is_contiguous() else (blocks("torch_offsets", num_bytes, num_bytes, tensor.numel()),)
 
 
 def _softmax(rows: int, width: int, read_bytes: int, write_bytes: int) -> MemoryWork:
@@ -192,41 +184,30 @@ def _softmax(rows: int, width: int, read_bytes: int, write_bytes: int) -> Memory
 
 def _batch_norm(of: Operation) -> tuple[MemoryWork, ...]:
     """Statistics as fp32 and their roots, then all elements: by planes of an image, or channels side by side."""
+
+    def threads_of(size: int) -> int:
+        return next((threads for threads in _BATCH_NORM_THREADS if size <= threads), _BATCH_NORM_THREADS[-1])
+
     x = of.inputs[0]
     channels = int(x.shape[1])
     few = channels * 4
     before = (vector_work(few, few), vector_work(few, few))
     if has_channels_last(x):
-        return (*before, _dealt("torch_batch_norm_last", of.read_bytes, of.write_bytes, x.numel()))
+        return (*before, blocks("torch_batch_norm_last", of.read_bytes, of.write_bytes, x.numel()))
     planes = int(x.shape[0]) * channels
     plane = max(1, x.numel() // max(1, planes))
-    threads = max(_batch_norm_threads(plane // 4), min(_batch_norm_threads(plane), 64))
-    warps = threads // _WARP
-    main = MemoryWork("torch_batch_norm", of.read_bytes, of.write_bytes, planes * warps, -(-plane // warps))
-    return (*before, main)
-
-
-def _batch_norm_threads(size: int) -> int:
-    return next((threads for threads in _BATCH_NORM_THREADS if size <= threads), _BATCH_NORM_THREADS[-1])
+    warps = max(threads_of(plane // 4), min(threads_of(plane), 64)) // _WARP
+    return *before, MemoryWork("torch_batch_norm", of.read_bytes, of.write_bytes, planes * warps, -(-plane // warps))
 
 
 def _window(of: Operation) -> MemoryWork:
-    read, written, count = of.read_bytes, of.write_bytes, of.domain.num_elements
     if "bilinear" in of.name and len(of.outputs[0].shape) == 4:
         images, channels, *sides = of.outputs[0].shape
-        return MemoryWork("torch_bilinear", read, written, -(-math.prod(sides) // _WARP), images * channels * _WARP)
+        rows, width = -(-math.prod(sides) // _WARP), images * channels * _WARP
+        return MemoryWork("torch_bilinear", of.read_bytes, of.write_bytes, rows, width)
     if "nearest" in of.name:
-        return _dealt("torch_offsets", read, written, count)
-    return _dealt("torch_max_pool" if "max" in of.name else "torch_avg_pool", read, written, count)
-
-
-def vector_work(read_bytes: int, write_bytes: int, what: str = "torch_vector") -> MemoryWork:
-    """Return a kernel of vector loads: threads for what it writes, or reads where that is all."""
-    return MemoryWork(what, read_bytes, write_bytes, -(-(write_bytes or read_bytes) // _CHUNK_BYTES), CTA_ELEMENTS)
-
-
-def _dealt(what: str, read_bytes: int, write_bytes: int, num_elements: int) -> MemoryWork:
-    return MemoryWork(what, read_bytes, write_bytes, -(-num_elements // CTA_ELEMENTS), CTA_ELEMENTS)
+        return of.blocks("torch_offsets")
+    return of.blocks("torch_max_pool" if "max" in of.name else "torch_avg_pool")
 
 
 def _item_bytes(tensors: Sequence[Any]) -> int:
@@ -243,22 +224,14 @@ def optimizer_works(optimizer: Any, parameters: Iterable[Any]) -> list[MemoryWor
     `optimizer` is a name of `OPTIMIZERS`, or an optimizer of torch, of which its class and momentum are read. Of
     `parameters` those count that have gradients.
     """
-    num_states = OPTIMIZERS.get(_name(optimizer))
-    if num_states is None:
+    name = (optimizer if isinstance(optimizer, str) else type(optimizer).__name__).lower()
+    if name == "sgd" and any(group.get("momentum") for group in getattr(optimizer, "param_groups", ())):
+        name = "sgd_momentum"
+    if name not in OPTIMIZERS:
         raise InvalidOptionError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {shown(optimizer)}")
     sizes: Counter[str] = Counter()
     for parameter in parameters:
         if parameter.requires_grad:
             sizes[str(parameter.dtype)] += parameter.numel() * parameter.element_size()
-    return [
-        dealt(DEALT, (2 + num_states) * num_bytes, (1 + num_states) * num_bytes, num_bytes)
-        for num_bytes in sizes.values()
-    ]
-
-
-def _name(optimizer: Any) -> str:
-    if isinstance(optimizer, str):
-        return optimizer.lower()
-    name = type(optimizer).__name__.lower()
-    has_momentum = any(group.get("momentum") for group in getattr(optimizer, "param_groups", ()))
-    return "sgd_momentum" if name == "sgd" and has_momentum else name
+    states = OPTIMIZERS[name]
+    return [dealt(DEALT, (2 + states) * size, (1 + states) * size, size) for size in sizes.values()]

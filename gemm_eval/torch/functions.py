@@ -10,9 +10,8 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
-from types import TracebackType
 from typing import Any
 
 from gemm_eval.extras import needs_extra
@@ -29,21 +28,27 @@ with needs_extra("gemm_eval.torch", "torch"):
     from torch.utils._pytree import tree_map_only
 
 
-_FUNCTIONAL = (
-    "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "bilinear",
-)  # fmt: skip
-_TORCH = (
-    "matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm", "einsum", "chain_matmul", "conv1d", "conv2d",
-    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-)  # fmt: skip
-_METHODS = ("matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm")
-AUTOCAST = frozenset(
-    [getattr(torch.nn.functional, name) for name in _FUNCTIONAL]
-    + [getattr(torch, name) for name in _TORCH]
-    + [getattr(torch.Tensor, name) for name in _METHODS]
+_CONVOLUTIONS = tuple(f"conv{word}{dims}d" for word in ("", "_transpose") for dims in (1, 2, 3))
+_PRODUCTS = ("matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm")
+_LOWERED = (
+    (torch.nn.functional, ("linear", "bilinear", *_CONVOLUTIONS)),
+    (torch, ("einsum", "chain_matmul", *_PRODUCTS, *_CONVOLUTIONS)),
+    (torch.Tensor, ("__matmul__", "__rmatmul__", *_PRODUCTS)),
 )
+AUTOCAST = frozenset(getattr(home, name) for home, names in _LOWERED for name in names)
 """Functions that autocast runs in its lower type (https://docs.pytorch.org/docs/stable/amp.html, CUDA Op-Specific
 Behavior)."""
+
+
+@contextmanager
+def replaced(home: Any, name: str, value: Any) -> Iterator[None]:
+    """Put a value in the place of an attribute."""
+    original = getattr(home, name)
+    setattr(home, name, value)
+    try:
+        yield
+    finally:
+        setattr(home, name, original)
 
 
 def cast_as_autocast(args: Any, kwargs: Any) -> Any:
@@ -267,30 +272,23 @@ def stand_in(
     return _StandIn.apply((recorder, name, works, tuple(shapes), dtype), *tensors)
 
 
-class FunctionMode(TorchFunctionMode):
-    """Writes down attention as one operation, however torch would run it, and follows torch's fast paths.
+@contextmanager
+def functions_caught(recorder: Recorder, shapes: Shapes | None = None, *, is_compiled: bool = False) -> Iterator[None]:
+    """Write down attention as one operation, however torch would run it, and follow torch's fast paths.
 
     On `shapes` of tensors without memory stand-ins take the places of operations; None: they run. `is_compiled`: fast
     paths are those that torch.compile takes, not those of eager mode.
     """
+    mode = _FunctionMode(recorder, shapes, is_compiled)
+    stand_ins = nullcontext() if shapes is None else _flex_attention_caught(mode.flex_attention)
+    with fast_paths_followed(recorder, is_compiled=is_compiled), mode, stand_ins:
+        yield
 
-    def __init__(self, recorder: Recorder, shapes: Shapes | None = None, *, is_compiled: bool = False) -> None:
+
+class _FunctionMode(TorchFunctionMode):
+    def __init__(self, recorder: Recorder, shapes: Shapes | None, is_compiled: bool) -> None:
         super().__init__()
-        self._recorder = recorder
-        self._shapes = shapes
-        self._is_compiled = is_compiled
-        self._stack = ExitStack()
-
-    def __enter__(self) -> FunctionMode:
-        self._stack.enter_context(fast_paths_followed(self._recorder, is_compiled=self._is_compiled))
-        super().__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, traceback)
-        self._stack.close()
+        self._recorder, self._shapes, self._is_compiled = recorder, shapes, is_compiled
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -319,22 +317,16 @@ class FunctionMode(TorchFunctionMode):
                 args, kwargs = cast_as_autocast(args, kwargs)
         return func(*args, **kwargs)
 
-    @contextmanager
-    def _attention_inside(self) -> Iterator[None]:
+    def _attention_inside(self) -> AbstractContextManager[None]:
         """Catch attention that a function of torch calls in itself, where no mode sees it; in this thread alone."""
         home, name, thread = torch.nn.functional, "scaled_dot_product_attention", threading.get_ident()
         original = getattr(home, name)
 
         def caught(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread:
-                return original(*args, **kwargs)
-            return self._attention(original, args, kwargs)
+            is_ours = threading.get_ident() == thread
+            return self._attention(original, args, kwargs) if is_ours else original(*args, **kwargs)
 
-        setattr(home, name, caught)
-        try:
-            yield
-        finally:
-            setattr(home, name, original)
+        return replaced(home, name, caught)
 
     def _rms_norm(self, x: Any, normalized_shape: Sequence[int], weight: Any = None, eps: Any = None) -> Any:
         """Stand in for what comes apart on "meta", and is one kernel on a GPU where it has one type and no gradient."""
@@ -346,10 +338,9 @@ class FunctionMode(TorchFunctionMode):
         with self._recorder.quiet():
             out = torch.empty_like(x, memory_format=torch.contiguous_format)
         rows = max(1, x.numel() // max(1, math.prod(normalized_shape)))
-        read_bytes, write_bytes = (sum(one.numel() * one.element_size() for one in some) for some in (reads, [out]))
-        domain = Domain(x.numel(), rows)
-        name = "_fused_rms_norm"
-        works = eager_works(Operation(name, Role.REDUCTION, domain, (), reads, [out], read_bytes, write_bytes))
+        num_bytes = (sum(tensor.numel() * tensor.element_size() for tensor in tensors) for tensors in (reads, [out]))
+        name, domain = "_fused_rms_norm", Domain(x.numel(), rows)
+        works = eager_works(Operation(name, Role.REDUCTION, domain, (), reads, [out], *num_bytes))
         self._recorder.add(f"aten.{name}", works, reads, [out])
         return out
 
@@ -401,7 +392,7 @@ def _calls_stand_in(*args: Any, **kwargs: Any) -> Any:
 
 
 @contextmanager
-def flex_attention_caught(handler: Callable[..., Any]) -> Iterator[None]:
+def _flex_attention_caught(handler: Callable[..., Any]) -> Iterator[None]:
     """Call `handler`, which has its arguments, in the place of flex_attention, in this thread."""
     home = sys.modules.get(_HOME)
     if home is None:  # then nobody calls it either

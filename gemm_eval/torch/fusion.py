@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from gemm_eval.checks import check_word
 from gemm_eval.torch.graph import DEALT, ROWS, VECTORS, Call, Domain, Role, Trace, Work, dealt
@@ -25,60 +25,6 @@ class Kernel:
     works: tuple[Work, ...]
 
 
-class _Group:
-    """Calls of one kernel while it grows: first and last place, and places of calls whose results it reads."""
-
-    __slots__ = ("before", "calls", "domain", "has_reduction", "is_fusible", "last", "num")
-
-    def __init__(self, num: int, call: Call, is_fusible: bool) -> None:
-        self.num = self.last = num
-        self.calls = [num]
-        self.before: set[int] = set()
-        self.domain = call.domain
-        self.has_reduction = call.role is Role.REDUCTION
-        self.is_fusible = is_fusible
-
-
-class _Graph:
-    """Readers and writers of each call, by places of calls."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.calls = trace.calls
-        self.kept = trace.kept
-        self.writers_of: list[set[int]] = [set() for _ in trace.calls]
-        self.readers_of: list[set[int]] = [set() for _ in trace.calls]
-        last: dict[int, list[int]] = {}
-        sizes: dict[int, int] = {}
-        for index, call in enumerate(trace.calls):
-            for access in call.reads:
-                for writer in last.get(access.buffer, ()):
-                    self.writers_of[index].add(writer)
-                    self.readers_of[writer].add(index)
-            for access in call.writes:
-                sizes[access.buffer] = max(sizes.get(access.buffer, 0), access.num_bytes)
-                is_whole = access.num_bytes >= sizes[access.buffer]
-                last[access.buffer] = [index] if is_whole else [*last.get(access.buffer, ()), index]
-
-    def is_dead(self, place: int, dead: set[int]) -> bool:
-        """Say whether nobody sees the results of a call."""
-        call = self.calls[place]
-        if call.role is Role.EXTERN or any(access.buffer in self.kept for access in call.writes):
-            return False
-        return self.readers_of[place] <= dead
-
-    def is_computed_by_readers(self, place: int, dead: set[int]) -> bool:
-        """Say whether a call makes constants that kernels compute where they need them."""
-        call = self.calls[place]
-        if call.role is not Role.CONSTANT or any(access.buffer in self.kept for access in call.writes):
-            return False
-        return all(self.calls[reader].role in _FUSIBLE for reader in self.readers_of[place] - dead)
-
-    def is_made_inside(self, place: int, buffer: int, inside: set[int]) -> bool:
-        """Say whether all that wrote a buffer before a call is of the same kernel, or constants that it computes."""
-        writers = [w for w in self.writers_of[place] if any(a.buffer == buffer for a in self.calls[w].writes)]
-        return bool(writers) and all(w in inside or self.calls[w].role is Role.CONSTANT for w in writers)
-
-
 def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True) -> list[Kernel]:
     """Return the kernels of a trace, in an order in which they can run.
 
@@ -90,128 +36,160 @@ def kernels_of(trace: Trace, fusion: str, *, is_gpu: bool = True) -> list[Kernel
     graph = _Graph(trace)
     if fusion == "eager":
         return [
-            Kernel((call,), call.eager) if is_gpu and call.eager else _kernel(graph, [index], is_fused=False)
+            Kernel((call,), call.eager) if is_gpu and call.eager else graph.kernel([index], is_fused=False)
             for index, call in enumerate(trace.calls)
         ]
-    kernels = [_kernel(graph, members, is_fused=True) for members in _fuse(graph)]
+    kernels = [graph.kernel(sorted(members), is_fused=True) for members in graph.fuse()]
     return [_vector_kernel(kernel) for kernel in kernels] if is_gpu else kernels
 
 
-def _fuse(graph: _Graph) -> list[list[int]]:
-    dead: set[int] = set()
-    for index in reversed(range(len(graph.calls))):
-        if graph.is_dead(index, dead):
-            dead.add(index)
-    groups: dict[int, _Group] = {}
-    group_of: dict[int, int] = {}
-    readers_of_input: dict[int, list[int]] = {}
-    for index, call in enumerate(graph.calls):
-        if index in dead or graph.is_computed_by_readers(index, dead):
-            continue
-        own = _Group(index, call, call.role in _FUSIBLE)
-        own.before = {writer for writer in graph.writers_of[index] if writer in group_of}
-        groups[index] = own
-        group_of[index] = index
-        if own.is_fusible:
-            for other in _candidates(graph, own, call, group_of, readers_of_input):
-                number = group_of[other]
-                if number != group_of[index] and groups[number].is_fusible:
-                    _merge_if_possible(graph, groups, group_of, number, group_of[index])
+@dataclass(slots=True)
+class _Group:
+    """Calls of one kernel while it grows: first and last place, and places of calls whose results it reads."""
+
+    num: int
+    last: int
+    calls: list[int]
+    domain: Domain
+    has_reduction: bool
+    is_fusible: bool
+    before: set[int]
+
+
+@dataclass
+class _Graph:
+    """Readers and writers of each call, by places of calls, and the group that each is in."""
+
+    trace: Trace
+    groups: dict[int, _Group] = field(default_factory=dict)
+    group_of: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.calls = self.trace.calls
+        self.writers_of: list[set[int]] = [set() for _ in self.calls]
+        self.readers_of: list[set[int]] = [set() for _ in self.calls]
+        last: dict[int, list[int]] = {}
+        sizes: dict[int, int] = {}
+        for index, call in enumerate(self.calls):
+            for access in call.reads:
+                for writer in last.get(access.buffer, ()):
+                    self.writers_of[index].add(writer)
+                    self.readers_of[writer].add(index)
+            for access in call.writes:
+                sizes[access.buffer] = max(sizes.get(access.buffer, 0), access.num_bytes)
+                is_whole = access.num_bytes >= sizes[access.buffer]
+                last[access.buffer] = [index] if is_whole else [*last.get(access.buffer, ()), index]
+        self.is_kept = [any(access.buffer in self.trace.kept for access in call.writes) for call in self.calls]
+
+    def fuse(self) -> list[list[int]]:
+        """Return the calls of each kernel; what nobody sees is in none."""
+        dead: set[int] = set()
+        for index in reversed(range(len(self.calls))):
+            is_seen = self.calls[index].role is Role.EXTERN or self.is_kept[index]
+            if not is_seen and self.readers_of[index] <= dead:
+                dead.add(index)
+        readers_of_input: dict[int, list[int]] = {}
+        for index, call in enumerate(self.calls):
+            if index in dead or self._is_computed_by_readers(index, dead):
+                continue
+            before = {writer for writer in self.writers_of[index] if writer in self.group_of}
+            self.groups[index] = _Group(
+                index, index, [index], call.domain, call.role is Role.REDUCTION, call.role in _FUSIBLE, before
+            )
+            self.group_of[index] = index
+            if call.role in _FUSIBLE:
+                for other in dict.fromkeys(self._candidates(index, call, readers_of_input)):
+                    first, second = self.group_of[other], self.group_of[index]
+                    if first != second and self.groups[first].is_fusible:
+                        self._merge_if_possible(first, second)
+            for access in call.reads:
+                readers_of_input.setdefault(access.buffer, []).append(index)
+        return [group.calls for group in sorted(self.groups.values(), key=lambda group: group.calls[-1])]
+
+    def _is_computed_by_readers(self, place: int, dead: set[int]) -> bool:
+        """Say whether a call makes constants that kernels compute where they need them."""
+        if self.calls[place].role is not Role.CONSTANT or self.is_kept[place]:
+            return False
+        return all(self.calls[reader].role in _FUSIBLE for reader in self.readers_of[place] - dead)
+
+    def _candidates(self, index: int, call: Call, readers_of_input: dict[int, list[int]]) -> Iterator[int]:
+        """Yield calls whose kernels it may fuse with: those whose results it reads, then those that read the same."""
+        if call.role is not Role.WINDOW:
+            yield from sorted(self.groups[index].before, reverse=True)
+        largest = max((access.num_bytes for access in call.reads), default=0)
         for access in call.reads:
-            readers_of_input.setdefault(access.buffer, []).append(index)
-    return [sorted(group.calls) for group in sorted(groups.values(), key=lambda group: group.calls[-1])]
+            if access.num_bytes == largest:
+                yield from readers_of_input.get(access.buffer, [])[-4:][::-1]
 
+    def _merge_if_possible(self, earlier: int, later: int) -> None:
+        first, second = self.groups[earlier], self.groups[later]
+        if len(first.calls) + len(second.calls) > _MAX_FUSED:
+            return
+        domain = self._common_domain(first, second)
+        if domain is None or self._has_way_around(earlier, later) or self._has_way_around(later, earlier):
+            return
+        self.groups[later] = _Group(
+            min(first.num, second.num), max(first.last, second.last), second.calls + first.calls, domain,
+            first.has_reduction or second.has_reduction, True, first.before | second.before,
+        )  # fmt: skip
+        self.group_of.update(dict.fromkeys(first.calls, later))
+        del self.groups[earlier]
 
-def _candidates(
-    graph: _Graph, own: _Group, call: Call, group_of: dict[int, int], readers_of_input: dict[int, list[int]]
-) -> list[int]:
-    """Return calls whose kernels it may fuse with: those whose results it reads, then those that read the same."""
-    result: list[int] = []
-    if call.role is not Role.WINDOW:
-        result += sorted((writer for writer in graph.writers_of[own.num] if writer in group_of), reverse=True)
-    largest = max((access.num_bytes for access in call.reads), default=0)
-    for access in call.reads:
-        if access.num_bytes == largest:
-            result += readers_of_input.get(access.buffer, [])[-4:][::-1]
-    return list(dict.fromkeys(result))
-
-
-def _merge_if_possible(
-    graph: _Graph, groups: dict[int, _Group], group_of: dict[int, int], earlier: int, later: int
-) -> None:
-    first, second = groups[earlier], groups[later]
-    if len(first.calls) + len(second.calls) > _MAX_FUSED:
-        return
-    domain = _common_domain(graph, first, second)
-    if domain is None or any(_has_way_around(groups, group_of, *ends) for ends in ((earlier, later), (later, earlier))):
-        return
-    second.calls += first.calls
-    second.domain = domain
-    second.has_reduction = first.has_reduction or second.has_reduction
-    second.before |= first.before
-    for index in first.calls:
-        group_of[index] = later
-    second.num, second.last = min(first.num, second.num), max(first.last, second.last)
-    del groups[earlier]
-
-
-def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | None:
-    small, large = sorted((first, second), key=lambda group: group.domain.num_elements)
-    a, b = small.domain, large.domain
-    if a.num_elements == b.num_elements:
-        if a.rows is not None and b.rows is not None and a != b:
+    def _common_domain(self, first: _Group, second: _Group) -> Domain | None:
+        small, large = sorted((first, second), key=lambda group: group.domain.num_elements)
+        a, b = small.domain, large.domain
+        if a.num_elements == b.num_elements:
+            if a.rows is not None and b.rows is not None and a != b:
+                return None
+            return b if a.rows is None else a
+        if small.has_reduction:
             return None
-        return b if a.rows is None else a
-    if small.has_reduction:
-        return None
-    if b.rows is not None and a.num_elements == b.rows:
-        return b  # what is done with the sums of rows
-    # a broadcast, computed where it is needed, unless others need it too
-    inside = set(small.calls) | set(large.calls)
-    is_of_large = all(
-        graph.readers_of[index] <= inside
-        and not any(access.buffer in graph.kept for access in graph.calls[index].writes)
-        for index in small.calls
-    )
-    return b if is_of_large else None
+        if b.rows is not None and a.num_elements == b.rows:
+            return b  # what is done with the sums of rows
+        # a broadcast, computed where it is needed, unless others need it too
+        inside = {*small.calls, *large.calls}
+        is_of_large = all(self.readers_of[index] <= inside and not self.is_kept[index] for index in small.calls)
+        return b if is_of_large else None
 
-
-def _has_way_around(groups: dict[int, _Group], group_of: dict[int, int], earlier: int, later: int) -> bool:
-    """Say whether `later` reads results of `earlier` by way of others: as one kernel they would wait for themselves."""
-    oldest = groups[earlier].num
-    todo = [group_of[index] for index in groups[later].before]
-    seen = {earlier, later}  # what is read without a way round is no matter
-    while todo:
-        number = todo.pop()
-        if number in seen:
-            continue
-        seen.add(number)
-        for index in groups[number].before:
-            before = group_of[index]
-            if before == earlier:
+    def _has_way_around(self, earlier: int, later: int) -> bool:
+        """Say whether `later` reads results of `earlier` by way of others: one kernel would wait for itself."""
+        oldest = self.groups[earlier].num
+        todo = [self.group_of[index] for index in self.groups[later].before]
+        seen = {earlier, later}  # what is read without a way round is no matter
+        while todo:
+            number = todo.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            before = {self.group_of[index] for index in self.groups[number].before}
+            if earlier in before:
                 return True
-            if before not in seen and groups[before].last >= oldest:
-                todo.append(before)
-    return False
+            todo += [other for other in before - seen if self.groups[other].last >= oldest]
+        return False
 
+    def kernel(self, members: Sequence[int], *, is_fused: bool) -> Kernel:
+        """Return the kernel of some calls, with the bytes that it reads and writes."""
+        calls = tuple(self.calls[index] for index in members)
+        if len(calls) == 1 and calls[0].role is Role.EXTERN:
+            return Kernel(calls, calls[0].works)
+        inside = set(members)
+        read: dict[int, int] = {}
+        written: dict[int, int] = {}
+        for index, call in zip(members, calls, strict=True):
+            for buffer, num_bytes in call.reads:
+                if not (is_fused and self._is_made_inside(index, buffer, inside)):
+                    read[buffer] = max(read.get(buffer, 0), num_bytes)
+            outside = [self.calls[reader].reads for reader in self.readers_of[index] - inside]
+            for buffer, num_bytes in call.writes:
+                is_read = any(access.buffer == buffer for reads in outside for access in reads)
+                if not is_fused or is_read or buffer in self.trace.kept:
+                    written[buffer] = max(written.get(buffer, 0), num_bytes)
+        return Kernel(calls, (_memory(calls, sum(read.values()), sum(written.values())),))
 
-def _kernel(graph: _Graph, members: Sequence[int], *, is_fused: bool) -> Kernel:
-    calls = tuple(graph.calls[index] for index in members)
-    if len(calls) == 1 and calls[0].role is Role.EXTERN:
-        return Kernel(calls, calls[0].works)
-    inside = set(members)
-    read: dict[int, int] = {}
-    written: dict[int, int] = {}
-    for index, call in zip(members, calls, strict=True):
-        for buffer, num_bytes in call.reads:
-            if not (is_fused and graph.is_made_inside(index, buffer, inside)):
-                read[buffer] = max(read.get(buffer, 0), num_bytes)
-        outside = graph.readers_of[index] - inside
-        for buffer, num_bytes in call.writes:
-            is_read = any(access.buffer == buffer for reader in outside for access in graph.calls[reader].reads)
-            if not is_fused or is_read or buffer in graph.kept:
-                written[buffer] = max(written.get(buffer, 0), num_bytes)
-    return Kernel(calls, (_memory(calls, sum(read.values()), sum(written.values())),))
+    def _is_made_inside(self, place: int, buffer: int, inside: set[int]) -> bool:
+        """Say whether all that wrote a buffer before a call is of the same kernel, or constants that it computes."""
+        writers = [w for w in self.writers_of[place] if any(a.buffer == buffer for a in self.calls[w].writes)]
+        return bool(writers) and all(w in inside or self.calls[w].role is Role.CONSTANT for w in writers)
 
 
 def _vector_kernel(kernel: Kernel) -> Kernel:

@@ -80,12 +80,13 @@ _ELEMENT_BYTES = 2  # of what `dealt` takes the largest tensor to be made of
 
 
 def dealt(what: str, read_bytes: int, write_bytes: int, tensor_bytes: int) -> MemoryWork:
-    """Return a kernel that goes over its elements in blocks, whatever rows they are of.
+    """Return a kernel that goes over its elements in blocks; threads are for the largest tensor, of `tensor_bytes`."""
+    return blocks(what, read_bytes, write_bytes, -(-tensor_bytes // _ELEMENT_BYTES))
 
-    `tensor_bytes` are those of the largest tensor that it sees, which its threads are for.
-    """
-    rows = -(-tensor_bytes // (CTA_ELEMENTS * _ELEMENT_BYTES))
-    return MemoryWork(what, read_bytes, write_bytes, rows, CTA_ELEMENTS)
+
+def blocks(what: str, read_bytes: int, write_bytes: int, num_elements: int) -> MemoryWork:
+    """Return a kernel that goes over so many elements in blocks, whatever rows they are of."""
+    return MemoryWork(what, read_bytes, write_bytes, -(-num_elements // CTA_ELEMENTS), CTA_ELEMENTS)
 
 
 def work_flop(work: Work) -> tuple[int, int]:
@@ -94,10 +95,9 @@ def work_flop(work: Work) -> tuple[int, int]:
         return work.problem.flop, work.problem.flop
     if isinstance(work, VectorGemmWork):
         return work.flop, work.unmasked_flop
-    if isinstance(work, UnpricedWork):
-        return work.flop, work.flop
-    if isinstance(work, MemoryWork):
-        return 0, 0
+    if isinstance(work, UnpricedWork | MemoryWork):
+        flop = 0 if isinstance(work, MemoryWork) else work.flop
+        return flop, flop
     problem = work.problem
     pairs = problem.batch * problem.num_heads * problem.q_len * problem.kv_len
     full = FLOP_PER_MAC * pairs * (problem.head_dim + problem.value_dim)

@@ -7,15 +7,15 @@ import statistics
 import time
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.evaluate_module import Arch, arch_of_name, arguments_of, check_attention_library, evaluator_for
-from gemm_eval.torch.functions import FunctionMode
+from gemm_eval.torch.functions import functions_caught, replaced
 from gemm_eval.torch.fusion import kernels_of
 from gemm_eval.torch.price import assemble, price_kernels
 from gemm_eval.torch.recorder import Recorder, current_precision
@@ -41,7 +41,8 @@ def measure_graph_us(run: Callable[[], Any]) -> float | None:
     try:
         _run_without_waiting(run)
         # the outer context sets the stream back, which a capture that fails does not
-        with torch.cuda.stream(torch.cuda.current_stream()), _as_not_captured(), torch.cuda.graph(graph):
+        uncaptured = replaced(torch.cuda, "is_current_stream_capturing", lambda: False)
+        with torch.cuda.stream(torch.cuda.current_stream()), uncaptured, torch.cuda.graph(graph):
             out = run()
     except Exception as error:  # it ran before, whatever it is that it may not do now
         cause = error.__context__ or error  # the end of a capture fails too, and says less
@@ -80,17 +81,6 @@ def _set_sync_debug_mode(mode: int | str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that not every wait is seen
         torch.cuda.set_sync_debug_mode(mode)
-
-
-@contextmanager
-def _as_not_captured() -> Iterator[None]:
-    """Let code that asks torch whether it is captured do what it did in eager mode."""
-    original = torch.cuda.is_current_stream_capturing
-    torch.cuda.is_current_stream_capturing = lambda: False
-    try:
-        yield
-    finally:
-        torch.cuda.is_current_stream_capturing = original
 
 
 MARK = "gemm_eval #"
@@ -179,7 +169,7 @@ def _profiled(run: Any, module: Any, repeats: int) -> tuple[Recorder, dict[int, 
     for _ in range(repeats):
         recorder = Recorder(current_precision(), mark=mark)
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-            with follow_modules(recorder, module), FunctionMode(recorder), recorder:
+            with follow_modules(recorder, module), functions_caught(recorder), recorder:
                 out = run()
             torch.cuda.synchronize()
         del out

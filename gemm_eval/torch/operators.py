@@ -14,9 +14,11 @@ from gemm_eval.torch.eager_mode import bias_of_mask_works, bias_work, has_channe
 from gemm_eval.torch.graph import DEALT, ROWS, ConvolutionWork, UnpricedWork, VectorGemmWork, Work, dealt, work_flop
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 from gemm_eval.units import FLOP_PER_MAC
-from gemm_eval.workload import AttentionProblem, GemmProblem
+from gemm_eval.workload import MAX_GROUPS, AttentionProblem, GemmProblem
 
 _BALANCED = "rows dealt evenly to the groups"
+Works = tuple[Work, ...]
+Sizes = tuple[int, int, int, int]
 
 
 class Precision(NamedTuple):
@@ -38,226 +40,177 @@ def type_of(tensor_dtype: Any, is_tf32: bool) -> DType | None:
     return DType.TF32 if result is DType.FP32 and is_tf32 else result
 
 
-def dense_work(
-    sizes: tuple[int, int, int, int], operand: Any, out: Any, is_tf32: bool, **types: Any
-) -> tuple[Work, ...]:
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+# ---- matrix products -----------------------------------------------------------------------------------------------
+
+
+def _dense_works(sizes: Sizes, operand: Any, out: Any, is_tf32: bool, note: str = "", **types: Any) -> Works:
     """Return a dense GEMM as what runs it: tensor cores, or fp32 without them; nothing where a size is 0.
 
     `sizes` are G, M, K, N; `operand` and `out` are torch's types of operands and result; `types` are what else a
     `GemmProblem` takes.
     """
     G, M, K, N = sizes
-    macs = G * M * K * N
-    if not macs:
+    if not math.prod(sizes):
         return ()
     dtype = type_of(operand, is_tf32)
-    flop = FLOP_PER_MAC * macs
+    flop, elements = FLOP_PER_MAC * math.prod(sizes), G * (M * K + K * N + M * N)
     if dtype is DType.FP32:
-        num_bytes = 4 * G * (M * K + K * N + M * N)
-        return (VectorGemmWork(f"G={G} M={M} K={K} N={N} fp32", flop, num_bytes, flop),)
+        return (VectorGemmWork(f"G={G} M={M} K={K} N={N} fp32", flop, 4 * elements, flop),)
     if dtype is None or not dtype.is_operand:
         bits = getattr(operand, "itemsize", 8) * 8
-        return (UnpricedWork(f"no model of GEMMs in {operand}", G * (M * K + K * N + M * N) * bits // 8, flop),)
-    output = type_of(out, False)
-    return (GemmWork(GemmProblem(G, M, K, N, dtype, dtype, output, **types)),)
+        return (UnpricedWork(f"no model of GEMMs in {operand}", elements * bits // 8, flop),)
+    return (GemmWork(GemmProblem(G, M, K, N, dtype, dtype, type_of(out, False), **types), note=note),)
 
 
-def balanced_rows(rows: int, num_groups: int) -> tuple[int, ...]:
-    """Deal rows to groups as evenly as they can be."""
-    least, more = divmod(rows, num_groups)
-    return (least + 1,) * more + (least,) * (num_groups - more)
+def _mm_sizes(a: Any, b: Any) -> Sizes:
+    return 1, a.shape[0], a.shape[1], b.shape[1]
 
 
-def _mm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    a, b = args[0], args[1]
-    return dense_work((1, a.shape[0], a.shape[1], b.shape[1]), a.dtype, out.dtype, is_tf32)
+def _bmm_sizes(a: Any, b: Any) -> Sizes:
+    G, M, K, N = a.shape[0], a.shape[1], a.shape[2], b.shape[2]
+    return (1, G * M, K, N) if G > 1 and b.stride(0) == 0 else (G, M, K, N)  # of one matrix for all, which is read once
 
 
-def _bmm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    a, b = args[0], args[1]
-    G, M = a.shape[0], a.shape[1]
-    if G > 1 and b.stride(0) == 0:  # one matrix for the whole batch, which is read once
-        G, M = 1, G * M
-    return dense_work((G, M, a.shape[2], b.shape[2]), a.dtype, out.dtype, is_tf32)
+_SIZES: Mapping[str, Callable[[Any, Any], Sizes]] = {
+    "mm": _mm_sizes, "_int_mm": _mm_sizes, "bmm": _bmm_sizes, "mv": lambda a, _: (1, *a.shape, 1),
+    "linear": lambda x, weight: (1, math.prod(x.shape[:-1]), *reversed(weight.shape)),
+    **dict.fromkeys(("dot", "vdot"), lambda a, _: (1, 1, a.numel(), 1)),
+}  # fmt: skip
+_WITH_BIAS = {
+    "addmm": "mm", "_addmm_activation": "mm", "baddbmm": "bmm", "addbmm": "bmm", "addmv": "mv",
+}  # fmt: skip
+"""GEMMs onto their first argument: the kernel adds a vector, a matrix is copied to the result before."""
 
 
-def _with_bias(of: Callable[..., tuple[Work, ...]]) -> Callable[..., tuple[Work, ...]]:
-    """Return a GEMM onto its first argument: the kernel adds a vector, a matrix is copied to the result before."""
-
-    def works(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-        result = of(args[1:], out, is_tf32)
-        bias = args[0]
-        if result and bias.dim() > 1 and bias.numel() == out.numel():
-            num_bytes = out.numel() * out.element_size()
-            result = (*result, dealt(DEALT, num_bytes, num_bytes, num_bytes))
-        return result
-
-    return works
-
-
-def _mv(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    return dense_work((1, *args[0].shape, 1), args[0].dtype, out.dtype, is_tf32)
-
-
-def _dot(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    return dense_work((1, 1, args[0].numel(), 1), args[0].dtype, out.dtype, is_tf32)
-
-
-def _linear(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    x, weight = args[0], args[1]
-    N, K = weight.shape
-    return dense_work((1, math.prod(x.shape[:-1]), K, N), x.dtype, out.dtype, is_tf32)
-
-
-def grouped_works(
-    a: Any, b: Any, num_groups: int, operand: Any, out: Any, is_tf32: bool, **types: Any
-) -> tuple[Work, ...]:
-    """Return a grouped GEMM; how many rows a group has is not in a trace, so that they are dealt evenly."""
-    G = b.shape[0] if b.dim() == 3 else a.shape[0] if a.dim() == 3 else num_groups
-    M, K, N = a.shape[-2], a.shape[-1], b.shape[-1]
-    dealt = {(2, 3): "M", (3, 2): "N", (2, 2): "K"}.get((a.dim(), b.dim()))
-    if dealt is None:
-        return dense_work((G, M, K, N), operand, out, is_tf32, **types)
-    if dealt == "K":
-        per_group = max(1, K // max(1, G))
-        return _noted(dense_work((G, M, per_group, N), operand, out, is_tf32, **types))
-    if dealt == "N":
-        M, N = N, M
-    dtype = type_of(operand, is_tf32)
-    if not G * M * K * N:
-        return ()
-    if dtype in (None, DType.FP32) or len(balanced_rows(M, G)) > 1024:
-        return _noted(dense_work((1, M, K, N), operand, out, is_tf32, **types))
-    problem = GemmProblem.grouped(
-        balanced_rows(M, G), K, N, input_dtype=dtype, weight_dtype=dtype, output_dtype=type_of(out, False), **types
-    )
-    return (GemmWork(problem, note=_BALANCED),)
-
-
-def _noted(works: tuple[Work, ...]) -> tuple[Work, ...]:
-    return tuple(GemmWork(work.problem, note=_BALANCED) if isinstance(work, GemmWork) else work for work in works)
-
-
-def _grouped_mm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    num_groups = next((int(offsets.shape[0]) for offsets in args[2:3] if offsets is not None), 0)
-    return grouped_works(args[0], args[1], num_groups, args[0].dtype, out.dtype, is_tf32)
+def _matmul_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) -> Works | None:
+    """Return an operation that is a GEMM; `matmul` and `einsum` arrive as these. None: it is none."""
+    if name in _WITH_BIAS:
+        bias, num_bytes = args[0], _bytes(out)
+        works = _matmul_works(_WITH_BIAS[name], args[1:], out, is_tf32)
+        is_copied = bias.dim() > 1 and bias.numel() == out.numel()
+        return (*works, dealt(DEALT, num_bytes, num_bytes, num_bytes)) if works and is_copied else works
+    if name in _SIZES:
+        return _dense_works(_SIZES[name](args[0], args[1]), args[0].dtype, out.dtype, is_tf32)
+    name = name.removesuffix("_v2")
+    if name == "_grouped_mm":
+        return _grouped_works(args[0], args[1], args[2:3], out, is_tf32, {})
+    if name not in ("_scaled_mm", "_scaled_grouped_mm"):
+        return None
+    a, b, scale = args[0], args[1], args[2][0] if isinstance(args[2], list | tuple) else args[2]
+    packed = 2 if "float4" in str(a.dtype) else 1  # two values in an element
+    if name == "_scaled_mm":
+        M, K, N = a.shape[0], a.shape[1] * packed, b.shape[1]
+        return _dense_works((1, M, K, N), a.dtype, out.dtype, is_tf32, **_scales(a, scale, K))
+    offsets = [x for x in args[3:] if getattr(x, "dtype", None) is not None and x.dim() == 1]
+    return _grouped_works(a, b, offsets, out, is_tf32, _scales(a, scale, a.shape[-1]))
 
 
 def _scales(a: Any, scale: Any, K: int) -> dict[str, Any]:
     """Block scales of operands, as their shapes and types say; one of a row or a tensor costs nothing."""
-    name = str(scale.dtype)
-    dtype = str(a.dtype)
-    if "e8m0" in name:
+    if "e8m0" in str(scale.dtype):
         return {"group_size": 32, "scale_dtype": DType.E8M0}
-    if "float4" in dtype:
+    if "float4" in str(a.dtype):
         return {"group_size": 16, "scale_dtype": DType.FP8}
     if scale.dim() == 2 and min(scale.shape) > 1 and scale.numel() >= a.numel() // 128 > 0:
         return {"group_size": -(-K // max(1, scale.shape[-1])), "scale_dtype": DType.FP32}
     return {}
 
 
-def _scaled_mm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    a, b, scale = args[0], args[1], _first(args[2])
-    packed = 2 if "float4" in str(a.dtype) else 1  # two values in an element
-    M, K, N = a.shape[0], a.shape[1] * packed, b.shape[1]
-    return dense_work((1, M, K, N), a.dtype, out.dtype, is_tf32, **_scales(a, scale, K))
+def _grouped_works(a: Any, b: Any, offsets: Sequence[Any], out: Any, is_tf32: bool, types: dict[str, Any]) -> Works:
+    """Return a grouped GEMM; how many rows a group has is not in a trace, so that they are dealt evenly."""
+    num_groups = next((int(each.shape[0]) for each in offsets if each is not None), 0)
+    G = b.shape[0] if b.dim() == 3 else a.shape[0] if a.dim() == 3 else num_groups
+    M, K, N = a.shape[-2], a.shape[-1], b.shape[-1]
+    whole = (a.dtype, out.dtype, is_tf32)
+    if (a.dim(), b.dim()) == (3, 3):
+        return _dense_works((G, M, K, N), *whole, **types)
+    if (a.dim(), b.dim()) == (2, 2):
+        return _dense_works((G, M, max(1, K // max(1, G)), N), *whole, _BALANCED, **types)
+    if a.dim() == 3:
+        M, N = N, M
+    dtype = type_of(a.dtype, is_tf32)
+    if not G * M * K * N:
+        return ()
+    least, more = divmod(M, G)
+    rows = (least + 1,) * more + (least,) * (G - more)
+    if dtype in (None, DType.FP32) or G > MAX_GROUPS:
+        return _dense_works((1, M, K, N), *whole, _BALANCED, **types)
+    problem = GemmProblem.grouped(
+        rows, K, N, input_dtype=dtype, weight_dtype=dtype, output_dtype=type_of(out.dtype, False), **types
+    )
+    return (GemmWork(problem, note=_BALANCED),)
 
 
-def _first(scale: Any) -> Any:
-    return scale[0] if isinstance(scale, list | tuple) else scale
-
-
-def _scaled_grouped_mm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
-    a, b, scale = args[0], args[1], _first(args[2])
-    num_groups = next((int(x.shape[0]) for x in args[3:] if getattr(x, "dtype", None) is not None and x.dim() == 1), 0)
-    return grouped_works(a, b, num_groups, a.dtype, out.dtype, is_tf32, **_scales(a, scale, a.shape[-1]))
-
-
-MATMULS: Mapping[str, Callable[[Sequence[Any], Any, bool], tuple[Work, ...]]] = {
-    "mm": _mm, "addmm": _with_bias(_mm), "_addmm_activation": _with_bias(_mm), "bmm": _bmm, "baddbmm": _with_bias(_bmm),
-    "addbmm": _with_bias(_bmm), "mv": _mv, "addmv": _with_bias(_mv), "dot": _dot, "vdot": _dot, "linear": _linear,
-    "_int_mm": _mm, "_grouped_mm": _grouped_mm, "_scaled_mm": _scaled_mm, "_scaled_mm_v2": _scaled_mm,
-    "_scaled_grouped_mm": _scaled_grouped_mm, "_scaled_grouped_mm_v2": _scaled_grouped_mm,
-}  # fmt: skip
-"""Operations that are GEMMs, by name; `matmul` and `einsum` arrive as these."""
-
+# ---- convolutions --------------------------------------------------------------------------------------------------
 
 _LOAD_BYTES = 16  # channels of a position, or filters, are filled up to a multiple: tensor cores are fed so much
 _ALIGNED_BYTES = 8  # channels first and a window of one are a GEMM of each image, if its rows start on so many bytes
+_CONVOLUTIONS = ("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution")
 
 
-def _gemm_sizes(x: Any, weight: Any, out_shape: Sequence[int], groups: int, transposed: bool) -> tuple[int, ...]:
+def _conv_sizes(x: Any, weight: Any, out_shape: Sequence[int], groups: int, transposed: bool) -> Sizes:
     """Return G, M, K, N of a forward pass; a transposed one goes over its input, and adds up windows of all filters."""
-    window = math.prod(weight.shape[2:])
+    window, sides = math.prod(weight.shape[2:]), -(weight.dim() - 2)
     batch = x.shape[0] if x.dim() == weight.dim() else 1
     if transposed:
-        positions = batch * math.prod(x.shape[-(weight.dim() - 2) :])
-        return groups, positions, weight.shape[0] // groups, weight.shape[1] * window
-    positions = batch * math.prod(out_shape[-(weight.dim() - 2) :])
-    return groups, positions, weight.shape[1] * window, weight.shape[0] // groups
+        return groups, batch * math.prod(x.shape[sides:]), weight.shape[0] // groups, weight.shape[1] * window
+    return groups, batch * math.prod(out_shape[sides:]), weight.shape[1] * window, weight.shape[0] // groups
 
 
-def _bytes(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.element_size())
-
-
-def _work(
-    sizes: tuple[int, ...], reads: Sequence[Any], write_bytes: int, dtype: Any, is_tf32: bool, weight: Any, groups: int
-) -> tuple[Work, ...]:
+def _implicit_works(
+    sizes: Sizes, reads: Sequence[Any], write_bytes: int, weight: Any, dtype: Any, is_tf32: bool
+) -> Works:
     G, M, K, N = sizes
-    works = dense_work((G, M, K, N), dtype, dtype, is_tf32)
+    works = _dense_works(sizes, dtype, dtype, is_tf32)
     if not works or not isinstance(works[0], GemmWork):
         return works
-    window = math.prod(weight.shape[2:])
-    unit = _LOAD_BYTES // dtype.itemsize
-    padded_K, padded_N = _padded(K, window, unit), _padded(N, window, unit)
-    is_depthwise = groups > 1 and weight.shape[1] == 1
-    padded = None
-    if (padded_K, padded_N) != (K, N) and not is_depthwise:
-        result = dense_work((G, M, padded_K, padded_N), dtype, dtype, is_tf32)[0]
-        padded = result.problem if isinstance(result, GemmWork) else None
-    return (ConvolutionWork(works[0].problem, sum(map(_bytes, reads)), write_bytes, is_depthwise, padded),)
+    window, unit = math.prod(weight.shape[2:]), _LOAD_BYTES // dtype.itemsize
+
+    def padded(size: int) -> int:
+        """Fill up the channels of a reduction or of columns: of a window of them those of each position."""
+        per_window = window if size % window == 0 and window > 1 else 1
+        return int(-(-(size // per_window) // unit) * unit * per_window)
+
+    is_depthwise = G > 1 and weight.shape[1] == 1
+    runs = None
+    if (padded(K), padded(N)) != (K, N) and not is_depthwise:
+        (filled,) = _dense_works((G, M, padded(K), padded(N)), dtype, dtype, is_tf32)
+        runs = filled.problem if isinstance(filled, GemmWork) else None
+    return (ConvolutionWork(works[0].problem, sum(map(_bytes, reads)), write_bytes, is_depthwise, runs),)
 
 
-def _padded(size: int, window: int, unit: int) -> int:
-    """Return a reduction or a number of columns, whose channels are filled up: of a window of them each position's."""
-    per_window = window if size % window == 0 and window > 1 else 1
-    channels = size // per_window
-    return -(-channels // unit) * unit * per_window
-
-
-def _convolution_works(
-    name: str, args: Sequence[Any], out: Any, precision: Precision
-) -> tuple[tuple[Work, ...] | None, tuple[Work, ...]]:
+def _convolution_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Works | None, Works]:
     """Return what a convolution or its gradients are, and what eager mode runs; None: it is neither."""
-    is_tf32 = precision.convolution_tf32
-    if name in ("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution"):
-        x, weight = args[0], args[1]
-        transposed, groups = (False, args[6]) if name == "cudnn_convolution" else (bool(args[6]), int(args[8]))
-        bias, stride = (None, args[3]) if name == "cudnn_convolution" else (args[2], args[3])
-        sizes = _gemm_sizes(x, weight, out.shape, groups, transposed)
-        works = _work(sizes, (x, weight), _bytes(out), x.dtype, is_tf32, weight, groups)
+    if name in _CONVOLUTIONS:
+        x, weight, stride = args[0], args[1], args[3]
+        is_cudnn = name == "cudnn_convolution"
+        transposed, groups = (False, args[6]) if is_cudnn else (bool(args[6]), int(args[8]))
+        sizes = _conv_sizes(x, weight, out.shape, groups, transposed)
+        works = _implicit_works(sizes, (x, weight), _bytes(out), weight, x.dtype, is_tf32)
         if len(works) != 1 or not isinstance(works[0], ConvolutionWork):
             return works, ()
         work = works[0]
         is_strided = transposed or any(step != 1 for step in stride)
         if work.is_depthwise or (groups == 1 and (is_strided or weight.shape[2:].numel() > 1)):
             work = replace(work, window=1 if transposed else weight.shape[2:].numel())
-        return (work,), _eager(work, x, weight, out, bias, is_tf32)
+        return (work,), _eager_convolution(work, x, weight, out, None if is_cudnn else args[2], is_tf32)
     if name != "convolution_backward":
         return None, ()
-    grad, x, weight = args[0], args[1], args[2]
-    transposed, groups, wanted = bool(args[7]), int(args[9]), args[10]
-    G, M, K, N = _gemm_sizes(x, weight, grad.shape, groups, transposed)
-    result: tuple[Work, ...] = ()
+    grad, x, weight, wanted = args[0], args[1], args[2], args[10]
+    G, M, K, N = _conv_sizes(x, weight, grad.shape, int(args[9]), bool(args[7]))
+    result: Works = ()
     if wanted[0]:
-        result += _work((G, M, N, K), (grad, weight), _bytes(x), x.dtype, is_tf32, weight, groups)
+        result += _implicit_works((G, M, N, K), (grad, weight), _bytes(x), weight, x.dtype, is_tf32)
     if wanted[1]:
-        result += _work((G, K, M, N), (grad, x), _bytes(weight), x.dtype, is_tf32, weight, groups)
+        result += _implicit_works((G, K, M, N), (grad, x), _bytes(weight), weight, x.dtype, is_tf32)
     return result, ()
 
 
-def _eager(work: ConvolutionWork, x: Any, weight: Any, out: Any, bias: Any, is_tf32: bool) -> tuple[Work, ...]:
+def _eager_convolution(work: ConvolutionWork, x: Any, weight: Any, out: Any, bias: Any, is_tf32: bool) -> Works:
     """Return the kernels of eager mode: changes of layout around that of channels side by side, and the bias."""
     channels, filters = int(x.shape[-weight.dim() + 1]), int(out.shape[-weight.dim() + 1])
     images = int(x.shape[0]) if x.dim() == weight.dim() else 1
@@ -272,7 +225,7 @@ def _eager(work: ConvolutionWork, x: Any, weight: Any, out: Any, bias: Any, is_t
     is_plain = not work.window and work.problem.G == 1
     if is_first and is_plain and out_positions * x.dtype.itemsize % _ALIGNED_BYTES == 0:
         sizes = images, work.problem.N, work.problem.K, out_positions
-        (result,) = dense_work(sizes, x.dtype, x.dtype, is_tf32)
+        (result,) = _dense_works(sizes, x.dtype, x.dtype, is_tf32)
         if isinstance(result, GemmWork):  # filters times the channels of each image, as they lie
             return replace(work, problem=result.problem, padded=None), *add_bias
     filled = _LOAD_BYTES // x.dtype.itemsize if is_few else channels
@@ -285,11 +238,11 @@ def _eager(work: ConvolutionWork, x: Any, weight: Any, out: Any, bias: Any, is_t
             if positions > 1
         ]
         return *before, work, layout_work(images, filters, out_positions, _bytes(out), _bytes(out)), *add_bias
-    if is_few:
-        filling = [vector_work(_bytes(one), _bytes(one) * filled // channels) for one in (x, weight)]
-        return *filling, work, *add_bias
-    return work, *add_bias
+    filling = [vector_work(_bytes(each), _bytes(each) * filled // channels) for each in (x, weight) if is_few]
+    return *filling, work, *add_bias
 
+
+# ---- attention -----------------------------------------------------------------------------------------------------
 
 _KERNELS = (
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
@@ -302,7 +255,7 @@ _CAUSAL_TOLERANCE = 1.05  # times the blocks that a causal mask visits, up to wh
 def attention_work(
     q: Any, k: Any, v: Any, precision: Precision, *,
     mask: Any = None, is_causal: bool = False, is_backward: bool = False, note: str = "",
-) -> tuple[Work, ...]:  # fmt: skip
+) -> Works:  # fmt: skip
     """Return attention of q [..., heads, q_len, head_dim] to k and v [..., kv_heads, kv_len, head_dim].
 
     A causal mask of torch lets query i see keys 0..i, whatever there are more: of fewer queries than keys, the keys
@@ -318,14 +271,13 @@ def attention_work(
         kv_len = q_len
     if is_causal and q_len > kv_len:
         note, is_causal = "causal with more queries than keys, priced as full", False
-    sizes = (batch, q_len, kv_len, heads, kv_heads, dim)
     dtype = type_of(q.dtype, precision.matmul_tf32)
-    mask_bytes = 0 if mask is None else mask.numel() * mask.element_size()
-    num_bytes = sum(x.numel() * x.element_size() for x in (q, k, v, q)) + mask_bytes
+    mask_bytes = 0 if mask is None else _bytes(mask)
+    num_bytes = sum(map(_bytes, (q, k, v, q))) + mask_bytes
+    # fp32 is no type that a model has without tf32, but its sizes and masks are those of any other
+    known = DType.BF16 if dtype in (None, DType.FP32) else dtype
     try:
-        # fp32 is no type that a model has without tf32, but its sizes and masks are those of any other
-        known = DType.BF16 if dtype in (None, DType.FP32) else dtype
-        problem = AttentionProblem(*sizes, known, known, v_dim, causal=is_causal)
+        problem = AttentionProblem(batch, q_len, kv_len, heads, kv_heads, dim, known, known, v_dim, causal=is_causal)
     except InvalidProblemError as error:
         return (UnpricedWork(str(error), num_bytes),)
     work = AttentionWork(problem, mask_bytes, is_backward, note)
@@ -344,88 +296,71 @@ def attention_work(
 
 def _unfused_works(
     of: AttentionProblem, precision: Precision, q: Any, v: Any, mask_bytes: int, is_backward: bool
-) -> tuple[Work, ...]:
+) -> Works:
     """Return attention without a fused kernel, as torch.compile has it: scores in fp32, in memory."""
     groups, word = of.batch * of.num_heads, 4
-    scores = (groups, of.q_len, of.head_dim, of.kv_len)
-    values = (groups, of.q_len, of.kv_len, of.value_dim)
-    score_bytes = groups * of.q_len * of.kv_len * word
     copies: list[Work] = []
     for rows, dim in ((of.q_len, of.head_dim), (of.kv_len, of.head_dim), (of.kv_len, of.value_dim)):
         elements = groups * rows * dim  # keys of one head are copied for all heads that share them
         copies.append(dealt(DEALT, elements * q.element_size(), elements * word, elements * word))
-    product, weighted = (dense_work(sizes, "fp32", "fp32", precision.matmul_tf32) for sizes in (scores, values))
-    passes = 2 if is_backward else 1
+    gemms = (groups, of.q_len, of.head_dim, of.kv_len), (groups, of.q_len, of.kv_len, of.value_dim)
+    product, weighted = (_dense_works(sizes, "fp32", "fp32", precision.matmul_tf32) for sizes in gemms)
+    passes, score_bytes = 2 if is_backward else 1, groups * of.q_len * of.kv_len * word
     softmax = MemoryWork(ROWS, passes * score_bytes + mask_bytes, score_bytes, groups * of.q_len, of.kv_len)
-    out_elements = groups * of.q_len * of.value_dim
-    out = dealt(DEALT, out_elements * word, out_elements * v.element_size(), out_elements * word)
+    elements = groups * of.q_len * of.value_dim
+    out = dealt(DEALT, elements * word, elements * v.element_size(), elements * word)
     return (*copies, *product * passes, softmax, *weighted * passes, out)
 
 
 def flex_attention_work(
     q: Any, k: Any, v: Any, block_mask: Any, precision: Precision, *, is_backward: bool = False
-) -> tuple[Work, ...]:
+) -> Works:
     """Return what flex_attention is: causal, where its mask of blocks visits no more than that; else full.
 
     `block_mask` is a `BlockMask` as a tuple, whose counts are read where they are there; None: all pairs.
     """
     if block_mask is None:
         return attention_work(q, k, v, precision, is_backward=is_backward)
-    visited = _visited_frac(block_mask)
-    if visited is None:
+    counts = [x for x in block_mask[2:6:2] if x is not None]  # blocks that are masked in part, and full ones
+    if not counts or any(x.is_meta for x in counts):
         return attention_work(q, k, v, precision, is_backward=is_backward, note="mask unknown, priced as full")
+    total = int(counts[0].numel()) * int(block_mask[3].shape[-1])
+    visited = sum(int(x.sum()) for x in counts) / max(1, total)
     num = max(1, math.ceil(q.shape[-2] / int(block_mask[-3])))
     is_causal = q.shape[-2] == k.shape[-2] and num > 1 and visited <= _CAUSAL_TOLERANCE * (num + 1) / (2 * num)
     note = f"mask visits {visited:.0%} of blocks, priced as {'causal' if is_causal else 'full'}"
     return attention_work(q, k, v, precision, is_causal=is_causal, is_backward=is_backward, note=note)
 
 
-def _visited_frac(block_mask: Any) -> float | None:
-    counts = [x for x in block_mask[2:6:2] if x is not None]  # blocks that are masked in part, and full ones
-    indices = block_mask[3]
-    if not counts or any(x.is_meta for x in counts):
-        return None
-    total = int(counts[0].numel()) * int(indices.shape[-1])
-    return sum(int(x.sum()) for x in counts) / max(1, total)
-
-
-def _kernel_attention(name: str, bound: Mapping[str, Any], precision: Precision) -> tuple[Work, ...]:
-    return attention_work(
-        bound["query"], bound["key"], bound["value"], precision, mask=bound.get("attn_bias", bound.get("attn_mask")),
-        is_causal=bool(bound.get("is_causal", False)), is_backward=name.endswith("_backward"),
-    )  # fmt: skip
-
-
-def _w4a16_linear(bound: Mapping[str, Any], precision: Precision) -> tuple[Work, ...]:
+def _w4a16_linear(precision: Precision, x: Any, N: int, K: int, mode: Any, group_size: int) -> Works:
     from gemm_eval.kernels import WeightMode
 
-    x, N, K = bound["x"], bound["N"], bound["K"]
-    mode, group_size = WeightMode(bound["mode"]), bound["group_size"] or None
-    M = math.prod(x.shape[:-1])
-    if not M:
-        return ()
+    mode, M = WeightMode(mode), math.prod(x.shape[:-1])
     dtype = type_of(x.dtype, precision.matmul_tf32)
-    assert dtype is not None
     weight = DType.FP4 if mode.is_fp4 else DType.INT4
     zero = DType.INT4 if mode is WeightMode.GROUP_ZERO else None
-    return (GemmWork(GemmProblem(1, M, K, N, dtype, weight, dtype, group_size=group_size, zero_dtype=zero)),)
+    if not M or dtype is None:
+        return ()
+    return (GemmWork(GemmProblem(1, M, K, N, dtype, weight, dtype, group_size=group_size or None, zero_dtype=zero)),)
 
 
 def library_works(
     name: str, full_name: str, args: Sequence[Any], bound: Mapping[str, Any], out: Any, precision: Precision
-) -> tuple[tuple[Work, ...] | None, tuple[Work, ...]]:
+) -> tuple[Works | None, Works]:
     """Return what an operation of a library is for the models, and what eager mode runs; None: it is none.
 
-    Args:
-        name, full_name: without and with its namespace.
-        args, bound: its arguments by place and by name.
-        out: its first result.
-        precision: of fp32.
+    `name` and `full_name` are without and with its namespace, `args` and `bound` its arguments by place and by name,
+    `out` is its first result.
     """
-    if name in MATMULS:
-        return MATMULS[name](args, out, precision.matmul_tf32), ()
+    works = _matmul_works(name, args, out, precision.matmul_tf32)
+    if works is not None:
+        return works, ()
     if name.removesuffix("_backward") in _KERNELS:  # called below the surface
-        return _kernel_attention(name, bound, precision), ()
+        q, k, v = (bound[word] for word in ("query", "key", "value"))
+        mask, is_causal = bound.get("attn_bias", bound.get("attn_mask")), bool(bound.get("is_causal", False))
+        is_backward = name.endswith("_backward")
+        return attention_work(q, k, v, precision, mask=mask, is_causal=is_causal, is_backward=is_backward), ()
     if full_name == "gemm_eval.w4a16_linear":
-        return _w4a16_linear(bound, precision), ()
-    return _convolution_works(name, args, out, precision)
+        names = ("x", "N", "K", "mode", "group_size")
+        return _w4a16_linear(precision, *(bound[word] for word in names)), ()
+    return _convolution_works(name, args, out, precision.convolution_tf32)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any
 
-from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.evaluate import GEMMEvaluator, Lever
 from gemm_eval.torch.graph import UNPRICED, Work
 
 if TYPE_CHECKING:
     import os
-
-
-class Lever(NamedTuple):
-    """A change of the arch, ``"dram_gb_per_s x2"``, the time of the module with it, and the share that it saves."""
-
-    change: str
-    latency_us: float
-    gain_frac: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +90,10 @@ class ModulePrediction:
     def __getitem__(self, path: str) -> ModulePrediction:
         """Return a module in this one by its path, as torch names it: ``"layers.0.mlp"``."""
         full = ".".join(filter(None, (self.path, path)))
-        for node in self.walk():
-            if node.path == full:
-                return node
-        raise KeyError(path)
+        node = next((node for node in self.walk() if node.path == full), None)
+        if node is None:
+            raise KeyError(path)
+        return node
 
     def walk(self) -> Iterator[ModulePrediction]:
         """Yield this module and all in it, outer ones first."""
@@ -151,19 +145,12 @@ class ModulePrediction:
     @property
     def us_by_kind(self) -> dict[str, float]:
         """Time by kind of operation."""
-        return self._us_by("kind")
+        return _us_by(self.operations, "kind")
 
     @property
     def us_by_bound(self) -> dict[str, float]:
         """Time by what limits it."""
-        return self._us_by("bound")
-
-    def _us_by(self, field_name: str) -> dict[str, float]:
-        result: dict[str, float] = {}
-        for operation in self.operations:
-            word = getattr(operation, field_name)
-            result[word] = result.get(word, 0.0) + operation.latency_us
-        return dict(sorted(result.items(), key=lambda item: -item[1]))
+        return _us_by(self.operations, "bound")
 
     @property
     def bound(self) -> str:
@@ -196,14 +183,15 @@ class ModulePrediction:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON: the tree."""
-        return {
-            "path": self.path, "module_class": self.module_class, "arch_name": self.arch_name, "fusion": self.fusion,
-            "latency_us": self.latency_us, "low_us": self.low_us, "high_us": self.high_us,
-            "share_frac": self.share_frac, "bound": self.bound, "flop": self.flop, "num_bytes": self.num_bytes,
+        names = (
+            "path", "module_class", "arch_name", "fusion", "latency_us", "low_us", "high_us", "share_frac", "bound",
+            "flop", "num_bytes",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names} | {
             "num_unpriced": len(self.unpriced),
             "operations": [operation.to_dict() for operation in self.own_operations],
             "children": [child.to_dict() for child in self.children],
-        }  # fmt: skip
+        }
 
     def to_json(self) -> str:
         """Return the tree as JSON."""
@@ -232,6 +220,18 @@ class ModulePrediction:
         return chrome_trace(self)
 
 
+def _us_by(operations: Sequence[PredictedOperation], name: str) -> dict[str, float]:
+    result: Counter[str] = Counter()
+    for operation in operations:
+        result[getattr(operation, name)] += operation.latency_us  # type: ignore[assignment]
+    return dict(result.most_common())
+
+
+def paths_around(path: str) -> list[str]:
+    """Return a path and those of the modules around it, the outermost of all left out, outer ones first."""
+    return list(accumulate(path.split("."), "{}.{}".format)) if path else []
+
+
 def build_tree(
     operations: Sequence[PredictedOperation], modules: dict[str, str], evaluator: GEMMEvaluator, fusion: str,
     attention_library: str | None,
@@ -240,15 +240,11 @@ def build_tree(
     own: dict[str, list[PredictedOperation]] = {}
     for operation in operations:
         own.setdefault(operation.path, []).append(operation)
-    needed: dict[str, None] = {"": None}
-    for path in own:
-        parts = path.split(".") if path else []
-        needed.update((".".join(parts[: end + 1]), None) for end in range(len(parts)))
     order = {path: at for at, path in enumerate(modules)}
-    inner: dict[str, list[str]] = {path: [] for path in needed}
-    for path in needed:
-        if path:
-            inner[path.rpartition(".")[0]].append(path)
+    inner: dict[str, list[str]] = {"": []}
+    for path in dict.fromkeys(chain.from_iterable(map(paths_around, own))):
+        inner[path] = []
+        inner[path.rpartition(".")[0]].append(path)
     total_us = sum(operation.latency_us for operation in operations)
 
     def node(path: str) -> ModulePrediction:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, UnsupportedError
 from gemm_eval.estimate import Price, Prices, price_of
-from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.evaluate import GEMMEvaluator, Lever
 from gemm_eval.models.gpu import depthwise_us, few_channels_us, implicit_gemm_us
 from gemm_eval.torch.fusion import Kernel, kernels_of
 from gemm_eval.torch.graph import (
@@ -27,7 +28,7 @@ from gemm_eval.torch.graph import (
     dealt,
     work_flop,
 )
-from gemm_eval.torch.prediction import Lever, ModulePrediction, PredictedOperation, build_tree
+from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation, build_tree
 from gemm_eval.transformer import AttentionWork, GemmWork, MemoryWork
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
@@ -53,18 +54,18 @@ class ModulePrices(Prices):
 
     def __init__(self, evaluator: GEMMEvaluator, attention_library: str | None) -> None:
         super().__init__(evaluator)
-        is_hopper = isinstance(evaluator.arch, GpuSpec) and evaluator.arch.sm_arch.startswith("sm_90")
+        arch = evaluator.arch
+        self._gpu = arch if isinstance(arch, GpuSpec) else None
+        is_hopper = self._gpu is not None and self._gpu.sm_arch.startswith("sm_90")
         self._library = attention_library or ("cudnn" if is_hopper else "flash")
-
-    @property
-    def _models(self) -> Mapping[type, Callable[[Sequence[Any]], Sequence[Price]]]:
-        single: dict[type, Callable[[Any], Price]] = {
-            VectorGemmWork: self._vector, ConvolutionWork: self._convolution, AttentionWork: self._attention,
+        self._dram_bytes_per_us = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
+        one_by_one: dict[type, Callable[[Any], Price]] = {
+            VectorGemmWork: self._vector, ConvolutionWork: self._convolution, AttentionWork: self._price_one_attention,
             UnpricedWork: _unpriced,
         }  # fmt: skip
-        return {
+        self._models = {
             GemmWork: self._price_gemms, MemoryWork: self._price_memory,
-            **{kind: partial(_each, price) for kind, price in single.items()},
+            **{kind: partial(_each, price) for kind, price in one_by_one.items()},
         }  # fmt: skip
 
     def _price_gemms(self, works: Sequence[GemmWork]) -> list[Price]:
@@ -91,57 +92,53 @@ class ModulePrices(Prices):
 
     def _refused(self, problem: GemmProblem, error: GemmEvalError) -> Price:
         """Price tf32 on a GPU without it as fp32; of other types nothing is known."""
-        is_tf32 = problem.input_dtype is DType.TF32 and problem.weight_dtype is DType.TF32
-        if is_tf32 and isinstance(self.evaluator.arch, GpuSpec):
-            what = f"{problem.sizes_text} fp32"
-            return self._vector(VectorGemmWork(what, problem.flop, problem.compulsory_bytes, problem.flop))
-        return _unpriced(UnpricedWork(str(error), problem.compulsory_bytes))
+        num_bytes = problem.compulsory_bytes
+        if problem.input_dtype is problem.weight_dtype is DType.TF32 and self._gpu is not None:
+            return self._vector(VectorGemmWork(f"{problem.sizes_text} fp32", problem.flop, num_bytes, problem.flop))
+        return _unpriced(UnpricedWork(str(error), num_bytes))
 
     def _vector(self, work: VectorGemmWork) -> Price:
         """Price fp32 by the peak of the CUDA cores, or its bytes, whichever takes longer, and a launch."""
-        arch = self.evaluator.arch
-        if not isinstance(arch, GpuSpec):
-            return _unpriced(UnpricedWork(f"{arch.name} has no rate of fp32 without its matrix unit", work.num_bytes))
+        arch = self._gpu
+        if arch is None:
+            name = self.evaluator.arch.name
+            return _unpriced(UnpricedWork(f"{name} has no rate of fp32 without its matrix unit", work.num_bytes))
         rate = FLOP_PER_MAC * arch.fp32_ops_per_cycle * arch.num_sms * cycles_per_us(arch.boost_clock_ghz)
-        compute_us, memory_us = work.flop / rate, work.num_bytes / self._dram_bytes_per_us()
+        compute_us, memory_us = work.flop / rate, work.num_bytes / self._dram_bytes_per_us
         bound = "compute" if compute_us >= memory_us else "dram"
         latency_us = max(compute_us, memory_us) + arch.graph_node_us
         return Price(latency_us, bound, "peak", detail=work.what, num_bytes=work.num_bytes)
 
     def _convolution(self, work: ConvolutionWork) -> Price:
         """Price cuDNN's kernels where they are no plain GEMM; else the implicit GEMM, whose A is the input."""
-        num_bytes, problem, arch = work.read_bytes + work.write_bytes, work.problem, self.evaluator.arch
-        detail = f"convolution as {problem}"
-        words = f"depthwise {detail}" if work.is_depthwise else detail
-        is_taken = work.is_depthwise or (
-            isinstance(arch, GpuSpec) and problem.input_dtype in arch.tensor_flop_per_cycle
-        )
-        if work.window and isinstance(arch, GpuSpec) and is_taken:
-            latency_us = _own_kernel_us(work, arch)
+        num_bytes, problem, gpu = work.read_bytes + work.write_bytes, work.problem, self._gpu
+        words = f"{'depthwise ' * work.is_depthwise}convolution as {problem}"
+        if work.window and gpu is not None and (work.is_depthwise or problem.input_dtype in gpu.tensor_flop_per_cycle):
+            latency_us = _own_kernel_us(work, gpu)
             bytes_us = self[MemoryWork("torch_vector", work.read_bytes, work.write_bytes)].latency_us  # as of a copy
             bound = "dram" if bytes_us > latency_us else "cuda cores" if work.is_depthwise else "compute"
             latency_us = max(latency_us, bytes_us) + self.evaluator.switch_us(problem.M)
             return Price(latency_us, bound, "analytic", detail=words, num_bytes=num_bytes)
         if work.is_depthwise:
             most = max(work.read_bytes, work.write_bytes)
-            price = self[dealt(DEALT, work.read_bytes, work.write_bytes, most)]
-            return price._replace(detail=words, source="analytic", num_bytes=num_bytes)
+            price = self[dealt(DEALT, work.read_bytes, work.write_bytes, most)]._replace(source="analytic")
+            return price._replace(detail=words, num_bytes=num_bytes)
         price = self[GemmWork(work.padded or problem)]
         if price.bound == UNPRICED or price.source == "peak":
-            refused = self[GemmWork(problem)]
-            return refused._replace(num_bytes=num_bytes)
+            return self[GemmWork(problem)]._replace(num_bytes=num_bytes)
         if price.bound == "dram" and problem.compulsory_bytes > num_bytes:
             # DRAM gives the GEMM the bytes of the implicit A as fast as it gives those of the input
             factor = problem.compulsory_bytes / num_bytes
+            arch = self.evaluator.arch
             faster = self.evaluator.on(arch.with_(dram_gb_per_s=arch.dram_gb_per_s * factor))
             runs = work.padded or problem
             price = self._between(price_of(faster.evaluate_problem(runs)), runs.rows)
-        return price._replace(detail=detail, num_bytes=num_bytes)
+        return price._replace(detail=words, num_bytes=num_bytes)
 
-    def _attention(self, work: AttentionWork) -> Price:
-        problem, arch = work.problem, self.evaluator.arch
+    def _price_one_attention(self, work: AttentionWork) -> Price:
+        problem = work.problem
         fused = None if max(problem.head_dim, problem.value_dim) <= _MAX_FUSED_HEAD else False
-        library = self._library if isinstance(arch, GpuSpec) and fused is None else None
+        library = self._library if self._gpu is not None and fused is None else None
         try:
             (result,) = self.evaluator.evaluate_attention_problems([problem], fused=fused, library=library)
         except _REFUSALS as error:
@@ -150,17 +147,13 @@ class ModulePrices(Prices):
         if work.mask_bytes and library is not None:
             latency_us *= _MASK_FACTOR
         elif work.mask_bytes:
-            latency_us += work.mask_bytes / self._dram_bytes_per_us()
+            latency_us += work.mask_bytes / self._dram_bytes_per_us
         words = filter(None, [str(problem), result.kernel, work.note, "with a mask" if work.mask_bytes else ""])
         return Price(
             latency_us + self.evaluator.switch_us(problem.batch * problem.q_len), result.bound,
             "analytic" if work.is_backward else result.source, detail=", ".join(words),
             num_bytes=problem.num_bytes * (2 if work.is_backward else 1) + work.mask_bytes,
         )  # fmt: skip
-
-    def _dram_bytes_per_us(self) -> float:
-        arch = self.evaluator.arch
-        return bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
 
 
 def _own_kernel_us(work: ConvolutionWork, arch: GpuSpec) -> float:
@@ -193,42 +186,32 @@ def find_levers(evaluator: GEMMEvaluator, attention_library: str | None, works: 
     The model alone is asked on both sides: nothing is learned of changed archs.
     """
     counts = Counter(works)
-    before = _alone(evaluator)
-    base_us = _total_us(before, attention_library, counts)
+
+    def total_us(of: GEMMEvaluator) -> float:
+        prices = ModulePrices(of, attention_library)
+        prices.find(counts)
+        return sum(count * prices[work].latency_us for work, count in counts.items() if prices[work].bound != UNPRICED)
+
+    before, preferred = evaluator, evaluator.preferred
+    if isinstance(evaluator.arch, GpuSpec):
+        before = GEMMEvaluator(
+            evaluator.arch, disk_cache=False, correction=False, library=preferred.library, l2=preferred.l2,
+            clock=preferred.clock,
+        )  # fmt: skip
+    base_us = total_us(before)
     if not base_us:
         return ()
     changes: dict[str, dict[str, Any]] = {}
     for work in counts:
         if isinstance(work, GemmWork) and len(changes) < _MAX_CHANGES:
             changes.update(before.backend.changes(work.problem))
-    changes = changes or {"dram_gb_per_s x2": {"dram_gb_per_s": 2 * before.arch.dram_gb_per_s}}
-    result = []
-    for change, changed_fields in changes.items():
-        try:
-            changed = before.on(before.arch.with_(**changed_fields))
-            latency_us = _total_us(changed, attention_library, counts)
-        except GemmEvalError:  # a change that takes the spec out of its range helps nobody
-            continue
-        gain_frac = 1.0 - latency_us / base_us
-        if gain_frac >= _MIN_GAIN_FRAC:
-            result.append(Lever(change, latency_us, gain_frac))
-    return tuple(sorted(result, key=lambda lever: (-lever.gain_frac, lever.change)))
-
-
-def _alone(evaluator: GEMMEvaluator) -> GEMMEvaluator:
-    if not isinstance(evaluator.arch, GpuSpec):
-        return evaluator
-    preferred = evaluator.preferred
-    return GEMMEvaluator(
-        evaluator.arch, disk_cache=False, correction=False, library=preferred.library, l2=preferred.l2,
-        clock=preferred.clock,
-    )  # fmt: skip
-
-
-def _total_us(evaluator: GEMMEvaluator, attention_library: str | None, counts: Counter[Work]) -> float:
-    prices = ModulePrices(evaluator, attention_library)
-    prices.find(counts)
-    return sum(count * prices[work].latency_us for work, count in counts.items() if prices[work].bound != UNPRICED)
+    levers = []
+    for change, fields in (changes or {"dram_gb_per_s x2": {"dram_gb_per_s": 2 * before.arch.dram_gb_per_s}}).items():
+        with suppress(GemmEvalError):  # a change that takes the spec out of its range helps nobody
+            latency_us = total_us(before.on(before.arch.with_(**fields)))
+            levers.append(Lever(change, latency_us, 1.0 - latency_us / base_us))
+    levers.sort(key=lambda lever: (-lever.gain_frac, lever.change))
+    return tuple(lever for lever in levers if lever.gain_frac >= _MIN_GAIN_FRAC)
 
 
 _MAX_NAMES = 4  # of a fused kernel

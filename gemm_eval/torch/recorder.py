@@ -93,32 +93,32 @@ _ROLES = {name: role for role, words in _ROLE_OF_WORDS.items() for name in words
 Rows = Callable[[Sequence[Any]], int]
 
 
-def _of_last(shape_at: int, tensor_at: int = 0) -> Rows:
+def _of_last(args: Sequence[Any], tensor_at: int, shape_at: int) -> int:
     """Return the rows of a norm over the last dimensions, whose sizes are an argument."""
-    return lambda args: int(args[tensor_at].numel()) // max(1, math.prod(args[shape_at]))
+    return int(args[tensor_at].numel() // max(1, math.prod(args[shape_at])))
 
 
-def _of_dim(dim_at: int) -> Rows:
+def _of_dim(args: Sequence[Any], dim_at: int) -> int:
     """Return the rows of a softmax over a dimension, whose number is an argument."""
-    return lambda args: int(args[0].numel() // max(1, args[0].shape[args[dim_at]])) if args[0].dim() else 1
+    return int(args[0].numel() // max(1, args[0].shape[args[dim_at]])) if args[0].dim() else 1
 
 
-def _channels(tensor_at: int) -> Rows:
-    return lambda args: int(args[tensor_at].shape[1])
-
-
-_NORMS: Mapping[str, Rows] = {
-    "native_layer_norm": _of_last(1), "native_layer_norm_backward": _of_last(2, 1), "_fused_rms_norm": _of_last(1),
-    "_fused_rms_norm_backward": _of_last(2, 1), "native_group_norm": lambda args: int(args[3] * args[6]),
+_NORM_ROWS: Mapping[str, Rows] = {
+    "native_layer_norm _fused_rms_norm": lambda args: _of_last(args, 0, 1),
+    "native_layer_norm_backward _fused_rms_norm_backward": lambda args: _of_last(args, 1, 2),
+    "native_group_norm": lambda args: int(args[3] * args[6]),
     "native_group_norm_backward": lambda args: int(args[5] * args[8]),
-    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), _of_dim(1)), "_softmax_backward_data": _of_dim(2),
-    "_log_softmax_backward_data": _of_dim(2), "native_batch_norm_backward": _channels(1),
-    "cudnn_batch_norm_backward": _channels(0), "batch_norm_backward": _channels(1),
-}  # fmt: skip
-_BATCH_NORMS = {  # the position of the flag that says whether statistics are those of the batch
-    "native_batch_norm": 5, "_native_batch_norm_legit": 5, "cudnn_batch_norm": 5, "_batch_norm_impl_index": 5,
-    "_native_batch_norm_legit_functional": 5,
-}  # fmt: skip
+    "_softmax _log_softmax _safe_softmax": lambda args: _of_dim(args, 1),
+    "_softmax_backward_data _log_softmax_backward_data": lambda args: _of_dim(args, 2),
+    "native_batch_norm_backward batch_norm_backward": lambda args: int(args[1].shape[1]),
+    "cudnn_batch_norm_backward": lambda args: int(args[0].shape[1]),
+}
+_NORMS = {name: rows for words, rows in _NORM_ROWS.items() for name in words.split()}
+_BATCH_NORMS = (
+    "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "_batch_norm_impl_index",
+    "_native_batch_norm_legit_functional",
+)  # fmt: skip
+_IS_BATCH_AT = 5  # the position of their flag that says whether statistics are those of the batch
 
 
 def role_of(
@@ -134,9 +134,9 @@ def role_of(
     if name == "_native_batch_norm_legit_no_training":
         return Role.ELEMENTWISE, Domain(out_elements)
     if name in _BATCH_NORMS:
-        is_training = all(map(bool, args[_BATCH_NORMS[name] :][:1]))
-        reduction = Role.REDUCTION, Domain(in_elements, int(args[0].shape[1]), False)
-        return reduction if is_training else (Role.ELEMENTWISE, Domain(out_elements))
+        if all(map(bool, args[_IS_BATCH_AT:][:1])):
+            return Role.REDUCTION, Domain(in_elements, int(args[0].shape[1]), False)
+        return Role.ELEMENTWISE, Domain(out_elements)
     if name in SCATTERS:
         source = args[SCATTERS[name]]
         return Role.ELEMENTWISE, Domain(source.numel() if hasattr(source, "numel") else out_elements)
@@ -147,11 +147,9 @@ def role_of(
         role = Role.ALONE
     if role is None:
         role = Role.ELEMENTWISE if "pointwise" in tags else Role.REDUCTION if "reduction" in tags else None
-    if role is None:
-        return None
     if role is Role.REDUCTION:
         return role, Domain(in_elements, max(1, out_elements), _is_inner(name, args))
-    return role, Domain(out_elements)
+    return None if role is None else (role, Domain(out_elements))
 
 
 def _is_inner(name: str, args: Sequence[Any]) -> bool:
@@ -168,9 +166,6 @@ def _is_inner(name: str, args: Sequence[Any]) -> bool:
 
 
 _DIMS_THIRD = ("_softmax_backward_data", "_log_softmax_backward_data", "norm", "linalg_vector_norm")
-
-
-_BACKWARD = "backward"
 
 
 class _Facts(NamedTuple):
@@ -261,8 +256,7 @@ class Recorder(TorchDispatchMode):
 
     def finish(self) -> Trace:
         """Return the trace; what is still held somewhere must have been written."""
-        alive = {number for number, storage in enumerate(self._storages) if not storage.expired()}
-        self.trace.kept |= alive
+        self.trace.kept |= {number for number, storage in enumerate(self._storages) if not storage.expired()}
         self._storages.clear()
         self._buffers.clear()
         return self.trace
@@ -281,13 +275,9 @@ class Recorder(TorchDispatchMode):
         phase: str | None = None,
     ) -> None:  # fmt: skip
         """Write down an operation of a library, with the tensors that it reads and writes."""
-        elements = sum(tensor.numel() for tensor in writes)
-        read = tuple(self._read(tensor) for tensor in reads)
-        written = tuple(self._write(tensor) for tensor in writes)
-        where = self.path if path is None else path
-        self.trace.calls.append(
-            Call(name, where, phase or self.phase, Role.EXTERN, Domain(elements), read, written, works)
-        )
+        domain, where = Domain(sum(tensor.numel() for tensor in writes)), self.path if path is None else path
+        read, written = tuple(map(self._read, reads)), tuple(map(self._write, writes))
+        self.trace.calls.append(Call(name, where, phase or self.phase, Role.EXTERN, domain, read, written, works))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -338,13 +328,13 @@ class Recorder(TorchDispatchMode):
         """Return module and phase of what runs: autograd's nodes remember where they were made."""
         node = torch._C._current_autograd_node()
         if node is None:
-            if self.phase == _BACKWARD:  # sums of gradients, between nodes
-                return self.path or self._backward_path, _BACKWARD
+            if self.phase == "backward":  # sums of gradients, between nodes
+                return self.path or self._backward_path, "backward"
             if torch.is_grad_enabled():
                 self._path_of_node[torch._C._autograd._get_sequence_nr() - 1] = self.path
             return self.path, self.phase
         self._backward_path = self.path or self._path_of_node.get(node._sequence_nr(), "")
-        return self._backward_path, _BACKWARD
+        return self._backward_path, "backward"
 
     def _call(
         self, facts: _Facts, args: Any, kwargs: Any, inputs: list[Any], outputs: list[Any], path: str, phase: str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.extras import needs_extra
 from gemm_eval.report import Cell, Column, Facts, Page, Section, Table, Text
-from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
+from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation, paths_around
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,32 +21,19 @@ _MAX_UNPRICED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class FoldedModule:
-    """Modules of one class whose paths differ by numbers alone, as do those around them.
+class Folded:
+    """Modules of one class, or operations that are alike, whose paths differ by numbers alone; the first of them.
 
-    `path` has ``*`` in the place of numbers, where there are several; `depth` is below the outermost; times and share
-    are of all, `bound` is what limits most of the time of the first.
+    `path` has ``*`` in the place of numbers, where there are several; times are of all.
     """
 
-    path: str
-    module_class: str
-    depth: int
-    count: int
-    latency_us: float
-    low_us: float
-    high_us: float
-    share_frac: float
-    bound: str
-
-
-@dataclass(frozen=True, slots=True)
-class FoldedOperation:
-    """Operations that are alike: name, sizes, phase and folded path; the first of them, and the time of all."""
-
-    first: PredictedOperation
+    first: Any
     path: str
     count: int
     latency_us: float
+    low_us: float = 0.0
+    high_us: float = 0.0
+    share_frac: float = 0.0
 
 
 def folded_path(path: str) -> str:
@@ -54,7 +41,18 @@ def folded_path(path: str) -> str:
     return _NUMBER.sub("*", path)
 
 
-def fold_modules(prediction: ModulePrediction, *, depth: int | None, fold: bool) -> list[FoldedModule]:
+def _fold(groups: Mapping[Any, Sequence[Any]], *names: str) -> list[Folded]:
+    """Return a row for each group by its path, which its key begins with; `names` are summed up."""
+    return [
+        Folded(
+            each[0], key[0] if len(each) > 1 else each[0].path, len(each),
+            *(sum(getattr(item, name) for item in each) for name in ("latency_us", *names)),
+        )
+        for key, each in groups.items()
+    ]  # fmt: skip
+
+
+def fold_modules(prediction: ModulePrediction, *, depth: int | None, fold: bool) -> list[Folded]:
     """Return modules, outer ones first, down to a depth."""
     groups: dict[tuple[str, tuple[str, ...]], list[ModulePrediction]] = {}
     classes: dict[str, tuple[str, ...]] = {}  # of a module and those around it
@@ -64,44 +62,33 @@ def fold_modules(prediction: ModulePrediction, *, depth: int | None, fold: bool)
             path = folded_path(node.path) if fold else node.path
             classes[node.path] = (*classes.get(node.path.rpartition(".")[0], ()), node.module_class)
             groups.setdefault((path, classes[node.path]), []).append(node)
-    rows = []
-    for (path, _), nodes in groups.items():
-        first = nodes[0]
-        names = ("latency_us", "low_us", "high_us", "share_frac")
-        sums = {name: sum(getattr(node, name) for node in nodes) for name in names}
-        shown, level = path if len(nodes) > 1 else first.path, _level(first.path) - base
-        rows.append(FoldedModule(shown, first.module_class, level, len(nodes), **sums, bound=first.bound))
-    return rows
+    return _fold(groups, "low_us", "high_us", "share_frac")
 
 
 def _level(path: str) -> int:
     return path.count(".") + 1 if path else 0
 
 
-def fold_operations(operations: Iterable[PredictedOperation]) -> list[FoldedOperation]:
+def fold_operations(operations: Iterable[PredictedOperation]) -> list[Folded]:
     """Return operations that are alike in one row, those that take most of the time first."""
     groups: dict[tuple[str, ...], list[PredictedOperation]] = {}
     for each in operations:
         groups.setdefault((folded_path(each.path), each.name, each.phase, each.kind, each.detail), []).append(each)
-    rows = [
-        FoldedOperation(
-            result[0], key[0] if len(result) > 1 else result[0].path, len(result), sum(one.latency_us for one in result)
-        )
-        for key, result in groups.items()
-    ]
-    return sorted(rows, key=lambda row: -row.latency_us)
+    return sorted(_fold(groups), key=lambda row: -row.latency_us)
 
 
 def module_table(prediction: ModulePrediction, *, depth: int | None, fold: bool) -> str:
     """Return the table of `ModulePrediction.table`."""
     lines = [_headline(prediction)]
     rows = [("module", "class", "runs", "us", "share", "80% within", "bound")]
+    base = _level(prediction.path)
     for row in fold_modules(prediction, depth=depth, fold=fold):
-        name = "  " * row.depth + (row.path.rpartition(".")[2] if row.depth else row.path or "(all)")
+        level = _level(row.first.path) - base
+        name = "  " * level + (row.path.rpartition(".")[2] if level else row.path or "(all)")
         interval = "" if row.low_us == row.high_us else f"{us_text(row.low_us)}..{us_text(row.high_us)}"
         rows.append(
-            (name, row.module_class, f"{row.count}" if row.count > 1 else "", us_text(row.latency_us),
-             f"{row.share_frac:.1%}", interval, row.bound)
+            (name, row.first.module_class, f"{row.count}" if row.count > 1 else "", us_text(row.latency_us),
+             f"{row.share_frac:.1%}", interval, row.first.bound)
         )  # fmt: skip
     lines += aligned(rows, right={2, 3, 4, 5})
     unpriced = fold_operations(prediction.unpriced)
@@ -203,8 +190,8 @@ def prediction_page(prediction: ModulePrediction) -> Page:
     """Return the page of a prediction; the levers are evaluated for it."""
     name, total_us = prediction.module_class or "operations", prediction.latency_us
     rows: list[list[Cell]] = [
-        [row.path or "(all)", row.module_class, row.count, row.latency_us, 100 * row.share_frac, row.low_us,
-         row.high_us, row.bound]
+        [row.path or "(all)", row.first.module_class, row.count, row.latency_us, 100 * row.share_frac, row.low_us,
+         row.high_us, row.first.bound]
         for row in fold_modules(prediction, depth=None, fold=True)
     ]  # fmt: skip
     folded = fold_operations(each for each in prediction.operations if each.kind != "unpriced")
@@ -213,29 +200,25 @@ def prediction_page(prediction: ModulePrediction) -> Page:
          100 * row.latency_us / total_us if total_us else 0.0, row.first.bound, row.first.source, row.first.detail]
         for row in folded
     ]  # fmt: skip
+    unpriced: list[list[Cell]] = [
+        [row.first.name, row.path, row.count, row.count * row.first.num_bytes / 1e6,
+         100 * row.count * row.first.num_bytes / max(1, prediction.num_bytes), row.first.detail]
+        for row in fold_operations(prediction.unpriced)
+    ]  # fmt: skip
     sections = [
         Section("Overview", [Facts(_facts(prediction))]),
         Section("Modules", [Table(_MODULES, rows, note="Numbers in paths are folded; low and high: 80% of GEMMs.")]),
         Section("Kernels", [Table(_OPERATIONS, operations)]),
     ]
-    if prediction.unpriced:
-        sections.append(Section("Not priced", [_unpriced_table(prediction)]))
+    if unpriced:
+        note = "No model knows these: they count as no time."
+        sections.append(Section("Not priced", [Table(_UNPRICED, unpriced, note=note)]))
     levers: list[list[Cell]] = [
         [lever.change, lever.latency_us, 100 * lever.gain_frac] for lever in prediction.what_would_help()
     ]
     help_part = Table(_LEVERS, levers) if levers else Text("No single change of the arch saves more than 0.5%.")
     sections.append(Section("What would help", [help_part]))
     return Page(f"{name} on {prediction.arch_name}", f"predicted, fused as by {prediction.fusion}", sections)
-
-
-def _unpriced_table(prediction: ModulePrediction) -> Table:
-    total = max(1, prediction.num_bytes)
-    rows: list[list[Cell]] = [
-        [row.first.name, row.path, row.count, row.count * row.first.num_bytes / 1e6,
-         100 * row.count * row.first.num_bytes / total, row.first.detail]
-        for row in fold_operations(prediction.unpriced)
-    ]  # fmt: skip
-    return Table(_UNPRICED, rows, note="No model knows these: they count as no time.")
 
 
 def _facts(prediction: ModulePrediction) -> list[tuple[str, str]]:
@@ -260,41 +243,35 @@ def chrome_trace(prediction: ModulePrediction) -> str:
 
     Times are in microseconds, as the format has them.
     """
-    operations = prediction.operations
     names = [(_KERNEL_THREAD, "kernels"), (_MODULE_THREAD, "modules")]
     events: list[dict[str, Any]] = [
         {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": f"predicted on {prediction.arch_name}"}},
         *({"name": "thread_name", "ph": "M", "pid": 0, "tid": at, "args": {"name": name}} for at, name in names),
     ]
-    for one in operations:
-        args = {"module": one.path, "bound": one.bound, "source": one.source, "detail": one.detail, "flop": one.flop,
-                "bytes": one.num_bytes, "low_us": one.low_us, "high_us": one.high_us}  # fmt: skip
-        events.append(_event(one.name, one.kind, one.start_us, one.latency_us, _KERNEL_THREAD, args))
-    events += _spans(operations)
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
 
+    def add(name: str, category: str, start_us: float, us: float, thread: int, **args: Any) -> None:
+        event = {"name": name, "cat": category, "ph": "X", "ts": start_us, "dur": us, "pid": 0}
+        events.append(event | {"tid": thread, "args": args})
 
-def _event(name: str, category: str, start_us: float, us: float, thread: int, args: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "cat": category, "ph": "X", "ts": start_us, "dur": us, "pid": 0, "tid": thread, "args": args}
-
-
-def _spans(operations: tuple[PredictedOperation, ...]) -> list[dict[str, Any]]:
-    """Stretches of time in which a module, or one in it, runs; spans of inner ones lie within."""
-    events, open_spans = [], dict[str, float]()
-    end_us = 0.0
-    for one in operations:
-        parts = one.path.split(".") if one.path else []
-        inside = {".".join(parts[: end + 1]) for end in range(len(parts))}
-        ended = [path for path in open_spans if path not in inside]
-        events += [_span(path, open_spans.pop(path), end_us) for path in ended]
+    for each in prediction.operations:
+        add(
+            each.name, each.kind, each.start_us, each.latency_us, _KERNEL_THREAD, module=each.path, bound=each.bound,
+            source=each.source, detail=each.detail, flop=each.flop, bytes=each.num_bytes, low_us=each.low_us,
+            high_us=each.high_us,
+        )  # fmt: skip
+    # stretches of time in which a module, or one in it, runs; spans of inner ones lie within
+    open_spans, end_us = dict[str, float](), 0.0
+    for each in prediction.operations:
+        inside = set(paths_around(each.path))
+        for path in [path for path in open_spans if path not in inside]:
+            start_us = open_spans.pop(path)
+            add(path, "module", start_us, end_us - start_us, _MODULE_THREAD)
         for path in sorted(inside, key=len):
-            open_spans.setdefault(path, one.start_us)
-        end_us = one.start_us + one.latency_us
-    return events + [_span(path, start_us, end_us) for path, start_us in open_spans.items()]
-
-
-def _span(path: str, start_us: float, end_us: float) -> dict[str, Any]:
-    return _event(path, "module", start_us, end_us - start_us, _MODULE_THREAD, {})
+            open_spans.setdefault(path, each.start_us)
+        end_us = each.start_us + each.latency_us
+    for path, start_us in open_spans.items():
+        add(path, "module", start_us, end_us - start_us, _MODULE_THREAD)
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
 
 
 _MAX_ROWS = 40
@@ -373,30 +350,24 @@ class Comparison:
             f"predicted/measured {self.ratio:.3f}"
         )
         rows = [("module", "operation", "runs", "predicted us", "measured us", "ratio", "sizes", "kernel")]
-        groups = self._groups()
-        for (path, name, detail), result in groups[:_MAX_ROWS]:
-            predicted, measured = _sums(result)
-            ratio = f"{predicted / measured:.2f}" if measured else ""
-            kernel = result[0].kernels[0][:40] if result[0].kernels else ""
-            rows.append((path if len(result) > 1 else result[0].path, name, str(len(result)), us_text(predicted),
-                         us_text(measured), ratio, detail, kernel))  # fmt: skip
-        lines = [head, *aligned(rows, right={2, 3, 4, 5})]
-        if len(groups) > _MAX_ROWS:
-            predicted, measured = _sums([each for _, result in groups[_MAX_ROWS:] for each in result])
-            lines.append(
-                f"{len(groups) - _MAX_ROWS} more kinds: predicted {us_text(predicted)} us, "
-                f"measured {us_text(measured)} us"
-            )
-        if self.outside_us:
-            lines.append(f"kernels of no operation: {us_text(self.outside_us)} us")
-        return "\n".join(lines)
-
-    def _groups(self) -> list[tuple[tuple[str, str, str], list[MeasuredOperation]]]:
-        """Operations that are alike, those that were measured longest first."""
         groups: dict[tuple[str, str, str], list[MeasuredOperation]] = {}
         for each in self.operations:
             groups.setdefault((folded_path(each.path), each.name, each.detail), []).append(each)
-        return sorted(groups.items(), key=lambda item: -_sums(item[1])[1])
+        ordered = sorted(groups.items(), key=lambda item: -_sums(item[1])[1])  # those that were measured longest first
+        for (path, name, detail), alike in ordered[:_MAX_ROWS]:
+            predicted, measured = _sums(alike)
+            ratio = f"{predicted / measured:.2f}" if measured else ""
+            kernel = alike[0].kernels[0][:40] if alike[0].kernels else ""
+            rows.append((path if len(alike) > 1 else alike[0].path, name, str(len(alike)), us_text(predicted),
+                         us_text(measured), ratio, detail, kernel))  # fmt: skip
+        lines = [head, *aligned(rows, right={2, 3, 4, 5})]
+        if len(ordered) > _MAX_ROWS:
+            predicted, measured = _sums(each for _, alike in ordered[_MAX_ROWS:] for each in alike)
+            more = f"predicted {us_text(predicted)} us, measured {us_text(measured)} us"
+            lines.append(f"{len(ordered) - _MAX_ROWS} more kinds: {more}")
+        if self.outside_us:
+            lines.append(f"kernels of no operation: {us_text(self.outside_us)} us")
+        return "\n".join(lines)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a row for each operation as plain values."""

@@ -12,7 +12,7 @@ from gemm_eval.checks import check_word
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.evaluate_module import Arch, check_attention_library, evaluator_for
-from gemm_eval.torch.functions import FunctionMode, flex_attention_caught
+from gemm_eval.torch.functions import functions_caught, replaced
 from gemm_eval.torch.fusion import FUSIONS
 from gemm_eval.torch.graph import Trace
 from gemm_eval.torch.operators import type_of
@@ -93,14 +93,11 @@ def trace_module(
     given, named = tree_map_only(
         torch.Tensor, lambda tensor: shapes.of(tensor, keeps_grad=backward), (tuple(args), dict(kwargs))
     )
-    functions = FunctionMode(recorder, shapes, is_compiled=is_compiled)
-    with ExitStack() as stack:
-        for context in (
-            _as_written(is_compiled), torch.set_grad_enabled(backward), functions,
-            flex_attention_caught(functions.flex_attention), follow_modules(recorder, module),
-            _standing_in(module, skipped, recorder), recorder,
-        ):  # fmt: skip
-            stack.enter_context(context)
+    functions = functions_caught(recorder, shapes, is_compiled=is_compiled)
+    with (
+        _as_written(is_compiled), torch.set_grad_enabled(backward), functions, follow_modules(recorder, module),
+        _standing_in(module, skipped, recorder), recorder,
+    ):  # fmt: skip
         out = torch.func.functional_call(module, state, given, named, strict=False)
         grads = _gradients(out, state, recorder) if backward else None
     shapes.clear()
@@ -153,8 +150,7 @@ def _as_written(is_compiled: bool) -> Iterator[None]:
             (torch.cuda.amp.common, "amp_definitely_not_available", False), (torch.cuda, "is_bf16_supported", True),
             (torch.compiler, "is_compiling", is_compiled),
         ):  # fmt: skip
-            stack.callback(setattr, home, name, getattr(home, name))
-            setattr(home, name, lambda *_, answer=answer, **__: answer)
+            stack.enter_context(replaced(home, name, lambda *_, answer=answer, **__: answer))
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
@@ -220,7 +216,7 @@ class predict:  # noqa: N801  it is used as a function
         self._stack = ExitStack()
         for context in (
             follow_modules(self._recorder), _quantized_layers(self._recorder),
-            FunctionMode(self._recorder, is_compiled=self._fusion == "inductor"), self._recorder,
+            functions_caught(self._recorder, is_compiled=self._fusion == "inductor"), self._recorder,
         ):  # fmt: skip
             self._stack.enter_context(context)
         self._prediction = Prediction(self._recorder.trace)

@@ -34,12 +34,12 @@ from gemm_eval.transformer.parts import (
 )
 from gemm_eval.transformer.shapes import moe_layer_of
 from gemm_eval.transformer.types import model_on, types_on
-from gemm_eval.transformer.work import AttentionWork, CollectiveWork, Fusions, GemmWork, MemoryWork, MoeWork, Operation
+from gemm_eval.transformer.work import AttentionWork, Fusions, GemmWork, MemoryWork, Operation
 
 __all__ = [
-    "CHUNK_TOKENS", "MEMORY_FRAC", "WHAT_COUNTS", "Attention", "AttentionWork", "CollectiveWork", "Ffn", "Fusions",
+    "CHUNK_TOKENS", "MEMORY_FRAC", "WHAT_COUNTS", "Attention", "AttentionWork", "Ffn", "Fusions",
     "GemmWork", "GroupedAttention", "LatentAttention", "LayerGemm", "LayerKind", "MemoryLever", "MemoryWork",
-    "ModelConfig", "ModelMemory", "Moe", "MoeWork", "Operation", "ParameterCounts", "PublishedParameters",
+    "ModelConfig", "ModelMemory", "Moe", "Operation", "ParameterCounts", "PublishedParameters",
     "Quantization", "QuantizedPart", "WeightFormat", "WeightPart", "check_memory", "count_parameters", "largest_batch",
     "largest_seq_len", "layer_kinds", "list_models", "load_model", "memory_document", "memory_levers", "model_memory",
     "model_on", "model_operations", "moe_layer_of", "num_joined", "num_parameters", "say_memory",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -173,16 +173,12 @@ def stage_layers(num_layers: int, pipeline_parallel: int) -> tuple[range, ...]:
     return tuple(range(first, end) for first, end in zip(firsts, (*firsts[1:], num_layers), strict=True))
 
 
-def stage_config(config: ModelConfig, layers: Iterable[int]) -> ModelConfig:
-    """Return the model that some layers of `config` are, counted from 0 again, in order.
+@lru_cache(maxsize=1024)
+def stage_config(config: ModelConfig, layers: Sequence[int]) -> ModelConfig:
+    """Return the model that some layers of `config` (a tuple or range) are, counted from 0 again, in order.
 
     Embedding, final norm and LM head are still in it: only the caller knows whether the layers come with them.
     """
-    return _config_of(config, tuple(layers))
-
-
-@lru_cache(maxsize=1024)
-def _config_of(config: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
     if len(layers) == config.num_layers:
         return config
     index_of = {layer: index for index, layer in enumerate(layers)}

@@ -250,7 +250,7 @@ def word_of(keys: Keys, key: str, known: Sequence[str], default: str | None) -> 
 
 def _group(keys: Keys, key: str) -> int | None:
     """Return a group size; None: one group for all K, which is written as -1."""
-    value = keys.count(key, at_least=_PER_COLUMN)
+    value = keys.size(key, at_least=_PER_COLUMN)
     if value == 0:
         keys.refuse(key, "must be a size, or -1 for all K")
     return None if value == _PER_COLUMN else value

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from gemm_eval.errors import ModelConfigError
 from gemm_eval.storage import read_bounded
@@ -17,11 +17,7 @@ _MAX_DEPTH = 32
 _MAX_SIZE = 1 << 24
 
 
-class _Required:
-    """The default of a key that has none."""
-
-
-_REQUIRED: Final = _Required()
+_REQUIRED: Any = object()  # the default of a key that has none
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -81,13 +77,16 @@ class Keys:
         self._seen: set[str] = set()
         self.origin = origin
 
-    def size(self, key: str, default: int | _Required = _REQUIRED, *, at_most: int = _MAX_SIZE) -> int:
-        """Return an integer of at least 1."""
-        return self._integer(key, default, 1, at_most)
+    def size(self, key: str, default: int = _REQUIRED, *, at_least: int = 1, at_most: int = _MAX_SIZE) -> int:
+        """Return an integer in a range."""
+        value = self._value(key, default)
+        if type(value) is not int or not at_least <= value <= at_most:
+            self.refuse(key, f"must be an integer in {at_least}..{at_most}")
+        return int(value)
 
-    def count(self, key: str, default: int | _Required = _REQUIRED, *, at_least: int = 0) -> int:
-        """Return an integer of at least 0, or of `at_least`."""
-        return self._integer(key, default, at_least, _MAX_SIZE)
+    def count(self, key: str, default: int = _REQUIRED) -> int:
+        """Return an integer of at least 0."""
+        return self.size(key, default, at_least=0)
 
     def optional_size(self, key: str) -> int | None:
         """Return an integer of at least 1, or None if the key is missing."""
@@ -115,7 +114,7 @@ class Keys:
             self.refuse(key, "must be true or false")
         return value
 
-    def text(self, key: str, default: str | _Required = _REQUIRED) -> str:
+    def text(self, key: str, default: str = _REQUIRED) -> str:
         """Return a string."""
         value = self._value(key, default)
         if not isinstance(value, str):
@@ -180,9 +179,3 @@ class Keys:
         if default is _REQUIRED:
             raise ModelConfigError(f"{key} must be given ({self.origin}: {key})")
         return default
-
-    def _integer(self, key: str, default: int | _Required, at_least: int, at_most: int) -> int:
-        value = self._value(key, default)
-        if type(value) is not int or not at_least <= value <= at_most:
-            self.refuse(key, f"must be an integer in {at_least}..{at_most}")
-        return int(value)

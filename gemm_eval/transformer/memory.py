@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -184,6 +184,11 @@ class ModelMemory:
             result[part.types] += part.num_bytes
         return dict(result.most_common())
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sums as plain values."""
+        names = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "total_bytes", "weight_bytes_by_type")
+        return {name: getattr(self, name) for name in names}
+
 
 def model_memory(
     config: ModelConfig, *, batch_size: int, seq_len: int, tensor_parallel: int = 1, expert_parallel: int = 1,
@@ -309,8 +314,7 @@ def largest_batch(config: ModelConfig, limit_bytes: int, **options: Any) -> int:
 
     `options` and errors are those of `model_memory`, without `batch_size`.
     """
-    options.pop("batch_size", None)
-    return _largest(lambda num: model_memory(config, batch_size=num, **options).total_bytes <= limit_bytes)
+    return _largest(config, limit_bytes, "batch_size", options)
 
 
 def largest_seq_len(config: ModelConfig, limit_bytes: int, **options: Any) -> int:
@@ -318,12 +322,13 @@ def largest_seq_len(config: ModelConfig, limit_bytes: int, **options: Any) -> in
 
     `options` and errors are those of `model_memory`, without `seq_len`.
     """
-    options.pop("seq_len", None)
-    return _largest(lambda num: model_memory(config, seq_len=num, **options).total_bytes <= limit_bytes)
+    return _largest(config, limit_bytes, "seq_len", options)
 
 
-def _largest(fits: Callable[[int], bool]) -> int:
-    """Return the largest number that fits, for what only grows; 0: not even 1."""
+def _largest(config: ModelConfig, limit_bytes: int, option: str, options: dict[str, Any]) -> int:
+    def fits(num: int) -> bool:
+        return model_memory(config, **options | {option: num}).total_bytes <= limit_bytes
+
     low, high = 0, 1
     while high < _MAX_COUNT and fits(high):
         low, high = high, 2 * high
@@ -365,8 +370,8 @@ def memory_levers(
         narrower = lever(option, dtype, **({"expert_dtype": None} if option == "dtype" else {}))
         is_gain = narrower is not None and (option == "kv_dtype" or narrower.total_bytes < total_bytes)
         result.append(narrower if is_gain else None)
-    for option, most in (("batch_size", largest_batch), ("seq_len", largest_seq_len)):
-        num = most(config, limit_bytes, **options)
+    for option in ("batch_size", "seq_len"):
+        num = _largest(config, limit_bytes, option, options)
         result.append(lever(option, num) if 0 < num < options[option] else None)
     return tuple(filter(None, result))
 

@@ -18,18 +18,9 @@ from gemm_eval.transformer.gemms import layer_gemms, make_step
 from gemm_eval.transformer.parts import GroupedAttention, LatentAttention, Moe
 from gemm_eval.transformer.shapes import EXPECTED, UNIFORM, Shape, Step, layer_shapes, lm_head_shape, local_kv_heads
 from gemm_eval.transformer.types import WeightTypes, kv_type, weight_types
-from gemm_eval.transformer.work import (
-    AttentionWork,
-    CollectiveWork,
-    Fusions,
-    GemmWork,
-    MemoryWork,
-    MoeWork,
-    Operation,
-    Work,
-)
+from gemm_eval.transformer.work import AttentionWork, Fusions, GemmWork, MemoryWork, Operation, Work
 from gemm_eval.words import shown
-from gemm_eval.workload import AttentionProblem, Operand
+from gemm_eval.workload import AttentionProblem, CollectiveProblem, Operand
 
 _BITS_PER_BYTE = 8
 _FP32_BYTES = 4
@@ -55,7 +46,7 @@ def model_operations(
         pipeline_parallel, stage: stages, and which of them: the first has the embedding, the last norm and LM head;
             all others send what they computed to the next.
         kv_dtype: type of the KV cache, as for `model_memory`.
-        experts_as_layer: routed experts as one `MoeWork`; False: as grouped GEMMs, with what is around them.
+        experts_as_layer: routed experts as one `MoeLayer`; False: as grouped GEMMs, with what is around them.
         fusions: which operations run as one kernel; None: all that engines fuse.
     """
     check_flag("experts_as_layer", experts_as_layer)
@@ -157,7 +148,7 @@ class _Part:
         ranks = self.step.tensor_parallel
         if ranks > 1:
             size = self.step.tokens * self.config.hidden_size * self.elem_bytes
-            yield self._operation(name, CollectiveWork("all_reduce", size, ranks))
+            yield self._operation(name, CollectiveProblem("all_reduce", size, ranks))
 
     def embedding(self) -> Iterator[Operation]:
         """Yield rows of the embedding; each device of a group has some of the vocabulary, so that they are added up."""
@@ -174,7 +165,7 @@ class _Part:
         ranks, vocab = self.step.tensor_parallel, self.config.vocab_size
         if ranks > 1:
             size = head.M * head.N * self.elem_bytes
-            yield self._operation("logits_all_gather", CollectiveWork("all_gather", size, ranks))
+            yield self._operation("logits_all_gather", CollectiveProblem("all_gather", size, ranks))
         wide, token = _FP32_BYTES / self.elem_bytes, _TOKEN_BYTES / self.elem_bytes / vocab
         yield self._memory("logits_cast", "cast", vocab, writes=wide, rows=head.M)
         yield self._memory("sampling", "sample", vocab, reads=wide, writes=token, rows=head.M)
@@ -183,7 +174,7 @@ class _Part:
         """Yield the hidden state for the next stage, and the residual where the next norm adds it."""
         tensors = 1 + self.fusions.residual_norm
         size = tensors * self.step.tokens * self.config.hidden_size * self.elem_bytes
-        yield self._operation("stage_send", CollectiveWork("send", size, 2))
+        yield self._operation("stage_send", CollectiveProblem("send", size, 2))
 
     # ---- a layer ---------------------------------------------------------------------------------------------------
 
@@ -264,7 +255,7 @@ class _Part:
                     distribution="balanced" if load == EXPECTED else load, gated=moe.is_gated,
                     dtype=stored.types,
                 )  # fmt: skip
-                yield self._operation("experts", MoeWork(layer), stored.num_layers)
+                yield self._operation("experts", layer, stored.num_layers)
         else:
             yield from self._routed(moe, up, shapes["expert_down"])
         if is_spread:
@@ -280,7 +271,7 @@ class _Part:
         """Return the copies of a device's tokens; its tensor-parallel group has them all, and each sends its share."""
         copies = -(-self.step.tokens * moe.experts_per_token // self.step.tensor_parallel)
         size = copies * self.config.hidden_size * elem_bytes
-        return self._operation(name, CollectiveWork("all_to_all", size, self.step.expert_parallel))
+        return self._operation(name, CollectiveProblem("all_to_all", size, self.step.expert_parallel))
 
     def _routed(self, moe: Moe, up: Shape, down: Shape) -> Iterator[Operation]:
         """Yield routed experts as grouped GEMMs, with what is around them."""

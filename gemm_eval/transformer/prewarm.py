@@ -79,8 +79,7 @@ def prewarm(
         InvalidOptionError: an empty range, or a degree that does not divide the model.
         UnsupportedError: the arch cannot run the types.
     """
-    started_s = time.perf_counter()
-    _check_evaluator(evaluator)
+    started_s = _start(evaluator)
     config = model_on(evaluator.arch, model if isinstance(model, ModelConfig) else load_model(model))
     asked = {
         "phases": phases, "batch_sizes": batch_sizes, "seq_lens": seq_lens, "tensor_parallel": tensor_parallel,
@@ -125,8 +124,7 @@ def prewarm_for_transformer(
         InvalidOptionError: sizes that make no transformer.
         UnsupportedError: the arch cannot run the types.
     """
-    started_s = time.perf_counter()
-    _check_evaluator(evaluator)
+    started_s = _start(evaluator)
     hidden_size = as_integer("hidden_size", hidden_size, 1, MAX_DIM)
     intermediate_size = as_integer("intermediate_size", intermediate_size, 1, MAX_DIM)
     if num_heads is None:
@@ -169,9 +167,10 @@ def _values(name: str, values: Any) -> tuple[Any, ...]:
     return result
 
 
-def _check_evaluator(evaluator: object) -> None:
+def _start(evaluator: object) -> float:
     if not isinstance(evaluator, GEMMEvaluator):
         raise InvalidInputError(f"evaluator must be a GEMMEvaluator, got {shown(evaluator)}")
+    return time.perf_counter()
 
 
 def _warm(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
@@ -76,13 +76,6 @@ def _gemms_of(config: ModelConfig) -> frozenset[str]:
 _DEFAULT = "fp16"  # of models that do not say their type
 _ABSORBED = ("q_absorb", "v_absorb")
 _KEPT_BITS = 16  # what checkpoints keep has at least so many
-
-
-class ModelTypes(TypedDict):
-    """Two arguments of `transformer_gemms`."""
-
-    dtype: str | None
-    dense_dtype: str
 
 
 class StoredTypes(NamedTuple):
@@ -231,8 +224,8 @@ def _format_on(arch: ArchSpec, form: WeightFormat) -> WeightFormat | None:
 
 def types_on(
     arch: ArchSpec, dtype: str | None, dense_dtype: str | None = None, config: ModelConfig | None = None
-) -> ModelTypes:
-    """Return the types that a model has on an arch, for `transformer_gemms`.
+) -> dict[str, Any]:
+    """Return the types that a model has on an arch: `dtype` and `dense_dtype` of `transformer_gemms`.
 
     `dtype` None: as the model's file says, if `config` is given and says it; else the default type of the arch.
     `dense_dtype` None: as `transformer_gemms` has it, or fp16 in place of bf16 where the arch has no bf16.
@@ -242,9 +235,9 @@ def types_on(
     """
     known = _types_known_to(arch)
     weights = str(arch.default_dtype) if dtype is None else dtype
-    is_stored = dtype is None and config is not None and config.quantization is not None
-    if is_stored:
-        assert config is not None
+    is_stored = False
+    if dtype is None and config is not None and config.quantization is not None:
+        is_stored = True
         dense = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
         is_widened = dense_dtype is None
     else:

@@ -8,7 +8,7 @@ from typing import Any
 from gemm_eval.checks import check_flag
 from gemm_eval.dtypes import DType
 from gemm_eval.moe import MoeLayer
-from gemm_eval.workload import AttentionProblem, GemmProblem
+from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +63,8 @@ class MemoryWork:
         return self.read_bytes + self.write_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MoeWork:
-    """The routed experts of a layer: choice, permutation, both grouped GEMMs, activation and weighted sum.
-
-    Shared experts are GEMMs of their own.
-    """
-
-    layer: MoeLayer
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveWork:
-    """A collective of several devices; `message_bytes` is what one device adds, contributes or sends in all.
-
-    `what` is ``"all_reduce"``, ``"all_gather"``, ``"all_to_all"`` or ``"send"``.
-    """
-
-    what: str
-    message_bytes: int
-    num_ranks: int
-
-
-Work = GemmWork | AttentionWork | MemoryWork | MoeWork | CollectiveWork
+Work = GemmWork | AttentionWork | MemoryWork | MoeLayer | CollectiveProblem
+"""Work of an operation; a `MoeLayer` is its routed experts alone: shared experts are GEMMs of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +91,8 @@ class Operation:
 
 
 _KINDS: dict[type, str] = {
-    GemmWork: "gemm", AttentionWork: "attention", MemoryWork: "memory", MoeWork: "moe", CollectiveWork: "collective",
+    GemmWork: "gemm", AttentionWork: "attention", MemoryWork: "memory", MoeLayer: "moe",
+    CollectiveProblem: "collective",
 }  # fmt: skip
 
 

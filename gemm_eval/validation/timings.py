@@ -17,7 +17,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.words import shown
-from gemm_eval.workload import LAYOUTS, GemmProblem
+from gemm_eval.workload import GemmProblem
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -251,8 +251,8 @@ def _problem(row: tuple[Any, ...], group_n: int, layout: str | None, accumulate:
     group_size = int(row[7]) if row[7] != PER_COLUMN and (a is not b or a.is_block_scaled) else None
     G, M, K, N = map(int, row[:4])
     return GemmProblem(
-        G, M, K, N, a, b, c, group_size=group_size, group_n=group_n if group_n > 1 else None, accumulate=accumulate,
-        layout=layout or LAYOUTS[0],
+        G, M, K, N, a, b, c, group_size=group_size, group_n=group_n if group_n > 1 else None, layout=layout,
+        accumulate=accumulate,
     )  # fmt: skip
 
 

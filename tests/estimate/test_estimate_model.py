@@ -1,12 +1,15 @@
-"""Whole models: steps are the sums of their operations, and what is asked changes what it should."""
+"""Whole models: steps are the sums of their operations; pipelines against a simulation of their events."""
 
 from __future__ import annotations
 
+import heapq
 import json
 import pickle
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gemm_eval import (
     GEMMEvaluator,
@@ -24,7 +27,9 @@ from gemm_eval import (
 )
 from gemm_eval.arch import GpuSpec
 from gemm_eval.estimate import IN_ATTENTION, KINDS, operation_costs
-from gemm_eval.transformer import Fusions, GemmWork, MoeWork, model_memory, model_operations
+from gemm_eval.estimate.model import pipeline_us
+from gemm_eval.moe import MoeLayer
+from gemm_eval.transformer import Fusions, GemmWork, model_memory, model_operations
 
 H200 = GEMMEvaluator("h200-sxm")
 
@@ -85,9 +90,9 @@ def test_positions_are_in_attention_once() -> None:
 
 def test_experts_are_those_of_moe_layer() -> None:
     found = estimate("qwen3-30b-a3b", batch=64)
-    (cost,) = (cost for cost in found.decode.costs if isinstance(cost.operation.work, MoeWork))
-    assert isinstance(cost.operation.work, MoeWork)
-    layer = cost.operation.work.layer
+    (cost,) = (cost for cost in found.decode.costs if isinstance(cost.operation.work, MoeLayer))
+    assert isinstance(cost.operation.work, MoeLayer)
+    layer = cost.operation.work
     alone = moe_layer(
         H200, layer.num_tokens, layer.hidden, layer.inter, layer.num_experts, layer.topk,
         distribution=layer.distribution, dtype=layer.dtype,
@@ -301,3 +306,43 @@ def test_the_server_of_cards_over_pcie_is_an_option() -> None:
     assert nvlink.options["interconnect"] is None
     with pytest.raises(InvalidOptionError, match="interconnect must be one of"):
         estimate_model("llama-3-8b", "h200-sxm", interconnect="pcie")
+
+
+TIMES = st.integers(1, 8).flatmap(
+    lambda stages: st.lists(st.lists(st.floats(0.0, 1e6), min_size=stages, max_size=stages), min_size=1, max_size=9)
+)
+
+
+def simulate(chunk_us: list[list[float]]) -> float:
+    """Run chunks through queues before each stage, event by event."""
+    num_stages, now = len(chunk_us[0]), 0.0
+    queues: list[list[int]] = [[] for _ in range(num_stages)]
+    queues[0] = list(range(len(chunk_us)))
+    busy = [False] * num_stages
+    events: list[tuple[float, int, int]] = []
+    while True:
+        for stage in range(num_stages):
+            if queues[stage] and not busy[stage]:
+                chunk = queues[stage].pop(0)
+                busy[stage] = True
+                heapq.heappush(events, (now + chunk_us[chunk][stage], stage, chunk))
+        if not events:
+            return now
+        now, stage, chunk = heapq.heappop(events)
+        busy[stage] = False
+        if stage + 1 < num_stages:
+            queues[stage + 1].append(chunk)
+
+
+@given(TIMES)
+def test_the_recurrence_is_the_simulation(chunk_us: list[list[float]]) -> None:
+    found = pipeline_us(chunk_us)
+    assert found == pytest.approx(simulate(chunk_us))
+    stage_us = [sum(column) for column in zip(*chunk_us, strict=True)]
+    assert max(*stage_us, *map(sum, chunk_us)) <= found * (1 + 1e-12) + 1e-9
+    assert found <= sum(stage_us) * (1 + 1e-12) + 1e-9
+    assert pipeline_us(chunk_us[:-1] or chunk_us) <= found * (1 + 1e-12)
+
+
+def test_equal_chunks_take_one_stage_more_each() -> None:
+    assert pipeline_us([[2.0, 3.0, 1.0]] * 5) == 2.0 + 3.0 + 1.0 + 4 * 3.0

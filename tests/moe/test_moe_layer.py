@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from gemm_eval import (
+    GemmEvalError,
     GEMMEvaluator,
     GemmProblem,
-    InvalidInputError,
     InvalidOptionError,
-    InvalidProblemError,
     MoeLayer,
     MoeLayerResult,
     UnsupportedError,
@@ -281,6 +280,7 @@ def test_the_same_seed_is_the_same_answer_and_another_another() -> None:
     assert first == again
     assert [draw.max_rows for draw in first.draws] != [draw.max_rows for draw in other.draws]
     assert first.latency_us != other.latency_us
+    assert layer(num_tokens=1 << 34, distribution="power_law_1.2").latency_us > 1e6
 
 
 def test_more_tokens_take_longer_in_every_term(evaluator: GEMMEvaluator) -> None:
@@ -446,31 +446,19 @@ def test_rows_of_draws() -> None:
         ({"num_experts": 2048, "topk": 8}, "a rank can have at most 1,024 experts, got 2048 / ep 1: raise ep"),
         ({"distribution": ExpertWeights((1.0,))}, "weights must be one for each of num_experts = 16, got 1"),
         ({"library": "nobody", "evaluator": GPU}, "library must be"),
+        ({"dtype": "w3a16"}, "InvalidProblemError: dtype"),
+        ({"num_tokens": 1 << 40, "hidden": 1 << 20}, "InvalidProblemError: G*M*K*N must be <= 2**57"),
+        ({"evaluator": 3}, "InvalidInputError: evaluator must be a GEMMEvaluator or an arch"),
+        ({"evaluator": "a100-sxm-80gb", "dtype": "fp8"}, "UnsupportedError: "),
     ],
 )  # fmt: skip
 def test_bad_layers_are_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidOptionError) as caught:
+    with pytest.raises(GemmEvalError) as caught:
         layer(**changes)
 
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "words"),
-    [
-        ({"dtype": "w3a16"}, InvalidProblemError, "dtype"),
-        ({"num_tokens": 1 << 40, "hidden": 1 << 20}, InvalidProblemError, r"2\*\*57"),
-        ({"evaluator": 3}, InvalidInputError, "evaluator must be a GEMMEvaluator or an arch"),
-        ({"evaluator": "a100-sxm-80gb", "dtype": "fp8"}, UnsupportedError, "fp8"),
-    ],
-)
-def test_other_bad_arguments_are_refused(changes: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        layer(**changes)
-
-
-def test_huge_layers_are_answered() -> None:
-    assert layer(num_tokens=1 << 34, distribution="power_law_1.2").latency_us > 1e6
+    message = f"{type(caught.value).__name__}: {caught.value}"
+    assert (words if "Error: " in words else "InvalidOptionError: ") in message
+    assert words in message
 
 
 def test_a_layer_that_cannot_run_is_marked() -> None:

@@ -216,10 +216,7 @@ def test_machine_code_depends_on_kernels_and_terms_only() -> None:
     """The cache of compiled kernels is stamped with the text of these; a constant from elsewhere would go stale."""
     for path in PACKAGE.rglob("*_kernels.py"):
         own = {module.rsplit(".", 1)[0] for _, module in imports(path) if module.startswith("gemm_eval.")}
-        assert all(name.endswith((".jit", "_kernels", ".terms")) for name in own), (
-            relative(path),
-            own,
-        )
+        assert all(name.endswith((".jit", "_kernels", ".terms")) for name in own), (relative(path), own)
 
 
 def test_one_room_of_validation_knows_the_models() -> None:

@@ -56,9 +56,7 @@ def gpu() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def h100() -> GpuSpec:
-    arch = load_arch("h100-sxm")
-    assert isinstance(arch, GpuSpec)
-    return arch
+    return load_arch("h100-sxm", GpuSpec)
 
 
 def ranked(top_k: int | float) -> Any:

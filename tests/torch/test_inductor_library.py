@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemm_eval import GpuSpec, load_arch
 from gemm_eval.models.gpu.triton import TritonConfig
-from gemm_eval.torch import inductor_report, prune_inductor
+from gemm_eval.torch import inductor, prune_inductor
 from gemm_eval.torch.inductor import missing_interface
 from gemm_eval.torch.inductor_ranking import KernelTraits, Library, LibraryTime, graph_times_us, has_epilogue
 from gemm_eval.workload import GemmProblem
@@ -61,9 +61,7 @@ def gpu() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def h200() -> GpuSpec:
-    arch = load_arch("h200-sxm")
-    assert isinstance(arch, GpuSpec)
-    return arch
+    return load_arch("h200-sxm", GpuSpec)
 
 
 def bf16(M: int, N: int, K: int) -> GemmProblem:
@@ -278,7 +276,7 @@ def test_a_candidates_time_is_what_it_adds_to_a_graph_of_flushes(
     def benchmark(*tensors: Any, out: Any) -> Any:
         return request.do_bench(lambda: takes(7.0), *tensors, out)
 
-    timed = inductor_report._in_graph(request, benchmark)
+    timed = inductor._in_graph(request, benchmark)
 
     if can_capture:
         assert timed("a", "b", out="c") == pytest.approx(7e-3)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from hypothesis import strategies as st
+
 
 class Sample(NamedTuple):
     """A `config.json`, the exact parameter count, and the preset with the same sizes if there is one."""
@@ -216,3 +218,9 @@ SAMPLES: dict[str, Sample] = {
     "kimi-k2.5": Sample(_seeing("kimi_k25", _KIMI_K2, **UNTIED), 1_026_408_232_448, "kimi-k2"),
     "kimi-vl-a3b": Sample(_seeing("kimi_vl", _MOONLIGHT, **UNTIED), 15_960_110_208),  # of the sizes alone
 }  # fmt: skip
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)

@@ -16,20 +16,18 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import MoeLayer
 from gemm_eval.transformer import (
     AttentionWork,
-    CollectiveWork,
     Fusions,
     GemmWork,
     GroupedAttention,
     MemoryWork,
     ModelConfig,
-    MoeWork,
     Operation,
     list_models,
     load_model,
     model_operations,
     transformer_gemms,
 )
-from gemm_eval.workload import AttentionProblem
+from gemm_eval.workload import AttentionProblem, CollectiveProblem
 
 NONE = Fusions(
     residual_norm=False, qkv=False, gate_up=False, gated_activation=False, rotary_kv_write=False, quantization=False
@@ -211,7 +209,7 @@ def messages(model: str, **options: Any) -> dict[str, tuple[str, int, int, int]]
     return {
         o.name: (o.work.what, o.work.message_bytes, o.work.num_ranks, o.num_layers)
         for o in operations(model, **options)
-        if isinstance(o.work, CollectiveWork) and not o.layer_kind.endswith("dense")
+        if isinstance(o.work, CollectiveProblem) and not o.layer_kind.endswith("dense")
     }
 
 
@@ -236,14 +234,14 @@ def test_messages() -> None:
 @pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (4, 2), (2, 8)])
 def test_experts_are_a_layer_for_moe_layers(tensor: int, expert: int) -> None:
     degrees = {"tensor_parallel": tensor, "expert_parallel": expert}
-    experts = [o for o in operations("deepseek-v3", **degrees, dtype="fp8_block") if isinstance(o.work, MoeWork)]
+    experts = [o for o in operations("deepseek-v3", **degrees, dtype="fp8_block") if isinstance(o.work, MoeLayer)]
     groups = max(1, expert // tensor)
 
     assert len(experts) == 1
     assert experts[0].num_layers == 58
     work = experts[0].work
-    assert isinstance(work, MoeWork)
-    layer = work.layer
+    assert isinstance(work, MoeLayer)
+    layer = work
     assert (layer.num_tokens, layer.tp, layer.ep) == (8 * groups, max(1, tensor // expert), expert)
     assert layer.with_(dtype=None) == MoeLayer(
         8 * groups, 7168, 2048, 256, 8, tp=max(1, tensor // expert), ep=expert, distribution="uniform"

@@ -251,12 +251,7 @@ def test_refusals_come_before_any_work(error: type[GemmEvalError], words: str, m
     ],
 )  # fmt: skip
 def test_sizes_that_make_no_transformer(sizes: Any, options: Any) -> None:
+    with pytest.raises(InvalidInputError, match="evaluator must be"):
+        prewarm_for_transformer("demo-8core", *sizes, **options)  # type: ignore[arg-type]
     with pytest.raises(InvalidOptionError):
         prewarm_for_transformer(GEMMEvaluator(ARCH), *sizes, **options)
-
-
-def test_an_evaluator_is_needed() -> None:
-    with pytest.raises(InvalidInputError, match="evaluator must be"):
-        prewarm("demo-8core", SMALL, batch_sizes=[1], seq_lens=[8])  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="evaluator must be"):
-        prewarm_for_transformer(None, 512, 512, 1, 8)  # type: ignore[arg-type]

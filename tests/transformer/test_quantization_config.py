@@ -23,7 +23,7 @@ from gemm_eval.transformer import (
 )
 from gemm_eval.transformer.loader import parse_config
 from tests.cases import case
-from tests.transformer.hugging_face_samples import SAMPLES
+from tests.transformer.hugging_face_samples import SAMPLES, json_values
 
 ONE: dict[str, Any] = {"batch_size": 1, "seq_len": 16}
 
@@ -347,13 +347,6 @@ def test_formats_that_do_not_go_together() -> None:
     assert config.quantization is not None
     with pytest.raises(ModelConfigError, match=r"quantization\.parts\.gemms must be of"):
         config.with_(quantization={"method": "x", "parts": [{"gemms": ["ffn"], "format": {"weight_dtype": "int4"}}]})
-
-
-json_values: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
 
 
 @given(st.data(), st.sampled_from(sorted(FORMATS)), st.sampled_from(["llama-3-8b", "deepseek-v3", "qwen3-30b-a3b"]))

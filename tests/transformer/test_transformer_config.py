@@ -29,7 +29,7 @@ from gemm_eval.transformer import (
 )
 from gemm_eval.transformer.loader import MODEL_TYPES, parse_config
 from tests.cases import case
-from tests.transformer.hugging_face_samples import SAMPLES
+from tests.transformer.hugging_face_samples import SAMPLES, json_values
 
 MODELS = list_models()
 ASKED_FOR = {
@@ -119,11 +119,6 @@ def test_folder_in_the_current_folder_is_found_by_name(tmp_path: Path, monkeypat
     assert load_model("mine").hidden_size == 768
 
 
-def test_folder_without_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelConfigError, match=r"cannot read .*config\.json"):
-        load_model(tmp_path)
-
-
 def test_yaml_of_ones_own(tmp_path: Path) -> None:
     text = """
 hidden_size: 64
@@ -203,25 +198,28 @@ def test_odd_but_harmless_json_is_read(tmp_path: Path, extra: str) -> None:
     assert load_model(written(tmp_path, with_extra(extra))).hidden_size == 768
 
 
-def test_a_folder_named_like_a_file_is_no_surprise(tmp_path: Path) -> None:
-    (tmp_path / "config.json").mkdir()
-
-    with pytest.raises(ModelConfigError, match="cannot read"):
-        load_model(tmp_path / "config.json")
+def test_what_is_no_file_is_refused_unread(tmp_path: Path) -> None:
+    with pytest.raises(ModelConfigError, match=r"cannot read .*config\.json"):
+        load_model(tmp_path)
+    (tmp_path / "folder" / "config.json").mkdir(parents=True)
+    os.mkfifo(tmp_path / "config.json")
+    os.mkfifo(tmp_path / "model.yaml")
+    for name, message in (
+        ("config.json", "not a regular file"), ("model.yaml", "not a regular file"), ("", "not a regular file"),
+        ("folder/config.json", "cannot read"),
+    ):  # fmt: skip
+        with case(name), pytest.raises(ModelConfigError, match=message):
+            load_model(tmp_path / name)
 
 
 # config.json: keys.
 
 
-def test_unknown_model_type_lists_the_known_ones() -> None:
+def test_model_types_that_are_not_read() -> None:
     with pytest.raises(ModelConfigError) as caught:
         parse("llama-3-8b", model_type="mambo")
-
     assert "got 'mambo' (some/config.json: model_type)" in str(caught.value)
     assert all(kind in str(caught.value) for kind in MODEL_TYPES)
-
-
-def test_multimodal_wrapper_says_what_to_give() -> None:
     with pytest.raises(ModelConfigError, match="give its text_config as a file of its own"):
         parse("llama-3-8b", model_type="llava", text_config={"model_type": "llama"})
 
@@ -315,13 +313,6 @@ def test_keys_that_contradict_are_refused(name: str, changes: dict[str, Any], wo
     assert "some/config.json" in str(caught.value)
 
 
-json_values: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
 @given(st.data(), st.sampled_from(sorted(SAMPLES)))
 def test_any_value_anywhere_is_read_or_refused(data: st.DataObject, name: str) -> None:
     key = data.draw(st.sampled_from(sorted(SAMPLES[name].config)))
@@ -384,24 +375,14 @@ def test_which_layers_have_experts(name: str, changes: dict[str, Any], moe_layer
     assert (config.ffn is None) == (moe_layers == config.num_layers)
 
 
-def test_router_bias_belongs_to_v3() -> None:
-    with_bias, without = parse("deepseek-v3", "topk_method"), parse("deepseek-v2")
-    assert with_bias.moe is not None
-    assert without.moe is not None
-
-    assert (with_bias.moe.router_bias, without.moe.router_bias) == (True, False)
-
-
-def test_embeddings_are_tied_as_the_architecture_has_it() -> None:
+def test_ties_router_biases_and_widths_are_as_the_architecture_has_them() -> None:
     tied = {name for name in SAMPLES if parse(name, "tie_word_embeddings").tied_embeddings}
 
     assert tied == {name for name in SAMPLES if name.startswith(("gemma", "gpt2", "opt"))}
     assert parse("qwen2.5-7b", tie_word_embeddings=True).tied_embeddings
-
-
-def test_gpt2_ffn_width_may_be_given() -> None:
+    experts = [parse("deepseek-v3", "topk_method").moe, parse("deepseek-v2").moe]
+    assert [moe and moe.router_bias for moe in experts] == [True, False]
     widths = [parse("gpt2", n_inner=value).ffn for value in (None, 1000)]
-
     assert [ffn and ffn.intermediate_size for ffn in widths] == [3072, 1000]
 
 
@@ -446,11 +427,6 @@ def test_configs_that_do_not_hold_together(changes: dict[str, Any], words: str) 
     assert "small.with_" in str(caught.value)
 
 
-def test_direct_construction_raises_a_value_error() -> None:
-    with pytest.raises(ValidationError):
-        LatentAttention(num_heads=0, kv_lora_rank=1, qk_nope_head_dim=1, qk_rope_head_dim=1, v_head_dim=1)
-
-
 def test_with_changes_a_copy_and_drops_what_is_published() -> None:
     original = load_model("llama-3-8b")
     changed = original.with_(num_layers=np.int64(2), name="two-layers")
@@ -465,6 +441,8 @@ def test_configs_are_frozen_hashable_and_picklable() -> None:
 
     with pytest.raises(ValidationError):
         config.hidden_size = 1  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        LatentAttention(num_heads=0, kv_lora_rank=1, qk_nope_head_dim=1, qk_rope_head_dim=1, v_head_dim=1)
     assert config == load_model("deepseek-v3")
     assert len({config, load_model("deepseek-v3"), SMALL}) == 2
     assert pickle.loads(pickle.dumps(config)) == config
@@ -484,12 +462,3 @@ def test_a_megabyte_of_keys_is_an_error_at_once(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(ModelConfigError, match=message):
             load_model(path)
     assert len(asked) <= 6  # suggestions cost a quarter of a millisecond each
-
-
-def test_what_is_no_file_is_refused_unread(tmp_path: Path) -> None:
-    for name in ("config.json", "model.yaml"):
-        os.mkfifo(tmp_path / name)
-        with pytest.raises(ModelConfigError, match="not a regular file"):
-            load_model(tmp_path / name)
-    with pytest.raises(ModelConfigError, match="not a regular file"):
-        load_model(tmp_path)

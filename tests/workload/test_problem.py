@@ -111,24 +111,18 @@ def test_unknown_type_is_refused_by_field() -> None:
             GemmProblem(1, 2, 3, 4, **{"weight_dtype": DType.INT4, field: value})
 
 
-def test_quantization_of_dense_weights_is_refused() -> None:
-    for extra in [{"group_size": 64}, {"scale_dtype": "fp16"}, {"zero_dtype": "int4"}]:
-        match = f"^{next(iter(extra))} is for quantized weights only"
-        with case(extra), pytest.raises(InvalidProblemError, match=match):
-            GemmProblem(1, 2, 3, 4, **extra)
-
-
-def test_impossible_group_size_is_refused() -> None:
-    for value in [0, -1, -2, True, 1.0, 128.0, "128", math.nan, [128], 2**40 + 1]:
-        with case(value), pytest.raises(InvalidProblemError, match=r"^group_size must be"):
-            GemmProblem(1, 2, 3, 4, weight_dtype=DType.INT4, group_size=value)
-
-
-def test_a_scale_is_a_float() -> None:
-    """Integer scales could not shrink anything."""
-    for dtype in [DType.INT4, DType.INT8, DType.INT32]:
-        with case(dtype), pytest.raises(InvalidProblemError, match="scale_dtype"):
-            GemmProblem(1, 2, 3, 4, weight_dtype=DType.INT4, scale_dtype=dtype)
+def test_impossible_quantization_is_refused() -> None:
+    dense = (("group_size", 64), ("scale_dtype", "fp16"), ("zero_dtype", "int4"))
+    cases: list[tuple[Any, str, Any, str]] = [
+        *((None, name, value, f"^{name} is for quantized weights only") for name, value in dense),
+        *(("int4", "group_size", value, "^group_size must be")
+          for value in (0, -1, -2, True, 1.0, 128.0, "128", math.nan, [128], 2**40 + 1)),
+        # integer scales could not shrink anything
+        *(("int4", "scale_dtype", dtype, "scale_dtype") for dtype in ("int4", "int8", "int32")),
+    ]  # fmt: skip
+    for weight, name, value, match in cases:
+        with case(name, value), pytest.raises(InvalidProblemError, match=match):
+            GemmProblem(1, 2, 3, 4, weight_dtype=weight, **{name: value})
 
 
 def test_value_semantics() -> None:

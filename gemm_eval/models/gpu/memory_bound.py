@@ -42,13 +42,10 @@ def missed_frac(held_bytes: Any, room_bytes: float, steep: float = _STEEP) -> Fl
 def l2_and_dram_us(
     arch: GpuSpec, num_bytes: Any, held_bytes: Any, *, hold_frac: float, l2_frac: float, dram_frac: float
 ) -> tuple[Floats, Floats]:
-    """Return the times that L2 and DRAM take for bytes of a kernel, [rows] each.
+    """Return the times that L2 and DRAM take for bytes that SMs read and write, [rows] each.
 
-    Args:
-        num_bytes: [rows], that SMs read and write.
-        held_bytes: [rows], different ones among them, for which there must be room.
-        hold_frac: of L2: the room.
-        l2_frac, dram_frac: shares of the rates that they reach.
+    There must be room in `hold_frac` of L2 for `held_bytes`, the different ones; `l2_frac` and `dram_frac` are shares
+    of the rates.
     """
     missed = missed_frac(held_bytes, hold_frac * arch.l2_bytes)
     l2_us = num_bytes / (bytes_per_us(arch.l2_gb_per_s) * l2_frac)
@@ -123,18 +120,13 @@ _LOAD_BYTES, _LOAD_ELEMENTS = 16, 8  # of a thread: the widest load, and 16-bit 
 
 
 class MemoryBoundRows(NamedTuple):
-    """Kernels, as columns; each may also be one number.
+    """Kernels, as columns [rows]; each may also be one number."""
 
-    Attributes:
-        read_bytes, write_bytes: [rows], of a kernel, each tensor once.
-        trips, loads: [rows], as of a `MemoryKernel`, those of a thread's elements included.
-    """
-
-    read_bytes: Any
+    read_bytes: Any  # each tensor once
     write_bytes: Any
-    num_rows: Any  # [rows], that it works on, each by one CTA; 0: all SMs have as many bytes
-    threads: Any  # [rows], of all its CTAs
-    trips: Any
+    num_rows: Any  # that it works on, each by one CTA; 0: all SMs have as many bytes
+    threads: Any  # of all its CTAs
+    trips: Any  # as of a `MemoryKernel`, those of a thread's elements included
     loads: Any
 
     def take(self, mask: npt.NDArray[np.bool_]) -> MemoryBoundRows:
@@ -167,10 +159,8 @@ def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundR
     num_rows = np.where(np.asarray(rows.num_rows) > 0, rows.num_rows, arch.num_sms)
     per_us = cycles_per_us(arch.boost_clock_ghz)
     sm_rate = _SM_BYTES_PER_CYCLE * per_us * c["sm_frac"]
-    missed = missed_frac(num_bytes, c["hold_frac"] * arch.l2_bytes)
-    l2_us = num_bytes / (bytes_per_us(arch.l2_gb_per_s) * c["l2_frac"])
-    dram_us = missed * num_bytes / (bytes_per_us(arch.dram_gb_per_s) * c["dram_frac"])
-    bytes_us = np.maximum(l2_us, dram_us)
+    fracs = {name: c[name] for name in ("hold_frac", "l2_frac", "dram_frac")}
+    bytes_us = np.maximum(*l2_and_dram_us(arch, num_bytes, num_bytes, **fracs))
     threads = np.asarray(rows.threads, np.float64)
     warps_us = threads / num_rows / _WARP_THREADS * (c["warp_cycles"] / per_us)
     row_us = rows.trips * c["trip_us"] + warps_us + num_bytes / num_rows / sm_rate
@@ -266,17 +256,13 @@ _SWITCH_SOURCE = (
     "round, of what a fit of 30 layers of an H200 gives (arch/measured/h200-sxm/switches; `validate stacks`)"
 )
 
+_switch = partial(Coefficient, source=_SWITCH_SOURCE)
+
 SWITCH_COEFFICIENTS = (
-    Coefficient(
-        "code_cycles", "cycles", 0.0, 4000.0, 120.0, FREE,
-        "instructions that come from L2, as other kernels ran since", _SWITCH_SOURCE,
-    ),
-    Coefficient(
-        "input_cycles", "cycles", 0.0, 6000.0, 2650.0, FREE,
-        "inputs of many rows that other SMs have just written", _SWITCH_SOURCE,
-    ),
-    Coefficient("half_rows", "1", 1.0, 200.0, 33.0, FREE, "rows that cost half of that", _SWITCH_SOURCE),
-)  # fmt: skip
+    _switch("code_cycles", "cycles", 0.0, 4000.0, 120.0, FREE, "code that comes from L2, as other kernels ran since"),
+    _switch("input_cycles", "cycles", 0.0, 6000.0, 2650.0, FREE, "inputs of many rows that other SMs just wrote"),
+    _switch("half_rows", "1", 1.0, 200.0, 33.0, FREE, "rows that cost half of that"),
+)
 """All of them."""
 
 SWITCH_DEFAULTS = {item.name: item.default for item in SWITCH_COEFFICIENTS}

@@ -18,7 +18,6 @@ from gemm_eval.models.multicore.pipeline_kernels import (
     Traffic,
     add_traffic,
     c_traffic,
-    no_pipeline_us,
     overlap_main_us,
     pipeline_us_if_any,
     traffic_us,
@@ -140,11 +139,20 @@ def block_of(p: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: in
     E_N = ceil_div(N, n)
     E_K = ceil_div(K, k)
     active = E_G * E_M * E_N * E_K
-    share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
-    share = min(share, p["dram_core_limit_bytes_per_us"])
-    return Block(
-        g, m, n, k, E_G, E_M, E_N, E_K, active, share, write_cost_of(p, active, share), shared_share_of(p, active)
-    )  # fmt: skip
+    share, write_cost, shared_share = shares_of(p, active)
+    return Block(g, m, n, k, E_G, E_M, E_N, E_K, active, share, write_cost, shared_share)
+
+
+@inlined_kernel
+def shares_of(p: Any, active_cores: int) -> tuple[float, float, float]:
+    """Return what of a `Block` follows from its active cores: its share of DRAM, and the last two."""
+    share = min(
+        p["dram_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"]), p["dram_core_limit_bytes_per_us"]
+    )
+    shared_share = math.inf
+    if p["has_shared"]:
+        shared_share = p["shared_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"])
+    return share, write_cost_of(p, active_cores, share), shared_share
 
 
 @inlined_kernel
@@ -155,15 +163,6 @@ def write_cost_of(p: Any, active_cores: int, dram_share: float) -> float:
     share = p["write_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"])
     cost: float = dram_share / min(share, p["dram_core_limit_bytes_per_us"])
     return cost
-
-
-@inlined_kernel
-def shared_share_of(p: Any, active_cores: int) -> float:
-    """Bandwidth of one core to the memory between DRAM and SRAM, in bytes per us; inf without one."""
-    if not p["has_shared"]:
-        return math.inf
-    share: float = p["shared_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"])
-    return share
 
 
 @kernel
@@ -500,8 +499,8 @@ def fill_mapping(
     out["energy_pj"] = energy_pj_of(p, float(steps), macs, dram_bytes, out["core_bytes"], out["latency_us"])
 
 
-def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
-    """Return the kernel that fills a record with the cost of a mapping, for one way to time its main loops."""
+def _make_evaluate(*, has_pipeline: bool) -> Callable[..., None]:
+    """Return the kernel that fills a record with the cost of a mapping, for every timing or for overlap alone."""
 
     @kernel
     def evaluate_into(
@@ -524,7 +523,9 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
             if num_sets == 0:
                 continue
             # no core of a set has more of anything than the one with the full block
-            pipeline_us = pipeline_us_of(p, blk, g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
+            pipeline_us = 0.0
+            if has_pipeline:
+                pipeline_us = pipeline_us_if_any(p, blk, g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
             cost = core_cost(
                 p, blk, g, blk.m, blk.n, blk.k, min(tile_m, blk.m), min(tile_n, blk.n), min(tile_k, blk.k),
                 T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us,
@@ -541,11 +542,9 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
     return evaluate_into
 
 
-evaluate_into = _make_evaluate(pipeline_us_if_any)
-"""For every timing."""
-
-evaluate_overlap_into = _make_evaluate(no_pipeline_us)
-"""For overlap timing: it compiles a second faster."""
+evaluate_into = _make_evaluate(has_pipeline=True)
+evaluate_overlap_into = _make_evaluate(has_pipeline=False)
+"""It compiles a second faster."""
 
 
 @inlined_kernel
@@ -722,7 +721,7 @@ def evaluate_range(
     """Evaluate the mappings of the records start..stop-1 of `stored`; with `checks` whatever numbers they hold.
 
     Shapes: params [num_types] of PARAMS_DTYPE; type_of [num]; sizes [num, 4] of G, M, K, N; stored [num] of COST_DTYPE;
-    out [num] of COST_DTYPE, zeros: they stay where a mapping was found illegal.
+    out [num, 1] of COST_DTYPE, zeros: they stay where a mapping was found illegal.
     """
     for i in range(start, stop):
         p, row = params[type_of[i]], stored[i]
@@ -730,5 +729,5 @@ def evaluate_range(
         if not checks or is_legal(p, G, M, K, N, row):
             evaluate_into(
                 p, G, M, K, N, row["P_G"], row["P_M"], row["P_N"], row["P_K"],
-                row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"], out[i],
+                row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"], out[i, 0],
             )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, L2State, list_archs, load_arch
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.extras import has_package, needs_extra
 from gemm_eval.models import gpu as gpu_model
@@ -21,6 +21,7 @@ from gemm_eval.validation.fit import MIN_ROWS, CrossFit, cross_fit, provenance
 from gemm_eval.validation.metrics import ALL, REGIMES
 from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor, rows_of_family
 from gemm_eval.validation.subjects.dense_rows import best_records, pack_problems, with_families
+from gemm_eval.validation.tables import list_correction_timings, measured_root
 from gemm_eval.validation.timings import LEAST_KERNEL_US, Floats, Ints, Timings
 from gemm_eval.workload import GemmTypes, RunOptions
 
@@ -118,9 +119,14 @@ class Learned(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Answers of the model's terms to the rows of a set."""
+    """Answers of the model's terms to the rows of a set.
+
+    `cold` are answers to the same rows with A and C in L2, of which a correction of ``cold-all`` takes its features.
+    """
 
     records: npt.NDArray[np.void]  # [rows] of GPU_COST_DTYPE
+    cold: npt.NDArray[np.void]  # likewise; `records` in other states
+    limits: npt.NDArray[np.void]  # [rows] of LIMITS_DTYPE
     keys: list[Key]  # [rows]
     types: list[GemmTypes]  # [rows]
     options: RunOptions
@@ -144,7 +150,8 @@ class CorrectedPredictor:
     name: str = "corrected"
 
     def fit(self, *train: Timings) -> CorrectedPredictor:
-        of_physics = [item for item in train if self.fitted_on is None or item.name in self.fitted_on]
+        own = [item for item in train if item.gpu == self.physics.arch.name]
+        of_physics = [item for item in own if self.fitted_on is None or item.name in self.fitted_on]
         physics = self.physics.fit(*of_physics) if of_physics else self.physics
         return replace(self, physics=physics).learn(*train)
 
@@ -162,23 +169,41 @@ class CorrectedPredictor:
         answers = self.answers(rows)
         for key in dict.fromkeys(answers.keys):
             if (learned := self.learned.get(key)) is not None:
-                indices = answers.of_key(key)
-                types = answers.types[indices[0]]
-                packed = gpu_model.pack_correction(self.physics.arch, types, answers.options, *learned)
-                gpu_model.correct(answers.records.view(gpu_model.KERNEL_COST_DTYPE), indices, rows.sizes, *packed)
-        latency_us: Floats = answers.records["latency_us"] + rows.timer_us
-        return latency_us
+                places = answers.of_key(key)
+                packed = gpu_model.pack_correction(
+                    self._arch_of(rows), answers.types[places[0]], answers.options, *learned
+                )
+                gpu_model.correct(answers.cold.view(gpu_model.KERNEL_COST_DTYPE), places, rows.sizes, *packed)
+        corrected, records = answers.cold, answers.records
+        latency_us: Floats = corrected["latency_us"]
+        if corrected is not records:
+            latency_us = records["latency_us"] * np.where(
+                corrected["active_sms"] > 0, corrected["correction_factor"], 1
+            )
+        return latency_us + rows.timer_us
+
+    def _arch_of(self, timings: Timings) -> GpuSpec:
+        arch = self.physics.arch
+        return arch if timings.gpu == arch.name else load_arch(timings.gpu, GpuSpec)
 
     def answers(self, timings: Timings) -> Answers:
         """Return the answer of the model's terms to each row at its best config."""
-        library = self.physics.library
-        packed = pack_problems(self.physics.arch, library, [timings])
-        records = best_records(packed, with_families(packed, self.physics.coefficients))
-        options = RunOptions(library, timings.l2, timings.clock, timings.quantize_from or None)
+        library, arch = self.physics.library, self._arch_of(timings)
+
+        def find(asked: Timings) -> tuple[npt.NDArray[np.void], npt.NDArray[np.str_]]:
+            packed = pack_problems(arch, library, [asked])
+            return best_records(packed, with_families(packed, self.physics.coefficients)), packed.family_of
+
+        is_all_cold = timings.l2 == L2State.COLD_ALL
+        records, family_of = find(timings)
+        cold = find(replace(timings, l2=str(L2State.COLD)))[0] if is_all_cold else records
+        l2 = str(L2State.COLD) if is_all_cold else timings.l2
+        options = RunOptions(library, l2, timings.clock, timings.quantize_from or None)
         types = [problem.types for problem in timings.problems()]
         questions = {of_row: gpu_model.question_of(of_row, options) for of_row in set(types)}
-        keys = [(str(family), questions[of_row]) for family, of_row in zip(packed.family_of, types, strict=True)]
-        return Answers(records, keys, types, options)
+        limits = {of_row: gpu_model.pack_limits(arch, of_row, options) for of_row in questions}
+        keys = [(str(family), questions[of_row]) for family, of_row in zip(family_of, types, strict=True)]
+        return Answers(records, cold, np.concatenate([limits[of_row] for of_row in types]), keys, types, options)
 
 
 def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> Learned:
@@ -189,9 +214,9 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
     features, targets, weights = [], [], []
     most = max(len(rows) for *_, rows in parts)
     for timings, answers, rows in parts:
-        records = answers.records[rows]
+        records, cold = answers.records[rows], answers.cold[rows].view(gpu_model.KERNEL_COST_DTYPE)
         x = np.empty((len(rows), len(gpu_model.FEATURES)))
-        gpu_model.describe(records.view(gpu_model.KERNEL_COST_DTYPE), timings.sizes[rows], x)
+        gpu_model.describe(cold, answers.limits[rows], timings.sizes[rows], x)
         other_us = sum((records[name] for name in gpu_model.OTHER_KERNELS), np.zeros(len(rows)))
         kernel_us = records["physics_us"] - other_us
         features.append(x)
@@ -201,13 +226,26 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
     low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
     bounds = max(-gpu_model.MAX_LOG_FACTOR, min(low, 0.0)), min(gpu_model.MAX_LOG_FACTOR, max(high, 0.0))
     sizes = np.concatenate([timings.sizes[rows] for timings, _, rows in parts])
-    pairs = np.unique(sizes[:, [3, 2]], axis=0)
+    pairs = _spread_out(np.unique(sizes[:, [3, 2]], axis=0))
     trees = fit_trees(np.concatenate(features), np.clip(residuals, *bounds), np.concatenate(weights), pairs)
     region = gpu_model.Region(
         min_m=int(sizes[:, 1].min()), max_m=int(sizes[:, 1].max()), max_g=int(sizes[:, 0].max()), near=_NEAR_OCTAVES,
         far=_FAR_OCTAVES,
     )  # fmt: skip
     return Learned(trees, region, bounds)
+
+
+_APART_OCTAVES = 0.25
+
+
+def _spread_out(pairs: Ints) -> Ints:
+    """Return pairs (N, K) of which none lies near another: those left out hardly widen what they cover."""
+    logs = np.log2(pairs.astype(np.float64))
+    kept: list[int] = []
+    for place, here in enumerate(logs):
+        if not kept or np.min(np.linalg.norm(logs[kept] - here, axis=1)) > _APART_OCTAVES:
+            kept.append(place)
+    return pairs[kept]
 
 
 MIN_PAIRS = 20
@@ -249,7 +287,7 @@ def calibrate_correction(
         raise InvalidInputError(
             f"{library}'s {family} kernels on {arch.name} have no calibration that could be corrected"
         )
-    kept = rows_of_family(arch, library, family, sets)
+    kept = rows_of_family(arch, library, family, sets, has_siblings=True)
     crossed = cross_fit(corrected_predictor(arch, library, family), kept, _FOLDS, seed)
     shipped = CorrectedPredictor(model_predictor(arch, library)).learn(*kept)
     digest = gpu_model.physics_digest(coefficients, gpu_model.GPU_MODEL_VERSION)
@@ -260,6 +298,22 @@ def calibrate_correction(
     ]
 
 
+def list_training(arch: GpuSpec, library: str, family: str) -> list[Timings]:
+    """Return the committed sets of a library that the correction of a family is learned from, siblings' included.
+
+    A sibling has SMs of the same generation, no calibration of the family, and so the coefficients of this GPU.
+    """
+    sets = list_correction_timings(arch.name)
+    for name in list_archs():
+        if name != arch.name and measured_root(name).is_dir():
+            other = load_arch(name)
+            if isinstance(other, GpuSpec) and other.sm_arch == arch.sm_arch:
+                origin = gpu_model.coefficients_for(other, library, family)[1]
+                if (origin.gpu, origin.library, origin.is_calibrated) == (arch.name, library, False):
+                    sets += list_correction_timings(name)
+    return [timings for timings in sets if timings.library == library]
+
+
 def refit_intervals(
     arch: GpuSpec, library: str, family: str, sets: Sequence[Timings], *, seed: int = 0
 ) -> list[gpu_model.Correction]:
@@ -267,7 +321,7 @@ def refit_intervals(
 
     Coefficients stay as they are, so this takes seconds: corrections alone are fitted on four fifths of the pairs.
     """
-    kept = rows_of_family(arch, library, family, sets)
+    kept = rows_of_family(arch, library, family, sets, has_siblings=True)
     predictor = CorrectedPredictor(model_predictor(arch, library), fitted_on=frozenset())
     crossed = cross_fit(predictor, kept, _FOLDS, seed)
     committed = [
@@ -287,7 +341,7 @@ def held_out_times(
     crossed: CrossFit[CorrectedPredictor], timings: Timings, set_index: int = 0
 ) -> tuple[Floats, Floats]:  # fmt: skip
     """Return the times of a set's rows by physics and by the corrected model, from fits without their pairs."""
-    physics = CrossFit(tuple(fit.physics for fit in crossed.fits), crossed.folds)
+    physics = CrossFit(tuple(replace(fit, learned={}) for fit in crossed.fits), crossed.folds)  # of a sibling, too
     return physics.predict(timings, set_index), crossed.predict(timings, set_index)
 
 
@@ -314,7 +368,8 @@ def _by_key(
         asked = item.whole()  # errors and intervals are those of what users get
         physics_us, corrected_us = held_out_times(crossed, asked, index)
         columns = {
-            "data": item.name, "sha256": item.sha256, "key": predictor.answers(item).keys,
+            "data": item.name if item.gpu == predictor.physics.arch.name else f"{item.gpu}/{item.name}",
+            "sha256": item.sha256, "key": predictor.answers(item).keys,
             "M": item.sizes[:, 1], "physics_error": np.abs(physics_us / asked.measured_us - 1.0),
             "corrected_error": np.abs(corrected_us / asked.measured_us - 1.0),
             "physics_log": asked.log_errors(physics_us), "corrected_log": asked.log_errors(corrected_us),

@@ -174,13 +174,18 @@ def calibrate(
     )  # fmt: skip
 
 
-def rows_of_family(arch: GpuSpec, library: str, family: str, sets: Sequence[Timings]) -> list[Timings]:
-    """Return the rows of sets that a library runs with a kernel family, without bands; raises what `calibrate` does."""
+def rows_of_family(
+    arch: GpuSpec, library: str, family: str, sets: Sequence[Timings], *, has_siblings: bool = False
+) -> list[Timings]:
+    """Return the rows of sets that a library runs with a kernel family, without bands; raises what `calibrate` does.
+
+    With `has_siblings` some sets may be of other GPUs with the same coefficients.
+    """
     check_one_of("library", library, gpu_model.LIBRARIES)
     check_one_of("family", family, FAMILIES)
     kept = []
     for item in sets:
-        if item.gpu != arch.name or item.library != library:
+        if (item.gpu != arch.name and not has_siblings) or item.library != library:
             raise InvalidInputError(f"{item.name} is of {item.library} on {item.gpu}, not of {library} on {arch.name}")
         if len(item):
             mask = (dense_rows.pack_problems(arch, library, [item]).family_of == family) & ~item.in_band

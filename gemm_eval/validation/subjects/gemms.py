@@ -360,7 +360,7 @@ def calibrate_correction(arch: str, family: str, library: str, data: Names, seed
     _check_library(library)
     spec = dense.load_gpu_of(arch, family)
     folder = dense.calibration_out(spec.name, library, family).parent / "corrections"
-    sets = tables.find_timings(spec.name, data) if data else tables.list_correction_timings(spec.name)
+    sets = tables.find_timings(spec.name, data) if data else corrections.list_training(spec, library, family)
     sets = [timings for timings in sets if timings.library == library]
     if not sets:
         raise InvalidOptionError(f"no timings of {library} on {spec.name} are committed: give --data FILE")
@@ -379,7 +379,6 @@ def calibrate_correction(arch: str, family: str, library: str, data: Names, seed
 def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fitted]:
     """Fit the intervals of corrections anew, and write them into their files."""
     spec = load_arch(arch, GpuSpec)
-    sets = tables.list_correction_timings(spec.name)
     folder = dense.calibration_out(spec.name, "cublas", "").parent / "corrections"
     committed = [load_correction(path)[0] for path in sorted(folder.glob("*.yaml"))]
     if family is not None:
@@ -388,7 +387,7 @@ def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fi
     for library, of_family in dict.fromkeys((item.library, item.family) for item in committed):
         if family not in (None, of_family):
             continue
-        of_library = [timings for timings in sets if timings.library == library]
+        of_library = corrections.list_training(spec, library, of_family)
         for learned in corrections.refit_intervals(spec, library, of_family, of_library, seed=seed):
             name = _name_of(learned)
             (folder / f"{name}.yaml").write_text(learned.to_yaml(), encoding="utf-8")

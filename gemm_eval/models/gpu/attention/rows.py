@@ -110,13 +110,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionRows:
-    """Problems, one a row; all columns are [rows], floats.
-
-    Attributes:
-        batch, q_len, kv_len, num_heads, num_kv_heads, head_dim, value_dim: as of `AttentionProblem`.
-        q_bits, kv_bits: of an element.
-        is_aliased: 1.0 where keys and values of a measured row lie in the same memory, by an oversight of who timed it.
-    """
+    """Problems, one a row; all columns are [rows], floats, and as of `AttentionProblem` where nothing is said."""
 
     batch: Floats
     q_len: Floats
@@ -127,10 +121,10 @@ class AttentionRows:
     value_dim: Floats
     window: Floats  # positions that a query attends to at most; `kv_len` where it is all
     is_causal: Floats  # 1.0 or 0.0
-    q_bits: Floats
+    q_bits: Floats  # of an element
     kv_bits: Floats
     is_latent: Floats  # 1.0 where values are elements of the keys, which are read once for both
-    is_aliased: Floats
+    is_aliased: Floats  # 1.0 where whoever timed a row had its keys and values in the same memory, by an oversight
 
     def __len__(self) -> int:
         return int(self.batch.size)

@@ -107,15 +107,11 @@ class Launch(NamedTuple):
 def launch_of(row: Any, t: ProblemTerms) -> Launch:
     """Return what each launch of a kernel does; a batch by a kernel of one GEMM is as many launches."""
     G, cluster_rows = t.G, row["cta_m"] * row["cluster_m"]
-    if G == 1:
+    if G == 1 or row["family"] in GROUPED_FAMILIES:
+        tiles_m = ceil_div(t.M, cluster_rows) if G == 1 else tiles_of_rows(t, cluster_rows)
         return Launch(
-            1, 1, t.M, t.K, t.N, ceil_div(t.M, cluster_rows), t.rows, t.a_bytes, t.b_bytes, t.scale_bytes, t.c_bytes,
-            t.stay_frac, t.a_read_bytes, t.b_read_bytes, t.line_waste,
-        )  # fmt: skip
-    if row["family"] in GROUPED_FAMILIES:
-        return Launch(
-            1, G, t.M, t.K, t.N, tiles_of_rows(t, cluster_rows), t.rows, t.a_bytes, t.b_bytes, t.scale_bytes,
-            t.c_bytes, t.stay_frac, t.a_read_bytes, t.b_read_bytes, t.line_waste,
+            1, G, t.M, t.K, t.N, tiles_m, t.rows, t.a_bytes, t.b_bytes, t.scale_bytes, t.c_bytes, t.stay_frac,
+            t.a_read_bytes, t.b_read_bytes, t.line_waste,
         )  # fmt: skip
     return Launch(
         G, 1, t.M, t.K, t.N, ceil_div(t.M, cluster_rows), t.M, t.a_bytes / G, t.b_bytes / G, t.scale_bytes / G,
