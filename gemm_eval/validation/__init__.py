@@ -16,14 +16,6 @@ from gemm_eval.lazy import lazy_names
 check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")  # for all of its modules
 
 if TYPE_CHECKING:
-    from gemm_eval.validation.choice import (
-        first_rows,
-        measure_loss,
-        order_by,
-        random_choice,
-        ranked_choice,
-        static_points,
-    )
     from gemm_eval.validation.crossover import (
         CLEAR_FRAC,
         compare_crossovers,
@@ -32,13 +24,20 @@ if TYPE_CHECKING:
         predict_speedups,
         sign_shares,
     )
-    from gemm_eval.validation.fit import assign_folds, cross_fit
-    from gemm_eval.validation.metrics import Metrics, Score, make_score, regime_of, score, worst_rows
-    from gemm_eval.validation.plots import plot_error_by_rows, plot_predicted, save_figure
-    from gemm_eval.validation.report import errors_frame, errors_table, report_table
+    from gemm_eval.validation.fit import assign_folds
+    from gemm_eval.validation.metrics import Metrics, Score, make_score, regime_of, worst_rows
+    from gemm_eval.validation.plots import save_figure
+    from gemm_eval.validation.report import report_table
+    from gemm_eval.validation.studies import (
+        first_rows,
+        measure_loss,
+        order_by,
+        random_choice,
+        ranked_choice,
+        static_points,
+    )
     from gemm_eval.validation.subjects.chip_timings import read_chip_timings
-    from gemm_eval.validation.subjects.chips import calibrate_chip, score_chip
-    from gemm_eval.validation.subjects.dense import calibrate, model_predictor
+    from gemm_eval.validation.subjects.chips import score_chip
     from gemm_eval.validation.subjects.gemms import compare, gpus_with_timings
     from gemm_eval.validation.subjects.triton import (
         CONFIG_COLUMNS,
@@ -46,30 +45,21 @@ if TYPE_CHECKING:
         TIMING_COLUMNS,
         KernelKey,
         TritonModel,
-        calibrate_triton,
         read_triton_timings,
         triton_table,
         write_codes,
     )
-    from gemm_eval.validation.subjects.w4a16 import (
-        W4A16Model,
-        calibrate_w4a16,
-        list_w4a16_tables,
-        read_w4a16_timings,
-        study_w4a16,
-    )
-    from gemm_eval.validation.tables import find_timings, list_timings, read_timings
+    from gemm_eval.validation.subjects.w4a16 import W4A16Model, list_w4a16_tables, read_w4a16_timings
+    from gemm_eval.validation.tables import find_timings, read_timings
     from gemm_eval.validation.timings import Timings
 
 __all__ = [
     "CLEAR_FRAC", "CONFIG_COLUMNS", "GEMM_COLUMNS", "TIMING_COLUMNS", "KernelKey", "Metrics", "Score", "Timings",
-    "TritonModel", "W4A16Model", "assign_folds", "calibrate", "calibrate_chip", "calibrate_triton", "calibrate_w4a16",
-    "compare", "compare_crossovers", "cross_fit", "errors_frame", "errors_table", "find_timings", "first_rows",
-    "gpus_with_timings", "list_timings", "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups",
-    "model_predictor", "order_by", "plot_crossover", "plot_error_by_rows", "plot_predicted", "predict_speedups",
-    "random_choice", "ranked_choice", "read_chip_timings", "read_timings", "read_triton_timings", "read_w4a16_timings",
-    "regime_of", "report_table", "save_figure", "score", "score_chip", "sign_shares", "static_points", "study_w4a16",
-    "triton_table", "worst_rows", "write_codes",
+    "TritonModel", "W4A16Model", "assign_folds", "compare", "compare_crossovers", "find_timings", "first_rows",
+    "gpus_with_timings", "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "order_by",
+    "plot_crossover", "predict_speedups", "random_choice", "ranked_choice", "read_chip_timings", "read_timings",
+    "read_triton_timings", "read_w4a16_timings", "regime_of", "report_table", "save_figure", "score_chip",
+    "sign_shares", "static_points", "triton_table", "worst_rows", "write_codes",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -195,9 +195,8 @@ def interpolated(known: Ints, measured_us: Floats, roof_us: Floats, asked: Ints,
 
 NVIDIA = "nvMatmulHeuristics"
 """Name of the package, and of the predictor."""
-NUM_PROPOSALS = 8
-"""Kernels that it is asked for; more change its mean error by one part in a hundred, at twice the time."""
 
+_NUM_PROPOSALS = 8  # more change its mean error by one part in a hundred, at twice the time
 _LAYOUT = "NT_ROW_MAJOR"  # A[M,K], B stored as [N,K], C[M,N], as in a linear layer
 _LEAST_US = 0.1  # an offset below 0 must not make a prediction negative
 _ASKED = ["G", "M", "K", "N", "input_dtype", "weight_dtype"]
@@ -258,7 +257,7 @@ class NvidiaHeuristics:
 
     def _raw_us(self, rows: Timings) -> Floats:
         asked = rows.frame[_ASKED].itertuples(index=False, name=None)
-        return np.array([_proposals(self.gpu, *row)[0]["runtime"] for row in asked]) * _US_PER_S
+        return np.array([_least_us(self.gpu, *row) for row in asked])
 
 
 @cache
@@ -276,18 +275,14 @@ def _library(gpu: str) -> tuple[Any, Any]:
     ), module.NvMatmulHeuristicsMatmulLayout[_LAYOUT]  # fmt: skip
 
 
-def ask_heuristics(
-    gpu: str, G: int, M: int, K: int, N: int, input_dtype: str, weight_dtype: str
-) -> list[dict[str, Any]]:
-    """Return the kernels that nvMatmulHeuristics proposes, the fastest first, each with its run time in seconds."""
+@cache
+def _least_us(gpu: str, G: int, M: int, K: int, N: int, input_dtype: str, weight_dtype: str) -> float:
+    """Return the least run time of the kernels that nvMatmulHeuristics proposes, in microseconds."""
     precision = _PRECISIONS.get((DType(input_dtype), DType(weight_dtype)))
     if precision is None:
         raise UnsupportedError(f"nvMatmulHeuristics: no {input_dtype} x {weight_dtype}, only fp16 and bf16")
     interface, layout = _library(gpu)
-    kernels = interface.get(interface.makeNvMatmulHeuristicsProblem(M, N, K, layout, G), NUM_PROPOSALS, precision)
+    kernels = interface.get(interface.makeNvMatmulHeuristicsProblem(M, N, K, layout, G), _NUM_PROPOSALS, precision)
     if not kernels:
         raise UnsupportedError(f"nvMatmulHeuristics proposes no kernel for G={G} M={M} K={K} N={N}")
-    return sorted(kernels, key=lambda kernel: float(kernel["runtime"]))
-
-
-_proposals = cache(ask_heuristics)
+    return _US_PER_S * min(float(kernel["runtime"]) for kernel in kernels)

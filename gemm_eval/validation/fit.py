@@ -115,12 +115,12 @@ def rounded(coefficients: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.{_DIGITS}g}") for name, value in coefficients.items()}
 
 
-def provenance(num_folds: int, what: str, seed: int, by: str = "(N, K)") -> dict[str, Any]:
-    """Return how and when a calibration came about, as its file has it; `what`: of what all the pairs were dealt."""
+def provenance(num_folds: int, data: str, seed: int, by: str = "(N, K)") -> dict[str, Any]:
+    """Return how and when a calibration came about, as its file has it; `data`: of which all the pairs were dealt."""
     return {
         "code_version": version("gemm_eval"),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "folds": f"{num_folds}-fold by {by} over all {what} together, seed {seed}",
+        "folds": f"{num_folds}-fold by {by} over all {data} together, seed {seed}",
     }
 
 
@@ -226,11 +226,11 @@ def assign_joint_folds(sets: Sequence[Timings], num_folds: int = 5, seed: int = 
     return [np.array([fold_of[pair] for pair in of_set], dtype=np.int64) for of_set in pairs]
 
 
-def fold_of_pairs(pairs: Set[tuple[int, int]], num_folds: int, seed: int, what: str) -> dict[tuple[int, int], int]:
-    """Return the fold of each pair (N, K) of `what`; see `assign_joint_folds`."""
+def fold_of_pairs(pairs: Set[tuple[int, int]], num_folds: int, seed: int, data: str) -> dict[tuple[int, int], int]:
+    """Return the fold of each pair (N, K) of `data`; see `assign_joint_folds`."""
     ordered = sorted(pairs, key=lambda pair: hashlib.sha256(f"{seed}:{pair[0]}:{pair[1]}".encode()).digest())
     if not 2 <= num_folds <= len(ordered):
         raise InvalidOptionError(
-            f"num_folds must be in 2..{len(ordered)}, the number of (N, K) pairs of {what}, got {num_folds}"
+            f"num_folds must be in 2..{len(ordered)}, the number of (N, K) pairs of {data}, got {num_folds}"
         )
-    return {pair: place % num_folds for place, pair in enumerate(ordered)}
+    return {pair: index % num_folds for index, pair in enumerate(ordered)}

@@ -101,17 +101,13 @@ class Timings(Table):
         frame: columns `PROBLEM_COLUMNS`, ``latency_us`` (device time of one GEMM; NaN where nothing was measured), and
             whatever else the file has.
         name: such as ``aiconfigurator/float16``.
-        gpu: arch name.
         library: whose kernels ran: ``cublas``, ``trtllm``, ``gemm-eval``.
-        l2: ``cold`` or ``warm`` weights; rows of single configs say theirs in columns, if they differ.
-        clock: ``burst`` or ``sustained``, likewise.
+        l2, clock: rows of single configs say theirs in columns, if they differ.
         quantize_from: type that A had before; kernels that quantize it are part of each time, if that is not empty.
         is_net: their own time, of the column `QUANT_COLUMN`, was taken off.
         group_n: columns of B that share a scale.
         timer_us: what the measurement added to each time, in microseconds; predictions of latencies contain it.
         source: who measured, and how to cite it.
-        bands: named rows that are reported apart.
-        form: what a row is.
         packed: what the reader of single configs packed for its model, of all rows that it read. The column
             ``packed_row`` says which of them a row is, and ``registry_place`` decides between equal predictions.
 

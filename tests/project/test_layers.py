@@ -35,7 +35,7 @@ PAST = {
     "gemm_eval.device.runtime", "gemm_eval.device.sass",
     "gemm_eval.kernels.config_cache", "gemm_eval.kernels.config_records", "gemm_eval.transformer.prewarm",
     "gemm_eval.models.gpu.collective", "gemm_eval.models.gpu.memory_bound",
-    "gemm_eval.validation.exam", "gemm_eval.validation.subjects",
+    "gemm_eval.validation.subjects",
 }  # fmt: skip
 MAX_PAST = 10
 CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}

@@ -64,7 +64,6 @@ def test_a_grouped_family_is_fitted_on_these_layers(path: Path) -> None:
     (errors,) = found.errors
     (timings,) = [timings for timings in find_tables(found.gpu) if timings.name == errors.data]
     family = library_of(timings.library).family(load_arch(found.gpu, GpuSpec), timings.types)
-
     assert (timings.gpu, timings.library, family) == (found.gpu, found.library, found.family)
     assert named(path) == f"{found.gpu}/{found.library}-{found.family}"
     table = (measured_root(found.gpu) / timings.name).with_suffix(".parquet")
@@ -99,7 +98,6 @@ def test_quantization_is_fitted_on_these_timings(path: Path) -> None:
     (errors,) = found.errors
     data, column = errors.data.split()
     times = times_of_quantization(find_timings(found.gpu, [data]))
-
     assert column == QUANT_COLUMN
     assert (len(times), hash_of_times(times)) == (errors.num_rows, errors.sha256)
     assert errors.mape_percent < 7

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.cli.subjects import SUBJECTS
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.validation.exam import Exam, MeasuredTable, gpus_with, score
-from gemm_eval.validation.fit import sha256_of
+from gemm_eval.validation.exam import MODEL, Exam, MeasuredTable, gpus_with, score
+from gemm_eval.validation.fit import held_out, sha256_of
 from gemm_eval.validation.subjects import attention, collective, experts, memory_bound
 from gemm_eval.validation.tables import measured_root
 
@@ -74,6 +76,37 @@ def test_tables_are_of_these_gpus_and_others_are_refused(case: Case, tmp_path: P
     if case.calibrate is not None:
         with pytest.raises(InvalidInputError, match=case.message):
             case.calibrate(load_arch("t4", GpuSpec))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_that_are_held_out_decide_no_prediction_of_theirs(name: str) -> None:
+    """Whatever the times of a fold, its predictions stay, of model and baselines; those of other folds do not."""
+    exam, gpu = CASES[name].exam, CASES[name].gpus[0]
+    arch, sets = load_arch(gpu, GpuSpec), exam.read(gpu)[:1]
+    if name == "moe":  # rows of two models, balanced: their loads are known
+        (table,) = experts.find_tables(gpu, ["triton-bf16"])
+        is_balanced = (table.frame["distribution"] == "balanced").to_numpy()
+        models = np.array(table.models)[is_balanced]
+        sets = [table.select(is_balanced).select(np.isin(models, np.unique(models)[:2]))]
+    folds = exam.folds(sets)
+    names = list(dict.fromkeys(folds))
+    block = np.isin(folds, names[: len(names) // 2])
+    wrong_us = np.where(block, 10.0, 1.0) * sets[0].measured_us
+    wrong = [replace(sets[0], frame=sets[0].frame.assign(latency_us=wrong_us))]
+    right, other = (held_out(block, exam.predict(arch, of)) for of in (sets, wrong))
+    assert list(right)[-1] == MODEL
+    for who in right:
+        np.testing.assert_array_equal(right[who][block], other[who][block])
+    assert not np.array_equal(right[MODEL][~block], other[MODEL][~block])
+
+
+def test_features_of_rows_are_no_times() -> None:
+    """What a correction of any subject may learn from: sizes of rows, [rows, columns], and nothing measured."""
+    for case in CASES.values():
+        table = case.exam.read(case.gpus[0])[0]
+        assert len(table.features) == len(table)
+        assert len(table.features.columns) >= 2
+        assert not any(str(name).endswith("_us") for name in table.features)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -16,19 +16,7 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import Coefficient
-from gemm_eval.models.gpu.attention import (
-    ATTENTION_FAMILIES,
-    ATTENTION_LIBRARIES,
-    ATTENTION_MODEL_VERSION,
-    AttentionCalibration,
-    AttentionRows,
-    FittedFamily,
-    attention_calibration_path,
-    attention_coefficients,
-    attention_costs,
-    attention_rows,
-    family_us,
-)
+from gemm_eval.models.gpu import attention as model
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, Exam, Groups, MeasuredTable, Predict
@@ -86,9 +74,9 @@ class AttentionTable(MeasuredTable):
         ]  # fmt: skip
 
     @cached_property
-    def rows(self) -> AttentionRows:
+    def rows(self) -> model.AttentionRows:
         """The problems as columns, as models take them."""
-        return replace(attention_rows(self.problems), is_aliased=np.full(len(self), float(self.is_aliased)))
+        return replace(model.attention_rows(self.problems), is_aliased=np.full(len(self), float(self.is_aliased)))
 
     @cached_property
     def heads(self) -> list[tuple[int, ...]]:
@@ -103,7 +91,7 @@ class AttentionTable(MeasuredTable):
 def tables(gpu: str) -> list[AttentionTable]:
     """Read all measured attention of a GPU, in the order of libraries and `PHASES`."""
     sets = [AttentionTable.read(path) for path in sorted(measured_root(gpu).glob("attention-*/*.parquet"))]
-    libraries = list(ATTENTION_LIBRARIES)
+    libraries = list(model.ATTENTION_LIBRARIES)
     return sorted(sets, key=lambda table: (libraries.index(table.library), PHASES.index(table.phase)))
 
 
@@ -128,8 +116,8 @@ def roofs(arch: GpuSpec, table: AttentionTable) -> tuple[Floats, Floats]:
 
 def families_of(arch: GpuSpec, table: AttentionTable) -> npt.NDArray[np.str_]:
     """Return the family of kernels that runs each row, [rows]: the library chooses by sizes and types alone."""
-    committed = attention_coefficients(arch, table.library).values
-    names: npt.NDArray[np.str_] = attention_costs(arch, committed, table.rows, table.library).families
+    committed = model.attention_coefficients(arch, table.library).values
+    names: npt.NDArray[np.str_] = model.attention_costs(arch, committed, table.rows, table.library).families
     return names
 
 
@@ -138,10 +126,10 @@ def fit_family(arch: GpuSpec, table: AttentionTable, name: str, train: Mask) -> 
 
     A coefficient that changes the time of none of these rows keeps its default.
     """
-    family, rows = ATTENTION_FAMILIES[name], table.rows.take(train)
+    family, rows = model.ATTENTION_FAMILIES[name], table.rows.take(train)
 
     def predict(values: Mapping[str, float]) -> Floats:
-        return family_us(arch, name, values, rows)
+        return model.family_us(arch, name, values, rows)
 
     def moves_some_row(item: Coefficient) -> bool:
         low_us, high_us = (predict(family.defaults | {item.name: end}) for end in (item.low, item.high))
@@ -156,7 +144,7 @@ def fit_family(arch: GpuSpec, table: AttentionTable, name: str, train: Mask) -> 
 def predictions(arch: GpuSpec, table: AttentionTable) -> Predict:
     """Return the predictions of a table, ready to be fitted."""
     names, (compute_us, dram_us) = families_of(arch, table), roofs(arch, table)
-    committed = attention_coefficients(arch, table.library).values
+    committed = model.attention_coefficients(arch, table.library).values
 
     def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
         of_families = {name: train & (names == name) for name in np.unique(names[rows]).tolist()}
@@ -165,25 +153,25 @@ def predictions(arch: GpuSpec, table: AttentionTable) -> Predict:
         return {
             NAIVE: np.maximum(compute_us, dram_us)[rows],
             FITTED: roof.predict(compute_us[rows], dram_us[rows]),
-            MODEL: attention_costs(arch, committed | fits, table.rows.take(rows), table.library).latency_us,
+            MODEL: model.attention_costs(arch, committed | fits, table.rows.take(rows), table.library).latency_us,
         }
 
     return predict
 
 
-def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> AttentionCalibration:
+def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> model.AttentionCalibration:
     """Fit all families of a library on the committed tables of a GPU; errors are of heads that are held out."""
     sets = [table for table in tables(arch.name) if table.library == library]
     if not sets:
         raise InvalidInputError(f"no timings of attention by {library} on {arch.name} are committed")
-    families: dict[str, FittedFamily] = {}
+    families: dict[str, model.FittedFamily] = {}
     for table in sets:
         names = families_of(arch, table)
-        for name in (item for item in ATTENTION_FAMILIES if (names == item).sum() >= MIN_ROWS):
+        for name in (item for item in model.ATTENTION_FAMILIES if (names == item).sum() >= MIN_ROWS):
             coefficients = rounded(fit_family(arch, table, name, names == name))
-            families[name] = FittedFamily(num_rows=int((names == name).sum()), coefficients=coefficients)
-    return AttentionCalibration(
-        gpu=arch.name, library=library, model_version=ATTENTION_MODEL_VERSION, families=families,
+            families[name] = model.FittedFamily(num_rows=int((names == name).sum()), coefficients=coefficients)
+    return model.AttentionCalibration(
+        gpu=arch.name, library=library, model_version=model.ATTENTION_MODEL_VERSION, families=families,
         errors=exam(seed=seed).errors(arch, sets), **provenance(NUM_FOLDS, "rows", seed, "heads"),
     )  # fmt: skip
 
@@ -205,7 +193,7 @@ def calibrate(arch: str, library: str, seed: int) -> Iterator[Fitted]:
     """Fit a library's families on a GPU; parameters are the options of the command."""
     calibration = calibrate_attention(load_arch(arch, GpuSpec), library, seed)
     title = f"Attention by {library} on {calibration.gpu}: errors {calibration.folds}"
-    yield fitted(calibration, attention_calibration_path(calibration.gpu, library), title)
+    yield fitted(calibration, model.attention_calibration_path(calibration.gpu, library), title)
 
 
 def exam(phase: Sequence[str] | None = None, seed: int = 0) -> Exam[AttentionTable]:

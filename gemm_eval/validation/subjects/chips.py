@@ -10,16 +10,7 @@ import numpy as np
 import yaml
 from rich.table import Table
 
-from gemm_eval.arch import (
-    MulticoreCalibration,
-    MulticoreErrors,
-    MulticoreSpec,
-    ProvenanceKind,
-    build_spec,
-    calibration_file,
-    load_arch,
-    place_values,
-)
+from gemm_eval import arch as specs
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
@@ -60,14 +51,14 @@ _MISSING = 3.0  # log error of a row that fits nowhere
 _LEAST_ROWS = 8  # of a roofline with four constants
 
 
-def with_values(arch: MulticoreSpec, coefficients: Mapping[str, float]) -> MulticoreSpec:
+def with_values(arch: specs.MulticoreSpec, coefficients: Mapping[str, float]) -> specs.MulticoreSpec:
     """Return a chip with other values at these paths; see `place_values`."""
     data = {name: getattr(arch, name) for name in arch.model_fields_set if name not in ("published", "calibration")}
     data["rules"] = None if arch.rules is None else arch.rules.model_dump(exclude_unset=True)
-    return build_spec(MulticoreSpec, place_values(data, coefficients), origin=arch.name)
+    return specs.build_spec(specs.MulticoreSpec, specs.place_values(data, coefficients), origin=arch.name)
 
 
-def predict_set(arch: MulticoreSpec, rows: TimingSet) -> Floats:
+def predict_set(arch: specs.MulticoreSpec, rows: TimingSet) -> Floats:
     """Return the latency of each row as it was timed, in microseconds; nan where nothing fits."""
     if rows.changes:
         arch = arch.with_(**{name: _merged(getattr(arch, name, None), value) for name, value in rows.changes.items()})
@@ -89,7 +80,7 @@ def _merged(old: Any, new: Any) -> Any:
     return {**old, **new} if isinstance(old, Mapping) and isinstance(new, Mapping) else new
 
 
-def priors_of(arch: MulticoreSpec, paths: Sequence[str]) -> dict[str, float]:
+def priors_of(arch: specs.MulticoreSpec, paths: Sequence[str]) -> dict[str, float]:
     """Return the values of those coefficients that were measured by themselves, such as by a stream test.
 
     GEMMs cannot move them far from these (`MEASURED_SIGMA`): a fit could trade them against others, and they are
@@ -98,12 +89,15 @@ def priors_of(arch: MulticoreSpec, paths: Sequence[str]) -> dict[str, float]:
     return {
         path: _value_at(arch, path)
         for path in paths
-        if path in arch.provenance and arch.provenance[path].kind is ProvenanceKind.MEASURED
+        if path in arch.provenance and arch.provenance[path].kind is specs.ProvenanceKind.MEASURED
     }
 
 
 def fit_chip(
-    arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], priors: Mapping[str, float] | None = None
+    arch: specs.MulticoreSpec,
+    sets: Sequence[TimingSet],
+    paths: Sequence[str],
+    priors: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Return the values at these paths that fit timings best: least squares of log errors, with a robust loss.
 
@@ -124,7 +118,7 @@ def fit_chip(
 
 
 def _fit(
-    arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], priors: Mapping[str, float]
+    arch: specs.MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], priors: Mapping[str, float]
 ) -> dict[str, float]:
     low, high = np.log(np.array([_range_of(arch, path) for path in paths])).T
     logs = np.log(np.concatenate([rows.measured_us for rows in sets]))
@@ -159,7 +153,7 @@ def _fit(
     return rounded(values(best))
 
 
-def _range_of(arch: MulticoreSpec, path: str) -> tuple[float, float]:
+def _range_of(arch: specs.MulticoreSpec, path: str) -> tuple[float, float]:
     field = next((part for part in path.split(".") if part in RANGES), None)
     if field is None:
         raise InvalidOptionError(refusal("coefficient", path, RANGES))
@@ -168,7 +162,7 @@ def _range_of(arch: MulticoreSpec, path: str) -> tuple[float, float]:
     return (low, arch.dram_gb_per_s) if path == "dram_gb_per_s" else (low, high)
 
 
-def _value_at(arch: MulticoreSpec, path: str) -> float:
+def _value_at(arch: specs.MulticoreSpec, path: str) -> float:
     """Return what stands at a path now, or the middle of its range."""
     low, high = _range_of(arch, path)
     value: Any = arch
@@ -203,7 +197,7 @@ class ChipScore(NamedTuple):
 
 
 def score_chip(
-    arch: MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, is_fitted: bool = True,
+    arch: specs.MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, is_fitted: bool = True,
     paths: Sequence[str] = (), least_rows: Sequence[int] = (),
 ) -> ChipScore:  # fmt: skip
     """Compare the model with timings: fitted on other (N, K) pairs, or as it is.
@@ -225,8 +219,8 @@ def score_chip(
     fit_on = [rows for rows in sets if rows.is_fitted]
     coefficients = fit_chip(arch, fit_on, paths, priors) if is_fitted else {}
     start = with_values(arch, coefficients) if is_fitted else arch
-    is_preset = bool(arch.calibration) and calibration_file(arch.name).is_file()
-    sheet = load_arch(arch.name, MulticoreSpec, calibrated=False) if is_preset else arch
+    is_preset = bool(arch.calibration) and specs.calibration_file(arch.name).is_file()
+    sheet = specs.load_arch(arch.name, specs.MulticoreSpec, calibrated=False) if is_preset else arch
     roofs = [_roofs(sheet, rows) for rows in sets]
 
     def predict(train: Mask, held: Mask) -> dict[str, Floats]:
@@ -258,11 +252,11 @@ def score_chip(
 
 
 def calibrate_chip(
-    arch: MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, paths: Sequence[str] = ()
-) -> tuple[MulticoreCalibration, ChipScore]:
+    arch: specs.MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, paths: Sequence[str] = ()
+) -> tuple[specs.MulticoreCalibration, ChipScore]:
     """Fit a chip on timings; the errors, of the calibration and its score, are of rows held out by (N, K)."""
     score = score_chip(arch, timings, num_folds=num_folds, seed=seed, paths=paths)
-    calibration = MulticoreCalibration(
+    calibration = specs.MulticoreCalibration(
         chip=timings.chip,
         model_version=MODEL_VERSION,
         data=timings.source,
@@ -274,15 +268,15 @@ def calibrate_chip(
     return calibration, score
 
 
-def _figures(line: Line) -> MulticoreErrors:
+def _figures(line: Line) -> specs.MulticoreErrors:
     naive, roofline = (round(100.0 * line.errors[who].mape_frac, 3) for who in (NAIVE, FITTED))
-    return MulticoreErrors(
+    return specs.MulticoreErrors(
         set=f"{line.labels['set']}, {line.group}", naive_mape_percent=naive, roofline_mape_percent=roofline,
         **line.errors[MODEL].percents(),
     )  # fmt: skip
 
 
-def calibration_text(calibration: MulticoreCalibration, arch: MulticoreSpec) -> str:
+def calibration_text(calibration: specs.MulticoreCalibration, arch: specs.MulticoreSpec) -> str:
     """Return the text of a calibration file; what the numbers are stands as comments."""
     head = calibration.model_dump(mode="json")
     values = head.pop("coefficients")
@@ -325,7 +319,7 @@ def _baselines(rows: TimingSet, compute_us: Floats, dram_us: Floats, held: Mask)
     return {NAIVE: naive_us[held], FITTED: fitted_us, TABLE: _interpolated(rows, naive_us, held)[held]}
 
 
-def _roofs(arch: MulticoreSpec, rows: TimingSet) -> tuple[Floats, Floats]:
+def _roofs(arch: specs.MulticoreSpec, rows: TimingSet) -> tuple[Floats, Floats]:
     """Return the time of each row at the peak of the data sheet and at its bandwidth, in microseconds.
 
     The bandwidth is that of DRAM, for operands that do not stay on the chip; where all do, that of all cores' ports.
@@ -378,7 +372,7 @@ def validate(names: Sequence[str], data: Path | None, folds: int, seed: int, ref
 
     def scores() -> Iterator[tuple[str, ChipScore]]:
         for name in wanted:
-            spec = load_arch(name, MulticoreSpec, calibrated=not refit)
+            spec = specs.load_arch(name, specs.MulticoreSpec, calibrated=not refit)
             timings = read_chip_timings(spec.name, data)
             yield spec.name, score_chip(spec, timings, num_folds=folds, seed=seed, is_fitted=refit)
 
@@ -411,7 +405,7 @@ def calibrate(
     arch: str, data: Path | None, fit: Sequence[str] | None, folds: int, seed: int, out: Path | None
 ) -> Iterator[Fitted]:
     """Fit a chip; parameters are the options of the command."""
-    spec = load_arch(arch, MulticoreSpec, calibrated=False)
+    spec = specs.load_arch(arch, specs.MulticoreSpec, calibrated=False)
     if out is None and Path(arch).suffix in (".yaml", ".yml"):
         raise InvalidOptionError("--arch FILE needs --out FILE: only presets have a place in arch/calibration")
     timings = read_chip_timings(spec.name, data)
@@ -419,7 +413,7 @@ def calibrate(
     lines = (f"{name}: {value:.6g}" for name, value in score.coefficients.items())
     text = calibration_text(calibration, spec)
     yield Fitted(
-        calibration_file(spec.name),
+        specs.calibration_file(spec.name),
         lambda path: path.write_text(text, encoding="utf-8"),
         (chip_table(score), *lines),
     )

@@ -14,20 +14,7 @@ from gemm_eval.arch import TWO_SOCKETS, GpuSpec, Interconnect, load_arch
 from gemm_eval.dtypes import parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import Coefficient
-from gemm_eval.models.gpu.collective import (
-    COLLECTIVE_COEFFICIENTS,
-    COLLECTIVE_MODEL_VERSION,
-    DIRECT,
-    EXCHANGE,
-    MULTICAST,
-    RING,
-    SOCKETS,
-    CollectiveCalibration,
-    CollectiveRows,
-    collective_calibration_path,
-    collective_rows,
-    collectives_us,
-)
+from gemm_eval.models.gpu import collective as model
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_positive
 from gemm_eval.validation.exam import MODEL, TABLE, Exam, Groups, MeasuredTable, Predict
@@ -70,7 +57,7 @@ class CollectiveTable(MeasuredTable):
     def problems(self) -> list[CollectiveProblem]:
         """The collective of each row."""
         columns = self.frame[["what", "message_bytes", "num_ranks", "dtype"]].itertuples(index=False, name=None)
-        return [CollectiveProblem(what, size, ranks, parse_dtype(dtype)) for what, size, ranks, dtype in columns]
+        return [CollectiveProblem(*sizes, parse_dtype(dtype)) for *sizes, dtype in columns]
 
     @cached_property
     def size_bytes(self) -> Ints:
@@ -107,21 +94,24 @@ def interconnect_of(arch: GpuSpec) -> Interconnect:
     return arch.interconnect
 
 
-def measured_rows(link: Interconnect, sets: Sequence[CollectiveTable]) -> tuple[CollectiveRows, Floats]:
+def measured_rows(link: Interconnect, sets: Sequence[CollectiveTable]) -> tuple[model.CollectiveRows, Floats]:
     """Return the problems as columns, and the latencies, of several tables of a GPU, one after the other."""
-    parts = [collective_rows(link, table.library, table.problems) for table in sets]
+    parts = [model.collective_rows(link, table.library, table.problems) for table in sets]
     columns = (np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0]))
-    return CollectiveRows(*columns), np.concatenate([table.measured_us for table in sets])
+    return model.CollectiveRows(*columns), np.concatenate([table.measured_us for table in sets])
 
 
-def fit_collectives(link: Interconnect, rows: CollectiveRows, measured_us: Floats) -> dict[str, float]:
+def fit_collectives(link: Interconnect, rows: model.CollectiveRows, measured_us: Floats) -> dict[str, float]:
     """Return all coefficients, fitted on some rows; one that no row depends on keeps its default."""
-    across = SOCKETS if link.topology == TWO_SOCKETS else ()
-    values = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
+    across = model.SOCKETS if link.topology == TWO_SOCKETS else ()
+    values = {item.name: item.default for item in model.COLLECTIVE_COEFFICIENTS}
     for items, mask in (
-        ((*RING, *(MULTICAST if link.has_multicast else ()), *across[:3]), ~rows.is_direct & ~rows.is_exchange),
-        ((*EXCHANGE, *across[3:]), rows.is_exchange),
-        (DIRECT, rows.is_direct),
+        (
+            (*model.RING, *(model.MULTICAST if link.has_multicast else ()), *across[:3]),
+            ~rows.is_direct & ~rows.is_exchange,
+        ),
+        ((*model.EXCHANGE, *across[3:]), rows.is_exchange),
+        (model.DIRECT, rows.is_direct),
     ):
         if mask.sum() >= _LEAST_ROWS:
             values = _fit(link, items, values, rows.take(mask), measured_us[mask])
@@ -129,13 +119,13 @@ def fit_collectives(link: Interconnect, rows: CollectiveRows, measured_us: Float
 
 
 def _fit(
-    link: Interconnect, items: Sequence[Coefficient], start: Mapping[str, float], rows: CollectiveRows,
+    link: Interconnect, items: Sequence[Coefficient], start: Mapping[str, float], rows: model.CollectiveRows,
     measured_us: Floats,
 ) -> dict[str, float]:  # fmt: skip
     """Fit some coefficients for each value of a limit among them: errors have a step there, and no derivative."""
 
     def predict(values: dict[str, float]) -> Floats:
-        return collectives_us(link, values, rows)
+        return model.collectives_us(link, values, rows)
 
     fits: list[tuple[float, dict[str, float]]] = []
     limits = [item for item in items if item.name in _LIMITS]
@@ -245,26 +235,26 @@ def predictions(arch: GpuSpec, sets: Sequence[CollectiveTable]) -> Predict:
             NAIVE: least_us[rows],
             FITTED: _alpha_beta(frame, least_us, measured_us, train)[rows],
             TABLE: _interpolated(frame, measured_us, train)[rows],
-            MODEL: collectives_us(link, coefficients, problems.take(rows)),
+            MODEL: model.collectives_us(link, coefficients, problems.take(rows)),
         }
 
     return predict
 
 
-def calibrate_collectives(arch: GpuSpec) -> CollectiveCalibration:
+def calibrate_collectives(arch: GpuSpec) -> model.CollectiveCalibration:
     """Fit all coefficients on the committed tables of a GPU; errors are of blocks that are held out."""
     sets = tables(arch.name)
     if not sets:
         raise InvalidInputError(f"no timings of collectives on {arch.name} are committed")
     link = interconnect_of(arch)
-    parts = {RING: True, EXCHANGE: True, MULTICAST: link.has_multicast, DIRECT: link.is_nvlink,
-             SOCKETS: link.topology == TWO_SOCKETS}  # fmt: skip
+    parts = {model.RING: True, model.EXCHANGE: True, model.MULTICAST: link.has_multicast, model.DIRECT: link.is_nvlink,
+             model.SOCKETS: link.topology == TWO_SOCKETS}  # fmt: skip
     names = {item.name for items, has_part in parts.items() if has_part for item in items}
     how = "each block of as many ranks and a decade of bytes by a fit on the others, all operations together"
-    return CollectiveCalibration(
-        gpu=arch.name, libraries=tuple(table.framework for table in sets), model_version=COLLECTIVE_MODEL_VERSION,
+    return model.CollectiveCalibration(
+        gpu=arch.name, libraries=tuple(table.framework for table in sets), model_version=model.COLLECTIVE_MODEL_VERSION,
         errors=exam().errors(arch, sets),
-        fitted=tuple(item.name for item in COLLECTIVE_COEFFICIENTS if item.name in names),
+        fitted=tuple(item.name for item in model.COLLECTIVE_COEFFICIENTS if item.name in names),
         coefficients=rounded(fit_collectives(link, *measured_rows(link, sets))),
         **(provenance(1, "rows", 0) | {"folds": how}),
     )  # fmt: skip
@@ -273,7 +263,7 @@ def calibrate_collectives(arch: GpuSpec) -> CollectiveCalibration:
 def calibrate(arch: str) -> Iterator[Fitted]:
     """Fit collectives on a GPU; parameters are the options of the command."""
     calibration = calibrate_collectives(load_arch(arch, GpuSpec))
-    path = collective_calibration_path(calibration.gpu)
+    path = model.collective_calibration_path(calibration.gpu)
     yield fitted(calibration, path, f"Collectives of {calibration.gpu}: errors of blocks held out")
 
 

@@ -15,10 +15,10 @@ from rich.table import Table
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu import Coefficient, ErrorFigures
-from gemm_eval.validation.choice import order_by, ranked_choice
 from gemm_eval.validation.fit import MIN_ROWS, CrossFit, Ranges, Search, assign_folds, cross_fit, rounded
 from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.report import report_table, with_caption
+from gemm_eval.validation.studies import order_by, ranked_choice
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 Values = Mapping[str, float]

@@ -17,30 +17,10 @@ from gemm_eval.mapping import Schedule
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE, default_coefficients
 from gemm_eval.models.gpu.triton import triton_calibration_path
+from gemm_eval.validation import fit
 from gemm_eval.validation.exam import MODEL
-from gemm_eval.validation.fit import (
-    MIN_ROWS,
-    Ranges,
-    Search,
-    cross_fit,
-    fit_logs,
-    fold_of_pairs,
-    held_out,
-    provenance,
-    rounded,
-    soft_l1,
-)
 from gemm_eval.validation.metrics import error_figures
-from gemm_eval.validation.subjects.dense_rows import (
-    Coefficients,
-    KnownRows,
-    best_configs,
-    families_of,
-    latencies,
-    pack_problems,
-    pack_timings,
-    with_families,
-)
+from gemm_eval.validation.subjects import dense_rows
 from gemm_eval.validation.timings import QUANT_COLUMN, Floats, Ints, Mask, Timings
 from gemm_eval.words import shown
 from gemm_eval.workload import RunOptions
@@ -99,13 +79,14 @@ def describe_held_out(gpu: str, library: str, data: str) -> str:
 
 def origin_of(arch: GpuSpec, timings: Timings) -> gpu_model.Origin:
     """Return where the coefficients of the family that most rows of a set run with come from."""
-    return gpu_model.coefficients_for(arch, timings.library, families_of(arch, timings)[0])[1]
+    return gpu_model.coefficients_for(arch, timings.library, dense_rows.families_of(arch, timings)[0])[1]
 
 
 def describe_origin(arch: GpuSpec, timings: Timings, main: gpu_model.Origin) -> str:
     """Return where the coefficients of the main family come from, and those of other families where that differs."""
     texts = {
-        name: gpu_model.coefficients_for(arch, timings.library, name)[1].text for name in families_of(arch, timings)[1:]
+        name: gpu_model.coefficients_for(arch, timings.library, name)[1].text
+        for name in dense_rows.families_of(arch, timings)[1:]
     }
     return "; ".join([main.text, *(f"{name}: {text}" for name, text in texts.items() if text != main.text)])
 
@@ -114,7 +95,7 @@ ROUNDS = 8
 """Rounds of search and fit; more do not change the errors."""
 
 _FOLDS = 5
-_SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=12)  # of a round
+_SEARCH = fit.Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=12)  # of a round
 _KNOWN_CONFIG_WEIGHT = 0.7  # a measured config is a second look at a row that counts at its best config already
 # old kernels of many kinds: with more free coefficients a fit explains the pairs (N, K), not the kernels. Fixed costs
 # stay at their defaults, as no row has a short K, and sizes without rows would be fast or slow by what absorbs errors
@@ -137,7 +118,7 @@ class ModelPredictor:
 
     arch: GpuSpec
     library: str
-    coefficients: Coefficients = field(default_factory=dict)
+    coefficients: dense_rows.Coefficients = field(default_factory=dict)
     num_rounds: int = ROUNDS
     name: str = MODEL
 
@@ -147,17 +128,17 @@ class ModelPredictor:
         Families with fewer than `MIN_ROWS` rows get their defaults: its own may have been fitted on what is held out
         now.
         """
-        timings = pack_timings(self.arch, self.library, train)
+        timings = dense_rows.pack_timings(self.arch, self.library, train)
         fitted = {
             family: fit_family(timings, family, self.library, self.num_rounds)[0]
             for family in GENERIC
-            if np.count_nonzero(timings.rows.family_of == family) >= MIN_ROWS
+            if np.count_nonzero(timings.rows.family_of == family) >= fit.MIN_ROWS
         }
         return replace(self, coefficients=fitted)
 
     def predict(self, rows: Timings) -> Floats:
-        packed = pack_problems(self.arch, self.library, [rows])
-        return best_configs(packed, with_families(packed, self.coefficients))[0] + rows.timer_us
+        packed = dense_rows.pack_problems(self.arch, self.library, [rows])
+        return dense_rows.best_configs(packed, dense_rows.with_families(packed, self.coefficients))[0] + rows.timer_us
 
 
 def model_predictor(arch: GpuSpec, library: str) -> ModelPredictor:
@@ -180,16 +161,16 @@ def calibrate(
         InvalidInputError: too few rows or pairs of the family, or sets of another GPU or library.
     """
     kept = rows_of_family(arch, library, family, sets)
-    coefficients, fitted = fit_family(pack_timings(arch, library, kept), family, library, max_evaluations)
-    crossed = cross_fit(ModelPredictor(arch, library, num_rounds=max_evaluations), kept, _FOLDS, seed)
+    coefficients, fitted = fit_family(dense_rows.pack_timings(arch, library, kept), family, library, max_evaluations)
+    crossed = fit.cross_fit(ModelPredictor(arch, library, num_rounds=max_evaluations), kept, _FOLDS, seed)
     predicted = [(item, crossed.predict(item, index)) for index, item in enumerate(kept)]
     errors = (error_figures(item.name, item.sha256, item.measured_us, us) for item, us in predicted)
     log_errors = np.concatenate([item.log_errors(us) for item, us in predicted])
     return gpu_model.Calibration(
         gpu=arch.name, library=library, family=family, model_version=gpu_model.GPU_MODEL_VERSION,
-        coefficients=rounded(coefficients), fitted=fitted, errors=tuple(errors),
+        coefficients=fit.rounded(coefficients), fitted=fitted, errors=tuple(errors),
         intervals=gpu_model.fit_intervals(np.concatenate([item.sizes[:, 1] for item in kept]), log_errors),
-        **provenance(_FOLDS, "sets", seed),
+        **fit.provenance(_FOLDS, "sets", seed),
     )  # fmt: skip
 
 
@@ -207,20 +188,20 @@ def rows_of_family(
         if (item.gpu != arch.name and not has_siblings) or item.library != library:
             raise InvalidInputError(f"{item.name} is of {item.library} on {item.gpu}, not of {library} on {arch.name}")
         if len(item):
-            mask = (pack_problems(arch, library, [item]).family_of == family) & ~item.in_band
+            mask = (dense_rows.pack_problems(arch, library, [item]).family_of == family) & ~item.in_band
             kept += [item.select(mask)] if mask.any() else []
     num_rows = sum(len(item) for item in kept)
     num_pairs = len({pair for item in kept for pair in item.pairs})
-    if num_rows < MIN_ROWS or num_pairs < _FOLDS:
+    if num_rows < fit.MIN_ROWS or num_pairs < _FOLDS:
         raise InvalidInputError(
-            f"a fit needs at least {MIN_ROWS} rows and {_FOLDS} (N, K) pairs that {library} runs with {family} kernels "
-            f"on {arch.name}, got {num_rows} rows and {num_pairs} pairs"
+            f"a fit needs at least {fit.MIN_ROWS} rows and {_FOLDS} (N, K) pairs that {library} runs with {family} "
+            f"kernels on {arch.name}, got {num_rows} rows and {num_pairs} pairs"
         )
     return kept
 
 
 def fit_family(
-    timings: KnownRows, family: str, library: str, num_rounds: int = ROUNDS
+    timings: dense_rows.KnownRows, family: str, library: str, num_rounds: int = ROUNDS
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Fit the coefficients of `family` on its rows, at least one, from the family's defaults on.
 
@@ -239,14 +220,14 @@ def fit_family(
 class _Goal:
     """Errors of the model on the rows of one family, over its free coefficients as shares 0..1 of their ranges."""
 
-    def __init__(self, timings: KnownRows, family: str, library: str) -> None:
+    def __init__(self, timings: dense_rows.KnownRows, family: str, library: str) -> None:
         rows, known = timings.rows, timings.known
         self._rows, self._family, self._known_configs = rows, family, timings.known_configs
         is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
         has_vector = bool((rows.candidates["schedule"] == Schedule.VECTOR).any())
         free = _free_names(family, library, is_quantized=is_quantized, has_vector=has_vector)
         items = [item for item in FAMILIES[family].coefficients if item.name in free]
-        self.ranges = Ranges(items, default_coefficients(family))
+        self.ranges = fit.Ranges(items, default_coefficients(family))
         # every row at its best config, then the known ones at theirs
         self._kind_of, self._sizes, self._timer_us, self._measured_us = (
             np.concatenate([column, column[known]])
@@ -255,17 +236,17 @@ class _Goal:
         self._weights = np.concatenate([np.ones(len(rows.kind_of)), np.full(len(known), _KNOWN_CONFIG_WEIGHT)])
 
     def configs(self, values: dict[str, float]) -> Ints:
-        best = best_configs(self._rows, with_families(self._rows, {self._family: values}))[1]
+        best = dense_rows.best_configs(self._rows, dense_rows.with_families(self._rows, {self._family: values}))[1]
         return np.concatenate([best, self._known_configs])
 
     def fit(self, x: Floats, configs: Ints) -> Floats:
-        return fit_logs(
+        return fit.fit_logs(
             self.ranges, lambda values: self._latencies(values, configs), self._measured_us, x, _SEARCH, self._weights
         )
 
     def loss(self, x: Floats, configs: Ints) -> float:
         errors = np.log(self._latencies(self.ranges.values(x), configs)) - np.log(self._measured_us)
-        return soft_l1(self._weights * errors, _SEARCH.loss_scale)
+        return fit.soft_l1(self._weights * errors, _SEARCH.loss_scale)
 
     def settled(self, x: Floats, configs: Ints) -> tuple[dict[str, float], tuple[str, ...]]:
         """Return coefficients, of which those that change no latency have their defaults, and the others' names."""
@@ -284,8 +265,8 @@ class _Goal:
         return values, tuple(determined)
 
     def _latencies(self, values: dict[str, float], configs: Ints) -> Floats:
-        packed = with_families(self._rows, {self._family: values})
-        latency_us = latencies(self._rows, packed, self._kind_of, self._sizes, configs)
+        packed = dense_rows.with_families(self._rows, {self._family: values})
+        latency_us = dense_rows.latencies(self._rows, packed, self._kind_of, self._sizes, configs)
         # where the library's choice is known, nothing is lost by it
         latency_us[len(self._rows.kind_of) :] /= 1.0 + values["choice_loss"]
         latency_us += self._timer_us
@@ -316,7 +297,7 @@ def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bo
     return names - {"matrix_frac"} if of_family.block_scaled is None else names
 
 
-_QUANTIZATION_SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=200)
+_QUANTIZATION_SEARCH = fit.Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=200)
 _FREE = tuple(item for item in QUANTIZE.coefficients if item.name != "scale_cast_us")  # which is not in the data
 
 
@@ -327,30 +308,30 @@ def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int 
     """
     kept = [timings for timings in sets if QUANT_COLUMN in timings.frame and timings.quantize_from]
     times = times_of_quantization(kept)
-    if len(times) < MIN_ROWS:
-        raise InvalidInputError(f"a fit needs {MIN_ROWS} sizes of A with {QUANT_COLUMN}, got {len(times)}")
+    if len(times) < fit.MIN_ROWS:
+        raise InvalidInputError(f"a fit needs {fit.MIN_ROWS} sizes of A with {QUANT_COLUMN}, got {len(times)}")
     params = _pack_quantization(arch, kept)
     sizes, measured_us = times[["M", "K"]].to_numpy(np.int64), times[QUANT_COLUMN].to_numpy(np.float64)
     pairs = [(int(M), int(K)) for M, K in sizes]
-    fold_of = fold_of_pairs(set(pairs), _FOLDS, seed, f"{QUANT_COLUMN} on {arch.name}")
-    ranges = Ranges(_FREE, QUANTIZE.defaults)
+    fold_of = fit.fold_of_pairs(set(pairs), _FOLDS, seed, f"{QUANT_COLUMN} on {arch.name}")
+    ranges = fit.Ranges(_FREE, QUANTIZE.defaults)
 
     def predict(values: dict[str, float], rows: Mask) -> Floats:
         out = np.empty(np.count_nonzero(rows))
         gpu_model.quantize_rows(params, gpu_model.pack_coefficients(params, values), sizes[rows], out)
         return out
 
-    def fit(train: Mask) -> dict[str, float]:
+    def fit_rows(train: Mask) -> dict[str, float]:
         return ranges.fit(lambda values: predict(values, train), measured_us[train], _QUANTIZATION_SEARCH)
 
     folds = [fold_of[pair] for pair in pairs]
-    predicted_us = held_out(folds, lambda train, rows: {MODEL: predict(fit(train), rows)})[MODEL]
+    predicted_us = fit.held_out(folds, lambda train, rows: {MODEL: predict(fit_rows(train), rows)})[MODEL]
     data = f"{'/'.join(kept[0].name.split('/')[:2])} {QUANT_COLUMN}"
     return gpu_model.Calibration(
         gpu=arch.name, library=gpu_model.TRTLLM, family=QUANTIZE.name, model_version=gpu_model.GPU_MODEL_VERSION,
-        coefficients=rounded(fit(np.ones(len(sizes), bool))), fitted=tuple(item.name for item in _FREE),
+        coefficients=fit.rounded(fit_rows(np.ones(len(sizes), bool))), fitted=tuple(item.name for item in _FREE),
         errors=(error_figures(data, hash_of_times(times), measured_us, predicted_us),),
-        **provenance(_FOLDS, "sets", seed, by="(M, K)"),
+        **fit.provenance(_FOLDS, "sets", seed, by="(M, K)"),
     )  # fmt: skip
 
 

@@ -17,45 +17,13 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
 from gemm_eval.models.gpu import LIBRARIES, TRTLLM, Correction, load_correction
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
-from gemm_eval.validation.baselines import (
-    FittedRoofline,
-    NaiveRoofline,
-    NvidiaHeuristics,
-    TableInterpolation,
-    has_heuristics,
-    knows_types,
-)
+from gemm_eval.validation import baselines, report, tables
 from gemm_eval.validation.exam import FITTED, Line, chosen_gpus, lines_of
 from gemm_eval.validation.fit import Predictor, assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, Score, are_inside, score, score_crossed
 from gemm_eval.validation.plots import save_score_plots
-from gemm_eval.validation.report import (
-    errors_frame,
-    errors_table,
-    lines_table,
-    report_document,
-    report_table,
-    worst_table,
-    write_csv,
-)
 from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted
 from gemm_eval.validation.subjects.corrections import CorrectedPredictor, can_learn, held_out_answers
-from gemm_eval.validation.subjects.dense import (
-    calibration_out,
-    check_one_of,
-    describe_origin,
-    family_title,
-    fitted_sets,
-    load_gpu_of,
-    model_predictor,
-    origin_of,
-)
-from gemm_eval.validation.tables import (
-    TABLE_SUFFIXES,
-    find_timings,
-    list_timings,
-    measured_root,
-)
 from gemm_eval.validation.timings import Floats, Mask, Timings
 
 Names = Sequence[str] | None
@@ -68,7 +36,7 @@ def is_default_training(timings: Timings) -> bool:
 
 def is_calibrated_on(arch: GpuSpec, timings: Timings) -> bool:
     """Return whether the main family of a set's rows has a calibration of this very GPU."""
-    return origin_of(arch, timings).is_calibrated
+    return dense.origin_of(arch, timings).is_calibrated
 
 
 def compare(
@@ -108,7 +76,7 @@ def _refitted(
     """Score models fitted on the sets `train` of `sets`, which are of one library, by name of the set."""
     folds = min(num_folds, len({pair for item in sets for pair in item.pairs}))
     by_set: dict[str, list[Score]] = {item.name: [] for item in sets}
-    model = model_predictor(arch, sets[0].library)
+    model = dense.model_predictor(arch, sets[0].library)
     predictors: list[Predictor] = [model, CorrectedPredictor(model)] if can_learn() else [model]
     for predictor in predictors:
         crossed = cross_fit(predictor, sets, folds, seed, train=train)
@@ -120,38 +88,42 @@ def _refitted(
 
 def make_baselines(arch: GpuSpec, timings: Timings) -> list[Predictor]:
     """Return rooflines, interpolation of the timings themselves, and nvMatmulHeuristics if it can."""
-    baselines: list[Predictor] = [NaiveRoofline(arch), FittedRoofline(arch), TableInterpolation(arch)]
-    if has_heuristics(arch.name) and knows_types(timings):
-        baselines += [NvidiaHeuristics(arch.name), NvidiaHeuristics(arch.name, is_refit=True)]
-    return baselines
+    predictors: list[Predictor] = [
+        baselines.NaiveRoofline(arch),
+        baselines.FittedRoofline(arch),
+        baselines.TableInterpolation(arch),
+    ]
+    if baselines.has_heuristics(arch.name) and baselines.knows_types(timings):
+        predictors += [baselines.NvidiaHeuristics(arch.name), baselines.NvidiaHeuristics(arch.name, is_refit=True)]
+    return predictors
 
 
 def _refitted_baselines(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Score]:
     asked, folds = timings.whole(), min(num_folds, len(set(timings.pairs)))
     for baseline in make_baselines(arch, asked):
-        yield score(baseline, asked, 0 if isinstance(baseline, NaiveRoofline) else folds, seed)
+        yield score(baseline, asked, 0 if isinstance(baseline, baselines.NaiveRoofline) else folds, seed)
 
 
 def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> list[Score]:
-    origin = origin_of(arch, timings)
+    origin = dense.origin_of(arch, timings)
     carried = f"on {origin.gpu}" if origin.gpu else "as it is"
     how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
-    note = f"{how}; coefficients: {describe_origin(arch, timings, origin)}"
+    note = f"{how}; coefficients: {dense.describe_origin(arch, timings, origin)}"
     asked = timings.whole()
     scores = []
-    for name, has_correction in ((model_predictor(arch, timings.library).name, False), ("corrected", True)):
+    for name, has_correction in ((dense.model_predictor(arch, timings.library).name, False), ("corrected", True)):
         answers = answer(arch, asked, correction=has_correction)
         if not has_correction or (answers["source"] == "corrected").any():
             us, inside = answers["latency_us"] + asked.timer_us, are_in_answers(asked, answers)
             scores.append(Score(asked, name, us, carried, is_inside=inside, note=note))
     if origin.is_calibrated:
         return [*scores, *_refitted_baselines(arch, timings, num_folds, seed)]
-    baselines: list[tuple[Predictor, str]] = [(NaiveRoofline(arch), "as it is")]
+    carried_on: list[tuple[Predictor, str]] = [(baselines.NaiveRoofline(arch), "as it is")]
     if (roofline := carried_roofline(arch, timings)) is not None:
-        baselines.append((roofline, carried))
-    if has_heuristics(arch.name) and knows_types(timings):
-        baselines.append((NvidiaHeuristics(arch.name), "as it is"))
-    return [*scores, *(Score(asked, item.name, item.predict(asked), words) for item, words in baselines)]
+        carried_on.append((roofline, carried))
+    if baselines.has_heuristics(arch.name) and baselines.knows_types(timings):
+        carried_on.append((baselines.NvidiaHeuristics(arch.name), "as it is"))
+    return [*scores, *(Score(asked, item.name, item.predict(asked), words) for item, words in carried_on)]
 
 
 def answer(arch: GpuSpec, asked: Timings, *, correction: bool = True) -> GEMMTable:
@@ -168,12 +140,12 @@ def are_in_answers(asked: Timings, answers: GEMMTable) -> Mask:
     return inside
 
 
-def carried_roofline(arch: GpuSpec, timings: Timings) -> FittedRoofline | None:
+def carried_roofline(arch: GpuSpec, timings: Timings) -> baselines.FittedRoofline | None:
     """Return a roofline fitted on the timings of the GPU that the coefficients for a set come from.
 
     They are of the same library, and of the same types if there are any; None: there are none at all.
     """
-    gpu = origin_of(arch, timings).gpu
+    gpu = dense.origin_of(arch, timings).gpu
     if gpu is None:
         return None
     others = [item for item in _timings_of(gpu) if item.library == timings.library]
@@ -181,13 +153,15 @@ def carried_roofline(arch: GpuSpec, timings: Timings) -> FittedRoofline | None:
     train = [item for item in alike if _types(item) == _types(timings)] or alike
     if not train:
         return None
-    carried = FittedRoofline(load_arch(gpu, GpuSpec)).fit(*(item.whole().select(~item.in_band) for item in train))
+    carried = baselines.FittedRoofline(load_arch(gpu, GpuSpec)).fit(
+        *(item.whole().select(~item.in_band) for item in train)
+    )
     return replace(carried, arch=arch)
 
 
 @cache
 def _timings_of(gpu: str) -> tuple[Timings, ...]:
-    return tuple(list_timings(gpu))
+    return tuple(tables.list_timings(gpu))
 
 
 def _types(timings: Timings) -> set[tuple[str, str]]:
@@ -200,10 +174,10 @@ def validate_dense(
 ) -> Report:  # fmt: skip
     """Score a library's own choices; parameters are the options of the command."""
     data, groups = data or [], list(regime or [])
-    if (library or dtype) and not any(name.endswith(TABLE_SUFFIXES) for name in data):
+    if (library or dtype) and not any(name.endswith(tables.TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--library and --dtype go with --data FILE: committed timings say theirs")
     spec = load_arch(arch, GpuSpec)
-    sets = find_timings(spec.name, data, library=library, dtype=dtype)
+    sets = tables.find_timings(spec.name, data, library=library, dtype=dtype)
     if not sets:
         raise InvalidOptionError(f"no timings of {spec.name} are committed: give --data FILE")
     if joint and refit is False:
@@ -215,20 +189,20 @@ def validate_dense(
     if plots is not None:
         save_score_plots(scores, plots)
     if csv is not None:
-        write_csv(errors_frame(scores), csv)
+        report.write_csv(report.errors_frame(scores), csv)
 
     def document() -> dict[str, Any]:
         notes = {of_set[0].timings.name: of_set[0].note for of_set in compared}
-        return {"arch": spec.name, "coefficients": notes} | report_document(scores, worst, groups)
+        return {"arch": spec.name, "coefficients": notes} | report.report_document(scores, worst, groups)
 
     def parts() -> Iterator[RenderableType]:
         for index, of_set in enumerate(compared):
             if index:
                 yield ""
-            yield errors_table(of_set, groups, of_set[0].note)
+            yield report.errors_table(of_set, groups, of_set[0].note)
             if worst:
                 yield ""
-                yield worst_table(of_set[0], worst)
+                yield report.worst_table(of_set[0], worst)
 
     return Report(document, parts)
 
@@ -243,7 +217,7 @@ _LIBRARIES = ("cublas", "trtllm")
 
 def gpus_with_timings() -> list[str]:
     """Return the GPUs with committed timings of libraries, by name."""
-    timed = [name for name in list_archs() if measured_root(name).is_dir()]
+    timed = [name for name in list_archs() if tables.measured_root(name).is_dir()]
     return [name for name in timed if isinstance(load_arch(name), GpuSpec) and _sets_of(name)]
 
 
@@ -264,7 +238,7 @@ def compare_gpus(names: Sequence[str], num_folds: int = 5, seed: int = 0) -> Ite
 
 def _sets_of(gpu: str) -> list[Timings]:
     """Return default sets and those held back from fits, of libraries' own choices; large enough to say something."""
-    sets = [item for item in list_timings(gpu, has_held_back=True) if item.library in _LIBRARIES]
+    sets = [item for item in tables.list_timings(gpu, has_held_back=True) if item.library in _LIBRARIES]
     by_table = _by_table(sets).values()
     large = {index for of_table in by_table if sum(len(sets[i]) for i in of_table) >= _MIN_ROWS for index in of_table}
     return [item for index, item in enumerate(sets) if index in large]
@@ -285,14 +259,17 @@ def _by_table(sets: Sequence[Timings]) -> dict[str, list[int]]:
 
 def _fitted(arch: GpuSpec, sets: Sequence[Timings], num_folds: int, seed: int) -> Iterator[Line]:
     folds, library = assign_joint_folds(sets, num_folds, seed), sets[0].library
-    predictor = CorrectedPredictor(model_predictor(arch, library), fitted_sets(arch.name, library))
+    predictor = CorrectedPredictor(dense.model_predictor(arch, library), dense.fitted_sets(arch.name, library))
     crossed = cross_fit(predictor, sets, num_folds, folds=folds)
     asked = [item.whole() for item in sets]
     of_model = [held_out_answers(crossed, item, index) for index, item in enumerate(asked)]
     for name, indices in _by_table(asked).items():
         of_table, of_folds = [asked[index] for index in indices], [folds[index] for index in indices]
         predicted: dict[str, Sequence[Floats]] = {}
-        for who, baseline in ((ROOFLINE, FittedRoofline(arch)), (INTERPOLATION, TableInterpolation(arch))):
+        for who, baseline in (
+            (ROOFLINE, baselines.FittedRoofline(arch)),
+            (INTERPOLATION, baselines.TableInterpolation(arch)),
+        ):
             fits = cross_fit(baseline, of_table, num_folds, folds=of_folds)
             predicted[who] = [fits.predict(item, index) for index, item in enumerate(of_table)]
         predicted[PHYSICS], predicted[CORRECTED] = zip(*(of_model[index] for index in indices), strict=True)
@@ -340,7 +317,7 @@ def validate_gpu(names: Sequence[str], folds: int, seed: int, regime: Names) -> 
             if chosen:
                 yield f"\n{title}"
             for of_table, of_set in groupby(chosen, lambda line: "{gpu}, {data}: {types}".format(**line.labels)):
-                yield lines_table(list(of_set), of_table, {"regime": "regime"}, _SHARES)
+                yield report.lines_table(list(of_set), of_table, {"regime": "regime"}, _SHARES)
 
     return Report(lambda: {"folds": folds, "seed": seed, "lines": [line.to_dict() for line in lines]}, parts)
 
@@ -350,16 +327,16 @@ def calibrate_dense(
     out: Path | None, correction: bool,
 ) -> Iterator[Fitted]:  # fmt: skip
     """Fit a kernel family on a library's own choices; parameters are the options of the command."""
-    check_one_of("--family", family, GENERIC)
+    dense.check_one_of("--family", family, GENERIC)
     _check_library(library)
     if correction and out is not None:
         raise InvalidOptionError("--correction corrects the committed calibration: leave out --out")
     data = data or []
-    spec = load_gpu_of(arch, family)
-    path = out or calibration_out(spec.name, library, family)
-    if dtype and not any(name.endswith(TABLE_SUFFIXES) for name in data):
+    spec = dense.load_gpu_of(arch, family)
+    path = out or dense.calibration_out(spec.name, library, family)
+    if dtype and not any(name.endswith(tables.TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--dtype goes with --data FILE: committed timings say theirs")
-    sets = find_timings(spec.name, data, library=library, dtype=dtype)
+    sets = tables.find_timings(spec.name, data, library=library, dtype=dtype)
     if not data:
         sets = [timings for timings in sets if timings.library == library and is_default_training(timings)]
     for timings in sets:
@@ -372,18 +349,18 @@ def calibrate_dense(
         raise InvalidOptionError(f"no cold burst timings of {library} on {spec.name} are committed: give --data FILE")
     limits = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
     calibration = dense.calibrate(spec, library, family, sets, seed=seed, **limits)
-    yield fitted(calibration, path, family_title(calibration), {timings.name: len(timings) for timings in sets})
+    yield fitted(calibration, path, dense.family_title(calibration), {timings.name: len(timings) for timings in sets})
     if correction:  # of what was written by now
         yield from calibrate_correction(arch, family, library, None, seed)
 
 
 def calibrate_correction(arch: str, family: str, library: str, data: Names, seed: int) -> Iterator[Fitted]:
     """Learn the corrections of a kernel family; parameters are the options of the command."""
-    check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
+    dense.check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
     _check_library(library)
-    spec = load_gpu_of(arch, family)
-    folder = calibration_out(spec.name, library, family).parent / "corrections"
-    sets = find_timings(spec.name, data) if data else corrections.list_training(spec, library, family)
+    spec = dense.load_gpu_of(arch, family)
+    folder = dense.calibration_out(spec.name, library, family).parent / "corrections"
+    sets = tables.find_timings(spec.name, data) if data else corrections.list_training(spec, library, family)
     sets = [timings for timings in sets if timings.library == library]
     if not sets:
         raise InvalidOptionError(f"no timings of {library} on {spec.name} are committed: give --data FILE")
@@ -391,7 +368,7 @@ def calibrate_correction(arch: str, family: str, library: str, data: Names, seed
         learned = result.correction
         verdict = "on" if learned.is_on else "off: not better in every regime, or too few pairs"
         title = f"{library} {family} on {learned.gpu}, {learned.question}: MAPE {learned.folds}; {verdict}"
-        table = report_table(("rows of", "rows", "model", "corrected"), title, 1)
+        table = report.report_table(("rows of", "rows", "model", "corrected"), title, 1)
         named = [(item.regime, item) for item in learned.errors] + [(item.data, item) for item in learned.data]
         for name, item in named:
             percents = (item.physics_mape_percent, item.corrected_mape_percent)
@@ -402,11 +379,11 @@ def calibrate_correction(arch: str, family: str, library: str, data: Names, seed
 def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fitted]:
     """Fit the intervals of corrections anew, and write them into their files."""
     spec = load_arch(arch, GpuSpec)
-    folder = calibration_out(spec.name, "cublas", "").parent / "corrections"
+    folder = dense.calibration_out(spec.name, "cublas", "").parent / "corrections"
     committed = [load_correction(path)[0] for path in sorted(folder.glob("*.yaml"))]
     if family is not None:
-        check_one_of("--family", family, sorted({item.family for item in committed}))
-    table = report_table(("correction", "regime", "low", "high"), f"80% intervals on {spec.name}", 4)
+        dense.check_one_of("--family", family, sorted({item.family for item in committed}))
+    table = report.report_table(("correction", "regime", "low", "high"), f"80% intervals on {spec.name}", 4)
     for library, of_family in dict.fromkeys((item.library, item.family) for item in committed):
         if family not in (None, of_family):
             continue
@@ -426,12 +403,12 @@ def _name_of(learned: Correction) -> str:
 def calibrate_quantization(arch: str, data: Names, seed: int, out: Path | None) -> Iterator[Fitted]:
     """Fit the kernels that quantize A; parameters are the options of the command."""
     spec = load_arch(arch, GpuSpec)
-    path = out or calibration_out(spec.name, TRTLLM, QUANTIZE.name)
-    sets = find_timings(spec.name, data or [], has_held_back=True)
+    path = out or dense.calibration_out(spec.name, TRTLLM, QUANTIZE.name)
+    sets = tables.find_timings(spec.name, data or [], has_held_back=True)
     calibration = dense.calibrate_quantization(spec, sets, seed=seed)
-    yield fitted(calibration, path, family_title(calibration))
+    yield fitted(calibration, path, dense.family_title(calibration))
 
 
 def _check_library(library: str) -> None:
     # what the model chooses was not timed, or stands in tables that tell the config
-    check_one_of("--library", library, [name for name, of in LIBRARIES.items() if of.has_plain_timings])
+    dense.check_one_of("--library", library, [name for name, of in LIBRARIES.items() if of.has_plain_timings])

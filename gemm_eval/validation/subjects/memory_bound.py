@@ -11,15 +11,7 @@ import numpy as np
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu.memory_bound import (
-    MEMORY_BOUND_COEFFICIENTS,
-    MEMORY_BOUND_VERSION,
-    MemoryBoundCalibration,
-    MemoryBoundRows,
-    memory_bound_calibration_path,
-    memory_bound_row,
-    memory_bound_us,
-)
+from gemm_eval.models.gpu import memory_bound as model
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_positive, interpolated
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, TABLE, Exam, Groups, MeasuredTable, Predict
@@ -58,14 +50,14 @@ class MemoryBoundTable(MeasuredTable):
         return octaves
 
     @cached_property
-    def rows(self) -> MemoryBoundRows:
+    def rows(self) -> model.MemoryBoundRows:
         """The kernels, as the model takes them."""
         columns = ["what", "read_bytes", "write_bytes", "rows", "width"]
         rows = [
-            memory_bound_row(*row, is_dealt=row[0] in _DEALT or memory_kernel(row[0]).is_dealt)
+            model.memory_bound_row(*row, is_dealt=row[0] in _DEALT or memory_kernel(row[0]).is_dealt)
             for row in self.frame[columns].itertuples(index=False, name=None)
         ]
-        return MemoryBoundRows(*np.array(rows, np.float64).T.copy())
+        return model.MemoryBoundRows(*np.array(rows, np.float64).T.copy())
 
 
 def tables(gpu: str) -> list[MemoryBoundTable]:
@@ -73,10 +65,10 @@ def tables(gpu: str) -> list[MemoryBoundTable]:
     return [MemoryBoundTable.read(path) for path in sorted((measured_root(gpu) / "memory-bound").glob("*.csv"))]
 
 
-def fit_memory_bound(arch: GpuSpec, rows: MemoryBoundRows, measured_us: Floats) -> dict[str, float]:
+def fit_memory_bound(arch: GpuSpec, rows: model.MemoryBoundRows, measured_us: Floats) -> dict[str, float]:
     """Return all coefficients, fitted on some kernels."""
-    ranges = Ranges(MEMORY_BOUND_COEFFICIENTS)
-    return ranges.fit(lambda values: memory_bound_us(arch, values, rows), measured_us, _SEARCH)
+    ranges = Ranges(model.MEMORY_BOUND_COEFFICIENTS)
+    return ranges.fit(lambda values: model.memory_bound_us(arch, values, rows), measured_us, _SEARCH)
 
 
 def predictions(arch: GpuSpec, table: MemoryBoundTable) -> Predict:
@@ -101,22 +93,22 @@ def predictions(arch: GpuSpec, table: MemoryBoundTable) -> Predict:
             )  # fmt: skip
             roof_us[asked] = times(fit_positive(times, others, table.measured_us, *_ROOF), asked)
         coefficients = fit_memory_bound(arch, table.rows.take(train), table.measured_us[train])
-        model_us = memory_bound_us(arch, coefficients, table.rows.take(rows))
+        model_us = model.memory_bound_us(arch, coefficients, table.rows.take(rows))
         return {NAIVE: least_us[rows], FITTED: roof_us[rows], TABLE: table_us[rows], MODEL: model_us}
 
     return predict
 
 
-def calibrate_memory_bound(arch: GpuSpec, library: str = ENGINES) -> MemoryBoundCalibration:
+def calibrate_memory_bound(arch: GpuSpec, library: str = ENGINES) -> model.MemoryBoundCalibration:
     """Fit all coefficients on the committed tables of a library's kernels on a GPU; errors are of folds held out."""
     sets = [table for table in tables(arch.name) if table.library == library]
     if not sets:
         raise InvalidInputError(f"no timings of memory-bound kernels of {library} on {arch.name} are committed")
-    rows = MemoryBoundRows(*map(np.concatenate, zip(*(table.rows for table in sets), strict=True)))
+    rows = model.MemoryBoundRows(*map(np.concatenate, zip(*(table.rows for table in sets), strict=True)))
     coefficients = fit_memory_bound(arch, rows, np.concatenate([table.measured_us for table in sets]))
     how = provenance(1, "rows", 0) | {"folds": f"each {_FOLDS[library]} by a fit on the others, all kernels together"}
-    return MemoryBoundCalibration(
-        gpu=arch.name, model_version=MEMORY_BOUND_VERSION, errors=exam().errors(arch, sets),
+    return model.MemoryBoundCalibration(
+        gpu=arch.name, model_version=model.MEMORY_BOUND_VERSION, errors=exam().errors(arch, sets),
         coefficients=rounded(coefficients), **how,
     )  # fmt: skip
 
@@ -135,7 +127,7 @@ def calibrate(arch: str, library: str) -> Iterator[Fitted]:
         raise InvalidOptionError(f"--library must be one of {', '.join(_FOLDS)}, got {shown(library)}")
     calibration = calibrate_memory_bound(load_arch(arch, GpuSpec), library)
     title = f"Memory-bound kernels of {library} on {calibration.gpu}: errors of what was held out"
-    yield fitted(calibration, memory_bound_calibration_path(calibration.gpu, library), title)
+    yield fitted(calibration, model.memory_bound_calibration_path(calibration.gpu, library), title)
 
 
 def exam() -> Exam[MemoryBoundTable]:

@@ -82,8 +82,8 @@ def list_stack_steps(gpu: str) -> Iterator[StackStep]:
         times: dict[str, float] = dict(zip(rows["operation"], rows["latency_us"], strict=True))
         layers = held["expert_rows"].split(";") if isinstance(held["expert_rows"], str) else ()
         expert_rows = tuple(tuple(map(int, layer.split())) for layer in layers)
-        num_bytes = (int(held[f"{name}_bytes"]) for name in ("weight", "cache", "activation"))
-        yield StackStep(gpu, *names, times.pop("step"), times, *num_bytes, expert_rows)
+        weights, cache, activations = (int(held[f"{name}_bytes"]) for name in ("weight", "cache", "activation"))
+        yield StackStep(gpu, *names, times.pop("step"), times, weights, cache, activations, expert_rows)
 
 
 class StackLine(NamedTuple):

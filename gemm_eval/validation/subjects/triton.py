@@ -15,20 +15,13 @@ import pandas as pd
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import triton as triton_model
-from gemm_eval.validation import choice
+from gemm_eval.validation import studies
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.fit import Search, cross_fit, provenance, sha256_of
 from gemm_eval.validation.metrics import Score, row_groups, score_crossed
 from gemm_eval.validation.report import write_csv
 from gemm_eval.validation.studies import FIRST, Study, study_document, study_frame, study_report
-from gemm_eval.validation.subjects import Fitted, Report, fitted
-from gemm_eval.validation.subjects.configs import (
-    ConfigModel,
-    ablation_document,
-    ablation_report,
-    check_ablation,
-    run_ablation,
-)
+from gemm_eval.validation.subjects import Fitted, Report, configs, fitted
 from gemm_eval.validation.subjects.dense import calibration_out
 from gemm_eval.validation.tables import measured_root, meta_of, read_columns
 from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Form, Ints, Mask, Timings
@@ -173,7 +166,7 @@ def read_triton_timings(arch: GpuSpec, path: Path) -> Timings:
     is_first = ~frame.duplicated(GEMM_COLUMNS).to_numpy(bool)
     gemms = timings.select(is_first)
     types = dict(reversed(list(zip(gemms.frame["data_set"], gemms.problems(), strict=True))))
-    configs = [triton_model.TritonConfig(*key[1:6]) for key in keys]
+    tuned = [triton_model.TritonConfig(*key[1:6]) for key in keys]
     gemm_of = np.cumsum(is_first) - 1
 
     def launches(of_kernels: Sequence[triton_model.KernelCode]) -> triton_model.Launches:
@@ -181,11 +174,11 @@ def read_triton_timings(arch: GpuSpec, path: Path) -> Timings:
         kernels = triton_model.stack_launches(
             [
                 triton_model.pack_launches(arch, types[key.data_set], [config], [code])
-                for key, config, code in zip(keys, configs, of_kernels, strict=True)
+                for key, config, code in zip(keys, tuned, of_kernels, strict=True)
             ]
         )
         problems = triton_model.stack_launches(
-            [triton_model.pack_launches(arch, of, configs[:1], of_kernels[:1]) for of in gemms.problems()]
+            [triton_model.pack_launches(arch, of, tuned[:1], of_kernels[:1]) for of in gemms.problems()]
         )
         columns = {
             name: getattr(problems, name)[gemm_of] if name in _OF_GEMM else getattr(kernels, name)[kernel_of]
@@ -196,7 +189,7 @@ def read_triton_timings(arch: GpuSpec, path: Path) -> Timings:
         )
 
     expected = [
-        triton_model.estimate_code(arch, types[key.data_set], config) for key, config in zip(keys, configs, strict=True)
+        triton_model.estimate_code(arch, types[key.data_set], config) for key, config in zip(keys, tuned, strict=True)
     ]
     estimated = launches(expected)
     ctas_per_sm = np.maximum(estimated.ctas_per_sm, 1.0)  # what was timed can be launched, whatever is expected of it
@@ -208,7 +201,7 @@ _MIN_ROWS = 200  # for a fit of all coefficients
 
 
 @dataclass(frozen=True, eq=False)
-class TritonModel(ConfigModel):
+class TritonModel(configs.ConfigModel):
     """The model of Triton kernels: one family, whose fit starts at its coefficients.
 
     So these must not come from rows that are held out of it.
@@ -273,27 +266,27 @@ def study_triton(arch: GpuSpec, timings: Timings, num_folds: int = 5, seed: int 
     naive = NaiveRoofline(arch)
     scores = list((_held_out if is_fit else _as_it_is)(arch, timings, num_folds, seed))
     scores.append(Score(timings, naive.name, naive.predict(timings), "data sheet"))
-    nums: list[int | Ints] = [1, 3, choice.share_of_configs(timings, 0.2)]
+    nums: list[int | Ints] = [1, 3, studies.share_of_configs(timings, 0.2)]
     methods = [
         [
-            choice.ranked_choice(timings, scored.predictor, choice.order_by(timings, scored.predicted_us), num, how)
+            studies.ranked_choice(timings, scored.predictor, studies.order_by(timings, scored.predicted_us), num, how)
             for num, how in zip(nums, FIRST, strict=True)
         ]
         for scored in scores
         if scored.has_order
     ]
-    methods.append([choice.random_speeds(timings, FIRST[0])])
-    first = choice.first_rows(timings)
+    methods.append([studies.random_speeds(timings, FIRST[0])])
+    first = studies.first_rows(timings)
     groups = [(rows[first], group, regime) for group, regime, rows in row_groups(timings)]
-    losses = [choice.measure_loss(timings, item, *group) for method in methods for group in groups for item in method]
+    losses = [studies.measure_loss(timings, item, *group) for method in methods for group in groups for item in method]
     title = (
         f"Triton kernels on {timings.gpu}: {len(timings):,} timings of {timings.gemm.max() + 1:,} GEMMs, "
         f"{len(set(timings.pairs))} (N, K) pairs, cold L2"
     )
-    configs = timings.frame[list(CONFIG_COLUMNS)]
+    columns = timings.frame[list(CONFIG_COLUMNS)]
     return Study(
         title, timings, scores, losses, [item for method in methods for item in method],
-        describe=lambda row: str(triton_model.TritonConfig(*configs.iloc[row].tolist())),
+        describe=lambda row: str(triton_model.TritonConfig(*columns.iloc[row].tolist())),
     )  # fmt: skip
 
 
@@ -330,18 +323,20 @@ def validate(
     """Score Triton's kernels config by config; parameters are the options of the command."""
     spec = load_arch(arch, GpuSpec)
     is_fit = triton_model.triton_coefficients(spec)[1].is_calibrated if refit is None else refit
-    check_ablation(is_ablated=ablation, is_fit=is_fit)
+    configs.check_ablation(is_ablated=ablation, is_fit=is_fit)
     timings = read_triton_timings(spec, _table_of(spec.name, data))
     study = study_triton(spec, timings, folds, seed, is_fit=is_fit)
-    ablated = run_ablation(TritonModel(spec), timings, folds, seed) if ablation else None
+    ablated = configs.run_ablation(TritonModel(spec), timings, folds, seed) if ablation else None
     if csv is not None:
         write_csv(study_frame([study]), csv)
 
     def document() -> dict[str, Any]:
         head = {"arch": spec.name, "num_folds": folds, "seed": seed}
-        return head | study_document(study, worst) | ablation_document(ablated)
+        return head | study_document(study, worst) | configs.ablation_document(ablated)
 
-    return Report(document, lambda: [*study_report(study, worst), *(ablation_report(ablated) if ablated else ())])
+    return Report(
+        document, lambda: [*study_report(study, worst), *(configs.ablation_report(ablated) if ablated else ())]
+    )
 
 
 def calibrate(arch: str, data: Path | None, seed: int, out: Path | None) -> Iterator[Fitted]:

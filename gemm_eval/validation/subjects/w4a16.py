@@ -23,35 +23,12 @@ from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES, w4a16_types
 from gemm_eval.search import OF_OURS, run_in_chunks
-from gemm_eval.validation import choice
-from gemm_eval.validation.baselines import (
-    NUM_PROPOSALS,
-    NVIDIA,
-    FittedRoofline,
-    NaiveRoofline,
-    ask_heuristics,
-    has_heuristics,
-)
+from gemm_eval.validation import baselines, studies
 from gemm_eval.validation.fit import MIN_ROWS, Search, cross_fit, provenance, sha256_of
-from gemm_eval.validation.metrics import ALL, REGIMES, Score, regime_of, rows_by_gemm, score_crossed
+from gemm_eval.validation.metrics import ALL, REGIMES, Score, regime_of, score_crossed
 from gemm_eval.validation.plots import save_study_plots
 from gemm_eval.validation.report import errors_table, report_document, write_csv
-from gemm_eval.validation.studies import ChoiceCost, Study, study_document, study_frame, study_report
-from gemm_eval.validation.subjects import Fitted, Report, fitted
-from gemm_eval.validation.subjects.configs import (
-    ConfigModel,
-    ablation_document,
-    ablation_report,
-    check_ablation,
-    run_ablation,
-)
-from gemm_eval.validation.subjects.dense import (
-    calibration_out,
-    check_one_of,
-    describe_held_out,
-    family_title,
-    load_gpu_of,
-)
+from gemm_eval.validation.subjects import Fitted, Report, configs, dense, fitted
 from gemm_eval.validation.subjects.gemms import compare
 from gemm_eval.validation.tables import list_timings, measured_root, meta_of, read_columns
 from gemm_eval.validation.timings import Floats, Form, Ints, Mask, Timings
@@ -158,17 +135,17 @@ def _which(frame: pd.DataFrame, packed: gpu_model.Joined, type_of: Ints) -> Ints
     kinds = np.repeat(np.arange(len(packed.ranges)), np.diff(packed.ranges, axis=1)[:, 0])
     known = pd.DataFrame({name: packed.candidates[name].astype(np.int64) for name in names})
     known = known.assign(kind=kinds, index_of=np.arange(len(kinds)))
-    configs = frame.assign(
+    asked = frame.assign(
         family=frame["family"].map({name: FAMILIES[name].number for name in W4A16_FAMILIES}),
         schedule=frame["schedule"].str.upper().map({item.name: int(item) for item in Schedule}),
         raster_order=frame["raster_order"].str.upper().map({item.name: int(item) for item in RasterOrder}),
         cluster_k=frame["split_k"].where(frame["family"] == _SPLIT_BY_CLUSTERS, 0),
         kind=type_of,
     )
-    index_of = configs[["kind", *names]].merge(known, "left", ["kind", *names])["index_of"]
+    index_of = asked[["kind", *names]].merge(known, "left", ["kind", *names])["index_of"]
     if index_of.isna().any():
         row = int(index_of.isna().argmax())
-        raise InvalidInputError(f"row {row + 1}: no kernel of ours on this GPU is {configs.iloc[row][names].to_dict()}")
+        raise InvalidInputError(f"row {row + 1}: no kernel of ours on this GPU is {asked.iloc[row][names].to_dict()}")
     parts = frame["split_k"].where(frame["decomposition"].str.upper() != Decomposition.STREAM_K.name, 0)
     return np.stack([index_of.to_numpy(np.int64), parts.to_numpy(np.int64)], axis=1)
 
@@ -177,7 +154,7 @@ def has_all_configs(timings: Timings) -> Mask:
     """Return whether every config that the GPU has for a GEMM was timed, [gemms]."""
     packed, type_of, _ = rows_of(timings)
     num_legal = []
-    for row in choice.first_rows(timings).tolist():
+    for row in studies.first_rows(timings).tolist():
         of_type = slice(type_of[row], type_of[row] + 1)
         candidates = packed.candidates[slice(*packed.ranges[type_of[row]].tolist())]
         given = packed.params[of_type], candidates, packed.coefficients[of_type]
@@ -192,7 +169,7 @@ _TERMS = (*(name for name in gpu_model.Times._fields if name != "choice_us"), "h
 
 
 @dataclass(frozen=True, eq=False)
-class W4A16Model(ConfigModel):
+class W4A16Model(configs.ConfigModel):
     """The model of our kernels with coefficients of its families."""
 
     families: tuple[str, ...] = W4A16_FAMILIES
@@ -279,27 +256,21 @@ _STATIC = "static scoring"
 _PROFILED = (3, 10)  # of the model's first ones
 _US_PER_S = 1e6
 _FLUSH_PASSES = 3  # over `cold_bytes` before each cold replay, where a meta file does not say: 2 reads and a write
-_KIND_DISTANCE = 2.0  # another decomposition; a factor of two in a size counts 1
-# Names of sizes in a proposal, and in our tables. What it calls a warp's tile is no number of warps, so that is left.
-_SIZES = {
-    "cta_tile_m": "cta_m", "cta_tile_n": "cta_n", "cta_tile_k": "cta_k", "cluster_m": "cluster_m",
-    "cluster_n": "cluster_n", "stages": "num_stages", "split_k": "split_k",
-}  # fmt: skip
 
 
 def measure_choice_cost(
     arch: GpuSpec, timings: Timings, is_full: Mask, protocols: Mapping[str, Mapping[str, Any]]
-) -> ChoiceCost:
+) -> studies.ChoiceCost:
     """Time the model's choice, and add up what profiling took; `is_full` [gemms]: all configs were timed."""
     model_us = time_select_config(arch, timings, is_full if is_full.any() else np.ones(len(is_full), bool))
     median_us, p90_us = float(np.median(model_us)), float(np.quantile(model_us, 0.9))
     if not is_full.any():
-        return ChoiceCost(0, 0, median_us, p90_us, 0.0, 0.0)
-    device_s = np.bincount(timings.gemm, choice.profile_us(timings))[is_full] / _US_PER_S
+        return studies.ChoiceCost(0, 0, median_us, p90_us, 0.0, 0.0)
+    device_s = np.bincount(timings.gemm, studies.profile_us(timings))[is_full] / _US_PER_S
     between_s = np.bincount(timings.gemm, pauses_and_flushes_s(arch, timings, protocols))[is_full]
     num_configs = int(np.median(np.bincount(timings.gemm)[is_full]))
     seconds = float(np.median(device_s)), float(np.median(device_s + between_s))
-    return ChoiceCost(int(is_full.sum()), num_configs, median_us, p90_us, *seconds)
+    return studies.ChoiceCost(int(is_full.sum()), num_configs, median_us, p90_us, *seconds)
 
 
 def time_select_config(
@@ -307,7 +278,7 @@ def time_select_config(
 ) -> Floats:
     """Time `select_config` on each GEMM on this machine, one thread, the model loaded: [gemms], in us."""
     asked = []
-    for row in timings.frame.iloc[choice.first_rows(timings)[gemms]].to_dict("records"):
+    for row in timings.frame.iloc[studies.first_rows(timings)[gemms]].to_dict("records"):
         types = types_of(row["input_dtype"], row["mode"], row["group_size"])
         options = {name: row.get(name, word) for name, word in _USUAL.items()}
         asked.append((replace(types, M=row["M"], K=row["K"], N=row["N"]), options))
@@ -339,43 +310,6 @@ def pauses_and_flushes_s(arch: GpuSpec, timings: Timings, protocols: Mapping[str
     return total_s
 
 
-def nvidia_choices(timings: Timings) -> tuple[list[choice.Choices], float] | None:
-    """Choose by nvMatmulHeuristics' first proposal, and by timing all of them; also the median time of asking, in us.
-
-    It knows nothing of 4-bit weights: each of its proposals for the dense GEMM is taken to the most similar config that
-    was timed. None where it is not installed or does not know the GPU.
-    """
-    if not has_heuristics(timings.gpu):
-        return None
-    logs = np.log2(timings.frame[list(_SIZES.values())].to_numpy(np.float64))
-    decompositions = timings.frame["decomposition"].str.upper().to_numpy(str)
-    registry = choice.order_by(timings, np.zeros(len(timings)))
-    cost, num_kept, asked_us = np.full(len(timings), np.inf), [], []
-    for rows in (registry[of_gemm] for of_gemm in rows_by_gemm(timings.gemm[registry])):
-        begin = time.perf_counter()
-        _, M, K, N = timings.sizes[rows[0]].tolist()
-        dtype = timings.frame["input_dtype"].iloc[rows[0]]
-        proposals = [kernel["kernel"] for kernel in ask_heuristics(timings.gpu, 1, M, K, N, dtype, dtype)]
-        asked_us.append(_US_PER_S * (time.perf_counter() - begin))
-        nearest = []
-        for proposal in proposals:
-            wanted = np.log2([float(getattr(proposal, name)) for name in _SIZES])
-            way = Decomposition.SPLIT_K if proposal.split_k > 1 else Decomposition.DATA_PARALLEL
-            distance = np.abs(logs[rows] - wanted).sum(axis=1) + _KIND_DISTANCE * (decompositions[rows] != way.name)
-            nearest.append(int(distance.argmin()))  # the first of equal ones
-        kept = list(dict.fromkeys(nearest))
-        cost[rows[kept]] = np.arange(len(kept))
-        num_kept.append(len(kept))
-    order, how = choice.order_by(timings, cost), "nearest of ours to its tiles for 16-bit weights"
-    best = choice.ranked_choice(timings, f"nvMMH + profile {NUM_PROPOSALS}", order, np.array(num_kept), how)
-    has_best = best.speeds == 1.0  # else it orders, but not as far as the best
-    in_top = np.where(has_best[:, None], best.in_top, 0.0)
-    in_top[:, np.array(choice.TOP) > NUM_PROPOSALS] = np.nan
-    ranks = np.where(has_best, best.place, np.nan)
-    choices = [choice.ranked_choice(timings, NVIDIA, order, 1, how), best]
-    return [item._replace(place=ranks, in_top=in_top) for item in choices], float(np.median(asked_us))
-
-
 def find_w4a16_tables(arch: GpuSpec, files: Sequence[Path], *, is_fit: bool | None) -> tuple[list[Path], list[Path]]:
     """Return the tables whose rows are held out of fits, and those that are scored with the committed coefficients.
 
@@ -397,7 +331,7 @@ def find_w4a16_tables(arch: GpuSpec, files: Sequence[Path], *, is_fit: bool | No
 
 def study_w4a16(
     arch: GpuSpec, paths: Sequence[Path], num_folds: int = 5, seed: int = 0, train: Sequence[Path] | None = None
-) -> Study:
+) -> studies.Study:
     """Score the model and its baselines on tables of `gemm-eval measure --kernel w4a16`.
 
     With `train` None model and roofline are fitted on other pairs of the same tables. Else the model has the
@@ -409,7 +343,7 @@ def study_w4a16(
         InvalidOptionError: fewer pairs than folds.
     """
     timings = read_w4a16_timings(arch, paths)
-    roofline, naive = FittedRoofline(arch, by_group=True, min_rows=MIN_ROWS), NaiveRoofline(arch)
+    roofline, naive = baselines.FittedRoofline(arch, by_group=True, min_rows=MIN_ROWS), baselines.NaiveRoofline(arch)
     scores: list[Score] = []
     if train is None:
         for predictor in (W4A16Model(arch), roofline):
@@ -428,7 +362,7 @@ def study_w4a16(
             scores.append(Score(timings, roofline.name, us, words, has_order=True))
         how = f"model as it is, coefficients {origin}"
     scores.append(Score(timings, naive.name, naive.predict(timings), "data sheet"))
-    choices, overhead_us, missing = _choose(timings, scores)
+    choices, overhead_us = _choose(timings, scores)
     is_full = has_all_configs(timings)
     protocols = {path.stem: meta_of(path).get("protocol", {}) for path in paths}
     cost = measure_choice_cost(arch, timings, is_full, protocols)
@@ -436,39 +370,36 @@ def study_w4a16(
     counts = f"{len(timings):,} timings of {timings.gemm.max() + 1} GEMMs, {len(set(timings.pairs))} (N, K) pairs"
     losses = list(_losses(timings, choices, is_full))
     title = f"{timings.name}: {counts}; {how}"
-    return Study(title, timings, scores, losses, choices, is_full, cost, overhead_us, missing, train is not None)
+    return studies.Study(title, timings, scores, losses, choices, is_full, cost, overhead_us, train is not None)
 
 
-def _choose(timings: Timings, scores: Sequence[Score]) -> tuple[list[choice.Choices], dict[str, float], list[str]]:
-    """Return the choices of all methods, how long some of them take for a GEMM, and those that could not be run."""
-    order = choice.order_by(timings, scores[0].predicted_us)
-    choices = [choice.ranked_choice(timings, "model", order)]
-    choices += [choice.ranked_choice(timings, f"model + profile {num}", order, num) for num in _PROFILED]
+def _choose(timings: Timings, scores: Sequence[Score]) -> tuple[list[studies.Choices], dict[str, float]]:
+    """Return the choices of all methods, and how long some of them take for a GEMM, in microseconds."""
+    order = studies.order_by(timings, scores[0].predicted_us)
+    choices = [studies.ranked_choice(timings, "model", order)]
+    choices += [studies.ranked_choice(timings, f"model + profile {num}", order, num) for num in _PROFILED]
     overhead_us: dict[str, float] = {}
     num_gemms = int(timings.gemm.max()) + 1
     others = {scored.predictor: scored.predicted_us for scored in scores[1:] if scored.has_order}
     for name in (*others, _STATIC):
         start = time.perf_counter()
-        order = choice.order_by(timings, others[name] if name in others else -choice.static_points(timings))
+        order = studies.order_by(timings, others[name] if name in others else -studies.static_points(timings))
         overhead_us[name] = _US_PER_S * (time.perf_counter() - start) / num_gemms
-        choices.append(choice.ranked_choice(timings, name, order))
-    choices.append(choice.ranked_choice(timings, f"static + profile {_PROFILED[-1]}", order, _PROFILED[-1]))
+        choices.append(studies.ranked_choice(timings, name, order))
+    choices.append(studies.ranked_choice(timings, f"static + profile {_PROFILED[-1]}", order, _PROFILED[-1]))
     overhead_us[choices[-1].method] = overhead_us[_STATIC]
-    of_nvidia, asked_us = nvidia_choices(timings) or ([], 0.0)
-    overhead_us |= {item.method: asked_us for item in of_nvidia}
-    measured = choice.order_by(timings, timings.measured_us)
-    every = choice.ranked_choice(timings, "profile all", measured, len(timings))
-    missing = [] if of_nvidia else [f"{NVIDIA}: not installed"]
-    return [*choices, *of_nvidia, choice.random_choice(timings), every], overhead_us, missing
+    measured = studies.order_by(timings, timings.measured_us)
+    every = studies.ranked_choice(timings, "profile all", measured, len(timings))
+    return [*choices, studies.random_choice(timings), every], overhead_us
 
 
-def _losses(timings: Timings, choices: Sequence[choice.Choices], is_full: Mask) -> Iterator[choice.Loss]:
-    regimes = regime_of(timings)[choice.first_rows(timings)]
+def _losses(timings: Timings, choices: Sequence[studies.Choices], is_full: Mask) -> Iterator[studies.Loss]:
+    regimes = regime_of(timings)[studies.first_rows(timings)]
     for name, of_group in (("all configs timed", is_full), ("all GEMMs", np.ones(len(is_full), bool))):
         for regime in (ALL, *(item.name for item in REGIMES[:-1])):
             gemms = of_group if regime == ALL else of_group & (regimes == regime)
             if gemms.any():
-                yield from (choice.measure_loss(timings, item, gemms, name, regime) for item in choices)
+                yield from (studies.measure_loss(timings, item, gemms, name, regime) for item in choices)
 
 
 _INT4_WO = "aiconfigurator/int4_wo"
@@ -487,28 +418,28 @@ def validate(
     of_folds, as_it_is = find_w4a16_tables(spec, data or [], is_fit=refit)
     if not of_folds and not as_it_is:
         raise InvalidOptionError(f"no timings of W4A16 kernels on {spec.name} are committed: give --data FILE")
-    check_ablation(is_ablated=ablation, is_fit=bool(of_folds))
-    studies = [study_w4a16(spec, of_folds, folds, seed)] if of_folds else []
-    studies += [study_w4a16(spec, [path], folds, seed, of_folds) for path in as_it_is]
-    ablated = run_ablation(W4A16Model(spec), studies[0].timings, folds, seed) if ablation else None
+    configs.check_ablation(is_ablated=ablation, is_fit=bool(of_folds))
+    scored = [study_w4a16(spec, of_folds, folds, seed)] if of_folds else []
+    scored += [study_w4a16(spec, [path], folds, seed, of_folds) for path in as_it_is]
+    ablated = configs.run_ablation(W4A16Model(spec), scored[0].timings, folds, seed) if ablation else None
     sets = [] if data else [timings for timings in list_timings(spec.name) if timings.name == _INT4_WO]
     public = [item for of_set in compare(spec, sets, folds, seed, refit=False) for item in of_set]
     if plots is not None:
-        save_study_plots(studies, plots)
+        save_study_plots(scored, plots)
     if csv is not None:
-        write_csv(study_frame(studies), csv)
+        write_csv(studies.study_frame(scored), csv)
 
     def document() -> dict[str, Any]:
         head = {"arch": spec.name, "num_folds": folds, "seed": seed}
-        head |= {"parts": [study_document(study, worst) for study in studies]}
-        return head | ablation_document(ablated) | {"int4_wo": report_document(public, worst)}
+        head |= {"parts": [studies.study_document(study, worst) for study in scored]}
+        return head | configs.ablation_document(ablated) | {"int4_wo": report_document(public, worst)}
 
     def parts() -> Iterator[RenderableType]:
-        for study in studies:
-            yield from study_report(study, worst)
-        yield from ablation_report(ablated) if ablated else ()
+        for study in scored:
+            yield from studies.study_report(study, worst)
+        yield from configs.ablation_report(ablated) if ablated else ()
         if public:
-            note = f"{public[0].note}\n{describe_held_out(spec.name, gpu_model.TRTLLM, _INT4_WO)}".rstrip()
+            note = f"{public[0].note}\n{dense.describe_held_out(spec.name, gpu_model.TRTLLM, _INT4_WO)}".rstrip()
             yield errors_table(public, note=note)
 
     return Report(document, parts)
@@ -516,8 +447,8 @@ def validate(
 
 def calibrate(arch: str, family: str, data: Sequence[Path] | None, seed: int, out: Path | None) -> Iterator[Fitted]:
     """Fit a family of our kernels; parameters are the options of the command."""
-    check_one_of("--family", family, W4A16_FAMILIES)
-    spec = load_gpu_of(arch, family)
-    path = out or calibration_out(spec.name, gpu_model.OURS, family)
+    dense.check_one_of("--family", family, W4A16_FAMILIES)
+    spec = dense.load_gpu_of(arch, family)
+    path = out or dense.calibration_out(spec.name, gpu_model.OURS, family)
     calibration = calibrate_w4a16(spec, family, data or list_w4a16_tables(spec.name), seed=seed)
-    yield fitted(calibration, path, family_title(calibration))
+    yield fitted(calibration, path, dense.family_title(calibration))
