@@ -338,7 +338,8 @@ def test_committed_files_are_valid_and_of_measured_gpus() -> None:
     for path in paths:
         found = load_calibration(path)
         assert (calibration.data_root() / "measured" / found.gpu).is_dir()
-        assert found.gpu != "h100-sxm"  # held back, to test the transfer on
+        if found.gpu == "h100-sxm":  # kernels that were timed nowhere else; others' coefficients come from an H200
+            assert found.family in ("simt", "sm90_tf32", "sm90_wgmma_full")
 
 
 # ---- the rule of transfer --------------------------------------------------------------------------------------------
