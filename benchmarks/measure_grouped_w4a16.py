@@ -37,7 +37,7 @@ def weights(num_groups: int, K: int, N: int, activation: str) -> list[GroupedW4]
     sizes = one.N, one.K, one.mode, one.group_size, one.activation
     shape = num_groups, *one.qweight.shape
     num = min(MOST_COPIES, max(2, int(COLD_BYTES // (num_groups * one.nbytes)) + 1))
-    return [GroupedW4(cp.random.randint(0, 1 << 32, shape, dtype=cp.uint32), scales, units, *sizes) for _ in range(num)]
+    return [GroupedW4(cp.random.randint(0, 1 << 32, shape, dtype=cp.uint32), scales, *sizes, units) for _ in range(num)]
 
 
 def activations(rows: int, K: int, activation: str) -> Any:

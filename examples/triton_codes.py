@@ -70,7 +70,7 @@ def codes_meta(num_rows: int) -> dict[str, Any]:
         "BLOCK_K",
         "sources": kernel_sources(),
         "triton": triton.__version__,
-        "columns": "gemm_eval/validation/predictors/triton.py; counts are of a warp and a turn of the main loop",
+        "columns": "gemm_eval/validation/subjects/triton.py; counts are of a warp and a turn of the main loop",
         "command": "python examples/measure_triton.py --codes --out FOLDER",
         "num_rows": num_rows,
     }

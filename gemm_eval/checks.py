@@ -42,11 +42,7 @@ def plain_number(value: Any) -> float | None:
 
 
 def as_integer(name: str, value: Any, low: int, high: int) -> int:
-    """Return `value` as an int, if it is an integer of low..high.
-
-    Raises:
-        InvalidOptionError: it is not; `name` names it.
-    """
+    """Return `value` as an int, if it is an integer of low..high."""
     number = plain_integer(value)
     if number is None or not low <= number <= high:
         is_power = high.bit_length() > _POWER_FROM_BITS and high & (high - 1) == 0
@@ -56,21 +52,13 @@ def as_integer(name: str, value: Any, low: int, high: int) -> int:
 
 
 def check_word(name: str, value: Any, known: Iterable[str]) -> None:
-    """Check that `value` is one of the `known` words.
-
-    Raises:
-        InvalidOptionError: it is not; `name` names it.
-    """
+    """Check that `value` is one of the `known` words."""
     names = tuple(known)
     if not isinstance(value, str) or value not in names:
         raise InvalidOptionError(refusal(name, value, names))
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Check that `value` is True or False, and not something that merely has a truth value.
-
-    Raises:
-        InvalidOptionError: it is not; `name` names it.
-    """
+    """Check that `value` is True or False, and not something that merely has a truth value."""
     if not isinstance(value, bool):
         raise InvalidOptionError(f"{name} must be True or False, got {shown(value)}")

@@ -75,7 +75,7 @@ def compile_grouped(timing: str) -> None:
     best = find_best(arch, grouped, params, allow_idle_cores=True)
     evaluate_mapping(arch, grouped, params, unpack_cost(best[0]).mapping)
     batch = params, np.zeros(1, np.int64), np.array([grouped.sizes])
-    find_best_many(arch, *batch, layouts, allow_idle_cores=True)
+    find_best_many(arch.num_cores, *batch, layouts, allow_idle_cores=True)
     replay_mappings(*batch, best, layouts)
     replay_mappings(*batch, best)
 
@@ -105,11 +105,7 @@ RARE_JOBS: dict[str, tuple[float, Callable[[], None]]] = {
 
 
 def run_job(name: str) -> float:
-    """Compile the kernels of a job in a process of its own; return the job's seconds.
-
-    Raises:
-        subprocess.CalledProcessError: the process failed.
-    """
+    """Compile the kernels of a job in a process of its own; return the job's seconds."""
     environment = os.environ | {"GEMM_EVAL_COMPILE": "needed"}
     command = [sys.executable, "-m", "gemm_eval.compiled", name]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -180,11 +180,7 @@ _MAX_WORD_CHARS = 64
 
 
 def parse_dtype(value: object, *, what: str = "dtype") -> DType:
-    """Return the `DType` that `value` names, in its own words or those of numpy, torch and others.
-
-    Raises:
-        InvalidProblemError: `value` is no known data type; `what` names the argument in the message.
-    """
+    """Return the `DType` that `value` names, in its own words or those of numpy, torch and others."""
     word = _word_of(value)
     dtype = None if word is None else _DTYPE_OF.get(word)
     if dtype is not None:
@@ -198,11 +194,7 @@ def parse_dtype(value: object, *, what: str = "dtype") -> DType:
 
 
 def parse_scheme(value: object) -> DtypeScheme:
-    """Return the operand types that `value` stands for: a data type (dense) or a shorthand (``w4a16``, ``nvfp4``, ...).
-
-    Raises:
-        InvalidProblemError: `value` is neither.
-    """
+    """Return the operand types that `value` stands for: a data type (dense) or a shorthand such as ``w4a16``."""
     word = _word_of(value)
     if word is not None:
         scheme = _SCHEME_OF.get(word)

@@ -18,9 +18,6 @@ def needs_extra(purpose: str, extra: str) -> Iterator[None]:
 
     >>> with needs_extra("a sweep", "sweep"):  # doctest: +SKIP
     ...     import pyarrow
-
-    Raises:
-        GemmEvalError: one of them is missing, or does not load; the message has the pip command of `extra`.
     """
     try:
         yield
@@ -34,11 +31,7 @@ def needs_extra(purpose: str, extra: str) -> Iterator[None]:
 
 
 def check_extra(purpose: str, extra: str, *packages: str) -> None:
-    """Check that `packages` (import names) are there before `what` begins a long work; nothing is imported.
-
-    Raises:
-        GemmEvalError: one of them is missing; the message has the pip command of `extra`.
-    """
+    """Check that `packages` (import names) are there before `what` begins a long work; nothing is imported."""
     missing = [package for package in packages if not has_package(package)]
     if missing:
         raise GemmEvalError(f"{purpose} needs {' and '.join(missing)}: {install_command(extra)}")

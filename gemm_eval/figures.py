@@ -114,11 +114,7 @@ def luminance(color: str) -> float:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty Figure without a background, sizes in inches, that pyplot does not know of.
-
-    Raises:
-        GemmEvalError: matplotlib is not installed.
-    """
+    """Return an empty Figure without a background, sizes in inches, that pyplot does not know of."""
     import_matplotlib()
     with needs_extra("plotting", "plot"):
         from matplotlib.figure import Figure
@@ -129,11 +125,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def import_matplotlib() -> ModuleType:
-    """Return the package matplotlib, whose caches lie in the cache folder of this package, or go with the process.
-
-    Raises:
-        GemmEvalError: it is not installed.
-    """
+    """Return the package matplotlib, whose caches lie in the cache folder of this package, or go with the process."""
     given: dict[str, str] = {}
     if "matplotlib" not in sys.modules and "MPLCONFIGDIR" not in os.environ:
         given["MPLCONFIGDIR"] = str(_folder())
@@ -415,17 +407,12 @@ def scale_axis(
             axis.set_major_formatter(FuncFormatter(lambda value, _: _plain_time(value)))
             axis.set_label_text(scale.label.partition(" (")[0])
             return
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick_text(value / scale.factor)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{float(f'{value / scale.factor:.10g}'):,.10g}"))
 
 
 def spans_decade(values: npt.NDArray[Any]) -> bool:
     """Return whether all values are positive and the largest is over ten times the smallest: a case for a log axis."""
     return bool(len(values) and values.min() > 0 and values.max() > _DECADE * values.min())
-
-
-def _tick_text(value: float) -> str:
-    rounded = float(f"{value:.10g}")
-    return f"{rounded:,.10g}" if abs(rounded) < 1e12 else f"{rounded:.3g}"
 
 
 def _plain_time(us: float) -> str:

@@ -19,12 +19,12 @@ from benchmarks.simulators import causes
 from benchmarks.simulators.chips import GEMMS, Chip, Counted, Gemm, count_ours, find_chips
 from benchmarks.simulators.scalesim import count_scalesim
 from benchmarks.simulators.zigzag import count_zigzag
-from gemm_eval.cli.output import make_console, print_json, widest
+from gemm_eval.cli.output import make_console, print_json, print_wide
 from gemm_eval.cli.words import Command
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import progress_bar
 from gemm_eval.extras import check_extra
-from gemm_eval.validation.subjects.reports import write_csv
+from gemm_eval.validation.report import write_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,9 +171,7 @@ def simulators(
         of_simulator = [line for line in lines if line.simulator == name]
         marks = _marks(of_simulator)
         for on_chip in chips:
-            table = _table([line for line in of_simulator if line.chip == on_chip], marks)
-            console.width = max(console.width, widest(console, table))  # half a number says nothing
-            console.print(table)
+            print_wide(_table([line for line in of_simulator if line.chip == on_chip], marks))
         console.print("why bytes/array cycles/us are more than 5% apart, ? being unexplained:")
         console.print(*(f"  {mark} {title}" for title, mark in marks.items()), *_summary(of_simulator), sep="\n")
 

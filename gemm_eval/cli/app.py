@@ -9,18 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gemm_eval.cli import (
-    arch,
-    checkpoint,
-    configs,
-    gemm,
-    kernels,
-    measure,
-    model,
-    operations,
-    space,
-    validate,
-)
+from gemm_eval.cli import arch, checkpoint, configs, gemm, kernels, measure, model, operations, space, validate
 from gemm_eval.cli.options import EXIT_CODES, command, option
 from gemm_eval.cli.words import Group, usage_message
 from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError

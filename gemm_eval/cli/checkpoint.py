@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 app = group(
     "Checkpoints with 4-bit weights (AWQ, GPTQ, gpt-oss's MXFP4, NVFP4): pack them for our W4A16 kernels, and "
-    "show what was packed.",
+    "show what was packed."
 )
 
 
@@ -86,18 +86,13 @@ def _row(name: str, layer: PackedLayer) -> dict[str, Any]:
 def _print_table(rows: list[dict[str, Any]]) -> None:
     from gemm_eval.cli.output import make_console, rows_table
 
-    headers = ("layer", "K", "N", "weights", "A", "act-order", "bias", "MB")
-    cells = [
-        {
-            "layer": row["name"], "K": str(row["K"]), "N": str(row["N"]),
-            "weights": f"{row['mode']} {row['group_size']}" if row["group_size"] else row["mode"],
-            "A": row["activation"], "act-order": _yes(row["act_order"]), "bias": _yes(row["bias"]),
-            "MB": _mb(row["num_bytes"]),
-        }
-        for row in rows
-    ]  # fmt: skip
+    columns = (
+        ("layer", "name", ""), "K", "N", ("weights", "mode", ""), ("A", "activation", ""),
+        ("act-order", "act_order", _yes), ("bias", "bias", _yes), ("MB", "num_bytes", _mb),
+    )  # fmt: skip
+    cells = [row | {"mode": f"{row['mode']} {row['group_size'] or ''}".rstrip()} for row in rows]
     console = make_console()
-    console.print(rows_table(cells, headers))
+    console.print(rows_table(cells, columns))
     console.print(f"{len(rows)} layers, {_mb(sum(row['num_bytes'] for row in rows))} MB")
 
 

@@ -73,9 +73,7 @@ def list_(
 
 @command(app)
 def merge(
-    files: Annotated[list[Path], argument("Files to merge.", "FILE...")],
-    out: _Out,
-    json: JsonOption = False,
+    files: Annotated[list[Path], argument("Files to merge.", "FILE...")], out: _Out, json: JsonOption = False
 ) -> None:
     """Write the records of several files into one: of the same GEMM, GPU and kernel the fastest that was measured.
 
@@ -149,16 +147,14 @@ def _write(cache: ConfigCache, out: Path, *, as_json: bool) -> None:
 
 
 def _print_tables(files: Sequence[tuple[Path, ConfigCache]]) -> None:
-    from gemm_eval.cli.output import make_console, rows_table, widest
+    from gemm_eval.cli.output import make_console, print_wide, rows_table
 
     console = make_console()
     if not files:
         console.print("no files of configs: neither of yours nor of the library")
     for path, cache in files:
-        table = rows_table(list(map(_cells, cache.records)), _HEADERS)
         console.print(f"{path}: {len(cache)} records", soft_wrap=True)
-        console.width = max(console.width, widest(console, table))  # a record is a line, for grep
-        console.print(table)
+        print_wide(rows_table(list(map(_cells, cache.records)), _HEADERS))
 
 
 _HEADERS = ("GPU", "M", "K", "N", "A", "weights", "L2", "us", "found by", "date", "config")
@@ -169,13 +165,10 @@ def _cells(record: ConfigRecord) -> dict[str, str]:
     from gemm_eval.cli.values import format_mapping
 
     key, void, mode = record.key, _void(record), record.key.mode.name.lower()
+    way = f"{record.found_by.removesuffix('_k')} {record.num_timed}"  # of the k of "top_k"
     return {
         "GPU": key.gpu, "M": str(key.M), "K": str(key.K), "N": str(key.N), "A": str(key.activation),
         "weights": f"{mode} {key.group_size}" if key.group_size else mode, "L2": key.l2,
-        "us": format_number(record.latency_us), "found by": _way(record), "date": record.date,
+        "us": format_number(record.latency_us), "found by": way, "date": record.date,
         "config": format_mapping(record.config) if void is None else f"void: {void}",
     }  # fmt: skip
-
-
-def _way(record: ConfigRecord) -> str:
-    return f"{'all' if record.found_by == 'all' else 'top'} {record.num_timed}"

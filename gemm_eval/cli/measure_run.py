@@ -13,7 +13,7 @@ from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import GpuSpec, L2State, MulticoreSpec, gpu_slug, load_arch
-from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line
+from gemm_eval.cli.output import Column, format_number, make_console, print_json, print_line, print_table
 from gemm_eval.cli.words import refuse
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure import (
@@ -54,11 +54,7 @@ _OURS, _CANDIDATES = "w4a16", "cublaslt-candidates"  # kernels
 
 
 def measure_this_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
-    """Measure, write and print, or list what would be measured.
-
-    Raises:
-        InvalidOptionError: options out of range, or that this kernel has no use for.
-    """
+    """Measure, write and print, or list what would be measured."""
     begin = time.monotonic()
     is_drawn = asked.draw is not None
     kernel, l2 = ("torch", L2State.COLD_ALL) if is_drawn else ("cublas", L2State.COLD)
@@ -172,25 +168,28 @@ def _list_kernels(
 
 def print_comparison(gemms: Sequence[ComparedGemm]) -> None:
     """Print a line for each GEMM: our best kernel, and others beside it."""
-    headers = (
-        "N", "K", "M", "weights", "timed", "best us", "cuBLAS us", "ratio", "humming us", "ratio", "read us",
-        "best kernel",
-    )  # fmt: skip
+
+    def ratio(other_us: float | None, gemm: ComparedGemm) -> str:
+        return "-" if other_us is None else f"{other_us / gemm.best_us:.2f}"
+
+    def time(us: float | None) -> str:
+        return "-" if us is None else format_number(us)
+
+    columns: list[Column] = [
+        ("N", "N", ","), ("K", "K", ","), ("M", "M", ","), ("weights", "weights", ""), ("timed", "num_configs", ""),
+        ("best us", "best_us", time), ("cuBLAS us", "cublas_us", time), ("ratio", "cublas_ratio", ""),
+        ("humming us", "humming_us", time), ("ratio", "humming_ratio", ""), ("read us", "read_us", time),
+        ("best kernel", "best", ""),
+    ]  # fmt: skip
+    rows = [
+        gemm._asdict()
+        | {"weights": f"{gemm.mode} {gemm.group_size}" if gemm.group_size > 0 else gemm.mode}
+        | {"cublas_ratio": ratio(gemm.cublas_us, gemm), "humming_ratio": ratio(gemm.humming_us, gemm)}
+        for gemm in gemms
+    ]
     title = "Our best kernel; ratio: the other's time over it; read: one pass over the weights"
-    table = make_table(headers, title=title, right=headers[:3] + headers[4:11])
-
-    def beside(other_us: float | None, best_us: float) -> tuple[str, str]:
-        return ("-", "-") if other_us is None else (format_number(other_us), f"{other_us / best_us:.2f}")
-
-    for gemm in gemms:
-        weights = f"{gemm.mode} {gemm.group_size}" if gemm.group_size > 0 else gemm.mode
-        table.add_row(
-            f"{gemm.N:,}", f"{gemm.K:,}", f"{gemm.M:,}", weights, str(gemm.num_configs), format_number(gemm.best_us),
-            *beside(gemm.cublas_us, gemm.best_us), *beside(gemm.humming_us, gemm.best_us),
-            "-" if gemm.read_us is None else format_number(gemm.read_us), gemm.best,
-        )  # fmt: skip
+    print_table(rows, columns, title=title, num_keys=3)
     console = make_console()
-    console.print(table)
     console.print()
     others: dict[str, Callable[[ComparedGemm], float | None]] = {
         "cuBLAS": lambda gemm: gemm.cublas_us, "humming": lambda gemm: gemm.humming_us
@@ -239,7 +238,7 @@ def measure_this_host(out: Path | None, num_threads: int | None, budget_s: float
     if score is not None:
         from gemm_eval.validation.subjects.chips import chip_table
 
-        make_console().print(chip_table(score.lines[0].chip, score))
+        make_console().print(chip_table(score))
     for path in written:
         print_line(f"written to {path}")
 
@@ -260,8 +259,6 @@ def _score(spec_path: Path, timings_path: Path) -> ChipScore | None:
 
 
 def _document(measured: HostMeasurement, score: ChipScore | None) -> dict[str, Any]:
-    from gemm_eval.validation.subjects.reports import plain_lines
-
     fastest = max(measured.timings, key=_tflop_per_s)
     return {
         "cpu": measured.facts.title,
@@ -275,7 +272,7 @@ def _document(measured: HostMeasurement, score: ChipScore | None) -> dict[str, A
         "fastest": fastest.shape._asdict() | {"tflop_per_s": _tflop_per_s(fastest)},
         "folds": "" if score is None else score.folds,
         "coefficients": {} if score is None else score.coefficients,
-        "lines": [] if score is None else plain_lines(score.lines),
+        "lines": [] if score is None else [line.to_dict() for line in score.lines],
     }
 
 

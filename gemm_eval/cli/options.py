@@ -170,8 +170,7 @@ DtypeOption = Annotated[str | None, option(
     "mxfp4, nvfp4. Default: the default type of the arch.", panel=_TYPES, complete=complete_schemes
 )]  # fmt: skip
 ModelLibraryOption = Annotated[
-    str | None,
-    option(f"{_LIBRARY_HELP} GEMMs that the library has no kernels for take their default.", panel=_GPU),
+    str | None, option(f"{_LIBRARY_HELP} GEMMs that the library has no kernels for take their default.", panel=_GPU)
 ]
 L2Option = Annotated[str | None, option(
     "cold: weights come from DRAM, activations as far as L2 has not kept them; cold-all: nothing is in L2; "
@@ -218,8 +217,7 @@ class GemmOptions:
         "column (A and B: none).", panel=_TYPES
     )] = None  # fmt: skip
     zero_dtype: Annotated[
-        str | None,
-        option("Quantized weights: type of the zero points. Default: none, symmetric.", panel=_TYPES),
+        str | None, option("Quantized weights: type of the zero points. Default: none, symmetric.", panel=_TYPES)
     ] = None
     scale_dtype: Annotated[str | None, option(
         "Type of the scales: fp32, fp16, bf16, fp8 (e4m3) or e8m0. Default: that of the usual formats.",
@@ -404,8 +402,7 @@ WeightSizes = Annotated[Sizes, "K N"]
 # Models.
 
 ModelArgument = Annotated[
-    str,
-    argument("Preset name, or a Hugging Face config.json or a folder with one.", "MODEL", complete=complete_models),
+    str, argument("Preset name, or a Hugging Face config.json or a folder with one.", "MODEL", complete=complete_models)
 ]
 DenseDtypeOption = Annotated[str | None, option(
     "Type of what checkpoints keep: scores and values of attention, KV cache, routers, LM head. Default: the "

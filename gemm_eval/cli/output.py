@@ -9,12 +9,11 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Column as TableColumn
 from rich.table import Table
 
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
@@ -29,13 +28,18 @@ if TYPE_CHECKING:
     from gemm_eval.mapping import KernelConfig
 
 
-T = TypeVar("T")
-
 _UNBOUNDED_WIDTH = 1 << 16
+_PROSE_CHARS = 16  # a column of prose keeps so many before the table is cut into parts
 _TERM_WORDS = {
     **{"a": "A", "b": "B", "c": "C", "dram": "DRAM", "noc": "NoC", "l2": "L2", "smem": "shared memory"},
     "hidden": "hidden by overlap",
 }
+
+
+class KeyTable(Table):
+    """A table whose first columns stand in front of each part of it, where the terminal is too narrow for the whole."""
+
+    num_keys = 1
 
 
 class _Console(Console):
@@ -45,7 +49,7 @@ class _Console(Console):
         return super().render_str(visible(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; a table that is too wide has lines broken between words, or is cut into several by columns."""
+        """Print; a table that is too wide has prose broken between words, or is cut into several by columns."""
         if not (len(objects) == 1 and isinstance(objects[0], Table)):
             text = objects[0] if len(objects) == 1 and isinstance(objects[0], str) else ""
             if any(cell_len(word) > self.width for word in text.split()):  # a link stays one
@@ -80,11 +84,14 @@ def print_line(line: str, *, err: bool = False) -> None:
     (sys.stderr if err else sys.stdout).write(f"{visible(line)}\n")
 
 
-def make_table(headers: Sequence[str], *, title: str | None = None, right: Sequence[str] = ()) -> Table:
+def make_table(
+    headers: Sequence[str], *, title: str | None = None, right: Sequence[str] = (), num_keys: int = 1
+) -> KeyTable:
     """Return an empty table whose cells fold when space is short: no digit is ever cut off."""
-    table = Table(
+    table = KeyTable(
         box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", pad_edge=False
     )
+    table.num_keys = num_keys
     for header in headers:
         table.add_column(header, overflow="fold", justify="right" if header in right else "left")
     return table
@@ -92,43 +99,42 @@ def make_table(headers: Sequence[str], *, title: str | None = None, right: Seque
 
 WORD_COLUMNS = frozenset({
     "A", "A from", "GEMM", "GPU", "L2", "act-order", "algorithm", "arch", "bias", "bound", "clus-\nter", "config",
-    "date", "field", "finding", "fits", "found by", "gpu", "instructions of a warp", "kernel", "kind: source", "layer",
-    "memory", "multicore", "operation", "part", "raster", "result", "schedule", "source", "split-K", "table",
-    "tensor-core instruction", "tile", "title", "type", "types", "unit", "weights", "what", "winner", "work",
+    "date", "differs in", "field", "finding", "fits", "found by", "gpu", "instructions of a warp", "kernel",
+    "kind: source", "layer", "memory", "multicore", "operation", "order", "part", "raster", "result", "schedule",
+    "source", "split-K", "table", "tensor-core instruction", "tile", "title", "type", "types", "unit", "weights",
+    "what", "winner", "work",
 })  # fmt: skip
 """Headers of columns of words, which are aligned to the left; numbers are aligned to the right."""
 
-
-def rows_table(rows: Sequence[Mapping[str, str]], headers: Sequence[str] = (), *, title: str | None = None) -> Table:
-    """Return a table of rows, cells by header; `headers`: the columns, by default all of the first row."""
-    headers = headers or list(rows[0])
-    table = make_table(headers, title=title, right=[header for header in headers if header not in WORD_COLUMNS])
-    for row in rows:
-        table.add_row(*(row[name] for name in headers))
-    return table
-
-
-Column = tuple[str, str, "str | Callable[[Any], str]"]
+Column = tuple[str, Any, "str | Callable[[Any], str]"]
 """A header, the name of a value, and its format: as `format` takes it, or a function."""
 
 
-def columns_table(rows: Iterable[Mapping[Any, Any]], columns: Sequence[Column], *, title: str | None = None) -> Table:
-    """Return a table of rows of values by name."""
-    headers = [header for header, _, _ in columns]
-    table = make_table(headers, title=title, right=[header for header in headers if header not in WORD_COLUMNS])
+def rows_table(
+    rows: Sequence[Mapping[Any, Any]], columns: Sequence[str | Column] = (), *, title: str | None = None,
+    num_keys: int = 1,
+) -> KeyTable:  # fmt: skip
+    """Return a table of rows; `columns`: headers, whose cells are texts, or formats of values; default: all texts."""
+    formats = [(item, item, "") if isinstance(item, str) else item for item in columns or rows[0]]
+    headers = [header for header, *_ in formats]
+    right = [header for header in headers if header not in WORD_COLUMNS]
+    table = make_table(headers, title=title, right=right, num_keys=num_keys)
     for row in rows:
-        cells = ((row[name], form) for _, name, form in columns)
+        cells = ((row[name], form) for _, name, form in formats)
         table.add_row(*(format(value, form) if isinstance(form, str) else form(value) for value, form in cells))
     return table
 
 
-def print_whole_or(whole: Table, *parts: Table) -> None:
-    """Print a table, or the parts that it can be read in where the terminal is too narrow."""
+def print_table(rows: Sequence[Mapping[Any, Any]], columns: Sequence[str | Column] = (), **options: Any) -> None:
+    """Print `rows_table`."""
+    make_console().print(rows_table(rows, columns, **options))
+
+
+def print_wide(table: Table) -> None:
+    """Print a table whole, whatever the width of the terminal: a row is a line, for grep."""
     console = make_console()
-    for index, table in enumerate((whole,) if widest(console, whole) <= console.width else parts):
-        if index:
-            console.print()
-        console.print(table)
+    console.width = max(console.width, widest(console, table))
+    console.print(table)
 
 
 def widest(console: Console, renderable: RenderableType) -> int:
@@ -136,92 +142,53 @@ def widest(console: Console, renderable: RenderableType) -> int:
     return console.measure(renderable, options=console.options.update(width=_UNBOUNDED_WIDTH)).maximum
 
 
-def print_blocks(items: Sequence[T], make: Callable[[Sequence[T]], Table]) -> None:
-    """Print the table that `make` makes of items, or one table below the other where the terminal is too narrow.
-
-    Each has as many items as stand side by side, at least one; lines break between words alone.
-    """
-    console = make_console()
-    rest = items
-    while rest:
-        count = len(rest)
-        while (excess := widest(console, table := make(rest[:count])) - console.width) > 0 and count > 1:
-            count -= 1
-        if excess > 0:
-            _narrow_first(table, excess)
-        console.print(table)
-        rest = rest[count:]
-        if rest:
-            console.print()
-
-
-def print_rows(rows: Sequence[Mapping[str, str]], keys: Sequence[str], others: Sequence[str], *, title: str) -> None:
-    """Print a table of rows by header, or where the terminal is too narrow several, each with the keys in front."""
-
-    def make(some: Sequence[str]) -> Table:
-        return rows_table(rows, [*keys, *some], title=(title or None) if some[:1] == others[:1] else None)
-
-    print_blocks(others, make)
-
-
 def _fitted(console: Console, table: Table) -> list[Table]:
-    """Return the table, narrow enough for the console, or in parts that have its first column in front each."""
-    excess = widest(console, table) - console.width
-    if excess <= 0 or _narrow_widest(table, excess) <= 0 or len(table.columns) <= 2:
-        return [table]
+    """Return the table, narrow enough for the console, or in parts that have its key columns in front each."""
+    num_keys = getattr(table, "num_keys", 1)
     parts: list[Table] = []
-    first = 1
-    while first < len(table.columns):
-        last = len(table.columns)
-        while last > first + 1 and widest(console, _part(table, first, last, is_first=not parts)) > console.width:
+    first, end = num_keys, len(table.columns)
+    while first < end or not parts:
+        last = end
+        part = _part(table, num_keys, slice(first, last), is_first=not parts)
+        while _narrow(part, widest(console, part) - console.width, _PROSE_CHARS) > 0 and last > first + 1:
             last -= 1
-        parts.append(_part(table, first, last, is_first=not parts))
+            part = _part(table, num_keys, slice(first, last), is_first=not parts)
+        _narrow(part, widest(console, part) - console.width, 0)
+        parts.append(part)
         first = last
     return parts
 
 
-def _part(table: Table, first: int, last: int, *, is_first: bool) -> Table:
-    """Return the first column and some others, as they are; the title stands over the first part."""
-    columns = [table.columns[0], *table.columns[first:last]]
+def _part(table: Table, num_keys: int, others: slice, *, is_first: bool) -> Table:
+    """Return the key columns and some others; the title stands over the first part."""
+    columns = [*table.columns[:num_keys], *table.columns[others]]
     part = make_table([], title=str(table.title) if is_first and table.title else None)
-    part.show_lines = table.show_lines
     for column in columns:
-        part.add_column(column.header, overflow="fold", justify=column.justify, width=column.width)
+        part.add_column(column.header, overflow="fold", justify=column.justify)
     for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
         part.add_row(*cells, style=row.style, end_section=row.end_section)
     return part
 
 
-def _narrow_widest(table: Table, excess: int) -> int:
-    """Take `excess` characters from the widest columns, as far as their longest words allow; returns what is left."""
-    widths = [_widths(column) for column in table.columns]
-    now = [natural for natural, _ in widths]
+def _narrow(table: Table, excess: int, least: int) -> int:
+    """Take `excess` characters from the widest columns, none below its longest word; return what is left.
+
+    Given `least`, from columns of words alone, which keep as much.
+    """
+    texts = [[str(cell) for cell in (column.header, *column.cells)] for column in table.columns]
+    now = [max(cell_len(line) for text in of for line in (text.splitlines() or [""])) for of in texts]
+    limits = [max(least, *(cell_len(word) for text in of for word in (text.split() or [""]))) for of in texts]
+    if least:
+        of_words = [column.justify == "left" for column in table.columns]
+        limits = [limit if is_word else most for limit, is_word, most in zip(limits, of_words, now, strict=True)]
     while excess > 0:
-        column_index = max(range(len(now)), key=lambda at: (now[at] > widths[at][1], now[at]))
-        if now[column_index] <= widths[column_index][1]:
+        at = max(range(len(now)), key=lambda index: (now[index] > limits[index], now[index]))
+        if now[at] <= limits[at]:
             break
-        now[column_index] -= 1
+        now[at] -= 1
         excess -= 1
-    for column, width, (natural, _) in zip(table.columns, now, widths, strict=True):
-        if width < natural:
-            column.width, column.no_wrap = width, False  # nothing is cut
+        table.columns[at].width, table.columns[at].no_wrap = now[at], False  # nothing is cut
     return excess
-
-
-def _widths(column: TableColumn) -> tuple[int, int]:
-    """Width of a column when nothing folds, and of its longest word."""
-    cells = [str(cell) for cell in (column.header, *column.cells)]
-    natural = max((cell_len(line) for cell in cells for line in cell.splitlines()), default=0)
-    least = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
-    return column.width or natural, least
-
-
-def _narrow_first(table: Table, excess: int) -> None:
-    """Take `excess` characters from the width of columns, the first ones first, as far as their longest words allow."""
-    for column in table.columns:
-        natural, least = _widths(column)
-        column.width, column.no_wrap = max(least, natural - max(0, excess)), False
-        excess -= natural - column.width
 
 
 def print_json(document: Any) -> None:
@@ -415,7 +382,8 @@ def _rows_of_csv(path: Path, lines: Any) -> Iterator[Record]:
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]
-                _check_header(where, header)
+                if twice := [name for index, name in enumerate(header) if name in header[:index]]:
+                    raise InvalidInputError(f"{where}: column {shown(twice[0])} is there twice")
             elif len(cells) > len(header):
                 raise InvalidInputError(f"{where}: {len(cells)} cells under {len(header)} columns")
             else:
@@ -423,12 +391,6 @@ def _rows_of_csv(path: Path, lines: Any) -> Iterator[Record]:
                 yield where, dict(zip(header, stripped + [None] * (len(header) - len(cells)), strict=True))
     except csv.Error as error:
         raise InvalidInputError(f"{path}, line {lines.line_num}: {error}") from None
-
-
-def _check_header(where: str, names: Sequence[str]) -> None:
-    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
-    if twice is not None:
-        raise InvalidInputError(f"{where}: column {shown(twice)} is there twice")
 
 
 def _read_parquet(path: Path) -> Iterable[Record]:

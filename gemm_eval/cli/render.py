@@ -1,15 +1,14 @@
-"""Tables of results on stdout: of GEMMs, rankings, attention, collectives, experts and models."""
+"""Tables of GEMMs on stdout: results side by side, and rankings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple
-
-from rich.table import Table
+from typing import Any
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.cli.output import (
+    Column,
+    KeyTable,
     format_change,
     format_decomposition,
     format_number,
@@ -18,8 +17,8 @@ from gemm_eval.cli.output import (
     format_term,
     make_console,
     make_table,
-    print_blocks,
     print_line,
+    print_table,
     widest,
 )
 from gemm_eval.cli.values import format_mapping
@@ -30,53 +29,48 @@ from gemm_eval.units import time_text
 _ROUNDING_FRAC = 1e-9  # a term below this share of the latency is what rounding left of a zero
 
 Pair = tuple[ArchSpec, GEMMResult]
-
-
-class _Row(NamedTuple):
-    label: str
-    cells: list[str]
+_Row = tuple[str, list[str]]
 
 
 def print_evaluation(pairs: Sequence[Pair], *, has_explanation: bool) -> None:
-    """Print results side by side, in as many tables as the width of the terminal asks for, then their explanations.
+    """Print results side by side, then their explanations.
 
     `--mapping` is the longest word of all: where not everything stands side by side with it, it has lines of its own.
     """
     console = make_console()
-    if widest(console, whole := _table(pairs)) <= console.width:
-        console.print(whole)
-    else:
-        print_blocks(pairs, partial(_table, has_mapping=False))
-        console.print()
-        for _, result in pairs:
-            name = f"{result.arch_name}: " if len(pairs) > 1 else ""
-            print_line(f"{name}--mapping {format_mapping(result.mapping)}")
+    table = _table(pairs)
+    is_whole = widest(console, table) <= console.width
+    console.print(table if is_whole else _table(pairs, has_mapping=False))
     console.print()
-    if has_explanation:
-        for _, result in pairs:
-            console.print(result.explain())
-            console.print()
+    for _, result in () if is_whole else pairs:
+        name = f"{result.arch_name}: " if len(pairs) > 1 else ""
+        print_line(f"{name}--mapping {format_mapping(result.mapping)}")
+    if not is_whole:
+        console.print()
+    for _, result in pairs if has_explanation else ():
+        console.print(result.explain())
+        console.print()
 
 
-def _table(pairs: Sequence[Pair], *, has_mapping: bool = True) -> Table:
+def _table(pairs: Sequence[Pair], *, has_mapping: bool = True) -> KeyTable:
     names = [result.arch_name for _, result in pairs]
     table = make_table(["", *names], title=pairs[0][1].problem.sizes_text, right=names)
     for title, rows in (
-        (None, list(_totals(pairs, has_mapping=has_mapping))),
-        ("time (share)", list(_terms(pairs, "breakdown", "latency_us", time_text, _ROUNDING_FRAC))),
-        ("traffic, bytes (share)", list(_terms(pairs, "traffic", "dram_bytes", "{:,}".format, 0.0))),
+        (None, _totals(pairs, has_mapping=has_mapping)),
+        ("time (share)", _terms(pairs, "breakdown", "latency_us", time_text, _ROUNDING_FRAC)),
+        ("traffic, bytes (share)", _terms(pairs, "traffic", "dram_bytes", "{:,}".format, 0.0)),
     ):
         if title is not None:
             table.add_row(title, style="bold")
-        for row in rows:
-            table.add_row(row.label if title is None else f"  {row.label}", *row.cells)
+        for label, cells in rows:
+            table.add_row(label if title is None else f"  {label}", *cells)
         table.add_section()
     return table
 
 
 def _totals(pairs: Sequence[Pair], *, has_mapping: bool) -> Iterator[_Row]:
     def row(label: str, cell: Callable[[Any, GEMMResult], str]) -> _Row:
-        return _Row(label, [cell(arch, result) for arch, result in pairs])
+        return label, [cell(arch, result) for arch, result in pairs]
 
     yield row("type of A", lambda _, r: str(r.problem.types.a))
     yield row("type of B", lambda _, r: str(r.problem.types.b))
@@ -97,7 +91,7 @@ def _totals(pairs: Sequence[Pair], *, has_mapping: bool) -> Iterator[_Row]:
         if any(isinstance(arch, kind) for arch, _ in pairs):
             for label, cell in rows:
                 cells = [cell(arch, result) if isinstance(arch, kind) else _NOT_HERE for arch, result in pairs]
-                yield _Row(label, cells)
+                yield label, cells
     if has_mapping:
         yield row("--mapping", lambda _, r: format_mapping(r.mapping))
     yield row("search", lambda _, r: "exhaustive" if r.is_exhaustive else "none, mapping given")
@@ -156,7 +150,7 @@ def _terms(
                 f"{text(value)} ({format_share(value, whole)})" if name in terms else _NOT_HERE
                 for value, (terms, whole) in zip(values, columns, strict=True)
             ]
-            yield _Row(format_term(name), cells)
+            yield format_term(name), cells
 
 
 def _with_share(count: int, total: int) -> str:
@@ -165,52 +159,44 @@ def _with_share(count: int, total: int) -> str:
 
 _MIN_TIME_FRAC = 1e-5  # a term whose time grows by less of the latency explains nothing
 
-_LEFT = ("order", "bound", " in", "schedule", "raster")  # last words of the headers of columns of words
-
-_MIN_WORDS_WIDTH = 28  # of the last column, whose words wrap
-
-
-class _Column(NamedTuple):
-    header: str
-    cells: list[str]
-
 
 def print_top(arch: ArchSpec, results: Sequence[GEMMResult]) -> None:
-    """Print a ranking, best first, one line for each mapping, or a stack of lines where the terminal is narrow.
+    """Print a ranking, best first, one line for each mapping."""
+    best, is_chip = results[0], isinstance(arch, MulticoreSpec)
+    count = arch.num_cores if isinstance(arch, MulticoreSpec) else arch.num_sms
+    columns: tuple[Column, ...] = (
+        ("#", "rank", ""),
+        ("latency", "result", lambda r: time_text(r.latency_us)),
+        ("vs best", "result", lambda r: format_change(r.latency_us, best.latency_us)),
+        *(_CHIP_COLUMNS if is_chip else _GPU_COLUMNS),
+        ("cores" if is_chip else "SMs", "result", lambda r: f"{r.active_cores} of {count}"),
+        ("bound", "result", lambda r: r.bound),
+        ("DRAM bytes", "result", lambda r: f"{r.dram_bytes:,}"),
+        ("vs best", "result", lambda r: format_change(r.dram_bytes, best.dram_bytes)),
+        ("SRAM bytes" if is_chip else "smem bytes", "result", lambda r: f"{r.sram_used_bytes:,}"),
+        ("differs in", "result", lambda r: "best" if r is best else describe_difference(best, r)),
+    )
+    rows = [{"rank": rank, "result": result} for rank, result in enumerate(results, 1)]
+    print_table(rows, columns, title=f"{best.problem} on {arch.name}")
+    of_chip = f"Partition of G,M,N,K over {count} cores; tile m x n x k"
+    legend = of_chip if is_chip else "CTA tile m x n x k; cluster m x n; " + ", ".join(best.options.values())
+    make_console().print(f"\n{legend}; differences are to the best.")
 
-    Where the words of the last column have no room beside the stacks either, they follow in a table of their own.
-    """
-    console = make_console()
-    best = results[0]
-    title = f"{best.problem} on {arch.name}"
-    groups = _column_groups(arch, results)
-    columns = [column for group in groups for column in group]
-    if widest(console, _top_table(columns[:-1], title)) + _MIN_WORDS_WIDTH <= console.width:
-        console.print(_top_table(columns, title))
-    else:
-        _print_stacks([_stacked(group) for group in groups], title)
-    console.print()
-    if isinstance(arch, MulticoreSpec):
-        legend = f"Partition of G,M,N,K over {arch.num_cores} cores; tile m x n x k"
-    else:
-        legend = "CTA tile m x n x k; cluster m x n; " + ", ".join(best.options.values())
-    console.print(f"{legend}; differences are to the best.")
 
-
-def _print_stacks(columns: Sequence[_Column], title: str) -> None:
-    def lined(some: Sequence[_Column]) -> Table:
-        table = _top_table(some, title)
-        table.show_lines = True
-        return table
-
-    console = make_console()
-    rank, *others, words = columns
-    if widest(console, lined([rank, *others])) + _MIN_WORDS_WIDTH <= console.width:
-        console.print(lined(columns))
-        return
-    print_blocks(others, lambda some: lined([rank, *some]))
-    console.print()
-    console.print(_top_table([rank, words], None))
+_CHIP_COLUMNS: tuple[Column, ...] = (
+    ("partition", "result", lambda r: ",".join(map(str, r.mapping.partition))),
+    ("tile", "result", lambda r: "x".join(map(str, r.mapping.tile))),
+    ("order", "result", lambda r: r.mapping.loop_order.name.lower()),
+)
+_GPU_COLUMNS: tuple[Column, ...] = (
+    ("CTA", "result", lambda r: f"{r.mapping.cta_m}x{r.mapping.cta_n}x{r.mapping.cta_k}"),
+    ("cluster", "result", lambda r: f"{r.mapping.cluster_m}x{r.mapping.cluster_n}"),
+    ("stages", "result", lambda r: str(r.mapping.num_stages)),
+    ("kernel", "result", lambda r: r.mapping.family),
+    ("schedule", "result", lambda r: r.mapping.schedule.name.lower()),
+    ("work", "result", lambda r: format_decomposition(r.mapping)),
+    ("raster", "result", lambda r: format_raster(r.mapping)),
+)
 
 
 def describe_difference(best: GEMMResult, other: GEMMResult) -> str:
@@ -261,60 +247,3 @@ def _choices(mapping: MulticoreMapping | KernelConfig) -> dict[str, object]:
         "split of K": (mapping.decomposition, mapping.split_k),
         "raster": (mapping.raster_order, mapping.raster_swizzle),
     }
-
-
-_Cells = tuple[str, Callable[[Any], str]]
-_CHIP_GROUPS: tuple[tuple[_Cells, ...], ...] = (
-    (
-        ("partition", lambda r: ",".join(map(str, r.mapping.partition))),
-        ("tile", lambda r: "x".join(map(str, r.mapping.tile))),
-        ("order", lambda r: r.mapping.loop_order.name.lower()),
-    ),
-)
-_GPU_GROUPS: tuple[tuple[_Cells, ...], ...] = (
-    (
-        ("CTA", lambda r: f"{r.mapping.cta_m}x{r.mapping.cta_n}x{r.mapping.cta_k}"),
-        ("cluster", lambda r: f"{r.mapping.cluster_m}x{r.mapping.cluster_n}"),
-        ("stages", lambda r: str(r.mapping.num_stages)),
-    ),
-    (
-        ("kernel", lambda r: r.mapping.family),
-        ("schedule", lambda r: r.mapping.schedule.name.lower()),
-        ("work", lambda r: format_decomposition(r.mapping)),
-        ("raster", lambda r: format_raster(r.mapping)),
-    ),
-)
-
-
-def _column_groups(arch: ArchSpec, results: Sequence[GEMMResult]) -> list[list[_Column]]:
-    best, is_chip = results[0], isinstance(arch, MulticoreSpec)
-    count = arch.num_cores if isinstance(arch, MulticoreSpec) else arch.num_sms
-    groups: list[tuple[_Cells, ...]] = [
-        (
-            ("latency", lambda r: time_text(r.latency_us)),
-            ("vs best", lambda r: format_change(r.latency_us, best.latency_us)),
-        ),
-        *(_CHIP_GROUPS if is_chip else _GPU_GROUPS),
-        (("cores" if is_chip else "SMs", lambda r: f"{r.active_cores} of {count}"), ("bound", lambda r: r.bound)),
-        (
-            ("DRAM bytes", lambda r: f"{r.dram_bytes:,}"),
-            ("vs best", lambda r: format_change(r.dram_bytes, best.dram_bytes)),
-            ("SRAM bytes" if is_chip else "smem bytes", lambda r: f"{r.sram_used_bytes:,}"),
-        ),
-        (("differs in", lambda r: "best" if r is best else describe_difference(best, r)),),
-    ]
-    ranks = _Column("#", [str(rank) for rank in range(1, len(results) + 1)])
-    return [[ranks], *([_Column(header, list(map(cell, results))) for header, cell in group] for group in groups)]
-
-
-def _stacked(group: Sequence[_Column]) -> _Column:
-    header = "\n".join(column.header for column in group)
-    return _Column(header, ["\n".join(cells) for cells in zip(*(column.cells for column in group), strict=True)])
-
-
-def _top_table(columns: Sequence[_Column], title: str | None) -> Table:
-    headers = [column.header for column in columns]
-    table = make_table(headers, title=title, right=[header for header in headers if not header.endswith(_LEFT)])
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*cells)
-    return table

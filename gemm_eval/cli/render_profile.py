@@ -15,9 +15,7 @@ from gemm_eval.cli.output import (
     format_raster,
     format_share,
     make_console,
-    make_table,
-    print_whole_or,
-    rows_table,
+    print_table,
 )
 from gemm_eval.kernels import Occupancy
 from gemm_eval.mapping import KernelConfig
@@ -43,20 +41,12 @@ class Chosen(NamedTuple):
 
 
 def print_profile(profile: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int) -> None:
-    """Print the fastest kernels, and a line for each choice; in two tables where one is wider than the terminal."""
+    """Print the fastest kernels, and a line for each choice."""
     gemm, console = profile.gemm, make_console()
     weights = gemm.mode.name.lower() + (f" of {gemm.group_size}" if gemm.group_size else "")
     title = f"M {gemm.M}, N {gemm.N}, K {gemm.K}, {dtype} x int4 (scales: {weights}) on {gpu}"
-    rows = [
-        {"#": str(rank)} | _which(profile, kernel) | _how(profile, kernel)
-        for rank, kernel in enumerate(profile.kernels[:count], 1)
-    ]
-    how = ("#", *_how(profile, profile.kernels[0]))
-    which = [header for header in rows[0] if header == "#" or header not in how]
-    again = "The same kernels: what they reach, and how they are built"
-    print_whole_or(
-        rows_table(rows, title=title), rows_table(rows, which, title=title), rows_table(rows, how, title=again)
-    )
+    rows = [{"#": str(rank)} | _cells(profile, kernel) for rank, kernel in enumerate(profile.kernels[:count], 1)]
+    print_table(rows, title=title)
     console.print()
     failed = f"; {len(profile.errors)} failed" if profile.errors else ""
     console.print(
@@ -68,23 +58,17 @@ def print_profile(profile: Profile, choices: Sequence[Chosen], gpu: str, dtype: 
         console.print(_sentence(profile, chosen))
 
 
-def _which(profile: Profile, kernel: ProfiledKernel) -> dict[str, str]:
-    config, us = kernel.config, kernel.timing.latency_us
+def _cells(profile: Profile, kernel: ProfiledKernel) -> dict[str, str]:
+    config, timing, built = kernel
+    tflops, gb_per_s = _rates(profile, kernel)
     return {
-        "us": format_number(us),
-        "vs best": format_change(us, profile.kernels[0].timing.latency_us),
+        "us": format_number(timing.latency_us),
+        "vs best": format_change(timing.latency_us, profile.kernels[0].timing.latency_us),
         "kernel": config.family.removeprefix(_PREFIX),
         "tile": f"{config.cta_m}x{config.cta_n}x{config.cta_k}",
         "clus-\nter": f"{config.cluster_m}x{config.cluster_n}",
         "schedule": config.schedule.name.lower(),
         "work": format_decomposition(config),
-    }
-
-
-def _how(profile: Profile, kernel: ProfiledKernel) -> dict[str, str]:
-    config, timing, built = kernel
-    tflops, gb_per_s = _rates(profile, kernel)
-    return {
         "spread": f"{timing.spread_frac:.1%}",
         "TFLOP/s": format_number(tflops),
         "GB/s": format_number(gb_per_s),
@@ -126,31 +110,27 @@ def _rates(profile: Profile, kernel: ProfiledKernel) -> tuple[float, float]:
     return tflop_per_s(profile.gemm.flop, us), profile.bytes_moved / us / _BYTES_PER_US_PER_GB_PER_S
 
 
-def _sentence(profile: Profile, chosen: Chosen) -> str:
-    ranked = profile.find(chosen.config)
-    predicted = f"predicted {format_number(chosen.predicted_us)} us"
-    if ranked is None:
-        return f"Choice of the {chosen.by}: {_in_short(chosen.config)}, {predicted}: not timed."
-    rank, kernel = ranked
-    us, best_us = kernel.timing.latency_us, profile.kernels[0].timing.latency_us
-    change = "the best" if rank == 0 else f"{us / best_us - 1.0:+.1%} from the best"
-    return (
-        f"Choice of the {chosen.by}: {format_number(us)} us ({predicted}), {change}, place {rank + 1}: "
-        f"{_in_short(chosen.config)}."
-    )
-
-
 def _choice(profile: Profile, chosen: Chosen) -> dict[str, Any]:
-    ranked = profile.find(chosen.config)
-    us = None if ranked is None else ranked[1].timing.latency_us
+    place, kernel = profile.find(chosen.config) or (None, None)
+    us = None if kernel is None else kernel.timing.latency_us
     return {
         "by": chosen.by,
         "config": _plain(chosen.config._asdict()),
         "predicted_us": chosen.predicted_us,
-        "place": None if ranked is None else ranked[0] + 1,
+        "place": None if place is None else place + 1,
         "latency_us": us,
         "over_best_frac": None if us is None else us / profile.kernels[0].timing.latency_us - 1.0,
     }
+
+
+def _sentence(profile: Profile, chosen: Chosen) -> str:
+    choice = _choice(profile, chosen)
+    config, predicted = _in_short(chosen.config), f"predicted {format_number(chosen.predicted_us)} us"
+    if choice["place"] is None:
+        return f"Choice of the {chosen.by}: {config}, {predicted}: not timed."
+    us, place = format_number(choice["latency_us"]), choice["place"]
+    change = "the best" if place == 1 else f"{choice['over_best_frac']:+.1%} from the best"
+    return f"Choice of the {chosen.by}: {us} us ({predicted}), {change}, place {place}: {config}."
 
 
 def _kernel(profile: Profile, kernel: ProfiledKernel) -> dict[str, Any]:
@@ -175,37 +155,28 @@ def print_card(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None, cycl
     console.print()
     here = "main loop" if loop.is_loop else "no loop"
     counts = zip(OpCounts._fields, loop.ops, card.ops, strict=True)
-    rows = [
-        (_format_name(name), str(of_loop), format_share(of_loop, loop.ops.total), f"{of_all:,}")
+    ops = [
+        {"instructions of a warp": _format_name(name), here: str(of_loop),
+         "share": format_share(of_loop, loop.ops.total), "in all": f"{of_all:,}"}
         for name, of_loop, of_all in counts
         if of_all
-    ]
-    rows.append(("all", f"{loop.ops.total:,}", "", f"{card.ops.total:,}"))
-    _print_table(("instructions of a warp", here, "share", "kernel"), rows)
-    sources = {True: "registers", False: "shared memory"}
-    _print_table(
-        ("tensor-core instruction", "bits", "A from", "number"),
-        [(f"m{x.m}n{x.n}k{x.k}", str(x.input_bits), sources[x.has_a_in_registers], str(x.num)) for x in loop.mma],
-    )
-    _print_table(
-        ("memory", "bytes of a lane", "number"),
-        [
-            (_format_name(x.kind), "bulk" if x.width_bytes is None else str(x.width_bytes), str(x.num))
-            for x in loop.accesses
-        ],
-    )
+    ]  # fmt: skip
+    total = {"instructions of a warp": "all", here: f"{loop.ops.total:,}", "share": "", "in all": f"{card.ops.total:,}"}
+    mma = [
+        {"tensor-core instruction": f"m{x.m}n{x.n}k{x.k}", "bits": str(x.input_bits),
+         "A from": "registers" if x.has_a_in_registers else "shared memory", "number": str(x.num)}
+        for x in loop.mma
+    ]  # fmt: skip
+    accesses = [
+        {"memory": _format_name(x.kind), "bytes of a lane": "bulk" if x.width_bytes is None else str(x.width_bytes),
+         "number": str(x.num)}
+        for x in loop.accesses
+    ]  # fmt: skip
+    for rows in filter(None, ([*ops, total], mma, accesses)):
+        print_table(rows)
+        console.print()
     for line in _conclusions(card, spec, cycles):
         console.print(line)
-
-
-def _print_table(headers: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
-    if rows:
-        console = make_console()
-        table = make_table(headers, right=[header for header in headers[1:] if header != "A from"])
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-        console.print()
 
 
 _SOURCES = {"cubin": "a cubin", "sass": "SASS", "ptx": "PTX"}
@@ -262,13 +233,12 @@ def card_document(
     card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None, cycles: LoopCycles | None
 ) -> dict[str, Any]:
     """Return everything as plain values."""
-    of_gpu: dict[str, Any] = {"arch": spec.name, "occupancy": None, "loop_cycles": None}
-    if occupancy is not None:
-        names = ("ctas_per_sm", "limited_by", "num_threads", "registers", "smem_bytes")
-        of_gpu["occupancy"] = {name: getattr(occupancy, name) for name in names}
-    if cycles is not None:
-        of_gpu["loop_cycles"] = cycles._asdict()
-    return card.to_dict() | of_gpu
+    names = ("ctas_per_sm", "limited_by", "num_threads", "registers", "smem_bytes")
+    return card.to_dict() | {
+        "arch": spec.name,
+        "occupancy": None if occupancy is None else {name: getattr(occupancy, name) for name in names},
+        "loop_cycles": None if cycles is None else cycles._asdict(),
+    }
 
 
 def _format_name(name: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.cli.options import give
-from gemm_eval.cli.output import Column, columns_table, format_decomposition, format_number, make_console, rows_table
+from gemm_eval.cli.output import Column, format_decomposition, format_number, make_console, rows_table
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.words import shown
 
@@ -144,7 +144,8 @@ def _table(family: str, rows: Sequence[_Row], *, has_last: bool) -> Table:
             "KiB": f"{entry.smem_bytes / _KIB:,.1f}",
         }
         if is_compiled:
-            row["regs"] = "-" if occupancy is None else _registers(occupancy)
+            spilled = f" ({occupancy.spill_bytes} spilled)" if occupancy and occupancy.spill_bytes else ""
+            row["regs"] = "-" if occupancy is None else f"{occupancy.registers}{spilled}"
             row["CTAs"] = "-" if occupancy is None else str(occupancy.ctas_per_sm)
         if has_last:
             row["split-K"] = entry.refusal or _in_short(splits or ["yes"])
@@ -156,10 +157,6 @@ def _in_short(splits: Sequence[str]) -> str:
     """Return the cell of "split-K": 1 for a K that is not split, the parts, and stream-K."""
     short = {"data parallel": "1", "stream-K": "stream"}
     return ", ".join(short.get(split, split.removeprefix("split-K ")) for split in splits)
-
-
-def _registers(occupancy: Occupancy) -> str:
-    return f"{occupancy.registers}" + (f" ({occupancy.spill_bytes} spilled)" if occupancy.spill_bytes else "")
 
 
 # Crossovers: up to which M our W4A16 kernels beat a dense GEMM, predicted and measured.
@@ -204,7 +201,7 @@ def print_crossover(result: Crossover, points: pd.DataFrame | None) -> None:
         ("winner", "winner", ""),
     ]
     console.print()
-    console.print(columns_table(points.assign(winner=winners).to_dict("records"), columns, title=title))
+    console.print(rows_table(points.assign(winner=winners).to_dict("records"), columns, title=title))
     console.print(f"winner: predicted right, wrong, or wrong within {validation.CLEAR_FRAC:.0%} of a draw (close).")
 
 
@@ -237,7 +234,7 @@ def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dens
     pairs = pairs.assign(right=pairs["num_right"].astype(str) + "/" + pairs["num"].astype(str) + marks)
     for name, of_table in pairs.groupby("table", sort=False):
         title = f"{name}: W4A16 against {dense_dtype} on {arch_name}; {_FITTED[name in held_back]}"
-        console.print(columns_table(of_table.to_dict("records"), _PAIRS, title=title))
+        console.print(rows_table(of_table.to_dict("records"), _PAIRS, title=title))
         console.print()
     console.print(
         "first loss, last win: predicted, of every M; measured: between which measured M. Tiles end at the M that were "
@@ -246,7 +243,7 @@ def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dens
     )
     console.print()
     title = "how often the predicted winner is the measured one"
-    console.print(columns_table(shares.to_dict("records"), _SHARES, title=title))
+    console.print(rows_table(shares.to_dict("records"), _SHARES, title=title))
     console.print(
         f"clear: measured more than {validation.CLEAR_FRAC:.0%} off a draw; wins: of W4A16 among these. lost: mean "
         "time lost by taking the predicted winner, over the faster of both; always, never: by always or never taking "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemm_eval.cli.options import RUN_OPTIONS, TYPE_OPTIONS
-from gemm_eval.cli.output import format_number, make_console, print_rows, read_records
+from gemm_eval.cli.output import format_number, make_console, print_table, read_records
 from gemm_eval.cli.values import integer, parse_rows
 from gemm_eval.errors import InfeasibleError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.units import time_text
@@ -85,11 +85,7 @@ def evaluate_shapes(
 ) -> list[Answer]:
     """Evaluate shapes, in their order; a shape that does not fit is an answer, too.
 
-    Args:
-        evaluator: of the arch.
-        shapes: what they say wins over `types` and `options`; a `dtype` of theirs replaces all types.
-        types: as for `evaluate_many`.
-        options: as for `evaluate_many`; all of them.
+    What shapes say wins over `types` and `options`, which are as for `evaluate_many`; a `dtype` replaces all types.
     """
     problems = [_problem(evaluator, shape, types) for shape in shapes]
     alike: dict[Any, list[int]] = {}
@@ -215,17 +211,14 @@ _MISFIT = "does not fit"
 
 
 def print_shapes(answers: Sequence[Answer]) -> None:
-    """Print answers in their order; what all have in common stands above them.
-
-    Where the terminal is too narrow costs follow in further tables, each with the sizes in front.
-    """
+    """Print answers in their order; what all have in common stands above them."""
     cells = [_cells(answer, row) for answer, row in zip(answers, records(answers), strict=True)]
     common = [name for name in (_ARCH, *_SIZES, _TYPES_HEADER) if len({row[name] for row in cells}) == 1]
     words = [f"{name}={cells[0][name].replace(',', '')}" for name in _SIZES if name in common]  # as others show them
     words += [cells[0][_TYPES_HEADER]] * (_TYPES_HEADER in common) + [f"on {cells[0][_ARCH]}"] * (_ARCH in common)
     title = f"{len(cells):,} GEMMs{': ' * bool(words)}{' '.join(words)}"
     keys = [name for name in (_ARCH, *_SIZES, _TYPES_HEADER) if name not in common]
-    print_rows(cells, keys, _COSTS, title=title)
+    print_table(cells, [*keys, *_COSTS], title=title, num_keys=len(keys))
     if misfits := say_misfits(answers):
         make_console().print(f"\n{misfits}")
 

@@ -13,11 +13,9 @@ from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from gemm_eval.sweep import SweepResult
 
-_LIMIT, _HEADER_CHARS = 20, 9
+_LIMIT = 20
 _NUM_SIZES = 4  # G, M, K, N
 _OF_MODELS = {
     "phase", "batch_size", "prompt_len", "output_len", "tensor_parallel", "expert_parallel", "dense_dtype",
@@ -25,8 +23,7 @@ _OF_MODELS = {
 }  # fmt: skip
 
 LimitOption = Annotated[
-    int | None,
-    opt.option("Points of the front to print. Default: 20; all with --json and --out.", min=1),
+    int | None, opt.option("Points of the front to print. Default: 20; all with --json and --out.", min=1)
 ]
 
 
@@ -105,8 +102,11 @@ def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | 
     columns = list(dict.fromkeys(["point", *(["arch"] if len(result.bases) > 1 else []), *names]))
     front, reasons = result.pareto(objectives), result.excluded()
 
+    plain = front[columns].astype(object).where(front[columns].notna(), None)
+
     def rows() -> list[dict[str, Any]]:
-        return _plain(front[columns].head(len(front) if limit is None else limit))
+        listed: list[dict[str, Any]] = plain.head(len(front) if limit is None else limit).to_dict("records")
+        return listed
 
     def document() -> dict[str, Any]:
         return {
@@ -117,46 +117,22 @@ def _give_front(result: SweepResult, objectives: list[str] | None, limit: int | 
             "front": rows(),
         }
 
-    output.give(rows, document, lambda: _print_front(result, front, columns, reasons, limit or _LIMIT))
+    def show() -> None:
+        from gemm_eval.cli.output import make_console, print_wide, rows_table
 
+        console = make_console()
+        formats: list[Any] = [(name.replace("_", "_\n"), name, _format) for name in columns]
+        num, asked, most = len(result), result.description["num_points"], limit or _LIMIT
+        title = f"Pareto front: {len(front)} of {num:,} points"
+        print_wide(rows_table(front.head(most).to_dict("records"), formats, title=title))
+        if len(front) > most:
+            console.print(f"{len(front) - most} more: --limit")
+        if num < asked:
+            console.print(f"unfinished: {num:,} of {asked:,} points are done")
+        for row in reasons.itertuples(index=False):
+            console.print(f"excluded: {row.num_points:,} points, {row.reason} (point {row.first_point}: {row.example})")
 
-def _print_front(
-    result: SweepResult, front: pd.DataFrame, columns: list[str], reasons: pd.DataFrame, limit: int
-) -> None:
-    from gemm_eval.cli.output import make_console, make_table, widest
-
-    console = make_console()
-    headers = [_header(name) for name in columns]
-    table = make_table(headers, title=f"Pareto front: {len(front)} of {len(result):,} points", right=headers)
-    for row in front[columns].head(limit).itertuples(index=False):
-        table.add_row(*(_format(value) for value in row))
-    console.width = max(console.width, widest(console, table))  # a digit on a line of its own says nothing
-    console.print(table)
-    if len(front) > limit:
-        console.print(f"{len(front) - limit} more: --limit")
-    if len(result) < result.description["num_points"]:
-        console.print(f"unfinished: {len(result):,} of {result.description['num_points']:,} points are done")
-    for row in reasons.itertuples(index=False):
-        console.print(f"excluded: {row.num_points:,} points, {row.reason} (point {row.first_point}: {row.example})")
-
-
-def _header(name: str) -> str:
-    """Return a column's name on lines of its words, so that a narrow table cuts no word."""
-    lines = [""]
-    for word in name.split("_"):
-        if lines[-1] and len(lines[-1]) + len(word) >= _HEADER_CHARS:
-            lines[-1] += "_"
-            lines.append(word)
-        else:
-            lines[-1] += f"_{word}" if lines[-1] else word
-    return "\n".join(lines)
-
-
-def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [
-        {str(key): None if value != value else value for key, value in row.items()}  # noqa: PLR0124  nan
-        for row in frame.to_dict("records")
-    ]
+    output.give(rows, document, show)
 
 
 def _format(value: Any) -> str:

@@ -348,7 +348,7 @@ SUBJECTS = (
     Subject(
         "w4a16",
         Command(
-            "gemms.validate_w4a16",
+            "w4a16.validate",
             (
                 _H200, _w4a16_data("those that come with the library"), _FOLDS, _PAIRS, _REFIT, _ABLATION,
                 _worst("largest errors near the best"), _PLOTS, _CSV,
@@ -360,7 +360,7 @@ SUBJECTS = (
             ("validate w4a16 --worst 10", "validate w4a16 --ablation"),
         ),
         Command(
-            "gemms.calibrate_w4a16",
+            "w4a16.calibrate",
             (
                 _GPU, _family("coefficients are fitted, such as w4a16_sm90"),
                 _w4a16_data("those that come with the library, but for those held back"), _PAIRS, _OUT,
@@ -399,13 +399,13 @@ SUBJECTS = (
     Subject(
         "triton",
         Command(
-            "gemms.validate_triton",
+            "triton.validate",
             (_H200, _TRITON_DATA, _FOLDS, _PAIRS, _REFIT, _ABLATION, _worst("slowest first choices"), _CSV),
             "Score the model of Triton kernels, config by config, and the choice among the configs of a GEMM.",
             examples=("validate triton --arch h200-sxm --worst 10",),
         ),
         Command(
-            "gemms.calibrate_triton", (_GPU, _TRITON_DATA, _PAIRS, _OUT),
+            "triton.calibrate", (_GPU, _TRITON_DATA, _PAIRS, _OUT),
             "Fit the model of Triton kernels, each row at the config that ran.",
             examples=("calibrate triton --arch h200-sxm",),
         ),

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 validate = opt.group(
     "Compare predicted with measured latencies: of the dense kernels of vendors, of ours, or of Triton's.\n\n"
-    "A model is judged on rows that were held out of its fit, by (N, K) pair.",
+    "A model is judged on rows that were held out of its fit, by (N, K) pair."
 )
 calibrate = opt.group(
     "Fit the few coefficients of a kernel family, or of Triton kernels, on timings, and write them.\n\n"
-    "The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions.",
+    "The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions."
 )
 _JSON = Option("json", "Print one JSON document on stdout instead of tables.", bool, default=False, flag="--json")
 
@@ -54,8 +54,7 @@ def _validate(command: Command, *, json: bool, **given: Any) -> None:
     from gemm_eval.cli.output import make_console, print_json
 
     result = command.run(given)
-    from gemm_eval.validation.subjects import Report
-    from gemm_eval.validation.subjects.reports import exam_report
+    from gemm_eval.validation.subjects import Report, exam_report
 
     report = result if isinstance(result, Report) else exam_report(result, **given)
     if json:

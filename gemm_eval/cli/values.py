@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, takewhile
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError
@@ -102,14 +102,8 @@ def _span(part: str, read: Callable[[str], int | None]) -> tuple[int, int, int, 
         return None
     if colon:
         return first, last, (last - first) // by + 1, lambda: range(first, last + 1, by)
-    return first, last, (last // first).bit_length() + 1, lambda: _doubled(first, last)
-
-
-def _doubled(first: int, last: int) -> Iterator[int]:
-    while first < last:
-        yield first
-        first *= 2
-    yield last
+    count = (last // first).bit_length() + 1
+    return first, last, count, lambda: [*takewhile(lambda n: n < last, (first << at for at in range(count))), last]
 
 
 def _whole(word: str) -> int | None:

@@ -51,11 +51,7 @@ class CompiledKernel(NamedTuple):
 
 
 def compile_text(text: str, entry: str, target: str, macros: dict[str, int]) -> CompiledKernel:
-    """Compile the ``extern "C"`` kernel `entry` of CUDA C++ without headers for a target, or take it from a cache.
-
-    Raises:
-        GemmEvalError: CuPy or NVRTC is missing, or the text does not compile.
-    """
+    """Compile the ``extern "C"`` kernel `entry` of CUDA C++ without headers for a target, or take it from a cache."""
     options = (*COMPILE_OPTIONS, f"-arch={target}", *(f"-D{name}={value}" for name, value in sorted(macros.items())))
     key = json.dumps([_CACHE_FORMAT, compiler_version(), entry, options, text])
     digest = hashlib.sha256(key.encode()).hexdigest()

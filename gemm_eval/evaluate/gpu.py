@@ -248,7 +248,8 @@ class GpuBackend(Backend):
 
     def _source(self, is_calibrated: bool, is_corrected: bool) -> str:
         if is_corrected:
-            return CORRECTED if self._is_preset else f"{CORRECTED} as {self.arch.name}"
+            own = CORRECTED if is_calibrated else "analytic"  # by a sibling's timings
+            return own if self._is_preset else f"{CORRECTED} as {self.arch.name}"
         return "calibrated" if is_calibrated else "analytic"
 
     def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:
@@ -312,7 +313,7 @@ class GpuBackend(Backend):
         lines = [f"Source: {result.source}; coefficients of {library}'s {fitted} kernels: {origin.text}."]
         if not (library == OURS and origin.is_calibrated):
             lines += self._say_default(result)
-        if result.source.startswith(CORRECTED):
+        if result.latency_us != result.physics_us:
             lines.append(
                 f"Corrected: {result.latency_us / result.physics_us:.3f} times the {time_text(result.physics_us)} of "
                 f"the terms, by what timings of such GEMMs on {self._timed(kind.types, result.options, home)} showed "
@@ -351,7 +352,9 @@ class GpuBackend(Backend):
         """Name the GPU and the states in which the timings were taken that correct an answer."""
         asked = RunOptions(**options)
         near = nearest_corrected(preset_of(self.arch) or self.arch, *home, types, asked, GPU_MODEL_VERSION) or asked
-        where = "this GPU" if self._is_preset else f"{self.arch.name}, of which this spec is a change,"
+        sibling = coefficients_for(self.arch, *home)[1].gpu or self.arch.name
+        where = "this GPU" if sibling == self.arch.name else f"{sibling}, its sibling,"
+        where = where if self._is_preset else f"{self.arch.name}, of which this spec is a change,"
         if (near.l2, near.clock) != (asked.l2, asked.clock):
             where += f" with {near.l2} L2 and {near.clock} clock"
         return where

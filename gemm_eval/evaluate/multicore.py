@@ -46,6 +46,7 @@ from gemm_eval.search import (
     find_ruled_many,
     replay_mappings,
     ruled_out_error,
+    run_in_chunks,
 )
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
@@ -239,9 +240,8 @@ class MulticoreBackend(Backend):
         """Return what the library would choose; where groups differ, of all mappings."""
         assert self._rules is not None
         believed = np.concatenate([self._packed_as_believed(item) for item in types])
-        chosen = find_ruled_many(
-            self._chip, self._rules, believed, kind_of, sizes, layouts, on_progress=advance, **self._idle
-        )
+        run = partial(run_in_chunks, on_progress=advance)
+        chosen = find_ruled_many(self._chip, self._rules, believed, kind_of, sizes, layouts, run=run, **self._idle)
         return self._replayed(np.concatenate(packed), kind_of, sizes, layouts, chosen)
 
     def _replayed(
@@ -262,8 +262,9 @@ class MulticoreBackend(Backend):
         if self._rules is not None:
             return self._find_ruled_many(types, packed, kind_of, sizes, layouts, advance)
         if self.is_exhaustive:
+            run = partial(run_in_chunks, on_progress=advance)
             records = find_best_many(
-                self.arch, np.concatenate(packed), kind_of, sizes, layouts=layouts, on_progress=advance, **self._idle
+                self.arch.num_cores, np.concatenate(packed), kind_of, sizes, layouts, run=run, **self._idle
             )
             if self._library is None:
                 return records

@@ -15,13 +15,7 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq, pack_checkpoint
     from gemm_eval.kernels.families import GroupedSizes, Sizes, Variant, WeightMode
     from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
-    from gemm_eval.kernels.gemm import (
-        occupancy,
-        w4a16_gemm,
-        w4a16_grouped_gemm,
-        workspace_bytes,
-    )
-    from gemm_eval.kernels.grouped_weights import GroupedW4, stack_w4
+    from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, w4a16_grouped_gemm, workspace_bytes
     from gemm_eval.kernels.layout import (
         BLOCK_COLUMNS,
         BLOCK_K,
@@ -57,7 +51,16 @@ if TYPE_CHECKING:
         make_variant,
         occupancy_of,
     )
-    from gemm_eval.kernels.weights import PackedW4, QuantizedW4, dequantize, pack_w4, quantize_w4, unpack_w4
+    from gemm_eval.kernels.weights import (
+        GroupedW4,
+        PackedW4,
+        QuantizedW4,
+        dequantize,
+        pack_w4,
+        quantize_w4,
+        stack_w4,
+        unpack_w4,
+    )
 
 __all__ = [
     "BLOCK_COLUMNS", "BLOCK_K", "MIDDLE", "SOURCES", "Conversion", "DeviceLimits", "GroupedSizes", "GroupedW4",

@@ -28,7 +28,6 @@ from gemm_eval.kernels.config_records import (
     kernel_hash_of,
     lock,
     read_content,
-    set_aside,
     to_text,
     why_void,
 )
@@ -36,7 +35,7 @@ from gemm_eval.kernels.families import Sizes
 from gemm_eval.kernels.plan import limits_of
 from gemm_eval.kernels.registry import legal_configs
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.storage import cache_dir, write_text
+from gemm_eval.storage import cache_dir, set_aside, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,7 +161,10 @@ class ConfigCache:
         records, damage = read_content(path) or ((), None)
         result = cls(records, path)
         if damage is not None:
-            aside = set_aside(path)
+            try:
+                aside = set_aside(path)
+            except OSError as error:
+                raise GemmEvalError(f"cannot set {path} aside: {error}") from error
             result.save(path)
             warnings.warn(
                 f"{path} is damaged: {damage}; it was set aside as {aside.name}, and a new one is begun with "
@@ -202,15 +204,7 @@ _DIGITS = 3  # nanoseconds, for readers; replays differ by more
 def build_from_timings(table: pd.DataFrame, meta: Mapping[str, Any], gpu: str) -> ConfigCache:
     """Return the fastest config of each GEMM that was timed, of those that kernels of today have.
 
-    Args:
-        table: a row for each GEMM and config, with the columns of data sets in arch/measured/<gpu>/w4a16 and times in
-            us.
-        meta: what the .meta.yaml beside it says: versions of driver and compiler, and when it was measured.
-        gpu: preset of the GPU.
-
-    Raises:
-        InvalidProblemError: the table lacks columns, or `meta` a version or a time.
-        ArchError: there is no such preset.
+    `table` has the columns of data sets in arch/measured/<gpu>/w4a16, `meta` is what the .meta.yaml beside it says.
     """
     columns = [*_GEMM, *KernelConfig._fields, "latency_us"]
     if missing := set(columns) - set(table.columns):

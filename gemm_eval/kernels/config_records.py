@@ -20,7 +20,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gemm_eval import storage
 from gemm_eval.arch import MEASURED_L2_STATES, DeviceLimits
 from gemm_eval.checks import check_word, plain_integer
 from gemm_eval.device import COMPILE_OPTIONS
@@ -229,7 +228,6 @@ def why_void(record: ConfigRecord, limits: DeviceLimits) -> str | None:
 _FORMAT = "gemm-eval w4a16 configs"
 _VERSION = 1
 _LOCK_TIMEOUT_S = 30.0
-_NUM_KEPT_ASIDE = 3
 _MAX_FILE_BYTES = 1 << 23  # some 20,000 GEMMs
 _MAX_RECORDS = 100_000
 _MAX_TOLD_CHARS = 300
@@ -283,17 +281,6 @@ def read_content(path: Path) -> Content | None:
         damages.append(f"it has no list of records in version {_VERSION}")
     more = f", and {len(damages) - 1} more" if len(damages) > 1 else ""
     return tuple(records), f"{damages[0]}{more}" if damages else None
-
-
-def set_aside(path: Path) -> Path:
-    """Rename a file to ``<name>.damaged-<n>``, n counting up, and return that path; the last three are kept."""
-    earlier = re.escape(path.name) + r"\.damaged-(\d+)"
-    try:
-        numbers = [int(match[1]) for result in path.parent.iterdir() if (match := re.fullmatch(earlier, result.name))]
-        name = f"{path.name}.damaged-{max(numbers, default=0) + 1}"
-        return storage.set_aside(path, name, earlier=earlier, num_kept=_NUM_KEPT_ASIDE)
-    except OSError as error:
-        raise GemmEvalError(f"cannot set {path} aside: {error}") from error
 
 
 @contextlib.contextmanager

@@ -28,19 +28,10 @@ from gemm_eval.kernels.call import (
 )
 from gemm_eval.kernels.families import GroupedOperands, GroupedSizes, Operands, Sizes, WeightMode
 from gemm_eval.kernels.families.grouped import MAX_GROUPS
-from gemm_eval.kernels.grouped_weights import GroupedW4
-from gemm_eval.kernels.plan import (
-    LARGEST_SIZE,
-    Plan,
-    choose_for,
-    limits_of,
-    make_plan,
-    plan_on_device,
-    spec_and_limits,
-)
+from gemm_eval.kernels.plan import LARGEST_SIZE, Plan, choose_for, limits_of, make_plan, plan_on_device, spec_and_limits
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
 from gemm_eval.kernels.tune import profiled_config
-from gemm_eval.kernels.weights import PackedW4, check_packed
+from gemm_eval.kernels.weights import GroupedW4, PackedW4, check_packed
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import shown
 

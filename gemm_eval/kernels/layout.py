@@ -287,7 +287,7 @@ MAGNITUDE_BITS = 7
 
 _WORD_BITS = 32
 _E8M0_NAN, _E4M3_NAN = 0xFF, 0x7F
-_E8M0_BIAS, _E4M3_BIAS, _E4M3_MANTISSA_BITS, _E4M3_LEAST = 127, 7, 3, -9  # the last: exponent of the least number
+_E8M0_BIAS, _E4M3_BIAS, _E4M3_MANTISSA_BITS = 127, 7, 3
 
 _LARGEST_STORED = 8
 """Exponent of the largest stored scale of mode MXFP4, whatever the type of the activations."""
@@ -383,10 +383,17 @@ def e8m0_values(scales: Array) -> Array:
 
 def e4m3_values(scales: Array) -> Array:
     """Return the values of e4m3 bytes without a sign, float64."""
-    xp = module_of(scales)
-    field, mantissa = (scales >> _E4M3_MANTISSA_BITS).astype(xp.int32), (scales & 7).astype(xp.int32)
-    significand = xp.where(field > 0, mantissa + 8, mantissa).astype(xp.float64)
-    return xp.ldexp(significand, xp.maximum(field, 1) - _E4M3_BIAS - _E4M3_MANTISSA_BITS)
+    return module_of(scales).asarray(_E4M3_VALUES)[scales]
+
+
+# A byte of mode NVFP4 has an exponent of 5 bits and no subnormal numbers; 0 is 0. Of e4m3 bytes those below NaN count.
+_E4M3_VALUES = numpy.array([
+    math.ldexp(8 * (byte > 7) + byte % 8, max(byte // 8, 1) - _E4M3_BIAS - _E4M3_MANTISSA_BITS) for byte in range(256)
+])  # fmt: skip
+_E5M3_VALUES = numpy.array([byte and math.ldexp(8 + byte % 8, byte // 8 - _E5M3_BIAS - 3) for byte in range(256)])
+_E5M3_OF_E4M3 = numpy.searchsorted(_E5M3_VALUES, _E4M3_VALUES).clip(0, 255).astype(numpy.uint8)
+_E5M3_OF_E4M3[_E4M3_NAN:] = 0
+_E4M3_OF_E5M3 = numpy.searchsorted(_E4M3_VALUES[:_E4M3_NAN], _E5M3_VALUES).astype(numpy.uint8)
 
 
 def store_e8m0(scales: Array, matters: Array, activation: DType) -> StoredScales:
@@ -417,37 +424,25 @@ def store_e4m3(scales: Array, matters: Array) -> Array:
     is_number = scales < _E4M3_NAN
     if bool((matters & ~is_number).any()):
         raise InvalidProblemError("scales must be numbers that are not negative, got e4m3 bytes of 127 or more")
-    field, mantissa = (scales >> _E4M3_MANTISSA_BITS).astype(xp.int32), (scales & 7).astype(xp.int32)
-    # a subnormal number, j units of 2^-9, begins with its highest bit
-    top = (mantissa >= 2).astype(xp.int32) + (mantissa >= 4)
-    subnormal = ((_E4M3_LEAST + top + _E5M3_BIAS) << 3) | ((mantissa << (3 - top)) & 7)
-    normal = ((field - _E4M3_BIAS + _E5M3_BIAS) << 3) | mantissa
-    result = xp.where(field > 0, normal, xp.where(mantissa > 0, subnormal, 0))
-    return xp.where(is_number, result, 0).astype(xp.uint8)
+    return xp.asarray(_E5M3_OF_E4M3)[scales]
 
 
 def stored_values(stored: Array, mode: WeightMode, activation: DType) -> Array:
     """Return the values of bytes of scales, without the unit, float64."""
     xp = module_of(stored)
     if mode is WeightMode.NVFP4:
-        values = xp.ldexp((8 + (stored & 7)).astype(xp.float64), (stored >> 3).astype(xp.int32) - _E5M3_BIAS - 3)
-    else:
-        shift, bias = _E8M0_STORED[activation]
-        values = _powers((stored >> shift).astype(xp.int32) - bias)
-    return xp.where(stored > 0, values, 0.0)
+        return xp.asarray(_E5M3_VALUES)[stored]
+    shift, bias = _E8M0_STORED[activation]
+    return xp.where(stored > 0, _powers((stored >> shift).astype(xp.int32) - bias), 0.0)
 
 
 def original_scales(stored: Array, mode: WeightMode, activation: DType, unit: float) -> Array:
     """Return the e8m0 or e4m3 bytes of which `store_e8m0` or `store_e4m3` made these; 0 where they stored 0."""
     xp = module_of(stored)
     if mode is WeightMode.NVFP4:
-        exponent = (stored >> 3).astype(xp.int32) - _E5M3_BIAS
-        below = xp.clip(_E4M3_LEAST + 3 - exponent, 0, 8)  # binades below the normal numbers
-        mantissa = (stored & 7).astype(xp.int32)
-        result = xp.where(below > 0, (8 + mantissa) >> below, ((exponent + _E4M3_BIAS) << 3) | mantissa)
-    else:
-        shift, bias = _E8M0_STORED[activation]
-        result = (stored >> shift).astype(xp.int32) - bias + math.frexp(unit)[1] - 1 + _E8M0_BIAS
+        return xp.asarray(_E4M3_OF_E5M3)[stored]
+    shift, bias = _E8M0_STORED[activation]
+    result = (stored >> shift).astype(xp.int32) - bias + math.frexp(unit)[1] - 1 + _E8M0_BIAS
     return xp.where(stored > 0, result, 0).astype(xp.uint8)
 
 

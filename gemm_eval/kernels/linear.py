@@ -155,54 +155,48 @@ class W4Linear(torch.nn.Module):
         return cls.from_packed(pack_w4(_array(weight.t()), group_size, mode, activation=known), linear.bias)
 
     @classmethod
+    def _of_tensors(
+        cls, pack: Callable[..., Any], tensors: Iterable[Any], bias: Any, activation: DType | str | None, **options: Any
+    ) -> W4Linear:
+        """Return a layer of a checkpoint's tensors, which `pack` of `gemm_eval.kernels` packs."""
+        packed = pack(*map(_bits, tensors), activation=activation, **options)
+        if isinstance(packed, tuple):
+            raise InvalidProblemError(
+                f"a linear layer has the weights of one matrix, got those of {len(packed)} experts"
+            )
+        return cls.from_packed(packed, bias)
+
+    @classmethod
     def from_awq(
         cls, qweight: Any, qzeros: Any, scales: Any, group_size: int | None = 128, *, bias: Any = None,
         activation: DType | str | None = None,
     ) -> W4Linear:  # fmt: skip
         """Return a layer of an AWQ checkpoint; see `kernels.from_awq`. `activation` None: type of the scales."""
         known = _activation_of(scales, activation)
-        return cls.from_packed(
-            from_awq(_array(qweight), _array(qzeros), _array(scales), group_size, activation=known), bias
-        )
+        return cls._of_tensors(from_awq, (qweight, qzeros, scales), bias, known, group_size=group_size)
 
     @classmethod
     def from_gptq(
         cls, qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, group_size: int | None = 128, *,
-        version: int = 1, sym: bool | None = None, bias: Any = None, activation: DType | str | None = None,
+        bias: Any = None, activation: DType | str | None = None, **options: Any,
     ) -> W4Linear:  # fmt: skip
         """Return a layer of a GPTQ checkpoint; see `kernels.from_gptq`. `activation` None: type of the scales."""
-        known = _activation_of(scales, activation)
-        packed = from_gptq(
-            _array(qweight), _array(qzeros), _array(scales), _array(g_idx), group_size,
-            version=version, sym=sym, activation=known,
-        )  # fmt: skip
-        return cls.from_packed(packed, bias)
+        known, tensors = _activation_of(scales, activation), (qweight, qzeros, scales, g_idx)
+        return cls._of_tensors(from_gptq, tensors, bias, known, group_size=group_size, **options)
 
     @classmethod
     def from_mxfp4(cls, blocks: Any, scales: Any, *, bias: Any = None, activation: DType | str = "bf16") -> W4Linear:
-        """Return a layer of MXFP4 weights, [N, K / 32, 16] or [N, K / 2]; see `gemm_eval.kernels.pack_mxfp4`.
-
-        Raises:
-            InvalidProblemError: as `pack_mxfp4`; or the weights are those of several experts.
-        """
-        packed = pack_mxfp4(_bits(blocks), _bits(scales), activation=activation)
-        return cls.from_packed(_of_one(packed), bias)
+        """Return a layer of MXFP4 weights of one matrix; see `kernels.pack_mxfp4`."""
+        return cls._of_tensors(pack_mxfp4, (blocks, scales), bias, activation)
 
     @classmethod
     def from_nvfp4(
         cls, weight: Any, scales: Any, tensor_scale: Any = None, *, global_scale: Any = None, bias: Any = None,
         activation: DType | str = "bf16",
     ) -> W4Linear:  # fmt: skip
-        """Return a layer of NVFP4 weights [N, K / 2] of ModelOpt or compressed-tensors; see `kernels.pack_nvfp4`.
-
-        Raises:
-            InvalidOptionError, InvalidProblemError: as `pack_nvfp4`; or the weights are those of several experts.
-        """
-        packed = pack_nvfp4(
-            _bits(weight), _bits(scales), _array(tensor_scale), global_scale=_array(global_scale),
-            activation=activation,
-        )  # fmt: skip
-        return cls.from_packed(_of_one(packed), bias)
+        """Return a layer of NVFP4 weights of one matrix; see `kernels.pack_nvfp4`."""
+        tensors = weight, scales, tensor_scale
+        return cls._of_tensors(pack_nvfp4, tensors, bias, activation, global_scale=_bits(global_scale))
 
     @property
     def activation(self) -> DType:
@@ -336,25 +330,18 @@ def _activation_of(scales: Any, activation: DType | str | None) -> DType:
     return known[name]
 
 
-def _array(x: Any) -> Any:
-    """Return a tensor as an array of numpy or CuPy, which have no bf16: that comes as fp32. Anything else as it is."""
+def _bits(x: Any) -> Any:
+    """Return a tensor as an array, 8-bit floats as their bits; anything else as it is."""
     if not isinstance(x, torch.Tensor):
         return x
+    return _array(x.view(torch.uint8) if x.element_size() == 1 else x)
+
+
+def _array(x: torch.Tensor) -> Any:
+    """Return a tensor as an array of numpy or CuPy, which have no bf16: that comes as fp32."""
     plain = x.detach()
     plain = (plain.float() if plain.dtype is torch.bfloat16 else plain).contiguous()
     return import_cupy().from_dlpack(plain) if plain.is_cuda else plain.numpy()
-
-
-def _bits(x: Any) -> Any:
-    """As `_array`; 8-bit floats as their bits."""
-    is_bytes = isinstance(x, torch.Tensor) and x.element_size() == 1
-    return _array(x.view(torch.uint8) if is_bytes else x)
-
-
-def _of_one(packed: PackedW4 | tuple[PackedW4, ...]) -> PackedW4:
-    if isinstance(packed, tuple):
-        raise InvalidProblemError(f"a linear layer has the weights of one matrix, got those of {len(packed)} experts")
-    return packed
 
 
 def _bias(given: Any, packed: PackedW4) -> torch.Tensor:

@@ -89,11 +89,7 @@ class KernelEntry(NamedTuple):
 def make_variant(
     config: KernelConfig, activation: DType | str, mode: WeightMode | str, group_size: int | None
 ) -> Variant:
-    """Return what the kernel `config` is compiled for; group_size None: 128, or what the mode has.
-
-    Raises:
-        InvalidInputError: a config, activations, mode or group size that W4A16 kernels do not have.
-    """
+    """Return what the kernel `config` is compiled for; group_size None: 128, or what the mode has."""
     if not isinstance(config, KernelConfig):
         raise InvalidOptionError(f"config must be a KernelConfig, got {shown(config)}")
     for name, value in config._asdict().items():

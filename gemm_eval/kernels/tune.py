@@ -14,16 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
-from gemm_eval.arch import gpu_slug
-from gemm_eval.device import (
-    Call,
-    StreamTimer,
-    TimingProtocol,
-    capture_calls,
-    measure_floor_us,
-    runtime,
-    time_in_turns,
-)
+from gemm_eval.arch import MEASURED_L2_STATES, gpu_slug
+from gemm_eval.checks import check_word
+from gemm_eval.device import Call, StreamTimer, TimingProtocol, capture_calls, measure_floor_us, runtime, time_in_turns
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels.config_cache import lookup, new_record, present_versions, remember
 from gemm_eval.kernels.config_records import ConfigKey
@@ -70,6 +63,7 @@ def tune(
 
 def protocol_of(l2: str) -> TimingProtocol:
     """Return how configs are timed: replays of a millisecond, five of each config."""
+    check_word("l2", l2, MEASURED_L2_STATES)
     return TimingProtocol.quick(l2=l2, num_replays=_NUM_REPLAYS, num_short_replays=_NUM_REPLAYS)
 
 

@@ -1,4 +1,4 @@
-"""Weights of the W4A16 kernels: 4-bit quantization, the packed layout of KERNELS.md, and the way back.
+"""Weights of the W4A16 kernels, of one GEMM or of groups: 4-bit quantization, the packed layout, and the way back.
 
 What is said of integers is here; four-bit floats are quantized and packed in `fp4`, and unpacked here too.
 All functions take numpy arrays (CPU) and CuPy arrays or other tensors on a GPU, and answer where their input lies.
@@ -7,6 +7,7 @@ All functions take numpy arrays (CPU) and CuPy arrays or other tensors on a GPU,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Self
@@ -48,6 +49,7 @@ class QuantizedW4(NamedTuple):
         return f"<QuantizedW4 {', '.join(f'{name} {x}' for name, x in zip(self._fields, arrays, strict=True))}>"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class PackedArrays:
     """Packed weights of one GEMM or of groups: arrays that lie all on the CPU or all on a GPU, and what they hold."""
 
@@ -104,7 +106,7 @@ class PackedArrays:
 
     def _moved(self, xp: ModuleType) -> Self:
         moved = {name: as_array(array, name, xp) for name, array in self._arrays().items()}
-        return replace(self, **moved)  # type: ignore[type-var]
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -129,13 +131,6 @@ class PackedW4(PackedArrays):
             none.
     """
 
-    qweight: Array
-    scales: Array
-    N: int
-    K: int
-    mode: WeightMode
-    group_size: int
-    activation: DType
     scale_unit: float = 1.0
     permutation: Array | None = None
     _names: ClassVar[tuple[str, ...]] = ("qweight", "scales", "permutation")
@@ -166,7 +161,7 @@ class PackedW4(PackedArrays):
 
     @property
     def num_groups(self) -> int:
-        """GB: rows of scales. Groups of a column, with those of the padding; 1 in mode COLUMN; blocks in fp4 modes."""
+        """GB: rows of scales."""
         return self.blocks_and_groups[2]
 
 
@@ -308,18 +303,17 @@ def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
         raise InvalidProblemError(f"dtype must be a type of floats, such as numpy.float32, got {shown(dtype)}")
     check_packed(packed)
     xp = module_of(packed.qweight)
-    result = _fp4_values(packed, dtype) if packed.mode.is_fp4 else _integer_values(packed, dtype)
+    if packed.mode.is_fp4:
+        result = _fp4_values(packed, dtype)
+    else:
+        integers, scales, zeros = unpack_w4(packed)
+        middles = MIDDLE if zeros is None else _spread(zeros, packed, dtype)
+        result = _spread(scales, packed, dtype) * (integers.astype(dtype) - middles)
     if packed.permutation is None:
         return result
     in_order = xp.empty_like(result)
     in_order[packed.permutation] = result
     return in_order
-
-
-def _integer_values(packed: PackedW4, dtype: Any) -> Array:
-    integers, scales, zeros = unpack_w4(packed)
-    scale = _spread(scales, packed, dtype)
-    return scale * (integers.astype(dtype) - (MIDDLE if zeros is None else _spread(zeros, packed, dtype)))
 
 
 def _fp4_values(packed: PackedW4, dtype: Any) -> Array:
@@ -430,3 +424,92 @@ def _rounded_integers(weights: Array, scales: Array, middles: Array, group: int)
         chunk += middles[which]
         integers[start : start + rows] = xp.clip(chunk, 0, 15, out=chunk)
     return integers
+
+
+_SAME = ("N", "K", "mode", "group_size", "activation")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupedW4(PackedArrays):
+    """Weights of `num_groups` groups, as `w4a16_grouped_gemm` reads them: the arrays of `PackedW4`, stacked.
+
+    Attributes:
+        qweight: uint32 [num_groups, NB, KB, 4, 32, 4].
+        scales: [num_groups, ...], each as `PackedW4.scales`.
+        scale_units: float32 [num_groups].
+        N, K, mode, group_size, activation: of each, as in `PackedW4`.
+
+    Raises:
+        InvalidOptionError: as `PackedW4`.
+        InvalidProblemError: as `PackedW4`, or arrays that are not stacked so.
+    """
+
+    scale_units: Array
+    _names: ClassVar[tuple[str, ...]] = ("qweight", "scales", "scale_units")
+
+    def __post_init__(self) -> None:
+        if not self.num_groups:
+            raise InvalidProblemError("qweight must have one group at least")
+        self._check(self.num_groups)
+        layout.check_array("scale_units", self.scale_units, "float32", (self.num_groups,))
+
+    def __repr__(self) -> str:
+        return f"<GroupedW4 {self.num_groups} groups, {self._text()}>"
+
+    def __len__(self) -> int:
+        return self.num_groups
+
+    def __getitem__(self, group: int) -> PackedW4:
+        """Return the weights of one group; they share memory with these."""
+        unit = float(self.scale_units[group])
+        sizes = self.N, self.K, self.mode, self.group_size, self.activation
+        return PackedW4(self.qweight[group], self.scales[group], *sizes, unit)
+
+    def __iter__(self) -> Iterator[PackedW4]:
+        return (self[group] for group in range(self.num_groups))
+
+    @property
+    def num_groups(self) -> int:
+        """Number of matrices."""
+        return int(self.qweight.shape[0])
+
+
+def stack_w4(weights: Iterable[PackedW4]) -> GroupedW4:
+    """Stack packed weights for a grouped GEMM: one matrix a group, all of one shape and kind, on the CPU or one GPU.
+
+    Matrices of mode GROUP are packed anew in mode GROUP_ZERO, which says the same, where others among them are in that
+    mode: `pack_w4` takes it for scales that differ widely.
+
+    Raises:
+        InvalidProblemError: none at all, weights that differ in shape or kind, or weights with act-order.
+    """
+    parts = list(weights)
+    for part in parts:
+        check_packed(part)
+    if not parts:
+        raise InvalidProblemError("weights must be one PackedW4 at least, got none")
+    if any(part.permutation is not None for part in parts):
+        raise InvalidProblemError("weights of groups must be in order: grouped kernels gather no columns of A")
+    if {part.mode for part in parts} == {WeightMode.GROUP, WeightMode.GROUP_ZERO}:
+        parts = [_with_zeros(part) for part in parts]
+    for part in parts:
+        differ = [name for name in _SAME if getattr(part, name) != getattr(parts[0], name)]
+        if differ or module_of(part.qweight) is not module_of(parts[0].qweight):
+            what = ", ".join(differ) or "where they lie"
+            raise InvalidProblemError(f"weights of groups must be alike in {what}, got {parts[0]} and {part}")
+    xp = module_of(parts[0].qweight)
+    units = xp.asarray([part.scale_unit for part in parts], dtype=xp.float32)
+    qweight, scales = (xp.stack([getattr(part, name) for part in parts]) for name in ("qweight", "scales"))
+    return GroupedW4(qweight, scales, **{name: getattr(parts[0], name) for name in _SAME}, scale_units=units)
+
+
+def _with_zeros(packed: PackedW4) -> PackedW4:
+    """Return the same weights in mode GROUP_ZERO."""
+    if packed.mode is WeightMode.GROUP_ZERO:
+        return packed
+    xp = module_of(packed.scales)
+    scales, _ = layout.unpack_scales(packed.scales, packed.mode, packed.activation)
+    scales = scales * scales.dtype.type(packed.scale_unit)
+    zeros = xp.full(scales.shape, MIDDLE, dtype=xp.uint8)
+    stored = layout.pack_scales(scales, zeros, WeightMode.GROUP_ZERO, packed.activation)
+    return replace(packed, scales=stored, mode=WeightMode.GROUP_ZERO, scale_unit=1.0)

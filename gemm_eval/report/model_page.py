@@ -73,7 +73,6 @@ def model_report(
     Raises:
         InfeasibleError: weights and KV cache do not fit into the DRAM of a device; see `check_memory`.
         ModelConfigError, InvalidOptionError, InfeasibleError, UnsupportedError: as `evaluate_many` does.
-        GemmEvalError: matplotlib is not installed.
     """
     config = model if isinstance(model, ModelConfig) else load_model(model)
     estimate = estimate_model(config, evaluator, batch, prompt_len=prompt_len, output_len=output_len, **options)

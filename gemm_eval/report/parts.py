@@ -30,10 +30,7 @@ _LADDERS = {
 def scaled_text(kind: str, value: float) -> str:
     """Return a value in the unit of its size: ``12.3 ms``, ``101 MB``, ``1.5 MiB``, ``3.20 mJ``, ``1.11 GFLOP``.
 
-    Args:
-        kind: ``"time"`` (in us), ``"bytes"`` (that move), ``"capacity"`` (bytes of a memory), ``"energy"`` (in pJ) or
-            ``"flop"``.
-        value: in the base unit.
+    Kinds are those of `Column`, and ``"flop"``; values are in the base unit.
     """
     if kind == "time":
         return time_text(value)
@@ -180,12 +177,9 @@ def table_of(
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing: a matplotlib Figure, or SVG text whose styles are attributes (matplotlib's are).
+    """A drawing, whose black and white, and the neutral colours of our own plots, become those of the page."""
 
-    Black and white, and the neutral colours of our own plots, become those of the page, light or dark.
-    """
-
-    figure: str | matplotlib.figure.Figure
+    figure: matplotlib.figure.Figure
     caption: str = ""
 
 

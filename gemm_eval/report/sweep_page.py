@@ -29,9 +29,6 @@ def sweep_report(result: SweepResult) -> Page:
     """Return the report on a sweep, finished or not: fronts, tables, the best designs and why.
 
     ``sweep_report(result).write("sweep.html")`` writes it.
-
-    Raises:
-        GemmEvalError: matplotlib is not installed.
     """
     points, reasons = Points(result), result.excluded()
     feasible, front, aim = points.feasible, points.front, result.objectives[0]

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
         find_best_few,
         find_best_fused_attention,
         find_best_many,
-        find_best_of_archs,
         find_best_of_each_partition,
         replay_mappings,
     )
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OF_GENERIC", "OF_OURS", "AnalyticCostModel", "CostModel", "PlanOptions", "SearchPlan", "as_plan_options",
     "check_cost_model", "check_idle_cores", "evaluate_config", "find_best", "find_best_config", "find_best_config_many",
-    "find_best_few", "find_best_fused_attention", "find_best_many", "find_best_of_archs", "find_best_of_each_partition",
+    "find_best_few", "find_best_fused_attention", "find_best_many", "find_best_of_each_partition",
     "find_planned", "find_ruled_few", "find_ruled_many", "find_top_configs", "replay_mappings", "ruled_out_error",
     "run_in_chunks",
 ]  # fmt: skip

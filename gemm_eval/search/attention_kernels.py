@@ -11,24 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import entry_point, kernel
-from gemm_eval.models.multicore.attention_kernels import (
-    KQ,
-    AttentionBlock,
-    AttentionCounts,
-    AttentionSizes,
-    attention_block_of,
-    attention_core_cost,
-    attention_sram_bytes,
-    count_core,
-    count_kept_rows,
-    key_steps_of,
-    keys_stay,
-    row_tiles_of,
-    rows_of_core,
-    span_of,
-    stream_keys_of,
-)
+from gemm_eval.models.multicore import attention_kernels as model
+from gemm_eval.models.multicore.attention_kernels import KQ, AttentionBlock, AttentionCounts, AttentionSizes
 from gemm_eval.models.multicore.count_kernels import ceil_div
+from gemm_eval.search.multicore_bound_kernels import Best, may_enter, new_best, offer, worst_us_of
+
+ATTENTION_KEY_INTS = 10  # active_cores, visits, sram_used_bytes, P_KV, P_U, P_Q, is_folded, loop order, tile_q, tile_kv
 
 
 @kernel
@@ -37,8 +25,7 @@ def unit_kv_of(p: Any) -> int:
     a, b = p["cube_n"], p["cube_k"]
     while b:
         a, b = b, a % b
-    unit: int = p["cube_n"] // a * p["cube_k"]
-    return unit
+    return p["cube_n"] // a * p["cube_k"]
 
 
 class Heavy(NamedTuple):
@@ -65,20 +52,20 @@ def heavy_of(p: Any, s: AttentionSizes, blk: AttentionBlock) -> Heavy:
     """
     tile_q, tile_kv = min(p["cube_m"], blk.strip), min(unit_kv_of(p), blk.span)
     core = place = 0
-    low, high = span_of(s, blk, 0)
-    counts = count_core(p, s, blk, core, low, high, tile_q, tile_kv, 1)
+    low, high = model.span_of(s, blk, 0)
+    counts = model.count_core(p, s, blk, core, low, high, tile_q, tile_kv, 1)
     if s.is_masked:
         for i in range(min(blk.E_K, 4)):
             other_place = _sample(i, blk.E_K)
-            low, high = span_of(s, blk, other_place)
+            low, high = model.span_of(s, blk, other_place)
             for j in range(min(blk.E_Q, 4)):
                 other = _sample(j, blk.E_Q)
-                found = count_core(p, s, blk, other, low, high, tile_q, tile_kv, 1)
+                found = model.count_core(p, s, blk, other, low, high, tile_q, tile_kv, 1)
                 if found.scores > counts.scores:
                     core, place, counts = other, other_place, found
     least = AttentionCounts(
         counts.q_rows, counts.once_keys, 0, counts.once_keys, counts.scores, counts.steps,
-        key_steps_of(p, s, counts.once_keys), min(counts.visits, 1), counts.q_rows,
+        model.key_steps_of(p, s, counts.once_keys), min(counts.visits, 1), counts.q_rows,
     )  # fmt: skip
     return Heavy(core, place, least)
 
@@ -89,9 +76,13 @@ def least_us(
     tile_q: int, tile_kv: int,
 ) -> float:  # fmt: skip
     """Time that a core is not below which does at least this, in either order, with tiles of this size or larger."""
-    us = attention_core_cost(p, s, blk, counts, blk.units, core, span, span, row_tiles, tile_q, tile_kv, 0).latency_us
+    us = model.attention_core_cost(
+        p, s, blk, counts, blk.units, core, span, span, row_tiles, tile_q, tile_kv, 0
+    ).latency_us
     if p["is_multicast"] and blk.E_K > 1:  # where keys stay, a core loads its own rows, which may be fewer
-        of_kq = attention_core_cost(p, s, blk, counts, blk.units, core, span, span, row_tiles, tile_q, tile_kv, KQ)
+        of_kq = model.attention_core_cost(
+            p, s, blk, counts, blk.units, core, span, span, row_tiles, tile_q, tile_kv, KQ
+        )
         us = min(us, of_kq.latency_us)
     return us
 
@@ -99,40 +90,37 @@ def least_us(
 @kernel
 def least_of_heavy_us(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy) -> float:
     """Time that no tile is below."""
-    key_0, key_1 = span_of(s, blk, heavy.place)
+    key_0, key_1 = model.span_of(s, blk, heavy.place)
     tile_q, tile_kv = min(p["cube_m"], blk.strip), min(unit_kv_of(p), key_1 - key_0)
-    us: float = least_us(p, s, blk, heavy.core, key_1 - key_0, heavy.counts, 1, tile_q, tile_kv)
-    return us
+    return least_us(p, s, blk, heavy.core, key_1 - key_0, heavy.counts, 1, tile_q, tile_kv)
 
 
 @kernel
 def least_of_rows_us(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, tile_q: int) -> float:
     """Time that no tile_kv is below beside a tile_q: any is made of the smallest, and visits all that this does."""
-    key_0, key_1 = span_of(s, blk, heavy.place)
+    key_0, key_1 = model.span_of(s, blk, heavy.place)
     span = key_1 - key_0
-    counts = count_core(p, s, blk, heavy.core, key_0, key_1, tile_q, min(unit_kv_of(p), blk.span), 1)
+    counts = model.count_core(p, s, blk, heavy.core, key_0, key_1, tile_q, min(unit_kv_of(p), blk.span), 1)
     least = AttentionCounts(
         counts.q_rows, counts.once_keys, 0, counts.once_keys, counts.scores, counts.steps, counts.fills,
         ceil_div(counts.q_rows, tile_q), counts.q_rows,
     )  # fmt: skip
-    row_tiles = row_tiles_of(s, blk, heavy.core, tile_q)
-    us: float = least_us(p, s, blk, heavy.core, span, least, row_tiles, tile_q, min(unit_kv_of(p), span))
-    return us
+    row_tiles = model.row_tiles_of(s, blk, heavy.core, tile_q)
+    return least_us(p, s, blk, heavy.core, span, least, row_tiles, tile_q, min(unit_kv_of(p), span))
 
 
 @kernel
 def least_of_keys_us(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, tile_kv: int) -> float:
     """Time that no tile_q is below beside a tile_kv, likewise."""
-    key_0, key_1 = span_of(s, blk, heavy.place)
+    key_0, key_1 = model.span_of(s, blk, heavy.place)
     span = key_1 - key_0
     tile_q = min(p["cube_m"], blk.strip)
-    counts = count_core(p, s, blk, heavy.core, key_0, key_1, tile_q, tile_kv, 1)
+    counts = model.count_core(p, s, blk, heavy.core, key_0, key_1, tile_q, tile_kv, 1)
     least = AttentionCounts(
         counts.q_rows, counts.once_keys, 0, counts.once_keys, counts.scores, counts.steps,
-        key_steps_of(p, s, counts.once_keys), ceil_div(counts.once_keys, tile_kv), counts.visit_rows,
+        model.key_steps_of(p, s, counts.once_keys), ceil_div(counts.once_keys, tile_kv), counts.visit_rows,
     )  # fmt: skip
-    us: float = least_us(p, s, blk, heavy.core, span, least, 1, tile_q, min(tile_kv, span))
-    return us
+    return least_us(p, s, blk, heavy.core, span, least, 1, tile_q, min(tile_kv, span))
 
 
 @kernel
@@ -147,7 +135,7 @@ def partition_bound_us(p: Any, s: AttentionSizes, blk: AttentionBlock, pairs: in
         heavy = heavy_of(p, s, blk)
         return least_us(p, s, blk, 0, blk.span, heavy.counts, 1, least_q, least_kv)
     core = blk.E_Q - 1  # the one of the fewest rows
-    if rows_of_core(s, blk, 0) < rows_of_core(s, blk, core):
+    if model.rows_of_core(s, blk, 0) < model.rows_of_core(s, blk, core):
         core = 0
     span = s.keys - (blk.E_K - 1) * blk.span
     least_kv = min(least_kv, span)
@@ -166,72 +154,35 @@ def partition_bound_us(p: Any, s: AttentionSizes, blk: AttentionBlock, pairs: in
 ATTENTION_KEY_INTS = 10  # active_cores, visits, sram_used_bytes, P_KV, P_U, P_Q, is_folded, loop order, tile_q, tile_kv
 
 
-class _Best(NamedTuple):
-    """The best candidate so far."""
-
-    floats: Any  # float64 [2]: latency_us, busiest_core_bytes
-    ints: Any  # int64 [ATTENTION_KEY_INTS]
-    key: Any  # int64 [ATTENTION_KEY_INTS]: the candidate at hand
-    probe: Any  # int64 [2]: core and span that took longer than the best in another candidate
-    counters: Any  # int64 [3]: candidates costed, partitions, least SRAM of any tiles
-
-
-@kernel
-def _may_win(best: _Best, latency_us: float, busiest_bytes: float) -> bool:
-    """Say whether a candidate that is at least this costly could still be the best."""
-    best_us: float = best.floats[0]
-    best_bytes: float = best.floats[1]
-    return latency_us < best_us or (latency_us == best_us and busiest_bytes <= best_bytes)
-
-
-@kernel
-def _offer(best: _Best, latency_us: float, busiest_bytes: float) -> None:
-    """Keep the candidate whose integers are in `best.key` if its key is smaller: MODEL.md, "Choice"."""
-    if latency_us > best.floats[0]:
-        return
-    if latency_us == best.floats[0]:
-        if busiest_bytes > best.floats[1]:
-            return
-        if busiest_bytes == best.floats[1]:
-            place = 0
-            while place < ATTENTION_KEY_INTS - 1 and best.key[place] == best.ints[place]:
-                place += 1
-            if best.key[place] >= best.ints[place]:
-                return
-    best.floats[0] = latency_us
-    best.floats[1] = busiest_bytes
-    best.ints[:] = best.key
-
-
 @kernel
 def _cost_all(
-    p: Any, s: AttentionSizes, blk: AttentionBlock, tile_q: int, tile_kv: int, order: int, best: _Best
+    p: Any, s: AttentionSizes, blk: AttentionBlock, tile_q: int, tile_kv: int, order: int, best: Best, probe: Any
 ) -> tuple[float, float, int]:
     """Latency, busiest core's bytes and visits of a candidate; inf as soon as a core takes longer than the best.
 
-    That core is the next probe.
+    That core is the next `probe`, int64 [2]: a core, and its span.
     """
     latency_us = busiest_bytes = 0.0
     visits = 0
     spans = blk.E_K if s.is_masked else 1  # without a mask the first core has the most of everything
     cores = blk.E_Q if s.is_masked else 1
     for place in range(spans - 1, -1, -1):
-        key_0, key_1 = span_of(s, blk, place)
-        stream_keys = stream_keys_of(p, s, blk, key_0, key_1, tile_q, tile_kv, order)
+        key_0, key_1 = model.span_of(s, blk, place)
+        stream_keys = model.stream_keys_of(p, s, blk, key_0, key_1, tile_q, tile_kv, order)
         for core in range(cores - 1, -1, -1):
-            counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
+            counts = model.count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
             if order == KQ:
-                counts = keys_stay(counts, count_kept_rows(s, blk, core, key_0, key_1, tile_q, tile_kv))
-            cost = attention_core_cost(
+                counts = model.keys_stay(counts, model.count_kept_rows(s, blk, core, key_0, key_1, tile_q, tile_kv))
+            cost = model.attention_core_cost(
                 p, s, blk, counts, blk.units, core, key_1 - key_0, stream_keys,
-                row_tiles_of(s, blk, core, tile_q), tile_q, tile_kv, order,
+                model.row_tiles_of(s, blk, core, tile_q), tile_q, tile_kv, order,
             )  # fmt: skip
             latency_us = max(latency_us, cost.latency_us)
             busiest_bytes = max(busiest_bytes, cost.busiest_bytes)
             visits = max(visits, cost.visits)
-            if latency_us > best.floats[0]:
-                best.probe[0] = core
-                best.probe[1] = place
+            if latency_us > worst_us_of(best):
+                probe[0] = core
+                probe[1] = place
                 return np.inf, busiest_bytes, visits
     return latency_us, busiest_bytes, visits
 
@@ -241,26 +192,25 @@ def _counts_of(
     p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, place: int, tile_q: int, tile_kv: int
 ) -> AttentionCounts:
     """Return counts of a core of a span, where rows stay."""
-    key_0, key_1 = span_of(s, blk, place)
-    counts: AttentionCounts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
-    return counts
+    key_0, key_1 = model.span_of(s, blk, place)
+    return model.count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
 
 
 @kernel
 def _may_win_by(
     p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, place: int, counts: AttentionCounts,
-    tile_q: int, tile_kv: int, order: int, best: _Best,
+    tile_q: int, tile_kv: int, order: int, best: Best,
 ) -> bool:  # fmt: skip
     """Say whether a candidate could be the best, by what one of its cores with these counts takes at least."""
-    key_0, key_1 = span_of(s, blk, place)
+    key_0, key_1 = model.span_of(s, blk, place)
     if order == KQ:  # at most the last row tile of each key tile stays for the next
-        counts = keys_stay(counts, (ceil_div(key_1 - key_0, tile_kv) - 1) * tile_q)
+        counts = model.keys_stay(counts, (ceil_div(key_1 - key_0, tile_kv) - 1) * tile_q)
     stream_keys = max(counts.kv_keys, key_1 - key_0)
-    cost = attention_core_cost(
-        p, s, blk, counts, blk.units, core, key_1 - key_0, stream_keys, row_tiles_of(s, blk, core, tile_q),
+    cost = model.attention_core_cost(
+        p, s, blk, counts, blk.units, core, key_1 - key_0, stream_keys, model.row_tiles_of(s, blk, core, tile_q),
         tile_q, tile_kv, order,
     )  # fmt: skip
-    return _may_win(best, cost.latency_us, cost.busiest_bytes)
+    return may_enter(best, cost.latency_us, cost.busiest_bytes)
 
 
 @kernel
@@ -282,14 +232,12 @@ def _list_sizes(unit: int, block: int, is_each: int) -> Any:
 
 
 @kernel
-def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, best: _Best) -> None:
+def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, best: Best) -> None:
     """All tiles and loop orders of one partition, whose integers are in `best.key`; sizes by ascending bounds."""
-    probe = best.probe
-    probe[0] = heavy.core
-    probe[1] = heavy.place
+    probe = np.array((heavy.core, heavy.place))  # what took longer than the best in another candidate
     sizes_q = _list_sizes(p["cube_m"], blk.strip, s.is_masked)
     sizes_kv = _list_sizes(unit_kv_of(p), blk.span, s.is_masked)
-    best.counters[2] = min(best.counters[2], attention_sram_bytes(p, s, sizes_q[-1], sizes_kv[-1]))
+    best.counters[2] = min(best.counters[2], model.attention_sram_bytes(p, s, sizes_q[-1], sizes_kv[-1]))
     bounds_q = np.empty(len(sizes_q))
     for i in range(len(sizes_q)):
         bounds_q[i] = least_of_rows_us(p, s, blk, heavy, sizes_q[i])
@@ -298,14 +246,14 @@ def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, 
         bounds_kv[i] = least_of_keys_us(p, s, blk, heavy, sizes_kv[i])
     by_bound = np.argsort(bounds_kv)
     for i in np.argsort(bounds_q):
-        if bounds_q[i] > best.floats[0]:
+        if bounds_q[i] > worst_us_of(best):
             break
         tile_q = sizes_q[i]
         for j in by_bound:
-            if bounds_kv[j] > best.floats[0]:
+            if bounds_kv[j] > worst_us_of(best):
                 break
             tile_kv = sizes_kv[j]
-            sram = attention_sram_bytes(p, s, tile_q, tile_kv)
+            sram = model.attention_sram_bytes(p, s, tile_q, tile_kv)
             if sram > p["sram_usable_bytes"]:
                 continue
             of_heavy = _counts_of(p, s, blk, heavy.core, heavy.place, tile_q, tile_kv)
@@ -319,13 +267,13 @@ def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, 
                     counts = _counts_of(p, s, blk, probe[0], probe[1], tile_q, tile_kv)
                     if not _may_win_by(p, s, blk, probe[0], probe[1], counts, tile_q, tile_kv, order, best):
                         continue
-                latency_us, busiest_bytes, visits = _cost_all(p, s, blk, tile_q, tile_kv, order, best)
+                latency_us, busiest_bytes, visits = _cost_all(p, s, blk, tile_q, tile_kv, order, best, probe)
                 best.key[1] = visits
                 best.key[2] = sram
                 best.key[7] = order
                 best.key[8] = tile_q
                 best.key[9] = tile_kv
-                _offer(best, latency_us, busiest_bytes)
+                offer(best, latency_us, busiest_bytes)
 
 
 @kernel
@@ -342,7 +290,7 @@ def _list_partitions(p: Any, s: AttentionSizes, out: Any) -> int:
         for P_Q in range(1, min(num_cores // P_U, s.rows) + 1):
             most_kv = min(num_cores // (P_U * P_Q), s.keys) if p["reduction"] else 1
             for is_folded in range(2 if s.is_masked and P_Q > 1 else 1):
-                if attention_block_of(p, s, P_U, P_Q, 1, is_folded).E_Q < P_Q:
+                if model.attention_block_of(p, s, P_U, P_Q, 1, is_folded).E_Q < P_Q:
                     continue
                 for P_KV in range(1, most_kv + 1):
                     if ceil_div(s.keys, ceil_div(s.keys, P_KV)) < P_KV:
@@ -357,28 +305,27 @@ def _list_partitions(p: Any, s: AttentionSizes, out: Any) -> int:
 
 
 @entry_point
-def find_best_attention(params: Any, s: AttentionSizes, pairs: int, floats: Any, ints: Any, counters: Any) -> None:
-    """Find the best mapping; `ints` and `floats` of `_Best` get its key, with latency inf where nothing fits.
+def find_best_attention(params: Any, s: AttentionSizes, pairs: int, ints: Any, counters: Any) -> bool:
+    """Find the best mapping, write the integers of its key to `ints`, and say whether there is one.
 
     Partitions are searched by their bounds, ascending, until one is above the best. `pairs` are those of a row and a
-    key that it attends to, of one unit.
+    key that it attends to, of one unit; `counters` candidates costed, partitions, and the least SRAM of any tiles.
     """
     p = params[0]
-    best = _Best(floats, ints, np.zeros(ATTENTION_KEY_INTS, np.int64), np.zeros(2, np.int64), counters)
-    floats[:] = np.inf
+    best = new_best(1, ATTENTION_KEY_INTS, counters)
     partitions = np.empty((_list_partitions(p, s, np.empty((0, 4), np.int64)), 4), np.int64)
     _list_partitions(p, s, partitions)
     bounds_us = np.empty(len(partitions))
     for i in range(len(partitions)):
         P_U, P_Q, P_KV, is_folded = partitions[i]
-        bounds_us[i] = partition_bound_us(p, s, attention_block_of(p, s, P_U, P_Q, P_KV, is_folded), pairs)
+        bounds_us[i] = partition_bound_us(p, s, model.attention_block_of(p, s, P_U, P_Q, P_KV, is_folded), pairs)
     for i in np.argsort(bounds_us):
-        if bounds_us[i] > best.floats[0]:
+        if bounds_us[i] > worst_us_of(best):
             break
         P_U, P_Q, P_KV, is_folded = partitions[i]
-        blk = attention_block_of(p, s, P_U, P_Q, P_KV, is_folded)
+        blk = model.attention_block_of(p, s, P_U, P_Q, P_KV, is_folded)
         heavy = heavy_of(p, s, blk)
-        if least_of_heavy_us(p, s, blk, heavy) > best.floats[0]:
+        if least_of_heavy_us(p, s, blk, heavy) > worst_us_of(best):
             continue
         best.counters[1] += 1
         best.key[0] = blk.active_cores
@@ -387,3 +334,6 @@ def find_best_attention(params: Any, s: AttentionSizes, pairs: int, floats: Any,
         best.key[5] = P_Q
         best.key[6] = is_folded
         _search_tiles(p, s, blk, heavy, best)
+    if best.num[0]:
+        ints[:] = best.keys_i[0]
+    return bool(best.num[0])

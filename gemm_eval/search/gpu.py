@@ -7,6 +7,7 @@ Without trees of its own it is that of the same GEMM in another state, or on the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -15,47 +16,14 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.models.gpu import (
-    BEST_RASTER,
-    CANDIDATE_DTYPE,
-    GPU_COST_DTYPE,
-    HYPOTHETICAL,
-    KERNEL_COST_DTYPE,
-    OTHER_KERNELS,
-    OURS,
-    RASTER_CODE,
-    STREAM_K,
-    Carried,
-    Joined,
-    Packed,
-    Shortage,
-    candidate_row,
-    carry,
-    check_config,
-    correct,
-    join_packed,
-    least_shortage,
-    library_of,
-    list_needs,
-    load_bytes_of,
-    pad_problem,
-    split_by_size,
-)
-from gemm_eval.models.gpu.w4a16 import (
-    MAX_SPLITS,
-    check_w4a16_family,
-    check_w4a16_sizes,
-    config_of_row,
-    find_row,
-    list_w4a16_needs,
-    splits_of_row,
-)
+from gemm_eval.models import gpu as model
+from gemm_eval.models.gpu import HYPOTHETICAL, Joined, Packed, w4a16
 from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
 from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, distinct_groups, pack_layouts, without_lone_groups
 
 _FIRST = np.zeros(1, np.int64)
-_COST_BYTES = GPU_COST_DTYPE.itemsize
+_COST_BYTES = model.GPU_COST_DTYPE.itemsize
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Records: TypeAlias = npt.NDArray[np.void]
@@ -69,9 +37,9 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Rec
         InfeasibleError: the library has no kernel that this GPU can run on these types.
         UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
-    out: Records = np.ndarray(1, GPU_COST_DTYPE, bytearray(_COST_BYTES))  # eight times as fast as np.zeros
+    out: Records = np.ndarray(1, model.GPU_COST_DTYPE, bytearray(_COST_BYTES))  # eight times as fast as np.zeros
     chosen, sizes, layouts = packed.for_sizes(*problem.sizes), *_sizes_of(problem)
-    _search(chosen, _FIRST, sizes, layouts, 0, 1, out)
+    _search(chosen, _FIRST, sizes, layouts, out, 0, 1)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
     _correct_best(chosen, problem, sizes, out)
@@ -105,10 +73,10 @@ def find_best_config_many(
     Returns:
         Records [num_problems], with active_sms 0 where no kernel exists.
     """
-    out = np.zeros(len(sizes), GPU_COST_DTYPE)
+    out = np.zeros(len(sizes), model.GPU_COST_DTYPE)
     is_batch = ~layouts.is_grouped(len(sizes))
     sizes, layouts = without_lone_groups(sizes, layouts)
-    chosen, place_of = split_by_size(packed, type_of, sizes)
+    chosen, place_of = model.split_by_size(packed, type_of, sizes)
     for is_ours in (False, True):
         some = [index for index, kernels in enumerate(chosen) if kernels.is_ours is is_ours]
         if not some:
@@ -117,30 +85,23 @@ def find_best_config_many(
         new_place[some] = np.arange(len(some))
         rows = np.flatnonzero(new_place[place_of] >= 0)
         kernels_of, kernels = new_place[place_of[rows]], [chosen[index] for index in some]
-        out[rows] = _search_many(join_packed(kernels), kernels_of, sizes[rows], layouts.take(rows), on_progress)
+        records = np.zeros(len(rows), model.GPU_COST_DTYPE)
+        work = partial(_search, model.join_packed(kernels), kernels_of, sizes[rows], layouts.take(rows), records)
+        run_in_chunks(work, len(rows), on_progress)
+        out[rows] = records
         for index, corrected in enumerate(kernels):
             # groups of rows are not corrected
             _correct(corrected, rows[(kernels_of == index) & is_batch[rows]], sizes, out)
     return out
 
 
-def _search_many(
-    joined: Joined, place_of: Integers, sizes: Integers, layouts: Layouts, on_progress: Callable[[int], None] | None
-) -> Records:
-    out = np.zeros(len(sizes), GPU_COST_DTYPE)
-    run_in_chunks(
-        lambda start, stop: _search(joined, place_of, sizes, layouts, start, stop, out), len(sizes), on_progress
-    )
-    return out
-
-
 def _search(
-    packed: Packed | Joined, place_of: Integers, sizes: Integers, layouts: Layouts, start: int, stop: int, out: Records
+    packed: Packed | Joined, place_of: Integers, sizes: Integers, layouts: Layouts, out: Records, start: int, stop: int
 ) -> None:
     """Fill out[start:stop]."""
     _searches(packed).find_best_of_range(
         packed.params, packed.candidates, packed.columns, packed.ranges, packed.coefficients, place_of, sizes, layouts,
-        start, stop, out.view(KERNEL_COST_DTYPE),
+        start, stop, out.view(model.KERNEL_COST_DTYPE),
     )  # fmt: skip
 
 
@@ -167,7 +128,7 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
     latency_us, which = np.empty(num), np.empty((num, 2), np.int64)
     find_top(*tables, *sizes[0].tolist(), layouts, latency_us, which)
     best = np.argsort(latency_us, kind="stable")[:k]
-    out = np.concatenate([_cost(packed, row, split, BEST_RASTER, problem) for row, split in which[best].tolist()])
+    out = np.concatenate([_cost(packed, row, split, model.BEST_RASTER, problem) for row, split in which[best].tolist()])
     out["num_candidates"] = num
     _correct_best(packed, problem, sizes, out[:1])
     _scale_by(out, float(out["correction_factor"][0]))
@@ -176,10 +137,10 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
 
 def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProblem) -> Records:
     """Return the cost [1] of one of the candidates."""
-    out, (sizes, layouts) = np.zeros(1, GPU_COST_DTYPE), _sizes_of(problem)
+    out, (sizes, layouts) = np.zeros(1, model.GPU_COST_DTYPE), _sizes_of(problem)
     _searches(packed).evaluate_one(
         packed.params, packed.candidates, packed.coefficients, row, split, raster, *sizes[0].tolist(), layouts,
-        out.view(KERNEL_COST_DTYPE),
+        out.view(model.KERNEL_COST_DTYPE),
     )  # fmt: skip
     return out
 
@@ -188,8 +149,8 @@ def _factor(packed: Packed, problem: GemmProblem) -> float:
     """Return the correction of a GEMM, by its best config; 1 where it has none."""
     if packed.correction is None and packed.carried is None:
         return 1.0
-    out, (sizes, layouts) = np.zeros(1, GPU_COST_DTYPE), _sizes_of(problem)
-    _search(packed, _FIRST, sizes, layouts, 0, 1, out)
+    out, (sizes, layouts) = np.zeros(1, model.GPU_COST_DTYPE), _sizes_of(problem)
+    _search(packed, _FIRST, sizes, layouts, out, 0, 1)
     if not out["active_sms"][0]:
         return 1.0
     _correct_best(packed, problem, sizes, out)
@@ -205,24 +166,26 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     """
     _check_sizes(problem, packed)
     packed = packed.for_sizes(*problem.sizes)
-    split = STREAM_K if config.decomposition == Decomposition.STREAM_K else config.split_k
+    split = model.STREAM_K if config.decomposition == Decomposition.STREAM_K else config.split_k
     if packed.is_ours:
-        return _cost(packed, _row_of_ours(arch, packed, problem, config, split), split, BEST_RASTER, problem)
-    row = candidate_row(arch, problem.types, config, check_config(arch, problem, config))
-    alone = Packed(packed.params, np.array([row], CANDIDATE_DTYPE), packed.coefficients[0], library=packed.library)
-    out = _cost(alone, 0, split, int(config.raster_order) * RASTER_CODE + config.raster_swizzle, problem)
+        return _cost(packed, _row_of_ours(arch, packed, problem, config, split), split, model.BEST_RASTER, problem)
+    row = model.candidate_row(arch, problem.types, config, model.check_config(arch, problem, config))
+    alone = Packed(
+        packed.params, np.array([row], model.CANDIDATE_DTYPE), packed.coefficients[0], library=packed.library
+    )
+    out = _cost(alone, 0, split, int(config.raster_order) * model.RASTER_CODE + config.raster_swizzle, problem)
     _scale_by(out, _factor(packed, problem))
     return out
 
 
 def _row_of_ours(arch: GpuSpec, packed: Packed, problem: GemmProblem, config: KernelConfig, split: int) -> int:
-    check_w4a16_family(arch, config.family)
-    row = find_row(packed.candidates, config)
-    splits = np.empty(MAX_SPLITS, np.int64)
+    w4a16.check_w4a16_family(arch, config.family)
+    row = w4a16.find_row(packed.candidates, config)
+    splits = np.empty(w4a16.MAX_SPLITS, np.int64)
     groups = distinct_groups(problem.row_groups, problem.G, problem.M)
-    num = splits_of_row(packed.params, packed.candidates, row, problem.K, problem.N, *groups, splits)
-    if split not in splits[:num] or config_of_row(packed.candidates[row], split) != config:
-        ways = ", ".join("stream-K" if way == STREAM_K else str(way) for way in splits[:num].tolist()) or "none"
+    num = w4a16.splits_of_row(packed.params, packed.candidates, row, problem.K, problem.N, *groups, splits)
+    if split not in splits[:num] or w4a16.config_of_row(packed.candidates[row], split) != config:
+        ways = ", ".join("stream-K" if way == model.STREAM_K else str(way) for way in splits[:num].tolist()) or "none"
         raise InvalidMappingError(
             f"K must be cut into one of these numbers of parts for M={problem.M}, K={problem.K}, N={problem.N} by "
             f"{config}: {ways}", rule="split",
@@ -235,7 +198,7 @@ def _check_sizes(problem: GemmProblem, packed: Packed) -> None:
     if packed.for_sizes(*problem.sizes).has_kernels:
         return
     if packed.is_ours:
-        check_w4a16_sizes(problem)
+        w4a16.check_w4a16_sizes(problem)
     other = f"; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
     raise UnsupportedError(
         f"the library has kernels for rows of A and B (K long) and C (N long) that start on 16 bytes, not for "
@@ -247,12 +210,12 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     """Return the error for a problem that no kernel of a library can run: what the nearest one lacks, and how much."""
     _check_sizes(problem, packed)
     library = packed.for_sizes(*problem.sizes).library
-    if library == OURS:
-        needs = list_w4a16_needs(arch, problem.types)
+    if library == model.OURS:
+        needs = w4a16.list_w4a16_needs(arch, problem.types)
     else:
-        padded = pad_problem(problem, library_of(library).padding(arch.sm_arch, problem.types))
-        needs = list_needs(arch, padded, library, load_bytes=load_bytes_of(padded))
-    shortage = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
+        padded = model.pad_problem(problem, model.library_of(library).padding(arch.sm_arch, problem.types))
+        needs = model.list_needs(arch, padded, library, load_bytes=model.load_bytes_of(padded))
+    shortage = model.least_shortage(arch, needs) or model.Shortage("kernels", 1, 0, "kernels", ())
     return InfeasibleError(
         f"no kernel of library {library} for {problem} runs on {arch.name}: the nearest to it lacks {shortage.unit}",
         **shortage._asdict(),
@@ -271,12 +234,12 @@ def _correct_best(packed: Packed, problem: GemmProblem, sizes: Integers, records
 def _correct(packed: Packed, rows: Integers, sizes: Integers, records: Records) -> None:
     """Correct records of some rows of all problems, whose sizes are [num, 4]."""
     if packed.correction is not None:
-        correct(records.view(KERNEL_COST_DTYPE), rows, sizes, *packed.correction)
+        model.correct(records.view(model.KERNEL_COST_DTYPE), rows, sizes, *packed.correction)
     if packed.carried is not None:
         _carry(packed.carried, rows, sizes, records)
 
 
-def _carry(carried: Carried, rows: Integers, sizes: Integers, records: Records) -> None:
+def _carry(carried: model.Carried, rows: Integers, sizes: Integers, records: Records) -> None:
     factors, ceilings_us = records["correction_factor"][rows], np.full(len(rows), np.inf)
     types = np.zeros(len(rows), np.int64)
     if carried.reference is not None:
@@ -285,12 +248,12 @@ def _carry(carried: Carried, rows: Integers, sizes: Integers, records: Records) 
     if carried.ceiling is not None:
         others = find_best_config_many([carried.ceiling], types, sizes[rows])
         ceilings_us = np.where(others["active_sms"] > 0, others["latency_us"], np.inf)
-    carry(records.view(KERNEL_COST_DTYPE), rows, sizes, factors, ceilings_us, carried.limits)
+    model.carry(records.view(model.KERNEL_COST_DTYPE), rows, sizes, factors, ceilings_us, carried.limits)
 
 
 def _scale_by(records: Records, factor: float) -> None:
     """Give records of other configs the factor of their GEMM."""
     if factor != 1.0:
         records["correction_factor"] = factor
-        other_us = sum((records[name] for name in OTHER_KERNELS), np.zeros(len(records)))
+        other_us = sum((records[name] for name in model.OTHER_KERNELS), np.zeros(len(records)))
         records["latency_us"] = other_us + (records["physics_us"] - other_us) * factor

@@ -8,16 +8,14 @@ sets]; type_of [num]; sizes [num, 4]; layouts: `Layouts`; `split` is a number of
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import entry_point, kernel
+from gemm_eval.jit import kernel, named_entry_point
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, CostRules, ProblemTerms, write_record
 from gemm_eval.models.gpu.generic_kernels import GENERIC
 from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _MORE_SPLITS = 16  # a whole K, stream-K, and the few ways of a GPU of few SMs
 
@@ -65,16 +63,6 @@ def _groups_of(layouts: Any, i: int, G: int, M: int, one: Any) -> Any:
     return one[0], one[1], False
 
 
-def _entry(name: str) -> Callable[[F], F]:
-    """As `entry_point`, with a name of its own in the cache of compiled kernels."""
-
-    def compile_named(function: F) -> F:
-        function.__qualname__ = f"{function.__name__}_{name}"
-        return entry_point(function)
-
-    return compile_named
-
-
 def _make_searches(name: str, rules: CostRules) -> Searches:
     """Write the searches for some rules; `name` tells their compiled code from that of others."""
     problem_terms, list_splits, row_bounds_us, is_beaten, latency_below_us, config_cost = rules
@@ -115,7 +103,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
                     best, best_row, best_split = latency_us, index, split
         return Choice(best, best_row, best_split, num_candidates, num_bounded)
 
-    @_entry(name)
+    @named_entry_point(name)
     def find_best_of_range(
         params: Any, candidates: Any, columns: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
         layouts: Any, start: int, stop: int, out: Any,
@@ -136,7 +124,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             out[i]["num_candidates"] = best.num_candidates
             out[i]["num_bounded"] = best.num_bounded
 
-    @_entry(name)
+    @named_entry_point(name)
     def find_best_rows(
         params: Any, candidates: Any, columns: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
         layouts: Any, start: int, stop: int, out_us: Any, out_which: Any,
@@ -153,7 +141,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             out_us[i] = best.latency_us
             out_which[i, 0], out_which[i, 1] = best.row, best.split
 
-    @_entry(name)
+    @named_entry_point(name)
     def evaluate_rows(
         params: Any, candidates: Any, coefficients: Any, type_of: Any, sizes: Any, layouts: Any, which: Any,
         out_us: Any,
@@ -168,7 +156,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             c = coefficients[kind, row["coefficient_set"]]
             out_us[i] = config_cost(p, row, c, t, which[i, 1], BEST_RASTER).latency_us
 
-    @_entry(name)
+    @named_entry_point(name)
     def find_top(
         params: Any, candidates: Any, coefficients: Any, G: int, M: int, K: int, N: int, layouts: Any,
         out_us: Any, out_which: Any,
@@ -189,7 +177,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
                 num += 1
         return num
 
-    @_entry(name)
+    @named_entry_point(name)
     def evaluate_one(
         params: Any, candidates: Any, coefficients: Any, index: int, split: int, raster: int,
         G: int, M: int, K: int, N: int, layouts: Any, out: Any,

@@ -7,7 +7,6 @@ from the cost by the rounding of bytes alone takes no longer for many groups tha
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,13 @@ from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.cost_kernels import Block, CoreCost, CoreSums, core_sums, cost_of_sums
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors, scale_rows, store_half_bits
 from gemm_eval.models.multicore.group_kernels import Spread, add_sums, parts_of, run_block
-from gemm_eval.search.multicore_bound_kernels import BOUND_SLACK, least_sum, least_trips, least_trips_k
+from gemm_eval.search.multicore_bound_kernels import (
+    BOUND_SLACK,
+    least_loads,
+    least_loads_beside,
+    least_trips,
+    least_trips_k,
+)
 
 
 class SetSums(NamedTuple):
@@ -161,6 +166,13 @@ def fill_tile_sums(p: Any, rows: Any, P_M: int, spread: Spread, num_sets: int, t
 
 
 @kernel
+def _moved_us(r: Rates, a: float, shared_b: float, b: float, c: float) -> float:
+    """Time to move these bytes; `shared_b` those of B, each by the cores that share it."""
+    charged_us = a * r.a_per_share + shared_b * r.b_per_share + c * r.c_per_share
+    return max(charged_us, (a + b) * r.per_port + c * r.c_per_port)
+
+
+@kernel
 def set_bound(
     p: Any, chip: Block, r: Rates, sums: SetSums, which: int, order: int, T_n: int, T_k: int,
     tile_m: int, tile_n: int, tile_k: int,
@@ -189,7 +201,7 @@ def set_bound(
     spilled = one_rows * (one_c - 1) + more_rows * (more_c - 1)
     c = n * (sums.rows[which] * r.store_size + r.partial_size * spilled)
     charged_us = a * r.a_per_share + shared_b * b_size * r.b_per_share + c * r.c_per_share
-    dma_us = max(charged_us, (a + b) * r.per_port + c * r.c_per_port)
+    dma_us = _moved_us(r, a, shared_b * b_size, b, c)
 
     visits = float(sums.trips[which]) * T_n * T_k
     compute_us = sums.steps[which] * r.step_us + visits * r.visit_us
@@ -203,23 +215,17 @@ def set_bound(
         lead_b += scale_rows(p, tile_k, 1) * tile_n * r.s_size
     shared_lead = sums.largest_shared[which] * lead_b
     if p["is_pipeline"]:  # the first loads come before all computation, bytes are not rounded
-        first_us = max(lead_a * r.a_per_share + shared_lead * r.b_per_share, (lead_a + lead_b) * r.per_port)
+        first_us = _moved_us(r, lead_a, shared_lead, lead_b, 0.0)
         main_us = max(compute_us + first_us, dma_us)
         if p["output_buffers"] == 1:  # nothing hides behind an exchange of C tiles
-            loads_us = max(a * r.a_per_share + shared_b * b_size * r.b_per_share, (a + b) * r.per_port)
+            loads_us = _moved_us(r, a, shared_b * b_size, b, 0.0)
             main_us = max(compute_us + first_us, loads_us) + max(c * r.c_per_share, c * r.c_per_port)
     else:
         tail = tile_m * tile_n * r.store_size if p["output_buffers"] == 2 else c
-        loads_us = max(
-            a * r.a_per_share + shared_b * b_size * r.b_per_share + tail * r.c_per_share,
-            (a + b) * r.per_port + tail * r.c_per_port,
-        )
+        loads_us = _moved_us(r, a, shared_b * b_size, b, tail)
         lead_us = loads_us
         if p["input_buffers"] == 2:
-            lead_us = max(
-                lead_a * r.a_per_share + shared_lead * r.b_per_share + tail * r.c_per_share,
-                (lead_a + lead_b) * r.per_port + tail * r.c_per_port,
-            )
+            lead_us = _moved_us(r, lead_a, shared_lead, lead_b, tail)
         steps = ceil_div(tile_m, p["cube_m"]) * ceil_div(tile_n, p["cube_n"]) * ceil_div(tile_k, p["cube_k"])
         best_us = max(dma_us, compute_us + lead_us, steps * r.cube_us + r.visit_us + loads_us)
         main_us = (1.0 - p["overlap_frac"]) * (compute_us + dma_us) + p["overlap_frac"] * best_us
@@ -247,26 +253,14 @@ def chip_bound(
 
 
 @kernel
-def _least_traffic(
+def _least_loads(
     m: int, T_m: int, a: float, b: float, spill: float, floor_T_k: float, trips_mn: float, trips_mk: float,
     trips_nk: float,
 ) -> float:  # fmt: skip
-    """Least time to load A and B of one group and to spill its C, whatever the order and the tiles of n and k.
-
-    As `multicore_bound_kernels` has it for a batch. `a`, `b` and `spill` are times to move each once; T_m 0: of any
-    tile; `trips_mn` and `trips_mk` of `least_trips` are for each row.
-    """
+    """Least time to load A and B of one group and to spill its C; T_m 0: of any tile; the first two trips a row."""
     if T_m == 0:
-        c_stays = least_sum(a, b, trips_mn * m)
-        a_stays = a + least_sum(b, spill, trips_mk * m) - spill
-        b_stays = b + least_sum(a, spill, trips_nk) - spill
-        return min(c_stays, a_stays, b_stays)
-    turn_n = max(1.0, trips_nk / floor_T_k)  # where more trips of n cost more
-    if a > 0.0:
-        turn_n = max(1.0, min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))
-    a_stays = a + b * T_m + spill * (max(floor_T_k, trips_mk * m / T_m) - 1.0)
-    b_stays = a * turn_n + b + spill * (max(floor_T_k, trips_nk / turn_n) - 1.0)
-    return min(a + b * T_m, a_stays, b_stays)
+        return least_loads(a, b, spill, trips_mn * m, trips_mk * m, trips_nk)
+    return least_loads_beside(a, b, spill, T_m, 1, floor_T_k, trips_mk * m, trips_nk)
 
 
 @kernel
@@ -295,12 +289,12 @@ def sram_bound_us(
         m = ceil_div(size, P_M)
         T_m = ceil_div(m, tile_m) if tile_m > 0 else 0
         shared = 1.0 / parts_of(size, P_M) if p["is_multicast"] else 1.0
-        dma_us += count * _least_traffic(
+        dma_us += count * _least_loads(
             m, T_m, m * a_size * r.a_per_share, shared * b_size * r.b_per_share, m * spill_size * r.c_per_share,
             floor_T_k, trips_mn, trips_mk, trips_nk,
         )  # fmt: skip
         if r.per_port > 0.0:
-            port_us += count * _least_traffic(
+            port_us += count * _least_loads(
                 m, T_m, m * a_size * r.per_port, b_size * r.per_port, m * spill_size * r.c_per_port,
                 floor_T_k, trips_mn, trips_mk, trips_nk,
             )  # fmt: skip
@@ -309,8 +303,7 @@ def sram_bound_us(
     compute_us = sums.steps[which] * r.step_us + visits * r.visit_us
     overlap = 1.0 if p["is_pipeline"] else p["overlap_frac"]
     main_us = (1.0 - overlap) * (compute_us + dma_us) + overlap * max(compute_us, dma_us)
-    bound_us: float = (p["launch_us"] + main_us + sums.red_us[which]) * (1.0 - BOUND_SLACK)
-    return bound_us
+    return (p["launch_us"] + main_us + sums.red_us[which]) * (1.0 - BOUND_SLACK)
 
 
 class CutRows(NamedTuple):
@@ -390,5 +383,4 @@ def floor_us_of_cut(
     of_mean = (steps * step_cycles + num_groups * p["fill_drain_cycles"]) / num_sets
     compute_us = max(of_largest, of_mean) / p["cycles_per_us"]
     # one set may compute the most and another one move the most, so the two do not add up
-    floor_us: float = (p["launch_us"] + max(compute_us, dma_us)) * (1.0 - 1e-9)
-    return floor_us
+    return (p["launch_us"] + max(compute_us, dma_us)) * (1.0 - 1e-9)

@@ -16,54 +16,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import entry_point, kernel
+from gemm_eval.jit import kernel, named_entry_point
+from gemm_eval.models.multicore import group_kernels as groups
 from gemm_eval.models.multicore.cost_kernels import Block, block_of, sram_used_bytes
 from gemm_eval.models.multicore.count_kernels import ceil_div
-from gemm_eval.models.multicore.group_kernels import (
-    Spread,
-    chip_of,
-    evaluate_grouped_into,
-    evaluate_grouped_overlap_into,
-    fill_spread,
-    new_spread,
-    no_set_pipeline_us,
-    set_cost,
-    set_pipeline_us,
-)
-from gemm_eval.search.grouped_bound_kernels import (
-    Rates,
-    SetSums,
-    chip_bound,
-    cut_rows,
-    fill_set_sums,
-    fill_tile_sums,
-    floor_us_of_cut,
-    new_cut_rows,
-    new_set_sums,
-    rates_of,
-    set_floor,
-    sram_bound_us,
-)
+from gemm_eval.models.multicore.group_kernels import Spread
+from gemm_eval.search import grouped_bound_kernels as bounds
+from gemm_eval.search import multicore_kernels as searches
 from gemm_eval.search.multicore_bound_kernels import (
     BOUND_SLACK,
+    KEY_INTS,
     Best,
     least_trips_k,
     may_enter,
     new_best,
     worst_bytes_of,
     worst_us_of,
-)
-from gemm_eval.search.multicore_kernels import (
-    BOUNDED,
-    CANDIDATES,
-    DROPPED,
-    NUM_COUNTERS,
-    PARTITIONS,
-    REFUSED_SRAM,
-    most_units,
-    most_units_k,
-    offer_cost,
-    write_counts,
 )
 
 _MNK, _MKN, _NMK, _NKM, _, _KNM = range(6)
@@ -80,8 +48,8 @@ class _Part(NamedTuple):
     num_sets: int
     slowest: int  # the set with the highest floor
     floor_us: float
-    rates: Rates
-    sums: SetSums
+    rates: bounds.Rates
+    sums: bounds.SetSums
 
 
 class _Cost(NamedTuple):
@@ -90,21 +58,23 @@ class _Cost(NamedTuple):
     visits: int
 
 
-def _make_cost_of(pipeline_us_of: Callable[..., float]) -> Callable[..., _Cost]:
-    """Return the kernel that costs one candidate, for one way to time its main loops."""
+def _make_cost_of(*, is_pipeline: bool) -> Callable[..., _Cost]:
+    """Return the kernel that costs one candidate under one timing."""
 
     @kernel
     def cost_of(p: Any, part: _Part, best: Best, order: int, tile_m: int, tile_n: int, tile_k: int) -> _Cost:
         """Cost one candidate: of each set the core with the full blocks."""
-        best.counters[CANDIDATES] += 1
+        best.counters[searches.CANDIDATES] += 1
         latency_us = 0.0
         moved_bytes = 0.0
         visits = 0
         for which in range(part.num_sets):
-            pipeline_us = pipeline_us_of(
-                p, part.chip, part.rows, part.P_M, part.spread, which, tile_m, tile_n, tile_k, order
-            )
-            cost = set_cost(
+            pipeline_us = 0.0
+            if is_pipeline:
+                pipeline_us = groups.set_pipeline_us(
+                    p, part.chip, part.rows, part.P_M, part.spread, which, tile_m, tile_n, tile_k, order
+                )
+            cost = groups.set_cost(
                 p, part.chip, part.rows, part.P_M, part.spread, which, tile_m, tile_n, tile_k, order, pipeline_us
             )  # fmt: skip
             latency_us = max(latency_us, cost.latency_us)
@@ -115,8 +85,8 @@ def _make_cost_of(pipeline_us_of: Callable[..., float]) -> Callable[..., _Cost]:
     return cost_of
 
 
-_cost_overlap = _make_cost_of(no_set_pipeline_us)
-_cost_pipeline = _make_cost_of(set_pipeline_us)
+_cost_overlap = _make_cost_of(is_pipeline=False)
+_cost_pipeline = _make_cost_of(is_pipeline=True)
 
 
 @kernel
@@ -124,7 +94,7 @@ def _offer(
     p: Any, part: _Part, best: Best, cost: _Cost, order: int, tile_m: int, tile_n: int, tile_k: int
 ) -> None:  # fmt: skip
     """Offer a candidate that fits in SRAM."""
-    offer_cost(
+    searches.offer_cost(
         p, best, cost.latency_us, cost.moved_bytes, part.chip.active_cores, cost.visits, part.rank, order,
         tile_m, tile_n, tile_k,
     )  # fmt: skip
@@ -139,11 +109,10 @@ def _bound_us(
     worst_bytes = np.inf
     if worst_us <= part.floor_us:  # then fewer bytes are all that can win
         worst_bytes = worst_bytes_of(best)
-    bound_us: float = chip_bound(
+    return bounds.chip_bound(
         p, part.chip, part.rates, part.sums, part.num_sets, part.slowest, order, T_n, T_k, tile_m, tile_n, tile_k,
         worst_us, worst_bytes,
     )  # fmt: skip
-    return bound_us
 
 
 @kernel
@@ -153,7 +122,7 @@ def _is_too_slow(p: Any, part: _Part, best: Best, tile_m: int) -> bool:
     for turn in range(part.num_sets + 1):  # the slowest set first
         which = turn - 1 if turn > 0 else part.slowest
         if (
-            sram_bound_us(p, part.chip, part.rates, part.sums, part.rows, part.P_M, part.spread, which, tile_m)
+            bounds.sram_bound_us(p, part.chip, part.rates, part.sums, part.rows, part.P_M, part.spread, which, tile_m)
             > worst_us
         ):
             return True
@@ -204,19 +173,19 @@ def _search_overlap(p: Any, part: _Part, best: Best, is_full: bool) -> None:  # 
     units_n = ceil_div(chip.n, cube_n)
     units_k = ceil_div(chip.k, p["unit_k"])
     smallest_k = min(p["unit_k"], chip.k)
-    top_m = most_units(p, min(cube_n, chip.n), cube_m, units_m, chip.m)
-    best.counters[REFUSED_SRAM] += top_m < units_m
+    top_m = searches.most_units(p, min(cube_n, chip.n), cube_m, units_m, chip.m)
+    best.counters[searches.REFUSED_SRAM] += top_m < units_m
     while top_m > 0:  # one step per distinct trips of all row counts, ascending
         low_m = _low_units(p, part, top_m)
         top_m = low_m - 1
         tile_m = min(low_m * cube_m, chip.m)
         is_longer = tile_m < chip.m
         is_mixed = is_longer and ceil_div(part.rows[part.rows.shape[0] - 1], part.P_M) <= tile_m
-        fill_tile_sums(p, part.rows, part.P_M, part.spread, part.num_sets, tile_m, part.sums)
+        bounds.fill_tile_sums(p, part.rows, part.P_M, part.spread, part.num_sets, tile_m, part.sums)
         if _is_too_slow(p, part, best, tile_m):
             continue
-        top_n = most_units(p, tile_m, cube_n, units_n, chip.n)
-        best.counters[REFUSED_SRAM] += top_n < units_n
+        top_n = searches.most_units(p, tile_m, cube_n, units_n, chip.n)
+        best.counters[searches.REFUSED_SRAM] += top_n < units_n
         floor_T_k = _fewest_trips_k(p, chip, tile_m, min(cube_n, chip.n))  # beside the narrowest tile
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
@@ -225,7 +194,7 @@ def _search_overlap(p: Any, part: _Part, best: Best, is_full: bool) -> None:  # 
             tile_n = min(low_n * cube_n, chip.n)
             first_T_k = _fewest_trips_k(p, chip, tile_m, tile_n)
             if first_T_k == 0:
-                best.counters[REFUSED_SRAM] += 1
+                best.counters[searches.REFUSED_SRAM] += 1
                 continue
             fit_k = -1
             is_hopeless = True
@@ -236,8 +205,8 @@ def _search_overlap(p: Any, part: _Part, best: Best, is_full: bool) -> None:  # 
                     continue
                 is_hopeless = False
                 if fit_k < 0:
-                    fit_k = most_units_k(p, chip.k, tile_m, tile_n, units_k)
-                    best.counters[REFUSED_SRAM] += fit_k == 0
+                    fit_k = searches.most_units_k(p, chip.k, tile_m, tile_n, units_k)
+                    best.counters[searches.REFUSED_SRAM] += fit_k == 0
                 if fit_k > 0:
                     _search_trips_k(p, part, best, order, tile_m, tile_n, T_n, fit_k, units_k)
             if is_hopeless and _are_narrower_hopeless(p, part, best, tile_m, T_n, floor_T_k, is_longer, is_mixed):
@@ -301,20 +270,20 @@ def _search_pipeline(p: Any, part: _Part, best: Best, is_full: bool) -> None:
     units_m = ceil_div(chip.m, p["cube_m"])
     units_n = ceil_div(chip.n, p["cube_n"])
     units_k = ceil_div(chip.k, p["unit_k"])
-    top_m = most_units(p, min(p["cube_n"], chip.n), p["cube_m"], units_m, chip.m)
-    best.counters[REFUSED_SRAM] += top_m < units_m
+    top_m = searches.most_units(p, min(p["cube_n"], chip.n), p["cube_m"], units_m, chip.m)
+    best.counters[searches.REFUSED_SRAM] += top_m < units_m
     while top_m > 0:
         low_m = _low_units(p, part, top_m)
         tile_m = min(low_m * p["cube_m"], chip.m)
-        fill_tile_sums(p, part.rows, part.P_M, part.spread, part.num_sets, tile_m, part.sums)
-        top_n = most_units(p, tile_m, p["cube_n"], units_n, chip.n)
-        best.counters[REFUSED_SRAM] += top_n < units_n
+        bounds.fill_tile_sums(p, part.rows, part.P_M, part.spread, part.num_sets, tile_m, part.sums)
+        top_n = searches.most_units(p, tile_m, p["cube_n"], units_n, chip.n)
+        best.counters[searches.REFUSED_SRAM] += top_n < units_n
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
             low_n = ceil_div(units_n, T_n)
             tile_n = min(low_n * p["cube_n"], chip.n)
-            top_k = most_units_k(p, chip.k, tile_m, tile_n, units_k)
-            best.counters[REFUSED_SRAM] += top_k < units_k
+            top_k = searches.most_units_k(p, chip.k, tile_m, tile_n, units_k)
+            best.counters[searches.REFUSED_SRAM] += top_k < units_k
             while top_k > 0:
                 T_k = ceil_div(units_k, top_k)
                 low_k = ceil_div(units_k, T_k)
@@ -348,7 +317,7 @@ def _search_class(
                 if _bound_us(p, part, best, order, T_n, T_k, tile_m, tile_n, tile_k) == np.inf:
                     break  # a larger tile only has more to load first
                 if sram_used_bytes(p, tile_m, tile_n, tile_k) > p["sram_usable_bytes"]:
-                    best.counters[REFUSED_SRAM] += 1
+                    best.counters[searches.REFUSED_SRAM] += 1
                     break
                 if units_m > low_m or units_n > low_n or units_k > low_k:
                     cost = _cost_pipeline(p, part, best, order, tile_m, tile_n, tile_k)
@@ -375,7 +344,7 @@ def _plan_partitions(
         num_groups += counts[size]
         all_rows += counts[size] * rows[size]
     q = max(p["group_size"], 1)
-    cut = new_cut_rows(p["num_cores"])
+    cut = bounds.new_cut_rows(p["num_cores"])
     num = 0
     for rank in range(partitions.shape[0]):
         P_G, P_M, P_N, P_K = partitions[rank]
@@ -384,45 +353,47 @@ def _plan_partitions(
             continue
         if has_all_products and rows.shape[0] == 1 and not _is_whole(num_groups, P_G):
             continue  # equal groups lie as those of a batch
-        cut_rows(p, rows, counts, P_M, cut)
+        bounds.cut_rows(p, rows, counts, P_M, cut)
         if has_all_products and not cut.is_tight[P_M]:
             continue
         blk = block_of(p, 1, rows[0], K, N, 1, P_M, P_N, P_K)
         if blk.E_K > 1 and p["reduction"] == 0:
             continue
         of_cut = (cut.rows[P_M], cut.steps[P_M], cut.parts[P_M])
-        floors[rank] = floor_us_of_cut(p, blk, K, N, P_M, min(P_G, num_groups), num_groups, all_rows, of_cut)
+        floors[rank] = bounds.floor_us_of_cut(p, blk, K, N, P_M, min(P_G, num_groups), num_groups, all_rows, of_cut)
         num += 1
-    counters[PARTITIONS] = partitions.shape[0]
-    counters[DROPPED] = partitions.shape[0] - num
+    counters[searches.PARTITIONS] = partitions.shape[0]
+    counters[searches.DROPPED] = partitions.shape[0] - num
     return num
 
 
-def _make_find_top(search: Callable[..., None], evaluate: Callable[..., None], num_passes: int) -> Callable[..., int]:
-    """Return the kernel that finds the best candidates, for one timing: see `find_top_grouped_overlap`."""
+def _make_find_top(
+    timing: str, search: Callable[..., None], evaluate: Callable[..., None], num_passes: int
+) -> Callable[..., int]:
+    """Return the search under one timing; all passes but the last one only make the bounds of the last bite."""
 
     @kernel
     def search_partition(
-        p: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, rank: int, spread: Spread, sums: SetSums,
-        best: Best, is_full: bool,
+        p: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, rank: int, spread: Spread,
+        sums: bounds.SetSums, best: Best, is_full: bool,
     ) -> bool:  # fmt: skip
         """Search one partition, unless a bound shows that none of its mappings is among the best: whether it did."""
         P_G, P_M, P_N, P_K = partitions[rank]
-        num_sets = fill_spread(p, rows, counts, P_G, P_M, spread)
-        chip = chip_of(p, rows, K, N, P_M, P_N, P_K, spread, num_sets)
+        num_sets = groups.fill_spread(p, rows, counts, P_G, P_M, spread)
+        chip = groups.chip_of(p, rows, K, N, P_M, P_N, P_K, spread, num_sets)
         slowest = 0
         floor_us = -1.0
         floor_bytes = 0.0
         for which in range(num_sets):
-            floor = set_floor(p, chip, rows, P_M, spread, which)
+            floor = bounds.set_floor(p, chip, rows, P_M, spread, which)
             if floor.latency_us > floor_us:
                 floor_us = floor.latency_us
                 slowest = which
             floor_bytes = max(floor_bytes, floor.busiest_bytes)
             if not may_enter(best, floor_us, floor_bytes):
                 return False
-            fill_set_sums(p, chip, rows, P_M, spread, which, floor, sums)
-        part = _Part(rows, P_M, rank, chip, spread, num_sets, slowest, floor_us, rates_of(p, chip), sums)
+            bounds.fill_set_sums(p, chip, rows, P_M, spread, which, floor, sums)
+        part = _Part(rows, P_M, rank, chip, spread, num_sets, slowest, floor_us, bounds.rates_of(p, chip), sums)
         if _is_too_slow(p, part, best, 0):
             return False
         search(p, part, best, is_full)
@@ -432,77 +403,47 @@ def _make_find_top(search: Callable[..., None], evaluate: Callable[..., None], n
     def find_top(
         p: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
     ) -> int:
-        counters = np.zeros(NUM_COUNTERS, np.int64)
+        counters = np.zeros(searches.NUM_COUNTERS, np.int64)
         floors = np.empty(partitions.shape[0], np.float64)
         num = _plan_partitions(p, rows, counts, K, N, partitions, has_all_products, floors, counters)
         ranks = np.argsort(floors)  # the lowest first, so that most of the others fall to a bound at once
-        spread = new_spread(counts, p["num_cores"])
-        sums = new_set_sums(spread.loads.shape[0])
-        best = new_best(out.shape[0], counters)
+        spread = groups.new_spread(counts, p["num_cores"])
+        sums = bounds.new_set_sums(spread.loads.shape[0])
+        best = new_best(out.shape[0], KEY_INTS, counters)
         for pass_ in range(num_passes):
-            counters[BOUNDED] = 0
+            counters[searches.BOUNDED] = 0
             for turn in range(num):
                 rank = ranks[turn]
                 if floors[rank] > worst_us_of(best) or not search_partition(
                     p, rows, counts, K, N, partitions, rank, spread, sums, best, pass_ > 0
                 ):
-                    counters[BOUNDED] += 1
+                    counters[searches.BOUNDED] += 1
         for row in range(best.num[0]):
             key = best.keys_i[row]
             P_G, P_M, P_N, P_K = partitions[key[3]]
             evaluate(
                 p, rows, counts, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], spread, out[row]
             )  # fmt: skip
-            write_counts(counters, out[row])
-        num_found: int = best.num[0]
-        return num_found
+            searches.write_counts(counters, out[row])
+        return best.num[0]
 
-    return find_top
+    @named_entry_point(timing)
+    def find_top_grouped(
+        params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
+        partitions: Any, has_all_products: bool, out: Any,
+    ) -> int:  # fmt: skip
+        """As `multicore_kernels.find_top_overlap`, of grouped GEMMs; of [num_problems] and the next are `Layouts`."""
+        num = 0
+        for i in range(start, stop):
+            first, last = starts[of[i]], starts[of[i] + 1]
+            num = find_top(
+                params[type_of[i]], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
+                has_all_products, out[i],
+            )  # fmt: skip
+        return num
 
-
-_find_top_overlap = _make_find_top(_search_overlap, evaluate_grouped_overlap_into, 1)
-_find_top_pipeline = _make_find_top(_search_pipeline, evaluate_grouped_into, 2)
-
-
-@entry_point
-def find_top_grouped_overlap(
-    params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
-    partitions: Any, has_all_products: bool, out: Any,
-) -> int:  # fmt: skip
-    """Find the best candidates over all partitions, tiles and loop orders of grouped GEMMs, under overlap timing.
-
-    Args:
-        params: array [num_types] of PARAMS_DTYPE.
-        type_of: int64 [num_problems], index into `params`.
-        sizes: int64 [num_problems, 4] of G, M, K, N.
-        of: int64 [num_problems], which layout a problem has.
-        starts, rows, counts: those of `workload.Layouts`: row counts descending, and how many groups have each.
-        start, stop, partitions, has_all_products, out: as for `multicore_kernels.find_top_overlap`, as what it returns.
-    """
-    num = 0
-    for i in range(start, stop):
-        first, last = starts[of[i]], starts[of[i] + 1]
-        num = _find_top_overlap(
-            params[type_of[i]], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
-            has_all_products, out[i],
-        )  # fmt: skip
-    return num
+    return find_top_grouped
 
 
-@entry_point
-def find_top_grouped_pipeline(
-    params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
-    partitions: Any, has_all_products: bool, out: Any,
-) -> int:  # fmt: skip
-    """Find the best candidates under pipeline timing; otherwise as `find_top_grouped_overlap`.
-
-    A first pass tries the smallest tile of each class, which makes the bounds of the second bite.
-    """
-    num = 0
-    for i in range(start, stop):
-        first, last = starts[of[i]], starts[of[i] + 1]
-        num = _find_top_pipeline(
-            params[type_of[i]], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
-            has_all_products, out[i],
-        )  # fmt: skip
-    return num
+find_top_grouped_overlap = _make_find_top("overlap", _search_overlap, groups.evaluate_grouped_overlap_into, 1)
+find_top_grouped_pipeline = _make_find_top("pipeline", _search_pipeline, groups.evaluate_grouped_into, 2)

@@ -6,7 +6,8 @@ Records are of COST_DTYPE and parameters of PARAMS_DTYPE; `type_of` [num_problem
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,21 +17,8 @@ from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import enumerate_partitions
-from gemm_eval.models.multicore import (
-    COST_DTYPE,
-    FIRST,
-    batch_sizes,
-    block_of,
-    evaluate_grouped,
-    evaluate_range,
-    group_sizes,
-    lone_layout,
-    params_in_room,
-    split_layouts,
-    spread_of,
-    sram_used_bytes,
-    with_room,
-)
+from gemm_eval.models import multicore as model
+from gemm_eval.models.multicore import COST_DTYPE
 from gemm_eval.search.grouped_kernels import find_top_grouped_overlap, find_top_grouped_pipeline
 from gemm_eval.search.multicore_kernels import find_top_overlap, find_top_pipeline
 from gemm_eval.search.threads import run_in_chunks
@@ -41,6 +29,12 @@ MAX_IDLE_CORES = 4096
 
 Records: TypeAlias = npt.NDArray[np.void]
 Integers: TypeAlias = npt.NDArray[np.int64]
+Run: TypeAlias = Callable[[Callable[[int, int], object], int], object]
+
+# of overlap and of pipeline timing: of batches, and of GEMMs whose groups differ
+SEARCHES: tuple[tuple[Callable[..., int], ...], ...] = (
+    (find_top_overlap, find_top_grouped_overlap), (find_top_pipeline, find_top_grouped_pipeline)
+)  # fmt: skip
 
 # What a search compares, MODEL.md, "Choice"; the rank of a partition is that of (P_K, P_G, P_M, P_N).
 _KEY = (
@@ -53,8 +47,6 @@ def find_best(arch: MulticoreSpec, problem: GemmProblem, params: Records, *, all
     """Find the best mapping over every partition, legal tile and loop order; return its record [1].
 
     Args:
-        arch: the chip.
-        problem: the GEMM.
         params: from `pack_params(arch, problem.types)`.
         allow_idle_cores: also search partitions whose product is below num_cores.
 
@@ -105,28 +97,6 @@ def sort_costs(costs: Records) -> Records:
 
 
 def find_best_many(
-    arch: MulticoreSpec,
-    params: Records,
-    type_of: Integers,
-    sizes: Integers,
-    layouts: Layouts = NO_LAYOUTS,
-    *,
-    allow_idle_cores: bool,
-    on_progress: Callable[[int], None] | None = None,
-) -> Records:
-    """Find the best mapping of many problems, on all cores of this machine; active_cores is 0 where nothing fits.
-
-    Threads take chunks of the problems and release the GIL. A result does not depend on how many threads there are.
-    `on_progress` is called now and then with the number of problems that are newly done.
-    """
-    partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
-    return _find_many(
-        partitions, params, type_of, sizes, layouts, allow_idle_cores,
-        lambda work, num: run_in_chunks(work, num, on_progress),
-    )  # fmt: skip
-
-
-def find_best_of_archs(
     num_cores: int,
     params: Records,
     type_of: Integers,
@@ -134,74 +104,59 @@ def find_best_of_archs(
     layouts: Layouts = NO_LAYOUTS,
     *,
     allow_idle_cores: bool,
+    run: Run = run_in_chunks,
 ) -> Records:
-    """Find the best mapping of many problems on many chips, in this thread; active_cores is 0 where nothing fits.
+    """Find the best mapping of many problems; active_cores is 0 where nothing fits.
 
-    `params` are of any chips that have this many cores and the same timing; else as `find_best_many`.
+    Args:
+        params: of any chips that have this many cores and the same timing.
+        run: gets what to do from start to stop, and the number of problems. A result does not depend on it.
     """
     partitions = enumerate_partitions(num_cores, allow_idle_cores=allow_idle_cores)
-    return _find_many(partitions, params, type_of, sizes, layouts, allow_idle_cores, lambda work, num: work(0, num))
+    kernels = SEARCHES[bool(params["is_pipeline"][0])]
+    return run_by_layout(kernels, params, type_of, sizes, layouts, partitions, allow_idle_cores, run=run)
 
 
-def _find_many(
-    partitions: Integers, params: Records, type_of: Integers, sizes: Integers, layouts: Layouts,
-    allow_idle_cores: bool, run: Callable[[Callable[[int, int], object], int], object],
+def run_by_layout(
+    kernels: Sequence[Callable[..., object]], params: Records, type_of: Integers, sizes: Integers, layouts: Layouts,
+    *options: object, stored: Records | None = None, run: Run = run_in_chunks,
 ) -> Records:  # fmt: skip
-    """Find the best mappings of batches and of grouped GEMMs; `run` gets what to do from start to stop, and the end."""
-    params, type_of = with_room(read_only(params), type_of, sizes, layouts)
-    is_pipeline = bool(params["is_pipeline"][0])
-    find = find_top_pipeline if is_pipeline else find_top_overlap
-    find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
-    rest = partitions, allow_idle_cores
+    """Return what kernels write: one for batches, equal groups among them, one for GEMMs whose groups differ.
 
-    def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
-        types, best = type_of[rows], out.reshape(-1, 1)
-        run(lambda start, stop: find(params, types, sizes, start, stop, *rest, best), len(out))
-
-    def fill_grouped(rows: Any, sizes: Integers, out: Records) -> None:
-        given, best = (params, type_of[rows], sizes, layouts.of[rows], *layouts[1:]), out.reshape(-1, 1)
-        run(lambda start, stop: find_grouped(*given, start, stop, *rest, best), len(out))
-
-    return fill_by_layout(sizes, layouts, fill_batches, fill_grouped)
-
-
-Fill: TypeAlias = Callable[[Any, Integers, Records], None]
-"""Fills records [some], given which rows these are of all problems, and their sizes."""
-
-
-def fill_by_layout(sizes: Integers, layouts: Layouts, fill_batches: Fill, fill_grouped: Fill) -> Records:
-    """Return the records of batches, equal groups among them, and of GEMMs whose groups differ."""
+    Args:
+        options: of both kernels, after the numbers of the first problem and of the one behind the last.
+        stored: records of the problems, which the kernels read.
+    """
+    params, type_of = model.with_room(read_only(params), type_of, sizes, layouts)
     out = np.zeros(len(sizes), COST_DTYPE)
-    if not len(layouts.of):
-        fill_batches(slice(None), sizes, out)
-        return out
-    split = split_layouts(sizes, layouts)
-    for rows, of_rows, fill in (
-        (split.batches, split.sizes, fill_batches),
-        (split.grouped, sizes[split.grouped], fill_grouped),
-    ):
-        if len(rows):
-            some = np.zeros(len(rows), COST_DTYPE)
-            fill(rows, of_rows, some)
-            out[rows] = some
+    parts: list[tuple[Any, tuple[Any, ...]]] = [(slice(None), (sizes,))]
+    if len(layouts.of):
+        split = model.split_layouts(sizes, layouts)
+        of_groups = sizes[split.grouped], layouts.of[split.grouped], *layouts[1:]
+        parts = [(split.batches, (split.sizes,)), (split.grouped, of_groups)]
+    for kernel, (rows, problems) in zip(kernels, parts, strict=False):
+        some = out[rows].reshape(-1, 1)
+        given = params, type_of[rows], *problems
+        # numba compiles anew for an array that is read-only
+        rest = (*options, some) if stored is None else (*options, stored[rows].copy(), some)
+        if len(some):
+            run(partial(_run_part, kernel, given, rest), len(some))
+        out[rows] = some[:, 0]
     return out
+
+
+def _run_part(
+    kernel: Callable[..., object], given: tuple[Any, ...], rest: tuple[Any, ...], start: int, stop: int
+) -> None:
+    kernel(*given, start, stop, *rest)
 
 
 def replay_mappings(
     params: Records, type_of: Integers, sizes: Integers, records: Records, layouts: Layouts = NO_LAYOUTS
 ) -> Records:
     """Evaluate the mappings of records again; zeros where one is illegal, and counts of the search are 0."""
-    params, type_of = with_room(read_only(params), type_of, sizes, layouts)
-
-    def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
-        types, some = type_of[rows], records[rows].copy()  # numba compiles anew for an array that is read-only
-        run_in_chunks(lambda start, stop: evaluate_range(params, types, sizes, start, stop, True, some, out), len(out))
-
-    def fill_grouped(rows: Any, sizes: Integers, out: Records) -> None:
-        given, some = (params, type_of[rows], sizes, layouts.of[rows], *layouts[1:]), records[rows]
-        run_in_chunks(lambda start, stop: evaluate_grouped(*given, start, stop, True, some, out), len(out))
-
-    return fill_by_layout(sizes, layouts, fill_batches, fill_grouped)
+    kernels: tuple[Callable[..., None], ...] = model.evaluate_range, model.evaluate_grouped
+    return run_by_layout(kernels, params, type_of, sizes, layouts, True, stored=records)
 
 
 def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
@@ -217,42 +172,35 @@ def _run(
 ) -> Records:
     out = np.zeros((1, limit), COST_DTYPE)
     if arch.resident or arch.by_dtype:  # a look into the record takes longer
-        params = params_in_room(params, problem)
-    is_pipeline = arch.timing == "pipeline"
-    sizes = batch_sizes(problem)
-    table = np.array([sizes or problem.sizes])
-    if sizes is None:
-        find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
-        layout = lone_layout(problem)
-        num = find_grouped(params, FIRST, table, *layout, 0, 1, partitions, has_all_products, out)
-    else:
-        find_top = find_top_pipeline if is_pipeline else find_top_overlap
-        num = find_top(params, FIRST, table, 0, 1, partitions, has_all_products, out)
+        params = model.params_in_room(params, problem)
+    sizes = model.kernel_sizes(problem)
+    find_top = SEARCHES[arch.timing == "pipeline"][len(sizes) > 1]
+    num = find_top(params, model.FIRST, *sizes, 0, 1, partitions, has_all_products, out)
     return out[0, :num]
 
 
 def _parts(problem: GemmProblem, params: Records, partition: list[int]) -> tuple[int | bytes, ...]:
     """Return what tells a partition from others: blocks of a batch, or the rows of groups that a set of cores has."""
-    sizes = batch_sizes(problem)
-    block = block_of(params[0], *(sizes or problem.sizes), *partition)
+    sizes = model.batch_sizes(problem)
+    block = model.block_of(params[0], *(sizes or problem.sizes), *partition)
     if sizes is not None:
         return block.g, block.m, block.n, block.k
-    rows, counts = group_sizes(problem)
+    rows, counts = model.group_sizes(problem)
     blocks = -(-rows // partition[1])
-    return block.n, block.k, blocks.tobytes(), spread_of(params, rows, counts, *partition[:2]).tobytes()
+    return block.n, block.k, blocks.tobytes(), model.spread_of(params, rows, counts, *partition[:2]).tobytes()
 
 
 def infeasible_error(
     arch: MulticoreSpec, problem: GemmProblem, params: Records, *, allow_idle_cores: bool
 ) -> InfeasibleError:
     """Return the error for a problem that no mapping fits: what the smallest tile needs, and what would help."""
-    record = params_in_room(params, problem)[0]
+    record = model.params_in_room(params, problem)[0]
     demands = []
     for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores):
-        block = block_of(record, *problem.sizes, *row.tolist())
+        block = model.block_of(record, *problem.sizes, *row.tolist())
         if block.E_K == 1 or arch.reduction != "none":
             tile = min(arch.cube_m, block.m), min(arch.cube_n, block.n), min(int(record["unit_k"]), block.k)
-            demands.append((int(sram_used_bytes(record, *tile)), tile))
+            demands.append((int(model.sram_used_bytes(record, *tile)), tile))
     if not demands:
         return InfeasibleError(
             f"every partition of {arch.num_cores} cores splits K, and {arch.name} cannot add partial results",
@@ -305,10 +253,8 @@ def find_best_fused_attention(arch: MulticoreSpec, problem: AttentionProblem) ->
     from gemm_eval.search.attention_kernels import ATTENTION_KEY_INTS, find_best_attention
 
     params, sizes = attention_params(arch, problem), attention_sizes(problem)
-    floats, ints = np.empty(2), np.empty(ATTENTION_KEY_INTS, np.int64)
-    counters = np.array([0, 0, np.iinfo(np.int64).max])
-    find_best_attention(params, sizes, problem.num_pairs * problem.group, floats, ints, counters)
-    if np.isinf(floats[0]):
+    ints, counters = np.empty(ATTENTION_KEY_INTS, np.int64), np.array([0, 0, np.iinfo(np.int64).max])
+    if not find_best_attention(params, sizes, problem.num_pairs * problem.group, ints, counters):
         demand, limit = int(counters[2]), int(params["sram_usable_bytes"][0])
         raise InfeasibleError(
             f"no tiles of fused attention, {problem}, fit in the SRAM of a core of {arch.name}",

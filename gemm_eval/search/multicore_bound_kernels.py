@@ -164,19 +164,36 @@ def least_sum(per_x: float, per_y: float, least_product: float) -> float:
 
 
 @kernel
-def _least_traffic(q: Bound, a: float, b: float, c: float, trips_mn: float, trips_mk: float, trips_nk: float) -> float:
-    """Least traffic of a partition, given what a byte of A, B and C counts and the trips that SRAM asks for.
+def least_loads(a: float, b: float, spill: float, trips_mn: float, trips_mk: float, trips_nk: float) -> float:
+    """Least time to load A and B and to spill C, given that of each once, and the trips that SRAM asks for.
 
     Whichever operand stays while the innermost loop runs, the trips of its two dimensions set how often the other two
     are loaded, and the operand's tile has to fit.
     """
-    a *= q.a
-    b *= q.b + q.scale_row
-    spill = q.c_spill * c
-    c_stays = least_sum(a, b, trips_mn)
     a_stays = a + least_sum(b, spill, trips_mk) - spill
     b_stays = b + least_sum(a, spill, trips_nk) - spill
-    return q.c_store * c + min(c_stays, a_stays, b_stays)
+    return min(least_sum(a, b, trips_mn), a_stays, b_stays)
+
+
+@kernel
+def least_loads_beside(
+    a: float, b: float, spill: float, T_m: int, T_n: int, floor_T_k: float, trips_mk: float, trips_nk: float
+) -> float:
+    """As `least_loads`, with T_m trips of m, any number of n trips from T_n up, and of k from `floor_T_k`."""
+    c_stays = a * T_n + b * T_m
+    a_stays = a + b * T_m + spill * (max(floor_T_k, trips_mk / T_m) - 1.0)
+    turn_n = max(float(T_n), trips_nk / floor_T_k)  # where more trips cost more
+    if a > 0.0:
+        turn_n = max(float(T_n), min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))
+    b_stays = a * turn_n + b + spill * (max(floor_T_k, trips_nk / turn_n) - 1.0)
+    return min(c_stays, a_stays, b_stays)
+
+
+@kernel
+def _least_traffic(q: Bound, a: float, b: float, c: float, trips_mn: float, trips_mk: float, trips_nk: float) -> float:
+    """Least traffic of a partition, given what a byte of A, B and C counts."""
+    loads = least_loads(a * q.a, b * (q.b + q.scale_row), q.c_spill * c, trips_mn, trips_mk, trips_nk)
+    return q.c_store * c + loads
 
 
 @kernel
@@ -375,17 +392,9 @@ def pair_bound_us(p: Any, q: Bound, T_m: int, T_n: int, T_k: float, visits: floa
 def _wider_traffic(
     q: Bound, a: float, b: float, c: float, T_m: int, T_n: int, floor_T_k: float, trips_mk: float, trips_nk: float
 ) -> float:  # fmt: skip
-    """Least traffic with T_m trips of m and any number of n trips from T_n up, as `_least_traffic`."""
-    a *= q.a
-    b *= q.b + q.scale_row
-    spill = q.c_spill * c
-    c_stays = a * T_n + b * T_m
-    a_stays = a + b * T_m + spill * (max(floor_T_k, trips_mk / T_m) - 1.0)
-    turn_n = max(float(T_n), trips_nk / floor_T_k)  # where more trips cost more
-    if a > 0.0:
-        turn_n = max(float(T_n), min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))
-    b_stays = a * turn_n + b + spill * (max(floor_T_k, trips_nk / turn_n) - 1.0)
-    return q.c_store * c + min(c_stays, a_stays, b_stays)
+    """As `_least_traffic`, with trips as of `least_loads_beside`."""
+    a, b, spill = a * q.a, b * (q.b + q.scale_row), q.c_spill * c
+    return q.c_store * c + least_loads_beside(a, b, spill, T_m, T_n, floor_T_k, trips_mk, trips_nk)
 
 
 @kernel
@@ -443,9 +452,9 @@ class Best(NamedTuple):
     """The best `limit` candidates so far, best first."""
 
     keys_f: Any  # float64 [limit, 2]: latency_us, busiest_core_bytes
-    keys_i: Any  # int64 [limit, KEY_INTS]
+    keys_i: Any  # int64 [limit, num_ints], such as KEY_INTS
     num: Any  # int64 [1]: how many rows are filled
-    key: Any  # int64 [KEY_INTS]: the candidate at hand
+    key: Any  # int64 [num_ints]: the candidate at hand
     counters: Any  # int64: what the search counts
 
 
@@ -476,7 +485,7 @@ def may_enter(best: Best, latency_us: float, busiest_bytes: float) -> bool:
 @kernel
 def offer(best: Best, latency_us: float, busiest_bytes: float) -> None:
     """Insert the candidate whose integers are in `best.key` at its place among the best, if it has one."""
-    limit = best.keys_f.shape[0]
+    limit, num_ints = best.keys_i.shape
     row = best.num[0]
     while row > 0:  # find the first row from the end that is not worse
         other_us = best.keys_f[row - 1, 0]
@@ -488,7 +497,7 @@ def offer(best: Best, latency_us: float, busiest_bytes: float) -> None:
                 break
             if busiest_bytes == other_bytes:
                 i = 0
-                while i < KEY_INTS - 1 and best.key[i] == best.keys_i[row - 1, i]:
+                while i < num_ints - 1 and best.key[i] == best.keys_i[row - 1, i]:
                     i += 1
                 if best.key[i] >= best.keys_i[row - 1, i]:
                     break
@@ -498,23 +507,20 @@ def offer(best: Best, latency_us: float, busiest_bytes: float) -> None:
     if best.num[0] < limit:
         best.num[0] += 1
     for later in range(best.num[0] - 1, row, -1):
-        best.keys_f[later, 0] = best.keys_f[later - 1, 0]
+        best.keys_f[later, 0] = best.keys_f[later - 1, 0]  # number by number: rows take a second to compile
         best.keys_f[later, 1] = best.keys_f[later - 1, 1]
-        for i in range(KEY_INTS):
+        for i in range(num_ints):
             best.keys_i[later, i] = best.keys_i[later - 1, i]
     best.keys_f[row, 0] = latency_us
     best.keys_f[row, 1] = busiest_bytes
-    for i in range(KEY_INTS):
+    for i in range(num_ints):
         best.keys_i[row, i] = best.key[i]
 
 
 @kernel
-def new_best(limit: int, counters: Any) -> Best:
-    """Return an empty list of at most `limit` candidates."""
+def new_best(limit: int, num_ints: int, counters: Any) -> Best:
+    """Return an empty list of at most `limit` candidates, whose keys have so many integers."""
     return Best(
-        np.empty((limit, 2), np.float64),
-        np.empty((limit, KEY_INTS), np.int64),
-        np.zeros(1, np.int64),
-        np.empty(KEY_INTS, np.int64),
-        counters,
-    )
+        np.empty((limit, 2), np.float64), np.empty((limit, num_ints), np.int64), np.zeros(1, np.int64),
+        np.empty(num_ints, np.int64), counters,
+    )  # fmt: skip

@@ -21,42 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval.jit import entry_point, inlined_kernel, kernel
-from gemm_eval.models.multicore.cost_kernels import (
-    Block,
-    CoreCost,
-    block_of,
-    core_cost,
-    evaluate_into,
-    evaluate_overlap_into,
-    padded_tile_bytes,
-    sram_used_bytes,
-)
+from gemm_eval.jit import inlined_kernel, kernel, named_entry_point
+from gemm_eval.models.multicore import cost_kernels as costs
+from gemm_eval.models.multicore.cost_kernels import Block, CoreCost
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.pipeline_kernels import overlap_main_us, pipeline_main_us
-from gemm_eval.search.multicore_bound_kernels import (
-    BOUND_SLACK,
-    Best,
-    Bound,
-    Edges,
-    bound_of,
-    bytes_bound_of,
-    edges_of,
-    edges_of_any,
-    floor_us_of,
-    least_trips,
-    least_trips_k,
-    may_enter,
-    new_best,
-    offer,
-    pair_bound_us,
-    pipeline_bound_us,
-    quick_bound_us,
-    sram_bound_us,
-    wider_bound_us,
-    worst_bytes_of,
-    worst_us_of,
-)
+from gemm_eval.search import multicore_bound_kernels as bounds
+from gemm_eval.search.multicore_bound_kernels import BOUND_SLACK, Best, Bound
 
 # What a search counts, as places in an array.
 NUM_COUNTERS = 5
@@ -68,21 +39,21 @@ def most_units_k(p: Any, k: int, tile_m: int, tile_n: int, units_k: int) -> int:
     """Largest tile_k, in units, that fits in SRAM beside tile_m and tile_n; 0 if none does."""
     unit = p["unit_k"]
     limit = p["sram_usable_bytes"]
-    if sram_used_bytes(p, tile_m, tile_n, k) <= limit:
+    if costs.sram_used_bytes(p, tile_m, tile_n, k) <= limit:
         return units_k
     if units_k == 1:
         return 0
     # SRAM bytes per unit of k without padding of A's rows and B's number of rows: an upper bound to start from
-    row_b = padded_tile_bytes(p, 1, tile_n * p["b_half_bits"]) // p["lane_num"]
+    row_b = costs.padded_tile_bytes(p, 1, tile_n * p["b_half_bits"]) // p["lane_num"]
     half_bits = p["a_buffers"] * ceil_div(tile_m, p["lane_num"]) * p["lane_num"] * p["a_half_bits"]
     half_bits += p["b_buffers"] * 16 * row_b
     if p["has_dequant_copy"]:
-        half_bits += 16 * (padded_tile_bytes(p, 1, tile_n * p["a_half_bits"]) // p["lane_num"])
-    output = p["c_buffers"] * padded_tile_bytes(p, tile_m, tile_n * p["acc_half_bits"])
+        half_bits += 16 * (costs.padded_tile_bytes(p, 1, tile_n * p["a_half_bits"]) // p["lane_num"])
+    output = p["c_buffers"] * costs.padded_tile_bytes(p, tile_m, tile_n * p["acc_half_bits"])
     if output >= limit:
         return 0
     units = min(16 * (limit - output) // (half_bits * unit) + 1, units_k - 1)
-    while units > 0 and sram_used_bytes(p, tile_m, tile_n, units * unit) > limit:
+    while units > 0 and costs.sram_used_bytes(p, tile_m, tile_n, units * unit) > limit:
         units -= 1
     return units
 
@@ -94,7 +65,7 @@ def _cost_of(
 ) -> CoreCost:  # fmt: skip
     """Cost of the full block under one mapping."""
     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-    return core_cost(
+    return costs.core_cost(
         p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us
     )  # fmt: skip
 
@@ -117,17 +88,17 @@ def offer_cost(
     tile_m: int, tile_n: int, tile_k: int,
 ) -> None:  # fmt: skip
     """Offer a candidate that fits in SRAM."""
-    if may_enter(best, latency_us, busiest_bytes):
+    if bounds.may_enter(best, latency_us, busiest_bytes):
         key = best.key
         key[0] = active_cores
         key[1] = visits
-        key[2] = sram_used_bytes(p, tile_m, tile_n, tile_k)
+        key[2] = costs.sram_used_bytes(p, tile_m, tile_n, tile_k)
         key[3] = rank
         key[4] = order
         key[5] = tile_m
         key[6] = tile_n
         key[7] = tile_k
-        offer(best, latency_us, busiest_bytes)
+        bounds.offer(best, latency_us, busiest_bytes)
 
 
 @kernel
@@ -150,10 +121,10 @@ def most_units(p: Any, other: int, unit: int, units: int, block: int) -> int:
 
 
 @kernel
-def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, best: Best) -> None:
+def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, best: Best, is_full: bool) -> None:  # noqa: ARG001
     """All candidates of one partition that can win under overlap timing; none of them is below `floor_us`."""
-    sizes = bytes_bound_of(blk, q)
-    _, trips_mk, trips_nk = least_trips(p, blk)
+    sizes = bounds.bytes_bound_of(blk, q)
+    _, trips_mk, trips_nk = bounds.least_trips(p, blk)
     cube_m = p["cube_m"]
     cube_n = p["cube_n"]
     units_m = ceil_div(blk.m, cube_m)
@@ -168,31 +139,35 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
         tile_m = min(low_m * cube_m, blk.m)
         top_n = most_units(p, tile_m, cube_n, units_n, blk.n)
         best.counters[REFUSED_SRAM] += top_n < units_n
-        floor_T_k = least_trips_k(p, blk, tile_m, min(cube_n, blk.n))  # beside the narrowest tile
+        floor_T_k = bounds.least_trips_k(p, blk, tile_m, min(cube_n, blk.n))  # beside the narrowest tile
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
             low_n = ceil_div(units_n, T_n)
             top_n = low_n - 1
             tile_n = min(low_n * cube_n, blk.n)
-            least_T_k = least_trips_k(p, blk, tile_m, tile_n)
+            least_T_k = bounds.least_trips_k(p, blk, tile_m, tile_n)
             if least_T_k == np.inf:
                 best.counters[REFUSED_SRAM] += 1
                 continue
             visits = float(blk.g * T_m * T_n)
-            edges = edges_of(p, blk, tile_m, tile_n, T_m, T_n)
-            worst = worst_us_of(best)
+            edges = bounds.edges_of(p, blk, tile_m, tile_n, T_m, T_n)
+            worst = bounds.worst_us_of(best)
             # two branches, since one `Bound` that is either would be copied each time
             if worst <= floor_us:  # then fewer bytes are all that can win
-                worst = worst_bytes_of(best)
-                if pair_bound_us(p, sizes, T_m, T_n, least_T_k, visits, edges) > worst:
+                worst = bounds.worst_bytes_of(best)
+                if bounds.pair_bound_us(p, sizes, T_m, T_n, least_T_k, visits, edges) > worst:
                     if (
                         T_n > 1
-                        and wider_bound_us(p, blk, sizes, T_m, T_n, tile_m, floor_T_k, trips_mk, trips_nk) > worst
+                        and bounds.wider_bound_us(p, blk, sizes, T_m, T_n, tile_m, floor_T_k, trips_mk, trips_nk)
+                        > worst
                     ):
                         break
                     continue
-            elif pair_bound_us(p, q, T_m, T_n, least_T_k, visits, edges) > worst:
-                if T_n > 1 and wider_bound_us(p, blk, q, T_m, T_n, tile_m, floor_T_k, trips_mk, trips_nk) > worst:
+            elif bounds.pair_bound_us(p, q, T_m, T_n, least_T_k, visits, edges) > worst:
+                if (
+                    T_n > 1
+                    and bounds.wider_bound_us(p, blk, q, T_m, T_n, tile_m, floor_T_k, trips_mk, trips_nk) > worst
+                ):
                     break
                 continue
             fit_k = most_units_k(p, blk.k, tile_m, tile_n, units_k)
@@ -207,13 +182,13 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
 
 @kernel
 def _search_trips_k(
-    p: Any, blk: Block, q: Bound, edges: Edges, rank: int, best: Best, order: int, tile_m: int, tile_n: int,
+    p: Any, blk: Block, q: Bound, edges: bounds.Edges, rank: int, best: Best, order: int, tile_m: int, tile_n: int,
     T_m: int, T_n: int, fit_k: int, units_k: int,
 ) -> None:  # fmt: skip
     """Offer the best tile_k, of at most `fit_k` units, for one order and trips of m and n under overlap timing."""
     unit_k = p["unit_k"]
     smallest_k = min(unit_k, blk.k)
-    best_us = worst_us_of(best)
+    best_us = bounds.worst_us_of(best)
     best_T_k = 0
     top_k = fit_k
     while top_k > 0:
@@ -227,7 +202,7 @@ def _search_trips_k(
         tile_k = min(low_k * unit_k, blk.k)
         f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
         visits = blk.g * T_m * T_n * T_k
-        if quick_bound_us(p, q, f_a, f_b, f_c, T_k, visits, edges) > best_us:
+        if bounds.quick_bound_us(p, q, f_a, f_b, f_c, T_k, visits, edges) > best_us:
             break
         best.counters[CANDIDATES] += 1
         cost = _cost_of(p, blk, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, 0.0)
@@ -258,13 +233,13 @@ def _try_pipeline(
 
 
 @kernel
-def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_full: bool) -> None:
+def _search_pipeline(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, best: Best, is_full: bool) -> None:  # noqa: ARG001
     """All candidates of one partition under pipeline timing; unless `is_full`, only the smallest tile of each class."""
     unit_m = p["cube_m"]
     unit_n = p["cube_n"]
     unit_k = p["unit_k"]
     limit = p["sram_usable_bytes"]
-    _, trips_mk, trips_nk = least_trips(p, blk)
+    _, trips_mk, trips_nk = bounds.least_trips(p, blk)
     a_size = p["a_half_bits"] / 16.0
     b_size = p["b_half_bits"] / 16.0
     units_m = ceil_div(blk.m, unit_m)
@@ -282,18 +257,18 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
             low_n = ceil_div(units_n, T_n)
             tile_m = min(low_m * unit_m, blk.m)
             tile_n = min(low_n * unit_n, blk.n)
-            least_T_k = least_trips_k(p, blk, tile_m, tile_n)
+            least_T_k = bounds.least_trips_k(p, blk, tile_m, tile_n)
             top_k = units_k
             visits = float(blk.g * T_m * T_n)
-            edges = edges_of(p, blk, tile_m, tile_n, T_m, T_n)
+            edges = bounds.edges_of(p, blk, tile_m, tile_n, T_m, T_n)
             # its last tile may be what remains of one
-            edges = Edges(edges.lead_a, edges.lead_b, 0.0, edges.most_visits, edges.refills)
-            worst_us = worst_us_of(best)
+            edges = bounds.Edges(edges.lead_a, edges.lead_b, 0.0, edges.most_visits, edges.refills)
+            worst_us = bounds.worst_us_of(best)
             if least_T_k == np.inf:
                 best.counters[REFUSED_SRAM] += 1
                 top_k = 0
-            elif pair_bound_us(p, q, T_m, T_n, least_T_k, visits, edges) > worst_us:
-                if T_n > 1 and wider_bound_us(p, blk, q, T_m, T_n, tile_m, 1.0, trips_mk, trips_nk) > worst_us:
+            elif bounds.pair_bound_us(p, q, T_m, T_n, least_T_k, visits, edges) > worst_us:
+                if T_n > 1 and bounds.wider_bound_us(p, blk, q, T_m, T_n, tile_m, 1.0, trips_mk, trips_nk) > worst_us:
                     break
                 top_k = 0
             while top_k > 0:
@@ -308,14 +283,14 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
                 first_b = tile_k * tile_n * b_size
                 for order in range(6):
                     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                    bound_us = pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b)
-                    if bound_us > worst_us_of(best):
+                    bound_us = bounds.pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b)
+                    if bound_us > bounds.worst_us_of(best):
                         continue
                     if is_full:
                         _search_class(
                             p, blk, q, rank, best, order, T_m, T_n, T_k, low_m, top_m, low_n, top_n, low_k, top_k
                         )
-                    elif sram_used_bytes(p, tile_m, tile_n, tile_k) <= limit:
+                    elif costs.sram_used_bytes(p, tile_m, tile_n, tile_k) <= limit:
                         _try_pipeline(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
                     else:
                         best.counters[REFUSED_SRAM] += 1
@@ -343,10 +318,10 @@ def _search_class(
                 tile_k = min(units_k * p["unit_k"], blk.k)
                 first_a = tile_m * tile_k * a_size
                 first_b = tile_k * tile_n * b_size
-                bound_us = pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b)
-                if bound_us > worst_us_of(best):
+                bound_us = bounds.pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b)
+                if bound_us > bounds.worst_us_of(best):
                     break  # a larger tile only has more to load first
-                if sram_used_bytes(p, tile_m, tile_n, tile_k) > limit:
+                if costs.sram_used_bytes(p, tile_m, tile_n, tile_k) > limit:
                     best.counters[REFUSED_SRAM] += 1
                     break
                 last_k = units_k
@@ -372,13 +347,13 @@ def _mark_tight(marks: Any, dimension: int, size: int, q: int) -> None:
 @kernel
 def _fill_floors(p: Any, floors: Any, G: int, M: int, K: int, N: int) -> None:
     """Latency that no partition into that many parts beats: all work and all compulsory traffic, evenly spread."""
-    whole = block_of(p, G, M, K, N, 1, 1, 1, 1)
-    q = bound_of(p, whole)
-    edges = edges_of_any(p, whole, q)
+    whole = costs.block_of(p, G, M, K, N, 1, 1, 1, 1)
+    q = bounds.bound_of(p, whole)
+    edges = bounds.edges_of_any(p, whole, q)
     for parts in range(1, floors.shape[0]):
         share = p["dram_bytes_per_us"] / (parts if p["is_fair"] else p["num_cores"])
         us_per_byte = 1.0 / (parts * min(share, p["dram_core_limit_bytes_per_us"]))
-        floors[parts] = floor_us_of(p, q, edges, parts, us_per_byte)
+        floors[parts] = bounds.floor_us_of(p, q, edges, parts, us_per_byte)
 
 
 @kernel
@@ -387,7 +362,7 @@ def partition_bound(p: Any, blk: Block) -> tuple[float, float]:
     tile_m = min(p["cube_m"], blk.m)
     tile_n = min(p["cube_n"], blk.n)
     tile_k = min(p["unit_k"], blk.k)
-    cost = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, 1, 1, 1, 1, 1, 1, -1.0)
+    cost = costs.core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, 1, 1, 1, 1, 1, 1, -1.0)
     return cost.latency_us, cost.busiest_bytes
 
 
@@ -443,106 +418,70 @@ def _plan_partitions(
 @kernel
 def _block_of_rank(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rank: int) -> Block:
     P_G, P_M, P_N, P_K = partitions[rank]
-    return block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
+    return costs.block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
 
 
-def _make_write(evaluate: Callable[..., None]) -> Callable[..., int]:
+def _make_find_top(
+    timing: str, search: Callable[..., None], evaluate: Callable[..., None], num_passes: int
+) -> Callable[..., int]:
+    """Return the search under one timing; all passes but the last one only make the bounds of the last bite."""
+
     @kernel
-    def write(p: Any, G: int, M: int, K: int, N: int, partitions: Any, best: Best, out: Any) -> int:
+    def find(p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any) -> int:
+        counters = np.zeros(NUM_COUNTERS, np.int64)
+        ranks = np.empty(partitions.shape[0], np.int64)
+        floors = np.empty(partitions.shape[0], np.float64)
+        num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
+        best = bounds.new_best(out.shape[0], bounds.KEY_INTS, counters)
+        worst_us = np.inf
+        for pass_ in range(num_passes):
+            for turn in range(num):
+                if floors[turn] <= worst_us:
+                    blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
+                    bound_us, bound_bytes = partition_bound(p, blk)
+                    if bound_us <= worst_us and bounds.may_enter(best, bound_us, bound_bytes):
+                        q = bounds.bound_of(p, blk)
+                        bound_us = max(bound_us, bounds.sram_bound_us(p, blk, q))
+                        bound_bytes = max(bound_bytes, bounds.sram_bound_us(p, blk, bounds.bytes_bound_of(blk, q)))
+                        if bounds.may_enter(best, bound_us, bound_bytes):
+                            search(p, blk, q, bound_us, ranks[turn], best, pass_ > 0)
+                            worst_us = bounds.worst_us_of(best)
+                            continue
+                if pass_ == num_passes - 1:
+                    counters[BOUNDED] += 1
         for row in range(best.num[0]):
             key = best.keys_i[row]
             P_G, P_M, P_N, P_K = partitions[key[3]]
             evaluate(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
-            write_counts(best.counters, out[row])
+            write_counts(counters, out[row])
         return best.num[0]
 
-    return write
+    @named_entry_point(timing)
+    def find_top(
+        params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, has_all_products: bool, out: Any
+    ) -> int:
+        """Find the best candidates over all partitions, tiles and loop orders of problems.
+
+        Args:
+            params: array [num_types] of PARAMS_DTYPE.
+            type_of: int64 [num_problems], index into `params`.
+            sizes: int64 [num_problems, 4] of G, M, K, N.
+            start, stop: which problems; several threads share the arrays.
+            partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
+            has_all_products: the list holds every product up to num_cores, so that duplicates can be dropped.
+            out: array [num_problems, limit] of COST_DTYPE, zeros; filled with the best of each, best first.
+
+        Returns:
+            Number of records filled of the last problem: 0 if nothing fits, fewer than `limit` if there are fewer.
+        """
+        num = 0
+        for i in range(start, stop):
+            G, M, K, N = sizes[i]
+            num = find(params[type_of[i]], G, M, K, N, partitions, has_all_products, out[i])
+        return num
+
+    return find_top
 
 
-_write_overlap = _make_write(evaluate_overlap_into)
-_write_pipeline = _make_write(evaluate_into)
-
-
-@kernel
-def _find_overlap(p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any) -> int:
-    counters = np.zeros(NUM_COUNTERS, np.int64)
-    ranks = np.empty(partitions.shape[0], np.int64)
-    floors = np.empty(partitions.shape[0], np.float64)
-    num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
-    best = new_best(out.shape[0], counters)
-    worst_us = np.inf
-    for turn in range(num):
-        if floors[turn] <= worst_us:
-            blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
-            bound_us, bound_bytes = partition_bound(p, blk)
-            if bound_us <= worst_us and may_enter(best, bound_us, bound_bytes):
-                q = bound_of(p, blk)
-                bound_us = max(bound_us, sram_bound_us(p, blk, q))
-                bound_bytes = max(bound_bytes, sram_bound_us(p, blk, bytes_bound_of(blk, q)))
-                if may_enter(best, bound_us, bound_bytes):
-                    _search_overlap(p, blk, q, bound_us, ranks[turn], best)
-                    worst_us = worst_us_of(best)
-                    continue
-        counters[BOUNDED] += 1
-    return _write_overlap(p, G, M, K, N, partitions, best, out)
-
-
-@kernel
-def _find_pipeline(p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any) -> int:
-    """Search in two passes: the first tries the smallest tile of each class, so that bounds of the second bite."""
-    counters = np.zeros(NUM_COUNTERS, np.int64)
-    ranks = np.empty(partitions.shape[0], np.int64)
-    floors = np.empty(partitions.shape[0], np.float64)
-    num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
-    best = new_best(out.shape[0], counters)
-    worst_us = np.inf
-    for pass_ in range(2):
-        for turn in range(num):
-            if floors[turn] <= worst_us:
-                blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
-                bound_us, bound_bytes = partition_bound(p, blk)
-                if bound_us <= worst_us and may_enter(best, bound_us, bound_bytes):
-                    q = bound_of(p, blk)
-                    if sram_bound_us(p, blk, q) <= worst_us:
-                        _search_pipeline(p, blk, q, ranks[turn], best, pass_ == 1)
-                        worst_us = worst_us_of(best)
-                        continue
-            counters[BOUNDED] += pass_
-    return _write_pipeline(p, G, M, K, N, partitions, best, out)
-
-
-@entry_point
-def find_top_overlap(
-    params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, has_all_products: bool, out: Any
-) -> int:
-    """Find the best candidates over all partitions, tiles and loop orders of problems, under overlap timing.
-
-    Args:
-        params: array [num_types] of PARAMS_DTYPE.
-        type_of: int64 [num_problems], index into `params`.
-        sizes: int64 [num_problems, 4] of G, M, K, N.
-        start, stop: which problems; several threads share the arrays.
-        partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
-        has_all_products: the list holds every product up to num_cores, so that duplicates can be dropped.
-        out: array [num_problems, limit] of COST_DTYPE, zeros; filled with the best of each, best first.
-
-    Returns:
-        Number of records filled of the last problem: 0 if nothing fits, fewer than `limit` if there are fewer.
-    """
-    num = 0
-    for i in range(start, stop):
-        G, M, K, N = sizes[i]
-        num = _find_overlap(params[type_of[i]], G, M, K, N, partitions, has_all_products, out[i])
-    return num
-
-
-@entry_point
-def find_top_pipeline(
-    params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, has_all_products: bool, out: Any
-) -> int:
-    """Find the best candidates under pipeline timing; otherwise as `find_top_overlap`."""
-    num = 0
-    for i in range(start, stop):
-        G, M, K, N = sizes[i]
-        num = _find_pipeline(params[type_of[i]], G, M, K, N, partitions, has_all_products, out[i])
-    return num
+find_top_overlap = _make_find_top("overlap", _search_overlap, costs.evaluate_overlap_into, 1)
+find_top_pipeline = _make_find_top("pipeline", _search_pipeline, costs.evaluate_into, 2)

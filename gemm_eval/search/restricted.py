@@ -20,28 +20,10 @@ from gemm_eval.arch import LibraryRules, MulticoreSpec
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
-from gemm_eval.models.multicore import (
-    COST_DTYPE,
-    FIRST,
-    batch_sizes,
-    block_of,
-    evaluate_mapping,
-    pack_params,
-    params_in_room,
-    sram_used_bytes,
-    with_room,
-)
-from gemm_eval.search.multicore import (
-    Integers,
-    Records,
-    check_idle_cores,
-    fill_by_layout,
-    find_best_few,
-    find_best_many,
-    find_best_of_each_partition,
-    infeasible_error,
-    sort_costs,
-)
+from gemm_eval.models import multicore as model
+from gemm_eval.models.multicore import COST_DTYPE
+from gemm_eval.search import multicore as exact
+from gemm_eval.search.multicore import Integers, Records, Run
 from gemm_eval.search.restricted_kernels import (
     NO_LIMIT,
     Rules,
@@ -127,8 +109,8 @@ class AnalyticCostModel:
     def latency_us(self, problem: GemmProblem, mapping: MulticoreMapping) -> float:
         """Return the latency by cost model 1, in microseconds."""
         if problem != self._problem:
-            self._problem, self._params = problem, pack_params(self._arch, problem.types)
-        return float(evaluate_mapping(self._arch, problem, self._params, mapping)["latency_us"][0])
+            self._problem, self._params = problem, model.pack_params(self._arch, problem.types)
+        return float(model.evaluate_mapping(self._arch, problem, self._params, mapping)["latency_us"][0])
 
 
 class PlannedMapping(NamedTuple):
@@ -179,7 +161,9 @@ def find_planned(
         if latency_us < best_us:
             best, best_us = mapping, float(latency_us)
     if best is None:
-        raise infeasible_error(arch, problem, pack_params(arch, problem.types), allow_idle_cores=allow_idle_cores)
+        raise exact.infeasible_error(
+            arch, problem, model.pack_params(arch, problem.types), allow_idle_cores=allow_idle_cores
+        )
     return PlannedMapping(best, best_us, num, options.plan is SearchPlan.EXACT)
 
 
@@ -187,9 +171,9 @@ def enumerate_candidates(
     arch: MulticoreSpec, problem: GemmProblem, options: PlanOptions, *, allow_idle_cores: bool = True
 ) -> Iterator[MulticoreMapping]:
     """Yield the mappings that a plan tries, the most promising first (plan exact: by rank, every legal one)."""
-    check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
-    params = params_in_room(pack_params(arch, problem.types), problem)
-    sizes = batch_sizes(problem)
+    exact.check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
+    params = model.params_in_room(model.pack_params(arch, problem.types), problem)
+    sizes = model.batch_sizes(problem)
     if sizes is None:
         if options.plan is not SearchPlan.EXACT:
             raise UnsupportedError(
@@ -209,7 +193,7 @@ def enumerate_candidates(
         ranks = ranks[scores[ranks] > 0]
     for rank in ranks:
         partition = Partition(*partitions[rank].tolist())
-        block = block_of(params[0], *sizes, *partition)
+        block = model.block_of(params[0], *sizes, *partition)
         if block.E_K > 1 and arch.reduction == "none":
             continue
         if options.top_tiles is None:
@@ -256,17 +240,13 @@ def _largest_tiles(params: bytes, m: int, n: int, k: int, limit: int) -> tuple[T
 
 def _legal_tiles(arch: MulticoreSpec, params: Records, m: int, n: int, k: int) -> Iterator[Tile]:
     record = params[0]
-    for tile_m in _legal_sizes(m, arch.cube_m):
-        for tile_n in _legal_sizes(n, arch.cube_n):
-            for tile_k in _legal_sizes(k, int(record["unit_k"])):
-                if sram_used_bytes(record, tile_m, tile_n, tile_k) > record["sram_usable_bytes"]:
-                    break
-                yield Tile(tile_m, tile_n, tile_k)
-
-
-def _legal_sizes(block: int, unit: int) -> Iterator[int]:
-    yield from range(unit, block, unit)
-    yield block
+    units = (m, arch.cube_m), (n, arch.cube_n), (k, int(record["unit_k"]))
+    sizes_m, sizes_n, sizes_k = ([*range(unit, block, unit), block] for block, unit in units)
+    for tile_m, tile_n in itertools.product(sizes_m, sizes_n):
+        for tile_k in sizes_k:
+            if model.sram_used_bytes(record, tile_m, tile_n, tile_k) > record["sram_usable_bytes"]:
+                break
+            yield Tile(tile_m, tile_n, tile_k)
 
 
 _RULES = ("splits", "partitions", "loop_orders", "tile_m", "tile_n", "tile_k", "whole", "loads_once", "max_tile_bytes")
@@ -282,7 +262,7 @@ def find_ruled_many(
     layouts: Layouts = NO_LAYOUTS,
     *,
     allow_idle_cores: bool,
-    on_progress: Callable[[int], None] | None = None,
+    run: Run = run_in_chunks,
 ) -> Records:
     """Find the best mapping of many problems among those that a library has; else as `find_best_many`.
 
@@ -290,27 +270,24 @@ def find_ruled_many(
 
     Args:
         arch: the chip, as the library uses it.
-        rules: which mappings there are.
         params: of what the library believes the chip to be.
-        type_of, sizes, layouts, allow_idle_cores, on_progress: as for `find_best_many`.
     """
-    options: dict[str, Any] = {"allow_idle_cores": allow_idle_cores, "on_progress": on_progress}
     if not (rules.restricts_tiles or rules.restricts_partitions):
-        return find_best_many(arch, params, type_of, sizes, layouts, **options)
-    partitions = allowed_partitions(arch, rules, allow_idle_cores=allow_idle_cores)
-    packed = _pack(rules)
+        return exact.find_best_many(
+            arch.num_cores, params, type_of, sizes, layouts, allow_idle_cores=allow_idle_cores, run=run
+        )
+    allowed, packed = allowed_partitions(arch, rules, allow_idle_cores=allow_idle_cores), _pack(rules)
+    partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
+    find_grouped = exact.SEARCHES[bool(params["is_pipeline"][0])][1]
+    find_batches: Callable[..., int] = find_top_ruled
 
-    def fill_batches(rows: Any, sizes: Integers, out: Records) -> None:
-        (fitted, types), best = with_room(read_only(params), type_of[rows], sizes, NO_LAYOUTS), out.reshape(-1, 1)
-        run_in_chunks(
-            lambda start, stop: find_top_ruled(fitted, types, sizes, start, stop, partitions, packed, best),
-            len(out), on_progress,
-        )  # fmt: skip
+    def find_ruled(*given: Any) -> None:
+        find_batches(*given[:-1], allowed, packed, given[-1])
 
-    def fill_grouped(rows: Any, sizes: Integers, out: Records) -> None:
-        out[:] = find_best_many(arch, params, type_of[rows], sizes, layouts.take(rows), **options)
+    def find_all(*given: Any) -> None:
+        find_grouped(*given[:-1], partitions, allow_idle_cores, given[-1])
 
-    return fill_by_layout(sizes, layouts, fill_batches, fill_grouped)
+    return exact.run_by_layout((find_ruled, find_all), params, type_of, sizes, layouts, run=run)
 
 
 def find_ruled_few(
@@ -327,29 +304,27 @@ def find_ruled_few(
 
     The first is that of `find_ruled_many`, as are the arguments; `by_partition`: return the best of each partition.
     """
-    sizes = batch_sizes(problem)
+    sizes = model.batch_sizes(problem)
     if sizes is None or not (rules.restricts_tiles or rules.restricts_partitions):
         try:
             if by_partition:
-                costs = find_best_of_each_partition(arch, problem, params, allow_idle_cores=allow_idle_cores)
+                costs = exact.find_best_of_each_partition(arch, problem, params, allow_idle_cores=allow_idle_cores)
                 return costs[:limit]
-            return find_best_few(arch, problem, params, limit, allow_idle_cores=allow_idle_cores)
+            return exact.find_best_few(arch, problem, params, limit, allow_idle_cores=allow_idle_cores)
         except InfeasibleError:
             return np.zeros(0, COST_DTYPE)
-    params = params_in_room(read_only(params), problem)
+    params = model.params_in_room(read_only(params), problem)
     partitions, packed = allowed_partitions(arch, rules, allow_idle_cores=allow_idle_cores), _pack(rules)
-    asked = params, FIRST, np.array([sizes]), 0, 1
+    asked = params, model.FIRST, np.array([sizes]), 0, 1
     if not by_partition:
         out = np.zeros((1, limit), COST_DTYPE)
         return out[0, : find_top_ruled(*asked, partitions, packed, out)]
-    costs = np.zeros((len(partitions), 1), COST_DTYPE)
-    seen = set()
-    for row, partition in enumerate(partitions):
-        block = block_of(params[0], *sizes, *partition.tolist())
-        if block[:4] not in seen:
-            seen.add(block[:4])
-            find_top_ruled(*asked, partition.reshape(1, 4), packed, costs[row : row + 1])
-    return sort_costs(costs[costs["active_cores"] > 0])[:limit]
+    # by blocks: of partitions that cut the same ones the last of these, which is the first
+    distinct = {model.block_of(params[0], *sizes, *row.tolist())[:4]: row for row in partitions[::-1]}
+    costs = np.zeros((len(distinct), 1), COST_DTYPE)
+    for place, partition in enumerate(distinct.values()):
+        find_top_ruled(*asked, partition.reshape(1, 4), packed, costs[place : place + 1])
+    return exact.sort_costs(costs[costs["active_cores"] > 0])[:limit]
 
 
 def ruled_out_error(
@@ -361,7 +336,7 @@ def ruled_out_error(
 
     def is_ruled_out_by(name: str) -> bool:
         others = LibraryRules(**{rule: value for rule, value in values.items() if rule != name})
-        records = find_ruled_many(arch, others, params, np.zeros(1, np.int64), sizes, allow_idle_cores=allow_idle_cores)
+        records = find_ruled_many(arch, others, params, model.FIRST, sizes, allow_idle_cores=allow_idle_cores)
         return bool(records["active_cores"][0])
 
     alone = [name for name in given if is_ruled_out_by(name)]

@@ -15,30 +15,9 @@ from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.cost_kernels import Block, block_of, evaluate_into, sram_used_bytes
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_us_if_any
-from gemm_eval.search.multicore_bound_kernels import (
-    BOUND_SLACK,
-    Best,
-    Bound,
-    bound_of,
-    edges_of,
-    least_trips_k,
-    may_enter,
-    new_best,
-    pair_bound_us,
-    worst_us_of,
-)
-from gemm_eval.search.multicore_kernels import (
-    BOUNDED,
-    CANDIDATES,
-    NUM_COUNTERS,
-    PARTITIONS,
-    REFUSED_SRAM,
-    most_units,
-    most_units_k,
-    offer_mapping,
-    partition_bound,
-    write_counts,
-)
+from gemm_eval.search import multicore_bound_kernels as bounds
+from gemm_eval.search import multicore_kernels as searches
+from gemm_eval.search.multicore_bound_kernels import BOUND_SLACK, Best, Bound
 
 NO_LIMIT = 1 << 62
 
@@ -101,8 +80,7 @@ def _least_cut_k(p: Any, rules: Rules, tile_m: int, tile_n: int, k: int) -> int:
             low = middle
         else:
             high = middle - 1
-    tile_k: int = min(ceil_div(units, ceil_div(units, low)) * p["unit_k"], k)
-    return tile_k
+    return min(ceil_div(units, ceil_div(units, low)) * p["unit_k"], k)
 
 
 @kernel
@@ -118,18 +96,18 @@ def _search(p: Any, rules: Rules, blk: Block, q: Bound, rank: int, best: Best) -
         T_m = ceil_div(blk.m, tile_m)
         for tile_n in tiles_n:
             T_n = ceil_div(blk.n, tile_n)
-            least_T_k = least_trips_k(p, blk, tile_m, tile_n)
-            edges = edges_of(p, blk, tile_m, tile_n, T_m, T_n)
+            least_T_k = bounds.least_trips_k(p, blk, tile_m, tile_n)
+            edges = bounds.edges_of(p, blk, tile_m, tile_n, T_m, T_n)
             if least_T_k == np.inf:
-                best.counters[REFUSED_SRAM] += 1
+                best.counters[searches.REFUSED_SRAM] += 1
                 continue
-            if not is_pipeline and pair_bound_us(
+            if not is_pipeline and bounds.pair_bound_us(
                 p, q, T_m, T_n, least_T_k, float(blk.g * T_m * T_n), edges
-            ) > worst_us_of(best):  # fmt: skip
+            ) > bounds.worst_us_of(best):  # fmt: skip
                 continue
             for tile_k in tiles_k:
                 if not _fits(p, rules, tile_m, tile_n, tile_k):
-                    best.counters[REFUSED_SRAM] += 1
+                    best.counters[searches.REFUSED_SRAM] += 1
                     break  # neither does a longer one fit
                 T_k = ceil_div(blk.k, tile_k)
                 for order in range(6):
@@ -142,9 +120,9 @@ def _search(p: Any, rules: Rules, blk: Block, q: Bound, rank: int, best: Best) -
                         or (not is_pipeline and _is_named_before(rules, order, T_m, T_n, T_k))
                     ):
                         continue
-                    best.counters[CANDIDATES] += 1
+                    best.counters[searches.CANDIDATES] += 1
                     us = pipeline_us_if_any(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
-                    offer_mapping(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, us)
+                    searches.offer_mapping(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, us)
 
 
 @kernel
@@ -170,9 +148,9 @@ def _is_block_before(blocks: Any, rank: int, blk: Block) -> bool:
 
 @kernel
 def _find_top(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rules: Rules, out: Any) -> int:
-    counters = np.zeros(NUM_COUNTERS, np.int64)
-    counters[PARTITIONS] = partitions.shape[0]
-    best = new_best(out.shape[0], counters)
+    counters = np.zeros(searches.NUM_COUNTERS, np.int64)
+    counters[searches.PARTITIONS] = partitions.shape[0]
+    best = bounds.new_best(out.shape[0], bounds.KEY_INTS, counters)
     blocks = np.zeros((partitions.shape[0] if out.shape[0] > 1 else 0, 4), np.int64)
     for rank in range(partitions.shape[0]):
         P_G, P_M, P_N, P_K = partitions[rank]
@@ -181,33 +159,24 @@ def _find_top(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rules: Ru
             continue
         if out.shape[0] > 1 and _is_block_before(blocks, rank, blk):
             continue
-        bound_us, bound_bytes = partition_bound(p, blk)
-        if bound_us * (1.0 - BOUND_SLACK) <= worst_us_of(best) and may_enter(best, bound_us, bound_bytes):
-            _search(p, rules, blk, bound_of(p, blk), rank, best)
+        bound_us, bound_bytes = searches.partition_bound(p, blk)
+        if bound_us * (1.0 - BOUND_SLACK) <= bounds.worst_us_of(best) and bounds.may_enter(best, bound_us, bound_bytes):
+            _search(p, rules, blk, bounds.bound_of(p, blk), rank, best)
         else:
-            counters[BOUNDED] += 1
+            counters[searches.BOUNDED] += 1
     for row in range(best.num[0]):
         key = best.keys_i[row]
         P_G, P_M, P_N, P_K = partitions[key[3]]
         evaluate_into(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
-        write_counts(counters, out[row])
-    num: int = best.num[0]
-    return num
+        searches.write_counts(counters, out[row])
+    return best.num[0]
 
 
 @entry_point
 def find_top_ruled(
     params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, rules: Rules, out: Any
 ) -> int:
-    """Find the best candidates of problems among those that the rules leave.
-
-    Args:
-        params, type_of, sizes, start, stop, partitions, out: as for `multicore_kernels.find_top_overlap`.
-        rules: which tiles and loop orders there are.
-
-    Returns:
-        Number of records filled of the last problem.
-    """
+    """Find the best candidates of problems that the rules leave; else as `multicore_kernels.find_top_overlap`."""
     num = 0
     for i in range(start, stop):
         G, M, K, N = sizes[i]
@@ -277,17 +246,17 @@ def fill_largest_tiles(params: Any, m: int, n: int, k: int, out: Any) -> int:
     units_n = ceil_div(n, p["cube_n"])
     units_k = ceil_div(k, p["unit_k"])
     num = 0
-    top_m = most_units(p, min(p["cube_n"], n), p["cube_m"], units_m, m)
+    top_m = searches.most_units(p, min(p["cube_n"], n), p["cube_m"], units_m, m)
     while top_m > 0:
         low_m = ceil_div(units_m, ceil_div(units_m, top_m))
         top_m = low_m - 1
         tile_m = min(low_m * p["cube_m"], m)
-        top_n = most_units(p, tile_m, p["cube_n"], units_n, n)
+        top_n = searches.most_units(p, tile_m, p["cube_n"], units_n, n)
         while top_n > 0:
             low_n = ceil_div(units_n, ceil_div(units_n, top_n))
             top_n = low_n - 1
             tile_n = min(low_n * p["cube_n"], n)
-            fit_k = most_units_k(p, k, tile_m, tile_n, units_k)
+            fit_k = searches.most_units_k(p, k, tile_m, tile_n, units_k)
             if fit_k == 0:
                 continue
             tile_k = min(ceil_div(units_k, ceil_div(units_k, fit_k)) * p["unit_k"], k)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
         cache_dir,
         is_temporary,
         make_folder,
-        place_new,
         read_bounded,
         read_checked,
         set_aside,
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from gemm_eval.storage.tensor_file import StoredTensor, TensorFile, write_tensors
 
 __all__ = [
-    "FileLock", "ResultFile", "StoredTensor", "TensorFile", "cache_dir", "is_temporary", "make_folder", "place_new",
-    "read_bounded", "read_checked", "set_aside", "staged", "why_unsafe", "write_checked", "write_tensors", "write_text",
+    "FileLock", "ResultFile", "StoredTensor", "TensorFile", "cache_dir", "is_temporary", "make_folder", "read_bounded",
+     "read_checked", "set_aside", "staged", "why_unsafe", "write_checked", "write_tensors", "write_text",
     "write_whole",
 ]  # fmt: skip
 

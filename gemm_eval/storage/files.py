@@ -33,7 +33,7 @@ _OTHERS_ENTER = stat.S_IXGRP | stat.S_IXOTH
 _USUAL_MODE = 0o666  # less what the umask takes
 _PRIVATE_MODE = 0o600
 _TEMPORARY = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
-_NUMBERS = re.compile(r"(\d+)")
+_NUM_KEPT_ASIDE = 3
 _MAX_PATH_CHARS = 1024
 _MAX_CHECKED_BYTES = 1 << 26  # a cubin takes a few megabytes at most, and a larger file is made anew
 # Without O_NONBLOCK, opening a FIFO may wait for a writer for ever; without O_NOCTTY, a terminal may become ours.
@@ -148,23 +148,8 @@ def write_whole(path: Path, content: bytes, *, is_durable: bool = True, is_priva
         _sync_folder(path.parent)
 
 
-def place_new(temporary: Path, path: Path) -> None:
-    """Rename a staged file, unless a file has that name: on a file system without locks another may be faster."""
-    try:
-        path.hardlink_to(temporary)
-    except FileExistsError:
-        return
-    except OSError:  # a file system without hard links, such as FAT; any other trouble stops the renaming too
-        if not os.path.lexists(path):
-            temporary.rename(path)
-
-
 def write_text(path: Path, text: str) -> None:
-    """Replace a file that a user named by a text in UTF-8; makes its folder, and a link stays a link.
-
-    Raises:
-        GemmEvalError: it cannot be written; the old one is as it was.
-    """
+    """Replace a file that a user named by a text in UTF-8; makes its folder, and a link stays a link."""
     path = Path(os.path.realpath(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,26 +168,20 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def set_aside(path: Path, name: str, *, earlier: str | None = None, num_kept: int = 0) -> Path:
-    """Rename a damaged file within its folder, and return its new path; a file of that name may be replaced.
+def set_aside(path: Path, name: str | None = None) -> Path:
+    """Rename a damaged file within its folder, by default to ``<name>.damaged-<n>``; return its new path.
 
-    `earlier` is a regular expression of the names of files set aside: the newest `num_kept` stay, by the numbers in
-    their names. None: all stay.
+    Numbers count up, and the last three files stay. A file that has the given name is replaced.
     """
-    aside = path.with_name(name)
+    number = re.compile(re.escape(path.name) + r"\.damaged-(\d+)")
+    matches = (number.fullmatch(file.name) for file in path.parent.iterdir())
+    earlier = [] if name else sorted(int(match[1]) for match in matches if match)
+    aside = path.with_name(name or f"{path.name}.damaged-{earlier[-1] + 1 if earlier else 1}")
     path.replace(aside)
-    if earlier is not None:
-        with contextlib.suppress(OSError):  # too many files take room, and harm nobody
-            old = [file for file in path.parent.iterdir() if re.fullmatch(earlier, file.name)]
-            for file in sorted(old, key=lambda file: _age(file.name))[:-num_kept]:
-                if file.is_symlink() or file.is_file():  # a folder is not ours
-                    file.unlink(missing_ok=True)
+    for old in (path.with_name(f"{path.name}.damaged-{number}") for number in earlier[: 1 - _NUM_KEPT_ASIDE]):
+        with contextlib.suppress(OSError):  # too many files take room, and harm nobody; a folder is not ours
+            old.unlink(missing_ok=True)
     return aside
-
-
-def _age(name: str) -> list[tuple[int, str]]:
-    """Return the numbers of a name as numbers: ``damaged-10`` is younger than ``damaged-9``."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in _NUMBERS.split(name)]
 
 
 def read_bounded(
@@ -215,11 +194,7 @@ def read_bounded(
 ) -> bytes:
     """Return the content of a file; pipes, devices, sockets and folders are refused before anything is read of them.
 
-    Args:
-        path: the file.
-        max_bytes: the largest size that is taken, in bytes.
-        what: what the file holds, in the singular, for messages: "spec", "cubin".
-        unreadable, too_large: errors to raise, with the path in the message; the cause of the first is the `OSError`.
+    `what` the file holds, such as "spec", is for messages. The cause of an `unreadable` error is the `OSError`.
     """
     name = one_line(str(Path(path)), _MAX_PATH_CHARS)  # all of it, unless no file system would take it
     try:
@@ -262,10 +237,8 @@ _held: set[int] = set()
 class FileLock:
     """A lock between processes and threads, on a file of its own, which is made and stays.
 
-    It is the operating system's, so it ends with its process. On a file system without locks nobody is kept out.
-
-    Args:
-        path: of the lock's own file; a link is refused.
+    It is the operating system's, so it ends with its process. On a file system without locks nobody is kept out. A link
+    in the place of the lock's own file is refused.
     """
 
     def __init__(self, path: Path) -> None:

@@ -12,7 +12,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,7 +30,6 @@ TIMEOUT_S = 10.0
 
 _HEADER = "gemm_eval results"  # name of the first member, which lists the others
 _MAX_READ_BYTES = 4 * MAX_BYTES
-_NUM_KEPT_ASIDE = 3
 # A zip file begins with the header of its first member: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 _MAGIC, _NAME_OFFSET = b"PK\3\4", 30
 _DAMAGES = (
@@ -65,7 +63,7 @@ class ResultFile:
 
     - **Writers wait for each other** on ``<name>.lock`` and merge what they add with what they read, so that the
       results of both stay. Readers wait for nobody.
-    - **Damaged files** are renamed to ``<name>.damaged-<UTC time>-<pid>``; the last three are kept. A file that does
+    - **Damaged files** are renamed to ``<name>.damaged-<n>``; the last three are kept. A file that does
       not begin as ours do is never changed.
     - **Bounded.** Above `max_bytes` the sections that were written longest ago go.
 
@@ -85,11 +83,7 @@ class ResultFile:
         self._timeout_s = timeout_s
 
     def read(self, section: str) -> Arrays:
-        """Return the arrays of a section by name; none where it is missing or the file cannot be used.
-
-        Raises:
-            StorageError: the file that the user named is no such cache.
-        """
+        """Return the arrays of a section by name; none where it is missing or the file cannot be used."""
         with self._reported():
             path = Path(os.path.realpath(self.path))
             try:
@@ -103,11 +97,7 @@ class ResultFile:
         return {}
 
     def merge(self, section: str, change: Callable[[Arrays], Arrays]) -> bool:
-        """Replace a section by what `change` makes of its arrays of now; return whether it was written.
-
-        Raises:
-            StorageError: as for `read`.
-        """
+        """Replace a section by what `change` makes of its arrays of now; return whether it was written."""
         with self._reported():
             path = Path(os.path.realpath(self.path))
             make_folder(path.parent)
@@ -115,11 +105,14 @@ class ResultFile:
                 if not is_held:
                     return False
                 left_by_killed = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{32}}\.tmp")
-                for file in path.parent.iterdir():
-                    if left_by_killed.fullmatch(file.name):
-                        file.unlink(missing_ok=True)
+                for left in path.parent.iterdir():
+                    if left_by_killed.fullmatch(left.name):
+                        left.unlink(missing_ok=True)
                 members, old = self._load_or_set_aside(path, section)
-                own = {f"{section}/{name}.npy": _bytes_of(array) for name, array in change(old).items()}
+                own = {}
+                for name, array in change(old).items():
+                    np.save(file := io.BytesIO(), array, allow_pickle=False)
+                    own[f"{section}/{name}.npy"] = file.getvalue()
                 others = {name: raw for name, raw in members.items() if not name.startswith(f"{section}/")}
                 write_whole(path, _packed(others, own, self._max_bytes), is_private=True)
                 return True
@@ -131,8 +124,7 @@ class ResultFile:
             members = _members(path)
             return members, _arrays_of(members, section)
         except _DamagedError as damage:
-            name = f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{os.getpid()}"
-            aside = set_aside(path, name, earlier=rf"{re.escape(path.name)}\.damaged-.*", num_kept=_NUM_KEPT_ASIDE)
+            aside = set_aside(path)
             self._warn(f"cannot use the cache file {path}: {damage}; it was set aside as {aside.name}", is_once=False)
             return {}, {}
 
@@ -206,12 +198,6 @@ def _arrays_of(members: Mapping[str, bytes], section: str) -> Arrays:
         }
     except _DAMAGES as error:
         raise _DamagedError(f"it is damaged ({error})") from None
-
-
-def _bytes_of(array: npt.NDArray[Any]) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=False)
-    return file.getvalue()
 
 
 def _packed(others: dict[str, bytes], own: dict[str, bytes], max_bytes: int) -> bytes:

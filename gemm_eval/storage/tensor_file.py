@@ -46,11 +46,7 @@ class StoredTensor(NamedTuple):
 
     @classmethod
     def of(cls, array: numpy.ndarray[Any, Any], dtype: str | None = None) -> StoredTensor:
-        """Return an array as a stored tensor; `dtype` names a type that numpy lacks: the array holds its bits.
-
-        Raises:
-            InvalidInputError: the format has no such type.
-        """
+        """Return an array as a stored tensor; `dtype` names a type that numpy lacks: the array holds its bits."""
         name = _NAMES.get(array.dtype) if dtype is None else dtype
         if name is None:
             raise InvalidInputError(f"files of tensors have no type for {array.dtype}")
@@ -58,11 +54,7 @@ class StoredTensor(NamedTuple):
 
     @property
     def array(self) -> numpy.ndarray[Any, Any]:
-        """The same memory as an array; bf16 as its bits, in uint16.
-
-        Raises:
-            InvalidInputError: numpy has no such type.
-        """
+        """The same memory as an array; bf16 as its bits, in uint16."""
         if self.dtype not in _NUMPY_TYPES:
             raise InvalidInputError(f"a tensor is of type {shown(self.dtype)}, which numpy has not")
         return self.data.view(_NUMPY_TYPES[self.dtype]).reshape(self.shape)
@@ -75,9 +67,6 @@ class TensorFile:
         path: of the file.
         metadata: texts that whoever wrote the file put there.
         names: of the tensors, in the order of the header.
-
-    Raises:
-        InvalidInputError: there is no such file, or it is none of this format.
     """
 
     def __init__(self, path: Path) -> None:
@@ -131,11 +120,7 @@ class TensorFile:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, StoredTensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a file of tensors, whole or not at all; widest types first, so that all are aligned.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a file of tensors, whole or not at all; widest types first, so that all are aligned."""
     names = sorted(tensors, key=lambda name: -_itemsize(tensors[name].dtype))
     header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
     end = 0

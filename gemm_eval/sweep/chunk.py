@@ -20,7 +20,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.models.multicore import PARAMS_DTYPE, pack_params
-from gemm_eval.search import check_idle_cores, find_best_of_archs
+from gemm_eval.search import check_idle_cores, find_best_many
 from gemm_eval.sweep.metrics import SUMS, Column, Constraint, Schema, add_up, metric_columns, metric_names
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import Workload, attention_dram_bytes, attention_energy_pj
@@ -162,14 +162,7 @@ class _Chunk:
 def evaluate_rows(
     work: SweepWork, rows: Sequence[tuple[Any, ...]], first: int, is_stopped: Callable[[], bool] = lambda: False
 ) -> Any:
-    """Evaluate points; returns a pyarrow Table with a row for each.
-
-    Args:
-        work: the sweep.
-        rows: the choices of each point, as `Space.drawn` orders them.
-        first: number of the first point.
-        is_stopped: asked now and then.
-    """
+    """Return a pyarrow Table with a row for each point; `rows` are their choices, `first` the number of the first."""
     num = len(rows)
     chunk = _Chunk(work, num)
     early = [limit for limit in work.constraints if limit.column in work.space.names or limit.column == "area_mm2"]
@@ -222,13 +215,14 @@ def _evaluate_multicore(chunk: _Chunk, places: Sequence[int]) -> None:
         return
     num = len(good)
     sizes, type_of, layouts = work.arrays
-    records = find_best_of_archs(
+    records = find_best_many(
         next(iter(good.values())).num_cores,
         params[:num].ravel(),
         (np.arange(num)[:, None] * len(work.types) + type_of).ravel(),
         np.tile(sizes, (num, 1)),
         allow_idle_cores=bool(work.options["allow_idle_cores"]),
         layouts=layouts.take(np.tile(np.arange(len(work.problems)), num)),
+        run=lambda search, num_problems: search(0, num_problems),
     ).reshape(num, len(work.problems))
     feasible = records["active_cores"] > 0
     for name, values in chunk.costs.items():

@@ -63,11 +63,7 @@ class Expression:
     function: _Function
 
     def __call__(self, known: Any) -> Number:
-        """Return its value.
-
-        Args:
-            known: the values of names, ``known["num_cores"]``, asked for as they are needed.
-        """
+        """Return its value; those of its names, ``known["num_cores"]``, are asked for as they are needed."""
         return self.function(Names(known))
 
 
@@ -250,12 +246,7 @@ class _DefinitionError(InvalidOptionError, AttributeError):
 
 
 class Known:
-    """The values of a point by name, as attributes; those that follow from others are found when they are asked for.
-
-    Args:
-        values: what is known at the start: the spec of the base arch, and what the point chooses.
-        dependent: functions or expressions by name.
-    """
+    """The values of a point by name, as attributes; those that follow from others are found when they are asked for."""
 
     def __init__(self, values: Mapping[str, Any], dependent: Mapping[str, Callable[[Any], Any] | str]) -> None:
         self._values = dict(values)
@@ -307,11 +298,8 @@ class Known:
 def check_expression(name: str, text: str, known: Iterable[str], example: Mapping[str, Any]) -> None:
     """Check what can be checked of an expression before there is a point.
 
-    Args:
-        name: of the field.
-        text: the expression.
-        known: names that it may use.
-        example: values of some of these, of the base arch: a text or a table among them is one at every point.
+    `known` are names that it may use. A text or a table among the values of `example`, the base arch, is one at every
+    point.
     """
     try:
         expression = parse_expression(text)

@@ -105,10 +105,9 @@ class Range:
         for name in ("low", "high", "num", "step"):
             value = getattr(self, name)
             object.__setattr__(self, name, value.item() if isinstance(value, np.number) else value)
-        for name in ("low", "high"):
-            if not _is_number(getattr(self, name)):
+            if name in ("low", "high") and not _is_number(value):
                 raise InvalidOptionError(
-                    f"{name} of a range must be a finite number, {_LARGEST:g} at most, got {shown(getattr(self, name))}"
+                    f"{name} of a range must be a finite number, {_LARGEST:g} at most, got {shown(value)}"
                 )
         if not self._least <= self.low < self.high:
             least = f"{_SMALLEST:g} <= " if self._least > 0 else ""
@@ -141,8 +140,7 @@ class Range:
             return tuple(map(self._multiple, range(self._first, self._last + 1)))
         values = [self._between(self.low, self.high, at / (self.num - 1)) for at in range(self.num)]
         if self._is_stepped:
-            step = 1 if self.step is None else self.step
-            values = [self._multiple(round(value / step)) for value in values]
+            values = [self._multiple(round(value / self._step)) for value in values]
         return tuple(dict.fromkeys(min(max(value, self.low), self.high) for value in values))
 
     def take(self, unit: npt.NDArray[np.float64]) -> list[Any]:
@@ -159,21 +157,21 @@ class Range:
         return self.step is not None or self.is_whole
 
     @property
+    def _step(self) -> float:
+        return 1 if self.step is None else int(self.step) if self.is_whole else self.step
+
+    @property
     def _first(self) -> int:
-        step = 1 if self.step is None else self.step
-        return -(-int(self.low) // int(step)) if self.is_whole else math.ceil(self.low / step - _ULPS)
+        return -(-int(self.low) // int(self._step)) if self.is_whole else math.ceil(self.low / self._step - _ULPS)
 
     @property
     def _last(self) -> int:
-        step = 1 if self.step is None else self.step
-        return int(self.high) // int(step) if self.is_whole else math.floor(self.high / step + _ULPS)
+        return int(self.high) // int(self._step) if self.is_whole else math.floor(self.high / self._step + _ULPS)
 
     def _multiple(self, place: int) -> Any:
         """Return the multiple of the step, or the nearest one between the ends."""
         place = min(max(place, self._first), self._last)
-        if self.is_whole:
-            return place * (1 if self.step is None else int(self.step))
-        return min(max(place * float(self.step or 1), self.low), self.high)
+        return place * self._step if self.is_whole else min(max(place * float(self._step), self.low), self.high)
 
 
 @dataclass(frozen=True)

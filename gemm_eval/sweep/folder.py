@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from gemm_eval import storage
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
-from gemm_eval.storage import FileLock, is_temporary, place_new, read_bounded, staged, write_whole
-from gemm_eval.sweep.description import DESCRIPTION, Chunks, chunks_of, description_bytes, read_description
+from gemm_eval.storage import FileLock, is_temporary, read_bounded, write_whole
+from gemm_eval.sweep.description import DESCRIPTION, chunks_of, description_bytes, read_description
 from gemm_eval.sweep.metrics import Schema, import_pyarrow
 from gemm_eval.words import shown
 
@@ -35,7 +35,7 @@ _LABEL, _ROWS, _SEAL = b"gemm_eval.part", b"gemm_eval.rows", b"gemm_eval.seal"
 _MARK = b"gemm_eval.sha256="
 _NUM_DIGITS = 64
 _LOCK = ".lock"
-_PART = re.compile(r"points-([0-9]{10,})\.parquet")
+_PART = re.compile(r"points-([0-9]{10,19})\.parquet")
 _ASIDE = "_damaged-"  # readers of parquet folders pass over names that begin with _
 
 Rows = Sequence[tuple[Any, ...]]
@@ -122,13 +122,12 @@ class FolderStore(Store):
         self._chunks = chunks_of(description)
 
     def firsts(self) -> list[int]:
-        firsts, foreign = _part_names(self._path, self._chunks)
-        if foreign:
-            raise GemmEvalError(
-                f"{self._path / foreign[0]} is no part of the sweep of this folder: remove it, or repeat the call of "
-                "sweep, which sets it aside"
-            )
-        return firsts
+        try:
+            names = [entry.name for entry in self._path.iterdir()]
+        except OSError as error:
+            raise GemmEvalError(f"cannot read {self._path}: {error.strerror or error}") from error
+        numbers = {int(match[1]) for match in map(_PART.fullmatch, names) if match}
+        return sorted(first for first in numbers if self._chunks.num_at(first) and _part_name(first) in names)
 
     def holds(self, first: int, rows: Rows) -> bool:
         """Say whether the part of these points is there; a file in its place that is another is set aside."""
@@ -227,8 +226,8 @@ def as_folder(path: Any) -> Path:
 def claim(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Take a folder, which is made if there is none, for a sweep; yields the description that it has then.
 
-    Nobody else takes it until the end. What killed writers left half is removed, and files that no part of this sweep
-    is called like are set aside. The sweep of the folder may differ in the keys of `ignore`.
+    Nobody else takes it until the end. What killed writers left half is removed. The sweep of the folder may differ in
+    the keys of `ignore`.
     """
     with _storing(folder):
         if folder.exists() and not folder.is_dir():
@@ -244,8 +243,6 @@ def claim(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -
             for left in folder.iterdir():
                 if is_temporary(left.name) and (left.is_symlink() or left.is_file()):
                     left.unlink()
-        for name in _part_names(folder, chunks_of(begun))[1]:
-            _set_aside(folder / name, "no part of this sweep has its name")
         yield begun
     finally:
         lock.release()
@@ -258,8 +255,7 @@ def _begin(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) 
         others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
         if others:
             raise InvalidOptionError(f"{folder} must be a new folder or one of a sweep, and holds {others[0]}")
-        with staged(file, description_bytes(description)) as temporary:
-            place_new(temporary, file)  # on a file system without locks somebody may have been faster
+        write_whole(file, description_bytes(description))
     begun = read_description(folder)
     differs = [key for key in description if key not in (*ignore, "digest") and begun[key] != description[key]]
     if differs:
@@ -271,22 +267,6 @@ def _begin(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) 
 
 def _part_name(first: int) -> str:
     return f"points-{first:010d}.parquet"
-
-
-def _part_names(folder: Path, chunks: Chunks) -> tuple[list[int], list[str]]:
-    """Return the first points of the parts that are there, in order, and names that look like parts and are none."""
-    firsts, foreign = [], []
-    try:
-        names = [entry.name for entry in folder.iterdir()]
-    except OSError as error:
-        raise GemmEvalError(f"cannot read {folder}: {error.strerror or error}") from error
-    for name in names:
-        match = _PART.fullmatch(name)
-        if match and chunks.num_at(int(match[1])) and name == _part_name(int(match[1])):
-            firsts.append(int(match[1]))
-        elif name.startswith("points-"):
-            foreign.append(name)
-    return sorted(firsts), sorted(foreign)
 
 
 def _set_aside(path: Path, why: str) -> None:

@@ -72,13 +72,7 @@ def metric_columns(
     ideal_us: Sequence[Column],
     area_mm2: Column,
 ) -> dict[str, Column]:
-    """Return all metric columns [num_points] of some points.
-
-    Args:
-        workloads, totals: the workloads, and the `SUMS` of each.
-        ideal_us: of each workload, the time that it would take at the peak of its types.
-        area_mm2: nan where it is not known.
-    """
+    """Return all metric columns [num_points], given each workload's `SUMS` and time at its peak."""
     together = {key: add_up(total[key] for total in totals) for key in SUMS}
     columns = _metrics(workloads, together, add_up(ideal_us), area_mm2)
     if len(workloads) > 1:

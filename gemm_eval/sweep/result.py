@@ -140,12 +140,7 @@ class SweepResult:
         return pd.DataFrame(rows, columns=["reason", "num_points", "first_point", "example"])
 
     def arch(self, point: int) -> ArchSpec:
-        """Return the spec of a point.
-
-        Raises:
-            InvalidOptionError: there is no such point.
-            ArchValidationError: its values make no valid spec.
-        """
+        """Return the spec of a point."""
         row = self.row(point)
         schema = Schema(self._description["columns"])
         changes = {name: schema.plain(name, row[name]) for name in self._description["fields"]}
@@ -192,11 +187,7 @@ class SweepResult:
         return "\n".join(lines)
 
     def row(self, point: int) -> dict[str, Any]:
-        """Return all columns of a point.
-
-        Raises:
-            InvalidOptionError: there is no such point, or it is not done yet.
-        """
+        """Return all columns of a point."""
         num = self._description["num_points"]
         if isinstance(point, bool) or not isinstance(point, int | np.integer) or not 0 <= point < num:
             raise InvalidOptionError(f"point must be in 0..{num - 1}, got {shown(point)}")

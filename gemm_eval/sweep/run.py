@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
@@ -33,7 +32,6 @@ Job = tuple[int, Callable[..., Any], tuple[Any, ...]]
 """The number of a chunk, what is called, and with what."""
 
 _AHEAD = 2  # chunks that wait for each worker, so that none is ever idle
-_ASK_AGAIN_S = 5.0  # clusters grow and shrink
 
 
 class Workers(NamedTuple):
@@ -85,7 +83,8 @@ def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
             from distributed import KilledWorker
 
         with executor.get_executor(pure=False, retries=retries) as cluster:
-            num_workers = partial(_num_threads, executor, {})
+            # clusters grow and shrink; one without threads yet gets a chunk that waits for the first
+            num_workers = lambda: sum(executor.nthreads().values()) or 1  # noqa: E731
             yield Workers(cluster, num_workers, lost=(KilledWorker, BrokenExecutor))
     elif isinstance(executor, Executor):
         known = getattr(executor, "_max_workers", None)
@@ -95,15 +94,6 @@ def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
         raise InvalidOptionError(
             f"executor must be None, a concurrent.futures executor or a Dask client, got {shown(executor)}"
         )
-
-
-def _num_threads(client: Any, known: dict[int, int]) -> int:
-    """Return the number of threads that a Dask cluster has now, asked for now and then."""
-    period = int(time.monotonic() / _ASK_AGAIN_S)
-    if period not in known:
-        known.clear()
-        known[period] = sum(client.nthreads().values()) or 1  # none yet: one chunk waits for the first
-    return known[period]
 
 
 _MIN_CHUNK, _MAX_CHUNK, _CHUNKS = 16, 1024, 64
@@ -160,8 +150,8 @@ def sweep(
         InvalidOptionError: an option, constraint or objective that cannot be.
         StorageError: the folder cannot be written, the disk is full, or another sweep is at work in it.
         GemmEvalError: a package of the extra ``[sweep]`` is missing, a worker is lost that nobody replaces, or the
-            description in the folder is damaged. Other files of the folder that are damaged or do not belong to the
-            sweep are set aside with a `RuntimeWarning`, and their points evaluated anew.
+            description in the folder is damaged. Parts of the folder that are damaged or of another sweep are set
+            aside with a `RuntimeWarning`, and their points evaluated anew.
     """
     check_extra("a sweep", "sweep", "pandas", "pyarrow")
     if not isinstance(space, Space):
@@ -236,14 +226,10 @@ def _run_adaptive(
     proposer = Proposer(work.space, sampling, [is_maximized(name, work.workloads) for name in aims])
     for begin in range(0, sampling.num_points, sampling.batch_size):
         rows = proposer.propose(min(sampling.batch_size, sampling.num_points - begin))
-        run(begin, begin + len(rows), partial(_slice, rows, begin))
+        run(begin, begin + len(rows), lambda first, stop, rows=rows, begin=begin: rows[first - begin : stop - begin])
         done = store.take(np.arange(begin, begin + len(rows)), list(dict.fromkeys([*aims, "excluded"])))
         values = np.stack([done[name].to_numpy().astype(np.float64) for name in aims], axis=1)
         proposer.tell(values, done["excluded"].to_numpy() == "")
-
-
-def _slice(rows: Rows, begin: int, first: int, stop: int) -> Rows:
-    return rows[first - begin : stop - begin]
 
 
 def _first_rows(space: Space, sampling: Any) -> tuple[int, Rows]:

@@ -78,11 +78,7 @@ class SensitivityResult:
         return self.measures[MEASURES[self.method][0]]
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame: a row for each output and input, the most important input of an output first.
-
-        Raises:
-            GemmEvalError: pandas is not installed.
-        """
+        """Return a pandas DataFrame: a row for each output and input, the most important input of an output first."""
         with needs_extra("to_pandas", "sweep"):
             import pandas as pd
         rows = [
@@ -111,15 +107,10 @@ def analyze_sensitivity(
     on_infeasible: str = "raise",
     maximize: Sequence[bool] = (),
 ) -> SensitivityResult:
-    """Measure how much each input of a function of the unit cube matters to each output.
+    """Measure how much each input of a function of the unit cube matters to each output; options as of `sensitivity`.
 
-    Args:
-        evaluate: called once with all points, float64 [num_points, num_inputs], each 0..1 with both ends possible;
-            returns [num_points, num_outputs], where nan or infinite means infeasible. Many points may mean the same.
-        names: [num_inputs], all different.
-        output_names: [num_outputs], all different.
-        method, num_samples, seed, on_infeasible: see `sensitivity`.
-        maximize: [num_outputs], which outputs are better when larger, for ``"worst"``; empty: none.
+    `evaluate` is called once with points [num_points, num_inputs], and returns [num_points, num_outputs], where nan or
+    infinite means infeasible. `maximize` says which outputs are better when larger, for ``"worst"``; empty: none.
     """
     num_samples = _checked_options(method, num_samples, seed, on_infeasible)
     plan = _PLANS[method](len(names), num_samples, seed)
@@ -159,7 +150,7 @@ def _plan_morris(num_inputs: int, num_trajectories: int, seed: int) -> _Plan:
     points = np.round(raw * last_level) / last_level
     options = {"num_levels": _MORRIS_LEVELS, "conf_level": CONFIDENCE_FRAC, "seed": seed + 1}
     return _Plan(
-        points, _each_output("morris", num_inputs, lambda values: analyzer.analyze(problem, points, values, **options))
+        points, _output_by_output("morris", lambda values: analyzer.analyze(problem, points, values, **options))
     )
 
 
@@ -170,29 +161,21 @@ def _plan_sobol(num_inputs: int, num_base: int, seed: int) -> _Plan:
     options = {"calc_second_order": False, "conf_level": CONFIDENCE_FRAC, "seed": seed + 1}
 
     def indices(values: Floats) -> Mapping[str, Any]:
-        if np.ptp(values) == 0.0:  # SALib would divide by no variance
-            return dict.fromkeys(MEASURES["sobol"], 0.0)
         base = np.concatenate([values[::stride], values[stride - 1 :: stride]])
-        if np.ptp(base) <= values.std() * np.finfo(np.float64).eps:
-            return dict.fromkeys(MEASURES["sobol"], np.nan)
-        found: Mapping[str, Any] = analyzer.analyze(problem, values, **options)
-        return found
+        if np.ptp(base) <= values.std() * np.finfo(np.float64).eps:  # SALib would divide by no variance
+            return dict.fromkeys(MEASURES["sobol"], np.full(num_inputs, np.nan if np.ptp(values) else 0.0))
+        result: Mapping[str, Any] = analyzer.analyze(problem, values, **options)
+        return result
 
-    return _Plan(points, _each_output("sobol", num_inputs, indices))
+    return _Plan(points, _output_by_output("sobol", indices))
 
 
-def _each_output(
-    method: str, num_inputs: int, indices: Callable[[Floats], Mapping[str, Any]]
+def _output_by_output(
+    method: str, indices: Callable[[Floats], Mapping[str, Any]]
 ) -> Callable[[Floats], dict[str, Floats]]:
-    """Return a function that measures output by output."""
-
     def measure(answers: Floats) -> dict[str, Floats]:
         of_outputs = [indices(values) for values in answers.T.copy()]
-        shape = (num_inputs,)
-        return {
-            name: np.stack([np.broadcast_to(np.asarray(of[name], np.float64), shape) for of in of_outputs], axis=1)
-            for name in MEASURES[method]
-        }
+        return {name: np.stack([np.asarray(of[name], np.float64) for of in of_outputs], 1) for name in MEASURES[method]}
 
     return measure
 
@@ -213,11 +196,7 @@ def _salib_problem(num_inputs: int) -> dict[str, Any]:
 
 
 def _settle_infeasible(
-    answers: Floats,
-    output_names: tuple[str, ...],
-    method: str,
-    on_infeasible: str,
-    is_maximized: npt.NDArray[np.bool_],
+    answers: Floats, output_names: tuple[str, ...], method: str, on_infeasible: str, is_maximized: npt.NDArray[np.bool_]
 ) -> int:
     """Refuse, replace or mark with nan, in place, what is not finite; returns how many points had a value replaced."""
     is_infeasible = ~np.isfinite(answers)

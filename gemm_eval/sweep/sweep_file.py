@@ -151,9 +151,9 @@ def _relative(file: Path, name: str) -> str:
 
 
 def _field(name: str, value: Any) -> Any:
-    if not isinstance(value, dict) or not set(value) & set(_RANGES):
+    kind = next((key for key in value if key in _RANGES), None) if isinstance(value, dict) else None
+    if kind is None:
         return value
-    kind = next(key for key in value if key in _RANGES)
     ends, rest = value[kind], {key: of for key, of in value.items() if key != kind}
     if not isinstance(ends, list) or len(ends) != 2 or not set(rest) <= {"num", "step"}:
         raise InvalidOptionError(f"{name}: a range is {{{kind}: [low, high], num: 5, step: 1}}, got {shown(value)}")

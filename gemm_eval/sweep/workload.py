@@ -97,9 +97,6 @@ def transformer_workloads(
         phases: ``"prefill"``, ``"decode"`` or both.
         fused: attention is one kernel, whose scores stay on the chip, as engines have it; False: two GEMMs, scores and
             values, through DRAM.
-
-    Raises:
-        ModelConfigError, InvalidOptionError: see `load_model` and `transformer_gemms`.
     """
     check_flag("fused", fused)
     config = model if isinstance(model, ModelConfig) else load_model(model)
@@ -129,13 +126,9 @@ def model_workloads(
 
 
 def as_workloads(workloads: Any, arch: ArchSpec, dtype: str | None = None) -> tuple[Workload, ...]:
-    """Read what a user gives: workloads, a model, or GEMMs.
+    """Read what a user gives, see `sweep`: one or several `Workload`s, a model, GEMMs, or a mapping of names to GEMMs.
 
-    Args:
-        workloads: a `Workload` or several; a model (config, preset name): prefill and decode of 2,048 tokens; GEMMs
-            as (G, M, K, N), `GemmProblem` or `LayerGemm`; or a mapping of names to GEMMs.
-        arch: the base arch: (G, M, K, N) are of its default type, and a model has the types that it has there.
-        dtype: shorthand for these and for models, instead.
+    (G, M, K, N) are of the default type of the base arch, and a model has the types that it has there, unless `dtype`.
     """
     listed: list[Workload]
     if isinstance(workloads, Workload):

@@ -1,16 +1,24 @@
-"""Baselines: rooflines, from the data sheet alone and with fitted constants, and an interpolated table."""
+"""Baselines of GEMMs: rooflines, an interpolated table, and nvMatmulHeuristics.
+
+nvMatmulHeuristics is NVIDIA's own analytical model of its GEMM kernels, a baseline where it is installed (``pip install
+'gemm_eval[compare]'``). It needs no GPU. Its prediction is the least run time that it estimates among the CUTLASS
+kernels that it proposes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
+from gemm_eval.extras import check_extra, has_package, needs_extra
 from gemm_eval.units import bytes_per_us, tflop_per_s
 from gemm_eval.validation.fit import robust_fit
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
@@ -30,9 +38,6 @@ def rooflines(arch: GpuSpec, rows: Timings) -> tuple[Floats, Floats]:
     """Return the time of each row at the published peak and at the published DRAM bandwidth, in microseconds.
 
     The peak is that of the input type, since weights of fewer bits are multiplied in it; the bytes are compulsory ones.
-
-    Raises:
-        UnsupportedError: the arch has no peak for an input type.
     """
     rate = np.empty(len(rows))
     types = rows.column("input_dtype")
@@ -52,11 +57,9 @@ class NaiveRoofline:
     name: str = "naive roofline"
 
     def fit(self, *_: Timings) -> NaiveRoofline:
-        """Return itself."""
         return self
 
     def predict(self, rows: Timings) -> Floats:
-        """Return the latency of each row, in microseconds."""
         longer: Floats = np.maximum(*rooflines(self.arch, rows)) + rows.timer_us
         return longer
 
@@ -73,7 +76,6 @@ class SmoothRoof(NamedTuple):
     sharpness: float = _START[3]
 
     def predict(self, compute_us: Floats, dram_us: Floats) -> Floats:
-        """Return the latency of each row, whose roofs are given and positive, in microseconds."""
         compute, dram = compute_us / self.compute_frac, dram_us / self.dram_frac
         longer = np.maximum(compute, dram)
         ratio = np.minimum(compute, dram) / longer
@@ -94,6 +96,20 @@ def fit_roof(
     return SmoothRoof(*np.exp(robust_fit(errors, np.log(_START), np.log(_LOWER), np.log(upper), _LOSS_SCALE)).tolist())
 
 
+def fit_positive(
+    times: Callable[[Floats, Any], Floats], rows: Mask | Ints, measured_us: Floats, start: Sequence[float],
+    low: Sequence[float], high: Sequence[float],
+) -> Floats:  # fmt: skip
+    """Return positive constants with which `times(constants, rows)` fits the measured times of `rows` best."""
+
+    def errors(logs: Floats) -> Floats:
+        result: Floats = np.log(times(np.exp(logs), rows) / measured_us[rows])
+        return result
+
+    constants: Floats = np.exp(robust_fit(errors, np.log(start), np.log(low), np.log(high), _LOSS_SCALE))
+    return constants
+
+
 @dataclass(frozen=True)
 class FittedRoofline:
     """The roofline whose constants are fitted, the fairest that there is: on all rows, or by group (`Timings.groups`).
@@ -108,7 +124,6 @@ class FittedRoofline:
     name: str = "fitted roofline"
 
     def fit(self, *train: Timings) -> FittedRoofline:
-        """Return one whose constants are fitted on `train`."""
         columns = [(*rooflines(self.arch, timings), timings.measured_us) for timings in train]
         roofs = {}
         for name in dict.fromkeys(name for timings in train for name in self._groups(timings)):
@@ -120,7 +135,6 @@ class FittedRoofline:
         return replace(self, roofs=roofs)
 
     def predict(self, rows: Timings) -> Floats:
-        """Return the latency of each row, in microseconds."""
         latency_us, columns = np.empty(len(rows)), rooflines(self.arch, rows)
         for name, mask in self._groups(rows).items():
             latency_us[mask] = self.roofs.get(name, SmoothRoof()).predict(*(column[mask] for column in columns))
@@ -139,22 +153,18 @@ class TableInterpolation:
     train: tuple[Timings, ...] = ()
 
     def fit(self, *train: Timings) -> TableInterpolation:
-        """Return one whose table these rows are."""
         return replace(self, train=train)
 
     def predict(self, rows: Timings) -> Floats:
-        """Return the latency of each row, in microseconds; nan where the table has no GEMM of its types."""
         latency_us, roof = np.full(len(rows), np.nan), NaiveRoofline(self.arch)
         for types in rows.frame[_TYPE_COLUMNS].drop_duplicates().to_numpy().tolist():
             mask = _is_of(rows, types)
             asked = rows.select(mask)
             parts = [part for part in (item.select(_is_of(item, types)) for item in self.train) if len(part)]
             if parts:
-                latency_us[mask] = interpolated(
-                    np.concatenate([part.sizes for part in parts]),
-                    np.concatenate([part.measured_us for part in parts]),
-                    np.concatenate([roof.predict(part) for part in parts]), asked.sizes, roof.predict(asked),
-                )  # fmt: skip
+                columns = ([part.sizes, part.measured_us, roof.predict(part)] for part in parts)
+                sizes, measured_us, roof_us = (np.concatenate(column) for column in zip(*columns, strict=True))
+                latency_us[mask] = interpolated(sizes, measured_us, roof_us, asked.sizes, roof.predict(asked))
         return latency_us
 
 
@@ -181,3 +191,98 @@ def interpolated(known: Ints, measured_us: Floats, roof_us: Floats, asked: Ints,
             inside = LinearNDInterpolator(at[:, varies], logs)(wanted[:, varies])
     result: Floats = np.exp(np.where(np.isnan(inside), nearest, inside))
     return result
+
+
+NVIDIA = "nvMatmulHeuristics"
+"""Name of the package, and of the predictor."""
+
+_NUM_PROPOSALS = 8  # more change its mean error by one part in a hundred, at twice the time
+_LAYOUT = "NT_ROW_MAJOR"  # A[M,K], B stored as [N,K], C[M,N], as in a linear layer
+_LEAST_US = 0.1  # an offset below 0 must not make a prediction negative
+_ASKED = ["G", "M", "K", "N", "input_dtype", "weight_dtype"]
+_US_PER_S = 1e6
+_GPUS = (
+    "a100-sxm-80gb", "a100-pcie-80gb", "l4", "l40s", "rtx-4090", "h100-sxm", "h100-pcie", "h100-nvl", "h200-sxm", "b200"
+)  # fmt: skip
+_PRECISIONS = {("fp16", "fp16"): "HSH", ("bf16", "bf16"): "TST"}  # inputs, accumulator, output
+_WITH_CLUSTERS = ("h100", "h200", "b200")
+
+
+def has_heuristics(gpu: str) -> bool:
+    """Return whether nvMatmulHeuristics is installed and knows `gpu` (an arch name)."""
+    return gpu in _GPUS and has_package(NVIDIA)
+
+
+def knows_types(timings: Timings) -> bool:
+    """Return whether nvMatmulHeuristics can answer for the data types of all rows."""
+    return set(zip(timings.column("input_dtype"), timings.column("weight_dtype"), strict=True)) <= set(_PRECISIONS)
+
+
+@dataclass(frozen=True)
+class NvidiaHeuristics:
+    """Run time of nvMatmulHeuristics' best kernel: raw, or with `is_refit` a fitted offset_us + scale * raw."""
+
+    gpu: str
+    is_refit: bool = False
+    offset_us: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.gpu not in _GPUS:
+            raise UnsupportedError(f"nvMatmulHeuristics has no {self.gpu}; it has {', '.join(_GPUS)}")
+        check_extra("comparing with nvMatmulHeuristics", "compare", NVIDIA)
+
+    @property
+    def name(self) -> str:
+        return "nvMMH, refitted" if self.is_refit else NVIDIA
+
+    def fit(self, *train: Timings) -> NvidiaHeuristics:
+        if not self.is_refit:
+            return self
+        raw_us = np.concatenate([self._raw_us(timings) for timings in train])
+        measured_us = np.concatenate([timings.measured_us for timings in train])
+
+        def errors(constants: Floats) -> Floats:
+            relative: Floats = (constants[0] + constants[1] * raw_us) / measured_us - 1.0
+            return relative
+
+        # a bound above 0 on the scale and on the value at the least raw time keeps predictions positive
+        lowest = -0.9 * float(raw_us.min())
+        offset_us, scale = robust_fit(errors, (0.0, 1.0), (lowest, 0.05), (100.0, 20.0), loss_scale=0.1).tolist()
+        return replace(self, offset_us=offset_us, scale=scale)
+
+    def predict(self, rows: Timings) -> Floats:
+        latency_us: Floats = np.maximum(self.offset_us + self.scale * self._raw_us(rows), _LEAST_US)
+        return latency_us
+
+    def _raw_us(self, rows: Timings) -> Floats:
+        asked = rows.frame[_ASKED].itertuples(index=False, name=None)
+        return np.array([_least_us(self.gpu, *row) for row in asked])
+
+
+@cache
+def _library(gpu: str) -> tuple[Any, Any]:
+    """Return the C++ library's interface, and the layout of matrices."""
+    with needs_extra("comparing with nvMatmulHeuristics", "compare"):
+        import nvMatmulHeuristics
+
+    module: Any = nvMatmulHeuristics
+    target = module.NvMatmulHeuristicsTarget
+    return module.NvMatmulHeuristicsInterfaceEx(
+        backend=target.CUTLASS3 if gpu.startswith(_WITH_CLUSTERS) else target.CUTLASS,
+        flags=module.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
+        gpu=module.NvMatmulHeuristicsNvidiaGpu[gpu.upper().replace("-", "_")],
+    ), module.NvMatmulHeuristicsMatmulLayout[_LAYOUT]  # fmt: skip
+
+
+@cache
+def _least_us(gpu: str, G: int, M: int, K: int, N: int, input_dtype: str, weight_dtype: str) -> float:
+    """Return the least run time of the kernels that nvMatmulHeuristics proposes, in microseconds."""
+    precision = _PRECISIONS.get((DType(input_dtype), DType(weight_dtype)))
+    if precision is None:
+        raise UnsupportedError(f"nvMatmulHeuristics: no {input_dtype} x {weight_dtype}, only fp16 and bf16")
+    interface, layout = _library(gpu)
+    kernels = interface.get(interface.makeNvMatmulHeuristicsProblem(M, N, K, layout, G), _NUM_PROPOSALS, precision)
+    if not kernels:
+        raise UnsupportedError(f"nvMatmulHeuristics proposes no kernel for G={G} M={M} K={K} N={N}")
+    return _US_PER_S * min(float(kernel["runtime"]) for kernel in kernels)

@@ -13,7 +13,7 @@ from gemm_eval import figures
 from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import Crossover, GEMMEvaluator, w4a16_crossover
 from gemm_eval.extras import needs_extra
-from gemm_eval.validation.predictors.w4a16 import list_w4a16_tables
+from gemm_eval.validation.subjects.w4a16 import list_w4a16_tables
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -43,11 +43,8 @@ def measured_speedups(gpu: str, group_size: int = 128, dense_dtype: str = "fp16"
     """Return the measured GEMMs that have both sides, from all tables of a GPU, those that were held back included.
 
     Weights share a scale along `group_size` of K (-1: one scale a column); `dense_dtype` is that of the dense weights
-    and of the activations.
-
-    Returns:
-        Columns table, is_held_back (no coefficient was fitted on it), N, K, M, w4a16_us (least of the configs),
-        dense_us, speedup (dense / W4A16) and num_configs, by table, N, K and M.
+    and of the activations. Columns are table, is_held_back (no coefficient was fitted on it), N, K, M, w4a16_us (least
+    of the configs), dense_us, speedup (dense / W4A16) and num_configs.
 
     Raises:
         InvalidInputError: no such timings come with the library.
@@ -79,9 +76,8 @@ def predict_speedups(
 ) -> pd.DataFrame:
     """Return rows of `measured_speedups` with predictions: cold L2 and burst clock, and the committed calibration.
 
-    Returns:
-        With the columns predicted_w4a16_us, predicted_dense_us, predicted_speedup, is_sign_right (both speedups are
-        above 1, or neither) and is_clear (the measured one is more than `CLEAR_FRAC` off 1).
+    More columns are predicted_w4a16_us, predicted_dense_us, predicted_speedup, is_sign_right (both speedups are above
+    1, or neither) and is_clear (the measured one is more than `CLEAR_FRAC` off 1).
     """
     evaluator = arch if isinstance(arch, GEMMEvaluator) else GEMMEvaluator(arch)
     sizes = measured.assign(G=1)[["G", "M", "K", "N"]].to_numpy(np.int64)
@@ -104,41 +100,31 @@ def predict_speedups(
 def sign_shares(predicted: pd.DataFrame) -> pd.DataFrame:
     """Return how often the predicted winner is the measured one, of what `predict_speedups` returns, table by table.
 
-    Returns:
-        Columns num and right_frac; num_clear and clear_right_frac of points whose measured speedup is more than
-        `CLEAR_FRAC` off 1; always_frac, the share of these that are wins; lost_frac, how much longer than the measured
-        best the predicted winner takes in the mean; always_lost_frac and never_lost_frac: by always or never W4A16.
+    Columns are num and right_frac; num_clear and clear_right_frac of points whose measured speedup is more than
+    `CLEAR_FRAC` off 1; always_frac, the share of these that are wins; lost_frac, how much longer than the measured best
+    the predicted winner takes in the mean; always_lost_frac and never_lost_frac: by always or never W4A16.
     """
     rows = []
     for (is_held_back, table), points in predicted.groupby(["is_held_back", "table"], sort=True):
         clear = points[points["is_clear"]]
         taken_us = points["w4a16_us"].where(points["predicted_speedup"] > 1.0, points["dense_us"])
         best_us = points[["w4a16_us", "dense_us"]].min(axis=1)
-        rows.append(
-            {
-                "table": table, "is_held_back": is_held_back, "num": len(points),
-                "right_frac": points["is_sign_right"].mean(), "num_clear": len(clear),
-                "clear_right_frac": clear["is_sign_right"].mean(), "always_frac": (clear["speedup"] > 1.0).mean(),
-                "lost_frac": (taken_us / best_us - 1.0).mean(),
-                "always_lost_frac": (points["w4a16_us"] / best_us - 1.0).mean(),
-                "never_lost_frac": (points["dense_us"] / best_us - 1.0).mean(),
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+        lost = (float((us / best_us - 1.0).mean()) for us in (taken_us, points["w4a16_us"], points["dense_us"]))
+        shares = points["is_sign_right"].mean(), len(clear), clear["is_sign_right"].mean()
+        rows.append((table, is_held_back, len(points), *shares, (clear["speedup"] > 1.0).mean(), *lost))
+    columns = ["table", "is_held_back", "num", "right_frac", "num_clear", "clear_right_frac", "always_frac"]
+    return pd.DataFrame(rows, columns=[*columns, "lost_frac", "always_lost_frac", "never_lost_frac"])
 
 
-def first_loss_bracket(M: Sequence[int], speedup: Sequence[float]) -> Bracket:
-    """Return between which measured M, rising, W4A16 first stops winning."""
-    return _bracket(M, next((place for place, value in enumerate(speedup) if value <= 1.0), len(M)))
+def brackets(M: Sequence[int], speedup: Sequence[float]) -> tuple[Bracket, Bracket]:
+    """Return between which measured M, rising, W4A16 first stops winning, and after which it does not win again."""
+    losses = [index for index, value in enumerate(speedup) if value <= 1.0]
+    wins = [index for index, value in enumerate(speedup) if value > 1.0]
 
+    def bracket(index: int) -> Bracket:
+        return Bracket(M[index - 1] if index else None, M[index] if index < len(M) else None)
 
-def last_win_bracket(M: Sequence[int], speedup: Sequence[float]) -> Bracket:
-    """Return after which measured M, rising, W4A16 does not win again: the last win and the M after it."""
-    return _bracket(M, 1 + max((place for place, value in enumerate(speedup) if value > 1.0), default=-1))
-
-
-def _bracket(M: Sequence[int], place: int) -> Bracket:
-    return Bracket(M[place - 1] if place else None, M[place] if place < len(M) else None)
+    return bracket(min(losses, default=len(M))), bracket(1 + max(wins, default=-1))
 
 
 def compare_crossovers(
@@ -146,14 +132,11 @@ def compare_crossovers(
 ) -> pd.DataFrame:
     """Return the predicted crossover of each measured pair beside the measured one, up to the largest M measured.
 
-    `predicted` is what `predict_speedups` returns, of pairs with several M.
-
-    Returns:
-        A row for each table and pair: table, N, K, num (measured M), max_M; predicted first_loss_M and last_win_M of
-        all M up to it (missing: no loss, no win); as a `Bracket` of measured M measured_first_loss, measured_last_win,
-        predicted_first_loss and predicted_last_win; num_right (measured M with the right winner), num_clear,
-        num_clear_right, agrees (all winners are right) and agrees_clearly (all that are clear). Tiles end at the M that
-        people measure, so first_loss_M may lie off its bracket, often by one row.
+    `predicted` is what `predict_speedups` returns, of pairs with several M. A row for each table and pair has table, N,
+    K, num (measured M), max_M; predicted first_loss_M and last_win_M of all M up to it (missing: no loss, no win); as a
+    `Bracket` of measured M measured_first_loss, measured_last_win, predicted_first_loss and predicted_last_win;
+    num_right (measured M with the right winner), num_clear, num_clear_right, agrees (all winners are right) and
+    agrees_clearly (all that are clear). Tiles end at the M that people measure: first_loss_M is often one row off.
     """
     evaluator = arch if isinstance(arch, GEMMEvaluator) else GEMMEvaluator(arch)
     rows = []
@@ -165,14 +148,14 @@ def compare_crossovers(
             evaluator, int(K), int(N), group_size=group_size, dense_dtype=dense_dtype, max_M=int(M[-1])
         )
         right, clear = ordered["is_sign_right"], ordered["is_clear"]
+        measured_loss, measured_win = brackets(M, speedup)
+        predicted_loss, predicted_win = brackets(M, predicted_speedup)
         rows.append(
             {
                 "table": table, "N": N, "K": K, "num": len(M), "max_M": M[-1],
                 "first_loss_M": crossover.first_loss_M, "last_win_M": crossover.last_win_M,
-                "measured_first_loss": first_loss_bracket(M, speedup),
-                "predicted_first_loss": first_loss_bracket(M, predicted_speedup),
-                "measured_last_win": last_win_bracket(M, speedup),
-                "predicted_last_win": last_win_bracket(M, predicted_speedup),
+                "measured_first_loss": measured_loss, "predicted_first_loss": predicted_loss,
+                "measured_last_win": measured_win, "predicted_last_win": predicted_win,
                 "num_right": int(right.sum()), "num_clear": int(clear.sum()),
                 "num_clear_right": int((right & clear).sum()), "agrees": bool(right.all()),
                 "agrees_clearly": bool(right[clear].all()),
@@ -193,7 +176,6 @@ def plot_crossover(crossover: Crossover, measured: pd.DataFrame | None = None) -
     Of `measured`, rows of `measured_speedups`, those of this N and K are drawn as points.
 
     Raises:
-        GemmEvalError: matplotlib is not installed.
         UnsupportedError: `measured` has the pair, but the crossover is not of cold weights in bursts.
     """
     points = None

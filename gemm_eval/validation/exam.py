@@ -1,23 +1,23 @@
 """The exam of a predicted subject: rows of its tables are predicted by fits that have not seen them.
 
-A subject has an `Exam`: where its tables lie, how its rows are predicted with groups of them held out, beside simple
-baselines, and for which rows errors are told. What all exams do stands here once: finding and reading tables, scoring,
-and the errors that a calibration file records.
+A subject is an `Exam`: its tables, a function that fits on some of their rows and predicts others, which rows are held
+out together, and for which rows errors are reported. Scores, lines and errors of calibrations follow from these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import ErrorFigures
-from gemm_eval.validation.fit import sha256_of
+from gemm_eval.validation.fit import held_out, sha256_of
 from gemm_eval.validation.metrics import Metrics, error_figures, measure_errors
 from gemm_eval.validation.tables import measured_root, meta_of, read_table
 from gemm_eval.validation.timings import Floats, Ints, Mask, Table
@@ -28,6 +28,15 @@ MODEL, NAIVE, FITTED, TABLE = "gemm_eval", "naive roofline", "fitted roofline", 
 
 ALL_GPUS = "all"
 """Word in place of names: every GPU with timings."""
+
+Predict = Callable[[Mask, Mask], dict[str, Floats]]
+"""Fits on the rows of the first mask and predicts those of the second: microseconds, by who predicts, the model last.
+
+Masks are [rows] of all tables, one after the other. Rows for which the model has nothing to do are 0.
+"""
+
+Groups = Iterable[tuple[Mapping[str, Any], Mask]]
+"""Labels of a line, and the rows that it is of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +65,10 @@ class MeasuredTable(Table):
 
     @classmethod
     def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003  of tables without words
-        """Return the fields of a table that its meta file, or its place, says."""
         return {key: str(meta[key]) for key in cls.KEYS}
 
     @property
     def name(self) -> str:
-        """Folder and file, as in ``memory-bound/kernels``."""
         return f"{self.path.parent.name}/{self.path.stem}"
 
     def column(self, name: str) -> Ints:
@@ -73,7 +80,36 @@ class MeasuredTable(Table):
         return [str(word) for word in self.frame[name]]
 
 
-T = TypeVar("T")
+class Line(NamedTuple):
+    """Errors by predictor on some rows; `labels` tell which, the group last, and `more` is what else JSON has."""
+
+    labels: Mapping[str, Any]
+    errors: Mapping[str, Metrics]
+    more: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def group(self) -> str:
+        """Rows that it is of."""
+        return str([*self.labels.values()][-1])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**self.labels, "errors": {who: of._asdict() for who, of in self.errors.items()}, **self.more}
+
+
+def lines_of(
+    labels: Mapping[str, Any], measured_us: Floats, predicted: Mapping[str, Floats], groups: Groups
+) -> Iterator[Line]:
+    """Yield the errors of each group that has rows; rows that the model predicts as 0 do not count."""
+    has_work = predicted[MODEL] != 0.0 if MODEL in predicted else np.ones(len(measured_us), bool)
+    for of_group, mask in groups:
+        rows = mask & has_work
+        if rows.any():
+            errors = {who: measure_errors(measured_us[rows], us[rows]) for who, us in predicted.items()}
+            yield Line({**labels, **of_group}, errors)
+
+
+T = TypeVar("T", bound=MeasuredTable)
 
 
 class Exam(NamedTuple, Generic[T]):
@@ -81,9 +117,9 @@ class Exam(NamedTuple, Generic[T]):
 
     Attributes:
         read: returns the tables of a GPU, by name.
-        predict: returns the latencies of all rows of some tables, one table after the other, by who predicts them; 0 of
-            rows for which the model has nothing to do.
-        groups: yields the rows of a table whose errors are reported together, and the labels of their line.
+        predict: returns the predictions of some tables of a GPU, ready to be fitted.
+        folds: returns a label of each row of some tables; rows with the same label are held out together.
+        groups: returns the rows of a table whose errors are reported together, and the labels of their line.
         headline: says what is held out.
         title: of the lines of a table, with labels in braces.
         columns, baselines: header of each label that is shown, and of each other predictor.
@@ -92,8 +128,9 @@ class Exam(NamedTuple, Generic[T]):
     """
 
     read: Callable[[str], list[T]]
-    predict: Callable[[GpuSpec, list[T]], dict[str, Floats]]
-    groups: Callable[[T], Iterator[tuple[dict[str, str], Mask]]]
+    predict: Callable[[GpuSpec, Sequence[T]], Predict]
+    folds: Callable[[Sequence[T]], Sequence[Hashable] | Ints]
+    groups: Callable[[T], Groups]
     headline: str
     title: str
     columns: Mapping[str, str]
@@ -101,27 +138,29 @@ class Exam(NamedTuple, Generic[T]):
     is_main: Callable[[Mapping[str, str]], bool]
     is_joint: bool = False
 
+    def held_out(self, arch: GpuSpec, sets: Sequence[T]) -> dict[str, Floats]:
+        """Return latencies by who predicts them, [rows] of tables that are fitted together, in microseconds.
 
-class Line(NamedTuple):
-    """Errors by predictor on some rows of a table.
+        Each row is predicted by fits on rows of other folds. InvalidInputError: a table of another GPU.
+        """
+        for table in sets:
+            if table.gpu != arch.name:
+                raise InvalidInputError(f"{table.name} is of {table.gpu}, not of {arch.name}")
+        return held_out(self.folds(sets), self.predict(arch, sets))
 
-    `labels` are gpu, data (name of the table), and what the subject tells its lines apart by, ``group`` last.
-    """
+    def by_table(self, arch: GpuSpec, sets: Sequence[T]) -> Iterator[tuple[T, dict[str, Floats]]]:
+        """Yield each table with its rows' held-out predictions."""
+        for together in [sets] if self.is_joint else [[table] for table in sets]:
+            predicted = self.held_out(arch, together)
+            for table, rows in zip(together, parts_of(together), strict=True):
+                yield table, {who: us[rows] for who, us in predicted.items()}
 
-    labels: Mapping[str, str]
-    errors: Mapping[str, Metrics]
-
-    @property
-    def group(self) -> str:
-        """Rows that it is of."""
-        return self.labels["group"]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {**self.labels, "errors": {name: asdict(errors) for name, errors in self.errors.items()}}
+    def errors(self, arch: GpuSpec, sets: Sequence[T]) -> tuple[ErrorFigures, ...]:
+        """Return the model's held-out errors on each table as a calibration file has them."""
+        return tuple(errors_of(table, predicted[MODEL]) for table, predicted in self.by_table(arch, sets))
 
 
-def gpus_with(exam: Exam[T]) -> list[str]:
+def gpus_with(exam: Exam[Any]) -> list[str]:
     """Return the GPUs that have tables of a subject."""
     return [name for name in list_archs() if measured_root(name).is_dir() and exam.read(name)]
 
@@ -135,24 +174,15 @@ def chosen_gpus(names: Sequence[str], known: Sequence[str]) -> list[str]:
     return list(chosen)
 
 
-def score(exam: Exam[T], names: Sequence[str] = ()) -> Iterator[Line]:
+def score(exam: Exam[Any], names: Sequence[str] = ()) -> Iterator[Line]:
     """Yield the errors of rows that were held out, by table and group of rows; `names` as in `chosen_gpus`."""
     for name in chosen_gpus(names, gpus_with(exam)):
-        arch, sets = load_arch(name, GpuSpec), cast("list[Any]", exam.read(name))
-        for together in [sets] if exam.is_joint else [[of_set] for of_set in sets]:
-            yield from _lines(exam, name, together, exam.predict(arch, together))
+        for table, predicted in exam.by_table(load_arch(name, GpuSpec), exam.read(name)):
+            labels = {"gpu": name, "data": table.name}
+            yield from lines_of(labels, table.measured_us, predicted, exam.groups(table))
 
 
-def _lines(exam: Exam[Any], gpu: str, sets: Sequence[Any], predicted: Mapping[str, Floats]) -> Iterator[Line]:
-    for table, rows in zip(sets, parts_of(sets), strict=True):
-        has_work = predicted[MODEL][rows] > 0.0
-        for labels, of_group in exam.groups(table):
-            if (mask := of_group & has_work).any():
-                errors = {who: measure_errors(table.measured_us[mask], us[rows][mask]) for who, us in predicted.items()}
-                yield Line({"gpu": gpu, "data": table.name, **labels}, errors)
-
-
-def parts_of(sets: Iterable[Any]) -> Iterator[slice]:
+def parts_of(sets: Iterable[Table]) -> Iterator[slice]:
     """Yield where the rows of each table are, one after the other."""
     start = 0
     for table in sets:
@@ -160,27 +190,7 @@ def parts_of(sets: Iterable[Any]) -> Iterator[slice]:
         start += len(table)
 
 
-def held_out(groups: Ints | Sequence[str], predict: Callable[[Mask], Mapping[str, Floats]]) -> dict[str, Floats]:
-    """Return the predictions of all rows by who makes them, each by fits on the rows of other groups.
-
-    `groups` [rows] are held out together; `predict` takes which rows are held out, and returns predictions of these.
-    """
-    names = np.asarray(groups)
-    predicted: dict[str, Floats] = {}
-    for group in dict.fromkeys(names.tolist()):
-        mask = names == group
-        for who, latency_us in predict(mask).items():
-            predicted.setdefault(who, np.zeros(len(names)))[mask] = latency_us
-    return predicted
-
-
 def errors_of(table: MeasuredTable, predicted_us: Floats) -> ErrorFigures:
     """Return the errors on a table as a calibration file has them; rows predicted as 0 do not count."""
     kept = predicted_us > 0.0
     return error_figures(table.name, sha256_of(table.path), table.measured_us[kept], predicted_us[kept])
-
-
-def check_gpu(arch: GpuSpec, table: MeasuredTable) -> None:
-    """Raise InvalidInputError for a table of another GPU."""
-    if table.gpu != arch.name:
-        raise InvalidInputError(f"{table.name} is of {table.gpu}, not of {arch.name}")

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.validation.predictors import P
-from gemm_eval.validation.timings import Floats, Ints, Timings
+from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 MIN_ROWS = 30
 """Of a family, for a fit of its coefficients."""
@@ -65,6 +64,15 @@ class Ranges:
     def _ends(self) -> tuple[Floats, Floats]:
         return np.array([item.low for item in self.items]), np.array([item.high for item in self.items])
 
+    def fit(
+        self, predict: Callable[[dict[str, float]], Floats], measured_us: Floats, search: Search,
+        start: Mapping[str, float] | None = None, weights: Floats | float = 1.0,
+    ) -> dict[str, float]:  # fmt: skip
+        """Return all coefficients, fitted on latencies [rows] from `start` or their defaults on; see `fit_logs`."""
+        begin = {item.name: item.default for item in self.items} if start is None else start
+        shares = self.shares(begin, search.off_bounds)
+        return self.values(fit_logs(self, predict, measured_us, shares, search, weights))
+
 
 def robust_fit(
     errors: Callable[[Floats], Floats], start: Any, low: Any, high: Any, loss_scale: float, **how: Any
@@ -107,18 +115,35 @@ def rounded(coefficients: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.{_DIGITS}g}") for name, value in coefficients.items()}
 
 
-def provenance(num_folds: int, what: str, seed: int, by: str = "(N, K)") -> dict[str, Any]:
-    """Return how and when a calibration came about, as its file has it; `what`: of what all the pairs were dealt."""
+def provenance(num_folds: int, data: str, seed: int, by: str = "(N, K)") -> dict[str, Any]:
+    """Return how and when a calibration came about, as its file has it; `data`: of which all the pairs were dealt."""
     return {
         "code_version": version("gemm_eval"),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "folds": f"{num_folds}-fold by {by} over all {what} together, seed {seed}",
+        "folds": f"{num_folds}-fold by {by} over all {data} together, seed {seed}",
     }
 
 
 def sha256_of(path: Path) -> str:
     """Return the hash of a file, as calibrations have it."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class Predictor(Protocol):
+    """Predicts latencies, after a fit on measured ones (which does nothing if it has no constants)."""
+
+    @property
+    def name(self) -> str:
+        """Name in tables and plots."""
+
+    def fit(self, *train: Timings) -> Self:
+        """Return a predictor whose constants are fitted on all of `train` together; this one stays as it is."""
+
+    def predict(self, rows: Timings) -> Floats:
+        """Return the latency of each row, in microseconds; what was measured must not be looked at."""
+
+
+P = TypeVar("P", bound=Predictor)
 
 
 class CrossFit(NamedTuple, Generic[P]):
@@ -128,7 +153,6 @@ class CrossFit(NamedTuple, Generic[P]):
     folds: tuple[Ints, ...]
 
     def predict(self, timings: Timings, set_index: int = 0) -> Floats:
-        """Return the latency of each row of a set by the fit that its pair is not in, in microseconds."""
         predicted_us = np.empty(len(timings))
         for fold, fitted in enumerate(self.fits):
             held_out = self.folds[set_index] == fold
@@ -146,8 +170,7 @@ def cross_fit(
     A pair (N, K) that several sets have is held out of all of them at once.
 
     Args:
-        predictor: what is fitted; several: one for each fold, where fits start at different places.
-        sets: all in one cross-validation.
+        predictor: it is fitted; several: one for each fold, where fits start at different values.
         num_folds, seed: see `assign_joint_folds`; InvalidOptionError: fewer pairs than folds.
         train: those of `sets` that are fitted on; empty: all.
         folds: of the rows of each set, where they are not to be dealt here.
@@ -169,6 +192,24 @@ def cross_fit(
         return CrossFit(tuple(fits), tuple(fold_of))
 
 
+def held_out(
+    groups: Sequence[Hashable] | Ints, predict: Callable[[Mask, Mask], Mapping[str, Floats]]
+) -> dict[str, Floats]:
+    """Return the predictions of all rows by who makes them, each by fits on the rows of other groups.
+
+    Args:
+        groups: [rows]; rows of a group are held out together.
+        predict: takes the rows to fit on and those to predict, as masks [rows]; returns predictions of the latter.
+    """
+    names = np.asarray(groups)
+    predicted: dict[str, Floats] = {}
+    for group in dict.fromkeys(names.tolist()):
+        mask = names == group
+        for who, latency_us in predict(~mask, mask).items():
+            predicted.setdefault(who, np.zeros(len(names)))[mask] = latency_us
+    return predicted
+
+
 def assign_folds(timings: Timings, num_folds: int = 5, seed: int = 0) -> Ints:
     """Return the fold of each row, 0 .. `num_folds` - 1; see `assign_joint_folds`."""
     return assign_joint_folds([timings], num_folds, seed)[0]
@@ -179,20 +220,17 @@ def assign_joint_folds(sets: Sequence[Timings], num_folds: int = 5, seed: int = 
 
     The pairs are dealt to the folds in the order of a hash of (seed, N, K): the same set of pairs gives the same folds
     on every machine, in whatever order the rows come, and the folds differ by one pair at most.
-
-    Raises:
-        InvalidOptionError: fewer than two folds, or more folds than pairs.
     """
     pairs = [item.pairs for item in sets]
     fold_of = fold_of_pairs(set().union(*pairs), num_folds, seed, ", ".join(item.name for item in sets))
     return [np.array([fold_of[pair] for pair in of_set], dtype=np.int64) for of_set in pairs]
 
 
-def fold_of_pairs(pairs: Set[tuple[int, int]], num_folds: int, seed: int, what: str) -> dict[tuple[int, int], int]:
-    """Return the fold of each pair (N, K) of `what`; see `assign_joint_folds`."""
+def fold_of_pairs(pairs: Set[tuple[int, int]], num_folds: int, seed: int, data: str) -> dict[tuple[int, int], int]:
+    """Return the fold of each pair (N, K) of `data`; see `assign_joint_folds`."""
     ordered = sorted(pairs, key=lambda pair: hashlib.sha256(f"{seed}:{pair[0]}:{pair[1]}".encode()).digest())
     if not 2 <= num_folds <= len(ordered):
         raise InvalidOptionError(
-            f"num_folds must be in 2..{len(ordered)}, the number of (N, K) pairs of {what}, got {num_folds}"
+            f"num_folds must be in 2..{len(ordered)}, the number of (N, K) pairs of {data}, got {num_folds}"
         )
-    return {pair: place % num_folds for place, pair in enumerate(ordered)}
+    return {pair: index % num_folds for index, pair in enumerate(ordered)}

@@ -1,7 +1,7 @@
-"""How wrong predicted latencies are: relative errors and rank agreement, by regime of M and group of rows.
+"""Errors of predicted latencies: relative errors and rank agreement, by regime of M and group of rows.
 
-The relative error of a row is predicted / measured - 1. Kendall's tau-b is over all pairs of rows of the group; of
-timings of single configs tau within a GEMM says whether its configs are told apart.
+The relative error of a row is predicted / measured - 1. Kendall's tau-b is over all pairs of rows of a group; tau
+within a GEMM, of timings of single configs, tells whether a predictor orders its configs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import pandas as pd
 
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import REGIMES_OF_M, ErrorFigures, fit_intervals, interval_of, regime_places
-from gemm_eval.validation.fit import CrossFit, cross_fit
-from gemm_eval.validation.predictors import Predictor
+from gemm_eval.validation.fit import CrossFit, Predictor, cross_fit
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 ALL = "all"
@@ -43,8 +42,7 @@ REGIMES = (*(Regime(*limits) for limits in REGIMES_OF_M), Regime(ALL, 1, None))
 """The groups of rows that errors are reported for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+class Metrics(NamedTuple):
     """Errors of `num` rows, as fractions (0.05 is 5%).
 
     Attributes:
@@ -60,12 +58,18 @@ class Metrics:
     bias_frac: float
     kendall_tau: float | None
 
+    def percents(self) -> dict[str, Any]:
+        """Return the errors as files of calibrations have them."""
+        names = ("mape", "median", "p90", "bias")
+        percents = {f"{name}_percent": round(100.0 * getattr(self, f"{name}_frac"), 3) for name in names}
+        tau = None if self.kendall_tau is None else round(self.kendall_tau, 4)
+        return {"num_rows": self.num, **percents, "kendall_tau": tau}
 
-@dataclass(frozen=True, slots=True)
-class Errors:
+
+class Errors(NamedTuple):
     """Errors of a predictor on the rows of a group (of `Timings.groups`) and a regime.
 
-    `tau_within_gemms` is the mean over the `num_gemms` GEMMs with more than 5 of these configs of Kendall's tau-b; None
+    `tau_within_gemms` is the mean of Kendall's tau-b over the `num_gemms` GEMMs with more than 5 of these configs; None
     where no GEMM has as many, or the predictor does not tell configs apart.
     """
 
@@ -84,19 +88,15 @@ def _tau(measured_us: Floats, predicted_us: Floats) -> float:
 
 
 def measure_errors(measured_us: Floats, predicted_us: Floats) -> Metrics:
-    """Return the errors of `predicted_us` against `measured_us`, both positive, in microseconds.
-
-    Raises:
-        InvalidInputError: the shapes differ, there is no row, or a value is not positive and finite.
-    """
+    """Return the errors of `predicted_us` against `measured_us`, both positive, in microseconds."""
     if measured_us.shape != predicted_us.shape or measured_us.ndim != 1 or not measured_us.size:
         raise InvalidInputError(
             f"measured and predicted must be equally many, at least one, got {measured_us.shape}, {predicted_us.shape}"
         )
-    for what, values in (("measured", measured_us), ("predicted", predicted_us)):
+    for name, values in (("measured", measured_us), ("predicted", predicted_us)):
         bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
         if bad.size:
-            raise InvalidInputError(f"{what} latencies must be positive, got {values[bad[0]]} us (row {bad[0] + 1})")
+            raise InvalidInputError(f"{name} latencies must be positive, got {values[bad[0]]} us (row {bad[0] + 1})")
     error = predicted_us / measured_us - 1.0
     size = np.abs(error)
     tau = _tau(measured_us, predicted_us) if measured_us.size > 1 else np.nan
@@ -108,13 +108,7 @@ def measure_errors(measured_us: Floats, predicted_us: Floats) -> Metrics:
 
 def error_figures(data: str, sha256: str, measured_us: Floats, predicted_us: Floats) -> ErrorFigures:
     """Return the errors on a data set as a calibration file has them."""
-    errors = measure_errors(measured_us, predicted_us)
-    names = ("mape", "median", "p90", "bias")
-    return ErrorFigures(
-        data=data, sha256=sha256, num_rows=errors.num,
-        kendall_tau=None if errors.kendall_tau is None else round(errors.kendall_tau, 4),
-        **{f"{name}_percent": round(100.0 * getattr(errors, f"{name}_frac"), 3) for name in names},
-    )  # fmt: skip
+    return ErrorFigures(data=data, sha256=sha256, **measure_errors(measured_us, predicted_us).percents())
 
 
 def are_inside(timings: Timings, predicted_us: Floats, folds: Ints) -> Mask:
@@ -136,8 +130,7 @@ def row_groups(timings: Timings) -> Iterator[tuple[str, str, Mask]]:
 
     Regimes are those of M, then rows near the best of their GEMM, then the set's bands, whose rows no regime counts.
     """
-    outside, M = ~timings.in_band, timings.sizes[:, 1]
-    regimes = {regime.name: regime.mask(M) & outside for regime in REGIMES}
+    regimes = {regime.name: regime.mask(timings.sizes[:, 1]) & ~timings.in_band for regime in REGIMES}
     if np.isfinite(timings.form.near_best):
         regimes["near best"] = timings.is_near_best
     regimes |= {name: timings.band_mask(name) for name in timings.bands}
@@ -165,7 +158,7 @@ def tau_within_gemms(gemm: Ints, measured_us: Floats, predicted_us: Floats) -> t
 
 
 def rows_by_gemm(gemm: Ints) -> list[Ints]:
-    """Return the places of the rows of each GEMM, by its number."""
+    """Return the indices of the rows of each GEMM, by its number."""
     order = np.argsort(gemm, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(gemm[order])) + 1)
 
@@ -175,9 +168,7 @@ class Score:
     """Predictions of one predictor for one set, and their errors.
 
     Attributes:
-        timings: the measured rows.
-        predictor: its name.
-        predicted_us: one a row, in microseconds.
+        predicted_us: [rows], in microseconds.
         how: how its constants came about, in a few words.
         num_folds: of the cross-validation; 0: not refitted on this set.
         has_order: it tells the configs of a GEMM apart.
@@ -250,14 +241,14 @@ def score(predictor: Predictor, timings: Timings, num_folds: int = 5, seed: int 
 
 
 def score_crossed(
-    crossed: CrossFit[Any], name: str, timings: Timings, set_index: int = 0, how: str = "", *,
+    crossed: CrossFit[Any], name: str, timings: Timings, set_index: int = 0, how: str = "", note: str = "", *,
     has_order: bool = False, has_interval: bool = False,
 ) -> Score:  # fmt: skip
     """Score a set by fits on other pairs (N, K); with `has_interval` also 80% intervals, by errors of other folds."""
     asked, num, folds = timings.whole(), len(crossed.fits), crossed.folds[set_index]
     predicted_us = crossed.predict(asked, set_index)
     is_inside = are_inside(asked, predicted_us, folds) if has_interval else None
-    return Score(asked, name, predicted_us, how or f"{num}-fold", num, has_order, crossed.fits, folds, is_inside)
+    return Score(asked, name, predicted_us, how or f"{num}-fold", num, has_order, crossed.fits, folds, is_inside, note)
 
 
 def worst_pairs(scored: Score, num: int = 10) -> pd.DataFrame:
@@ -276,7 +267,7 @@ def worst_pairs(scored: Score, num: int = 10) -> pd.DataFrame:
 
 
 def worst_rows(scored: Score, num: int) -> Ints:
-    """Return the places of the rows near the best of their GEMM with the largest errors in size, worst first."""
+    """Return the rows near the best of their GEMM with the largest errors in size, worst first."""
     size = np.where(scored.timings.is_near_best, np.abs(scored.error_frac), -1.0)
     worst = np.argsort(-size, kind="stable")[:num]
     return worst[size[worst] >= 0.0]

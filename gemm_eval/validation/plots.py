@@ -13,26 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from gemm_eval import figures
 from gemm_eval.extras import needs_extra
-from gemm_eval.figures import (
-    DASHES,
-    MARKERS,
-    MUTED,
-    SERIES,
-    SURFACE,
-    TEXT,
-    add_grid,
-    add_legend,
-    add_title,
-    new_figure,
-    scale_axis,
-    set_rows_axis,
-    styled,
-)
-from gemm_eval.validation.choice import first_rows
 from gemm_eval.validation.metrics import REGIMES, Score
 from gemm_eval.validation.report import title_of
-from gemm_eval.validation.studies import Study
+from gemm_eval.validation.studies import Study, first_rows
 from gemm_eval.validation.timings import Floats, Timings
 
 if TYPE_CHECKING:
@@ -53,16 +38,16 @@ _LEAST_PERCENT = 0.1  # regrets below are drawn here, since the axis is logarith
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG on white; the folder is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=_DPI, facecolor=SURFACE)
+    figure.savefig(path, dpi=_DPI, facecolor=figures.SURFACE)
 
 
-@styled
+@figures.styled
 def plot_predicted(scored: Score) -> Figure:
     """Plot predicted against measured latency, log-log, with lines at -10%, 0 and +10%."""
     return _predicted(scored.timings, scored.predicted_us, _title_of(scored))
 
 
-@styled
+@figures.styled
 def plot_family(study: Study, family: str) -> Figure:
     """Plot predicted against measured latency of one family's configs, as `plot_predicted`."""
     rows = study.timings.of_group(family)
@@ -78,12 +63,12 @@ def _predicted(timings: Timings, predicted_us: Floats, title: str) -> Figure:
     with needs_extra("plotting", "plot"):
         from matplotlib.lines import Line2D
 
-    figure = new_figure(6.4, 6.4)
+    figure = figures.new_figure(6.4, 6.4)
     axes = figure.add_subplot()
     is_dense = len(timings) > _MANY_POINTS
     area = 5 if is_dense else 10 if len(timings) > _FEW_POINTS else 20  # square points
     handles: list[Artist] = []
-    for regime, color, marker in zip(REGIMES[:-1], SERIES, MARKERS, strict=False):
+    for regime, color, marker in zip(REGIMES[:-1], figures.SERIES, figures.MARKERS, strict=False):
         rows = regime.mask(timings.sizes[:, 1])
         if rows.any():
             axes.scatter(
@@ -95,27 +80,27 @@ def _predicted(timings: Timings, predicted_us: Floats, title: str) -> Figure:
     both_us = np.concatenate([timings.measured_us, predicted_us])
     margin = max(_MARGIN, (both_us.max() / both_us.min()) ** _MARGIN_FRAC)
     ends = np.array([both_us.min() / margin, both_us.max() * margin])
-    handles += axes.plot(ends, ends, color=TEXT, linewidth=0.8, label="equal")
+    handles += axes.plot(ends, ends, color=figures.TEXT, linewidth=0.8, label="equal")
     for factor in (1.0 - _GUIDE_FRAC, 1.0 + _GUIDE_FRAC):
-        guide = axes.plot(ends, factor * ends, color=MUTED, linewidth=0.8, linestyle=":")
+        guide = axes.plot(ends, factor * ends, color=figures.MUTED, linewidth=0.8, linestyle=":")
     guide[0].set_label(f"{_GUIDE_FRAC:.0%} off")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     axes.set_box_aspect(1.0)
-    add_grid(axes)
+    figures.add_grid(axes)
     for axis, name in ((axes.xaxis, "measured_latency_us"), (axes.yaxis, "predicted_latency_us")):
-        scale_axis(axis, name, both_us, is_log=True)
-    add_title(figure, title)
-    add_legend(figure, [*handles, *guide])
+        figures.scale_axis(axis, name, both_us, is_log=True)
+    figures.add_title(figure, title)
+    figures.add_legend(figure, [*handles, *guide])
     return figure
 
 
-@styled
+@figures.styled
 def plot_error_by_rows(scored: Score) -> Figure:
     """Plot the relative error, in percent, over M: the median, and the bands of 25..75% and 10..90% of the rows.
 
     Rows are taken together in half octaves of M, since M = 127, 128 and 129 are of few rows each.
     """
-    figure = new_figure(7.4, 4.4)
+    figure = figures.new_figure(7.4, 4.4)
     axes = figure.add_subplot()
     percent = 100.0 * scored.error_frac
     octaves = np.log2(scored.timings.sizes[:, 1].astype(np.float64))
@@ -123,18 +108,18 @@ def plot_error_by_rows(scored: Score) -> Figure:
     M, errors = np.exp2(frame["octave"].mean().to_numpy()), frame["percent"]
     handles: list[Artist] = [
         axes.fill_between(
-            M, errors.quantile(low), errors.quantile(high), color=SERIES[0], alpha=alpha, linewidth=0,
+            M, errors.quantile(low), errors.quantile(high), color=figures.SERIES[0], alpha=alpha, linewidth=0,
             label=f"{low:.0%} to {high:.0%} of rows",
         )
         for low, high, alpha in _BANDS
     ]  # fmt: skip
-    handles += axes.plot(M, errors.quantile(0.5), color=SERIES[0], marker=MARKERS[0], label="median")
-    axes.axhline(0.0, color=TEXT, linewidth=0.8)
-    add_grid(axes)
-    set_rows_axis(axes, M.min(), M.max())
-    scale_axis(axes.yaxis, "predicted / measured - 1_percent", percent, is_log=False)
-    add_title(figure, _title_of(scored))
-    add_legend(figure, handles[::-1])
+    handles += axes.plot(M, errors.quantile(0.5), color=figures.SERIES[0], marker=figures.MARKERS[0], label="median")
+    axes.axhline(0.0, color=figures.TEXT, linewidth=0.8)
+    figures.add_grid(axes)
+    figures.set_rows_axis(axes, M.min(), M.max())
+    figures.scale_axis(axes.yaxis, "predicted / measured - 1_percent", percent, is_log=False)
+    figures.add_title(figure, _title_of(scored))
+    figures.add_legend(figure, handles[::-1])
     return figure
 
 
@@ -143,23 +128,25 @@ def _title_of(scored: Score) -> str:
     return f"{scored.predictor} ({scored.how}), {name}\n{rest}"
 
 
-@styled
+@figures.styled
 def plot_regret(study: Study) -> Figure:
     """Plot, for each method, the share of GEMMs whose choice has at most that regret, in percent.
 
     GEMMs whose configs were all timed, or all where there is none; regrets under 0.1% are drawn at 0.1%. Methods that
     start with the same word have one colour: the same order, of which more or fewer are timed.
     """
-    figure = new_figure(7.6, 5.4)
+    figure = figures.new_figure(7.6, 5.4)
     axes = figure.add_subplot()
     gemms = study.is_full if study.is_full.any() else np.ones(len(study.is_full), bool)
     best_us = study.timings.best_us[first_rows(study.timings)][gemms]
     share = 100.0 * np.arange(len(best_us) + 1) / len(best_us)
     choices = [choice for choice in study.choices if choice.method != "profile all"]
-    colors = dict(zip(dict.fromkeys(choice.method.split()[0] for choice in choices), cycle(SERIES), strict=False))
+    colors = dict(
+        zip(dict.fromkeys(choice.method.split()[0] for choice in choices), cycle(figures.SERIES), strict=False)
+    )
     handles: list[Artist] = []
     drawn = []
-    for choice, dash in zip(choices, cycle(DASHES), strict=False):
+    for choice, dash in zip(choices, cycle(figures.DASHES), strict=False):
         percent = np.maximum(100.0 * np.sort(choice.chosen_us[gemms] / best_us - 1.0), _LEAST_PERCENT)
         handles += axes.step(
             np.concatenate([percent[:1], percent]), share, where="post", linestyle=dash, label=choice.method,
@@ -167,13 +154,21 @@ def plot_regret(study: Study) -> Figure:
         )  # fmt: skip
         drawn.append(percent)
     axes.set(xscale="log", ylabel="GEMMs (%)", ylim=(0, 101))
-    add_grid(axes)
-    scale_axis(axes.xaxis, "regret", np.concatenate(drawn), is_log=True)
+    figures.add_grid(axes)
+    figures.scale_axis(axes.xaxis, "regret", np.concatenate(drawn), is_log=True)
     least = f"less than {_LEAST_PERCENT:g} at {_LEAST_PERCENT:g}"
     axes.set_xlabel(f"regret: time of the choice / best measured - 1 (%; {least})")
-    add_title(figure, f"{len(best_us)} GEMMs\n{_short(study.title)}")
-    add_legend(figure, handles)
+    figures.add_title(figure, f"{len(best_us)} GEMMs\n{_short(study.title)}")
+    figures.add_legend(figure, handles)
     return figure
+
+
+def save_score_plots(scores: Sequence[Score], folder: Path) -> None:
+    """Write predictions and errors over M of each score as PNG files to a folder, which is made if it is missing."""
+    for scored in scores:
+        stem = f"{scored.timings.name}-{scored.predictor}".replace("/", "-").replace(" ", "-")
+        save_figure(plot_predicted(scored), folder / f"{stem}-predicted.png")
+        save_figure(plot_error_by_rows(scored), folder / f"{stem}-error.png")
 
 
 def save_study_plots(studies: Sequence[Study], folder: Path) -> None:

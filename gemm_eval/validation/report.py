@@ -1,43 +1,42 @@
-"""Scores of libraries' own choices as tables for a terminal, as JSON documents and as data frames."""
+"""Scores and lines as tables for a terminal, as JSON documents and as data frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from rich import box
 from rich.table import Table
 
+from gemm_eval.validation.exam import Line
 from gemm_eval.validation.metrics import Metrics, Score, worst_pairs
 from gemm_eval.validation.timings import Timings
+from gemm_eval.words import visible
 
 FIGURES = ("n", "MAPE", "median", "p90", "bias", "tau")
-_HEADERS = ("group", "predictor", "fit", *FIGURES)
 _COVERAGE = "in 80%"  # rows inside the interval that is made to hold 80% of them
-_WORST_HEADERS = ("N", "K", "n", "MAPE", "bias", "worst M", "its error")
 _NAMES = ("predictor", "method", "coefficient")
 _TEXT_COLUMNS = (*_NAMES, "group", "fit", "family", "regime")
 _CONDITIONS = ("gpu", "library", "l2", "clock")
 
 
-def title_of(timings: Timings) -> str:
-    """Return one line that says what the rows of a set are."""
-    pairs = len(set(timings.pairs))
-    conditions = f"{timings.library} on {timings.gpu}, {timings.l2} L2, {timings.clock} clock"
-    return f"{timings.name}: {len(timings):,} GEMMs, {pairs} (N, K) pairs, {conditions}"
-
-
-def report_table(headers: Sequence[str], title: str) -> Table:
-    """Return an empty table of a report, made to fit a terminal of 80 columns; names never wrap."""
+def report_table(headers: Sequence[str], title: str, num_left: int = 0) -> Table:
+    """Return an empty table that fits a terminal of 80 columns; names never wrap, the first `num_left` are text."""
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", padding=0
     )  # fmt: skip
-    for header in headers:
-        is_text = header in _TEXT_COLUMNS
+    for index, header in enumerate(headers):
+        is_text = index < num_left or header in _TEXT_COLUMNS
         table.add_column(header, overflow="fold", justify="left" if is_text else "right", no_wrap=header in _NAMES)
+    return table
+
+
+def with_caption(table: Table, caption: str) -> Table:
+    """Return the table with a text below it."""
+    table.caption, table.caption_justify = caption, "left"
     return table
 
 
@@ -48,6 +47,42 @@ def error_cells(errors: Metrics, kendall_tau: float | None) -> tuple[str, ...]:
     return f"{errors.num:,}", *(f"{size:.1%}" for size in sizes), f"{errors.bias_frac:+.1%}", tau
 
 
+def lines_table(
+    lines: Sequence[Line], title: str, columns: Mapping[str, str], shares: Mapping[str, str], *, title_of: str = ""
+) -> Table:
+    """Return lines of an exam as a table.
+
+    Args:
+        columns: header of each label that is shown; none: the text `title_of`, with labels in braces, stands instead.
+        shares: header of each predictor whose MAPE is shown; the other errors are those of the last predictor.
+    """
+    num, _, *others = FIGURES
+    has_coverage = any("coverage_frac" in line.more for line in lines)
+    headers = list(columns.values()) or ["rows of"]
+    more = [_COVERAGE] if has_coverage else []
+    table = report_table((*headers, num, *shares.values(), *others, *more), title, len(headers))
+    for line in lines:
+        last = list(line.errors.values())[-1]
+        count, _, *cells = error_cells(last, last.kendall_tau)
+        labels = [str(line.labels[name]) for name in columns] or [title_of.format(**line.labels)]
+        mapes = (f"{line.errors[who].mape_frac:.1%}" if who in line.errors else "-" for who in shares)
+        coverage = [f"{line.more['coverage_frac']:.0%}"] if has_coverage else []
+        table.add_row(*labels, count, *mapes, *cells, *coverage)
+    return table
+
+
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table of results as CSV; names in it are those of files."""
+    frame.map(lambda cell: visible(cell) if isinstance(cell, str) else cell).to_csv(path, index=False)
+
+
+def title_of(timings: Timings) -> str:
+    """Return one line that says what the rows of a set are."""
+    pairs = len(set(timings.pairs))
+    conditions = f"{timings.library} on {timings.gpu}, {timings.l2} L2, {timings.clock} clock"
+    return f"{timings.name}: {len(timings):,} GEMMs, {pairs} (N, K) pairs, {conditions}"
+
+
 def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str = "") -> Table:
     """Return the errors of several predictors on one set, by group of rows: of `groups`, or all.
 
@@ -55,9 +90,10 @@ def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str 
     """
     title = title_of(scores[0].timings)
     has_intervals = any(scored.is_inside is not None for scored in scores)
-    table = report_table((*_HEADERS, _COVERAGE) if has_intervals else _HEADERS, f"{title}\n{note}" if note else title)
-    for place, group in enumerate(group for group in scores[0].by_regime if not groups or group in groups):
-        if place:
+    headers = ("group", "predictor", "fit", *FIGURES, *((_COVERAGE,) if has_intervals else ()))
+    table = report_table(headers, f"{title}\n{note}" if note else title)
+    for index, group in enumerate(group for group in scores[0].by_regime if not groups or group in groups):
+        if index:
             table.add_section()
         for first, scored in enumerate(scores):
             errors, coverage = scored.by_regime[group], scored.coverage
@@ -70,7 +106,8 @@ def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str 
 
 def worst_table(scored: Score, num: int = 10) -> Table:
     """Return the pairs (N, K) with the largest mean errors of one predictor."""
-    table = report_table(_WORST_HEADERS, f"largest mean errors of {scored.predictor} by (N, K): {scored.timings.name}")
+    headers = ("N", "K", "n", "MAPE", "bias", "worst M", "its error")
+    table = report_table(headers, f"largest mean errors of {scored.predictor} by (N, K): {scored.timings.name}")
     for N, K, num_rows, mape, bias, M, error in worst_pairs(scored, num).itertuples(index=False):
         table.add_row(str(N), str(K), str(num_rows), f"{mape:.1%}", f"{bias:+.1%}", str(M), f"{error:+.1%}")
     return table
@@ -84,7 +121,7 @@ def _errors_of(scored: Score) -> dict[str, dict[str, Any]]:
     """Return the errors and the coverage by group of rows."""
     coverage = scored.coverage
     return {
-        group: asdict(errors) | {"coverage_frac": coverage.get(group)} for group, errors in scored.by_regime.items()
+        group: errors._asdict() | {"coverage_frac": coverage.get(group)} for group, errors in scored.by_regime.items()
     }
 
 

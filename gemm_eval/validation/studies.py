@@ -1,39 +1,202 @@
-"""Models of single configs against timings: predictions, choices and what choosing costs, beside baselines."""
+"""Studies of single configs: errors of predictors, and how good the config is that each would choose for a GEMM.
+
+Of W4A16 kernels a study is told apart by family, and judged by regret; of Triton kernels by data set, and by speed.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import InvalidInputError
-from gemm_eval.validation import choice
-from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
-from gemm_eval.validation.fit import MIN_ROWS, cross_fit
-from gemm_eval.validation.metrics import ALL, REGIMES, Errors, Score, regime_of, row_groups, score_crossed
-from gemm_eval.validation.predictors.nvidia import nvidia_choices
-from gemm_eval.validation.predictors.triton import TritonModel, without_code
-from gemm_eval.validation.predictors.w4a16 import (
-    W4A16Model,
-    has_all_configs,
-    is_w4a16_calibrated,
-    list_w4a16_tables,
-    read_w4a16_timings,
-)
-from gemm_eval.validation.tables import meta_of
-from gemm_eval.validation.timings import Ints, Mask, Timings
+from gemm_eval.mapping import Schedule
+from gemm_eval.validation.metrics import ALL, Errors, Score, rows_by_gemm, worst_rows
+from gemm_eval.validation.report import FIGURES, error_cells, report_table, with_caption
+from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
-NOT_INSTALLED = "nvMatmulHeuristics: not installed"
 FIRST = ("first", "first 3", "first 20%")
 """Numbers of a GEMM's configs that are timed, in a method's order, and the best of them taken: Triton's choices."""
 
-_STATIC = "static scoring"
-_PROFILED = (3, 10)  # of the model's first ones
+_FAMILY = "family"
 _US_PER_S = 1e6
+_IN_SECONDS_US = 0.01 * _US_PER_S  # a choice that takes longer
+_LEAST_TERM_US = 0.05
+TOP = (1, 3, 10)
+"""Shares of GEMMs are reported whose best config is among so many first ones."""
+
+_LEAST_SPEED_PERCENTILE = 5.0
+
+
+class Choices(NamedTuple):
+    """Choices of a method, one for each GEMM: arrays are [gemms].
+
+    Attributes:
+        chosen_us: measured time of the choice; of several, the best, because they are profiled.
+        speeds: best measured time over that, 0..1.
+        place: of the best config in the method's order, from 1; NaN where it gives no order.
+        in_top: [gemms, `TOP`], whether the best is among so many first ones, or how likely; NaN likewise.
+        profiled_us: device time of timing what the method wants timed.
+        how: in a few words; of methods that time several, how many.
+    """
+
+    method: str
+    chosen_us: Floats
+    speeds: Floats
+    place: Floats
+    in_top: Floats
+    profiled_us: Floats
+    how: str = ""
+
+
+class Loss(NamedTuple):
+    """Loss of choices against the best measured, as fractions (0.02 is 2%), over GEMMs of a group and regime.
+
+    Attributes:
+        mean_frac, median_frac, p95_frac, worst_frac: of the regret: measured time of the choice / best measured - 1.
+        speed_frac: geometric mean of best measured / time of the choice (1: always the best).
+        p5_speed_frac, least_speed_frac: its 5th percentile, and the least.
+        top1_frac, top3_frac, top10_frac: share of GEMMs whose best config is among so many first ones of the method's
+            order; None: it gives no order that goes so far.
+        profiled_s: median device time of what the method times, in seconds.
+    """
+
+    method: str
+    how: str
+    group: str
+    regime: str
+    num_gemms: int
+    mean_frac: float
+    median_frac: float
+    p95_frac: float
+    worst_frac: float
+    speed_frac: float
+    p5_speed_frac: float
+    least_speed_frac: float
+    top1_frac: float | None
+    top3_frac: float | None
+    top10_frac: float | None
+    profiled_s: float
+
+
+def first_rows(timings: Timings) -> Ints:
+    """Return a row of each GEMM, [gemms], in the order of `timings.gemm`."""
+    return np.unique(timings.gemm, return_index=True)[1].astype(np.int64)
+
+
+def static_points(timings: Timings) -> Floats:
+    """Return points of each row by a fixed rule, [rows], as written before one has a model; more is better.
+
+    100 where the tile has as many tokens as preferred (64 below M = 128, else 128), 50 where it has fewer; the columns
+    of the tile / 32; 10 for steps of 64 k; 5 for each CTA of the cluster where M and N are at least 128; 20 for
+    cooperating warpgroups.
+    """
+    names = ("M", "N", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n")
+    M, N, cta_m, cta_n, cta_k, cluster_m, cluster_n = (timings.column(name) for name in names)
+    is_cooperative = timings.frame["schedule"].str.upper().to_numpy(str) == Schedule.COOPERATIVE.name
+    preferred = np.where(M < 128, 64, 128)
+    points: Floats = np.where(cta_m == preferred, 100.0, np.where(cta_m < preferred, 50.0, 0.0)) + cta_n / 32
+    points += np.where(cta_k == 64, 10.0, 0.0)
+    points += np.where(np.minimum(M, N) >= 128, 5.0 * cluster_m * cluster_n, 0.0)
+    points += np.where(is_cooperative, 20.0, 0.0)
+    return points
+
+
+def order_by(timings: Timings, cost: Floats) -> Ints:
+    """Return the rows GEMM by GEMM, least `cost` first; ties in the order of the registry, never in that of the table.
+
+    Triton's kernels have no registry: there ties are in the order of the table.
+    """
+    return np.lexsort((timings.column("registry_place"), cost, timings.gemm))
+
+
+def profile_us(timings: Timings) -> Floats:
+    """Return the device time of timing each row as its table says: replays x calls x latency, in microseconds."""
+    calls = timings.frame["num_replays"].to_numpy(np.float64)
+    if "calls_per_replay" in timings.frame:
+        calls = calls * timings.frame["calls_per_replay"].to_numpy(np.float64)
+    total: Floats = calls * timings.measured_us
+    return total
+
+
+def share_of_configs(timings: Timings, share: float) -> Ints:
+    """Return how many configs such a share of a GEMM's is, at least one, [gemms]."""
+    return np.maximum(1, (share * np.bincount(timings.gemm)).astype(np.int64))
+
+
+def ranked_choice(timings: Timings, method: str, order: Ints, num: int | Ints = 1, how: str = "") -> Choices:
+    """Choose by an order of the rows (`order_by`): the first of each GEMM, or the measured best of the first `num`."""
+    gemm = timings.gemm[order]
+    starts = np.flatnonzero(np.diff(gemm, prepend=-1))
+    rank = np.arange(len(order)) - starts[gemm] + 1.0
+    measured_us = timings.measured_us[order]
+    is_chosen = rank <= np.broadcast_to(num, len(starts))[gemm]
+    chosen_us = np.minimum.reduceat(np.where(is_chosen, measured_us, np.inf), starts)
+    is_best = measured_us == timings.best_us[order]
+    place_of_best = np.minimum.reduceat(np.where(is_best, rank, np.inf), starts)
+    profiled = is_chosen if np.max(num) > 1 else np.zeros(len(order), bool)
+    profiled_us = np.add.reduceat(np.where(profiled, profile_us(timings)[order], 0.0), starts)
+    in_top = (place_of_best[:, None] <= np.array(TOP)).astype(np.float64)
+    speeds = timings.best_us[order[starts]] / chosen_us
+    return Choices(method, chosen_us, speeds, place_of_best, in_top, profiled_us, how)
+
+
+def random_choice(timings: Timings) -> Choices:
+    """Return the expected choice of a method that takes any timed config of a GEMM, each as likely."""
+    num = np.bincount(timings.gemm).astype(np.float64)
+    chosen_us = np.bincount(timings.gemm, timings.measured_us) / num
+    in_top = np.minimum(np.array(TOP), num[:, None]) / num[:, None]
+    speeds = timings.best_us[first_rows(timings)] / chosen_us
+    none = np.full(len(num), np.nan)
+    return Choices("random", chosen_us, speeds, none, in_top, np.zeros(len(num)), "expected value")
+
+
+def random_speeds(timings: Timings, how: str) -> Choices:
+    """Choose as `random_choice`, but by the geometric mean over a GEMM's configs, as speeds are averaged."""
+    logs = np.log(timings.measured_us)
+    speeds = np.array([np.exp(logs[rows].min() - logs[rows].mean()) for rows in rows_by_gemm(timings.gemm)])
+    best_us = timings.best_us[first_rows(timings)]
+    return random_choice(timings)._replace(method="at random", chosen_us=best_us / speeds, speeds=speeds, how=how)
+
+
+def measure_loss(timings: Timings, choices: Choices, gemms: Mask, group: str = ALL, regime: str = ALL) -> Loss:
+    """Return how far the choices are from the best, over the GEMMs where `gemms` [gemms] is true, at least one."""
+    regret = (choices.chosen_us / timings.best_us[first_rows(timings)])[gemms] - 1.0
+    speeds = choices.speeds[gemms]
+    top1, top3, top10 = (None if np.isnan(share) else float(share) for share in choices.in_top[gemms].mean(axis=0))
+    return Loss(
+        choices.method, choices.how, group, regime, len(regret), float(regret.mean()), float(np.median(regret)),
+        float(np.quantile(regret, 0.95)), float(regret.max()), float(np.exp(np.log(speeds).mean())),
+        float(np.percentile(speeds, _LEAST_SPEED_PERCENTILE)), float(speeds.min()), top1, top3, top10,
+        float(np.median(choices.profiled_us[gemms])) / _US_PER_S,
+    )  # fmt: skip
+
+
+class ChoiceCost(NamedTuple):
+    """Cost of choosing a kernel for one GEMM, medians over `num_gemms`, those whose configs were all timed.
+
+    Where there are none, the model's times are of all GEMMs, and profiling takes 0. `model_us` and `model_p90_us` are
+    of `select_config` on this machine, one thread; `profile_device_s` of all replays of all configs, as the tables say;
+    `profile_s` also of the pauses and L2 flushes between replays, but of no build.
+    """
+
+    num_gemms: int
+    num_configs: int
+    model_us: float
+    model_p90_us: float
+    profile_device_s: float
+    profile_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Time of profiling over that of the model."""
+        return _US_PER_S * self.profile_s / self.model_us if self.model_us else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,170 +209,270 @@ class Study:
         is_full: [gemms], whether all configs of a GEMM were timed.
         cost: of choosing.
         overhead_us: method -> time that it takes for one GEMM beside what it profiles, where that was measured.
-        missing: methods that could not be run, in words.
         is_held_back: the rows were scored with the committed coefficients.
+        describe: returns the config of a row in words.
     """
 
     title: str
     timings: Timings
     scores: Sequence[Score]
-    losses: Sequence[choice.Loss]
-    choices: Sequence[choice.Choices] = ()
+    losses: Sequence[Loss]
+    choices: Sequence[Choices] = ()
     is_full: Mask = field(default_factory=lambda: np.zeros(0, bool))
-    cost: choice.ChoiceCost | None = None
+    cost: ChoiceCost | None = None
     overhead_us: dict[str, float] = field(default_factory=dict)
-    missing: Sequence[str] = ()
     is_held_back: bool = False
+    describe: Callable[[int], str] = str
 
     @property
     def errors(self) -> list[Errors]:
         """Errors of each score, by group and regime."""
         return [item for scored in self.scores for item in scored.errors]
 
+    @property
+    def by_family(self) -> bool:
+        """Whether its rows are told apart by kernel family."""
+        return self.timings.form.group == _FAMILY
 
-def find_w4a16_tables(arch: GpuSpec, files: Sequence[Path], *, is_fit: bool | None) -> tuple[list[Path], list[Path]]:
-    """Return the tables whose rows are held out of fits, and those that are scored with the committed coefficients.
 
-    No files: all that come with the library. `is_fit` False: nothing is fitted; None: only on a GPU with calibrations.
+# fields of `Loss` that documents have under other names, or not at all, by the form's group
+_RENAMED: Mapping[str, Mapping[str, str]] = {
+    _FAMILY: {"group": "gemms"},
+    "data_set": {"group": "data_set", "how": "top", "p5_speed_frac": "p5_frac", "least_speed_frac": "worst_frac"},
+}
+_KEPT: Mapping[str, Sequence[str]] = {
+    _FAMILY: (
+        "group", "regime", "method", "num_gemms", "mean_frac", "median_frac", "p95_frac", "worst_frac", "speed_frac",
+        "top1_frac", "top3_frac", "top10_frac", "profiled_s",
+    ),
+    "data_set": (
+        "method", "group", "regime", "num_gemms", "how", "speed_frac", "p5_speed_frac", "least_speed_frac",
+    ),
+}  # fmt: skip
+
+
+def _choice_records(study: Study) -> list[dict[str, Any]]:
+    group = study.timings.form.group
+    names = {name: _RENAMED[group].get(name, name) for name in _KEPT[group]}
+    return [{key: getattr(loss, name) for name, key in names.items()} for loss in study.losses]
+
+
+def _error_records(study: Study) -> list[dict[str, Any]]:
+    """Return errors as records; tau over all rows is left out, as the one within GEMMs says more."""
+    records = []
+    for item in study.errors:
+        head: dict[str, Any] = {"predictor": item.predictor, study.timings.form.group: item.group}
+        head |= {"regime": item.regime, "tau_within_gemms": item.tau_within_gemms}
+        head |= {"num_gemms": item.num_gemms} if study.by_family else {}
+        records.append(head | {key: value for key, value in item.errors._asdict().items() if key != "kendall_tau"})
+    return records
+
+
+def study_frame(studies: Iterable[Study]) -> pd.DataFrame:
+    """Return all errors and choices as rows: `what` says which, `tables` of which data; errors are fractions."""
+    rows: list[dict[str, Any]] = []
+    for study in studies:
+        frame = study.timings.frame
+        tables = {"tables": " ".join(dict.fromkeys(frame["table"]))} if "table" in frame else {}
+        for word, records in (("error", _error_records(study)), ("choice", _choice_records(study))):
+            rows += [{"what": word} | tables | record for record in records]
+    return pd.DataFrame(rows)
+
+
+def study_document(study: Study, num_worst: int) -> dict[str, Any]:
+    """Return all numbers as a document for JSON; times in us or s as their names say, errors as fractions."""
+    counts = {"num_rows": len(study.timings), "num_gemms": int(study.timings.gemm.max()) + 1}
+    predictors = {scored.predictor: scored.how for scored in study.scores}
+    choices, errors = _choice_records(study), _error_records(study)
+    if not study.by_family:
+        worst = worst_choices(study, num_worst)
+        return counts | {"predictors": predictors, "errors": errors, "choices": choices, "worst": worst}
+    return {
+        "title": study.title,
+        "tables": list(dict.fromkeys(study.timings.frame["table"])),
+        **counts,
+        "num_gemms_with_all_configs": int(study.is_full.sum()),
+        "predictors": predictors,
+        "errors": errors,
+        "choices": [item | {"choice_us": study.overhead_us.get(item["method"])} for item in choices],
+        "cost": {} if study.cost is None else study.cost._asdict() | {"ratio": study.cost.ratio},
+        "worst": outlier_records(study, num_worst),
+    }
+
+
+def outlier_records(study: Study, num: int) -> list[dict[str, Any]]:
+    """Return the rows near the best of their GEMM with the largest errors of the model, and its terms in us."""
+    timings, model = study.timings, study.scores[0]
+    records = []
+    for row in worst_rows(model, num).tolist():
+        values: dict[str, Any] = timings.frame.iloc[row].to_dict()
+        cut = {"STREAM_K": "stream-K", "SPLIT_K": f"split-K {values['split_k']}"}
+        tile = "x".join(str(values[name]) for name in ("cta_m", "cta_n", "cta_k"))
+        config = f"{tile} cluster {values['cluster_m']}x{values['cluster_n']} {values['num_stages']} stages "
+        config += f"{str(values['schedule']).lower()} {cut.get(str(values['decomposition']).upper(), '')}"
+        records.append(
+            {name: int(values[name]) for name in ("M", "N", "K")}
+            | {name: str(values[name]) for name in ("table", "mode", "family")}
+            | {
+                "config": config.rstrip(),
+                "measured_us": float(values["latency_us"]),
+                "predicted_us": float(model.predicted_us[row]),
+                "error_frac": float(model.error_frac[row]),
+                "over_best": float(values["latency_us"] / timings.best_us[row]),
+                "terms_us": model.breakdown(row),
+            }
+        )
+    return records
+
+
+def worst_choices(study: Study, num: int) -> list[dict[str, Any]]:
+    """Return the GEMMs for which the first choice of the Triton model is slowest against the best, worst first.
+
+    Returns:
+        Keys data_set, M, N, K, speed_frac, and config, measured_us and predicted_us of `chosen` and of `best`.
     """
-    for path in files:
-        if not path.is_file():
-            raise InvalidInputError(f"cannot read timings from {path}: there is no such file")
-    held_back = [path for path in files if "held_back" in meta_of(path)]
-    fitted = [path for path in files if path not in held_back]
-    if not files:
-        fitted, held_back = (list_w4a16_tables(arch.name, is_held_back=value) for value in (False, True))
-    if is_fit is None:
-        is_fit = is_w4a16_calibrated(arch)
-    return (fitted, held_back) if is_fit else ([], fitted + held_back)
+    timings, predicted_us, measured_us = study.timings, study.scores[0].predicted_us, study.timings.measured_us
+    groups, speeds = rows_by_gemm(timings.gemm), study.choices[0].speeds
+    records = []
+    for gemm in np.argsort(speeds, kind="stable")[:num].tolist():
+        record: dict[str, Any] = {}
+        for name, us in (("chosen", predicted_us), ("best", measured_us)):
+            row = int(groups[gemm][np.argmin(us[groups[gemm]])])
+            times = {"measured_us": float(measured_us[row]), "predicted_us": float(predicted_us[row])}
+            record[name] = {"config": study.describe(row), **times}
+        head: dict[Any, Any] = timings.frame.iloc[groups[gemm][0]][["data_set", "M", "N", "K"]].to_dict()
+        records.append(head | {"speed_frac": float(speeds[gemm]), **record})
+    return records
 
 
-def study_w4a16(
-    arch: GpuSpec, paths: Sequence[Path], num_folds: int = 5, seed: int = 0, train: Sequence[Path] | None = None
-) -> Study:
-    """Score the model and its baselines on tables of `gemm-eval measure --kernel w4a16`.
+def study_report(study: Study, num_worst: int) -> Iterator[RenderableType]:
+    """Yield all tables and sentences of a study, in order; `num_worst`: of the largest errors or slowest choices."""
+    for table in (study_errors_table(study), *(choice_tables(study) if study.by_family else [speed_table(study)])):
+        yield from (table, "")
+    if study.by_family:
+        yield from (cost_line(study), "")
+    if num_worst:
+        words = "largest errors of the model near the best of a GEMM, with its terms in us"
+        yield Text(words if study.by_family else "slowest first choices of the model", style="bold")
+        yield from map(Text, (_outlier_lines if study.by_family else _worst_choice_lines)(study, num_worst))
+        if study.by_family:
+            yield ""
 
-    With `train` None model and roofline are fitted on other pairs of the same tables. Else the model has the
-    coefficients that the library has, and the roofline is fitted on the tables `train`; empty: there is no such
-    roofline.
 
-    Raises:
-        InvalidInputError: no table, or one that cannot be read.
-        InvalidOptionError: fewer pairs than folds.
-    """
-    timings = read_w4a16_timings(arch, paths)
-    roofline, model = FittedRoofline(arch, by_group=True, min_rows=MIN_ROWS), W4A16Model(arch)
-    scores: list[Score] = []
-    if train is None:
-        for predictor in (model, roofline):
-            crossed = cross_fit(predictor, [timings], num_folds, seed)
-            folds = f"{num_folds}-fold by (N, K)"
-            scores.append(score_crossed(crossed, predictor.name, timings, how=folds, has_order=True))
-        how = f"coefficients fitted on other (N, K) pairs: {num_folds} folds, seed {seed}"
+def study_errors_table(study: Study) -> Table:
+    """Return the errors of all predictors: by family and regime, those of held-back tables in brief; or by data set."""
+    by_family, is_brief = study.by_family, study.is_held_back or not study.by_family
+    shown = [item for item in study.errors if not is_brief or ALL in (item.group, item.regime)]
+    by_group: dict[tuple[str, str], list[Errors]] = {}
+    for item in shown:
+        by_group.setdefault((item.group, item.regime), []).append(item)
+    table = report_table((*(("family", "regime") if by_family else ("group",)), "predictor", *FIGURES), study.title)
+    last = ""
+    for (group, regime), items in by_group.items():
+        if last and (group != last or not by_family):
+            table.add_section()
+        # within a family the roofline of the data sheet is far off in each regime, and says nothing new
+        kept = items if is_brief or ALL in (group, regime) else items[: len(study.scores) - 1]
+        for index, item in enumerate(kept):
+            name = group.removeprefix("w4a16_") if group != last else ""
+            head = [name, regime] if by_family else [group if regime == ALL else regime]
+            head[-1] = "" if index else head[-1]
+            table.add_row(*head, item.predictor, *error_cells(item.errors, item.tau_within_gemms))
+            last = group
+    tau = "tau: Kendall's tau-b within a GEMM, mean over GEMMs"
+    if by_family:
+        near_best = study.timings.form.near_best
+        caption = f"near best: measured up to {near_best:g} x the best of the GEMM. {tau} of more than 5 configs"
     else:
-        model, origin = W4A16Model.as_it_is(arch)
-        zeros = np.zeros(len(timings), np.int64)
-        us = model.predict(timings)
-        scores.append(Score(timings, model.name, us, origin, has_order=True, fitted=[model], fit_of=zeros))
-        if train:
-            us = roofline.fit(read_w4a16_timings(arch, train)).predict(timings)
-            words = "fitted on all that the model is fitted on"
-            scores.append(Score(timings, roofline.name, us, words, has_order=True))
-        how = f"model as it is, coefficients {origin}"
-    scores.append(_naive(arch, timings))
-    choices, overhead_us, missing = _choose(timings, scores)
-    is_full = has_all_configs(timings)
-    cost = choice.measure_choice_cost(
-        arch, timings, is_full, {path.stem: meta_of(path).get("protocol", {}) for path in paths}
+        caption = "; ".join(f"{scored.predictor}: {scored.how}" for scored in study.scores) + f". {tau}"
+    return with_caption(table, caption)
+
+
+def choice_tables(study: Study) -> list[Table]:
+    """Return the regret of each method: GEMMs whose configs were all timed, then all GEMMs, then some by regime."""
+    first = study.losses[0].group
+    headers = ("method", "mean", "p95", "worst", "speed", "top 1", "top 3", "top 10", "time")
+    tables = []
+    for (gemms, regime), of_group in groupby(study.losses, lambda item: (item.group, item.regime)):
+        if (gemms != first and (regime != ALL or study.is_full.all())) or (regime != ALL and study.is_held_back):
+            continue
+        losses, words = list(of_group), gemms if regime == ALL else f"{gemms}, {regime}"
+        table = report_table(headers, f"choice of a kernel, regret: {words} ({losses[0].num_gemms:,} GEMMs)")
+        for loss in losses:
+            table.add_row(*_regret_cells(loss, study.overhead_us.get(loss.method)))
+        tables.append(table)
+    caption = (
+        "regret: measured time of the choice / best measured - 1. speed: geometric mean of best / choice. top k: the "
+        "best config is among the first k. all GEMMs: where some configs were not timed, the choice is among the timed "
+        "ones. time of a choice: on this machine, and the median device time of what is profiled, without builds and "
+        "pauses"
     )
-    overhead_us |= {choice.method: cost.model_us for choice in choices if choice.method.startswith(model.name)}
-    counts = f"{len(timings):,} timings of {timings.gemm.max() + 1} GEMMs, {len(set(timings.pairs))} (N, K) pairs"
-    losses = list(_losses(timings, choices, is_full))
-    title = f"{timings.name}: {counts}; {how}"
-    return Study(title, timings, scores, losses, choices, is_full, cost, overhead_us, missing, train is not None)
+    with_caption(tables[-1], caption)
+    return tables
 
 
-def _naive(arch: GpuSpec, timings: Timings) -> Score:
-    baseline = NaiveRoofline(arch)
-    return Score(timings, baseline.name, baseline.predict(timings), "data sheet")
+def _regret_cells(loss: Loss, overhead_us: float | None) -> tuple[str, ...]:
+    tops = (loss.top1_frac, loss.top3_frac, loss.top10_frac)
+    time_us = (overhead_us or 0.0) + _US_PER_S * loss.profiled_s
+    time = f"{time_us / _US_PER_S:.2g} s" if time_us > _IN_SECONDS_US else f"{time_us:,.0f} us" if time_us else "-"
+    return (
+        loss.method, *(f"{size:.1%}" for size in (loss.mean_frac, loss.p95_frac, loss.worst_frac, loss.speed_frac)),
+        *("-" if top is None else f"{top:.1%}" for top in tops), time,
+    )  # fmt: skip
 
 
-def _choose(timings: Timings, scores: Sequence[Score]) -> tuple[list[choice.Choices], dict[str, float], list[str]]:
-    order = choice.order_by(timings, scores[0].predicted_us)
-    choices = [choice.ranked_choice(timings, "model", order)]
-    choices += [choice.ranked_choice(timings, f"model + profile {num}", order, num) for num in _PROFILED]
-    overhead_us: dict[str, float] = {}
-    num_gemms = int(timings.gemm.max()) + 1
-    others = {scored.predictor: scored.predicted_us for scored in scores[1:] if scored.has_order}
-    for name in (*others, _STATIC):
-        start = time.perf_counter()
-        order = choice.order_by(timings, others[name] if name in others else -choice.static_points(timings))
-        overhead_us[name] = _US_PER_S * (time.perf_counter() - start) / num_gemms
-        choices.append(choice.ranked_choice(timings, name, order))
-    choices.append(choice.ranked_choice(timings, f"static + profile {_PROFILED[-1]}", order, _PROFILED[-1]))
-    overhead_us[choices[-1].method] = overhead_us[_STATIC]
-    of_nvidia, asked_us = nvidia_choices(timings) or ([], 0.0)
-    choices += of_nvidia
-    overhead_us |= {choice.method: asked_us for choice in of_nvidia}
-    choices.append(choice.random_choice(timings))
-    choices.append(
-        choice.ranked_choice(timings, "profile all", choice.order_by(timings, timings.measured_us), len(timings))
+def cost_line(study: Study) -> str:
+    """Return what choosing costs, in a sentence."""
+    cost = study.cost
+    assert cost is not None
+    if not cost.num_gemms:
+        return f"time of a choice: model {cost.model_us:,.0f} us, median; no GEMM has all its configs timed"
+    return (
+        f"time of a choice, median of {cost.num_gemms} GEMMs of {cost.num_configs} configs: model "
+        f"{cost.model_us:,.0f} us (p90 {cost.model_p90_us:,.0f} us, one thread of this machine); profiling all "
+        f"{cost.profile_s:.2f} s, of which {cost.profile_device_s:.2f} s are timed replays and the rest pauses and L2 "
+        f"flushes between them, without builds: {cost.ratio:,.0f} times the model"
     )
-    return choices, overhead_us, [] if of_nvidia else [NOT_INSTALLED]
 
 
-def _losses(timings: Timings, choices: Sequence[choice.Choices], is_full: Mask) -> Iterator[choice.Loss]:
-    regimes = regime_of(timings)[choice.first_rows(timings)]
-    for name, of_group in (("all configs timed", is_full), ("all GEMMs", np.ones(len(is_full), bool))):
-        for regime in (ALL, *(item.name for item in REGIMES[:-1])):
-            gemms = of_group if regime == ALL else of_group & (regimes == regime)
-            if gemms.any():
-                yield from (choice.measure_loss(timings, item, gemms, name, regime) for item in choices)
+def _outlier_lines(study: Study, num: int) -> Iterator[str]:
+    """Yield the rows of `outlier_records` in words, the largest terms first."""
+    for item in outlier_records(study, num):
+        terms = sorted(item["terms_us"].items(), key=lambda term: -abs(term[1]))
+        shown = ", ".join(f"{name} {value:.1f}" for name, value in terms if abs(value) >= _LEAST_TERM_US)
+        yield (
+            f"M {item['M']}, N {item['N']}, K {item['K']}: {item['family']} {item['config']}, measured "
+            f"{item['measured_us']:.1f} us, predicted {item['predicted_us']:.1f} us, {item['error_frac']:+.1%}; {shown}"
+        )
 
 
-def study_triton(arch: GpuSpec, timings: Timings, num_folds: int = 5, seed: int = 0, *, is_fit: bool = True) -> Study:
-    """Score the model of Triton kernels and its baselines on a table of timings; a row by fits on other folds.
-
-    Without `is_fit` the coefficients that the library has for this GPU are scored.
-
-    Raises:
-        InvalidInputError: too few rows for a fit.
-        InvalidOptionError: fewer pairs than folds.
-    """
-    scores = [*(_held_out if is_fit else _as_it_is)(arch, timings, num_folds, seed), _naive(arch, timings)]
-    nums: list[int | Ints] = [1, 3, choice.share_of_configs(timings, 0.2)]
-    methods = [
-        [
-            choice.ranked_choice(timings, scored.predictor, choice.order_by(timings, scored.predicted_us), num, how)
-            for num, how in zip(nums, FIRST, strict=True)
-        ]
-        for scored in scores
-        if scored.has_order
-    ]
-    methods.append([choice.random_speeds(timings, FIRST[0])])
-    first = choice.first_rows(timings)
-    groups = [(rows[first], group, regime) for group, regime, rows in row_groups(timings)]
-    losses = [choice.measure_loss(timings, item, *group) for method in methods for group in groups for item in method]
-    title = (
-        f"Triton kernels on {timings.gpu}: {len(timings):,} timings of {timings.gemm.max() + 1:,} GEMMs, "
-        f"{len(set(timings.pairs))} (N, K) pairs, cold L2"
+def speed_table(study: Study) -> Table:
+    """Return the speed of what each method chooses, over all data sets by regime, then over each data set."""
+    headers = ("group", "method", "GEMMs", *FIRST, "p5", "worst")
+    table = report_table(headers, "speed of the choice among a GEMM's timed configs; 100%: the best of them")
+    by_group: dict[tuple[str, str], dict[str, dict[str, Loss]]] = {}
+    for item in study.losses:
+        if ALL in (item.group, item.regime):
+            by_group.setdefault((item.group, item.regime), {}).setdefault(item.method, {})[item.how] = item
+    for index, ((group, regime), methods) in enumerate(by_group.items()):
+        if index:
+            table.add_section()
+        for number, (method, losses) in enumerate(methods.items()):
+            first = losses[FIRST[0]]
+            speeds = (f"{losses[top].speed_frac:.1%}" if top in losses else "-" for top in FIRST)
+            head = ("" if number else group if regime == ALL else regime, method, f"{first.num_gemms:,}")
+            table.add_row(*head, *speeds, f"{first.p5_speed_frac:.1%}", f"{first.least_speed_frac:.1%}")
+    caption = (
+        "geometric means over GEMMs of best time / time of the choice: the method's first, the best of its first 3, "
+        "the best of its first 20%. p5, worst: 5th percentile and least of its first"
     )
-    return Study(title, timings, scores, losses, [item for method in methods for item in method])
+    return with_caption(table, caption)
 
 
-def _held_out(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Score]:
-    folds, num_threads = f"{num_folds}-fold by (N, K)", TritonModel.NUM_THREADS
-    bare = without_code(timings)
-    fits = cross_fit(TritonModel(arch), [timings], num_folds, seed, num_threads=num_threads)
-    refits = cross_fit(fits.fits, [bare], num_folds, folds=fits.folds, num_threads=num_threads)
-    roofline = cross_fit(FittedRoofline(arch, by_group=True), [timings], num_folds, seed)
-    yield score_crossed(fits, "model", timings, how=f"with machine code, {folds}", has_order=True)
-    yield score_crossed(refits, "no code, refit", bare, how=f"estimated code, fitted on it, {folds}", has_order=True)
-    yield score_crossed(fits, "no code", bare, how="estimated code, coefficients of the model", has_order=True)
-    yield score_crossed(roofline, "fitted roofline", timings, how=f"by data set, {folds}")
-
-
-def _as_it_is(arch: GpuSpec, timings: Timings, *_: int) -> Iterator[Score]:
-    model, origin = TritonModel.as_it_is(arch)
-    for name, code, rows in (("model", "with machine", timings), ("no code", "estimated", without_code(timings))):
-        yield Score(timings, name, model.predict(rows), f"{code} code, {origin}", has_order=True)
+def _worst_choice_lines(study: Study, num: int) -> Iterator[str]:
+    """Yield the GEMMs of `worst_choices` in words, three lines each."""
+    for item in worst_choices(study, num):
+        yield f"{item['data_set']}, M {item['M']}, N {item['N']}, K {item['K']}: {item['speed_frac']:.1%}"
+        for name in ("chosen", "best"):
+            config, measured_us, predicted_us = item[name].values()
+            yield f"  {name}: {config}: measured {measured_us:.1f} us, predicted {predicted_us:.1f} us"

@@ -44,11 +44,7 @@ _CANDIDATES, _HELD_BACK, _CORRECTED = "has_all_candidates", "held_back", "is_cor
 _CONDITIONS = ("library", "l2", "clock")
 _TYPES = ("input_dtype", "weight_dtype", "output_dtype", "group_size")
 _DTYPES: dict[str, Any] = {**dict.fromkeys((*SIZES, "group_size"), "int64"), "latency_us": "float64"}
-_LIBRARY_OF_KERNEL = {
-    "cublas": "cublas",
-    "cublaslt": "cublas",
-    "torch": "cublas",
-}  # what `gemm-eval measure` calls them
+_LIBRARY_OF_KERNEL = dict.fromkeys(("cublas", "cublaslt", "torch"), "cublas")  # what `gemm-eval measure` calls them
 _DEFAULTS = {"l2": "cold", "clock": "burst"}
 
 
@@ -83,10 +79,7 @@ def find_timings(gpu: str, names: Sequence[str], *, has_held_back: bool = False,
     """Return the sets that `names` name: a file's path, or a committed set or folder such as ``aiconfigurator``.
 
     No names: all that is committed, with `has_held_back` as in `list_timings`. `given` is for files, as in
-    `read_timings`.
-
-    Raises:
-        InvalidInputError: nothing of that name, or a table that cannot be read.
+    `read_timings`. InvalidInputError: nothing of that name, or a table that cannot be read.
     """
     if not names:
         return list_timings(gpu, has_held_back=has_held_back)
@@ -109,10 +102,7 @@ def read_timings(path: Path, **given: Any) -> list[Timings]:
     """Read the sets of a .csv or .parquet table and of the meta file beside it, if there is one.
 
     `given` are gpu, library, dtype (fp16, w4a16, ...), l2, clock, source: for what neither table nor meta file says.
-
-    Raises:
-        InvalidInputError: the file cannot be read, or something is missing or impossible in it.
-        ArchValidationError: the meta file is no readable YAML.
+    InvalidInputError: the file cannot be read, or something is missing or impossible in it.
     """
     meta = {key: value for key, value in given.items() if value is not None} | dict(meta_of(path))
     if not isinstance(meta.get("gpu"), str):  # `gemm-eval measure` describes the device at length there
@@ -227,6 +217,5 @@ def _name_of(path: Path) -> str:
 
 def _gpu_of_folder(path: Path) -> str:
     """Return the arch name in ``.../measured/<gpu>/...``, or nothing."""
-    parts = path.resolve().parts
-    place = len(parts) - 1 - parts[::-1].index("measured") if "measured" in parts else len(parts)
-    return parts[place + 1] if place + 2 < len(parts) else ""
+    _, measured, rest = path.resolve().as_posix().rpartition("/measured/")
+    return rest.partition("/")[0] if measured and "/" in rest else ""

@@ -82,6 +82,12 @@ class Table:
         """Measured latency of each row, in microseconds."""
         return self.frame["latency_us"].to_numpy(np.float64)
 
+    @property
+    def features(self) -> pd.DataFrame:
+        """Numbers that tell what each row is, [rows, columns]: those of the frame that are no times."""
+        numbers = self.frame.select_dtypes("number")
+        return numbers[[name for name in numbers if not str(name).endswith("_us")]]
+
     def select(self, mask: Mask) -> Self:
         """Return the rows where `mask` is true, in their order."""
         return replace(self, frame=self.frame.loc[mask].reset_index(drop=True))
@@ -95,17 +101,13 @@ class Timings(Table):
         frame: columns `PROBLEM_COLUMNS`, ``latency_us`` (device time of one GEMM; NaN where nothing was measured), and
             whatever else the file has.
         name: such as ``aiconfigurator/float16``.
-        gpu: arch name.
         library: whose kernels ran: ``cublas``, ``trtllm``, ``gemm-eval``.
-        l2: ``cold`` or ``warm`` weights; rows of single configs say theirs in columns, if they differ.
-        clock: ``burst`` or ``sustained``, likewise.
+        l2, clock: rows of single configs say theirs in columns, if they differ.
         quantize_from: type that A had before; kernels that quantize it are part of each time, if that is not empty.
         is_net: their own time, of the column `QUANT_COLUMN`, was taken off.
         group_n: columns of B that share a scale.
         timer_us: what the measurement added to each time, in microseconds; predictions of latencies contain it.
         source: who measured, and how to cite it.
-        bands: named rows that are reported apart.
-        form: what a row is.
         packed: what the reader of single configs packed for its model, of all rows that it read. The column
             ``packed_row`` says which of them a row is, and ``registry_place`` decides between equal predictions.
 
@@ -128,9 +130,9 @@ class Timings(Table):
     packed: Any = None
 
     def __post_init__(self) -> None:
-        for what, value, allowed in (("l2", self.l2, tuple(L2State)), ("clock", self.clock, tuple(ClockState))):
+        for name, value, allowed in (("l2", self.l2, tuple(L2State)), ("clock", self.clock, tuple(ClockState))):
             if value not in allowed:
-                raise InvalidInputError(f"{self.name}: {what} must be one of {', '.join(allowed)}, got {shown(value)}")
+                raise InvalidInputError(f"{self.name}: {name} must be one of {', '.join(allowed)}, got {shown(value)}")
         needed = (*PROBLEM_COLUMNS, "latency_us", *((QUANT_COLUMN,) if self.is_net else ()))
         if missing := [column for column in needed if column not in self.frame.columns]:
             raise InvalidInputError(f"{self.name}: columns are missing: {', '.join(missing)}")
@@ -226,6 +228,11 @@ class Timings(Table):
         words = how.astype(object).where(how.notna(), None).itertuples(index=False, name=None)
         return [_problem(row, self.group_n, *of_row) for row, of_row in zip(rows, words, strict=True)]
 
+    @property
+    def sha256(self) -> str:
+        """`content_hash` as files of calibrations have it."""
+        return self.content_hash.removeprefix("sha256:")
+
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 of problems, latencies and conditions; the order of rows does not matter."""
@@ -244,8 +251,8 @@ def _problem(row: tuple[Any, ...], group_n: int, layout: str | None, accumulate:
     group_size = int(row[7]) if row[7] != PER_COLUMN and (a is not b or a.is_block_scaled) else None
     G, M, K, N = map(int, row[:4])
     return GemmProblem(
-        G, M, K, N, a, b, c, group_size=group_size, group_n=group_n if group_n > 1 else None, accumulate=accumulate,
-        **({} if layout is None else {"layout": layout}),
+        G, M, K, N, a, b, c, group_size=group_size, group_n=group_n if group_n > 1 else None, layout=layout,
+        accumulate=accumulate,
     )  # fmt: skip
 
 

@@ -203,7 +203,7 @@ class GemmProblem:
     scale_dtype: DType | None = None
     zero_dtype: DType | None = None
     group_n: int | None = None
-    layout: str = LAYOUTS[0]
+    layout: str | None = LAYOUTS[0]
     accumulate: str | None = None
     row_groups: RowGroups | None = None
     types: GemmTypes = field(init=False, repr=False, compare=False)

@@ -14,7 +14,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import KernelArguments, TensorArgument, TritonPruner
 from gemm_eval.autotune.triton.arguments import SMALL_SHARE, work_us
 from gemm_eval.validation import CONFIG_COLUMNS, GEMM_COLUMNS, TritonModel, read_triton_timings, triton_table
-from gemm_eval.validation.predictors.triton import without_code
+from gemm_eval.validation.subjects.triton import without_code
 
 pytest.importorskip("triton", reason="Triton has packages for Linux only")
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -72,7 +72,7 @@ def test_a_card(cubin: Path) -> None:
         "gemm_kernel: sm_90a, read from a cubin threads 256 (8 warps), registers 168, stack 56 bytes"
     )
     assert "occupancy on h200-sxm: 1 CTA an SM, 8 of 64 warps, limited by registers, with 0 bytes" in text
-    assert table["instructions of a warp"] == ["main loop", "share", "kernel"]
+    assert table["instructions of a warp"] == ["main loop", "share", "in all"]
     assert table["tensor"] == ["2", "22.2%", "2"]
     assert table["integer"] == ["0", "0.0%", "1"]
     assert table["all"] == ["9", "12"]

@@ -115,15 +115,6 @@ def test_the_dict_plugs_into_the_stock_autotuner() -> None:
     assert fake.launched == [32, 64, 32, 32]
 
 
-def test_perf_model_works_with_a_top_k_of_tritons() -> None:
-    chooser = TritonPruner("h200-sxm", model=FakeModel(area))
-    fake = kernel()
-    by = {"perf_model": chooser.perf_model, "top_k": 2}
-    triton.autotune(tiles(triton.Config), KEY, prune_configs_by=by, do_bench=bench)(fake)[(1,)](*ARGS)
-
-    assert fake.launched == [32, 64, 32]
-
-
 def test_top_k_of_one_benchmarks_nothing() -> None:
     fake = kernel()
     tuner = autotune(

@@ -11,8 +11,8 @@ import pytest
 from gemm_eval import list_archs, list_models
 from gemm_eval.cli import options as completion
 from gemm_eval.dtypes import parse_dtype, parse_scheme
-from gemm_eval.validation.comparison import gpus_with_timings
 from gemm_eval.validation.subjects.chip_timings import chips_with_timings
+from gemm_eval.validation.subjects.gemms import gpus_with_timings
 from tests.cli.commands import Ran
 
 MAIN = "from gemm_eval.cli import main; main()"

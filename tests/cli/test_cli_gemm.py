@@ -100,7 +100,7 @@ def test_archs_stand_side_by_side_without_a_broken_word(columns: int) -> None:
     assert {word for word in tables.split() if word[0] not in "─"} <= whole
     headers = [name for line in tables.splitlines() if set(line.split()) <= set(archs) for name in line.split()]
     assert headers == archs  # each once, in the order given
-    assert len(re.findall("^G=1 ", tables, flags=re.MULTILINE)) == {40: 5, 80: 3, 100: 2, 120: 2, 200: 1}[columns]
+    assert len(re.findall("^latency ", tables, flags=re.MULTILINE)) == {40: 5, 80: 2, 100: 2, 120: 2, 200: 1}[columns]
     for result in results:
         assert f"\n{result.arch_name}: --mapping {format_mapping(result.mapping)}\n" in mappings
 
@@ -176,7 +176,8 @@ def test_top_table_shows_every_result(columns: int) -> None:
     out = Ran("top", *DEMO, *WORDS, "-c", "12", columns=columns).out
 
     ranks = [str(rank) for rank in range(1, 13)]
-    assert re.findall(r"^ *(\d+) ", out, flags=re.MULTILINE) == ranks
+    found = re.findall(r"^ *(\d+) ", out, flags=re.MULTILINE)
+    assert found == ranks * (len(found) // len(ranks))
     for result in results:
         assert time_text(result.latency_us) in out
         assert f"{result.dram_bytes:,}" in out

@@ -61,11 +61,7 @@ CALLS: list[Any] = [
     ("llama-3-8b", [], {}),
     ("llama-3-8b", ["--batch", "7", "--dtype", "w4a16"], {"batch_size": 7, "dtype": "w4a16"}),
     ("llama-3-70b", ["--tp", "8"], {"tensor_parallel": 8}),
-    pytest.param(
-        "deepseek-v3",
-        ["--dtype", "fp8", "--dense-dtype", "fp16"],
-        {"dtype": "fp8", "dense_dtype": "fp16"},
-    ),
+    pytest.param("deepseek-v3", ["--dtype", "fp8", "--dense-dtype", "fp16"], {"dtype": "fp8", "dense_dtype": "fp16"}),
     pytest.param("mixtral-8x7b", ["--tp", "2", "--ep", "4"], {"tensor_parallel": 2, "expert_parallel": 4}),
     pytest.param("deepseek-v3", ["--batch", "3"], {"batch_size": 3}),
 ]

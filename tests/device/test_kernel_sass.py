@@ -11,13 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from gemm_eval.device import sass
-from gemm_eval.device.sass import (
-    Instruction,
-    class_of,
-    disassemble,
-    find_main_loop,
-    parse_sass,
-)
+from gemm_eval.device.sass import Instruction, class_of, disassemble, find_main_loop, parse_sass
 from gemm_eval.errors import GemmEvalError
 
 # A loop that waits on an mbarrier (and spins behind it), may skip a copy, and ends with a loop over lanes; around it

@@ -64,14 +64,6 @@ def test_the_order_of_configs_is_that_of_physics(evaluator: GEMMEvaluator) -> No
     assert corrected[0].latency_us == evaluator.evaluate(*SIZES, "bf16").latency_us
 
 
-def test_a_mapping_is_corrected_as_its_gemm(evaluator: GEMMEvaluator) -> None:
-    for result in evaluator.top(PROBLEM, 3):
-        assert evaluator.evaluate_mapping(PROBLEM, result.mapping).latency_us == result.latency_us
-    best = evaluator.evaluate_problem(PROBLEM)
-    alone = evaluator.evaluate_mapping(PROBLEM, best.mapping, correction=False)
-    assert (alone.latency_us, alone.source) == (best.physics_us, "calibrated")
-
-
 @pytest.mark.parametrize("correction", [None, True, False])
 def test_tables_have_the_same_answers(evaluator: GEMMEvaluator, correction: bool | None) -> None:
     other = GEMMEvaluator("h200-sxm", disk_cache=False)

@@ -1,4 +1,4 @@
-"""Costs on disk: which are whose, where they are kept, and that threads and processes share them."""
+"""Costs in memory and on disk: whose entries are whose, where they lie, and threads and processes that share them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,64 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.evaluate import multicore as _multicore
 from gemm_eval.evaluate.backend import Kind
-from gemm_eval.evaluate.costs import default_path
+from gemm_eval.evaluate.costs import FoundCosts, default_path
 from gemm_eval.evaluate.disk import CostStore
 from gemm_eval.storage import results
 from gemm_eval.transformer.prewarm import prewarm
 from gemm_eval.workload import RunOptions
 from tests.cases import case
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+EVALUATOR = GEMMEvaluator("demo-8core", disk_cache=False)
+FEW_ROWS = [GemmProblem(1, M, 32, 16) for M in range(1, 81)]
+KIND: Kind = EVALUATOR.kind_of_types(FEW_ROWS[0].types, EVALUATOR.preferred)
+
+
+def memory(maxsize: int) -> FoundCosts:
+    return FoundCosts(EVALUATOR.backend, disk_cache=False, maxsize=maxsize)
+
+
+def find(costs: FoundCosts, *places: int) -> None:
+    for place in places:
+        latency_us = costs.find(FEW_ROWS[place], KIND)["latency_us"]
+        assert latency_us == EVALUATOR.evaluate_problem(FEW_ROWS[place]).latency_us
+
+
+@pytest.mark.parametrize("maxsize", [2, 3, 10, 64])
+def test_the_oldest_half_is_forgotten_where_there_are_too_many(maxsize: int) -> None:
+    costs = memory(maxsize)
+    find(costs, *range(maxsize))
+    assert costs.info() == (0, maxsize, maxsize, maxsize)
+    find(costs, *range(maxsize))
+    assert costs.info() == (maxsize, maxsize, maxsize, maxsize)
+    find(costs, maxsize)  # one too many
+    assert costs.info().currsize == maxsize // 2
+    find(costs, maxsize)
+    assert costs.info()[:2] == (maxsize + 1, maxsize + 1)
+    find(costs, 0)
+    assert costs.info().misses == maxsize + 2
+    costs.clear()
+    assert costs.info() == (0, 0, maxsize, 0)
+
+
+def test_threads_never_see_a_wrong_record() -> None:
+    costs = memory(50)
+
+    def work(seed: int) -> None:
+        for turn in range(400):
+            find(costs, (seed * 7 + turn * 11) % len(FEW_ROWS))
+            if (turn, seed) == (200, 0):
+                costs.clear()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert costs.info().currsize <= 50 + 8  # each thread may add one at once
+
+
+# ---- disk ------------------------------------------------------------------------------------------------------------
+
 
 SIZES, OTHER_SIZES = (1, 16, 512, 768), (1, 16, 512, 769)
 PROBLEMS = [(1, m, 256, 64) for m in range(1, 40)]
@@ -122,73 +174,29 @@ def test_another_version_of_the_model_or_library_finds_nothing(monkeypatch: pyte
 
 
 CHANGES: dict[str | tuple[str, ...], Any] = {
-    "num_cores": 4,
-    "frequency_ghz": 1.25,
-    "cube_m": 8,
-    "cube_k": 8,
-    "cube_n": 8,
-    "cube_k_by_dtype": {"int8": 64},
-    "cube_steps_per_cycle": dict.fromkeys(ARCH.cube_steps_per_cycle, 0.125),
-    "fill_drain_cycles": 77,
-    "default_dtype": "int8",
-    "sram_bytes": 1 << 19,
-    "sram_usable_frac": 0.625,
-    "input_buffers": 1,
-    "output_buffers": 2,
-    "tile_buffers": {"C": 0},
-    "lane_num": 3,
-    "align_bytes": 256,
-    "dram_gb_per_s": 77.0,
-    "dram_efficiency_frac": 0.375,
-    "dram_sharing": "static",
-    "dram_core_limit_gb_per_s": 1.5,
-    ("multicast_readers", "dram_core_limit_gb_per_s"): (4, 1.75),
-    "load_sharing": "private",
-    "noc_gb_per_s": 7.0,
-    "reduction": "none",
-    "vector_ops_per_cycle": 3.0,
-    "vector_is_concurrent": False,
-    "dequant": "inline",
-    "dequant_ops_per_elem": 9.0,
-    "exp_ops_per_elem": 2.0,
-    "timing": "pipeline",
-    "overlap_frac": 0.375,
-    "launch_us": 5.5,
-    "launch_floor_us": 500.0,
-    "sync_us": 9.0,
-    "task_us": 3.0,
+    "num_cores": 4, "frequency_ghz": 1.25, "cube_m": 8, "cube_k": 8, "cube_n": 8, "cube_k_by_dtype": {"int8": 64},
+    "cube_steps_per_cycle": dict.fromkeys(ARCH.cube_steps_per_cycle, 0.125), "fill_drain_cycles": 77,
+    "default_dtype": "int8", "sram_bytes": 1 << 19, "sram_usable_frac": 0.625, "input_buffers": 1,
+    "output_buffers": 2, "tile_buffers": {"C": 0}, "lane_num": 3, "align_bytes": 256, "dram_gb_per_s": 77.0,
+    "dram_efficiency_frac": 0.375, "dram_sharing": "static", "dram_core_limit_gb_per_s": 1.5,
+    ("multicast_readers", "dram_core_limit_gb_per_s"): (4, 1.75), "load_sharing": "private", "noc_gb_per_s": 7.0,
+    "reduction": "none", "vector_ops_per_cycle": 3.0, "vector_is_concurrent": False, "dequant": "inline",
+    "dequant_ops_per_elem": 9.0, "exp_ops_per_elem": 2.0, "timing": "pipeline", "overlap_frac": 0.375,
+    "launch_us": 5.5, "launch_floor_us": 500.0, "sync_us": 9.0, "task_us": 3.0,
     ("packs", "pack_gb_per_s"): ({"B": "shared"}, 3.0),
-    ("packs", "pack_gb_per_s", "pack_near_bytes"): ({"B": "private"}, 3.0, 100),
-    "weight_load_cycles": 9.0,
-    "feed_bytes_per_cycle": 7.0,
-    "load_clock_frac": {"fp16": 0.5},
-    "partial_dtype": {"fp16": "bf16"},
-    "resident": ("A",),
-    "resident_max_frac": 0.5,
-    ("shared_bytes", "shared_gb_per_s"): (1 << 20, 900.0),
-    "dram_write_gb_per_s": 33.0,
-    "by_dtype": {"fp16": {"launch_us": 7.0}},
-    "rules": {"whole": ("K",)},
-    "mac_pj": {"fp16": 77.0},
-    "sram_pj_per_byte": 7.5,
-    "dram_pj_per_byte": 77.5,
-    "noc_pj_per_byte": 3.5,
+    ("packs", "pack_gb_per_s", "pack_near_bytes"): ({"B": "private"}, 3.0, 100), "weight_load_cycles": 9.0,
+    "feed_bytes_per_cycle": 7.0, "load_clock_frac": {"fp16": 0.5}, "partial_dtype": {"fp16": "bf16"},
+    "resident": ("A",), "resident_max_frac": 0.5, ("shared_bytes", "shared_gb_per_s"): (1 << 20, 900.0),
+    "dram_write_gb_per_s": 33.0, "by_dtype": {"fp16": {"launch_us": 7.0}}, "rules": {"whole": ("K",)},
+    "mac_pj": {"fp16": 77.0}, "sram_pj_per_byte": 7.5, "dram_pj_per_byte": 77.5, "noc_pj_per_byte": 3.5,
     "static_w": 7.5,
-}
+}  # fmt: skip
 WORDS: dict[str, Any] = {
-    "name": "another-name",
-    "title": "another title",
-    "notes": "another note",
-    "setting": "used otherwise",
-    "is_coarse": True,
-    "published": {"dram_gb_per_s": 1.0, "source": "a sheet"},
-    "sources": {"x": "a book"},
-    "provenance": {},
-    "area_mm2": 12.0,
-    "tdp_w": 34.0,
-    "calibration": "somebody's timings",
+    "name": "another-name", "title": "another title", "notes": "another note", "setting": "used otherwise",
+    "is_coarse": True, "published": {"dram_gb_per_s": 1.0, "source": "a sheet"}, "sources": {"x": "a book"},
+    "provenance": {}, "area_mm2": 12.0, "tdp_w": 34.0, "calibration": "somebody's timings",
     "coefficients": ("launch_us",),
-}
+}  # fmt: skip
 
 
 def section(arch: MulticoreSpec) -> str:

@@ -1,4 +1,4 @@
-"""`GEMMEvaluator` and `GEMMResult`: what every answer obeys, what is refused, and how answers are shared."""
+"""`GEMMEvaluator`, `GEMMResult` and `select_config`: laws, refusals, how answers are shared, and their order."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,18 @@ from gemm_eval import (
     InvalidProblemError,
     UnsupportedError,
     load_arch,
+    select_config,
 )
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import ArchNotFoundError
 from gemm_eval.evaluate import GemmOptions, RunArguments
+from gemm_eval.evaluate import select as _select
 from gemm_eval.evaluate.batch import _KIND_COLUMNS
 from gemm_eval.workload import RunOptions
 from tests.evaluate.gemm_laws import VARIANTS, check, evaluator, random_problems, same_cost
+
+# ---- evaluator -------------------------------------------------------------------------------------------------------
+
 
 HUGE = [(1, 2**20, 2**17, 2**20), (2**40, 1, 1, 1), (1, 2**40, 1, 2**17), (1, 2**28, 2, 2**27), (1, 1, 2**40, 1),
         (1, 1, 1, 2**40), (2**19, 2**19, 2**19, 1), (1, 2**19, 2**19, 2**19), (2**40, 2**17, 1, 1)]  # fmt: skip
@@ -175,28 +183,20 @@ def test_a_fresh_process_gives_the_same_bits() -> None:
 @pytest.mark.parametrize(
     ("rule", "mapping"),
     [
-        ("form", None),
-        ("form", ((1, 2, 4), (32, 16, 64), "mnk")),
-        ("form", ((1, 2, 4, 1), (32, 16, 64))),
-        ("form", ("1241", (32, 16, 64), "mnk")),
-        ("form", ((0, 2, 4, 1), (32, 16, 64), "mnk")),
-        ("form", ((1, 2, 4, 1), (-32, 16, 64), "mnk")),
-        ("form", ((1, 2, 4, 1.0), (32, 16, 64), "mnk")),
-        ("form", ((True, 2, 4, 1), (32, 16, 64), "mnk")),
-        ("form", ((1, 2, 4, 1), (32, 16, 64), "abc")),
-        ("form", ((1, 2, 4, 1), (32, 16, 64), 6)),
-        ("form", ((1, 2, 4, 1), (32, 16, 64), True)),
-        ("form", ((1, 2, 4, 1), (32, 16, 64), 0.0)),
-        ("num_cores", ((1, 3, 3, 1), (16, 16, 64), "mnk")),
+        ("form", None), ("form", ((1, 2, 4), (32, 16, 64), "mnk")), ("form", ((1, 2, 4, 1), (32, 16, 64))),
+        ("form", ("1241", (32, 16, 64), "mnk")), ("form", ((0, 2, 4, 1), (32, 16, 64), "mnk")),
+        ("form", ((1, 2, 4, 1), (-32, 16, 64), "mnk")), ("form", ((1, 2, 4, 1.0), (32, 16, 64), "mnk")),
+        ("form", ((True, 2, 4, 1), (32, 16, 64), "mnk")), ("form", ((1, 2, 4, 1), (32, 16, 64), "abc")),
+        ("form", ((1, 2, 4, 1), (32, 16, 64), 6)), ("form", ((1, 2, 4, 1), (32, 16, 64), True)),
+        ("form", ((1, 2, 4, 1), (32, 16, 64), 0.0)), ("num_cores", ((1, 3, 3, 1), (16, 16, 64), "mnk")),
         ("num_cores", ((1 << 61, 1 << 61, 1, 1), (16, 16, 64), "mnk")),
-        ("tile_m_block", ((1, 2, 4, 1), (64, 16, 64), "mnk")),
-        ("tile_n_block", ((1, 2, 4, 1), (32, 32, 64), "mnk")),
+        ("tile_m_block", ((1, 2, 4, 1), (64, 16, 64), "mnk")), ("tile_n_block", ((1, 2, 4, 1), (32, 32, 64), "mnk")),
         ("tile_k_block", ((1, 2, 2, 2), (32, 32, 64), "mnk")),
         ("tile_m_multiple", ((1, 2, 4, 1), (17, 16, 64), "mnk")),
         ("tile_n_multiple", ((1, 2, 2, 1), (32, 24, 64), "mnk")),
         ("tile_k_multiple", ((1, 2, 4, 1), (32, 16, 40), "mnk")),
     ],
-)
+)  # fmt: skip
 def test_mapping_refusal(rule: str, mapping: Any) -> None:
     with pytest.raises(InvalidMappingError) as caught:
         evaluator("demo").evaluate_mapping(GemmProblem(1, 64, 64, 64), mapping)
@@ -269,3 +269,62 @@ def test_what_the_smallest_tile_needs_is_of_partitions_that_can_run() -> None:
 def test_refusal(error: type[GemmEvalError], words: str, call: Any) -> None:
     with pytest.raises(error, match=words):
         call(evaluator("demo"))
+
+
+# ---- select_config ---------------------------------------------------------------------------------------------------
+
+
+H200 = load_arch("h200-sxm", GpuSpec)
+W4A16 = GemmProblem(1, 16, 4096, 12288, input_dtype="fp16", weight_dtype="int4", group_size=128)
+
+
+@pytest.mark.parametrize("options", [{}, {"l2": "warm", "clock": "sustained"}, {"library": "gemm-eval"}], ids=str)
+@pytest.mark.parametrize("problem", [W4A16, GemmProblem(2, 300, 1024, 520, input_dtype="bf16")], ids=str)
+def test_the_order_is_that_of_the_evaluator(problem: GemmProblem, options: dict[str, str]) -> None:
+    if problem is not W4A16:
+        options = {name: value for name, value in options.items() if name != "library"}
+    top = [result.mapping for result in GEMMEvaluator(H200).top(problem, 5, **options)]
+
+    assert list(select_config(problem, H200, 5, **options)) == top
+    assert select_config(problem, H200, **options) == (top[0],)
+
+
+def test_fewer_where_there_are_fewer() -> None:
+    every = select_config(W4A16, H200, 1 << 20)
+
+    assert 100 < len(every) == len(set(every)) < 1 << 20
+    assert every[:3] == select_config(W4A16, H200, 3)
+
+
+def test_a_preset_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Any] = []
+    monkeypatch.setattr(_select, "_presets", {})
+    monkeypatch.setattr(_select, "load_arch", lambda name: reads.append(name) or load_arch(name))
+
+    assert [select_config(W4A16, "h200-sxm") for _ in range(3)] == [select_config(W4A16, H200)] * 3
+    assert reads == ["h200-sxm"]
+
+
+def test_a_file_is_read_at_every_call(tmp_path: Path) -> None:
+    path = tmp_path / "chip.yaml"
+    path.write_text("base: h200-sxm\n")
+    assert select_config(W4A16, str(path)) == select_config(W4A16, H200)
+
+    path.write_text("base: sg2260\n")
+    with pytest.raises(InvalidOptionError, match="kernels of GPUs, chip is none"):
+        select_config(W4A16, str(path))
+
+
+@pytest.mark.parametrize("k", [0, -1, True, 1.0, "1", None])
+def test_k_is_a_count(k: Any) -> None:
+    with pytest.raises(InvalidOptionError, match=r"k must be an integer in 1\.\."):
+        select_config(W4A16, H200, k)
+
+
+def test_what_does_not_exist() -> None:
+    with pytest.raises(ArchNotFoundError, match=r"did you mean .*h200-sxm"):
+        select_config(W4A16, "h200")
+    with pytest.raises(InvalidOptionError, match="library must be one of"):
+        select_config(W4A16, H200, library="mine")
+    with pytest.raises(InvalidOptionError, match=r"l2 must be a word or None, got \[\]"):
+        select_config(W4A16, H200, l2=[])  # type: ignore[arg-type]

@@ -42,6 +42,19 @@ SPELLED = [
     for l2 in ("cold", "warm")
     for clock in ("burst", "sustained")
 ]
+BLOCKS = (2, 300, 1024, 520)
+ASKED: list[tuple[str, tuple[int, int, int, int], str, dict[str, Any]]] = [
+    *(("h100-sxm", SIZES, "w4a16", options) for options in SPELLED),
+    *(("h200-sxm", SIZES, "bf16", {"correction": correction}) for correction in (True, False)),
+    *(
+        ("b200", BLOCKS, dtype, {})
+        for dtype in ("fp8_block", "mxfp8", "mxfp4", "nvfp4", "w4a16_mxfp4", "w4a16_nvfp4", "w4a8_fp8")
+    ),
+    ("h200-sxm", BLOCKS, "fp8", {"quantize_from": "bf16"}),
+    ("h200-sxm", BLOCKS, "fp8_block", {"quantize_from": "bf16"}),
+    ("h200-sxm", BLOCKS, "int8", {"quantize_from": "fp16"}),
+    ("b200", BLOCKS, "mxfp8", {"quantize_from": "fp32"}),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -58,14 +71,14 @@ def ev() -> GEMMEvaluator:
 def check(r: GEMMResult) -> None:
     assert 0 < r.latency_us < math.inf
     assert sum(r.breakdown.values()) == pytest.approx(r.latency_us, rel=1e-9)
-    assert all(us >= 0 for name, us in r.breakdown.items() if name != "hidden_us")
+    assert all(us >= 0 for name, us in r.breakdown.items() if name not in ("hidden_us", "correction_us"))
     assert sum(r.traffic.values()) == r.dram_bytes
     assert min(r.traffic.values()) >= 0
     assert r.bound in BOUNDS
     assert isinstance(r.mapping, KernelConfig)
-    assert 1 <= r.active_cores <= ARCH.num_sms  # type: ignore[union-attr]
-    assert 0 < r.sram_used_bytes <= ARCH.smem_per_sm_bytes  # type: ignore[union-attr]
-    assert r.source in ("analytic", "calibrated")
+    assert 1 <= r.active_cores <= r.arch.num_sms  # type: ignore[union-attr]
+    assert 0 < r.sram_used_bytes <= r.arch.smem_per_sm_bytes  # type: ignore[union-attr]
+    assert r.source in ("analytic", "calibrated", "corrected")
     assert r.energy_pj is None
     assert r.num_candidates >= 1
     json.dumps(r.to_dict(), allow_nan=False)
@@ -94,17 +107,6 @@ def test_documented_calls(ev: GEMMEvaluator) -> None:
     assert trtllm.problem.input_dtype == "bf16"
 
 
-def test_results_are_plain_values_and_survive_pickling(ev: GEMMEvaluator) -> None:
-    r = ev.evaluate_problem(W4A16, l2="warm")
-    data = r.to_dict()
-
-    assert data["options"] == {"library": "gemm-eval", "l2": "warm", "clock": "burst"}
-    assert data["mapping"]["family"] == r.mapping.family  # type: ignore[union-attr]
-    assert data["mapping"]["decomposition"] == r.mapping.decomposition.name  # type: ignore[union-attr]
-    assert pickle.loads(pickle.dumps(r)) == r
-    assert pickle.loads(pickle.dumps(ev)).evaluate_problem(W4A16, l2="warm") == r
-
-
 def test_who_keeps_a_result_keeps_no_evaluator() -> None:
     """An evaluator remembers thousands of results."""
     ev = GEMMEvaluator(ARCH, library="trtllm", clock="sustained", disk_cache=False)
@@ -127,26 +129,51 @@ def test_the_same_lines_on_a_multicore_chip_and_a_gpu() -> None:
     assert results[0].options == {}
 
 
-@pytest.mark.parametrize("options", SPELLED, ids=str)
-def test_options_mean_the_same_in_every_call(options: dict[str, Any]) -> None:
-    ev, preset = GEMMEvaluator(ARCH), GEMMEvaluator(ARCH, **options)
-    r = ev.evaluate(*SIZES, "w4a16", **options)
-
+@pytest.mark.parametrize(("name", "sizes", "dtype", "options"), ASKED, ids=str)
+def test_every_way_to_ask_gives_the_same(
+    name: str, sizes: tuple[int, int, int, int], dtype: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    pd = pytest.importorskip("pandas")
+    of_call = {key: options[key] for key in options if key == "quantize_from"}
+    preset = GEMMEvaluator(name, **{key: options[key] for key in options if key not in of_call})
+    ev = GEMMEvaluator(name, disk_cache=tmp_path / "costs.npz")
+    r = ev.evaluate(*sizes, dtype, **options)
+    problem, words = r.problem, dict(r.problem.types.words)
+    words.pop("accumulator_dtype")
+    row = {**dict(zip("GMKN", sizes, strict=True)), "dtype": dtype}
     check(r)
-    assert r.options == options
-    assert ev.evaluate_problem(W4A16, **options) == r
-    assert ev.evaluate_many([SIZES], "w4a16", **options)[0] == r
-    assert ev.evaluate_many([W4A16], **options)[0] == r
-    top = ev.top(W4A16, 3, **options)
-    assert top[0].latency_us == r.latency_us
+    assert all(r.options.get(key, True) == value for key, value in options.items())  # corrections are the default
+
+    table = ev.evaluate_many(pd.DataFrame([row | options, row]))
+    assert list(ev.evaluate_many(table.to_pandas())) == list(table)
+    saved = ev.evaluate_many([problem], **options)
+    same = [
+        ev.evaluate(*sizes, dtype.upper(), **options), ev.evaluate(*sizes, **words, **options),
+        ev.evaluate_problem(GemmProblem(*sizes, **words), **options), ev.evaluate_many([sizes], dtype, **options)[0],
+        table[0], saved[0], preset.evaluate(*sizes, dtype, **of_call), preset.evaluate_problem(problem, **of_call),
+        preset.evaluate_many([sizes], dtype, **of_call)[0], preset.on(name).evaluate_problem(problem, **of_call),
+        pickle.loads(pickle.dumps(preset)).evaluate_problem(problem, **of_call), pickle.loads(pickle.dumps(r)),
+    ]  # fmt: skip
+    assert same == [r] * len(same)
+    assert table[1] == ev.evaluate(*sizes, dtype)
+
+    top, replayed = ev.top(problem, 3, **options), ev.evaluate_mapping(problem, r.mapping, **options)
     assert [t.latency_us for t in top] == sorted(t.latency_us for t in top)
-    replayed = ev.evaluate_mapping(W4A16, r.mapping, **options)
-    assert replayed.latency_us == r.latency_us
+    for one in (top[0], replayed):
+        assert (one.latency_us, one.breakdown, one.options) == (r.latency_us, r.breakdown, r.options)
+    assert top[0].mapping == r.mapping
     assert not replayed.is_exhaustive
-    assert preset.evaluate(*SIZES, "w4a16") == r
-    assert preset.evaluate_problem(W4A16) == r
-    assert preset.evaluate_many([SIZES], "w4a16")[0] == r
-    assert preset.on("h100-sxm").evaluate_problem(W4A16) == r
+
+    data = json.loads(json.dumps(r.to_dict()))
+    assert GemmProblem(**data["problem"]) == problem
+    assert data["options"] == r.options
+    assert (data["mapping"]["family"], data["mapping"]["decomposition"]) == (
+        r.mapping.family, r.mapping.decomposition.name  # type: ignore[union-attr]
+    )  # fmt: skip
+    assert ev.save_to_disk(saved) == 1
+    reader = GEMMEvaluator(name, disk_cache=tmp_path / "costs.npz")
+    assert reader.evaluate(*sizes, dtype, **options) == r
+    assert reader.cache_info().records.hits == 1
 
 
 def test_what_a_call_says_wins_and_spelled_defaults_are_the_same_question() -> None:

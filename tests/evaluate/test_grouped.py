@@ -233,11 +233,9 @@ def test_rows_of_a_frame(ev: GEMMEvaluator) -> None:
     table = ev.evaluate_many(frame, "bf16")
 
     assert list(table) == [
-        ev.evaluate(1, 64, K, N, "fp16"),
-        ev.evaluate_grouped(GROUPS, K, N, "bf16"),
-        ev.evaluate_grouped(GROUPS, K, N, "bf16"),
-        ev.evaluate_grouped((7, 7), K, N, "fp16"),
-    ]
+        ev.evaluate(1, 64, K, N, "fp16"), ev.evaluate_grouped(GROUPS, K, N, "bf16"),
+        ev.evaluate_grouped(GROUPS, K, N, "bf16"), ev.evaluate_grouped((7, 7), K, N, "fp16"),
+    ]  # fmt: skip
     short = ev.evaluate_many(frame[["row_groups", "N", "K"]][1:3])
     assert short["row_groups"].tolist() == [GROUPS, GROUPS]
     no_groups = frame.assign(row_groups=None)[:1].astype({"G": int, "M": int})

@@ -204,7 +204,7 @@ def test_nothing_is_timed_while_a_graph_is_captured() -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(InvalidOptionError, match="at least one config"):
         time_configs(device_of(), [], 16)
-    with pytest.raises(InvalidOptionError, match="cold, warm, got 'hot'"):
+    with pytest.raises(InvalidOptionError, match=r"must be one of .*, got 'hot'"):
         time_configs(device_of(1.0), CONFIGS[:1], 16, "hot")
 
 

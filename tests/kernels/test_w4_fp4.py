@@ -1,18 +1,27 @@
-"""Four-bit floats as weights: rounding to MXFP4 and NVFP4, and what checkpoints store, packed and back."""
+"""Four-bit floats as weights: rounding, packing, what kernels decode, and checkpoints that store them."""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import json
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gemm_eval.errors import InvalidOptionError, InvalidProblemError
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels import (
     PackedW4,
     QuantizedFp4,
+    convert_checkpoint,
     dequantize,
+    load_packed,
+    pack_checkpoint,
     pack_fp4,
     pack_mxfp4,
     pack_nvfp4,
@@ -22,7 +31,16 @@ from gemm_eval.kernels import (
     unpack_fp4,
     unpack_w4,
 )
+from gemm_eval.kernels.checkpoint_tensors import read_quantization_config
+from gemm_eval.kernels.families import WeightMode
+from gemm_eval.kernels.layout import E2M1_VALUES, decode, encode, parse_activation, stored_values, to_kernel_order
+from gemm_eval.kernels.registry import COMMON, SOURCES
+from gemm_eval.storage import StoredTensor, TensorFile, write_tensors
+from tests.oracle import fragments
 from tests.oracle.fragments import E2M1
+
+# ---- packing ---------------------------------------------------------------------------------------------------------
+
 
 VALUES = np.concatenate([E2M1, -E2M1])
 E4M3 = np.array([m * 2.0**-9 if e == 0 else (8 + m) * 2.0 ** (e - 10) for e in range(16) for m in range(8)][:127])
@@ -229,3 +247,270 @@ def test_refusals() -> None:
     for call, message in options:
         with pytest.raises(InvalidOptionError, match=message):
             call()
+
+
+# ---- decoding in kernels ---------------------------------------------------------------------------------------------
+
+
+COMPILER = shutil.which("g++")
+
+BEGIN, END = "// Scales of k16 step j of a block", "// One packed word to the operand"
+HOST = """
+typedef unsigned u32;
+#define DEVICE static inline
+struct GroupParams { u32 s0, s1; };
+template <u32 mask, u32 magic> DEVICE u32 and_or(u32 q) { return (q & mask) | magic; }
+template <u32 mask> DEVICE u32 select_bits(u32 a, u32 b) { return (a & mask) | (b & ~mask); }
+DEVICE u32 __funnelshift_l(u32 low, u32 high, u32 by) { return high << by | low >> (32 - by); }
+DEVICE u32 __byte_perm(u32 x, u32 y, u32 selector) {
+  const unsigned long long all = (unsigned long long)y << 32 | x;
+  u32 found = 0;
+  for (int i = 0; i < 4; i++) found |= (u32)(all >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+  return found;
+}
+DEVICE u32 low_twice(u32 word) { return (word & 0xffff) * 0x10001u; }
+DEVICE u32 high_twice(u32 word) { return (word >> 16) * 0x10001u; }
+"""
+RUN = """
+extern "C" void spread(const u32* words, u32 (*found)[4], int num) {
+  for (int i = 0; i < num; i++) spread_fp4(words[i], found[i]);
+}
+extern "C" void scales(const u32 (*stored)[2], u32 (*found)[4][2], int num) {
+  for (int i = 0; i < num; i++)
+    for (int j = 0; j < 4; j++) {
+      const GroupParams p = params_of_step(stored[i][0], stored[i][1], j);
+      found[i][j][0] = p.s0, found[i][j][1] = p.s1;
+    }
+}
+"""
+
+
+@pytest.fixture(
+    params=[(mode, activation) for mode in ("mxfp4", "nvfp4") for activation in ("fp16", "bf16")], ids="-".join
+)
+def decoder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str, ctypes.CDLL]:
+    if COMPILER is None:
+        pytest.skip("no g++")
+    mode, activation = request.param
+    text = (SOURCES / COMMON).read_text("utf-8")
+    source, library = tmp_path / "decode.cc", tmp_path / "decode.so"
+    source.write_text(HOST + text[text.index(BEGIN) : text.index(END)] + RUN)
+    macros = [f"-DMODE={int(WeightMode[mode.upper()])}", f"-DACT_BF16={int(activation == 'bf16')}"]
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", *macros, "-o", library, source], check=True)
+    return mode, activation, ctypes.CDLL(str(library))
+
+
+def values_of(registers: Any, activation: str) -> Any:
+    """Low and high halves, float64 [..., 2]."""
+    halves = np.ascontiguousarray(registers).view(np.uint16).reshape(*registers.shape, 2)
+    return fragments.bf16_values(halves) if activation == "bf16" else halves.view(np.float16).astype(np.float64)
+
+
+def test_every_code_in_every_place(decoder: tuple[str, str, ctypes.CDLL]) -> None:
+    _, activation, library = decoder
+    natural = np.random.default_rng(1).integers(0, 2**32, 4096, dtype=np.uint32)
+    words = to_kernel_order(natural, parse_activation(activation))
+    found = np.zeros((len(words), 4), np.uint32)
+    library.spread(words.ctypes.data_as(ctypes.c_void_p), found.ctypes.data_as(ctypes.c_void_p), len(words))
+
+    unit = 2.0**-126 if activation == "bf16" else 2.0**-14
+    for i in range(4):  # register: k + 8 (i / 2), column g + 8 (i % 2); halves: k, k + 1
+        for p in range(2):
+            codes = natural >> (16 * p + 8 * (i // 2) + 4 * (i % 2)) & 15
+            expected = np.array(E2M1_VALUES)[codes] * unit
+            assert set(codes.tolist()) == set(range(16))
+            np.testing.assert_array_equal(values_of(found, activation)[:, i, p], expected)
+            np.testing.assert_array_equal(np.signbit(values_of(found, activation)[:, i, p]), codes >= 8)
+
+
+def test_products_are_exact_for_every_scale(decoder: tuple[str, str, ctypes.CDLL]) -> None:
+    """Each byte that packing stores, at each of its places; its product with each code is exact in 16 bits."""
+    mode, activation, library = decoder
+    known = WeightMode[mode.upper()]
+    every = stored_bytes(mode, activation)
+    of_block = 64 // known.group_sizes[0]
+    stored = np.random.default_rng(2).choice(every, (2048, 2 * of_block)).astype(np.uint8)
+    assert all(set(column.tolist()) == set(every.tolist()) for column in stored.T)
+    words = np.zeros((len(stored), 8), np.uint8)
+    words[:, : 2 * of_block] = stored
+    found = np.zeros((len(stored), 4, 2), np.uint32)
+    library.scales(words.ctypes.data_as(ctypes.c_void_p), found.ctypes.data_as(ctypes.c_void_p), len(stored))
+
+    unit = (2.0**-126 if activation == "bf16" else 2.0**-14) * 2.0**7
+    meant = stored_values(stored, known, parse_activation(activation))
+    for j in range(4):
+        for h in range(2):
+            expected = meant[:, j * of_block // 4 * 2 + h]
+            scales = values_of(found, activation)[:, j, h]
+            np.testing.assert_array_equal(scales[:, 0], scales[:, 1])
+            np.testing.assert_array_equal(scales[:, 0] * unit, expected)
+            for code in E2M1_VALUES:
+                exact = expected * code / 2.0**7
+                bits = fragments.bf16_bits(exact) if activation == "bf16" else exact.astype(np.float16)
+                held = fragments.bf16_values(bits) if activation == "bf16" else bits.astype(np.float64)
+                np.testing.assert_array_equal(held, exact)
+
+
+def stored_bytes(mode: str, activation: str) -> Any:
+    """All bytes of scales of groups that matter."""
+    if mode == "mxfp4":
+        return np.arange(6, 31) << 2 if activation == "fp16" else np.arange(121, 255)
+    return np.arange((13 << 3), (30 << 3) + 7)
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+EXPERTS, K, N = 3, 96, 24
+OTHER = {"model.norm.weight": StoredTensor.of(np.ones(6, np.float16))}
+
+
+def bytes_of(codes: Any) -> Any:
+    """Codes [..., N, K] as [..., N, K / 2], the first of two in the lower bits."""
+    return codes[..., 0::2] | codes[..., 1::2] << 4
+
+
+def bf16(values: Any) -> StoredTensor:
+    return StoredTensor.of(encode(values.astype(np.float32), DType.BF16), "BF16")
+
+
+def e4m3(bits: Any) -> Any:
+    field, fraction = bits.astype(int) >> 3, bits & 7
+    return np.where(field > 0, (1 + fraction / 8) * 2.0 ** (field - 7), fraction * 2.0**-9)
+
+
+class Sample:
+    """Tensors, what their layers mean ([K, N] and bias by name), and the quantization_config."""
+
+    def __init__(self, kind: str) -> None:
+        self.random = np.random.default_rng(5)
+        self.tensors: dict[str, StoredTensor] = dict(OTHER)
+        self.meant: dict[str, tuple[Any, Any]] = {}
+        self.config, self.mode = getattr(self, f"_{kind}")()
+
+    def codes_and_scales(self, shape: tuple[int, ...], group: int) -> tuple[Any, Any]:
+        low, high = (110, 126) if group == 32 else (1, 127)
+        codes = self.random.integers(0, 16, shape, dtype=np.uint8)
+        return codes, self.random.integers(low, high, (*shape[:-1], shape[-1] // group), dtype=np.uint8)
+
+    def _gpt_oss(self) -> tuple[dict[str, Any], WeightMode]:
+        for name in ("gate_up_proj", "down_proj"):
+            codes, scales = self.codes_and_scales((EXPERTS, N, K), 32)
+            bias = self.random.integers(-8, 8, (EXPERTS, N)).astype(np.float32)
+            prefix = f"model.layers.0.mlp.experts.{name}"
+            blocks = bytes_of(codes).reshape(EXPERTS, N, K // 32, 16)
+            self.tensors |= {
+                f"{prefix}_blocks": StoredTensor.of(blocks), f"{prefix}_scales": StoredTensor.of(scales),
+                f"{prefix}_bias": bf16(bias),
+            }  # fmt: skip
+            for e in range(EXPERTS):
+                weights = VALUES[codes[e]] * np.repeat(2.0 ** (scales[e] - 127.0), 32, axis=1)
+                self.meant[f"model.layers.0.mlp.experts.{e}.{name}"] = weights.T, bias[e]
+        return {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, WeightMode.MXFP4
+
+    def _linear(self, name: str, group: int, weight: str) -> Any:
+        """Weights without the scale of the tensor."""
+        codes, scales = self.codes_and_scales((N, K), group)
+        kind = "U8" if group == 32 else "F8_E4M3"
+        self.tensors[f"{name}.{weight}"] = StoredTensor.of(bytes_of(codes))
+        self.tensors[f"{name}.weight_scale"] = StoredTensor(kind, scales.shape, scales.reshape(-1))
+        of_groups = 2.0 ** (scales - 127.0) if group == 32 else e4m3(scales)
+        return (VALUES[codes] * np.repeat(of_groups, group, axis=1)).T
+
+    def _modelopt(self) -> tuple[dict[str, Any], WeightMode]:
+        for i, unit in enumerate((0.3, 2.0)):
+            weights, name = self._linear(f"layers.{i}", 16, "weight"), f"layers.{i}"
+            scale = np.float32(unit)
+            self.tensors[f"{name}.weight_scale_2"] = StoredTensor.of(np.array(scale))
+            self.tensors[f"{name}.input_scale"] = StoredTensor.of(np.array(np.float32(7)))
+            self.tensors[f"{name}.bias"] = bf16(np.full(N, i))
+            self.meant[name] = weights * float(scale), np.full(N, i)
+        return {"quant_method": "modelopt", "quant_algo": "NVFP4"}, WeightMode.NVFP4
+
+    def _compressed_nvfp4(self) -> tuple[dict[str, Any], WeightMode]:
+        weights = self._linear("up", 16, "weight_packed")
+        self.tensors["up.weight_global_scale"] = StoredTensor.of(np.array([8], np.float32))
+        self.meant["up"] = weights / 8, None
+        return {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, WeightMode.NVFP4
+
+    def _compressed_mxfp4(self) -> tuple[dict[str, Any], WeightMode]:
+        self.meant["up"] = self._linear("up", 32, "weight_packed"), None
+        return {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}, WeightMode.MXFP4
+
+    def write(self, folder: Path, dtype: str | None = "bfloat16") -> Path:
+        folder.mkdir()
+        write_tensors(folder / "model.safetensors", self.tensors)
+        config = {"quantization_config": self.config} | ({} if dtype is None else {"torch_dtype": dtype})
+        (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+
+KINDS = ["gpt_oss", "modelopt", "compressed_nvfp4", "compressed_mxfp4"]
+
+
+def check(found: dict[str, Any], sample: Sample, activation: str) -> None:
+    assert found.keys() == sample.meant.keys()
+    for name, (packed, bias) in found.items():
+        weights, expected = sample.meant[name]
+        np.testing.assert_array_equal(dequantize(packed), weights)
+        assert (packed.mode, packed.activation) == (sample.mode, activation)
+        assert (bias is None) is (expected is None)
+        if expected is not None:
+            np.testing.assert_array_equal(decode(bias, packed.activation), expected)
+
+
+@pytest.mark.parametrize("activation", [None, "fp16", "bf16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_converted_and_loaded(kind: str, activation: str | None, tmp_path: Path) -> None:
+    sample = Sample(kind)
+    folder = sample.write(tmp_path / "a")
+    (folder / "hf_quant_config.json").write_text("{}")
+    check(dict(pack_checkpoint(folder, activation=activation)), sample, activation or "bf16")
+    made = convert_checkpoint(folder, tmp_path / "b", activation=activation)
+
+    check(dict(load_packed(tmp_path / "b")), sample, activation or "bf16")
+    file = TensorFile(tmp_path / "b" / "packed-00001.safetensors")
+    layer = next(iter(sample.meant))
+    assert file[f"{layer}.scales"].dtype == ("U8" if activation == "fp16" else "I8")
+    assert made.num_layers == len(sample.meant)
+    others = set(OTHER) | {name for name in sample.tensors if name.endswith("input_scale")}
+    assert {name for name in file.names if name in sample.tensors and ".bias" not in name} == others
+    assert not (tmp_path / "b" / "hf_quant_config.json").exists()
+
+
+def test_modelopts_own_config_file(tmp_path: Path) -> None:
+    sample = Sample("modelopt")
+    folder = sample.write(tmp_path / "a")
+    (folder / "config.json").write_text(json.dumps({"torch_dtype": "float16"}))
+    (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+
+    assert read_quantization_config(folder)[:2] == ("modelopt", None)
+    check(dict(pack_checkpoint(folder, activation="fp16")), sample, "fp16")
+
+
+def test_the_type_is_that_of_the_bias_or_the_model_or_said(tmp_path: Path) -> None:
+    without_bias = Sample("compressed_mxfp4").write(tmp_path / "a", dtype=None)
+    with pytest.raises(InvalidProblemError, match=r"'up': .* tells no type of activations: say in which"):
+        dict(pack_checkpoint(without_bias))
+    sample = Sample("gpt_oss")
+    check(dict(pack_checkpoint(sample.write(tmp_path / "b", dtype=None))), sample, "bf16")
+
+
+def test_what_does_not_hold_together_is_refused(tmp_path: Path) -> None:
+    def refused(change: Any, message: str, kind: str = "gpt_oss") -> None:
+        sample = Sample(kind)
+        change(sample.tensors)
+        folder = sample.write(tmp_path / str(len(list(tmp_path.iterdir()))))
+        with pytest.raises((InvalidProblemError, InvalidInputError), match=message):
+            dict(pack_checkpoint(folder))
+
+    down = "model.layers.0.mlp.experts.down_proj"
+    refused(lambda x: x.pop(f"{down}_scales"), f"there is no tensor {down}_scales")
+    refused(
+        lambda x: x.update({f"{down}_blocks": StoredTensor.of(np.zeros((3, N, 3, 16), np.int32))}), "must be of type"
+    )
+    refused(lambda x: x.update({f"{down}_scales": StoredTensor.of(np.zeros((2, N, 3), np.uint8))}), "no expert 2")
+    refused(lambda x: x.update({f"{down}_scales": StoredTensor.of(np.zeros((3, N, 2), np.uint8))}), "must come with")
+    refused(lambda x: x.update({f"{down}_bias": bf16(np.zeros((3, 8)))}), r"bias must be of shape \[24\]")
+    refused(lambda x: x.pop("layers.1.weight_scale"), "there is no tensor layers.1.weight_scale", "modelopt")
+    refused(lambda x: x.pop("up.weight_packed"), r"no tensor is named \*.weight_packed", "compressed_nvfp4")

@@ -60,7 +60,7 @@ def packed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupedW4]:  #
     gpu.cupy.asarray = lambda array: Array(array.shape, array.dtype.str)
     plan.plan_on_device.cache_clear()
     arrays = (Array((GROUPS, *CPU.qweight.shape), "uint32"), Array((GROUPS, *CPU.scales.shape)))
-    yield GroupedW4(*arrays, Array((GROUPS,), "float32"), N, K, CPU.mode, CPU.group_size, CPU.activation)
+    yield GroupedW4(*arrays, N, K, CPU.mode, CPU.group_size, CPU.activation, Array((GROUPS,), "float32"))
     plan.plan_on_device.cache_clear()
 
 

@@ -1,4 +1,4 @@
-"""The SM80 family of W4A16 kernels without a GPU: its configs and launches, and the index arithmetic of sm80.cu."""
+"""Families of W4A16 kernels that run on every GPU from sm_80 on, without one: their configs, launches and refusals."""
 
 from __future__ import annotations
 
@@ -9,15 +9,129 @@ import pytest
 
 from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels.families.base import Operands, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels.families.base import Family, Operands, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels.families.gemv import GemvFamily, GemvMmaFamily, StreamingFamily
 from gemm_eval.kernels.families.sm80 import Sm80Family, WarpLayout
 from gemm_eval.kernels.registry import SOURCES
 from gemm_eval.mapping import Decomposition, KernelConfig
 from tests.cases import case
 
+# ---- few tokens ------------------------------------------------------------------------------------------------------
+
+
+H200 = DeviceLimits((9, 0), 132, 232448, 233472, 1024, 65536, 2048, 32)
+FAMILIES: tuple[StreamingFamily, ...] = (GemvFamily(), GemvMmaFamily())
+GEMV_CONFIGS = [(family, config) for family in FAMILIES for config in family.configs()]
+MODES = [(0, 0), (1, 32), (1, 64), (1, 128), (2, 32), (2, 64), (2, 128)]
+
+
+def gemv_variant(config: KernelConfig, mode: int = 1, group: int = 128, dtype: DType = DType.FP16) -> Variant:
+    return Variant(config, dtype, WeightMode(mode), group)
+
+
+def split(config: KernelConfig, parts: int) -> KernelConfig:
+    return config._replace(split_k=parts, decomposition=Decomposition.SPLIT_K if parts > 1 else config.decomposition)
+
+
+def test_places_in_the_ring_of_a_team() -> None:
+    for _, config in GEMV_CONFIGS:
+        if config.family != GemvMmaFamily.name:
+            continue
+        for mode, group in MODES:
+            v = gemv_variant(config, mode, group)
+            weights, tokens = config.cta_n // 16 * 512, config.cta_m * 128
+            scales = max(1, 64 // group) * config.cta_n * (4 if mode == 2 else 2) if group else 0
+            slot, ring = weights + tokens + scales, GemvMmaFamily().ring_bytes(v)
+            assert slot % 16 == weights % 128 == ring % 128 == 0
+            assert 0 <= ring - config.num_stages * slot < 128
+
+
+# what a family says
+
+
+def test_configs() -> None:
+    for family in FAMILIES:
+        configs = list(family.configs())
+        assert len(set(configs)) == len(configs) >= 12
+        for config in configs:
+            assert config.family == family.name
+            teams, rest = divmod(config.cta_k, 64)
+            assert rest == config.num_warps % teams == 0
+            assert teams % 2 == 0  # a group of two blocks is never cut between steps of a team
+            assert teams < 16 or teams == config.num_warps  # named barriers
+            assert config.cta_n // 2 <= 32 * config.num_warps  # a thread's columns in the epilogue are always the same
+            assert 512 * config.num_stages * config.cta_n // 16 * teams >= 8192
+            assert config.split_k == 1
+    assert {c.cta_m for c in GemvFamily().configs()} == {1, 2, 4, 8}
+    assert {c.cta_m for c in GemvMmaFamily().configs()} == {8, 16, 24, 32}
+
+
+def test_memory_and_grid() -> None:
+    for family, config in GEMV_CONFIGS:
+        with case(config):
+            for mode, group in MODES:
+                v = gemv_variant(config, mode, group)
+                assert family.refusal(v, None, H200) in (None, "too few registers")
+                smem, per_team = family.smem_bytes(v), config.cta_m * 128 * config.num_stages
+                assert config.cta_k // 64 * per_team <= smem <= 227 << 10
+                assert smem % 16 == 0
+                assert family.min_ctas(v) * family.num_threads(v) <= 2048
+            for sizes in (Sizes(1, 8192, 28672), Sizes(5, 136, 8), Sizes(17, 4096, 4104)):
+                for parts in (1, 3):
+                    launch = family.launch(gemv_variant(split(config, parts)), sizes, 132, 1)
+                    x, y, z = launch.grid
+                    assert (x - 1) * config.cta_n < sizes.N <= x * config.cta_n
+                    assert (z - 1) * config.cta_m < sizes.M <= z * config.cta_m
+                    assert y == parts
+                    assert launch.num_threads == 32 * config.num_warps
+                    assert launch.workspace_bytes == (x * y * z * config.cta_m * config.cta_n * 4 if parts > 1 else 0)
+                    assert launch.num_counters == (x * z if parts > 1 else 0)
+
+
+def test_splits() -> None:
+    for family, config in GEMV_CONFIGS:
+        with case(config):
+            for sizes in (Sizes(1, 8192, 28672), Sizes(1, 4096, 4096), Sizes(8, 28672, 8192), Sizes(1, 64, 64)):
+                ways = list(family.splits(gemv_variant(config), sizes, H200))
+                assert ways[0] == (Decomposition.DATA_PARALLEL, 1)
+                assert len(set(ways)) == len(ways) <= 6
+                for how, parts in ways[1:]:
+                    assert how is Decomposition.SPLIT_K
+                    assert 1 < parts <= sizes.K // config.cta_k  # work for every team
+                    assert family.refusal(gemv_variant(split(config, parts)), sizes, H200) is None
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize(("K", "parts"), [(328, 3), (1096, 1), (520, 2), (776, 5)])
+def test_arguments(family: StreamingFamily, K: int, parts: int) -> None:
+    """The last two say how many blocks of 64 each part takes, and how many parts take one more: all blocks once."""
+    v, sizes = gemv_variant(split(next(family.configs()), parts)), Sizes(2, K, 72)
+    operands = Operands(11, 336, 12, 13, 14, 15, 16, 17, 0.5, 2, 6, 3)
+    arguments = family.arguments(v, sizes, family.launch(v, sizes, 132, 1), operands, lambda *_: None)
+    *others, blocks, longer = [float(x) for x in arguments]
+    assert others == [11, 12, 13, 14, 15, 16, 17, 0.5, 2, 72, K, 336, 2, 6, 3]
+    assert {type(x) for x in arguments} == {np.uint64, np.float32, np.int32}
+    assert parts * blocks + longer == ceil_div(K, 64)
+    assert 0 <= longer < parts
+
+
+def test_gemv_refusals() -> None:
+    family: Family = GemvFamily()
+    config = next(family.configs())
+    v, sizes = gemv_variant(config), Sizes(1, 4096, 4096)
+    assert family.refusal(v, sizes, H200) is None
+    assert "tokens" in str(family.refusal(v, Sizes(65, 4096, 4096), H200))
+    assert "multiples of 8" in str(family.refusal(v, Sizes(1, 4100, 4096), H200))
+    assert "blocks" in str(family.refusal(gemv_variant(split(config, 3)), Sizes(1, 128, 4096), H200))
+    assert "shared memory" in str(family.refusal(v, sizes, H200._replace(smem_per_cta_bytes=1024)))
+    assert "threads" in str(family.refusal(v, sizes, H200._replace(max_threads_per_sm=128)))
+
+
+# ---- sm80 ------------------------------------------------------------------------------------------------------------
+
+
 FAMILY = Sm80Family()
 CONFIGS = tuple(FAMILY.configs())
-H200 = DeviceLimits((9, 0), 132, 232448, 233472, 1024, 65536, 2048, 32)
 A100 = DeviceLimits((8, 0), 108, 166912, 167936, 1024, 65536, 2048, 32)
 L40S = DeviceLimits((8, 9), 142, 101376, 102400, 1024, 65536, 1536, 24)
 SIZES = (Sizes(1, 4096, 4096), Sizes(17, 4104, 1000), Sizes(300, 120, 72), Sizes(4096, 8192, 28672))
@@ -126,65 +240,3 @@ def test_arguments_follow_the_kernel() -> None:
 
 
 # index arithmetic, as sm80.cu has it
-
-
-def test_copies_fill_a_stage() -> None:
-    for config in CONFIGS:
-        with case(config):
-            threads, blocks = 32 * config.num_warps, config.cta_k // 64
-            block_copies = blocks * 128
-            run = max(1, block_copies // threads)
-            total = config.cta_n * config.cta_k // 32
-            runs = total // threads // run
-            assert runs * run * threads == total
-            source, target = set(), set()
-            for i in range(runs):
-                for j in range(run):
-                    for tid in range(threads):
-                        copy = i * run * threads + tid
-                        column_block, byte = copy // block_copies, copy % block_copies * 16 + j * threads * 16
-                        to = tid * 16 + (i * run + j) * threads * 16
-                        assert to == column_block * blocks * 2048 + byte
-                        source.add((column_block, byte))
-                        target.add(to)
-            assert len(source) == len(target) == total
-            # the weights of the warps' lanes
-            layout = WarpLayout.of(config)
-            groups, seen = layout.columns // 16, set()
-            for warp_n in range(config.cta_n // layout.columns):
-                for block in range(blocks):
-                    for i in range(groups):
-                        first = warp_n * groups
-                        at = first // 4 * (blocks * 2048) + first % 4 * 512 + block * 2048 + i * 512
-                        column_group = first + i
-                        assert at == (column_group // 4 * blocks + block) * 2048 + column_group % 4 * 512
-                        seen.add(at)
-            assert seen == set(range(0, config.cta_n * config.cta_k // 2, 512))
-
-
-def test_epilogue_transposes_every_sum_once() -> None:
-    for config in CONFIGS:
-        with case(config):
-            layout = WarpLayout.of(config)
-            warps_m, token_groups, stride = config.cta_m // layout.tokens, layout.tokens // 8, config.cta_n + 4
-            ring = FAMILY.smem_bytes(variant(config, WeightMode.COLUMN))
-            groups = next(g for g in (8, 4, 2, 1) if g <= token_groups and warps_m * g * 8 * stride * 4 <= ring)
-            assert token_groups % groups == 0
-            written, lanes = set(), np.arange(32)
-            assert len(set((lanes % 4 * 2 * stride + lanes // 4) % 32)) == 32  # 32 lanes, 32 banks
-            for shift in range(0, 16, 8):  # eight lanes read 16 bytes each: 32 banks
-                tid = np.arange(shift, shift + 8)
-                assert len(set((tid * 8 + tid // 4 % 2 * 4) // 4 % 8)) == 8
-            rows = warps_m * groups * 8
-            for number in range(token_groups // groups):
-                staged = {}
-                for warp_m in range(warps_m):
-                    for t in range(groups):
-                        for token in range(8):
-                            row = warp_m * groups * 8 + t * 8 + token
-                            staged[row] = warp_m * layout.tokens + (number * groups + t) * 8 + token
-                assert sorted(staged) == list(range(rows))
-                for row, token in staged.items():
-                    assert token == row // (groups * 8) * layout.tokens + number * (groups * 8) + row % (groups * 8)
-                    written.add(token)
-            assert written == set(range(config.cta_m))

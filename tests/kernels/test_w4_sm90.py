@@ -25,7 +25,6 @@ CONFIGS, CLUSTER_CONFIGS = tuple(FAMILY.configs()), tuple(CLUSTER_FAMILY.configs
 H200 = DeviceLimits((9, 0), 132, 232448, 233472, 1024, 65536, 2048, 32)
 KINDS = [(WeightMode.COLUMN, 0), *itertools.product((WeightMode.GROUP, WeightMode.GROUP_ZERO), (32, 64, 128))]
 SOURCE = (SOURCES / FAMILY.source).read_text()
-LANES = np.arange(32)
 
 
 def variant(config: KernelConfig, kind: tuple[WeightMode, int] = (WeightMode.GROUP, 128), **changes: Any) -> Variant:
@@ -247,39 +246,6 @@ def test_the_raster_walks_along_m_in_bands() -> None:
     assert places[24:28] == [(8, 0), (9, 0), (10, 0), (8, 1)]
 
 
-@settings(max_examples=60)
-@given(cases())
-def test_both_sides_of_the_ring_agree(case: Case) -> None:
-    """Stage and phase of each step: the producer goes on, a consumer of ping-pong skips what the other takes."""
-    sizes, config, limits = case
-    steps_of_unit, stages = 128 // config.cta_k, config.num_stages
-    v = variant(config, decomposition=Decomposition.STREAM_K)
-    launch = FAMILY.launch(v, sizes, limits.num_sms, 1)
-    num_clusters = launch.grid[0] // (config.cluster_m * config.cluster_n)
-    works = list(take_all(problem_of(v, sizes, launch), 0, num_clusters))
-    produced, stage, phase = [], 0, 0
-    for item, work in enumerate(works):
-        for step in range(work.begin * steps_of_unit, work.end * steps_of_unit):
-            produced.append((item, step, stage, phase))
-            stage += 1
-            if stage == stages:
-                stage, phase = 0, phase ^ 1
-    for consumer in range(consumers_of(config)):
-        consumed, count = [], 0
-        for item, work in enumerate(works):
-            steps = (work.end - work.begin) * steps_of_unit
-            if config.schedule is Schedule.COOPERATIVE or item % 2 == consumer:
-                stage, phase = count % stages, count // stages & 1
-                for step in range(work.begin * steps_of_unit, work.end * steps_of_unit):
-                    consumed.append((item, step, stage, phase))
-                    stage += 1
-                    if stage == stages:
-                        stage, phase = 0, phase ^ 1
-            count += steps
-        turns = {entry[0] for entry in consumed}
-        assert consumed == [entry for entry in produced if entry[0] in turns]
-
-
 # ---- copies ---------------------------------------------------------------------------------------------------------
 
 
@@ -327,88 +293,7 @@ def test_a_stage_gets_the_bytes_that_it_waits_for() -> None:
 # ---- epilogue -------------------------------------------------------------------------------------------------------
 
 
-def sums_of(warp: int, tokens: int) -> Any:
-    """Token x 64 + column of each of a warp's sums, [lane, register]: where wgmma leaves the 64 x N result."""
-    i = np.arange(tokens // 2)
-    column = 16 * warp + LANES[:, None] // 4 + 8 * (i % 4 // 2)
-    token = i // 4 * 8 + LANES[:, None] % 4 * 2 + i % 2
-    return token * 64 + column
-
-
-def store_matrices(smem: Any, addresses: Any, registers: Any) -> None:
-    """stmatrix.x4.trans or .x2: lanes 8 i .. 8 i + 7 give the rows of matrix i; registers [lane, matrix, half]."""
-    for matrix in range(registers.shape[1]):
-        for half in range(2):
-            row = LANES % 4 * 2 + half  # transposed: what is a column in registers is a row in memory
-            smem[addresses[8 * matrix + row] // 2 + LANES // 4] = registers[:, matrix, half]
-
-
-@pytest.mark.parametrize("tokens", sorted({config.cta_m for config in CONFIGS if config.cta_m > 16}))
-def test_results_go_through_shared_memory_to_their_places(tokens: int) -> None:
-    config = next(config for config in CONFIGS if config.cta_m == tokens)
-    at_once = FAMILY.macros(variant(config))["EPILOGUE_TOKENS"]
-    c = np.full((tokens, 64), -1)
-    assert at_once % 8 == 0
-    for t in range(0, tokens, at_once):
-        end = min(t + at_once, tokens)
-        smem = np.full(at_once * 64, -1)
-        for warp in range(4):
-            acc = sums_of(warp, tokens)
-            row = LANES // 16 * 8 + LANES % 8
-            chunk = (warp * 2 + LANES // 8 % 2) ^ (LANES % 8)
-            address = row * 128 + chunk * 16
-            for j in range(t // 8, end // 8, 2):
-                num = 4 if j + 1 < end // 8 else 2
-                registers = np.stack(
-                    [acc[:, 4 * (j + i // 2) + 2 * (i % 2) + np.arange(2)] for i in range(num)], axis=1
-                )  # fmt: skip
-                store_matrices(smem, address + (j - t // 8) * 1024, registers)
-                for i in range(4):  # 8 rows of a matrix in 32 banks
-                    assert len(set(address[8 * i : 8 * i + 8] // 16 % 8)) == 8
-        for row, column in np.ndindex(end - t, 64):  # the copy undoes the swizzle, and so do threads what is left
-            c[t + row, column] = smem[(row * 128 + (column // 8 ^ row % 8) * 16) // 2 + column % 8]
-
-    np.testing.assert_array_equal(c, np.arange(tokens * 64).reshape(tokens, 64))
-
-
 # ---- parts of K in a cluster ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("tokens", "parts"), sorted({(config.cta_m, config.split_k) for config in CLUSTER_CONFIGS if config.cta_n == 128})
-)
-def test_parts_of_a_cluster_meet_in_the_share_of_each_cta(tokens: int, parts: int) -> None:
-    """`exchange_parts` and `write_share`: each sum of each part comes once to the CTA that stores it, two at a time."""
-    config = next(c for c in CLUSTER_CONFIGS if (c.cta_m, c.split_k, c.cta_n) == (tokens, parts, 128))
-    groups, row_blocks = tokens // 8, config.cta_n // 64
-    share = ceil_div(groups, parts)
-    ring = config.num_stages * config.cta_n // 64 * (config.cta_k // 64) * 2048
-    ring += config.num_stages * config.cta_k // 64 * tokens * 128
-    slots = np.array([
-        [(part * row_blocks + block) * share + j % share for j in range(groups)]
-        for part, block in itertools.product(range(parts), range(row_blocks))
-    ])  # fmt: skip
-    assert (slots.max() + 1) * 2048 <= ring
-    for cta in range(parts):
-        mine = slots[:, cta * share : (cta + 1) * share].ravel()
-        assert len(set(mine.tolist())) == len(mine)
-
-    c = np.full((tokens, 64), -1)
-    for warp, cta in itertools.product(range(4), range(parts)):
-        acc = sums_of(warp, tokens)
-        for j in range(cta * share, min(groups, (cta + 1) * share)):
-            for h in range(2):
-                even, odd = acc[:, 4 * j + 2 * h], acc[:, 4 * j + 2 * h + 1]
-                is_odd = LANES // 4 % 2 == 1
-                got = np.where(is_odd, even, odd)[LANES ^ 4]
-                token = 8 * j + LANES % 4 * 2 + is_odd
-                n = warp * 16 + LANES // 4 + 8 * h - is_odd
-                assert (n % 2 == 0).all()
-                for at, low, high in zip(
-                    zip(token, n, strict=True), *np.where(is_odd, (got, odd), (even, got)), strict=True
-                ):
-                    c[at], c[at[0], at[1] + 1] = low, high
-    np.testing.assert_array_equal(c, np.arange(tokens * 64).reshape(tokens, 64))
 
 
 def test_clusters_that_share_k_find_room_at_once() -> None:

@@ -19,17 +19,10 @@ L2_BYTES = FakeRunner.l2_bytes
 @pytest.mark.parametrize(
     ("latency_us", "calls"),
     [
-        (1.0, 400),
-        (3.0, 400),
-        (10.0, 300),
-        (1000.0, 3),
-        (2000.0, 3),
-        (3000.0, 3),
-        (4000.0, 2),
-        (8999.0, 1),
+        (1.0, 400), (3.0, 400), (10.0, 300), (1000.0, 3), (2000.0, 3), (3000.0, 3), (4000.0, 2), (8999.0, 1),
         (20_000.0, 1),
     ],
-)
+)  # fmt: skip
 def test_calls_of_a_replay(latency_us: float, calls: int) -> None:
     assert num_calls(latency_us, COLD) == calls
 
@@ -108,7 +101,7 @@ def test_sustained_warms_up() -> None:
 
 
 def test_unknown_words_are_errors() -> None:
-    with pytest.raises(InvalidOptionError, match="l2 must be one of cold, warm, got 'hot'"):
+    with pytest.raises(InvalidOptionError, match=r"l2 must be one of .*, got 'hot'"):
         TimingProtocol(l2="hot")
     with pytest.raises(InvalidOptionError, match="clock must be one of burst, sustained"):
         TimingProtocol(clock="base")

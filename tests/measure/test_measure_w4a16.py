@@ -111,13 +111,10 @@ def test_all_configs_or_the_promising_ones_and_a_few_others() -> None:
 @pytest.mark.parametrize(
     ("mode", "group_size"),
     [
-        (WeightMode.COLUMN, 0),
-        (WeightMode.GROUP, 32),
-        (WeightMode.GROUP_ZERO, 32),
-        (WeightMode.MXFP4, 32),
+        (WeightMode.COLUMN, 0), (WeightMode.GROUP, 32), (WeightMode.GROUP_ZERO, 32), (WeightMode.MXFP4, 32),
         (WeightMode.NVFP4, 16),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("columns", [64, 72, 1000])
 def test_copies_of_weights_and_scales_do_not_overlap(mode: WeightMode, group_size: int, columns: int) -> None:
     gemm = item(mode=mode, group_size=group_size)._replace(N=columns)
@@ -157,12 +154,9 @@ def test_random_scales_of_four_bit_floats_are_as_the_others(activation: str) -> 
 
 
 RUNNER_KINDS = [
-    (WeightMode.GROUP, 128),
-    (WeightMode.GROUP_ZERO, 32),
-    (WeightMode.COLUMN, 0),
-    (WeightMode.MXFP4, 32),
+    (WeightMode.GROUP, 128), (WeightMode.GROUP_ZERO, 32), (WeightMode.COLUMN, 0), (WeightMode.MXFP4, 32),
     (WeightMode.NVFP4, 16),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

@@ -133,16 +133,12 @@ class TestSpaces:
     @pytest.mark.parametrize(
         ("chip", "gemm", "counted"),
         [
-            (ARRAY32, Gemm(512, 512, 512), 9961472),
-            (ARRAY32, Gemm(768, 512, 128), 1310720),
-            (ARRAY32, Gemm(256, 2048, 256), 5505024),
-            (SMALL, Gemm(384, 384, 384), 4423680),
-            (SMALL, Gemm(64, 256, 1024), 819200),
-            (SMALL, Gemm(256, 1024, 128), 3407872),
-            (SMALL, Gemm(500, 1000, 70), 3379968),
-            (SMALL, Gemm(97, 1000, 300), 1678592),
+            (ARRAY32, Gemm(512, 512, 512), 9961472), (ARRAY32, Gemm(768, 512, 128), 1310720),
+            (ARRAY32, Gemm(256, 2048, 256), 5505024), (SMALL, Gemm(384, 384, 384), 4423680),
+            (SMALL, Gemm(64, 256, 1024), 819200), (SMALL, Gemm(256, 1024, 128), 3407872),
+            (SMALL, Gemm(500, 1000, 70), 3379968), (SMALL, Gemm(97, 1000, 300), 1678592),
         ],
-    )
+    )  # fmt: skip
     def test_the_search_by_zigzags_rules_is_zigzag(self, chip: Chip, gemm: Gemm, counted: int) -> None:
         assert least_factored_bytes(chip, gemm, LOOP_FACTORS, reads_first=True) == pytest.approx(counted, rel=0.005)
 

@@ -27,6 +27,7 @@ from gemm_eval.models.gpu import (
     load_correction,
     pack_correction,
     pack_gpu,
+    pack_limits,
     physics_digest,
     question_of,
 )
@@ -34,7 +35,7 @@ from gemm_eval.models.gpu import correction as _correction
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, correct, describe
 from gemm_eval.search.gpu import find_best_config
-from gemm_eval.validation.predictors.corrections import SAME_PERCENT, trees_of
+from gemm_eval.validation.subjects.corrections import SAME_PERCENT, trees_of
 from gemm_eval.validation.tables import find_timings
 from gemm_eval.workload import GemmTypes, RunOptions
 
@@ -77,7 +78,7 @@ def test_trees_give_what_scikit_learn_predicts() -> None:
     problems = [GemmProblem(*row, "bf16") for row in sizes.tolist()]
     records = np.concatenate([find_best_config(H200, problem, packed) for problem in problems])
     features = np.empty((400, len(FEATURES)))
-    describe(records.view(KERNEL_COST_DTYPE), sizes, features)
+    describe(records.view(KERNEL_COST_DTYPE), np.repeat(pack_limits(H200, BF16, PHYSICS), 400), sizes, features)
     targets = 0.05 * np.sin(features[:, 0]) + 0.02 * rng.standard_normal(400)
     fitted = ensemble.HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=15).fit(features, targets)
     wide = Region(min_m=1, max_m=1 << 20, max_g=1, near=30.0, far=40.0)
@@ -92,14 +93,16 @@ def test_trees_give_what_scikit_learn_predicts() -> None:
 
 
 def test_features_are_named_in_the_order_they_are_written() -> None:
-    problem = GemmProblem(1, 48, 4096, 2048, "bf16")
-    record = find_best_config(H200, problem, pack_gpu(H200, BF16, PHYSICS))
+    problem = GemmProblem(2, 48, 4096, 2052, "bf16", layout="nt")
+    record = find_best_config(H200, problem, pack_gpu(H200, problem.types, PHYSICS))
     features = np.empty((1, len(FEATURES)))
-    describe(record.view(KERNEL_COST_DTYPE), np.array([problem.sizes]), features)
+    limits = pack_limits(H200, problem.types, PHYSICS)
+    describe(record.view(KERNEL_COST_DTYPE), limits, np.array([problem.sizes]), features)
     found = dict(zip(FEATURES, features[0].tolist(), strict=True))
 
-    assert (found["M"], found["N"], found["K"]) == (math.log2(48), 11.0, 12.0)
-    assert (found["N_alignment"], found["K_alignment"]) == (3.0, 3.0)
+    assert (found["M"], found["N"], found["K"], found["G"]) == (math.log2(48), math.log2(2052), 12.0, 1.0)
+    assert (found["a_along_m"], found["b_along_n"]) == (1.0, 1.0)
+    assert (found["M_alignment"], found["N_alignment"], found["K_alignment"]) == (3.0, 2.0, 3.0)
     assert found["latency"] == pytest.approx(math.log2(record["physics_us"][0]))
     assert found["cta_m"] == math.log2(record["cta_m"][0])
     assert found["dram_share"] == pytest.approx(record["dram_us"][0] / record["physics_us"][0])

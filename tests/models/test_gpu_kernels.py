@@ -1,4 +1,4 @@
-"""The arithmetic of the GPU model by hand: cycles of instructions, alignment, waves and bytes."""
+"""The arithmetic of the GPU model by hand: cycles, alignment, waves and bytes; shortages, and DRAM traffic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import GemmProblem, load_arch
+from gemm_eval import GEMMEvaluator, GemmProblem, InfeasibleError, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, pack_gpu, unpack_gpu_cost
@@ -15,6 +15,9 @@ from gemm_eval.models.gpu.candidates import dequant_cycles, matrix_cycles
 from gemm_eval.models.gpu.generic_kernels import problem_terms, row_alignment
 from gemm_eval.search.gpu import evaluate_config
 from gemm_eval.workload import RunOptions, make_problem
+
+# ---- by hand ---------------------------------------------------------------------------------------------------------
+
 
 H100, A100, L40S = (load_arch(name, GpuSpec) for name in ("h100-sxm", "a100-sxm-80gb", "l40s"))
 DENSE = GemmProblem(1, 4096, 4096, 4096)
@@ -37,13 +40,8 @@ def typed(dtype: str, *sizes: int) -> GemmProblem:
 
 # cycles of m64nNk16 for each of two warpgroups on an SM, measured on an H200; an SM's cycles are half of that
 MEASURED = {
-    8: (26.4, 36.1),
-    16: (26.4, 40.1),
-    32: (32.4, 48.2),
-    64: (64.6, 64.2),
-    128: (128.5, 128.3),
-    256: (256.4, 256.3),
-}
+    8: (26.4, 36.1), 16: (26.4, 40.1), 32: (32.4, 48.2), 64: (64.6, 64.2), 128: (128.5, 128.3), 256: (256.4, 256.3),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("n", "from_registers", "from_smem"), [(n, *pair) for n, pair in MEASURED.items()])
@@ -222,3 +220,87 @@ def test_a_record_of_an_unknown_family_is_refused() -> None:
     record["family"] = 99
     with pytest.raises(KeyError):
         unpack_gpu_cost(record)
+
+
+# ---- shortages -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "w4a16", "w8a16"])
+@pytest.mark.parametrize(
+    ("arch", "changes", "resource"),
+    [
+        (H100, {"smem_per_cta_bytes": 2000}, "smem"), (A100, {"smem_per_cta_bytes": 600}, "smem"),
+        (H100, {"registers_per_sm": 2048}, "registers"), (A100, {"max_threads_per_sm": 64}, "threads"),
+    ],
+    ids=lambda value: value.name if isinstance(value, GpuSpec) else str(value),
+)  # fmt: skip
+def test_its_levers_lead_to_a_chip_that_runs_it(arch: GpuSpec, dtype: str, changes: Any, resource: str) -> None:
+    arch, seen = arch.with_(**changes), []
+    while (error := what_it_lacks(arch, dtype)) is not None:
+        assert error.gap > 0
+        seen.append(error.resource)
+        assert len(seen) < 5
+        name, _, value = error.levers[0].partition(" >= ")
+        arch = arch.with_(**{name: int(value.replace(",", ""))})
+    assert resource in seen
+
+
+def what_it_lacks(arch: GpuSpec, dtype: str) -> InfeasibleError | None:
+    try:
+        GEMMEvaluator(arch, disk_cache=False).evaluate(1, 64, 4096, 4096, dtype=dtype)
+    except InfeasibleError as error:
+        return error
+    return None
+
+
+def test_clusters_need_sms_that_lie_together() -> None:
+    with pytest.raises(
+        InfeasibleError, match=r"no kernel of library cublas for .* lacks SMs that lie together"
+    ) as caught:
+        GEMMEvaluator(H100.with_(num_sms=1), disk_cache=False).evaluate(1, 64, 4096, 4096)
+    assert (caught.value.resource, caught.value.demand, caught.value.limit) == ("sms", 2, 1)
+    assert caught.value.levers == ("num_sms >= 2",)
+
+
+# ---- traffic ---------------------------------------------------------------------------------------------------------
+
+
+SEED, NUM = 7, 150
+CASES = (
+    ("h200-sxm", "bf16", None), ("h200-sxm", "w4a16", "gemm-eval"), ("h200-sxm", "w4a16", "hypothetical"),
+    ("b200", "nvfp4", None), ("b200", "fp8_block", None), ("l40s", "fp8", None), ("rtx-pro-6000-server", "fp8", None),
+    ("a100-sxm-80gb", "int8", None), ("a100-sxm-80gb", "w4a16", "trtllm"),
+)  # fmt: skip
+
+
+def problems(arch: GpuSpec, dtype: str) -> list[GemmProblem]:
+    rng = np.random.default_rng(SEED)
+    sizes = np.exp2(rng.uniform(0.0, 14.0, (NUM, 3))).astype(int)
+    sizes[:, 1:] = np.maximum(sizes[:, 1:] // 128, 1) * 128
+    return [make_problem(1, *size, default_dtype=arch.default_dtype, dtype=dtype) for size in sizes.tolist()]
+
+
+@pytest.mark.parametrize(("gpu", "dtype", "library"), CASES)
+def test_no_traffic_is_below_what_l2_leaves_to_be_read(gpu: str, dtype: str, library: str | None) -> None:
+    arch = load_arch(gpu, GpuSpec)
+    asked, evaluator = problems(arch, dtype), GEMMEvaluator(arch, disk_cache=False)
+    weights = np.array([-(-problem.types.b.total_bits(problem.N, problem.K) // 8) for problem in asked])
+    everything = np.array([problem.compulsory_bytes for problem in asked])
+    for l2 in ("cold", "cold-all"):
+        records = evaluator.evaluate_many(asked, library=library, l2=l2, progress=False).records
+        of_weights = records["dram_b_bytes"] + records["dram_scale_bytes"]
+        assert (of_weights >= weights).all()
+        if l2 == "cold-all":
+            assert (records["dram_bytes"] >= everything).all()
+        least_us = records["dram_bytes"] / (arch.dram_gb_per_s * 1e3)
+        assert (records["physics_us"] >= least_us).all()
+        assert (records["latency_us"] >= of_weights / (arch.dram_gb_per_s * 1e3)).all()
+
+
+def test_what_l2_has_is_no_traffic_that_was_saved() -> None:
+    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
+    kept, read = (evaluator.evaluate(1, 64, 4100, 4096, dtype="w4a16", l2=l2) for l2 in ("cold", "cold-all"))
+
+    assert kept.dram_bytes < kept.problem.compulsory_bytes <= read.dram_bytes
+    assert "% of A, B and C: L2 has the rest" in kept.explain()
+    assert "x what must move at least once" in read.explain()

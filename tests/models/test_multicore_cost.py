@@ -1,12 +1,13 @@
-"""The multi-core kernels against the slow oracle where mistakes hide: ragged parts, half bytes, what is counted."""
+"""Costs on multi-core chips: kernels against the slow oracle where mistakes hide; packing, waking and tasks by hand."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec, UnsupportedError
+from gemm_eval import ArchValidationError, GEMMEvaluator, GemmProblem, GEMMResult, MulticoreSpec, UnsupportedError
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import block_of
@@ -14,7 +15,11 @@ from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.models.multicore.terms import BOUNDS, BREAKDOWN, MAIN, PHASES, TERMS, Times
 from gemm_eval.search.multicore_kernels import partition_bound
 from gemm_eval.workload import BlockScale, GemmTypes, Operand
-from tests.oracle import chip_walk, naive
+from tests.oracle import naive, simulators_grouped
+from tests.oracle.simulators_grouped import sets_of_batch
+
+# ---- against the oracle ----------------------------------------------------------------------------------------------
+
 
 CHIP = MulticoreSpec(
     name="ragged", num_cores=60, frequency_ghz=1.0, cube_m=2, cube_k=2, cube_n=2,
@@ -41,7 +46,7 @@ def test_every_way_of_cutting_a_problem_into_parts(load_sharing: str, reduction:
                 Partition(*cut), Tile(min(2, block.m), min(2, block.n), min(2, block.k)), LoopOrder.KNM
             )  # fmt: skip
             result, cost = evaluator.evaluate_mapping(problem, mapping), naive.evaluate_mapping(arch, problem, mapping)
-            walk = chip_walk.simulate_chip(arch, problem, mapping)
+            walk = simulators_grouped.simulate_chip(arch, problem, mapping, sets_of_batch(problem, mapping))
             assert (result.latency_us, result.dram_bytes) == (cost.latency_us, cost.dram_bytes), mapping
             assert result.latency_us == max(walk.latency_us.values()), mapping
             assert result.active_cores == len(walk.latency_us), mapping
@@ -128,3 +133,139 @@ def test_block_scaled_types_on_chips() -> None:
         like = chip.evaluate(1, 64, 256, 256, "w4a16", group_size=group_size, scale_dtype="fp8")
         assert found.latency_us == like.latency_us
         assert found.traffic == like.traffic
+
+
+# ---- packing and waking: MODEL.md ------------------------------------------------------------------------------------
+
+
+PACKER = MulticoreSpec(
+    name="packer", num_cores=4, frequency_ghz=1.0, cube_m=4, cube_k=1, cube_n=8, cube_steps_per_cycle={DType.FP32: 1.0},
+    default_dtype=DType.FP32, sram_bytes=1 << 20, dram_gb_per_s=100.0, dram_sharing="fair", reduction="none",
+    launch_us=1.0,
+)  # fmt: skip
+PROBLEM = GemmProblem(1, 32, 64, 128, input_dtype="fp32")
+A_BYTES, B_BYTES = 4 * 32 * 64, 4 * 64 * 128
+QUARTERS = ((1, 2, 2, 1), (16, 64, 64), "mnk")
+"""Two cores need each half of A, and two each half of B."""
+PACKS = {"packs": {"A": "shared", "B": "private"}, "pack_gb_per_s": 2.0}
+
+
+def cost_of_packer(mapping: Any = QUARTERS, problem: GemmProblem = PROBLEM, **changes: Any) -> GEMMResult:
+    return GEMMEvaluator(PACKER.with_(**changes), disk_cache=False).evaluate_mapping(problem, mapping)
+
+
+def test_without_packing_nothing_is_packed() -> None:
+    breakdown = cost_of_packer().breakdown
+    assert (breakdown["pack_us"], breakdown["sync_us"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("packs", "packed_bytes"),
+    [
+        ({"A": "private"}, A_BYTES / 2), ({"A": "shared"}, A_BYTES / 4), ({"B": "private"}, B_BYTES / 2),
+        ({"B": "shared"}, B_BYTES / 4), ({"A": "shared", "B": "private"}, A_BYTES / 4 + B_BYTES / 2),
+    ],
+)  # fmt: skip
+def test_a_core_packs_its_block_or_a_part_of_it(packs: dict[str, str], packed_bytes: float) -> None:
+    plain, packed = cost_of_packer(), cost_of_packer(packs=packs, pack_gb_per_s=2.0)
+
+    assert packed.breakdown["pack_us"] == packed_bytes / 2000.0
+    assert packed.latency_us == pytest.approx(plain.latency_us + packed_bytes / 2000.0)
+    assert packed.dram_bytes == plain.dram_bytes
+
+
+def test_what_lies_beyond_counts_twice() -> None:
+    own = B_BYTES / 2
+    for near, counted in ((own, own), (own - 100, own + 100), (1, 2 * own - 1)):
+        found = cost_of_packer(packs={"B": "private"}, pack_gb_per_s=2.0, pack_near_bytes=int(near))
+        assert found.breakdown["pack_us"] == counted / 2000.0
+
+
+def test_elements_of_a_batch_are_packed_one_by_one() -> None:
+    batch = GemmProblem(3, 32, 64, 128, input_dtype="fp32")
+    near = {"packs": {"B": "private"}, "pack_gb_per_s": 2.0, "pack_near_bytes": 1000}
+    one, three = cost_of_packer(**near), cost_of_packer(problem=batch, **near)
+    assert three.breakdown["pack_us"] == pytest.approx(3 * one.breakdown["pack_us"])
+
+
+def test_cores_are_woken_where_there_are_several() -> None:
+    alone = ((1, 1, 1, 1), (16, 64, 64), "mnk")
+    assert cost_of_packer(sync_us=3.0).breakdown["sync_us"] == 3.0
+    assert cost_of_packer(alone, sync_us=3.0).breakdown["sync_us"] == 0.0
+    assert cost_of_packer(sync_us=3.0).latency_us == pytest.approx(cost_of_packer().latency_us + 3.0)
+
+
+def test_they_can_bound_a_gemm() -> None:
+    assert cost_of_packer(sync_us=500.0).bound == "sync"
+    assert cost_of_packer(**PACKS | {"pack_gb_per_s": 0.01}).bound == "pack"
+    assert "bound by the packing of operands" in cost_of_packer(**PACKS | {"pack_gb_per_s": 0.01}).explain()
+
+
+def test_small_gemms_stay_on_one_core_where_waking_costs_more() -> None:
+    small, large = GemmProblem(1, 8, 8, 8, input_dtype="fp32"), GemmProblem(1, 512, 512, 512, input_dtype="fp32")
+    evaluator = GEMMEvaluator(PACKER.with_(sync_us=5.0), disk_cache=False)
+    assert evaluator.evaluate_problem(small).active_cores == 1
+    assert evaluator.evaluate_problem(large).active_cores == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"packs": {"A": "shared"}}, "packs and pack_gb_per_s go together"),
+        ({"pack_gb_per_s": 2.0}, "packs and pack_gb_per_s go together"),
+        ({"packs": {"C": "shared"}, "pack_gb_per_s": 2.0}, "packs: A and B can be packed, C cannot"),
+        ({"packs": {"A": "twice"}, "pack_gb_per_s": 2.0}, "packs.A must be"),
+        ({"sync_us": -1.0}, "sync_us must be"),
+    ],
+)
+def test_what_cannot_be_packed(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArchValidationError, match=message):
+        PACKER.with_(**changes)
+
+
+# ---- tasks of a core: MODEL.md ---------------------------------------------------------------------------------------
+
+
+STARTER = MulticoreSpec(
+    name="starter", num_cores=2, frequency_ghz=1.0, cube_m=4, cube_k=1, cube_n=8,
+    cube_steps_per_cycle={DType.FP32: 1.0}, default_dtype=DType.FP32, sram_bytes=1 << 20, dram_gb_per_s=100.0,
+    reduction="none", launch_us=1.0,
+)  # fmt: skip
+TASK_US = 3.0
+
+
+def cost_of_starter(rows: int | tuple[int, ...], tile_m: int, P_M: int = 1, **changes: float) -> GEMMResult:
+    """Rows of one GEMM, or of each group of a grouped one, in tiles of so many."""
+    M, groups = (rows, None) if isinstance(rows, int) else (max(rows), rows)
+    problem = GemmProblem(len(groups or (0,)), M, 64, 64, input_dtype="fp32", row_groups=groups)
+    mapping = ((1, P_M, 1, 1), (tile_m, 64, 64), "mnk")
+    return GEMMEvaluator(STARTER.with_(**changes), disk_cache=False).evaluate_mapping(problem, mapping)
+
+
+@pytest.mark.parametrize(
+    ("rows", "tile_m", "P_M", "tasks"),
+    [(32, 32, 1, 1), (32, 8, 1, 4), (30, 8, 1, 4), (32, 8, 2, 2), ((32, 32, 0), 8, 1, 8), ((32, 8, 3), 8, 1, 6)],
+)
+def test_tiles_of_the_same_rows_are_a_task(rows: int | tuple[int, ...], tile_m: int, P_M: int, tasks: int) -> None:
+    plain, started = cost_of_starter(rows, tile_m, P_M), cost_of_starter(rows, tile_m, P_M, task_us=TASK_US)
+    assert started.breakdown["launch_us"] == 1.0 + (tasks - 1) * TASK_US
+    assert started.latency_us == pytest.approx(plain.latency_us + (tasks - 1) * TASK_US)
+    assert started.dram_bytes == plain.dram_bytes
+
+
+def test_a_queue_hides_them() -> None:
+    assert cost_of_starter(32, 8, task_us=TASK_US, launch_floor_us=500.0).latency_us == 500.0
+
+
+def test_a_choice_takes_fewer_of_them() -> None:
+    problem = GemmProblem(1, 256, 512, 512, input_dtype="fp32")
+    rows = {}
+    for task_us in (0.0, 100.0):
+        chip = STARTER.with_(num_cores=1, sram_bytes=200_000, task_us=task_us)
+        rows[task_us] = GEMMEvaluator(chip, disk_cache=False).evaluate_problem(problem).mapping.tile.tile_m  # type: ignore[union-attr]
+    assert rows[0.0] < rows[100.0] == 256
+
+
+def test_a_time_below_nothing_is_refused() -> None:
+    with pytest.raises(ArchValidationError, match="task_us must be"):
+        STARTER.with_(task_us=-1.0)

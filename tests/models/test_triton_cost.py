@@ -30,7 +30,7 @@ from gemm_eval.models.gpu.triton import (
     triton_times_us,
 )
 from gemm_eval.models.gpu.triton.model import tensor_cycles
-from gemm_eval.validation.predictors.triton import read_codes
+from gemm_eval.validation.subjects.triton import read_codes
 from gemm_eval.validation.tables import measured_root
 
 H200, A100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "l40s"))

@@ -41,22 +41,9 @@ from tests.oracle.naive_core import (
 from tests.oracle.simulators import Block
 
 __all__ = [
-    "CoreCounts",
-    "Key",
-    "NaiveCost",
-    "breakdown_of",
-    "can_run",
-    "core_latencies",
-    "count_core",
-    "energy_pj",
-    "evaluate_mapping",
-    "find_best",
-    "full_block",
-    "is_legal",
-    "legal_tile_sizes",
-    "sram_used_bytes",
-    "units_of",
-]
+    "CoreCounts", "Key", "NaiveCost", "breakdown_of", "can_run", "core_latencies", "count_core", "energy_pj",
+    "evaluate_mapping", "find_best", "full_block", "is_legal", "legal_tile_sizes", "sram_used_bytes", "units_of",
+]  # fmt: skip
 
 Key = tuple[float, float, int, int, int, tuple[int, int, int, int], int, int, int, int]
 """What a search minimizes; (P_K, P_G, P_M, P_N) itself stands for its rank in the sorted list."""

@@ -157,11 +157,7 @@ def passes(order: LoopOrder, trips: dict[str, int], indexed_by: str) -> int:
 
 def _is_repeated(order: LoopOrder, m_loops: bool, n_loops: bool, k_loops: bool) -> tuple[bool, bool, bool]:
     trips = {"M": 1 + m_loops, "N": 1 + n_loops, "K": 1 + k_loops}
-    return (
-        passes(order, trips, "MK") > 1,
-        passes(order, trips, "NK") > 1,
-        passes(order, trips, "MN") > 1,
-    )
+    return (passes(order, trips, "MK") > 1, passes(order, trips, "NK") > 1, passes(order, trips, "MN") > 1)
 
 
 _FLAGS = (False, True)
@@ -473,11 +469,7 @@ def _overlap_us(
     fills = ceil_div(tile_n, arch.cube_n) * ceil_div(tile_k, setting.cube_k)
     tile_cycles = steps / setting.steps_per_cycle + arch.fill_drain_cycles + fills * arch.weight_load_cycles
     tile_us = tile_cycles / setting.cycles_per_us
-    best_us = max(
-        all_dma_us,
-        compute_us + moved_us(setting, lead, tail),
-        tile_us + moved_us(setting, loads, tail),
-    )
+    best_us = max(all_dma_us, compute_us + moved_us(setting, lead, tail), tile_us + moved_us(setting, loads, tail))
     return (1 - arch.overlap_frac) * (compute_us + all_dma_us) + arch.overlap_frac * best_us
 
 

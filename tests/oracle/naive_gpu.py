@@ -2,15 +2,14 @@
 
 Nothing of the search's own pruning is used: neither its bound nor its choice of stages, splits and rasters. The space
 comes from `enumerate_kernels`, which checks one config at a time; which splits of K a library takes is worked out there
-in Python. Spaces have 100,000 configs and more, so the compiled cost walks over them; that of the best is compared with
-`naive_dense`, as `property/test_gpu_cost.py` compares it for any config.
+in Python. Spaces have 100,000 configs and more, so the compiled cost walks over them, which `property/test_gpu_cost.py`
+compares with `naive_dense` for any config.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numba
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.mapping import RasterOrder, Schedule
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, RASTER_SWIZZLES, candidate_row
 from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, STREAM_K
@@ -51,16 +50,6 @@ class Space(NamedTuple):
     coefficients: npt.NDArray[np.void]  # [1, 1]
     choices: list[KernelChoice]
     menu: npt.NDArray[np.void]  # [choices] of CANDIDATE_DTYPE
-    splits: npt.NDArray[np.int64]  # [choices, 3]: first, stop, whether there is stream-K
-    num_configs: int
-    naive_us: Callable[[KernelConfig], float]  # its latency in plain Python
-
-
-class Best(NamedTuple):
-    """The best config, and its latency."""
-
-    config: KernelConfig
-    latency_us: float
 
 
 def with_sizes(types: GemmProblem, sizes: Sequence[int]) -> GemmProblem:
@@ -106,64 +95,21 @@ def ways_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> list[tuple
 
 
 def space_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> Space:
-    """Check and pack every kernel of the library; which splits of K it takes is worked out one by one."""
+    """Check and pack every kernel of the library."""
     packed = pack_gpu(arch, problem.types, options)
     packed = (packed.fallback if packed.is_ours else packed).for_sizes(*problem.sizes)
-    library = library_for(arch, problem, options.library)
-    choices, menu, *_ = kernels_of(arch, problem, library)
-    splits = np.array([_ends(choice) for choice in choices], np.int64).reshape(-1, 3)
-    ways = sum(len(choice.splits) + choice.has_stream_k for choice in choices)
-    coefficients = naive_dense.coefficients_of_library(arch, problem, library)
-
-    def naive_us(config: KernelConfig) -> float:
-        return naive_dense.cost_of(
-            arch, problem, config, l2=options.l2 or "cold", clock=options.clock or "burst",
-            quantize_from=options.quantize_from, coefficients=coefficients,
-        ).latency_us  # fmt: skip
-
-    return Space(
-        packed.params, packed.coefficients, choices, menu, splits, ways * len(RASTERS),
-        naive_us,
-    )  # fmt: skip
-
-
-def _ends(choice: KernelChoice) -> tuple[int, int, int]:
-    first, stop = (choice.splits[0], choice.splits[-1] + 1) if choice.splits else (1, 1)
-    return first, stop, int(choice.has_stream_k)
-
-
-def find_best(problem: GemmProblem, space: Space) -> Best:
-    """Evaluate every config of a space.
-
-    Raises:
-        AssertionError: the cost of the best is not what its definition says.
-    """
-    latency_us, _, row, split_k, is_stream, raster = walk(
-        space.params, space.coefficients, space.menu, space.splits, RASTERS, *problem.sizes
-    )
-    decomposition = Decomposition.SPLIT_K if split_k > 1 else Decomposition.DATA_PARALLEL
-    config = space.choices[row].config._replace(
-        decomposition=Decomposition.STREAM_K if is_stream else decomposition,
-        split_k=split_k,
-        raster_order=RasterOrder(raster // RASTER_CODE),
-        raster_swizzle=raster % RASTER_CODE,
-    )
-    assert math.isclose(latency_us, space.naive_us(config), rel_tol=1e-9), (config, latency_us)
-    return Best(config, latency_us)
+    choices, menu, *_ = kernels_of(arch, problem, library_for(arch, problem, options.library))
+    return Space(packed.params, packed.coefficients, choices, menu)
 
 
 @numba.njit(nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def walk(
     params: Any, coefficients: Any, menu: Any, splits: Any, rasters: Any, G: int, M: int, K: int, N: int
-) -> tuple[float, int, int, int, bool, int]:
-    """The least latency of all configs; pairs of rasters of which the one with more traffic is faster; the best.
-
-    The best is told as row, parts of K, stream-K or not, and raster.
-    """
-    p = params[0]
-    c = coefficients[0, 0]
+) -> tuple[float, int]:
+    """The least latency of all configs, and pairs of rasters of which the one with more traffic is faster."""
+    p, c = params[0], coefficients[0, 0]
     t = problem_terms(p, c, K, N, np.array([M]), np.array([G]), False)
-    best, num_odd, best_row, best_split, best_stream, best_raster = np.inf, 0, 0, 1, False, 0
+    best, num_odd = np.inf, 0
     bytes_of, us_of = np.empty(len(rasters)), np.empty(len(rasters))
     for index in range(len(menu)):
         for way in range(splits[index, 0], splits[index, 1] + splits[index, 2]):
@@ -174,16 +120,9 @@ def walk(
             for place, raster in enumerate(rasters):
                 cost = config_cost(p, menu[index], c, t, STREAM_K if is_stream else split, raster)
                 bytes_of[place], us_of[place] = cost.dram_read_bytes, cost.latency_us
-                if cost.latency_us < best:
-                    best, best_row, best_split, best_stream, best_raster = (
-                        cost.latency_us,
-                        index,
-                        split,
-                        is_stream,
-                        raster,
-                    )
+                best = min(best, cost.latency_us)
             if t.l2_hold_frac < 1.0:
                 for a in range(len(rasters)):
                     for b in range(len(rasters)):
                         num_odd += bytes_of[a] > bytes_of[b] and us_of[a] < us_of[b] * EXACT
-    return best, num_odd, best_row, best_split, best_stream, best_raster
+    return best, num_odd

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gemm_eval.arch import MulticoreSpec
-from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.workload import GemmProblem
 from tests.oracle import naive, naive_core, packing
 from tests.oracle.naive_core import Setting, Work, bytes_of, ceil_div
@@ -317,30 +317,3 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
         max(time.visits for time in times), naive.sram_used_bytes(arch, problem, tile),
         a, b, scales, store, spill, spill, reduction, reduction_noc, dram_bytes, energy, key,
     )  # fmt: skip
-
-
-# --- every mapping ---------------------------------------------------------------------------------------------------
-
-
-def find_best(
-    arch: MulticoreSpec, problem: GemmProblem, *, allow_idle_cores: bool = False
-) -> tuple[MulticoreMapping, naive.NaiveCost] | None:
-    """Try every partition, legal tile and loop order; return the best mapping and its cost, None when nothing fits."""
-    best: tuple[naive.Key, MulticoreMapping] | None = None
-    units, limit = naive.units_of(arch, problem), naive_core.sram_limit_bytes(arch, problem)
-    for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
-        partition = Partition(*row)
-        whole = GroupedSetting(arch, problem, partition)
-        if arch.reduction == "none" and whole.largest.grid.E_K > 1:
-            continue
-        sizes = zip(whole.largest.block[1:], units, strict=True)
-        for numbers in itertools.product(*(naive.legal_tile_sizes(size, unit) for size, unit in sizes)):
-            tile = Tile(*numbers)
-            if naive.sram_used_bytes(arch, problem, tile) > limit:
-                continue
-            for order in LoopOrder:
-                mapping = MulticoreMapping(partition, tile, order)
-                key = cost_key(whole, mapping)
-                if best is None or key < best[0]:
-                    best = key, mapping
-    return None if best is None else (best[1], evaluate_mapping(arch, problem, best[1]))

@@ -22,14 +22,7 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["ActiveGrid", "Bits", "Block", "Traffic", "Visit"]
 __all__ += ["Core", "Transfer"]
-__all__ += [
-    "bits_of",
-    "partial_bits",
-    "run_pipeline",
-    "simulate_pipeline",
-    "simulate_traffic",
-    "walk_visits",
-]
+__all__ += ["bits_of", "partial_bits", "run_pipeline", "simulate_pipeline", "simulate_traffic", "walk_visits"]
 
 
 class Block(NamedTuple):

@@ -1,4 +1,4 @@
-"""Slow truth of cost model 1 for grouped GEMMs: every core walks the loops of every group that it has.
+"""Slow truth of cost model 1: every core of a chip walks the loops of every group, or batch element, that it has.
 
 As `simulators`: nothing is a closed form of reuse. Which set of cores has which groups is given.
 """
@@ -34,7 +34,13 @@ class GroupedWalk(NamedTuple):
     latency_us: dict[tuple[int, ...], float]
 
 
-def simulate_grouped_chip(
+def sets_of_batch(problem: GemmProblem, mapping: MulticoreMapping) -> list[list[int]]:
+    """Return the rows of the batch elements of each set of cores: as many in each, and the last has the rest."""
+    full = -(-problem.G // mapping.partition.P_G)
+    return [[problem.M] * min(full, problem.G - start) for start in range(0, problem.G, full)]
+
+
+def simulate_chip(
     arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping, sets: Sequence[Sequence[int]]
 ) -> GroupedWalk:
     """Walk every core of the partition over the true ranges of its groups; `sets` has the rows of each set's groups."""

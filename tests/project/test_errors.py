@@ -61,13 +61,11 @@ def test_what_is_not_given_is_not_mentioned() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        errors.InvalidProblemError("no"),
-        errors.ArchNotFoundError("no"),
-        errors.InvalidMappingError("no", rule="sram"),
-        infeasible(),
+        errors.InvalidProblemError("no"), errors.ArchNotFoundError("no"),
+        errors.InvalidMappingError("no", rule="sram"), infeasible(),
     ],
     ids=lambda error: type(error).__name__,
-)
+)  # fmt: skip
 def test_errors_cross_process_borders(error: Exception) -> None:
     """Sweeps run in worker processes: an error that cannot be pickled breaks the whole pool."""
     again = pickle.loads(pickle.dumps(error))

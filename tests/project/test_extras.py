@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,27 +19,14 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import check_extra, install_command, needs_extra
 from gemm_eval.kernels.config_cache import ConfigCache
 from tests.kernels.checkpoint_samples import AWQ, make_layer, write_checkpoint
+from tests.project.sources import PACKAGE, ROOT, dotted, trees
 from tools.lowest import lower_bounds, requirements
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "gemm_eval"
 IMPORT_NAMES = {
     "PyYAML": {"yaml"}, "dask": {"dask", "distributed"}, "cupy-cuda12x": {"cupy", "cupy_backends"},
     "cupy-cuda13x": {"cupy", "cupy_backends"}, "humming-kernels": {"humming"}, "py-cpuinfo2": {"cpuinfo"},
     "nvidia-matmul-heuristics": {"nvMatmulHeuristics"}, "scikit-learn": {"sklearn"}, "zigzag-dse": {"zigzag"},
 }  # fmt: skip
-
-
-@cache
-def trees() -> dict[Path, ast.Module]:
-    """Every module of the package, parsed."""
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
-
-
-@cache
-def benchmarks() -> dict[Path, ast.Module]:
-    """Every program of benchmarks, parsed."""
-    return {path: ast.parse(path.read_text("utf-8")) for path in sorted((ROOT / "benchmarks").rglob("*.py"))}
 
 
 def import_names(extra: str) -> frozenset[str]:
@@ -58,6 +44,7 @@ EXTRAS = {extra: import_names(extra) for extra in requirements()}
 NO_EXTRA = {"torch"}  # whose builds are a machine's own: what works with or without it imports it by itself
 ALTERNATIVES = {"gpu": ["gpu-cuda12"]}  # named after the extra
 HELPERS = ("needs_extra", "check_extra")
+OF_PIP = trees() | trees(ROOT / "benchmarks")
 
 
 def promises(call: ast.expr) -> list[str]:
@@ -70,16 +57,16 @@ def promises(call: ast.expr) -> list[str]:
 def outside_imports(node: ast.AST, installed: frozenset[str]) -> Iterator[tuple[int, str]]:
     """(line, package) of imports at run time, below `node`, of packages that are not known to be installed there."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+        if isinstance(child, ast.If) and dotted(child.test) == "TYPE_CHECKING":
             continue
-        if isinstance(child, ast.Expr | ast.Assign) and ast.unparse(child.value) == "import_triton()":
+        if isinstance(child, ast.Expr | ast.Assign) and dotted(getattr(child.value, "func", child)) == "import_triton":
             installed |= EXTRAS["triton"]  # it has `needs_extra`
         names: list[str] = []
         if isinstance(child, ast.Import):
             names = [alias.name for alias in child.names]
         elif isinstance(child, ast.ImportFrom):
             names = [child.module or ""]
-        elif isinstance(child, ast.Call) and ast.unparse(child.func).split(".")[-1] in ("import_module", "__import__"):
+        elif isinstance(child, ast.Call) and dotted(child.func).split(".")[-1] in ("import_module", "__import__"):
             names = [str(child.args[0].value)] if isinstance(child.args[0], ast.Constant) else []
         tops = {name.split(".")[0] for name in names}
         yield from ((child.lineno, top) for top in tops - installed - set(sys.stdlib_module_names))  # type: ignore[attr-defined]
@@ -145,7 +132,7 @@ def test_every_pip_command_names_extras() -> None:
     """Whatever an error or a help says to install, is an extra: these have the lower bounds, and are tested."""
     said = [
         (f"{path.relative_to(ROOT)}:{line}", command)
-        for path, tree in (trees() | benchmarks()).items()
+        for path, tree in OF_PIP.items()
         if path.name != "extras.py"
         for line, text in said_by(tree)
         for command in re.findall(r"pip install .{,40}", text.replace("\\", ""))
@@ -164,10 +151,10 @@ def test_every_pip_command_names_extras() -> None:
 def test_install_commands_name_extras_that_exist() -> None:
     asked = {
         node.args[0].value
-        for tree in (trees() | benchmarks()).values()
+        for tree in OF_PIP.values()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "install_command"
+        and dotted(node.func) == "install_command"
         and isinstance(node.args[0], ast.Constant)
     }
 

@@ -14,8 +14,8 @@ import pytest
 
 from gemm_eval.errors import GemmEvalError
 from tests.cases import case
+from tests.project.sources import PACKAGE, dotted, tree_of, trees
 
-PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
 LAYERS = [
     "errors", "units", "frozen", "lazy", "version", "words", "storage", "checks", "extras", "dtypes", "jit",
@@ -25,7 +25,7 @@ LAYERS = [
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
 IMPORTERS = ("import_module", "importlib.import_module", "__import__")
-FILES = sorted(PACKAGE.rglob("*.py"))
+FILES = list(trees())
 OF_LAYERS = [path for path in FILES if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in LAYERS]
 GPU_LAYERS = ("device", "kernels", "measure", "autotune")
 # What a package offers is what its `__init__` lists; other rooms import nothing past it but these modules: what a user
@@ -35,7 +35,7 @@ PAST = {
     "gemm_eval.device.runtime", "gemm_eval.device.sass",
     "gemm_eval.kernels.config_cache", "gemm_eval.kernels.config_records", "gemm_eval.transformer.prewarm",
     "gemm_eval.models.gpu.collective", "gemm_eval.models.gpu.memory_bound",
-    "gemm_eval.validation.exam", "gemm_eval.validation.subjects",
+    "gemm_eval.validation.subjects",
 }  # fmt: skip
 MAX_PAST = 10
 CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
@@ -62,18 +62,14 @@ def imports(path: Path) -> tuple[tuple[int, str], ...]:
 
 
 def _imports(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             module = node.module or ""
             yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
-        elif (
-            isinstance(node, ast.Call)
-            and ast.unparse(node.func) in IMPORTERS
-            and isinstance(node.args[0], ast.Constant)
-        ):
+        elif isinstance(node, ast.Call) and dotted(node.func) in IMPORTERS and isinstance(node.args[0], ast.Constant):
             yield node.lineno, str(node.args[0].value)
 
 
@@ -125,7 +121,7 @@ def test_storage_and_device_know_nothing_of_what_uses_them() -> None:
 @cache
 def home_of(package: str) -> dict[str, str]:
     """Name -> module, of what a package lists."""
-    tree = ast.parse((PACKAGE.parent / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
+    tree = tree_of(PACKAGE.parent / package.replace(".", "/") / "__init__.py")
     froms = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     homes = {alias.name: f"{node.module}" for node in froms for alias in node.names}
     listed = getattr(import_module(package), "__all__", ())
@@ -164,7 +160,7 @@ def test_nobody_imports_past_an_init() -> None:
 
 def imports_at_once(path: Path) -> Iterator[str]:
     """Modules that a module imports when it is imported, whichever door it takes."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gemm_eval"):
             for alias in node.names:
                 package, name = split(f"{node.module}.{alias.name}")
@@ -215,11 +211,9 @@ def test_what_needs_torch_says_so_without_it() -> None:
 def test_machine_code_depends_on_kernels_and_terms_only() -> None:
     """The cache of compiled kernels is stamped with the text of these; a constant from elsewhere would go stale."""
     for path in PACKAGE.rglob("*_kernels.py"):
-        own = {module.rsplit(".", 1)[0] for _, module in imports(path) if module.startswith("gemm_eval.")}
-        assert all(name.endswith((".jit", "_kernels", ".terms")) for name in own), (
-            relative(path),
-            own,
-        )
+        own = {name for _, name in imports(path) if name.startswith("gemm_eval.")}  # modules, or names in modules
+        modules = {name if name.endswith("_kernels") else name.rsplit(".", 1)[0] for name in own}
+        assert all(name.endswith((".jit", "_kernels", ".terms")) for name in modules), (relative(path), modules)
 
 
 def test_one_room_of_validation_knows_the_models() -> None:
@@ -232,7 +226,7 @@ def test_one_room_of_validation_knows_the_models() -> None:
             ):  # errors and intervals as files have them
                 assert all(name.startswith("gemm_eval.models.gpu.") for name in of_models)
                 continue
-            assert not of_models or relative(path).startswith(("validation/predictors/", "validation/subjects/"))
+            assert not of_models or relative(path).startswith("validation/subjects/")
 
 
 def tops(path: Path) -> set[str]:
@@ -265,7 +259,7 @@ def test_nothing_below_evaluate_caches_or_plots() -> None:
 
 def test_the_facade_loads_rooms_only() -> None:
     """`gemm_eval/__init__.py` imports nothing at run time but what loads names when they are used."""
-    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    tree = tree_of(PACKAGE / "__init__.py")
     top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
 
     assert {getattr(node, "module", None) for node in top} == {"gemm_eval.lazy", "typing"}

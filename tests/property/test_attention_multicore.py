@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_eval import AttentionProblem, MulticoreSpec, load_arch
 from gemm_eval.mapping import AttentionOrder, AttentionPartition
-from gemm_eval.models.multicore import attention_params, attention_sizes, unpack_attention_cost
+from gemm_eval.models.multicore import attention_params, attention_sizes
 from gemm_eval.models.multicore.attention_kernels import (
     attention_block_of,
     count_core,
@@ -19,9 +18,7 @@ from gemm_eval.models.multicore.attention_kernels import (
     keys_stay,
     span_of,
 )
-from gemm_eval.search import find_best_fused_attention
-from tests.oracle.naive_attention import Attention, find_best, mappings
-from tools.laws.multicore_attention import cost_of, key_of
+from tests.oracle.naive_attention import Attention
 
 
 @st.composite
@@ -83,40 +80,3 @@ def test_counts_of_many_tiles_are_those_of_each(problem: AttentionProblem, units
     assert found.scores == ((ends - starts + 1) * keys).sum()
     assert found.kv_keys == keys.sum() - size[1:][low[1:] == high[:-1]].sum()
     assert found.scores >= problem.num_pairs * problem.group
-
-
-CASES = [
-    AttentionProblem(1, 192, 192, 4, 2, 32, "fp16"),  # type: ignore[arg-type]
-    AttentionProblem(2, 96, 160, 6, 1, 32, "fp16", None, None, True, 40),  # type: ignore[arg-type]
-    AttentionProblem(1, 64, 128, 2, 2, 64, "fp16", None, None, False),  # type: ignore[arg-type]
-    AttentionProblem(3, 1, 2048, 8, 1, 64, "fp16"),  # type: ignore[arg-type]
-]
-
-
-@pytest.mark.parametrize("changes", [
-    {}, {"load_sharing": "private", "dram_sharing": "static", "sram_bytes": 65536},
-    {"num_cores": 12, "vector_ops_per_cycle": 2048, "dram_gb_per_s": 4.0, "task_us": 0.2},
-])  # fmt: skip
-@pytest.mark.parametrize("problem", CASES, ids=str)
-def test_search_equals_brute_force(problem: AttentionProblem, changes: dict[str, object]) -> None:
-    arch = demo(**changes)
-    best = min(
-        (*key_of(cost), mapping)
-        for _, mapping in mappings(arch, problem)
-        for cost in (cost_of(arch, problem, mapping),)
-    )
-    found = unpack_attention_cost(find_best_fused_attention(arch, problem)[0])
-    assert (*key_of(found), found.mapping) == best
-    assert found.num_candidates < 100_000
-
-
-def test_search_equals_the_oracle_alone() -> None:
-    arch = demo(num_cores=4, cube_m=2, cube_n=2, cube_k=2)
-    for problem in (
-        AttentionProblem(2, 7, 9, 2, 1, 4, "fp16"),  # type: ignore[arg-type]
-        AttentionProblem(1, 6, 12, 3, 1, 4, "fp16", None, None, True, 5),  # type: ignore[arg-type]
-    ):
-        truth = find_best(arch, problem)
-        assert truth is not None
-        found = unpack_attention_cost(find_best_fused_attention(arch, problem)[0])
-        assert (found.mapping, found.latency_us) == (truth[0], truth[1].latency_us)

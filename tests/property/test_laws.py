@@ -1,87 +1,39 @@
-"""Laws that users count on: more hardware never hurts, larger problems never help, and symmetry."""
+"""Multi-core searches: laws that users count on, the best few of all mappings, and what rules of a library leave."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+import random
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, InfeasibleError, MulticoreSpec
+from gemm_eval.arch import LibraryRules
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.models.multicore import cost_of_mapping, unpack_cost
+from gemm_eval.models.multicore.cost_kernels import block_of, sram_used_bytes
+from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors
+from gemm_eval.models.multicore.params import pack_params, params_in_room
+from gemm_eval.search import find_ruled_few, find_ruled_many
 from tests import strategies
+from tests.cases import examples
+from tests.oracle import naive
+from tools.laws.multicore_draws import draw_chip, draw_problem, legal_sizes
+
+# ---- laws ------------------------------------------------------------------------------------------------------------
 
 
-def _best(arch: MulticoreSpec, problem: GemmProblem) -> GEMMResult | None:
+def result_of(arch: MulticoreSpec, problem: GemmProblem) -> GEMMResult | None:
     try:
         return GEMMEvaluator(arch).evaluate_problem(problem)
     except InfeasibleError:
         return None
-
-
-def _more_bandwidth(arch: MulticoreSpec, data: st.DataObject) -> dict[str, Any]:
-    factor = data.draw(st.floats(1.0, 8.0))
-    optional = ("noc_gb_per_s", "dram_write_gb_per_s", "shared_gb_per_s", "feed_bytes_per_cycle")
-    names = [name for name in optional if getattr(arch, name) is not None and data.draw(st.booleans())]
-    return {name: getattr(arch, name) * factor for name in ("dram_gb_per_s", *names)}
-
-
-def _more_shared(arch: MulticoreSpec, data: st.DataObject) -> dict[str, Any]:
-    assume(arch.timing == "overlap")
-    assert arch.shared_bytes is not None
-    return {"shared_bytes": arch.shared_bytes + data.draw(st.integers(0, 1 << 16))}
-
-
-def _with_shared(arch: MulticoreSpec) -> dict[str, Any]:
-    if arch.timing != "overlap":
-        return {}
-    gb_per_s = arch.shared_gb_per_s or 4.0 * arch.dram_gb_per_s
-    return {"shared_bytes": arch.shared_bytes or 100, "shared_gb_per_s": gb_per_s}
-
-
-def _faster_cubes(arch: MulticoreSpec, data: st.DataObject) -> dict[str, Any]:
-    factor = data.draw(st.floats(1.0, 8.0))
-    return {"cube_steps_per_cycle": {dtype: rate * factor for dtype, rate in arch.cube_steps_per_cycle.items()}}
-
-
-# what the chip is before, and what more it gets, which never hurts
-MORE: dict[str, tuple[Callable[[MulticoreSpec], dict[str, Any]], Callable[..., dict[str, Any]]]] = {
-    "bandwidth": (lambda _: {}, _more_bandwidth),
-    # with more room operands may come to lie in SRAM, where they take room from tiles
-    "sram": (
-        lambda _: {"resident": ()},
-        lambda arch, data: {"sram_bytes": arch.sram_bytes + data.draw(st.integers(0, 1 << 16))},
-    ),
-    "shared memory": (_with_shared, _more_shared),
-    "cores that share DRAM fairly": (
-        lambda _: {"dram_sharing": "fair", "resident": ()},
-        lambda arch, data: {"num_cores": arch.num_cores + data.draw(st.integers(1, 9))},
-    ),
-    "a faster matrix unit": (lambda _: {}, _faster_cubes),
-    "tasks that start sooner": (
-        lambda _: {},
-        lambda arch, data: {"task_us": arch.task_us * data.draw(st.floats(0.0, 1.0))},
-    ),
-}
-
-
-@pytest.mark.parametrize("what", MORE)
-@given(st.data())
-def test_more_never_hurts(what: str, data: st.DataObject) -> None:
-    before_of, more_of = MORE[what]
-    arch = data.draw(strategies.archs())
-    arch = arch.with_(**before_of(arch))
-    changes, problem = more_of(arch, data), data.draw(strategies.problems(arch))
-    before = _best(arch, problem)
-    assume(before is not None)
-    after = _best(arch.with_(**changes), problem)
-    assert after is not None
-    assert before is not None
-    # a pipeline's time is a long sum, whose last bits depend on the mapping
-    slack = 1.0 if arch.timing == "overlap" else 1.0 + 1e-12
-    assert after.latency_us <= before.latency_us * slack
 
 
 @given(st.data())
@@ -95,8 +47,8 @@ def test_swapping_m_and_n_changes_nothing_on_a_symmetric_chip(data: st.DataObjec
     # block floats share exponents along rows, of C too, which begin anew in each
     assume(all(of.half_bits == 2 * of.bits for of in (problem.input_dtype, problem.output_dtype)))
     a = problem.input_dtype
-    straight = _best(arch, GemmProblem(problem.G, problem.M, problem.K, problem.N, a, a, problem.output_dtype))
-    swapped = _best(arch, GemmProblem(problem.G, problem.N, problem.K, problem.M, a, a, problem.output_dtype))
+    straight = result_of(arch, GemmProblem(problem.G, problem.M, problem.K, problem.N, a, a, problem.output_dtype))
+    swapped = result_of(arch, GemmProblem(problem.G, problem.N, problem.K, problem.M, a, a, problem.output_dtype))
     assert (straight is None) == (swapped is None)
     if straight is not None and swapped is not None:
         assert straight.latency_us == pytest.approx(swapped.latency_us, rel=1e-12)
@@ -115,8 +67,199 @@ def test_latency_grows_with_every_size(data: st.DataObject) -> None:
     problem = data.draw(strategies.problems(arch))
     size = data.draw(st.sampled_from(["G", "M", "N"]))
     bigger = dataclasses.replace(problem, **{size: getattr(problem, size) + 1})
-    before, after = _best(arch, problem), _best(arch, bigger)
+    before, after = result_of(arch, problem), result_of(arch, bigger)
     assume(before is not None and after is not None)
     assert before is not None
     assert after is not None
     assert after.latency_us >= before.latency_us * (1 - 1e-12)
+
+
+# ---- the best few ----------------------------------------------------------------------------------------------------
+
+
+NUM_CHIPS = 400
+MOST_MAPPINGS = 6000  # of a problem; larger ones are left out
+K = 25
+
+Latencies = list[float]
+
+
+def list_mappings(arch: MulticoreSpec, problem: GemmProblem, params: np.ndarray) -> Iterator[tuple[tuple, tuple]]:
+    """Every legal mapping (partition, tile, order), and what names the group of which only the best is listed."""
+    p = params[0]
+    unit_k = int(p["unit_k"])
+    for partition in enumerate_partitions(arch.num_cores, allow_idle_cores=True).tolist():
+        block = block_of(p, *problem.sizes, *partition)
+        cut = (block.E_G, block.E_M, block.E_N, block.E_K)
+        if cut != tuple(partition) or (block.E_K > 1 and arch.reduction == "none"):
+            continue  # cores that get nothing: another partition
+        units = ((block.m, arch.cube_m), (block.n, arch.cube_n), (block.k, unit_k))
+        for tile in itertools.product(*(legal_sizes(*unit) for unit in units)):
+            if sram_used_bytes(p, *tile) > p["sram_usable_bytes"]:
+                continue
+            trips = [ceil_div(size, part) for size, part in zip((block.m, block.n, block.k), tile, strict=True)]
+            moved = [reload_factors(int(order), *trips) for order in LoopOrder]
+            for order in LoopOrder:
+                if arch.timing == "pipeline":
+                    yield (*partition, *tile, int(order)), (*partition, *tile, int(order))
+                else:  # the first order that moves the same, and any tile_k
+                    yield (*partition, *tile, int(order)), (*cut, *trips[:2], moved.index(moved[order]))
+
+
+def brute_force(arch: MulticoreSpec, problem: GemmProblem) -> Latencies | None:
+    """Latencies of all that `top` may list, ascending; None where there are too many."""
+    params = params_in_room(pack_params(arch, problem.types), problem)
+    best: dict[tuple, float] = {}
+    for number, (mapping, group) in enumerate(list_mappings(arch, problem, params)):
+        if number == MOST_MAPPINGS:
+            return None
+        cost = cost_of_mapping(params, problem, MulticoreMapping(mapping[:4], mapping[4:7], mapping[7]))
+        best[group] = min(best.get(group, np.inf), float(cost["latency_us"][0]))
+    return sorted(best.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_the_best_few_are_those_of_brute_force(part: int) -> None:
+    num_compared = 0
+    for seed in range(part, NUM_CHIPS, 4):
+        rng = random.Random(seed)
+        arch = draw_chip(rng)
+        problem = draw_problem(rng, arch)
+        expected = brute_force(arch, problem)
+        if expected is None:
+            continue
+        num_compared += 1
+        evaluator = GEMMEvaluator(arch, disk_cache=False)
+        if not expected:
+            with pytest.raises(InfeasibleError):
+                evaluator.evaluate_problem(problem)
+            continue
+        assert evaluator.evaluate_problem(problem).latency_us == expected[0], seed
+        assert [result.latency_us for result in evaluator.top(problem, K)] == expected[:K], seed
+    assert num_compared > NUM_CHIPS // 10
+
+
+# ---- what a library chooses ------------------------------------------------------------------------------------------
+
+
+_ORDERS = [order.name.lower() for order in LoopOrder]
+_SIZES = st.lists(st.sampled_from((1, 2, 4, 8, 16)), max_size=3, unique=True)
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> LibraryRules:
+    fields: dict[str, Any] = {}
+    if draw(st.booleans()):
+        fields["splits"] = draw(st.lists(st.sampled_from("GMNK"), unique=True))
+    if draw(st.booleans()):
+        fields["loop_orders"] = draw(st.lists(st.sampled_from(_ORDERS), min_size=1, unique=True))
+    for name in ("tile_m", "tile_n", "tile_k"):
+        fields[name] = draw(_SIZES)
+    fields["whole"] = draw(st.lists(st.sampled_from("MNK"), max_size=1, unique=True))
+    fields["loads_once"] = draw(st.lists(st.sampled_from("ABC"), max_size=2, unique=True))
+    if draw(st.booleans()):
+        fields["max_tile_bytes"] = {draw(st.sampled_from("AB")): draw(st.sampled_from((8, 64, 500)))}
+    return LibraryRules(**fields)
+
+
+def _least_cut_k(of: LibraryRules, arch: MulticoreSpec, problem: GemmProblem, p: Any, block: Any) -> int:
+    """Return the tile_k that cuts a K which the rules leave whole into as few parts as SRAM and buffers hold."""
+    units = naive.units_of(arch, problem)
+    sizes_m, sizes_n = (
+        [size for size in naive.legal_tile_sizes(length, unit) if name not in of.whole or size == length]
+        for name, length, unit in zip("MN", (block.m, block.n), units[:2], strict=True)
+    )
+    if "M" not in of.whole and of.tile_m:
+        sizes_m = [size for size in sizes_m if size in {min(one, block.m) for one in of.tile_m}]
+    if "N" not in of.whole and of.tile_n:
+        sizes_n = [size for size in sizes_n if size in {min(one, block.n) for one in of.tile_n}]
+    fitting = [
+        size for size in naive.legal_tile_sizes(block.k, units.tile_k)
+        if any(
+            naive.sram_used_bytes(arch, problem, Tile(m, n, size)) <= int(p["sram_usable_bytes"])
+            and _is_in_buffers(of, p, Tile(m, n, size))
+            for m, n in itertools.product(sizes_m, sizes_n)
+        )
+    ]  # fmt: skip
+    most = ceil_div(max(fitting, default=units.tile_k), units.tile_k)
+    num_units = ceil_div(block.k, units.tile_k)
+    return min(ceil_div(num_units, ceil_div(num_units, most)) * units.tile_k, block.k)
+
+
+def _is_in_buffers(of: LibraryRules, p: Any, tile: Tile) -> bool:
+    a_bytes = bytes_of(tile.tile_m * tile.tile_k, p["a_half_bits"])
+    b_bytes = bytes_of(tile.tile_k * tile.tile_n, p["b_half_bits"])
+    return a_bytes <= of.max_tile_bytes.get("A", 1 << 62) and b_bytes <= of.max_tile_bytes.get("B", 1 << 62)
+
+
+def _is_allowed(of: LibraryRules, whole_k: int, p: Any, block: Any, mapping: MulticoreMapping) -> bool:
+    partition, tile, order = mapping
+    if any(count > 1 and name not in of.splits for name, count in zip("GMNK", partition, strict=True)):
+        return False
+    if of.loop_orders and order.name.lower() not in of.loop_orders:
+        return False
+    sizes = block.m, block.n, block.k
+    for name, size, whole, known in zip("MNK", tile, sizes, (of.tile_m, of.tile_n, of.tile_k), strict=True):
+        if name in of.whole:
+            if size != (whole_k if name == "K" else whole):
+                return False
+        elif known and size not in {min(one, whole) for one in known}:
+            return False
+    trips = [ceil_div(whole, size) for whole, size in zip(sizes, tile, strict=True)]
+    for name, factor in zip("ABC", reload_factors(int(order), *trips), strict=True):
+        if name in of.loads_once and factor > 1:
+            return False
+    return _is_in_buffers(of, p, tile)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[MulticoreSpec, GemmProblem, LibraryRules]:
+    arch = draw(strategies.archs(max_cores=6))
+    return arch, draw(strategies.problems(arch, max_units=4)), draw(rules())
+
+
+@settings(max_examples=examples(150))
+@given(cases(), st.booleans())
+def test_the_choice_is_the_best_that_the_rules_leave(
+    case: tuple[MulticoreSpec, GemmProblem, LibraryRules], allow_idle_cores: bool
+) -> None:
+    arch, problem, of = case
+    params = params_in_room(pack_params(arch, problem.types), problem)
+    p = params[0]
+    best: tuple[float, ...] | None = None
+    for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
+        block = block_of(p, *problem.sizes, *row)
+        if block.E_K > 1 and arch.reduction == "none":
+            continue
+        units = naive.units_of(arch, problem)
+        whole_k = _least_cut_k(of, arch, problem, p, block)
+        sizes = (naive.legal_tile_sizes(*pair) for pair in zip((block.m, block.n, block.k), units, strict=True))
+        for tile, order in itertools.product(itertools.product(*sizes), LoopOrder):
+            mapping = MulticoreMapping(Partition(*row), Tile(*tile), order)
+            if not _is_allowed(of, whole_k, p, block, mapping) or not naive.is_legal(arch, problem, mapping):
+                continue
+            latency_us = float(cost_of_mapping(params, problem, mapping)["latency_us"][0])
+            if best is None or latency_us < best[0]:
+                best = (latency_us,)
+    found = find_ruled_many(
+        arch, of, pack_params(arch, problem.types), np.zeros(1, np.int64), np.array([problem.sizes], np.int64),
+        allow_idle_cores=allow_idle_cores,
+    )[0]  # fmt: skip
+    if best is None:
+        assert found["active_cores"] == 0
+        return
+    tolerance = 0.0 if arch.timing == "overlap" else 1e-9
+    assert abs(found["latency_us"] - best[0]) <= tolerance * best[0]
+    mapping = unpack_cost(found).mapping
+    if of.restricts_tiles or of.restricts_partitions:
+        block = block_of(p, *problem.sizes, *mapping.partition)
+        assert _is_allowed(of, _least_cut_k(of, arch, problem, p, block), p, block, mapping)
+    record = params[0]
+    ranked = find_ruled_few(
+        arch, of, problem, pack_params(arch, problem.types), 4, by_partition=False, allow_idle_cores=allow_idle_cores
+    )
+    assert (ranked["latency_us"][0], unpack_cost(ranked[0]).mapping) == (found["latency_us"], mapping)
+    if arch.timing == "overlap":
+        assert (np.diff(ranked["latency_us"]) >= 0.0).all()
+    assert (ranked["sram_used_bytes"] <= record["sram_usable_bytes"]).all()

@@ -30,13 +30,11 @@ def cases(draw: st.DrawFn) -> Case:
     elements: st.SearchStrategy[float] = draw(
         st.sampled_from(
             (
-                st.integers(0, largest).map(float),
-                st.floats(allow_nan=False),
-                st.sampled_from(SPECIAL),
+                st.integers(0, largest).map(float), st.floats(allow_nan=False), st.sampled_from(SPECIAL),
                 st.integers(0, 3).map(float) | st.sampled_from((*SPECIAL, math.nan)),
             )
         )
-    )
+    )  # fmt: skip
     points = draw(hnp.arrays(np.float64, shape, elements=elements))
     return points, draw(st.lists(st.booleans(), min_size=shape[1], max_size=shape[1]))
 

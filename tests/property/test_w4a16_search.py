@@ -145,7 +145,7 @@ def test_bounds_are_below_the_cost_of_every_config(case: tuple[GpuSpec, GemmProb
     p, coefficients = packed.params[0], packed.coefficients[0]
     terms = w4a16_terms(p, coefficients[0], problem.K, problem.N, np.array([problem.M]), np.array([problem.G]), False)
     bounds = np.empty(len(menu))
-    row_bounds_us(p, terms, columns, 0, bounds)
+    row_bounds_us(p, None, terms, columns, 0, bounds)
     assert (bounds > 0).all()
     is_shared = (menu["coefficient_set"] == W4A16_FAMILIES.index("w4a16_sm90")) & (menu["ctas_per_sm"] > 1)
     step = max(1, len(menu) // NUM_LOOKED_AT)

@@ -103,16 +103,18 @@ def validation_figures(folder: Path) -> dict[str, Any]:
     from gemm_eval import GEMMEvaluator
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.evaluate.crossover import w4a16_crossover
-    from gemm_eval.validation import find_timings, measured_speedups, model_predictor, score, study_w4a16
+    from gemm_eval.validation import find_timings, list_w4a16_tables, measured_speedups
     from gemm_eval.validation.baselines import NaiveRoofline
     from gemm_eval.validation.crossover import plot_crossover
+    from gemm_eval.validation.metrics import score
     from gemm_eval.validation.plots import (
         plot_error_by_rows,
         plot_family,
         plot_predicted,
         plot_regret,
     )
-    from gemm_eval.validation.predictors.w4a16 import list_w4a16_tables
+    from gemm_eval.validation.subjects.dense import model_predictor
+    from gemm_eval.validation.subjects.w4a16 import study_w4a16
 
     h200 = load_arch("h200-sxm", GpuSpec)
     (dense,) = find_timings("h200-sxm", ["aiconfigurator/float16"])

@@ -80,13 +80,6 @@ def test_morris_of_a_linear_function_finds_its_slopes() -> None:
     assert set(seen[0].ravel()) == {0.0, 1 / 3, 2 / 3, 1.0}  # to the bit
 
 
-def test_morris_tells_inputs_that_interact() -> None:
-    result = analyze(lambda unit: (unit[:, 0] * unit[:, 1] + unit[:, 2])[:, None], method="morris")
-    sigma = result.measures["sigma"][:, 0]
-    assert sigma[2] == pytest.approx(0.0, abs=1e-12)
-    assert min(sigma[:2]) > 0.1
-
-
 def test_sobol_of_ishigami() -> None:
     """Indices by the closed form for a = 7, b = 0.1: T. Homma, A. Saltelli, Reliab. Eng. Syst. Saf. 52, 1996."""
     result = analyze(ishigami, method="sobol", num_samples=4096)

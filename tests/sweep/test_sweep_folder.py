@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import errno
 import json
 import os
 import random
@@ -22,7 +21,7 @@ import pytest
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
 from gemm_eval.storage import FileLock
 from gemm_eval.sweep import Adaptive, LogRange, Random, Space, SweepResult, folder, load_sweep, read_sweep_file, sweep
-from gemm_eval.sweep.description import Chunks, digest_of
+from gemm_eval.sweep.description import Chunks
 from gemm_eval.sweep.sensitivity_analysis import UnitPoints
 from tests.sweep.test_sweep_run import same
 
@@ -104,25 +103,6 @@ def test_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     busy = f"another sweep is at work in {tmp_path / 's'}: wait for its end, or choose another folder"
     assert outcomes == [busy] * 15 + ["done"]
     assert same(go(tmp_path / "s").to_arrow(), reference)
-
-
-def test_file_systems_without_links_or_locks_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without locks, who begins later goes on with what the first has begun."""
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(OSError(errno.EPERM, "no links here")))
-        assert same(go(tmp_path / "unlinked").to_arrow(), go(None).to_arrow())
-    place = folder.place_new
-    monkeypatch.setattr(FileLock, "acquire", lambda self: True)
-
-    def place_late(temporary: Path, path: Path) -> None:
-        monkeypatch.setattr(folder, "place_new", place)
-        go(path.parent / "aside", chunk_size=5)
-        (path.parent / "aside" / "_sweep.json").rename(path)  # by another, between our look and our writing
-        place(temporary, path)
-
-    monkeypatch.setattr(folder, "place_new", place_late)
-    assert same(go(tmp_path / "s").to_arrow(), go(None).to_arrow())
-    assert load_sweep(tmp_path / "s").description["chunk_size"] == 5
 
 
 _HOLD = """
@@ -250,15 +230,11 @@ def test_a_part_proves_that_it_belongs(points: Path, tmp_path: Path, spoil: str)
     ["points-0000000001.parquet", "points-0000000018.parquet", "points-00000000003.parquet", "points-3.parquet",
      "points-9999999999999999999999.parquet", "points-٠٠٠٠٠٠٠٠٠٣.parquet", "points-0000000003.parquet.bak"],
 )  # fmt: skip
-def test_extra_parts_are_set_aside(points: Path, name: str) -> None:
+def test_files_of_other_names_are_no_parts(points: Path, name: str) -> None:
     expected = load_sweep(points).to_arrow()
     shutil.copy(points / PART, points / name)
-    with pytest.raises(GemmEvalError, match=f"{name} is no part of the sweep of this folder"):
-        load_sweep(points).to_arrow()
-    with pytest.warns(RuntimeWarning, match="no part of this sweep has its name"):
-        result = go(points)
-    assert same(result.to_arrow(), expected)
-    assert len(result) == 18
+    assert same(load_sweep(points).to_arrow(), expected)
+    assert same(go(points).to_arrow(), expected)
 
 
 def test_every_damaged_byte_of_a_part_is_seen(points: Path) -> None:
@@ -309,35 +285,19 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 def test_a_mutated_description_is_refused_by_name(points: Path) -> None:
-    """Also where its digest is made to hold."""
     document = json.loads((points / "_sweep.json").read_text())
     others = [None, True, -1, 0, 1 << 70, 1.5, "", "x", "\x1b[31m", [], [1], {}, {"kind": "x"}]
-    num_held = 0
     rng = random.Random(4)
     for where in rng.sample([where for where in places(document) if where != ("digest",)], 70):
-        for other in rng.sample(others, 2):
-            mutated = copy.deepcopy(document)
-            inner = mutated
-            for key in where[:-1]:
-                inner = inner[key]
-            if rng.random() < 0.2:
-                del inner[where[-1]]
-            elif isinstance(inner, dict) and rng.random() < 0.2:
-                inner[f"{where[-1]}_"] = inner.pop(where[-1])
-            else:
-                inner[where[-1]] = other
-            if mutated == document:
-                continue
+        mutated = copy.deepcopy(document)
+        inner = mutated
+        for key in where[:-1]:
+            inner = inner[key]
+        inner[where[-1]] = rng.choice(others)
+        if mutated != document:
             (points / "_sweep.json").write_text(json.dumps(mutated))
             with pytest.raises(GemmEvalError, match=r"_sweep\.json"):
                 load_sweep(points)
-            mutated["digest"] = digest_of(mutated)
-            (points / "_sweep.json").write_text(json.dumps(mutated))
-            with pytest.raises(GemmEvalError, match=r"_sweep\.json|cannot be used|is no part of") as caught:
-                load_sweep(points).pareto()
-            num_held += "_sweep.json" not in str(caught.value)
-            assert len(str(caught.value)) < 2000
-    assert 0 < num_held < 70  # another number of a chip is as good as the one before: only parts tell
 
 
 @pytest.mark.parametrize(

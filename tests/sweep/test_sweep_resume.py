@@ -78,7 +78,7 @@ def test_threads_stop_soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     from gemm_eval.sweep import chunk
 
     begun: list[int] = []
-    search = chunk.find_best_of_archs
+    search = chunk.find_best_many
 
     def slow(*args: Any, **options: Any) -> Any:
         begun.append(1)
@@ -88,7 +88,7 @@ def test_threads_stop_soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(chunk, "find_best_of_archs", slow)
+    monkeypatch.setattr(chunk, "find_best_many", slow)
     monkeypatch.setattr(chunk, "_GEMMS_AT_ONCE", 1)
     monkeypatch.setattr(run.Store, "put", fail)
     with pytest.raises(KeyboardInterrupt):

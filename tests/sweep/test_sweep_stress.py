@@ -10,10 +10,7 @@ import pytest
 pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 
 def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:

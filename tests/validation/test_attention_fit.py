@@ -10,27 +10,10 @@ import pytest
 
 from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch, read_yaml
-from gemm_eval.models.gpu.attention import (
-    ATTENTION_FAMILIES,
-    ATTENTION_MODEL_VERSION,
-    attention_calibration_path,
-    attention_coefficients,
-    family_us,
-)
+from gemm_eval.models.gpu import attention as model
 from gemm_eval.models.gpu.attention.families import AttentionCalibration
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, score
 from gemm_eval.validation.subjects import attention
-from gemm_eval.validation.subjects.attention import (
-    AttentionTable,
-    calibrate_attention,
-    exam,
-    families_of,
-    fit_family,
-    folds_of_heads,
-    predict_held_out,
-    roofs,
-    tables,
-)
 
 A100 = load_arch("a100-sxm-80gb", GpuSpec)
 # MAPE in percent that held-out heads may have: context, generation, MLA
@@ -38,20 +21,20 @@ REQUIRED = {
     "h200-sxm": (10, 10, 12), "b200": (10, 10, 12), "a100-sxm-80gb": (10, 10, 12), "l40s": (14, 14, 14),
     "rtx-pro-6000-server": (14, 14, 14),
 }  # fmt: skip
-
-OF_PYTORCH = {"cudnn": (10, 10), "flash": (13, 10)}
-
-
-def table(gpu: str, phase: str) -> AttentionTable:
-    return next(item for item in tables(gpu) if item.phase == phase)
+OF_LIBRARIES = [(gpu, "trtllm", limits) for gpu, limits in REQUIRED.items()]
+OF_LIBRARIES += [("h200-sxm", "cudnn", (10, 10)), ("h200-sxm", "flash", (13, 10))]
 
 
-def with_times(timings: AttentionTable, latency_us: object) -> AttentionTable:
+def table(gpu: str, phase: str) -> attention.AttentionTable:
+    return next(item for item in attention.tables(gpu) if item.phase == phase)
+
+
+def with_times(timings: attention.AttentionTable, latency_us: object) -> attention.AttentionTable:
     return replace(timings, frame=timings.frame.assign(latency_us=latency_us))
 
 
 def test_tables_say_what_they_are() -> None:
-    found = tables("a100-sxm-80gb")
+    found = attention.tables("a100-sxm-80gb")
     assert [item.phase for item in found] == ["context", "generation", "mla_context", "mla_generation"]
     assert [item.is_aliased for item in found] == [False, True, False, False]
     latent = found[3].problems[0]
@@ -62,81 +45,57 @@ def test_tables_say_what_they_are() -> None:
 
 def test_heads_stay_together() -> None:
     timings = table("h200-sxm", "generation")
-    folds = folds_of_heads(timings)
+    folds = attention.folds_of_heads(timings)
     assert set(folds.tolist()) == {0, 1, 2, 3, 4}
     of_heads: dict[tuple[int, ...], set[int]] = {}
     for heads, fold in zip(timings.heads, folds.tolist(), strict=True):
         of_heads.setdefault(heads, set()).add(fold)
     assert all(len(found) == 1 for found in of_heads.values())
-    assert len(set(folds_of_heads(table("h200-sxm", "mla_generation")).tolist())) == 4  # numbers of heads
-
-
-def test_held_out_rows_are_not_fitted_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    timings = table("a100-sxm-80gb", "mla_generation")
-    folds = folds_of_heads(timings)
-    trained: list[set[int]] = []
-
-    def fit(
-        _arch: GpuSpec, _timings: AttentionTable, name: str, train: np.ndarray[tuple[int], np.dtype[np.bool_]]
-    ) -> dict[str, float]:
-        trained.append(set(folds[train].tolist()))
-        return ATTENTION_FAMILIES[name].defaults
-
-    monkeypatch.setattr(attention, "fit_family", fit)
-    predict_held_out(A100, timings)
-    assert sorted(map(sorted, trained)) == [[0, 1, 2], [0, 1, 3], [0, 2, 3], [1, 2, 3]]
+    assert len(set(attention.folds_of_heads(table("h200-sxm", "mla_generation")).tolist())) == 4  # numbers of heads
 
 
 @pytest.mark.parametrize(("phase", "family"), [("generation", "packed_mma"), ("mla_generation", "latent_whole")])
 def test_planted_coefficients_are_found(phase: str, family: str) -> None:
     timings = table("a100-sxm-80gb", phase)
-    names = families_of(A100, timings)
+    names = attention.families_of(A100, timings)
     timings = timings.select(names == family)
-    defaults = ATTENTION_FAMILIES[family].defaults
+    defaults = model.ATTENTION_FAMILIES[family].defaults
     planted = defaults | {"fixed_us": 13.0, "cta_us": 4.0, "dram_frac": 0.7}
-    exact = with_times(timings, family_us(A100, family, planted, timings.rows))
-    found = fit_family(A100, exact, family, np.ones(len(exact), bool))
-    predicted = family_us(A100, family, found, exact.rows)
+    exact = with_times(timings, model.family_us(A100, family, planted, timings.rows))
+    found = attention.fit_family(A100, exact, family, np.ones(len(exact), bool))
+    predicted = model.family_us(A100, family, found, exact.rows)
     assert np.abs(predicted / exact.measured_us - 1).mean() < 0.01
     assert found["fixed_us"] == pytest.approx(13.0, rel=0.05)
 
 
-@pytest.mark.parametrize("gpu", REQUIRED)
-def test_committed_calibrations_hold_what_is_required(gpu: str) -> None:
+@pytest.mark.parametrize(("gpu", "library", "limits"), OF_LIBRARIES)
+def test_committed_calibrations_hold_what_is_required(gpu: str, library: str, limits: tuple[int, ...]) -> None:
     """Figures as `gemm-eval validate attention` prints them, of the very tables that lie beside."""
-    found = AttentionCalibration.model_validate(read_yaml(attention_calibration_path(gpu, "trtllm")))
-    assert (found.gpu, found.model_version) == (gpu, ATTENTION_MODEL_VERSION)
-    context, generation, latent = REQUIRED[gpu]
-    limits = {"context": context, "generation": generation, "mla_context": latent, "mla_generation": latent}
-    assert len(found.errors) == len(limits)
+    found = AttentionCalibration.model_validate(read_yaml(model.attention_calibration_path(gpu, library)))
+    assert (found.gpu, found.library, found.model_version) == (gpu, library, model.ATTENTION_MODEL_VERSION)
+    rows = {item.name: len(item) for item in attention.tables(gpu) if item.library == library}
+    assert {errors.data: errors.num_rows for errors in found.errors} == rows
+    phases = ("context", "generation", "mla_context", "mla_generation")
+    limit_of = dict(zip(phases, (*limits, *limits[2:]), strict=False))
     for errors in found.errors:
-        phase = errors.data.rpartition("/")[2]
-        assert errors.mape_percent <= limits[phase]
-        assert errors.num_rows == len(table(gpu, phase))
-
-
-@pytest.mark.parametrize("library", OF_PYTORCH)
-def test_committed_calibrations_of_pytorch(library: str) -> None:
-    found = AttentionCalibration.model_validate(read_yaml(attention_calibration_path("h200-sxm", library)))
-    assert found.library == library
-    assert len(found.errors) == 2
-    for errors, limit in zip(found.errors, OF_PYTORCH[library], strict=True):
-        assert errors.mape_percent <= limit
+        assert errors.mape_percent <= limit_of[errors.data.rpartition("/")[2]]
 
 
 def test_a_calibration_is_what_a_fit_gives() -> None:
     """MLA in generation, the quickest: the committed coefficients come out again, and errors of held-out heads too."""
     timings = table("a100-sxm-80gb", "mla_generation")
-    committed = attention_coefficients(A100, "trtllm").values
-    fitted = fit_family(A100, timings, "latent_whole", np.ones(len(timings), bool))
+    committed = model.attention_coefficients(A100, "trtllm").values
+    fitted = attention.fit_family(A100, timings, "latent_whole", np.ones(len(timings), bool))
     untold = {"matrix8_frac"}  # an A100 multiplies nothing in fp8: a fit may end with any
     told = committed["latent_whole"].keys() - untold
     assert {name: fitted[name] for name in told} == pytest.approx(
         {name: committed["latent_whole"][name] for name in told}, rel=0.02
     )
-    lines = {line.group: line for line in score(exam(["mla_generation"]), ["a100-sxm-80gb"])}
+    lines = {line.group: line for line in score(attention.exam(["mla_generation"]), ["a100-sxm-80gb"])}
     found = lines["all"].errors
-    recorded = AttentionCalibration.model_validate(read_yaml(attention_calibration_path(A100.name, "trtllm"))).errors[3]
+    recorded = AttentionCalibration.model_validate(
+        read_yaml(model.attention_calibration_path(A100.name, "trtllm"))
+    ).errors[3]
     assert found[MODEL].mape_frac * 100 == pytest.approx(recorded.mape_percent, rel=0.02)
     assert found[MODEL].mape_frac < found[FITTED].mape_frac < found[NAIVE].mape_frac
     assert {"up to 4,096 keys", "up to 65,536", "more", "bf16, KV fp8"} <= set(lines)
@@ -145,7 +104,7 @@ def test_a_calibration_is_what_a_fit_gives() -> None:
 def test_a_calibration_is_written_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     some = table("a100-sxm-80gb", "mla_generation")
     monkeypatch.setattr(attention, "tables", lambda _gpu: [some])
-    fitted = calibrate_attention(A100, "trtllm")
+    fitted = attention.calibrate_attention(A100, "trtllm")
     path = tmp_path / "attention-trtllm.yaml"
     path.write_text(fitted.to_yaml())
     assert AttentionCalibration.model_validate(read_yaml(path)).families.keys() == {"latent_whole"}
@@ -154,7 +113,7 @@ def test_a_calibration_is_written_and_read(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_roofs_are_of_the_data_sheet() -> None:
     timings = table("h200-sxm", "context")
-    compute_us, dram_us = roofs(load_arch("h200-sxm", GpuSpec), timings)
+    compute_us, dram_us = attention.roofs(load_arch("h200-sxm", GpuSpec), timings)
     problem = timings.problems[0]
     rate = 1978.9 if problem.dtype == "fp8" else 989.4
     assert compute_us[0] == pytest.approx(problem.flop / rate / 1e6, rel=1e-3)
@@ -168,8 +127,8 @@ def test_more_heads_of_latents_follow_from_fewer() -> None:
     assert set(heads.tolist()) == {8, 16, 32, 64, 128}
     arch = load_arch("h100-sxm", GpuSpec)
     for most, held, limit in ((32, 64, 0.10), (64, 128, 0.15)):
-        fitted = fit_family(arch, timings, "flashinfer_decode", heads <= most)
-        predicted = family_us(arch, "flashinfer_decode", fitted, timings.rows.take(heads == held))
+        fitted = attention.fit_family(arch, timings, "flashinfer_decode", heads <= most)
+        predicted = model.family_us(arch, "flashinfer_decode", fitted, timings.rows.take(heads == held))
         assert np.abs(predicted / timings.measured_us[heads == held] - 1).mean() < limit
 
 
@@ -180,7 +139,7 @@ def test_validation_runs_the_kernels_that_answers_run(gpu: str) -> None:
     for phase in ("context", "generation", "mla_context", "mla_generation"):
         timings = table(gpu, phase)
         some = timings.select(np.arange(len(timings)) % 250 == 0)
-        names = families_of(load_arch(gpu, GpuSpec), some).tolist()
+        names = attention.families_of(load_arch(gpu, GpuSpec), some).tolist()
         words = ("batch", "q_len", "kv_len", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "window")
         for problem, name in zip(some.problems, names, strict=True):
             given = {word: getattr(problem, word) for word in words}

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch, read_yaml
-from gemm_eval.models.gpu.collective import (
-    COLLECTIVE_COEFFICIENTS,
-    CollectiveCalibration,
-    collective_calibration_path,
-    collective_coefficients,
-    collectives_us,
-)
+from gemm_eval.models.gpu import collective as model
 from gemm_eval.validation.exam import MODEL, TABLE, score
-from gemm_eval.validation.subjects.collective import (
-    FITTED,
-    NAIVE,
-    calibrate_collectives,
-    exam,
-    fit_collectives,
-    groups_of,
-    interconnect_of,
-    measured_rows,
-    predict_held_out,
-    tables,
-)
+from gemm_eval.validation.subjects import collective as subject
 
 GPUS = ("a100-sxm-80gb", "b200", "h200-sxm", "l40s")
 MAX_ALL_REDUCE = 0.15
@@ -37,97 +18,75 @@ MAX_ALL_REDUCE = 0.15
 
 def test_tables_say_what_they_are() -> None:
     for gpu in GPUS:
-        nccl, own = tables(gpu)
+        nccl, own = subject.tables(gpu)
         assert (nccl.library, own.library, len(nccl), len(own)) == ("nccl", "trtllm", 504, 69)
         assert set(own.words("what")) == {"all_reduce"}
         gathers = np.array([what == "all_gather" for what in nccl.words("what")])
         assert nccl.size_bytes[gathers].min() == 512
         assert nccl.frame["message_bytes"][gathers].min() == 64  # of each of eight
         # what nobody's link can do would be a size that means something else
-        link = interconnect_of(load_arch(gpu, GpuSpec))
+        link = subject.interconnect_of(load_arch(gpu, GpuSpec))
         wire = np.array([problem.wire_bytes for problem in nccl.problems])
         assert (wire / nccl.measured_us / 1e3 / link.gb_per_s).max() < 1.1
 
 
 @pytest.mark.parametrize("gpu", ["h200-sxm", "l40s"])
 def test_a_fit_finds_what_was_planted(gpu: str) -> None:
-    link = interconnect_of(load_arch(gpu, GpuSpec))
-    rows, _ = measured_rows(link, tables(gpu))
-    planted = {item.name: min(item.high, 1.15 * item.default) for item in COLLECTIVE_COEFFICIENTS}
+    link = subject.interconnect_of(load_arch(gpu, GpuSpec))
+    rows, _ = subject.measured_rows(link, subject.tables(gpu))
+    planted = {item.name: min(item.high, 1.15 * item.default) for item in model.COLLECTIVE_COEFFICIENTS}
     planted |= {"switch_bytes": float(round(2.0**19.5)), "direct_bytes": float(round(2.0**23.5)), "two_shot_frac": 0.8}
-    times = collectives_us(link, planted, rows)
-    found = fit_collectives(link, rows, times)
-    np.testing.assert_allclose(collectives_us(link, found, rows), times, rtol=0.02)
+    times = model.collectives_us(link, planted, rows)
+    found = subject.fit_collectives(link, rows, times)
+    np.testing.assert_allclose(model.collectives_us(link, found, rows), times, rtol=0.02)
     for name in ("launch_us", "hop_us", "link_frac", "peer_link_frac"):
         assert found[name] == pytest.approx(planted[name], rel=0.1), name
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_blocks_held_out(gpu: str) -> None:
+def test_committed_calibrations_are_of_blocks_held_out(gpu: str) -> None:
     """The figures of MODEL.md: all-reduces within 15%, and better than latency and rate fitted on the same rows."""
-    arch, sets = load_arch(gpu, GpuSpec), tables(gpu)
-    groups = groups_of(sets)
-    assert 20 <= len(set(groups)) <= 24
-    predicted = predict_held_out(arch, sets, groups)
+    arch, sets, path = load_arch(gpu, GpuSpec), subject.tables(gpu), model.collective_calibration_path(gpu)
+    link, found = subject.interconnect_of(arch), model.CollectiveCalibration.model_validate(read_yaml(path))
+    assert 20 <= len(set(subject.folds_of(sets))) <= 24
+    predicted = subject.exam().held_out(arch, sets)
     measured = np.concatenate([item.measured_us for item in sets])
     errors = {name: np.abs(us / measured - 1.0) for name, us in predicted.items()}
     reduced = np.array([name == "all_reduce" for item in sets for name in item.words("what")])
     assert errors[MODEL][reduced].mean() < MAX_ALL_REDUCE
     assert errors[MODEL].mean() < MAX_ALL_REDUCE
-    assert errors[MODEL].mean() < min(errors[FITTED].mean(), errors[TABLE].mean())
-    assert errors[MODEL].mean() < 0.2 * errors[NAIVE].mean()
-
-
-def test_a_block_does_not_see_itself() -> None:
-    """Rows of a block that were wrong tenfold change no prediction of that block."""
-    arch, sets = load_arch("h200-sxm", GpuSpec), tables("h200-sxm")
-    groups = np.array(groups_of(sets))
-    block = groups == "4 ranks, 1e5 bytes"
-    wrong, start = [], 0
-    for timings in sets:
-        of_set = block[start : start + len(timings)]
-        start += len(timings)
-        frame = timings.frame.assign(latency_us=np.where(of_set, 10.0, 1.0) * timings.measured_us)
-        wrong.append(replace(timings, frame=frame))
-    two = np.where(block, "held", "others").tolist()
-    right, other = (predict_held_out(arch, of, two) for of in (sets, wrong))
-    for name in (MODEL, FITTED, TABLE):
-        np.testing.assert_array_equal(right[name][block], other[name][block])
-
-
-@pytest.mark.parametrize("gpu", GPUS)
-def test_committed_calibrations_are_what_the_command_writes(gpu: str) -> None:
-    path = collective_calibration_path(gpu)
-    found = CollectiveCalibration.model_validate(read_yaml(path))
-    again = calibrate_collectives(load_arch(gpu, GpuSpec))
-    assert again.fitted == found.fitted
+    assert errors[MODEL].mean() < min(errors[subject.FITTED].mean(), errors[TABLE].mean())
+    assert errors[MODEL].mean() < 0.2 * errors[subject.NAIVE].mean()
+    recorded = sum(item.num_rows * item.mape_percent for item in found.errors) / len(measured)
+    assert 100.0 * errors[MODEL].mean() == pytest.approx(recorded, rel=0.02)
+    again = subject.fit_collectives(link, *subject.measured_rows(link, sets))
     for name, value in found.coefficients.items():
-        assert again.coefficients[name] == pytest.approx(value, rel=0.02), name
+        assert again[name] == pytest.approx(value, rel=0.02), name
     assert found.to_yaml() == path.read_text(encoding="utf-8")
-    assert collective_coefficients(load_arch(gpu, GpuSpec))[0] == pytest.approx(found.coefficients)
+    assert model.collective_coefficients(arch)[0] == pytest.approx(found.coefficients)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_rows_are_predicted_as_a_user_is_answered(gpu: str) -> None:
     """The columns that fits and scores take say what the public call says, with nothing but what a row has."""
     arch, evaluator = load_arch(gpu, GpuSpec), GEMMEvaluator(gpu)
-    of = collective_coefficients(arch)[0]
-    for timings in tables(gpu):
-        rows, _ = measured_rows(interconnect_of(arch), [timings])
+    of = model.collective_coefficients(arch)[0]
+    for timings in subject.tables(gpu):
+        rows, _ = subject.measured_rows(subject.interconnect_of(arch), [timings])
         answers = [
             evaluator.evaluate_collective(
                 item.what, item.message_bytes, item.num_ranks, dtype=str(item.dtype), library=timings.library
             ).latency_us
             for item in timings.problems
         ]
-        np.testing.assert_allclose(collectives_us(interconnect_of(arch), of, rows), answers, rtol=1e-12)
+        np.testing.assert_allclose(model.collectives_us(subject.interconnect_of(arch), of, rows), answers, rtol=1e-12)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_public_call_keeps_the_published_error(gpu: str) -> None:
     """All-reduces of engines, with nothing said but the message and the ranks."""
-    path, timings = collective_calibration_path(gpu), tables(gpu)[1]
-    published = CollectiveCalibration.model_validate(read_yaml(path)).errors[1].mape_percent / 100.0
+    path, timings = model.collective_calibration_path(gpu), subject.tables(gpu)[1]
+    published = model.CollectiveCalibration.model_validate(read_yaml(path)).errors[1].mape_percent / 100.0
     evaluator = GEMMEvaluator(gpu)
     answers = [
         evaluator.evaluate_collective(item.what, item.message_bytes, item.num_ranks).latency_us
@@ -142,7 +101,7 @@ def test_the_public_call_keeps_the_published_error(gpu: str) -> None:
 
 
 def test_scores_by_operation_and_size() -> None:
-    lines = list(score(exam("ranks"), ["l40s"]))
+    lines = list(score(subject.exam("ranks"), ["l40s"]))
     assert {line.labels["what"] for line in lines} == {
         "all_gather",
         "all_to_all",
@@ -153,4 +112,4 @@ def test_scores_by_operation_and_size() -> None:
     assert {line.group for line in lines} == {
         "up to 64 KiB", "up to 8 MiB", "more", "2 ranks", "4 ranks", "8 ranks", "all",
     }  # fmt: skip
-    assert all(set(line.errors) == {NAIVE, FITTED, TABLE, MODEL} for line in lines)
+    assert all(set(line.errors) == {subject.NAIVE, subject.FITTED, TABLE, MODEL} for line in lines)

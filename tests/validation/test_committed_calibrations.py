@@ -11,9 +11,9 @@ from gemm_eval.arch import GpuSpec, data_root, load_arch
 from gemm_eval.models.gpu import library_of, load_calibration
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
 from gemm_eval.validation.exam import gpus_with
-from gemm_eval.validation.predictors.dense import hash_of_times, times_of_quantization
-from gemm_eval.validation.predictors.dense_rows import pack_problems
 from gemm_eval.validation.subjects import experts
+from gemm_eval.validation.subjects.dense import hash_of_times, times_of_quantization
+from gemm_eval.validation.subjects.dense_rows import pack_problems
 from gemm_eval.validation.subjects.experts import find_tables, free_coefficients
 from gemm_eval.validation.tables import find_timings, measured_root
 from gemm_eval.validation.timings import QUANT_COLUMN
@@ -64,7 +64,6 @@ def test_a_grouped_family_is_fitted_on_these_layers(path: Path) -> None:
     (errors,) = found.errors
     (timings,) = [timings for timings in find_tables(found.gpu) if timings.name == errors.data]
     family = library_of(timings.library).family(load_arch(found.gpu, GpuSpec), timings.types)
-
     assert (timings.gpu, timings.library, family) == (found.gpu, found.library, found.family)
     assert named(path) == f"{found.gpu}/{found.library}-{found.family}"
     table = (measured_root(found.gpu) / timings.name).with_suffix(".parquet")
@@ -99,7 +98,6 @@ def test_quantization_is_fitted_on_these_timings(path: Path) -> None:
     (errors,) = found.errors
     data, column = errors.data.split()
     times = times_of_quantization(find_timings(found.gpu, [data]))
-
     assert column == QUANT_COLUMN
     assert (len(times), hash_of_times(times)) == (errors.num_rows, errors.sha256)
     assert errors.mape_percent < 7

@@ -18,23 +18,13 @@ from gemm_eval.arch import data_root
 from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.crossover import EVERY_M, GRID_STEP, Crossover, w4a16_crossover
-from gemm_eval.validation import plot_crossover
-from gemm_eval.validation.crossover import (
-    CLEAR_FRAC,
-    Bracket,
-    compare_crossovers,
-    first_loss_bracket,
-    last_win_bracket,
-    measured_speedups,
-    predict_speedups,
-    sign_shares,
-)
+from gemm_eval.validation import crossover, plot_crossover
 from tests.report.figures import legend_of
 
 K, N = 4096, 12288
 H200 = GEMMEvaluator("h200-sxm")
-MEASURED = measured_speedups("h200-sxm")
-PREDICTED = predict_speedups(H200, MEASURED)
+MEASURED = crossover.measured_speedups("h200-sxm")
+PREDICTED = crossover.predict_speedups(H200, MEASURED)
 
 
 def of_pair(frame: pd.DataFrame, k: int = K, n: int = N) -> pd.DataFrame:
@@ -63,9 +53,7 @@ class TestPredicted:
         dense = H200.evaluate_many(sizes, "fp16", library="cublas", correction=False)["latency_us"]
         wins = np.flatnonzero(dense > ours) + 1
         losses = np.flatnonzero(dense <= ours) + 1
-
         found = w4a16_crossover(H200, k, n, max_M=4096)
-
         assert (found.first_loss_M, found.last_win_M) == (losses[0], wins[-1])
         np.testing.assert_array_equal(found.w4a16_us, ours[found.M - 1])
         np.testing.assert_array_equal(found.dense_us, dense[found.M - 1])
@@ -73,7 +61,6 @@ class TestPredicted:
     def test_samples(self) -> None:
         found = w4a16_crossover(H200, K, N, max_M=3000)
         M = set(found.M.tolist())
-
         assert (np.diff(found.M) > 0).all()
         assert set(range(1, EVERY_M + 1)) <= M
         assert {m for edge in range(EVERY_M, 3000, GRID_STEP) for m in (edge, edge + 1)} | {3000} <= M
@@ -86,7 +73,6 @@ class TestPredicted:
     def test_few_rows_win_and_it_is_said_why(self) -> None:
         found = w4a16_crossover("h200-sxm", K, N, max_M=2048)
         text = str(found)
-
         assert found.win_ranges[0].first == 1
         assert found.first_loss_M == found.win_ranges[0].last + 1
         assert found.speedup[0] > 2.0
@@ -98,7 +84,6 @@ class TestPredicted:
 
     def test_a_gpu_without_timings_is_analytic(self) -> None:
         found = w4a16_crossover("a100-sxm-80gb", K, N, dense_dtype="bf16", l2="warm", clock="sustained", max_M=64)
-
         assert not found.is_calibrated
         assert "against bf16" in str(found)
         assert "analytic" in str(found)
@@ -107,13 +92,11 @@ class TestPredicted:
     def test_options_of_the_evaluator_do_not_leak(self) -> None:
         plain = w4a16_crossover(H200, K, N, max_M=16)
         other = w4a16_crossover(GEMMEvaluator("h200-sxm", l2="warm", library="cublas"), K, N, max_M=16)
-
         np.testing.assert_array_equal(plain.speedup, other.speedup)
 
     def test_asking_for_more_gain_leaves_fewer_wins(self) -> None:
         plain = w4a16_crossover(H200, K, N, max_M=2048)
         more = w4a16_crossover(H200, K, N, max_M=2048, min_speedup=1.5)
-
         assert more.last_win_M is not None
         assert plain.last_win_M is not None
         assert more.last_win_M < plain.last_win_M
@@ -121,7 +104,6 @@ class TestPredicted:
 
     def test_it_is_frozen_and_goes_into_json(self) -> None:
         found = w4a16_crossover(H200, K, N, max_M=380)
-
         with pytest.raises(dataclasses.FrozenInstanceError):
             found.K = 1  # type: ignore[misc]
         with pytest.raises(ValueError, match="read-only"):
@@ -164,7 +146,6 @@ def test_ranges_of_wins(
     speedup: list[float], ranges: Any, first_loss: int | None, last_win: int | None, words: str
 ) -> None:
     found = made(speedup)
-
     assert (found.win_ranges, found.first_loss_M, found.last_win_M) == (ranges, first_loss, last_win)
     assert (found.always_pays, found.never_pays) == (first_loss is None, last_win is None)
     assert words in str(found)
@@ -177,15 +158,12 @@ class TestMeasured:
         is_asked = (ours["mode"] == "group") & (ours["group_size"] == 128)
         best = ours[is_asked & (ours["M"] == 64) & (ours["K"] == K) & (ours["N"] == N)]["latency_us"].min()
         cublas = dense[(dense["M"] == 64) & (dense["K"] == K) & (dense["N"] == N)]["latency_us"].item()
-
         row = of_pair(MEASURED).set_index("M").loc[64]
-
         assert (row["w4a16_us"], row["dense_us"], row["speedup"]) == (best, cublas, cublas / best)
         assert row["table"] == "fp16"
 
     def test_tables(self) -> None:
         sizes = MEASURED.groupby("table").size().to_dict()
-
         assert sizes == {"fp16": 168, "fp16-wide": 304, "fp16-blind-2": 66, "fp16-full": 14}
         assert set(MEASURED.loc[MEASURED["is_held_back"], "table"]) == {"fp16-blind-2", "fp16-full"}
         assert not MEASURED.isna().any().any()
@@ -193,7 +171,7 @@ class TestMeasured:
     @pytest.mark.parametrize("given", [("a100-sxm-80gb",), ("h200-sxm", 48), ("h200-sxm", 128, "bf16")])
     def test_nothing_measured(self, given: tuple[Any, ...]) -> None:
         with pytest.raises(InvalidInputError, match="no timings of W4A16"):
-            measured_speedups(*given)
+            crossover.measured_speedups(*given)
 
     @pytest.mark.parametrize(
         ("speedup", "first_loss", "last_win"),
@@ -206,22 +184,18 @@ class TestMeasured:
     )
     def test_brackets(self, speedup: list[float], first_loss: str, last_win: str) -> None:
         M = [1, 2, 4]
-
-        assert str(first_loss_bracket(M, speedup)) == first_loss
-        assert str(last_win_bracket(M, speedup)) == last_win
+        assert tuple(map(str, crossover.brackets(M, speedup))) == (first_loss, last_win)
 
 
 class TestCompared:
     def test_predictions_are_those_of_evaluate(self) -> None:
         row = of_pair(PREDICTED).set_index("M").loc[16]
-
         assert row["predicted_w4a16_us"] == H200.evaluate(1, 16, K, N, "w4a16", correction=False).latency_us
         assert row["predicted_dense_us"] == H200.evaluate(1, 16, K, N, "fp16", correction=False).latency_us
 
     def test_most_winners_are_right(self) -> None:
         """On rows that W4A16 was fitted on, and on the table that was held back; cuBLAS was fitted on neither."""
-        shares = sign_shares(PREDICTED).set_index("table")
-
+        shares = crossover.sign_shares(PREDICTED).set_index("table")
         assert (shares["clear_right_frac"] > 0.8).all()  # at large M both sides are within a few percent
         assert (shares["lost_frac"] < 0.01).all()
         # one rule for all tables; on some of them nearly every GEMM is won, so that "always" loses nothing
@@ -236,9 +210,8 @@ class TestCompared:
         )  # fmt: skip
         frame["speedup"] = frame["dense_us"] / frame["w4a16_us"]
         frame["is_sign_right"] = [True, False, True, False]
-        frame["is_clear"] = (frame["speedup"] - 1.0).abs() > CLEAR_FRAC
-        row = sign_shares(frame).iloc[0]
-
+        frame["is_clear"] = (frame["speedup"] - 1.0).abs() > crossover.CLEAR_FRAC
+        row = crossover.sign_shares(frame).iloc[0]
         assert (row["num"], row["num_clear"]) == (4, 3)
         assert row["right_frac"] == pytest.approx(0.5)
         assert row["clear_right_frac"] == pytest.approx(2 / 3)
@@ -248,15 +221,14 @@ class TestCompared:
         assert row["never_lost_frac"] == pytest.approx((1.0 + 0.01 + 0.2) / 4)
 
     def test_pairs(self) -> None:
-        pairs = compare_crossovers(H200, pd.concat([of_pair(PREDICTED), of_pair(PREDICTED, 8192, 1280)]))
+        pairs = crossover.compare_crossovers(H200, pd.concat([of_pair(PREDICTED), of_pair(PREDICTED, 8192, 1280)]))
         wide, narrow = pairs.to_dict("records")
-
         assert (wide["N"], wide["num"], wide["max_M"]) == (N, 14, 8192)
         assert wide["first_loss_M"] == w4a16_crossover(H200, K, N, max_M=8192).first_loss_M
-        assert wide["measured_first_loss"] == Bracket(8192, None)
+        assert wide["measured_first_loss"] == crossover.Bracket(8192, None)
         assert wide["num_right"] == of_pair(PREDICTED)["is_sign_right"].sum()
-        assert narrow["measured_first_loss"] == Bracket(64, 128)
-        assert narrow["measured_last_win"] == Bracket(8192, None)
+        assert narrow["measured_first_loss"] == crossover.Bracket(64, 128)
+        assert narrow["measured_last_win"] == crossover.Bracket(8192, None)
         assert narrow["agrees"] == (narrow["num_right"] == 14)
 
 
@@ -264,7 +236,6 @@ class TestPlot:
     def test_curve_and_points(self) -> None:
         figure = plot_crossover(w4a16_crossover(H200, K, N, max_M=2048), MEASURED)
         upper, lower = figure.axes
-
         assert "speedup" in upper.get_ylabel()
         assert lower.get_ylabel() == "latency"  # ticks have the units
         assert lower.get_xlabel() == "M (rows of A and C)"
@@ -290,7 +261,6 @@ class TestCommand:
     def test_measured_and_plotted(self, tmp_path: Path) -> None:
         path = tmp_path / "new" / "curve.png"
         plain, ran = run("4096 12288 --max-m 2048"), run(f"4096 12288 --max-m 2048 --measured --plot {path}")
-
         assert (plain.exit_code, ran.exit_code) == (0, 0), ran.output
         assert "W4A16 is faster at M = 1..352" in plain.stdout
         assert "measured" not in plain.stdout
@@ -306,7 +276,6 @@ class TestCommand:
         few = pd.concat([of_pair(MEASURED, 8192, 1280), of_pair(MEASURED, 8192, 28672)])
         monkeypatch.setattr(validation, "measured_speedups", lambda *given: few)
         ran = run("--all --measured" + (" --json" if is_json else ""))
-
         assert ran.exit_code == 0, ran.output
         if is_json:
             document = json.loads(ran.stdout)
@@ -334,7 +303,6 @@ class TestCommand:
     )
     def test_refusals(self, words: str, message: str) -> None:
         ran = run(words)
-
         assert ran.exit_code == 2
         assert message in ran.stderr
 

@@ -14,8 +14,8 @@ from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.validation.baselines import NaiveRoofline
 from gemm_eval.validation.fit import MIN_ROWS
-from gemm_eval.validation.predictors.dense import ModelPredictor, calibrate, fit_family, model_predictor
-from gemm_eval.validation.predictors.dense_rows import families_of, pack_problems, pack_timings
+from gemm_eval.validation.subjects.dense import ModelPredictor, calibrate, fit_family, model_predictor
+from gemm_eval.validation.subjects.dense_rows import families_of, pack_problems, pack_timings
 from gemm_eval.validation.tables import find_timings
 from gemm_eval.validation.timings import PROBLEM_COLUMNS, Timings
 from tests.validation.inputs import H200, make_timings, with_latency
@@ -57,7 +57,6 @@ def test_a_fit_finds_what_was_planted(exact: Timings, fitted: ModelPredictor) ->
     start = np.abs(ModelPredictor(H200, "cublas").predict(exact) / exact.measured_us - 1.0).mean()
     error = np.abs(fitted.predict(exact) / exact.measured_us - 1.0).mean()
     found = fitted.coefficients[FAMILY]
-
     assert error < 0.01 < start
     assert found["kernel_us"] == pytest.approx(PLANTED["kernel_us"], abs=0.25)
     assert found["dram_frac"] == pytest.approx(PLANTED["dram_frac"], rel=0.05)
@@ -67,7 +66,6 @@ def test_a_fit_finds_what_was_planted(exact: Timings, fitted: ModelPredictor) ->
 def test_a_fit_holds_for_pairs_that_it_did_not_see(exact: Timings, fitted: ModelPredictor) -> None:
     unseen = timings_of([(5120, 2048), (12288, 6144)])
     truth = ModelPredictor(H200, "cublas", {FAMILY: PLANTED}).predict(unseen)
-
     assert np.abs(fitted.predict(unseen) / truth - 1.0).mean() < 0.015
 
 
@@ -84,7 +82,6 @@ def test_kernels_that_no_trace_saw_are_not_known(traced: int) -> None:
         for name, value in seen.items()
     }
     packed = pack_timings(H200, "cublas", [Timings(timings.frame.assign(**trace), "traced", "h200-sxm", "cublas")])
-
     assert packed.known.tolist() == [0] * traced
     assert packed.known_configs.shape == (traced, 2)
     assert packed.measured_us.tolist() == [1.0] * 3
@@ -95,7 +92,6 @@ def test_a_fit_is_deterministic_and_within_bounds(noisy: Timings) -> None:
     first, again = (fit_family(timings, FAMILY, "cublas", FEW_ROUNDS) for _ in range(2))
     slow = with_latency(noisy, 50.0 * noisy.measured_us)
     outrageous = fit_family(pack_timings(H200, "cublas", [slow]), FAMILY, "cublas", 1)
-
     assert first == again
     assert set(first[0]) == {item.name for item in COEFFICIENTS}
     for values, _ in (first, outrageous):
@@ -104,7 +100,6 @@ def test_a_fit_is_deterministic_and_within_bounds(noisy: Timings) -> None:
 
 def test_what_no_row_determines_stays_at_its_default(noisy: Timings) -> None:
     coefficients, names = fit_family(pack_timings(H200, "cublas", [noisy]), FAMILY, "cublas", 1)
-
     defaults = default_coefficients(FAMILY)
     assert {"kernel_us", "dram_frac", "step_cycles"} <= set(names)
     assert {name for name in coefficients if coefficients[name] != defaults[name]} <= set(names)
@@ -116,7 +111,6 @@ def test_known_configs_count(noisy: Timings) -> None:
     (real,) = find_timings("h200-sxm", ["cublas/bf16"])
     timings = pack_timings(H200, "cublas", [noisy, real])
     aligned = timings.of_family(FAMILY)
-
     assert len(timings.known) > 0.85 * len(real)
     assert timings.known.min() >= len(noisy)
     assert len(timings.known) - 14 <= len(aligned.known) < len(timings.known)  # 14 rows of kernels for other rows
@@ -129,7 +123,6 @@ def test_a_start_of_elsewhere_does_not_count(noisy: Timings) -> None:
     """A predictor with a committed calibration has seen the rows that are held out now."""
     wrong = {family: default_coefficients(family) | {"kernel_us": 8.0} for family in ("sm90_wgmma", "sm80_mma")}
     fits = [ModelPredictor(H200, "cublas", seen, FEW_ROUNDS).fit(noisy) for seen in ({}, wrong)]
-
     assert fits[0].coefficients == fits[1].coefficients
     few = noisy.select(np.arange(len(noisy)) < MIN_ROWS - 1)
     assert ModelPredictor(H200, "cublas", wrong).fit(few).coefficients == {}
@@ -144,7 +137,6 @@ def test_predictions_look_at_sizes_and_types_only(name: str) -> None:
     shuffled = real.frame.sample(frac=1.0, random_state=1).reset_index(drop=True)
     measured = [column for column in real.frame.columns if column not in PROBLEM_COLUMNS]
     problems = real.frame.drop(columns=measured).assign(latency_us=np.nan)
-
     assert "kernel" in measured
     for frame in (real.frame.assign(**{column: shuffled[column] for column in measured}), problems):
         assert (predictor.predict(Timings(frame, "other", "h200-sxm", "cublas")) == expected).all()
@@ -152,9 +144,7 @@ def test_predictions_look_at_sizes_and_types_only(name: str) -> None:
 
 def test_unaligned_rows_are_of_another_family() -> None:
     timings = timings_of([(1024, 1024), (1023, 1024), (1024, 1001)], rows=(1, 7))
-
     family_of = pack_problems(H200, "cublas", [timings]).family_of.tolist()
-
     assert family_of[:2] == [FAMILY] * 2
     assert len(set(family_of[2:])) == 1
     assert family_of[2] in set(FAMILIES) - {FAMILY}
@@ -168,7 +158,6 @@ def test_what_the_timer_adds_is_predicted_and_never_learnt(exact: Timings) -> No
     assert slow.content_hash != with_latency(exact, slow.measured_us).content_hash
     naive = NaiveRoofline(H200)
     assert naive.predict(slow) == pytest.approx(naive.predict(exact) + 4.7)
-
     fits = [model.fit(timings).predict(exact) for timings in (exact, slow)]
     assert fits[1] == pytest.approx(fits[0], rel=0.02)
     assert model.fit(replace(slow, timer_us=0.0)).predict(exact).min() > 1.5 * fits[0].min()
@@ -177,7 +166,6 @@ def test_what_the_timer_adds_is_predicted_and_never_learnt(exact: Timings) -> No
 def test_calibrate_fits_the_rows_of_its_family(noisy: Timings) -> None:
     odd = timings_of([(1023, 1024)], name="odd")
     found = calibrate(H200, "cublas", FAMILY, [noisy, odd], max_evaluations=1, seed=3)
-
     assert [(errors.data, errors.num_rows) for errors in found.errors] == [("planted", 300)]
     assert found.errors[0].mape_percent < 5.0
     assert "seed 3" in found.folds

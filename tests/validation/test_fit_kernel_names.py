@@ -9,7 +9,7 @@ import pytest
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
-from gemm_eval.validation.predictors.dense_rows import config_of_kernel, tiles_of_grid
+from gemm_eval.validation.subjects.dense_rows import config_of_kernel, tiles_of_grid
 from gemm_eval.validation.tables import find_timings, measured_root
 from gemm_eval.workload import GemmProblem
 
@@ -47,7 +47,6 @@ def test_number_of_parts_is_the_one_that_cublaslt_reports() -> None:
 def test_every_part_of_a_name() -> None:
     problem = GemmProblem(1, 128, 8192, 1024)
     config = config_of_kernel(problem, "nvjet_sm90_hsh_256x64_64x5_2x1_v_bz_coopA_splitK_TNT", 4 * 2 * 6, 384)
-
     assert config is not None
     assert (config.cta_m, config.cta_n, config.cta_k, config.num_stages) == (64, 256, 64, 5)
     assert (config.cluster_m, config.cluster_n, config.split_k) == (1, 2, 6)
@@ -59,7 +58,6 @@ def test_a_kernel_of_cutlass() -> None:
     problem = GemmProblem(1, 128, 8192, 1024, "int8", "int8", "int32")  # type: ignore[arg-type]
     name = "void cutlass::Kernel2<cutlass_80_tensorop_i16832gemm_s8_128x64_128x3_tn_align16>(Params)"
     config = config_of_kernel(problem, name, 2 * 8, 128)
-
     assert config is not None
     assert (config.family, config.schedule, config.num_warps) == ("sm80_mma", Schedule.MULTISTAGE, 4)
     assert (config.cta_m, config.cta_n, config.cta_k, config.num_stages) == (64, 128, 128, 3)

@@ -29,7 +29,6 @@ def frame() -> pd.DataFrame:
 
 def test_there_are_layouts_enough_of_many_models(frame: pd.DataFrame) -> None:
     layers = frame[frame["model"] != "none"]
-
     assert set(frame.columns) - {"groups", "read"} == COLUMNS.keys() | GROUPED_COLUMNS.keys()
     assert len(layers) >= 1200
     assert layers["model"].nunique() == 14
@@ -62,7 +61,6 @@ def test_the_layouts_are_those_that_the_library_lists(frame: pd.DataFrame) -> No
     """All of them, and where nothing is drawn the groups too. Draws are others since these were timed."""
     listed = list_grouped_shapes("grouped")
     names = names_of(groups_too=False)
-
     assert len(rows_of(frame, groups_too=False)) == len(frame)
     assert rows_of(frame, groups_too=False) == {tuple(getattr(shape, name) for name in names) for shape in listed}
     # so are starts of fewer tokens than experts of a stride, which were not spread
@@ -98,7 +96,6 @@ def test_groups_are_loads_of_the_rank_that_has_most(frame: pd.DataFrame) -> None
 
 def test_results_were_checked_with_and_without_empty_groups() -> None:
     errors = meta_of(PATH)["check_relative_errors"]
-
     assert len(errors) >= 15
     assert max(errors.values()) < 3e-3  # bf16 rounds the output to 2**-9
     assert {"skewed", "empty at both ends", "large tiles, skewed"} <= errors.keys()
@@ -115,7 +112,6 @@ def test_no_time_is_below_what_the_machine_allows(frame: pd.DataFrame) -> None:
 
 def test_the_tile_follows_the_mean_rows(frame: pd.DataFrame) -> None:
     is_small = (frame["rows"] // frame["G"] <= 128) | (frame["N"] <= 128)
-
     assert (is_small == (frame["cta_m"] == 64)).all()
     for name in frame["kernel"].unique():
         assert cutlass_tile(name)["cluster_m"] == 2
@@ -126,7 +122,6 @@ def test_they_repeat(frame: pd.DataFrame) -> None:
     keys = [name for name in GroupedShape._fields if name != "take"]
     both = again.merge(frame, on=keys, suffixes=("", "_first"))
     off = np.abs(both["latency_us"] / both["latency_us_first"] - 1.0)
-
     assert len(both) == len(again) >= 100
     assert sorted(again["take"].unique()) == [1, 2]
     assert off.median() < 0.005

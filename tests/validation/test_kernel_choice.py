@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,8 @@ from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.candidates import config_of_row
-from gemm_eval.validation.choice import (
-    measure_loss,
-    order_by,
-    pauses_and_flushes_s,
-    profile_us,
-    random_choice,
-    ranked_choice,
-    share_of_configs,
-    static_points,
-    time_select_config,
-)
-from gemm_eval.validation.predictors import nvidia
-from gemm_eval.validation.predictors.w4a16 import W4A16Rows, has_all_configs, w4a16_timings
+from gemm_eval.validation import studies
+from gemm_eval.validation.subjects import w4a16
 from gemm_eval.validation.timings import Timings
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.validation.inputs import H200
@@ -66,8 +54,8 @@ def timings_of(rows: Sequence[tuple[tuple[int, int, int], int, int, float]], rep
         counts = {"num_replays": replays, "calls_per_replay": 10}
         records.append(head | tail | counts | config._asdict() | names)
     which = np.array([(place, parts) for _, place, parts, _ in rows], np.int64)
-    packing = W4A16Rows(packed(), np.zeros(len(rows), np.int64), which)
-    return w4a16_timings(pd.DataFrame(records), packing, "mine", "h200-sxm")
+    packing = w4a16.W4A16Rows(packed(), np.zeros(len(rows), np.int64), which)
+    return w4a16.w4a16_timings(pd.DataFrame(records), packing, "mine", "h200-sxm")
 
 
 def two_gemms() -> Timings:
@@ -75,9 +63,6 @@ def two_gemms() -> Timings:
     return timings_of(
         [(SMALL, 7, 1, 10.0), (SMALL, 3, 1, 11.0), (SMALL, 5, 1, 20.0), (LARGE, 9, 1, 40.0), (LARGE, 8, 1, 60.0)]
     )
-
-
-# ---- static scoring -------------------------------------------------------------------------------------------------
 
 
 def test_points_by_hand() -> None:
@@ -93,7 +78,7 @@ def test_points_by_hand() -> None:
     def step(row: int) -> float:
         return 10.0 if menus[row]["cta_k"] == 64 else 0.0
 
-    assert static_points(timings).tolist() == [
+    assert studies.static_points(timings).tolist() == [
         100 + 8 + 0 + 5 + 20,
         100 + 4 + 0 + 10 + 20,
         50 + 2 + step(few) + 5 + 0,
@@ -102,28 +87,23 @@ def test_points_by_hand() -> None:
     ]
 
     larger = row_of(coefficient_set=3, cta_m=128, cta_n=128, schedule=coop)  # than preferred: no points for it
-    assert static_points(timings_of([(SMALL, larger, 1, 1.0)])).tolist() == [4 + step(larger) + 20]
-
-
-# ---- orders and regret ----------------------------------------------------------------------------------------------
+    assert studies.static_points(timings_of([(SMALL, larger, 1, 1.0)])).tolist() == [4 + step(larger) + 20]
 
 
 def test_ties_follow_the_registry_and_not_the_table() -> None:
     timings = two_gemms()
-
-    assert order_by(timings, np.zeros(5)).tolist() == [1, 2, 0, 4, 3]
-    assert order_by(timings, np.array([2.0, 3.0, 1.0, 5.0, 6.0])).tolist() == [2, 0, 1, 3, 4]
+    assert studies.order_by(timings, np.zeros(5)).tolist() == [1, 2, 0, 4, 3]
+    assert studies.order_by(timings, np.array([2.0, 3.0, 1.0, 5.0, 6.0])).tolist() == [2, 0, 1, 3, 4]
     parts = timings_of([(LARGE, 200, num, 1.0) for num in (0, 8, 1, 2)])  # stream-K after all numbers of parts
-    assert order_by(parts, np.zeros(4)).tolist() == [2, 3, 1, 0]
+    assert studies.order_by(parts, np.zeros(4)).tolist() == [2, 3, 1, 0]
 
 
 def test_regret_of_known_choices() -> None:
     timings = two_gemms()
-    order = order_by(timings, np.array([3.0, 1.0, 2.0, 1.0, 2.0]))  # chooses 11 of 10 us, and 40 of 40 us
-    first, two = ranked_choice(timings, "first", order), ranked_choice(timings, "two", order, 2)
+    order = studies.order_by(timings, np.array([3.0, 1.0, 2.0, 1.0, 2.0]))  # chooses 11 of 10 us, and 40 of 40 us
+    first, two = studies.ranked_choice(timings, "first", order), studies.ranked_choice(timings, "two", order, 2)
     all_gemms = np.ones(2, bool)
-    regret = measure_loss(timings, first, all_gemms)
-
+    regret = studies.measure_loss(timings, first, all_gemms)
     assert first.chosen_us.tolist() == [11.0, 40.0]
     assert first.place.tolist() == [3.0, 1.0]
     assert regret.mean_frac == pytest.approx(0.05)
@@ -137,49 +117,49 @@ def test_regret_of_known_choices() -> None:
     assert regret.profiled_s == 0.0
     assert two.chosen_us.tolist() == [11.0, 40.0]
     assert two.profiled_us.tolist() == [30 * (11.0 + 20.0), 30 * 100.0]
-    assert measure_loss(timings, first, np.array([True, False])).worst_frac == pytest.approx(0.1)
-    assert ranked_choice(timings, "all", order, 9).chosen_us.tolist() == [10.0, 40.0]
+    assert studies.measure_loss(timings, first, np.array([True, False])).worst_frac == pytest.approx(0.1)
+    assert studies.ranked_choice(timings, "all", order, 9).chosen_us.tolist() == [10.0, 40.0]
     alike = timings_of([(SMALL, 7, 1, 10.0), (SMALL, 3, 1, 10.0)])  # equal best configs count by the first
-    assert ranked_choice(alike, "", order_by(alike, np.array([1.0, 0.0]))).place.tolist() == [1.0]
+    assert studies.ranked_choice(alike, "", studies.order_by(alike, np.array([1.0, 0.0]))).place.tolist() == [1.0]
 
 
 def test_a_share_of_the_configs_of_each_gemm() -> None:
     timings = two_gemms()
-    order = order_by(timings, np.array([3.0, 1.0, 2.0, 2.0, 1.0]))
-
-    assert share_of_configs(timings, 0.7).tolist() == [2, 1]
-    assert share_of_configs(timings, 0.1).tolist() == [1, 1]
-    assert ranked_choice(timings, "", order, share_of_configs(timings, 1.0)).chosen_us.tolist() == [10.0, 40.0]
-    assert ranked_choice(timings, "", order, share_of_configs(timings, 0.7)).chosen_us.tolist() == [11.0, 60.0]
+    order = studies.order_by(timings, np.array([3.0, 1.0, 2.0, 2.0, 1.0]))
+    assert studies.share_of_configs(timings, 0.7).tolist() == [2, 1]
+    assert studies.share_of_configs(timings, 0.1).tolist() == [1, 1]
+    assert studies.ranked_choice(timings, "", order, studies.share_of_configs(timings, 1.0)).chosen_us.tolist() == [
+        10.0,
+        40.0,
+    ]
+    assert studies.ranked_choice(timings, "", order, studies.share_of_configs(timings, 0.7)).chosen_us.tolist() == [
+        11.0,
+        60.0,
+    ]
 
 
 def test_regret_of_a_random_choice() -> None:
     timings = two_gemms()
-    choices = random_choice(timings)
-
+    choices = studies.random_choice(timings)
     assert choices.chosen_us.tolist() == pytest.approx([41 / 3, 50.0])
     assert choices.in_top.tolist() == [[pytest.approx(1 / 3), 1.0, 1.0], [0.5, 1.0, 1.0]]
-    assert measure_loss(timings, choices, np.ones(2, bool)).mean_frac == pytest.approx((41 / 30 + 1.25) / 2 - 1)
-
-
-# ---- what a choice costs --------------------------------------------------------------------------------------------
+    assert studies.measure_loss(timings, choices, np.ones(2, bool)).mean_frac == pytest.approx((41 / 30 + 1.25) / 2 - 1)
 
 
 def test_time_of_profiling() -> None:
     timings = two_gemms()
     protocol = {"l2": "cold", "clock": "burst", "idle_s": 0.5, "max_short_rows": 256, "cold_bytes": 0}
-
-    assert profile_us(timings).tolist() == [300.0, 330.0, 600.0, 1200.0, 1800.0]
-    assert pauses_and_flushes_s(H200, timings, {"mine": protocol}).tolist() == [0.0, 0.0, 0.0, 1.5, 1.5]
-    assert pauses_and_flushes_s(H200, timings, {"other": protocol}).tolist() == [0.0] * 5
-    flushes_s = pauses_and_flushes_s(
+    assert studies.profile_us(timings).tolist() == [300.0, 330.0, 600.0, 1200.0, 1800.0]
+    assert w4a16.pauses_and_flushes_s(H200, timings, {"mine": protocol}).tolist() == [0.0, 0.0, 0.0, 1.5, 1.5]
+    assert w4a16.pauses_and_flushes_s(H200, timings, {"other": protocol}).tolist() == [0.0] * 5
+    flushes_s = w4a16.pauses_and_flushes_s(
         H200, timings, {"mine": {"l2": "cold", "cold_bytes": 1e9 * H200.dram_achievable_gb_per_s}}
     )
     assert flushes_s.tolist() == pytest.approx([9.0] * 5)
     ticks = iter(range(100))
-    assert time_select_config(H200, timings, np.ones(2, bool), lambda: next(ticks)).tolist() == [1e6, 1e6]
+    assert w4a16.time_select_config(H200, timings, np.ones(2, bool), lambda: next(ticks)).tolist() == [1e6, 1e6]
     given_up = timings_of([(LARGE, 9, 1, 40.0)], replays=1)
-    assert pauses_and_flushes_s(H200, given_up, {"mine": protocol}).tolist() == [0.0]
+    assert w4a16.pauses_and_flushes_s(H200, given_up, {"mine": protocol}).tolist() == [0.0]
 
 
 def test_which_gemms_have_all_configs() -> None:
@@ -194,38 +174,5 @@ def test_which_gemms_have_all_configs() -> None:
             base = config._replace(decomposition=type(config.decomposition).DATA_PARALLEL, split_k=1)
         parts = 0 if config.decomposition.name == "STREAM_K" else config.split_k
         rows.append((SMALL, places[base], parts, 1.0 + len(rows)))
-
-    assert has_all_configs(timings_of([*rows, (LARGE, 9, 1, 1.0)])).tolist() == [True, False]
-    assert has_all_configs(timings_of(rows[1:])).tolist() == [False]
-
-
-# ---- nvMatmulHeuristics ---------------------------------------------------------------------------------------------
-
-
-def proposal(**sizes: int) -> SimpleNamespace:
-    names = dict.fromkeys(("cta_tile_m", "cta_tile_n", "cta_tile_k", "cluster_m", "cluster_n", "stages", "split_k"), 1)
-    return SimpleNamespace(**(names | sizes))
-
-
-def test_proposals_go_to_the_nearest_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    menus = packed()[1]
-    timings = two_gemms()
-
-    def like(row: int) -> SimpleNamespace:
-        names = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_stages")
-        ours = dict(zip(nvidia._SIZES, (int(menus[row][name]) for name in names), strict=False))
-        return proposal(**ours)
-
-    proposals = {1: [like(3), like(5)], 2048: [like(9), like(9)]}
-    monkeypatch.setattr(nvidia, "is_available", lambda _: False)
-    assert nvidia.nvidia_choices(timings) is None
-    monkeypatch.setattr(nvidia, "is_available", lambda _: True)
-    monkeypatch.setattr(nvidia, "_ask", lambda gpu, G, M, *_: [{"kernel": kernel} for kernel in proposals[M]])
-    found = nvidia.nvidia_choices(timings)
-    assert found is not None
-    first, top = found[0]
-
-    assert first.chosen_us.tolist() in ([11.0, 40.0], [11.0, 60.0])
-    assert top.chosen_us[0] == 11.0
-    assert np.isnan(top.in_top[:, 2]).all()
-    assert measure_loss(timings, first, np.ones(2, bool)).top10_frac is None
+    assert w4a16.has_all_configs(timings_of([*rows, (LARGE, 9, 1, 1.0)])).tolist() == [True, False]
+    assert w4a16.has_all_configs(timings_of(rows[1:])).tolist() == [False]

@@ -19,13 +19,7 @@ from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.gpu import evaluate_config
 from gemm_eval.validation.fit import MIN_ROWS, cross_fit
-from gemm_eval.validation.predictors.w4a16 import (
-    W4A16Model,
-    calibrate_w4a16,
-    list_w4a16_tables,
-    read_w4a16_timings,
-    types_of,
-)
+from gemm_eval.validation.subjects import w4a16
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Timings
 from gemm_eval.workload import GemmProblem, RunOptions
@@ -47,7 +41,7 @@ PLANTED = {
 
 @cache
 def real() -> Timings:
-    return read_w4a16_timings(H200, [FOLDER / "fp16-wide.parquet", FOLDER / "fp16-wide-streaming.parquet"])
+    return w4a16.read_w4a16_timings(H200, [FOLDER / "fp16-wide.parquet", FOLDER / "fp16-wide-streaming.parquet"])
 
 
 @cache
@@ -60,19 +54,16 @@ def rows_in(family: str, num_rows: int = NUM_ROWS) -> Timings:
 def planted(family: str, noise: float = NOISE) -> Timings:
     """Rows as they were measured, with the model's times."""
     rows = rows_in(family)
-    exact = W4A16Model(H200, PLANTED).predict(rows)
+    exact = w4a16.W4A16Model(H200, PLANTED).predict(rows)
     return with_latency(rows, exact * np.exp(np.random.default_rng(0).normal(0.0, noise, len(rows))))
 
 
 def held_out(rows: Timings, num_folds: int) -> Floats:
-    return cross_fit(W4A16Model(H200), [rows], num_folds).predict(rows)
+    return cross_fit(w4a16.W4A16Model(H200), [rows], num_folds).predict(rows)
 
 
 def error(timings: Timings, predicted_us: Floats) -> float:
     return float(np.abs(predicted_us / timings.measured_us - 1.0).mean())
-
-
-# fits
 
 
 @pytest.mark.parametrize(
@@ -86,11 +77,10 @@ def error(timings: Timings, predicted_us: Floats) -> float:
 )  # fmt: skip
 def test_a_fit_finds_what_was_planted(family: str, found: dict[str, float]) -> None:
     rows, exact = planted(family), planted(family, 0.0)
-    fitted = W4A16Model(H200, families=(family,)).fit(rows)
+    fitted = w4a16.W4A16Model(H200, families=(family,)).fit(rows)
     values = fitted.values
-
     assert error(exact, fitted.predict(exact)) < 0.004
-    assert error(exact, W4A16Model(H200).predict(exact)) > 0.05
+    assert error(exact, w4a16.W4A16Model(H200).predict(exact)) > 0.05
     for name, tolerance in found.items():
         assert values[name] == pytest.approx(PLANTED[family][name], rel=tolerance), name
     assert set(values) == set(default_coefficients(family))
@@ -100,23 +90,20 @@ def test_a_fit_finds_what_was_planted(family: str, found: dict[str, float]) -> N
 def test_held_out_rows_are_predicted_as_well_as_the_noise_lets() -> None:
     rows = planted(GEMV_MMA)
     expected = NOISE * (2.0 / np.pi) ** 0.5  # mean of a normal deviation's size
-
     assert 0.8 * expected < error(rows, held_out(rows, 3)) < 1.4 * expected
 
 
 def test_outliers_do_not_decide() -> None:
     rows, exact = planted(GEMV_MMA), planted(GEMV_MMA, 0.0)
     wrong = np.where(np.arange(len(rows)) % 40 == 0, 3.0, 1.0)
-    fitted = W4A16Model(H200).fit(with_latency(rows, rows.measured_us * wrong))
-
+    fitted = w4a16.W4A16Model(H200).fit(with_latency(rows, rows.measured_us * wrong))
     assert error(exact, fitted.predict(exact)) < 0.02
 
 
 def test_coefficients_may_be_given() -> None:
     rows = planted(GEMV_MMA)
-    model = W4A16Model(H200, families=(GEMV_MMA,))
+    model = w4a16.W4A16Model(H200, families=(GEMV_MMA,))
     values, free = model.without({"dram_frac": 2.5}).fit(rows).values, model.fit(rows).values
-
     assert values["dram_frac"] == 2.5  # out of its range, as asked
     assert set(values) == set(free)
     assert all(values[name] != free[name] for name in ("cta_cycles", "issue"))  # the others make up for it
@@ -124,17 +111,15 @@ def test_coefficients_may_be_given() -> None:
 
 def test_a_family_with_few_rows_keeps_its_defaults() -> None:
     few = rows_in(GEMV_MMA).select(np.arange(len(rows_in(GEMV_MMA))) < MIN_ROWS - 1)
-
     defaults = {family: default_coefficients(family) for family in W4A16_FAMILIES}
-    assert W4A16Model(H200, PLANTED).fit(few).coefficients == defaults
-    assert W4A16Model(H200, PLANTED, families=()).fit(real()).coefficients == defaults
+    assert w4a16.W4A16Model(H200, PLANTED).fit(few).coefficients == defaults
+    assert w4a16.W4A16Model(H200, PLANTED, families=()).fit(real()).coefficients == defaults
 
 
 def test_rows_far_from_the_best_of_many_count_less() -> None:
     rows = rows_in(SM90)
-    weights = W4A16Model(H200).row_weights(rows)
+    weights = w4a16.W4A16Model(H200).row_weights(rows)
     ratio, num = rows.measured_us / rows.best_us, np.bincount(rows.gemm)[rows.gemm]
-
     assert weights.mean() == pytest.approx(1.0)
     assert (ratio >= 1).all()
     alike = num == num[np.argmax(num)]
@@ -144,16 +129,12 @@ def test_rows_far_from_the_best_of_many_count_less() -> None:
     assert (weights[far] < weights[alike].max()).all()
 
 
-# tables
-
-
 def test_tables_that_are_held_back_are_never_fitted_on() -> None:
-    fitted, held_back = list_w4a16_tables("h200-sxm"), list_w4a16_tables("h200-sxm", is_held_back=True)
-
+    fitted, held_back = w4a16.list_w4a16_tables("h200-sxm"), w4a16.list_w4a16_tables("h200-sxm", is_held_back=True)
     assert {path.stem for path in fitted} == {"fp16", "fp16-wide", "fp16-streaming", "fp16-wide-streaming"}
     assert {path.stem for path in held_back} >= {"fp16-blind-2", "fp16-full"}
     assert all("blind" in path.stem or path.stem.startswith("fp16-full") for path in held_back)
-    assert list_w4a16_tables("l40s") == list_w4a16_tables("no-such-gpu") == []
+    assert w4a16.list_w4a16_tables("l40s") == w4a16.list_w4a16_tables("no-such-gpu") == []
     digests = {
         figures.data
         for path in sorted((measured_root("h200-sxm").parents[1] / "calibration" / "h200-sxm").glob("gemm-eval-*.yaml"))
@@ -166,14 +147,14 @@ def test_a_row_is_evaluated_at_the_config_that_ran() -> None:
     """And to the bit as a user's own question would be."""
     timings = real()
     some = timings.select(np.arange(len(timings)) % 601 == 0)
-    predicted_us = W4A16Model.as_it_is(H200)[0].predict(some)
+    predicted_us = w4a16.W4A16Model.as_it_is(H200)[0].predict(some)
     for place, row in enumerate(some.frame.to_dict("records")):
         config = KernelConfig(
             row["family"], *(row[name] for name in KernelConfig._fields[1:8]), Schedule[row["schedule"].upper()],
             Decomposition[row["decomposition"].upper()], row["split_k"], RasterOrder[row["raster_order"].upper()],
             row["raster_swizzle"],
         )  # fmt: skip
-        types = types_of(row["input_dtype"], row["mode"], row["group_size"])
+        types = w4a16.types_of(row["input_dtype"], row["mode"], row["group_size"])
         problem = GemmProblem(
             1, row["M"], row["K"], row["N"], types.input_dtype, types.weight_dtype, group_size=types.group_size
         )
@@ -182,13 +163,12 @@ def test_a_row_is_evaluated_at_the_config_that_ran() -> None:
 
 
 def test_all_tables_can_be_read() -> None:
-    timings = read_w4a16_timings(H200, [*list_w4a16_tables("h200-sxm"), FOLDER / "fp16-blind-2.parquet"])
-
+    timings = w4a16.read_w4a16_timings(H200, [*w4a16.list_w4a16_tables("h200-sxm"), FOLDER / "fp16-blind-2.parquet"])
     assert set(timings.frame["table"]) == {"fp16", "fp16-wide", "fp16-streaming", "fp16-wide-streaming", "fp16-blind-2"}
     assert set(timings.frame["family"]) == set(W4A16_FAMILIES)
     assert timings.frame["mode"].nunique() == 3
     assert (timings.best_us <= timings.measured_us).all()
-    predicted_us = W4A16Model.as_it_is(H200)[0].predict(timings)
+    predicted_us = w4a16.W4A16Model.as_it_is(H200)[0].predict(timings)
     assert error(timings, predicted_us) < 0.1
 
 
@@ -201,11 +181,10 @@ def save(frame: pd.DataFrame, folder: Path, name: str = "table") -> Path:
 def test_a_calibration_is_what_a_file_gives_back(tmp_path: Path) -> None:
     rows = planted(GEMV_MMA)
     halves = [save(rows.frame[half::2], tmp_path, f"half-{half}") for half in range(2)]
-    found = calibrate_w4a16(H200, GEMV_MMA, halves, num_folds=2, seed=4)
+    found = w4a16.calibrate_w4a16(H200, GEMV_MMA, halves, num_folds=2, seed=4)
     path = tmp_path / "h200-sxm" / f"gemm-eval-{GEMV_MMA}.yaml"
     path.parent.mkdir()
     path.write_text(found.to_yaml(), encoding="utf-8")
-
     assert load_calibration(path) == found
     assert (found.gpu, found.library, found.family) == ("h200-sxm", "gemm-eval", GEMV_MMA)
     assert list(found.coefficients) == list(default_coefficients(GEMV_MMA))
@@ -235,16 +214,16 @@ def test_a_calibration_is_what_a_file_gives_back(tmp_path: Path) -> None:
 def test_bad_tables(tmp_path: Path, gpu: str, frame: Any, error: type[Exception], message: str) -> None:
     path = save(frame(rows_in(GEMV_MMA).frame), tmp_path)
     with pytest.raises(error, match=message):
-        read_w4a16_timings(load_arch(gpu, GpuSpec), [path])
+        w4a16.read_w4a16_timings(load_arch(gpu, GpuSpec), [path])
 
 
 def test_bad_files(tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_text("M,K,N\n", encoding="utf-8")
     for name in ("text", "missing"):
         with pytest.raises(InvalidInputError, match="cannot read timings from"):
-            read_w4a16_timings(H200, [tmp_path / f"{name}.parquet"])
+            w4a16.read_w4a16_timings(H200, [tmp_path / f"{name}.parquet"])
     with pytest.raises(InvalidInputError, match="no timings of our W4A16 kernels on h200-sxm"):
-        read_w4a16_timings(H200, [])
+        w4a16.read_w4a16_timings(H200, [])
 
 
 @pytest.mark.parametrize(
@@ -257,14 +236,13 @@ def test_bad_files(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_too_few_rows_or_pairs(tmp_path: Path, family: str, change: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        calibrate_w4a16(H200, family, [save(change(rows_in(GEMV_MMA).frame), tmp_path)])
+        w4a16.calibrate_w4a16(H200, family, [save(change(rows_in(GEMV_MMA).frame), tmp_path)])
 
 
 def test_a_single_replay_that_was_held_up_is_no_timing() -> None:
-    (path,) = (path for path in list_w4a16_tables("h200-sxm", is_held_back=True) if path.stem == "fp16-full")
+    (path,) = (path for path in w4a16.list_w4a16_tables("h200-sxm", is_held_back=True) if path.stem == "fp16-full")
     table = pd.read_parquet(path)
-    timings = read_w4a16_timings(H200, [path])
-
+    timings = w4a16.read_w4a16_timings(H200, [path])
     best_us = table.groupby(["M", "K", "N", "mode", "group_size"])["latency_us"].transform("min")
     (interrupted,) = np.flatnonzero(table["latency_us"] > 60.0 * best_us)
     assert table["latency_us"][interrupted] > 160.0 * best_us[interrupted]

@@ -11,17 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval import validation
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.validation import studies
-from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, remove_in_turn
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.fit import cross_fit
 from gemm_eval.validation.metrics import make_score, tau_within_gemms, worst_rows
-from gemm_eval.validation.predictors.dense import describe_held_out
-from gemm_eval.validation.predictors.w4a16 import W4A16Model, list_w4a16_tables
-from gemm_eval.validation.studies import find_w4a16_tables
-from gemm_eval.validation.study_tables import ablation_report
+from gemm_eval.validation.subjects import configs, w4a16
+from gemm_eval.validation.subjects.dense import describe_held_out
 from gemm_eval.validation.timings import Timings
 from tests.validation.inputs import run, shown
 from tests.validation.test_kernel_choice import H200, packed, timings_of, two_gemms
@@ -30,26 +25,26 @@ pytest.importorskip("scipy")
 W4A16 = ("validate", "w4a16")
 GEMMS = [(M, 4096, N) for N in (1024, 2048, 8192) for M in (1, 16)]
 TERMS = (
-    Ablated("w4a16_sm90", "issue", 1.0, "an instruction takes one slot", 4.5, 0.9, 5.0),
-    Ablated("w4a16_sm90", "part_cycles", 0.0, "costs nothing", 4.5, 0.01, 0.01, 0.019, -0.1),
-    Ablated("w4a16_gemv", "cut_us", 0.0, "costs nothing", 5.0, 0.5, 0.1, 0.02, 0.0, 0.3),
+    configs.Ablated("w4a16_sm90", "issue", 1.0, "an instruction takes one slot", 4.5, 0.9, 5.0),
+    configs.Ablated("w4a16_sm90", "part_cycles", 0.0, "costs nothing", 4.5, 0.01, 0.01, 0.019, -0.1),
+    configs.Ablated("w4a16_gemv", "cut_us", 0.0, "costs nothing", 5.0, 0.5, 0.1, 0.02, 0.0, 0.3),
 )
-TOGETHER = Removed("w4a16_sm90", ("part_cycles",), ("ramp_us",), 0.01, -0.02)
-ABLATION = Ablation("family", 0.02, TERMS, (TOGETHER,))
+TOGETHER = configs.Removed("w4a16_sm90", ("part_cycles",), ("ramp_us",), 0.01, -0.02)
+ABLATION = configs.Ablation(True, 0.02, TERMS, (TOGETHER,))
 
 
 def as_predicted(num: int = 12, kind: int = 0) -> Timings:
     """Timings of `num` kernels of a family on 6 GEMMs, as the model with default coefficients has them."""
     places = np.flatnonzero(packed()[1]["coefficient_set"] == kind)[:num].tolist()
     timings = timings_of([(gemm, place, 1, 1.0) for gemm in GEMMS for place in places])
-    return replace(timings, frame=timings.frame.assign(latency_us=W4A16Model(H200).predict(timings)))
+    return replace(timings, frame=timings.frame.assign(latency_us=w4a16.W4A16Model(H200).predict(timings)))
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A slice of the timings that come with the library: a few GEMMs of four pairs, up to 8 configs each."""
     pytest.importorskip("pyarrow")
-    (path,) = (path for path in list_w4a16_tables("h200-sxm") if path.stem == "fp16")
+    (path,) = (path for path in w4a16.list_w4a16_tables("h200-sxm") if path.stem == "fp16")
     frame = pd.read_parquet(path)
     frame = frame[(frame["mode"] == "group") & (frame["group_size"] == 128) & frame["M"].isin([1, 256, 2048])]
     frame = frame[frame["N"].isin(sorted(frame["N"].unique())[:4])]
@@ -59,15 +54,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-# ---- errors ---------------------------------------------------------------------------------------------------------
-
-
 def test_errors_by_family_and_regime() -> None:
     timings = two_gemms()
     predicted_us = timings.measured_us * np.array([1.1, 1.0, 1.0, 0.8, 0.8])
     found = make_score(timings, "it", predicted_us, has_order=True).errors
     by_group = {(item.group, item.regime): item for item in found}
-
     assert by_group["all", "all"].errors.mape_frac == pytest.approx(0.1)
     assert by_group["all", "all"].errors.bias_frac == pytest.approx(-0.06)
     assert by_group["all", "decode"].errors.mape_frac == pytest.approx(0.1 / 3)
@@ -81,7 +72,6 @@ def test_rank_agreement_is_within_gemms() -> None:
     gemm = np.repeat([0, 1, 2, 3], [6, 6, 6, 5])
     measured_us = np.concatenate([np.arange(1.0, 7.0), 100 + np.arange(6.0), np.arange(1.0, 7.0), np.arange(1.0, 6.0)])
     predicted_us = np.concatenate([np.arange(6.0), -np.arange(6.0), np.ones(6), np.arange(5.0)])
-
     assert tau_within_gemms(gemm[:6], measured_us[:6], predicted_us[:6]) == (pytest.approx(1.0), 1)
     assert tau_within_gemms(gemm, measured_us, predicted_us) == (pytest.approx(0.0), 2)  # 5 rows, and equal ones: no
     assert tau_within_gemms(gemm[18:], measured_us[18:], predicted_us[18:]) == (None, 0)
@@ -90,17 +80,15 @@ def test_rank_agreement_is_within_gemms() -> None:
 def test_worst_rows_are_near_the_best() -> None:
     timings = two_gemms()
     predicted_us = timings.measured_us * np.array([1.1, 1.3, 9.0, 0.8, 1.0])
-
     assert worst_rows(make_score(timings, "it", predicted_us), 3).tolist() == [1, 3, 0]
     assert len(worst_rows(make_score(timings, "it", predicted_us), 9)) == 4
 
 
 def test_terms_add_up_to_the_prediction() -> None:
     timings = as_predicted(3, kind=3)
-    model = W4A16Model.as_it_is(H200)[0]
+    model = w4a16.W4A16Model.as_it_is(H200)[0]
     predicted_us = model.predict(timings)
     scored = make_score(timings, "it", predicted_us, fitted=[model], fit_of=np.zeros(len(timings), np.int64))
-
     for row in range(len(timings)):
         assert sum(scored.breakdown(row).values()) == pytest.approx(predicted_us[row])
 
@@ -122,14 +110,10 @@ def test_rooflines() -> None:
     assert (few.predict(timings) == roofline.predict(timings)).all()
 
 
-# ---- ablation -------------------------------------------------------------------------------------------------------
-
-
 def test_a_term_that_matters_and_one_that_does_not() -> None:
-    model, timings = W4A16Model(H200, families=("w4a16_gemv_mma",)), as_predicted(kind=1)
+    model, timings = w4a16.W4A16Model(H200, families=("w4a16_gemv_mma",)), as_predicted(kind=1)
     names = ("step_cycles", "line_waste")
-    found = {item.coefficient: item for item in ablate(model, timings, 2, names=names)}
-
+    found = {item.coefficient: item for item in configs.ablate(model, timings, 2, names=names)}
     assert set(found) == set(names)
     assert found["step_cycles"].in_sample_points is not None
     assert found["step_cycles"].in_sample_points > 0
@@ -138,17 +122,16 @@ def test_a_term_that_matters_and_one_that_does_not() -> None:
     assert found["line_waste"].reached_frac == 0.0  # all K are multiples of 64
     assert found["line_waste"].held_out_points == pytest.approx(0.0, abs=0.02)
     assert found["line_waste"].held_out_reached_points is None
-    assert found["line_waste"] in Ablation("family", 0.02, tuple(found.values())).useless
-    (removed,) = remove_in_turn(model, timings, [found["line_waste"]], 2)
-    assert (removed.part, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
+    assert found["line_waste"] in configs.Ablation(True, 0.02, tuple(found.values())).useless
+    (removed,) = configs.remove_in_turn(model, timings, [found["line_waste"]], 2)
+    assert (removed.family, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
     assert removed.held_out_points == pytest.approx(found["line_waste"].held_out_points)
-    assert list(ablate(W4A16Model(H200), as_predicted(2), 2)) == []  # families with few rows are left out
+    assert list(configs.ablate(w4a16.W4A16Model(H200), as_predicted(2), 2)) == []  # families with few rows are left out
 
 
 def test_what_buys_nothing() -> None:
-    table, *lines = ablation_report(ABLATION)
+    table, *lines = configs.ablation_report(ABLATION)
     text = shown(table)
-
     assert [item.coefficient for item in ABLATION.useless] == ["part_cycles"]
     assert "buys nothing: w4a16_sm90.part_cycles" in " ".join(text.split())
     assert "w4a16_sm90 (4.50%)" in text
@@ -160,40 +143,26 @@ def test_what_buys_nothing() -> None:
     ]
 
 
-# ---- tables of measurements -----------------------------------------------------------------------------------------
-
-
 def test_which_tables_are_fitted_on(tmp_path: Path, table: Path) -> None:
-    fitted, held_back = find_w4a16_tables(H200, [], is_fit=None)
-    assert fitted == list_w4a16_tables("h200-sxm")
-    assert held_back == list_w4a16_tables("h200-sxm", is_held_back=True)
-    assert find_w4a16_tables(H200, [], is_fit=False) == ([], fitted + held_back)
-    assert find_w4a16_tables(H200, [table], is_fit=None) == ([table], [])
-
+    fitted, held_back = w4a16.find_w4a16_tables(H200, [], is_fit=None)
+    assert fitted == w4a16.list_w4a16_tables("h200-sxm")
+    assert held_back == w4a16.list_w4a16_tables("h200-sxm", is_held_back=True)
+    assert w4a16.find_w4a16_tables(H200, [], is_fit=False) == ([], fitted + held_back)
+    assert w4a16.find_w4a16_tables(H200, [table], is_fit=None) == ([table], [])
     mine = tmp_path / "mine.parquet"
     mine.write_bytes(table.read_bytes())
     mine.with_suffix(".meta.yaml").write_text("held_back: for the end\n")
-    assert find_w4a16_tables(H200, [table, mine], is_fit=True) == ([table], [mine])
+    assert w4a16.find_w4a16_tables(H200, [table, mine], is_fit=True) == ([table], [mine])
     with pytest.raises(InvalidInputError, match="no such file"):
-        find_w4a16_tables(H200, [tmp_path / "none.parquet"], is_fit=True)
-
-
-# ---- the command ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "nvidia_choices", lambda timings: None)
+        w4a16.find_w4a16_tables(H200, [tmp_path / "none.parquet"], is_fit=True)
 
 
 def test_command_prints_tables(table: Path) -> None:
     text = run(*W4A16, "--data", table, "--no-fit", "--worst", 2, columns=80)
-
     assert "slice: " in text
     words = " ".join(text.split())
     assert "model as it is, coefficients fitted on timings of h200-sxm" in words
     assert "model + profile 3" in text
-    assert "nvMatmulHeuristics: not installed" in words
     assert "among the timed" in words
     assert max(map(len, text.splitlines())) <= 80
     assert "largest errors of the model near the best" in text
@@ -202,7 +171,7 @@ def test_command_prints_tables(table: Path) -> None:
 
 def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(validation, "run_ablation", lambda *_: ABLATION)
+    monkeypatch.setattr(configs, "run_ablation", lambda *_: ABLATION)
     csv, plots = tmp_path / "scores.csv", tmp_path / "plots"
     text = run(
         *W4A16, "--data", table, "--folds", 2, "--ablation", "--json", "--csv", csv, "--plots", plots

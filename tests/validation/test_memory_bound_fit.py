@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch, read_yaml
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.memory_bound import (
-    MEMORY_BOUND_COEFFICIENTS,
-    MemoryBoundCalibration,
-    memory_bound_calibration_path,
-    memory_bound_coefficients,
-    memory_bound_us,
-)
+from gemm_eval.models.gpu import memory_bound as model
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, TABLE, score
-from gemm_eval.validation.subjects.memory_bound import (
-    MemoryBoundTable,
-    calibrate_memory_bound,
-    exam,
-    fit_memory_bound,
-    predict_held_out,
-    tables,
-)
+from gemm_eval.validation.subjects import memory_bound as subject
 
 GPU = "h200-sxm"
 MAX_ERROR, MAX_ERROR_OF_SORT = 0.11, 0.17
@@ -35,21 +19,25 @@ ROUGH = ("torch_sum", "torch_sum_cta", "torch_bilinear", "inductor_rows")
 """Kinds of PyTorch's that are more than a sixth off: how rows are split among threads is more than the model knows."""
 
 
-def timings_of(data: str) -> MemoryBoundTable:
-    (found,) = [timings for timings in tables(GPU) if timings.name == data]
+def timings_of(data: str) -> subject.MemoryBoundTable:
+    (found,) = [timings for timings in subject.tables(GPU) if timings.name == data]
     return found
 
 
 def test_a_fit_finds_what_was_planted() -> None:
     arch, timings = load_arch(GPU, GpuSpec), timings_of(ENGINES)
-    planted = {item.name: 1.2 * item.default for item in MEMORY_BOUND_COEFFICIENTS} | {"dram_frac": 0.8}
-    found = fit_memory_bound(arch, timings.rows, memory_bound_us(arch, planted, timings.rows))
+    planted = {item.name: 1.2 * item.default for item in model.MEMORY_BOUND_COEFFICIENTS} | {"dram_frac": 0.8}
+    found = subject.fit_memory_bound(arch, timings.rows, model.memory_bound_us(arch, planted, timings.rows))
     assert found == pytest.approx(planted, rel=0.02)
 
 
 def test_widths_held_out() -> None:
     """The figures of MODEL.md: better than rooflines for every kernel, and in all than a table."""
-    lines = {(line.labels["what"], line.group): line.errors for line in score(exam()) if line.labels["data"] == ENGINES}
+    lines = {
+        (line.labels["what"], line.group): line.errors
+        for line in score(subject.exam())
+        if line.labels["data"] == ENGINES
+    }
     for what, errors in ((what, lines[what, "all"]) for what, group in lines if group == "all"):
         assert errors[MODEL].mape_frac < (MAX_ERROR_OF_SORT if what == "sort" else MAX_ERROR)
         assert errors[MODEL].mape_frac < min(errors[FITTED].mape_frac, errors[NAIVE].mape_frac)
@@ -61,7 +49,9 @@ def test_widths_held_out() -> None:
 
 def test_octaves_of_torch_held_out() -> None:
     """The figures of TORCH.md: half as far off as overhead and rate fitted for each kind, and no kind is left out."""
-    lines = {(line.labels["what"], line.group): line.errors for line in score(exam()) if line.labels["data"] == TORCH}
+    lines = {
+        (line.labels["what"], line.group): line.errors for line in score(subject.exam()) if line.labels["data"] == TORCH
+    }
     everything = lines["all", "all"]
     assert everything[MODEL].mape_frac < MAX_ERROR_OF_TORCH
     assert everything[MODEL].mape_frac < 0.5 * min(everything[FITTED].mape_frac, everything[TABLE].mape_frac)
@@ -69,29 +59,17 @@ def test_octaves_of_torch_held_out() -> None:
         assert lines[what, "all"][MODEL].mape_frac < 1 / 6, what
 
 
-def test_a_width_does_not_see_itself() -> None:
-    """Rows of a width that were wrong tenfold change no prediction of that width."""
-    arch, timings = load_arch(GPU, GpuSpec), timings_of(ENGINES)
-    kept = timings.select(np.isin(timings.column("width"), (1024, 4096, 8192)))
-    held = kept.column("width") == 4096
-    frame = kept.frame.assign(latency_us=np.where(held, 10.0, 1.0) * kept.measured_us)
-    right, other = (predict_held_out(arch, of) for of in (kept, replace(kept, frame=frame)))
-    for name in (MODEL, FITTED, TABLE):
-        np.testing.assert_array_equal(right[name][held], other[name][held])
-        assert not np.array_equal(right[name][~held], other[name][~held])
-
-
 @pytest.mark.parametrize("library", ["engines", "torch"])
 def test_committed_calibration_is_what_the_command_writes(library: str) -> None:
-    found = MemoryBoundCalibration.model_validate(read_yaml(memory_bound_calibration_path(GPU, library)))
+    found = model.MemoryBoundCalibration.model_validate(read_yaml(model.memory_bound_calibration_path(GPU, library)))
     arch = load_arch(GPU, GpuSpec)
-    again = calibrate_memory_bound(arch, library)
+    again = subject.calibrate_memory_bound(arch, library)
     assert again.coefficients == pytest.approx(found.coefficients, rel=0.01)
-    assert memory_bound_coefficients(arch, library)[0] == pytest.approx(found.coefficients)
-    assert memory_bound_coefficients(load_arch("b200", GpuSpec), library)[0] == pytest.approx(found.coefficients)
+    assert model.memory_bound_coefficients(arch, library)[0] == pytest.approx(found.coefficients)
+    assert model.memory_bound_coefficients(load_arch("b200", GpuSpec), library)[0] == pytest.approx(found.coefficients)
 
 
 def test_a_table_of_one_width_is_refused() -> None:
     timings = timings_of(ENGINES)
     with pytest.raises(InvalidInputError, match="one width"):
-        predict_held_out(load_arch(GPU, GpuSpec), timings.select(timings.column("width") == 1024))
+        subject.exam().held_out(load_arch(GPU, GpuSpec), [timings.select(timings.column("width") == 1024)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +16,8 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.explain_multicore import spec_changes
 from gemm_eval.validation.exam import FITTED, MODEL
+from gemm_eval.validation.subjects import chips
 from gemm_eval.validation.subjects.chip_timings import TimingSet, chips_with_timings, read_chip_timings
-from gemm_eval.validation.subjects.chips import (
-    MEASURED_SIGMA,
-    RANGES,
-    TABLE,
-    calibrate_chip,
-    calibration_text,
-    fit_chip,
-    folds_of,
-    predict_set,
-    priors_of,
-    score_chip,
-    with_values,
-)
 
 CALIBRATED = ("arc-pro-b60", "ipu-gc200", "rk3588-npu", "tpu-v4", "wormhole-n150")
 
@@ -50,25 +39,22 @@ def chip() -> MulticoreSpec:
 @pytest.fixture(scope="module")
 def timed(chip: MulticoreSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Timings that the model itself makes, with noise of 1%."""
-    rows = TimingSet("all", _rows(chip))
+    rows = TimingSet(_rows(chip), "all")
     noise = np.random.default_rng(1).normal(1.0, 0.01, len(rows.frame))
     path = tmp_path_factory.mktemp("timings") / "mine.csv"
-    rows.frame.assign(latency_us=predict_set(chip, rows) * noise).to_csv(path, index=False)
+    rows.frame.assign(latency_us=chips.predict_set(chip, rows) * noise).to_csv(path, index=False)
     return path
 
 
 def test_a_fit_finds_what_made_the_timings(chip: MulticoreSpec, timed: Path) -> None:
     timings = read_chip_timings(chip.name, timed)
     start = chip.with_(launch_us=10.0, dram_efficiency_frac=0.9)
-    found = fit_chip(start, timings.sets, chip.coefficients)
-    assert found == {
-        "launch_us": pytest.approx(3.0, rel=0.03),
-        "dram_efficiency_frac": pytest.approx(0.6, rel=0.02),
-    }
-    fitted, score = calibrate_chip(start, timings)
-    of_all = next(line for line in score.lines if line.rows == "all")
+    found = chips.fit_chip(start, timings.sets, chip.coefficients)
+    assert found == {"launch_us": pytest.approx(3.0, rel=0.03), "dram_efficiency_frac": pytest.approx(0.6, rel=0.02)}
+    fitted, score = chips.calibrate_chip(start, timings)
+    of_all = next(line for line in score.lines if line.group == "all")
     assert of_all.errors[MODEL].mape_frac < 0.012 < of_all.errors[FITTED].mape_frac
-    read_back = yaml.safe_load(calibration_text(fitted, start))
+    read_back = yaml.safe_load(chips.calibration_text(fitted, start))
     assert read_back["coefficients"] == pytest.approx(fitted.coefficients)
     assert read_back["sha256"] == timings.sha256
 
@@ -81,7 +67,7 @@ def test_repeats_say_how_far_timings_are_from_one_another(chip: MulticoreSpec, t
     pd.concat([thrice, once]).to_csv(path, index=False)
     meta = {"source": "me", "licence": "none", "sets": {"thrice": {}, "once": {}}}
     path.with_name("mine.meta.yaml").write_text(yaml.safe_dump(meta), encoding="utf-8")
-    found = score_chip(chip, read_chip_timings(chip.name, path), is_fitted=False).repeats
+    found = chips.score_chip(chip, read_chip_timings(chip.name, path), is_fitted=False).repeats
     assert set(found) == {"thrice"}
     assert found["thrice"].num == 3 * len(sizes)
     # twice 100 by the median of 100 and 125, once 125 by that of 100 and 100
@@ -95,8 +81,8 @@ def test_a_table_is_of_other_pairs(chip: MulticoreSpec, tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     odd = (frame["K"] == 256) & (frame["N"] == 256)
     frame.assign(latency_us=law.where(~odd, 3.0 * law)).to_csv(path, index=False)
-    lines = score_chip(chip, read_chip_timings(chip.name, path), is_fitted=False).lines
-    found = next(line for line in lines if line.rows == "all").errors[TABLE]
+    lines = chips.score_chip(chip, read_chip_timings(chip.name, path), is_fitted=False).lines
+    found = next(line for line in lines if line.group == "all").errors[chips.TABLE]
     # the odd one knows nothing of itself, and misleads some of its neighbours alone
     assert found.median_frac < 1e-9
     assert 2.0 / 3.0 / len(frame) < found.mape_frac < 1.0 / 3.0
@@ -104,7 +90,7 @@ def test_a_table_is_of_other_pairs(chip: MulticoreSpec, tmp_path: Path) -> None:
 
 def test_a_pair_is_in_one_fold(chip: MulticoreSpec, timed: Path) -> None:
     (rows,) = read_chip_timings(chip.name, timed).sets
-    (folds,) = folds_of([rows], 5, 0, chip.name)
+    folds = chips.folds_of([rows], 5, 0, chip.name)
     by_pair: dict[tuple[int, int], set[int]] = {}
     for pair, fold in zip(rows.pairs, folds.tolist(), strict=True):
         by_pair.setdefault(pair, set()).add(fold)
@@ -115,7 +101,7 @@ def test_a_pair_is_in_one_fold(chip: MulticoreSpec, timed: Path) -> None:
 def test_values_are_put_at_paths() -> None:
     arch = load_arch("wormhole-n150", MulticoreSpec)
     assert arch.rules is not None
-    changed = with_values(
+    changed = chips.with_values(
         arch, {"load_clock_frac.*": 0.5, "rules.changes.launch_us": 7.0, "by_dtype.bf16.launch_us": 1.5}
     )
     assert set(changed.load_clock_frac) == set(arch.cube_steps_per_cycle)
@@ -129,9 +115,9 @@ def test_values_are_put_at_paths() -> None:
 def test_what_cannot_be_fitted_is_refused(chip: MulticoreSpec, timed: Path) -> None:
     timings = read_chip_timings(chip.name, timed)
     with pytest.raises(InvalidOptionError, match=r"coefficient must be one of .*launch_us.*got 'num_cores'"):
-        fit_chip(chip, timings.sets, ["num_cores"])
+        chips.fit_chip(chip, timings.sets, ["num_cores"])
     with pytest.raises(InvalidOptionError, match="names no coefficients"):
-        score_chip(chip.with_(coefficients=()), timings)
+        chips.score_chip(chip.with_(coefficients=()), timings)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +158,10 @@ def test_sets_by_what_stands_in_columns(chip: MulticoreSpec, timed: Path, tmp_pa
         ("slow timer", by_hand.sum(), 2.5), ("others", (~by_hand).sum(), 0.0)
     ]  # fmt: skip
     start = chip.with_(launch_us=10.0, dram_efficiency_frac=0.9)
-    assert fit_chip(start, timings.sets, chip.coefficients)["launch_us"] == pytest.approx(3.0, rel=0.03)
+    assert chips.fit_chip(start, timings.sets, chip.coefficients)["launch_us"] == pytest.approx(3.0, rel=0.03)
     slow = timings.sets[0]
-    plain = slow._replace(timer_us=0.0)
-    np.testing.assert_allclose(predict_set(chip, slow) - predict_set(chip, plain), 2.5)
+    plain = replace(slow, timer_us=0.0)
+    np.testing.assert_allclose(chips.predict_set(chip, slow) - chips.predict_set(chip, plain), 2.5)
     (tmp_path / "mine.meta.yaml").write_text(META.replace("  others: {}\n", ""), encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"sets .*its meta file has slow timer"):
         read_chip_timings(chip.name, path)  # rows that no set has
@@ -202,9 +188,6 @@ def test_a_chip_without_timings_says_which_have_some() -> None:
         read_chip_timings("sg2260e")
 
 
-# --- what is committed -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", chips_with_timings())
 def test_committed_timings_are_read(name: str) -> None:
     timings = read_chip_timings(name)
@@ -221,8 +204,8 @@ def test_calibrations_are_of_this_model_and_in_range(name: str) -> None:
     data = yaml.safe_load(calibration_file(name).read_text(encoding="utf-8"))
     assert tuple(data["coefficients"]) == arch.coefficients
     for path, value in data["coefficients"].items():
-        field = next(part for part in path.split(".") if part in RANGES)
-        assert RANGES[field][0] < value <= RANGES[field][1]
+        field = next(part for part in path.split(".") if part in chips.RANGES)
+        assert chips.RANGES[field][0] < value <= chips.RANGES[field][1]
         assert arch.provenance[path].kind == "fitted"
     assert GEMMEvaluator(arch).evaluate(1, 128, 512, 512).source == "calibrated"
     assert GEMMEvaluator(plain).evaluate(1, 128, 512, 512).source == "analytic"
@@ -250,17 +233,17 @@ def test_a_fit_leaves_a_measured_number_where_it_was_measured(chip: MulticoreSpe
     paths = ("launch_us", "dram_efficiency_frac")
     measured = {"dram_efficiency_frac": {"kind": "measured", "source": "a stream test of this chip"}}
     start = chip.with_(dram_efficiency_frac=0.9)
-    assert fit_chip(start, sets, paths)["dram_efficiency_frac"] == pytest.approx(0.6, rel=0.02)
+    assert chips.fit_chip(start, sets, paths)["dram_efficiency_frac"] == pytest.approx(0.6, rel=0.02)
     known = start.with_(provenance=measured)
-    assert set(priors_of(known, paths)) == {"dram_efficiency_frac"}
-    assert fit_chip(known, sets, paths)["dram_efficiency_frac"] == pytest.approx(0.9, rel=0.1)
+    assert set(chips.priors_of(known, paths)) == {"dram_efficiency_frac"}
+    assert chips.fit_chip(known, sets, paths)["dram_efficiency_frac"] == pytest.approx(0.9, rel=0.1)
 
 
 def test_what_was_measured_is_not_refitted() -> None:
     wormhole = load_arch("wormhole-n150", MulticoreSpec)
     sheet = load_arch("wormhole-n150", MulticoreSpec, calibrated=False)
-    for path, prior in priors_of(sheet, sheet.coefficients).items():
-        assert getattr(wormhole, path) == pytest.approx(prior, rel=MEASURED_SIGMA)
+    for path, prior in chips.priors_of(sheet, sheet.coefficients).items():
+        assert getattr(wormhole, path) == pytest.approx(prior, rel=chips.MEASURED_SIGMA)
 
 
 def test_cores_that_read_for_others_limit_what_all_read() -> None:
@@ -274,9 +257,6 @@ def test_cores_that_read_for_others_limit_what_all_read() -> None:
     assert us[0] == pytest.approx(us[1])
     with pytest.raises(ArchValidationError, match="multicast_readers needs load_sharing multicast"):
         wormhole.with_(dram_core_limit_gb_per_s=None)
-
-
-# --- whose mapping ---------------------------------------------------------------------------------------------------
 
 
 def test_the_best_is_no_slower_than_the_library() -> None:
@@ -412,7 +392,7 @@ def test_a_floor_of_launches_is_predicted_as_the_evaluator_says() -> None:
     chip = load_arch("wormhole-n150", MulticoreSpec)
     (rows,) = (rows for rows in read_chip_timings(chip.name).sets if rows.name == "tuned, HiFi4, untraced")
     few = rows.select(np.arange(len(rows.frame)) % 3 == 0)
-    predicted = predict_set(chip, few)
+    predicted = chips.predict_set(chip, few)
     with_floor = chip.with_(
         launch_floor_us=few.changes["launch_floor_us"],
         cube_steps_per_cycle={**chip.cube_steps_per_cycle, **few.changes["cube_steps_per_cycle"]},

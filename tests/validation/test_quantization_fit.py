@@ -14,11 +14,7 @@ import pytest
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import load_calibration, pack_coefficients, pack_gpu, quantize_rows
 from gemm_eval.models.gpu.families import QUANTIZE
-from gemm_eval.validation.predictors.dense import (
-    calibrate_quantization,
-    hash_of_times,
-    times_of_quantization,
-)
+from gemm_eval.validation.subjects.dense import calibrate_quantization, hash_of_times, times_of_quantization
 from gemm_eval.validation.timings import QUANT_COLUMN, Floats, Timings
 from gemm_eval.workload import GemmTypes, RunOptions
 from tests.cli.commands import Ran
@@ -54,7 +50,6 @@ def timings_of(sizes: list[tuple[int, int]] = SIZES, dtype: str = "fp8", **setti
 
 def test_a_fit_finds_what_was_planted() -> None:
     found = calibrate_quantization(H200, [timings_of()])
-
     assert {name: found.coefficients[name] for name in PLANTED} == pytest.approx(PLANTED, rel=1e-3)
     assert found.fitted == ("quantize_us", "quantize_row_ns", "quantize_l2_frac", "quantize_dram_frac")
     assert found.coefficients["scale_cast_us"] == QUANTIZE.defaults["scale_cast_us"]  # not in these times
@@ -68,7 +63,6 @@ def test_a_fit_finds_what_was_planted() -> None:
 
 def test_a_time_is_the_median_over_the_gemms_of_an_a() -> None:
     times = times_of_quantization([timings_of()])
-
     assert list(map(tuple, times[["M", "K"]].to_numpy().tolist())) == sorted(SIZES)
     assert times[QUANT_COLUMN].to_numpy() == pytest.approx(planted_us(sorted(SIZES)))
     assert hash_of_times(times) == hash_of_times(times_of_quantization([timings_of(SIZES[::-1])]))
@@ -82,7 +76,6 @@ def test_sizes_of_a_are_held_out() -> None:
     noisy = replace(timings, frame=timings.frame.assign(quant_us=timings.frame[QUANT_COLUMN] * noise))
     without = replace(noisy, frame=timings.frame.drop(columns=QUANT_COLUMN), is_net=False)  # plays no part
     one, two = (calibrate_quantization(H200, sets, seed=seed) for seed, sets in ((0, [without, noisy]), (1, [noisy])))
-
     assert one.coefficients == two.coefficients
     assert one.errors != two.errors
 
@@ -111,7 +104,6 @@ def test_the_command_writes_what_was_fitted(tmp_path: Path) -> None:
     out = tmp_path / "h200-sxm" / "trtllm-quantize.yaml"
     out.parent.mkdir()
     ran = Ran("calibrate", "quantization", "--arch", "h200-sxm", "--data", table, "--out", out, columns=120)
-
     assert ran.code == 0, ran.err
     found = load_calibration(out)
     assert found.coefficients["quantize_us"] == pytest.approx(PLANTED["quantize_us"], rel=1e-3)

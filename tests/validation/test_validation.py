@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.extras import check_extra
-from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, SmoothRoof, TableInterpolation, rooflines
-from gemm_eval.validation.comparison import make_baselines
+from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
+from gemm_eval.validation import baselines
 from gemm_eval.validation.fit import assign_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, measure_errors, row_groups, score, worst_pairs
-from gemm_eval.validation.predictors import nvidia
-from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics
+from gemm_eval.validation.subjects.gemms import make_baselines
 from gemm_eval.validation.timings import Band, Floats, Timings
 from tests.validation import inputs
 from tests.validation.inputs import H200, with_latency
@@ -49,7 +46,6 @@ def test_errors_by_hand() -> None:
     measured = np.array([10.0, 20.0, 40.0, 80.0, 100.0])
     predicted = np.array([11.0, 18.0, 40.0, 120.0, 110.0])  # errors +10%, -10%, 0, +50%, +10%
     errors = measure_errors(measured, predicted)
-
     assert errors.num == 5
     assert errors.mape_frac == pytest.approx(0.16)
     assert errors.median_frac == pytest.approx(0.10)
@@ -83,11 +79,9 @@ def test_regimes_cover_every_row_once_and_bands_stand_apart() -> None:
     timings = make_timings()
     groups = {regime: rows for _, regime, rows in row_groups(timings)}
     M = timings.column("M")
-
     assert list(groups) == ["decode", "mid", "prefill", "all"]
     assert sum(groups[regime.name].astype(int) for regime in REGIMES[:-1]).tolist() == [1] * len(timings)
     assert [set(M[groups[name]]) for name in groups][:3] == [{1, 16}, {17, 160, 256}, {257, 4096}]
-
     with_band = make_timings(bands={"rough": Band(160, 256, "noise")})
     groups = {regime: rows for _, regime, rows in row_groups(with_band)}
     assert [set(M[groups[name]]) for name in ("rough", "mid")] == [{160, 256}, {17}]
@@ -98,7 +92,6 @@ def test_pairs_are_on_one_side_only() -> None:
     timings = make_timings()
     folds = assign_folds(timings)
     pairs = timings.frame.groupby(["N", "K"]).ngroup().to_numpy()
-
     assert set(folds) == set(range(5))
     assert all(len(set(folds[pairs == pair])) == 1 for pair in set(pairs))
     sizes = np.bincount(folds) // len(ROWS)
@@ -109,7 +102,6 @@ def test_folds_depend_on_pairs_and_seed_only() -> None:
     timings = make_timings()
     order = np.random.default_rng(1).permutation(len(timings))
     shuffled = Timings(timings.frame.iloc[order].reset_index(drop=True), "s", "h200-sxm", "cublas")
-
     assert (assign_folds(shuffled) == assign_folds(timings)[order]).all()
     assert (assign_folds(timings, seed=1) != assign_folds(timings)).any()
     # the same on every machine: a hash of text, not Python's own
@@ -124,9 +116,7 @@ def test_number_of_folds_has_limits(num_folds: int) -> None:
 
 def test_no_row_is_predicted_by_a_fit_on_its_pair() -> None:
     timings = make_timings(rows=(1, 2), pairs=[(64, 64), (64, 128)], latency_us=[1.0, 3.0, 10.0, 30.0])
-
     assert cross_fit(MeanOfTrain(), [timings], num_folds=2).predict(timings).tolist() == [20.0, 20.0, 2.0, 2.0]
-
     first = make_timings(rows=(1,), pairs=[(64, 64), (64, 128)], latency_us=[1.0, 10.0])
     second = make_timings(rows=(1,), pairs=[(64, 128), (64, 64)], latency_us=[30.0, 3.0])  # pairs held out of both
     for train, expected in (((), [[20.0, 2.0], [2.0, 20.0]]), ([first], [[10.0, 1.0], [1.0, 10.0]])):
@@ -136,11 +126,10 @@ def test_no_row_is_predicted_by_a_fit_on_its_pair() -> None:
 
 def test_rooflines_are_fitted_on_several_sets_as_on_one() -> None:
     timings = make_timings()
-    measured = with_latency(timings, 3.0 + 1.5 * NaiveRoofline(H200).predict(timings))
+    measured = with_latency(timings, 3.0 + 1.5 * baselines.NaiveRoofline(H200).predict(timings))
     is_small = measured.column("M") < 100
-    parts = FittedRoofline(H200).fit(measured.select(is_small), measured.select(~is_small))
-    whole = FittedRoofline(H200).fit(measured)
-
+    parts = baselines.FittedRoofline(H200).fit(measured.select(is_small), measured.select(~is_small))
+    whole = baselines.FittedRoofline(H200).fit(measured)
     assert parts.predict(timings) == pytest.approx(whole.predict(timings), rel=1e-3)
 
 
@@ -148,20 +137,17 @@ def test_bands_are_predicted_but_not_fitted_on() -> None:
     latency_us = [1.0, 1000.0, 2.0, 1000.0]
     bands = {"rough": Band(160, 384, "noise")}
     timings = make_timings(rows=(1, 200), pairs=[(64, 64), (64, 128)], latency_us=latency_us, bands=bands)
-
     assert cross_fit(MeanOfTrain(), [timings], num_folds=2).predict(timings).tolist() == [2.0, 2.0, 1.0, 1.0]
 
 
 def test_without_refit_the_predictor_stays_as_it_is() -> None:
     scored = score(MeanOfTrain(mean_us=7.0), make_timings(), num_folds=0)
-
     assert (set(scored.predicted_us), scored.num_folds) == ({7.0}, 0)
 
 
 def test_worst_pairs_come_first() -> None:
     timings = make_timings(rows=(1, 2), pairs=[(64, 64), (64, 128), (128, 64)], latency_us=[7, 7, 3.5, 14, 7, 10])
     table = worst_pairs(score(MeanOfTrain(mean_us=7.0), timings, num_folds=0), num=2)
-
     assert table[["N", "K"]].to_numpy().tolist() == [[64, 128], [128, 64]]
     assert table.loc[0, "mape_frac"] == pytest.approx((1.0 + 0.5) / 2)
     assert table.loc[0, "bias_frac"] == pytest.approx((1.0 - 0.5) / 2)
@@ -172,7 +158,6 @@ def test_worst_pairs_come_first() -> None:
 def test_work_of_a_row(group_size: int, num_scales: int) -> None:
     dense = make_timings(rows=(3,), pairs=[(8, 100)], G=2)
     quantized = make_timings(rows=(3,), pairs=[(8, 100)], weight_dtype="int4", group_size=group_size)
-
     assert dense.flop.tolist() == [2 * 2 * 3 * 8 * 100]
     assert dense.compulsory_bytes.tolist() == [2 * 2 * (3 * 100 + 100 * 8 + 3 * 8)]
     assert quantized.compulsory_bytes.tolist() == [2 * 3 * 100 + 100 * 8 / 2 + 2 * num_scales + 2 * 3 * 8]
@@ -181,21 +166,21 @@ def test_work_of_a_row(group_size: int, num_scales: int) -> None:
 
 def test_naive_roofline_is_the_data_sheet() -> None:
     timings = make_timings(rows=(1, 8192), pairs=[(8192, 8192)])
-    latency_us = NaiveRoofline(H200).predict(timings)
-
+    latency_us = baselines.NaiveRoofline(H200).predict(timings)
     assert latency_us[0] == pytest.approx(2 * (8192 * 8192 + 2 * 8192) / 4.8e6)
     assert latency_us[1] == pytest.approx(2 * 8192**3 / 989.43e6, rel=1e-5)
 
 
 def test_fitted_roofline_recovers_what_was_planted() -> None:
     timings = make_timings()
-    planted = FittedRoofline(H200, roofs={"": SmoothRoof(2.5, 0.66, 0.85, 3.0)})
+    planted = baselines.FittedRoofline(H200, roofs={"": baselines.SmoothRoof(2.5, 0.66, 0.85, 3.0)})
     exact = with_latency(timings, planted.predict(timings))
     exact.frame.loc[::10, "latency_us"] *= 3.0  # one row in ten is an outlier: the loss is robust
-
-    compute_us, dram_us = rooflines(H200, timings)
-    assert SmoothRoof(0.0, 1.0, 1.0, 2.0).predict(compute_us, dram_us) == pytest.approx(np.hypot(compute_us, dram_us))
-    fitted = FittedRoofline(H200).fit(exact).roofs[""]
+    compute_us, dram_us = baselines.rooflines(H200, timings)
+    assert baselines.SmoothRoof(0.0, 1.0, 1.0, 2.0).predict(compute_us, dram_us) == pytest.approx(
+        np.hypot(compute_us, dram_us)
+    )
+    fitted = baselines.FittedRoofline(H200).fit(exact).roofs[""]
     assert fitted.overhead_us == pytest.approx(2.5, rel=0.05)
     assert fitted.compute_frac == pytest.approx(0.66, rel=0.05)
     assert fitted.dram_frac == pytest.approx(0.85, rel=0.05)
@@ -205,17 +190,16 @@ def test_interpolation_is_linear_in_logarithms_inside_and_scales_the_nearest_out
     table = make_timings(rows=(1, 64, 4096), pairs=[(n, k) for n in (1024, 8192) for k in (1024, 8192)])
     M, K, N = (table.column(name).astype(float) for name in "MKN")
     planted = with_latency(table, M**0.5 * K**0.75 * N**0.25)
-    fitted = TableInterpolation(H200).fit(planted)
-
+    fitted = baselines.TableInterpolation(H200).fit(planted)
     inside = make_timings(rows=(8, 500), pairs=[(2048, 4096), (6144, 1536)])
     M, K, N = (inside.column(name).astype(float) for name in "MKN")
     assert fitted.predict(inside) == pytest.approx(M**0.5 * K**0.75 * N**0.25)
     outside = make_timings(rows=(4096,), pairs=[(32768, 8192)])
     nearest = make_timings(rows=(4096,), pairs=[(8192, 8192)])
-    growth = NaiveRoofline(H200).predict(outside) / NaiveRoofline(H200).predict(nearest)
+    growth = baselines.NaiveRoofline(H200).predict(outside) / baselines.NaiveRoofline(H200).predict(nearest)
     assert fitted.predict(outside) == pytest.approx(fitted.predict(nearest) * growth)
     assert np.isnan(fitted.predict(make_timings(input_dtype="bf16", weight_dtype="bf16", output_dtype="bf16"))).all()
-    assert np.isfinite(TableInterpolation(H200).fit(nearest).predict(inside)).all()  # a table of one GEMM
+    assert np.isfinite(baselines.TableInterpolation(H200).fit(nearest).predict(inside)).all()  # a table of one GEMM
 
 
 @pytest.fixture
@@ -242,21 +226,20 @@ def fake_library(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     module.NvMatmulHeuristicsNvidiaGpu = {"H200_SXM": 9003, "A100_SXM_80GB": 8000}
     module.NvMatmulHeuristicsInterfaceEx = Interface
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", module)
-    monkeypatch.setattr(nvidia, "has_package", lambda _: True)
-    monkeypatch.setattr(nvidia, "check_extra", lambda *_: None)
-    nvidia._library.cache_clear()
-    nvidia._proposals.cache_clear()
+    monkeypatch.setattr(baselines, "has_package", lambda _: True)
+    monkeypatch.setattr(baselines, "check_extra", lambda *_: None)
+    baselines._library.cache_clear()
+    baselines._least_us.cache_clear()
     return asked
 
 
 def test_nvidia_heuristics_take_the_best_kernel(fake_library: list[tuple[Any, ...]]) -> None:
     timings = make_timings(rows=(16,), pairs=[(1024, 2048)], G=3)
-    heuristics = NvidiaHeuristics("h200-sxm")
-
+    heuristics = baselines.NvidiaHeuristics("h200-sxm")
     assert heuristics.predict(timings) == pytest.approx([10 + 2e-6 * 16 * 1024 * 2048])
     assert heuristics.predict(timings) == pytest.approx([10 + 2e-6 * 16 * 1024 * 2048])
     assert fake_library == [("c3", 9003), (16, 1024, 2048, "nt", 3, "HSH")]  # M, N, K; asked once
-    NvidiaHeuristics("a100-sxm-80gb").predict(make_timings(input_dtype="bf16", weight_dtype="bf16"))
+    baselines.NvidiaHeuristics("a100-sxm-80gb").predict(make_timings(input_dtype="bf16", weight_dtype="bf16"))
     assert fake_library[2] == ("c2", 8000)
     assert fake_library[3][-1] == "TST"
 
@@ -264,10 +247,9 @@ def test_nvidia_heuristics_take_the_best_kernel(fake_library: list[tuple[Any, ..
 @pytest.mark.usefixtures("fake_library")
 def test_nvidia_heuristics_refit_is_affine() -> None:
     timings = make_timings()
-    raw = NvidiaHeuristics("h200-sxm")
+    raw = baselines.NvidiaHeuristics("h200-sxm")
     measured = with_latency(timings, -6.0 + 0.7 * raw.predict(timings))
-    refit = NvidiaHeuristics("h200-sxm", is_refit=True).fit(measured)
-
+    refit = baselines.NvidiaHeuristics("h200-sxm", is_refit=True).fit(measured)
     assert raw.fit(measured) is raw
     assert (refit.offset_us, refit.scale) == pytest.approx((-6.0, 0.7), rel=1e-3)
 
@@ -276,18 +258,12 @@ def test_nvidia_heuristics_refit_is_affine() -> None:
 def test_baselines_are_those_that_can_answer() -> None:
     names = [baseline.name for baseline in make_baselines(H200, make_timings())]
     assert names == ["naive roofline", "fitted roofline", "interpolation", "nvMatmulHeuristics", "nvMMH, refitted"]
-
     quantized = make_timings(weight_dtype="int4")
     assert [baseline.name for baseline in make_baselines(H200, quantized)] == names[:3]
 
 
 def test_what_no_baseline_knows() -> None:
     with pytest.raises(UnsupportedError, match="no gtx-1080; it has a100"):
-        NvidiaHeuristics("gtx-1080")
-    with pytest.raises(UnsupportedError, match="h200-sxm has no peak for fp32"):
-        NaiveRoofline(H200).predict(make_timings(input_dtype="fp32", weight_dtype="fp32"))
-
-
-def test_missing_extra_names_the_command() -> None:
-    with pytest.raises(GemmEvalError, match=r"plotting needs no_such_package: pip install 'gemm_eval\[plot\]'"):
-        check_extra("plotting", "plot", "json", "no_such_package")
+        baselines.NvidiaHeuristics("gtx-1080")
+    with pytest.raises(UnsupportedError, match="h200-sxm has no peak for bfp8"):
+        baselines.NaiveRoofline(H200).predict(make_timings(input_dtype="bfp8", weight_dtype="bfp8"))

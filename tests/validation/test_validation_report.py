@@ -10,16 +10,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from gemm_eval import validation
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.models.gpu.calibration import Origin
 from gemm_eval.models.gpu.families import GENERIC
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.validation import comparison
+from gemm_eval.validation import baselines
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.metrics import Score, score
-from gemm_eval.validation.plots import plot_error_by_rows, plot_predicted, save_figure
 from gemm_eval.validation.report import errors_frame, errors_table, report_document, worst_table
+from gemm_eval.validation.subjects import dense, gemms
 from gemm_eval.validation.tables import find_timings, read_timings
 from gemm_eval.validation.timings import Floats, Timings
 from tests.validation.inputs import H200, run, shown
@@ -52,13 +51,11 @@ def table(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for the GPU model, calibrated on h200-sxm, and no nvMatmulHeuristics: both have tests elsewhere."""
-    monkeypatch.setattr(comparison, "model_predictor", lambda *_: Half())
-    monkeypatch.setattr(
-        comparison, "origin_of", lambda arch, _: Origin(arch.name == "h200-sxm", "h200-sxm", "of h200-sxm")
-    )
-    monkeypatch.setattr(comparison, "describe_origin", lambda arch, timings, origin: origin.text)
-    monkeypatch.setattr(comparison, "is_available", lambda _: False)
-    monkeypatch.setattr(comparison, "can_learn", lambda: False)
+    monkeypatch.setattr(dense, "model_predictor", lambda *_: Half())
+    monkeypatch.setattr(dense, "origin_of", lambda arch, _: Origin(arch.name == "h200-sxm", "h200-sxm", "of h200-sxm"))
+    monkeypatch.setattr(dense, "describe_origin", lambda arch, timings, origin: origin.text)
+    monkeypatch.setattr(baselines, "has_heuristics", lambda _: False)
+    monkeypatch.setattr(gemms, "can_learn", lambda: False)
 
 
 @pytest.fixture
@@ -79,7 +76,6 @@ def rows_of(text: str) -> list[list[str]]:
 def test_tables(scores: list[Score]) -> None:
     text = shown(errors_table(scores))
     rows = rows_of(text)
-
     assert "mine: 12 GEMMs, 3 (N, K) pairs, cublas on h200-sxm, cold L2, burst clock" in " ".join(text.split())
     assert ["decode", "half", "3-fold", "6", "50.0%", "50.0%", "50.0%", "-50.0%", "1.000"] in rows
     assert ["prefill", "half", "3-fold", "3", "50.0%", "50.0%", "50.0%", "-50.0%", "1.000"] in rows
@@ -93,7 +89,6 @@ def test_tables(scores: list[Score]) -> None:
 def test_frame_and_document_say_the_same(scores: list[Score]) -> None:
     frame = errors_frame(scores)
     document = report_document(scores, num_worst=1)
-
     assert len(frame) == 2 * 4
     (of_set,) = document["sets"]
     assert of_set["content_hash"] == scores[0].timings.content_hash
@@ -105,29 +100,10 @@ def test_frame_and_document_say_the_same(scores: list[Score]) -> None:
     json.dumps(document, allow_nan=False)
 
 
-def test_plots_have_labels_and_units(scores: list[Score], tmp_path: Path) -> None:
-    image = pytest.importorskip("matplotlib.image")
-    labels = {
-        figure: (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel())
-        for figure in (plot_predicted(scores[0]), plot_error_by_rows(scores[0]))
-    }
-
-    assert list(labels.values()) == [
-        ("measured latency (us)", "predicted latency (us)"),
-        ("M (rows of A and C)", "predicted / measured - 1 (%)"),
-    ]
-    for place, figure in enumerate(labels):
-        save_figure(figure, tmp_path / "new" / f"{place}.png")
-    for path in (tmp_path / "new").iterdir():
-        assert path.stat().st_size > 1000
-        assert image.imread(path)[0, 0].tolist() == [1.0, 1.0, 1.0, 1.0]  # white, where a page may be dark
-
-
 def test_validate_writes_json_csv_and_plots(table: Path, tmp_path: Path) -> None:
     csv, plots = tmp_path / "errors.csv", tmp_path / "plots"
     words = ("validate", "dense", "--data", str(table), *GIVEN, "--json", "--csv", str(csv), "--plots", str(plots))
     document = json.loads(run(*words))
-
     assert document["arch"] == "h200-sxm"
     assert [(predictor["name"], predictor["fit"]) for predictor in document["sets"][0]["predictors"]] == [
         ("half", "3-fold"), ("naive roofline", "as it is"), ("fitted roofline", "3-fold"), ("interpolation", "3-fold"),
@@ -139,7 +115,6 @@ def test_validate_writes_json_csv_and_plots(table: Path, tmp_path: Path) -> None
 
 def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
     text = run("validate", "dense", "--data", str(table), *GIVEN, "--no-fit", "--regime", "all")
-
     assert "not refitted; coefficients: of h200-sxm" in text
     (of_model,) = (row for row in rows_of(text) if row[:5] == ["all", "half", "on", "h200-sxm", "12"])
     assert of_model[5] != "50.0%"  # what users are answered, whatever a predictor would say
@@ -150,7 +125,6 @@ def test_a_gpu_without_calibration_is_not_fitted_on(table: Path, monkeypatch: py
     monkeypatch.setattr(Half, "fit", None)
     text = run("validate", "dense", "--arch", "h100-sxm", "--data", str(table), *GIVEN, "--regime", "all")
     rows = [row[:5] for row in rows_of(text)]
-
     assert "transfer; coefficients: of h200-sxm" in text
     assert ["all", "half", "on", "h200-sxm", "12"] in rows
     assert ["fitted", "roofline", "on", "h200-sxm", "12"] in rows
@@ -161,8 +135,7 @@ def test_transferred_roofline_is_one_of_shares(table: Path) -> None:
     """Constants of an H200 fit, on the data sheet of an H100."""
     h100 = load_arch("h100-sxm", GpuSpec)
     (timings,) = read_timings(table, gpu="h100-sxm", library="cublas", dtype="fp16")
-    roofline = comparison.carried_roofline(h100, timings)
-
+    roofline = gemms.carried_roofline(h100, timings)
     assert roofline is not None
     assert roofline.arch is h100
     assert 0.5 < roofline.roofs[""].dram_frac < 1.1
@@ -175,7 +148,6 @@ def test_joint_fits_all_sets_of_a_library(table: Path, tmp_path: Path) -> None:
     other.write_text(TABLE)
     words = ("validate", "dense", "--data", str(table), "--data", str(other), *GIVEN, "--joint", "--regime", "all")
     text = run(*words)
-
     assert text.count("refitted jointly on mine, other") == 2
     assert [row[:5] for row in rows_of(text)].count(["all", "half", "3-fold", "joint", "12"]) == 2
 
@@ -192,7 +164,7 @@ def test_calibrate_writes_what_was_fitted(monkeypatch: pytest.MonkeyPatch, tmp_p
         of = {"family": family, "library": library, "gpu": arch.name, "folds": "5-fold", "errors": (errors,)}
         return SimpleNamespace(to_yaml=lambda: "fitted: 1\n", **of)
 
-    monkeypatch.setattr(validation, "calibrate", fake)
+    monkeypatch.setattr(dense, "calibrate", fake)
     out = tmp_path / "new" / "x.yaml"
     words = ("--arch", "h200-sxm", "--family", "sm90_wgmma", "--out", str(out), "--max-evaluations", "7")
     rows = rows_of(run("calibrate", "dense", *words))

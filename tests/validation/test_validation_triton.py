@@ -15,43 +15,21 @@ import yaml
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.measure import dataset_hash
 from gemm_eval.measure import read_timings as read_measured
-from gemm_eval.models.gpu.triton import (
-    TRITON_COEFFICIENTS,
-    MmaCount,
-    TritonCalibration,
-    triton_calibration_path,
-)
-from gemm_eval.validation.choice import order_by, ranked_choice, share_of_configs
+from gemm_eval.models.gpu.triton import TRITON_COEFFICIENTS, MmaCount, TritonCalibration, triton_calibration_path
 from gemm_eval.validation.fit import assign_folds
-from gemm_eval.validation.predictors.triton import (
-    CODE_COLUMNS,
-    CODES_FILE,
-    GEMM_COLUMNS,
-    TIMING_COLUMNS,
-    TritonModel,
-    TritonRows,
-    mma_text,
-    parse_mma,
-    read_codes,
-    read_triton_timings,
-    rows_of,
-    triton_table,
-    without_code,
-    write_codes,
-)
-from gemm_eval.validation.studies import study_triton
-from gemm_eval.validation.study_tables import worst_choices
+from gemm_eval.validation.studies import order_by, ranked_choice, share_of_configs, worst_choices
+from gemm_eval.validation.subjects import triton as subject
 from gemm_eval.validation.tables import find_timings
 from gemm_eval.validation.timings import Floats, Timings
 from tests.validation.inputs import H200, run
 
-TABLE = triton_table("h200-sxm")
-MODEL = TritonModel(H200)
+TABLE = subject.triton_table("h200-sxm")
+MODEL = subject.TritonModel(H200)
 
 
 @pytest.fixture(scope="module")
 def committed() -> Timings:
-    return read_triton_timings(H200, TABLE)
+    return subject.read_triton_timings(H200, TABLE)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +43,7 @@ def small_table(committed: Timings, tmp_path_factory: pytest.TempPathFactory) ->
     """13 GEMMs."""
     path = tmp_path_factory.mktemp("triton") / "timings.parquet"
     committed.frame[committed.gemm % 60 == 0].to_parquet(path, index=False)
-    (path.parent / CODES_FILE).write_bytes(TABLE.with_name(CODES_FILE).read_bytes())
+    (path.parent / subject.CODES_FILE).write_bytes(TABLE.with_name(subject.CODES_FILE).read_bytes())
     return path
 
 
@@ -82,61 +60,58 @@ def calibration() -> TritonCalibration:
 
 def test_committed_table(committed: Timings) -> None:
     meta = yaml.safe_load(TABLE.with_suffix(".meta.yaml").read_text())
-    gemms = committed.frame[GEMM_COLUMNS].drop_duplicates()
-
-    assert tuple(pd.read_parquet(TABLE).columns) == TIMING_COLUMNS
+    gemms = committed.frame[subject.GEMM_COLUMNS].drop_duplicates()
+    assert tuple(pd.read_parquet(TABLE).columns) == subject.TIMING_COLUMNS
     assert (len(committed), len(gemms), committed.gemm.max()) == (39558, 730, 729)
     assert committed.groups[:3] == ("w4a16-fp16", "fp16", "fp8")
     assert (meta["num_rows"], meta["sha256"]) == (len(committed), dataset_hash(TABLE))
     assert len(read_measured(TABLE)) == len(committed)
-    assert (rows_of(committed).launches.ctas_per_sm > 0).all()
+    assert (subject.rows_of(committed).launches.ctas_per_sm > 0).all()
     (fastest,) = find_timings("h200-sxm", ["triton/timings"])
     assert (len(fastest), fastest.library, fastest.l2, set(fastest.frame["rank"])) == (730, "triton", "cold", {0})
-    assert np.isfinite(MODEL.predict(without_code(committed))).all()
-    ranks = committed.frame.sort_values([*GEMM_COLUMNS, "latency_us"], kind="stable")["rank"]
+    assert np.isfinite(MODEL.predict(subject.without_code(committed))).all()
+    ranks = committed.frame.sort_values([*subject.GEMM_COLUMNS, "latency_us"], kind="stable")["rank"]
     assert (
         ranks.groupby(committed.gemm[ranks.index]).apply(lambda of_gemm: set(of_gemm) == set(range(len(of_gemm)))).all()
     )
 
 
 def test_every_kernel_has_its_code_and_back(tmp_path: Path) -> None:
-    codes = read_codes(TABLE.with_name(CODES_FILE))
-    write_codes(tmp_path / "codes.csv", codes)
-
+    codes = subject.read_codes(TABLE.with_name(subject.CODES_FILE))
+    subject.write_codes(tmp_path / "codes.csv", codes)
     assert len(codes) == 792
     assert all(code.is_compiled and code.loop.mma and code.loop.k % key.block_k == 0 for key, code in codes.items())
-    assert (tmp_path / "codes.csv").read_bytes() == TABLE.with_name(CODES_FILE).read_bytes()
-    assert read_codes(tmp_path / "codes.csv") == codes
+    assert (tmp_path / "codes.csv").read_bytes() == TABLE.with_name(subject.CODES_FILE).read_bytes()
+    assert subject.read_codes(tmp_path / "codes.csv") == codes
 
 
 def test_instructions_as_text_and_back() -> None:
     mma = (MmaCount(64, 128, 16, 16, False, 8), MmaCount(16, 8, 32, 8, True, 3))
-
-    assert mma_text(mma) == "64x128x16:16:s*8 16x8x32:8:r*3"
-    assert parse_mma(mma_text(mma)) == mma
-    assert parse_mma("") == ()
+    assert subject.mma_text(mma) == "64x128x16:16:s*8 16x8x32:8:r*3"
+    assert subject.parse_mma(subject.mma_text(mma)) == mma
+    assert subject.parse_mma("") == ()
     with pytest.raises(InvalidInputError, match="got '64x128'"):
-        parse_mma("64x128")
+        subject.parse_mma("64x128")
 
 
 def test_what_lacks_is_named(tmp_path: Path, some: Timings) -> None:
     path = tmp_path / "timings.parquet"
     with pytest.raises(InvalidInputError, match="cannot read timings from"):
-        read_triton_timings(H200, path)
+        subject.read_triton_timings(H200, path)
     some.frame.drop(columns=["split_k"]).to_parquet(path)
     with pytest.raises(InvalidInputError, match="lacks split_k"):
-        read_triton_timings(H200, path)
+        subject.read_triton_timings(H200, path)
     some.frame.to_parquet(path)
     with pytest.raises(InvalidInputError, match="cannot read the machine code"):
-        read_triton_timings(H200, path)
-    codes = pd.read_csv(TABLE.with_name(CODES_FILE))
-    codes.drop(columns=["mma"]).to_csv(tmp_path / CODES_FILE)
+        subject.read_triton_timings(H200, path)
+    codes = pd.read_csv(TABLE.with_name(subject.CODES_FILE))
+    codes.drop(columns=["mma"]).to_csv(tmp_path / subject.CODES_FILE)
     with pytest.raises(InvalidInputError, match="lacks mma"):
-        read_triton_timings(H200, path)
-    codes[codes["data_set"] != "fp8"].to_csv(tmp_path / CODES_FILE)
+        subject.read_triton_timings(H200, path)
+    codes[codes["data_set"] != "fp8"].to_csv(tmp_path / subject.CODES_FILE)
     with pytest.raises(InvalidInputError, match=r"has no row for KernelKey\(data_set='fp8'"):
-        read_triton_timings(H200, path)
-    assert tuple(codes.columns) == CODE_COLUMNS
+        subject.read_triton_timings(H200, path)
+    assert tuple(codes.columns) == subject.CODE_COLUMNS
 
 
 def test_a_fit_recovers_coefficients_of_its_own_times(some: Timings) -> None:
@@ -149,7 +124,6 @@ def test_a_fit_recovers_coefficients_of_its_own_times(some: Timings) -> None:
     made = some.frame.assign(latency_us=replace(MODEL, coefficients={"": true}).predict(some))
     fitted = MODEL.fit(replace(some, frame=made))
     found = fitted.values
-
     assert MODEL.without({"add_cycles": 0.0}).fit(some).values["add_cycles"] == 0.0
     assert np.abs(fitted.predict(some) / replace(MODEL, coefficients={"": true}).predict(some) - 1.0).max() < 0.01
     for item in TRITON_COEFFICIENTS:
@@ -163,12 +137,11 @@ def test_what_cannot_be_fitted_is_refused(some: Timings) -> None:
     is_seventh = np.arange(len(launches.ctas_per_sm)) == some.column("packed_row")[7]
     broken = launches._replace(ctas_per_sm=np.where(is_seventh, 0.0, 1.0))
     with pytest.raises(InvalidInputError, match="row 8 has a kernel that cannot be launched"):
-        MODEL.fit(replace(some, packed=TritonRows(broken, broken)))
+        MODEL.fit(replace(some, packed=subject.TritonRows(broken, broken)))
 
 
 def test_the_committed_calibration_is_of_the_committed_data(committed: Timings) -> None:
     found = calibration()
-
     assert (found.gpu, found.triton_version) == ("h200-sxm", "3.6.0")
     assert {errors.sha256 for errors in found.errors} == {hashlib.sha256(TABLE.read_bytes()).hexdigest()}
     assert {errors.data: errors.num_rows for errors in found.errors} == {
@@ -181,11 +154,11 @@ def test_the_committed_figures_come_out_again(committed: Timings) -> None:
     found = calibration()
     folds = assign_folds(committed, 5, 0)
     train, held_out = committed.select(folds != 0), committed.select(folds == 0)
-    model = TritonModel(H200, {"": found.coefficients})
+    model = subject.TritonModel(H200, {"": found.coefficients})
     fitted = model.fit(train.select(np.arange(len(train)) % 4 == 0))
     stated = sum(errors.mape_percent * errors.num_rows for errors in found.errors) / len(committed)
 
-    def error_percent(predictor: TritonModel, rows: Timings) -> float:
+    def error_percent(predictor: subject.TritonModel, rows: Timings) -> float:
         return float(100.0 * np.abs(predictor.predict(rows) / rows.measured_us - 1.0).mean())
 
     assert error_percent(model, committed) == pytest.approx(stated, abs=0.3)
@@ -195,13 +168,12 @@ def test_the_committed_figures_come_out_again(committed: Timings) -> None:
 
 
 def test_scores_of_a_table(some: Timings) -> None:
-    study = study_triton(H200, some, 2, 0, is_fit=False)
+    study = subject.study_triton(H200, some, 2, 0, is_fit=False)
     perfect = choice_speeds(some, some.measured_us)
     of_all = {item.predictor: item for item in study.errors if (item.group, item.regime) == ("all", "all")}
     first = {
         item.method: item for item in study.losses if (item.group, item.regime, item.how) == ("all", "all", "first")
     }
-
     assert perfect.shape == (len(np.unique(some.gemm)), 3)
     assert (perfect == 1.0).all()
     assert of_all["model"].errors.mape_frac < of_all["naive roofline"].errors.mape_frac
@@ -216,12 +188,10 @@ def test_validate_prints_at_most_80_columns(small_table: Path, tmp_path: Path) -
     text = run(
         "validate", "triton", "--data", small_table, "--folds", 2, "--worst", 1, "--csv", tmp_path / "a.csv", columns=80
     )
-
     assert max(len(line) for line in text.splitlines()) <= 80
     for word in ("model", "no code", "fitted roofline", "naive roofline", "at random", "w4a16-fp16", "decode"):
         assert word in text
     assert set(pd.read_csv(tmp_path / "a.csv")["what"]) == {"error", "choice"}
-
     document = json.loads(run("validate", "triton", "--data", small_table, "--no-fit", "--worst", 2, "--json"))
     assert (document["num_gemms"], len(document["worst"])) == (13, 2)
     assert set(document["predictors"]) == {"model", "no code", "naive roofline"}
@@ -231,7 +201,6 @@ def test_calibrate_writes_what_the_library_reads(small_table: Path, tmp_path: Pa
     out = tmp_path / "triton.yaml"
     text = run("calibrate", "triton", "--arch", "h200-sxm", "--data", small_table, "--out", out)
     found = TritonCalibration.model_validate(yaml.safe_load(out.read_text()))
-
     assert "triton/w4a16-fp16" in text
     assert sum(errors.num_rows for errors in found.errors) == len(pd.read_parquet(small_table))
 
@@ -259,9 +228,8 @@ def test_the_committed_code_is_what_the_compiler_makes(monkeypatch: pytest.Monke
     from triton_codes import compile_pool
     from triton_pool import DATA_SETS
 
-    committed_codes = read_codes(TABLE.with_name(CODES_FILE))
+    committed_codes = subject.read_codes(TABLE.with_name(subject.CODES_FILE))
     (fp8,) = (data for data in DATA_SETS if data.name == "fp8")
     found = compile_pool(fp8, 2)
-
     assert len(found) == 2
     assert {key: committed_codes[key] for key in found} == found

@@ -58,12 +58,8 @@ def table() -> Table:
     return Table(frame, gemms)
 
 
-# ---- the data set ---------------------------------------------------------------------------------------------------
-
-
 def test_the_table_has_the_gemms_of_its_sets_and_kernels_of_the_registry(table: Table) -> None:
     promised = list_quant_shapes("w4a16")
-
     assert len(table.gemms) >= 120
     assert set(table.gemms) == {
         Gemm(Sizes(shape.M, shape.K, shape.N), shape.mode.name.lower(), shape.group_size or None) for shape in promised
@@ -82,7 +78,6 @@ def test_a_kernel_is_compiled_once_and_spills_nothing(table: Table) -> None:
             unsplit = family_of(config).compiled(config)
             build = row["kernel_hash"], row["registers"], row["smem_bytes"], row["ctas_per_sm"]
             builds.setdefault((unsplit, gemm.mode, gemm.group_size), set()).add(build)
-
     assert not table.frame["spill_bytes"].any()
     assert {len(found) for found in builds.values()} == {1}
     hashes = {build[0] for found in builds.values() for build in found}
@@ -94,7 +89,6 @@ def test_a_kernel_is_compiled_once_and_spills_nothing(table: Table) -> None:
 def test_columns_are_whole_and_described(table: Table) -> None:
     frame, readme = table.frame, (PATH.parents[2] / "README.md").read_text() + str(tables.__doc__)
     grouped = {*KernelConfig._fields, "grid_y", "grid_z"}  # as `cta_m` .. `raster_swizzle` and `grid_x/y/z`
-
     assert set(frame.columns) == COLUMNS.keys() | KERNEL_COLUMNS.keys()
     assert not frame.isna().any().any()
     for name in set(frame.columns) - grouped:
@@ -117,7 +111,6 @@ def test_ranks_follow_times(table: Table) -> None:
 
 def test_the_meta_file_says_what_a_reader_needs(table: Table) -> None:
     meta = yaml.safe_load(PATH.with_name("fp16.meta.yaml").read_text())
-
     assert meta["num_rows"] == len(table.frame)
     assert meta["failed"] == []
     assert meta["has_all_candidates"] is True
@@ -131,7 +124,6 @@ def test_no_kernel_beats_one_pass_over_its_weights(table: Table) -> None:
     """Where DRAM decides: times below the read would mean that weights were not cold."""
     compared = compare_kernels(PATH, FOLDER / "fp16-cublas.parquet", "h200-sxm", "fp16")
     few = [gemm for gemm in compared if gemm.read_us is not None and gemm.M <= 16]
-
     assert len(compared) == len(table.gemms)
     assert len(few) == 12 * 5
     assert all(gemm.best_us > 0.97 * gemm.read_us for gemm in few if gemm.read_us is not None)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemm_eval.validation.comparison import gpus_with_timings
+from gemm_eval.validation.subjects.gemms import gpus_with_timings
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "figures"

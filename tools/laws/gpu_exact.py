@@ -76,7 +76,7 @@ def _check_types(
             generic[library, loads] = _Generic(of_types, naive_gpu.kernels_of(arch, problem, library))
         of_types, kernels = generic[library, loads]
         splits = naive_gpu.splits_of(kernels, arch, problem)
-        best_us, num_odd, *_ = naive_gpu.walk(
+        best_us, num_odd = naive_gpu.walk(
             of_types.params, of_types.coefficients, kernels.menu, splits, naive_gpu.RASTERS, *problem.sizes
         )
         if not best_us * (2.0 - naive_gpu.EXACT) >= found["latency_us"] >= best_us:

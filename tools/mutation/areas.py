@@ -24,7 +24,7 @@ _MULTICORE = Area(
     ("chips", "multicore"),
     ("property/test_short_laws.py", "property/test_search_exact.py"),
     (
-        "property/test_top_exact.py", "golden/test_golden.py", "property/test_short_laws.py",
+        "golden/test_golden.py", "property/test_short_laws.py",
         "property/test_search_exact.py", "property/test_laws.py", "mapping/test_partitions.py",
         "evaluate/test_evaluator.py", "evaluate/test_evaluate_many.py", "evaluate/test_costs_on_disk.py",
     ),
@@ -32,7 +32,7 @@ _MULTICORE = Area(
 _TRITON = Area(
     ("triton",),
     ("models/test_triton_cost.py", "property/test_triton_cost.py"),
-    ("autotune/test_asm_model.py", "autotune/test_triton_ranker.py", "validation/test_validation_triton.py"),
+    ("autotune/test_asm_model.py", "autotune/test_triton_rules.py", "validation/test_validation_triton.py"),
 )
 _W4A16 = Area(
     ("gpu", "top"),
@@ -46,7 +46,7 @@ _GPU = Area(
         "models/test_gpu_kernels.py",
     ),
     (
-        "golden/test_golden.py", "property/test_gpu_search_exact.py", "property/test_gpu_laws.py",
+        "golden/test_golden.py", "property/test_gpu_search_exact.py",
         "property/test_short_laws.py", "property/test_w4a16_search.py", "evaluate/test_gpu_evaluator.py",
         "models/test_cublas_rules.py",
     ),

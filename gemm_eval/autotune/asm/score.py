@@ -10,10 +10,10 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -44,22 +44,11 @@ _WORK = (("tensor",), ("half", "single"), ("imad",))
 """Classes of instructions that mark the main loop; the first that a kernel has."""
 
 
-class Language(NamedTuple):
-    """Functions that tell the class, width, shape and waits of an instruction."""
+def count_kernel(instructions: Sequence[Instruction], language: ModuleType) -> tuple[OpCounts, LoopCard]:
+    """Count what a kernel and its main loop issue, by class; where no loop does the work, the kernel stands for it.
 
-    kind_of: Callable[[Instruction], str]
-    width_of: Callable[[Instruction], int | None]
-    mma_of: Callable[[Instruction], MmaCount | None]
-    is_mma_wait: Callable[[Instruction], bool]
-    is_copy_wait: Callable[[Instruction], bool]
-
-
-SASS = Language(sass.kind_of, sass.width_of, sass.mma_of, sass.is_mma_wait, sass.is_copy_wait)
-PTX = Language(ptx.kind_of, ptx.width_of, ptx.mma_of, ptx.is_mma_wait, ptx.is_copy_wait)
-
-
-def count_kernel(instructions: Sequence[Instruction], language: Language) -> tuple[OpCounts, LoopCard]:
-    """Count what a kernel and its main loop issue, by class; where no loop does the work, the kernel stands for it."""
+    `language` is the module that knows the class, width, shape and waits of an instruction.
+    """
     used = _without_padding(instructions)
     kinds = {one.address: language.kind_of(one) for one in used}
     num = Counter(kinds.values())
@@ -85,7 +74,7 @@ def _without_padding(instructions: Sequence[Instruction]) -> Sequence[Instructio
     return instructions[:end]
 
 
-def _loop_card(loop: Sequence[Instruction], kinds: dict[int, str], language: Language, *, is_loop: bool) -> LoopCard:
+def _loop_card(loop: Sequence[Instruction], kinds: dict[int, str], language: ModuleType, *, is_loop: bool) -> LoopCard:
     num: Counter[str] = Counter()
     mma: Counter[MmaCount] = Counter()
     accesses: Counter[tuple[str, int | None]] = Counter()
@@ -105,6 +94,7 @@ def _loop_card(loop: Sequence[Instruction], kinds: dict[int, str], language: Lan
 
 
 Cards = tuple[ScoreCard, ...]
+_ADAPTER = TypeAdapter(Cards)
 
 
 @cache
@@ -130,7 +120,7 @@ def _load_cards(code: bytes) -> Cards | None:
     if content is None:
         return None
     try:
-        return _adapter().validate_json(content, strict=True)
+        return _ADAPTER.validate_json(content, strict=True)
     except ValidationError:
         return None
 
@@ -139,11 +129,6 @@ def _save_cards(code: bytes, cards: Cards) -> None:
     path = _path_of(code)
     if path is not None:
         write_checked(path, json.dumps(cards).encode())
-
-
-@cache
-def _adapter() -> TypeAdapter[Cards]:
-    return TypeAdapter(Cards)
 
 
 _ELF = b"\x7fELF"
@@ -218,7 +203,7 @@ def _cards_of_cubins(cubins: Sequence[bytes]) -> list[Cards]:
     instructions = _instructions_of(codes)
     made = {}
     for cubin, kernels in fresh.items():
-        made[cubin] = tuple(_counted(card, instructions[card.target, code], SASS) for card, code in kernels)
+        made[cubin] = tuple(_counted(card, instructions[card.target, code], sass) for card, code in kernels)
         _save_cards(cubin, made[cubin])
     return [made[cubin] if cards is None else cards for cubin, cards in zip(cubins, known, strict=True)]
 
@@ -250,7 +235,7 @@ def _inside(instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
         yield one if one.target is None or first <= one.target <= last else one._replace(target=None)
 
 
-def _counted(card: ScoreCard, instructions: tuple[Instruction, ...], language: Language) -> ScoreCard:
+def _counted(card: ScoreCard, instructions: tuple[Instruction, ...], language: ModuleType) -> ScoreCard:
     check_instructions(len(instructions), card.kernel)
     ops, loop = count_kernel(instructions, language)
     return card._replace(ops=ops, loop=loop)
@@ -270,7 +255,7 @@ def _cards_of_ptx(text: str) -> Iterator[ScoreCard]:
     kernels = list(split_ptx(text))
     if not kernels:
         raise InvalidInputError("this PTX has no kernels")
-    return (_counted(card, instructions, PTX) for card, instructions in kernels)
+    return (_counted(card, instructions, ptx) for card, instructions in kernels)
 
 
 def _cards_of_sass(text: str) -> Iterator[ScoreCard]:
@@ -284,4 +269,4 @@ def _cards_of_sass(text: str) -> Iterator[ScoreCard]:
             instructions = parse_sass(part)
         except GemmEvalError as error:
             raise InvalidInputError(f"neither PTX nor a cubin, and as SASS: {error}") from None
-        yield _counted(card, instructions, SASS)
+        yield _counted(card, instructions, sass)

@@ -98,7 +98,7 @@ class TritonPruner:
     @property
     def prune_configs_by(self) -> dict[str, Any]:
         """The argument of that name of `@triton.autotune`; all pruning happens in `early_config_prune`."""
-        return {"early_config_prune": self.early_config_prune, "perf_model": self.perf_model, "top_k": 1.0}
+        return {"early_config_prune": self.early_config_prune}
 
     def early_config_prune(self, configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> list[Any]:
         """Return the configs that are worth a benchmark, best first: Triton calls this before it tunes."""
@@ -110,23 +110,6 @@ class TritonPruner:
 
             Console().print(str(ranking), soft_wrap=True, markup=False, highlight=False)
         return kept
-
-    def perf_model(self, **kwargs: Any) -> float:
-        """Return the predicted time of one config in microseconds, infinite if a rule rejects it.
-
-        It fits Triton's `perf_model`, with a `top_k` of Triton's own. The latest ranking's times are not computed anew.
-        """
-        values = with_heuristics(without_autotuner(self.kernel), kwargs)
-        config, problem = self.arguments.config(values), self.arguments.problem(values)
-        if self.last is not None and self.last.problem == problem:
-            for verdict in self.last.verdicts:
-                if verdict.config == config:
-                    return math.inf if verdict.time_us is None else verdict.time_us
-        ranking = rank_configs(
-            self._arch(), problem, [config], [None], kernel=_name_of(self.kernel), k=1, model=self._cost_model()
-        )
-        time_us = ranking.verdicts[0].time_us
-        return math.inf if time_us is None or ranking.notes else time_us
 
     def rank(self, configs: Sequence[Any], named_args: Mapping[str, Any], **kwargs: Any) -> Ranking:
         """Rank configs for one call, without benchmarking any.
@@ -222,7 +205,6 @@ def autotune(
         A decorator whose result is Triton's `Autotuner`, with its `TritonPruner` as attribute `pruner`.
 
     Raises:
-        GemmEvalError: Triton is missing.
         InvalidOptionError: an option is out of range, or `arguments` names what the kernel has not.
     """
     triton = import_triton()

@@ -102,18 +102,10 @@ def rank_configs(
     arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], given: Sequence[Any], *, kernel: str, k: int,
     model: TritonModel, code_of: CodeOf | None = None, num_to_compile: int | None = None, is_small: bool = False,
 ) -> Ranking:  # fmt: skip
-    """Rank configs; at least one stays, at most `k` if the model can tell them apart.
+    """Rank configs, `given` as the caller has them; one stays at least, and `k` at most if the model tells them apart.
 
-    Args:
-        arch: the GPU.
-        problem: the GEMM.
-        configs, given: at least one, in this library's words and as they were given.
-        kernel: its name.
-        k: how many may stay.
-        model: the cost model.
-        code_of: compiles configs; None: estimates decide.
-        num_to_compile: how many are compiled; None: `COMPILED_PER_KEPT` for each that stays, at least `MIN_COMPILED`.
-        is_small: the estimate's best stays alone, and nothing is compiled.
+    Without `code_of` estimates decide. `num_to_compile` None: `COMPILED_PER_KEPT` for each that stays, at least
+    `MIN_COMPILED`. `is_small`: the estimate's best stays alone, and nothing is compiled.
     """
     ranker = _Ranker(arch, problem, configs, model)
     kept, is_small = ranker.rank(k, code_of, num_to_compile, is_small)

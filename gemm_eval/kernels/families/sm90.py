@@ -9,16 +9,7 @@ import numpy as np
 
 from gemm_eval.arch import DeviceLimits, cluster_sms
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels.families.base import (
-    Family,
-    Launch,
-    Operands,
-    Sizes,
-    TensorMapOf,
-    Variant,
-    WeightMode,
-    ceil_div,
-)
+from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, WeightMode, ceil_div
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
 _ROWS, _BLOCK_K, _BLOCK_BYTES = 64, 64, 2048  # columns and k of a packed block, and its bytes
@@ -126,12 +117,12 @@ class Sm90Family(Family):
         return None
 
     def macros(self, variant: Variant) -> dict[str, int]:
-        config = variant.config
+        config, is_cluster = variant.config, variant.config.family == Sm90ClusterFamily.name
         return {
             "CTA_M": config.cta_m, "CONSUMERS": _consumers(config), "MB": _blocks(config),
             "COOPERATIVE": int(config.schedule is Schedule.COOPERATIVE), "STAGES": config.num_stages,
             "STEP_BLOCKS": config.cta_k // _BLOCK_K, "CLUSTER_M": config.cluster_m, "CLUSTER_N": config.cluster_n,
-            "CLUSTER_K": _cluster_k(config), "EPILOGUE_TOKENS": _epilogue_tokens(config),
+            "CLUSTER_K": config.split_k if is_cluster else 1, "EPILOGUE_TOKENS": _epilogue_tokens(config),
             "CTAS_PER_SM": self._ctas_per_sm(variant),
         }  # fmt: skip
 
@@ -157,7 +148,8 @@ class Sm90Family(Family):
 
     def _fixed_bytes(self, config: KernelConfig) -> int:
         """Shared memory beside the ring."""
-        return _ALIGN + _epilogue_bytes(config) + _TURN_BYTES
+        epilogue = _consumers(config) * _epilogue_tokens(config) * 128 if _stores_by_tma(config) else 0
+        return _ALIGN + epilogue + _TURN_BYTES
 
     def num_threads(self, variant: Variant) -> int:
         """See `Family`: a warpgroup that copies, and those that compute."""
@@ -265,11 +257,6 @@ def sharing_warpgroups(config: KernelConfig) -> int:
     return _consumers(config) if config.schedule is Schedule.COOPERATIVE else 1
 
 
-def _cluster_k(config: KernelConfig) -> int:
-    """CTAs of a cluster that have a part of K each."""
-    return config.split_k if config.family == Sm90ClusterFamily.name else 1
-
-
 def _exchange_bytes(config: KernelConfig) -> int:
     """Return sums of all parts for a CTA's share of the tokens, which take the place of the ring."""
     shares = ceil_div(config.cta_m // _TOKEN_GROUP, config.split_k)
@@ -301,10 +288,6 @@ def _epilogue_tokens(config: KernelConfig) -> int:
 
 def _stores_by_tma(config: KernelConfig) -> bool:
     return config.cta_m > _DIRECT_STORE_TOKENS and config.family != Sm90ClusterFamily.name
-
-
-def _epilogue_bytes(config: KernelConfig) -> int:
-    return _consumers(config) * _epilogue_tokens(config) * 128 if _stores_by_tma(config) else 0
 
 
 def _stage_bytes(config: KernelConfig, mode: WeightMode, group_size: int) -> int:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         load_correction,
         nearest_corrected,
         pack_correction,
+        pack_limits,
         physics_digest,
         question_of,
     )
@@ -146,10 +147,10 @@ __all__ = [
     "implicit_gemm_us", "interval_carried", "interval_for", "interval_of", "is_preset", "join_packed",
     "launched_resources", "layer_libraries", "layer_terms", "least_shortage", "library_of", "library_of_family",
     "list_needs", "load_bytes_of", "load_calibration", "load_correction", "load_rules", "loads_of", "nearest_corrected",
-    "pack_bound_columns", "pack_coefficients", "pack_correction", "pack_gpu", "pack_kernels", "pack_no_kernels",
-    "pack_w4a16_coefficients", "pad_problem", "padded_sizes", "padding_to", "physics_digest", "preset_of",
-    "quantization_of", "quantize_rows", "question_of", "regime_places", "say_default", "say_tiles", "split_by_size",
-    "step_elems", "switch_us", "tile_names", "unpack_config", "unpack_gpu_cost",
+    "pack_bound_columns", "pack_coefficients", "pack_correction", "pack_gpu", "pack_kernels", "pack_limits",
+    "pack_no_kernels", "pack_w4a16_coefficients", "pad_problem", "padded_sizes", "padding_to", "physics_digest",
+    "preset_of", "quantization_of", "quantize_rows", "question_of", "regime_places", "say_default", "say_tiles",
+    "split_by_size", "step_elems", "switch_us", "tile_names", "unpack_config", "unpack_gpu_cost",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -348,7 +348,8 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
     if family.is_compiled:
         return flop_cycles
     if family.operands == "vector":
-        return m * n * k / (2.0 * arch.half2_ops_per_cycle)  # two products an operation
+        ops = arch.fp32_ops_per_cycle if types.a.dtype.bits > 16 else 2.0 * arch.half2_ops_per_cycle  # half2: two
+        return m * n * k / ops
     if family.operands == "registers":
         warps_m, warps_n = _warp_grid(config)
         reads = (m * warps_n + n * warps_m) * step_bytes

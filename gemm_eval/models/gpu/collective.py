@@ -91,31 +91,42 @@ COLLECTIVE_COEFFICIENTS = (*RING, *MULTICAST, *EXCHANGE, *DIRECT, *SOCKETS)
 """All of them, in the order of files."""
 
 
+NCCL, TRTLLM_DIRECT = "nccl", "trtllm"
+COLLECTIVE_LIBRARIES = (NCCL, TRTLLM_DIRECT)
+"""Whose kernels: NCCL's alone, or TensorRT-LLM's own all-reduce where it has one and NCCL's for the rest."""
+
+NVLS_FROM_RANKS = 5
+"""Timings of H200 show NVLS with eight GPUs, and none with two and four."""
+
+CACHED_BYTES = 3 << 19
+"""Largest message, in bytes, whose copies in host memory stay in the caches of the CPUs: eight L40S move 1 MiB at 1.4
+times the rate of 2 MiB, four at 1.2 times, in every ring."""
+
+FILLED_SHARE_BYTES = 4 << 20
+"""Share of a rank, in bytes, that fills NCCL's chunks: 2 channels over PCIe, each with half of its buffer of 4 MiB.
+
+Source: NCCL 2.27, ALLREDUCE_CHUNKSTEPS of NCCL_STEPS in device.h, 4 MiB in init.cc. Timings of eight L40S turn there.
+"""
+
+_SUMMED_IN_SWITCH = frozenset((DType.FP16, DType.BF16, DType.FP32))
+
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class CollectiveRows:
-    """Columns of problems, [rows] each.
+    """Columns of problems, [rows] each."""
 
-    Attributes:
-        size: `CollectiveProblem.buffer_bytes`.
-        ranks, passes: devices, and how often a ring goes round.
-        is_exchange, is_send, is_sum: what is asked.
-        has_nvls, is_direct: algorithms that may run besides.
-        is_engine: all-reduces of an engine.
-    """
-
-    size: Floats
+    size: Floats  # `CollectiveProblem.buffer_bytes`
     ranks: Floats
-    passes: Floats
+    passes: Floats  # how often a ring goes round
     is_exchange: Mask
     is_send: Mask
     is_sum: Mask
-    has_nvls: Mask
-    is_direct: Mask
-    is_engine: Mask
+    has_nvls: Mask  # NCCL considers the switch
+    is_direct: Mask  # TensorRT-LLM has a kernel of its own: GPUs read each other's memory
+    is_engine: Mask  # all-reduces of an engine: over PCIe NCCL's, from its processes and graphs
 
     def take(self, mask: Mask) -> CollectiveRows:
         """Return some of the rows."""
@@ -124,44 +135,57 @@ class CollectiveRows:
 
 def collective_rows(link: Interconnect, library: str, problems: Sequence[CollectiveProblem]) -> CollectiveRows:
     """Return problems as columns, for a link and a library; see `collective_cost`."""
-
-    def flags(values: Sequence[bool]) -> Mask:
-        return np.array(values, np.bool_)
-
+    is_all_reduce, is_send, is_exchange = (
+        np.array([item.what in names for item in problems], np.bool_)
+        for names in (("all_reduce",), ("send",), ("all_to_all", "send"))
+    )
+    size, ranks = (
+        np.array([getattr(item, name) for item in problems], np.float64) for name in ("buffer_bytes", "num_ranks")
+    )
+    can_switch = np.array([item.dtype in _SUMMED_IN_SWITCH for item in problems], np.bool_) & link.has_multicast
+    is_engine = is_all_reduce & (library == TRTLLM_DIRECT)
     return CollectiveRows(
-        np.array([item.buffer_bytes for item in problems], np.float64),
-        np.array([item.num_ranks for item in problems], np.float64),
-        np.array([num_passes(item.what) for item in problems], np.float64),
-        flags([item.what in ("all_to_all", "send") for item in problems]),
-        flags([item.what == "send" for item in problems]), flags([item.is_sum for item in problems]),
-        flags([can_add_in_switch(link, item.what, item.num_ranks, item.dtype) for item in problems]),
-        flags([has_direct_kernels(link, library, item.what) for item in problems]),
-        flags([is_engine_all_reduce(library, item.what) for item in problems]),
+        size, ranks, np.where(is_all_reduce, 2.0, 1.0), is_exchange, is_send,
+        np.array([item.is_sum for item in problems], np.bool_),
+        is_all_reduce & can_switch & (ranks >= NVLS_FROM_RANKS), is_engine & link.is_nvlink, is_engine,
     )  # fmt: skip
 
 
 def collectives_us(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> Floats:
     """Return the latency of each row, in microseconds."""
-    share = rows.size / rows.ranks
-    cached_rate, rate = (link_rate(link, rows.ranks, of[name]) for name in ("cached_contention", "contention"))
-    rate = np.where(rows.size <= CACHED_BYTES, cached_rate, rate)
-    own_frac, others = np.where(rows.is_sum, of["own_sum_frac"], of["own_frac"]), (rows.ranks, rows.passes)
-    ll, mid, simple = (item.latency_us for item in ring(rows.size, *others, own_frac, rate, of))
-    far_rate = link_rate(link, rows.ranks, of["contention"], of["engine_contention"])
-    filled_bytes = np.maximum(rows.size, rows.ranks * FILLED_SHARE_BYTES)
-    filled = ring(filled_bytes, *others, own_frac, far_rate, of)[2].latency_us
-    simple = np.where(rows.is_engine, np.minimum(simple, filled), simple)
-    ringed = np.where(share <= of["switch_bytes"], np.minimum(np.minimum(ll, mid), simple), simple)
-    ringed = np.where(rows.has_nvls, np.minimum(ringed, nvls(rows.size, rows.ranks, rate, of).latency_us), ringed)
-    sent, kept = np.where(rows.is_send, rows.size, share), np.where(rows.is_send, 0.0, share)
-    peer_rate = link_rate(link, rows.ranks, of["peer_contention"])
-    both = exchange(sent, rows.ranks - 1, kept, peer_rate, of, is_host=link.topology in PCIE_BOXES)
-    found = np.where(rows.is_exchange, np.minimum(*(item.latency_us for item in both)), ringed)
-    sizes = rows.size, rows.ranks, rate, of
-    shots = np.minimum(two_shot(*sizes).latency_us, np.minimum(*(item.latency_us for item in one_shot(*sizes))))
-    is_direct = rows.is_direct & (rows.size <= of["direct_bytes"])
-    result: Floats = np.where(is_direct, np.minimum(found, shots), found)
-    return result
+    return np.min([terms.latency_us for terms in _algorithms(link, of, rows).values()], axis=0)
+
+
+def _algorithms(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> dict[str, CollectiveTerms]:
+    """Return the algorithms and protocols, of which the first of the fastest runs; infinite in rows that lack it."""
+    size, ranks, share, is_ring = rows.size, rows.ranks, rows.size / rows.ranks, ~rows.is_exchange
+    algorithms: dict[str, tuple[Mask, CollectiveTerms]] = {}
+    if is_ring.any():
+        cached_rate, rate = (link_rate(link, ranks, of[name]) for name in ("cached_contention", "contention"))
+        if (is_direct := rows.is_direct & (size <= of["direct_bytes"])).any():
+            algorithms["one-shot"] = is_direct, _faster(*one_shot(size, ranks, rate, of))
+            algorithms["two-shot"] = is_direct, two_shot(size, ranks, rate, of)
+        rate = np.where(size <= CACHED_BYTES, cached_rate, rate)
+        own_frac = np.where(rows.is_sum, of["own_sum_frac"], of["own_frac"])
+        ll, mid, simple = ring(size, ranks, rows.passes, own_frac, rate, of)
+        if rows.is_engine.any():
+            far_rate = link_rate(link, ranks, of["contention"], of["engine_contention"])
+            filled_bytes = np.maximum(size, ranks * FILLED_SHARE_BYTES)
+            filled = ring(filled_bytes, ranks, rows.passes, own_frac, far_rate, of)[2]
+            simple = _only(rows.is_engine, _faster(simple, filled), simple)
+        is_short = is_ring & (share <= of["switch_bytes"])
+        algorithms["ring, LL"] = is_short, ll
+        algorithms["ring, LL128" if link.is_nvlink else "ring, short Simple"] = is_short, mid
+        algorithms["ring, Simple"] = is_ring, simple
+        if rows.has_nvls.any():
+            algorithms["NVLS"] = rows.has_nvls, nvls(size, ranks, rate, of)
+    if rows.is_exchange.any():
+        rate = link_rate(link, ranks, of["peer_contention"])
+        sent, kept = np.where(rows.is_send, size, share), np.where(rows.is_send, 0.0, share)
+        ll, simple = exchange(sent, ranks - 1, kept, rate, of, is_host=link.topology in PCIE_BOXES)
+        algorithms["send/receive, LL"] = rows.is_exchange, ll
+        algorithms["send/receive, Simple"] = rows.is_exchange, simple
+    return {name: _only(mask, terms, _NEVER) for name, (mask, terms) in algorithms.items()}
 
 
 _MESH_LINKS = 6  # of a GPU in the hybrid cube mesh of a DGX-1 (V100 whitepaper): four in its half, two to the other
@@ -195,7 +219,6 @@ def link_rate(link: Interconnect, ranks: Any, contention: float, far_contention:
     sockets, are shared.
 
     Args:
-        ranks: GPUs that take part, or an array of them.
         contention: power of 2 / ranks at which the rate falls across two sockets.
         far_contention: the same of 4 / ranks, beyond four ranks; None: as `contention`.
     """
@@ -273,111 +296,46 @@ def two_shot(size: Any, ranks: Any, rate: Any, of: Coefficients) -> CollectiveTe
     )
 
 
-NCCL, TRTLLM_DIRECT = "nccl", "trtllm"
-COLLECTIVE_LIBRARIES = (NCCL, TRTLLM_DIRECT)
-"""Whose kernels: NCCL's alone, or TensorRT-LLM's own all-reduce where it has one and NCCL's for the rest."""
+_NEVER = CollectiveTerms(math.inf, 0.0, 0.0)
 
-NVLS_FROM_RANKS = 5
-"""Timings of H200 show NVLS with eight GPUs, and none with two and four."""
 
-CACHED_BYTES = 3 << 19
-"""Largest message, in bytes, whose copies in host memory stay in the caches of the CPUs: eight L40S move 1 MiB at 1.4
-times the rate of 2 MiB, four at 1.2 times, in every ring."""
+def _only(mask: Mask, terms: CollectiveTerms, others: CollectiveTerms) -> CollectiveTerms:
+    """Return terms in some rows, and others in the rest."""
+    if mask.ndim == 0:  # of one row: a tenth of the time
+        return terms if mask else others
+    return CollectiveTerms(*(np.where(mask, own, other) for own, other in zip(terms, others, strict=True)))
 
-FILLED_SHARE_BYTES = 4 << 20
-"""Share of a rank, in bytes, that fills NCCL's chunks: 2 channels over PCIe, each with half of its buffer of 4 MiB.
 
-Source: NCCL 2.27, ALLREDUCE_CHUNKSTEPS of NCCL_STEPS in device.h, 4 MiB in init.cc. Timings of eight L40S turn there.
-"""
-
-_EXCHANGES = ("all_to_all", "send")
-_SUMMED_IN_SWITCH = frozenset((DType.FP16, DType.BF16, DType.FP32))
+def _faster(first: CollectiveTerms, second: CollectiveTerms) -> CollectiveTerms:
+    """Return the terms of the faster of two in each row."""
+    return _only(first.latency_us <= second.latency_us, first, second)
 
 
 class CollectiveCost(NamedTuple):
-    """The algorithm that runs, and what it takes.
-
-    Attributes:
-        launch_us: the part of `terms.start_us` that every kernel of the library has for this operation: it does not
-            grow with the message.
-    """
+    """The algorithm that runs, and what it takes."""
 
     algorithm: str  # with its protocol
-    launch_us: float
+    launch_us: float  # the part of `terms.start_us` that every kernel of the library has, whatever the message
     terms: CollectiveTerms  # of the algorithm
 
     @property
     def breakdown(self) -> dict[str, float]:
         """Microseconds by term; they add up to the latency."""
-        start_us, hops_us, link_us = map(float, self.terms)
+        start_us, hops_us, link_us = self.terms
         protocol_us = start_us - self.launch_us
         return {"launch_us": self.launch_us, "protocol_us": protocol_us, "hops_us": hops_us, "link_us": link_us}
-
-
-def num_passes(what: str) -> int:
-    """Return how often shares go round a ring."""
-    return 2 if what == "all_reduce" else 1
-
-
-def can_add_in_switch(link: Interconnect, what: str, ranks: int, dtype: DType) -> bool:
-    """Return whether NCCL considers NVLS."""
-    return link.has_multicast and what == "all_reduce" and ranks >= NVLS_FROM_RANKS and dtype in _SUMMED_IN_SWITCH
-
-
-def is_engine_all_reduce(library: str, what: str) -> bool:
-    """Return whether TensorRT-LLM's all-reduce runs, which over PCIe is NCCL's, from its processes and graphs."""
-    return library == TRTLLM_DIRECT and what == "all_reduce"
-
-
-def has_direct_kernels(link: Interconnect, library: str, what: str) -> bool:
-    """Return whether TensorRT-LLM has a kernel of its own: of all-reduces, where GPUs read each other's memory."""
-    return is_engine_all_reduce(library, what) and link.is_nvlink
 
 
 def collective_cost(
     link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
 ) -> CollectiveCost:
     """Return what runs and what it takes, for two ranks or more."""
-    options = _nccl(link, of, library, problem)
-    is_direct = has_direct_kernels(link, library, problem.what)
-    if is_direct and problem.message_bytes <= of["direct_bytes"]:
-        rate = link_rate(link, problem.num_ranks, of["contention"])
-        sizes = problem.buffer_bytes, problem.num_ranks, rate, of
-        one = min(one_shot(*sizes), key=lambda terms: terms.latency_us)
-        options = {"one-shot": one, "two-shot": two_shot(*sizes)} | options
-    name = min(options, key=lambda name: options[name].latency_us)
-    launches = ["peer_launch_us" if problem.what in _EXCHANGES else "launch_us"]
-    launches += ["one_shot_us", "two_shot_us"] if is_direct else []
-    return CollectiveCost(name, min(of[launch] for launch in launches), options[name])
-
-
-def _nccl(
-    link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
-) -> dict[str, CollectiveTerms]:
-    """Return the algorithms and protocols of NCCL that may run, of which the fastest does."""
-    what, ranks = problem.what, problem.num_ranks
-    share = problem.buffer_bytes / ranks
-    if what in _EXCHANGES:
-        is_send = what == "send"
-        rate = link_rate(link, ranks, of["peer_contention"])
-        sent, kept = (problem.message_bytes, 0.0) if is_send else (share, share)
-        ll, simple = exchange(sent, ranks - 1, kept, rate, of, is_host=link.topology in PCIE_BOXES)
-        return {"send/receive, LL": ll, "send/receive, Simple": simple}
-    is_cached = problem.buffer_bytes <= CACHED_BYTES
-    rate = link_rate(link, ranks, of["cached_contention" if is_cached else "contention"])
-    own_frac = of["own_sum_frac"] if problem.is_sum else of["own_frac"]
-    ll, mid, simple = ring(problem.buffer_bytes, ranks, num_passes(what), own_frac, rate, of)
-    if is_engine_all_reduce(library, what):
-        far_rate = link_rate(link, ranks, of["contention"], of["engine_contention"])
-        filled_bytes = max(problem.buffer_bytes, ranks * FILLED_SHARE_BYTES)
-        filled = ring(filled_bytes, ranks, num_passes(what), own_frac, far_rate, of)[2]
-        simple = min(simple, filled, key=lambda terms: terms.latency_us)
-    options = {"ring, Simple": simple}
-    if share <= of["switch_bytes"]:
-        options = {"ring, LL": ll, ("ring, LL128" if link.is_nvlink else "ring, short Simple"): mid} | options
-    if can_add_in_switch(link, what, ranks, problem.dtype):
-        options["NVLS"] = nvls(problem.buffer_bytes, ranks, rate, of)
-    return options
+    row = CollectiveRows(*(column[0] for column in vars(collective_rows(link, library, [problem])).values()))
+    algorithms = _algorithms(link, of, row)
+    name = min(algorithms, key=lambda name: float(algorithms[name].latency_us))
+    launches = ["peer_launch_us" if row.is_exchange else "launch_us"]
+    launches += ["one_shot_us", "two_shot_us"] if row.is_direct else []
+    return CollectiveCost(name, min(of[launch] for launch in launches), CollectiveTerms(*map(float, algorithms[name])))
 
 
 COLLECTIVE_MODEL_VERSION = "collective-3"

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import yaml
 from pydantic import Field, model_validator
 
-from gemm_eval.arch import ClockState, GpuSpec, L2State, data_root, read_yaml
+from gemm_eval.arch import ClockState, GpuSpec, L2State, data_root, load_arch, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.jit import read_only
@@ -245,16 +245,50 @@ def find_correction(
     return (found, trees) if is_of_today else None
 
 
+class Found(NamedTuple):
+    """A correction that answers take: of their own GPU, or of a sibling whose coefficients they have.
+
+    `carried_log` is what carrying it over adds to intervals; `share` of the log factor is taken.
+    """
+
+    correction: Correction
+    trees: Trees | None
+    carried_log: float = 0.0
+    share: float = 1.0
+
+
+OTHER_SMS_SHARE = 0.7
+"""Of a correction, on GPUs of a generation's other SMs: sm_103 takes it from sm_100."""
+
+
+def nearest_correction(arch: GpuSpec, library: str, family: str, question: str, model_version: str) -> Found | None:
+    """Return what was learned of a question on this GPU, or on the sibling whose coefficients it has; None: nothing."""
+    own = find_correction(arch, library, family, question, model_version)
+    if own is not None:
+        return Found(*own)
+    origin = coefficients_for(arch, library, family)[1]
+    if origin.is_calibrated or origin.gpu is None or origin.library != library:
+        return None
+    sibling = load_arch(origin.gpu, GpuSpec)
+    if sibling.sm_arch[:-1] != arch.sm_arch[:-1]:  # of another generation
+        return None
+    found = find_correction(sibling, library, family, question, model_version)
+    if found is None:
+        return None
+    return Found(*found, ALIKE) if sibling.sm_arch == arch.sm_arch else Found(*found, OTHER_SMS, OTHER_SMS_SHARE)
+
+
 def correction_for(
     arch: GpuSpec, library: str, family: str, types: GemmTypes, options: RunOptions, model_version: str
 ) -> PackedCorrection | None:
     """Return the correction of the answers of a library's kernel family, packed; None: there is none, or it is off."""
-    found = find_correction(arch, library, family, question_of(types, options), model_version)
-    if found is None:
+    found = nearest_correction(arch, library, family, question_of(types, options), model_version)
+    if found is None or found.trees is None:
         return None
-    learned, trees = found
-    if trees is None:
-        return None
+    learned, trees = found.correction, found.trees
+    if found.share < 1.0:
+        number = np.where(trees.feature == LEAF, found.share * trees.number, trees.number)
+        trees = trees._replace(number=number, baseline=found.share * trees.baseline)
     return pack_correction(
         arch, types, options, trees, learned.region, (learned.min_log_factor, learned.max_log_factor)
     )
@@ -272,8 +306,8 @@ def nearest_corrected(
     for l2, clock in _near(asked.l2, asked.clock):
         for quantize_from in dict.fromkeys((asked.quantize_from, DType.BF16, None)):
             near = asked._replace(l2=l2, clock=clock, quantize_from=quantize_from)
-            found = find_correction(arch, library, family, question_of(types, near), model_version)
-            if found is not None and found[1] is not None:
+            found = nearest_correction(arch, library, family, question_of(types, near), model_version)
+            if found is not None and found.trees is not None:
                 return near
     return None
 
@@ -287,9 +321,10 @@ def interval_for(
     arch: GpuSpec, library: str, family: str, question: str, model_version: str, *, is_corrected: bool
 ) -> Interval:
     """Return the interval around answers of a library's kernel family on a GPU; MODEL.md, "Intervals"."""
-    learned = find_correction(arch, library, family, question, model_version)
+    learned = nearest_correction(arch, library, family, question, model_version)
     if learned is not None:
-        return interval_of(learned[0].intervals if is_corrected else learned[0].physics_intervals)
+        intervals = learned.correction.intervals if is_corrected else learned.correction.physics_intervals
+        return interval_of(intervals, learned.carried_log)
     _, origin = coefficients_for(arch, library, family)
     if origin.gpu is None:
         return interval_of_defaults()
@@ -307,8 +342,10 @@ def interval_carried(
     arch: GpuSpec, library: str, family: str, types: GemmTypes, near: RunOptions, model_version: str
 ) -> Interval:
     """Return the interval of answers that take the correction of a preset's under other options (`near`): wider."""
-    learned = find_correction(arch, library, family, question_of(types, near), model_version)
-    return interval_of_defaults() if learned is None else interval_of(learned[0].intervals, ALIKE)
+    learned = nearest_correction(arch, library, family, question_of(types, near), model_version)
+    if learned is None:
+        return interval_of_defaults()
+    return interval_of(learned.correction.intervals, math.hypot(ALIKE, learned.carried_log))
 
 
 def pack_correction(
@@ -343,4 +380,5 @@ def pack_limits(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> npt.NDA
         limits["dram_bytes_per_us"] = bytes_per_us(arch.dram_gb_per_s)
     limits["weight_bytes"] = types.b.dtype.bits / 8
     limits["launch_us"] = arch.graph_node_us
+    limits["is_a_along_m"], limits["is_b_along_n"] = types.is_a_along_m, types.is_b_along_n
     return limits

@@ -26,15 +26,16 @@ _SHARES = (
 )  # fmt: skip
 _SHARE_PLACES = tuple(Times._fields.index(name) for name in _SHARES)
 FEATURES = (
-    "M", "N", "K", "latency", "MN", "NK", "rate", "bandwidth", "N_alignment", "K_alignment", "cta_m", "cta_n",
+    "M", "N", "K", "latency", "MN", "NK", "rate", "bandwidth", "G", "a_along_m", "b_along_n", "M_alignment",
+    "N_alignment", "K_alignment", "cta_m", "cta_n",
     "split_k", "tiles", "waves", "ctas", "cluster", "ctas_per_sm", "stages", "schedule", "last_wave", "tensor_busy",
     "rows_filled", "columns_filled", "sms", *(f"{name.removesuffix('_us')}_share" for name in _SHARES),
 )  # fmt: skip
 """What a correction knows of an answer, in this order: `describe`."""
 
 SMOOTH_FEATURES = FEATURES[: FEATURES.index("K_alignment") + 1]
-"""The features that differ little between neighbouring sizes: sizes, the latency of physics, and what loads are as wide
-as, which differs only where rows of B or C lie off 16 bytes."""
+"""The features that differ little between neighbouring sizes: sizes, layout, the latency of physics, and what loads are
+as wide as, which differs only where rows of A, B or C lie off 16 bytes."""
 
 MOST_OF_KERNEL_LOG = 0.07
 """Most that the trees of all features, which know the kernel config, add to the log factor, either way. Where physics
@@ -47,13 +48,13 @@ NODE_DTYPE = np.dtype([("number", np.float64), ("left", np.int32), ("feature", n
 
 _LIMITS = (
     "baseline", "num_smooth", "depth", "lowest", "highest", "least_m", "most_m", "most_g", "near", "far",
-    "peak_flop_per_us", "dram_bytes_per_us", "weight_bytes", "launch_us",
+    "peak_flop_per_us", "dram_bytes_per_us", "weight_bytes", "launch_us", "is_a_along_m", "is_b_along_n",
 )  # fmt: skip
 LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
 """Fields of a correction: where the trees start, how many have smooth features alone, how deep all are, the least and
 most of the log factor, log2 of the sizes of its data, up to which distance from a known (N, K), in octaves, it holds in
-full, and from which on not at all, and the data sheet's rates, 0 where they limit nothing, bytes of a weight, and the
-launch of a kernel."""
+full, and from which on not at all, and the data sheet's rates, 0 where they limit nothing, bytes of a weight, the
+launch of a kernel, and the layout."""
 
 _FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
 _MOST_ALIGNED = 8  # elements of 16 bits in the widest load; rows of narrower ones always start on 16 bytes
@@ -75,7 +76,7 @@ def _other_us(record: Any) -> float:
 
 
 @kernel
-def _describe(record: Any, G: int, M: int, K: int, N: int, x: Any) -> None:
+def _describe(record: Any, limit: Any, G: int, M: int, K: int, N: int, x: Any) -> None:
     """Write `FEATURES` to x: of the problem, and of what the model says of its best config."""
     rows, columns, depth = math.log2(M), math.log2(N), math.log2(K)
     us = record["physics_us"] - _other_us(record)
@@ -88,33 +89,37 @@ def _describe(record: Any, G: int, M: int, K: int, N: int, x: Any) -> None:
     x[5] = columns + depth
     x[6] = rows + columns + depth + math.log2(G) - latency
     x[7] = math.log2(float(N) * K + float(M) * K + float(M) * N) + math.log2(G) - latency
-    x[8] = _alignment(N)
-    x[9] = _alignment(K)
+    x[8] = math.log2(G)
+    x[9] = limit["is_a_along_m"]
+    x[10] = limit["is_b_along_n"]
+    x[11] = _alignment(M) if x[9] != 0.0 else _alignment(_MOST_ALIGNED)
+    x[12] = _alignment(N)
+    x[13] = _alignment(K)
     cta_m, cta_n = record["cta_m"], record["cta_n"]
-    x[10] = math.log2(cta_m)
-    x[11] = math.log2(cta_n)
-    x[12] = math.log2(record["split_k"])
-    x[13] = math.log2(record["num_tiles"])
-    x[14] = math.log2(record["num_waves"])
-    x[15] = math.log2(record["num_ctas"])
-    x[16] = math.log2(record["cluster_m"] * record["cluster_n"])
-    x[17] = record["ctas_per_sm"]
-    x[18] = record["num_stages"]
-    x[19] = record["schedule"]
-    x[20] = record["last_wave_frac"]
-    x[21] = record["tensor_busy_frac"]
-    x[22] = M / (ceil_div(M, cta_m) * float(cta_m))
-    x[23] = N / (ceil_div(N, cta_n) * float(cta_n))
-    x[24] = math.log2(record["active_sms"])
+    x[14] = math.log2(cta_m)
+    x[15] = math.log2(cta_n)
+    x[16] = math.log2(record["split_k"])
+    x[17] = math.log2(record["num_tiles"])
+    x[18] = math.log2(record["num_waves"])
+    x[19] = math.log2(record["num_ctas"])
+    x[20] = math.log2(record["cluster_m"] * record["cluster_n"])
+    x[21] = record["ctas_per_sm"]
+    x[22] = record["num_stages"]
+    x[23] = record["schedule"]
+    x[24] = record["last_wave_frac"]
+    x[25] = record["tensor_busy_frac"]
+    x[26] = M / (ceil_div(M, cta_m) * float(cta_m))
+    x[27] = N / (ceil_div(N, cta_n) * float(cta_n))
+    x[28] = math.log2(record["active_sms"])
     for place in range(len(_SHARE_PLACES)):
-        x[25 + place] = record["times_us"][_SHARE_PLACES[place]] / us
+        x[29 + place] = record["times_us"][_SHARE_PLACES[place]] / us
 
 
 @entry_point
-def describe(records: Any, sizes: Any, out: Any) -> None:
-    """Write the features of all records to `out` [num, features]."""
+def describe(records: Any, limits: Any, sizes: Any, out: Any) -> None:
+    """Write the features of all records to `out` [num, features]; limits [num] say the layout of each."""
     for row in range(len(records)):
-        _describe(records[row], sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3], out[row])
+        _describe(records[row], limits[row], sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3], out[row])
 
 
 @kernel
@@ -188,7 +193,7 @@ def correct(records: Any, rows: Any, sizes: Any, nodes: Any, roots: Any, pairs: 
         if record["active_sms"] == 0:
             continue
         G, M, K, N = sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3]
-        _describe(record, G, M, K, N, x)
+        _describe(record, limit, G, M, K, N, x)
         trust = _trust(pairs, limit, x, G)
         if trust == 0.0:
             continue

@@ -292,6 +292,13 @@ def _most_parts(
     return most, is_refused
 
 
+@kernel
+def _max_parts(p: Any, t: ProblemTerms) -> float:
+    """Most parts of K by the library's rule, which may leave batches whole."""
+    is_whole = p["is_split_lone"] != 0 and t.G > 1 and not t.is_grouped
+    return 1.0 if is_whole else float(p["max_split_parts"])
+
+
 class BoundColumns(NamedTuple):
     """What `row_bounds_us` reads of each kernel, its family's coefficients in it; see `pack_bound_columns`."""
 
@@ -339,7 +346,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     tiles_along_m, clusters_along_m, empty_rows = np.empty((3, len(bounds)))
     fill_row_tiles(t, cta_m, cluster_m, tiles_along_m, clusters_along_m, empty_rows)
     G, M, K, N = float(t.G), float(t.M), float(t.K), float(t.N)
-    num_sms, min_steps, max_parts = float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"])
+    num_sms, min_steps, max_parts = float(p["num_sms"]), float(p["min_split_steps"]), _max_parts(p, t)
     is_full, has_stream_k = p["is_split_full"] != 0, p["has_stream_k"] != 0
     w_bytes = t.b_bytes + t.scale_bytes
     dram_bytes = (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac)) * t.line_waste
@@ -609,7 +616,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     steps = ceil_div(t.K, row["cta_k"])
     tiles = float(row_tiles_of(t, row["cta_m"], 1).tiles * ceil_div(t.N, row["cta_n"]))
     most, is_refused = _most_parts(
-        float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"]), p["is_split_full"] != 0,
+        float(p["num_sms"]), float(p["min_split_steps"]), _max_parts(p, t), p["is_split_full"] != 0,
         tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == VECTOR,
         row["max_rows"] < t.M or row["min_rows"] > t.M,
     )  # fmt: skip

@@ -55,6 +55,7 @@ class SplitRule(NamedTuple):
     is_full: bool  # it does not weigh the numbers of parts: it takes the most that fit the GPU at once
     max_parts: int = 1 << 20  # never more parts
     is_even: bool = False  # all parts have equally many k-steps
+    is_lone: bool = False  # it leaves the K of batches whole
 
 
 _FREE_SPLIT = SplitRule(8, is_full=False)
@@ -295,16 +296,20 @@ LIBRARIES: dict[str, Library] = {
         # All 1,690 proposals that could split K (parts of more than 20 k-steps, all parts on the GPU at once) do, 93%
         # into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt). On
         # other GPUs its times show parts of few steps; with mma.sync no more than 32, or 8 of fp8 (arch/measured: A100,
-        # L40S, RTX PRO 6000, B200).
+        # L40S, RTX PRO 6000, B200). None of 912 batches has a split K (arch/measured/h100-sxm/torch).
         Library(
             "cublas",
             {
-                "sm90_wgmma": SplitRule(21, is_full=True),
-                "sm80_mma": SplitRule(4, is_full=False, max_parts=32),
-                "sm89_mma_fp8": SplitRule(4, is_full=False, max_parts=8),
-                "mma_unaligned": SplitRule(1, is_full=False),
-                "mma_elementwise": SplitRule(1, is_full=False),
-                "sm100_tcgen05": SplitRule(4, is_full=False),
+                "sm90_wgmma": SplitRule(21, is_full=True, is_lone=True),
+                "sm90_wgmma_full": SplitRule(21, is_full=True, is_lone=True),
+                "sm90_tf32": SplitRule(4, is_full=False, is_lone=True),
+                "simt": SplitRule(4, is_full=False, is_lone=True),
+                "sm80_mma": SplitRule(4, is_full=False, max_parts=32, is_lone=True),
+                "sm89_mma_fp8": SplitRule(4, is_full=False, max_parts=8, is_lone=True),
+                "mma_unaligned": SplitRule(1, is_full=False, is_lone=True),
+                "mma_elementwise": SplitRule(1, is_full=False, is_lone=True),
+                "sm100_tcgen05": SplitRule(4, is_full=False, is_lone=True),
+                "sm70_mma": SplitRule(8, is_full=False, is_lone=True),
             },
             has_stream_k=False, is_dense=True, is_weight_only=False,
         ),

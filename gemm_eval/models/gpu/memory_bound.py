@@ -29,26 +29,20 @@ _NORM = 4.0  # of what runs side by side: the longest with a little of the other
 
 
 def missed_frac(held_bytes: Any, room_bytes: float, steep: float = _STEEP) -> Floats:
-    """Return the share of bytes that L2 does not hold any more when they are read again: a half where they fill a room.
+    """Return the share of bytes [rows] that L2 has lost when they are read again: a half where they fill the room.
 
-    Args:
-        held_bytes: [rows], different bytes for which there must be room.
-        steep: of the edge between all and nothing, a power.
+    `steep` is of the edge between all and nothing, a power.
     """
-    missed: Floats = 1.0 / (1.0 + (room_bytes / np.maximum(held_bytes, 1.0)) ** steep)
-    return missed
+    return 1.0 / (1.0 + (room_bytes / np.maximum(held_bytes, 1.0)) ** steep)
 
 
 def l2_and_dram_us(
     arch: GpuSpec, num_bytes: Any, held_bytes: Any, *, hold_frac: float, l2_frac: float, dram_frac: float
 ) -> tuple[Floats, Floats]:
-    """Return the times that L2 and DRAM take for bytes of a kernel, [rows] each.
+    """Return the times that L2 and DRAM take for bytes that SMs read and write, [rows] each.
 
-    Args:
-        num_bytes: [rows], that SMs read and write.
-        held_bytes: [rows], different ones among them, for which there must be room.
-        hold_frac: of L2: the room.
-        l2_frac, dram_frac: shares of the rates that they reach.
+    There must be room in `hold_frac` of L2 for `held_bytes`, the different ones; `l2_frac` and `dram_frac` are shares
+    of the rates.
     """
     missed = missed_frac(held_bytes, hold_frac * arch.l2_bytes)
     l2_us = num_bytes / (bytes_per_us(arch.l2_gb_per_s) * l2_frac)
@@ -58,14 +52,12 @@ def l2_and_dram_us(
 
 def in_turns(l2_us: Any, dram_us: Any) -> Floats:
     """Return the time of bytes that L2 and DRAM move in turns, [rows]: between the longer one and the sum."""
-    both: Floats = np.hypot(l2_us, dram_us)
-    return both
+    return np.hypot(l2_us, dram_us)
 
 
 def side_by_side(a: Any, b: Any) -> Floats:
     """Return the time of two things that overlap, [rows]: hardly more than the longer one, unless they are alike."""
-    both: Floats = (a**_NORM + b**_NORM) ** (1.0 / _NORM)
-    return both
+    return (a**_NORM + b**_NORM) ** (1.0 / _NORM)
 
 
 _SOURCE = "round, within what fits of an H200's timings gave (arch/calibration/h200-sxm/memory-bound.yaml)"
@@ -123,18 +115,13 @@ _LOAD_BYTES, _LOAD_ELEMENTS = 16, 8  # of a thread: the widest load, and 16-bit 
 
 
 class MemoryBoundRows(NamedTuple):
-    """Kernels, as columns; each may also be one number.
+    """Kernels, as columns [rows]; each may also be one number."""
 
-    Attributes:
-        read_bytes, write_bytes: [rows], of a kernel, each tensor once.
-        trips, loads: [rows], as of a `MemoryKernel`, those of a thread's elements included.
-    """
-
-    read_bytes: Any
+    read_bytes: Any  # each tensor once
     write_bytes: Any
-    num_rows: Any  # [rows], that it works on, each by one CTA; 0: all SMs have as many bytes
-    threads: Any  # [rows], of all its CTAs
-    trips: Any
+    num_rows: Any  # that it works on, each by one CTA; 0: all SMs have as many bytes
+    threads: Any  # of all its CTAs
+    trips: Any  # as of a `MemoryKernel`, those of a thread's elements included
     loads: Any
 
     def take(self, mask: npt.NDArray[np.bool_]) -> MemoryBoundRows:
@@ -145,11 +132,9 @@ class MemoryBoundRows(NamedTuple):
 def memory_bound_row(
     what: str, read_bytes: float, write_bytes: float, num_rows: int, row_elements: int, *, is_dealt: bool | None = None
 ) -> MemoryBoundRows:
-    """Return one kernel.
+    """Return one kernel of so many rows, with so many elements in one tensor; 0: not known.
 
-    Args:
-        num_rows, row_elements: rows, and elements of one in one tensor; 0: not known.
-        is_dealt: elements are dealt to all SMs; None: as engines have such a kernel.
+    `is_dealt`: elements are dealt to all SMs; None: as engines have such a kernel.
     """
     kernel = memory_kernel(what)
     dealt = kernel.is_dealt if is_dealt is None else is_dealt
@@ -167,10 +152,8 @@ def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundR
     num_rows = np.where(np.asarray(rows.num_rows) > 0, rows.num_rows, arch.num_sms)
     per_us = cycles_per_us(arch.boost_clock_ghz)
     sm_rate = _SM_BYTES_PER_CYCLE * per_us * c["sm_frac"]
-    missed = missed_frac(num_bytes, c["hold_frac"] * arch.l2_bytes)
-    l2_us = num_bytes / (bytes_per_us(arch.l2_gb_per_s) * c["l2_frac"])
-    dram_us = missed * num_bytes / (bytes_per_us(arch.dram_gb_per_s) * c["dram_frac"])
-    bytes_us = np.maximum(l2_us, dram_us)
+    fracs = {name: c[name] for name in ("hold_frac", "l2_frac", "dram_frac")}
+    bytes_us = np.maximum(*l2_and_dram_us(arch, num_bytes, num_bytes, **fracs))
     threads = np.asarray(rows.threads, np.float64)
     warps_us = threads / num_rows / _WARP_THREADS * (c["warp_cycles"] / per_us)
     row_us = rows.trips * c["trip_us"] + warps_us + num_bytes / num_rows / sm_rate
@@ -185,8 +168,7 @@ def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundR
 
 def memory_bound_us(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundRows) -> Floats:
     """Return the times of kernels, [rows], in microseconds; arguments as of `memory_bound_terms`."""
-    found: Floats = np.sum(list(memory_bound_terms(arch, c, rows).values()), axis=0)
-    return found
+    return np.sum(list(memory_bound_terms(arch, c, rows).values()), axis=0)
 
 
 _START_CYCLES, _WAVE_CYCLES = 5800.0, 7600.0
@@ -210,10 +192,8 @@ _LAST_CYCLES, _LAST_TAP_CYCLES = 3700.0, 0.046
 def implicit_gemm_us(arch: GpuSpec, M: int, N: int, window: int, channels: int, dtype: DType) -> float:
     """Return the time of a convolution on tensor cores whose channels lie side by side, in microseconds.
 
-    Waves of tiles, each a reduction over the places of the window and 128 bytes of channels; the best tile counts.
-
-    Args:
-        M, N: positions of the output in all images, and filters.
+    Waves of tiles, each a reduction over the places of the window and 128 bytes of channels; the best tile counts. M
+    are positions of the output in all images, N filters.
     """
     per_us = cycles_per_us(arch.boost_clock_ghz)
     flop_per_us = arch.peak_tflop_per_s(dtype) * 1e6 / arch.num_sms * _RATE_FRAC
@@ -248,9 +228,7 @@ def few_channels_us(arch: GpuSpec, M: int, N: int, K: int, window: int) -> float
 def depthwise_us(arch: GpuSpec, num_outputs: int, window: int, *, is_channels_first: bool) -> float:
     """Return the time of a depthwise convolution, in microseconds.
 
-    Args:
-        is_channels_first: an image of one channel after the other: a kernel of PyTorch's, a thread for each output;
-            else cuDNN's for channels side by side.
+    With channels first it is a kernel of PyTorch's, a thread for each output; else cuDNN's for channels side by side.
     """
     per_us = cycles_per_us(arch.boost_clock_ghz)
     if not is_channels_first:
@@ -266,17 +244,13 @@ _SWITCH_SOURCE = (
     "round, of what a fit of 30 layers of an H200 gives (arch/measured/h200-sxm/switches; `validate stacks`)"
 )
 
+_switch = partial(Coefficient, source=_SWITCH_SOURCE)
+
 SWITCH_COEFFICIENTS = (
-    Coefficient(
-        "code_cycles", "cycles", 0.0, 4000.0, 120.0, FREE,
-        "instructions that come from L2, as other kernels ran since", _SWITCH_SOURCE,
-    ),
-    Coefficient(
-        "input_cycles", "cycles", 0.0, 6000.0, 2650.0, FREE,
-        "inputs of many rows that other SMs have just written", _SWITCH_SOURCE,
-    ),
-    Coefficient("half_rows", "1", 1.0, 200.0, 33.0, FREE, "rows that cost half of that", _SWITCH_SOURCE),
-)  # fmt: skip
+    _switch("code_cycles", "cycles", 0.0, 4000.0, 120.0, FREE, "code that comes from L2, as other kernels ran since"),
+    _switch("input_cycles", "cycles", 0.0, 6000.0, 2650.0, FREE, "inputs of many rows that other SMs just wrote"),
+    _switch("half_rows", "1", 1.0, 200.0, 33.0, FREE, "rows that cost half of that"),
+)
 """All of them."""
 
 SWITCH_DEFAULTS = {item.name: item.default for item in SWITCH_COEFFICIENTS}
@@ -285,11 +259,7 @@ _MOST_ROWS = 64  # that were timed: more cost as many
 
 
 def switch_us(arch: GpuSpec, num_rows: Any, c: Mapping[str, float] = SWITCH_DEFAULTS) -> Any:
-    """Return how much longer a GEMM or attention takes between other kernels, in microseconds.
-
-    Args:
-        num_rows: of A and C, or queries; a number or an array.
-    """
+    """Return how much longer a GEMM or attention of so many rows takes between other kernels, in microseconds."""
     rows = np.minimum(num_rows, _MOST_ROWS)
     cycles = c["code_cycles"] + c["input_cycles"] * rows / (rows + c["half_rows"])
     return cycles / cycles_per_us(arch.boost_clock_ghz)

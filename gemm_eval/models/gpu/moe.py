@@ -24,9 +24,7 @@ _ACTIVATION_BYTES = 2  # of tokens, and of what the GEMMs give: bf16 or fp16
 def layer_terms(arch: GpuSpec, c: Mapping[str, float], work: MoeWork) -> dict[str, Any]:
     """Return the time of each of `LAYER_TERMS`, in microseconds; MODEL.md, "Layers of experts".
 
-    Args:
-        c: coefficients of the library's family for them, those of `MOE_LAYER` among them; a step without the share of
-            a rate at which it moves bytes is part of a GEMM.
+    A step of which `c` has no share of a rate at which it moves bytes is part of a GEMM.
     """
     tokens_of, hidden, rows = (np.asarray(size, np.float64) for size in (work.num_tokens, work.hidden, work.local_rows))
     grouped = np.asarray(work.has_grouped_router, np.float64)

@@ -173,7 +173,7 @@ if TYPE_CHECKING:
 
 _INTS = (
     "num_sms", "group_size", "group_n", "l2_state", "is_a_along_m", "is_b_along_n", "min_split_steps",
-    "is_split_full", "max_split_parts",
+    "is_split_full", "is_split_lone", "max_split_parts",
     "is_split_even", "has_stream_k", "is_calibrated", "k_pad", "n_pad", "quantize_passes", "has_cast",
     "num_l2_partitions",
 )  # fmt: skip
@@ -354,6 +354,7 @@ def pack_kernels(
     params["has_cast"] = quantization.has_cast
     params["min_split_steps"] = split.min_steps
     params["is_split_full"] = split.is_full
+    params["is_split_lone"] = split.is_lone
     params["max_split_parts"] = split.max_parts
     params["is_split_even"] = split.is_even
     params["has_stream_k"] = rules.has_stream_k

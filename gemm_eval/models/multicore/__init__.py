@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         cost_of_mapping,
         evaluate_mapping,
         group_sizes,
+        kernel_sizes,
         layer_terms,
-        lone_layout,
         split_layouts,
         unpack_attention_cost,
         unpack_cost,
@@ -38,7 +38,7 @@ __all__ = [
     "ATTENTION_COST_DTYPE", "BOUNDS", "COST_DTYPE", "FIRST", "MODEL_VERSION", "OTHER_SOFTMAX_OPS_PER_SCORE",
     "PARAMS_DTYPE", "TERMS", "AttentionCost", "Block", "MulticoreCost", "attention_params", "attention_sizes",
     "batch_sizes", "block_of", "cost_of_mapping", "evaluate_attention_mapping", "evaluate_grouped", "evaluate_mapping",
-    "evaluate_range", "group_sizes", "layer_terms", "lone_layout", "pack_params", "params_in_room", "split_layouts",
+    "evaluate_range", "group_sizes", "kernel_sizes", "layer_terms", "pack_params", "params_in_room", "split_layouts",
     "spread_of", "sram_used_bytes", "unpack_attention_cost", "unpack_cost", "with_room",
 ]  # fmt: skip
 

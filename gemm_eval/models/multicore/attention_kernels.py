@@ -11,16 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import entry_point, inlined_kernel, kernel
-from gemm_eval.models.multicore.cost_kernels import (
-    COST_DTYPE,
-    CoreCost,
-    dram_total,
-    fill_times,
-    padded_tile_bytes,
-    shared_share_of,
-    whole_cost,
-    write_cost_of,
-)
+from gemm_eval.models.multicore import cost_kernels as costs
+from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, CoreCost
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, store_half_bits
 from gemm_eval.models.multicore.pipeline_kernels import Traffic, add_traffic, c_traffic, traffic_us
 
@@ -68,11 +60,9 @@ def attention_block_of(p: Any, s: AttentionSizes, P_U: int, P_Q: int, P_KV: int,
     E_Q = ceil_div(num_strips, 2) if is_folded else num_strips
     E_K = ceil_div(s.keys, span)
     active = E_U * E_Q * E_K
-    share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
-    share = min(share, p["dram_core_limit_bytes_per_us"])
+    share, write_cost, shared_share = costs.shares_of(p, active)
     return AttentionBlock(
-        units, strip, span, E_U, E_Q, E_K, num_strips, is_folded, active,
-        share, write_cost_of(p, active, share), shared_share_of(p, active),
+        units, strip, span, E_U, E_Q, E_K, num_strips, is_folded, active, share, write_cost, shared_share
     )  # fmt: skip
 
 
@@ -452,21 +442,20 @@ ATTENTION_COST_DTYPE = np.dtype(
 def attention_sram_bytes(p: Any, s: AttentionSizes, tile_q: int, tile_kv: int) -> int:
     """SRAM bytes that the tiles of one core occupy, buffers included."""
     is_latent = s.kv_width == s.head_dim
-    inputs = padded_tile_bytes(p, tile_q, s.head_dim * p["a_half_bits"])
-    inputs += padded_tile_bytes(p, tile_kv, s.head_dim * p["b_half_bits"])
+    inputs = costs.padded_tile_bytes(p, tile_q, s.head_dim * p["a_half_bits"])
+    inputs += costs.padded_tile_bytes(p, tile_kv, s.head_dim * p["b_half_bits"])
     copies = 0
     if p["has_dequant_copy"]:
-        copies += padded_tile_bytes(p, tile_kv, s.head_dim * p["a_half_bits"])
+        copies += costs.padded_tile_bytes(p, tile_kv, s.head_dim * p["a_half_bits"])
     if not is_latent:
-        inputs += padded_tile_bytes(p, tile_kv, s.value_dim * p["b_half_bits"])
+        inputs += costs.padded_tile_bytes(p, tile_kv, s.value_dim * p["b_half_bits"])
         if p["has_dequant_copy"]:
-            copies += padded_tile_bytes(p, tile_kv, s.value_dim * p["a_half_bits"])
-    scores = padded_tile_bytes(p, tile_q, tile_kv * p["acc_half_bits"])
-    scores += padded_tile_bytes(p, tile_q, tile_kv * p["a_half_bits"])
-    output = padded_tile_bytes(p, tile_q, s.value_dim * p["acc_half_bits"])
-    stats = padded_tile_bytes(p, tile_q, STATS_PER_ROW * p["acc_half_bits"])
-    total: int = p["input_buffers"] * inputs + copies + scores + p["output_buffers"] * output + stats
-    return total
+            copies += costs.padded_tile_bytes(p, tile_kv, s.value_dim * p["a_half_bits"])
+    scores = costs.padded_tile_bytes(p, tile_q, tile_kv * p["acc_half_bits"])
+    scores += costs.padded_tile_bytes(p, tile_q, tile_kv * p["a_half_bits"])
+    output = costs.padded_tile_bytes(p, tile_q, s.value_dim * p["acc_half_bits"])
+    stats = costs.padded_tile_bytes(p, tile_q, STATS_PER_ROW * p["acc_half_bits"])
+    return p["input_buffers"] * inputs + copies + scores + p["output_buffers"] * output + stats
 
 
 @inlined_kernel
@@ -516,8 +505,7 @@ def _main_us(
     tile_cycles += 2 * p["fill_drain_cycles"] + blocks * p["weight_load_cycles"]
     tile_us = min(tile_cycles / p["cycles_per_us"], compute_us)
     best_us = max(all_dma_us, compute_us + lead_us, tile_us + loads_us)
-    main_us: float = (1.0 - p["overlap_frac"]) * (compute_us + all_dma_us) + p["overlap_frac"] * best_us
-    return main_us
+    return (1.0 - p["overlap_frac"]) * (compute_us + all_dma_us) + p["overlap_frac"] * best_us
 
 
 @kernel
@@ -599,7 +587,7 @@ def attention_core_cost(
     dram_us = moved.dram / blk.dram_share
     shared_us = moved.shared / blk.shared_share if p["has_shared"] else 0.0
     noc_us = moved.port / p["noc_bytes_per_us"] if p["has_noc"] else 0.0
-    return whole_cost(
+    return costs.whole_cost(
         p, blk, units * counts.visits, units * row_tiles, q_bytes, kv_bytes, 0, loads, o, q_dram, kv_dram, kept_frac,
         store_bytes, spill_bytes,
         main_us, compute_us, step_cycles / p["cycles_per_us"], fill_drain / p["cycles_per_us"],
@@ -646,15 +634,15 @@ def evaluate_attention_mapping(
                 )  # fmt: skip
                 if cost.latency_us > slowest_us:
                     slowest_us = cost.latency_us
-                    fill_times(p, blk, cost, out)
+                    costs.fill_times(p, blk, cost, out)
                 busiest_bytes = max(busiest_bytes, cost.busiest_bytes)
                 visits = max(visits, cost.visits)
-                q_bytes += dram_total(num, cost.a_dram)
-                kv_bytes += dram_total(num, cost.b_dram)
+                q_bytes += costs.dram_total(num, cost.a_dram)
+                kv_bytes += costs.dram_total(num, cost.b_dram)
                 scores += num * units * counts.scores
                 if not p["c_is_resident"]:
                     store_bytes += num * cost.store_bytes
-                    spill_bytes += dram_total(num, cost.spill_bytes * (1.0 - cost.kept_frac))
+                    spill_bytes += costs.dram_total(num, cost.spill_bytes * (1.0 - cost.kept_frac))
                 elif blk.E_K > 1:
                     store_bytes += num * cost.store_bytes
                 if blk.E_K > 1 and place == 0:

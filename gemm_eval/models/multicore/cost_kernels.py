@@ -13,16 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import entry_point, inlined_kernel, kernel
+from gemm_eval.models.multicore import pipeline_kernels as pipelines
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_half_bits
-from gemm_eval.models.multicore.pipeline_kernels import (
-    Traffic,
-    add_traffic,
-    c_traffic,
-    no_pipeline_us,
-    overlap_main_us,
-    pipeline_us_if_any,
-    traffic_us,
-)
+from gemm_eval.models.multicore.pipeline_kernels import Traffic
 from gemm_eval.models.multicore.terms import BOUNDS, MAIN, PHASES, TERMS, Times
 
 _INTS = (
@@ -140,11 +133,20 @@ def block_of(p: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: in
     E_N = ceil_div(N, n)
     E_K = ceil_div(K, k)
     active = E_G * E_M * E_N * E_K
-    share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
-    share = min(share, p["dram_core_limit_bytes_per_us"])
-    return Block(
-        g, m, n, k, E_G, E_M, E_N, E_K, active, share, write_cost_of(p, active, share), shared_share_of(p, active)
-    )  # fmt: skip
+    share, write_cost, shared_share = shares_of(p, active)
+    return Block(g, m, n, k, E_G, E_M, E_N, E_K, active, share, write_cost, shared_share)
+
+
+@inlined_kernel
+def shares_of(p: Any, active_cores: int) -> tuple[float, float, float]:
+    """Return what of a `Block` follows from its active cores: its share of DRAM, and the last two."""
+    share = min(
+        p["dram_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"]), p["dram_core_limit_bytes_per_us"]
+    )
+    shared_share = math.inf
+    if p["has_shared"]:
+        shared_share = p["shared_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"])
+    return share, write_cost_of(p, active_cores, share), shared_share
 
 
 @inlined_kernel
@@ -153,17 +155,7 @@ def write_cost_of(p: Any, active_cores: int, dram_share: float) -> float:
     if p["write_bytes_per_us"] == p["dram_bytes_per_us"]:
         return 1.0
     share = p["write_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"])
-    cost: float = dram_share / min(share, p["dram_core_limit_bytes_per_us"])
-    return cost
-
-
-@inlined_kernel
-def shared_share_of(p: Any, active_cores: int) -> float:
-    """Bandwidth of one core to the memory between DRAM and SRAM, in bytes per us; inf without one."""
-    if not p["has_shared"]:
-        return math.inf
-    share: float = p["shared_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"])
-    return share
+    return dram_share / min(share, p["dram_core_limit_bytes_per_us"])
 
 
 @kernel
@@ -315,17 +307,17 @@ def cost_of_sums(
     a_dram, b_dram, spill_dram = dram_bytes_of(p, blk, sums, kept_frac)
     shared_bytes = a_charged + sums.b_charged * p["b_dram"]
     loads = Traffic(a_dram + b_dram, shared_bytes, float(sums.a_bytes + sums.b_bytes + sums.s_bytes))
-    c = c_traffic(p, blk, float(sums.store_bytes), float(sums.spill_bytes))
+    c = pipelines.c_traffic(p, blk, float(sums.store_bytes), float(sums.spill_bytes))
     if kept_frac > 0.0:
-        c = Traffic(c_traffic(p, blk, float(sums.store_bytes), spill_dram).dram, c.shared, c.port)
-    moved = add_traffic(loads, c)
+        c = Traffic(pipelines.c_traffic(p, blk, float(sums.store_bytes), spill_dram).dram, c.shared, c.port)
+    moved = pipelines.add_traffic(loads, c)
     dram_us = moved.dram / blk.dram_share
     shared_us = moved.shared / blk.shared_share if p["has_shared"] else 0.0
     noc_us = 0.0
     if p["has_noc"]:
         noc_us = moved.port / p["noc_bytes_per_us"]
     feed_us = sums.steps * p["feed_us_per_step"]
-    all_dma_us = max(traffic_us(p, blk, moved), feed_us)
+    all_dma_us = max(pipelines.traffic_us(p, blk, moved), feed_us)
 
     step_cycles = sums.steps / p["steps_per_cycle"]
     fill_drain = sums.visits * p["fill_drain_cycles"] + sums.fills * p["weight_load_cycles"]
@@ -346,7 +338,7 @@ def cost_of_sums(
         red_add_us = sums.red_adds / p["vector_ops_per_cycle"] / p["cycles_per_us"]
 
     if not p["is_pipeline"]:
-        main_us = overlap_main_us(p, blk, loads, c, compute_us, all_dma_us, tile_m, tile_n, tile_k)
+        main_us = pipelines.overlap_main_us(p, blk, loads, c, compute_us, all_dma_us, tile_m, tile_n, tile_k)
     elif pipeline_us < 0.0:
         # the pipeline counts unrounded bytes and adds up step by step: stay below both roundings
         rounding_us = 8.0 / blk.dram_share + 8.0 / p["noc_bytes_per_us"]
@@ -500,8 +492,8 @@ def fill_mapping(
     out["energy_pj"] = energy_pj_of(p, float(steps), macs, dram_bytes, out["core_bytes"], out["latency_us"])
 
 
-def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
-    """Return the kernel that fills a record with the cost of a mapping, for one way to time its main loops."""
+def _make_evaluate(*, has_pipeline: bool) -> Callable[..., None]:
+    """Return the kernel that fills a record with the cost of a mapping, for every timing or for overlap alone."""
 
     @kernel
     def evaluate_into(
@@ -524,7 +516,11 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
             if num_sets == 0:
                 continue
             # no core of a set has more of anything than the one with the full block
-            pipeline_us = pipeline_us_of(p, blk, g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
+            pipeline_us = 0.0
+            if has_pipeline:
+                pipeline_us = pipelines.pipeline_us_if_any(
+                    p, blk, g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order
+                )
             cost = core_cost(
                 p, blk, g, blk.m, blk.n, blk.k, min(tile_m, blk.m), min(tile_n, blk.n), min(tile_k, blk.k),
                 T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us,
@@ -541,11 +537,9 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
     return evaluate_into
 
 
-evaluate_into = _make_evaluate(pipeline_us_if_any)
-"""For every timing."""
-
-evaluate_overlap_into = _make_evaluate(no_pipeline_us)
-"""For overlap timing: it compiles a second faster."""
+evaluate_into = _make_evaluate(has_pipeline=True)
+evaluate_overlap_into = _make_evaluate(has_pipeline=False)
+"""It compiles a second faster."""
 
 
 @inlined_kernel
@@ -574,8 +568,7 @@ def energy_pj_of(p: Any, steps: float, macs: float, dram_bytes: float, core_byte
     if p["has_noc"]:
         energy_pj += core_bytes * p["noc_pj_per_byte"]
     energy_pj += p["static_pj_per_us"] * latency_us
-    result: float = energy_pj
-    return result
+    return energy_pj
 
 
 @kernel
@@ -722,7 +715,7 @@ def evaluate_range(
     """Evaluate the mappings of the records start..stop-1 of `stored`; with `checks` whatever numbers they hold.
 
     Shapes: params [num_types] of PARAMS_DTYPE; type_of [num]; sizes [num, 4] of G, M, K, N; stored [num] of COST_DTYPE;
-    out [num] of COST_DTYPE, zeros: they stay where a mapping was found illegal.
+    out [num, 1] of COST_DTYPE, zeros: they stay where a mapping was found illegal.
     """
     for i in range(start, stop):
         p, row = params[type_of[i]], stored[i]
@@ -730,5 +723,5 @@ def evaluate_range(
         if not checks or is_legal(p, G, M, K, N, row):
             evaluate_into(
                 p, G, M, K, N, row["P_G"], row["P_M"], row["P_N"], row["P_K"],
-                row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"], out[i],
+                row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"], out[i, 0],
             )  # fmt: skip

@@ -13,21 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import entry_point, kernel
-from gemm_eval.models.multicore.cost_kernels import (
-    Block,
-    CoreCost,
-    CoreSums,
-    add_totals,
-    block_of,
-    clear_totals,
-    core_sums,
-    cost_of_sums,
-    fill_mapping,
-    fill_times,
-    is_legal,
-    shared_share_of,
-    write_cost_of,
-)
+from gemm_eval.models.multicore import cost_kernels as cores
+from gemm_eval.models.multicore.cost_kernels import Block, CoreCost, CoreSums
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_first_us, pipeline_part_us
 
@@ -68,11 +55,7 @@ def _least_loaded(loads: Any, members: Any, num_sets: int) -> int:
 
 @kernel
 def fill_spread(p: Any, rows: Any, counts: Any, P_G: int, P_M: int, spread: Spread) -> int:
-    """Spread groups over at most P_G sets of cores; return how many sets have one.
-
-    Args:
-        rows, counts: int64 [num_sizes], row counts of the groups, descending, and how many groups have each.
-    """
+    """Spread groups over at most P_G sets of cores; return how many sets have one."""
     starts, loads, members, scratch = spread.starts, spread.loads, spread.members, spread.scratch
     num_sets = min(P_G, loads.shape[0])
     loads[:num_sets] = 0
@@ -154,13 +137,11 @@ def spread_of(params: Any, rows: Any, counts: Any, P_G: int, P_M: int) -> Any:
 @kernel
 def chip_of(p: Any, rows: Any, K: int, N: int, P_M: int, P_N: int, P_K: int, spread: Spread, num_sets: int) -> Block:
     """Return the block of the largest group, with sets of cores as E_G, and the active cores and shares of the chip."""
-    blk = block_of(p, 1, rows[0], K, N, 1, P_M, P_N, P_K)
+    blk = cores.block_of(p, 1, rows[0], K, N, 1, P_M, P_N, P_K)
     active = active_cores_of(rows, P_M, blk.E_N, blk.E_K, spread, num_sets)
-    share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
-    share = min(share, p["dram_core_limit_bytes_per_us"])
+    share, write_cost, shared_share = cores.shares_of(p, active)
     return Block(
-        1, blk.m, blk.n, blk.k, num_sets, blk.E_M, blk.E_N, blk.E_K, active, share, write_cost_of(p, active, share),
-        shared_share_of(p, active),
+        1, blk.m, blk.n, blk.k, num_sets, blk.E_M, blk.E_N, blk.E_K, active, share, write_cost, shared_share
     )  # fmt: skip
 
 
@@ -182,7 +163,7 @@ def _run_sums(
     T_n = ceil_div(n, tile_n)
     T_k = ceil_div(k, tile_k)
     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-    return core_sums(p, blk, blk.g, m, n, k, T_m, T_n, T_k, f_a, f_b, f_c)
+    return cores.core_sums(p, blk, blk.g, m, n, k, T_m, T_n, T_k, f_a, f_b, f_c)
 
 
 @kernel
@@ -211,7 +192,7 @@ def set_cost(
         blk = run_block(chip, rows[spread.sizes[run]], spread.counts[run], P_M)
         sums = add_sums(sums, _run_sums(p, blk, blk.m, chip.n, chip.k, tile_m, tile_n, tile_k, order))
     tile_m, tile_n, tile_k = min(tile_m, largest.m), min(tile_n, chip.n), min(tile_k, chip.k)
-    return cost_of_sums(p, largest, sums, tile_m, tile_n, tile_k, pipeline_us)
+    return cores.cost_of_sums(p, largest, sums, tile_m, tile_n, tile_k, pipeline_us)
 
 
 @kernel
@@ -240,28 +221,8 @@ def set_pipeline_us(
     return total + pipeline_first_us(p, largest, largest.m, chip.n, chip.k, tile_m, tile_n, tile_k)
 
 
-@kernel
-def no_set_pipeline_us(
-    p: Any, chip: Block, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int, tile_n: int, tile_k: int,  # noqa: ARG001
-    order: int,  # noqa: ARG001
-) -> float:  # fmt: skip
-    """Return 0."""
-    return 0.0
-
-
-@kernel
-def _set_pipeline_us_if_any(
-    p: Any, chip: Block, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int, tile_n: int, tile_k: int,
-    order: int,
-) -> float:  # fmt: skip
-    us = 0.0
-    if p["is_pipeline"]:
-        us = set_pipeline_us(p, chip, rows, P_M, spread, which, tile_m, tile_n, tile_k, order)
-    return us
-
-
-def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
-    """Return the kernel that fills a record with the cost of a mapping, for one way to time its main loops."""
+def _make_evaluate(*, has_pipeline: bool) -> Callable[..., None]:
+    """Return the kernel that fills a record with the cost of a mapping, for every timing or for overlap alone."""
 
     @kernel
     def evaluate_into(
@@ -271,7 +232,7 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
         """Fill the record `out` of `COST_DTYPE` with the cost of one legal mapping; `spread` is filled too."""
         num_sets = fill_spread(p, rows, counts, P_G, P_M, spread)
         chip = chip_of(p, rows, K, N, P_M, P_N, P_K, spread, num_sets)
-        clear_totals(out)
+        cores.clear_totals(out)
         steps = 0
         num_rows = 0
         slowest_us = -1.0
@@ -279,22 +240,24 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
         visits = 0
         for which in range(num_sets):
             # no core of a set has more of anything than the one with the full blocks
-            pipeline_us = pipeline_us_of(p, chip, rows, P_M, spread, which, tile_m, tile_n, tile_k, order)
+            pipeline_us = 0.0
+            if has_pipeline and p["is_pipeline"]:
+                pipeline_us = set_pipeline_us(p, chip, rows, P_M, spread, which, tile_m, tile_n, tile_k, order)
             cost = set_cost(p, chip, rows, P_M, spread, which, tile_m, tile_n, tile_k, order, pipeline_us)
             if cost.latency_us > slowest_us:
                 slowest_us = cost.latency_us
-                fill_times(p, chip, cost, out)
+                cores.fill_times(p, chip, cost, out)
             busiest_bytes = max(busiest_bytes, cost.busiest_bytes)
             visits = max(visits, cost.visits)
             for run in range(spread.starts[which], spread.starts[which + 1]):
                 size = rows[spread.sizes[run]]
                 blk = run_block(chip, size, spread.counts[run], P_M)
-                steps += add_totals(
+                steps += cores.add_totals(
                     p, blk, blk.g, 1, size, K, N, tile_m, tile_n, tile_k, order, cost.kept_frac, out
                 )  # fmt: skip
                 num_rows += size * spread.counts[run]
 
-        fill_mapping(
+        cores.fill_mapping(
             p, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k, order, chip.active_cores, visits, steps,
             float(num_rows * K * N), out,
         )  # fmt: skip
@@ -303,11 +266,8 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
     return evaluate_into
 
 
-evaluate_grouped_into = _make_evaluate(_set_pipeline_us_if_any)
-"""For every timing."""
-
-evaluate_grouped_overlap_into = _make_evaluate(no_set_pipeline_us)
-"""For overlap timing: it compiles faster."""
+evaluate_grouped_into = _make_evaluate(has_pipeline=True)
+evaluate_grouped_overlap_into = _make_evaluate(has_pipeline=False)
 
 
 @entry_point
@@ -320,9 +280,9 @@ def evaluate_grouped(
         p, row = params[type_of[i]], stored[i]
         K, N = sizes[i, 2], sizes[i, 3]
         first, last = starts[of[i]], starts[of[i] + 1]
-        if not checks or is_legal(p, 1, rows[first], K, N, row):
+        if not checks or cores.is_legal(p, 1, rows[first], K, N, row):
             evaluate_grouped_into(
                 p, rows[first:last], counts[first:last], K, N, row["P_G"], row["P_M"], row["P_N"], row["P_K"],
                 row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"],
-                new_spread(counts[first:last], row["P_G"]), out[i],
+                new_spread(counts[first:last], row["P_G"]), out[i, 0],
             )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,12 +59,6 @@ def group_sizes(problem: GemmProblem) -> GroupSizes:
     return GroupSizes(*(read_only(np.ascontiguousarray(column)) for column in pairs.T))
 
 
-def lone_layout(problem: GemmProblem) -> Layouts:
-    """Return the groups of a problem as kernels of many problems take them."""
-    rows, counts = group_sizes(problem)
-    return Layouts(FIRST, read_only(np.array([0, len(rows)])), rows, counts)
-
-
 def batch_sizes(problem: GemmProblem) -> tuple[int, int, int, int] | None:
     """Return (G, M, K, N) of the batch that a problem is, groups without rows left out; None where rows differ."""
     if problem.row_groups is None:
@@ -71,6 +66,15 @@ def batch_sizes(problem: GemmProblem) -> tuple[int, int, int, int] | None:
     if not all(num_rows in (0, problem.M) for num_rows in problem.row_groups):
         return None
     return problem.row_groups.count(problem.M), problem.M, problem.K, problem.N
+
+
+def kernel_sizes(problem: GemmProblem, *, as_groups: bool = False) -> tuple[Any, ...]:
+    """Return a problem as kernels take it: sizes [1, 4], and `Layouts` where groups differ or `as_groups`."""
+    sizes = None if as_groups else batch_sizes(problem)
+    if sizes is not None:
+        return (np.array([sizes]),)
+    rows, counts = group_sizes(problem)
+    return np.array([problem.sizes]), FIRST, read_only(np.array([0, len(rows)])), rows, counts
 
 
 class SplitLayouts(NamedTuple):
@@ -105,10 +109,7 @@ class MulticoreCost(NamedTuple):
     """Cost of one mapping: the fields of `COST_DTYPE`, unpacked.
 
     Bytes are totals of the chip, times are those of the slowest core; MODEL.md defines each. `energy_pj` is None when
-    the arch gives no energy figures; `bound` is an index into `BOUNDS`. The counts at the end of the integers are those
-    of the search that found the mapping: mappings whose cost was computed, tile choices that do not fit in SRAM, and
-    partitions, of which some have a bound above the best and some are equal to a smaller one or split K where the chip
-    cannot reduce. All are 0 for a mapping that was given.
+    the arch gives no energy figures; `bound` is an index into `BOUNDS`. The counts are 0 for a mapping that was given.
     """
 
     mapping: MulticoreMapping
@@ -125,11 +126,11 @@ class MulticoreCost(NamedTuple):
     reduction_bytes: int
     core_bytes: int
     bound: int
-    num_candidates: int
-    num_refused_sram: int
+    num_candidates: int  # of the search: mappings whose cost was computed
+    num_refused_sram: int  # tile choices that do not fit in SRAM
     num_partitions: int
-    num_partitions_bounded: int
-    num_partitions_dropped: int
+    num_partitions_bounded: int  # with a bound above the best
+    num_partitions_dropped: int  # equal to a smaller one, or split K where the chip cannot reduce
     latency_us: float
     main_us: float
     compute_us: float
@@ -192,12 +193,9 @@ def cost_of_mapping(
     stored, out = np.zeros((2, 1), COST_DTYPE)
     for name, number in zip(_NUMBERS, (*mapping.partition, *mapping.tile, mapping.loop_order), strict=True):
         stored[name] = number
-    sizes = None if as_groups else batch_sizes(problem)
-    asked = params, FIRST, np.array([sizes or problem.sizes])
-    if sizes is None:
-        evaluate_grouped(*asked, *lone_layout(problem), 0, 1, False, stored, out)
-    else:
-        evaluate_range(*asked, 0, 1, False, stored, out)
+    sizes = kernel_sizes(problem, as_groups=as_groups)
+    evaluate: Callable[..., None] = evaluate_range if len(sizes) == 1 else evaluate_grouped
+    evaluate(params, FIRST, *sizes, 0, 1, False, stored, out.reshape(1, 1))
     return out
 
 

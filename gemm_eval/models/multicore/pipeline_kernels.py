@@ -92,8 +92,7 @@ def overlap_main_us(
     tile_cycles = steps / p["steps_per_cycle"] + p["fill_drain_cycles"] + fills * p["weight_load_cycles"]
     tile_us = tile_cycles / p["cycles_per_us"]
     best_us = max(all_dma_us, compute_us + lead_us, tile_us + loads_us)
-    main_us: float = (1.0 - p["overlap_frac"]) * (compute_us + all_dma_us) + p["overlap_frac"] * best_us
-    return main_us
+    return (1.0 - p["overlap_frac"]) * (compute_us + all_dma_us) + p["overlap_frac"] * best_us
 
 
 # Loops of each order, outermost first, as dimension numbers: m 0, n 1, k 2.
@@ -162,15 +161,19 @@ def pipeline_main_us(
 @kernel
 def pipeline_first_us(p: Any, blk: Any, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int) -> float:
     """Time in us of the first loads of a core, which have nothing to hide behind."""
-    first_m = min(tile_m, m)
-    first_n = min(tile_n, n)
     first_k = min(tile_k, k)
-    group = p["group_size"]
-    first_b = first_k * first_n * (p["b_half_bits"] / 16.0)
+    first_a = min(tile_m, m) * first_k * (p["a_half_bits"] / 16.0)
+    return dma_us(p, blk, first_a, _b_tile_bytes(p, first_k, min(tile_n, n)), 0.0)
+
+
+@kernel
+def _b_tile_bytes(p: Any, k: int, n: int) -> float:
+    """Bytes of a tile of B and of its scales, not rounded."""
+    num_bytes: float = k * n * (p["b_half_bits"] / 16.0)
     if p["is_quantized"]:
-        first_b += (ceil_div(first_k, group) if group > 0 else 1) * first_n * (p["group_half_bits"] / 16.0)
-    us: float = dma_us(p, blk, first_m * first_k * (p["a_half_bits"] / 16.0), first_b, 0.0)
-    return us
+        group = p["group_size"]
+        num_bytes += (ceil_div(k, group) if group > 0 else 1) * n * (p["group_half_bits"] / 16.0)
+    return num_bytes
 
 
 @kernel
@@ -196,15 +199,11 @@ def pipeline_part_us(
     c_mask = 8 | _bit(0, d0, d1) | _bit(1, d0, d1)
 
     a_size = p["a_half_bits"] / 16.0
-    b_size = p["b_half_bits"] / 16.0
-    s_size = p["group_half_bits"] / 16.0
     partial_size = p["spill_half_bits"] / 16.0
     final_size = store_half_bits(p, blk.E_K) / 16.0
     cube_m = p["cube_m"]
     cube_n = p["cube_n"]
     cube_k = p["cube_k"]
-    group = p["group_size"]
-    quantized = p["is_quantized"]
     is_exposed = p["output_buffers"] == 1
 
     total = 0.0
@@ -248,12 +247,8 @@ def pipeline_part_us(
                     next_changed = 8
                     if is_last and after_m > 0:
                         loads_blk = after_blk
-                        next_k = min(tile_k, k)
-                        next_n = min(tile_n, n)
-                        a = min(tile_m, after_m) * next_k * a_size
-                        b = next_k * next_n * b_size
-                        if quantized:
-                            b += (ceil_div(next_k, group) if group > 0 else 1) * next_n * s_size
+                        a = min(tile_m, after_m) * min(tile_k, k) * a_size
+                        b = _b_tile_bytes(p, min(tile_k, k), min(tile_n, n))
                     if not is_last:
                         j0, j1, j2 = i0, i1, i2 + 1
                         if j2 == T2:
@@ -274,9 +269,7 @@ def pipeline_part_us(
                         if next_changed & a_mask:
                             a = next_m * next_k * a_size
                         if next_changed & b_mask:
-                            b = next_k * next_n * b_size
-                            if quantized:
-                                b += (ceil_div(next_k, group) if group > 0 else 1) * next_n * s_size
+                            b = _b_tile_bytes(p, next_k, next_n)
                         if next_changed & c_mask and jk > 0:
                             refill = next_m * next_n * partial_size
 
@@ -316,13 +309,4 @@ def pipeline_us_if_any(
     p: Any, blk: Any, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int
 ) -> float:
     """Return `pipeline_main_us` where that is the timing, else 0."""
-    us: float = pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order) if p["is_pipeline"] else 0.0
-    return us
-
-
-@kernel
-def no_pipeline_us(
-    p: Any, blk: Any, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int,  # noqa: ARG001
-) -> float:  # fmt: skip
-    """Return 0."""
-    return 0.0
+    return pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order) if p["is_pipeline"] else 0.0

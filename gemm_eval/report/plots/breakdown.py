@@ -48,7 +48,6 @@ def plot_breakdown(
         counts: how often each runs: bars are then the time of all its runs.
 
     Raises:
-        GemmEvalError: matplotlib is not installed.
         InvalidInputError: no results, not as many names or counts, or counts below 1.
     """
     from matplotlib.colors import to_rgba
@@ -149,7 +148,6 @@ def plot_steps(estimates: ModelEstimate | Iterable[ModelEstimate]) -> Figure:
         estimates: one, or several, drawn from top to bottom.
 
     Raises:
-        GemmEvalError: matplotlib is not installed.
         InvalidInputError: no estimates.
     """
     from matplotlib.patches import Patch

@@ -48,7 +48,6 @@ def plot_pareto(
         maximize: which of `x` and `y` are better when larger.
 
     Raises:
-        GemmEvalError: matplotlib is not installed.
         InvalidInputError: columns of words where numbers are needed, or of unequal lengths.
         InvalidOptionError: no such column, or nothing feasible.
     """
@@ -159,7 +158,6 @@ def plot_heat_map(table: Any, x: str, y: str, value: str, *, reduce: str = "min"
         reduce: ``"min"``, ``"max"`` or ``"median"`` over everything else that varies.
 
     Raises:
-        GemmEvalError: matplotlib is not installed.
         InvalidInputError: `value` holds words.
         InvalidOptionError: no such column or reduction, or nothing feasible.
     """
@@ -182,7 +180,10 @@ def plot_heat_map(table: Any, x: str, y: str, value: str, *, reduce: str = "min"
 
     known = cells[np.isfinite(cells)]
     scale = figures.scale_of(value, known)
-    ticks = [_ticks(items, name) for items, name in ((across, x), (up, y))]
+    ticks = []
+    for items, name in ((across, x), (up, y)):
+        places = range(0, len(items), -(-len(items) // _MOST_TICKS))
+        ticks.append((places, *figures.tick_texts(name, [items[place] for place in places])))
     longest = max(map(len, ticks[0][2]))
     if cells.size <= _MOST_TEXT:
         longest = max(longest, *(len(scale.text(cell)) for cell in known))
@@ -203,10 +204,10 @@ def plot_heat_map(table: Any, x: str, y: str, value: str, *, reduce: str = "min"
                 axes.text(
                     column, row, scale.text(cell), color=figures.ink_on(to_hex(tuple(fills[row, column]))), **look
                 )
-    for axis, (label, places, texts) in zip((axes.xaxis, axes.yaxis), ticks, strict=True):
+    for axis, (places, label, texts) in zip((axes.xaxis, axes.yaxis), ticks, strict=True):
         axis.set_ticks(places, labels=texts)
         axis.set_label_text(label)
-    if longest * _LETTER_INCHES * len(ticks[0][1]) > figure.get_figwidth() - _MARGIN_INCHES:
+    if longest * _LETTER_INCHES * len(ticks[0][0]) > figure.get_figwidth() - _MARGIN_INCHES:
         axes.tick_params(axis="x", rotation=90)
     _add_color_bar(axes, mesh, value, known, is_log=is_log, scale=scale)
     axes.set_title(_quantity(value) + (f", {reduce} of up to {most:,} designs a cell" if most > 1 else ""))
@@ -219,13 +220,6 @@ def plot_heat_map(table: Any, x: str, y: str, value: str, *, reduce: str = "min"
 def _distinct(items: list[Any]) -> list[Any]:
     distinct = list(dict.fromkeys(items))
     return sorted(distinct) if all(isinstance(item, int | float) for item in distinct) else distinct
-
-
-def _ticks(items: list[Any], name: str) -> tuple[str, list[int], list[str]]:
-    """Return the label of an axis, and places and texts of its ticks."""
-    places = list(range(0, len(items), -(-len(items) // _MOST_TICKS)))
-    label, texts = figures.tick_texts(name, [items[place] for place in places])
-    return label, places, texts
 
 
 def _names(table: Any) -> list[str]:

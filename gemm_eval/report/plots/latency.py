@@ -53,7 +53,6 @@ def plot_latency_over_m(
         dtype: as in `GEMMEvaluator.evaluate`; None: every chip's own default.
 
     Raises:
-        GemmEvalError: matplotlib is not installed.
         InvalidInputError: no evaluator or more than eight, no M.
         InvalidProblemError, UnsupportedError, InfeasibleError: as `GEMMEvaluator.evaluate_many`.
     """

@@ -52,7 +52,6 @@ def plot_mapping(result: GEMMResult) -> Figure:
     blocks are too small for numbers, those of whole rows of blocks stand on the right.
 
     Raises:
-        GemmEvalError: matplotlib is not installed.
         InvalidInputError: not a `GEMMResult`.
         UnsupportedError: groups of the problem differ.
     """

@@ -47,7 +47,6 @@ def plot_roofline(evaluator: GEMMEvaluator, gemms: Iterable[Any], *, names: Sequ
         names: of the GEMMs; written beside their markers where there is room. Default: those of `LayerGemm`.
 
     Raises:
-        GemmEvalError: matplotlib is not installed.
         InvalidInputError: no GEMMs, or not as many names.
         InvalidProblemError, UnsupportedError, InfeasibleError: as `GEMMEvaluator.evaluate_many`.
     """

@@ -5,18 +5,22 @@ The commands themselves are made from the registry in `gemm_eval.cli.subjects`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from gemm_eval.models.gpu import CalibrationFile
+from gemm_eval.validation.exam import MODEL, Exam, Line, score
+from gemm_eval.validation.metrics import Metrics
+from gemm_eval.validation.report import error_cells, lines_table, report_table
+from gemm_eval.validation.timings import Floats, Ints, Mask
+
 
 class Report(NamedTuple):
-    """What `validate` prints.
-
-    Attributes:
-        document: returns plain values for JSON.
-        parts: returns lines and tables for people.
-    """
+    """What `validate` prints: plain values for JSON, and lines and tables for people."""
 
     document: Callable[[], Mapping[str, Any]]
     parts: Callable[[], Iterable[Any]]
@@ -34,3 +38,64 @@ class Fitted(NamedTuple):
     path: Path | None
     write: Callable[[Path], object]
     parts: tuple[Any, ...]
+
+
+def fitted(
+    calibration: CalibrationFile, path: Path, title: str, num_rows: Mapping[str, int] | None = None,
+    notes: Iterable[str] = (),
+) -> Fitted:  # fmt: skip
+    """Return what `calibrate` writes and prints of a calibration.
+
+    Args:
+        path: where it goes by default.
+        title: of the table of held-out errors.
+        num_rows: of each data set; None: as many as counted.
+        notes: lines below the table.
+    """
+    headers = ("data", "rows", "used", "MAPE", "median", "p90", "bias", "tau")
+    table = report_table(headers, title, 1)
+    of_set = {errors.data: errors for errors in calibration.errors}
+    for name, num in (num_rows or {data: errors.num_rows for data, errors in of_set.items()}).items():
+        if (errors := of_set.get(name)) is None:
+            table.add_row(name, f"{num:,}", "0", *("-" for _ in headers[3:]))
+            continue
+        percents = (errors.mape_percent, errors.median_percent, errors.p90_percent, errors.bias_percent)
+        mape, median, p90, bias = (percent / 100.0 for percent in percents)
+        metrics = Metrics(errors.num_rows, mape, median, p90, bias, errors.kendall_tau)
+        table.add_row(name, f"{num:,}", *error_cells(metrics, metrics.kendall_tau))
+    return Fitted(path, lambda out: out.write_text(calibration.to_yaml(), encoding="utf-8"), (table, *notes))
+
+
+def rows_between(values: Floats | Ints, regimes: Iterable[tuple[str, float, float]]) -> dict[str, Mask]:
+    """Return by name which values lie above the first and up to the second number of a regime."""
+    return {name: np.asarray((values > low) & (values <= high)) for name, low, high in regimes}
+
+
+def exam_report(exam: Exam[Any], names: Sequence[str] | None, *, groups: bool, **options: Any) -> Report:
+    """Return the scores of a subject with an exam.
+
+    Args:
+        names: GPUs; none or ``all``: every one with tables.
+        groups: also lines of single groups of rows.
+        options: of the command; JSON repeats those that are one value.
+    """
+    shares = {**exam.baselines, MODEL: "MAPE"}
+
+    def lines() -> list[Line]:
+        return [line for line in score(exam, names or ()) if groups or exam.is_main(line.labels)]
+
+    def document() -> Mapping[str, Any]:
+        single = {name: value for name, value in options.items() if isinstance(value, int | str)}
+        return {**single, "lines": [line.to_dict() for line in lines()]}
+
+    def parts() -> Iterator[Any]:
+        printed = lines()
+        yield exam.headline
+        by_title = groupby(printed, lambda line: exam.title.format(**line.labels))
+        tables = [(title, list(of_table)) for title, of_table in by_title]
+        if len(tables) > 1 and len(tables) == len(printed):  # a line each: one table for all
+            yield lines_table(printed, "all rows", {}, shares, title_of=exam.title)
+        else:
+            yield from (lines_table(of_table, title, exam.columns, shares) for title, of_table in tables)
+
+    return Report(document, parts)

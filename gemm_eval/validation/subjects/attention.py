@@ -10,41 +10,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import Coefficient
-from gemm_eval.models.gpu.attention import (
-    ATTENTION_FAMILIES,
-    ATTENTION_LIBRARIES,
-    ATTENTION_MODEL_VERSION,
-    AttentionCalibration,
-    AttentionFamily,
-    AttentionRows,
-    FittedFamily,
-    attention_calibration_path,
-    attention_coefficients,
-    attention_costs,
-    attention_rows,
-    family_us,
-)
+from gemm_eval.models.gpu import attention as model
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
-from gemm_eval.validation.exam import (
-    FITTED,
-    MODEL,
-    NAIVE,
-    Exam,
-    MeasuredTable,
-    check_gpu,
-    errors_of,
-    held_out,
-)
-from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded
+from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, Exam, Groups, MeasuredTable, Predict
+from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, provenance, rounded
 from gemm_eval.validation.metrics import ALL
-from gemm_eval.validation.subjects import Fitted
-from gemm_eval.validation.subjects.reports import fitted, rows_between
+from gemm_eval.validation.subjects import Fitted, fitted, rows_between
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.words import refusal
@@ -80,28 +58,25 @@ class AttentionTable(MeasuredTable):
 
     @classmethod
     def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a table that its meta file says."""
         return {**super().read_meta(path, meta), "is_aliased": bool(meta.get("values_are_keys", False))}
 
     @cached_property
     def problems(self) -> list[AttentionProblem]:
         """The attention of each row."""
-        is_latent = self.phase == "mla_generation"
-        sizes = self.frame[[*_SIZES]].to_dict("records")
         types = zip(self.words("dtype"), self.words("kv_dtype"), strict=True)
+        sizes = self.frame[[*_SIZES]].to_dict("records")
         return [
             AttentionProblem(
-                **dict[str, Any]({str(name): value for name, value in row.items() if name != "window"}),
-                window=row["window"] or None, dtype=parse_dtype(dtype), kv_dtype=parse_dtype(kv_dtype),
-                is_latent=is_latent,
+                **{str(name): size for name, size in row.items()} | {"window": row["window"] or None},
+                dtype=parse_dtype(dtype), kv_dtype=parse_dtype(kv_dtype), is_latent=self.phase == "mla_generation",
             )
             for row, (dtype, kv_dtype) in zip(sizes, types, strict=True)
         ]  # fmt: skip
 
     @cached_property
-    def rows(self) -> AttentionRows:
+    def rows(self) -> model.AttentionRows:
         """The problems as columns, as models take them."""
-        return replace(attention_rows(self.problems), is_aliased=np.full(len(self), float(self.is_aliased)))
+        return replace(model.attention_rows(self.problems), is_aliased=np.full(len(self), float(self.is_aliased)))
 
     @cached_property
     def heads(self) -> list[tuple[int, ...]]:
@@ -116,15 +91,14 @@ class AttentionTable(MeasuredTable):
 def tables(gpu: str) -> list[AttentionTable]:
     """Read all measured attention of a GPU, in the order of libraries and `PHASES`."""
     sets = [AttentionTable.read(path) for path in sorted(measured_root(gpu).glob("attention-*/*.parquet"))]
-    libraries = list(ATTENTION_LIBRARIES)
+    libraries = list(model.ATTENTION_LIBRARIES)
     return sorted(sets, key=lambda table: (libraries.index(table.library), PHASES.index(table.phase)))
 
 
 def folds_of_heads(table: AttentionTable, seed: int = 0) -> Ints:
     """Return the fold of each row: heads are dealt in the order of a hash, those of MLA one number of heads each."""
     ordered = sorted(set(table.heads), key=lambda heads: hashlib.sha256(f"{seed}:{heads}".encode()).digest())
-    num = min(NUM_FOLDS, len(ordered))
-    fold_of = {heads: index % num for index, heads in enumerate(ordered)}
+    fold_of = {heads: index % min(NUM_FOLDS, len(ordered)) for index, heads in enumerate(ordered)}
     return np.array([fold_of[heads] for heads in table.heads], np.int64)
 
 
@@ -140,94 +114,69 @@ def roofs(arch: GpuSpec, table: AttentionTable) -> tuple[Floats, Floats]:
     return np.array(compute), np.array(dram)
 
 
-def predict_held_out(arch: GpuSpec, table: AttentionTable, seed: int = 0) -> dict[str, Floats]:
-    """Return predictions by who makes them, [rows], in microseconds: each row by fits on other heads.
-
-    The library chooses its kernels by the sizes alone, as for whoever asks for an answer.
-
-    Raises:
-        InvalidInputError: a table of another GPU.
-    """
-    names, (compute_us, dram_us) = families_of(arch, table), roofs(arch, table)
-    committed = attention_coefficients(arch, table.library).values
-
-    def predict(held: Mask) -> dict[str, Floats]:
-        fitted = {
-            name: fit_family(arch, table, name, ~held & (names == name))
-            for name in np.unique(names[held]).tolist()
-            if (~held & (names == name)).sum() >= MIN_ROWS
-        }
-        roof = fit_roof(compute_us[~held], dram_us[~held], table.measured_us[~held], _MOST_OVERHEAD_US)
-        costs = attention_costs(arch, committed | fitted, table.rows.take(held), table.library)
-        return {
-            NAIVE: np.maximum(compute_us, dram_us)[held],
-            FITTED: roof.predict(compute_us[held], dram_us[held]),
-            MODEL: costs.latency_us,
-        }
-
-    return held_out(folds_of_heads(table, seed), predict)
-
-
-def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> AttentionCalibration:
-    """Fit all families of a library on the committed tables of a GPU; errors are of heads that are held out.
-
-    Raises:
-        InvalidInputError: there are none.
-    """
-    sets = [table for table in tables(arch.name) if table.library == library]
-    if not sets:
-        raise InvalidInputError(f"no timings of attention by {library} on {arch.name} are committed")
-    families: dict[str, FittedFamily] = {}
-    for table in sets:
-        names = families_of(arch, table)
-        for name in (item for item in ATTENTION_FAMILIES if (names == item).sum() >= MIN_ROWS):
-            fitted = rounded(fit_family(arch, table, name, names == name))
-            families[name] = FittedFamily(num_rows=int((names == name).sum()), coefficients=fitted)
-    return AttentionCalibration(
-        gpu=arch.name,
-        library=library,
-        model_version=ATTENTION_MODEL_VERSION,
-        errors=tuple(errors_of(table, predict_held_out(arch, table, seed)[MODEL]) for table in sets),
-        families=families,
-        **provenance(NUM_FOLDS, "rows", seed, "heads"),
-    )
-
-
-def families_of(arch: GpuSpec, table: AttentionTable) -> Any:
-    """Return the family of kernels that runs each row, [rows].
-
-    Raises:
-        InvalidInputError: a table of another GPU.
-    """
-    check_gpu(arch, table)
-    committed = attention_coefficients(arch, table.library).values
-    return attention_costs(arch, committed, table.rows, table.library).families
+def families_of(arch: GpuSpec, table: AttentionTable) -> npt.NDArray[np.str_]:
+    """Return the family of kernels that runs each row, [rows]: the library chooses by sizes and types alone."""
+    committed = model.attention_coefficients(arch, table.library).values
+    names: npt.NDArray[np.str_] = model.attention_costs(arch, committed, table.rows, table.library).families
+    return names
 
 
 def fit_family(arch: GpuSpec, table: AttentionTable, name: str, train: Mask) -> dict[str, float]:
-    """Return all coefficients of a family, fitted on the rows where `train` is true."""
-    family = ATTENTION_FAMILIES[name]
-    rows = table.rows.take(train)
-    told = [item for item in family.coefficients if _moves_some_row(arch, family, item, rows)]
-    ranges = Ranges(told, {item.name: item.default for item in family.coefficients if item not in told})
+    """Return all coefficients of a family, fitted on the rows where `train` is true.
 
-    def predict(values: dict[str, float]) -> Floats:
-        return family_us(arch, name, values, rows)
+    A coefficient that changes the time of none of these rows keeps its default.
+    """
+    family, rows = model.ATTENTION_FAMILIES[name], table.rows.take(train)
 
-    start = ranges.shares(family.defaults, _SEARCH.off_bounds)
-    values = ranges.values(fit_logs(ranges, predict, table.measured_us[train], start, _SEARCH))
+    def predict(values: Mapping[str, float]) -> Floats:
+        return model.family_us(arch, name, values, rows)
+
+    def moves_some_row(item: Coefficient) -> bool:
+        low_us, high_us = (predict(family.defaults | {item.name: end}) for end in (item.low, item.high))
+        return not np.array_equal(low_us, high_us)
+
+    values = Ranges(list(filter(moves_some_row, family.coefficients)), family.defaults).fit(
+        predict, table.measured_us[train], _SEARCH
+    )
     return {item.name: values[item.name] for item in family.coefficients}
 
 
-def _moves_some_row(arch: GpuSpec, family: AttentionFamily, item: Coefficient, rows: AttentionRows) -> bool:
-    """Return whether a coefficient changes the time of any of these rows; one that does not keeps its default."""
-    low_us, high_us = (
-        family_us(arch, family.name, family.defaults | {item.name: end}, rows) for end in (item.low, item.high)
-    )
-    return not np.array_equal(low_us, high_us)
+def predictions(arch: GpuSpec, table: AttentionTable) -> Predict:
+    """Return the predictions of a table, ready to be fitted."""
+    names, (compute_us, dram_us) = families_of(arch, table), roofs(arch, table)
+    committed = model.attention_coefficients(arch, table.library).values
+
+    def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
+        of_families = {name: train & (names == name) for name in np.unique(names[rows]).tolist()}
+        fits = {name: fit_family(arch, table, name, of) for name, of in of_families.items() if of.sum() >= MIN_ROWS}
+        roof = fit_roof(compute_us[train], dram_us[train], table.measured_us[train], _MOST_OVERHEAD_US)
+        return {
+            NAIVE: np.maximum(compute_us, dram_us)[rows],
+            FITTED: roof.predict(compute_us[rows], dram_us[rows]),
+            MODEL: model.attention_costs(arch, committed | fits, table.rows.take(rows), table.library).latency_us,
+        }
+
+    return predict
 
 
-def _groups(table: AttentionTable) -> Iterator[tuple[dict[str, str], Mask]]:
+def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> model.AttentionCalibration:
+    """Fit all families of a library on the committed tables of a GPU; errors are of heads that are held out."""
+    sets = [table for table in tables(arch.name) if table.library == library]
+    if not sets:
+        raise InvalidInputError(f"no timings of attention by {library} on {arch.name} are committed")
+    families: dict[str, model.FittedFamily] = {}
+    for table in sets:
+        names = families_of(arch, table)
+        for name in (item for item in model.ATTENTION_FAMILIES if (names == item).sum() >= MIN_ROWS):
+            coefficients = rounded(fit_family(arch, table, name, names == name))
+            families[name] = model.FittedFamily(num_rows=int((names == name).sum()), coefficients=coefficients)
+    return model.AttentionCalibration(
+        gpu=arch.name, library=library, model_version=model.ATTENTION_MODEL_VERSION, families=families,
+        errors=exam(seed=seed).errors(arch, sets), **provenance(NUM_FOLDS, "rows", seed, "heads"),
+    )  # fmt: skip
+
+
+def _groups(table: AttentionTable) -> Groups:
     rows = table.rows
     is_context = "context" in table.phase
     sizes = rows.batch * (rows.q_len if is_context else rows.keys)
@@ -244,26 +193,19 @@ def calibrate(arch: str, library: str, seed: int) -> Iterator[Fitted]:
     """Fit a library's families on a GPU; parameters are the options of the command."""
     calibration = calibrate_attention(load_arch(arch, GpuSpec), library, seed)
     title = f"Attention by {library} on {calibration.gpu}: errors {calibration.folds}"
-    yield fitted(calibration, attention_calibration_path(calibration.gpu, library), title)
+    yield fitted(calibration, model.attention_calibration_path(calibration.gpu, library), title)
 
 
 def exam(phase: Sequence[str] | None = None, seed: int = 0) -> Exam[AttentionTable]:
-    """Return the exam.
-
-    Args:
-        phase: of `PHASES`; none: all.
-        seed: deals heads to folds.
-
-    Raises:
-        InvalidOptionError: no such phase.
-    """
+    """Return the exam of some `PHASES`, or all; `seed` deals heads to folds."""
     phases = phase or PHASES
     for name in phases:
         if name not in PHASES:
             raise InvalidOptionError(refusal("phase", name, PHASES))
     return Exam(
         read=lambda gpu: [table for table in tables(gpu) if table.phase in phases],
-        predict=lambda arch, sets: predict_held_out(arch, sets[0], seed),
+        predict=lambda arch, sets: predictions(arch, sets[0]),
+        folds=lambda sets: folds_of_heads(sets[0], seed),
         groups=_groups,
         headline="heads held out: MAPE of a naive and of a fitted roofline, then the errors of gemm_eval",
         title="{gpu}, {library}, {phase}",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gemm_eval.arch import data_root, read_yaml
 from gemm_eval.dtypes import parse_scheme
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.validation.timings import Floats, Mask
+from gemm_eval.validation.fit import sha256_of
+from gemm_eval.validation.tables import measured_root
+from gemm_eval.validation.timings import Mask, Table
 from gemm_eval.words import refusal, shown
 
 _COLUMNS = ["dtype", "M", "K", "N", "latency_us"]
@@ -47,29 +49,20 @@ class _Meta(BaseModel):
     sets: Mapping[str, _Set] = {}
 
 
-class TimingSet(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class TimingSet(Table):
     """Rows (dtype, M, K, N, latency_us) for which the chip was used in the same way; see `_Set`."""
 
     name: str
-    frame: pd.DataFrame
     policy: str | None = None
-    changes: Mapping[str, Any] = {}
+    changes: Mapping[str, Any] = field(default_factory=dict)
     is_fitted: bool = True
     timer_us: float = 0.0
-
-    def select(self, mask: Mask) -> TimingSet:
-        """Return some of the rows."""
-        return self._replace(frame=self.frame[mask].reset_index(drop=True))
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """(N, K) of each row."""
         return list(zip(self.frame["N"].tolist(), self.frame["K"].tolist(), strict=True))
-
-    @property
-    def measured_us(self) -> Floats:
-        """The latency of each row."""
-        return self.frame["latency_us"].to_numpy(np.float64)
 
 
 class ChipTimings(NamedTuple):
@@ -79,10 +72,6 @@ class ChipTimings(NamedTuple):
     sets: tuple[TimingSet, ...]
     source: str
     sha256: str
-
-
-def _committed_table(chip: str) -> Path:
-    return data_root() / "measured" / chip / "gemm.csv"
 
 
 def chips_with_timings() -> list[str]:
@@ -103,11 +92,11 @@ def read_chip_timings(chip: str, path: Path | None = None) -> ChipTimings:
         InvalidInputError: the table, or its meta file, is not of that form.
     """
     if path is None:
-        path = _committed_table(chip)
+        path = measured_root(chip) / "gemm.csv"
         if not path.is_file():
             raise InvalidOptionError(f"{refusal('chip with timings', chip, chips_with_timings())}: give --data FILE")
     try:
-        frame, digest = pd.read_csv(path), hashlib.sha256(path.read_bytes()).hexdigest()
+        frame, digest = pd.read_csv(path), sha256_of(path)
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"{path}: {error}") from None
     if missing := [name for name in ("chip", *_COLUMNS) if name not in frame]:
@@ -120,7 +109,10 @@ def read_chip_timings(chip: str, path: Path | None = None) -> ChipTimings:
     if not (np.isfinite(numbers).all() and (numbers > 0.0).all()):
         raise InvalidInputError(f"{path}: sizes and latencies must be numbers above 0")
     meta = _read_meta(path.with_name(f"{path.stem}.meta.yaml")) or _meta_by_columns(chip, frame)
-    return ChipTimings(chip, _sets_of(frame, meta, path), meta.source if meta else _source_of(frame, path), digest)
+    source = meta.source if meta else path.name
+    if meta is None and "source" in frame:  # what comes before the first bracket
+        source = ", ".join(sorted({str(text).split("(")[0].strip() for text in frame["source"].unique()}))[:400]
+    return ChipTimings(chip, _sets_of(frame, meta, path), source, digest)
 
 
 def _read_meta(path: Path) -> _Meta | None:
@@ -134,7 +126,7 @@ def _read_meta(path: Path) -> _Meta | None:
 
 def _meta_by_columns(chip: str, frame: pd.DataFrame) -> _Meta | None:
     """Return the library's meta file of rows that it does not have, if this table has some of them."""
-    meta = _read_meta(_committed_table(chip).with_name("gemm.meta.yaml"))
+    meta = _read_meta(measured_root(chip) / "gemm.meta.yaml")
     texts = [of_set.where for of_set in meta.sets.values() if of_set.where] if meta else []
     return meta if any(_has_text(frame, where).any() for where in texts) else None
 
@@ -149,31 +141,22 @@ def _has_text(frame: pd.DataFrame, where: Mapping[str, str]) -> Mask:
 
 def _sets_of(frame: pd.DataFrame, meta: _Meta | None, path: Path) -> tuple[TimingSet, ...]:
     if meta is None or not meta.sets:
-        return (TimingSet("all", frame[_COLUMNS].reset_index(drop=True)),)
+        return (TimingSet(frame[_COLUMNS].reset_index(drop=True), "all"),)
     texts = {name: of_set.where for name, of_set in meta.sets.items() if of_set.where}
     expected = list(meta.sets)
+    set_of = frame["set"] if "set" in frame and not texts else pd.Series(None, frame.index, dtype=object)
     if texts:  # of several sets whose text a row has, the first; of none, the first set without text
-        set_of = pd.Series(next((name for name in meta.sets if name not in texts), None), frame.index, dtype=object)
+        set_of[:] = next((name for name in meta.sets if name not in texts), None)
         for name in reversed(texts):
             set_of[_has_text(frame, texts[name])] = name
         expected = [name for name in expected if (set_of == name).any()]
-    else:
-        set_of = frame["set"] if "set" in frame else pd.Series(None, frame.index, dtype=object)
     names = list(set_of.unique())
     if set(names) != set(expected):
         raise InvalidInputError(f"{path}: sets {', '.join(map(str, names))}, its meta file has {', '.join(meta.sets)}")
-    usage = TimingSet._fields[2:]
     return tuple(
         TimingSet(
-            name, frame.loc[set_of == name, _COLUMNS].reset_index(drop=True),
-            *(getattr(meta.sets[name], field) for field in usage),
+            frame.loc[set_of == name, _COLUMNS].reset_index(drop=True), name,
+            **meta.sets[name].model_dump(include={"policy", "changes", "is_fitted", "timer_us"}),
         )
         for name in expected
     )  # fmt: skip
-
-
-def _source_of(frame: pd.DataFrame, path: Path) -> str:
-    """Say whose timings these are: of the column source, what comes before the first bracket."""
-    if "source" not in frame:
-        return path.name
-    return ", ".join(sorted({str(text).split("(")[0].strip() for text in frame["source"].unique()}))[:400]

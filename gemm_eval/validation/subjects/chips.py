@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,28 +10,19 @@ import numpy as np
 import yaml
 from rich.table import Table
 
-from gemm_eval.arch import (
-    MulticoreCalibration,
-    MulticoreErrors,
-    MulticoreSpec,
-    ProvenanceKind,
-    build_spec,
-    calibration_file,
-    load_arch,
-    place_values,
-)
+from gemm_eval import arch as specs
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof, interpolated
-from gemm_eval.validation.exam import ALL_GPUS, FITTED, MODEL, NAIVE, held_out
-from gemm_eval.validation.fit import fold_of_pairs, provenance, robust_fit, soft_l1
+from gemm_eval.validation.exam import ALL_GPUS, FITTED, MODEL, NAIVE, Groups, Line, lines_of, parts_of
+from gemm_eval.validation.fit import fold_of_pairs, held_out, provenance, robust_fit, rounded, soft_l1
 from gemm_eval.validation.metrics import ALL, REGIMES, Metrics, measure_errors
+from gemm_eval.validation.report import lines_table
 from gemm_eval.validation.subjects import Fitted, Report
 from gemm_eval.validation.subjects.chip_timings import ChipTimings, TimingSet, chips_with_timings, read_chip_timings
-from gemm_eval.validation.subjects.reports import plain_lines, tau_cell, text_table
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.words import refusal
 
@@ -62,14 +51,14 @@ _MISSING = 3.0  # log error of a row that fits nowhere
 _LEAST_ROWS = 8  # of a roofline with four constants
 
 
-def with_values(arch: MulticoreSpec, coefficients: Mapping[str, float]) -> MulticoreSpec:
+def with_values(arch: specs.MulticoreSpec, coefficients: Mapping[str, float]) -> specs.MulticoreSpec:
     """Return a chip with other values at these paths; see `place_values`."""
     data = {name: getattr(arch, name) for name in arch.model_fields_set if name not in ("published", "calibration")}
     data["rules"] = None if arch.rules is None else arch.rules.model_dump(exclude_unset=True)
-    return build_spec(MulticoreSpec, place_values(data, coefficients), origin=arch.name)
+    return specs.build_spec(specs.MulticoreSpec, specs.place_values(data, coefficients), origin=arch.name)
 
 
-def predict_set(arch: MulticoreSpec, rows: TimingSet) -> Floats:
+def predict_set(arch: specs.MulticoreSpec, rows: TimingSet) -> Floats:
     """Return the latency of each row as it was timed, in microseconds; nan where nothing fits."""
     if rows.changes:
         arch = arch.with_(**{name: _merged(getattr(arch, name, None), value) for name, value in rows.changes.items()})
@@ -78,7 +67,7 @@ def predict_set(arch: MulticoreSpec, rows: TimingSet) -> Floats:
         # it raises all mappings alike: without it a search finds the same time, and has no equal ones to go through
         floor_us, arch = arch.launch_floor_us, arch.with_(launch_floor_us=0.0)
     evaluator = GEMMEvaluator(arch, policy=rows.policy, disk_cache=False)
-    predicted = np.full(len(rows.frame), np.nan)
+    predicted = np.full(len(rows), np.nan)
     for dtype, of_type in rows.frame.groupby("dtype"):
         sizes = [(1, M, K, N) for M, K, N in of_type[["M", "K", "N"]].to_numpy(int).tolist()]
         table = evaluator.evaluate_many(sizes, dtype=str(dtype), errors="mark", progress=False)
@@ -91,7 +80,7 @@ def _merged(old: Any, new: Any) -> Any:
     return {**old, **new} if isinstance(old, Mapping) and isinstance(new, Mapping) else new
 
 
-def priors_of(arch: MulticoreSpec, paths: Sequence[str]) -> dict[str, float]:
+def priors_of(arch: specs.MulticoreSpec, paths: Sequence[str]) -> dict[str, float]:
     """Return the values of those coefficients that were measured by themselves, such as by a stream test.
 
     GEMMs cannot move them far from these (`MEASURED_SIGMA`): a fit could trade them against others, and they are
@@ -100,12 +89,15 @@ def priors_of(arch: MulticoreSpec, paths: Sequence[str]) -> dict[str, float]:
     return {
         path: _value_at(arch, path)
         for path in paths
-        if path in arch.provenance and arch.provenance[path].kind is ProvenanceKind.MEASURED
+        if path in arch.provenance and arch.provenance[path].kind is specs.ProvenanceKind.MEASURED
     }
 
 
 def fit_chip(
-    arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], priors: Mapping[str, float] | None = None
+    arch: specs.MulticoreSpec,
+    sets: Sequence[TimingSet],
+    paths: Sequence[str],
+    priors: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Return the values at these paths that fit timings best: least squares of log errors, with a robust loss.
 
@@ -114,9 +106,6 @@ def fit_chip(
 
     Where some sets are of a library and some are not, what only holds under the library is fitted last, on its sets
     alone, and everything else on the others: what a library does badly is not the chip's.
-
-    Raises:
-        InvalidOptionError: a path that cannot be fitted.
     """
     of_library = [rows for rows in sets if rows.policy == "library"]
     others = [rows for rows in sets if rows.policy != "library"]
@@ -129,7 +118,7 @@ def fit_chip(
 
 
 def _fit(
-    arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], priors: Mapping[str, float]
+    arch: specs.MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], priors: Mapping[str, float]
 ) -> dict[str, float]:
     low, high = np.log(np.array([_range_of(arch, path) for path in paths])).T
     logs = np.log(np.concatenate([rows.measured_us for rows in sets]))
@@ -161,10 +150,10 @@ def _fit(
         # where the choice of mappings changes, errors have steps, and a search may end higher than it began
         best = min(best, result, key=lambda shares: soft_l1(errors(shares), _LOSS_SCALE))
         best = np.clip(best, 1.001, 1.999)
-    return {path: float(f"{value:.6g}") for path, value in values(best).items()}
+    return rounded(values(best))
 
 
-def _range_of(arch: MulticoreSpec, path: str) -> tuple[float, float]:
+def _range_of(arch: specs.MulticoreSpec, path: str) -> tuple[float, float]:
     field = next((part for part in path.split(".") if part in RANGES), None)
     if field is None:
         raise InvalidOptionError(refusal("coefficient", path, RANGES))
@@ -173,7 +162,7 @@ def _range_of(arch: MulticoreSpec, path: str) -> tuple[float, float]:
     return (low, arch.dram_gb_per_s) if path == "dram_gb_per_s" else (low, high)
 
 
-def _value_at(arch: MulticoreSpec, path: str) -> float:
+def _value_at(arch: specs.MulticoreSpec, path: str) -> float:
     """Return what stands at a path now, or the middle of its range."""
     low, high = _range_of(arch, path)
     value: Any = arch
@@ -183,113 +172,91 @@ def _value_at(arch: MulticoreSpec, path: str) -> float:
     return float(value) if is_number else float(np.sqrt(low * high))
 
 
-def folds_of(sets: Sequence[TimingSet], num_folds: int, seed: int, chip: str) -> list[Ints]:
-    """Return the fold of each row of each set; a pair (N, K) is in the same fold in all of them."""
-    pairs = {pair for rows in sets for pair in rows.pairs}
-    fold_of = fold_of_pairs(pairs, min(num_folds, len(pairs)), seed, chip)
-    return [np.array([fold_of[pair] for pair in rows.pairs], np.int64) for rows in sets]
-
-
-def _predict_held_out(
-    arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str], folds: Sequence[Ints]
-) -> tuple[list[Floats], dict[str, float]]:
-    """Predict each row by a fit on the other folds; also return the coefficients fitted on all rows."""
-    priors = priors_of(arch, paths)
-    coefficients = fit_chip(arch, [rows for rows in sets if rows.is_fitted], paths, priors)
-    start = with_values(arch, coefficients)
-    predicted = [np.full(len(rows.frame), np.nan) for rows in sets]
-    for fold in range(1 + max(int(of_set.max()) for of_set in folds)):
-        kept = [rows.select(of_set != fold) for rows, of_set in zip(sets, folds, strict=True) if rows.is_fitted]
-        chip = with_values(arch, fit_chip(start, [rows for rows in kept if len(rows.frame)], paths, priors))
-        for predicted_us, rows, of_set in zip(predicted, sets, folds, strict=True):
-            if (mask := of_set == fold).any():
-                predicted_us[mask] = predict_set(chip, rows.select(mask))
-    return predicted, coefficients
-
-
-class ChipLine(NamedTuple):
-    """Errors by predictor on rows of a set of timings: a data type, a regime of M, or all."""
-
-    chip: str
-    set: str
-    rows: str
-    errors: dict[str, Metrics]
+def folds_of(sets: Sequence[TimingSet], num_folds: int, seed: int, chip: str) -> Ints:
+    """Return the fold of each row of all sets; a pair (N, K) is in the same fold in all of them."""
+    pairs = [pair for rows in sets for pair in rows.pairs]
+    fold_of = fold_of_pairs(set(pairs), min(num_folds, len(set(pairs))), seed, chip)
+    return np.array([fold_of[pair] for pair in pairs], np.int64)
 
 
 class ChipScore(NamedTuple):
     """The lines of a chip.
 
     Attributes:
-        lines: of each set, its types and regimes, and all rows.
+        lines: of each set, its types and regimes, and all rows; labels are chip, set and rows.
         coefficients: fitted on all rows; empty where nothing was fitted.
         folds: how rows were held out; empty where nothing was fitted.
         repeats: by set, of GEMMs that were timed more than once: each timing "predicted" by the median of the others of
             its GEMM. What repeats differ by no model can tell.
     """
 
-    lines: tuple[ChipLine, ...]
+    lines: tuple[Line, ...]
     coefficients: dict[str, float]
     folds: str
     repeats: dict[str, Metrics]
 
 
 def score_chip(
-    arch: MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, is_fitted: bool = True,
+    arch: specs.MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, is_fitted: bool = True,
     paths: Sequence[str] = (), least_rows: Sequence[int] = (),
 ) -> ChipScore:  # fmt: skip
     """Compare the model with timings: fitted on other (N, K) pairs, or as it is.
 
     Args:
-        arch: the chip.
-        timings: of it.
         num_folds, seed: of the cross-validation by (N, K); with fewer pairs there are as many folds as pairs.
         is_fitted: False: the model as it is; rooflines and tables are held out all the same.
-        paths: what is fitted; default: the coefficients that the spec names.
+        paths: of the coefficients that are fitted; default: those that the spec names.
         least_rows: numbers of rows M that get a line of their own, for GEMMs of so many or more.
 
     Raises:
         InvalidOptionError: nothing to fit is named.
     """
-    sets = timings.sets
-    folds = folds_of(sets, num_folds, seed, timings.chip)
-    coefficients: dict[str, float] = {}
-    if is_fitted:
-        paths = paths or arch.coefficients
-        if not paths:
-            raise InvalidOptionError(f"{arch.name} names no coefficients: give --fit NAME, such as launch_us")
-        model_us, coefficients = _predict_held_out(arch, sets, paths, folds)
-    else:
-        model_us = [predict_set(arch, rows) for rows in sets]
-    is_preset = bool(arch.calibration) and calibration_file(arch.name).is_file()
-    sheet = load_arch(arch.name, MulticoreSpec, calibrated=False) if is_preset else arch
-    predicted = [
-        _baselines(sheet, rows, of_set) | {MODEL: predicted_us}
-        for rows, of_set, predicted_us in zip(sets, folds, model_us, strict=True)
-    ]
-    lines = [
-        line
-        for rows, by_name in zip(sets, predicted, strict=True)
-        for line in _lines(timings.chip, rows, by_name, least_rows)
-    ]
-    fitted_sets = [index for index, rows in enumerate(sets) if rows.is_fitted]
-    if len(fitted_sets) > 1:
-        measured = np.concatenate([sets[index].measured_us for index in fitted_sets])
-        errors = {
-            name: measure_errors(measured, np.concatenate([predicted[index][name] for index in fitted_sets]))
-            for name in predicted[0]
-        }
-        lines.append(ChipLine(timings.chip, "all fitted sets", ALL, errors))
-    words = provenance(int(max(of_set.max() for of_set in folds)) + 1, "sets", seed)["folds"] if is_fitted else ""
+    sets, paths = timings.sets, paths or arch.coefficients
+    slices, folds = list(parts_of(sets)), folds_of(sets, num_folds, seed, timings.chip)
+    if is_fitted and not paths:
+        raise InvalidOptionError(f"{arch.name} names no coefficients: give --fit NAME, such as launch_us")
+    priors = priors_of(arch, paths)
+    fit_on = [rows for rows in sets if rows.is_fitted]
+    coefficients = fit_chip(arch, fit_on, paths, priors) if is_fitted else {}
+    start = with_values(arch, coefficients) if is_fitted else arch
+    is_preset = bool(arch.calibration) and specs.calibration_file(arch.name).is_file()
+    sheet = specs.load_arch(arch.name, specs.MulticoreSpec, calibrated=False) if is_preset else arch
+    roofs = [_roofs(sheet, rows) for rows in sets]
+
+    def predict(train: Mask, held: Mask) -> dict[str, Floats]:
+        chip = start
+        if is_fitted:
+            kept = [rows.select(train[part]) for rows, part in zip(sets, slices, strict=True) if rows.is_fitted]
+            chip = with_values(arch, fit_chip(start, [rows for rows in kept if len(rows)], paths, priors))
+        parts: dict[str, list[Floats]] = {}
+        for rows, part, of_set in zip(sets, slices, roofs, strict=True):
+            if held[part].any():
+                predicted = _baselines(rows, *of_set, held[part]) | {MODEL: predict_set(chip, rows.select(held[part]))}
+                for who, us in predicted.items():
+                    parts.setdefault(who, []).append(us)
+        return {who: np.concatenate(us) for who, us in parts.items()}
+
+    predicted = held_out(folds, predict)
+    lines: list[Line] = []
+    for rows, part in zip(sets, slices, strict=True):
+        us, labels = {who: all_us[part] for who, all_us in predicted.items()}, {"chip": timings.chip, "set": rows.name}
+        lines += lines_of(labels, rows.measured_us, us, _groups(rows, least_rows))
+    if len(fit_on) > 1:
+        labels = {"chip": timings.chip, "set": "all fitted sets"}
+        measured_us = np.concatenate([rows.measured_us for rows in sets])
+        mask = np.concatenate([np.full(len(rows), rows.is_fitted) for rows in sets])
+        lines += lines_of(labels, measured_us, predicted, [({"rows": ALL}, mask)])
+    words = provenance(int(folds.max()) + 1, "sets", seed)["folds"] if is_fitted else ""
     repeats = {rows.name: repeat for rows in sets if (repeat := _repeat_errors(rows)) is not None}
     return ChipScore(tuple(lines), coefficients, words, repeats)
 
 
 def calibrate_chip(
-    arch: MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, paths: Sequence[str] = ()
-) -> tuple[MulticoreCalibration, ChipScore]:
+    arch: specs.MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, paths: Sequence[str] = ()
+) -> tuple[specs.MulticoreCalibration, ChipScore]:
     """Fit a chip on timings; the errors, of the calibration and its score, are of rows held out by (N, K)."""
     score = score_chip(arch, timings, num_folds=num_folds, seed=seed, paths=paths)
-    calibration = MulticoreCalibration(
+    calibration = specs.MulticoreCalibration(
         chip=timings.chip,
         model_version=MODEL_VERSION,
         data=timings.source,
@@ -301,18 +268,15 @@ def calibrate_chip(
     return calibration, score
 
 
-def _figures(line: ChipLine) -> MulticoreErrors:
-    model = line.errors[MODEL]
-    shares = {
-        "mape": model.mape_frac, "median": model.median_frac, "p90": model.p90_frac, "bias": model.bias_frac,
-        "naive_mape": line.errors[NAIVE].mape_frac, "roofline_mape": line.errors[FITTED].mape_frac,
-    }  # fmt: skip
-    percents = {f"{name}_percent": round(100.0 * value, 3) for name, value in shares.items()}
-    tau = None if model.kendall_tau is None else round(model.kendall_tau, 4)
-    return MulticoreErrors(set=f"{line.set}, {line.rows}", num_rows=model.num, kendall_tau=tau, **percents)
+def _figures(line: Line) -> specs.MulticoreErrors:
+    naive, roofline = (round(100.0 * line.errors[who].mape_frac, 3) for who in (NAIVE, FITTED))
+    return specs.MulticoreErrors(
+        set=f"{line.labels['set']}, {line.group}", naive_mape_percent=naive, roofline_mape_percent=roofline,
+        **line.errors[MODEL].percents(),
+    )  # fmt: skip
 
 
-def calibration_text(calibration: MulticoreCalibration, arch: MulticoreSpec) -> str:
+def calibration_text(calibration: specs.MulticoreCalibration, arch: specs.MulticoreSpec) -> str:
     """Return the text of a calibration file; what the numbers are stands as comments."""
     head = calibration.model_dump(mode="json")
     values = head.pop("coefficients")
@@ -326,18 +290,12 @@ def calibration_text(calibration: MulticoreCalibration, arch: MulticoreSpec) -> 
     return "\n".join(lines) + "\n"
 
 
-def _lines(
-    chip: str, rows: TimingSet, predicted: Mapping[str, Floats], least_rows: Sequence[int]
-) -> Iterator[ChipLine]:
-    types, M = rows.frame["dtype"], rows.frame["M"]
+def _groups(rows: TimingSet, least_rows: Sequence[int]) -> Groups:
+    types, M = rows.frame["dtype"], rows.frame["M"].to_numpy()
     masks = {str(dtype): (types == dtype).to_numpy() for dtype in types.unique()} if types.nunique() > 1 else {}
-    for regime in REGIMES:
-        masks[regime.name] = M.between(regime.min_rows, regime.max_rows or np.inf).to_numpy()
-    masks |= {f"M >= {least}": (least <= M).to_numpy() for least in least_rows}
-    for name, mask in masks.items():
-        if mask.any() and (name == ALL or not mask.all()):
-            errors = {who: measure_errors(rows.measured_us[mask], us[mask]) for who, us in predicted.items()}
-            yield ChipLine(chip, rows.name, name, errors)
+    masks |= {regime.name: regime.mask(M) for regime in REGIMES}
+    masks |= {f"M >= {least}": least <= M for least in least_rows}
+    return [({"rows": name}, mask) for name, mask in masks.items() if name == ALL or not mask.all()]
 
 
 def _repeat_errors(rows: TimingSet) -> Metrics | None:
@@ -352,22 +310,16 @@ def _repeat_errors(rows: TimingSet) -> Metrics | None:
     return measure_errors(np.array(measured), np.array(others)) if measured else None
 
 
-def _baselines(arch: MulticoreSpec, rows: TimingSet, folds: Ints) -> dict[str, Floats]:
-    """Return the times of each row by the data sheet, and by a roofline and a table of rows in other folds."""
-    compute_us, dram_us = _roofs(arch, rows)
+def _baselines(rows: TimingSet, compute_us: Floats, dram_us: Floats, held: Mask) -> dict[str, Floats]:
+    """Return the times of held-out rows by the data sheet, and by a roofline and a table of the other rows."""
     measured_us, naive_us = rows.measured_us, np.maximum(compute_us, dram_us)
-    most_us = max(50.0, float(measured_us.min()) * 2.0)
-
-    def predict(held: Mask) -> dict[str, Floats]:
-        kept = ~held if (~held).sum() >= _LEAST_ROWS else np.ones(len(held), bool)
-        roof = fit_roof(compute_us[kept], dram_us[kept], measured_us[kept], most_us)
-        table_us = _interpolated(rows, naive_us, held)
-        return {NAIVE: naive_us[held], FITTED: roof.predict(compute_us[held], dram_us[held]), TABLE: table_us[held]}
-
-    return held_out(folds, predict)
+    kept = ~held if (~held).sum() >= _LEAST_ROWS else np.ones(len(held), bool)
+    roof = fit_roof(compute_us[kept], dram_us[kept], measured_us[kept], max(50.0, float(measured_us.min()) * 2.0))
+    fitted_us = roof.predict(compute_us[held], dram_us[held])
+    return {NAIVE: naive_us[held], FITTED: fitted_us, TABLE: _interpolated(rows, naive_us, held)[held]}
 
 
-def _roofs(arch: MulticoreSpec, rows: TimingSet) -> tuple[Floats, Floats]:
+def _roofs(arch: specs.MulticoreSpec, rows: TimingSet) -> tuple[Floats, Floats]:
     """Return the time of each row at the peak of the data sheet and at its bandwidth, in microseconds.
 
     The bandwidth is that of DRAM, for operands that do not stay on the chip; where all do, that of all cores' ports.
@@ -402,24 +354,14 @@ def _interpolated(rows: TimingSet, roof_us: Floats, held: Mask) -> Floats:
     return predicted
 
 
-_HEADERS = ("set", "rows", "n", "naive", "roof", "table", "MAPE", "median", "p90", "bias", "tau")
+_SHARES = {NAIVE: "naive", FITTED: "roof", TABLE: "table", MODEL: "MAPE"}
 
 
-def chip_table(chip: str, score: ChipScore) -> Table:
+def chip_table(score: ChipScore) -> Table:
     """Return a table of the errors of rooflines, of an interpolated table and of the model."""
     how = f"fitted {score.folds}" if score.folds else "as it is"
-    title = f"{chip}, {how}: MAPE of rooflines and a table, then errors of gemm_eval, in %"
-    table = text_table(_HEADERS, title, num_left=2)
-    for _, of_set in groupby(score.lines, lambda line: line.set):
-        for index, line in enumerate(of_set):
-            model = line.errors[MODEL]
-            shares = [*(line.errors[name].mape_frac for name in (NAIVE, FITTED, TABLE)),
-                      model.mape_frac, model.median_frac, model.p90_frac]  # fmt: skip
-            table.add_row(
-                "" if index else line.set, line.rows, f"{model.num:,}", *(f"{100.0 * share:.1f}" for share in shares),
-                f"{100.0 * model.bias_frac:+.1f}", tau_cell(model),
-            )  # fmt: skip
-    return table
+    title = f"{score.lines[0].labels['chip']}, {how}: MAPE of rooflines and a table, then errors of gemm_eval"
+    return lines_table(score.lines, title, {"set": "set", "rows": "rows"}, _SHARES)
 
 
 def validate(names: Sequence[str], data: Path | None, folds: int, seed: int, refit: bool) -> Report:
@@ -430,7 +372,7 @@ def validate(names: Sequence[str], data: Path | None, folds: int, seed: int, ref
 
     def scores() -> Iterator[tuple[str, ChipScore]]:
         for name in wanted:
-            spec = load_arch(name, MulticoreSpec, calibrated=not refit)
+            spec = specs.load_arch(name, specs.MulticoreSpec, calibrated=not refit)
             timings = read_chip_timings(spec.name, data)
             yield spec.name, score_chip(spec, timings, num_folds=folds, seed=seed, is_fitted=refit)
 
@@ -440,15 +382,15 @@ def validate(names: Sequence[str], data: Path | None, folds: int, seed: int, ref
             "folds": {name: score.folds for name, score in by_name.items()},
             "coefficients": {name: score.coefficients for name, score in by_name.items()},
             "repeats": {
-                name: {of_set: asdict(repeat) for of_set, repeat in score.repeats.items()}
+                name: {of_set: repeat._asdict() for of_set, repeat in score.repeats.items()}
                 for name, score in by_name.items()
             },
-            "lines": plain_lines([line for score in by_name.values() for line in score.lines]),
+            "lines": [line.to_dict() for score in by_name.values() for line in score.lines],
         }
 
     def parts() -> Iterator[Table | str]:
-        for name, score in scores():
-            yield chip_table(name, score)
+        for _, score in scores():
+            yield chip_table(score)
             for of_set, repeat in score.repeats.items():
                 yield (
                     f"{of_set}: {repeat.num:,} timings are of GEMMs that were timed more than once; one is off the "
@@ -463,7 +405,7 @@ def calibrate(
     arch: str, data: Path | None, fit: Sequence[str] | None, folds: int, seed: int, out: Path | None
 ) -> Iterator[Fitted]:
     """Fit a chip; parameters are the options of the command."""
-    spec = load_arch(arch, MulticoreSpec, calibrated=False)
+    spec = specs.load_arch(arch, specs.MulticoreSpec, calibrated=False)
     if out is None and Path(arch).suffix in (".yaml", ".yml"):
         raise InvalidOptionError("--arch FILE needs --out FILE: only presets have a place in arch/calibration")
     timings = read_chip_timings(spec.name, data)
@@ -471,7 +413,7 @@ def calibrate(
     lines = (f"{name}: {value:.6g}" for name, value in score.coefficients.items())
     text = calibration_text(calibration, spec)
     yield Fitted(
-        calibration_file(spec.name),
+        specs.calibration_file(spec.name),
         lambda path: path.write_text(text, encoding="utf-8"),
-        (chip_table(spec.name, score), *lines),
+        (chip_table(score), *lines),
     )

@@ -14,26 +14,13 @@ from gemm_eval.arch import TWO_SOCKETS, GpuSpec, Interconnect, load_arch
 from gemm_eval.dtypes import parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import Coefficient
-from gemm_eval.models.gpu.collective import (
-    COLLECTIVE_COEFFICIENTS,
-    COLLECTIVE_MODEL_VERSION,
-    DIRECT,
-    EXCHANGE,
-    MULTICAST,
-    RING,
-    SOCKETS,
-    CollectiveCalibration,
-    CollectiveRows,
-    collective_calibration_path,
-    collective_rows,
-    collectives_us,
-)
+from gemm_eval.models.gpu import collective as model
 from gemm_eval.units import bytes_per_us
-from gemm_eval.validation.exam import MODEL, TABLE, Exam, MeasuredTable, errors_of, held_out, parts_of
-from gemm_eval.validation.fit import Ranges, Search, fit_logs, provenance, robust_fit, rounded, soft_l1
+from gemm_eval.validation.baselines import fit_positive
+from gemm_eval.validation.exam import MODEL, TABLE, Exam, Groups, MeasuredTable, Predict
+from gemm_eval.validation.fit import Ranges, Search, provenance, rounded, soft_l1
 from gemm_eval.validation.metrics import ALL
-from gemm_eval.validation.subjects import Fitted
-from gemm_eval.validation.subjects.reports import fitted, rows_between
+from gemm_eval.validation.subjects import Fitted, fitted, rows_between
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.words import refusal
@@ -59,11 +46,7 @@ _START, _LOW, _HIGH = (5.0, 1.0, 0.6), (0.1, 0.001, 0.001), (200.0, 100.0, 2.0) 
 
 @dataclass(frozen=True, eq=False)
 class CollectiveTable(MeasuredTable):
-    """Measured collectives in one node, one a row.
-
-    Attributes:
-        framework: name and release of the library.
-    """
+    """Measured collectives in one node, one a row; `framework` is name and release of the library."""
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("what", "dtype", "num_ranks", "message_bytes", "latency_us")
     KEYS: ClassVar[tuple[str, ...]] = ("gpu", "library", "framework")
@@ -74,7 +57,7 @@ class CollectiveTable(MeasuredTable):
     def problems(self) -> list[CollectiveProblem]:
         """The collective of each row."""
         columns = self.frame[["what", "message_bytes", "num_ranks", "dtype"]].itertuples(index=False, name=None)
-        return [CollectiveProblem(what, size, ranks, parse_dtype(dtype)) for what, size, ranks, dtype in columns]
+        return [CollectiveProblem(*sizes, parse_dtype(dtype)) for *sizes, dtype in columns]
 
     @cached_property
     def size_bytes(self) -> Ints:
@@ -92,12 +75,10 @@ class LogRanges(Ranges):
     """Coefficients as shares 0..1 of the logarithms of their ranges, which span orders of magnitude."""
 
     def shares(self, values: Mapping[str, float], off_bounds: float) -> Floats:
-        """Return where values lie in the ranges, inside the bounds."""
         logs = np.log([values[item.name] for item in self.items])
         return super().shares({item.name: log for item, log in zip(self.items, logs, strict=True)}, off_bounds)
 
     def values(self, shares: Floats) -> dict[str, float]:
-        """Return all coefficients, each in its unit."""
         logs = super().values(shares)
         names = [item.name for item in self.items]
         return logs | dict(zip(names, np.exp([logs[name] for name in names]).tolist(), strict=True))
@@ -113,21 +94,24 @@ def interconnect_of(arch: GpuSpec) -> Interconnect:
     return arch.interconnect
 
 
-def measured_rows(link: Interconnect, sets: Sequence[CollectiveTable]) -> tuple[CollectiveRows, Floats]:
+def measured_rows(link: Interconnect, sets: Sequence[CollectiveTable]) -> tuple[model.CollectiveRows, Floats]:
     """Return the problems as columns, and the latencies, of several tables of a GPU, one after the other."""
-    parts = [collective_rows(link, table.library, table.problems) for table in sets]
+    parts = [model.collective_rows(link, table.library, table.problems) for table in sets]
     columns = (np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0]))
-    return CollectiveRows(*columns), np.concatenate([table.measured_us for table in sets])
+    return model.CollectiveRows(*columns), np.concatenate([table.measured_us for table in sets])
 
 
-def fit_collectives(link: Interconnect, rows: CollectiveRows, measured_us: Floats) -> dict[str, float]:
+def fit_collectives(link: Interconnect, rows: model.CollectiveRows, measured_us: Floats) -> dict[str, float]:
     """Return all coefficients, fitted on some rows; one that no row depends on keeps its default."""
-    across = SOCKETS if link.topology == TWO_SOCKETS else ()
-    values = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
+    across = model.SOCKETS if link.topology == TWO_SOCKETS else ()
+    values = {item.name: item.default for item in model.COLLECTIVE_COEFFICIENTS}
     for items, mask in (
-        ((*RING, *(MULTICAST if link.has_multicast else ()), *across[:3]), ~rows.is_direct & ~rows.is_exchange),
-        ((*EXCHANGE, *across[3:]), rows.is_exchange),
-        (DIRECT, rows.is_direct),
+        (
+            (*model.RING, *(model.MULTICAST if link.has_multicast else ()), *across[:3]),
+            ~rows.is_direct & ~rows.is_exchange,
+        ),
+        ((*model.EXCHANGE, *across[3:]), rows.is_exchange),
+        (model.DIRECT, rows.is_direct),
     ):
         if mask.sum() >= _LEAST_ROWS:
             values = _fit(link, items, values, rows.take(mask), measured_us[mask])
@@ -135,22 +119,19 @@ def fit_collectives(link: Interconnect, rows: CollectiveRows, measured_us: Float
 
 
 def _fit(
-    link: Interconnect, items: Sequence[Coefficient], start: Mapping[str, float], rows: CollectiveRows,
+    link: Interconnect, items: Sequence[Coefficient], start: Mapping[str, float], rows: model.CollectiveRows,
     measured_us: Floats,
 ) -> dict[str, float]:  # fmt: skip
     """Fit some coefficients for each value of a limit among them: errors have a step there, and no derivative."""
-    limits = [item for item in items if item.name in _LIMITS]
-    free = [item for item in items if item not in limits]
 
     def predict(values: dict[str, float]) -> Floats:
-        return collectives_us(link, values, rows)
+        return model.collectives_us(link, values, rows)
 
     fits: list[tuple[float, dict[str, float]]] = []
+    limits = [item for item in items if item.name in _LIMITS]
     for limit in _doublings(*limits) if limits else ({},):
-        begin = {**start, **limit}
-        ranges = LogRanges(free, {name: value for name, value in begin.items() if name not in {i.name for i in free}})
-        shares = fit_logs(ranges, predict, measured_us, ranges.shares(begin, _SEARCH.off_bounds), _SEARCH)
-        values = ranges.values(shares)
+        ranges = LogRanges([item for item in items if item not in limits], {**start, **limit})
+        values = ranges.fit(predict, measured_us, _SEARCH, {**start, **limit})
         fits.append((soft_l1(np.log(predict(values)) - np.log(measured_us), _SEARCH.loss_scale), values))
     return min(fits, key=lambda item: item[0])[1]
 
@@ -159,12 +140,6 @@ def _doublings(limit: Coefficient) -> list[dict[str, float]]:
     """Return values between powers of two, at which sizes lie, within the range."""
     exponents = range(int(np.ceil(np.log2(limit.low) - 0.5)), int(np.floor(np.log2(limit.high) - 0.5)) + 1)
     return [{limit.name: float(round(2.0 ** (exponent + 0.5)))} for exponent in exponents]
-
-
-def _groups_by(frame: pd.DataFrame, *names: str) -> list[Ints]:
-    """Return the rows of each combination of values of some columns."""
-    numbers = frame.groupby(list(names)).ngroup().to_numpy()
-    return [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
 
 
 def _columns(sets: Sequence[CollectiveTable]) -> pd.DataFrame:
@@ -178,25 +153,25 @@ def _columns(sets: Sequence[CollectiveTable]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(("wire_bytes", "size", "ranks", "hops"), np.float64))
 
 
+def _groups_by(frame: pd.DataFrame, *names: str) -> list[Ints]:
+    """Return the rows of each combination of values of some columns."""
+    return [np.asarray(rows, np.int64) for rows in frame.groupby(list(names)).indices.values()]
+
+
 def _alpha_beta(frame: pd.DataFrame, least_us: Floats, measured_us: Floats, train: Mask) -> Floats:
     """Predict all rows by alpha + hops * alpha' + bytes / (share of the link), fitted for each operation."""
     predicted, hops = np.empty(len(frame)), frame["hops"].to_numpy()
+
+    def times(constants: Floats, rows: Ints) -> Floats:
+        first_us, hop_us, frac = constants
+        latency_us: Floats = first_us + hop_us * hops[rows] + least_us[rows] / frac
+        return latency_us
+
     for of_operation in _groups_by(frame, "operation"):
         rows = of_operation[train[of_operation]]
-        if len(rows) < _LEAST_BASELINE_ROWS:
-            rows = np.flatnonzero(train)
-
-        def times(logs: Floats, rows: Ints) -> Floats:
-            first_us, hop_us, frac = np.exp(logs)
-            latency_us: Floats = first_us + hop_us * hops[rows] + least_us[rows] / frac
-            return latency_us
-
-        def errors(logs: Floats, rows: Ints = rows) -> Floats:
-            off: Floats = np.log(times(logs, rows) / measured_us[rows])
-            return off
-
-        logs = robust_fit(errors, np.log(_START), np.log(_LOW), np.log(_HIGH), _SEARCH.loss_scale)
-        predicted[of_operation] = times(logs, of_operation)
+        rows = rows if len(rows) >= _LEAST_BASELINE_ROWS else np.flatnonzero(train)
+        fitted = fit_positive(times, rows, measured_us, _START, _LOW, _HIGH)
+        predicted[of_operation] = times(fitted, of_operation)
     return predicted
 
 
@@ -215,10 +190,8 @@ def _interpolated(frame: pd.DataFrame, measured_us: Floats, train: Mask) -> Floa
             near = [num]
             if num not in measured_ranks:
                 near = sorted(measured_ranks[index] for index in np.argsort(abs(np.log(measured_ranks / num)))[:2])
-            at_near = []
-            for other in near:
-                points = trained[ranks[trained] == other]
-                at_near.append(_line(sizes[points], logs[points], sizes[rows]))
+            points = [trained[ranks[trained] == other] for other in near]
+            at_near = [_line(sizes[some], logs[some], sizes[rows]) for some in points]
             latency = at_near[0]
             if len(near) == 2:
                 share = np.log(num / near[0]) / np.log(near[1] / near[0])
@@ -239,12 +212,8 @@ def _line(x: Floats, y: Floats, at: Floats) -> Floats:
     return values
 
 
-def groups_of(sets: Sequence[CollectiveTable], hold_out: str = BLOCKS) -> list[str]:
-    """Return the group of each row of all tables: all of a group is held out together, of all operations and types.
-
-    Raises:
-        InvalidOptionError: no such way of holding out.
-    """
+def folds_of(sets: Sequence[CollectiveTable], hold_out: str = BLOCKS) -> list[str]:
+    """Return the group of each row of all tables: all of a group is held out together, of all operations and types."""
     if hold_out not in HOLD_OUTS:
         raise InvalidOptionError(refusal("hold-out", hold_out, tuple(HOLD_OUTS)))
     return [
@@ -254,74 +223,68 @@ def groups_of(sets: Sequence[CollectiveTable], hold_out: str = BLOCKS) -> list[s
     ]
 
 
-def predict_held_out(arch: GpuSpec, sets: Sequence[CollectiveTable], groups: Sequence[str]) -> dict[str, Floats]:
-    """Return the predictions of each predictor, [rows] of all tables: each row by fits on all groups but its own."""
+def predictions(arch: GpuSpec, sets: Sequence[CollectiveTable]) -> Predict:
+    """Return the predictions of tables, ready to be fitted on all of them together."""
     link, frame = interconnect_of(arch), _columns(sets)
-    rows, measured_us = measured_rows(link, sets)
+    problems, measured_us = measured_rows(link, sets)
     least_us = frame["wire_bytes"].to_numpy() / bytes_per_us(link.gb_per_s)
 
-    def predict(held: Mask) -> dict[str, Floats]:
-        coefficients = fit_collectives(link, rows.take(~held), measured_us[~held])
+    def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
+        coefficients = fit_collectives(link, problems.take(train), measured_us[train])
         return {
-            NAIVE: least_us[held],
-            FITTED: _alpha_beta(frame, least_us, measured_us, ~held)[held],
-            TABLE: _interpolated(frame, measured_us, ~held)[held],
-            MODEL: collectives_us(link, coefficients, rows.take(held)),
+            NAIVE: least_us[rows],
+            FITTED: _alpha_beta(frame, least_us, measured_us, train)[rows],
+            TABLE: _interpolated(frame, measured_us, train)[rows],
+            MODEL: model.collectives_us(link, coefficients, problems.take(rows)),
         }
 
-    return held_out(groups, predict)
+    return predict
 
 
-def calibrate_collectives(arch: GpuSpec) -> CollectiveCalibration:
-    """Fit all coefficients on the committed tables of a GPU; errors are of blocks that are held out.
-
-    Raises:
-        InvalidInputError: there are none.
-    """
+def calibrate_collectives(arch: GpuSpec) -> model.CollectiveCalibration:
+    """Fit all coefficients on the committed tables of a GPU; errors are of blocks that are held out."""
     sets = tables(arch.name)
     if not sets:
         raise InvalidInputError(f"no timings of collectives on {arch.name} are committed")
     link = interconnect_of(arch)
-    predicted = predict_held_out(arch, sets, groups_of(sets))[MODEL]
-    parts = {RING: True, EXCHANGE: True, MULTICAST: link.has_multicast, DIRECT: link.is_nvlink,
-             SOCKETS: link.topology == TWO_SOCKETS}  # fmt: skip
-    names = {item.name for items, is_there in parts.items() if is_there for item in items}
+    parts = {model.RING: True, model.EXCHANGE: True, model.MULTICAST: link.has_multicast, model.DIRECT: link.is_nvlink,
+             model.SOCKETS: link.topology == TWO_SOCKETS}  # fmt: skip
+    names = {item.name for items, has_part in parts.items() if has_part for item in items}
     how = "each block of as many ranks and a decade of bytes by a fit on the others, all operations together"
-    return CollectiveCalibration(
-        gpu=arch.name,
-        libraries=tuple(table.framework for table in sets),
-        model_version=COLLECTIVE_MODEL_VERSION,
-        errors=tuple(errors_of(table, predicted[rows]) for table, rows in zip(sets, parts_of(sets), strict=True)),
-        fitted=tuple(item.name for item in COLLECTIVE_COEFFICIENTS if item.name in names),
+    return model.CollectiveCalibration(
+        gpu=arch.name, libraries=tuple(table.framework for table in sets), model_version=model.COLLECTIVE_MODEL_VERSION,
+        errors=exam().errors(arch, sets),
+        fitted=tuple(item.name for item in model.COLLECTIVE_COEFFICIENTS if item.name in names),
         coefficients=rounded(fit_collectives(link, *measured_rows(link, sets))),
         **(provenance(1, "rows", 0) | {"folds": how}),
-    )
+    )  # fmt: skip
 
 
 def calibrate(arch: str) -> Iterator[Fitted]:
     """Fit collectives on a GPU; parameters are the options of the command."""
     calibration = calibrate_collectives(load_arch(arch, GpuSpec))
-    path = collective_calibration_path(calibration.gpu)
+    path = model.collective_calibration_path(calibration.gpu)
     yield fitted(calibration, path, f"Collectives of {calibration.gpu}: errors of blocks held out")
 
 
-def _groups(table: CollectiveTable) -> Iterator[tuple[dict[str, str], Mask]]:
-    ranks, what = table.column("num_ranks"), np.array(table.words("what"))
+def _groups(table: CollectiveTable) -> Groups:
+    ranks, what_of = table.column("num_ranks"), np.array(table.words("what"))
     groups = rows_between(table.size_bytes, _REGIMES)
     groups |= {f"{num} ranks": ranks == num for num in np.unique(ranks).tolist()}
     groups |= {ALL: np.ones(len(table), np.bool_)}
-    operations = list(dict.fromkeys(what.tolist()))
+    operations = list(dict.fromkeys(what_of.tolist()))
     for operation in (*operations, *((ALL,) if len(operations) > 1 else ())):
         for group, mask in groups.items():
             labels = {"library": table.library, "what": operation, "group": group}
-            yield labels, mask & ((what == operation) | (operation == ALL))
+            yield labels, mask & ((what_of == operation) | (operation == ALL))
 
 
 def exam(hold_out: str = BLOCKS) -> Exam[CollectiveTable]:
     """Return the exam; `hold_out` of `HOLD_OUTS`."""
     return Exam(
         read=tables,
-        predict=lambda arch, sets: predict_held_out(arch, sets, groups_of(sets, hold_out)),
+        predict=predictions,
+        folds=lambda sets: folds_of(sets, hold_out),
         groups=_groups,
         headline=f"{HOLD_OUTS.get(hold_out, hold_out)}; MAPE of the link's rate, of alpha-beta, of a table, then "
         "errors of gemm_eval",

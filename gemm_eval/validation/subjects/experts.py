@@ -16,57 +16,33 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu import (
-    GPU_MODEL_VERSION,
-    MOE_LAYER,
-    Calibration,
-    Joined,
-    Library,
-    Packed,
-    calibration_path,
-    coefficients_for,
-    fit_intervals,
-    join_packed,
-    layer_terms,
-    library_of,
-    load_calibration,
-    pack_bound_columns,
-    pack_coefficients,
-    pack_kernels,
-)
+from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.families import FAMILIES, Family, default_coefficients
 from gemm_eval.moe import make_runs, works_of
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
-from gemm_eval.validation.exam import FITTED, MODEL, Exam, check_gpu, errors_of, held_out
-from gemm_eval.validation.fit import Ranges, Search, fit_logs, provenance, rounded
+from gemm_eval.validation.exam import FITTED, MODEL, Exam, Groups, Predict, errors_of
+from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
 from gemm_eval.validation.metrics import REGIMES
-from gemm_eval.validation.predictors.dense import calibration_out
-from gemm_eval.validation.subjects import Fitted
-from gemm_eval.validation.subjects.experts_tables import (
-    ExpertTable,
-    GroupedTable,
-    LayerTable,
-    grouped_tables,
-    layer_tables,
-)
-from gemm_eval.validation.subjects.gemms import family_title
-from gemm_eval.validation.subjects.reports import fitted
+from gemm_eval.validation.subjects import Fitted, fitted
+from gemm_eval.validation.subjects import experts_tables as measured
+from gemm_eval.validation.subjects.dense import calibration_out, family_title
+from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.words import refusal
 from gemm_eval.workload import Layouts, MoeWork, pack_layouts, run_options, without_lone_groups
 
 _MOST_OVERHEAD_US = 100.0  # of a roofline's layer: a dozen small kernels
 _SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=16)
-_OF_LAYERS = {item.name for item in MOE_LAYER}
+_OF_LAYERS = {item.name for item in gpu_model.MOE_LAYER}
 _FIT_ROWS = 700  # rows of a fit, drawn at random: more change no figure
 
 
 class PackedLayers(NamedTuple):
     """Rows of a table as grouped GEMMs, and the runs that they are of: one rank in one draw of a row."""
 
-    kernels: Joined
+    kernels: gpu_model.Joined
     type_of: Ints  # [gemms], index into the joined kernels
     sizes: Ints  # [gemms, 4] of G, M, K, N
     layouts: Layouts  # of the GEMMs
@@ -76,36 +52,36 @@ class PackedLayers(NamedTuple):
     num_draws: Ints  # [rows]
 
 
-def pack_table(arch: GpuSpec, table: ExpertTable, seed: int = 0, l2: str = "warm") -> PackedLayers:
+def pack_table(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0, l2: str = "warm") -> PackedLayers:
     """Pack rows of either kind, with nothing that a user does not say, but with default coefficients.
 
     Args:
         arch, table: the layers, or grouped GEMMs.
         seed: of the draws of loads.
         l2: of layers: ``warm``, as all tables were timed; ``cold``, as layers of a model are.
-
-    Raises:
-        UnsupportedError: the library does not run these types on this GPU.
     """
     types, num = table.types, len(table)
-    defaults = default_coefficients(library_of(table.library).family(arch, types))
+    defaults = default_coefficients(gpu_model.library_of(table.library).family(arch, types))
 
-    def kernels(library: str, l2: str, clock: str, call_weights: float = 1.0) -> Packed:
-        return pack_kernels(
+    def kernels(library: str, l2: str, clock: str, call_weights: float = 1.0) -> gpu_model.Packed:
+        return gpu_model.pack_kernels(
             arch, types, library, defaults, l2=l2, clock=clock, is_calibrated=False, call_weights=call_weights
         )
 
-    if isinstance(table, GroupedTable):
+    if isinstance(table, measured.GroupedTable):
         groups, rows = table.row_groups, np.arange(num)
         G, M = ([of(load) for load in groups] for of in (len, max))
         sizes, layouts = without_lone_groups(
             np.column_stack([G, M, table.column("K"), table.column("N")]), pack_layouts(groups)
         )
-        joined, zeros = join_packed([kernels(table.library, "cold", "burst")]), read_only(np.zeros(num, np.int64))
+        joined, zeros = (
+            gpu_model.join_packed([kernels(table.library, "cold", "burst")]),
+            read_only(np.zeros(num, np.int64)),
+        )
         return PackedLayers(
             joined, zeros, read_only(sizes), layouts, rows[:, None], rows, None, np.ones(num, np.int64)
         )  # fmt: skip
-    assert isinstance(table, LayerTable)
+    assert isinstance(table, measured.LayerTable)
     layers, row_of = table.layers(seed)
     runs = make_runs(layers, [types] * len(layers), GEMMEvaluator(arch), run_options(table.library, l2, None))
     batch = runs.batch
@@ -122,7 +98,7 @@ def pack_table(arch: GpuSpec, table: ExpertTable, seed: int = 0, l2: str = "warm
     }
     row_of_run = row_of[runs.layer_of]
     return PackedLayers(
-        join_packed(packed), read_only(batch.kind_of), read_only(sizes), layouts, runs.gemm_rows, row_of_run,
+        gpu_model.join_packed(packed), read_only(batch.kind_of), read_only(sizes), layouts, runs.gemm_rows, row_of_run,
         MoeWork(**merged, types=types), np.bincount(row_of_run, minlength=num),
     )  # fmt: skip
 
@@ -149,7 +125,7 @@ class LayerModel:
         total = gemms_us[packed.gemm_rows[runs]].sum(axis=1)
         if packed.work is not None:
             of_runs = {name: value[runs] for name, value in packed.work._asdict().items() if name != "types"}
-            terms = layer_terms(self.arch, self.coefficients, packed.work._replace(**of_runs))
+            terms = gpu_model.layer_terms(self.arch, self.coefficients, packed.work._replace(**of_runs))
             total += sum(terms.values(), np.zeros(len(runs)))
         mean: Floats = np.bincount(packed.row_of[runs], total, minlength=num_rows) / np.maximum(packed.num_draws, 1)
         return mean
@@ -160,9 +136,11 @@ class LayerModel:
         rows = packed.gemm_rows if mask is None else packed.gemm_rows[mask[packed.row_of]]
         gemms = np.unique(rows[rows >= 0])
         params = [kernels.params[kind : kind + 1] for kind in range(len(kernels.params))]
-        coefficients = read_only(np.stack([pack_coefficients(of_kind, self.coefficients) for of_kind in params]))
+        coefficients = read_only(
+            np.stack([gpu_model.pack_coefficients(of_kind, self.coefficients) for of_kind in params])
+        )
         bounds = [
-            pack_bound_columns(of_kind, coefficients[kind], kernels.candidates[first:stop])
+            gpu_model.pack_bound_columns(of_kind, coefficients[kind], kernels.candidates[first:stop])
             for kind, (of_kind, (first, stop)) in enumerate(zip(params, kernels.ranges.tolist(), strict=True))
         ]
         columns, layouts = read_only(np.concatenate(bounds, axis=1)), packed.layouts.take(gemms)
@@ -181,18 +159,12 @@ class LayerModel:
         return latency_us
 
 
-def layer_model(arch: GpuSpec, table: ExpertTable) -> LayerModel:
-    """Return the model with the coefficients that it has for this GPU, library and types."""
-    rules = library_of(table.library)
-    return LayerModel(arch, coefficients_for(arch, rules.name, rules.family(arch, table.types))[0])
-
-
 def fit_layers(
-    arch: GpuSpec, table: ExpertTable, packed: PackedLayers, train: Mask, free: Sequence[str],
+    arch: GpuSpec, table: measured.ExpertTable, packed: PackedLayers, train: Mask, free: Sequence[str],
     seed: int = 0, held: Mapping[str, float] = MappingProxyType({}),
 ) -> LayerModel:  # fmt: skip
     """Fit the coefficients `free` of the library's family on the rows of `train`; others keep `held`, or defaults."""
-    rules = library_of(table.library)
+    rules = gpu_model.library_of(table.library)
     family = FAMILIES[rules.family(arch, table.types)]
     items = [item for item in family.coefficients if item.name in free]
     start = family.defaults | dict(held)
@@ -213,9 +185,7 @@ def fit_layers(
             times[key] = changed.gemms_us(packed, mask)
         return changed.predict(packed, mask, times[key])[chosen]
 
-    shares = ranges.shares(start, _SEARCH.off_bounds)
-    fitted_shares = fit_logs(ranges, predict, table.measured_us[chosen], shares, _SEARCH)
-    return replace(model, coefficients=ranges.values(fitted_shares))
+    return replace(model, coefficients=ranges.fit(predict, table.measured_us[chosen], _SEARCH, start))
 
 
 _GEMM = (
@@ -275,76 +245,74 @@ class Told(NamedTuple):
     sources: dict[str, str]
 
 
-def told_by(arch: GpuSpec, table: ExpertTable, packed: PackedLayers, train: Mask) -> Told:
+def told_by(arch: GpuSpec, table: measured.ExpertTable, packed: PackedLayers, train: Mask) -> Told:
     """Return what is fitted on rows of a table, and what is shared with other types of its library on the same GPU.
 
     A coefficient that these rows cannot tell is the mean of those that were fitted on such tables, or keeps its
     default: left free, it would end anywhere in its range, and rows that are held out would pay for it.
     """
-    library = library_of(table.library)
+    library = gpu_model.library_of(table.library)
     family = library.family(arch, table.types)
+    paths = {name: gpu_model.calibration_path(arch.name, library.name, name) for name in library.grouped_families}
+    others = {
+        name: gpu_model.load_calibration(path) for name, path in paths.items() if name != family and path.is_file()
+    }
     free, held, sources = [], {}, {}
     for name in free_coefficients(FAMILIES[family]):
         column = getattr(packed.work, _TOLD_BY[name]) if packed.work is not None and name in _TOLD_BY else None
         if column is None or np.ptp(column[train[packed.row_of]]) > 0:
             free.append(name)
-        elif siblings := _fitted_on_siblings(arch, library, family, name):
+        elif siblings := {other: of.coefficients[name] for other, of in others.items() if name in of.fitted}:
             held[name] = float(np.mean(list(siblings.values())))
             sources[name] = f"mean of {', '.join(siblings)}: these rows have one value of {_TOLD_BY[name]}"
     return Told(tuple(free), held, sources)
 
 
-def _fitted_on_siblings(arch: GpuSpec, library: Library, family: str, name: str) -> dict[str, float]:
-    """Return the values of a coefficient that were fitted for other families of a library on a GPU, by family."""
-    paths = {other: calibration_path(arch.name, library.name, other) for other in library.grouped_families}
-    fitted = {other: load_calibration(path) for other, path in paths.items() if other != family and path.is_file()}
-    return {other: of_other.coefficients[name] for other, of_other in fitted.items() if name in of_other.fitted}
+def tables(gpu: str) -> dict[str, measured.ExpertTable]:
+    """Read the measured layers and grouped GEMMs of a GPU, by name, such as ``triton-bf16``."""
+    layers = (measured.LayerTable.read(path) for path in sorted(measured_root(gpu).glob("moe-*/*.parquet")))
+    grouped = sorted(path for path in measured_root(gpu).glob("grouped/*.parquet") if "repeat" not in path.stem)
+    return {
+        **{table.path.stem: table for table in layers},
+        **{table.name: table for table in map(measured.GroupedTable.read, grouped)},
+    }
 
 
-def find_tables(gpu: str, names: Sequence[str] = ()) -> list[ExpertTable]:
-    """Return the measured layers and grouped GEMMs of a GPU: all, or those named (``triton-bf16``).
-
-    Raises:
-        InvalidOptionError: none of that name.
-    """
-    layers = {table.path.stem: table for table in layer_tables(gpu)}
-    by_name: dict[str, ExpertTable] = {**layers, **{table.name: table for table in grouped_tables(gpu)}}
+def find_tables(gpu: str, names: Sequence[str] = ()) -> list[measured.ExpertTable]:
+    """Return the tables of a GPU: all, or those named; InvalidOptionError: none of that name."""
+    by_name = tables(gpu)
     for name in names:
         if name not in by_name:
             raise InvalidOptionError(refusal("data", name, tuple(by_name)))
     return [by_name[name] for name in names or by_name]
 
 
-def predict_held_out(
-    arch: GpuSpec, table: ExpertTable, seed: int = 0, packed: PackedLayers | None = None
-) -> dict[str, Floats]:
-    """Return predictions by who makes them, [rows], in microseconds: each row by fits that have not seen its model.
+def predictions(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0) -> Predict:
+    """Return the predictions of a table, ready to be fitted. Rows without any work are 0."""
+    layers = pack_table(arch, table, seed)
+    compute_us, dram_us = _roofs(arch, table, layers)
+    has_work = dram_us > 0.0
 
-    Of a table of one model each half of its tokens is held out of the other. Rows without any work are 0.
-    """
-    rows = pack_table(arch, table, seed) if packed is None else packed
-    compute_us, dram_us = _roofs(arch, table, rows)
+    def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
+        chosen = told_by(arch, table, layers, train)
+        model = fit_layers(arch, table, layers, train, chosen.free, seed, chosen.held)
+        known, asked, roof_us = train & has_work, rows & has_work, np.zeros(len(table))
+        roof = fit_roof(compute_us[known], dram_us[known], table.measured_us[known], _MOST_OVERHEAD_US)
+        roof_us[asked] = roof.predict(compute_us[asked], dram_us[asked])
+        return {FITTED: roof_us[rows], MODEL: model.predict(layers, rows)[rows]}
 
-    def predict(held: Mask) -> dict[str, Floats]:
-        told = told_by(arch, table, rows, ~held)
-        fitted = fit_layers(arch, table, rows, ~held, told.free, seed, told.held)
-        train, some = ~held & (dram_us > 0.0), held & (dram_us > 0.0)
-        roof = fit_roof(compute_us[train], dram_us[train], table.measured_us[train], _MOST_OVERHEAD_US)
-        roof_us = np.zeros(len(table))
-        roof_us[some] = roof.predict(compute_us[some], dram_us[some])
-        return {FITTED: roof_us[held], MODEL: fitted.predict(rows, held)[held]}
-
-    return held_out(_folds(table), predict)
+    return predict
 
 
-def _folds(table: ExpertTable) -> list[str]:
+def folds_of(table: measured.ExpertTable) -> list[str]:
+    """Return the model of each row; of a table of one model halves, by tokens."""
     models = table.models
     if len(set(models)) > 1:
         return models
-    return [str(place % 2) for place in np.unique(table.num_tokens, return_inverse=True)[1].tolist()]
+    return [str(index % 2) for index in np.unique(table.num_tokens, return_inverse=True)[1].tolist()]
 
 
-def _roofs(arch: GpuSpec, table: ExpertTable, packed: PackedLayers) -> tuple[Floats, Floats]:
+def _roofs(arch: GpuSpec, table: measured.ExpertTable, packed: PackedLayers) -> tuple[Floats, Floats]:
     """Return times of a row's GEMMs at the data sheet's rates, means over draws: weights, A and C."""
     types, sizes = table.types, packed.sizes.astype(float)
     active, rows = sizes[:, 0].copy(), sizes[:, 0] * sizes[:, 1]
@@ -363,32 +331,24 @@ def _roofs(arch: GpuSpec, table: ExpertTable, packed: PackedLayers) -> tuple[Flo
     return compute_us, dram_us
 
 
-def calibrate_layers(arch: GpuSpec, table: ExpertTable, seed: int = 0) -> Calibration:
-    """Fit the family of a library that a table is of, on all its rows; errors are of whole models that are held out.
-
-    Raises:
-        InvalidInputError: a table of another GPU.
-        UnsupportedError: the library does not run these types on this GPU.
-    """
-    check_gpu(arch, table)
-    library, packed = library_of(table.library), pack_table(arch, table, seed)
-    predicted_us = predict_held_out(arch, table, seed, packed)[MODEL]
-    everything = np.ones(len(table), np.bool_)
-    told = told_by(arch, table, packed, everything)
-    fitted = fit_layers(arch, table, packed, everything, told.free, seed, told.held)
-    kept = predicted_us > 0.0
-    return Calibration(
-        gpu=arch.name,
-        library=library.name,
-        family=library.family(arch, table.types),
-        model_version=GPU_MODEL_VERSION,
-        coefficients=rounded(fitted.coefficients),
-        fitted=told.free,
-        shared=told.sources,
-        errors=(errors_of(table, predicted_us),),
-        intervals=fit_intervals(table.mean_rows[kept], np.log(table.measured_us[kept] / predicted_us[kept])),
-        **provenance(len(set(_folds(table))), "rows", seed, "model"),
+def calibrate_layers(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0) -> gpu_model.Calibration:
+    """Fit the family of a library that a table is of, on all its rows; errors are of whole models that are held out."""
+    predicted_us = exam(seed=seed).held_out(arch, [table])[MODEL]
+    library, packed, everything = (
+        gpu_model.library_of(table.library),
+        pack_table(arch, table, seed),
+        np.ones(len(table), bool),
     )
+    chosen = told_by(arch, table, packed, everything)
+    model = fit_layers(arch, table, packed, everything, chosen.free, seed, chosen.held)
+    kept = predicted_us > 0.0
+    return gpu_model.Calibration(
+        gpu=arch.name, library=library.name, family=library.family(arch, table.types),
+        model_version=gpu_model.GPU_MODEL_VERSION, coefficients=rounded(model.coefficients), fitted=chosen.free,
+        shared=chosen.sources, errors=(errors_of(table, predicted_us),),
+        intervals=gpu_model.fit_intervals(table.mean_rows[kept], np.log(table.measured_us[kept] / predicted_us[kept])),
+        **provenance(len(set(folds_of(table))), "rows", seed, "model"),
+    )  # fmt: skip
 
 
 def calibrate(arch: str, data: str, seed: int, out: Path | None) -> Iterator[Fitted]:
@@ -401,27 +361,25 @@ def calibrate(arch: str, data: str, seed: int, out: Path | None) -> Iterator[Fit
     yield fitted(calibration, path, family_title(calibration), {table.name: len(table)}, notes)
 
 
-def _groups(table: ExpertTable) -> Iterator[tuple[dict[str, str], Mask]]:
+def _groups(table: measured.ExpertTable) -> Groups:
     models, tokens = np.array(table.models), table.num_tokens
-    groups: dict[str, Mask] = {}
-    for regime in REGIMES:
-        most = np.inf if regime.max_rows is None else regime.max_rows
-        groups[regime.name] = (tokens >= regime.min_rows) & (tokens <= most)
+    groups = {regime.name: regime.mask(tokens) for regime in REGIMES}
     groups |= {name: models == name for name in dict.fromkeys(table.models)}
     for group, mask in groups.items():
         yield {"library": table.library, "dtype": table.dtype, "group": group}, mask
 
 
-def exam(data: Sequence[str] | None = None, seed: int = 0) -> Exam[ExpertTable]:
-    """Return the exam.
-
-    Args:
-        data: names of tables; none: all.
-        seed: of the draws of loads, and of rows in fits.
-    """
+def exam(data: Sequence[str] | None = None, seed: int = 0) -> Exam[measured.ExpertTable]:
+    """Return the exam of some tables, or all; `seed` is of the draws of loads, and of rows in fits."""
+    if data:
+        known = dict.fromkeys(name for path in measured_root("").iterdir() for name in tables(path.name))
+        for name in data:
+            if name not in known:
+                raise InvalidOptionError(refusal("data", name, tuple(known)))
     return Exam(
-        read=lambda gpu: find_tables(gpu, data or ()),
-        predict=lambda arch, sets: predict_held_out(arch, sets[0], seed),
+        read=lambda gpu: [table for name, table in tables(gpu).items() if not data or name in data],
+        predict=lambda arch, sets: predictions(arch, sets[0], seed),
+        folds=lambda sets: folds_of(sets[0]),
         groups=_groups,
         headline="whole models held out: MAPE of a fitted roofline, then the errors of gemm_eval",
         title="{gpu}, {data}: {dtype} by {library}",

@@ -11,16 +11,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gemm_eval.moe import (
-    ExpertCounts,
-    MoeLayer,
-    Routed,
-    group_limited_counts,
-    most_loaded_rank_first,
-    parse_distribution,
-)
+from gemm_eval import moe
 from gemm_eval.validation.exam import MeasuredTable
-from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Ints
 from gemm_eval.workload import GemmTypes, RowGroups
 
@@ -76,7 +68,6 @@ class LayerTable(ExpertTable):
 
     @classmethod
     def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a table that its meta file says."""
         cut = meta.get("router_groups")
         groups = None if cut is None else (int(cut[0]), int(cut[1]), int(cut[2]))
         return {**super().read_meta(path, meta), "source": str(meta.get("source", "")), "router_groups": groups}
@@ -97,22 +88,22 @@ class LayerTable(ExpertTable):
         }
         return [names[sizes] for sizes in self.frame[_MODEL].itertuples(index=False, name=None)]
 
-    def layers(self, seed: int) -> tuple[list[MoeLayer], Ints]:
+    def layers(self, seed: int) -> tuple[list[moe.MoeLayer], Ints]:
         """Return the layers as a user asks for them, and the row of the table that each is of; a row is their mean.
 
         Loads that a router cut are given as counts of each expert, a layer for each draw. Of power laws draws of our
         own are made, as those that were measured nobody kept: each load has a seed of its own, as otherwise all rows
         would share the luck of a few draws.
         """
-        layers: list[MoeLayer] = []
+        layers: list[moe.MoeLayer] = []
         row_of: list[int] = []
         columns = ["hidden_size", "inter_size", "moe_tp_size", "gated", *_LOAD]
         seed_of: dict[tuple[Any, ...], int] = {}
-        counts_of: dict[tuple[Any, ...], list[ExpertCounts]] = {}
+        counts_of: dict[tuple[Any, ...], list[moe.ExpertCounts]] = {}
         for row, (hidden, inter, tp, gated, *load) in enumerate(self.frame[columns].itertuples(index=False, name=None)):
             key = tuple(load)
             num_tokens, num_experts, topk, ep, distribution = load
-            layer = MoeLayer(
+            layer = moe.MoeLayer(
                 num_tokens, hidden, inter, num_experts, topk, tp, ep, distribution, gated=bool(gated), dtype=self.dtype,
                 seed=seed_of.setdefault(key, seed * _MOST_LOADS + len(seed_of)),
                 num_expert_groups=_EXPERT_GROUPS.get((hidden, num_experts), 1),
@@ -133,16 +124,16 @@ _LOAD = ("num_tokens", "num_experts", "topk", "moe_ep_size", "distribution")
 _EXPERT_GROUPS = {(7168, 256): 8}  # of DeepSeek-V3, the one model of the tables whose router chooses groups first
 
 
-def _routed_counts(layer: MoeLayer, router_groups: tuple[int, int, int]) -> list[ExpertCounts]:
+def _routed_counts(layer: moe.MoeLayer, router_groups: tuple[int, int, int]) -> list[moe.ExpertCounts]:
     """Return the tokens of each expert that a router of groups makes of each draw, those of rank 0 first."""
     if str(layer.distribution) == "balanced":
         draws: list[Ints | None] = [None]
     else:
-        sizes = Routed(layer.num_tokens, layer.num_experts, layer.topk, layer.ep, layer.num_draws)
-        drawn = parse_distribution(layer.distribution).draw(sizes, np.random.default_rng(layer.seed))
-        draws = list(most_loaded_rank_first(drawn, layer.ep))
-    routed = (group_limited_counts(counts, layer.num_tokens, layer.topk, router_groups) for counts in draws)
-    return [ExpertCounts(tuple(counts.tolist())) for counts in routed]
+        sizes = moe.Routed(layer.num_tokens, layer.num_experts, layer.topk, layer.ep, layer.num_draws)
+        drawn = moe.parse_distribution(layer.distribution).draw(sizes, np.random.default_rng(layer.seed))
+        draws = list(moe.most_loaded_rank_first(drawn, layer.ep))
+    routed = (moe.group_limited_counts(counts, layer.num_tokens, layer.topk, router_groups) for counts in draws)
+    return [moe.ExpertCounts(tuple(counts.tolist())) for counts in routed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +151,6 @@ class GroupedTable(ExpertTable):
 
     @classmethod
     def read_meta(cls, path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a table that its meta file says."""
         gpu, dtype, source = path.parent.parent.name, str(meta["dtypes"][0]), str(meta["what"])
         return {"gpu": gpu, "library": _RUNNER, "dtype": dtype, "source": source}
 
@@ -182,14 +172,3 @@ class GroupedTable(ExpertTable):
 
 _RUNNER = "torch"  # whose grouped GEMM `gemm-eval measure --kernel grouped` times
 _NO_MODEL = "none"
-
-
-def layer_tables(gpu: str) -> list[LayerTable]:
-    """Read all measured layers of a GPU, by name."""
-    return [LayerTable.read(path) for path in sorted(measured_root(gpu).glob("moe-*/*.parquet"))]
-
-
-def grouped_tables(gpu: str) -> list[GroupedTable]:
-    """Read all measured grouped GEMMs of a GPU but for repeats, by name."""
-    paths = sorted((measured_root(gpu) / "grouped").glob("*.parquet"))
-    return [GroupedTable.read(path) for path in paths if "repeat" not in path.stem]

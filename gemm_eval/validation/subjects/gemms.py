@@ -1,238 +1,344 @@
-"""Scores and calibrations of GEMMs on GPUs: a library's own choices, learned corrections, and single configs."""
+"""Dense GEMMs of GPU libraries: exams of their own choices, by set and by GPU, and commands of their calibrations."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 from rich.console import RenderableType
-from rich.table import Table
 
-from gemm_eval import validation
-from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.models.gpu import LIBRARIES, OURS, TRTLLM, Calibration, Correction, load_correction
+from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
+from gemm_eval.models.gpu import LIBRARIES, TRTLLM, Correction, load_correction
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
-from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES
-from gemm_eval.validation.subjects import Fitted, Report
-from gemm_eval.validation.subjects.reports import fitted, plain_lines, tau_cell, text_table, write_csv
-from gemm_eval.words import shown
+from gemm_eval.validation import baselines, report, tables
+from gemm_eval.validation.exam import FITTED, Line, chosen_gpus, lines_of
+from gemm_eval.validation.fit import Predictor, assign_joint_folds, cross_fit
+from gemm_eval.validation.metrics import REGIMES, Score, are_inside, score, score_crossed
+from gemm_eval.validation.plots import save_score_plots
+from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted
+from gemm_eval.validation.subjects.corrections import CorrectedPredictor, can_learn, held_out_answers
+from gemm_eval.validation.timings import Floats, Mask, Timings
 
-if TYPE_CHECKING:
-    from gemm_eval.validation import Ablation, GpuLine, Score, Study
-
-Files = Sequence[Path] | None
 Names = Sequence[str] | None
+
+
+def is_default_training(timings: Timings) -> bool:
+    """Return whether a calibration is fitted on this set unless others are named: cold weights, boost clock."""
+    return timings.l2 == "cold" and timings.clock == "burst"
+
+
+def is_calibrated_on(arch: GpuSpec, timings: Timings) -> bool:
+    """Return whether the main family of a set's rows has a calibration of this very GPU."""
+    return dense.origin_of(arch, timings).is_calibrated
+
+
+def compare(
+    arch: GpuSpec, sets: Sequence[Timings], num_folds: int = 5, seed: int = 0, *,
+    refit: bool | None = None, is_joint: bool = False,
+) -> Iterator[list[Score]]:  # fmt: skip
+    """Score each set: the model first, then the model with learned corrections, then the baselines.
+
+    Args:
+        num_folds: at most; a set with fewer (N, K) pairs has as many as pairs. `seed` deals them.
+        refit: False: the model as it is; None: refitted on a GPU that has a calibration of its own, else as it is.
+        is_joint: refit the model on all sets of a library together.
+
+    Raises:
+        UnsupportedError: the library has no kernels for these types on this GPU, or the GPU no peak.
+    """
+    joint: dict[str, list[Score]] = {}
+    for of_library in _by_library(sets) if is_joint else ():
+        train = [timings for timings in of_library if is_default_training(timings)] or of_library
+        note = f"refitted jointly on {', '.join(timings.name for timings in train)}"
+        joint |= _refitted(arch, of_library, train, num_folds, seed, " joint", note)
+    for timings in sets:
+        if is_joint:
+            models = joint[timings.name]
+        elif is_calibrated_on(arch, timings) if refit is None else refit:
+            note = "refitted on this set"
+            models = _refitted(arch, [timings], [timings], num_folds, seed, "", note)[timings.name]
+        else:
+            yield _as_it_is(arch, timings, num_folds, seed)
+            continue
+        yield [*models, *_refitted_baselines(arch, timings, num_folds, seed)]
+
+
+def _refitted(
+    arch: GpuSpec, sets: Sequence[Timings], train: Sequence[Timings], num_folds: int, seed: int, how: str, note: str
+) -> dict[str, list[Score]]:
+    """Score models fitted on the sets `train` of `sets`, which are of one library, by name of the set."""
+    folds = min(num_folds, len({pair for item in sets for pair in item.pairs}))
+    by_set: dict[str, list[Score]] = {item.name: [] for item in sets}
+    model = dense.model_predictor(arch, sets[0].library)
+    predictors: list[Predictor] = [model, CorrectedPredictor(model)] if can_learn() else [model]
+    for predictor in predictors:
+        crossed = cross_fit(predictor, sets, folds, seed, train=train)
+        for index, item in enumerate(sets):
+            words = predictor.name, item, index, f"{folds}-fold{how}", note
+            by_set[item.name].append(score_crossed(crossed, *words, has_interval=True))
+    return by_set
+
+
+def make_baselines(arch: GpuSpec, timings: Timings) -> list[Predictor]:
+    """Return rooflines, interpolation of the timings themselves, and nvMatmulHeuristics if it can."""
+    predictors: list[Predictor] = [
+        baselines.NaiveRoofline(arch),
+        baselines.FittedRoofline(arch),
+        baselines.TableInterpolation(arch),
+    ]
+    if baselines.has_heuristics(arch.name) and baselines.knows_types(timings):
+        predictors += [baselines.NvidiaHeuristics(arch.name), baselines.NvidiaHeuristics(arch.name, is_refit=True)]
+    return predictors
+
+
+def _refitted_baselines(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Iterator[Score]:
+    asked, folds = timings.whole(), min(num_folds, len(set(timings.pairs)))
+    for baseline in make_baselines(arch, asked):
+        yield score(baseline, asked, 0 if isinstance(baseline, baselines.NaiveRoofline) else folds, seed)
+
+
+def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> list[Score]:
+    origin = dense.origin_of(arch, timings)
+    carried = f"on {origin.gpu}" if origin.gpu else "as it is"
+    how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
+    note = f"{how}; coefficients: {dense.describe_origin(arch, timings, origin)}"
+    asked = timings.whole()
+    scores = []
+    for name, has_correction in ((dense.model_predictor(arch, timings.library).name, False), ("corrected", True)):
+        answers = answer(arch, asked, correction=has_correction)
+        if not has_correction or (answers["source"] == "corrected").any():
+            us, inside = answers["latency_us"] + asked.timer_us, are_in_answers(asked, answers)
+            scores.append(Score(asked, name, us, carried, is_inside=inside, note=note))
+    if origin.is_calibrated:
+        return [*scores, *_refitted_baselines(arch, timings, num_folds, seed)]
+    carried_on: list[tuple[Predictor, str]] = [(baselines.NaiveRoofline(arch), "as it is")]
+    if (roofline := carried_roofline(arch, timings)) is not None:
+        carried_on.append((roofline, carried))
+    if baselines.has_heuristics(arch.name) and baselines.knows_types(timings):
+        carried_on.append((baselines.NvidiaHeuristics(arch.name), "as it is"))
+    return [*scores, *(Score(asked, item.name, item.predict(asked), words) for item, words in carried_on)]
+
+
+def answer(arch: GpuSpec, asked: Timings, *, correction: bool = True) -> GEMMTable:
+    """Return the answers that users get for the rows of a set, by the words that its table has for them."""
+    evaluator = GEMMEvaluator(arch, disk_cache=False, library=asked.library, l2=asked.l2, clock=asked.clock)
+    return evaluator.evaluate_many(
+        asked.problems(), correction=correction, quantize_from=asked.quantize_from or None, progress=False
+    )
+
+
+def are_in_answers(asked: Timings, answers: GEMMTable) -> Mask:
+    """Return which times of a set, without what the measurement added, lie in the intervals of its answers."""
+    inside: Mask = (asked.kernel_us >= answers["low_us"]) & (asked.kernel_us <= answers["high_us"])
+    return inside
+
+
+def carried_roofline(arch: GpuSpec, timings: Timings) -> baselines.FittedRoofline | None:
+    """Return a roofline fitted on the timings of the GPU that the coefficients for a set come from.
+
+    They are of the same library, and of the same types if there are any; None: there are none at all.
+    """
+    gpu = dense.origin_of(arch, timings).gpu
+    if gpu is None:
+        return None
+    others = [item for item in _timings_of(gpu) if item.library == timings.library]
+    alike = [item for item in others if (item.l2, item.clock) == (timings.l2, timings.clock)] or others
+    train = [item for item in alike if _types(item) == _types(timings)] or alike
+    if not train:
+        return None
+    carried = baselines.FittedRoofline(load_arch(gpu, GpuSpec)).fit(
+        *(item.whole().select(~item.in_band) for item in train)
+    )
+    return replace(carried, arch=arch)
+
+
+@cache
+def _timings_of(gpu: str) -> tuple[Timings, ...]:
+    return tuple(tables.list_timings(gpu))
+
+
+def _types(timings: Timings) -> set[tuple[str, str]]:
+    return set(zip(timings.column("input_dtype").tolist(), timings.column("weight_dtype").tolist(), strict=True))
 
 
 def validate_dense(
     arch: str, data: Names, folds: int, seed: int, refit: bool | None, joint: bool, regime: Names, worst: int,
     library: str | None, dtype: str | None, plots: Path | None, csv: Path | None,
 ) -> Report:  # fmt: skip
-    """Score a library's own choices; parameters are the options of the command.
-
-    Raises:
-        InvalidOptionError: options that do not go together, or no timings.
-    """
+    """Score a library's own choices; parameters are the options of the command."""
     data, groups = data or [], list(regime or [])
-    if (library or dtype) and not any(name.endswith(validation.TABLE_SUFFIXES) for name in data):
+    if (library or dtype) and not any(name.endswith(tables.TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--library and --dtype go with --data FILE: committed timings say theirs")
     spec = load_arch(arch, GpuSpec)
-    sets = validation.find_timings(spec.name, data, library=library, dtype=dtype)
+    sets = tables.find_timings(spec.name, data, library=library, dtype=dtype)
     if not sets:
         raise InvalidOptionError(f"no timings of {spec.name} are committed: give --data FILE")
     if joint and refit is False:
         raise InvalidOptionError("--joint fits, --no-fit does not: give one of them")
-    if joint and refit is None and not all(validation.is_calibrated_on(spec, timings) for timings in sets):
+    if joint and refit is None and not all(is_calibrated_on(spec, timings) for timings in sets):
         raise InvalidOptionError(f"--joint would fit on timings of {spec.name}, which has no calibration: add --refit")
-    compared: list[list[Score]] = []
-    for of_set in validation.compare(spec, sets, folds, seed, refit=refit, is_joint=joint):
-        compared.append(of_set)
-        if plots is not None:
-            for item in of_set:
-                _save_plots(item, plots)
+    compared = list(compare(spec, sets, folds, seed, refit=refit, is_joint=joint))
     scores = [scored for of_set in compared for scored in of_set]
+    if plots is not None:
+        save_score_plots(scores, plots)
     if csv is not None:
-        write_csv(validation.errors_frame(scores), csv)
+        report.write_csv(report.errors_frame(scores), csv)
 
     def document() -> dict[str, Any]:
         notes = {of_set[0].timings.name: of_set[0].note for of_set in compared}
-        return {"arch": spec.name, "coefficients": notes} | validation.report_document(scores, worst, groups)
+        return {"arch": spec.name, "coefficients": notes} | report.report_document(scores, worst, groups)
 
     def parts() -> Iterator[RenderableType]:
         for index, of_set in enumerate(compared):
             if index:
                 yield ""
-            yield validation.errors_table(of_set, groups, of_set[0].note)
+            yield report.errors_table(of_set, groups, of_set[0].note)
             if worst:
                 yield ""
-                yield validation.worst_table(of_set[0], worst)
+                yield report.worst_table(of_set[0], worst)
 
     return Report(document, parts)
 
 
-def _save_plots(scored: Score, folder: Path) -> None:
-    stem = f"{scored.timings.name}-{scored.predictor}".replace("/", "-").replace(" ", "-")
-    figures = {
-        "predicted": validation.plot_predicted(scored),
-        "error": validation.plot_error_by_rows(scored),
-    }
-    for name, figure in figures.items():
-        validation.save_figure(figure, folder / f"{stem}-{name}.png")
+ROOFLINE, INTERPOLATION, PHYSICS, CORRECTED = FITTED, "interpolation", "physics", "corrected"
+"""Predictors in the order of columns: a roofline whose constants are fitted on the training rows; the table of these
+rows, interpolated; the model's terms alone; the model with what was learned beyond its terms."""
+
+_MIN_ROWS = 200  # of a set: smaller ones are left to `validate dense`
+_LIBRARIES = ("cublas", "trtllm")
 
 
-_HEADERS = ("regime", "n", "roofline", "table", "physics", "corrected", "median", "p90", "bias", "tau", "in 80%")
+def gpus_with_timings() -> list[str]:
+    """Return the GPUs with committed timings of libraries, by name."""
+    timed = [name for name in list_archs() if tables.measured_root(name).is_dir()]
+    return [name for name in timed if isinstance(load_arch(name), GpuSpec) and _sets_of(name)]
 
 
-_PREDICTORS = (validation.ROOFLINE, validation.INTERPOLATION, validation.PHYSICS, validation.CORRECTED)
+def compare_gpus(names: Sequence[str], num_folds: int = 5, seed: int = 0) -> Iterator[Line]:
+    """Yield the errors of GPUs (names, or ``all``) by table and regime: those that something was fitted on first.
+
+    Label `is_fitted` says that they are of fits on other pairs of this GPU; else everything was carried over.
+    `coverage_frac` is the share of rows in 80% intervals of the last predictor: those of other folds' errors, or what
+    users get. InvalidOptionError: a GPU without timings.
+    """
+    archs = [load_arch(name, GpuSpec) for name in chosen_gpus(names, gpus_with_timings())]
+    groups = [
+        (not is_calibrated_on(arch, sets[0]), arch, sets) for arch in archs for sets in _by_library(_sets_of(arch.name))
+    ]
+    for is_carried, arch, sets in sorted(groups, key=lambda group: group[0]):
+        yield from _carried_over(arch, sets) if is_carried else _fitted(arch, sets, num_folds, seed)
+
+
+def _sets_of(gpu: str) -> list[Timings]:
+    """Return default sets and those held back from fits, of libraries' own choices; large enough to say something."""
+    sets = [item for item in tables.list_timings(gpu, has_held_back=True) if item.library in _LIBRARIES]
+    by_table = _by_table(sets).values()
+    large = {index for of_table in by_table if sum(len(sets[i]) for i in of_table) >= _MIN_ROWS for index in of_table}
+    return [item for index, item in enumerate(sets) if index in large]
+
+
+def _by_library(sets: Sequence[Timings]) -> Iterator[list[Timings]]:
+    for _, of_library in groupby(sorted(sets, key=lambda item: item.library), lambda item: item.library):
+        yield list(of_library)
+
+
+def _by_table(sets: Sequence[Timings]) -> dict[str, list[int]]:
+    """Return the indices of sets by the name of their table, without states of L2 and clock."""
+    indices: dict[str, list[int]] = {}
+    for index, item in enumerate(sets):
+        indices.setdefault("/".join(item.name.split("/")[:2]), []).append(index)
+    return indices
+
+
+def _fitted(arch: GpuSpec, sets: Sequence[Timings], num_folds: int, seed: int) -> Iterator[Line]:
+    folds, library = assign_joint_folds(sets, num_folds, seed), sets[0].library
+    predictor = CorrectedPredictor(dense.model_predictor(arch, library), dense.fitted_sets(arch.name, library))
+    crossed = cross_fit(predictor, sets, num_folds, folds=folds)
+    asked = [item.whole() for item in sets]
+    of_model = [held_out_answers(crossed, item, index) for index, item in enumerate(asked)]
+    for name, indices in _by_table(asked).items():
+        of_table, of_folds = [asked[index] for index in indices], [folds[index] for index in indices]
+        predicted: dict[str, Sequence[Floats]] = {}
+        for who, baseline in (
+            (ROOFLINE, baselines.FittedRoofline(arch)),
+            (INTERPOLATION, baselines.TableInterpolation(arch)),
+        ):
+            fits = cross_fit(baseline, of_table, num_folds, folds=of_folds)
+            predicted[who] = [fits.predict(item, index) for index, item in enumerate(of_table)]
+        predicted[PHYSICS], predicted[CORRECTED] = zip(*(of_model[index] for index in indices), strict=True)
+        inside = map(are_inside, of_table, predicted[CORRECTED], of_folds)
+        yield from _lines(arch.name, name, of_table, predicted, list(inside), is_fitted=True)
+
+
+def _carried_over(arch: GpuSpec, sets: Sequence[Timings]) -> Iterator[Line]:
+    for name, indices in _by_table(sets).items():
+        of_table = [sets[index].whole() for index in indices]
+        answers = [answer(arch, item) for item in of_table]
+        roofline = carried_roofline(arch, of_table[0])
+        predicted = {} if roofline is None else {ROOFLINE: [roofline.predict(item) for item in of_table]}
+        predicted[PHYSICS] = [of["latency_us"] + item.timer_us for of, item in zip(answers, of_table, strict=True)]
+        inside = list(map(are_in_answers, of_table, answers))
+        yield from _lines(arch.name, name, of_table, predicted, inside, is_fitted=False)
+
+
+def _lines(
+    gpu: str, name: str, sets: Sequence[Timings], predicted: dict[str, Any], inside: Sequence[Mask], *, is_fitted: bool
+) -> Iterator[Line]:
+    measured_us, is_inside = np.concatenate([item.measured_us for item in sets]), np.concatenate(inside)
+    us = {who: np.concatenate(parts) for who, parts in predicted.items()}
+    head = {"gpu": gpu, "data": name, "types": sets[0].problems()[0].types.inputs}
+    for regime in REGIMES:
+        mask = np.concatenate([regime.mask(item.sizes[:, 1]) & ~item.in_band for item in sets])
+        labels = {"regime": regime.name, "is_fitted": is_fitted}
+        for line in lines_of(head, measured_us, us, [(labels, mask)]):
+            yield line._replace(more={"coverage_frac": float(is_inside[mask].mean())})
+
+
+_SHARES = {ROOFLINE: "roofline", INTERPOLATION: "table", PHYSICS: "physics", CORRECTED: "corrected"}
 
 
 def validate_gpu(names: Sequence[str], folds: int, seed: int, regime: Names) -> Report:
     """Score whole GPUs; parameters are the options of the command."""
-    lines = [line for line in validation.compare_gpus(names, folds, seed) if not regime or line.regime in regime]
+    lines = [line for line in compare_gpus(names, folds, seed) if not regime or line.labels["regime"] in regime]
 
     def parts() -> Iterator[RenderableType]:
         for is_fitted, title in (
             (True, f"held out by (N, K), {folds}-fold: MAPE of each, then more of the last one's errors"),
             (False, "carried over from another GPU, nothing fitted on this one"),
         ):
-            chosen = [line for line in lines if line.is_fitted == is_fitted]
+            chosen = [line for line in lines if line.labels["is_fitted"] == is_fitted]
             if chosen:
                 yield f"\n{title}"
-            for _, of_set in groupby(chosen, lambda line: (line.gpu, line.data)):
-                yield _gpu_table(list(of_set))
+            for of_table, of_set in groupby(chosen, lambda line: "{gpu}, {data}: {types}".format(**line.labels)):
+                yield report.lines_table(list(of_set), of_table, {"regime": "regime"}, _SHARES)
 
-    return Report(lambda: {"folds": folds, "seed": seed, "lines": plain_lines(lines)}, parts)
-
-
-def _gpu_table(lines: Sequence[GpuLine]) -> Table:
-    table = validation.report_table(_HEADERS, f"{lines[0].gpu}, {lines[0].data}: {lines[0].types}")
-    for line in lines:
-        last = list(line.errors.values())[-1]
-        mapes = (
-            line.errors.get(name)
-            for name in (validation.ROOFLINE, validation.INTERPOLATION, validation.PHYSICS, validation.CORRECTED)
-        )
-        table.add_row(
-            line.regime, f"{last.num:,}", *("-" if errors is None else f"{errors.mape_frac:.1%}" for errors in mapes),
-            f"{last.median_frac:.1%}", f"{last.p90_frac:.1%}", f"{last.bias_frac:+.1%}", tau_cell(last),
-            f"{line.coverage_frac:.0%}",
-        )  # fmt: skip
-    return table
-
-
-_INT4_WO = "aiconfigurator/int4_wo"
-
-
-def validate_w4a16(
-    arch: str, data: Files, folds: int, seed: int, refit: bool | None, ablation: bool, worst: int, plots: Path | None,
-    csv: Path | None,
-) -> Report:  # fmt: skip
-    """Score our kernels config by config; parameters are the options of the command.
-
-    TensorRT-LLM's public timings stand below, by the model as it is: a fit of that library searches its configs again
-    and again, and `gemm-eval validate dense` does it.
-    """
-    spec = load_arch(arch, GpuSpec)
-    of_folds, as_it_is = validation.find_w4a16_tables(spec, data or [], is_fit=refit)
-    if not of_folds and not as_it_is:
-        raise InvalidOptionError(f"no timings of W4A16 kernels on {spec.name} are committed: give --data FILE")
-    _check_ablation(is_ablated=ablation, is_fit=bool(of_folds))
-    studies = [validation.study_w4a16(spec, of_folds, folds, seed)] if of_folds else []
-    studies += [validation.study_w4a16(spec, [path], folds, seed, of_folds) for path in as_it_is]
-    ablated = (
-        validation.run_ablation(validation.W4A16Model(spec), studies[0].timings, folds, seed) if ablation else None
-    )
-    sets = [] if data else [timings for timings in validation.list_timings(spec.name) if timings.name == _INT4_WO]
-    public = [item for of_set in validation.compare(spec, sets, folds, seed, refit=False) for item in of_set]
-    if plots is not None:
-        validation.save_study_plots(studies, plots)
-    if csv is not None:
-        write_csv(validation.study_frame(studies), csv)
-
-    def document() -> dict[str, Any]:
-        head = {"arch": spec.name, "num_folds": folds, "seed": seed}
-        head |= {"parts": [validation.study_document(study, worst) for study in studies]}
-        return head | _ablation_document(ablated) | {"int4_wo": validation.report_document(public, worst)}
-
-    def parts() -> Iterator[RenderableType]:
-        yield from _study_parts(studies, ablated, worst)
-        if public:
-            note = f"{public[0].note}\n{validation.describe_held_out(spec.name, TRTLLM, _INT4_WO)}".rstrip()
-            yield validation.errors_table(public, note=note)
-
-    return Report(document, parts)
-
-
-def validate_triton(
-    arch: str, data: Path | None, folds: int, seed: int, refit: bool | None, ablation: bool, worst: int,
-    csv: Path | None,
-) -> Report:  # fmt: skip
-    """Score Triton's kernels config by config; parameters are the options of the command."""
-    spec = load_arch(arch, GpuSpec)
-    is_fit = validation.is_triton_calibrated(spec) if refit is None else refit
-    _check_ablation(is_ablated=ablation, is_fit=is_fit)
-    timings = validation.read_triton_timings(spec, _triton_table_of(spec.name, data))
-    study = validation.study_triton(spec, timings, folds, seed, is_fit=is_fit)
-    ablated = validation.run_ablation(validation.TritonModel(spec), timings, folds, seed) if ablation else None
-    if csv is not None:
-        write_csv(validation.study_frame([study]), csv)
-
-    def document() -> dict[str, Any]:
-        head = {"arch": spec.name, "num_folds": folds, "seed": seed}
-        return head | validation.study_document(study, worst) | _ablation_document(ablated)
-
-    return Report(document, lambda: _study_parts([study], ablated, worst))
-
-
-def _check_ablation(*, is_ablated: bool, is_fit: bool) -> None:
-    if is_ablated and not is_fit:
-        raise InvalidOptionError("--ablation fits, and there is nothing to fit on: leave out --no-fit, or add --refit")
-
-
-def _ablation_document(ablation: Ablation | None) -> dict[str, Any]:
-    return {} if ablation is None else validation.ablation_document(ablation)
-
-
-def _study_parts(studies: Sequence[Study], ablation: Ablation | None, worst: int) -> Iterator[RenderableType]:
-    for study in studies:
-        yield from validation.study_report(study, worst)
-    yield from validation.ablation_report(ablation) if ablation else ()
-
-
-def _triton_table_of(gpu: str, data: Path | None) -> Path:
-    """Return the table of timings that `--data` names, or the one that comes with the library."""
-    if data is not None:
-        return data
-    path = validation.triton_table(gpu)
-    if not path.is_file():
-        raise InvalidOptionError(f"no timings of Triton kernels on {gpu} are committed: give --data FILE")
-    return path
+    return Report(lambda: {"folds": folds, "seed": seed, "lines": [line.to_dict() for line in lines]}, parts)
 
 
 def calibrate_dense(
     arch: str, family: str, library: str, data: Names, dtype: str | None, seed: int, max_evaluations: int | None,
     out: Path | None, correction: bool,
 ) -> Iterator[Fitted]:  # fmt: skip
-    """Fit a kernel family on a library's own choices; parameters are the options of the command.
-
-    Raises:
-        InvalidOptionError: options that do not go together, or no timings.
-    """
-    _check_one_of("--family", family, GENERIC)
+    """Fit a kernel family on a library's own choices; parameters are the options of the command."""
+    dense.check_one_of("--family", family, GENERIC)
     _check_library(library)
     if correction and out is not None:
         raise InvalidOptionError("--correction corrects the committed calibration: leave out --out")
     data = data or []
-    spec = _load_gpu_of(arch, family)
-    path = out or validation.calibration_out(spec.name, library, family)
-    if dtype and not any(name.endswith(validation.TABLE_SUFFIXES) for name in data):
+    spec = dense.load_gpu_of(arch, family)
+    path = out or dense.calibration_out(spec.name, library, family)
+    if dtype and not any(name.endswith(tables.TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--dtype goes with --data FILE: committed timings say theirs")
-    sets = validation.find_timings(spec.name, data, library=library, dtype=dtype)
+    sets = tables.find_timings(spec.name, data, library=library, dtype=dtype)
     if not data:
-        sets = [timings for timings in sets if timings.library == library and validation.is_default_training(timings)]
+        sets = [timings for timings in sets if timings.library == library and is_default_training(timings)]
     for timings in sets:
         if (timings.library, timings.gpu) != (library, spec.name):
             raise InvalidOptionError(
@@ -242,112 +348,67 @@ def calibrate_dense(
     if not sets:
         raise InvalidOptionError(f"no cold burst timings of {library} on {spec.name} are committed: give --data FILE")
     limits = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
-    calibration = validation.calibrate(spec, library, family, sets, seed=seed, **limits)
-    yield fitted(calibration, path, family_title(calibration), {timings.name: len(timings) for timings in sets})
+    calibration = dense.calibrate(spec, library, family, sets, seed=seed, **limits)
+    yield fitted(calibration, path, dense.family_title(calibration), {timings.name: len(timings) for timings in sets})
     if correction:  # of what was written by now
         yield from calibrate_correction(arch, family, library, None, seed)
 
 
 def calibrate_correction(arch: str, family: str, library: str, data: Names, seed: int) -> Iterator[Fitted]:
     """Learn the corrections of a kernel family; parameters are the options of the command."""
-    _check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
+    dense.check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
     _check_library(library)
-    spec = _load_gpu_of(arch, family)
-    folder = validation.calibration_out(spec.name, library, family).parent / "corrections"
-    sets = validation.find_timings(spec.name, data) if data else validation.list_correction_timings(spec.name)
+    spec = dense.load_gpu_of(arch, family)
+    folder = dense.calibration_out(spec.name, library, family).parent / "corrections"
+    sets = tables.find_timings(spec.name, data) if data else corrections.list_training(spec, library, family)
     sets = [timings for timings in sets if timings.library == library]
     if not sets:
         raise InvalidOptionError(f"no timings of {library} on {spec.name} are committed: give --data FILE")
-    for result in validation.calibrate_correction(spec, library, family, sets, seed=seed):
-        path = folder / f"{_correction_name(result.correction)}.yaml"
-        yield Fitted(path, result.write, (_correction_table(result.correction),))
+    for result in corrections.calibrate_correction(spec, library, family, sets, seed=seed):
+        learned = result.correction
+        verdict = "on" if learned.is_on else "off: not better in every regime, or too few pairs"
+        title = f"{library} {family} on {learned.gpu}, {learned.question}: MAPE {learned.folds}; {verdict}"
+        table = report.report_table(("rows of", "rows", "model", "corrected"), title, 1)
+        named = [(item.regime, item) for item in learned.errors] + [(item.data, item) for item in learned.data]
+        for name, item in named:
+            percents = (item.physics_mape_percent, item.corrected_mape_percent)
+            table.add_row(name, f"{item.num_rows:,}", *(f"{percent:.2f}%" for percent in percents))
+        yield Fitted(folder / f"{_name_of(learned)}.yaml", result.write, (table,))
 
 
 def calibrate_intervals(arch: str, family: str | None, seed: int) -> Iterator[Fitted]:
     """Fit the intervals of corrections anew, and write them into their files."""
     spec = load_arch(arch, GpuSpec)
-    sets = validation.list_correction_timings(spec.name)
-    folder = validation.calibration_out(spec.name, "cublas", "").parent / "corrections"
+    folder = dense.calibration_out(spec.name, "cublas", "").parent / "corrections"
     committed = [load_correction(path)[0] for path in sorted(folder.glob("*.yaml"))]
-    table = text_table(("correction", "regime", "low", "high"), f"80% intervals on {spec.name}", num_left=4)
-    families = {item.family for item in committed}
     if family is not None:
-        _check_one_of("--family", family, sorted(families))
-        families = {family}
-    for library, fitted_family in dict.fromkeys((item.library, item.family) for item in committed):
-        if fitted_family not in families:
+        dense.check_one_of("--family", family, sorted({item.family for item in committed}))
+    table = report.report_table(("correction", "regime", "low", "high"), f"80% intervals on {spec.name}", 4)
+    for library, of_family in dict.fromkeys((item.library, item.family) for item in committed):
+        if family not in (None, of_family):
             continue
-        of_library = [timings for timings in sets if timings.library == library]
-        for learned in validation.refit_intervals(spec, library, fitted_family, of_library, seed=seed):
-            name = _correction_name(learned)
+        of_library = corrections.list_training(spec, library, of_family)
+        for learned in corrections.refit_intervals(spec, library, of_family, of_library, seed=seed):
+            name = _name_of(learned)
             (folder / f"{name}.yaml").write_text(learned.to_yaml(), encoding="utf-8")
             for item in learned.intervals:
                 table.add_row(name, item.regime, f"{item.low_log:+.3f}", f"{item.high_log:+.3f}")
     yield Fitted(None, lambda _: None, (table,))
 
 
-def _correction_name(learned: Correction) -> str:
+def _name_of(learned: Correction) -> str:
     return f"{learned.library}-{learned.family}-{learned.question}"
-
-
-def _correction_table(learned: Correction) -> Table:
-    verdict = "on" if learned.is_on else "off: not better in every regime, or too few pairs"
-    title = f"{learned.library} {learned.family} on {learned.gpu}, {learned.question}: MAPE {learned.folds}; {verdict}"
-    table = text_table(("rows of", "rows", "model", "corrected"), title)
-    named = [(item.regime, item) for item in learned.errors] + [(item.data, item) for item in learned.data]
-    for name, item in named:
-        errors = (item.physics_mape_percent, item.corrected_mape_percent)
-        table.add_row(name, f"{item.num_rows:,}", *(f"{error:.2f}%" for error in errors))
-    return table
 
 
 def calibrate_quantization(arch: str, data: Names, seed: int, out: Path | None) -> Iterator[Fitted]:
     """Fit the kernels that quantize A; parameters are the options of the command."""
     spec = load_arch(arch, GpuSpec)
-    path = out or validation.calibration_out(spec.name, TRTLLM, QUANTIZE.name)
-    calibration = validation.calibrate_quantization(
-        spec, validation.find_timings(spec.name, data or [], has_held_back=True), seed=seed
-    )
-    yield fitted(calibration, path, family_title(calibration))
-
-
-def calibrate_w4a16(arch: str, family: str, data: Files, seed: int, out: Path | None) -> Iterator[Fitted]:
-    """Fit a family of our kernels; parameters are the options of the command."""
-    _check_one_of("--family", family, W4A16_FAMILIES)
-    spec = _load_gpu_of(arch, family)
-    path = out or validation.calibration_out(spec.name, OURS, family)
-    calibration = validation.calibrate_w4a16(spec, family, data or validation.list_w4a16_tables(spec.name), seed=seed)
-    yield fitted(calibration, path, family_title(calibration))
-
-
-def calibrate_triton(arch: str, data: Path | None, seed: int, out: Path | None) -> Iterator[Fitted]:
-    """Fit the model of Triton's kernels; parameters are the options of the command."""
-    spec = load_arch(arch, GpuSpec)
-    path = out or validation.calibration_out(spec.name, "triton", "")
-    calibration = validation.calibrate_triton(spec, _triton_table_of(spec.name, data), seed=seed)
-    yield fitted(calibration, path, f"Triton kernels on {calibration.gpu}: errors {calibration.folds}")
-
-
-def family_title(calibration: Calibration) -> str:
-    """Return the title of the errors of a kernel family."""
-    return (
-        f"{calibration.family} kernels of {calibration.library} on {calibration.gpu}: errors {calibration.folds}"
-    )  # fmt: skip
-
-
-def _check_one_of(option: str, value: str, known: Collection[str]) -> None:
-    if value not in known:
-        raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {shown(value)}")
+    path = out or dense.calibration_out(spec.name, TRTLLM, QUANTIZE.name)
+    sets = tables.find_timings(spec.name, data or [], has_held_back=True)
+    calibration = dense.calibrate_quantization(spec, sets, seed=seed)
+    yield fitted(calibration, path, dense.family_title(calibration))
 
 
 def _check_library(library: str) -> None:
     # what the model chooses was not timed, or stands in tables that tell the config
-    _check_one_of("--library", library, [name for name, of in LIBRARIES.items() if of.has_plain_timings])
-
-
-def _load_gpu_of(arch: str, family: str) -> GpuSpec:
-    """Return the spec of a GPU that runs a family."""
-    spec = load_arch(arch, GpuSpec)
-    if spec.sm_arch not in FAMILIES[family].sm_archs:
-        raise InvalidOptionError(f"--family {family} does not run on {spec.name}, which is {spec.sm_arch}")
-    return spec
+    dense.check_one_of("--library", library, [name for name, of in LIBRARIES.items() if of.has_plain_timings])

@@ -9,40 +9,27 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from gemm_eval.arch import ArchSpec, GpuSpec, load_arch
+from gemm_eval import transformer as models
+from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate import operation_costs
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
 from gemm_eval.moe import Distribution, ExpertCounts
-from gemm_eval.transformer import (
-    AttentionWork,
-    GemmWork,
-    MemoryWork,
-    ModelConfig,
-    Operation,
-    load_model,
-    model_memory,
-    model_operations,
-    stage_config,
-)
 from gemm_eval.units import bytes_per_us, us_at_peak
-from gemm_eval.validation.fit import Ranges, Search, fit_logs
+from gemm_eval.validation.fit import Ranges, Search, held_out
+from gemm_eval.validation.report import report_table
 from gemm_eval.validation.subjects import Report
-from gemm_eval.validation.subjects.reports import text_table
 from gemm_eval.validation.tables import measured_root
-from gemm_eval.validation.timings import Floats
+from gemm_eval.validation.timings import Floats, Mask
 from gemm_eval.words import refusal
 
-_FOLDER, _WHOLE = "stacks", "step"
 _KEYS = ["model", "num_layers", "dtype", "batch", "q_len", "kv_len"]
-_BYTES = ["weight_bytes", "cache_bytes", "activation_bytes"]
 _TYPES: Mapping[str, str | DtypeScheme] = {
     "bf16": "bf16",
     "w4a16": DtypeScheme(DType.BF16, DType.INT4, DType.BF16, 128),
 }
-_OURS, _ATTENTION = "gemm-eval", "cudnn"
 _OF_EXPERTS = "expert_"
 _NOT_RUN = ("sampling",)  # of models, and not of these stacks, which end with logits in fp32
 
@@ -53,7 +40,7 @@ class StackStep(NamedTuple):
     Attributes:
         batch, q_len, kv_len: sequences, tokens of each in this step, and positions of each in its cache.
         operations: microseconds of each operation in all layers together, in the order of the step.
-        weight_bytes, cache_bytes, activation_bytes: what was held, the last at the peak of the step.
+        weight_bytes, cache_bytes, activation_bytes: held, the last at the peak of the step.
         expert_rows: rows of each expert, of each layer; empty: it has none.
     """
 
@@ -72,31 +59,22 @@ class StackStep(NamedTuple):
     expert_rows: tuple[tuple[int, ...], ...] = ()
 
     @property
-    def is_prompt(self) -> bool:
-        """Whether it is a prompt; else one token for each sequence."""
-        return self.q_len > 1
-
-    @property
     def name(self) -> str:
         """As in ``llama-3-8b bf16, prompt of 512``."""
-        what = f"prompt of {self.q_len:,}" if self.is_prompt else f"batch {self.batch} at {self.kv_len:,}"
-        return f"{self.model} {self.dtype}, {what}"
+        size = f"prompt of {self.q_len:,}" if self.q_len > 1 else f"batch {self.batch} at {self.kv_len:,}"
+        return f"{self.model} {self.dtype}, {size}"
 
 
 def gpus_with_stacks() -> list[str]:
     """Return the GPUs that have measured stacks."""
-    return sorted(path.parent.name for path in measured_root("").glob(f"*/{_FOLDER}"))
+    return sorted(path.parent.name for path in measured_root("").glob("*/stacks"))
 
 
 def list_stack_steps(gpu: str) -> Iterator[StackStep]:
-    """Yield the measured steps of a GPU, in the order in which they ran.
-
-    Raises:
-        InvalidOptionError: it has none.
-    """
+    """Yield the measured steps of a GPU, in the order in which they ran; InvalidOptionError: it has none."""
     if gpu not in gpus_with_stacks():
         raise InvalidOptionError(refusal("gpu", gpu, gpus_with_stacks()))
-    folder = measured_root(gpu) / _FOLDER
+    folder = measured_root(gpu) / "stacks"
     memory = {tuple(row[name] for name in _KEYS): row for row in pd.read_csv(folder / "held.csv").to_dict("records")}
     for key, rows in pd.read_csv(folder / "steps.csv").groupby(_KEYS, sort=False):
         names = cast("tuple[str, int, str, int, int, int]", key)
@@ -104,8 +82,8 @@ def list_stack_steps(gpu: str) -> Iterator[StackStep]:
         times: dict[str, float] = dict(zip(rows["operation"], rows["latency_us"], strict=True))
         layers = held["expert_rows"].split(";") if isinstance(held["expert_rows"], str) else ()
         expert_rows = tuple(tuple(map(int, layer.split())) for layer in layers)
-        weights, cache, activations = (int(held[name]) for name in _BYTES)
-        yield StackStep(gpu, *names, times.pop(_WHOLE), times, weights, cache, activations, expert_rows)
+        weights, cache, activations = (int(held[f"{name}_bytes"]) for name in ("weight", "cache", "activation"))
+        yield StackStep(gpu, *names, times.pop("step"), times, weights, cache, activations, expert_rows)
 
 
 class StackLine(NamedTuple):
@@ -117,30 +95,17 @@ class StackLine(NamedTuple):
     predicted_bytes: tuple[int, int, int]
 
     @property
-    def latency_us(self) -> float:
-        """Of the step, as predicted."""
-        return sum(self.predicted_us.values())
-
-    @property
-    def error_frac(self) -> float:
-        """Predicted over measured time, less 1."""
-        return self.latency_us / self.step.latency_us - 1
-
-    @property
-    def roofline_error_frac(self) -> float:
-        """Of the roofline over measured time, less 1."""
-        return self.roofline_us / self.step.latency_us - 1
-
-    @property
-    def memory_error_frac(self) -> float:
-        """Predicted over measured bytes, all together, less 1."""
-        step = self.step
-        return sum(self.predicted_bytes) / (step.weight_bytes + step.cache_bytes + step.activation_bytes) - 1
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        derived = ("latency_us", "error_frac", "roofline_error_frac", "memory_error_frac")
-        return self._asdict() | {"step": self.step._asdict()} | {name: getattr(self, name) for name in derived}
+    def errors(self) -> dict[str, float]:
+        """Predicted latency of the step, and errors (predicted over measured, less 1) of it, the roofline and bytes."""
+        step, latency_us = self.step, sum(self.predicted_us.values())
+        return {
+            "latency_us": latency_us,
+            "error_frac": latency_us / step.latency_us - 1,
+            "roofline_error_frac": self.roofline_us / step.latency_us - 1,
+            "memory_error_frac": sum(self.predicted_bytes)
+            / (step.weight_bytes + step.cache_bytes + step.activation_bytes)
+            - 1,
+        }
 
 
 def score_stacks(gpu: str) -> Iterator[StackLine]:
@@ -148,18 +113,16 @@ def score_stacks(gpu: str) -> Iterator[StackLine]:
 
     GEMMs of 16 bits run in cuBLAS, those of 4 bits in our kernels, attention in cuDNN, experts of 16 bits in
     PyTorch. Rows of experts are those that the step had.
-
-    Raises:
-        InvalidOptionError: it has none.
     """
-    evaluators = {"bf16": GEMMEvaluator(gpu), "w4a16": GEMMEvaluator(gpu, library=_OURS)}
+    evaluators = {"bf16": GEMMEvaluator(gpu), "w4a16": GEMMEvaluator(gpu, library="gemm-eval")}
+    spec = load_arch(gpu, GpuSpec)
     for step in list_stack_steps(gpu):
-        evaluator, config = evaluators[step.dtype], stage_config(load_model(step.model), range(step.num_layers))
+        config = models.stage_config(models.load_model(step.model), range(step.num_layers))
         predicted_us, roofline_us = dict.fromkeys(step.operations, 0.0), 0.0
-        for operation, total_us in _costs(evaluator, config, step):
-            roofline_us += _roofline_us(evaluator.arch, operation)
+        for operation, total_us in _costs(evaluators[step.dtype], config, step):
+            roofline_us += _roofline_us(spec, operation)
             predicted_us[operation.name] += total_us
-        memory = model_memory(
+        memory = models.model_memory(
             config, batch_size=step.batch, seq_len=step.kv_len, dtype=_TYPES[step.dtype],
             chunk_tokens=step.batch * step.q_len, expert_copies=True,
         )  # fmt: skip
@@ -167,46 +130,47 @@ def score_stacks(gpu: str) -> Iterator[StackLine]:
         yield StackLine(step, predicted_us, roofline_us, num_bytes)
 
 
-def _costs(evaluator: GEMMEvaluator, config: ModelConfig, step: StackStep) -> Iterator[tuple[Operation, float]]:
+def _costs(
+    evaluator: GEMMEvaluator, config: models.ModelConfig, step: StackStep
+) -> Iterator[tuple[models.Operation, float]]:
     """Yield all operations that take time, and how long in all their layers; those of experts by layer."""
 
-    def operations(config: ModelConfig, expert_load: str | Distribution = "uniform") -> tuple[Operation, ...]:
-        return model_operations(
-            config, phase="prefill" if step.is_prompt else "decode", batch_size=step.batch, seq_len=step.kv_len,
-            dtype=_TYPES[step.dtype], experts_as_layer=False, expert_load=expert_load,
+    def operations(config: models.ModelConfig, load: str | Distribution = "uniform") -> tuple[models.Operation, ...]:
+        return models.model_operations(
+            config, phase="prefill" if step.q_len > 1 else "decode", batch_size=step.batch, seq_len=step.kv_len,
+            dtype=_TYPES[step.dtype], experts_as_layer=False, expert_load=load,
         )  # fmt: skip
 
-    for cost in operation_costs(evaluator, operations(config), attention_library=_ATTENTION):
+    for cost in operation_costs(evaluator, operations(config), attention_library="cudnn"):
         name = cost.operation.name
         if not name.startswith(_OF_EXPERTS) and name not in _NOT_RUN:
             yield cost.operation, cost.total_us
-    layer = stage_config(config, range(1))
+    layer = models.stage_config(config, range(1))
     expected = {item.name: item.work for item in operations(layer)}
     for rows in step.expert_rows:
         for item in operations(layer, ExpertCounts(rows)):
             if not item.name.startswith(_OF_EXPERTS):
                 continue
-            if not isinstance(item.work, GemmWork):
+            if not isinstance(item.work, models.GemmWork):
                 yield item, operation_costs(evaluator, [item])[0].latency_us
                 continue
             # the kernel is chosen before the GPU knows the rows of each group, and then has those that there are
             before = expected[item.name]
-            assert isinstance(before, GemmWork)
+            assert isinstance(before, models.GemmWork)
             problem, mapping = item.work.problem, evaluator.evaluate_problem(before.problem).mapping
             yield item, evaluator.evaluate_mapping(problem, mapping).latency_us + evaluator.switch_us(problem.rows)
 
 
-def _roofline_us(arch: ArchSpec, operation: Operation) -> float:
+def _roofline_us(arch: GpuSpec, operation: models.Operation) -> float:
     """Return the longer of its FLOP at the data sheet's peak and its bytes at DRAM bandwidth, in all its layers."""
-    assert isinstance(arch, GpuSpec)
     work = operation.work
     flop, peak = 0, 1.0
-    if isinstance(work, MemoryWork):
+    if isinstance(work, models.MemoryWork):
         num_bytes = work.num_bytes
-    elif isinstance(work, AttentionWork):
+    elif isinstance(work, models.AttentionWork):
         flop, num_bytes, peak = work.problem.flop, work.problem.num_bytes, arch.peak_tflop_per_s(work.problem.dtype)
     else:
-        assert isinstance(work, GemmWork)
+        assert isinstance(work, models.GemmWork)
         flop, num_bytes = work.problem.flop, work.problem.compulsory_bytes
         peak = arch.peak_tflop_per_s(work.problem.input_dtype)
     return operation.num_layers * max(us_at_peak(flop, peak), num_bytes / bytes_per_us(arch.dram_gb_per_s))
@@ -227,7 +191,7 @@ class SwitchScore(NamedTuple):
 
 
 def read_switches(gpu: str) -> pd.DataFrame | None:
-    """Return the table of a GPU; None: there is none."""
+    """Return the table of layers of a GPU; None: there is none."""
     path = measured_root(gpu) / "switches" / "layers.csv"
     return pd.read_csv(path) if path.is_file() else None
 
@@ -237,24 +201,22 @@ def score_switches(gpu: str) -> SwitchScore | None:
     table = read_switches(gpu)
     if table is None:
         return None
-    alone_us, layer_us, hidden = _alone_us(gpu, table), _column(table, "layer_us"), _column(table, "hidden")
-    held_us = np.empty(len(table))
-    for width in np.unique(hidden):
-        held = hidden == width
-        held_us[held] = _more_us(gpu, table[held], fit_switches(gpu, table[~held]))
-    alone, held_out = (float(np.abs(us / layer_us - 1).mean()) for us in (alone_us, alone_us + held_us))
-    return SwitchScore(len(table), alone, held_out, fit_switches(gpu, table))
+
+    def predict(train: Mask, rows: Mask) -> dict[str, Floats]:
+        return {"more": _more_us(gpu, table[rows], fit_switches(gpu, table[train]))}
+
+    alone_us, layer_us = _alone_us(gpu, table), _column(table, "layer_us")
+    switched_us = alone_us + held_out(table["hidden"].tolist(), predict)["more"]
+    alone, switched = (float(np.abs(us / layer_us - 1).mean()) for us in (alone_us, switched_us))
+    return SwitchScore(len(table), alone, switched, fit_switches(gpu, table))
 
 
 def fit_switches(gpu: str, table: pd.DataFrame) -> dict[str, float]:
     """Return the coefficients, fitted on the times of layers."""
-    ranges, alone_us = Ranges(SWITCH_COEFFICIENTS), _alone_us(gpu, table)
-
-    def predict(values: dict[str, float]) -> Floats:
-        return alone_us + _more_us(gpu, table, values)
-
-    start = ranges.shares(SWITCH_DEFAULTS, _SEARCH.off_bounds)
-    return ranges.values(fit_logs(ranges, predict, _column(table, "layer_us"), start, _SEARCH))
+    alone_us = _alone_us(gpu, table)
+    return Ranges(SWITCH_COEFFICIENTS).fit(
+        lambda values: alone_us + _more_us(gpu, table, values), _column(table, "layer_us"), _SEARCH, SWITCH_DEFAULTS
+    )
 
 
 def _more_us(gpu: str, table: pd.DataFrame, values: Mapping[str, float]) -> Floats:
@@ -265,16 +227,15 @@ def _more_us(gpu: str, table: pd.DataFrame, values: Mapping[str, float]) -> Floa
 def _alone_us(gpu: str, table: pd.DataFrame) -> Floats:
     predict = GEMMEvaluator(gpu).evaluate_memory_bound
 
-    def memory_us(row: Mapping[str, int]) -> float:
-        batch, hidden, inner = row["batch"], row["hidden"], row["inner"]
-        width = (row["heads"] + 2 * row["kv_heads"]) * 128
-        turned, wide = 2 * batch * width, 2 * batch * inner
-        norm = predict(4 * batch * hidden, 4 * batch * hidden, hidden, batch, "add_rms_norm")
-        turn = predict(turned, turned, width, batch, "rotary_kv_write")
-        act = predict(2 * wide, wide, inner, batch, "act_mul")
+    def memory_us(row: Any) -> float:
+        width = (row.heads + 2 * row.kv_heads) * 128
+        turned, wide, hidden = 2 * row.batch * width, 2 * row.batch * row.inner, 4 * row.batch * row.hidden
+        norm = predict(hidden, hidden, row.hidden, row.batch, "add_rms_norm")
+        turn = predict(turned, turned, width, row.batch, "rotary_kv_write")
+        act = predict(2 * wide, wide, row.inner, row.batch, "act_mul")
         return _NUM_NORMS * norm.latency_us + turn.latency_us + act.latency_us
 
-    memory = [memory_us(cast("dict[str, int]", row)) for row in table.to_dict("records")]
+    memory = [memory_us(row) for row in table.itertuples()]
     return np.array(memory) + sum(_column(table, name) for name in _TIMED_ALONE)
 
 
@@ -288,10 +249,11 @@ def validate(names: Sequence[str] | None, operations: bool) -> Report:
     switches = {name: switch for name in scored if (switch := score_switches(name)) is not None}
 
     def document() -> dict[str, Any]:
-        return {
-            "gpus": {name: [line.to_dict() for line in lines] for name, lines in scored.items()},
-            "switches": {name: switch._asdict() for name, switch in switches.items()},
+        lines = {
+            name: [line._asdict() | {"step": line.step._asdict()} | line.errors for line in of_gpu]
+            for name, of_gpu in scored.items()
         }
+        return {"gpus": lines, "switches": {name: switch._asdict() for name, switch in switches.items()}}
 
     def parts() -> Iterator[Table | str]:
         yield (
@@ -300,10 +262,9 @@ def validate(names: Sequence[str] | None, operations: bool) -> Report:
         )
         for name, lines in scored.items():
             yield _steps(lines, f"{name}, stacks of {lines[0].step.num_layers} layers")
-            sizes = (
-                _sizes([getattr(line, f"{kind}error_frac") for line in lines]) for kind in ("", "roofline_", "memory_")
-            )
-            yield "{} steps: gemm_eval {}; roofline {}; memory {}".format(len(lines), *sizes)
+            sizes = ([abs(line.errors[f"{kind}error_frac"]) for line in lines] for kind in ("", "roofline_", "memory_"))
+            texts = (f"{sum(of) / len(of):.1%} in the mean, {max(of):.1%} at most" for of in sizes)
+            yield "{} steps: gemm_eval {}; roofline {}; memory {}".format(len(lines), *texts)
             if (switch := switches.get(name)) is not None:
                 yield (
                     f"{switch.num_layers} layers of a decode step beside their operations alone: these add up to "
@@ -316,23 +277,17 @@ def validate(names: Sequence[str] | None, operations: bool) -> Report:
     return Report(document, parts)
 
 
-def _sizes(errors: Sequence[float]) -> str:
-    sizes = [abs(error) for error in errors]
-    return f"{sum(sizes) / len(sizes):.1%} in the mean, {max(sizes):.1%} at most"
-
-
 def _steps(lines: Sequence[StackLine], title: str) -> Table:
-    table = text_table(("step", "measured us", "predicted", "error", "roofline", "memory"), title)
+    table = report_table(("step", "measured us", "predicted", "error", "roofline", "memory"), title, 1)
     for line in lines:
-        table.add_row(
-            line.step.name, f"{line.step.latency_us:,.0f}", f"{line.latency_us:,.0f}", f"{line.error_frac:+.1%}",
-            f"{line.roofline_error_frac:+.0%}", f"{line.memory_error_frac:+.1%}",
-        )  # fmt: skip
+        predicted_us, error, roofline, memory = line.errors.values()
+        measured = f"{line.step.latency_us:,.0f}", f"{predicted_us:,.0f}"
+        table.add_row(line.step.name, *measured, f"{error:+.1%}", f"{roofline:+.0%}", f"{memory:+.1%}")
     return table
 
 
 def _operations_of(line: StackLine) -> Table:
-    table = text_table(("operation", "measured us", "predicted", "error", "of the step"), line.step.name)
+    table = report_table(("operation", "measured us", "predicted", "error", "of the step"), line.step.name, 1)
     for name, measured_us in line.step.operations.items():
         predicted_us = line.predicted_us[name]
         table.add_row(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gemm_eval.autotune.asm import score_file
 from gemm_eval.errors import GemmEvalError
-from tests.autotune.test_asm_ptx import GEMM
+from tests.autotune.test_asm_texts import GEMM
 from tools.fuzz.mutate import mutate_text
 
 _DATA = Path(__file__).parents[3] / "tests" / "data" / "asm"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gemm_eval.autotune.asm import score_file
 from gemm_eval.errors import GemmEvalError
-from tests.autotune.test_asm_sass import CODE, cuobjdump
+from tests.autotune.test_asm_texts import CODE, cuobjdump
 from tools.fuzz.mutate import mutate_text
 
 _DATA = Path(__file__).parents[3] / "tests" / "data" / "asm"

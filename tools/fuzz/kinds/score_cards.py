@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 from gemm_eval.autotune.asm import score_ptx
-from tests.autotune.test_asm_ptx import GEMM
+from tests.autotune.test_asm_texts import GEMM
 from tools.fuzz.mutate import mutate_bytes
 
 

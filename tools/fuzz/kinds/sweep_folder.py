@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.sweep import Random, Space, SweepResult, load_sweep, sweep
-from gemm_eval.sweep.description import digest_of
 from tools.fuzz.mutate import ODD_TEXTS, mutate_bytes, mutate_text
 from tools.fuzz.sweeps import label_of
 
@@ -118,7 +117,6 @@ def _mutated_text(rng: random.Random, path: Path, other: _Sweep) -> None:
 
 
 def _mutated_json(rng: random.Random, path: Path, other: _Sweep) -> None:
-    """A value changed, and mostly the digest made to hold."""
     file = path / "_sweep.json"
     if file.is_symlink() or not file.is_file():  # made strange before
         return
@@ -134,8 +132,6 @@ def _mutated_json(rng: random.Random, path: Path, other: _Sweep) -> None:
             del inner[key]
         else:
             inner[key] = rng.choice(_OTHERS)
-        if rng.random() < 0.8 and isinstance(document, dict):
-            document["digest"] = digest_of(document)
         file.write_text(json.dumps(document))
     except (OSError, ValueError, IndexError, TypeError):
         return  # damaged before

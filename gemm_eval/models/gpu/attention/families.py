@@ -13,20 +13,8 @@ from pydantic import model_validator
 
 from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.models.gpu.attention.latent import (
-    CLUSTER_LATENTS,
-    FLASHINFER_LATENTS,
-    LATENT_CONTEXT,
-    LATENT_CONTEXT_TERMS,
-    LATENT_TERMS,
-    SPLIT_LATENTS,
-    WHOLE_LATENTS,
-    cluster_latent_terms,
-    has_cluster_kernel,
-    latent_context_terms,
-    latent_kernel,
-    latent_terms,
-)
+from gemm_eval.models.gpu import calibration as calibrations
+from gemm_eval.models.gpu.attention import latent, streams
 from gemm_eval.models.gpu.attention.rows import (
     CONTEXT,
     CONTEXT_MMA,
@@ -36,28 +24,6 @@ from gemm_eval.models.gpu.attention.rows import (
     PACKED_PLAIN,
     SINGLE_HEADS,
     AttentionRows,
-)
-from gemm_eval.models.gpu.attention.streams import (
-    CONTEXT_TERMS,
-    DECODE_TERMS,
-    MMA_PACKED,
-    ContextKernel,
-    PackedKernel,
-    context_terms,
-    num_parts,
-    packed_heads_terms,
-    single_heads_terms,
-)
-from gemm_eval.models.gpu.calibration import (
-    CalibrationFile,
-    Chip,
-    Frozen,
-    Origin,
-    checked_origin,
-    chip_of,
-    coefficient_lines,
-    nearest_first,
-    origin_of,
 )
 from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
 from gemm_eval.words import shown
@@ -95,67 +61,83 @@ class AttentionFamily(NamedTuple):
         return {item.name: item.default for item in self.coefficients}
 
 
-def _packed(name: str, what: str, kernel: PackedKernel) -> AttentionFamily:
+def _packed(name: str, what: str, kernel: streams.PackedKernel) -> AttentionFamily:
     coefficients = PACKED_HEADS if kernel.has_positions else PACKED_PLAIN
-    return AttentionFamily(name, what, coefficients, DECODE_TERMS, partial(packed_heads_terms, kernel=kernel))
+    return AttentionFamily(
+        name, what, coefficients, streams.DECODE_TERMS, partial(streams.packed_heads_terms, kernel=kernel)
+    )
 
 
-def _context(name: str, what: str, coefficients: Sequence[Coefficient], kernel: ContextKernel) -> AttentionFamily:
-    return AttentionFamily(name, what, coefficients, CONTEXT_TERMS, partial(context_terms, kernel=kernel))
+def _context(
+    name: str, what: str, coefficients: Sequence[Coefficient], kernel: streams.ContextKernel
+) -> AttentionFamily:
+    return AttentionFamily(
+        name, what, coefficients, streams.CONTEXT_TERMS, partial(streams.context_terms, kernel=kernel)
+    )
+
+
+def _single(name: str, what: str) -> AttentionFamily:
+    return AttentionFamily(name, what, SINGLE_HEADS, streams.DECODE_TERMS, streams.single_heads_terms)
+
+
+def _latents(name: str, what: str, coefficients: Sequence[Coefficient], terms: Terms) -> AttentionFamily:
+    return AttentionFamily(name, what, coefficients, latent.LATENT_TERMS, terms)
 
 
 _CUDNN_KEYS = {64: 128, 128: 128, 192: 128, 256: 64}  # inferred
 _FLASH_KEYS = {64: 128, 128: 64, 192: 64, 256: 64}  # FlashAttention 2.7, flash_fwd_launch_template.h, sm_80 and sm_90
 _FAMILIES = (
-    _context("context", "a CTA for each tile of queries", CONTEXT, ContextKernel()),
-    _context("context_mma", "likewise, on mma.sync with a kernel for each size of heads", CONTEXT_MMA, ContextKernel()),
-    _packed("packed_mma", "query heads of a group in the rows of mma.sync", MMA_PACKED),
+    _context("context", "a CTA for each tile of queries", CONTEXT, streams.ContextKernel()),
+    _context(
+        "context_mma", "likewise, on mma.sync with a kernel for each size of heads", CONTEXT_MMA,
+        streams.ContextKernel(),
+    ),
+    _packed("packed_mma", "query heads of a group in the rows of mma.sync", streams.MMA_PACKED),
     _packed(
         "packed_mma_narrow", "likewise, of a cache in 8 bits, whose keys are never cut",
-        PackedKernel(max_parts=1, padded_to=256),
+        streams.PackedKernel(max_parts=1, padded_to=256),
     ),
     _packed(
         "packed_wgmma", "query heads of a group in wgmma, of a cache in 8 bits",
-        PackedKernel(row_tile=8, counts_all_keys=False),
+        streams.PackedKernel(row_tile=8, counts_all_keys=False),
     ),
     _packed(
         "packed_tcgen05", "query heads of a group in tcgen05",
-        PackedKernel(key_tile=256, row_tile=8, waves=1.0, counts_all_keys=False),
+        streams.PackedKernel(key_tile=256, row_tile=8, waves=1.0, counts_all_keys=False),
     ),
     _packed(
         "single_tcgen05", "query heads by themselves, or of large groups, in tcgen05",
-        PackedKernel(row_tile=8, waves=1.0, counts_all_keys=False, packs_heads=False),
+        streams.PackedKernel(row_tile=8, waves=1.0, counts_all_keys=False, packs_heads=False),
     ),
-    AttentionFamily("single", "a CTA for each query head", SINGLE_HEADS, DECODE_TERMS, single_heads_terms),
+    _single("single", "a CTA for each query head"),
+    _single("single_narrow", "likewise, of a cache in 8 bits"),
     AttentionFamily(
-        "single_narrow", "likewise, of a cache in 8 bits", SINGLE_HEADS, DECODE_TERMS, single_heads_terms
+        "latent_context", "MLA, heads expanded", latent.LATENT_CONTEXT, latent.LATENT_CONTEXT_TERMS,
+        latent.latent_context_terms,
+    ),
+    _latents("latent_whole", "MLA, latents; keys are never cut", latent.WHOLE_LATENTS, latent.latent_terms),
+    _latents("latent_split", "MLA, latents; keys are cut", latent.SPLIT_LATENTS, latent.latent_terms),
+    _latents(
+        "latent_cluster", "MLA, latents; clusters for 128 heads", latent.CLUSTER_LATENTS, latent.cluster_latent_terms
     ),
     AttentionFamily(
-        "latent_context", "MLA, heads expanded", LATENT_CONTEXT, LATENT_CONTEXT_TERMS, latent_context_terms
-    ),
-    AttentionFamily("latent_whole", "MLA, latents; keys are never cut", WHOLE_LATENTS, LATENT_TERMS, latent_terms),
-    AttentionFamily("latent_split", "MLA, latents; keys are cut", SPLIT_LATENTS, LATENT_TERMS, latent_terms),
-    AttentionFamily(
-        "latent_cluster", "MLA, latents; clusters for 128 heads", CLUSTER_LATENTS, LATENT_TERMS, cluster_latent_terms
-    ),
-    AttentionFamily(
-        "flashinfer_decode", "FlashInfer, MLA, latents", SPLIT_LATENTS, LATENT_TERMS,
-        partial(latent_terms, kernel=FLASHINFER_LATENTS), FLASHINFER,
+        "flashinfer_decode", "FlashInfer, MLA, latents", latent.SPLIT_LATENTS, latent.LATENT_TERMS,
+        partial(latent.latent_terms, kernel=latent.FLASHINFER_LATENTS), FLASHINFER,
     ),
 )  # fmt: skip
 _PLAIN = tuple(
     item._replace(library=library)
     for library, name, keys, kernel in (
-        ("cudnn", "cuDNN", _CUDNN_KEYS, PackedKernel(waves=2.0, has_positions=False)),
+        ("cudnn", "cuDNN", _CUDNN_KEYS, streams.PackedKernel(waves=2.0, has_positions=False)),
         (
             "flash", "FlashAttention 2", _FLASH_KEYS,
-            PackedKernel(row_tile=64, waves=None, counts_all_keys=False, has_positions=False),
+            streams.PackedKernel(row_tile=64, waves=None, counts_all_keys=False, has_positions=False),
         ),
     )
     for item in (
         _context(
             f"{library}_context", f"{name}, a CTA for each tile of queries", CONTEXT_PLAIN,
-            ContextKernel(128, keys, has_positions=False),
+            streams.ContextKernel(128, keys, has_positions=False),
         ),
         _packed(f"{library}_decode", f"{name}, one query over a cache", kernel),
         _packed(f"{library}_decode_wide", "likewise, heads of more than 128 elements", kernel),
@@ -183,8 +165,7 @@ def can_run_as_generation(rows: AttentionRows, library: str) -> npt.NDArray[np.b
         one: npt.NDArray[np.bool_] = rows.q_len == 1.0
         return one
     fits = (rows.q_len == 1.0) | ((rows.group * rows.q_len <= _MAX_PACKED_ROWS) & (rows.is_causal > 0))
-    few: npt.NDArray[np.bool_] = (fits & (rows.q_len != rows.kv_len)) | (rows.is_latent > 0)
-    return few
+    return (fits & (rows.q_len != rows.kv_len)) | (rows.is_latent > 0)
 
 
 def can_run_as_context(rows: AttentionRows, library: str) -> npt.NDArray[np.bool_]:
@@ -192,8 +173,7 @@ def can_run_as_context(rows: AttentionRows, library: str) -> npt.NDArray[np.bool
     is_one = rows.q_len == 1.0
     if library == DEFAULT_ATTENTION:
         is_one = is_one & (rows.q_len != rows.kv_len)
-    several: npt.NDArray[np.bool_] = ~is_one & (rows.is_latent == 0)
-    return several
+    return ~is_one & (rows.is_latent == 0)
 
 
 def check_attention_library(problem: AttentionProblem, library: str) -> None:
@@ -240,9 +220,9 @@ def families_of_rows(arch: GpuSpec, rows: AttentionRows, library: str, *, is_dec
     else:
         names = _before_tcgen05(arch, rows)
     if is_decode:
-        latents = "latent_whole" if latent_kernel(arch).schedule == "whole" else "latent_split"
+        latents = "latent_whole" if latent.latent_kernel(arch).schedule == "whole" else "latent_split"
         names = np.where(rows.is_latent > 0, latents, names)
-        names = np.where((rows.is_latent > 0) & has_cluster_kernel(arch, rows), "latent_cluster", names)
+        names = np.where((rows.is_latent > 0) & latent.has_cluster_kernel(arch, rows), "latent_cluster", names)
     return names.astype(np.str_)
 
 
@@ -250,7 +230,7 @@ def _before_tcgen05(arch: GpuSpec, rows: AttentionRows) -> npt.NDArray[np.str_]:
     is_narrow = rows.kv_bits <= _NARROW_BITS
     has_group = (rows.group > 1.0) & (rows.group <= _MAX_PACKED_GROUP)
     units = rows.batch * rows.num_kv_heads
-    ctas = units * num_parts(arch.num_sms, units, rows.kv_len, MMA_PACKED)
+    ctas = units * streams.num_parts(arch.num_sms, units, rows.kv_len, streams.MMA_PACKED)
     fills = (ctas * _LEAST_SM_SHARE >= arch.num_sms) | (rows.q_len > 1.0)
     some_rows = has_group | (rows.q_len > 1.0)
     names = np.where(some_rows & fills, "packed_mma", np.where(is_narrow, "single_narrow", "single"))
@@ -261,14 +241,14 @@ def _before_tcgen05(arch: GpuSpec, rows: AttentionRows) -> npt.NDArray[np.str_]:
 ATTENTION_MODEL_VERSION = "attention-3"
 
 
-class FittedFamily(Frozen):
+class FittedFamily(calibrations.Frozen):
     """The coefficients of a family."""
 
     num_rows: int
     coefficients: dict[str, float]
 
 
-class AttentionCalibration(CalibrationFile):
+class AttentionCalibration(calibrations.CalibrationFile):
     """Coefficients of a library's attention, as `gemm-eval calibrate attention` writes them."""
 
     command: ClassVar[str] = "gemm-eval calibrate attention"
@@ -295,7 +275,7 @@ class AttentionCalibration(CalibrationFile):
         for name, fitted in self.families.items():
             family = ATTENTION_FAMILIES[name]
             lines += [f"  {name}:  # {family.what}", f"    num_rows: {fitted.num_rows}", "    coefficients:"]
-            lines += coefficient_lines(fitted.coefficients, family.coefficients, indent=6 * " ")
+            lines += calibrations.coefficient_lines(fitted.coefficients, family.coefficients, indent=6 * " ")
         return "\n".join(lines)
 
 
@@ -308,7 +288,7 @@ class AttentionCoefficients(NamedTuple):
     """Coefficients of all families of a library on a GPU, and where those of each come from."""
 
     values: dict[str, dict[str, float]]
-    origins: dict[str, Origin]
+    origins: dict[str, calibrations.Origin]
 
 
 def attention_coefficients(arch: GpuSpec, library: str) -> AttentionCoefficients:
@@ -317,21 +297,21 @@ def attention_coefficients(arch: GpuSpec, library: str) -> AttentionCoefficients
     Each family is taken from the calibration of this GPU, else from that of the nearest GPU that has it
     (`nearest_first`), else it has its defaults.
     """
-    values, origins = _coefficients(data_root(), chip_of(arch), library)
+    values, origins = _coefficients(data_root(), calibrations.chip_of(arch), library)
     return AttentionCoefficients(
         {name: dict(items) for name, items in values.items()},
-        {name: checked_origin(arch, origin) for name, origin in origins.items()},
+        {name: calibrations.checked_origin(arch, origin) for name, origin in origins.items()},
     )
 
 
 @cache
-def _coefficients(root: Path, chip: Chip, library: str) -> AttentionCoefficients:
+def _coefficients(root: Path, chip: calibrations.Chip, library: str) -> AttentionCoefficients:
     families = {name: family for name, family in ATTENTION_FAMILIES.items() if family.library == library}
     values = {name: family.defaults for name, family in families.items()}
-    origins = dict.fromkeys(families, Origin(False, None, "defaults of the kernels, fitted on nothing"))
-    paths = nearest_first(root / "calibration", chip, attention_calibration_path(chip.name, library).name)
+    origins = dict.fromkeys(families, calibrations.Origin(False, None, "defaults of the kernels, fitted on nothing"))
+    paths = calibrations.nearest_first(root / "calibration", chip, attention_calibration_path(chip.name, library).name)
     for calibration in map(AttentionCalibration.load, reversed(paths)):  # the best comes last and holds
-        origin = origin_of(calibration.gpu, calibration.date, library, is_own=calibration.gpu == chip.name)
+        origin = calibrations.origin_of(calibration.gpu, calibration.date, library, is_own=calibration.gpu == chip.name)
         for name, fitted in calibration.families.items():
             values[name] = complete_coefficients(fitted.coefficients, families[name].coefficients)
             origins[name] = origin
@@ -348,8 +328,7 @@ class AttentionCosts(NamedTuple):
 
 def family_us(arch: GpuSpec, name: str, c: Mapping[str, float], rows: AttentionRows) -> Floats:
     """Return the time of problems by one family, [rows], in microseconds."""
-    total: Floats = np.sum(list(ATTENTION_FAMILIES[name].terms(arch, c, rows).values()), axis=0)
-    return total
+    return np.sum(list(ATTENTION_FAMILIES[name].terms(arch, c, rows).values()), axis=0)
 
 
 def attention_costs(

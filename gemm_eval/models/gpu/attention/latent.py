@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.attention.rows import EXPS_PER_CYCLE, AttentionRows, all_tile_counts, coefficient
+from gemm_eval.models.gpu.attention.rows import EXPS_PER_CYCLE, AttentionRows, all_tile_counts, fitted
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 from gemm_eval.models.gpu.memory_bound import missed_frac, side_by_side
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
@@ -35,32 +35,28 @@ LATENT_TERMS = {
 """Terms of the times, and what they go to; they add up to them."""
 
 LATENT_CONTEXT = (
-    coefficient(
-        "fixed_us", "us", 2.0, 30.0, 10.5, FREE, "start and end of the kernels, and the latency of the first tile"
-    ),
-    coefficient(
-        "narrow_us", "us", 0.0, 10.0, 3.8, FREE, "kernels that quantize queries, keys and values, where they do"
-    ),
-    coefficient("dram_frac", "1", 0.3, 1.0, 0.75, SPEC, "share of the DRAM bandwidth"),
-    coefficient("l2_frac", "1", 0.05, 1.0, 0.85, SPEC, "share of the L2 bandwidth"),
-    coefficient("hold_frac", "1", 0.2, 1.5, 0.75, FREE, "of L2: what its tensors may fill before they go to DRAM"),
-    coefficient("cta_us", "us", 0.0, 15.0, 1.0, FREE, "a CTA besides its tiles of keys"),
-    coefficient("matrix16_frac", "1", 0.1, 1.0, 0.65, SPEC, "share of the rate of 16-bit products"),
-    coefficient("matrix8_frac", "1", 0.1, 1.0, 0.48, SPEC, "share of the rate of 8-bit products"),
-    coefficient("tail_frac", "1", 0.0, 3.0, 0.95, FREE, "of the longest CTA, which the others wait for at the end"),
+    fitted("fixed_us", "us", 2.0, 30.0, 10.5, FREE, "start and end of the kernels, and the latency of the first tile"),
+    fitted("narrow_us", "us", 0.0, 10.0, 3.8, FREE, "kernels that quantize queries, keys and values, where they do"),
+    fitted("dram_frac", "1", 0.3, 1.0, 0.75, SPEC, "share of the DRAM bandwidth"),
+    fitted("l2_frac", "1", 0.05, 1.0, 0.85, SPEC, "share of the L2 bandwidth"),
+    fitted("hold_frac", "1", 0.2, 1.5, 0.75, FREE, "of L2: what its tensors may fill before they go to DRAM"),
+    fitted("cta_us", "us", 0.0, 15.0, 1.0, FREE, "a CTA besides its tiles of keys"),
+    fitted("matrix16_frac", "1", 0.1, 1.0, 0.65, SPEC, "share of the rate of 16-bit products"),
+    fitted("matrix8_frac", "1", 0.1, 1.0, 0.48, SPEC, "share of the rate of 8-bit products"),
+    fitted("tail_frac", "1", 0.0, 3.0, 0.95, FREE, "of the longest CTA, which the others wait for at the end"),
 )
 _GENERATION = (
-    coefficient("fixed_us", "us", 2.0, 30.0, 8.0, FREE, "start and end of the kernels"),
-    coefficient("cta_us", "us", 0.0, 30.0, 2.5, FREE, "a tile of query heads of a sequence besides its keys"),
-    coefficient("matrix16_frac", "1", 0.05, 1.0, 0.43, SPEC, "share of the rate of 16-bit products"),
-    coefficient("matrix8_frac", "1", 0.05, 1.0, 0.4, SPEC, "share of the rate of 8-bit products"),
-    coefficient("dram_frac", "1", 0.6, 1.0, 0.92, SPEC, "share of the DRAM bandwidth"),
-    coefficient("hold_frac", "1", 0.2, 1.5, 0.6, FREE, "of L2: what the latents of all sequences may fill"),
+    fitted("fixed_us", "us", 2.0, 30.0, 8.0, FREE, "start and end of the kernels"),
+    fitted("cta_us", "us", 0.0, 30.0, 2.5, FREE, "a tile of query heads of a sequence besides its keys"),
+    fitted("matrix16_frac", "1", 0.05, 1.0, 0.43, SPEC, "share of the rate of 16-bit products"),
+    fitted("matrix8_frac", "1", 0.05, 1.0, 0.4, SPEC, "share of the rate of 8-bit products"),
+    fitted("dram_frac", "1", 0.6, 1.0, 0.92, SPEC, "share of the DRAM bandwidth"),
+    fitted("hold_frac", "1", 0.2, 1.5, 0.6, FREE, "of L2: what the latents of all sequences may fill"),
 )
 WHOLE_LATENTS = (
     *_GENERATION,
-    coefficient("late_frac", "1", 0.0, 0.5, 0.07, FREE, "time that a key takes more where it comes from DRAM"),
-    coefficient("crowd_frac", "1", 1.0, 3.0, 1.45, SPEC, "time of a CTA that shares its SM, over that of a lone one"),
+    fitted("late_frac", "1", 0.0, 0.5, 0.07, FREE, "time that a key takes more where it comes from DRAM"),
+    fitted("crowd_frac", "1", 1.0, 3.0, 1.45, SPEC, "time of a CTA that shares its SM, over that of a lone one"),
 )
 _TILE_RATE = (
     "16 bits: FlashMLA's README, 580 TFLOP/s of 128 heads on an H800, of 989; 8 bits: FlashInfer's issue 4390, where "
@@ -70,17 +66,17 @@ SPLIT_LATENTS = (
     *(item for item in _GENERATION if not item.name.startswith("matrix")),
     Coefficient("matrix16_frac", "1", 0.05, 1.0, 0.58, SPEC, "share of the rate of 16-bit products", _TILE_RATE),
     Coefficient("matrix8_frac", "1", 0.05, 0.55, 0.38, SPEC, "share of the rate of 8-bit products", _TILE_RATE),
-    coefficient("cta8_us", "us", 0.0, 30.0, 3.7, FREE, "cta_us where the cache has 8 bits"),
-    coefficient("vector_frac", "1", 0.05, 1.0, 0.4, NO_LIMIT, "share of the DRAM bandwidth of queries and outputs"),
-    coefficient("sum_us", "us", 0.0, 10.0, 1.6, FREE, "sum of the parts where keys are cut"),
-    coefficient("part_us", "us", 0.0, 1.0, 0.05, FREE, "likewise, for each part"),
-    coefficient("part_frac", "1", 0.6, 1.0, 0.75, NO_LIMIT, "share of the L2 bandwidth of the parts' outputs"),
+    fitted("cta8_us", "us", 0.0, 30.0, 3.7, FREE, "cta_us where the cache has 8 bits"),
+    fitted("vector_frac", "1", 0.05, 1.0, 0.4, NO_LIMIT, "share of the DRAM bandwidth of queries and outputs"),
+    fitted("sum_us", "us", 0.0, 10.0, 1.6, FREE, "sum of the parts where keys are cut"),
+    fitted("part_us", "us", 0.0, 1.0, 0.05, FREE, "likewise, for each part"),
+    fitted("part_frac", "1", 0.6, 1.0, 0.75, NO_LIMIT, "share of the L2 bandwidth of the parts' outputs"),
 )
 CLUSTER_LATENTS = (
-    coefficient("fixed_us", "us", 2.0, 30.0, 4.4, FREE, "start and end of the kernels"),
-    coefficient("cta_us", "us", 0.0, 30.0, 1.6, FREE, "a sequence besides its keys"),
-    coefficient("matrix8_frac", "1", 0.05, 1.0, 0.95, SPEC, "share of the rate of 8-bit products; assumed"),
-    coefficient("dram_frac", "1", 0.6, 1.0, 0.92, SPEC, "share of the DRAM bandwidth"),
+    fitted("fixed_us", "us", 2.0, 30.0, 4.4, FREE, "start and end of the kernels"),
+    fitted("cta_us", "us", 0.0, 30.0, 1.6, FREE, "a sequence besides its keys"),
+    fitted("matrix8_frac", "1", 0.05, 1.0, 0.95, SPEC, "share of the rate of 8-bit products; assumed"),
+    fitted("dram_frac", "1", 0.6, 1.0, 0.92, SPEC, "share of the DRAM bandwidth"),
 )
 """No row tells of these kernels: start and end are those of `WHOLE_LATENTS` on the same GPU."""
 
@@ -100,21 +96,18 @@ _CLUSTER_CTAS, _CLUSTER_HEADS = 4, 128
 class LatentKernel(NamedTuple):
     """Kernels that a generation of SMs runs; inferred from where measured times step, or from TensorRT-LLM 1.x.
 
-    Attributes:
-        q_tile, k_tile: of context.
-        schedule: ``even``: all keys of all sequences are spread evenly over the CTAs (FlashMLA); ``parts``: each
-            sequence is cut into as many parts as fill the SMs (trtllm-gen); ``whole``: keys are never cut.
-        columns: CTAs that share a tile of query heads, each with some of the value's elements: 16 and 8 bits.
+    Schedule ``even``: all keys of all sequences are spread evenly over the CTAs (FlashMLA); ``parts``: each sequence is
+    cut into as many parts as fill the SMs (trtllm-gen); ``whole``: keys are never cut.
     """
 
-    q_tile: int = 128
+    q_tile: int = 128  # of context
     k_tile: int = 128
     has_narrow: bool = True  # an 8-bit cache is computed in 8 bits; else as 16-bit ones
     schedule: Literal["even", "parts", "whole"] = "whole"
     part_keys: int = 64  # fewest keys of a part, whose time is in `fixed_us`
     swaps_heads: bool = False  # few heads stand in the columns of the product, 8 or 16 a CTA, instead of 64 in its rows
     has_positions: bool = True  # a kernel of the call turns positions and writes the cache
-    columns: tuple[int, int] = (1, 1)
+    columns: tuple[int, int] = (1, 1)  # CTAs that share a tile of heads, each with some of a value: 16 and 8 bits
     ctas_per_sm: tuple[int, int] = (2, 2)  # that run at once, likewise
 
 
@@ -189,11 +182,7 @@ def cluster_latent_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionR
 def latent_terms(
     arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows, kernel: LatentKernel | None = None
 ) -> dict[str, Floats]:
-    """Return the time of each of `LATENT_TERMS`, [rows], in microseconds; MODEL.md, "Attention".
-
-    Args:
-        kernel: how its kernels cut the work; None: as TensorRT-LLM's do on this GPU.
-    """
+    """Return the time of each of `LATENT_TERMS`, [rows], in us; `kernel` None: TensorRT-LLM's on this GPU."""
     kernel = latent_kernel(arch) if kernel is None else kernel
     narrow = _is_narrow(arch, kernel, rows)
     keys = np.ceil(rows.keys / _KEY_TILE) * _KEY_TILE
@@ -274,15 +263,13 @@ def _heads_of_tile(arch: GpuSpec, kernel: LatentKernel, rows: AttentionRows) -> 
     ctas = rows.batch * rows.q_len * np.ceil(rows.num_heads / _SWAPPED_HEADS)
     parts = np.minimum(np.ceil(rows.keys / _SWAPPED_STEP), np.maximum(np.floor(arch.num_sms / ctas), 1.0))
     has_few_keys = (rows.keys / parts <= _SWAPPED_KEYS) & (ctas <= arch.num_sms)
-    heads: Floats = np.where((rows.num_heads <= _MOST_SWAPPED_HEADS) | has_few_keys, few, float(_ROW_TILE))
-    return heads
+    return np.where((rows.num_heads <= _MOST_SWAPPED_HEADS) | has_few_keys, few, float(_ROW_TILE))
 
 
 def _prologue_bytes(rows: AttentionRows, kernel: LatentKernel, narrow: npt.NDArray[np.bool_]) -> Floats:
     """Return the bytes of the kernel that turns positions of queries, and makes all of them narrow for 8 bits."""
     elements = rows.batch * rows.q_len * rows.num_heads
-    num: Floats = elements * np.where(narrow, rows.head_dim * 3.0, _ROPE * 2.0 * 2.0) * kernel.has_positions
-    return num
+    return elements * np.where(narrow, rows.head_dim * 3.0, _ROPE * 2.0 * 2.0) * kernel.has_positions
 
 
 def _is_narrow(arch: GpuSpec, kernel: LatentKernel, rows: AttentionRows) -> npt.NDArray[np.bool_]:
@@ -295,8 +282,7 @@ def _rate(arch: GpuSpec, c: Mapping[str, float], narrow: npt.NDArray[np.bool_]) 
     wide = DType.BF16 if DType.BF16 in arch.tensor_flop_per_cycle else DType.FP16
     rate16 = arch.peak_tflop_per_s(wide) * c["matrix16_frac"]
     rate8 = arch.peak_tflop_per_s(DType.FP8) * c["matrix8_frac"] if narrow.any() else rate16
-    rate: Floats = np.where(narrow, rate8, rate16) * 1e6 / arch.num_sms
-    return rate
+    return np.where(narrow, rate8, rate16) * 1e6 / arch.num_sms
 
 
 def _context_bytes(rows: AttentionRows, narrow: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:

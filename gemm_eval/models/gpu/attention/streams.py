@@ -21,13 +21,9 @@ Floats = npt.NDArray[np.float64]
 def moved_us(
     arch: GpuSpec, c: Mapping[str, float], num_bytes: Floats, held_bytes: Floats, *, is_stream: bool = False
 ) -> Floats:
-    """Return the time of bytes through L2, and through DRAM as far as L2 does not hold them from the call before.
+    """Return the time of bytes through L2, and through DRAM as far as L2 does not hold the different ones, [rows].
 
-    Args:
-        c: coefficients l2_frac, dram_frac, hold_frac.
-        num_bytes: [rows], that SMs read and write.
-        held_bytes: [rows], different ones among them, for which there must be room.
-        is_stream: one kernel reads them in one long stream, so that L2 and DRAM are at work side by side.
+    `is_stream`: one kernel reads them in one long stream, so that L2 and DRAM are at work side by side.
     """
     l2_us, dram_us = l2_and_dram_us(
         arch, num_bytes, held_bytes, hold_frac=c["hold_frac"], l2_frac=c["l2_frac"], dram_frac=c["dram_frac"]
@@ -53,14 +49,10 @@ _NARROW_BITS, _WIDE_BITS = 8.0, 16.0
 
 
 class ContextKernel(NamedTuple):
-    """How a library cuts such work.
-
-    Attributes:
-        key_tiles: keys of a step by padded head_dim; None: as TensorRT-LLM has them for the generation and type.
-    """
+    """The way in which a library cuts such work."""
 
     q_tile: int = 64  # queries of a CTA
-    key_tiles: Mapping[int, int] | None = None
+    key_tiles: Mapping[int, int] | None = None  # keys of a step by padded head_dim; None: as TensorRT-LLM has them
     has_positions: bool = True  # positions are turned and the cache is written in the same call
 
 
@@ -171,19 +163,14 @@ _SMALL_HEAD = 128
 
 
 class PackedKernel(NamedTuple):
-    """How a library cuts such work. Sources: TensorRT-LLM 1.x, its XQA kernels and their launcher, and what fits say.
-
-    Attributes:
-        waves: CTAs that keys may be cut into, for all SMs, in multiples of their number; None: as FlashAttention cuts.
-        counts_all_keys: the launcher cuts by the length of the sequence, also where a window leaves most of it out.
-    """
+    """The way in which a library cuts such work: TensorRT-LLM 1.x, XQA kernels and their launcher, and fits."""
 
     key_tile: int = 64  # keys of a step
     row_tile: int = 16  # query heads times tokens that a tile of the product has
-    waves: float | None = 8.0
+    waves: float | None = 8.0  # CTAs that keys may be cut into, over the number of SMs; None: as FlashAttention cuts
     part_keys: int = 128  # fewest keys of a part, as the launcher counts
     max_parts: int = 64  # of a sequence; 1: keys are never cut
-    counts_all_keys: bool = True
+    counts_all_keys: bool = True  # the launcher cuts by the length of the sequence, also where there is a window
     padded_to: int = 0  # heads of other sizes are computed as of this one, from 129 elements on; 0: as they are
     packs_heads: bool = True  # query heads of a group stand in the rows of a tile; else each has CTAs of its own
     has_positions: bool = True  # positions are turned and the cache is written in the same call
@@ -194,16 +181,10 @@ MMA_PACKED = PackedKernel()
 
 
 def num_parts(num_sms: int, units: Floats, keys: Floats, kernel: PackedKernel) -> Floats:
-    """Return into how many parts the keys of a sequence are cut.
-
-    Args:
-        units: CTAs without a cut, [rows].
-        keys: of a sequence, [rows].
-    """
+    """Return into how many parts the keys of a sequence are cut, [rows]; `units` are CTAs without a cut."""
     assert kernel.waves is not None
     most = np.ceil(kernel.waves * num_sms / units)
-    parts: Floats = np.clip(np.minimum(np.floor(keys / kernel.part_keys), most), 1.0, kernel.max_parts)
-    return parts
+    return np.clip(np.minimum(np.floor(keys / kernel.part_keys), most), 1.0, kernel.max_parts)
 
 
 _FLASH_CTAS = 2  # of an SM; this and the rules below: FlashAttention 2.7, flash_api.cpp
@@ -212,8 +193,7 @@ _FULL_FRAC, _GOOD_FRAC = 0.8, 0.85
 
 
 def _flash_keys(head_dim: Floats) -> Floats:
-    keys: Floats = np.where(head_dim <= 64, 256.0, np.where(head_dim <= 128, 128.0, 64.0))
-    return keys
+    return np.where(head_dim <= 64, 256.0, np.where(head_dim <= 128, 128.0, 64.0))
 
 
 def _even_parts(num_slots: int, units: Floats, blocks: Floats) -> Floats:
@@ -312,12 +292,10 @@ def single_heads_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRow
 
 
 def _different_bytes(rows: AttentionRows) -> Floats:
-    different: Floats = rows.kv_bytes * (1.0 - 0.5 * rows.is_aliased)
-    return different
+    return rows.kv_bytes * (1.0 - 0.5 * rows.is_aliased)
 
 
 def _prepare_bytes(rows: AttentionRows) -> Floats:
     """Return queries, keys and values of the new tokens, in 16 bits, read and written."""
     elements = 2.0 * rows.num_heads + 2.0 * rows.num_kv_heads
-    num: Floats = rows.batch * rows.q_len * elements * rows.head_dim * 2.0 * 2.0
-    return num
+    return rows.batch * rows.q_len * elements * rows.head_dim * 2.0 * 2.0

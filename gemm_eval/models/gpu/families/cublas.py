@@ -157,10 +157,10 @@ def _dense_tiles(sm_arch: str, input_dtype: DType) -> Iterator[TileChoice]:
     yield from _cublas_tiles("sm80_mma")
 
 
-def _few_row_tiles(input_dtype: DType, most: int) -> Iterator[TileChoice]:
+def _few_row_tiles(most: int) -> Iterator[TileChoice]:
     """Tiles of cuBLAS's kernels "gemv", of one token, and "gemmSN_TN", of a few (names in arch/measured)."""
     for m in (1, 2, 4, 8, 16):
-        if m <= most and input_dtype in (DType.FP16, DType.BF16):
+        if m <= most:
             yield TileChoice("gemv", m, 8, 4, Schedule.VECTOR, SINGLE)
 
 
@@ -171,7 +171,8 @@ def _unaligned_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
         (256, 128, 8),
     ):  # fmt: skip
         yield TileChoice("mma_unaligned", m, n, warps, _MS, SINGLE)
-    yield from _few_row_tiles(input_dtype, 1)
+    if input_dtype in (DType.FP16, DType.BF16):
+        yield from _few_row_tiles(1)
 
 
 def _elementwise_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
@@ -179,7 +180,8 @@ def _elementwise_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
     for m, n, warps in ((16, 16, 1), (32, 32, 4), (64, 64, 4), (128, 128, 4), (128, 256, 8)):
         if m >= 64 or input_dtype is not DType.BF16:
             yield TileChoice("mma_elementwise", m, n, warps, _MS, SINGLE)
-    yield from _few_row_tiles(input_dtype, 16 if input_dtype is DType.BF16 else 1)
+    if input_dtype in (DType.FP16, DType.BF16):
+        yield from _few_row_tiles(16 if input_dtype is DType.BF16 else 1)
 
 
 # as cuBLAS's int8 kernels of this kind on an H200 (arch/measured/h200-sxm/cublaslt), whose tiles and stages their names
@@ -224,6 +226,7 @@ def _tf32_on_hopper_tiles(*_: object) -> Iterator[TileChoice]:
         (128, 256, 8),
     ):  # fmt: skip
         yield TileChoice("sm90_tf32", m, n, warps, _MS, SINGLE)
+    yield from single_row_tiles()
 
 
 # small tiles are multiplied by mma.sync, large ones by wgmma: one set of coefficients explains both
@@ -242,6 +245,8 @@ def _simt_tiles(*_: object) -> Iterator[TileChoice]:
         (128, 128, 4), (256, 64, 4), (64, 256, 4), (256, 128, 8), (128, 256, 8),
     ):  # fmt: skip
         yield TileChoice("simt", m, n, warps, _MS, SINGLE)
+    yield from single_row_tiles()
+    yield from _few_row_tiles(8)
 
 
 SIMT = replace(  # a k-step is 8 elements, each fetched by itself where rows start on 4 bytes

@@ -11,27 +11,17 @@ from gemm_eval.workload import GemmProblem, GemmTypes
 
 
 class TritonConfig(NamedTuple):
-    """A config of a Triton GEMM kernel: `triton.Config`, in this library's words.
+    """A config of a Triton GEMM kernel: `triton.Config`, in this library's words."""
 
-    Attributes:
-        block_m, block_n, block_k: tile of C that a program computes, and the elements of K in one step of its loop.
-        num_warps: warps of a program.
-        num_stages: depth of the software pipeline: how many steps' loads are under way or in shared memory.
-        group_m: tiles along M that are finished before the next tiles along N: 1 is a plain raster along N.
-        split_k: programs that share a tile of C.
-        maxnreg: registers that a thread may have; None: as many as the compiler takes.
-        num_ctas: CTAs of the cluster that runs a program.
-    """
-
-    block_m: int
+    block_m: int  # tile of C that a program computes
     block_n: int
-    block_k: int
-    num_warps: int
-    num_stages: int
-    group_m: int = 1
-    split_k: int = 1
-    maxnreg: int | None = None
-    num_ctas: int = 1
+    block_k: int  # elements of K in one step of its loop
+    num_warps: int  # of a program
+    num_stages: int  # depth of the software pipeline: steps whose loads are under way or in shared memory
+    group_m: int = 1  # tiles along M that are finished before the next along N: 1 is a plain raster along N
+    split_k: int = 1  # programs that share a tile of C
+    maxnreg: int | None = None  # registers that a thread may have; None: as many as the compiler takes
+    num_ctas: int = 1  # of the cluster that runs a program
 
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k} (m x n x k), {self.num_warps} warps, "
@@ -48,81 +38,46 @@ class TritonConfig(NamedTuple):
 
 
 class MmaCount(NamedTuple):
-    """Tensor-core instructions of one shape in one iteration of the main loop.
+    """Tensor-core instructions of one shape in one iteration of the main loop."""
 
-    Attributes:
-        m, n, k: shape of the instruction; m is 64 for wgmma, which four warps issue together.
-        input_bits: of an element of A and B.
-        has_a_in_registers: wgmma reads its first operand from registers; always so for mma.sync.
-        num: how often a warp issues it.
-    """
-
-    m: int
+    m: int  # 64 for wgmma, which four warps issue together
     n: int
     k: int
-    input_bits: int
-    has_a_in_registers: bool
-    num: int
+    input_bits: int  # of an element of A and B
+    has_a_in_registers: bool  # where wgmma reads its first operand; always so for mma.sync
+    num: int  # how often a warp issues it
 
 
 class MainLoop(NamedTuple):
-    """One iteration of the main loop, in instructions of one warp.
+    """One iteration of the main loop, in instructions of one warp."""
 
-    Attributes:
-        k: elements of K that the CTA finishes.
-        mma: tensor-core instructions by shape.
-        issue: all instructions: issue slots of a warp.
-        alu: integer, logic, comparisons, selections, moves.
-        fma: multiply-adds of integers, fp16, bf16 and fp32, and the arithmetic beside them.
-        convert: changes of type.
-        shared: shared-memory loads (ldmatrix too) and stores.
-        copy: loads from global memory, to registers or (cp.async, TMA) to shared memory.
-        store: stores to global memory, and atomics.
-        barrier: barriers of the CTA and mbarriers.
-        wait: waits for copies and for the tensor cores, fences.
-        branch: branches.
-        spill: loads and stores of local memory.
-        shared_wavefronts: of `shared`, 128 bytes each, if no banks conflict: cycles of an SM's shared memory.
-        mma_wait: of `wait`, those until all wgmma before are done: what follows one does not overlap them.
-    """
-
-    k: int
+    k: int  # elements of K that the CTA finishes
     mma: tuple[MmaCount, ...]
-    issue: int
-    alu: int
-    fma: int
-    convert: int
-    shared: int
-    copy: int
-    store: int
-    barrier: int
-    wait: int
+    issue: int  # all instructions: issue slots
+    alu: int  # integer, logic, comparisons, selections, moves
+    fma: int  # multiply-adds of integers, fp16, bf16 and fp32, and the arithmetic beside them
+    convert: int  # changes of type
+    shared: int  # shared-memory loads (ldmatrix too) and stores
+    copy: int  # loads from global memory, to registers or (cp.async, TMA) to shared memory
+    store: int  # stores to global memory, and atomics
+    barrier: int  # of the CTA, and mbarriers
+    wait: int  # for copies and for the tensor cores; fences
     branch: int
-    spill: int
-    shared_wavefronts: int
-    mma_wait: int
+    spill: int  # loads and stores of local memory
+    shared_wavefronts: int  # of `shared`, 128 bytes each, if no banks conflict: cycles of an SM's shared memory
+    mma_wait: int  # of `wait`, those until all wgmma before are done: what follows one does not overlap them
 
 
 class KernelCode(NamedTuple):
-    """What a compiled kernel takes of an SM, and its main loop.
+    """The resources of an SM that a compiled kernel takes, and its main loop."""
 
-    Attributes:
-        num_warps: of a CTA.
-        registers: of a thread.
-        smem_bytes: of a CTA, static and dynamic.
-        stack_bytes: local memory of a thread: spills and arrays.
-        outside: instructions of a warp outside the main loop, each counted once.
-        loop: the main loop.
-        is_compiled: counted in machine code; else estimated from the config.
-    """
-
-    num_warps: int
-    registers: int
-    smem_bytes: int
-    stack_bytes: int
-    outside: int
+    num_warps: int  # of a CTA
+    registers: int  # of a thread
+    smem_bytes: int  # of a CTA, static and dynamic
+    stack_bytes: int  # local memory of a thread: spills and arrays
+    outside: int  # instructions of a warp outside the main loop, each counted once
     loop: MainLoop
-    is_compiled: bool
+    is_compiled: bool  # counted in machine code; else estimated from the config
 
 
 _BITS_PER_BYTE = 8

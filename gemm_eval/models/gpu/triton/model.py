@@ -77,22 +77,13 @@ _RATES = {4: (DType.INT4,), 8: (DType.FP8, DType.INT8), 16: (DType.FP16,), 32: (
 
 
 class Launches(NamedTuple):
-    """Launches of kernels, one array for each attribute.
-
-    Attributes:
-        G, M, K, N: the GEMM.
-        a_elem_bytes, b_elem_bytes, c_elem_bytes: of an element in memory, scales and zeros included.
-        block_m, block_n, block_k, group_m, split_k, num_warps, num_stages: the config.
-        ctas_per_sm: that registers, shared memory and warps leave room for; 0: none can be launched.
-        wgmma_cycles, mma_sync_cycles: of an SM's tensor cores for one k-step of a CTA.
-        issue, shared_wavefronts, spill, barrier, mma_wait: of the main loop of a warp, as in `MainLoop`.
-    """
+    """Launches of kernels, one array for each attribute."""
 
     G: Array
     M: Array
     K: Array
     N: Array
-    a_elem_bytes: Array
+    a_elem_bytes: Array  # of an element in memory, scales and zeros included
     b_elem_bytes: Array
     c_elem_bytes: Array
     block_m: Array
@@ -102,10 +93,10 @@ class Launches(NamedTuple):
     split_k: Array
     num_warps: Array
     num_stages: Array
-    ctas_per_sm: Array
-    wgmma_cycles: Array
+    ctas_per_sm: Array  # that registers, shared memory and warps leave room for; 0: none can be launched
+    wgmma_cycles: Array  # of an SM's tensor cores for one k-step of a CTA
     mma_sync_cycles: Array
-    issue: Array
+    issue: Array  # from here on of the main loop of a warp, as in `MainLoop`
     shared_wavefronts: Array
     spill: Array
     barrier: Array
@@ -113,26 +104,20 @@ class Launches(NamedTuple):
 
 
 class LaunchTimes(NamedTuple):
-    """Where the time of launches goes, in us; `latency_us` is the whole.
-
-    Attributes:
-        l2_us, dram_us: L2 and DRAM at their bandwidths.
-        tensor_cycles, issue_cycles, shared_cycles: of the SM's units;
-        chain_cycles, round_trip_cycles: instructions that wait for each other; loads under way.
-    """
+    """The time of launches, in us, by what takes it."""
 
     latency_us: Array  # from the start of a kernel to its end; infinite where it cannot be launched
     kernel_us: Array  # start and end of the kernel
     sm_us: Array  # the SMs' own time: all waves, as if memory were as fast as they ask
-    l2_us: Array
+    l2_us: Array  # at their bandwidths
     dram_us: Array
     reduction_us: Array  # adding the parts of a split K
     step_cycles: Array  # a k-step of a full SM, and what it would be if only one thing limited it:
     tensor_cycles: Array
     issue_cycles: Array
     shared_cycles: Array
-    chain_cycles: Array
-    round_trip_cycles: Array
+    chain_cycles: Array  # instructions that wait for each other
+    round_trip_cycles: Array  # loads under way
 
 
 def tensor_cycles(arch: GpuSpec, mma: Sequence[MmaCount], num_warps: int) -> tuple[float, float]:
@@ -158,12 +143,6 @@ def tensor_cycles(arch: GpuSpec, mma: Sequence[MmaCount], num_warps: int) -> tup
     return wgmma, mma_sync
 
 
-def _ctas_per_sm(arch: GpuSpec, code: KernelCode) -> int:
-    if code.registers > arch.max_registers_per_thread:
-        return 0
-    return ctas_per_sm(arch, THREADS_PER_WARP * code.num_warps, code.registers, code.smem_bytes)
-
-
 def pack_launches(
     arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode]
 ) -> Launches:
@@ -185,9 +164,10 @@ def pack_launches(
         loop = code.loop
         steps = loop.k / config.block_k  # of an iteration: more than one if the compiler unrolled the loop
         wgmma, mma_sync = tensor_cycles(arch, loop.mma, code.num_warps)
-        resident = _ctas_per_sm(arch, code)
+        resident = ctas_per_sm(arch, THREADS_PER_WARP * code.num_warps, code.registers, code.smem_bytes)
         if math.isinf(wgmma):  # the GPU has no such instruction
             wgmma = mma_sync = 0.0
+        if math.isinf(wgmma) or code.registers > arch.max_registers_per_thread:
             resident = 0
         per_step = [wgmma, mma_sync, loop.issue, loop.shared_wavefronts, loop.spill, loop.barrier, loop.mma_wait]
         rows.append(
@@ -235,16 +215,13 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
         + x.mma_wait * c["mma_wait_cycles"] + np.maximum(0.0, x.barrier - _LOOP_BARRIERS) * c["barrier_cycles"]
     )  # fmt: skip
     latency = arch.dram_latency_ns * cycles_us / 1e3 * c["latency_frac"]
-
     round_trip = latency / np.maximum(x.num_stages - _STAGES_NOT_IN_FLIGHT, _LEAST_IN_FLIGHT)
 
-    def step_of(ctas: Array) -> Array:
-        """Return a k-step of an SM with so many CTAs."""
+    def step_of(ctas: Array) -> Array:  # a k-step of an SM with so many CTAs
         busy = _norm(_THROUGHPUT_NORM, ctas * tensor, ctas * issue, ctas * shared)
         return _norm(_LATENCY_NORM, busy, chain, round_trip)
 
-    def tile_of(ctas: Array) -> Array:
-        """Return what a CTA does besides its main loop, with so many on an SM."""
+    def tile_of(ctas: Array) -> Array:  # what a CTA does besides its main loop
         elems = np.minimum(x.block_m, x.M) * np.minimum(x.block_n, x.N)
         part = elems * _ACCUMULATOR_BYTES / c["part_bytes_per_cycle"] * ctas
         return c["tile_cycles"] + np.where(is_split, part, 0.0)
@@ -276,8 +253,7 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
 
 def _norm(power: float, *times: Array) -> Array:
     """Return a little more than the longest: the more, the more are alike."""
-    total: Array = np.sum([time**power for time in times], axis=0) ** (1.0 / power)
-    return total
+    return np.sum([time**power for time in times], axis=0) ** (1.0 / power)
 
 
 def _dram_read_bytes(arch: GpuSpec, x: Launches, tiles_m: Array, tiles_n: Array, in_flight: Array) -> Array:
@@ -295,8 +271,7 @@ def _dram_read_bytes(arch: GpuSpec, x: Launches, tiles_m: Array, tiles_n: Array,
     columns = np.minimum(run, tiles_n)
     again = np.maximum(1.0, tiles / wave) * (rows * a_bytes / tiles_m + columns * b_bytes / tiles_n)
     held = np.minimum(1.0, arch.l2_bytes / once)
-    result: Array = x.G * (once + (1.0 - held) * np.maximum(0.0, again - once))
-    return result
+    return x.G * (once + (1.0 - held) * np.maximum(0.0, again - once))
 
 
 class TritonCalibration(SingleCalibration):

@@ -61,9 +61,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "pingpong_issue", "1", 0.8, 5.0, (SM90,), 2.6, _AS_COOPERATIVE,
         "as issue, of a lone warpgroup, which waits for itself",
     ),
-    _item(
-        "shared_issue", "1", 0.5, 4.0, _WGMMA, 1.65, _AS_ALONE, "as issue, of two CTAs of an SM, which hide waits",
-    ),
+    _item("shared_issue", "1", 0.5, 4.0, _WGMMA, 1.65, _AS_ALONE, "as issue, of two CTAs of an SM, which hide waits"),
     _item(
         "three_issue", "1", 0.2, 4.0, _WGMMA, 1.3, _AS_COOPERATIVE,
         "as issue, of three cooperating warpgroups, which hide more of each other's waits",
@@ -102,9 +100,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "line_waste", "1", 0.0, 8.0, (GEMV_MMA, *_WGMMA), 2.0, FREE,
         "more time for tokens whose rows start off 128 bytes",
     ),
-    _item(
-        "store_exposed_frac", "1", 0.0, 1.5, _WGMMA, 0.6, FREE, "part of the time of storing C that nothing hides",
-    ),
+    _item("store_exposed_frac", "1", 0.0, 1.5, _WGMMA, 0.6, FREE, "part of the time of storing C that nothing hides"),
     _item(
         "epilogue_bytes_per_cycle", "B/cycle", 4.0, 300.0, _TILED, 20.0, NO_LIMIT,
         "C of one SM, from sums through shared memory to L2", sm90=30.0,
@@ -114,8 +110,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "sums of all warps of an SM to shared memory",
     ),
     _item(
-        "team_sum_cycles", "cycles", 0.0, 400.0, _STREAMING, 40.0, FREE,
-        "to add one warp's sums of a round of columns",
+        "team_sum_cycles", "cycles", 0.0, 400.0, _STREAMING, 40.0, FREE, "to add one warp's sums of a round of columns",
     ),
     _item(
         "offset_frac", "1", 0.0, 0.3, (SM90,), 0.03, FREE,
@@ -139,8 +134,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "power of an SM that takes in 64 B a cycle, as a share of that of its tensor cores",
     ),
     _item(
-        "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, _WGMMA, 9.0, NO_LIMIT,
-        "rows outside the matrix that TMA fills",
+        "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, _WGMMA, 9.0, NO_LIMIT, "rows outside the matrix that TMA fills",
     ),
 )  # fmt: skip
 """All coefficients of these families, in the order in which they are fitted and written."""

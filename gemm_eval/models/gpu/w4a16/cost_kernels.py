@@ -10,58 +10,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import inlined_kernel, kernel
-from gemm_eval.models.gpu.cost_kernels import (
-    BEST_RASTER,
-    BOUND_SLACK,
-    COOPERATIVE,
-    SM_L2_BYTES_PER_CYCLE,
-    STREAM_K,
-    WARM,
-    ConfigCost,
-    CostRules,
-    ProblemTerms,
-    ceil_div,
-)
+from gemm_eval.models.gpu import cost_kernels as kernels
+from gemm_eval.models.gpu.cost_kernels import ConfigCost, CostRules, ProblemTerms, ceil_div
 from gemm_eval.models.gpu.terms import Times
+from gemm_eval.models.gpu.w4a16 import shared_kernels as common
 from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, WGMMA_FAMILIES
-from gemm_eval.models.gpu.w4a16.shared_kernels import (
-    BLOCK,
-    GROUP_TILE_CYCLES,
-    GROUPS_US,
-    HOLD_FRAC,
-    MOST_PARTS,
-    SCHEDULERS,
-    SUM_BYTES,
-    TOKEN_ROW_BYTES,
-    UNIT_K,
-    Launch,
-    Loop,
-    are_alike,
-    finish,
-    l2_share,
-    launch_of,
-    list_splits,
-    norm3,
-    norm4,
-    panel_rereads,
-    shared_step,
-    streaming_cost,
-    streaming_loop,
-)
+from gemm_eval.models.gpu.w4a16.shared_kernels import Launch, Loop
 
 
 @kernel
 def sm80_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
     """Return the main loop of a config."""
-    is_stream = split == STREAM_K
+    is_stream = split == kernels.STREAM_K
     split = max(1, split)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     tiles_m, tiles_n = t.tiles_m, ceil_div(t.N, cta_n)
     tiles = tiles_m * tiles_n
-    units = ceil_div(t.K, UNIT_K)
+    units = ceil_div(t.K, common.UNIT_K)
     slots = row["grid_cap"]
     if is_stream:
-        ctas = min(slots, tiles * (units if t.G == 1 else min(units, MOST_PARTS)))
+        ctas = min(slots, tiles * (units if t.G == 1 else min(units, common.MOST_PARTS)))
         blocks = 2.0 * units * tiles / ctas
     else:
         ctas = tiles * split
@@ -72,23 +40,25 @@ def sm80_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
     rest = ctas - rounds * slots
 
     # 64 k of a CTA
-    issue = (row["instructions"] - row["mma"]) / SCHEDULERS * c["issue"]
+    issue = (row["instructions"] - row["mma"]) / common.SCHEDULERS * c["issue"]
     matrix = row["matrix_cycles"]
     work = issue + matrix
     serial = row["instructions"] / row["num_warps"] * c["serial_cycles"]
-    is_offset = is_stream and t.G == 1 and not are_alike(tiles, ctas)
+    is_offset = is_stream and t.G == 1 and not common.are_alike(tiles, ctas)
     ingest = 0.0
     if is_offset:
-        ingest = (min(cta_m, t.M) * TOKEN_ROW_BYTES + row["weight_bytes"]) / l2_share(p, c, min(ctas, num_sms))
+        ingest = (min(cta_m, t.M) * common.TOKEN_ROW_BYTES + row["weight_bytes"]) / common.l2_share(
+            p, c, min(ctas, num_sms)
+        )
     epilogue = cta_m * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
     first = last = 0.0
     resident = float(row["ctas_per_sm"])
     if rounds > 0:
-        first = blocks * shared_step(resident, work, serial, ingest) + c["cta_cycles"] + resident * epilogue
+        first = blocks * common.shared_step(resident, work, serial, ingest) + c["cta_cycles"] + resident * epilogue
         first *= rounds
     if rest > 0:
         left = max(1.0, np.ceil(rest / num_sms))
-        last = blocks * shared_step(left, work, serial, ingest) + c["cta_cycles"] + left * epilogue
+        last = blocks * common.shared_step(left, work, serial, ingest) + c["cta_cycles"] + left * epilogue
 
     overlap = rounds * resident + max(0.0, np.ceil(rest / num_sms))  # CTAs that an SM works through
     parts, num_cuts = float(split), 1.0
@@ -98,7 +68,7 @@ def sm80_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
             num_cuts = 2.0
     reduction_us = 0.0
     if parts > 1.0:
-        tile_bytes = min(cta_m, t.M) * (cta_n * SUM_BYTES)
+        tile_bytes = min(cta_m, t.M) * (cta_n * common.SUM_BYTES)
         cycles = num_cuts * overlap * tile_bytes / c["part_write_bytes_per_cycle"]
         cycles += parts * tile_bytes / c["part_read_bytes_per_cycle"]
         reduction_us = num_cuts * c["cut_us"] + cycles / cycles_per_us
@@ -106,7 +76,7 @@ def sm80_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Loop:
     in_flight = min(min(ctas, slots) / (1 if is_stream else split), float(tiles))
     extra = 0.0
     if not is_offset:
-        extra = panel_rereads(row, t, p["l2_bytes"] * HOLD_FRAC, tiles_m, tiles_n, in_flight)
+        extra = common.panel_rereads(row, t, p["l2_bytes"] * common.HOLD_FRAC, tiles_m, tiles_n, in_flight)
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / p["dram_peak_bytes_per_us"]
     busy_us = tiles * units * 2.0 * row["matrix_cycles"] / (num_sms * cycles_per_us)
@@ -127,14 +97,16 @@ def sm80_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     """Multistage kernels: all warps copy, dequantize and multiply; the CTAs of an SM fill each other's gaps."""
     s = sm80_loop(p, row, c, t, split)
     cycles_per_us = p["cycles_per_us"]
-    main_us = norm3(s.first / cycles_per_us, s.dram_us * s.share, 0.0, 0.0) if s.rounds > 0 else 0.0
+    main_us = common.norm3(s.first / cycles_per_us, s.dram_us * s.share, 0.0, 0.0) if s.rounds > 0 else 0.0
     if s.rest > 0:
-        main_us += norm3(s.last / cycles_per_us, s.dram_us * (1.0 - s.share), 0.0, 0.0)
-    return finish(p, row, s, main_us + s.reduction_us)
+        main_us += common.norm3(s.last / cycles_per_us, s.dram_us * (1.0 - s.share), 0.0, 0.0)
+    return common.finish(p, row, s, main_us + s.reduction_us)
 
 
 TWO_WARPGROUPS = 8  # warps
-BATCH_BYTES = 32 * 32 * SUM_BYTES  # sums of a part that a warp has on their way at once: 32 registers of a thread
+BATCH_BYTES = (
+    32 * 32 * common.SUM_BYTES
+)  # sums of a part that a warp has on their way at once: 32 registers of a thread
 
 
 @kernel
@@ -151,15 +123,13 @@ def norm8(x: float, y: float) -> float:
     """Nearly the longer of two that wait for each other: they are rarely late at the same time."""
     a, b = x * x, y * y
     a, b = a * a, b * b
-    result: float = np.sqrt(np.sqrt(np.sqrt(a * a + b * b)))
-    return result
+    return np.sqrt(np.sqrt(np.sqrt(a * a + b * b)))
 
 
 @kernel
 def overlapped(issue: float, matrix: float, wgmma_frac: float) -> float:
     """Dequantization under wgmma, which takes `matrix` at the tensor rate and does not quite reach it."""
-    result: float = norm3(issue, matrix / wgmma_frac, 0.0, 0.0)
-    return result
+    return common.norm3(issue, matrix / wgmma_frac, 0.0, 0.0)
 
 
 @kernel
@@ -182,8 +152,11 @@ def _of_groups_us(
     CTAs are not at one place of K, as those of one GEMM are, so waves run into each other and hide more of DRAM. Each
     of `blocks` of 64 k takes in tokens and weights, and beside DRAM L2 gives no more than its peak.
     """
-    l2_us = blocks * (copied_rows * TOKEN_ROW_BYTES + row["weight_bytes"]) / p["l2_peak_bytes_per_us"]
-    result: float = norm4((first + last) / p["cycles_per_us"], norm3(dram_us, l2_us, 0.0, 0.0), 0.0) + GROUPS_US
+    l2_us = blocks * (copied_rows * common.TOKEN_ROW_BYTES + row["weight_bytes"]) / p["l2_peak_bytes_per_us"]
+    result: float = (
+        common.norm4((first + last) / p["cycles_per_us"], common.norm3(dram_us, l2_us, 0.0, 0.0), 0.0)
+        + common.GROUPS_US
+    )
     return result
 
 
@@ -191,8 +164,12 @@ def _of_groups_us(
 def _sm90_work(row: Any, c: Any) -> float:
     """Cycles of 64 k of the warps that compute, alone on their SM; whatever the GEMM."""
     slots_each = c["issue"] if row["num_warps"] <= TWO_WARPGROUPS else c["three_issue"]
-    issue = row["instructions"] / SCHEDULERS * (slots_each if row["schedule"] == COOPERATIVE else c["pingpong_issue"])
-    work = overlapped(issue, row["matrix_cycles"], c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / row["cta_k"]
+    issue = (
+        row["instructions"]
+        / common.SCHEDULERS
+        * (slots_each if row["schedule"] == kernels.COOPERATIVE else c["pingpong_issue"])
+    )
+    work = overlapped(issue, row["matrix_cycles"], c["wgmma_frac"]) + c["stage_cycles"] * common.BLOCK / row["cta_k"]
     return float(work)
 
 
@@ -202,17 +179,17 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
 
     `lone` and `work` are cycles of 64 k of a CTA alone on its SM that waits for no data, and of its warps that compute.
     """
-    is_stream = split == STREAM_K
+    is_stream = split == kernels.STREAM_K
     split = max(1, split)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     cluster_m, cluster_n = row["cluster_m"], row["cluster_n"]
     cluster = cluster_m * cluster_n
     tiles_m, tiles_n = t.tiles_m, ceil_div(t.N, cta_n * cluster_n)  # of clusters
     tiles = tiles_m * tiles_n
-    units = ceil_div(t.K, UNIT_K)
+    units = ceil_div(t.K, common.UNIT_K)
     slots = row["grid_cap"] // cluster
     if is_stream:
-        clusters = min(slots, tiles * (units if t.G == 1 else min(units, MOST_PARTS)))
+        clusters = min(slots, tiles * (units if t.G == 1 else min(units, common.MOST_PARTS)))
         blocks = 2.0 * units * tiles / clusters  # of 64 k, of a work item
         items, rounds, rest = clusters, 1, 0
     else:
@@ -224,30 +201,30 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
     ctas = clusters * cluster
     num_sms = p["num_sms"]
     cycles_per_us = p["cycles_per_us"]
-    is_coop = row["schedule"] == COOPERATIVE
+    is_coop = row["schedule"] == kernels.COOPERATIVE
 
     # 64 k of a CTA
-    shared = row["instructions"] / SCHEDULERS * c["shared_issue"]
+    shared = row["instructions"] / common.SCHEDULERS * c["shared_issue"]
     matrix = row["matrix_cycles"]
     box = min(cta_m // cluster_n, t.rows)  # rows of A that a CTA copies
     copied_rows = cluster_n * box
     waste = 1.0 + c["line_waste"] * t.line_waste
-    ingest = copied_rows * TOKEN_ROW_BYTES * waste / cluster_n + row["weight_bytes"] / cluster_m
-    is_offset = is_stream and t.G == 1 and not are_alike(tiles, clusters)
-    rate = SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"]  # CTAs that ask for the same lines are answered together
+    ingest = copied_rows * common.TOKEN_ROW_BYTES * waste / cluster_n + row["weight_bytes"] / cluster_m
+    is_offset = is_stream and t.G == 1 and not common.are_alike(tiles, clusters)
+    rate = kernels.SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"]  # CTAs that ask for the same lines are answered together
     if is_offset:
-        rate = min(rate, l2_share(p, c, min(ctas, num_sms)))
+        rate = min(rate, common.l2_share(p, c, min(ctas, num_sms)))
     ingest /= rate
     resident = max(1.0, np.ceil(ctas / row["sm_cap"]))
     step = _sm90_step(resident, lone, shared, matrix, ingest)
     if is_offset:
         step *= 1.0 + c["offset_frac"]
 
-    taken = (copied_rows * TOKEN_ROW_BYTES + row["weight_bytes"]) * resident  # a multicast writes to each SM
-    power = c["moving_power"] * taken / (step * SM_L2_BYTES_PER_CYCLE)
+    taken = (copied_rows * common.TOKEN_ROW_BYTES + row["weight_bytes"]) * resident  # a multicast writes to each SM
+    power = c["moving_power"] * taken / (step * kernels.SM_L2_BYTES_PER_CYCLE)
 
     # a work item: a tile, or a part of it
-    tile_bytes = cta_m * (cta_n * SUM_BYTES)
+    tile_bytes = cta_m * (cta_n * common.SUM_BYTES)
     reduction, stored_rows = 0.0, cta_m
     parts, num_cuts = float(split), 1.0
     if is_stream:
@@ -262,7 +239,7 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
             batches = max(1.0, tile_bytes / (row["num_warps"] * BATCH_BYTES))  # of loads, a round trip each
             reduction += (parts - 1.0) * (tile_bytes / c["part_read_bytes_per_cycle"] + batches * c["part_cycles"])
     epilogue = min(stored_rows, t.M) * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
-    over = epilogue + reduction + (GROUP_TILE_CYCLES if t.G > 1 else 0.0)
+    over = epilogue + reduction + (common.GROUP_TILE_CYCLES if t.G > 1 else 0.0)
     item = blocks * step
     last = 0.0
     if rest > 0:
@@ -281,7 +258,7 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float, work
     elif is_offset:
         extra = _offset_rereads(t, hold_bytes, tiles_m, tiles_n, clusters)
     else:
-        extra = panel_rereads(row, t, hold_bytes, tiles_m, tiles_n, min(clusters / split, float(tiles)))
+        extra = common.panel_rereads(row, t, hold_bytes, tiles_m, tiles_n, min(clusters / split, float(tiles)))
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_bytes = read_bytes + t.c_bytes * (1.0 - t.stay_frac)
     dram_us = dram_bytes / p["dram_peak_bytes_per_us"]
@@ -313,13 +290,13 @@ def sm90_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     work = _sm90_work(row, c)
     s = sm90_loop(p, row, c, t, split, norm8(work, row["producer"] * c["producer_cycles"]), work)
     if t.G > 1:
-        return finish(p, row, s, _of_groups_us(p, row, s.first, s.last, s.dram_us, s.num_blocks, s.copied_rows))
+        return common.finish(p, row, s, _of_groups_us(p, row, s.first, s.last, s.dram_us, s.num_blocks, s.copied_rows))
     cycles_per_us = p["cycles_per_us"]
-    main_us = norm3(s.first / cycles_per_us, s.dram_us * s.share, s.outside_us * s.share, 0.0)
+    main_us = common.norm3(s.first / cycles_per_us, s.dram_us * s.share, s.outside_us * s.share, 0.0)
     if s.rest > 0:
         rest = 1.0 - s.share
-        main_us += norm3(s.last / cycles_per_us, s.dram_us * rest, s.outside_us * rest, 0.0)
-    return finish(p, row, s, main_us)
+        main_us += common.norm3(s.last / cycles_per_us, s.dram_us * rest, s.outside_us * rest, 0.0)
+    return common.finish(p, row, s, main_us)
 
 
 _LEAST_OF_GROUPS = 0.5 ** (1.0 / 3.0)  # the longer of two over their 3-norm: main loops of groups overlap more
@@ -356,7 +333,7 @@ _AT = W4A16BoundColumns(*range(len(W4A16BoundColumns._fields)))  # the place of 
 
 
 @kernel
-def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
+def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:  # noqa: ARG001
     """Write to `bounds` [num] times that kernels from `first` on cannot beat however K is cut; inf: they run it not.
 
     K is whole, so that an SM has a number of tiles, or work is spread over all SMs and parts are added up. Nothing is
@@ -376,7 +353,13 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
     whole_cycles, cut_cycles = columns[_AT.whole_cycles, first:stop], columns[_AT.cut_cycles, first:stop]
     most_parts = columns[_AT.most_parts, first:stop]
     max_rows, max_tiles = columns[_AT.max_rows, first:stop], columns[_AT.max_tiles, first:stop]
-    M, N, blocks, num_sms, cycles_per_us = float(t.M), float(t.N), t.K / BLOCK, float(p["num_sms"]), p["cycles_per_us"]
+    M, N, blocks, num_sms, cycles_per_us = (
+        float(t.M),
+        float(t.N),
+        t.K / common.BLOCK,
+        float(p["num_sms"]),
+        p["cycles_per_us"],
+    )
     all_rows, c_bytes = float(t.rows), t.c_bytes * (1.0 - t.stay_frac)
     dram_bytes = t.a_read_bytes + t.b_read_bytes + c_bytes
     of_norm = 1.0 if t.G == 1 else _LEAST_OF_GROUPS
@@ -402,7 +385,7 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
         root = 1.0 + cube * (_CBRT_1 + cube * (_CBRT_2 + cube * _CBRT_3))
         root -= (root * root * root - (1.0 + cube)) / (3.0 * root * root)
         root -= (root * root * root - (1.0 + cube)) / (3.0 * root * root)
-        least_us = (before_us + of_norm * longer * root) * BOUND_SLACK
+        least_us = (before_us + of_norm * longer * root) * kernels.BOUND_SLACK
         no_us = grouped_us if is_grouped[i] > 0.0 else plain_us
         bounds[i] = least_us + no_us if max_rows[i] >= M and tiles <= max_tiles[i] else np.inf
 
@@ -428,14 +411,14 @@ def _least_of(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> _
         before_us, chip_us = launch_us + of_90.prologue_us + of_90.store_us, (of_90.first + of_90.last) / cycles_per_us
         if t.G > 1:  # the longer of the two: above a share of their 3-norm
             return _Least(
-                before_us, GROUPS_US, _LEAST_OF_GROUPS * chip_us, _LEAST_OF_GROUPS * of_90.dram_us, 0.0, of_90.busy_us,
-                of_90.power,
+                before_us, common.GROUPS_US, _LEAST_OF_GROUPS * chip_us, _LEAST_OF_GROUPS * of_90.dram_us, 0.0,
+                of_90.busy_us, of_90.power,
             )  # fmt: skip
         return _Least(before_us, 0.0, chip_us, of_90.dram_us, of_90.outside_us, of_90.busy_us, of_90.power)
     if row["family"] in MULTISTAGE_FAMILIES:
         of_80 = sm80_loop(p, row, c, t, split)
         return _Least(launch_us, of_80.reduction_us, of_80.chip_us, of_80.dram_us, 0.0, of_80.busy_us, 0.0)
-    few = streaming_loop(p, row, c, t, split)
+    few = common.streaming_loop(p, row, c, t, split)
     before_us = launch_us + few.prologue_us + few.reduction_us
     if t.G > 1:
         least = _LEAST_OF_STREAMS
@@ -454,9 +437,9 @@ def is_beaten(
     The main loop is that of the cost, and what a root would be taken of is compared with the cube of the time that is
     left. So nearly all that are slower are known in a third of the time of a cost.
     """
-    launch = launch_of(row, t)
+    launch = common.launch_of(row, t)
     loop = _least_of(p, row, c, launch, split, columns[_AT.lone_cycles, index])
-    left_us = best_us / (launch.num * BOUND_SLACK) - loop.before_us
+    left_us = best_us / (launch.num * kernels.BOUND_SLACK) - loop.before_us
     room_us = left_us - loop.added_us
     cubes = loop.chip_us * loop.chip_us * loop.chip_us + loop.dram_us * loop.dram_us * loop.dram_us
     cubes += loop.other_us * loop.other_us * loop.other_us
@@ -500,15 +483,15 @@ def w4a16_terms(
         rows += group_counts[i] * group_rows[i]
         if group_rows[i] > 0:
             num_active += group_counts[i]
-    padded_k, padded_n = ceil_div(K, 128) * 128, ceil_div(N, BLOCK) * BLOCK
+    padded_k, padded_n = ceil_div(K, 128) * 128, ceil_div(N, common.BLOCK) * common.BLOCK
     a_bytes = rows * (K * p["a_elem_bytes"])
     b_bytes = num_active * padded_n * (padded_k * p["b_elem_bytes"])
     groups = padded_k / p["group_size"] if p["group_size"] > 0 else 1.0
     scale_bytes = num_active * padded_n * (groups * p["scale_bytes_per_group"])
     c_bytes = rows * (N * p["c_elem_bytes"])
     stay_frac = 0.0
-    if p["l2_state"] == WARM:
-        footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / (p["l2_bytes"] * HOLD_FRAC)
+    if p["l2_state"] == kernels.WARM:
+        footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / (p["l2_bytes"] * common.HOLD_FRAC)
         f2 = footprint * footprint
         stay_frac = 1.0 / (1.0 + f2 * f2)
     is_off_lines = 1.0 if K % _LINE_ELEMS != 0 else 0.0
@@ -540,7 +523,7 @@ def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: in
 
     A batch by a kernel of one GEMM is as many launches.
     """
-    launch = launch_of(row, t)
+    launch = common.launch_of(row, t)
     cost = _cost_of_launch(p, row, c, launch, split)
     return _launched(cost, launch.num) if launch.num > 1 else cost
 
@@ -551,18 +534,13 @@ def _cost_of_launch(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCo
         return sm90_cost(p, row, c, t, split)
     if row["family"] in MULTISTAGE_FAMILIES:
         return sm80_cost(p, row, c, t, split)
-    return streaming_cost(p, row, c, t, split)
+    return common.streaming_cost(p, row, c, t, split)
 
 
 @kernel
 def _latency_below_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, best_us: float) -> float:  # noqa: ARG001
-    return w4a16_cost(p, row, c, t, split, BEST_RASTER).latency_us
+    return w4a16_cost(p, row, c, t, split, kernels.BEST_RASTER).latency_us
 
 
-@kernel
-def _bounds_of(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:  # noqa: ARG001
-    row_bounds_us(p, t, columns, first, bounds)
-
-
-W4A16 = CostRules(w4a16_terms, list_splits, _bounds_of, is_beaten, _latency_below_us, w4a16_cost)
+W4A16 = CostRules(w4a16_terms, common.list_splits, row_bounds_us, is_beaten, _latency_below_us, w4a16_cost)
 """What a search needs of our kernels."""

@@ -42,16 +42,14 @@ HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coef
 def norm3(a: float, b: float, c: float, d: float) -> float:
     """Return the 3-norm: the largest of four times, and a little more where two are alike: overlap is not perfect."""
     total = a * a * a + b * b * b + c * c * c + d * d * d
-    result: float = total ** (1.0 / 3.0)
-    return result
+    return total ** (1.0 / 3.0)
 
 
 @kernel
 def norm4(a: float, b: float, c: float) -> float:
     """Return the 4-norm: work that waits for data in places of its own hides more of them than under the 3-norm."""
     a2, b2, c2 = a * a, b * b, c * c
-    result: float = np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2))
-    return result
+    return np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2))
 
 
 @kernel
@@ -107,15 +105,11 @@ class Launch(NamedTuple):
 def launch_of(row: Any, t: ProblemTerms) -> Launch:
     """Return what each launch of a kernel does; a batch by a kernel of one GEMM is as many launches."""
     G, cluster_rows = t.G, row["cta_m"] * row["cluster_m"]
-    if G == 1:
+    if G == 1 or row["family"] in GROUPED_FAMILIES:
+        tiles_m = ceil_div(t.M, cluster_rows) if G == 1 else tiles_of_rows(t, cluster_rows)
         return Launch(
-            1, 1, t.M, t.K, t.N, ceil_div(t.M, cluster_rows), t.rows, t.a_bytes, t.b_bytes, t.scale_bytes, t.c_bytes,
-            t.stay_frac, t.a_read_bytes, t.b_read_bytes, t.line_waste,
-        )  # fmt: skip
-    if row["family"] in GROUPED_FAMILIES:
-        return Launch(
-            1, G, t.M, t.K, t.N, tiles_of_rows(t, cluster_rows), t.rows, t.a_bytes, t.b_bytes, t.scale_bytes,
-            t.c_bytes, t.stay_frac, t.a_read_bytes, t.b_read_bytes, t.line_waste,
+            1, G, t.M, t.K, t.N, tiles_m, t.rows, t.a_bytes, t.b_bytes, t.scale_bytes, t.c_bytes, t.stay_frac,
+            t.a_read_bytes, t.b_read_bytes, t.line_waste,
         )  # fmt: skip
     return Launch(
         G, 1, t.M, t.K, t.N, ceil_div(t.M, cluster_rows), t.M, t.a_bytes / G, t.b_bytes / G, t.scale_bytes / G,
@@ -135,8 +129,7 @@ def are_alike(tiles: int, ctas: int) -> bool:
 @kernel
 def l2_share(p: Any, c: Any, active_sms: int) -> float:
     """Bytes a cycle for each SM where hardly two CTAs are at the same place of K, so that L2 answers each by itself."""
-    result: float = p["l2_peak_bytes_per_us"] / p["cycles_per_us"] * c["l2_frac"] / active_sms
-    return result
+    return p["l2_peak_bytes_per_us"] / p["cycles_per_us"] * c["l2_frac"] / active_sms
 
 
 @kernel
@@ -204,8 +197,7 @@ def finish(p: Any, row: Any, loop: Loop, main_us: float) -> ConfigCost:
 def shared_step(resident: float, work: float, serial: float, ingest: float) -> float:
     """Cycles of a step of a CTA that shares its SM with `resident` - 1 others: they fill each other's gaps."""
     busy, loads = resident * work, resident * ingest
-    result: float = np.sqrt(busy * busy + serial * serial + loads * loads)
-    return result
+    return np.sqrt(busy * busy + serial * serial + loads * loads)
 
 
 _PARTS_AT_ONCE = 4  # sums that `w4a16_gemv*` load together

@@ -1,0 +1,422 @@
+"""Corrections of the model of GEMMs, learned by trees: fits, errors on held-out rows, their files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from gemm_eval.arch import GpuSpec, L2State, list_archs, load_arch
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.extras import has_package, needs_extra
+from gemm_eval.models import gpu as gpu_model
+from gemm_eval.validation.fit import MIN_ROWS, CrossFit, cross_fit, provenance
+from gemm_eval.validation.metrics import ALL, REGIMES
+from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor, rows_of_family
+from gemm_eval.validation.subjects.dense_rows import best_records, pack_problems, with_families
+from gemm_eval.validation.tables import list_correction_timings, measured_root
+from gemm_eval.validation.timings import LEAST_KERNEL_US, Floats, Ints, Timings
+from gemm_eval.workload import GemmTypes, RunOptions
+
+# More trees, or larger ones, change held-out errors by a tenth of a point.
+_HOW: dict[str, Any] = {
+    "max_leaf_nodes": 31, "max_depth": 8, "min_samples_leaf": 15, "l2_regularization": 1.0, "early_stopping": False,
+    "random_state": 0,
+}  # fmt: skip
+_SMOOTH: dict[str, Any] = {"max_iter": 60, "learning_rate": 0.11}  # trees of smooth features
+_OF_KERNEL: dict[str, Any] = {"max_iter": 30, "learning_rate": 0.15}  # those that know the kernel config too
+
+
+def can_learn() -> bool:
+    """Return whether scikit-learn is installed."""
+    return has_package("sklearn")
+
+
+def fit_trees(features: Floats, targets: Floats, weights: Floats, pairs: Ints) -> gpu_model.Trees:
+    """Fit trees to `targets` [rows] by least squares: first those of smooth features, then all features to the rest.
+
+    Features are [rows, `FEATURES`], weights [rows] of the squares; pairs, [pairs, 2] of N and K, are kept with the
+    trees.
+    """
+    with needs_extra("a learned correction", "calibrate"):
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+    def fit(how: dict[str, Any], x: Floats, y: Floats, seed: int) -> tuple[gpu_model.Trees, Floats]:
+        fitted = HistGradientBoostingRegressor(**_HOW, **how).fit(x, y, sample_weight=weights)
+        return _spread(trees_of(fitted, pairs), x, seed), fitted.predict(x)
+
+    smooth, predicted = fit(_SMOOTH, features[:, : len(gpu_model.SMOOTH_FEATURES)], targets, 0)
+    rest = np.clip(targets - predicted, -gpu_model.MOST_OF_KERNEL_LOG, gpu_model.MOST_OF_KERNEL_LOG)
+    of_kernel, _ = fit(_OF_KERNEL, features, rest, 1)
+    num_nodes = len(smooth.number)
+    return gpu_model.Trees(
+        np.concatenate([smooth.number, of_kernel.number]),
+        np.concatenate([smooth.left, of_kernel.left + num_nodes]).astype(np.int16),
+        np.concatenate([smooth.feature, of_kernel.feature]),
+        np.concatenate([smooth.roots, of_kernel.roots + num_nodes]).astype(np.int16),
+        smooth.num_smooth, np.maximum(smooth.depth, of_kernel.depth), smooth.baseline + of_kernel.baseline, pairs,
+    )  # fmt: skip
+
+
+def _spread(trees: gpu_model.Trees, features: Floats, seed: int) -> gpu_model.Trees:
+    """Move each threshold to a random place between the values of the data around it.
+
+    The data do not tell where between two values a step lies: the sum of all trees becomes a ramp of small steps.
+    """
+    number, rng = trees.number.copy(), np.random.default_rng(seed)
+    for index in range(features.shape[1]):
+        nodes, values = np.flatnonzero(trees.feature == index), np.unique(features[:, index])
+        above = np.clip(np.searchsorted(values, number[nodes], side="right"), 1, max(1, len(values) - 1))
+        if len(nodes):
+            low, high = values[above - 1], values[above]
+            number[nodes] = low + (high - low) * rng.random(len(nodes))
+    return trees._replace(number=number)
+
+
+def trees_of(fitted: Any, pairs: Ints) -> gpu_model.Trees:
+    """Return the trees of a fitted `HistGradientBoostingRegressor`, whose nodes are read as its predictor has them."""
+    rows: list[tuple[float, int, int]] = []  # number, left child, feature
+    roots: list[int] = []
+    for (predictor,) in fitted._predictors:
+        nodes, root = predictor.nodes, len(rows)
+        roots.append(root)
+        order = [0]  # breadth first, so that both children of a node are neighbours
+        for number_of, node in enumerate(nodes[index] for index in order):
+            if node["is_leaf"]:
+                rows.append((float(node["value"]), root + number_of, gpu_model.LEAF))
+            else:
+                rows.append((float(node["num_threshold"]), root + len(order), int(node["feature_idx"])))
+                order += [int(node["left"]), int(node["right"])]
+    number, left, feature = zip(*rows, strict=True)
+    depth = max(predictor.get_max_depth() for (predictor,) in fitted._predictors)
+    return gpu_model.Trees(
+        np.array(number), np.array(left, np.int16), np.array(feature, np.int8), np.array(roots, np.int16),
+        np.array([len(roots)], np.int16), np.array([depth], np.int16),
+        np.asarray(fitted._baseline_prediction, np.float64).reshape(1), pairs,
+    )  # fmt: skip
+
+
+Key = tuple[str, str]
+"""Kernel family and question of a correction."""
+
+_NEAR_OCTAVES, _FAR_OCTAVES = 1.0, 2.0  # from the nearest known (N, K); held-out pairs are rarely farther than 1
+_TAIL = 0.01  # of the residuals, which bounds leave out
+
+
+class Learned(NamedTuple):
+    """A correction and where it holds."""
+
+    trees: gpu_model.Trees
+    region: gpu_model.Region
+    bounds: tuple[float, float]
+
+
+class Answers(NamedTuple):
+    """Answers of the model's terms to the rows of a set.
+
+    `cold` are answers to the same rows with A and C in L2, of which a correction of ``cold-all`` takes its features.
+    """
+
+    records: npt.NDArray[np.void]  # [rows] of GPU_COST_DTYPE
+    cold: npt.NDArray[np.void]  # likewise; `records` in other states
+    limits: npt.NDArray[np.void]  # [rows] of LIMITS_DTYPE
+    keys: list[Key]  # [rows]
+    types: list[GemmTypes]  # [rows]
+    options: RunOptions
+
+    def of_key(self, key: Key) -> npt.NDArray[np.int64]:
+        """Return the rows that a correction is for."""
+        return np.flatnonzero([item == key for item in self.keys])
+
+
+@dataclass(frozen=True)
+class CorrectedPredictor:
+    """The model (`physics`) and its learned corrections by family and question.
+
+    `fitted_on` names the sets that coefficients are fitted on; None: all. If a fit is given none of them, coefficients
+    stay as they are.
+    """
+
+    physics: ModelPredictor
+    fitted_on: frozenset[str] | None = None
+    learned: Mapping[Key, Learned] = field(default_factory=dict)
+    name: str = "corrected"
+
+    def fit(self, *train: Timings) -> CorrectedPredictor:
+        own = [item for item in train if item.gpu == self.physics.arch.name]
+        of_physics = [item for item in own if self.fitted_on is None or item.name in self.fitted_on]
+        physics = self.physics.fit(*of_physics) if of_physics else self.physics
+        return replace(self, physics=physics).learn(*train)
+
+    def learn(self, *train: Timings) -> CorrectedPredictor:
+        """Return one with the coefficients of this one, and corrections fitted on questions of `MIN_ROWS` rows."""
+        answers = [(item, self.answers(item)) for item in train]
+        learned = {}
+        for key in dict.fromkeys(key for _, of_set in answers for key in of_set.keys):
+            parts = [(item, of_set, of_set.of_key(key)) for item, of_set in answers]
+            if sum(len(rows) for *_, rows in parts) >= MIN_ROWS:
+                learned[key] = _learn([part for part in parts if len(part[2])])
+        return replace(self, learned=learned)
+
+    def predict(self, rows: Timings) -> Floats:
+        answers = self.answers(rows)
+        for key in dict.fromkeys(answers.keys):
+            if (learned := self.learned.get(key)) is not None:
+                places = answers.of_key(key)
+                packed = gpu_model.pack_correction(
+                    self._arch_of(rows), answers.types[places[0]], answers.options, *learned
+                )
+                gpu_model.correct(answers.cold.view(gpu_model.KERNEL_COST_DTYPE), places, rows.sizes, *packed)
+        corrected, records = answers.cold, answers.records
+        latency_us: Floats = corrected["latency_us"]
+        if corrected is not records:
+            latency_us = records["latency_us"] * np.where(
+                corrected["active_sms"] > 0, corrected["correction_factor"], 1
+            )
+        return latency_us + rows.timer_us
+
+    def _arch_of(self, timings: Timings) -> GpuSpec:
+        arch = self.physics.arch
+        return arch if timings.gpu == arch.name else load_arch(timings.gpu, GpuSpec)
+
+    def answers(self, timings: Timings) -> Answers:
+        """Return the answer of the model's terms to each row at its best config."""
+        library, arch = self.physics.library, self._arch_of(timings)
+
+        def find(asked: Timings) -> tuple[npt.NDArray[np.void], npt.NDArray[np.str_]]:
+            packed = pack_problems(arch, library, [asked])
+            return best_records(packed, with_families(packed, self.physics.coefficients)), packed.family_of
+
+        is_all_cold = timings.l2 == L2State.COLD_ALL
+        records, family_of = find(timings)
+        cold = find(replace(timings, l2=str(L2State.COLD)))[0] if is_all_cold else records
+        l2 = str(L2State.COLD) if is_all_cold else timings.l2
+        options = RunOptions(library, l2, timings.clock, timings.quantize_from or None)
+        types = [problem.types for problem in timings.problems()]
+        questions = {of_row: gpu_model.question_of(of_row, options) for of_row in set(types)}
+        limits = {of_row: gpu_model.pack_limits(arch, of_row, options) for of_row in questions}
+        keys = [(str(family), questions[of_row]) for family, of_row in zip(family_of, types, strict=True)]
+        return Answers(records, cold, np.concatenate([limits[of_row] for of_row in types]), keys, types, options)
+
+
+def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> Learned:
+    """Fit trees on the rows of sets; the rows of a small set count more, so that no set drowns the others.
+
+    A row counts by the share of its time that the correction can change.
+    """
+    features, targets, weights = [], [], []
+    most = max(len(rows) for *_, rows in parts)
+    for timings, answers, rows in parts:
+        records, cold = answers.records[rows], answers.cold[rows].view(gpu_model.KERNEL_COST_DTYPE)
+        x = np.empty((len(rows), len(gpu_model.FEATURES)))
+        gpu_model.describe(cold, answers.limits[rows], timings.sizes[rows], x)
+        other_us = sum((records[name] for name in gpu_model.OTHER_KERNELS), np.zeros(len(rows)))
+        kernel_us = records["physics_us"] - other_us
+        features.append(x)
+        targets.append(np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us))
+        weights.append(np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"]))
+    residuals = np.concatenate(targets)
+    low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
+    bounds = max(-gpu_model.MAX_LOG_FACTOR, min(low, 0.0)), min(gpu_model.MAX_LOG_FACTOR, max(high, 0.0))
+    sizes = np.concatenate([timings.sizes[rows] for timings, _, rows in parts])
+    pairs = _spread_out(np.unique(sizes[:, [3, 2]], axis=0))
+    trees = fit_trees(np.concatenate(features), np.clip(residuals, *bounds), np.concatenate(weights), pairs)
+    region = gpu_model.Region(
+        min_m=int(sizes[:, 1].min()), max_m=int(sizes[:, 1].max()), max_g=int(sizes[:, 0].max()), near=_NEAR_OCTAVES,
+        far=_FAR_OCTAVES,
+    )  # fmt: skip
+    return Learned(trees, region, bounds)
+
+
+_APART_OCTAVES = 0.25
+
+
+def _spread_out(pairs: Ints) -> Ints:
+    """Return pairs (N, K) of which none lies near another: those left out hardly widen what they cover."""
+    logs = np.log2(pairs.astype(np.float64))
+    kept: list[int] = []
+    for place, here in enumerate(logs):
+        if not kept or np.min(np.linalg.norm(logs[kept] - here, axis=1)) > _APART_OCTAVES:
+            kept.append(place)
+    return pairs[kept]
+
+
+MIN_PAIRS = 20
+"""Pairs (N, K) of a question, for a correction that is on."""
+SAME_PERCENT = 0.05
+"""Points of MAPE by which a regime may be worse: less than what other folds change."""
+
+_FOLDS = 5
+_DIGITS = 3
+
+
+class FittedCorrection(NamedTuple):
+    """A correction as its two files hold it; `arrays` is the .npz file."""
+
+    correction: gpu_model.Correction
+    arrays: bytes
+
+    def write(self, path: Path) -> None:
+        """Write both files, `path` being the YAML file's; of one that is off there are no arrays."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.correction.to_yaml(), encoding="utf-8")
+        if self.correction.is_on:
+            path.with_suffix(".npz").write_bytes(self.arrays)
+        else:
+            path.with_suffix(".npz").unlink(missing_ok=True)
+
+
+def calibrate_correction(
+    arch: GpuSpec, library: str, family: str, sets: Sequence[Timings], *, seed: int = 0
+) -> list[FittedCorrection]:
+    """Fit a correction for each question that the rows of a kernel family ask, on all sets together.
+
+    What is written is fitted on what the committed coefficients leave of all rows. Its errors are those of other fits,
+    of coefficients and trees alike, on four fifths of the pairs (N, K), which `seed` deals. It is on if they are
+    smaller than those of physics alone, in no regime of M worse by `SAME_PERCENT`, over at least `MIN_PAIRS` pairs.
+    """
+    coefficients, origin = gpu_model.coefficients_for(arch, library, family)
+    if not origin.is_calibrated:
+        raise InvalidInputError(
+            f"{library}'s {family} kernels on {arch.name} have no calibration that could be corrected"
+        )
+    kept = rows_of_family(arch, library, family, sets, has_siblings=True)
+    crossed = cross_fit(corrected_predictor(arch, library, family), kept, _FOLDS, seed)
+    shipped = CorrectedPredictor(model_predictor(arch, library)).learn(*kept)
+    digest = gpu_model.physics_digest(coefficients, gpu_model.GPU_MODEL_VERSION)
+    return [
+        _fitted(arch, library, key, shipped.learned[key], rows, digest, seed)
+        for key, rows in _by_key(shipped, kept, crossed)
+        if key in shipped.learned
+    ]
+
+
+def list_training(arch: GpuSpec, library: str, family: str) -> list[Timings]:
+    """Return the committed sets of a library that the correction of a family is learned from, siblings' included.
+
+    A sibling has SMs of the same generation, no calibration of the family, and so the coefficients of this GPU.
+    """
+    sets = list_correction_timings(arch.name)
+    for name in list_archs():
+        if name != arch.name and measured_root(name).is_dir():
+            other = load_arch(name)
+            if isinstance(other, GpuSpec) and other.sm_arch == arch.sm_arch:
+                origin = gpu_model.coefficients_for(other, library, family)[1]
+                if (origin.gpu, origin.library, origin.is_calibrated) == (arch.name, library, False):
+                    sets += list_correction_timings(name)
+    return [timings for timings in sets if timings.library == library]
+
+
+def refit_intervals(
+    arch: GpuSpec, library: str, family: str, sets: Sequence[Timings], *, seed: int = 0
+) -> list[gpu_model.Correction]:
+    """Return the committed corrections of a family with intervals fitted anew; see `calibrate_correction`.
+
+    Coefficients stay as they are, so this takes seconds: corrections alone are fitted on four fifths of the pairs.
+    """
+    kept = rows_of_family(arch, library, family, sets, has_siblings=True)
+    predictor = CorrectedPredictor(model_predictor(arch, library), fitted_on=frozenset())
+    crossed = cross_fit(predictor, kept, _FOLDS, seed)
+    committed = [
+        (gpu_model.find_correction(arch, library, of_family, question, gpu_model.GPU_MODEL_VERSION), rows)
+        for (of_family, question), rows in _by_key(predictor, kept, crossed)
+    ]
+    return [pair[0].model_copy(update=_intervals_of(rows)) for pair, rows in committed if pair is not None]
+
+
+def corrected_predictor(arch: GpuSpec, library: str, family: str) -> CorrectedPredictor:
+    """Return a predictor whose coefficients are fitted on the sets that the calibration of a family names."""
+    named = gpu_model.load_calibration(gpu_model.calibration_path(arch.name, library, family)).errors
+    return CorrectedPredictor(ModelPredictor(arch, library), frozenset(errors.data for errors in named))
+
+
+def held_out_times(
+    crossed: CrossFit[CorrectedPredictor], timings: Timings, set_index: int = 0
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Return the times of a set's rows by physics and by the corrected model, from fits without their pairs."""
+    physics = CrossFit(tuple(replace(fit, learned={}) for fit in crossed.fits), crossed.folds)  # of a sibling, too
+    return physics.predict(timings, set_index), crossed.predict(timings, set_index)
+
+
+def held_out_answers(
+    crossed: CrossFit[CorrectedPredictor], timings: Timings, set_index: int = 0
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """As `held_out_times`, but corrected only where the committed correction is on, as users' answers are."""
+    physics_us, corrected_us = held_out_times(crossed, timings, set_index)
+    first = crossed.fits[0]
+    keys = first.answers(timings).keys
+    is_on = {}
+    for key in dict.fromkeys(keys):
+        committed = gpu_model.find_correction(first.physics.arch, timings.library, *key, gpu_model.GPU_MODEL_VERSION)
+        is_on[key] = committed is not None and committed[0].is_on
+    return physics_us, np.where([is_on[key] for key in keys], corrected_us, physics_us)
+
+
+def _by_key(
+    predictor: CorrectedPredictor, kept: Sequence[Timings], crossed: CrossFit[CorrectedPredictor]
+) -> Iterator[tuple[Key, pd.DataFrame]]:
+    """Yield the rows of each correction: set, hash, M, measured and predicted times, and their log errors."""
+    frames = []
+    for index, item in enumerate(kept):
+        asked = item.whole()  # errors and intervals are those of what users get
+        physics_us, corrected_us = held_out_times(crossed, asked, index)
+        columns = {
+            "data": item.name if item.gpu == predictor.physics.arch.name else f"{item.gpu}/{item.name}",
+            "sha256": item.sha256, "key": predictor.answers(item).keys,
+            "M": item.sizes[:, 1], "physics_error": np.abs(physics_us / asked.measured_us - 1.0),
+            "corrected_error": np.abs(corrected_us / asked.measured_us - 1.0),
+            "physics_log": asked.log_errors(physics_us), "corrected_log": asked.log_errors(corrected_us),
+        }  # fmt: skip
+        frames.append(pd.DataFrame(columns))
+    for key, rows in pd.concat(frames, ignore_index=True).groupby("key", sort=False):
+        yield cast("Key", key), rows
+
+
+def _intervals_of(rows: pd.DataFrame) -> dict[str, Any]:
+    M = rows["M"].to_numpy()
+    return {
+        "physics_intervals": gpu_model.fit_intervals(M, rows["physics_log"].to_numpy()),
+        "intervals": gpu_model.fit_intervals(M, rows["corrected_log"].to_numpy()),
+    }
+
+
+def _errors_of(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return the fields of `HeldOut`."""
+    percents = {
+        f"{name}_mape_percent": round(100.0 * float(rows[f"{name}_error"].to_numpy().mean()), _DIGITS)
+        for name in ("physics", "corrected")
+    }
+    return {"num_rows": len(rows), **percents}
+
+
+def _fitted(
+    arch: GpuSpec, library: str, key: Key, learned: Learned, rows: pd.DataFrame, digest: str, seed: int
+) -> FittedCorrection:
+    of_regimes = ((regime.name, rows[regime.mask(rows["M"].to_numpy())]) for regime in REGIMES)
+    errors = tuple(
+        gpu_model.CorrectionErrors(regime=name, **_errors_of(part)) for name, part in of_regimes if len(part)
+    )
+    data = tuple(
+        gpu_model.CorrectionData(data=str(name), sha256=str(sha256), **_errors_of(part))
+        for (name, sha256), part in rows.groupby(["data", "sha256"], sort=False)
+    )
+    # it helps over all rows, and costs no regime more than another deal of folds does
+    gains = {item.regime: item.physics_mape_percent - item.corrected_mape_percent for item in errors}
+    is_better = gains[ALL] > 0.0 and min(gains.values()) > -SAME_PERCENT
+    arrays = io.BytesIO()
+    learned.trees.save(arrays)
+    correction = gpu_model.Correction(
+        gpu=arch.name, library=library, family=key[0], question=key[1], model_version=gpu_model.GPU_MODEL_VERSION,
+        is_on=is_better and len(learned.trees.pairs) >= MIN_PAIRS, physics=digest,
+        arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=gpu_model.FEATURES,
+        min_log_factor=learned.bounds[0], max_log_factor=learned.bounds[1], region=learned.region, data=data,
+        errors=errors, **_intervals_of(rows), **provenance(_FOLDS, "sets", seed),
+    )  # fmt: skip
+    return FittedCorrection(correction, arrays.getvalue())

@@ -1,0 +1,454 @@
+"""Our W4A16 kernels: timings of configs, their model, its calibrations, and the choice among configs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from rich.console import RenderableType
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.evaluate import select_config
+from gemm_eval.jit import read_only
+from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
+from gemm_eval.models import gpu as gpu_model
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES, w4a16_types
+from gemm_eval.search import OF_OURS, run_in_chunks
+from gemm_eval.validation import baselines, studies
+from gemm_eval.validation.fit import MIN_ROWS, Search, cross_fit, provenance, sha256_of
+from gemm_eval.validation.metrics import ALL, REGIMES, Score, regime_of, score_crossed
+from gemm_eval.validation.plots import save_study_plots
+from gemm_eval.validation.report import errors_table, report_document, write_csv
+from gemm_eval.validation.subjects import Fitted, Report, configs, dense, fitted
+from gemm_eval.validation.subjects.gemms import compare
+from gemm_eval.validation.tables import list_timings, measured_root, meta_of, read_columns
+from gemm_eval.validation.timings import Floats, Form, Ints, Mask, Timings
+from gemm_eval.words import shown
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, RunOptions, problem_of
+
+_GEMM = ("input_dtype", "M", "K", "N", "mode", "group_size")
+_CONFIG = (
+    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
+    "raster_order", "raster_swizzle",
+)  # fmt: skip
+_NEEDED = (*_GEMM, "latency_us", *_CONFIG[:9], "decomposition", "split_k", *_CONFIG[9:])
+_SPLIT_BY_CLUSTERS = "w4a16_sm90_cluster"
+_COMPLAINT = ": a table of kernels of ours needs the columns {}; gemm-eval measure --kernel w4a16 writes them"
+
+_INTERRUPTED = 100.0
+"""Times the best of its GEMM beyond which a single replay tells of no kernel: of 38,000 others none takes 54 times."""
+
+W4A16_FORM = Form(_GEMM, "family", W4A16_FAMILIES, near_best=1.5)
+"""A row is a config of a kernel of ours; errors are told apart by family."""
+
+_STREAM_K_PLACE = (1 << 16) - 1  # after all numbers of parts
+_USUAL = {"l2": "cold", "clock": "burst"}
+
+
+class W4A16Rows(NamedTuple):
+    """The configs of rows.
+
+    `packed` has our kernels for all types, `type_of` [rows] the index into it, and `which` [rows, 2] the index into
+    `packed.candidates` and the parts of K, 0 for stream-K.
+    """
+
+    packed: gpu_model.Joined
+    type_of: Ints
+    which: Ints
+
+
+def w4a16_timings(frame: pd.DataFrame, rows: W4A16Rows, name: str, gpu: str) -> Timings:
+    """Return rows of our kernels with their configs.
+
+    Ties follow the registry: its list of kernels, of each the whole K first, then fewer parts, then stream-K.
+    """
+    parts = np.where(rows.which[:, 1] == 0, _STREAM_K_PLACE, rows.which[:, 1])
+    frame = frame.assign(packed_row=np.arange(len(frame)), registry_place=(rows.which[:, 0] << 16) | parts)
+    return Timings(frame, name, gpu, "gemm-eval", form=W4A16_FORM, packed=rows)
+
+
+def rows_of(timings: Timings) -> W4A16Rows:
+    """Return the configs of timings that `read_w4a16_timings` read."""
+    assert isinstance(timings.packed, W4A16Rows), f"{timings.name} does not tell the configs of our kernels"
+    packed, type_of, which = timings.packed
+    rows = timings.column("packed_row")
+    return W4A16Rows(packed, type_of[rows], which[rows])
+
+
+def list_w4a16_tables(gpu: str, *, is_held_back: bool = False) -> list[Path]:
+    """Return the tables of our kernels that come with the library for `gpu`, an arch name.
+
+    With `is_held_back` those that no coefficient may be fitted on, instead of all others.
+    """
+    ours = [path for path in (measured_root(gpu) / "w4a16").glob("*.parquet") if not path.stem.endswith("-cublas")]
+    return sorted(path for path in ours if ("held_back" in meta_of(path)) is is_held_back)
+
+
+def read_w4a16_timings(arch: GpuSpec, paths: Sequence[Path]) -> Timings:
+    """Read tables of `gemm-eval measure --kernel w4a16` for a GPU.
+
+    Raises:
+        InvalidInputError: no table, one that cannot be read, or a config that is no kernel of ours on this GPU.
+        UnsupportedError: no kernels of ours run some of the types on this GPU.
+    """
+    if not paths:
+        raise InvalidInputError(f"no timings of our W4A16 kernels on {arch.name}: give tables of gemm-eval measure")
+    frame = pd.concat([_read(path) for path in paths], ignore_index=True)
+    keys = frame.assign(**{name: word for name, word in _USUAL.items() if name not in frame})
+    keys = keys[["input_dtype", "mode", "group_size", *_USUAL]]
+    kinds = keys.drop_duplicates().itertuples(index=False, name=None)
+    packed = gpu_model.join_packed(
+        [gpu_model.pack_gpu(arch, types_of(*key[:3]).types, RunOptions("gemm-eval", *key[3:])) for key in kinds]
+    )
+    type_of = keys.groupby(list(keys), sort=False).ngroup().to_numpy().astype(np.int64)
+    rows = W4A16Rows(packed, type_of, _which(frame, packed, type_of))
+    return w4a16_timings(frame, rows, ", ".join(path.stem for path in paths), arch.name)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    frame = read_columns(path, _NEEDED, _COMPLAINT)
+    integers = [name for name in frame.columns if str(frame[name].dtype) == "Int64" and frame[name].notna().all()]
+    frame = frame.astype(dict.fromkeys(integers, "int64")).assign(G=1, table=path.stem)
+    if "num_replays" not in frame:
+        return frame
+    # one replay that something else held up says nothing of its kernel
+    best_us = frame.groupby(list(_GEMM))["latency_us"].transform("min")
+    return frame[(frame["num_replays"] != 1) | (frame["latency_us"] <= _INTERRUPTED * best_us)]
+
+
+def types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
+    """Return the types of a row as a problem, of sizes that do not matter."""
+    return problem_of(w4a16_types(DType(input_dtype), mode, max(0, group_size)), 1, 64, 64, 64)
+
+
+def _which(frame: pd.DataFrame, packed: gpu_model.Joined, type_of: Ints) -> Ints:
+    names = [*_CONFIG, "cluster_k"]
+    kinds = np.repeat(np.arange(len(packed.ranges)), np.diff(packed.ranges, axis=1)[:, 0])
+    known = pd.DataFrame({name: packed.candidates[name].astype(np.int64) for name in names})
+    known = known.assign(kind=kinds, index_of=np.arange(len(kinds)))
+    asked = frame.assign(
+        family=frame["family"].map({name: FAMILIES[name].number for name in W4A16_FAMILIES}),
+        schedule=frame["schedule"].str.upper().map({item.name: int(item) for item in Schedule}),
+        raster_order=frame["raster_order"].str.upper().map({item.name: int(item) for item in RasterOrder}),
+        cluster_k=frame["split_k"].where(frame["family"] == _SPLIT_BY_CLUSTERS, 0),
+        kind=type_of,
+    )
+    index_of = asked[["kind", *names]].merge(known, "left", ["kind", *names])["index_of"]
+    if index_of.isna().any():
+        row = int(index_of.isna().argmax())
+        raise InvalidInputError(f"row {row + 1}: no kernel of ours on this GPU is {asked.iloc[row][names].to_dict()}")
+    parts = frame["split_k"].where(frame["decomposition"].str.upper() != Decomposition.STREAM_K.name, 0)
+    return np.stack([index_of.to_numpy(np.int64), parts.to_numpy(np.int64)], axis=1)
+
+
+def has_all_configs(timings: Timings) -> Mask:
+    """Return whether every config that the GPU has for a GEMM was timed, [gemms]."""
+    packed, type_of, _ = rows_of(timings)
+    num_legal = []
+    for row in studies.first_rows(timings).tolist():
+        of_type = slice(type_of[row], type_of[row] + 1)
+        candidates = packed.candidates[slice(*packed.ranges[type_of[row]].tolist())]
+        given = packed.params[of_type], candidates, packed.coefficients[of_type]
+        _, M, K, N = timings.sizes[row].tolist()
+        num_legal.append(OF_OURS.find_top(*given, 1, M, K, N, NO_LAYOUTS, np.empty(0), np.empty((0, 2), np.int64)))
+    is_all: Mask = np.bincount(timings.gemm) == np.array(num_legal)
+    return is_all
+
+
+_NEAR = 2.0
+_TERMS = (*(name for name in gpu_model.Times._fields if name != "choice_us"), "hidden_us")  # of ours, the model chooses
+
+
+@dataclass(frozen=True, eq=False)
+class W4A16Model(configs.ConfigModel):
+    """The model of our kernels with coefficients of its families."""
+
+    families: tuple[str, ...] = W4A16_FAMILIES
+    FAMILIES: ClassVar = {family: FAMILIES[family].coefficients for family in W4A16_FAMILIES}
+    SEARCH: ClassVar = Search(loss_scale=0.05, difference=1e-4, off_bounds=1e-3, evaluations=60)
+    IS_SCREENED: ClassVar = True
+    BUYS_NOTHING_POINTS: ClassVar = 0.02
+
+    @classmethod
+    def as_it_is(cls, arch: GpuSpec) -> tuple[W4A16Model, str]:
+        """Return the model with the coefficients that the library has for this GPU, and where they come from."""
+        committed = {family: gpu_model.coefficients_for(arch, "gemm-eval", family) for family in W4A16_FAMILIES}
+        texts = dict.fromkeys(origin.text for _, origin in committed.values())
+        return cls(arch, {family: values for family, (values, _) in committed.items()}), "; ".join(texts)
+
+    def predict(self, rows: Timings) -> Floats:
+        latency_us, sizes = np.empty(len(rows)), rows.sizes
+        packed, type_of, which = rows_of(rows)
+        of_types = read_only(np.repeat(self._packed()[None], len(packed.params), axis=0))
+
+        def work(start: int, stop: int) -> None:
+            part = slice(start, stop)
+            OF_OURS.evaluate_rows(
+                packed.params, packed.candidates, of_types, type_of[part], sizes[part], NO_LAYOUTS, which[part],
+                latency_us[part],
+            )  # fmt: skip
+
+        run_in_chunks(work, len(rows))
+        return latency_us
+
+    def breakdown(self, timings: Timings, row: int) -> dict[str, float]:
+        """Return the terms of a row's prediction, which add up to it, in microseconds; `hidden`, negative, overlaps."""
+        (packed, type_of, which), out = rows_of(timings), np.zeros(1, gpu_model.GPU_COST_DTYPE)
+        OF_OURS.evaluate_one(
+            packed.params[type_of[row] : type_of[row] + 1], packed.candidates, read_only(self._packed()[None]),
+            *which[row].tolist(), gpu_model.BEST_RASTER, 1, *timings.sizes[row, 1:].tolist(), NO_LAYOUTS,
+            out.view(gpu_model.KERNEL_COST_DTYPE),
+        )  # fmt: skip
+        return {term.removesuffix("_us"): float(out[term][0]) for term in _TERMS}
+
+    def _packed(self) -> npt.NDArray[np.void]:
+        return gpu_model.pack_w4a16_coefficients({family: self.values_of(family) for family in W4A16_FAMILIES})
+
+    def row_weights(self, rows: Timings) -> Floats:
+        """Return the weight of each row in a fit, [rows]; 1 in the mean."""
+        num_configs = np.bincount(rows.gemm)[rows.gemm]
+        weights = np.minimum(1.0, _NEAR * rows.best_us / rows.measured_us) / np.sqrt(num_configs)
+        scaled: Floats = weights / weights.mean()
+        return scaled
+
+
+def calibrate_w4a16(
+    arch: GpuSpec, family: str, paths: Sequence[Path], *, num_folds: int = 5, seed: int = 0
+) -> gpu_model.Calibration:
+    """Fit a W4A16 family on tables of our kernels; the errors are held out by (N, K) over all tables together.
+
+    Raises:
+        InvalidInputError: no table, one that cannot be read, or too few rows of the family.
+        InvalidOptionError: no such family, or fewer pairs than folds.
+    """
+    if family not in W4A16_FAMILIES:
+        raise InvalidOptionError(f"W4A16 families are {', '.join(W4A16_FAMILIES)}, got {shown(family)}")
+    timings = read_w4a16_timings(arch, paths)
+    rows = timings.select(timings.of_group(family))
+    if len(rows) < MIN_ROWS:
+        raise InvalidInputError(f"a fit needs at least {MIN_ROWS} rows of {family}, got {len(rows)}")
+    tables = {
+        f"w4a16/{path.stem}": (sha256_of(path), (rows.frame["table"] == path.stem).to_numpy(bool)) for path in paths
+    }
+    values, errors, predicted_us = W4A16Model(arch, families=(family,)).calibrated(rows, num_folds, seed, tables)
+    # of the configs that are chosen, not of those that lose by far
+    near = rows.is_near_best
+    intervals = gpu_model.fit_intervals(rows.sizes[near, 1], np.log(rows.measured_us[near] / predicted_us[near]))
+    return gpu_model.Calibration(
+        gpu=arch.name, library="gemm-eval", family=family, model_version=gpu_model.GPU_MODEL_VERSION,
+        coefficients=values, fitted=tuple(values), errors=errors, intervals=intervals,
+        **provenance(num_folds, "tables", seed),
+    )  # fmt: skip
+
+
+# The choice among the configs of a GEMM: by the model, by other rules, and what it costs.
+
+_STATIC = "static scoring"
+_PROFILED = (3, 10)  # of the model's first ones
+_US_PER_S = 1e6
+_FLUSH_PASSES = 3  # over `cold_bytes` before each cold replay, where a meta file does not say: 2 reads and a write
+
+
+def measure_choice_cost(
+    arch: GpuSpec, timings: Timings, is_full: Mask, protocols: Mapping[str, Mapping[str, Any]]
+) -> studies.ChoiceCost:
+    """Time the model's choice, and add up what profiling took; `is_full` [gemms]: all configs were timed."""
+    model_us = time_select_config(arch, timings, is_full if is_full.any() else np.ones(len(is_full), bool))
+    median_us, p90_us = float(np.median(model_us)), float(np.quantile(model_us, 0.9))
+    if not is_full.any():
+        return studies.ChoiceCost(0, 0, median_us, p90_us, 0.0, 0.0)
+    device_s = np.bincount(timings.gemm, studies.profile_us(timings))[is_full] / _US_PER_S
+    between_s = np.bincount(timings.gemm, pauses_and_flushes_s(arch, timings, protocols))[is_full]
+    num_configs = int(np.median(np.bincount(timings.gemm)[is_full]))
+    seconds = float(np.median(device_s)), float(np.median(device_s + between_s))
+    return studies.ChoiceCost(int(is_full.sum()), num_configs, median_us, p90_us, *seconds)
+
+
+def time_select_config(
+    arch: GpuSpec, timings: Timings, gemms: Mask, clock: Callable[[], float] = time.perf_counter
+) -> Floats:
+    """Time `select_config` on each GEMM on this machine, one thread, the model loaded: [gemms], in us."""
+    asked = []
+    for row in timings.frame.iloc[studies.first_rows(timings)[gemms]].to_dict("records"):
+        types = types_of(row["input_dtype"], row["mode"], row["group_size"])
+        options = {name: row.get(name, word) for name, word in _USUAL.items()}
+        asked.append((replace(types, M=row["M"], K=row["K"], N=row["N"]), options))
+    for problem, options in {problem.types: (problem, options) for problem, options in asked}.values():
+        select_config(problem, arch, library="gemm-eval", **options)  # compiles, or loads what was compiled
+    times_us = []
+    for problem, options in asked:
+        start = clock()
+        select_config(problem, arch, library="gemm-eval", **options)
+        times_us.append(_US_PER_S * (clock() - start))
+    return np.array(times_us)
+
+
+def pauses_and_flushes_s(arch: GpuSpec, timings: Timings, protocols: Mapping[str, Mapping[str, Any]]) -> Floats:
+    """Return the time that the device waits or flushes L2 between a row's replays, [rows], in s; 0 where not known.
+
+    `protocols` has the settings that the meta file of each table has under `protocol`.
+    """
+    num = timings.frame["num_replays"].to_numpy(np.float64)
+    total_s = np.zeros(len(timings))
+    bytes_per_s = 1e9 * arch.dram_achievable_gb_per_s
+    for name, protocol in protocols.items():
+        rows = (timings.frame["table"] == name).to_numpy(bool) & (num > 1)  # rows given up have one short replay
+        is_long = timings.sizes[:, 1] > protocol.get("max_short_rows", np.inf)
+        pause_s = np.where(is_long & (protocol.get("clock") == "burst"), protocol.get("idle_s", 0.0), 0.0)
+        passes = protocol.get("flush_passes", _FLUSH_PASSES) if protocol.get("l2") == "cold" else 0
+        flush_s = passes * protocol.get("cold_bytes", 0) / bytes_per_s
+        total_s[rows] = (num * (pause_s + flush_s))[rows]
+    return total_s
+
+
+def find_w4a16_tables(arch: GpuSpec, files: Sequence[Path], *, is_fit: bool | None) -> tuple[list[Path], list[Path]]:
+    """Return the tables whose rows are held out of fits, and those that are scored with the committed coefficients.
+
+    No files: all that come with the library. `is_fit` False: nothing is fitted; None: only on a GPU with calibrations
+    of all families of its own.
+    """
+    for path in files:
+        if not path.is_file():
+            raise InvalidInputError(f"cannot read timings from {path}: there is no such file")
+    held_back = [path for path in files if "held_back" in meta_of(path)]
+    fit_on = [path for path in files if path not in held_back]
+    if not files:
+        fit_on, held_back = (list_w4a16_tables(arch.name, is_held_back=value) for value in (False, True))
+    if is_fit is None:
+        origins = (gpu_model.coefficients_for(arch, "gemm-eval", family)[1] for family in W4A16_FAMILIES)
+        is_fit = all(origin.is_calibrated for origin in origins)
+    return (fit_on, held_back) if is_fit else ([], fit_on + held_back)
+
+
+def study_w4a16(
+    arch: GpuSpec, paths: Sequence[Path], num_folds: int = 5, seed: int = 0, train: Sequence[Path] | None = None
+) -> studies.Study:
+    """Score the model and its baselines on tables of `gemm-eval measure --kernel w4a16`.
+
+    With `train` None model and roofline are fitted on other pairs of the same tables. Else the model has the
+    coefficients that the library has, and the roofline is fitted on the tables `train`; empty: there is no such
+    roofline.
+
+    Raises:
+        InvalidInputError: no table, or one that cannot be read.
+        InvalidOptionError: fewer pairs than folds.
+    """
+    timings = read_w4a16_timings(arch, paths)
+    roofline, naive = baselines.FittedRoofline(arch, by_group=True, min_rows=MIN_ROWS), baselines.NaiveRoofline(arch)
+    scores: list[Score] = []
+    if train is None:
+        for predictor in (W4A16Model(arch), roofline):
+            crossed = cross_fit(predictor, [timings], num_folds, seed)
+            folds = f"{num_folds}-fold by (N, K)"
+            scores.append(score_crossed(crossed, predictor.name, timings, how=folds, has_order=True))
+        how = f"coefficients fitted on other (N, K) pairs: {num_folds} folds, seed {seed}"
+    else:
+        model, origin = W4A16Model.as_it_is(arch)
+        zeros = np.zeros(len(timings), np.int64)
+        us = model.predict(timings)
+        scores.append(Score(timings, model.name, us, origin, has_order=True, fitted=[model], fit_of=zeros))
+        if train:
+            us = roofline.fit(read_w4a16_timings(arch, train)).predict(timings)
+            words = "fitted on all that the model is fitted on"
+            scores.append(Score(timings, roofline.name, us, words, has_order=True))
+        how = f"model as it is, coefficients {origin}"
+    scores.append(Score(timings, naive.name, naive.predict(timings), "data sheet"))
+    choices, overhead_us = _choose(timings, scores)
+    is_full = has_all_configs(timings)
+    protocols = {path.stem: meta_of(path).get("protocol", {}) for path in paths}
+    cost = measure_choice_cost(arch, timings, is_full, protocols)
+    overhead_us |= {item.method: cost.model_us for item in choices if item.method.startswith(W4A16Model.name)}
+    counts = f"{len(timings):,} timings of {timings.gemm.max() + 1} GEMMs, {len(set(timings.pairs))} (N, K) pairs"
+    losses = list(_losses(timings, choices, is_full))
+    title = f"{timings.name}: {counts}; {how}"
+    return studies.Study(title, timings, scores, losses, choices, is_full, cost, overhead_us, train is not None)
+
+
+def _choose(timings: Timings, scores: Sequence[Score]) -> tuple[list[studies.Choices], dict[str, float]]:
+    """Return the choices of all methods, and how long some of them take for a GEMM, in microseconds."""
+    order = studies.order_by(timings, scores[0].predicted_us)
+    choices = [studies.ranked_choice(timings, "model", order)]
+    choices += [studies.ranked_choice(timings, f"model + profile {num}", order, num) for num in _PROFILED]
+    overhead_us: dict[str, float] = {}
+    num_gemms = int(timings.gemm.max()) + 1
+    others = {scored.predictor: scored.predicted_us for scored in scores[1:] if scored.has_order}
+    for name in (*others, _STATIC):
+        start = time.perf_counter()
+        order = studies.order_by(timings, others[name] if name in others else -studies.static_points(timings))
+        overhead_us[name] = _US_PER_S * (time.perf_counter() - start) / num_gemms
+        choices.append(studies.ranked_choice(timings, name, order))
+    choices.append(studies.ranked_choice(timings, f"static + profile {_PROFILED[-1]}", order, _PROFILED[-1]))
+    overhead_us[choices[-1].method] = overhead_us[_STATIC]
+    measured = studies.order_by(timings, timings.measured_us)
+    every = studies.ranked_choice(timings, "profile all", measured, len(timings))
+    return [*choices, studies.random_choice(timings), every], overhead_us
+
+
+def _losses(timings: Timings, choices: Sequence[studies.Choices], is_full: Mask) -> Iterator[studies.Loss]:
+    regimes = regime_of(timings)[studies.first_rows(timings)]
+    for name, of_group in (("all configs timed", is_full), ("all GEMMs", np.ones(len(is_full), bool))):
+        for regime in (ALL, *(item.name for item in REGIMES[:-1])):
+            gemms = of_group if regime == ALL else of_group & (regimes == regime)
+            if gemms.any():
+                yield from (studies.measure_loss(timings, item, gemms, name, regime) for item in choices)
+
+
+_INT4_WO = "aiconfigurator/int4_wo"
+
+
+def validate(
+    arch: str, data: Sequence[Path] | None, folds: int, seed: int, refit: bool | None, ablation: bool, worst: int,
+    plots: Path | None, csv: Path | None,
+) -> Report:  # fmt: skip
+    """Score our kernels config by config; parameters are the options of the command.
+
+    TensorRT-LLM's public timings stand below, by the model as it is: a fit of that library searches its configs again
+    and again, and `gemm-eval validate dense` does it.
+    """
+    spec = load_arch(arch, GpuSpec)
+    of_folds, as_it_is = find_w4a16_tables(spec, data or [], is_fit=refit)
+    if not of_folds and not as_it_is:
+        raise InvalidOptionError(f"no timings of W4A16 kernels on {spec.name} are committed: give --data FILE")
+    configs.check_ablation(is_ablated=ablation, is_fit=bool(of_folds))
+    scored = [study_w4a16(spec, of_folds, folds, seed)] if of_folds else []
+    scored += [study_w4a16(spec, [path], folds, seed, of_folds) for path in as_it_is]
+    ablated = configs.run_ablation(W4A16Model(spec), scored[0].timings, folds, seed) if ablation else None
+    sets = [] if data else [timings for timings in list_timings(spec.name) if timings.name == _INT4_WO]
+    public = [item for of_set in compare(spec, sets, folds, seed, refit=False) for item in of_set]
+    if plots is not None:
+        save_study_plots(scored, plots)
+    if csv is not None:
+        write_csv(studies.study_frame(scored), csv)
+
+    def document() -> dict[str, Any]:
+        head = {"arch": spec.name, "num_folds": folds, "seed": seed}
+        head |= {"parts": [studies.study_document(study, worst) for study in scored]}
+        return head | configs.ablation_document(ablated) | {"int4_wo": report_document(public, worst)}
+
+    def parts() -> Iterator[RenderableType]:
+        for study in scored:
+            yield from studies.study_report(study, worst)
+        yield from configs.ablation_report(ablated) if ablated else ()
+        if public:
+            note = f"{public[0].note}\n{dense.describe_held_out(spec.name, gpu_model.TRTLLM, _INT4_WO)}".rstrip()
+            yield errors_table(public, note=note)
+
+    return Report(document, parts)
+
+
+def calibrate(arch: str, family: str, data: Sequence[Path] | None, seed: int, out: Path | None) -> Iterator[Fitted]:
+    """Fit a family of our kernels; parameters are the options of the command."""
+    dense.check_one_of("--family", family, W4A16_FAMILIES)
+    spec = dense.load_gpu_of(arch, family)
+    path = out or dense.calibration_out(spec.name, gpu_model.OURS, family)
+    calibration = calibrate_w4a16(spec, family, data or list_w4a16_tables(spec.name), seed=seed)
+    yield fitted(calibration, path, dense.family_title(calibration))

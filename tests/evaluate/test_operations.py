@@ -1,0 +1,411 @@
+"""Attention, collectives and memory-bound kernels: what users ask, what they get, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemm_eval import (
+    AttentionProblem,
+    GEMMEvaluator,
+    InfeasibleError,
+    InvalidOptionError,
+    InvalidProblemError,
+    UnsupportedError,
+    load_arch,
+)
+from gemm_eval.arch import GpuSpec, list_archs
+from gemm_eval.errors import ArchValidationError
+from gemm_eval.models.gpu.collective import collective_coefficients
+
+# ---- attention -------------------------------------------------------------------------------------------------------
+
+
+HEADS = {"batch": 8, "q_len": 1, "kv_len": 4096, "num_heads": 32, "num_kv_heads": 8}
+
+
+def test_an_answer_says_why() -> None:
+    result = GEMMEvaluator("h200-sxm").evaluate_attention(**HEADS, dtype="bf16", kv_dtype="fp8")
+    assert (result.arch_name, result.source, result.is_fused, result.has_positions) == (
+        "h200-sxm", "calibrated", True, True,
+    )  # fmt: skip
+    assert result.flop == 2 * 8 * 32 * 4096 * 256
+    assert result.tflop_per_s == pytest.approx(result.flop / result.latency_us / 1e6)
+    text = result.explain()
+    assert "batch=8 q=1 kv=4096 32/8 heads x 128 causal bf16, KV fp8 on h200-sxm" in text
+    assert "packed_wgmma" in text
+    assert "fitted on timings of h200-sxm" in text
+    assert repr(result).startswith("<AttentionResult batch=8")
+    document = json.loads(json.dumps(result.to_dict()))
+    assert sum(document["breakdown"].values()) == pytest.approx(document["latency_us"])
+    assert document["problem"]["kv_dtype"] == "fp8"
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_bounds_are_what_takes_most() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    assert (
+        evaluator.evaluate_attention(batch=1, q_len=16384, kv_len=16384, num_heads=32, dtype="bf16").bound == "matrix"
+    )
+    assert evaluator.evaluate_attention(batch=128, q_len=1, kv_len=16384, num_heads=32, dtype="bf16").bound == "dram"
+    assert evaluator.evaluate_attention(batch=1, q_len=1, kv_len=16, num_heads=8, dtype="bf16").bound == "latency"
+
+
+def test_answers_are_kept_and_shared() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    first = evaluator.evaluate_attention(**HEADS, dtype="bf16")
+    assert evaluator.evaluate_attention(**HEADS, dtype="bfloat16", kv_dtype="bf16") is first
+    problem = AttentionProblem(8, 1, 4096, 32, 8, 128, "bf16")  # type: ignore[arg-type]
+    assert evaluator.evaluate_attention_problems([problem, problem]) == [first, first]
+    assert evaluator.evaluate_attention_problems([]) == []
+
+
+@pytest.mark.parametrize("arch", ["h200-sxm", "demo-8core"])
+def test_unfused_is_two_gemms_and_a_softmax(arch: str) -> None:
+    evaluator = GEMMEvaluator(arch)
+    result = evaluator.evaluate_attention(batch=2, q_len=256, kv_len=256, num_heads=8, num_kv_heads=2, fused=False)
+    scores = evaluator.evaluate(4, 1024, 128, 256)
+    values = evaluator.evaluate(4, 1024, 256, 128)
+    assert result.breakdown["scores_us"] == scores.latency_us
+    assert result.breakdown["values_us"] == values.latency_us
+    assert result.breakdown["softmax_us"] > 0
+    assert (result.is_fused, result.has_positions, result.kernel) == (False, False, "unfused")
+    assert "unfused" in result.explain()
+
+
+def test_fused_beats_unfused_on_long_prompts() -> None:
+    evaluator = GEMMEvaluator("h100-sxm")
+    sizes = {"batch": 1, "q_len": 8192, "kv_len": 8192, "num_heads": 32, "num_kv_heads": 8, "dtype": "bf16"}
+    fused, apart = (evaluator.evaluate_attention(**sizes, fused=fused) for fused in (True, False))  # type: ignore[arg-type]
+    assert 3 * fused.latency_us < apart.latency_us
+    assert fused.source == "analytic"  # no timing of this very chip
+
+
+def test_multicore_chips_say_their_mapping() -> None:
+    evaluator = GEMMEvaluator("demo-8core")
+    result = evaluator.evaluate_attention(batch=1, q_len=4096, kv_len=4096, num_heads=32, num_kv_heads=8)
+    assert result.is_fused
+    assert result.mapping is not None
+    assert result.mapping.is_folded
+    assert result.kernel == f"fused {result.mapping}"
+    assert result.dram_bytes is not None
+    assert result.dram_bytes >= result.problem.num_bytes
+    assert result.bound == "vector"
+    assert sum(result.breakdown.values()) == pytest.approx(result.latency_us)
+    assert max(result.roofs.values()) <= result.latency_us
+    assert "hidden" in result.explain()
+    assert set(result.term_meanings) == set(result.breakdown)
+    document = json.loads(json.dumps(result.to_dict()))
+    assert document["mapping"]["tile_q"] == result.mapping.tile.tile_q
+    assert pickle.loads(pickle.dumps(result)) == result
+    apart = evaluator.evaluate_attention(
+        batch=1, q_len=4096, kv_len=4096, num_heads=32, num_kv_heads=8, fused=False
+    )  # fmt: skip
+    assert 3 * result.latency_us < apart.latency_us
+
+
+def test_a_decode_step_of_one_sequence_splits_the_keys_over_cores() -> None:
+    evaluator = GEMMEvaluator(load_arch("demo-8core").with_(dram_sharing="static"))
+    result = evaluator.evaluate_attention(batch=1, q_len=1, kv_len=65536, num_heads=8, num_kv_heads=1)
+    assert result.mapping is not None
+    assert result.mapping.partition == (1, 1, 8)
+    assert result.bound == "dram"
+    assert result.breakdown["reduction_noc_us"] > 0
+
+
+def test_multicore_chips_that_cannot_fuse_fall_back() -> None:
+    demo = load_arch("demo-8core")
+    no_vector = demo.with_(vector_ops_per_cycle=None, dequant="none", reduction="none")
+    for arch, error, words in (
+        (no_vector, UnsupportedError, "no vector unit for the softmax"),
+        (demo.with_(sram_bytes=16384), InfeasibleError, "no tiles of fused attention.* sram_bytes >= 73,182"),
+    ):
+        evaluator = GEMMEvaluator(arch)
+        sizes = {"batch": 1, "q_len": 64, "kv_len": 64, "num_heads": 4, "head_dim": 256}
+        with pytest.raises(error, match=words):
+            evaluator.evaluate_attention(**sizes, fused=True)  # type: ignore[arg-type]
+        assert evaluator.evaluate_attention(**sizes).kernel == "unfused"  # type: ignore[arg-type]
+
+
+def test_kernels_that_pytorch_calls() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    prompt = {"batch": 1, "q_len": 8192, "kv_len": 8192, "num_heads": 32, "num_kv_heads": 8, "dtype": "bf16"}
+    found = {name: evaluator.evaluate_attention(**prompt, library=name) for name in ("cudnn", "flash")}  # type: ignore[arg-type]
+    assert [item.kernel for item in found.values()] == ["cudnn_context", "flash_context"]
+    assert not any(item.has_positions for item in found.values())
+    assert found["cudnn"].latency_us < 0.7 * found["flash"].latency_us  # wgmma against mma.sync
+    assert found["cudnn"].source == "calibrated"
+    assert found["cudnn"].breakdown["prepare_us"] == 0
+    carried = GEMMEvaluator("h100-sxm").evaluate_attention(**prompt, library="cudnn")  # type: ignore[arg-type]
+    assert (carried.source, carried.origin) == (
+        "analytic", "carried over from cudnn kernels on h200-sxm, fitted on nothing of this GPU",
+    )  # fmt: skip
+
+
+CUDNN = {"dtype": "bf16", "library": "cudnn"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "more", "error", "words"),
+    [
+        ("a100-sxm-80gb", {"num_heads": 12}, InvalidProblemError, "num_kv_heads must divide"),
+        ("a100-sxm-80gb", {"fused": "yes"}, InvalidOptionError, "fused must be True or False"),
+        ("a100-sxm-80gb", {"dtype": "fp8"}, UnsupportedError, "no tensor cores for fp8 attention"),
+        ("h200-sxm", {"fused": False, "library": "cudnn"}, InvalidOptionError, "fused attention on GPUs"),
+        ("h200-sxm", {"library": "xformers"}, InvalidOptionError, "library"),
+        ("h200-sxm", CUDNN | {"kv_dtype": "fp8"}, UnsupportedError, "types of 8 bits.*cudnn"),
+        ("h200-sxm", CUDNN | {"window": 128}, UnsupportedError, "windows.*cudnn"),
+        ("h200-sxm", CUDNN | {"head_dim": 512}, UnsupportedError, "heads of more than 256.*cudnn"),
+        ("h200-sxm", CUDNN | {"v_head_dim": 64}, UnsupportedError, "values of another size.*cudnn"),
+        ("h200-sxm", CUDNN | {"has_sinks": True}, UnsupportedError, "attention sinks.*cudnn"),
+        ("h200-sxm", CUDNN | {"q_len": 16}, UnsupportedError, "chunks of a prompt.*cudnn"),
+    ],
+)
+def test_refused_attention(arch: str, more: dict[str, object], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        GEMMEvaluator(arch).evaluate_attention(**HEADS | more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["demo-8core", "trainium1", "tpu-v5e"])
+def test_a_narrow_cache_costs_whole_prompts_nothing(name: str) -> None:
+    """Keys of a prompt are read as the projection leaves them; those of a cache are widened at every visit."""
+    evaluator = GEMMEvaluator(name)
+    sizes = {"batch": 1, "q_len": 1024, "kv_len": 1024, "num_heads": 8, "num_kv_heads": 8, "dtype": "bf16"}
+    wide, narrow = (evaluator.evaluate_attention(**sizes, kv_dtype=dtype) for dtype in ("bf16", "fp8"))  # type: ignore[arg-type]
+    assert narrow.latency_us == wide.latency_us
+    assert narrow.roofs == wide.roofs
+    chunk = evaluator.evaluate_attention(**sizes | {"kv_len": 4096}, kv_dtype="fp8")  # type: ignore[arg-type]
+    assert chunk.breakdown["dram_kv_us"] > 0
+
+
+def test_rows_of_unfused_scores_are_padded() -> None:
+    """148 keys lie in rows of 152, for which kernels load 16 bytes at once: twice as many keys are never sooner."""
+    evaluator = GEMMEvaluator("b300")
+    sizes = {"batch": 1, "num_heads": 4, "num_kv_heads": 1, "head_dim": 128, "dtype": "bf16", "fused": False}
+    times = [evaluator.evaluate_attention(q_len=n, kv_len=n, **sizes).latency_us for n in (148, 152, 296)]  # type: ignore[arg-type]
+    assert times[0] <= times[1] <= times[2]
+
+
+# ---- collectives -----------------------------------------------------------------------------------------------------
+
+
+GOLDEN = [
+    ("h200-sxm", "all_reduce", 16 << 10, 8, "trtllm", "one-shot", 3.6),
+    ("h200-sxm", "all_reduce", 16 << 10, 8, "nccl", "ring, LL128", 18.3),
+    ("h200-sxm", "all_reduce", 512 << 20, 8, "nccl", "NVLS", 2040.0),
+    ("b200", "all_gather", 32 << 20, 8, "nccl", "ring, Simple", 393.0),
+    ("a100-sxm-80gb", "reduce_scatter", 256 << 20, 4, "nccl", "ring, Simple", 1035.0),
+    ("h200-sxm", "all_to_all", 64 << 20, 8, "nccl", "send/receive, Simple", 219.0),
+    ("l40s", "all_reduce", 64 << 20, 4, "nccl", "ring, Simple", 19700.0),
+]
+"""Measured latencies (arch/measured), to be met within 10%."""
+
+
+@pytest.mark.parametrize(("arch", "what", "size", "ranks", "library", "algorithm", "us"), GOLDEN)
+def test_golden_figures(arch: str, what: str, size: int, ranks: int, library: str, algorithm: str, us: float) -> None:
+    result = GEMMEvaluator(arch).evaluate_collective(what, size, ranks, library=library)
+    assert result.latency_us == pytest.approx(us, rel=0.10)
+    assert (result.algorithm, result.source, result.library) == (algorithm, "calibrated", library)
+    assert sum(result.breakdown.values()) == pytest.approx(result.latency_us)
+    assert result.bus_gb_per_s == pytest.approx(result.problem.wire_bytes / result.latency_us / 1e3)
+    text = result.explain()
+    assert algorithm in text
+    assert "fitted on timings of" in text
+    assert result.to_dict()["problem"]["message_bytes"] == size
+
+
+@pytest.mark.parametrize("name", [name for name in list_archs() if load_arch(name).type == "gpu"])
+def test_every_gpu_says_its_link_and_answers(name: str) -> None:
+    arch = load_arch(name, GpuSpec)
+    assert arch.interconnect is not None
+    for field in ("gb_per_s", "num_gpus"):
+        assert arch.provenance[f"interconnect.{field}"].source
+    result = GEMMEvaluator(arch).evaluate_collective("all_reduce", 1 << 20, 2)
+    assert 0.0 < result.latency_us < 1000.0
+    one = GEMMEvaluator(arch).evaluate_collective("all_reduce", 1 << 20, 1)
+    assert (one.latency_us, one.algorithm, one.bus_gb_per_s, one.bound) == (0.0, "none", 0.0, "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "words"),
+    [
+        ("h100-sxm", "h200-sxm", "of the same link"),
+        ("gb300", "b200", "of the same link"),
+        ("a100-sxm-40gb", "a100-sxm-80gb", "of the same link"),
+        ("v100", "a100-sxm-80gb", "of another link (nvlink3, this is nvlink2)"),
+        ("l4", "l40s", "of the same link"),
+        ("rtx-pro-6000-server", "l40s", "of another link (pcie4, this is pcie5)"),
+    ],
+)
+def test_what_carries_over(name: str, gpu: str, words: str) -> None:
+    origin = collective_coefficients(load_arch(name, GpuSpec))[1]
+    assert (origin.is_calibrated, origin.gpu) == (False, gpu)
+    assert words in origin.text
+    assert GEMMEvaluator(name).evaluate_collective("all_gather", 1 << 20, 2).source == "analytic"
+
+
+def test_rates_scale_with_the_link() -> None:
+    arch = load_arch("h200-sxm", GpuSpec)
+    link = arch.interconnect
+    assert link is not None
+    slow = arch.with_(interconnect=link.model_copy(update={"gb_per_s": 225.0}))
+    fast, half = (GEMMEvaluator(of).evaluate_collective("all_gather", 64 << 20, 8) for of in (arch, slow))
+    assert half.breakdown["link_us"] == pytest.approx(2 * fast.breakdown["link_us"])
+    assert half.breakdown["hops_us"] == fast.breakdown["hops_us"]
+    assert (half.source, "whose link was changed" in half.origin) == ("analytic", True)
+    # and GEMMs of one GPU know nothing of it
+    same = [GEMMEvaluator(of, disk_cache=False).evaluate(1, 64, 512, 512) for of in (arch, slow)]
+    assert same[0].latency_us == same[1].latency_us
+    assert [item.source for item in same] == [same[0].source] * 2
+
+
+def test_a_launch_does_not_grow_with_the_message() -> None:
+    """Seventy microseconds of an all-reduce of 32 MiB were said to be launches: they fill the pipeline of NVLS."""
+    evaluator = GEMMEvaluator("h200-sxm")
+    results = [evaluator.evaluate_collective("all_reduce", size, 8) for size in (1 << 10, 1 << 20, 32 << 20, 1 << 30)]
+    assert {result.algorithm for result in results} >= {"one-shot", "NVLS"}
+    (launch_us,) = {result.breakdown["launch_us"] for result in results}
+    assert launch_us < 5.0
+    assert results[2].breakdown["protocol_us"] > 50.0
+
+
+def test_the_server_is_an_option_and_is_said() -> None:
+    """Eight cards on one socket keep the rate of two; a preset that was not timed is not of a server of two sockets."""
+    evaluator = GEMMEvaluator("rtx-pro-6000-server")
+    result = evaluator.evaluate_collective("all_reduce", 32 << 20, 8)
+    assert result.interconnect == "pcie-one-socket"
+    assert "pcie-one-socket" in result.explain()
+    assert result.to_dict()["interconnect"] == "pcie-one-socket"
+    pair = evaluator.evaluate_collective("all_reduce", 32 << 20, 2)
+    assert result.bus_gb_per_s > 0.9 * pair.bus_gb_per_s
+    across = evaluator.evaluate_collective("all_reduce", 32 << 20, 8, interconnect="pcie-two-sockets")
+    assert across.latency_us > 8 * result.latency_us
+    timed = GEMMEvaluator("l40s").evaluate_collective("all_reduce", 32 << 20, 8)
+    assert (timed.interconnect, timed.source) == ("pcie-two-sockets", "calibrated")
+    other = GEMMEvaluator("l40s").evaluate_collective("all_reduce", 32 << 20, 8, interconnect="pcie-one-socket")
+    assert other.source == "analytic"
+    assert "whose link was changed" in other.origin
+    # rates are shares of the link: the same server with half of it
+    assert other.breakdown["link_us"] == pytest.approx(2 * result.breakdown["link_us"])
+
+
+def test_an_engine_across_sockets_is_as_its_own_rows_say() -> None:
+    """TensorRT-LLM's all-reduce of 32 MiB on eight L40S takes 26.0 ms (arch/measured), nccl-tests' 38.9."""
+    evaluator = GEMMEvaluator("l40s")
+    engine, alone = (
+        evaluator.evaluate_collective("all_reduce", 32 << 20, 8, library=library).latency_us
+        for library in (None, "nccl")
+    )
+    assert engine == pytest.approx(26_000, rel=0.092)  # the error that its calibration publishes
+    assert alone == pytest.approx(38_900, rel=0.15)
+    # less than NCCL's chunks hold takes no longer than all that they hold
+    assert evaluator.evaluate_collective("all_reduce", 30 << 20, 8).latency_us == pytest.approx(engine, rel=1e-6)
+    assert evaluator.evaluate_collective("all_reduce", 8 << 20, 8).latency_us < 0.5 * engine
+
+
+def test_a_send_goes_as_one_part_of_an_exchange() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    send = evaluator.evaluate_collective("send", 32 << 20, 2)
+    both = evaluator.evaluate_collective("all_to_all", 64 << 20, 2)  # half of it stays
+    assert send.source == "analytic"
+    assert 0.8 * both.latency_us < send.latency_us <= both.latency_us
+
+
+def test_results_are_shared_and_travel() -> None:
+    evaluator = GEMMEvaluator("b200")
+    result = evaluator.evaluate_collective("all_reduce", 4096, 4)
+    assert evaluator.evaluate_collective("all_reduce", 4096, 4) is result
+    assert pickle.loads(pickle.dumps(evaluator)).evaluate_collective("all_reduce", 4096, 4) == result
+    assert repr(result).startswith("<CollectiveResult all_reduce of 4,096 bytes, 4 ranks on b200: ")
+
+
+@pytest.mark.parametrize(
+    ("arch", "asked", "options", "error", "words"),
+    [
+        ("h200-sxm", ("broadcast", 64, 2), {}, InvalidProblemError, "what must be one of"),
+        ("h200-sxm", ("all_reduce", [64], 2), {}, InvalidProblemError, "message_bytes must be an integer"),
+        ("h200-sxm", ("all_reduce", 64, 2), {"library": "rccl"}, InvalidOptionError, "library must be one of"),
+        ("l4", ("all_reduce", 64, 2), {"interconnect": "pcie"}, InvalidOptionError, "must be one of pcie-one-socket"),
+        ("h200-sxm", ("all_reduce", 64, 2), {"interconnect": "pcie-one-socket"}, UnsupportedError, "joined by nvlink4"),
+        ("h200-sxm", ("all_reduce", 64, 16), {}, UnsupportedError, "joins at most 8 GPUs, got 16 ranks"),
+        ("demo-8core", ("all_reduce", 64, 2), {}, UnsupportedError, "demo-8core does not say what joins it to other"),
+    ],
+)
+def test_refused_collective(arch: str, asked: Any, options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        GEMMEvaluator(arch).evaluate_collective(*asked, **options)
+
+
+def test_refusal_without_a_link() -> None:
+    alone = load_arch("h200-sxm", GpuSpec).with_(interconnect=None)
+    with pytest.raises(UnsupportedError, match="does not say what joins it to other GPUs: give its YAML"):
+        GEMMEvaluator(alone).evaluate_collective("all_reduce", 64, 2)
+    with pytest.raises(ArchValidationError, match=r"interconnect\.link"):
+        alone.with_(interconnect={"link": "ethernet", "topology": "pcie-one-socket", "gb_per_s": 12.5, "num_gpus": 8})
+
+
+# ---- memory-bound kernels --------------------------------------------------------------------------------------------
+
+
+SIZES = st.integers(0, 1 << 34)
+
+
+@given(st.sampled_from(list_archs()), SIZES, SIZES, st.integers(0, 1 << 20), st.integers(0, 1 << 20))
+def test_terms_add_up_and_more_bytes_take_longer(name: str, read: int, written: int, row: int, num_rows: int) -> None:
+    evaluator = GEMMEvaluator(name)
+    found, more = (evaluator.evaluate_memory_bound(read, size, row, num_rows) for size in (written, 2 * written + 1))
+    assert found.latency_us == pytest.approx(sum(found.breakdown.values()))
+    assert min(found.breakdown.values()) >= 0.0
+    assert found.latency_us <= more.latency_us * (1 + 1e-12)
+    arch = evaluator.arch
+    if isinstance(arch, GpuSpec) and found.num_bytes > 30 * arch.l2_bytes:
+        assert found.gb_per_s < arch.dram_gb_per_s
+
+
+@given(st.integers(1, 1 << 16), st.sampled_from((512, 1024, 4096, 8192, 30000)), st.booleans())
+def test_more_rows_of_the_same_size_take_longer(num_rows: int, width: int, is_norm: bool) -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    found, more = (
+        evaluator.evaluate_memory_bound(2 * width * num, 2 * width * num, width * is_norm, num).latency_us
+        for num in (num_rows, num_rows + 1)
+    )
+    assert found <= more * (1 + 1e-12)
+
+
+def test_few_rows_leave_sms_idle_and_sums_take_time() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    size = 1 << 18
+
+    def row_us(what: str, num_rows: int) -> float:
+        return evaluator.evaluate_memory_bound(size, size, size // 2 // num_rows, num_rows, what).breakdown["row_us"]
+
+    assert row_us("rms_norm", 1) > 5 * row_us("rms_norm", 128)
+    assert row_us("cast", 1) == pytest.approx(row_us("cast", 128))  # its elements are dealt to all SMs
+    assert row_us("top_k", 128) > row_us("gather", 128)  # one choice after the other
+    norm = evaluator.evaluate_memory_bound(size, size, 8192, 16, "rms_norm")
+    assert norm.latency_us > evaluator.evaluate_memory_bound(size, size, 8192, 16, "act").latency_us
+    assert sum(norm.breakdown.values()) == pytest.approx(norm.latency_us)
+
+
+def test_only_the_gpu_that_was_timed_is_calibrated() -> None:
+    sources = {name: GEMMEvaluator(name).evaluate_memory_bound(1e6, 1e6).source for name in list_archs()}
+    assert [name for name, source in sources.items() if source == "calibrated"] == ["h200-sxm"]
+    changed = load_arch("h200-sxm", GpuSpec).model_copy(update={"num_sms": 100})
+    assert GEMMEvaluator(changed).evaluate_memory_bound(1e6, 1e6).source == "analytic"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error"),
+    [
+        ((-1, 0), InvalidProblemError), (("a", 1), InvalidProblemError), ((1, 1, -1), InvalidOptionError),
+        ((1, 1, 0, -1), InvalidOptionError),
+    ],
+)  # fmt: skip
+def test_refused_sizes(sizes: tuple[int, ...], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        GEMMEvaluator("h200-sxm").evaluate_memory_bound(*sizes)
