@@ -53,10 +53,10 @@ SHAPES = ((1, 1, 4096, 4096), (1, 16, 1024, 12288), (1, 4096, 4096, 4096), (1, 1
 SCHEMES = ("fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16")
 
 
-# Fewer, configs and tiles: the kernel names of cuBLAS show five tiles for int8 on Hopper and nine for tf32, TensorRT-LLM has ten of mixed
-# input there, of which instructions of 128 rows leave seven. On Ampere and Ada it has five, and for int8 six, or those
-# without tensor cores alone. Our own W4A16 kernels are those that are written, each
-# with few ways to cut K and one raster; many tokens leave those of two families.
+# Fewer, configs and tiles: the kernel names of cuBLAS show five tiles for int8 on Hopper, nine for tf32, TensorRT-LLM
+# has ten of mixed input there, of which instructions of 128 rows leave seven. On Ampere and Ada it has five, and for
+# int8 six, or those without tensor cores alone. Our own W4A16 kernels are those that are written, each with few ways to
+# cut K and one raster; many tokens leave those of two families.
 OUR_TARGETS = {
     "sm_80": (41, 17), "sm_89": (35, 15), "sm_90": (114, 22), "sm_100": (41, 17), "sm_103": (41, 17), "sm_120": (35, 15)
 }  # fmt: skip
