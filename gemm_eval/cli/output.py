@@ -156,6 +156,7 @@ def _fitted(console: Console, table: Table) -> list[Table]:
         _narrow(part, widest(console, part) - console.width, 0)
         parts.append(part)
         first = last
+    parts[-1].caption, parts[-1].caption_justify = table.caption, table.caption_justify
     return parts
 
 

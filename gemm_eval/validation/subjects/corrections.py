@@ -242,9 +242,9 @@ def _spread_out(pairs: Ints) -> Ints:
     """Return pairs (N, K) of which none lies near another: those left out hardly widen what they cover."""
     logs = np.log2(pairs.astype(np.float64))
     kept: list[int] = []
-    for place, here in enumerate(logs):
+    for index, here in enumerate(logs):
         if not kept or np.min(np.linalg.norm(logs[kept] - here, axis=1)) > _APART_OCTAVES:
-            kept.append(place)
+            kept.append(index)
     return pairs[kept]
 
 
