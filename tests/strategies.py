@@ -16,7 +16,7 @@ from gemm_eval.arch import GpuSpec, MulticoreSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.gpu.sizes import load_bytes_of
-from gemm_eval.workload import GemmProblem, RunOptions
+from gemm_eval.workload import LAYOUTS, GemmProblem, RunOptions
 from tests.oracle import naive
 
 MAX_SIZE = 40
@@ -220,7 +220,8 @@ def _gpu_sizes(largest_log2: int) -> st.SearchStrategy[int]:
 @st.composite
 def gpu_problems(draw: st.DrawFn, arch: GpuSpec, *, quantized: bool | None = None) -> GemmProblem:
     """GEMMs that some library runs on `arch`; `quantized` says whether weights must be, or must not be."""
-    types: dict[str, Any] = {"input_dtype": draw(st.sampled_from(sorted(arch.tensor_flop_per_cycle)))}
+    known = sorted({*arch.tensor_flop_per_cycle, DType.FP32})
+    types: dict[str, Any] = {"input_dtype": draw(st.sampled_from(known))}
     if draw(st.booleans()) if quantized is None else quantized:
         types = {
             "input_dtype": draw(
@@ -235,6 +236,10 @@ def gpu_problems(draw: st.DrawFn, arch: GpuSpec, *, quantized: bool | None = Non
         types["group_size"] = draw(st.sampled_from((16, 32, 100, 128)))
         types["scale_dtype"] = draw(st.sampled_from((None, DType.FP32, DType.FP8, DType.E8M0)))
         types["group_n"] = draw(st.sampled_from((1, 3, 128)))
+    elif types["input_dtype"] is DType.FP8:
+        types["accumulate"] = draw(st.sampled_from((None, "full")))
+    elif types["input_dtype"].bits >= 16:
+        types["layout"] = draw(st.sampled_from(LAYOUTS))
     problem = GemmProblem(
         G=draw(st.sampled_from((1, 1, 1, 2, 3, 8, 40))),
         M=draw(st.sampled_from(_TOKENS) | _gpu_sizes(13)),
@@ -244,6 +249,8 @@ def gpu_problems(draw: st.DrawFn, arch: GpuSpec, *, quantized: bool | None = Non
     )
     if problem.types.is_block_scaled or problem.input_dtype is DType.FP4:  # only rows that start on 16 bytes
         return dataclasses.replace(problem, K=-(-problem.K // 32) * 32, N=-(-problem.N // 8) * 8)
+    if problem.input_dtype is DType.INT8 and arch.sm_arch in ("sm_100", "sm_103"):  # padded further than elsewhere
+        return dataclasses.replace(problem, K=-(-problem.K // 16) * 16, N=-(-problem.N // 16) * 16)
     return problem
 
 

@@ -58,7 +58,7 @@ def measure_this_gpu(ctx: typer.Context, asked: GpuOptions) -> None:
     begin = time.monotonic()
     is_drawn = asked.draw is not None
     kernel, l2 = ("torch", L2State.COLD_ALL) if is_drawn else ("cublas", L2State.COLD)
-    asked = replace(asked, kernel=asked.kernel or kernel, l2=asked.l2 or l2)
+    asked = replace(asked, kernel=asked.kernel or kernel, l2=asked.l2 or str(l2))
     _check(ctx, asked)
     protocol = (TimingProtocol.quick if asked.quick else TimingProtocol)(l2=asked.l2, clock=asked.clock)
 

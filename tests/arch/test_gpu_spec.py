@@ -93,8 +93,9 @@ def test_peak_is_the_published_one_and_load_is_slower() -> None:
     assert H200.peak_tflop_per_s() == pytest.approx(132 * 4096 * 1.83e9 / 1e12)
     assert H200.peak_tflop_per_s("fp8") == pytest.approx(2 * H200.peak_tflop_per_s("fp16"))
     assert H200.tensor_tflop_per_s("bf16", "sustained") == pytest.approx(132 * 4096 * 1.49e9 / 1e12)
+    assert H200.peak_tflop_per_s("fp32") == pytest.approx(132 * 256 * 1.83e9 / 1e12)  # CUDA cores
     with pytest.raises(KeyError):
-        H200.peak_tflop_per_s("fp32")
+        H200.peak_tflop_per_s("int4")
     with pytest.raises(KeyError):
         H200.tensor_clock_ghz("int4")
     with pytest.raises(InvalidOptionError, match="clock must be one of burst, sustained, got 'sustain', did you mean"):

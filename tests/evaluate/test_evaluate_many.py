@@ -237,7 +237,7 @@ def test_infeasible_rows(plan: str) -> None:
         for name in ("latency_us", "tflop_per_s", "utilization_frac", "compute_us", "dram_us", "energy_pj"):
             assert np.isnan(table[name]).tolist() == [False, True, False, True]
         assert [table["bound"][1], table["loop_order"][1], table["active_cores"][1]] == [None, None, 0]
-        given = {"G": 1, "M": 64, "K": 4096, "N": 64, "input_dtype": "fp16", "weight_dtype": "int4",
+        given = {"G": 1, "M": 64, "K": 4096, "N": 64, "input_dtype": "fp16", "weight_dtype": "int4", "layout": "tn",
                  "output_dtype": "fp16", "group_size": 1024, "scale_dtype": "fp16", "group_n": 1}  # fmt: skip
         assert table.to_dicts()[1] == dict.fromkeys(table.columns) | given
         assert table[0] == ev.evaluate_problem(good[0])
@@ -330,6 +330,7 @@ def names_of(row: Any) -> dict[str, Any]:
     """The columns of a row, from its result."""
     p, mapping = row.problem, row.mapping
     given = {name: getattr(p, name) for name in ("G", "M", "K", "N", "row_groups", "group_size", "group_n")}
+    given |= {"layout": p.layout, "accumulate": p.accumulate}
     types = {name: str(getattr(p, name)) for name in ("input_dtype", "weight_dtype", "output_dtype")}
     types |= {name: getattr(p, name) and str(getattr(p, name)) for name in ("scale_dtype", "zero_dtype")}
     numbers = ("latency_us", "physics_us", "low_us", "high_us", "source", "tflop_per_s", "utilization_frac", "bound",

@@ -188,7 +188,7 @@ def test_rows_of_unfused_scores_are_padded() -> None:
     evaluator = GEMMEvaluator("b300")
     sizes = {"batch": 1, "num_heads": 4, "num_kv_heads": 1, "head_dim": 128, "dtype": "bf16", "fused": False}
     times = [evaluator.evaluate_attention(q_len=n, kv_len=n, **sizes).latency_us for n in (148, 152, 296)]  # type: ignore[arg-type]
-    assert times[0] <= times[1] <= times[2]
+    assert 0.99 * times[0] <= times[1] <= times[2]
 
 
 # ---- collectives -----------------------------------------------------------------------------------------------------

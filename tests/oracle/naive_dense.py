@@ -17,7 +17,9 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.workload import GemmProblem
 
-STEP_BYTES = {"sm120_block_fp4": 64, "sm80_int8": 64, "weight_only_gemv": 2048, "int8_gemv": 2048, "fp8_gemv": 2048}
+STEP_BYTES = {
+    "sm120_block_fp4": 64, "sm80_int8": 64, "weight_only_gemv": 2048, "int8_gemv": 2048, "fp8_gemv": 2048, "simt": 32,
+}  # fmt: skip
 """Of a k-step, where it is not a line."""
 LINE_BYTES = 128
 PARTIAL_SUM_BYTES = 4
@@ -31,7 +33,8 @@ MMA_SYNC_FRAC = {"sm_90": 0.62, "sm_100": 0.31, "sm_103": 0.31}
 WITHOUT_CP_ASYNC = ("sm_70", "sm_75")
 CHOSEN_BY_THIS_MODEL = ("hypothetical",)
 INSTRUCTION_ROWS = {
-    "sm90_wgmma": 64, "sm90_block_fp8": 64, "sm100_tcgen05": 128, "sm100_block_fp8": 128, "sm100_block_fp4": 128,
+    "sm90_wgmma": 64, "sm90_wgmma_full": 64, "sm90_block_fp8": 64, "sm100_tcgen05": 128, "sm100_block_fp8": 128,
+    "sm100_block_fp4": 128,
 }  # fmt: skip
 """Of the families whose tensor cores read shared memory."""
 WARP_SPECIALIZED = {*INSTRUCTION_ROWS, "sm120_block_fp4"}
@@ -110,7 +113,9 @@ def row_alignment(problem: GemmProblem) -> int:
     """Bytes on which the rows of A, B and C all start, at most 16."""
     problem = padded(problem)
     a, b, c, _ = operand_bits(problem)
-    rows_bits = [problem.K * a, problem.K * b]
+    a_row = problem.M if problem.layout[1] == "t" and problem.M > 1 else problem.K
+    b_row = problem.N if problem.layout[0] == "n" and problem.N > 1 else problem.K
+    rows_bits = [a_row * a, b_row * b]
     if problem.N > 1 or problem.is_weight_quantized:
         rows_bits.append(problem.N * c)
     return next((n for n in (16, 8, 4, 2) if all(bits % (8 * n) == 0 for bits in rows_bits)), 1)
@@ -142,7 +147,7 @@ def traffic_of(arch: GpuSpec, problem: GemmProblem, l2: str, c: Mapping[str, flo
     excess = (used / hold) ** 4 if arch.num_l2_partitions > 1 else min(2.0, used / (1.04 * arch.l2_bytes)) ** 64
     stay = 0.0 if l2 == "cold-all" else 1 / (1 + excess)
     b_stay = stay if l2 == "warm" else 0.0
-    column_bytes = K * b_bits / 8
+    column_bytes = (N if problem.layout[0] == "n" else K) * b_bits / 8
     touches_more = column_bytes > LINE_BYTES and column_bytes % LINE_BYTES != 0
     return Traffic(
         a_bytes, b_bytes, scale_bytes, c_bytes, stay, (1 - stay) * a_bytes, (1 - b_stay) * b_bytes,
@@ -216,14 +221,17 @@ def sms_in_clusters(arch: GpuSpec, cluster: int) -> int:
 
 
 def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> float:
-    """Of the tensor cores, or of the half2 lanes, at their full rate."""
+    """Of the tensor cores, or of the CUDA cores, at their full rate."""
     m, n, k = config.cta_m, config.cta_n, config.cta_k
     if config.schedule == Schedule.VECTOR:
-        return m * n * k / 2 / arch.half2_ops_per_cycle
-    rate = arch.tensor_flop_per_cycle[problem.input_dtype]
+        is_wide = problem.input_dtype in ("fp32", "tf32")
+        return m * n * k / (arch.fp32_ops_per_cycle if is_wide else 2 * arch.half2_ops_per_cycle)
+    is_simt = problem.input_dtype == "fp32"
+    rate = 2 * arch.fp32_ops_per_cycle if is_simt else arch.tensor_flop_per_cycle[problem.input_dtype]
     if config.family in INSTRUCTION_ROWS:
         return min(instruction_cycles(arch, problem, config, rate, weights_on_rows=w) for w in (False, True))
-    rate *= MMA_SYNC_FRAC.get(arch.sm_arch, 1.0)
+    if config.family not in ("simt", "sm90_tf32"):
+        rate *= MMA_SYNC_FRAC.get(arch.sm_arch, 1.0)
     warps_m, warps_n = 1, config.num_warps
     while warps_n > 1 and m / (2 * warps_m) >= max(n / warps_n, 16):
         warps_m, warps_n = 2 * warps_m, warps_n // 2
@@ -284,7 +292,8 @@ def step_of(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, t: Traffi
     load = 1.0
     if aligned < 16 and not is_vector:
         load = c["unaligned_frac"] * min(aligned, 4) / 4
-        if problem.K * operand_bits(problem)[1] % (8 * LINE_BYTES) == 0:
+        along = problem.N if problem.layout[0] == "n" else problem.K
+        if along * operand_bits(problem)[1] % (8 * LINE_BYTES) == 0:
             load /= 1 + c["line_conflict"]
     step_bytes = t.waste * tile_bytes / math.ceil(problem.K / config.cta_k)
     ingest = step_bytes / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"] * load)
@@ -395,6 +404,10 @@ def norm4(*times: float) -> float:
 
 def family_of(arch: GpuSpec, problem: GemmProblem, library: str) -> str:
     """The family whose coefficients hold for these types and sizes on this GPU."""
+    if problem.input_dtype is DType.FP32:
+        return "simt"
+    if problem.accumulate == "full" and arch.sm_arch == "sm_90":
+        return "sm90_wgmma_full"
     if row_alignment(problem) < 16:
         return "mma_unaligned" if row_alignment(problem) >= 4 else "mma_elementwise"
     of_blocks = OF_BLOCK_SCALED.get((problem.input_dtype, arch.sm_arch))
@@ -405,6 +418,8 @@ def family_of(arch: GpuSpec, problem: GemmProblem, library: str) -> str:
         return "fp8_gemv"  # more than 8 rows are cuBLAS's: see `library_for`
     if library == "trtllm" and arch.sm_arch in ("sm_80", "sm_89"):
         return "sm80_weight_only" if problem.is_weight_quantized else "sm80_int8"
+    if arch.sm_arch == "sm_90" and problem.input_dtype is DType.TF32:
+        return "sm90_tf32"
     if arch.sm_arch == "sm_90" and problem.input_dtype is not DType.INT8:
         return "sm90_wgmma"
     if arch.sm_arch in WITHOUT_CP_ASYNC:

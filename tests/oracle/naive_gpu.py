@@ -70,7 +70,8 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
     """First, stop and stream-K of each kernel, [choices, 3]: what `enumerate_kernels` works out one by one."""
     menu, rule, problem = kernels.menu, kernels.rule, naive_dense.padded(problem)
     tiles = problem.G * -(-problem.M // menu["cta_m"]) * -(-problem.N // menu["cta_n"])
-    by_length = np.minimum(-(-problem.K // menu["cta_k"]) // rule.min_steps, rule.max_parts)
+    max_parts = 1 if rule.is_lone and problem.G > 1 else rule.max_parts
+    by_length = np.minimum(-(-problem.K // menu["cta_k"]) // rule.min_steps, max_parts)
     room = menu["grid_cap"] - (menu["cluster_m"] * menu["cluster_n"] > 2)
     most = np.maximum(1, np.minimum(by_length, room // tiles))
     first, stop = np.ones_like(most), most + 1

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import SM_ARCHS, GpuSpec
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GpuCost, check_options, model, pack_gpu, unpack_gpu_cost
@@ -31,7 +32,7 @@ OWN_FAMILY = {
     "sm_70": "sm70_mma", "sm_75": "sm70_mma", "sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05",
     "sm_103": "sm100_tcgen05",
 }  # fmt: skip
-OF_64_ROWS = ("sm90_wgmma", "sm90_block_fp8")
+OF_64_ROWS = ("sm90_wgmma", "sm90_wgmma_full", "sm90_block_fp8")
 OF_128_ROWS = ("sm100_tcgen05", "sm100_block_fp8", "sm100_block_fp4")
 
 
@@ -72,6 +73,8 @@ def configs(draw: st.DrawFn, arch: GpuSpec, problem: GemmProblem) -> KernelConfi
     """Mostly what the GPU can run."""
     mma_sync = "sm80_mma" if arch.has_cp_async else "sm70_mma"
     own = OWN_FAMILY.get(arch.sm_arch, "sm80_mma")
+    if problem.input_dtype in (DType.FP32, DType.TF32) or problem.accumulate:
+        own = naive_dense.family_of(arch, problem, "cublas")
     if naive_dense.is_block_scaled(problem):
         own = naive_dense.OF_BLOCK_SCALED.get((problem.input_dtype, arch.sm_arch), own)
     family = draw(st.sampled_from((own,) * 4 + (mma_sync, "mma_unaligned", "mma_elementwise", "gemv")))

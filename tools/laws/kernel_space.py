@@ -118,7 +118,7 @@ def _splits(
         return range(1, 2)  # K is split over threads
     tiles = problem.G * -(-problem.M // config.cta_m) * -(-problem.N // config.cta_n)
     steps = -(-problem.K // config.cta_k)
-    by_length = min(steps // rule.min_steps, rule.max_parts)
+    by_length = min(steps // rule.min_steps, 1 if rule.is_lone and problem.G > 1 else rule.max_parts)
     cluster = config.cluster_m * config.cluster_n
     room = cluster_grid_sms(arch, cluster) * resources.ctas_per_sm - (cluster > _FULL_GRID_CLUSTER)
     most = max(1, min(by_length, room // tiles))

@@ -295,8 +295,7 @@ def _most_parts(
 @kernel
 def _max_parts(p: Any, t: ProblemTerms) -> float:
     """Most parts of K by the library's rule, which may leave batches whole."""
-    is_whole = p["is_split_lone"] != 0 and t.G > 1 and not t.is_grouped
-    return 1.0 if is_whole else float(p["max_split_parts"])
+    return 1.0 if p["is_split_lone"] != 0 and t.G > 1 else float(p["max_split_parts"])
 
 
 class BoundColumns(NamedTuple):

@@ -35,13 +35,13 @@ FAMILIES: dict[str, Family] = {
         TCGEN05,
         MMA_VOLTA,
         MMA_FP8,
+        WGMMA_FULL,
+        TF32_HOPPER,
+        SIMT,
         *BLOCK_SCALED,
         QUANTIZE,
         *TRTLLM_FAMILIES,
         *GROUPED,
-        WGMMA_FULL,
-        TF32_HOPPER,
-        SIMT,
     )
 }
 """Kernel families by name."""

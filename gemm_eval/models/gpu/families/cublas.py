@@ -112,7 +112,7 @@ def _full_tiles(*_: object) -> Iterator[TileChoice]:
 
 
 WGMMA_FULL = replace(
-    WGMMA, name="sm90_wgmma_full", number=71, own_of=(), dense_tiles=_full_tiles, weight_only_tiles=no_tiles
+    WGMMA, name="sm90_wgmma_full", number=74, own_of=(), dense_tiles=_full_tiles, weight_only_tiles=no_tiles
 )
 
 
@@ -231,7 +231,7 @@ def _tf32_on_hopper_tiles(*_: object) -> Iterator[TileChoice]:
 
 # small tiles are multiplied by mma.sync, large ones by wgmma: one set of coefficients explains both
 TF32_HOPPER = replace(
-    MMA_SYNC, name="sm90_tf32", number=72, sm_archs=("sm_90",), own_of=("sm_90",), rate_frac={},
+    MMA_SYNC, name="sm90_tf32", number=75, sm_archs=("sm_90",), own_of=("sm_90",), rate_frac={},
     other_dtypes=tuple(dtype for dtype in DType if dtype is not DType.TF32),
     coefficients=with_defaults(**_DEFAULTS | {"matrix_frac": 0.8}),
     dense_tiles=_tf32_on_hopper_tiles, weight_only_tiles=no_tiles,
@@ -250,7 +250,7 @@ def _simt_tiles(*_: object) -> Iterator[TileChoice]:
 
 
 SIMT = replace(  # a k-step is 8 elements, each fetched by itself where rows start on 4 bytes
-    MMA_SYNC, name="simt", number=73, sm_archs=since("sm_70"), own_of=(), num_warps=(2, 4, 8), mma_m=8, rate_frac={},
+    MMA_SYNC, name="simt", number=76, sm_archs=since("sm_70"), own_of=(), num_warps=(2, 4, 8), mma_m=8, rate_frac={},
     step_bytes=32, coefficients=with_defaults(**_DEFAULTS | {"matrix_frac": 0.85, "step_cycles": 60.0}, line_waste=0.0),
     dense_tiles=_simt_tiles, weight_only_tiles=no_tiles,
 )  # fmt: skip
