@@ -46,7 +46,9 @@ _CASES = (  # dtype, library, L2, clock, type before quantization; G, M, K, N
     ("fp16", "cublas", "warm", "burst", "", 1, 8192, 96, 512),
     ("bf16", "cublas", "cold", "sustained", "", 1, 16384, 8192, 28672),
     ("tf32", "cublas", "cold-all", "burst", "", 1, 1024, 4096, 6144),
+    ("fp32", "cublas", "cold", "burst", "", 1, 256, 4096, 6144),
     ("fp8", "cublas", "cold", "burst", "", 1, 4096, 8192, 10240),
+    ("fp8 full", "cublas", "cold", "burst", "", 1, 4096, 8192, 10240),
     ("fp8", "cublas", "cold", "burst", "", 8, 128, 7168, 4104),
     ("fp8", "cublas", "warm", "burst", "", 1, 16, 8192, 1024),
     ("int8", "cublas", "cold-all", "sustained", "", 1, 1024, 4096, 28672),
@@ -121,7 +123,8 @@ def _gpu_rows() -> Iterator[tuple[Any, ...]]:
 
 def _ranking(arch: GpuSpec, dtype: str, options: RunOptions, sizes: list[int]) -> Iterator[GpuCost]:
     """The best configs; none where the library has no kernels for these types on this GPU."""
-    problem = make_problem(*sizes, default_dtype=arch.default_dtype, dtype=dtype)
+    dtype, _, accumulate = dtype.partition(" ")
+    problem = make_problem(*sizes, default_dtype=arch.default_dtype, dtype=dtype, accumulate=accumulate or None)
     try:
         packed = pack_gpu(arch, problem.types, options)
     except UnsupportedError:
