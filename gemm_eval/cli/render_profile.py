@@ -111,13 +111,13 @@ def _rates(profile: Profile, kernel: ProfiledKernel) -> tuple[float, float]:
 
 
 def _choice(profile: Profile, chosen: Chosen) -> dict[str, Any]:
-    place, kernel = profile.find(chosen.config) or (None, None)
+    index, kernel = profile.find(chosen.config) or (None, None)
     us = None if kernel is None else kernel.timing.latency_us
     return {
         "by": chosen.by,
         "config": _plain(chosen.config._asdict()),
         "predicted_us": chosen.predicted_us,
-        "place": None if place is None else place + 1,
+        "place": None if index is None else index + 1,
         "latency_us": us,
         "over_best_frac": None if us is None else us / profile.kernels[0].timing.latency_us - 1.0,
     }
@@ -128,9 +128,9 @@ def _sentence(profile: Profile, chosen: Chosen) -> str:
     config, predicted = _in_short(chosen.config), f"predicted {format_number(chosen.predicted_us)} us"
     if choice["place"] is None:
         return f"Choice of the {chosen.by}: {config}, {predicted}: not timed."
-    us, place = format_number(choice["latency_us"]), choice["place"]
-    change = "the best" if place == 1 else f"{choice['over_best_frac']:+.1%} from the best"
-    return f"Choice of the {chosen.by}: {us} us ({predicted}), {change}, place {place}: {config}."
+    us, rank = format_number(choice["latency_us"]), choice["place"]
+    change = "the best" if rank == 1 else f"{choice['over_best_frac']:+.1%} from the best"
+    return f"Choice of the {chosen.by}: {us} us ({predicted}), {change}, place {rank}: {config}."
 
 
 def _kernel(profile: Profile, kernel: ProfiledKernel) -> dict[str, Any]:
