@@ -109,9 +109,9 @@ class MoeLayerResult:
             f"experts, the busiest with {self.expert_imbalance:.2f}x the mean{of_ranks}.",
             f"Time: {times}.",
             *(
-                f"GEMM {place}: {result.problem}, {time_text(result.latency_us)}, bound by "
+                f"GEMM {number}: {result.problem}, {time_text(result.latency_us)}, bound by "
                 f"{result.backend.say_bound(result.bound)}."
-                for place, result in ((1, self.gemm1), (2, self.gemm2))
+                for number, result in ((1, self.gemm1), (2, self.gemm2))
                 if result is not None
             ),
             *self._say_kernels(),
@@ -282,7 +282,7 @@ class MoeLayerTable:
             means: Floats = np.add.reduceat(of_draws, starts) / num_draws
             return means
 
-        columns = {term: mean(self._draws.terms[:, place]) for place, term in enumerate(BREAKDOWN)}
+        columns = {term: mean(self._draws.terms[:, index]) for index, term in enumerate(BREAKDOWN)}
         deviation = self._latency_us - np.repeat(mean(self._latency_us), num_draws)
         columns |= {
             "latency_us": sum(columns.values(), np.zeros(len(self))), "std_us": np.sqrt(mean(deviation**2)),

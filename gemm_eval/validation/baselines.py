@@ -230,7 +230,7 @@ class NvidiaHeuristics:
     def __post_init__(self) -> None:
         if self.gpu not in _GPUS:
             raise UnsupportedError(f"nvMatmulHeuristics has no {self.gpu}; it has {', '.join(_GPUS)}")
-        check_extra("comparing with nvMatmulHeuristics", "compare", NVIDIA)
+        check_extra("comparing with nvMatmulHeuristics", "compare", "nvMatmulHeuristics")
 
     @property
     def name(self) -> str:

@@ -113,8 +113,8 @@ def row_alignment(problem: GemmProblem) -> int:
     """Bytes on which the rows of A, B and C all start, at most 16."""
     problem = padded(problem)
     a, b, c, _ = operand_bits(problem)
-    a_row = problem.M if problem.layout[1] == "t" and problem.M > 1 else problem.K
-    b_row = problem.N if problem.layout[0] == "n" and problem.N > 1 else problem.K
+    a_row = problem.M if problem.types.layout[1] == "t" and problem.M > 1 else problem.K
+    b_row = problem.N if problem.types.layout[0] == "n" and problem.N > 1 else problem.K
     rows_bits = [a_row * a, b_row * b]
     if problem.N > 1 or problem.is_weight_quantized:
         rows_bits.append(problem.N * c)
@@ -147,7 +147,7 @@ def traffic_of(arch: GpuSpec, problem: GemmProblem, l2: str, c: Mapping[str, flo
     excess = (used / hold) ** 4 if arch.num_l2_partitions > 1 else min(2.0, used / (1.04 * arch.l2_bytes)) ** 64
     stay = 0.0 if l2 == "cold-all" else 1 / (1 + excess)
     b_stay = stay if l2 == "warm" else 0.0
-    column_bytes = (N if problem.layout[0] == "n" else K) * b_bits / 8
+    column_bytes = (N if problem.types.layout[0] == "n" else K) * b_bits / 8
     touches_more = column_bytes > LINE_BYTES and column_bytes % LINE_BYTES != 0
     return Traffic(
         a_bytes, b_bytes, scale_bytes, c_bytes, stay, (1 - stay) * a_bytes, (1 - b_stay) * b_bytes,
@@ -292,7 +292,7 @@ def step_of(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, t: Traffi
     load = 1.0
     if aligned < 16 and not is_vector:
         load = c["unaligned_frac"] * min(aligned, 4) / 4
-        along = problem.N if problem.layout[0] == "n" else problem.K
+        along = problem.N if problem.types.layout[0] == "n" else problem.K
         if along * operand_bits(problem)[1] % (8 * LINE_BYTES) == 0:
             load /= 1 + c["line_conflict"]
     step_bytes = t.waste * tile_bytes / math.ceil(problem.K / config.cta_k)
