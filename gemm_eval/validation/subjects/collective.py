@@ -57,7 +57,7 @@ class CollectiveTable(MeasuredTable):
     def problems(self) -> list[CollectiveProblem]:
         """The collective of each row."""
         columns = self.frame[["what", "message_bytes", "num_ranks", "dtype"]].itertuples(index=False, name=None)
-        return [CollectiveProblem(what, size, ranks, parse_dtype(dtype)) for what, size, ranks, dtype in columns]
+        return [CollectiveProblem(kind, size, ranks, parse_dtype(dtype)) for kind, size, ranks, dtype in columns]
 
     @cached_property
     def size_bytes(self) -> Ints:

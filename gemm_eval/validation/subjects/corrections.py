@@ -190,13 +190,13 @@ class CorrectedPredictor:
         """Return the answer of the model's terms to each row at its best config."""
         library, arch = self.physics.library, self._arch_of(timings)
 
-        def find(asked: Timings) -> tuple[npt.NDArray[np.void], npt.NDArray[np.str_]]:
+        def search(asked: Timings) -> tuple[npt.NDArray[np.void], npt.NDArray[np.str_]]:
             packed = pack_problems(arch, library, [asked])
             return best_records(packed, with_families(packed, self.physics.coefficients)), packed.family_of
 
         is_all_cold = timings.l2 == L2State.COLD_ALL
-        records, family_of = find(timings)
-        cold = find(replace(timings, l2=str(L2State.COLD)))[0] if is_all_cold else records
+        records, family_of = search(timings)
+        cold = search(replace(timings, l2=str(L2State.COLD)))[0] if is_all_cold else records
         l2 = str(L2State.COLD) if is_all_cold else timings.l2
         options = RunOptions(library, l2, timings.clock, timings.quantize_from or None)
         types = [problem.types for problem in timings.problems()]
