@@ -21,7 +21,7 @@ _ATTENTION_BACKWARD = 5, 2
 
 @dataclass(frozen=True, slots=True)
 class VectorGemmWork:
-    """A GEMM, convolution or attention in fp32, without tensor cores: nothing is fitted, its peak and bytes are known.
+    """Attention in fp32, without tensor cores: nothing is fitted, its peak and bytes are known.
 
     `what` has its sizes in words, `num_bytes` are those of operands and result, each once, and `unmasked_flop` are
     operations without what masks leave out.

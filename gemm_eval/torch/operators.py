@@ -48,7 +48,7 @@ def _bytes(tensor: Any) -> int:
 
 
 def _dense_works(sizes: Sizes, operand: Any, out: Any, is_tf32: bool, note: str = "", **types: Any) -> Works:
-    """Return a dense GEMM as what runs it: tensor cores, or fp32 without them; nothing where a size is 0.
+    """Return a dense GEMM; nothing where a size is 0.
 
     `sizes` are G, M, K, N; `operand` and `out` are torch's types of operands and result; `types` are what else a
     `GemmProblem` takes.
@@ -58,8 +58,6 @@ def _dense_works(sizes: Sizes, operand: Any, out: Any, is_tf32: bool, note: str 
         return ()
     dtype = type_of(operand, is_tf32)
     flop, elements = FLOP_PER_MAC * math.prod(sizes), G * (M * K + K * N + M * N)
-    if dtype is DType.FP32:
-        return (VectorGemmWork(f"G={G} M={M} K={K} N={N} fp32", flop, 4 * elements, flop),)
     if dtype is None or not dtype.is_operand:
         bits = getattr(operand, "itemsize", 8) * 8
         return (UnpricedWork(f"no model of GEMMs in {operand}", elements * bits // 8, flop),)
@@ -80,6 +78,13 @@ _SIZES: Mapping[str, Callable[[Any, Any], Sizes]] = {
     "linear": lambda x, weight: (1, math.prod(x.shape[:-1]), *reversed(weight.shape)),
     **dict.fromkeys(("dot", "vdot"), lambda a, _: (1, 1, a.numel(), 1)),
 }  # fmt: skip
+def _layout_of(a: Any, b: Any) -> str:
+    """Return how operands A[..,M,K] and B[..,K,N] lie in memory, of `gemm_eval.workload.LAYOUTS`."""
+    is_b_along_n = b.stride(-1) == 1 and b.shape[-1] > 1 and b.stride(-2) != 1
+    is_a_along_m = a.stride(-2) == 1 and a.shape[-2] > 1 and a.stride(-1) != 1
+    return f"{'n' if is_b_along_n else 't'}{'t' if is_a_along_m else 'n'}"
+
+
 _WITH_BIAS = {
     "addmm": "mm", "_addmm_activation": "mm", "baddbmm": "bmm", "addbmm": "bmm", "addmv": "mv",
 }  # fmt: skip
@@ -94,7 +99,10 @@ def _matmul_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) -> Wo
         is_copied = bias.dim() > 1 and bias.numel() == out.numel()
         return (*works, dealt(DEALT, num_bytes, num_bytes, num_bytes)) if works and is_copied else works
     if name in _SIZES:
-        return _dense_works(_SIZES[name](args[0], args[1]), args[0].dtype, out.dtype, is_tf32)
+        a, b = args[0], args[1]
+        is_laid_out = name in ("mm", "bmm") and a.element_size() > 1
+        types = {"layout": _layout_of(a, b)} if is_laid_out else {}
+        return _dense_works(_SIZES[name](a, b), a.dtype, out.dtype, is_tf32, **types)
     name = name.removesuffix("_v2")
     if name == "_grouped_mm":
         return _grouped_works(args[0], args[1], args[2:3], out, is_tf32, {})
@@ -104,7 +112,11 @@ def _matmul_works(name: str, args: Sequence[Any], out: Any, is_tf32: bool) -> Wo
     packed = 2 if "float4" in str(a.dtype) else 1  # two values in an element
     if name == "_scaled_mm":
         M, K, N = a.shape[0], a.shape[1] * packed, b.shape[1]
-        return _dense_works((1, M, K, N), a.dtype, out.dtype, is_tf32, **_scales(a, scale, K))
+        scales = _scales(a, scale, K)
+        is_plain = not scales and DType.FP8 is type_of(a.dtype, False)
+        is_fast = any(arg is True for arg in args[3:])  # use_fast_accum, the last of them
+        how = {"accumulate": "fast" if is_fast else "full"} if is_plain else {}
+        return _dense_works((1, M, K, N), a.dtype, out.dtype, is_tf32, **scales, **how)
     offsets = [x for x in args[3:] if getattr(x, "dtype", None) is not None and x.dim() == 1]
     return _grouped_works(a, b, offsets, out, is_tf32, _scales(a, scale, a.shape[-1]))
 

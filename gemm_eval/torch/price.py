@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -95,11 +96,11 @@ class ModulePrices(Prices):
         """Price tf32 on a GPU without it as fp32; of other types nothing is known."""
         num_bytes = problem.compulsory_bytes
         if problem.input_dtype is problem.weight_dtype is DType.TF32 and self._gpu is not None:
-            return self._vector(VectorGemmWork(f"{problem.sizes_text} fp32", problem.flop, num_bytes, problem.flop))
+            return self[GemmWork(replace(problem, input_dtype=DType.FP32, weight_dtype=DType.FP32))]
         return _unpriced(UnpricedWork(str(error), num_bytes))
 
     def _vector(self, work: VectorGemmWork) -> Price:
-        """Price fp32 by the peak of the CUDA cores, or its bytes, whichever takes longer, and a launch."""
+        """Price attention in fp32 by the peak of the CUDA cores, or its bytes, whichever takes longer, and a launch."""
         arch = self._gpu
         if arch is None:
             name = self.evaluator.arch.name
@@ -266,6 +267,6 @@ def _kind(work: Work, price: Price) -> str:
         return "unpriced"
     if isinstance(work, MemoryWork):
         return "memory"
-    if isinstance(work, AttentionWork) or (isinstance(work, VectorGemmWork) and work.what.startswith("attention")):
+    if isinstance(work, AttentionWork | VectorGemmWork):
         return "attention"
     return "convolution" if isinstance(work, ConvolutionWork) else "gemm"

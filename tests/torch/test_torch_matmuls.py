@@ -54,18 +54,22 @@ def test_matrix_products() -> None:
     a, b, batch, other = meta(48, 64), meta(64, 80), meta(3, 48, 64), meta(3, 64, 80)
     functional = nn.functional
     for what, found, expected in (
-        ("mm", works(torch.mm, a, b), gemm(1, 48, 64, 80)),
-        ("addmm", works(torch.addmm, meta(80), a, b), gemm(1, 48, 64, 80)),
-        ("matmul", works(torch.matmul, batch, b), gemm(1, 144, 64, 80)),
+        ("mm", works(torch.mm, a, b), gemm(1, 48, 64, 80, layout="nn")),
+        ("addmm", works(torch.addmm, meta(80), a, b), gemm(1, 48, 64, 80, layout="nn")),
+        ("matmul", works(torch.matmul, batch, b), gemm(1, 144, 64, 80, layout="nn")),
         ("linear", works(functional.linear, batch, meta(80, 64), meta(80)), gemm(1, 144, 64, 80)),
-        ("bmm", works(torch.bmm, batch, other), gemm(3, 48, 64, 80)),
-        ("baddbmm", works(torch.baddbmm, meta(80), batch, other), gemm(3, 48, 64, 80)),
-        ("einsum", works(lambda x, y: torch.einsum("bik,bkj->bij", x, y), batch, other), gemm(3, 48, 64, 80)),
-        ("transposed", works(lambda x, y: x.t() @ y, meta(64, 48), b), gemm(1, 48, 64, 80)),
+        ("bmm", works(torch.bmm, batch, other), gemm(3, 48, 64, 80, layout="nn")),
+        ("baddbmm", works(torch.baddbmm, meta(80), batch, other), gemm(3, 48, 64, 80, layout="nn")),
+        ("einsum", works(lambda x, y: torch.einsum("bik,bkj->bij", x, y), batch, other),
+         gemm(3, 48, 64, 80, layout="nn")),
+        ("transposed", works(lambda x, y: x.t() @ y, meta(64, 48), b), gemm(1, 48, 64, 80, layout="nt")),
+        ("both transposed", works(lambda x, y: x.t() @ y.t(), meta(64, 48), meta(80, 64)),
+         gemm(1, 48, 64, 80, layout="tt")),
         ("mv", works(torch.mv, a, meta(64)), gemm(1, 48, 64, 1)),
-        ("one matrix for all", works(lambda x, y: x @ y.expand(3, -1, -1), batch, b), gemm(1, 144, 64, 80)),
+        ("one matrix for all", works(lambda x, y: x @ y.expand(3, -1, -1), batch, b),
+         gemm(1, 144, 64, 80, layout="nn")),
         ("fp16", works(torch.mm, meta(48, 64, dtype=torch.half), meta(64, 80, dtype=torch.half)),
-         gemm(1, 48, 64, 80, "fp16")),
+         gemm(1, 48, 64, 80, "fp16", layout="nn")),
     ):  # fmt: skip
         with case(what):
             assert found == [expected]
@@ -83,9 +87,7 @@ def test_empty_products_are_nothing() -> None:
 
 def test_fp32_is_what_torch_is_set_to() -> None:
     a = meta(48, 64, dtype=torch.float32)
-    (found,) = works(torch.mm, a, a.t())
-    assert isinstance(found, VectorGemmWork)
-    assert found.flop == 2 * 48 * 64 * 48
+    assert works(torch.mm, a, a.t()) == [gemm(1, 48, 64, 48, "fp32")]
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
@@ -106,8 +108,8 @@ def test_operations_that_no_model_has_are_listed_with_their_bytes() -> None:
     assert isinstance(one._work, UnpricedWork)
 
 
-def scaled_mm(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
-    return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=BF16)
+def scaled_mm(a: Any, b: Any, scale_a: Any, scale_b: Any, **how: Any) -> Any:
+    return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=BF16, **how)
 
 
 def test_scaled_products() -> None:
@@ -117,8 +119,10 @@ def test_scaled_products() -> None:
         meta(256, 1, dtype=torch.float32),
         meta(1, 384, dtype=torch.float32),
     )
-    assert works(scaled_mm, a, b, one, one) == [gemm(1, 256, 512, 384, "fp8", "bf16")]
-    assert works(scaled_mm, a, b, rows, columns) == [gemm(1, 256, 512, 384, "fp8", "bf16")]
+    full = gemm(1, 256, 512, 384, "fp8", "bf16", accumulate="full")
+    assert works(scaled_mm, a, b, one, one) == works(scaled_mm, a, b, rows, columns) == [full]
+    fast = works(lambda *x: scaled_mm(*x, use_fast_accum=True), a, b, one, one)
+    assert fast == [gemm(1, 256, 512, 384, "fp8", "bf16")]
 
 
 def test_integer_products() -> None:
@@ -234,8 +238,9 @@ def test_attention_is_fused_where_heads_and_masks_lie_along_their_rows() -> None
     expanded = attend(q, q, q, attn_mask=meta(2, 1, 128, 1).expand(2, 1, 128, 128))
     across = attend(q, q, meta(2, 8, 64, 128).transpose(-1, -2))
     for found in (expanded, across):
-        assert [type(work) for work in found] == [VectorGemmWork] * 2  # scores, and their products with V, in fp32
-        assert sum(work.flop for work in found) == work_flop(whole[0])[1]
+        assert [type(work) for work in found] == [GemmWork] * 2  # scores, and their products with V, in fp32
+        assert {work.problem.input_dtype for work in found} == {"fp32"}
+        assert sum(work_flop(work)[0] for work in found) == work_flop(whole[0])[1]
 
 
 def test_attention_within_a_module_of_torch_is_seen_too() -> None:

@@ -137,8 +137,8 @@ def test_autocast_runs_gemms_in_its_type() -> None:
             return layer(x) @ layer.weight
 
     found = predict_module(Call(forward), torch.zeros(8, 64), EVALUATOR).operations
-    problem = str(GemmProblem(1, 8, 64, 64, "bf16"))  # type: ignore[arg-type]
-    assert [one.detail for one in found if one.kind == "gemm"] == [problem, problem]
+    problems = [str(GemmProblem(1, 8, 64, 64, "bf16", layout=layout)) for layout in ("tn", "nn")]  # type: ignore[arg-type]
+    assert [one.detail for one in found if one.kind == "gemm"] == problems
 
 
 def test_views_are_free_and_copies_are_not() -> None:

@@ -119,10 +119,7 @@ class Library:
             raise UnsupportedError(
                 f"{arch.name} cannot multiply {types.a.dtype} (its tensor cores take {known}): tensor_flop_per_cycle"
             )
-        if types.layout != LAYOUTS[0] and not self._takes_layout(arch, types):
-            raise UnsupportedError(
-                f"{self.name} runs {types.inputs} on {arch.name} in layout {LAYOUTS[0]} alone, got {types.layout}"
-            )
+        self.check_layout(arch, types)
         if self.grouped_families:
             self._grouped_family(arch, types)
             return
@@ -147,14 +144,18 @@ class Library:
                 f"weight-only kernels of {self.name} take {', '.join(first)} or {last} inputs, got {types.a.dtype}"
             )
 
-    def _takes_layout(self, arch: GpuSpec, types: GemmTypes) -> bool:
-        """Say whether its kernels take other layouts: of packed weights and block scales none do.
+    def check_layout(self, arch: GpuSpec, types: GemmTypes) -> None:
+        """Raise `UnsupportedError` where its kernels take one layout: of packed weights and block scales all do.
 
-        Nor do those of 8 bits before data-center Blackwell, whose instructions want K along memory ("cublasLtMatmul",
+        So do those of 8 bits before data-center Blackwell, whose instructions want K along memory ("cublasLtMatmul",
         https://docs.nvidia.com/cuda/cublas).
         """
         is_wide = types.a.dtype.bits >= 16 or arch.sm_arch in FAMILIES["sm100_tcgen05"].own_of
-        return is_wide and not (types.is_weight_quantized or types.is_block_scaled)
+        takes_others = is_wide and not (types.is_weight_quantized or types.is_block_scaled)
+        if types.layout != LAYOUTS[0] and not takes_others:
+            raise UnsupportedError(
+                f"{self.name} runs {types.inputs} on {arch.name} in layout {LAYOUTS[0]} alone, got {types.layout}"
+            )
 
     def few_row_family(self, arch: GpuSpec, types: GemmTypes) -> Family | None:
         """Return what it runs single dense GEMMs of few rows with, where that is not what it runs others with."""

@@ -106,6 +106,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions, *, call_weigh
     quantization = quantization_of(types, options.quantize_from)
     library = default_library(arch, types) if options.library in (None, AUTO) else str(options.library)
     rules = library_of(HYPOTHETICAL if library == AUTO else library)
+    rules.check_layout(arch, types)
     is_ours = library == OURS or (library == AUTO and has_w4a16_kernels(arch, types))
     if library == OURS:
         rules.check(arch, types)
