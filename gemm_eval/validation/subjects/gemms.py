@@ -24,6 +24,7 @@ from gemm_eval.validation.metrics import REGIMES, Score, are_inside, score, scor
 from gemm_eval.validation.plots import save_score_plots
 from gemm_eval.validation.subjects import Fitted, Report, corrections, dense, fitted
 from gemm_eval.validation.subjects.corrections import CorrectedPredictor, can_learn, held_out_answers
+from gemm_eval.validation.subjects.dense_rows import families_of
 from gemm_eval.validation.timings import Floats, Mask, Timings
 
 Names = Sequence[str] | None
@@ -113,7 +114,8 @@ def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> lis
     scores = []
     for name, has_correction in ((dense.model_predictor(arch, timings.library).name, False), ("corrected", True)):
         answers = answer(arch, asked, correction=has_correction)
-        if not has_correction or (answers["source"] == "corrected").any():
+        is_changed = bool((answers["latency_us"] != answers["physics_us"]).any())
+        if not has_correction or (is_changed and (origin.is_calibrated or not is_taught(timings))):
             us, inside = answers["latency_us"] + asked.timer_us, are_in_answers(asked, answers)
             scores.append(Score(asked, name, us, carried, is_inside=inside, note=note))
     if origin.is_calibrated:
@@ -124,6 +126,11 @@ def _as_it_is(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> lis
     if baselines.has_heuristics(arch.name) and baselines.knows_types(timings):
         carried_on.append((baselines.NvidiaHeuristics(arch.name), "as it is"))
     return [*scores, *(Score(asked, item.name, item.predict(asked), words) for item, words in carried_on)]
+
+
+def is_taught(timings: Timings) -> bool:
+    """Return whether corrections are learned from a set, so that users' answers say nothing of what is held out."""
+    return timings.name in {item.name for item in tables.list_correction_timings(timings.gpu)}
 
 
 def answer(arch: GpuSpec, asked: Timings, *, correction: bool = True) -> GEMMTable:
@@ -229,11 +236,18 @@ def compare_gpus(names: Sequence[str], num_folds: int = 5, seed: int = 0) -> Ite
     users get. InvalidOptionError: a GPU without timings.
     """
     archs = [load_arch(name, GpuSpec) for name in chosen_gpus(names, gpus_with_timings())]
-    groups = [
-        (not is_calibrated_on(arch, sets[0]), arch, sets) for arch in archs for sets in _by_library(_sets_of(arch.name))
-    ]
-    for is_carried, arch, sets in sorted(groups, key=lambda group: group[0]):
-        yield from _carried_over(arch, sets) if is_carried else _fitted(arch, sets, num_folds, seed)
+    carried: list[Line] = []
+    fitted: dict[tuple[str, str], list[Timings]] = {}  # by GPU and library of the coefficients
+    for arch in archs:
+        for sets in _by_library(_sets_of(arch.name)):
+            for item in sets:
+                origin = dense.origin_of(arch, item)
+                if origin.is_calibrated or (origin.gpu and is_taught(item)):
+                    fitted.setdefault((str(origin.gpu), item.library), []).append(item)
+            carried += _carried_over(arch, [item for item in sets if not any(item in of for of in fitted.values())])
+    for (gpu, _), sets in fitted.items():
+        yield from _fitted(load_arch(gpu, GpuSpec), sets, num_folds, seed)
+    yield from carried
 
 
 def _sets_of(gpu: str) -> list[Timings]:
@@ -249,21 +263,33 @@ def _by_library(sets: Sequence[Timings]) -> Iterator[list[Timings]]:
         yield list(of_library)
 
 
-def _by_table(sets: Sequence[Timings]) -> dict[str, list[int]]:
-    """Return the indices of sets by the name of their table, without states of L2 and clock."""
-    indices: dict[str, list[int]] = {}
+def _by_table(sets: Sequence[Timings]) -> dict[tuple[str, str], list[int]]:
+    """Return the indices of sets by GPU and name of their table, without states of L2 and clock."""
+    indices: dict[tuple[str, str], list[int]] = {}
     for index, item in enumerate(sets):
-        indices.setdefault("/".join(item.name.split("/")[:2]), []).append(index)
+        indices.setdefault((item.gpu, "/".join(item.name.split("/")[:2])), []).append(index)
     return indices
 
 
-def _fitted(arch: GpuSpec, sets: Sequence[Timings], num_folds: int, seed: int) -> Iterator[Line]:
-    folds, library = assign_joint_folds(sets, num_folds, seed), sets[0].library
+def _coefficients_of(timings: Timings) -> str | None:
+    """Return the GPU that the coefficients of most rows of a set were fitted on."""
+    return dense.origin_of(load_arch(timings.gpu, GpuSpec), timings).gpu
+
+
+def _fitted(arch: GpuSpec, asked_for: Sequence[Timings], num_folds: int, seed: int) -> Iterator[Line]:
+    """Yield the errors of sets, of this GPU and of siblings with its coefficients, by fits on other pairs of all."""
+    library, family = asked_for[0].library, families_of(arch, asked_for[0])[0]
+    more = [*_sets_of(arch.name), *corrections.list_training(arch, library, family)]
+    known = {(item.gpu, item.name) for item in asked_for}
+    sets = [*asked_for, *(item for item in more if item.library == library and (item.gpu, item.name) not in known)]
+    sets = list({(item.gpu, item.name): item for item in sets if _coefficients_of(item) == arch.name}.values())
+    folds = assign_joint_folds(sets, num_folds, seed)
     predictor = CorrectedPredictor(dense.model_predictor(arch, library), dense.fitted_sets(arch.name, library))
     crossed = cross_fit(predictor, sets, num_folds, folds=folds)
-    asked = [item.whole() for item in sets]
+    asked = [item.whole() for item in sets[: len(asked_for)]]
     of_model = [held_out_answers(crossed, item, index) for index, item in enumerate(asked)]
-    for name, indices in _by_table(asked).items():
+    for (gpu, name), indices in _by_table(asked).items():
+        arch = load_arch(gpu, GpuSpec)
         of_table, of_folds = [asked[index] for index in indices], [folds[index] for index in indices]
         predicted: dict[str, Sequence[Floats]] = {}
         for who, baseline in (
@@ -278,7 +304,7 @@ def _fitted(arch: GpuSpec, sets: Sequence[Timings], num_folds: int, seed: int) -
 
 
 def _carried_over(arch: GpuSpec, sets: Sequence[Timings]) -> Iterator[Line]:
-    for name, indices in _by_table(sets).items():
+    for (_, name), indices in _by_table(sets).items():
         of_table = [sets[index].whole() for index in indices]
         answers = [answer(arch, item) for item in of_table]
         roofline = carried_roofline(arch, of_table[0])
