@@ -51,6 +51,7 @@ from gemm_eval.search import (
 from gemm_eval.units import time_text
 from gemm_eval.words import shown
 from gemm_eval.workload import (
+    LAYOUTS,
     NO_LAYOUTS,
     NOTHING_SAID,
     GemmProblem,
@@ -392,6 +393,8 @@ class MulticoreBackend(Backend):
         lines = [f"{self.arch.name} is described coarsely; expect a rough answer."] if self.arch.is_coarse else []
         if self.arch.setting:
             lines.append(f"Setting: {self.arch.setting.strip()}")
+        if result.problem.layout != LAYOUTS[0]:
+            lines.append("Layout: its spec says nothing of layouts, so it takes the same in all of them.")
         if self.arch.calibration:
             lines.append(f"Some of its numbers were fitted on timings: {self.arch.calibration}.")
         if (path := self._path_of(result.problem)) is not None:

@@ -78,6 +78,8 @@ _SIZES: Mapping[str, Callable[[Any, Any], Sizes]] = {
     "linear": lambda x, weight: (1, math.prod(x.shape[:-1]), *reversed(weight.shape)),
     **dict.fromkeys(("dot", "vdot"), lambda a, _: (1, 1, a.numel(), 1)),
 }  # fmt: skip
+
+
 def _layout_of(a: Any, b: Any) -> str:
     """Return how operands A[..,M,K] and B[..,K,N] lie in memory, of `gemm_eval.workload.LAYOUTS`."""
     is_b_along_n = b.stride(-1) == 1 and b.shape[-1] > 1 and b.stride(-2) != 1

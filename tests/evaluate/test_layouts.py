@@ -57,7 +57,9 @@ def test_a_frame_has_layouts_of_its_own() -> None:
 
 def test_chips_with_many_cores_are_the_same_in_all_layouts() -> None:
     chip = GEMMEvaluator("demo-8core", disk_cache=False)
-    assert len({chip.evaluate(1, 64, 4096, 4096, layout=layout).latency_us for layout in ("tn", "nn", "nt")}) == 1
+    results = [chip.evaluate(1, 64, 4096, 4096, layout=layout) for layout in ("tn", "nn", "nt")]
+    assert len({result.latency_us for result in results}) == 1
+    assert ["same in all of them" in result.explain() for result in results] == [False, True, True]
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "int8", "w4a16", "fp8_block"])
