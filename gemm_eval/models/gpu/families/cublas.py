@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu.coefficients import with_defaults, with_ranges
+from gemm_eval.models.gpu.coefficients import with_defaults
 from gemm_eval.models.gpu.families.family import SINGLE, Family, TileChoice, no_tiles, since
 
 
@@ -252,10 +252,7 @@ def _simt_tiles(*_: object) -> Iterator[TileChoice]:
 SIMT = replace(  # a k-step is 8 elements, each fetched by itself where rows start on 4 bytes
     MMA_SYNC, name="simt", number=76, sm_archs=since("sm_70"), own_of=(), num_warps=(2, 4, 8), mma_m=8, rate_frac={},
     step_bytes=32, max_stages=5, dense_tiles=_simt_tiles, weight_only_tiles=no_tiles,
-    # what loads of operands take of the issue slots is lost in every cycle, not between steps
-    coefficients=with_ranges(
-        with_defaults(**_DEFAULTS | {"matrix_frac": 0.85}, line_waste=0.0), step_cycles=(0.0, 100.0, 60.0)
-    ),
+    coefficients=with_defaults(**_DEFAULTS | {"matrix_frac": 0.85, "step_cycles": 60.0}, line_waste=0.0),
 )  # fmt: skip
 
 
