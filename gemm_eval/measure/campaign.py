@@ -138,6 +138,11 @@ _WRITE_START_SECONDS, _WRITE_SECONDS = 2.0, 5e-4  # of the data set: pandas, and
 _TRACE_START_SECONDS, _TRACE_SECONDS = 20.0, 0.005  # PyTorch and its profiler; one call
 
 
+_WEIGHTS_ROTATE = (
+    "num_weight_copies distinct copies in turn, from a pool of random data; A and C are one buffer each, so A may lie "
+    "in L2 as the layer before leaves it"
+)
+_ALL_ROTATE = "num_weight_copies distinct copies of A and B in turn, and as many of C as L2 does not hold"
 Item = TypeVar("Item", bound=GemmItem)
 
 
@@ -305,8 +310,7 @@ class Campaign:
                 "timer": "CUDA events around the launch of a CUDA graph of calls_per_replay calls",
                 "floor_us": floor_us,
                 "floor": "events around a graph of one empty kernel; subtracted from each replay, not from each call",
-                "weights": "num_weight_copies distinct copies in turn, from a pool of random data; A and C are one "
-                "buffer each, so A may lie in L2 as the layer before leaves it",
+                "weights": _ALL_ROTATE if self._kind is DrawnShape else _WEIGHTS_ROTATE,
                 "flush": f"before each cold replay {self.protocol.cold_bytes_of(self.runner.l2_bytes) / 1e6:.0f} MB of "
                 "other memory are read; not timed",
                 "before": "one untimed call before each replay",
