@@ -29,7 +29,7 @@ class ClockState(enum.StrEnum):
 
 
 MEASURED_L2_STATES = (L2State.COLD, L2State.WARM)
-"""States that timings are taken in; nothing at all in L2 is a state of the model alone."""
+"""States in which configs of our kernels are timed; GEMMs drawn at random are timed with nothing in L2."""
 
 
 _MAX_DIM = 1 << 16

@@ -23,14 +23,14 @@ TYPE_NAMES = (
 """The arguments of a `GemmProblem` that are not sizes."""
 
 LAYOUTS = ("tn", "nn", "nt", "tt")
-"""How operands lie in memory: a letter for B, then one for A, as names of cuBLAS's kernels have them.
+"""Layouts of operands in memory: a letter for B, then one for A, as names of cuBLAS's kernels have them.
 
 K runs along memory in ``t`` of B and ``n`` of A, N in ``n`` of B, M in ``t`` of A; N does in C. Linear layers are
 ``tn``, a plain product of row-major matrices ``nn``, gradients of weights ``nt``.
 """
 
 ACCUMULATE = ("fast", "full")
-"""How fp8 kernels of Hopper add products: in the tensor cores alone, which keep fewer bits than fp32, or in fp32."""
+"""Ways in which fp8 kernels of Hopper add products: in the tensor cores alone, which keep fewer bits than fp32, or in fp32."""
 
 _set = object.__setattr__
 
@@ -138,12 +138,12 @@ class GemmTypes:
 
     @property
     def is_a_along_m(self) -> bool:
-        """Whether M runs along memory in A."""
+        """True where M runs along memory in A."""
         return self.layout[1] == "t"
 
     @property
     def is_b_along_n(self) -> bool:
-        """Whether N runs along memory in B."""
+        """True where N runs along memory in B."""
         return self.layout[0] == "n"
 
     @property

@@ -258,7 +258,8 @@ class Found(NamedTuple):
 
 
 OTHER_SMS_SHARE = 0.7
-"""Of a correction, on GPUs of a generation's other SMs: sm_103 takes it from sm_100."""
+"""Share of a correction that GPUs with other SMs of the generation take: sm_103 from sm_100. Assumed: nobody's timings of
+such a GPU are in arch/measured."""
 
 
 def nearest_correction(arch: GpuSpec, library: str, family: str, question: str, model_version: str) -> Found | None:
