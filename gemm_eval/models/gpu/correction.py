@@ -258,7 +258,7 @@ class Found(NamedTuple):
 
 
 OTHER_SMS_SHARE = 0.7
-"""Share of a correction that GPUs with other SMs of the generation take: sm_103 from sm_100. Assumed: nobody's timings of
+"""Share of a correction that GPUs with other SMs of the generation take, sm_103 from sm_100: assumed, as no timings of
 such a GPU are in arch/measured."""
 
 
