@@ -30,7 +30,7 @@ K runs along memory in ``t`` of B and ``n`` of A, N in ``n`` of B, M in ``t`` of
 """
 
 ACCUMULATE = ("fast", "full")
-"""Ways in which fp8 kernels of Hopper add products: in the tensor cores, which keep fewer bits than fp32, or in fp32."""
+"""Ways in which fp8 kernels of Hopper add products: in the tensor cores, which keep fewer bits, or in fp32."""
 
 _set = object.__setattr__
 
