@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,6 +60,16 @@ class MulticoreCalibration(Frozen):
 def calibration_file(chip: str) -> Path:
     """Where the calibration of a chip lies, if there is one."""
     return data_root() / "calibration" / chip / "multicore.yaml"
+
+
+@cache
+def held_out_p90_frac(chip: str) -> float | None:
+    """Return the 90th percentile of a chip's held-out errors, over all rows; None: it is not calibrated."""
+    path = calibration_file(chip)
+    if not path.is_file():
+        return None
+    errors = MulticoreCalibration.model_validate(read_yaml(path)).errors
+    return max(item.p90_percent for item in errors) / 100.0
 
 
 def with_calibration(data: dict[str, Any], chip: str) -> dict[str, Any]:

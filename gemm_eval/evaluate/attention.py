@@ -10,6 +10,14 @@ from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import check_flag, check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
+from gemm_eval.evaluate.interval import (
+    CORRECTION,
+    CORRECTION_MEANING,
+    chip_interval,
+    interval_line,
+    source_of,
+    sum_interval,
+)
 from gemm_eval.evaluate.memory_bound import memory_bound
 from gemm_eval.evaluate.result import GEMMResult, Result, term_lines
 from gemm_eval.frozen import FrozenDict
@@ -19,6 +27,7 @@ from gemm_eval.models.gpu.attention import (
     ATTENTION_LIBRARIES,
     DEFAULT_ATTENTION,
     EXPS_PER_CYCLE,
+    attention_answers,
     attention_coefficients,
     attention_costs,
     attention_rows,
@@ -37,8 +46,10 @@ class AttentionResult(Result):
     """The time of attention on an arch, term by term.
 
     Attributes:
+        low_us, high_us: the interval around `latency_us` that holds 80% of measured times; see `Result`.
         breakdown: microseconds by term, in the order they run; they add up to `latency_us`. On multi-core chips they
-            are the times of the parts, and what of them overlaps is below 0, `hidden_us`.
+            are the times of the parts, and what of them overlaps is below 0, `hidden_us`; `correction_us`, on GPUs, is
+            what timings showed beyond the terms, of either sign.
         term_meanings: what the time of each term goes to.
         bound: what limits: ``matrix`` (both products), ``exp`` (the exponentials), ``dram`` or ``launch`` (fixed
             times), the largest of these, where it is at least half of the latency; else ``latency`` (CTAs that wait,
@@ -48,7 +59,8 @@ class AttentionResult(Result):
         is_fused: scores stay on the chip; else two batched GEMMs with a softmax between them, through DRAM.
         has_positions: rotary positions and the write of new keys and values to the cache are in it.
         roofs: microseconds that the products, the exponentials and the compulsory DRAM bytes take at least.
-        source: ``calibrated`` where coefficients were fitted on this very chip, else ``analytic``.
+        source: ``corrected`` or ``calibrated`` where coefficients were fitted on this very chip, with or without what
+            timings showed beyond the terms; else ``analytic``.
         origin: where they come from, in words.
         mapping: fused on multi-core chips: which core computes what, in which tiles; else None.
         dram_bytes: fused on multi-core chips: bytes that the chip moves; else None.
@@ -57,6 +69,8 @@ class AttentionResult(Result):
     problem: AttentionProblem
     arch_name: str
     latency_us: float
+    low_us: float
+    high_us: float
     breakdown: FrozenDict[str, float]
     term_meanings: FrozenDict[str, str]
     bound: str
@@ -98,6 +112,7 @@ class AttentionResult(Result):
             f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)}, {self.tflop_per_s:,.1f} TFLOP/s, "
             f"{self.gb_per_s:,.0f} GB/s, bound by {self.bound}.",
             f"Kernel: {self.kernel}; coefficients {self.origin}.",
+            interval_line(self.low_us, self.high_us),
             *term_lines(self.breakdown, self.term_meanings, _SHOWN_FROM_US),
             f"At least: {at_least}.",
         ]
@@ -170,14 +185,22 @@ def _fused_on_gpu(arch: GpuSpec, problems: Sequence[AttentionProblem], library: 
             known = ", ".join(arch.tensor_flop_per_cycle)
             raise UnsupportedError(f"{arch.name} has no tensor cores for {problem.dtype} attention, but for {known}")
     coefficients = attention_coefficients(arch, library)
-    costs = attention_costs(arch, coefficients.values, attention_rows(problems), library)
+    rows = attention_rows(problems)
+    costs = attention_costs(arch, coefficients.values, rows, library)
+    answers = attention_answers(arch, coefficients, rows, costs)
+    latency_us = costs.latency_us * answers.factor
+    ends = zip(*(of.tolist() for of in answers.ends_us(latency_us)), strict=True)
+    has_positions = library == DEFAULT_ATTENTION
     results = []
-    for problem, family, terms in zip(problems, costs.families.tolist(), costs.terms, strict=True):
-        origin, meanings = coefficients.origins[family], ATTENTION_FAMILIES[family].term_meanings
-        has_positions = library == DEFAULT_ATTENTION
-        results.append(
-            _result(arch, problem, terms, meanings, family, has_positions, origin.is_calibrated, origin.text)
-        )
+    for problem, family, of_model, us, interval in zip(
+        problems, costs.families.tolist(), costs.terms, latency_us.tolist(), ends, strict=True
+    ):
+        origin, meanings, terms = coefficients.origins[family], ATTENTION_FAMILIES[family].term_meanings, of_model
+        physics_us = sum(of_model.values())
+        source = source_of(origin, us, physics_us)
+        if us != physics_us:
+            terms, meanings = {**terms, CORRECTION: us - physics_us}, {**meanings, CORRECTION: CORRECTION_MEANING}
+        results.append(_result(arch, problem, terms, interval, meanings, family, has_positions, source, origin.text))
     return results
 
 
@@ -198,14 +221,15 @@ def _unfused(
     score_bytes = num * rows * keys * problem.output_dtype.half_bits / 16
     softmax = memory_bound(arch, 2 * score_bytes, score_bytes, keys)
     terms = dict(zip(_UNFUSED_TERMS, (scores.latency_us, softmax.latency_us, values.latency_us), strict=True))
-    is_calibrated = scores.source != "analytic"
-    origin = "of the GEMMs" if is_calibrated else "none"
-    return _result(arch, problem, terms, _UNFUSED_TERMS, "unfused", False, is_calibrated, origin)
+    ends = sum_interval((each.latency_us, each.low_us, each.high_us) for each in (scores, softmax, values))
+    source = "analytic" if scores.source == "analytic" else "calibrated"
+    origin = "none" if scores.source == "analytic" else "of the GEMMs"
+    return _result(arch, problem, terms, ends, _UNFUSED_TERMS, "unfused", False, source, origin)
 
 
 def _result(
-    arch: ArchSpec, problem: AttentionProblem, terms: Mapping[str, float], meanings: Mapping[str, str], kernel: str,
-    has_positions: bool, is_calibrated: bool, origin: str,
+    arch: ArchSpec, problem: AttentionProblem, terms: Mapping[str, float], interval_us: tuple[float, float],
+    meanings: Mapping[str, str], kernel: str, has_positions: bool, source: str, origin: str,
 ) -> AttentionResult:  # fmt: skip
     latency_us = sum(terms.values())
     roofs = _roofs(arch, problem)
@@ -213,8 +237,8 @@ def _result(
     largest = max(limits, key=lambda name: limits[name])
     bound = largest if limits[largest] >= _DECISIVE_FRAC * latency_us else "latency"
     return AttentionResult(
-        problem, arch.name, latency_us, FrozenDict(terms), FrozenDict(meanings), bound, kernel, kernel != "unfused",
-        has_positions, FrozenDict(roofs), "calibrated" if is_calibrated else "analytic", origin,
+        problem, arch.name, latency_us, *interval_us, FrozenDict(terms), FrozenDict(meanings), bound, kernel,
+        kernel != "unfused", has_positions, FrozenDict(roofs), source, origin,
     )  # fmt: skip
 
 
@@ -257,7 +281,8 @@ def _fused_on_cores(arch: MulticoreSpec, problem: AttentionProblem) -> Attention
     cost = unpack_attention_cost(find_best_fused_attention(arch, as_read)[0])
     terms = {_TERM_NAMES.get(name, name): us for name, us in cost.breakdown.items() if name != "pack_us"}
     return AttentionResult(
-        problem, arch.name, cost.latency_us, FrozenDict(terms), FrozenDict(_MEANINGS), _BOUNDS[cost.bound],
+        problem, arch.name, cost.latency_us, *chip_interval(arch, cost.latency_us), FrozenDict(terms),
+        FrozenDict(_MEANINGS), _BOUNDS[cost.bound],
         f"fused {cost.mapping}", is_fused=True, has_positions=False, roofs=FrozenDict(_chip_roofs(arch, as_read)),
         source="analytic", origin="of the chip, fitted on its GEMMs" if arch.calibration else "none",
         mapping=cost.mapping, dram_bytes=cost.dram_bytes,

@@ -14,6 +14,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Records
 from gemm_eval.evaluate.explain_gpu import say_padding, say_waves, spec_changes
+from gemm_eval.evaluate.interval import interval_line
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -319,9 +320,7 @@ class GpuBackend(Backend):
                 f"the terms, by what timings of such GEMMs on {self._timed(kind.types, result.options, home)} showed "
                 "beyond them; correction=False leaves that out."
             )
-        if result.low_us is not None and result.high_us is not None:
-            ends = f"{time_text(result.low_us)} to {time_text(result.high_us)}"
-            lines.append(f"80% of measured times are expected within {ends}.")
+        lines.append(interval_line(result.low_us, result.high_us))
         if library == HYPOTHETICAL:
             lines.append("No such kernels exist: this is what mixed-input kernels of CUTLASS's kind could do.")
         if library == OURS and not (origin.gpu and has_sms_of(self.arch, origin.gpu)):

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.errors import InvalidProblemError
+from gemm_eval.evaluate.interval import CORRECTION, chip_interval, source_of
 from gemm_eval.evaluate.result import Result
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.models.gpu.learned import answers_for
 from gemm_eval.models.gpu.memory_bound import (
+    MEMORY_BOUND,
     MEMORY_BOUND_TERMS,
+    MEMORY_BOUND_VERSION,
+    MemoryBoundRows,
     memory_bound_coefficients,
+    memory_bound_features,
     memory_bound_row,
     memory_bound_terms,
 )
@@ -27,13 +36,17 @@ _MAX_BYTES = 1 << 60
 class MemoryBoundResult(Result):
     """The time of a kernel that reads and writes some bytes, and computes next to nothing.
 
-    `source` is ``calibrated`` on a GPU that the coefficients were fitted on, else ``analytic``.
+    `source` is ``corrected`` or ``calibrated`` on a GPU that the coefficients were fitted on, with or without what its
+    timings showed beyond the terms (`correction_us`); else ``analytic``. 80% of measured times are expected within
+    `low_us` to `high_us`.
     """
 
     arch_name: str
     read_bytes: float
     write_bytes: float
     latency_us: float
+    low_us: float
+    high_us: float
     breakdown: FrozenDict[str, float]
     source: str
 
@@ -73,25 +86,37 @@ def memory_bounds(
     for place, kernel in enumerate(kernels):
         places.setdefault(memory_kernel(kernel[4]).library, []).append(place)
     for library, chosen in places.items():
-        for place, (source, terms) in zip(chosen, _terms(arch, library, [kernels[i] for i in chosen]), strict=True):
-            latency_us, breakdown = sum(terms.values()), FrozenDict(terms)
-            results[place] = MemoryBoundResult(arch.name, *kernels[place][:2], latency_us, breakdown, source)
+        on = _on_gpu if isinstance(arch, GpuSpec) else _on_chip
+        results |= zip(chosen, on(arch, library, [kernels[i] for i in chosen]), strict=True)
     return tuple(results[place] for place in range(len(kernels)))
 
 
-def _terms(
-    arch: ArchSpec, library: str, kernels: Sequence[tuple[float, float, int, int, str]]
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the source of the time of each kernel of a library, and its `MEMORY_BOUND_TERMS` in microseconds."""
-    if not isinstance(arch, GpuSpec):
-        rate = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
-        for read_bytes, write_bytes, *_ in kernels:
-            values = (arch.launch_us, 0.0, (read_bytes + write_bytes) / rate)
-            yield "analytic", dict(zip(MEMORY_BOUND_TERMS, values, strict=True))
-        return
+_Kernel = tuple[float, float, int, int, str]
+
+
+def _on_chip(arch: Any, _: str, kernels: Sequence[_Kernel]) -> Iterator[MemoryBoundResult]:
+    rate = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
+    for read_bytes, write_bytes, *_more in kernels:
+        values = (arch.launch_us, 0.0, (read_bytes + write_bytes) / rate)
+        terms = FrozenDict(zip(MEMORY_BOUND_TERMS, values, strict=True))
+        ends = chip_interval(arch, sum(values))
+        yield MemoryBoundResult(arch.name, read_bytes, write_bytes, sum(values), *ends, terms, "analytic")
+
+
+def _on_gpu(arch: Any, library: str, kernels: Sequence[_Kernel]) -> Iterator[MemoryBoundResult]:
     coefficients, origin = memory_bound_coefficients(arch, library)
-    source = "calibrated" if origin.is_calibrated else "analytic"
-    for read_bytes, write_bytes, row_elements, num_rows, what in kernels:  # as columns, powers differ in their last bit
-        row = memory_bound_row(what, read_bytes, write_bytes, num_rows, row_elements)
-        terms = memory_bound_terms(arch, coefficients, row)
-        yield source, {name: float(us) for name, us in terms.items()}
+    rows = [memory_bound_row(kernel[4], *kernel[:2], kernel[3], kernel[2]) for kernel in kernels]
+    # as columns, powers differ in their last bit
+    terms = [{name: float(us) for name, us in memory_bound_terms(arch, coefficients, row).items()} for row in rows]
+    physics_us = np.array([sum(of.values()) for of in terms])
+    columns = MemoryBoundRows(*np.array(rows, np.float64).T.copy())
+    features = memory_bound_features(columns, physics_us)
+    answers = answers_for(arch, MEMORY_BOUND, library, origin, coefficients, MEMORY_BOUND_VERSION, features, physics_us)
+    latency_us = physics_us * answers.factor
+    ends = answers.ends_us(latency_us)
+    for (read_bytes, write_bytes, *_), of, us, of_terms, low, high in zip(
+        kernels, terms, latency_us.tolist(), physics_us.tolist(), *(end.tolist() for end in ends), strict=True
+    ):
+        breakdown = FrozenDict(of if us == of_terms else {**of, CORRECTION: us - of_terms})
+        source = source_of(origin, us, of_terms)
+        yield MemoryBoundResult(arch.name, read_bytes, write_bytes, us, low, high, breakdown, source)

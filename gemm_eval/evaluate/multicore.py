@@ -19,6 +19,7 @@ from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Backend, Integers, Kind, Records
 from gemm_eval.evaluate.explain_multicore import spec_changes
+from gemm_eval.evaluate.interval import chip_interval
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import LoopOrder
@@ -347,14 +348,14 @@ class MulticoreBackend(Backend):
         self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool  # noqa: ARG002
     ) -> GEMMResult:  # fmt: skip
         cost = unpack_cost(record)
-        flop = problem.flop
+        flop, (low_us, high_us) = problem.flop, chip_interval(self.arch, cost.latency_us)
         num_refused: FrozenDict[str, int] = FrozenDict(
             sram=cost.num_refused_sram, partition_bound=cost.num_partitions_bounded,
             partition_dropped=cost.num_partitions_dropped,
         )  # fmt: skip
         return GEMMResult(
             problem=problem, arch_name=self.arch.name, latency_us=cost.latency_us, physics_us=cost.latency_us,
-            low_us=None, high_us=None, compute_us=cost.compute_us, dram_us=cost.dram_us, flop=flop,
+            low_us=low_us, high_us=high_us, compute_us=cost.compute_us, dram_us=cost.dram_us, flop=flop,
             dram_bytes=cost.dram_bytes,
             utilization_frac=flop / (cost.latency_us * (self.highest_tflop_per_s(problem.input_dtype) * 1e6)),
             bound=_BOUND_NAMES[cost.bound], mapping=cost.mapping, breakdown=FrozenDict(cost.breakdown),
@@ -363,6 +364,11 @@ class MulticoreBackend(Backend):
             source=self._source, model_version=MODEL_VERSION, is_exhaustive=is_found and self.is_exhaustive,
             num_candidates=cost.num_candidates, num_refused=num_refused, _origin=origin,
         )  # fmt: skip
+
+    def intervals(
+        self, kinds: Sequence[Kind], kind_of: Integers, sizes: Integers, layouts: Layouts, records: Records  # noqa: ARG002
+    ) -> npt.NDArray[np.float64]:  # fmt: skip
+        return np.array(chip_interval(self.arch, records["latency_us"]))
 
     def words_of(self, name: str, records: Records) -> npt.NDArray[Any] | None:
         if name == "source":

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class Result:
     """The predicted time of one operation on an arch.
 
-    Each has `arch_name`, `latency_us`, its `breakdown` by term (microseconds that add up to it), the `bound` that
-    limits it, and the `source` of its numbers.
+    Each has `arch_name`, `latency_us`, the ends `low_us` and `high_us` of the interval that holds 80% of measured times
+    (MODEL.md, "Intervals"), its `breakdown` by term (microseconds that add up to it), the `bound` that limits it, and
+    the `source` of its numbers.
     """
 
     __slots__ = ()
@@ -235,9 +236,7 @@ def _headers(arch_type: str) -> Sequence[str]:
 
 def _cells(result: GEMMResult) -> list[str]:
     """Return what stands under `_HEADERS`."""
-    interval = _NOT_KNOWN
-    if result.low_us is not None and result.high_us is not None:
-        interval = f"{time_text(result.low_us)} to {time_text(result.high_us)}"
+    interval = f"{time_text(result.low_us)} to {time_text(result.high_us)}"
     return [
         str(result.problem), time_text(result.latency_us), interval, f"{result.utilization_frac:.1%}", result.bound,
         str(result.mapping), result.source,
@@ -271,7 +270,7 @@ class GEMMResult(Result):
         physics_us: by the terms of the model alone, before what timings showed beyond them is added; `latency_us` where
             nothing is corrected.
         low_us, high_us: the interval around `latency_us` that holds 80% of measured times, by what was held out of
-            fits; None for multi-core chips, whose calibrations keep the errors of sets of rows, not of single ones.
+            fits; half to twice the latency where nothing was fitted.
         compute_us: time that the compute units of the slowest core (GPU: the tensor cores) need, overlap left aside.
         dram_us: time that DRAM needs for the slowest core (GPU: for all), overlap left aside.
         dram_bytes: DRAM traffic of the whole chip, reads and writes.
@@ -298,8 +297,8 @@ class GEMMResult(Result):
     arch_name: str
     latency_us: float
     physics_us: float
-    low_us: float | None
-    high_us: float | None
+    low_us: float
+    high_us: float
     compute_us: float
     dram_us: float
     flop: int

@@ -18,6 +18,7 @@ from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import ErrorFigures
 from gemm_eval.validation.fit import held_out, sha256_of
+from gemm_eval.validation.learned import FittedLearned, Subject, calibrate_learned, corrected
 from gemm_eval.validation.metrics import Metrics, error_figures, measure_errors
 from gemm_eval.validation.tables import measured_root, meta_of, read_table
 from gemm_eval.validation.timings import Floats, Ints, Mask, Table
@@ -125,6 +126,7 @@ class Exam(NamedTuple, Generic[T]):
         columns, baselines: header of each label that is shown, and of each other predictor.
         is_main: whether a line is printed where no single groups are asked for.
         is_joint: fits are on all tables of a GPU together.
+        learns: what a learned correction has to know; None: there is none.
     """
 
     read: Callable[[str], list[T]]
@@ -137,6 +139,7 @@ class Exam(NamedTuple, Generic[T]):
     baselines: Mapping[str, str]
     is_main: Callable[[Mapping[str, str]], bool]
     is_joint: bool = False
+    learns: Subject | None = None
 
     def held_out(self, arch: GpuSpec, sets: Sequence[T]) -> dict[str, Floats]:
         """Return latencies by who predicts them, [rows] of tables that are fitted together, in microseconds.
@@ -146,7 +149,10 @@ class Exam(NamedTuple, Generic[T]):
         for table in sets:
             if table.gpu != arch.name:
                 raise InvalidInputError(f"{table.name} is of {table.gpu}, not of {arch.name}")
-        return held_out(self.folds(sets), self.predict(arch, sets))
+        predict = self.predict(arch, sets)
+        if self.learns is not None:
+            predict = corrected(self.learns, arch, sets, predict, MODEL)
+        return held_out(self.folds(sets), predict)
 
     def by_table(self, arch: GpuSpec, sets: Sequence[T]) -> Iterator[tuple[T, dict[str, Floats]]]:
         """Yield each table with its rows' held-out predictions."""
@@ -156,8 +162,16 @@ class Exam(NamedTuple, Generic[T]):
                 yield table, {who: us[rows] for who, us in predicted.items()}
 
     def errors(self, arch: GpuSpec, sets: Sequence[T]) -> tuple[ErrorFigures, ...]:
-        """Return the model's held-out errors on each table as a calibration file has them."""
-        return tuple(errors_of(table, predicted[MODEL]) for table, predicted in self.by_table(arch, sets))
+        """Return the held-out errors of the model's terms on each table as a calibration file has them."""
+        physics = self._replace(learns=None)
+        return tuple(errors_of(table, predicted[MODEL]) for table, predicted in physics.by_table(arch, sets))
+
+    def corrections(self, arch: GpuSpec, sets: Sequence[T]) -> Iterator[FittedLearned]:
+        """Yield a learned correction for each group of kernels with rows enough."""
+        assert self.learns is not None
+        for together in [sets] if self.is_joint else [[table] for table in sets]:
+            predict, folds = self.predict(arch, together), self.folds(together)
+            yield from calibrate_learned(self.learns, arch, together, predict, folds, MODEL)
 
 
 def gpus_with(exam: Exam[Any]) -> list[str]:

@@ -195,7 +195,8 @@ def load_correction(path: Path) -> tuple[Correction, Trees | None]:
     """
     try:
         found = Correction.model_validate(read_yaml(path))
-        trees = _load_trees(path.with_suffix(".npz"), found) if found.is_on else None
+        arrays = path.with_suffix(".npz")
+        trees = load_trees(arrays, found.arrays_sha256, LEAF) if found.is_on else None
     except (ValueError, KeyError, OSError) as error:
         raise ArchValidationError(f"{path}: {error}") from error
     if path != correction_path(found.gpu, found.library, found.family, found.question):
@@ -203,16 +204,17 @@ def load_correction(path: Path) -> tuple[Correction, Trees | None]:
     return found, trees
 
 
-def _load_trees(path: Path, found: Correction) -> Trees:
+def load_trees(path: Path, sha256: str, leaf: int) -> Trees:
+    """Read trees whose leaves have the feature `leaf`; ValueError: damaged, or another file than was written."""
     content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != found.arrays_sha256:
+    if hashlib.sha256(content).hexdigest() != sha256:
         raise ValueError(f"{path.name} is not the file that was written with it")
     with np.load(path, allow_pickle=False) as arrays:
         trees = Trees(**{name: arrays[name] for name in Trees._fields})
     num = len(trees.number)
-    is_leaf, places = trees.feature == LEAF, np.arange(num)
+    is_leaf, places = trees.feature == leaf, np.arange(num)
     is_sound = np.where(is_leaf, trees.left == places, (trees.left > places) & (trees.left + 1 < num))
-    is_known = (trees.feature >= 0) & (trees.feature <= LEAF)
+    is_known = (trees.feature >= 0) & (trees.feature <= leaf)
     if not (is_sound.all() and is_known.all() and ((trees.roots >= 0) & (trees.roots < num)).all()):
         raise ValueError(f"{path.name} holds no trees")
     return trees

@@ -210,3 +210,25 @@ def carry(records: Any, rows: Any, sizes: Any, factors: Any, ceilings_us: Any, l
         if is_changed and records[row]["active_sms"] > 0:
             G, M, K, N = sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3]
             _write(records[row], factors[index], ceilings_us[index], limits[0], G, M, K, N)
+
+
+@entry_point
+def correct_rows(x: Any, nodes: Any, roots: Any, sites: Any, limits: Any, out: Any) -> None:
+    """Write to `out` [rows, 3] log factors, how far they are trusted, and octaves to the nearest site.
+
+    x [rows, features and -inf], sizes first; sites [sites, sizes]; limits [6]: baseline, depth, least and most of the
+    log factor, octaves up to which it holds in full, and from which on not at all.
+    """
+    for row in range(len(x)):
+        log_factor = limits[0] + _sum_of_trees(nodes, roots, 0, len(roots), int(limits[1]), x[row])
+        nearest = np.inf
+        for site in range(len(sites)):
+            total = 0.0
+            for size in range(sites.shape[1]):
+                away = x[row, size] - sites[site, size]
+                total += away * away
+            nearest = min(nearest, total)
+        octaves = math.sqrt(nearest)
+        out[row, 0] = min(limits[3], max(limits[2], log_factor))
+        out[row, 1] = max(0.0, min(1.0, (limits[5] - octaves) / (limits[5] - limits[4])))
+        out[row, 2] = octaves

@@ -19,6 +19,7 @@ from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.calibration import Origin, SingleCalibration, transferred
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
+from gemm_eval.models.gpu.learned import Features
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 from gemm_eval.workload import ENGINES, memory_kernel
 
@@ -164,6 +165,19 @@ def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundR
         "row_us": main_us - bytes_us,
         "bytes_us": bytes_us,
     }
+
+
+MEMORY_BOUND = "memory-bound"
+"""Name of the subject, in files of what was learned of it."""
+
+_LEAST = 1e-3  # of what a logarithm is taken of
+
+
+def memory_bound_features(rows: MemoryBoundRows, latency_us: Floats) -> Features:
+    """Return what a correction knows of kernels [rows]: their sizes, kind, and latencies by the terms."""
+    columns = {name: np.log2(np.maximum(column, _LEAST)) for name, column in rows._asdict().items()}
+    sizes = {name: columns.pop(name) for name in ("read_bytes", "write_bytes", "num_rows")}
+    return Features(sizes, columns | {"latency": np.log2(np.maximum(latency_us, _LEAST))})
 
 
 def memory_bound_us(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundRows) -> Floats:

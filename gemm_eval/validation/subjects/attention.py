@@ -17,10 +17,13 @@ from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import Coefficient
 from gemm_eval.models.gpu import attention as model
+from gemm_eval.models.gpu.correction import physics_digest
+from gemm_eval.models.gpu.learned import Features
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, Exam, Groups, MeasuredTable, Predict
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, provenance, rounded
+from gemm_eval.validation.learned import PHYSICS, Subject
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, fitted, rows_between
 from gemm_eval.validation.tables import measured_root
@@ -159,6 +162,25 @@ def predictions(arch: GpuSpec, table: AttentionTable) -> Predict:
     return predict
 
 
+def committed_us(arch: GpuSpec, sets: Sequence[AttentionTable]) -> tuple[Floats, dict[str, str]]:
+    """Return the latencies of rows by committed coefficients, and the digest of those of each family."""
+    (table,) = sets
+    values = model.attention_coefficients(arch, table.library).values
+    digests = {name: physics_digest(of, model.ATTENTION_MODEL_VERSION) for name, of in values.items()}
+    return model.attention_costs(arch, values, table.rows, table.library).latency_us, digests
+
+
+def describe(
+    arch: GpuSpec, sets: Sequence[AttentionTable], latency_us: Floats
+) -> tuple[npt.NDArray[np.str_], Features]:
+    """Return the family of each row, and its features."""
+    (table,) = sets
+    return families_of(arch, table), model.attention_features(table.rows, np.maximum(latency_us, 1e-3))
+
+
+LEARNS = Subject(model.ATTENTION, model.ATTENTION_MODEL_VERSION, model.INCREASING, committed_us, describe)
+
+
 def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> model.AttentionCalibration:
     """Fit all families of a library on the committed tables of a GPU; errors are of heads that are held out."""
     sets = [table for table in tables(arch.name) if table.library == library]
@@ -207,9 +229,11 @@ def exam(phase: Sequence[str] | None = None, seed: int = 0) -> Exam[AttentionTab
         predict=lambda arch, sets: predictions(arch, sets[0]),
         folds=lambda sets: folds_of_heads(sets[0], seed),
         groups=_groups,
-        headline="heads held out: MAPE of a naive and of a fitted roofline, then the errors of gemm_eval",
+        headline="heads held out: MAPE of a naive and of a fitted roofline, and of the model without what was learned "
+        "beyond its terms, then the errors of gemm_eval",
         title="{gpu}, {library}, {phase}",
         columns={"group": "rows of"},
-        baselines={NAIVE: "naive", FITTED: "roofline"},
+        baselines={NAIVE: "naive", FITTED: "roofline", PHYSICS: "physics"},
         is_main=lambda labels: labels["group"] == ALL,
+        learns=LEARNS,
     )

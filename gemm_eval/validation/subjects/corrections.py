@@ -23,6 +23,7 @@ from gemm_eval.validation.subjects.dense import ModelPredictor, model_predictor,
 from gemm_eval.validation.subjects.dense_rows import best_records, pack_problems, with_families
 from gemm_eval.validation.tables import list_correction_timings, measured_root
 from gemm_eval.validation.timings import LEAST_KERNEL_US, Floats, Ints, Timings
+from gemm_eval.validation.trees import spread_thresholds, trees_of
 from gemm_eval.workload import GemmTypes, RunOptions
 
 # More trees, or larger ones, change held-out errors by a tenth of a point.
@@ -50,7 +51,7 @@ def fit_trees(features: Floats, targets: Floats, weights: Floats, pairs: Ints) -
 
     def fit(how: dict[str, Any], x: Floats, y: Floats, seed: int) -> tuple[gpu_model.Trees, Floats]:
         fitted = HistGradientBoostingRegressor(**_HOW, **how).fit(x, y, sample_weight=weights)
-        return _spread(trees_of(fitted, pairs), x, seed), fitted.predict(x)
+        return spread_thresholds(trees_of(fitted, pairs, gpu_model.LEAF), x, seed), fitted.predict(x)
 
     smooth, predicted = fit(_SMOOTH, features[:, : len(gpu_model.SMOOTH_FEATURES)], targets, 0)
     rest = np.clip(targets - predicted, -gpu_model.MOST_OF_KERNEL_LOG, gpu_model.MOST_OF_KERNEL_LOG)
@@ -62,44 +63,6 @@ def fit_trees(features: Floats, targets: Floats, weights: Floats, pairs: Ints) -
         np.concatenate([smooth.feature, of_kernel.feature]),
         np.concatenate([smooth.roots, of_kernel.roots + num_nodes]).astype(np.int16),
         smooth.num_smooth, np.maximum(smooth.depth, of_kernel.depth), smooth.baseline + of_kernel.baseline, pairs,
-    )  # fmt: skip
-
-
-def _spread(trees: gpu_model.Trees, features: Floats, seed: int) -> gpu_model.Trees:
-    """Move each threshold to a random place between the values of the data around it.
-
-    The data do not tell where between two values a step lies: the sum of all trees becomes a ramp of small steps.
-    """
-    number, rng = trees.number.copy(), np.random.default_rng(seed)
-    for index in range(features.shape[1]):
-        nodes, values = np.flatnonzero(trees.feature == index), np.unique(features[:, index])
-        above = np.clip(np.searchsorted(values, number[nodes], side="right"), 1, max(1, len(values) - 1))
-        if len(nodes):
-            low, high = values[above - 1], values[above]
-            number[nodes] = low + (high - low) * rng.random(len(nodes))
-    return trees._replace(number=number)
-
-
-def trees_of(fitted: Any, pairs: Ints) -> gpu_model.Trees:
-    """Return the trees of a fitted `HistGradientBoostingRegressor`, whose nodes are read as its predictor has them."""
-    rows: list[tuple[float, int, int]] = []  # number, left child, feature
-    roots: list[int] = []
-    for (predictor,) in fitted._predictors:
-        nodes, root = predictor.nodes, len(rows)
-        roots.append(root)
-        order = [0]  # breadth first, so that both children of a node are neighbours
-        for number_of, node in enumerate(nodes[index] for index in order):
-            if node["is_leaf"]:
-                rows.append((float(node["value"]), root + number_of, gpu_model.LEAF))
-            else:
-                rows.append((float(node["num_threshold"]), root + len(order), int(node["feature_idx"])))
-                order += [int(node["left"]), int(node["right"])]
-    number, left, feature = zip(*rows, strict=True)
-    depth = max(predictor.get_max_depth() for (predictor,) in fitted._predictors)
-    return gpu_model.Trees(
-        np.array(number), np.array(left, np.int16), np.array(feature, np.int8), np.array(roots, np.int16),
-        np.array([len(roots)], np.int16), np.array([depth], np.int16),
-        np.asarray(fitted._baseline_prediction, np.float64).reshape(1), pairs,
     )  # fmt: skip
 
 

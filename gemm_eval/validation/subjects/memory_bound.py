@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import memory_bound as model
+from gemm_eval.models.gpu.correction import physics_digest
+from gemm_eval.models.gpu.learned import Features
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_positive, interpolated
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, TABLE, Exam, Groups, MeasuredTable, Predict
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded
+from gemm_eval.validation.learned import PHYSICS, Subject
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, fitted, rows_between
 from gemm_eval.validation.tables import measured_root
@@ -99,6 +103,25 @@ def predictions(arch: GpuSpec, table: MemoryBoundTable) -> Predict:
     return predict
 
 
+def committed_us(arch: GpuSpec, sets: Sequence[MemoryBoundTable]) -> tuple[Floats, dict[str, str]]:
+    """Return the latencies of rows by committed coefficients, and the digest of these by library."""
+    (table,) = sets
+    coefficients, _ = model.memory_bound_coefficients(arch, table.library)
+    digests = {table.library: physics_digest(coefficients, model.MEMORY_BOUND_VERSION)}
+    return model.memory_bound_us(arch, coefficients, table.rows), digests
+
+
+def describe(
+    arch: GpuSpec, sets: Sequence[MemoryBoundTable], latency_us: Floats  # noqa: ARG001
+) -> tuple[npt.NDArray[np.str_], Features]:  # fmt: skip
+    """Return the library of each row, and its features."""
+    (table,) = sets
+    return np.full(len(table), table.library), model.memory_bound_features(table.rows, latency_us)
+
+
+LEARNS = Subject(model.MEMORY_BOUND, model.MEMORY_BOUND_VERSION, ("read_bytes", "write_bytes"), committed_us, describe)
+
+
 def calibrate_memory_bound(arch: GpuSpec, library: str = ENGINES) -> model.MemoryBoundCalibration:
     """Fit all coefficients on the committed tables of a library's kernels on a GPU; errors are of folds held out."""
     sets = [table for table in tables(arch.name) if table.library == library]
@@ -138,9 +161,11 @@ def exam() -> Exam[MemoryBoundTable]:
         folds=lambda sets: sets[0].fold,
         groups=_groups,
         headline="held out: all rows of a width, or of an octave of elements of PyTorch's kernels; MAPE of the data "
-        "sheet's rate, of overhead and rate fitted for each kernel, of a table, then errors of gemm_eval",
+        "sheet's rate, of overhead and rate fitted for each kernel, of a table, of the "
+        "model's terms alone, then errors of gemm_eval",
         title="{gpu}, {data}",
         columns={"what": "kernel", "group": "rows of"},
-        baselines={NAIVE: "naive", FITTED: "roofline", TABLE: "table"},
+        baselines={NAIVE: "naive", FITTED: "roofline", TABLE: "table", PHYSICS: "physics"},
         is_main=lambda labels: ALL in (labels["group"], labels["what"]),
+        learns=LEARNS,
     )

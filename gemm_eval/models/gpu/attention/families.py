@@ -26,6 +26,7 @@ from gemm_eval.models.gpu.attention.rows import (
     AttentionRows,
 )
 from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
+from gemm_eval.models.gpu.learned import Answers, Features, answers_for
 from gemm_eval.words import shown
 from gemm_eval.workload import AttentionProblem
 
@@ -241,6 +242,36 @@ def _before_tcgen05(arch: GpuSpec, rows: AttentionRows) -> npt.NDArray[np.str_]:
 ATTENTION_MODEL_VERSION = "attention-3"
 
 
+ATTENTION = "attention"
+"""Name of the subject, in files of what was learned of it."""
+
+INCREASING = ("batch", "q_len", "kv_len", "num_heads")
+"""Features with which a correction never falls."""
+
+_SIZES = (
+    "batch",
+    "q_len",
+    "kv_len",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "value_dim",
+    "window",
+    "q_bits",
+    "kv_bits",
+)
+
+
+def attention_features(rows: AttentionRows, latency_us: Floats) -> Features:
+    """Return what a correction knows of problems: their sizes, CTAs they can have, and latencies by the terms."""
+    sizes = {name: np.log2(getattr(rows, name)) for name in _SIZES}
+    others = {
+        "is_causal": rows.is_causal, "latency": np.log2(latency_us), "heads": np.log2(rows.batch * rows.num_heads),
+        "kv_heads": np.log2(rows.batch * rows.num_kv_heads), "group": np.log2(rows.group),
+    }  # fmt: skip
+    return Features(sizes, others)
+
+
 class FittedFamily(calibrations.Frozen):
     """The coefficients of a family."""
 
@@ -357,3 +388,18 @@ def attention_costs(
             for place, *values in zip(places.tolist(), *columns, strict=True):
                 terms[place] = dict(zip(times, values, strict=True))
     return AttentionCosts(latency_us, families, terms)
+
+
+def attention_answers(
+    arch: GpuSpec, coefficients: AttentionCoefficients, rows: AttentionRows, costs: AttentionCosts
+) -> Answers:
+    """Return what was learned of problems, [rows]: factors of their latencies, and the logs of intervals."""
+    columns = np.empty((len(Answers._fields), len(rows)))
+    for family in np.unique(costs.families).tolist():
+        mask = costs.families == family
+        us = costs.latency_us[mask]
+        columns[:, mask] = answers_for(
+            arch, ATTENTION, family, coefficients.origins[family], coefficients.values[family], ATTENTION_MODEL_VERSION,
+            attention_features(rows.take(mask), us), us,
+        )  # fmt: skip
+    return Answers(*columns)

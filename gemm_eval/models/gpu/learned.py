@@ -1,0 +1,221 @@
+"""Learned corrections and intervals of subjects other than GEMMs: attention, experts, collectives, bytes.
+
+A correction belongs to a GPU, a subject and a group of kernels that share coefficients. Its trees know the sizes of a
+problem and what the terms of the model say of it. What was learned of a GPU carries to siblings as that of GEMMs does
+(`correction.nearest_correction`). MODEL.md, "Correction" and "Intervals".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+from pydantic import Field
+
+from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
+from gemm_eval.errors import ArchValidationError
+from gemm_eval.jit import read_only
+from gemm_eval.models.gpu.calibration import ALIKE, OTHER_SMS, Frozen, Origin, has_sms_of, interval_of_defaults
+from gemm_eval.models.gpu.correction import (
+    MAX_LOG_FACTOR,
+    OTHER_SMS_SHARE,
+    CorrectionData,
+    Trees,
+    load_trees,
+    physics_digest,
+)
+from gemm_eval.models.gpu.correction_kernels import NODE_DTYPE, correct_rows
+
+Floats = npt.NDArray[np.float64]
+
+
+class Features(NamedTuple):
+    """What a correction knows of problems: columns [rows] by name.
+
+    `sizes` are log2 of sizes, which also say how far a problem is from those that were timed; `others` is the rest.
+    """
+
+    sizes: Mapping[str, Floats]
+    others: Mapping[str, Floats]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all columns, sizes first."""
+        return (*self.sizes, *self.others)
+
+    def columns(self) -> Floats:
+        """Return [rows, columns and one], the last of which is -inf: beside leaves."""
+        columns = [*self.sizes.values(), *self.others.values()]
+        x = np.full((len(columns[0]), len(columns) + 1), -np.inf)
+        for place, column in enumerate(columns):
+            x[:, place] = column
+        return x
+
+
+class Spread(Frozen):
+    """Where 80% of measured latencies lie around predicted ones: quantiles of log(measured / predicted), held out.
+
+    It is of predictions up to `max_us`, of problems up to `max_octaves` from the nearest that a fit had seen.
+    """
+
+    max_us: float | None = Field(description="predicted latency; null: any longer one")
+    max_octaves: float | None = Field(description="distance; null: any greater one")
+    num_rows: int
+    low_log: float = Field(le=0.0)
+    high_log: float = Field(ge=0.0)
+
+
+class LearnedCorrection(Frozen):
+    """What `gemm-eval calibrate correction --subject` writes beside the trees."""
+
+    gpu: str
+    subject: str
+    group: str
+    model_version: str
+    code_version: str
+    date: str
+    folds: str = Field(description="how rows were held out for the errors")
+    is_on: bool = Field(description="whether it is better than physics alone, held out")
+    physics: str = Field(description="digest of the coefficients that it corrects")
+    arrays_sha256: str
+    features: tuple[str, ...]
+    num_sizes: int = Field(gt=0, description="how many of them are sizes")
+    min_log_factor: float = Field(ge=-MAX_LOG_FACTOR, le=0.0)
+    max_log_factor: float = Field(ge=0.0, le=MAX_LOG_FACTOR)
+    near: float = Field(gt=0.0, description="octaves from the nearest known sizes, up to which it holds in full")
+    far: float = Field(gt=0.0, description="octaves, from which on it does not hold at all")
+    data: Annotated[tuple[CorrectionData, ...], Field(min_length=1)]
+    physics_intervals: Annotated[tuple[Spread, ...], Field(min_length=1)]
+    intervals: Annotated[tuple[Spread, ...], Field(min_length=1)]
+
+    def to_yaml(self) -> str:
+        """Return the text of the file."""
+        head = "# Written by `gemm-eval calibrate correction --subject`; not to be edited by hand.\n"
+        return head + yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+class Answers(NamedTuple):
+    """What a correction says of problems, [rows] each: a factor, and the logs of the ends of the 80% interval."""
+
+    factor: Floats
+    low_log: Floats
+    high_log: Floats
+
+    def ends_us(self, latency_us: Floats) -> tuple[Floats, Floats]:
+        """Return the ends of the intervals around corrected latencies [rows]."""
+        return latency_us * np.exp(self.low_log), latency_us * np.exp(self.high_log)
+
+
+def learned_path(gpu: str, subject: str, group: str) -> Path:
+    """Where the YAML file of a correction lies, if there is one; its trees lie beside it."""
+    return data_root() / "calibration" / gpu / "learned" / f"{subject}-{group}.yaml"
+
+
+def load_learned(path: Path) -> tuple[LearnedCorrection, Trees]:
+    """Read a correction and its trees; ArchValidationError: malformed, or another one than its name says."""
+    try:
+        found = LearnedCorrection.model_validate(read_yaml(path))
+        trees = load_trees(path.with_suffix(".npz"), found.arrays_sha256, len(found.features))
+    except (ValueError, KeyError, OSError) as error:
+        raise ArchValidationError(f"{path}: {error}") from error
+    if path != learned_path(found.gpu, found.subject, found.group):
+        raise ArchValidationError(f"{path}: this is a correction of {found.gpu}/{found.subject}-{found.group}")
+    return found, trees
+
+
+@cache
+def _loaded(path: Path) -> tuple[LearnedCorrection, PackedTrees] | None:
+    if not path.is_file():
+        return None
+    found, trees = load_learned(path)
+    return found, pack_trees(trees, found.near, found.far, (found.min_log_factor, found.max_log_factor))
+
+
+class PackedTrees(NamedTuple):
+    """Trees as `correct_rows` takes them."""
+
+    nodes: npt.NDArray[np.void]
+    roots: npt.NDArray[np.int64]
+    sites: Floats  # [sites, sizes], log2 of the sizes of the data
+    limits: Floats  # baseline, depth, least and most of the log factor, near, far
+
+
+def pack_trees(trees: Trees, near: float, far: float, bounds: tuple[float, float]) -> PackedTrees:
+    """Pack trees, how far they hold (octaves), and the least and most of the log factor."""
+    nodes = np.zeros(len(trees.number), NODE_DTYPE)
+    for name in NODE_DTYPE.names or ():
+        nodes[name] = getattr(trees, name)
+    limits = np.array([trees.baseline[0], trees.depth[0], *bounds, near, far])
+    sites = trees.pairs.astype(np.float64)
+    return PackedTrees(
+        read_only(nodes), read_only(trees.roots.astype(np.int64)), read_only(sites), read_only(limits)
+    )  # fmt: skip
+
+
+def apply_trees(packed: PackedTrees, features: Features) -> tuple[Floats, Floats, Floats]:
+    """Return log factors [rows], how far they are trusted (0..1), and the octaves to the nearest known sizes."""
+    x = features.columns()
+    out = np.empty((len(x), 3))
+    correct_rows(x, *packed, out)
+    return out[:, 0], out[:, 1], out[:, 2]
+
+
+def answers_for(
+    arch: GpuSpec, subject: str, group: str, origin: Origin, coefficients: Mapping[str, float], model_version: str,
+    features: Features, physics_us: Floats,
+) -> Answers:  # fmt: skip
+    """Return what was learned of problems of one group of kernels on this GPU, or on that of its coefficients.
+
+    Args:
+        origin, coefficients: of the group.
+        features: of the problems.
+        physics_us: [rows], by the terms of the model.
+    """
+    num = len(physics_us)
+    defaults = interval_of_defaults()
+    low, high = (np.full(num, math.log(ends[0])) for ends in defaults)
+    found = None if origin.gpu is None else _loaded(learned_path(origin.gpu, subject, group))
+    digest = physics_digest(coefficients, model_version)
+    if found is None or found[0].physics != digest or found[0].features != features.names:
+        return Answers(np.ones(num), low, high)
+    learned, packed = found
+    share, carried_log = _carried(arch, origin)
+    log_factor, trust, octaves = apply_trees(packed, features)
+    trust = trust * share * learned.is_on
+    factor = np.exp(trust * log_factor)
+    physics = spread_of(learned.physics_intervals, physics_us, np.zeros(num))
+    own = spread_of(learned.intervals, physics_us * factor, octaves)
+    ends = (side * trust + other * (1.0 - trust) for side, other in zip(own, physics, strict=True))
+    low, high = (np.hypot(end, carried_log) for end in ends)
+    return Answers(factor, -low, high)
+
+
+def _carried(arch: GpuSpec, origin: Origin) -> tuple[float, float]:
+    """Return the share of a correction that a GPU takes, and what taking it from another adds to intervals."""
+    if origin.is_calibrated or origin.gpu is None:
+        return 1.0, 0.0
+    if has_sms_of(arch, origin.gpu):
+        return 1.0, ALIKE
+    is_sibling = load_arch(origin.gpu, GpuSpec).sm_arch[:-1] == arch.sm_arch[:-1]
+    return (OTHER_SMS_SHARE if is_sibling else 0.0), OTHER_SMS
+
+
+def spread_of(found: Sequence[Spread], latency_us: Floats, octaves: Floats) -> tuple[Floats, Floats]:
+    """Return the logs of both ends around latencies [rows], without their signs; the first spread that fits counts."""
+    ends = np.zeros((2, len(latency_us)))
+    is_open = np.ones(len(latency_us), bool)
+    for item in found:
+        fits = is_open.copy()
+        if item.max_us is not None:
+            fits &= latency_us <= item.max_us
+        if item.max_octaves is not None:
+            fits &= octaves <= item.max_octaves
+        ends[0, fits], ends[1, fits] = -item.low_log, item.high_log
+        is_open &= ~fits
+    return ends[0], ends[1]

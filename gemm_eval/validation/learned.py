@@ -1,0 +1,267 @@
+"""Learned corrections of subjects with an exam: fits of their trees, held-out errors and intervals, their files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.extras import needs_extra
+from gemm_eval.models import gpu as gpu_model
+from gemm_eval.models.gpu.correction import CorrectionData
+from gemm_eval.models.gpu.learned import (
+    Features,
+    LearnedCorrection,
+    PackedTrees,
+    Spread,
+    apply_trees,
+    learned_path,
+    pack_trees,
+)
+from gemm_eval.validation.fit import held_out, provenance, sha256_of
+from gemm_eval.validation.timings import Floats, Ints, Mask, Table
+from gemm_eval.validation.trees import spread_thresholds, trees_of
+
+PHYSICS = "physics"
+"""Who predicts by the terms of the model alone, where the model is corrected."""
+
+_HOW: dict[str, Any] = {
+    "max_iter": 90, "learning_rate": 0.1, "max_leaf_nodes": 31, "min_samples_leaf": 15, "l2_regularization": 1.0,
+    "early_stopping": False, "random_state": 0,
+}  # fmt: skip
+MIN_ROWS = 60
+"""Rows of a group, for a correction of its own."""
+
+_TAIL = 0.01  # of the residuals, which bounds leave out
+_APART_OCTAVES = 1.0  # between two sites that are kept
+_NEAR_OCTAVES, _FAR_OCTAVES = 2.0, 4.0  # held-out heads are 1 to 2 from others
+_MIN_SPREAD_ROWS = 40
+_MOST_NEAR_OCTAVES = 1.0  # intervals are of problems nearer than that, and of others
+_OUTER_TAIL = (1.0 - gpu_model.COVERAGE_FRAC) / 2.0
+
+
+class Subject(NamedTuple):
+    """What a correction has to know of a subject.
+
+    Attributes:
+        name: of files and commands.
+        model_version: of its terms.
+        increasing: the features with which the correction never falls.
+        committed: returns the latencies by committed coefficients, and their digest by group.
+        describe: returns the group of each row, and its features, given latencies by terms alone [rows].
+    """
+
+    name: str
+    model_version: str
+    increasing: Sequence[str]
+    committed: Callable[[GpuSpec, Sequence[Any]], tuple[Floats, Mapping[str, str]]]
+    describe: Callable[[GpuSpec, Sequence[Any], Floats], tuple[npt.NDArray[np.str_], Features]]
+
+
+class Learned(NamedTuple):
+    """Trees of a group, as a file has them and packed."""
+
+    trees: gpu_model.Trees
+    packed: PackedTrees
+    bounds: tuple[float, float]
+
+
+def _take(features: Features, rows: Mask) -> Features:
+    return Features(*({name: of[rows] for name, of in part.items()} for part in features))
+
+
+def learn(features: Features, residuals: Floats, increasing: Sequence[str]) -> Learned:
+    """Fit trees to log(measured / physics), [rows]."""
+    with needs_extra("a learned correction", "calibrate"):
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+    x, names = features.columns()[:, :-1], features.names
+    low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
+    most = gpu_model.MAX_LOG_FACTOR
+    bounds = max(-most, min(low, 0.0)), min(most, max(high, 0.0))
+    monotonic = [int(name in increasing) for name in names]
+    fitted = HistGradientBoostingRegressor(monotonic_cst=monotonic, **_HOW).fit(x, np.clip(residuals, *bounds))
+    known = _sites(x[:, : len(features.sizes)])
+    trees = spread_thresholds(trees_of(fitted, known, len(names)), x, 0)
+    return Learned(trees, pack_trees(trees, _NEAR_OCTAVES, _FAR_OCTAVES, bounds), bounds)
+
+
+def _sites(sizes: Floats) -> npt.NDArray[np.float32]:
+    """Return sizes of which none lies near another."""
+    kept = np.empty((0, sizes.shape[1]))
+    for row in np.unique(sizes, axis=0):
+        if not len(kept) or np.min(np.sum((kept - row) ** 2, axis=1)) > _APART_OCTAVES**2:
+            kept = np.vstack([kept, row])
+    return kept.astype(np.float32)
+
+
+class _Corrected(NamedTuple):
+    """Corrected latencies of rows, and how far they are from what was learned, in octaves."""
+
+    latency_us: Floats
+    octaves: Floats
+
+
+def _correct(
+    learned: Mapping[str, Learned], groups: npt.NDArray[np.str_], features: Features, us: Floats
+) -> _Corrected:
+    corrected, far = us.copy(), np.full(len(us), np.inf)
+    for group, item in learned.items():
+        rows = groups == group
+        if rows.any():
+            log_factor, trust, octaves = apply_trees(item.packed, _take(features, rows))
+            corrected[rows], far[rows] = us[rows] * np.exp(trust * log_factor), octaves
+    return _Corrected(corrected, far)
+
+
+def _learn_groups(
+    subject: Subject, groups: npt.NDArray[np.str_], features: Features, us: Floats, measured_us: Floats, train: Mask
+) -> dict[str, Learned]:
+    learned = {}
+    for group in dict.fromkeys(groups[train & (us > 0.0)].tolist()):
+        rows = train & (groups == group) & (us > 0.0)
+        if rows.sum() >= MIN_ROWS:
+            learned[group] = learn(_take(features, rows), np.log(measured_us[rows] / us[rows]), subject.increasing)
+    return learned
+
+
+Predict = Callable[[Mask, Mask], dict[str, Floats]]
+
+
+def corrected(
+    subject: Subject, arch: GpuSpec, sets: Sequence[Table], predict: Predict, model: str, *, is_all_on: bool = False
+) -> Predict:
+    """Return predictions whose last, `model`, is corrected, and `PHYSICS` that are not.
+
+    Corrections are learned on what the physics of the same fit leaves of its own rows; a group is corrected where the
+    committed correction is on, or all are (`is_all_on`).
+    """
+    measured_us = np.concatenate([table.measured_us for table in sets])
+
+    def fit(train: Mask, rows: Mask) -> dict[str, Floats]:
+        both = train | rows
+        predicted = predict(train, both)
+        us = np.zeros(len(both))
+        us[both] = predicted[model]
+        groups, features = subject.describe(arch, sets, us)
+        learned = _learn_groups(subject, groups, features, us, measured_us, train)
+        if not is_all_on:
+            learned = {group: of for group, of in learned.items() if _is_on(arch.name, subject.name, group)}
+        result = _correct(learned, groups[rows], _take(features, rows), us[rows])
+        others = {who: of[rows[both]] for who, of in predicted.items() if who != model}
+        return {
+            **others,
+            PHYSICS: us[rows],
+            model: result.latency_us,
+            **({OCTAVES: result.octaves} if is_all_on else {}),
+        }
+
+    return fit
+
+
+OCTAVES = "octaves"
+"""Not who predicts, but how far held-out rows are from those of fits."""
+
+
+def _is_on(gpu: str, subject: str, group: str) -> bool:
+    path = learned_path(gpu, subject, group)
+    return path.is_file() and "is_on: true" in path.read_text(encoding="utf-8")
+
+
+class FittedLearned(NamedTuple):
+    """A correction as its two files hold it; `arrays` is the .npz file."""
+
+    correction: LearnedCorrection
+    arrays: bytes
+
+    def write(self, path: Path) -> None:
+        """Write both files, `path` being the YAML file's."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.correction.to_yaml(), encoding="utf-8")
+        path.with_suffix(".npz").write_bytes(self.arrays)
+
+
+def calibrate_learned(
+    subject: Subject, arch: GpuSpec, sets: Sequence[Any], predict: Predict, folds: Sequence[Hashable] | Ints, model: str
+) -> Iterator[FittedLearned]:
+    """Yield a correction for each group of kernels with `MIN_ROWS` rows, fitted on all rows of some tables.
+
+    Args:
+        predict: fits of the terms.
+        folds: label of each row; errors and intervals are of rows whose label no fit had seen.
+        model: who predicts by the terms.
+    """
+    crossed = held_out(folds, corrected(subject, arch, sets, predict, model, is_all_on=True))
+    measured_us = np.concatenate([table.measured_us for table in sets])
+    us, digests = subject.committed(arch, sets)
+    groups, features = subject.describe(arch, sets, us)
+    learned = _learn_groups(subject, groups, features, us, measured_us, np.ones(len(us), bool))
+    of_table = np.concatenate([np.full(len(table), place) for place, table in enumerate(sets)])
+    for group, item in learned.items():
+        rows = (groups == group) & (crossed[PHYSICS] > 0.0)
+        physics, after = (np.log(measured_us[rows] / crossed[who][rows]) for who in (PHYSICS, model))
+        data = tuple(
+            CorrectionData(
+                data=table.name, sha256=sha256_of(table.path), num_rows=int(some.sum()),
+                physics_mape_percent=_mape(physics[some]), corrected_mape_percent=_mape(after[some]),
+            )
+            for place, table in enumerate(sets)
+            if (some := of_table[rows] == place).any()
+        )  # fmt: skip
+        arrays = io.BytesIO()
+        item.trees.save(arrays)
+        yield FittedLearned(
+            LearnedCorrection(
+                gpu=arch.name, subject=subject.name, group=group, model_version=subject.model_version,
+                is_on=_mape(after) < _mape(physics), physics=digests[group],
+                arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=features.names,
+                num_sizes=len(features.sizes), min_log_factor=item.bounds[0], max_log_factor=item.bounds[1],
+                near=_NEAR_OCTAVES, far=_FAR_OCTAVES, data=data,
+                physics_intervals=fit_spreads(crossed[PHYSICS][rows], None, physics),
+                intervals=fit_spreads(crossed[model][rows], crossed[OCTAVES][rows], after),
+                **provenance(len(set(np.asarray(folds).tolist())), "rows", 0, "what the exam holds out"),
+            ),
+            arrays.getvalue(),
+        )  # fmt: skip
+
+
+def _mape(logs: Floats) -> float:
+    """Return the mean absolute error of log(measured / predicted), in percent."""
+    return round(100.0 * float(np.mean(np.abs(np.exp(-logs) - 1.0))), 3)
+
+
+def fit_spreads(predicted_us: Floats, octaves: Floats | None, logs: Floats) -> tuple[Spread, ...]:
+    """Return conformal intervals by thirds of predicted latency, and by distance where it is known; the widest last.
+
+    Args:
+        predicted_us, octaves, logs: [rows], held out: predictions, distances, log(measured / predicted).
+    """
+    thirds = np.quantile(predicted_us, (1 / 3, 2 / 3)).tolist()
+    lengths = list(zip((0.0, *thirds), (*thirds, np.inf), strict=True))
+    distances = [(-1.0, np.inf)] if octaves is None else [(-1.0, _MOST_NEAR_OCTAVES), (_MOST_NEAR_OCTAVES, np.inf)]
+    away = np.zeros(len(logs)) if octaves is None else octaves
+    found = []
+    for nearer, reach in distances:
+        for shorter, length in lengths:
+            rows = (away > nearer) & (away <= reach) & (predicted_us > shorter) & (predicted_us <= length)
+            if rows.sum() >= _MIN_SPREAD_ROWS:
+                found.append(_spread(logs[rows], length, reach))
+    return (*found, _spread(logs, np.inf, np.inf))
+
+
+def _spread(logs: Floats, max_us: float, max_octaves: float) -> Spread:
+    """Return the quantiles that a new row of the same kind lies between in `COVERAGE_FRAC` of cases."""
+    num = len(logs)
+    tail = max(0.0, _OUTER_TAIL - (1.0 - _OUTER_TAIL) / num)  # of num + 1 rows
+    low, high = np.quantile(logs, (tail, 1.0 - tail)).tolist()
+    return Spread(
+        max_us=float(f"{max_us:.4g}") if np.isfinite(max_us) else None,
+        max_octaves=max_octaves if np.isfinite(max_octaves) else None, num_rows=num,
+        low_log=round(min(low, 0.0), 5), high_log=round(max(high, 0.0), 5),
+    )  # fmt: skip
