@@ -1,4 +1,4 @@
-"""Learned corrections and intervals of subjects other than GEMMs: attention, experts, collectives, bytes.
+"""Learned corrections and intervals of subjects other than GEMMs of GPUs: attention, experts, bytes, chips.
 
 A correction belongs to a GPU, a subject and a group of kernels that share coefficients. Its trees know the sizes of a
 problem and what the terms of the model say of it. What was learned of a GPU carries to siblings as that of GEMMs does
@@ -158,6 +158,14 @@ def pack_trees(trees: Trees, near: float, far: float, bounds: tuple[float, float
     )  # fmt: skip
 
 
+def matching_learned(
+    gpu: str | None, subject: str, group: str, digest: str, names: Sequence[str]
+) -> tuple[LearnedCorrection, PackedTrees] | None:
+    """Return what was learned on a GPU or chip of these coefficients by these features; None: nothing."""
+    found = None if gpu is None else _loaded(learned_path(gpu, subject, group))
+    return found if found is not None and (found[0].physics, found[0].features) == (digest, tuple(names)) else None
+
+
 def apply_trees(packed: PackedTrees, features: Features) -> tuple[Floats, Floats, Floats]:
     """Return log factors [rows], how far they are trusted (0..1), and the octaves to the nearest known sizes."""
     x = features.columns()
@@ -180,9 +188,9 @@ def answers_for(
     num = len(physics_us)
     defaults = interval_of_defaults()
     low, high = (np.full(num, math.log(ends[0])) for ends in defaults)
-    found = None if origin.gpu is None else _loaded(learned_path(origin.gpu, subject, group))
     digest = physics_digest(coefficients, model_version)
-    if found is None or found[0].physics != digest or found[0].features != features.names:
+    found = matching_learned(origin.gpu, subject, group, digest, features.names)
+    if found is None:
         return Answers(np.ones(num), low, high)
     learned, packed = found
     share, carried_log = _carried(arch, origin)
@@ -208,6 +216,11 @@ def _carried(arch: GpuSpec, origin: Origin) -> tuple[float, float]:
 
 def spread_of(found: Sequence[Spread], latency_us: Floats, octaves: Floats) -> tuple[Floats, Floats]:
     """Return the logs of both ends around latencies [rows], without their signs; the first spread that fits counts."""
+    if len(latency_us) == 1:
+        us, away = latency_us.item(), octaves.item()
+        for item in found:
+            if us <= (item.max_us or math.inf) and away <= (item.max_octaves or math.inf):
+                return np.array([-item.low_log]), np.array([item.high_log])
     ends = np.zeros((2, len(latency_us)))
     is_open = np.ones(len(latency_us), bool)
     for item in found:
