@@ -19,9 +19,9 @@ from gemm_eval.models.gpu.triton.model import (
     Array,
     Launches,
     LaunchTimes,
-    pack_launches,
+    checked_launches,
+    launch_times,
     triton_coefficients,
-    triton_costs,
 )
 from gemm_eval.workload import GemmProblem, GemmTypes
 
@@ -76,8 +76,9 @@ def triton_times(
 ) -> TritonTimes:
     """Return the predicted times of configs, as corrected by what timings showed; see `triton_costs`."""
     coefficients, origin = triton_coefficients(arch)
-    times = triton_costs(arch, problem, configs, codes, coefficients)
-    features = triton_features(arch, pack_launches(arch, problem, configs, codes), times, times.latency_us)
+    launches = checked_launches(arch, problem, configs, codes)
+    times = launch_times(arch, launches, coefficients)
+    features = triton_features(arch, launches, times, times.latency_us)
     compiled = np.array([code.is_compiled for code in codes], bool)
     latency_us, low_us, high_us = (times.latency_us.copy() for _ in range(3))
     for is_compiled in (False, True):
