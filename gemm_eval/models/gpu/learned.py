@@ -34,6 +34,10 @@ from gemm_eval.models.gpu.correction_kernels import NODE_DTYPE, correct_rows
 
 Floats = npt.NDArray[np.float64]
 
+OTHER_GENERATION = 0.35
+"""Logarithm by which coefficients err on a GPU of another generation: 80% of the errors of attention are within it, of
+A100, L40S, RTX PRO 6000, H200 and B200 in the mean, each by the nearest other (`python -m tools.left_out`)."""
+
 
 class Features(NamedTuple):
     """What a correction knows of problems: columns [rows] by name.
@@ -203,7 +207,7 @@ def _carried(arch: GpuSpec, origin: Origin) -> tuple[float, float]:
     if has_sms_of(arch, origin.gpu):
         return 1.0, ALIKE
     is_sibling = load_arch(origin.gpu, GpuSpec).sm_arch[:-1] == arch.sm_arch[:-1]
-    return (OTHER_SMS_SHARE if is_sibling else 0.0), OTHER_SMS
+    return (OTHER_SMS_SHARE, OTHER_SMS) if is_sibling else (0.0, OTHER_GENERATION)
 
 
 def spread_of(found: Sequence[Spread], latency_us: Floats, octaves: Floats) -> tuple[Floats, Floats]:
