@@ -29,7 +29,7 @@ class Price(NamedTuple):
         latency_us: time; 0 where nothing is known.
         source: ``calibrated``, ``corrected``, ``analytic``, ... in the word of its model.
         how: kernel of attention, or algorithm of a collective; empty: nothing to add.
-        low_us, high_us: 80% of measured times of such GEMMs lie between; None: not asked for, or not known.
+        low_us, high_us: 80% of measured times of such GEMMs or experts lie between; None: not asked for, or not known.
         has_positions: attention turns positions and writes the cache too.
         detail, num_bytes: sizes and kernel in words, and compulsory bytes, where they are asked for.
     """
@@ -144,7 +144,7 @@ class Prices:
 
     def _price_experts(self, layers: Sequence[MoeLayer]) -> list[Price]:
         results = moe_layers(self.evaluator, layers, library=self._expert_library, progress=False)
-        return [Price(result.latency_us, result.bound) for result in results]
+        return [Price(r.latency_us, r.bound, r.source, low_us=r.low_us, high_us=r.high_us) for r in results]
 
     def _price_collectives(self, problems: Sequence[CollectiveProblem]) -> list[Price]:
         sizes = ((problem.what, problem.message_bytes, problem.num_ranks) for problem in problems)
