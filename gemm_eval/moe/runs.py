@@ -256,7 +256,7 @@ def _correct(
     have the interval of the sum of their GEMMs, whose other terms are known as well as these; a chip has its own.
     """
     num_layers, num_draws = len(runs.layers), np.diff(starts)
-    without_shared = terms.sum(axis=1) - terms[:, _SHARED]
+    without_shared = np.delete(terms, _SHARED, axis=1).sum(axis=1)
     physics_us = np.add.reduceat(without_shared, starts[:-1]) / num_draws
     whole_us = np.add.reduceat(terms.sum(axis=1), starts[:-1]) / num_draws
     factor, source = np.ones(num_layers), [""] * num_layers

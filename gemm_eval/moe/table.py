@@ -172,8 +172,8 @@ def _frame(rows: list[dict[str, Any]], columns: Sequence[str]) -> Any:
 
 
 _PLAIN = (
-    "arch_name", "library", "latency_us", "low_us", "high_us", "source", "std_us", "min_us", "max_us", "bound", "imbalance",
-    "expert_imbalance", "rows", "num_active", "flop", "dram_bytes", "tflop_per_s",
+    "arch_name", "library", "latency_us", "low_us", "high_us", "source", "std_us", "min_us", "max_us", "bound",
+    "imbalance", "expert_imbalance", "rows", "num_active", "flop", "dram_bytes", "tflop_per_s",
 )  # fmt: skip
 _WORDS = {
     "gemm1": "GEMM 1", "gemm2": "GEMM 2", "finalize": "the sum over experts", "shared": "shared experts",

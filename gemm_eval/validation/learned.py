@@ -227,7 +227,7 @@ def calibrate_learned(
         yield FittedLearned(
             LearnedCorrection(
                 gpu=arch.name, subject=subject.name, group=group, model_version=subject.model_version,
-                is_on=_is_better(after, physics, [line[rows] for line in lines]), physics=digests[group],
+                is_on=is_better(after, physics, [line[rows] for line in lines]), physics=digests[group],
                 arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=features.names,
                 num_sizes=len(features.sizes), min_log_factor=item.bounds[0], max_log_factor=item.bounds[1],
                 near=_NEAR_OCTAVES, far=_FAR_OCTAVES, data=data,
@@ -239,7 +239,7 @@ def calibrate_learned(
         )  # fmt: skip
 
 
-def _is_better(after: Floats, before: Floats, lines: Sequence[Mask]) -> bool:
+def is_better(after: Floats, before: Floats, lines: Sequence[Mask]) -> bool:
     """Return whether errors [rows] are smaller after a correction, and those of no line noticeably larger."""
     pairs = [(_mape(after[line]), _mape(before[line])) for line in lines if line.any()]
     return _mape(after) < _mape(before) and all(new <= old + _MOST_WORSE_PERCENT for new, old in pairs)
