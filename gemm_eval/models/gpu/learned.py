@@ -172,7 +172,7 @@ def apply_trees(packed: PackedTrees, features: Features) -> tuple[Floats, Floats
 
 def answers_for(
     arch: GpuSpec, subject: str, group: str, origin: Origin, coefficients: Mapping[str, float], model_version: str,
-    features: Features, physics_us: Floats,
+    features: Features, physics_us: Floats, *, is_on: bool = True,
 ) -> Answers:  # fmt: skip
     """Return what was learned of problems of one group of kernels on this GPU, or on that of its coefficients.
 
@@ -180,6 +180,7 @@ def answers_for(
         origin, coefficients: of the group.
         features: of the problems.
         physics_us: [rows], by the terms of the model.
+        is_on: False: factors are 1, and intervals those of the terms alone.
     """
     num = len(physics_us)
     defaults = interval_of_defaults()
@@ -191,7 +192,7 @@ def answers_for(
     learned, packed = found
     share, carried_log = _carried(arch, origin)
     log_factor, trust, octaves = apply_trees(packed, features)
-    trust = trust * share * learned.is_on
+    trust = trust * share * (learned.is_on and is_on)
     factor = np.exp(trust * log_factor)
     physics = spread_of(learned.physics_intervals, physics_us, np.zeros(num))
     own = spread_of(learned.intervals, physics_us * factor, octaves)
