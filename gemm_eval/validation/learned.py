@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +56,7 @@ class Subject(NamedTuple):
         increasing: the features with which the correction never falls.
         committed: returns the latencies by committed coefficients, and their digest by group.
         describe: returns the group of each row, and its features, given latencies by terms alone [rows].
+        trees: settings of the trees that differ from the default ones.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Subject(NamedTuple):
     increasing: Sequence[str]
     committed: Callable[[GpuSpec, Sequence[Any]], tuple[Floats, Mapping[str, str]]]
     describe: Callable[[GpuSpec, Sequence[Any], Floats], tuple[npt.NDArray[np.str_], Features]]
+    trees: Mapping[str, Any] = MappingProxyType({})
 
 
 class Learned(NamedTuple):
@@ -76,7 +79,7 @@ def _take(features: Features, rows: Mask) -> Features:
     return Features(*({name: of[rows] for name, of in part.items()} for part in features))
 
 
-def learn(features: Features, residuals: Floats, increasing: Sequence[str]) -> Learned:
+def learn(features: Features, residuals: Floats, subject: Subject) -> Learned:
     """Fit trees to log(measured / physics), [rows]."""
     with needs_extra("a learned correction", "calibrate"):
         from sklearn.ensemble import HistGradientBoostingRegressor
@@ -85,8 +88,9 @@ def learn(features: Features, residuals: Floats, increasing: Sequence[str]) -> L
     low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
     most = gpu_model.MAX_LOG_FACTOR
     bounds = max(-most, min(low, 0.0)), min(most, max(high, 0.0))
-    monotonic = [int(name in increasing) for name in names]
-    fitted = HistGradientBoostingRegressor(monotonic_cst=monotonic, **_HOW).fit(x, np.clip(residuals, *bounds))
+    monotonic = [int(name in subject.increasing) for name in names]
+    boosting = HistGradientBoostingRegressor(monotonic_cst=monotonic, **_HOW | dict(subject.trees))
+    fitted = boosting.fit(x, np.clip(residuals, *bounds))
     known = _sites(x[:, : len(features.sizes)])
     trees = spread_thresholds(trees_of(fitted, known, len(names)), x, 0)
     return Learned(trees, pack_trees(trees, _NEAR_OCTAVES, _FAR_OCTAVES, bounds), bounds)
@@ -127,7 +131,7 @@ def _learn_groups(
     for group in dict.fromkeys(groups[train & (us > 0.0)].tolist()):
         rows = train & (groups == group) & (us > 0.0)
         if rows.sum() >= MIN_ROWS:
-            learned[group] = learn(_take(features, rows), np.log(measured_us[rows] / us[rows]), subject.increasing)
+            learned[group] = learn(_take(features, rows), np.log(measured_us[rows] / us[rows]), subject)
     return learned
 
 
