@@ -143,7 +143,9 @@ class Prices:
 
     def _price_attention(self, works: Sequence[AttentionWork]) -> list[Price]:
         results = self.evaluator.evaluate_attention_problems([work.problem for work in works], **self._attention)
-        prices = (Price(r.latency_us, r.bound, r.source, r.kernel, has_positions=r.has_positions) for r in results)
+        prices = (
+            Price(r.latency_us, r.bound, r.source, r.kernel, r.low_us, r.high_us, r.has_positions) for r in results
+        )
         sizes = (work.problem.batch * work.problem.q_len for work in works)
         return list(map(self._between, prices, sizes))
 
@@ -154,15 +156,15 @@ class Prices:
     def _price_collectives(self, problems: Sequence[CollectiveProblem]) -> list[Price]:
         sizes = ((problem.what, problem.message_bytes, problem.num_ranks) for problem in problems)
         results = (self.evaluator.evaluate_collective(*each, **self._collective) for each in sizes)
-        return [Price(result.latency_us, "link", how=result.algorithm) for result in results]
+        return [Price(r.latency_us, "link", r.source, r.algorithm, r.low_us, r.high_us) for r in results]
 
     def _price_memory(self, works: Sequence[MemoryWork]) -> list[Price]:
         kernels = [(work.read_bytes, work.write_bytes, work.width, work.rows, work.what) for work in works]
         results = memory_bounds(self.evaluator.arch, kernels)
         is_decisive = (r.breakdown["bytes_us"] > _DECISIVE_FRAC * r.latency_us for r in results)
         return [
-            Price(result.latency_us, "dram" if is_long else "launch", result.source)
-            for result, is_long in zip(results, is_decisive, strict=True)
+            Price(r.latency_us, "dram" if is_long else "launch", r.source, "", r.low_us, r.high_us)
+            for r, is_long in zip(results, is_decisive, strict=True)
         ]
 
 

@@ -447,8 +447,11 @@ def preset_of(arch: GpuSpec) -> GpuSpec | None:
 def is_preset(arch: GpuSpec) -> bool:
     """Whether a spec is, apart from its words, the preset of its name."""
     preset = preset_of(arch)
-    return preset is not None and all(
-        getattr(arch, name) == getattr(preset, name) for name in GpuSpec.model_fields if name not in _NOT_OF_GEMMS
+    return preset is arch or (
+        preset is not None
+        and all(
+            getattr(arch, name) == getattr(preset, name) for name in GpuSpec.model_fields if name not in _NOT_OF_GEMMS
+        )
     )
 
 
@@ -479,9 +482,9 @@ def _choice_loss(family: str) -> dict[str, float]:
     return {name: value for name, value in default_coefficients(family).items() if name == "choice_loss"}
 
 
-def has_sms_of(arch: GpuSpec, gpu: str) -> bool:
+def has_sms_of(arch: GpuSpec | Chip, gpu: str) -> bool:
     """Whether a GPU is of the generation of SMs of a preset."""
-    return _has_sms(chip_of(arch), gpu)
+    return _has_sms(chip_of(arch) if isinstance(arch, GpuSpec) else arch, gpu)
 
 
 def _has_sms(chip: Chip, gpu: str) -> bool:

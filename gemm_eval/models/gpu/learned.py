@@ -21,7 +21,7 @@ from pydantic import Field
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.jit import read_only
-from gemm_eval.models.gpu.calibration import ALIKE, OTHER_SMS, Frozen, Origin, has_sms_of, interval_of_defaults
+from gemm_eval.models.gpu.calibration import ALIKE, OTHER_SMS, Chip, Frozen, Origin, has_sms_of, interval_of_defaults
 from gemm_eval.models.gpu.correction import (
     MAX_LOG_FACTOR,
     OTHER_SMS_SHARE,
@@ -133,12 +133,28 @@ def load_learned(path: Path) -> tuple[LearnedCorrection, Trees]:
     return found, trees
 
 
+class Loaded(NamedTuple):
+    """A correction, ready for use."""
+
+    learned: LearnedCorrection
+    trees: PackedTrees
+    physics_spreads: Floats  # [spreads, limits and ends] of the terms alone, see `spread_of`
+    spreads: Floats
+
+
 @cache
-def _loaded(path: Path) -> tuple[LearnedCorrection, PackedTrees] | None:
+def _loaded(root: Path, gpu: str, subject: str, group: str) -> Loaded | None:  # noqa: ARG001  another root, other files
+    path = learned_path(gpu, subject, group)
     if not path.is_file():
         return None
     found, trees = load_learned(path)
-    return found, pack_trees(trees, found.near, found.far, (found.min_log_factor, found.max_log_factor))
+    packed = pack_trees(trees, found.near, found.far, (found.min_log_factor, found.max_log_factor))
+    return Loaded(found, packed, *map(_spread_columns, (found.physics_intervals, found.intervals)))
+
+
+def _spread_columns(spreads: Sequence[Spread]) -> Floats:
+    rows = [(item.max_us or math.inf, item.max_octaves or math.inf, -item.low_log, item.high_log) for item in spreads]
+    return np.array(rows)
 
 
 class PackedTrees(NamedTuple):
@@ -171,8 +187,8 @@ def apply_trees(packed: PackedTrees, features: Features) -> tuple[Floats, Floats
 
 
 def answers_for(
-    arch: GpuSpec, subject: str, group: str, origin: Origin, coefficients: Mapping[str, float], model_version: str,
-    features: Features, physics_us: Floats, *, is_on: bool = True,
+    arch: GpuSpec | Chip, subject: str, group: str, origin: Origin, coefficients: Mapping[str, float],
+    model_version: str, features: Features, physics_us: Floats, *, is_on: bool = True,
 ) -> Answers:  # fmt: skip
     """Return what was learned of problems of one group of kernels on this GPU, or on that of its coefficients.
 
@@ -183,25 +199,27 @@ def answers_for(
         is_on: False: factors are 1, and intervals those of the terms alone.
     """
     num = len(physics_us)
-    defaults = interval_of_defaults()
-    low, high = (np.full(num, math.log(ends[0])) for ends in defaults)
-    found = None if origin.gpu is None else _loaded(learned_path(origin.gpu, subject, group))
-    digest = physics_digest(coefficients, model_version)
-    if found is None or found[0].physics != digest or found[0].features != features.names:
+    found = None if origin.gpu is None else _loaded(data_root(), origin.gpu, subject, group)
+    is_of_today = (
+        found is not None
+        and found.learned.physics == physics_digest(coefficients, model_version)
+        and found.learned.features == features.names
+    )
+    if found is None or not is_of_today:
+        low, high = (np.full(num, math.log(ends[0])) for ends in interval_of_defaults())
         return Answers(np.ones(num), low, high)
-    learned, packed = found
     share, carried_log = _carried(arch, origin)
-    log_factor, trust, octaves = apply_trees(packed, features)
-    trust = trust * share * (learned.is_on and is_on)
+    log_factor, trust, octaves = apply_trees(found.trees, features)
+    trust = trust * share * (found.learned.is_on and is_on)
     factor = np.exp(trust * log_factor)
-    physics = spread_of(learned.physics_intervals, physics_us, np.zeros(num))
-    own = spread_of(learned.intervals, physics_us * factor, octaves)
+    physics = spread_of(found.physics_spreads, physics_us, np.zeros(num))
+    own = spread_of(found.spreads, physics_us * factor, octaves)
     ends = (side * trust + other * (1.0 - trust) for side, other in zip(own, physics, strict=True))
     low, high = (np.hypot(end, carried_log) for end in ends)
     return Answers(factor, -low, high)
 
 
-def _carried(arch: GpuSpec, origin: Origin) -> tuple[float, float]:
+def _carried(arch: GpuSpec | Chip, origin: Origin) -> tuple[float, float]:
     """Return the share of a correction that a GPU takes, and what taking it from another adds to intervals."""
     if origin.is_calibrated or origin.gpu is None:
         return 1.0, 0.0
@@ -211,16 +229,12 @@ def _carried(arch: GpuSpec, origin: Origin) -> tuple[float, float]:
     return (OTHER_SMS_SHARE, OTHER_SMS) if is_sibling else (0.0, OTHER_GENERATION)
 
 
-def spread_of(found: Sequence[Spread], latency_us: Floats, octaves: Floats) -> tuple[Floats, Floats]:
-    """Return the logs of both ends around latencies [rows], without their signs; the first spread that fits counts."""
-    ends = np.zeros((2, len(latency_us)))
-    is_open = np.ones(len(latency_us), bool)
-    for item in found:
-        fits = is_open.copy()
-        if item.max_us is not None:
-            fits &= latency_us <= item.max_us
-        if item.max_octaves is not None:
-            fits &= octaves <= item.max_octaves
-        ends[0, fits], ends[1, fits] = -item.low_log, item.high_log
-        is_open &= ~fits
-    return ends[0], ends[1]
+def spread_of(spreads: Floats, latency_us: Floats, octaves: Floats) -> tuple[Floats, Floats]:
+    """Return the logs of both ends around latencies [rows], without their signs; the first spread that fits counts.
+
+    `spreads` [spreads, 4] are the latency and the distance up to which each holds, and its two ends; the last holds for
+    all.
+    """
+    fits = (latency_us[:, None] <= spreads[:, 0]) & (octaves[:, None] <= spreads[:, 1])
+    first = fits.argmax(axis=1)
+    return spreads[first, 2], spreads[first, 3]
