@@ -225,7 +225,8 @@ def _carried(arch: GpuSpec | Chip, origin: Origin) -> tuple[float, float]:
         return 1.0, 0.0
     if has_sms_of(arch, origin.gpu):
         return 1.0, ALIKE
-    is_sibling = load_arch(origin.gpu, GpuSpec).sm_arch[:-1] == arch.sm_arch[:-1]
+    theirs = load_arch(origin.gpu, GpuSpec).sm_arch
+    is_sibling = theirs[:-1] == arch.sm_arch[:-1] and len(theirs) > len("sm_80")  # sm_80 and sm_89 differ in much
     return (OTHER_SMS_SHARE, OTHER_SMS) if is_sibling else (0.0, OTHER_GENERATION)
 
 
