@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate.backend import Backend, make_backend
 from gemm_eval.frozen import FrozenDict
@@ -131,9 +132,10 @@ class Lever(NamedTuple):
 def rank_levers(result: GEMMResult, origin: ResultOrigin) -> list[Lever]:
     """Evaluate the GEMM on a dozen changed archs, most helpful change first.
 
-    A changed arch has the correction of this one as a factor, so only the model tells the two apart.
+    A changed arch has the correction of this one as a factor, of itself (GPUs) or here (multi-core chips), so only the
+    model tells the two apart.
     """
-    levers = []
+    levers, is_chip = [], isinstance(origin.arch, MulticoreSpec)
     for text, changes in origin.backend.changes(result.problem):
         evaluator = origin.changed(text, changes)
         if evaluator is None:  # a change that takes the spec out of its range helps nobody
@@ -142,7 +144,9 @@ def rank_levers(result: GEMMResult, origin: ResultOrigin) -> list[Lever]:
             changed = evaluator.evaluate_problem(result.problem, **result.options)
         except GemmEvalError:
             continue
-        levers.append(Lever(text, changed.latency_us, 1.0 - changed.latency_us / result.latency_us))
+        is_carried = is_chip and changed.latency_us == changed.physics_us
+        latency_us = changed.latency_us * (result.latency_us / result.physics_us if is_carried else 1.0)
+        levers.append(Lever(text, latency_us, 1.0 - latency_us / result.latency_us))
     return sorted(levers, key=lambda lever: (-lever.gain_frac, lever.change))
 
 

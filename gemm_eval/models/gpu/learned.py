@@ -1,4 +1,4 @@
-"""Learned corrections and intervals of subjects other than GEMMs: attention, experts, collectives, bytes.
+"""Learned corrections and intervals of subjects other than GEMMs of GPUs: attention, experts, bytes, chips.
 
 A correction belongs to a GPU, a subject and a group of kernels that share coefficients. Its trees know the sizes of a
 problem and what the terms of the model say of it. What was learned of a GPU carries to siblings as that of GEMMs does
@@ -178,6 +178,13 @@ def pack_trees(trees: Trees, near: float, far: float, bounds: tuple[float, float
     )  # fmt: skip
 
 
+def matching_learned(gpu: str | None, subject: str, group: str, digest: str, names: Sequence[str]) -> Loaded | None:
+    """Return what was learned on a GPU or chip of these coefficients by these features; None: nothing."""
+    found = None if gpu is None else _loaded(data_root(), gpu, subject, group)
+    is_of_today = found is not None and (found.learned.physics, found.learned.features) == (digest, tuple(names))
+    return found if is_of_today else None
+
+
 def apply_trees(packed: PackedTrees, features: Features) -> tuple[Floats, Floats, Floats]:
     """Return log factors [rows], how far they are trusted (0..1), and the octaves to the nearest known sizes."""
     x = features.columns()
@@ -199,13 +206,9 @@ def answers_for(
         is_on: False: factors are 1, and intervals those of the terms alone.
     """
     num = len(physics_us)
-    found = None if origin.gpu is None else _loaded(data_root(), origin.gpu, subject, group)
-    is_of_today = (
-        found is not None
-        and found.learned.physics == physics_digest(coefficients, model_version)
-        and found.learned.features == features.names
-    )
-    if found is None or not is_of_today:
+    digest = physics_digest(coefficients, model_version)
+    found = matching_learned(origin.gpu, subject, group, digest, features.names)
+    if found is None:
         low, high = (np.full(num, math.log(ends[0])) for ends in interval_of_defaults())
         return Answers(np.ones(num), low, high)
     share, carried_log = _carried(arch, origin)

@@ -318,10 +318,3 @@ def triton_costs(
     if coefficients is None:
         coefficients = triton_coefficients(arch)[0]
     return launch_times(arch, pack_launches(arch, problem, configs, codes), coefficients)
-
-
-def triton_times_us(
-    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode]
-) -> npt.NDArray[np.float64]:
-    """Return the predicted time of each config in us, infinite if it cannot be launched; see `triton_costs`."""
-    return triton_costs(arch, problem, configs, codes).latency_us
