@@ -74,9 +74,9 @@ class ChipCorrection:
         group = self._group(types)
         if group is None:
             return None
-        learned, (_, trust, octaves) = self._learned[group][0], self._factors(group, sizes)
-        own = spread_of(learned.intervals, latency_us, octaves)
-        physics = spread_of(learned.physics_intervals, physics_us, np.zeros(len(trust)))
+        learned, (_, trust, octaves) = self._learned[group], self._factors(group, sizes)
+        own = spread_of(learned.spreads, latency_us, octaves)
+        physics = spread_of(learned.physics_spreads, physics_us, np.zeros(len(trust)))
         low_log, high_log = (a * trust + b * (1.0 - trust) for a, b in zip(own, physics, strict=True))
         return latency_us * np.exp(-low_log), latency_us * np.exp(high_log)
 
@@ -85,9 +85,9 @@ class ChipCorrection:
         key = (group, sizes.tobytes())
         known = self._known.get(key)
         if known is None:
-            learned, packed = self._learned[group]
-            log_factor, trust, octaves = apply_trees(packed, chip_features(sizes))
-            trust = trust * learned.is_on
+            learned = self._learned[group]
+            log_factor, trust, octaves = apply_trees(learned.trees, chip_features(sizes))
+            trust = trust * learned.learned.is_on
             known = np.exp(trust * log_factor), trust, octaves
             if len(sizes) == 1:  # asked for again: its interval follows
                 self._known = self._known if len(self._known) < _MAX_KNOWN else {}

@@ -274,7 +274,7 @@ class GEMMResult(Result):
         physics_us: by the terms of the model alone, before what timings showed beyond them is added; `latency_us` where
             nothing is corrected.
         low_us, high_us: the interval around `latency_us` that holds 80% of measured times, by what was held out of
-            fits; half to twice the latency where nothing was fitted.
+            fits; 2/3 to 3/2 of the latency where nothing was fitted, on multi-core chips half to twice.
         compute_us: time that the compute units of the slowest core (GPU: the tensor cores) need, overlap left aside.
         dram_us: time that DRAM needs for the slowest core (GPU: for all), overlap left aside.
         dram_bytes: DRAM traffic of the whole chip, reads and writes.

@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ _HOW: dict[str, Any] = {
 MIN_ROWS = 60
 """Rows of a group, for a correction of its own."""
 
+_MOST_WORSE_PERCENT = 0.05  # points of the error on any line of an exam, with which a correction is still on
 _TAIL = 0.01  # of the residuals, which bounds leave out
 _APART_OCTAVES = 1.0  # between two sites that are kept
 _NEAR_OCTAVES, _FAR_OCTAVES = 2.0, 4.0  # held-out heads are 1 to 2 from others
@@ -54,7 +56,9 @@ class Subject(NamedTuple):
         model_version: of its terms.
         increasing: the features with which the correction never falls.
         committed: returns the latencies by committed coefficients, and their digest by group.
-        describe: returns the group of each row (empty: none), and its features, given latencies by terms alone [rows].
+        describe: returns the group of each row, and its features, given latencies by terms alone [rows]; rows of the
+            group "" have no correction.
+        trees: settings of the trees that differ from the default ones.
     """
 
     name: str
@@ -62,6 +66,7 @@ class Subject(NamedTuple):
     increasing: Sequence[str]
     committed: Callable[[Any, Sequence[Any]], tuple[Floats, Mapping[str, str]]]
     describe: Callable[[Any, Sequence[Any], Floats], tuple[npt.NDArray[np.str_], Features]]
+    trees: Mapping[str, Any] = MappingProxyType({})
 
 
 class Learned(NamedTuple):
@@ -76,7 +81,7 @@ def _take(features: Features, rows: Mask) -> Features:
     return Features(*({name: of[rows] for name, of in part.items()} for part in features))
 
 
-def learn(features: Features, residuals: Floats, increasing: Sequence[str]) -> Learned:
+def learn(features: Features, residuals: Floats, subject: Subject) -> Learned:
     """Fit trees to log(measured / physics), [rows]."""
     with needs_extra("a learned correction", "calibrate"):
         from sklearn.ensemble import HistGradientBoostingRegressor
@@ -85,8 +90,9 @@ def learn(features: Features, residuals: Floats, increasing: Sequence[str]) -> L
     low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
     most = gpu_model.MAX_LOG_FACTOR
     bounds = max(-most, min(low, 0.0)), min(most, max(high, 0.0))
-    monotonic = [int(name in increasing) for name in names]
-    fitted = HistGradientBoostingRegressor(monotonic_cst=monotonic, **_HOW).fit(x, np.clip(residuals, *bounds))
+    monotonic = [int(name in subject.increasing) for name in names]
+    boosting = HistGradientBoostingRegressor(monotonic_cst=monotonic, **_HOW | dict(subject.trees))
+    fitted = boosting.fit(x, np.clip(residuals, *bounds))
     known = _sites(x[:, : len(features.sizes)])
     trees = spread_thresholds(trees_of(fitted, known, len(names)), x, 0)
     return Learned(trees, pack_trees(trees, _NEAR_OCTAVES, _FAR_OCTAVES, bounds), bounds)
@@ -127,7 +133,7 @@ def _learn_groups(
     for group in dict.fromkeys(groups[train & (us > 0.0)].tolist()):
         rows = train & (groups == group) & (us > 0.0)
         if group and rows.sum() >= MIN_ROWS:
-            learned[group] = learn(_take(features, rows), np.log(measured_us[rows] / us[rows]), subject.increasing)
+            learned[group] = learn(_take(features, rows), np.log(measured_us[rows] / us[rows]), subject)
     return learned
 
 
@@ -189,7 +195,7 @@ class FittedLearned(NamedTuple):
 
 def calibrate_learned(
     subject: Subject, arch: ArchSpec, sets: Sequence[Any], predict: Predict, folds: Sequence[Hashable] | Ints,
-    model: str, path: Path | None = None,
+    model: str, lines: Sequence[Mask] = (), path: Path | None = None,
 ) -> Iterator[FittedLearned]:  # fmt: skip
     """Yield a correction for each group of kernels with `MIN_ROWS` rows, fitted on all rows of some tables.
 
@@ -197,6 +203,7 @@ def calibrate_learned(
         predict: fits of the terms.
         folds: label of each row; errors and intervals are of rows whose label no fit had seen.
         model: who predicts by the terms.
+        lines: rows [rows] whose errors are reported together: a correction that makes those of any line worse is off.
         path: of the table, where tables do not say.
     """
     crossed = held_out(folds, corrected(subject, arch, sets, predict, model, is_all_on=True))
@@ -221,7 +228,7 @@ def calibrate_learned(
         yield FittedLearned(
             LearnedCorrection(
                 gpu=arch.name, subject=subject.name, group=group, model_version=subject.model_version,
-                is_on=_mape(after) < _mape(physics), physics=digests[group],
+                is_on=is_better(after, physics, [line[rows] for line in lines]), physics=digests[group],
                 arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=features.names,
                 num_sizes=len(features.sizes), min_log_factor=item.bounds[0], max_log_factor=item.bounds[1],
                 near=_NEAR_OCTAVES, far=_FAR_OCTAVES, data=data,
@@ -231,6 +238,12 @@ def calibrate_learned(
             ),
             arrays.getvalue(),
         )  # fmt: skip
+
+
+def is_better(after: Floats, before: Floats, lines: Sequence[Mask]) -> bool:
+    """Return whether errors [rows] are smaller after a correction, and those of no line noticeably larger."""
+    pairs = [(_mape(after[line]), _mape(before[line])) for line in lines if line.any()]
+    return _mape(after) < _mape(before) and all(new <= old + _MOST_WORSE_PERCENT for new, old in pairs)
 
 
 def _mape(logs: Floats) -> float:

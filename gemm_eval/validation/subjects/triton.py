@@ -338,7 +338,7 @@ def triton_corrections(arch: GpuSpec, path: Path, num_folds: int = 5, seed: int 
     timings = read_triton_timings(arch, path)
     fits = cross_fit(TritonModel(arch), [timings], num_folds, seed, num_threads=TritonModel.NUM_THREADS)
     for rows in (timings, without_code(timings)):
-        yield from calibrate_learned(LEARNS, arch, [rows], _ready(fits, rows), fits.folds[0], MODEL, path)
+        yield from calibrate_learned(LEARNS, arch, [rows], _ready(fits, rows), fits.folds[0], MODEL, path=path)
 
 
 def _corrected_scores(
