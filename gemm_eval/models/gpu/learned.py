@@ -180,9 +180,9 @@ def pack_trees(trees: Trees, near: float, far: float, bounds: tuple[float, float
 
 def matching_learned(gpu: str | None, subject: str, group: str, digest: str, names: Sequence[str]) -> Loaded | None:
     """Return what was learned on a GPU or chip of these coefficients by these features; None: nothing."""
-    found = None if gpu is None else _loaded(data_root(), gpu, subject, group)
-    is_of_today = found is not None and (found.learned.physics, found.learned.features) == (digest, tuple(names))
-    return found if is_of_today else None
+    loaded = None if gpu is None else _loaded(data_root(), gpu, subject, group)
+    is_of_today = loaded is not None and (loaded.learned.physics, loaded.learned.features) == (digest, tuple(names))
+    return loaded if is_of_today else None
 
 
 def apply_trees(packed: PackedTrees, features: Features) -> tuple[Floats, Floats, Floats]:
