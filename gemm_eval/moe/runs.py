@@ -259,6 +259,7 @@ def _correct(
     without_shared = np.delete(terms, _SHARED, axis=1).sum(axis=1)
     physics_us = np.add.reduceat(without_shared, starts[:-1]) / num_draws
     whole_us = np.add.reduceat(terms.sum(axis=1), starts[:-1]) / num_draws
+    is_warm = all(kind.options.l2 == L2State.WARM for kind in runs.batch.kinds)
     factor, source = np.ones(num_layers), [""] * num_layers
     ends_us = np.full((2, num_layers), np.nan)
     for library, chosen, work in works_of(runs):
@@ -266,7 +267,9 @@ def _correct(
         found = None
         if isinstance(arch, GpuSpec) and library is not None:
             mean = mean_work(work, row_of, len(layers))
-            found = layer_answers(arch, library, mean, physics_us[layers], is_on=is_corrected)
+            found = layer_answers(
+                arch, library, mean, physics_us[layers], is_on=is_corrected, is_warm=is_warm
+            )  # fmt: skip
         if found is None:
             for layer in layers.tolist():
                 source[layer], ends_us[:, layer] = _of_gemms(arch, runs, gemms, layer, whole_us[layer])

@@ -40,6 +40,7 @@ MIN_ROWS = 60
 """Rows of a group, for a correction of its own."""
 
 _MOST_WORSE_PERCENT = 0.05  # points of the error on any line of an exam, with which a correction is still on
+_MOST_SCATTER_PERCENT = 20.0  # error that is left on a line, above which what was learned of it is chance
 _TAIL = 0.01  # of the residuals, which bounds leave out
 _APART_OCTAVES = 1.0  # between two sites that are kept
 _NEAR_OCTAVES, _FAR_OCTAVES = 2.0, 4.0  # held-out heads are 1 to 2 from others
@@ -241,9 +242,11 @@ def calibrate_learned(
 
 
 def is_better(after: Floats, before: Floats, lines: Sequence[Mask]) -> bool:
-    """Return whether errors [rows] are smaller after a correction, and those of no line noticeably larger."""
+    """Return whether errors [rows] are smaller after a correction, and those of no line larger, or those of chance."""
     pairs = [(_mape(after[line]), _mape(before[line])) for line in lines if line.any()]
-    return _mape(after) < _mape(before) and all(new <= old + _MOST_WORSE_PERCENT for new, old in pairs)
+    return _mape(after) < _mape(before) and all(
+        new <= min(old + _MOST_WORSE_PERCENT, _MOST_SCATTER_PERCENT) for new, old in pairs
+    )
 
 
 def _mape(logs: Floats) -> float:

@@ -132,12 +132,13 @@ def test_a_correction_is_of_the_committed_model_and_gains_held_out(path: Path) -
 
 
 def test_a_correction_that_makes_a_line_worse_is_off() -> None:
-    before = np.full(300, 0.2)
-    after = np.repeat([0.05, 0.1, 0.22], 100)
+    before = np.full(300, 0.15)
+    after = np.repeat([0.05, 0.1, 0.16], 100)
     lines = [np.arange(300) // 100 == third for third in range(3)]
     assert is_better(after, before, lines[:2])
     assert not is_better(after, before, lines)
     assert not is_better(before, before, [])
+    assert not is_better(3.0 * after, 3.0 * before, lines[:2])  # too far off to have learned
 
 
 def test_answers_are_those_that_the_correction_learned_from() -> None:
@@ -282,7 +283,7 @@ def test_what_is_scored_is_what_users_get(gpu: str, name: str) -> None:
             for row in timings.frame.itertuples()
         ]  # fmt: skip
         evaluator = GEMMEvaluator(arch, disk_cache=False)
-        found = moe_layers(evaluator, layers, library=timings.library, l2=l2, progress=False)
+        found = moe_layers(evaluator, layers, library=timings.library, l2=l2, correction=False, progress=False)
         assert found["latency_us"] == pytest.approx(predicted, rel=1e-9)
 
 

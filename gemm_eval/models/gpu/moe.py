@@ -117,14 +117,17 @@ def layer_features(arch: GpuSpec, work: MoeWork, latency_us: Floats) -> Features
 
 
 def layer_answers(
-    arch: GpuSpec, library: str, work: MoeWork, physics_us: Floats, *, is_on: bool
+    arch: GpuSpec, library: str, work: MoeWork, physics_us: Floats, *, is_on: bool, is_warm: bool
 ) -> tuple[Answers, Origin] | None:
     """Return what was learned of layers [rows] by a library's kernels, and the origin of these; None: nothing.
+
+    A corrected time stays above the data sheet's: of the products, and of the weights, where L2 is not warm.
 
     Args:
         library: whose kernels; what was learned is not of tiles that a user names.
         work, physics_us: as for `layer_features`.
         is_on: False: intervals of the terms alone.
+        is_warm: state of L2.
     """
     try:
         family = library_of(library.partition("/")[0]).family(arch, work.types)
@@ -137,8 +140,11 @@ def layer_answers(
     answers = answers_for(
         arch, MOE, family, origin, coefficients, GPU_MODEL_VERSION, features, physics_us, is_on=is_on
     )  # fmt: skip
+    roofs = ("above_compute",) if is_warm else ("above_compute", "above_weights")
+    room = np.min([features.others[name] for name in roofs], axis=0)
     has_work = np.asarray(work.local_rows) > 0.0
-    return answers._replace(factor=np.where(has_work, answers.factor, 1.0)), origin
+    factor = np.maximum(answers.factor, np.minimum(1.0, np.exp2(-room)))
+    return answers._replace(factor=np.where(has_work, factor, 1.0)), origin
 
 
 _MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
