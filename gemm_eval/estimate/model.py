@@ -15,8 +15,7 @@ from gemm_eval.arch import PCIE_BOXES, ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.estimate.price import OperationCost, Prices, costs_of
-from gemm_eval.evaluate import GEMMEvaluator, Result
-from gemm_eval.evaluate.interval import sum_interval
+from gemm_eval.evaluate import GEMMEvaluator, Result, sum_interval
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer import (

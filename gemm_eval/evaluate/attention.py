@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.checks import check_flag, check_word
 from gemm_eval.dtypes import DType
@@ -188,7 +190,9 @@ def _fused_on_gpu(arch: GpuSpec, problems: Sequence[AttentionProblem], library: 
     rows = attention_rows(problems)
     costs = attention_costs(arch, coefficients.values, rows, library)
     answers = attention_answers(arch, coefficients, rows, costs)
-    latency_us = costs.latency_us * answers.factor
+    # no correction goes below the data sheet
+    least_us = np.minimum(costs.latency_us, [max(_roofs(arch, problem).values()) for problem in problems])
+    latency_us = np.maximum(costs.latency_us * answers.factor, least_us)
     ends = zip(*(of.tolist() for of in answers.ends_us(latency_us)), strict=True)
     has_positions = library == DEFAULT_ATTENTION
     results = []

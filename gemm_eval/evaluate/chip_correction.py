@@ -16,8 +16,7 @@ import numpy.typing as npt
 from gemm_eval.arch import MulticoreCalibration, MulticoreSpec, calibration_file, data_root, load_arch, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError
-from gemm_eval.models.gpu.correction import physics_digest
-from gemm_eval.models.gpu.learned import Features, apply_trees, learned_path, matching_learned, spread_of
+from gemm_eval.models.gpu import Features, apply_trees, learned_path, matching_learned, physics_digest, spread_of
 from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.workload import GemmTypes
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gemm_eval.arch import ArchSpec, MulticoreSpec, held_out_p90_frac
-from gemm_eval.models.gpu.calibration import Origin, interval_of_error
+from gemm_eval.models.gpu import Origin, interval_of_error
 from gemm_eval.units import time_text
 
 CORRECTION = "correction_us"

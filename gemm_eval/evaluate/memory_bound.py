@@ -14,7 +14,7 @@ from gemm_eval.errors import InvalidProblemError
 from gemm_eval.evaluate.interval import CORRECTION, chip_interval, source_of
 from gemm_eval.evaluate.result import Result
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.models.gpu.learned import answers_for
+from gemm_eval.models.gpu import answers_for
 from gemm_eval.models.gpu.memory_bound import (
     MEMORY_BOUND,
     MEMORY_BOUND_TERMS,

@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.estimate import OperationCost, StepEstimate
-from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
-from gemm_eval.evaluate.interval import sum_interval
+from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, sum_interval
 from gemm_eval.report.parts import Cell, Column, Table, percent_column, text_column, time_column
 from gemm_eval.units import per_s, time_text
 from gemm_eval.workload import GemmProblem

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, fields
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.evaluate import GEMMEvaluator, Lever
-from gemm_eval.evaluate.interval import sum_interval
+from gemm_eval.evaluate import GEMMEvaluator, Lever, sum_interval
 from gemm_eval.torch.graph import UNPRICED, Work
 
 if TYPE_CHECKING:

@@ -14,13 +14,15 @@ import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec
 from gemm_eval.extras import needs_extra
-from gemm_eval.models import gpu as gpu_model
-from gemm_eval.models.gpu.correction import CorrectionData
-from gemm_eval.models.gpu.learned import (
+from gemm_eval.models.gpu import (
+    COVERAGE_FRAC,
+    MAX_LOG_FACTOR,
+    CorrectionData,
     Features,
     LearnedCorrection,
     PackedTrees,
     Spread,
+    Trees,
     apply_trees,
     learned_path,
     pack_trees,
@@ -46,7 +48,7 @@ _APART_OCTAVES = 1.0  # between two sites that are kept
 _NEAR_OCTAVES, _FAR_OCTAVES = 2.0, 4.0  # held-out heads are 1 to 2 from others
 _MIN_SPREAD_ROWS = 40
 _MOST_NEAR_OCTAVES = 1.0  # intervals are of problems nearer than that, and of others
-_OUTER_TAIL = (1.0 - gpu_model.COVERAGE_FRAC) / 2.0
+_OUTER_TAIL = (1.0 - COVERAGE_FRAC) / 2.0
 
 
 class Subject(NamedTuple):
@@ -73,7 +75,7 @@ class Subject(NamedTuple):
 class Learned(NamedTuple):
     """Trees of a group, as a file has them and packed."""
 
-    trees: gpu_model.Trees
+    trees: Trees
     packed: PackedTrees
     bounds: tuple[float, float]
 
@@ -89,7 +91,7 @@ def learn(features: Features, residuals: Floats, subject: Subject) -> Learned:
 
     x, names = features.columns()[:, :-1], features.names
     low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
-    most = gpu_model.MAX_LOG_FACTOR
+    most = MAX_LOG_FACTOR
     bounds = max(-most, min(low, 0.0)), min(most, max(high, 0.0))
     monotonic = [int(name in subject.increasing) for name in names]
     boosting = HistGradientBoostingRegressor(monotonic_cst=monotonic, **_HOW | dict(subject.trees))
@@ -212,7 +214,7 @@ def calibrate_learned(
     us, digests = subject.committed(arch, sets)
     groups, features = subject.describe(arch, sets, us)
     learned = _learn_groups(subject, groups, features, us, measured_us, np.ones(len(us), bool))
-    of_table = np.concatenate([np.full(len(table), place) for place, table in enumerate(sets)])
+    of_table = np.concatenate([np.full(len(table), number) for number, table in enumerate(sets)])
     for group, item in learned.items():
         rows = (groups == group) & (crossed[PHYSICS] > 0.0)
         physics, after = (np.log(measured_us[rows] / crossed[who][rows]) for who in (PHYSICS, model))
@@ -221,8 +223,8 @@ def calibrate_learned(
                 data=table.name, sha256=sha256_of(path or table.path), num_rows=int(some.sum()),
                 physics_mape_percent=_mape(physics[some]), corrected_mape_percent=_mape(after[some]),
             )
-            for place, table in enumerate(sets)
-            if (some := of_table[rows] == place).any()
+            for number, table in enumerate(sets)
+            if (some := of_table[rows] == number).any()
         )  # fmt: skip
         arrays = io.BytesIO()
         item.trees.save(arrays)
@@ -264,13 +266,13 @@ def fit_spreads(predicted_us: Floats, octaves: Floats | None, logs: Floats) -> t
     lengths = list(zip((0.0, *thirds), (*thirds, np.inf), strict=True))
     distances = [(-1.0, np.inf)] if octaves is None else [(-1.0, _MOST_NEAR_OCTAVES), (_MOST_NEAR_OCTAVES, np.inf)]
     away = np.zeros(len(logs)) if octaves is None else octaves
-    found = []
+    spreads = []
     for nearer, reach in distances:
         for shorter, length in lengths:
             rows = (away > nearer) & (away <= reach) & (predicted_us > shorter) & (predicted_us <= length)
             if rows.sum() >= _MIN_SPREAD_ROWS:
-                found.append(_spread(logs[rows], length, reach))
-    return (*found, _spread(logs, np.inf, np.inf))
+                spreads.append(_spread(logs[rows], length, reach))
+    return (*spreads, _spread(logs, np.inf, np.inf))
 
 
 def _spread(logs: Floats, max_us: float, max_octaves: float) -> Spread:

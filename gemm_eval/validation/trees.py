@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.models import gpu as gpu_model
+from gemm_eval.models.gpu import Trees
 from gemm_eval.validation.timings import Floats
 
 
-def spread_thresholds(trees: gpu_model.Trees, features: Floats, seed: int) -> gpu_model.Trees:
+def spread_thresholds(trees: Trees, features: Floats, seed: int) -> Trees:
     """Move each threshold to a random place between the values of the data around it.
 
     The data do not tell where between two values a step lies: the sum of all trees becomes a ramp of small steps.
@@ -26,7 +26,7 @@ def spread_thresholds(trees: gpu_model.Trees, features: Floats, seed: int) -> gp
     return trees._replace(number=number)
 
 
-def trees_of(fitted: Any, pairs: npt.NDArray[Any], leaf: int) -> gpu_model.Trees:
+def trees_of(fitted: Any, pairs: npt.NDArray[Any], leaf: int) -> Trees:
     """Return the trees of a fitted `HistGradientBoostingRegressor`, whose nodes are read as its predictor has them.
 
     A leaf has the feature `leaf`; `pairs` are kept with the trees.
@@ -45,7 +45,7 @@ def trees_of(fitted: Any, pairs: npt.NDArray[Any], leaf: int) -> gpu_model.Trees
                 order += [int(node["left"]), int(node["right"])]
     number, left, feature = zip(*rows, strict=True)
     depth = max(predictor.get_max_depth() for (predictor,) in fitted._predictors)
-    return gpu_model.Trees(
+    return Trees(
         np.array(number), np.array(left, np.int16), np.array(feature, np.int8), np.array(roots, np.int16),
         np.array([len(roots)], np.int16), np.array([depth], np.int16),
         np.asarray(fitted._baseline_prediction, np.float64).reshape(1), pairs,

@@ -144,7 +144,8 @@ def test_few_queries_run_on_the_faster_kind() -> None:
     verified = evaluator.evaluate_attention(q_len=4, **sizes)  # type: ignore[arg-type]
     one = evaluator.evaluate_attention(q_len=1, **sizes)  # type: ignore[arg-type]
     assert verified.kernel == "packed_mma"
-    assert one.latency_us <= verified.latency_us < 2 * one.latency_us
+    assert one.latency_us < 1.01 * verified.latency_us  # corrections are of each kind of kernel
+    assert verified.latency_us < 2 * one.latency_us
     assert evaluator.evaluate_attention(q_len=512, **sizes).kernel == "context"  # type: ignore[arg-type]
 
 
@@ -195,7 +196,7 @@ def test_128_heads_of_latents_in_fp8_run_in_clusters_on_sm_120() -> None:
         for heads in (64, 128)
     }
     assert [result.kernel for result in results.values()] == ["latent_whole", "latent_cluster"]
-    assert [result.source for result in results.values()] == ["calibrated", "analytic"]
+    assert [result.source for result in results.values()] == ["corrected", "analytic"]
     assert results[128].latency_us < results[64].latency_us / 3
     assert latents_us("rtx-pro-6000-server", 128) >= latents_us("rtx-pro-6000-server", 64)  # bf16 has no such kernel
 

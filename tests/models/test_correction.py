@@ -35,8 +35,9 @@ from gemm_eval.models.gpu import correction as _correction
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, correct, describe
 from gemm_eval.search.gpu import find_best_config
-from gemm_eval.validation.subjects.corrections import SAME_PERCENT, trees_of
+from gemm_eval.validation.subjects.corrections import SAME_PERCENT
 from gemm_eval.validation.tables import list_timings
+from gemm_eval.validation.trees import trees_of
 from gemm_eval.workload import GemmTypes, RunOptions
 
 H200 = load_arch("h200-sxm", GpuSpec)
@@ -82,7 +83,7 @@ def test_trees_give_what_scikit_learn_predicts() -> None:
     targets = 0.05 * np.sin(features[:, 0]) + 0.02 * rng.standard_normal(400)
     fitted = ensemble.HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=15).fit(features, targets)
     wide = Region(min_m=1, max_m=1 << 20, max_g=1, near=30.0, far=40.0)
-    trees = trees_of(fitted, PAIRS)
+    trees = trees_of(fitted, PAIRS, LEAF)
     correct(
         records.view(KERNEL_COST_DTYPE), np.arange(400), sizes,
         *pack_correction(H200, BF16, PHYSICS, trees, wide, (-MAX_LOG_FACTOR, MAX_LOG_FACTOR)),

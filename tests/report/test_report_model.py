@@ -181,11 +181,8 @@ def test_each_gemm_is_ranked_with_its_interval_and_source(gemms: Page, evaluator
             result = results[row["arch"]]
             assert (row["time"], row["source"]) == (result.latency_us, result.source)
             assert row["over the fastest"] == pytest.approx(result.latency_us / times[0])
-            if result.low_us is None or result.high_us is None:
-                assert row["interval"] is None
             else:
                 assert row["interval"] == f"{time_text(result.low_us)} to {time_text(result.high_us)}"
-        assert {row["interval"] is None for row in found} == {True, False}
 
 
 def test_the_verdict_names_the_fastest_and_says_why(gemms: Page, evaluators: list[GEMMEvaluator]) -> None:
@@ -199,7 +196,7 @@ def test_the_verdict_names_the_fastest_and_says_why(gemms: Page, evaluators: lis
     reason = "h200-sxm is bound by DRAM bandwidth; b200 has 1.60x the bandwidth (7,700 against 4,800 GB/s)"
     assert dict(verdict.points)["M=16 K=4096 N=4096: why"].startswith(reason)
     assert [panel.title for panel in picture.panels] == [f"M={M} K=4096 N=4096" for M in (16, 2048)]
-    assert all((bar.low is None) == (bar.name == "sg2260") for panel in picture.panels for bar in panel.bars)
+    assert all(bar.low is not None for panel in picture.panels for bar in panel.bars)
 
 
 def test_whether_intervals_overlap(evaluators: list[GEMMEvaluator]) -> None:
@@ -213,7 +210,7 @@ def test_whether_intervals_overlap(evaluators: list[GEMMEvaluator]) -> None:
     assert is_clear(contest(fast.interval_us[1] + 1.0))
     assert is_clear(contest(fast.interval_us[1] - 0.1)) is False
     chip = Runs("x", evaluators[2], [Run("x", evaluators[2].evaluate(1, 8, 64, 64), 1)])
-    assert is_clear([chip, chip]) is None
+    assert is_clear([chip, chip]) is False
     assert why(slow, slow) == "h200-sxm is bound by DRAM bandwidth"
 
 

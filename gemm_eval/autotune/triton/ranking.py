@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton.arguments import reject_configs, shared_bytes_bounds
-from gemm_eval.evaluate.interval import source_of
+from gemm_eval.evaluate import source_of
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig, TritonTimes
 from gemm_eval.workload import GemmProblem
 

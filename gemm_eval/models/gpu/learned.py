@@ -57,8 +57,8 @@ class Features(NamedTuple):
         """Return [rows, columns and one], the last of which is -inf: beside leaves."""
         columns = [*self.sizes.values(), *self.others.values()]
         x = np.full((len(columns[0]), len(columns) + 1), -np.inf)
-        for place, column in enumerate(columns):
-            x[:, place] = column
+        for number, column in enumerate(columns):
+            x[:, number] = column
         return x
 
 
@@ -124,13 +124,13 @@ def learned_path(gpu: str, subject: str, group: str) -> Path:
 def load_learned(path: Path) -> tuple[LearnedCorrection, Trees]:
     """Read a correction and its trees; ArchValidationError: malformed, or another one than its name says."""
     try:
-        found = LearnedCorrection.model_validate(read_yaml(path))
-        trees = load_trees(path.with_suffix(".npz"), found.arrays_sha256, len(found.features))
+        loaded = LearnedCorrection.model_validate(read_yaml(path))
+        trees = load_trees(path.with_suffix(".npz"), loaded.arrays_sha256, len(loaded.features))
     except (ValueError, KeyError, OSError) as error:
         raise ArchValidationError(f"{path}: {error}") from error
-    if path != learned_path(found.gpu, found.subject, found.group):
-        raise ArchValidationError(f"{path}: this is a correction of {found.gpu}/{found.subject}-{found.group}")
-    return found, trees
+    if path != learned_path(loaded.gpu, loaded.subject, loaded.group):
+        raise ArchValidationError(f"{path}: this is a correction of {loaded.gpu}/{loaded.subject}-{loaded.group}")
+    return loaded, trees
 
 
 class Loaded(NamedTuple):
@@ -147,9 +147,9 @@ def _loaded(root: Path, gpu: str, subject: str, group: str) -> Loaded | None:  #
     path = learned_path(gpu, subject, group)
     if not path.is_file():
         return None
-    found, trees = load_learned(path)
-    packed = pack_trees(trees, found.near, found.far, (found.min_log_factor, found.max_log_factor))
-    return Loaded(found, packed, *map(_spread_columns, (found.physics_intervals, found.intervals)))
+    loaded, trees = load_learned(path)
+    packed = pack_trees(trees, loaded.near, loaded.far, (loaded.min_log_factor, loaded.max_log_factor))
+    return Loaded(loaded, packed, *map(_spread_columns, (loaded.physics_intervals, loaded.intervals)))
 
 
 def _spread_columns(spreads: Sequence[Spread]) -> Floats:
@@ -207,16 +207,16 @@ def answers_for(
     """
     num = len(physics_us)
     digest = physics_digest(coefficients, model_version)
-    found = matching_learned(origin.gpu, subject, group, digest, features.names)
-    if found is None:
+    loaded = matching_learned(origin.gpu, subject, group, digest, features.names)
+    if loaded is None:
         low, high = (np.full(num, math.log(ends[0])) for ends in interval_of_defaults())
         return Answers(np.ones(num), low, high)
     share, carried_log = _carried(arch, origin)
-    log_factor, trust, octaves = apply_trees(found.trees, features)
-    trust = trust * share * (found.learned.is_on and is_on)
+    log_factor, trust, octaves = apply_trees(loaded.trees, features)
+    trust = trust * share * (loaded.learned.is_on and is_on)
     factor = np.exp(trust * log_factor)
-    physics = spread_of(found.physics_spreads, physics_us, np.zeros(num))
-    own = spread_of(found.spreads, physics_us * factor, octaves)
+    physics = spread_of(loaded.physics_spreads, physics_us, np.zeros(num))
+    own = spread_of(loaded.spreads, physics_us * factor, octaves)
     ends = (side * trust + other * (1.0 - trust) for side, other in zip(own, physics, strict=True))
     low, high = (np.hypot(end, carried_log) for end in ends)
     return Answers(factor, -low, high)

@@ -15,10 +15,8 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu import Coefficient
+from gemm_eval.models.gpu import Coefficient, Features, physics_digest
 from gemm_eval.models.gpu import attention as model
-from gemm_eval.models.gpu.correction import physics_digest
-from gemm_eval.models.gpu.learned import Features
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, Exam, Groups, MeasuredTable, Predict

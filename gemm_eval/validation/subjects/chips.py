@@ -14,10 +14,8 @@ from rich.table import Table
 from gemm_eval import arch as specs
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, parse_scheme
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.evaluate.chip_correction import CHIPS, chip_coefficients, chip_features, chip_group
-from gemm_eval.models.gpu.correction import physics_digest
-from gemm_eval.models.gpu.learned import Features
+from gemm_eval.evaluate import CHIPS, GEMMEvaluator, chip_coefficients, chip_features, chip_group
+from gemm_eval.models.gpu import Features, physics_digest
 from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof, interpolated

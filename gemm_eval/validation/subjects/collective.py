@@ -15,10 +15,8 @@ import pandas as pd
 from gemm_eval.arch import TWO_SOCKETS, GpuSpec, Interconnect, load_arch
 from gemm_eval.dtypes import parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu import Coefficient
+from gemm_eval.models.gpu import Coefficient, Features, physics_digest
 from gemm_eval.models.gpu import collective as model
-from gemm_eval.models.gpu.correction import physics_digest
-from gemm_eval.models.gpu.learned import Features
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_positive
 from gemm_eval.validation.exam import MODEL, TABLE, Exam, Groups, MeasuredTable, Predict

@@ -19,8 +19,8 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Schedule
 from gemm_eval.models import gpu as gpu_model
+from gemm_eval.models.gpu import Features
 from gemm_eval.models.gpu.families import FAMILIES, Family, default_coefficients
-from gemm_eval.models.gpu.learned import Features
 from gemm_eval.moe import make_runs, mean_work, works_of
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.units import bytes_per_us

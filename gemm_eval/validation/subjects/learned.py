@@ -8,7 +8,7 @@ from typing import Any
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.models.gpu.learned import learned_path
+from gemm_eval.models.gpu import learned_path
 from gemm_eval.validation.exam import Exam
 from gemm_eval.validation.report import report_table
 from gemm_eval.validation.subjects import Fitted

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.models.gpu import Features, physics_digest
 from gemm_eval.models.gpu import memory_bound as model
-from gemm_eval.models.gpu.correction import physics_digest
-from gemm_eval.models.gpu.learned import Features
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_positive, interpolated
 from gemm_eval.validation.exam import FITTED, MODEL, NAIVE, TABLE, Exam, Groups, MeasuredTable, Predict

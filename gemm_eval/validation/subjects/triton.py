@@ -15,9 +15,8 @@ import pandas as pd
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.models.gpu import Features, physics_digest
 from gemm_eval.models.gpu import triton as triton_model
-from gemm_eval.models.gpu.correction import physics_digest
-from gemm_eval.models.gpu.learned import Features
 from gemm_eval.validation import studies
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.exam import MODEL, Predict
