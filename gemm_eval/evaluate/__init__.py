@@ -11,15 +11,17 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.collective import CollectiveResult
     from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
     from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator, GemmOptions, RunArguments
+    from gemm_eval.evaluate.interval import CORRECTION, chip_interval, interval_line, source_of, sum_interval
     from gemm_eval.evaluate.memory_bound import MemoryBoundResult, memory_bounds
     from gemm_eval.evaluate.result import GEMMResult, Lever, Result
     from gemm_eval.evaluate.select import select_config
     from gemm_eval.evaluate.table import GEMMTable, progress_bar
 
 __all__ = [
-    "AttentionResult", "CacheInfo", "CollectiveResult", "Crossover", "GEMMEvaluator", "GEMMResult", "GEMMTable",
-    "GemmOptions", "Kind", "Lever", "MemoryBoundResult", "ProblemBatch", "Result", "RunArguments", "memory_bounds",
-    "progress_bar", "select_config", "w4a16_crossover",
+    "CORRECTION", "AttentionResult", "CacheInfo", "CollectiveResult", "Crossover", "GEMMEvaluator", "GEMMResult",
+    "GEMMTable", "GemmOptions", "Kind", "Lever", "MemoryBoundResult", "ProblemBatch", "Result", "RunArguments",
+    "chip_interval", "interval_line", "memory_bounds", "progress_bar", "select_config", "source_of", "sum_interval",
+    "w4a16_crossover",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__)

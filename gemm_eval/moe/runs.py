@@ -13,8 +13,16 @@ import numpy.typing as npt
 from gemm_eval.arch import ArchSpec, GpuSpec, L2State, MulticoreSpec
 from gemm_eval.checks import check_word
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate import GEMMEvaluator, GEMMTable, Kind, ProblemBatch
-from gemm_eval.evaluate.interval import CORRECTION, chip_interval, source_of, sum_interval
+from gemm_eval.evaluate import (
+    CORRECTION,
+    GEMMEvaluator,
+    GEMMTable,
+    Kind,
+    ProblemBatch,
+    chip_interval,
+    source_of,
+    sum_interval,
+)
 from gemm_eval.models.gpu import (
     AUTO,
     LIBRARIES,
@@ -22,13 +30,13 @@ from gemm_eval.models.gpu import (
     LayerShape,
     coefficients_for,
     default_layer_library,
+    interval_of_defaults,
     layer_answers,
     layer_libraries,
     library_of,
     padded_sizes,
 )
 from gemm_eval.models.gpu import layer_terms as gpu_layer_terms
-from gemm_eval.models.gpu.calibration import interval_of_defaults
 from gemm_eval.models.multicore import layer_terms as multicore_layer_terms
 from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer, RoutedDraws, route, types_of
 from gemm_eval.moe.table import BREAKDOWN, DrawColumns, MoeLayerResult, MoeLayerTable
@@ -264,17 +272,17 @@ def _correct(
     ends_us = np.full((2, num_layers), np.nan)
     for library, chosen, work in works_of(runs):
         layers, row_of = np.unique(runs.layer_of[chosen], return_inverse=True)
-        found = None
+        learned = None
         if isinstance(arch, GpuSpec) and library is not None:
             mean = mean_work(work, row_of, len(layers))
-            found = layer_answers(
+            learned = layer_answers(
                 arch, library, mean, physics_us[layers], is_on=is_corrected, is_warm=is_warm
             )  # fmt: skip
-        if found is None:
+        if learned is None:
             for layer in layers.tolist():
                 source[layer], ends_us[:, layer] = _of_gemms(arch, runs, gemms, layer, whole_us[layer])
             continue
-        answers, origin = found
+        answers, origin = learned
         factor[layers] = answers.factor
         ends_us[:, layers] = answers.ends_us(whole_us[layers] + (answers.factor - 1.0) * physics_us[layers])
         for layer, of in zip(layers.tolist(), answers.factor.tolist(), strict=True):
@@ -289,14 +297,14 @@ def _of_gemms(
     """Return the source and the interval of a layer that are those of its GEMMs, in us."""
     of_runs = runs.gemm_rows[runs.layer_of == layer]
     columns = [(column[column >= 0], 1.0 / len(of_runs)) for column in of_runs.T]
-    columns += [(place[place >= 0], 1.0) for place in runs.shared_rows[layer][:, None]]
+    columns += [(row[row >= 0], 1.0) for row in runs.shared_rows[layer][:, None]]
     names = "latency_us", "low_us", "high_us"
     parts = [
         (share * float(us), share * float(low), share * float(high))
-        for places, share in columns
-        for us, low, high in [(gemms[name][places].sum() for name in names)]
+        for rows, share in columns
+        for us, low, high in [(gemms[name][rows].sum() for name in names)]
     ]
-    sources = {str(gemms["source"][place]) for places, _ in columns for place in places.tolist()}
+    sources = {str(gemms["source"][row]) for rows, _ in columns for row in rows.tolist()}
     source = "calibrated" if sources and "analytic" not in sources else "analytic"
     if isinstance(arch, MulticoreSpec):
         return source, chip_interval(arch, latency_us)

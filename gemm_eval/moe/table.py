@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.evaluate import GEMMResult, GEMMTable
-from gemm_eval.evaluate.interval import CORRECTION, interval_line
+from gemm_eval.evaluate import CORRECTION, GEMMResult, GEMMTable, interval_line
 from gemm_eval.extras import needs_extra
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu import say_tiles
