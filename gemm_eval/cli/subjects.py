@@ -216,9 +216,15 @@ SUBJECTS = (
     Subject(
         "correction",
         calibrate=Command(
-            "gemms.calibrate_correction",
+            "learned.calibrate_correction",
             (
-                _GPU, _family("answers are corrected, such as sm90_wgmma"), _library("cublas, trtllm", "cublas"),
+                _GPU,
+                Option(
+                    "subject", "What is corrected: dense (GEMMs), attention, collective, memory-bound, moe or w4a16. "
+                    "Options below are of dense alone.", str, "dense", metavar="WORD",
+                ),
+                _family("answers are corrected, such as sm90_wgmma")._replace(type=str | None, default=None),
+                _library("cublas, trtllm", "cublas"),
                 _dense_data(
                     "all committed sets of the library on this GPU, and those held back that say is_corrected"
                 ),
@@ -227,10 +233,14 @@ SUBJECTS = (
                     metavar="DIR",
                 ),
             ),
-            "Learn what the timings of a kernel family show beyond the terms of the model: a correction a question.",
-            "A question is of types, L2 and clock state. A correction that is not better than the model alone in every "
-            "regime of M, on held-out (N, K) pairs, is written as off. Needs scikit-learn.",
-            ("calibrate correction --arch h200-sxm --family sm90_wgmma",),
+            "Learn what timings show beyond the terms of the model: corrections of a kernel family, or of a subject.",
+            "Of GEMMs each question has a correction: of types, L2 and clock state. A correction that is not better "
+            "than the model alone on held-out rows, of GEMMs in every regime of M, is written as off. "
+            "Needs scikit-learn.",
+            (
+                "calibrate correction --arch h200-sxm --family sm90_wgmma",
+                "calibrate correction --arch h200-sxm --subject attention",
+            ),
         ),
     ),
     Subject(

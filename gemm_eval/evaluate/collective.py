@@ -8,6 +8,7 @@ from typing import Any
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import check_word
 from gemm_eval.errors import UnsupportedError
+from gemm_eval.evaluate.interval import CORRECTION, CORRECTION_MEANING, interval_line, source_of
 from gemm_eval.evaluate.result import Result, term_lines
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu.collective import (
@@ -16,6 +17,7 @@ from gemm_eval.models.gpu.collective import (
     TRTLLM_DIRECT,
     collective_coefficients,
     collective_cost,
+    collective_curve,
     link_of,
 )
 from gemm_eval.units import time_text
@@ -26,8 +28,9 @@ COLLECTIVE_TERMS = {
     "protocol_us": "fences, barriers, a pipeline to fill",
     "hops_us": "latencies of the hops, one after the other",
     "link_us": "bytes over the link",
+    CORRECTION: CORRECTION_MEANING,
 }
-"""Terms, and the work that each stands for."""
+"""Terms, and the work that each stands for; `correction_us` only where something was learned beyond the others."""
 
 _BYTES_PER_US_OF_GB = 1e3
 
@@ -39,13 +42,15 @@ class CollectiveResult(Result):
     Attributes:
         library: whose choice of algorithm: ``trtllm`` (own kernels for all-reduces over NVLink, else NCCL) or ``nccl``.
         latency_us: time of the call, in microseconds; 0 for one rank.
+        low_us, high_us: 80% of measured times are expected between them.
         algorithm: what runs, with its protocol: ``ring, LL``, ``NVLS``, ``one-shot``, ...; ``none`` for one rank.
         breakdown: microseconds by term (`COLLECTIVE_TERMS`); they add up to `latency_us`.
         link_gb_per_s: what the spec says of the link, one direction, in 1e9 bytes/s.
         interconnect: how the node joins its GPUs (`Interconnect.topology`): ``switch``, ``mesh``, ``pcie-one-socket``
             or ``pcie-two-sockets``.
-        source: ``calibrated`` where coefficients were fitted on this very GPU, else ``analytic``; of a send, which
-            nobody timed, always ``analytic``: it goes as an all-to-all does.
+        source: ``corrected`` or ``calibrated`` where coefficients were fitted on this very GPU, with or without what
+            its timings showed beyond the terms; else ``analytic``. A send, which nobody timed, is always ``analytic``:
+            it goes as an all-to-all does.
         origin: where the coefficients come from, in words.
     """
 
@@ -53,6 +58,8 @@ class CollectiveResult(Result):
     arch_name: str
     library: str
     latency_us: float
+    low_us: float
+    high_us: float
     algorithm: str
     breakdown: FrozenDict[str, float]
     link_gb_per_s: float
@@ -72,7 +79,8 @@ class CollectiveResult(Result):
         """The largest term: ``launch``, ``protocol``, ``hops`` or ``link``; ``none`` for one rank."""
         if not self.latency_us:
             return "none"
-        return max(self.breakdown, key=lambda name: self.breakdown[name]).removesuffix("_us")
+        terms = {name: us for name, us in self.breakdown.items() if name != CORRECTION}
+        return max(terms, key=lambda name: terms[name]).removesuffix("_us")
 
     @property
     def bus_gb_per_s(self) -> float:
@@ -95,6 +103,7 @@ class CollectiveResult(Result):
             f"{self.problem} on {self.arch_name}: {time_text(self.latency_us)} by {self.algorithm}, "
             f"{self.bus_gb_per_s:,.1f} of {self.link_gb_per_s:,.0f} GB/s a direction.",
             f"Joined by {self.interconnect}. Library: {self.library}; coefficients {self.origin}.",
+            interval_line(self.low_us, self.high_us),
             *term_lines(self.breakdown, COLLECTIVE_TERMS),
         ]
         return "\n".join(lines)
@@ -110,7 +119,7 @@ class CollectiveResult(Result):
 
 
 _DEFAULT_LIBRARY = TRTLLM_DIRECT  # serving engines have kernels of their own for the short all-reduces of a decode step
-_NOTHING = FrozenDict(dict.fromkeys(COLLECTIVE_TERMS, 0.0))
+_NOTHING = {name: 0.0 for name in COLLECTIVE_TERMS if name != CORRECTION}
 
 
 def find_collective(
@@ -139,14 +148,19 @@ def find_collective(
             "networks between nodes are not modelled"
         )
     coefficients, origin = collective_coefficients(arch, link)
-    if problem.num_ranks == 1:
-        algorithm, latency_us, breakdown = "none", 0.0, _NOTHING
-    else:
+    algorithm, latency_us, ends_us, terms, source = "none", 0.0, (0.0, 0.0), _NOTHING, source_of(origin, 0.0, 0.0)
+    if problem.num_ranks > 1:
         cost = collective_cost(link, coefficients, library, problem)
-        algorithm, latency_us = cost.algorithm, float(cost.terms.latency_us)
-        breakdown = FrozenDict(cost.breakdown)
-    is_calibrated = origin.is_calibrated and problem.what != "send"
+        algorithm, terms = cost.algorithm, cost.breakdown
+        latency_us = physics_us = float(cost.terms.latency_us)
+        curve = collective_curve(arch, link, library, problem)
+        corrected_us, low_frac, high_frac = curve.at(problem.message_bytes)
+        if curve.is_corrected:
+            latency_us = corrected_us
+            terms = {**terms, CORRECTION: latency_us - physics_us}
+        ends_us = latency_us * low_frac, latency_us * high_frac
+        source = source_of(origin, latency_us, physics_us)
     return CollectiveResult(
-        problem, arch.name, library, latency_us, algorithm, breakdown, link.gb_per_s, link.topology,
-        "calibrated" if is_calibrated else "analytic", origin.text, COLLECTIVE_MODEL_VERSION,
+        problem, arch.name, library, latency_us, *ends_us, algorithm, FrozenDict(terms), link.gb_per_s, link.topology,
+        "analytic" if problem.what == "send" else source, origin.text, COLLECTIVE_MODEL_VERSION,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import ArchSpec
 from gemm_eval.extras import needs_extra
 from gemm_eval.models import gpu as gpu_model
 from gemm_eval.models.gpu.correction import CorrectionData
@@ -65,8 +65,8 @@ class Subject(NamedTuple):
     name: str
     model_version: str
     increasing: Sequence[str]
-    committed: Callable[[GpuSpec, Sequence[Any]], tuple[Floats, Mapping[str, str]]]
-    describe: Callable[[GpuSpec, Sequence[Any], Floats], tuple[npt.NDArray[np.str_], Features]]
+    committed: Callable[[Any, Sequence[Any]], tuple[Floats, Mapping[str, str]]]
+    describe: Callable[[Any, Sequence[Any], Floats], tuple[npt.NDArray[np.str_], Features]]
     trees: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -142,7 +142,7 @@ Predict = Callable[[Mask, Mask], dict[str, Floats]]
 
 
 def corrected(
-    subject: Subject, arch: GpuSpec, sets: Sequence[Table], predict: Predict, model: str, *, is_all_on: bool = False
+    subject: Subject, arch: ArchSpec, sets: Sequence[Table], predict: Predict, model: str, *, is_all_on: bool = False
 ) -> Predict:
     """Return predictions whose last, `model`, is corrected, and `PHYSICS` that are not.
 
@@ -195,8 +195,8 @@ class FittedLearned(NamedTuple):
 
 
 def calibrate_learned(
-    subject: Subject, arch: GpuSpec, sets: Sequence[Any], predict: Predict, folds: Sequence[Hashable] | Ints,
-    model: str, lines: Sequence[Mask] = (),
+    subject: Subject, arch: ArchSpec, sets: Sequence[Any], predict: Predict, folds: Sequence[Hashable] | Ints,
+    model: str, lines: Sequence[Mask] = (), path: Path | None = None,
 ) -> Iterator[FittedLearned]:  # fmt: skip
     """Yield a correction for each group of kernels with `MIN_ROWS` rows, fitted on all rows of some tables.
 
@@ -205,6 +205,7 @@ def calibrate_learned(
         folds: label of each row; errors and intervals are of rows whose label no fit had seen.
         model: who predicts by the terms.
         lines: rows [rows] whose errors are reported together: a correction that makes those of any line worse is off.
+        path: of the table, where tables do not say.
     """
     crossed = held_out(folds, corrected(subject, arch, sets, predict, model, is_all_on=True))
     measured_us = np.concatenate([table.measured_us for table in sets])
@@ -217,7 +218,7 @@ def calibrate_learned(
         physics, after = (np.log(measured_us[rows] / crossed[who][rows]) for who in (PHYSICS, model))
         data = tuple(
             CorrectionData(
-                data=table.name, sha256=sha256_of(table.path), num_rows=int(some.sum()),
+                data=table.name, sha256=sha256_of(path or table.path), num_rows=int(some.sum()),
                 physics_mape_percent=_mape(physics[some]), corrected_mape_percent=_mape(after[some]),
             )
             for place, table in enumerate(sets)

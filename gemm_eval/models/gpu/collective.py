@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,8 +18,9 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchError, UnsupportedError
 from gemm_eval.models.gpu.calibration import Chip, Origin, SingleCalibration, chip_of, nearest_first, origin_of
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
+from gemm_eval.models.gpu.learned import Features, answers_for
 from gemm_eval.units import bytes_per_us
-from gemm_eval.workload import CollectiveProblem
+from gemm_eval.workload import COLLECTIVES, MAX_MESSAGE_BYTES, CollectiveProblem
 
 _SOURCE = "round, within what fits of NCCL's and TensorRT-LLM's timings gave (arch/calibration, collective.yaml)"
 
@@ -127,6 +128,8 @@ class CollectiveRows:
     has_nvls: Mask  # NCCL considers the switch
     is_direct: Mask  # TensorRT-LLM has a kernel of its own: GPUs read each other's memory
     is_engine: Mask  # all-reduces of an engine: over PCIe NCCL's, from its processes and graphs
+    operation: Floats  # place in `COLLECTIVES`
+    bits: Floats  # of an element
 
     def take(self, mask: Mask) -> CollectiveRows:
         """Return some of the rows."""
@@ -148,12 +151,21 @@ def collective_rows(link: Interconnect, library: str, problems: Sequence[Collect
         size, ranks, np.where(is_all_reduce, 2.0, 1.0), is_exchange, is_send,
         np.array([item.is_sum for item in problems], np.bool_),
         is_all_reduce & can_switch & (ranks >= NVLS_FROM_RANKS), is_engine & link.is_nvlink, is_engine,
+        np.array([COLLECTIVES.index(item.what) for item in problems], np.float64),
+        np.array([item.dtype.bits for item in problems], np.float64),
     )  # fmt: skip
 
 
 def collectives_us(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> Floats:
     """Return the latency of each row, in microseconds."""
     return np.min([terms.latency_us for terms in _algorithms(link, of, rows).values()], axis=0)
+
+
+def collective_terms(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> CollectiveTerms:
+    """Return the terms of the algorithm that runs each row."""
+    algorithms = list(_algorithms(link, of, rows).values())
+    fastest = np.argmin([terms.latency_us for terms in algorithms], axis=0)
+    return CollectiveTerms(*(np.choose(fastest, parts) for parts in zip(*algorithms, strict=True)))
 
 
 def _algorithms(link: Interconnect, of: Mapping[str, float], rows: CollectiveRows) -> dict[str, CollectiveTerms]:
@@ -311,6 +323,32 @@ def _faster(first: CollectiveTerms, second: CollectiveTerms) -> CollectiveTerms:
     return _only(first.latency_us <= second.latency_us, first, second)
 
 
+COLLECTIVE = "collective"
+"""Name of the subject, in files of what was learned of it."""
+
+
+def collective_group(rows: CollectiveRows) -> npt.NDArray[np.str_]:
+    """Return whose kernels run each row, as files of what was learned name them."""
+    return np.where(rows.is_engine, TRTLLM_DIRECT, NCCL)
+
+
+def collective_features(rows: CollectiveRows, terms: CollectiveTerms, latency_us: Floats) -> Features:
+    """Return what a correction knows of collectives [rows]: sizes, operation, latencies and shares of the terms."""
+    size, ranks, latency = np.log2(rows.size), np.log2(rows.ranks), np.log2(latency_us)
+    others = {
+        "share": size - ranks, "latency": latency, "rate": size - latency, "operation": rows.operation,
+        "bits": rows.bits, "hops_frac": terms.hops_us / terms.latency_us,
+        "link_frac": terms.link_us / terms.latency_us,
+    }  # fmt: skip
+    return Features({"message_bytes": size, "num_ranks": ranks}, others)
+
+
+def is_link_of(origin: Origin, link: Interconnect) -> bool:
+    """Whether coefficients were fitted on timings over the same kind of link, of the same topology and rate."""
+    other = None if origin.gpu is None else _preset_link(origin.gpu)
+    return other is not None and not any(_distance(other, link))
+
+
 class CollectiveCost(NamedTuple):
     """The algorithm that runs, and what it takes."""
 
@@ -339,6 +377,59 @@ def collective_cost(
 
 
 COLLECTIVE_MODEL_VERSION = "collective-3"
+
+
+class CollectiveCurve(NamedTuple):
+    """Corrected latencies of one collective, and their intervals, by log2 of `message_bytes`."""
+
+    is_corrected: bool
+    log_us: Floats  # [nodes], never falling
+    low_log: Floats  # [nodes]
+    high_log: Floats
+
+    def at(self, message_bytes: int) -> tuple[float, float, float]:
+        """Return the latency in microseconds, and the factors from it to both ends of its interval."""
+        size = math.log2(message_bytes)
+        log_us, low, high = (float(np.interp(size, _NODES, column)) for column in self[1:])
+        return math.exp(log_us), math.exp(low), math.exp(high)
+
+
+_NODES = np.log2(np.unique(np.round(2.0 ** np.arange(0.0, math.log2(MAX_MESSAGE_BYTES) + 0.25, 0.25))))
+
+
+def collective_curve(arch: GpuSpec, link: Interconnect, library: str, problem: CollectiveProblem) -> CollectiveCurve:
+    """Return what timings showed of a collective between two ranks or more, of all sizes.
+
+    Trees have steps. A message takes no less time than a smaller one: latencies at four sizes an octave never fall, and
+    those in between are interpolated. Over another link than that of the timings, and for a send, which nobody timed,
+    nothing is corrected, and intervals are twice as wide in logarithms.
+    """
+    what, ranks = problem.what, problem.num_ranks
+    return _curve(data_root(), chip_of(arch), link, library, what, ranks, problem.dtype)
+
+
+@lru_cache(maxsize=1024)
+def _curve(
+    root: Path, chip: Chip, link: Interconnect, library: str, what: str, ranks: int, dtype: DType
+) -> CollectiveCurve:  # fmt: skip
+    of, origin = _coefficients(root, chip, link)
+    row = collective_rows(link, library, [CollectiveProblem(what, 1, ranks, dtype)])
+    rows = CollectiveRows(*(np.repeat(column, len(_NODES)) for column in vars(row).values()))
+    rows = replace(rows, size=rows.size * 2.0**_NODES)
+    terms = collective_terms(link, of, rows)
+    us = terms.latency_us
+    is_timed = is_link_of(origin, link) and what != "send"
+    factor, low, high = answers_for(
+        chip, COLLECTIVE, str(collective_group(row)[0]), origin, of, COLLECTIVE_MODEL_VERSION,
+        collective_features(rows, terms, us), us, is_on=is_timed,
+    )  # fmt: skip
+    width = 1.0 if is_timed else _UNTIMED_WIDTH
+    return CollectiveCurve(
+        bool(np.any(factor != 1.0)), np.maximum.accumulate(np.log(us * factor)), width * low, width * high
+    )
+
+
+_UNTIMED_WIDTH = 2.0
 
 
 class CollectiveCalibration(SingleCalibration):

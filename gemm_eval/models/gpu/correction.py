@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, BinaryIO, NamedTuple
 
@@ -184,7 +184,12 @@ def correction_path(gpu: str, library: str, family: str, question: str) -> Path:
 
 def physics_digest(coefficients: Mapping[str, float], model_version: str) -> str:
     """Return what changes when the answers that are corrected do."""
-    return hashlib.sha256(repr((model_version, sorted(coefficients.items()))).encode()).hexdigest()[:16]
+    return _digest(model_version, tuple(sorted(coefficients.items())))
+
+
+@lru_cache(maxsize=1024)
+def _digest(model_version: str, items: tuple[tuple[str, float], ...]) -> str:
+    return hashlib.sha256(repr((model_version, list(items))).encode()).hexdigest()[:16]
 
 
 def load_correction(path: Path) -> tuple[Correction, Trees | None]:

@@ -1,4 +1,4 @@
-"""Learned corrections and intervals of subjects other than GEMMs: attention, experts, collectives, bytes.
+"""Learned corrections and intervals of subjects other than GEMMs of GPUs: attention, experts, bytes, chips.
 
 A correction belongs to a GPU, a subject and a group of kernels that share coefficients. Its trees know the sizes of a
 problem and what the terms of the model say of it. What was learned of a GPU carries to siblings as that of GEMMs does
@@ -21,7 +21,7 @@ from pydantic import Field
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.jit import read_only
-from gemm_eval.models.gpu.calibration import ALIKE, OTHER_SMS, Frozen, Origin, has_sms_of, interval_of_defaults
+from gemm_eval.models.gpu.calibration import ALIKE, OTHER_SMS, Chip, Frozen, Origin, has_sms_of, interval_of_defaults
 from gemm_eval.models.gpu.correction import (
     MAX_LOG_FACTOR,
     OTHER_SMS_SHARE,
@@ -33,6 +33,10 @@ from gemm_eval.models.gpu.correction import (
 from gemm_eval.models.gpu.correction_kernels import NODE_DTYPE, correct_rows
 
 Floats = npt.NDArray[np.float64]
+
+OTHER_GENERATION = 0.35
+"""Logarithm by which coefficients err on a GPU of another generation: 80% of the errors of attention are within it, of
+A100, L40S, RTX PRO 6000, H200 and B200 in the mean, each by the nearest other (`python -m tools.left_out`)."""
 
 
 class Features(NamedTuple):
@@ -129,12 +133,28 @@ def load_learned(path: Path) -> tuple[LearnedCorrection, Trees]:
     return found, trees
 
 
+class Loaded(NamedTuple):
+    """A correction, ready for use."""
+
+    learned: LearnedCorrection
+    trees: PackedTrees
+    physics_spreads: Floats  # [spreads, limits and ends] of the terms alone, see `spread_of`
+    spreads: Floats
+
+
 @cache
-def _loaded(path: Path) -> tuple[LearnedCorrection, PackedTrees] | None:
+def _loaded(root: Path, gpu: str, subject: str, group: str) -> Loaded | None:  # noqa: ARG001  another root, other files
+    path = learned_path(gpu, subject, group)
     if not path.is_file():
         return None
     found, trees = load_learned(path)
-    return found, pack_trees(trees, found.near, found.far, (found.min_log_factor, found.max_log_factor))
+    packed = pack_trees(trees, found.near, found.far, (found.min_log_factor, found.max_log_factor))
+    return Loaded(found, packed, *map(_spread_columns, (found.physics_intervals, found.intervals)))
+
+
+def _spread_columns(spreads: Sequence[Spread]) -> Floats:
+    rows = [(item.max_us or math.inf, item.max_octaves or math.inf, -item.low_log, item.high_log) for item in spreads]
+    return np.array(rows)
 
 
 class PackedTrees(NamedTuple):
@@ -158,6 +178,13 @@ def pack_trees(trees: Trees, near: float, far: float, bounds: tuple[float, float
     )  # fmt: skip
 
 
+def matching_learned(gpu: str | None, subject: str, group: str, digest: str, names: Sequence[str]) -> Loaded | None:
+    """Return what was learned on a GPU or chip of these coefficients by these features; None: nothing."""
+    loaded = None if gpu is None else _loaded(data_root(), gpu, subject, group)
+    is_of_today = loaded is not None and (loaded.learned.physics, loaded.learned.features) == (digest, tuple(names))
+    return loaded if is_of_today else None
+
+
 def apply_trees(packed: PackedTrees, features: Features) -> tuple[Floats, Floats, Floats]:
     """Return log factors [rows], how far they are trusted (0..1), and the octaves to the nearest known sizes."""
     x = features.columns()
@@ -167,8 +194,8 @@ def apply_trees(packed: PackedTrees, features: Features) -> tuple[Floats, Floats
 
 
 def answers_for(
-    arch: GpuSpec, subject: str, group: str, origin: Origin, coefficients: Mapping[str, float], model_version: str,
-    features: Features, physics_us: Floats, *, is_on: bool = True,
+    arch: GpuSpec | Chip, subject: str, group: str, origin: Origin, coefficients: Mapping[str, float],
+    model_version: str, features: Features, physics_us: Floats, *, is_on: bool = True,
 ) -> Answers:  # fmt: skip
     """Return what was learned of problems of one group of kernels on this GPU, or on that of its coefficients.
 
@@ -179,44 +206,39 @@ def answers_for(
         is_on: False: factors are 1, and intervals those of the terms alone.
     """
     num = len(physics_us)
-    defaults = interval_of_defaults()
-    low, high = (np.full(num, math.log(ends[0])) for ends in defaults)
-    found = None if origin.gpu is None else _loaded(learned_path(origin.gpu, subject, group))
     digest = physics_digest(coefficients, model_version)
-    if found is None or found[0].physics != digest or found[0].features != features.names:
+    found = matching_learned(origin.gpu, subject, group, digest, features.names)
+    if found is None:
+        low, high = (np.full(num, math.log(ends[0])) for ends in interval_of_defaults())
         return Answers(np.ones(num), low, high)
-    learned, packed = found
     share, carried_log = _carried(arch, origin)
-    log_factor, trust, octaves = apply_trees(packed, features)
-    trust = trust * share * (learned.is_on and is_on)
+    log_factor, trust, octaves = apply_trees(found.trees, features)
+    trust = trust * share * (found.learned.is_on and is_on)
     factor = np.exp(trust * log_factor)
-    physics = spread_of(learned.physics_intervals, physics_us, np.zeros(num))
-    own = spread_of(learned.intervals, physics_us * factor, octaves)
+    physics = spread_of(found.physics_spreads, physics_us, np.zeros(num))
+    own = spread_of(found.spreads, physics_us * factor, octaves)
     ends = (side * trust + other * (1.0 - trust) for side, other in zip(own, physics, strict=True))
     low, high = (np.hypot(end, carried_log) for end in ends)
     return Answers(factor, -low, high)
 
 
-def _carried(arch: GpuSpec, origin: Origin) -> tuple[float, float]:
+def _carried(arch: GpuSpec | Chip, origin: Origin) -> tuple[float, float]:
     """Return the share of a correction that a GPU takes, and what taking it from another adds to intervals."""
     if origin.is_calibrated or origin.gpu is None:
         return 1.0, 0.0
     if has_sms_of(arch, origin.gpu):
         return 1.0, ALIKE
-    is_sibling = load_arch(origin.gpu, GpuSpec).sm_arch[:-1] == arch.sm_arch[:-1]
-    return (OTHER_SMS_SHARE if is_sibling else 0.0), OTHER_SMS
+    theirs = load_arch(origin.gpu, GpuSpec).sm_arch
+    is_sibling = theirs[:-1] == arch.sm_arch[:-1] and len(theirs) > len("sm_80")  # sm_80 and sm_89 differ in much
+    return (OTHER_SMS_SHARE, OTHER_SMS) if is_sibling else (0.0, OTHER_GENERATION)
 
 
-def spread_of(found: Sequence[Spread], latency_us: Floats, octaves: Floats) -> tuple[Floats, Floats]:
-    """Return the logs of both ends around latencies [rows], without their signs; the first spread that fits counts."""
-    ends = np.zeros((2, len(latency_us)))
-    is_open = np.ones(len(latency_us), bool)
-    for item in found:
-        fits = is_open.copy()
-        if item.max_us is not None:
-            fits &= latency_us <= item.max_us
-        if item.max_octaves is not None:
-            fits &= octaves <= item.max_octaves
-        ends[0, fits], ends[1, fits] = -item.low_log, item.high_log
-        is_open &= ~fits
-    return ends[0], ends[1]
+def spread_of(spreads: Floats, latency_us: Floats, octaves: Floats) -> tuple[Floats, Floats]:
+    """Return the logs of both ends around latencies [rows], without their signs; the first spread that fits counts.
+
+    `spreads` [spreads, 4] are the latency and the distance up to which each holds, and its two ends; the last holds for
+    all.
+    """
+    fits = (latency_us[:, None] <= spreads[:, 0]) & (octaves[:, None] <= spreads[:, 1])
+    first = fits.argmax(axis=1)
+    return spreads[first, 2], spreads[first, 3]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from gemm_eval.arch import TWO_SOCKETS, GpuSpec, Interconnect, load_arch
@@ -15,10 +17,13 @@ from gemm_eval.dtypes import parse_dtype
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import Coefficient
 from gemm_eval.models.gpu import collective as model
+from gemm_eval.models.gpu.correction import physics_digest
+from gemm_eval.models.gpu.learned import Features
 from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_positive
 from gemm_eval.validation.exam import MODEL, TABLE, Exam, Groups, MeasuredTable, Predict
 from gemm_eval.validation.fit import Ranges, Search, provenance, rounded, soft_l1
+from gemm_eval.validation.learned import PHYSICS, Subject
 from gemm_eval.validation.metrics import ALL
 from gemm_eval.validation.subjects import Fitted, fitted, rows_between
 from gemm_eval.validation.tables import measured_root
@@ -41,6 +46,7 @@ _SEARCH = Search(loss_scale=0.1, difference=0.001, off_bounds=0.001, evaluations
 _LIMITS = ("switch_bytes", "direct_bytes")  # where a library turns to something else: tried one by one, by doublings
 _LEAST_ROWS = 12  # of an algorithm, for a fit of its coefficients
 _LEAST_BASELINE_ROWS = 6
+_LEAST_US = 1e-3  # of what a logarithm is taken of
 _START, _LOW, _HIGH = (5.0, 1.0, 0.6), (0.1, 0.001, 0.001), (200.0, 100.0, 2.0)  # of alpha-beta
 
 
@@ -241,6 +247,31 @@ def predictions(arch: GpuSpec, sets: Sequence[CollectiveTable]) -> Predict:
     return predict
 
 
+def committed_us(arch: GpuSpec, sets: Sequence[CollectiveTable]) -> tuple[Floats, dict[str, str]]:
+    """Return the latencies of rows by committed coefficients, and the digest of these by group."""
+    link = interconnect_of(arch)
+    coefficients, _ = model.collective_coefficients(arch, link)
+    digest = physics_digest(coefficients, model.COLLECTIVE_MODEL_VERSION)
+    latency_us = model.collectives_us(link, coefficients, measured_rows(link, sets)[0])
+    return latency_us, dict.fromkeys(model.COLLECTIVE_LIBRARIES, digest)
+
+
+def describe(
+    arch: GpuSpec, sets: Sequence[CollectiveTable], latency_us: Floats
+) -> tuple[npt.NDArray[np.str_], Features]:
+    """Return the group of each row, and its features; shares of terms are by committed coefficients."""
+    link = interconnect_of(arch)
+    rows, _ = measured_rows(link, sets)
+    terms = model.collective_terms(link, model.collective_coefficients(arch, link)[0], rows)
+    return model.collective_group(rows), model.collective_features(rows, terms, np.maximum(latency_us, _LEAST_US))
+
+
+LEARNS = Subject(
+    model.COLLECTIVE, model.COLLECTIVE_MODEL_VERSION, (), committed_us, describe,
+    MappingProxyType({"min_samples_leaf": 10}),
+)  # fmt: skip
+
+
 def calibrate_collectives(arch: GpuSpec) -> model.CollectiveCalibration:
     """Fit all coefficients on the committed tables of a GPU; errors are of blocks that are held out."""
     sets = tables(arch.name)
@@ -286,11 +317,12 @@ def exam(hold_out: str = BLOCKS) -> Exam[CollectiveTable]:
         predict=predictions,
         folds=lambda sets: folds_of(sets, hold_out),
         groups=_groups,
-        headline=f"{HOLD_OUTS.get(hold_out, hold_out)}; MAPE of the link's rate, of alpha-beta, of a table, then "
-        "errors of gemm_eval",
+        headline=f"{HOLD_OUTS.get(hold_out, hold_out)}; MAPE of the link's rate, of alpha-beta, of a table, of "
+        "the model's terms alone, then errors of gemm_eval",
         title="{gpu}, {data}",
         columns={"what": "operation", "group": "rows of"},
-        baselines={NAIVE: "link rate", FITTED: "alpha-beta", TABLE: "table"},
+        baselines={NAIVE: "link rate", FITTED: "alpha-beta", TABLE: "table", PHYSICS: "physics"},
         is_main=lambda labels: labels["group"] == ALL,
         is_joint=True,
+        learns=LEARNS,
     )

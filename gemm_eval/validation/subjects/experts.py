@@ -346,11 +346,12 @@ def calibrate_layers(arch: GpuSpec, table: measured.ExpertTable, seed: int = 0) 
     chosen = told_by(arch, table, packed, everything)
     model = fit_layers(arch, table, packed, everything, chosen.free, seed, chosen.held)
     kept = predicted_us > 0.0
+    places = gpu_model.regime_places(table.mean_rows[kept])
     return gpu_model.Calibration(
         gpu=arch.name, library=library.name, family=library.family(arch, table.types),
         model_version=gpu_model.GPU_MODEL_VERSION, coefficients=rounded(model.coefficients), fitted=chosen.free,
         shared=chosen.sources, errors=(errors_of(table, predicted_us),),
-        intervals=gpu_model.fit_intervals(table.mean_rows[kept], np.log(table.measured_us[kept] / predicted_us[kept])),
+        intervals=gpu_model.fit_intervals(places, np.log(table.measured_us[kept] / predicted_us[kept])),
         **provenance(len(set(folds_of(table))), "rows", seed, "model"),
     )  # fmt: skip
 
