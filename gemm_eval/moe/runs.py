@@ -297,14 +297,14 @@ def _of_gemms(
     """Return the source and the interval of a layer that are those of its GEMMs, in us."""
     of_runs = runs.gemm_rows[runs.layer_of == layer]
     columns = [(column[column >= 0], 1.0 / len(of_runs)) for column in of_runs.T]
-    columns += [(shared[shared >= 0], 1.0) for shared in runs.shared_rows[layer][:, None]]
+    columns += [(row[row >= 0], 1.0) for row in runs.shared_rows[layer][:, None]]
     names = "latency_us", "low_us", "high_us"
     parts = [
         (share * float(us), share * float(low), share * float(high))
-        for places, share in columns
-        for us, low, high in [(gemms[name][places].sum() for name in names)]
+        for rows, share in columns
+        for us, low, high in [(gemms[name][rows].sum() for name in names)]
     ]
-    sources = {str(gemms["source"][gemm]) for chosen, _ in columns for gemm in chosen.tolist()}
+    sources = {str(gemms["source"][row]) for rows, _ in columns for row in rows.tolist()}
     source = "calibrated" if sources and "analytic" not in sources else "analytic"
     if isinstance(arch, MulticoreSpec):
         return source, chip_interval(arch, latency_us)
